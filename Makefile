@@ -1,0 +1,52 @@
+# gpuadm. `make help` lists what there is to do.
+
+GO        ?= go
+BIN       := bin
+GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
+STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME  ?= 5m
+export CGO_ENABLED ?= 1
+
+.DEFAULT_GOAL := build
+.PHONY: help build demo test check bench fuzz parts cross update clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build bin/gpuadm for this machine
+	$(GO) build -trimpath -ldflags='-s -w' -o $(BIN)/gpuadm ./cmd/gpuadm
+
+demo: build ## take an embedded simulated node through plan, apply, apply, undo
+	$(BIN)/gpuadm demo
+
+test: check ## check, then run all tests that need neither root nor a GPU
+	$(GO) test -race -shuffle=on ./...
+
+check: ## form, vet, staticcheck, tidy, imports law, package docs, both architectures
+	@f=$$($(GOFUMPT) -l .) && [ -z "$$f" ] || { echo "gofumpt: $$f"; exit 1; }
+	$(GO) vet ./...
+	$(STATICCHK) ./...
+	$(GO) mod tidy -diff
+	$(GO) test ./test -run 'TestImports|TestPackageDocs'
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
+	CGO_ENABLED=0 GOARCH=amd64 $(GO) build -o /dev/null ./cmd/gpuadm
+
+parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
+	$(GO) run ./test/containerd/parts/fetch
+
+bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks
+	$(GO) run ./test/bench
+	$(GO) test -run '^$$' -bench . -benchmem ./internal/... ./runtime/... ./stages/... ./test/...
+
+fuzz: ## run every fuzz target for FUZZTIME (5m) each
+	@for p in $$($(GO) list ./...); do \
+	  for t in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+	    echo "== $$p $$t"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+	  done; \
+	done
+
+update: ## write the golden files anew
+	$(GO) test ./internal/facts ./runtime ./cmd/... ./test/... -update
+
+clean: ## remove what was built here
+	rm -rf $(BIN)
