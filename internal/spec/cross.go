@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Checks of what several keys say together, over all files. A key that is wrong by itself is not judged again.
+
+// ok says whether none of the keys is wrong by itself.
+func (d *decoder) ok(keys ...string) bool {
+	return !slices.ContainsFunc(keys, func(k string) bool { return d.places[k].bad })
+}
+
+// blame notes a finding where a key is said.
+func (d *decoder) blame(key, fix, format string, args ...any) {
+	if p := d.places[key]; p.src != nil {
+		p.src.addf(p.at, fix, format, args...)
+	}
+}
+
+func (d *decoder) cross() {
+	d.repo("driver", d.spec.Driver.Repo)
+	d.repo("toolkit", d.spec.Toolkit.Repo)
+	d.join(d.spec.Join)
+	d.mig(d.spec.MIG)
+	d.labels(d.spec.Node)
+}
+
+// repo: a key that nobody compares with its fingerprint is no protection.
+func (d *decoder) repo(section string, r Repo) {
+	section += ".repo"
+	keys := []string{section + ".url", section + ".key", section + ".fingerprint"}
+	if !d.ok(keys...) {
+		return
+	}
+	in := header(section)
+	switch {
+	case r.URL == "" && r.Key != "":
+		d.blame(keys[1], "write the repository's url, or take the key out", "%s has a key, but no url", in)
+	case r.URL == "" && r.Fingerprint != "":
+		d.blame(keys[2], "write the repository's url, or take the fingerprint out", "%s has a fingerprint, but no url", in)
+	case r.URL == "":
+	case r.Key == "":
+		d.blame(keys[0], `write key = "/etc/gpuadm/keys/NAME.asc"`, "%s has no key: packages without a signature are refused", in)
+	case r.Fingerprint == "":
+		d.blame(keys[0], "write fingerprint = what gpg --show-keys "+r.Key+" prints, if it is the right one", "%s has no fingerprint of its key", in)
+	}
+}
+
+func (d *decoder) join(j Join) {
+	if j.How != "token" || !d.ok("join.how") {
+		return
+	}
+	need := func(name, value, fix string) {
+		if value == "" && d.ok("join."+name) {
+			d.blame("join.how", fix, "how = \"token\" needs %s", name)
+		}
+	}
+	need("server", j.Server, `write server = "https://HOST:6443"`)
+	need("token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
+	if j.CAFile == "" && j.CAPin == "" && d.ok("join.ca_file", "join.ca_pin") {
+		d.blame("join.how", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, `how = "token" needs ca_file or ca_pin: without one the server could be anybody`)
+	}
+}
+
+func (d *decoder) mig(m MIG) {
+	if !d.ok("mig.layout", "mig.file", "mig.gpu") || m.Layout == "" {
+		return
+	}
+	if len(m.GPU) > 0 {
+		fix := "keep one of the two"
+		if d.places["mig.layout"].src != d.places["mig.gpu"].src {
+			fix = `keep one of the two; layout = "" or gpu = [] in [mig] takes away what an earlier file says`
+		}
+		d.blame("mig.layout", fix, "[mig] has a layout and [[mig.gpu]] tables")
+		return
+	}
+	if m.File == "" {
+		d.blame("mig.layout", `write file = "/etc/gpuadm/mig.yaml", or [[mig.gpu]] tables in place of the layout`, "no file says what the layout %s is", show(m.Layout))
+	}
+}
+
+// migGPU checks one [[mig.gpu]] by itself.
+func (d *decoder) migGPU(v *value) {
+	gpu := &d.spec.MIG.GPU[len(d.spec.MIG.GPU)-1]
+	if !gpu.Enabled && (len(gpu.Layout) > 0 || len(gpu.Placements) > 0) {
+		d.src.addf(v.find("enabled").key, "write enabled = true, or take the layout out", "without MIG there are no partitions")
+		return
+	}
+	if len(gpu.Placements) == 0 {
+		return
+	}
+	placed := map[string]int{}
+	for _, p := range gpu.Placements {
+		placed[p.Profile]++
+	}
+	at := v.find("placements").key
+	for i, p := range gpu.Placements {
+		if slices.Contains(gpu.Placements[:i], p) {
+			d.src.addf(at, "give each partition a start of its own", "two of the placements are the same: %s at %d", p.Profile, p.Start)
+			return
+		}
+	}
+	if len(gpu.Layout) > 0 && !maps.Equal(gpu.Layout, placed) {
+		d.src.addf(at, "give every partition of the layout its place, or leave the layout or the placements out", "the placements are not those of the layout")
+	}
+}
+
+func (d *decoder) labels(n Node) {
+	if n.Kubeconfig != "" || !d.ok("node.kubeconfig") {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
+		if !RestrictedLabel(key) {
+			continue
+		}
+		_, name, _ := strings.Cut(key, "/")
+		d.blame("node.labels."+key,
+			"use a prefix of your own, such as \"example.com/"+name+"\", or name in kubeconfig a ServiceAccount's that may set it",
+			"kubelet may not set the label %s on its own node (NodeRestriction)", show(key))
+	}
+}

@@ -1,0 +1,264 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const format = 1 // of the files we read
+
+// A place is where something is said.
+type place struct {
+	src *source
+	at  int
+	bad bool // and is wrong there: what depends on it is not judged
+}
+
+// A decoder puts trees into a Spec, row by row of the table, and notes what does not fit.
+type decoder struct {
+	rows   []row
+	spec   Spec
+	src    *source          // the file at hand
+	places map[string]place // by "driver.version", "node.labels.example.com/a": where the value that counts is said
+}
+
+// Defaults is the Spec of a file without sections.
+func Defaults() Spec {
+	var s Spec
+	for _, r := range table() {
+		if r.ref != nil && !strings.HasPrefix(r.Section, "mig.gpu") {
+			fill(r.ref(&s), r.Default)
+		}
+	}
+	return s
+}
+
+// fill sets a value to what a row's Default says.
+func fill(ref any, def string) {
+	switch to := ref.(type) {
+	case *string:
+		*to, _ = strconv.Unquote(def)
+	case *int:
+		*to, _ = strconv.Atoi(def)
+	case *bool:
+		*to = def == "true"
+	case *Devices:
+		to.All = true
+	case *map[string]string:
+		*to = map[string]string{}
+	case *map[string]int:
+		*to = map[string]int{}
+	}
+}
+
+// file reads one file into the spec. It says whether the file's format is one that we know.
+func (d *decoder) file(src *source, root *value, first bool) bool {
+	d.src = src
+	f := root.find("format")
+	switch {
+	case f == nil && first:
+		src.addf(0, "write format = 1 as the first line", "the format is missing")
+	case f == nil:
+	case f.kind != intKind:
+		src.addf(f.at, "write format = 1", "format must be an integer, not %s", f.kind)
+	default:
+		if n, _ := parseInt(f.text); n > format {
+			src.addf(f.at, "use a newer gpuadm, or write format = 1", "this gpuadm reads format %d", format)
+			return false // whatever else is unknown in it may be right
+		} else if n != format {
+			src.addf(f.at, "write format = 1", "this gpuadm reads format %d", format)
+		}
+	}
+	known := sectionNames(d.rows)
+	for _, m := range root.members {
+		switch {
+		case m.name == "format":
+		case slices.Contains(known, m.name):
+			d.section(m.name, m)
+		default:
+			d.unknown("", m)
+		}
+	}
+	return true
+}
+
+// section reads the table of a section.
+func (d *decoder) section(name string, v *value) {
+	if !strings.Contains(name, ".") && !slices.Contains(d.spec.Sections, name) {
+		d.spec.Sections = append(d.spec.Sections, name)
+	}
+	if v.kind != tableKind {
+		fix := "write " + header(name) + " on a line of its own, and its keys below"
+		if v.made == byHeaders {
+			fix = "write " + header(name) + ", with single brackets"
+		}
+		d.src.addf(v.key, fix, "%s is a section, not %s", header(name), v.kind)
+		d.places[name] = place{d.src, v.key, true}
+		return
+	}
+	for _, m := range v.members {
+		if r := d.row(name, m.name); r != nil {
+			d.key(*r, m)
+			continue
+		}
+		switch sub := name + "." + m.name; sub {
+		case "driver.repo", "toolkit.repo":
+			d.section(sub, m)
+		case "mig.gpu":
+			d.gpus(m)
+		case "mig.gpu.placements":
+			d.placements(m)
+		default:
+			d.unknown(name, m)
+		}
+	}
+}
+
+func (d *decoder) row(section, name string) *row {
+	for i := range d.rows {
+		if d.rows[i].Section == section && d.rows[i].Name == name {
+			return &d.rows[i]
+		}
+	}
+	return nil
+}
+
+// key reads one key of the table.
+func (d *decoder) key(r row, v *value) {
+	at := place{src: d.src, at: v.key}
+	if !d.set(r, v) {
+		at.bad = true
+	}
+	d.places[r.Section+"."+r.Name] = at
+}
+
+// tables says whether a value is a list of tables.
+func (d *decoder) tables(name string, v *value) bool {
+	switch {
+	case v.kind == tableKind && (v.made == byHeader || v.made == byPath):
+		d.src.addf(v.key, "write "+header(name)+", with double brackets", "%s is a list of tables, not a table", name)
+		return false
+	case v.kind != listKind:
+		d.src.addf(v.at, "write "+header(name)+" on a line of its own, and its keys below", "%s is a list of tables, not %s", name, v.kind)
+		return false
+	}
+	for _, item := range v.items {
+		if item.kind != tableKind {
+			d.src.addf(item.at, "write "+header(name)+" on a line of its own, and its keys below", "%s is a list of tables; this is %s", name, item.kind)
+			return false
+		}
+	}
+	return true
+}
+
+// gpus reads the [[mig.gpu]] of a file. They take the place of those of earlier files.
+func (d *decoder) gpus(v *value) {
+	d.spec.MIG.GPU = nil
+	good := d.tables("mig.gpu", v)
+	d.places["mig.gpu"] = place{d.src, v.key, !good}
+	if !good {
+		return
+	}
+	for _, item := range v.items {
+		d.spec.MIG.GPU = append(d.spec.MIG.GPU, MIGGPU{})
+		for _, r := range d.rows {
+			if r.Section == "mig.gpu" {
+				fill(r.ref(&d.spec), r.Default)
+			}
+		}
+		before := len(d.src.errors)
+		d.section("mig.gpu", item)
+		if len(d.src.errors) == before {
+			d.migGPU(item)
+		}
+	}
+}
+
+func (d *decoder) placements(v *value) {
+	if !d.tables("mig.gpu.placements", v) {
+		return
+	}
+	gpu := &d.spec.MIG.GPU[len(d.spec.MIG.GPU)-1]
+	for _, item := range v.items {
+		gpu.Placements = append(gpu.Placements, Placement{})
+		d.section("mig.gpu.placements", item)
+		for _, r := range d.rows {
+			if r.Section == "mig.gpu.placements" && item.find(r.Name) == nil {
+				d.src.addf(item.key, `write it as { profile = "1g.10gb", start = 0 }`, "the placement has no %s", r.Name)
+			}
+		}
+	}
+}
+
+// unknown notes a key that is not in the table.
+func (d *decoder) unknown(section string, m *value) {
+	var keys, elsewhere []string
+	for _, r := range d.rows {
+		switch {
+		case r.Section == section:
+			keys = append(keys, r.Name)
+		case strings.HasPrefix(r.Section, section+".") || section == "":
+			if name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.Section, section), "."), "."); !slices.Contains(keys, name) {
+				keys = append(keys, name)
+			}
+		}
+		if r.Section != section && r.Name == m.name {
+			elsewhere = append(elsewhere, header(r.Section))
+		}
+		if parent, last, found := cutLast(r.Section); found && last == m.name && parent != section && !slices.Contains(elsewhere, header(r.Section)) {
+			elsewhere = append(elsewhere, header(r.Section))
+		}
+	}
+	near := nearest(m.name, keys)
+	if secretKey(m.name) && near == "" {
+		fix := "take it out, and revoke it: this file can be read by all"
+		if section == "join" {
+			fix = "put it in a file of mode 0600, and write the name of that file: token_file = \"/etc/gpuadm/token\""
+		}
+		d.src.addf(m.key, fix, "a secret must not stand in this file: %s", show(m.name))
+		return
+	}
+	what, where := "key", " in "+header(section)
+	if section == "" {
+		where = " " + header(section)
+		if m.kind == tableKind || m.made == byHeaders {
+			what, where = "section", ""
+		}
+	}
+	message := "unknown " + what + " " + show(m.name) + where
+	if what == "section" {
+		message = "unknown section [" + clip(m.name) + "]"
+	}
+	d.src.addf(m.key, d.unknownFix(section, m.name, near, keys, elsewhere), "%s", message)
+}
+
+func (d *decoder) unknownFix(section, name, near string, keys, elsewhere []string) string {
+	sure := near != "" && distance(flatten(name), flatten(near)) <= 1
+	switch {
+	case near != "" && (sure || len(elsewhere) == 0):
+		if section == "" && near != "format" {
+			return "did you mean [" + near + "]?"
+		}
+		return "did you mean " + show(near) + "?"
+	case len(elsewhere) > 0:
+		if strings.HasSuffix(strings.Trim(elsewhere[0], "[]"), "."+name) {
+			return "write " + or(elsewhere)
+		}
+		return "it belongs in " + or(elsewhere)
+	case section == "":
+		return "the sections are " + strings.Join(sectionNames(d.rows), ", ")
+	}
+	return header(section) + " has " + strings.Join(keys, ", ")
+}
+
+func cutLast(section string) (parent, last string, found bool) {
+	i := strings.LastIndexByte(section, '.')
+	if i < 0 {
+		return "", section, false
+	}
+	return section[:i], section[i+1:], true
+}

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// FuzzParse: whatever the bytes, an answer; an error has a place and a mend; what is no TOML to go-toml is none to us;
+// what is taken is taken again in its canonical form, as the same.
+func FuzzParse(f *testing.F) {
+	names, _ := filepath.Glob("testdata/broken/*.txtar")
+	for _, name := range names {
+		archive, err := txtar.ParseFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range archive.Files {
+			if !strings.HasSuffix(file.Name, "/want") {
+				f.Add(file.Data, []byte{})
+			}
+		}
+	}
+	f.Add([]byte(example), []byte(whole))
+	f.Add([]byte(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1)), []byte("node.taints = [\"example.com/a-\"]"))
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		files := []spec.File{{Name: "node.toml", Data: first}, {Name: "node.d/10.toml", Data: second}}
+		s, err := spec.Parse(files...)
+		if err == nil {
+			for _, file := range files {
+				if err := toml.Unmarshal([]byte(strings.TrimPrefix(string(file.Data), "\ufeff")), &map[string]any{}); err != nil {
+					t.Fatalf("go-toml does not take %s: %v", file.Name, err)
+				}
+			}
+			again, err := spec.Parse(spec.File{Name: "canonical", Data: s.TOML()})
+			if err != nil {
+				t.Fatalf("it is taken, but not its canonical form:\n%s\n%v", s.TOML(), err)
+			}
+			if again.Digest() != s.Digest() || !reflect.DeepEqual(again, s) {
+				t.Fatalf("read again\n%s\nit is\n%s", s.TOML(), again.TOML())
+			}
+			return
+		}
+		var all spec.Errors
+		if !errors.As(err, &all) || len(all) == 0 {
+			t.Fatalf("%T is not Errors", err)
+		}
+		if !reflect.DeepEqual(s, spec.Spec{}) {
+			t.Fatal("an error, and a spec")
+		}
+		for i, e := range all {
+			data := map[string][]byte{"node.toml": first, "node.d/10.toml": second}[e.File]
+			data = []byte(strings.TrimPrefix(string(data), "\ufeff"))
+			lines := strings.Split(string(data), "\n")
+			switch {
+			case e.File == "" || e.Line < 1 || e.Column < 1 || e.Message == "" || e.Fix == "":
+				t.Fatalf("%#v", e)
+			case e.Line > len(lines) || e.Column > utf8.RuneCountInString(lines[e.Line-1])+1:
+				t.Fatalf("there is no such place: %#v", e)
+			case !utf8.ValidString(e.Text+e.Message+e.Fix) || strings.ContainsAny(e.Text+e.Message+e.Fix, "\x1b\n\r\x00"):
+				t.Fatalf("this cannot be shown: %#v", e)
+			case i > 0 && e.File == all[i-1].File && (e.Line < all[i-1].Line || e.Line == all[i-1].Line && e.Column < all[i-1].Column):
+				t.Fatalf("not in order: %v", all)
+			}
+		}
+	})
+}
+
+// TestRendered: any spec that can be said in Go can be said in TOML, and is read back as the same.
+func TestRendered(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 1000 {
+		s := random(r)
+		text := s.TOML()
+		got, err := spec.Parse(spec.File{Name: "node.toml", Data: text})
+		if err != nil {
+			t.Fatalf("%s\n%v", text, err)
+		}
+		if !reflect.DeepEqual(got, s) || got.Digest() != s.Digest() {
+			t.Fatalf("read\n%s\nit is\n%s", text, got.TOML())
+		}
+		if err := toml.Unmarshal(text, &map[string]any{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// random is a spec in its canonical form, with the values of absent sections at their defaults.
+func random(r *rand.Rand) spec.Spec {
+	s := spec.Defaults()
+	pick := func(values ...string) string { return values[r.IntN(len(values))] }
+	some := func() bool { return r.IntN(2) == 0 }
+	path := func() string { return pick("", "/a", "/etc/ä b/\"c\"", `/x\y`, "/'") }
+	allowed := func(section, name string) string {
+		for _, k := range spec.Keys() {
+			if k.Section == section && k.Name == name {
+				return pick(k.Allowed...)
+			}
+		}
+		panic(section + name)
+	}
+	section := func(name string) bool {
+		if some() {
+			return false
+		}
+		s.Sections = append(s.Sections, name)
+		return true
+	}
+	repo := func() spec.Repo {
+		if some() {
+			return spec.Repo{}
+		}
+		return spec.Repo{URL: pick("https://a/b", "file:///x", "http://a:80"), Key: "/k", Fingerprint: strings.Repeat("AB", 20+12*r.IntN(2))}
+	}
+	if section("driver") {
+		s.Driver = spec.Driver{
+			Version: pick("", "580", "580.95", "580.95.05"), Expect: r.IntN(9), Source: allowed("driver", "source"),
+			Modules: allowed("driver", "modules"), Build: allowed("driver", "build"), Owner: allowed("driver", "owner"),
+			Persistenced: some(), FabricManager: allowed("driver", "fabricmanager"), Parameters: map[string]string{}, Repo: repo(),
+		}
+		for i := range r.IntN(3) {
+			s.Driver.Parameters[fmt.Sprint("NVreg_", i)] = pick("1", "a b", "x=1;y=2", "#")
+		}
+	}
+	if section("toolkit") {
+		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo()}
+	}
+	if section("runtime") {
+		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "nvidia"), Default: some(), CDI: some()}
+	}
+	if section("mig") {
+		s.MIG.File = path()
+		if s.MIG.File != "" && some() {
+			s.MIG.Layout = pick("all", "ä \"", "a.b")
+		} else {
+			for range r.IntN(3) {
+				gpu := spec.MIGGPU{Devices: spec.Devices{All: true}, Enabled: some(), Layout: map[string]int{}}
+				if some() {
+					gpu.Devices = spec.Devices{Index: []int{r.IntN(4), 4 + r.IntN(4)}}
+				}
+				if some() {
+					gpu.Match = []string{"0x2330", "H100 80GB"}
+				}
+				if gpu.Enabled && some() {
+					gpu.Layout = map[string]int{"1g.10gb": 1, "3g.40gb": 1}
+				}
+				if gpu.Enabled && some() {
+					gpu.Placements = []spec.Placement{{Profile: "1g.10gb", Start: 2}, {Profile: "3g.40gb", Start: 4}}
+				}
+				s.MIG.GPU = append(s.MIG.GPU, gpu)
+			}
+		}
+	}
+	if section("sharing") {
+		s.Sharing = spec.Sharing{Strategy: allowed("sharing", "strategy"), TimeSlicing: []int{0, 2, 10}[r.IntN(3)]}
+	}
+	if section("node") {
+		s.Node = spec.Node{Labels: map[string]string{}, StartupTaint: pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"), GPULabels: some(), Kubeconfig: path()}
+		for i := range r.IntN(4) {
+			s.Node.Labels[fmt.Sprint("example.com/l", i)] = pick("a", "1.0", "x_y")
+			s.Node.Taints = append(s.Node.Taints, spec.Taint{Key: fmt.Sprint("t", i), Value: pick("", "v"), Effect: pick("NoSchedule", "NoExecute")})
+		}
+	}
+	if section("join") {
+		s.Join = spec.Join{How: pick("none", "eks", "token"), Server: "https://a:1", CAFile: "/a", CAPin: pick("", "sha256:"+strings.Repeat("0a", 32)), TokenFile: "/t", KubeletConfig: path()}
+	}
+	if section("proxy") {
+		s.Proxy = spec.Proxy{HTTP: pick("", "http://a:1"), HTTPS: pick("", "https://a"), CAFile: path()}
+		if some() {
+			s.Proxy.NoProxy = []string{"b", "a"}
+		}
+	}
+	if section("disruption") {
+		for _, v := range []string{"leave-cluster", "reboot", "reset-gpu", "restart-runtime", "stop-clients"} {
+			if some() {
+				s.Disruption.Allow = append(s.Disruption.Allow, v)
+			}
+		}
+	}
+	slices.SortFunc(s.Node.Taints, func(a, b spec.Taint) int { return strings.Compare(a.Key, b.Key) })
+	return s
+}

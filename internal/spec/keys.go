@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+// The types of values, in words.
+const (
+	TypeString     = "string"
+	TypeBool       = "boolean"
+	TypeInt        = "integer"
+	TypeStrings    = "list of strings"
+	TypeLabels     = "table of strings"
+	TypeParameters = "table of strings, integers and booleans"
+	TypeCounts     = "table of integers"
+	TypeDevices    = `"all" or a list of integers`
+)
+
+// Key is one key of node.toml.
+type Key struct {
+	Section string   // "driver", "driver.repo"; "" for the top of the file. "mig.gpu" and below are arrays of tables
+	Name    string   // "version"
+	Type    string   // one of the Type constants
+	Default string   // as written in TOML; "" where the key must be given
+	Allowed []string // the only values, where they are few
+	Doc     string   // one line
+}
+
+// Keys are all keys of node.toml, section by section. Defaults, checks, suggestions and the manual come from here.
+func Keys() []Key {
+	rows := table()
+	keys := make([]Key, len(rows))
+	for i, row := range rows {
+		keys[i] = row.Key
+	}
+	return keys
+}
+
+// A row is a key and where its value goes.
+type row struct {
+	Key
+	ref   func(*Spec) any                 // a pointer into the Spec, for arrays of tables into the last one; nil for format
+	check func(string) (string, *finding) // of a string that is not empty or not the default; returns its canonical form
+	// quiet is set where the value may be a secret put in the wrong place: then no message repeats it.
+	quiet bool
+}
+
+// table is the single place that knows the keys. It is a function, so that nobody can change it.
+func table() []row {
+	var rows []row
+	section := ""
+	add := func(name, kind, def, doc string, ref func(*Spec) any) *row {
+		rows = append(rows, row{Key: Key{Section: section, Name: name, Type: kind, Default: def, Doc: doc}, ref: ref})
+		return &rows[len(rows)-1]
+	}
+	text := func(name, def, doc string, check func(string) (string, *finding), ref func(*Spec) any) *row {
+		r := add(name, TypeString, def, doc, ref)
+		r.check = check
+		return r
+	}
+	enum := func(name, doc string, ref func(*Spec) any, allowed ...string) { // the default is the first
+		r := add(name, TypeString, `"`+allowed[0]+`"`, doc, ref)
+		r.Allowed = allowed
+	}
+	repo := func(parent string, at func(*Spec) *Repo) {
+		section = parent + ".repo"
+		text("url", `""`, "mirror in place of the vendor's repository: http, https or file", checkRepoURL, func(s *Spec) any { return &at(s).URL })
+		text("key", `""`, "absolute path of the key that signs the repository", checkPath, func(s *Spec) any { return &at(s).Key })
+		text("fingerprint", `""`, "what the key must be, 40 or 64 hex digits; anything else is refused", checkFingerprint, func(s *Spec) any { return &at(s).Fingerprint })
+	}
+
+	add("format", TypeInt, "", "format of the file: 1; must stand in the first file", nil)
+
+	section = "driver"
+	text("version", `""`, "exact driver version, or a branch such as \"580\"", checkDriverVersion, func(s *Spec) any { return &s.Driver.Version })
+	add("expect", TypeInt, "0", "number of GPUs that must be on the bus; 0 takes what is found", func(s *Spec) any { return &s.Driver.Expect })
+	enum("source", "where the driver comes from", func(s *Spec) any { return &s.Driver.Source }, "auto", "nvidia", "distro", "runfile", "bundle")
+	enum("modules", "which kernel modules", func(s *Spec) any { return &s.Driver.Modules }, "auto", "open", "proprietary")
+	enum("build", "how the modules get built for the kernel", func(s *Spec) any { return &s.Driver.Build }, "auto", "precompiled", "dkms")
+	enum("owner", "who looks after the driver; other: verify, never touch", func(s *Spec) any { return &s.Driver.Owner }, "auto", "gpuadm", "other")
+	add("persistenced", TypeBool, "true", "run nvidia-persistenced", func(s *Spec) any { return &s.Driver.Persistenced })
+	enum("fabricmanager", "run the fabric manager; auto: where there are NVSwitches", func(s *Spec) any { return &s.Driver.FabricManager }, "auto", "on", "off")
+	add("parameters", TypeParameters, "{}", "parameters of the module nvidia; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Driver.Parameters })
+	repo("driver", func(s *Spec) *Repo { return &s.Driver.Repo })
+
+	section = "toolkit"
+	text("version", `""`, "exact version of the container toolkit, or a branch such as \"1.18\"", checkToolkitVersion, func(s *Spec) any { return &s.Toolkit.Version })
+	repo("toolkit", func(s *Spec) *Repo { return &s.Toolkit.Repo })
+
+	section = "runtime"
+	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd", "crio", "docker")
+	enum("owner", "who writes the engine's config; other: it is not edited, its owner is told", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
+	text("config", `""`, "absolute path of the engine's config; empty: the engine's own", checkPath, func(s *Spec) any { return &s.Runtime.Config })
+	text("handler", `"nvidia"`, "name of the runtime handler", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
+	add("default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.Default })
+	add("cdi", TypeBool, "true", "offer the GPUs by the Container Device Interface", func(s *Spec) any { return &s.Runtime.CDI })
+
+	section = "mig"
+	text("layout", `""`, "name of a layout in file; or write [[mig.gpu]] tables", checkName, func(s *Spec) any { return &s.MIG.Layout })
+	text("file", `""`, "absolute path of a file in mig-parted's format", checkPath, func(s *Spec) any { return &s.MIG.File })
+	section = "mig.gpu"
+	last := func(s *Spec) *MIGGPU { return &s.MIG.GPU[len(s.MIG.GPU)-1] }
+	add("match", TypeStrings, "[]", "PCI device ids or names of the GPUs meant; empty: all", func(s *Spec) any { return &last(s).Match }).check = checkName
+	add("devices", TypeDevices, `"all"`, "which GPUs, by index", func(s *Spec) any { return &last(s).Devices })
+	add("enabled", TypeBool, "true", "MIG mode", func(s *Spec) any { return &last(s).Enabled })
+	add("layout", TypeCounts, "{}", "how many of each profile on each GPU", func(s *Spec) any { return &last(s).Layout }).check = checkProfile
+	section = "mig.gpu.placements"
+	spot := func(s *Spec) *Placement { return &last(s).Placements[len(last(s).Placements)-1] }
+	text("profile", "", "profile of the partition", checkProfile, func(s *Spec) any { return &spot(s).Profile })
+	add("start", TypeInt, "", "first memory slice of the partition, from 0", func(s *Spec) any { return &spot(s).Start })
+
+	section = "sharing"
+	enum("strategy", "how the device plugin offers MIG partitions", func(s *Spec) any { return &s.Sharing.Strategy }, "none", "single", "mixed")
+	add("time_slicing", TypeInt, "0", "how many pods share a GPU in turns; 0: none", func(s *Spec) any { return &s.Sharing.TimeSlicing })
+
+	section = "node"
+	add("labels", TypeLabels, "{}", "labels of the node; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Node.Labels })
+	add("taints", TypeStrings, "[]", "taints \"key=value:Effect\"; \"key-\" or \"key:Effect-\" removes those of an earlier file", func(s *Spec) any { return &s.Node.Taints })
+	text("startup_taint", `"auto"`, "auto, none, or the taint that keeps pods away until the node is ready", checkStartupTaint, func(s *Spec) any { return &s.Node.StartupTaint })
+	add("gpu_labels", TypeBool, "true", "write GPU Feature Discovery's labels", func(s *Spec) any { return &s.Node.GPULabels })
+	text("kubeconfig", `""`, "absolute path of a ServiceAccount's kubeconfig, for what kubelet may not do", checkPath, func(s *Spec) any { return &s.Node.Kubeconfig })
+
+	section = "join"
+	enum("how", "how the node joins its cluster", func(s *Spec) any { return &s.Join.How }, "none", "auto", "eks", "gke", "aks", "token")
+	text("server", `""`, "https URL of the API server, for token", checkServer, func(s *Spec) any { return &s.Join.Server })
+	text("ca_file", `""`, "absolute path of the cluster's CA certificate, for token", checkPath, func(s *Spec) any { return &s.Join.CAFile })
+	text("ca_pin", `""`, "sha256:<64 hex digits> of the CA's public key, for token", checkPin, func(s *Spec) any { return &s.Join.CAPin })
+	text("token_file", `""`, "absolute path of a 0600 file with the token; it is removed after use", checkPath, func(s *Spec) any { return &s.Join.TokenFile }).quiet = true
+	text("kubelet_config", `""`, "absolute path of a kubelet config that is merged last", checkPath, func(s *Spec) any { return &s.Join.KubeletConfig })
+
+	section = "proxy"
+	text("http", `""`, "proxy for http", checkProxy, func(s *Spec) any { return &s.Proxy.HTTP })
+	text("https", `""`, "proxy for https", checkProxy, func(s *Spec) any { return &s.Proxy.HTTPS })
+	add("no_proxy", TypeStrings, "[]", "hosts, domains and networks that are reached directly", func(s *Spec) any { return &s.Proxy.NoProxy }).check = checkNoProxy
+	text("ca_file", `""`, "absolute path of further CA certificates", checkPath, func(s *Spec) any { return &s.Proxy.CAFile })
+
+	section = "disruption"
+	add("allow", TypeStrings, "[]", "what may be interrupted without asking", func(s *Spec) any { return &s.Disruption.Allow }).
+		Allowed = []string{"restart-runtime", "stop-clients", "reset-gpu", "reboot", "leave-cluster"}
+
+	return rows
+}

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// File is one file of a spec: its name, for messages, and what it says.
+type File struct {
+	Name string
+	Data []byte
+}
+
+// Parse reads node.toml and the files of node.d, in this order; later ones win by key. Labels, taints and the
+// driver's parameters are merged by their own keys, all other lists replace.
+//
+// The error is of type Errors and says all that is wrong, in all files; the Spec is then empty. A file that is no
+// TOML has one error of that kind, and the others are still checked. Files are at most 1 MiB, and at most 100.
+func Parse(files ...File) (Spec, error) {
+	d := &decoder{rows: table(), spec: Defaults(), places: map[string]place{}}
+	if len(files) == 0 {
+		return Spec{}, Errors{{
+			File: "node.toml", Line: 1, Column: 1, Message: "no file is given",
+			Fix: "write /etc/gpuadm/node.toml, beginning with format = 1",
+		}}
+	}
+	var sources []*source
+	whole := true // every file is TOML, of a format that we know
+	for i, f := range files {
+		if i == maxFiles {
+			src := newSource(i, File{Name: f.Name})
+			src.addf(0, "put some of them together", "more than %d files", maxFiles)
+			sources = append(sources, src)
+			break
+		}
+		src := newSource(i, f)
+		sources = append(sources, src)
+		root := src.read()
+		whole = root != nil && d.file(src, root, i == 0) && whole
+	}
+	if whole {
+		d.cross()
+	}
+	var all Errors
+	for _, src := range sources {
+		all = append(all, src.finish()...)
+	}
+	if len(all) > 0 {
+		return Spec{}, all
+	}
+	return d.result(), nil
+}
+
+// read checks the bytes and parses them. It returns nil where they are no TOML; the error is then noted.
+func (s *source) read() *value {
+	if len(s.data) > maxSize {
+		s.addf(0, "split it, or take out what is not a spec", "the file has %d bytes; at most %d are read", len(s.data), maxSize)
+		s.data, s.lines = nil, []int{0} // do not look at it, not even for the line to show
+		return nil
+	}
+	for i := 0; i < len(s.data); {
+		r, size := utf8.DecodeRune(s.data[i:])
+		switch {
+		case r == 0:
+			s.addf(i, "take it out; save the file as plain text", "a NUL byte")
+		case r == utf8.RuneError && size == 1:
+			s.addf(i, "save the file as UTF-8", "the byte 0x%02x is not UTF-8", s.data[i])
+		default:
+			i += size
+			continue
+		}
+		if bytes.HasPrefix(s.data, []byte("\xff\xfe")) || bytes.HasPrefix(s.data, []byte("\xfe\xff")) {
+			s.errors = nil
+			s.addf(0, "save the file as UTF-8", "the file is UTF-16, not UTF-8")
+		}
+		s.secrets = brokenSecrets(s.data, 0)
+		return nil
+	}
+	return s.tree()
+}
+
+// result is the Spec with its lists in their canonical order.
+func (d *decoder) result() Spec {
+	s := d.spec
+	sections := s.Sections[:0:0]
+	for _, name := range sectionNames(d.rows) {
+		if slices.Contains(s.Sections, name) {
+			sections = append(sections, name)
+		}
+	}
+	s.Sections = sections
+	slices.SortFunc(s.Node.Taints, func(a, b Taint) int {
+		return strings.Compare(a.Key+":"+a.Effect, b.Key+":"+b.Effect)
+	})
+	for i := range s.MIG.GPU {
+		gpu := &s.MIG.GPU[i]
+		slices.SortFunc(gpu.Placements, comparePlacements)
+		slices.Sort(gpu.Match)
+		gpu.Match = slices.Compact(gpu.Match)
+	}
+	slices.Sort(s.Disruption.Allow)
+	s.Disruption.Allow = slices.Compact(s.Disruption.Allow)
+	return s
+}
+
+// sectionNames are the sections that have no dot in their names.
+func sectionNames(rows []row) []string {
+	var names []string
+	for _, r := range rows {
+		if r.Section != "" && !strings.Contains(r.Section, ".") && !slices.Contains(names, r.Section) {
+			names = append(names, r.Section)
+		}
+	}
+	return names
+}

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// node.toml is world-readable and goes into images, so no secret may stand in it. When one does, the error about it
+// must not carry it on into a log: what looks like a secret is left out of every text that leaves this package.
+
+// mask stands where a secret stood.
+const mask = "***"
+
+func secretWords() []string {
+	return []string{"token", "password", "passwd", "passphrase", "secret", "credential", "credentials", "privatekey", "apikey", "bearer"}
+}
+
+// secretKey says whether a key is named like one that holds a secret.
+func secretKey(name string) bool {
+	flat := flatten(name)
+	return slices.ContainsFunc(secretWords(), func(word string) bool { return strings.Contains(flat, word) })
+}
+
+// likeSecretKey is secretKey that forgives a slip of the finger: whoever mistypes "token" has a token to hide.
+func likeSecretKey(name string) bool {
+	if len(name) < 4 { // no secret word is so short, with a slip or without
+		return false
+	}
+	if secretKey(name) {
+		return true
+	}
+	like := func(word string) bool {
+		flat := flatten(word)
+		return slices.ContainsFunc(secretWords(), func(secret string) bool {
+			slips := 1 + len(secret)/7
+			return max(len(flat)-len(secret), len(secret)-len(flat)) <= slips && distance(flat, secret) <= slips
+		})
+	}
+	parts := func(r rune) bool { return r == '_' || r == '-' || r == '.' || r == '/' }
+	return like(name) || strings.ContainsFunc(name, parts) && slices.ContainsFunc(strings.FieldsFunc(name, parts), like)
+}
+
+// flatten takes out of a name what people write in different ways.
+func flatten(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '_' || r == '-' || r == '.' || r == ' ' {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, name)
+}
+
+const (
+	// A word, and what separates a name from a value.
+	assignment = `([\w-]+)["']?[ \t]*[=:.][ \t]*`
+	// A secret by its shape: what stands before an @ in a URL, kubeadm's bootstrap tokens, JSON web tokens, PEM blocks of keys.
+	secretShape = `://[^\n]*@|\b[a-z0-9]{6}\.[a-z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w.-]*|-----BEGIN [A-Z ]*PRIVATE KEY`
+)
+
+// lexicalSecrets finds secrets in a line, whatever its grammar: in comments, in what is no TOML.
+// Each reaches to the end of the line.
+func lexicalSecrets(data []byte, line span) []span {
+	var found []span
+	shown := data[line.start:min(line.end, line.start+(maxText+64)*utf8.UTFMax)]
+	for _, at := range regexp.MustCompile(assignment).FindAllSubmatchIndex(shown, -1) {
+		if likeSecretKey(string(shown[at[2]:at[3]])) && line.start+at[1] < line.end {
+			found = append(found, span{line.start + at[1], line.end})
+			break
+		}
+	}
+	if at := regexp.MustCompile(secretShape).FindIndex(data[line.start:line.end]); at != nil {
+		found = append(found, span{line.start + at[0], line.end})
+	}
+	return found
+}
+
+// brokenSecrets finds where secrets may begin in an expression that is no TOML. From there to the end of the file
+// nothing is shown: without its grammar nobody knows where a secret ends.
+func brokenSecrets(data []byte, from int) []span {
+	for _, at := range regexp.MustCompile(`[\w-]+`).FindAllIndex(data[from:], -1) {
+		if !likeSecretKey(string(data[from+at[0] : from+at[1]])) {
+			continue
+		}
+		rest := span{from + at[1], len(data)}
+		for rest.start < len(data) && strings.IndexByte(" \t=:\"'", data[rest.start]) >= 0 {
+			rest.start++
+		}
+		if notBlank(data, restOfLine(data, rest.start)) || rest.end > restOfLine(data, rest.start).end {
+			return []span{rest}
+		}
+	}
+	return nil
+}
+
+func restOfLine(data []byte, from int) span {
+	end := from
+	for end < len(data) && data[end] != '\n' {
+		end++
+	}
+	return span{from, end}
+}
+
+func notBlank(data []byte, at span) bool {
+	return strings.Trim(string(data[at.start:at.end]), " \t\r") != ""
+}
+
+// scrub takes secrets out of messages by their shape.
+func scrub(errors Errors) {
+	shape := regexp.MustCompile(secretShape)
+	for i := range errors {
+		errors[i].Message = shape.ReplaceAllString(errors[i].Message, mask)
+		errors[i].Fix = shape.ReplaceAllString(errors[i].Fix, mask)
+	}
+}

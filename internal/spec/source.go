@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	maxFiles    = 100
+	maxSize     = 1 << 20 // bytes of a file
+	maxFindings = 200     // of a file: beyond that nobody reads on, and a hostile file would cost minutes
+	maxText     = 200     // characters of a source line in an Error
+)
+
+// A span is a part of a file, in bytes.
+type span struct{ start, end int }
+
+// A source is one file while it is read: it knows its lines and its secrets, and collects what is wrong.
+type source struct {
+	name    string
+	order   int
+	data    []byte // without the byte order mark
+	lines   []int  // where each line begins
+	secrets []span // sorted by start once the file is parsed; never shown
+	errors  Errors
+	full    bool // maxFindings was reached
+}
+
+func newSource(order int, f File) *source {
+	s := &source{name: f.Name, order: order, data: bytes.TrimPrefix(f.Data, []byte("\ufeff"))}
+	if s.name == "" {
+		s.name = "node.toml"
+	}
+	s.lines = []int{0}
+	for i, c := range s.data {
+		if c == '\n' {
+			s.lines = append(s.lines, i+1)
+		}
+	}
+	return s
+}
+
+// add notes what is wrong at an offset.
+func (s *source) add(offset int, f *finding) {
+	if s.full = len(s.errors) == maxFindings; s.full {
+		return
+	}
+	// The text waits until all secrets are known.
+	line, column := s.position(offset)
+	s.errors = append(s.errors, Error{
+		File: s.name, Line: line, Column: column, Message: f.message, Fix: f.fix, order: s.order,
+	})
+}
+
+func (s *source) addf(offset int, fix, format string, args ...any) {
+	if !s.full { // words have their price
+		s.add(offset, wrong(fix, format, args...))
+	}
+}
+
+// finish returns what is wrong, in order and with the source lines.
+func (s *source) finish() Errors {
+	if len(s.errors) == 0 {
+		return nil
+	}
+	slices.SortFunc(s.errors, compareErrors)
+	last := 0
+	for _, e := range s.errors {
+		if e.Line != last {
+			s.secrets = append(s.secrets, lexicalSecrets(s.data, s.lineSpan(e.Line-1))...)
+		}
+		last = e.Line
+	}
+	slices.SortFunc(s.secrets, func(a, b span) int { return cmp.Compare(a.start, b.start) })
+	if s.full {
+		last := s.errors[len(s.errors)-1]
+		last.Message, last.Fix = "too many problems; the rest is not shown", "mend those above first"
+		s.errors = append(s.errors, last)
+	}
+	scrub(s.errors)
+	for i := range s.errors {
+		s.errors[i].Text = s.text(s.errors[i].Line)
+	}
+	return s.errors
+}
+
+// lineOf is the number of the line of an offset, from 0.
+func (s *source) lineOf(offset int) int {
+	i, found := slices.BinarySearch(s.lines, offset)
+	if !found {
+		i--
+	}
+	return i
+}
+
+// position is where an offset lies, from 1. A character is a rune: an editor shows a tab, a letter with an accent
+// and a broken byte as one each.
+func (s *source) position(offset int) (line, column int) {
+	offset = max(0, min(offset, len(s.data)))
+	i := s.lineOf(offset)
+	return i + 1, utf8.RuneCount(s.data[s.lines[i]:offset]) + 1
+}
+
+// lineSpan is the extent of a line (from 0), without its end.
+func (s *source) lineSpan(i int) span {
+	end := len(s.data)
+	if i+1 < len(s.lines) {
+		end = s.lines[i+1] - 1
+	}
+	if end > s.lines[i] && s.data[end-1] == '\r' {
+		end--
+	}
+	return span{s.lines[i], end}
+}
+
+// text is a source line (from 1) as it may be shown: without secrets, control characters and endless tails.
+// It is cut at the first secret and not masked in place: what follows a secret on its line may belong to it, if
+// the quoting is not what we take it for.
+func (s *source) text(line int) string {
+	at := s.lineSpan(line - 1)
+	raw, hidden := s.data[at.start:at.end], false
+	for _, secret := range s.secrets {
+		if secret.start >= at.end {
+			break
+		}
+		if secret.end <= at.start {
+			continue
+		}
+		raw, hidden = s.data[at.start:max(at.start, secret.start)], true
+		break
+	}
+	var b strings.Builder
+	n := 0
+	for len(raw) > 0 {
+		if n == maxText {
+			b.WriteRune('…')
+			return b.String()
+		}
+		r, size := utf8.DecodeRune(raw)
+		if r != '\t' && !unicode.IsGraphic(r) {
+			r = utf8.RuneError // a terminal must not obey what a file says
+		}
+		b.WriteRune(r)
+		raw = raw[size:]
+		n++
+	}
+	if hidden {
+		b.WriteString(mask)
+	}
+	return b.String()
+}

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spec reads node.toml, the one file that says how a node shall stand.
+//
+// It is strict: whatever it does not understand, it refuses, with the place and the mend. Reading is pure:
+// Parse is given bytes and opens no file, so a spec can be checked anywhere.
+package spec
+
+import "slices"
+
+// Spec is how a node shall stand: what all the files together say, later ones over earlier ones, with the
+// defaults of Keys for what they leave open. An absent section has its defaults too; Has tells the two apart.
+type Spec struct {
+	Driver     Driver
+	Toolkit    Toolkit
+	Runtime    Runtime
+	MIG        MIG
+	Sharing    Sharing
+	Node       Node
+	Join       Join
+	Proxy      Proxy
+	Disruption Disruption
+
+	// Sections are the sections that stand in a file, in the order of Keys. The stage of a section
+	// that is not among them looks and reports, but wants nothing.
+	Sections []string
+}
+
+// Has says whether a section stands in any file: "driver", "runtime", "mig", …
+// The repositories and tables inside a section count when something is in them: "driver.repo", "mig.gpu".
+func (s Spec) Has(section string) bool {
+	switch section {
+	case "driver.repo":
+		return s.Driver.Repo.URL != ""
+	case "toolkit.repo":
+		return s.Toolkit.Repo.URL != ""
+	case "mig.gpu":
+		return len(s.MIG.GPU) > 0
+	}
+	return slices.Contains(s.Sections, section)
+}
+
+// Driver is [driver]: which NVIDIA driver, from where, and who looks after it.
+type Driver struct {
+	Version       string            // "580.95.05", or a branch "580"; "" where no version is given
+	Expect        int               // GPUs that must be on the bus; 0 = as found
+	Source        string            // auto, nvidia, distro, runfile, bundle
+	Modules       string            // auto, open, proprietary
+	Build         string            // auto, precompiled, dkms
+	Owner         string            // auto, gpuadm, other
+	Persistenced  bool              // run nvidia-persistenced
+	FabricManager string            // auto, on, off
+	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
+	Repo          Repo
+}
+
+// Repo is [driver.repo] or [toolkit.repo]: a mirror in place of the vendor's repository. URL is "" where there is
+// none; otherwise all three are set.
+type Repo struct {
+	URL         string // http, https or file, without a password
+	Key         string // absolute path of the public key
+	Fingerprint string // of the key: 40 or 64 upper-case hex digits
+}
+
+// Toolkit is [toolkit]: the NVIDIA container toolkit.
+type Toolkit struct {
+	Version string // "1.18.0", or a branch "1.18"; "" = the newest
+	Repo    Repo
+}
+
+// Runtime is [runtime]: the container engine and how it finds the GPUs.
+type Runtime struct {
+	Engine  string // auto, containerd, crio, docker
+	Owner   string // auto, gpuadm, other
+	Config  string // absolute path; "" = the engine's own
+	Handler string // name of the runtime handler, also of the RuntimeClass
+	Default bool   // make the handler the engine's default
+	CDI     bool   // write CDI specs and let the engine use them
+}
+
+// MIG is [mig]: how the GPUs are partitioned. Either Layout or GPU is set, or neither.
+type MIG struct {
+	Layout string // a name from File
+	File   string // absolute path of a file in mig-parted's format
+	GPU    []MIGGPU
+}
+
+// MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.
+type MIGGPU struct {
+	Match      []string       // PCI device ids or names of GPUs; empty = all
+	Devices    Devices        // which of them
+	Enabled    bool           // MIG mode; when false, Layout and Placements are empty
+	Layout     map[string]int // profile -> how many of it on each GPU
+	Placements []Placement    // where they shall lie; empty = wherever they fit
+}
+
+// Devices picks GPUs by index, in the order of their PCI addresses.
+type Devices struct {
+	All   bool
+	Index []int // when not All: ascending, each once
+}
+
+// Placement is one partition at a certain place.
+type Placement struct {
+	Profile string
+	Start   int // first memory slice, from 0
+}
+
+// Sharing is [sharing]: the device plugin's config file.
+type Sharing struct {
+	Strategy    string // none, single, mixed
+	TimeSlicing int    // replicas of each GPU: 0 (off), or 2 and more
+}
+
+// Node is [node]: what the node tells Kubernetes about itself.
+type Node struct {
+	Labels       map[string]string // values are never empty
+	Taints       []Taint           // sorted by key, then effect; each pair once
+	StartupTaint string            // auto, none, or a taint
+	GPULabels    bool              // GPU Feature Discovery's labels
+	Kubeconfig   string            // absolute path; "" = the kubelet's own identity
+}
+
+// Taint is one taint of a node.
+type Taint struct {
+	Key, Value string
+	Effect     string // NoSchedule, PreferNoSchedule, NoExecute
+}
+
+// String is the taint as kubectl and kubelet write it: "key=value:Effect", or "key:Effect" without a value.
+func (t Taint) String() string {
+	if t.Value == "" {
+		return t.Key + ":" + t.Effect
+	}
+	return t.Key + "=" + t.Value + ":" + t.Effect
+}
+
+// Join is [join]: how the node joins its cluster.
+type Join struct {
+	How           string // none, auto, eks, gke, aks, token
+	Server        string // https URL of the API server
+	CAFile        string // absolute path of the cluster's CA certificate
+	CAPin         string // "sha256:" and 64 lower-case hex digits, of the CA's public key
+	TokenFile     string // absolute path; the file is 0600 and removed after use
+	KubeletConfig string // absolute path of a kubelet config that is merged last
+}
+
+// Proxy is [proxy]: what everything that we configure uses to reach the network.
+type Proxy struct {
+	HTTP, HTTPS string   // URLs, without a password
+	NoProxy     []string // hosts, domains and networks that are reached directly
+	CAFile      string   // absolute path of further CA certificates
+}
+
+// Disruption is [disruption]: what may be interrupted without asking.
+type Disruption struct {
+	Allow []string // restart-runtime, stop-clients, reset-gpu, reboot, leave-cluster; sorted, each once
+}

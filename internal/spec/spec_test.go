@@ -1,0 +1,336 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec_test
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+func node(text string) spec.File { return spec.File{Name: "node.toml", Data: []byte(text)} }
+
+func part(n int, text string) spec.File {
+	return spec.File{Name: fmt.Sprintf("node.d/%d.toml", n), Data: []byte(text)}
+}
+
+func parse(t *testing.T, files ...spec.File) spec.Spec {
+	t.Helper()
+	s, err := spec.Parse(files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// whole has every key that there is.
+const whole = `
+format = 1
+
+[driver]
+version = "580.95.05"        # exact, or a branch "580"
+expect  = 8
+source  = "nvidia"
+modules = "open"
+build   = "dkms"
+owner   = "gpuadm"
+persistenced  = false
+fabricmanager = "on"
+parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = true, NVreg_Hex = 0x10 }
+[driver.repo]
+url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
+key = "/etc/gpuadm//keys/cuda.asc"
+fingerprint = "eb69 3b30 35cd 5710 e231 e123 a4b4 6996 3bf8 63cc"
+
+[toolkit]
+version = "1.18"
+repo = { url = "file:///srv/toolkit", key = "/k", fingerprint = "EB693B3035CD5710E231E123A4B469963BF863CC" }
+
+[runtime]
+engine  = "containerd"
+owner   = "other"
+config  = "/etc/containerd/config.toml"
+handler = "nvidia-cdi"
+default = true
+cdi     = false
+
+[[mig.gpu]]
+match = ["0x233010DE", "NVIDIA H100 80GB HBM3"]
+devices = [3, 0, 1]
+layout = { "1g.10gb" = 1, "3g.40gb" = 2 }
+placements = [ { profile = "3g.40gb", start = 4 }, { profile = "3g.40gb", start = 0 }, { profile = "1g.10gb", start = 3 } ]
+[[mig.gpu]]
+enabled = false
+[[mig.gpu.placements]]
+[[mig.gpu]]
+layout."1g.10gb+me" = 1
+
+[sharing]
+strategy = "mixed"
+time_slicing = 4
+
+[node]
+labels = { "example.com/pool" = "a100", "node.kubernetes.io/instance-type" = "p5" }
+taints = ["nvidia.com/gpu=present:NoSchedule", "example.com/a:NoExecute", "example.com/a=:NoSchedule"]
+startup_taint = "example.com/starting:NoSchedule"
+gpu_labels = false
+kubeconfig = "/etc/gpuadm/kubeconfig"
+
+[join]
+how = "token"
+server = "https://10.0.0.1:6443/"
+ca_file = "/etc/gpuadm/ca.crt"
+ca_pin = "sha256:E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855"
+token_file = "/etc/gpuadm/token"
+kubelet_config = "/etc/gpuadm/kubelet.yaml"
+
+[proxy]
+http = "http://proxy.example:3128"
+https = "socks5://proxy.example:1080"
+no_proxy = ["10.0.0.0/8", ".svc", "[::1]"]
+ca_file = "/etc/gpuadm/proxy.crt"
+
+[disruption]
+allow = ["stop-clients", "restart-runtime", "reset-gpu", "restart-runtime"]
+`
+
+func wholeSpec() spec.Spec {
+	return spec.Spec{
+		Driver: spec.Driver{
+			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on",
+			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
+			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC"},
+		},
+		Toolkit: spec.Toolkit{
+			Version: "1.18",
+			Repo:    spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC"},
+		},
+		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", Default: true},
+		MIG: spec.MIG{GPU: []spec.MIGGPU{
+			{
+				Match: []string{"0x233010DE", "NVIDIA H100 80GB HBM3"}, Devices: spec.Devices{Index: []int{0, 1, 3}}, Enabled: true,
+				Layout:     map[string]int{"1g.10gb": 1, "3g.40gb": 2},
+				Placements: []spec.Placement{{"3g.40gb", 0}, {"1g.10gb", 3}, {"3g.40gb", 4}},
+			},
+			{Devices: spec.Devices{All: true}, Layout: map[string]int{}},
+			{Devices: spec.Devices{All: true}, Enabled: true, Layout: map[string]int{"1g.10gb+me": 1}},
+		}},
+		Sharing: spec.Sharing{Strategy: "mixed", TimeSlicing: 4},
+		Node: spec.Node{
+			Labels:       map[string]string{"example.com/pool": "a100", "node.kubernetes.io/instance-type": "p5"},
+			Taints:       []spec.Taint{{"example.com/a", "", "NoExecute"}, {"example.com/a", "", "NoSchedule"}, {"nvidia.com/gpu", "present", "NoSchedule"}},
+			StartupTaint: "example.com/starting:NoSchedule", Kubeconfig: "/etc/gpuadm/kubeconfig",
+		},
+		Join: spec.Join{
+			How: "token", Server: "https://10.0.0.1:6443", CAFile: "/etc/gpuadm/ca.crt", TokenFile: "/etc/gpuadm/token", KubeletConfig: "/etc/gpuadm/kubelet.yaml",
+			CAPin: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+		},
+		Proxy:      spec.Proxy{HTTP: "http://proxy.example:3128", HTTPS: "socks5://proxy.example:1080", NoProxy: []string{"10.0.0.0/8", ".svc", "[::1]"}, CAFile: "/etc/gpuadm/proxy.crt"},
+		Disruption: spec.Disruption{Allow: []string{"reset-gpu", "restart-runtime", "stop-clients"}},
+		Sections:   []string{"driver", "toolkit", "runtime", "mig", "sharing", "node", "join", "proxy", "disruption"},
+	}
+}
+
+func TestWhole(t *testing.T) {
+	text := strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1)
+	got := parse(t, node(text))
+	if want := wholeSpec(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", got.TOML(), want.TOML())
+	}
+	for _, k := range spec.Keys() {
+		if !strings.Contains(text, k.Name) {
+			t.Errorf("%s %s is not in this test", k.Section, k.Name)
+		}
+	}
+	if again := parse(t, spec.File{Data: got.TOML()}); !reflect.DeepEqual(again, got) {
+		t.Errorf("rendered and read again it is\n%s", again.TOML())
+	}
+	if _, err := spec.Parse(node(whole)); err == nil {
+		t.Error("an empty placement is taken")
+	}
+}
+
+// The example of the manual, where the values are the defaults.
+const example = `
+format = 1
+[driver]
+version = "580.95.05"
+expect  = 0
+source  = "auto"
+modules = "auto"
+build   = "auto"
+owner   = "auto"
+persistenced  = true
+fabricmanager = "auto"
+parameters = {}
+[toolkit]
+[runtime]
+engine  = "auto"
+owner   = "auto"
+config  = ""
+handler = "nvidia"
+default = false
+cdi     = true
+[mig]
+layout = ""
+file   = ""
+[sharing]
+strategy = "none"
+time_slicing = 0
+[node]
+labels = {}
+taints = []
+startup_taint = "auto"
+gpu_labels = true
+kubeconfig = ""
+[join]
+how = "none"
+server = ""
+ca_file = ""
+ca_pin = ""
+token_file = ""
+kubelet_config = ""
+[proxy]
+[disruption]
+`
+
+func TestDefaults(t *testing.T) {
+	got := parse(t, node(example))
+	want := parse(t, node("format = 1\n[driver]\nversion=\"580.95.05\"\n[toolkit]\n[runtime]\n[mig]\n[sharing]\n[node]\n[join]\n[proxy]\n[disruption]"))
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the example says\n%s\nthe defaults are\n%s", got.TOML(), want.TOML())
+	}
+	if got := parse(t, node("format = 1")); !reflect.DeepEqual(got, spec.Defaults()) {
+		t.Errorf("without sections:\n%s", got.TOML())
+	}
+	if d := spec.Defaults(); d.Runtime.Handler != "nvidia" || !d.Runtime.CDI || d.Driver.Source != "auto" || d.Node.Labels == nil {
+		t.Errorf("%+v", d)
+	}
+	for _, k := range spec.Keys() {
+		if k.Doc == "" || k.Type == "" || strings.Contains(k.Doc, "\n") {
+			t.Errorf("%+v has no line for the manual", k)
+		}
+		if k.Default == "" || k.Section == "" || strings.HasPrefix(k.Section, "mig.gpu") {
+			continue
+		}
+		text := fmt.Sprintf("format = 1\n[%s]\n%s = %s\n", k.Section, k.Name, k.Default)
+		if got := parse(t, node(text)).Digest(); got != parse(t, node(fmt.Sprintf("format = 1\n[%s]\n", k.Section))).Digest() {
+			t.Errorf("the default of %s %s is not %s", k.Section, k.Name, k.Default)
+		}
+		for _, v := range k.Allowed {
+			if k.Type == spec.TypeStrings {
+				continue
+			}
+			if _, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v))); err != nil && k.Name != "how" {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestHas(t *testing.T) {
+	s := parse(t, node("format = 1\nruntime = {}\n[driver.repo]\n"), part(1, "mig.gpu = []\n"))
+	for name, want := range map[string]bool{
+		"driver": true, "runtime": true, "mig": true, "node": false, "driver.repo": false, "mig.gpu": false, "nonsense": false, "": false,
+	} {
+		if s.Has(name) != want {
+			t.Errorf("Has(%q) is %v", name, !want)
+		}
+	}
+	if s := parse(t, node(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1))); !s.Has("driver.repo") || !s.Has("toolkit.repo") || !s.Has("mig.gpu") {
+		t.Error("what stands in the sections is not found")
+	}
+}
+
+func TestMerge(t *testing.T) {
+	for _, test := range []struct{ name, first, second, want string }{
+		{"later wins", `driver = { version = "570", expect = 8 }`, `driver = { version = "580" }`, `driver = { version = "580", expect = 8 }`},
+		{"back to the default", `driver = { version = "570" }`, `driver = { version = "" }`, `driver = {}`},
+		{"sections add up", `driver = {}`, `mig = {}`, "mig = {}\ndriver = {}"},
+		{"labels", `node.labels = { a = "1", b = "2", c = "3" }`, `node.labels = { b = "x", c = "", d = "4" }`, `node.labels = { a = "1", b = "x", d = "4" }`},
+		{"label that is not there", `node.labels = { a = "1" }`, `node.labels = { b = "" }`, `node.labels = { a = "1" }`},
+		{"forbidden label taken out", `node.labels = { "node-role.kubernetes.io/a" = "1" }`, `node.labels = { "node-role.kubernetes.io/a" = "" }`, `node.labels = {}`},
+		{"taints", `node.taints = ["a=1:NoSchedule", "b=1:NoSchedule"]`, `node.taints = ["b=2:NoSchedule", "c:NoExecute"]`, `node.taints = ["a=1:NoSchedule", "b=2:NoSchedule", "c:NoExecute"]`},
+		{"taint of another effect", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a=2:NoExecute"]`, `node.taints = ["a=1:NoSchedule", "a=2:NoExecute"]`},
+		{"taint removed", `node.taints = ["a=1:NoSchedule", "a=1:NoExecute", "b:NoExecute"]`, `node.taints = ["a-"]`, `node.taints = ["b:NoExecute"]`},
+		{"taint of an effect removed", `node.taints = ["a=1:NoSchedule", "a=1:NoExecute"]`, `node.taints = ["a:NoExecute-"]`, `node.taints = ["a=1:NoSchedule"]`},
+		{"taint without a value", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a=:NoSchedule"]`, `node.taints = ["a:NoSchedule"]`},
+		{"taint replaced by another", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a-", "a=2:NoExecute"]`, `node.taints = ["a=2:NoExecute"]`},
+		{"parameters", `driver.parameters = { A = 1, B = 2 }`, `driver.parameters = { A = "", C = 3 }`, `driver.parameters = { B = 2, C = 3 }`},
+		{"lists replace", `proxy.no_proxy = ["a", "b"]`, `proxy.no_proxy = ["c"]`, `proxy.no_proxy = ["c"]`},
+		{"lists become empty", `disruption.allow = ["reboot"]`, `disruption.allow = []`, `disruption = {}`},
+		{"gpus replace", "[[mig.gpu]]\ndevices = [0]\n[[mig.gpu]]\ndevices = [1]", "[[mig.gpu]]\ndevices = [2]", "[[mig.gpu]]\ndevices = [2]"},
+		{"gpus go", "[[mig.gpu]]", "[mig]\ngpu = []\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"x\"\nfile = \"/m\""},
+		{"layout goes", "[mig]\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"\"\n[[mig.gpu]]", "[mig]\nfile = \"/m\"\n[[mig.gpu]]"},
+		{"how is given up", `join.how = "token"`, `join.how = "none"`, `join = {}`},
+		{"halves of a repo", `driver.repo = { url = "https://a/b" }`, `driver.repo = { key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`, `driver.repo = { url = "https://a/b", key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := parse(t, node("format = 1\n"+test.first), part(10, test.second))
+			want := parse(t, node("format = 1\n"+test.want))
+			if !reflect.DeepEqual(got, want) || got.Digest() != want.Digest() {
+				t.Errorf("got\n%s\nwant\n%s", got.TOML(), want.TOML())
+			}
+		})
+	}
+}
+
+func TestDigest(t *testing.T) {
+	a := parse(t, node("format = 1\n[driver]\nversion = '580' # c\nexpect = 0x8\n[node.labels]\nb = \"2\"\na = \"1\"\n"))
+	b := parse(t, node("\ufeffformat=1\r\nnode.labels={a=\"1\",b=\"2\"}\r\n[driver]\r\nexpect=8\r\n"), part(1, "driver.version = \"\"\"580\"\"\""))
+	if a.Digest() != b.Digest() || len(a.Digest()) != 12 {
+		t.Errorf("%s %s", a.Digest(), b.Digest())
+	}
+	seen := map[string]string{}
+	for _, text := range []string{"", "[driver]", "[mig]", "[driver]\nversion = \"580\"", "[driver]\nexpect = 1", "[[mig.gpu]]", "[[mig.gpu]]\n[[mig.gpu]]", "[[mig.gpu]]\nenabled = false", "[node.labels]\na = \"1\"", "[node]\ntaints = [\"a:NoSchedule\"]"} {
+		digest := parse(t, node("format = 1\n"+text)).Digest()
+		if other, found := seen[digest]; found {
+			t.Errorf("%q and %q have the same digest", text, other)
+		}
+		seen[digest] = text
+	}
+}
+
+// The order of keys and sections, and the spread over files, do not matter.
+func TestOrder(t *testing.T) {
+	lines := map[string][]string{
+		"driver":  {`version = "580"`, `expect = 8`, `build = "dkms"`},
+		"node":    {`labels = { a = "1" }`, `taints = ["a:NoSchedule", "b:NoSchedule"]`, `gpu_labels = false`},
+		"join":    {`how = "token"`, `server = "https://a"`, `token_file = "/t"`, `ca_file = "/c"`},
+		"sharing": {`strategy = "single"`, `time_slicing = 2`},
+	}
+	render := func(names []string, order func([]string) []string) string {
+		var b bytes.Buffer
+		for _, name := range names {
+			fmt.Fprintf(&b, "[%s]\n%s\n", name, strings.Join(order(slices.Clone(lines[name])), "\n"))
+		}
+		return b.String()
+	}
+	same := func(l []string) []string { return l }
+	back := func(l []string) []string { slices.Reverse(l); return l }
+	want := parse(t, node("format = 1\n"+render([]string{"driver", "node", "join", "sharing"}, same)))
+	for i, files := range [][]spec.File{
+		{node("format = 1\n" + render([]string{"sharing", "join", "node", "driver"}, back))},
+		{node("format = 1\n" + render([]string{"join"}, back)), part(1, render([]string{"sharing", "driver"}, same)), part(2, render([]string{"node"}, back))},
+	} {
+		if got := parse(t, files...); !reflect.DeepEqual(got, want) || got.Digest() != want.Digest() {
+			t.Errorf("%d: got\n%s\nwant\n%s", i, got.TOML(), want.TOML())
+		}
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	file := node(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := spec.Parse(file); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

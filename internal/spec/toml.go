@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Digest is what a spec means, as 12 hex digits: independent of comments, order, and of how it is spread over files.
+func (s Spec) Digest() string {
+	sum := sha256.Sum256(s.TOML())
+	return hex.EncodeToString(sum[:])[:12]
+}
+
+// TOML is the spec as one file, in its canonical form: the sections that are there, with all their keys and nothing
+// else. Parse reads it back as the same Spec.
+func (s Spec) TOML() []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, "format = %d\n", format)
+	rows := table()
+	keys := func(section string) {
+		for _, r := range rows {
+			if r.Section == section && r.ref != nil {
+				fmt.Fprintf(&b, "%s = %s\n", r.Name, literal(r.ref(&s)))
+			}
+		}
+	}
+	for _, name := range sectionNames(rows) {
+		if !s.Has(name) {
+			continue
+		}
+		fmt.Fprintf(&b, "\n[%s]\n", name)
+		keys(name)
+		if s.Has(name + ".repo") {
+			fmt.Fprintf(&b, "\n[%s.repo]\n", name)
+			keys(name + ".repo")
+		}
+		if name == "mig" {
+			// A row looks at the last GPU and its last placement, so the others must be out of its sight.
+			for _, gpu := range s.MIG.GPU {
+				b.WriteString("\n[[mig.gpu]]\n")
+				one := gpu
+				s.MIG.GPU = []MIGGPU{one}
+				keys("mig.gpu")
+				for _, p := range gpu.Placements {
+					b.WriteString("\n[[mig.gpu.placements]]\n")
+					one.Placements = []Placement{p}
+					s.MIG.GPU = []MIGGPU{one}
+					keys("mig.gpu.placements")
+				}
+			}
+		}
+	}
+	return []byte(b.String())
+}
+
+func comparePlacements(a, b Placement) int {
+	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Profile, b.Profile))
+}
+
+// literal writes a value that a row points to.
+func literal(ref any) string {
+	switch v := ref.(type) {
+	case *string:
+		return quote(*v)
+	case *int:
+		return itoa(*v)
+	case *bool:
+		return fmt.Sprint(*v)
+	case *[]string:
+		return list(*v, quote)
+	case *[]Taint:
+		return list(*v, func(t Taint) string { return quote(t.String()) })
+	case *Devices:
+		if v.All {
+			return `"all"`
+		}
+		return list(v.Index, itoa)
+	case *map[string]string:
+		return inline(*v, quote)
+	case *map[string]int:
+		return inline(*v, itoa)
+	}
+	panic(fmt.Sprintf("internal error: no literal for %T", ref))
+}
+
+func list[T any](values []T, text func(T) string) string {
+	words := make([]string, len(values))
+	for i, v := range values {
+		words[i] = text(v)
+	}
+	return "[" + strings.Join(words, ", ") + "]"
+}
+
+func inline[T any](values map[string]T, text func(T) string) string {
+	words := make([]string, 0, len(values))
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		words = append(words, quote(k)+" = "+text(values[k]))
+	}
+	if len(words) == 0 {
+		return "{}"
+	}
+	return "{ " + strings.Join(words, ", ") + " }"
+}
+
+// quote writes a TOML string. Go's quoting is not TOML's: TOML has no \a and no \v.
+func quote(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, c := range text {
+		switch {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(c)
+		case c < 0x20 || c == 0x7f:
+			fmt.Fprintf(&b, `\u%04X`, c)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

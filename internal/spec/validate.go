@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The checks of strings. Each returns the canonical form, or what is wrong. No string that gets here is the default,
+// is endless or has control characters; enumerations are checked against the table.
+
+func matches(pattern, text string) bool { return regexp.MustCompile(pattern).MatchString(text) }
+
+func checkDriverVersion(v string) (string, *finding) {
+	// Branches have had three digits since 2016 (R367).
+	if matches(`^[1-9][0-9]{2,3}(\.[0-9]{1,3}){0,2}$`, v) {
+		return v, nil
+	}
+	fix := `write a version such as "580.95.05", or a branch such as "580"`
+	if m := regexp.MustCompile(`^\D{0,16}([1-9][0-9]{2,3}(?:\.[0-9]{1,3}){0,2})(?:\D|$)`).FindStringSubmatch(v); m != nil {
+		fix = "did you mean " + strconv.Quote(m[1]) + "?"
+	}
+	return v, wrong(fix, "%s is no driver version and no branch", show(v))
+}
+
+func checkToolkitVersion(v string) (string, *finding) {
+	if matches(`^[1-9][0-9]{0,3}(\.[0-9]{1,4}){0,2}([-~][0-9A-Za-z.]{1,16}){0,2}$`, v) {
+		return v, nil
+	}
+	fix := `write a version such as "1.18.0", or a branch such as "1.18"`
+	if m := regexp.MustCompile(`^[vV=~^ ]+([0-9]+(?:\.[0-9]+){0,2})$`).FindStringSubmatch(v); m != nil {
+		fix = "did you mean " + show(m[1]) + "?"
+	}
+	return v, wrong(fix, "%s is no version", show(v))
+}
+
+func checkPath(v string) (string, *finding) {
+	switch {
+	case strings.Contains(v, "://"): // not repeated: there may be a password in it
+		return v, wrong("write the absolute path of a file", "this is a URL, not a path")
+	case strings.HasPrefix(v, "~"):
+		return v, wrong("write the whole path: /root"+clip(v[1:]), "%s: only a shell knows ~", show(v))
+	case strings.Contains(v, "$"):
+		return v, wrong("write the whole path", "%s: variables are not replaced", show(v))
+	case !path.IsAbs(v):
+		return v, wrong("write the whole path: "+clip(path.Join("/etc/gpuadm", v)), "%s is not an absolute path", show(v))
+	case path.Clean(v) == "/" || strings.HasSuffix(v, "/"):
+		return v, wrong("write the path of a file", "%s is a folder", show(v))
+	}
+	return path.Clean(v), nil
+}
+
+// checkURL never repeats the URL: there may be a password in it.
+func checkURL(v, example string, schemes ...string) (*url.URL, *finding) {
+	fix := "write it as " + example
+	begins := make([]string, len(schemes))
+	for i, scheme := range schemes {
+		begins[i] = scheme + "://"
+	}
+	scheme, _, found := strings.Cut(v, "://")
+	scheme = strings.ToLower(scheme)
+	if !found || len(scheme) > 16 || !between(scheme, alnum, func(c byte) bool { return alnum(c) || c == '+' || c == '-' || c == '.' }) {
+		return nil, wrong(fix, "a URL begins with %s", or(begins))
+	}
+	if !slices.Contains(schemes, scheme) {
+		return nil, wrong(fix, "the URL must begin with %s, not with %s://", or(begins), scheme)
+	}
+	u, err := url.Parse(v)
+	if err != nil || strings.ContainsAny(v, " \"<>\\^`{|}") {
+		return nil, wrong(fix, "this is no URL")
+	}
+	switch {
+	case u.User != nil:
+		return nil, wrong("take it out: this file can be read by all", "a user name or password must not stand in a URL")
+	case u.Fragment != "" || strings.HasSuffix(v, "#"):
+		return nil, wrong("take out what begins with #", "a fragment makes no sense here")
+	case u.Scheme == "file":
+		if u.Host != "" || !path.IsAbs(u.Path) || path.Clean(u.Path) == "/" {
+			return nil, wrong("write it with three slashes: file:///srv/mirror", "the URL has no absolute path of a folder")
+		}
+	case u.Hostname() == "":
+		return nil, wrong(fix, "the URL has no host")
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return nil, wrong(fix, "the URL's port is not from 1 to 65535")
+		}
+	}
+	return u, nil
+}
+
+func checkRepoURL(v string) (string, *finding) {
+	u, f := checkURL(v, "https://mirror.example/cuda/debian12/x86_64", "http", "https", "file")
+	if f != nil {
+		return v, f
+	}
+	if u.RawQuery != "" || u.ForceQuery {
+		return v, wrong("take out what begins with ?", "a query makes no sense in a repository's URL")
+	}
+	return strings.TrimRight(u.String(), "/"), nil
+}
+
+func checkServer(v string) (string, *finding) {
+	u, f := checkURL(v, "https://HOST:6443", "https")
+	if f != nil {
+		return v, f
+	}
+	if u.RawQuery != "" || u.ForceQuery {
+		return v, wrong("write it as https://HOST:6443", "a query makes no sense here")
+	}
+	return strings.TrimRight(u.String(), "/"), nil
+}
+
+func checkProxy(v string) (string, *finding) {
+	u, f := checkURL(v, "http://proxy.example:3128", "http", "https", "socks5")
+	if f != nil {
+		if u == nil && strings.Contains(v, "@") {
+			f.fix = "run a local proxy that knows the password, and name that one here"
+		}
+		return v, f
+	}
+	if u.RawQuery != "" || u.ForceQuery || strings.Trim(u.Path, "/") != "" {
+		return v, wrong("write it as http://proxy.example:3128", "a proxy's URL ends with its host and port")
+	}
+	return strings.TrimRight(u.String(), "/"), nil
+}
+
+func checkNoProxy(v string) (string, *finding) {
+	switch {
+	case v == "":
+		return v, wrong("take it out", "an empty entry")
+	case strings.Contains(v, ","):
+		return v, wrong("write each as text of its own", "%s are several", show(v))
+	case strings.Contains(v, "://"):
+		return v, wrong("write only the host", "a host, domain or network is no URL")
+	case strings.ContainsFunc(v, func(c rune) bool { return c > '~' || !alnum(byte(c)) && !strings.ContainsRune(".:*/_[]-", c) }):
+		return v, wrong("write it as \"10.0.0.0/8\", \".cluster.local\" or \"host.example\"", "%s is no host, domain or network", show(v))
+	}
+	return v, nil
+}
+
+func checkFingerprint(v string) (string, *finding) {
+	hex := strings.ToUpper(strings.ReplaceAll(v, " ", ""))
+	const fix = "copy it from the output of gpg --show-keys FILE, after asking the mirror's owner for the right one"
+	switch {
+	case strings.Trim(hex, "0123456789ABCDEF") != "":
+		return v, wrong(fix, "a fingerprint has only hex digits")
+	case len(hex) != 40 && len(hex) != 64:
+		return v, wrong(fix, "a fingerprint has 40 or 64 hex digits, not %d", len(hex))
+	}
+	return hex, nil
+}
+
+func checkPin(v string) (string, *finding) {
+	digest, found := strings.CutPrefix(strings.ToLower(v), "sha256:")
+	switch whole := len(digest) == 64 && strings.Trim(digest, "0123456789abcdef") == ""; {
+	case whole && found:
+		return "sha256:" + digest, nil
+	case whole:
+		return v, wrong(`write "sha256:" before it`, "the pin does not say which digest it is")
+	}
+	return v, wrong(`write "sha256:" and 64 hex digits, as kubeadm token create --print-join-command prints them`, "this is no pin of a CA")
+}
+
+func checkHandler(v string) (string, *finding) {
+	// Kubernetes names handlers in RuntimeClass, and wants a DNS label there.
+	if domainLabel(v) && len(v) <= 63 {
+		return v, nil
+	}
+	return v, wrong(`write lower-case letters, digits and "-", at most 63: "nvidia"`, "%s is no name for a runtime handler", show(v))
+}
+
+func checkName(v string) (string, *finding) {
+	if v == "" || strings.TrimSpace(v) != v {
+		return v, wrong("take the spaces out, or write a name", "%s is no name", show(v))
+	}
+	return v, nil
+}
+
+func checkProfile(v string) (string, *finding) {
+	// NVML: GPU instance profiles, with a compute instance of less before them, with attributes after them.
+	if matches(`^([1-9]c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v) {
+		return v, nil
+	}
+	fix := `write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`
+	if low := strings.TrimPrefix(strings.ToLower(strings.TrimSpace(v)), "mig "); low != v && low != "" {
+		if _, f := checkProfile(low); f == nil {
+			fix = "did you mean " + show(low) + "?"
+		}
+	}
+	return v, wrong(fix, "%s is no MIG profile", show(v))
+}
+
+// checkParameter says whether the fault is in the value, and what it is. The parameter is written into a line of
+// modprobe.d, so nothing may end that line or its quotes.
+func checkParameter(name, value string) (bool, *finding) {
+	word := func(c byte) bool { return alnum(c) || c == '_' }
+	unsafe := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
+	switch {
+	case strings.ContainsAny(name, "-."):
+		return false, wrong("write the name alone, without the module: NVreg_Name", "%s is no parameter of the module nvidia", show(name))
+	case !between(name, word, word) || '0' <= name[0] && name[0] <= '9' || len(name) > 128:
+		return false, wrong("write it as modinfo -p nvidia does", "%s is no name of a module parameter", show(name))
+	case strings.ContainsFunc(value, unsafe) || len(value) > 1024:
+		return true, wrong(`leave out quotes, backslashes and what is not ASCII`, "modprobe cannot read the value of %s", show(name))
+	}
+	return false, nil
+}

@@ -1,0 +1,292 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// set puts a value where its row says. It notes what is wrong with it, and says whether nothing is.
+func (d *decoder) set(r row, v *value) bool {
+	before := len(d.src.errors)
+	switch to := r.ref(&d.spec).(type) {
+	case *string:
+		if d.is(r, v, stringKind) {
+			*to = d.text(r, v)
+		}
+	case *bool:
+		if d.is(r, v, boolKind) {
+			*to = v.text == "true"
+		}
+	case *int:
+		d.number(r, v, to)
+	case *[]string:
+		d.strings(r, v, to)
+	case *[]Taint:
+		d.taints(r, v, to)
+	case *map[string]string:
+		if d.is(r, v, tableKind) {
+			for _, m := range v.members {
+				d.entry(r, m, *to)
+			}
+		}
+	case *map[string]int:
+		d.counts(r, v, *to)
+	case *Devices:
+		d.devices(r, v, to)
+	}
+	return len(d.src.errors) == before && !d.src.full
+}
+
+// is notes a value of a wrong type.
+func (d *decoder) is(r row, v *value, want kind) bool {
+	if v.kind == want {
+		return true
+	}
+	d.src.addf(v.at, "write "+mend(r, v), "%s must be %s, not %s", r.Name, a(r.Type), v.kind)
+	return false
+}
+
+// mend is what a value of a wrong type may have been meant to be: `key = value`.
+func mend(r row, v *value) string {
+	word := v.text
+	if r.quiet || v.kind == tableKind || v.kind == listKind {
+		word = ""
+	}
+	key := r.Name + " = "
+	switch r.Type {
+	case TypeString:
+		if len(r.Allowed) > 0 {
+			on := map[string]string{"true": "on", "false": "off"}[word]
+			if slices.Contains(r.Allowed, on) {
+				return key + strconv.Quote(on)
+			}
+			return choice(r.Allowed)
+		}
+		if _, f := r.check(word); f == nil {
+			return key + show(word) // the source text: 580.10 as a number would come back as 580.1
+		}
+		return key + `"…"`
+	case TypeBool:
+		switch strings.ToLower(word) {
+		case "true", "yes", "on", "1", "false", "no", "off", "0":
+			return key + boolText(word)
+		}
+		return key + "true or " + key + "false"
+	case TypeInt:
+		if n, ok := parseInt(strings.TrimSuffix(strings.TrimSpace(word), ".0")); ok && n >= 0 {
+			return key + itoa(n)
+		}
+		return "a whole number, such as 0"
+	case TypeStrings:
+		if word == "" {
+			return key + `["…"]`
+		}
+		words := strings.Split(clip(word), ",")
+		for i := range words {
+			words[i] = strconv.Quote(strings.TrimSpace(words[i]))
+		}
+		return key + "[" + strings.Join(words, ", ") + "]"
+	case TypeLabels:
+		return key + `{ "example.com/name" = "value" }`
+	case TypeParameters:
+		return key + "{ NVreg_Name = 1 }"
+	case TypeCounts:
+		return key + `{ "1g.10gb" = 7 }`
+	case TypeDevices:
+		if n, ok := parseInt(word); ok && n >= 0 {
+			return key + "[" + itoa(n) + "]"
+		}
+	}
+	return key + `"all" or ` + key + "[0, 1]"
+}
+
+// text is the canonical form of a string.
+func (d *decoder) text(r row, v *value) string {
+	text := v.text
+	if "\""+text+"\"" == r.Default { // where the default is "", it may be written
+		return text
+	}
+	if len(r.Allowed) > 0 {
+		if slices.Contains(r.Allowed, text) {
+			return text
+		}
+		fix := "write " + choice(r.Allowed)
+		if near := nearest(text, r.Allowed); near != "" {
+			fix = "did you mean " + strconv.Quote(near) + "? It is " + choice(r.Allowed)
+		}
+		d.src.addf(v.at, fix, "%s cannot be %s", r.Name, show(text))
+		return text
+	}
+	canonical, f := text, (*finding)(nil)
+	switch {
+	case strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) }):
+		f = wrong("take it out", "there is an invisible character in it")
+	case len(text) > 4096:
+		f = wrong("write a shorter one", "it has %d bytes; at most 4096 make sense", len(text))
+	default:
+		canonical, f = r.check(text)
+	}
+	if f != nil {
+		if r.quiet { // the check may have repeated the value
+			f = wrong("write the absolute path of a file of mode 0600", "this is no absolute path of a file")
+		}
+		d.src.add(v.at, &finding{r.Name + ": " + f.message, f.fix})
+	}
+	return canonical
+}
+
+func (d *decoder) number(r row, v *value, to *int) {
+	if !d.is(r, v, intKind) {
+		return
+	}
+	n, ok := parseInt(v.text)
+	switch {
+	case !ok || n > 1<<20:
+		d.src.addf(v.at, "write a smaller number", "%s is too large", r.Name)
+	case n < 0:
+		d.src.addf(v.at, "write 0 or more", "%s cannot be negative", r.Name)
+	case r.Name == "time_slicing" && n == 1:
+		d.src.addf(v.at, "write 0 for no time slicing, or 2 and more", "time_slicing cannot be 1: one pod for each GPU is what there is without it")
+	default:
+		*to = n
+	}
+}
+
+// parseInt reads a TOML integer, or what a person may have meant as one.
+func parseInt(text string) (int, bool) {
+	digits := strings.ReplaceAll(text, "_", "")
+	n, err := strconv.ParseInt(digits, 0, 64)
+	if err != nil && strings.HasPrefix(digits, "-") && strings.Trim(digits, "-0123456789") == "" {
+		return -1, true // too negative is negative
+	}
+	return int(n), err == nil
+}
+
+func (d *decoder) strings(r row, v *value, to *[]string) {
+	if !d.is(r, v, listKind) {
+		return
+	}
+	var list []string
+	for _, item := range v.items {
+		if item.kind != stringKind {
+			d.src.addf(item.at, "write "+r.Name+` = ["…", "…"]`, "%s must be %s; this is %s", r.Name, a(r.Type), item.kind)
+			continue
+		}
+		list = append(list, d.text(r, item))
+	}
+	*to = list
+}
+
+// entry merges one label or parameter into a table. An empty value takes it out.
+func (d *decoder) entry(r row, m *value, to map[string]string) {
+	if m.kind == tableKind {
+		fix := "write " + mend(r, &value{})
+		if m.made == byDots && r.Type == TypeParameters {
+			fix = "write the name alone, without the module: NVreg_Name"
+		} else if m.made == byDots {
+			fix = "put the whole name in quotes: a dot without quotes begins a table"
+		}
+		d.src.addf(m.key, fix, "%s in %s is a table", show(m.name), r.Name)
+		return
+	}
+	d.places[r.Section+"."+r.Name+"."+m.name] = place{src: d.src, at: m.key}
+	text, check := m.text, checkParameter
+	if r.Type == TypeLabels {
+		check = checkLabel
+		if m.kind != stringKind {
+			fix := "write the value as text"
+			if m.kind != listKind && !likeSecretKey(m.name) {
+				fix = "put the value in quotes: " + show(text)
+			}
+			d.src.addf(m.at, fix, "the value of a label must be a string, not %s", m.kind)
+			return
+		}
+	} else {
+		switch m.kind {
+		case stringKind:
+		case boolKind:
+			text = map[string]string{"true": "1", "false": "0"}[text]
+		case intKind:
+			n, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 0, 64)
+			if err != nil {
+				d.src.addf(m.at, "put the value in quotes", "%s is too large", show(m.name))
+				return
+			}
+			text = strconv.FormatInt(n, 10)
+		default:
+			d.src.addf(m.at, "put the value in quotes", "the value of a parameter must be a string, an integer or a boolean, not %s", m.kind)
+			return
+		}
+	}
+	if ofValue, f := check(m.name, text); f != nil {
+		at := m.key
+		if ofValue {
+			at = m.at
+		}
+		d.src.add(at, f)
+		return
+	}
+	if text == "" {
+		delete(to, m.name)
+		return
+	}
+	to[m.name] = text
+}
+
+func (d *decoder) counts(r row, v *value, to map[string]int) {
+	if !d.is(r, v, tableKind) {
+		return
+	}
+	for _, m := range v.members {
+		if m.kind == tableKind && m.made == byDots {
+			d.src.addf(m.key, `put the profile in quotes: "1g.10gb" = 7`, "a profile has a dot, and a dot without quotes begins a table")
+			continue
+		}
+		if _, f := r.check(m.name); f != nil {
+			d.src.add(m.key, f)
+			continue
+		}
+		n, ok := parseInt(m.text)
+		if m.kind != intKind || !ok || n < 1 || n > 64 {
+			d.src.addf(m.at, "write how many of it each GPU shall have, or leave it out: "+show(m.name)+" = 1",
+				"the count of %s must be an integer from 1 on", show(m.name))
+			continue
+		}
+		to[m.name] = n
+	}
+}
+
+func (d *decoder) devices(r row, v *value, to *Devices) {
+	fix := "write " + mend(r, v)
+	if v.kind == stringKind && v.text == "all" {
+		*to = Devices{All: true}
+		return
+	}
+	if v.kind != listKind {
+		d.src.addf(v.at, fix, "%s must be %s, not %s", r.Name, r.Type, v.kind)
+		return
+	}
+	if len(v.items) == 0 {
+		d.src.addf(v.at, fix, "%s is empty: no GPU is meant", r.Name)
+	}
+	*to = Devices{}
+	for _, item := range v.items {
+		n, ok := parseInt(item.text)
+		switch {
+		case item.kind != intKind:
+			d.src.addf(item.at, fix, "%s must be %s; this is %s", r.Name, r.Type, item.kind)
+		case !ok || n < 0 || n > 1<<10:
+			d.src.addf(item.at, "write the index of a GPU, from 0", "no GPU has the index %s", clip(item.text))
+		case slices.Contains(to.Index, n):
+			d.src.addf(item.at, "write it once", "%d is in %s twice", n, r.Name)
+		default:
+			to.Index = append(to.Index, n)
+		}
+	}
+	slices.Sort(to.Index)
+}

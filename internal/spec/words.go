@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// show quotes what a file says, so that it can stand in a message: no control characters, no endless tails.
+func show(text string) string {
+	return strconv.Quote(clip(text))
+}
+
+func clip(text string) string {
+	const most = 64
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:most]) + "…"
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// a puts the article before a type.
+func a(kind string) string {
+	switch kind {
+	case TypeInt:
+		return "an " + kind
+	case TypeDevices:
+		return kind
+	}
+	return "a " + kind
+}
+
+// choice is `one of "a", "b", "c"`.
+func choice(values []string) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = strconv.Quote(v)
+	}
+	return "one of " + strings.Join(quoted, ", ")
+}
+
+// or is "a, b or c".
+func or(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}
+
+func header(section string) string {
+	switch section {
+	case "":
+		return "at the top of the file"
+	case "mig.gpu", "mig.gpu.placements":
+		return "[[" + section + "]]"
+	}
+	return "[" + section + "]"
+}
