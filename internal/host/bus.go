@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
+)
+
+// bus is the connection to systemd, made when first needed and kept.
+type bus struct {
+	mu   sync.Mutex
+	conn *dbus.Conn
+}
+
+// connect returns the connection, a new one if it broke: systemd drops all of them when it is upgraded.
+func (b *bus) connect() (*dbus.Conn, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.conn != nil {
+		if b.conn.Connected() {
+			return b.conn, nil
+		}
+		b.conn.Close()
+		b.conn = nil
+	}
+	// The context a connection is made with ends it, so it is not the caller's.
+	ctx, cancel := context.WithCancel(context.Background())
+	limit := time.AfterFunc(lookLimit, cancel)
+	conn, err := dial(ctx)
+	if err == nil && !limit.Stop() {
+		conn.Close()
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("systemd does not answer on D-Bus: %w", err)
+	}
+	b.conn = conn
+	return conn, nil
+}
+
+// dial takes root's private way to systemd first: it needs no message bus, which may be down or not yet up.
+func dial(ctx context.Context) (*dbus.Conn, error) {
+	if os.Geteuid() == 0 {
+		if conn, err := dbus.NewSystemdConnectionContext(ctx); err == nil {
+			return conn, nil
+		}
+	}
+	conn, err := dbus.NewSystemConnectionContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// On the message bus the ends of jobs are told only to who has asked for them.
+	if err := conn.Subscribe(); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// call makes a call, once more on a new connection if the old one turns out to be closed.
+func (b *bus) call(do func(*dbus.Conn) error) error {
+	for first := true; ; first = false {
+		conn, err := b.connect()
+		if err != nil {
+			return err
+		}
+		err = do(conn)
+		if !first || !errors.Is(err, godbus.ErrClosed) {
+			return plain(err)
+		}
+	}
+}
+
+// plain makes a unit that is not there answer to fs.ErrNotExist.
+func plain(err error) error {
+	if e := (godbus.Error{}); errors.As(err, &e) {
+		switch e.Name {
+		case "org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.DBus.Error.FileNotFound":
+			return fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+		}
+	}
+	return err
+}
+
+// properties asks for all properties of a unit; systemd loads it if it is not loaded.
+func (b *bus) properties(ctx context.Context, name string) (p properties, err error) {
+	err = b.call(func(conn *dbus.Conn) error {
+		p, err = conn.GetAllPropertiesContext(ctx, name)
+		return err
+	})
+	return p, err
+}
+
+func (b *bus) reload(ctx context.Context) error {
+	return b.call(func(conn *dbus.Conn) error { return conn.ReloadContext(ctx) })
+}
+
+func (b *bus) resetFailed(ctx context.Context, name string) {
+	// Its only error is that the unit is not loaded, which the job will say better.
+	_ = b.call(func(conn *dbus.Conn) error { return conn.ResetFailedUnitContext(ctx, name) })
+}
+
+// link changes a unit's links, for good, and returns which; then systemd reads all unit files again, as systemctl has it do.
+func (b *bus) link(ctx context.Context, name, change string) (changed []string, err error) {
+	names := []string{name}
+	err = b.call(func(conn *dbus.Conn) error {
+		changed = nil
+		switch change {
+		case "enable":
+			carries, made, err := conn.EnableUnitFilesContext(ctx, names, false, false)
+			if err == nil && !carries && len(made) == 0 {
+				return errNoInstall
+			}
+			for _, c := range made {
+				changed = append(changed, c.Filename)
+			}
+			return err
+		case "disable":
+			made, err := conn.DisableUnitFilesContext(ctx, names, false)
+			for _, c := range made {
+				changed = append(changed, c.Filename)
+			}
+			return err
+		case "mask":
+			made, err := conn.MaskUnitFilesContext(ctx, names, false, false)
+			for _, c := range made {
+				changed = append(changed, c.Filename)
+			}
+			return err
+		case "unmask":
+			made, err := conn.UnmaskUnitFilesContext(ctx, names, false)
+			for _, c := range made {
+				changed = append(changed, c.Filename)
+			}
+			return err
+		}
+		return errors.New("no such change")
+	})
+	if err != nil {
+		return nil, err
+	}
+	return changed, b.reload(ctx)
+}
+
+// job runs a job and returns how it ended: done, failed, dependency, timeout, canceled, skipped.
+func (b *bus) job(ctx context.Context, name, job string) (string, error) {
+	ended := make(chan string, 1)
+	var conn *dbus.Conn
+	err := b.call(func(c *dbus.Conn) error {
+		start := map[string]func(context.Context, string, string, chan<- string) (int, error){
+			"start": c.StartUnitContext, "stop": c.StopUnitContext, "restart": c.RestartUnitContext, "reload": c.ReloadUnitContext,
+		}[job]
+		if start == nil {
+			return errors.New("no such job")
+		}
+		conn = c
+		_, err := start(ctx, name, "replace", ended) // as systemctl does: take the place of a job that waits
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	pulse := time.NewTicker(time.Second)
+	defer pulse.Stop()
+	for {
+		select {
+		case result := <-ended:
+			return result, nil
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-pulse.C:
+			if !conn.Connected() {
+				return "", errors.New("systemd closed the connection while the job ran")
+			}
+		}
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	askLimit   = 30 * time.Second // for a command that only looks
+	killAfter  = 10 * time.Second // from SIGTERM to SIGKILL
+	maxOutput  = 16 << 20         // bytes of standard output
+	maxStderr  = 4 << 10          // bytes of standard error, the last ones
+	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// runner runs commands on the running machine: argv as given, no shell, standard input empty, a process group of its own.
+type runner struct {
+	kill time.Duration // from SIGTERM to SIGKILL
+	max  int           // bytes of standard output
+}
+
+func newRunner() runner { return runner{kill: killAfter, max: maxOutput} }
+
+// ask runs a command that only looks. One that says too much is stopped.
+func (r runner) ask(ctx context.Context, argv []string) ([]byte, error) {
+	ctx, stop := context.WithTimeoutCause(ctx, askLimit, fmt.Errorf("no answer within %v: %w", askLimit, context.DeadlineExceeded))
+	defer stop()
+	return r.run(ctx, argv, nil, true)
+}
+
+// do runs a command that changes something, with the run lock as descriptor 3 if it is held. There is no limit but the
+// context's, and one that says too much goes on to its end: a package manager killed in its midst is the greater evil.
+func (r runner) do(ctx context.Context, argv []string, lock *os.File) ([]byte, error) {
+	return r.run(ctx, argv, lock, false)
+}
+
+func (r runner) run(ctx context.Context, argv []string, inherit *os.File, strict bool) ([]byte, error) {
+	if len(argv) == 0 {
+		return nil, &CommandError{Argv: []string{"nothing"}, Code: -1, Cause: fs.ErrInvalid}
+	}
+	failed := &CommandError{Argv: argv, Code: -1}
+	binary, err := lookPath(argv[0])
+	if err != nil {
+		failed.Cause = err
+		return nil, failed
+	}
+	if ctx.Err() != nil {
+		failed.Cause = context.Cause(ctx)
+		return nil, failed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	var stdout head
+	var stderr tail
+	stdout.max = r.max
+	if strict {
+		stdout.full = func() { cancel(errTooMuch) }
+	}
+	cmd := exec.Cmd{
+		Path:        binary,
+		Args:        argv,
+		Env:         environment(),
+		Dir:         "/",
+		Stdout:      &stdout,
+		Stderr:      &stderr,
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+	}
+	if inherit != nil {
+		cmd.ExtraFiles = []*os.File{inherit}
+	}
+	err = r.wait(ctx, &cmd)
+	failed.Stderr = stderr.String()
+	switch exited := (*exec.ExitError)(nil); {
+	case ctx.Err() != nil && err != nil:
+		failed.Cause = context.Cause(ctx)
+	case errors.As(err, &exited) && exited.Exited():
+		failed.Code, failed.Cause = exited.ExitCode(), err
+	case err != nil:
+		failed.Cause = err
+	default:
+		return stdout.buf.Bytes(), nil
+	}
+	return stdout.buf.Bytes(), failed
+}
+
+// wait runs the command to its end, or to the context's: then the whole group gets SIGTERM, and SIGKILL if any of it lives on.
+func (r runner) wait(ctx context.Context, cmd *exec.Cmd) error {
+	// A daemon started by the command may hold its pipes open for ever: once the command itself has ended it has this long.
+	cmd.WaitDelay = r.kill
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	group := -cmd.Process.Pid
+	ended, swept := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(swept)
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+		}
+		syscall.Kill(group, syscall.SIGTERM)
+		for end := time.Now().Add(r.kill); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if syscall.Kill(group, 0) == syscall.ESRCH {
+				return
+			}
+		}
+		syscall.Kill(group, syscall.SIGKILL)
+	}()
+	err := cmd.Wait()
+	close(ended)
+	<-swept
+	if errors.Is(err, exec.ErrWaitDelay) { // exited with 0, only a pipe was still open
+		err = nil
+	}
+	if err == nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+var errTooMuch = fmt.Errorf("it says more than %d MiB", maxOutput>>20)
+
+// environment is the same however gpuadm was called: over SSH, by a unit, in a pod. Only the way to the network is passed on.
+func environment() []string {
+	env := []string{
+		"PATH=" + searchPath,
+		"LC_ALL=C",                       // messages and numbers as programs expect them
+		"HOME=/root",                     // gpg, helm and others fail without one
+		"DEBIAN_FRONTEND=noninteractive", // nobody is there to answer debconf: debconf(7)
+	}
+	for _, name := range []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// lookPath finds a program on our search path, not on the caller's.
+func lookPath(name string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for _, dir := range strings.Split(searchPath, ":") {
+		file := filepath.Join(dir, name)
+		if i, err := os.Stat(file); err == nil && i.Mode().IsRegular() && i.Mode()&0o111 != 0 {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("it is not installed: %w", fs.ErrNotExist)
+}
+
+// head keeps the first bytes written to it and tells once when there are more.
+type head struct {
+	buf  bytes.Buffer
+	max  int
+	full func()
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	keep := min(len(p), h.max-h.buf.Len())
+	h.buf.Write(p[:keep])
+	if keep < len(p) && h.full != nil {
+		h.full()
+		h.full = nil
+	}
+	return len(p), nil
+}
+
+// tail keeps the last whole lines written to it, as far as they fit.
+type tail struct {
+	buf []byte
+	cut bool
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - maxStderr; over > 0 {
+		t.buf, t.cut = append(t.buf[:0], t.buf[over:]...), true
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	text := t.buf
+	if nl := bytes.IndexByte(text, '\n'); t.cut && nl >= 0 && nl < len(text)-1 {
+		text = text[nl+1:]
+	}
+	return strings.TrimSpace(strings.ToValidUTF8(string(text), "?"))
+}

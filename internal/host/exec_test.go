@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// quick is a runner with small limits.
+func quick() runner { return runner{kill: 300 * time.Millisecond, max: 1 << 20} }
+
+func sh(script string) []string { return []string{"sh", "-c", script} }
+
+func TestAsk(t *testing.T) {
+	t.Setenv("LC_ALL", "de_DE.UTF-8")
+	t.Setenv("PATH", "/nowhere")
+	t.Setenv("LD_PRELOAD", "/nowhere.so")
+	t.Setenv("https_proxy", "http://proxy:3128")
+	out, err := quick().ask(t.Context(), sh(`cat; echo "$LC_ALL $PATH $LD_PRELOAD $https_proxy"; pwd; echo talk >&2`))
+	want := "C " + searchPath + "  http://proxy:3128\n/\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%q (%v), want %q", out, err, want)
+	}
+}
+
+func TestAskFails(t *testing.T) {
+	for _, c := range []struct {
+		argv []string
+		code int
+		want string
+	}{
+		{sh("echo out; echo one >&2; echo two >&2; exit 5"), 5, "cannot run sh: exit status 5: one\ntwo"},
+		{sh("kill -9 $$"), -1, "cannot run sh: signal: killed"},
+		{[]string{"no-such-program"}, -1, "cannot run no-such-program: it is not installed: file does not exist"},
+		{[]string{"/etc"}, -1, "cannot run /etc: fork/exec /etc: permission denied"},
+		{nil, -1, "cannot run nothing: invalid argument"},
+	} {
+		_, err := quick().ask(t.Context(), c.argv)
+		failed := (*CommandError)(nil)
+		if !errors.As(err, &failed) || failed.Code != c.code || err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.argv, err, c.want)
+		}
+	}
+	if _, err := quick().ask(t.Context(), []string{"no-such-program"}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("a missing program is not fs.ErrNotExist")
+	}
+}
+
+func TestStderrTail(t *testing.T) {
+	_, err := quick().ask(t.Context(), sh("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1"))
+	text := err.(*CommandError).Stderr
+	if len(text) > maxStderr || !strings.HasSuffix(text, "line 1999") || !strings.HasPrefix(text, "line ") {
+		t.Errorf("%d bytes from %.20q", len(text), text)
+	}
+}
+
+func TestTooMuchOutput(t *testing.T) {
+	if _, err := quick().ask(t.Context(), []string{"yes"}); !errors.Is(err, errTooMuch) {
+		t.Errorf("ask: %v", err)
+	}
+	out, err := quick().do(t.Context(), sh("head -c 3000000 /dev/zero; echo end >&2"), nil)
+	if err != nil || len(out) != 1<<20 {
+		t.Errorf("do: %d bytes, %v", len(out), err)
+	}
+}
+
+// TestCancel ends a command that ignores SIGTERM, together with its children, and one that does not, with time to clean up.
+func TestCancel(t *testing.T) {
+	dir := t.TempDir()
+	pids := filepath.Join(dir, "pids")
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := quick().do(ctx, sh(`trap "" TERM; (trap "" TERM; sleep 60; sleep 60) & echo $! $$ >`+pids+`; wait; sleep 60`), nil)
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took < 500*time.Millisecond || took > 20*time.Second {
+		t.Errorf("%v after %v", err, took)
+	}
+	data, _ := os.ReadFile(pids)
+	for _, field := range strings.Fields(string(data)) {
+		pid, _ := strconv.Atoi(field)
+		if alive(pid) {
+			t.Errorf("process %d lives on", pid)
+		}
+	}
+
+	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = quick().do(ctx, sh(`trap "echo bye >`+pids+`; exit 0" TERM; sleep 60 & wait`), nil)
+	if data, _ := os.ReadFile(pids); string(data) != "bye\n" || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%q (%v)", data, err)
+	}
+
+	cancel()
+	if _, err := quick().ask(ctx, sh("echo >"+pids+".never")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with a context that had ended: %v", err)
+	}
+	if _, err := os.Stat(pids + ".never"); err == nil {
+		t.Error("a command ran with a context that had ended")
+	}
+}
+
+// alive says whether a process is more than a zombie.
+func alive(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && !bytes.Contains(stat, []byte(") Z ")) && syscall.Kill(pid, 0) == nil
+}
+
+// TestDaemonKeepsPipe does not wait for ever for a daemon that a command left behind.
+func TestDaemonKeepsPipe(t *testing.T) {
+	start := time.Now()
+	out, err := quick().do(t.Context(), sh("setsid sleep 20 & echo $!"), nil)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil || pid == 0 || time.Since(start) > 15*time.Second || !alive(pid) {
+		t.Errorf("%q (%v) after %v", out, err, time.Since(start))
+	}
+	syscall.Kill(pid, syscall.SIGKILL)
+}
+
+func TestInherits(t *testing.T) {
+	lock := runLock{}
+	unlock, err := lock.take(filepath.Join(t.TempDir(), "lock"), lockLive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	const look = "readlink /proc/self/fd/3 || echo none"
+	if out, err := quick().do(t.Context(), sh(look), lock.file()); err != nil || !strings.HasSuffix(string(out), "/lock\n") {
+		t.Errorf("do: descriptor 3 is %q (%v)", out, err)
+	}
+	if out, err := quick().ask(t.Context(), sh(look)); err != nil || strings.Contains(string(out), "lock") {
+		t.Errorf("ask: descriptor 3 is %q (%v)", out, err)
+	}
+}

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"sync"
+)
+
+// Files is all file work of a Host over a Disk. Looks run side by side; touches one after the other.
+type Files struct {
+	disk  Disk
+	touch sync.Mutex
+}
+
+// NewFiles does file work on a disk.
+func NewFiles(disk Disk) *Files { return &Files{disk: disk} }
+
+// Resolve is View's.
+func (f *Files) Resolve(name string) (string, error) {
+	at, err := f.walk(name, true)
+	if err != nil {
+		return "", fail("find", name, err)
+	}
+	defer at.dir.Close()
+	return at.path, nil
+}
+
+// Stat is View's.
+func (f *Files) Stat(name string) (Info, error) { return f.stat(name, true) }
+
+// Lstat is View's.
+func (f *Files) Lstat(name string) (Info, error) { return f.stat(name, false) }
+
+func (f *Files) stat(name string, follow bool) (Info, error) {
+	at, err := f.walk(name, follow)
+	if err != nil {
+		return Info{}, fail("stat", name, err)
+	}
+	defer at.dir.Close()
+	i, err := describe(at.dir, at.name)
+	if err != nil {
+		return Info{}, at.fail("stat", name, err)
+	}
+	return i, nil
+}
+
+// describe tells all about a name in a folder. Extended attributes are read of files and folders only: they need
+// the file opened, and to open a device may start something.
+func describe(dir Folder, name string) (Info, error) {
+	i, err := dir.Lstat(name)
+	if err != nil || !i.Mode.IsRegular() && !i.Mode.IsDir() {
+		return i, err
+	}
+	file, err := dir.Open(name)
+	if err != nil {
+		return i, nil // not for our eyes, as when not root; the rest holds
+	}
+	defer file.Close()
+	i.Xattrs, err = xattrs(file)
+	return i, err
+}
+
+// Readlink is View's.
+func (f *Files) Readlink(name string) (string, error) {
+	at, err := f.walk(name, false)
+	if err != nil {
+		return "", fail("read link", name, err)
+	}
+	defer at.dir.Close()
+	target, err := at.dir.Readlink(at.name)
+	if err != nil {
+		return "", at.fail("read link", name, err)
+	}
+	return target, nil
+}
+
+// ReadDir is View's.
+func (f *Files) ReadDir(name string) ([]string, error) {
+	at, err := f.walk(name, true)
+	if err != nil {
+		return nil, fail("list", name, err)
+	}
+	defer at.dir.Close()
+	dir, err := at.dir.Folder(at.name)
+	if err != nil {
+		return nil, at.fail("list", name, err)
+	}
+	defer dir.Close()
+	names, err := dir.Names()
+	if err != nil {
+		return nil, at.fail("list", name, err)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// ReadFile is View's.
+func (f *Files) ReadFile(name string) ([]byte, error) {
+	at, err := f.walk(name, true)
+	if err != nil {
+		return nil, fail("read", name, err)
+	}
+	defer at.dir.Close()
+	data, err := readRegular(at.dir, at.name)
+	if err != nil {
+		return nil, at.fail("read", name, err)
+	}
+	return data, nil
+}
+
+func readRegular(dir Folder, name string) ([]byte, error) {
+	// Looked at before it is opened: opening a device may do something (a watchdog starts, a tape rewinds).
+	i, err := dir.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !i.Mode.IsRegular() {
+		return nil, notRegular(i.Mode)
+	}
+	file, err := dir.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if i, err = file.Stat(); err != nil {
+		return nil, err
+	}
+	if !i.Mode.IsRegular() { // swapped in between
+		return nil, notRegular(i.Mode)
+	}
+	if i.Size > MaxFile {
+		return nil, errTooBig
+	}
+	// The size is a hint: it is 0 for all of /proc and 4096 for all of /sys.
+	var buf bytes.Buffer
+	buf.Grow(int(i.Size) + bytes.MinRead)
+	n, err := buf.ReadFrom(io.LimitReader(file, MaxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if n > MaxFile {
+		return nil, errTooBig
+	}
+	return buf.Bytes(), nil
+}
+
+var errTooBig = fmt.Errorf("it is bigger than %d MiB", MaxFile>>20)
+
+// Append is Host's. A file that does not end in a newline was torn by a power cut: a newline is put first,
+// so that what is appended does not run into the torn line.
+func (f *Files) Append(name string, data []byte) error {
+	return f.at("append to", name, true, func(dir Folder, name string) error { return appendTo(dir, name, data) })
+}
+
+func appendTo(dir Folder, name string, data []byte) error {
+	file, err := openAppend(dir, name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	i, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if !i.Mode.IsRegular() {
+		return notRegular(i.Mode)
+	}
+	if i.Size > 0 {
+		var last [1]byte
+		if _, err := file.ReadAt(last[:], i.Size-1); err != nil {
+			return err
+		}
+		if last[0] != '\n' {
+			data = append([]byte{'\n'}, data...)
+		}
+	}
+	if _, err := file.Write(data); err != nil {
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	// The folder too, also if the file was there: whoever made it may have been killed before syncing its name.
+	return dir.Sync()
+}
+
+func openAppend(dir Folder, name string) (File, error) {
+	i, err := dir.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return dir.Create(name)
+	case err != nil:
+		return nil, err
+	case !i.Mode.IsRegular():
+		return nil, notRegular(i.Mode)
+	}
+	return dir.OpenAppend(name)
+}

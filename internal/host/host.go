@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package host is the one door to the machine: files, commands, units, the kernel. Nothing else writes files or runs commands.
+//
+// A View looks and cannot touch: whoever is handed a View, as planning is, changes nothing, and the compiler proves it.
+// The same door opens the running machine ("/"), a root folder (an image, a mounted disk) and a simulated node.
+package host
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"time"
+)
+
+// View looks at a machine and never touches it. Names are absolute paths as the machine's own processes see them:
+// links inside are followed as if the root folder were "/", and nothing leads out of it.
+type View interface {
+	// Root says where the machine's files lie: "/" or the root folder.
+	Root() string
+	// Live says whether the running kernel, systemd and GPUs are this machine's; false in a root folder.
+	Live() bool
+	// Now is the machine's wall clock.
+	Now() time.Time
+
+	// ReadFile reads a whole regular file, following links. Files over MaxFile bytes and files that are
+	// not regular (a FIFO, a device) are an error, so that no look can hang or exhaust memory.
+	ReadFile(name string) ([]byte, error)
+	// Stat describes the file that name leads to; Lstat describes name itself, also if it is a link.
+	Stat(name string) (Info, error)
+	Lstat(name string) (Info, error)
+	// Readlink returns what the link says, unresolved.
+	Readlink(name string) (string, error)
+	// ReadDir returns the names in a folder, sorted.
+	ReadDir(name string) ([]string, error)
+	// Resolve returns the path name leads to, free of links, still inside the root. The last part need not exist.
+	Resolve(name string) (string, error)
+
+	// Ask runs a command that only looks and returns its standard output. Errors are *CommandError.
+	// In a root folder there is nobody to ask: the error is a Later.
+	Ask(ctx context.Context, argv ...string) ([]byte, error)
+	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load and Files
+	// are filled from the files all the same.
+	Unit(ctx context.Context, name string) (Unit, error)
+}
+
+// Host is a View that can also touch. Every method is durable when it returns: a power cut after it loses nothing,
+// a power cut within it leaves the old or the new, never a mix.
+type Host interface {
+	View
+	// WriteFile replaces or makes a file: a temporary file in the same folder, synced, renamed, folder synced.
+	// A link at name is kept and its target written. The folder must exist.
+	WriteFile(name string, data []byte, attr Attr) error
+	// Append adds data at the end of a file and syncs it; the file is made with mode 0600 where it is missing.
+	Append(name string, data []byte) error
+	// Symlink makes name a link that says target, replacing a file or link in one step.
+	Symlink(name, target string) error
+	// Mkdir makes one folder.
+	Mkdir(name string, attr Attr) error
+	// SetAttr changes owner, mode and extended attributes of what name leads to.
+	SetAttr(name string, attr Attr) error
+	// Remove removes a file, a link (not its target) or an empty folder.
+	Remove(name string) error
+
+	// Do runs a command that changes something. Its children inherit the run lock.
+	Do(ctx context.Context, argv ...string) ([]byte, error)
+	// SetUnit enables, disables, starts, stops or restarts a unit, and waits until systemd says the job is done.
+	SetUnit(ctx context.Context, name string, to UnitChange) error
+
+	// Lock takes the machine's one run lock, or fails with *Busy. It never waits.
+	Lock() (unlock func(), err error)
+}
+
+// MaxFile is the size in bytes above which ReadFile refuses a file.
+const MaxFile = 64 << 20
+
+// Info describes a file.
+type Info struct {
+	Mode   fs.FileMode // type and permission bits
+	UID    int
+	GID    int
+	Size   int64             // bytes
+	Ctime  time.Time         // last change of content or attributes, by the machine's wall clock
+	Xattrs map[string]string // extended attributes, nil if none
+}
+
+// Attr is what a file carries beside its bytes.
+type Attr struct {
+	Mode   fs.FileMode // permission bits with setuid, setgid and sticky
+	UID    int
+	GID    int
+	Xattrs map[string]string
+}
+
+// Attr returns what another file needs to be like this one.
+func (i Info) Attr() Attr {
+	return Attr{Mode: i.Mode & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky), UID: i.UID, GID: i.GID, Xattrs: i.Xattrs}
+}
+
+// Unit describes a systemd unit.
+type Unit struct {
+	Load    string        // loaded, not-found, masked, …: systemd's LoadState
+	Enabled string        // enabled, disabled, static, masked, …: systemd's UnitFileState
+	Active  string        // active, inactive, failed, activating, …: systemd's ActiveState; "" where no systemd runs
+	PID     int           // main process, 0 if none
+	Started time.Time     // when the main process started, by the wall clock; zero if it does not run
+	Since   time.Duration // the same on the monotonic clock, from boot
+	Uptime  time.Duration // the monotonic clock now, to compare Since with
+	Files   []string      // unit file and drop-ins, in the order systemd reads them
+	// Outdated says that unit files changed since systemd read them: a restart by hand would not see the change. SetUnit has them read.
+	Outdated bool
+}
+
+// UnitChange says what to do with a unit. Empty fields change nothing.
+type UnitChange struct {
+	File string // "enable", "disable", "mask", "unmask"
+	Job  string // "start", "stop", "restart", "reload"
+}
+
+// Later reports that something cannot be looked at or made yet, and when it can: "first boot".
+type Later struct{ Until string }
+
+func (l Later) Error() string { return "not before " + l.Until }
+
+// Reboot reports that what was made holds only after a reboot.
+type Reboot struct{ Why string }
+
+func (r Reboot) Error() string { return "reboot needed: " + r.Why }
+
+// Busy reports who holds the run lock.
+type Busy struct {
+	PID     int
+	Command string // its argv, as ps shows it
+}
+
+func (b *Busy) Error() string {
+	if b.PID == 0 {
+		return "another gpuadm is at work"
+	}
+	return fmt.Sprintf("another gpuadm run is at work: process %d (%s)", b.PID, b.Command)
+}
+
+// CommandError reports a command that could not be run or did not exit with 0.
+type CommandError struct {
+	Argv   []string
+	Code   int    // exit status; -1 if it did not exit by itself
+	Stderr string // the last lines, bounded
+	Cause  error
+}
+
+func (e *CommandError) Error() string {
+	s := fmt.Sprintf("cannot run %s: %v", e.Argv[0], e.Cause)
+	if e.Stderr != "" {
+		s += ": " + e.Stderr
+	}
+	return s
+}
+
+func (e *CommandError) Unwrap() error { return e.Cause }

@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"time"
+)
+
+// live is the running machine.
+type live struct {
+	*Files
+	runner runner
+	units  systemd
+	lock   runLock
+}
+
+func newLive() *live {
+	files := NewFiles(realDisk{"/"})
+	return &live{Files: files, runner: newRunner(), units: systemd{files: files}}
+}
+
+func (l *live) Root() string   { return "/" }
+func (l *live) Live() bool     { return true }
+func (l *live) Now() time.Time { return time.Now() }
+
+func (l *live) Ask(ctx context.Context, argv ...string) ([]byte, error) {
+	return l.runner.ask(ctx, argv)
+}
+
+func (l *live) Do(ctx context.Context, argv ...string) ([]byte, error) {
+	return l.runner.do(ctx, argv, l.lock.file())
+}
+
+func (l *live) Unit(ctx context.Context, name string) (Unit, error) { return l.units.unit(ctx, name) }
+
+func (l *live) SetUnit(ctx context.Context, name string, to UnitChange) error {
+	return l.units.set(ctx, name, to)
+}
+
+func (l *live) Lock() (func(), error) { return l.lock.take(lockFile, lockLive) }

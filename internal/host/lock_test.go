@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"bufio"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestLockHelper is no test but the other process: it takes the lock and runs a command.
+func TestLockHelper(t *testing.T) {
+	path := os.Getenv("GPUADM_TEST_LOCK")
+	if path == "" {
+		t.Skip("only TestLock runs this, as another process")
+	}
+	lock := runLock{}
+	if _, err := lock.take(path, lockLive); err != nil {
+		t.Fatal(err)
+	}
+	os.Stdout.WriteString("locked\n")
+	newRunner().do(t.Context(), []string{"sleep", "61.5"}, lock.file())
+}
+
+// TestLock: a second process is refused and told who is at work; when the first is killed its child still holds the lock.
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	helper := exec.Command(os.Args[0], "-test.run=^TestLockHelper$", "-test.v")
+	helper.Env = append(os.Environ(), "GPUADM_TEST_LOCK="+path)
+	out, err := helper.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := helper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan() && !strings.Contains(lines.Text(), "locked"); {
+	}
+
+	var mine runLock
+	refused := func(want func(*Busy) bool) *Busy {
+		t.Helper()
+		var busy *Busy
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			unlock, err := mine.take(path, lockLive)
+			if err == nil {
+				unlock()
+				t.Fatal("the lock was given twice")
+			}
+			if !errors.As(err, &busy) {
+				t.Fatal(err)
+			}
+			if want(busy) {
+				return busy
+			}
+		}
+		t.Fatalf("busy says %v", busy)
+		return nil
+	}
+	refused(func(b *Busy) bool {
+		return b.PID == helper.Process.Pid && strings.Contains(b.Error(), "TestLockHelper")
+	})
+	helper.Process.Kill()
+	helper.Wait()
+	child := refused(func(b *Busy) bool { return b.Command == "sleep 61.5" })
+	if want := "another gpuadm run is at work: process "; !strings.HasPrefix(child.Error(), want) {
+		t.Error(child)
+	}
+	syscall.Kill(child.PID, syscall.SIGKILL)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		unlock, err := mine.take(path, lockLive)
+		if err == nil {
+			unlock()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the lock of the dead is not free: %v", err)
+		}
+	}
+}
+
+func TestLockInOneProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var one, two runLock
+	unlock, err := one.take(path, lockLive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i, err := os.Stat(path); err != nil || i.Mode() != 0o600 {
+		t.Errorf("%v (%v)", i.Mode(), err)
+	}
+	for _, lock := range []*runLock{&one, &two} {
+		_, err := lock.take(path, lockLive)
+		if busy := (*Busy)(nil); !errors.As(err, &busy) || busy.PID != os.Getpid() {
+			t.Errorf("taken twice: %v", err)
+		}
+	}
+	unlock()
+	unlock() // once more does nothing
+	if unlock, err = two.take(path, lockLive); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
+// TestUnlockReleasesChildren: what a run left in the background does not keep the next one out.
+func TestUnlockReleasesChildren(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var one, two runLock
+	unlock, err := one.take(path, lockLive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := quick().do(t.Context(), sh("setsid sleep 30 >/dev/null 2>&1 & echo $!"), one.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Command("kill", strings.TrimSpace(string(out))).Run()
+	unlock()
+	if unlock, err = two.take(path, lockLive); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
+func TestLockFolder(t *testing.T) {
+	dir := t.TempDir()
+	one, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := one.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.Lock(); !errors.As(err, new(*Busy)) {
+		t.Errorf("locked twice: %v", err)
+	}
+	if names, _ := os.ReadDir(dir); len(names) > 0 {
+		t.Errorf("the lock left %v in the image", names)
+	}
+	unlock()
+	if unlock, err = two.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if _, err := Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("opened what is not there: %v", err)
+	}
+}

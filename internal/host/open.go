@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+)
+
+// Open opens the machine whose files lie at root: "/" is the running machine, any other folder an image,
+// of which only files can be looked at and touched.
+func Open(root string) (Host, error) {
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		return nil, fail("open", root, err)
+	}
+	disk := realDisk{abs}
+	dir, err := disk.Root()
+	if err != nil {
+		return nil, fail("open root folder", root, err)
+	}
+	dir.Close()
+	if abs == "/" {
+		return newLive(), nil
+	}
+	return &folder{Files: NewFiles(disk), root: abs}, nil
+}
+
+// folder is a machine that does not run: the files of an image or of a mounted disk.
+type folder struct {
+	*Files
+	root string
+	lock runLock
+}
+
+func (f *folder) Root() string   { return f.root }
+func (f *folder) Live() bool     { return false }
+func (f *folder) Now() time.Time { return time.Now() }
+
+// firstBoot is when all can be done that a folder cannot.
+func firstBoot() error { return Later{Until: "first boot"} }
+
+func (f *folder) Ask(context.Context, ...string) ([]byte, error) { return nil, firstBoot() }
+func (f *folder) Do(context.Context, ...string) ([]byte, error)  { return nil, firstBoot() }
+
+func (f *folder) Unit(_ context.Context, name string) (Unit, error) { return UnitOf(f.Files, name) }
+
+func (f *folder) SetUnit(_ context.Context, name string, to UnitChange) error {
+	return SetUnitOf(f.Files, name, to)
+}
+
+// UnitOf describes a unit by its files alone, with the error Later.
+func UnitOf(files *Files, name string) (Unit, error) {
+	found, err := unitFiles{files}.read(name)
+	if err != nil {
+		return found.Unit, err
+	}
+	return found.Unit, firstBoot()
+}
+
+// SetUnitOf changes a unit's links; if a job is wanted too, the error is a Later all the same.
+func SetUnitOf(files *Files, name string, to UnitChange) error {
+	if err := (unitFiles{files}).set(name, to.File); err != nil {
+		return err
+	}
+	if to.Job != "" {
+		return firstBoot()
+	}
+	return nil
+}
+
+func (f *folder) Lock() (func(), error) { return f.lock.take(f.root, lockFolder) }

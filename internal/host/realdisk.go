@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// realDisk is the kernel's file system below a folder.
+//
+// Every path is walked part by part with O_NOFOLLOW from an open folder (openat(2)), so whatever is swapped
+// for a link meanwhile, the kernel itself never follows one and nothing leads out of the root. openat2(2) with
+// RESOLVE_BENEATH would save system calls, but RHEL 8's kernel lacks it and older seccomp profiles answer EPERM.
+type realDisk struct{ root string }
+
+func (d realDisk) Root() (Folder, error) {
+	// The root folder itself may be reached through links: it is the user's word where it lies.
+	fd, err := open(unix.AT_FDCWD, d.root, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return realFolder(fd), nil
+}
+
+// realFolder is a descriptor opened with O_PATH: it needs only search permission.
+type realFolder int
+
+func (d realFolder) Folder(name string) (Folder, error) {
+	// O_DIRECTORY makes the kernel mount what systemd automounts there; without it O_PATH would not (open(2)).
+	fd, err := open(int(d), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err == unix.ELOOP { // older kernels, for a link
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		return nil, err
+	}
+	return realFolder(fd), nil
+}
+
+func (d realFolder) Lstat(name string) (Info, error) {
+	var st unix.Stat_t
+	err := again(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	if err != nil {
+		return Info{}, err
+	}
+	return info(&st), nil
+}
+
+func (d realFolder) Readlink(name string) (string, error) {
+	for size := 256; ; size *= 2 {
+		buf := make([]byte, size)
+		n, err := again2(func() (int, error) { return unix.Readlinkat(int(d), name, buf) })
+		if err != nil {
+			return "", err
+		}
+		if n < size { // readlinkat(2) truncates without a word
+			return string(buf[:n]), nil
+		}
+	}
+}
+
+func (d realFolder) Names() ([]string, error) {
+	fd, err := open(int(d), ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var names []string
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := again2(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return names, nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names) // leaves out . and ..
+	}
+}
+
+func (d realFolder) Chattr(name string) string {
+	f, err := d.Open(name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.(realFile)), unix.FS_IOC_GETFLAGS)
+	switch {
+	case err != nil:
+		return ""
+	case flags&unix.STATX_ATTR_IMMUTABLE != 0: // the values of FS_IMMUTABLE_FL and FS_APPEND_FL, by statx(2)
+		return "i"
+	case flags&unix.STATX_ATTR_APPEND != 0:
+		return "a"
+	}
+	return ""
+}
+
+func (d realFolder) Open(name string) (File, error) {
+	return d.file(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+}
+
+func (d realFolder) OpenAppend(name string) (File, error) {
+	return d.file(name, unix.O_RDWR|unix.O_APPEND|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+}
+
+func (d realFolder) Create(name string) (File, error) {
+	return d.file(name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+}
+
+func (d realFolder) file(name string, flags int, mode uint32) (File, error) {
+	fd, err := open(int(d), name, flags|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return nil, err
+	}
+	return realFile(fd), nil
+}
+
+func (d realFolder) Mkdir(name string) error {
+	return again(func() error { return unix.Mkdirat(int(d), name, 0o700) })
+}
+
+func (d realFolder) Symlink(target, name string) error {
+	return again(func() error { return unix.Symlinkat(target, int(d), name) })
+}
+
+func (d realFolder) Rename(from, to string) error {
+	return again(func() error { return unix.Renameat(int(d), from, int(d), to) })
+}
+
+func (d realFolder) Unlink(name string) error {
+	return again(func() error { return unix.Unlinkat(int(d), name, 0) })
+}
+
+func (d realFolder) Rmdir(name string) error {
+	return again(func() error { return unix.Unlinkat(int(d), name, unix.AT_REMOVEDIR) })
+}
+
+func (d realFolder) Sync() error {
+	fd, err := open(int(d), ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	err = again(func() error { return unix.Fsync(fd) })
+	if err == unix.EINVAL { // some network and FUSE file systems cannot sync a folder: fsync(2)
+		return nil
+	}
+	return err
+}
+
+func (d realFolder) Close() error { return unix.Close(int(d)) }
+
+func open(at int, name string, flags int, mode uint32) (int, error) {
+	return again2(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
+}
+
+// again repeats a system call that a signal interrupted: file systems over a network or in user space may say EINTR
+// in spite of SA_RESTART, as the standard library knows too (go.dev/issue/39237).
+func again(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func again2(call func() (int, error)) (n int, err error) {
+	err = again(func() error { n, err = call(); return err })
+	return n, err
+}
+
+func info(st *unix.Stat_t) Info {
+	return Info{
+		Mode:  fileMode(st.Mode),
+		UID:   int(st.Uid),
+		GID:   int(st.Gid),
+		Size:  st.Size,
+		Ctime: time.Unix(st.Ctim.Unix()),
+	}
+}
+
+func fileMode(m uint32) fs.FileMode {
+	mode := fs.FileMode(m & 0o777)
+	switch m & unix.S_IFMT {
+	case unix.S_IFDIR:
+		mode |= fs.ModeDir
+	case unix.S_IFLNK:
+		mode |= fs.ModeSymlink
+	case unix.S_IFIFO:
+		mode |= fs.ModeNamedPipe
+	case unix.S_IFSOCK:
+		mode |= fs.ModeSocket
+	case unix.S_IFCHR:
+		mode |= fs.ModeDevice | fs.ModeCharDevice
+	case unix.S_IFBLK:
+		mode |= fs.ModeDevice
+	}
+	if m&unix.S_ISUID != 0 {
+		mode |= fs.ModeSetuid
+	}
+	if m&unix.S_ISGID != 0 {
+		mode |= fs.ModeSetgid
+	}
+	if m&unix.S_ISVTX != 0 {
+		mode |= fs.ModeSticky
+	}
+	return mode
+}
+
+func unixMode(mode fs.FileMode) uint32 {
+	m := uint32(mode.Perm())
+	if mode&fs.ModeSetuid != 0 {
+		m |= unix.S_ISUID
+	}
+	if mode&fs.ModeSetgid != 0 {
+		m |= unix.S_ISGID
+	}
+	if mode&fs.ModeSticky != 0 {
+		m |= unix.S_ISVTX
+	}
+	return m
+}

@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Recorder is a View that notes all that is looked at, so that the machine can be simulated elsewhere with the same answers.
+// What is written down is decided by an allow-list: of all other files only that they are there and how big they are.
+type Recorder struct {
+	view View
+
+	mu      sync.Mutex
+	files   map[string]*recorded // by path, free of links
+	absent  map[string]bool
+	asked   []answer
+	units   map[string]Unit
+	uptime  time.Duration
+	started time.Time // when the recording began
+}
+
+// recorded is one thing in the tree.
+type recorded struct {
+	info Info
+	link string
+	data []byte // if read says so
+	read bool
+}
+
+// answer is what a command said.
+type answer struct {
+	argv   []string
+	stdout []byte
+	err    error
+}
+
+// Record wraps a View.
+func Record(v View) *Recorder {
+	return &Recorder{view: v, files: map[string]*recorded{}, absent: map[string]bool{}, units: map[string]Unit{}, started: v.Now()}
+}
+
+// Root is View's.
+func (r *Recorder) Root() string { return r.view.Root() }
+
+// Live is View's.
+func (r *Recorder) Live() bool { return r.view.Live() }
+
+// Now is View's.
+func (r *Recorder) Now() time.Time { return r.view.Now() }
+
+// ReadFile is View's.
+func (r *Recorder) ReadFile(name string) ([]byte, error) {
+	data, err := r.view.ReadFile(name)
+	if found := r.note(name, true); found != nil && err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		found.data, found.read = slices.Clone(data), true
+	}
+	return data, err
+}
+
+// Stat is View's.
+func (r *Recorder) Stat(name string) (Info, error) {
+	r.note(name, true)
+	return r.view.Stat(name)
+}
+
+// Lstat is View's.
+func (r *Recorder) Lstat(name string) (Info, error) {
+	r.note(name, false)
+	return r.view.Lstat(name)
+}
+
+// Readlink is View's.
+func (r *Recorder) Readlink(name string) (string, error) {
+	r.note(name, false)
+	return r.view.Readlink(name)
+}
+
+// ReadDir is View's. What the names are is noted too: a link, a folder, how big a file.
+func (r *Recorder) ReadDir(name string) ([]string, error) {
+	names, err := r.view.ReadDir(name)
+	r.note(name, true)
+	for _, below := range names {
+		r.note(path.Join(name, below), false)
+	}
+	return names, err
+}
+
+// Resolve is View's.
+func (r *Recorder) Resolve(name string) (string, error) {
+	r.note(name, true)
+	return r.view.Resolve(name)
+}
+
+// Ask is View's.
+func (r *Recorder) Ask(ctx context.Context, argv ...string) ([]byte, error) {
+	stdout, err := r.view.Ask(ctx, argv...)
+	if !errors.As(err, new(Later)) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.asked = append(r.asked, answer{slices.Clone(argv), slices.Clone(stdout), err})
+	}
+	return stdout, err
+}
+
+// Unit is View's. The unit's files are noted too.
+func (r *Recorder) Unit(ctx context.Context, name string) (Unit, error) {
+	u, err := r.view.Unit(ctx, name)
+	if err == nil {
+		r.mu.Lock()
+		r.units[name], r.uptime = u, u.Uptime
+		r.mu.Unlock()
+	}
+	for _, file := range u.Files {
+		_, _ = r.ReadFile(file)
+	}
+	return u, err
+}
+
+// note notes a name and all links and folders on the way to it, and returns what is there.
+func (r *Recorder) note(name string, follow bool) *recorded {
+	at, todo := "/", parts(name)
+	for hops := 0; len(todo) > 0 && hops <= maxHops; {
+		part := todo[0]
+		todo = todo[1:]
+		if part == ".." {
+			at = path.Dir(at)
+			continue
+		}
+		next := path.Join(at, part)
+		found := r.noteOne(next)
+		switch {
+		case found == nil:
+			return nil
+		case found.info.Mode&fs.ModeSymlink == 0:
+			at = next
+		case len(todo) == 0 && !follow:
+			return found
+		default:
+			hops++
+			if strings.HasPrefix(found.link, "/") {
+				at = "/"
+			}
+			todo = append(parts(found.link), todo...)
+		}
+	}
+	return r.noteOne(at)
+}
+
+// noteOne notes one path that is free of links but for its last part.
+func (r *Recorder) noteOne(name string) *recorded {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if found := r.files[name]; found != nil {
+		return found
+	}
+	i, err := r.view.Lstat(name)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			r.absent[name] = true
+		}
+		return nil
+	}
+	found := &recorded{info: i}
+	if i.Mode&fs.ModeSymlink != 0 {
+		found.link, _ = r.view.Readlink(name)
+	}
+	r.files[name] = found
+	return found
+}

@@ -1,0 +1,134 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"path"
+	"strings"
+	"syscall"
+)
+
+// maxHops is how many links one path may lead over, as in Linux: path_resolution(7).
+const maxHops = 40
+
+// place is where a path leads: a name in an open folder.
+type place struct {
+	dir  Folder
+	name string // one part; "." for the root itself
+	path string // the whole path, free of links
+}
+
+// step is one folder on the way down.
+type step struct {
+	dir  Folder
+	name string
+}
+
+// way is the folders from the root to where a walk stands.
+type way []step
+
+// up leaves the innermost folder; the root's parent is the root.
+func (w *way) up() {
+	if last := len(*w) - 1; last > 0 {
+		(*w)[last].dir.Close()
+		*w = (*w)[:last]
+	}
+}
+
+func (w way) path() string {
+	p := "/"
+	for _, s := range w[1:] {
+		p = path.Join(p, s.name)
+	}
+	return p
+}
+
+// end closes all folders but the innermost.
+func (w way) end(name string) place {
+	for _, s := range w[:len(w)-1] {
+		s.dir.Close()
+	}
+	return place{w[len(w)-1].dir, name, path.Join(w.path(), name)}
+}
+
+// walk finds where a path leads as the machine's own kernel would: absolute links start at the root again and
+// ".." stops there. The last part is followed if it is a link and follow says so; it need not exist.
+// Links in /proc that lead to more than their text says are followed by their text, so not out of the root.
+// The caller closes the place's folder.
+func (f *Files) walk(name string, follow bool) (place, error) {
+	if !strings.HasPrefix(name, "/") {
+		return place{}, errors.New("the path is not absolute")
+	}
+	root, err := f.disk.Root()
+	if err != nil {
+		return place{}, err
+	}
+	w := way{{root, ""}}
+	fail := func(err error) (place, error) {
+		for _, s := range w {
+			s.dir.Close()
+		}
+		return place{}, err
+	}
+	hops := 0
+	for todo := parts(name); ; {
+		here := w[len(w)-1].dir
+		if len(todo) == 0 { // the path ended in a folder we stand in: "/", "x/..", a link to one of these
+			if len(w) == 1 {
+				return w.end("."), nil
+			}
+			last := w[len(w)-1].name
+			w.up()
+			return w.end(last), nil
+		}
+		part := todo[0]
+		todo = todo[1:]
+		if part == ".." {
+			w.up()
+			continue
+		}
+		if len(todo) > 0 {
+			next, err := here.Folder(part)
+			if err == nil {
+				w = append(w, step{next, part})
+				continue
+			}
+			if !errors.Is(err, syscall.ENOTDIR) {
+				return fail(err)
+			}
+		} else if !follow {
+			return w.end(part), nil
+		}
+		target, err := here.Readlink(part)
+		switch {
+		case errors.Is(err, syscall.EINVAL) && len(todo) > 0: // no link and no folder
+			return fail(syscall.ENOTDIR)
+		case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT) && len(todo) == 0:
+			return w.end(part), nil
+		case err != nil:
+			return fail(err)
+		}
+		if hops++; hops > maxHops {
+			return fail(syscall.ELOOP)
+		}
+		if strings.HasPrefix(target, "/") {
+			for len(w) > 1 {
+				w.up()
+			}
+		}
+		todo = append(parts(target), todo...)
+	}
+}
+
+// parts splits a path; ".." stays, since what it means depends on links.
+func parts(name string) []string {
+	var all []string
+	for part := range strings.SplitSeq(name, "/") {
+		if part != "" && part != "." {
+			all = append(all, part)
+		}
+	}
+	return all
+}

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package simhost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Program is a command with a mind: a package manager in a test, say.
+type Program struct {
+	// Looks says whether a call only looks; to ask one that does not is a violation.
+	Looks func(argv []string) bool
+	// Run runs it on the node's files, on which each change is durable and part of the one touch.
+	// An error that is a *host.CommandError is returned as it is.
+	Run func(files *host.Files, argv []string) (stdout []byte, err error)
+}
+
+// Install makes a program answer a command, before any [[command]] of this name.
+func (n *Node) Install(name string, p Program) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.programs[name] = p
+}
+
+// Ask is host.View's.
+func (n *Node) Ask(ctx context.Context, argv ...string) (out []byte, err error) {
+	if !n.Live() {
+		return nil, host.Later{Until: "first boot"}
+	}
+	err = n.look(func() error {
+		if err := ctx.Err(); err != nil {
+			return failed(argv, -1, "", err)
+		}
+		out, err = n.run(argv, true)
+		return err
+	})
+	return out, err
+}
+
+// Do is host.Host's: one touch.
+func (n *Node) Do(ctx context.Context, argv ...string) (out []byte, err error) {
+	if !n.Live() {
+		return nil, host.Later{Until: "first boot"}
+	}
+	err = n.touch(func() error {
+		if err := ctx.Err(); err != nil {
+			return failed(argv, -1, "", err)
+		}
+		out, err = n.run(argv, false)
+		return err
+	})
+	return out, err
+}
+
+// run answers a command; the node is locked.
+func (n *Node) run(argv []string, ask bool) ([]byte, error) {
+	if len(argv) == 0 {
+		return nil, failed([]string{"nothing"}, -1, "", fs.ErrInvalid)
+	}
+	if p, ok := n.programs[path.Base(argv[0])]; ok {
+		if ask && !p.Looks(argv) {
+			return nil, n.violation(argv)
+		}
+		return p.Run(n.raw, argv)
+	}
+	for _, c := range n.commands {
+		if !slices.Equal(c.Argv, argv) && (!c.Prefix || len(argv) < len(c.Argv) || !slices.Equal(c.Argv, argv[:len(c.Argv)])) {
+			continue
+		}
+		if ask && !c.looks() {
+			return nil, n.violation(argv)
+		}
+		if err := n.effect(c); err != nil {
+			return nil, failed(argv, 1, "", err)
+		}
+		if c.Exit != 0 {
+			return []byte(c.Stdout), failed(argv, c.Exit, c.Stderr, fmt.Errorf("exit status %d", c.Exit))
+		}
+		return []byte(c.Stdout), nil
+	}
+	return nil, failed(argv, -1, "", fmt.Errorf("the simulated machine does not know %q: %w", strings.Join(argv, " "), fs.ErrNotExist))
+}
+
+// violation notes that something was asked that changes something.
+func (n *Node) violation(argv []string) error {
+	n.violated = append(n.violated, strings.Join(argv, " "))
+	return failed(argv, -1, "", fmt.Errorf("asked, but it changes something"))
+}
+
+// effect writes and removes what a command does.
+func (n *Node) effect(c command) error {
+	for name, text := range c.Writes {
+		n.folderAt(path.Dir(name), n.now)
+		attr := host.Attr{Mode: 0o644}
+		if i, err := n.raw.Stat(name); err == nil {
+			attr = i.Attr()
+		}
+		if err := n.raw.WriteFile(name, []byte(text), attr); err != nil {
+			return err
+		}
+	}
+	for _, name := range c.Removes {
+		if err := n.raw.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func failed(argv []string, code int, stderr string, cause error) error {
+	return &host.CommandError{Argv: argv, Code: code, Stderr: strings.TrimSpace(stderr), Cause: cause}
+}

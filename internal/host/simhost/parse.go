@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package simhost
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// settings is the section sim.toml.
+const settings = "sim.toml"
+
+// New makes a node from a txtar archive: its sections are the machine's files, "etc/os-release" with markers after the name
+// where a file is not 0644 root's ("usr/bin/x mode=0755"), and sim.toml says the rest. Recorded machines have the same form.
+//
+//	-- etc/x mode=0600 owner=1000:1000 ctime=2026-01-02T03:04:05Z --
+//	-- etc/x xattr=user.note=hello xattr=security.selinux=0sBASE64 chattr=i --
+//	-- etc/link link=/y --
+//	-- etc/empty/ mode=0700 --
+//	-- etc/secret size=123 --          there, with content that was not recorded
+//	-- usr/bin/x base64 --             content is base64
+//	-- etc/x nonl --                   content without the last newline
+//	-- run/x.sock type=socket --       or fifo, char, block
+//	-- boot/efi/ mount ro --           a mount point, a read-only file system from here down
+//	-- "name with space" --
+func New(archive []byte) (*Node, error) {
+	n := &Node{
+		live: true, cutAt: -1, failures: map[int]error{}, programs: map[string]Program{}, units: map[string]*daemon{}, lastPID: 1000,
+		now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), bootID: "00000000-0000-4000-8000-000000000000",
+	}
+	n.Files, n.raw = host.NewFiles(disk{n: n}), host.NewFiles(disk{n: n, raw: true})
+	n.root = &inode{attrs: attrs{mode: fs.ModeDir | 0o755}, names: map[string]*inode{}}
+	parsed := txtar.Parse(archive)
+	var set config
+	for _, section := range parsed.Files {
+		if section.Name == settings {
+			if err := set.parse(section.Data); err != nil {
+				return nil, fmt.Errorf("cannot read %s: %w", settings, err)
+			}
+		}
+	}
+	if err := n.configure(set); err != nil {
+		return nil, err
+	}
+	old := n.booted.Add(-24 * time.Hour)
+	for _, dir := range []string{"dev", "etc", "proc", "root", "run", "sys", "tmp", "usr/bin", "usr/lib", "var/lib", "var/log"} {
+		n.folderAt(dir, old)
+	}
+	n.root.names["tmp"].mode |= fs.ModeSticky | 0o777
+	for _, section := range parsed.Files {
+		if section.Name == settings {
+			continue
+		}
+		if err := n.add(section, old); err != nil {
+			return nil, fmt.Errorf("cannot read section %q: %w", section.Name, err)
+		}
+	}
+	settle(n.root, false, false)
+	for _, name := range []string{"proc", "sys", "dev"} {
+		settle(n.root.names[name], true, false)
+	}
+	n.setBootID()
+	if err := n.configureUnits(set.Unit); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// settle syncs all as it lies, and hands down what holds for all below.
+func settle(i *inode, kernel, readOnly bool) {
+	i.kernel = i.kernel || kernel
+	i.readOnly = i.readOnly || readOnly
+	for _, below := range i.names {
+		settle(below, i.kernel, i.readOnly)
+	}
+	i.sync()
+}
+
+// put puts something under a name, or nothing if it is nil, as if it had always been so.
+func (i *inode) put(name string, below *inode) {
+	nameChange{name: below}.apply(i.names)
+	i.syncedNames, i.pending = maps.Clone(i.names), nil
+}
+
+// folderAt finds or makes a folder.
+func (n *Node) folderAt(dir string, ctime time.Time) *inode {
+	at := n.root
+	for _, part := range strings.Split(path.Clean(dir), "/") {
+		if part == "." || part == "" {
+			continue
+		}
+		next := at.names[part]
+		if next == nil {
+			next = &inode{attrs: attrs{mode: fs.ModeDir | 0o755}, ctime: ctime, names: map[string]*inode{}, kernel: at.kernel}
+			next.sync()
+			at.put(part, next)
+		}
+		at = next
+	}
+	return at
+}
+
+func (n *Node) add(section txtar.File, ctime time.Time) error {
+	name, markers, err := header(section.Name)
+	if err != nil {
+		return err
+	}
+	i := &inode{attrs: attrs{mode: 0o644, data: section.Data}, ctime: ctime}
+	if strings.HasSuffix(name, "/") {
+		i = n.folderAt(name, ctime)
+	} else {
+		folder := n.folderAt(path.Dir(name), ctime)
+		if folder.names == nil {
+			return fmt.Errorf("%s is no folder", path.Dir(name))
+		}
+		folder.put(path.Base(name), i)
+	}
+	for _, marker := range markers {
+		if err := i.mark(marker); err != nil {
+			return fmt.Errorf("marker %s: %w", marker, err)
+		}
+	}
+	return nil
+}
+
+// header splits a section's name into path and markers.
+func header(s string) (name string, markers []string, err error) {
+	rest := s
+	if strings.HasPrefix(s, "\"") {
+		quoted, err := strconv.QuotedPrefix(s)
+		if err != nil {
+			return "", nil, err
+		}
+		if name, err = strconv.Unquote(quoted); err != nil {
+			return "", nil, err
+		}
+		rest = s[len(quoted):]
+	} else {
+		name, rest, _ = strings.Cut(s, " ")
+	}
+	return strings.TrimPrefix(name, "/"), strings.Fields(rest), nil
+}
+
+// mark applies one marker.
+func (i *inode) mark(marker string) error {
+	key, value, _ := strings.Cut(marker, "=")
+	var err error
+	switch key {
+	case "mode":
+		var bits uint64
+		bits, err = strconv.ParseUint(value, 8, 12)
+		i.mode = i.mode.Type() | fs.FileMode(bits&0o777)
+		for bit, mode := range map[uint64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
+			if bits&bit != 0 {
+				i.mode |= mode
+			}
+		}
+	case "owner":
+		_, err = fmt.Sscanf(value, "%d:%d", &i.uid, &i.gid)
+	case "link":
+		i.mode, i.target, i.data = fs.ModeSymlink|0o777, value, nil
+	case "type":
+		mode, ok := map[string]fs.FileMode{
+			"socket": fs.ModeSocket, "fifo": fs.ModeNamedPipe, "char": fs.ModeDevice | fs.ModeCharDevice, "block": fs.ModeDevice,
+		}[value]
+		if !ok {
+			return fmt.Errorf("no such type")
+		}
+		i.mode, i.data = i.mode.Perm()|mode, nil
+	case "size":
+		i.unread, i.data = true, nil
+		i.size, err = strconv.ParseInt(value, 10, 64)
+	case "base64":
+		i.data, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(string(i.data)), ""))
+	case "nonl":
+		i.data = []byte(strings.TrimSuffix(string(i.data), "\n"))
+	case "ctime":
+		i.ctime, err = time.Parse(time.RFC3339Nano, value)
+	case "xattr":
+		err = i.markXattr(value)
+	case "chattr":
+		i.chattr = value
+	case "ro":
+		i.readOnly = true
+	case "mount":
+		i.mount = true
+	default:
+		return fmt.Errorf("no such marker")
+	}
+	return err
+}
+
+// markXattr takes name=value, the value as getfattr(1) writes it: plain, or base64 after 0s.
+func (i *inode) markXattr(s string) error {
+	name, value, _ := strings.Cut(s, "=")
+	if b, ok := strings.CutPrefix(value, "0s"); ok {
+		plain, err := base64.StdEncoding.DecodeString(b)
+		if err != nil {
+			return err
+		}
+		value = string(plain)
+	}
+	if i.xattrs == nil {
+		i.xattrs = map[string]string{}
+	}
+	i.xattrs[name] = value
+	return nil
+}
+
+// setBootID writes the boot ID where the kernel shows it; the node is locked or not yet shared.
+func (n *Node) setBootID() {
+	dir := n.folderAt("proc/sys/kernel/random", n.booted)
+	i := &inode{attrs: attrs{mode: 0o444, data: []byte(n.bootID + "\n")}, ctime: n.booted, kernel: true}
+	i.sync()
+	dir.put("boot_id", i)
+}

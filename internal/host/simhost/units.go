@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package simhost
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// daemon is a unit as it runs. Whether it is enabled is what its files say, as on a real machine.
+type daemon struct {
+	unit
+	refuses *regexp.Regexp
+	active  string
+	pid     int
+	started time.Time
+	loaded  string // digest of what it read at its start
+}
+
+const vendorFolder = "/usr/lib/systemd/system/"
+
+// unitFile gives a declared unit the files it lacks.
+func (n *Node) unitFile(u unit) error {
+	is, err := host.UnitOf(n.raw, u.Name)
+	if err := notLater(err); err != nil {
+		return err
+	}
+	if u.Load == "not-found" || u.Enabled == is.Enabled && is.Load != "not-found" {
+		return nil
+	}
+	root := host.Attr{Mode: 0o644}
+	if is.Load == "not-found" {
+		text := "[Service]\nExecStart=/usr/bin/true\n"
+		if u.Enabled == "enabled" || u.Enabled == "disabled" || u.Enabled == "" {
+			text += "\n[Install]\nWantedBy=multi-user.target\n"
+		}
+		n.folderAt(vendorFolder, n.now)
+		if err := n.raw.WriteFile(vendorFolder+u.Name, []byte(text), root); err != nil {
+			return err
+		}
+	}
+	change := map[string]string{"enabled": "enable", "masked": "mask"}[u.Enabled]
+	if change == "" {
+		return nil
+	}
+	n.folderAt("etc/systemd/system", n.now)
+	return notLater(host.SetUnitOf(n.raw, u.Name, host.UnitChange{File: change}))
+}
+
+// notLater takes for no error that a machine is looked at by its files.
+func notLater(err error) error {
+	if errors.As(err, new(host.Later)) {
+		return nil
+	}
+	return err
+}
+
+// Unit is host.View's.
+func (n *Node) Unit(_ context.Context, name string) (host.Unit, error) {
+	u, err := host.UnitOf(n.Files, name)
+	if !n.Live() || notLater(err) != nil {
+		return u, err
+	}
+	err = n.look(func() error {
+		u.Active, u.Uptime = "inactive", n.now.Sub(n.booted)
+		if d := n.units[name]; d != nil && d.active != "" {
+			u.Active, u.PID, u.Started = d.active, d.pid, d.started
+			if !d.started.IsZero() {
+				u.Since = d.started.Sub(n.booted)
+			}
+		}
+		return nil
+	})
+	return u, err
+}
+
+// SetUnit is host.Host's: links are written as on an image, a job is one touch.
+func (n *Node) SetUnit(_ context.Context, name string, to host.UnitChange) error {
+	err := host.SetUnitOf(n.Files, name, to)
+	if !n.Live() || notLater(err) != nil || to.Job == "" {
+		return err
+	}
+	return n.touch(func() error {
+		if err := n.job(name, to.Job); err != nil {
+			return &host.UnitError{Verb: to.Job, Unit: name, Cause: err}
+		}
+		return nil
+	})
+}
+
+// job runs one job; the node is locked.
+func (n *Node) job(name, job string) error {
+	u, err := host.UnitOf(n.raw, name)
+	if err := notLater(err); err != nil {
+		return err
+	}
+	if u.Load != "loaded" {
+		return fmt.Errorf("unit %s: %w", u.Load, fs.ErrNotExist)
+	}
+	d := n.units[name]
+	if d == nil {
+		d = &daemon{unit: unit{Name: name}}
+		n.units[name] = d
+	}
+	switch job {
+	case "start":
+		if d.active == "active" {
+			return nil
+		}
+		return d.start(n, n.now)
+	case "restart":
+		d.stop(n)
+		return d.start(n, n.now)
+	case "reload":
+		if d.active != "active" {
+			return errors.New("it does not run")
+		}
+		_, d.loaded = d.read(n)
+	case "stop":
+		d.stop(n)
+	default:
+		return errors.New("no such job")
+	}
+	return nil
+}
+
+// start starts a daemon, which reads its files as they are now.
+func (d *daemon) start(n *Node, at time.Time) error {
+	content, digest := d.read(n)
+	if d.refuses != nil && d.refuses.MatchString(content) {
+		d.active, d.pid, d.started, d.loaded = "failed", 0, time.Time{}, ""
+		return fmt.Errorf("the job ended as failed; journalctl -u %s says why", d.Name)
+	}
+	n.lastPID++
+	d.active, d.pid, d.started, d.loaded = "active", n.lastPID, at, digest
+	for _, socket := range d.Makes {
+		i := &inode{attrs: attrs{mode: fs.ModeSocket | 0o660}, ctime: at}
+		i.sync()
+		n.folderAt(path.Dir(socket), at).put(path.Base(socket), i)
+	}
+	return nil
+}
+
+func (d *daemon) stop(n *Node) {
+	d.active, d.pid, d.started, d.loaded = "inactive", 0, time.Time{}, ""
+	for _, socket := range d.Makes {
+		n.folderAt(path.Dir(socket), n.now).put(path.Base(socket), nil)
+	}
+}
+
+// read reads what the daemon reads at its start: its unit files and what it was declared to read.
+func (d *daemon) read(n *Node) (content, digest string) {
+	u, _ := host.UnitOf(n.raw, d.Name)
+	files := slices.Clone(u.Files)
+	for _, pattern := range d.Reads {
+		names, _ := n.raw.ReadDir(path.Dir(pattern))
+		for _, name := range names {
+			if ok, _ := path.Match(path.Base(pattern), name); ok {
+				files = append(files, path.Join(path.Dir(pattern), name))
+			}
+		}
+	}
+	var all strings.Builder
+	sum := sha256.New()
+	for _, file := range files {
+		data, _ := n.raw.ReadFile(file)
+		all.Write(data)
+		fmt.Fprintf(sum, "%s %d\n%s", file, len(data), data)
+	}
+	return all.String(), string(sum.Sum(nil))
+}
+
+// startEnabled starts at boot what is enabled, and what something else started at the first boot.
+func (n *Node) startEnabled() {
+	for _, name := range slices.Sorted(maps.Keys(n.units)) {
+		d := n.units[name]
+		ran := d.Active == "active"
+		d.active, d.pid, d.started, d.loaded = "inactive", 0, time.Time{}, ""
+		u, _ := host.UnitOf(n.raw, name)
+		if u.Load == "loaded" && (u.Enabled == "enabled" || u.Enabled == "static" && ran) {
+			n.now = n.now.Add(tick)
+			_ = d.start(n, n.now) // a unit that fails at boot is failed, the boot goes on
+		}
+	}
+}
+
+// Units is all units as text, one a line: name, enabled, active, and for those that run whether what they have loaded
+// is what their files say.
+func (n *Node) Units() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(n.units)) {
+		d := n.units[name]
+		u, _ := host.UnitOf(n.raw, name)
+		fmt.Fprintf(&b, "%s %s %s", name, cmp.Or(u.Enabled, u.Load), cmp.Or(d.active, "inactive"))
+		if d.active == "active" {
+			if _, now := d.read(n); now == d.loaded {
+				b.WriteString(" fresh")
+			} else {
+				b.WriteString(" stale")
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}

@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"syscall"
+)
+
+// set enables, disables, masks or unmasks a unit by its links, as systemctl does in a chroot.
+func (u unitFiles) set(name, change string) error {
+	var err error
+	switch change {
+	case "":
+	case "enable":
+		err = u.enable(name, map[string]bool{})
+	case "disable":
+		err = u.disable(name, map[string]bool{})
+	case "mask":
+		err = u.mask(name)
+	case "unmask":
+		err = u.unmask(name)
+	default:
+		err = errors.New("no such change")
+	}
+	if err != nil {
+		return &UnitError{Verb: change, Unit: name, Cause: err}
+	}
+	return nil
+}
+
+// UnitError reports what could not be done to a unit and why.
+type UnitError struct {
+	Verb, Unit string
+	Cause      error
+}
+
+func (e *UnitError) Error() string { return "cannot " + e.Verb + " " + e.Unit + ": " + e.Cause.Error() }
+func (e *UnitError) Unwrap() error { return e.Cause }
+
+func (u unitFiles) enable(name string, done map[string]bool) error {
+	if done[name] {
+		return nil
+	}
+	done[name] = true
+	found, err := u.read(name)
+	switch {
+	case err != nil:
+		return err
+	case found.Load == "masked":
+		return errors.New("it is masked")
+	case found.Load != "loaded":
+		return fmt.Errorf("its unit file is not there: %w", fs.ErrNotExist)
+	}
+	made := 0
+	for _, by := range []struct{ key, kind string }{{"WantedBy", ".wants"}, {"RequiredBy", ".requires"}, {"UpheldBy", ".upholds"}} {
+		for _, other := range found.install[by.key] {
+			folder := path.Join(unitFolder, expand(other, name)+by.kind)
+			if err := u.mkdir(folder); err != nil {
+				return err
+			}
+			if err := u.Symlink(path.Join(folder, name), found.link); err != nil {
+				return err
+			}
+			made++
+		}
+	}
+	for _, alias := range found.install["Alias"] {
+		if err := u.mkdir(unitFolder); err != nil {
+			return err
+		}
+		if err := u.Symlink(path.Join(unitFolder, expand(alias, name)), found.link); err != nil {
+			return err
+		}
+		made++
+	}
+	for _, other := range found.install["Also"] {
+		err := u.enable(expand(other, name), done)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		made++
+	}
+	if made == 0 {
+		return errNoInstall
+	}
+	return nil
+}
+
+var errNoInstall = errors.New("its file has no [Install] section, so other units or sockets start it")
+
+func (u unitFiles) disable(name string, done map[string]bool) error {
+	if done[name] {
+		return nil
+	}
+	done[name] = true
+	links, err := u.links(unitFolder, name)
+	if err != nil {
+		return err
+	}
+	if to, err := u.Readlink(path.Join(unitFolder, name)); err == nil && to != "/dev/null" {
+		links = append(links, path.Join(unitFolder, name))
+	}
+	found, err := u.read(name) // before its links go: one of them may be how it is found
+	if err != nil {
+		return err
+	}
+	for _, link := range links {
+		if err := u.Remove(link); err != nil {
+			return err
+		}
+		if folder := path.Dir(link); folder != unitFolder {
+			// As systemctl does: a .wants folder is there for its links only.
+			if err := u.Remove(folder); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
+				return err
+			}
+		}
+	}
+	for _, other := range found.install["Also"] {
+		if err := u.disable(expand(other, name), done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u unitFiles) mask(name string) error {
+	at := path.Join(unitFolder, name)
+	if i, err := u.Lstat(at); err == nil && i.Mode&fs.ModeSymlink == 0 {
+		return fmt.Errorf("%s is a file of its own: %w", at, fs.ErrExist)
+	}
+	if err := u.mkdir(unitFolder); err != nil {
+		return err
+	}
+	return u.Symlink(at, "/dev/null")
+}
+
+func (u unitFiles) unmask(name string) error {
+	at := path.Join(unitFolder, name)
+	if to, err := u.Readlink(at); err != nil || path.Clean(to) != "/dev/null" {
+		return nil
+	}
+	return u.Remove(at)
+}
+
+// mkdir makes a folder and those above it, each with the owner of the one it lies in.
+func (u unitFiles) mkdir(folder string) error {
+	if i, err := u.Stat(folder); err == nil && i.Mode.IsDir() {
+		return nil
+	}
+	above := path.Dir(folder)
+	if err := u.mkdir(above); err != nil {
+		return err
+	}
+	i, err := u.Stat(above)
+	if err != nil {
+		return err
+	}
+	return u.Mkdir(folder, Attr{Mode: 0o755, UID: i.UID, GID: i.GID})
+}
+
+// expand replaces the specifiers that [Install] sections use: systemd.unit(5).
+func expand(s, name string) string {
+	stem := strings.TrimSuffix(name, path.Ext(name))
+	prefix, of, _ := strings.Cut(stem, "@")
+	return strings.NewReplacer("%%", "%", "%n", name, "%N", stem, "%p", prefix, "%i", of, "%I", of, "%j", prefix[strings.LastIndex(prefix, "-")+1:]).Replace(s)
+}

@@ -1,0 +1,215 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Time limits for systemd: a look is quick, a change of links reloads all unit files, a job may pull in many units.
+const (
+	lookLimit = 30 * time.Second
+	linkLimit = 2 * time.Minute
+	jobLimit  = 10 * time.Minute
+)
+
+// systemd is the running machine's service manager, asked over D-Bus. Where none runs, unit files still tell what they tell.
+type systemd struct {
+	files *Files
+	bus   bus
+}
+
+// runs says whether systemd is the machine's init: sd_booted(3).
+func (s *systemd) runs() bool {
+	i, err := s.files.Lstat("/run/systemd/system")
+	return err == nil && i.Mode.IsDir()
+}
+
+// notRunning is an error that can be taken as a Later: what was asked for holds once the machine has booted.
+func notRunning() error {
+	return fmt.Errorf("systemd does not run here: %w", Later{Until: "systemd runs"})
+}
+
+func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
+	if !s.runs() {
+		found, err := unitFiles{s.files}.read(name)
+		if err == nil {
+			err = Later{Until: "systemd runs"}
+		}
+		return found.Unit, err
+	}
+	ctx, stop := context.WithTimeout(ctx, lookLimit)
+	defer stop()
+	p, err := s.bus.properties(ctx, name)
+	if err != nil {
+		return Unit{}, &UnitError{"look at", name, err}
+	}
+	u := p.unit()
+	if u.Uptime, err = uptime(); err != nil {
+		return u, &UnitError{"look at", name, err}
+	}
+	if u.Outdated { // what systemd has in memory is not all: a new drop-in is missing there
+		found, err := unitFiles{s.files}.read(name)
+		if err != nil {
+			return u, &UnitError{"look at", name, err}
+		}
+		for _, file := range found.Files {
+			if !slices.Contains(u.Files, file) {
+				u.Files = append(u.Files, file)
+			}
+		}
+	}
+	return u, nil
+}
+
+// uptime is the clock that systemd's Monotonic timestamps are of: it stands still while the machine sleeps.
+func uptime() (time.Duration, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0, err
+	}
+	return time.Duration(ts.Nano()), nil
+}
+
+// properties are a unit's D-Bus properties: org.freedesktop.systemd1(5).
+type properties map[string]any
+
+func get[T any](p properties, key string) T {
+	v, _ := p[key].(T)
+	return v
+}
+
+func (p properties) unit() Unit {
+	u := Unit{
+		Load:     get[string](p, "LoadState"),
+		Enabled:  get[string](p, "UnitFileState"),
+		Active:   get[string](p, "ActiveState"),
+		PID:      int(get[uint32](p, "MainPID")),
+		Outdated: get[bool](p, "NeedDaemonReload"),
+	}
+	if file := get[string](p, "FragmentPath"); file != "" && u.Load != "masked" {
+		u.Files = append(u.Files, file)
+	}
+	u.Files = append(u.Files, get[[]string](p, "DropInPaths")...)
+	if u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
+		// A unit without a main process (a socket, a oneshot that remains) counts from when it did what it does.
+		for _, at := range []string{"ExecMainStartTimestamp", "ActiveEnterTimestamp"} {
+			if wall := get[uint64](p, at); wall != 0 {
+				u.Started = time.UnixMicro(int64(wall))
+				u.Since = time.Duration(get[uint64](p, at+"Monotonic")) * time.Microsecond
+				break
+			}
+		}
+	}
+	return u
+}
+
+func (s *systemd) set(ctx context.Context, name string, to UnitChange) error {
+	if to.File != "" {
+		if err := s.link(ctx, name, to.File); err != nil {
+			return err
+		}
+	}
+	if to.Job != "" {
+		if err := s.job(ctx, name, to.Job); err != nil {
+			return &UnitError{to.Job, name, err}
+		}
+	}
+	return nil
+}
+
+// link enables, disables, masks or unmasks a unit. Where systemd does not run it is done by hand, as systemctl does in a chroot.
+func (s *systemd) link(ctx context.Context, name, change string) error {
+	if !s.runs() {
+		return unitFiles{s.files}.set(name, change)
+	}
+	ctx, stop := context.WithTimeout(ctx, linkLimit)
+	defer stop()
+	changed, err := s.bus.link(ctx, name, change)
+	if err == nil {
+		err = s.sync(changed)
+	}
+	if err != nil {
+		return &UnitError{change, name, err}
+	}
+	return nil
+}
+
+// sync makes durable what systemd linked and unlinked: it does not do so itself.
+func (s *systemd) sync(changed []string) error {
+	var folders []string
+	for _, file := range changed {
+		// The folder above too: a .wants folder comes with its first link and goes with its last.
+		folders = append(folders, path.Dir(file), path.Dir(path.Dir(file)))
+	}
+	slices.Sort(folders)
+	for _, folder := range slices.Compact(folders) {
+		if err := s.files.syncFolder(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// job starts, stops, restarts or reloads a unit and waits for the end of it. systemd reads changed unit files first.
+func (s *systemd) job(ctx context.Context, name, job string) error {
+	if !s.runs() {
+		return notRunning()
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, fmt.Errorf("not done within %v: %w", jobLimit, context.DeadlineExceeded))
+	defer stop()
+	before, err := s.bus.properties(ctx, name)
+	if err != nil {
+		return err
+	}
+	if get[bool](before, "NeedDaemonReload") || get[string](before, "LoadState") != "loaded" {
+		if err := s.bus.reload(ctx); err != nil {
+			return err
+		}
+	}
+	if get[string](before, "ActiveState") == "failed" && job != "stop" {
+		// Else a unit that failed often is not started even with its fault mended: StartLimitBurst in systemd.unit(5).
+		s.bus.resetFailed(ctx, name)
+	}
+	result, err := s.bus.job(ctx, name, job)
+	if err != nil {
+		return err
+	}
+	after, err := s.bus.properties(ctx, name)
+	if err != nil {
+		return err
+	}
+	return outcome(name, job, result, after)
+}
+
+// outcome says whether a job has led where it should. Its end is not all: a daemon may have been started and died.
+func outcome(name, job, result string, after properties) error {
+	active, sub, why := get[string](after, "ActiveState"), get[string](after, "SubState"), get[string](after, "Result")
+	see := "journalctl -u " + name + " says why"
+	if why != "" && why != "success" {
+		see = "its result is " + why + ", " + see
+	}
+	switch {
+	case result == "dependency":
+		return errors.New("a unit it needs did not start; systemctl list-dependencies " + name)
+	case result == "canceled":
+		return errors.New("another job took its place")
+	case result != "done" && result != "skipped":
+		return fmt.Errorf("the job ended as %s; %s", result, see)
+	case job == "stop":
+		return nil
+	case active == "failed" || sub == "auto-restart" || sub == "auto-restart-queued":
+		return fmt.Errorf("it started and died; %s", see)
+	case active == "inactive" && !get[bool](after, "ConditionResult"):
+		return errors.New("a condition in its unit file does not hold; systemctl status " + name + " says which")
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+)
+
+// Temporary names lie beside what they become, since rename(2) works only within a file system.
+const (
+	tempPrefix = ".gpuadm-"
+	tempSuffix = ".tmp"
+)
+
+// tempName is a name nobody else uses; whoever may write in the folder cannot guess it.
+func tempName() string { return tempPrefix + strings.ToLower(rand.Text()[:16]) + tempSuffix }
+
+// at runs one touch at the place name leads to, and words its error.
+func (f *Files) at(verb, name string, follow bool, do func(dir Folder, name string) error) error {
+	f.touch.Lock()
+	defer f.touch.Unlock()
+	at, err := f.walk(name, follow)
+	if err != nil {
+		return fail(verb, name, err)
+	}
+	defer at.dir.Close()
+	if err := do(at.dir, at.name); err != nil {
+		return at.fail(verb, name, err)
+	}
+	return nil
+}
+
+// WriteFile is Host's. What is not in attr.Xattrs is taken off; nil keeps those of the file replaced,
+// or for a new file what its folder's defaults give.
+func (f *Files) WriteFile(name string, data []byte, attr Attr) error {
+	return f.at("write", name, true, func(dir Folder, name string) error {
+		attr, err := inherit(dir, name, attr)
+		if err != nil {
+			return err
+		}
+		return settle(dir, name, func(temp string) error {
+			file, err := dir.Create(temp)
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			if _, err := file.Write(data); err != nil {
+				return err
+			}
+			if err := setAttr(file, attr); err != nil {
+				return err
+			}
+			// Before the rename: else after a power cut the new name may lead to no bytes (ext4(5), auto_da_alloc).
+			return file.Sync()
+		})
+	})
+}
+
+// inherit completes what a new version of a file shall carry, and refuses what is no regular file.
+func inherit(dir Folder, name string, attr Attr) (Attr, error) {
+	old, err := dir.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return attr, nil
+	}
+	if err != nil {
+		return attr, err
+	}
+	if !old.Mode.IsRegular() {
+		return attr, notRegular(old.Mode)
+	}
+	if attr.Xattrs != nil {
+		return attr, nil
+	}
+	if old, err = describe(dir, name); err != nil {
+		return attr, err
+	}
+	if attr.Xattrs = old.Xattrs; attr.Xattrs == nil {
+		attr.Xattrs = map[string]string{} // also none is what the old one has: a folder's default ACL must not add any
+	}
+	return attr, nil
+}
+
+// Symlink is Host's.
+func (f *Files) Symlink(name, target string) error {
+	return f.at("make link", name, false, func(dir Folder, name string) error {
+		if i, err := dir.Lstat(name); err == nil && i.Mode.IsDir() {
+			return syscall.EISDIR
+		}
+		return settle(dir, name, func(temp string) error { return dir.Symlink(target, temp) })
+	})
+}
+
+// Mkdir is Host's.
+func (f *Files) Mkdir(name string, attr Attr) error {
+	return f.at("make folder", name, false, func(dir Folder, name string) error {
+		if _, err := dir.Lstat(name); err == nil {
+			return syscall.EEXIST
+		}
+		return settle(dir, name, func(temp string) error {
+			if err := dir.Mkdir(temp); err != nil {
+				return err
+			}
+			made, err := dir.Open(temp)
+			if err != nil {
+				return err
+			}
+			defer made.Close()
+			if err := setAttr(made, attr); err != nil {
+				return err
+			}
+			return made.Sync()
+		})
+	})
+}
+
+// settle makes something under a temporary name, and when it is whole gives it its own name in one step.
+func settle(dir Folder, name string, build func(temp string) error) error {
+	if err := sweep(dir); err != nil {
+		return err
+	}
+	temp := tempName()
+	err := build(temp)
+	if err == nil {
+		err = dir.Rename(temp, name)
+	}
+	if err != nil {
+		drop(dir, temp)
+		return err
+	}
+	return dir.Sync() // the rename itself is durable only now: fsync(2)
+}
+
+// drop removes a temporary file, link or folder; if it cannot be, the next sweep will.
+func drop(dir Folder, temp string) {
+	if err := dir.Unlink(temp); errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.EPERM) { // Linux and POSIX, for a folder
+		dir.Rmdir(temp)
+	}
+}
+
+// sweep removes what a killed gpuadm or a power cut left half made in a folder.
+func sweep(dir Folder) error {
+	names, err := dir.Names()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix) {
+			drop(dir, name)
+		}
+	}
+	return nil
+}
+
+// Sweep removes what a killed gpuadm or a power cut left half made in a folder. Every touch in a folder but Append does so too.
+func (f *Files) Sweep(folder string) error {
+	return f.at("sweep", folder, true, func(dir Folder, name string) error {
+		in, err := dir.Folder(name)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		return sweep(in)
+	})
+}
+
+// syncFolder makes durable what others did in a folder; one that is gone needs nothing.
+func (f *Files) syncFolder(folder string) error {
+	return f.at("sync", folder, true, func(dir Folder, name string) error {
+		in, err := dir.Folder(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		return in.Sync()
+	})
+}
+
+// SetAttr is Host's. Owner, mode and each extended attribute are set one after the other: a power cut within it
+// leaves each old or new, never more open than the old and the new.
+func (f *Files) SetAttr(name string, attr Attr) error {
+	return f.at("change", name, true, func(dir Folder, name string) error {
+		i, err := dir.Lstat(name)
+		if err != nil {
+			return err
+		}
+		if !i.Mode.IsRegular() && !i.Mode.IsDir() {
+			return notRegular(i.Mode)
+		}
+		file, err := dir.Open(name)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if narrow := i.Attr().Mode & attr.Mode; (i.UID != attr.UID || i.GID != attr.GID) && narrow != i.Attr().Mode {
+			if err := file.Chmod(narrow); err != nil {
+				return attrError{fmt.Sprintf("mode %v", narrow), err}
+			}
+		}
+		if err := setAttr(file, attr); err != nil {
+			return err
+		}
+		return file.Sync()
+	})
+}
+
+// setAttr gives an open file its owner, extended attributes and mode, in this order: a change of owner clears setuid (chown(2)),
+// an ACL sets the mode's group bits (acl(5)), so the mode comes last and is what it was asked to be.
+func setAttr(file File, attr Attr) error {
+	i, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if i.UID != attr.UID || i.GID != attr.GID {
+		if err := file.Chown(attr.UID, attr.GID); err != nil {
+			return attrError{fmt.Sprintf("owner %d:%d", attr.UID, attr.GID), err}
+		}
+	}
+	if attr.Xattrs != nil {
+		if err := setXattrs(file, attr.Xattrs); err != nil {
+			return err
+		}
+	}
+	if i, err = file.Stat(); err != nil {
+		return err
+	}
+	if i.Attr().Mode != attr.Mode {
+		if err := file.Chmod(attr.Mode); err != nil {
+			return attrError{fmt.Sprintf("mode %v", attr.Mode), err}
+		}
+	}
+	return nil
+}
+
+// Remove is Host's.
+func (f *Files) Remove(name string) error {
+	return f.at("remove", name, false, func(dir Folder, name string) error {
+		if err := sweep(dir); err != nil {
+			return err
+		}
+		i, err := dir.Lstat(name)
+		if err != nil {
+			return err
+		}
+		if i.Mode.IsDir() {
+			err = dir.Rmdir(name)
+		} else {
+			err = dir.Unlink(name)
+		}
+		if err != nil {
+			return err
+		}
+		return dir.Sync()
+	})
+}
