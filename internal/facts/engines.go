@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"context"
+	"encoding/json"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// engines finds the container engines. What a Kubernetes distribution brings with it comes first, since its kubelet uses
+// that; then containerd, CRI-O and Docker. Those of which there is no more than a config file come last.
+func (l *look) engines(ctx context.Context, os OS) []Engine {
+	found := l.embedded(ctx)
+	for _, e := range [...]*Engine{l.containerd(ctx, os), l.crio(ctx), l.docker(ctx)} {
+		if e != nil {
+			found = append(found, *e)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Engine) int { return bare(a) - bare(b) })
+	return found
+}
+
+// bare is 1 for an engine known from its config file alone.
+func bare(e Engine) int {
+	if e.Binary == "" && e.Unit == "" {
+		return 1
+	}
+	return 0
+}
+
+// start fills in an engine's unit and binary and returns the engine's command line: the binary is what the unit starts,
+// or the first of the usual places.
+func (l *look) start(ctx context.Context, e *Engine, units, places []string) []string {
+	s := l.service(ctx, units...)
+	argv := l.argv(s)
+	if s != nil {
+		e.Unit = s.name
+	}
+	if len(argv) == 0 || path.Base(argv[0]) != path.Base(places[0]) {
+		argv = nil // a wrapper's options are not the engine's
+	} else if path.IsAbs(argv[0]) && l.has(argv[0]) {
+		e.Binary = argv[0]
+		return argv
+	}
+	e.Binary = l.first(places...)
+	return argv
+}
+
+const containerdDefault = "/etc/containerd/config.toml"
+
+func (l *look) containerd(ctx context.Context, os OS) *Engine {
+	e := &Engine{Name: "containerd"}
+	argv := l.start(ctx, e, []string{"containerd.service"}, []string{
+		"/usr/bin/containerd", "/usr/local/bin/containerd", "/usr/sbin/containerd", "/opt/bin/containerd",
+		"/opt/containerd/bin/containerd", "/home/containerd/usr/local/bin/containerd", // the last on GKE of old
+	})
+	e.Config = or(option(argv, "config", "c"), containerdDefault)
+	if bare(*e) == 1 && !l.has(e.Config) {
+		return nil
+	}
+	l.containerdConfig(e)
+	e.Socket = or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
+	l.engineVersion(ctx, e)
+	if e.Config == containerdDefault { // what the owners write; a unit of the machine's own may name another file
+		e.Owner, e.Why, e.Edit = l.owner(os)
+	}
+	return e
+}
+
+// containerdConfig fills in the engine's files and the socket they name.
+func (l *look) containerdConfig(e *Engine) containerdConfig {
+	files, root, address := l.containerdFiles(e.Config)
+	e.Files, e.Socket = files, address
+	return root
+}
+
+func (l *look) engineVersion(ctx context.Context, e *Engine) {
+	if e.Binary == "" {
+		return
+	}
+	p := program{ask: true}
+	switch e.Name {
+	case "containerd":
+		p.module = "github.com/containerd/containerd"
+		p.packages = []string{"containerd", "containerd.io", "moby-containerd", "containerd2", "containerd-stable", "containerd-app"}
+	case "crio":
+		p.module = "github.com/cri-o/cri-o"
+		p.packages = []string{"cri-o"}
+	case "docker":
+		p.module = "github.com/docker/docker"
+		p.packages = []string{"docker-ce", "docker.io", "moby-engine"}
+	}
+	a := l.version(ctx, e.Binary, p)
+	e.Version, e.From = a.version, a.from
+}
+
+func (l *look) crio(ctx context.Context) *Engine {
+	e := &Engine{Name: "crio"}
+	argv := l.start(ctx, e, []string{"crio.service"}, []string{"/usr/bin/crio", "/usr/local/bin/crio", "/usr/libexec/crio/crio"})
+	e.Config = or(option(argv, "config", "c"), "/etc/crio/crio.conf")
+	dir := or(option(argv, "config-dir", "d"), "/etc/crio/crio.conf.d")
+	// CRI-O reads the file, which may be missing, then all files of the folder and its folders, by name.
+	// Source: UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o
+	e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
+	for _, f := range l.walk(dir, 0) {
+		e.Files = append(e.Files, File{Path: f, Data: l.read(f)})
+	}
+	if bare(*e) == 1 && e.Files[0].Data == nil && len(e.Files) == 1 {
+		return nil
+	}
+	e.Socket = or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
+	l.engineVersion(ctx, e)
+	if l.has("/etc/machine-config-daemon") {
+		// OpenShift's operator renders the node's files and puts back what others changed.
+		e.Owner, e.Why = "machine-config-operator", "/etc/machine-config-daemon"
+	}
+	return e
+}
+
+func crioSocket(files []File) (socket string) {
+	for _, f := range files {
+		var c struct {
+			Crio struct {
+				API struct {
+					Listen string `toml:"listen"`
+				} `toml:"api"`
+			} `toml:"crio"`
+		}
+		if toml.Unmarshal(f.Data, &c) == nil && c.Crio.API.Listen != "" {
+			socket = c.Crio.API.Listen
+		}
+	}
+	return socket
+}
+
+// walk lists the files in a folder and its folders, by name.
+func (l *look) walk(dir string, depth int) []string {
+	var out []string
+	for _, name := range l.folder(dir) {
+		p := path.Join(dir, name)
+		i, err := l.v.Lstat(p)
+		switch {
+		case err != nil:
+		case !i.Mode.IsDir():
+			out = append(out, p)
+		case depth < 8:
+			out = append(out, l.walk(p, depth+1)...)
+		}
+		if len(out) > maxFiles {
+			l.fail("read", dir, errTooManyFiles)
+			return out[:maxFiles]
+		}
+	}
+	return out
+}
+
+func (l *look) docker(ctx context.Context) *Engine {
+	e := &Engine{Name: "docker"}
+	argv := l.start(ctx, e, []string{"docker.service"}, []string{"/usr/bin/dockerd", "/usr/local/bin/dockerd", "/usr/sbin/dockerd"})
+	e.Config = or(option(argv, "config-file"), "/etc/docker/daemon.json")
+	if bare(*e) == 1 && !l.has(e.Config) {
+		return nil
+	}
+	e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
+	var c struct {
+		Hosts []string `json:"hosts"`
+	}
+	_ = json.Unmarshal(e.Files[0].Data, &c) // a broken file names no socket
+	for _, h := range append(c.Hosts, options(argv, "host", "H")...) {
+		if s, ok := strings.CutPrefix(h, "unix://"); ok && e.Socket == "" {
+			e.Socket = s
+		}
+	}
+	e.Socket = or(e.Socket, "/run/docker.sock")
+	l.engineVersion(ctx, e)
+	return e
+}
+
+// or returns the first that is not empty.
+func or(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}

@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package facts finds out what machine this is: its OS, kernel, PCI devices, container engines and kubelet.
+//
+// Facts are data: stages compute what they want from them, and tests and bug reports carry them around.
+package facts
+
+import "strings"
+
+// Facts is what a machine is, beside what we want of it.
+type Facts struct {
+	Live    bool     `json:"live"` // gathered from the running machine, not from a root folder
+	OS      OS       `json:"os"`
+	Arch    string   `json:"arch"` // amd64, arm64: of the machine's own files, not of this binary
+	Kernel  Kernel   `json:"kernel"`
+	Virt    string   `json:"virt,omitempty"` // kvm, amazon, …, "" for bare metal or unknown; container names for containers
+	GPUs    []PCI    `json:"gpus"`           // every PCI function of vendor 10de, NVSwitches and audio functions included; nil where nobody can look
+	Engines []Engine `json:"engines"`
+	Kubelet Kubelet  `json:"kubelet"`
+}
+
+// OS is what os-release says.
+type OS struct {
+	ID      string   `json:"id"`             // debian, ubuntu, rhel, amzn, …
+	Version string   `json:"version"`        // VERSION_ID: 12, 24.04, 9.5
+	Like    []string `json:"like,omitempty"` // ID_LIKE
+	Name    string   `json:"name"`           // PRETTY_NAME
+}
+
+// Kernel tells the kernel that runs from those the work is for.
+type Kernel struct {
+	Running   string   `json:"running,omitempty"` // "" in a root folder
+	Installed []string `json:"installed"`         // the folders of /lib/modules, newest first
+}
+
+// PCI is one PCI function. Source: /sys/bus/pci/devices.
+type PCI struct {
+	Address   string `json:"address"`             // 0000:17:00.0
+	Vendor    string `json:"vendor"`              // 10de
+	Device    string `json:"device"`              // 2330
+	Class     string `json:"class"`               // 030200
+	Subsystem string `json:"subsystem,omitempty"` // 10de:16c1
+	Driver    string `json:"driver,omitempty"`    // the kernel driver bound to it: nvidia, nouveau, vfio-pci
+	NUMA      int    `json:"numa"`                // -1 if unknown
+	Model     string `json:"model,omitempty"`     // H100 80GB: by the table of known devices; "" if unknown
+}
+
+// Display says whether the function is a GPU (VGA or 3D controller), not an NVSwitch, audio or USB function.
+func (p PCI) Display() bool {
+	return len(p.Class) >= 4 && (p.Class[:4] == "0300" || p.Class[:4] == "0302")
+}
+
+// Engine is one container engine found on the machine.
+type Engine struct {
+	Name    string `json:"name"`              // containerd, crio, docker
+	Version string `json:"version,omitempty"` // the project's own: 1.7.24, 2.0.0-rc.1; "" if it could not be found out
+	From    string `json:"from,omitempty"`    // who said the version: dpkg, rpm, binary, command
+	Binary  string `json:"binary"`            // /usr/bin/containerd; with Unit "" as well there is only a config file
+	Socket  string `json:"socket,omitempty"`  // /run/containerd/containerd.sock
+	Unit    string `json:"unit,omitempty"`    // containerd.service
+	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
+	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = nobody
+	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
+	Edit    string `json:"edit,omitempty"`    // where the owner takes changes from, file or folder, there or not; "" if nowhere
+	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
+}
+
+// File is a config file's bytes. They are not printed: such files may hold passwords.
+type File struct {
+	Path string `json:"path"`
+	Data []byte `json:"-"` // nil: not there
+}
+
+// Kubelet is what is known of the kubelet before and after it has joined.
+type Kubelet struct {
+	Binary       string `json:"binary,omitempty"`
+	Version      string `json:"version,omitempty"`      // if it can be read; kubelet is not run to ask
+	Unit         string `json:"unit,omitempty"`         // kubelet.service; of K3s and RKE2 their own, which the kubelet is a part of
+	Config       string `json:"config,omitempty"`       // its KubeletConfiguration file
+	CgroupDriver string `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
+	Endpoint     string `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
+}
+
+// Uses says whether the kubelet is told to use an engine, by its socket. Without a stated endpoint nobody can tell.
+func (k Kubelet) Uses(e Engine) bool {
+	socket := func(s string) string {
+		s = strings.TrimPrefix(s, "unix://")
+		if rest, ok := strings.CutPrefix(s, "/var/run/"); ok {
+			return "/run/" + rest // /var/run is a link to it, and kubeadm writes the old name
+		}
+		return s
+	}
+	return k.Endpoint != "" && socket(k.Endpoint) == socket(e.Socket)
+}

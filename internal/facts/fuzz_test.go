@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"strings"
+	"testing"
+)
+
+// FuzzParsers gives the same text to every parser of this package: none may panic or hang, and what they return must
+// keep what each promises.
+func FuzzParsers(f *testing.F) {
+	for _, s := range []string{
+		"", "A=\"b\\\"c\" 'd'\\\n e\n#x\n;y\nB='", "[Service]\nExecStart=\nExecStart=-@/usr/bin/x \"a b\" $OPTS ${X}y $$ \\x41 %% ; z\\\n",
+		"Package: containerd\nStatus: install ok installed\nVersion: 1:1.7.24~ds1-6+b4\n\n", "imports = [\"/a/*.toml\", \"../b\"]\n[grpc]\naddress = \"x\"\n",
+		"cgroupDriver: systemd\nx: 'y # z\n", "{\"cgroupDriver\": \"systemd\"}", "1700\t10de2330\t0\n", "6.8.0-1021-aws", "v2.0.0~rc.1", "\\U0010ffff\\777\\x00\\",
+	} {
+		f.Add(s, s)
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		for _, kv := range assignments(a) {
+			if kv[0] == "" || strings.ContainsAny(kv[0], "=\n") {
+				t.Errorf("not a name: %q", kv[0])
+			}
+		}
+		s := &service{}
+		s.add(a)
+		s.add(b)
+		for _, line := range s.start {
+			if line == "" {
+				t.Error("an empty command line")
+			}
+		}
+		for _, w := range words(a) {
+			if isName(w) && replaceBraced("${"+w+"}", map[string]string{w: b}) != b {
+				t.Errorf("${%s} is not replaced", w)
+			}
+		}
+		argv := commandLine(a, func() map[string]string { return map[string]string{"OPTS": b} })
+		options(argv, "config", "c")
+		dpkgEntry([]byte(a), b).installed()
+		if v := upstream(a); v != "" && upstream(v) != v {
+			t.Errorf("the version of version %q is %q", v, upstream(v))
+		}
+		spoken(a)
+		topLevel(a, b)
+		new(Kubelet).merge([]byte(a))
+		if newer(a, b) != 0 && (newer(a, b) > 0) == (newer(b, a) > 0) {
+			t.Errorf("%q and %q are each newer or older than the other", a, b)
+		}
+		elfArch([]byte(a))
+		model(a, b)
+		slot(a)
+		v := files{
+			"/etc/os-release": a, "/etc/containerd/config.toml": a, "/etc/containerd/x.toml": b, "/usr/bin/containerd": "x",
+			"/var/lib/dpkg/info/containerd.list": "/usr/bin/containerd\n", "/var/lib/dpkg/status": b,
+			"/usr/lib/systemd/system/kubelet.service": a, "/etc/crio/crio.conf.d/a": a, "/etc/docker/daemon.json": b,
+			"/etc/systemd/system/k3s.service": b, "/etc/rancher/k3s/config.yaml": a,
+		}
+		facts, err := Gather(t.Context(), v)
+		if err != nil && !strings.HasPrefix(err.Error(), "cannot ") {
+			t.Errorf("an error that does not say what cannot be done: %v", err)
+		}
+		_ = facts.String()
+	})
+}

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"strings"
+	"syscall"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Gather finds out what the machine is. It reads small files and asks systemd about a few units.
+//
+// What is missing is an empty field, not an error. An error means that something is there and could not be looked at;
+// the facts beside it hold all the rest.
+func Gather(ctx context.Context, v host.View) (Facts, error) { return new(Cache).Gather(ctx, v) }
+
+// Gather is the package's Gather, without looking at what the cache knows.
+func (c *Cache) Gather(ctx context.Context, v host.View) (Facts, error) {
+	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
+		*c = Cache{view: v} // another machine, or one that cannot be told from it
+	}
+	l := &look{v: v, cache: c}
+	f := Facts{Live: v.Live()}
+	if !c.known {
+		c.os, c.arch, c.virt, c.bus = l.os(), l.arch(), "", nil
+		if f.Live {
+			c.virt = l.virt()
+		}
+		c.known = l.err == nil
+	}
+	f.OS, f.Arch, f.Virt = c.os, c.arch, c.virt
+	f.Kernel = l.kernel()
+	if f.Live {
+		f.GPUs = l.pci()
+	}
+	f.Engines = l.engines(ctx, f.OS)
+	f.Kubelet = l.kubelet(ctx, f.Engines)
+	return f, l.err
+}
+
+// look is one look at a machine: the View, and the first thing that went wrong.
+type look struct {
+	v     host.View
+	cache *Cache
+	units map[string]bool // names of all unit files, once they were listed
+	err   error
+}
+
+// fail keeps the first error; later ones are mostly its echo.
+func (l *look) fail(verb, object string, err error) {
+	if l.err != nil {
+		return
+	}
+	var said *host.FileError
+	if errors.As(err, &said) {
+		l.err = err // it names verb and object itself
+		return
+	}
+	l.err = fmt.Errorf("cannot %s %s: %w", verb, object, err)
+}
+
+// missing says whether err means that there is no such file.
+func missing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// read returns a file's bytes, nil if there is no such file.
+func (l *look) read(name string) []byte {
+	b, err := l.v.ReadFile(name)
+	switch {
+	case err == nil && b == nil:
+		return []byte{} // an empty file is there all the same
+	case err == nil:
+		return b
+	case !missing(err):
+		l.fail("read", name, err)
+	}
+	return nil
+}
+
+// attr returns one line that the kernel or systemd says in a file of /proc, /sys or /run; "" if it does not say it, for
+// whatever reason: attributes come and go, and what only root may read is no loss.
+func (l *look) attr(name string) string {
+	b, err := l.v.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// has says whether name leads to something.
+func (l *look) has(name string) bool {
+	_, err := l.v.Stat(name)
+	if err != nil && !missing(err) {
+		l.fail("look at", name, err)
+	}
+	return err == nil
+}
+
+// first returns the first of the names that is there, "" if none.
+func (l *look) first(names ...string) string {
+	for _, n := range names {
+		if l.has(n) {
+			return n
+		}
+	}
+	return ""
+}
+
+// names returns the names in a folder, sorted; nil if there is no such folder.
+func (l *look) names(dir string) []string {
+	names, err := l.v.ReadDir(dir)
+	if err != nil && !missing(err) {
+		l.fail("list", dir, err)
+	}
+	return names
+}

@@ -1,0 +1,560 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// gather is Gather where nothing may go wrong.
+func gather(t *testing.T, v files) Facts {
+	t.Helper()
+	f, err := Gather(t.Context(), v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// engine returns the only engine of a folder of files.
+func engine(t *testing.T, v files) Engine {
+	t.Helper()
+	f := gather(t, v)
+	if len(f.Engines) != 1 {
+		t.Fatalf("%d engines, want one: %+v", len(f.Engines), f.Engines)
+	}
+	return f.Engines[0]
+}
+
+func TestNothing(t *testing.T) {
+	f := gather(t, files{"/etc/hostname": "x"})
+	if d := cmp.Diff(Facts{Kernel: Kernel{Installed: []string{}}}, f); d != "" {
+		t.Error(d)
+	}
+	if f.String() != "" {
+		t.Errorf("%q", f)
+	}
+}
+
+func TestOnlyConfig(t *testing.T) {
+	e := engine(t, files{"/etc/os-release": "ID=debian\nVERSION_ID=\"12\"\n", "/etc/containerd/config.toml": "version = 2\n"})
+	want := Engine{
+		Name: "containerd", Config: "/etc/containerd/config.toml", Socket: "/run/containerd/containerd.sock",
+		Files: []File{{Path: "/etc/containerd/config.toml", Data: []byte("version = 2\n")}},
+	}
+	if d := cmp.Diff(want, e); d != "" {
+		t.Error(d)
+	}
+}
+
+// The engine with a binary is the one in use, whatever files others left behind.
+func TestConfigOnlyComesLast(t *testing.T) {
+	f := gather(t, files{"/etc/containerd/config.toml": "", "/usr/bin/crio": "x"})
+	if len(f.Engines) != 2 || f.Engines[0].Name != "crio" || f.Engines[1].Name != "containerd" {
+		t.Errorf("%+v", f.Engines)
+	}
+	if f.Engines[1].Files[0].Data == nil {
+		t.Error("an empty file is taken for a missing one")
+	}
+}
+
+func TestDenied(t *testing.T) {
+	f, err := Gather(t.Context(), files{
+		"/etc/os-release": "ID=debian", "/usr/bin/containerd": "x", "/etc/containerd/config.toml": fs.ErrPermission,
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "cannot read /etc/containerd/config.toml: ") {
+		t.Errorf("%v", err)
+	}
+	if f.OS.ID != "debian" || len(f.Engines) != 1 {
+		t.Errorf("the rest of the facts is missing: %+v", f)
+	}
+}
+
+func paths(files []File) (out []string) {
+	for _, f := range files {
+		if f.Data == nil {
+			out = append(out, f.Path+" (missing)")
+		} else {
+			out = append(out, f.Path)
+		}
+	}
+	return out
+}
+
+// The order in which containerd 1.6 to 2.4 read: breadth first, relative paths from the importing file, no path twice.
+func TestImports(t *testing.T) {
+	const etc = "/etc/containerd/"
+	for _, c := range []struct {
+		name  string
+		files files
+		want  []string
+	}{
+		{"no file", files{"/usr/bin/containerd": "x"}, []string{etc + "config.toml (missing)"}},
+		{"folder by name", files{
+			etc + "config.toml":   `imports = ["/etc/containerd/conf.d/*.toml"]`,
+			etc + "conf.d/b.toml": "", etc + "conf.d/a.toml": "", etc + "conf.d/c.txt": "", etc + "conf.d/.h.toml": "",
+		}, []string{etc + "config.toml", etc + "conf.d/.h.toml", etc + "conf.d/a.toml", etc + "conf.d/b.toml"}},
+		{"breadth first", files{
+			etc + "config.toml": `imports = ["a.toml", "b.toml"]`,
+			etc + "a.toml":      `imports = ["sub/c.toml"]`,
+			etc + "b.toml":      "", etc + "sub/c.toml": `imports = ["d.toml"]`, etc + "sub/d.toml": "",
+		}, []string{etc + "config.toml", etc + "a.toml", etc + "b.toml", etc + "sub/c.toml", etc + "sub/d.toml"}},
+		{"circles and repetitions", files{
+			etc + "config.toml": `imports = ["./x/../a.toml", "a.toml", "/etc/containerd/*.toml"]`,
+			etc + "a.toml":      `imports = ["config.toml"]`,
+		}, []string{etc + "config.toml", etc + "a.toml"}},
+		{"a named file that is missing", files{etc + "config.toml": `imports = ["gone.toml"]`}, []string{etc + "config.toml", etc + "gone.toml (missing)"}},
+		{"star in a folder's name", files{
+			etc + "config.toml": `imports = ["/etc/c*/*/x.toml"]`, etc + "b/x.toml": "", etc + "a/x.toml": "", etc + "a/y.toml": "",
+		}, []string{etc + "config.toml", etc + "a/x.toml", etc + "b/x.toml"}},
+		{"no star, no pattern", files{etc + "config.toml": `imports = ["[a].toml"]`, etc + "a.toml": ""}, []string{etc + "config.toml", etc + "[a].toml (missing)"}},
+		{"bad pattern", files{etc + "config.toml": `imports = ["[*.toml"]`}, []string{etc + "config.toml"}},
+		{"not TOML", files{etc + "config.toml": "imports = [\"a.toml\"]\n[broken"}, []string{etc + "config.toml"}},
+		{"after a byte order mark", files{etc + "config.toml": "\ufeffimports = [\"a.toml\"]", etc + "a.toml": ""}, []string{etc + "config.toml", etc + "a.toml"}},
+		{"not a list", files{etc + "config.toml": `imports = "a.toml"`}, []string{etc + "config.toml"}},
+		{"template", files{etc + "config.toml": `{{ template "base" . }}`}, []string{etc + "config.toml"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if d := cmp.Diff(c.want, paths(engine(t, c.files).Files)); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+	got, err := Imports("/etc/x/config.toml", []byte(`imports = ["/a/*.toml", "conf.d/*.toml", "../b.toml"]`))
+	if d := cmp.Diff([]string{"/a/*.toml", "/etc/x/conf.d/*.toml", "/etc/b.toml"}, got); err != nil || d != "" {
+		t.Error(err, d)
+	}
+	if _, err := Imports("/etc/x/config.toml", []byte("a = ")); err == nil {
+		t.Error("no error for a file that is no TOML")
+	}
+}
+
+func TestTooManyImports(t *testing.T) {
+	v := files{"/etc/containerd/config.toml": `imports = ["/many/*"]`}
+	for i := range 1000 {
+		v["/many/"+strings.Repeat("x", i+1)] = ""
+	}
+	f, err := Gather(t.Context(), v)
+	if err == nil || len(f.Engines[0].Files) != maxFiles {
+		t.Errorf("%v, %d files", err, len(f.Engines[0].Files))
+	}
+}
+
+func TestContainerdPlace(t *testing.T) {
+	unit := "[Service]\nExecStart=/usr/bin/containerd\n"
+	for _, c := range []struct {
+		name                   string
+		files                  files
+		binary, config, socket string
+	}{
+		{
+			"by the unit",
+			files{"/usr/lib/systemd/system/containerd.service": unit, "/usr/bin/containerd": "x"},
+			"/usr/bin/containerd", "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
+		},
+		{
+			"drop-in",
+			files{
+				"/usr/lib/systemd/system/containerd.service":              unit,
+				"/etc/systemd/system/containerd.service.d/10-config.conf": "[Service]\nExecStart=\nExecStart=/opt/c/containerd --config /opt/c.toml -a /run/c.sock\n",
+				"/usr/bin/containerd":                                     "x", "/opt/c/containerd": "x",
+			},
+			"/opt/c/containerd", "/opt/c.toml", "/run/c.sock",
+		},
+		{
+			"environment",
+			files{
+				"/usr/lib/systemd/system/containerd.service": "[Service]\nEnvironmentFile=-/etc/default/containerd\nEnvironmentFile=-/gone\nExecStart=/usr/bin/containerd $OPTS\n",
+				"/etc/default/containerd":                    "OPTS='--config=/srv/c.toml'\n",
+			},
+			"", "/srv/c.toml", "/run/containerd/containerd.sock",
+		},
+		{
+			"socket by an import",
+			files{
+				"/etc/containerd/config.toml": "imports = [\"x.toml\"]\n[grpc]\naddress = \"/run/a.sock\"\n",
+				"/etc/containerd/x.toml":      "[grpc]\naddress = \"/run/b.sock\"\n",
+			},
+			"", "/etc/containerd/config.toml", "/run/b.sock",
+		},
+		{
+			"socket in version 4",
+			files{"/etc/containerd/config.toml": "version = 4\n[plugins.'io.containerd.server.v1.grpc']\naddress = \"/run/d.sock\"\n"},
+			"", "/etc/containerd/config.toml", "/run/d.sock",
+		},
+		{
+			"wrapped",
+			files{
+				"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/bin/sh -c 'exec containerd --config /x'\n",
+				"/usr/local/bin/containerd":                  "x",
+			},
+			"/usr/local/bin/containerd", "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := engine(t, c.files)
+			want := [...]string{c.binary, c.config, c.socket}
+			if got := [...]string{e.Binary, e.Config, e.Socket}; got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestOwner(t *testing.T) {
+	for _, c := range []struct {
+		name, owner, why, edit string
+		files                  files
+	}{
+		{"nobody", "", "", "", files{}},
+		{"flatcar", "", "", "", files{"/etc/os-release": "ID=flatcar"}},
+		{
+			"nodeadm", "nodeadm", "/usr/bin/nodeadm and nodeadm-run.service", "/etc/eks/nodeadm.d",
+			files{"/usr/bin/nodeadm": "x", "/etc/systemd/system/nodeadm-run.service": "[Service]\n"},
+		},
+		{
+			"nodeadm, but another file is read", "", "", "",
+			files{
+				"/usr/bin/nodeadm": "x", "/etc/systemd/system/nodeadm-run.service": "[Service]\n",
+				"/etc/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/containerd -c /srv/c.toml\n",
+			},
+		},
+		{"nodeadm that nothing starts", "", "", "", files{"/usr/bin/nodeadm": "x"}},
+		{"aks", "aks", "/opt/azure/containers/provision.sh", "", files{"/opt/azure/containers/provision.sh": "x"}},
+		{"other files in its place", "", "", "", files{"/opt/azure/containers/x": "x"}},
+		{
+			"gke", "gke", "/home/kubernetes and kube-node-installation.service", "",
+			files{"/home/kubernetes/bin/x": "x", "/etc/systemd/system/kube-node-installation.service": "", "/etc/os-release": "ID=cos"},
+		},
+		{"cos", "cos", "ID=cos in os-release", "", files{"/etc/os-release": "ID=cos"}},
+		{"bottlerocket", "bottlerocket", "ID=bottlerocket in os-release", "", files{"/etc/os-release": "ID=bottlerocket"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.files["/usr/bin/containerd"] = "x"
+			e := engine(t, c.files)
+			want := [...]string{c.owner, c.why, c.edit}
+			if got := [...]string{e.Owner, e.Why, e.Edit}; got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestRancher(t *testing.T) {
+	const dir = "/var/lib/rancher/k3s/agent/etc/containerd"
+	unit := "[Service]\nEnvironmentFile=-/etc/systemd/system/k3s.service.env\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\n"
+	for _, c := range []struct {
+		name, config, edit string
+		files              files
+	}{
+		{"not started yet", dir + "/config.toml", dir + "/config-v3.toml.tmpl", files{}},
+		{
+			"imports", dir + "/config.toml", dir + "/config-v3.toml.d",
+			files{dir + "/config.toml": "version = 3\nimports = [\"" + dir + "/config-v3.toml.d/*.toml\"]\n"},
+		},
+		{"old", dir + "/config.toml", dir + "/config.toml.tmpl", files{dir + "/config.toml": "version = 2\n"}},
+		{
+			"elsewhere", "/data/k3s/agent/etc/containerd/config.toml", "/data/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+			files{"/etc/rancher/k3s/config.yaml": "data-dir: /data/k3s\n"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.files["/etc/systemd/system/k3s.service"] = unit
+			e := engine(t, c.files)
+			want := [...]string{"k3s", "k3s.service", c.config, c.edit, "/run/k3s/containerd/containerd.sock"}
+			if got := [...]string{e.Owner, e.Why, e.Config, e.Edit, e.Socket}; got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+	f := gather(t, files{
+		"/etc/systemd/system/k3s.service": unit, "/usr/bin/containerd": "x",
+		"/etc/rancher/k3s/config.yaml": "container-runtime-endpoint: unix:///run/containerd/containerd.sock\n",
+	})
+	if len(f.Engines) != 1 || f.Engines[0].Owner != "" {
+		t.Errorf("K3s with the machine's own containerd: %+v", f.Engines)
+	}
+}
+
+func TestK0sAndMicroK8s(t *testing.T) {
+	e := engine(t, files{"/etc/k0s/containerd.toml": "# k0s_managed=true\nversion = 3\n", "/var/lib/k0s/bin/containerd": "x"})
+	if e.Owner != "k0s" || e.Edit != "/etc/k0s/containerd.d" || e.Socket != "/run/k0s/containerd.sock" {
+		t.Errorf("%+v", e)
+	}
+	e = engine(t, files{"/etc/k0s/containerd.toml": "version = 3\n", "/var/lib/k0s/bin/containerd": "x"})
+	if e.Owner != "" || e.Edit != "" {
+		t.Errorf("k0s leaves a file without its mark alone: %+v", e)
+	}
+	e = engine(t, files{"/var/snap/microk8s/current/args/containerd-template.toml": "version = 2\n"})
+	if e.Owner != "microk8s" || e.Config != "/var/snap/microk8s/current/args/containerd.toml" {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestCrio(t *testing.T) {
+	e := engine(t, files{
+		"/usr/bin/crio": "x", "/etc/crio/crio.conf.d/20-b.conf": "[crio.api]\nlisten = \"/run/x.sock\"\n",
+		"/etc/crio/crio.conf.d/10-a.conf": "", "/etc/crio/crio.conf.d/15/x": "",
+	})
+	want := []string{"/etc/crio/crio.conf (missing)", "/etc/crio/crio.conf.d/10-a.conf", "/etc/crio/crio.conf.d/15/x", "/etc/crio/crio.conf.d/20-b.conf"}
+	if d := cmp.Diff(want, paths(e.Files)); d != "" {
+		t.Error(d)
+	}
+	if e.Socket != "/run/x.sock" || e.Config != "/etc/crio/crio.conf" {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestDocker(t *testing.T) {
+	e := engine(t, files{
+		"/usr/bin/dockerd": "x", "/etc/docker/daemon.json": `{"hosts": ["tcp://0.0.0.0:2375", "unix:///run/d.sock"]}`,
+	})
+	if e.Name != "docker" || e.Socket != "/run/d.sock" || e.Config != "/etc/docker/daemon.json" {
+		t.Errorf("%+v", e)
+	}
+	e = engine(t, files{
+		"/usr/bin/dockerd": "x", "/etc/docker/daemon.json": "{broken",
+		"/usr/lib/systemd/system/docker.service": "[Service]\nExecStart=/usr/bin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock\n",
+	})
+	if e.Socket != "/run/docker.sock" || e.Unit != "docker.service" {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestDpkgVersion(t *testing.T) {
+	v := files{
+		"/usr/bin/containerd":                        "x",
+		"/var/lib/dpkg/info/containerd.list":         "/.\n/usr/bin/containerd-shim\n",
+		"/var/lib/dpkg/info/containerd.io.list":      "/.\n/usr/bin/containerd\n",
+		"/var/lib/dpkg/status":                       "Package: containerd.io\nStatus: install ok installed\nVersion: 1.7.25-1\n\nPackage: containerd\nStatus: install ok installed\nVersion: 9\n",
+		"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/containerd\n",
+	}
+	if e := engine(t, v); e.Version != "1.7.25" || e.From != "dpkg" {
+		t.Errorf("%q from %q, want that of the package that owns the file", e.Version, e.From)
+	}
+	v["/var/lib/dpkg/status"] = "Package: containerd.io\nStatus: deinstall ok config-files\nVersion: 1.7.25-1\n"
+	if e := engine(t, v); e.Version != "" || e.From != "" {
+		t.Errorf("%q from %q of a package that was removed", e.Version, e.From)
+	}
+}
+
+func TestKubelet(t *testing.T) {
+	const kubeadm = `[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
+Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+`
+	yaml := "apiVersion: kubelet.config.k8s.io/v1beta1\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: \"\"\nkind: KubeletConfiguration\n"
+	base := func(more files) files {
+		v := files{"/usr/bin/kubelet": "x", "/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n"}
+		for k, c := range more {
+			v[k] = c
+		}
+		return v
+	}
+	unit := Kubelet{Binary: "/usr/bin/kubelet", Unit: "kubelet.service"}
+	with := func(config, driver, endpoint string) Kubelet {
+		k := unit
+		k.Config, k.CgroupDriver, k.Endpoint = config, driver, endpoint
+		return k
+	}
+	for _, c := range []struct {
+		name  string
+		files files
+		want  Kubelet
+	}{
+		{"none", files{"/etc/x": ""}, Kubelet{}},
+		{"installed, not joined", base(nil), unit},
+		{"config in kubeadm's place", base(files{"/var/lib/kubelet/config.yaml": yaml}), with("/var/lib/kubelet/config.yaml", "systemd", "")},
+		{"kubeadm", base(files{
+			"/etc/systemd/system/kubelet.service.d/10-kubeadm.conf": kubeadm,
+			"/var/lib/kubelet/config.yaml":                          yaml,
+			"/var/lib/kubelet/kubeadm-flags.env":                    `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock --pod-infra-container-image=registry.k8s.io/pause:3.10"` + "\n",
+			"/etc/default/kubelet":                                  "KUBELET_EXTRA_ARGS=--cgroup-driver=cgroupfs\n",
+		}), with("/var/lib/kubelet/config.yaml", "cgroupfs", "unix:///run/containerd/containerd.sock")},
+		{"JSON and a folder", base(files{
+			"/etc/systemd/system/kubelet.service.d/x.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --config /etc/k.json --config-dir=/etc/k.d\n",
+			"/etc/k.json":      `{"kind": "KubeletConfiguration", "cgroupDriver": "cgroupfs", "containerRuntimeEndpoint": "unix:///a.sock"}`,
+			"/etc/k.d/10.conf": `{"cgroupDriver": "systemd"}`, "/etc/k.d/20.txt": `{"cgroupDriver": "x"}`,
+		}), with("/etc/k.json", "systemd", "unix:///a.sock")},
+		{"broken JSON", base(files{"/var/lib/kubelet/config.yaml": "{"}), with("/var/lib/kubelet/config.yaml", "", "")},
+		{
+			"K3s",
+			files{
+				"/etc/systemd/system/k3s-agent.service":                              "[Service]\nExecStart=/usr/local/bin/k3s agent\n",
+				"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf": "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/k3s/containerd/containerd.sock\n",
+			},
+			Kubelet{Unit: "k3s-agent.service", CgroupDriver: "systemd", Endpoint: "unix:///run/k3s/containerd/containerd.sock"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if d := cmp.Diff(c.want, gather(t, c.files).Kubelet); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestUses(t *testing.T) {
+	e := Engine{Socket: "/run/containerd/containerd.sock"}
+	for endpoint, want := range map[string]bool{
+		"unix:///run/containerd/containerd.sock": true, "unix:///var/run/containerd/containerd.sock": true,
+		"/run/containerd/containerd.sock": true, "unix:///run/crio/crio.sock": false, "": false,
+	} {
+		if (Kubelet{Endpoint: endpoint}).Uses(e) != want {
+			t.Errorf("%q: want %v", endpoint, want)
+		}
+	}
+}
+
+func TestArch(t *testing.T) {
+	const amd64, arm64 = "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"
+	elfHeader := func(machine byte) string {
+		h := make([]byte, 64)
+		copy(h, "\x7fELF\x02\x01\x01")
+		h[16], h[18], h[20], h[52], h[54] = 2, machine, 1, 64, 56
+		return string(h)
+	}
+	for _, c := range []struct {
+		name  string
+		files files
+		want  string
+	}{
+		{"unknown", files{"/etc/x": ""}, ""},
+		{"loader", files{amd64: ""}, "amd64"},
+		{"other loader", files{arm64: ""}, "arm64"},
+		{"two loaders, a program tells", files{amd64: "", arm64: "", "/usr/bin/env": elfHeader(183)}, "arm64"},
+		{"two loaders, dpkg tells", files{amd64: "", arm64: "", "/usr/bin/env": "#!", "/var/lib/dpkg/status": "Package: dpkg\nArchitecture: amd64\n"}, "amd64"},
+		{"no loader", files{"/bin/sh": elfHeader(62)}, "amd64"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := gather(t, c.files).Arch; got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestKernels(t *testing.T) {
+	k := gather(t, files{
+		"/lib/modules/6.1.0-9-amd64/modules.dep": "", "/lib/modules/6.1.0-28-amd64/kernel/x.ko": "",
+		"/lib/modules/6.1.0-18-amd64/updates/dkms/nvidia.ko": "",
+	}).Kernel
+	if d := cmp.Diff(Kernel{Installed: []string{"6.1.0-28-amd64", "6.1.0-9-amd64"}}, k); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	f := Facts{
+		Live: true, OS: OS{ID: "ubuntu", Version: "24.04"}, Kernel: Kernel{Running: "6.8.0-1021-aws"},
+		GPUs: []PCI{
+			{Class: "030200", Device: "20b2", Model: "A100 80GB"},
+			{Class: "068000", Device: "1af1", Model: "NVSwitch (A100)"},
+			{Class: "030200", Device: "1eb8", Model: "T4"},
+			{Class: "030000", Device: "ffff"},
+			{Class: "030200", Device: "20b2", Model: "A100 80GB"},
+		},
+		Engines: []Engine{{Name: "containerd", Version: "1.7.24"}, {Name: "docker"}, {Name: "containerd", Version: "2.1.5", Owner: "k3s"}},
+	}
+	const want = "ubuntu 24.04 · kernel 6.8.0-1021-aws · 2 × A100 80GB + 1 × T4 + 1 × NVIDIA GPU ffff · containerd 1.7.24 · docker · containerd 2.1.5 (k3s)"
+	if got := f.String(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	f.GPUs, f.Engines = []PCI{}, nil
+	if got := f.String(); got != "ubuntu 24.04 · kernel 6.8.0-1021-aws · no NVIDIA GPU" {
+		t.Errorf("%s", got)
+	}
+	f.Live, f.Kernel = false, Kernel{Installed: []string{"6.1.0-28-amd64", "6.1.0-9-amd64"}}
+	if got := f.String(); got != "ubuntu 24.04 · kernel 6.1.0-28-amd64" {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestModels(t *testing.T) {
+	for _, c := range [][3]string{
+		{"2330", "10de:16c1", "H100 80GB"},
+		{"25b6", "10de:14a9", "A16"},
+		{"25b6", "10de:157e", "A2"},
+		{"25b6", "10de:0000", "A2/A16"},
+		{"2342", "10de:16eb", "GH200 120GB"},
+		{"22a3", "", "NVSwitch (H100)"},
+		{"1eb8", "10de:12a2", "T4"},
+		{"", "", ""},
+		{"0000", "", ""},
+	} {
+		if got := model(c[0], c[1]); got != c[2] {
+			t.Errorf("%s %s: got %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+}
+
+// TestBinaryVersion builds a program as release builds do and reads its version.
+func TestBinaryVersion(t *testing.T) {
+	goTool, err := exec.LookPath("go")
+	if err != nil || testing.Short() {
+		t.Skip("no Go compiler: ", err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"go.mod": "module example.org/daemon\n", "main.go": "package main\n\nfunc main() {}\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command(goTool, "build", "-o", "daemon", "-buildvcs=false", "-ldflags", "-s -w -X example.org/daemon/version.Version=v1.7.24+ds1 -X main.x=y", ".")
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "daemon"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &look{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
+	p := program{module: "example.org/daemon", ask: true}
+	if a := l.version(t.Context(), "/usr/bin/x", p); a != (answer{"1.7.24", "binary"}) {
+		t.Errorf("%+v", a)
+	}
+	if a := l.version(t.Context(), "/usr/bin/y", p); a != (answer{}) {
+		t.Errorf("no program: %+v", a)
+	}
+}
+
+func TestBuiltVersion(t *testing.T) {
+	const containerd = "github.com/containerd/containerd"
+	module := func(path, version string) debug.Module { return debug.Module{Path: path, Version: version} }
+	k3s, fork, api := module(containerd+"/v2", "v2.1.5"), module("github.com/k3s-io/containerd/v2", "v2.1.5-k3s1"), module(containerd+"/api", "v1.9.0")
+	k3s.Replace = &fork
+	for _, c := range []struct {
+		name, want string
+		info       debug.BuildInfo
+	}{
+		{"tagged", "2.1.5", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.5")}},
+		{"from changed sources", "2.1.5", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.5+dirty")}},
+		{"a commit", "", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.6-0.20251105010203-0123456789ab")}},
+		{"a commit after a pre-release", "", debug.BuildInfo{Main: module(containerd+"/v2", "v2.2.0-rc.1.0.20251105010203-0123456789ab")}},
+		{"a commit without tags", "", debug.BuildInfo{Main: module(containerd, "v0.0.0-20251105010203-0123456789ab")}},
+		{"devel", "", debug.BuildInfo{Main: module(containerd, "(devel)")}},
+		{"part of another program", "2.1.5", debug.BuildInfo{Main: module("github.com/k3s-io/k3s", "v1.33.5"), Deps: []*debug.Module{&api, &k3s}}},
+		{"linker flags first", "2.0.0-rc.1", debug.BuildInfo{
+			Main:     module(containerd+"/v2", "v2.1.5"),
+			Settings: []debug.BuildSetting{{Key: "-ldflags", Value: "-X=" + containerd + "/v2/version.Version=v2.0.0-rc.1 '-extldflags=-static -x'"}},
+		}},
+	} {
+		if got := builtVersion(&c.info, containerd); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}

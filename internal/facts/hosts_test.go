@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func open(t testing.TB, file string) *simhost.Node {
+	t.Helper()
+	archive, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := simhost.New(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestHosts gathers the facts of every recorded machine and compares them with what they were when somebody looked over
+// them last.
+func TestHosts(t *testing.T) {
+	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
+	if err != nil || len(hosts) == 0 {
+		t.Fatal("no recorded machines", err)
+	}
+	for _, file := range hosts {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			n := open(t, file)
+			f, err := facts.Gather(t.Context(), n.View())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := json.MarshalIndent(f, "", "\t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(append([]byte(f.String()+"\n"), got...), '\n')
+			golden := filepath.Join("testdata", "hosts", name+".golden")
+			if *update {
+				if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(golden, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), string(got)); d != "" {
+				t.Errorf("(-want +got, -update takes it over)\n%s", d)
+			}
+			if n.Touches() != 0 || len(n.Violations()) != 0 {
+				t.Errorf("gathering facts touched the machine: %d touches, %v", n.Touches(), n.Violations())
+			}
+		})
+	}
+}
+
+func BenchmarkGather(b *testing.B) {
+	n := open(b, "../../test/hosts/ubuntu24-h100.txtar")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := facts.Gather(b.Context(), n.View()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkGatherAgain(b *testing.B) {
+	n := open(b, "../../test/hosts/ubuntu24-h100.txtar")
+	var c facts.Cache
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Gather(b.Context(), n.View()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// TestCache gathers twice: what the cache keeps must not show, and what may change in a run must.
+func TestCache(t *testing.T) {
+	n := open(t, "../../test/hosts/ubuntu24-h100.txtar")
+	var c facts.Cache
+	gather := func() facts.Facts {
+		t.Helper()
+		f, err := c.Gather(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	first := gather()
+	if other, err := c.Gather(t.Context(), open(t, "../../test/hosts/no-gpu.txtar")); err != nil || len(other.GPUs) != 0 {
+		t.Errorf("another machine has the first one's GPUs: %v %v", other, err)
+	}
+	gather()
+	if d := cmp.Diff(first, gather()); d != "" {
+		t.Errorf("the second time it is another machine:\n%s", d)
+	}
+	if err := n.Symlink("/sys/bus/pci/devices/0000:18:00.0/driver", "../../drivers/nvidia"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WriteFile("/etc/containerd/config.toml", []byte("version = 3\n"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Mkdir("/usr/lib/modules/7.0.0-1-generic", host.Attr{Mode: 0o755}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WriteFile("/usr/lib/modules/7.0.0-1-generic/modules.dep", nil, host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	f := gather()
+	switch {
+	case f.GPUs[4].Driver != "nvidia":
+		t.Errorf("the driver that was bound is not seen: %+v", f.GPUs[4])
+	case string(f.Engines[0].Files[0].Data) != "version = 3\n":
+		t.Error("the file that was written is not seen")
+	case f.Kernel.Installed[0] != "7.0.0-1-generic":
+		t.Errorf("the kernel that was installed is not seen: %v", f.Kernel.Installed)
+	}
+}

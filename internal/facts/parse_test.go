@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAssignments(t *testing.T) {
+	for _, c := range []struct{ name, in, want string }{
+		{"plain", "A=debian\n", "debian"},
+		{"double quotes", `A="Debian GNU/Linux 12 (bookworm)"`, "Debian GNU/Linux 12 (bookworm)"},
+		{"single quotes", `A='a "b" \n $c'`, `a "b" \n $c`},
+		{"escapes in double quotes", `A="\$5 \"x\" \\ \` + "`" + ` \n"`, `$5 "x" \ ` + "`" + ` \n`},
+		{"escapes outside", `A=a\ b\"c`, `a b"c`},
+		{"quotes in the middle stand", `A=a"b"c`, `a"b"c`},
+		{"quoted parts join", `A="a"'b'c`, "abc"},
+		{"trailing blanks go", "A=a b \t\nB=x", "a b"},
+		{"escaped blank stays", "A=a\\ \nB=x", "a "},
+		{"carriage return goes", "A=a\r\nB=x\r\n", "a"},
+		{"comments", "# A=1\n;A=2\nA=3 # no comment\n", "3 # no comment"},
+		{"goes on", "A=a\\\nb\n", "ab"},
+		{"goes on in quotes", "A=\"a\\\nb\"\n", "ab"},
+		{"newline in quotes", "A=\"a\nb\"\nB=x", "a\nb"},
+		{"open quote", `A="abc`, "abc"},
+		{"open single quote", `A='abc`, "abc"},
+		{"empty", "A=\nB=x", ""},
+		{"empty quotes", "A=\"\"\nB=x", ""},
+		{"blanks around the name", "  A =x", "x"},
+		{"no assignment before", "nonsense\nA=x", "x"},
+		{"last backslash", `A=x\`, `x\`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := "not there"
+			for _, kv := range assignments(c.in) {
+				if kv[0] == "A" {
+					got = kv[1]
+				}
+			}
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	env := map[string]string{
+		"OPTS": `--config=/etc/a.yaml --label "x y"`, "EMPTY": "", "HOME_DIR": "/root", "_X1": "1",
+	}
+	for _, c := range []struct {
+		name, in string
+		want     []string
+	}{
+		{"plain", "/usr/bin/containerd", []string{"/usr/bin/containerd"}},
+		{"prefixes", "-+/usr/bin/x -a", []string{"/usr/bin/x", "-a"}},
+		{"named process", "@/usr/bin/x name -a", []string{"/usr/bin/x", "-a"}},
+		{"no expansion", ":/usr/bin/x $OPTS", []string{"/usr/bin/x", "$OPTS"}},
+		{"variable splits", "/usr/bin/x $OPTS", []string{"/usr/bin/x", "--config=/etc/a.yaml", "--label", "x y"}},
+		{"empty variables vanish", "/usr/bin/x $EMPTY $MISSING -a", []string{"/usr/bin/x", "-a"}},
+		{"braces do not split", "/usr/bin/x ${OPTS}", []string{"/usr/bin/x", `--config=/etc/a.yaml --label "x y"`}},
+		{"braces inside", "/usr/bin/x --dir=${HOME_DIR}/y${_X1}", []string{"/usr/bin/x", "--dir=/root/y1"}},
+		{"braces of nothing", "/usr/bin/x a${MISSING}b", []string{"/usr/bin/x", "ab"}},
+		{"no braces inside a word", "/usr/bin/x a$HOME_DIR", []string{"/usr/bin/x", "a$HOME_DIR"}},
+		{"dollars", "/usr/bin/x $$HOME 5$$", []string{"/usr/bin/x", "$HOME", "5$"}},
+		{"not a name", "/usr/bin/x ${a b} $1 ${", []string{"/usr/bin/x", "${a", "b}", "$1", "${"}},
+		{"quotes", `/usr/bin/x "a b" 'c "d"' e'f g'h`, []string{"/usr/bin/x", "a b", `c "d"`, "ef gh"}},
+		{"escapes", `/usr/bin/x a\x20b \t\s \101 \u00e9 \\ "\""`, []string{"/usr/bin/x", "a b", "\t ", "A", "é", `\`, `"`}},
+		{"percent", "/usr/bin/x 100%% %n", []string{"/usr/bin/x", "100%", "%n"}},
+		{"second command", "/usr/bin/x a ; /usr/bin/y", []string{"/usr/bin/x", "a"}},
+		{"empty argument", `/usr/bin/x ""`, []string{"/usr/bin/x", ""}},
+		{"open quote", `/usr/bin/x "a b`, []string{"/usr/bin/x", "a b"}},
+		{"nothing", "", nil},
+		{"only prefixes", "@-", []string{""}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := commandLine(c.in, func() map[string]string { return env })
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestServiceFiles(t *testing.T) {
+	s := &service{}
+	s.add(`# vendor's
+[Unit]
+ExecStart=/not/here
+[Service]
+Environment=A=1 "B=x y"
+ExecStart=/usr/bin/containerd \
+; a comment in between
+    --log-level=debug \
+    # and another
+    --config=/etc/a.toml
+EnvironmentFile=-/etc/default/a
+`)
+	s.add("[Service]\nExecStart=\nExecStart = /opt/bin/containerd -c /etc/b.toml\nEnvironment=A=2\n")
+	want := &service{
+		start:    []string{"/opt/bin/containerd -c /etc/b.toml"},
+		env:      []string{`A=1 "B=x y"`, "A=2"},
+		envFiles: []string{"-/etc/default/a"},
+	}
+	if d := cmp.Diff(want, s, cmp.AllowUnexported(service{})); d != "" {
+		t.Error(d)
+	}
+	s = &service{}
+	s.add("[Service]\nExecStart=/a \\\n  -b \\\n")
+	if got := words(s.start[0]); !slices.Equal(got, []string{"/a", "-b"}) {
+		t.Errorf("a line that goes on at the end of the file: %q", got)
+	}
+}
+
+func TestOption(t *testing.T) {
+	argv := []string{"x", "--config=/a", "-c", "/b", "--config-dir", "/d", "-config", "/c", "word", "--last"}
+	for name, want := range map[string]string{"config": "/c", "c": "/b", "config-dir": "/d", "last": "", "missing": "", "word": ""} {
+		if got := option(argv, name); got != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+	if got := option(argv, "config", "c"); got != "/c" {
+		t.Errorf("the last one wins: got %q", got)
+	}
+}
+
+func TestUpstream(t *testing.T) {
+	for in, want := range map[string]string{
+		"1.7.24~ds1-6+b4":               "1.7.24",
+		"1.6.20~ds1-1+deb12u1":          "1.6.20",
+		"1.7.28-0ubuntu1~24.04.1":       "1.7.28",
+		"1.7.25-1":                      "1.7.25",
+		"5:27.3.1-1~ubuntu.24.04~noble": "27.3.1",
+		"26.1.3+dfsg1-2":                "26.1.3",
+		"1.7.20-ubuntu22.04u1":          "1.7.20",
+		"1.6.8+azure-ubuntu18.04u1":     "1.6.8",
+		"2.0.0~rc.1-1":                  "2.0.0-rc.1",
+		"2.0.0-rc.5":                    "2.0.0-rc.5",
+		"1.7.0~beta4-1":                 "1.7.0-beta.4",
+		"v1.31.4-eks-3d1f8a2":           "1.31.4",
+		"v1.7.23-k3s2":                  "1.7.23",
+		"v1.31.4+k3s1":                  "1.31.4",
+		"2.1.5+unknown":                 "2.1.5",
+		"1.31.4-1.1":                    "1.31.4",
+		"27.3.1,":                       "27.3.1",
+		"":                              "",
+		"(devel)":                       "",
+		"build":                         "",
+		"7":                             "",
+	} {
+		if got := upstream(in); got != want {
+			t.Errorf("%s: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestSpoken(t *testing.T) {
+	for in, want := range map[string]string{
+		"containerd github.com/containerd/containerd/v2 v2.1.5 fcd43222d6b07379a4be9786bda52438f0dd16a1\n": "2.1.5",
+		"containerd github.com/containerd/containerd 1.7.24~ds1 1.7.24~ds1-6+b4\n":                         "1.7.24",
+		"containerd github.com/k3s-io/containerd v1.7.23-k3s2 \n":                                          "1.7.23",
+		"crio version 1.31.3\n   GitCommit:      abc\n   GoVersion: go1.23.4\n":                            "1.31.3",
+		"Docker version 27.3.1, build 41ca978\n":                                                           "27.3.1",
+		"Kubernetes v1.31.4\n":                                                                             "1.31.4",
+		"nothing\n1.2.3\n":                                                                                 "",
+		"":                                                                                                 "",
+	} {
+		if got := spoken(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestDpkgEntry(t *testing.T) {
+	status := []byte(`Package: containerd-doc
+Status: install ok installed
+Version: 9
+
+Package: containerd
+Status: install ok installed
+Architecture: amd64
+Version: 1.7.24~ds1-6+b4
+Conffiles:
+ /etc/containerd/config.toml 0123
+Description: open and reliable container runtime
+ Version: 8
+
+Package: gone
+Status: deinstall ok config-files
+Version: 1.0
+
+Package: half
+Status: install reinstreq half-configured
+Version: 2.0
+`)
+	if e := dpkgEntry(status, "containerd"); e["Version"] != "1.7.24~ds1-6+b4" || !e.installed() {
+		t.Errorf("containerd: %v", e)
+	}
+	if dpkgEntry(status, "gone").installed() {
+		t.Error("a removed package counts as installed")
+	}
+	if !dpkgEntry(status, "half").installed() {
+		t.Error("a half-configured package has its files in place")
+	}
+	if dpkgEntry(status, "missing").installed() || dpkgEntry(nil, "x").installed() {
+		t.Error("a missing package counts as installed")
+	}
+}
+
+func TestNewer(t *testing.T) {
+	newestFirst := []string{
+		"6.12.0", "6.12.0-rc3", "6.12.0-rc2", "6.8.0-1021-aws", "6.8.0-1009-aws", "6.8.0-45-generic",
+		"6.1.119-129.201.amzn2023.x86_64", "6.1.0-28-amd64", "6.1.0-9-amd64",
+		"5.14.0-503.11.1.el9_5.x86_64", "5.14.0-503.el9.x86_64", "5.14.0-70.13.1.el9_0.x86_64", "4.18.0-553.el8_10.x86_64",
+	}
+	sorted := slices.Clone(newestFirst)
+	slices.Sort(sorted)
+	slices.SortFunc(sorted, func(a, b string) int { return newer(b, a) })
+	if d := cmp.Diff(newestFirst, sorted); d != "" {
+		t.Error(d)
+	}
+	if newer("6.08", "6.8") != 0 {
+		t.Error("leading zeros do not count")
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	yaml := "apiVersion: v1\nx:\n  cgroupDriver: cgroupfs\ncgroupDriver: \"systemd\" # why\nendpoint: unix:///run/x.sock # c\nempty:\nnote: # only\ncgroupDriverX: 1\n"
+	for key, want := range map[string]string{
+		"cgroupDriver": "systemd", "endpoint": "unix:///run/x.sock", "empty": "", "note": "", "missing": "", "x": "",
+	} {
+		if got := topLevel(yaml, key); got != want {
+			t.Errorf("%s: got %q, want %q", key, got, want)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"path"
+	"strconv"
+	"strings"
+)
+
+// pci lists the NVIDIA functions on the bus, in bus order. Not nil: it was looked at.
+// The attributes are what the kernel has cached; reading them does not wake a sleeping device.
+// Source: Documentation/ABI/testing/sysfs-bus-pci in the kernel's tree.
+func (l *look) pci() []PCI {
+	found := []PCI{}
+	const bus = "/sys/bus/pci/devices"
+	names := l.names(bus)
+	before := l.cache.bus
+	l.cache.bus = make(map[string]PCI, len(names)) // without those that have gone: another may come in their place
+	var maybe map[[3]uint64]bool
+	asked := false
+	for _, address := range names {
+		p, known := before[address]
+		if !known {
+			if !asked {
+				maybe, asked = l.nvidiaSlots(), true
+			}
+			p = PCI{Address: address}
+			if maybe == nil || maybe[slot(address)] {
+				p = l.function(bus, address)
+			}
+		}
+		l.cache.bus[address] = p
+		if p.Vendor == nvidia {
+			if to, err := l.v.Readlink(bus + "/" + address + "/driver"); err == nil {
+				p.Driver = path.Base(to)
+			}
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// function reads all that stays as it is of one function, of NVIDIA's only.
+func (l *look) function(bus, address string) PCI {
+	dev := bus + "/" + address + "/"
+	p := PCI{Address: address, NUMA: -1}
+	if l.hex(dev+"vendor") != nvidia {
+		return p
+	}
+	p.Vendor, p.Device, p.Class = nvidia, l.hex(dev+"device"), l.hex(dev+"class")
+	if v, d := l.hex(dev+"subsystem_vendor"), l.hex(dev+"subsystem_device"); v != "" && d != "" {
+		p.Subsystem = v + ":" + d
+	}
+	if n, err := strconv.Atoi(l.attr(dev + "numa_node")); err == nil {
+		p.NUMA = n
+	}
+	p.Model = model(p.Device, p.Subsystem)
+	return p
+}
+
+const nvidia = "10de"
+
+// nvidiaSlots returns the bus, device and function numbers at which there are NVIDIA functions in one domain or another;
+// nil if the kernel does not list them. Large machines have many hundred functions, and this is one file in place of one
+// for each. It cannot replace them: it leaves out the domain. Source: drivers/pci/proc.c in the kernel's tree.
+func (l *look) nvidiaSlots() map[[3]uint64]bool {
+	list := l.attr("/proc/bus/pci/devices")
+	if list == "" {
+		return nil
+	}
+	slots := map[[3]uint64]bool{}
+	for line := range strings.SplitSeq(list, "\n") {
+		place, rest, _ := strings.Cut(line, "\t")
+		n, err := strconv.ParseUint(place, 16, 16) // bus, then 5 bits of device and 3 of function
+		if err == nil && strings.HasPrefix(rest, nvidia) {
+			slots[[3]uint64{n >> 8, n >> 3 & 31, n & 7}] = true
+		}
+	}
+	return slots
+}
+
+// slot takes bus, device and function out of an address such as 0000:17:00.0.
+func slot(address string) (at [3]uint64) {
+	parts := strings.FieldsFunc(address, func(c rune) bool { return c == ':' || c == '.' })
+	for i := range at {
+		if j := len(parts) - 3 + i; j >= 0 {
+			at[i], _ = strconv.ParseUint(parts[j], 16, 16)
+		}
+	}
+	return at
+}
+
+// hex reads an attribute such as 0x10de and returns it without the prefix, in lower case.
+func (l *look) hex(name string) string {
+	return strings.ToLower(strings.TrimPrefix(l.attr(name), "0x"))
+}

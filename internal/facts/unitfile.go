@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// service is what a unit file and its drop-ins say of a daemon's command line.
+type service struct {
+	name     string
+	start    []string // ExecStart= lines
+	env      []string // Environment= lines
+	envFiles []string // EnvironmentFile= values
+}
+
+// service returns the first of the units that the machine has and that is not masked; nil if none.
+func (l *look) service(ctx context.Context, names ...string) *service {
+	for _, name := range names {
+		// Asking systemd costs a round trip over D-Bus; most units that could be asked for are not there.
+		if !l.unitThere(name) {
+			continue
+		}
+		u, err := l.v.Unit(ctx, name)
+		var later host.Later
+		if err != nil && !errors.As(err, &later) {
+			l.fail("ask systemd about", name, err)
+		}
+		if u.Load == "masked" || len(u.Files) == 0 {
+			continue
+		}
+		s := &service{name: name}
+		for _, f := range u.Files {
+			s.add(string(l.read(f)))
+		}
+		return s
+	}
+	return nil
+}
+
+// unitThere says whether one of systemd's folders holds the unit file.
+// Source: table 1 of https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html
+func (l *look) unitThere(name string) bool {
+	if l.units == nil {
+		l.units = map[string]bool{}
+		dirs := []string{
+			"/etc/systemd/system", "/run/systemd/system", "/run/systemd/generator",
+			"/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+		}
+		if i, err := l.v.Lstat("/lib"); err == nil && i.Mode.IsDir() {
+			dirs = append(dirs, "/lib/systemd/system") // elsewhere it is a link to /usr/lib
+		}
+		for _, dir := range dirs {
+			for _, n := range l.names(dir) {
+				l.units[n] = true
+			}
+		}
+	}
+	return l.units[name]
+}
+
+// add reads one more file of the unit: lists grow, an empty value starts them anew.
+// Source: https://www.freedesktop.org/software/systemd/man/latest/systemd.syntax.html
+func (s *service) add(text string) {
+	section := ""
+	for _, line := range logicalLines(text) {
+		if strings.HasPrefix(line, "[") {
+			section = line
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || section != "[Service]" {
+			continue
+		}
+		var list *[]string
+		switch strings.TrimSpace(key) {
+		case "ExecStart":
+			list = &s.start
+		case "Environment":
+			list = &s.env
+		case "EnvironmentFile":
+			list = &s.envFiles
+		default:
+			continue
+		}
+		if value = strings.TrimSpace(value); value == "" {
+			*list = nil
+		} else {
+			*list = append(*list, value)
+		}
+	}
+}
+
+// logicalLines returns the lines that are not empty and no comments. A backslash at the end becomes a blank and the next
+// line goes on, comments between them left out.
+func logicalLines(text string) []string {
+	var out []string
+	var open strings.Builder
+	going := false
+	for _, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
+			continue
+		}
+		head, more := strings.CutSuffix(line, `\`)
+		if more {
+			open.WriteString(head)
+			open.WriteByte(' ')
+			going = true
+			continue
+		}
+		if going {
+			open.WriteString(line)
+			line = strings.TrimSpace(open.String())
+			open.Reset()
+			going = false
+		}
+		if line != "" {
+			out = append(out, line)
+		}
+	}
+	if rest := strings.TrimSpace(open.String()); rest != "" {
+		out = append(out, rest)
+	}
+	return out
+}
+
+// argv returns the daemon's command line as systemd runs it, its variables replaced; nil if the unit has none.
+func (l *look) argv(s *service) []string {
+	if s == nil || len(s.start) == 0 {
+		return nil
+	}
+	return commandLine(s.start[0], func() map[string]string { return l.environment(s) })
+}
+
+// environment returns the variables that the unit sets: files win over Environment=, later ones over earlier ones.
+func (l *look) environment(s *service) map[string]string {
+	env := map[string]string{}
+	for _, line := range s.env {
+		for _, word := range words(line) {
+			if k, v, ok := strings.Cut(word, "="); ok {
+				env[k] = v
+			}
+		}
+	}
+	for _, name := range s.envFiles {
+		for _, file := range l.glob(strings.TrimPrefix(name, "-")) {
+			for _, kv := range assignments(string(l.read(file))) {
+				env[kv[0]] = kv[1]
+			}
+		}
+	}
+	return env
+}
+
+// commandLine splits an ExecStart= value into arguments. The environment is asked for only where it is needed.
+// Source: "Command lines" in https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
+func commandLine(line string, environment func() map[string]string) []string {
+	args := words(line)
+	if i := slices.Index(args, ";"); i >= 0 {
+		args = args[:i] // a second command
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	expand, named := true, false
+	for args[0] != "" && strings.IndexByte("@-:+!|", args[0][0]) >= 0 {
+		expand = expand && args[0][0] != ':'
+		named = named || args[0][0] == '@'
+		args[0] = args[0][1:]
+	}
+	if named && len(args) > 1 {
+		args = slices.Delete(args, 1, 2) // what the process shall be called
+	}
+	if !expand || strings.IndexByte(line, '$') < 0 {
+		return args
+	}
+	env := environment()
+	var out []string
+	for _, a := range args {
+		if name, ok := strings.CutPrefix(a, "$"); ok && isName(name) {
+			// $FOO alone is split at blanks into none or more arguments.
+			out = append(out, words(env[name])...)
+			continue
+		}
+		out = append(out, replaceBraced(a, env))
+	}
+	return out
+}
+
+func isName(s string) bool {
+	for i, c := range []byte(s) {
+		letter := c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// replaceBraced replaces ${FOO} anywhere in an argument, and $$ by $.
+func replaceBraced(s string, env map[string]string) string {
+	var b strings.Builder
+	for {
+		head, tail, ok := strings.Cut(s, "$")
+		b.WriteString(head)
+		if !ok {
+			return b.String()
+		}
+		if after, ok := strings.CutPrefix(tail, "$"); ok {
+			b.WriteByte('$')
+			s = after
+			continue
+		}
+		if inner, after, ok := strings.Cut(strings.TrimPrefix(tail, "{"), "}"); ok && strings.HasPrefix(tail, "{") && isName(inner) {
+			b.WriteString(env[inner])
+			s = after
+			continue
+		}
+		b.WriteByte('$')
+		s = tail
+	}
+}

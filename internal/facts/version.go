@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"io"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Cache remembers, from one Gather to the next, what does not change while a machine runs (its system, architecture,
+// hypervisor, what is on its PCI bus) and the versions found in binaries that no package database knows; these hold as
+// long as the binary's path, size and ctime do. Given another View it starts anew. The zero value is empty and usable.
+type Cache struct {
+	view     host.View
+	known    bool
+	os       OS
+	arch     string
+	virt     string
+	bus      map[string]PCI // by address; without a Vendor for functions that are not NVIDIA's
+	versions map[binary]answer
+}
+
+type binary struct {
+	path  string
+	size  int64
+	ctime time.Time
+}
+
+type answer struct{ version, from string }
+
+// program says how a program's version can be found out.
+type program struct {
+	packages []string // deb packages that own it
+	module   string   // Go module whose version is the program's, as main module or as a part
+	ask      bool     // it may be run with --version; what that prints is told apart by its words
+}
+
+// version finds a program's version and who said it: dpkg, then the Go build information in the binary, then the program
+// itself. rpm's database needs a library to be read; the binary's own word is as good.
+func (l *look) version(ctx context.Context, path string, p program) answer {
+	if v := upstream(l.dpkgVersion(path, p.packages...)); v != "" {
+		return answer{v, "dpkg"}
+	}
+	info, err := l.v.Stat(path)
+	if err != nil {
+		return answer{}
+	}
+	key := binary{path, info.Size, info.Ctime}
+	if a, ok := l.cache.versions[key]; ok {
+		return a
+	}
+	a := l.binaryVersion(path, p.module, p.ask && l.v.Live())
+	if a.version == "" && p.ask && l.v.Live() {
+		if out, err := l.v.Ask(ctx, path, "--version"); err == nil {
+			if v := spoken(string(out)); v != "" {
+				a = answer{v, "command"}
+			}
+		}
+	}
+	if ctx.Err() == nil {
+		if l.cache.versions == nil {
+			l.cache.versions = map[binary]answer{}
+		}
+		l.cache.versions[key] = a
+	}
+	return a
+}
+
+// partReader is what a View may offer beside reading whole files. Build information is a few hundred bytes of a binary
+// of 50 MB.
+type partReader interface {
+	ReadAt(name string, p []byte, off int64) (int, error)
+}
+
+type part struct {
+	r    partReader
+	name string
+}
+
+func (p part) ReadAt(b []byte, off int64) (int, error) { return p.r.ReadAt(p.name, b, off) }
+
+// binaryVersion reads the version that the Go linker was told, or that of the module the program was built from.
+// If the View can only read files whole and there is somebody to ask, it leaves it to that: less memory.
+func (l *look) binaryVersion(path, module string, askable bool) answer {
+	var r io.ReaderAt
+	if pr, ok := l.v.(partReader); ok {
+		r = part{pr, path}
+	} else if askable {
+		return answer{}
+	} else {
+		b, err := l.v.ReadFile(path)
+		if err != nil {
+			return answer{} // too large, or not to be read: the program can still be asked
+		}
+		r = bytes.NewReader(b)
+	}
+	info, err := buildinfo.Read(r)
+	if err != nil {
+		return answer{}
+	}
+	if v := builtVersion(info, module); v != "" {
+		return answer{v, "binary"}
+	}
+	return answer{}
+}
+
+// builtVersion finds a program's version in its build information, "" if that does not tell.
+func builtVersion(info *buildinfo.BuildInfo, module string) string {
+	for _, s := range info.Settings {
+		if s.Key != "-ldflags" { // left out by builds with -trimpath
+			continue
+		}
+		for _, word := range words(s.Value) {
+			name, value, _ := strings.Cut(strings.TrimPrefix(word, "-X="), "=")
+			if strings.HasSuffix(name, "/version.Version") || strings.HasSuffix(name, "/version.gitVersion") {
+				if v := upstream(value); v != "" {
+					return v
+				}
+			}
+		}
+	}
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+		if m.Path != module && !strings.HasPrefix(m.Path, module+"/v") {
+			continue
+		}
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		if v := upstream(m.Version); v != "" && !pseudoVersion.MatchString(m.Version) {
+			return v
+		}
+	}
+	return ""
+}
+
+// pseudoVersion is how Go names a commit that has no version: https://go.dev/ref/mod#pseudo-versions
+var pseudoVersion = regexp.MustCompile(`[-.]\d{14}-[0-9a-f]{12}`)
+
+// spoken finds the version in what a program prints when asked:
+//
+//	containerd github.com/containerd/containerd/v2 v2.1.5 fcd4…
+//	crio version 1.31.3
+//	Docker version 27.3.1, build 41ca978
+func spoken(out string) string {
+	line, _, _ := strings.Cut(out, "\n")
+	for _, word := range strings.Fields(line) {
+		if v := upstream(word); v != "" {
+			return v
+		}
+	}
+	return ""
+}
