@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package converge is the engine: it brings a machine to a wanted state, and back.
+//
+// A Stage is a pure list of Wants. A Want is a Thing and how it shall stand. A Thing can be looked at and made.
+// A Change is a Thing's Before and After. Plan, diff, no-op, verification, undo, resume and drift are derived from
+// these four words, here, once, for every stage there is. The engine knows no kind of thing by name.
+package converge
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// A State says how one thing stands, as canonical text; "" means it is not there.
+// Text, so that it can be compared, journalled and read by code that does not know the kind.
+type State string
+
+// A Thing is one part of a machine whose state can be looked at and made.
+type Thing interface {
+	Kind() string                                   // "file"
+	Name() string                                   // with Kind, enough to build the Thing again for undo
+	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where it cannot be looked at yet
+	Make(context.Context, host.Host, State) error   // the same forwards and back; host.Reboot where it holds only after one
+}
+
+// A Stored thing's State names bytes by their SHA-256. The engine keeps them beside the journal and shows them as a diff.
+type Stored interface {
+	Thing
+	// Bytes returns what a state names, from memory or from the blobs; nil for "".
+	Bytes(host.View, State) ([]byte, error)
+}
+
+// A Batch is made together with its neighbours of the same kind: packages in one transaction, labels in one PATCH.
+type Batch interface {
+	Thing
+	MakeAll(context.Context, host.Host, []Change) error
+}
+
+// A Settler is looked at and made after all other things of its stage, in undo too, and has no Before to restore:
+// a daemon restarted because files it reads have changed.
+type Settler interface {
+	Thing
+	// Unsettled returns how it will stand once the other change is made. Pure.
+	Unsettled(found State, by Change) State
+	// Settled returns how it shall stand, from how it was found. Pure.
+	Settled(found State) State
+}
+
+// A Merger can take our part out of what someone else has changed since.
+type Merger interface {
+	Thing
+	// TakeOut returns found without our change from before to after, or an error that says why that cannot be proven.
+	TakeOut(v host.View, found, before, after State) (State, error)
+}
+
+// A Want is a thing and how it shall stand, as a pure and idempotent function of how it stands.
+type Want struct {
+	Thing
+	To      func(found State) (State, error)
+	Why     string   // one line, shown by plan
+	Section string   // the spec's section that asks for it; "" = the stage's name
+	Breaks  []string // what making it interrupts: restart-runtime, stop-clients, reset-gpu, reboot, leave-cluster
+	Keeps   string   // what undo cannot take back
+}
+
+// A Stage names one part of the bootstrap and says what it wants. Wants is pure.
+type Stage struct {
+	Name  string // "runtime"
+	About string // "points the container engine at the NVIDIA runtime"
+	Wants func(spec.Spec, facts.Facts) ([]Want, error)
+}
+
+// A Change is one line of a plan. It is data: printed, journalled, turned round.
+type Change struct {
+	Stage     string   `json:"stage"`
+	Section   string   `json:"section,omitempty"`
+	Kind      string   `json:"kind"`
+	Name      string   `json:"name"`
+	Before    State    `json:"before"`
+	After     State    `json:"after"`
+	Why       string   `json:"why,omitempty"`
+	Later     string   `json:"later,omitempty"` // not before this: "first boot"
+	Breaks    []string `json:"breaks,omitempty"`
+	Keeps     string   `json:"keeps,omitempty"`
+	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
+	Unsettles []string `json:"unsettles,omitempty"` // "KIND NAME" of what must settle after this, and after its undo
+	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
+	Cannot    string   `json:"cannot,omitempty"`    // why it cannot be made to stand
+	Try       []string `json:"try,omitempty"`       // what to do about Cannot
+}
+
+func (c Change) key() key       { return key{c.Kind, c.Name} }
+func (c Change) String() string { return c.Kind + " " + c.Name }
+
+type key struct{ kind, name string }
+
+func keyOf(t Thing) key { return key{t.Kind(), t.Name()} }
+
+// Home is the folder that holds the journal and the blobs.
+const Home = "/var/lib/gpuadm"
+
+// Engine converges one machine by one spec.
+type Engine struct {
+	Stages  []Stage                                            // the whole sequence, or the part asked for
+	Spec    spec.Spec                                          //
+	ThingOf func(kind, name string) (Thing, error)             // builds a thing again from the journal
+	Clients func(context.Context, host.View) ([]string, error) // who holds the GPUs, for the breaks that would kill them
+	Tell    func(Event)                                        // progress; may be nil
+	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
+	Version string                                             // of gpuadm, for the journal
+
+	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
+	Yes        bool     // all breaks are allowed
+	Allow      []string // these breaks are allowed
+
+	cache facts.Cache // versions found in binaries, which cost most to find out
+}
+
+// Trouble is an error that a person can act on.
+type Trouble struct {
+	What    string   // cannot <verb> <object>: <cause>
+	Because []string // why, in more words
+	Undone  []string // what was turned back
+	Try     []string // what to type or change next
+	Err     error    // the cause, for errors.Is and errors.As
+}
+
+func (t *Trouble) Error() string {
+	if t.What == "" && t.Err != nil {
+		return t.Err.Error()
+	}
+	return t.What
+}
+
+func (t *Trouble) Unwrap() error { return t.Err }
+
+// allowed returns the first break of the changes that was not allowed, with the changes that ask for it.
+func (e *Engine) allowed(changes []Change) (what string, by []string) {
+	ok := map[string]bool{"restart-runtime": true}
+	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
+		ok[a] = true
+	}
+	for _, c := range changes {
+		for _, b := range c.Breaks {
+			if c.Later == "" && !e.Yes && !ok[b] && (what == "" || what == b) {
+				what, by = b, append(by, c.String())
+			}
+		}
+	}
+	return what, by
+}
+
+// consent refuses changes that would take the GPUs from somebody who did not agree.
+func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
+	what, by := e.allowed(changes)
+	if what == "" || e.Clients == nil {
+		return nil
+	}
+	clients, err := e.Clients(ctx, v)
+	if err != nil {
+		return fmt.Errorf("cannot find out who uses the GPUs: %w", err)
+	}
+	if len(clients) == 0 {
+		return nil
+	}
+	return &Trouble{
+		What:    fmt.Sprintf("cannot go on: %s would %s, and the GPUs are in use", strings.Join(by, ", "), what),
+		Because: clients,
+		Try:     []string{"stop them, or run again with --allow " + what},
+	}
+}
+
+// Stays is what Make returns when a thing of ours must stay because others have come to depend on it: a folder that
+// holds their files. Undo leaves it and says so.
+type Stays struct{ Why string }
+
+func (s Stays) Error() string { return s.Why }
+
+func (e *Engine) tell(ev Event) {
+	if e.Tell != nil {
+		e.Tell(ev)
+	}
+}

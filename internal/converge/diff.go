@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/rogpeppe/go-internal/diff"
+)
+
+// maxDiff is the size in bytes above which only sizes are shown.
+const maxDiff = 64 << 10
+
+// Diff shows what changes between two texts, as the hunks of a unified diff, with the values of keys that look
+// like secrets masked.
+func Diff(before, after []byte) string {
+	if bytes.Equal(before, after) {
+		return ""
+	}
+	if len(before) > maxDiff || len(after) > maxDiff || !utf8.Valid(before) || !utf8.Valid(after) {
+		return fmt.Sprintf("(%d bytes become %d)\n", len(before), len(after))
+	}
+	d := diff.Diff("before", Mask(before), "after", Mask(after))
+	if d == nil {
+		return "(a masked value changes)\n"
+	}
+	_, hunks, _ := strings.Cut(string(d), "\n+++ after\n")
+	return hunks
+}
+
+// Mask replaces the values of keys that look like secrets.
+func Mask(text []byte) []byte {
+	// key = "value", key: value, "key": "value", key=value; the value runs to the line's end, since a quote may hide anywhere in it.
+	secret := regexp.MustCompile(`(?i)((?:auth|passw|token|secret|credential|private|api_?key)[\w."'-]*\s*[=:]\s*)\S[^\r\n]*`)
+	return secret.ReplaceAll(text, []byte("${1}(masked)"))
+}

@@ -1,0 +1,285 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// JournalFormat is the version of the journal's lines. A reader refuses newer ones.
+const JournalFormat = 1
+
+const journalFile = Home + "/journal.jsonl"
+
+// A Record is one line of the journal. The journal is a diary: it serves undo, ownership and the reboot budget.
+// Without it only undo is lost.
+type Record struct {
+	Format int       `json:"format"`
+	What   string    `json:"what"` // begin, make, reboot, end, lift
+	Run    string    `json:"run"`
+	Time   time.Time `json:"time"`
+	Boot   string    `json:"boot,omitempty"`   // begin, reboot: the kernel's boot id
+	Tool   string    `json:"tool,omitempty"`   // begin: gpuadm's version
+	Spec   string    `json:"spec,omitempty"`   // begin: the spec's digest
+	Undoes []string  `json:"undoes,omitempty"` // begin: this run puts those back
+	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
+	Result string    `json:"result,omitempty"` // end: ok, failed
+}
+
+// A Journal is what the journal file says.
+type Journal struct {
+	Records []Record
+	Torn    []int // lines, from 1, that cannot be read: a power cut tears the last one, before its touch
+}
+
+// ParseJournal reads a journal. Torn lines are passed over and counted; a newer format is an error.
+func ParseJournal(data []byte) (Journal, error) {
+	var j Journal
+	for n, line := range bytes.Split(data, []byte("\n")) {
+		if len(line) == 0 {
+			continue
+		}
+		var r Record
+		if err := json.Unmarshal(line, &r); err != nil || r.Format == 0 || r.What == "" || r.What == "make" && r.Change == nil {
+			j.Torn = append(j.Torn, n+1)
+			continue
+		}
+		if r.Format > JournalFormat {
+			return Journal{}, fmt.Errorf("cannot read the journal: line %d has format %d, this gpuadm reads up to %d; use the newer gpuadm that wrote it", n+1, r.Format, JournalFormat)
+		}
+		j.Records = append(j.Records, r)
+	}
+	return j, nil
+}
+
+// ReadJournal reads a machine's journal. None is an empty one.
+func ReadJournal(v host.View) (Journal, error) {
+	data, err := v.ReadFile(journalFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Journal{}, nil
+	} else if err != nil {
+		return Journal{}, err
+	}
+	return ParseJournal(data)
+}
+
+// write adds a record, on disk when it returns.
+func (j *Journal) write(h host.Host, r Record) error {
+	r.Format, r.Time = JournalFormat, h.Now().UTC()
+	line, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("internal error: %w", err)
+	}
+	if len(j.Records) == 0 {
+		if err := makeHome(h); err != nil {
+			return err
+		}
+	}
+	if err := h.Append(journalFile, append(line, '\n')); err != nil {
+		return &Trouble{What: fmt.Sprintf("cannot write the journal: %v", err), Err: err, Because: []string{"what is not in the journal could not be undone, so it is not touched"}}
+	}
+	j.Records = append(j.Records, r)
+	return nil
+}
+
+func makeHome(h host.Host) error {
+	for _, dir := range []string{"/var", "/var/lib", Home, Home + "/blobs"} {
+		mode := fs.FileMode(0o755)
+		if strings.HasPrefix(dir, Home) {
+			mode = 0o700
+		}
+		err := h.Mkdir(dir, host.Attr{Mode: mode})
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Blob returns the bytes kept under a SHA-256 in hex.
+func Blob(v host.View, sha string) ([]byte, error) {
+	data, err := v.ReadFile(path.Join(Home, "blobs", sha))
+	if err == nil && digest(data) != sha {
+		err = fmt.Errorf("cannot use blob %s: its bytes have changed", sha)
+	}
+	return data, err
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// keep stores the bytes that the change's states name, before the journal names them.
+func keep(h host.Host, t Thing, c Change) error {
+	st, ok := t.(Stored)
+	if !ok {
+		return nil
+	}
+	for _, s := range []State{c.Before, c.After} {
+		data, err := st.Bytes(h, s)
+		if err != nil {
+			return err
+		}
+		if data == nil {
+			continue
+		}
+		sha := digest(data)
+		if _, err := Blob(h, sha); err == nil {
+			continue
+		}
+		if err := h.WriteFile(path.Join(Home, "blobs", sha), data, host.Attr{Mode: 0o600}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Run is what the journal says of one run.
+type Run struct {
+	ID     string    `json:"id"`
+	Time   time.Time `json:"time"`
+	Boot   string    `json:"-"`
+	Spec   string    `json:"spec"`
+	Undoes []string  `json:"undoes,omitempty"`
+	Result string    `json:"result,omitempty"` // ok, failed; "" = unfinished
+	Undone bool      `json:"undone,omitempty"`
+	Makes  []Change  `json:"-"`
+	asked  []Record  // reboots asked for
+}
+
+// Runs returns the journal's runs, oldest first.
+func (j Journal) Runs() []Run {
+	var runs []Run
+	at := map[string]int{}
+	for _, r := range j.Records {
+		i, ok := at[r.Run]
+		if !ok {
+			if r.What == "lift" {
+				continue
+			}
+			i, at[r.Run] = len(runs), len(runs)
+			runs = append(runs, Run{ID: r.Run, Time: r.Time, Boot: r.Boot, Spec: r.Spec, Undoes: r.Undoes})
+		}
+		switch run := &runs[i]; r.What {
+		case "begin":
+			run.Result = "" // continued
+		case "make":
+			run.Makes = append(run.Makes, *r.Change)
+		case "reboot":
+			run.asked = append(run.asked, r)
+		case "end":
+			run.Result = r.Result
+			if r.Result == "ok" {
+				for _, id := range run.Undoes {
+					if i, ok := at[id]; ok {
+						runs[i].Undone = true
+					}
+				}
+			}
+		}
+	}
+	return runs
+}
+
+// Held returns the run whose undo holds unattended applies, or "".
+func (j Journal) Held() string {
+	held := ""
+	for _, r := range j.Records {
+		switch {
+		case r.What == "lift":
+			held = ""
+		case r.What == "begin" && len(r.Undoes) > 0:
+			held = r.Undoes[len(r.Undoes)-1]
+		}
+	}
+	return held
+}
+
+// unfinished returns the last run if it has no end.
+func (j Journal) unfinished() (Run, bool) {
+	runs := j.Runs()
+	if len(runs) == 0 || runs[len(runs)-1].Result != "" {
+		return Run{}, false
+	}
+	return runs[len(runs)-1], true
+}
+
+// A link is a stretch of changes of ours to one thing with nobody else's between. The last of them may never have been
+// made: it is journalled before the touch, and power may fail between. So every state of the stretch counts as ours.
+type link struct {
+	Before, After State
+	made          []State // all states that we made or meant to make, After last
+}
+
+func (l link) ours(s State) bool { return slices.Contains(l.made, s) }
+
+// changed says whether a run has left anything that could be put back.
+func (r Run) changed() bool {
+	return slices.ContainsFunc(standing([]Run{r}), func(o ours) bool { return r.Result == "" || !o.back() })
+}
+
+// ours is what we have done to one thing.
+type ours struct {
+	Change // the last one, as journalled
+	links  []link
+	first  Run // which run touched it first
+}
+
+// standing folds runs into what of ours stands, in the order of the last touch. Undone runs, and the finished
+// undoing ones, cancel out and are left out; what settles leaves nothing to put back.
+func standing(runs []Run) []ours {
+	var order []key
+	all := map[key]*ours{}
+	for _, run := range runs {
+		if run.Undone || len(run.Undoes) > 0 && run.Result == "ok" {
+			continue
+		}
+		for _, c := range run.Makes {
+			if c.Settles {
+				continue
+			}
+			o := all[c.key()]
+			if o == nil {
+				o = &ours{first: run}
+				all[c.key()] = o
+			}
+			o.Change = c
+			order = append(slices.DeleteFunc(order, func(k key) bool { return k == c.key() }), c.key())
+			o.add(c)
+		}
+	}
+	var list []ours
+	for _, k := range order {
+		list = append(list, *all[k])
+	}
+	return list
+}
+
+func (o *ours) add(c Change) {
+	if n := len(o.links); n > 0 {
+		if last := &o.links[n-1]; c.Before == last.Before || last.ours(c.Before) {
+			last.After, last.made = c.After, append(last.made, c.After)
+			return
+		}
+	}
+	o.links = append(o.links, link{c.Before, c.After, []State{c.After}})
+}
+
+// back says that the thing was put back to where it stood before us, as far as the journal knows.
+func (o *ours) back() bool {
+	return !slices.ContainsFunc(o.links, func(l link) bool { return l.Before != l.After })
+}

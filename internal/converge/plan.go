@@ -1,0 +1,329 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// A Plan says what an apply would do. It is what `plan -o json` prints, and the text is rendered from it.
+type Plan struct {
+	Format  int         `json:"format"`
+	Host    Host        `json:"host"`
+	Stages  []StagePlan `json:"stages"`
+	Changes []Change    `json:"changes"`
+	Stands  int         `json:"stands"` // wants that stand already
+	Later   int         `json:"later"`  // changes that cannot be made yet
+}
+
+// Host names the machine and the spec that a plan is for.
+type Host struct {
+	Root    string      `json:"root"`
+	Summary string      `json:"summary"`
+	Spec    string      `json:"spec"` // the spec's digest
+	Facts   facts.Facts `json:"facts"`
+}
+
+// StagePlan counts one stage's wants.
+type StagePlan struct {
+	Name    string `json:"name"`
+	Stands  int    `json:"stands"`
+	Changes int    `json:"changes"` // those that are later or cannot be made included
+}
+
+// PlanFormat is the version of the plan's JSON.
+const PlanFormat = 1
+
+// Cannot returns the changes that cannot be made.
+func (p Plan) Cannot() []Change {
+	return slices.DeleteFunc(slices.Clone(p.Changes), func(c Change) bool { return c.Cannot == "" })
+}
+
+// Now counts the changes an apply would make at once.
+func (p Plan) Now() int { return len(p.Changes) - p.Later }
+
+// Plan says what Apply would do, and touches nothing: a View cannot.
+func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
+	j, err := ReadJournal(v)
+	if err != nil {
+		return Plan{}, err
+	}
+	return e.plan(ctx, v, j)
+}
+
+func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error) {
+	f, err := e.cache.Gather(ctx, v)
+	if err != nil {
+		return Plan{}, err
+	}
+	p := Plan{Format: PlanFormat, Host: Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}, Changes: []Change{}}
+	mine := standing(j.Runs())
+	for _, st := range e.Stages {
+		steps, err := e.look(ctx, v, st, f, mine)
+		if err != nil {
+			return Plan{}, err
+		}
+		s := StagePlan{Name: st.Name}
+		for _, step := range steps {
+			switch {
+			case step.stands():
+				s.Stands++
+				continue
+			case step.Later != "":
+				p.Later++
+			}
+			s.Changes++
+			p.Changes = append(p.Changes, step.show(v))
+		}
+		p.Stands += s.Stands
+		p.Stages = append(p.Stages, s)
+	}
+	return p, ctx.Err()
+}
+
+// A step is a want that has been looked at.
+type step struct {
+	Change
+	want Want
+	mine []link
+}
+
+func (s step) stands() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
+
+// wants returns what a stage wants, and what we made for it earlier that its section no longer asks for.
+// A section that is gone from the spec lets go: what was made for it stays.
+func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
+	wants, err := st.Wants(e.Spec, f)
+	if err != nil {
+		c := Change{Stage: st.Name, Kind: "check", Name: st.Name}
+		c.fail(err)
+		return []step{{Change: c}}, nil
+	}
+	var steps []step
+	for _, o := range slices.Backward(mine) {
+		unwanted := !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == o.key() })
+		if o.Stage != st.Name || !unwanted || !e.Spec.Has(o.section()) || o.Keeps != "" {
+			continue
+		}
+		t, err := e.ThingOf(o.Kind, o.Name)
+		if err != nil {
+			return nil, err
+		}
+		c := o.Change
+		c.Why = "no longer asked for"
+		same := func(found State) (State, error) { return found, nil }
+		steps = append(steps, step{Change: c, mine: o.links, want: Want{Thing: t, To: same}})
+		settlers, err := e.settlers(o.Change)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range settlers {
+			if !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == keyOf(t) }) {
+				wants = append(wants, Want{Thing: t, To: func(found State) (State, error) { return t.Settled(found), nil }})
+			}
+		}
+	}
+	for _, w := range wants {
+		s := step{want: w, Change: Change{Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Why: w.Why, Breaks: w.Breaks, Keeps: w.Keeps}}
+		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w) }); i >= 0 {
+			s.mine = mine[i].links
+		}
+		steps = append(steps, s)
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return settles(a.want.Thing) - settles(b.want.Thing) })
+	for i := range steps {
+		steps[i].unsettles(steps)
+	}
+	return steps, nil
+}
+
+// unsettles notes which of the stage's things must settle after this one.
+func (s *step) unsettles(all []step) {
+	if s.Settles = settles(s.want.Thing) == 1; s.Settles {
+		return
+	}
+	s.Unsettles = nil
+	for _, o := range all {
+		if t, ok := o.want.Thing.(Settler); ok && t.Unsettled("", s.Change) != "" {
+			s.Unsettles = append(s.Unsettles, o.String())
+		}
+	}
+}
+
+// settlers builds again what must settle after a journalled change is put back.
+func (e *Engine) settlers(c Change) (list []Settler, err error) {
+	for _, id := range c.Unsettles {
+		kind, name, _ := strings.Cut(id, " ")
+		t, err := e.ThingOf(kind, name)
+		if err != nil {
+			return nil, err
+		}
+		if st, ok := t.(Settler); ok {
+			list = append(list, st)
+		}
+	}
+	return list, nil
+}
+
+func (c Change) section() string {
+	if c.Section != "" {
+		return c.Section
+	}
+	return c.Stage
+}
+
+func settles(t Thing) int {
+	if _, ok := t.(Settler); ok {
+		return 1
+	}
+	return 0
+}
+
+// look plans one stage: all its things are looked at at once, then those that settle see what will change before them.
+func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours) ([]step, error) {
+	steps, err := e.wants(st, f, mine)
+	if err != nil {
+		return nil, err
+	}
+	var wg sync.WaitGroup
+	for i := range steps {
+		if steps[i].Cannot == "" {
+			wg.Go(func() { steps[i].look(ctx, v) })
+		}
+	}
+	wg.Wait()
+	var pending []Change
+	for i := range steps {
+		s := &steps[i]
+		t, ok := s.want.Thing.(Settler)
+		if !ok {
+			if !s.stands() && s.Cannot == "" {
+				pending = append(pending, s.Change)
+			}
+			continue
+		}
+		s.foresee(t, pending)
+	}
+	return slices.DeleteFunc(steps, func(s step) bool { return s.Later == "nothing" }), nil
+}
+
+// look fills in how the thing stands and how it shall stand.
+func (s *step) look(ctx context.Context, v host.View) {
+	found, err := s.want.Look(ctx, v)
+	if later := (host.Later{}); errors.As(err, &later) {
+		s.Later, s.Before, s.After = later.Until, "", ""
+		return
+	} else if err != nil {
+		s.fail(fmt.Errorf("cannot look at %s: %w", s, err))
+		return
+	}
+	s.Before, s.Later = found, ""
+	if s.After, err = s.to(v, found); err != nil {
+		s.fail(err)
+	}
+}
+
+// to says how a found state shall stand. What we made is counted out first, so that a changed spec ends as on a
+// fresh machine; unless somebody changed the thing around what we made, and what we want is still what we made.
+func (s *step) to(v host.View, found State) (State, error) {
+	if len(s.mine) == 0 {
+		return s.want.To(found)
+	}
+	last := s.mine[len(s.mine)-1]
+	base, err := takeOut(v, s.want.Thing, found, s.mine)
+	if err != nil {
+		base = found // ours and theirs cannot be told apart: take it as theirs
+	}
+	if !last.ours(found) && load(v, s.want.Thing, last.Before) == nil {
+		then, err1 := s.want.To(last.Before)
+		now, err2 := s.want.To(found)
+		if err1 == nil && err2 == nil && then == last.After && now == found {
+			return found, nil
+		}
+	}
+	if err := load(v, s.want.Thing, base); err != nil {
+		return s.want.To(found) // the blobs are gone: only undo is lost with them
+	}
+	return s.want.To(base)
+}
+
+// load makes sure that the thing knows the bytes a state names.
+func load(v host.View, t Thing, s State) error {
+	if st, ok := t.(Stored); ok {
+		_, err := st.Bytes(v, s)
+		return err
+	}
+	return nil
+}
+
+// takeOut counts our links out of a found state, newest first.
+func takeOut(v host.View, t Thing, found State, links []link) (State, error) {
+	for _, l := range slices.Backward(links) {
+		switch {
+		case found == l.Before:
+		case l.ours(found):
+			found = l.Before
+		default:
+			m, ok := t.(Merger)
+			if !ok {
+				return "", fmt.Errorf("cannot put back %s %s: it was changed since: left as %q, found as %q", t.Kind(), t.Name(), l.After, found)
+			}
+			var err error
+			if found, err = m.TakeOut(v, found, l.Before, l.After); err != nil {
+				return "", err
+			}
+		}
+	}
+	return found, nil
+}
+
+// foresee makes a settler's line say what the pending changes will do to it. What cannot be looked at yet counts
+// only if they would unsettle it: a daemon that does not run will start with the files as they are.
+func (s *step) foresee(t Settler, pending []Change) {
+	if s.Cannot != "" {
+		return
+	}
+	st := s.Before
+	for _, c := range pending {
+		st = t.Unsettled(st, c)
+	}
+	switch {
+	case s.Later != "" && st == s.Before:
+		s.Later = "nothing"
+	case s.Later != "":
+		s.Before, s.After = st, t.Settled(st)
+	case st != s.Before:
+		s.Before, s.After = st, t.Settled(st)
+	}
+}
+
+func (c *Change) fail(err error) {
+	c.Cannot = err.Error()
+	if t := (*Trouble)(nil); errors.As(err, &t) {
+		c.Try = t.Try
+	}
+}
+
+// show adds the diff.
+func (s step) show(v host.View) Change {
+	c := s.Change
+	st, ok := s.want.Thing.(Stored)
+	if !ok || c.Later != "" || c.Cannot != "" {
+		return c
+	}
+	before, err1 := st.Bytes(v, c.Before)
+	after, err2 := st.Bytes(v, c.After)
+	if err1 == nil && err2 == nil {
+		c.Diff = Diff(before, after)
+	}
+	return c
+}

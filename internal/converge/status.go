@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// A Status says what stands and what does not, and since when.
+type Status struct {
+	Plan
+	Runs       []Run  `json:"runs"`                 // of those that changed anything, oldest first
+	Made       []Mark `json:"made"`                 // what of ours stands on the machine
+	Held       string `json:"held,omitempty"`       // the run whose undo holds unattended applies
+	Unfinished string `json:"unfinished,omitempty"` // the run that a crash, a reboot or a signal cut short
+	Torn       []int  `json:"torn,omitempty"`       // the journal's lines that cannot be read
+}
+
+// Mark is one thing that we have made, and whether it is still as we left it.
+type Mark struct {
+	Stage   string    `json:"stage"`
+	Kind    string    `json:"kind"`
+	Name    string    `json:"name"`
+	Run     string    `json:"run"`
+	Since   time.Time `json:"since"`
+	Changed bool      `json:"changed,omitempty"` // someone else changed it since
+	LetGo   bool      `json:"letGo,omitempty"`   // its section is gone from the spec: it stays until undo
+}
+
+// Status looks at everything and touches nothing.
+func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
+	j, err := ReadJournal(v)
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{Held: j.Held(), Torn: j.Torn, Runs: []Run{}, Made: []Mark{}}
+	if s.Plan, err = e.plan(ctx, v, j); err != nil {
+		return s, err
+	}
+	if last, open := j.unfinished(); open {
+		s.Unfinished = last.ID
+	}
+	runs := j.Runs()
+	for _, run := range runs {
+		if len(run.Makes) > 0 {
+			s.Runs = append(s.Runs, run)
+		}
+	}
+	for _, o := range standing(runs) {
+		t, err := e.ThingOf(o.Kind, o.Name)
+		if err != nil {
+			return s, err
+		}
+		if o.back() {
+			continue
+		}
+		now, err := t.Look(ctx, v)
+		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time}
+		m.Changed = err != nil || now != o.links[len(o.links)-1].After
+		m.LetGo = !e.Spec.Has(o.section())
+		s.Made = append(s.Made, m)
+	}
+	slices.SortStableFunc(s.Made, func(a, b Mark) int { return e.order(a.Stage) - e.order(b.Stage) })
+	return s, nil
+}
+
+func (e *Engine) order(stage string) int {
+	return slices.IndexFunc(e.Stages, func(s Stage) bool { return s.Name == stage })
+}

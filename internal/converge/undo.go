@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// An UndoPlan says what an undo would put back.
+type UndoPlan struct {
+	Format  int      `json:"format"`
+	Runs    []string `json:"runs"`    // which runs are put back, oldest first
+	Changes []Change `json:"changes"` // in order: last touched first, those that settle at the end
+	Kept    []Change `json:"kept,omitempty"`
+	Left    []Change `json:"left,omitempty"`
+
+	todo []made
+}
+
+// PlanUndo says what Undo would do, and touches nothing.
+func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []string) (UndoPlan, error) {
+	j, err := ReadJournal(v)
+	if err != nil {
+		return UndoPlan{}, err
+	}
+	p, err := e.planUndo(ctx, v, j, to, leave)
+	for _, m := range p.todo {
+		s := step{Change: m.Change, want: Want{Thing: m.thing}}
+		if st, ok := m.thing.(Settler); ok {
+			s.foresee(st, p.Changes)
+		}
+		if !s.stands() {
+			p.Changes = append(p.Changes, s.show(v))
+		}
+	}
+	return p, err
+}
+
+// Undo puts back what runs have changed: the last one (to = ""), all since and with one (to = its id), or "all".
+// Per thing, the oldest Before of the range is made where the newest After stands. Where someone else has changed the
+// thing since, our part alone is taken out if that is provable; otherwise nothing at all is touched, unless leave
+// names the thing. Afterwards a hold stands: unattended applies do nothing until an apply by hand.
+func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []string) (Result, error) {
+	unlock, err := h.Lock()
+	if err != nil {
+		return Result{}, err
+	}
+	defer unlock()
+	j, err := ReadJournal(h)
+	if err != nil {
+		return Result{}, err
+	}
+	p, err := e.planUndo(ctx, h, j, to, leave)
+	if err != nil {
+		return Result{}, err
+	}
+	r := &run{Engine: e, h: h, j: j, boot: bootID(h)}
+	r.Left = p.Left
+	if len(p.Runs) == 0 {
+		r.event(Event{What: Nothing})
+		return r.Result, nil
+	}
+	var changes []Change
+	for _, m := range p.todo {
+		changes = append(changes, m.Change)
+	}
+	if err := e.consent(ctx, h, changes); err != nil {
+		return Result{}, err
+	}
+	last, goesOn := j.unfinished()
+	goesOn = goesOn && slices.Equal(last.Undoes, p.Runs)
+	if goesOn {
+		r.id = last.ID
+	}
+	if err := r.begin(goesOn, p.Runs); err != nil {
+		return Result{}, err
+	}
+	for _, c := range p.Kept {
+		r.event(Event{Stage: c.Stage, What: Kept, Change: &c, Text: c.Keeps})
+	}
+	for _, c := range p.Left {
+		r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: c.Cannot})
+	}
+	return r.end(r.undo(ctx, p.todo))
+}
+
+func (r *run) undo(ctx context.Context, todo []made) error {
+	for len(todo) > 0 {
+		if r.stopped() {
+			return ErrStopped
+		}
+		n := together(todo)
+		for i := range todo[:n] { // putBack turns changes round
+			todo[i].Before, todo[i].After = todo[i].After, todo[i].Before
+		}
+		back, err := r.putBack(ctx, todo[:n])
+		r.Made = append(r.Made, back...)
+		if err != nil {
+			return err
+		}
+		todo = todo[n:]
+	}
+	return nil
+}
+
+// together counts the changes at the front that are made as one.
+func together(all []made) int {
+	n := 1
+	if _, ok := all[0].thing.(Batch); ok {
+		for n < len(all) && all[n].Kind == all[0].Kind {
+			n++
+		}
+	}
+	return n
+}
+
+// scope returns the ids of the runs to put back, oldest first.
+func (j Journal) scope(to string) ([]string, error) {
+	if last, open := j.unfinished(); open && len(last.Undoes) > 0 && to == "" {
+		return last.Undoes, nil
+	}
+	var ids []string
+	for _, run := range slices.Backward(j.Runs()) {
+		if run.Undone || len(run.Undoes) > 0 || !run.changed() {
+			continue
+		}
+		ids = append([]string{run.ID}, ids...)
+		if to == "" || to == run.ID {
+			return ids, nil
+		}
+	}
+	if to != "" && to != "all" {
+		return nil, &Trouble{What: fmt.Sprintf("cannot undo run %s: no such run, or it is undone already", to), Try: []string{"gpuadm status, which lists the runs"}}
+	}
+	return ids, nil
+}
+
+func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
+	p.Format, p.Changes = PlanFormat, []Change{}
+	if p.Runs, err = j.scope(to); err != nil || len(p.Runs) == 0 {
+		return p, err
+	}
+	var runs []Run
+	for _, run := range j.Runs() { // an undo of these runs that was cut short is counted with them
+		if slices.Contains(p.Runs, run.ID) || len(run.Undoes) > 0 && run.Result != "ok" && subset(run.Undoes, p.Runs) {
+			runs = append(runs, run)
+		}
+	}
+	var differs []string
+	var settle []made
+	for _, o := range slices.Backward(standing(runs)) {
+		t, err := e.ThingOf(o.Kind, o.Name)
+		if err != nil {
+			return p, err
+		}
+		m := made{o.Change, t}
+		m.Why, m.Later = "", ""
+		switch foreign, err := m.back(ctx, v, o.links); {
+		case err != nil:
+			return p, err
+		case m.Keeps != "":
+			p.Kept = append(p.Kept, m.Change)
+		case foreign != nil && (slices.Contains(leave, m.Name) || slices.Contains(leave, m.String())):
+			m.Cannot = foreign.Error()
+			p.Left = append(p.Left, m.Change)
+		case foreign != nil:
+			differs = append(differs, foreign.Error())
+		default:
+			if m.Before != m.After {
+				p.todo = append(p.todo, m)
+			}
+			settlers, err := e.settlers(o.Change)
+			if err != nil {
+				return p, err
+			}
+			for _, st := range settlers {
+				c := Change{Stage: o.Stage, Kind: st.Kind(), Name: st.Name(), Settles: true}
+				if !slices.ContainsFunc(settle, func(m made) bool { return m.key() == c.key() }) {
+					settle = append(settle, made{c, st})
+				}
+			}
+		}
+	}
+	if len(differs) > 0 {
+		return p, &Trouble{
+			What:    differs[0],
+			Because: append(differs[1:], "nothing was touched"),
+			Try:     []string{"put it back as we left it, or undo the rest with --leave and its name"},
+		}
+	}
+	for _, m := range settle {
+		if _, err := m.back(ctx, v, nil); err != nil {
+			return p, err
+		}
+		p.todo = append(p.todo, m)
+	}
+	return p, nil
+}
+
+// back fills in how the thing stands and how it stood before us. foreign says why our part cannot be told from what
+// someone else did since.
+func (m *made) back(ctx context.Context, v host.View, links []link) (foreign, err error) {
+	found, err := m.thing.Look(ctx, v)
+	st, settler := m.thing.(Settler)
+	switch later := (host.Later{}); {
+	case settler && errors.As(err, &later):
+		m.Before, m.After = "", "" // it does not run, and will start with what it then finds
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot look at %s: %w", m, err)
+	case settler:
+		m.Before, m.After = found, st.Settled(found)
+		return nil, nil
+	}
+	m.Before = found
+	m.After, foreign = takeOut(v, m.thing, found, links)
+	return foreign, nil
+}
+
+func subset(a, b []string) bool {
+	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(b, s) })
+}

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// check is something that can be looked at and not made: "8 GPUs on the bus". Its state is "ok" or what is wrong.
+type check struct {
+	name string
+	look func(context.Context, host.View) (problem string, err error)
+}
+
+// Check wants look to find no problem. What it finds stops an apply before anything is touched; try says the mend.
+func Check(name string, look func(context.Context, host.View) (problem string, err error), why string, try ...string) converge.Want {
+	return converge.Want{Thing: check{name, look}, Why: why, To: func(found converge.State) (converge.State, error) {
+		if found != "ok" {
+			return "", &converge.Trouble{What: string(found), Try: try}
+		}
+		return found, nil
+	}}
+}
+
+func (c check) Kind() string { return "check" }
+func (c check) Name() string { return c.name }
+
+func (c check) Look(ctx context.Context, v host.View) (converge.State, error) {
+	problem, err := c.look(ctx, v)
+	if err != nil || problem != "" {
+		return converge.State(problem), err
+	}
+	return "ok", nil
+}
+
+func (c check) Make(context.Context, host.Host, converge.State) error {
+	return fmt.Errorf("internal error: a check cannot be made: %s", c.name)
+}

@@ -1,0 +1,242 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package things holds the kinds of parts that a machine is made of, one kind a file. Each can be looked at and made;
+// what that leads to is the engine's business.
+package things
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// A FileThing is a regular file, or a link to one that is kept when the file is written.
+// Its state is "MODE UID:GID SHA256 SIZE", then its extended attributes, then "via TARGET" if the name is a link.
+type FileThing struct {
+	name  string
+	merge MergeFunc
+
+	mu   sync.Mutex
+	seen map[string][]byte // bytes by SHA-256
+}
+
+// A MergeFunc takes the change from before to after out of found, or says why that cannot be proven.
+// nil bytes are a file that is not there.
+type MergeFunc func(before, after, found []byte) ([]byte, error)
+
+// NewFile names a file. merge may be nil: then what somebody else has changed since is never merged.
+func NewFile(name string, merge MergeFunc) *FileThing {
+	return &FileThing{name: name, merge: merge, seen: map[string][]byte{}}
+}
+
+// Exact wants a file with these bytes and this mode, owned by root.
+func Exact(name string, data []byte, mode fs.FileMode, why string) converge.Want {
+	f := NewFile(name, nil)
+	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
+		s, err := parseFile(found)
+		if err != nil {
+			return "", err
+		}
+		s.there, s.mode, s.uid, s.gid = true, mode, 0, 0
+		return f.with(s, data), nil
+	}}
+}
+
+// Edited wants a file as edit makes it from what is found; nil is a file that is not there. Mode and owner stay;
+// a new file gets mode 0644 and belongs to root. edit is pure, and editing twice is editing once.
+func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converge.Want {
+	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
+		s, err := parseFile(found)
+		if err != nil {
+			return "", err
+		}
+		var data []byte
+		if s.there {
+			if data, err = f.bytes(s); err != nil {
+				return "", err
+			}
+		}
+		out, err := edit(data)
+		if err != nil || out == nil && !s.there {
+			return found, err
+		}
+		if !s.there {
+			s.there, s.mode = true, 0o644
+		}
+		return f.with(s, out), nil
+	}}
+}
+
+// Absent wants no file, and no link, of that name.
+func Absent(name, why string) converge.Want {
+	return converge.Want{Thing: NewFile(name, nil), Why: why, To: func(converge.State) (converge.State, error) { return "", nil }}
+}
+
+// Kind is "file".
+func (f *FileThing) Kind() string { return "file" }
+
+// Name is the file's path.
+func (f *FileThing) Name() string { return f.name }
+
+// Look reads the file whole.
+func (f *FileThing) Look(_ context.Context, v host.View) (converge.State, error) {
+	info, err := v.Lstat(f.name)
+	if missing(err) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	var s fileState
+	if info.Mode&fs.ModeSymlink != 0 {
+		if s.via, err = v.Readlink(f.name); err != nil {
+			return "", err
+		}
+		if info, err = v.Stat(f.name); missing(err) {
+			return s.State(), nil
+		} else if err != nil {
+			return "", err
+		}
+	}
+	if !info.Mode.IsRegular() {
+		return "", fmt.Errorf("cannot use %s as a file: it is a %s", f.name, typeName(info.Mode))
+	}
+	data, err := v.ReadFile(f.name)
+	if err != nil {
+		return "", err
+	}
+	a := info.Attr()
+	s.there, s.mode, s.uid, s.gid, s.xattrs = true, a.Mode, a.UID, a.GID, a.Xattrs
+	return f.with(s, data), nil
+}
+
+// Make writes the state's bytes with its owner and mode, or removes the file.
+func (f *FileThing) Make(_ context.Context, h host.Host, to converge.State) error {
+	s, err := parseFile(to)
+	if err != nil {
+		return err
+	}
+	if to == "" {
+		return h.Remove(f.name)
+	}
+	if !s.there { // a link that led nowhere, and leads there again
+		name, err := h.Resolve(f.name)
+		if err != nil {
+			return err
+		}
+		return h.Remove(name)
+	}
+	data, err := f.Bytes(h, to)
+	if err != nil {
+		return err
+	}
+	if s.via != "" {
+		if at, err := h.Readlink(f.name); err != nil || at != s.via {
+			if err := h.Symlink(f.name, s.via); err != nil {
+				return err
+			}
+		}
+	}
+	if s.xattrs == nil {
+		s.xattrs = map[string]string{}
+	}
+	return h.WriteFile(f.name, data, host.Attr{Mode: s.mode, UID: s.uid, GID: s.gid, Xattrs: s.xattrs})
+}
+
+// Bytes returns the bytes a state names, from memory or from the engine's blobs.
+func (f *FileThing) Bytes(v host.View, state converge.State) ([]byte, error) {
+	s, err := parseFile(state)
+	if err != nil || !s.there {
+		return nil, err
+	}
+	if data, err := f.bytes(s); err == nil {
+		return data, nil
+	}
+	data, err := converge.Blob(v, s.sha)
+	if err != nil {
+		return nil, err
+	}
+	f.remember(s.sha, data)
+	return data, nil
+}
+
+// TakeOut takes our change out of a file that somebody else has changed since.
+func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (converge.State, error) {
+	if f.merge == nil {
+		return "", fmt.Errorf("cannot put back %s: it was changed since, and is not of a kind whose parts can be told apart", f.name)
+	}
+	var texts [3][]byte
+	for i, s := range []converge.State{before, after, found} {
+		var err error
+		if texts[i], err = f.Bytes(v, s); err != nil {
+			return "", err
+		}
+	}
+	if found == "" {
+		return "", fmt.Errorf("cannot put back %s: it was removed since", f.name)
+	}
+	data, err := f.merge(texts[0], texts[1], texts[2])
+	if err != nil {
+		return "", fmt.Errorf("cannot put back %s: it was changed since: %w", f.name, err)
+	}
+	s, err := parseFile(found)
+	if err != nil {
+		return "", err
+	}
+	if before == "" && len(strings.TrimSpace(string(data))) == 0 {
+		return "", nil
+	}
+	return f.with(s, data), nil
+}
+
+func (f *FileThing) with(s fileState, data []byte) converge.State {
+	sum := sha256.Sum256(data)
+	s.sha, s.size = hex.EncodeToString(sum[:]), len(data)
+	f.remember(s.sha, data)
+	return s.State()
+}
+
+func (f *FileThing) remember(sha string, data []byte) {
+	if data == nil {
+		data = []byte{}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen[sha] = data
+}
+
+func (f *FileThing) bytes(s fileState) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if data, ok := f.seen[s.sha]; ok {
+		return data, nil
+	}
+	return nil, fmt.Errorf("internal error: the bytes of %s with digest %.12s are not at hand", f.name, s.sha)
+}
+
+// missing says that there is no such file, also where a part of its path is not a folder.
+func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+func typeName(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "folder"
+	case m&fs.ModeSymlink != 0:
+		return "link"
+	case m&fs.ModeNamedPipe != 0:
+		return "pipe"
+	case m&fs.ModeSocket != 0:
+		return "socket"
+	case m&fs.ModeDevice != 0:
+		return "device"
+	}
+	return "regular file"
+}

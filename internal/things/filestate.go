@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// fileState is a file's state, taken apart.
+type fileState struct {
+	there    bool // false with via: a link that leads nowhere
+	mode     fs.FileMode
+	uid, gid int
+	sha      string
+	size     int
+	xattrs   map[string]string
+	via      string // what the link says, if the name is a link
+}
+
+// State returns the canonical text: "0644 0:0 9f86d08… 5 user.note=x via ../lib/config.toml".
+// Attributes and link targets are percent-encoded, so that they hold no blanks.
+func (s fileState) State() converge.State {
+	var words []string
+	if s.there {
+		words = append(words, modeText(s.mode), fmt.Sprintf("%d:%d", s.uid, s.gid), s.sha, strconv.Itoa(s.size))
+		for _, k := range slices.Sorted(maps.Keys(s.xattrs)) {
+			words = append(words, url.QueryEscape(k)+"="+url.QueryEscape(s.xattrs[k]))
+		}
+	}
+	if s.via != "" {
+		words = append(words, "via", url.QueryEscape(s.via))
+	}
+	return converge.State(strings.Join(words, " "))
+}
+
+func parseFile(state converge.State) (s fileState, err error) {
+	words := strings.Fields(string(state))
+	if n := len(words); n >= 2 && words[n-2] == "via" {
+		if s.via, err = url.QueryUnescape(words[n-1]); err != nil {
+			return s, badState(state)
+		}
+		words = words[:n-2]
+	}
+	if len(words) == 0 {
+		return s, nil
+	}
+	if len(words) < 4 {
+		return s, badState(state)
+	}
+	s.there = true
+	mode, err1 := parseMode(words[0])
+	_, err2 := fmt.Sscanf(words[1], "%d:%d", &s.uid, &s.gid)
+	size, err3 := strconv.Atoi(words[3])
+	s.mode, s.sha, s.size = mode, words[2], size
+	if err1 != nil || err2 != nil || err3 != nil || len(s.sha) != 64 || strings.Trim(s.sha, "0123456789abcdef") != "" {
+		return s, badState(state)
+	}
+	for _, w := range words[4:] {
+		k, v, _ := strings.Cut(w, "=")
+		k, err1 := url.QueryUnescape(k)
+		v, err2 := url.QueryUnescape(v)
+		if err1 != nil || err2 != nil {
+			return s, badState(state)
+		}
+		if s.xattrs == nil {
+			s.xattrs = map[string]string{}
+		}
+		s.xattrs[k] = v
+	}
+	return s, nil
+}
+
+func badState(state converge.State) error {
+	return fmt.Errorf("cannot read state %q: not one of a file", state)
+}
+
+// modeText writes permission bits as chmod takes them: 0644, 4755.
+func modeText(m fs.FileMode) string {
+	n := uint32(m.Perm())
+	for bit, v := range map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
+		if m&bit != 0 {
+			n |= v
+		}
+	}
+	return fmt.Sprintf("%04o", n)
+}
+
+func parseMode(text string) (fs.FileMode, error) {
+	n, err := strconv.ParseUint(text, 8, 12)
+	m := fs.FileMode(n & 0o777)
+	for bit, v := range map[fs.FileMode]uint64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
+		if n&v != 0 {
+			m |= bit
+		}
+	}
+	return m, err
+}

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// folder is a folder, or a link to one. Its state is "MODE UID:GID". What lies in it is not its business, so it is
+// removed only when it is empty: what others have put there stays, and the folder with it.
+type folder string
+
+// Folders wants every folder on the way to name, and name itself, to be there. Those that are there stay as they are.
+func Folders(name, why string) []converge.Want {
+	var wants []converge.Want
+	for dir := path.Clean(name); dir != "/" && dir != "."; dir = path.Dir(dir) {
+		wants = append(wants, converge.Want{Thing: folder(dir), Why: why, To: func(found converge.State) (converge.State, error) {
+			if found != "" {
+				return found, nil
+			}
+			return "0755 0:0", nil
+		}})
+	}
+	slices.Reverse(wants)
+	return wants
+}
+
+// NewFolder names a folder, for undo.
+func NewFolder(name string) converge.Thing { return folder(name) }
+
+func (f folder) Kind() string { return "folder" }
+func (f folder) Name() string { return string(f) }
+
+func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
+	info, err := v.Stat(string(f))
+	if missing(err) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	if !info.Mode.IsDir() {
+		return "", fmt.Errorf("cannot use %s as a folder: it is a %s", string(f), typeName(info.Mode))
+	}
+	a := info.Attr()
+	return converge.State(fmt.Sprintf("%s %d:%d", modeText(a.Mode), a.UID, a.GID)), nil
+}
+
+func (f folder) Make(_ context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		names, err := h.ReadDir(string(f))
+		if err != nil {
+			return err
+		}
+		if len(names) > 0 {
+			return converge.Stays{Why: fmt.Sprintf("it holds %s, which is not ours", names[0])}
+		}
+		return h.Remove(string(f))
+	}
+	var mode string
+	var a host.Attr
+	if _, err := fmt.Sscanf(string(to), "%s %d:%d", &mode, &a.UID, &a.GID); err != nil {
+		return fmt.Errorf("cannot read state %q: not one of a folder", to)
+	}
+	m, err := parseMode(mode)
+	if err != nil {
+		return fmt.Errorf("cannot read state %q: not one of a folder", to)
+	}
+	a.Mode = m
+	if _, err := h.Stat(string(f)); missing(err) {
+		return h.Mkdir(string(f), a)
+	}
+	return h.SetAttr(string(f), a)
+}

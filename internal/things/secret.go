@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// secret is a file whose bytes are never stored, shown or hashed in full: a token, a bootstrap kubeconfig.
+// Its state is "MODE UID:GID #CHECK"; CHECK is 16 bits of a digest, enough to tell ours from another, and far too
+// little to guess a secret by. It is made or removed, never restored, and another's is never overwritten.
+type secret struct {
+	name string
+	data []byte // nil when built again for undo: it can be removed, not made
+}
+
+// Secret wants a file with these secret bytes, mode 0600, owned by root.
+func Secret(name string, data []byte, why string) converge.Want {
+	f := secret{name, data}
+	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
+		want := f.state(0o600, 0, 0, data)
+		if found != "" && found != want {
+			return "", fmt.Errorf("cannot write %s: a file that is not ours lies there; move it away first", name)
+		}
+		return want, nil
+	}}
+}
+
+// NewSecret names a secret file, for undo.
+func NewSecret(name string) converge.Thing { return secret{name: name} }
+
+func (f secret) Kind() string { return "secret" }
+func (f secret) Name() string { return f.name }
+
+func (f secret) Look(_ context.Context, v host.View) (converge.State, error) {
+	info, err := v.Lstat(f.name)
+	if missing(err) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	if !info.Mode.IsRegular() {
+		return "", fmt.Errorf("cannot use %s for a secret: it is a %s", f.name, typeName(info.Mode))
+	}
+	data, err := v.ReadFile(f.name)
+	if err != nil {
+		return "", err
+	}
+	a := info.Attr()
+	return f.state(a.Mode, a.UID, a.GID, data), nil
+}
+
+func (f secret) state(mode fs.FileMode, uid, gid int, data []byte) converge.State {
+	sum := sha256.Sum256(append([]byte(f.name+"\x00"), data...))
+	return converge.State(fmt.Sprintf("%s %d:%d #%x", modeText(mode), uid, gid, sum[:2]))
+}
+
+func (f secret) Make(_ context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		return h.Remove(f.name)
+	}
+	if f.data == nil {
+		return fmt.Errorf("cannot restore %s: secrets are not stored", f.name)
+	}
+	return h.WriteFile(f.name, f.data, host.Attr{Mode: 0o600})
+}
+
+// TakeOut gives up a secret of ours that has another content now: a token that was rotated is replaced whole.
+func (f secret) TakeOut(_ host.View, found, _, after converge.State) (converge.State, error) {
+	if f.data == nil {
+		return "", fmt.Errorf("cannot remove %s: it was changed since", f.name)
+	}
+	return "", nil
+}

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Step is the way out for the odd case: a command, and another that only looks and must say yes afterwards.
+// Its state is "done" or "". More than three uses of it mean that a kind is missing.
+type Step struct {
+	Label string
+	Ask   []string // exits with 0: done; 1: not done; anything else is an error
+	Do    []string
+	Undo  []string // empty: undo cannot take it back, and the want says so in Keeps
+}
+
+// Want wants the step done.
+func (s Step) Want(why string) converge.Want {
+	w := converge.Want{Thing: s, Why: why, To: func(converge.State) (converge.State, error) { return "done", nil }}
+	if len(s.Undo) == 0 {
+		w.Keeps = "what " + s.Do[0] + " did"
+	}
+	return w
+}
+
+// Kind is "step".
+func (s Step) Kind() string { return "step" }
+
+// Name is the step's label.
+func (s Step) Name() string { return s.Label }
+
+// Look asks whether the step is done.
+func (s Step) Look(ctx context.Context, v host.View) (converge.State, error) {
+	_, err := v.Ask(ctx, s.Ask...)
+	var ce *host.CommandError
+	switch {
+	case err == nil:
+		return "done", nil
+	case errors.As(err, &ce) && ce.Code == 1:
+		return "", nil
+	}
+	return "", err
+}
+
+// Make runs the command, or the one that takes it back.
+func (s Step) Make(ctx context.Context, h host.Host, to converge.State) error {
+	argv := s.Do
+	if to == "" {
+		argv = s.Undo
+	}
+	if len(argv) == 0 {
+		return fmt.Errorf("cannot take back %s: there is no way back", s.Label)
+	}
+	_, err := h.Do(ctx, argv...)
+	return err
+}

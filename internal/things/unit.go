@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// unit is a systemd unit as an administrator sets it: "enabled active". In a root folder, where nothing runs, the
+// second word is "-" and stays so: enabling is a link, starting is for first boot.
+type unit string
+
+// NewUnit names a unit.
+func NewUnit(name string) converge.Thing { return unit(name) }
+
+// Running wants a unit enabled and running.
+func Running(name, why string) converge.Want { return wantUnit(name, "enabled", "active", why) }
+
+// Stopped wants a unit disabled and not running. One that is not installed is left alone.
+func Stopped(name, why string) converge.Want { return wantUnit(name, "disabled", "inactive", why) }
+
+func wantUnit(name, file, active, why string) converge.Want {
+	return converge.Want{Thing: unit(name), Why: why, To: func(found converge.State) (converge.State, error) {
+		f, a, _ := strings.Cut(string(found), " ")
+		switch {
+		case found == "" && active == "inactive":
+			return "", nil
+		case found == "":
+			return "", fmt.Errorf("cannot start %s: it is not installed", name)
+		case f == "masked" && active == "active":
+			return "", &converge.Trouble{What: fmt.Sprintf("cannot start %s: it is masked, so somebody wants it never to run", name), Try: []string{"systemctl unmask " + name}}
+		}
+		if f == "enabled" || f == "disabled" { // static, generated, alias and the like are enabled by others
+			f = file
+		}
+		if a != "-" {
+			a = active
+		}
+		return converge.State(f + " " + a), nil
+	}}
+}
+
+func (u unit) Kind() string { return "unit" }
+func (u unit) Name() string { return string(u) }
+
+func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
+	info, err := v.Unit(ctx, string(u))
+	later := errors.As(err, &host.Later{})
+	if err != nil && !later {
+		return "", err
+	}
+	if info.Load == "not-found" {
+		return "", nil
+	}
+	active := "inactive"
+	switch {
+	case later:
+		active = "-"
+	case info.Active == "active" || info.Active == "reloading" || info.Active == "activating":
+		active = "active"
+	}
+	return converge.State(info.Enabled + " " + active), nil
+}
+
+func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
+	now, err := u.Look(ctx, h)
+	if err != nil {
+		return err
+	}
+	file, active, _ := strings.Cut(string(to), " ")
+	fileNow, activeNow, _ := strings.Cut(string(now), " ")
+	var c host.UnitChange
+	if file != fileNow {
+		verb, ok := map[string]string{"enabled": "enable", "disabled": "disable", "masked": "mask"}[file]
+		if !ok {
+			return fmt.Errorf("cannot make %s %s: systemd knows no way to", string(u), file)
+		}
+		if fileNow == "masked" {
+			if err := h.SetUnit(ctx, string(u), host.UnitChange{File: "unmask"}); err != nil {
+				return err
+			}
+		}
+		c.File = verb
+	}
+	if active != activeNow && active != "-" {
+		c.Job = map[string]string{"active": "start", "inactive": "stop"}[active]
+	}
+	return h.SetUnit(ctx, string(u), c)
+}
