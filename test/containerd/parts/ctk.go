@@ -1,0 +1,37 @@
+package parts
+
+import (
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// CTKRun is what a run of nvidia-ctk left behind.
+type CTKRun struct {
+	// Files is the whole tree after the run.
+	Files map[string][]byte
+	// Exit is the exit status.
+	Exit int
+	// Stderr is the log.
+	Stderr string
+}
+
+// RunCTK runs "nvidia-ctk runtime configure --runtime=containerd" on the
+// config tree under root (see Lay) as a user would, with its default file
+// names moved into the tree. More flags may follow. The tree is changed in
+// place, so a daemon can dump it afterwards.
+func (p Part) RunCTK(t testing.TB, root string, flags ...string) CTKRun {
+	t.Helper()
+	_, stderr, err := p.exec(t, root, append([]string{
+		"runtime", "configure", "--runtime=containerd",
+		"--config=" + filepath.Join(root, "config.toml"),
+		"--drop-in-config=" + filepath.Join(root, "conf.d", "99-nvidia.toml"),
+	}, flags...)...)
+	run := CTKRun{Stderr: stderr}
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		run.Exit = exit.ExitCode()
+	}
+	run.Files = Files(t, root)
+	return run
+}

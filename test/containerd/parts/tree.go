@@ -1,0 +1,66 @@
+package parts
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// etc is where a config tree lives on a real machine.
+const etc = "/etc/containerd"
+
+// Lay writes a config tree into a temporary folder and returns that folder.
+// Names are relative to /etc/containerd, or absolute under it. Wherever the
+// text of a file has "/etc/containerd" (in imports, in config_path) the
+// temporary folder is written instead; Files and Dump turn that back.
+func Lay(t testing.TB, files map[string][]byte) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for name, text := range files {
+		local := strings.TrimPrefix(name, etc+"/")
+		if !filepath.IsLocal(local) {
+			t.Fatalf("cannot lay %s: it is not under %s", name, etc)
+		}
+		path := filepath.Join(root, local)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatalf("cannot lay %s: %v", name, err)
+		}
+		if err := os.WriteFile(path, bytes.ReplaceAll(text, []byte(etc), []byte(root)), 0o644); err != nil {
+			t.Fatalf("cannot lay %s: %v", name, err)
+		}
+	}
+	return root
+}
+
+// Files reads a tree laid by Lay back, by names relative to /etc/containerd.
+func Files(t testing.TB, root string) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		files[name] = unroot(text, root)
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("cannot read the config tree: %v", err)
+	}
+	return files
+}
+
+// unroot writes /etc/containerd where a text has the temporary folder.
+func unroot(text []byte, root string) []byte {
+	return bytes.ReplaceAll(text, []byte(root), []byte(etc))
+}
