@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// breaks are the words that --allow and [disruption] allow take.
+const breaks = "restart-runtime, stop-clients, reset-gpu, reboot, leave-cluster"
+
+func newApply(c *common) *cobra.Command {
+	var a struct {
+		dryRun, yes, unattended bool
+		skip, allow             []string
+		deadline                time.Duration
+	}
+	cmd := &cobra.Command{
+		Use:   "apply [STAGE…]",
+		Short: "make it so",
+		Long: `Apply makes the machine stand as node.toml says, stage by stage. Everything
+that can be known is looked at first: if any of it cannot be made, nothing is
+touched. Each change is written to the journal before it is made, and looked at
+afterwards. If one fails, what its stage changed is put back.
+
+Applying twice does nothing the second time. After a crash or a reboot, apply
+again: it goes on where it was.
+
+What would take a GPU from a running process is done only with --allow or --yes.
+In a root folder nothing runs, so what needs the running machine waits for its
+first boot, and is named.`,
+		Example:           "  gpuadm apply\n  gpuadm apply runtime --root /mnt/image -f node.toml\n  gpuadm apply --deadline 10m --unattended",
+		ValidArgsFunction: stageNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.dryRun {
+				return c.plan(cmd.Context(), args, a.skip, false)
+			}
+			e, h, err := c.engine(args, a.skip)
+			if err != nil {
+				return err
+			}
+			if err := c.mayTouch("apply"); err != nil {
+				return err
+			}
+			e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended
+			ctx := cmd.Context()
+			if a.deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, a.deadline)
+				defer cancel()
+			}
+			return c.apply(ctx, e, h)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&a.dryRun, "dry-run", false, "only say what would be done: the same as plan")
+	f.BoolVarP(&a.yes, "yes", "y", false, "allow whatever it interrupts")
+	f.BoolVar(&a.unattended, "unattended", false, "nobody is there: do nothing while an undo holds (for units and DaemonSets)")
+	f.StringSliceVar(&a.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
+	f.StringSliceVar(&a.skip, "skip", nil, "leave out this `STAGE`; repeatable")
+	f.DurationVar(&a.deadline, "deadline", 0, "give up after this long, and put back the stage at work; 0 is never")
+	cmd.RegisterFlagCompletionFunc("skip", stageNames)
+	cmd.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions(strings.Split(breaks, ", "), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// mayTouch asks for root before the live machine is touched; a root folder needs only the right to write there.
+func (c *common) mayTouch(verb string) error {
+	if c.root || c.rootDir != "/" {
+		return nil
+	}
+	return &converge.Trouble{What: fmt.Sprintf("cannot %s on this machine: only root may", verb), Try: []string{"sudo gpuadm " + verb}}
+}

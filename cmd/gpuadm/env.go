@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// env is what a command knows of the world, so that tests and the demo can hand it another one.
+type env struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	root           bool // may touch the live machine
+	open           func(root string) (host.Host, error)
+	read           func(name string) ([]byte, error) // a file named on the command line
+}
+
+// tty says whether w is a terminal that can rewrite its last line.
+func (e env) tty(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) && e.getenv("TERM") != "dumb"
+}
+
+// specHome is where the spec lies on the machine it is for.
+const specHome = "/etc/gpuadm"
+
+// spec reads the files named with -f, or the machine's own.
+func (e env) spec(v host.View, files []string) (spec.Spec, error) {
+	var all []spec.File
+	for _, name := range files {
+		data, err := e.file(name)
+		if err != nil {
+			return spec.Spec{}, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
+		}
+		all = append(all, spec.File{Name: name, Data: data})
+	}
+	if len(files) == 0 {
+		var err error
+		if all, err = machineSpec(v); err != nil {
+			return spec.Spec{}, err
+		}
+	}
+	return spec.Parse(all...)
+}
+
+func (e env) file(name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(io.LimitReader(e.stdin, 2<<20))
+	}
+	return e.read(name)
+}
+
+func machineSpec(v host.View) ([]spec.File, error) {
+	main := path.Join(specHome, "node.toml")
+	data, err := v.ReadFile(main)
+	if errors.Is(err, fs.ErrNotExist) {
+		where := ""
+		if v.Root() != "/" {
+			where = " in " + v.Root()
+		}
+		return nil, usage{fmt.Errorf("cannot read %s%s: there is no such file; write one (see gpuadm help spec) or name another with -f", main, where)}
+	} else if err != nil {
+		return nil, err
+	}
+	all := []spec.File{{Name: main, Data: data}}
+	names, err := v.ReadDir(path.Join(specHome, "node.d"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, n := range names {
+		if !strings.HasSuffix(n, ".toml") || strings.HasPrefix(n, ".") {
+			continue
+		}
+		name := path.Join(specHome, "node.d", n)
+		if data, err = v.ReadFile(name); err != nil {
+			return nil, err
+		}
+		all = append(all, spec.File{Name: name, Data: data})
+	}
+	return all, nil
+}
+
+// cause leaves out the path that the message before it has named already.
+func cause(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}

@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// The exit codes, one per next act of the caller.
+const (
+	exitCannot  = 1  // look at it
+	exitUsage   = 2  // mend the spec or the command line; trying again does not help
+	exitPending = 3  // changes are pending: decide
+	exitReboot  = 4  // reboot; then it goes on
+	exitAgain   = 75 // try again: sysexits' EX_TEMPFAIL
+)
+
+// usage is an error of the command line or the spec.
+type usage struct{ error }
+
+func (u usage) Unwrap() error { return u.error }
+
+// exit asks for an exit code where nothing is wrong that would need words.
+type exit int
+
+func (x exit) Error() string { return fmt.Sprintf("exit code %d", int(x)) }
+
+// report prints an error in our form and returns the exit code.
+func report(e env, cmd *cobra.Command, err error) int {
+	var code exit
+	var wrong spec.Errors
+	var busy *host.Busy
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	}
+	code = exitCannot
+	t := &converge.Trouble{What: err.Error()}
+	if inner := (*converge.Trouble)(nil); errors.As(err, &inner) {
+		t = inner
+	}
+	switch {
+	case errors.As(err, &wrong):
+		code = exitUsage
+	case errors.As(err, &busy):
+		code, t = exitAgain, &converge.Trouble{What: err.Error(), Try: []string{"wait until it has ended, and run the same command again"}}
+	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable(), strings.HasPrefix(err.Error(), "unknown command"):
+		code = exitUsage
+	case errors.Is(err, converge.ErrStopped):
+		code = exitAgain
+	case errors.Is(err, fs.ErrPermission) && !e.root && len(t.Try) == 0:
+		t.Try = []string{"run it as root: sudo gpuadm …"}
+	}
+	if out := cmd.Flag("output"); out != nil && out.Value.String() == "json" {
+		printJSONError(e, int(code), t, wrong)
+	} else if wrong != nil {
+		printSpecErrors(e, wrong)
+	} else {
+		printTrouble(e, t)
+	}
+	return int(code)
+}
+
+// printTrouble prints an error with its reasons and the way out.
+func printTrouble(e env, t *converge.Trouble) {
+	fmt.Fprintf(e.stderr, "gpuadm: %s\n", t.Error())
+	for _, part := range []struct {
+		word  string
+		lines []string
+	}{{"because", t.Because}, {"undone", t.Undone}, {"try", t.Try}} {
+		for i, line := range part.lines {
+			word := part.word
+			if i > 0 {
+				word = ""
+			}
+			fmt.Fprintf(e.stderr, "  %-8s %s\n", word, line)
+		}
+	}
+}
+
+// printSpecErrors prints each error with its line and a mark under the place.
+func printSpecErrors(e env, wrong spec.Errors) {
+	for _, w := range wrong {
+		fmt.Fprintf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
+		if w.Text != "" {
+			fmt.Fprintf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.Text, indent(w.Text, w.Column))
+		}
+		if w.Fix != "" {
+			fmt.Fprintf(e.stderr, "  try      %s\n", w.Fix)
+		}
+	}
+	n := "1 error"
+	if len(wrong) > 1 {
+		n = fmt.Sprintf("%d errors", len(wrong))
+	}
+	fmt.Fprintf(e.stderr, "%s in the spec. Nothing was touched.\n", n)
+}
+
+// indent returns blanks up to a column, tabs kept so that the mark stands under its place.
+func indent(text string, column int) string {
+	var b strings.Builder
+	for i, r := range []rune(text) {
+		if i >= column-1 {
+			break
+		}
+		if r != '\t' {
+			r = ' '
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func printJSONError(e env, code int, t *converge.Trouble, wrong spec.Errors) {
+	type finding struct {
+		File    string `json:"file"`
+		Line    int    `json:"line"`
+		Column  int    `json:"column"`
+		Message string `json:"message"`
+		Fix     string `json:"fix,omitempty"`
+	}
+	v := struct {
+		Format  int       `json:"format"`
+		Error   string    `json:"error"`
+		Exit    int       `json:"exit"`
+		Because []string  `json:"because,omitempty"`
+		Undone  []string  `json:"undone,omitempty"`
+		Try     []string  `json:"try,omitempty"`
+		Spec    []finding `json:"spec,omitempty"`
+	}{converge.PlanFormat, t.Error(), code, t.Because, t.Undone, t.Try, nil}
+	for _, w := range wrong {
+		v.Spec = append(v.Spec, finding{w.File, w.Line, w.Column, w.Message, w.Fix})
+	}
+	json.NewEncoder(e.stdout).Encode(v)
+}

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+func newFacts(c *common) *cobra.Command {
+	var record bool
+	cmd := &cobra.Command{
+		Use:   "facts",
+		Short: "say what machine this is",
+		Long: `Facts prints what gpuadm has found out about the machine: OS, kernel, GPUs on the
+PCI bus, container engines, kubelet.
+
+With --record it prints instead a recording of all that it looked at, as a
+txtar archive from which the machine can be simulated: attach it to a bug
+report. Only files that are known to hold no secrets are recorded with their
+content; values of keys that look like secrets are masked.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := c.open(c.rootDir)
+			if err != nil {
+				return err
+			}
+			if record {
+				r := host.Record(h)
+				if _, err := facts.Gather(cmd.Context(), r); err != nil {
+					return err
+				}
+				_, err := c.stdout.Write(r.Txtar())
+				return err
+			}
+			f, err := facts.Gather(cmd.Context(), h)
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return c.json(f)
+			}
+			fmt.Fprintln(c.stdout, f)
+			if c.verbose {
+				text, err := json.MarshalIndent(f, "", "  ")
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(c.stdout, "%s\n", text)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&record, "record", false, "print a recording of the machine, for a bug report or a test")
+	return cmd
+}

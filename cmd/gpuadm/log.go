@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/coreos/go-systemd/v22/journal"
+	"github.com/sirupsen/logrus"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// runEvent is the journal's MESSAGE_ID of all our events: journalctl MESSAGE_ID=… finds them whatever the words say.
+const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
+
+// logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=.
+type logVoice struct{ log *logrus.Logger }
+
+func newLogVoice(c *common) logVoice {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	log.AddHook(journalHook{})
+	if c.quiet {
+		log.SetLevel(logrus.WarnLevel)
+	}
+	return logVoice{log}
+}
+
+func (v logVoice) tell(e converge.Event) {
+	fields := logrus.Fields{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
+	text := e.Text
+	if e.Change != nil {
+		fields["THING"] = thing(*e.Change)
+		text = strings.TrimSpace(told(e) + "  " + e.Text)
+	}
+	entry := v.log.WithFields(fields)
+	switch e.What {
+	case converge.Failed:
+		entry.Errorf("%s failed: %s", e.Stage, text)
+	case converge.Making, converge.Stands:
+		entry.Debugf("%s %s: %s", e.Stage, e.What, text)
+	default:
+		entry.Info(strings.TrimSpace(fmt.Sprintf("%s %s: %s", e.Stage, e.What, text)))
+	}
+}
+
+func (v logVoice) close() {}
+
+// journalHook sends entries to systemd's journal.
+type journalHook struct{}
+
+func (journalHook) Levels() []logrus.Level { return logrus.AllLevels }
+
+func (journalHook) Fire(e *logrus.Entry) error {
+	priority := map[logrus.Level]journal.Priority{
+		logrus.DebugLevel: journal.PriDebug,
+		logrus.InfoLevel:  journal.PriInfo,
+		logrus.WarnLevel:  journal.PriWarning,
+		logrus.ErrorLevel: journal.PriErr,
+	}[e.Level]
+	vars := map[string]string{"MESSAGE_ID": runEvent, "SYSLOG_IDENTIFIER": "gpuadm"}
+	for k, v := range e.Data {
+		if s := fmt.Sprint(v); s != "" {
+			vars[k] = s
+		}
+	}
+	return journal.Send(e.Message, priority, vars)
+}
+
+// toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to its device and inode
+// (systemd.exec(5)).
+func (c *common) toJournal() bool {
+	f, ok := c.stderr.(*os.File)
+	stream := c.getenv("JOURNAL_STREAM")
+	if !ok || stream == "" {
+		return false
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && stream == fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+}

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command gpuadm turns a machine with NVIDIA GPUs into a Kubernetes node, and keeps it one.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+func main() { os.Exit(run(context.Background(), system(), os.Args[1:])) }
+
+// system is the process's own environment.
+func system() env {
+	return env{
+		stdin:  os.Stdin,
+		stdout: os.Stdout,
+		stderr: os.Stderr,
+		getenv: os.Getenv,
+		root:   os.Geteuid() == 0,
+		open:   host.Open,
+		read:   os.ReadFile,
+	}
+}

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+func newPlan(c *common) *cobra.Command {
+	var exitCode bool
+	cmd := &cobra.Command{
+		Use:   "plan [STAGE…]",
+		Short: "say what apply would do; touch nothing",
+		Long: `Plan looks at the machine and says what apply would change, and why, and what
+that would interrupt. It touches nothing, and needs root only for files that
+only root may read.
+
+Signs: + new, ~ changed, - gone, ? known or possible later, ! cannot be.`,
+		Example:           "  gpuadm plan\n  gpuadm plan runtime --root /mnt/image -f node.toml\n  gpuadm plan --exit-code -o json",
+		ValidArgsFunction: stageNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.plan(cmd.Context(), args, nil, exitCode)
+		},
+	}
+	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
+	return cmd
+}
+
+func (c *common) plan(ctx context.Context, only, skip []string, exitCode bool) error {
+	e, h, err := c.engine(only, skip)
+	if err != nil {
+		return err
+	}
+	if none, err := c.noGPU(ctx, e, h); none || err != nil {
+		return err
+	}
+	p, err := e.Plan(ctx, h)
+	if err != nil {
+		return err
+	}
+	if err := c.printPlan(p); err != nil {
+		return err
+	}
+	switch {
+	case len(p.Cannot()) > 0:
+		return exit(exitCannot)
+	case exitCode && p.Now() > 0:
+		return exit(exitPending)
+	}
+	return nil
+}
+
+// noGPU says, in one line, that the machine is none of ours: a node of a mixed pool, where a DaemonSet runs everywhere.
+// With expect in [driver] it is an error, and preflight says so.
+func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bool, error) {
+	f, err := facts.Gather(ctx, h)
+	if err != nil || !f.Live || e.Spec.Driver.Expect > 0 || slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
+		return false, err
+	}
+	if c.output == "json" {
+		p := converge.Plan{Format: converge.PlanFormat, Changes: []converge.Change{}}
+		p.Host = converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
+		return true, c.printPlan(p)
+	}
+	fmt.Fprintln(c.stdout, "No NVIDIA GPU on the PCI bus: nothing to do here.")
+	return true, nil
+}
+
+func (c *common) printPlan(p converge.Plan) error {
+	if c.output == "json" {
+		return c.json(p)
+	}
+	c.planText(p)
+	return nil
+}

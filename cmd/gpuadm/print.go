@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// Our voice:
+//   - stdout is the answer, stderr the talk. An answer can be piped, the talk can be thrown away.
+//   - Text is rendered from the very structs that -o json prints, so the two cannot say different things.
+//   - A sign carries the meaning; colour only helps to find it.
+//   - The last sentence says what is interrupted and what to type next.
+//   - Nothing is said twice, and nothing in capitals.
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// json prints an answer as one JSON object on one line.
+func (c *common) json(v any) error {
+	enc := json.NewEncoder(c.stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// colour wraps a sign for a terminal.
+func (c *common) colour(w io.Writer, sign string) string {
+	code := map[string]string{"+": "32", "~": "33", "-": "31", "?": "36", "!": "31;1"}[sign]
+	if code == "" || c.noColor || c.getenv("NO_COLOR") != "" || !c.tty(w) {
+		return sign
+	}
+	return "\x1b[" + code + "m" + sign + "\x1b[0m"
+}
+
+// sign says what kind of change it is.
+func sign(ch converge.Change) string {
+	switch {
+	case ch.Cannot != "":
+		return "!"
+	case ch.Later != "":
+		return "?"
+	case ch.Before == "":
+		return "+"
+	case ch.After == "":
+		return "-"
+	}
+	return "~"
+}
+
+// thing names what a change is about, without the list of what it reads.
+func thing(ch converge.Change) string {
+	name, _, _ := strings.Cut(ch.Name, " reads ")
+	return printable(ch.Kind + " " + name)
+}
+
+// printable keeps control characters of names and texts found on the machine out of the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\t' {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}
+
+var digestWord = regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
+
+// states says how a change goes from one state to the other, digests cut short.
+func states(ch converge.Change) string {
+	short := func(s converge.State) string {
+		if s == "" {
+			return "not there"
+		}
+		return printable(digestWord.ReplaceAllString(string(s), "$1…"))
+	}
+	if ch.Before == "" && ch.Diff != "" {
+		return ""
+	}
+	b, a := short(ch.Before), short(ch.After)
+	if ch.Diff != "" { // the bytes are shown; say only what else changes
+		bw, aw := strings.Fields(b), strings.Fields(a)
+		if len(bw) > 1 && len(aw) > 1 && slices.Equal(bw[:2], aw[:2]) {
+			return ""
+		}
+	}
+	return b + " → " + a
+}
+
+// changeText prints one change: its sign and name, then what is different.
+func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
+	line := fmt.Sprintf("  %-10s %s %s", stage, c.colour(w, sign(ch)), thing(ch))
+	switch {
+	case ch.Cannot != "":
+		fmt.Fprintf(w, "%s\n               %s\n", line, printable(ch.Cannot))
+		for _, t := range ch.Try {
+			fmt.Fprintf(w, "               try: %s\n", printable(t))
+		}
+		return
+	case ch.Later != "":
+		fmt.Fprintf(w, "%s   at %s\n", line, ch.Later)
+		return
+	}
+	if s := states(ch); s != "" {
+		line += "   " + s
+	}
+	fmt.Fprintln(w, line)
+	if ch.Why != "" {
+		fmt.Fprintf(w, "               %s\n", printable(ch.Why))
+	}
+	for _, l := range strings.Split(strings.TrimSuffix(ch.Diff, "\n"), "\n") {
+		if l == "" {
+			continue
+		}
+		mark := l[:1]
+		if mark == "+" || mark == "-" {
+			mark = c.colour(w, mark)
+		}
+		fmt.Fprintf(w, "               %s\n", strings.TrimRight(mark+printable(l[1:]), " \r"))
+	}
+}
+
+// planText prints a plan.
+func (c *common) planText(p converge.Plan) {
+	w := c.stdout
+	if !c.quiet {
+		fmt.Fprintf(w, "%s   spec %s\n\n", p.Host.Summary, p.Host.Spec)
+	}
+	var quiet []string
+	flush := func() {
+		if len(quiet) > 0 && !c.quiet {
+			fmt.Fprintf(w, "  %s =\n", strings.Join(quiet, ", "))
+		}
+		quiet = nil
+	}
+	for _, st := range p.Stages {
+		if st.Changes == 0 {
+			if st.Stands > 0 || c.verbose {
+				quiet = append(quiet, st.Name)
+			}
+			continue
+		}
+		flush()
+		name := st.Name
+		for _, ch := range p.Changes {
+			if ch.Stage == st.Name {
+				c.changeText(w, name, ch)
+				name = ""
+			}
+		}
+	}
+	flush()
+	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Stands > 0 {
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w, c.planEnd(p))
+}
+
+// planEnd is the plan's last sentences: how much, what it interrupts, what to type next.
+func (c *common) planEnd(p converge.Plan) string {
+	cannot := len(p.Cannot())
+	now := p.Now() - cannot
+	switch {
+	case cannot > 0:
+		return fmt.Sprintf("%s cannot be made, so apply would touch nothing. Nothing was touched.", count(cannot, "change"))
+	case now == 0 && p.Later == 0:
+		return "Nothing to do."
+	case now == 0:
+		return fmt.Sprintf("Nothing to do now; %s.", waits(p.Changes))
+	}
+	stages := map[string]bool{}
+	for _, ch := range p.Changes {
+		if ch.Later == "" {
+			stages[ch.Stage] = true
+		}
+	}
+	s := fmt.Sprintf("%s in %s", count(now, "change"), count(len(stages), "stage"))
+	if p.Later > 0 {
+		s += "; " + waits(p.Changes)
+	}
+	return s + "." + interrupts(p.Changes) + "\nNothing was touched. To make it so: " + c.typed("apply")
+}
+
+func waits(changes []converge.Change) string {
+	var names []string
+	until := ""
+	for _, ch := range changes {
+		if ch.Later != "" {
+			names, until = append(names, thing(ch)), ch.Later
+		}
+	}
+	if len(names) == 1 {
+		return names[0] + " waits for " + until
+	}
+	return strings.Join(names, ", ") + " wait for " + until
+}
+
+// interrupts says what making the changes interrupts.
+func interrupts(changes []converge.Change) string {
+	var out []string
+	for _, b := range []struct{ what, text string }{
+		{"restart-runtime", " Restarts the container engine; running containers keep running."},
+		{"stop-clients", " Stops the processes that hold a GPU."},
+		{"reset-gpu", " Resets a GPU."},
+		{"reboot", " Reboots."},
+		{"leave-cluster", " Takes the node out of its cluster."},
+	} {
+		if slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Later == "" && slices.Contains(ch.Breaks, b.what) }) {
+			out = append(out, b.text)
+		}
+	}
+	return strings.Join(out, "")
+}
+
+// typed is the command line that does the verb for the same machine and spec.
+func (c *common) typed(verb string) string {
+	s := "gpuadm " + verb
+	if c.rootDir == "/" {
+		s = "sudo " + s
+	} else {
+		s += " --root " + c.rootDir
+	}
+	if verb == "apply" {
+		for _, f := range c.files {
+			s += " -f " + f
+		}
+	}
+	return s
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// undoPlanText prints what an undo would do.
+func (c *common) undoPlanText(p converge.UndoPlan) {
+	for _, ch := range p.Changes {
+		c.changeText(c.stdout, ch.Stage, ch)
+	}
+	for _, ch := range p.Kept {
+		fmt.Fprintf(c.stdout, "  %-10s = %s   stays: %s\n", ch.Stage, thing(ch), ch.Keeps)
+	}
+	for _, ch := range p.Left {
+		fmt.Fprintf(c.stdout, "  %-10s = %s   left: %s\n", ch.Stage, thing(ch), printable(ch.Cannot))
+	}
+	if len(p.Changes) == 0 {
+		fmt.Fprintln(c.stdout, "Nothing to undo.")
+		return
+	}
+	fmt.Fprintf(c.stdout, "\n%s to put back.%s\nNothing was touched. To put it back: %s\n", count(len(p.Changes), "change"), interrupts(p.Changes), c.typed("undo"))
+}

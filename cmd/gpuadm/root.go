@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+const about = `gpuadm turns a machine with NVIDIA GPUs into a Kubernetes node, and keeps it one.
+
+One file, /etc/gpuadm/node.toml, says how the node shall stand. plan says what
+would change, apply makes it so, undo puts it back. All three work on this
+machine, or with --root on a folder that holds another one: an image, a disk.
+
+Exit codes: 0 it stands as wanted; 1 it cannot; 2 the spec or the command line
+is wrong; 3 changes are pending; 4 a reboot is needed; 75 busy, try again.`
+
+// common are the flags that every verb has.
+type common struct {
+	env
+	files   []string
+	rootDir string
+	output  string
+	quiet   bool
+	verbose bool
+	noColor bool
+}
+
+// newRoot lists all verbs.
+func newRoot(e env) *cobra.Command {
+	c := &common{env: e}
+	root := &cobra.Command{
+		Use:               "gpuadm",
+		Short:             "turn a machine with NVIDIA GPUs into a Kubernetes node",
+		Long:              about,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd) },
+	}
+	root.SetIn(e.stdin)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage{fmt.Errorf("%w; see gpuadm %s --help", err, cmd.Name())}
+	})
+	f := root.PersistentFlags()
+	f.StringArrayVarP(&c.files, "file", "f", nil, "read the spec from `FILE` (- is stdin) in place of /etc/gpuadm; repeatable, later wins by key")
+	f.StringVar(&c.rootDir, "root", "/", "work on the machine whose files lie in `DIR`, nothing of it running")
+	f.StringVarP(&c.output, "output", "o", "text", "`FORM` of the answer: text or json")
+	f.BoolVarP(&c.quiet, "quiet", "q", false, "say nothing but the answer and errors")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "say also what stands already")
+	f.BoolVar(&c.noColor, "no-color", false, "use no colour; NO_COLOR does the same")
+	root.AddCommand(
+		newPlan(c),
+		newApply(c),
+		newUndo(c),
+		newStatus(c),
+		newStages(c),
+		newFacts(c),
+		newDemo(c),
+		newVersion(c),
+		specTopic(),
+	)
+	root.CompletionOptions.HiddenDefaultCmd = false
+	return root
+}
+
+// run runs one command line and returns its exit code.
+func run(ctx context.Context, e env, args []string) int {
+	root := newRoot(e)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	return report(e, cmd, err)
+}
+
+// check refuses wrong values of the common flags, and takes flags that are not given from GPUADM_* variables.
+func (c *common) check(cmd *cobra.Command) error {
+	var err error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		name := "GPUADM_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && err == nil {
+			if serr := cmd.Flags().Set(f.Name, v); serr != nil {
+				err = usage{fmt.Errorf("cannot use %s=%q: %w", name, v, serr)}
+			}
+		}
+	})
+	if err == nil && c.output != "text" && c.output != "json" {
+		err = usage{fmt.Errorf("cannot print as %q: -o takes text or json", c.output)}
+	}
+	return err
+}
+
+// engine makes ready to converge: the machine opened, the spec read, the stages chosen.
+func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error) {
+	sequence, err := choose(only, skip)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := c.spec(h, c.files)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &converge.Engine{
+		Stages:  sequence,
+		Spec:    s,
+		ThingOf: stages.ThingOf,
+		Clients: things.GPUClients,
+		Version: version(),
+	}, h, nil
+}
+
+// choose returns the stages asked for, in the sequence's order.
+func choose(only, skip []string) ([]converge.Stage, error) {
+	var chosen []converge.Stage
+	known := map[string]bool{}
+	for _, st := range stages.Sequence() {
+		known[st.Name] = true
+		if (len(only) == 0 || contains(only, st.Name)) && !contains(skip, st.Name) {
+			chosen = append(chosen, st)
+		}
+	}
+	for _, name := range append(append([]string{}, only...), skip...) {
+		if !known[name] {
+			return nil, usage{fmt.Errorf("cannot find stage %q; gpuadm stages lists them", name)}
+		}
+	}
+	return chosen, nil
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// stageNames completes the names of stages.
+func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, st := range stages.Sequence() {
+		names = append(names, st.Name+"\t"+st.About)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// onSignal closes the channel at the first SIGTERM or SIGINT: what is being made is finished, then the run stops.
+// A second signal ends the process at once, as it would have.
+func onSignal() (<-chan struct{}, func()) {
+	sig, stop := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		if _, ok := <-sig; ok {
+			signal.Stop(sig)
+			close(stop)
+		}
+	}()
+	return stop, func() { signal.Stop(sig); close(sig) }
+}

@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// apply runs an apply and says how it went.
+func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) error {
+	if none, err := c.noGPU(ctx, e, h); none || err != nil {
+		return err
+	}
+	voice := c.voice()
+	stop, done := onSignal()
+	defer done()
+	e.Tell, e.Stop = voice.tell, stop
+	began := h.Now()
+	res, err := e.Apply(ctx, h)
+	voice.close()
+	if err != nil {
+		return err
+	}
+	if c.output != "json" {
+		fmt.Fprintln(c.stdout, c.applied(res, h.Now().Sub(began).Seconds()))
+	}
+	if res.Reboot != "" {
+		return exit(exitReboot)
+	}
+	return nil
+}
+
+// applied is an apply's last sentence.
+func (c *common) applied(res converge.Result, seconds float64) string {
+	switch {
+	case res.Held != "":
+		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To go on: %s", res.Held, c.typed("apply"))
+	case res.Reboot != "":
+		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", res.Reboot, c.typed("apply"))
+	case res.Run == "" && len(res.Later) > 0:
+		return fmt.Sprintf("Nothing to do now; %s.", waits(res.Later))
+	case res.Run == "":
+		return "Nothing to do."
+	}
+	s := fmt.Sprintf("%s made in %.1f s, run %s", count(len(res.Made), "change"), seconds, res.Run)
+	if len(res.Later) > 0 {
+		s += "; " + waits(res.Later)
+	}
+	return s + ". To put it back: " + c.typed("undo")
+}
+
+// undo runs an undo and says how it went.
+func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to string, leave []string) error {
+	voice := c.voice()
+	stop, done := onSignal()
+	defer done()
+	e.Tell, e.Stop = voice.tell, stop
+	res, err := e.Undo(ctx, h, to, leave)
+	voice.close()
+	if err != nil {
+		return err
+	}
+	if c.output == "json" {
+		return nil
+	}
+	if res.Run == "" {
+		fmt.Fprintln(c.stdout, "Nothing to undo.")
+		return nil
+	}
+	s := count(len(res.Made), "change") + " put back"
+	if len(res.Left) > 0 {
+		s += fmt.Sprintf(", %d left", len(res.Left))
+	}
+	fmt.Fprintf(c.stdout, "%s. Unattended applies are held; to lift it: %s\n", s, c.typed("apply"))
+	return nil
+}

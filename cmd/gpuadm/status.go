@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+func newStatus(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status [STAGE…]",
+		Short: "say what stands, what does not, since when",
+		Long: `Status looks at the machine, and at the journal for what gpuadm has made and when.
+It touches nothing. It exits with 0 if all stands as wanted, 3 if changes are
+pending, 1 if something cannot be made to stand.`,
+		ValidArgsFunction: stageNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, h, err := c.engine(args, nil)
+			if err != nil {
+				return err
+			}
+			s, err := e.Status(cmd.Context(), h)
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				err = c.json(s)
+			} else {
+				c.statusText(s)
+			}
+			switch {
+			case err != nil:
+				return err
+			case len(s.Cannot()) > 0:
+				return exit(exitCannot)
+			case s.Now() > 0:
+				return exit(exitPending)
+			}
+			return nil
+		},
+	}
+}
+
+const day = "2006-01-02 15:04"
+
+func (c *common) statusText(s converge.Status) {
+	w := c.stdout
+	fmt.Fprintf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
+	for _, st := range s.Stages {
+		c.stageStatus(s, st)
+	}
+	for _, m := range s.Made {
+		switch name := strings.TrimSpace(m.Kind + " " + printable(m.Name)); {
+		case m.LetGo:
+			fmt.Fprintf(w, "\n%s is ours and no longer in the spec: it stays until undo.\n", name)
+		case m.Changed:
+			fmt.Fprintf(w, "\n%s was changed by somebody else since %s.\n", name, m.Since.Format(day))
+		}
+	}
+	if n := len(s.Runs); n > 0 {
+		fmt.Fprintln(w, "\nruns")
+		for _, r := range s.Runs[max(0, n-5):] {
+			fmt.Fprintf(w, "  %-20s %s, %s\n", r.ID, count(len(r.Makes), "change"), outcome(r))
+		}
+	}
+	if len(s.Torn) > 0 {
+		fmt.Fprintf(w, "\n%s of the journal cannot be read (%s): a power cut while it was written. Nothing was touched under it.\n", count(len(s.Torn), "line"), lines(s.Torn))
+	}
+	fmt.Fprintln(w, "\n"+c.statusEnd(s))
+}
+
+func (c *common) stageStatus(s converge.Status, st converge.StagePlan) {
+	var since string
+	for _, m := range s.Made {
+		if m.Stage == st.Name {
+			since = " since " + m.Since.Format(day)
+			break
+		}
+	}
+	switch {
+	case st.Changes == 0 && st.Stands == 0:
+		fmt.Fprintf(c.stdout, "  %-10s =   nothing wanted\n", st.Name)
+	case st.Changes == 0:
+		fmt.Fprintf(c.stdout, "  %-10s =   stands%s\n", st.Name, since)
+	default:
+		name := st.Name
+		for _, ch := range s.Changes {
+			if ch.Stage == st.Name {
+				ch.Diff, ch.Why = "", ""
+				c.changeText(c.stdout, name, ch)
+				name = ""
+			}
+		}
+	}
+}
+
+func outcome(r converge.Run) string {
+	switch {
+	case r.Undone:
+		return "undone"
+	case len(r.Undoes) > 0 && r.Result == "ok":
+		return "put back " + strings.Join(r.Undoes, ", ")
+	case r.Result == "":
+		return "not finished"
+	}
+	return r.Result
+}
+
+func lines(n []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(n), " ", ", "), "[]")
+}
+
+func (c *common) statusEnd(s converge.Status) string {
+	cannot := s.Cannot()
+	switch {
+	case s.Unfinished != "":
+		return fmt.Sprintf("Run %s was cut short. To go on: %s", s.Unfinished, c.typed("apply"))
+	case len(cannot) > 0:
+		return "It cannot be made to stand as it is: see ! above."
+	case s.Held != "" && s.Now() > 0:
+		return fmt.Sprintf("Held since the undo of run %s; %s pending. To go on: %s", s.Held, count(s.Now(), "change"), c.typed("apply"))
+	case s.Now() > 0:
+		return fmt.Sprintf("%s pending. To see them: %s", count(s.Now(), "change"), c.typed("plan"))
+	case slices.ContainsFunc(s.Stages, func(st converge.StagePlan) bool { return st.Stands > 0 }):
+		return "It stands as wanted."
+	}
+	return "Nothing is wanted: the spec has no section with a stage."
+}

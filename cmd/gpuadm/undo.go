@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+func newUndo(c *common) *cobra.Command {
+	var u struct {
+		to     string
+		leave  []string
+		allow  []string
+		dryRun bool
+		yes    bool
+	}
+	cmd := &cobra.Command{
+		Use:   "undo",
+		Short: "put back what we changed",
+		Long: `Undo puts back what the last run changed, byte for byte with owner and mode; with
+--to, that run and all since; with --to all, everything gpuadm ever did here.
+
+A file that somebody else has changed since is not overwritten: our part alone
+is taken out where that can be proven, otherwise nothing is touched and the
+difference is told.
+
+Afterwards a hold stands: the boot unit and the DaemonSet leave the machine
+alone until somebody runs gpuadm apply by hand. No spec is needed.`,
+		Example: "  gpuadm undo\n  gpuadm undo --dry-run\n  gpuadm undo --to all --root /mnt/image",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := c.open(c.rootDir)
+			if err != nil {
+				return err
+			}
+			e := &converge.Engine{ThingOf: stages.ThingOf, Clients: things.GPUClients, Version: version(), Yes: u.yes, Allow: u.allow}
+			if u.dryRun {
+				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)
+				if err != nil {
+					return err
+				}
+				if c.output == "json" {
+					return c.json(p)
+				}
+				c.undoPlanText(p)
+				return nil
+			}
+			if err := c.mayTouch("undo"); err != nil {
+				return err
+			}
+			return c.undo(cmd.Context(), e, h, u.to, u.leave)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&u.to, "to", "", "put back this `RUN` and all since, or all")
+	f.StringSliceVar(&u.leave, "leave", nil, "leave this `FILE` as somebody else has changed it; repeatable")
+	f.StringSliceVar(&u.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
+	f.BoolVar(&u.dryRun, "dry-run", false, "only say what would be put back")
+	f.BoolVarP(&u.yes, "yes", "y", false, "allow whatever it interrupts")
+	return cmd
+}

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// release is set by the linker when a release is built.
+var release string
+
+// version is the release, or what Go knows of the source it was built from.
+func version() string {
+	if release != "" {
+		return release
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "devel"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return "devel-" + s.Value[:12]
+		}
+	}
+	return "devel"
+}
+
+func newVersion(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "say which gpuadm this is",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if c.output == "json" {
+				return c.json(map[string]any{"format": 1, "version": version()})
+			}
+			fmt.Fprintln(c.stdout, "gpuadm", version())
+			return nil
+		},
+	}
+}

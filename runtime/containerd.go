@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Tree is a containerd configuration as found: the root file and what it imports, in the order the daemon reads them.
+type Tree struct {
+	Root    File
+	Imports []File
+}
+
+// File is one configuration file. Data is nil when it does not exist.
+type File struct {
+	Path string
+	Data []byte
+}
+
+// Daemon is the containerd that reads the configuration. Version is as the daemon or its package says it
+// ("1.7.24", "v2.1.5", "2.1.5~ds1"); "" is unknown.
+type Daemon struct{ Version string }
+
+// Handler is a CRI runtime handler as it shall stand.
+type Handler struct {
+	Name    string // "nvidia"
+	Binary  string // "/usr/bin/nvidia-container-runtime"
+	Default bool   // make it default_runtime_name; false leaves the default alone
+	CDI     bool   // enable_cdi = true where that version has the key and it is not on already
+}
+
+// dropIn is the name of our file in a folder that the root imports.
+const dropIn = "99-gpuadm.toml"
+
+// Target says which one file shall be edited for the handler: the root, a file it imports, or a drop-in of ours in a
+// folder that the root imports already. The answer is the same before and after our own edit.
+func Target(t Tree, d Daemon, h Handler) (string, error) {
+	c, err := readCRI(t, d, h)
+	if err != nil {
+		return "", err
+	}
+	if i := c.target(h); i >= 0 {
+		return c.files[i].path, nil
+	}
+	path, _ := c.dropIn()
+	return path, nil
+}
+
+// Edit returns the new bytes of the file at path, of which found are the present ones (nil: not there), so that the
+// whole tree has the handler. It proves that nothing else changes. Edit(Edit(x)) == Edit(x).
+func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error) {
+	t = t.with(path, found)
+	before, err := readCRI(t, d, h)
+	if err != nil {
+		return nil, err
+	}
+	i := before.index(path)
+	if i < 0 {
+		if t, i, err = t.withDropIn(before, path); err != nil {
+			return nil, err
+		}
+		if before, err = readCRI(t, d, h); err != nil {
+			return nil, err
+		}
+	}
+	ops, err := before.ops(i, h)
+	if err != nil {
+		return nil, err
+	}
+	if len(ops) == 0 {
+		return found, nil
+	}
+	out, err := editTOML(found, ops)
+	if err != nil {
+		return nil, fmt.Errorf("cannot edit %s: %w", path, err)
+	}
+	after, err := readCRI(t.with(path, out), d, h)
+	if err != nil {
+		return nil, fmt.Errorf("cannot edit %s: internal error: the result would be refused: %w", path, err)
+	}
+	if err := proveEffect(before, after, h, ops); err != nil {
+		return nil, fmt.Errorf("cannot edit %s: %w", path, err)
+	}
+	return out, nil
+}
+
+// Imports returns what a root file imports, as absolute paths and globs in the order the daemon reads them.
+func Imports(rootPath string, root []byte) ([]string, error) {
+	f, err := readFile(File{rootPath, root})
+	if err != nil {
+		return nil, err
+	}
+	return f.imports()
+}
+
+// with puts data in place of what the tree holds for path, if it holds that file at all.
+func (t Tree) with(path string, data []byte) Tree {
+	if t.Root.Path == path {
+		t.Root.Data = data
+		return t
+	}
+	t.Imports = slices.Clone(t.Imports)
+	for i := range t.Imports {
+		if t.Imports[i].Path == path {
+			t.Imports[i].Data = data
+		}
+	}
+	return t
+}
+
+// withDropIn puts a file that is not there yet where the daemon will read it.
+func (t Tree) withDropIn(c *criTree, path string) (Tree, int, error) {
+	own, at := c.dropIn()
+	if own != path {
+		return t, 0, fmt.Errorf("cannot edit %s: the daemon does not read it", path)
+	}
+	// An empty file stands for the missing one; at counts the root, which is not among the imports.
+	imports := slices.DeleteFunc(slices.Clone(t.Imports), func(f File) bool { return f.Path == path })
+	t.Imports = slices.Insert(imports, at-1, File{path, []byte{}})
+	return t, at, nil
+}
+
+// proveEffect compares what the daemon made of the tree with what it will make of it.
+func proveEffect(before, after *criTree, h Handler, ops []tomlOp) error {
+	if i := after.target(h); i >= 0 {
+		left, err := after.ops(i, h)
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].path, "."), after.files[i].path)
+		}
+	}
+	a, b := before.outside(h, ops), after.outside(h, ops)
+	if !tomlEqual(a, b) {
+		return fmt.Errorf("internal error: the daemon would see %s changed", firstDifference(a, b))
+	}
+	return nil
+}
+
+// imports are the patterns of a file; relative ones start at the folder of the file that holds them
+// (https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md).
+func (f configFile) imports() ([]string, error) {
+	key, v := field(f.tree, "imports")
+	if v == nil {
+		return nil, nil
+	}
+	list, ok := v.([]any)
+	if !ok {
+		return nil, f.refuse(RefusedShape, []string{key}, "imports is not an array of strings", `write imports = ["/etc/containerd/conf.d/*.toml"]`)
+	}
+	var out []string
+	for _, e := range list {
+		s, ok := e.(string)
+		if !ok {
+			return nil, f.refuse(RefusedShape, []string{key}, "imports is not an array of strings", `write imports = ["/etc/containerd/conf.d/*.toml"]`)
+		}
+		if s = filepath.Clean(s); !filepath.IsAbs(s) {
+			s = filepath.Join(filepath.Dir(f.path), s)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// check says what is wrong with a handler before anything is read.
+func (h Handler) check() error {
+	if h.Name == "" || h.Binary == "" {
+		return errors.New("cannot edit containerd's configuration: a handler needs a name and a binary")
+	}
+	return nil
+}
+
+// isTemplate tells a Go template (k3s, RKE2) from a file that is merely broken.
+func isTemplate(data []byte) bool { return bytes.Contains(data, []byte("{{")) }

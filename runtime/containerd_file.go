@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxConfig bounds what is parsed. A full configuration has 15 KB.
+const maxConfig = 1 << 20
+
+// configFile is one file of the tree, read.
+type configFile struct {
+	path    string
+	data    []byte
+	tree    map[string]any
+	version int64 // as stated; 0 when it is not
+	stated  bool
+	fresh   bool // holds no key at all: what we write into it begins with a version
+}
+
+func readFile(f File) (configFile, error) {
+	c := configFile{path: f.Path, data: f.Data}
+	if len(f.Data) > maxConfig {
+		return c, &Refusal{
+			Code: RefusedSize, File: f.Path, Reason: fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),
+			Mend: "move what is not containerd's configuration elsewhere",
+		}
+	}
+	tree, err := tomlTree(f.Data)
+	if err == nil {
+		_, err = parseTOML(f.Data)
+	}
+	if err != nil {
+		return c, syntaxRefusal(f, err)
+	}
+	c.tree, c.fresh = tree, len(tree) == 0
+	return c, c.readVersion()
+}
+
+func syntaxRefusal(f File, err error) *Refusal {
+	if isTemplate(f.Data) {
+		return &Refusal{
+			Code: RefusedTemplate, File: f.Path, Reason: "it is a Go template ({{ … }}), not TOML",
+			Mend: "edit the template by hand, or configure the handler where its owner reads it (k3s and RKE2: config-v3.toml.d)",
+		}
+	}
+	r := &Refusal{Code: RefusedSyntax, File: f.Path, Mend: "mend the line, and try containerd config dump"}
+	line, column := tomlErrorLine(err)
+	r.Line = line
+	r.Reason = "it is not valid TOML: " + strings.TrimPrefix(err.Error(), "toml: ")
+	if line > 0 {
+		r.Reason = fmt.Sprintf("it is not valid TOML: line %d, column %d: %s", line, column, strings.TrimPrefix(err.Error(), "toml: "))
+	}
+	return r
+}
+
+func (f *configFile) readVersion() error {
+	key, v := field(f.tree, "version")
+	if v == nil {
+		return nil
+	}
+	n, ok := v.(int64)
+	if !ok || n < 0 {
+		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version is %s, not a positive integer", show(v)), "write version = 2 (3 for containerd 2.0 and later), without quotation marks")
+	}
+	f.version, f.stated = n, true
+	return nil
+}
+
+// checkShape refuses tables that are none. The daemon would not start with such a file.
+func (f configFile) checkShape() error {
+	key, v := field(f.tree, "plugins")
+	plugins, err := f.table(v, []string{key})
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{criV3, criV2, criV1} {
+		cri, err := f.table(plugins[name], []string{key, name})
+		if err != nil {
+			return err
+		}
+		if err := f.checkCRI(cri, []string{key, name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f configFile) checkCRI(cri map[string]any, at []string) error {
+	if err := f.scalars(cri, at, map[string]any{"enable_cdi": false, "systemd_cgroup": false}); err != nil {
+		return err
+	}
+	key, v := field(cri, "containerd")
+	at = append(slices.Clone(at), key)
+	containerd, err := f.table(v, at)
+	if err != nil {
+		return err
+	}
+	if err := f.scalars(containerd, at, map[string]any{"default_runtime_name": "", "no_pivot": false}); err != nil {
+		return err
+	}
+	if key, v := field(containerd, "default_runtime"); v != nil {
+		if err := f.checkEntry(v, append(slices.Clone(at), key)); err != nil {
+			return err
+		}
+	}
+	key, v = field(containerd, "runtimes")
+	at = append(at, key)
+	runtimes, err := f.table(v, at)
+	if err != nil {
+		return err
+	}
+	for _, p := range sortedTable(runtimes) {
+		if err := f.checkEntry(p.value, append(slices.Clone(at), p.key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f configFile) checkEntry(v any, at []string) error {
+	entry, err := f.table(v, at)
+	if err != nil {
+		return err
+	}
+	if err := f.scalars(entry, at, map[string]any{"runtime_type": "", "runtime_engine": "", "runtime_root": ""}); err != nil {
+		return err
+	}
+	key, v := field(entry, "options")
+	at = append(slices.Clone(at), key)
+	options, err := f.table(v, at)
+	if err != nil {
+		return err
+	}
+	for key := range options {
+		if strings.EqualFold(key, "BinaryName") {
+			if err := f.scalars(options, at, map[string]any{key: ""}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// table returns v as a table; what is missing is an empty one.
+func (f configFile) table(v any, at []string) (map[string]any, error) {
+	t, ok := v.(map[string]any)
+	if v != nil && !ok {
+		return nil, f.refuse(RefusedShape, at, fmt.Sprintf("%s is %s, not a table", showPath(at), show(v)), "make it a table, or take it out")
+	}
+	return t, nil
+}
+
+// scalars refuses values that are not of the type of the example.
+func (f configFile) scalars(t map[string]any, at []string, examples map[string]any) error {
+	for _, p := range sortedTable(examples) {
+		key, v := field(t, p.key)
+		if v != nil && fmt.Sprintf("%T", v) != fmt.Sprintf("%T", p.value) {
+			path := append(slices.Clone(at), key)
+			return f.refuse(RefusedShape, path, fmt.Sprintf("%s is %s, not a %T", showPath(path), show(v), p.value), "write it as the daemon reads it, or take it out")
+		}
+	}
+	return nil
+}
+
+// checkDisabled refuses a tree in which the CRI plugin is switched off, as Docker's package of containerd ships it.
+func (f configFile) checkDisabled(r criReader, version int64) error {
+	key, v := field(f.tree, "disabled_plugins")
+	list, ok := v.([]any)
+	if v != nil && !ok {
+		return f.refuse(RefusedShape, []string{key}, "disabled_plugins is not an array", "make it an array of strings, or take it out")
+	}
+	off := []string{criV1, criV2, criV3, "io.containerd.cri.v1.images"}
+	switch {
+	case r.merge == mergeWhole && r.known && version < 2:
+		off = off[:1] // the long name has no effect there
+	case r.merge == mergeWhole && r.known:
+		off = off[:2]
+	}
+	for _, e := range list {
+		if s, ok := e.(string); ok && slices.Contains(off, s) {
+			return f.refuse(RefusedDisabled, []string{key}, fmt.Sprintf("the CRI plugin is switched off: disabled_plugins has %q", s),
+				fmt.Sprintf("take %q out of disabled_plugins; without the CRI plugin kubelet cannot use this containerd", s))
+		}
+	}
+	return nil
+}
+
+func (f configFile) checkVersion(r criReader) error {
+	key, _ := field(f.tree, "version")
+	if f.version > r.max {
+		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version %d is newer than %s reads (%d)", f.version, r.daemon, r.max),
+			"install the containerd this file was written for, or write the file for this one (containerd config default)")
+	}
+	if r.known && r.merge != mergeWhole && bytes.HasPrefix(f.data, []byte(utf8BOM)) {
+		return &Refusal{
+			Code: RefusedSyntax, File: f.path, Line: 1, Reason: fmt.Sprintf("it begins with a byte order mark, which %s does not read", r.daemon),
+			Mend: "take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' " + f.path,
+		}
+	}
+	return nil
+}
+
+// field finds a key as the daemon does: it does not mind upper and lower case in the names of its own fields
+// (go-toml, both versions). Exact spelling first, else the last in order, which is what go-toml v2 ends with.
+func field(t map[string]any, name string) (key string, value any) {
+	if v, ok := t[name]; ok {
+		return name, v
+	}
+	key = name
+	for k, v := range t {
+		if strings.EqualFold(k, name) && (value == nil || k > key) {
+			key, value = k, v
+		}
+	}
+	return key, value
+}
+
+func show(v any) string {
+	s, err := tomlText(v, '"')
+	if err != nil || len(s) > 60 {
+		return fmt.Sprintf("a %T", v)
+	}
+	return s
+}
+
+func showPath(path []string) string {
+	parts := make([]string, len(path))
+	for i, p := range path {
+		parts[i] = tomlKeyText(p, '"')
+	}
+	return strings.Join(parts, ".")
+}

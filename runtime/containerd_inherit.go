@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+	"strings"
+)
+
+// inherit makes a new handler's table from the runtime that pods get today, so that cgroups, base spec, CNI and
+// annotations stay as they are and only the binary differs.
+func (c *criTree) inherit(h Handler, plugin string) tomlTable {
+	like := c.template(h)
+	kind := text(like, "runtime_type")
+	options := tomlTable{{"BinaryName", h.Binary}}
+	entry := tomlTable{{"runtime_type", runcV2}}
+	for _, p := range sortedTable(like) {
+		if inheritable(p.key, kind) && !isZero(p.value) {
+			if plugin != criV3 && p.key == "sandboxer" && like["sandbox_mode"] == nil {
+				p.key = "sandbox_mode" // as files of version 2 call it, and migration has renamed it
+			}
+			entry = append(entry, p)
+		}
+	}
+	switch {
+	case isRunc(kind):
+		for _, p := range sortedTable(sub(like, "options")) {
+			// What is empty is the daemon's default; SystemdCgroup is worth seeing even so.
+			if !strings.EqualFold(p.key, "BinaryName") && (!isZero(p.value) || strings.EqualFold(p.key, "SystemdCgroup")) {
+				options = append(options, p)
+			}
+		}
+	case kind == linuxV1:
+		if root := text(like, "runtime_root"); root != "" {
+			options = append(options, tomlPair{"Root", root})
+		}
+		if on(c.cri, "systemd_cgroup") {
+			options = append(options, tomlPair{"SystemdCgroup", true})
+		}
+		if on(sub(c.cri, "containerd"), "no_pivot") {
+			options = append(options, tomlPair{"NoPivotRoot", true})
+		}
+	}
+	return append(entry, tomlPair{"options", options})
+}
+
+// template is the entry to inherit from: the default one, else runc, else crun, else any that takes runc's options.
+// Only if there is none, it is a foreign default such as kata.
+func (c *criTree) template(h Handler) map[string]any {
+	containerd := sub(c.cri, "containerd")
+	if old := sub(containerd, "default_runtime"); c.reader.merge == mergeWhole && text(old, "runtime_type") != "" {
+		return old
+	}
+	runtimes := sub(containerd, "runtimes")
+	names := []string{c.defaultName(), "runc", "crun"}
+	for _, p := range sortedTable(runtimes) {
+		names = append(names, p.key)
+	}
+	for _, name := range names {
+		entry, ok := runtimes[name].(map[string]any)
+		if ok && name != h.Name && (isRunc(text(entry, "runtime_type")) || text(entry, "runtime_type") == linuxV1) {
+			return entry
+		}
+	}
+	foreign, _ := runtimes[c.defaultName()].(map[string]any)
+	return foreign
+}
+
+// isRunc says that the options are those of runc. A missing type is runc's on 2.x, which fills it in.
+func isRunc(kind string) bool { return kind == runcV2 || kind == runcV1 || kind == "" }
+
+// inheritable are the keys that mean the same for the new handler. A foreign type's own settings do not: kata's
+// privileged_without_host_devices would take the GPUs from privileged pods.
+func inheritable(key, kind string) bool {
+	switch strings.ToLower(key) {
+	case "runtime_type", "runtime_engine", "runtime_root", "options":
+		return false
+	case "runtime_path":
+		return kind == runcV2
+	case "cni_conf_dir", "cni_max_conf_num", "base_runtime_spec":
+		return true
+	}
+	return slices.Contains([]string{runcV2, runcV1, linuxV1, ""}, kind)
+}

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import "fmt"
+
+// Codes of a Refusal.
+const (
+	RefusedDisabled = "cri-disabled"
+	RefusedNames    = "plugin-names"
+	RefusedTemplate = "template"
+	RefusedSyntax   = "invalid-toml"
+	RefusedVersion  = "version"
+	RefusedShape    = "structure"
+	RefusedSize     = "too-large"
+)
+
+// Refusal is why a configuration cannot be edited, and how it can be mended. Line is 0 when it is not one place.
+type Refusal struct {
+	Code, File   string
+	Line         int
+	Reason, Mend string
+}
+
+func (r *Refusal) Error() string {
+	at := r.File
+	if r.Line > 0 {
+		at = fmt.Sprintf("%s:%d", r.File, r.Line)
+	}
+	return fmt.Sprintf("cannot edit %s: %s", at, r.Reason)
+}
+
+// refuse points at the thing at path in a file that has been read.
+func (f configFile) refuse(code string, path []string, reason, mend string) *Refusal {
+	r := &Refusal{Code: code, File: f.path, Reason: reason, Mend: mend}
+	if d, err := parseTOML(f.data); err == nil && len(path) > 0 {
+		r.Line = d.lineOf(path)
+	}
+	return r
+}

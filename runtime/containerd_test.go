@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// outcome is what becomes of one shape for one daemon and handler.
+func outcome(t *testing.T, tree Tree, d Daemon, h Handler) string {
+	target, err := Target(tree, d, h)
+	if err != nil {
+		return refusalText(t, err)
+	}
+	found := tree.data(target)
+	out, err := Edit(tree, d, h, target, found)
+	if err != nil {
+		return refusalText(t, err)
+	}
+	if bytes.Equal(out, found) && (out == nil) == (found == nil) {
+		return "nothing to change in " + target + "\n"
+	}
+	return "edit " + target + "\n" + textDiff(found, out)
+}
+
+func refusalText(t *testing.T, err error) string {
+	var r *Refusal
+	if !errors.As(err, &r) {
+		t.Errorf("not a refusal: %v", err)
+		return err.Error() + "\n"
+	}
+	if r.Code == "" || r.Reason == "" || r.Mend == "" || r.File == "" {
+		t.Errorf("incomplete refusal: %+v", r)
+	}
+	return fmt.Sprintf("refused (%s): %v\nmend: %s\n", r.Code, err, r.Mend)
+}
+
+func TestCorpus(t *testing.T) {
+	for _, c := range corpus(t) {
+		t.Run(c.name, func(t *testing.T) {
+			var order []string
+			by := map[string][]string{}
+			for i, h := range handlers() {
+				for _, d := range daemons() {
+					got := outcome(t, c.tree, d, h)
+					if by[got] == nil {
+						order = append(order, got)
+					}
+					label := d.Version
+					if label == "" {
+						label = "unknown"
+					}
+					if i > 0 {
+						label += "+default+cdi"
+					}
+					by[got] = append(by[got], label)
+				}
+			}
+			var all strings.Builder
+			for _, o := range order {
+				fmt.Fprintf(&all, "== %s\n%s\n", strings.Join(by[o], " "), o)
+			}
+			golden(t, c.name, all.String())
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "containerd", name+".txt")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test ./runtime -update):\n%s", file, textDiff(want, []byte(got)))
+	}
+}
+
+// lawful makes the edit and holds it against the laws. It returns nil where the tree is refused.
+func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
+	t.Helper()
+	target, err := Target(tree, d, h)
+	if err != nil {
+		return nil
+	}
+	before := tree.data(target)
+	after, err := Edit(tree, d, h, target, before)
+	if err != nil {
+		var r *Refusal
+		if !errors.As(err, &r) {
+			t.Fatalf("containerd %q: %v\n%s", d.Version, err, before)
+		}
+		return nil
+	}
+	then := tree.withFile(t, target, after)
+	if again, err := Edit(then, d, h, target, after); err != nil || !bytes.Equal(again, after) {
+		t.Fatalf("containerd %q: a second edit differs: %v\n%s", d.Version, err, textDiff(after, again))
+	}
+	if to, err := Target(then, d, h); err != nil || to != target {
+		t.Fatalf("containerd %q: target was %s, is %s %v after the edit\n%s", d.Version, target, to, err, after)
+	}
+	stands(t, then, d, h)
+	linesKept(t, before, after)
+	back, err := TakeOut(before, after, after)
+	if err != nil || !bytes.Equal(back, before) || (back == nil) != (before == nil) {
+		t.Fatalf("containerd %q: taking out gives %v\n%s", d.Version, err, textDiff(before, back))
+	}
+	return after
+}
+
+// stands looks for the handler in what the daemon will see.
+func stands(t testing.TB, tree Tree, d Daemon, h Handler) {
+	t.Helper()
+	whole, err := Effective(tree, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{criV3, criV2, criV1} {
+		cri, _ := sub(whole, "plugins")[name].(map[string]any)
+		entry, ok := sub(cri, "containerd", "runtimes")[h.Name].(map[string]any)
+		if !ok {
+			continue
+		}
+		kind := text(entry, "runtime_type")
+		binaries := binaryNames(sub(entry, "options"))
+		old := kind == linuxV1 && text(entry, "runtime_engine") == h.Binary
+		if !old && (len(binaries) == 0 || sub(entry, "options")[binaries[len(binaries)-1]] != h.Binary || !isRunc(kind)) {
+			t.Fatalf("containerd %q: the entry is not right: %v", d.Version, entry)
+		}
+		if h.Default && text(sub(cri, "containerd"), "default_runtime_name") != h.Name && text(sub(cri, "containerd", "default_runtime"), "runtime_type") == "" {
+			t.Fatalf("containerd %q: %s is not the default", d.Version, h.Name)
+		}
+		return
+	}
+	t.Fatalf("containerd %q: no entry %s in %v", d.Version, h.Name, whole["plugins"])
+}
+
+// linesKept holds that only lines with a key that may be edited differ; all others are there, in order, byte for byte.
+func linesKept(t testing.TB, before, after []byte) {
+	t.Helper()
+	editable := regexp.MustCompile(`(?i)default_runtime_name|enable_cdi|binaryname|runtime_type|runtime_engine|runtime_root|systemd_cgroup|no_pivot|[{}]`)
+	a, b := splitLines(before), splitLines(after)
+	if n := len(a); n > 0 && !bytes.HasSuffix(before, []byte("\n")) && !bytes.HasSuffix(after, a[n-1]) {
+		end := "\n" // what was the last line stands further up now, and ends like the others
+		if bytes.Contains(before, []byte("\r\n")) {
+			end = "\r\n"
+		}
+		a[n-1] = append(bytes.Clone(a[n-1]), end...)
+	}
+	for _, h := range diffExact(a, b) {
+		for _, l := range a[h.a0:h.a1] {
+			if !editable.Match(l) {
+				t.Fatalf("line %q was lost:\n%s", l, textDiff(before, after))
+			}
+		}
+	}
+}
+
+func TestLawsOnCorpus(t *testing.T) {
+	for _, c := range corpus(t) {
+		t.Run(c.name, func(t *testing.T) {
+			for _, d := range daemons() {
+				for _, h := range handlers() {
+					lawful(t, c.tree, d, h)
+				}
+			}
+		})
+	}
+}
+
+func TestImports(t *testing.T) {
+	got, err := Imports("/etc/containerd/config.toml", []byte(`imports = ["conf.d/*.toml", "./x.toml", "/a//b/../*.toml"]`))
+	want := []string{"/etc/containerd/conf.d/*.toml", "/etc/containerd/x.toml", "/a/*.toml"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q %v, want %q", got, err, want)
+	}
+	for _, bad := range []string{`imports = "x"`, `imports = [1]`, `imports = [`} {
+		var r *Refusal
+		if _, err := Imports("/c.toml", []byte(bad)); !errors.As(err, &r) {
+			t.Errorf("%s: got %v, want a refusal", bad, err)
+		}
+	}
+}
+
+func TestEditElsewhere(t *testing.T) {
+	tree := Tree{Root: File{"/etc/containerd/config.toml", []byte("version = 2\n")}}
+	if _, err := Edit(tree, Daemon{"1.7.24"}, handlers()[0], "/etc/other.toml", nil); err == nil {
+		t.Error("a file that the daemon does not read was edited")
+	}
+	if _, err := Edit(tree, Daemon{"1.7.24"}, Handler{Name: "nvidia"}, tree.Root.Path, nil); err == nil {
+		t.Error("a handler without a binary was written")
+	}
+	huge := File{"/c.toml", bytes.Repeat([]byte("#\n"), maxConfig)}
+	var r *Refusal
+	if _, err := Target(Tree{Root: huge}, Daemon{}, handlers()[0]); !errors.As(err, &r) || r.Code != RefusedSize {
+		t.Errorf("got %v, want %s", err, RefusedSize)
+	}
+}
+
+func TestParseVersion(t *testing.T) {
+	for in, want := range map[string]string{
+		"1.7.24": "1 7 true", "v2.1.5": "2 1 true", "2.1.5~ds1": "2 1 true", "2.3-rc.1": "2 3 true", "1.7.24-0ubuntu1": "1 7 true",
+		"": "0 0 false", "two": "0 0 false", "2": "0 0 false", "x.1": "0 0 false",
+	} {
+		major, minor, ok := parseVersion(in)
+		if got := fmt.Sprint(major, minor, ok); ok && got != want || !ok && !strings.HasSuffix(want, "false") {
+			t.Errorf("%q: got %s, want %s", in, got, want)
+		}
+	}
+}

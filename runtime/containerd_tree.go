@@ -1,0 +1,308 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// criTree is a configuration read with the eyes of one daemon.
+type criTree struct {
+	files   []configFile // the root first, then what it imports
+	reader  criReader
+	whole   map[string]any // what the daemon ends with
+	raw     map[string]any // its plugins before migration
+	version int64
+	cri     map[string]any // the CRI plugin's table in whole
+}
+
+// readAll reads the files that are there; the root is always the first.
+func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
+	var files []configFile
+	for i, f := range append([]File{t.Root}, t.Imports...) {
+		if i > 0 && f.Data == nil {
+			continue
+		}
+		c, err := readFile(f)
+		if err != nil {
+			return nil, criReader{}, err
+		}
+		files = append(files, c)
+	}
+	r := newReader(d, files)
+	for _, f := range files {
+		if err := f.checkVersion(r); err != nil {
+			return nil, r, err
+		}
+		if r.known && r.merge == mergeWhole {
+			hideUnread(sub(f.tree, "plugins"))
+		}
+	}
+	return files, r, nil
+}
+
+func readCRI(t Tree, d Daemon, h Handler) (*criTree, error) {
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	files, r, err := readAll(t, d)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if err := f.checkShape(); err != nil {
+			return nil, err
+		}
+		if r.known && r.merge == mergeWhole {
+			if err := f.checkSpelling(r); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if files[0].fresh {
+		files[0].version = r.create
+	}
+	c := &criTree{files: files, reader: r}
+	c.whole, c.raw, c.version = r.mergeAll(files)
+	for _, f := range files {
+		if err := f.checkDisabled(r, c.version); err != nil {
+			return nil, err
+		}
+	}
+	for i := range files[1:] {
+		if f := &files[i+1]; f.fresh {
+			f.version = files[0].version
+		}
+	}
+	if err := c.checkNames(); err != nil {
+		return nil, err
+	}
+	c.cri, _ = c.whole["plugins"].(map[string]any)[c.effectiveName()].(map[string]any)
+	return c, nil
+}
+
+// effectiveName is the plugin name under which mergeAll leaves the CRI plugin's table.
+func (c *criTree) effectiveName() string {
+	switch {
+	case c.reader.merge != mergeWhole:
+		return criV3
+	case c.version >= 2:
+		return criV2
+	}
+	return criV1
+}
+
+// namesIn lists the plugin names under which the daemon reads runtimes in a file, the one that wins first.
+func (c *criTree) namesIn(f configFile) []string {
+	switch c.reader.merge {
+	case mergeWhole:
+		return []string{c.effectiveName()}
+	case mergeThenMigrate:
+		if c.version >= 3 {
+			return []string{criV3}
+		}
+		return []string{criV3, criV2}
+	}
+	switch {
+	case f.version >= 4:
+		return []string{criV3}
+	case f.version >= 2:
+		return []string{criV3, criV2}
+	}
+	return []string{criV3, criV2, criV1}
+}
+
+// checkNames refuses a tree whose CRI settings all stand under a name that this daemon does not read.
+func (c *criTree) checkNames() error {
+	var unread *Refusal
+	for _, f := range c.files {
+		key, v := field(f.tree, "plugins")
+		plugins, _ := v.(map[string]any)
+		names := c.namesIn(f)
+		for _, name := range []string{criV3, criV2, criV1} {
+			table, ok := plugins[name].(map[string]any)
+			if !ok {
+				continue
+			}
+			if slices.Contains(names, name) {
+				return nil
+			}
+			// In version 3, the old name is still that of the plugin's server part; its runtimes would be lost.
+			if _, runtimes := field(table, "containerd"); name == criV2 && runtimes == nil && f.version >= 3 {
+				continue
+			}
+			if unread == nil {
+				reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, tomlKeyText(name, '"'), max(f.version, 1))
+				unread = f.refuse(RefusedNames, []string{key, name}, reason, c.mendName(f, name))
+			}
+		}
+	}
+	if unread != nil {
+		return unread
+	}
+	return nil
+}
+
+func (c *criTree) mendName(f configFile, name string) string {
+	switch {
+	case name == criV2 && f.version < 2:
+		return "write version = 2 as the first line"
+	case name == criV1:
+		return fmt.Sprintf("write version = 2 as the first line, and [plugins.%q] for [plugins.cri]", criV2)
+	case name == criV3 && c.reader.merge == mergeWhole:
+		return fmt.Sprintf("write [plugins.%q] for [plugins.%q], or install containerd 2.0 or later", criV2, criV3)
+	}
+	return fmt.Sprintf("write [plugins.%q] for [plugins.%q]", criV3, name)
+}
+
+// sub follows tables down from t; the daemon's own field names in any case.
+func sub(t map[string]any, names ...string) map[string]any {
+	for _, name := range names {
+		_, v := field(t, name)
+		t, _ = v.(map[string]any)
+	}
+	return t
+}
+
+func (f configFile) plugin(name string) map[string]any {
+	t, _ := sub(f.tree, "plugins")[name].(map[string]any)
+	return t
+}
+
+// has says whether a file states a thing below one of the plugin's names.
+func (c *criTree) has(f configFile, names ...string) bool {
+	for _, plugin := range c.namesIn(f) {
+		at := sub(f.plugin(plugin), names[:len(names)-1]...)
+		if _, v := field(at, names[len(names)-1]); v != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *criTree) hasEntry(f configFile, handler string) bool {
+	for _, plugin := range c.namesIn(f) {
+		if _, ok := sub(f.plugin(plugin), "containerd", "runtimes")[handler]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *criTree) index(path string) int {
+	i := slices.IndexFunc(c.files, func(f configFile) bool { return f.path == path })
+	return i
+}
+
+// target is the file to be edited, -1 for the drop-in that is not there yet. It goes by what stands where, never by
+// what is wrong: so the answer is the same when all is right.
+func (c *criTree) target(h Handler) int {
+	at := -1
+	for i, f := range c.files {
+		switch {
+		case c.reader.merge == mergeWhole:
+			if f.plugin(c.effectiveName()) != nil {
+				at = i // the last one that has the table hides all others
+			}
+		case c.hasEntry(f, h.Name),
+			h.Default && c.has(f, "containerd", "default_runtime_name"),
+			h.CDI && c.reader.cdi != cdiFixed && c.has(f, "enable_cdi"):
+			at = i // the last one that states it wins
+		}
+	}
+	path, place := c.dropIn()
+	entry := slices.IndexFunc(c.files, func(f configFile) bool { return f.path != path && c.hasEntry(f, h.Name) })
+	if path == "" || entry >= 0 {
+		return max(at, 0) // an entry that somebody wrote is mended where it stands
+	}
+	if i := c.index(path); i >= 0 && at <= i {
+		return i
+	} else if i < 0 && at < place {
+		return -1
+	}
+	return max(at, 0)
+}
+
+// dropIn is the path of our file in the last folder the root imports whole, and its place in the order of reading.
+// Only a daemon that merges key by key can be given one (2.0 on, measured), and only where the root asks for it:
+// no version reads conf.d by itself.
+func (c *criTree) dropIn() (path string, place int) {
+	root := c.files[0]
+	if c.reader.merge == mergeWhole || !c.reader.known || root.fresh {
+		return "", 0
+	}
+	patterns, err := root.imports()
+	if err != nil {
+		return "", 0
+	}
+	ours := -1
+	for i, p := range patterns {
+		folder, name := filepath.Split(p)
+		if ok, err := filepath.Match(name, dropIn); err == nil && ok && strings.Contains(name, "*") && !strings.ContainsAny(folder, "*?[\\") {
+			path, ours = folder+dropIn, i
+		}
+	}
+	place = 1
+	for _, f := range c.files[1:] {
+		i := slices.IndexFunc(patterns, func(p string) bool {
+			ok, err := filepath.Match(p, f.path)
+			return err == nil && ok
+		})
+		if i >= 0 && (i < ours || i == ours && f.path < path) {
+			place++
+		}
+	}
+	return path, place
+}
+
+// outside is all the daemon sees but what the edit is about.
+func (c *criTree) outside(h Handler, ops []tomlOp) map[string]any {
+	rest := copyTable(c.whole)
+	delete(rest, "version")
+	plugins, _ := rest["plugins"].(map[string]any)
+	for _, name := range []string{criV1, criV2, criV3} {
+		cri, ok := plugins[name].(map[string]any)
+		if !ok {
+			continue
+		}
+		for _, op := range ops {
+			if len(op.path) > 2 {
+				forget(cri, op.path[2:])
+			}
+		}
+		runtimes := sub(cri, "containerd", "runtimes")
+		delete(runtimes, h.Name)
+		prune(plugins, name)
+	}
+	return rest
+}
+
+// forget takes out what is at a path, in any case of its letters.
+func forget(t map[string]any, path []string) {
+	for _, name := range path[:len(path)-1] {
+		t = sub(t, name)
+	}
+	for key := range t {
+		if strings.EqualFold(key, path[len(path)-1]) {
+			delete(t, key)
+		}
+	}
+}
+
+// prune takes tables out that hold nothing, and those that then hold nothing.
+func prune(t map[string]any, key string) {
+	table, ok := t[key].(map[string]any)
+	if !ok {
+		return
+	}
+	for k := range table {
+		prune(table, k)
+	}
+	if len(table) == 0 {
+		delete(t, key)
+	}
+}

@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+	"strings"
+)
+
+// Types of a runtime that runs runc or something that takes its options.
+const (
+	runcV2  = "io.containerd.runc.v2"
+	runcV1  = "io.containerd.runc.v1"          // gone in 2.0
+	linuxV1 = "io.containerd.runtime.v1.linux" // gone in 2.0
+)
+
+// ops lists what must change in file i so that the tree has the handler; none if it has it.
+func (c *criTree) ops(i int, h Handler) ([]tomlOp, error) {
+	f := c.files[i]
+	var ops []tomlOp
+	entry, there := sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any)
+	if there {
+		ops = c.mendEntry(f, h, entry)
+	} else {
+		ops = c.newEntry(f, h)
+	}
+	if h.Default {
+		ops = append(ops, c.defaultOps(f, h)...)
+	}
+	if h.CDI {
+		ops = append(ops, c.cdiOps(f)...)
+	}
+	if v, ok := c.versionFor(i); ok && len(ops) > 0 {
+		ops = slices.Insert(ops, 0, tomlOp{[]string{"version"}, v})
+	}
+	return ops, nil
+}
+
+// versionFor is the version that a file without any key must begin with. A drop-in carries the root's: 2.3 refuses a
+// higher one, and on 2.0 to 2.2 the last one read counts for all (https://github.com/NVIDIA/aicr/issues/1688).
+func (c *criTree) versionFor(i int) (int64, bool) {
+	root := c.files[0]
+	switch {
+	case !c.files[i].fresh:
+		return 0, false
+	case i == 0:
+		return c.reader.create, true
+	case c.reader.merge == mergeThenMigrate && c.version != max(root.version, 2):
+		return 0, false
+	}
+	return root.version, root.stated
+}
+
+// newEntry writes the handler, and on 1.x what naming any runtime would take away: there, stated runtimes replace the
+// built-in runc, and the CRI plugin does not load without its default runtime.
+func (c *criTree) newEntry(f configFile, h Handler) []tomlOp {
+	at := c.at(f, "containerd", "runtimes")
+	ops := []tomlOp{{append(slices.Clone(at), h.Name), c.inherit(h, at[1])}}
+	if c.reader.merge != mergeWhole || h.Name == "runc" {
+		return ops
+	}
+	containerd := sub(c.cri, "containerd")
+	_, stated := field(containerd, "runtimes")
+	_, runc := sub(containerd, "runtimes")["runc"]
+	if stated == nil || !runc && c.defaultName() == "runc" && text(sub(containerd, "default_runtime"), "runtime_type") == "" {
+		runc := tomlTable{{"runtime_type", runcV2}}
+		ops = slices.Insert(ops, 0, tomlOp{append(slices.Clone(at), "runc"), runc})
+	}
+	return ops
+}
+
+// mendEntry keeps what somebody wrote for the handler and sets what must be.
+func (c *criTree) mendEntry(f configFile, h Handler, entry map[string]any) []tomlOp {
+	at := append(c.at(f, "containerd", "runtimes"), h.Name)
+	own := sub(f.plugin(at[1]), "containerd", "runtimes")
+	stated, _ := own[h.Name].(map[string]any)
+	v1 := c.reader.merge == mergeWhole
+	kind := text(entry, "runtime_type")
+	if v1 && kind == linuxV1 && text(entry, "runtime_engine") == h.Binary {
+		return nil // the oldest shape, and it works
+	}
+	var ops []tomlOp
+	if kind != runcV2 && !(v1 && kind == runcV1) {
+		key, _ := field(entry, "runtime_type")
+		ops = append(ops, tomlOp{append(slices.Clone(at), key), runcV2})
+	}
+	for _, name := range []string{"runtime_engine", "runtime_root"} { // only linuxV1 may have them, or the plugin does not load
+		if key, v := field(stated, name); v1 && v != nil && v != "" {
+			ops = append(ops, tomlOp{append(slices.Clone(at), key), nil})
+		}
+	}
+	return append(ops, c.binaryOps(at, stated, entry, h)...)
+}
+
+// binaryOps sets options.BinaryName. The daemon takes it in any case of its letters and, of several, one that differs
+// by version: so one is left where that can be, else the one that wins is set.
+func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler) []tomlOp {
+	key, _ := field(entry, "options")
+	at = append(slices.Clone(at), key)
+	spellings, own := binaryNames(sub(entry, "options")), binaryNames(sub(stated, "options"))
+	name := "BinaryName"
+	if len(spellings) > 0 {
+		name = spellings[len(spellings)-1] // go-toml v2 decodes in sorted order, the last stays
+	}
+	var ops []tomlOp
+	if len(spellings) > 1 && slices.Equal(spellings, own) {
+		if slices.Contains(own, "BinaryName") {
+			name = "BinaryName"
+		}
+		for _, other := range own {
+			if other != name {
+				ops = append(ops, tomlOp{append(slices.Clone(at), other), nil})
+			}
+		}
+	}
+	if v := sub(entry, "options")[name]; v != h.Binary {
+		ops = append(ops, tomlOp{append(slices.Clone(at), name), h.Binary})
+	}
+	return ops
+}
+
+func binaryNames(options map[string]any) []string {
+	var names []string
+	for _, p := range sortedTable(options) {
+		if strings.EqualFold(p.key, "BinaryName") {
+			names = append(names, p.key)
+		}
+	}
+	return names
+}
+
+// defaultOps makes the handler the default one.
+func (c *criTree) defaultOps(f configFile, h Handler) []tomlOp {
+	var ops []tomlOp
+	if c.reader.merge == mergeWhole {
+		// A default_runtime with a type beats default_runtime_name until containerd 2.0.
+		old := sub(c.cri, "containerd", "default_runtime")
+		if text(old, "runtime_type") != "" {
+			if text(old, "runtime_engine") == h.Binary || text(sub(old, "options"), "BinaryName") == h.Binary {
+				return nil
+			}
+			key, _ := field(old, "runtime_type")
+			ops = append(ops, tomlOp{append(c.at(f, "containerd", "default_runtime"), key), ""})
+		}
+		// Both are for linuxV1 only: with another default the plugin does not load. The new entry has them as options.
+		for _, flag := range [][]string{{"systemd_cgroup"}, {"containerd", "no_pivot"}} {
+			if on(sub(c.cri, flag[:len(flag)-1]...), flag[len(flag)-1]) {
+				ops = append(ops, tomlOp{c.at(f, flag...), false})
+			}
+		}
+	}
+	if text(sub(c.cri, "containerd"), "default_runtime_name") != h.Name {
+		ops = append(ops, tomlOp{c.at(f, "containerd", "default_runtime_name"), h.Name})
+	}
+	return ops
+}
+
+func (c *criTree) cdiOps(f configFile) []tomlOp {
+	_, v := field(c.cri, "enable_cdi")
+	if c.reader.cdi == cdiOff && v != true || c.reader.cdi == cdiOn && v == false {
+		return []tomlOp{{c.at(f, "enable_cdi"), true}}
+	}
+	return nil
+}
+
+// at is the path in a file of something in the CRI plugin, by the name and in the letters that are there.
+func (c *criTree) at(f configFile, names ...string) []string {
+	path := []string{"plugins", c.nameFor(f, names)}
+	path[0], _ = field(f.tree, "plugins")
+	table := f.plugin(path[1])
+	for _, name := range names {
+		key, v := field(table, name)
+		path = append(path, key)
+		table, _ = v.(map[string]any)
+	}
+	return path
+}
+
+// nameFor is the plugin name under which something takes effect when it is written into a file.
+func (c *criTree) nameFor(f configFile, names []string) string {
+	read := c.namesIn(f)
+	scopes := []map[string]any{sub(f.tree, "plugins"), sub(c.files[0].tree, "plugins")}
+	if c.reader.merge == mergeThenMigrate {
+		scopes = []map[string]any{c.raw} // migration looks at all files as one
+	}
+	up := names[:len(names)-1]
+	for _, plugins := range scopes {
+		for _, name := range read {
+			table, _ := plugins[name].(map[string]any)
+			if _, v := field(sub(table, up...), names[len(names)-1]); v != nil {
+				return name
+			}
+		}
+	}
+	if names[0] == "containerd" && len(names) == 2 && names[1] != "runtimes" {
+		return c.nameFor(f, []string{"containerd", "runtimes"})
+	}
+	for _, plugins := range scopes {
+		for _, name := range read {
+			table, ok := plugins[name].(map[string]any)
+			if _, v := field(table, "containerd"); ok && (v != nil || name == criV3 || f.version < 3) {
+				return name
+			}
+		}
+	}
+	if f.version >= 2 && f.version < 3 && slices.Contains(read, criV2) {
+		return criV2
+	}
+	return read[0]
+}
+
+func (c *criTree) defaultName() string {
+	if name := text(sub(c.cri, "containerd"), "default_runtime_name"); name != "" {
+		return name
+	}
+	return "runc"
+}
+
+// text is a string field, "" when it is missing.
+func text(t map[string]any, name string) string {
+	_, v := field(t, name)
+	s, _ := v.(string)
+	return s
+}
+
+func on(t map[string]any, name string) bool {
+	_, v := field(t, name)
+	return v == true
+}

@@ -1,0 +1,217 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// shaper writes one and the same kind of configuration in any of the ways TOML has.
+type shaper struct {
+	*rand.Rand
+	root     []string // lines above the first header
+	sections [][]string
+	quote    string
+	step     string
+	version  int
+}
+
+func (s *shaper) key(name string) string {
+	if strings.ContainsAny(name, ". é") || s.IntN(8) == 0 {
+		return s.quote + name + s.quote
+	}
+	return name
+}
+
+func (s *shaper) dotted(path []string) string {
+	parts := make([]string, len(path))
+	for i, p := range path {
+		parts[i] = s.key(p)
+	}
+	return strings.Join(parts, []string{".", ".", ".", " . "}[s.IntN(4)])
+}
+
+func (s *shaper) text(v any) string {
+	switch v := v.(type) {
+	case string:
+		return s.quote + v + s.quote
+	case tomlTable:
+		parts := make([]string, len(v))
+		for i, p := range v {
+			parts[i] = s.key(p.key) + " = " + s.text(p.value)
+		}
+		return "{" + strings.Join(parts, ",") + "}"
+	case []any:
+		return "[\n  " + s.quote + "[x]" + s.quote + ", # ]\n]"
+	}
+	return fmt.Sprint(v)
+}
+
+// table writes a table below a header that stands already ("" header: the top of the file).
+func (s *shaper) table(lines *[]string, above, path []string, t tomlTable) {
+	indent := strings.Repeat(s.step, min(len(above), 4))
+	for _, p := range t {
+		at := append(slices.Clone(path), p.key)
+		sub, ok := p.value.(tomlTable)
+		how := s.IntN(10)
+		switch {
+		case !ok:
+			*lines = append(*lines, indent+s.dotted(at)+" = "+s.text(p.value)+s.tail())
+		case how == 0:
+			*lines = append(*lines, indent+s.dotted(at)+" = "+s.text(sub)+s.tail())
+		case how < 3 && len(sub) > 0 && allDotted(sub):
+			s.table(lines, above, at, sub)
+		case len(path) > 0:
+			*lines = append(*lines, indent+s.dotted(at)+" = "+s.text(sub)+s.tail())
+		default:
+			s.section(append(slices.Clone(above), at...), sub)
+		}
+	}
+}
+
+// allDotted says that a table can be written by dotted keys alone: every one below it comes to a value.
+func allDotted(t tomlTable) bool {
+	for _, p := range t {
+		if sub, ok := p.value.(tomlTable); ok && (len(sub) == 0 || !allDotted(sub)) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *shaper) section(path []string, t tomlTable) {
+	var lines []string
+	values := slices.ContainsFunc(t, func(p tomlPair) bool { _, ok := p.value.(tomlTable); return !ok })
+	if values || len(t) == 0 || s.IntN(2) == 0 {
+		if s.IntN(3) == 0 {
+			lines = append(lines, "# "+path[len(path)-1])
+		}
+		lines = append(lines, strings.Repeat(s.step, min(len(path)-1, 3))+"["+s.dotted(path)+"]"+s.tail())
+		at := len(s.sections)
+		s.sections = append(s.sections, nil)
+		s.table(&lines, path, nil, t)
+		if s.IntN(2) == 0 {
+			lines = append(lines, "")
+		}
+		s.sections[at] = lines
+		return
+	}
+	for _, p := range t {
+		s.section(append(slices.Clone(path), p.key), p.value.(tomlTable))
+	}
+}
+
+func (s *shaper) tail() string {
+	return []string{"", "", "", " ", "\t# [x] = 'y'"}[s.IntN(5)]
+}
+
+func (s *shaper) runtimes() tomlTable {
+	var t tomlTable
+	for _, name := range []string{"runc", "crun", "kata", "nvidia", "é.x"} {
+		if s.IntN(3) > 0 {
+			continue
+		}
+		var entry, options tomlTable
+		if s.IntN(5) > 0 {
+			entry = append(entry, tomlPair{"runtime_type", []string{runcV2, runcV2, runcV1, "io.containerd.kata.v2"}[s.IntN(4)]})
+		}
+		if s.IntN(4) == 0 {
+			entry = append(entry, tomlPair{"pod_annotations", []any{"[x]"}})
+		}
+		for _, p := range []tomlPair{{"SystemdCgroup", true}, {"binaryName", "/usr/bin/x"}, {"BinaryName", "/usr/bin/nvidia-container-runtime"}, {"Root", "/run/x"}} {
+			if s.IntN(3) == 0 {
+				options = append(options, p)
+			}
+		}
+		if options != nil || s.IntN(3) == 0 {
+			entry = append(entry, tomlPair{"options", options})
+		}
+		t = append(t, tomlPair{name, entry})
+	}
+	return t
+}
+
+func (s *shaper) plugin() tomlTable {
+	var cri, containerd tomlTable
+	if s.IntN(2) == 0 {
+		cri = append(cri, tomlPair{"sandbox_image", "pause:3"})
+	}
+	if s.IntN(3) == 0 {
+		cri = append(cri, tomlPair{"enable_cdi", s.IntN(2) == 0})
+	}
+	if s.IntN(3) > 0 {
+		containerd = append(containerd, tomlPair{"default_runtime_name", []string{"runc", "crun", "nvidia"}[s.IntN(3)]})
+	}
+	if s.IntN(4) > 0 {
+		containerd = append(containerd, tomlPair{"runtimes", s.runtimes()})
+	}
+	if containerd != nil || s.IntN(2) == 0 {
+		cri = append(cri, tomlPair{"containerd", containerd})
+	}
+	return append(cri, tomlPair{"cni", tomlTable{{"conf_dir", "/etc/cni"}}})
+}
+
+func (s *shaper) file() []byte {
+	names := map[int][]string{0: {criV1}, 1: {criV1}, 2: {criV2, criV2, criV3}, 3: {criV3}, 4: {criV3}}[s.version]
+	plugins := tomlTable{{"example.one", tomlTable{{"x", 1}}}}
+	if s.IntN(5) > 0 {
+		plugins = append(plugins, tomlPair{names[s.IntN(len(names))], s.plugin()})
+	}
+	whole := tomlTable{{"oom_score", -5}, {"plugins", plugins}, {"metrics", tomlTable{{"address", ""}}}}
+	if s.version > 0 {
+		s.root = append(s.root, fmt.Sprintf("version = %d", s.version))
+	}
+	s.table(&s.root, nil, nil, whole)
+	s.Shuffle(len(s.sections), func(i, j int) { s.sections[i], s.sections[j] = s.sections[j], s.sections[i] })
+	text := strings.Join(s.root, "\n") + "\n"
+	for _, lines := range s.sections {
+		if len(lines) > 0 {
+			text += strings.Join(lines, "\n") + "\n"
+		}
+	}
+	if s.IntN(4) == 0 {
+		text = strings.ReplaceAll(text, "\n", "\r\n")
+	}
+	if s.IntN(4) == 0 {
+		text = strings.TrimRight(text, "\r\n")
+	}
+	return []byte(text)
+}
+
+func TestLawsOnRandomShapes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	edited := 0
+	for range 6000 {
+		s := &shaper{
+			Rand: rng, quote: []string{`"`, `'`}[rng.IntN(2)], step: []string{"", "  ", "\t"}[rng.IntN(3)],
+			version: rng.IntN(5),
+		}
+		data := s.file()
+		tree := Tree{Root: File{etc + "/config.toml", data}}
+		if _, err := tomlTree(data); err != nil {
+			t.Fatalf("the generator wrote no TOML: %v\n%s", err, data)
+		}
+		d, h := daemons()[rng.IntN(len(daemons()))], handlers()[rng.IntN(2)]
+		after := lawful(t, tree, d, h)
+		if after == nil || bytes.Equal(after, data) {
+			continue
+		}
+		edited++
+		if found := meddle(rng, after); rng.IntN(2) == 0 {
+			if _, err := tomlTree(found); err == nil {
+				takenOut(t, data, after, found)
+			}
+		} else {
+			takenOut(t, data, after, marshalled(t, after))
+		}
+	}
+	if edited < 3000 {
+		t.Errorf("only %d shapes were edited", edited)
+	}
+}

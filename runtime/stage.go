@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Stage points the container engine at the NVIDIA runtime.
+var Stage = converge.Stage{
+	Name:  "runtime",
+	About: "points the container engine at the NVIDIA runtime",
+	Wants: wants,
+}
+
+// Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.
+const Binary = "/usr/bin/nvidia-container-runtime"
+
+func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	if !s.Has("runtime") {
+		return nil, nil
+	}
+	e, err := engine(s.Runtime, f)
+	if err != nil {
+		return nil, err
+	}
+	if e.Name != "containerd" {
+		return nil, &converge.Trouble{
+			What: fmt.Sprintf("cannot configure %s: this gpuadm edits containerd's configuration only", e.Name),
+			Try:  []string{fmt.Sprintf("nvidia-ctk runtime configure --runtime=%s, and drop [runtime] from node.toml", e.Name)},
+		}
+	}
+	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.Default, CDI: s.Runtime.CDI}
+	if e.Owner != "" && s.Runtime.Owner != "gpuadm" || s.Runtime.Owner == "other" {
+		return []converge.Want{verify(e, h)}, nil
+	}
+	return containerdWants(e, h)
+}
+
+// containerdWants edits one file, in place or as a drop-in, and wants the daemon to run with it.
+func containerdWants(e facts.Engine, h Handler) ([]converge.Want, error) {
+	tree, daemon := tree(e), Daemon{Version: e.Version}
+	target, err := Target(tree, daemon, h)
+	if err != nil {
+		return nil, trouble(err)
+	}
+	edit := func(found []byte) ([]byte, error) {
+		out, err := Edit(tree, daemon, h, target, found)
+		return out, trouble(err)
+	}
+	why := fmt.Sprintf("handler %s runs %s", h.Name, path.Base(h.Binary))
+	if h.Default {
+		why += ", and is the default"
+	}
+	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
+	wants = append(wants, things.Edited(things.NewFile(target, TakeOut), edit, why))
+	unit := e.Unit
+	if unit == "" {
+		unit = "containerd.service"
+	}
+	return append(wants, things.Fresh(unit, reads(tree), "a daemon reads its configuration when it starts")), nil
+}
+
+// engine returns the container engine that kubelet talks to, or the one asked for.
+func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
+	var found []string
+	pick := -1
+	for i, e := range f.Engines {
+		found = append(found, e.Name)
+		switch {
+		case r.Engine != "auto" && e.Name != r.Engine:
+		case pick < 0, f.Kubelet.Endpoint != "" && strings.TrimPrefix(f.Kubelet.Endpoint, "unix://") == e.Socket:
+			pick = i
+		}
+	}
+	if pick < 0 {
+		t := &converge.Trouble{What: "cannot configure a container engine: none is installed", Try: []string{"install containerd first"}}
+		if r.Engine != "auto" {
+			t.What = fmt.Sprintf("cannot configure %s: it is not installed", r.Engine)
+		}
+		if len(found) > 0 {
+			t.Because = []string{"installed: " + strings.Join(found, ", ")}
+		}
+		return facts.Engine{}, t
+	}
+	e := f.Engines[pick]
+	if r.Config != "" && r.Config != e.Config {
+		return e, &converge.Trouble{
+			What: fmt.Sprintf("cannot edit %s: %s reads %s", r.Config, e.Name, e.Config),
+			Try:  []string{"drop config from [runtime], or make the engine's unit read that file"},
+		}
+	}
+	return e, nil
+}
+
+// verify looks whether a configuration that is somebody else's has the handler. We do not edit what its owner would
+// write anew at the next boot.
+func verify(e facts.Engine, h Handler) converge.Want {
+	owner := e.Owner
+	if owner == "" {
+		owner = "somebody else"
+	}
+	look := func(context.Context, host.View) (string, error) {
+		tree, daemon := tree(e), Daemon{Version: e.Version}
+		target, err := Target(tree, daemon, h)
+		if err == nil {
+			found := data(tree, target)
+			var out []byte
+			if out, err = Edit(tree, daemon, h, target, found); err == nil && found != nil && string(out) == string(found) {
+				return "", nil
+			}
+		}
+		problem := fmt.Sprintf("cannot use the handler %s: %s does not have it as wanted, and %s writes that file", h.Name, e.Config, owner)
+		if err != nil {
+			problem += ": " + err.Error()
+		}
+		return problem, nil
+	}
+	why := fmt.Sprintf("%s writes %s (%s), so gpuadm looks and does not edit", owner, e.Config, e.Why)
+	return things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
+		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
+}
+
+func tree(e facts.Engine) Tree {
+	t := Tree{Root: File{Path: e.Config}}
+	for _, f := range e.Files {
+		if f.Path == e.Config {
+			t.Root.Data = f.Data
+			continue
+		}
+		t.Imports = append(t.Imports, File{Path: f.Path, Data: f.Data})
+	}
+	return t
+}
+
+func data(t Tree, name string) []byte {
+	for _, f := range append([]File{t.Root}, t.Imports...) {
+		if f.Path == name {
+			return f.Data
+		}
+	}
+	return nil
+}
+
+// reads lists what the daemon reads at its start: its file, and the folders and files that it imports.
+func reads(t Tree) []string {
+	names := []string{t.Root.Path}
+	patterns, _ := facts.Imports(t.Root.Path, t.Root.Data) // what cannot be read imports nothing
+	for _, p := range patterns {
+		if strings.ContainsAny(p, "*?[") {
+			p = path.Dir(p)
+		}
+		names = append(names, p)
+	}
+	return names
+}
+
+// trouble gives a refusal the engine's form.
+func trouble(err error) error {
+	r := (*Refusal)(nil)
+	if !errors.As(err, &r) {
+		return err
+	}
+	return &converge.Trouble{What: r.Error(), Try: []string{r.Mend}, Err: r}
+}

@@ -1,0 +1,306 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+var errTooDeep = fmt.Errorf("tables are nested more than %d deep", tomlDepth)
+
+// utf8BOM is accepted before the first key by containerd 1.x (go-toml v1) and rejected by 2.x (go-toml v2).
+const utf8BOM = "\xef\xbb\xbf"
+
+// tomlDepth bounds tables in tables: no configuration comes near it, and paths cost its square.
+const tomlDepth = 100
+
+// tomlDoc is a TOML file with the place of every key and table in its bytes.
+type tomlDoc struct {
+	src   []byte // as found, byte order mark included
+	exprs []tomlExpr
+	root  *tomlNode
+}
+
+// tomlExpr is a header or a key with its value: what stands on lines of its own.
+type tomlExpr struct {
+	header     bool
+	array      bool // [[header]]
+	inArray    bool // below a [[header]]: its path does not name one place
+	start, end int  // whole lines, indentation and line break included
+	head, tail int  // from the first byte of the key (or the bracket) to the end of the value (or the bracket)
+	keys       []tomlKey
+	value      tomlSpan
+	path       []string // from the top of the file, through all headers
+	section    int      // the header it stands under, -1 for none
+}
+
+type tomlSpan struct{ start, end int }
+
+type tomlKey struct {
+	name string
+	raw  tomlSpan
+}
+
+type tomlKind int
+
+const (
+	tomlImplicit tomlKind = iota // only named by the headers of tables below it
+	tomlHeader                   // has its own [header], or is the top of the file
+	tomlDotted                   // only named by dotted keys
+	tomlInline                   // { … }
+	tomlTables                   // array of tables
+	tomlLeaf
+)
+
+// tomlNode is a table or value in the tree of the file.
+type tomlNode struct {
+	kind   tomlKind
+	path   []string
+	kids   map[string]*tomlNode
+	expr   int        // the header's, or that of the line the value stands on; -1 for the top
+	inline *tomlNode  // the inline table around it, nil outside of any
+	value  tomlSpan   // of a value or inline table
+	elems  []tomlSpan // of an inline table: each key = value
+}
+
+// tomlTree reads the values of a file, checked as strictly as containerd 2.x does.
+func tomlTree(data []byte) (map[string]any, error) {
+	tree := map[string]any{}
+	if err := toml.Unmarshal(bytes.TrimPrefix(data, []byte(utf8BOM)), &tree); err != nil {
+		return nil, err
+	}
+	return tree, nil
+}
+
+// tomlErrorLine is where the parser stumbled, 0 when it does not say.
+func tomlErrorLine(err error) (line, column int) {
+	var at *toml.DecodeError
+	if errors.As(err, &at) {
+		return at.Position()
+	}
+	return 0, 0
+}
+
+// parseTOML finds the places in a file that tomlTree has accepted.
+func parseTOML(src []byte) (*tomlDoc, error) {
+	d := &tomlDoc{src: src, root: &tomlNode{kind: tomlHeader, kids: map[string]*tomlNode{}, expr: -1}}
+	base := 0
+	if bytes.HasPrefix(src, []byte(utf8BOM)) {
+		base = len(utf8BOM)
+	}
+	p := unstable.Parser{}
+	p.Reset(src[base:])
+	section, at := -1, d.root
+	for p.NextExpression() {
+		n := p.Expression()
+		e := d.newExpr(n, base)
+		d.takeLines(&e, base)
+		e.section = section
+		if len(at.path)+len(e.keys) > tomlDepth {
+			return nil, errTooDeep
+		}
+		if n.Kind == unstable.KeyValue {
+			e.path = slices.Concat(at.path, keyNames(e.keys))
+			e.inArray = section >= 0 && d.exprs[section].inArray
+			d.exprs = append(d.exprs, e)
+			if err := d.addValue(at, e.keys, e.value, n.Value(), base, len(d.exprs)-1, nil); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		section = len(d.exprs)
+		e.section, e.path = section, keyNames(e.keys)
+		d.exprs = append(d.exprs, e)
+		var err error
+		if at, err = d.addHeader(section); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.Error(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// newExpr reads the offsets of a header or key; the parser gives none for arrays and for brackets.
+func (d *tomlDoc) newExpr(n *unstable.Node, base int) tomlExpr {
+	e := tomlExpr{header: n.Kind != unstable.KeyValue, array: n.Kind == unstable.ArrayTable}
+	for it := n.Key(); it.Next(); {
+		k := it.Node()
+		raw := tomlSpan{base + int(k.Raw.Offset), base + int(k.Raw.Offset+k.Raw.Length)}
+		e.keys = append(e.keys, tomlKey{string(k.Data), raw})
+	}
+	first, last := e.keys[0].raw.start, e.keys[len(e.keys)-1].raw.end
+	if e.header {
+		e.head = max(base, bytes.LastIndexByte(d.src[:first], '\n')+1)
+		e.head += len(indentOf(d.src[e.head:]))
+		e.tail = last + bytes.IndexByte(d.src[last:], ']') + 1
+		if e.array {
+			e.tail++
+		}
+	} else {
+		e.head, e.tail = first, base+int(n.Raw.Offset+n.Raw.Length)
+		e.value = tomlSpan{valueStart(d.src, last), e.tail}
+	}
+	return e
+}
+
+func (d *tomlDoc) takeLines(e *tomlExpr, base int) {
+	e.start = max(base, bytes.LastIndexByte(d.src[:e.head], '\n')+1)
+	e.end = lineEnd(d.src, e.tail)
+}
+
+// addHeader puts the table of a [header] into the tree and returns it.
+func (d *tomlDoc) addHeader(expr int) (*tomlNode, error) {
+	e := &d.exprs[expr]
+	at := d.root
+	for i, k := range e.keys {
+		kid := at.kids[k.name]
+		last := i == len(e.keys)-1
+		if kid == nil {
+			kid = &tomlNode{path: e.path[:i+1], kids: map[string]*tomlNode{}, expr: -1}
+			at.kids[k.name] = kid
+		}
+		if kid.kind == tomlLeaf || kid.kind == tomlInline {
+			return nil, fmt.Errorf("%s is a value and a table", strings.Join(kid.path, "."))
+		}
+		if last && e.array {
+			kid.kind, kid.expr = tomlTables, expr
+		}
+		if kid.kind == tomlTables {
+			// What is below belongs to one element: it is out of reach by path alone.
+			e.inArray = true
+			kid.kids = map[string]*tomlNode{}
+		} else if last {
+			kid.kind, kid.expr = tomlHeader, expr
+		}
+		at = kid
+	}
+	return at, nil
+}
+
+// addValue puts a key and its value into the tree, inline tables with all that is in them.
+func (d *tomlDoc) addValue(at *tomlNode, keys []tomlKey, val tomlSpan, n *unstable.Node, base, expr int, inline *tomlNode) error {
+	for i, k := range keys {
+		kid := at.kids[k.name]
+		path := append(slices.Clone(at.path), k.name)
+		if i < len(keys)-1 {
+			if kid == nil {
+				kid = &tomlNode{kind: tomlDotted, path: path, kids: map[string]*tomlNode{}, expr: -1, inline: inline}
+				at.kids[k.name] = kid
+			}
+			at = kid
+			continue
+		}
+		if kid != nil {
+			return fmt.Errorf("%s is defined twice", strings.Join(path, "."))
+		}
+		kid = &tomlNode{kind: tomlLeaf, path: path, expr: expr, inline: inline, value: val}
+		at.kids[k.name] = kid
+		if n.Kind == unstable.InlineTable {
+			return d.addInline(kid, n, base, expr)
+		}
+	}
+	return nil
+}
+
+func (d *tomlDoc) addInline(table *tomlNode, n *unstable.Node, base, expr int) error {
+	table.kind, table.kids = tomlInline, map[string]*tomlNode{}
+	for it := n.Children(); it.Next(); {
+		kv := it.Node()
+		if kv.Kind != unstable.KeyValue {
+			continue
+		}
+		e := d.newExpr(kv, base)
+		if len(table.path)+len(e.keys) > tomlDepth {
+			return errTooDeep
+		}
+		table.elems = append(table.elems, tomlSpan{e.head, e.tail})
+		if err := d.addValue(table, e.keys, e.value, kv.Value(), base, expr, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookup follows a path through tables; nil when there is nothing.
+func (d *tomlDoc) lookup(path []string) *tomlNode {
+	at := d.root
+	for _, name := range path {
+		if at = at.kids[name]; at == nil {
+			return nil
+		}
+	}
+	return at
+}
+
+// deepest is the last table or value on the path that is there.
+func (d *tomlDoc) deepest(path []string) *tomlNode {
+	at := d.root
+	for _, name := range path {
+		kid := at.kids[name]
+		if kid == nil {
+			return at
+		}
+		at = kid
+	}
+	return at
+}
+
+// lineOf is the line of the thing at a path or of the nearest above it, 1 for the top.
+func (d *tomlDoc) lineOf(path []string) int {
+	n := d.deepest(path)
+	switch {
+	case n.value.end > 0:
+		return d.lineAt(n.value.start)
+	case n.expr >= 0:
+		return d.lineAt(d.exprs[n.expr].head)
+	}
+	for _, e := range d.exprs {
+		if hasPrefix(e.path, n.path) {
+			return d.lineAt(e.head)
+		}
+	}
+	return 1
+}
+
+func (d *tomlDoc) lineAt(off int) int { return 1 + bytes.Count(d.src[:off], []byte("\n")) }
+
+func (d *tomlDoc) indent(e tomlExpr) string { return string(d.src[e.start:e.head]) }
+
+func keyNames(keys []tomlKey) []string {
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = k.name
+	}
+	return names
+}
+
+// valueStart skips the white space and the equals sign after a key.
+func valueStart(src []byte, keyEnd int) int {
+	i := keyEnd + bytes.IndexByte(src[keyEnd:], '=') + 1
+	return i + len(indentOf(src[i:]))
+}
+
+func lineEnd(src []byte, off int) int {
+	if i := bytes.IndexByte(src[off:], '\n'); i >= 0 {
+		return off + i + 1
+	}
+	return len(src)
+}
+
+func indentOf(b []byte) string {
+	return string(b[:len(b)-len(bytes.TrimLeft(b, " \t"))])
+}
+
+func hasPrefix(path, prefix []string) bool {
+	return len(path) >= len(prefix) && slices.Equal(path[:len(prefix)], prefix)
+}

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"encoding/json"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/gpuadm/gpuadm/"
+
+// mayImport is the architecture: which packages of ours each may import. Data goes one way,
+// spec + facts → wants → changes → touches → events → words.
+var mayImport = map[string][]string{
+	"cmd/gpuadm":            {"stages", "internal/converge", "internal/facts", "internal/host", "internal/host/simhost", "internal/spec", "internal/things"},
+	"stages":                {"runtime", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
+	"runtime":               {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
+	"internal/things":       {"internal/converge", "internal/host"},
+	"internal/converge":     {"internal/facts", "internal/host", "internal/spec"},
+	"internal/facts":        {"internal/host"},
+	"internal/spec":         {},
+	"internal/host":         {},
+	"internal/host/simhost": {"internal/host"},
+}
+
+// onlyIn says where alone a package of others may be imported. "test" is anything below test/.
+var onlyIn = map[string][]string{
+	"os/exec":                              {"internal/host", "test"},
+	"github.com/coreos/go-systemd":         {"internal/host", "cmd/gpuadm", "internal/facts"},
+	"github.com/godbus/dbus":               {"internal/host"},
+	"github.com/pelletier/go-toml":         {"internal/spec", "internal/facts", "internal/host/simhost", "runtime", "test"},
+	"github.com/spf13/cobra":               {"cmd/gpuadm"},
+	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
+	"log":                                  {},
+	"log/slog":                             {},
+	"net/http":                             {"internal/host"},
+	"plugin":                               {},
+	"text/template":                        {},
+	"html/template":                        {},
+	"github.com/rogpeppe/go-internal/diff": {"internal/converge"},
+}
+
+type pkg struct {
+	ImportPath string
+	Doc        string
+	Imports    []string
+	GoFiles    []string
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,GoFiles", "./...")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("cannot list packages: %v", err)
+	}
+	var all []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); err == io.EOF {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if name == "test" || strings.HasPrefix(name, "test/") {
+			continue
+		}
+		allowed, known := mayImport[name]
+		if !known {
+			t.Errorf("%s has no line in mayImport: say what it may import", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if of := strings.TrimPrefix(imp, module); of != imp && !slices.Contains(allowed, of) {
+				t.Errorf("%s imports %s: the arrows go the other way", name, of)
+			}
+			if imp == "runtime" && name == "runtime" {
+				t.Errorf("%s imports the standard package of its own name", name)
+			}
+			for theirs, where := range onlyIn {
+				if (imp == theirs || strings.HasPrefix(imp, theirs+"/")) && !slices.Contains(where, name) {
+					t.Errorf("%s imports %s: only %v may", name, imp, where)
+				}
+			}
+		}
+	}
+}
+
+// TestPackageDocs wants every package to open with a sentence that a newcomer understands.
+func TestPackageDocs(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.GoFiles) > 0 && len(p.Doc) < 30 {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+	}
+}

@@ -1,0 +1,392 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+// specs are wanted of every machine, and each is shrunk and grown into every other.
+var specs = map[string]string{
+	"nothing": "",
+	"handler": "[runtime]\nengine = \"containerd\"\ncdi = false\n",
+	"default": "[runtime]\nengine = \"containerd\"\ndefault = true\n",
+	"other":   "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\n",
+	"ours":    "[runtime]\nengine = \"containerd\"\nowner = \"gpuadm\"\ndefault = true\n",
+}
+
+// each runs a law for every recorded machine and spec that can be applied there. Specs that ask the same of a machine
+// are tried once.
+func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Engine)) {
+	able := 0
+	for _, m := range machines(t) {
+		seen := map[string]bool{}
+		for name, text := range specs {
+			e := func() *converge.Engine { return engine(t, text) }
+			p := plan(t, m.boot(t), e())
+			if len(p.Cannot()) > 0 || seen[fmt.Sprint(p.Changes)] {
+				continue // TestRefusalsTouchNothing has what cannot be made
+			}
+			seen[fmt.Sprint(p.Changes)] = true
+			able++
+			t.Run(m.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				law(t, m, e)
+			})
+		}
+	}
+	if able < 20 {
+		t.Errorf("only %d machines and specs could be applied: the law was hardly tested", able)
+	}
+}
+
+// Law 1: a plan touches nothing, and asks nothing that would.
+func TestPlanTouchesNothing(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		n := m.boot(t)
+		before := n.Tree()
+		plan(t, n, e())
+		if n.Touches() != 0 || n.Tree() != before || len(n.Violations()) > 0 {
+			t.Errorf("%d touches, violations %v", n.Touches(), n.Violations())
+		}
+	})
+}
+
+// What cannot be made is refused before anything is touched, with a reason and a mend.
+func TestRefusalsTouchNothing(t *testing.T) {
+	refused := 0
+	for _, m := range machines(t) {
+		for name, text := range specs {
+			n, e := m.boot(t), engine(t, text)
+			if len(plan(t, n, e).Cannot()) == 0 {
+				continue
+			}
+			refused++
+			_, err := e.Apply(context.Background(), n)
+			var trouble *converge.Trouble
+			if !errors.As(err, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
+				t.Errorf("%s/%s: not a refusal with a mend: %v", m.name, name, err)
+			}
+			if n.Touches() != 0 {
+				t.Errorf("%s/%s: refused after %d touches", m.name, name, n.Touches())
+			}
+		}
+	}
+	if refused < 4 {
+		t.Errorf("only %d refusals: the law was hardly tested", refused)
+	}
+}
+
+// Law 2: wants and To are pure, and making twice is making once.
+func TestWantsArePure(t *testing.T) {
+	ctx := context.Background()
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		n, eng := m.boot(t), e()
+		f, err := facts.Gather(ctx, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, st := range stages.Sequence() {
+			wants, err := st.Wants(eng.Spec, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := st.Wants(eng.Spec, f)
+			if err != nil || len(wants) != len(again) {
+				t.Fatalf("%s wants %d things, then %d, %v", st.Name, len(wants), len(again), err)
+			}
+			for i, w := range wants {
+				found, err := w.Look(ctx, n)
+				if errors.As(err, &host.Later{}) {
+					continue
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := again[i].Look(ctx, n); err != nil {
+					t.Fatal(err)
+				}
+				one, err1 := w.To(found)
+				other, err2 := again[i].To(found)
+				twice, err3 := w.To(one)
+				if err1 != nil || err2 != nil || err3 != nil || one != other || one != twice {
+					t.Errorf("%s: To gives %q, then %q, and of itself %q; %v %v %v", w.Name(), one, other, twice, err1, err2, err3)
+				}
+			}
+		}
+	})
+}
+
+// Laws 2 and 6: an apply makes what was planned and the next has nothing to do; undo ends in the first tree.
+func TestApplyThenNothingThenUndo(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		n := m.boot(t)
+		first := tree(n)
+		planned := plan(t, n, e())
+		res := apply(t, n, e())
+		if got, want := names(res.Made), names(planned.Changes); got != want {
+			t.Errorf("made\n%s\nplanned\n%s", got, want)
+		}
+		if p := plan(t, n, e()); p.Now() > 0 {
+			t.Errorf("after apply, still planned:\n%s", names(p.Changes))
+		}
+		touches := n.Touches()
+		if res := apply(t, n, e()); res.Run != "" || n.Touches() != touches {
+			t.Errorf("a second apply touched %d times: %s", n.Touches()-touches, names(res.Made))
+		}
+		undo(t, n, e(), "")
+		if diff := cmp.Diff(first, tree(n)); diff != "" {
+			t.Errorf("after undo (-first +now):\n%s", diff)
+		}
+		if s := n.Units(); strings.Contains(s, "stale") && !strings.Contains(first, "stale") {
+			t.Errorf("after undo a daemon runs with other files than there are:\n%s", s)
+		}
+	})
+}
+
+func names(changes []converge.Change) string {
+	var b strings.Builder
+	for _, c := range changes {
+		if c.Later == "" {
+			fmt.Fprintln(&b, c)
+		}
+	}
+	return b.String()
+}
+
+// losses are the ways a disk may lose what was not synced; the random one differs from cut to cut.
+func losses(cut int) []simhost.Loss {
+	return []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.Random(uint32(cut))}
+}
+
+// Law 8: a power cut before any touch, then apply again, ends in the same tree; then undo in the first one; and the
+// same for undo.
+func TestPowerCutAtEveryTouch(t *testing.T) {
+	ctx := context.Background()
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		whole := m.boot(t)
+		whole.Reboot()
+		first := tree(whole)
+		apply(t, whole, e())
+		applied, made := tree(whole), whole.Touches()
+		undo(t, whole, e(), "all")
+		undone := whole.Touches()
+		if made == 0 {
+			return
+		}
+		for cut := range undone {
+			for _, loss := range losses(cut) {
+				n := m.boot(t)
+				n.CutAt(cut)
+				_, err := e().Apply(ctx, n)
+				if err == nil {
+					_, err = e().Undo(ctx, n, "all", nil)
+				}
+				if err == nil || !n.Off() {
+					t.Fatalf("touch %d: the power was not cut: %v", cut, err)
+				}
+				n.Boot(loss)
+				if cut >= made { // in undo: undo goes on
+					undo(t, n, e(), "")
+					compare(t, fmt.Sprintf("undo cut at touch %d, %v, undone again", cut-made, loss), first, tree(n))
+					continue
+				}
+				apply(t, n, e())
+				compare(t, fmt.Sprintf("apply cut at touch %d, %v, applied again", cut, loss), applied, tree(n))
+				undo(t, n, e(), "all")
+				compare(t, fmt.Sprintf("apply cut at touch %d, %v, applied again and undone", cut, loss), first, tree(n))
+			}
+		}
+	})
+}
+
+func compare(t *testing.T, what, want, got string) {
+	t.Helper()
+	if want != got {
+		t.Fatalf("%s (-want +got):\n%s", what, cmp.Diff(want, got))
+	}
+}
+
+// Law 6: whatever fails, at any touch, is put back; and the next apply makes it.
+func TestFailureAtEveryTouchIsTurnedBack(t *testing.T) {
+	ctx := context.Background()
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		whole := m.boot(t)
+		first := tree(whole)
+		apply(t, whole, e())
+		applied, made := tree(whole), whole.Touches()
+		for at := range made {
+			n := m.boot(t)
+			n.Fail(at, syscall.ENOSPC)
+			_, err := e().Apply(ctx, n)
+			if err == nil {
+				continue // a touch that may fail: sweeping up
+			}
+			want := first
+			if strings.HasPrefix(err.Error(), "cannot close the run") {
+				want = applied // all was made
+			}
+			compare(t, fmt.Sprintf("no space at touch %d: %v", at, err), want, tree(n))
+			apply(t, n, e())
+			compare(t, fmt.Sprintf("no space at touch %d, applied again", at), applied, tree(n))
+		}
+	})
+}
+
+// Law 9: apply(A) then apply(B) ends as apply(B) on a fresh machine; undo of all in the first tree. A section that is
+// gone lets go of what it made.
+func TestShrinkingSpecs(t *testing.T) {
+	for _, m := range machines(t) {
+		for a, textA := range specs {
+			for b, textB := range specs {
+				if len(plan(t, m.boot(t), engine(t, textA)).Cannot())+len(plan(t, m.boot(t), engine(t, textB)).Cannot()) > 0 {
+					continue
+				}
+				t.Run(m.name+"/"+a+"-"+b, func(t *testing.T) {
+					t.Parallel()
+					n, fresh := m.boot(t), m.boot(t)
+					first := tree(n)
+					apply(t, n, engine(t, textA))
+					want := tree(n) // let go
+					if textB != "" {
+						apply(t, fresh, engine(t, textB))
+						want = tree(fresh)
+					}
+					apply(t, n, engine(t, textB))
+					compare(t, "applied one after the other", want, tree(n))
+					undo(t, n, engine(t, textB), "all")
+					compare(t, "undone", first, tree(n))
+				})
+			}
+		}
+	}
+}
+
+// Law 10: after undo a hold stands, for unattended applies only, until an apply by hand.
+func TestHold(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		n := m.boot(t)
+		if apply(t, n, e()).Run == "" {
+			return
+		}
+		applied := tree(n)
+		undo(t, n, e(), "")
+		unattended := e()
+		unattended.Unattended = true
+		touches := n.Touches()
+		if res := apply(t, n, unattended); res.Held == "" || n.Touches() != touches {
+			t.Fatalf("not held: %+v, %d touches", res, n.Touches()-touches)
+		}
+		apply(t, n, e())
+		compare(t, "applied by hand", applied, tree(n))
+		if res := apply(t, n, unattended); res.Held != "" {
+			t.Errorf("still held after an apply by hand")
+		}
+	})
+}
+
+// A run that goes on with an unfinished one carries its id; a run without changes is none.
+func TestRunIDs(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		whole := m.boot(t)
+		if apply(t, whole, e()).Run == "" {
+			return
+		}
+		n := m.boot(t)
+		n.CutAt(whole.Touches() - 5)
+		cut, err := e().Apply(context.Background(), n)
+		if err == nil {
+			t.Fatal("not cut")
+		}
+		n.Boot(simhost.LoseAll)
+		res := apply(t, n, e())
+		j, err := converge.ReadJournal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if runs := j.Runs(); len(runs) != 1 || res.Run != "" && res.Run != cut.Run {
+			t.Errorf("%d runs, %q then %q", len(runs), cut.Run, res.Run)
+		}
+	})
+}
+
+// One writer: a second run is refused, and says who is at work.
+func TestOneWriter(t *testing.T) {
+	m := machines(t)[0]
+	n := m.boot(t)
+	unlock, err := n.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	var busy *host.Busy
+	if _, err := engine(t, specs["handler"]).Apply(context.Background(), n); !errors.As(err, &busy) {
+		t.Errorf("a second run was let in: %v", err)
+	}
+	if _, err := engine(t, specs["handler"]).Undo(context.Background(), n, "", nil); !errors.As(err, &busy) {
+		t.Errorf("an undo beside a run was let in: %v", err)
+	}
+	plan(t, n, engine(t, specs["handler"])) // looking is free
+}
+
+// A bake and the first boot end as an apply on the live machine from the start.
+func TestBakeThenBootIsLive(t *testing.T) {
+	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
+		live := m.boot(t)
+		if !live.Live() {
+			return
+		}
+		baked := m.boot(t)
+		baked.Image()
+		if version(t, live) != version(t, baked) {
+			return // it could be asked for by running the binary only, and an image runs nothing
+		}
+		apply(t, live, e())
+		apply(t, baked, e())
+		baked.FirstBoot()
+		if p := plan(t, baked, e()); p.Now() > 0 {
+			t.Errorf("after the first boot, still planned:\n%s", names(p.Changes))
+		}
+		skip := []string{converge.Home, "/run", "/proc", "/sys"}
+		compare(t, "baked and booted", live.Tree(skip...), baked.Tree(skip...))
+	})
+}
+
+func version(t *testing.T, n *simhost.Node) string {
+	t.Helper()
+	f, err := facts.Gather(context.Background(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all string
+	for _, e := range f.Engines {
+		all += e.Name + " " + e.Version + "\n"
+	}
+	return all
+}
+
+// Facts hold still: what a plan says of the machine does not depend on when it is asked.
+func TestFactsAreStable(t *testing.T) {
+	for _, m := range machines(t) {
+		n := m.boot(t)
+		a, err1 := facts.Gather(context.Background(), n)
+		b, err2 := facts.Gather(context.Background(), n)
+		if err1 != nil || err2 != nil || !reflect.DeepEqual(a, b) {
+			t.Errorf("%s: facts differ from one look to the next: %v %v", m.name, err1, err2)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+// A machine is a recorded one, to be simulated as often as wanted.
+type machine struct {
+	name    string
+	archive []byte
+}
+
+func machines(t testing.TB) []machine {
+	t.Helper()
+	names, err := filepath.Glob("hosts/*.txtar")
+	names = append(names, "../cmd/gpuadm/demo.txtar")
+	if err != nil || len(names) < 1 {
+		t.Fatalf("cannot find the recorded machines: %d, %v", len(names), err)
+	}
+	var all []machine
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, machine{strings.TrimSuffix(filepath.Base(name), ".txtar"), data})
+	}
+	return all
+}
+
+func (m machine) boot(t testing.TB) *simhost.Node {
+	t.Helper()
+	n, err := simhost.New(m.archive)
+	if err != nil {
+		t.Fatalf("cannot simulate %s: %v", m.name, err)
+	}
+	return n
+}
+
+func parse(t testing.TB, text string) spec.Spec {
+	t.Helper()
+	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func engine(t testing.TB, text string) *converge.Engine {
+	t.Helper()
+	return &converge.Engine{Stages: stages.Sequence(), Spec: parse(t, text), ThingOf: stages.ThingOf, Version: "test"}
+}
+
+// tree is the machine without what is ours alone, and with what its daemons run with.
+func tree(n *simhost.Node) string { return n.Tree(converge.Home, "/run", "/proc") + n.Units() }
+
+func apply(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Result {
+	t.Helper()
+	res, err := e.Apply(context.Background(), n)
+	if err != nil {
+		t.Fatalf("cannot apply: %v", err)
+	}
+	return res
+}
+
+func undo(t testing.TB, n *simhost.Node, e *converge.Engine, to string) converge.Result {
+	t.Helper()
+	res, err := e.Undo(context.Background(), n, to, nil)
+	if err != nil {
+		t.Fatalf("cannot undo: %v", err)
+	}
+	return res
+}
+
+func plan(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Plan {
+	t.Helper()
+	p, err := e.Plan(context.Background(), n.View())
+	if err != nil {
+		t.Fatalf("cannot plan: %v", err)
+	}
+	return p
+}
