@@ -63,7 +63,7 @@ func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error
 	}
 	i := before.index(path)
 	if i < 0 {
-		if t, i, err = t.withDropIn(before, path); err != nil {
+		if t, i, err = t.withDropIn(before, path, found); err != nil {
 			return nil, err
 		}
 		if before, err = readCRI(t, d, h); err != nil {
@@ -116,14 +116,17 @@ func (t Tree) with(path string, data []byte) Tree {
 }
 
 // withDropIn puts a file that is not there yet where the daemon will read it.
-func (t Tree) withDropIn(c *criTree, path string) (Tree, int, error) {
+func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, error) {
 	own, at := c.dropIn()
 	if own != path {
 		return t, 0, fmt.Errorf("cannot edit %s: the daemon does not read it", path)
 	}
 	// An empty file stands for the missing one; at counts the root, which is not among the imports.
 	imports := slices.DeleteFunc(slices.Clone(t.Imports), func(f File) bool { return f.Path == path })
-	t.Imports = slices.Insert(imports, at-1, File{path, []byte{}})
+	if found == nil {
+		found = []byte{}
+	}
+	t.Imports = slices.Insert(imports, at-1, File{path, found})
 	return t, at, nil
 }
 

@@ -32,8 +32,8 @@ func readFile(f File) (configFile, error) {
 		}
 	}
 	tree, err := tomlTree(f.Data)
-	if err == nil {
-		_, err = parseTOML(f.Data)
+	if err == nil && tomlDepthOf(tree) > tomlDepth {
+		err = errTooDeep
 	}
 	if err != nil {
 		return c, syntaxRefusal(f, err)

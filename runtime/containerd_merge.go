@@ -4,6 +4,7 @@
 package runtime
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,13 +129,11 @@ func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, vers
 		r.mergeTop(whole, f.tree)
 		_, v := field(f.tree, "plugins")
 		from, _ := v.(map[string]any)
-		from = copyTable(from)
 		if r.merge == mergeWhole {
-			for name, table := range from {
-				plugins[name] = table
-			}
+			maps.Copy(plugins, from)
 			continue
 		}
+		from = copyTable(from)
 		if f.version < 2 {
 			renameV1(from)
 		}

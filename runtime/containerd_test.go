@@ -208,6 +208,12 @@ func TestEditElsewhere(t *testing.T) {
 	if _, err := Edit(tree, Daemon{"1.7.24"}, Handler{Name: "nvidia"}, tree.Root.Path, nil); err == nil {
 		t.Error("a handler without a binary was written")
 	}
+	// A drop-in that appeared after the tree was read is edited, not replaced.
+	tree.Root.Data = []byte("version = 3\nimports = [\"conf.d/*.toml\"]\n")
+	out, err := Edit(tree, Daemon{"2.1.5"}, handlers()[0], "/etc/containerd/conf.d/99-gpuadm.toml", []byte("# mine\nversion = 3\n"))
+	if err != nil || !bytes.HasPrefix(out, []byte("# mine\nversion = 3\n\n[plugins.")) {
+		t.Errorf("got %v\n%s", err, out)
+	}
 	huge := File{"/c.toml", bytes.Repeat([]byte("#\n"), maxConfig)}
 	var r *Refusal
 	if _, err := Target(Tree{Root: huge}, Daemon{}, handlers()[0]); !errors.As(err, &r) || r.Code != RefusedSize {

@@ -66,6 +66,9 @@ func newUndo(before, after, found []byte) (*tomlUndo, error) {
 		what string
 	}{{before, &u.was, "the file before our edit"}, {after, &u.became, "the file after our edit"}, {found, &u.is, "the file as it is now"}} {
 		tree, err := tomlTree(f.data)
+		if err == nil && tomlDepthOf(tree) > tomlDepth {
+			err = errTooDeep
+		}
 		if err != nil {
 			line, _ := tomlErrorLine(err)
 			return nil, fmt.Errorf("%s is not valid TOML: line %d: %w", f.what, line, err)

@@ -196,3 +196,19 @@ func copyTable(m map[string]any) map[string]any {
 	}
 	return out
 }
+
+// tomlDepthOf counts tables in tables, through arrays too.
+func tomlDepthOf(v any) int {
+	deepest := 0
+	switch v := v.(type) {
+	case map[string]any:
+		for _, e := range v {
+			deepest = max(deepest, 1+tomlDepthOf(e))
+		}
+	case []any:
+		for _, e := range v {
+			deepest = max(deepest, tomlDepthOf(e))
+		}
+	}
+	return deepest
+}

@@ -160,7 +160,7 @@ func randomWork(r *rand.Rand) (string, func(host.Host) string) {
 		i, err2 := h.Stat(p)
 		l, err3 := h.Lstat(p)
 		to, err4 := h.Readlink(p)
-		return fmt.Sprint(at, errno(err), i.Attr(), errno(err2), l.Attr(), errno(err3), to, errno(err4))
+		return fmt.Sprint(at, errno(err), i.Mode, errno(err2), l.Mode, errno(err3), to, errno(err4))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"syscall"
 )
 
 // Files is all file work of a Host over a Disk. Looks run side by side; touches one after the other.
@@ -60,11 +61,25 @@ func describe(dir Folder, name string) (Info, error) {
 	}
 	file, err := dir.Open(name)
 	if err != nil {
-		return i, nil // not for our eyes, as when not root; the rest holds
+		return i, unseen(err)
 	}
 	defer file.Close()
 	i.Xattrs, err = xattrs(file)
 	return i, err
+}
+
+// unseen takes for no error that a file cannot be opened because it is not for our eyes, or is one of the kernel's that
+// cannot be read; what else is known of it holds. Where the machine is at its limits nothing is known.
+func unseen(err error) error {
+	var no syscall.Errno
+	if !errors.As(err, &no) {
+		return err
+	}
+	switch no {
+	case syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM:
+		return err
+	}
+	return nil
 }
 
 // Readlink is View's.

@@ -4,7 +4,7 @@
 package host
 
 import (
-	"bufio"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -16,33 +16,31 @@ import (
 	"time"
 )
 
-// TestLockHelper is no test but the other process: it takes the lock and runs a command.
-func TestLockHelper(t *testing.T) {
+// TestMain lets this binary be the other process of TestLock: it takes the lock and runs a command.
+func TestMain(m *testing.M) {
 	path := os.Getenv("GPUADM_TEST_LOCK")
 	if path == "" {
-		t.Skip("only TestLock runs this, as another process")
+		os.Exit(m.Run())
 	}
 	lock := runLock{}
 	if _, err := lock.take(path, lockLive); err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	os.Stdout.WriteString("locked\n")
-	newRunner().do(t.Context(), []string{"sleep", "61.5"}, lock.file())
+	newRunner().do(context.Background(), sh("echo >"+path+".started; exec sleep 61.5"), lock.file())
 }
 
 // TestLock: a second process is refused and told who is at work; when the first is killed its child still holds the lock.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	helper := exec.Command(os.Args[0], "-test.run=^TestLockHelper$", "-test.v")
+	helper := exec.Command(os.Args[0], "the-helper")
 	helper.Env = append(os.Environ(), "GPUADM_TEST_LOCK="+path)
-	out, err := helper.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := helper.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for lines := bufio.NewScanner(out); lines.Scan() && !strings.Contains(lines.Text(), "locked"); {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(path + ".started"); err == nil {
+			break
+		}
 	}
 
 	var mine runLock
@@ -66,7 +64,7 @@ func TestLock(t *testing.T) {
 		return nil
 	}
 	refused(func(b *Busy) bool {
-		return b.PID == helper.Process.Pid && strings.Contains(b.Error(), "TestLockHelper")
+		return b.PID == helper.Process.Pid && strings.Contains(b.Error(), "the-helper")
 	})
 	helper.Process.Kill()
 	helper.Wait()

@@ -24,8 +24,9 @@ const (
 
 func unitFolders() []string {
 	return []string{
-		"/etc/systemd/system.control", unitFolder, "/run/systemd/system.control", "/run/systemd/transient", unitRuntime,
-		"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
+		"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",
+		unitFolder, "/etc/systemd/system.attached", unitRuntime, "/run/systemd/system.attached", "/run/systemd/generator",
+		"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/generator.late",
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"time"
@@ -48,26 +49,41 @@ func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
 	}
 	ctx, stop := context.WithTimeout(ctx, lookLimit)
 	defer stop()
-	p, err := s.bus.properties(ctx, name)
-	if err != nil {
-		return Unit{}, &UnitError{"look at", name, err}
+	u, _, err := s.look(ctx, name)
+	if err == nil {
+		u.Uptime, err = uptime()
 	}
-	u := p.unit()
-	if u.Uptime, err = uptime(); err != nil {
+	if err != nil {
 		return u, &UnitError{"look at", name, err}
 	}
-	if u.Outdated { // what systemd has in memory is not all: a new drop-in is missing there
-		found, err := unitFiles{s.files}.read(name)
-		if err != nil {
-			return u, &UnitError{"look at", name, err}
-		}
-		for _, file := range found.Files {
-			if !slices.Contains(u.Files, file) {
-				u.Files = append(u.Files, file)
-			}
+	return u, nil
+}
+
+// look asks systemd for a unit, and the files for what systemd does not know yet: its own NeedDaemonReload is blind to
+// a first drop-in in a new folder and to a file that hides the unit's (seen with 252; it looks in the folders it saw at its
+// last reload: unit_file_find_dirs). A restart then goes without them, though the process is younger than all files.
+func (s *systemd) look(ctx context.Context, name string) (Unit, properties, error) {
+	p, err := s.bus.properties(ctx, name)
+	if err != nil {
+		return Unit{}, nil, err
+	}
+	u := p.unit()
+	for i, file := range u.Files {
+		if real, err := s.files.Resolve(file); err == nil {
+			u.Files[i] = real // /lib and /usr/lib are one on most machines
 		}
 	}
-	return u, nil
+	found, err := unitFiles{s.files}.read(name)
+	if err != nil {
+		return u, p, err
+	}
+	for i, file := range found.Files {
+		if !slices.Contains(u.Files, file) {
+			u.Outdated = true
+			u.Files = slices.Insert(u.Files, min(i, len(u.Files)), file)
+		}
+	}
+	return u, p, nil
 }
 
 // uptime is the clock that systemd's Monotonic timestamps are of: it stands still while the machine sleeps.
@@ -166,20 +182,27 @@ func (s *systemd) job(ctx context.Context, name, job string) error {
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, jobLimit, fmt.Errorf("not done within %v: %w", jobLimit, context.DeadlineExceeded))
 	defer stop()
-	before, err := s.bus.properties(ctx, name)
+	before, _, err := s.look(ctx, name)
 	if err != nil {
 		return err
 	}
-	if get[bool](before, "NeedDaemonReload") || get[string](before, "LoadState") != "loaded" {
+	if before.Outdated || before.Load != "loaded" {
 		if err := s.bus.reload(ctx); err != nil {
 			return err
 		}
 	}
-	if get[string](before, "ActiveState") == "failed" && job != "stop" {
-		// Else a unit that failed often is not started even with its fault mended: StartLimitBurst in systemd.unit(5).
+	if job == "start" || job == "restart" {
+		// Else a unit that failed often, or that a run had to restart often, is not started though all is mended: StartLimitBurst in systemd.unit(5).
 		s.bus.resetFailed(ctx, name)
 	}
 	result, err := s.bus.job(ctx, name, job)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
+		// The file of a unit it needs may have changed as well: "failed to load properly, please reload".
+		if err := s.bus.reload(ctx); err != nil {
+			return err
+		}
+		result, err = s.bus.job(ctx, name, job)
+	}
 	if err != nil {
 		return err
 	}

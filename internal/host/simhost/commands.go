@@ -99,7 +99,9 @@ func (n *Node) violation(argv []string) error {
 // effect writes and removes what a command does.
 func (n *Node) effect(c command) error {
 	for name, text := range c.Writes {
-		n.folderAt(path.Dir(name), n.now)
+		if _, err := n.folderFor(name); err != nil {
+			return err
+		}
 		attr := host.Attr{Mode: 0o644}
 		if i, err := n.raw.Stat(name); err == nil {
 			attr = i.Attr()

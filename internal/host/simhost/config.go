@@ -110,7 +110,9 @@ func (n *Node) configureUnits(units []unit) error {
 			return fmt.Errorf("unit %s: %w", u.Name, err)
 		}
 		if u.Active == "active" && n.live {
-			d.start(n, n.booted.Add(10*time.Second))
+			if err := d.start(n, n.booted.Add(10*time.Second)); err != nil {
+				return fmt.Errorf("unit %s: %w", u.Name, err)
+			}
 			if !u.Started.IsZero() {
 				d.started = u.Started
 			}

@@ -5,6 +5,7 @@ package simhost
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -55,7 +56,9 @@ func New(archive []byte) (*Node, error) {
 	}
 	old := n.booted.Add(-24 * time.Hour)
 	for _, dir := range []string{"dev", "etc", "proc", "root", "run", "sys", "tmp", "usr/bin", "usr/lib", "var/lib", "var/log"} {
-		n.folderAt(dir, old)
+		if _, err := n.folderAt(dir, old); err != nil {
+			return nil, err
+		}
 	}
 	n.root.names["tmp"].mode |= fs.ModeSticky | 0o777
 	for _, section := range parsed.Files {
@@ -70,7 +73,9 @@ func New(archive []byte) (*Node, error) {
 	for _, name := range []string{"proc", "sys", "dev"} {
 		settle(n.root.names[name], true, false)
 	}
-	n.setBootID()
+	if err := n.setBootID(); err != nil {
+		return nil, err
+	}
 	if err := n.configureUnits(set.Unit); err != nil {
 		return nil, err
 	}
@@ -93,11 +98,11 @@ func (i *inode) put(name string, below *inode) {
 	i.syncedNames, i.pending = maps.Clone(i.names), nil
 }
 
-// folderAt finds or makes a folder.
-func (n *Node) folderAt(dir string, ctime time.Time) *inode {
+// folderAt finds or makes a folder. The path is free of links.
+func (n *Node) folderAt(dir string, ctime time.Time) (*inode, error) {
 	at := n.root
-	for _, part := range strings.Split(path.Clean(dir), "/") {
-		if part == "." || part == "" {
+	for _, part := range strings.Split(path.Clean("/"+dir), "/") {
+		if part == "" {
 			continue
 		}
 		next := at.names[part]
@@ -106,9 +111,28 @@ func (n *Node) folderAt(dir string, ctime time.Time) *inode {
 			next.sync()
 			at.put(part, next)
 		}
+		if next.names == nil {
+			return nil, fmt.Errorf("%s is not a folder", part)
+		}
 		at = next
 	}
-	return at
+	return at, nil
+}
+
+// folderFor finds or makes the folder a path lies in, over links.
+func (n *Node) folderFor(name string) (*inode, error) {
+	dir := path.Dir(path.Clean("/" + name))
+	real, err := n.raw.Resolve(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := n.folderFor(dir); err != nil {
+			return nil, err
+		}
+		real, err = n.raw.Resolve(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return n.folderAt(real, n.now)
 }
 
 func (n *Node) add(section txtar.File, ctime time.Time) error {
@@ -117,14 +141,23 @@ func (n *Node) add(section txtar.File, ctime time.Time) error {
 		return err
 	}
 	i := &inode{attrs: attrs{mode: 0o644, data: section.Data}, ctime: ctime}
-	if strings.HasSuffix(name, "/") {
-		i = n.folderAt(name, ctime)
-	} else {
-		folder := n.folderAt(path.Dir(name), ctime)
-		if folder.names == nil {
-			return fmt.Errorf("%s is no folder", path.Dir(name))
+	switch base := path.Base(name); {
+	case strings.HasSuffix(name, "/"):
+		if i, err = n.folderAt(name, ctime); err != nil {
+			return err
 		}
-		folder.put(path.Base(name), i)
+		i.ctime = ctime
+	case name == "" || base == "." || base == "..":
+		return errors.New("no name of a file")
+	default:
+		folder, err := n.folderAt(path.Dir(name), ctime)
+		if err != nil {
+			return err
+		}
+		if folder.names[base] != nil {
+			return errors.New("it is there twice")
+		}
+		folder.put(base, i)
 	}
 	for _, marker := range markers {
 		if err := i.mark(marker); err != nil {
@@ -219,9 +252,13 @@ func (i *inode) markXattr(s string) error {
 }
 
 // setBootID writes the boot ID where the kernel shows it; the node is locked or not yet shared.
-func (n *Node) setBootID() {
-	dir := n.folderAt("proc/sys/kernel/random", n.booted)
+func (n *Node) setBootID() error {
+	dir, err := n.folderAt("proc/sys/kernel/random", n.booted)
+	if err != nil {
+		return err
+	}
 	i := &inode{attrs: attrs{mode: 0o444, data: []byte(n.bootID + "\n")}, ctime: n.booted, kernel: true}
 	i.sync()
 	dir.put("boot_id", i)
+	return nil
 }

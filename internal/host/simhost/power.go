@@ -78,7 +78,7 @@ func (n *Node) boot() {
 	n.booted = n.now
 	n.boots++
 	n.bootID = fmt.Sprintf("00000000-0000-4000-8000-%012d", n.boots)
-	n.setBootID()
+	_ = n.setBootID() // it was set before, so it can be set
 	if n.live {
 		n.startEnabled()
 	}

@@ -47,7 +47,9 @@ func (n *Node) unitFile(u unit) error {
 		if u.Enabled == "enabled" || u.Enabled == "disabled" || u.Enabled == "" {
 			text += "\n[Install]\nWantedBy=multi-user.target\n"
 		}
-		n.folderAt(vendorFolder, n.now)
+		if _, err := n.folderFor(vendorFolder + u.Name); err != nil {
+			return err
+		}
 		if err := n.raw.WriteFile(vendorFolder+u.Name, []byte(text), root); err != nil {
 			return err
 		}
@@ -56,7 +58,9 @@ func (n *Node) unitFile(u unit) error {
 	if change == "" {
 		return nil
 	}
-	n.folderAt("etc/systemd/system", n.now)
+	if _, err := n.folderFor("/etc/systemd/system/x"); err != nil {
+		return err
+	}
 	return notLater(host.SetUnitOf(n.raw, u.Name, host.UnitChange{File: change}))
 }
 
@@ -149,7 +153,11 @@ func (d *daemon) start(n *Node, at time.Time) error {
 	for _, socket := range d.Makes {
 		i := &inode{attrs: attrs{mode: fs.ModeSocket | 0o660}, ctime: at}
 		i.sync()
-		n.folderAt(path.Dir(socket), at).put(path.Base(socket), i)
+		folder, err := n.folderFor(socket)
+		if err != nil {
+			return err
+		}
+		folder.put(path.Base(socket), i)
 	}
 	return nil
 }
@@ -157,7 +165,9 @@ func (d *daemon) start(n *Node, at time.Time) error {
 func (d *daemon) stop(n *Node) {
 	d.active, d.pid, d.started, d.loaded = "inactive", 0, time.Time{}, ""
 	for _, socket := range d.Makes {
-		n.folderAt(path.Dir(socket), n.now).put(path.Base(socket), nil)
+		if folder, err := n.folderFor(socket); err == nil {
+			folder.put(path.Base(socket), nil)
+		}
 	}
 }
 

@@ -13,22 +13,34 @@ import (
 const etc = "/etc/containerd"
 
 // Lay writes a config tree into a temporary folder and returns that folder.
-// Names are relative to /etc/containerd, or absolute under it. Wherever the
-// text of a file has "/etc/containerd" (in imports, in config_path) the
-// temporary folder is written instead; Files and Dump turn that back.
+// Names are relative to /etc/containerd, or absolute. Wherever the text of a
+// file has "/etc/containerd" (in imports, in config_path), or the folder of a
+// file that lies elsewhere, the temporary folder is written instead; Files and
+// Dump turn that back for /etc/containerd.
 func Lay(t testing.TB, files map[string][]byte) (root string) {
 	t.Helper()
 	root = t.TempDir()
+	var moved []string
+	for name := range files {
+		if filepath.IsAbs(name) && !strings.HasPrefix(name, etc+"/") {
+			dir := filepath.Dir(name)
+			moved = append(moved, dir, filepath.Join(root, "elsewhere", filepath.Base(dir)))
+		}
+	}
+	inside := strings.NewReplacer(append(moved, etc, root)...) // the first that fits wins
 	for name, text := range files {
 		local := strings.TrimPrefix(name, etc+"/")
+		if filepath.IsAbs(local) {
+			local, _ = filepath.Rel(root, inside.Replace(name))
+		}
 		if !filepath.IsLocal(local) {
-			t.Fatalf("cannot lay %s: it is not under %s", name, etc)
+			t.Fatalf("cannot lay %s: it leads out of the folder", name)
 		}
 		path := filepath.Join(root, local)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatalf("cannot lay %s: %v", name, err)
 		}
-		if err := os.WriteFile(path, bytes.ReplaceAll(text, []byte(etc), []byte(root)), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(inside.Replace(string(text))), 0o644); err != nil {
 			t.Fatalf("cannot lay %s: %v", name, err)
 		}
 	}

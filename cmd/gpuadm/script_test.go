@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+)
+
+var update = flag.Bool("update", false, "write the golden sections anew")
+
+// bench is what one script works on: a simulated node, and what it looked like at first.
+type benchNode struct {
+	node    *simhost.Node
+	first   string
+	touches int
+}
+
+type benchKey struct{}
+
+// TestScripts runs test/script/*.txtar: the command line as a person sees it, on recorded machines.
+// Beside testscript's own words:
+//
+//	host NAME            take a recorded machine from test/hosts; its spec is the script's node.toml, if there is one
+//	gpuadm ARGS…         run it on that machine; in a script without one, on the real one: use --root
+//	exits N ARGS…        run it and want exit code N
+//	put FILE PATH        somebody else writes the script's FILE to the machine's PATH
+//	cat PATH             the machine's file, to stdout
+//	touched N            since the last look, N changes were made to the disk
+//	cut N                power is cut before the Nth touch from now; boot brings the machine up again
+//	same                 the machine's tree is as at first
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:           "../../test/script",
+		UpdateScripts: *update,
+		Setup: func(e *testscript.Env) error {
+			e.Values[benchKey{}] = &benchNode{}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"host":    cmdHost,
+			"gpuadm":  func(ts *testscript.TestScript, neg bool, args []string) { want(ts, neg, command(ts, args)) },
+			"exits":   cmdExits,
+			"put":     cmdPut,
+			"cat":     cmdCat,
+			"touched": cmdTouched,
+			"cut":     cmdCut,
+			"boot":    func(ts *testscript.TestScript, _ bool, _ []string) { at(ts).node.Boot(simhost.LoseAll) },
+			"same":    cmdSame,
+		},
+	})
+}
+
+func at(ts *testscript.TestScript) *benchNode { return ts.Value(benchKey{}).(*benchNode) }
+
+func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
+	archive, err := os.ReadFile(filepath.Join("..", "..", "test", "hosts", args[0]+".txtar"))
+	ts.Check(err)
+	b := at(ts)
+	b.node, err = simhost.New(archive)
+	ts.Check(err)
+	if spec, err := os.ReadFile(ts.MkAbs("node.toml")); err == nil {
+		if err := b.node.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}); err != nil && !os.IsExist(err) {
+			ts.Check(err)
+		}
+		ts.Check(b.node.WriteFile("/etc/gpuadm/node.toml", spec, host.Attr{Mode: 0o644}))
+	}
+	b.first, b.touches = tree(b.node), b.node.Touches()
+}
+
+func tree(n *simhost.Node) string { return n.Tree(converge.Home, "/run", "/proc") + n.Units() }
+
+// command runs gpuadm in this process, on the script's machine.
+func command(ts *testscript.TestScript, args []string) int {
+	e := env{
+		stdin:  strings.NewReader(""),
+		stdout: ts.Stdout(),
+		stderr: ts.Stderr(),
+		getenv: ts.Getenv,
+		root:   ts.Getenv("USER") != "nobody",
+		open:   host.Open,
+		read:   func(name string) ([]byte, error) { return os.ReadFile(ts.MkAbs(name)) },
+	}
+	if n := at(ts).node; n != nil {
+		e.open = func(root string) (host.Host, error) {
+			if root == "/" {
+				return n, nil
+			}
+			return host.Open(ts.MkAbs(root))
+		}
+	} else {
+		e.open = func(root string) (host.Host, error) { return host.Open(ts.MkAbs(root)) }
+	}
+	return run(context.Background(), e, args)
+}
+
+func want(ts *testscript.TestScript, neg bool, code int) {
+	if neg != (code != 0) {
+		ts.Fatalf("exit code %d", code)
+	}
+}
+
+func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
+	if code := command(ts, args[1:]); strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exit code %d", code)
+	}
+}
+
+func cmdPut(ts *testscript.TestScript, _ bool, args []string) {
+	n := at(ts).node
+	ts.Check(n.WriteFile(args[1], []byte(ts.ReadFile(args[0])), host.Attr{Mode: 0o644}))
+	at(ts).touches = n.Touches()
+}
+
+func cmdCat(ts *testscript.TestScript, _ bool, args []string) {
+	data, err := at(ts).node.ReadFile(args[0])
+	ts.Check(err)
+	ts.Stdout().Write(data)
+}
+
+func cmdTouched(ts *testscript.TestScript, neg bool, args []string) {
+	b := at(ts)
+	n := b.node.Touches() - b.touches
+	b.touches = b.node.Touches()
+	if neg == (strconv.Itoa(n) == args[0]) {
+		ts.Fatalf("%d touches", n)
+	}
+}
+
+func cmdCut(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	at(ts).node.CutAt(at(ts).node.Touches() + n)
+}
+
+func cmdSame(ts *testscript.TestScript, neg bool, _ []string) {
+	if now := tree(at(ts).node); neg == (now == at(ts).first) {
+		ts.Fatalf("the tree is\n%s\nat first it was\n%s", now, at(ts).first)
+	}
+}
+
+// TestDemo is what `make demo` prints.
+func TestDemo(t *testing.T) {
+	golden(t, "demo", "demo")
+}
+
+// TestHelp holds the help texts of all verbs still.
+func TestHelp(t *testing.T) {
+	golden(t, "help")
+	for _, cmd := range newRoot(env{getenv: func(string) string { return "" }}).Commands() {
+		if cmd.Name() != "completion" && cmd.Name() != "help" {
+			golden(t, "help-"+cmd.Name(), "help", cmd.Name())
+		}
+	}
+}
+
+var seconds = regexp.MustCompile(`in \d+\.\d s`)
+
+func golden(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if len(args) == 0 {
+		args = []string{name}
+	}
+	var out strings.Builder
+	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, open: host.Open, read: os.ReadFile}
+	if code := run(context.Background(), e, args); code != 0 {
+		t.Fatalf("gpuadm %s: exit code %d\n%s", args, code, &out)
+	}
+	got := seconds.ReplaceAllString(out.String(), "in 0.0 s")
+	file := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || string(want) != got {
+		t.Errorf("gpuadm %s is not as in %s (%v); if that is meant: make update\n%s", strings.Join(args, " "), file, err, got)
+	}
+}
