@@ -5,8 +5,6 @@ BIN       := bin
 GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME  ?= 5m
-export CGO_ENABLED ?= 1
-
 .DEFAULT_GOAL := build
 .PHONY: help build demo test check bench fuzz parts cross update clean
 
@@ -14,7 +12,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build bin/gpuadm for this machine
-	$(GO) build -trimpath -ldflags='-s -w' -o $(BIN)/gpuadm ./cmd/gpuadm
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(BIN)/gpuadm ./cmd/gpuadm
 
 demo: build ## take an embedded simulated node through plan, apply, apply, undo
 	$(BIN)/gpuadm demo

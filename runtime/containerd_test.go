@@ -129,6 +129,16 @@ func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
 // stands looks for the handler in what the daemon will see.
 func stands(t testing.TB, tree Tree, d Daemon, h Handler) {
 	t.Helper()
+	c, err := readCRI(tree, d, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	containerd := sub(c.cri, "containerd")
+	if name := c.defaultName(); c.reader.merge == mergeWhole && (name == "runc" || name == h.Name) && text(sub(containerd, "default_runtime"), "runtime_type") == "" {
+		if _, ok := sub(containerd, "runtimes")[name]; !ok {
+			t.Fatalf("containerd %q: the default runtime %s is not configured, the node is down", d.Version, name)
+		}
+	}
 	whole, err := Effective(tree, d)
 	if err != nil {
 		t.Fatal(err)

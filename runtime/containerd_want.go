@@ -18,12 +18,11 @@ const (
 // ops lists what must change in file i so that the tree has the handler; none if it has it.
 func (c *criTree) ops(i int, h Handler) ([]tomlOp, error) {
 	f := c.files[i]
-	var ops []tomlOp
-	entry, there := sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any)
-	if there {
-		ops = c.mendEntry(f, h, entry)
+	ops := c.builtinOps(f, h)
+	if entry, there := sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any); there {
+		ops = append(ops, c.mendEntry(f, h, entry)...)
 	} else {
-		ops = c.newEntry(f, h)
+		ops = append(ops, c.newEntry(f, h)...)
 	}
 	if h.Default {
 		ops = append(ops, c.defaultOps(f, h)...)
@@ -52,22 +51,26 @@ func (c *criTree) versionFor(i int) (int64, bool) {
 	return root.version, root.stated
 }
 
-// newEntry writes the handler, and on 1.x what naming any runtime would take away: there, stated runtimes replace the
-// built-in runc, and the CRI plugin does not load without its default runtime.
 func (c *criTree) newEntry(f configFile, h Handler) []tomlOp {
 	at := c.at(f, "containerd", "runtimes")
-	ops := []tomlOp{{append(slices.Clone(at), h.Name), c.inherit(h, at[1])}}
-	if c.reader.merge != mergeWhole || h.Name == "runc" {
-		return ops
-	}
+	return []tomlOp{{append(at, h.Name), c.inherit(h, at[1])}}
+}
+
+// builtinOps write the built-in runc where 1.x would go without: there, naming any runtime drops it, and the CRI plugin
+// does not load when its default runtime is not named. nvidia-ctk leaves nodes down that way
+// (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
+func (c *criTree) builtinOps(f configFile, h Handler) []tomlOp {
 	containerd := sub(c.cri, "containerd")
 	_, stated := field(containerd, "runtimes")
 	_, runc := sub(containerd, "runtimes")["runc"]
-	if stated == nil || !runc && c.defaultName() == "runc" && text(sub(containerd, "default_runtime"), "runtime_type") == "" {
-		runc := tomlTable{{"runtime_type", runcV2}}
-		ops = slices.Insert(ops, 0, tomlOp{append(slices.Clone(at), "runc"), runc})
+	if c.reader.merge != mergeWhole || runc || h.Name == "runc" {
+		return nil
 	}
-	return ops
+	needed := !h.Default && c.defaultName() == "runc" && text(sub(containerd, "default_runtime"), "runtime_type") == ""
+	if stated != nil && !needed {
+		return nil
+	}
+	return []tomlOp{{append(c.at(f, "containerd", "runtimes"), "runc"), tomlTable{{"runtime_type", runcV2}}}}
 }
 
 // mendEntry keeps what somebody wrote for the handler and sets what must be.

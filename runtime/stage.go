@@ -69,7 +69,7 @@ func containerdWants(e facts.Engine, h Handler) ([]converge.Want, error) {
 	if unit == "" {
 		unit = "containerd.service"
 	}
-	return append(wants, things.Fresh(unit, reads(tree), "a daemon reads its configuration when it starts")), nil
+	return append(wants, things.Fresh(unit, reads(tree), "containerd reads its configuration when it starts")), nil
 }
 
 // engine returns the container engine that kubelet talks to, or the one asked for.
@@ -80,7 +80,7 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		found = append(found, e.Name)
 		switch {
 		case r.Engine != "auto" && e.Name != r.Engine:
-		case pick < 0, f.Kubelet.Endpoint != "" && strings.TrimPrefix(f.Kubelet.Endpoint, "unix://") == e.Socket:
+		case pick < 0, f.Kubelet.Uses(e):
 			pick = i
 		}
 	}

@@ -72,44 +72,50 @@ func printable(s string) string {
 var digestWord = regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
 // states says how a change goes from one state to the other, digests cut short.
-func states(ch converge.Change) string {
-	short := func(s converge.State) string {
-		if s == "" {
-			return "not there"
-		}
-		return printable(digestWord.ReplaceAllString(string(s), "$1…"))
+func states(ch converge.Change) string { return short(ch.Before) + " → " + short(ch.After) }
+
+func short(s converge.State) string {
+	if s == "" {
+		return "not there"
 	}
-	if ch.Before == "" && ch.Diff != "" {
-		return ""
-	}
-	b, a := short(ch.Before), short(ch.After)
-	if ch.Diff != "" { // the bytes are shown; say only what else changes
-		bw, aw := strings.Fields(b), strings.Fields(a)
-		if len(bw) > 1 && len(aw) > 1 && slices.Equal(bw[:2], aw[:2]) {
-			return ""
-		}
-	}
-	return b + " → " + a
+	return printable(digestWord.ReplaceAllString(string(s), "$1…"))
 }
 
-// changeText prints one change: its sign and name, then what is different.
-func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
+// attributes says what changes beside the bytes that the diff shows: mode and owner, the first two words of a state.
+func attributes(ch converge.Change) string {
+	b, a := strings.Fields(short(ch.Before)), strings.Fields(short(ch.After))
+	if ch.Diff == "" || ch.Before == "" || ch.After == "" || len(b) < 2 || len(a) < 2 || slices.Equal(b[:2], a[:2]) {
+		return ""
+	}
+	return strings.Join(b[:2], " ") + " → " + strings.Join(a[:2], " ")
+}
+
+// changeLine prints one change in a line, and what is wrong with it in the next ones.
+func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	line := fmt.Sprintf("  %-10s %s %s", stage, c.colour(w, sign(ch)), thing(ch))
 	switch {
 	case ch.Cannot != "":
-		fmt.Fprintf(w, "%s\n               %s\n", line, printable(ch.Cannot))
+		line += "\n               " + printable(ch.Cannot)
 		for _, t := range ch.Try {
-			fmt.Fprintf(w, "               try: %s\n", printable(t))
+			line += "\n               try: " + printable(t)
 		}
-		return
 	case ch.Later != "":
-		fmt.Fprintf(w, "%s   at %s\n", line, ch.Later)
-		return
-	}
-	if s := states(ch); s != "" {
-		line += "   " + s
+		line += "   at " + ch.Later
+	case ch.Diff == "":
+		line += "   " + states(ch)
 	}
 	fmt.Fprintln(w, line)
+}
+
+// changeText prints one change, why it is wanted, and what is different.
+func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
+	c.changeLine(w, stage, ch)
+	if ch.Cannot != "" || ch.Later != "" {
+		return
+	}
+	if s := attributes(ch); s != "" {
+		fmt.Fprintf(w, "               %s\n", s)
+	}
 	if ch.Why != "" {
 		fmt.Fprintf(w, "               %s\n", printable(ch.Why))
 	}

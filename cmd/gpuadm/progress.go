@@ -87,7 +87,11 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	case converge.Made, converge.Waits:
 		fmt.Fprintf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), told(e))
 	case converge.Undone:
-		fmt.Fprintf(w, "  %-10s %s %s   put back\n", e.Stage, c.colour(w, sign(*e.Change)), thing(*e.Change))
+		text := thing(*e.Change) + "   put back"
+		if e.Change.Settles {
+			text = told(e)
+		}
+		fmt.Fprintf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), text)
 	case converge.Kept:
 		fmt.Fprintf(w, "  %-10s = %s   stays: %s\n", e.Stage, thing(*e.Change), printable(e.Text))
 	case converge.Left:

@@ -93,8 +93,7 @@ func (c *common) stageStatus(s converge.Status, st converge.StagePlan) {
 		name := st.Name
 		for _, ch := range s.Changes {
 			if ch.Stage == st.Name {
-				ch.Diff, ch.Why = "", ""
-				c.changeText(c.stdout, name, ch)
+				c.changeLine(c.stdout, name, ch)
 				name = ""
 			}
 		}

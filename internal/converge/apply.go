@@ -26,22 +26,6 @@ type Result struct {
 	Reboot string   `json:"reboot,omitempty"` // why a reboot is needed
 }
 
-// run is one apply or undo at work.
-type run struct {
-	*Engine
-	h    host.Host
-	j    Journal
-	id   string
-	boot string
-	Result
-}
-
-// made is a change of this run with the thing that made it.
-type made struct {
-	Change
-	thing Thing
-}
-
 // Apply makes it so. Everything that can be known is looked at first, and nothing is touched if any of it cannot be
 // made. Then each stage is looked at again when its turn comes; every change is in the journal before it is made and
 // looked at after; when one fails, the stage's changes of this run are put back.
@@ -108,47 +92,6 @@ func (r *run) stages(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (r *run) begin(goesOn bool, undoes []string) error {
-	text := ""
-	if goesOn {
-		text = "goes on"
-	} else {
-		r.id = r.h.Now().UTC().Format("20060102T150405Z")
-		for n, base := 2, r.id; slices.ContainsFunc(r.j.Records, func(o Record) bool { return o.Run == r.id }); n++ {
-			r.id = fmt.Sprintf("%s-%d", base, n)
-		}
-	}
-	r.Run = r.id
-	r.event(Event{What: Began, Text: text})
-	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes})
-}
-
-// end closes the run in the journal. What was stopped or waits for a reboot stays open, and the next run goes on with it.
-func (r *run) end(err error) (Result, error) {
-	if reboot := (host.Reboot{}); errors.As(err, &reboot) {
-		r.Reboot = reboot.Why
-		r.event(Event{What: Reboots, Text: reboot.Why})
-		return r.Result, nil
-	}
-	if errors.Is(err, ErrStopped) {
-		return r.Result, err
-	}
-	result := "ok"
-	if err != nil {
-		result = "failed"
-	}
-	if werr := r.j.write(r.h, Record{What: "end", Run: r.id, Result: result}); werr != nil && err == nil {
-		err = &Trouble{What: fmt.Sprintf("cannot close the run: %v", werr), Err: werr, Because: []string{"all its changes were made and stand; the next apply closes it"}}
-	}
-	r.event(Event{What: Ended, Text: result})
-	return r.Result, err
-}
-
-func (r *run) event(ev Event) {
-	ev.Time, ev.Run = r.h.Now(), r.id
-	r.tell(ev)
 }
 
 // stage makes one stage's changes, each looked at when its turn comes, those that settle last.
@@ -291,17 +234,6 @@ func (r *run) make(ctx context.Context, steps []step) ([]made, error) {
 	return done, nil
 }
 
-func (r *run) journal(t Thing, c Change) error {
-	if err := makeHome(r.h); err != nil {
-		return err
-	}
-	if err := keep(r.h, t, c); err != nil {
-		return err
-	}
-	c.Diff = ""
-	return r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c})
-}
-
 func makeAll(ctx context.Context, h host.Host, all []made) error {
 	if b, ok := all[0].thing.(Batch); ok {
 		var cs []Change
@@ -341,91 +273,6 @@ func (r *run) rebootBudget(c Change) error {
 	return nil
 }
 
-// turnBack puts back what the stage changed in this run, last first, and says so.
-func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
-	ctx = context.WithoutCancel(ctx) // a run that ran out of time still leaves nothing half done
-	t := &Trouble{What: cause.Error(), Err: cause}
-	if inner := (*Trouble)(nil); errors.As(cause, &inner) {
-		t.Because, t.Try = inner.Because, inner.Try
-	}
-	r.event(Event{What: Failed, Text: cause.Error()})
-	slices.Reverse(done)
-	slices.SortStableFunc(done, func(a, b made) int { return settles(a.thing) - settles(b.thing) })
-	var back []Change
-	for len(done) > 0 {
-		n := together(done)
-		undone, err := r.putBack(ctx, done[:n])
-		done = done[n:]
-		back = append(back, undone...)
-		if err != nil {
-			t.Because = append(t.Because, fmt.Sprintf("and it could not be put back: %v", err))
-		}
-	}
-	for _, c := range back {
-		t.Undone = append(t.Undone, c.String())
-	}
-	r.Made = slices.DeleteFunc(r.Made, func(c Change) bool {
-		return slices.ContainsFunc(back, func(b Change) bool { return b.key() == c.key() })
-	})
-	return t
-}
-
-// putBack makes one batch stand as before. Each change's After is where it is now taken to stand.
-func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
-	var todo []made
-	for _, m := range batch {
-		if m.Keeps != "" {
-			r.event(Event{Stage: m.Stage, What: Kept, Change: &m.Change, Text: m.Keeps})
-			continue
-		}
-		st, settler := m.thing.(Settler)
-		found, err := m.thing.Look(ctx, r.h)
-		if later := (host.Later{}); settler && errors.As(err, &later) {
-			continue // it does not run, and will start with what it then finds
-		} else if err != nil {
-			return nil, err
-		}
-		if m.Before, m.After = m.After, m.Before; settler {
-			m.Before, m.After = found, st.Settled(found)
-		}
-		if found == m.After {
-			continue
-		}
-		m.Why = ""
-		if err := r.journal(m.thing, m.Change); err != nil {
-			return nil, err
-		}
-		todo = append(todo, m)
-	}
-	if len(todo) == 0 {
-		return nil, nil
-	}
-	err := makeAll(ctx, r.h, todo)
-	if stays := (Stays{}); errors.As(err, &stays) {
-		for _, m := range todo {
-			m.Cannot = stays.Why
-			r.Left = append(r.Left, m.Change)
-			r.event(Event{Stage: m.Stage, What: Left, Change: &m.Change, Text: stays.Why})
-		}
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("cannot put back %s: %w", names(todo), err)
-	}
-	var back []Change
-	for _, m := range todo {
-		now, err := m.thing.Look(ctx, r.h)
-		if err != nil {
-			return back, err
-		}
-		if now != m.After {
-			return back, fmt.Errorf("cannot put back %s: it did not hold: wanted %q, found %q", m, m.After, now)
-		}
-		back = append(back, m.Change)
-		r.event(Event{Stage: m.Stage, What: Undone, Change: &m.Change})
-	}
-	return back, nil
-}
-
 // refuse returns what cannot be made, before anything is touched.
 func refuse(p Plan) error {
 	cannot := p.Cannot()
@@ -441,16 +288,4 @@ func refuse(p Plan) error {
 	}
 	t.Because = append(t.Because, "nothing was touched")
 	return t
-}
-
-// bootID names the present boot; "" in a root folder, which never boots.
-func bootID(v host.View) string {
-	if !v.Live() {
-		return ""
-	}
-	id, err := v.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
 }

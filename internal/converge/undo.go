@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -109,17 +110,6 @@ func (r *run) undo(ctx context.Context, todo []made) error {
 	return nil
 }
 
-// together counts the changes at the front that are made as one.
-func together(all []made) int {
-	n := 1
-	if _, ok := all[0].thing.(Batch); ok {
-		for n < len(all) && all[n].Kind == all[0].Kind {
-			n++
-		}
-	}
-	return n
-}
-
 // scope returns the ids of the runs to put back, oldest first.
 func (j Journal) scope(to string) ([]string, error) {
 	if last, open := j.unfinished(); open && len(last.Undoes) > 0 && to == "" {
@@ -152,7 +142,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			runs = append(runs, run)
 		}
 	}
-	var differs []string
+	var differs, leaveIt []string
 	var settle []made
 	for _, o := range slices.Backward(standing(runs)) {
 		t, err := e.ThingOf(o.Kind, o.Name)
@@ -170,7 +160,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			m.Cannot = foreign.Error()
 			p.Left = append(p.Left, m.Change)
 		case foreign != nil:
-			differs = append(differs, foreign.Error())
+			differs, leaveIt = append(differs, foreign.Error()), append(leaveIt, "--leave "+m.Name)
 		default:
 			if m.Before != m.After {
 				p.todo = append(p.todo, m)
@@ -191,7 +181,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		return p, &Trouble{
 			What:    differs[0],
 			Because: append(differs[1:], "nothing was touched"),
-			Try:     []string{"put it back as we left it, or undo the rest with --leave and its name"},
+			Try:     []string{"put it back as we left it, or undo the rest: gpuadm undo " + strings.Join(leaveIt, " ")},
 		}
 	}
 	for _, m := range settle {

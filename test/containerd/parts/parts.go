@@ -92,6 +92,19 @@ func Get(t testing.TB, names ...string) Parts {
 	return parts
 }
 
+// Find returns one part of the cache, for programs that are not tests.
+func Find(name string) (Part, error) {
+	wanted, err := choose([]string{name})
+	if err != nil {
+		return Part{}, err
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return Part{}, err
+	}
+	return find(cache, wanted[0])
+}
+
 // missing skips the test, or fails it in CI.
 func missing(t testing.TB, reason string) {
 	t.Helper()

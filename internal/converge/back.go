@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// turnBack puts back what the stage changed in this run, last first, and says so.
+func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
+	ctx = context.WithoutCancel(ctx) // a run that ran out of time still leaves nothing half done
+	t := &Trouble{What: cause.Error(), Err: cause}
+	if inner := (*Trouble)(nil); errors.As(cause, &inner) {
+		t.Because, t.Try = inner.Because, inner.Try
+	}
+	r.event(Event{What: Failed, Text: cause.Error()})
+	slices.Reverse(done)
+	slices.SortStableFunc(done, func(a, b made) int { return settles(a.thing) - settles(b.thing) })
+	var back []Change
+	for len(done) > 0 {
+		n := together(done)
+		undone, err := r.putBack(ctx, done[:n])
+		done = done[n:]
+		back = append(back, undone...)
+		if err != nil {
+			t.Because = append(t.Because, fmt.Sprintf("and it could not be put back: %v", err))
+		}
+	}
+	for _, c := range back {
+		t.Undone = append(t.Undone, c.String())
+	}
+	r.Made = slices.DeleteFunc(r.Made, func(c Change) bool {
+		return slices.ContainsFunc(back, func(b Change) bool { return b.key() == c.key() })
+	})
+	return t
+}
+
+// putBack makes one batch stand as before. Each change's After is where it is now taken to stand.
+func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
+	var todo []made
+	for _, m := range batch {
+		if m.Keeps != "" {
+			r.event(Event{Stage: m.Stage, What: Kept, Change: &m.Change, Text: m.Keeps})
+			continue
+		}
+		st, settler := m.thing.(Settler)
+		found, err := m.thing.Look(ctx, r.h)
+		if later := (host.Later{}); settler && errors.As(err, &later) {
+			continue // it does not run, and will start with what it then finds
+		} else if err != nil {
+			return nil, err
+		}
+		if m.Before, m.After = m.After, m.Before; settler {
+			m.Before, m.After = found, st.Settled(found)
+		}
+		if found == m.After {
+			continue
+		}
+		m.Why = ""
+		if err := r.journal(m.thing, m.Change); err != nil {
+			return nil, err
+		}
+		todo = append(todo, m)
+	}
+	if len(todo) == 0 {
+		return nil, nil
+	}
+	err := makeAll(ctx, r.h, todo)
+	if stays := (Stays{}); errors.As(err, &stays) {
+		for _, m := range todo {
+			m.Cannot = stays.Why
+			r.Left = append(r.Left, m.Change)
+			r.event(Event{Stage: m.Stage, What: Left, Change: &m.Change, Text: stays.Why})
+		}
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("cannot put back %s: %w", names(todo), err)
+	}
+	var back []Change
+	for _, m := range todo {
+		now, err := m.thing.Look(ctx, r.h)
+		if err != nil {
+			return back, err
+		}
+		if now != m.After {
+			return back, fmt.Errorf("cannot put back %s: it did not hold: wanted %q, found %q", m, m.After, now)
+		}
+		back = append(back, m.Change)
+		r.event(Event{Stage: m.Stage, What: Undone, Change: &m.Change})
+	}
+	return back, nil
+}
+
+// together counts the changes at the front that are made as one.
+func together(all []made) int {
+	n := 1
+	if _, ok := all[0].thing.(Batch); ok {
+		for n < len(all) && all[n].Kind == all[0].Kind {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench sets gpuadm beside `nvidia-ctk runtime configure` on the same files, in the same run, and prints
+// ratios. Run it with `make bench`; it needs hyperfine.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
+)
+
+const spec = "format = 1\n[runtime]\ndefault = true\n"
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	ctk, err := parts.Find(parts.CTK)
+	if err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("hyperfine"); err != nil {
+		return fmt.Errorf("cannot time: hyperfine is missing; apt-get install hyperfine")
+	}
+	dir, err := os.MkdirTemp("", "gpuadm-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	gpuadm, err := filepath.Abs("bin/gpuadm")
+	if err != nil {
+		return err
+	}
+	config, err := os.ReadFile("test/containerd/corpus/08-v2-containerd17-default.toml")
+	if err != nil {
+		return err
+	}
+	b := bench{dir: dir, gpuadm: gpuadm, ctk: ctk.Path, config: config}
+	return b.compare()
+}
+
+type bench struct {
+	dir, gpuadm, ctk string
+	config           []byte
+}
+
+// lay makes a root folder with containerd 1.7 for ours, and a folder with the same file for theirs.
+func (b bench) lay() error {
+	for name, text := range map[string]string{
+		"root/etc/os-release":                    "ID=debian\nVERSION_ID=\"13\"\n",
+		"root/etc/containerd/config.toml":        string(b.config),
+		"root/usr/bin/containerd":                "",
+		"root/var/lib/dpkg/status":               "Package: containerd\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.7.24~ds1-6\n\n",
+		"root/var/lib/dpkg/info/containerd.list": "/usr/bin/containerd\n",
+		"theirs/config.toml":                     string(b.config),
+		"node.toml":                              spec,
+		"config.toml":                            string(b.config),
+	} {
+		at := filepath.Join(b.dir, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(at, []byte(text), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b bench) compare() error {
+	if err := b.lay(); err != nil {
+		return err
+	}
+	root, theirs := filepath.Join(b.dir, "root"), filepath.Join(b.dir, "theirs")
+	ours := []string{b.gpuadm, "apply", "--root", root, "-f", filepath.Join(b.dir, "node.toml"), "-q"}
+	peer := []string{b.ctk, "runtime", "configure", "--runtime=containerd", "--set-as-default", "--config=" + theirs + "/config.toml", "--drop-in-config=" + theirs + "/conf.d/99-nvidia.toml"}
+	fresh := fmt.Sprintf("cp %[1]s/config.toml %[2]s/etc/containerd/config.toml; cp %[1]s/config.toml %[3]s/config.toml; rm -rf %[2]s/var/lib/gpuadm %[3]s/conf.d", b.dir, root, theirs)
+
+	fmt.Println("                     gpuadm      nvidia-ctk   ratio")
+	first, err := b.hyperfine(fresh, ours, peer)
+	if err != nil {
+		return err
+	}
+	row("first edit, wall", first, "ms")
+	noop, err := b.hyperfine("true", ours, peer)
+	if err != nil {
+		return err
+	}
+	row("no-op, wall", noop, "ms")
+	var rss [2]float64
+	for i, argv := range [][]string{ours, peer} {
+		if rss[i], err = peak(argv); err != nil {
+			return err
+		}
+	}
+	row("no-op, peak memory", rss, "MiB")
+	return nil
+}
+
+func row(what string, v [2]float64, unit string) {
+	fmt.Printf("%-20s %7.1f %-3s %7.1f %-3s  %5.2f\n", what, v[0], unit, v[1], unit, v[0]/v[1])
+}
+
+// hyperfine returns the mean wall times in milliseconds.
+func (b bench) hyperfine(prepare string, commands ...[]string) (mean [2]float64, err error) {
+	out := filepath.Join(b.dir, "times.json")
+	args := []string{"--style=none", "--shell=none", "--warmup=3", "--min-runs=30", "--output=null", "--export-json=" + out, "--prepare=sh -c '" + prepare + "'"}
+	for _, c := range commands {
+		args = append(args, strings.Join(c, " "))
+	}
+	cmd := exec.Command("hyperfine", args...)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return mean, fmt.Errorf("cannot time: %w: %s", err, text)
+	}
+	data, err := os.ReadFile(out)
+	if err != nil {
+		return mean, err
+	}
+	var res struct {
+		Results []struct{ Mean float64 }
+	}
+	if err := json.Unmarshal(data, &res); err != nil {
+		return mean, err
+	}
+	for i, r := range res.Results {
+		mean[i] = r.Mean * 1000
+	}
+	return mean, nil
+}
+
+// peak returns the most memory a run had resident, in MiB.
+func peak(argv []string) (float64, error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("cannot run %s: %w: %s", argv[0], err, out)
+	}
+	return float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss) / 1024, nil
+}
