@@ -5,11 +5,11 @@ package runtime
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Tree is a containerd configuration as found: the root file and what it imports, in the order the daemon reads them.
@@ -175,8 +175,8 @@ func (f configFile) imports() ([]string, error) {
 
 // check says what is wrong with a handler before anything is read.
 func (h Handler) check() error {
-	if h.Name == "" || h.Binary == "" {
-		return errors.New("cannot edit containerd's configuration: a handler needs a name and a binary")
+	if h.Name == "" || h.Binary == "" || !utf8.ValidString(h.Name+h.Binary) {
+		return fmt.Errorf("cannot edit containerd's configuration: a handler needs a name and a binary, not %q and %q", h.Name, h.Binary)
 	}
 	return nil
 }

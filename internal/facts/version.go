@@ -4,10 +4,8 @@
 package facts
 
 import (
-	"bytes"
 	"context"
 	"debug/buildinfo"
-	"io"
 	"regexp"
 	"runtime/debug"
 	"strings"
@@ -58,7 +56,7 @@ func (l *look) version(ctx context.Context, path string, p program) answer {
 	if a, ok := l.cache.versions[key]; ok {
 		return a
 	}
-	a := l.binaryVersion(path, p.module, p.ask && l.v.Live())
+	a := l.binaryVersion(path, p.module)
 	if a.version == "" && p.ask && l.v.Live() {
 		if out, err := l.v.Ask(ctx, path, "--version"); err == nil {
 			if v := spoken(string(out)); v != "" {
@@ -75,35 +73,17 @@ func (l *look) version(ctx context.Context, path string, p program) answer {
 	return a
 }
 
-// partReader is what a View may offer beside reading whole files. Build information is a few hundred bytes of a binary
-// of 50 MB.
-type partReader interface {
-	ReadAt(name string, p []byte, off int64) (int, error)
-}
-
+// part reads parts of a file: build information is a few hundred bytes of a binary of 50 MB.
 type part struct {
-	r    partReader
+	v    host.View
 	name string
 }
 
-func (p part) ReadAt(b []byte, off int64) (int, error) { return p.r.ReadAt(p.name, b, off) }
+func (p part) ReadAt(b []byte, off int64) (int, error) { return p.v.ReadAt(p.name, b, off) }
 
 // binaryVersion reads the version that the Go linker was told, or that of the module the program was built from.
-// If the View can only read files whole and there is somebody to ask, it leaves it to that: less memory.
-func (l *look) binaryVersion(path, module string, askable bool) answer {
-	var r io.ReaderAt
-	if pr, ok := l.v.(partReader); ok {
-		r = part{pr, path}
-	} else if askable {
-		return answer{}
-	} else {
-		b, err := l.v.ReadFile(path)
-		if err != nil {
-			return answer{} // too large, or not to be read: the program can still be asked
-		}
-		r = bytes.NewReader(b)
-	}
-	info, err := buildinfo.Read(r)
+func (l *look) binaryVersion(path, module string) answer {
+	info, err := buildinfo.Read(part{l.v, path})
 	if err != nil {
 		return answer{}
 	}

@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -68,6 +69,22 @@ func (v files) ReadDir(name string) ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+func (v files) ReadAt(name string, p []byte, off int64) (int, error) {
+	data, err := v.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	return bytes.NewReader(data).ReadAt(p, off)
+}
+
+func (files) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, error) {
+	return nil, host.Later{Until: "first boot"}
+}
+
+func (files) Call(context.Context, string, string, []byte) ([]byte, error) {
+	return nil, host.Later{Until: "first boot"}
 }
 
 func (files) Resolve(name string) (string, error) { return name, nil }

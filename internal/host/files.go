@@ -5,6 +5,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -114,6 +115,29 @@ func (f *Files) ReadDir(name string) ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// ReadAt is View's.
+func (f *Files) ReadAt(name string, p []byte, off int64) (int, error) {
+	at, err := f.walk(name, true)
+	if err != nil {
+		return 0, fail("read", name, err)
+	}
+	defer at.dir.Close()
+	info, err := at.dir.Lstat(at.name)
+	if err != nil || !info.Mode.IsRegular() {
+		return 0, at.fail("read", name, cmp.Or(err, fs.ErrInvalid))
+	}
+	file, err := at.dir.Open(at.name)
+	if err != nil {
+		return 0, at.fail("read", name, err)
+	}
+	defer file.Close()
+	n, err := file.ReadAt(p, off)
+	if err != nil && err != io.EOF {
+		err = at.fail("read", name, err)
+	}
+	return n, err
 }
 
 // ReadFile is View's.

@@ -27,6 +27,8 @@ type View interface {
 	// ReadFile reads a whole regular file, following links. Files over MaxFile bytes and files that are
 	// not regular (a FIFO, a device) are an error, so that no look can hang or exhaust memory.
 	ReadFile(name string) ([]byte, error)
+	// ReadAt reads a part of a regular file, as io.ReaderAt does: of a binary, a few pages tell the version.
+	ReadAt(name string, p []byte, off int64) (int, error)
 	// Stat describes the file that name leads to; Lstat describes name itself, also if it is a link.
 	Stat(name string) (Info, error)
 	Lstat(name string) (Info, error)
@@ -40,6 +42,11 @@ type View interface {
 	// Ask runs a command that only looks and returns its standard output. Errors are *CommandError.
 	// In a root folder there is nobody to ask: the error is a Later.
 	Ask(ctx context.Context, argv ...string) ([]byte, error)
+	// AskAbout asks about files that are not on the machine: they are laid into a private folder, which is removed
+	// afterwards, and every "{}" in argv is that folder. Names in files are relative to it.
+	AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error)
+	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's bytes.
+	Call(ctx context.Context, socket, method string, request []byte) ([]byte, error)
 	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load and Files
 	// are filled from the files all the same.
 	Unit(ctx context.Context, name string) (Unit, error)

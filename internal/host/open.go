@@ -45,6 +45,14 @@ func firstBoot() error { return Later{Until: "first boot"} }
 func (f *folder) Ask(context.Context, ...string) ([]byte, error) { return nil, firstBoot() }
 func (f *folder) Do(context.Context, ...string) ([]byte, error)  { return nil, firstBoot() }
 
+func (f *folder) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, error) {
+	return nil, firstBoot()
+}
+
+func (f *folder) Call(context.Context, string, string, []byte) ([]byte, error) {
+	return nil, firstBoot()
+}
+
 func (f *folder) Unit(_ context.Context, name string) (Unit, error) { return UnitOf(f.Files, name) }
 
 func (f *folder) SetUnit(_ context.Context, name string, to UnitChange) error {

@@ -257,3 +257,40 @@ func TestReasons(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLabels: SELinux labels stay and cannot be taken off, what the kernel computes from the content is no attribute of ours.
+func TestLabels(t *testing.T) {
+	n := simulated(t, "-- etc/x xattr=security.selinux=label xattr=security.ima=sum xattr=security.evm=sum xattr=user.a=b --\nold\n")
+	i, err := n.Stat("/etc/x")
+	if len(i.Xattrs) != 2 || i.Xattrs["security.selinux"] != "label" || i.Xattrs["user.a"] != "b" {
+		t.Errorf("%q (%v)", i.Xattrs, err)
+	}
+	bare := i.Attr()
+	bare.Xattrs = map[string]string{}
+	must(t, n.SetAttr("/etc/x", bare))
+	if i, err := n.Stat("/etc/x"); len(i.Xattrs) != 1 || i.Xattrs["security.selinux"] != "label" {
+		t.Errorf("%q (%v)", i.Xattrs, err)
+	}
+	must(t, n.WriteFile("/etc/x", []byte("new"), host.Attr{Mode: 0o644}))
+	if tree := n.Tree(); !strings.Contains(tree, `"new" security.selinux="label"`+"\n") {
+		t.Error(tree)
+	}
+}
+
+// TestNarrow: a change of owner and mode never lets the new owner do what neither the old nor the new mode lets him.
+func TestNarrow(t *testing.T) {
+	for touch := 0; ; touch++ {
+		n := simulated(t, "-- etc/x mode=4755 --\n")
+		n.CutAt(touch)
+		err := n.SetAttr("/etc/x", host.Attr{Mode: 0o640, UID: 5, GID: 5})
+		n.Boot(simhost.LoseNothing)
+		i, err2 := n.Stat("/etc/x")
+		must(t, err2)
+		if i.UID == 5 && i.Mode&^0o640 != 0 {
+			t.Errorf("cut at %d: the new owner has %v", touch, i.Mode)
+		}
+		if err == nil {
+			return
+		}
+	}
+}

@@ -32,20 +32,7 @@ func TestSwappedFolder(t *testing.T) {
 	d := func(name string) string { return filepath.Join(dir, "d", name) }
 	must(t, os.Symlink(outside, d("absolute")))
 	must(t, os.Symlink(up, d("relative")))
-	done, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for i := 0; ; i++ {
-			select {
-			case <-done:
-				return
-			default:
-			}
-			link := d([]string{"absolute", "relative"}[i%2])
-			unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, d("real"), unix.RENAME_EXCHANGE)
-			unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, d("real"), unix.RENAME_EXCHANGE)
-		}
-	}()
+	defer swapping(t, d("real"), d("absolute"), d("relative"))()
 	wrote, failed := 0, 0
 	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
 		if err := h.WriteFile("/d/real/file", []byte("inside"), mine(0o644)); err == nil {
@@ -60,13 +47,7 @@ func TestSwappedFolder(t *testing.T) {
 		h.Append("/d/real/file", []byte("x"))
 		h.Remove("/d/real/file")
 	}
-	close(done)
-	<-stopped
-	data, err := os.ReadFile(canary)
-	i, _ := os.Stat(canary)
-	if string(data) != "outside" || i.Mode() != 0o644 {
-		t.Errorf("the file outside is %q, %v (%v)", data, i.Mode(), err)
-	}
+	untouched(t, canary)
 	if names, _ := os.ReadDir(outside); len(names) != 1 {
 		t.Errorf("outside there is %v", names)
 	}
@@ -75,10 +56,63 @@ func TestSwappedFolder(t *testing.T) {
 	}
 }
 
+// swapping swaps a name for one of the others and back, over and over, until the returned function is called.
+func swapping(t *testing.T, name string, others ...string) (stop func()) {
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			other := others[i%len(others)]
+			unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, name, unix.RENAME_EXCHANGE)
+			unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, name, unix.RENAME_EXCHANGE)
+		}
+	}()
+	return func() { close(done); <-stopped }
+}
+
+func untouched(t *testing.T, canary string) {
+	t.Helper()
+	data, err := os.ReadFile(canary)
+	must(t, err)
+	if i, err := os.Stat(canary); string(data) != "outside" || err != nil || i.Mode() != 0o644 {
+		t.Errorf("the file outside is %q, %v (%v)", data, i.Mode(), err)
+	}
+}
+
+// TestSwappedFile does the same with a file: it is a link out of the root just when it is opened.
+func TestSwappedFile(t *testing.T) {
+	h, dir := openFolder(t)
+	canary := filepath.Join(tempDir(t), "file")
+	must(t, os.WriteFile(canary, []byte("outside"), 0o644))
+	must(t, h.WriteFile("/file", []byte("inside"), mine(0o644)))
+	must(t, os.Symlink(canary, filepath.Join(dir, "link")))
+	defer swapping(t, filepath.Join(dir, "file"), filepath.Join(dir, "link"))()
+	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
+		if data, _ := h.ReadFile("/file"); string(data) == "outside" {
+			t.Fatal("read a file outside of the root")
+		}
+		h.SetAttr("/file", mine(0o600))
+		h.Append("/file", []byte("x"))
+	}
+	untouched(t, canary)
+}
+
 // TestStrangeFiles reads what must not be waited for.
 func TestStrangeFiles(t *testing.T) {
 	h, dir := openFolder(t)
 	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
+	opened := make(chan error, 1)
+	go func() { // waits until somebody opens the FIFO to read
+		f, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_WRONLY, 0)
+		f.Close()
+		opened <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
 	must(t, os.WriteFile(filepath.Join(dir, "big"), nil, 0o600))
 	must(t, os.Truncate(filepath.Join(dir, "big"), host.MaxFile+1))
 	for name, want := range map[string]string{
@@ -88,6 +122,15 @@ func TestStrangeFiles(t *testing.T) {
 		if _, err := h.ReadFile(name); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
+	}
+	select {
+	case err := <-opened:
+		t.Errorf("the FIFO was opened (%v)", err)
+	case <-time.After(50 * time.Millisecond):
+		f, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		must(t, err)
+		<-opened
+		f.Close()
 	}
 	if err := h.WriteFile("/fifo", nil, mine(0o600)); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("wrote to a FIFO: %v", err)

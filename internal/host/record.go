@@ -113,6 +113,22 @@ func (r *Recorder) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	return stdout, err
 }
 
+// ReadAt is View's. What parts of binaries say is not noted.
+func (r *Recorder) ReadAt(name string, p []byte, off int64) (int, error) {
+	r.note(name, true)
+	return r.view.ReadAt(name, p, off)
+}
+
+// AskAbout is View's; what is not on the machine is not noted.
+func (r *Recorder) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	return r.view.AskAbout(ctx, files, argv...)
+}
+
+// Call is View's; what daemons say is not noted.
+func (r *Recorder) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	return r.view.Call(ctx, socket, method, request)
+}
+
 // Unit is View's. The unit's files are noted too.
 func (r *Recorder) Unit(ctx context.Context, name string) (Unit, error) {
 	u, err := r.view.Unit(ctx, name)

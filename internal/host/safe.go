@@ -63,7 +63,7 @@ func safe(name string, data []byte) ([]byte, bool) {
 		return nil, false
 	}
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		return data, binary(name) // mask reads text only
+		return data, maybeBinary(name) // mask reads text only
 	}
 	if name == "/proc/cmdline" { // one line of many settings: each by itself
 		settings := mask(bytes.ReplaceAll(bytes.TrimSpace(data), []byte(" "), []byte("\n")))
@@ -72,8 +72,8 @@ func safe(name string, data []byte) ([]byte, bool) {
 	return mask(data), true
 }
 
-// binary says in which safe places files may be binary.
-func binary(name string) bool {
+// maybeBinary says in which safe places files may be binary.
+func maybeBinary(name string) bool {
 	return strings.HasPrefix(name, "/sys/") || strings.Contains(name, "/keyrings/") || strings.Contains(name, "/lib/modules/")
 }
 

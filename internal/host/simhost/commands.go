@@ -121,3 +121,13 @@ func (n *Node) effect(c command) error {
 func failed(argv []string, code int, stderr string, cause error) error {
 	return &host.CommandError{Argv: argv, Code: code, Stderr: strings.TrimSpace(stderr), Cause: cause}
 }
+
+// AskAbout is host.View's. The programs of a simulated node know only the questions they were recorded with.
+func (n *Node) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, error) {
+	return nil, host.Later{Until: "a real machine"}
+}
+
+// Call is host.View's; daemons of a simulated node do not talk.
+func (n *Node) Call(context.Context, string, string, []byte) ([]byte, error) {
+	return nil, host.Later{Until: "a real machine"}
+}
