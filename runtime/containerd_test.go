@@ -196,6 +196,39 @@ func TestLawsOnCorpus(t *testing.T) {
 	}
 }
 
+// TestLawsOnMixedVersions pairs roots and imports of all versions and plugin names: the daemons differ most there.
+func TestLawsOnMixedVersions(t *testing.T) {
+	cri := func(name, runtime string) string {
+		return fmt.Sprintf("[plugins.%q.containerd.runtimes.%s]\nruntime_type = %q\n", name, runtime, runcV2)
+	}
+	edited := 0
+	for mix := range 5 * 4 * 5 * 3 * 2 {
+		root := fmt.Sprintf("imports = [%q]\n", []string{"conf.d/*.toml", "conf.d/50-x.toml"}[mix/300])
+		imported := ""
+		if v := mix % 5; v > 0 {
+			root += fmt.Sprintf("version = %d\n", v)
+		}
+		if n := mix / 5 % 4; n > 0 {
+			root += cri([]string{criV1, criV2, criV3}[n-1], "runc")
+		}
+		if v := mix / 20 % 5; v > 0 {
+			imported += fmt.Sprintf("version = %d\n", v)
+		}
+		imported += cri([]string{criV1, criV2, criV3}[mix/100%3], "x")
+		files := map[string][]byte{etc + "/config.toml": []byte(root), etc + "/conf.d/50-x.toml": []byte(imported)}
+		for _, d := range daemons() {
+			for _, h := range handlers() {
+				if lawful(t, layTree(t, files), d, h) != nil {
+					edited++
+				}
+			}
+		}
+	}
+	if edited < 2000 {
+		t.Errorf("only %d trees were edited", edited)
+	}
+}
+
 func TestImports(t *testing.T) {
 	got, err := Imports("/etc/containerd/config.toml", []byte(`imports = ["conf.d/*.toml", "./x.toml", "/a//b/../*.toml"]`))
 	want := []string{"/etc/containerd/conf.d/*.toml", "/etc/containerd/x.toml", "/a/*.toml"}

@@ -102,8 +102,11 @@ func (c *criTree) namesIn(f configFile) []string {
 	case mergeWhole:
 		return []string{c.effectiveName()}
 	case mergeThenMigrate:
-		if c.version >= 3 {
+		switch {
+		case c.version >= 3:
 			return []string{criV3}
+		case f.version < 2:
+			return []string{criV3, criV2, criV1}
 		}
 		return []string{criV3, criV2}
 	}

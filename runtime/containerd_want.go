@@ -170,6 +170,9 @@ func (c *criTree) cdiOps(f configFile) []tomlOp {
 // at is the path in a file of something in the CRI plugin, by the name and in the letters that are there.
 func (c *criTree) at(f configFile, names ...string) []string {
 	path := []string{"plugins", c.nameFor(f, names)}
+	if f.version < 2 && path[1] == criV2 && f.plugin(criV1) != nil {
+		path[1] = criV1 // in a file of version 1 both are one, and only one can be written
+	}
 	path[0], _ = field(f.tree, "plugins")
 	table := f.plugin(path[1])
 	for _, name := range names {
@@ -183,7 +186,10 @@ func (c *criTree) at(f configFile, names ...string) []string {
 // nameFor is the plugin name under which something takes effect when it is written into a file.
 func (c *criTree) nameFor(f configFile, names []string) string {
 	read := c.namesIn(f)
-	scopes := []map[string]any{sub(f.tree, "plugins"), sub(c.files[0].tree, "plugins")}
+	scopes := []map[string]any{sub(f.tree, "plugins")}
+	for _, other := range c.files {
+		scopes = append(scopes, sub(other.tree, "plugins"))
+	}
 	if c.reader.merge == mergeThenMigrate {
 		scopes = []map[string]any{c.raw} // migration looks at all files as one
 	}

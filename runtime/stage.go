@@ -1,6 +1,9 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package runtime makes container engines run GPU containers: it edits their configuration, as bytes and by the
+// smallest change that has exactly the wanted effect, has the engine itself judge the result, and waits until it serves
+// again. Never import the standard package of the same name beside it.
 package runtime
 
 import (
@@ -64,12 +67,18 @@ func containerdWants(e facts.Engine, h Handler) ([]converge.Want, error) {
 		why += ", and is the default"
 	}
 	wants := things.Folders(path.Dir(target), "holds the engine's configuration")
-	wants = append(wants, things.Edited(things.NewFile(target, TakeOut), edit, why))
+	judge := func(ctx context.Context, v host.View, before, after []byte) error {
+		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
+	}
+	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
+		return answers(ctx, v, socket(e), h.Name)
+	}
+	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Proven(judge), edit, why))
 	unit := e.Unit
 	if unit == "" {
 		unit = "containerd.service"
 	}
-	return append(wants, things.Fresh(unit, reads(tree), "containerd reads its configuration when it starts")), nil
+	return append(wants, things.Fresh(unit, reads(tree), ready, "containerd reads its configuration when it starts")), nil
 }
 
 // engine returns the container engine that kubelet talks to, or the one asked for.
@@ -130,6 +139,13 @@ func verify(e facts.Engine, h Handler) converge.Want {
 	why := fmt.Sprintf("%s writes %s (%s), so gpuadm looks and does not edit", owner, e.Config, e.Why)
 	return things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
 		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
+}
+
+func socket(e facts.Engine) string {
+	if e.Socket == "" {
+		return defaultSocket
+	}
+	return e.Socket
 }
 
 func tree(e facts.Engine) Tree {

@@ -26,7 +26,7 @@ func ThingOf(kind, name string) (converge.Thing, error) {
 	case "unit":
 		return things.NewUnit(name), nil
 	case "fresh":
-		return things.NewFresh(name), nil
+		return things.NewFresh(name, runtime.Ready), nil
 	}
 	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm knows no such kind; use the newer one that made it", kind, name)
 }

@@ -169,7 +169,7 @@ func (r *run) again(ctx context.Context, steps []step) []step {
 			return []step{s}
 		}
 		s.Cannot, s.Try = "", nil
-		s.look(ctx, r.h)
+		r.lookAt(ctx, r.h, &s)
 		switch {
 		case s.Cannot != "":
 			return []step{s}

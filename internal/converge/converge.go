@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -58,6 +59,12 @@ type Merger interface {
 	Thing
 	// TakeOut returns found without our change from before to after, or an error that says why that cannot be proven.
 	TakeOut(v host.View, found, before, after State) (State, error)
+}
+
+// A Prover can have a change judged before anything is touched: by the daemon that will read the file.
+type Prover interface {
+	Thing
+	Prove(ctx context.Context, v host.View, before, after State) error
 }
 
 // A Want is a thing and how it shall stand, as a pure and idempotent function of how it stands.
@@ -120,7 +127,8 @@ type Engine struct {
 	Yes        bool     // all breaks are allowed
 	Allow      []string // these breaks are allowed
 
-	cache facts.Cache // versions found in binaries, which cost most to find out
+	cache  facts.Cache // versions found in binaries, which cost most to find out
+	proven sync.Map    // changes that were judged, and how: a judge is asked once a run
 }
 
 // Trouble is an error that a person can act on.

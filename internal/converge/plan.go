@@ -197,7 +197,7 @@ func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts,
 	var wg sync.WaitGroup
 	for i := range steps {
 		if steps[i].Cannot == "" {
-			wg.Go(func() { steps[i].look(ctx, v) })
+			wg.Go(func() { e.lookAt(ctx, v, &steps[i]) })
 		}
 	}
 	wg.Wait()
@@ -214,6 +214,25 @@ func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts,
 		s.foresee(t, pending)
 	}
 	return slices.DeleteFunc(steps, func(s step) bool { return s.Later == "nothing" }), nil
+}
+
+// lookAt looks at one step's thing, and has the change judged if there is a judge.
+func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
+	s.look(ctx, v)
+	p, ok := s.want.Thing.(Prover)
+	if !ok || s.stands() || s.Cannot != "" || s.Later != "" {
+		return
+	}
+	type change struct {
+		key
+		before, after State
+	}
+	judged, _ := e.proven.LoadOrStore(change{s.key(), s.Before, s.After}, sync.OnceValue(func() error {
+		return p.Prove(ctx, v, s.Before, s.After)
+	}))
+	if err := judged.(func() error)(); err != nil {
+		s.fail(err)
+	}
 }
 
 // look fills in how the thing stands and how it shall stand.

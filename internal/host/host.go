@@ -43,7 +43,7 @@ type View interface {
 	// In a root folder there is nobody to ask: the error is a Later.
 	Ask(ctx context.Context, argv ...string) ([]byte, error)
 	// AskAbout asks about files that are not on the machine: they are laid into a private folder, which is removed
-	// afterwards, and every "{}" in argv is that folder. Names in files are relative to it.
+	// afterwards, and wherever argv or a file says Scratch it is that folder. Names in files are relative to it.
 	AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error)
 	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's bytes.
 	Call(ctx context.Context, socket, method string, request []byte) ([]byte, error)
@@ -57,22 +57,28 @@ type View interface {
 type Host interface {
 	View
 	// WriteFile replaces or makes a file: a temporary file in the same folder, synced, renamed, folder synced.
-	// A link at name is kept and its target written. The folder must exist.
+	// A link at name is kept and its target written; another hard link to a replaced file keeps the old. The folder must exist.
+	// attr.Xattrs is the whole set wanted, labels apart that nobody may take off; nil keeps those of the file that is
+	// replaced, or takes what the folder's defaults give.
 	WriteFile(name string, data []byte, attr Attr) error
 	// Append adds data at the end of a file and syncs it; the file is made with mode 0600 where it is missing.
+	// A power cut within it may leave a part of data: a file that does not end in a newline gets one before the next data.
 	Append(name string, data []byte) error
 	// Symlink makes name a link that says target, replacing a file or link in one step.
 	Symlink(name, target string) error
 	// Mkdir makes one folder.
 	Mkdir(name string, attr Attr) error
-	// SetAttr changes owner, mode and extended attributes of what name leads to.
+	// SetAttr changes owner, mode and extended attributes of what name leads to, one after the other: a power cut within it
+	// leaves each of them old or new, never more open than both.
 	SetAttr(name string, attr Attr) error
 	// Remove removes a file, a link (not its target) or an empty folder.
 	Remove(name string) error
 
 	// Do runs a command that changes something. Its children inherit the run lock.
 	Do(ctx context.Context, argv ...string) ([]byte, error)
-	// SetUnit enables, disables, starts, stops or restarts a unit, and waits until systemd says the job is done.
+	// SetUnit enables, disables, starts, stops or restarts a unit, and waits until systemd says the job is done; systemd reads
+	// changed unit files first. A daemon that says it is ready at once may still die after it. Where no systemd runs links are
+	// made by hand, and for a job the error is a Later.
 	SetUnit(ctx context.Context, name string, to UnitChange) error
 
 	// Lock takes the machine's one run lock, or fails with *Busy. It never waits.

@@ -178,8 +178,8 @@ func again2(call func() (int, error)) (n int, err error) {
 func info(st *unix.Stat_t) Info {
 	return Info{
 		Mode:  fileMode(st.Mode),
-		UID:   int(st.Uid),
-		GID:   int(st.Gid),
+		UID:   seen(int(st.Uid), unix.Geteuid()),
+		GID:   seen(int(st.Gid), unix.Getegid()),
 		Size:  st.Size,
 		Ctime: time.Unix(st.Ctim.Unix()),
 	}
@@ -225,4 +225,21 @@ func unixMode(mode fs.FileMode) uint32 {
 		m |= unix.S_ISVTX
 	}
 	return m
+}
+
+// seen is an owner as machines know it. Without root, what the caller owns counts as root's, as in a user namespace
+// (user_namespaces(7)): so an image can be prepared, and put back, by whoever owns its folder.
+func seen(id, mine int) int {
+	if id == mine {
+		return 0
+	}
+	return id
+}
+
+// given is the way back.
+func given(id, mine int) int {
+	if id == 0 {
+		return mine
+	}
+	return id
 }

@@ -56,6 +56,7 @@ func (f realFile) Write(p []byte) (int, error) {
 }
 
 func (f realFile) Chown(uid, gid int) error {
+	uid, gid = given(uid, unix.Geteuid()), given(gid, unix.Getegid())
 	return again(func() error { return unix.Fchown(int(f), uid, gid) })
 }
 

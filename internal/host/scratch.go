@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// Scratch stands for the private folder in what AskAbout is given.
+const Scratch = "{gpuadm scratch folder}"
+
 // AskAbout is View's.
 func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
 	dir, err := scratch(files)
@@ -19,12 +22,12 @@ func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 	defer os.RemoveAll(dir)
 	asked := make([]string, len(argv))
 	for i, a := range argv {
-		asked[i] = strings.ReplaceAll(a, "{}", dir)
+		asked[i] = strings.ReplaceAll(a, Scratch, dir)
 	}
 	return l.runner.ask(ctx, asked)
 }
 
-// scratch lays files into a folder that only we can read; wherever their text has "{}" it is that folder.
+// scratch lays files into a folder that only we can read; wherever their text has Scratch it is that folder.
 func scratch(files map[string][]byte) (dir string, err error) {
 	// /run is in memory and gone after a boot, so a killed gpuadm leaves nothing for long. Not everybody may write there.
 	parent := "/run"
@@ -49,7 +52,7 @@ func scratch(files map[string][]byte) (dir string, err error) {
 		if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			return "", err
 		}
-		text := strings.ReplaceAll(string(data), "{}", dir)
+		text := strings.ReplaceAll(string(data), Scratch, dir)
 		if err := root.WriteFile(name, []byte(text), 0o600); err != nil {
 			return "", err
 		}

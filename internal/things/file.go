@@ -24,6 +24,7 @@ import (
 type FileThing struct {
 	name  string
 	merge MergeFunc
+	prove ProveFunc
 
 	mu   sync.Mutex
 	seen map[string][]byte // bytes by SHA-256
@@ -33,9 +34,18 @@ type FileThing struct {
 // nil bytes are a file that is not there.
 type MergeFunc func(before, after, found []byte) ([]byte, error)
 
+// A ProveFunc says what is wrong with a file's bytes to be, before they are written.
+type ProveFunc func(ctx context.Context, v host.View, before, after []byte) error
+
 // NewFile names a file. merge may be nil: then what somebody else has changed since is never merged.
 func NewFile(name string, merge MergeFunc) *FileThing {
 	return &FileThing{name: name, merge: merge, seen: map[string][]byte{}}
+}
+
+// Proven has every change to the file judged.
+func (f *FileThing) Proven(prove ProveFunc) *FileThing {
+	f.prove = prove
+	return f
 }
 
 // Exact wants a file with these bytes and this mode, owned by root.
@@ -166,6 +176,22 @@ func (f *FileThing) Bytes(v host.View, state converge.State) ([]byte, error) {
 	}
 	f.remember(s.sha, data)
 	return data, nil
+}
+
+// Prove has a change judged.
+func (f *FileThing) Prove(ctx context.Context, v host.View, before, after converge.State) error {
+	if f.prove == nil {
+		return nil
+	}
+	b, err := f.Bytes(v, before)
+	if err != nil {
+		return err
+	}
+	a, err := f.Bytes(v, after)
+	if err != nil {
+		return err
+	}
+	return f.prove(ctx, v, b, a)
 }
 
 // TakeOut takes our change out of a file that somebody else has changed since.

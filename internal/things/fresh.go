@@ -20,24 +20,28 @@ import (
 type fresh struct {
 	unit  string
 	files []string // what it reads beside its unit files; folders count with what lies in them
+	ready ReadyFunc
 }
+
+// A ReadyFunc waits until a restarted daemon serves again, or says why it does not. files are those it reads.
+type ReadyFunc func(ctx context.Context, v host.View, unit string, files []string) error
 
 // startMargin is how much later than its files' last change a daemon must have started: within it the two clocks
 // cannot be told apart (a tick of the coarse clock that stamps files is up to 10 ms, at HZ=100).
 const startMargin = 10 * time.Millisecond
 
-// Fresh wants a daemon that runs to have started after the last change of the files it reads.
-func Fresh(unit string, files []string, why string) converge.Want {
-	f := fresh{unit, files}
+// Fresh wants a daemon that runs to have started after the last change of the files it reads, and to be ready.
+func Fresh(unit string, files []string, ready ReadyFunc, why string) converge.Want {
+	f := fresh{unit, files, ready}
 	return converge.Want{Thing: f, Why: why, Breaks: []string{"restart-runtime"}, To: func(found converge.State) (converge.State, error) {
 		return f.Settled(found), nil
 	}}
 }
 
 // NewFresh builds the thing again from its name.
-func NewFresh(name string) converge.Thing {
+func NewFresh(name string, ready ReadyFunc) converge.Thing {
 	unit, files, _ := strings.Cut(name, " reads ")
-	return fresh{unit, strings.Fields(files)}
+	return fresh{unit, strings.Fields(files), ready}
 }
 
 func (f fresh) Kind() string { return "fresh" }
@@ -139,7 +143,10 @@ func (f fresh) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if wait := f.youngest(h, u).Add(2 * startMargin).Sub(h.Now()); wait > 0 && wait < time.Second {
 		time.Sleep(wait)
 	}
-	return h.SetUnit(ctx, f.unit, host.UnitChange{Job: "restart"})
+	if err := h.SetUnit(ctx, f.unit, host.UnitChange{Job: "restart"}); err != nil || f.ready == nil {
+		return err
+	}
+	return f.ready(ctx, h, f.unit, f.files)
 }
 
 func (f fresh) youngest(v host.View, u host.Unit) (t time.Time) {

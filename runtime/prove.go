@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Prove asks the machine's own daemon what it would make of the tree with the candidate in it, and judges the answer.
+// That it takes the file proves little: `config dump` exits with 0 for a default runtime that is not configured, and
+// then the CRI plugin does not load and the node is down.
+func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, target string, before, after []byte) error {
+	was, err := dump(ctx, v, binary, t.with(target, before))
+	if later := (host.Later{}); errors.As(err, &later) {
+		return nil // nobody to ask: what we know of the daemon has to do
+	} else if err != nil {
+		return &converge.Trouble{
+			What: fmt.Sprintf("cannot edit %s: the daemon rejects its configuration as it stands: %v", target, err),
+			Try:  []string{binary + " config dump, which says where"}, Err: err,
+		}
+	}
+	candidate := t.with(target, after)
+	if data(candidate, target) == nil {
+		candidate.Imports = append(slices.Clone(t.Imports), File{Path: target, Data: after})
+	}
+	is, err := dump(ctx, v, binary, candidate)
+	if err == nil {
+		err = judge(was, is, h)
+	}
+	if err != nil {
+		return &converge.Trouble{
+			What:    fmt.Sprintf("cannot edit %s: the daemon would not do with it what it should: %v", target, err),
+			Because: []string{binary + " config dump was asked about a copy; the machine's own files are as they were"},
+			Try:     []string{"report it with gpuadm facts --record and the configuration: gpuadm should have known"}, Err: err,
+		}
+	}
+	return nil
+}
+
+// dump asks the daemon for its effective configuration, were the tree the machine's.
+func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
+	files := map[string][]byte{}
+	for _, f := range append([]File{t.Root}, t.Imports...) {
+		moved, err := relocate(f)
+		if err != nil {
+			return nil, err
+		}
+		files[f.Path] = moved
+	}
+	out, err := v.AskAbout(ctx, files, binary, "--config", host.Scratch+t.Root.Path, "config", "dump")
+	if err != nil {
+		return nil, err
+	}
+	return tomlTree(out)
+}
+
+// relocate makes a file's imports lead into the copy of the tree. A root that is missing is empty there: with --config
+// daemons of 1.x want a file, and an empty one means the same.
+func relocate(f File) ([]byte, error) {
+	if f.Data == nil {
+		return []byte{}, nil
+	}
+	c, err := readFile(f)
+	if err != nil {
+		return nil, err
+	}
+	imports, err := c.imports()
+	if err != nil || len(imports) == 0 {
+		return f.Data, err
+	}
+	moved := make([]any, len(imports))
+	for i, name := range imports {
+		moved[i] = host.Scratch + name
+	}
+	key, _ := field(c.tree, "imports")
+	return editTOML(f.Data, []tomlOp{{[]string{key}, moved}})
+}
+
+// judge compares two dumps: the handler must be right in the second, and nothing else may differ from the first.
+func judge(was, is map[string]any, h Handler) error {
+	plugin, cri := criOf(is)
+	if cri == nil {
+		return errors.New("the CRI plugin is gone")
+	}
+	_, criWas := criOf(was)
+	for _, c := range tomlDiff(was, is, nil) {
+		if !meant(c, plugin, h, serves(criWas)) {
+			return fmt.Errorf("it would change %s from %s to %s", showPath(c.path), show(c.old), show(c.new))
+		}
+	}
+	if !serves(cri) {
+		return fmt.Errorf("the default runtime %q would not be configured", text(sub(cri, "containerd"), "default_runtime_name"))
+	}
+	if h.Default && text(sub(cri, "containerd"), "default_runtime_name") != h.Name {
+		return fmt.Errorf("the default runtime would be %q", text(sub(cri, "containerd"), "default_runtime_name"))
+	}
+	return judgeEntry(sub(criWas, "containerd"), sub(cri, "containerd"), h)
+}
+
+// judgeEntry looks at the handler's own table: it runs our binary, and has what the default runtime had if it is new.
+func judgeEntry(was, is map[string]any, h Handler) error {
+	entry := sub(is, "runtimes", h.Name)
+	if entry == nil {
+		return fmt.Errorf("the handler %s would not be there", h.Name)
+	}
+	options := sub(entry, "options")
+	for key, value := range options {
+		if strings.EqualFold(key, "BinaryName") && value != h.Binary {
+			return fmt.Errorf("the handler %s would run %v", h.Name, value)
+		}
+	}
+	if text(options, "BinaryName") != h.Binary {
+		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
+	}
+	base := sub(was, "runtimes", text(was, "default_runtime_name"))
+	if sub(was, "runtimes", h.Name) != nil || text(base, "runtime_type") != runcV2 {
+		return nil
+	}
+	for key, value := range sub(base, "options") {
+		if _, got := field(options, key); !strings.EqualFold(key, "BinaryName") && !tomlEqual(got, value) && !isZero(value) {
+			return fmt.Errorf("the handler %s would lack %s = %s", h.Name, key, show(value))
+		}
+	}
+	return nil
+}
+
+// criOf finds the table of the CRI plugin that has the runtimes, under whichever name the daemon prints.
+func criOf(dump map[string]any) (string, map[string]any) {
+	plugins, _ := dump["plugins"].(map[string]any)
+	for _, name := range []string{criV3, criV2, criV1} {
+		if cri, _ := plugins[name].(map[string]any); sub(cri, "containerd") != nil {
+			return name, cri
+		}
+	}
+	return "", nil
+}
+
+// serves says whether the CRI plugin would load: its default runtime is configured. On 1.x a table default_runtime
+// stands in for the name.
+func serves(cri map[string]any) bool {
+	containerd := sub(cri, "containerd")
+	return text(sub(containerd, "default_runtime"), "runtime_type") != "" ||
+		sub(containerd, "runtimes", text(containerd, "default_runtime_name")) != nil
+}
+
+// meant says whether a difference between the dumps is what was asked for.
+func meant(c tomlChange, plugin string, h Handler, served bool) bool {
+	if c.path[0] == "imports" {
+		return true // they name the copy's own files
+	}
+	if len(c.path) < 3 || c.path[1] != plugin {
+		return false
+	}
+	in := strings.Join(c.path[2:], "/")
+	runtimes := "containerd/runtimes/"
+	switch {
+	case strings.HasPrefix(in, runtimes+h.Name+"/") || in == runtimes+h.Name:
+		return true
+	case strings.HasPrefix(in, runtimes) && (!served || nothing(c.old) && nothing(c.new)):
+		return true // the built-in runc, once stated, prints its zeros otherwise; or a node that was down is mended
+	case in == "containerd/default_runtime_name":
+		return h.Default && c.new == h.Name
+	case in == "enable_cdi":
+		return h.CDI && c.new == true
+	}
+	// What beats the default's name on 1.x has to go for the name to count.
+	return h.Default && (strings.HasPrefix(in, "containerd/default_runtime/") || in == "systemd_cgroup" || in == "containerd/no_pivot")
+}
+
+// nothing says that a value means the same as none.
+func nothing(v any) bool { return v == nil || isZero(v) || v == "podsandbox" }

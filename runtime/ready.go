@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+const (
+	// patience is how long a daemon has to answer CRI after its restart. Starting takes well under a second; a node
+	// with thousands of containers to look over has been seen to take many.
+	patience = 60 * time.Second
+	// defaultSocket is where containerd listens if its configuration does not say.
+	defaultSocket = "/run/containerd/containerd.sock"
+)
+
+// Ready waits until the daemon behind a fresh thing answers CRI again. What a fresh thing reads starts with the
+// daemon's configuration, which says where it listens.
+func Ready(ctx context.Context, v host.View, unit string, files []string) error {
+	if !strings.HasPrefix(unit, "containerd") || len(files) == 0 {
+		return nil
+	}
+	return answers(ctx, v, socketOf(v, files[0]), "")
+}
+
+// socketOf reads where the daemon listens.
+func socketOf(v host.View, config string) string {
+	data, err := v.ReadFile(config)
+	if err != nil {
+		return defaultSocket
+	}
+	tree, err := tomlTree(data)
+	if err != nil {
+		return defaultSocket
+	}
+	for _, table := range []map[string]any{sub(tree, "grpc"), sub(tree, "plugins", "io.containerd.server.v1.grpc")} {
+		if address := text(table, "address"); address != "" {
+			return address
+		}
+	}
+	return defaultSocket
+}
+
+// answers waits until the CRI plugin says that it is ready, and knows the handler if one is named. A daemon whose CRI
+// plugin did not load answers too, with status 12, unimplemented: nothing to wait for.
+func answers(ctx context.Context, v host.View, socket, handler string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		status, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", []byte{0x08, 0x01}) // verbose = true
+		if later := (host.Later{}); errors.As(err, &later) {
+			return nil // nobody to ask
+		}
+		if err == nil {
+			return judgeStatus(status, handler)
+		}
+		if strings.Contains(err.Error(), "gRPC status 12") {
+			return fmt.Errorf("containerd runs, and its CRI plugin does not: journalctl -u containerd says why")
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("containerd did not answer CRI within %v: %w", patience, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// judgeStatus reads a StatusResponse (k8s.io/cri-api, api.proto): field 1 is the status with its conditions in field 1,
+// each type (1), status (2), reason (3), message (4); field 2 is the info map, whose "config" is what the daemon loaded.
+func judgeStatus(response []byte, handler string) error {
+	var problem error
+	config := ""
+	err := fields(response, func(n protowire.Number, value []byte, _ uint64) error {
+		switch n {
+		case 1:
+			return fields(value, func(n protowire.Number, condition []byte, _ uint64) error {
+				if n == 1 {
+					if err := judgeCondition(condition); err != nil {
+						problem = err
+					}
+				}
+				return nil
+			})
+		case 2:
+			var key, val string
+			err := fields(value, func(n protowire.Number, v []byte, _ uint64) error {
+				if n == 1 {
+					key = string(v)
+				} else {
+					val = string(v)
+				}
+				return nil
+			})
+			if key == "config" {
+				config = val
+			}
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot read the daemon's status: %w", err)
+	}
+	if problem == nil && handler != "" && config != "" {
+		problem = knows(config, handler)
+	}
+	return problem
+}
+
+// judgeCondition wants the runtime ready. The network is not: its plugin comes as a pod.
+func judgeCondition(condition []byte) error {
+	var kind, reason, message string
+	ready := false
+	err := fields(condition, func(n protowire.Number, value []byte, number uint64) error {
+		switch n {
+		case 1:
+			kind = string(value)
+		case 2:
+			ready = number != 0
+		case 3:
+			reason = string(value)
+		case 4:
+			message = string(value)
+		}
+		return nil
+	})
+	if err != nil || kind != "RuntimeReady" || ready {
+		return err
+	}
+	return fmt.Errorf("containerd says its runtime is not ready: %s: %s", reason, message)
+}
+
+// knows looks for the handler in the configuration that the daemon has loaded, as JSON.
+func knows(config, handler string) error {
+	var loaded struct {
+		Containerd struct {
+			Runtimes map[string]json.RawMessage `json:"runtimes"`
+		} `json:"containerd"`
+	}
+	if err := json.Unmarshal([]byte(config), &loaded); err != nil || len(loaded.Containerd.Runtimes) == 0 {
+		return nil // it tells nothing of its runtimes: its configuration was proven before
+	}
+	if loaded.Containerd.Runtimes[handler] == nil {
+		return fmt.Errorf("containerd has loaded its configuration without the handler %s", handler)
+	}
+	return nil
+}
+
+// fields walks a protocol buffers message.
+func fields(message []byte, do func(n protowire.Number, value []byte, number uint64) error) error {
+	for len(message) > 0 {
+		n, kind, size := protowire.ConsumeTag(message)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		message = message[size:]
+		var value []byte
+		var number uint64
+		switch kind {
+		case protowire.BytesType:
+			value, size = protowire.ConsumeBytes(message)
+		case protowire.VarintType:
+			number, size = protowire.ConsumeVarint(message)
+		default:
+			size = protowire.ConsumeFieldValue(n, kind, message)
+		}
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		message = message[size:]
+		if err := do(n, value, number); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package containerd
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
+)
+
+// judge is a machine whose daemon is the part.
+type judge struct {
+	host.View
+	part parts.Part
+}
+
+func (j judge) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	return j.View.AskAbout(ctx, files, append([]string{j.part.Path}, argv[1:]...)...)
+}
+
+// TestProofAcceptsOurs: what the table calls exact, the proof on the machine accepts.
+func TestProofAcceptsOurs(t *testing.T) {
+	live, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range inputs(t) {
+		for _, p := range parts.Get(t).Containerd {
+			t.Run(in.name+"/"+p.Name, func(t *testing.T) {
+				t.Parallel()
+				for _, asDefault := range []bool{false, true} {
+					h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
+					tree, d := in.tree(t), runtime.Daemon{Version: p.Version}
+					target, err := runtime.Target(tree, d, h)
+					if err != nil {
+						continue // refused
+					}
+					out, err := runtime.Edit(tree, d, h, target, in.files[target])
+					if err != nil {
+						continue
+					}
+					if err := runtime.Prove(t.Context(), judge{live, p}, "containerd", tree, h, target, in.files[target], out); err != nil {
+						t.Errorf("default %v: %v", asDefault, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestProofRefusesWhatKills: candidates that `config dump` takes with exit 0, and that leave a node without CRI or a
+// handler that is not one.
+func TestProofRefusesWhatKills(t *testing.T) {
+	live, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const cri, cri3 = `plugins."io.containerd.grpc.v1.cri"`, `plugins."io.containerd.cri.v1.runtime"`
+	entry := "runtime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.nvidia.options]\nBinaryName = \"" + binary + "\"\n"
+	for what, c := range map[string]struct{ before, after, daemons string }{
+		"drops runc on 1.x":        {"version = 2\n", "version = 2\n[NAME.containerd.runtimes.nvidia]\n" + entry, "1.6 1.7"},
+		"default is not there":     {"version = 2\n", "version = 2\n[NAME.containerd]\ndefault_runtime_name = \"nvidia\"\n", "1.6 1.7 2.1 2.4"},
+		"no handler":               {"version = 2\n", "version = 2\n# nothing\n", "1.6 1.7 2.1 2.4"},
+		"another plugin's name":    {"version = 2\n", "version = 2\n[" + cri3 + ".containerd.runtimes.nvidia]\n" + strings.ReplaceAll(entry, "NAME", cri3), "1.6 1.7"},
+		"the wrong binary":         {"version = 2\n", "version = 2\n[NAME.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.nvidia]\n" + strings.ReplaceAll(entry, binary, "/usr/bin/runc"), "1.6 1.7 2.1 2.4"},
+		"both spellings":           {"version = 2\n", "version = 2\n[NAME.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.nvidia]\n" + entry + "binaryName = \"/usr/bin/runc\"\n", "1.6 1.7 2.1 2.4"},
+		"the image of pause":       {"version = 2\n[NAME]\nmax_container_log_line_size = 99\n", "version = 2\n[NAME.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.nvidia]\n" + entry, "1.6 1.7 2.1 2.4"},
+		"SystemdCgroup lost":       {"version = 2\n[NAME.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.runc.options]\nSystemdCgroup = true\n", "version = 2\n[NAME.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.runc.options]\nSystemdCgroup = true\n[NAME.containerd.runtimes.nvidia]\n" + entry, "1.6 1.7 2.1 2.4"},
+		"not TOML":                 {"version = 2\n", "version = 2\n[", "1.6 1.7 2.1 2.4"},
+		"a version it cannot read": {"version = 2\n", "version = 9\n", "1.7 2.1 2.4"},
+		"CRI off":                  {"version = 2\n", "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[NAME.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n[NAME.containerd.runtimes.nvidia]\n" + entry, "1.6 1.7 2.1 2.4"},
+	} {
+		for _, p := range parts.Get(t).Containerd {
+			if !strings.Contains(c.daemons, p.Name) {
+				continue
+			}
+			t.Run(what+"/"+p.Name, func(t *testing.T) {
+				t.Parallel()
+				before, after := strings.ReplaceAll(c.before, "NAME", cri), strings.ReplaceAll(c.after, "NAME", cri)
+				tree := runtime.Tree{Root: runtime.File{Path: etc + "/config.toml", Data: []byte(before)}}
+				h := runtime.Handler{Name: "nvidia", Binary: binary}
+				err := runtime.Prove(t.Context(), judge{live, p}, "containerd", tree, h, tree.Root.Path, []byte(before), []byte(after))
+				if err == nil {
+					t.Error("accepted")
+				} else {
+					t.Log(err)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
+)
+
+// engineDir is where the layer of a containerd lies.
+func engineDir(part parts.Part) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, fmt.Sprintf("containerd-%s-%s-%s", part.Version, runtime.Version(), runtime.GOARCH)), nil
+}
+
+// engineLayer finds the layer of a containerd for Boot.
+func engineLayer(name string) (string, error) {
+	part, err := parts.Find(name)
+	if err != nil {
+		return "", errMissing{err.Error()}
+	}
+	place, err := engineDir(part)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(place); err != nil {
+		return "", errMissing{"cannot find ctr and shim of containerd " + part.Version}
+	}
+	return place, nil
+}
+
+// buildCompanions builds the client and the shim of a containerd's version. It builds in a copy of the module: "go
+// install module@version" refuses modules whose go.mod has replace or exclude directives, as containerd's has.
+func buildCompanions(ctx context.Context, version, bin string) error {
+	env := []string{"GOFLAGS=-mod=mod -buildvcs=false", "GOWORK=off", "GOBIN=", "CGO_ENABLED=0"}
+	scratch, err := os.MkdirTemp("", "gpuadm-lab-*")
+	if err != nil {
+		return fmt.Errorf("cannot make a scratch folder: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	out, err := run(ctx, scratch, env, "go", "mod", "download", "-json", "github.com/containerd/containerd/v2@v"+version)
+	if err != nil {
+		return err
+	}
+	var got struct{ Dir string }
+	if err := json.Unmarshal(out, &got); err != nil {
+		return fmt.Errorf("cannot read the answer of go mod download: %w", err)
+	}
+	src := filepath.Join(scratch, "src")
+	if err := os.CopyFS(src, os.DirFS(got.Dir)); err != nil {
+		return fmt.Errorf("cannot copy the module: %w", err)
+	}
+	const tags = "-tags=no_btrfs,no_devmapper,no_zfs,no_aufs"
+	_, err = run(ctx, src, env, "go", "build", "-trimpath", "-ldflags=-s -w", tags, "-o", bin+"/", "./cmd/ctr", "./cmd/containerd-shim-runc-v2")
+	return err
+}

@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// packages is what a host has. It is the key of the cached root filesystem together with recipe.
+func packages() []string {
+	return []string{
+		"systemd", "systemd-sysv", "dbus", "udev", "libpam-systemd", // a machine with an init
+		"apt", "apt-utils", "gpg", "gpgv", "ca-certificates", // that installs packages
+		"containerd", "runc", "kmod", "iproute2", "iptables", // as a Kubernetes node has them
+		"procps", "netbase", "login", "passwd", "less",
+		"strace", "busybox-static", // for the tests: to look at gpuadm, and to make a container's image of
+	}
+}
+
+// recipe changes with what buildRootfs does beside installing packages.
+const recipe = "1"
+
+func rootfsDir(dist string) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	key := sha256.Sum256([]byte(recipe + " " + strings.Join(packages(), " ")))
+	return filepath.Join(cache, fmt.Sprintf("%s-%x", dist, key[:6])), nil
+}
+
+// rootfsLayer finds the root filesystem for Boot.
+func rootfsLayer(dist string) (string, error) {
+	place, err := rootfsDir(dist)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(place); err != nil {
+		return "", errMissing{"cannot find the root filesystem of " + dist}
+	}
+	return place, nil
+}
+
+// buildRootfs installs a distribution into a folder of the cache.
+func buildRootfs(ctx context.Context, dist string, log func(string)) error {
+	place, err := rootfsDir(dist)
+	if err != nil {
+		return err
+	}
+	return entry(place, func(scratch string) error {
+		mirror, err := debianMirror(ctx)
+		if err != nil {
+			return err
+		}
+		log("mmdebstrap " + dist)
+		// No recommended packages: the hosts shall be small, and apt in them do as the tests say.
+		_, err = run(ctx, "", nil, "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory",
+			"--include="+strings.Join(packages(), ","), "--keyring="+keyring,
+			"--aptopt=APT::Install-Recommends \"false\"", dist, scratch, mirror)
+		if err != nil {
+			return err
+		}
+		old, err := filepath.Glob(filepath.Join(filepath.Dir(place), dist+"-*"))
+		if err != nil {
+			return err
+		}
+		for _, dir := range old {
+			log("removing " + filepath.Base(dir) + ", of another package list")
+			if err := os.RemoveAll(dir); err != nil {
+				return fmt.Errorf("cannot remove the old root filesystem: %w", err)
+			}
+		}
+		for name, text := range map[string]string{
+			"etc/hostname":   "node\n",
+			"etc/hosts":      "127.0.0.1 localhost\n127.0.1.1 node\n",
+			"etc/machine-id": "", // empty: systemd makes one at a host's first boot, see machine-id(5)
+		} {
+			if err := os.WriteFile(filepath.Join(scratch, name), []byte(text), 0o644); err != nil {
+				return fmt.Errorf("cannot write %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// entry makes a folder of the cache once, all or nothing, also with several processes at it: build fills a scratch
+// folder beside it, which is then renamed.
+func entry(place string, build func(scratch string) error) error {
+	dir, name := filepath.Split(place)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("cannot make the cache folder: %w", err)
+	}
+	there := func() bool { _, err := os.Stat(place); return err == nil }
+	if there() {
+		return nil
+	}
+	lock, err := flock(filepath.Join(dir, "."+name+".lock"), syscall.LOCK_EX)
+	if err != nil {
+		return fmt.Errorf("cannot lock the cache entry: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	if there() { // another process was faster
+		return nil
+	}
+	scratch := filepath.Join(dir, "."+name)
+	if err := os.RemoveAll(scratch); err != nil { // of a process that was killed: we hold the lock
+		return fmt.Errorf("cannot clear the scratch folder: %w", err)
+	}
+	if err := os.Mkdir(scratch, 0o755); err != nil {
+		return fmt.Errorf("cannot make the scratch folder: %w", err)
+	}
+	if err := build(scratch); err != nil {
+		return errors.Join(err, os.RemoveAll(scratch))
+	}
+	if err := os.Rename(scratch, place); err != nil {
+		return fmt.Errorf("cannot put the cache entry in place: %w", err)
+	}
+	now := time.Now()
+	return os.Chtimes(place, now, now)
+}

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
+)
+
+// tool is a program of this machine that the lab runs, and Debian's package that has it.
+type tool struct{ program, deb string }
+
+func tools() []tool {
+	return []tool{
+		{"systemd-nspawn", "systemd-container"},
+		{"nsenter", "util-linux"},
+		{"mmdebstrap", "mmdebstrap"},
+		{"gpgv", "gpgv"},
+	}
+}
+
+// keyring proves that what is fetched comes from Debian; its package is called as the file.
+const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+// Setup puts in place all that Boot needs: programs from the machine's own package archive, the root filesystems, and
+// the containerds that can be put in. What is there already is left alone. log is told what is done and how long it took.
+func Setup(ctx context.Context, log func(string)) error {
+	if os.Getuid() != 0 {
+		return errors.New("cannot set up the lab: it needs root")
+	}
+	steps := []struct {
+		what string
+		do   func(context.Context, func(string)) error
+	}{{"programs", installTools}}
+	for _, dist := range Dists() {
+		steps = append(steps, struct {
+			what string
+			do   func(context.Context, func(string)) error
+		}{"root filesystem " + dist, func(ctx context.Context, log func(string)) error { return buildRootfs(ctx, dist, log) }})
+	}
+	for _, engine := range Engines() {
+		steps = append(steps, struct {
+			what string
+			do   func(context.Context, func(string)) error
+		}{"containerd " + engine, func(ctx context.Context, log func(string)) error { return buildEngine(ctx, engine, log) }})
+	}
+	for _, s := range steps {
+		began := time.Now()
+		err := s.do(ctx, func(line string) { log("  " + line) })
+		took := time.Since(began).Round(100 * time.Millisecond)
+		if err != nil {
+			return fmt.Errorf("cannot set up the lab: %s: %w", s.what, err)
+		}
+		log(fmt.Sprintf("%-26s there after %s", s.what, took))
+	}
+	return nil
+}
+
+// installTools installs the packages of the programs that are missing, and says so.
+func installTools(ctx context.Context, log func(string)) error {
+	var debs []string
+	for _, t := range tools() {
+		if _, err := exec.LookPath(t.program); err != nil {
+			debs = append(debs, t.deb)
+		}
+	}
+	if _, err := os.Stat(keyring); err != nil {
+		debs = append(debs, strings.TrimSuffix(filepath.Base(keyring), ".gpg"))
+	}
+	if len(debs) == 0 {
+		return nil
+	}
+	env := []string{"DEBIAN_FRONTEND=noninteractive"}
+	log("apt-get update")
+	if _, err := run(ctx, "", env, "apt-get", "-q", "update"); err != nil {
+		return err
+	}
+	install := append([]string{"-q", "-y", "install", "--no-install-recommends"}, debs...)
+	log("apt-get " + strings.Join(install[2:], " "))
+	_, err := run(ctx, "", env, "apt-get", install...)
+	return err
+}
+
+// missingTool names the first program that is not there.
+func missingTool() error {
+	for _, t := range tools()[:2] { // the others serve Setup alone
+		if _, err := exec.LookPath(t.program); err != nil {
+			return errMissing{"cannot find the program " + t.program}
+		}
+	}
+	return nil
+}
+
+// debianMirror asks apt which archive this machine uses.
+func debianMirror(ctx context.Context) (string, error) {
+	if mirror := os.Getenv("GPUADM_TEST_DEBIAN"); mirror != "" {
+		return mirror, nil
+	}
+	out, err := run(ctx, "", nil, "apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages")
+	if err != nil {
+		return "", err
+	}
+	for site := range strings.Lines(string(out)) {
+		site = strings.TrimRight(strings.TrimSpace(site), "/")
+		if strings.HasSuffix(site, "/debian") {
+			return site, nil
+		}
+	}
+	return "", errors.New("cannot find a Debian archive in this machine's apt sources; GPUADM_TEST_DEBIAN names one")
+}
+
+// buildEngine makes a layer with a containerd, its ctr and its shim, which lies over a root filesystem's own.
+func buildEngine(ctx context.Context, name string, log func(string)) error {
+	var fetched error
+	err := parts.Fetch(ctx, func(s parts.Step) {
+		if !s.Cached && s.Err == nil {
+			log(fmt.Sprintf("built containerd %s in %s", s.Part.Version, s.Took.Round(time.Second)))
+		}
+		fetched = s.Err
+	}, name)
+	if err = errors.Join(err, fetched); err != nil {
+		return err
+	}
+	part, err := parts.Find(name)
+	if err != nil {
+		return err
+	}
+	place, err := engineDir(part)
+	if err != nil {
+		return err
+	}
+	return entry(place, func(scratch string) error {
+		bin := filepath.Join(scratch, "usr", "bin")
+		if err := os.MkdirAll(bin, 0o755); err != nil {
+			return err
+		}
+		daemon, err := os.ReadFile(part.Path)
+		if err != nil {
+			return fmt.Errorf("cannot read the part: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(bin, "containerd"), daemon, 0o755); err != nil {
+			return err
+		}
+		log("building its ctr and shim")
+		if err := buildCompanions(ctx, part.Version, bin); err != nil {
+			return err
+		}
+		// dpkg must not claim that this containerd is its package's: tools read the version there.
+		info := filepath.Join(scratch, "var", "lib", "dpkg", "info")
+		if err := os.MkdirAll(info, 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(info, "containerd.list"), []byte("/.\n"), 0o644)
+	})
+}
