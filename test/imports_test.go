@@ -18,7 +18,8 @@ const module = "github.com/gpuadm/gpuadm/"
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
 	"cmd/gpuadm":            {"stages", "internal/converge", "internal/facts", "internal/host", "internal/host/simhost", "internal/spec", "internal/things"},
-	"stages":                {"runtime", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
+	"images/systemd":        {},
+	"stages":                {"images/systemd", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
 	"runtime":               {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
 	"internal/things":       {"internal/converge", "internal/host"},
 	"internal/converge":     {"internal/facts", "internal/host", "internal/spec"},

@@ -6,23 +6,27 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/stages"
 )
+
+type applyFlags struct {
+	dryRun, yes, unattended, boot, install bool
+	skip, allow                            []string
+	deadline                               time.Duration
+}
 
 // breaks are the words that --allow and [disruption] allow take.
 const breaks = "restart-runtime, stop-clients, reset-gpu, reboot, leave-cluster"
 
 func newApply(c *common) *cobra.Command {
-	var a struct {
-		dryRun, yes, unattended bool
-		skip, allow             []string
-		deadline                time.Duration
-	}
+	var a applyFlags
 	cmd := &cobra.Command{
 		Use:   "apply [STAGE…]",
 		Short: "make it so",
@@ -40,22 +44,30 @@ first boot, and is named.`,
 		Example:           "  gpuadm apply\n  gpuadm apply runtime --root /mnt/image -f node.toml\n  gpuadm apply --deadline 10m --unattended",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if a.dryRun {
-				return c.plan(cmd.Context(), args, a.skip, false)
-			}
 			e, h, err := c.engine(args, a.skip)
 			if err != nil {
 				return err
 			}
+			if a.install {
+				if err := c.addInstall(e); err != nil {
+					return err
+				}
+			}
+			if a.dryRun {
+				return c.planWith(cmd.Context(), e, h, false)
+			}
 			if err := c.mayTouch("apply"); err != nil {
 				return err
 			}
-			e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended
+			e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended || a.boot
 			ctx := cmd.Context()
 			if a.deadline > 0 {
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, a.deadline)
 				defer cancel()
+			}
+			if a.boot {
+				return c.boot(ctx, e, h)
 			}
 			return c.apply(ctx, e, h)
 		},
@@ -63,6 +75,8 @@ first boot, and is named.`,
 	f := cmd.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "only say what would be done: the same as plan")
 	f.BoolVarP(&a.yes, "yes", "y", false, "allow whatever it interrupts")
+	f.BoolVar(&a.install, "install", false, "also put this gpuadm and its boot unit on the machine; kubelet then waits for it")
+	f.BoolVar(&a.boot, "boot", false, "as the boot unit calls it: unattended, and tried again a few times")
 	f.BoolVar(&a.unattended, "unattended", false, "nobody is there: do nothing while an undo holds (for units and DaemonSets)")
 	f.StringSliceVar(&a.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
 	f.StringSliceVar(&a.skip, "skip", nil, "leave out this `STAGE`; repeatable")
@@ -78,4 +92,18 @@ func (c *common) mayTouch(verb string) error {
 		return nil
 	}
 	return &converge.Trouble{What: fmt.Sprintf("cannot %s on this machine: only root may", verb), Try: []string{"sudo gpuadm " + verb}}
+}
+
+// addInstall adds the stage that installs this very binary.
+func (c *common) addInstall(e *converge.Engine) error {
+	name, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("cannot find this program's own file: %w", err)
+	}
+	binary, err := c.read(name)
+	if err != nil {
+		return fmt.Errorf("cannot read %s: %w", name, cause(err))
+	}
+	e.Stages = append(e.Stages, stages.Install(binary))
+	return nil
 }

@@ -28,18 +28,22 @@ Signs: + new, ~ changed, - gone, ? known or possible later, ! cannot be.`,
 		Example:           "  gpuadm plan\n  gpuadm plan runtime --root /mnt/image -f node.toml\n  gpuadm plan --exit-code -o json",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.plan(cmd.Context(), args, nil, exitCode)
+			return c.plan(cmd.Context(), args, exitCode)
 		},
 	}
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
 	return cmd
 }
 
-func (c *common) plan(ctx context.Context, only, skip []string, exitCode bool) error {
-	e, h, err := c.engine(only, skip)
+func (c *common) plan(ctx context.Context, only []string, exitCode bool) error {
+	e, h, err := c.engine(only, nil)
 	if err != nil {
 		return err
 	}
+	return c.planWith(ctx, e, h, exitCode)
+}
+
+func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, exitCode bool) error {
 	if none, err := c.noGPU(ctx, e, h); none || err != nil {
 		return err
 	}

@@ -69,6 +69,7 @@ func newRoot(e env) *cobra.Command {
 		newApply(c),
 		newUndo(c),
 		newStatus(c),
+		newGate(c),
 		newStages(c),
 		newFacts(c),
 		newDemo(c),

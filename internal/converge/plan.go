@@ -237,16 +237,19 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 
 // look fills in how the thing stands and how it shall stand.
 func (s *step) look(ctx context.Context, v host.View) {
+	later := host.Later{}
+	s.Before, s.After, s.Later = "", "", ""
 	found, err := s.want.Look(ctx, v)
-	if later := (host.Later{}); errors.As(err, &later) {
-		s.Later, s.Before, s.After = later.Until, "", ""
-		return
-	} else if err != nil {
-		s.fail(fmt.Errorf("cannot look at %s: %w", s, err))
-		return
+	if err != nil && !errors.As(err, &later) {
+		err = fmt.Errorf("cannot look at %s: %w", s, err)
+	} else if err == nil {
+		s.Before = found
+		s.After, err = s.to(v, found)
 	}
-	s.Before, s.Later = found, ""
-	if s.After, err = s.to(v, found); err != nil {
+	switch {
+	case errors.As(err, &later):
+		s.Before, s.After, s.Later = "", "", later.Until
+	case err != nil:
 		s.fail(err)
 	}
 }

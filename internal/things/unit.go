@@ -26,6 +26,9 @@ func Running(name, why string) converge.Want { return wantUnit(name, "enabled", 
 // Stopped wants a unit disabled and not running. One that is not installed is left alone.
 func Stopped(name, why string) converge.Want { return wantUnit(name, "disabled", "inactive", why) }
 
+// Enabled wants a unit enabled, running or not.
+func Enabled(name, why string) converge.Want { return wantUnit(name, "enabled", "", why) }
+
 func wantUnit(name, file, active, why string) converge.Want {
 	return converge.Want{Thing: unit(name), Why: why, To: func(found converge.State) (converge.State, error) {
 		f, a, _ := strings.Cut(string(found), " ")
@@ -33,14 +36,14 @@ func wantUnit(name, file, active, why string) converge.Want {
 		case found == "" && active == "inactive":
 			return "", nil
 		case found == "":
-			return "", fmt.Errorf("cannot start %s: it is not installed", name)
+			return "", host.Later{Until: "its installation"}
 		case f == "masked" && active == "active":
 			return "", &converge.Trouble{What: fmt.Sprintf("cannot start %s: it is masked, so somebody wants it never to run", name), Try: []string{"systemctl unmask " + name}}
 		}
 		if f == "enabled" || f == "disabled" { // static, generated, alias and the like are enabled by others
 			f = file
 		}
-		if a != "-" {
+		if a != "-" && active != "" {
 			a = active
 		}
 		return converge.State(f + " " + a), nil

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+const (
+	bootTries = 3                // how often a boot's apply is tried before it gives up
+	bootPause = 10 * time.Second // before the second try; twice that before the third
+	busyPause = 2 * time.Second  // while another run is at work
+	busyLimit = 10 * time.Minute // then the boot goes on without
+)
+
+// boot is apply as the boot unit calls it. It tries again inside the process: a oneshot unit with Restart= would let
+// kubelet start meanwhile below systemd 254.
+func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) error {
+	began := time.Now()
+	for try := 1; ; {
+		err := c.apply(ctx, e, h)
+		pause := time.Duration(try) * bootPause
+		switch busy := (*host.Busy)(nil); {
+		case err == nil, errors.As(err, new(exit)), errors.Is(err, converge.ErrStopped), ctx.Err() != nil:
+			return err
+		case errors.As(err, &busy) && time.Since(began) < busyLimit:
+			pause = busyPause
+		case try == bootTries:
+			if t := (*converge.Trouble)(nil); errors.As(err, &t) {
+				t.Because = append(t.Because, fmt.Sprintf("tried %d times since boot; kubelet is held back until gpuadm apply succeeds", bootTries))
+			}
+			return err
+		default:
+			fmt.Fprintf(c.stderr, "gpuadm: try %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
+			try++
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+func newGate(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "gate",
+		Short: "say whether kubelet may start",
+		Long: `Gate exits with 0 if kubelet may start: this boot's apply has ended well, or the
+machine stands as wanted by now, or an undo holds. Kubelet's unit asks it before
+each start, so a node that was repaired gets its kubelet back by itself.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			h, err := c.open(c.rootDir)
+			if err != nil {
+				return err
+			}
+			if u, err := h.Unit(cmd.Context(), stages.BootUnit); err == nil && u.Active == "active" {
+				return nil
+			}
+			if _, err := h.Lstat(path.Join(specHome, "node.toml")); errors.Is(err, fs.ErrNotExist) && len(c.files) == 0 {
+				return nil // nothing is wanted of this machine
+			}
+			e, h, err := c.engine(nil, nil)
+			if err != nil {
+				return err
+			}
+			s, err := e.Status(cmd.Context(), h)
+			if err != nil || s.Held != "" || s.Now() == 0 && s.Unfinished == "" {
+				return err
+			}
+			t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now(), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then comes by itself"}}
+			for _, ch := range s.Cannot() {
+				t.Because = append(t.Because, ch.Cannot)
+			}
+			return t
+		},
+	}
+}

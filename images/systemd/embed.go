@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package systemd holds the units that make a node come back by itself after a boot.
+package systemd
+
+import _ "embed"
+
+// Service is gpuadm.service.
+//
+//go:embed gpuadm.service
+var Service []byte
+
+// Gate is the drop-in that makes kubelet wait for it.
+//
+//go:embed kubelet-gpuadm.conf
+var Gate []byte

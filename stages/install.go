@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stages
+
+import (
+	"github.com/gpuadm/gpuadm/images/systemd"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Where the boot unit and its binary lie.
+const (
+	Binary   = "/usr/local/sbin/gpuadm"
+	BootUnit = "gpuadm.service"
+	unitFile = "/etc/systemd/system/" + BootUnit
+	gateDir  = "/etc/systemd/system/kubelet.service.d"
+)
+
+// Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. It is asked for on the
+// command line and not in the spec: once installed it stays, until undo.
+func Install(binary []byte) converge.Stage {
+	return converge.Stage{
+		Name:  "install",
+		About: "gpuadm and its boot unit, which kubelet waits for",
+		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+			wants := things.Folders("/usr/local/sbin", "")
+			wants = append(wants, things.Exact(Binary, binary, 0o755, "the boot unit calls it"))
+			wants = append(wants, things.Folders(gateDir, "")...)
+			return append(wants,
+				things.Exact(unitFile, systemd.Service, 0o644, "a node comes back by itself after a boot"),
+				things.Exact(gateDir+"/50-gpuadm.conf", systemd.Gate, 0o644, "kubelet waits until the node stands"),
+				things.Enabled(BootUnit, "at every boot"),
+			), nil
+		},
+	}
+}
