@@ -91,15 +91,6 @@ func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error
 	return out, nil
 }
 
-// Imports returns what a root file imports, as absolute paths and globs in the order the daemon reads them.
-func Imports(rootPath string, root []byte) ([]string, error) {
-	f, err := readFile(File{rootPath, root})
-	if err != nil {
-		return nil, err
-	}
-	return f.imports()
-}
-
 // with puts data in place of what the tree holds for path, if it holds that file at all.
 func (t Tree) with(path string, data []byte) Tree {
 	if t.Root.Path == path {

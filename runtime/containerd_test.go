@@ -229,20 +229,6 @@ func TestLawsOnMixedVersions(t *testing.T) {
 	}
 }
 
-func TestImports(t *testing.T) {
-	got, err := Imports("/etc/containerd/config.toml", []byte(`imports = ["conf.d/*.toml", "./x.toml", "/a//b/../*.toml"]`))
-	want := []string{"/etc/containerd/conf.d/*.toml", "/etc/containerd/x.toml", "/a/*.toml"}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %q %v, want %q", got, err, want)
-	}
-	for _, bad := range []string{`imports = "x"`, `imports = [1]`, `imports = [`} {
-		var r *Refusal
-		if _, err := Imports("/c.toml", []byte(bad)); !errors.As(err, &r) {
-			t.Errorf("%s: got %v, want a refusal", bad, err)
-		}
-	}
-}
-
 func TestEditElsewhere(t *testing.T) {
 	tree := Tree{Root: File{"/etc/containerd/config.toml", []byte("version = 2\n")}}
 	if _, err := Edit(tree, Daemon{"1.7.24"}, handlers()[0], "/etc/other.toml", nil); err == nil {

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -71,7 +73,7 @@ func corpusTree(t testing.TB, dir string) Tree {
 // layTree orders files as the daemon reads them.
 func layTree(t testing.TB, files map[string][]byte) Tree {
 	tree := Tree{Root: File{etc + "/config.toml", files[etc+"/config.toml"]}}
-	patterns, err := Imports(tree.Root.Path, tree.Root.Data)
+	patterns, err := facts.Imports(tree.Root.Path, tree.Root.Data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
 // FuzzEdit holds the laws on any bytes: no panic, an own proof of what is right, a second edit that changes nothing.
@@ -28,7 +30,7 @@ func FuzzEdit(f *testing.F) {
 		tree := Tree{Root: File{etc + "/config.toml", root}}
 		if len(imported) > 0 {
 			tree.Imports = []File{{etc + "/conf.d/50-x.toml", imported}}
-			if patterns, err := Imports(tree.Root.Path, root); err != nil || !covers(patterns) {
+			if patterns, err := facts.Imports(tree.Root.Path, root); err != nil || !covers(patterns) {
 				tree.Imports = nil
 			}
 		}

@@ -222,9 +222,9 @@ func handler(before parts.Effect, got map[string]any) string {
 
 // fold returns the values of a key in any spelling: the options are decoded without regard to case.
 func fold(m map[string]any, key string) (all []any) {
-	for k, v := range m {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		if strings.EqualFold(k, key) {
-			all = append(all, v)
+			all = append(all, m[k])
 		}
 	}
 	return all
