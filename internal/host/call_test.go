@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// daemon answers gRPC on a socket as a real one does, or worse.
+func daemon(t *testing.T, answer http.HandlerFunc) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	s := &http.Server{Handler: answer, Protocols: p}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return socket
+}
+
+func TestCall(t *testing.T) {
+	grpc := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status, Grpc-Message")
+	}
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		want   string
+		err    string
+	}{
+		"answers": {func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			grpc(w)
+			w.Write(append([]byte{0, 0, 0, 0, 2}, body[5:]...))
+			w.Header().Set("Grpc-Status", "0")
+		}, "hi", ""},
+		"no such service": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/grpc")
+			w.Header().Set("Grpc-Status", "12")
+			w.Header().Set("Grpc-Message", "unknown service runtime%2Ev1")
+		}, "", "gRPC status 12: unknown service runtime.v1"},
+		"fails at the end": {func(w http.ResponseWriter, _ *http.Request) {
+			grpc(w)
+			w.Write([]byte{0, 0, 0, 0, 0})
+			w.Header().Set("Grpc-Status", "14")
+			w.Header().Set("Grpc-Message", "later")
+		}, "", "gRPC status 14: later"},
+		"cut short": {func(w http.ResponseWriter, _ *http.Request) { grpc(w); w.Write([]byte{0, 0, 0, 0, 9, 'x'}) }, "", "not one whole gRPC message"},
+		"not gRPC":  {func(w http.ResponseWriter, _ *http.Request) { http.NotFound(w, nil) }, "", "HTTP status 404"},
+		"hangs":     {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "", "deadline exceeded"},
+		"too long":  {func(w http.ResponseWriter, _ *http.Request) { grpc(w); w.Write(make([]byte, maxAnswer+9)) }, "", "not one whole gRPC message"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			got, err := call(ctx, daemon(t, c.answer), "/runtime.v1.RuntimeService/Version", []byte("hi"))
+			if c.err == "" && (err != nil || string(got) != c.want) {
+				t.Errorf("got %q, %v", got, err)
+			}
+			if c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Errorf("got %q, %v; want %s", got, err, c.err)
+			}
+		})
+	}
+	if _, err := call(t.Context(), "/nosuch/socket", "/x", nil); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("nobody there: %v", err)
+	}
+}
+
+func TestScratchIsPrivateAndGone(t *testing.T) {
+	l := newLive()
+	out, err := l.AskAbout(t.Context(), map[string][]byte{"/a/b": []byte("at " + Scratch + "/a")}, "sh", "-c", "cat "+Scratch+"/a/b; stat -c %a "+Scratch+"; echo "+Scratch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(out), "\n")
+	_, err = l.Lstat(lines[1])
+	if !strings.HasPrefix(lines[0], "at /") || !strings.HasSuffix(lines[0], "/a700") || err == nil {
+		t.Errorf("said %q, and then %v", out, err)
+	}
+	if _, err := l.AskAbout(t.Context(), map[string][]byte{"/../../x": nil}, "true"); err == nil {
+		t.Error("a name led out of the folder")
+	}
+}
+
+func TestOwnersWithoutRoot(t *testing.T) {
+	for _, id := range []int{0, 1, 1000, 65534} {
+		for _, mine := range []int{0, 1000} {
+			if back := given(seen(id, mine), mine); back != id && id != 0 {
+				t.Errorf("owner %d, seen by %d, goes back as %d", id, mine, back)
+			}
+		}
+	}
+	if seen(1000, 1000) != 0 || given(0, 1000) != 1000 || seen(7, 1000) != 7 {
+		t.Error("what the caller owns does not count as root's")
+	}
+}
