@@ -96,7 +96,7 @@ func (r *run) stages(ctx context.Context) error {
 
 // stage makes one stage's changes, each looked at when its turn comes, those that settle last.
 func (r *run) stage(ctx context.Context, st Stage) error {
-	f, err := r.cache.Gather(ctx, r.h)
+	f, err := r.Facts(ctx, r.h)
 	if err != nil {
 		return err
 	}

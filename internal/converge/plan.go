@@ -51,6 +51,9 @@ func (p Plan) Cannot() []Change {
 // Now counts the changes an apply would make at once.
 func (p Plan) Now() int { return len(p.Changes) - p.Later }
 
+// Facts finds out what the machine is. What a run cannot change is looked up once.
+func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) { return e.cache.Gather(ctx, v) }
+
 // Plan says what Apply would do, and touches nothing: a View cannot.
 func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	j, err := ReadJournal(v)
@@ -61,7 +64,7 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 }
 
 func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error) {
-	f, err := e.cache.Gather(ctx, v)
+	f, err := e.Facts(ctx, v)
 	if err != nil {
 		return Plan{}, err
 	}
