@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -48,11 +49,11 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if e.Owner != "" && s.Runtime.Owner != "gpuadm" || s.Runtime.Owner == "other" {
 		return []converge.Want{verify(e, h)}, nil
 	}
-	return containerdWants(e, h)
+	return containerdWants(e, f.Kubelet, h)
 }
 
 // containerdWants edits one file, in place or as a drop-in, and wants the daemon to run with it.
-func containerdWants(e facts.Engine, h Handler) ([]converge.Want, error) {
+func containerdWants(e facts.Engine, k facts.Kubelet, h Handler) ([]converge.Want, error) {
 	tree, daemon := tree(e), Daemon{Version: e.Version}
 	target, err := Target(tree, daemon, h)
 	if err != nil {
@@ -78,7 +79,11 @@ func containerdWants(e facts.Engine, h Handler) ([]converge.Want, error) {
 	if unit == "" {
 		unit = "containerd.service"
 	}
-	return append(wants, things.Fresh(unit, reads(tree), ready, "containerd reads its configuration when it starts")), nil
+	fresh := things.Fresh(unit, reads(tree), ready, "containerd reads its configuration when it starts")
+	if slices.Contains(k.Requires, unit) {
+		fresh.Breaks = append(fresh.Breaks, "restart-kubelet")
+	}
+	return append(wants, fresh), nil
 }
 
 // engine returns the container engine that kubelet talks to, or the one asked for.

@@ -211,6 +211,7 @@ func interrupts(changes []converge.Change) string {
 	var out []string
 	for _, b := range []struct{ what, text string }{
 		{"restart-runtime", " Restarts the container engine; running containers keep running."},
+		{"restart-kubelet", " Restarts kubelet with it, since its unit requires the engine's."},
 		{"stop-clients", " Stops the processes that hold a GPU."},
 		{"reset-gpu", " Resets a GPU."},
 		{"reboot", " Reboots."},

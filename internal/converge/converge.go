@@ -73,7 +73,7 @@ type Want struct {
 	To      func(found State) (State, error)
 	Why     string   // one line, shown by plan
 	Section string   // the spec's section that asks for it; "" = the stage's name
-	Breaks  []string // what making it interrupts: restart-runtime, stop-clients, reset-gpu, reboot, leave-cluster
+	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, reset-gpu, reboot, leave-cluster
 	Keeps   string   // what undo cannot take back
 }
 
@@ -151,7 +151,7 @@ func (t *Trouble) Unwrap() error { return t.Err }
 
 // allowed returns the first break of the changes that was not allowed, with the changes that ask for it.
 func (e *Engine) allowed(changes []Change) (what string, by []string) {
-	ok := map[string]bool{"restart-runtime": true}
+	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true} // pods keep running
 	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
 		ok[a] = true
 	}

@@ -52,7 +52,9 @@ func (p Plan) Cannot() []Change {
 func (p Plan) Now() int { return len(p.Changes) - p.Later }
 
 // Facts finds out what the machine is. What a run cannot change is looked up once.
-func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) { return e.cache.Gather(ctx, v) }
+func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
+	return e.cache.Gather(ctx, v)
+}
 
 // Plan says what Apply would do, and touches nothing: a View cannot.
 func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {

@@ -74,12 +74,13 @@ type File struct {
 
 // Kubelet is what is known of the kubelet before and after it has joined.
 type Kubelet struct {
-	Binary       string `json:"binary,omitempty"`
-	Version      string `json:"version,omitempty"`      // if it can be read; kubelet is not run to ask
-	Unit         string `json:"unit,omitempty"`         // kubelet.service; of K3s and RKE2 their own, which the kubelet is a part of
-	Config       string `json:"config,omitempty"`       // its KubeletConfiguration file
-	CgroupDriver string `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
-	Endpoint     string `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
+	Binary       string   `json:"binary,omitempty"`
+	Version      string   `json:"version,omitempty"` // if it can be read; kubelet is not run to ask
+	Unit         string   `json:"unit,omitempty"`
+	Requires     []string `json:"requires,omitempty"`     // units whose restart restarts it         // kubelet.service; of K3s and RKE2 their own, which the kubelet is a part of
+	Config       string   `json:"config,omitempty"`       // its KubeletConfiguration file
+	CgroupDriver string   `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
+	Endpoint     string   `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
 }
 
 // Uses says whether the kubelet is told to use an engine, by its socket. Without a stated endpoint nobody can tell.

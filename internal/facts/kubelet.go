@@ -20,7 +20,7 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	}
 	var argv []string
 	if s != nil {
-		k.Unit = s.name
+		k.Unit, k.Requires = s.name, strings.Fields(strings.Join(s.requires, " "))
 		if argv = l.argv(s); len(argv) == 0 || path.Base(argv[0]) != "kubelet" {
 			argv = nil // a wrapper's
 		} else if path.IsAbs(argv[0]) && l.has(argv[0]) {

@@ -18,6 +18,7 @@ type service struct {
 	start    []string // ExecStart= lines
 	env      []string // Environment= lines
 	envFiles []string // EnvironmentFile= values
+	requires []string // units that it is stopped and restarted with
 }
 
 // service returns the first of the units that the machine has and that is not masked; nil if none.
@@ -75,18 +76,8 @@ func (s *service) add(text string) {
 			continue
 		}
 		key, value, ok := strings.Cut(line, "=")
-		if !ok || section != "[Service]" {
-			continue
-		}
-		var list *[]string
-		switch strings.TrimSpace(key) {
-		case "ExecStart":
-			list = &s.start
-		case "Environment":
-			list = &s.env
-		case "EnvironmentFile":
-			list = &s.envFiles
-		default:
+		list := s.list(section, strings.TrimSpace(key))
+		if !ok || list == nil {
 			continue
 		}
 		if value = strings.TrimSpace(value); value == "" {
@@ -95,6 +86,22 @@ func (s *service) add(text string) {
 			*list = append(*list, value)
 		}
 	}
+}
+
+// list is where a setting's values go; nil if it is none of ours. A restart of what is required, bound to or part of
+// restarts the unit too: https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html#Requires=
+func (s *service) list(section, key string) *[]string {
+	switch section + key {
+	case "[Service]ExecStart":
+		return &s.start
+	case "[Service]Environment":
+		return &s.env
+	case "[Service]EnvironmentFile":
+		return &s.envFiles
+	case "[Unit]Requires", "[Unit]BindsTo", "[Unit]PartOf":
+		return &s.requires
+	}
+	return nil
 }
 
 // logicalLines returns the lines that are not empty and no comments. A backslash at the end becomes a blank and the next
