@@ -20,7 +20,10 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	}
 	var argv []string
 	if s != nil {
-		k.Unit, k.Requires = s.name, strings.Fields(strings.Join(s.requires, " "))
+		k.Unit = s.name
+		for _, line := range s.requires {
+			k.Requires = append(k.Requires, strings.Fields(line)...)
+		}
 		if argv = l.argv(s); len(argv) == 0 || path.Base(argv[0]) != "kubelet" {
 			argv = nil // a wrapper's
 		} else if path.IsAbs(argv[0]) && l.has(argv[0]) {

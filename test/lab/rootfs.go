@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // packages is what a host has. It is the key of the cached root filesystem together with recipe.
@@ -69,16 +68,6 @@ func buildRootfs(ctx context.Context, dist string, log func(string)) error {
 		if err != nil {
 			return err
 		}
-		old, err := filepath.Glob(filepath.Join(filepath.Dir(place), dist+"-*"))
-		if err != nil {
-			return err
-		}
-		for _, dir := range old {
-			log("removing " + filepath.Base(dir) + ", of another package list")
-			if err := os.RemoveAll(dir); err != nil {
-				return fmt.Errorf("cannot remove the old root filesystem: %w", err)
-			}
-		}
 		for name, text := range map[string]string{
 			"etc/hostname":   "node\n",
 			"etc/hosts":      "127.0.0.1 localhost\n127.0.1.1 node\n",
@@ -124,6 +113,5 @@ func entry(place string, build func(scratch string) error) error {
 	if err := os.Rename(scratch, place); err != nil {
 		return fmt.Errorf("cannot put the cache entry in place: %w", err)
 	}
-	now := time.Now()
-	return os.Chtimes(place, now, now)
+	return nil
 }
