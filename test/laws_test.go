@@ -390,3 +390,32 @@ func TestFactsAreStable(t *testing.T) {
 		}
 	}
 }
+
+// A daemon that does not come back with what we wrote gets its old files and runs again.
+func TestDaemonThatDiesIsRestored(t *testing.T) {
+	tried := 0
+	for _, m := range machines(t) {
+		dies := machine{m.name, []byte(strings.ReplaceAll(string(m.archive), "\nreads = [", "\nrefuses = \"nvidia-container-runtime\"\nreads = ["))}
+		n, err := simhost.New(dies.archive)
+		if err != nil {
+			continue // it has the handler already
+		}
+		e := engine(t, specs["default"])
+		n.Reboot() // whatever is enabled runs
+		first := tree(n)
+		p := plan(t, n, e)
+		if len(p.Cannot()) > 0 || p.Now() == 0 || !strings.Contains(first, "containerd.service enabled active fresh") {
+			continue
+		}
+		tried++
+		_, err = e.Apply(context.Background(), n)
+		var trouble *converge.Trouble
+		if !errors.As(err, &trouble) || len(trouble.Undone) == 0 || len(trouble.Try) == 0 {
+			t.Errorf("%s: %v", m.name, err)
+		}
+		compare(t, m.name+": after the daemon died", first, tree(n))
+	}
+	if tried < 3 {
+		t.Errorf("only %d machines tried", tried)
+	}
+}

@@ -53,11 +53,8 @@ func sign(ch converge.Change) string {
 	return "~"
 }
 
-// thing names what a change is about, without the list of what it reads.
-func thing(ch converge.Change) string {
-	name, _, _ := strings.Cut(ch.Name, " reads ")
-	return printable(ch.Kind + " " + name)
-}
+// thing names what a change is about.
+func thing(ch converge.Change) string { return printable(ch.String()) }
 
 // printable keeps control characters of names and texts found on the machine out of the terminal.
 func printable(s string) string {

@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -56,14 +57,7 @@ func (c *common) statusText(s converge.Status) {
 	for _, st := range s.Stages {
 		c.stageStatus(s, st)
 	}
-	for _, m := range s.Made {
-		switch name := strings.TrimSpace(m.Kind + " " + printable(m.Name)); {
-		case m.LetGo:
-			fmt.Fprintf(w, "\n%s is ours and no longer in the spec: it stays until undo.\n", name)
-		case m.Changed:
-			fmt.Fprintf(w, "\n%s was changed by somebody else since %s.\n", name, m.Since.Format(day))
-		}
-	}
+	c.ours(s)
 	if n := len(s.Runs); n > 0 {
 		fmt.Fprintln(w, "\nruns")
 		for _, r := range s.Runs[max(0, n-5):] {
@@ -74,6 +68,21 @@ func (c *common) statusText(s converge.Status) {
 		fmt.Fprintf(w, "\n%s of the journal cannot be read (%s): a power cut while it was written. Nothing was touched under it.\n", count(len(s.Torn), "line"), lines(s.Torn))
 	}
 	fmt.Fprintln(w, "\n"+c.statusEnd(s))
+}
+
+// ours says what of ours is not as the spec has it: let go of, or changed by somebody else.
+func (c *common) ours(s converge.Status) {
+	gone := map[string]int{}
+	for _, m := range s.Made {
+		if m.LetGo {
+			gone[m.Stage]++
+		} else if m.Changed {
+			fmt.Fprintf(c.stdout, "\n%s was changed by somebody else since %s.\n", printable(m.Kind+" "+m.Name), m.Since.Format(day))
+		}
+	}
+	for _, stage := range slices.Sorted(maps.Keys(gone)) {
+		fmt.Fprintf(c.stdout, "\n%s: %s of ours that the spec does not ask for; to put back: %s\n", stage, count(gone[stage], "thing"), c.typed("undo"))
+	}
 }
 
 func (c *common) stageStatus(s converge.Status, st converge.StagePlan) {

@@ -96,6 +96,7 @@ func (r *run) stages(ctx context.Context) error {
 
 // stage makes one stage's changes, each looked at when its turn comes, those that settle last.
 func (r *run) stage(ctx context.Context, st Stage) error {
+	r.at = st.Name
 	f, err := r.Facts(ctx, r.h)
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
 	if inner := (*Trouble)(nil); errors.As(cause, &inner) {
 		t.Because, t.Try = inner.Because, inner.Try
 	}
-	r.event(Event{What: Failed, Text: cause.Error()})
+	r.event(Event{Stage: r.at, What: Failed, Text: cause.Error()})
 	slices.Reverse(done)
 	slices.SortStableFunc(done, func(a, b made) int { return settles(a.thing) - settles(b.thing) })
 	var back []Change
@@ -56,8 +56,8 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 		} else if err != nil {
 			return nil, err
 		}
-		if m.Before, m.After = m.After, m.Before; settler {
-			m.Before, m.After = found, st.Settled(found)
+		if m.Before, m.After = m.After, m.Before; settler { // what ran shall run, also if our restart has left it dead
+			m.Before, m.After = found, st.Settled(m.After)
 		}
 		if found == m.After {
 			continue

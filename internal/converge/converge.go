@@ -26,7 +26,7 @@ type State string
 // A Thing is one part of a machine whose state can be looked at and made.
 type Thing interface {
 	Kind() string                                   // "file"
-	Name() string                                   // with Kind, enough to build the Thing again for undo
+	Name() string                                   // with Kind, enough to build the Thing again for undo; see Change.String
 	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where it cannot be looked at yet
 	Make(context.Context, host.Host, State) error   // the same forwards and back; host.Reboot where it holds only after one
 }
@@ -103,8 +103,14 @@ type Change struct {
 	Try       []string `json:"try,omitempty"`       // what to do about Cannot
 }
 
-func (c Change) key() key       { return key{c.Kind, c.Name} }
-func (c Change) String() string { return c.Kind + " " + c.Name }
+func (c Change) key() key { return key{c.Kind, c.Name} }
+
+// String is the change's thing in two words. What a name says after " reads " serves to build the thing again, and is
+// not for people.
+func (c Change) String() string {
+	name, _, _ := strings.Cut(c.Name, " reads ")
+	return c.Kind + " " + name
+}
 
 type key struct{ kind, name string }
 

@@ -159,7 +159,7 @@ func (s *step) unsettles(all []step) {
 	s.Unsettles = nil
 	for _, o := range all {
 		if t, ok := o.want.Thing.(Settler); ok && t.Unsettled("", s.Change) != "" {
-			s.Unsettles = append(s.Unsettles, o.String())
+			s.Unsettles = append(s.Unsettles, o.Kind+" "+o.Name)
 		}
 	}
 }

@@ -18,6 +18,7 @@ type run struct {
 	h    host.Host
 	j    Journal
 	id   string
+	at   string // the stage at work
 	boot string
 	Result
 }

@@ -143,10 +143,23 @@ func (f fresh) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if wait := f.youngest(h, u).Add(2 * startMargin).Sub(h.Now()); wait > 0 && wait < time.Second {
 		time.Sleep(wait)
 	}
-	if err := h.SetUnit(ctx, f.unit, host.UnitChange{Job: "restart"}); err != nil || f.ready == nil {
-		return err
+	err = h.SetUnit(ctx, f.unit, host.UnitChange{Job: "restart"})
+	if err == nil && f.ready != nil {
+		err = f.ready(ctx, h, f.unit, f.files)
 	}
-	return f.ready(ctx, h, f.unit, f.files)
+	if err != nil {
+		return &converge.Trouble{What: err.Error(), Because: lastWords(ctx, h, f.unit), Try: []string{"journalctl -u " + f.unit + ", which has more"}, Err: err}
+	}
+	return nil
+}
+
+// lastWords are the last lines of a unit's log. Whoever cannot be asked has said nothing.
+func lastWords(ctx context.Context, v host.View, unit string) []string {
+	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=3", "--unit="+unit)
+	if err != nil || len(out) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
 func (f fresh) youngest(v host.View, u host.Unit) (t time.Time) {
