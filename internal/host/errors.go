@@ -68,14 +68,15 @@ func (at place) chattr() string {
 // notRegular says why a file is not read or replaced.
 type notRegular fs.FileMode
 
-func (m notRegular) Error() string { return "it is " + kindOf(fs.FileMode(m)) + ", not a regular file" }
+func (m notRegular) Error() string { return "it is " + TypeName(fs.FileMode(m)) + ", not a regular file" }
 
 // Is makes a folder answer to syscall.EISDIR and all else to fs.ErrInvalid.
 func (m notRegular) Is(target error) bool {
 	return target == fs.ErrInvalid || target == syscall.EISDIR && fs.FileMode(m).IsDir()
 }
 
-func kindOf(m fs.FileMode) string {
+// TypeName says in words what kind of file a mode is of: "a folder".
+func TypeName(m fs.FileMode) string {
 	switch {
 	case m.IsDir():
 		return "a folder"
@@ -87,6 +88,8 @@ func kindOf(m fs.FileMode) string {
 		return "a socket"
 	case m&fs.ModeDevice != 0:
 		return "a device"
+	case m.IsRegular():
+		return "a regular file"
 	}
 	return "something"
 }

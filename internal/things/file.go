@@ -117,7 +117,7 @@ func (f *FileThing) Look(_ context.Context, v host.View) (converge.State, error)
 		}
 	}
 	if !info.Mode.IsRegular() {
-		return "", fmt.Errorf("cannot use %s as a file: it is a %s", f.name, typeName(info.Mode))
+		return "", fmt.Errorf("cannot use %s as a file: it is %s", f.name, host.TypeName(info.Mode))
 	}
 	data, err := v.ReadFile(f.name)
 	if err != nil {
@@ -250,19 +250,3 @@ func (f *FileThing) bytes(s fileState) ([]byte, error) {
 
 // missing says that there is no such file, also where a part of its path is not a folder.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
-
-func typeName(m fs.FileMode) string {
-	switch {
-	case m.IsDir():
-		return "folder"
-	case m&fs.ModeSymlink != 0:
-		return "link"
-	case m&fs.ModeNamedPipe != 0:
-		return "pipe"
-	case m&fs.ModeSocket != 0:
-		return "socket"
-	case m&fs.ModeDevice != 0:
-		return "device"
-	}
-	return "regular file"
-}

@@ -46,7 +46,7 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 		return "", err
 	}
 	if !info.Mode.IsDir() {
-		return "", fmt.Errorf("cannot use %s as a folder: it is a %s", string(f), typeName(info.Mode))
+		return "", fmt.Errorf("cannot use %s as a folder: it is %s", string(f), host.TypeName(info.Mode))
 	}
 	a := info.Attr()
 	return converge.State(fmt.Sprintf("%s %d:%d", modeText(a.Mode), a.UID, a.GID)), nil

@@ -36,7 +36,7 @@ func (l link) Look(_ context.Context, v host.View) (converge.State, error) {
 		return "", err
 	}
 	if info.Mode&fs.ModeSymlink == 0 {
-		return "", fmt.Errorf("cannot make %s a link: a %s lies there", string(l), typeName(info.Mode))
+		return "", fmt.Errorf("cannot make %s a link: %s lies there", string(l), host.TypeName(info.Mode))
 	}
 	to, err := v.Readlink(string(l))
 	return converge.State(to), err

@@ -47,7 +47,7 @@ func (f secret) Look(_ context.Context, v host.View) (converge.State, error) {
 		return "", err
 	}
 	if !info.Mode.IsRegular() {
-		return "", fmt.Errorf("cannot use %s for a secret: it is a %s", f.name, typeName(info.Mode))
+		return "", fmt.Errorf("cannot use %s for a secret: it is %s", f.name, host.TypeName(info.Mode))
 	}
 	data, err := v.ReadFile(f.name)
 	if err != nil {
