@@ -68,7 +68,9 @@ func (at place) chattr() string {
 // notRegular says why a file is not read or replaced.
 type notRegular fs.FileMode
 
-func (m notRegular) Error() string { return "it is " + TypeName(fs.FileMode(m)) + ", not a regular file" }
+func (m notRegular) Error() string {
+	return "it is " + TypeName(fs.FileMode(m)) + ", not a regular file"
+}
 
 // Is makes a folder answer to syscall.EISDIR and all else to fs.ErrInvalid.
 func (m notRegular) Is(target error) bool {

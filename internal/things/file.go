@@ -248,5 +248,5 @@ func (f *FileThing) bytes(s fileState) ([]byte, error) {
 	return nil, fmt.Errorf("internal error: the bytes of %s with digest %.12s are not at hand", f.name, s.sha)
 }
 
-// missing says that there is no such file, also where a part of its path is not a folder.
+// missing says that there is no such file.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
