@@ -306,6 +306,17 @@ func TestUnitsForwardsAndBack(t *testing.T) {
 	}
 }
 
+func TestEnabledUnitThatABootStartedIsDisabled(t *testing.T) {
+	n := node(t)
+	e := engineOf(t, stage(things.Enabled("d.service", "")))
+	apply(t, n, e)
+	n.Reboot()
+	undo(t, n, e, "")
+	if !strings.Contains(n.Units(), "d.service disabled active") {
+		t.Errorf("units: %s", n.Units())
+	}
+}
+
 func TestLinksAreKept(t *testing.T) {
 	n := node(t)
 	first := n.Tree(converge.Home)

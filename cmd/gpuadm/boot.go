@@ -28,6 +28,7 @@ const (
 // boot is apply as the boot unit calls it. It tries again inside the process: a oneshot unit with Restart= would let
 // kubelet start meanwhile below systemd 254.
 func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) error {
+	c.booting = true
 	began := time.Now()
 	for try := 1; ; {
 		err := c.apply(ctx, e, h)

@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 // runEvent is the journal's MESSAGE_ID of all our events: journalctl MESSAGE_ID=… finds them whatever the words say.
@@ -25,7 +26,11 @@ type logVoice struct{ log *logrus.Logger }
 func newLogVoice(c *common) logVoice {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	log.AddHook(journalHook{})
+	hook := journalHook{}
+	if c.booting {
+		hook.unit = stages.BootUnit
+	}
+	log.AddHook(hook)
 	if c.quiet {
 		log.SetLevel(logrus.WarnLevel)
 	}
@@ -52,12 +57,24 @@ func (v logVoice) tell(e converge.Event) {
 
 func (v logVoice) close() {}
 
-// journalHook sends entries to systemd's journal.
-type journalHook struct{}
+// answer prints an answer in words, under systemd to the journal.
+func (c *common) answer(text string) {
+	if c.toJournal() {
+		v := newLogVoice(c)
+		v.log.SetLevel(logrus.InfoLevel) // said also with --quiet
+		v.log.Info(text)
+		return
+	}
+	fmt.Fprintln(c.stdout, text)
+}
+
+// journalHook sends entries to systemd's journal. unit is the unit they belong to: journald finds that out by itself
+// only while the process lives, which a run with nothing to do does not for long; journalctl -u takes root's word for it.
+type journalHook struct{ unit string }
 
 func (journalHook) Levels() []logrus.Level { return logrus.AllLevels }
 
-func (journalHook) Fire(e *logrus.Entry) error {
+func (h journalHook) Fire(e *logrus.Entry) error {
 	priority := map[logrus.Level]journal.Priority{
 		logrus.DebugLevel: journal.PriDebug,
 		logrus.InfoLevel:  journal.PriInfo,
@@ -65,6 +82,9 @@ func (journalHook) Fire(e *logrus.Entry) error {
 		logrus.ErrorLevel: journal.PriErr,
 	}[e.Level]
 	vars := map[string]string{"MESSAGE_ID": runEvent, "SYSLOG_IDENTIFIER": "gpuadm"}
+	if h.unit != "" {
+		vars["OBJECT_SYSTEMD_UNIT"] = h.unit
+	}
 	for k, v := range e.Data {
 		if s := fmt.Sprint(v); s != "" {
 			vars[k] = s

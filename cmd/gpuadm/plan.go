@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -75,7 +74,7 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bo
 		p.Host = converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
 		return true, c.printPlan(p)
 	}
-	fmt.Fprintln(c.stdout, "No NVIDIA GPU on the PCI bus: nothing to do here.")
+	c.answer("No NVIDIA GPU on the PCI bus: nothing to do here.")
 	return true, nil
 }
 

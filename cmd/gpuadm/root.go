@@ -38,6 +38,7 @@ type common struct {
 	quiet   bool
 	verbose bool
 	noColor bool
+	booting bool // the boot unit calls
 }
 
 // newRoot lists all verbs.

@@ -27,7 +27,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 		return err
 	}
 	if c.output != "json" {
-		fmt.Fprintln(c.stdout, c.applied(res, h.Now().Sub(began).Seconds()))
+		c.answer(c.applied(res, h.Now().Sub(began).Seconds()))
 	}
 	if res.Reboot != "" {
 		return exit(exitReboot)

@@ -72,6 +72,25 @@ func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return converge.State(info.Enabled + " " + active), nil
 }
 
+// TakeOut takes back what we changed of the two, enabled and active, and leaves the other as it is found: a unit that we
+// enabled, and that a boot has started since, is disabled and goes on running.
+func (u unit) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+	f, b, a := strings.Fields(string(found)), strings.Fields(string(before)), strings.Fields(string(after))
+	if len(f) != 2 || len(b) != 2 || len(a) != 2 {
+		return "", fmt.Errorf("cannot put back unit %s: it was changed since: left as %q, found as %q", string(u), after, found)
+	}
+	for i := range f {
+		switch {
+		case b[i] == a[i]:
+		case f[i] == a[i]:
+			f[i] = b[i]
+		case f[i] != b[i]:
+			return "", fmt.Errorf("cannot put back unit %s: it was changed since: left as %q, found as %q", string(u), after, found)
+		}
+	}
+	return converge.State(strings.Join(f, " ")), nil
+}
+
 func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
 	now, err := u.Look(ctx, h)
 	if err != nil {

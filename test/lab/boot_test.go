@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// kubelet is a stand-in with what matters of the real one's unit: it is enabled, and comes back by itself.
+const kubelet = `[Unit]
+Description=a stand-in for kubelet
+After=containerd.service
+[Service]
+ExecStart=/bin/sleep infinity
+Restart=always
+RestartSec=2
+[Install]
+WantedBy=multi-user.target
+`
+
+const bootUnit = "gpuadm.service"
+
+func bootNode(t *testing.T) node {
+	t.Helper()
+	n := boot(t, lab.Options{Dist: "trixie", GPUs: 8})
+	n.Put("/etc/systemd/system/kubelet.service", kubelet, 0o644)
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--now", "kubelet.service")
+	return n
+}
+
+// installed has the boot unit, and nothing of the spec applied yet.
+func (n node) installed() {
+	n.t.Helper()
+	n.Put(specFile, "format = 1\n[driver]\nexpect = 8\n", 0o644)
+	n.gpuadm(0, "apply", "--install")
+	n.Put(specFile, specText, 0o644)
+}
+
+// active waits until a unit is in a state.
+func (n node) active(unit, state string, within time.Duration) {
+	n.t.Helper()
+	is := ""
+	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if is = n.Property(unit, "ActiveState"); is == state {
+			return
+		}
+	}
+	n.t.Errorf("%s is %s, want %s within %v\n%s%s", unit, is, state, within, n.Journal(bootUnit), n.Journal("kubelet.service"))
+}
+
+// monotonic reads a unit's time stamp, in microseconds since boot.
+func (n node) monotonic(unit, property string) int {
+	n.t.Helper()
+	us, err := strconv.Atoi(n.Property(unit, property))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return us
+}
+
+// TestLabBootUnit: installed by apply --install; at every boot it ends before kubelet starts; undo holds it.
+func TestLabBootUnit(t *testing.T) {
+	n := bootNode(t)
+	first := n.files()
+	n.gpuadm(0, "apply", "--install")
+	if out := n.Exec("systemd-analyze", "verify", bootUnit, "kubelet.service"); out.Exit != 0 || strings.Contains(out.Stdout+out.Stderr, "gpuadm") {
+		t.Errorf("systemd-analyze verify: %s", out)
+	}
+	n.Reboot()
+	n.active(bootUnit, "active", 30*time.Second)
+	n.active("kubelet.service", "active", 30*time.Second)
+	ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic")
+	if ended == 0 || started < ended {
+		t.Errorf("kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
+	}
+	if !strings.Contains(n.Journal(bootUnit), "Nothing to do") {
+		t.Errorf("the boot unit's log:\n%s", n.Journal(bootUnit))
+	}
+
+	pid := n.MainPID("kubelet.service")
+	n.Must("systemctl", "restart", bootUnit)
+	if n.MainPID("kubelet.service") != pid {
+		t.Error("restarting the boot unit restarted kubelet")
+	}
+
+	n.gpuadm(0, "undo", "--to", "all")
+	if diff := first.Diff(n.files()); diff != "" {
+		t.Errorf("after undo:\n%s", diff)
+	}
+}
+
+// TestLabHeld: after undo of the containerd part only, the boot unit leaves the node alone, and kubelet starts.
+func TestLabHeld(t *testing.T) {
+	n := bootNode(t)
+	n.installed()
+	n.gpuadm(0, "apply")
+	n.gpuadm(0, "undo")
+	before := n.files()
+	n.Reboot()
+	n.active(bootUnit, "active", 30*time.Second)
+	n.active("kubelet.service", "active", 30*time.Second)
+	if diff := before.Diff(n.files()); diff != "" {
+		t.Errorf("held, and yet:\n%s", diff)
+	}
+	if !strings.Contains(n.Journal(bootUnit), "Held since the undo") {
+		t.Errorf("the boot unit's log:\n%s", n.Journal(bootUnit))
+	}
+}
+
+// TestLabGate: a node that cannot be made to stand has no kubelet; once it is repaired, kubelet comes by itself.
+func TestLabGate(t *testing.T) {
+	n := bootNode(t)
+	n.gpuadm(0, "apply", "--install")
+	good := n.Get(config)
+	n.Put(config, "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n", 0o644)
+	n.Reboot()
+	n.active(bootUnit, "failed", 90*time.Second)
+	if log := n.Journal(bootUnit); !strings.Contains(log, "try 2 of 3 failed") || !strings.Contains(log, "tried 3 times since boot") {
+		t.Errorf("after the third try it does not say so:\n%s", log)
+	}
+	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
+		t.Error("kubelet runs on a node that does not stand")
+	}
+	if log := n.Journal("kubelet.service"); !strings.Contains(log, "cannot let kubelet start") {
+		t.Errorf("kubelet's log does not say why it is held back:\n%s", log)
+	}
+	n.Put(config, good, 0o644)
+	n.gpuadm(0, "apply")
+	n.active("kubelet.service", "active", 15*time.Second)
+}
+
+// TestLabPowerLossThenBootUnit: power fails in the middle of an apply; the boot unit finishes the job before kubelet.
+func TestLabPowerLossThenBootUnit(t *testing.T) {
+	n := bootNode(t)
+	n.installed()
+	touches := 0
+	n.Touches(func(lab.Touch) bool {
+		if touches++; touches == 25 {
+			n.Cut()
+		}
+		return true
+	}, "gpuadm", "apply")
+	n.PowerLoss()
+	n.active(bootUnit, "active", 60*time.Second)
+	n.active("kubelet.service", "active", 30*time.Second)
+	if ended, started := n.monotonic(bootUnit, "ExecMainExitTimestampMonotonic"), n.monotonic("kubelet.service", "ExecMainStartTimestampMonotonic"); started < ended {
+		t.Errorf("kubelet started at %d µs, gpuadm ended at %d µs", started, ended)
+	}
+	n.gpuadm(0, "status")
+	if out := n.gpuadm(0, "apply"); !strings.Contains(out.Stdout, "Nothing to do.") {
+		t.Errorf("the boot unit left something: %s", out)
+	}
+}
