@@ -6,7 +6,7 @@ GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME  ?= 5m
 .DEFAULT_GOAL := build
-.PHONY: help build demo test check bench fuzz parts cross update clean
+.PHONY: help build demo test check lab bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, both architec
 
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
 	$(GO) run ./test/containerd/parts/fetch
+
+lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
+	$(GO) run ./test/lab/cmd/lab setup
+	$(GO) test ./test/lab -run 'TestLab$(CASE)' -v -timeout 40m
 
 bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks
 	$(GO) run ./test/bench

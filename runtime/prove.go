@@ -93,7 +93,8 @@ func judge(was, is map[string]any, h Handler) error {
 	_, criWas := criOf(was)
 	for _, c := range tomlDiff(was, is, nil) {
 		if !meant(c, plugin, h, serves(criWas)) {
-			return fmt.Errorf("it would change %s from %s to %s", showPath(c.path), show(c.old), show(c.new))
+			what := fmt.Sprintf("it would change %s = from %s to %s", showPath(c.path), show(c.old), show(c.new))
+			return errors.New(string(converge.Mask([]byte(what))))
 		}
 	}
 	if !serves(cri) {

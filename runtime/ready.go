@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -30,25 +31,16 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	if !strings.HasPrefix(unit, "containerd") || len(files) == 0 {
 		return nil
 	}
-	return answers(ctx, v, socketOf(v, files[0]), "")
-}
-
-// socketOf reads where the daemon listens.
-func socketOf(v host.View, config string) string {
-	data, err := v.ReadFile(config)
+	f, err := facts.Gather(ctx, v)
 	if err != nil {
-		return defaultSocket
+		return err
 	}
-	tree, err := tomlTree(data)
-	if err != nil {
-		return defaultSocket
-	}
-	for _, table := range []map[string]any{sub(tree, "grpc"), sub(tree, "plugins", "io.containerd.server.v1.grpc")} {
-		if address := text(table, "address"); address != "" {
-			return address
+	for _, e := range f.Engines {
+		if e.Config == files[0] {
+			return answers(ctx, v, socket(e), "")
 		}
 	}
-	return defaultSocket
+	return nil
 }
 
 // answers waits until the CRI plugin says that it is ready, and knows the handler if one is named. A daemon whose CRI
@@ -56,6 +48,7 @@ func socketOf(v host.View, config string) string {
 func answers(ctx context.Context, v host.View, socket, handler string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	began := time.Now()
 	for {
 		status, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", []byte{0x08, 0x01}) // verbose = true
 		if later := (host.Later{}); errors.As(err, &later) {
@@ -69,7 +62,7 @@ func answers(ctx context.Context, v host.View, socket, handler string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("containerd did not answer CRI within %v: %w", patience, err)
+			return fmt.Errorf("containerd did not answer CRI within %v: %w", time.Since(began).Round(time.Second), err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

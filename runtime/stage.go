@@ -150,8 +150,10 @@ func verify(e facts.Engine, h Handler) converge.Want {
 		return problem, nil
 	}
 	why := fmt.Sprintf("%s writes %s (%s), so gpuadm looks and does not edit", owner, e.Config, e.Why)
-	return things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
+	w := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
 		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
+	w.Releases = true
+	return w
 }
 
 func socket(e facts.Engine) string {

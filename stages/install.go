@@ -33,6 +33,7 @@ func Install(binary []byte) converge.Stage {
 				things.Exact(unitFile, systemd.Service, 0o644, "a node comes back by itself after a boot"),
 				things.Exact(gateDir+"/50-gpuadm.conf", systemd.Gate, 0o644, "kubelet waits until the node stands"),
 				things.Enabled(BootUnit, "at every boot"),
+				things.UnitFilesRead("systemd starts units as it has read them", BootUnit, "kubelet.service"),
 			), nil
 		},
 	}

@@ -23,6 +23,8 @@ func ThingOf(kind, name string) (converge.Thing, error) {
 		return things.NewLink(name), nil
 	case "secret":
 		return things.NewSecret(name), nil
+	case "unit-files":
+		return things.NewUnitFiles(name), nil
 	case "unit":
 		return things.NewUnit(name), nil
 	case "fresh":

@@ -7,12 +7,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -49,7 +52,7 @@ first boot, and is named.`,
 				return err
 			}
 			if a.install {
-				if err := c.addInstall(e); err != nil {
+				if err := c.addInstall(e, h); err != nil {
 					return err
 				}
 			}
@@ -58,6 +61,11 @@ first boot, and is named.`,
 			}
 			if err := c.mayTouch("apply"); err != nil {
 				return err
+			}
+			for _, what := range a.allow {
+				if !slices.Contains(strings.Split(breaks, ", "), what) {
+					return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, breaks)}
+				}
 			}
 			e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended || a.boot
 			ctx := cmd.Context()
@@ -95,7 +103,11 @@ func (c *common) mayTouch(verb string) error {
 }
 
 // addInstall adds the stage that installs this very binary.
-func (c *common) addInstall(e *converge.Engine) error {
+func (c *common) addInstall(e *converge.Engine, h host.Host) error {
+	spec := path.Join(specHome, "node.toml")
+	if _, err := h.Stat(spec); err != nil {
+		return &converge.Trouble{What: fmt.Sprintf("cannot install the boot unit: %v", err), Because: []string{"at boot, " + spec + " says how the node shall stand"}, Try: []string{"put the spec there first, and leave out -f"}, Err: err}
+	}
 	name, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("cannot find this program's own file: %w", err)
@@ -105,5 +117,6 @@ func (c *common) addInstall(e *converge.Engine) error {
 		return fmt.Errorf("cannot read %s: %w", name, cause(err))
 	}
 	e.Stages = append(e.Stages, stages.Install(binary))
+	c.chosen = append(c.chosen, "--install")
 	return nil
 }

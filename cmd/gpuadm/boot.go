@@ -78,13 +78,20 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 			if err != nil {
 				return err
 			}
+			if none, err := c.noGPU(cmd.Context(), e, h); none || err != nil {
+				return err
+			}
 			s, err := e.Status(cmd.Context(), h)
 			if err != nil || s.Held != "" || s.Now() == 0 && s.Unfinished == "" {
 				return err
 			}
 			t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now(), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then comes by itself"}}
-			for _, ch := range s.Cannot() {
-				t.Because = append(t.Because, ch.Cannot)
+			if cannot := s.Cannot(); len(cannot) > 0 {
+				t.What, t.Try = "cannot let kubelet start: the node cannot be made to stand as it is", nil
+				for _, ch := range cannot {
+					t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
+				}
+				t.Try = append(t.Try, "then gpuadm apply; kubelet comes by itself")
 			}
 			return t
 		},

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +60,8 @@ func report(e env, cmd *cobra.Command, err error) int {
 		code, t = exitAgain, &converge.Trouble{What: err.Error(), Try: []string{"wait until it has ended, and run the same command again"}}
 	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable(), strings.HasPrefix(err.Error(), "unknown command"):
 		code = exitUsage
+	case errors.Is(err, context.DeadlineExceeded) && len(t.Try) == 0:
+		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"apply again with a longer --deadline: it goes on from here"}}
 	case errors.Is(err, converge.ErrStopped):
 		code = exitAgain
 	case errors.Is(err, fs.ErrPermission) && !e.root && len(t.Try) == 0:
@@ -76,7 +79,7 @@ func report(e env, cmd *cobra.Command, err error) int {
 
 // printTrouble prints an error with its reasons and the way out.
 func printTrouble(e env, t *converge.Trouble) {
-	fmt.Fprintf(e.stderr, "gpuadm: %s\n", t.Error())
+	fmt.Fprintf(e.stderr, "gpuadm: %s\n", lined(t.Error()))
 	for _, part := range []struct {
 		word  string
 		lines []string
@@ -86,9 +89,18 @@ func printTrouble(e env, t *converge.Trouble) {
 			if i > 0 {
 				word = ""
 			}
-			fmt.Fprintf(e.stderr, "  %-8s %s\n", word, line)
+			fmt.Fprintf(e.stderr, "  %-8s %s\n", word, lined(line))
 		}
 	}
+}
+
+// lined prints a text of several lines below each other.
+func lined(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	return strings.Join(lines, "\n           ")
 }
 
 // printSpecErrors prints each error with its line and a mark under the place.

@@ -7,11 +7,17 @@ package main
 import (
 	"context"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-func main() { os.Exit(run(context.Background(), system(), os.Args[1:])) }
+func main() {
+	// Go ends a program that writes to a closed stdout or stderr: `gpuadm apply | head` must not leave a node half done.
+	signal.Ignore(syscall.SIGPIPE)
+	os.Exit(run(context.Background(), system(), os.Args[1:]))
+}
 
 // system is the process's own environment.
 func system() env {

@@ -59,7 +59,7 @@ func thing(ch converge.Change) string { return printable(ch.String()) }
 // printable keeps control characters of names and texts found on the machine out of the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\t' {
+		if unicode.IsControl(r) && r != '\t' || unicode.Is(unicode.Cf, r) { // Cf: what turns writing round, and the like
 			return '\uFFFD'
 		}
 		return r
@@ -189,18 +189,27 @@ func (c *common) planEnd(p converge.Plan) string {
 	return s + "." + interrupts(p.Changes) + "\nNothing was touched. To make it so: " + c.typed("apply")
 }
 
+// waits says which changes wait, and for what.
 func waits(changes []converge.Change) string {
-	var names []string
-	until := ""
+	var out, order []string
+	by := map[string][]string{}
 	for _, ch := range changes {
-		if ch.Later != "" {
-			names, until = append(names, thing(ch)), ch.Later
+		if ch.Later == "" {
+			continue
 		}
+		if by[ch.Later] == nil {
+			order = append(order, ch.Later)
+		}
+		by[ch.Later] = append(by[ch.Later], thing(ch))
 	}
-	if len(names) == 1 {
-		return names[0] + " waits for " + until
+	for _, until := range order {
+		verb := " waits for "
+		if len(by[until]) > 1 {
+			verb = " wait for "
+		}
+		out = append(out, strings.Join(by[until], ", ")+verb+until)
 	}
-	return strings.Join(names, ", ") + " wait for " + until
+	return strings.Join(out, "; ")
 }
 
 // interrupts says what making the changes interrupts.
@@ -223,18 +232,24 @@ func interrupts(changes []converge.Change) string {
 
 // typed is the command line that does the verb for the same machine and spec.
 func (c *common) typed(verb string) string {
-	s := "gpuadm " + verb
+	words := []string{"gpuadm", verb}
 	if c.rootDir == "/" {
-		s = "sudo " + s
+		words = append([]string{"sudo"}, words...)
 	} else {
-		s += " --root " + c.rootDir
+		words = append(words, "--root", c.rootDir)
 	}
 	if verb == "apply" {
 		for _, f := range c.files {
-			s += " -f " + f
+			words = append(words, "-f", f)
+		}
+		words = append(words, c.chosen...)
+	}
+	for i, w := range words {
+		if strings.ContainsAny(w, " \t'\"$`\\*?[](){}<>|&;!~#") {
+			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 		}
 	}
-	return s
+	return strings.Join(words, " ")
 }
 
 func count(n int, noun string) string {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -38,7 +39,8 @@ type common struct {
 	quiet   bool
 	verbose bool
 	noColor bool
-	booting bool // the boot unit calls
+	booting bool     // the boot unit calls
+	chosen  []string // stages and flags that say what to apply, to be typed again
 }
 
 // newRoot lists all verbs.
@@ -108,6 +110,10 @@ func (c *common) check(cmd *cobra.Command) error {
 
 // engine makes ready to converge: the machine opened, the spec read, the stages chosen.
 func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error) {
+	c.chosen = slices.Clone(only)
+	for _, name := range skip {
+		c.chosen = append(c.chosen, "--skip", name)
+	}
 	sequence, err := choose(only, skip)
 	if err != nil {
 		return nil, nil, err
@@ -135,7 +141,7 @@ func choose(only, skip []string) ([]converge.Stage, error) {
 	known := map[string]bool{}
 	for _, st := range stages.Sequence() {
 		known[st.Name] = true
-		if (len(only) == 0 || contains(only, st.Name)) && !contains(skip, st.Name) {
+		if (len(only) == 0 || slices.Contains(only, st.Name)) && !slices.Contains(skip, st.Name) {
 			chosen = append(chosen, st)
 		}
 	}
@@ -147,15 +153,6 @@ func choose(only, skip []string) ([]converge.Stage, error) {
 	return chosen, nil
 }
 
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
-}
-
 // stageNames completes the names of stages.
 func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var names []string
@@ -165,11 +162,11 @@ func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDire
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// onSignal closes the channel at the first SIGTERM or SIGINT: what is being made is finished, then the run stops.
+// onSignal closes the channel at the first SIGTERM, SIGINT or SIGHUP: what is being made is finished, then the run stops.
 // A second signal ends the process at once, as it would have.
 func onSignal() (<-chan struct{}, func()) {
 	sig, stop := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	go func() {
 		if _, ok := <-sig; ok {
 			signal.Stop(sig)

@@ -27,6 +27,9 @@ pending, 1 if something cannot be made to stand.`,
 			if err != nil {
 				return err
 			}
+			if none, err := c.noGPU(cmd.Context(), e, h); none || err != nil {
+				return err
+			}
 			s, err := e.Status(cmd.Context(), h)
 			if err != nil {
 				return err
@@ -128,6 +131,8 @@ func lines(n []int) string {
 func (c *common) statusEnd(s converge.Status) string {
 	cannot := s.Cannot()
 	switch {
+	case s.Undoing:
+		return fmt.Sprintf("Run %s, an undo, was cut short. To go on: %s", s.Unfinished, c.typed("undo"))
 	case s.Unfinished != "":
 		return fmt.Sprintf("Run %s was cut short. To go on: %s", s.Unfinished, c.typed("apply"))
 	case len(cannot) > 0:

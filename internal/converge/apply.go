@@ -14,7 +14,7 @@ import (
 )
 
 // ErrStopped reports that a run was asked to stop between two changes. The next apply goes on.
-var ErrStopped = errors.New("stopped as asked; the next apply goes on from here")
+var ErrStopped = errors.New("stopped as asked; the same command goes on from here")
 
 // Result is how an apply or undo ended.
 type Result struct {
@@ -39,6 +39,7 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	e.proven.Clear() // a judge that could not be asked in the last try may be now
 	held := j.Held()
 	if held != "" && e.Unattended {
 		e.tell(Event{Time: h.Now(), What: Held, Text: held})

@@ -15,6 +15,8 @@ import (
 // turnBack puts back what the stage changed in this run, last first, and says so.
 func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
 	ctx = context.WithoutCancel(ctx) // a run that ran out of time still leaves nothing half done
+	r.turning = true
+	defer func() { r.turning = false }()
 	t := &Trouble{What: cause.Error(), Err: cause}
 	if inner := (*Trouble)(nil); errors.As(cause, &inner) {
 		t.Because, t.Try = inner.Because, inner.Try
@@ -63,7 +65,8 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 			continue
 		}
 		m.Why = ""
-		if err := r.journal(m.thing, m.Change); err != nil {
+		// Turning back needs no line of its own: the Before is in the journal, and a full disk must not leave it undone.
+		if err := r.journal(m.thing, m.Change); err != nil && !r.turning {
 			return nil, err
 		}
 		todo = append(todo, m)
@@ -80,6 +83,7 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 		}
 		return nil, nil
 	} else if err != nil {
+		r.remember(todo)
 		return nil, fmt.Errorf("cannot put back %s: %w", names(todo), err)
 	}
 	var back []Change
@@ -95,6 +99,17 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 		r.event(Event{Stage: m.Stage, What: Undone, Change: &m.Change})
 	}
 	return back, nil
+}
+
+// remember notes that what was to be put back stands as it did, so that undo knows of it. It may not even be possible to
+// write that down; then the run stays open, and is told of so.
+func (r *run) remember(todo []made) {
+	for _, m := range todo {
+		m.Before, m.After = m.After, m.Before
+		if !m.Settles {
+			_ = r.journal(m.thing, m.Change)
+		}
+	}
 }
 
 // together counts the changes at the front that are made as one.

@@ -75,6 +75,9 @@ type Want struct {
 	Section string   // the spec's section that asks for it; "" = the stage's name
 	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, reset-gpu, reboot, leave-cluster
 	Keeps   string   // what undo cannot take back
+
+	// Releases lets go of what the stage made earlier: somebody else looks after it now, and only verifying is left to us.
+	Releases bool
 }
 
 // A Stage names one part of the bootstrap and says what it wants. Wants is pure.

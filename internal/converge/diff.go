@@ -6,7 +6,6 @@ package converge
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -31,11 +30,4 @@ func Diff(before, after []byte) string {
 	}
 	_, hunks, _ := strings.Cut(string(d), "\n+++ after\n")
 	return hunks
-}
-
-// Mask replaces the values of keys that look like secrets.
-func Mask(text []byte) []byte {
-	// key = "value", key: value, "key": "value", key=value; the value runs to the line's end, since a quote may hide anywhere in it.
-	secret := regexp.MustCompile(`(?i)((?:auth|passw|token|secret|credential|private|api_?key)[\w."'-]*\s*[=:]\s*)\S[^\r\n]*`)
-	return secret.ReplaceAll(text, []byte("${1}(masked)"))
 }

@@ -114,6 +114,9 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		return []step{{Change: c}}, nil
 	}
 	var steps []step
+	if slices.ContainsFunc(wants, func(w Want) bool { return w.Releases }) {
+		mine = nil
+	}
 	for _, o := range slices.Backward(mine) {
 		unwanted := !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == o.key() })
 		if o.Stage != st.Name || !unwanted || !e.Spec.Has(o.section()) || o.Keeps != "" {

@@ -15,10 +15,13 @@ import (
 // run is one apply or undo at work.
 type run struct {
 	*Engine
-	h    host.Host
-	j    Journal
-	id   string
-	at   string // the stage at work
+	h  host.Host
+	j  Journal
+	id string
+	at string // the stage at work
+
+	turning bool // what a failed stage has changed is being put back
+
 	boot string
 	Result
 }

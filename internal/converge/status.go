@@ -18,6 +18,7 @@ type Status struct {
 	Made       []Mark `json:"made"`                 // what of ours stands on the machine
 	Held       string `json:"held,omitempty"`       // the run whose undo holds unattended applies
 	Unfinished string `json:"unfinished,omitempty"` // the run that a crash, a reboot or a signal cut short
+	Undoing    bool   `json:"undoing,omitempty"`    // and it was an undo
 	Torn       []int  `json:"torn,omitempty"`       // the journal's lines that cannot be read
 }
 
@@ -43,7 +44,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		return s, err
 	}
 	if last, open := j.unfinished(); open {
-		s.Unfinished = last.ID
+		s.Unfinished, s.Undoing = last.ID, len(last.Undoes) > 0
 	}
 	runs := j.Runs()
 	for _, run := range runs {
@@ -52,16 +53,14 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		}
 	}
 	for _, o := range standing(runs) {
-		t, err := e.ThingOf(o.Kind, o.Name)
-		if err != nil {
-			return s, err
-		}
 		if o.back() {
 			continue
 		}
-		now, err := t.Look(ctx, v)
-		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time}
-		m.Changed = err != nil || now != o.links[len(o.links)-1].After
+		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time, Changed: true}
+		if t, err := e.ThingOf(o.Kind, o.Name); err == nil { // else a newer gpuadm made it
+			now, err := t.Look(ctx, v)
+			m.Changed = err != nil || now != o.links[len(o.links)-1].After
+		}
 		m.LetGo = !e.Spec.Has(o.section())
 		s.Made = append(s.Made, m)
 	}

@@ -91,19 +91,23 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	return r.end(r.undo(ctx, p.todo))
 }
 
+// undo makes the changes of a plan to undo. If one fails, those made so far are made to stand as found: half an undo helps
+// nobody, and what stood before it ran.
 func (r *run) undo(ctx context.Context, todo []made) error {
+	var done []made
 	for len(todo) > 0 {
 		if r.stopped() {
 			return ErrStopped
 		}
 		n := together(todo)
+		done = append(done, slices.Clone(todo[:n])...)
 		for i := range todo[:n] { // putBack turns changes round
 			todo[i].Before, todo[i].After = todo[i].After, todo[i].Before
 		}
 		back, err := r.putBack(ctx, todo[:n])
 		r.Made = append(r.Made, back...)
 		if err != nil {
-			return err
+			return r.turnBack(ctx, err, done)
 		}
 		todo = todo[n:]
 	}
@@ -202,8 +206,10 @@ func (m *made) back(ctx context.Context, v host.View, links []link) (foreign, er
 	case settler && errors.As(err, &later):
 		m.Before, m.After = "", "" // it does not run, and will start with what it then finds
 		return nil, nil
-	case err != nil:
+	case err != nil && settler:
 		return nil, fmt.Errorf("cannot look at %s: %w", m, err)
+	case err != nil:
+		return fmt.Errorf("cannot put back %s: %w", m, err), nil
 	case settler:
 		m.Before, m.After = found, st.Settled(found)
 		return nil, nil

@@ -127,7 +127,7 @@ type Unit struct {
 
 // UnitChange says what to do with a unit. Empty fields change nothing.
 type UnitChange struct {
-	File string // "enable", "disable", "mask", "unmask"
+	File string // "enable", "disable", "mask", "unmask"; "read": systemd reads its unit files again
 	Job  string // "start", "stop", "restart", "reload"
 }
 

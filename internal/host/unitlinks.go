@@ -16,7 +16,7 @@ import (
 func (u unitFiles) set(name, change string) error {
 	var err error
 	switch change {
-	case "":
+	case "", "read": // systemd reads all files when it starts
 	case "enable":
 		err = u.enable(name, map[string]bool{})
 	case "disable":

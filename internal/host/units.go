@@ -149,6 +149,9 @@ func (s *systemd) link(ctx context.Context, name, change string) error {
 	}
 	ctx, stop := context.WithTimeout(ctx, linkLimit)
 	defer stop()
+	if change == "read" {
+		return s.bus.reload(ctx)
+	}
 	changed, err := s.bus.link(ctx, name, change)
 	if err == nil {
 		err = s.sync(changed)

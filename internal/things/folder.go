@@ -52,6 +52,14 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	return converge.State(fmt.Sprintf("%s %d:%d", modeText(a.Mode), a.UID, a.GID)), nil
 }
 
+// TakeOut removes a folder of ours whoever has changed its mode since: what others need of it lies in it.
+func (f folder) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+	if before != "" {
+		return "", fmt.Errorf("cannot put back folder %s: it was changed since: left as %q, found as %q", string(f), after, found)
+	}
+	return "", nil
+}
+
 func (f folder) Make(_ context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		names, err := h.ReadDir(string(f))

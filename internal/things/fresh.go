@@ -16,7 +16,7 @@ import (
 
 // fresh is a daemon that runs with its files as they are now. Said as a state, and not as "restart because we wrote":
 // so a crash between the write and the restart heals itself. Its states are "fresh", "stale", "inactive" (a daemon
-// that does not run will read its files when it starts) and "" (not installed).
+// that was stopped will read its files when it starts), "failed" (one that wants to run and cannot) and "" (not installed).
 type fresh struct {
 	unit  string
 	files []string // what it reads beside its unit files; folders count with what lies in them
@@ -62,6 +62,8 @@ func (f fresh) Look(ctx context.Context, v host.View) (converge.State, error) {
 	switch {
 	case u.Load == "not-found":
 		return "", nil
+	case u.PID == 0 && (u.Active == "failed" || u.Active == "activating"): // activating without a process: between two tries
+		return "failed", nil
 	case u.PID == 0 || u.Started.IsZero():
 		return "inactive", nil
 	}
@@ -119,9 +121,10 @@ func nearestFolder(v host.View, name string) string {
 	return "/"
 }
 
-// after compares a file's time with a start. Files are stamped by the wall clock, which NTP may step; starts are known
-// by both clocks. A step can move the file's time either way, so it is early enough only if both clocks say so; a time
-// that lies ahead of now comes from a clock since set back, and is judged by the monotonic clock alone.
+// after compares a file's time with a start. Files are stamped by the wall clock, which NTP may step; starts are known by
+// both clocks. A step can move the file's time either way, so it is early enough only if both clocks say so. A time that
+// lies ahead of now comes from a clock since set back: nobody can tell how old it is, and no restart would make the
+// daemon younger than it, so it counts as early.
 func after(ctime, now time.Time, u host.Unit) bool {
 	if ctime.After(now) {
 		return false
@@ -186,9 +189,9 @@ func (f fresh) Unsettled(found converge.State, by converge.Change) converge.Stat
 	return found
 }
 
-// Settled says that a stale daemon is made fresh, and all else stays.
+// Settled says that a stale daemon, and one that our own restart may have left dead, is made fresh, and all else stays.
 func (f fresh) Settled(found converge.State) converge.State {
-	if found == "stale" {
+	if found == "stale" || found == "failed" {
 		return "fresh"
 	}
 	return found

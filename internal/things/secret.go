@@ -66,16 +66,8 @@ func (f secret) Make(_ context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		return h.Remove(f.name)
 	}
-	if f.data == nil {
-		return fmt.Errorf("cannot restore %s: secrets are not stored", f.name)
+	if f.data == nil || f.state(0o600, 0, 0, f.data) != to {
+		return converge.Stays{Why: "secrets are not stored, so an earlier one cannot be restored"}
 	}
 	return h.WriteFile(f.name, f.data, host.Attr{Mode: 0o600})
-}
-
-// TakeOut gives up a secret of ours that has another content now: a token that was rotated is replaced whole.
-func (f secret) TakeOut(_ host.View, found, _, after converge.State) (converge.State, error) {
-	if f.data == nil {
-		return "", fmt.Errorf("cannot remove %s: it was changed since", f.name)
-	}
-	return "", nil
 }

@@ -37,7 +37,7 @@ func wantUnit(name, file, active, why string) converge.Want {
 			return "", nil
 		case found == "":
 			return "", host.Later{Until: "its installation"}
-		case f == "masked" && active == "active":
+		case f == "masked" && file == "enabled":
 			return "", &converge.Trouble{What: fmt.Sprintf("cannot start %s: it is masked, so somebody wants it never to run", name), Try: []string{"systemctl unmask " + name}}
 		}
 		if f == "enabled" || f == "disabled" { // static, generated, alias and the like are enabled by others

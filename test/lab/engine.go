@@ -14,13 +14,16 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
+// engineRecipe changes with what buildEngine does.
+const engineRecipe = "2"
+
 // engineDir is where the layer of a containerd lies.
 func engineDir(part parts.Part) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(cache, fmt.Sprintf("containerd-%s-%s-%s", part.Version, runtime.Version(), runtime.GOARCH)), nil
+	return filepath.Join(cache, fmt.Sprintf("containerd-%s-%s-%s-%s", part.Version, engineRecipe, runtime.Version(), runtime.GOARCH)), nil
 }
 
 // engineLayer finds the layer of a containerd for Boot.
@@ -39,16 +42,18 @@ func engineLayer(name string) (string, error) {
 	return place, nil
 }
 
-// buildCompanions builds the client and the shim of a containerd's version. It builds in a copy of the module: "go
-// install module@version" refuses modules whose go.mod has replace or exclude directives, as containerd's has.
-func buildCompanions(ctx context.Context, version, bin string) error {
+// buildPrograms builds the daemon, its client and its shim. It builds in a copy of the module: "go install
+// module@version" refuses modules whose go.mod has replace or exclude directives, as containerd's has. The binary of
+// test/containerd/parts is not taken: unlike the project's own, it does not say in its build information what version it is.
+func buildPrograms(ctx context.Context, version, bin string) error {
+	const module = "github.com/containerd/containerd/v2"
 	env := []string{"GOFLAGS=-mod=mod -buildvcs=false", "GOWORK=off", "GOBIN=", "CGO_ENABLED=0"}
 	scratch, err := os.MkdirTemp("", "gpuadm-lab-*")
 	if err != nil {
 		return fmt.Errorf("cannot make a scratch folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	out, err := run(ctx, scratch, env, "go", "mod", "download", "-json", "github.com/containerd/containerd/v2@v"+version)
+	out, err := run(ctx, scratch, env, "go", "mod", "download", "-json", module+"@v"+version)
 	if err != nil {
 		return err
 	}
@@ -60,7 +65,10 @@ func buildCompanions(ctx context.Context, version, bin string) error {
 	if err := os.CopyFS(src, os.DirFS(got.Dir)); err != nil {
 		return fmt.Errorf("cannot copy the module: %w", err)
 	}
-	const tags = "-tags=no_btrfs,no_devmapper,no_zfs,no_aufs"
-	_, err = run(ctx, src, env, "go", "build", "-trimpath", "-ldflags=-s -w", tags, "-o", bin+"/", "./cmd/ctr", "./cmd/containerd-shim-runc-v2")
+	_, err = run(ctx, src, env, "go", "build", "-o", bin+"/",
+		// As its Makefile does; the snapshotters left out need C libraries.
+		fmt.Sprintf("-ldflags=-s -w -X %[1]s/version.Version=v%s -X %[1]s/version.Package=%[1]s", module, version),
+		"-tags=no_btrfs,no_devmapper,no_zfs,no_aufs",
+		"./cmd/containerd", "./cmd/ctr", "./cmd/containerd-shim-runc-v2")
 	return err
 }

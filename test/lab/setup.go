@@ -143,15 +143,8 @@ func buildEngine(ctx context.Context, name string, log func(string)) error {
 		if err := os.MkdirAll(bin, 0o755); err != nil {
 			return err
 		}
-		daemon, err := os.ReadFile(part.Path)
-		if err != nil {
-			return fmt.Errorf("cannot read the part: %w", err)
-		}
-		if err := os.WriteFile(filepath.Join(bin, "containerd"), daemon, 0o755); err != nil {
-			return err
-		}
-		log("building its ctr and shim")
-		if err := buildCompanions(ctx, part.Version, bin); err != nil {
+		log("building it with its ctr and shim")
+		if err := buildPrograms(ctx, part.Version, bin); err != nil {
 			return err
 		}
 		// dpkg must not claim that this containerd is its package's: tools read the version there.

@@ -105,6 +105,18 @@ func (n *Node) SetUnit(_ context.Context, name string, to host.UnitChange) error
 	})
 }
 
+// Refuse replaces a unit's daemon by one that does not start with what fits the pattern.
+func (n *Node) Refuse(name, pattern string) error {
+	refuses, err := regexp.Compile(pattern)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.units[name].refuses = refuses
+	return nil
+}
+
 // job runs one job; the node is locked.
 func (n *Node) job(name, job string) error {
 	u, err := host.UnitOf(n.raw, name)

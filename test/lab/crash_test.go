@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// crash is a node on which apply is cut short again and again, always from the same beginning.
+type crash struct {
+	node
+	before, after lab.Tree
+	touches       int
+	left          map[string]lab.Touch // what was left behind, one of a kind, and when
+}
+
+func newCrash(t *testing.T, o lab.Options) *crash {
+	t.Helper()
+	c := &crash{node: boot(t, o), left: map[string]lab.Touch{}}
+	c.before = c.files()
+	c.Touches(func(lab.Touch) bool { c.touches++; return true }, "gpuadm", "apply")
+	c.working()
+	c.configured()
+	c.after = c.files()
+	c.t.Logf("apply makes %d touches", c.touches)
+	c.startAgain()
+	return c
+}
+
+// heal applies again after something went wrong, and wants what an apply that was not disturbed makes.
+func (c *crash) heal() {
+	c.t.Helper()
+	c.gpuadm(0, "apply")
+	c.working()
+	if diff := c.after.Diff(c.files()); diff != "" {
+		c.t.Errorf("not the tree of an undisturbed apply:\n%s", diff)
+	}
+	c.gpuadm(0, "status")
+}
+
+// clean takes away what apply left behind and the next apply did not take away, and notes one of each kind.
+func (c *crash) clean(touch lab.Touch) {
+	c.t.Helper()
+	for _, name := range c.leftovers() {
+		kind := strings.TrimRight(name, "0123456789")
+		if _, known := c.left[kind]; !known {
+			c.left[kind] = touch
+		}
+		c.Must("rm", "-rf", name)
+	}
+}
+
+// end wants that nothing was left behind.
+func (c *crash) end() {
+	c.t.Helper()
+	for _, kind := range slices.Sorted(maps.Keys(c.left)) {
+		c.t.Errorf("%s… is left behind, also by the next apply; first after gpuadm ended before touch %v", kind, c.left[kind])
+	}
+}
+
+// recover wants all to come out well after a disturbance.
+func (c *crash) recover(touch lab.Touch, how string) {
+	c.t.Helper()
+	c.heal()
+	c.clean(touch)
+	c.startAgain()
+	if c.t.Failed() {
+		c.t.Fatalf("that was %s", how)
+	}
+}
+
+// startAgain undoes, wants the very beginning, and forgets the journal.
+func (c *crash) startAgain() {
+	c.t.Helper()
+	c.gpuadm(0, "undo", "--to", "all")
+	c.working()
+	if diff := c.before.Diff(c.files()); diff != "" {
+		c.t.Errorf("not the tree from before apply:\n%s", diff)
+	}
+	c.Must("rm", "-rf", state)
+}
+
+// TestLabKilledAtEachTouch: gpuadm is killed with signal 9 right before each of its touches. Applied again, it ends with
+// the same tree and a working daemon; undone, in the tree from before.
+func TestLabKilledAtEachTouch(t *testing.T) {
+	each(t, nil, func(t *testing.T, o lab.Options) {
+		c := newCrash(t, o)
+		for at := 1; ; at++ {
+			var touch lab.Touch
+			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, "gpuadm", "apply")
+			if r.Exit == 0 {
+				t.Logf("killed before each of %d touches", at-1)
+				c.end()
+				return
+			}
+			if r.Exit != 137 {
+				t.Fatalf("before touch %v: %s", touch, r)
+			}
+			c.recover(touch, fmt.Sprintf("gpuadm killed before touch %v", touch))
+		}
+	})
+}
+
+// TestLabPowerLoss: the host's power is lost at ten random moments of an apply: before a random touch, or up to a fifth of a
+// second later, when systemd or containerd may be at work for it. GPUADM_TEST_SEED repeats a run.
+func TestLabPowerLoss(t *testing.T) {
+	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
+		seed := uint64(time.Now().UnixNano())
+		if s := os.Getenv("GPUADM_TEST_SEED"); s != "" {
+			var err error
+			if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+				t.Fatalf("cannot read GPUADM_TEST_SEED: %v", err)
+			}
+		}
+		t.Logf("GPUADM_TEST_SEED=%d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		c := newCrash(t, o)
+		for range 10 {
+			at, late := 1+random.IntN(c.touches), time.Duration(random.IntN(2)*random.IntN(200))*time.Millisecond
+			var touch lab.Touch
+			c.Touches(func(now lab.Touch) bool {
+				if now.N == at {
+					touch = now
+					if late == 0 {
+						c.Cut()
+						return false
+					}
+					time.AfterFunc(late, c.Cut)
+				}
+				return true
+			}, "gpuadm", "apply")
+			if late > 0 {
+				time.Sleep(late) // apply may have been quicker
+			}
+			what := fmt.Sprintf("power lost %s after touch %v", late, touch)
+			t.Log(what)
+			c.PowerLoss()
+			c.recover(touch, what)
+		}
+		c.end()
+	})
+}

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Where a host keeps what the lab puts in it.
+const (
+	ours     = "/usr/lib/gpuadm-lab"
+	ourUnit  = "/usr/lib/systemd/system/gpuadm-lab.service"
+	ourWants = "/usr/lib/systemd/system/sysinit.target.wants/gpuadm-lab.service"
+)
+
+// furnish fills the host's own layer: gpuadm, a stand-in for NVIDIA's runtime, a simulated PCI bus, and a unit that
+// early at each boot makes of the container what a machine is.
+func (m *Machine) furnish(binary string) error {
+	gpuadm, err := os.ReadFile(binary)
+	if err != nil {
+		return fmt.Errorf("cannot read gpuadm: %w", err)
+	}
+	put := m.putter()
+	put("/usr/local/sbin/gpuadm", string(gpuadm), 0o755)
+	unit := &strings.Builder{}
+	unit.WriteString("[Unit]\nDescription=Make a machine of this container\nDefaultDependencies=no\nBefore=sysinit.target\n\n" +
+		"[Service]\nType=oneshot\nRemainAfterExit=yes\n")
+	// systemd-nspawn mounts the first version's controllers read-only. They are the host's own, and containers need them.
+	for _, controllers := range append(firstControllers(), "") {
+		fmt.Fprintf(unit, "ExecStart=-/usr/bin/mount -o remount,rw,bind %s\n", filepath.Join(cgroupRoot, controllers))
+	}
+	if m.Options.GPUs > 0 {
+		bus, devices := pciBus(m.Options.GPUs)
+		put(ours+"/pci/devices", bus, 0o444)
+		for name, text := range devices {
+			put(ours+"/pci/sys/"+name, text, 0o444)
+		}
+		fmt.Fprintf(unit, "ExecStart=/usr/bin/mount --bind %s/pci/sys /sys/bus/pci/devices\n", ours)
+		fmt.Fprintf(unit, "ExecStart=/usr/bin/mount --bind %s/pci/devices /proc/bus/pci/devices\n", ours)
+	}
+	put(ourUnit, unit.String(), 0o644)
+	link := m.path("upper") + ourWants
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+		return fmt.Errorf("cannot furnish the host: %w", err)
+	}
+	if err := os.Symlink("../gpuadm-lab.service", link); err != nil {
+		return fmt.Errorf("cannot furnish the host: %w", err)
+	}
+	return put("/usr/bin/nvidia-container-runtime", "#!/bin/sh\nexec /usr/bin/runc \"$@\"\n", 0o755)
+}
+
+// putter returns a function that writes files into the host's own layer while it is not mounted. Once a file could not
+// be written, it writes no more and returns that error.
+func (m *Machine) putter() func(name, text string, mode os.FileMode) error {
+	var failed error
+	return func(name, text string, mode os.FileMode) error {
+		if failed != nil {
+			return failed
+		}
+		place := m.path("upper") + name
+		if failed = os.MkdirAll(filepath.Dir(place), 0o755); failed == nil {
+			failed = os.WriteFile(place, []byte(text), mode)
+		}
+		if failed != nil {
+			failed = fmt.Errorf("cannot furnish the host: %w", failed)
+		}
+		return failed
+	}
+}
+
+// firstControllers are the first version's hierarchies this process is in, as systemd-nspawn names their folders.
+func firstControllers() (list []string) {
+	text, _ := os.ReadFile("/proc/self/cgroup")
+	for line := range strings.Lines(string(text)) {
+		if part := strings.SplitN(line, ":", 3); len(part) == 3 && part[1] != "" {
+			list = append(list, strings.TrimPrefix(part[1], "name="))
+		}
+	}
+	return list
+}
+
+// pciBus makes what /proc/bus/pci/devices and the folders of /sys/bus/pci/devices say of a machine with a host bridge
+// and n H100, each on a bus of its own. gpuadm reads these and no others.
+func pciBus(n int) (list string, files map[string]string) {
+	files = map[string]string{}
+	function := func(bus int, vendor, device, class, subsystem string) {
+		address := fmt.Sprintf("0000:%02x:00.0", bus)
+		// Bus, device and function, vendor and device, interrupt, 7 addresses, 7 sizes: drivers/pci/proc.c in the kernel's tree.
+		list += fmt.Sprintf("%02x00\t%s%s\t0%s\n", bus, vendor, device, strings.Repeat("\t               0", 14))
+		for name, text := range map[string]string{
+			"vendor": "0x" + vendor, "device": "0x" + device, "class": "0x" + class,
+			"subsystem_vendor": "0x" + vendor, "subsystem_device": "0x" + subsystem, "numa_node": "-1",
+		} {
+			files[address+"/"+name] = text + "\n"
+		}
+	}
+	function(0, "8086", "0d57", "060000", "0000")
+	for i := range n {
+		function(0x18+0x10*i, "10de", "2330", "030200", "16c1") // H100 SXM5 80GB: pci.ids
+	}
+	return list, files
+}

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Host is a booted host in a test: whatever goes wrong with the lab itself ends the test.
+type Host struct {
+	*Machine
+	t testing.TB
+}
+
+// Result is how a command in the host ended.
+type Result struct {
+	Stdout, Stderr string
+	// Exit is its exit code, or 128 and the number of the signal that killed it.
+	Exit int
+}
+
+// String shows the whole result to people.
+func (r Result) String() string {
+	return fmt.Sprintf("exit %d\nstdout:\n%sstderr:\n%s", r.Exit, r.Stdout, r.Stderr)
+}
+
+// patience is how long a command in a host may take.
+const patience = 2 * time.Minute
+
+// Exec runs a command in the host, as root, and waits for it.
+func (h *Host) Exec(argv ...string) Result {
+	h.t.Helper()
+	return h.ExecInput(nil, argv...)
+}
+
+// ExecInput is Exec with a standard input.
+func (h *Host) ExecInput(stdin io.Reader, argv ...string) Result {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // not the test's: clean-ups use it too
+	defer cancel()
+	cmd := h.inside(ctx, argv...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	err := runInside(cmd)
+	if ctx.Err() != nil {
+		h.t.Fatalf("cannot wait for %s: not done after %s\nstdout:\n%sstderr:\n%s", strings.Join(argv, " "), patience, &stdout, &stderr)
+	}
+	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
+		h.t.Fatalf("cannot run %s in the host: %v", strings.Join(argv, " "), err)
+	}
+	return Result{stdout.String(), stderr.String(), exitCode(cmd.ProcessState.Sys())}
+}
+
+func exitCode(state any) int {
+	status, _ := state.(syscall.WaitStatus)
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// Must is Exec of a command that has to exit with 0; it returns its standard output.
+func (h *Host) Must(argv ...string) string {
+	h.t.Helper()
+	r := h.Exec(argv...)
+	if r.Exit != 0 {
+		h.t.Fatalf("%s in %s: %s", strings.Join(argv, " "), h.Options, r)
+	}
+	return r.Stdout
+}
+
+// Put writes a file into the host, with its folders.
+func (h *Host) Put(name, text string, mode os.FileMode) {
+	h.t.Helper()
+	r := h.ExecInput(strings.NewReader(text), "install", "-D", "-m", fmt.Sprintf("%o", mode.Perm()), "/dev/stdin", name)
+	if r.Exit != 0 {
+		h.t.Fatalf("cannot put %s: %s", name, r)
+	}
+}
+
+// Get reads a file of the host.
+func (h *Host) Get(name string) string {
+	h.t.Helper()
+	return h.Must("cat", name)
+}
+
+// Journal is what a unit said since the host's last boot.
+func (h *Host) Journal(unit string) string {
+	h.t.Helper()
+	return h.Must("journalctl", "--boot", "--no-pager", "--unit", unit)
+}
+
+// Property asks systemd for a property of a unit.
+func (h *Host) Property(unit, property string) string {
+	h.t.Helper()
+	return strings.TrimSpace(h.Must("systemctl", "show", "--value", "--property", property, unit))
+}
+
+// MainPID is the main process of a unit, in the host's numbers; 0 if it does not run.
+func (h *Host) MainPID(unit string) int {
+	h.t.Helper()
+	pid, err := strconv.Atoi(h.Property(unit, "MainPID"))
+	if err != nil {
+		h.t.Fatalf("cannot read the main PID of %s: %v", unit, err)
+	}
+	return pid
+}
+
+// KillMain kills a unit's main process with signal 9 and waits until systemd has seen it.
+func (h *Host) KillMain(unit string) {
+	h.t.Helper()
+	pid := h.MainPID(unit)
+	h.Must("kill", "-9", strconv.Itoa(pid))
+	if !until(patience, func() bool { return h.MainPID(unit) != pid }) {
+		h.t.Fatalf("cannot kill the main process of %s: it is still %d", unit, pid)
+	}
+}
+
+// BootID tells one boot from another.
+func (h *Host) BootID() string {
+	h.t.Helper()
+	return strings.TrimSpace(h.Get("/proc/sys/kernel/random/boot_id"))
+}
+
+// Running says what systemd thinks of the host: "running", or "degraded" if a unit failed.
+func (h *Host) Running() string {
+	h.t.Helper()
+	return strings.TrimSpace(h.Exec("systemctl", "is-system-running", "--wait").Stdout)
+}
+
+// Reboot reboots the host as its users do, and waits until it is up again. /run and /tmp are empty afterwards, and the
+// boot ID is another.
+func (h *Host) Reboot() {
+	h.t.Helper()
+	h.Exec("systemctl", "reboot") // it may end before nsenter does
+	if err := h.waitOff(bootLimit); err != nil {
+		h.t.Fatal(err)
+	}
+	h.again()
+}
+
+// Cut cuts the host's power and does not wait for anything: to be called while Touches runs. PowerLoss then brings the
+// host up again.
+func (h *Host) Cut() { _ = syscall.Kill(h.leader, syscall.SIGKILL) }
+
+// PowerLoss ends all processes of the host at once, none of which sees it coming, and boots its disk again. The kernel
+// lives on, and with it what was written but not synced to the disk: this shows what half-done work leaves behind, not
+// a missing fsync. That is shown by the simulated node (internal/host/simhost), whose disk forgets.
+func (h *Host) PowerLoss() {
+	h.t.Helper()
+	h.again()
+}
+
+func (h *Host) again() {
+	h.t.Helper()
+	if err := h.off(); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := h.boot(context.Background()); err != nil {
+		h.t.Fatalf("cannot boot %s again: %v", h.Options, err)
+	}
+}

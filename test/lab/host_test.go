@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// each runs a test on each distribution, with its own containerd and with others put in.
+func each(t *testing.T, engines []string, test func(*testing.T, lab.Options)) {
+	for _, dist := range lab.Dists() {
+		for _, engine := range append([]string{""}, engines...) {
+			o := lab.Options{Dist: dist, Containerd: engine, GPUs: 8}
+			t.Run(strings.ReplaceAll(o.String(), " ", "-"), func(t *testing.T) { test(t, o) })
+		}
+	}
+}
+
+// TestLabHost: a host is a machine: it boots, runs programs and containers, reboots, and survives a power loss.
+func TestLabHost(t *testing.T) {
+	each(t, lab.Engines(), func(t *testing.T, o lab.Options) {
+		began := time.Now()
+		h := lab.Boot(t, o)
+		t.Logf("up after %s", time.Since(began).Round(10*time.Millisecond))
+		if state := h.Running(); state != "running" {
+			t.Errorf("systemd is %s: %s", state, h.Must("systemctl", "--failed", "--no-legend"))
+		}
+		want := o.Containerd
+		if want == "" {
+			want = map[string]string{"bookworm": "1.6", "trixie": "1.7"}[o.Dist]
+		}
+		if out := h.Must("ctr", "version"); strings.Count(out, "Version:  "+want+".")+strings.Count(out, "Version:  v"+want+".") != 2 {
+			t.Errorf("ctr version, want client and server %s:\n%s", want, out)
+		}
+		facts := h.Must("gpuadm", "facts")
+		for _, want := range []string{"8 × H100", "containerd " + want + "."} {
+			if !strings.Contains(facts, want) {
+				t.Errorf("gpuadm facts does not say %q: %s", want, facts)
+			}
+		}
+		if c := h.ContainerRun("one"); !c.Runs() {
+			t.Error("the container does not run")
+		}
+		if strings.Contains(h.Journal("containerd.service"), "level=fatal") {
+			t.Errorf("containerd:\n%s", h.Journal("containerd.service"))
+		}
+	})
+}
+
+// TestLabHostExec: output and exit codes pass through, and files go in and out.
+func TestLabHostExec(t *testing.T) {
+	h := lab.Boot(t, lab.Options{Dist: "trixie"})
+	if r := h.Exec("sh", "-c", "echo out; echo err >&2; exit 5"); r != (lab.Result{Stdout: "out\n", Stderr: "err\n", Exit: 5}) {
+		t.Errorf("exit 5: %s", r)
+	}
+	if r := h.Exec("sh", "-c", "kill -9 $$"); r.Exit != 128+9 {
+		t.Errorf("killed by 9: %s", r)
+	}
+	h.Put("/etc/a/b", "text", 0o640)
+	if got := h.Get("/etc/a/b") + h.Must("stat", "-c", " %a %U", "/etc/a/b"); got != "text 640 root\n" {
+		t.Errorf("got %q", got)
+	}
+	if facts := h.Exec("gpuadm", "facts"); strings.Contains(facts.Stdout, "H100") {
+		t.Errorf("a host without GPUs: %s", facts)
+	}
+	before := h.MainPID("containerd.service")
+	h.KillMain("containerd.service")
+	if after := h.MainPID("containerd.service"); after == before {
+		t.Errorf("containerd still is process %d", after)
+	}
+}
+
+// TestLabHostReboot: after a reboot and after a power loss it is another boot on the same disk.
+func TestLabHostReboot(t *testing.T) {
+	each(t, nil, func(t *testing.T, o lab.Options) {
+		h := lab.Boot(t, o)
+		h.ContainerRun("one")
+		h.Put("/etc/kept", "kept", 0o644)
+		h.Put("/run/lost", "lost", 0o644)
+		seen := map[string]bool{h.BootID(): true}
+		for _, how := range []struct {
+			name string
+			do   func()
+		}{{"reboot", h.Reboot}, {"power loss", h.PowerLoss}} {
+			began := time.Now()
+			how.do()
+			t.Logf("up after a %s in %s", how.name, time.Since(began).Round(10*time.Millisecond))
+			id := h.BootID()
+			if seen[id] {
+				t.Errorf("%s: the boot ID is still %s", how.name, id)
+			}
+			seen[id] = true
+			if h.Get("/etc/kept") != "kept" || h.Exec("test", "-e", "/run/lost").Exit != 1 {
+				t.Errorf("%s: a file on disk shall stay, one in /run go", how.name)
+			}
+			if state := h.Running(); state != "running" {
+				t.Errorf("%s: systemd is %s", how.name, state)
+			}
+			h.Must("ctr", "version")
+			if facts := h.Must("gpuadm", "facts"); !strings.Contains(facts, "8 × H100") {
+				t.Errorf("%s: the GPUs are gone: %s", how.name, facts)
+			}
+			h.ContainerRun("after-" + strings.Fields(how.name)[0])
+		}
+		if boots := h.Must("journalctl", "--list-boots", "--no-pager", "-q"); strings.Count(boots, "\n") < 3 {
+			t.Errorf("the journal knows of these boots:\n%s", boots)
+		}
+	})
+}
+
+// TestLabHostTree: a tree tells of every change, and of a file written with what it held.
+func TestLabHostTree(t *testing.T) {
+	h := lab.Boot(t, lab.Options{Dist: "bookworm"})
+	look := func() lab.Tree { return h.Tree([]string{"/etc", "/usr", "/var"}) }
+	began := time.Now()
+	before := look()
+	t.Logf("%d entries in %s", len(before), time.Since(began).Round(10*time.Millisecond))
+	if diff := before.Touched(look()); diff != "" {
+		t.Errorf("nobody touched anything, but\n%s", diff)
+	}
+	h.Must("cp", "/etc/fstab", "/etc/hosts.new")
+	h.Must("chmod", "600", "/usr/bin/less")
+	h.Must("dd", "if=/etc/hostname", "of=/etc/hostname", "conv=notrunc")
+	after := look()
+	if d := before.Diff(after); strings.Count(d, "\n") != 2 || !strings.Contains(d, "+ /etc/hosts.new ") || !strings.Contains(d, "~ /usr/bin/less ") {
+		t.Errorf("diff:\n%s", d)
+	}
+	if d := before.Touched(after); !strings.Contains(d, "~ /etc/hostname ") {
+		t.Errorf("touched:\n%s", d)
+	}
+}

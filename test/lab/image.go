@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"runtime"
+)
+
+// imageName is what the image is called in the host.
+const imageName = "lab.invalid/busybox:1"
+
+// ociImage makes an image of one static program, /bin/busybox, which is also /bin/sh and /bin/sleep, as the tar archive
+// that ctr imports. Source: the image layout of https://github.com/opencontainers/image-spec
+func ociImage(busybox []byte) ([]byte, error) {
+	layer, err := tarball([]tarFile{
+		{name: "bin/", mode: 0o755},
+		{name: "bin/busybox", mode: 0o755, data: busybox},
+		{name: "bin/sh", link: "busybox"},
+		{name: "bin/sleep", link: "busybox"},
+		{name: "proc/", mode: 0o755},
+		{name: "sys/", mode: 0o755},
+		{name: "dev/", mode: 0o755},
+		{name: "etc/", mode: 0o755},
+	})
+	if err != nil {
+		return nil, err
+	}
+	files := []tarFile{{name: "oci-layout", mode: 0o644, data: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}
+	type dict = map[string]any
+	blob := func(kind string, data []byte) dict {
+		sum := fmt.Sprintf("%x", sha256.Sum256(data))
+		files = append(files, tarFile{name: "blobs/sha256/" + sum, mode: 0o644, data: data})
+		return dict{"mediaType": kind, "digest": "sha256:" + sum, "size": len(data)}
+	}
+	asJSON := func(v any) (text []byte) {
+		if err == nil {
+			text, err = json.Marshal(v)
+		}
+		return text
+	}
+	layers := []dict{blob("application/vnd.oci.image.layer.v1.tar", layer)}
+	config := blob("application/vnd.oci.image.config.v1+json", asJSON(dict{
+		"architecture": runtime.GOARCH, "os": "linux",
+		"config": dict{"Env": []string{"PATH=/bin"}, "Cmd": []string{"/bin/sh"}},
+		"rootfs": dict{"type": "layers", "diff_ids": []any{layers[0]["digest"]}},
+	}))
+	manifest := blob("application/vnd.oci.image.manifest.v1+json", asJSON(dict{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": layers,
+	}))
+	manifest["annotations"] = dict{"io.containerd.image.name": imageName, "org.opencontainers.image.ref.name": "1"}
+	index := asJSON(dict{"schemaVersion": 2, "manifests": []dict{manifest}})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make an image: %w", err)
+	}
+	return tarball(append(files, tarFile{name: "index.json", mode: 0o644, data: index}))
+}
+
+// tarFile is a file, a folder (its name ends in a slash) or a link.
+type tarFile struct {
+	name, link string
+	mode       int64
+	data       []byte
+}
+
+func tarball(files []tarFile) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		head := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg}
+		switch {
+		case f.link != "":
+			head.Typeflag, head.Linkname, head.Mode = tar.TypeSymlink, f.link, 0o777
+		case f.name[len(f.name)-1] == '/':
+			head.Typeflag = tar.TypeDir
+		}
+		err := w.WriteHeader(head)
+		if err == nil {
+			_, err = w.Write(f.data)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot write %s into an archive: %w", f.name, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("cannot end an archive: %w", err)
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+const (
+	specFile = "/etc/gpuadm/node.toml"
+	specText = "format = 1\n[driver]\nexpect = 8\n[runtime]\ndefault = true\n"
+	daemon   = "containerd.service"
+	config   = "/etc/containerd/config.toml"
+	state    = "/var/lib/gpuadm"
+)
+
+// node is a host with a spec, and what gpuadm's tests ask it.
+type node struct {
+	*lab.Host
+	t *testing.T
+}
+
+func boot(t *testing.T, o lab.Options) node {
+	t.Helper()
+	n := node{lab.Boot(t, o), t}
+	n.Put(specFile, specText, 0o644)
+	n.answers()
+	return n
+}
+
+// everything is what gpuadm could touch, without what it keeps for itself.
+func (n node) everything() lab.Tree {
+	n.t.Helper()
+	return n.Tree([]string{"/etc", "/usr", "/var"}, state)
+}
+
+// files are the folders that this spec may change something in; quicker than everything.
+func (n node) files() lab.Tree {
+	n.t.Helper()
+	return n.Tree([]string{"/etc", "/var/lib"}, state)
+}
+
+// gpuadm runs it and wants an exit code.
+func (n node) gpuadm(exit int, args ...string) lab.Result {
+	n.t.Helper()
+	r := n.Exec(append([]string{"gpuadm"}, args...)...)
+	if r.Exit != exit {
+		n.t.Errorf("gpuadm %s, want exit %d: %s", strings.Join(args, " "), exit, r)
+	}
+	return r
+}
+
+// answers wants containerd to answer; right after a start it needs a moment.
+func (n node) answers() bool {
+	n.t.Helper()
+	var r lab.Result
+	for range 100 {
+		if r = n.Exec("ctr", "version"); r.Exit == 0 {
+			return true
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	n.t.Errorf("containerd does not answer: %s%s", r, n.Journal(daemon))
+	return false
+}
+
+// working wants a daemon that answers, and that has started after the last change of its file, asked without gpuadm.
+func (n node) working() {
+	n.t.Helper()
+	if !n.answers() {
+		return
+	}
+	words := strings.Fields(n.Must("busctl", "get-property", "org.freedesktop.systemd1",
+		"/org/freedesktop/systemd1/unit/containerd_2eservice", "org.freedesktop.systemd1.Service", "ExecMainStartTimestamp"))
+	started, err := strconv.ParseFloat(words[len(words)-1], 64) // "t 1795246730123456", in microseconds
+	if err != nil {
+		n.t.Fatalf("cannot read when containerd started: %v", err)
+	}
+	for _, name := range strings.Fields(n.Must("find", "/etc/containerd")) {
+		changed, err := strconv.ParseFloat(strings.TrimSpace(n.Must("stat", "-c", "%.9Z", name)), 64)
+		if err != nil {
+			n.t.Fatalf("cannot read when %s changed: %v", name, err)
+		}
+		if changed*1e6 > started {
+			n.t.Errorf("containerd started %.3f s before %s changed", changed-started/1e6, name)
+		}
+	}
+}
+
+// effect is what the machine's own containerd says it makes of its configuration.
+func (n node) effect() parts.Effect {
+	n.t.Helper()
+	var dump map[string]any
+	if err := toml.Unmarshal([]byte(n.Must("containerd", "config", "dump")), &dump); err != nil {
+		n.t.Fatalf("cannot read containerd's dump: %v", err)
+	}
+	return parts.EffectOf(dump)
+}
+
+// configured wants the handler and the default that the spec names.
+func (n node) configured() {
+	n.t.Helper()
+	e := n.effect()
+	options, _ := e.Runtimes["nvidia"]["options"].(map[string]any)
+	if e.DefaultRuntime != "nvidia" || options["BinaryName"] != "/usr/bin/nvidia-container-runtime" {
+		n.t.Errorf("containerd's default runtime is %q, and nvidia is %v", e.DefaultRuntime, e.Runtimes["nvidia"])
+	}
+}
+
+// starts counts containerd's starts since boot.
+func (n node) starts() int {
+	n.t.Helper()
+	return strings.Count(n.Journal(daemon), "Started "+daemon)
+}
+
+// leftovers lists what of gpuadm's lies about beside its state and its lock.
+func (n node) leftovers() []string {
+	n.t.Helper()
+	return strings.Fields(n.Must("find", "/etc", "/usr", "/var", "/run", "/tmp", "-xdev", "-name", "*gpuadm*",
+		"!", "-path", "/etc/gpuadm", "!", "-path", state, "!", "-path", "/run/gpuadm.lock",
+		"!", "-path", "/usr/local/sbin/gpuadm", "!", "-path", "*gpuadm-lab*", "-prune"))
+}

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// TestLabStrace: an apply that has nothing to do writes to standard output, standard error and the lock alone, asks
+// systemd, and starts no child.
+func TestLabStrace(t *testing.T) {
+	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
+		n := boot(t, o)
+		n.gpuadm(0, "apply")
+		const log = "/run/strace"
+		if r := n.Exec("strace", "-f", "-y", "-s", "0", "-o", log, "gpuadm", "apply"); r.Exit != 0 || r.Stdout != "Nothing to do.\n" {
+			t.Fatalf("strace of apply: %s", r)
+		}
+		seen := map[string]int{}
+		for line := range strings.Lines(n.Get(log)) {
+			what, bad := judge(line)
+			if what == "" {
+				continue
+			}
+			seen[what]++
+			if bad {
+				t.Errorf("not to be done: %s", line)
+			}
+		}
+		if seen["execve"] != 1 || seen["write to standard output"] == 0 {
+			t.Errorf("strace saw no apply: %v", seen)
+		}
+		for _, what := range slices.Sorted(maps.Keys(seen)) {
+			t.Logf("%4d × %s", seen[what], what)
+		}
+	})
+}
+
+// call takes the name and the arguments out of a line of strace -f: "123 write(1</dev/pts/0>, ""..., 5) = 5".
+var call = regexp.MustCompile(`^\d+ +([a-z0-9_]+)\((.*)`)
+
+// judge says what a line of strace tells of, "" if it does not matter, and whether it is something that a converged
+// apply must not do.
+func judge(line string) (what string, bad bool) {
+	m := call.FindStringSubmatch(line)
+	if m == nil {
+		return "", false
+	}
+	name, args := m[1], m[2]
+	switch name {
+	case "execve":
+		return name, !strings.Contains(args, `"/usr/local/sbin/gpuadm"`)
+	case "fork", "vfork":
+		return name, true
+	case "clone", "clone3":
+		return "new thread", !strings.Contains(args, "CLONE_THREAD")
+	case "open", "openat", "openat2", "creat":
+		if !strings.Contains(args, "O_WRONLY") && !strings.Contains(args, "O_RDWR") && !strings.Contains(args, "O_CREAT") && name != "creat" {
+			return "open for reading", false
+		}
+		if strings.Contains(args, `"/run/gpuadm.lock"`) || strings.Contains(args, `"gpuadm.lock"`) {
+			return "open of the lock", false
+		}
+		return "open for writing", !strings.Contains(args, `"/dev/null"`)
+	case "write", "writev", "pwrite64", "pwritev", "pwritev2", "sendfile", "splice", "copy_file_range":
+		return written(args)
+	case "sendmsg", "sendto", "sendmmsg":
+		return "message to systemd", !strings.Contains(args, "socket:") && !strings.Contains(args, "UNIX")
+	case "flock":
+		return "flock", !strings.Contains(args, "/run/gpuadm.lock")
+	case "rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat", "unlink", "unlinkat", "mkdir", "mkdirat",
+		"rmdir", "mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "fchownat", "lchown", "truncate",
+		"ftruncate", "fallocate", "fsync", "fdatasync", "sync", "syncfs", "utime", "utimes", "utimensat", "setxattr", "fsetxattr",
+		"lsetxattr", "removexattr", "mount", "umount2", "kill":
+		return name, true
+	}
+	return "", false
+}
+
+// written says where a write goes: strace -y prints the descriptor with what it leads to.
+func written(args string) (what string, bad bool) {
+	switch fd, _, _ := strings.Cut(args, ","); {
+	case strings.HasPrefix(fd, "1<"):
+		return "write to standard output", false
+	case strings.HasPrefix(fd, "2<"):
+		return "write to standard error", false
+	case strings.Contains(fd, "/run/gpuadm.lock>"):
+		return "write to the lock", false
+	case strings.Contains(fd, "<socket:"), strings.Contains(fd, "<UNIX"):
+		return "message to systemd", false
+	case strings.Contains(fd, "<anon_inode:[eventfd]"):
+		return "wake of the Go runtime", false
+	}
+	return "write to a file", true
+}

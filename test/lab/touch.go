@@ -1,0 +1,217 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Touch is one system call by which a program changes files, or asks another program to do something.
+type Touch struct {
+	// N counts from 1, over all threads and children of the program.
+	N    int
+	Call string
+	// What is the file or socket, as far as it is known before the call.
+	What string
+}
+
+func (t Touch) String() string { return fmt.Sprintf("%d %s %s", t.N, t.Call, t.What) }
+
+// Touches runs a program in the host and calls before ahead of each of its touches, while the whole program stands
+// still. If before returns false, the program is killed with signal 9 there and then, and the call is not made.
+//
+// It is made with ptrace(2), not with strace --inject, which counts calls for each thread by itself: a Go program's
+// calls come from whatever thread is free.
+func (h *Host) Touches(before func(Touch) bool, argv ...string) Result {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := h.inside(ctx, argv...)
+	var result Result
+	var err error
+	var traced sync.WaitGroup
+	traced.Go(func() {
+		runtime.LockOSThread() // ptrace belongs to a thread, which ends with this goroutine
+		result, err = (&tracer{before: before, calls: touchCalls()}).run(cmd)
+	})
+	traced.Wait()
+	if err != nil {
+		h.t.Fatalf("cannot trace %s: %v", strings.Join(argv, " "), err)
+	}
+	return result
+}
+
+type tracer struct {
+	before  func(Touch) bool
+	calls   map[uint64]string
+	payload int // the program's process; 0 while nsenter has not started it yet
+	count   int
+	killed  bool
+}
+
+// traceOptions: follow threads and children, tell system calls from signals, and take all down with the tracer.
+const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
+	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
+
+func (tr *tracer) run(cmd *exec.Cmd) (Result, error) {
+	collect, err := outputs(cmd)
+	if err != nil {
+		return Result{}, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		return Result{}, err
+	}
+	first := cmd.Process.Pid
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(first, &status, unix.WALL, nil); err != nil { // stopped at its exec
+		return Result{}, err
+	}
+	if err := unix.PtraceSetOptions(first, traceOptions); err != nil {
+		return Result{}, err
+	}
+	exit, err := tr.loop(first)
+	stdout, stderr := collect()
+	return Result{stdout, stderr, exit}, err
+}
+
+// outputs gives a command pipes for its output. What comes back closes our ends of them for writing and waits for the text.
+func outputs(cmd *exec.Cmd) (collect func() (stdout, stderr string), err error) {
+	var texts [2]strings.Builder
+	var writers [2]*os.File
+	var read sync.WaitGroup
+	for i := range writers {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		writers[i] = w
+		read.Go(func() { _, _ = io.Copy(&texts[i], r); _ = r.Close() })
+	}
+	cmd.Stdout, cmd.Stderr = writers[0], writers[1]
+	return func() (string, string) {
+		for _, w := range writers {
+			_ = w.Close()
+		}
+		read.Wait()
+		return texts[0].String(), texts[1].String()
+	}, nil
+}
+
+// loop lets all traced threads go on from stop to stop until none is left; it returns the first one's exit code.
+func (tr *tracer) loop(first int) (exit int, err error) {
+	tid, signal := first, 0
+	for {
+		if tid != 0 {
+			// ESRCH: killed meanwhile; its end will be reported.
+			if err := ptraceSyscall(tid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
+				return exit, fmt.Errorf("cannot go on: %w", err)
+			}
+		}
+		var status unix.WaitStatus
+		// Only what this thread traces: other children of this process have others who wait for them.
+		tid, err = unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			tid = 0
+			continue
+		case errors.Is(err, unix.ECHILD):
+			return exit, nil
+		case err != nil:
+			return exit, fmt.Errorf("cannot wait: %w", err)
+		}
+		switch {
+		case status.Exited() || status.Signaled():
+			if tid == first {
+				exit = exitCode(syscall.WaitStatus(status))
+			}
+			tid = 0
+		case status.Stopped():
+			signal = tr.stop(tid, status)
+		}
+	}
+}
+
+// stop deals with one stop of one thread and returns the signal to go on with.
+func (tr *tracer) stop(tid int, status unix.WaitStatus) (signal int) {
+	switch sig := status.StopSignal(); {
+	case sig == unix.SIGTRAP|0x80: // a system call
+		tr.call(tid)
+		return 0
+	case sig == unix.SIGTRAP && status.TrapCause() > 0:
+		if status.TrapCause() == unix.PTRACE_EVENT_EXEC && tr.payload == 0 {
+			tr.payload = tid
+		}
+		return 0
+	case sig == unix.SIGSTOP: // a new thread starts so; nobody else stops anything here
+		return 0
+	default:
+		return int(sig)
+	}
+}
+
+// syscallInfo is struct ptrace_syscall_info at the entry of a call: ptrace(2), PTRACE_GET_SYSCALL_INFO.
+type syscallInfo struct {
+	Op    uint8
+	_     [3]uint8
+	Arch  uint32
+	IP    uint64
+	SP    uint64
+	Nr    uint64
+	Args  [6]uint64
+	Extra [2]uint64
+}
+
+// call looks at a system call that is about to be made, and asks whether to go on if it is a touch.
+func (tr *tracer) call(tid int) {
+	if tr.payload == 0 || tr.killed {
+		return
+	}
+	var info syscallInfo
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),
+		unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	const entry = 1
+	if errno != 0 || info.Op != entry {
+		return
+	}
+	name, ok := tr.calls[info.Nr]
+	if !ok {
+		return
+	}
+	what, ok := touched(tid, name, info.Args)
+	if !ok {
+		return
+	}
+	tr.count++
+	if !tr.before(Touch{tr.count, name, what}) {
+		tr.killed = true
+		_ = unix.Kill(tr.payload, unix.SIGKILL)
+	}
+}
+
+func ptraceSyscall(tid, signal int) error {
+	// A program killed while it stood still may be gone, or not yet gone: wait for either a little.
+	err := unix.PtraceSyscall(tid, signal)
+	for range 3 {
+		if !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+		err = unix.PtraceSyscall(tid, signal)
+	}
+	return err
+}

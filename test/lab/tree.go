@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Tree is what lies in some folders of a host: by name, what can be said of it.
+type Tree map[string]Entry
+
+// Entry is one file, folder or link.
+type Entry struct {
+	Mode     fs.FileMode
+	UID, GID uint32
+	// Is is a file's SHA-256 and size, or where a link leads.
+	Is string
+	// Changed is the time of the last change to it or its mode and owner (ctime), which nobody can set back.
+	Changed time.Time
+}
+
+func (e Entry) String() string { return fmt.Sprintf("%v %d:%d %s", e.Mode, e.UID, e.GID, e.Is) }
+
+// restless is what a running system changes all the time: logs and caches, its random seed, timers' stamps.
+func restless() []string {
+	return []string{"/var/log", "/var/cache", "/var/tmp", "/var/lib/systemd", "/var/lib/containerd"}
+}
+
+// Tree reads folders of the host, without logs, caches and the folders named in without. It reads the host's disk from
+// outside: what is mounted over it in the host does not count.
+func (h *Host) Tree(folders []string, without ...string) Tree {
+	h.t.Helper()
+	tree := Tree{}
+	root := h.path("root")
+	without = append(without, restless()...)
+	for _, folder := range folders {
+		err := filepath.WalkDir(root+folder, func(place string, d fs.DirEntry, err error) error {
+			name := strings.TrimPrefix(place, root)
+			if slices.Contains(without, name) {
+				return fs.SkipDir
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // gone while we looked
+			}
+			if err == nil {
+				tree[name], err = entryOf(place)
+			}
+			return err
+		})
+		if err != nil {
+			h.t.Fatalf("cannot read %s of the host: %v", folder, err)
+		}
+	}
+	return tree
+}
+
+func entryOf(place string) (Entry, error) {
+	info, err := os.Lstat(place)
+	if err != nil {
+		return Entry{}, err
+	}
+	stat, _ := info.Sys().(*syscall.Stat_t)
+	e := Entry{Mode: info.Mode(), UID: stat.Uid, GID: stat.Gid, Changed: time.Unix(stat.Ctim.Unix())}
+	switch {
+	case info.Mode().IsRegular():
+		e.Is, err = digest(place)
+		e.Is += fmt.Sprintf(" %d", info.Size())
+	case info.Mode()&fs.ModeSymlink != 0:
+		e.Is, err = os.Readlink(place)
+	}
+	return e, err
+}
+
+func digest(place string) (string, error) {
+	file, err := os.Open(place)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%x", sum.Sum(nil)), nil
+}
+
+// Diff says what is different in another tree, times aside; "" if nothing is.
+func (t Tree) Diff(other Tree) string {
+	return t.diff(other, func(a, b Entry) bool { a.Changed, b.Changed = time.Time{}, time.Time{}; return a == b })
+}
+
+// Touched is Diff with times: it tells of a file that was written with what it held before, too.
+func (t Tree) Touched(other Tree) string {
+	return t.diff(other, func(a, b Entry) bool { return a.Changed.Equal(b.Changed) && a.String() == b.String() })
+}
+
+func (t Tree) diff(other Tree, same func(a, b Entry) bool) string {
+	both := maps.Clone(t)
+	maps.Copy(both, other)
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(both)) {
+		a, had := t[name]
+		b, has := other[name]
+		switch {
+		case !had:
+			fmt.Fprintf(&out, "+ %s %v\n", name, b)
+		case !has:
+			fmt.Fprintf(&out, "- %s %v\n", name, a)
+		case !same(a, b):
+			fmt.Fprintf(&out, "~ %s %v, was %v\n", name, b, a)
+		}
+	}
+	return out.String()
+}

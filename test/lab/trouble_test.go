@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// trouble is one way in which a machine is not as it should be.
+type trouble struct {
+	name string
+	// make brings the trouble about, mend ends it.
+	make, mend func(node)
+	// exit and says are what apply has to answer: the words shall be in its output.
+	exit int
+	says []string
+	// never are words that it must not say.
+	never []string
+	// refused: it knows before it touches anything, so not even a file's time is another.
+	refused bool
+	// restarts: it does the job, restart included.
+	restarts bool
+	// apply is the command, if it is not plain gpuadm apply.
+	apply []string
+}
+
+// TestLabTrouble: on a machine with a trouble gpuadm says which it is, exits as the caller must know, leaves nothing half
+// done, and once the trouble is mended the next apply does it all.
+func TestLabTrouble(t *testing.T) {
+	for _, tr := range troubles() {
+		t.Run(strings.ReplaceAll(tr.name, " ", "-"), func(t *testing.T) {
+			each(t, nil, func(t *testing.T, o lab.Options) {
+				n := boot(t, o)
+				tr.make(n)
+				before, inside, pid := n.files(), n.engineFiles(), n.MainPID(daemon)
+				if tr.apply == nil {
+					tr.apply = []string{"gpuadm", "apply"}
+				}
+				r := n.Exec(tr.apply...)
+				t.Logf("apply: %s", r)
+				if r.Exit != tr.exit {
+					t.Errorf("exit %d, want %d", r.Exit, tr.exit)
+				}
+				for _, words := range tr.says {
+					if !strings.Contains(r.Stdout+r.Stderr, words) {
+						t.Errorf("it does not say %q", words)
+					}
+				}
+				for _, words := range tr.never {
+					if strings.Contains(r.Stdout+r.Stderr, words) {
+						t.Errorf("it says %q", words)
+					}
+				}
+				after := n.files()
+				if diff := before.Diff(after); diff != "" && tr.exit != 0 {
+					t.Errorf("half done:\n%s", diff)
+				}
+				if now := n.engineFiles(); now != inside && tr.exit != 0 {
+					t.Errorf("half done: %s, was %s", now, inside)
+				}
+				if diff := before.Touched(after); diff != "" && tr.refused {
+					t.Errorf("touched:\n%s", diff)
+				}
+				if now := n.MainPID(daemon); now != pid && !tr.restarts {
+					t.Errorf("containerd's process is %d, was %d", now, pid)
+				}
+				tr.mend(n)
+				n.gpuadm(0, "apply")
+				n.configured()
+				n.working()
+				if left := n.leftovers(); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+				n.gpuadm(0, "status")
+			})
+		})
+	}
+}
+
+// engineFiles are containerd's files as the host sees them; Tree does not see what is mounted there.
+func (n node) engineFiles() string {
+	n.t.Helper()
+	return n.Must("find", "/etc/containerd", "-type", "f", "-exec", "sha256sum", "{}", "+")
+}
+
+func troubles() []trouble {
+	must := func(argv ...string) func(node) { return func(n node) { n.t.Helper(); n.Must(argv...) } }
+	all := func(steps ...func(node)) func(node) {
+		return func(n node) {
+			n.t.Helper()
+			for _, s := range steps {
+				s(n)
+			}
+		}
+	}
+	// full mounts a small file system without room for anything, holding what the folder held.
+	full := func(dir string) func(node) {
+		return all(must("mkdir", "-p", dir), must("cp", "-a", dir, "/run/held"), must("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", dir),
+			must("cp", "-a", "/run/held/.", dir), func(n node) { n.Exec("dd", "if=/dev/zero", "of="+dir+"/ballast", "bs=1k") })
+	}
+	start := func(n node) { n.t.Helper(); n.Must("systemctl", "start", daemon); n.answers() }
+	return []trouble{
+		{
+			name: "etc is read-only",
+			make: all(must("mount", "--bind", "/etc", "/etc"), must("mount", "-o", "remount,ro,bind", "/etc")),
+			mend: must("umount", "/etc"),
+			exit: 1, says: []string{config, "read-only file system"},
+		},
+		{
+			name: "etc containerd is full", make: full("/etc/containerd"), mend: must("umount", "/etc/containerd"),
+			exit: 1, says: []string{config, "no space left on device"},
+		},
+		{
+			name: "var lib gpuadm is full", make: full(state), mend: must("umount", state),
+			exit: 1, says: []string{state, "no space left on device"},
+		},
+		{
+			// Root asks systemd itself, so the message bus may be down.
+			name: "no message bus",
+			make: must("systemctl", "stop", "dbus.socket", "dbus.service"), mend: must("systemctl", "start", "dbus.socket"),
+			exit: 0, says: []string{"2 changes made"}, restarts: true,
+		},
+		{
+			name: "systemd does not answer", make: must("true"), mend: must("true"),
+			exit: 1, says: []string{daemon, "systemd does not answer"}, refused: true,
+			apply: []string{
+				"unshare", "--mount", "sh", "-c",
+				"mount --bind /dev/null /run/systemd/private; mount --bind /dev/null /run/dbus/system_bus_socket; gpuadm apply",
+			},
+		},
+		{
+			name: "containerd is masked and runs",
+			make: must("systemctl", "mask", daemon), mend: must("systemctl", "unmask", daemon),
+			exit: 1, says: []string{daemon, "masked", "unmask"}, never: []string{"could not be put back"}, refused: true,
+		},
+		{
+			name: "containerd is masked and stopped",
+			make: must("systemctl", "mask", "--now", daemon),
+			mend: all(must("systemctl", "unmask", daemon), start),
+			exit: 1, says: []string{daemon, "masked", "unmask"}, refused: true,
+		},
+		{
+			// Nobody asked us to start it. It will read its file when it starts.
+			name: "containerd is stopped", make: must("systemctl", "stop", daemon), mend: start,
+			exit: 0, says: []string{"1 change made"},
+		},
+	}
+}
