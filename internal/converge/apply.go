@@ -165,7 +165,7 @@ func changes(steps []step) (list []Change) {
 // again looks once more right before the touch and returns what is to be made; earlier changes of the stage may have
 // made it possible or superfluous. What cannot be made comes back alone, for make to report.
 func (r *run) again(ctx context.Context, steps []step) []step {
-	var todo []step
+	var due []step
 	for _, s := range steps {
 		if s.want.Thing == nil { // the stage itself could not say what it wants
 			return []step{s}
@@ -178,10 +178,10 @@ func (r *run) again(ctx context.Context, steps []step) []step {
 		case s.Later != "":
 			r.later(s)
 		case !s.stands():
-			todo = append(todo, s)
+			due = append(due, s)
 		}
 	}
-	return todo
+	return due
 }
 
 func (r *run) later(s step) {

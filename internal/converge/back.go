@@ -45,7 +45,7 @@ func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
 
 // putBack makes one batch stand as before. Each change's After is where it is now taken to stand.
 func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
-	var todo []made
+	var due []made
 	for _, m := range batch {
 		if m.Keeps != "" {
 			r.event(Event{Stage: m.Stage, What: Kept, Change: &m.Change, Text: m.Keeps})
@@ -69,25 +69,25 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 		if err := r.journal(m.thing, m.Change); err != nil && !r.turning {
 			return nil, err
 		}
-		todo = append(todo, m)
+		due = append(due, m)
 	}
-	if len(todo) == 0 {
+	if len(due) == 0 {
 		return nil, nil
 	}
-	err := makeAll(ctx, r.h, todo)
+	err := makeAll(ctx, r.h, due)
 	if stays := (Stays{}); errors.As(err, &stays) {
-		for _, m := range todo {
+		for _, m := range due {
 			m.Cannot = stays.Why
 			r.Left = append(r.Left, m.Change)
 			r.event(Event{Stage: m.Stage, What: Left, Change: &m.Change, Text: stays.Why})
 		}
 		return nil, nil
 	} else if err != nil {
-		r.remember(todo)
-		return nil, fmt.Errorf("cannot put back %s: %w", names(todo), err)
+		r.remember(due)
+		return nil, fmt.Errorf("cannot put back %s: %w", names(due), err)
 	}
 	var back []Change
-	for _, m := range todo {
+	for _, m := range due {
 		now, err := m.thing.Look(ctx, r.h)
 		if err != nil {
 			return back, err
@@ -103,8 +103,8 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 
 // remember notes that what was to be put back stands as it did, so that undo knows of it. It may not even be possible to
 // write that down; then the run stays open, and is told of so.
-func (r *run) remember(todo []made) {
-	for _, m := range todo {
+func (r *run) remember(due []made) {
+	for _, m := range due {
 		m.Before, m.After = m.After, m.Before
 		if !m.Settles {
 			_ = r.journal(m.thing, m.Change)

@@ -21,7 +21,7 @@ type UndoPlan struct {
 	Kept    []Change `json:"kept,omitempty"`
 	Left    []Change `json:"left,omitempty"`
 
-	todo []made
+	due []made
 }
 
 // PlanUndo says what Undo would do, and touches nothing.
@@ -31,7 +31,7 @@ func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []s
 		return UndoPlan{}, err
 	}
 	p, err := e.planUndo(ctx, v, j, to, leave)
-	for _, m := range p.todo {
+	for _, m := range p.due {
 		s := step{Change: m.Change, want: Want{Thing: m.thing}}
 		if st, ok := m.thing.(Settler); ok {
 			s.foresee(st, p.Changes)
@@ -68,7 +68,7 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 		return r.Result, nil
 	}
 	var changes []Change
-	for _, m := range p.todo {
+	for _, m := range p.due {
 		changes = append(changes, m.Change)
 	}
 	if err := e.consent(ctx, h, changes); err != nil {
@@ -88,28 +88,28 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	for _, c := range p.Left {
 		r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: c.Cannot})
 	}
-	return r.end(r.undo(ctx, p.todo))
+	return r.end(r.undo(ctx, p.due))
 }
 
 // undo makes the changes of a plan to undo. If one fails, those made so far are made to stand as found: half an undo helps
 // nobody, and what stood before it ran.
-func (r *run) undo(ctx context.Context, todo []made) error {
+func (r *run) undo(ctx context.Context, due []made) error {
 	var done []made
-	for len(todo) > 0 {
+	for len(due) > 0 {
 		if r.stopped() {
 			return ErrStopped
 		}
-		n := together(todo)
-		done = append(done, slices.Clone(todo[:n])...)
-		for i := range todo[:n] { // putBack turns changes round
-			todo[i].Before, todo[i].After = todo[i].After, todo[i].Before
+		n := together(due)
+		done = append(done, slices.Clone(due[:n])...)
+		for i := range due[:n] { // putBack turns changes round
+			due[i].Before, due[i].After = due[i].After, due[i].Before
 		}
-		back, err := r.putBack(ctx, todo[:n])
+		back, err := r.putBack(ctx, due[:n])
 		r.Made = append(r.Made, back...)
 		if err != nil {
 			return r.turnBack(ctx, err, done)
 		}
-		todo = todo[n:]
+		due = due[n:]
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			differs, leaveIt = append(differs, foreign.Error()), append(leaveIt, "--leave "+m.Name)
 		default:
 			if m.Before != m.After {
-				p.todo = append(p.todo, m)
+				p.due = append(p.due, m)
 			}
 			settlers, err := e.settlers(o.Change)
 			if err != nil {
@@ -192,7 +192,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		if _, err := m.back(ctx, v, nil); err != nil {
 			return p, err
 		}
-		p.todo = append(p.todo, m)
+		p.due = append(p.due, m)
 	}
 	return p, nil
 }

@@ -145,10 +145,10 @@ func (r *Recorder) Unit(ctx context.Context, name string) (Unit, error) {
 
 // note notes a name and all links and folders on the way to it, and returns what is there.
 func (r *Recorder) note(name string, follow bool) *recorded {
-	at, todo := "/", parts(name)
-	for hops := 0; len(todo) > 0 && hops <= maxHops; {
-		part := todo[0]
-		todo = todo[1:]
+	at, due := "/", parts(name)
+	for hops := 0; len(due) > 0 && hops <= maxHops; {
+		part := due[0]
+		due = due[1:]
 		if part == ".." {
 			at = path.Dir(at)
 			continue
@@ -160,14 +160,14 @@ func (r *Recorder) note(name string, follow bool) *recorded {
 			return nil
 		case found.info.Mode&fs.ModeSymlink == 0:
 			at = next
-		case len(todo) == 0 && !follow:
+		case len(due) == 0 && !follow:
 			return found
 		default:
 			hops++
 			if strings.HasPrefix(found.link, "/") {
 				at = "/"
 			}
-			todo = append(parts(found.link), todo...)
+			due = append(parts(found.link), due...)
 		}
 	}
 	return r.noteOne(at)

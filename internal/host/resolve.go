@@ -73,9 +73,9 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 		return place{}, err
 	}
 	hops := 0
-	for todo := parts(name); ; {
+	for due := parts(name); ; {
 		here := w[len(w)-1].dir
-		if len(todo) == 0 { // the path ended in a folder we stand in: "/", "x/..", a link to one of these
+		if len(due) == 0 { // the path ended in a folder we stand in: "/", "x/..", a link to one of these
 			if len(w) == 1 {
 				return w.end("."), nil
 			}
@@ -83,13 +83,13 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 			w.up()
 			return w.end(last), nil
 		}
-		part := todo[0]
-		todo = todo[1:]
+		part := due[0]
+		due = due[1:]
 		if part == ".." {
 			w.up()
 			continue
 		}
-		if len(todo) > 0 {
+		if len(due) > 0 {
 			next, err := here.Folder(part)
 			if err == nil {
 				w = append(w, step{next, part})
@@ -103,9 +103,9 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 		}
 		target, err := here.Readlink(part)
 		switch {
-		case errors.Is(err, syscall.EINVAL) && len(todo) > 0: // no link and no folder
+		case errors.Is(err, syscall.EINVAL) && len(due) > 0: // no link and no folder
 			return fail(syscall.ENOTDIR)
-		case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT) && len(todo) == 0:
+		case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT) && len(due) == 0:
 			return w.end(part), nil
 		case err != nil:
 			return fail(err)
@@ -118,7 +118,7 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 				w.up()
 			}
 		}
-		todo = append(parts(target), todo...)
+		due = append(parts(target), due...)
 	}
 }
 
