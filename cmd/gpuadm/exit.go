@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -64,6 +65,10 @@ func report(e env, cmd *cobra.Command, err error) int {
 		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"apply again with a longer --deadline: it goes on from here"}}
 	case errors.Is(err, converge.ErrStopped):
 		code = exitAgain
+	case errors.Is(err, syscall.EROFS) && len(t.Try) == 0:
+		t.Try = []string{"find out why it is read-only (dmesg tells of disk errors), and mount -o remount,rw"}
+	case errors.Is(err, syscall.ENOSPC) && len(t.Try) == 0:
+		t.Try = []string{"make room (df -h and df -i tell where), and run the same command again"}
 	case errors.Is(err, fs.ErrPermission) && !e.root && len(t.Try) == 0:
 		t.Try = []string{"run it as root: sudo gpuadm …"}
 	}

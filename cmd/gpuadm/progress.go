@@ -97,7 +97,7 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	case converge.Left:
 		fmt.Fprintf(w, "  %-10s = %s   left: %s\n", e.Stage, thing(*e.Change), printable(e.Text))
 	case converge.Failed:
-		fmt.Fprintf(w, "  %-10s ! putting back what this stage has changed\n", e.Stage)
+		fmt.Fprintf(w, "  %-10s ! failed\n", e.Stage)
 	}
 }
 

@@ -326,13 +326,18 @@ func (s *step) foresee(t Settler, pending []Change) {
 	for _, c := range pending {
 		st = t.Unsettled(st, c)
 	}
-	switch {
-	case s.Later != "" && st == s.Before:
-		s.Later = "nothing"
-	case s.Later != "":
-		s.Before, s.After = st, t.Settled(st)
-	case st != s.Before:
-		s.Before, s.After = st, t.Settled(st)
+	if st == s.Before {
+		if s.Later != "" {
+			s.Later = "nothing"
+		}
+		return
+	}
+	s.Before, s.After = st, t.Settled(st)
+	if s.want.To == nil {
+		return
+	}
+	if _, err := s.want.To(st); err != nil {
+		s.fail(err)
 	}
 }
 

@@ -39,4 +39,10 @@ func (l *live) SetUnit(ctx context.Context, name string, to UnitChange) error {
 	return l.units.set(ctx, name, to)
 }
 
-func (l *live) Lock() (func(), error) { return l.lock.take(lockFile, lockLive) }
+func (l *live) Lock() (func(), error) {
+	unlock, err := l.lock.take(lockFile, lockLive)
+	if err == nil {
+		sweepScratch(scratchParent)
+	}
+	return unlock, err
+}

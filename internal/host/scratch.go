@@ -8,18 +8,25 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Scratch stands for the private folder in what AskAbout is given.
 const Scratch = "{gpuadm scratch folder}"
 
+const (
+	scratchParent = "/run"
+	scratchPrefix = "gpuadm-ask-"
+)
+
 // AskAbout is View's.
 func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
-	dir, err := scratch(files)
+	dir, drop, err := scratch(files)
 	if err != nil {
 		return nil, fail("make a scratch folder for", argv[0], err)
 	}
-	defer os.RemoveAll(dir)
+	defer drop()
 	asked := make([]string, len(argv))
 	for i, a := range argv {
 		asked[i] = strings.ReplaceAll(a, Scratch, dir)
@@ -28,34 +35,61 @@ func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 }
 
 // scratch lays files into a folder that only we can read; wherever their text has Scratch it is that folder.
-func scratch(files map[string][]byte) (dir string, err error) {
+// It is locked while it is in use, so that a leftover can be told from one.
+func scratch(files map[string][]byte) (dir string, drop func(), err error) {
 	// /run is in memory and gone after a boot, so a killed gpuadm leaves nothing for long. Not everybody may write there.
-	parent := "/run"
+	parent := scratchParent
 	if os.Geteuid() != 0 {
 		parent = os.TempDir()
 	}
-	if dir, err = os.MkdirTemp(parent, "gpuadm-ask-"); err != nil {
-		return "", err
+	if dir, err = os.MkdirTemp(parent, scratchPrefix); err != nil {
+		return "", nil, err
+	}
+	lock, err := os.Open(dir)
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	drop = func() {
+		os.RemoveAll(dir)
+		lock.Close()
 	}
 	defer func() {
 		if err != nil {
-			os.RemoveAll(dir)
+			drop()
 		}
 	}()
+	if err != nil {
+		return "", drop, err
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return "", err
+		return "", drop, err
 	}
 	defer root.Close()
 	for name, data := range files {
 		name = strings.TrimPrefix(name, "/")
 		if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-			return "", err
+			return "", drop, err
 		}
 		text := strings.ReplaceAll(string(data), Scratch, dir)
 		if err := root.WriteFile(name, []byte(text), 0o600); err != nil {
-			return "", err
+			return "", drop, err
 		}
 	}
-	return dir, nil
+	return dir, drop, nil
+}
+
+// sweepScratch removes the scratch folders of runs that were killed.
+func sweepScratch(parent string) {
+	left, _ := filepath.Glob(filepath.Join(parent, scratchPrefix+"*"))
+	for _, dir := range left {
+		f, err := os.Open(dir)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			os.RemoveAll(dir)
+		}
+		f.Close()
+	}
 }

@@ -5,6 +5,7 @@ package things
 
 import (
 	"context"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -34,6 +35,9 @@ const startMargin = 10 * time.Millisecond
 func Fresh(unit string, files []string, ready ReadyFunc, why string) converge.Want {
 	f := fresh{unit, files, ready}
 	return converge.Want{Thing: f, Why: why, Breaks: []string{"restart-runtime"}, To: func(found converge.State) (converge.State, error) {
+		if found == "stale"+masked || found == "inactive"+masked {
+			return "", &converge.Trouble{What: fmt.Sprintf("cannot restart %s: it is masked, so somebody wants it never to start", unit), Try: []string{"systemctl unmask " + unit}}
+		}
 		return f.Settled(found), nil
 	}}
 }
@@ -54,11 +58,22 @@ func (f fresh) Name() string {
 	return f.unit + " reads " + strings.Join(f.files, " ")
 }
 
+// masked is what a unit's state ends in that may go on running and cannot be started.
+const masked = ", masked"
+
 func (f fresh) Look(ctx context.Context, v host.View) (converge.State, error) {
 	u, err := v.Unit(ctx, f.unit)
 	if err != nil {
 		return "", err
 	}
+	s, err := f.look(v, u)
+	if u.Load == "masked" && err == nil {
+		s += masked
+	}
+	return s, err
+}
+
+func (f fresh) look(v host.View, u host.Unit) (converge.State, error) {
 	switch {
 	case u.Load == "not-found":
 		return "", nil
@@ -178,12 +193,16 @@ func (f fresh) youngest(v host.View, u host.Unit) (t time.Time) {
 
 // Unsettled says that a change to a file the daemon reads makes it stale.
 func (f fresh) Unsettled(found converge.State, by converge.Change) converge.State {
-	if found == "inactive" || by.Kind == "fresh" {
+	state, is, _ := strings.Cut(string(found), ",")
+	if state == "inactive" || by.Kind == "fresh" {
 		return found
+	}
+	if is != "" {
+		is = "," + is
 	}
 	for _, name := range f.files {
 		if by.Name == name || strings.HasPrefix(by.Name, name+"/") {
-			return "stale"
+			return converge.State("stale" + is)
 		}
 	}
 	return found
