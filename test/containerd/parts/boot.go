@@ -26,8 +26,9 @@ type Booted struct {
 // Boot starts the daemon for real on the config tree under root (see Lay),
 // waits until it has booted or ended, and stops it. Its state lies beside the
 // tree, and /etc, /opt, /run and /var/lib are empty for it, in a mount
-// namespace of its own: the machine keeps no trace. That needs root; without,
-// the test is skipped.
+// namespace of its own: the machine keeps no trace. Its network is its own too,
+// since configurations name ports. That needs root and ip; without, the test is
+// skipped.
 func (p Part) Boot(t testing.TB, root string) Booted {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -39,12 +40,12 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	state := t.TempDir()
-	const hidden = `for dir in /etc /opt /run /var/lib; do mount -t tmpfs tmpfs $dir || exit 99; done; exec "$@"`
+	const hidden = `for dir in /etc /opt /run /var/lib; do mount -t tmpfs tmpfs $dir || exit 99; done; ip link set lo up || exit 99; exec "$@"`
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", hidden, "sh",
 		p.Path, "--config", filepath.Join(root, "config.toml"), "--log-level", "info",
 		"--root", filepath.Join(state, "root"), "--state", filepath.Join(state, "state"), "--address", filepath.Join(state, "sock"))
 	cmd.Dir = root
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	read, write, err := os.Pipe()
@@ -80,7 +81,7 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 	}
 	err = cmd.Wait()
 	if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 99 {
-		missing(t, "cannot mount in a mount namespace: "+log.String())
+		missing(t, "cannot set up a namespace: "+log.String())
 	}
 	if t.Context().Err() == nil && !booted.Up && ctx.Err() != nil {
 		t.Fatalf("cannot boot containerd %s in %s: %v\n%s", p.Version, patience, err, log.String())
