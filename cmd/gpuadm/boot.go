@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,10 +40,7 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 		case errors.As(err, &busy) && time.Since(began) < busyLimit:
 			pause = busyPause
 		case try == bootTries:
-			if t := (*converge.Trouble)(nil); errors.As(err, &t) {
-				t.Because = append(t.Because, fmt.Sprintf("tried %d times since boot; kubelet is held back until gpuadm apply succeeds", bootTries))
-			}
-			return err
+			return c.gaveUp(err)
 		default:
 			fmt.Fprintf(c.stderr, "gpuadm: try %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
 			try++
@@ -53,6 +51,27 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 		case <-time.After(pause):
 		}
 	}
+}
+
+// gaveUp says why a boot's apply failed for good, to the journal by name: what a process prints right before its end is
+// often not counted as its unit's.
+func (c *common) gaveUp(err error) error {
+	t := &converge.Trouble{What: err.Error(), Err: err}
+	if inner := (*converge.Trouble)(nil); errors.As(err, &inner) {
+		t = inner
+	}
+	t.Because = append(t.Because, fmt.Sprintf("tried %d times since boot; kubelet is held back until gpuadm apply succeeds", bootTries))
+	if !c.toJournal() {
+		return t
+	}
+	var text strings.Builder
+	c.stderr = &text
+	printTrouble(c.env, t)
+	v := newLogVoice(c)
+	for _, line := range strings.Split(strings.TrimSpace(text.String()), "\n") {
+		v.log.Error(line)
+	}
+	return exit(exitCannot)
 }
 
 func newGate(c *common) *cobra.Command {
