@@ -44,7 +44,7 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 }
 
 // answers waits until the CRI plugin says that it is ready, and knows the handler if one is named. A daemon whose CRI
-// plugin did not load answers too, with status 12, unimplemented: nothing to wait for.
+// plugin did not load answers too, with status 12 (it knows no such service): nothing to wait for.
 func answers(ctx context.Context, v host.View, socket, handler string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -30,22 +30,18 @@ type Result struct {
 // made. Then each stage is looked at again when its turn comes; every change is in the journal before it is made and
 // looked at after; when one fails, the stage's changes of this run are put back.
 func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
-	unlock, err := h.Lock()
+	r, unlock, err := e.start(h)
 	if err != nil {
 		return Result{}, err
 	}
 	defer unlock()
-	j, err := ReadJournal(h)
-	if err != nil {
-		return Result{}, err
-	}
+	j := r.j
 	e.proven.Clear() // a judge that could not be asked in the last try may be now
 	held := j.Held()
 	if held != "" && e.Unattended {
 		e.tell(Event{Time: h.Now(), What: Held, Text: held})
 		return Result{Held: held}, nil
 	}
-	r := &run{Engine: e, h: h, j: j, boot: bootID(h)}
 	plan, err := e.plan(ctx, h, j)
 	if err != nil {
 		return Result{}, err

@@ -32,6 +32,20 @@ type made struct {
 	thing Thing
 }
 
+// start takes the machine's run lock and reads its journal. Without the lock nothing is touched.
+func (e *Engine) start(h host.Host) (*run, func(), error) {
+	unlock, err := h.Lock()
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := ReadJournal(h)
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return &run{Engine: e, h: h, j: j, boot: bootID(h)}, unlock, nil
+}
+
 func (r *run) begin(goesOn bool, undoes []string) error {
 	text := ""
 	if goesOn {

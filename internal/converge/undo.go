@@ -48,20 +48,16 @@ func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []s
 // thing since, our part alone is taken out if that is provable; otherwise nothing at all is touched, unless leave
 // names the thing. Afterwards a hold stands: unattended applies do nothing until an apply by hand.
 func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []string) (Result, error) {
-	unlock, err := h.Lock()
+	r, unlock, err := e.start(h)
 	if err != nil {
 		return Result{}, err
 	}
 	defer unlock()
-	j, err := ReadJournal(h)
-	if err != nil {
-		return Result{}, err
-	}
+	j := r.j
 	p, err := e.planUndo(ctx, h, j, to, leave)
 	if err != nil {
 		return Result{}, err
 	}
-	r := &run{Engine: e, h: h, j: j, boot: bootID(h)}
 	r.Left = p.Left
 	if len(p.Runs) == 0 {
 		r.event(Event{What: Nothing})
