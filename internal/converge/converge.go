@@ -44,6 +44,14 @@ type Batch interface {
 	MakeAll(context.Context, host.Host, []Change) error
 }
 
+// A Resolver is a Batch whose changes draw others of their kind along: a package brings its dependencies.
+type Resolver interface {
+	Batch
+	// Resolve is handed all changes of the kind that a stage has pending, and returns what making them would change: the
+	// same with what To left open filled in, and those drawn along, with Drawn set. host.Later if that cannot be known yet.
+	Resolve(ctx context.Context, v host.View, pending []Change) ([]Change, error)
+}
+
 // A Settler is looked at and made after all other things of its stage, in undo too, and has no Before to restore:
 // a daemon restarted because files it reads have changed.
 type Settler interface {
@@ -99,6 +107,7 @@ type Change struct {
 	Later     string   `json:"later,omitempty"` // not before this: "first boot"
 	Breaks    []string `json:"breaks,omitempty"`
 	Keeps     string   `json:"keeps,omitempty"`
+	Drawn     bool     `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
 	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
 	Unsettles []string `json:"unsettles,omitempty"` // "KIND NAME" of what must settle after this, and after its undo
 	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled

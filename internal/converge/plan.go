@@ -98,8 +98,9 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error)
 // A step is a want that has been looked at.
 type step struct {
 	Change
-	want Want
-	mine []link
+	want     Want
+	mine     []link
+	resolved bool // a Resolver has been asked about it
 }
 
 func (s step) stands() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
@@ -119,7 +120,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	}
 	for _, o := range slices.Backward(mine) {
 		unwanted := !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == o.key() })
-		if o.Stage != st.Name || !unwanted || !e.Spec.Has(o.section()) || o.Keeps != "" {
+		if o.Stage != st.Name || !unwanted || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
 			continue
 		}
 		t, err := e.ThingOf(o.Kind, o.Name)
@@ -209,6 +210,9 @@ func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts,
 		}
 	}
 	wg.Wait()
+	if steps, err = e.resolve(ctx, v, steps); err != nil {
+		return nil, err
+	}
 	var pending []Change
 	for i := range steps {
 		s := &steps[i]

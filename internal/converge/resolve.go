@@ -1,0 +1,108 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// resolve has the pending changes of each kind that can draw others along resolved, and adds those.
+func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step, error) {
+	for i := 0; i < len(steps); i++ {
+		r, ok := steps[i].want.Thing.(Resolver)
+		if !ok || steps[i].stands() || steps[i].resolved {
+			continue
+		}
+		same := func(s step) bool { return s.Kind == r.Kind() }
+		if slices.ContainsFunc(steps, func(s step) bool { return same(s) && s.Cannot != "" }) {
+			continue // it will be refused; what the others would draw along changes nothing about that
+		}
+		var pending []Change
+		for j := range steps {
+			if same(steps[j]) && !steps[j].stands() && steps[j].Later == "" {
+				steps[j].resolved = true
+				pending = append(pending, steps[j].Change)
+			}
+		}
+		if len(pending) == 0 {
+			continue
+		}
+		found, err := r.Resolve(ctx, v, pending)
+		if err != nil {
+			steps = unresolved(steps, pending, err)
+			continue
+		}
+		if steps, err = e.drawn(steps, pending[0], found); err != nil {
+			return nil, err
+		}
+	}
+	return steps, nil
+}
+
+// unresolved marks what could not be resolved: all of it as later, or the first with the reason, which is all there is
+// to say about the others too.
+func unresolved(steps []step, pending []Change, err error) []step {
+	later := host.Later{}
+	waits := errors.As(err, &later)
+	var out []step
+	for _, s := range steps {
+		isOne := slices.ContainsFunc(pending, func(c Change) bool { return c.key() == s.key() })
+		switch {
+		case isOne && waits:
+			s.Before, s.After, s.Later = "", "", later.Until
+		case isOne && s.key() == pending[0].key():
+			s.fail(err)
+		case isOne:
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// drawn fills what was found out into the steps, and adds those that are drawn along behind the last of their kind.
+func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error) {
+	last := 0
+	for i, s := range steps {
+		if s.Kind == like.Kind {
+			last = i
+		}
+	}
+	var extra []step
+	for _, c := range found {
+		i := slices.IndexFunc(steps, func(s step) bool { return s.key() == c.key() })
+		if i < 0 {
+			t, err := e.ThingOf(c.Kind, c.Name)
+			if err != nil {
+				return nil, err
+			}
+			c.Stage, c.Section, c.Drawn = like.Stage, like.Section, true
+			extra = append(extra, step{Change: c, want: Want{Thing: t, To: asFound(c)}, resolved: true})
+			continue
+		}
+		s := &steps[i]
+		if s.stands() {
+			s.fail(fmt.Errorf("cannot keep %s as it stands: the others would change it from %q to %q", s, c.Before, c.After))
+			continue
+		}
+		s.Before, s.After, s.Keeps, s.mine = c.Before, c.After, c.Keeps, nil
+		s.want.To = asFound(c)
+	}
+	return slices.Insert(steps, last+1, extra...), nil
+}
+
+// asFound holds a resolved change to what it was resolved from: between then and the touch nobody else may have come.
+func asFound(c Change) func(State) (State, error) {
+	return func(found State) (State, error) {
+		if found != c.Before && found != c.After {
+			return "", fmt.Errorf("cannot make %s: it was %q when the change was worked out and is %q now; run the same command again", c, c.Before, found)
+		}
+		return c.After, nil
+	}
+}

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// drawing is a package whose version may be left open ("newest") and which brings its library along.
+type drawing struct{ pkgThing }
+
+func (d drawing) Kind() string { return "drawing" }
+
+func (d drawing) Resolve(_ context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
+	list, err := v.ReadFile("/srv/candidates")
+	if err != nil {
+		return nil, host.Later{Until: "the repository is there"}
+	}
+	var out []converge.Change
+	for _, c := range pending {
+		if c.After == "newest" {
+			c.After = converge.State(strings.TrimSpace(string(list)))
+		}
+		if c.After == "9" {
+			return nil, errors.New("cannot install 9: it is gone")
+		}
+		out = append(out, c)
+		lib := "lib-" + c.Name
+		if _, err := v.Stat("/pkg/" + lib); err != nil && c.After != "" {
+			out = append(out, converge.Change{Kind: "drawing", Name: lib, After: "1"})
+		}
+	}
+	return out, nil
+}
+
+func wantDrawing(name string, version converge.State) converge.Want {
+	return converge.Want{Thing: drawing{pkgThing{name}}, To: func(found converge.State) (converge.State, error) {
+		if version == "newest" && found != "" {
+			return found, nil
+		}
+		return version, nil
+	}}
+}
+
+func drawings(kind, name string) (converge.Thing, error) {
+	if kind == "drawing" {
+		return drawing{pkgThing{name}}, nil
+	}
+	return kinds(kind, name)
+}
+
+func TestWhatIsDrawnAlong(t *testing.T) {
+	n := node(t)
+	if err := n.WriteFile("/srv/candidates", []byte("7\n"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	first := n.Tree(converge.Home, "/srv")
+	e := engineOf(t, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
+	e.ThingOf = drawings
+	plan, err := e.Plan(context.Background(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, c := range plan.Changes {
+		line := c.Name + "=" + string(c.After)
+		if c.Drawn {
+			line += " drawn"
+		}
+		lines = append(lines, line)
+	}
+	if got := strings.Join(lines, ", "); got != "x=7, y=2, lib-x=1 drawn, lib-y=1 drawn" {
+		t.Errorf("plan: %s", got)
+	}
+	apply(t, n, e)
+	if b, _ := n.ReadFile("/srv/last-transaction"); string(b) != "x y lib-x lib-y" {
+		t.Errorf("transaction of %q", b)
+	}
+	if res := apply(t, n, e); res.Run != "" {
+		t.Errorf("the second apply made %v", res.Made)
+	}
+	shrunk := engineOf(t, stage(wantDrawing("y", "2")))
+	shrunk.ThingOf = drawings
+	apply(t, n, shrunk)
+	if b, _ := n.ReadFile("/srv/last-transaction"); string(b) != "x" {
+		t.Errorf("shrunk in a transaction of %q", b)
+	}
+	undo(t, n, e, "all")
+	compare(t, "undone", first, n.Tree(converge.Home, "/srv"))
+}
+
+func TestWhatCannotBeResolved(t *testing.T) {
+	n := node(t)
+	e := engineOf(t, stage(wantDrawing("x", "9"), wantDrawing("y", "2")))
+	e.ThingOf = drawings
+	if res := apply(t, n, e); len(res.Later) != 2 || len(res.Made) != 0 {
+		t.Errorf("without a repository: made %v, later %v", res.Made, res.Later)
+	}
+	if err := n.WriteFile("/srv/candidates", []byte("7\n"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	touches := n.Touches()
+	_, err := e.Apply(context.Background(), n)
+	trouble := (*converge.Trouble)(nil)
+	if !errors.As(err, &trouble) || !strings.Contains(trouble.What, "it is gone") || strings.Contains(strings.Join(trouble.Because, ""), "also") {
+		t.Errorf("a version that is gone: %v (%+v)", err, trouble)
+	}
+	if made := n.Touches() - touches; made != 0 {
+		t.Errorf("%d touches for what cannot be made", made)
+	}
+}
+
+// What was drawn along when the plan was made may have changed by the time of the touch.
+func TestResolvedFromSomethingElse(t *testing.T) {
+	n := node(t)
+	if err := n.WriteFile("/srv/candidates", []byte("7\n"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	meddler := converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{
+			{Thing: meddles{}, To: to("done")},
+			wantDrawing("x", "newest"),
+		}, nil
+	}}
+	e := engineOf(t, meddler)
+	e.ThingOf = drawings
+	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), "when the change was worked out") {
+		t.Errorf("a package that somebody else installed meanwhile: %v", err)
+	}
+}
+
+// meddles stands for somebody else, who installs x in another version between the plan and the touch.
+type meddles struct{}
+
+func (meddles) Kind() string { return "meddles" }
+func (meddles) Name() string { return "x" }
+
+func (meddles) Look(_ context.Context, v host.View) (converge.State, error) {
+	if _, err := v.Stat("/pkg/x"); err != nil {
+		return "", nil
+	}
+	return "done", nil
+}
+
+func (meddles) Make(_ context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		return nil
+	}
+	return h.WriteFile("/pkg/x", []byte("3\n"), host.Attr{Mode: 0o644})
+}
