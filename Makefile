@@ -5,14 +5,28 @@ BIN       := bin
 GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME  ?= 5m
+OLDLIBC   := $(BIN)/oldlibc
+# go-nvml calls what nvml.h marks as deprecated.
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 .DEFAULT_GOAL := build
 .PHONY: help build demo test check lab bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## build bin/gpuadm for this machine
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(BIN)/gpuadm ./cmd/gpuadm
+build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on glibc 2.28 (RHEL 8) and newer
+	CGO_ENABLED=1 $(GO) build -trimpath -tags netgo,osusergo -ldflags='-s -w -linkmode=external -extldflags=-L$(abspath $(OLDLIBC))' -o $(BIN)/gpuadm ./cmd/gpuadm
+	$(OLDLIBC)/oldlibc check $(BIN)/gpuadm
+
+$(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
+	mkdir -p $(OLDLIBC)
+	CGO_ENABLED=0 $(GO) build -o $(OLDLIBC)/oldlibc ./images/build/oldlibc
+	set -e; libc=$$($(CC) -print-file-name=libc.so.6); for part in libpthread:0 libdl:2 libc:6; do \
+	  name=$${part%:*}; \
+	  $(OLDLIBC)/oldlibc assembly $$name $$libc >$(OLDLIBC)/$$name.s; \
+	  $(OLDLIBC)/oldlibc versions $$name $$libc >$(OLDLIBC)/$$name.map; \
+	  $(CC) -shared -nostdlib -Wl,--version-script=$(OLDLIBC)/$$name.map -Wl,-soname,$$name.so.$${part#*:} -o $(OLDLIBC)/$$name.so $(OLDLIBC)/$$name.s; \
+	done
 
 demo: build ## take an embedded simulated node through plan, apply, apply, undo
 	$(BIN)/gpuadm demo
@@ -38,6 +52,7 @@ lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (C
 
 bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks
 	$(GO) run ./test/bench
+	$(GO) test ./test/lab -run TestLabConvergedRatio -v -count=1
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/... ./runtime/... ./stages/... ./test/...
 
 fuzz: ## run every fuzz target for FUZZTIME (5m) each

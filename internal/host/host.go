@@ -47,9 +47,15 @@ type View interface {
 	AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error)
 	// Call makes one unary gRPC call that only looks to a daemon's socket, and returns the answer's bytes.
 	Call(ctx context.Context, socket, method string, request []byte) ([]byte, error)
+	// Fetch gets what a URL names, checked for size and digest. Errors are *FetchError.
+	Fetch(ctx context.Context, r Request) ([]byte, error)
+	// Room says how much room is left for files in the folder that name is or would lie in.
+	Room(name string) (Room, error)
 	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load and Files
 	// are filled from the files all the same.
 	Unit(ctx context.Context, name string) (Unit, error)
+	// Driver asks the NVIDIA driver how the GPUs stand, through NVML. *NoDriver where none answers, a Later in a root folder.
+	Driver(ctx context.Context) (Driver, error)
 }
 
 // Host is a View that can also touch. Every method is durable when it returns: a power cut after it loses nothing,
@@ -61,6 +67,8 @@ type Host interface {
 	// attr.Xattrs is the whole set wanted, labels apart that nobody may take off; nil keeps those of the file that is
 	// replaced, or takes what the folder's defaults give.
 	WriteFile(name string, data []byte, attr Attr) error
+	// Download gets what a URL names into a file, as WriteFile writes it, without holding it in memory.
+	Download(ctx context.Context, r Request, name string, attr Attr) error
 	// Append adds data at the end of a file and syncs it; the file is made with mode 0600 where it is missing.
 	// A power cut within it may leave a part of data: a file that does not end in a newline gets one before the next data.
 	Append(name string, data []byte) error
@@ -81,6 +89,23 @@ type Host interface {
 	// made by hand, and for a job the error is a Later.
 	SetUnit(ctx context.Context, name string, to UnitChange) error
 
+	// GPUs are named by PCI address. What the driver refuses is a *GPUError, *NoDriver where none answers.
+
+	// SetMIGMode asks for MIG mode on or off. On Ampere it holds after a reset; afterwards GPU.Pending says what was asked.
+	SetMIGMode(ctx context.Context, gpu string, on bool) error
+	// ResetGPUs resets GPUs by nvidia-smi, since NVML has no call for it. *CommandError with nvidia-smi's words if it refuses.
+	ResetGPUs(ctx context.Context, gpus ...string) error
+	// CreateInstance makes a GPU instance at exactly this place, without compute instances, and returns its id.
+	CreateInstance(ctx context.Context, gpu string, profile int, at Span) (id int, err error)
+	// DestroyInstance destroys a GPU instance that holds no compute instance.
+	DestroyInstance(ctx context.Context, gpu string, id int) error
+	// CreateCompute makes a compute instance in a GPU instance; at is used where the driver can place it, else the zero Span.
+	CreateCompute(ctx context.Context, gpu string, instance, profile int, at Span) (id int, err error)
+	// DestroyCompute destroys a compute instance that no process uses.
+	DestroyCompute(ctx context.Context, gpu string, instance, id int) error
+	// SetPersistence turns persistence mode on or off.
+	SetPersistence(ctx context.Context, gpu string, on bool) error
+
 	// Lock takes the machine's one run lock, or fails with *Busy. It never waits.
 	Lock() (unlock func(), err error)
 }
@@ -96,6 +121,12 @@ type Info struct {
 	Size   int64             // bytes
 	Ctime  time.Time         // last change of content or attributes, by the machine's wall clock
 	Xattrs map[string]string // extended attributes, nil if none
+}
+
+// Room is what a file system has left for root.
+type Room struct {
+	Bytes uint64
+	Files uint64 // inodes; the largest number where the file system does not count them
 }
 
 // Attr is what a file carries beside its bytes.

@@ -14,11 +14,12 @@ type live struct {
 	runner runner
 	units  systemd
 	lock   runLock
+	nvml   *nvmlDoor
 }
 
 func newLive() *live {
 	files := NewFiles(realDisk{"/"})
-	return &live{Files: files, runner: newRunner(), units: systemd{files: files}}
+	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files)}
 }
 
 func (l *live) Root() string   { return "/" }

@@ -25,6 +25,7 @@ type Recorder struct {
 	asked   []answer
 	units   map[string]Unit
 	uptime  time.Duration
+	drove   *drove    // nil: nobody asked
 	started time.Time // when the recording began
 }
 
@@ -128,6 +129,14 @@ func (r *Recorder) AskAbout(ctx context.Context, files map[string][]byte, argv .
 func (r *Recorder) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
 	return r.view.Call(ctx, socket, method, request)
 }
+
+// Fetch is View's; what is not on the machine is not noted.
+func (r *Recorder) Fetch(ctx context.Context, req Request) ([]byte, error) {
+	return r.view.Fetch(ctx, req)
+}
+
+// Room is View's; it is another one at each look.
+func (r *Recorder) Room(name string) (Room, error) { return r.view.Room(name) }
 
 // Unit is View's. The unit's files are noted too.
 func (r *Recorder) Unit(ctx context.Context, name string) (Unit, error) {

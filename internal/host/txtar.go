@@ -68,6 +68,9 @@ func (r *Recorder) settings(b *bytes.Buffer) {
 			fmt.Fprintf(b, "files = %s\n", quoteAll(u.Files))
 		}
 	}
+	if r.drove != nil {
+		r.drove.settings(b)
+	}
 	seen := map[string]bool{}
 	for _, a := range slices.Backward(r.asked) { // the last answer of each counts
 		if key := strings.Join(a.argv, "\x00"); !seen[key] {

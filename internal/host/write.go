@@ -4,9 +4,11 @@
 package host
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 	"syscall"
@@ -39,6 +41,11 @@ func (f *Files) at(verb, name string, follow bool, do func(dir Folder, name stri
 // WriteFile is Host's. What is not in attr.Xattrs is taken off; nil keeps those of the file replaced,
 // or for a new file what its folder's defaults give.
 func (f *Files) WriteFile(name string, data []byte, attr Attr) error {
+	return f.WriteFrom(name, bytes.NewReader(data), attr)
+}
+
+// WriteFrom is WriteFile for what is too large to hold in memory. If reading fails nothing is written.
+func (f *Files) WriteFrom(name string, from io.Reader, attr Attr) error {
 	return f.at("write", name, true, func(dir Folder, name string) error {
 		attr, err := inherit(dir, name, attr)
 		if err != nil {
@@ -50,7 +57,7 @@ func (f *Files) WriteFile(name string, data []byte, attr Attr) error {
 				return err
 			}
 			defer file.Close()
-			if _, err := file.Write(data); err != nil {
+			if _, err := io.Copy(file, from); err != nil {
 				return err
 			}
 			if err := setAttr(file, attr); err != nil {

@@ -22,6 +22,8 @@ type config struct {
 	Absent  []string  // names looked for and not found when it was recorded; for the reader, absent is absent
 	Unit    []unit
 	Command []command
+	Driver  *driverConfig
+	GPU     []gpuConfig
 }
 
 // unit is a unit that is known beyond what its files say. One without a unit file gets one.
@@ -87,7 +89,7 @@ func (n *Node) configure(c config) error {
 		}
 	}
 	n.commands = c.Command
-	return nil
+	return n.configureGPUs(c.Driver, c.GPU)
 }
 
 func (n *Node) configureUnits(units []unit) error {

@@ -44,6 +44,7 @@ type Node struct {
 	violated []string
 	locked   bool
 	lastPID  int
+	driver   driver
 }
 
 // View is the node for looking only: what it returns cannot be turned back into a Host.

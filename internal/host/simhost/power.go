@@ -77,6 +77,9 @@ func (n *Node) boot() {
 	n.now = n.now.Add(30 * time.Second)
 	n.booted = n.now
 	n.boots++
+	for _, g := range n.driver.gpus {
+		boot(g)
+	}
 	n.bootID = fmt.Sprintf("00000000-0000-4000-8000-%012d", n.boots)
 	_ = n.setBootID() // it was set before, so it can be set
 	if n.live {

@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command oldlibc makes gpuadm start on machines whose C library is older than that of the machine it is built on.
+//
+// A program asks at its start for the version of each C function that it was linked with. oldlibc prints the assembly of a
+// library to link with instead of the C library: it has all of its names and no code, each in the newest version that the
+// oldest supported C library has.
+//
+//	oldlibc assembly libc|libpthread|libdl LIBC   the library's assembly
+//	oldlibc versions libc|libpthread|libdl LIBC   its version script
+//	oldlibc check PROGRAM                         whether a program starts there
+package main
+
+import (
+	"bufio"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// floor is the oldest C library gpuadm starts on: that of RHEL 8.
+const floor = "GLIBC_2.28"
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "oldlibc:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, out io.Writer) error {
+	switch {
+	case len(args) == 2 && args[0] == "check":
+		return check(args[1])
+	case len(args) == 3 && (args[0] == "assembly" || args[0] == "versions"):
+		all, err := exported(args[2])
+		if err != nil {
+			return err
+		}
+		symbols := newest(all, args[1])
+		if len(symbols) == 0 {
+			return fmt.Errorf("%s has nothing of %s: it is older than glibc 2.34, and can be linked with as it is", args[2], args[1])
+		}
+		buffered := bufio.NewWriter(out)
+		if args[0] == "assembly" {
+			assembly(buffered, symbols)
+		} else {
+			versions(buffered, symbols)
+		}
+		return buffered.Flush()
+	}
+	return errors.New("usage: oldlibc assembly|versions libc|libpthread|libdl LIBC, or oldlibc check PROGRAM")
+}
+
+// exported reads the names that a library exports.
+func exported(library string) ([]elf.Symbol, error) {
+	f, err := elf.Open(library)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", library, err)
+	}
+	defer f.Close()
+	all, err := f.DynamicSymbols()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the symbols of %s: %w", library, err)
+	}
+	return slices.DeleteFunc(all, func(s elf.Symbol) bool { return s.Section == elf.SHN_UNDEF || s.Section == elf.SHN_ABS }), nil
+}
+
+// newest takes for each name of a part the newest version that is not above the floor.
+func newest(all []elf.Symbol, part string) []elf.Symbol {
+	best := map[string]elf.Symbol{}
+	for _, s := range all {
+		if partOf(s.Name) != part || !known(s.Version) || compare(s.Version, floor) > 0 || elf.ST_TYPE(s.Info) == elf.STT_TLS {
+			continue
+		}
+		if old, ok := best[s.Name]; !ok || compare(s.Version, old.Version) > 0 {
+			best[s.Name] = s
+		}
+	}
+	return slices.SortedFunc(maps.Values(best), func(a, b elf.Symbol) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// partOf is the library that had a name until glibc 2.34 put all into libc: its NEWS.
+func partOf(name string) string {
+	switch {
+	case strings.HasPrefix(name, "pthread_"), strings.HasPrefix(name, "__pthread_"), strings.HasPrefix(name, "sem_"):
+		return "libpthread"
+	case slices.Contains([]string{"dladdr", "dladdr1", "dlclose", "dlerror", "dlinfo", "dlmopen", "dlopen", "dlsym", "dlvsym"}, name):
+		return "libdl"
+	}
+	return "libc"
+}
+
+// assembly writes the names: functions without code, and room for data, which a program may have to copy.
+func assembly(w io.Writer, symbols []elf.Symbol) {
+	for i, s := range symbols {
+		section, kind := ".text", "function"
+		if elf.ST_TYPE(s.Info) == elf.STT_OBJECT {
+			section, kind = ".bss", "object"
+		}
+		size := max(s.Size, 1)
+		fmt.Fprintf(w, "%s\n.balign 32\n.globl s%d\n.type s%d, %%%s\n.size s%d, %d\ns%d: .skip %d\n.symver s%d, %s@@@%s\n",
+			section, i, i, kind, i, size, i, size, i, s.Name, s.Version)
+	}
+	fmt.Fprintf(w, ".section .note.GNU-stack,\"\",%%progbits\n")
+}
+
+// versions writes the version script: what versions there are. The assembly says which name has which.
+func versions(w io.Writer, symbols []elf.Symbol) {
+	var names []string
+	for _, s := range symbols {
+		names = append(names, s.Version)
+	}
+	slices.SortFunc(names, compare)
+	for _, name := range slices.Compact(names) {
+		fmt.Fprintf(w, "%s {};\n", name)
+	}
+}
+
+// check finds what a program needs that the floor does not have. Names of NVML are found when its library is loaded.
+func check(program string) error {
+	f, err := elf.Open(program)
+	if err != nil {
+		return fmt.Errorf("cannot read %s: %w", program, err)
+	}
+	defer f.Close()
+	imported, err := f.ImportedSymbols()
+	if err != nil {
+		return fmt.Errorf("cannot read what %s imports: %w", program, err)
+	}
+	// What gcc's own start files use if it is there.
+	atWill := []string{"__gmon_start__", "_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable"}
+	var missing []string
+	for _, s := range imported {
+		switch {
+		case s.Version == "" && strings.HasPrefix(s.Name, "nvml"):
+		case s.Version == "" && slices.Contains(atWill, s.Name):
+		case !known(s.Version) || compare(s.Version, floor) > 0:
+			missing = append(missing, strings.TrimSuffix(s.Name+"@"+s.Version, "@"))
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%s does not start with %s: %s", program, floor, strings.Join(missing, " "))
+	}
+	return nil
+}
+
+// known says whether a version is one of glibc's public ones.
+func known(version string) bool {
+	return strings.HasPrefix(version, "GLIBC_2.")
+}
+
+// compare orders GLIBC_2.3.4 before GLIBC_2.28.
+func compare(a, b string) int {
+	return slices.Compare(numbers(a), numbers(b))
+}
+
+func numbers(version string) []int {
+	var all []int
+	for _, part := range strings.Split(strings.TrimPrefix(version, "GLIBC_"), ".") {
+		n, _ := strconv.Atoi(part)
+		all = append(all, n)
+	}
+	return all
+}

@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+// LiveWithNVML is the running machine with another NVML, of which the module's version and the process's maps are in files.
+func LiveWithNVML(library string, files *Files) Host {
+	l := newLive()
+	if files == nil {
+		files = l.Files
+	}
+	l.nvml = &nvmlDoor{files: files, libraries: []string{library}}
+	return l
+}
+
+// What the tests look into.
+var (
+	Printable    = printable
+	WithWords    = withWords
+	ResetCommand = resetCommand
+)
+
+// Because is what the door says of a code that NVML's initialisation returns.
+func Because(files *Files, code string) *NoDriver { return newNVML(files).because(code) }

@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// A Request says what to get from where, and through whom.
+type Request struct {
+	URL    string // http, https, or file for a path on the machine
+	SHA256 string // hex digest the bytes must have; "" = any
+	Max    int64  // bytes; more is an error
+	Via    Via
+}
+
+// Via says through whom the network is reached.
+type Via struct {
+	HTTP, HTTPS string   // URLs of proxies for the two schemes, "" = none
+	No          []string // hosts, domains and networks that are reached directly
+	CAFile      string   // PEM file on the machine with certificates to trust beside the machine's own
+}
+
+// FetchError reports what could not be got.
+type FetchError struct {
+	URL    string // without user and password
+	Status int    // HTTP status, 0 where there was no answer
+	Cause  error
+}
+
+func (e *FetchError) Error() string { return fmt.Sprintf("cannot get %s: %v", e.URL, e.Cause) }
+
+func (e *FetchError) Unwrap() error { return e.Cause }
+
+// errSize and errDigest are final: the same bytes would come again.
+var (
+	errSize   = errors.New("it is larger than expected")
+	errDigest = errors.New("its SHA-256 is another one than expected")
+)
+
+const (
+	fetchTries   = 4
+	fetchPause   = time.Second      // before the second try; doubled before each further one
+	fetchSilence = 30 * time.Second // without a byte: the other side has gone
+)
+
+// Fetch is View's.
+func (f *Files) Fetch(ctx context.Context, r Request) ([]byte, error) {
+	var all []byte
+	err := f.get(ctx, r, func(body io.Reader) (err error) {
+		all, err = io.ReadAll(body)
+		return err
+	})
+	return all, err
+}
+
+// Download is Host's.
+func (f *Files) Download(ctx context.Context, r Request, name string, attr Attr) error {
+	return f.get(ctx, r, func(body io.Reader) error { return f.WriteFrom(name, body, attr) })
+}
+
+// get gets and checks; what passes over a flaky line is tried again, each time from the beginning.
+func (f *Files) get(ctx context.Context, r Request, take func(io.Reader) error) error {
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		return &FetchError{URL: r.URL, Cause: errors.New("it is not a URL")}
+	}
+	fail := func(err error) error {
+		if said := (*FetchError)(nil); err == nil || errors.As(err, &said) {
+			return err
+		}
+		return &FetchError{URL: u.Redacted(), Cause: err}
+	}
+	if u.Scheme == "file" {
+		return fail(f.getFile(u.Path, r, take))
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return fail(errors.New("a URL is http, https or file"))
+	}
+	client, err := f.client(r.Via)
+	if err != nil {
+		return fail(err)
+	}
+	defer client.CloseIdleConnections()
+	return fail(persist(ctx, func() error { return f.once(ctx, client, u, r, take) }))
+}
+
+// persist tries again what may go well another time.
+func persist(ctx context.Context, once func() error) error {
+	for pause, try := fetchPause, 1; ; pause, try = 2*pause, try+1 {
+		err := once()
+		if err == nil || try == fetchTries || !worthATry(err) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+	}
+}
+
+// getFile reads a file on the machine, which may be larger than ReadFile takes.
+func (f *Files) getFile(name string, r Request, take func(io.Reader) error) error {
+	info, err := f.Stat(name)
+	if err != nil {
+		return err
+	}
+	in := io.NewSectionReader(readerAt{f, name}, 0, info.Size)
+	return take(&checked{in: in, left: r.Max, want: r.SHA256, sum: sha256.New()})
+}
+
+type readerAt struct {
+	files *Files
+	name  string
+}
+
+func (r readerAt) ReadAt(p []byte, off int64) (int, error) { return r.files.ReadAt(r.name, p, off) }
+
+// once makes one try.
+func (f *Files) once(ctx context.Context, client *http.Client, u *url.URL, r Request, take func(io.Reader) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watch := time.AfterFunc(fetchSilence, func() { cancel(fmt.Errorf("no answer for %s", fetchSilence)) })
+	defer watch.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("User-Agent", "gpuadm")
+	resp, err := client.Do(req)
+	if err != nil {
+		return because(ctx, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return &FetchError{URL: u.Redacted(), Status: resp.StatusCode, Cause: fmt.Errorf("the server says %s", resp.Status)}
+	}
+	err = take(&checked{in: resp.Body, left: r.Max, want: r.SHA256, sum: sha256.New(), seen: func() { watch.Reset(fetchSilence) }})
+	return because(ctx, err)
+}
+
+// because gives the reason a try was given up for, in place of "context canceled".
+func because(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// worthATry says whether another try may help: not for what the server or we refuse.
+func worthATry(err error) bool {
+	answer, file, cert := (*FetchError)(nil), (*FileError)(nil), (*tls.CertificateVerificationError)(nil)
+	switch {
+	case errors.As(err, &answer) && answer.Status != 0:
+		return answer.Status >= 500 || answer.Status == http.StatusTooManyRequests
+	case errors.Is(err, errSize), errors.Is(err, errDigest), errors.Is(err, errDowngrade), errors.As(err, &file), errors.As(err, &cert):
+		return false
+	}
+	return true
+}
+
+var errDowngrade = errors.New("it leads from https to http, or on for ever")
+
+// client is an HTTP client that goes through the proxies and trusts the certificates asked for, and no others of its
+// own environment: what a shell exports must not decide what a root process trusts.
+func (f *Files) client(via Via) (*http.Client, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if via.CAFile != "" {
+		pem, err := f.ReadFile(via.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		if config.RootCAs, err = x509.SystemCertPool(); err != nil {
+			config.RootCAs = x509.NewCertPool()
+		}
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("cannot use %s: it holds no certificate in PEM form", via.CAFile)
+		}
+	}
+	proxies := (&httpproxy.Config{HTTPProxy: via.HTTP, HTTPSProxy: via.HTTPS, NoProxy: strings.Join(via.No, ",")}).ProxyFunc()
+	transport := &http.Transport{
+		Proxy:                 func(r *http.Request) (*url.URL, error) { return proxies(r.URL) },
+		TLSClientConfig:       config,
+		TLSHandshakeTimeout:   15 * time.Second,
+		ResponseHeaderTimeout: fetchSilence,
+		DisableCompression:    true, // what a digest is of
+		ForceAttemptHTTP2:     true,
+	}
+	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, from []*http.Request) error {
+		if len(from) > 5 || from[len(from)-1].URL.Scheme == "https" && r.URL.Scheme != "https" {
+			return errDowngrade
+		}
+		return nil
+	}}, nil
+}
+
+// checked reads on while size and digest are as expected. The last read fails if they are not, so that what was read
+// is never taken for whole.
+type checked struct {
+	in   io.Reader
+	left int64
+	want string
+	sum  hash.Hash
+	seen func()
+}
+
+func (c *checked) Read(p []byte) (int, error) {
+	n, err := c.in.Read(p)
+	if c.seen != nil {
+		c.seen()
+	}
+	c.sum.Write(p[:n])
+	if c.left -= int64(n); c.left < 0 {
+		return 0, errSize
+	}
+	if err == io.EOF && c.want != "" && !strings.EqualFold(hex.EncodeToString(c.sum.Sum(nil)), c.want) {
+		return 0, errDigest
+	}
+	return n, err
+}

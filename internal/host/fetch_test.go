@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+func folderAt(t *testing.T) (Host, string) {
+	t.Helper()
+	dir := t.TempDir()
+	h, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, dir
+}
+
+func TestFetch(t *testing.T) {
+	h, dir := folderAt(t)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/key":
+			_, _ = w.Write([]byte("key"))
+		case "/away":
+			http.Redirect(w, r, "/key", http.StatusFound)
+		case "/round":
+			http.Redirect(w, r, "/round", http.StatusFound)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer web.Close()
+	if err := os.WriteFile(filepath.Join(dir, "local"), []byte("local"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		what string
+		r    Request
+		want string // "" = error
+		says string
+	}{
+		{"plain", Request{URL: web.URL + "/key", Max: 10}, "key", ""},
+		{"redirected", Request{URL: web.URL + "/away", Max: 10}, "key", ""},
+		{"digest", Request{URL: web.URL + "/key", Max: 10, SHA256: strings.ToUpper(digest("key"))}, "key", ""},
+		{"exact size", Request{URL: web.URL + "/key", Max: 3}, "key", ""},
+		{"other digest", Request{URL: web.URL + "/key", Max: 10, SHA256: digest("kex")}, "", "SHA-256"},
+		{"too large", Request{URL: web.URL + "/key", Max: 2}, "", "larger"},
+		{"missing", Request{URL: web.URL + "/none", Max: 10}, "", "404"},
+		{"round", Request{URL: web.URL + "/round", Max: 10}, "", "on for ever"},
+		{"on the machine", Request{URL: "file:///local", Max: 10, SHA256: digest("local")}, "local", ""},
+		{"not on the machine", Request{URL: "file:///none", Max: 10}, "", "no such file"},
+		{"no URL", Request{URL: "http://%zz", Max: 10}, "", "not a URL"},
+		{"no web", Request{URL: "ftp://localhost/x", Max: 10}, "", "http, https or file"},
+	} {
+		got, err := h.Fetch(context.Background(), tt.r)
+		if string(got) != tt.want && err == nil || (err == nil) != (tt.want != "") {
+			t.Errorf("%s: %q, %v", tt.what, got, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: the error does not say %q: %v", tt.what, tt.says, err)
+		}
+	}
+}
+
+func TestDownload(t *testing.T) {
+	h, dir := folderAt(t)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("driver")) }))
+	defer web.Close()
+	attr := Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid()}
+	r := Request{URL: web.URL + "/run", Max: 100, SHA256: digest("other")}
+	if err := h.Download(context.Background(), r, "/run", attr); !errors.Is(err, errDigest) {
+		t.Errorf("a wrong digest: %v", err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("left after a wrong digest: %v", left)
+	}
+	r.SHA256 = digest("driver")
+	if err := h.Download(context.Background(), r, "/run", attr); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(filepath.Join(dir, "run")); string(got) != "driver" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A password in a URL must not be read aloud by an error.
+func TestFetchMasksPasswords(t *testing.T) {
+	h, _ := folderAt(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := h.Fetch(ctx, Request{URL: "http://me:hunter2@localhost:1/x", Max: 1})
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFetchTrustsTheGivenCA(t *testing.T) {
+	h, dir := folderAt(t)
+	web := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/down" {
+			http.Redirect(w, r, "http://localhost/", http.StatusFound)
+		}
+		_, _ = w.Write([]byte("ok"))
+	}))
+	defer web.Close()
+	if _, err := h.Fetch(context.Background(), Request{URL: web.URL, Max: 10}); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a certificate of an unknown authority: %v", err)
+	}
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw})
+	if err := os.WriteFile(filepath.Join(dir, "ca.pem"), ca, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	via := Via{CAFile: "/ca.pem"}
+	if got, err := h.Fetch(context.Background(), Request{URL: web.URL, Max: 10, Via: via}); err != nil || string(got) != "ok" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := h.Fetch(context.Background(), Request{URL: web.URL + "/down", Max: 10, Via: via}); !errors.Is(err, errDowngrade) {
+		t.Errorf("from https to http: %v", err)
+	}
+}
+
+func TestFetchGoesThroughTheProxy(t *testing.T) {
+	h, _ := folderAt(t)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("via proxy to " + r.Host))
+	}))
+	defer proxy.Close()
+	t.Setenv("http_proxy", "http://localhost:1") // what a shell exports does not count
+	r := Request{URL: "http://mirror.example/x", Max: 100, Via: Via{HTTP: proxy.URL, No: []string{"direct.example"}}}
+	if got, err := h.Fetch(context.Background(), r); err != nil || string(got) != "via proxy to mirror.example" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A server that hiccups is asked again; one that says no is not.
+func TestFetchPersists(t *testing.T) {
+	for _, tt := range []struct {
+		err   error
+		asked int
+	}{
+		{&FetchError{Status: 503}, fetchTries},
+		{&FetchError{Status: 429}, fetchTries},
+		{errors.New("connection reset"), fetchTries},
+		{&FetchError{Status: 404}, 1},
+		{errDigest, 1},
+		{&FileError{Cause: os.ErrPermission}, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			asked := 0
+			if err := persist(t.Context(), func() error { asked++; return tt.err }); err == nil {
+				t.Error("no error")
+			}
+			if asked != tt.asked {
+				t.Errorf("%v: asked %d times, want %d", tt.err, asked, tt.asked)
+			}
+		})
+	}
+}

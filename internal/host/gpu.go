@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import "fmt"
+
+// Driver is what the NVIDIA driver that is loaded says through NVML.
+type Driver struct {
+	Version string // 580.95.05
+	NVML    string // the library's own version; another one than the driver's is a mismatch
+	CUDA    string // 13.0: the newest CUDA it supports
+	GPUs    []GPU  // in the order of their PCI addresses
+}
+
+// GPU is one GPU as the driver sees it.
+type GPU struct {
+	Address string // 0000:17:00.0, as sysfs writes it
+	Index   int    // NVML's, which is also nvidia-smi's and mig-parted's
+	Minor   int    // of /dev/nvidiaN; -1 if unknown
+	UUID    string // GPU-…
+	Serial  string // "" where the board has none
+	Name    string // NVIDIA H100 80GB HBM3
+	Device  string // PCI device and vendor id as mig-parted's filters write it: 0x233010DE
+	Sub     string // PCI subsystem id: 0x16C110DE
+	Arch    string // turing, ampere, ada-lovelace, hopper, blackwell, …; "" if unknown
+	Compute string // compute capability: 9.0
+	Memory  uint64 // bytes
+	Lost    string // why it does not answer ("it has fallen off the bus"); then all that follows is empty
+
+	ECC        string // on, off, "" where it has none
+	RemapFails bool   // a row could not be remapped: the board is to be replaced
+	RemapWaits bool   // a remapped row waits for a reset
+	Fabric     Fabric
+	Persistent bool  // persistence mode
+	Clients    []int // processes with a context on it, MIG instances included; ascending
+
+	MIG       bool // it can be partitioned
+	Mode      bool // MIG mode now
+	Pending   bool // MIG mode after a reset
+	Profiles  []Profile
+	Instances []Instance // GPU instances, by id
+}
+
+// Fabric is a GPU's registration with NVLink's fabric manager.
+type Fabric struct {
+	State   string // "" (it has no fabric), not-started, in-progress, completed
+	Status  string // "" or NVML's error of a completed registration that failed
+	Cluster string // UUID
+	Clique  uint32
+}
+
+// Span is a place on a GPU: memory slices for GPU instances, compute slices for compute instances.
+type Span struct{ Start, Size int }
+
+// Profile is a kind of GPU instance that a GPU offers.
+type Profile struct {
+	ID      int    // the driver's, as nvidia-smi mig -lgip shows it: 19
+	Enum    int    // NVML's NVML_GPU_INSTANCE_PROFILE_…
+	Name    string // 1g.10gb+me, as NVML says it, or as nvidia-smi would where NVML has no name
+	Slices  int    // compute slices
+	Max     int    // of them on an empty GPU
+	Memory  uint64 // bytes
+	Places  []Span // where it may lie, in memory slices
+	Compute []ComputeProfile
+}
+
+// ComputeProfile is a kind of compute instance that a GPU instance of a profile offers.
+type ComputeProfile struct {
+	ID     int // the driver's
+	Enum   int // NVML's NVML_COMPUTE_INSTANCE_PROFILE_…
+	Slices int
+	Max    int
+}
+
+// Instance is a GPU instance.
+type Instance struct {
+	ID      int
+	Profile int // Profile.ID
+	At      Span
+	Compute []ComputeInstance // by id; none: somebody stopped half way
+	Clients []int             // processes that use it; ascending
+}
+
+// ComputeInstance is a compute instance.
+type ComputeInstance struct {
+	ID      int
+	Profile int // ComputeProfile.ID
+	At      Span
+	UUID    string // MIG-…, of the device that containers get; "" where the driver does not say
+}
+
+// NoDriver reports that no NVIDIA driver answers, and why.
+type NoDriver struct {
+	Why string // "the kernel module nvidia is not loaded"
+	Try string // what to do about it
+	// Again says that only this process gets no answer: it has loaded the library of a driver that was replaced since.
+	Again bool
+}
+
+func (e *NoDriver) Error() string { return "cannot ask the NVIDIA driver: " + e.Why }
+
+// GPUError reports a call that the driver refused.
+type GPUError struct {
+	Call string // NVML's name of it: nvmlDeviceSetMigMode
+	GPU  string // PCI address
+	Code string // NVML's name of the answer: IN_USE
+}
+
+func (e *GPUError) Error() string {
+	return fmt.Sprintf("cannot change GPU %s: %s: %s", e.GPU, e.Call, e.Code)
+}

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// nvmlDoor is NVML, the driver's library. It is opened for each call and shut down after it: an open NVML holds
+// /dev/nvidiactl, and the kernel module could not be unloaded.
+type nvmlDoor struct {
+	files     *Files     // where the module's version and the libraries are looked up
+	libraries []string   // to try in this order: a name for the loader, or paths
+	one       sync.Mutex // go-nvml keeps which symbols the library has in variables of its own
+}
+
+const nvmlName = "libnvidia-ml.so.1"
+
+// newNVML takes the library that the loader finds, or else the one of a driver container, which has its root in
+// /run/nvidia/driver: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/.
+func newNVML(files *Files) *nvmlDoor {
+	libraries := []string{nvmlName}
+	for _, dir := range []string{"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"} {
+		libraries = append(libraries, path.Join("/run/nvidia/driver", dir, nvmlName))
+	}
+	return &nvmlDoor{files: files, libraries: libraries}
+}
+
+// because says why no driver answers. Code is NVML's name of what its initialisation returned.
+func (d *nvmlDoor) because(code string) *NoDriver {
+	module := d.moduleVersion()
+	switch code {
+	case "LIBRARY_NOT_FOUND":
+		if module == "" {
+			return &NoDriver{Why: "neither its library " + nvmlName + " nor the kernel module nvidia is there", Try: "install the NVIDIA driver"}
+		}
+		return &NoDriver{
+			Why: "the kernel module nvidia " + module + " is loaded, but the library " + nvmlName + " is not found",
+			Try: "install the libraries of driver " + module,
+		}
+	case "DRIVER_NOT_LOADED":
+		if module == "" {
+			return &NoDriver{Why: "the kernel module nvidia is not loaded", Try: "modprobe nvidia; if it fails, dmesg says why"}
+		}
+		return &NoDriver{
+			Why: "the kernel module nvidia " + module + " is loaded, but /dev/nvidiactl cannot be opened",
+			Try: "nvidia-modprobe -c 0 makes the device file; if it is there, dmesg says why",
+		}
+	case "LIB_RM_VERSION_MISMATCH":
+		return d.mismatch(module)
+	case "NO_PERMISSION":
+		return &NoDriver{Why: "no permission", Try: "run gpuadm as root, and in a container with access to /dev/nvidia*"}
+	}
+	return &NoDriver{Why: "NVML cannot be initialised: " + code, Try: "dmesg | grep NVRM says why"}
+}
+
+// mismatch says which versions do not fit, and whether it is only this process that is behind: the loader never unloads
+// a library that a program has called by name, so it stays the one that was there when NVML was first asked.
+func (d *nvmlDoor) mismatch(module string) *NoDriver {
+	loaded, gone := d.loadedLibrary()
+	version := strings.TrimPrefix(path.Base(loaded), "libnvidia-ml.so.")
+	if _, err := d.files.Stat(path.Join(path.Dir(loaded), "libnvidia-ml.so."+module)); gone || err == nil && version != module {
+		return &NoDriver{
+			Why: fmt.Sprintf("the driver was changed from %s to %s while gpuadm ran, and its library cannot be loaded twice", version, module),
+			Try: "run gpuadm again", Again: true,
+		}
+	}
+	return &NoDriver{
+		Why: fmt.Sprintf("the kernel module is of driver %s and the library of %s", known(module), known(version)),
+		Try: "stop what uses the GPUs and load the kernel module anew, or reboot",
+	}
+}
+
+func known(version string) string {
+	if version == "" || version == "." {
+		return "an unknown version"
+	}
+	return version
+}
+
+// moduleVersion is that of the kernel module that is loaded; "" if none is.
+func (d *nvmlDoor) moduleVersion() string {
+	data, err := d.files.ReadFile("/sys/module/nvidia/version")
+	if err != nil {
+		return ""
+	}
+	return printable(strings.TrimSpace(string(data)))
+}
+
+// loadedLibrary is the file that this process has loaded NVML from, and whether that file is gone: proc_pid_maps(5).
+func (d *nvmlDoor) loadedLibrary() (file string, gone bool) {
+	maps, err := d.files.ReadFile("/proc/self/maps")
+	if err != nil {
+		return "", false
+	}
+	found := regexp.MustCompile(`(?m) (/\S*/libnvidia-ml\.so\S*)( \(deleted\))?$`).FindSubmatch(maps)
+	if found == nil {
+		return "", false
+	}
+	return string(found[1]), len(found[2]) > 0
+}
+
+// lostAddresses are the GPUs that the kernel module has and NVML gave no handle for, by PCI address.
+func (d *nvmlDoor) lostAddresses(answered []GPU) []string {
+	have := map[string]bool{}
+	for _, g := range answered {
+		have[g.Address] = true
+	}
+	var lost []string
+	names, _ := d.files.ReadDir("/proc/driver/nvidia/gpus")
+	for _, name := range names {
+		if !have[name] {
+			lost = append(lost, name)
+		}
+	}
+	return lost
+}
+
+// maxNVMLString is longer than any string NVML has: 96 bytes.
+const maxNVMLString = 128
+
+// printable makes a string of the driver's safe to print: it is firmware that wrote most of them.
+func printable(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > maxNVMLString {
+		s = strings.ToValidUTF8(s[:maxNVMLString], "")
+	}
+	return strings.TrimSpace(s)
+}

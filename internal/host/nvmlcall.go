@@ -1,0 +1,122 @@
+//go:build cgo
+
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// nvmlSession is NVML between its initialisation and its shutdown.
+type nvmlSession struct {
+	nvml.Interface
+}
+
+// session opens NVML for one call of the door.
+func (d *nvmlDoor) session(ctx context.Context, do func(nvmlSession) error) error {
+	d.one.Lock()
+	defer d.one.Unlock()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	ret := nvml.ERROR_LIBRARY_NOT_FOUND
+	for _, library := range d.libraries {
+		s := nvmlSession{nvml.New(nvml.WithLibraryPath(library))}
+		if ret = s.Init(); ret == nvml.SUCCESS {
+			defer s.Shutdown()
+			return do(s)
+		}
+		if ret != nvml.ERROR_LIBRARY_NOT_FOUND {
+			break
+		}
+	}
+	return d.because(nvmlCode(ret))
+}
+
+// has says whether the library has one of the symbols. To call one it lacks ends the process: go-nvml is linked with
+// --unresolved-symbols=ignore-in-object-files, and the loader finds out at the call.
+func (s nvmlSession) has(symbols ...string) bool {
+	for _, symbol := range symbols {
+		if s.Extensions().LookupSymbol(symbol) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// gpu finds a GPU by its PCI address.
+func (s nvmlSession) gpu(address string) (nvml.Device, error) {
+	device, ret := s.DeviceGetHandleByPciBusId(address)
+	return device, refusal("nvmlDeviceGetHandleByPciBusId", address, ret)
+}
+
+// change opens NVML, finds a GPU and changes something about it.
+func (d *nvmlDoor) change(ctx context.Context, address, symbol string, do func(nvml.Device) error) error {
+	return d.session(ctx, func(s nvmlSession) error {
+		if !s.has(symbol) {
+			return refusal(symbol, address, nvml.ERROR_FUNCTION_NOT_FOUND)
+		}
+		device, err := s.gpu(address)
+		if err != nil {
+			return err
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		return do(device)
+	})
+}
+
+// refusal is the error of a call, nil if it went well.
+func refusal(call, address string, ret nvml.Return) error {
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	return &GPUError{Call: call, GPU: address, Code: nvmlCode(ret)}
+}
+
+// nvmlCode is NVML's name of an answer, without ERROR_. NVML's own nvmlErrorString is a sentence, and needs the library.
+func nvmlCode(ret nvml.Return) string {
+	names := map[nvml.Return]string{
+		nvml.SUCCESS:                         "SUCCESS",
+		nvml.ERROR_UNINITIALIZED:             "UNINITIALIZED",
+		nvml.ERROR_INVALID_ARGUMENT:          "INVALID_ARGUMENT",
+		nvml.ERROR_NOT_SUPPORTED:             "NOT_SUPPORTED",
+		nvml.ERROR_NO_PERMISSION:             "NO_PERMISSION",
+		nvml.ERROR_ALREADY_INITIALIZED:       "ALREADY_INITIALIZED",
+		nvml.ERROR_NOT_FOUND:                 "NOT_FOUND",
+		nvml.ERROR_INSUFFICIENT_SIZE:         "INSUFFICIENT_SIZE",
+		nvml.ERROR_INSUFFICIENT_POWER:        "INSUFFICIENT_POWER",
+		nvml.ERROR_DRIVER_NOT_LOADED:         "DRIVER_NOT_LOADED",
+		nvml.ERROR_TIMEOUT:                   "TIMEOUT",
+		nvml.ERROR_IRQ_ISSUE:                 "IRQ_ISSUE",
+		nvml.ERROR_LIBRARY_NOT_FOUND:         "LIBRARY_NOT_FOUND",
+		nvml.ERROR_FUNCTION_NOT_FOUND:        "FUNCTION_NOT_FOUND",
+		nvml.ERROR_CORRUPTED_INFOROM:         "CORRUPTED_INFOROM",
+		nvml.ERROR_GPU_IS_LOST:               "GPU_IS_LOST",
+		nvml.ERROR_RESET_REQUIRED:            "RESET_REQUIRED",
+		nvml.ERROR_OPERATING_SYSTEM:          "OPERATING_SYSTEM",
+		nvml.ERROR_LIB_RM_VERSION_MISMATCH:   "LIB_RM_VERSION_MISMATCH",
+		nvml.ERROR_IN_USE:                    "IN_USE",
+		nvml.ERROR_MEMORY:                    "MEMORY",
+		nvml.ERROR_NO_DATA:                   "NO_DATA",
+		nvml.ERROR_VGPU_ECC_NOT_SUPPORTED:    "VGPU_ECC_NOT_SUPPORTED",
+		nvml.ERROR_INSUFFICIENT_RESOURCES:    "INSUFFICIENT_RESOURCES",
+		nvml.ERROR_FREQ_NOT_SUPPORTED:        "FREQ_NOT_SUPPORTED",
+		nvml.ERROR_ARGUMENT_VERSION_MISMATCH: "ARGUMENT_VERSION_MISMATCH",
+		nvml.ERROR_DEPRECATED:                "DEPRECATED",
+		nvml.ERROR_NOT_READY:                 "NOT_READY",
+		nvml.ERROR_GPU_NOT_FOUND:             "GPU_NOT_FOUND",
+		nvml.ERROR_INVALID_STATE:             "INVALID_STATE",
+		nvml.ERROR_UNKNOWN:                   "UNKNOWN",
+	}
+	if name, ok := names[ret]; ok {
+		return name
+	}
+	return fmt.Sprintf("NVML error %d", int(ret))
+}

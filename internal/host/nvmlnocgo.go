@@ -1,0 +1,31 @@
+//go:build !cgo
+
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import "context"
+
+// withoutCgo is the answer of a gpuadm that was built without cgo: NVML is a C library.
+func withoutCgo() error {
+	return &NoDriver{Why: "this gpuadm was built without cgo, and the driver's library is a C library", Try: "build it with CGO_ENABLED=1"}
+}
+
+func (d *nvmlDoor) driver(context.Context) (Driver, error) { return Driver{}, withoutCgo() }
+
+func (d *nvmlDoor) setMIGMode(context.Context, string, bool) error { return withoutCgo() }
+
+func (d *nvmlDoor) createInstance(context.Context, string, int, Span) (int, error) {
+	return 0, withoutCgo()
+}
+
+func (d *nvmlDoor) destroyInstance(context.Context, string, int) error { return withoutCgo() }
+
+func (d *nvmlDoor) createCompute(context.Context, string, int, int, Span) (int, error) {
+	return 0, withoutCgo()
+}
+
+func (d *nvmlDoor) destroyCompute(context.Context, string, int, int) error { return withoutCgo() }
+
+func (d *nvmlDoor) setPersistence(context.Context, string, bool) error { return withoutCgo() }

@@ -1,0 +1,232 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package simhost
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// driver is the simulated NVIDIA driver with its GPUs.
+type driver struct {
+	version, nvml, cuda string
+	module              string // a file without which no driver answers
+	none                *host.NoDriver
+	gpus                []*host.GPU
+}
+
+// answers says whether the driver answers, and its version; the node is locked.
+func (n *Node) answers() (version string, err error) {
+	d := n.driver
+	if d.none != nil {
+		return "", d.none
+	}
+	if len(d.gpus) == 0 {
+		return "", &host.NoDriver{Why: "neither its library libnvidia-ml.so.1 nor the kernel module nvidia is there", Try: "install the NVIDIA driver"}
+	}
+	version = d.version
+	if d.module != "" {
+		data, err := n.raw.ReadFile(d.module)
+		if err != nil {
+			return "", &host.NoDriver{Why: "the kernel module nvidia is not loaded", Try: "modprobe nvidia; if it fails, dmesg says why"}
+		}
+		version = strings.TrimSpace(string(data))
+	}
+	return version, nil
+}
+
+// Driver is host.View's.
+func (n *Node) Driver(ctx context.Context) (found host.Driver, err error) {
+	if !n.Live() {
+		return host.Driver{}, host.Later{Until: "first boot"}
+	}
+	err = n.look(func() error {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		version, err := n.answers()
+		if err != nil {
+			return err
+		}
+		found = host.Driver{Version: version, NVML: cmp.Or(n.driver.nvml, version), CUDA: n.driver.cuda}
+		for _, g := range n.driver.gpus {
+			found.GPUs = append(found.GPUs, shown(*g))
+		}
+		slices.SortStableFunc(found.GPUs, func(a, b host.GPU) int { return strings.Compare(a.Address, b.Address) })
+		return nil
+	})
+	return found, err
+}
+
+// shown is what the driver says of a GPU: a copy, and almost nothing of one that is lost.
+func shown(g host.GPU) host.GPU {
+	if g.Lost != "" {
+		return host.GPU{Address: g.Address, Index: g.Index, Minor: -1, Device: g.Device, Sub: g.Sub, Lost: g.Lost}
+	}
+	g.Clients, g.Profiles, g.Instances = list(g.Clients), list(g.Profiles), list(g.Instances)
+	for i := range g.Profiles {
+		p := &g.Profiles[i]
+		p.Places, p.Compute = list(p.Places), list(p.Compute)
+	}
+	for i := range g.Instances {
+		in := &g.Instances[i]
+		in.Compute, in.Clients = list(in.Compute), list(in.Clients)
+	}
+	return g
+}
+
+// list copies a list; an empty one is nil, as the real door has it.
+func list[T any](of []T) []T { return append([]T(nil), of...) }
+
+// gpuTouch runs one change of a GPU as one touch. What it returns is NVML's call and its answer.
+func (n *Node) gpuTouch(ctx context.Context, gpu string, do func(*host.GPU) (call, code string)) error {
+	if !n.Live() {
+		return host.Later{Until: "first boot"}
+	}
+	return n.touch(func() error {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if _, err := n.answers(); err != nil {
+			return err
+		}
+		call, code := "nvmlDeviceGetHandleByPciBusId", "NOT_FOUND"
+		for _, g := range n.driver.gpus {
+			if g.Address != gpu {
+				continue
+			}
+			if code = "GPU_IS_LOST"; g.Lost == "" {
+				call, code = do(g)
+			}
+			break
+		}
+		if code == "" {
+			return nil
+		}
+		if code == "IN_USE" {
+			n.violated = append(n.violated, fmt.Sprintf("%s of GPU %s while it is in use", call, gpu))
+		}
+		return &host.GPUError{Call: call, GPU: gpu, Code: code}
+	})
+}
+
+// SetMIGMode is host.Host's.
+func (n *Node) SetMIGMode(ctx context.Context, gpu string, on bool) error {
+	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) { return "nvmlDeviceSetMigMode", setMode(g, on) })
+}
+
+// SetPersistence is host.Host's.
+func (n *Node) SetPersistence(ctx context.Context, gpu string, on bool) error {
+	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) { g.Persistent = on; return "", "" })
+}
+
+// CreateInstance is host.Host's.
+func (n *Node) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (id int, err error) {
+	err = n.gpuTouch(ctx, gpu, func(g *host.GPU) (call, code string) {
+		id, code = createInstance(g, profile, at)
+		return "nvmlDeviceCreateGpuInstanceWithPlacement", code
+	})
+	return id, err
+}
+
+// DestroyInstance is host.Host's.
+func (n *Node) DestroyInstance(ctx context.Context, gpu string, id int) error {
+	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) { return destroyInstance(g, id) })
+}
+
+// CreateCompute is host.Host's.
+func (n *Node) CreateCompute(ctx context.Context, gpu string, of, profile int, at host.Span) (id int, err error) {
+	err = n.gpuTouch(ctx, gpu, func(g *host.GPU) (call, code string) {
+		in, code := find(g, of)
+		if code != "" {
+			return "nvmlDeviceGetGpuInstanceById", code
+		}
+		call = "nvmlGpuInstanceCreateComputeInstance"
+		if at.Size > 0 {
+			call += "WithPlacement"
+		}
+		id, code = createCompute(g, in, profile, at)
+		return call, code
+	})
+	return id, err
+}
+
+// DestroyCompute is host.Host's.
+func (n *Node) DestroyCompute(ctx context.Context, gpu string, of, id int) error {
+	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) {
+		in, code := find(g, of)
+		if code != "" {
+			return "nvmlDeviceGetGpuInstanceById", code
+		}
+		return destroyCompute(in, id)
+	})
+}
+
+// ResetGPUs is host.Host's: one touch, and all of them or none.
+func (n *Node) ResetGPUs(ctx context.Context, gpus ...string) error {
+	if !n.Live() {
+		return host.Later{Until: "first boot"}
+	}
+	if len(gpus) == 0 {
+		return nil
+	}
+	argv := []string{"nvidia-smi", "--gpu-reset", "-i", strings.Join(gpus, ",")}
+	return n.touch(func() error {
+		if err := ctx.Err(); err != nil {
+			return failed(argv, -1, "", err)
+		}
+		var all []*host.GPU
+		for _, address := range gpus {
+			i := slices.IndexFunc(n.driver.gpus, func(g *host.GPU) bool { return g.Address == address })
+			if i < 0 {
+				return failed(argv, 6, "Unable to find GPU "+address, errors.New("exit status 6"))
+			}
+			// Persistence mode holds a GPU as a process does: https://github.com/NVIDIA/NVSentinel/issues/1690.
+			if g := n.driver.gpus[i]; len(g.Clients) > 0 || g.Persistent {
+				n.violated = append(n.violated, "reset of GPU "+address+" while it is in use")
+				return failed(argv, 19, "GPU "+address+" is in use by another client", errors.New("exit status 19"))
+			}
+			all = append(all, n.driver.gpus[i])
+		}
+		for _, g := range all {
+			reset(g)
+		}
+		return nil
+	})
+}
+
+// Use lets these processes and no others use a GPU, in one of its instances if of is not negative.
+func (n *Node) Use(gpu string, of int, pids ...int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, g := range n.driver.gpus {
+		if g.Address != gpu {
+			continue
+		}
+		for i := range g.Instances {
+			g.Instances[i].Clients = nil
+			if g.Instances[i].ID == of {
+				g.Instances[i].Clients = slices.Clone(pids)
+			}
+		}
+		g.Clients = slices.Clone(pids)
+	}
+}
+
+// Lose makes a GPU fall off the bus.
+func (n *Node) Lose(gpu, why string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, g := range n.driver.gpus {
+		if g.Address == gpu {
+			g.Lost = why
+		}
+	}
+}
