@@ -6,7 +6,11 @@
 // Facts are data: stages compute what they want from them, and tests and bug reports carry them around.
 package facts
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
 
 // Facts is what a machine is, beside what we want of it.
 type Facts struct {
@@ -18,7 +22,29 @@ type Facts struct {
 	GPUs    []PCI    `json:"gpus"`           // every PCI function of vendor 10de, NVSwitches and audio functions included; nil where nobody can look
 	Engines []Engine `json:"engines"`
 	Kubelet Kubelet  `json:"kubelet"`
+
+	// What costs more to find out, and is asked for by Needs.
+	Modules  *Modules          `json:"modules,omitempty"`
+	Driver   *host.Driver      `json:"driver,omitempty"`   // as the loaded driver says; nil where none answers
+	NoDriver string            `json:"noDriver,omitempty"` // why none answers
+	MIGOwner string            `json:"migOwner,omitempty"` // who else partitions the GPUs: nvidia-mig-manager
+	Files    map[string][]byte `json:"-"`                  // those asked for that are there
 }
+
+// Needs says which facts are needed beside those that cost little.
+type Needs struct {
+	Modules bool     // kernel modules, loaded and on disk
+	Driver  bool     // what the loaded driver says about the GPUs
+	Files   []string // contents of these files
+}
+
+// And returns both together.
+func (n Needs) And(o Needs) Needs {
+	return Needs{n.Modules || o.Modules, n.Driver || o.Driver, append(n.Files[:len(n.Files):len(n.Files)], o.Files...)}
+}
+
+// Everything needs all that can be found out without being told where to look.
+var Everything = Needs{Modules: true, Driver: true}
 
 // OS is what os-release says.
 type OS struct {

@@ -58,7 +58,7 @@ func FuzzParsers(f *testing.F) {
 			"/usr/lib/systemd/system/kubelet.service": a, "/etc/crio/crio.conf.d/a": a, "/etc/docker/daemon.json": b,
 			"/etc/systemd/system/k3s.service": b, "/etc/rancher/k3s/config.yaml": a,
 		}
-		facts, err := Gather(t.Context(), v)
+		facts, err := Gather(t.Context(), v, Needs{})
 		if err != nil && !strings.HasPrefix(err.Error(), "cannot ") {
 			t.Errorf("an error that does not say what cannot be done: %v", err)
 		}

@@ -19,10 +19,12 @@ import (
 //
 // What is missing is an empty field, not an error. An error means that something is there and could not be looked at;
 // the facts beside it hold all the rest.
-func Gather(ctx context.Context, v host.View) (Facts, error) { return new(Cache).Gather(ctx, v) }
+func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
+	return new(Cache).Gather(ctx, v, needs)
+}
 
 // Gather is the package's Gather, without looking at what the cache knows.
-func (c *Cache) Gather(ctx context.Context, v host.View) (Facts, error) {
+func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
 		*c = Cache{view: v} // another machine, or one that cannot be told from it
 	}
@@ -42,7 +44,42 @@ func (c *Cache) Gather(ctx context.Context, v host.View) (Facts, error) {
 	}
 	f.Engines = l.engines(ctx, f.OS)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
+	c.needed(ctx, l, &f, needs)
 	return f, l.err
+}
+
+// needed finds out what was asked for beside.
+func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
+	if needs.Modules {
+		if c.modules == nil {
+			c.modules = ModuleCache{}
+		}
+		m := l.modules(f.Kernel, f.GPUs, f.Arch, c.modules)
+		f.Modules = &m
+	}
+	if needs.Driver {
+		f.MIGOwner = l.migOwner()
+		d, err := l.v.Driver(ctx)
+		none, later := (*host.NoDriver)(nil), host.Later{}
+		switch {
+		case err == nil:
+			f.Driver = &d
+		case errors.As(err, &none):
+			f.NoDriver = none.Why
+		case errors.As(err, &later):
+			f.NoDriver = err.Error()
+		default:
+			l.fail("ask", "the NVIDIA driver", err)
+		}
+	}
+	for _, name := range needs.Files {
+		if data := l.read(name); data != nil {
+			if f.Files == nil {
+				f.Files = map[string][]byte{}
+			}
+			f.Files[name] = data
+		}
+	}
 }
 
 // look is one look at a machine: the View, and the first thing that went wrong.

@@ -18,7 +18,7 @@ import (
 // gather is Gather where nothing may go wrong.
 func gather(t *testing.T, v files) Facts {
 	t.Helper()
-	f, err := Gather(t.Context(), v)
+	f, err := Gather(t.Context(), v, Needs{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestConfigOnlyComesLast(t *testing.T) {
 func TestDenied(t *testing.T) {
 	f, err := Gather(t.Context(), files{
 		"/etc/os-release": "ID=debian", "/usr/bin/containerd": "x", "/etc/containerd/config.toml": fs.ErrPermission,
-	})
+	}, Needs{})
 	if err == nil || !strings.HasPrefix(err.Error(), "cannot read /etc/containerd/config.toml: ") {
 		t.Errorf("%v", err)
 	}
@@ -143,7 +143,7 @@ func TestTooManyImports(t *testing.T) {
 	for i := range 1000 {
 		v["/many/"+strings.Repeat("x", i+1)] = ""
 	}
-	f, err := Gather(t.Context(), v)
+	f, err := Gather(t.Context(), v, Needs{})
 	if err == nil || len(f.Engines[0].Files) != maxFiles {
 		t.Errorf("%v, %d files", err, len(f.Engines[0].Files))
 	}

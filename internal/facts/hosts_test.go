@@ -44,7 +44,7 @@ func TestHosts(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
 		t.Run(name, func(t *testing.T) {
 			n := open(t, file)
-			f, err := facts.Gather(t.Context(), n.View())
+			f, err := facts.Gather(t.Context(), n.View(), facts.Needs{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +80,7 @@ func BenchmarkGather(b *testing.B) {
 	n := open(b, "../../test/hosts/ubuntu24-h100.txtar")
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := facts.Gather(b.Context(), n.View()); err != nil {
+		if _, err := facts.Gather(b.Context(), n.View(), facts.Needs{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -91,7 +91,7 @@ func BenchmarkGatherAgain(b *testing.B) {
 	var c facts.Cache
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.Gather(b.Context(), n.View()); err != nil {
+		if _, err := c.Gather(b.Context(), n.View(), facts.Needs{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -103,14 +103,14 @@ func TestCache(t *testing.T) {
 	var c facts.Cache
 	gather := func() facts.Facts {
 		t.Helper()
-		f, err := c.Gather(t.Context(), n)
+		f, err := c.Gather(t.Context(), n, facts.Needs{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return f
 	}
 	first := gather()
-	if other, err := c.Gather(t.Context(), open(t, "../../test/hosts/no-gpu.txtar")); err != nil || len(other.GPUs) != 0 {
+	if other, err := c.Gather(t.Context(), open(t, "../../test/hosts/no-gpu.txtar"), facts.Needs{}); err != nil || len(other.GPUs) != 0 {
 		t.Errorf("another machine has the first one's GPUs: %v %v", other, err)
 	}
 	gather()

@@ -18,10 +18,10 @@ func BenchmarkHere(b *testing.B) {
 	var c Cache
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.Gather(b.Context(), v); err != nil {
+		if _, err := c.Gather(b.Context(), v, Needs{}); err != nil {
 			b.Log(err)
 		}
 	}
-	f, _ := c.Gather(b.Context(), v)
+	f, _ := c.Gather(b.Context(), v, Needs{})
 	b.Log(f)
 }

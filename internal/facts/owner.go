@@ -60,3 +60,22 @@ func (l *look) signs(every, one []string) string {
 	}
 	return ""
 }
+
+// migOwner says who else partitions the GPUs. NVIDIA's GPU Operator runs nvidia-mig-manager in a pod, and its packages as
+// a unit; both follow the node's label nvidia.com/mig.config and would undo what others do.
+// Source: https://github.com/NVIDIA/mig-parted, deployments.
+func (l *look) migOwner() string {
+	const unit, comm = "nvidia-mig-manager.service", "nvidia-mig-mana" // the kernel keeps 15 letters: proc(5), comm
+	if l.has("/etc/systemd/system/multi-user.target.wants/"+unit) || l.has("/etc/systemd/system/nvidia-gpu-reset.target.wants/"+unit) {
+		return unit
+	}
+	if !l.v.Live() {
+		return ""
+	}
+	for _, pid := range l.names("/proc") {
+		if pid[0] >= '1' && pid[0] <= '9' && l.attr("/proc/"+pid+"/comm") == comm {
+			return "nvidia-mig-manager (process " + pid + ")"
+		}
+	}
+	return ""
+}

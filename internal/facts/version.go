@@ -25,6 +25,7 @@ type Cache struct {
 	virt     string
 	bus      map[string]PCI // by address; without a Vendor for functions that are not NVIDIA's
 	versions map[binary]answer
+	modules  ModuleCache
 }
 
 type binary struct {

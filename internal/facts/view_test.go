@@ -108,3 +108,13 @@ func (v files) Unit(_ context.Context, name string) (host.Unit, error) {
 	}
 	return u, host.Later{Until: "first boot"}
 }
+
+func (files) Driver(context.Context) (host.Driver, error) {
+	return host.Driver{}, host.Later{Until: "first boot"}
+}
+
+func (f files) Fetch(context.Context, host.Request) ([]byte, error) {
+	return nil, host.Later{Until: "first boot"}
+}
+
+func (f files) Room(string) (host.Room, error) { return host.Room{}, host.Later{Until: "first boot"} }

@@ -1,0 +1,291 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Modules is what is known of NVIDIA's kernel modules: those loaded, those on disk, and who may sign them.
+type Modules struct {
+	Loaded    []Loaded        `json:"loaded,omitempty"`    // of NVIDIA's family, and nouveau
+	Version   string          `json:"version,omitempty"`   // of the module nvidia that is loaded
+	Flavour   string          `json:"flavour,omitempty"`   // of the same: open, proprietary
+	Bound     int             `json:"bound,omitempty"`     // GPUs that it serves
+	Nouveau   []string        `json:"nouveau,omitempty"`   // PCI addresses of GPUs that nouveau holds
+	Kernels   []KernelModules `json:"kernels,omitempty"`   // of each installed kernel, newest first
+	Builds    []Build         `json:"builds,omitempty"`    // in DKMS's tree
+	Libraries []Library       `json:"libraries,omitempty"` // what programs load
+	Trust     Trust           `json:"trust"`
+}
+
+// Loaded is a loaded kernel module.
+type Loaded struct {
+	Name    string   `json:"name"` // nvidia_uvm
+	Version string   `json:"version,omitempty"`
+	Uses    int      `json:"uses"` // reference count
+	Holders []string `json:"holders,omitempty"`
+}
+
+// KernelModules is what one installed kernel has.
+type KernelModules struct {
+	Kernel   string      `json:"kernel"`
+	Headers  bool        `json:"headers"`            // modules can be built for it
+	Compiler string      `json:"compiler,omitempty"` // that it was built with: gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0
+	Nouveau  bool        `json:"nouveau,omitempty"`  // it has the module nouveau
+	Nvidia   *ModuleFile `json:"nvidia,omitempty"`   // the module that modprobe would load
+	Files    []string    `json:"files,omitempty"`    // all of the family
+	Unlisted []string    `json:"unlisted,omitempty"` // on disk, but depmod(8) does not know of them
+	Missing  []string    `json:"missing,omitempty"`  // firmware the module asks for and that is not there
+	Problem  string      `json:"problem,omitempty"`  // why the module's file cannot be read
+}
+
+// Library is a user library of the driver.
+type Library struct {
+	Name    string `json:"name"` // libnvidia-ml.so, libcuda.so
+	Version string `json:"version"`
+	Path    string `json:"path"`
+}
+
+// Mismatch says how the loaded module and the libraries differ, which NVML calls "Driver/library version mismatch".
+func (m Modules) Mismatch() string {
+	for _, lib := range m.Libraries {
+		if m.Version != "" && lib.Version != m.Version {
+			return "the kernel module nvidia " + m.Version + " is loaded, and " + lib.Path + " is of " + lib.Version
+		}
+	}
+	return ""
+}
+
+// Of returns what a kernel has.
+func (m Modules) Of(kernel string) (KernelModules, bool) {
+	i := slices.IndexFunc(m.Kernels, func(k KernelModules) bool { return k.Kernel == kernel })
+	if i < 0 {
+		return KernelModules{}, false
+	}
+	return m.Kernels[i], true
+}
+
+// Reload says which version a reload or reboot would bring, "" if it is the loaded one.
+func (m Modules) Reload(running string) string {
+	k, _ := m.Of(running)
+	if m.Version == "" || k.Nvidia == nil || k.Nvidia.Version == m.Version {
+		return ""
+	}
+	return k.Nvidia.Version
+}
+
+// Without lists the kernels that the machine would come up without a driver from, newest first.
+func (m Modules) Without() (kernels []string) {
+	for _, k := range m.Kernels {
+		if k.Nvidia == nil && k.Problem == "" {
+			kernels = append(kernels, k.Kernel)
+		}
+	}
+	return kernels
+}
+
+// WithHeaders lists the kernels that modules can be built for.
+func (m Modules) WithHeaders() (kernels []string) {
+	for _, k := range m.Kernels {
+		if k.Headers {
+			kernels = append(kernels, k.Kernel)
+		}
+	}
+	return kernels
+}
+
+// ModuleCache remembers what module files say, as long as their size and ctime stay.
+type ModuleCache map[moduleKey]ModuleFile
+
+type moduleKey struct {
+	path  string
+	size  int64
+	ctime time.Time
+}
+
+// modules finds out about NVIDIA's kernel modules. Nothing is run, nothing asked of the driver.
+func (l *look) modules(kernels Kernel, gpus []PCI, arch string, cache ModuleCache) Modules {
+	m := Modules{Libraries: l.libraries(arch), Builds: l.builds(), Trust: l.trust()}
+	if l.v.Live() {
+		m.Loaded = l.loaded()
+		m.Version, m.Flavour = LoadedDriver(l.v)
+		m.Bound = len(l.names("/proc/driver/nvidia/gpus"))
+	}
+	for _, g := range gpus {
+		if g.Display() && g.Driver == "nouveau" {
+			m.Nouveau = append(m.Nouveau, g.Address)
+		}
+	}
+	for _, k := range kernels.Installed {
+		m.Kernels = append(m.Kernels, l.kernelModules(k, cache))
+	}
+	return m
+}
+
+// LoadedDriver returns version and flavour of the module nvidia that is loaded, "" if none is. The driver says in its
+// own file which of the two it is; before R515 there was the proprietary one only.
+func LoadedDriver(v host.View) (version, flavour string) {
+	l := &look{v: v}
+	version = l.attr("/sys/module/nvidia/version")
+	said := l.attr("/proc/driver/nvidia/version")
+	if version == "" {
+		return "", ""
+	}
+	if said == "" {
+		return version, ""
+	}
+	if strings.Contains(said, "Open Kernel Module") {
+		return version, "open"
+	}
+	return version, "proprietary"
+}
+
+// family are the kernel modules that hold the module nvidia or stand in its way, as the kernel writes their names.
+func family() []string {
+	return []string{"nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv", "nouveau"}
+}
+
+// loaded looks at /sys/module, where each module has a folder; of those built in it has no refcnt.
+func (l *look) loaded() (found []Loaded) {
+	for _, name := range family() {
+		dir := "/sys/module/" + name
+		count := l.attr(dir + "/refcnt")
+		if count == "" {
+			continue
+		}
+		m := Loaded{Name: name, Version: l.attr(dir + "/version")}
+		m.Uses, _ = strconv.Atoi(count) // -1 while it is being unloaded
+		m.Holders, _ = l.v.ReadDir(dir + "/holders")
+		found = append(found, m)
+	}
+	return found
+}
+
+// moduleRole matches a file of the family by the names packagers give it: nvidia.ko.xz, nvidia-current-open-uvm.ko.
+var moduleRole = regexp.MustCompile(`^nvidia(?:-current|-tesla(?:-[0-9]+)?|-legacy-[0-9a-z]+)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs|)\.ko(?:\.xz|\.zst|\.gz)?$`)
+
+// role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none.
+func role(file string) string {
+	m := moduleRole.FindStringSubmatch(path.Base(file))
+	if m == nil {
+		return ""
+	}
+	return "nvidia" + m[1]
+}
+
+// NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if there is none.
+// What depmod(8) has chosen among several lies in modules.dep: its search order is depmod.d(5)'s.
+func NvidiaModule(v host.View, kernel string) (string, error) {
+	l := &look{v: v}
+	for _, name := range l.listed("/lib/modules/" + kernel) {
+		if role(name) == "nvidia" {
+			return name, l.err
+		}
+	}
+	return "", l.err
+}
+
+// listed returns the files of the family in modules.dep, by their absolute paths.
+func (l *look) listed(dir string) (names []string) {
+	for line := range strings.Lines(string(l.read(dir + "/modules.dep"))) {
+		name, _, ok := strings.Cut(line, ":")
+		if !ok || role(name) == "" {
+			continue
+		}
+		if !path.IsAbs(name) {
+			name = path.Join(dir, name)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// kernelModules looks at one kernel's modules.
+func (l *look) kernelModules(kernel string, cache ModuleCache) KernelModules {
+	dir := "/lib/modules/" + kernel
+	k := KernelModules{Kernel: kernel, Files: l.listed(dir)}
+	k.Headers = l.has(dir + "/build/Makefile")
+	k.Compiler = l.compiler(dir, kernel)
+	nouveau := dir + "/kernel/drivers/gpu/drm/nouveau/nouveau.ko"
+	k.Nouveau = l.first(nouveau, nouveau+".xz", nouveau+".zst", nouveau+".gz") != ""
+	for _, sub := range []string{"updates", "updates/dkms", "extra", "extra/nvidia", "weak-updates", "kernel/drivers/video", "kernel/drivers/video/nvidia"} {
+		for _, name := range l.names(path.Join(dir, sub)) {
+			name = path.Join(dir, sub, name)
+			if role(name) != "" && !slices.Contains(k.Files, name) {
+				k.Unlisted = append(k.Unlisted, name)
+			}
+		}
+	}
+	for _, name := range k.Files {
+		if role(name) != "nvidia" {
+			continue
+		}
+		m, err := l.module(name, cache)
+		if err != nil {
+			k.Problem = err.Error()
+			break
+		}
+		k.Nvidia = &m
+		for _, fw := range m.Firmware {
+			if l.first("/lib/firmware/"+fw, "/lib/firmware/updates/"+fw, "/lib/firmware/"+fw+".zst", "/lib/firmware/"+fw+".xz") == "" {
+				k.Missing = append(k.Missing, fw)
+			}
+		}
+		break
+	}
+	return k
+}
+
+func (l *look) module(name string, cache ModuleCache) (ModuleFile, error) {
+	info, err := l.v.Stat(name)
+	if err != nil {
+		return ModuleFile{}, err
+	}
+	key := moduleKey{name, info.Size, info.Ctime}
+	if m, ok := cache[key]; ok {
+		return m, nil
+	}
+	m, err := ReadModule(l.v, name)
+	if err == nil && cache != nil {
+		cache[key] = m
+	}
+	return m, err
+}
+
+// compiler returns what a kernel was built with, from its own configuration: the running kernel's /proc/version is
+// about another. Modules are to be built with the same compiler.
+func (l *look) compiler(dir, kernel string) string {
+	for _, name := range []string{dir + "/build/.config", "/boot/config-" + kernel, dir + "/config"} {
+		_, after, ok := strings.Cut(string(l.read(name)), "\nCONFIG_CC_VERSION_TEXT=\"")
+		if text, _, ends := strings.Cut(after, "\"\n"); ok && ends {
+			return text
+		}
+	}
+	return ""
+}
+
+// libraries finds which version of the user libraries programs load: the file that the library's link leads to.
+func (l *look) libraries(arch string) (found []Library) {
+	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[arch]
+	for _, lib := range []string{"libnvidia-ml.so", "libcuda.so"} {
+		for _, dir := range []string{"/usr/lib/" + triplet, "/usr/lib64", "/usr/lib", "/usr/lib/" + triplet + "/nvidia/current"} {
+			file, err := l.v.Resolve(path.Join(dir, lib+".1"))
+			version, ok := strings.CutPrefix(path.Base(file), lib+".")
+			if err != nil || !ok || !strings.Contains(version, ".") || !l.has(file) {
+				continue
+			}
+			found = append(found, Library{lib, version, file})
+			break
+		}
+	}
+	return found
+}

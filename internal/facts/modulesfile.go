@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// ModuleFile is a kernel module on disk, by its own words.
+type ModuleFile struct {
+	Path     string   `json:"path"`
+	Version  string   `json:"version,omitempty"`
+	Vermagic string   `json:"vermagic,omitempty"` // the kernel it was built for, then what that kernel was built with
+	License  string   `json:"license,omitempty"`
+	Firmware []string `json:"firmware,omitempty"` // files below /lib/firmware that it asks for
+	Signer   *Key     `json:"signer,omitempty"`   // nil: not signed
+}
+
+// Kernel is the kernel the module was built for.
+func (m ModuleFile) Kernel() string {
+	kernel, _, _ := strings.Cut(m.Vermagic, " ")
+	return kernel
+}
+
+// Flavour tells the open modules from the proprietary ones: open, proprietary, "" if the license is neither's.
+// Source: MODULE_LICENSE in kernel-open/nvidia/nv.c of https://github.com/NVIDIA/open-gpu-kernel-modules; the proprietary
+// module says "NVIDIA".
+func (m ModuleFile) Flavour() string {
+	switch m.License {
+	case "Dual MIT/GPL":
+		return "open"
+	case "NVIDIA":
+		return "proprietary"
+	}
+	return ""
+}
+
+const (
+	maxModule  = 256 << 20 // bytes of a module, unpacked: the proprietary nvidia.ko has 100 MiB
+	maxModinfo = 1 << 20   // bytes of its .modinfo section
+	maxWindow  = 64 << 20  // bytes an unpacker may keep back
+)
+
+// ReadModule reads what a module says about itself. Of one that is not compressed a few pages are read.
+func ReadModule(v host.View, name string) (ModuleFile, error) {
+	info, err := v.Stat(name)
+	if err != nil {
+		return ModuleFile{}, err
+	}
+	if info.Size > maxModule {
+		return ModuleFile{}, fmt.Errorf("cannot read module %s: it has %d bytes", name, info.Size)
+	}
+	r := io.NewSectionReader(part{v, name}, 0, info.Size)
+	m, err := readModule(r, path.Ext(name))
+	m.Path = name
+	if err != nil {
+		return m, fmt.Errorf("cannot read module %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// readModule unpacks what must be, by the ending that kmod goes by too.
+func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
+	var plain io.Reader
+	packed := bufio.NewReaderSize(r, 64<<10) // unpackers ask for single bytes, and each would be a read of the file
+	switch ending {
+	case ".gz":
+		z, err := gzip.NewReader(packed)
+		if err != nil {
+			return ModuleFile{}, err
+		}
+		plain = z
+	case ".zst":
+		z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxModule), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return ModuleFile{}, err
+		}
+		defer z.Close()
+		plain = z
+	case ".xz":
+		if err := window(r); err != nil {
+			return ModuleFile{}, err
+		}
+		z, err := xz.NewReader(packed)
+		if err != nil {
+			return ModuleFile{}, err
+		}
+		plain = z
+	default:
+		return parseModule(r, r.Size())
+	}
+	data, err := io.ReadAll(io.LimitReader(plain, maxModule+1))
+	if err != nil {
+		return ModuleFile{}, err
+	}
+	if len(data) > maxModule {
+		return ModuleFile{}, errors.New("unpacked it is too big for a module")
+	}
+	return parseModule(bytes.NewReader(data), int64(len(data)))
+}
+
+// window refuses an xz file whose first block asks the unpacker for more memory than a module's has reason to: kmod and
+// the kernel's build pack with 1 to 8 MiB. Source: https://tukaani.org/xz/xz-file-format.txt, 3.1 and 5.3.1.
+func window(r io.ReaderAt) error {
+	head := make([]byte, 12+1024)
+	n, err := r.ReadAt(head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	head = head[:n]
+	if len(head) < 14 || head[12] == 0 {
+		return errors.New("it ends too soon for an xz file")
+	}
+	flags, rest := head[13], head[14:]
+	for _, has := range []byte{0x40, 0x80} { // sizes: seven bits a byte
+		for flags&has != 0 && len(rest) > 0 {
+			more := rest[0]&0x80 != 0
+			if rest = rest[1:]; !more {
+				break
+			}
+		}
+	}
+	const lzma2 = 0x21
+	if flags&0x03 != 0 || len(rest) < 3 || rest[0] != lzma2 || rest[1] != 1 {
+		return errors.New("it is packed with other filters than LZMA2")
+	}
+	if bits := rest[2]; bits > 40 || (2|uint64(bits&1))<<(bits/2+11) > maxWindow {
+		return errors.New("it asks for too much memory to be unpacked")
+	}
+	return nil
+}
+
+// parseModule reads a module's .modinfo section and the signature behind its end.
+func parseModule(r io.ReaderAt, size int64) (ModuleFile, error) {
+	var m ModuleFile
+	f, err := elf.NewFile(io.NewSectionReader(r, 0, size))
+	if err != nil {
+		return m, err
+	}
+	s := f.Section(".modinfo")
+	if s == nil || s.Type != elf.SHT_PROGBITS || s.Flags&elf.SHF_COMPRESSED != 0 {
+		return m, errors.New("it has no .modinfo section")
+	}
+	if s.Size > maxModinfo {
+		return m, fmt.Errorf("its .modinfo section has %d bytes", s.Size)
+	}
+	data := make([]byte, s.Size)
+	if _, err := io.ReadFull(io.NewSectionReader(s, 0, int64(s.Size)), data); err != nil {
+		return m, err
+	}
+	for entry := range strings.SplitSeq(string(data), "\x00") {
+		key, value, _ := strings.Cut(entry, "=")
+		switch key {
+		case "version":
+			m.Version = value
+		case "vermagic":
+			m.Vermagic = strings.TrimSpace(value)
+		case "license":
+			m.License = value
+		case "firmware":
+			m.Firmware = append(m.Firmware, value)
+		}
+	}
+	m.Signer, err = signer(r, size)
+	return m, err
+}

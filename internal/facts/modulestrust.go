@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Trust is whose modules the kernel loads.
+type Trust struct {
+	SecureBoot string   `json:"secureBoot"`          // on, off, unknown
+	Lockdown   string   `json:"lockdown,omitempty"`  // none, integrity, confidentiality; "" if unknown
+	Enforced   string   `json:"enforced,omitempty"`  // module.sig_enforce: Y, N; "" if unknown
+	Enrolled   []Key    `json:"enrolled,omitempty"`  // by the machine's owner (MOK), shim and the firmware (db)
+	Kernels    []string `json:"kernels,omitempty"`   // common names of the keys that the running kernel knows, those built in included
+	Build      *Key     `json:"build,omitempty"`     // what DKMS signs with; nil: it has no key yet and would make one
+	BuildKey   string   `json:"buildKey,omitempty"`  // the file with its private half, where there is one
+	Generated  bool     `json:"generated,omitempty"` // DKMS made that key by itself: nobody has asked for it
+}
+
+// Demands says whether the kernel refuses modules that are not signed by a key it trusts. Distributions' kernels lock
+// themselves down under Secure Boot; where they say that they have not, they have not.
+// Source: kernel_lockdown(7), kernel/module/signing.c in the kernel's tree.
+func (t Trust) Demands() bool {
+	switch {
+	case t.Enforced == "Y", t.Lockdown == "integrity", t.Lockdown == "confidentiality":
+		return true
+	case t.Lockdown == "none" && t.Enforced == "N":
+		return false
+	}
+	return t.SecureBoot == "on"
+}
+
+// Trusts says whether a module signed by a key loads. Exact where certificates can be read; of the keys built into the
+// kernel only names are known.
+func (t Trust) Trusts(k *Key) bool {
+	if k == nil {
+		return false
+	}
+	if slices.ContainsFunc(t.Enrolled, k.Same) {
+		return true
+	}
+	if slices.ContainsFunc(t.Enrolled, func(o Key) bool { return o.Name == k.Name }) && k.Name == dkmsKeyName {
+		return false // each machine's own key has this name: another's is enrolled, and this one is not
+	}
+	return k.Name != "" && slices.Contains(t.Kernels, k.Name)
+}
+
+// dkmsKeyName is the common name in the certificates that dkms(8) makes.
+const dkmsKeyName = "DKMS module signing key"
+
+const (
+	efivars    = "/sys/firmware/efi/efivars"
+	secureBoot = efivars + "/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+)
+
+// trust finds out whose modules the kernel loads.
+func (l *look) trust() Trust {
+	t := Trust{SecureBoot: "unknown"}
+	if l.v.Live() {
+		t.SecureBoot = l.secureBoot()
+		t.Lockdown = chosen(l.attr("/sys/kernel/security/lockdown"))
+		t.Enforced = l.attr("/sys/module/module/parameters/sig_enforce")
+		t.Enrolled = l.enrolled()
+		t.Kernels = keyNames(l.attr("/proc/keys"))
+	}
+	l.buildKey(&t)
+	return t
+}
+
+// secureBoot is what the firmware says: four bytes of attributes, then 1 or 0. A machine that did not boot by EFI has none.
+func (l *look) secureBoot() string {
+	b, err := l.v.ReadFile(secureBoot)
+	switch {
+	case err == nil && len(b) > 4 && b[4] == 1:
+		return "on"
+	case err == nil && len(b) > 4, missing(err) && !l.has("/sys/firmware/efi"):
+		return "off"
+	}
+	return "unknown"
+}
+
+// enrolled reads the certificates the boot chain hands to the kernel. shim mirrors its own and its owner's into
+// MokListRT, as EFI variables and, where they are too big for those, as a file.
+// Source: mok.c of https://github.com/rhboot/shim, security/integrity/platform_certs in the kernel's tree.
+func (l *look) enrolled() (keys []Key) {
+	files := []string{"/sys/firmware/efi/mok-variables/MokListRT"}
+	names, _ := l.v.ReadDir(efivars)
+	for _, n := range names {
+		if strings.HasPrefix(n, "MokListRT") || n == "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f" {
+			files = append(files, path.Join(efivars, n))
+		}
+	}
+	for _, name := range files {
+		data, err := l.v.ReadFile(name)
+		if err == nil && strings.HasPrefix(name, efivars) {
+			data = data[min(4, len(data)):]
+		}
+		for _, k := range efiKeys(data) {
+			if !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys
+}
+
+// buildKey finds what DKMS signs with: what its settings say, Ubuntu's one key of the machine, or its own.
+// Source: prepare_signing in dkms of https://github.com/dell/dkms.
+func (l *look) buildKey(t *Trust) {
+	private, public := "/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"
+	own := true
+	if l.has("/var/lib/shim-signed/mok/MOK.der") {
+		private, public, own = "/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der", false
+	}
+	files := []string{"/etc/dkms/framework.conf"}
+	for _, n := range l.names("/etc/dkms/framework.conf.d") {
+		if strings.HasSuffix(n, ".conf") {
+			files = append(files, "/etc/dkms/framework.conf.d/"+n)
+		}
+	}
+	for _, name := range files {
+		for _, kv := range assignments(string(l.read(name))) {
+			switch kv[0] {
+			case "mok_signing_key":
+				private, own = kv[1], false
+			case "mok_certificate":
+				public, own = kv[1], false
+			}
+		}
+	}
+	if !path.IsAbs(public) {
+		return
+	}
+	if k, ok := certificate(l.read(public)); ok {
+		t.Build = &k
+	}
+	if path.IsAbs(private) && l.has(private) {
+		t.BuildKey = private
+		t.Generated = own && (t.Build == nil || t.Build.Name == dkmsKeyName)
+	}
+}
+
+// chosen returns the word in brackets: "none [integrity] confidentiality".
+func chosen(words string) string {
+	_, after, _ := strings.Cut(words, "[")
+	word, _, ok := strings.Cut(after, "]")
+	if !ok {
+		return ""
+	}
+	return word
+}
+
+var keyLine = regexp.MustCompile(`(?m) asymmetri (.*): [0-9a-f]+: X509`)
+
+// keyNames reads the names of the certificates that /proc/keys lists: proc(5), crypto/asymmetric_keys/x509_public_key.c
+// in the kernel's tree. The description of one is its subject, which ends in the common name.
+func keyNames(list string) (names []string) {
+	for _, m := range keyLine.FindAllStringSubmatch(list, -1) {
+		for _, n := range []string{m[1], m[1][strings.LastIndex(m[1], ": ")+1:]} {
+			if n = strings.TrimSpace(n); n != "" && !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	return names
+}
+
+// ReadTrust finds out whose modules the kernel loads.
+func ReadTrust(v host.View) (Trust, error) {
+	l := &look{v: v}
+	return l.trust(), l.err
+}
