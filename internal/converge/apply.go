@@ -57,13 +57,18 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 			return Result{}, err
 		}
 	}
-	last, goesOn := j.unfinished()
-	goesOn = goesOn && len(last.Undoes) == 0
+	last, cut := j.unfinished()
+	goesOn := cut && len(last.Undoes) == 0
 	if goesOn {
 		r.id = last.ID
 	}
 	if plan.Now() == 0 {
-		return r.nothing(plan, goesOn)
+		if cut {
+			if err := r.close(last); err != nil {
+				return Result{}, err
+			}
+		}
+		return r.nothing(plan), nil
 	}
 	if err := r.begin(goesOn, nil); err != nil {
 		return Result{}, err
@@ -71,15 +76,10 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	return r.end(r.stages(ctx))
 }
 
-// nothing ends an apply that has nothing to make now; a run that a power cut left open is closed.
-func (r *run) nothing(plan Plan, goesOn bool) (Result, error) {
-	if goesOn {
-		if err := r.j.write(r.h, Record{What: "end", Run: r.id, Result: "ok"}); err != nil {
-			return Result{}, err
-		}
-	}
+// nothing ends an apply that has nothing to make now.
+func (r *run) nothing(plan Plan) Result {
 	r.tell(Event{Time: r.h.Now(), What: Nothing, Text: fmt.Sprint(plan.Stands)})
-	return Result{Later: plan.Changes}, nil
+	return Result{Later: plan.Changes}
 }
 
 func (r *run) stages(ctx context.Context) error {
@@ -107,6 +107,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 		return nil
 	}
 	var done []made
+	back := func(err error) error { return r.turnBack(ctx, err, append(slices.Clone(r.done[st.Proves]), done...)) }
 	for len(steps) > 0 {
 		if r.stopped() {
 			return ErrStopped
@@ -115,17 +116,18 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 		again := r.again(ctx, steps[:n])
 		steps = steps[n:]
 		if err := r.consent(ctx, r.h, changes(again)); err != nil {
-			return r.turnBack(ctx, err, done)
+			return back(err)
 		}
 		if len(again) == 0 {
 			continue
 		}
 		now, err := r.make(ctx, again)
 		done = append(done, now...)
+		r.done[st.Name] = done
 		if reboot := (host.Reboot{}); errors.As(err, &reboot) {
 			return err
 		} else if err != nil {
-			return r.turnBack(ctx, err, done)
+			return back(err)
 		}
 	}
 	return nil
@@ -251,11 +253,15 @@ func names(all []made) string {
 	return strings.Join(s, ", ")
 }
 
-// rebootBudget keeps a change from asking for reboots for ever: it is made once a boot, and twice in a run.
+// rebootBudget keeps a change from asking for reboots for ever: it is made once a boot, and twice in a run. A run that has
+// failed for it must not give the next one, by the boot unit, two more: unattended, all runs since the last good one count.
 func (r *run) rebootBudget(c Change) error {
 	asked := 0
 	for _, rec := range r.j.Records {
-		if rec.What != "reboot" || rec.Run != r.id || rec.Change.key() != c.key() || rec.Change.After != c.After {
+		if rec.What == "end" && rec.Result == "ok" {
+			asked = 0
+		}
+		if rec.What != "reboot" || rec.Run != r.id && !r.Unattended || rec.Change.key() != c.key() || rec.Change.After != c.After {
 			continue
 		}
 		if asked++; rec.Boot == r.boot {

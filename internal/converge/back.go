@@ -43,7 +43,8 @@ func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
 	return t
 }
 
-// putBack makes one batch stand as before. Each change's After is where it is now taken to stand.
+// putBack makes one batch stand as before. Each change's After is where it is now taken to stand. What holds only after a
+// reboot counts as put back, and the result says so.
 func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 	var due []made
 	for _, m := range batch {
@@ -82,6 +83,14 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 			r.event(Event{Stage: m.Stage, What: Left, Change: &m.Change, Text: stays.Why})
 		}
 		return nil, nil
+	} else if reboot := (host.Reboot{}); errors.As(err, &reboot) {
+		r.Reboot = reboot.Why
+		var back []Change
+		for _, m := range due {
+			back = append(back, m.Change)
+			r.event(Event{Stage: m.Stage, What: Undone, Change: &m.Change, Text: reboot.Why})
+		}
+		return back, nil
 	} else if err != nil {
 		r.remember(due)
 		return nil, fmt.Errorf("cannot put back %s: %w", names(due), err)

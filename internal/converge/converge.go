@@ -84,6 +84,8 @@ type Want struct {
 	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, reset-gpu, reboot, leave-cluster
 	Keeps   string   // what undo cannot take back
 
+	// AsFound has To go by how the thing stands, what we made earlier included: what disturbs least depends on it.
+	AsFound bool
 	// Releases lets go of what the stage made earlier: somebody else looks after it now, and only verifying is left to us.
 	Releases bool
 }
@@ -93,6 +95,12 @@ type Stage struct {
 	Name  string // "runtime"
 	About string // "points the container engine at the NVIDIA runtime"
 	Wants func(spec.Spec, facts.Facts) ([]Want, error)
+	Needs func(spec.Spec) facts.Needs // facts that cost more, for its wants; nil: none
+	// Proves names an earlier stage whose changes show their worth only here: if this stage fails they are put back too, and
+	// what settles here settles anew when they are undone.
+	Proves string
+	// Notes says what a person may want to know and no want says: in sentences, without a full stop. nil: nothing.
+	Notes func(host.View, spec.Spec, facts.Facts) []string
 }
 
 // A Change is one line of a plan. It is data: printed, journalled, turned round.

@@ -23,6 +23,7 @@ type Plan struct {
 	Changes []Change    `json:"changes"`
 	Stands  int         `json:"stands"` // wants that stand already
 	Later   int         `json:"later"`  // changes that cannot be made yet
+	Notes   []string    `json:"notes,omitempty"`
 }
 
 // Host names the machine and the spec that a plan is for.
@@ -53,7 +54,13 @@ func (p Plan) Now() int { return len(p.Changes) - p.Later }
 
 // Facts finds out what the machine is. What a run cannot change is looked up once.
 func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
-	return e.cache.Gather(ctx, v)
+	var needs facts.Needs
+	for _, st := range e.Stages {
+		if st.Needs != nil {
+			needs = needs.And(st.Needs(e.Spec))
+		}
+	}
+	return e.cache.Gather(ctx, v, needs)
 }
 
 // Plan says what Apply would do, and touches nothing: a View cannot.
@@ -76,6 +83,9 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error)
 		steps, err := e.look(ctx, v, st, f, mine)
 		if err != nil {
 			return Plan{}, err
+		}
+		if st.Notes != nil {
+			p.Notes = append(p.Notes, st.Notes(v, e.Spec, f)...)
 		}
 		s := StagePlan{Name: st.Name}
 		for _, step := range steps {
@@ -149,10 +159,31 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		steps = append(steps, s)
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return settles(a.want.Thing) - settles(b.want.Thing) })
+	all := append(steps[:len(steps):len(steps)], e.settledBy(st, f)...)
 	for i := range steps {
-		steps[i].unsettles(steps)
+		steps[i].unsettles(all)
 	}
 	return steps, nil
+}
+
+// settledBy returns what settles in the stages that prove this one. A stage that cannot say yet what it wants settles
+// nothing that stands.
+func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
+	for _, later := range e.Stages {
+		if later.Proves != st.Name {
+			continue
+		}
+		wants, err := later.Wants(e.Spec, f)
+		if err != nil {
+			continue
+		}
+		for _, w := range wants {
+			if settles(w.Thing) == 1 {
+				list = append(list, step{want: w, Change: Change{Kind: w.Kind(), Name: w.Name()}})
+			}
+		}
+	}
+	return list
 }
 
 // unsettles notes which of the stage's things must settle after this one.
@@ -269,7 +300,7 @@ func (s *step) look(ctx context.Context, v host.View) {
 // to says how a found state shall stand. What we made is counted out first, so that a changed spec ends as on a
 // fresh machine; unless somebody changed the thing around what we made, and what we want is still what we made.
 func (s *step) to(v host.View, found State) (State, error) {
-	if len(s.mine) == 0 {
+	if len(s.mine) == 0 || s.want.AsFound {
 		return s.want.To(found)
 	}
 	last := s.mine[len(s.mine)-1]

@@ -20,7 +20,8 @@ type run struct {
 	id string
 	at string // the stage at work
 
-	turning bool // what a failed stage has changed is being put back
+	done    map[string][]made // by stage, for a later one that proves it
+	turning bool              // what a failed stage has changed is being put back
 
 	boot string
 	Result
@@ -43,7 +44,7 @@ func (e *Engine) start(h host.Host) (*run, func(), error) {
 		unlock()
 		return nil, nil, err
 	}
-	return &run{Engine: e, h: h, j: j, boot: bootID(h)}, unlock, nil
+	return &run{Engine: e, h: h, j: j, boot: bootID(h), done: map[string][]made{}}, unlock, nil
 }
 
 func (r *run) begin(goesOn bool, undoes []string) error {

@@ -6,10 +6,8 @@ package things
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path"
-	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -18,28 +16,14 @@ import (
 // GPUClients names the processes that hold a GPU: those with a device node of NVIDIA's open. It reads /proc, since
 // NVML knows only clients with a CUDA context, and the kernel module is kept by any open file.
 func GPUClients(ctx context.Context, v host.View) ([]string, error) {
-	if !v.Live() {
-		return nil, nil
-	}
-	pids, err := v.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
+	holders, err := GPUHolders(ctx, v)
 	var clients []string
-	for _, pid := range pids {
-		if _, err := strconv.Atoi(pid); err != nil {
-			continue
-		}
-		held, err := gpuFiles(v, pid)
-		if err != nil {
-			return nil, err
-		}
-		if len(held) > 0 {
-			comm, _ := v.ReadFile(path.Join("/proc", pid, "comm")) // gone with its process
-			clients = append(clients, fmt.Sprintf("process %s (%s) has %s open", pid, strings.TrimSpace(string(comm)), strings.Join(held, ", ")))
+	for _, h := range holders {
+		if !h.Daemon() { // they only serve others, and are stopped and started with what they hold
+			clients = append(clients, h.String())
 		}
 	}
-	return clients, ctx.Err()
+	return clients, err
 }
 
 func gpuFiles(v host.View, pid string) ([]string, error) {

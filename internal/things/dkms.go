@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// dkmsBuild is NVIDIA's modules of one version, built by DKMS for one kernel. Its states are "installed", "built" (it lies
+// in DKMS's tree, and another version is installed, or none), "" (not built), and "installed, …" with what is wrong with
+// it, as its files say: built for another kernel, signed by a key that is not enrolled.
+type dkmsBuild struct {
+	version, kernel string
+	built           BuildFunc
+}
+
+// A BuildFunc says how a version stands in DKMS's tree for a kernel, proven by the files, and which name it has there:
+// nvidia, nvidia-open. The name is "" where DKMS does not know the version.
+type BuildFunc func(v host.View, version, kernel string) (name string, state converge.State, err error)
+
+// installed is the state of what modprobe would load.
+const installed = "installed"
+
+// DKMS wants a version's modules built and installed for a kernel.
+func DKMS(version, kernel string, proof BuildFunc, why string) converge.Want {
+	return converge.Want{Thing: dkmsBuild{version, kernel, proof}, Why: why, To: func(converge.State) (converge.State, error) {
+		return installed, nil
+	}}
+}
+
+// NewDKMS builds the thing again from its name.
+func NewDKMS(name string, proof BuildFunc) converge.Thing {
+	what, kernel, _ := strings.Cut(name, " ")
+	return dkmsBuild{strings.TrimPrefix(what, "nvidia/"), kernel, proof}
+}
+
+func (d dkmsBuild) Kind() string { return "dkms" }
+
+// Name is "nvidia/580.95.05 6.8.0-88-generic", whatever the packager calls the modules.
+func (d dkmsBuild) Name() string { return "nvidia/" + d.version + " " + d.kernel }
+
+func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) {
+	_, state, err := d.built(v, d.version, d.kernel)
+	if err == nil && state != installed && !v.Live() {
+		return "", host.Later{Until: "first boot"} // nobody is there to build
+	}
+	return state, err
+}
+
+// Make builds and installs, or takes out of the kernel's folder what is to be built only, or out of DKMS's tree.
+func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) error {
+	name, now, err := d.built(h, d.version, d.kernel)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		return &converge.Trouble{What: fmt.Sprintf("cannot build the modules nvidia %s for %s: their source is not there", d.version, d.kernel), Try: []string{"build = \"precompiled\" in [driver], or install the package with the source"}}
+	}
+	about := []string{"-m", name, "-v", d.version, "-k", d.kernel}
+	switch to {
+	case installed:
+		return d.install(ctx, h, name, now, about)
+	case "built":
+		_, err := h.Do(ctx, append([]string{"dkms", "uninstall"}, about...)...)
+		return err
+	case "":
+		// Without its last kernel the version goes as a whole, though its package is still there.
+		if _, err := h.Do(ctx, append([]string{"dkms", "remove"}, about...)...); err != nil {
+			return err
+		}
+		if _, err := h.Stat("/var/lib/dkms/" + name + "/" + d.version); !missing(err) {
+			return err
+		}
+		if _, err := h.Stat("/usr/src/" + name + "-" + d.version + "/dkms.conf"); err != nil {
+			return nil
+		}
+		_, err := h.Do(ctx, "dkms", "add", "-m", name, "-v", d.version)
+		return err
+	}
+	return fmt.Errorf("cannot make %s %q: only installed, built and nothing can be made", d.Name(), to)
+}
+
+func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now converge.State, about []string) error {
+	if err := headers(h, d.kernel); err != nil {
+		return err
+	}
+	// NVIDIA's dkms.conf says -j$(nproc) whatever dkms is told: one compiler a core exhausts the memory of a machine with
+	// many. nproc(1) obeys this variable.
+	jobs := strconv.Itoa(buildJobs(h))
+	argv := append([]string{"env", "OMP_NUM_THREADS=" + jobs, "dkms", "install", "-j", jobs}, about...)
+	if now != "" && now != "built" {
+		argv = append(argv, "--force") // what is there is not what it should be
+	}
+	_, err := h.Do(ctx, argv...)
+	if err != nil {
+		return d.notBuilt(h, name, err)
+	}
+	_, state, err := d.built(h, d.version, d.kernel)
+	if err != nil || state == installed {
+		return err
+	}
+	// dkms exits with 0 where headers are missing and a build is skipped.
+	problem := strings.TrimPrefix(string(state), installed+", ")
+	if problem == string(state) {
+		problem = "dkms says that it went well, and no module is there"
+	}
+	return &converge.Trouble{What: fmt.Sprintf("cannot use the modules nvidia %s built for %s: %s", d.version, d.kernel, problem)}
+}
+
+// headers says which kernels modules can be built for, if this is none of them. Never those of another kernel are used.
+func headers(v host.View, kernel string) error {
+	has := func(k string) bool {
+		_, err := v.Stat("/lib/modules/" + k + "/build/Makefile")
+		return err == nil
+	}
+	if has(kernel) {
+		return nil
+	}
+	t := &converge.Trouble{
+		What:    fmt.Sprintf("cannot build modules for kernel %s: its headers are not installed", kernel),
+		Because: []string{"no kernel has headers here"},
+		Try:     []string{"install linux-headers-" + kernel + " (Debian, Ubuntu) or kernel-devel-" + kernel + " (RHEL)"},
+	}
+	kernels, _ := v.ReadDir("/lib/modules")
+	if with := slices.DeleteFunc(kernels, func(k string) bool { return !has(k) }); len(with) > 0 {
+		t.Because = []string{"these kernels have headers: " + strings.Join(with, ", ")}
+	}
+	return t
+}
+
+// buildJobs bounds the compilers that run at once by cores and by memory: one of NVIDIA's larger files takes the better
+// part of a GiB.
+func buildJobs(v host.View) int {
+	cpus := strings.Count("\n"+string(mustRead(v, "/proc/cpuinfo")), "\nprocessor")
+	var free int
+	for line := range strings.Lines(string(mustRead(v, "/proc/meminfo"))) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			free, _ = strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
+		}
+	}
+	return max(1, min(cpus, free>>20))
+}
+
+// mustRead reads what need not be there.
+func mustRead(v host.View, name string) []byte {
+	b, err := v.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// notBuilt says why a build failed, by the first error of the compiler's in DKMS's log.
+func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
+	t := &converge.Trouble{What: fmt.Sprintf("cannot build the modules nvidia %s for %s: %v", d.version, d.kernel, err), Err: err}
+	tree := path.Join("/var/lib/dkms", name, d.version)
+	logs := []string{tree + "/build/make.log"}
+	for _, arch := range []string{"x86_64", "amd64", "aarch64", "arm64"} {
+		logs = append(logs, path.Join(tree, d.kernel, arch, "log/make.log"))
+	}
+	for _, log := range logs {
+		data, readErr := v.ReadFile(log)
+		if readErr != nil {
+			continue
+		}
+		if first := firstError(string(data)); first != "" {
+			t.What = fmt.Sprintf("cannot build the modules nvidia %s for %s: %s", d.version, d.kernel, first)
+			t.Because = []string{"the first error in " + log}
+		}
+		t.Try = append(t.Try, "read "+log)
+		break
+	}
+	if ce := (*host.CommandError)(nil); errors.As(err, &ce) && ce.Stderr != "" {
+		t.Because = append(t.Because, "dkms: "+ce.Stderr)
+	}
+	return t
+}
+
+// firstError finds the line that says why make failed: the first error, not the last, which is make's own echo of it.
+func firstError(log string) string {
+	echo := ""
+	for line := range strings.Lines(log) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.Contains(line, "Killed"):
+			return "the compiler was killed, most likely for want of memory: " + line
+		case strings.Contains(line, " error: "), strings.Contains(line, "fatal error:"), strings.HasPrefix(line, "ERROR: modpost:"),
+			strings.Contains(line, "undefined reference"), strings.Contains(line, "No space left on device"), strings.Contains(line, ": not found"):
+			return line
+		case echo == "" && strings.Contains(line, "***"):
+			echo = line
+		}
+	}
+	return echo
+}

@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things_test
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// builder makes a machine with a DKMS that notes its calls; /built says how the version stands.
+func builder(t *testing.T, archive string, run func(f *host.Files, argv []string) error) (*simhost.Node, *[]string) {
+	t.Helper()
+	n, err := simhost.New([]byte(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls []string
+	p := simhost.Program{Looks: func([]string) bool { return false }, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		calls = append(calls, strings.Join(argv, " "))
+		return nil, run(f, argv)
+	}}
+	for _, name := range []string{"env", "dkms", "update-initramfs", "dracut"} {
+		n.Install(name, p)
+	}
+	return n, &calls
+}
+
+func asBuilt(v host.View, _, _ string) (string, converge.State, error) {
+	b, err := v.ReadFile("/built")
+	if errors.Is(err, fs.ErrNotExist) {
+		return "nvidia-open", "", nil
+	}
+	return "nvidia-open", converge.State(b), err
+}
+
+const eightCores = "-- proc/cpuinfo --\nprocessor\t: 0\nprocessor\t: 1\nprocessor\t: 2\nprocessor\t: 3\n-- proc/meminfo --\nMemTotal:       9999999 kB\nMemAvailable:    3500000 kB\n"
+
+func TestDKMSBuilds(t *testing.T) {
+	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n", func(f *host.Files, argv []string) error {
+		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
+	})
+	w := things.DKMS("580.95.05", "6.8.0", asBuilt, "")
+	if w.Name() != "nvidia/580.95.05 6.8.0" {
+		t.Error(w.Name())
+	}
+	if err := w.Make(t.Context(), n, "installed"); err != nil {
+		t.Fatal(err)
+	}
+	// Three compilers: memory for three, cores for four.
+	want := []string{"env OMP_NUM_THREADS=3 dkms install -j 3 -m nvidia-open -v 580.95.05 -k 6.8.0"}
+	if !slices.Equal(*calls, want) {
+		t.Errorf("%q", *calls)
+	}
+	if err := things.NewDKMS(w.Name(), asBuilt).Make(t.Context(), n, "built"); err != nil {
+		t.Fatal(err)
+	}
+	if last := (*calls)[1]; last != "dkms uninstall -m nvidia-open -v 580.95.05 -k 6.8.0" {
+		t.Error(last)
+	}
+}
+
+func TestDKMSRefusals(t *testing.T) {
+	w := things.DKMS("580.95.05", "6.8.0", asBuilt, "")
+	for _, c := range []struct {
+		name, archive string
+		run           func(f *host.Files, argv []string) error
+		what, because string
+	}{
+		{"no headers", "-- lib/modules/6.8.0/modules.dep --\n-- lib/modules/6.5.0/build/Makefile --\n", nil, "its headers are not installed", "these kernels have headers: 6.5.0"},
+		{
+			"compiler", "-- lib/modules/6.8.0/build/Makefile --\n-- var/lib/dkms/nvidia-open/580.95.05/build/make.log --\nmake: go\nnv.c:7:2: error: too few arguments\nmake[2]: *** [nv.o] Error 1\n",
+			func(*host.Files, []string) error {
+				return &host.CommandError{Argv: []string{"dkms"}, Code: 10, Cause: errors.New("exit status 10")}
+			}, "nv.c:7:2: error: too few arguments", "the first error in /var/lib/dkms/nvidia-open/580.95.05/build/make.log",
+		},
+		{"skipped with 0", "-- lib/modules/6.8.0/build/Makefile --\n", func(*host.Files, []string) error { return nil }, "dkms says that it went well, and no module is there", ""},
+		{"wrong key", "-- lib/modules/6.8.0/build/Makefile --\n", func(f *host.Files, _ []string) error {
+			return f.WriteFile("/built", []byte("installed, it is signed by X, which the kernel does not trust"), host.Attr{Mode: 0o644})
+		}, "it is signed by X", ""},
+	} {
+		n, calls := builder(t, c.archive, c.run)
+		err := w.Make(t.Context(), n, "installed")
+		trouble := (*converge.Trouble)(nil)
+		if !errors.As(err, &trouble) || !strings.Contains(trouble.What, c.what) || !strings.Contains(strings.Join(trouble.Because, "\n"), c.because) {
+			t.Errorf("%s: %v %+v", c.name, err, trouble)
+		}
+		if c.run == nil && len(*calls) > 0 {
+			t.Errorf("%s: %q", c.name, *calls)
+		}
+	}
+}
+
+func TestDKMSInAFolder(t *testing.T) {
+	n, _ := builder(t, "-- sim.toml --\nlive = false\n", nil)
+	w := things.DKMS("580.95.05", "6.8.0", asBuilt, "")
+	if _, err := w.Look(t.Context(), n); !errors.As(err, new(host.Later)) {
+		t.Error(err)
+	}
+	m := things.Module("", nil, onDisk, "")
+	if _, err := m.Look(t.Context(), n); !errors.As(err, new(host.Later)) {
+		t.Error(err)
+	}
+}
+
+func TestInitramfs(t *testing.T) {
+	const made, old, young = " ctime=2026-01-01T12:00:00Z", " ctime=2026-01-01T11:00:00Z", " ctime=2026-01-01T13:00:00Z"
+	for _, c := range []struct {
+		name, archive string
+		state         converge.State
+		call          string
+	}{
+		{"none", "-- etc/modprobe.d/gpuadm.conf --\n", "none", ""},
+		{"no nouveau", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n", "silent", ""},
+		{"made later", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + old + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n", "fresh", ""},
+		{"debian", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "stale", "update-initramfs -u -k 6.8.0"},
+		{"rhel", "-- boot/initramfs-6.8.0.img" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- etc/dracut.conf.d/x.conf --\nadd_drivers+=\" nvidia \"\n-- usr/bin/dracut --\n", "stale", "dracut --force --kver 6.8.0 /boot/initramfs-6.8.0.img"},
+		{"removed", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "stale", "update-initramfs -u -k 6.8.0"},
+	} {
+		n, calls := builder(t, c.archive, func(*host.Files, []string) error { return nil })
+		w := things.Initramfs("6.8.0", []string{modprobeFile}, "")
+		thing := things.NewInitramfs(w.Name())
+		state, err := thing.Look(t.Context(), n)
+		if err != nil || state != c.state {
+			t.Errorf("%s: %q, %v", c.name, state, err)
+		}
+		if to, _ := w.To(state); to != state {
+			if err := thing.Make(t.Context(), n, to); err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		if got := strings.Join(*calls, "\n"); got != c.call {
+			t.Errorf("%s: %q", c.name, got)
+		}
+	}
+}

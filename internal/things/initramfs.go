@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// initramfs is a kernel's initial file system, which carries copies of modprobe's settings: what stands in /etc only is
+// not heard by modules that load from it, such as nouveau. Its states are "fresh", "stale", "none" (the kernel has no image)
+// and "silent": a kernel without nouveau, in an image that is not told to carry NVIDIA's modules, has nothing to hear.
+type initramfs struct {
+	kernel string
+	files  []string // of modprobe's settings
+}
+
+// Initramfs wants a kernel's initial file system made after the files' last change, where it carries what they are about.
+func Initramfs(kernel string, files []string, why string) converge.Want {
+	i := initramfs{kernel, files}
+	return converge.Want{Thing: i, Why: why, To: func(found converge.State) (converge.State, error) { return i.Settled(found), nil }}
+}
+
+// NewInitramfs builds the thing again from its name.
+func NewInitramfs(name string) converge.Thing {
+	kernel, files, _ := strings.Cut(name, " reads ")
+	return initramfs{kernel, strings.Fields(files)}
+}
+
+func (i initramfs) Kind() string { return "initramfs" }
+
+// Name is "6.8.0-88-generic reads /etc/modprobe.d/gpuadm.conf".
+func (i initramfs) Name() string { return i.kernel + " reads " + strings.Join(i.files, " ") }
+
+// image finds the kernel's image: where Debian, RHEL and the boot loader specification have it; "" if it has none.
+func (i initramfs) image(v host.View) (name string, made time.Time, err error) {
+	names := []string{"/boot/initrd.img-" + i.kernel, "/boot/initramfs-" + i.kernel + ".img"}
+	if id := oneLine(v, "/etc/machine-id"); id != "" {
+		names = append(names, path.Join("/boot", id, i.kernel, "initrd"), path.Join("/boot/efi", id, i.kernel, "initrd"), path.Join("/efi", id, i.kernel, "initrd"))
+	}
+	for _, name := range names {
+		info, err := v.Stat(name)
+		if missing(err) {
+			continue
+		}
+		return name, info.Ctime, err
+	}
+	return "", made, nil
+}
+
+func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) {
+	image, made, err := i.image(v)
+	if err != nil {
+		return "", err
+	}
+	if image == "" {
+		return "none", nil
+	}
+	carries, err := i.carries(v)
+	if err != nil {
+		return "", err
+	}
+	if !carries {
+		return "silent", nil
+	}
+	for _, name := range i.files {
+		info, err := v.Stat(name)
+		if missing(err) {
+			info, err = v.Stat(nearestFolder(v, name)) // a folder's own time tells of files that went
+		}
+		if err != nil {
+			return "", err
+		}
+		if info.Ctime.After(made) && !info.Ctime.After(v.Now()) { // one that lies ahead of now would be so for ever
+			if !v.Live() {
+				return "", host.Later{Until: "first boot"} // nobody is there to make it
+			}
+			return "stale", nil
+		}
+	}
+	return "fresh", nil
+}
+
+// carries says whether modules that the settings are about may be in the image. The image is not opened: that costs
+// seconds, at each look.
+func (i initramfs) carries(v host.View) (bool, error) {
+	nouveau := "/lib/modules/" + i.kernel + "/kernel/drivers/gpu/drm/nouveau"
+	if _, err := v.Stat(nouveau); err == nil {
+		return true, nil
+	} else if !missing(err) {
+		return false, err
+	}
+	files := []string{"/etc/initramfs-tools/modules", "/etc/dracut.conf"}
+	for _, dir := range []string{"/etc/dracut.conf.d", "/etc/initramfs-tools/conf.d", "/usr/share/initramfs-tools/modules.d"} {
+		names, err := v.ReadDir(dir)
+		if err != nil && !missing(err) {
+			return false, err
+		}
+		for _, n := range names {
+			files = append(files, path.Join(dir, n))
+		}
+	}
+	for _, name := range files {
+		for line := range strings.Lines(string(mustRead(v, name))) {
+			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") && strings.Contains(line, "nvidia") && !strings.Contains(line, "omit") {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// Make has the distribution's own tool make the image anew, for this kernel only.
+func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to != "fresh" {
+		return nil
+	}
+	image, _, err := i.image(h)
+	if err != nil {
+		return err
+	}
+	has := func(program string) bool {
+		for _, dir := range []string{"/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"} {
+			if _, err := h.Stat(dir + program); err == nil {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case has("update-initramfs"):
+		_, err = h.Do(ctx, "update-initramfs", "-u", "-k", i.kernel)
+	case has("dracut"):
+		_, err = h.Do(ctx, "dracut", "--force", "--kver", i.kernel, image)
+	default:
+		return &converge.Trouble{
+			What: fmt.Sprintf("cannot make %s anew: neither update-initramfs nor dracut is installed", image),
+			Try:  []string{"make it by the tool that made it, then run the same command again"},
+		}
+	}
+	return err
+}
+
+// Unsettled says that a change to a file it carries makes it stale.
+func (i initramfs) Unsettled(found converge.State, by converge.Change) converge.State {
+	if (found == "" || found == "fresh") && by.Kind == "file" && slices.Contains(i.files, by.Name) {
+		return "stale"
+	}
+	return found
+}
+
+// Settled says that a stale image is made anew.
+func (i initramfs) Settled(found converge.State) converge.State {
+	if found == "stale" {
+		return "fresh"
+	}
+	return found
+}

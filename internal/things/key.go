@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// key is the file with the public key a package repository is signed with. Its state is the fingerprints of the keys in
+// it: a key is what it is by its fingerprint, wherever it was got from.
+type key struct {
+	file, from string
+	via        host.Via
+}
+
+// maxKey is the size in bytes above which a key is none: NVIDIA's have less than 4 KiB.
+const maxKey = 256 << 10
+
+// Key wants file to hold exactly the key with this fingerprint, got from a URL or from a path on the machine. A file that
+// ends in .asc is armored, as rpm wants it; any other is binary, as every apt takes it.
+func Key(file, from, fingerprint string, via host.Via, why string) converge.Want {
+	k := key{file, from, via}
+	return converge.Want{Thing: k, Why: why, To: func(found converge.State) (converge.State, error) {
+		if found != "" && found != converge.State(fingerprint) {
+			return "", &converge.Trouble{
+				What: fmt.Sprintf("cannot trust %s: it holds %s, and the repository's key is %s", file, found, fingerprint),
+				Try:  []string{"see who wrote " + file + "; once it is removed gpuadm writes it anew"},
+			}
+		}
+		return converge.State(fingerprint), nil
+	}}
+}
+
+// NewKey builds the thing again from its name.
+func NewKey(name string) converge.Thing {
+	file, from, _ := strings.Cut(name, " from ")
+	return key{file: file, from: from}
+}
+
+func (k key) Kind() string { return "key" }
+
+// Name is "/etc/apt/keyrings/x.gpg from https://…": undo of a removal must know where to get it.
+func (k key) Name() string { return k.file + " from " + k.from }
+
+func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
+	data, err := v.ReadFile(k.file)
+	if missing(err) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	found, err := fingerprints(data)
+	if err != nil {
+		return converge.State("no key: " + err.Error()), nil
+	}
+	return converge.State(strings.Join(found, " ")), nil
+}
+
+func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		return h.Remove(k.file)
+	}
+	url := k.from
+	if path.IsAbs(url) {
+		url = "file://" + url
+	}
+	data, err := h.Fetch(ctx, host.Request{URL: url, Max: maxKey, Via: k.via})
+	if err != nil {
+		return err
+	}
+	packets, err := dearmor(data)
+	if err == nil {
+		var found []string
+		if found, err = fingerprints(packets); err == nil && converge.State(strings.Join(found, " ")) != to {
+			err = &converge.Trouble{
+				What: fmt.Sprintf("cannot trust the key from %s: its fingerprint is %s, and %s is expected", k.from, strings.Join(found, " and "), to),
+				Try:  []string{"if the repository's owner has changed the key, compare the new fingerprint with what they publish, and put it into fingerprint in node.toml"},
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
+	}
+	if path.Ext(k.file) == ".asc" {
+		packets = armor(packets)
+	}
+	return h.WriteFile(k.file, packets, host.Attr{Mode: 0o644})
+}

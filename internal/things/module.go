@@ -1,0 +1,353 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// module is NVIDIA's kernel module as it runs: loaded as it lies on disk, with the parameters and the companions that its
+// files ask for. Said as a state, so that an upgrade, its undo and a rollback are one: whatever the packages have left on
+// disk is what shall run. Its states:
+//
+//	"as on disk"                              the same version and flavour, or neither loaded nor on disk
+//	"580.95.05 open without NVreg_X=1"        without a parameter, or a companion that is to be loaded
+//	"570.1 open, on disk 580.95.05 open"      another than on disk; "nouveau" or "nothing" in place of the loaded one
+type module struct {
+	kernel string   // that runs; "" when built again for undo
+	files  []string // its parameters (modprobe.d), and what is loaded at boot (modules-load.d)
+	onDisk OnDiskFunc
+}
+
+// An OnDiskFunc returns version and flavour, "580.95.05 open", of the module nvidia that modprobe would load for a
+// kernel; "" if there is none.
+type OnDiskFunc func(v host.View, kernel string) (string, error)
+
+// Module wants the module nvidia loaded as it lies on disk, where there is one, with the parameters and companions that
+// the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot.
+func Module(kernel string, files []string, onDisk OnDiskFunc, why string) converge.Want {
+	m := module{kernel, files, onDisk}
+	return converge.Want{Thing: m, Why: why, Breaks: []string{"stop-clients"}, To: func(found converge.State) (converge.State, error) {
+		return m.Settled(found), nil
+	}}
+}
+
+// NewModule builds the thing again from its name.
+func NewModule(name string, onDisk OnDiskFunc) converge.Thing {
+	_, files, _ := strings.Cut(name, " reads ")
+	return module{"", strings.Fields(files), onDisk}
+}
+
+func (m module) Kind() string { return "module" }
+
+// Name is "nvidia reads /etc/modprobe.d/gpuadm.conf …": undo must know the files too.
+func (m module) Name() string {
+	if len(m.files) == 0 {
+		return "nvidia"
+	}
+	return "nvidia reads " + strings.Join(m.files, " ")
+}
+
+const (
+	moduleOnDisk  = ", on disk "
+	moduleWithout = " without "
+	moduleSettled = "as on disk"
+)
+
+// moduleState is a state's parts.
+type moduleState struct {
+	loaded string   // "580.95.05 open", "nouveau", "" if none
+	disk   string   // "" if none
+	lacks  []string // where loaded is as on disk
+}
+
+func (s moduleState) State() converge.State {
+	switch {
+	case s.loaded == s.disk && len(s.lacks) > 0:
+		return converge.State(s.loaded + moduleWithout + strings.Join(s.lacks, " "))
+	case s.loaded == s.disk:
+		return moduleSettled
+	}
+	word := func(s string) string {
+		if s == "" {
+			return "nothing"
+		}
+		return s
+	}
+	return converge.State(word(s.loaded) + moduleOnDisk + word(s.disk))
+}
+
+// Look compares what is loaded with what modprobe would load.
+func (m module) Look(_ context.Context, v host.View) (converge.State, error) {
+	if !v.Live() {
+		return "", host.Later{Until: "first boot"}
+	}
+	s, err := m.look(v)
+	return s.State(), err
+}
+
+func (m module) look(v host.View) (s moduleState, err error) {
+	if s.disk, err = m.onDisk(v, oneLine(v, "/proc/sys/kernel/osrelease")); err != nil {
+		return s, err
+	}
+	use, err := loadedModule(v, "nvidia")
+	if err != nil {
+		return s, err
+	}
+	if use == nil {
+		nouveau, err := loadedModule(v, "nouveau")
+		if nouveau != nil && s.disk != "" { // without a driver on disk it may have the GPUs
+			s.loaded = "nouveau"
+		}
+		return s, err
+	}
+	flavour := "proprietary"
+	if strings.Contains(oneLine(v, "/proc/driver/nvidia/version"), "Open Kernel Module") {
+		flavour = "open"
+	}
+	s.loaded = oneLine(v, "/sys/module/nvidia/version") + " " + flavour
+	if s.loaded == s.disk {
+		s.lacks, err = m.lacks(v)
+	}
+	return s, err
+}
+
+// lacks lists the parameters that are not as the files say, and the modules they name that are not loaded.
+func (m module) lacks(v host.View) (lacks []string, err error) {
+	told, companions, err := m.told(v)
+	if err != nil {
+		return nil, err
+	}
+	are := parameters(oneLine(v, "/proc/driver/nvidia/params"))
+	for _, p := range told {
+		name, value, _ := strings.Cut(p, "=")
+		is, known := are[strings.TrimPrefix(name, "NVreg_")]
+		if known && !sameParameter(value, is) {
+			lacks = append(lacks, strings.ReplaceAll(p, " ", "_"))
+		}
+	}
+	for _, name := range companions {
+		use, err := loadedModule(v, strings.ReplaceAll(name, "-", "_"))
+		if err != nil {
+			return nil, err
+		}
+		if use == nil {
+			lacks = append(lacks, name)
+		}
+	}
+	return lacks, nil
+}
+
+// told reads the parameters of the module nvidia from the files in modprobe.d's form, and the modules to load from those
+// in modules-load.d's. Of a file that is not there nothing is told.
+func (m module) told(v host.View) (params, companions []string, err error) {
+	for _, name := range m.files {
+		data, err := v.ReadFile(name)
+		if missing(err) {
+			continue
+		} else if err != nil {
+			return nil, nil, err
+		}
+		for line := range strings.Lines(string(data)) {
+			fields := modprobeWords(strings.TrimSpace(line))
+			switch {
+			case strings.Contains(name, "/modules-load.d/"):
+				if len(fields) == 1 && fields[0][0] != '#' && fields[0][0] != ';' {
+					companions = append(companions, fields[0])
+				}
+			case len(fields) > 2 && fields[0] == "options" && fields[1] == "nvidia":
+				params = append(params, fields[2:]...)
+			}
+		}
+	}
+	return params, companions, nil
+}
+
+// modprobeWords splits a line at spaces outside double quotes, and takes the quotes off, as the kernel does with a
+// module's parameters: next_arg in lib/cmdline.c.
+func modprobeWords(line string) (words []string) {
+	var word strings.Builder
+	quoted, any := false, false
+	for _, c := range line + " " {
+		switch {
+		case c == '"':
+			quoted, any = !quoted, true
+		case (c == ' ' || c == '\t') && !quoted:
+			if any {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			any = false
+		default:
+			word.WriteRune(c)
+			any = true
+		}
+	}
+	return words
+}
+
+// parameters reads the driver's own list: "EnableGpuFirmware: 18". Source: nv_procfs_read_params in
+// kernel-open/nvidia/nv-procfs.c of https://github.com/NVIDIA/open-gpu-kernel-modules.
+func parameters(list string) map[string]string {
+	found := map[string]string{}
+	for line := range strings.Lines(list) {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			found[strings.TrimSpace(name)] = strings.Trim(strings.TrimSpace(value), `"`)
+		}
+	}
+	return found
+}
+
+// sameParameter compares a parameter as it was told with how the driver shows it: unsigned, in decimal.
+func sameParameter(told, is string) bool {
+	a, err1 := strconv.ParseInt(told, 0, 64)
+	b, err2 := strconv.ParseInt(is, 0, 64)
+	if err1 == nil && err2 == nil {
+		return a == b || uint32(a) == uint32(b) && (a < 0) != (b < 0)
+	}
+	return told == is
+}
+
+// Unsettled foresees that a module that is built or packaged anew is another on disk, and that changed files tell
+// other parameters. What is built for another kernel than the running one changes nothing here.
+func (m module) Unsettled(found converge.State, by converge.Change) converge.State {
+	brought := ""
+	switch {
+	case by.Kind == "dkms" && strings.HasSuffix(by.Name, " "+m.kernel) || by.Kind == "dkms" && m.kernel == "":
+		if by.After == installed {
+			what, _, _ := strings.Cut(by.Name, " ")
+			_, brought, _ = strings.Cut(what, "/")
+		}
+	case by.Kind == "module-file" && (m.kernel == "" || by.Name == moduleFile{kernel: m.kernel}.Name()):
+		brought, _, _ = strings.Cut(string(by.After), ",")
+	case by.Kind == "file" && slices.Contains(m.files, by.Name):
+		if found != moduleSettled && found != "" {
+			return found
+		}
+		return converge.State("the one before" + moduleWithout + by.Name)
+	default:
+		return found
+	}
+	loaded, _, _ := strings.Cut(string(found), moduleOnDisk)
+	if found == "" || found == moduleSettled || strings.Contains(loaded, moduleWithout) {
+		loaded = "the one before"
+	}
+	if brought == "" {
+		brought = "nothing"
+	}
+	return converge.State(loaded + moduleOnDisk + brought)
+}
+
+// Settled is always what lies on disk: which that is, is known when all else is made.
+func (m module) Settled(converge.State) converge.State { return moduleSettled }
+
+// Make takes out what is loaded, where it is another, and loads what lies on disk.
+func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
+	s, err := m.look(h)
+	if err != nil {
+		return err
+	}
+	companionsOnly := s.loaded != "" && s.loaded == s.disk && !slices.ContainsFunc(s.lacks, func(l string) bool { return strings.Contains(l, "=") })
+	if companionsOnly {
+		return m.load(ctx, h, s)
+	}
+	if err := unload(ctx, h, s); err != nil {
+		return errors.Join(err, Resume(ctx, h))
+	}
+	if s.disk == "" {
+		return nil
+	}
+	return errors.Join(m.load(ctx, h, s), Resume(ctx, h))
+}
+
+// unload stops the driver's own daemons and takes the modules out one by one. The daemons run again after Resume; without
+// a driver there is nothing left to serve, and they stay stopped.
+func unload(ctx context.Context, h host.Host, s moduleState) error {
+	if s.loaded == "nouveau" {
+		return unloadNouveau(ctx, h)
+	}
+	why, err := keptBy(ctx, h)
+	if err != nil {
+		return err
+	}
+	if len(why) > 0 {
+		return host.Reboot{Why: fmt.Sprintf("the module nvidia %s cannot be unloaded: %s", s.loaded, strings.Join(why, "; "))}
+	}
+	if s.disk != "" {
+		err = Pause(ctx, h, moduleDaemons())
+	} else {
+		err = stopAll(ctx, h, moduleDaemons())
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range unloadOrder() {
+		err := unloadOne(ctx, h, name)
+		if errors.Is(err, errModuleHeld) {
+			return host.Reboot{Why: err.Error()}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopAll stops those of the units that run.
+func stopAll(ctx context.Context, h host.Host, units []string) error {
+	for _, name := range units {
+		u, err := h.Unit(ctx, name)
+		if err != nil {
+			return err
+		}
+		if u.Active != "active" && u.Active != "activating" {
+			continue
+		}
+		if err := h.SetUnit(ctx, name, host.UnitChange{Job: "stop"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unloadOne takes one module out if it is loaded and nothing holds it. rmmod is told its one name: modprobe -r would
+// obey install and remove lines that packages bring, and take out more than was asked for.
+func unloadOne(ctx context.Context, h host.Host, name string) error {
+	use, err := loadedModule(h, name)
+	if err != nil || use == nil {
+		return err
+	}
+	if use.uses != 0 {
+		who := "something inside the kernel"
+		if len(use.holders) > 0 {
+			who = "the module " + strings.Join(use.holders, " and ")
+		}
+		if holders, err := GPUHolders(ctx, h); err == nil && len(holders) > 0 {
+			who = holders[0].String()
+		}
+		return fmt.Errorf("cannot unload module %s: %w: %s", name, errModuleHeld, who)
+	}
+	_, err = h.Do(ctx, "rmmod", name)
+	return err
+}
+
+// unloadNouveau takes nouveau out; while a console shows by it, only a reboot does.
+func unloadNouveau(ctx context.Context, h host.Host) error {
+	use, err := loadedModule(h, "nouveau")
+	if err != nil || use == nil {
+		return err
+	}
+	if use.uses != 0 {
+		return host.Reboot{Why: fmt.Sprintf("nouveau has the GPUs and is in use (%d times): it is blacklisted now, and does not load at the next boot", use.uses)}
+	}
+	_, err = h.Do(ctx, "rmmod", "nouveau")
+	return err
+}

@@ -1,0 +1,272 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things_test
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+const modprobeFile, loadFile = "/etc/modprobe.d/gpuadm.conf", "/etc/modules-load.d/gpuadm.conf"
+
+// simulated makes a machine whose modules load and unload; /disk says what lies on disk.
+func simulated(t *testing.T, more string) *simhost.Node {
+	t.Helper()
+	n, err := simhost.New([]byte(`
+-- sim.toml --
+[[unit]]
+name = "nvidia-persistenced.service"
+enabled = "enabled"
+active = "active"
+` + more + `
+-- proc/sys/kernel/osrelease --
+6.8.0
+-- disk --
+580.95.05 open
+-- etc/modprobe.d/gpuadm.conf --
+options nvidia NVreg_X=0x10
+options nvidia NVreg_Dwords="a=1; b=2"
+-- etc/modules-load.d/gpuadm.conf --
+# ours
+nvidia
+nvidia-uvm
+-- sys/bus/pci/devices/0000:17:00.0/vendor --
+0x10de
+-- sys/bus/pci/devices/0000:17:00.0/class --
+0x030200
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	touches := func([]string) bool { return false }
+	n.Install("rmmod", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		dir := "/sys/module/" + argv[1]
+		for _, file := range []string{"refcnt", "version", "holders/nvidia_uvm"} {
+			if err := f.Remove(dir + "/" + file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+		}
+		if argv[1] != "nvidia" {
+			if err := f.Remove("/sys/module/nvidia/holders/" + argv[1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			return nil, f.WriteFile("/sys/module/nvidia/refcnt", []byte("0\n"), host.Attr{Mode: 0o644})
+		}
+		return nil, nil
+	}})
+	n.Install("modprobe", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		disk, err := f.ReadFile("/disk")
+		if err != nil {
+			return nil, err
+		}
+		version, flavour, _ := strings.Cut(strings.TrimSpace(string(disk)), " ")
+		if flavour == "rejected" {
+			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", Cause: errors.New("exit status 1")}
+		}
+		name := strings.ReplaceAll(argv[1], "-", "_")
+		write := map[string]string{"/sys/module/" + name + "/refcnt": "0\n"}
+		if name == "nvidia" {
+			said := "NVIDIA UNIX x86_64 Kernel Module  "
+			if flavour == "open" {
+				said = "NVIDIA UNIX Open Kernel Module for x86_64  "
+			}
+			write["/sys/module/nvidia/version"] = version + "\n"
+			write["/proc/driver/nvidia/version"] = said + version + "\n"
+			write["/proc/driver/nvidia/params"] = "X: 16\nDwords: \"a=1; b=2\"\nOther: 0\n"
+		}
+		for file, text := range write {
+			if err := folders(f, file); err != nil {
+				return nil, err
+			}
+			if err := f.WriteFile(file, []byte(text), host.Attr{Mode: 0o644}); err != nil {
+				return nil, err
+			}
+		}
+		if name == "nvidia" {
+			return nil, f.Symlink("/sys/bus/pci/devices/0000:17:00.0/driver", "/sys/bus/pci/drivers/nvidia")
+		}
+		return nil, nil
+	}})
+	return n
+}
+
+func folders(f *host.Files, file string) error {
+	parts := strings.Split(strings.TrimPrefix(file, "/"), "/")
+	dir := ""
+	for _, p := range parts[:len(parts)-1] {
+		dir += "/" + p
+		if err := f.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func onDisk(v host.View, kernel string) (string, error) {
+	if kernel != "6.8.0" {
+		return "", errors.New("another kernel was asked about")
+	}
+	b, err := v.ReadFile("/disk")
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(b)), err
+}
+
+// settle looks, makes what is not as it shall be, and looks again.
+func settle(t *testing.T, n *simhost.Node) (before, after converge.State, err error) {
+	t.Helper()
+	w := things.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, "")
+	before, err = w.Look(t.Context(), n.View())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := w.To(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := w.To(to); again != to {
+		t.Errorf("To(To(%q)) is %q", before, again)
+	}
+	if to != before {
+		err = w.Make(t.Context(), n, to)
+	}
+	after, lookErr := w.Look(t.Context(), n.View())
+	if lookErr != nil {
+		t.Fatal(lookErr)
+	}
+	return before, after, err
+}
+
+const loaded570 = `
+-- sys/module/nvidia/refcnt --
+1
+-- sys/module/nvidia/version --
+570.1
+-- sys/module/nvidia/holders/nvidia_uvm --
+-- sys/module/nvidia_uvm/refcnt --
+0
+-- proc/driver/nvidia/version --
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1
+`
+
+func TestModuleLoads(t *testing.T) {
+	before, after, err := settle(t, simulated(t, ""))
+	if before != "nothing, on disk 580.95.05 open" || after != "as on disk" || err != nil {
+		t.Errorf("%q, %q, %v", before, after, err)
+	}
+}
+
+func TestModuleIsSwapped(t *testing.T) {
+	n := simulated(t, loaded570)
+	before, after, err := settle(t, n)
+	if before != "570.1 proprietary, on disk 580.95.05 open" || after != "as on disk" || err != nil {
+		t.Errorf("%q, %q, %v", before, after, err)
+	}
+	if u, _ := n.Unit(t.Context(), "nvidia-persistenced.service"); u.Active != "active" {
+		t.Error("a daemon that was stopped for it does not run again")
+	}
+	touches := n.Touches()
+	if _, _, err := settle(t, n); err != nil || n.Touches() != touches {
+		t.Error("it is not settled", err)
+	}
+	if err := n.Remove("/disk"); err != nil { // the packages are undone
+		t.Fatal(err)
+	}
+	before, after, err = settle(t, n)
+	if before != "580.95.05 open, on disk nothing" || after != "as on disk" || err != nil {
+		t.Errorf("%q, %q, %v", before, after, err)
+	}
+}
+
+func TestModuleParametersAndCompanions(t *testing.T) {
+	n := simulated(t, "")
+	if _, _, err := settle(t, n); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WriteFile(loadFile, []byte("nvidia\nnvidia-uvm\nnvidia-modeset\n"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if before, after, err := settle(t, n); before != "580.95.05 open without nvidia-modeset" || after != "as on disk" || err != nil {
+		t.Errorf("%q, %q, %v", before, after, err)
+	}
+	if err := n.WriteFile(modprobeFile, []byte("options nvidia NVreg_X=17 NVreg_Unknown=1\n"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := things.NewModule("nvidia reads "+modprobeFile+" "+loadFile, onDisk).Look(t.Context(), n); s != "580.95.05 open without NVreg_X=17" {
+		t.Errorf("%q", s)
+	}
+}
+
+func TestModuleInUse(t *testing.T) {
+	const pod = `
+-- proc/4711/fd/3 link=/dev/nvidia0 --
+-- proc/4711/fd/4 link=/dev/nvidiactl --
+-- proc/4711/comm --
+python3
+-- proc/4711/cgroup --
+0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice/cri-containerd-aaaabbbbccccddddeeeeffff0000111122223333444455556666777788889999.scope
+-- var/log/pods/ml_train-0_01234567-89ab-cdef-0123-456789abcdef/x --
+`
+	for _, c := range []struct{ name, more, why string }{
+		{"pod", loaded570 + pod, "process 4711 (python3) of pod ml/train-0, container aaaabbbbcccc, has /dev/nvidia0, /dev/nvidiactl open"},
+		{"foreign module", strings.Replace(loaded570, "holders/nvidia_uvm", "holders/efa_nv_peermem", 1), "module nvidia is used by the module efa_nv_peermem"},
+		{"console", strings.Replace(loaded570, "refcnt --\n1", "refcnt --\n3", 1), "used 2 times by no process"},
+		{"nouveau", "-- sys/module/nouveau/refcnt --\n1\n", "nouveau has the GPUs and is in use (1 times)"},
+	} {
+		n := simulated(t, c.more)
+		before, after, err := settle(t, n)
+		if reboot := (host.Reboot{}); !errors.As(err, &reboot) || !strings.Contains(reboot.Why, c.why) || before != after {
+			t.Errorf("%s: %q, %q, %v", c.name, before, after, err)
+		}
+		if u, _ := n.Unit(t.Context(), "nvidia-persistenced.service"); u.Active != "active" {
+			t.Errorf("%s: persistenced was stopped for nothing", c.name)
+		}
+	}
+}
+
+func TestModuleRejected(t *testing.T) {
+	n := simulated(t, "")
+	if err := n.WriteFile("/disk", []byte("580.95.05 rejected"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := settle(t, n)
+	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "does not trust the key") || len(trouble.Try) == 0 {
+		t.Error(err)
+	}
+}
+
+func TestModuleServesNotAll(t *testing.T) {
+	n := simulated(t, "-- sys/bus/pci/devices/0000:2a:00.0/vendor --\n0x10de\n-- sys/bus/pci/devices/0000:2a:00.0/class --\n0x030200\n")
+	_, _, err := settle(t, n)
+	if err == nil || !strings.Contains(err.Error(), "serves 1 of 2 GPUs, and not 0000:2a:00.0") {
+		t.Error(err)
+	}
+}
+
+func TestModuleForesees(t *testing.T) {
+	m := things.Module("6.8.0", []string{modprobeFile}, onDisk, "").Thing.(converge.Settler)
+	for _, c := range []struct {
+		found, then converge.State
+		by          converge.Change
+	}{
+		{"as on disk", "the one before, on disk 580.95.05", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0", After: "installed"}},
+		{"570.1 open, on disk 575.1 open", "570.1 open, on disk 580.95.05 open", converge.Change{Kind: "module-file", Name: "nvidia for 6.8.0", After: "580.95.05 open"}},
+		{"as on disk", "as on disk", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.9.0", After: "installed"}},
+		{"as on disk", "the one before, on disk nothing", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0"}},
+		{"as on disk", "the one before without " + modprobeFile, converge.Change{Kind: "file", Name: modprobeFile}},
+		{"as on disk", "as on disk", converge.Change{Kind: "file", Name: "/etc/other"}},
+	} {
+		if got := m.Unsettled(c.found, c.by); got != c.then || m.Settled(got) != "as on disk" {
+			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, m.Settled(got))
+		}
+	}
+}

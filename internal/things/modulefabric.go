@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// fabric is the GPUs' registration with NVLink's fabric manager: without it CUDA starts on no GPU of such a machine. Its
+// states are "completed", "" (no GPU has a fabric), "waiting", and "failed" with what the driver says.
+type fabric struct{ patience time.Duration }
+
+// fabricPatience is how long GPUs may take to register: with eight GPUs it takes seconds, and up to minutes while NVLink 5
+// is being trained.
+const (
+	fabricPatience = 3 * time.Minute
+	fabricPause    = time.Second
+)
+
+// Fabric wants every GPU registered with the fabric manager, and waits for it within bounds.
+func Fabric(why string) converge.Want {
+	f := fabric{fabricPatience}
+	return converge.Want{Thing: f, Why: why, Breaks: []string{"stop-clients"}, To: func(found converge.State) (converge.State, error) {
+		return f.Settled(found), nil
+	}}
+}
+
+// NewFabric builds the thing again.
+func NewFabric() converge.Thing { return fabric{fabricPatience} }
+
+func (f fabric) Kind() string { return "fabric" }
+func (f fabric) Name() string { return "nvlink" }
+
+func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if !v.Live() {
+		return "", host.Later{Until: "first boot"}
+	}
+	d, err := v.Driver(ctx)
+	if none := (*host.NoDriver)(nil); errors.As(err, &none) {
+		return "", host.Later{Until: "the driver is loaded"}
+	} else if err != nil {
+		return "", err
+	}
+	state, _ := registered(d)
+	return state, nil
+}
+
+// registered says how the registration stands, and a sentence for each GPU that is not done.
+func registered(d host.Driver) (state converge.State, sentences []string) {
+	for _, g := range d.GPUs {
+		switch {
+		case g.Lost != "":
+			sentences = append(sentences, fmt.Sprintf("GPU %s does not answer: %s", g.Address, g.Lost))
+		case g.Fabric.State == "":
+			continue // it has no fabric
+		case g.Fabric.State == "completed" && g.Fabric.Status == "":
+			if state == "" {
+				state = "completed"
+			}
+		case g.Fabric.State == "completed":
+			state = "failed"
+			sentences = append(sentences, fmt.Sprintf("GPU %s: its registration has failed: %s", g.Address, g.Fabric.Status))
+		default:
+			if state != "failed" {
+				state = "waiting"
+			}
+			sentences = append(sentences, fmt.Sprintf("GPU %s: its registration is %s", g.Address, strings.ReplaceAll(g.Fabric.State, "-", " ")))
+		}
+	}
+	return state, sentences
+}
+
+// Make waits. What has failed is not tried again by the driver: that takes a restart of the fabric manager.
+func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to != "completed" {
+		return nil
+	}
+	const unit = "nvidia-fabricmanager.service"
+	d, err := h.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	if state, _ := registered(d); state == "failed" {
+		if err := h.SetUnit(ctx, unit, host.UnitChange{Job: "restart"}); err != nil {
+			return err
+		}
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, f.patience, fmt.Errorf("it did not end within %v", f.patience))
+	defer stop()
+	for {
+		if d, err = h.Driver(ctx); err != nil {
+			return err
+		}
+		state, sentences := registered(d)
+		if state == "completed" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return &converge.Trouble{
+				What:    fmt.Sprintf("cannot register the GPUs with the fabric manager: %v", context.Cause(ctx)),
+				Because: append(sentences, lastWords(context.WithoutCancel(ctx), h, unit)...),
+				Try:     []string{"journalctl -u " + unit, "nvidia-smi -q, section Fabric"},
+				Err:     context.Cause(ctx),
+			}
+		case <-time.After(fabricPause):
+		}
+	}
+}
+
+// Unsettled says that GPUs register anew when the fabric manager starts.
+func (f fabric) Unsettled(found converge.State, by converge.Change) converge.State {
+	if by.Kind == "unit" && by.Name == "nvidia-fabricmanager.service" && strings.HasSuffix(string(by.After), " active") {
+		return "waiting"
+	}
+	return found
+}
+
+// Settled is completed, wherever there is a fabric.
+func (f fabric) Settled(found converge.State) converge.State {
+	if found == "" {
+		return ""
+	}
+	return "completed"
+}

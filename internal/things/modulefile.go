@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// moduleFile is the module nvidia on disk for one kernel, brought by a package. Its state is "580.95.05 open", with what
+// is wrong with it after a comma. It is not made: it is proven to have come, before anything is loaded or rebooted.
+type moduleFile struct {
+	kernel string
+	proof  ModuleFileFunc
+}
+
+// A ModuleFileFunc says which module a kernel has on disk, "580.95.05 open", and after a comma what is wrong with it.
+type ModuleFileFunc func(v host.View, kernel string) (converge.State, error)
+
+// ModuleFile wants a kernel to have the module of a version and flavour. What brings it stands before it in the stage.
+func ModuleFile(kernel, version, flavour string, proof ModuleFileFunc, why string) converge.Want {
+	return converge.Want{Thing: moduleFile{kernel, proof}, Why: why, To: func(converge.State) (converge.State, error) {
+		return converge.State(version + " " + flavour), nil
+	}}
+}
+
+// NewModuleFile builds the thing again from its name.
+func NewModuleFile(name string, proof ModuleFileFunc) converge.Thing {
+	return moduleFile{strings.TrimPrefix(name, "nvidia for "), proof}
+}
+
+func (m moduleFile) Kind() string { return "module-file" }
+func (m moduleFile) Name() string { return "nvidia for " + m.kernel }
+
+func (m moduleFile) Look(_ context.Context, v host.View) (converge.State, error) {
+	return m.proof(v, m.kernel)
+}
+
+// Make cannot: whoever gets here has packages that did not bring what they say.
+func (m moduleFile) Make(_ context.Context, h host.Host, to converge.State) error {
+	found, err := m.proof(h, m.kernel)
+	if err != nil {
+		return err
+	}
+	if found == "" {
+		return &converge.Trouble{
+			What: fmt.Sprintf("cannot use kernel %s: no package has brought a module nvidia %s for it", m.kernel, to),
+			Try:  []string{"build = \"dkms\" in [driver], which builds it here", "hold the kernel back until there is a package for it"},
+		}
+	}
+	return &converge.Trouble{What: fmt.Sprintf("cannot use kernel %s: it has the module nvidia %s, and %s is wanted", m.kernel, found, to)}
+}

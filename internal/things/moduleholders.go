@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// A Holder is a process that has a device node of NVIDIA's open, and by that keeps the kernel modules from going.
+type Holder struct {
+	PID       int
+	Command   string   // its name, as ps -o comm shows it
+	Files     []string // device nodes
+	Unit      string   // the systemd service it belongs to, "" if none
+	Pod       string   // NAMESPACE/NAME, or uid UID where kubelet has left no name; "" if it is in no pod
+	Container string   // the first 12 digits of the container's id
+}
+
+// String names the holder so that somebody can find it: process 4711 (python3) of pod ml/train-0, container 0123456789ab.
+func (h Holder) String() string {
+	s := fmt.Sprintf("process %d (%s)", h.PID, h.Command)
+	switch {
+	case h.Pod != "":
+		s += " of pod " + h.Pod
+	case h.Unit != "":
+		s += " of " + h.Unit
+	}
+	if h.Container != "" {
+		s += ", container " + h.Container + ","
+	}
+	return s + " has " + strings.Join(h.Files, ", ") + " open"
+}
+
+// Daemon says whether it is one of the driver's own, which only serve others and are stopped and started with the module.
+func (h Holder) Daemon() bool { return slices.Contains(moduleDaemons(), h.Unit) }
+
+// moduleDaemons are the driver's own daemons, in the order to stop them in.
+func moduleDaemons() []string {
+	return []string{"nvidia-dcgm.service", "dcgm.service", "nvidia-imex.service", "nvidia-fabricmanager.service", "nvidia-persistenced.service"}
+}
+
+// GPUHolders lists the processes that hold a GPU, with the pod or service each belongs to.
+func GPUHolders(ctx context.Context, v host.View) ([]Holder, error) {
+	if !v.Live() {
+		return nil, nil
+	}
+	pids, err := v.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var found []Holder
+	pods := podNames(v)
+	for _, name := range pids {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		files, err := gpuFiles(v, name)
+		if err != nil {
+			return nil, err
+		}
+		if len(files) == 0 {
+			continue
+		}
+		comm, _ := v.ReadFile(path.Join("/proc", name, "comm")) // gone with its process
+		h := Holder{PID: pid, Command: strings.TrimSpace(string(comm)), Files: files}
+		group, _ := v.ReadFile(path.Join("/proc", name, "cgroup"))
+		h.belong(string(group), pods)
+		found = append(found, h)
+	}
+	return found, ctx.Err()
+}
+
+var (
+	// podGroup matches a pod's uid in a cgroup's path, as kubelet writes it under both of its cgroup drivers, and
+	// containerGroup a container's id. Source: pkg/kubelet/cm in https://github.com/kubernetes/kubernetes.
+	podGroup       = regexp.MustCompile(`[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
+	containerGroup = regexp.MustCompile(`([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
+	serviceGroup   = regexp.MustCompile(`/([^/]+\.service)(?:/|$)`)
+)
+
+// belong fills in what a process's cgroups say: proc(5), /proc/PID/cgroup.
+func (h *Holder) belong(cgroup string, pods map[string]string) {
+	for line := range strings.Lines(cgroup) {
+		line = strings.TrimSpace(line)
+		if m := podGroup.FindStringSubmatch(line); m != nil && h.Pod == "" {
+			uid := strings.ReplaceAll(m[1], "_", "-")
+			if h.Pod = pods[uid]; h.Pod == "" {
+				h.Pod = "uid " + uid
+			}
+		}
+		if m := containerGroup.FindStringSubmatch(line); m != nil && h.Container == "" {
+			h.Container = m[1][:12]
+		}
+		if m := serviceGroup.FindStringSubmatch(line); m != nil && h.Unit == "" {
+			h.Unit = m[1]
+		}
+	}
+}
+
+// podNames returns pods by uid: kubelet names their log folders NAMESPACE_NAME_UID.
+func podNames(v host.View) map[string]string {
+	names, _ := v.ReadDir("/var/log/pods") // there is no kubelet
+	pods := map[string]string{}
+	for _, n := range names {
+		if parts := strings.Split(n, "_"); len(parts) == 3 {
+			pods[parts[2]] = parts[0] + "/" + parts[1]
+		}
+	}
+	return pods
+}
+
+// UnboundGPUs says which GPUs on the bus the module nvidia does not serve, and why that may be: the wrong flavour binds
+// none of a new or an old architecture. GPUs that are handed to virtual machines count as served.
+func UnboundGPUs(v host.View) (problem string, err error) {
+	const bus = "/sys/bus/pci/devices"
+	names, err := v.ReadDir(bus)
+	if missing(err) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	var unbound []string
+	all := 0
+	for _, address := range names {
+		dev := path.Join(bus, address)
+		class := oneLine(v, dev+"/class")
+		if oneLine(v, dev+"/vendor") != "0x10de" || !strings.HasPrefix(class, "0x0300") && !strings.HasPrefix(class, "0x0302") {
+			continue
+		}
+		all++
+		switch driver, err := v.Readlink(dev + "/driver"); {
+		case missing(err):
+			unbound = append(unbound, address)
+		case err != nil:
+			return "", err
+		case path.Base(driver) == "nouveau":
+			unbound = append(unbound, address+" (nouveau holds it)")
+		}
+	}
+	if len(unbound) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("the module nvidia serves %d of %d GPUs, and not %s", all-len(unbound), all, strings.Join(unbound, ", ")), nil
+}
+
+// oneLine reads an attribute of the kernel's, "" if it does not say it.
+func oneLine(v host.View, name string) string {
+	b, err := v.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// moduleUse is what keeps one loaded module.
+type moduleUse struct {
+	name    string
+	uses    int
+	holders []string // other modules
+}
+
+// loadedModule looks at one module; nil if it is not loaded, or built into the kernel.
+func loadedModule(v host.View, name string) (*moduleUse, error) {
+	b, err := v.ReadFile("/sys/module/" + name + "/refcnt")
+	if missing(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	m := &moduleUse{name: name}
+	if m.uses, err = strconv.Atoi(strings.TrimSpace(string(b))); err != nil {
+		return nil, fmt.Errorf("cannot read the reference count of module %s: %w", name, err)
+	}
+	m.holders, err = v.ReadDir("/sys/module/" + name + "/holders")
+	if err != nil && !missing(err) {
+		return nil, err
+	}
+	return m, nil
+}
+
+// unloadOrder is how NVIDIA's modules are taken out: those that hold others first.
+func unloadOrder() []string {
+	return []string{"nvidia_peermem", "nvidia_fs", "gdrdrv", "nvidia_drm", "nvidia_uvm", "nvidia_modeset", "nvidia"}
+}
+
+// keptBy says what keeps the loaded modules from being unloaded, "" if nothing does: modules of others, uses by no
+// process (a console, a display), processes that are not the driver's own.
+func keptBy(ctx context.Context, v host.View) (why []string, err error) {
+	holders, err := GPUHolders(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range holders {
+		if !h.Daemon() {
+			why = append(why, h.String())
+		}
+	}
+	for _, name := range unloadOrder() {
+		m, err := loadedModule(v, name)
+		if err != nil {
+			return nil, err
+		}
+		if m == nil {
+			continue
+		}
+		foreign := slices.DeleteFunc(slices.Clone(m.holders), func(h string) bool { return slices.Contains(unloadOrder(), h) })
+		if len(foreign) > 0 {
+			why = append(why, fmt.Sprintf("module %s is used by the module %s", name, strings.Join(foreign, " and ")))
+		}
+		if m.uses > len(m.holders) && len(holders) == 0 {
+			why = append(why, fmt.Sprintf("module %s is used %d times by no process that can be seen: by a console, or inside the kernel", name, m.uses-len(m.holders)))
+		}
+	}
+	return why, nil
+}
+
+var errModuleHeld = errors.New("it is in use")

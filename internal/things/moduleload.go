@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// load loads the module and its companions, makes the device nodes, and sees that every GPU is served.
+func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
+	_, companions, err := m.told(h)
+	if err != nil {
+		return err
+	}
+	names := []string{"nvidia"}
+	for _, c := range companions {
+		if !slices.Contains(names, c) {
+			names = append(names, c)
+		}
+	}
+	for _, name := range names {
+		use, err := loadedModule(h, strings.ReplaceAll(name, "-", "_"))
+		if err != nil {
+			return err
+		}
+		if use != nil {
+			continue
+		}
+		if _, err := h.Do(ctx, "modprobe", name); err != nil {
+			return notLoaded(ctx, h, name, s.disk, err)
+		}
+	}
+	// udev rules of the packages mostly do the same; containers need the nodes before anything has used the GPU.
+	const nodes = "/usr/bin/nvidia-modprobe"
+	if _, err := h.Stat(nodes); err == nil {
+		if _, err := h.Do(ctx, nodes, "-c0", "-u"); err != nil {
+			return err
+		}
+	}
+	problem, err := UnboundGPUs(h)
+	if err != nil || problem == "" {
+		return err
+	}
+	return &converge.Trouble{
+		What:    "cannot use all GPUs: " + problem,
+		Because: kernelWords(ctx, h),
+		Try:     []string{"modules = \"open\" or \"proprietary\" in [driver], if the other flavour is meant for them"},
+	}
+}
+
+// refusals are what the kernel answers to a module it does not load, and what to do about it.
+// Source: kernel/module/main.c and signing.c in the kernel's tree, modprobe(8), which says them in strerror's words.
+func refusals() [][3]string {
+	const sign = "build = \"precompiled\" in [driver], for modules that the distribution signs; or enroll the key: mokutil --import, then confirm it at the console"
+	return [][3]string{
+		{"Key was rejected", "the kernel does not trust the key that signed it", sign},
+		{"Required key not available", "the kernel wants modules signed by a key it trusts", sign},
+		{"Operation not permitted", "the kernel is locked down, or the caller may not load modules", sign},
+		{"Exec format error", "it was built for another kernel", "gpuadm plan, to see for which kernels modules are built"},
+		{"Invalid argument", "a parameter is not one of the module's", "parameters in [driver]; modinfo -p nvidia lists what there is"},
+		{"Unknown symbol", "the kernel lacks functions that it needs", "a kernel that the driver supports, or a newer driver"},
+		{"No such device", "it finds no GPU that it supports", "modules in [driver]: the open modules need Turing or newer, the proprietary ones do not know Blackwell"},
+		{"not found in directory", "it is not there for the running kernel", "gpuadm plan, to see for which kernels modules are built"},
+	}
+}
+
+// notLoaded says why a module was refused, in words, with the kernel's own beside them.
+func notLoaded(ctx context.Context, v host.View, name, version string, err error) error {
+	t := &converge.Trouble{What: fmt.Sprintf("cannot load the module %s %s: %v", name, version, err), Because: kernelWords(ctx, v), Err: err}
+	said := err.Error()
+	if ce := (*host.CommandError)(nil); errors.As(err, &ce) {
+		said = ce.Stderr
+	}
+	for _, r := range refusals() {
+		if strings.Contains(said, r[0]) {
+			t.What = fmt.Sprintf("cannot load the module %s %s: %s", name, version, r[1])
+			t.Because = append([]string{"modprobe: " + said}, t.Because...)
+			t.Try = []string{r[2]}
+			break
+		}
+	}
+	return t
+}
+
+// kernelWords are the last lines that the kernel has said about NVIDIA's modules.
+func kernelWords(ctx context.Context, v host.View) []string {
+	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--dmesg", "--output=cat", "--lines=200")
+	if err != nil {
+		return nil
+	}
+	var said []string
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimSpace(line); strings.Contains(line, "NVRM:") || strings.Contains(line, "nvidia") {
+			said = append(said, line)
+		}
+	}
+	return said[max(0, len(said)-3):]
+}

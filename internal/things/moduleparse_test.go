@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+func TestHolderGroups(t *testing.T) {
+	pods := map[string]string{"01234567-89ab-cdef-0123-456789abcdef": "ml/train-0"}
+	for group, want := range map[string]Holder{
+		"0::/system.slice/nvidia-persistenced.service\n":                                                                          {Unit: "nvidia-persistenced.service"},
+		"11:devices:/kubepods/burstable/pod01234567-89ab-cdef-0123-456789abcdef/" + strings.Repeat("ab", 32) + "\n":               {Pod: "ml/train-0", Container: "abababababab"},
+		"0::/kubepods.slice/kubepods-podffffffff_89ab_cdef_0123_456789abcdef.slice/crio-" + strings.Repeat("cd", 32) + ".scope\n": {Pod: "uid ffffffff-89ab-cdef-0123-456789abcdef", Container: "cdcdcdcdcdcd"},
+		"0::/system.slice/docker-" + strings.Repeat("ef", 32) + ".scope\n":                                                        {Container: "efefefefefef"},
+		"0::/user.slice/user-1000.slice/session-3.scope\n":                                                                        {},
+		"0::/podman.slice\n": {},
+	} {
+		var h Holder
+		h.belong(group, pods)
+		if h.Pod != want.Pod || h.Unit != want.Unit || h.Container != want.Container {
+			t.Errorf("%s: %+v", group, h)
+		}
+	}
+	if !(Holder{Unit: "nvidia-persistenced.service"}).Daemon() || (Holder{Unit: "x.service"}).Daemon() {
+		t.Error("daemons are not told from others")
+	}
+}
+
+func TestSameParameter(t *testing.T) {
+	for _, c := range []struct {
+		told, is string
+		same     bool
+	}{
+		{"1", "1", true},
+		{"0x10", "16", true},
+		{"-1", "4294967295", true},
+		{"0", "1", false},
+		{"4294967295", "-1", true},
+		{"a=1", "a=1", true},
+		{"a", "b", false},
+		{"", "", true},
+		{"1", "one", false},
+	} {
+		if sameParameter(c.told, c.is) != c.same {
+			t.Errorf("%q and %q", c.told, c.is)
+		}
+	}
+	if w := modprobeWords(`options nvidia NVreg_A="x y; z" B=`); !slices.Equal(w, []string{"options", "nvidia", "NVreg_A=x y; z", "B="}) {
+		t.Errorf("%q", w)
+	}
+}
+
+func TestFirstError(t *testing.T) {
+	for log, want := range map[string]string{
+		"cc\nx.c:1: error: a\nx.c:2: error: b\nmake: *** [x] Error 2\n":                "x.c:1: error: a",
+		"gcc: fatal error: Killed signal terminated program cc1\n":                     "the compiler was killed, most likely for want of memory: gcc: fatal error: Killed signal terminated program cc1",
+		"ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'x'\n": "ERROR: modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'x'",
+		"make: *** No rule to make target 'x'.  Stop.\n":                               "make: *** No rule to make target 'x'.  Stop.",
+		"all went well\n": "",
+	} {
+		if got := firstError(log); got != want {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
+// FuzzModuleTexts: states come back as they were said, and no text of the kernel's or of a log is too much.
+func FuzzModuleTexts(f *testing.F) {
+	f.Add("580.95.05 open", "570.1 open", "options nvidia A=\"b c\"")
+	f.Add("nothing", "nouveau", "0::/kubepods/pod1/")
+	f.Fuzz(func(t *testing.T, a, b, text string) {
+		s := moduleState{loaded: a, disk: b}.State()
+		if (s == moduleSettled) != (a == b) && a != "nothing" && b != "nothing" && !strings.Contains(a+b, moduleSettled) {
+			t.Errorf("%q on disk %q is %q", a, b, s)
+		}
+		if s := (moduleState{loaded: a, disk: a, lacks: strings.Fields(b)}).State(); (s == moduleSettled) != (len(strings.Fields(b)) == 0) && a != moduleSettled {
+			t.Errorf("%q without %q is %q", a, b, s)
+		}
+		modprobeWords(text)
+		parameters(text)
+		firstError(text)
+		new(Holder).belong(text, nil)
+		sameParameter(a, b)
+	})
+}
+
+func TestFabric(t *testing.T) {
+	gpu := func(state, status string) host.GPU {
+		return host.GPU{Address: "0000:17:00.0", Fabric: host.Fabric{State: state, Status: status}}
+	}
+	f := fabric{time.Second}
+	for _, c := range []struct {
+		gpus []host.GPU
+		want converge.State
+		says string
+	}{
+		{nil, "", ""},
+		{[]host.GPU{gpu("", "")}, "", ""},
+		{[]host.GPU{gpu("completed", ""), gpu("completed", "")}, "completed", ""},
+		{[]host.GPU{gpu("completed", ""), gpu("in-progress", "")}, "waiting", "GPU 0000:17:00.0: its registration is in progress"},
+		{[]host.GPU{gpu("completed", "NVML_ERROR_IN_USE"), gpu("not-started", "")}, "failed", "has failed: NVML_ERROR_IN_USE"},
+	} {
+		state, says := registered(host.Driver{GPUs: c.gpus})
+		if state != c.want || !strings.Contains(strings.Join(says, "\n"), c.says) {
+			t.Errorf("%+v: %q, %q", c.gpus, state, says)
+		}
+		if s := f.Settled(state); s != "" && s != "completed" || f.Settled(s) != s {
+			t.Errorf("%q settles as %q", state, s)
+		}
+	}
+}
