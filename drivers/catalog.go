@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package drivers chooses the NVIDIA driver that a machine's GPUs can have, and names the packages that it is made of.
+//
+// What is known of GPUs, branches, repositories and package names is data, in the folder catalog. Choosing is pure: the
+// same catalog, machine and spec give the same driver.
+package drivers
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+//go:embed catalog/*.toml
+var embedded embed.FS
+
+// Catalog is what is known of NVIDIA's GPUs and drivers. It is not changed once it is loaded.
+type Catalog struct {
+	Architectures []Architecture  `toml:"architectures"`
+	Ranges        []rangeRow      `toml:"ranges"`
+	GPUs          []gpuRow        `toml:"gpus"`
+	Exceptions    []exceptionRow  `toml:"exceptions"`
+	Branches      []branchRow     `toml:"branches"`
+	Rules         []ruleRow       `toml:"rules"`
+	CUDA          []cudaRow       `toml:"cuda"`
+	Unload        []unloadRow     `toml:"unload"` // the order in which modules are unloaded where holders do not decide it
+	Bad           []badRow        `toml:"bad"`
+	Keys          []keyRow        `toml:"keys"`
+	Repositories  []repositoryRow `toml:"repositories"`
+	Runfiles      []runfileRow    `toml:"runfiles"`
+	Owners        []ownerRow      `toml:"owners"`
+	Tools         []toolRow       `toml:"tools"`
+	Headers       []headerRow     `toml:"headers"`
+	Sets          []setRow        `toml:"sets"`
+}
+
+// Origin says where a row's facts come from and how far to trust them.
+type Origin struct {
+	Where      string `toml:"origin"`     // a URL or the name of a document
+	Checked    string `toml:"checked"`    // repository (seen in a real one), source, documentation, memory
+	Confidence string `toml:"confidence"` // high, medium, low
+	Date       string `toml:"date"`       // of the check: 2026-11-21
+}
+
+// Architecture is a generation of GPUs.
+type Architecture struct {
+	Name  string `toml:"name"`  // hopper
+	Open  string `toml:"open"`  // open kernel modules: must, may, no
+	First int    `toml:"first"` // the first driver branch; 0 = any
+	Last  int    `toml:"last"`  // the last one; 0 = any
+	Note  string `toml:"note"`
+	Origin
+}
+
+// Load reads the catalog that is built in. It parses it anew each time; see Loader.
+func Load() (Catalog, error) {
+	sub, err := fs.Sub(embedded, "catalog")
+	if err != nil {
+		return Catalog{}, fmt.Errorf("internal error: no catalog is built in: %w", err)
+	}
+	return Parse(sub)
+}
+
+// Loader returns a function that loads the built-in catalog when it is first called. Whoever needs it more than once
+// keeps the function.
+func Loader() func() (Catalog, error) { return sync.OnceValues(Load) }
+
+// Parse reads a catalog from the TOML files of a folder. Keys that nobody knows are refused.
+func Parse(dir fs.FS) (Catalog, error) {
+	var c Catalog
+	names, err := fs.Glob(dir, "*.toml")
+	if err != nil {
+		return Catalog{}, fmt.Errorf("cannot list the catalog's files: %w", err)
+	}
+	if len(names) == 0 {
+		return Catalog{}, fmt.Errorf("cannot read the catalog: it has no TOML files")
+	}
+	for _, name := range names {
+		f, err := dir.Open(name)
+		if err != nil {
+			return Catalog{}, fmt.Errorf("cannot open the catalog's %s: %w", name, err)
+		}
+		// Each file holds tables of its own, so the next one adds to what the last one filled in.
+		err = toml.NewDecoder(f).DisallowUnknownFields().Decode(&c)
+		_ = f.Close() // only read
+		if err != nil {
+			return Catalog{}, fmt.Errorf("cannot read the catalog's %s: %w", name, err)
+		}
+	}
+	return c, nil
+}
+
+// Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. Without a known one it returns what to
+// assume, unknown-newer or unknown-older, and false.
+func (c Catalog) Arch(pciID string) (Architecture, bool) {
+	id, err := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(pciID), "0x"), 16, 16)
+	if err != nil {
+		return Architecture{}, false
+	}
+	for _, r := range c.Ranges {
+		from, err1 := strconv.ParseUint(r.From, 16, 16)
+		to, err2 := strconv.ParseUint(r.To, 16, 16)
+		if err1 != nil || err2 != nil || id < from || id > to {
+			continue
+		}
+		for _, a := range c.Architectures {
+			if a.Name == r.Architecture {
+				return a, !strings.HasPrefix(a.Name, "unknown-")
+			}
+		}
+	}
+	return Architecture{}, false
+}
+
+// KnownBad says why a driver's modules do not build on a kernel, "" if nothing is known against it. Kernel is its release.
+func (c Catalog) KnownBad(version, kernel string) (why string) {
+	return c.knownBad(version, kernel, "")
+}
+
+// knownBad asks for one flavour of modules, or for both with "".
+func (c Catalog) knownBad(version, kernel, flavour string) string {
+	for _, b := range c.Bad {
+		if flavour != "" && b.Flavour != "" && b.Flavour != flavour {
+			continue
+		}
+		if Compare(version, b.From) < 0 || Compare(version, b.Below) >= 0 {
+			continue
+		}
+		for _, begin := range b.Kernels {
+			if strings.HasPrefix(kernel, begin) {
+				return b.Why
+			}
+		}
+		if up := leadingNumbers(kernel); b.LinuxFrom != "" && up != "" && Compare(up, b.LinuxFrom) >= 0 && Compare(up, b.LinuxBelow) < 0 {
+			return b.Why
+		}
+	}
+	return ""
+}
+
+// UnloadOrder lists the modules of the driver in the order they are unloaded where holders do not decide it.
+func (c Catalog) UnloadOrder() []string {
+	var names []string
+	for _, u := range c.Unload {
+		names = append(names, u.Module)
+	}
+	return names
+}
+
+// rule returns the branch that a rule names; 0 if the catalog lacks the rule.
+func (c Catalog) rule(name string) int {
+	for _, r := range c.Rules {
+		if r.Name == name {
+			return r.Branch
+		}
+	}
+	return 0
+}
+
+// gpu returns the row of a device id, nil if it has none.
+func (c Catalog) gpu(id string) *gpuRow {
+	for i, g := range c.GPUs {
+		for _, known := range g.IDs {
+			if known == id {
+				return &c.GPUs[i]
+			}
+		}
+	}
+	return nil
+}
+
+// cudaMajor returns the newest CUDA major version whose programs a driver version, or any of a branch, runs; 0 if none.
+func (c Catalog) cudaMajor(version string) int {
+	newest := 0
+	for _, row := range c.CUDA {
+		floor := row.Min
+		if !strings.Contains(version, ".") {
+			floor, _, _ = strings.Cut(floor, ".") // the newest of the branch is meant
+		}
+		if row.Major > newest && Compare(version, floor) >= 0 {
+			newest = row.Major
+		}
+	}
+	return newest
+}

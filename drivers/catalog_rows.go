@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+// The rows of the catalog. The files in the folder catalog say what the columns mean.
+
+type rangeRow struct {
+	From         string `toml:"from"` // four hex digits, lower case; included, as To is
+	To           string `toml:"to"`
+	Architecture string `toml:"architecture"`
+	Chips        string `toml:"chips"`
+	Origin
+}
+
+type gpuRow struct {
+	IDs    []string `toml:"ids"`
+	Name   string   `toml:"name"`
+	Min    string   `toml:"min"`
+	Fabric string   `toml:"fabric"` // hgx, nvlink5, rack
+	Origin
+}
+
+type exceptionRow struct {
+	Instances  []string          `toml:"instances"`
+	IDs        []string          `toml:"ids"`
+	Branch     int               `toml:"branch"`
+	Flavour    string            `toml:"flavour"`
+	Parameters map[string]string `toml:"parameters"`
+	Why        string            `toml:"why"`
+	Origin
+}
+
+type branchRow struct {
+	Branch      int    `toml:"branch"`
+	Designation string `toml:"designation"`
+	End         string `toml:"end"`
+	Origin
+}
+
+// past says whether the branch's end of life lay in the past when the row was written. Without a known end nobody can
+// tell, and it is not.
+func (b branchRow) past() bool {
+	// "2026-06" is over from 2026-07 on, "2024" from 2025 on: no date of that time begins with it, and all are greater.
+	return b.End != "" && len(b.Date) >= len(b.End) && b.Date[:len(b.End)] > b.End
+}
+
+type ruleRow struct {
+	Name   string `toml:"name"`
+	Branch int    `toml:"branch"`
+	About  string `toml:"about"`
+	Origin
+}
+
+type cudaRow struct {
+	Major int    `toml:"major"`
+	Min   string `toml:"min"`
+	Origin
+}
+
+type unloadRow struct {
+	Module string `toml:"module"`
+	Origin
+}
+
+type badRow struct {
+	From       string   `toml:"from"`
+	Below      string   `toml:"below"`
+	Kernels    []string `toml:"kernels"`
+	LinuxFrom  string   `toml:"linux_from"`
+	LinuxBelow string   `toml:"linux_below"`
+	Flavour    string   `toml:"flavour"`
+	Why        string   `toml:"why"`
+	Origin
+}
+
+type keyRow struct {
+	Name        string `toml:"name"`
+	Fingerprint string `toml:"fingerprint"`
+	Origin
+}
+
+type repositoryRow struct {
+	Source      string   `toml:"source"` // nvidia, ubuntu, debian
+	Name        string   `toml:"name"`
+	IDs         []string `toml:"ids"`
+	Version     string   `toml:"version"`
+	Family      string   `toml:"family"` // apt, dnf
+	AMD64       string   `toml:"amd64"`
+	ARM64       string   `toml:"arm64"`
+	URL         string   `toml:"url"`
+	Key         string   `toml:"key"`
+	First       int      `toml:"first"`
+	Last        int      `toml:"last"`
+	Component   string   `toml:"component"`
+	Precompiled bool     `toml:"precompiled"`
+	OpenOnly    bool     `toml:"open_only"`
+	Streams     bool     `toml:"streams"`
+	Needs       []string `toml:"needs"`
+	Origin
+}
+
+type runfileRow struct {
+	URL   string `toml:"url"`
+	AMD64 string `toml:"amd64"`
+	ARM64 string `toml:"arm64"`
+	Origin
+}
+
+type ownerRow struct {
+	IDs   []string `toml:"ids"`
+	Name  string   `toml:"name"`
+	Owner string   `toml:"owner"`
+	Origin
+}
+
+type toolRow struct {
+	Family  string   `toml:"family"`
+	Distros []string `toml:"distros"`
+	Role    string   `toml:"role"`
+	Name    string   `toml:"name"`
+	Origin
+}
+
+type headerRow struct {
+	Family   string   `toml:"family"`
+	IDs      []string `toml:"ids"`
+	Prefix   string   `toml:"prefix"`
+	Contains string   `toml:"contains"`
+	Suffix   string   `toml:"suffix"`
+	Name     string   `toml:"name"`
+	Extra    string   `toml:"extra"`
+	Origin
+}
+
+type setRow struct {
+	Source  string      `toml:"source"`
+	Distros []string    `toml:"distros"`
+	First   int         `toml:"first"`
+	Last    int         `toml:"last"`
+	Drawn   []string    `toml:"drawn"`
+	Members []memberRow `toml:"members"`
+	Origin
+}
+
+type memberRow struct {
+	Role  string   `toml:"role"`
+	Name  string   `toml:"name"`
+	When  []string `toml:"when"`
+	Own   bool     `toml:"own"`
+	Arch  string   `toml:"arch"`
+	First int      `toml:"first"`
+}

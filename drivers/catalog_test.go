@@ -1,0 +1,362 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func load(t testing.TB) Catalog {
+	t.Helper()
+	c, err := Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// lines reads the words of each line of a data file.
+func lines(t testing.TB, name string) (all [][]string) {
+	t.Helper()
+	b, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for l := range strings.Lines(string(b)) {
+		if w := strings.Fields(l); len(w) > 1 && w[0] != "#" {
+			all = append(all, w)
+		}
+	}
+	if len(all) < 50 {
+		t.Fatalf("%s has %d lines: that is not all", name, len(all))
+	}
+	return all
+}
+
+// TestEveryGPU runs each known device id through the ranges and through Choose.
+func TestEveryGPU(t *testing.T) {
+	c := load(t)
+	for _, w := range lines(t, "gpus.txt") {
+		for _, id := range []string{w[0], "0x" + w[0], strings.ToUpper(w[0])} {
+			if a, ok := c.Arch(id); !ok || a.Name != w[1] {
+				t.Errorf("%s is %s (%v), not %s", id, a.Name, ok, w[1])
+			}
+		}
+		ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", w[0]), driver(""))
+		if err != nil {
+			t.Errorf("%s: %v", w[0], err)
+			continue
+		}
+		legacy := slices.Contains([]string{"maxwell", "pascal", "volta"}, w[1])
+		if (ch.Flavour == FlavourProprietary) != legacy || (ch.Branch == "580") != legacy {
+			t.Errorf("%s (%s): %s modules of branch %s", w[0], w[1], ch.Flavour, ch.Branch)
+		}
+	}
+}
+
+// TestChips compares the ranges with what the PCI ID Repository says of each id.
+func TestChips(t *testing.T) {
+	c := load(t)
+	families := map[string]string{
+		"GK": "kepler", "GM": "maxwell", "GP": "pascal", "GV": "volta", "TU": "turing", "GA": "ampere",
+		"AD": "ada", "GH": "hopper", "GB": "blackwell",
+	}
+	checked := 0
+	for _, w := range lines(t, "chips.txt") {
+		want := families[w[0][:2]]
+		for _, id := range w[1:] {
+			a, ok := c.Arch(id)
+			switch {
+			case id == "3340": // GB120, of which nothing is published yet
+				if ok || a.Open != "must" {
+					t.Errorf("%s is %s", id, a.Name)
+				}
+			case !ok || a.Name != want && a.Name != "grace-"+want && a.Name != want+"-ultra":
+				t.Errorf("%s, a %s, is %s (%v)", id, w[0], a.Name, ok)
+			}
+			checked++
+		}
+	}
+	if checked < 700 {
+		t.Errorf("only %d ids were checked", checked)
+	}
+}
+
+func TestArchOfNonsense(t *testing.T) {
+	c := load(t)
+	for _, id := range []string{"", "zz", "12345", "-1", "0x", "10de:2330"} {
+		if a, ok := c.Arch(id); ok || a.Name != "" {
+			t.Errorf("%q is %s", id, a.Name)
+		}
+	}
+	for _, id := range []string{"4000", "ffff", "3000", "1900"} {
+		if a, ok := c.Arch(id); ok || a.Name == "" {
+			t.Errorf("%q is %q (%v)", id, a.Name, ok)
+		}
+	}
+}
+
+// TestCatalogOrigins wants every row to say where it comes from, how that was checked, when, and how far to trust it.
+func TestCatalogOrigins(t *testing.T) {
+	c := load(t)
+	all := map[string][]Origin{}
+	for _, r := range c.Architectures {
+		all["architectures"] = append(all["architectures"], r.Origin)
+	}
+	for _, r := range c.Ranges {
+		all["ranges"] = append(all["ranges"], r.Origin)
+	}
+	for _, r := range c.GPUs {
+		all["gpus"] = append(all["gpus"], r.Origin)
+	}
+	for _, r := range c.Exceptions {
+		all["exceptions"] = append(all["exceptions"], r.Origin)
+	}
+	for _, r := range c.Branches {
+		all["branches"] = append(all["branches"], r.Origin)
+	}
+	for _, r := range c.Rules {
+		all["rules"] = append(all["rules"], r.Origin)
+	}
+	for _, r := range c.CUDA {
+		all["cuda"] = append(all["cuda"], r.Origin)
+	}
+	for _, r := range c.Unload {
+		all["unload"] = append(all["unload"], r.Origin)
+	}
+	for _, r := range c.Bad {
+		all["bad"] = append(all["bad"], r.Origin)
+	}
+	for _, r := range c.Keys {
+		all["keys"] = append(all["keys"], r.Origin)
+	}
+	for _, r := range c.Repositories {
+		all["repositories"] = append(all["repositories"], r.Origin)
+	}
+	for _, r := range c.Runfiles {
+		all["runfiles"] = append(all["runfiles"], r.Origin)
+	}
+	for _, r := range c.Owners {
+		all["owners"] = append(all["owners"], r.Origin)
+	}
+	for _, r := range c.Tools {
+		all["tools"] = append(all["tools"], r.Origin)
+	}
+	for _, r := range c.Headers {
+		all["headers"] = append(all["headers"], r.Origin)
+	}
+	for _, r := range c.Sets {
+		all["sets"] = append(all["sets"], r.Origin)
+	}
+	if len(all) != 16 {
+		t.Errorf("%d tables have rows, not 16", len(all))
+	}
+	for table, rows := range all {
+		for i, o := range rows {
+			_, err := time.Parse(time.DateOnly, o.Date)
+			if o.Where == "" || err != nil ||
+				!slices.Contains([]string{"repository", "source", "documentation", "memory"}, o.Checked) ||
+				!slices.Contains([]string{"high", "medium", "low"}, o.Confidence) {
+				t.Errorf("row %d of %s: %+v", i, table, o)
+			}
+			if o.Checked == "memory" && o.Confidence == "high" {
+				t.Errorf("row %d of %s is from memory and of high confidence", i, table)
+			}
+		}
+	}
+}
+
+// TestRanges wants the ranges to cover all ids once.
+func TestRanges(t *testing.T) {
+	c := load(t)
+	next := uint64(0)
+	for _, r := range c.Ranges {
+		from, err1 := strconv.ParseUint(r.From, 16, 16)
+		to, err2 := strconv.ParseUint(r.To, 16, 16)
+		if err1 != nil || err2 != nil || from != next || to < from {
+			t.Errorf("range %s-%s does not follow the one before it", r.From, r.To)
+		}
+		next = to + 1
+		if _, ok := c.Arch(r.From); !ok && !strings.HasPrefix(r.Architecture, "unknown-") {
+			t.Errorf("range %s-%s is of an architecture without a row: %s", r.From, r.To, r.Architecture)
+		}
+	}
+	if next != 0x10000 {
+		t.Errorf("the ranges end at %x", next)
+	}
+	seen := map[string]bool{}
+	for _, g := range c.GPUs {
+		for _, id := range g.IDs {
+			a, ok := c.Arch(id)
+			if seen[id] || !ok || id != strings.ToLower(id) {
+				t.Errorf("%s (%s) is there twice, or in no known range", id, g.Name)
+			}
+			if seen[id] = true; g.Min != "" && g.Confidence != "low" && a.First > 0 && below(g.Min, strconv.Itoa(a.First)) {
+				t.Errorf("%s works with %s, before its architecture does", id, g.Min)
+			}
+		}
+	}
+}
+
+// TestBranches wants the tables of branches to agree with each other.
+func TestBranches(t *testing.T) {
+	c := load(t)
+	known := func(b int) bool {
+		return slices.ContainsFunc(c.Branches, func(r branchRow) bool { return r.Branch == b })
+	}
+	for _, r := range c.Rules {
+		if !known(r.Branch) {
+			t.Errorf("rule %s names branch %d, which has no row", r.Name, r.Branch)
+		}
+	}
+	for _, name := range []string{"open-first", "open-default", "proprietary-last", "proprietary-removed", "legacy-last"} {
+		if c.rule(name) == 0 {
+			t.Errorf("there is no rule %s", name)
+		}
+	}
+	for _, a := range c.Architectures {
+		if a.Open == "no" && a.Last != c.rule("legacy-last") && a.Name != "kepler" || a.Open != "no" && a.Last != 0 {
+			t.Errorf("%s has the last branch %d", a.Name, a.Last)
+		}
+	}
+	if !slices.IsSortedFunc(c.Branches, func(a, b branchRow) int { return a.Branch - b.Branch }) {
+		t.Error("the branches are not in order")
+	}
+	past := map[int]bool{}
+	for _, b := range c.Branches {
+		past[b.Branch] = b.past()
+	}
+	if !past[535] || !past[570] || !past[550] || past[580] || past[595] || !past[610] {
+		t.Errorf("past: %v", past)
+	}
+	if got := (&plan{c: c}).supported(); !slices.Equal(got, []int{595, 580}) {
+		t.Errorf("supported: %v", got)
+	}
+}
+
+// TestNameSets wants one set of names for each branch that a repository has, with all that a driver needs.
+func TestNameSets(t *testing.T) {
+	c := load(t)
+	for _, r := range c.Repositories {
+		last := r.Last
+		if last == 0 {
+			last = 700
+		}
+		for b := r.First; b <= last; b++ {
+			var fit []setRow
+			for _, s := range c.Sets {
+				if s.Source == r.Source && slices.Contains(s.Distros, r.Name) && s.First <= b && b <= s.Last {
+					fit = append(fit, s)
+				}
+			}
+			if len(fit) != 1 {
+				t.Errorf("%s, branch %d: %d sets", r, b, len(fit))
+				continue
+			}
+			roles := map[string]bool{}
+			for _, role := range fit[0].Drawn {
+				roles[role] = true
+			}
+			for _, m := range fit[0].Members {
+				roles[m.Role] = true
+			}
+			for _, role := range []string{"module", "library", "utils", "firmware", "modprobe", "persistenced"} {
+				if !roles[role] {
+					t.Errorf("%s, branch %d: nobody brings the %s", r, b, role)
+				}
+			}
+			if r.Source == SourceNVIDIA && !(roles["fabricmanager"] && roles["nscq"] && roles["imex"] && roles["nvlsm"] && roles["nvsdm"]) {
+				t.Errorf("%s, branch %d lacks a companion", r, b)
+			}
+		}
+	}
+	conditions := []string{"open", "proprietary", "dkms", "precompiled", "persistenced", "fabric", "nscq", "nvsdm", "imex", "nvlsm", "exact"}
+	for _, s := range c.Sets {
+		for _, m := range s.Members {
+			for _, w := range m.When {
+				if !slices.Contains(conditions, w) {
+					t.Errorf("%s is taken when %q: nobody knows that", m.Name, w)
+				}
+			}
+			if strings.Contains(m.Name, "{v}") && !slices.Contains(m.When, "exact") {
+				t.Errorf("%s needs a version that may not be asked for", m.Name)
+			}
+		}
+		for _, d := range s.Distros {
+			if !slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool { return r.Name == d && r.Source == s.Source }) {
+				t.Errorf("a set is for %s of source %s, which has no row", d, s.Source)
+			}
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	c := load(t)
+	for _, k := range c.Keys {
+		if k.Fingerprint == "" {
+			continue
+		}
+		if len(k.Fingerprint) != 40 || strings.Trim(k.Fingerprint, "0123456789ABCDEF") != "" || !strings.HasSuffix(k.Fingerprint, strings.ToUpper(k.Name)) {
+			t.Errorf("%s has the fingerprint %s", k.Name, k.Fingerprint)
+		}
+	}
+	for _, r := range c.Repositories {
+		if r.Key != "" && !slices.ContainsFunc(c.Keys, func(k keyRow) bool { return k.Name == r.Key }) {
+			t.Errorf("%s is signed by %s, which has no row", r, r.Key)
+		}
+	}
+}
+
+func TestKnownBad(t *testing.T) {
+	c := load(t)
+	for _, x := range []struct {
+		version, kernel string
+		bad             bool
+	}{
+		{"525.125.06", "6.1.0-18-cloud-amd64", true},
+		{"525.125.06", "6.1.0-17-cloud-amd64", false},
+		{"525.125.06", "6.1.0-180-amd64", false},
+		{"535.154.05", "6.6.15-x64v3-xanmod1", true},
+		{"535.161.07", "6.6.15-x64v3-xanmod1", false},
+		{"535.154.05", "6.6.14", false},
+		{"545.29.06", "6.7.3_1", true},
+		{"550.54.14", "6.7.3_1", false},
+		{"580.95.05", "my-very-own-kernel", false},
+		{"", "", false},
+	} {
+		if why := c.KnownBad(x.version, x.kernel); (why != "") != x.bad {
+			t.Errorf("%s on %s: %q", x.version, x.kernel, why)
+		}
+	}
+	if why := c.knownBad("535.154.05", "6.7.3", FlavourOpen); why != "" {
+		t.Errorf("open modules: %s", why)
+	}
+}
+
+func TestUnloadOrder(t *testing.T) {
+	order := load(t).UnloadOrder()
+	if len(order) < 5 || order[0] != "nvidia_drm" || order[len(order)-1] != "nvidia" {
+		t.Errorf("%v", order)
+	}
+}
+
+func TestLoader(t *testing.T) {
+	load := Loader()
+	a, err := load()
+	b, _ := load()
+	if err != nil || len(a.GPUs) == 0 || &a.GPUs[0] != &b.GPUs[0] {
+		t.Errorf("it was parsed twice: %v", err)
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	for b.Loop() {
+		load(b)
+	}
+}

@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// What Choice.Source and Choice.Flavour say.
+const (
+	SourceNVIDIA  = "nvidia"  // NVIDIA's package repository, or a mirror of it
+	SourceUbuntu  = "ubuntu"  // Ubuntu's archive
+	SourceDebian  = "debian"  // Debian's archive
+	SourceRunfile = "runfile" // NVIDIA's installer
+	SourceNone    = "none"    // nothing is to be installed
+
+	FlavourOpen        = "open"
+	FlavourProprietary = "proprietary"
+)
+
+// Choice is the driver for a machine, and the packages it is made of.
+type Choice struct {
+	Source      string
+	Owner       string // with SourceNone: who looks after the driver; "" if there is no GPU
+	Why         string // with SourceNone: why nothing is to be installed
+	Flavour     string
+	Branch      string // 580
+	Version     string // 580.95.05; "" when only a branch is asked for: its newest version
+	Minimum     string // the driver version that the GPUs need at least; "" if none is known
+	Members     []Member
+	Stream      string // of dnf's module nvidia-driver; "" where there are no streams
+	Repo        Repository
+	Precompiled bool              // the modules are built and signed by the distribution
+	Parameters  map[string]string // of the module nvidia, which the machine's kind asks for and the spec does not set
+	CUDA        string            // the newest CUDA major version whose programs run: 13
+	Warnings    []string
+}
+
+// Member is one package of a driver.
+type Member struct {
+	Name      string // for headers on dnf systems with the kernel's version and architecture, which dnf takes as well
+	Role      string // module, library, firmware, utils, persistenced, modprobe, fabricmanager, headers, …
+	Lockstep  bool   // its version is the driver's
+	PerKernel string // the kernel that it is for; "" for all
+}
+
+// Repository is where the packages come from.
+type Repository struct {
+	URL         string   // "" for what the distribution has set up by itself
+	Distro      string   // ubuntu2404
+	Arch        string   // as the repository says it: x86_64, sbsa
+	KeyURL      string   // URL, or absolute path where the spec names a key
+	Fingerprint string   // of the key: 40 or 64 upper-case hex digits
+	Component   string   // of the distribution's archive: restricted
+	Needs       []string // repositories that the packages depend on: epel, crb
+}
+
+// Choose chooses the driver for a machine. It is pure. An error is a *converge.Trouble whose first sentence says which
+// GPU, or what else, forbids what.
+func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
+	if owner := c.owner(m, d); owner != "" {
+		if d.Owner == "gpuadm" {
+			return Choice{}, refuse(fmt.Sprintf("cannot look after the driver: that is left to %s", owner),
+				`write owner = "other" in [driver]: the driver is then verified, and not touched`)
+		}
+		return Choice{Source: SourceNone, Owner: owner, Why: "the driver is left to " + owner}, nil
+	}
+	if m.GPUs != nil && len(m.GPUs) == 0 {
+		return Choice{Source: SourceNone, Why: "there is no NVIDIA GPU on the PCI bus"}, nil
+	}
+	p := plan{c: c, m: m, d: d, limits: c.limits(m)}
+	if err := p.mixed(); err != nil {
+		return Choice{}, err
+	}
+	if err := p.from(); err != nil {
+		return Choice{}, err
+	}
+	if err := p.decide(); err != nil {
+		return Choice{}, err
+	}
+	if err := p.compose(); err != nil {
+		return Choice{}, err
+	}
+	p.remark()
+	return p.choice, nil
+}
+
+// plan is a choice while it is made.
+type plan struct {
+	c      Catalog
+	m      Machine
+	d      spec.Driver
+	limits []limit
+	repo   repositoryRow
+	branch int
+	choice Choice
+}
+
+func (p *plan) warn(format string, args ...any) {
+	p.choice.Warnings = append(p.choice.Warnings, fmt.Sprintf(format, args...))
+}
+
+func refuse(what string, try ...string) error { return &converge.Trouble{What: what, Try: try} }
+
+// owner names who else looks after the driver; "" if nobody does.
+func (c Catalog) owner(m Machine, d spec.Driver) string {
+	if m.Owner != "" {
+		return m.Owner
+	}
+	for _, o := range c.Owners {
+		for _, id := range o.IDs {
+			if m.ID == id {
+				return o.Owner
+			}
+		}
+		if o.Name != "" && strings.Contains(m.Name, o.Name) {
+			return o.Owner
+		}
+	}
+	if d.Owner == "other" {
+		return `somebody else: the spec says owner = "other"`
+	}
+	return ""
+}
+
+// remark fills in what follows from the rest, and says what a person may want to know.
+func (p *plan) remark() {
+	ch := &p.choice
+	asked := ch.Version
+	if asked == "" {
+		asked = ch.Branch
+	}
+	if major := p.c.cudaMajor(asked); major > 0 {
+		ch.CUDA = strconv.Itoa(major)
+	}
+	_, ch.Minimum = p.highest()
+	for _, l := range p.limits {
+		switch {
+		case !l.known && l.arch.Open == "must":
+			p.warn("%s is newer than this release knows: open kernel modules are taken, and it may need a newer driver", l)
+		case !l.known:
+			p.warn("%s is not known to this release, and older than Turing by its id: proprietary kernel modules are taken", l)
+		case l.row.Confidence == "low" && l.row.Min != "" && below(asked, l.row.Min):
+			p.warn("%s may need driver %s or newer; that is not verified", l, l.row.Min)
+		}
+	}
+	if p.m.GPUs == nil {
+		p.warn("nobody could look at the GPUs: kernel modules are chosen for GPUs of today")
+	}
+	p.remarkBranch()
+	for _, k := range p.m.Kernels {
+		if why := p.c.knownBad(ch.Version, k, ch.Flavour); ch.Version != "" && why != "" {
+			p.warn("driver %s on kernel %s: %s", ch.Version, k, why)
+		}
+	}
+	if ch.Precompiled && ch.Version != "" {
+		p.warn("the signed modules' packages have the kernel's version, not the driver's: that they are %s shows only when they are installed", ch.Version)
+	}
+}
+
+func (p *plan) remarkBranch() {
+	if p.d.Version == "" {
+		p.warn("no version is asked for: branch %d is taken, and its newest version", p.branch)
+	}
+	for _, b := range p.c.Branches {
+		if b.Branch != p.branch {
+			continue
+		}
+		if b.past() {
+			p.warn("driver branch %d has reached its end of life (%s)", p.branch, b.End)
+		}
+		return
+	}
+	p.warn("driver branch %d is not known to this release", p.branch)
+}

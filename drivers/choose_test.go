@@ -1,0 +1,318 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// machine has the GPUs, at addresses in their order; an id with class 0680 in front is an NVSwitch's.
+func machine(id, version, arch string, gpus ...string) Machine {
+	f := facts.Facts{Live: true, OS: facts.OS{ID: id, Version: version}, Arch: arch, GPUs: []facts.PCI{}}
+	for i, g := range gpus {
+		class, dev := "030200", g
+		if sw, ok := strings.CutPrefix(g, "0680:"); ok {
+			class, dev = "068000", sw
+		}
+		f.GPUs = append(f.GPUs, facts.PCI{Address: fmt.Sprintf("0000:%02x:00.0", i+1), Vendor: "10de", Device: dev, Class: class})
+	}
+	k := kernels[id]
+	f.Kernel = facts.Kernel{Running: k, Installed: []string{k}}
+	return MachineOf(f, "")
+}
+
+var kernels = map[string]string{
+	"ubuntu": "6.8.0-41-generic", "debian": "6.1.0-40-cloud-amd64", "rhel": "5.14.0-570.el9.x86_64", "rocky": "5.14.0-570.el9.x86_64",
+	"almalinux": "4.18.0-553.el8_10.x86_64", "ol": "5.15.0-302.167.6.el9uek.x86_64", "amzn": "6.12.40-64.114.amzn2023.x86_64",
+	"azurelinux": "6.6.96.1-1.azl3", "fedora": "6.16.3-200.fc42.x86_64",
+}
+
+func driver(version string) spec.Driver {
+	d := spec.Defaults().Driver
+	d.Version = version
+	return d
+}
+
+// mirrored is a spec for repositories whose key's fingerprint the catalog does not know.
+func mirrored(version string) spec.Driver {
+	d := driver(version)
+	d.Repo = spec.Repo{URL: "https://mirror.example/cuda", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: strings.Repeat("0", 40)}
+	return d
+}
+
+type sample struct {
+	name, arch, instance string
+	gpus                 []string
+}
+
+var samples = []sample{
+	{"no look", "amd64", "", nil},
+	{"V100", "amd64", "", []string{"1db1"}},
+	{"T4 g4dn", "amd64", "g4dn.xlarge", []string{"1eb8"}},
+	{"A100 HGX", "amd64", "", []string{"20b2", "20b2", "0680:1af1"}},
+	{"V100+T4", "amd64", "", []string{"1db1", "1eb8"}},
+	{"H200 HGX", "amd64", "", []string{"2335", "0680:22a3"}},
+	{"GH200", "arm64", "", []string{"2342"}},
+	{"B200 HGX", "amd64", "", []string{"2901", "2901"}},
+	{"GB200", "arm64", "", []string{"2941", "2941"}},
+	{"next", "amd64", "", []string{"4000"}},
+}
+
+// TestTables writes down which packages each GPU gets of each branch, for every distribution and source.
+func TestTables(t *testing.T) {
+	c := load(t)
+	for _, x := range []struct{ id, version, source string }{
+		{"ubuntu", "22.04", "auto"},
+		{"ubuntu", "24.04", "auto"},
+		{"ubuntu", "26.04", "auto"},
+		{"ubuntu", "22.04", "distro"},
+		{"ubuntu", "24.04", "distro"},
+		{"ubuntu", "26.04", "distro"},
+		{"debian", "12", "auto"},
+		{"debian", "13", "auto"},
+		{"debian", "12", "distro"},
+		{"debian", "13", "distro"},
+		{"rhel", "8.10", "auto"},
+		{"almalinux", "8.10", "auto"},
+		{"rhel", "9.6", "auto"},
+		{"rocky", "9.6", "auto"},
+		{"ol", "9.6", "auto"},
+		{"rhel", "10.0", "auto"},
+		{"amzn", "2023", "auto"},
+		{"azurelinux", "3.0", "auto"},
+		{"fedora", "42", "auto"},
+		{"ubuntu", "24.04", "runfile"},
+	} {
+		name := x.id + x.version + "-" + x.source
+		t.Run(name, func(t *testing.T) {
+			golden(t, name+".txt", table(c, x.id, x.version, x.source))
+		})
+	}
+}
+
+// table lists the choices of one distribution, and the sets of packages they come to, each once.
+func table(c Catalog, id, version, source string) string {
+	var rows strings.Builder
+	var sets []string
+	fmt.Fprintf(&rows, "%s %s, source %s. A package marked = has the driver's version, ~ one of its own.\n\n", id, version, source)
+	for _, s := range samples {
+		for _, v := range []string{"", "535", "570.133.20", "580.95.05", "595.71.05", "610", "620.10"} {
+			d := driver(v)
+			if id == "rhel" && version == "10.0" || id == "fedora" {
+				d = mirrored(v)
+			}
+			d.Source = source
+			m := machine(id, version, s.arch, s.gpus...)
+			m.Instance = s.instance
+			if s.gpus == nil {
+				m.GPUs = nil
+			}
+			ch, err := Choose(c, m, d)
+			fmt.Fprintf(&rows, "%-9s %-10s ", s.name, v)
+			if err != nil {
+				fmt.Fprintf(&rows, "%v\n", err)
+				continue
+			}
+			text := members(ch)
+			i := slices.Index(sets, text)
+			if i < 0 {
+				i, sets = len(sets), append(sets, text)
+			}
+			fmt.Fprintf(&rows, "set %d: %s %s %s", i+1, ch.Source, ch.Branch, ch.Flavour)
+			for _, note := range []string{ch.Version, "stream " + ch.Stream, "min " + ch.Minimum, "cuda " + ch.CUDA, fmt.Sprintf("precompiled %v", ch.Precompiled)} {
+				if !strings.HasSuffix(note, " ") && !strings.HasSuffix(note, " false") && note != "" {
+					rows.WriteString(", " + note)
+				}
+			}
+			for _, p := range slices.Sorted(maps.Keys(ch.Parameters)) {
+				fmt.Fprintf(&rows, ", %s=%s", p, ch.Parameters[p])
+			}
+			rows.WriteString("\n")
+			for _, w := range ch.Warnings {
+				if strings.HasPrefix(w, "no version is asked for") || strings.Contains(w, "end of life") || strings.HasPrefix(w, "nobody could look") {
+					continue // in every row; see TestWarnings
+				}
+				rows.WriteString("        warning: " + w + "\n")
+			}
+		}
+	}
+	for i, s := range sets {
+		fmt.Fprintf(&rows, "\nset %d\n%s", i+1, s)
+	}
+	return rows.String()
+}
+
+// members writes down the packages, those of a role in one line.
+func members(ch Choice) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  from %s", strings.Join(strings.Fields(ch.Repo.URL+" "+ch.Repo.Component+" "+strings.Join(ch.Repo.Needs, " ")), " "))
+	last := ""
+	for _, m := range ch.Members {
+		mark := "~"
+		if m.Lockstep {
+			mark = "="
+		}
+		if head := fmt.Sprintf("\n  %s %s:", mark, m.Role); head != last {
+			b.WriteString(head)
+			last = head
+		}
+		b.WriteString(" " + m.Name)
+	}
+	return b.String() + "\n"
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-want +got, -update takes it over)\n%s", name, d)
+	}
+}
+
+// TestRefusals reads every refusal aloud: one sentence that says what forbids what, and something to do about it.
+func TestRefusals(t *testing.T) {
+	c := load(t)
+	for _, x := range []struct {
+		name string
+		m    Machine
+		d    spec.Driver
+		want string
+	}{
+		{"legacy and Blackwell", machine("ubuntu", "24.04", "amd64", "1db1", "2901"), driver("580"), "cannot choose a driver: GPU 0000:02:00.0 (B200, blackwell) works with open kernel modules only, which GPU 0000:01:00.0 (V100, volta) forbids"},
+		{"Pascal and GH200", machine("ubuntu", "24.04", "arm64", "2342", "15f8"), driver(""), "cannot choose a driver: GPU 0000:01:00.0 (GH200, grace-hopper) works with open kernel modules only, which GPU 0000:02:00.0 (P100, pascal) forbids"},
+		{"Kepler and H100", machine("rhel", "9.4", "amd64", "102d", "2330"), driver(""), "cannot choose a driver: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only, and GPU 0000:02:00.0 (H100 SXM, hopper) needs 525.85.12 or newer"},
+		{"Kepler", machine("rhel", "9.4", "amd64", "102d"), driver(""), "cannot choose a driver with support: GPU 0000:01:00.0 (device 102d, kepler) works with branch 470 and older only"},
+		{"new driver for Volta", machine("ubuntu", "24.04", "amd64", "1db1"), driver("595.71.05"), "cannot install driver 595.71.05: GPU 0000:01:00.0 (V100, volta) works with branch 580 and older only"},
+		{"one branch too new for Volta", machine("ubuntu", "24.04", "amd64", "1db1"), driver("581"), "cannot install driver 581: GPU 0000:01:00.0 (V100, volta) works with branch 580 and older only"},
+		{"mixed legacy", machine("ubuntu", "24.04", "amd64", "1eb8", "1db1"), driver("590"), "cannot install driver 590: GPU 0000:02:00.0 (V100, volta) works with branch 580 and older only"},
+		{"too old", machine("ubuntu", "24.04", "amd64", "2330", "3182"), driver("580.65.06"), "cannot install driver 580.65.06: GPU 0000:02:00.0 (B300, blackwell-ultra) needs 580.82.07 or newer"},
+		{"branch too old", machine("ubuntu", "22.04", "amd64", "2335"), driver("535"), "cannot install driver 535: GPU 0000:01:00.0 (H200 SXM, hopper) needs 550.90.07 or newer"},
+		{"open for Volta", machine("ubuntu", "22.04", "amd64", "1db1"), with(driver("580"), "modules", "open"), "cannot use open kernel modules: GPU 0000:01:00.0 (V100, volta) works with proprietary ones only"},
+		{"proprietary for Blackwell", machine("ubuntu", "22.04", "amd64", "2901"), with(driver("580"), "modules", "proprietary"), "cannot use proprietary kernel modules: GPU 0000:01:00.0 (B200, blackwell) works with open ones only"},
+		{"proprietary of 620", machine("ubuntu", "22.04", "amd64", "2331"), with(driver("620"), "modules", "proprietary"), "cannot install driver 620: the spec asks for proprietary kernel modules, which end with branch 615"},
+		{"open of 510", machine("ubuntu", "22.04", "amd64", "20b5"), with(with(driver("510.47.03"), "modules", "open"), "source", "runfile"), "cannot install driver 510.47.03: the spec asks for open kernel modules, which begin with branch 515"},
+		{"proprietary on Azure Linux", machine("azurelinux", "3.0.20250910", "amd64", "1db1"), driver("580"), "cannot install from NVIDIA's repository for azl3: it has open kernel modules only, and GPU 0000:01:00.0 (V100, volta) works with proprietary ones"},
+		{"archive of Debian", machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), "cannot install driver 580 from Debian's archive for debian13: it has branch 550 only"},
+		{"NVSwitch from Debian", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver(""), "source", "distro"), "cannot install the fabric manager from Debian's archive for debian12: it has none, and packages of two sources do not go together"},
+		{"NVSwitch by runfile", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver("580.95.05"), "source", "runfile"), "cannot install the fabric manager from a runfile: it has none, and packages of two sources do not go together"},
+		{"runfile of a branch", machine("debian", "12", "amd64", "20b2"), with(driver("580"), "source", "runfile"), "cannot choose a runfile: it is of one exact version, and the spec asks for none"},
+		{"precompiled by NVIDIA", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for ubuntu2404: it has none that are signed for each kernel"},
+		{"no such distribution", machine("arch", "", "amd64", "2331"), driver("580"), "cannot install a driver on arch: no repository is known for it"},
+		{"Amazon Linux 2", func() Machine {
+			m := machine("amzn", "2", "amd64", "2331")
+			m.Like = []string{"centos", "rhel", "fedora"}
+			return m
+		}(), driver("580"), "cannot install a driver on amzn 2: no repository is known for it"},
+		{"archive of RHEL", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"), `cannot install a driver on rhel 9.6 from source = "distro": its own archive has none that is known`},
+		{"arm64 by NVIDIA's for Debian", machine("debian", "12", "arm64", "2342"), with(driver("580"), "source", "nvidia"), "cannot install from NVIDIA's repository for debian12: it has no packages for arm64"},
+		{"unknown key", machine("rhel", "10.0", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for rhel10: the fingerprint of its signing key CDF6BA43.pub is not known to this release"},
+		{"unknown key, no name", machine("fedora", "42", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for fedora: the fingerprint of its signing key is not known to this release"},
+		{"bundle of nowhere", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "source", "bundle"), "cannot install from a bundle: the spec does not say where it is"},
+		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot look after the driver: that is left to Google's cos-gpu-installer, or GKE's driver installer"},
+		{"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), `cannot choose driver "newest": it is no version and no branch`},
+		{"before the repository", machine("ubuntu", "26.04", "amd64", "2331"), driver("580"), "cannot install driver 580 from NVIDIA's repository for ubuntu2604: no packages of branches before 595 are known there"},
+		{"legacy on 26.04", machine("ubuntu", "26.04", "amd64", "1db1"), driver(""), "cannot install driver 580 from NVIDIA's repository for ubuntu2604: no packages of branches before 595 are known there"},
+		{"Blackwell from Debian", machine("debian", "12", "arm64", "2941"), driver(""), "cannot install driver 535: GPU 0000:01:00.0 (GB200, blackwell) needs 570.133.20 or newer"},
+		{"legacy on Azure Linux, any", machine("azurelinux", "3.0", "amd64", "1db1"), driver(""), "cannot install from NVIDIA's repository for azl3: it has open kernel modules only, and GPU 0000:01:00.0 (V100, volta) works with proprietary ones"},
+		{"no id", machine("ubuntu", "24.04", "amd64", "zz"), driver("580"), `cannot choose a driver: GPU 0000:01:00.0 has the device id "zz", which is none`},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			ch, err := Choose(c, x.m, x.d)
+			var trouble *converge.Trouble
+			if !errors.As(err, &trouble) {
+				t.Fatalf("not refused: %+v, %v", ch, err)
+			}
+			if d := cmp.Diff(x.want, err.Error()); d != "" {
+				t.Error(d)
+			}
+			if len(trouble.Try) == 0 {
+				t.Error("it does not say what to do")
+			}
+			if d := cmp.Diff(Choice{}, ch); d != "" {
+				t.Errorf("half a choice comes with the refusal:\n%s", d)
+			}
+		})
+	}
+}
+
+// TestNoBranch is about a catalog that somebody else wrote.
+func TestNoBranch(t *testing.T) {
+	c := load(t)
+	c.Branches = nil
+	if _, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("")); err == nil || err.Error() != "cannot choose a driver branch: the catalog has none with support to come" {
+		t.Error(err)
+	}
+}
+
+func with(d spec.Driver, key, value string) spec.Driver {
+	switch key {
+	case "modules":
+		d.Modules = value
+	case "source":
+		d.Source = value
+	case "build":
+		d.Build = value
+	case "owner":
+		d.Owner = value
+	case "fabricmanager":
+		d.FabricManager = value
+	}
+	return d
+}
+
+func TestOwners(t *testing.T) {
+	c := load(t)
+	other := with(driver("580"), "owner", "other")
+	coreos := machine("fedora", "42", "amd64", "2331")
+	coreos.Name = "Fedora CoreOS 42.20250901.3.0"
+	operator := machine("ubuntu", "24.04", "amd64", "2331")
+	operator.Owner = "the GPU Operator's driver container"
+	for _, x := range []struct {
+		m    Machine
+		d    spec.Driver
+		want string
+	}{
+		{machine("cos", "121", "amd64", "2331"), driver("580"), "cos-gpu-installer"},
+		{machine("flatcar", "4230", "amd64", "2331"), driver(""), "Flatcar"},
+		{machine("bottlerocket", "1.40", "amd64", "2331"), driver(""), "Bottlerocket"},
+		{machine("rhcos", "9.6", "amd64", "2331"), driver(""), "CoreOS"},
+		{coreos, driver(""), "CoreOS"},
+		{operator, driver(""), "GPU Operator"},
+		{machine("ubuntu", "24.04", "amd64", "2331"), other, `owner = "other"`},
+	} {
+		ch, err := Choose(c, x.m, x.d)
+		if err != nil || ch.Source != SourceNone || !strings.Contains(ch.Owner, x.want) || !strings.Contains(ch.Why, ch.Owner) || ch.Members != nil {
+			t.Errorf("%s: %+v, %v", x.m.ID, ch, err)
+		}
+	}
+	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "0680:22a3"), driver("580"))
+	if err != nil || ch.Source != SourceNone || ch.Owner != "" || ch.Why == "" {
+		t.Errorf("a machine without a GPU: %+v, %v", ch, err)
+	}
+}

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+)
+
+// NextKernel warns before a reboot: boot loaders start the newest installed kernel, and one that has no module nvidia, or
+// of another version than the rest, comes up without the GPUs. "" if the next kernel has what the wanted version is.
+func NextKernel(version string, m facts.Modules) string {
+	if len(m.Kernels) == 0 {
+		return ""
+	}
+	next := m.Kernels[0]
+	var problem string
+	switch {
+	case next.Problem != "":
+		problem = next.Problem
+	case next.Nvidia == nil && len(next.Unlisted) > 0:
+		problem = fmt.Sprintf("it has %s, and depmod does not know of it: run depmod %s", next.Unlisted[0], next.Kernel)
+	case next.Nvidia == nil && next.Headers:
+		problem = "no module nvidia is built for it"
+	case next.Nvidia == nil:
+		problem = "it has no module nvidia, and its headers are not installed"
+	case next.Nvidia.Kernel() != next.Kernel:
+		problem = "its module nvidia is built for " + next.Nvidia.Kernel()
+	case version != "" && next.Nvidia.Version != version:
+		problem = "its module nvidia is " + next.Nvidia.Version
+	case len(next.Missing) > 0:
+		problem = "firmware is missing: " + strings.Join(next.Missing, ", ")
+	default:
+		return ""
+	}
+	return fmt.Sprintf("the next boot starts kernel %s, without the GPUs: %s", next.Kernel, problem)
+}
+
+// Standing lists, in sentences, what is wrong with the kernel modules as they are: what status says without a spec.
+func Standing(f facts.Facts, m facts.Modules) (sentences []string) {
+	if s := m.Mismatch(); s != "" {
+		sentences = append(sentences, s+": NVML says \"Driver/library version mismatch\" until the module is reloaded or the machine rebooted")
+	}
+	if v := m.Reload(f.Kernel.Running); v != "" {
+		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: it comes with a reload or reboot", m.Version, v))
+	}
+	if len(m.Nouveau) > 0 {
+		sentences = append(sentences, "nouveau holds "+strings.Join(m.Nouveau, ", "))
+	}
+	if s := NextKernel(m.Version, m); s != "" && m.Version != "" {
+		sentences = append(sentences, s)
+	}
+	return sentences
+}

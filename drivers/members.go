@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// compose names the members of the driver.
+func (p *plan) compose() error {
+	if err := p.built(); err != nil {
+		return err
+	}
+	want := p.wants()
+	p.parameters()
+	if p.repo.Streams {
+		kind := "dkms"
+		if p.choice.Flavour == FlavourOpen {
+			kind = FlavourOpen
+		}
+		p.choice.Stream = p.choice.Branch + "-" + kind
+	}
+	if p.choice.Source == SourceRunfile {
+		if err := p.lacks(want, setRow{}); err != nil {
+			return err
+		}
+		p.tools()
+		return nil
+	}
+	set, found := p.set()
+	if !found {
+		return refuse(fmt.Sprintf("cannot name the packages of driver %s from %s: none of that branch are known", p.choice.Branch, p.repo),
+			"write a newer version or another source in [driver]")
+	}
+	if err := p.lacks(want, set); err != nil {
+		return err
+	}
+	for _, row := range set.Members {
+		p.member(row, want)
+	}
+	if !p.choice.Precompiled {
+		p.tools()
+	}
+	return nil
+}
+
+// built settles whether the distribution's signed modules are taken.
+func (p *plan) built() error {
+	if p.d.Build == "precompiled" && !p.repo.Precompiled {
+		return refuse(fmt.Sprintf("cannot take precompiled kernel modules from %s: it has none that are signed for each kernel", p.repo),
+			`write build = "auto" in [driver], or source = "distro" on Ubuntu`)
+	}
+	p.choice.Precompiled = p.repo.Precompiled && p.d.Build != "dkms"
+	return nil
+}
+
+// wants says which conditions of members hold.
+func (p *plan) wants() map[string]bool {
+	has := map[string]bool{}
+	for _, l := range p.limits {
+		has[l.row.Fabric] = true
+	}
+	switches, nvlink5 := len(p.m.Switches) > 0, has["nvlink5"]
+	run := p.d.FabricManager == "on" || p.d.FabricManager != "off" && (switches || nvlink5)
+	if p.d.FabricManager == "off" && (switches || nvlink5) {
+		p.warn("the machine has NVSwitches: without the fabric manager programs cannot start CUDA on its GPUs")
+	}
+	return map[string]bool{
+		p.choice.Flavour: true,
+		"dkms":           !p.choice.Precompiled,
+		"precompiled":    p.choice.Precompiled,
+		"exact":          p.choice.Version != "",
+		"persistenced":   p.d.Persistenced,
+		"fabric":         run,
+		"nscq":           switches,
+		"nvlsm":          run && nvlink5,
+		"nvsdm":          nvlink5,
+		"imex":           has["rack"],
+	}
+}
+
+// lacks refuses a source without a companion that the GPUs cannot do without: taking it from another one would mix
+// packages that do not fit together. Others are missed, and said so.
+func (p *plan) lacks(want map[string]bool, set setRow) error {
+	for _, c := range []struct {
+		when, name string
+		needed     bool
+	}{
+		{"fabric", "the fabric manager", true},
+		{"nvlsm", "the NVLink subnet manager (nvlsm)", true},
+		{"nscq", "NSCQ, by which DCGM sees NVSwitches", false},
+		{"imex", "IMEX, for NVLink between machines", false},
+	} {
+		there := slices.ContainsFunc(set.Members, func(m memberRow) bool { return slices.Contains(m.When, c.when) })
+		switch {
+		case !want[c.when] || there:
+		case c.needed:
+			return refuse(fmt.Sprintf("cannot install %s from %s: it has none, and packages of two sources do not go together", c.name, p.repo),
+				`write source = "nvidia" in [driver], or fabricmanager = "off" if the NVSwitches are somebody else's`)
+		default:
+			p.warn("%s has no %s", p.repo, c.name)
+		}
+	}
+	return nil
+}
+
+// set returns the names for the repository and the branch.
+func (p *plan) set() (setRow, bool) {
+	for _, s := range p.c.Sets {
+		if s.Source == p.repo.Source && slices.Contains(s.Distros, p.repo.Name) && s.First <= p.branch && p.branch <= s.Last {
+			return s, true
+		}
+	}
+	return setRow{}, false
+}
+
+// member adds a row's packages, one for each kernel where the name has one in it.
+func (p *plan) member(row memberRow, want map[string]bool) {
+	if row.First > p.branch || row.Arch != "" && row.Arch != p.m.Arch {
+		return
+	}
+	for _, w := range row.When {
+		if !want[w] {
+			return
+		}
+	}
+	kernels := []string{""}
+	if strings.Contains(row.Name, "{k}") {
+		if kernels = p.m.Kernels; len(kernels) == 0 {
+			p.warnNoKernel()
+		}
+	}
+	for _, k := range kernels {
+		name := strings.NewReplacer("{b}", p.choice.Branch, "{v}", p.choice.Version, "{k}", k).Replace(row.Name)
+		p.add(Member{Name: name, Role: row.Role, Lockstep: !row.Own, PerKernel: k})
+	}
+}
+
+func (p *plan) warnNoKernel() {
+	const text = "no kernel is installed: nobody can tell which one the modules are for"
+	if !slices.Contains(p.choice.Warnings, text) {
+		p.warn(text)
+	}
+}
+
+// add appends a member unless it is there.
+func (p *plan) add(m Member) {
+	if !slices.Contains(p.choice.Members, m) {
+		p.choice.Members = append(p.choice.Members, m)
+	}
+}
+
+// tools adds what builds modules: DKMS, a compiler and the headers of exactly the target kernels.
+func (p *plan) tools() {
+	if p.repo.Family == "" {
+		p.warn("what builds kernel modules on %s is not known: DKMS, a compiler and each kernel's headers must be there", p.system())
+		return
+	}
+	for _, t := range p.c.Tools {
+		if t.Family == p.repo.Family && (len(t.Distros) == 0 || slices.Contains(t.Distros, p.repo.Name)) {
+			p.add(Member{Name: t.Name, Role: t.Role})
+		}
+	}
+	if len(p.m.Kernels) == 0 {
+		p.warnNoKernel()
+	}
+	for _, k := range p.m.Kernels {
+		if compiler := p.m.Compilers[k]; compiler != "" {
+			p.add(Member{Name: compiler, Role: "compiler", PerKernel: k})
+		}
+		for _, h := range p.c.Headers {
+			if !h.fits(p.repo.Family, p.m.ID, k) {
+				continue
+			}
+			release := strings.NewReplacer("{k}", strings.TrimSuffix(k, h.Suffix))
+			p.add(Member{Name: release.Replace(h.Name), Role: "headers", PerKernel: k})
+			if h.Extra != "" {
+				p.add(Member{Name: release.Replace(h.Extra), Role: "kernel-modules", PerKernel: k})
+			}
+			break
+		}
+	}
+}
+
+func (h headerRow) fits(family, id, kernel string) bool {
+	return h.Family == family && (len(h.IDs) == 0 || slices.Contains(h.IDs, id)) &&
+		strings.HasPrefix(kernel, h.Prefix) && strings.Contains(kernel, h.Contains) && strings.HasSuffix(kernel, h.Suffix)
+}
+
+// exceptions returns the rows that are for the machine's instance type or one of its GPUs, and the branch.
+func (p *plan) exceptions(branch int) []exceptionRow {
+	family, _, _ := strings.Cut(p.m.Instance, ".")
+	var rows []exceptionRow
+	for _, e := range p.c.Exceptions {
+		gpu := slices.ContainsFunc(p.limits, func(l limit) bool { return slices.Contains(e.IDs, strings.ToLower(l.gpu.ID)) })
+		if branch >= e.Branch && (gpu || slices.Contains(e.Instances, family)) {
+			rows = append(rows, e)
+		}
+	}
+	return rows
+}
+
+// parameters takes over the exceptions' module parameters that the spec does not set.
+func (p *plan) parameters() {
+	for _, e := range p.exceptions(p.branch) {
+		if cmp.Or(e.Flavour, p.choice.Flavour) != p.choice.Flavour {
+			p.warn("%s; %s kernel modules were chosen nevertheless", e.Why, p.choice.Flavour)
+			continue
+		}
+		for name, value := range e.Parameters {
+			if _, set := p.d.Parameters[name]; set {
+				continue
+			}
+			if p.choice.Parameters == nil {
+				p.choice.Parameters = map[string]string{}
+			}
+			p.choice.Parameters[name] = value
+		}
+	}
+}

@@ -1,0 +1,286 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+func choose(t *testing.T, m Machine, d spec.Driver) Choice {
+	t.Helper()
+	ch, err := Choose(load(t), m, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+func names(ch Choice, role string) (list []string) {
+	for _, m := range ch.Members {
+		if m.Role == role {
+			list = append(list, m.Name)
+		}
+	}
+	return list
+}
+
+// TestHeaders wants headers of exactly the target kernels, whatever they are called.
+func TestHeaders(t *testing.T) {
+	for _, x := range []struct{ id, version, kernel, headers, extra string }{
+		{"ubuntu", "24.04", "6.8.0-41-generic", "linux-headers-6.8.0-41-generic", ""},
+		{"ubuntu", "24.04", "6.8.12-acme.custom+1_x", "linux-headers-6.8.12-acme.custom+1_x", ""},
+		{"debian", "12", "my-own", "linux-headers-my-own", ""},
+		{"rhel", "9.6", "5.14.0-570.el9.x86_64", "kernel-devel-5.14.0-570.el9.x86_64", ""},
+		{"rocky", "9.6", "5.14.0-570.el9.aarch64+64k", "kernel-64k-devel-5.14.0-570.el9.aarch64", ""},
+		{"rhel", "9.6", "5.14.0-570.el9.x86_64+rt", "kernel-rt-devel-5.14.0-570.el9.x86_64", ""},
+		{"ol", "9.6", "5.15.0-302.167.6.el9uek.x86_64", "kernel-uek-devel-5.15.0-302.167.6.el9uek.x86_64", ""},
+		{"rocky", "9.6", "5.15.0-302.167.6.el9uek.x86_64", "kernel-devel-5.15.0-302.167.6.el9uek.x86_64", ""},
+		{"amzn", "2023", "6.1.140-154.222.amzn2023.x86_64", "kernel-devel-6.1.140-154.222.amzn2023.x86_64", "kernel-modules-extra-6.1.140-154.222.amzn2023.x86_64"},
+		{"amzn", "2023", "6.12.40-64.114.amzn2023.x86_64", "kernel6.12-devel-6.12.40-64.114.amzn2023.x86_64", "kernel6.12-modules-extra-6.12.40-64.114.amzn2023.x86_64"},
+		{"amzn", "2023", "6.18.1-1.amzn2023.x86_64", "kernel6.18-devel-6.18.1-1.amzn2023.x86_64", "kernel6.18-modules-extra-6.18.1-1.amzn2023.x86_64"},
+	} {
+		m := machine(x.id, x.version, "amd64", "2331")
+		m.Kernels = []string{x.kernel, "second-kernel"}
+		ch := choose(t, m, driver("580.95.05"))
+		if got := names(ch, "headers"); len(got) != 2 || got[0] != x.headers || !strings.HasSuffix(got[1], "second-kernel") {
+			t.Errorf("%s %s: %v", x.id, x.kernel, got)
+		}
+		if got := names(ch, "kernel-modules"); x.extra == "" && got != nil || x.extra != "" && (len(got) != 2 || got[0] != x.extra) {
+			t.Errorf("%s %s: %v", x.id, x.kernel, got)
+		}
+		for _, p := range ch.Members {
+			if p.Role == "headers" && (p.Lockstep || !slices.Contains(m.Kernels, p.PerKernel)) {
+				t.Errorf("%+v", p)
+			}
+		}
+	}
+}
+
+func TestCompilers(t *testing.T) {
+	m := machine("ubuntu", "22.04", "amd64", "2331")
+	m.Kernels = []string{"6.8.0-60-generic", "5.15.0-100-generic"}
+	m.Compilers = map[string]string{"6.8.0-60-generic": "gcc-12"}
+	ch := choose(t, m, driver("580.95.05"))
+	if !slices.Contains(ch.Members, Member{Name: "gcc-12", Role: "compiler", PerKernel: "6.8.0-60-generic"}) {
+		t.Errorf("%v", names(ch, "compiler"))
+	}
+}
+
+// TestFabric wants the companions of NVSwitches where there are NVSwitches, or where they are asked for, and nowhere else.
+func TestFabric(t *testing.T) {
+	for _, x := range []struct {
+		name, arch, fabric, version string
+		gpus, roles                 []string
+		warning                     string
+	}{
+		{"A100 HGX", "amd64", "auto", "580", []string{"20b2", "0680:1af1"}, []string{"fabricmanager", "nscq"}, ""},
+		{"H100 without a switch, in a VM", "amd64", "auto", "580", []string{"2330"}, nil, ""},
+		{"asked for", "amd64", "on", "580", []string{"2331"}, []string{"fabricmanager"}, ""},
+		{"forbidden", "amd64", "off", "580", []string{"2330", "0680:22a3"}, []string{"nscq"}, "without the fabric manager"},
+		{"B200", "amd64", "auto", "595", []string{"2901"}, []string{"fabric-diagnostics", "fabricmanager", "nvlsm", "nvsdm"}, ""},
+		{"B200, forbidden", "amd64", "off", "595", []string{"2901"}, []string{"nvsdm"}, "without the fabric manager"},
+		{"GB200", "arm64", "auto", "595", []string{"2941"}, []string{"imex"}, ""},
+		{"T4", "amd64", "auto", "580", []string{"1eb8"}, nil, ""},
+	} {
+		d := with(driver(x.version), "fabricmanager", x.fabric)
+		ch := choose(t, machine("ubuntu", "24.04", x.arch, x.gpus...), d)
+		var got []string
+		for _, p := range ch.Members {
+			if slices.Contains([]string{"fabricmanager", "nscq", "nvsdm", "imex", "nvlsm", "fabric-diagnostics"}, p.Role) {
+				got = append(got, p.Role)
+				if own := p.Role == "nvlsm" || p.Role == "fabric-diagnostics"; p.Lockstep == own {
+					t.Errorf("%s: %+v", x.name, p)
+				}
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, x.roles) {
+			t.Errorf("%s: %v", x.name, got)
+		}
+		if w := strings.Join(ch.Warnings, "\n"); x.warning == "" != (w == "") || !strings.Contains(w, x.warning) {
+			t.Errorf("%s: %s", x.name, w)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	bad := machine("ubuntu", "22.04", "amd64", "20b5")
+	bad.Kernels = []string{"6.6.15-x64v3", "6.8.0-41-generic"}
+	bare := machine("ubuntu", "24.04", "amd64", "2331")
+	bare.Kernels = nil
+	like := machine("navix", "9.6", "amd64", "2331")
+	like.Like = []string{"rhel", "centos", "fedora"}
+	blind := machine("ubuntu", "24.04", "amd64")
+	blind.GPUs = nil
+	aws := machine("ubuntu", "24.04", "amd64", "1eb8")
+	aws.Instance = "g4dn.xlarge"
+	suse := machine("sles", "15.6", "amd64", "2331")
+	for _, x := range []struct {
+		m    Machine
+		d    spec.Driver
+		want []string
+	}{
+		{machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"), nil},
+		{machine("ubuntu", "24.04", "amd64", "2331"), driver(""), []string{"no version is asked for: branch 595 is taken, and its newest version"}},
+		{machine("ubuntu", "22.04", "amd64", "20b5"), driver("535.309.01"), []string{"driver branch 535 has reached its end of life (2026-06)"}},
+		{machine("ubuntu", "24.04", "amd64", "2331"), driver("700"), []string{"driver branch 700 is not known to this release"}},
+		{bad, driver("535.154.05"), []string{"driver branch 535 has reached its end of life (2026-06)", "driver 535.154.05 on kernel 6.6.15-x64v3: the kernel made __rcu_read_lock GPL-only, which the proprietary modules use through pfn_valid: they do not build"}},
+		{bare, driver("580"), []string{"no kernel is installed: nobody can tell which one the modules are for"}},
+		{like, driver("580"), []string{"navix 9.6 is like rhel, says its os-release: the packages of rhel9 are taken"}},
+		{blind, driver("580"), []string{"nobody could look at the GPUs: kernel modules are chosen for GPUs of today"}},
+		{aws, with(driver("580"), "modules", "open"), []string{"AWS runs these instances on the proprietary modules without GPU firmware; open kernel modules were chosen nevertheless"}},
+		{machine("ubuntu", "24.04", "amd64", "2c3a"), driver("580"), []string{"GPU 0000:01:00.0 (RTX PRO 4500 Blackwell Server, blackwell) may need driver 595.0 or newer; that is not verified"}},
+		{machine("ubuntu", "24.04", "amd64", "4000"), driver("595"), []string{"GPU 0000:01:00.0 (device 4000) is newer than this release knows: open kernel modules are taken, and it may need a newer driver"}},
+		{machine("ubuntu", "24.04", "amd64", "1900"), driver("580"), []string{"GPU 0000:01:00.0 (device 1900) is not known to this release, and older than Turing by its id: proprietary kernel modules are taken"}},
+		{machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580.95.05"), "source", "distro"), []string{"the signed modules' packages have the kernel's version, not the driver's: that they are 580.95.05 shows only when they are installed"}},
+		{machine("ubuntu", "24.04", "arm64", "2941"), with(driver("580"), "source", "distro"), []string{"Ubuntu's archive for ubuntu2404 has no IMEX, for NVLink between machines"}},
+		{suse, with(driver("580.95.05"), "source", "runfile"), []string{"what builds kernel modules on sles 15.6 is not known: DKMS, a compiler and each kernel's headers must be there"}},
+	} {
+		if d := cmp.Diff(x.want, choose(t, x.m, x.d).Warnings); d != "" {
+			t.Errorf("%s %s: %s", x.m.ID, x.d.Version, d)
+		}
+	}
+}
+
+// TestPrecompiled wants one signed package for each kernel, and nothing that builds modules.
+func TestPrecompiled(t *testing.T) {
+	m := machine("ubuntu", "24.04", "amd64", "20b5")
+	m.Kernels = []string{"6.8.0-41-generic", "6.8.0-1015-aws"}
+	d := with(with(driver("580"), "source", "distro"), "modules", "proprietary")
+	ch := choose(t, m, d)
+	want := []string{
+		"linux-modules-nvidia-580-server-6.8.0-41-generic", "linux-modules-nvidia-580-server-6.8.0-1015-aws",
+		"linux-objects-nvidia-580-server-6.8.0-41-generic", "linux-objects-nvidia-580-server-6.8.0-1015-aws",
+	}
+	if got := names(ch, "module"); !slices.Equal(got, want) || !ch.Precompiled || len(names(ch, "module-signature")) != 2 {
+		t.Errorf("%v %v", got, ch)
+	}
+	ch = choose(t, m, with(d, "build", "dkms"))
+	if got := names(ch, "module"); !slices.Equal(got, []string{"nvidia-dkms-580-server"}) || ch.Precompiled || len(names(ch, "headers")) != 2 {
+		t.Errorf("%v %v", got, ch)
+	}
+}
+
+func TestRepositories(t *testing.T) {
+	url := "https://developer.download.nvidia.com/compute/cuda/repos/"
+	for _, x := range []struct {
+		id, version, arch string
+		want              Repository
+	}{
+		{"ubuntu", "24.04", "arm64", Repository{URL: url + "ubuntu2404/sbsa/", Distro: "ubuntu2404", Arch: "sbsa", KeyURL: url + "ubuntu2404/sbsa/3bf863cc.pub", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC"}},
+		{"almalinux", "8.10", "amd64", Repository{URL: url + "rhel8/x86_64/", Distro: "rhel8", Arch: "x86_64", KeyURL: url + "rhel8/x86_64/D42D0685.pub", Fingerprint: "610C7B14E068A878070DA4E99CD0A493D42D0685", Needs: []string{"epel", "powertools"}}},
+		{"amzn", "2023", "arm64", Repository{URL: url + "amzn2023/aarch64/", Distro: "amzn2023", Arch: "aarch64", KeyURL: url + "amzn2023/aarch64/D42D0685.pub", Fingerprint: "610C7B14E068A878070DA4E99CD0A493D42D0685"}},
+		// NVIDIA has nothing for it, so that auto comes to the archive.
+		{"debian", "12", "arm64", Repository{Distro: "debian12", Arch: "arm64", Component: "contrib non-free non-free-firmware"}},
+	} {
+		ch := choose(t, machine(x.id, x.version, x.arch, "20b5"), driver(""))
+		if d := cmp.Diff(x.want, ch.Repo); d != "" {
+			t.Errorf("%s %s: %s", x.id, x.version, d)
+		}
+	}
+	d := mirrored("595")
+	ch := choose(t, machine("rhel", "10.0", "amd64", "2331"), d)
+	if ch.Repo.URL != d.Repo.URL || ch.Repo.KeyURL != d.Repo.Key || ch.Repo.Fingerprint != d.Repo.Fingerprint || ch.Repo.Distro != "rhel10" || ch.Stream != "" {
+		t.Errorf("the mirror is not taken: %+v", ch.Repo)
+	}
+	ch = choose(t, machine("fedora", "42", "amd64", "2331"), with(d, "source", "bundle"))
+	if ch.Source != SourceNVIDIA || ch.Repo.URL != d.Repo.URL {
+		t.Errorf("the bundle is not taken: %+v", ch)
+	}
+	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), with(driver("580.95.05"), "source", "runfile"))
+	if ch.Repo.URL != "https://us.download.nvidia.com/tesla/580.95.05/NVIDIA-Linux-aarch64-580.95.05.run" || ch.Source != SourceRunfile {
+		t.Errorf("%+v", ch.Repo)
+	}
+	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), with(mirrored("580.95.05"), "source", "runfile"))
+	if ch.Repo.URL != "https://mirror.example/cuda/NVIDIA-Linux-aarch64-580.95.05.run" {
+		t.Errorf("%+v", ch.Repo)
+	}
+}
+
+// TestExceptions wants the parameters of AWS' older instances, unless the spec sets them.
+func TestExceptions(t *testing.T) {
+	m := machine("ubuntu", "24.04", "amd64", "2237")
+	m.Instance = "g5.xlarge"
+	ch := choose(t, m, driver("580.95.05"))
+	if ch.Flavour != FlavourProprietary || ch.Parameters["NVreg_EnableGpuFirmware"] != "0" {
+		t.Errorf("%+v", ch)
+	}
+	d := driver("580.95.05")
+	d.Parameters = map[string]string{"NVreg_EnableGpuFirmware": "1"}
+	if ch := choose(t, m, d); len(ch.Parameters) != 0 {
+		t.Errorf("the spec's parameter is lost: %+v", ch.Parameters)
+	}
+	for _, other := range []string{"", "g6.xlarge", "g5x.large", "p5.48xlarge"} {
+		m.Instance = other
+		if ch := choose(t, m, driver("580.95.05")); ch.Flavour != FlavourOpen || ch.Parameters != nil {
+			t.Errorf("%s: %+v", other, ch)
+		}
+	}
+	if ch := choose(t, machine("ubuntu", "24.04", "arm64", "2342"), driver("580")); ch.Parameters["NVreg_CoherentGPUMemoryMode"] != "driver" {
+		t.Errorf("%+v", ch.Parameters)
+	}
+}
+
+func TestMachineOf(t *testing.T) {
+	f := facts.Facts{
+		Live: true, Arch: "amd64", OS: facts.OS{ID: "ubuntu", Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04"},
+		Kernel: facts.Kernel{Running: "6.8.0-40", Installed: []string{"6.8.0-41", "6.8.0-40", "6.8.0-39"}},
+		GPUs: []facts.PCI{
+			{Address: "a", Device: "2330", Class: "030200", Model: "H100 80GB"},
+			{Address: "b", Device: "22a3", Class: "068000"},
+			{Address: "c", Device: "10F8", Class: "040300"},
+			{Address: "d", Device: "1EB8", Class: "030000"},
+		},
+	}
+	want := Machine{
+		GPUs: []Device{{"a", "2330", "H100 80GB"}, {"d", "1eb8", ""}}, Switches: []Device{{"b", "22a3", ""}}, ID: "ubuntu",
+		Version: "24.04", Like: []string{"debian"}, Name: "Ubuntu 24.04", Arch: "amd64", Kernels: []string{"6.8.0-41", "6.8.0-40"}, Instance: "p5",
+	}
+	if d := cmp.Diff(want, MachineOf(f, "p5")); d != "" {
+		t.Error(d)
+	}
+	for _, x := range []struct {
+		live bool
+		k    facts.Kernel
+		want []string
+	}{
+		{false, f.Kernel, f.Kernel.Installed},
+		{true, facts.Kernel{Running: "6.18"}, []string{"6.18"}},
+		{true, facts.Kernel{Running: "6.18", Installed: []string{"6.1.0-41", "6.1.0-40"}}, []string{"6.1.0-41"}},
+		{true, facts.Kernel{}, nil},
+	} {
+		f.Live, f.Kernel = x.live, x.k
+		if got := MachineOf(f, "").Kernels; !slices.Equal(got, x.want) {
+			t.Errorf("%+v: %v", x.k, got)
+		}
+	}
+	f.GPUs = nil
+	if MachineOf(f, "").GPUs != nil {
+		t.Error("nobody looked, and it is said that there is nothing")
+	}
+	f.GPUs = []facts.PCI{}
+	if MachineOf(f, "").GPUs == nil {
+		t.Error("somebody looked, and it is said that nobody did")
+	}
+}
+
+// TestParse wants a catalog with a key that nobody knows, or without files, to be refused.
+func TestParse(t *testing.T) {
+	if _, err := Parse(fstest.MapFS{}); err == nil {
+		t.Error("a catalog without files is taken")
+	}
+	for _, text := range []string{"gpsu = []\n", "gpus = [ { ids = [\"2330\"], nmae = \"x\" } ]\n", "gpus = 3\n", "["} {
+		if _, err := Parse(fstest.MapFS{"a.toml": {Data: []byte(text)}}); err == nil || !strings.Contains(err.Error(), "a.toml") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

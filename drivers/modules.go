@@ -1,0 +1,305 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Files of ours that modprobe(8) and systemd-modules-load.service(8) read.
+const (
+	ModprobeFile    = "/etc/modprobe.d/gpuadm.conf"
+	ModulesLoadFile = "/etc/modules-load.d/gpuadm.conf"
+)
+
+// KernelSide is what is wanted of the driver's kernel modules.
+type KernelSide struct {
+	Version    string            // 580.95.05
+	Flavour    string            // open, proprietary
+	Build      string            // precompiled, dkms
+	Kernels    []string          // those that shall have the modules; never empty
+	Parameters map[string]string // of the module nvidia
+	Companions []string          // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs
+}
+
+// SettingsWants are what must stand before the driver's packages come: nouveau kept away, parameters told, and no build
+// begun that the kernel would refuse.
+func SettingsWants(k KernelSide) ([]converge.Want, error) {
+	conf, err := ModprobeConf(k.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	load, err := modulesLoad(k.Companions)
+	if err != nil {
+		return nil, err
+	}
+	wants := []converge.Want{trusted(k)}
+	wants = append(wants, things.Folders("/etc/modprobe.d", "holds modprobe's settings")...)
+	wants = append(wants, things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs, and tells the module nvidia its parameters"))
+	wants = append(wants, things.Folders("/etc/modules-load.d", "names what is loaded at boot")...)
+	return append(wants, things.Exact(ModulesLoadFile, load, 0o644, "has the modules loaded at boot, before any container asks for them")), nil
+}
+
+// ModuleWants are what must stand once the driver's packages are there: modules of the one version for every kernel,
+// proven by their files, the initial file systems that know of nouveau's absence, and the module loaded. The order of
+// what settles matters: a module that waits for a reboot must not keep the initial file system from being made first.
+func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error) {
+	if len(k.Kernels) == 0 {
+		return nil, &converge.Trouble{What: "cannot install a driver: no kernel is installed that it could be for", Try: []string{"install a kernel first"}}
+	}
+	var wants []converge.Want
+	for _, kernel := range k.Kernels {
+		if k.Build == "dkms" {
+			wants = append(wants, things.DKMS(k.Version, kernel, Built, "builds the modules for the kernel and installs them"))
+		}
+		file := things.ModuleFile(kernel, k.Version, k.Flavour, OnDiskProven, "the kernel has modules of the driver's version, and would load them")
+		if !f.Live {
+			file.To = orFirstBoot(file.To)
+		}
+		wants = append(wants, file)
+	}
+	if m.Trust.Generated && !f.Live {
+		wants = append(wants, bakedKey(m.Trust.BuildKey))
+	}
+	for _, kernel := range k.Kernels {
+		wants = append(wants, things.Initramfs(kernel, []string{ModprobeFile}, "the initial file system knows modprobe's settings"))
+	}
+	if f.Live && !slices.Contains(k.Kernels, f.Kernel.Running) {
+		return wants, nil // it will be loaded by the kernel it is for
+	}
+	if f.Live && !slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
+		return wants, nil // the module does not load without a GPU: ENODEV
+	}
+	return append(wants,
+		served(k),
+		loaded(f),
+		things.Resumed(),
+	), nil
+}
+
+// loaded wants the module to run as it lies on disk, whichever version that is.
+func loaded(f facts.Facts) converge.Want {
+	return things.Module(f.Kernel.Running, []string{ModprobeFile, ModulesLoadFile}, OnDisk, "the module runs as it lies on disk")
+}
+
+// orFirstBoot waits for the first boot with what does not stand in a root folder, where nobody is there to make it.
+func orFirstBoot(to func(converge.State) (converge.State, error)) func(converge.State) (converge.State, error) {
+	return func(found converge.State) (converge.State, error) {
+		want, err := to(found)
+		if err == nil && want != found {
+			return "", host.Later{Until: "first boot"}
+		}
+		return want, err
+	}
+}
+
+var (
+	parameterName  = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
+	plainParameter = regexp.MustCompile(`^[A-Za-z0-9_.,:;=/+-]+$`)
+	moduleName     = regexp.MustCompile(`^[a-z0-9_-]+$`)
+)
+
+// ModprobeConf writes the file for modprobe.d. libkmod hands a line's options to the kernel as they are, which splits them
+// at spaces outside double quotes and knows no escapes (next_arg in lib/cmdline.c), so a value with a quote, a backslash
+// or a control character cannot be told at all.
+func ModprobeConf(parameters map[string]string) ([]byte, error) {
+	var b strings.Builder
+	b.WriteString("# Written by gpuadm, anew at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n")
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		value := parameters[name]
+		odd := func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }
+		switch {
+		case !parameterName.MatchString(name):
+			return nil, &converge.Trouble{What: fmt.Sprintf("cannot tell the module nvidia its parameter %q: a name has letters, digits and _ only", name), Try: []string{"mend parameters in [driver]; modinfo -p nvidia lists the names"}}
+		case strings.ContainsFunc(value, odd):
+			return nil, &converge.Trouble{What: fmt.Sprintf("cannot tell the module nvidia its parameter %s: the kernel takes no quotes, backslashes or control characters in values", name), Try: []string{"mend parameters in [driver]"}}
+		case !plainParameter.MatchString(value):
+			value = `"` + value + `"`
+		}
+		fmt.Fprintf(&b, "options nvidia %s=%s\n", name, value)
+	}
+	return []byte(b.String()), nil
+}
+
+func modulesLoad(companions []string) ([]byte, error) {
+	text := "# Written by gpuadm, anew at each apply.\nnvidia\n"
+	for _, c := range companions {
+		if !moduleName.MatchString(c) {
+			return nil, fmt.Errorf("internal error: %q is no module's name", c)
+		}
+		text += c + "\n"
+	}
+	return []byte(text), nil
+}
+
+// trusted refuses a build of our own that the kernel would not load: before anything is installed, not after a reboot.
+func trusted(k KernelSide) converge.Want {
+	look := func(_ context.Context, v host.View) (string, error) {
+		if k.Build != "dkms" || !v.Live() {
+			return "", nil
+		}
+		t, err := facts.ReadTrust(v)
+		if err != nil || !t.Demands() || t.Trusts(t.Build) {
+			return "", err
+		}
+		by := "under Secure Boot the kernel loads modules signed by enrolled keys only"
+		if t.SecureBoot != "on" {
+			by = "the kernel loads modules signed by keys it trusts only"
+		}
+		if t.Build == nil {
+			return "cannot use modules built here: " + by + ", and this machine has no such key", nil
+		}
+		return fmt.Sprintf("cannot use modules built here: %s, and the key that DKMS signs with (%s, serial %s) is not enrolled", by, t.Build.Name, t.Build.Serial), nil
+	}
+	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot",
+		"build = \"precompiled\" in [driver], for modules that the distribution has signed",
+		"enroll DKMS's key: mokutil --import /var/lib/dkms/mok.pub (Ubuntu: /var/lib/shim-signed/mok/MOK.der), reboot, and confirm it at the console",
+		"or switch Secure Boot off in the firmware")
+}
+
+// served refuses to call a machine done whose loaded module serves some of its GPUs only. What is not loaded yet, or is
+// to be replaced, is judged when it is loaded.
+func served(k KernelSide) converge.Want {
+	look := func(_ context.Context, v host.View) (string, error) {
+		if version, flavour := facts.LoadedDriver(v); !v.Live() || version != k.Version || flavour != k.Flavour {
+			return "", nil
+		}
+		problem, err := things.UnboundGPUs(v)
+		if problem != "" {
+			problem = "cannot use all GPUs: " + problem
+		}
+		return problem, err
+	}
+	return things.Check("every GPU is served", look, "the driver serves all GPUs on the bus",
+		"journalctl -k --grep 'NVRM|Xid', for what the driver says about them",
+		"modules = \"open\" or \"proprietary\" in [driver], if the other flavour is meant for them")
+}
+
+// Built says how a version stands in DKMS's tree for a kernel, and proves by its files what DKMS says is installed.
+func Built(v host.View, version, kernel string) (name string, state converge.State, err error) {
+	builds, err := facts.Builds(v)
+	if err != nil {
+		return "", "", err
+	}
+	for _, b := range builds {
+		if b.Version != version {
+			continue
+		}
+		name = b.Name
+		if b.Kernel == kernel && state != "installed" {
+			state = converge.State(b.State)
+		}
+	}
+	if name == "" { // a package that has not been told to DKMS
+		names, err := v.ReadDir("/usr/src")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", "", err
+		}
+		for _, n := range names {
+			if rest, ok := strings.CutSuffix(n, "-"+version); ok && strings.HasPrefix(rest, "nvidia") {
+				name = rest
+			}
+		}
+	}
+	if state != "installed" {
+		return name, state, nil
+	}
+	m, err := onDisk(v, kernel)
+	if err != nil {
+		return name, "", err
+	}
+	problem := "modprobe finds no module nvidia"
+	if m != nil {
+		problem = ""
+		if m.Version != version {
+			problem = "modprobe would load " + m.Version + " from " + m.Path
+		} else if problem, err = fault(v, kernel, *m); err != nil {
+			return name, "", err
+		}
+	}
+	if problem != "" {
+		state += converge.State(", " + problem)
+	}
+	return name, state, nil
+}
+
+// OnDisk returns version and flavour of the module that modprobe would load for a kernel.
+func OnDisk(v host.View, kernel string) (string, error) {
+	m, err := onDisk(v, kernel)
+	if err != nil || m == nil {
+		return "", err
+	}
+	return m.Version + " " + m.Flavour(), nil
+}
+
+// OnDiskProven is OnDisk, and after a comma why the kernel would not load it.
+func OnDiskProven(v host.View, kernel string) (converge.State, error) {
+	m, err := onDisk(v, kernel)
+	if err != nil || m == nil {
+		return "", err
+	}
+	state := m.Version + " " + m.Flavour()
+	problem, err := fault(v, kernel, *m)
+	if problem != "" {
+		state += ", " + problem
+	}
+	return converge.State(state), err
+}
+
+func onDisk(v host.View, kernel string) (*facts.ModuleFile, error) {
+	name, err := facts.NvidiaModule(v, kernel)
+	if err != nil || name == "" {
+		return nil, err
+	}
+	m, err := facts.ReadModule(v, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // modules.dep is older than its removal
+	}
+	return &m, err
+}
+
+// fault says why a kernel would not load a module, "" if it would.
+func fault(v host.View, kernel string, m facts.ModuleFile) (string, error) {
+	if m.Kernel() != kernel {
+		return "it is built for kernel " + m.Kernel(), nil
+	}
+	t, err := facts.ReadTrust(v)
+	switch {
+	case err != nil || !t.Demands() || t.Trusts(m.Signer):
+		return "", err
+	case m.Signer == nil:
+		return "it is not signed, and the kernel demands that", nil
+	}
+	return "it is signed by " + signerName(*m.Signer) + ", which the kernel does not trust", nil
+}
+
+func signerName(k facts.Key) string {
+	if k.Name != "" {
+		return fmt.Sprintf("%s (serial %s)", k.Name, k.Serial)
+	}
+	return "the key with the id " + k.ID
+}
+
+// bakedKey wants no key in an image that DKMS has made for itself: it would sign on every machine that starts from it.
+// DKMS makes another where it is needed. A secret's bytes are not stored, so undo does not bring it back.
+func bakedKey(key string) converge.Want {
+	return converge.Want{
+		Thing: things.NewSecret(key),
+		To:    func(converge.State) (converge.State, error) { return "", nil },
+		Why:   "a signing key in an image is one key for all machines",
+		Keeps: "the removal of DKMS's signing key: it makes another at its next build",
+	}
+}

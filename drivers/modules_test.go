@@ -1,0 +1,269 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+)
+
+// KoFile makes a module as a section of a simulated machine.
+func KoFile(path, version, license, kernel string) string {
+	info := "license=" + license + "\x00version=" + version + "\x00vermagic=" + kernel + " SMP mod_unload \x00"
+	const names = "\x00.modinfo\x00.shstrtab\x00"
+	var b bytes.Buffer
+	head := elf.Header64{Type: uint16(elf.ET_REL), Machine: uint16(elf.EM_X86_64), Version: 1, Shoff: uint64(64 + len(info) + len(names)), Ehsize: 64, Shentsize: 64, Shnum: 3, Shstrndx: 2}
+	copy(head.Ident[:], "\x7fELF\x02\x01\x01")
+	for _, part := range []any{
+		head, []byte(info + names),
+		elf.Section64{},
+		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Off: 64, Size: uint64(len(info))},
+		elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: uint64(64 + len(info)), Size: uint64(len(names))},
+	} {
+		if err := binary.Write(&b, binary.LittleEndian, part); err != nil {
+			panic(err)
+		}
+	}
+	return "-- " + path + " base64 --\n" + base64.StdEncoding.EncodeToString(b.Bytes()) + "\n"
+}
+
+func simulated(t *testing.T, archive string) *simhost.Node {
+	t.Helper()
+	n, err := simhost.New([]byte(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestModprobeConf(t *testing.T) {
+	got, err := ModprobeConf(map[string]string{"NVreg_B": "1", "NVreg_A": "a=1; b=2", "NVreg_C": "", "NVreg_D": "0x1,0x2"})
+	want := "# Written by gpuadm, anew at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n" +
+		"options nvidia NVreg_A=\"a=1; b=2\"\noptions nvidia NVreg_B=1\noptions nvidia NVreg_C=\"\"\noptions nvidia NVreg_D=0x1,0x2\n"
+	if err != nil || string(got) != want {
+		t.Errorf("%v\n%s", err, got)
+	}
+	for name, value := range map[string]string{"NVreg_A": "x\ninstall nvidia /bin/sh", "NVreg_B": `a" b="c`, "a b": "1", "": "1", "NVreg_C": `x\`, "NVreg_D": "\x7f", "NVreg_E": "ü", "x\ny": ""} {
+		_, err := ModprobeConf(map[string]string{name: value})
+		if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Try) == 0 {
+			t.Errorf("%q=%q: %v", name, value, err)
+		}
+	}
+}
+
+// FuzzModprobeConf: whatever the spec says, each line is one of the four forms, and nothing is left unquoted.
+func FuzzModprobeConf(f *testing.F) {
+	f.Add("NVreg_X", "1")
+	f.Add("NVreg_X", "a b\"\n")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		out, err := ModprobeConf(map[string]string{name: value})
+		if err != nil {
+			return
+		}
+		lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+		if len(lines) != 4 || !strings.HasPrefix(lines[3], "options nvidia "+name+"=") || strings.Count(lines[3], `"`)%2 != 0 || strings.Count(lines[3], `"`) > 2 {
+			t.Errorf("%q=%q gives %q", name, value, lines)
+		}
+	})
+}
+
+func TestBuilt(t *testing.T) {
+	const tree = "-- var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module/nvidia.ko --\n-- var/lib/dkms/nvidia/kernel-6.8.0-x86_64 link=580.95.05/6.8.0/x86_64 --\n" +
+		"-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n"
+	const ko = "lib/modules/6.8.0/updates/dkms/nvidia.ko"
+	const locked = "-- sys/kernel/security/lockdown --\nnone [integrity] confidentiality\n"
+	for _, c := range []struct {
+		name, archive, module string
+		state                 converge.State
+	}{
+		{"nothing", "", "", ""},
+		{"source only", "-- usr/src/nvidia-open-580.95.05/dkms.conf --\n", "nvidia-open", ""},
+		{"added", "-- var/lib/dkms/nvidia/580.95.05/source link=/usr/src/nvidia-580.95.05 --\n", "nvidia", ""}, // for no kernel yet
+		{"other kernel", "-- var/lib/dkms/nvidia/580.95.05/6.5.0/x86_64/module/nvidia.ko --\n", "nvidia", ""},
+		{"built", "-- var/lib/dkms/nvidia/580.95.05/6.8.0/amd64/module/nvidia.ko --\n", "nvidia", "built"},
+		{"installed", tree + KoFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed"},
+		{"gone", tree, "nvidia", "installed, modprobe finds no module nvidia"},
+		{"another on top", tree + KoFile(ko, "570.1", "NVIDIA", "6.8.0"), "nvidia", "installed, modprobe would load 570.1 from /lib/modules/6.8.0/updates/dkms/nvidia.ko"},
+		{"vermagic", tree + KoFile(ko, "580.95.05", "NVIDIA", "6.5.0"), "nvidia", "installed, it is built for kernel 6.5.0"},
+		{"unsigned", tree + locked + KoFile(ko, "580.95.05", "NVIDIA", "6.8.0"), "nvidia", "installed, it is not signed, and the kernel demands that"},
+	} {
+		name, state, err := Built(simulated(t, c.archive), "580.95.05", "6.8.0")
+		if name != c.module || state != c.state || err != nil {
+			t.Errorf("%s: %q, %q, %v", c.name, name, state, err)
+		}
+	}
+}
+
+const secured = "-- sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c base64 --\nBgAAAAE=\n"
+
+func kernelSide() KernelSide {
+	return KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
+}
+
+// problems returns what the checks among wants find, by their names.
+func problems(t *testing.T, wants []converge.Want, v host.View) string {
+	t.Helper()
+	var found []string
+	for _, w := range wants {
+		if w.Kind() != "check" {
+			continue
+		}
+		state, err := w.Look(t.Context(), v)
+		if err != nil {
+			t.Fatal(w.Name(), err)
+		}
+		if _, err := w.To(state); err != nil {
+			found = append(found, err.Error())
+		}
+	}
+	return strings.Join(found, "\n")
+}
+
+func TestSecureBootIsReadFirst(t *testing.T) {
+	wants, err := SettingsWants(kernelSide())
+	if err != nil || wants[0].Kind() != "check" {
+		t.Fatal(err)
+	}
+	if p := problems(t, wants, simulated(t, "")); p != "" {
+		t.Error(p)
+	}
+	if p := problems(t, wants, simulated(t, secured)); !strings.Contains(p, "this machine has no such key") {
+		t.Error(p)
+	}
+	signed := kernelSide()
+	signed.Build = "precompiled"
+	wants, _ = SettingsWants(signed)
+	if p := problems(t, wants, simulated(t, secured)); p != "" {
+		t.Error(p)
+	}
+}
+
+func TestModuleWantsInAFolder(t *testing.T) {
+	m := facts.Modules{Trust: facts.Trust{Generated: true, BuildKey: "/var/lib/dkms/mok.key"}}
+	wants, err := ModuleWants(kernelSide(), facts.Facts{}, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := simulated(t, "-- sim.toml --\nlive = false\n-- var/lib/dkms/mok.key --\nsecret\n")
+	for _, w := range wants {
+		state, err := w.Look(t.Context(), n)
+		if err == nil {
+			var to converge.State
+			if to, err = w.To(state); err == nil && to != state && w.Kind() != "secret" {
+				t.Errorf("%s %s would be made in a folder: %q to %q", w.Kind(), w.Name(), state, to)
+			}
+			if w.Kind() == "secret" {
+				if err := w.Make(t.Context(), n, to); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err != nil && !errors.As(err, new(host.Later)) {
+			t.Errorf("%s %s: %v", w.Kind(), w.Name(), err)
+		}
+	}
+	if _, err := n.Stat("/var/lib/dkms/mok.key"); err == nil {
+		t.Error("an image carries a key that signs on every machine")
+	}
+}
+
+func TestOrderOfWhatSettles(t *testing.T) {
+	f := facts.Facts{Live: true, Kernel: facts.Kernel{Running: "6.8.0"}, GPUs: []facts.PCI{{Vendor: "10de", Class: "030200"}}}
+	wants, err := ModuleWants(kernelSide(), f, facts.Modules{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, w := range wants {
+		kinds = append(kinds, w.Kind())
+	}
+	if got := strings.Join(kinds, " "); got != "dkms module-file initramfs check module paused" {
+		t.Error(got)
+	}
+	f.Kernel.Running = "6.5.0" // not one that gets modules: it cannot load them
+	if wants, _ = ModuleWants(kernelSide(), f, facts.Modules{}); wants[len(wants)-1].Kind() != "initramfs" {
+		t.Error("a module is loaded into a kernel that it is not for")
+	}
+	if _, err := ModuleWants(KernelSide{}, f, facts.Modules{}); err == nil {
+		t.Error("no kernel, and no refusal")
+	}
+}
+
+func TestServices(t *testing.T) {
+	gpu := func(device, class string) facts.PCI { return facts.PCI{Vendor: "10de", Device: device, Class: class} }
+	for _, c := range []struct {
+		name  string
+		gpus  []facts.PCI
+		fm    string
+		units string
+	}{
+		{"no switch", []facts.PCI{gpu("2330", "030200")}, "auto", "nvidia-persistenced.service"},
+		{"HGX H100", []facts.PCI{gpu("2330", "030200"), gpu("22a3", "068000")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
+		{"HGX H100, off", []facts.PCI{gpu("2330", "030200"), gpu("22a3", "068000")}, "off", "nvidia-persistenced.service"},
+		{"HGX B200", []facts.PCI{gpu("2901", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
+	} {
+		wants, err := ServiceWants(Services{Version: "580.95.05", Persistenced: true, FabricManager: c.fm}, facts.Facts{Live: true, GPUs: c.gpus})
+		if err != nil {
+			t.Fatal(c.name, err)
+		}
+		var units []string
+		for _, w := range wants {
+			if w.Kind() == "unit" {
+				units = append(units, w.Name())
+			}
+		}
+		if got := strings.Join(units, " "); got != c.units {
+			t.Errorf("%s: %s", c.name, got)
+		}
+	}
+	if _, err := ServiceWants(Services{FabricManager: "on"}, facts.Facts{Live: true, GPUs: []facts.PCI{gpu("2330", "030200")}}); err == nil {
+		t.Error("a fabric manager without a switch")
+	}
+}
+
+func TestFabricManagerVersionAndSwitches(t *testing.T) {
+	wants, _ := ServiceWants(Services{Version: "580.95.05", FabricManager: "auto"}, facts.Facts{Live: true, GPUs: []facts.PCI{{Vendor: "10de", Device: "2901", Class: "030200"}}})
+	const loaded = "-- sys/module/nvidia/version --\n580.95.05\n"
+	const stale = "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"failed\"\n[[command]]\nargv = [\"nv-fabricmanager\", \"--version\"]\nstdout = \"Fabric Manager version is : 580.82.07\"\n"
+	p := problems(t, wants, simulated(t, "-- sim.toml --\n"+stale+loaded))
+	if !strings.Contains(p, "it is of version 580.82.07 and the module of 580.95.05") || !strings.Contains(p, "none says SW_MNG") {
+		t.Error(p)
+	}
+	p = problems(t, wants, simulated(t, "-- sim.toml --\n"+strings.Replace(stale, "failed", "active", 1)+loaded+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx SW_MNG xx\n"))
+	if p != "cannot join the GPUs over NVLink: the module ib_umad is not loaded, by which the switches are managed" {
+		t.Error(p)
+	}
+}
+
+func TestNextKernel(t *testing.T) {
+	with := func(v, kernel string) *facts.ModuleFile {
+		return &facts.ModuleFile{Version: v, Vermagic: kernel + " SMP"}
+	}
+	for _, c := range []struct {
+		next facts.KernelModules
+		says string
+	}{
+		{facts.KernelModules{Kernel: "6.9", Nvidia: with("580.1", "6.9")}, ""},
+		{facts.KernelModules{Kernel: "6.9"}, "its headers are not installed"},
+		{facts.KernelModules{Kernel: "6.9", Headers: true}, "no module nvidia is built for it"},
+		{facts.KernelModules{Kernel: "6.9", Unlisted: []string{"/lib/modules/6.9/extra/nvidia.ko"}}, "run depmod 6.9"},
+		{facts.KernelModules{Kernel: "6.9", Nvidia: with("570.1", "6.9")}, "its module nvidia is 570.1"},
+		{facts.KernelModules{Kernel: "6.9", Nvidia: with("580.1", "6.8")}, "is built for 6.8"},
+	} {
+		got := NextKernel("580.1", facts.Modules{Kernels: []facts.KernelModules{c.next, {Kernel: "6.8", Nvidia: with("580.1", "6.8")}}})
+		if (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
+			t.Errorf("%+v: %q", c.next, got)
+		}
+	}
+}

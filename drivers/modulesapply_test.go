@@ -1,0 +1,162 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"io/fs"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+// machine is one with a GPU, a kernel with nouveau and headers, and the source of a driver told to DKMS.
+func machine(t *testing.T) *simhost.Node {
+	t.Helper()
+	n, err := simhost.New([]byte(`
+-- proc/sys/kernel/osrelease --
+6.8.0
+-- lib/modules/6.8.0/modules.dep --
+kernel/fs/ext4.ko:
+-- lib/modules/6.8.0/build/Makefile --
+-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --
+-- boot/initrd.img-6.8.0 --
+-- usr/sbin/update-initramfs --
+-- usr/src/nvidia-580.95.05/dkms.conf --
+-- var/lib/dkms/nvidia/580.95.05/source link=/usr/src/nvidia-580.95.05 --
+-- sys/bus/pci/devices/0000:17:00.0/vendor --
+0x10de
+-- sys/bus/pci/devices/0000:17:00.0/class --
+0x030200
+-- sys/bus/pci/devices/0000:17:00.0/device --
+0x2330
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(drivers.KoFile("x", "580.95.05", "Dual MIT/GPL", "6.8.0"), "\n")
+	ko, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const dep = "/lib/modules/6.8.0/modules.dep"
+	n.Install("env", simhost.Program{Looks: changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+		return nil, errors.Join(
+			lay(f, "/var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module/nvidia.ko", ko),
+			f.Symlink("/var/lib/dkms/nvidia/kernel-6.8.0-x86_64", "580.95.05/6.8.0/x86_64"),
+			lay(f, "/lib/modules/6.8.0/updates/dkms/nvidia.ko", ko),
+			lay(f, dep, []byte("kernel/fs/ext4.ko:\nupdates/dkms/nvidia.ko:\n")),
+		)
+	}})
+	n.Install("dkms", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		if argv[1] != "remove" {
+			return nil, nil
+		}
+		var errs []error
+		for _, name := range []string{
+			"/var/lib/dkms/nvidia/kernel-6.8.0-x86_64", "/var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module/nvidia.ko", "/var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64/module",
+			"/var/lib/dkms/nvidia/580.95.05/6.8.0/x86_64", "/var/lib/dkms/nvidia/580.95.05/6.8.0", "/lib/modules/6.8.0/updates/dkms/nvidia.ko", "/lib/modules/6.8.0/updates/dkms", "/lib/modules/6.8.0/updates",
+		} {
+			errs = append(errs, f.Remove(name))
+		}
+		return nil, errors.Join(append(errs, lay(f, dep, []byte("kernel/fs/ext4.ko:\n")))...)
+	}})
+	n.Install("update-initramfs", simhost.Program{Looks: changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+		return nil, lay(f, "/boot/initrd.img-6.8.0", nil)
+	}})
+	n.Install("modprobe", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		name := strings.ReplaceAll(argv[1], "-", "_")
+		return nil, errors.Join(
+			lay(f, "/sys/module/"+name+"/refcnt", []byte("0\n")), lay(f, "/sys/module/nvidia/version", []byte("580.95.05\n")),
+			lay(f, "/proc/driver/nvidia/version", []byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n")),
+			f.Symlink("/sys/bus/pci/devices/0000:17:00.0/driver", "/sys/bus/pci/drivers/nvidia"),
+		)
+	}})
+	n.Install("rmmod", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		return nil, f.Remove("/sys/module/" + argv[1] + "/refcnt")
+	}})
+	return n
+}
+
+func changes([]string) bool { return false }
+
+// lay writes a file, with the folders on the way to it.
+func lay(f *host.Files, name string, data []byte) error {
+	if err := folders(f, path.Dir(name)); err != nil {
+		return err
+	}
+	return f.WriteFile(name, data, host.Attr{Mode: 0o644})
+}
+
+func folders(f *host.Files, dir string) error {
+	if _, err := f.Stat(dir); dir == "/" || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := folders(f, path.Dir(dir)); err != nil {
+		return err
+	}
+	return f.Mkdir(dir, host.Attr{Mode: 0o755})
+}
+
+// TestModulesThereAndBack builds, makes the initial file system and loads through the engine; the second apply does
+// nothing, and undo leaves every file as it was and nothing loaded.
+func TestModulesThereAndBack(t *testing.T) {
+	n := machine(t)
+	first := n.Tree(converge.Home, "/sys", "/proc", "/run")
+	side := drivers.KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
+	e := &converge.Engine{ThingOf: stages.ThingOf, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
+		Name: "driver",
+		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			settings, err := drivers.SettingsWants(side)
+			if err != nil {
+				return nil, err
+			}
+			modules, err := drivers.ModuleWants(side, f, facts.Modules{})
+			return append(settings, modules...), err
+		},
+	}}}
+	plan, err := e.Plan(context.Background(), n.View())
+	if err != nil || len(plan.Cannot()) > 0 {
+		t.Fatal(err, plan.Cannot())
+	}
+	res, err := e.Apply(context.Background(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var made []string
+	for _, c := range res.Made {
+		made = append(made, c.Kind)
+	}
+	if got := strings.Join(made, " "); got != "file file dkms initramfs module" && got != "folder file folder file dkms initramfs module" {
+		t.Error(got)
+	}
+	if u, err := n.ReadFile("/sys/module/nvidia_uvm/refcnt"); err != nil || string(u) != "0\n" {
+		t.Error("nvidia-uvm is not loaded", err)
+	}
+	touches := n.Touches()
+	if res, err := e.Apply(context.Background(), n); err != nil || len(res.Made) > 0 || n.Touches() != touches || len(n.Violations()) > 0 {
+		t.Errorf("the second apply: %v, %v, %d touches, %v", res.Made, err, n.Touches()-touches, n.Violations())
+	}
+	if _, err := e.Undo(context.Background(), n, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(first, n.Tree(converge.Home, "/sys", "/proc", "/run")); d != "" {
+		t.Errorf("after undo (-first +now)\n%s", d)
+	}
+	if _, err := n.Stat("/sys/module/nvidia/refcnt"); err == nil {
+		t.Error("the module is loaded without anything on disk")
+	}
+}

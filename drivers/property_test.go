@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+func TestCompare(t *testing.T) {
+	order := []string{"", "newest", "v580", "384.81", "450.80.02", "535.129.03", "535.161.07", "575.51.03", "575.64", "580", "580.65.06", "580.82.07", "580.95.05", "580.126.09", "595.0", "1000.1"}
+	for i, a := range order {
+		for j, b := range order {
+			if got := Compare(a, b); got < 0 != (i < j) || got > 0 != (i > j) {
+				t.Errorf("Compare(%q, %q) = %d", a, b, got)
+			}
+		}
+	}
+	if Compare("580.095.5", "580.95.05") != 0 || Compare("580", "580.0") != 0 {
+		t.Error("numbers are not compared as numbers")
+	}
+}
+
+func TestInBranch(t *testing.T) {
+	for _, x := range []struct {
+		version, branch string
+		in              bool
+	}{
+		{"580.95.05", "580", true},
+		{"580.95.05", "580.95", true},
+		{"580", "580", true},
+		{"5800.1", "580", false},
+		{"580.950", "580.95", false},
+		{"595.71.05", "580", false},
+		{"580.95.05", "", false},
+	} {
+		if InBranch(x.version, x.branch) != x.in {
+			t.Errorf("%s in %s: not %v", x.version, x.branch, x.in)
+		}
+	}
+}
+
+func TestCUDAMajor(t *testing.T) {
+	for version, want := range map[string]int{
+		"580.95.05": 13, "580.65.06": 13, "580.30": 12, "580": 13, "575.64": 12, "525.60.13": 12, "520.61.05": 11, "525": 12,
+		"450.80.02": 11, "440.33": 0, "": 0, "620": 13, "x": 0,
+	} {
+		if got := CUDAMajor(version); got != want {
+			t.Errorf("CUDAMajor(%q) = %d, not %d", version, got, want)
+		}
+	}
+}
+
+func FuzzCompare(f *testing.F) {
+	catalog := load(f)
+	f.Add("580.95.05", "580.126.09", "595")
+	f.Add("", "v1.2-rc1+x", "1..2")
+	f.Add("99999999999999999999999.1", "580.", ".")
+	f.Fuzz(func(t *testing.T, a, b, c string) {
+		ab, ba, bc, ac := Compare(a, b), Compare(b, a), Compare(b, c), Compare(a, c)
+		if ab < 0 != (ba > 0) || ab == 0 != (ba == 0) || Compare(a, a) != 0 {
+			t.Errorf("%q and %q: %d and %d", a, b, ab, ba)
+		}
+		if ab <= 0 && bc <= 0 && ac > 0 {
+			t.Errorf("%q <= %q <= %q, but not the first and the last", a, b, c)
+		}
+		if InBranch(a, b) && !strings.HasPrefix(a, b) {
+			t.Errorf("%q in %q", a, b)
+		}
+		if older, newer := min(a, b, c), max(a, b, c); Compare(older, newer) < 0 && strings.Contains(older, ".") && catalog.cudaMajor(older) > catalog.cudaMajor(newer) && strings.Contains(newer, ".") {
+			t.Errorf("%q runs newer CUDA than %q", older, newer)
+		}
+	})
+}
+
+// random draws a machine's GPUs and a spec from the data, now and then with nonsense between them.
+type random struct{ *rand.Rand }
+
+func (r random) of(list ...string) string { return list[r.IntN(len(list))] }
+
+func (r random) device(c Catalog, at int) Device {
+	g := c.GPUs[r.IntN(len(c.GPUs))]
+	id := g.IDs[r.IntN(len(g.IDs))]
+	if r.IntN(4) == 0 {
+		id = fmt.Sprintf("%04x", r.IntN(0x10000))
+	}
+	return Device{Address: fmt.Sprintf("0000:%02x:00.0", at), ID: id}
+}
+
+func (r random) spec() spec.Driver {
+	d := mirrored(r.of("", "", "470.82.01", "535", "550.90.07", "570.133.20", "575.64", "580", "580.95.05", "595", "595.71.05", "615", "620.1"))
+	d.Modules = r.of("auto", "auto", "open", "proprietary")
+	d.Source = r.of("auto", "auto", "nvidia", "distro", "runfile", "bundle")
+	d.Build = r.of("auto", "auto", "dkms", "precompiled")
+	d.FabricManager = r.of("auto", "auto", "on", "off")
+	d.Persistenced = r.IntN(2) == 0
+	return d
+}
+
+func (r random) machine(c Catalog) Machine {
+	os := [][2]string{{"ubuntu", "22.04"}, {"ubuntu", "24.04"}, {"ubuntu", "26.04"}, {"debian", "12"}, {"debian", "13"}, {"rhel", "8.10"}, {"rocky", "9.4"}, {"rhel", "10.0"}, {"amzn", "2023"}, {"azurelinux", "3.0"}, {"fedora", "42"}}[r.IntN(11)]
+	m := machine(os[0], os[1], r.of("amd64", "amd64", "arm64"))
+	m.Instance = r.of("", "", "g4dn.xlarge", "g5.48xlarge", "p5.48xlarge")
+	for i := range 1 + r.IntN(4) {
+		m.GPUs = append(m.GPUs, r.device(c, i))
+	}
+	if r.IntN(3) == 0 {
+		m.Switches = []Device{{Address: "0000:f0:00.0", ID: "22a3"}}
+	}
+	return m
+}
+
+// TestOrder wants the order in which GPUs are listed to make no difference, in what is chosen and in what is said.
+func TestOrder(t *testing.T) {
+	c := load(t)
+	r := random{rand.New(rand.NewPCG(1, 2))}
+	for range 3000 {
+		m, d := r.machine(c), r.spec()
+		a, errA := Choose(c, m, d)
+		shuffled := m
+		shuffled.GPUs = slices.Clone(m.GPUs)
+		r.Shuffle(len(m.GPUs), reflect.Swapper(shuffled.GPUs))
+		b, errB := Choose(c, shuffled, d)
+		if diff := cmp.Diff(a, b); diff != "" || fmt.Sprint(errA) != fmt.Sprint(errB) {
+			t.Fatalf("%+v %+v\n%v\n%v\n%s", m, d, errA, errB, diff)
+		}
+	}
+}
+
+// TestMonotone wants a GPU that is added never to loosen what the others ask for.
+func TestMonotone(t *testing.T) {
+	c := load(t)
+	r := random{rand.New(rand.NewPCG(3, 4))}
+	refused, chosen := 0, 0
+	for range 5000 {
+		m, d := r.machine(c), r.spec()
+		more := m
+		more.GPUs = append(slices.Clone(m.GPUs), r.device(c, 0x80))
+		a, errA := Choose(c, m, d)
+		b, errB := Choose(c, more, d)
+		if errA != nil && errB == nil {
+			t.Fatalf("refused, and not with one GPU more:\n%+v\n%+v\n%v\n%+v", more, d, errA, b)
+		}
+		if errA != nil || errB != nil {
+			refused++
+			continue
+		}
+		chosen++
+		branchA, _ := strconv.Atoi(a.Branch)
+		branchB, _ := strconv.Atoi(b.Branch)
+		if Compare(a.Minimum, b.Minimum) > 0 || d.Version == "" && branchB > branchA || d.Version != "" && a.Branch != b.Branch {
+			t.Fatalf("%s from %s on, then %s from %s on", a.Branch, a.Minimum, b.Branch, b.Minimum)
+		}
+		for role := range roles(a) {
+			if !roles(b)[role] && a.Flavour == b.Flavour && a.Branch == b.Branch {
+				t.Fatalf("%s is gone with one GPU more", role)
+			}
+		}
+	}
+	if refused < 500 || chosen < 500 {
+		t.Errorf("%d refused, %d chosen: the draw is lopsided", refused, chosen)
+	}
+}
+
+func roles(ch Choice) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range ch.Members {
+		all[m.Role] = true
+	}
+	return all
+}
+
+// TestSound checks each choice by what must be so whatever was asked.
+func TestSound(t *testing.T) {
+	c := load(t)
+	r := random{rand.New(rand.NewPCG(5, 6))}
+	for range 5000 {
+		m, d := r.machine(c), r.spec()
+		before := fmt.Sprintf("%+v %+v", m, d)
+		ch, err := Choose(c, m, d)
+		if after := fmt.Sprintf("%+v %+v", m, d); before != after {
+			t.Fatalf("Choose changed what it was given:\n%s\n%s", before, after)
+		}
+		if err != nil {
+			if strings.Contains(err.Error(), "internal") || strings.ContainsAny(err.Error(), "\n{}") || !strings.HasPrefix(err.Error(), "cannot ") {
+				t.Fatal(err)
+			}
+			continue
+		}
+		for _, p := range ch.Members {
+			if p.Name == "" || p.Role == "" || strings.ContainsAny(p.Name, " {}") || strings.HasSuffix(p.Name, "-") {
+				t.Fatalf("%+v", p)
+			}
+		}
+		if names := slices.Collect(maps.Keys(roles(ch))); !slices.Contains(names, "module") && ch.Source != SourceRunfile {
+			t.Fatalf("no module: %+v", ch)
+		}
+		major, _ := strconv.Atoi(ch.Branch)
+		for _, g := range m.GPUs {
+			a, _ := c.Arch(g.ID)
+			if a.Open == "must" && ch.Flavour != FlavourOpen || a.Open == "no" && ch.Flavour != FlavourProprietary || a.Last > 0 && major > a.Last {
+				t.Fatalf("%s gets %s modules of %s", a.Name, ch.Flavour, ch.Branch)
+			}
+		}
+		if ch.Flavour == FlavourProprietary && major > 615 || ch.Flavour != FlavourOpen && ch.Flavour != FlavourProprietary {
+			t.Fatalf("%s modules of %s", ch.Flavour, ch.Branch)
+		}
+		if ch.Version != "" && !InBranch(ch.Version, ch.Branch) || ch.Version != "" && ch.Minimum != "" && Compare(ch.Version, ch.Minimum) < 0 {
+			t.Fatalf("%s of %s, from %s on", ch.Version, ch.Branch, ch.Minimum)
+		}
+		if ch.Precompiled && (roles(ch)["headers"] || roles(ch)["dkms"]) {
+			t.Fatal("what builds modules is installed beside built ones")
+		}
+	}
+}
+
+func FuzzChoose(f *testing.F) {
+	c := load(f)
+	f.Add("2330", "1db1", "ubuntu", "24.04", "amd64", "6.8.0-41-generic", "580.95.05", "auto", "auto", "g4dn.xlarge")
+	f.Add("zz", "", "cos", "", "", "", "x.y", "runfile", "open", "")
+	f.Add("2901", "2901", "rocky", "9", "arm64", "{b}{v}{k}", "595", "distro", "proprietary", "..")
+	f.Fuzz(func(t *testing.T, gpu1, gpu2, id, version, arch, kernel, want, source, modules, instance string) {
+		m := machine(id, version, arch, gpu1, gpu2)
+		m.Kernels, m.Instance, m.Like = []string{kernel}, instance, strings.Fields(id)
+		d := mirrored(want)
+		d.Source, d.Modules = source, modules
+		ch, err := Choose(c, m, d)
+		if err == nil && ch.Source == "" {
+			t.Errorf("neither a choice nor an error: %+v", ch)
+		}
+		if again, _ := Choose(c, m, d); err == nil && !cmp.Equal(ch, again) {
+			t.Error("the second time it is another choice")
+		}
+	})
+}

@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// String names a repository as errors do.
+func (r repositoryRow) String() string {
+	switch r.Source {
+	case SourceUbuntu:
+		return "Ubuntu's archive for " + r.Name
+	case SourceDebian:
+		return "Debian's archive for " + r.Name
+	case SourceRunfile:
+		return "a runfile"
+	}
+	return "NVIDIA's repository for " + r.Name
+}
+
+// arch is the repository's word for an architecture; "" if it has no packages for it.
+func (r repositoryRow) arch(of string) string {
+	switch of {
+	case "amd64":
+		return r.AMD64
+	case "arm64":
+		return r.ARM64
+	}
+	return ""
+}
+
+// offers says whether the row is for an os-release's ID and VERSION_ID.
+func (r repositoryRow) offers(id, version string) bool {
+	return slices.Contains(r.IDs, id) && (r.Version == "*" || version == r.Version || strings.HasPrefix(version, r.Version+"."))
+}
+
+// repositories returns the rows for the machine's distribution, or else for the first one it says to be like, and which
+// that is.
+func (c Catalog) repositories(m Machine) (rows []repositoryRow, like string) {
+	for i, id := range append([]string{m.ID}, m.Like...) {
+		for _, r := range c.Repositories {
+			if r.offers(id, m.Version) && (i == 0 || r.Version != "*") {
+				rows = append(rows, r)
+			}
+		}
+		if len(rows) > 0 {
+			if i > 0 {
+				like = id
+			}
+			return rows, like
+		}
+	}
+	return nil, ""
+}
+
+// from settles where the packages come from. Sources are never mixed: their packages replace each other in part.
+func (p *plan) from() error {
+	if p.d.Source == SourceRunfile {
+		return p.fromRunfile()
+	}
+	rows, like := p.c.repositories(p.m)
+	if len(rows) == 0 {
+		return refuse(fmt.Sprintf("cannot install a driver on %s: no repository is known for it", p.system()),
+			`write source = "runfile" and a version in [driver], or owner = "other" if somebody else installs the driver`)
+	}
+	r, err := p.pick(rows)
+	if err != nil {
+		return err
+	}
+	p.repo = r
+	if like != "" {
+		p.warn("%s is like %s, says its os-release: the packages of %s are taken", p.system(), like, r.Name)
+	}
+	p.choice.Source = r.Source
+	p.choice.Repo = Repository{Distro: r.Name, Arch: r.arch(p.m.Arch), Component: r.Component, Needs: slices.Clone(r.Needs)}
+	return p.trust()
+}
+
+func (p *plan) system() string {
+	return strings.TrimSpace(p.m.ID + " " + p.m.Version)
+}
+
+// pick takes the row that the spec's source asks for; auto is NVIDIA's, then the distribution's.
+func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
+	var unfit []repositoryRow
+	for _, vendor := range []bool{true, false} {
+		for _, r := range rows {
+			if vendor != (r.Source == SourceNVIDIA) {
+				continue
+			}
+			switch p.d.Source {
+			case "nvidia", "bundle":
+				if !vendor {
+					continue
+				}
+			case "distro":
+				if vendor {
+					continue
+				}
+			}
+			if r.arch(p.m.Arch) != "" {
+				return r, nil
+			}
+			unfit = append(unfit, r)
+		}
+	}
+	if len(unfit) > 0 {
+		return repositoryRow{}, refuse(fmt.Sprintf("cannot install from %s: it has no packages for %s", unfit[0], p.m.Arch),
+			`write another source in [driver], such as "runfile"`)
+	}
+	where := "NVIDIA has no repository for it"
+	if p.d.Source == "distro" {
+		where = "its own archive has none that is known"
+	}
+	return repositoryRow{}, refuse(fmt.Sprintf("cannot install a driver on %s from source = %q: %s", p.system(), p.d.Source, where),
+		`write source = "auto" in [driver]`)
+}
+
+// trust settles URL and key: those of the spec's mirror, or the vendor's with a fingerprint that is known.
+func (p *plan) trust() error {
+	repo := &p.choice.Repo
+	if mirror := p.d.Repo; mirror.URL != "" {
+		repo.URL, repo.KeyURL, repo.Fingerprint = mirror.URL, mirror.Key, mirror.Fingerprint
+		return nil
+	}
+	if p.d.Source == "bundle" {
+		return refuse("cannot install from a bundle: the spec does not say where it is",
+			"write the bundle's url, key and fingerprint in [driver.repo]")
+	}
+	if p.repo.URL == "" {
+		return nil // the distribution's own, whose keys it brings
+	}
+	repo.URL = strings.NewReplacer("{arch}", repo.Arch, "{version}", p.m.Version).Replace(p.repo.URL)
+	key := "its signing key"
+	if p.repo.Key != "" {
+		repo.KeyURL = repo.URL + p.repo.Key + ".pub"
+		key += " " + path.Base(repo.KeyURL)
+	}
+	for _, k := range p.c.Keys {
+		if k.Name == p.repo.Key && k.Fingerprint != "" {
+			repo.Fingerprint = k.Fingerprint
+			return nil
+		}
+	}
+	return refuse(fmt.Sprintf("cannot trust %s: the fingerprint of %s is not known to this release", p.repo, key),
+		fmt.Sprintf(`save the key in a file, compare its fingerprint with one from NVIDIA, and write both and url = "%s" in [driver.repo]`, repo.URL))
+}
+
+// fromRunfile settles NVIDIA's installer, which is one file for one version.
+func (p *plan) fromRunfile() error {
+	if !strings.Contains(p.d.Version, ".") {
+		return refuse("cannot choose a runfile: it is of one exact version, and the spec asks for none", `write version = "580.95.05" in [driver], or another exact one`)
+	}
+	if len(p.c.Runfiles) == 0 {
+		return refuse("internal error: the catalog has no runfiles")
+	}
+	row := p.c.Runfiles[0]
+	p.repo = repositoryRow{Source: SourceRunfile, Name: SourceRunfile, AMD64: row.AMD64, ARM64: row.ARM64, Family: p.family()}
+	arch := p.repo.arch(p.m.Arch)
+	if arch == "" {
+		return refuse(fmt.Sprintf("cannot install a runfile: there is none for %s", p.m.Arch), `write source = "auto" in [driver]`)
+	}
+	url := strings.NewReplacer("{arch}", arch, "{v}", p.d.Version).Replace(row.URL)
+	if mirror := p.d.Repo.URL; mirror != "" {
+		url = strings.TrimRight(mirror, "/") + "/" + path.Base(url)
+	}
+	p.choice.Source = SourceRunfile
+	p.choice.Repo = Repository{URL: url, Arch: arch}
+	return nil
+}
+
+// family is apt or dnf, which names what builds modules; "" where neither is known to be there.
+func (p *plan) family() string {
+	if rows, _ := p.c.repositories(p.m); len(rows) > 0 {
+		return rows[0].Family
+	}
+	for _, id := range append([]string{p.m.ID}, p.m.Like...) {
+		switch id {
+		case "debian", "ubuntu":
+			return "apt"
+		case "rhel", "fedora":
+			return "dnf"
+		}
+	}
+	return ""
+}
+
+// published refuses branches that the repository does not have.
+func (p *plan) published(branch int, asked string) error {
+	r := p.repo
+	switch {
+	case r.First > 0 && r.First == r.Last && branch != r.First:
+		return refuse(fmt.Sprintf("cannot install driver %s from %s: it has branch %d only", asked, r, r.First),
+			fmt.Sprintf(`write version = "%d" in [driver], or source = "nvidia"`, r.First))
+	case r.First > 0 && branch < r.First:
+		return refuse(fmt.Sprintf("cannot install driver %s from %s: no packages of branches before %d are known there", asked, r, r.First),
+			`write another source in [driver], such as "distro" or "runfile", or a newer version if the GPUs allow it`)
+	case r.Last > 0 && branch > r.Last:
+		return refuse(fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, r, r.Last),
+			`write an older version or another source in [driver]`)
+	}
+	return nil
+}

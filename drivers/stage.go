@@ -1,0 +1,200 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Driver is what the stages of the driver have in common: one catalog, and one choice by it.
+type Driver struct{ catalog func() (Catalog, error) }
+
+// New makes ready to choose; the catalog is read when it is first needed.
+func New() Driver { return Driver{Loader()} }
+
+// Choose returns the driver for a machine, and whether the spec asks for one at all.
+func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, err error) {
+	if !s.Has("driver") || s.Driver.Version == "" {
+		return Choice{}, false, nil
+	}
+	c, err := d.catalog()
+	if err != nil {
+		return Choice{}, true, err
+	}
+	choice, err = Choose(c, MachineOf(f, ""), s.Driver)
+	return choice, true, err
+}
+
+// Needs says which facts the driver's stages need.
+func Needs(s spec.Spec) facts.Needs {
+	return facts.Needs{Modules: s.Has("driver") && s.Driver.Version != ""}
+}
+
+// Repositories are where the driver comes from, beside what the distribution has set up.
+func (c Choice) Repositories() []packages.Repository {
+	if c.Repo.URL == "" || c.Source == SourceRunfile {
+		return nil
+	}
+	return []packages.Repository{{
+		ID: "driver", About: "NVIDIA's driver packages for " + c.Repo.Distro,
+		URL: c.Repo.URL, Key: c.Repo.KeyURL, Fingerprint: c.Repo.Fingerprint,
+		// By pattern, since members bring libraries along that have the driver's version too; the version keeps others out.
+		Pins: []packages.Pin{{Names: []string{"*nvidia*", "cuda-drivers*", "libcuda*", "libnv*"}, Version: c.Pattern()}},
+	}}
+}
+
+// Lockstep names the packages that have the driver's version.
+func (c Choice) Lockstep() []string {
+	var names []string
+	for _, m := range c.Members {
+		if m.Lockstep {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// Pattern is the driver's version as packages.State leaves it open: 580.95.05, or 580.* for a branch.
+func (c Choice) Pattern() string {
+	if c.Version != "" {
+		return c.Version
+	}
+	return c.Branch + ".*"
+}
+
+// Packages are how the driver's packages shall stand: the lockstep in one version and held there, the others in any.
+func (c Choice) Packages() map[string]packages.State {
+	want := map[string]packages.State{}
+	for _, m := range c.Members {
+		if m.Lockstep {
+			want[m.Name] = packages.State{Version: "driver=" + c.Pattern(), Held: true}
+		} else {
+			want[m.Name] = packages.State{Version: m.Name + "=*"}
+		}
+	}
+	return want
+}
+
+// KernelSide is what is wanted of the modules. known is false while nobody can say the version: of a branch the newest
+// one counts that its packages have brought.
+func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bool) {
+	k = KernelSide{
+		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: targets(f),
+		Parameters: map[string]string{}, Companions: []string{"nvidia-uvm", "nvidia-modeset"},
+	}
+	if c.Precompiled {
+		k.Build = "precompiled"
+	}
+	for name, value := range c.Parameters {
+		k.Parameters[name] = value
+	}
+	for name, value := range s.Parameters {
+		k.Parameters[name] = value
+	}
+	if k.Version == "" && f.Modules != nil {
+		for _, lib := range f.Modules.Libraries {
+			if InBranch(lib.Version, c.Branch) {
+				k.Version = lib.Version
+			}
+		}
+	}
+	return k, k.Version != ""
+}
+
+// Settings is the stage before the packages: what must stand when their scripts build and load modules.
+func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	c, asked, err := d.Choose(s, f)
+	if !asked || err != nil || c.Source == SourceNone {
+		return nil, err
+	}
+	k, _ := c.KernelSide(s.Driver, f)
+	return SettingsWants(k)
+}
+
+// Modules is the stage after the packages: modules of the one version for every kernel, and the one that runs.
+func (d Driver) Modules() converge.Stage {
+	return converge.Stage{
+		Name: "modules", About: "kernel modules of the driver's version: built, proven and loaded", Needs: Needs, Proves: "packages",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			c, asked, err := d.Choose(s, f)
+			if !asked || err != nil {
+				return nil, err
+			}
+			if c.Source == SourceNone {
+				return verified(c, s.Driver, f), nil
+			}
+			k, known := c.KernelSide(s.Driver, f)
+			if !known {
+				return []converge.Want{later("modules of driver "+c.Branch, "its packages are installed"), loaded(f)}, nil
+			}
+			return ModuleWants(k, f, *f.Modules)
+		},
+		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
+			c, asked, err := d.Choose(s, f)
+			if !asked || err != nil || f.Modules == nil {
+				return nil
+			}
+			return append(slices.Clone(c.Warnings), Standing(f, *f.Modules)...)
+		},
+	}
+}
+
+// Services is the stage of the driver's daemons.
+func (d Driver) Services() converge.Stage {
+	return converge.Stage{
+		Name: "services", About: "the driver's daemons: persistence, and the fabric where there are NVSwitches", Needs: Needs,
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			c, asked, err := d.Choose(s, f)
+			if !asked || err != nil || c.Source == SourceNone {
+				return nil, err
+			}
+			k, known := c.KernelSide(s.Driver, f)
+			if !known {
+				return []converge.Want{later("daemons of driver "+c.Branch, "its packages are installed")}, nil
+			}
+			return ServiceWants(Services{Version: k.Version, Persistenced: s.Driver.Persistenced, FabricManager: s.Driver.FabricManager}, f)
+		},
+	}
+}
+
+// later stands for what cannot be said yet.
+func later(name, until string) converge.Want {
+	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
+	return things.Check(name, look, "one version for all")
+}
+
+// verified looks whether a driver that somebody else looks after is the one asked for.
+func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
+	if c.Owner == "" {
+		return nil // there is no GPU
+	}
+	look := func(_ context.Context, v host.View) (string, error) {
+		if !v.Live() {
+			return "", host.Later{Until: "first boot"}
+		}
+		version, _ := facts.LoadedDriver(v)
+		is := strings.TrimSuffix(version, ".")
+		switch {
+		case is == "":
+			return fmt.Sprintf("cannot use the driver: no module nvidia is loaded, and the driver is left to %s", c.Owner), nil
+		case is != d.Version && !InBranch(is, d.Version):
+			return fmt.Sprintf("cannot use the driver: %s is loaded, %s is wanted, and the driver is left to %s", is, d.Version, c.Owner), nil
+		}
+		return "", nil
+	}
+	w := things.Check("driver "+d.Version, look, "the driver is left to "+c.Owner+", so gpuadm looks and does not touch",
+		`have its owner bring it, or take it over: remove what the owner installed, and write owner = "gpuadm" in [driver]`)
+	w.Releases = true
+	return []converge.Want{w}
+}

@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// resolve closes what is open, and asks apt what else would change.
+func (a apt) resolve(ctx context.Context, v host.View, changes []converge.Change, stands map[string]string) ([]converge.Change, error) {
+	d, err := readDpkg(v)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, c := range due(changes) {
+		names = append(names, c.Name)
+	}
+	offers, err := a.offers(ctx, v, names)
+	if err != nil {
+		return nil, err
+	}
+	r := resolution{apt: a, d: d, offers: offers}
+	if r.changes, err = r.closeGroups(v, changes, stands); err != nil {
+		return nil, err
+	}
+	if err := r.check(v); err != nil {
+		return nil, err
+	}
+	if err := r.draw(ctx, v); err != nil {
+		return nil, err
+	}
+	if err := a.room(ctx, v, r.d, r.changes); err != nil {
+		return nil, err
+	}
+	return r.changes, r.keeps(ctx, v)
+}
+
+// A resolution is the work of one resolve.
+type resolution struct {
+	apt
+	d       dpkg
+	offers  map[string][]offer
+	changes []converge.Change
+}
+
+// closeGroups fills in the versions of groups, and what remains of what is removed.
+func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands map[string]string) ([]converge.Change, error) {
+	changes = slices.Clone(changes)
+	groups := map[string][]int{} // GROUP=PATTERN
+	for i, c := range changes {
+		after := Parse(c.After)
+		if after.Version == removed {
+			changes[i].After = r.d.without(v, c.Name)
+		} else if _, _, ok := after.open(); ok {
+			groups[after.Version] = append(groups[after.Version], i)
+		}
+	}
+	for _, open := range slices.Sorted(maps.Keys(groups)) {
+		group, pattern, _ := strings.Cut(open, "=")
+		if own := stands[group]; own != "" {
+			pattern = own
+		}
+		var members []string
+		for _, i := range groups[open] {
+			members = append(members, changes[i].Name)
+		}
+		chosen, ok := choose(members, pattern, r.offers)
+		if !ok {
+			return nil, r.gone(group, pattern, members, stands[group])
+		}
+		for _, i := range groups[open] {
+			after := Parse(changes[i].After)
+			after.Version = chosen[changes[i].Name]
+			changes[i].After = after.String()
+		}
+	}
+	return changes, nil
+}
+
+// gone says that a group cannot be had in one version: what each member is to be had in, and from where.
+func (r *resolution) gone(group, pattern string, members []string, stands string) error {
+	t := &converge.Trouble{What: fmt.Sprintf("cannot install %s %s: no source has that version of every package of it", group, pattern)}
+	var lack []string
+	for _, m := range members {
+		t.Because = append(t.Because, told(m, r.offers[m], r.d.packages[m].State))
+		if !slices.ContainsFunc(r.offers[m], func(o offer) bool { return matches(pattern, o.version) }) {
+			lack = append(lack, m)
+		}
+	}
+	if len(lack) > 0 {
+		t.What = fmt.Sprintf("cannot install %s %s: no source has that version of %s", group, pattern, strings.Join(lack, ", "))
+	}
+	if stands != "" {
+		t.Because = append(t.Because, fmt.Sprintf("the other packages of %s stand at %s, and all must be the same", group, stands))
+	}
+	if all := common(members, r.offers); len(all) > 0 {
+		t.Try = append(t.Try, fmt.Sprintf("ask for a version that all have: %s", strings.Join(all[:min(len(all), 5)], ", ")))
+	}
+	t.Try = append(t.Try, "apt-get update, if the repository has changed since")
+	return t
+}
+
+// check makes sure that each version asked for is to be had: here, or as a file of ours.
+func (r *resolution) check(v host.View) error {
+	for _, c := range due(r.changes) {
+		after := Parse(c.After)
+		found := r.d.packages[c.Name].State
+		if !after.Installed() || found.Installed() && found.Version == after.Version && found.Broken != "half-installed" {
+			continue
+		}
+		if _, ok := find(r.offers[c.Name], after.Version); ok || stored(v, c.Name, after.Version) != "" {
+			continue
+		}
+		t := &converge.Trouble{
+			What:    fmt.Sprintf("cannot install package %s %s: no source has that version", c.Name, after.Version),
+			Because: []string{told(c.Name, r.offers[c.Name], found)},
+			Try:     []string{"ask for a version that is to be had", "apt-get update, if the repository has changed since"},
+		}
+		return t
+	}
+	return nil
+}
+
+// what is what apt is told: versions that only our folder has are told as files.
+func (r *resolution) what(v host.View) (list []string) {
+	for _, c := range due(r.changes) {
+		to := Parse(c.After)
+		if _, ok := find(r.offers[c.Name], to.Version); !ok && to.Installed() {
+			if file := stored(v, c.Name, to.Version); file != "" {
+				list = append(list, file)
+				continue
+			}
+		}
+		list = append(list, install(c.Name, to))
+	}
+	return list
+}
+
+// draw adds the changes that apt would make beside those asked for.
+func (r *resolution) draw(ctx context.Context, v host.View) error {
+	what := r.what(v)
+	if len(what) == 0 {
+		return nil
+	}
+	moves, err := r.simulate(ctx, v, r.d.native, what)
+	if err != nil {
+		return err
+	}
+	asked := map[string]bool{}
+	for _, c := range r.changes {
+		asked[c.Name] = true
+		for _, m := range moves {
+			if after := Parse(c.After); m.name == c.Name && (m.version == "") == after.Installed() || m.name == c.Name && after.Installed() && m.version != after.Version {
+				return r.refused(c.Name, fmt.Sprintf("apt would make it %q instead of %q", m.version, after.Version))
+			}
+		}
+	}
+	slices.SortStableFunc(moves, func(a, b move) int { return cmp.Compare(a.name, b.name) })
+	for _, m := range moves {
+		found := r.d.packages[m.name]
+		switch {
+		case m.version == "" && found.essential:
+			return r.refused(m.name, "apt would remove it, and this machine cannot do without it")
+		case found.Held && found.Installed() && !asked[m.name]:
+			return r.refused(m.name, fmt.Sprintf("apt would change it, and somebody holds it at %s", found.Version))
+		case asked[m.name]:
+			continue
+		}
+		c := converge.Change{Kind: "package", Name: m.name, Before: found.State.String(), Drawn: true}
+		if c.Why = "drawn along"; m.version == "" {
+			c.Why, c.After = "cannot stay beside what is installed", r.d.without(v, m.name)
+		} else {
+			c.After = State{Version: m.version, Held: found.Held, Auto: found.Auto || !found.Installed()}.String()
+		}
+		r.changes = append(r.changes, c)
+	}
+	return nil
+}
+
+func (r *resolution) refused(name, why string) error {
+	var list []string
+	for _, c := range due(r.changes) {
+		if !c.Drawn {
+			list = append(list, install(c.Name, Parse(c.After)))
+		}
+	}
+	return &converge.Trouble{
+		What:    fmt.Sprintf("cannot install %s: package %s stands in the way", strings.Join(list, " "), name),
+		Because: []string{why},
+		Try:     []string{"apt-get -s install " + strings.Join(list, " ") + ", which shows what apt would do"},
+	}
+}
+
+// keeps says of what gets replaced whether it can be had again. Of those asked for half is nothing: if one cannot go
+// back, none does. A dependency that was drawn to a newer version serves the older ones as well.
+func (r *resolution) keeps(ctx context.Context, v host.View) error {
+	var names []string
+	for _, c := range r.changes {
+		if _, ok := r.offers[c.Name]; !ok {
+			names = append(names, c.Name)
+		}
+	}
+	more, err := r.apt.offers(ctx, v, names)
+	if err != nil {
+		return err
+	}
+	maps.Copy(r.offers, more)
+	whole := ""
+	for i, c := range r.changes {
+		before, after := Parse(c.Before), Parse(c.After)
+		if !before.Installed() || before.Version == after.Version && after.Installed() && before.Broken == "" {
+			continue
+		}
+		why := ""
+		if before.Broken != "" {
+			why = fmt.Sprintf("%s was %s, which nobody wants back", c.Name, before.Broken)
+		} else if _, ok := find(r.offers[c.Name], before.Version); !ok && stored(v, c.Name, before.Version) == "" && cached(v, c.Name, before.Version) == "" {
+			why = fmt.Sprintf("no source has %s %s any more", c.Name, before.Version)
+		}
+		if r.changes[i].Keeps = cmp.Or(why, c.Keeps); why != "" && before.Broken == "" && !(c.Drawn && after.Installed()) {
+			whole = why
+		}
+	}
+	for i, c := range r.changes {
+		if whole != "" && c.Keeps == "" && !c.Drawn {
+			r.changes[i].Keeps = whole
+		}
+	}
+	return nil
+}

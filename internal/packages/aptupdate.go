@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// update has apt read its lists. All of them first, which also brings those of the distribution that ours depend on;
+// if anything fails there, each of our own files alone, strictly: what others have broken does not stop us, and a
+// package that is then missing is named by who needs it.
+func (a apt) update(ctx context.Context, h host.Host, files []string) error {
+	if err := a.refresh(ctx, h); err == nil {
+		return touch(h, files)
+	}
+	for _, f := range files {
+		data, err := h.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		err = a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+f, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
+		if err != nil {
+			return distrusted(err, f, parseSources(f, data, architecture(h)))
+		}
+	}
+	return touch(h, files)
+}
+
+// refresh runs apt-get update, for which also one list that cannot be read is a failure. By itself it goes on with the
+// old list of a repository that was tampered with, and exits with 0.
+func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error {
+	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3", "-o", "Acquire::Languages=none"}, options...)
+	return a.again(ctx, h, func() ([]byte, error) {
+		out, err := h.Do(ctx, argv...)
+		if err == nil && sayErr.Match(out) { // apt before 2.1 knows no Error-Mode
+			err = &host.CommandError{Argv: argv, Stderr: string(out), Cause: errors.New("not every list could be read")}
+		}
+		return out, err
+	})
+}
+
+// touch gives lists that apt found to be current, and so left as they were, a time after that of our files.
+func touch(h host.Host, files []string) error {
+	for _, f := range files {
+		data, err := h.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		for _, s := range parseSources(f, data, architecture(h)) {
+			name, _ := release(h, s)
+			if name == "" {
+				return fmt.Errorf("cannot find the list of %s %s: apt-get update did not bring it", s.uri, s.suite)
+			}
+			i, err := h.Stat(name)
+			if err == nil {
+				err = h.SetAttr(name, i.Attr())
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var (
+	sayErr     = regexp.MustCompile(`(?m)^Err:`)
+	sayNoKey   = regexp.MustCompile(`NO_PUBKEY ([0-9A-F]+)`)
+	sayBadSig  = regexp.MustCompile(`BADSIG|Clearsigned file isn't valid|NOSPLIT`)
+	sayOldKey  = regexp.MustCompile(`EXPKEYSIG ([0-9A-F]+)|REVKEYSIG ([0-9A-F]+)`)
+	sayExpired = regexp.MustCompile(`Release file for (\S+) is expired(?: \(invalid since ([^)]*)\))?`)
+	sayTooSoon = regexp.MustCompile(`is not valid yet`)
+	sayHash    = regexp.MustCompile(`Hash Sum mismatch|File has unexpected size|Hashes of expected file`)
+	sayUnsaid  = regexp.MustCompile(`is not signed|does not have a Release file|no longer has a Release file`)
+)
+
+// distrusted says why apt does not take the lists of a source of ours, and what would mend it.
+func distrusted(err error, file string, sources []source) error {
+	failed := (*host.CommandError)(nil)
+	if busy := (*locked)(nil); errors.As(err, &busy) || !errors.As(err, &failed) {
+		return err
+	}
+	var where, keys []string
+	for _, s := range sources {
+		where, keys = append(where, s.uri), append(keys, s.signedBy...)
+	}
+	said := failed.Stderr
+	t := &converge.Trouble{Err: err, Because: tail(said, 6)}
+	say := func(why string, try ...string) {
+		t.What = fmt.Sprintf("cannot read repository %s (%s): %s", strings.Join(where, ", "), file, why)
+		t.Try = try
+	}
+	keyring := strings.Join(keys, ", ")
+	if keyring == "" {
+		keyring = "apt's trusted keys"
+	}
+	switch {
+	case sayNoKey.MatchString(said):
+		say(fmt.Sprintf("it is signed with key %s, which is not in %s", sayNoKey.FindStringSubmatch(said)[1], keyring),
+			"look up the fingerprint at the vendor's, and give that key in the spec if it has changed", "see that nobody has changed the repository")
+	case sayBadSig.MatchString(said):
+		say("it was changed after it was signed", "see that no proxy rewrites what passes through it, then run the same command again", "if it is a mirror: mirror it again")
+	case sayOldKey.MatchString(said):
+		say("the key that it is signed with has expired or was revoked", "get the vendor's current key")
+	case sayExpired.MatchString(said):
+		say("what it says of itself has expired, so it may be an old copy", "if it is a mirror: mirror it again", "see that this machine's clock is right: date")
+	case sayTooSoon.MatchString(said):
+		say("what it says of itself lies in the future", "see that this machine's clock is right: date")
+	case sayHash.MatchString(said):
+		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
+	case sayUnsaid.MatchString(said):
+		say("it is not signed, or not there", "see that the address is right: "+strings.Join(where, ", "))
+	default:
+		say(firstWords(said, err), "see that the address can be reached from this machine", "apt-get update, which has more")
+	}
+	return t
+}

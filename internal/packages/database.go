@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// database is the packager's own, which an interrupted run leaves in disorder: then it refuses all further work.
+// Its states are "clean", "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages that are not wholly installed.
+// Broken packages that are wanted do not count: they are put right with the others, in one transaction.
+type database struct {
+	set *Set
+	of  string // dpkg, rpm
+}
+
+const orderlyState = "clean"
+
+// Database wants the packager's database clean before anything is asked of it. name is "dpkg" or "rpm"; set is that of
+// the packages that come after it.
+func Database(set *Set, name, why string) converge.Want {
+	return converge.Want{
+		Thing: database{set, name}, Why: why,
+		Keeps: "an interrupted installation is finished; it cannot be interrupted again",
+		To:    func(found converge.State) (converge.State, error) { return orderly(name, found) },
+	}
+}
+
+// NewDatabase builds the thing again from its name.
+func NewDatabase(name string) converge.Thing { return database{NewSet(), name} }
+
+// orderly says how the database shall stand. What the packager can finish it may; what failed already would fail again,
+// and is for somebody else to mend.
+func orderly(name string, found converge.State) (converge.State, error) {
+	what, packages, _ := strings.Cut(string(found), " ")
+	if what != "broken" {
+		return orderlyState, nil
+	}
+	return "", &converge.Trouble{
+		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, which is not of our making", packages),
+		Because: []string{"its script failed when somebody else installed it, and every later installation would report that failure"},
+		Try:     []string{repairs(name) + ", which tells why it fails", "or remove it: apt-get purge " + packages},
+	}
+}
+
+func repairs(name string) string {
+	if name == "rpm" {
+		return "dnf check"
+	}
+	return "dpkg --configure -a"
+}
+
+func (d database) Kind() string { return "package-database" }
+func (d database) Name() string { return d.of }
+
+func (d database) Look(ctx context.Context, v host.View) (converge.State, error) {
+	m, err := managerOf(v)
+	if err != nil {
+		return "", err
+	}
+	a, err := m.audit(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	var broken []string
+	what := "interrupted"
+	for _, name := range slices.Sorted(maps.Keys(a.broken)) {
+		if _, ours := d.set.wanted[name]; ours && !a.interrupted {
+			continue
+		}
+		broken = append(broken, name)
+		if !a.interrupted && (a.broken[name] == "half-configured" || a.broken[name] == "half-installed") {
+			what = "broken"
+		}
+	}
+	if !a.interrupted && len(broken) == 0 {
+		return orderlyState, nil
+	}
+	return converge.State(strings.TrimSpace(what + " " + strings.Join(broken, " "))), nil
+}
+
+// Make lets the packager finish, once.
+func (d database) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to != orderlyState {
+		return nil
+	}
+	m, err := managerOf(h)
+	if err != nil {
+		return err
+	}
+	defer d.set.forget()
+	err = m.repair(ctx, h)
+	found, lookErr := d.Look(ctx, h)
+	if found == orderlyState && lookErr == nil {
+		return nil // what failed are packages of ours, which come next
+	}
+	if t := (*converge.Trouble)(nil); errors.As(err, &t) {
+		t.Try = append(t.Try, repairs(d.of)+", once its cause is gone")
+	}
+	return err
+}

@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// lists are the packager's own of what repositories hold. They settle: once our files about repositories have changed,
+// they are read anew. Their states are "fresh" and "stale"; a repository that is not configured is not read, so fresh.
+type lists struct {
+	system string   // apt, dnf
+	files  []string // ours, about repositories
+}
+
+const (
+	fresh = converge.State("fresh")
+	stale = converge.State("stale")
+)
+
+// A lister reads one packaging system's lists.
+type lister interface {
+	// stale says whether lists of repositories that our files configure are missing, or older than those files.
+	stale(v host.View, files []string) (bool, error)
+	// update reads them anew, and fails if any of ours cannot be read or is not to be trusted.
+	update(ctx context.Context, h host.Host, files []string) error
+}
+
+func listerOf(system string) (lister, error) {
+	if system == "apt" {
+		return newApt(), nil
+	}
+	return nil, fmt.Errorf("internal error: no lists of %q are known", system)
+}
+
+// Lists wants the packager's lists to be those of our files about repositories. system is what Detect returned.
+func Lists(system string, files []string, why string) converge.Want {
+	l := lists{system, files}
+	return converge.Want{Thing: l, Why: why, To: func(found converge.State) (converge.State, error) { return l.Settled(found), nil }}
+}
+
+// NewLists builds the thing again from its name.
+func NewLists(name string) converge.Thing {
+	system, files, _ := strings.Cut(name, " reads ")
+	return lists{system, strings.Fields(files)}
+}
+
+func (l lists) Kind() string { return "package-lists" }
+
+// Name is "apt reads /etc/apt/sources.list.d/x.sources": undo must know the files too.
+func (l lists) Name() string {
+	if len(l.files) == 0 {
+		return l.system
+	}
+	return l.system + " reads " + strings.Join(l.files, " ")
+}
+
+func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
+	of, err := listerOf(l.system)
+	if err != nil {
+		return "", err
+	}
+	old, err := of.stale(v, l.files)
+	if err != nil {
+		return "", err
+	}
+	if old {
+		return stale, nil
+	}
+	return fresh, nil
+}
+
+func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if found, err := l.Look(ctx, h); to != fresh || err != nil || found == fresh {
+		return err
+	}
+	of, err := listerOf(l.system)
+	if err != nil {
+		return err
+	}
+	return of.update(ctx, h, l.files)
+}
+
+// Unsettled says that a change to a file about a repository makes the lists stale, but not its going away.
+func (l lists) Unsettled(found converge.State, by converge.Change) converge.State {
+	if found != "" && by.After == "" && by.Later == "" {
+		return found
+	}
+	if slices.Contains(l.files, by.Name) || l.system == "apt" && strings.HasPrefix(by.Name, aptKeys) {
+		return stale
+	}
+	return found
+}
+
+// Settled says that lists are to be fresh.
+func (l lists) Settled(converge.State) converge.State { return fresh }
+
+const (
+	aptLists = "/var/lib/apt/lists"
+	aptKeys  = "/etc/apt/keyrings/"
+)
+
+// stale compares times of files, and not of what they say: apt keeps a list's own time, that of the repository.
+func (apt) stale(v host.View, files []string) (bool, error) {
+	arch := architecture(v)
+	for _, f := range files {
+		data, err := v.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return false, err
+		}
+		for _, s := range parseSources(f, data, arch) {
+			_, read := release(v, s)
+			if read.IsZero() {
+				return true, nil
+			}
+			for _, name := range append([]string{f}, s.signedBy...) {
+				if i, err := v.Stat(name); err == nil && i.Ctime.After(read) {
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
+}
+
+// release returns the file that apt keeps as a source's signed list, and when it was put there.
+func release(v host.View, s source) (string, time.Time) {
+	for _, end := range []string{"InRelease", "Release"} {
+		name := aptLists + "/" + s.list() + end
+		if i, err := v.Stat(name); err == nil {
+			return name, i.Ctime
+		}
+	}
+	return "", time.Time{}
+}

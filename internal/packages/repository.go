@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// A Repository is where packages come from beside the distribution's own.
+type Repository struct {
+	ID          string // cuda, nvidia-container-toolkit: what our files about it are named after
+	About       string // NVIDIA's CUDA repository for debian12
+	URL         string // http, https or file; a flat apt repository, or a dnf one
+	Key         string // URL or absolute path of the public key
+	Fingerprint string // of the key
+	Pins        []Pin  // what may come from it, and in which version
+}
+
+// A Pin keeps packages at a version against the package manager's wish for the newest.
+type Pin struct {
+	Names   []string
+	Version string // 580.95.05, or a beginning of one that ends in ".*": 580.*
+}
+
+// Repositories wants the machine to know these repositories, to trust each one's key for that repository alone, and to
+// have current lists of what they hold. manager is what Detect returned.
+func Repositories(manager string, repos []Repository, via host.Via) ([]converge.Want, error) {
+	if len(repos) == 0 {
+		return nil, nil
+	}
+	switch manager {
+	case "apt":
+		return aptRepositories(repos, via), nil
+	case "dnf":
+		return dnfRepositories(repos, via), nil
+	}
+	return nil, &converge.Trouble{
+		What: "cannot install packages: neither dpkg nor rpm manages this machine",
+		Try:  []string{`set owner = "other" in [driver] if somebody else installs the driver`},
+	}
+}
+
+// Sources are our files that say where packages come from.
+func Sources(manager string, repos []Repository) (files []string) {
+	for _, r := range repos {
+		if manager == "apt" {
+			files = append(files, aptSource(r))
+		} else {
+			files = append(files, dnfSource(r))
+		}
+	}
+	return files
+}
+
+func aptSource(r Repository) string { return "/etc/apt/sources.list.d/gpuadm-" + r.ID + ".sources" }
+
+// DatabaseOf is what the database of a manager's packager is called.
+func DatabaseOf(manager string) string {
+	if manager == "dnf" {
+		return "rpm"
+	}
+	return "dpkg"
+}
+
+// aptRepositories are deb822 files, so that Signed-By can say which key counts: a key in trusted.gpg.d would be trusted
+// for every repository. See sources.list(5), apt_preferences(5).
+func aptRepositories(repos []Repository, via host.Via) []converge.Want {
+	wants := things.Folders("/etc/apt/keyrings", "keys that are trusted for one repository each")
+	for _, r := range repos {
+		keyring, source := "/etc/apt/keyrings/gpuadm-"+r.ID+".gpg", aptSource(r)
+		wants = append(wants,
+			things.Key(keyring, r.Key, r.Fingerprint, via, "signs "+r.About),
+			things.Exact(source, deb822(r, keyring), 0o644, r.About))
+		if len(r.Pins) > 0 {
+			wants = append(wants, things.Exact("/etc/apt/preferences.d/00-gpuadm-"+r.ID, preferences(r), 0o644, "apt keeps to the version wanted"))
+		}
+	}
+	if conf := aptConf(via); conf != nil {
+		wants = append(wants, things.Exact("/etc/apt/apt.conf.d/90gpuadm", conf, 0o644, "how apt reaches the network"))
+	}
+	return append(wants, Lists("apt", Sources("apt", repos), "apt knows what the repositories hold"))
+}
+
+const header = "# Written by gpuadm; it is put back to this at the next apply.\n"
+
+func deb822(r Repository, keyring string) []byte {
+	return fmt.Appendf(nil, "%s# %s\nTypes: deb\nURIs: %s\nSuites: /\nSigned-By: %s\n", header, r.About, withSlash(r.URL), keyring)
+}
+
+// withSlash: a flat repository's suite is a path below its URL, which must end in a slash.
+func withSlash(url string) string { return strings.TrimSuffix(url, "/") + "/" }
+
+// preferences pin by version, above 1000 so that also a downgrade is made. They fail open where the version is gone,
+// hence they are a second line: what installs names every version, and holds it.
+func preferences(r Repository) []byte {
+	out := []byte(header)
+	for _, p := range r.Pins {
+		out = fmt.Appendf(out, "\nPackage: %s\nPin: version %s\nPin-Priority: 1001\n", strings.Join(p.Names, " "), glob(p.Version))
+	}
+	return out
+}
+
+// glob matches a driver's version with any revision of the packager behind it: 580.95.05-1, 580.95.05-0ubuntu1.
+func glob(version string) string {
+	if strings.HasSuffix(version, "*") {
+		return version
+	}
+	return version + "-*"
+}
+
+// aptConf says how to reach the network. See apt-transport-http(1), apt-transport-https(1).
+func aptConf(via host.Via) []byte {
+	var b strings.Builder
+	for _, l := range []struct{ key, value string }{
+		{"Acquire::http::Proxy", via.HTTP},
+		{"Acquire::https::Proxy", via.HTTPS},
+		{"Acquire::https::CAInfo", via.CAFile},
+	} {
+		if l.value != "" {
+			fmt.Fprintf(&b, "%s %q;\n", l.key, l.value)
+		}
+	}
+	for _, name := range via.No {
+		if !strings.ContainsAny(name, "/*") && (via.HTTP != "" || via.HTTPS != "") {
+			fmt.Fprintf(&b, "Acquire::http::Proxy::%s \"DIRECT\";\nAcquire::https::Proxy::%[1]s \"DIRECT\";\n", name)
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return []byte(strings.Replace(header, "#", "//", 1) + b.String())
+}
+
+// Upgrades wants automatic upgrades to leave these packages alone and, where needrestart is there, it to leave alone the
+// daemons that node and pods depend on: it would restart containerd in the middle of an installation.
+// Sources: unattended-upgrades' README, apt.conf(5); needrestart's README.batch.md and needrestart.conf.
+func Upgrades(manager string, names []string, needrestart bool) []converge.Want {
+	if manager != "apt" {
+		return nil // dnf-automatic obeys the locks of versionlock
+	}
+	comment := strings.Replace(header, "#", "//", 1)
+	b := []byte(comment + "Unattended-Upgrade::Package-Blacklist {\n")
+	for _, n := range names {
+		b = fmt.Appendf(b, "  \"^%s$\";\n", strings.NewReplacer(".", `\\.`, "+", `\\+`).Replace(n))
+	}
+	b = append(b, "};\n"...)
+	wants := []converge.Want{things.Exact("/etc/apt/apt.conf.d/52gpuadm-hold", b, 0o644, "automatic upgrades leave the driver alone")}
+	if needrestart {
+		const conf = "$nrconf{override_rc}{qr(^(containerd|kubelet|nvidia-fabricmanager|nvidia-persistenced)\\.service$)} = 0;\n"
+		wants = append(wants, things.Folders("/etc/needrestart/conf.d", "holds needrestart's settings")...)
+		wants = append(wants, things.Exact("/etc/needrestart/conf.d/gpuadm.conf", []byte(header+conf), 0o644, "no daemon is restarted in the middle of an installation"))
+	}
+	return wants
+}

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// thing is one package by its name.
+type thing struct {
+	set *Set
+	pkg string
+}
+
+// New builds the thing again from its name.
+func New(name string) converge.Thing { return thing{NewSet(), name} }
+
+// Want wants a package in a version that may be left open, held and marked as to says. A package that is wanted is not
+// automatic, unless to says so.
+func Want(set *Set, name string, to State, why string) converge.Want {
+	set.wanted[name] = to
+	return converge.Want{Thing: thing{set, name}, Why: why, To: func(found converge.State) (converge.State, error) {
+		return set.to(name, Parse(found), to)
+	}}
+}
+
+// Remove wants a package not to be installed: a flavour that conflicts with what is wanted. What it was configured with stays.
+func Remove(set *Set, name, why string) converge.Want {
+	set.wanted[name] = State{Version: removed}
+	return converge.Want{Thing: thing{set, name}, Why: why, To: func(found converge.State) (converge.State, error) {
+		switch st := Parse(found); {
+		case !st.Installed():
+			return found, nil
+		case st.Held:
+			return "", held(name, st)
+		}
+		return removed, nil
+	}}
+}
+
+func held(name string, found State) error {
+	return &converge.Trouble{
+		What:    fmt.Sprintf("cannot change package %s: it is held at %s", name, found.Version),
+		Because: []string{"somebody holds it there, and the spec does not ask for a hold of its own"},
+		Try:     []string{"apt-mark unhold " + name + " (apt) or dnf versionlock delete " + name + ", if the hold is no longer meant"},
+	}
+}
+
+// to says how a package shall stand that stands as found.
+func (s *Set) to(name string, found, wanted State) (converge.State, error) {
+	group, _, isOpen := wanted.open()
+	switch _, _, open := found.open(); {
+	case open:
+		return found.String(), nil
+	case found.meets(wanted) && !(isOpen && s.split(group)):
+		held := found.Held
+		found = found.marked(wanted)
+		found.Held = held || wanted.Held // others' hold where we want it anyway is no harm
+		return found.String(), nil
+	case found.Installed() && found.Held && !wanted.Held:
+		return "", held(name, found)
+	case found.Version == nowhere:
+		return "", &converge.Trouble{
+			What:    fmt.Sprintf("cannot install package %s: it is held as not installed", name),
+			Because: []string{"somebody put it on hold while it was not installed, which says that it shall not be"},
+			Try:     []string{"apt-mark unhold " + name + ", if that is no longer meant"},
+		}
+	}
+	return wanted.String(), nil
+}
+
+func (t thing) Kind() string { return "package" }
+func (t thing) Name() string { return t.pkg }
+
+func (t thing) Look(ctx context.Context, v host.View) (converge.State, error) {
+	all, err := t.set.read(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	return all[t.pkg].String(), nil
+}
+
+func (t thing) Make(ctx context.Context, h host.Host, to converge.State) error {
+	found, err := t.Look(ctx, h)
+	if err != nil {
+		return err
+	}
+	return t.MakeAll(ctx, h, []converge.Change{{Kind: t.Kind(), Name: t.pkg, Before: found, After: to}})
+}
+
+// MakeAll makes all changes in one transaction.
+func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
+	m, err := managerOf(h)
+	if err != nil {
+		return err
+	}
+	defer t.set.forget()
+	return m.transact(ctx, h, changes)
+}
+
+// Resolve closes what was left open and adds what is drawn along. What stands in a version that is asked for stays
+// there, so that a machine that stands asks nobody.
+func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
+	var stand, due []converge.Change
+	for _, c := range pending {
+		before, after := Parse(c.Before), Parse(c.After)
+		group, _, isOpen := after.open()
+		switch {
+		case isOpen && before.meets(after) && !t.set.split(group):
+			c.After = before.marked(after).String()
+		case after.Version == removed && !before.Installed():
+			c.After = c.Before
+		}
+		if c.After == c.Before {
+			stand = append(stand, c)
+		} else {
+			due = append(due, c)
+		}
+	}
+	if len(due) == 0 {
+		return stand, nil
+	}
+	if err := t.set.ready(ctx, v); err != nil {
+		return nil, err
+	}
+	m, err := managerOf(v)
+	if err != nil {
+		return nil, err
+	}
+	all, err := t.set.read(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	found, err := m.resolve(ctx, v, due, t.set.stands(all, due))
+	return slices.Concat(stand, found), err
+}
