@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// Entry is one rule: which GPUs, and how they shall be partitioned.
+type Entry struct {
+	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too) or names of GPUs; empty: all
+	Devices spec.Devices // of those, which
+	Layout  Layout
+	Where   string // where it stands, for words: `entry 2 of "all-balanced", mig.yaml:14`
+}
+
+// Entries are the [[mig.gpu]] tables of a spec.
+func Entries(m spec.MIG) ([]Entry, error) {
+	var all []Entry
+	for i, g := range m.GPU {
+		e := Entry{Match: g.Match, Devices: g.Devices, Where: fmt.Sprintf("[[mig.gpu]] %d", i+1)}
+		var err error
+		switch {
+		case !g.Enabled:
+		case len(g.Placements) > 0:
+			e.Layout, err = placed(g.Placements)
+		default:
+			e.Layout, err = counted(g.Layout)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", e.Where, err)
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// Assigned is a GPU and the one entry that is for it.
+type Assigned struct {
+	GPU   host.GPU
+	Entry Entry
+}
+
+// Assign finds the entry of each GPU, in the order of the GPUs. GPUs that no entry is for are left out, and so are GPUs
+// without MIG that no entry picks by their index. Errors are a *converge.Trouble: two entries for one GPU, an index or a
+// name that no GPU has, MIG for a GPU that has none, entries for none of the GPUs.
+func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
+	for _, e := range entries {
+		if err := e.check(gpus); err != nil {
+			return nil, err
+		}
+	}
+	var all []Assigned
+	idle := false // an entry asks for no MIG where there is none
+	for _, g := range gpus {
+		var mine *Entry
+		for i, e := range entries {
+			if !e.Matches(g) {
+				continue
+			}
+			if mine != nil {
+				return nil, &converge.Trouble{
+					What:    fmt.Sprintf("cannot partition GPU %d, %s: two entries are for it", g.Index, named(g)),
+					Because: []string{mine.Where, e.Where},
+					Try:     []string{"let the filters or the devices of the two tell the GPUs apart"},
+				}
+			}
+			mine = &entries[i]
+		}
+		if mine == nil {
+			continue
+		}
+		if !g.MIG && g.Lost == "" {
+			if mine.Layout.Enabled && !mine.Devices.All {
+				return nil, &converge.Trouble{
+					What: fmt.Sprintf("cannot partition GPU %d: %s has no MIG", g.Index, named(g)),
+					Try:  []string{"take " + strconv.Itoa(g.Index) + " out of the devices of " + mine.Where},
+				}
+			}
+			idle = idle || !mine.Layout.Enabled
+			continue
+		}
+		all = append(all, Assigned{g, *mine})
+	}
+	if len(all) == 0 && len(entries) > 0 && !idle {
+		return nil, nobody(gpus)
+	}
+	return all, nil
+}
+
+func nobody(gpus []host.GPU) error {
+	t := &converge.Trouble{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"look at the filters and the devices"}}
+	for _, g := range gpus {
+		has := ""
+		if !g.MIG {
+			has = ", without MIG"
+		}
+		t.Because = append(t.Because, fmt.Sprintf("GPU %d is %s (%s)%s", g.Index, named(g), g.Device, has))
+	}
+	if len(gpus) == 0 {
+		t.Because = []string{"there is no GPU"}
+	}
+	return t
+}
+
+// Matches says whether the entry is for this GPU.
+func (e Entry) Matches(g host.GPU) bool {
+	if !e.Devices.All && !slices.Contains(e.Devices.Index, g.Index) {
+		return false
+	}
+	return len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool { return matches(s, g) })
+}
+
+func matches(s string, g host.GPU) bool {
+	device, sub, has := strings.Cut(s, ":")
+	if isID(device) {
+		return strings.EqualFold(device, g.Device) && (!has || strings.EqualFold(sub, g.Sub))
+	}
+	if len(g.Device) == 10 && sameDevice(g.Device, s) {
+		return true
+	}
+	if m, err := Find(s); err == nil {
+		return slices.ContainsFunc(m.Devices, func(d string) bool { return strings.EqualFold(d, g.Device) })
+	}
+	// A name for several models, "H100", or for one that is not in the table: every word of it is in the GPU's own.
+	words := tokens(g.Name)
+	asked := tokens(s)
+	return letters(asked) && !slices.ContainsFunc(asked, func(t string) bool { return !slices.Contains(words, t) })
+}
+
+// check refuses indices and names that no GPU has: a slip there would otherwise do nothing, and look done. A model
+// that is known but not in this machine is no slip, since one file may serve many machines.
+func (e Entry) check(gpus []host.GPU) error {
+	for _, i := range e.Devices.Index {
+		if !slices.ContainsFunc(gpus, func(g host.GPU) bool { return g.Index == i }) {
+			return &converge.Trouble{
+				What: fmt.Sprintf("cannot partition GPU %d: there is none of this index", i),
+				Because: []string{
+					"it is asked for by " + e.Where,
+					fmt.Sprintf("there are %d GPUs, counted from 0", len(gpus)),
+				},
+				Try: []string{"correct the devices"},
+			}
+		}
+	}
+	for _, s := range e.Match {
+		device, _, _ := strings.Cut(s, ":")
+		if isID(device) || slices.ContainsFunc(gpus, func(g host.GPU) bool { return matches(s, g) }) {
+			continue
+		}
+		_, err := Find(s)
+		if t, ok := err.(*converge.Trouble); ok && !strings.HasPrefix(t.What, "cannot tell") { // several models: known
+			return &converge.Trouble{What: fmt.Sprintf("cannot find GPU %q, which %s is for", s, e.Where), Because: t.Because, Try: t.Try}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Parted is how the GPUs stand as a file for mig-parted, with one layout of this name. The same GPUs give the same
+// bytes. Places cannot be said in it; comments tell them, and what mig-parted would not see.
+func Parted(name string, gpus []host.GPU) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "version: v1\nmig-configs:\n  %s:\n", quoted(name))
+	groups := alike(gpus, func(g host.GPU) string {
+		list, _ := counts(StateOf(g))
+		return string(StateOf(g).Mode) + strings.Join(list, "\n")
+	})
+	for _, group := range groups {
+		s := StateOf(group[0])
+		for _, g := range group {
+			fmt.Fprintf(&b, "    # GPU %d, %s: %s\n", g.Index, named(g), StateOf(g))
+			for _, p := range StateOf(g).Parts {
+				if len(p.Compute) == 0 {
+					fmt.Fprintf(&b, "    # %s is half-made: it has no compute instance\n", p.Profile)
+				}
+			}
+		}
+		fmt.Fprintf(&b, "    - devices: [%s]\n      mig-enabled: %t\n", indices(group), s.Mode == On)
+		list, count := counts(s)
+		if s.Mode == On && len(list) == 0 {
+			b.WriteString("      mig-devices: {}\n")
+		} else if s.Mode == On {
+			b.WriteString("      mig-devices:\n")
+		}
+		for _, profile := range list {
+			fmt.Fprintf(&b, "        %q: %d\n", profile, count[profile])
+		}
+	}
+	if len(groups) == 0 {
+		return strings.TrimSuffix(b.String(), ":\n") + ": []\n"
+	}
+	return b.String()
+}
+
+// Tables is how the GPUs stand as [[mig.gpu]] tables for node.toml, places included. The same GPUs give the same bytes.
+// Where compute instances of one size share an instance, node.toml can count them but not place them.
+func Tables(gpus []host.GPU) string {
+	var b strings.Builder
+	groups := alike(gpus, func(g host.GPU) string { s := StateOf(g); s.Next = s.Mode; return s.String() })
+	for i, group := range groups {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		s := StateOf(group[0])
+		fmt.Fprintf(&b, "[[mig.gpu]] # %s\ndevices = [%s]\nenabled = %t\n", named(group[0]), indices(group), s.Mode == On)
+		list, count := counts(s)
+		lines, placed := placements(s)
+		switch {
+		case len(list) == 0:
+		case placed:
+			b.WriteString("placements = [\n" + lines + "]\n")
+		default:
+			var entries []string
+			for _, profile := range list {
+				entries = append(entries, fmt.Sprintf("%q = %d", profile, count[profile]))
+			}
+			fmt.Fprintf(&b, "layout = { %s } # %s\n", strings.Join(entries, ", "), s)
+		}
+	}
+	return b.String()
+}
+
+// placements are the lines of a table of placements; false where a partition would stand there twice.
+func placements(s State) (string, bool) {
+	var b strings.Builder
+	for _, p := range s.Parts {
+		names := partitions(p)
+		if slices.Sort(names); len(slices.Compact(slices.Clone(names))) != len(names) {
+			return "", false
+		}
+		for _, n := range names {
+			fmt.Fprintf(&b, "  { profile = %q, start = %d },\n", n, p.Start)
+		}
+	}
+	return b.String(), true
+}
+
+// partitions are the names of an instance's compute instances: what a container is given. A half-made instance counts
+// as what it was meant to be.
+func partitions(p Part) []string {
+	if len(p.Compute) == 0 || p.slices() == 0 {
+		return []string{p.Profile}
+	}
+	var names []string
+	for _, c := range p.Compute {
+		if c.Slices == p.slices() {
+			names = append(names, p.Profile)
+		} else {
+			names = append(names, fmt.Sprintf("%dc.%s", c.Slices, p.Profile))
+		}
+	}
+	return names
+}
+
+// counts are the partitions of a state, largest first, and how many there are of each.
+func counts(s State) ([]string, map[string]int) {
+	var list []string
+	count := map[string]int{}
+	for _, p := range s.Parts {
+		for _, n := range partitions(p) {
+			if count[n] == 0 {
+				list = append(list, n)
+			}
+			count[n]++
+		}
+	}
+	slices.SortFunc(list, func(a, b string) int {
+		x, _ := parseName(a)
+		y, _ := parseName(b)
+		if x.slices != y.slices {
+			return y.slices - x.slices
+		}
+		return strings.Compare(a, b)
+	})
+	return list, count
+}
+
+// alike groups the GPUs that can be partitioned by a key, in the order of their indices.
+func alike(gpus []host.GPU, key func(host.GPU) string) [][]host.GPU {
+	sorted := slices.Clone(gpus)
+	slices.SortStableFunc(sorted, func(a, b host.GPU) int { return a.Index - b.Index })
+	var groups [][]host.GPU
+	for _, g := range sorted {
+		if !g.MIG || g.Lost != "" {
+			continue
+		}
+		i := slices.IndexFunc(groups, func(group []host.GPU) bool { return group[0].Device == g.Device && key(group[0]) == key(g) })
+		if i < 0 {
+			groups = append(groups, nil)
+			i = len(groups) - 1
+		}
+		groups[i] = append(groups[i], g)
+	}
+	return groups
+}
+
+func indices(group []host.GPU) string {
+	var list []string
+	for _, g := range group {
+		list = append(list, fmt.Sprint(g.Index))
+	}
+	return strings.Join(list, ", ")
+}
+
+// quoted is a name as a YAML key.
+func quoted(name string) string {
+	plain := name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return !(r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
+	}) && (name[0] >= 'a' && name[0] <= 'z' || name[0] >= 'A' && name[0] <= 'Z')
+	if plain {
+		return name
+	}
+	return fmt.Sprintf("%q", name)
+}

@@ -1,0 +1,312 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Fit is where a layout lies on a GPU.
+type Fit struct {
+	Target   State  // how the GPU shall stand
+	Keeps    int    // instances that stay
+	Destroys int    // instances that go
+	Creates  int    // instances that are made
+	Disturbs []Part // instances in use that go, or whose compute instances change
+}
+
+// item is one GPU instance that is wanted, as this GPU knows it.
+type item struct {
+	profile host.Profile
+	start   int
+	compute []int // never nil
+}
+
+// standing is one GPU instance that was found, as this GPU knows it.
+type standing struct {
+	Part
+	profile int // its id; -1 if the GPU has no such profile or place: it cannot stay
+	mask    uint64
+}
+
+// cost orders the ways to lay a layout, the most important first: instances in use that would be disturbed, instances
+// that go, compute instances that go and that are made in instances that stay. Instances to make follow from those
+// that go.
+type cost [4]int
+
+// Fit finds how the layout lies on a GPU that stands as found, such that the least is disturbed: never an instance in
+// use if there is any other way, then as few instances as possible; proven by exhaustive search. Of ways that are alike
+// it takes the one that leaves the most room, then the first by places, so that the same wish ends in the same places.
+// Errors are a *converge.Trouble that says why the layout cannot be, with a picture where that explains it.
+func (m Model) Fit(found State, want Layout) (Fit, error) {
+	if found.Mode == Unknown {
+		return Fit{}, errors.New("cannot plan the partitions: it is not known how the GPU stands")
+	}
+	if !want.Enabled {
+		f := Fit{Target: State{Mode: Off, Next: Off}, Destroys: len(found.Parts)}
+		for _, p := range found.Parts {
+			if p.Busy {
+				f.Disturbs = append(f.Disturbs, p)
+			}
+		}
+		return f, nil
+	}
+	items, err := m.items(want)
+	if err != nil {
+		return Fit{}, err
+	}
+	s := search{model: m, items: items, found: m.standings(found)}
+	if s.run(); s.best == nil {
+		return Fit{}, m.refuse(want, items)
+	}
+	return s.fit(), nil
+}
+
+func mask(at host.Span) uint64 {
+	if at.Start < 0 || at.Size <= 0 || at.Start+at.Size > 64 {
+		return 0
+	}
+	return (1<<at.Size - 1) << at.Start
+}
+
+func (m Model) standings(found State) []standing {
+	var all []standing
+	var seen uint64
+	for _, p := range found.Parts {
+		s := standing{Part: p, profile: -1}
+		for _, q := range m.Profiles {
+			i := slices.IndexFunc(q.Places, func(at host.Span) bool { return at.Start == p.Start })
+			if q.Name == p.Profile && i >= 0 && mask(q.Places[i])&seen == 0 {
+				s.profile, s.mask = q.ID, mask(q.Places[i])
+			}
+		}
+		seen |= s.mask
+		all = append(all, s)
+	}
+	return all
+}
+
+// items resolves the wants and refuses those that no GPU of this model can have.
+func (m Model) items(want Layout) ([]item, error) {
+	if m.Memory > 64 {
+		return nil, fmt.Errorf("cannot plan the partitions of %s: %d memory slices are more than any GPU known has", m.Name, m.Memory)
+	}
+	var items []item
+	for _, w := range want.Wants {
+		n, err := parseName(w.Profile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot plan the partitions of %s: %w", m.Name, err)
+		}
+		p, err := m.profile(n)
+		if err != nil {
+			return nil, err
+		}
+		it := item{profile: p, start: w.Start, compute: slices.Clone(w.Compute)}
+		if w.Compute == nil {
+			it.compute = []int{p.Slices}
+		}
+		slices.SortFunc(it.compute, func(a, b int) int { return b - a })
+		items = append(items, it)
+	}
+	slices.SortStableFunc(items, func(a, b item) int {
+		return cmp.Or(
+			cmp.Compare(b.start, a.start)*fixed(a, b), // what has its place comes first
+			cmp.Compare(size(b.profile), size(a.profile)),
+			cmp.Compare(a.profile.ID, b.profile.ID),
+			slices.Compare(b.compute, a.compute))
+	})
+	return items, m.cannot(want, items)
+}
+
+// fixed is 1 where one of two has a place and the other has not, else 0.
+func fixed(a, b item) int {
+	if (a.start == Anywhere) != (b.start == Anywhere) {
+		return 1
+	}
+	return 0
+}
+
+func (it item) like(other item) bool {
+	return it.profile.ID == other.profile.ID && it.start == other.start && slices.Equal(it.compute, other.compute)
+}
+
+// search is one exhaustive search, by branch and bound.
+type search struct {
+	model Model
+	items []item
+	found []standing
+	any   bool // the first way will do
+
+	at   []host.Span // where each item before the current one lies
+	kept uint64      // by index of found
+
+	best     []host.Span
+	bestCost cost
+	bestRoom int
+	bestKept uint64
+}
+
+// run searches. Where the compute slices do not do there is no need to; on the GPUs known memory slices bind first.
+func (s *search) run() {
+	compute := 0
+	for _, it := range s.items {
+		compute += it.profile.Slices
+	}
+	if compute <= s.model.Compute {
+		s.place(0, 0, cost{})
+	}
+}
+
+// place lays the items from i on, where used slices are taken and changes is what instances that stay cost by now.
+func (s *search) place(i int, used uint64, changes cost) {
+	if s.best != nil {
+		least := changes.plus(s.gone(used))
+		if s.any || slices.Compare(least[:], s.bestCost[:]) > 0 {
+			return
+		}
+	}
+	if i == len(s.items) {
+		s.leaf(used, changes.plus(s.gone(^uint64(0))))
+		return
+	}
+	it := s.items[i]
+	for _, at := range it.profile.Places {
+		if it.start != Anywhere && at.Start != it.start {
+			continue
+		}
+		if i > 0 && it.like(s.items[i-1]) && at.Start <= s.at[i-1].Start {
+			continue // the same, the other way round
+		}
+		here := mask(at)
+		if here == 0 || used&here != 0 {
+			continue
+		}
+		now, kept := changes, s.kept
+		for k, f := range s.found {
+			if f.profile == it.profile.ID && f.mask == here {
+				s.kept |= 1 << k
+				now = now.plus(changed(f, it))
+			}
+		}
+		s.at = append(s.at, at)
+		s.place(i+1, used|here, now)
+		s.at, s.kept = s.at[:i], kept
+	}
+}
+
+// gone is the cost of the found instances in these slices that do not stay.
+func (s *search) gone(used uint64) cost {
+	var c cost
+	for k, f := range s.found {
+		if s.kept&(1<<k) != 0 || f.mask&used == 0 && f.profile >= 0 {
+			continue
+		}
+		c[1]++
+		if f.Busy {
+			c[0]++
+		}
+	}
+	return c
+}
+
+func (c cost) plus(d cost) cost {
+	for i := range c {
+		c[i] += d[i]
+	}
+	return c
+}
+
+func changed(f standing, it item) cost {
+	destroy, create := recompute(f.Compute, it.compute)
+	c := cost{0, 0, len(destroy), len(create)}
+	if f.Busy && len(destroy) > 0 {
+		c[0] = 1
+	}
+	return c
+}
+
+// recompute is which compute instances go and which are made, by index and by slices. Those that stay might lie in the
+// way of a new one of two slices or more; where it is not known where they lie, none stays then.
+func recompute(found []Compute, want []int) (destroy, create []int) {
+	left := slices.Clone(want)
+	for i, c := range found {
+		if j := slices.Index(left, c.Slices); j >= 0 {
+			left = slices.Delete(left, j, j+1)
+		} else {
+			destroy = append(destroy, i)
+		}
+	}
+	if len(left) == 0 || left[0] == 1 || len(found) == 0 {
+		return destroy, left
+	}
+	destroy = destroy[:0]
+	for i := range found {
+		destroy = append(destroy, i)
+	}
+	return destroy, want
+}
+
+// leaf judges one way to lay all items.
+func (s *search) leaf(used uint64, c cost) {
+	room := s.room(used)
+	order := slices.Compare(c[:], s.bestCost[:])
+	if order == 0 {
+		order = s.bestRoom - room
+	}
+	if order == 0 {
+		order = slices.CompareFunc(s.at, s.best, func(a, b host.Span) int { return a.Start - b.Start })
+	}
+	if s.best == nil || order < 0 {
+		s.best = append([]host.Span{}, s.at...) // never nil
+		s.bestCost, s.bestRoom, s.bestKept = c, room, s.kept
+	}
+}
+
+// room is in how many ways one more instance could be laid.
+func (s *search) room(used uint64) int {
+	n := 0
+	for _, p := range s.model.Profiles {
+		for _, at := range p.Places {
+			if mask(at)&used == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (s *search) fit() Fit {
+	f := Fit{Target: State{Mode: On, Next: On}, Keeps: bits.OnesCount64(s.bestKept)}
+	f.Destroys, f.Creates = len(s.found)-f.Keeps, len(s.items)-f.Keeps
+	for i, it := range s.items {
+		p := Part{Profile: it.profile.Name, Start: s.best[i].Start}
+		for _, c := range it.compute {
+			p.Compute = append(p.Compute, Compute{Slices: c, Start: Anywhere})
+		}
+		for k, old := range s.found {
+			if s.bestKept&(1<<k) == 0 || old.mask != mask(s.best[i]) {
+				continue
+			}
+			p.Busy = old.Busy
+			if changed(old, it)[0] > 0 {
+				f.Disturbs = append(f.Disturbs, old.Part)
+			}
+		}
+		f.Target.Parts = append(f.Target.Parts, p)
+	}
+	for k, old := range s.found {
+		if s.bestKept&(1<<k) == 0 && old.Busy {
+			f.Disturbs = append(f.Disturbs, old.Part)
+		}
+	}
+	f.Target.sort()
+	slices.SortFunc(f.Disturbs, func(a, b Part) int { return a.Start - b.Start })
+	return f
+}

@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// name is a profile's name taken apart: [Cc.]Gg[.Ngb][+attribute[,attribute]] or -attribute, as NVIDIA's go-nvlib
+// reads it. Without gigabytes it is our shorthand for what this GPU calls it.
+type name struct {
+	compute    int // slices of the compute instance; 0 = all
+	slices     int // compute slices of the GPU instance
+	gigabytes  int // 0: whatever this GPU has
+	attributes string
+}
+
+// whole is the name of the GPU instance, without the compute instance.
+func (n name) whole() string {
+	s := strconv.Itoa(n.slices) + "g"
+	if n.gigabytes > 0 {
+		s += "." + strconv.Itoa(n.gigabytes) + "gb"
+	}
+	return s + n.attributes
+}
+
+// String is the name with the compute instance, where that is a part of it.
+func (n name) String() string {
+	if n.compute == 0 {
+		return n.whole()
+	}
+	return strconv.Itoa(n.compute) + "c." + n.whole()
+}
+
+// number reads the digits before unit; 0 if there are none, or they begin with 0 or are many.
+func number(s, unit string) int {
+	s, ok := strings.CutSuffix(s, unit)
+	if !ok || s == "" || len(s) > 4 || s[0] == '0' || strings.ContainsFunc(s, func(r rune) bool { return r < '0' || r > '9' }) {
+		return 0
+	}
+	n, _ := strconv.Atoi(s)
+	return n
+}
+
+func parseName(s string) (name, error) {
+	if len(s) > 64 {
+		return name{}, fmt.Errorf("%.20q… is no MIG profile: it is too long", s)
+	}
+	n, why := takeApart(s)
+	if why == "" {
+		return n, nil
+	}
+	// People write it in capitals, as nvidia-smi -L does ("MIG 1g.10gb"), or as Kubernetes does ("mig-1g.10gb.me").
+	low := strings.ToLower(strings.TrimSpace(s))
+	low = strings.Replace(strings.TrimPrefix(strings.TrimPrefix(low, "mig "), "mig-"), "gb.", "gb+", 1)
+	if _, still := takeApart(low); still == "" {
+		why = "did you mean " + strconv.Quote(low) + "?"
+	}
+	return name{}, fmt.Errorf("%q is no MIG profile: %s", s, why)
+}
+
+// takeApart reads a profile's name, or says why it is none.
+func takeApart(s string) (n name, why string) {
+	wrong := func(why string) (name, string) { return name{}, why }
+	head, attributes := s, ""
+	if i := strings.IndexAny(s, "+-"); i >= 0 {
+		head, attributes = s[:i], s[i:]
+	}
+	parts := strings.Split(head, ".")
+	if c := number(parts[0], "c"); c > 0 {
+		n.compute, parts = c, parts[1:]
+	}
+	if len(parts) == 0 || len(parts) > 2 {
+		return wrong(`write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`)
+	}
+	if n.slices = number(parts[0], "g"); n.slices == 0 {
+		return wrong(`write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`)
+	}
+	if len(parts) == 2 {
+		if n.gigabytes = number(parts[1], "gb"); n.gigabytes == 0 {
+			return wrong(`its memory is written like "10gb"`)
+		}
+	}
+	if n.compute > n.slices {
+		return wrong("the compute instance has more slices than its GPU instance")
+	}
+	if n.compute == n.slices {
+		n.compute = 0
+	}
+	var err error
+	n.attributes, err = parseAttributes(attributes)
+	if err != nil {
+		return wrong(err.Error())
+	}
+	return n, ""
+}
+
+// parseAttributes puts the attributes into one order.
+func parseAttributes(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	list := strings.Split(s[1:], ",")
+	for _, a := range list {
+		ok := a != "" && (a[0] < '0' || a[0] > '9')
+		for i := range len(a) {
+			ok = ok && (a[i] == '.' || a[i] >= '0' && a[i] <= '9' || a[i] >= 'a' && a[i] <= 'z' || a[i] >= 'A' && a[i] <= 'Z')
+		}
+		if !ok {
+			return "", fmt.Errorf("%q is no attribute", a)
+		}
+	}
+	slices.Sort(list)
+	if len(slices.Compact(slices.Clone(list))) != len(list) {
+		return "", fmt.Errorf("an attribute is there twice")
+	}
+	return s[:1] + strings.Join(list, ","), nil
+}
+
+// profile is what this GPU calls a profile. The error is a *converge.Trouble that says what the GPU offers.
+func (m Model) profile(n name) (host.Profile, error) {
+	best := -1
+	for i, p := range m.Profiles {
+		other, err := parseName(p.Name)
+		if err != nil || other.slices != n.slices || other.attributes != n.attributes {
+			continue
+		}
+		if n.gigabytes == other.gigabytes {
+			return p, nil
+		}
+		// "1g" is the one with the least memory: 1g.10gb, not 1g.20gb.
+		if n.gigabytes == 0 && (best < 0 || size(p) < size(m.Profiles[best])) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		return m.Profiles[best], nil
+	}
+	return host.Profile{}, m.noProfile(n)
+}
+
+// size is how many memory slices a profile takes.
+func size(p host.Profile) int {
+	if len(p.Places) == 0 {
+		return 0
+	}
+	return p.Places[0].Size
+}
+
+// noProfile says what the GPU offers in place of a profile that it has not. Names differ between boards and drivers of
+// one PCI id (https://github.com/NVIDIA/mig-parted/issues/227): the nearest in memory is meant then.
+func (m Model) noProfile(n name) error {
+	near, off := "", 0
+	var offers []string
+	for _, p := range m.Profiles {
+		offers = append(offers, p.Name)
+		other, err := parseName(p.Name)
+		if err != nil || other.slices != n.slices || n.gigabytes == 0 {
+			continue
+		}
+		d := 2 * max(other.gigabytes-n.gigabytes, n.gigabytes-other.gigabytes)
+		if other.attributes != n.attributes {
+			d += max(3, n.gigabytes) // the same attributes come first
+		}
+		if near == "" || d < off {
+			near, off = p.Name, d
+		}
+	}
+	if near == "" {
+		near = nearest(n.whole(), offers)
+	}
+	t := &converge.Trouble{
+		What:    fmt.Sprintf("cannot make %s on %s: it has no such profile", n.whole(), m.Name),
+		Because: []string{"it offers " + strings.Join(offers, ", ")},
+	}
+	if near != "" {
+		t.Try = []string{"did you mean " + strconv.Quote(near) + "?"}
+	}
+	return t
+}
+
+// nearest is the candidate most like s, or "" where none is like it enough to be meant.
+func nearest(s string, candidates []string) string {
+	best, found := 0, ""
+	for _, c := range candidates {
+		d := distance(strings.ToLower(s), strings.ToLower(c))
+		if d <= max(1, min(len(s), len(c))/2) && (found == "" || d < best) {
+			best, found = d, c
+		}
+	}
+	return found
+}
+
+// distance is how many letters must be put in, taken out or replaced to turn a into b.
+func distance(a, b string) int {
+	if len(a) > 64 {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			last, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, last+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,266 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// files are the configurations whose every layout is planned: our own, and mig-parted's where somebody has it.
+func files(t *testing.T) []string {
+	list := []string{filepath.Join("testdata", "every-gpu.yaml")}
+	if corpus := os.Getenv("GPUADM_TEST_CORPUS"); corpus != "" {
+		list = append(list, filepath.Join(corpus, "mig", "config-default.yaml"))
+	} else {
+		t.Log("GPUADM_TEST_CORPUS is not set: mig-parted's own configuration is not read")
+	}
+	return list
+}
+
+// TestEveryLayout: every layout of a whole configuration is read as it is, and is planned and made on each GPU that it
+// is meant for: those that its filters name, or that offer its profiles where it has no filters.
+func TestEveryLayout(t *testing.T) {
+	for _, file := range files(t) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := ParseParted(file, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, used := 0, map[string]int{}
+		for _, l := range c.Layouts {
+			for _, m := range Models() {
+				for _, device := range m.Devices {
+					g := m.GPU()
+					g.Device, g.Address = device, "0000:17:00.0"
+					n, err := makeOn(l, m, g)
+					if err != nil {
+						t.Errorf("%s: layout %q on %s (%s): %v", filepath.Base(file), l.Name, m.Name, device, err)
+					}
+					made += n
+					used[l.Name] += n
+				}
+			}
+			if used[l.Name] == 0 {
+				t.Errorf("%s: layout %q is for no GPU", filepath.Base(file), l.Name)
+			}
+		}
+		t.Logf("%s: %d layouts, made %d times", filepath.Base(file), len(c.Layouts), made)
+	}
+}
+
+// boards are GPUs whose driver has other names than the table under one device id.
+var boards = map[string]string{"1g.24gb": "GB200", "2g.47gb": "GB200", "3g.95gb": "GB200", "4g.95gb": "GB200", "7g.189gb": "GB200"}
+
+func makeOn(l NamedLayout, m Model, g host.GPU) (int, error) {
+	as, err := Assign(l.Entries, []host.GPU{g})
+	if err != nil || len(as) == 0 {
+		if err != nil && !strings.Contains(err.Error(), "no entry is for any") {
+			return 0, err
+		}
+		return 0, nil // for other GPUs
+	}
+	e := as[0].Entry
+	if len(e.Match) == 0 {
+		for _, w := range e.Layout.Wants {
+			n, err := parseName(w.Profile)
+			if err != nil {
+				return 0, err
+			}
+			if _, err := m.profile(n); err != nil {
+				if boards[w.Profile] == "" || !strings.HasPrefix(m.Name, boards[w.Profile]) {
+					return 0, nil // for other GPUs
+				}
+				m = early189(m)
+			}
+		}
+	}
+	fit, err := m.Fit(StateOf(g), e.Layout)
+	if err != nil && len(e.Match) == 0 && strings.Contains(err.Error(), "holds at most") {
+		return 0, nil // all-1g.24gb asks for what another GPU of the same profile name holds
+	}
+	if err != nil {
+		return 0, err
+	}
+	x := newSim(m, StateOf(g))
+	steps, err := m.Steps(StateOf(g), fit.Target)
+	if err != nil {
+		return 0, err
+	}
+	if err := Run(context.Background(), x, x.gpu.Address, steps); err != nil {
+		return 0, err
+	}
+	if got := StateOf(x.gpu).String(); got != fit.Target.String() {
+		return 0, fmt.Errorf("stands %s, want %s", got, fit.Target)
+	}
+	return 1, nil
+}
+
+// early189 is a GB200 of the first boards (https://github.com/NVIDIA/mig-parted/issues/227).
+func early189(m Model) Model {
+	g := m.GPU()
+	g.Profiles = append([]host.Profile{}, g.Profiles...)
+	for i := range g.Profiles {
+		g.Profiles[i].Name = strings.NewReplacer("23gb", "24gb", "93gb", "95gb", "186gb", "189gb").Replace("MIG " + g.Profiles[i].Name)
+	}
+	m, err := Of(g)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// TestPartedRefuses: what mig-parted takes and then does nothing with, or destroys everything for, is refused here.
+func TestPartedRefuses(t *testing.T) {
+	file, err := os.ReadFile(filepath.Join("testdata", "refused.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := strings.Split(string(file), "\n=== ")[1:]
+	var got strings.Builder
+	got.WriteString(strings.Split(string(file), "\n=== ")[0])
+	for _, c := range cases {
+		name, rest, _ := strings.Cut(c, "\n")
+		input, _, _ := strings.Cut(rest, "--- says\n")
+		says := "it is read\n"
+		if _, err := ParseParted("mig.yaml", []byte(input)); err != nil {
+			says = err.Error() + "\n"
+		}
+		got.WriteString("\n=== " + name + "\n" + input + "--- says\n" + says)
+	}
+	golden(t, "refused.txt", strings.TrimSuffix(got.String(), "\n")+"\n")
+}
+
+// golden compares with a file in testdata, or writes it where GPUADM_UPDATE is set.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if os.Getenv("GPUADM_UPDATE") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != got {
+		t.Errorf("%s differs; got\n%s", path, got)
+	}
+}
+
+func parsed(t *testing.T, text string) []Entry {
+	t.Helper()
+	c, err := ParseParted("mig.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Layouts[0].Entries
+}
+
+func TestPartedReads(t *testing.T) {
+	const head = "version: v1\nmig-configs:\n  a:\n  - devices: "
+	for _, c := range []struct{ text, want string }{
+		{"all\n    mig-enabled: false", "off"},
+		{"[0]\n    mig-enabled: off\n    mig-devices: {}", "off"},
+		{"all\n    mig-enabled: true\n    mig-devices: {}", "on and empty"},
+		{"all\n    mig-enabled: Yes\n    mig-devices:", "on and empty"},
+		{"all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 0, 2g.10gb: 0}", "on and empty"},
+		{"all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 0, 2g.10gb: 3}", "3 × 2g.10gb"},
+		{"all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 2, 2g.10gb: 1, 3g.20gb: 1}", "3g.20gb, 2g.10gb, 2 × 1g.5gb"},
+		{"all\n    mig-enabled: true\n    mig-devices: {1c.3g.20gb: 2}", "3g.20gb(1c,1c)"},
+		{"all\n    mig-enabled: true\n    mig-devices: {1c.3g.20gb: 4}", "3g.20gb(1c), 3g.20gb(1c,1c,1c)"},
+		{"all\n    mig-enabled: true\n    mig-devices: {1c.3g.20gb: 1, 2c.3g.20gb: 1, 3c.3g.20gb: 1}", "3g.20gb, 3g.20gb(2c,1c)"},
+		{"all\n    mig-enabled: true\n    mig-devices: {2c.2g.10gb: 1}", "2g.10gb"},
+		{"all\n    mig-enabled: true\n    mig-devices: {\"1g.5gb+me\": 1, 1g.24gb-me: 1, 1g.24gb+me.all: 1}", "1g.24gb+me.all, 1g.24gb-me, 1g.5gb+me"},
+		{"all\n    mig-enabled: true\n    mig-devices: &x {1g.5gb: 2}\n  b:\n  - devices: all\n    mig-enabled: true\n    mig-devices: *x", "2 × 1g.5gb"},
+		{"all\n    <<: {mig-enabled: true, devices: [3]}\n    mig-devices: {1g.5gb: 1}", "1g.5gb"},
+	} {
+		if got := parsed(t, head+c.text)[0].Layout.String(); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.text, got, c.want)
+		}
+	}
+	json := parsed(t, `{"version": "v1", "mig-configs": {"a": [{"devices": [1, 0], "device-filter": "0x20B010DE:0x134F10DE", "mig-enabled": true, "mig-devices": {"1g.5gb": 7}}]}}`)
+	if e := json[0]; e.Layout.String() != "7 × 1g.5gb" || fmt.Sprint(e.Match, e.Devices.Index) != "[0x20B010DE:0x134F10DE] [0 1]" {
+		t.Errorf("JSON: %+v", e)
+	}
+	aliases := "version: v1\nmig-configs:\n  a0: &a0 [{devices: all, mig-enabled: false}]\n"
+	for i := 1; i < 3000; i++ {
+		aliases += fmt.Sprintf("  a%d: *a0\n", i)
+	}
+	if c, err := ParseParted("x", []byte(aliases)); err != nil || len(c.Layouts) != 3000 {
+		t.Errorf("aliases: %d, %v", len(c.Layouts), err)
+	}
+	if _, err := ParseParted("x", make([]byte, maxFile+1)); err == nil {
+		t.Error("a file of more than a MiB is read")
+	}
+}
+
+// TestExport: how GPUs stand is written as both formats, and reading them plans nothing to do.
+func TestExport(t *testing.T) {
+	stands := []struct{ gpu, state string }{
+		{"A100-40", "on 1g.5gb+me@0 2g.10gb@2 3g.20gb@4"},
+		{"A100-40", "off"},
+		{"A100-40", "on 1g.5gb+me@0 2g.10gb@2 3g.20gb@4"},
+		{"H100-80", "on"},
+		{"H100-80", "on 4g.40gb@0 3g.40gb@4(1c,1c)"},
+		{"H100-80", "on 4g.40gb@0 3g.40gb@4(2c,1c)"},
+		{"H200", "on 3g.71gb@0() 1g.18gb@4"},
+		{"RTX PRO 6000", "on 1g.24gb-me@0 1g.24gb+gfx@3 2g.48gb+me.all@6"},
+	}
+	var gpus []host.GPU
+	for i, s := range stands {
+		g := newSim(model(t, s.gpu), state(t, s.state)).gpu
+		g.Index, g.Address = i, fmt.Sprintf("0000:%02x:00.0", i+1)
+		gpus = append(gpus, g)
+	}
+	gpus = append(gpus, host.GPU{Index: 8, Name: "Tesla T4", Device: "0x1EB810DE"})
+	yaml, toml := Parted("current", gpus), Tables(gpus)
+	golden(t, "export.yaml", yaml)
+	golden(t, "export.toml", toml)
+	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + toml)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := Entries(s.MIG)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, entries := range map[string][]Entry{"YAML": parsed(t, yaml), "TOML": tables} {
+		as, err := Assign(entries, gpus)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(as) != len(stands) {
+			t.Errorf("%s: %d GPUs, want %d", name, len(as), len(stands))
+		}
+		for i, a := range as {
+			m, err := Of(a.GPU)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fit, err := m.Fit(StateOf(a.GPU), a.Entry.Layout)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := strings.Replace(stands[i].state, "()", "", 1); fit.Target.String() != want || fit.Destroys+fit.Creates > 0 {
+				t.Errorf("%s: GPU %d: %+v, want %s", name, i, fit, want)
+			}
+		}
+	}
+	if got := Parted("current", nil); got != "version: v1\nmig-configs:\n  current: []\n" {
+		t.Errorf("none: %s", got)
+	}
+}

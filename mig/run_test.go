@@ -1,0 +1,381 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// turns are pairs of states, and layouts that lead from the one to the other.
+var turns = []struct{ gpu, from, to string }{
+	{"A100-40", "on 2g.10gb@0 1g.5gb@2 1g.5gb@3 3g.20gb@4", "on 2g.10gb@0 2g.10gb@2 3g.20gb@4"},
+	{"A100-40", "on 1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6", "on 7g.40gb@0"},
+	{"A100-40", "on 7g.40gb@0(3c,2c,1c,1c)", "on 7g.40gb@0(4c,3c)"},
+	{"A100-40", "on 7g.40gb@0(1c)", "on 7g.40gb@0(3c,2c,2c)"},
+	{"A100-40", "on 7g.40gb@0(2c,1c)", "on 7g.40gb@0(2c,1c,1c,1c)"},
+	{"A100-40", "on 3g.20gb@0() 3g.20gb@4(1c)", "on 3g.20gb@0 3g.20gb@4(1c,1c,1c)"},
+	{"A100-40", "off", "on 4g.20gb@0 3g.20gb@4(2c,1c)"},
+	{"A100-40", "off, on after a reset", "on 1g.5gb@0"},
+	{"A100-40", "on 4g.20gb@0 3g.20gb@4(2c,1c)", "off"},
+	{"A100-40", "on", "off, on after a reset"},
+	{"A100-40", "on, off after a reset", "on"},
+	{"A100-40", "on 1g.5gb@0", "on, off after a reset"},
+	{"H100-80", "off", "on 1g.10gb+me@0 1g.20gb@2 3g.40gb@4"},
+	{"H100-80", "on 1g.10gb+me@0 1g.20gb@2 3g.40gb@4", "off"},
+	{"RTX PRO 6000", "on 1g.24gb-me@0 1g.24gb+gfx@3 2g.48gb@6", "on 4g.96gb+gfx@0(2c,1c,1c)"},
+	{"A30", "on 1g.6gb@0 1g.6gb+me@1 2g.12gb@2", "on 4g.24gb@0(2c)"},
+	{"B200", "on 1g.23gb@6", "on"},
+	{"H200", "off", "off"},
+}
+
+// TestSteps: the steps lead to the target, and those the other way round lead back.
+func TestSteps(t *testing.T) {
+	for _, c := range turns {
+		m := model(t, c.gpu)
+		x := newSim(m, state(t, c.from))
+		for _, leg := range [][2]string{{c.from, c.to}, {c.to, c.from}, {c.from, c.from}} {
+			steps, err := m.Steps(state(t, leg[0]), state(t, leg[1]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if leg[0] == leg[1] && len(steps) > 0 {
+				t.Errorf("%s: %q stands and has steps %v", c.gpu, leg[0], steps)
+			}
+			if err := Run(context.Background(), x, x.gpu.Address, steps); err != nil {
+				t.Fatalf("%s: %q → %q: %v\n%v", c.gpu, leg[0], leg[1], err, steps)
+			}
+			if got := StateOf(x.gpu).String(); got != leg[1] {
+				t.Errorf("%s: %q → %q ends in %q", c.gpu, leg[0], leg[1], got)
+			}
+		}
+	}
+}
+
+func TestStepsInWords(t *testing.T) {
+	m := model(t, "A100-40")
+	steps, err := m.Steps(state(t, "on 1g.5gb@0 3g.20gb@4(1c,1c)"), state(t, "off"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := m.Steps(state(t, "off"), state(t, "on 3g.20gb@4(2c,1c)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for _, s := range append(steps, back...) {
+		words = append(words, s.String())
+	}
+	want := `destroy compute 1c in 1g.5gb at 0
+destroy 1g.5gb at 0
+destroy compute 1c in 3g.20gb at 4
+destroy compute 1c in 3g.20gb at 4
+destroy 3g.20gb at 4
+mode off
+reset
+mode on
+reset
+create 3g.20gb at 4
+create compute 2c in 3g.20gb at 4
+create compute 1c in 3g.20gb at 4`
+	if got := strings.Join(words, "\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// scenarios are the turns and many random ones.
+func scenarios(t testing.TB) (list []struct {
+	m        Model
+	from, to State
+},
+) {
+	t.Helper()
+	for _, c := range turns {
+		list = append(list, struct {
+			m        Model
+			from, to State
+		}{model(t, c.gpu), state(t, c.from), state(t, c.to)})
+	}
+	for _, c := range [][2]string{ // compute instances in places that the driver would not choose
+		{"on 7g.40gb@0(1c@3,1c@5)", "on 7g.40gb@0(4c)"},
+		{"on 4g.20gb@0(1c@1) 3g.20gb@4(1c@2)", "on 4g.20gb@0(1c,1c,1c) 3g.20gb@4(2c,1c)"},
+	} {
+		list = append(list, struct {
+			m        Model
+			from, to State
+		}{model(t, "A100-40"), state(t, c[0]), state(t, c[1])})
+	}
+	rnd := rand.New(rand.NewPCG(5, 8))
+	for _, name := range []string{"A100-40", "A30", "RTX PRO 6000", "H100-80"} {
+		m := model(t, name)
+		for range 40 {
+			from, to := random(rnd, m), random(rnd, m)
+			for i := range from.Parts { // some were left half-made
+				if rnd.IntN(6) == 0 {
+					from.Parts[i].Compute = nil
+				}
+			}
+			list = append(list, struct {
+				m        Model
+				from, to State
+			}{m, from, to})
+		}
+	}
+	return list
+}
+
+// random lays instances at random until nothing more fits or luck ends it, with compute instances at random.
+func random(rnd *rand.Rand, m Model) State {
+	s := empty()
+	var used uint64
+	count := map[int]int{}
+	for rnd.IntN(12) > 0 {
+		p := m.Profiles[rnd.IntN(len(m.Profiles))]
+		at := p.Places[rnd.IntN(len(p.Places))]
+		if used&mask(at) != 0 || count[p.ID] == p.Max {
+			continue
+		}
+		used |= mask(at)
+		count[p.ID]++
+		part := Part{Profile: p.Name, Start: at.Start, Compute: []Compute{{p.Slices, Anywhere}}}
+		if rnd.IntN(3) == 0 {
+			part.Compute = nil
+			for left := p.Slices; left > 0 && rnd.IntN(8) > 0; left-- {
+				part.Compute = append(part.Compute, Compute{1, Anywhere})
+			}
+			if part.Compute == nil {
+				part.Compute = []Compute{{1, Anywhere}}
+			}
+		}
+		s.Parts = append(s.Parts, part)
+	}
+	s.sort()
+	return s
+}
+
+// layoutOf asks for what a state has, anywhere.
+func layoutOf(s State) Layout {
+	l := Layout{Enabled: s.Mode == On}
+	for _, p := range s.Parts {
+		w := Want{Profile: p.Profile, Start: Anywhere}
+		if p.slices() != total(sizes(p.Compute)) || len(p.Compute) != 1 {
+			w.Compute = sizes(p.Compute)
+		}
+		l.Wants = append(l.Wants, w)
+	}
+	return l
+}
+
+func sizes(list []Compute) (n []int) {
+	for _, c := range list {
+		n = append(n, c.Slices)
+	}
+	return n
+}
+
+// TestFailure: whichever call fails, before or after it took effect, the GPU stands as it did, ids included.
+func TestFailure(t *testing.T) {
+	runs := 0
+	for _, c := range scenarios(t) {
+		steps, err := c.m.Steps(c.from, c.to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := 1; n <= len(steps); n++ {
+			for _, how := range []fault{early, late} {
+				runs++
+				x := newSim(c.m, c.from)
+				before := x.shape()
+				x.fail = func(call int) fault {
+					if call == n {
+						return how
+					}
+					return none
+				}
+				err := Run(context.Background(), x, x.gpu.Address, steps)
+				var f *Failure
+				if !errors.As(err, &f) || !errors.Is(err, errSim) {
+					t.Fatalf("%s → %s: call %d failed and Run says %v", c.from, c.to, n, err)
+				}
+				if !f.Restored() || x.shape() != before {
+					t.Errorf("%s: %s → %s, call %d: stands %s, stood %s: %v", c.m.Name, c.from, c.to, n, x.shape(), before, err)
+				}
+			}
+		}
+	}
+	t.Logf("%d failures", runs)
+}
+
+// TestPowerCut: wherever the power goes, planning again ends in the same target.
+func TestPowerCut(t *testing.T) {
+	runs := 0
+	for _, c := range scenarios(t) {
+		if c.to.Next != c.to.Mode {
+			continue // no layout asks for a pending mode
+		}
+		want := layoutOf(c.to)
+		fit, err := c.m.Fit(c.from, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := c.m.Steps(c.from, fit.Target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := 1; n <= len(steps)+1; n++ {
+			runs++
+			x := newSim(c.m, c.from)
+			x.fail = func(call int) fault {
+				if call >= n {
+					return cut
+				}
+				return none
+			}
+			_ = Run(context.Background(), x, x.gpu.Address, steps)
+			x.fail = nil
+			again, err := c.m.Fit(StateOf(x.gpu), want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again.Target.String() != fit.Target.String() {
+				t.Errorf("%s: %s → %s, cut at %d (%s): the target is %s", c.m.Name, c.from, fit.Target, n, StateOf(x.gpu), again.Target)
+			}
+			more, err := c.m.Steps(StateOf(x.gpu), again.Target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Run(context.Background(), x, x.gpu.Address, more); err != nil {
+				t.Fatal(err)
+			}
+			if got := StateOf(x.gpu).String(); got != again.Target.String() {
+				t.Errorf("%s: %s → %s, cut at %d: ends in %s", c.m.Name, c.from, again.Target, n, got)
+			}
+		}
+	}
+	t.Logf("%d power cuts", runs)
+}
+
+// TestBackFails: what cannot be brought back is said.
+func TestBackFails(t *testing.T) {
+	m := model(t, "A100-40")
+	from, to := state(t, "on 3g.20gb@0 3g.20gb@4"), state(t, "on 3g.20gb@0 2g.10gb@4")
+	steps, err := m.Steps(from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newSim(m, from)
+	x.fail = func(call int) fault {
+		if call >= 3 {
+			return early
+		}
+		return none
+	}
+	err = Run(context.Background(), x, x.gpu.Address, steps)
+	want := `cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN; it stood "on 3g.20gb@0 3g.20gb@4" and stands "on 3g.20gb@0" now; ` +
+		`cannot create 3g.20gb at 4: ERROR_UNKNOWN; cannot create compute 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// TestCancelled: a context that ends stops between two steps, and the GPU is brought back all the same.
+func TestCancelled(t *testing.T) {
+	m := model(t, "A100-40")
+	from, to := state(t, "on 3g.20gb@0 3g.20gb@4"), state(t, "on 7g.40gb@0")
+	steps, err := m.Steps(from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := newSim(m, from)
+	ctx, stop := context.WithCancel(context.Background())
+	x.fail = func(call int) fault {
+		if call == 3 {
+			stop()
+		}
+		return none
+	}
+	var f *Failure
+	if err := Run(ctx, x, x.gpu.Address, steps); !errors.As(err, &f) || !f.Restored() || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if got := StateOf(x.gpu).String(); got != from.String() {
+		t.Errorf("stands %s", got)
+	}
+}
+
+// TestExactCompute: of compute instances of one size the one that is named goes.
+func TestExactCompute(t *testing.T) {
+	m := model(t, "A100-40")
+	from := state(t, "on 7g.40gb@0(1c@3,1c@5)")
+	x := newSim(m, from)
+	steps, err := m.Steps(from, state(t, "on 7g.40gb@0(1c@5)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(context.Background(), x, x.gpu.Address, steps); err != nil {
+		t.Fatal(err)
+	}
+	if got := x.shape(); len(steps) != 1 || got != "true/true 0:0@0[0@5]" {
+		t.Errorf("%v leave %s", steps, got)
+	}
+}
+
+// TestPendingMode: a mode that only waits for its reset is not asked for again.
+func TestPendingMode(t *testing.T) {
+	m := model(t, "A100-40")
+	for want, c := range map[string][2]string{
+		"[reset]":          {"off, on after a reset", "on"},
+		"[mode off]":       {"off, on after a reset", "off"},
+		"[mode on]":        {"on, off after a reset", "on"},
+		"[mode on reset]":  {"off", "on"},
+		"[mode off reset]": {"on", "off"},
+	} {
+		if steps, err := m.Steps(state(t, c[0]), state(t, c[1])); err != nil || fmt.Sprint(steps) != want {
+			t.Errorf("%q → %q: %v, %v; want %s", c[0], c[1], steps, err, want)
+		}
+	}
+	if _, err := model(t, "H100-80").Steps(state(t, "off"), state(t, "off, on after a reset")); err == nil {
+		t.Error("an H100 waits for a reset")
+	}
+}
+
+// TestOwnIDs: compute profiles are named by the driver's own ids, also where it says them late.
+func TestOwnIDs(t *testing.T) {
+	m := model(t, "A30")
+	x := newSim(m, empty())
+	x.gpu.Profiles = slices.Clone(x.gpu.Profiles)
+	x.gpu.Profiles[1].Compute = []host.ComputeProfile{{ID: 7, Enum: 7, Slices: 1, Max: 1}}
+	late := &lateProfiles{sim: x}
+	steps, err := m.Steps(empty(), state(t, "on 1g.6gb+me@0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(context.Background(), late, x.gpu.Address, steps); err != nil {
+		t.Fatal(err)
+	}
+	if got := x.gpu.Instances[0].Compute[0].Profile; got != 7 {
+		t.Errorf("made with profile %d, want 7", got)
+	}
+}
+
+// lateProfiles says the compute profiles of an instance only once one exists.
+type lateProfiles struct{ *sim }
+
+func (l *lateProfiles) Driver(ctx context.Context) (host.Driver, error) {
+	d, err := l.sim.Driver(ctx)
+	d.GPUs[0].Profiles = slices.Clone(d.GPUs[0].Profiles)
+	for i, p := range d.GPUs[0].Profiles {
+		if !slices.ContainsFunc(l.gpu.Instances, func(in host.Instance) bool { return in.Profile == p.ID }) {
+			d.GPUs[0].Profiles[i].Compute = nil
+		}
+	}
+	return d, err
+}

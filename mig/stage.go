@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Stage partitions the GPUs, before anything can hold them.
+var Stage = converge.Stage{
+	Name:  "mig",
+	About: "partitions the GPUs that can be",
+	Wants: wants,
+	Needs: func(s spec.Spec) facts.Needs {
+		if !asked(s.MIG) {
+			return facts.Needs{}
+		}
+		n := facts.Needs{Driver: true}
+		if s.MIG.File != "" {
+			n.Files = []string{s.MIG.File}
+		}
+		return n
+	},
+}
+
+func asked(m spec.MIG) bool { return m.Layout != "" || len(m.GPU) > 0 }
+
+func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	if !asked(s.MIG) {
+		return nil, nil
+	}
+	if f.Driver == nil {
+		return []converge.Want{unknown(f)}, nil
+	}
+	entries, err := Asked(s.MIG, f.Files[s.MIG.File])
+	if err != nil {
+		return nil, err
+	}
+	all, err := Assign(entries, f.Driver.GPUs)
+	if err != nil {
+		return nil, err
+	}
+	var list []converge.Want
+	shared := &said{driver: f.Driver}
+	for _, a := range all {
+		w, err := partitioned(a, shared)
+		if err != nil {
+			return nil, err
+		}
+		if f.MIGOwner != "" {
+			w = verify(a, w, f.MIGOwner)
+		}
+		list = append(list, w)
+	}
+	return append(list, things.Resumed()), nil
+}
+
+// Asked reads what a spec asks for: its tables, or a layout of a file in mig-parted's format.
+func Asked(m spec.MIG, file []byte) ([]Entry, error) {
+	if m.Layout == "" {
+		return Entries(m)
+	}
+	if file == nil {
+		return nil, &converge.Trouble{
+			What: fmt.Sprintf("cannot read %s: it is not there", m.File),
+			Try:  []string{"put a file in mig-parted's format there, or write [[mig.gpu]] tables in node.toml"},
+		}
+	}
+	c, err := ParseParted(m.File, file)
+	if err != nil {
+		return nil, err
+	}
+	return c.Layout(m.Layout)
+}
+
+// unknown stands for all partitions while no driver can be asked.
+func unknown(f facts.Facts) converge.Want {
+	until := "first boot"
+	if f.Live {
+		until = "the driver answers (" + f.NoDriver + ")"
+	}
+	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
+	return things.Check("partitions of the GPUs", look, "their driver says how they stand")
+}
+
+// partitioned wants one GPU to have its entry's layout, as the least disturbance has it.
+func partitioned(a Assigned, shared *said) (converge.Want, error) {
+	w := converge.Want{Thing: gpu{a.GPU.Address, shared}, Why: fmt.Sprintf("GPU %d: %s", a.GPU.Index, a.Entry.Layout), AsFound: true}
+	m, err := Of(a.GPU)
+	if err != nil {
+		return w, err
+	}
+	now := StateOf(a.GPU)
+	w.To = func(found converge.State) (converge.State, error) {
+		from := now // who uses what is known of the state it was found in only
+		if string(found) != now.String() {
+			var err error
+			if from, err = ParseState(string(found)); err != nil {
+				return "", err
+			}
+		}
+		fit, err := m.Fit(from, a.Entry.Layout)
+		if err != nil {
+			return "", err
+		}
+		return converge.State(fit.Target.String()), nil
+	}
+	fit, err := m.Fit(now, a.Entry.Layout)
+	if err != nil {
+		return w, err
+	}
+	steps, err := m.Steps(now, fit.Target)
+	if err != nil {
+		return w, err
+	}
+	w.Breaks = breaks(m, a.GPU, fit, steps)
+	return w, nil
+}
+
+// breaks says what a change interrupts. Instances that nobody uses come and go unnoticed; a GPU that is reset, or
+// changes its mode, loses whoever holds it open.
+func breaks(m Model, g host.GPU, fit Fit, steps []Step) (list []string) {
+	switch {
+	case len(fit.Disturbs) > 0, changesMode(steps) && len(g.Clients) > 0:
+		list = append(list, "stop-clients")
+	}
+	if changesMode(steps) && m.Resets() {
+		list = append(list, "reset-gpu")
+	}
+	return list
+}
+
+// verify looks only: somebody else partitions this machine's GPUs.
+func verify(a Assigned, w converge.Want, owner string) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
+		found, err := w.Look(ctx, v)
+		if err != nil {
+			return "", err
+		}
+		want, err := w.To(found)
+		if err != nil || want == found {
+			return "", err
+		}
+		return fmt.Sprintf("cannot partition GPU %d: %s does that on this machine; it stands %q, and %q is wanted", a.GPU.Index, owner, found, want), nil
+	}
+	v := things.Check("partitions of GPU "+strings.TrimSpace(a.GPU.Address), look, owner+" partitions the GPUs, so gpuadm looks and touches nothing",
+		"set the node's label nvidia.com/mig.config for it, or take it off the machine and run the same command again")
+	v.Releases = true
+	return v
+}

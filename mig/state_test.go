@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+func TestStateText(t *testing.T) {
+	for _, text := range []string{
+		"", "off", "on", "off, on after a reset", "on, off after a reset",
+		"on 3g.40gb@0 1g.10gb@4 1g.10gb+me@5 2g.20gb@6(1c,1c)",
+		"on 7g.80gb@0(3c,2c,1c,1c)", "on 3g.40gb@0()", "on ?65@3(1c) 1g.24gb-me@6",
+		"on 3g.40gb@4(1c@0,1c@2), off after a reset", "on 1g.5gb+gfx,me@0", "on 1g.5gb+me,gfx@0",
+	} {
+		s, err := ParseState(text)
+		if err != nil || s.String() != text {
+			t.Errorf("%q: read as %q, %v", text, s, err)
+		}
+	}
+	for _, text := range []string{
+		" ", "On", "on ", " on", "on  1g.5gb@0", "off 1g.5gb@0", "on, on after a reset", "on, off", "on,off after a reset",
+		"on 1g.5gb", "on 1g.5gb@", "on 1g.5gb@-1", "on 1g.5gb@00", "on 1g.5gb@1000", "on 1g.5gb@1 1g.5gb@0", "on 1g.5gb@0(1c)",
+		"on 1g.5gb@0(", "on 2g.10gb@0(1c,)", "on 2g.10gb@0(1c,2c)", "on 2g.10gb@0(0c)", "on ?65@0", "on ?@0()", "on ?-1@0()", "on ?07@0()",
+		"on 1c.2g.10gb@0", "on 2g.10gb@0(2c@0)", "on MIG 1g.5gb@0", "on\n", "unknown",
+	} {
+		if s, err := ParseState(text); err == nil {
+			t.Errorf("%q: read as %+v", text, s)
+		}
+	}
+}
+
+// TestStateRoundTrip: text and GPU say the same, both ways.
+func TestStateRoundTrip(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for _, m := range Models() {
+		for range 100 {
+			s := random(rnd, m)
+			back, err := ParseState(s.String())
+			if err != nil || back.String() != s.String() {
+				t.Fatalf("%s: read as %s, %v", s, back, err)
+			}
+			if got := StateOf(newSim(m, s).gpu); got.String() != s.String() {
+				t.Fatalf("%s: the GPU says %s", s, got)
+			}
+		}
+	}
+}
+
+func TestStateOf(t *testing.T) {
+	g := host.GPU{
+		MIG: true, Mode: true, Pending: true,
+		Profiles: []host.Profile{{ID: 9, Name: "MIG 3g.40gb", Slices: 3, Compute: []host.ComputeProfile{{ID: 0, Slices: 1}, {ID: 2, Slices: 3}}}},
+		Instances: []host.Instance{
+			{ID: 2, Profile: 9, At: host.Span{Start: 4, Size: 4}, Clients: []int{77}, Compute: []host.ComputeInstance{{Profile: 2}}},
+			{ID: 1, Profile: 44, At: host.Span{Start: 2, Size: 1}, Compute: []host.ComputeInstance{{Profile: 3, At: host.Span{Size: 1}}}},
+			{ID: 0, Profile: 9, At: host.Span{Start: 0, Size: 4}},
+		},
+	}
+	s := StateOf(g)
+	if got, want := s.String(), "on 3g.40gb@0() ?44@2(1c) 3g.40gb@4"; got != want || !s.Parts[2].Busy || s.Parts[0].Busy {
+		t.Errorf("got %s (%+v), want %s", got, s, want)
+	}
+	g.Lost = "it has fallen off the bus"
+	if got := StateOf(g).String() + StateOf(host.GPU{}).String(); got != "" {
+		t.Errorf("a GPU that does not answer, and one without MIG: %q", got)
+	}
+}
+
+func FuzzState(f *testing.F) {
+	f.Add("on 3g.40gb@0 1g.10gb@4 2g.20gb@6(1c,1c)")
+	f.Add("off, on after a reset")
+	f.Add("on ?65@3(1c@2,1c) 1g.24gb-me@6()")
+	models := Models()
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseState(text)
+		if err != nil {
+			return
+		}
+		if s.String() != text {
+			t.Fatalf("%q is written %q", text, s)
+		}
+		for _, m := range models {
+			m.Picture(s)
+			want := Layout{Enabled: true, Wants: []Want{{Profile: "1g", Start: Anywhere}}}
+			if fit, err := m.Fit(s, want); err == nil {
+				if again, err := m.Fit(fit.Target, want); err != nil || again.Target.String() != fit.Target.String() {
+					t.Fatalf("%q on %s: %s, then %s, %v", text, m.Name, fit.Target, again.Target, err)
+				}
+				if _, err := m.Steps(s, fit.Target); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
+
+func FuzzParted(f *testing.F) {
+	f.Add([]byte("version: v1\nmig-configs:\n  a:\n  - devices: [0]\n    device-filter: [\"0x20B010DE\"]\n    mig-enabled: true\n    mig-devices: {1c.3g.20gb: 4, 1g.5gb: 0}\n"))
+	f.Add([]byte("version: v1\nmig-configs: &a\n  x: &b [*b]\n  <<: *a\n"))
+	f.Add([]byte("version: v1\nmig-configs: {a: [{devices: all, mig-enabled: no, <<: {a: b}}]}"))
+	models := Models()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := ParseParted("f", data)
+		if err != nil {
+			if list, ok := err.(FileErrors); !ok || len(list) == 0 {
+				t.Fatal("refused without a reason")
+			}
+			return
+		}
+		for _, l := range c.Layouts[:min(3, len(c.Layouts))] {
+			for _, e := range l.Entries[:min(3, len(l.Entries))] {
+				for _, m := range models[:2] {
+					checkFit(t, m, e.Layout)
+				}
+			}
+		}
+	})
+}
+
+func FuzzLayout(f *testing.F) {
+	f.Add(uint8(1), []byte{0, 255, 0, 3, 255, 1, 4, 4, 0})
+	f.Add(uint8(13), []byte{1, 255, 0, 5, 0, 2})
+	models := Models()
+	f.Fuzz(func(t *testing.T, which uint8, data []byte) {
+		m := models[int(which)%len(models)]
+		l := Layout{Enabled: true}
+		for ; len(data) >= 3 && len(l.Wants) < 16; data = data[3:] {
+			p := m.Profiles[int(data[0])%len(m.Profiles)]
+			w := Want{Profile: p.Name, Start: int(int8(data[1]))}
+			if w.Start < 0 {
+				w.Start = Anywhere
+			}
+			for i := range int(data[2] % 8) {
+				w.Compute = append(w.Compute, 1+int(data[2]>>3)%(i+2))
+			}
+			l.Wants = append(l.Wants, w)
+		}
+		checkFit(t, m, l)
+	})
+}
+
+// checkFit: what fits overlaps nowhere, is what was asked for, stands once made, and can be made.
+func checkFit(t *testing.T, m Model, l Layout) {
+	t.Helper()
+	fit, err := m.Fit(StateOf(m.GPU()), l)
+	if err != nil {
+		return
+	}
+	var used uint64
+	for _, f := range m.standings(fit.Target) {
+		if f.profile < 0 || used&f.mask != 0 {
+			t.Fatalf("%s on %s: %s", l, m.Name, fit.Target)
+		}
+		used |= f.mask
+	}
+	if len(fit.Target.Parts) != len(l.Wants) {
+		t.Fatalf("%s on %s: %s", l, m.Name, fit.Target)
+	}
+	if fit.Target.Mode == On {
+		newSim(m, fit.Target) // panics if it cannot be made
+	}
+	if again, err := m.Fit(fit.Target, l); err != nil || again.Target.String() != fit.Target.String() || again.Destroys+again.Creates > 0 {
+		t.Fatalf("%s on %s: %s, then %s, %v", l, m.Name, fit.Target, again.Target, err)
+	}
+}

@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Deed is one kind of change to a GPU.
+type Deed string
+
+const (
+	ModeOn          Deed = "mode on"
+	ModeOff         Deed = "mode off"
+	Reset           Deed = "reset"
+	DestroyCompute  Deed = "destroy compute"
+	DestroyInstance Deed = "destroy"
+	CreateInstance  Deed = "create"
+	CreateCompute   Deed = "create compute"
+)
+
+// Step is one change to one GPU. Instances are named by profile and place, since ids are known only once they exist.
+type Step struct {
+	Do      Deed
+	Name    string    // of the instance's profile
+	Profile int       // its id
+	At      host.Span // the instance's place; Size is 0 where an instance goes that the GPU no longer offers
+	Slices  int       // of the compute instance
+	Compute int       // id of its profile
+	Spot    host.Span // its place; zero where the driver chooses, or where any of its size may go
+}
+
+// String is the step in words: "destroy 3g.40gb at 4", "create compute 1c in 3g.40gb at 4".
+func (s Step) String() string {
+	switch s.Do {
+	case DestroyInstance, CreateInstance:
+		return fmt.Sprintf("%s %s at %d", s.Do, s.Name, s.At.Start)
+	case DestroyCompute, CreateCompute:
+		spot := ""
+		if s.Spot.Size > 0 {
+			spot = fmt.Sprintf(" at %d", s.Spot.Start)
+		}
+		return fmt.Sprintf("%s %dc%s in %s at %d", s.Do, s.Slices, spot, s.Name, s.At.Start)
+	}
+	return string(s.Do)
+}
+
+// piece is an instance as steps need it.
+type piece struct {
+	name    string
+	profile int
+	at      host.Span
+	compute []bit // the largest first
+}
+
+// bit is a compute instance as steps need it.
+type bit struct {
+	slices  int
+	profile int
+	spot    host.Span // zero if it does not matter
+}
+
+type geometry struct {
+	mode, next Mode
+	pieces     []piece
+}
+
+// Steps is the way from one state of a GPU to another, in order: what goes goes before anything is made, and every
+// instance is made at its place. The way back is Steps with the two exchanged.
+func (m Model) Steps(from, to State) ([]Step, error) {
+	if from.Mode == Unknown || to.Mode == Unknown {
+		return nil, fmt.Errorf("cannot plan the steps from %q to %q: how the GPU stands is not known", from, to)
+	}
+	a, _ := m.geometry(from)
+	b, err := m.geometry(to)
+	if err != nil {
+		return nil, err
+	}
+	if b.mode != b.next && !m.Resets() {
+		return nil, fmt.Errorf("cannot plan the steps from %q to %q: a change of mode needs no reset on %s", from, to, m.Name)
+	}
+	return way(a, b, m.Resets()), nil
+}
+
+// geometry resolves a state by the GPU's profiles. What it does not offer can go but not be made: that is the error.
+func (m Model) geometry(s State) (geometry, error) {
+	g := geometry{mode: s.Mode, next: cmp.Or(s.Next, s.Mode)}
+	var wrong error
+	for _, p := range s.Parts {
+		made := piece{name: p.Profile, profile: -1, at: host.Span{Start: p.Start}}
+		if id, unnamed := strings.CutPrefix(p.Profile, "?"); unnamed {
+			made.profile, _ = strconv.Atoi(id)
+		}
+		var offers []host.ComputeProfile
+		for _, q := range m.Profiles {
+			if q.Name == p.Profile {
+				made.profile, offers = q.ID, q.Compute
+				for _, at := range q.Places {
+					if at.Start == p.Start {
+						made.at = at
+					}
+				}
+			}
+		}
+		for _, c := range p.Compute {
+			b := bit{slices: c.Slices, profile: -1}
+			if i := slices.IndexFunc(offers, func(o host.ComputeProfile) bool { return o.Slices == c.Slices }); i >= 0 {
+				b.profile = offers[i].ID
+			} else if wrong == nil {
+				wrong = fmt.Errorf("cannot make a compute instance %dc in %s on %s: it has no such profile", c.Slices, p.Profile, m.Name)
+			}
+			if c.Start != Anywhere {
+				b.spot = host.Span{Start: c.Start, Size: c.Slices}
+			}
+			made.compute = append(made.compute, b)
+		}
+		if made.at.Size == 0 && wrong == nil {
+			wrong = fmt.Errorf("cannot make %s at %d on %s: it offers no such instance there", p.Profile, p.Start, m.Name)
+		}
+		g.pieces = append(g.pieces, made)
+	}
+	return g, wrong
+}
+
+// way is the steps from one geometry to another.
+func way(from, to geometry, resets bool) []Step {
+	var gone, made, modes []Step
+	keep := from.mode == On && to.mode == On
+	for _, p := range from.pieces {
+		i := slices.IndexFunc(to.pieces, p.same)
+		if i < 0 || !keep {
+			gone = append(append(gone, p.bits(DestroyCompute, p.compute)...), p.step(DestroyInstance))
+			continue
+		}
+		destroy, create := p.turn(to.pieces[i].compute)
+		gone = append(gone, p.bits(DestroyCompute, destroy)...)
+		made = append(made, to.pieces[i].bits(CreateCompute, create)...)
+	}
+	for _, p := range to.pieces {
+		if !keep || !slices.ContainsFunc(from.pieces, p.same) {
+			made = append(append(made, p.step(CreateInstance)), p.bits(CreateCompute, p.compute)...)
+		}
+	}
+	now, next := from.mode, from.next
+	set := func(m Mode) {
+		if next = m; m == On {
+			modes = append(modes, Step{Do: ModeOn})
+		} else {
+			modes = append(modes, Step{Do: ModeOff})
+		}
+	}
+	if now != to.mode {
+		if next != to.mode || !resets {
+			set(to.mode)
+		}
+		if resets {
+			modes = append(modes, Step{Do: Reset})
+		}
+	}
+	if next != to.next {
+		set(to.next)
+	}
+	return slices.Concat(gone, modes, made)
+}
+
+func (p piece) same(q piece) bool { return p.profile == q.profile && p.at.Start == q.at.Start }
+
+func (p piece) step(do Deed) Step {
+	return Step{Do: do, Name: p.name, Profile: p.profile, At: p.at}
+}
+
+func (p piece) bits(do Deed, list []bit) []Step {
+	var steps []Step
+	if do == CreateCompute {
+		list = inOrder(list, Part{Profile: p.name}.slices())
+	}
+	for _, b := range list {
+		s := p.step(do)
+		s.Slices, s.Compute, s.Spot = b.slices, b.profile, b.spot
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// inOrder is the order to make compute instances in, where the driver chooses their places: the largest first, unless
+// they block each other then. On A100 a 2c begins at even slices and a 3c at 0 or 4, the first that is free, and so 3c,
+// 2c, 2c do not fit into seven slices in this order, but the other way round.
+func inOrder(list []bit, slots int) []bit {
+	if slices.ContainsFunc(list, func(b bit) bool { return b.spot.Size > 0 }) {
+		return list
+	}
+	var try func(left, order []bit, used uint64) []bit
+	try = func(left, order []bit, used uint64) []bit {
+		if len(left) == 0 {
+			return order
+		}
+		for i, b := range left {
+			if i > 0 && b.slices == left[i-1].slices {
+				continue
+			}
+			at := firstFree(b.slices, slots, used)
+			if at < 0 {
+				continue
+			}
+			rest := slices.Delete(slices.Clone(left), i, i+1)
+			if found := try(rest, append(slices.Clone(order), b), used|mask(host.Span{Start: at, Size: b.slices})); found != nil {
+				return found
+			}
+		}
+		return nil
+	}
+	if slots <= 8 {
+		if order := try(list, []bit{}, 0); order != nil {
+			return order
+		}
+	}
+	return list
+}
+
+// firstFree is where the driver would lay a compute instance: at the first free multiple of its size, rounded up to a
+// power of two; -1 where there is none.
+func firstFree(size, slots int, used uint64) int {
+	step := 1
+	for step < size {
+		step *= 2
+	}
+	for at := 0; at+size <= slots; at += step {
+		if used&mask(host.Span{Start: at, Size: size}) == 0 {
+			return at
+		}
+	}
+	return -1
+}
+
+// turn is which compute instances of an instance that stays go, and which are made.
+func (p piece) turn(want []bit) (destroy, create []bit) {
+	if slices.ContainsFunc(want, func(b bit) bool { return b.spot.Size > 0 }) {
+		left := slices.Clone(want)
+		for _, b := range p.compute {
+			if i := slices.Index(left, b); i >= 0 {
+				left = slices.Delete(left, i, i+1)
+			} else {
+				destroy = append(destroy, b)
+			}
+		}
+		return destroy, left
+	}
+	var found []Compute
+	for _, b := range p.compute {
+		found = append(found, Compute{Slices: b.slices, Start: Anywhere})
+	}
+	var sizes []int
+	for _, b := range want {
+		sizes = append(sizes, b.slices)
+	}
+	goes, makes := recompute(found, sizes)
+	for _, i := range goes {
+		destroy = append(destroy, p.compute[i])
+	}
+	for _, n := range makes {
+		create = append(create, want[slices.Index(sizes, n)])
+	}
+	return destroy, create
+}

@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// words is an error with all that a person is told.
+func words(err error) string {
+	var t *converge.Trouble
+	if err == nil {
+		return "no error\n"
+	}
+	s := err.Error() + "\n"
+	if errors.As(err, &t) {
+		for _, line := range t.Because {
+			s += "    " + line + "\n"
+		}
+		for _, line := range t.Try {
+			s += "    try: " + line + "\n"
+		}
+	}
+	return s
+}
+
+func ask(list ...string) Layout {
+	l := Layout{Enabled: true}
+	for _, w := range list {
+		profile, at, has := strings.Cut(w, "@")
+		one := Want{Profile: profile, Start: Anywhere}
+		if has {
+			_, _ = fmt.Sscan(at, &one.Start)
+		}
+		if whole, inside, ok := strings.Cut(profile, "("); ok {
+			one.Profile = whole
+			for _, c := range strings.Split(strings.TrimSuffix(inside, ")"), ",") {
+				n, _ := parseName(c[:1] + "g")
+				one.Compute = append(one.Compute, n.slices)
+			}
+		}
+		l.Wants = append(l.Wants, one)
+	}
+	return l
+}
+
+// TestRefusals holds what a person is told, word by word.
+func TestRefusals(t *testing.T) {
+	var out strings.Builder
+	for _, c := range []struct {
+		gpu  string
+		want Layout
+	}{
+		{"A100-40", ask("1g.18gb")},
+		{"A100-40", ask("1g.5gb.me")},
+		{"GB200", ask("1g.24gb")},
+		{"GB200", ask("7g.189gb")},
+		{"GB200", ask("1g.24gb+me")},
+		{"H100-80", ask("5g.60gb")},
+		{"RTX PRO 6000", ask("2g.48gb+me")},
+		{"A100-40", ask("1g", "1g", "1g", "2g", "2g", "3g")},
+		{"A100-40", ask("3g", "3g", "1g")},
+		{"A100-40", ask("3g.20gb@4", "4g", "1g+me")},
+		{"A100-40", ask("1g", "1g", "2g", "2g", "2g")},
+		{"A100-40", ask("1g.10gb@2", "4g")},
+		{"A100-40", ask("4g", "2g.10gb@4", "1g.5gb@5")},
+		{"A100-40", ask("7g", "7g")},
+		{"A100-40", ask("2g.10gb@6")},
+		{"A100-40", ask("3g(2c,2c)")},
+		{"A100-40", ask("4g(3c,1c)")},
+		{"A100-40", ask("3g(2c,1c)", "3g(4c)")},
+		{"RTX PRO 6000", ask("2g.48gb+gfx", "1g.24gb-me", "1g.24gb", "1g.24gb+me")},
+		{"A30", ask("2g", "2g+me", "1g")},
+	} {
+		m := model(t, c.gpu)
+		_, err := m.Fit(empty(), c.want)
+		if err == nil {
+			t.Errorf("%s fits on %s", c.want, m.Name)
+		}
+		fmt.Fprintf(&out, "=== %s: %s\n%s\n", m.Name, c.want, words(err))
+	}
+	golden(t, "refusals.txt", out.String())
+}
+
+// TestPictures holds what a person sees, and that no line is longer than a terminal.
+func TestPictures(t *testing.T) {
+	var out strings.Builder
+	for _, m := range Models() {
+		if m.Name == "H200-141GB" || m.Memory != 8 {
+			out.WriteString(m.Offer() + "\n")
+		}
+	}
+	for _, c := range [][2]string{
+		{"H100-80", "on 3g.40gb@0 1g.10gb@4 1g.10gb+me@5 1g.20gb@6"},
+		{"H100-80", "on"},
+		{"H100-80", "off"},
+		{"A100-40", "off, on after a reset"},
+		{"A100-40", "on 7g.40gb@0, off after a reset"},
+		{"A100-40", "on 3g.20gb@0() 3g.20gb@4(2c,1c)"},
+		{"A100-40", "on 2g.10gb@0(1c,1c) 2g.10gb@6 1g.5gb@7"},
+		{"A100-40", "on ?65@0(1c) 1g.5gb@5"},
+		{"A30", "on 1g.6gb@0 1g.6gb+me@1 2g.12gb+me@2"},
+		{"GB300", "on 1g.35gb+me@0 1g.70gb@2 3g.139gb@4"},
+		{"RTX PRO 6000", "on 1g.24gb+me.all@0 1g.24gb+gfx@3 2g.48gb-me@6(1c,1c)"},
+	} {
+		m := model(t, c[0])
+		s := state(t, c[1])
+		if len(s.Parts) > 2 {
+			s.Parts[0].Busy = true
+		}
+		fmt.Fprintf(&out, "%s: %s\n%s\n", m.Name, c[1], m.Picture(s))
+	}
+	for _, line := range strings.Split(out.String(), "\n") {
+		if utf8.RuneCountInString(line) > 80 {
+			t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
+		}
+	}
+	golden(t, "pictures.txt", out.String())
+}
+
+func TestFind(t *testing.T) {
+	for asked, want := range map[string]string{
+		"H100-80GB": "H100-80GB", "h100-80": "H100-80GB", "H100 80GB": "H100-80GB", "NVIDIA H100 80GB HBM3": "H100-80GB",
+		"0x233010DE": "H100-80GB", "0x233010de": "H100-80GB", "2330": "H100-80GB", "10de:2330": "H100-80GB", "0x2330": "H100-80GB",
+		"A100-40": "A100-40GB", "NVIDIA A100-SXM4-40GB": "A100-40GB", "A800-40": "A100-40GB", "a30": "A30-24GB",
+		"h200": "H200-141GB", "b200": "B200-180GB", "gb200": "GB200-186GB", "b300": "B300-269GB", "GB300": "GB300-278GB",
+		"H100 NVL": "H100-94GB", "H100-96": "H100-96GB", "GH200-144": "GH200-144GB", "NVIDIA GH200 480GB": "H100-96GB",
+		"rtx pro 6000": "RTX-PRO-6000-96GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000-96GB",
+	} {
+		if m, err := Find(asked); err != nil || m.Name != want {
+			t.Errorf("%q: %s, %v; want %s", asked, m.Name, err, want)
+		}
+	}
+	var out strings.Builder
+	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40"} {
+		_, err := Find(asked)
+		fmt.Fprintf(&out, "=== %q\n%s", asked, words(err))
+	}
+	golden(t, "find.txt", out.String())
+}
+
+// TestTable: the embedded table holds together.
+func TestTable(t *testing.T) {
+	devices := map[string]string{}
+	for _, m := range Models() {
+		if m.Arch == "" || m.Memory == 0 || m.Compute == 0 || len(m.Sources) == 0 || m.Names == "" || m.Places == "" {
+			t.Errorf("%s: something is missing: %+v", m.Name, m)
+		}
+		if found, err := Find(m.Name); err != nil || found.Name != m.Name {
+			t.Errorf("%s is not found by its own name: %v", m.Name, err)
+		}
+		for _, d := range m.Devices {
+			if devices[d] != "" || !isID(d) {
+				t.Errorf("%s: device %s is bad, or also %s", m.Name, d, devices[d])
+			}
+			devices[d] = m.Name
+		}
+		ids, names := map[int]bool{}, map[string]bool{}
+		for _, p := range m.Profiles {
+			n, err := parseName(p.Name)
+			if err != nil || n.slices != p.Slices || ids[p.ID] || names[p.Name] || len(p.Places) == 0 {
+				t.Errorf("%s: %+v, %v", m.Name, p, err)
+			}
+			ids[p.ID], names[p.Name] = true, true
+			if len(p.Compute) == 0 || p.Compute[len(p.Compute)-1].Slices != p.Slices {
+				t.Errorf("%s: %s has no compute instance of all its slices", m.Name, p.Name)
+			}
+			for _, at := range p.Places {
+				if at.Size != size(p) || at.Start+at.Size > m.Memory {
+					t.Errorf("%s: %s at %+v", m.Name, p.Name, at)
+				}
+			}
+		}
+		if ampere := m.Arch == "ampere"; m.Resets() != ampere || m.Persists() != ampere {
+			t.Errorf("%s: resets %t, persists %t", m.Name, m.Resets(), m.Persists())
+		}
+	}
+}
+
+// TestOf: what the driver says comes first, but for what NVML is known to get wrong.
+func TestOf(t *testing.T) {
+	a30 := model(t, "A30").GPU()
+	a30.Profiles = append([]host.Profile{}, a30.Profiles...)
+	a30.Profiles[0].Max = 2
+	if m, err := Of(a30); err != nil || m.Profiles[0].Max != 4 {
+		t.Errorf("A30: %+v, %v", m, err)
+	}
+	early := early189(model(t, "GB200"))
+	if fit, err := early.Fit(empty(), ask("1g.24gb", "3g.95gb")); err != nil || fit.Target.String() != "on 1g.24gb@0 3g.95gb@4" {
+		t.Errorf("GB200: %s, %v", fit.Target, err)
+	}
+	odd := host.GPU{Name: "NVIDIA X1", Device: "0x999910DE", Arch: "rubin", MIG: true, Profiles: []host.Profile{
+		{
+			ID: 1, Name: "MIG 2g.50gb", Slices: 2, Max: 3, Places: []host.Span{{Start: 0, Size: 2}, {Start: 2, Size: 2}, {Start: 4, Size: 2}},
+			Compute: []host.ComputeProfile{{ID: 9, Enum: 7, Slices: 1, Max: 2}, {ID: 1, Enum: 0, Slices: 1, Max: 2}, {ID: 2, Enum: 1, Slices: 2, Max: 1}},
+		},
+	}}
+	m, err := Of(odd)
+	if err != nil || m.Memory != 6 || m.Resets() || m.Names != "driver" || m.Profiles[0].Name != "2g.50gb" || m.Profiles[0].Compute[0].ID != 1 {
+		t.Errorf("unknown GPU: %+v, %v", m, err)
+	}
+	for _, g := range []host.GPU{{Address: "a", Name: "Tesla T4"}, {Address: "a", Lost: "gone"}, {Address: "a", MIG: true, Name: "X2"}} {
+		if _, err := Of(g); err == nil {
+			t.Errorf("%+v has a model", g)
+		}
+	}
+}
+
+func TestAssign(t *testing.T) {
+	gpu := func(i int, name string) host.GPU {
+		g := model(t, name).GPU()
+		g.Index, g.Address = i, fmt.Sprintf("0000:%02x:00.0", i)
+		return g
+	}
+	t4 := host.GPU{Index: 2, Name: "Tesla T4", Device: "0x1EB810DE"}
+	gpus := []host.GPU{gpu(0, "A100-40"), gpu(1, "H100-80"), t4, gpu(3, "A100-40")}
+	gpus[0].Sub = "0x134F10DE"
+	all := spec.Devices{All: true}
+	on := Layout{Enabled: true}
+	var out strings.Builder
+	for _, entries := range [][]Entry{
+		{{Devices: all, Layout: on}},
+		{{Devices: all}},
+		{{Devices: spec.Devices{Index: []int{1}}, Layout: on}, {Devices: spec.Devices{Index: []int{0, 3}}}},
+		{{Match: []string{"0x20B010DE:0x134F10DE"}, Devices: all}},
+		{{Match: []string{"0x20b010de"}, Devices: all}, {Match: []string{"H100"}, Devices: all}},
+		{{Match: []string{"A100-40GB", "H200"}, Devices: all}},
+		{{Match: []string{"0x20B010DE"}, Devices: all, Where: "entry 1"}, {Devices: spec.Devices{Index: []int{3}}, Where: "entry 2"}},
+		{{Devices: spec.Devices{Index: []int{9}}, Where: "entry 1"}},
+		{{Devices: spec.Devices{Index: []int{2}}, Layout: on, Where: "entry 1"}},
+		{{Devices: spec.Devices{Index: []int{2}}, Where: "entry 1"}},
+		{{Match: []string{"H300"}, Devices: all, Where: "entry 1"}},
+		{{Match: []string{"0x233510DE"}, Devices: all, Layout: on}},
+		{},
+	} {
+		fmt.Fprintf(&out, "=== %v\n", entries)
+		as, err := Assign(entries, gpus)
+		if err != nil {
+			out.WriteString(words(err))
+		}
+		for _, a := range as {
+			fmt.Fprintf(&out, "GPU %d: %s\n", a.GPU.Index, a.Entry.Layout)
+		}
+	}
+	golden(t, "assign.txt", out.String())
+}
+
+func TestEntries(t *testing.T) {
+	got, err := Entries(spec.MIG{GPU: []spec.MIGGPU{
+		{Match: []string{"A100"}, Devices: spec.Devices{All: true}, Enabled: true, Layout: map[string]int{"1g.5gb": 2, "1c.3g.20gb": 3}},
+		{Devices: spec.Devices{Index: []int{1}}, Enabled: true, Placements: []spec.Placement{{Profile: "1c.3g.20gb", Start: 4}, {Profile: "2c.3g.20gb", Start: 4}, {Profile: "4g.20gb"}}},
+		{Devices: spec.Devices{Index: []int{2}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, e := range got {
+		list = append(list, e.Layout.String())
+	}
+	if s := strings.Join(list, "; "); s != "3g.20gb(1c,1c,1c), 2 × 1g.5gb; 4g.20gb at 0, 3g.20gb(2c,1c) at 4; off" {
+		t.Errorf("got %s", s)
+	}
+	if _, err := Entries(spec.MIG{GPU: []spec.MIGGPU{{Enabled: true, Layout: map[string]int{"1g.5gb": 65}}}}); err == nil {
+		t.Error("65 partitions are taken")
+	}
+	c, err := ParseParted("mig.yaml", []byte("version: v1\nmig-configs: {all-1g.5gb: [{devices: all, mig-enabled: false}], all-2g.10gb: [{devices: all, mig-enabled: false}]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Layout("all-1g.6gb")
+	if got := words(err); got != "cannot find layout \"all-1g.6gb\" in mig.yaml\n    it has all-1g.5gb, all-2g.10gb\n    try: did you mean \"all-1g.5gb\"?\n" {
+		t.Errorf("got %s", got)
+	}
+}
