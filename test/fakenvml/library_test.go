@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fakenvml
+
+import (
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// needed are the symbols that a user of NVML like ours resolves; a missing one is a crash at its first call, since
+// go-nvml binds lazily.
+const needed = `
+nvmlInit_v2 nvmlInitWithFlags nvmlShutdown nvmlErrorString
+nvmlSystemGetDriverVersion nvmlSystemGetNVMLVersion nvmlSystemGetCudaDriverVersion nvmlSystemGetCudaDriverVersion_v2
+nvmlDeviceGetCount_v2 nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetHandleByUUID
+nvmlDeviceGetName nvmlDeviceGetUUID nvmlDeviceGetSerial nvmlDeviceGetIndex nvmlDeviceGetMinorNumber nvmlDeviceGetPciInfo_v3
+nvmlDeviceGetMemoryInfo nvmlDeviceGetMemoryInfo_v2 nvmlDeviceGetCudaComputeCapability nvmlDeviceGetArchitecture
+nvmlDeviceGetBrand nvmlDeviceGetVbiosVersion
+nvmlDeviceGetMigMode nvmlDeviceSetMigMode nvmlDeviceGetPersistenceMode nvmlDeviceSetPersistenceMode
+nvmlDeviceGetGpuInstanceProfileInfo nvmlDeviceGetGpuInstanceProfileInfoV nvmlDeviceGetGpuInstanceProfileInfoByIdV
+nvmlDeviceGetGpuInstancePossiblePlacements_v2 nvmlDeviceGetGpuInstanceRemainingCapacity nvmlDeviceCreateGpuInstance
+nvmlDeviceCreateGpuInstanceWithPlacement nvmlGpuInstanceDestroy nvmlDeviceGetGpuInstances nvmlDeviceGetGpuInstanceById
+nvmlGpuInstanceGetInfo
+nvmlGpuInstanceGetComputeInstanceProfileInfo nvmlGpuInstanceGetComputeInstanceProfileInfoV
+nvmlGpuInstanceGetComputeInstancePossiblePlacements nvmlGpuInstanceGetComputeInstanceRemainingCapacity
+nvmlGpuInstanceCreateComputeInstance nvmlGpuInstanceCreateComputeInstanceWithPlacement nvmlComputeInstanceDestroy
+nvmlGpuInstanceGetComputeInstances nvmlGpuInstanceGetComputeInstanceById nvmlComputeInstanceGetInfo_v2
+nvmlDeviceGetMaxMigDeviceCount nvmlDeviceGetMigDeviceHandleByIndex nvmlDeviceIsMigDeviceHandle nvmlDeviceGetGpuInstanceId
+nvmlDeviceGetComputeInstanceId nvmlDeviceGetDeviceHandleFromMigDeviceHandle nvmlDeviceGetAttributes_v2
+nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses_v3 nvmlDeviceGetMPSComputeRunningProcesses_v3
+nvmlDeviceGetEccMode nvmlDeviceGetTotalEccErrors nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetSramEccErrorStatus
+nvmlDeviceGetRemappedRows nvmlDeviceGetRemappedRows_v2 nvmlDeviceGetRowRemapperHistogram
+nvmlDeviceGetRetiredPagesPendingStatus nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkErrorCounter nvmlDeviceGetNvLinkVersion
+nvmlDeviceGetGpuFabricInfo nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetFieldValues nvmlDeviceGetRepairStatus
+nvmlEventSetCreate nvmlDeviceRegisterEvents nvmlDeviceGetSupportedEventTypes nvmlEventSetWait_v2 nvmlEventSetFree
+`
+
+func TestSymbols(t *testing.T) {
+	file, err := elf.Open(Build(t).Library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if names, err := file.DynString(elf.DT_SONAME); err != nil || !slices.Equal(names, []string{Soname}) {
+		t.Errorf("the library calls itself %v (%v), want %s", names, err, Soname)
+	}
+	if libs, err := file.ImportedLibraries(); err != nil || slices.ContainsFunc(libs, func(lib string) bool {
+		return !strings.HasPrefix(lib, "libc.") && !strings.HasPrefix(lib, "libpthread.") && !strings.HasPrefix(lib, "ld-")
+	}) {
+		t.Errorf("the library needs %v (%v), want libc alone", libs, err)
+	}
+	symbols, err := file.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var has []string
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
+			has = append(has, s.Name)
+		}
+	}
+	for _, name := range strings.Fields(needed) {
+		if !slices.Contains(has, name) {
+			t.Errorf("the library lacks %s", name)
+		}
+	}
+	// What it exports beyond that are older versions of the same calls; its own helpers stay inside.
+	calls, err := sources.ReadFile("c/calls.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range has {
+		if !strings.Contains(string(calls), "X("+name+")") {
+			t.Errorf("the library exports %s, which calls.h does not count", name)
+		}
+	}
+	if listed := len(regexp.MustCompile(`X\(nvml\w+\)`).FindAll(calls, -1)); listed != len(has) {
+		t.Errorf("calls.h counts %d calls, the library exports %d", listed, len(has))
+	}
+}
+
+// TestABI compiles our layouts against the nvml.h that go-nvml was generated from.
+func TestABI(t *testing.T) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	if err != nil {
+		t.Fatalf("cannot find go-nvml: %v", err)
+	}
+	header := filepath.Join(strings.TrimSpace(string(out)), "pkg", "nvml")
+	if _, err := os.Stat(filepath.Join(header, "nvml.h")); err != nil {
+		t.Fatal(err)
+	}
+	Build(t) // skips without a compiler
+	check := func(more ...string) string {
+		args := append([]string{"-std=c11", "-fsyntax-only", "-I", header, "-I", "c"}, more...)
+		said, _ := exec.Command("cc", append(args, "c/abi_check.c")...).CombinedOutput()
+		return string(said)
+	}
+	if said := check(); said != "" {
+		t.Error(said)
+	}
+	if said := check("-Dclique=clique, more"); !strings.Contains(said, "a_fabric2 has another size") {
+		t.Errorf("a field too many was not noticed: %s", said)
+	}
+}

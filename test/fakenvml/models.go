@@ -1,0 +1,225 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fakenvml
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+//go:embed models.txt
+var modelsText string
+
+// Model is a GPU model of the fake driver.
+type Model struct {
+	Key      string // as New takes it: H100-80
+	Name     string // NVML's
+	Compute  int    // compute slices; 0: it has no MIG
+	Slices   int    // memory slices
+	Resets   bool   // a mode change waits for a reset, and outlives the driver
+	MemoryMB int
+	Profiles []Profile
+
+	fields map[string][]string
+	ci     []computeProfile
+}
+
+// Profile is a GPU instance profile.
+type Profile struct {
+	ID, Kind int // the driver's id, and NVML's enum
+	Name     string
+	Slices   int // compute slices
+	Max      int
+	Said     int // what NVML says of Max
+	MemoryMB int
+	Media    int   // 0 no media engines, 1 its share, 2 all there is
+	Starts   []int // in memory slices, the driver's own choice first
+	Size     int
+
+	rest []string // SMs, copy engines, decoders, encoders, JPEG, OFA, graphics
+}
+
+type computeProfile struct {
+	id, slices int
+	offered    uint
+	starts     []int
+}
+
+// Models are all models there are.
+func Models() ([]Model, error) {
+	var models []Model
+	for i, line := range strings.Split(modelsText, "\n") {
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		if words[0] == "gpu" {
+			models = append(models, Model{Key: words[1], Name: strings.Join(words[2:], " "), fields: map[string][]string{}})
+			continue
+		}
+		if len(models) == 0 {
+			return nil, fmt.Errorf("cannot read models.txt: line %d comes before a gpu", i+1)
+		}
+		if err := models[len(models)-1].add(words[0], words[1:]); err != nil {
+			return nil, fmt.Errorf("cannot read models.txt: line %d: %w", i+1, err)
+		}
+	}
+	return models, nil
+}
+
+func (m *Model) add(key string, words []string) error {
+	var err error
+	number := func(i int) int {
+		n, e := strconv.Atoi(words[i])
+		if e != nil {
+			err = e
+		}
+		return n
+	}
+	switch key {
+	case "mig":
+		m.Compute, m.Slices, m.Resets = number(0), number(1), words[2] == "reset"
+	case "gi":
+		p := Profile{ID: number(0), Kind: number(1), Name: words[2], Slices: number(3), Max: number(4), MemoryMB: number(6), Media: number(7)}
+		p.Said = p.Max
+		p.rest = append([]string{words[5]}, words[8:14]...)
+		starts, size, _ := strings.Cut(words[14], ":")
+		if p.Starts, err = numbers(starts); err == nil {
+			p.Size, err = strconv.Atoi(size)
+		}
+		m.Profiles = append(m.Profiles, p)
+	case "said":
+		i, e := m.profile(words[0])
+		if e != nil {
+			return e
+		}
+		m.Profiles[i].Said = number(1)
+	case "ci":
+		return m.addCompute(words)
+	case "use":
+		return m.useSeven(words[1] == "7+")
+	case "memory":
+		m.MemoryMB = number(0)
+		fallthrough
+	default:
+		m.fields[key] = words
+	}
+	return err
+}
+
+func (m *Model) profile(id string) (int, error) {
+	for i, p := range m.Profiles {
+		if strconv.Itoa(p.ID) == id {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("%s has no profile %s yet", m.Key, id)
+}
+
+func (m *Model) addCompute(words []string) error {
+	id, err := strconv.Atoi(words[0])
+	if err != nil {
+		return err
+	}
+	c := computeProfile{id: id}
+	if c.slices, err = strconv.Atoi(words[1]); err != nil {
+		return err
+	}
+	for _, of := range strings.Split(words[2], ",") {
+		i, err := m.profile(of)
+		if err != nil {
+			return err
+		}
+		c.offered |= 1 << i
+	}
+	starts, _, _ := strings.Cut(words[3], ":")
+	c.starts, err = numbers(starts)
+	m.ci = append(m.ci, c)
+	return err
+}
+
+// useSeven adds the compute instance profiles of the seven-slice GPUs. That places are aligned to their size is assumed: only
+// the numbers of compute instances are published.
+func (m *Model) useSeven(late bool) error {
+	lines := []string{
+		"0 1 19,20,15,14,9,5,0 0,1,2,3,4,5,6:1",
+		"1 2 14,9,5,0 0,2,4:2",
+		"2 3 9,0 0,4:3",
+		"3 4 5,0 0:4",
+		"4 7 0 0:7",
+	}
+	if late {
+		lines = append(lines, "7 1 15 0:1", "8 7 0 0:7")
+	}
+	for _, line := range lines {
+		if err := m.addCompute(strings.Fields(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func numbers(list string) ([]int, error) {
+	var all []int
+	for _, word := range strings.Split(list, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// table renders the models as the C table that state.h declares.
+func table(models []Model) string {
+	var b strings.Builder
+	b.WriteString("#include \"state.h\"\nconst struct model MODELS[] = {\n")
+	for _, m := range models {
+		m.render(&b)
+	}
+	fmt.Fprintf(&b, "};\nconst u32 MODEL_COUNT = %d;\n", len(models))
+	return b.String()
+}
+
+func (m *Model) render(b *strings.Builder) {
+	pci, chip, memory, links := m.fields["pci"], m.fields["chip"], m.fields["memory"], m.fields["links"]
+	has := strings.Join(m.fields["has"], " ")
+	flag := func(word string) int { return strings.Count(has, word) }
+	major, minor, _ := strings.Cut(chip[1], ".")
+	resets := 0
+	if m.Resets {
+		resets = 1
+	}
+	fmt.Fprintf(b, "{%q, %q, %q, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %d, %d, %d, %d, %d, %d, %d, %d,\n{",
+		m.Key, m.Name, m.fields["vbios"][0], pci[0], pci[1], pci[2], chip[0], major, minor, chip[2], chip[3], memory[0], memory[1], links[0], links[1],
+		flag("ecc"), flag("remap"), flag("fabric"), m.Compute, m.Slices, resets, len(m.Profiles), len(m.ci))
+	for _, p := range m.Profiles {
+		gfx := 0
+		if p.rest[6] == "gfx" {
+			gfx = 1
+		}
+		fmt.Fprintf(b, "{%d, %d, %d, %d, %d, %s, %d, %d, %s, %d, %q, %d, %d, {%s}},\n", p.ID, p.Kind, p.Slices, p.Max, p.Said, p.rest[0], p.MemoryMB, p.Media,
+			strings.Join(p.rest[1:6], ", "), gfx, p.Name, p.Size, len(p.Starts), list(p.Starts))
+	}
+	b.WriteString("}, {")
+	for _, c := range m.ci {
+		fmt.Fprintf(b, "{%d, %d, %d, %d, {%s}},\n", c.id, c.slices, c.offered, len(c.starts), list(c.starts))
+	}
+	b.WriteString("}},\n")
+}
+
+// list renders numbers for C, where an empty list is {0}.
+func list(numbers []int) string {
+	words := make([]string, len(numbers))
+	for i, n := range numbers {
+		words[i] = strconv.Itoa(n)
+	}
+	if len(words) == 0 {
+		return "0"
+	}
+	return strings.Join(words, ", ")
+}
