@@ -31,7 +31,7 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	if !strings.HasPrefix(unit, "containerd") || len(files) == 0 {
 		return nil
 	}
-	f, err := facts.Gather(ctx, v)
+	f, err := facts.Gather(ctx, v, facts.Needs{})
 	if err != nil {
 		return err
 	}

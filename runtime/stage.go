@@ -117,6 +117,9 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		return facts.Engine{}, t
 	}
 	e := f.Engines[pick]
+	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint != "" && !k.Uses(e) {
+		return e, notKubelets(k.Endpoint, f.Engines)
+	}
 	if r.Config != "" && r.Config != e.Config {
 		return e, &converge.Trouble{
 			What: fmt.Sprintf("cannot edit %s: %s reads %s", r.Config, e.Name, e.Config),
@@ -124,6 +127,21 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		}
 	}
 	return e, nil
+}
+
+// notKubelets says that kubelet talks to an engine that was not found: editing another one would do nothing for its pods.
+func notKubelets(endpoint string, engines []facts.Engine) error {
+	var at []string
+	for _, e := range engines {
+		at = append(at, fmt.Sprintf("%s at %s", e.Name, socket(e)))
+	}
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none that was found listens there", endpoint),
+		Try: []string{
+			"point kubelet's containerRuntimeEndpoint at one that was: " + strings.Join(at, ", "),
+			fmt.Sprintf("or, if its pods do not matter here, say engine = %q in [runtime]", engines[0].Name),
+		},
+	}
 }
 
 // verify looks whether a configuration that is somebody else's has the handler. We do not edit what its owner would

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"path"
 
+	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
@@ -21,6 +24,28 @@ func ThingOf(kind, name string) (converge.Thing, error) {
 		return things.NewFolder(name), nil
 	case "link":
 		return things.NewLink(name), nil
+	case "mig":
+		return mig.New(name), nil
+	case "paused":
+		return things.NewPaused(name), nil
+	case "package":
+		return packages.New(name), nil
+	case "package-database":
+		return packages.NewDatabase(name), nil
+	case "package-lists":
+		return packages.NewLists(name), nil
+	case "module":
+		return things.NewModule(name, drivers.OnDisk), nil
+	case "module-file":
+		return things.NewModuleFile(name, drivers.OnDiskProven), nil
+	case "dkms":
+		return things.NewDKMS(name, drivers.Built), nil
+	case "initramfs":
+		return things.NewInitramfs(name), nil
+	case "fabric":
+		return things.NewFabric(), nil
+	case "key":
+		return things.NewKey(name), nil
 	case "secret":
 		return things.NewSecret(name), nil
 	case "unit-files":

@@ -20,9 +20,9 @@ import (
 )
 
 type applyFlags struct {
-	dryRun, yes, unattended, boot, install bool
-	skip, allow                            []string
-	deadline                               time.Duration
+	dryRun, yes, unattended, boot, install, reboot bool
+	skip, allow                                    []string
+	deadline                                       time.Duration
 }
 
 // breaks are the words that --allow and [disruption] allow take.
@@ -42,48 +42,20 @@ Applying twice does nothing the second time. After a crash or a reboot, apply
 again: it goes on where it was.
 
 What would take a GPU from a running process is done only with --allow or --yes.
+Some changes hold only after a reboot. Apply then stops with exit code 4; with
+--reboot it reboots, and the boot unit goes on before kubelet starts.
+
 In a root folder nothing runs, so what needs the running machine waits for its
 first boot, and is named.`,
 		Example:           "  gpuadm apply\n  gpuadm apply runtime --root /mnt/image -f node.toml\n  gpuadm apply --deadline 10m --unattended",
 		ValidArgsFunction: stageNames,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e, h, err := c.engine(args, a.skip)
-			if err != nil {
-				return err
-			}
-			if a.install {
-				if err := c.addInstall(e, h); err != nil {
-					return err
-				}
-			}
-			if a.dryRun {
-				return c.planWith(cmd.Context(), e, h, false)
-			}
-			if err := c.mayTouch("apply"); err != nil {
-				return err
-			}
-			for _, what := range a.allow {
-				if !slices.Contains(strings.Split(breaks, ", "), what) {
-					return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, breaks)}
-				}
-			}
-			e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended || a.boot
-			ctx := cmd.Context()
-			if a.deadline > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, a.deadline)
-				defer cancel()
-			}
-			if a.boot {
-				return c.boot(ctx, e, h)
-			}
-			return c.apply(ctx, e, h)
-		},
+		RunE:              func(cmd *cobra.Command, args []string) error { return c.runApply(cmd.Context(), args, a) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "only say what would be done: the same as plan")
 	f.BoolVarP(&a.yes, "yes", "y", false, "allow whatever it interrupts")
 	f.BoolVar(&a.install, "install", false, "also put this gpuadm and its boot unit on the machine; kubelet then waits for it")
+	f.BoolVar(&a.reboot, "reboot", false, "reboot if a change needs it to hold; the boot unit goes on")
 	f.BoolVar(&a.boot, "boot", false, "as the boot unit calls it: unattended, and tried again a few times")
 	f.BoolVar(&a.unattended, "unattended", false, "nobody is there: do nothing while an undo holds (for units and DaemonSets)")
 	f.StringSliceVar(&a.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
@@ -92,6 +64,53 @@ first boot, and is named.`,
 	cmd.RegisterFlagCompletionFunc("skip", stageNames)
 	cmd.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions(strings.Split(breaks, ", "), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// runApply does what the flags say.
+func (c *common) runApply(ctx context.Context, args []string, a applyFlags) error {
+	if a.reboot {
+		if err := c.rebootable(); err != nil {
+			return err
+		}
+	}
+	e, h, err := c.engine(args, a.skip)
+	if err != nil {
+		return err
+	}
+	if a.install {
+		if err := c.addInstall(e, h); err != nil {
+			return err
+		}
+	}
+	if a.reboot {
+		installFirst(e)
+	}
+	if a.dryRun {
+		return c.planWith(ctx, e, h, false)
+	}
+	if err := c.mayTouch("apply"); err != nil {
+		return err
+	}
+	for _, what := range a.allow {
+		if !slices.Contains(strings.Split(breaks, ", "), what) {
+			return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, breaks)}
+		}
+	}
+	e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended || a.boot
+	if a.deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.deadline)
+		defer cancel()
+	}
+	if a.reboot {
+		if err := c.mayReboot(ctx, e, h); err != nil {
+			return err
+		}
+	}
+	if a.boot {
+		return c.boot(ctx, e, h)
+	}
+	return c.apply(ctx, e, h)
 }
 
 // mayTouch asks for root before the live machine is touched; a root folder needs only the right to write there.

@@ -60,6 +60,7 @@ func (c *common) gaveUp(err error) error {
 	if inner := (*converge.Trouble)(nil); errors.As(err, &inner) {
 		t = inner
 	}
+	advise(c.env, t, err)
 	t.Because = append(t.Because, fmt.Sprintf("tried %d times since boot; kubelet is held back until gpuadm apply succeeds", bootTries))
 	if !c.toJournal() {
 		return t

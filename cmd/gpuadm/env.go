@@ -26,6 +26,7 @@ type env struct {
 	root           bool // may touch the live machine
 	open           func(root string) (host.Host, error)
 	read           func(name string) ([]byte, error) // a file named on the command line
+	confined       func() []string                   // what keeps root from what root may do; may be nil
 }
 
 // tty says whether w is a terminal that can rewrite its last line.

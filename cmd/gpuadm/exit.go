@@ -65,12 +65,8 @@ func report(e env, cmd *cobra.Command, err error) int {
 		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"apply again with a longer --deadline: it goes on from here"}}
 	case errors.Is(err, converge.ErrStopped):
 		code = exitAgain
-	case errors.Is(err, syscall.EROFS) && len(t.Try) == 0:
-		t.Try = []string{"find out why it is read-only (dmesg tells of disk errors), and mount -o remount,rw"}
-	case errors.Is(err, syscall.ENOSPC) && len(t.Try) == 0:
-		t.Try = []string{"make room (df -h and df -i tell where), and run the same command again"}
-	case errors.Is(err, fs.ErrPermission) && !e.root && len(t.Try) == 0:
-		t.Try = []string{"run it as root: sudo gpuadm …"}
+	default:
+		advise(e, t, err)
 	}
 	if out := cmd.Flag("output"); out != nil && out.Value.String() == "json" {
 		printJSONError(e, int(code), t, wrong)
@@ -80,6 +76,28 @@ func report(e env, cmd *cobra.Command, err error) int {
 		printTrouble(e, t)
 	}
 	return int(code)
+}
+
+// advise adds to a trouble that the machine makes, and not the spec, why it may be so and what to do.
+func advise(e env, t *converge.Trouble, err error) {
+	readOnly, denied := errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission)
+	denied = denied || errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
+	var confined []string
+	if e.root && (readOnly || denied) && e.confined != nil {
+		confined = e.confined()
+	}
+	t.Because = append(t.Because, confined...)
+	switch {
+	case len(t.Try) > 0:
+	case len(confined) > 0:
+		t.Try = []string{"run it where nothing confines root: in a shell of root's, or by a unit without these settings"}
+	case readOnly:
+		t.Try = []string{"find out why it is read-only (dmesg tells of disk errors), and mount -o remount,rw"}
+	case errors.Is(err, syscall.ENOSPC):
+		t.Try = []string{"make room (df -h and df -i tell where), and run the same command again"}
+	case denied && !e.root:
+		t.Try = []string{"run it as root: sudo gpuadm …"}
+	}
 }
 
 // printTrouble prints an error with its reasons and the way out.

@@ -33,13 +33,13 @@ content; values of keys that look like secrets are masked.`,
 			}
 			if record {
 				r := host.Record(h)
-				if _, err := facts.Gather(cmd.Context(), r); err != nil {
+				if _, err := facts.Gather(cmd.Context(), r, facts.Everything); err != nil {
 					return err
 				}
 				_, err := c.stdout.Write(r.Txtar())
 				return err
 			}
-			f, err := facts.Gather(cmd.Context(), h)
+			f, err := facts.Gather(cmd.Context(), h, facts.Everything)
 			if err != nil {
 				return err
 			}

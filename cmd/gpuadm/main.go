@@ -22,12 +22,13 @@ func main() {
 // system is the process's own environment.
 func system() env {
 	return env{
-		stdin:  os.Stdin,
-		stdout: os.Stdout,
-		stderr: os.Stderr,
-		getenv: os.Getenv,
-		root:   os.Geteuid() == 0,
-		open:   host.Open,
-		read:   os.ReadFile,
+		stdin:    os.Stdin,
+		stdout:   os.Stdout,
+		stderr:   os.Stderr,
+		getenv:   os.Getenv,
+		root:     os.Geteuid() == 0,
+		open:     host.Open,
+		read:     os.ReadFile,
+		confined: host.Confined,
 	}
 }

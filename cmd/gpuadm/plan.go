@@ -65,8 +65,11 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 // noGPU says, in one line, that the machine is none of ours: a node of a mixed pool, where a DaemonSet runs everywhere.
 // With expect in [driver] it is an error, and preflight says so.
 func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bool, error) {
+	if !h.Live() || e.Spec.Driver.Expect > 0 {
+		return false, nil
+	}
 	f, err := e.Facts(ctx, h)
-	if err != nil || !f.Live || e.Spec.Driver.Expect > 0 || slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
+	if err != nil || slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
 		return false, err
 	}
 	if c.output == "json" {

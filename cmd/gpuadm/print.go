@@ -161,7 +161,18 @@ func (c *common) planText(p converge.Plan) {
 	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Stands > 0 {
 		fmt.Fprintln(w)
 	}
+	c.notes(p)
 	fmt.Fprintln(w, c.planEnd(p))
+}
+
+// notes prints what a person may want to know beside the changes.
+func (c *common) notes(p converge.Plan) {
+	for _, n := range p.Notes {
+		fmt.Fprintf(c.stdout, "Note: %s.\n", printable(n))
+	}
+	if len(p.Notes) > 0 {
+		fmt.Fprintln(c.stdout)
+	}
 }
 
 // planEnd is the plan's last sentences: how much, what it interrupts, what to type next.

@@ -40,6 +40,7 @@ type common struct {
 	verbose bool
 	noColor bool
 	booting bool     // the boot unit calls
+	reboots bool     // apply reboots by itself where a change needs it
 	chosen  []string // stages and flags that say what to apply, to be typed again
 }
 
@@ -73,6 +74,7 @@ func newRoot(e env) *cobra.Command {
 		newUndo(c),
 		newStatus(c),
 		newGate(c),
+		newMIG(c),
 		newStages(c),
 		newFacts(c),
 		newDemo(c),

@@ -26,13 +26,21 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	if err != nil {
 		return err
 	}
+	select {
+	case <-stop:
+		c.reboots = false // whoever stops a run wants no reboot either
+	default:
+	}
 	if c.output != "json" {
 		c.answer(c.applied(res, h.Now().Sub(began).Seconds()))
 	}
-	if res.Reboot != "" {
-		return exit(exitReboot)
+	switch {
+	case res.Reboot == "":
+		return nil
+	case c.reboots:
+		return reboot(ctx, h)
 	}
-	return nil
+	return exit(exitReboot)
 }
 
 // applied is an apply's last sentence.
@@ -40,6 +48,8 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 	switch {
 	case res.Held != "":
 		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To go on: %s", res.Held, c.typed("apply"))
+	case res.Reboot != "" && c.reboots:
+		return fmt.Sprintf("Rebooting: %s. The boot unit goes on.", res.Reboot)
 	case res.Reboot != "":
 		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", res.Reboot, c.typed("apply"))
 	case res.Run == "" && len(res.Later) > 0:
@@ -77,5 +87,9 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 		s += fmt.Sprintf(", %d left", len(res.Left))
 	}
 	fmt.Fprintf(c.stdout, "%s. Unattended applies are held; to lift it: %s\n", s, c.typed("apply"))
+	if res.Reboot != "" {
+		fmt.Fprintf(c.stdout, "Some of it holds after a reboot: %s.\n", res.Reboot)
+		return exit(exitReboot)
+	}
 	return nil
 }

@@ -70,7 +70,9 @@ func (c *common) statusText(s converge.Status) {
 	if len(s.Torn) > 0 {
 		fmt.Fprintf(w, "\n%s of the journal cannot be read (%s): a power cut while it was written. Nothing was touched under it.\n", count(len(s.Torn), "line"), lines(s.Torn))
 	}
-	fmt.Fprintln(w, "\n"+c.statusEnd(s))
+	fmt.Fprintln(w)
+	c.notes(s.Plan)
+	fmt.Fprintln(w, c.statusEnd(s))
 }
 
 // ours says what of ours is not as the spec has it: let go of, or changed by somebody else.

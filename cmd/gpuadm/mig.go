@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/mig"
+)
+
+// newMIG groups the verbs about partitions. They touch nothing: apply partitions.
+func newMIG(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "mig",
+		Short: "see what GPUs can be partitioned into, and whether a layout fits",
+		Long: `Mig looks at partitions (MIG). It touches nothing: the stage mig of apply
+partitions the GPUs. With --gpu it needs no GPU, and works on any machine.`,
+	}
+	cmd.AddCommand(newMIGFit(c), newMIGProfiles(c), newMIGExport(c))
+	return cmd
+}
+
+const gpuFlag = "plan for `MODEL` instead of this machine's GPUs: H100-80GB, or a PCI device id; repeatable, one for each GPU"
+
+func newMIGFit(c *common) *cobra.Command {
+	var models []string
+	var layout string
+	cmd := &cobra.Command{
+		Use:   "fit",
+		Short: "say whether a layout fits, and what it would disturb",
+		Long: `Fit finds where a layout's partitions would lie on each GPU such that the least is
+disturbed, and draws it, or says why it cannot be. --file takes a node.toml or,
+with --layout, a file in mig-parted's format.
+
+Exit codes: 0 it stands, or with --gpu it fits; 3 it fits and would change
+something; 1 it cannot be.`,
+		Example: "  gpuadm mig fit\n  gpuadm mig fit --gpu H100-80GB --file config.yaml --layout all-balanced",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			entries, err := c.migEntries(layout)
+			if err != nil {
+				return err
+			}
+			gpus, err := c.migGPUs(cmd.Context(), models)
+			if err != nil {
+				return err
+			}
+			return c.migFit(entries, gpus, len(models) > 0)
+		},
+	}
+	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	cmd.Flags().StringVar(&layout, "layout", "", "the layout of this `NAME`, instead of the one in the spec")
+	return cmd
+}
+
+func newMIGProfiles(c *common) *cobra.Command {
+	var models []string
+	cmd := &cobra.Command{
+		Use:     "profiles",
+		Short:   "list what GPUs can be partitioned into, with a picture of the slices",
+		Example: "  gpuadm mig profiles\n  gpuadm mig profiles --gpu A100-40GB",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			gpus, err := c.migGPUs(cmd.Context(), models)
+			if err != nil {
+				return err
+			}
+			return c.migProfiles(gpus)
+		},
+	}
+	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	return cmd
+}
+
+func newMIGExport(c *common) *cobra.Command {
+	var parted string
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "print how the GPUs are partitioned, as [[mig.gpu]] tables",
+		Long: `Export prints how the GPUs of this machine are partitioned, as [[mig.gpu]] tables for
+node.toml with the places of all partitions; with --parted as a file in
+mig-parted's format, which knows no places.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			gpus, err := c.migGPUs(cmd.Context(), nil)
+			if err != nil {
+				return err
+			}
+			text := mig.Tables(gpus)
+			if parted != "" {
+				text = mig.Parted(parted, gpus)
+			}
+			if c.output == "json" {
+				return c.json(map[string]any{"format": 1, "gpus": gpus})
+			}
+			_, err = fmt.Fprint(c.stdout, text)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&parted, "parted", "", "print mig-parted's format, the layout called `NAME`")
+	return cmd
+}
+
+// migGPUs are this machine's GPUs, or untouched ones of the models asked for.
+func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, error) {
+	var gpus []host.GPU
+	for i, name := range models {
+		m, err := mig.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		g := m.GPU()
+		g.Index = i
+		gpus = append(gpus, g)
+	}
+	if len(models) > 0 {
+		return gpus, nil
+	}
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return nil, err
+	}
+	d, err := h.Driver(ctx)
+	if none := (*host.NoDriver)(nil); errors.As(err, &none) {
+		return nil, &converge.Trouble{What: err.Error(), Try: []string{none.Try, "--gpu MODEL plans for a GPU that is not here"}, Err: err}
+	}
+	return d.GPUs, err
+}
+
+// migEntries are what the spec asks for, or one layout of a file in mig-parted's format. Such a file lies where the
+// caller is, not on the machine that --root names.
+func (c *common) migEntries(layout string) ([]mig.Entry, error) {
+	if len(c.files) == 1 && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(c.files[0])) {
+		data, err := os.ReadFile(c.files[0])
+		if err != nil {
+			return nil, fmt.Errorf("cannot read %s: %w", c.files[0], errors.Unwrap(err))
+		}
+		return mig.Asked(spec.MIG{File: c.files[0], Layout: layout}, data)
+	}
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := c.spec(h, c.files)
+	if err != nil {
+		return nil, err
+	}
+	want := s.MIG
+	if layout != "" {
+		want.Layout, want.GPU = layout, nil
+	}
+	if want.Layout == "" && len(want.GPU) == 0 {
+		return nil, &converge.Trouble{What: "cannot fit a layout: the spec asks for none", Try: []string{"[mig] in node.toml, or --file config.yaml --layout NAME; gpuadm help spec shows the keys"}}
+	}
+	var data []byte
+	if want.File != "" {
+		if data, err = h.ReadFile(want.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	return mig.Asked(want, data)
+}
+
+// fitted is how a layout lies on one GPU.
+type fitted struct {
+	GPU      int      `json:"gpu"`
+	Address  string   `json:"address,omitempty"`
+	Model    string   `json:"model"`
+	Layout   string   `json:"layout"`
+	Now      string   `json:"now"`
+	Then     string   `json:"then,omitempty"`
+	Keeps    int      `json:"keeps"`
+	Destroys int      `json:"destroys"`
+	Creates  int      `json:"creates"`
+	Disturbs []string `json:"disturbs,omitempty"` // instances in use
+	Steps    []string `json:"steps,omitempty"`
+	picture  string
+}
+
+func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) error {
+	all, err := mig.Assign(entries, gpus)
+	if err != nil {
+		return err
+	}
+	changes := false
+	var list []fitted
+	for _, a := range all {
+		f, err := fitOn(a)
+		if err != nil {
+			return err
+		}
+		changes = changes || f.Now != f.Then
+		list = append(list, f)
+	}
+	if c.output == "json" {
+		err = c.json(map[string]any{"format": 1, "fits": list})
+	} else {
+		c.migFitText(list, offline)
+	}
+	if err == nil && changes && !offline {
+		return exit(exitPending)
+	}
+	return err
+}
+
+func fitOn(a mig.Assigned) (fitted, error) {
+	f := fitted{GPU: a.GPU.Index, Address: a.GPU.Address, Model: a.GPU.Name, Layout: a.Entry.Layout.String()}
+	m, err := mig.Of(a.GPU)
+	if err != nil {
+		return f, err
+	}
+	now := mig.StateOf(a.GPU)
+	fit, err := m.Fit(now, a.Entry.Layout)
+	if err != nil {
+		return f, err
+	}
+	steps, err := m.Steps(now, fit.Target)
+	if err != nil {
+		return f, err
+	}
+	f.Now, f.Then = now.String(), fit.Target.String()
+	f.Keeps, f.Destroys, f.Creates = fit.Keeps, fit.Destroys, fit.Creates
+	for _, p := range fit.Disturbs {
+		f.Disturbs = append(f.Disturbs, p.String())
+	}
+	for _, s := range steps {
+		f.Steps = append(f.Steps, s.String())
+	}
+	f.picture = m.Picture(fit.Target)
+	return f, nil
+}
+
+func (c *common) migFitText(list []fitted, offline bool) {
+	for i, f := range list {
+		if i > 0 {
+			fmt.Fprintln(c.stdout)
+		}
+		switch {
+		case offline:
+			fmt.Fprintf(c.stdout, "%s: %s fits\n", f.Model, f.Layout)
+		case f.Now == f.Then:
+			fmt.Fprintf(c.stdout, "GPU %d, %s: %s stands\n", f.GPU, f.Model, f.Layout)
+		default:
+			fmt.Fprintf(c.stdout, "GPU %d, %s: %s fits; %d stay, %d go, %d are made\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
+		}
+		fmt.Fprint(c.stdout, f.picture)
+		if !offline {
+			for _, s := range f.Steps {
+				fmt.Fprintf(c.stdout, "       %s\n", s)
+			}
+		}
+		if len(f.Disturbs) > 0 {
+			fmt.Fprintf(c.stdout, "       in use, and would go: %s\n", strings.Join(f.Disturbs, ", "))
+		}
+	}
+}
+
+func (c *common) migProfiles(gpus []host.GPU) error {
+	var models []mig.Model
+	for _, g := range gpus {
+		if !g.MIG {
+			continue
+		}
+		m, err := mig.Of(g)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(models, func(o mig.Model) bool { return o.Name == m.Name }) {
+			models = append(models, m)
+		}
+	}
+	if len(models) == 0 {
+		return &converge.Trouble{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that is not here"}}
+	}
+	if c.output == "json" {
+		return c.json(map[string]any{"format": 1, "models": models})
+	}
+	for i, m := range models {
+		if i > 0 {
+			fmt.Fprintln(c.stdout)
+		}
+		fmt.Fprint(c.stdout, m.Offer())
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// TestMayReboot: without the boot unit apply --reboot is refused before the first touch if a change of the plan needs a
+// reboot; otherwise it goes on, and does not reboot whatever comes.
+func TestMayReboot(t *testing.T) {
+	archive, err := os.ReadFile(filepath.Join("..", "..", "test", "hosts", "ubuntu24-h100.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := things.Exact("/etc/lab", []byte("text"), 0o644, "")
+	needs := file
+	needs.Breaks = []string{"reboot"}
+	stage := func(name string, wants ...converge.Want) converge.Stage {
+		return converge.Stage{Name: name, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+	}
+	for _, c := range []struct {
+		name    string
+		stages  []converge.Stage
+		refused bool
+		reboots bool
+	}{
+		{"nothing needs a reboot", []converge.Stage{stage("one", file)}, false, false},
+		{"a change needs one", []converge.Stage{stage("one", needs)}, true, false},
+		{"the boot unit is installed with it", []converge.Stage{stage("one", needs), stage(installStage)}, false, true},
+	} {
+		n, err := simhost.New(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		command := &common{env: env{getenv: func(string) string { return "" }}, rootDir: "/"}
+		e := &converge.Engine{Stages: c.stages}
+		installFirst(e)
+		if last := e.Stages[len(e.Stages)-1].Name; last != "one" {
+			t.Errorf("%s: %s comes last", c.name, last)
+		}
+		touches := n.Touches()
+		err = command.mayReboot(t.Context(), e, n)
+		trouble := (*converge.Trouble)(nil)
+		if errors.As(err, &trouble) != c.refused || err != nil && !c.refused || command.reboots != c.reboots {
+			t.Errorf("%s: %v, reboots %v", c.name, err, command.reboots)
+		}
+		if c.refused && !strings.Contains(trouble.Try[0], "sudo gpuadm apply --install --reboot") {
+			t.Errorf("%s: try %q", c.name, trouble.Try)
+		}
+		if n.Touches() != touches {
+			t.Errorf("%s: it was touched", c.name)
+		}
+	}
+}
+
+// deaf is a machine on which systemctl cannot be run.
+type deaf struct {
+	host.Host
+	asked []string
+}
+
+func (d *deaf) Do(ctx context.Context, argv ...string) ([]byte, error) {
+	d.asked = argv
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return nil, errors.New("cannot run systemctl: it is not installed")
+}
+
+// TestRebootFails: a reboot that cannot be made is said, with what to do; a deadline that has passed does not keep it back.
+func TestRebootFails(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d := &deaf{}
+	trouble := (*converge.Trouble)(nil)
+	err := reboot(ctx, d)
+	if !errors.As(err, &trouble) || !strings.Contains(trouble.What, "cannot run systemctl") || len(trouble.Try) == 0 || strings.Join(d.asked, " ") != "systemctl reboot" {
+		t.Errorf("%v after %q", err, d.asked)
+	}
+}

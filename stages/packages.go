@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stages
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/runtime"
+)
+
+// needrestart's own configuration says whether it is there.
+const needrestart = "/etc/needrestart/needrestart.conf"
+
+func packageNeeds(s spec.Spec) facts.Needs {
+	if !s.Has("driver") && !s.Has("toolkit") {
+		return facts.Needs{}
+	}
+	return drivers.Needs(s).And(facts.Needs{Files: []string{needrestart}})
+}
+
+// wanted is all that is to be installed, and from where.
+type wanted struct {
+	manager string
+	repos   []packages.Repository
+	driver  map[string]packages.State
+	toolkit map[string]packages.State
+}
+
+func (w wanted) names() []string {
+	return slices.Sorted(maps.Keys(w.all()))
+}
+
+func (w wanted) all() map[string]packages.State {
+	all := maps.Clone(w.driver)
+	if all == nil {
+		all = map[string]packages.State{}
+	}
+	maps.Copy(all, w.toolkit)
+	return all
+}
+
+func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error) {
+	w := wanted{manager: manager(f.OS)}
+	c, asked, err := d.Choose(s, f)
+	if err != nil {
+		return w, err
+	}
+	if asked && c.Source != drivers.SourceNone {
+		w.repos, w.driver = c.Repositories(), c.Packages()
+	}
+	if s.Has("toolkit") {
+		w.repos = append(w.repos, runtime.ToolkitRepository(s.Toolkit, w.manager, f.Arch))
+		w.toolkit = runtime.ToolkitPackages(s.Toolkit)
+	}
+	return w, nil
+}
+
+// manager is the packaging system of a distribution.
+func manager(os facts.OS) string {
+	for _, id := range append([]string{os.ID}, os.Like...) {
+		switch id {
+		case "debian", "ubuntu":
+			return "apt"
+		case "rhel", "fedora", "centos", "amzn", "azurelinux":
+			return "dnf"
+		}
+	}
+	return ""
+}
+
+// sources is the stage that says where packages come from, and whom to trust for it.
+func sources(d drivers.Driver) converge.Stage {
+	return converge.Stage{
+		Name: "sources", About: "where packages come from, and whose key signs them", Needs: packageNeeds,
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			w, err := wantedPackages(d, s, f)
+			if err != nil || len(w.all()) == 0 {
+				return nil, err
+			}
+			via := host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
+			wants, err := packages.Repositories(w.manager, w.repos, via)
+			if err != nil {
+				return nil, err
+			}
+			_, restarts := f.Files[needrestart]
+			return append(packages.Upgrades(w.manager, w.names(), restarts), sections(wants, s)...), nil
+		},
+		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
+			if !s.Has("driver") && !s.Has("toolkit") {
+				return nil
+			}
+			return packages.Leftovers(v)
+		},
+	}
+}
+
+// packageStage is the stage of all packages: one transaction.
+func packageStage(d drivers.Driver) converge.Stage {
+	return converge.Stage{
+		Name: "packages", About: "driver and toolkit packages, each in its one version: one transaction", Needs: packageNeeds,
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			w, err := wantedPackages(d, s, f)
+			if err != nil || len(w.all()) == 0 {
+				return nil, err
+			}
+			wants, err := d.Settings(s, f)
+			if err != nil {
+				return nil, err
+			}
+			set := packages.NewSet(packages.Sources(w.manager, w.repos)...)
+			wants = append(wants, packages.Database(set, packages.DatabaseOf(w.manager), "nothing is installed on top of a half-done job"))
+			for _, name := range w.names() {
+				why := "NVIDIA driver"
+				if _, is := w.toolkit[name]; is {
+					why = "NVIDIA Container Toolkit"
+				}
+				want := packages.Want(set, name, w.all()[name], why)
+				want.AsFound = true
+				wants = append(wants, want)
+			}
+			return sections(wants, s), nil
+		},
+	}
+}
+
+// sections tells the engine by which section of the spec a stage of two sections is asked for.
+func sections(wants []converge.Want, s spec.Spec) []converge.Want {
+	section := "driver"
+	if !s.Has(section) {
+		section = "toolkit"
+	}
+	for i, w := range wants {
+		wants[i].Section = section
+		if strings.Contains(w.Name(), "toolkit") || strings.Contains(w.Name(), "libnvidia-container") {
+			wants[i].Section = "toolkit"
+		}
+	}
+	return wants
+}
