@@ -17,10 +17,14 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which packages of ours each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":            {"stages", "internal/converge", "internal/facts", "internal/host", "internal/host/simhost", "internal/spec", "internal/things"},
+	"cmd/gpuadm":            {"mig", "stages", "internal/converge", "internal/facts", "internal/host", "internal/host/simhost", "internal/spec", "internal/things"},
+	"images/build/oldlibc":  {},
 	"images/systemd":        {},
-	"stages":                {"images/systemd", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
-	"runtime":               {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
+	"stages":                {"drivers", "images/systemd", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/spec", "internal/things"},
+	"drivers":               {"internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/spec", "internal/things"},
+	"mig":                   {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
+	"runtime":               {"internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/spec", "internal/things"},
+	"internal/packages":     {"internal/converge", "internal/host", "internal/things"},
 	"internal/things":       {"internal/converge", "internal/host"},
 	"internal/converge":     {"internal/facts", "internal/host", "internal/spec"},
 	"internal/facts":        {"internal/host"},
@@ -32,9 +36,10 @@ var mayImport = map[string][]string{
 // onlyIn says where alone a package of others may be imported. "test" is anything below test/.
 var onlyIn = map[string][]string{
 	"os/exec":                              {"internal/host", "test"},
+	"github.com/NVIDIA/go-nvml":            {"internal/host"},
 	"github.com/coreos/go-systemd":         {"internal/host", "cmd/gpuadm", "internal/facts"},
 	"github.com/godbus/dbus":               {"internal/host"},
-	"github.com/pelletier/go-toml":         {"internal/spec", "internal/facts", "internal/host/simhost", "runtime", "test"},
+	"github.com/pelletier/go-toml":         {"drivers", "internal/spec", "internal/facts", "internal/host/simhost", "runtime", "test"},
 	"github.com/spf13/cobra":               {"cmd/gpuadm"},
 	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
 	"log":                                  {},

@@ -5,6 +5,7 @@ package test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -64,7 +66,22 @@ func engine(t testing.TB, text string) *converge.Engine {
 }
 
 // tree is the machine without what is ours alone, and with what its daemons run with.
-func tree(n *simhost.Node) string { return n.Tree(converge.Home, "/run", "/proc") + n.Units() }
+func tree(n *simhost.Node) string {
+	return n.Tree(converge.Home, "/run", "/proc") + n.Units() + partitions(n)
+}
+
+// partitions says how the GPUs of a node stand.
+func partitions(n *simhost.Node) string {
+	d, err := n.Driver(context.Background())
+	if err != nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, g := range d.GPUs {
+		fmt.Fprintf(&b, "GPU %s: %s\n", g.Address, mig.StateOf(g))
+	}
+	return b.String()
+}
 
 func apply(t testing.TB, n *simhost.Node, e *converge.Engine) converge.Result {
 	t.Helper()

@@ -102,7 +102,7 @@ func (in input) tree(t *testing.T) runtime.Tree {
 			t.Fatal(err)
 		}
 	}
-	f, err := facts.Gather(t.Context(), h)
+	f, err := facts.Gather(t.Context(), h, facts.Needs{})
 	if err != nil {
 		t.Fatal(err)
 	}

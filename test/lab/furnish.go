@@ -50,6 +50,14 @@ func (m *Machine) furnish(binary string) error {
 	if err := os.Symlink("../gpuadm-lab.service", link); err != nil {
 		return fmt.Errorf("cannot furnish the host: %w", err)
 	}
+	if m.Options.Repos != "" && m.Options.Dist != RHELish {
+		put("/etc/apt/sources.list", "# this host has no network\n", 0o644)
+	}
+	if m.Options.Dist == RHELish {
+		if err := m.hide(debianTools()...); err != nil {
+			return err
+		}
+	}
 	return put("/usr/bin/nvidia-container-runtime", "#!/bin/sh\nexec /usr/bin/runc \"$@\"\n", 0o755)
 }
 

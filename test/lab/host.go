@@ -36,8 +36,8 @@ func (r Result) String() string {
 	return fmt.Sprintf("exit %d\nstdout:\n%sstderr:\n%s", r.Exit, r.Stdout, r.Stderr)
 }
 
-// patience is how long a command in a host may take.
-const patience = 2 * time.Minute
+// patience is how long a command in a host may take. On a machine with much else to do, dkms needs minutes.
+const patience = 6 * time.Minute
 
 // Exec runs a command in the host, as root, and waits for it.
 func (h *Host) Exec(argv ...string) Result {
@@ -48,6 +48,15 @@ func (h *Host) Exec(argv ...string) Result {
 // ExecInput is Exec with a standard input.
 func (h *Host) ExecInput(stdin io.Reader, argv ...string) Result {
 	h.t.Helper()
+	r, err := h.try(stdin, argv...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return r
+}
+
+// try is ExecInput for goroutines, which must not end the test.
+func (h *Host) try(stdin io.Reader, argv ...string) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience) // not the test's: clean-ups use it too
 	defer cancel()
 	cmd := h.inside(ctx, argv...)
@@ -55,12 +64,12 @@ func (h *Host) ExecInput(stdin io.Reader, argv ...string) Result {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	err := runInside(cmd)
 	if ctx.Err() != nil {
-		h.t.Fatalf("cannot wait for %s: not done after %s\nstdout:\n%sstderr:\n%s", strings.Join(argv, " "), patience, &stdout, &stderr)
+		return Result{}, fmt.Errorf("cannot wait for %s: not done after %s\nstdout:\n%sstderr:\n%s", strings.Join(argv, " "), patience, &stdout, &stderr)
 	}
 	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
-		h.t.Fatalf("cannot run %s in the host: %v", strings.Join(argv, " "), err)
+		return Result{}, fmt.Errorf("cannot run %s in the host: %w", strings.Join(argv, " "), err)
 	}
-	return Result{stdout.String(), stderr.String(), exitCode(cmd.ProcessState.Sys())}
+	return Result{stdout.String(), stderr.String(), exitCode(cmd.ProcessState.Sys())}, nil
 }
 
 func exitCode(state any) int {
@@ -145,6 +154,12 @@ func (h *Host) Running() string {
 func (h *Host) Reboot() {
 	h.t.Helper()
 	h.Exec("systemctl", "reboot") // it may end before nsenter does
+	h.Rebooted()
+}
+
+// Rebooted waits until a host that was told to reboot, by what runs on it, is up again.
+func (h *Host) Rebooted() {
+	h.t.Helper()
 	if err := h.waitOff(bootLimit); err != nil {
 		h.t.Fatal(err)
 	}

@@ -37,22 +37,34 @@ func Dists() []string { return []string{"bookworm", "trixie"} }
 // Engines are the containerds that can be put in the place of the distribution's; names of test/containerd/parts.
 func Engines() []string { return []string{"2.1", "2.4"} }
 
+// RHELish is a host that dnf and rpm manage, and that says it is RHEL 9.4: a Debian 13 below, with Debian's dnf 4.
+const RHELish = "rhelish"
+
 // Options say what host to boot.
 type Options struct {
-	// Dist is one of Dists.
+	// Dist is one of Dists, or RHELish.
 	Dist string
 	// Containerd is one of Engines, or "" for the distribution's own package: 1.6 in bookworm, 1.7 in trixie.
 	Containerd string
 	// GPUs is how many NVIDIA H100 are on the host's PCI bus, beside what any machine has there.
 	GPUs int
+	// Repos is a folder of this machine that the host has at /srv/repo, read-only: see package repos. "" for none.
+	Repos string
+	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel that does not run:
+	// Debian's own.
+	Headers bool
 }
 
 // String is what people call such a host: "trixie" or "trixie with containerd 2.4".
 func (o Options) String() string {
-	if o.Containerd == "" {
-		return o.Dist
+	name := o.Dist
+	if o.Containerd != "" {
+		name += " with containerd " + o.Containerd
 	}
-	return o.Dist + " with containerd " + o.Containerd
+	if o.Headers {
+		name += " with headers"
+	}
+	return name
 }
 
 // SetupCommand puts in place what the lab needs.
@@ -79,22 +91,32 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "gpuadm-test", "lab"), nil
 }
 
-// Boot boots a fresh host and takes it down when the test ends. It skips the test where the machine lacks what the lab
-// needs, and fails it there if CI=true.
-func Boot(t testing.TB, o Options) *Host {
+// Asked skips a test of the lab that was not asked for by name.
+func Asked(t testing.TB) {
 	t.Helper()
 	if run := flag.Lookup("test.run"); run == nil || !strings.Contains(run.Value.String(), "TestLab") {
 		t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab")
 	}
-	m, err := Start(t.Context(), o)
-	if missing := (errMissing{}); errors.As(err, &missing) {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
+}
+
+// Have ends a test for an error: it is skipped where the machine lacks what the lab needs, unless CI=true, and else fails.
+func Have(t testing.TB, err error) {
+	t.Helper()
+	if missing := (errMissing{}); errors.As(err, &missing) && os.Getenv("CI") != "true" {
 		t.Skip(err)
-	} else if err != nil {
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Boot boots a fresh host and takes it down when the test ends. It skips the test where the machine lacks what the lab
+// needs, and fails it there if CI=true.
+func Boot(t testing.TB, o Options) *Host {
+	t.Helper()
+	Asked(t)
+	m, err := Start(t.Context(), o)
+	Have(t, err)
 	h := &Host{Machine: m, t: t}
 	t.Cleanup(func() {
 		if os.Getenv("KEEP") == "1" {

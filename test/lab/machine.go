@@ -53,18 +53,10 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if err := missingTool(); err != nil {
 		return nil, err
 	}
-	if !slices.Contains(Dists(), o.Dist) {
-		return nil, fmt.Errorf("cannot boot %q: known are %s", o.Dist, strings.Join(Dists(), ", "))
+	if o.Dist != RHELish && !slices.Contains(Dists(), o.Dist) {
+		return nil, fmt.Errorf("cannot boot %q: known are %s and %s", o.Dist, strings.Join(Dists(), ", "), RHELish)
 	}
-	var layers []string // the topmost first
-	if o.Containerd != "" {
-		layer, err := engineLayer(o.Containerd)
-		if err != nil {
-			return nil, err
-		}
-		layers = append(layers, layer)
-	}
-	layer, err := rootfsLayer(o.Dist)
+	layers, err := layersOf(o)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +73,7 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	}
 	err = m.furnish(binary)
 	if err == nil {
-		err = m.mount(append(layers, layer))
+		err = m.mount(layers)
 	}
 	if err == nil {
 		m.groups, err = newCgroups("gpuadm-lab-" + m.Name)
@@ -96,6 +88,23 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 		return nil, errors.Join(fmt.Errorf("cannot boot %s: %w", o, err), m.Down())
 	}
 	return m, nil
+}
+
+// layersOf finds the cached layers of a host, the topmost first.
+func layersOf(o Options) (layers []string, err error) {
+	if o.Containerd != "" {
+		layer, err := engineLayer(o.Containerd)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, layer)
+	}
+	find := Rootfs
+	if o.Headers {
+		find = headersOver
+	}
+	below, err := find(o.Dist)
+	return append(layers, below...), err
 }
 
 // builtBinary is bin/gpuadm of the source tree this was built from.

@@ -72,6 +72,9 @@ func (m *Machine) spawn(console *os.File, started chan<- error, ended chan<- str
 		"--register=no", "--keep-unit",
 		"--console=pipe", "--private-network", "--resolv-conf=off", "--link-journal=no",
 		"--capability=all", "--bind="+m.path("state")+":/var/lib/containerd")
+	if m.Options.Repos != "" {
+		cmd.Args = append(cmd.Args, "--bind-ro="+m.Options.Repos+":"+RepoDir)
+	}
 	cmd.Env = append(os.Environ(),
 		"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY="+version,
 		"SYSTEMD_NSPAWN_API_VFS_WRITABLE=1", // sysctls for containers

@@ -37,25 +37,13 @@ func rootfsDir(dist string) (string, error) {
 	return filepath.Join(cache, fmt.Sprintf("%s-%x", dist, key[:6])), nil
 }
 
-// rootfsLayer finds the root filesystem for Boot.
-func rootfsLayer(dist string) (string, error) {
-	place, err := rootfsDir(dist)
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(place); err != nil {
-		return "", errMissing{"cannot find the root filesystem of " + dist}
-	}
-	return place, nil
-}
-
 // buildRootfs installs a distribution into a folder of the cache.
 func buildRootfs(ctx context.Context, dist string, log func(string)) error {
 	place, err := rootfsDir(dist)
 	if err != nil {
 		return err
 	}
-	return entry(place, func(scratch string) error {
+	return Cached(place, func(scratch string) error {
 		mirror, err := debianMirror(ctx)
 		if err != nil {
 			return err
@@ -81,9 +69,9 @@ func buildRootfs(ctx context.Context, dist string, log func(string)) error {
 	})
 }
 
-// entry makes a folder of the cache once, all or nothing, also with several processes at it: build fills a scratch
+// Cached makes a folder of the cache once, all or nothing, also with several processes at it: build fills a scratch
 // folder beside it, which is then renamed.
-func entry(place string, build func(scratch string) error) error {
+func Cached(place string, build func(scratch string) error) error {
 	dir, name := filepath.Split(place)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot make the cache folder: %w", err)

@@ -25,6 +25,9 @@ func tools() []tool {
 		{"nsenter", "util-linux"},
 		{"mmdebstrap", "mmdebstrap"},
 		{"gpgv", "gpgv"},
+		{"apt-ftparchive", "apt-utils"}, // these make package repositories: package repos
+		{"gpg", "gpg"},
+		{"gpg-agent", "gpg-agent"},
 	}
 }
 
@@ -37,22 +40,21 @@ func Setup(ctx context.Context, log func(string)) error {
 	if os.Getuid() != 0 {
 		return errors.New("cannot set up the lab: it needs root")
 	}
-	steps := []struct {
+	type step struct {
 		what string
 		do   func(context.Context, func(string)) error
-	}{{"programs", installTools}}
-	for _, dist := range Dists() {
-		steps = append(steps, struct {
-			what string
-			do   func(context.Context, func(string)) error
-		}{"root filesystem " + dist, func(ctx context.Context, log func(string)) error { return buildRootfs(ctx, dist, log) }})
 	}
-	for _, engine := range Engines() {
-		steps = append(steps, struct {
-			what string
-			do   func(context.Context, func(string)) error
-		}{"containerd " + engine, func(ctx context.Context, log func(string)) error { return buildEngine(ctx, engine, log) }})
+	each := func(steps []step, what string, names []string, build func(context.Context, string, func(string)) error) []step {
+		for _, name := range names {
+			steps = append(steps, step{what + " " + name, func(ctx context.Context, log func(string)) error { return build(ctx, name, log) }})
+		}
+		return steps
 	}
+	steps := []step{{"programs", installTools}}
+	steps = each(steps, "root filesystem", Dists(), buildRootfs)
+	steps = append(steps, step{"root filesystem " + RHELish, buildRHELish})
+	steps = each(steps, "headers for", Dists(), buildHeaders)
+	steps = each(steps, "containerd", Engines(), buildEngine)
 	for _, s := range steps {
 		began := time.Now()
 		err := s.do(ctx, func(line string) { log("  " + line) })
@@ -138,7 +140,7 @@ func buildEngine(ctx context.Context, name string, log func(string)) error {
 	if err != nil {
 		return err
 	}
-	return entry(place, func(scratch string) error {
+	return Cached(place, func(scratch string) error {
 		bin := filepath.Join(scratch, "usr", "bin")
 		if err := os.MkdirAll(bin, 0o755); err != nil {
 			return err

@@ -11,14 +11,16 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
 const usage = `usage: go run ./test/lab/cmd/lab COMMAND
 
   setup                install what the lab needs, build the root filesystems; once
-  up DIST[+CONTAINERD] boot a host that stays: bookworm, trixie, trixie+2.4
+  up DIST[+CONTAINERD] boot a host that stays: bookworm, trixie, trixie+2.4, rhelish
   list                 name the hosts that are there
   shell HOST           a shell in it
   down HOST            end it, and drop all it wrote
@@ -39,7 +41,7 @@ func do(ctx context.Context, args []string) error {
 	say := func(line string) { fmt.Println(line) }
 	switch {
 	case len(args) == 1 && args[0] == "setup":
-		return lab.Setup(ctx, say)
+		return setup(ctx, say)
 	case len(args) == 1 && args[0] == "list":
 		return list()
 	case len(args) == 1 && args[0] == "clean":
@@ -61,6 +63,24 @@ func do(ctx context.Context, args []string) error {
 	}
 	fmt.Fprint(os.Stderr, usage)
 	os.Exit(2)
+	return nil
+}
+
+// setup makes all that tests need, the package repositories as well: a test would make them, and take longer for it.
+func setup(ctx context.Context, say func(string)) error {
+	if err := lab.Setup(ctx, say); err != nil {
+		return err
+	}
+	for _, r := range []struct {
+		packager string
+		build    func(context.Context, repos.Recipe) (string, error)
+	}{{"apt", repos.BuildDeb}, {"dnf", repos.BuildRPM}} {
+		began := time.Now()
+		if _, err := r.build(ctx, repos.Recipe{}); err != nil {
+			return fmt.Errorf("cannot set up the lab: repositories for %s: %w", r.packager, err)
+		}
+		say(fmt.Sprintf("%-26s there after %s", "repositories for "+r.packager, time.Since(began).Round(100*time.Millisecond)))
+	}
 	return nil
 }
 

@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+)
+
+// driverNode is a host that shall get its driver and toolkit from the lab's repositories.
+type driverNode struct {
+	node
+	key string // fingerprint of the key that signs them
+}
+
+func bootDriver(t *testing.T, o lab.Options) driverNode {
+	t.Helper()
+	deb := repos.Deb(t, repos.Recipe{})
+	o.Repos, o.GPUs = deb, 8
+	n := driverNode{node{lab.Boot(t, o), t}, repos.Fingerprint(t, deb)}
+	repos.Show(n.Host, repos.Good)
+	return n
+}
+
+// spec asks for a driver, and for a toolkit too unless that is "".
+func (n driverNode) spec(driver, toolkit string) string {
+	s := "format = 1\n"
+	add := func(section, version, url string) {
+		if version != "" {
+			s += fmt.Sprintf("[%s]\nversion = %q\n[%[1]s.repo]\nurl = %q\nkey = %q\nfingerprint = %q\n", section, version, url, repos.Key, n.key)
+		}
+	}
+	add("driver", driver, repos.Mirror+"/"+repos.CUDA+"/debian12/x86_64")
+	add("toolkit", toolkit, repos.Mirror+"/"+repos.Toolkit+"/deb/amd64")
+	return s
+}
+
+// wants writes the spec and runs gpuadm: the stages that bring packages, unless other words are said.
+func (n driverNode) wants(exit int, spec string, args ...string) lab.Result {
+	n.t.Helper()
+	n.Put(specFile, spec, 0o644)
+	if len(args) == 0 {
+		args = []string{"apply", "sources", "packages"}
+	}
+	return n.gpuadm(exit, args...)
+}
+
+// has wants every package of NVIDIA's in one version; those of the toolkit in theirs.
+func (n driverNode) has(driver string) {
+	n.t.Helper()
+	for name, is := range ours(n.AptState()) {
+		if strings.Contains(name, "container") || name == "dkms" || strings.Contains(is, driver+"-1") {
+			continue
+		}
+		n.t.Errorf("package %s is %q, want %s", name, is, driver)
+	}
+}
+
+// TestLabDriverApt: exact versions there and back, on a host that never had a driver.
+func TestLabDriverApt(t *testing.T) {
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	first, files := n.AptState(), n.TreeOutsideCaches()
+
+	n.wants(0, n.spec("580.65.06", "1.18.0"), "plan", "sources", "packages")
+	if diff := n.TreeOutsideCaches().Touched(files); diff != "" {
+		t.Errorf("plan touched:\n%s", diff)
+	}
+	n.wants(0, n.spec("580.65.06", "1.18.0"))
+	n.has("580.65.06")
+	state := n.AptState()
+	for _, name := range []string{"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-container-toolkit"} {
+		if !strings.HasSuffix(state[name], " held") {
+			t.Errorf("package %s is %q: not held", name, state[name])
+		}
+	}
+	says(t, n.wants(0, n.spec("580.65.06", "1.18.0")), "Nothing to do.")
+
+	n.wants(0, n.spec("580.95.05", "1.18.1"))
+	n.has("580.95.05")
+	n.wants(0, n.spec("570.172.08", "1.18.1"))
+	n.has("570.172.08")
+	aptExits(t, n.Host, 0, "", "upgrade")
+	aptExits(t, n.Host, 0, "", "dist-upgrade")
+	n.has("570.172.08")
+
+	n.gpuadm(0, "undo")
+	n.has("580.95.05")
+	n.gpuadm(0, "undo", "--to", "all")
+	if now := n.AptState(); !maps.Equal(now, first) {
+		for name, is := range now {
+			if first[name] != is {
+				t.Errorf("after undo of all, package %s is %q, was %q", name, is, first[name])
+			}
+		}
+	}
+	if diff := n.TreeOutsideCaches().Diff(files); diff != "" {
+		t.Errorf("undo of all left:\n%s", diff)
+	}
+}
+
+// TestLabDriverBranch: a branch is its newest version on the day it is installed, and stays there.
+func TestLabDriverBranch(t *testing.T) {
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	repos.Show(n.Host, repos.Vanished)
+	n.wants(0, n.spec("570", ""))
+	n.has("570.172.08")
+	repos.Show(n.Host, repos.Good)
+	says(t, n.wants(0, n.spec("570", "")), "Nothing to do.")
+	n.has("570.172.08")
+}
+
+// TestLabDriverRefused: what cannot be is refused before anything is changed.
+func TestLabDriverRefused(t *testing.T) {
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	n.wants(0, n.spec("580.65.06", ""))
+	state := n.AptState()
+	same := func(what string) {
+		t.Helper()
+		if now := n.AptState(); !maps.Equal(now, state) {
+			t.Errorf("%s: packages have changed", what)
+		}
+	}
+	says(t, n.wants(1, n.spec("580.99.99", "")), "580.99.99", "580.95.05")
+	same("a version that never was")
+	for variant, words := range map[repos.Variant]string{
+		repos.Tampered: "signature", repos.WrongKey: "key", repos.Unsigned: "sign", repos.Expired: "expired", repos.Mismatched: "",
+	} {
+		repos.Show(n.Host, repos.Good)
+		repos.Show(n.Host, variant)
+		n.Must("rm", "-rf", "/var/lib/apt/lists")
+		r := n.wants(1, n.spec("580.95.05", ""))
+		if !strings.Contains(strings.ToLower(r.Stderr), words) {
+			t.Errorf("%s: it does not say %q: %s", variant, words, r)
+		}
+		same(string(variant))
+	}
+	repos.Show(n.Host, repos.Good)
+	n.key = strings.Repeat("A", 40)
+	n.gpuadm(0, "undo", "--to", "all")
+	says(t, n.wants(1, n.spec("580.95.05", "")), "fingerprint", n.key)
+}

@@ -1,0 +1,464 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+const fakeState = "/var/lib/fakenvml.state"
+
+// gpuNode is a host whose GPUs are fake and whose gpuadm is not: it loads libnvidia-ml.so.1 as on any machine.
+type gpuNode struct {
+	node
+}
+
+// bootGPUs boots a host with the fake driver. What systemd starts finds the GPUs' state too, and a boot is one for them.
+func bootGPUs(t *testing.T) gpuNode {
+	t.Helper()
+	parts := fakenvml.Build(t)
+	n := gpuNode{node{lab.Boot(t, lab.Options{Dist: "trixie", GPUs: 8}), t}}
+	for from, to := range map[string]string{
+		parts.Library:   "/usr/lib/x86_64-linux-gnu/" + fakenvml.Soname,
+		parts.Tool:      "/usr/local/bin/fakenvml",
+		parts.NvidiaSMI: "/usr/bin/nvidia-smi",
+	} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Put(to, string(data), 0o755)
+	}
+	n.Must("mkdir", "-p", "/etc/systemd/system.conf.d")
+	n.Put("/etc/systemd/system.conf.d/fake.conf", "[Manager]\nDefaultEnvironment=FAKENVML_STATE="+fakeState+"\n", 0o644)
+	n.Put("/etc/systemd/system/fake-gpus.service", `[Unit]
+Description=the fake GPUs see a boot
+ConditionPathExists=`+fakeState+`
+DefaultDependencies=no
+After=local-fs.target
+[Service]
+Type=oneshot
+ExecStart=/usr/local/bin/fakenvml reboot
+[Install]
+WantedBy=sysinit.target
+`, 0o644)
+	n.Must("systemctl", "daemon-reexec")
+	n.Must("systemctl", "enable", "--quiet", "fake-gpus.service")
+	return n
+}
+
+func (n gpuNode) fake(args ...string) string {
+	n.t.Helper()
+	return n.Must(append([]string{"env", "FAKENVML_STATE=" + fakeState, "fakenvml"}, args...)...)
+}
+
+// with starts a scenario: other GPUs, and a gpuadm that was never here.
+func (n gpuNode) with(t *testing.T, gpus string) gpuNode {
+	t.Helper()
+	n.t = t
+	n.Must("rm", "-rf", state, "/run/gpuadm-paused", fakeState)
+	n.fake("new", "--gpus", gpus)
+	return n
+}
+
+func (n gpuNode) dump() (s fakenvml.State) {
+	n.t.Helper()
+	if err := json.Unmarshal([]byte(n.fake("dump")), &s); err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// wants writes the spec and runs gpuadm on it.
+func (n gpuNode) wants(exit int, mig string, args ...string) lab.Result {
+	n.t.Helper()
+	n.Put(specFile, "format = 1\n"+mig, 0o644)
+	if len(args) == 0 {
+		args = []string{"apply", "mig"}
+	}
+	r := n.Exec(append([]string{"env", "FAKENVML_STATE=" + fakeState, "gpuadm"}, args...)...)
+	if r.Exit != exit {
+		n.t.Errorf("gpuadm %s for\n%s\nwant exit %d: %s", strings.Join(args, " "), mig, exit, r)
+	}
+	return r
+}
+
+// says is how one GPU is partitioned, "3g.20gb@4 1g.5gb@0", and its instances' ids.
+func geometry(g fakenvml.GPU) string {
+	var list []string
+	for _, i := range g.Instances {
+		list = append(list, fmt.Sprintf("%s@%d#%d×%d", i.Name, i.Start, i.ID, len(i.Compute)))
+	}
+	slices.Sort(list)
+	return fmt.Sprintf("mode %d %s", g.Mode, strings.Join(list, " "))
+}
+
+func geometries(s fakenvml.State) (all []string) {
+	for _, g := range s.GPUs {
+		all = append(all, geometry(g))
+	}
+	return all
+}
+
+func says(t *testing.T, r lab.Result, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(r.Stdout+r.Stderr, w) {
+			t.Errorf("it does not say %q: %s", w, r)
+		}
+	}
+}
+
+func layout(profiles string) string { return "[[mig.gpu]]\nlayout = { " + profiles + " }\n" }
+
+const (
+	sevenths = `"1g.5gb" = 7`
+	mixed    = `"3g.20gb" = 1, "2g.10gb" = 1, "1g.5gb" = 2`
+)
+
+// TestLabMIG is the head-to-head of issue trackers: what users of the present tools have met, on one host.
+func TestLabMIG(t *testing.T) {
+	n := bootGPUs(t)
+	for _, tt := range []struct {
+		name string
+		run  func(t *testing.T, n gpuNode)
+	}{
+		{"unknown profile", unknownProfile},
+		{"impossible layout", impossibleLayout},
+		{"impossible layout on 8 GPUs", impossibleLayouts},
+		{"least disturbance", leastDisturbance},
+		{"busy instance stays", busyStays},
+		{"mode change leaves the other GPU alone", modeAlone},
+		{"partial config", partialConfig},
+		{"T4 beside A100", besideT4},
+		{"wrong filter", wrongFilter},
+		{"nth call fails", nthFails},
+		{"killed between any two calls", killedAnywhere},
+		{"orphan instance", orphan},
+		{"reset refused", resetRefused},
+		{"names drift", namesDrift},
+		{"RTX PRO 6000", twelfths},
+		{"export", export},
+		{"GPU lost", lostGPU},
+		{"no driver", noDriver},
+		{"another program owns MIG", otherOwner},
+		{"daemons are paused and resumed", pausedDaemons},
+		{"undo", undoMIG},
+	} {
+		t.Run(tt.name, func(t *testing.T) { tt.run(t, n.with(t, "A100-40:2")) })
+	}
+}
+
+func unknownProfile(t *testing.T, n gpuNode) {
+	n.wants(0, layout(sevenths))
+	before := n.dump()
+	says(t, n.wants(1, layout(`"1g.18gb" = 7`)), "cannot make 1g.18gb", "did you mean")
+	if after := n.dump(); after.Mutations != before.Mutations || !slices.Equal(geometries(after), geometries(before)) {
+		t.Errorf("%d mutations for a profile that is not there", after.Mutations-before.Mutations)
+	}
+}
+
+func impossibleLayout(t *testing.T, n gpuNode) {
+	n.wants(0, layout(mixed))
+	before := n.dump()
+	says(t, n.wants(1, layout(`"1g.5gb" = 3, "2g.10gb" = 2, "3g.20gb" = 1`)), "cannot", "|")
+	if after := n.dump(); after.Mutations != before.Mutations {
+		t.Errorf("%d mutations for an impossible layout", after.Mutations-before.Mutations)
+	}
+}
+
+func impossibleLayouts(t *testing.T, n gpuNode) {
+	n = n.with(t, "A100-40:8")
+	n.wants(1, layout(`"1g.5gb" = 3, "2g.10gb" = 2, "3g.20gb" = 1`))
+	if s := n.dump(); s.Mutations != 0 {
+		t.Errorf("%d mutations for an impossible layout", s.Mutations)
+	}
+}
+
+func leastDisturbance(t *testing.T, n gpuNode) {
+	n.wants(0, layout(mixed))
+	before := n.dump()
+	n.wants(0, layout(`"3g.20gb" = 1, "2g.10gb" = 2`))
+	after := n.dump()
+	destroyed := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]
+	created := after.Counts["nvmlDeviceCreateGpuInstanceWithPlacement"] - before.Counts["nvmlDeviceCreateGpuInstanceWithPlacement"]
+	if destroyed != 4 || created != 2 {
+		t.Errorf("%d instances destroyed and %d made on two GPUs, want 4 and 2", destroyed, created)
+	}
+}
+
+func busyStays(t *testing.T, n gpuNode) {
+	n.wants(0, layout(mixed))
+	gi := -1
+	for _, i := range n.dump().GPUs[0].Instances {
+		if i.Name == "3g.20gb" {
+			gi = i.ID
+		}
+	}
+	n.fake("client", "add", "--gpu", "0", "--gi", fmt.Sprint(gi), "--pid", "4711")
+	n.wants(0, layout(`"3g.20gb" = 1, "2g.10gb" = 2`))
+	if i := n.dump().GPUs[0].Instances; !slices.ContainsFunc(i, func(i fakenvml.Instance) bool { return i.ID == gi && i.Name == "3g.20gb" }) {
+		t.Errorf("the instance in use is gone: %v", i)
+	}
+	before := n.dump()
+	n.wants(1, layout(sevenths))
+	if after := n.dump(); after.Mutations != before.Mutations {
+		t.Errorf("%d mutations where an instance in use would have to go", after.Mutations-before.Mutations)
+	}
+}
+
+func modeAlone(t *testing.T, n gpuNode) {
+	one := "[[mig.gpu]]\ndevices = [1]\nlayout = { " + sevenths + " }\n"
+	n.wants(0, one)
+	before := n.dump()
+	n.wants(0, layout(sevenths))
+	after := n.dump()
+	for _, m := range after.Log[len(before.Log):] {
+		if m.GPU == 1 {
+			t.Errorf("GPU 1 stood already, and had %s", m.Call)
+		}
+	}
+	if geometry(after.GPUs[0]) != geometry(after.GPUs[1]) {
+		t.Errorf("%s", geometries(after))
+	}
+}
+
+func partialConfig(t *testing.T, n gpuNode) {
+	one := "[[mig.gpu]]\ndevices = [0]\nlayout = { " + sevenths + " }\n"
+	n.wants(0, one)
+	before := n.dump()
+	says(t, n.wants(0, one), "Nothing to do.")
+	says(t, n.wants(0, one, "plan", "--exit-code", "mig"), "Nothing to do.")
+	says(t, n.wants(0, one, "mig", "fit"), "stands")
+	if after := n.dump(); after.Mutations != before.Mutations || len(after.GPUs[1].Instances) > 0 {
+		t.Errorf("%d mutations in a second apply", after.Mutations-before.Mutations)
+	}
+}
+
+func besideT4(t *testing.T, n gpuNode) {
+	n = n.with(t, "T4,A100-40")
+	n.wants(0, layout(sevenths))
+	says(t, n.wants(0, layout(sevenths)), "Nothing to do.")
+	says(t, n.wants(1, "[[mig.gpu]]\ndevices = [0]\nlayout = { "+sevenths+" }\n"), "has no MIG")
+}
+
+func wrongFilter(t *testing.T, n gpuNode) {
+	says(t, n.wants(1, "[[mig.gpu]]\nmatch = [\"0x233010DE\"]\nlayout = { \"1g.10gb\" = 7 }\n"), "no entry is for any of them", "A100")
+	says(t, n.wants(1, "[[mig.gpu]]\ndevices = [9]\nlayout = { "+sevenths+" }\n"), "GPU 9", "there are 2 GPUs")
+}
+
+func nthFails(t *testing.T, n gpuNode) {
+	n.wants(0, layout(mixed))
+	before := geometries(n.dump())
+	for nth := 1; ; nth++ {
+		n.fake("fail", "--nth", fmt.Sprint(nth), "--code", "UNKNOWN")
+		r := n.Exec("env", "FAKENVML_STATE="+fakeState, "gpuadm", "apply", "mig", "-f", "/root/next.toml")
+		if nth == 1 && r.Exit == 2 { // the file is written once
+			n.Put("/root/next.toml", "format = 1\n"+layout(sevenths), 0o644)
+			nth = 0
+			n.fake("heal")
+			continue
+		}
+		n.fake("heal")
+		if r.Exit == 0 {
+			if nth < 20 {
+				t.Errorf("only %d calls failed", nth-1)
+			}
+			return
+		}
+		if after := geometries(n.dump()); !slices.Equal(after, before) {
+			t.Fatalf("call %d failed, and it stands\n%s\nbefore\n%s\n%s", nth, after, before, r)
+		}
+	}
+}
+
+func killedAnywhere(t *testing.T, n gpuNode) {
+	n.Put("/root/next.toml", "format = 1\n"+layout(sevenths), 0o644)
+	for _, when := range []string{"--nth", "--late"} {
+		for nth := 1; ; nth++ {
+			n = n.with(t, "A100-40:2")
+			n.wants(0, layout(mixed))
+			args := []string{"kill", "--nth", fmt.Sprint(nth)}
+			if when == "--late" {
+				args = append(args, when)
+			}
+			n.fake(args...)
+			r := n.Exec("env", "FAKENVML_STATE="+fakeState, "gpuadm", "apply", "mig", "-f", "/root/next.toml")
+			n.fake("heal")
+			if r.Exit == 0 {
+				if nth < 20 {
+					t.Errorf("killed at %d calls only", nth-1)
+				}
+				break
+			}
+			again := n.Exec("env", "FAKENVML_STATE="+fakeState, "gpuadm", "apply", "mig", "-f", "/root/next.toml")
+			s := n.dump()
+			if again.Exit != 0 || strings.Count(geometry(s.GPUs[0]), "1g.5gb@") != 7 || geometry(s.GPUs[0]) != geometry(s.GPUs[1]) {
+				t.Fatalf("killed at call %d, then applied again: %s\n%s", nth, geometries(s), again)
+			}
+			if nth%4 == 1 { // undo of a killed and a mended run is one
+				if r := n.Exec("env", "FAKENVML_STATE="+fakeState, "gpuadm", "undo", "--to", "all"); r.Exit != 0 || n.dump().GPUs[0].Mode != 0 {
+					t.Fatalf("undone after a kill at call %d: %s\n%s", nth, geometries(n.dump()), r)
+				}
+			}
+		}
+	}
+}
+
+func orphan(t *testing.T, n gpuNode) {
+	n.wants(0, "[[mig.gpu]]\n")
+	n.fake("kill", "--call", "nvmlGpuInstanceCreateComputeInstance", "--nth", "1")
+	n.wants(137, layout(sevenths))
+	n.fake("heal")
+	if g := geometry(n.dump().GPUs[0]); !strings.Contains(g, "×0") {
+		t.Fatalf("it was not killed between an instance and its compute instance: %s", g)
+	}
+	says(t, n.wants(3, layout(sevenths), "plan", "--exit-code", "mig"), "()")
+	before := n.dump()
+	n.wants(0, layout(sevenths))
+	after := n.dump()
+	if gone := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]; gone != 0 || strings.Contains(geometry(after.GPUs[0]), "×0") {
+		t.Errorf("%s, %d instances destroyed", geometries(after), gone)
+	}
+}
+
+func resetRefused(t *testing.T, n gpuNode) {
+	n.fake("reset-refused", "--gpu", "0")
+	r := n.wants(4, layout(sevenths))
+	says(t, r, "reboot")
+	if s := n.dump(); s.GPUs[0].Pending != 1 || s.GPUs[0].Mode != 0 {
+		t.Errorf("mode %d, pending %d: the next boot would not change it", s.GPUs[0].Mode, s.GPUs[0].Pending)
+	}
+}
+
+func namesDrift(t *testing.T, n gpuNode) {
+	n = n.with(t, "GB200")
+	says(t, n.wants(1, layout(`"1g.24gb" = 7`)), "1g.24gb", `did you mean "1g.23gb"`)
+	n.wants(0, layout(`"1g" = 7`))
+}
+
+func twelfths(t *testing.T, n gpuNode) {
+	n = n.with(t, "RTX-PRO-6000")
+	n.wants(0, layout(`"1g.24gb" = 2, "2g.48gb" = 1`))
+	if g := geometry(n.dump().GPUs[0]); strings.Count(g, "×1") != 3 {
+		t.Error(g)
+	}
+}
+
+func export(t *testing.T, n gpuNode) {
+	n.wants(0, layout(mixed))
+	tables := n.wants(0, layout(mixed), "mig", "export").Stdout
+	says(t, n.wants(0, tables), "Nothing to do.")
+	parted := n.wants(0, layout(mixed), "mig", "export", "--parted", "current").Stdout
+	n.Put("/etc/gpuadm/mig.yaml", parted, 0o644)
+	says(t, n.wants(0, "[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"current\"\n"), "Nothing to do.")
+}
+
+func lostGPU(t *testing.T, n gpuNode) {
+	n.fake("lost", "--gpu", "1")
+	says(t, n.wants(1, layout(sevenths)), "cannot", "0000:1f:00.0")
+	if s := n.dump(); s.Mutations != 0 {
+		t.Errorf("%d mutations", s.Mutations)
+	}
+}
+
+func noDriver(t *testing.T, n gpuNode) {
+	n.fake("driver", "--init", "DRIVER_NOT_LOADED")
+	says(t, n.wants(0, layout(sevenths)), "not loaded")
+	says(t, n.wants(1, layout(sevenths), "mig", "profiles"), "not loaded", "--gpu")
+	n.fake("driver", "--init", "SUCCESS")
+}
+
+func otherOwner(t *testing.T, n gpuNode) {
+	n.Put("/etc/systemd/system/nvidia-mig-manager.service", "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n", 0o644)
+	n.Must("systemctl", "enable", "--quiet", "nvidia-mig-manager.service")
+	defer n.Must("systemctl", "disable", "--quiet", "nvidia-mig-manager.service")
+	says(t, n.wants(1, layout(sevenths)), "nvidia-mig-manager.service does that")
+	if s := n.dump(); s.Mutations != 0 {
+		t.Errorf("%d mutations of what somebody else owns", s.Mutations)
+	}
+}
+
+func pausedDaemons(t *testing.T, n gpuNode) {
+	n.Put("/etc/systemd/system/nvidia-persistenced.service", "[Service]\nExecStart=/bin/sleep infinity\n", 0o644)
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "start", "nvidia-persistenced.service")
+	defer n.Must("systemctl", "stop", "nvidia-persistenced.service")
+	pid := n.MainPID("nvidia-persistenced.service")
+	n.wants(0, layout(sevenths))
+	if now := n.MainPID("nvidia-persistenced.service"); now == 0 || now == pid {
+		t.Errorf("a mode change: nvidia-persistenced had pid %d and has %d", pid, now)
+	}
+	pid = n.MainPID("nvidia-persistenced.service")
+	n.wants(0, layout(mixed))
+	if now := n.MainPID("nvidia-persistenced.service"); now != pid {
+		t.Errorf("no mode change: nvidia-persistenced had pid %d and has %d", pid, now)
+	}
+	n.wants(0, "[[mig.gpu]]\nenabled = false\n")
+	n.fake("kill", "--nth", "1")
+	n.wants(137, layout(sevenths))
+	n.fake("heal")
+	if n.MainPID("nvidia-persistenced.service") != 0 {
+		t.Error("it was not killed while a daemon was paused")
+	}
+	n.wants(0, layout(sevenths))
+	if n.MainPID("nvidia-persistenced.service") == 0 {
+		t.Error("the daemon that a killed run had paused is not resumed")
+	}
+}
+
+func undoMIG(t *testing.T, n gpuNode) {
+	n.fake("new", "--gpus", "H100-80:2")
+	before := geometries(n.dump())
+	n.wants(0, layout(`"3g.40gb" = 2`))
+	n.wants(0, layout(`"1g.10gb" = 7`))
+	n.wants(0, layout(`"1g.10gb" = 7`), "undo")
+	if g := geometry(n.dump().GPUs[1]); strings.Count(g, "3g.40gb") != 2 {
+		t.Errorf("after the first undo: %s", g)
+	}
+	n.wants(0, layout(`"1g.10gb" = 7`), "undo", "--to", "all")
+	if after := geometries(n.dump()); !slices.Equal(after, before) {
+		t.Errorf("after undo of all: %s", after)
+	}
+}
+
+// TestLabMIGBoot: layout and mode are back before kubelet starts, on Hopper (which loses both) and on Ampere (which
+// keeps the mode).
+func TestLabMIGBoot(t *testing.T) {
+	n := bootGPUs(t).with(t, "H100-80,A100-40")
+	spec := "[[mig.gpu]]\nmatch = [\"H100-80GB\"]\nlayout = { \"3g.40gb\" = 2 }\n[[mig.gpu]]\nmatch = [\"A100-40GB\"]\nlayout = { \"1g.5gb\" = 7 }\n"
+	n.Put("/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/bin/sleep infinity\nRestart=always\n[Install]\nWantedBy=multi-user.target\n", 0o644)
+	n.Must("systemctl", "enable", "--quiet", "kubelet.service")
+	n.wants(0, spec, "apply", "--install")
+	want := geometries(n.dump())
+	for range 2 {
+		n.Reboot()
+		boots := n.dump().Boots
+		for range 100 {
+			if strings.TrimSpace(n.Property("kubelet.service", "ActiveState")) == "active" {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		s := n.dump()
+		if got := geometries(s); !slices.Equal(got, want) || s.Boots != boots {
+			t.Fatalf("after boot %d:\n%s\nwant\n%s\n%s", s.Boots, got, want, n.Journal("gpuadm.service"))
+		}
+	}
+	s := n.dump()
+	for _, m := range s.Log {
+		if m.Call == "nvmlDeviceSetMigMode" && m.GPU == 1 && s.Counts["nvmlDeviceSetMigMode"] > 4 {
+			t.Errorf("the A100's mode was set again")
+		}
+	}
+}

@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repos
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Where apt's repositories are below a variant: flat ones, as NVIDIA's are.
+const (
+	debCUDA    = CUDA + "/debian12/x86_64"
+	debToolkit = Toolkit + "/deb/amd64"
+)
+
+// debVariants are the states that apt's repositories can be shown in.
+func debVariants() []Variant {
+	return []Variant{Good, Vanished, Lagging, Expired, Tampered, WrongKey, Unsigned, Mismatched, Corrupt}
+}
+
+// buildApt builds all variants of apt's repositories: VARIANT/compute/cuda/repos/debian12/x86_64 and so on.
+func buildApt(ctx context.Context, in parts, scratch, into string) error {
+	right, drop, err := newKey(ctx, "cudatools")
+	if err != nil {
+		return err
+	}
+	defer drop()
+	wrong, dropWrong, err := newKey(ctx, "somebody else")
+	if err != nil {
+		return err
+	}
+	defer dropWrong()
+	if err := right.publish(ctx, filepath.Join(into, "key.asc"), filepath.Join(into, "keyring.gpg")); err != nil {
+		return err
+	}
+	lists := map[string][]Package{debCUDA: debOthers()}
+	for _, v := range Drivers() {
+		list, err := in.debDriver(v)
+		if err != nil {
+			return err
+		}
+		lists[debCUDA] = append(lists[debCUDA], list...)
+	}
+	for _, v := range Toolkits() {
+		lists[debToolkit] = append(lists[debToolkit], in.debToolkit(v)...)
+	}
+	for sub, list := range lists {
+		pool := filepath.Join(scratch, strings.ReplaceAll(sub, "/", "-"))
+		if err := os.MkdirAll(pool, 0o755); err != nil {
+			return fmt.Errorf("cannot make a folder of packages: %w", err)
+		}
+		if err := buildDebs(ctx, list, scratch, pool); err != nil {
+			return err
+		}
+		index, err := command(ctx, pool, "apt-ftparchive", "packages", ".")
+		if err != nil {
+			return err
+		}
+		for _, variant := range debVariants() {
+			key := right
+			if variant == WrongKey {
+				key = wrong
+			}
+			r := aptRepo{dir: filepath.Join(into, string(variant), sub), variant: variant, key: key}
+			if err := r.build(ctx, pool, string(index)); err != nil {
+				return fmt.Errorf("cannot build the repository %s %s: %w", variant, sub, err)
+			}
+		}
+	}
+	for _, variant := range debVariants() {
+		if err := os.Symlink("debian12", filepath.Join(into, string(variant), CUDA, "debian13")); err != nil {
+			return err
+		}
+	}
+	return publishKey(into, debVariants())
+}
+
+// aptRepo is one repository in one state.
+type aptRepo struct {
+	dir     string
+	variant Variant
+	key     gpgKey
+}
+
+func (r aptRepo) build(ctx context.Context, pool, index string) error {
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return err
+	}
+	if err := r.fill(pool); err != nil {
+		return err
+	}
+	if err := r.writeIndex(chosen(index, r.variant)); err != nil {
+		return err
+	}
+	release, err := command(ctx, r.dir, "apt-ftparchive", "-o", "APT::FTPArchive::Release::Origin=NVIDIA",
+		"-o", "APT::FTPArchive::Release::Label=NVIDIA CUDA", "release", ".")
+	if err != nil {
+		return err
+	}
+	// apt, and servers, take a file that is not newer than the one they know for the same one: so all have their time.
+	made := time.Now().Add(-24 * time.Hour).Add(time.Duration(slices.Index(debVariants(), r.variant)) * time.Hour).UTC()
+	release = regexp.MustCompile(`(?m)^Date: .*`).ReplaceAll(release, []byte("Date: "+made.Format(http.TimeFormat)))
+	if r.variant == Expired {
+		release = append([]byte("Valid-Until: Thu, 01 Jan 2026 00:00:00 UTC\n"), release...)
+	}
+	if err := os.WriteFile(r.path("Release"), release, 0o644); err != nil {
+		return err
+	}
+	if r.variant != Unsigned {
+		if _, err := r.key.gpg(ctx, "--clearsign", "--output", r.path("InRelease"), r.path("Release")); err != nil {
+			return err
+		}
+		if _, err := r.key.gpg(ctx, "--armor", "--detach-sign", "--output", r.path("Release.gpg"), r.path("Release")); err != nil {
+			return err
+		}
+	}
+	if err := r.spoil(index); err != nil {
+		return err
+	}
+	for _, name := range []string{"InRelease", "Release", "Release.gpg", "Packages", "Packages.gz"} {
+		if err := os.Chtimes(r.path(name), made, made); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r aptRepo) path(name string) string { return filepath.Join(r.dir, name) }
+
+// fill puts the packages into the repository: links to those of the pool.
+func (r aptRepo) fill(pool string) error {
+	debs, err := filepath.Glob(filepath.Join(pool, "*.deb"))
+	for _, deb := range debs {
+		place := r.path(filepath.Base(deb))
+		if r.variant != Corrupt {
+			err = errors.Join(err, os.Link(deb, place))
+			continue
+		}
+		text, rerr := os.ReadFile(deb)
+		if rerr == nil {
+			text[len(text)/2] ^= 1
+			rerr = os.WriteFile(place, text, 0o644)
+		}
+		err = errors.Join(err, rerr)
+	}
+	return err
+}
+
+func (r aptRepo) writeIndex(text string) error {
+	var packed bytes.Buffer
+	pack := gzip.NewWriter(&packed)
+	_, err := pack.Write([]byte(text))
+	return errors.Join(err, pack.Close(),
+		os.WriteFile(r.path("Packages"), []byte(text), 0o644), os.WriteFile(r.path("Packages.gz"), packed.Bytes(), 0o644))
+}
+
+// spoil changes what is signed already.
+func (r aptRepo) spoil(index string) error {
+	switch r.variant {
+	case Tampered:
+		for _, name := range []string{"InRelease", "Release"} {
+			text, err := os.ReadFile(r.path(name))
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(r.path(name), bytes.Replace(text, []byte("NVIDIA CUDA"), []byte("NVIDIA CODA"), 1), 0o644); err != nil {
+				return err
+			}
+		}
+	case Mismatched:
+		return r.writeIndex(strings.ReplaceAll(index, "Section: non-free/libs", "Section: non-free/libz"))
+	}
+	return nil
+}
+
+// chosen takes from an index what the variant has.
+func chosen(index string, variant Variant) string {
+	companions := []string{"nvidia-fabricmanager", "libnvidia-nscq", "libnvsdm", "nvidia-imex"}
+	newest := Drivers()[len(Drivers())-1]
+	var kept []string
+	for stanza := range strings.SplitSeq(strings.TrimSpace(index), "\n\n") {
+		fields := map[string]string{}
+		for line := range strings.Lines(stanza) {
+			if key, value, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
+				fields[key] = value
+			}
+		}
+		version := strings.TrimSuffix(fields["Version"], debRevision)
+		switch {
+		case variant == Vanished && (version == Gone || version == Toolkits()[0]):
+		case variant == Lagging && version == newest && slices.Contains(companions, fields["Package"]):
+		default:
+			kept = append(kept, stanza)
+		}
+	}
+	return strings.Join(kept, "\n\n") + "\n"
+}

@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command daemon stands where a package of NVIDIA's has a program or a daemon. Its last line, put behind the program by
+// package repos, is what it says to --version; asked for nothing else, it waits until it is told to end.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+)
+
+func main() {
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	says := self[bytes.LastIndexByte(bytes.TrimRight(self, "\n"), '\n')+1:]
+	if slices.Contains(os.Args, "--version") || slices.Contains(os.Args, "-v") {
+		_, _ = os.Stdout.Write(says)
+		return
+	}
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
+	<-end
+}

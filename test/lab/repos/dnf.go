@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// Where dnf's repositories are below a variant.
+const (
+	rpmCUDA    = CUDA + "/rhel9/x86_64"
+	rpmToolkit = Toolkit + "/rpm/x86_64"
+)
+
+// rpmVariants are the states that dnf's repositories can be shown in: repomd.xml has no end of validity.
+func rpmVariants() []Variant {
+	return []Variant{Good, Vanished, Lagging, Tampered, WrongKey, Unsigned, Mismatched, Corrupt}
+}
+
+// BuildRPM builds the repositories for dnf unless they are there, and returns their folder for lab.Options.Repos.
+func BuildRPM(ctx context.Context, r Recipe) (string, error) {
+	return build(ctx, "rpm", r, buildDnf)
+}
+
+// buildDnf builds all variants of dnf's repositories, by the programs of a RHEL-like root filesystem.
+func buildDnf(ctx context.Context, in parts, scratch, into string) error {
+	layers, err := lab.Rootfs(lab.RHELish)
+	if err != nil {
+		return err
+	}
+	upper := filepath.Join(scratch, "upper")
+	if err := os.Mkdir(upper, 0o755); err != nil {
+		return err
+	}
+	err = lab.InChroot(layers, upper, func(c lab.Chroot) error { return rpmMaker{in, c}.make(ctx) })
+	if err != nil {
+		return err
+	}
+	made, err := os.ReadDir(filepath.Join(upper, "made"))
+	for _, e := range made {
+		err = errors.Join(err, os.Rename(filepath.Join(upper, "made", e.Name()), filepath.Join(into, e.Name())))
+	}
+	if err != nil {
+		return err
+	}
+	return publishKey(into, rpmVariants())
+}
+
+// rpmMaker makes repositories in a chroot's folder /made.
+type rpmMaker struct {
+	parts
+	c lab.Chroot
+}
+
+// The two keys' homes in the chroot.
+const (
+	rightKey = "/root/right"
+	wrongKey = "/root/wrong"
+)
+
+func (m rpmMaker) run(ctx context.Context, argv ...string) error {
+	_, err := m.c.Run(ctx, []string{"GNUPGHOME=" + rightKey}, argv...)
+	return err
+}
+
+func (m rpmMaker) make(ctx context.Context) (err error) {
+	defer func() {
+		for _, home := range []string{rightKey, wrongKey} { // agents would keep the chroot's mounts
+			_, _ = m.c.Run(context.WithoutCancel(ctx), nil, "gpgconf", "--homedir", home, "--kill", "all")
+		}
+	}()
+	for home, owner := range map[string]string{rightKey: "cudatools", wrongKey: "somebody else"} {
+		if err := os.MkdirAll(m.at(home), 0o700); err != nil {
+			return err
+		}
+		if err := m.run(ctx, "gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", "", "--quick-gen-key",
+			owner+" <lab@example.invalid>", "rsa3072", "sign", "never"); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"/made", "/rpms"} {
+		if err := os.MkdirAll(m.at(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := m.run(ctx, "gpg", "--batch", "--armor", "--output", "/made/key.asc", "--export"); err != nil {
+		return err
+	}
+	if err := m.packages(ctx); err != nil {
+		return err
+	}
+	for _, sub := range []string{rpmCUDA, rpmToolkit} {
+		for _, variant := range rpmVariants() {
+			if err := m.repository(ctx, variant, sub); err != nil {
+				return fmt.Errorf("cannot build the repository %s %s: %w", variant, sub, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (m rpmMaker) at(name string) string { return filepath.Join(m.c.Root, name) }
+
+// packages builds and signs all packages, in /rpms.
+func (m rpmMaker) packages(ctx context.Context) error {
+	groups := [][]Package{rpmOthers()[:1], rpmOthers()[1:]}
+	for _, v := range Drivers() {
+		driver, err := m.rpmDriver(v)
+		if err != nil {
+			return err
+		}
+		// One spec cannot lay two licenses into the same source: the proprietary module is built by itself.
+		i := slices.IndexFunc(driver, func(p Package) bool { return p.Name == "kmod-nvidia-latest-dkms" })
+		groups = append(groups, []Package{driver[i]}, slices.Delete(slices.Clone(driver), i, i+1), m.rpmCompanions(v))
+	}
+	for _, v := range Toolkits() {
+		groups = append(groups, m.rpmToolkit(v))
+	}
+	for _, group := range groups {
+		if err := buildRPMs(ctx, m.c, group); err != nil {
+			return err
+		}
+	}
+	files, err := filepath.Glob(m.at("/rpms/*.rpm"))
+	if err != nil || len(files) == 0 {
+		return errors.Join(err, errors.New("cannot sign packages: rpmbuild made none"))
+	}
+	sign := []string{"rpmsign", "--define=_gpg_name cudatools", "--addsign"}
+	for _, file := range files {
+		sign = append(sign, "/rpms/"+filepath.Base(file))
+	}
+	return m.run(ctx, sign...)
+}
+
+// repository makes one repository in one state.
+func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string) error {
+	dir := "/made/" + string(variant) + "/" + sub
+	if err := os.MkdirAll(m.at(dir), 0o755); err != nil {
+		return err
+	}
+	if err := m.fill(variant, sub, m.at(dir)); err != nil {
+		return err
+	}
+	if err := m.run(ctx, "createrepo_c", "--quiet", "--simple-md-filenames", "--general-compress-type=gz", dir); err != nil {
+		return err
+	}
+	if sub == rpmCUDA {
+		list, err := filepath.Glob(m.at(dir + "/*.rpm"))
+		if err != nil {
+			return err
+		}
+		if err := (File{Text: modules(list)}).lay(m.at("/build/modules.yaml")); err != nil {
+			return err
+		}
+		if err := m.run(ctx, "modifyrepo_c", "--mdtype=modules", "/build/modules.yaml", dir+"/repodata"); err != nil {
+			return err
+		}
+	}
+	if variant != Unsigned {
+		home := rightKey
+		if variant == WrongKey {
+			home = wrongKey
+		}
+		if err := m.run(ctx, "gpg", "--homedir", home, "--batch", "--yes", "--armor", "--detach-sign", dir+"/repodata/repomd.xml"); err != nil {
+			return err
+		}
+	}
+	return m.spoil(variant, m.at(dir))
+}
+
+// fill links the packages that the variant has.
+func (m rpmMaker) fill(variant Variant, sub, dir string) error {
+	files, err := filepath.Glob(m.at("/rpms/*.rpm"))
+	newest := Drivers()[len(Drivers())-1]
+	for _, file := range files {
+		name := filepath.Base(file)
+		companion := strings.HasPrefix(name, "nvidia-fabric") || strings.HasPrefix(name, "nvidia-imex") ||
+			strings.HasPrefix(name, "libnvidia-nscq") || strings.HasPrefix(name, "libnvsdm")
+		switch {
+		case strings.Contains(name, "container") != (sub == rpmToolkit):
+		case variant == Vanished && (strings.Contains(name, "-"+Gone+"-") || strings.Contains(name, "-"+Toolkits()[0]+"-")):
+		case variant == Lagging && companion && strings.Contains(name, "-"+newest+"-"):
+		default:
+			err = errors.Join(err, os.Link(file, filepath.Join(dir, name)))
+		}
+	}
+	return err
+}
+
+// spoil changes what is signed already.
+func (m rpmMaker) spoil(variant Variant, dir string) error {
+	change := func(name string, how func([]byte) []byte) error {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(name); err != nil { // it may be a link to the other variants' file
+			return err
+		}
+		return os.WriteFile(name, how(text), 0o644)
+	}
+	switch variant {
+	case Tampered:
+		return change(filepath.Join(dir, "repodata/repomd.xml"), func(b []byte) []byte { return append(b, " \n"...) })
+	case Mismatched:
+		return change(filepath.Join(dir, "repodata/primary.xml.gz"), func(b []byte) []byte { return append(b, 0) })
+	case Corrupt:
+		files, err := filepath.Glob(filepath.Join(dir, "*.rpm"))
+		for _, file := range files {
+			err = errors.Join(err, change(file, func(b []byte) []byte { b[len(b)*3/4] ^= 1; return b }))
+		}
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+/* nvidia-uvm, nvidia-modeset and nvidia-drm: a kernel module with a version. */
+
+#include <linux/errno.h>
+#include <linux/init.h>
+#include <linux/module.h>
+
+#include "lab.h"
+
+static int __init lab_init(void)
+{
+	return -ENODEV;
+}
+
+static void __exit lab_exit(void)
+{
+}
+
+module_init(lab_init);
+module_exit(lab_exit);
+MODULE_LICENSE(LAB_LICENSE);
+MODULE_DESCRIPTION("stands in for NVIDIA's in tests");
+MODULE_VERSION(LAB_VERSION);

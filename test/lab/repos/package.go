@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repos
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Package is a package of either format before it is built.
+type Package struct {
+	Name    string
+	Version string // NVIDIA's own, such as 580.95.05
+	// Same are packages it needs in its own version, Any those it needs in whatever version.
+	Same, Any           []string
+	Provides, Conflicts []string
+	// Instead is a name of which only one package can be there: another one that has it goes when this one comes.
+	Instead string
+	Files   map[string]File
+	// Before, After and Gone are lines of shell that run before it is unpacked, when it is configured, and before it
+	// is removed. What an upgrade does to the old version is not among them.
+	Before, After, Gone string
+	// Plain is an RPM package without NVIDIA's epoch 3.
+	Plain bool
+}
+
+// File is a file of a package.
+type File struct {
+	Text string
+	// From is a file of this machine, in the place of Text; Text is then put behind it.
+	From string
+	// Link is where a symbolic link leads.
+	Link string
+	Mode os.FileMode // 0 means 0644
+}
+
+// Switches is the folder of files that tell the scripts of packages what to do: SCRIPT.PACKAGE.fail, .wait, and .pid,
+// which a waiting script leaves; SCRIPT is before, after or gone.
+const Switches = "/run/gpuadm-lab"
+
+// script puts what every script of these packages can be told to do before its own lines.
+func script(p Package, name, body string) string {
+	at := Switches + "/" + name + "." + p.Name
+	return fmt.Sprintf(`if [ -e %[1]s.wait ]; then
+	echo $$ > %[1]s.pid
+	while [ -e %[1]s.wait ]; do sleep 0.1; done
+	rm -f %[1]s.pid
+fi
+if [ -e %[1]s.fail ]; then
+	echo "%[2]s of %[3]s %[4]s: told to fail" >&2
+	exit 10
+fi
+%[5]s`, at, name, p.Name, p.Version, body)
+}
+
+// lay writes the package's files into a folder.
+func (p Package) lay(root string) error {
+	for _, name := range slices.Sorted(maps.Keys(p.Files)) {
+		if err := p.Files[name].lay(filepath.Join(root, name)); err != nil {
+			return fmt.Errorf("cannot lay out %s: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+func (f File) lay(place string) error {
+	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+		return err
+	}
+	if f.Link != "" {
+		return os.Symlink(f.Link, place)
+	}
+	text := []byte(f.Text)
+	if f.From != "" {
+		program, err := os.ReadFile(f.From)
+		if err != nil {
+			return err
+		}
+		text = append(program, text...)
+	}
+	mode := f.Mode
+	if mode == 0 {
+		mode = 0o644
+	}
+	return os.WriteFile(place, text, mode)
+}
+
+// unit is a systemd unit that runs a program.
+func unit(what, program string) File {
+	return File{Text: "[Unit]\nDescription=" + what + "\n[Service]\nExecStart=" + program + "\nRestart=no\n[Install]\nWantedBy=multi-user.target\n"}
+}
+
+// branch is the first number of a driver's version.
+func branch(version string) string {
+	number, _, _ := strings.Cut(version, ".")
+	return number
+}

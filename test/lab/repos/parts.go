@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+)
+
+// parts are what packages are made of.
+type parts struct {
+	Recipe
+	stand string // the program that stands for NVIDIA's daemons
+}
+
+// makeParts builds what is not in the recipe.
+func makeParts(ctx context.Context, r Recipe, dir string) (parts, error) {
+	_, self, _, _ := runtime.Caller(0)
+	stand := filepath.Join(dir, "daemon")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", stand, ".")
+	cmd.Dir = filepath.Join(filepath.Dir(self), "daemon")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return parts{}, fmt.Errorf("cannot build the daemon of the packages: %w: %s", err, out)
+	}
+	return parts{r, stand}, nil
+}
+
+// program is one that says a version, and otherwise waits.
+func (in parts) program(says string) File {
+	return File{From: in.stand, Text: "\n" + says + "\n", Mode: 0o755}
+}
+
+// daemon is a program and its unit, of the program's name or the one given.
+func (in parts) daemon(name, says string, unitName ...string) map[string]File {
+	u := append(unitName, name)[0]
+	return map[string]File{
+		"/usr/bin/" + name:                          in.program(says),
+		"/usr/lib/systemd/system/" + u + ".service": unit(u, "/usr/bin/"+name),
+	}
+}
+
+// lib is a shared library of the driver, and the link that ldconfig would make of its name.
+func (in parts) lib(dir, so, soname, version string) (map[string]File, error) {
+	if so == "libnvidia-ml.so" && in.NVML != "" {
+		return map[string]File{dir + so + "." + version: {From: in.NVML}, dir + soname: {Link: so + "." + version}}, nil
+	}
+	if soname == "" {
+		soname = so + "." + version
+	}
+	text, err := library(soname)
+	files := map[string]File{dir + so + "." + version: {Text: text}}
+	if soname != so+"."+version {
+		files[dir+soname] = File{Link: so + "." + version}
+	}
+	return files, err
+}
+
+// toolkit are the programs that containerd's configuration names. The runtime is runc: no container needs a GPU here.
+func (in parts) toolkit(v string) map[string]File {
+	ctk := in.program("NVIDIA Container Toolkit CLI version " + v)
+	if in.CTK != "" {
+		ctk = File{From: in.CTK, Mode: 0o755}
+	}
+	return map[string]File{
+		"/usr/bin/nvidia-ctk":                         ctk,
+		"/usr/bin/nvidia-container-runtime":           {Text: "#!/bin/sh\nexec /usr/bin/runc \"$@\"\n", Mode: 0o755},
+		"/etc/nvidia-container-runtime/config.toml":   {Text: "disable-require = false\n"},
+		"/usr/share/nvidia-container-toolkit/version": {Text: v + "\n"},
+	}
+}
+
+// smi is nvidia-smi on a machine whose module is not loaded, which is what every host of the lab is.
+func smi() File {
+	return File{
+		Text: "#!/bin/sh\necho \"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. " +
+			"Make sure that the latest NVIDIA driver is installed and running.\"\nexit 9\n",
+		Mode: 0o755,
+	}
+}
+
+// firmware has the names of the real one.
+func firmware(v string) map[string]File {
+	return map[string]File{
+		"/usr/lib/firmware/nvidia/" + v + "/gsp_ga10x.bin": {Text: v + "\n"},
+		"/usr/lib/firmware/nvidia/" + v + "/gsp_tu10x.bin": {Text: v + "\n"},
+	}
+}
+
+// command runs a program of this machine.
+func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return nil, fmt.Errorf("cannot run %s: %w: %s", name, err, exit.Stderr)
+	}
+	return out, err
+}

@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package repos builds signed package repositories for the lab's hosts: small packages with the names, versions,
+// dependencies and maintainer scripts of NVIDIA's, made by the real tools of both formats, and what goes wrong with
+// repositories beside them. They lie in the lab's cache.
+//
+//	h := lab.Boot(t, lab.Options{Dist: "bookworm", Repos: repos.Deb(t, repos.Recipe{})})
+//	repos.AddApt(h)                                       // as a person would: keyring, sources, apt-get update
+//	h.Must("apt-get", "install", "-y", "nvidia-open")     // a real apt, a real dpkg
+//	repos.Show(h, repos.Vanished)                         // the same URL, without 580.95.05
+//	repos.Fails(h, "after", "nvidia-persistenced")        // its postinst exits with 10 from now on
+//	there, goOn := repos.Waits(h, "after", "libcuda1")    // …and this one waits: there() returns once it does
+//
+// A host sees one Variant of the repositories at a time, below At, with the paths they have on NVIDIA's servers.
+package repos
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// Recipe says of what to make the packages, where it can be chosen.
+type Recipe struct {
+	// NVML is a file to ship as libnvidia-ml.so.VERSION; "" for a library that only has a name.
+	NVML string
+	// CTK is a program to ship as nvidia-ctk; "" for one that only says its version.
+	CTK string
+}
+
+// Variant is one state of the repositories.
+type Variant string
+
+const (
+	Good       Variant = "good"
+	Vanished   Variant = "vanished"   // the driver Gone, and the oldest toolkit, are not there any more
+	Lagging    Variant = "lagging"    // the newest driver is there, its companions (fabric manager, …) not yet
+	Expired    Variant = "expired"    // Release was valid until yesterday's year; for apt alone
+	Tampered   Variant = "tampered"   // a signed file was changed afterwards
+	WrongKey   Variant = "wrong-key"  // signed by a key that is not the published one
+	Unsigned   Variant = "unsigned"   // no signature at all
+	Mismatched Variant = "mismatched" // the index is not the one that Release has the hash of
+	Corrupt    Variant = "corrupt"    // the package files do not have the hashes of the index
+)
+
+// At is where a host has the variant that it sees; CUDA and Toolkit are URLs of the repositories for Debian below it.
+const (
+	At      = "/srv/nvidia"
+	Mirror  = "file://" + At // three slashes: librepo makes nonsense of one
+	CUDA    = "compute/cuda/repos"
+	Toolkit = "libnvidia-container/stable"
+	// Key is the public key, armored; Keyring is the same for apt's signed-by.
+	Key     = lab.RepoDir + "/key.asc"
+	Keyring = lab.RepoDir + "/keyring.gpg"
+)
+
+// keyNames are the files that NVIDIA has the public key in, beside the repositories that it signs.
+func keyNames() []string {
+	return []string{
+		CUDA + "/debian12/x86_64/3bf863cc.pub", CUDA + "/debian12/x86_64/8793F200.pub", CUDA + "/rhel9/x86_64/D42D0685.pub",
+		"libnvidia-container/gpgkey",
+	}
+}
+
+// publishKey links the public key to where NVIDIA has it, in all variants below a folder which have these repositories.
+func publishKey(into string, variants []Variant) error {
+	for _, variant := range variants {
+		for _, name := range keyNames() {
+			place := filepath.Join(into, string(variant), name)
+			if _, err := os.Stat(filepath.Dir(place)); err != nil {
+				continue
+			}
+			if err := os.Link(filepath.Join(into, "key.asc"), place); err != nil {
+				return fmt.Errorf("cannot publish the key: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Fingerprint is that of the key which signs the repositories of a folder: 40 hexadecimal digits.
+func Fingerprint(t testing.TB, dir string) string {
+	t.Helper()
+	out, err := command(t.Context(), "", "gpg", "--batch", "--no-options", "--homedir", t.TempDir(), "--show-keys", "--with-colons", filepath.Join(dir, "key.asc"))
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Split(line, ":"); f[0] == "fpr" { // doc/DETAILS in gnupg's tree
+			return f[9]
+		}
+	}
+	t.Fatalf("cannot tell the fingerprint of the key in %s: %v", dir, err)
+	return ""
+}
+
+//go:embed *.go module daemon
+var source embed.FS
+
+// place is where the repositories of a recipe lie: what is built depends on the recipe and this package alone.
+func place(kind string, r Recipe) (string, error) {
+	cache, err := lab.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	err = fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		text, err := source.ReadFile(name)
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(text), text)
+		return err
+	})
+	for _, name := range []string{r.NVML, r.CTK} {
+		var text []byte
+		if name != "" && err == nil {
+			text, err = os.ReadFile(name)
+		}
+		fmt.Fprintf(sum, "\n%d\n%s", len(text), text)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot tell which repositories to take: %w", err)
+	}
+	return filepath.Join(cache, fmt.Sprintf("repos-%s-%x", kind, sum.Sum(nil)[:6])), nil
+}
+
+// BuildDeb builds the repositories for apt unless they are there, and returns their folder for lab.Options.Repos.
+func BuildDeb(ctx context.Context, r Recipe) (string, error) {
+	return build(ctx, "deb", r, buildApt)
+}
+
+func build(ctx context.Context, kind string, r Recipe, make func(ctx context.Context, in parts, scratch, into string) error) (string, error) {
+	into, err := place(kind, r)
+	if err != nil {
+		return "", err
+	}
+	err = lab.Cached(into, func(into string) (err error) {
+		scratch, err := os.MkdirTemp(filepath.Dir(into), ".repos-") // on the cache's file system, so that links do
+		if err != nil {
+			return fmt.Errorf("cannot make a scratch folder: %w", err)
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+		in, err := makeParts(ctx, r, scratch)
+		if err != nil {
+			return err
+		}
+		return make(ctx, in, scratch, into)
+	})
+	return into, err
+}
+
+// Deb is BuildDeb for a test.
+func Deb(t testing.TB, r Recipe) string {
+	t.Helper()
+	return must(t, BuildDeb, r)
+}
+
+func must(t testing.TB, build func(context.Context, Recipe) (string, error), r Recipe) string {
+	t.Helper()
+	lab.Asked(t)
+	dir, err := build(context.Background(), r) // not the test's: others wait for the same
+	lab.Have(t, err)
+	return dir
+}

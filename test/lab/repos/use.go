@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package repos
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// Show lets a host see another variant at the same URLs, as if the servers had changed. All variants are newer than Good:
+// a packager that has seen one of them takes Good for an old copy and keeps what it has, so back at Good it is made to
+// forget the lists.
+func Show(h *lab.Host, v Variant) {
+	if v == Good {
+		h.Must("sh", "-c", "rm -rf /var/lib/apt/lists/* /var/cache/dnf/*")
+	}
+	h.Must("test", "-d", lab.RepoDir+"/"+string(v))
+	h.Must("ln", "-sfn", lab.RepoDir+"/"+string(v), At)
+}
+
+// AptSources are lines of sources.list for both repositories below a mirror, such as Mirror.
+func AptSources(mirror, dist, keyring string) string {
+	release := map[string]string{"bookworm": "debian12", "trixie": "debian13"}[dist]
+	line := func(at string) string { return fmt.Sprintf("deb [signed-by=%s] %s/%s /\n", keyring, mirror, at) }
+	return line(CUDA+"/"+release+"/x86_64") + line(debToolkit)
+}
+
+// AddApt makes a host see the good repositories, and tells its apt of them.
+func AddApt(h *lab.Host) {
+	Show(h, Good)
+	h.Put("/etc/apt/sources.list.d/nvidia.list", AptSources(Mirror, h.Options.Dist, Keyring), 0o644)
+	h.Must("apt-get", "update")
+}
+
+// Fails makes a package's script exit with 10 until the host's next boot, or until Heal. when is "before" (it is
+// unpacked), "after" (when it is configured) or "gone" (before it is removed or upgraded).
+func Fails(h *lab.Host, when, name string) { h.Put(Switches+"/"+when+"."+name+".fail", "", 0o644) }
+
+// Heal takes back all Fails and Waits.
+func Heal(h *lab.Host) { h.Must("rm", "-rf", Switches) }
+
+// Waits makes a package's script wait until Heal, a power cut, or the returned function, which lets it go on.
+func Waits(h *lab.Host, when, name string) (at func(), goOn func()) {
+	file := Switches + "/" + when + "." + name
+	h.Put(file+".wait", "", 0o644)
+	return func() { h.WaitFor(file + ".pid") }, func() { h.Must("rm", "-f", file+".wait") }
+}
+
+// Version is a driver's or toolkit's version as Debian's packages write it.
+func DebVersion(version string) string { return version + debRevision }
+
+// DebSet names packages in one version for apt-get install.
+func DebSet(version string, names ...string) []string {
+	var list []string
+	for _, name := range names {
+		list = append(list, strings.TrimSpace(name)+"="+DebVersion(version))
+	}
+	return list
+}
+
+// DnfRepos are repository files for both repositories below a mirror, such as Mirror, checked in all ways there are.
+func DnfRepos(mirror, key string) string {
+	part := func(id, at string) string {
+		return fmt.Sprintf("[%s]\nname=%[1]s\nbaseurl=%s/%s\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\nmetadata_expire=0\n\n", id, mirror, at, key)
+	}
+	return part("cuda-rhel9-x86_64", rpmCUDA) + part("nvidia-container-toolkit", rpmToolkit)
+}
+
+// AddDnf makes a host see the good repositories, and tells its dnf of them.
+func AddDnf(h *lab.Host) {
+	Show(h, Good)
+	h.Put("/etc/yum.repos.d/nvidia.repo", DnfRepos(Mirror, Key), 0o644)
+	h.Must("dnf", "-y", "makecache")
+}
+
+// RPM is BuildRPM for a test.
+func RPM(t testing.TB, r Recipe) string {
+	t.Helper()
+	return must(t, BuildRPM, r)
+}
