@@ -136,7 +136,7 @@ func (t table) compute(slices int) []host.ComputeProfile {
 // Of is the model of a GPU that answers: its own list of profiles comes first, the table fills what it leaves out.
 func Of(g host.GPU) (Model, error) {
 	if g.Lost != "" {
-		return Model{}, fmt.Errorf("cannot partition GPU %s: %s", g.Address, g.Lost)
+		return Model{}, fmt.Errorf("cannot partition GPU %s: %s", called(g), g.Lost)
 	}
 	if !g.MIG {
 		return Model{}, fmt.Errorf("cannot partition GPU %s: %s has no MIG", g.Address, named(g))
@@ -185,6 +185,14 @@ func plain(all []host.ComputeProfile) []host.ComputeProfile {
 		return a.Enum - b.Enum
 	})
 	return slices.CompactFunc(sorted, func(a, b host.ComputeProfile) bool { return a.Slices == b.Slices })
+}
+
+// called is a GPU's address, or its index where it has fallen off the bus and nobody can say which address that was.
+func called(g host.GPU) string {
+	if g.Address == "" {
+		return strconv.Itoa(g.Index)
+	}
+	return g.Address
 }
 
 func named(g host.GPU) string {

@@ -123,7 +123,30 @@ func partitioned(a Assigned, shared *said) (converge.Want, error) {
 		return w, err
 	}
 	w.Breaks = breaks(m, a.GPU, fit, steps)
+	w.Clients = hit(a.GPU, fit, steps)
 	return w, nil
+}
+
+// hit names the processes that a change would take their GPU or instance from, as far as the driver knows them.
+func hit(g host.GPU, fit Fit, steps []Step) (list []string) {
+	name := func(pid int, what string) string { return fmt.Sprintf("process %d uses %s", pid, what) }
+	if changesMode(steps) {
+		for _, pid := range g.Clients {
+			list = append(list, name(pid, fmt.Sprintf("GPU %d", g.Index)))
+		}
+		return list
+	}
+	for _, in := range g.Instances {
+		for _, p := range fit.Disturbs {
+			if p.Start != in.At.Start {
+				continue
+			}
+			for _, pid := range in.Clients {
+				list = append(list, name(pid, fmt.Sprintf("%s of GPU %d", p, g.Index)))
+			}
+		}
+	}
+	return list
 }
 
 // breaks says what a change interrupts. Instances that nobody uses come and go unnoticed; a GPU that is reset, or

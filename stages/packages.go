@@ -92,7 +92,13 @@ func sources(d drivers.Driver) converge.Stage {
 				return nil, err
 			}
 			_, restarts := f.Files[needrestart]
-			return append(packages.Upgrades(w.manager, w.names(), restarts), sections(wants, s)...), nil
+			set := packages.NewSet()
+			for name, to := range w.all() {
+				packages.Want(set, name, to, "") // whose half-done jobs are ours to finish
+			}
+			first := packages.Database(set, packages.DatabaseOf(w.manager), "nothing is installed on top of a half-done job")
+			wants = slices.Concat([]converge.Want{first}, packages.Upgrades(w.manager, w.names(), restarts), wants)
+			return sections(wants, s), nil
 		},
 		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
 			if !s.Has("driver") && !s.Has("toolkit") {
@@ -117,15 +123,12 @@ func packageStage(d drivers.Driver) converge.Stage {
 				return nil, err
 			}
 			set := packages.NewSet(packages.Sources(w.manager, w.repos)...)
-			wants = append(wants, packages.Database(set, packages.DatabaseOf(w.manager), "nothing is installed on top of a half-done job"))
 			for _, name := range w.names() {
 				why := "NVIDIA driver"
 				if _, is := w.toolkit[name]; is {
 					why = "NVIDIA Container Toolkit"
 				}
-				want := packages.Want(set, name, w.all()[name], why)
-				want.AsFound = true
-				wants = append(wants, want)
+				wants = append(wants, packages.Want(set, name, w.all()[name], why))
 			}
 			return sections(wants, s), nil
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // drawing is a package whose version may be left open ("newest") and which brings its library along.
@@ -116,6 +117,23 @@ func TestWhatCannotBeResolved(t *testing.T) {
 	}
 	if made := n.Touches() - touches; made != 0 {
 		t.Errorf("%d touches for what cannot be made", made)
+	}
+}
+
+// What cannot be resolved when its turn comes stops the run, and does not go to the touch half resolved.
+func TestCannotBeResolvedAnyMore(t *testing.T) {
+	n := node(t)
+	change := converge.Stage{Name: "sources", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{things.Exact("/srv/candidates", []byte("9\n"), 0o644, "")}, nil
+	}}
+	e := engineOf(t, change, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
+	e.ThingOf = drawings
+	_, err := e.Apply(context.Background(), n)
+	if err == nil || !strings.Contains(err.Error(), "it is gone") {
+		t.Errorf("resolved with candidates that say 9 is gone: %v", err)
+	}
+	if _, err := n.Stat("/pkg/y"); err == nil {
+		t.Error("y was made, which could not be resolved with x")
 	}
 }
 

@@ -93,6 +93,9 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	switch {
 	case ch.Cannot != "":
 		line += "\n               " + printable(ch.Cannot)
+		for _, b := range ch.Because {
+			line += "\n               because: " + printable(b)
+		}
 		for _, t := range ch.Try {
 			line += "\n               try: " + printable(t)
 		}

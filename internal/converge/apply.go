@@ -165,10 +165,10 @@ func changes(steps []step) (list []Change) {
 func (r *run) again(ctx context.Context, steps []step) []step {
 	var due []step
 	for _, s := range steps {
-		if s.want.Thing == nil { // the stage itself could not say what it wants
+		if s.want.Thing == nil || s.stuck { // the stage itself could not say what it wants, or nobody what that takes
 			return []step{s}
 		}
-		s.Cannot, s.Try = "", nil
+		s.Cannot, s.Because, s.Try = "", nil, nil
 		r.lookAt(ctx, r.h, &s)
 		switch {
 		case s.Cannot != "":
@@ -198,7 +198,7 @@ func (r *run) make(ctx context.Context, steps []step) ([]made, error) {
 	var done []made
 	for i, s := range steps {
 		if s.Cannot != "" {
-			return nil, &Trouble{What: s.Cannot, Try: s.Try}
+			return nil, &Trouble{What: s.Cannot, Because: s.Because, Try: s.Try}
 		}
 		if err := r.rebootBudget(s.Change); err != nil {
 			return nil, err
@@ -283,9 +283,9 @@ func refuse(p Plan) error {
 	if len(cannot) == 0 {
 		return nil
 	}
-	t := &Trouble{What: cannot[0].Cannot}
+	t := &Trouble{What: cannot[0].Cannot, Because: cannot[0].Because}
 	for _, c := range cannot[1:] {
-		t.Because = append(t.Because, "also: "+c.Cannot)
+		t.Because = append(append(t.Because, "also: "+c.Cannot), c.Because...)
 	}
 	for _, c := range cannot {
 		t.Try = append(t.Try, c.Try...)

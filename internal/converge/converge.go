@@ -82,6 +82,7 @@ type Want struct {
 	Why     string   // one line, shown by plan
 	Section string   // the spec's section that asks for it; "" = the stage's name
 	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, reset-gpu, reboot, leave-cluster
+	Clients []string // whom that would hit, where it is known better than by who holds any GPU
 	Keeps   string   // what undo cannot take back
 
 	// AsFound has To go by how the thing stands, what we made earlier included: what disturbs least depends on it.
@@ -114,12 +115,14 @@ type Change struct {
 	Why       string   `json:"why,omitempty"`
 	Later     string   `json:"later,omitempty"` // not before this: "first boot"
 	Breaks    []string `json:"breaks,omitempty"`
+	Clients   []string `json:"clients,omitempty"` // whom the breaks would hit
 	Keeps     string   `json:"keeps,omitempty"`
 	Drawn     bool     `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
 	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
 	Unsettles []string `json:"unsettles,omitempty"` // "KIND NAME" of what must settle after this, and after its undo
 	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
 	Cannot    string   `json:"cannot,omitempty"`    // why it cannot be made to stand
+	Because   []string `json:"because,omitempty"`   // more about Cannot
 	Try       []string `json:"try,omitempty"`       // what to do about Cannot
 }
 
@@ -176,7 +179,7 @@ func (t *Trouble) Error() string {
 func (t *Trouble) Unwrap() error { return t.Err }
 
 // allowed returns the first break of the changes that was not allowed, with the changes that ask for it.
-func (e *Engine) allowed(changes []Change) (what string, by []string) {
+func (e *Engine) allowed(changes []Change) (what string, by []Change) {
 	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true} // pods keep running
 	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
 		ok[a] = true
@@ -184,7 +187,7 @@ func (e *Engine) allowed(changes []Change) (what string, by []string) {
 	for _, c := range changes {
 		for _, b := range c.Breaks {
 			if c.Later == "" && !e.Yes && !ok[b] && (what == "" || what == b) {
-				what, by = b, append(by, c.String())
+				what, by = b, append(by, c)
 			}
 		}
 	}
@@ -194,18 +197,27 @@ func (e *Engine) allowed(changes []Change) (what string, by []string) {
 // consent refuses changes that would take the GPUs from somebody who did not agree.
 func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
 	what, by := e.allowed(changes)
-	if what == "" || e.Clients == nil {
+	if what == "" {
 		return nil
 	}
-	clients, err := e.Clients(ctx, v)
-	if err != nil {
-		return fmt.Errorf("cannot find out who uses the GPUs: %w", err)
+	var names, clients []string
+	anybody := false
+	for _, c := range by {
+		names, clients = append(names, c.String()), append(clients, c.Clients...)
+		anybody = anybody || len(c.Clients) == 0
+	}
+	if anybody && e.Clients != nil {
+		holders, err := e.Clients(ctx, v)
+		if err != nil {
+			return fmt.Errorf("cannot find out who uses the GPUs: %w", err)
+		}
+		clients = append(clients, holders...)
 	}
 	if len(clients) == 0 {
 		return nil
 	}
 	return &Trouble{
-		What:    fmt.Sprintf("cannot go on: %s would %s, and the GPUs are in use", strings.Join(by, ", "), what),
+		What:    fmt.Sprintf("cannot go on: %s would %s, and the GPUs are in use", strings.Join(names, ", "), what),
 		Because: clients,
 		Try:     []string{"stop them, or run again with --allow " + what},
 	}

@@ -111,6 +111,7 @@ type step struct {
 	want     Want
 	mine     []link
 	resolved bool // a Resolver has been asked about it
+	stuck    bool // and had no answer
 }
 
 func (s step) stands() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
@@ -152,7 +153,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		}
 	}
 	for _, w := range wants {
-		s := step{want: w, Change: Change{Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Why: w.Why, Breaks: w.Breaks, Keeps: w.Keeps}}
+		s := step{want: w, Change: Change{Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Why: w.Why, Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps}}
 		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w) }); i >= 0 {
 			s.mine = mine[i].links
 		}
@@ -330,6 +331,18 @@ func load(v host.View, t Thing, s State) error {
 	return nil
 }
 
+// halfWay says whether a state lies between two of the link's: a make that was cut short may have left it.
+func (l link) halfWay(v host.View, m Merger, found State) bool {
+	states := append([]State{l.Before}, l.made...)
+	for i := len(states) - 1; i > 0; i-- {
+		from, err := m.TakeOut(v, found, states[i-1], states[i])
+		if err == nil && (from == l.Before || l.ours(from)) {
+			return true
+		}
+	}
+	return false
+}
+
 // takeOut counts our links out of a found state, newest first.
 func takeOut(v host.View, t Thing, found State, links []link) (State, error) {
 	for _, l := range slices.Backward(links) {
@@ -341,6 +354,10 @@ func takeOut(v host.View, t Thing, found State, links []link) (State, error) {
 			m, ok := t.(Merger)
 			if !ok {
 				return "", fmt.Errorf("cannot put back %s %s: it was changed since: left as %q, found as %q", t.Kind(), t.Name(), l.After, found)
+			}
+			if l.halfWay(v, m, found) {
+				found = l.Before
+				continue
 			}
 			var err error
 			if found, err = m.TakeOut(v, found, l.Before, l.After); err != nil {
@@ -379,7 +396,7 @@ func (s *step) foresee(t Settler, pending []Change) {
 func (c *Change) fail(err error) {
 	c.Cannot = err.Error()
 	if t := (*Trouble)(nil); errors.As(err, &t) {
-		c.Try = t.Try
+		c.Because, c.Try = t.Because, t.Try
 	}
 }
 

@@ -58,6 +58,7 @@ func unresolved(steps []step, pending []Change, err error) []step {
 			s.Before, s.After, s.Later = "", "", later.Until
 		case isOne && s.key() == pending[0].key():
 			s.fail(err)
+			s.stuck = true
 		case isOne:
 			continue
 		}

@@ -36,6 +36,9 @@ func (a apt) resolve(ctx context.Context, v host.View, changes []converge.Change
 	if err := r.check(v); err != nil {
 		return nil, err
 	}
+	if err := r.siblings(ctx, v); err != nil {
+		return nil, err
+	}
 	if err := r.draw(ctx, v); err != nil {
 		return nil, err
 	}

@@ -184,8 +184,9 @@ func checkName(v string) (string, *finding) {
 }
 
 func checkProfile(v string) (string, *finding) {
-	// NVML: GPU instance profiles, with a compute instance of less before them, with attributes after them.
-	if matches(`^([1-9]c\.)?[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v) {
+	// NVML: GPU instance profiles, with a compute instance of less before them, with attributes after them. Without memory
+	// it is whatever the GPU calls the profile of so many slices.
+	if matches(`^([1-9]c\.)?[1-9][0-9]?g(\.[1-9][0-9]{0,3}gb)?([+-][a-z]+(\.[a-z]+)*(,[a-z]+)*)*$`, v) {
 		return v, nil
 	}
 	fix := `write it as nvidia-smi mig -lgip does: "1g.10gb", "1g.10gb+me"`

@@ -23,7 +23,8 @@ type gpuNode struct {
 	node
 }
 
-// bootGPUs boots a host with the fake driver. What systemd starts finds the GPUs' state too, and a boot is one for them.
+// bootGPUs boots a host with the fake driver, for which a boot is one, too. Its state is where the library looks by itself,
+// since gpuadm hands no environment on.
 func bootGPUs(t *testing.T) gpuNode {
 	t.Helper()
 	parts := fakenvml.Build(t)
@@ -39,8 +40,6 @@ func bootGPUs(t *testing.T) gpuNode {
 		}
 		n.Put(to, string(data), 0o755)
 	}
-	n.Must("mkdir", "-p", "/etc/systemd/system.conf.d")
-	n.Put("/etc/systemd/system.conf.d/fake.conf", "[Manager]\nDefaultEnvironment=FAKENVML_STATE="+fakeState+"\n", 0o644)
 	n.Put("/etc/systemd/system/fake-gpus.service", `[Unit]
 Description=the fake GPUs see a boot
 ConditionPathExists=`+fakeState+`
@@ -48,18 +47,19 @@ DefaultDependencies=no
 After=local-fs.target
 [Service]
 Type=oneshot
+ExecStart=/bin/ln -sf `+fakeState+` /run/fakenvml.state
 ExecStart=/usr/local/bin/fakenvml reboot
 [Install]
 WantedBy=sysinit.target
 `, 0o644)
-	n.Must("systemctl", "daemon-reexec")
+	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "enable", "--quiet", "fake-gpus.service")
 	return n
 }
 
 func (n gpuNode) fake(args ...string) string {
 	n.t.Helper()
-	return n.Must(append([]string{"env", "FAKENVML_STATE=" + fakeState, "fakenvml"}, args...)...)
+	return n.Must(append([]string{"fakenvml"}, args...)...)
 }
 
 // with starts a scenario: other GPUs, and a gpuadm that was never here.
@@ -67,7 +67,8 @@ func (n gpuNode) with(t *testing.T, gpus string) gpuNode {
 	t.Helper()
 	n.t = t
 	n.Must("rm", "-rf", state, "/run/gpuadm-paused", fakeState)
-	n.fake("new", "--gpus", gpus)
+	n.Must("env", "FAKENVML_STATE="+fakeState, "fakenvml", "new", "--gpus", gpus)
+	n.Must("ln", "-sf", fakeState, "/run/fakenvml.state")
 	return n
 }
 
@@ -86,7 +87,7 @@ func (n gpuNode) wants(exit int, mig string, args ...string) lab.Result {
 	if len(args) == 0 {
 		args = []string{"apply", "mig"}
 	}
-	r := n.Exec(append([]string{"env", "FAKENVML_STATE=" + fakeState, "gpuadm"}, args...)...)
+	r := n.Exec(append([]string{"gpuadm"}, args...)...)
 	if r.Exit != exit {
 		n.t.Errorf("gpuadm %s for\n%s\nwant exit %d: %s", strings.Join(args, " "), mig, exit, r)
 	}
@@ -211,7 +212,7 @@ func busyStays(t *testing.T, n gpuNode) {
 		t.Errorf("the instance in use is gone: %v", i)
 	}
 	before := n.dump()
-	n.wants(1, layout(sevenths))
+	says(t, n.wants(1, layout(sevenths)), "process 4711 uses 3g.20gb@4 of GPU 0", "--allow stop-clients")
 	if after := n.dump(); after.Mutations != before.Mutations {
 		t.Errorf("%d mutations where an instance in use would have to go", after.Mutations-before.Mutations)
 	}
@@ -262,7 +263,7 @@ func nthFails(t *testing.T, n gpuNode) {
 	before := geometries(n.dump())
 	for nth := 1; ; nth++ {
 		n.fake("fail", "--nth", fmt.Sprint(nth), "--code", "UNKNOWN")
-		r := n.Exec("env", "FAKENVML_STATE="+fakeState, "gpuadm", "apply", "mig", "-f", "/root/next.toml")
+		r := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
 		if nth == 1 && r.Exit == 2 { // the file is written once
 			n.Put("/root/next.toml", "format = 1\n"+layout(sevenths), 0o644)
 			nth = 0
@@ -293,7 +294,7 @@ func killedAnywhere(t *testing.T, n gpuNode) {
 				args = append(args, when)
 			}
 			n.fake(args...)
-			r := n.Exec("env", "FAKENVML_STATE="+fakeState, "gpuadm", "apply", "mig", "-f", "/root/next.toml")
+			r := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
 			n.fake("heal")
 			if r.Exit == 0 {
 				if nth < 20 {
@@ -301,13 +302,13 @@ func killedAnywhere(t *testing.T, n gpuNode) {
 				}
 				break
 			}
-			again := n.Exec("env", "FAKENVML_STATE="+fakeState, "gpuadm", "apply", "mig", "-f", "/root/next.toml")
+			again := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
 			s := n.dump()
 			if again.Exit != 0 || strings.Count(geometry(s.GPUs[0]), "1g.5gb@") != 7 || geometry(s.GPUs[0]) != geometry(s.GPUs[1]) {
 				t.Fatalf("killed at call %d, then applied again: %s\n%s", nth, geometries(s), again)
 			}
 			if nth%4 == 1 { // undo of a killed and a mended run is one
-				if r := n.Exec("env", "FAKENVML_STATE="+fakeState, "gpuadm", "undo", "--to", "all"); r.Exit != 0 || n.dump().GPUs[0].Mode != 0 {
+				if r := n.Exec("gpuadm", "undo", "--to", "all"); r.Exit != 0 || n.dump().GPUs[0].Mode != 0 {
 					t.Fatalf("undone after a kill at call %d: %s\n%s", nth, geometries(n.dump()), r)
 				}
 			}
@@ -366,7 +367,7 @@ func export(t *testing.T, n gpuNode) {
 
 func lostGPU(t *testing.T, n gpuNode) {
 	n.fake("lost", "--gpu", "1")
-	says(t, n.wants(1, layout(sevenths)), "cannot", "0000:1f:00.0")
+	says(t, n.wants(1, layout(sevenths)), "cannot partition GPU 1: ", "bus")
 	if s := n.dump(); s.Mutations != 0 {
 		t.Errorf("%d mutations", s.Mutations)
 	}
@@ -418,7 +419,7 @@ func pausedDaemons(t *testing.T, n gpuNode) {
 }
 
 func undoMIG(t *testing.T, n gpuNode) {
-	n.fake("new", "--gpus", "H100-80:2")
+	n = n.with(t, "H100-80:2")
 	before := geometries(n.dump())
 	n.wants(0, layout(`"3g.40gb" = 2`))
 	n.wants(0, layout(`"1g.10gb" = 7`))
