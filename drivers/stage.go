@@ -136,7 +136,7 @@ func (d Driver) Modules() converge.Stage {
 			}
 			k, known := c.KernelSide(s.Driver, f)
 			if !known {
-				return []converge.Want{later("modules of driver "+c.Branch, "its packages are installed"), loaded(f)}, nil
+				return []converge.Want{later("modules of driver "+c.Branch, "once its packages are installed"), loaded(f)}, nil
 			}
 			return ModuleWants(k, f, *f.Modules)
 		},
@@ -161,7 +161,7 @@ func (d Driver) Services() converge.Stage {
 			}
 			k, known := c.KernelSide(s.Driver, f)
 			if !known {
-				return []converge.Want{later("daemons of driver "+c.Branch, "its packages are installed")}, nil
+				return []converge.Want{later("daemons of driver "+c.Branch, "once its packages are installed")}, nil
 			}
 			return ServiceWants(Services{Version: k.Version, Persistenced: s.Driver.Persistenced, FabricManager: s.Driver.FabricManager}, f)
 		},

@@ -86,7 +86,7 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 func unknown(f facts.Facts) converge.Want {
 	until := "first boot"
 	if f.Live {
-		until = "the driver answers (" + f.NoDriver + ")"
+		until = "once the driver answers (" + f.NoDriver + ")"
 	}
 	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
 	return things.Check("partitions of the GPUs", look, "their driver says how they stand")

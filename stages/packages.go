@@ -39,6 +39,16 @@ func (w wanted) names() []string {
 	return slices.Sorted(maps.Keys(w.all()))
 }
 
+// held are those that stay in their version.
+func (w wanted) held() (names []string) {
+	for _, name := range w.names() {
+		if w.all()[name].Held {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func (w wanted) all() map[string]packages.State {
 	all := maps.Clone(w.driver)
 	if all == nil {
@@ -97,7 +107,7 @@ func sources(d drivers.Driver) converge.Stage {
 				packages.Want(set, name, to, "") // whose half-done jobs are ours to finish
 			}
 			first := packages.Database(set, packages.DatabaseOf(w.manager), "nothing is installed on top of a half-done job")
-			wants = slices.Concat([]converge.Want{first}, packages.Upgrades(w.manager, w.names(), restarts), wants)
+			wants = slices.Concat([]converge.Want{first}, packages.Upgrades(w.manager, w.held(), restarts), wants)
 			return sections(wants, s), nil
 		},
 		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {

@@ -100,11 +100,49 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 			line += "\n               try: " + printable(t)
 		}
 	case ch.Later != "":
-		line += "   at " + ch.Later
+		line += "   " + when(ch.Later)
 	case ch.Diff == "":
 		line += "   " + states(ch)
 	}
 	fmt.Fprintln(w, line)
+}
+
+// when says what is waited for: "at first boot", "once the driver answers".
+func when(later string) string {
+	if strings.HasPrefix(later, "once ") {
+		return later
+	}
+	return "at " + later
+}
+
+// changeLines prints changes of a stage, those in one line that are of a kind and wait for the same.
+func (c *common) changeLines(w io.Writer, stage string, changes []converge.Change, print func(stage string, ch converge.Change)) {
+	for len(changes) > 0 {
+		ch, n := changes[0], 1
+		for n < len(changes) && ch.Later != "" && changes[n].Later == ch.Later && changes[n].Kind == ch.Kind {
+			n++
+		}
+		if n < 3 {
+			print(stage, ch)
+			n = 1
+		} else {
+			fmt.Fprintf(w, "  %-10s %s %s   %s\n", stage, c.colour(w, sign(ch)), count(n, ch.Kind), when(ch.Later))
+			line := " "
+			for i, ch := range changes[:n] {
+				name := " " + ch.Name
+				if i < n-1 {
+					name += ","
+				}
+				if len(line)+len(name) > 90 {
+					fmt.Fprintf(w, "             %s\n", printable(line))
+					line = " "
+				}
+				line += name
+			}
+			fmt.Fprintf(w, "             %s\n", printable(line))
+		}
+		stage, changes = "", changes[n:]
+	}
 }
 
 // changeText prints one change, why it is wanted, and what is different.
@@ -152,13 +190,7 @@ func (c *common) planText(p converge.Plan) {
 			continue
 		}
 		flush()
-		name := st.Name
-		for _, ch := range p.Changes {
-			if ch.Stage == st.Name {
-				c.changeText(w, name, ch)
-				name = ""
-			}
-		}
+		c.changeLines(w, st.Name, of(p.Changes, st.Name), func(stage string, ch converge.Change) { c.changeText(w, stage, ch) })
 	}
 	flush()
 	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Stands > 0 {
@@ -176,6 +208,11 @@ func (c *common) notes(p converge.Plan) {
 	if len(p.Notes) > 0 {
 		fmt.Fprintln(c.stdout)
 	}
+}
+
+// of returns a stage's changes.
+func of(changes []converge.Change, stage string) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool { return ch.Stage != stage })
 }
 
 // planEnd is the plan's last sentences: how much, what it interrupts, what to type next.
@@ -206,7 +243,7 @@ func (c *common) planEnd(p converge.Plan) string {
 // waits says which changes wait, and for what.
 func waits(changes []converge.Change) string {
 	var out, order []string
-	by := map[string][]string{}
+	by := map[string][]converge.Change{}
 	for _, ch := range changes {
 		if ch.Later == "" {
 			continue
@@ -214,16 +251,33 @@ func waits(changes []converge.Change) string {
 		if by[ch.Later] == nil {
 			order = append(order, ch.Later)
 		}
-		by[ch.Later] = append(by[ch.Later], thing(ch))
+		by[ch.Later] = append(by[ch.Later], ch)
 	}
 	for _, until := range order {
 		verb := " waits for "
 		if len(by[until]) > 1 {
 			verb = " wait for "
 		}
-		out = append(out, strings.Join(by[until], ", ")+verb+until)
+		if clause, ok := strings.CutPrefix(until, "once "); ok {
+			verb, until = strings.Replace(verb, "for", "until", 1), clause
+			by[until] = by["once "+clause]
+		}
+		out = append(out, several(by[until])+verb+until)
 	}
 	return strings.Join(out, "; ")
+}
+
+// several names a few changes, and counts many.
+func several(changes []converge.Change) string {
+	same := !slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Kind != changes[0].Kind })
+	if same && len(changes) > 3 {
+		return count(len(changes), changes[0].Kind)
+	}
+	var names []string
+	for _, ch := range changes {
+		names = append(names, thing(ch))
+	}
+	return strings.Join(names, ", ")
 }
 
 // interrupts says what making the changes interrupts.

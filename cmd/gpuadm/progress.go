@@ -105,7 +105,7 @@ func (c *common) line(w io.Writer, e converge.Event) {
 func told(e converge.Event) string {
 	switch {
 	case e.Change.Later != "":
-		return thing(*e.Change) + "   at " + e.Change.Later
+		return thing(*e.Change) + "   " + when(e.Change.Later)
 	case e.Change.Diff != "" || len(e.Change.After) > 40:
 		return thing(*e.Change)
 	}

@@ -104,13 +104,7 @@ func (c *common) stageStatus(s converge.Status, st converge.StagePlan) {
 	case st.Changes == 0:
 		fmt.Fprintf(c.stdout, "  %-10s =   stands%s\n", st.Name, since)
 	default:
-		name := st.Name
-		for _, ch := range s.Changes {
-			if ch.Stage == st.Name {
-				c.changeLine(c.stdout, name, ch)
-				name = ""
-			}
-		}
+		c.changeLines(c.stdout, st.Name, of(s.Changes, st.Name), func(stage string, ch converge.Change) { c.changeLine(c.stdout, stage, ch) })
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 )
 
@@ -162,10 +163,10 @@ type UnitChange struct {
 	Job  string // "start", "stop", "restart", "reload"
 }
 
-// Later reports that something cannot be looked at or made yet, and when it can: "first boot".
+// Later reports that something cannot be looked at or made yet, and when it can: "first boot", or "once the driver answers".
 type Later struct{ Until string }
 
-func (l Later) Error() string { return "not before " + l.Until }
+func (l Later) Error() string { return "not before " + strings.TrimPrefix(l.Until, "once ") }
 
 // Reboot reports that what was made holds only after a reboot.
 type Reboot struct{ Why string }

@@ -36,14 +36,14 @@ func (s *systemd) runs() bool {
 
 // notRunning is an error that can be taken as a Later: what was asked for holds once the machine has booted.
 func notRunning() error {
-	return fmt.Errorf("systemd does not run here: %w", Later{Until: "systemd runs"})
+	return fmt.Errorf("systemd does not run here: %w", Later{Until: "once systemd runs"})
 }
 
 func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
 	if !s.runs() {
 		found, err := unitFiles{s.files}.read(name)
 		if err == nil {
-			err = Later{Until: "systemd runs"}
+			err = Later{Until: "once systemd runs"}
 		}
 		return found.Unit, err
 	}

@@ -20,7 +20,19 @@ type Repository struct {
 	Key         string // URL or absolute path of the public key
 	Fingerprint string // of the key
 	Pins        []Pin  // what may come from it, and in which version
+	Signed      Signed // what of a dnf repository the key signs
 }
+
+// Signed says what a repository's key signs. There is no word for nothing.
+type Signed string
+
+// NVIDIA signs both in its CUDA repositories (SIGNATURES.md in NVIDIA/cuda-repo-management), and only the metadata in
+// the container toolkit's (its own .repo file says gpgcheck=0, repo_gpgcheck=1), which holds the packages' checksums.
+const (
+	SignedBoth     Signed = "" // packages and metadata; apt's always sign the metadata, and so all
+	SignedMetadata Signed = "metadata"
+	SignedPackages Signed = "packages" // for mirrors that make their metadata anew
+)
 
 // A Pin keeps packages at a version against the package manager's wish for the newest.
 type Pin struct {
@@ -87,7 +99,7 @@ func aptRepositories(repos []Repository, via host.Via) []converge.Want {
 	return append(wants, Lists("apt", Sources("apt", repos), "apt knows what the repositories hold"))
 }
 
-const header = "# Written by gpuadm; it is put back to this at the next apply.\n"
+const header = "# Written by gpuadm, anew at each apply.\n"
 
 func deb822(r Repository, keyring string) []byte {
 	return fmt.Appendf(nil, "%s# %s\nTypes: deb\nURIs: %s\nSuites: /\nSigned-By: %s\n", header, r.About, withSlash(r.URL), keyring)

@@ -6,7 +6,6 @@ package packages
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"sync"
@@ -20,6 +19,7 @@ import (
 type Set struct {
 	wanted map[string]State
 	reads  []string // files that the packager's lists are made from: see Lists
+	stream string   // of dnf's module nvidia-driver: see InStream
 
 	mu    sync.Mutex
 	of    []identity
@@ -80,12 +80,15 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 	}
 	for _, name := range s.reads {
 		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
-			return host.Later{Until: fmt.Sprintf("%s is there and its lists are read", name)}
+			return host.Later{Until: "once the package lists are read"}
 		}
 	}
 	l, err := lists{Detect(v), s.reads}.Look(ctx, v)
 	if err == nil && l == stale {
-		err = host.Later{Until: "the package lists are read"}
+		err = host.Later{Until: "once the package lists are read"}
+	}
+	if err == nil {
+		err = s.streamed(v)
 	}
 	return err
 }

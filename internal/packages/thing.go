@@ -54,10 +54,10 @@ func held(name string, found State) error {
 
 // to says how a package shall stand that stands as found.
 func (s *Set) to(name string, found, wanted State) (converge.State, error) {
-	group, _, isOpen := wanted.open()
+	group, pattern, isOpen := wanted.open()
 	switch _, _, open := found.open(); {
-	case open:
-		return found.String(), nil
+	case open, isOpen && pattern == "*" && !wanted.Held && found.Installed() && found.Broken == "":
+		return found.String(), nil // any will do, and whatever it was installed for
 	case found.meets(wanted) && !(isOpen && s.split(group)):
 		held := found.Held
 		found = found.marked(wanted)

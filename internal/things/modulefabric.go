@@ -45,7 +45,7 @@ func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 	d, err := v.Driver(ctx)
 	if none := (*host.NoDriver)(nil); errors.As(err, &none) {
-		return "", host.Later{Until: "the driver is loaded"}
+		return "", host.Later{Until: "once the driver is loaded"}
 	} else if err != nil {
 		return "", err
 	}
