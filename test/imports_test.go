@@ -58,7 +58,7 @@ type pkg struct {
 	GoFiles    []string
 }
 
-func packages(t *testing.T) []pkg {
+func ourPackages(t *testing.T) []pkg {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports,GoFiles", "./...")
 	cmd.Dir = ".."
@@ -79,7 +79,7 @@ func packages(t *testing.T) []pkg {
 }
 
 func TestImports(t *testing.T) {
-	for _, p := range packages(t) {
+	for _, p := range ourPackages(t) {
 		name := strings.TrimPrefix(p.ImportPath, module)
 		if name == "test" || strings.HasPrefix(name, "test/") {
 			continue
@@ -107,7 +107,7 @@ func TestImports(t *testing.T) {
 
 // TestPackageDocs wants every package to open with a sentence that a newcomer understands.
 func TestPackageDocs(t *testing.T) {
-	for _, p := range packages(t) {
+	for _, p := range ourPackages(t) {
 		if len(p.GoFiles) > 0 && len(p.Doc) < 30 {
 			t.Errorf("%s has no package comment", p.ImportPath)
 		}

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/packages"
+)
+
+// Every recorded machine has a plan for a driver, or a refusal that says what to do.
+func TestDriverPlans(t *testing.T) {
+	planned := 0
+	for _, m := range machines(t) {
+		n := m.boot(t)
+		if packages.Detect(n) != "apt" {
+			continue // nobody recorded what rpm would say
+		}
+		planned++
+		for _, text := range []string{
+			"[driver]\nversion = \"580\"\n",
+			"[driver]\nversion = \"580.95.05\"\nmodules = \"open\"\n[toolkit]\nversion = \"1.18.0\"\n",
+			"[driver]\nversion = \"580.95.05\"\nowner = \"other\"\n",
+		} {
+			p := plan(t, n, engine(t, text))
+			if n.Touches() > 0 || len(n.Violations()) > 0 {
+				t.Fatalf("%s: %d touches, %v", m.name, n.Touches(), n.Violations())
+			}
+			for _, c := range p.Cannot() {
+				if !strings.HasPrefix(c.Cannot, "cannot ") || len(c.Try) == 0 {
+					t.Errorf("%s: a refusal without a mend: %s: %s %q", m.name, c, c.Cannot, c.Try)
+				}
+			}
+		}
+	}
+	if planned < 5 {
+		t.Errorf("only %d machines were planned for", planned)
+	}
+}
