@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -67,7 +68,7 @@ func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
 	if owner := c.owner(m, d); owner != "" {
 		if d.Owner == "gpuadm" {
 			return Choice{}, refuse(fmt.Sprintf("cannot look after the driver: that is left to %s", owner),
-				`write owner = "other" in [driver]: the driver is then verified, and not touched`)
+				`write owner = "other" in [driver]: the driver is then verified, and not touched`, takeOver(owner))
 		}
 		return Choice{Source: SourceNone, Owner: owner, Why: "the driver is left to " + owner}, nil
 	}
@@ -124,10 +125,26 @@ func (c Catalog) owner(m Machine, d spec.Driver) string {
 		}
 	}
 	if d.Owner == "other" {
-		return `somebody else: the spec says owner = "other"`
+		return somebody + `: the spec says owner = "other"`
 	}
 	return ""
 }
+
+// takeOver says how the driver of somebody else becomes ours to look after.
+func takeOver(owner string) string {
+	switch {
+	case strings.HasPrefix(owner, facts.GPUOperator):
+		return `or take it over: set driver.enabled=false in the operator's ClusterPolicy, wait until its driver container has left this node, and write owner = "gpuadm" in [driver]`
+	case strings.HasPrefix(owner, facts.OSTree):
+		return "it cannot be taken over here: have the image bring the driver (rpm-ostree install, or a new image)"
+	case strings.HasPrefix(owner, somebody):
+		return `or take it over: remove what its owner installed, and write owner = "gpuadm" in [driver]`
+	}
+	return "it cannot be taken over on this system: have its owner bring another version"
+}
+
+// somebody is who a spec leaves the driver to.
+const somebody = "somebody else"
 
 // remark fills in what follows from the rest, and says what a person may want to know.
 func (p *plan) remark() {

@@ -47,6 +47,9 @@ func Standing(f facts.Facts, m facts.Modules) (sentences []string) {
 	if v := m.Reload(f.Kernel.Running); v != "" {
 		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: it comes with a reload or reboot", m.Version, v))
 	}
+	if otherKernel(f) && m.Version == "" {
+		sentences = append(sentences, fmt.Sprintf("kernel %s runs, and is not installed: the driver is for %s, and comes when that is booted", f.Kernel.Running, strings.Join(targets(f), ", ")))
+	}
 	if len(m.Nouveau) > 0 {
 		sentences = append(sentences, "nouveau holds "+strings.Join(m.Nouveau, ", "))
 	}

@@ -4,6 +4,7 @@
 package drivers
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -32,8 +33,7 @@ type Device struct {
 	Model   string // H100 80GB; "" if unknown
 }
 
-// MachineOf takes out of the facts what a driver's choice depends on. Owner, Compilers and what the caller knows better
-// are filled in by the caller.
+// MachineOf takes out of the facts what a driver's choice depends on.
 func MachineOf(f facts.Facts, instanceType string) Machine {
 	m := Machine{
 		ID: f.OS.ID, Version: f.OS.Version, Like: f.OS.Like, Name: f.OS.Name,
@@ -41,6 +41,12 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 	}
 	if f.GPUs != nil {
 		m.GPUs = []Device{}
+	}
+	if o := f.DriverOwner; o != nil {
+		m.Owner = o.Name + " (" + o.Why + ")"
+	}
+	if f.Modules != nil {
+		m.Compilers = compilers(*f.Modules)
 	}
 	for _, p := range f.GPUs {
 		d := Device{Address: p.Address, ID: strings.ToLower(p.Device), Model: p.Model}
@@ -52,6 +58,25 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 		}
 	}
 	return m
+}
+
+// compilerName is how Debian and Ubuntu call the compilers that their kernels are built with, and the packages of them:
+// gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. What others
+// build with is plain gcc, which is among the tools.
+var compilerName = regexp.MustCompile(`^(?:[a-z0-9_]+-linux-gnu-)?(gcc-[0-9]+) \((?:Debian|Ubuntu) `)
+
+// compilers are the packages of the compilers that kernels were built with, by kernel.
+func compilers(m facts.Modules) map[string]string {
+	var found map[string]string
+	for _, k := range m.Kernels {
+		if name := compilerName.FindStringSubmatch(k.Compiler); name != nil {
+			if found == nil {
+				found = map[string]string{}
+			}
+			found[k.Kernel] = name[1]
+		}
+	}
+	return found
 }
 
 // targets lists the kernels that need modules: the one that runs and those newer than it, of which one may be booted

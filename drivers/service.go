@@ -32,12 +32,38 @@ type Services struct {
 	FabricManager string // auto, on, off
 }
 
+// persistencedUnit is for a driver of NVIDIA's installer: that brings the daemon, and a unit for it only as a sample in
+// an archive. The daemon's own words: nvidia-persistenced(1).
+func persistencedUnit() []converge.Want {
+	const unit = `# Written by gpuadm; it is put back to this at the next apply.
+[Unit]
+Description=NVIDIA Persistence Daemon
+After=systemd-modules-load.service
+
+[Service]
+Type=forking
+ExecStart=/usr/bin/nvidia-persistenced --verbose
+ExecStopPost=/bin/rm -rf /run/nvidia-persistenced
+
+[Install]
+WantedBy=multi-user.target
+`
+	return []converge.Want{
+		things.Exact("/etc/systemd/system/"+PersistencedUnit, []byte(unit), 0o644, "NVIDIA's installer brings the daemon without a unit"),
+		things.UnitFilesRead("systemd starts units as it has read them", PersistencedUnit),
+	}
+}
+
 // ServiceWants are what must stand once the module is loaded: the daemons that serve it. They belong to a stage of their
 // own behind the driver's, since the module settles last in its stage and the daemons need it loaded.
 func ServiceWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	var wants []converge.Want
+	run := things.Running
+	if otherKernel(f) {
+		run = things.Enabled // without the module they fail
+	}
 	if s.Persistenced {
-		wants = append(wants, things.Running(PersistencedUnit, "keeps the GPUs initialised while no client runs"))
+		wants = append(wants, run(PersistencedUnit, "keeps the GPUs initialised while no client runs"))
 	}
 	kind := FabricOf(f)
 	switch {
@@ -49,14 +75,25 @@ func ServiceWants(s Services, f facts.Facts) ([]converge.Want, error) {
 			Try:  []string{"fabricmanager = \"auto\" in [driver]"},
 		}
 	}
+	manager := run(FabricManagerUnit, "joins the GPUs over NVSwitch: without it CUDA starts on none of them")
+	if otherKernel(f) {
+		return append(wants, manager), nil
+	}
 	if kind == "nvlink5" {
 		wants = append(wants, switchReady())
 	}
 	return append(wants,
 		fabricManagerFits(s.Version),
-		things.Running(FabricManagerUnit, "joins the GPUs over NVSwitch: without it CUDA starts on none of them"),
+		manager,
 		things.Fabric("every GPU is registered with the fabric manager"),
 	), nil
+}
+
+// otherKernel says whether the modules are for other kernels than the one that runs, as in a container, or when the
+// running one's package was removed: they are loaded, and what needs them started, when one of those is booted.
+func otherKernel(f facts.Facts) bool {
+	kernels := targets(f)
+	return f.Live && len(kernels) > 0 && !slices.Contains(kernels, f.Kernel.Running)
 }
 
 // FabricOf says by what the GPUs are joined: nvswitch (PCI functions of class 0680, up to Hopper), nvlink5 (Blackwell's

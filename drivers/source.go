@@ -169,6 +169,9 @@ func (p *plan) fromRunfile() error {
 	if mirror := p.d.Repo.URL; mirror != "" {
 		url = strings.TrimRight(mirror, "/") + "/" + path.Base(url)
 	}
+	if p.d.Runfile.URL != "" {
+		url = p.d.Runfile.URL
+	}
 	p.choice.Source = SourceRunfile
 	p.choice.Repo = Repository{URL: url, Arch: arch}
 	return nil

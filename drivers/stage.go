@@ -112,6 +112,33 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	return k, k.Version != ""
 }
 
+// LeftAlone is a want of every stage whose part of the driver somebody else looks after, or nobody has a use for: it lets
+// go of what was made earlier. Without it a GPU that falls off the bus, or a driver container that comes, would have the
+// driver's packages removed as no longer asked for.
+func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
+	c, asked, err := d.Choose(s, f)
+	if !asked || err != nil || c.Source != SourceNone {
+		return nil
+	}
+	w := things.Check("driver left alone", func(context.Context, host.View) (string, error) { return "", nil }, c.Why)
+	w.Releases = false
+	return []converge.Want{w}
+}
+
+// Runfile is what NVIDIA's installer brings, after the tools that it builds with; or that it has brought nothing, where
+// packages are wanted.
+func (d Driver) Runfile(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	c, asked, err := d.Choose(s, f)
+	switch {
+	case !asked || err != nil || c.Source == SourceNone:
+		return nil, err
+	case c.Source != SourceRunfile:
+		return []converge.Want{noRunfile()}, nil
+	}
+	via := host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
+	return []converge.Want{RunfileWant(c, s.Driver.Runfile.SHA256, via)}, nil
+}
+
 // Settings is the stage before the packages: what must stand when their scripts build and load modules.
 func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	c, asked, err := d.Choose(s, f)
@@ -132,7 +159,7 @@ func (d Driver) Modules() converge.Stage {
 				return nil, err
 			}
 			if c.Source == SourceNone {
-				return verified(c, s.Driver, f), nil
+				return append(d.LeftAlone(s, f), verified(c, s.Driver, f)...), nil
 			}
 			k, known := c.KernelSide(s.Driver, f)
 			if !known {
@@ -140,12 +167,16 @@ func (d Driver) Modules() converge.Stage {
 			}
 			return ModuleWants(k, f, *f.Modules)
 		},
-		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
+		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			return append(slices.Clone(c.Warnings), Standing(f, *f.Modules)...)
+			notes := append(slices.Clone(c.Warnings), Standing(f, *f.Modules)...)
+			if missing := c.unnamed(v); missing != "" && len(f.Modules.Libraries) == 0 {
+				notes = append(notes, missing)
+			}
+			return notes
 		},
 	}
 }
@@ -157,13 +188,20 @@ func (d Driver) Services() converge.Stage {
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || c.Source == SourceNone {
-				return nil, err
+				return d.LeftAlone(s, f), err
 			}
 			k, known := c.KernelSide(s.Driver, f)
 			if !known {
 				return []converge.Want{later("daemons of driver "+c.Branch, "once its packages are installed")}, nil
 			}
-			return ServiceWants(Services{Version: k.Version, Persistenced: s.Driver.Persistenced, FabricManager: s.Driver.FabricManager}, f)
+			wants, err := ServiceWants(Services{Version: k.Version, Persistenced: s.Driver.Persistenced, FabricManager: s.Driver.FabricManager}, f)
+			if err == nil && c.Source == SourceRunfile && s.Driver.Persistenced {
+				wants = append(persistencedUnit(), wants...)
+			}
+			for i := range wants {
+				wants[i].Section = "driver" // the spec has none of the stage's name
+			}
+			return wants, err
 		},
 	}
 }
@@ -194,7 +232,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 		return "", nil
 	}
 	w := things.Check("driver "+d.Version, look, "the driver is left to "+c.Owner+", so gpuadm looks and does not touch",
-		`have its owner bring it, or take it over: remove what the owner installed, and write owner = "gpuadm" in [driver]`)
+		"have its owner bring it", takeOver(c.Owner))
 	w.Releases = true
 	return []converge.Want{w}
 }

@@ -23,66 +23,103 @@ type Device interface {
 	DestroyCompute(ctx context.Context, gpu string, instance, id int) error
 }
 
-// Failure is what Run returns when a step failed: the GPU was brought back to how it stood, or as near as it went.
-type Failure struct {
+// Way is what is to be done to one GPU.
+type Way struct {
+	GPU   string // PCI address
+	Steps []Step
+}
+
+// Turned is how one GPU was brought back.
+type Turned struct {
 	GPU    string // PCI address
-	Step   Step   // the one that failed
-	Err    error  // why
-	Before State  // how the GPU stood
+	Before State  // how it stood
 	After  State  // how it stands now; the zero State if it does not say
 	Undone []Step // what was done to bring it back
 	Left   []error
 }
 
 // Restored says whether the GPU stands as it did.
-func (f *Failure) Restored() bool { return f.After.String() == f.Before.String() && len(f.Left) == 0 }
+func (t *Turned) Restored() bool { return t.After.String() == t.Before.String() && len(t.Left) == 0 }
+
+// Failure is what Run returns when a step failed: all GPUs were brought back to how they stood, or as near as it went.
+type Failure struct {
+	Turned          // the GPU whose step failed
+	Step   Step     // the one that failed
+	Err    error    // why
+	Others []Turned // the other GPUs
+}
+
+// Restored says whether all GPUs stand as they did.
+func (f *Failure) Restored() bool {
+	return f.Turned.Restored() && !slices.ContainsFunc(f.Others, func(t Turned) bool { return !t.Restored() })
+}
 
 func (f *Failure) Error() string {
 	s := fmt.Sprintf("cannot %s on GPU %s: %v", f.Step, f.GPU, f.Err)
 	if f.Restored() {
 		return s + "; it stands as before"
 	}
-	s += fmt.Sprintf("; it stood %q and stands %q now", f.Before, f.After)
-	for _, err := range f.Left {
-		s += "; " + err.Error()
+	for _, t := range append([]Turned{f.Turned}, f.Others...) {
+		name := "it"
+		if t.GPU != f.GPU {
+			name = "GPU " + t.GPU
+		}
+		if !t.Restored() {
+			s += fmt.Sprintf("; %s stood %q and stands %q now", name, t.Before, t.After)
+		}
+		for _, err := range t.Left {
+			s += "; " + err.Error()
+		}
 	}
 	return s
 }
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Run makes the steps on one GPU. If one fails it brings back the instances that stood before, at the places they had,
-// and returns a *Failure; also when the context ends between two steps.
-func Run(ctx context.Context, dev Device, gpu string, steps []Step) error {
-	if len(steps) == 0 {
+// Run goes the ways of several GPUs as one. Those that are to be reset are reset in one call, and no others with them: GPUs
+// joined by NVLink can only be reset together, and a reset takes a GPU from whoever uses it. If a step fails it brings back
+// the instances that stood before, at the places they had, on all the GPUs, and returns a *Failure; also when the context
+// ends between two steps.
+func Run(ctx context.Context, dev Device, ways ...Way) error {
+	ways = slices.DeleteFunc(slices.Clone(ways), func(w Way) bool { return len(w.Steps) == 0 })
+	if len(ways) == 0 {
 		return nil
 	}
-	r := &runner{dev: dev, gpu: gpu}
+	r := &runner{dev: dev}
+	for _, w := range ways {
+		r.gpus = append(r.gpus, &onWay{Way: w})
+	}
 	if err := r.look(ctx); err != nil {
 		return err
 	}
-	before := r.now
-	before.Instances = slices.Clone(before.Instances) // the runner changes its own
-	for _, s := range steps {
-		err := ctx.Err()
-		if err == nil {
-			err = r.do(ctx, s)
+	for _, g := range r.gpus {
+		g.before = g.now
+		g.before.Instances = slices.Clone(g.now.Instances) // the runner changes its own
+	}
+	if g, s, err := r.walk(ctx, func(*onWay, Step, error) bool { return false }); err != nil {
+		f := &Failure{Step: s, Err: err}
+		for _, t := range r.back(context.WithoutCancel(ctx)) {
+			if t.GPU == g.GPU {
+				f.Turned = t
+			} else {
+				f.Others = append(f.Others, t)
+			}
 		}
-		if err != nil {
-			f := &Failure{GPU: gpu, Step: s, Err: err, Before: StateOf(before)}
-			r.back(context.WithoutCancel(ctx), before, f)
-			return f
-		}
+		return f
 	}
 	return nil
 }
 
-// runner makes steps on one GPU and keeps in mind what is on it, since to ask the driver each time costs more than the
-// steps do.
+// runner goes ways and keeps in mind what is on the GPUs, since to ask the driver each time costs more than the steps do.
 type runner struct {
-	dev Device
-	gpu string
-	now host.GPU
+	dev  Device
+	gpus []*onWay
+}
+
+// onWay is a GPU on its way.
+type onWay struct {
+	Way
+	before, now host.GPU
 }
 
 func (r *runner) look(ctx context.Context) error {
@@ -90,66 +127,125 @@ func (r *runner) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, g := range d.GPUs {
-		if g.Address == r.gpu {
-			if g.Lost != "" {
-				return fmt.Errorf("cannot partition GPU %s: %s", r.gpu, g.Lost)
-			}
-			r.now = g
-			r.now.Instances = slices.Clone(g.Instances)
-			return nil
+	for _, g := range r.gpus {
+		i := slices.IndexFunc(d.GPUs, func(now host.GPU) bool { return now.Address == g.GPU })
+		if i < 0 {
+			return fmt.Errorf("cannot partition GPU %s: the driver does not know it", g.GPU)
 		}
+		if lost := d.GPUs[i].Lost; lost != "" {
+			return fmt.Errorf("cannot partition GPU %s: %s", g.GPU, lost)
+		}
+		g.now = d.GPUs[i]
+		g.now.Instances = slices.Clone(g.now.Instances)
 	}
-	return fmt.Errorf("cannot partition GPU %s: the driver does not know it", r.gpu)
+	return nil
 }
 
-func (r *runner) do(ctx context.Context, s Step) error {
+// walk goes all ways: each up to its reset, then the resets, then each to its end. It stops at the first error, unless on
+// says to go on.
+func (r *runner) walk(ctx context.Context, on func(*onWay, Step, error) bool) (*onWay, Step, error) {
+	resets := func(s Step) bool { return s.Do == Reset }
+	var due []*onWay
+	for _, g := range r.gpus {
+		i := slices.IndexFunc(g.Steps, resets)
+		if i < 0 {
+			continue
+		}
+		if s, err := r.each(ctx, g, g.Steps[:i], on); err != nil {
+			return g, s, err
+		}
+		due = append(due, g)
+	}
+	if err := r.reset(ctx, due); err != nil {
+		for _, g := range due {
+			if !on(g, Step{Do: Reset}, err) {
+				return g, Step{Do: Reset}, err
+			}
+		}
+	}
+	for _, g := range r.gpus {
+		if s, err := r.each(ctx, g, g.Steps[slices.IndexFunc(g.Steps, resets)+1:], on); err != nil {
+			return g, s, err
+		}
+	}
+	return nil, Step{}, nil
+}
+
+func (r *runner) each(ctx context.Context, g *onWay, steps []Step, on func(*onWay, Step, error) bool) (Step, error) {
+	for _, s := range steps {
+		err := ctx.Err()
+		if err == nil {
+			err = r.do(ctx, g, s)
+		}
+		if err != nil && !on(g, s, err) {
+			return s, err
+		}
+	}
+	return Step{}, nil
+}
+
+func (r *runner) reset(ctx context.Context, due []*onWay) error {
+	var names []string
+	for _, g := range due {
+		names = append(names, g.GPU)
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := r.dev.ResetGPUs(ctx, names...)
+	for _, g := range due {
+		g.now.Instances = nil
+	}
+	return err
+}
+
+func (r *runner) do(ctx context.Context, g *onWay, s Step) error {
 	switch s.Do {
 	case ModeOn, ModeOff:
-		return r.dev.SetMIGMode(ctx, r.gpu, s.Do == ModeOn)
-	case Reset:
-		r.now.Instances = nil
-		return r.dev.ResetGPUs(ctx, r.gpu)
+		return r.dev.SetMIGMode(ctx, g.GPU, s.Do == ModeOn)
 	case CreateInstance:
-		id, err := r.dev.CreateInstance(ctx, r.gpu, s.Profile, s.At)
+		id, err := r.dev.CreateInstance(ctx, g.GPU, s.Profile, s.At)
 		if err == nil {
-			r.now.Instances = append(r.now.Instances, host.Instance{ID: id, Profile: s.Profile, At: s.At})
+			g.now.Instances = append(g.now.Instances, host.Instance{ID: id, Profile: s.Profile, At: s.At})
 		}
 		return err
 	}
-	i := slices.IndexFunc(r.now.Instances, func(i host.Instance) bool {
+	i := slices.IndexFunc(g.now.Instances, func(i host.Instance) bool {
 		return i.Profile == s.Profile && i.At.Start == s.At.Start
 	})
 	if i < 0 {
 		return fmt.Errorf("there is no %s at %d", s.Name, s.At.Start)
 	}
-	in := &r.now.Instances[i]
+	in := &g.now.Instances[i]
 	switch s.Do {
 	case DestroyInstance:
-		if err := r.dev.DestroyInstance(ctx, r.gpu, in.ID); err != nil {
+		if err := r.dev.DestroyInstance(ctx, g.GPU, in.ID); err != nil {
 			return err
 		}
-		r.now.Instances = slices.Delete(r.now.Instances, i, i+1)
+		g.now.Instances = slices.Delete(g.now.Instances, i, i+1)
 		return nil
 	case CreateCompute:
-		return r.createCompute(ctx, in.ID, s)
+		return r.createCompute(ctx, g, in.ID, s)
 	case DestroyCompute:
-		return r.destroyCompute(ctx, in, s)
+		return r.destroyCompute(ctx, g, in, s)
 	}
 	return fmt.Errorf("internal error: unknown step %q", s.Do)
 }
 
-func (r *runner) createCompute(ctx context.Context, instance int, s Step) error {
-	profile, err := r.computeProfile(ctx, s)
+func (r *runner) createCompute(ctx context.Context, g *onWay, instance int, s Step) error {
+	profile, err := r.computeProfile(ctx, g, s)
 	if err != nil {
 		return err
 	}
-	id, err := r.dev.CreateCompute(ctx, r.gpu, instance, profile, s.Spot)
+	id, err := r.dev.CreateCompute(ctx, g.GPU, instance, profile, s.Spot)
 	if err != nil {
 		return err
 	}
-	for i := range r.now.Instances {
-		if in := &r.now.Instances[i]; in.ID == instance {
+	for i := range g.now.Instances {
+		if in := &g.now.Instances[i]; in.ID == instance {
 			in.Compute = append(slices.Clone(in.Compute), host.ComputeInstance{ID: id, Profile: profile, At: s.Spot})
 		}
 	}
@@ -157,18 +253,18 @@ func (r *runner) createCompute(ctx context.Context, instance int, s Step) error 
 }
 
 // destroyCompute destroys the compute instance at the step's place, or the last one of its size.
-func (r *runner) destroyCompute(ctx context.Context, in *host.Instance, s Step) error {
+func (r *runner) destroyCompute(ctx context.Context, g *onWay, in *host.Instance, s Step) error {
 	i := -1
 	for j, c := range in.Compute {
 		exact := s.Spot.Size == 0 || c.At == s.Spot
-		if exact && computeSlices(r.now, in.Profile, c) == s.Slices {
+		if exact && computeSlices(g.now, in.Profile, c) == s.Slices {
 			i = j
 		}
 	}
 	if i < 0 {
 		return fmt.Errorf("there is no compute instance %dc in %s at %d", s.Slices, s.Name, s.At.Start)
 	}
-	if err := r.dev.DestroyCompute(ctx, r.gpu, in.ID, in.Compute[i].ID); err != nil {
+	if err := r.dev.DestroyCompute(ctx, g.GPU, in.ID, in.Compute[i].ID); err != nil {
 		return err
 	}
 	in.Compute = slices.Delete(slices.Clone(in.Compute), i, i+1)
@@ -177,9 +273,9 @@ func (r *runner) destroyCompute(ctx context.Context, in *host.Instance, s Step) 
 
 // computeProfile is the driver's own id of the step's compute instance, and the step's where the driver says none: in
 // +me instances it differs from the table's on some GPUs. Some drivers say it only once the instance exists.
-func (r *runner) computeProfile(ctx context.Context, s Step) (int, error) {
+func (r *runner) computeProfile(ctx context.Context, g *onWay, s Step) (int, error) {
 	for range 2 {
-		for _, p := range r.now.Profiles {
+		for _, p := range g.now.Profiles {
 			offers := plain(p.Compute)
 			i := slices.IndexFunc(offers, func(c host.ComputeProfile) bool { return c.Slices == s.Slices })
 			if p.ID == s.Profile && i >= 0 && s.Spot.Size == 0 {
@@ -196,30 +292,40 @@ func (r *runner) computeProfile(ctx context.Context, s Step) (int, error) {
 	return s.Compute, nil
 }
 
-// back brings the GPU back to how it stood. It looks first: the driver knows what was done, whatever the call said. It
+// back brings the GPUs back to how they stood. It looks first: the driver knows what was done, whatever the call said. It
 // goes on after an error, since most of an old layout is better than none, and looks again at the end.
-func (r *runner) back(ctx context.Context, before host.GPU, f *Failure) {
-	if err := r.look(ctx); err != nil {
-		f.Left = append(f.Left, err)
-		return
-	}
-	resets := false // whether a reset is needed shows in the modes: only then can they differ
-	if r.now.Mode != before.Mode {
-		resets = before.Arch == "ampere"
-	}
-	steps := way(exactly(r.now), exactly(before), resets)
-	for _, s := range steps {
-		if err := r.do(ctx, s); err != nil {
-			f.Left = append(f.Left, fmt.Errorf("cannot %s: %w", s, err))
-			continue
-		}
-		f.Undone = append(f.Undone, s)
+func (r *runner) back(ctx context.Context) []Turned {
+	turned := make([]Turned, len(r.gpus))
+	at := map[*onWay]*Turned{}
+	for i, g := range r.gpus {
+		turned[i] = Turned{GPU: g.GPU, Before: StateOf(g.before)}
+		at[g] = &turned[i]
 	}
 	if err := r.look(ctx); err != nil {
-		f.Left = append(f.Left, err)
-		return
+		turned[0].Left = append(turned[0].Left, err)
+		return turned
 	}
-	f.After = StateOf(r.now)
+	failed := map[*onWay][]Step{}
+	for _, g := range r.gpus {
+		// Whether a reset is needed shows in the modes: only then can they differ.
+		g.Steps = way(exactly(g.now), exactly(g.before), g.now.Mode != g.before.Mode && g.before.Arch == "ampere")
+	}
+	_, _, _ = r.walk(ctx, func(g *onWay, s Step, err error) bool {
+		failed[g] = append(failed[g], s)
+		at[g].Left = append(at[g].Left, fmt.Errorf("cannot %s: %w", s, err))
+		return true
+	})
+	for _, g := range r.gpus {
+		at[g].Undone = slices.DeleteFunc(g.Steps, func(s Step) bool { return slices.Contains(failed[g], s) })
+	}
+	if err := r.look(ctx); err != nil {
+		turned[0].Left = append(turned[0].Left, err)
+		return turned
+	}
+	for _, g := range r.gpus {
+		at[g].After = StateOf(g.now)
+	}
+	return turned
 }
 
 // exactly is how a GPU stands, with the places of compute instances.

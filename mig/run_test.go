@@ -50,7 +50,7 @@ func TestSteps(t *testing.T) {
 			if leg[0] == leg[1] && len(steps) > 0 {
 				t.Errorf("%s: %q stands and has steps %v", c.gpu, leg[0], steps)
 			}
-			if err := Run(context.Background(), x, x.gpu.Address, steps); err != nil {
+			if err := Run(context.Background(), x, Way{x.gpu.Address, steps}); err != nil {
 				t.Fatalf("%s: %q → %q: %v\n%v", c.gpu, leg[0], leg[1], err, steps)
 			}
 			if got := StateOf(x.gpu).String(); got != leg[1] {
@@ -200,7 +200,7 @@ func TestFailure(t *testing.T) {
 					}
 					return none
 				}
-				err := Run(context.Background(), x, x.gpu.Address, steps)
+				err := Run(context.Background(), x, Way{x.gpu.Address, steps})
 				var f *Failure
 				if !errors.As(err, &f) || !errors.Is(err, errSim) {
 					t.Fatalf("%s → %s: call %d failed and Run says %v", c.from, c.to, n, err)
@@ -239,7 +239,7 @@ func TestPowerCut(t *testing.T) {
 				}
 				return none
 			}
-			_ = Run(context.Background(), x, x.gpu.Address, steps)
+			_ = Run(context.Background(), x, Way{x.gpu.Address, steps})
 			x.fail = nil
 			again, err := c.m.Fit(StateOf(x.gpu), want)
 			if err != nil {
@@ -252,7 +252,7 @@ func TestPowerCut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := Run(context.Background(), x, x.gpu.Address, more); err != nil {
+			if err := Run(context.Background(), x, Way{x.gpu.Address, more}); err != nil {
 				t.Fatal(err)
 			}
 			if got := StateOf(x.gpu).String(); got != again.Target.String() {
@@ -278,7 +278,7 @@ func TestBackFails(t *testing.T) {
 		}
 		return none
 	}
-	err = Run(context.Background(), x, x.gpu.Address, steps)
+	err = Run(context.Background(), x, Way{x.gpu.Address, steps})
 	want := `cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN; it stood "on 3g.20gb@0 3g.20gb@4" and stands "on 3g.20gb@0" now; ` +
 		`cannot create 3g.20gb at 4: ERROR_UNKNOWN; cannot create compute 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4`
 	if err == nil || err.Error() != want {
@@ -303,7 +303,7 @@ func TestCancelled(t *testing.T) {
 		return none
 	}
 	var f *Failure
-	if err := Run(ctx, x, x.gpu.Address, steps); !errors.As(err, &f) || !f.Restored() || !errors.Is(err, context.Canceled) {
+	if err := Run(ctx, x, Way{x.gpu.Address, steps}); !errors.As(err, &f) || !f.Restored() || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if got := StateOf(x.gpu).String(); got != from.String() {
@@ -320,7 +320,7 @@ func TestExactCompute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Run(context.Background(), x, x.gpu.Address, steps); err != nil {
+	if err := Run(context.Background(), x, Way{x.gpu.Address, steps}); err != nil {
 		t.Fatal(err)
 	}
 	if got := x.shape(); len(steps) != 1 || got != "true/true 0:0@0[0@5]" {
@@ -358,7 +358,7 @@ func TestOwnIDs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Run(context.Background(), late, x.gpu.Address, steps); err != nil {
+	if err := Run(context.Background(), late, Way{x.gpu.Address, steps}); err != nil {
 		t.Fatal(err)
 	}
 	if got := x.gpu.Instances[0].Compute[0].Profile; got != 7 {

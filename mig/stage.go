@@ -89,7 +89,9 @@ func unknown(f facts.Facts) converge.Want {
 		until = "once the driver answers (" + f.NoDriver + ")"
 	}
 	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
-	return things.Check("partitions of the GPUs", look, "their driver says how they stand")
+	w := things.Check("partitions of the GPUs", look, "their driver says how they stand")
+	w.Releases = true // what was made earlier cannot be looked at now, which is no reason to take it back
+	return w
 }
 
 // partitioned wants one GPU to have its entry's layout, as the least disturbance has it.
@@ -114,52 +116,8 @@ func partitioned(a Assigned, shared *said) (converge.Want, error) {
 		}
 		return converge.State(fit.Target.String()), nil
 	}
-	fit, err := m.Fit(now, a.Entry.Layout)
-	if err != nil {
-		return w, err
-	}
-	steps, err := m.Steps(now, fit.Target)
-	if err != nil {
-		return w, err
-	}
-	w.Breaks = breaks(m, a.GPU, fit, steps)
-	w.Clients = hit(a.GPU, fit, steps)
-	return w, nil
-}
-
-// hit names the processes that a change would take their GPU or instance from, as far as the driver knows them.
-func hit(g host.GPU, fit Fit, steps []Step) (list []string) {
-	name := func(pid int, what string) string { return fmt.Sprintf("process %d uses %s", pid, what) }
-	if changesMode(steps) {
-		for _, pid := range g.Clients {
-			list = append(list, name(pid, fmt.Sprintf("GPU %d", g.Index)))
-		}
-		return list
-	}
-	for _, in := range g.Instances {
-		for _, p := range fit.Disturbs {
-			if p.Start != in.At.Start {
-				continue
-			}
-			for _, pid := range in.Clients {
-				list = append(list, name(pid, fmt.Sprintf("%s of GPU %d", p, g.Index)))
-			}
-		}
-	}
-	return list
-}
-
-// breaks says what a change interrupts. Instances that nobody uses come and go unnoticed; a GPU that is reset, or
-// changes its mode, loses whoever holds it open.
-func breaks(m Model, g host.GPU, fit Fit, steps []Step) (list []string) {
-	switch {
-	case len(fit.Disturbs) > 0, changesMode(steps) && len(g.Clients) > 0:
-		list = append(list, "stop-clients")
-	}
-	if changesMode(steps) && m.Resets() {
-		list = append(list, "reset-gpu")
-	}
-	return list
+	_, err = m.Fit(now, a.Entry.Layout) // what cannot be is said once, not by each GPU
+	return w, err
 }
 
 // verify looks only: somebody else partitions this machine's GPUs.

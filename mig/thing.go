@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -18,63 +19,99 @@ import (
 // gpu is how one GPU is partitioned.
 type gpu struct {
 	address string
-	said    *said
+	said    *said // nil: the driver is asked each time
 }
 
-// said is what the driver has said, shared by all GPUs of a stage: to ask it once costs little more than for one GPU.
+// said is what the driver has said, shared by all GPUs of a stage: to ask it once costs little more than for one GPU. An
+// answer serves each GPU for one look; whoever looks a second time wants to know how it stands by then.
 type said struct {
 	mu     sync.Mutex
 	driver *host.Driver
+	told   map[string]bool // the GPUs that have looked at this answer
 }
 
-func (s *said) gpu(ctx context.Context, v host.View, address string) (host.GPU, error) {
+// ask returns the driver's answer for one look at a GPU.
+func (s *said) ask(ctx context.Context, v host.View, address string) (*host.Driver, error) {
+	if s == nil {
+		d, err := v.Driver(ctx)
+		return &d, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.driver == nil {
+	if s.driver == nil || s.told[address] {
 		d, err := v.Driver(ctx)
 		if err != nil {
-			return host.GPU{}, err
+			return nil, err
 		}
-		s.driver = &d
+		s.driver, s.told = &d, nil
 	}
-	i := slices.IndexFunc(s.driver.GPUs, func(g host.GPU) bool { return g.Address == address })
-	if i < 0 {
-		return host.GPU{}, &converge.Trouble{
-			What: fmt.Sprintf("cannot look at GPU %s: the driver does not know it", address),
-			Try:  []string{"lspci -d 10de: says whether it is still on the bus; dmesg says why it may have fallen off"},
+	if s.told == nil {
+		s.told = map[string]bool{}
+	}
+	s.told[address] = true
+	return s.driver, nil
+}
+
+// last returns the answer of the last look.
+func (s *said) last(ctx context.Context, v host.View, address string) (*host.Driver, error) {
+	if s != nil {
+		s.mu.Lock()
+		d := s.driver
+		s.mu.Unlock()
+		if d != nil {
+			return d, nil
 		}
 	}
-	return s.driver.GPUs[i], nil
+	return s.ask(ctx, v, address)
 }
 
 func (s *said) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.driver = nil
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.driver = nil
+	}
+}
+
+// find is one GPU of a driver's; false if it does not know it.
+func find(d *host.Driver, address string) (host.GPU, bool) {
+	i := slices.IndexFunc(d.GPUs, func(g host.GPU) bool { return g.Address == address })
+	if i < 0 {
+		return host.GPU{}, false
+	}
+	return d.GPUs[i], true
 }
 
 // New builds the thing again from its name.
-func New(name string) converge.Thing { return gpu{name, &said{}} }
+func New(name string) converge.Thing { return gpu{name, nil} }
 
 func (g gpu) Kind() string { return "mig" }
 
 // Name is the GPU's PCI address: its index changes when another one falls off the bus.
 func (g gpu) Name() string { return g.address }
 
+// Look is "" for a GPU that the driver does not know: it was taken out of the machine.
 func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
-	at, err := g.said.gpu(ctx, v, g.address)
+	d, err := g.said.ask(ctx, v, g.address)
 	if err != nil {
 		return "", err
 	}
-	if at.Lost != "" {
+	at, known := find(d, g.address)
+	switch {
+	case !known:
+		return "", nil
+	case at.Lost != "":
 		return "", fmt.Errorf("cannot look at GPU %s: %s", g.address, at.Lost)
 	}
 	return converge.State(StateOf(at).String()), nil
 }
 
 // TakeOut is how the GPU stood before us, if all that is on it now is ours or was there then: a reboot, or a run that was
-// cut short, leaves less than was made.
+// cut short, leaves less than was made. On a GPU that is not there any more nothing of ours is.
 func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+	if found == "" {
+		return "", nil
+	}
 	var s [3]State
 	for i, text := range []converge.State{found, before, after} {
 		var err error
@@ -83,53 +120,166 @@ func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (converge
 		}
 	}
 	for _, p := range s[0].Parts {
-		known := func(q Part) bool { return q.Profile == p.Profile && q.Start == p.Start }
-		if !slices.ContainsFunc(s[1].Parts, known) && !slices.ContainsFunc(s[2].Parts, known) {
+		there := false
+		var compute []Compute
+		for _, q := range append(slices.Clone(s[1].Parts), s[2].Parts...) {
+			if q.Profile == p.Profile && q.Start == p.Start {
+				there, compute = true, append(compute, q.Compute...)
+			}
+		}
+		if !there || !within(p.Compute, compute) {
 			return "", fmt.Errorf("cannot put back the partitions of GPU %s: somebody else has made %s there since", g.address, p)
 		}
 	}
 	return before, nil
 }
 
-// Make goes the shortest way from how the GPU stands. A GPU that refuses its reset keeps the mode it was asked for, for
-// the next boot: that is the one half-way house, and it is the driver's own.
-func (g gpu) Make(ctx context.Context, h host.Host, to converge.State) error {
-	g.said.forget()
-	defer g.said.forget()
-	at, err := g.said.gpu(ctx, h, g.address)
-	if err != nil {
-		return err
+// within says whether all of some compute instances are among those known, each counted once.
+func within(some, known []Compute) bool {
+	left := slices.Clone(known)
+	for _, c := range some {
+		i := slices.Index(left, c)
+		if i < 0 {
+			return false
+		}
+		left = slices.Delete(left, i, i+1)
 	}
-	target, err := ParseState(string(to))
+	return true
+}
+
+// Breaks says who would lose an instance or the GPU. Instances that nobody uses come and go unnoticed; a GPU that is reset, or
+// changes its mode, loses whoever holds it open.
+func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what, clients []string, err error) {
+	d, err := g.said.last(ctx, v, g.address)
 	if err != nil {
-		return err
+		return nil, nil, err
+	}
+	at, known := find(d, g.address)
+	if !known || StateOf(at).String() != string(before) {
+		return nil, nil, nil // it will be looked at again
+	}
+	target, err := ParseState(string(after))
+	if err != nil {
+		return nil, nil, err
 	}
 	m, err := Of(at)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	steps, err := m.Steps(StateOf(at), target)
 	if err != nil {
+		return nil, nil, err
+	}
+	if clients = hit(at, steps); len(clients) > 0 {
+		what = append(what, "stop-clients")
+	}
+	if changesMode(steps) && m.Resets() {
+		what = append(what, "reset-gpu")
+	}
+	return what, clients, nil
+}
+
+// hit names the processes that the steps would take their GPU or instance from, as far as the driver knows them.
+func hit(g host.GPU, steps []Step) (list []string) {
+	if changesMode(steps) {
+		for _, pid := range g.Clients {
+			list = append(list, fmt.Sprintf("process %d uses GPU %d", pid, g.Index))
+		}
+		return list
+	}
+	for i, in := range g.Instances {
+		part := StateOf(host.GPU{MIG: true, Mode: true, Pending: true, Profiles: g.Profiles, Instances: g.Instances[i : i+1]}).Parts[0]
+		goes := func(s Step) bool {
+			return (s.Do == DestroyInstance || s.Do == DestroyCompute) && s.At.Start == in.At.Start && s.Name == part.Profile
+		}
+		if !slices.ContainsFunc(steps, goes) {
+			continue
+		}
+		for _, pid := range in.Clients {
+			list = append(list, fmt.Sprintf("process %d uses %s of GPU %d", pid, part, g.Index))
+		}
+	}
+	return list
+}
+
+// Make goes the shortest way from how the GPU stands.
+func (g gpu) Make(ctx context.Context, h host.Host, to converge.State) error {
+	return g.MakeAll(ctx, h, []converge.Change{{Kind: g.Kind(), Name: g.address, After: to}})
+}
+
+// MakeAll changes several GPUs as one, so that a reset is of all that need one. GPUs that refuse their reset keep the mode
+// they were asked for, for the next boot: that is the one half-way house, and it is the driver's own.
+func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) error {
+	g.said.forget()
+	defer g.said.forget()
+	d, err := h.Driver(ctx)
+	if err != nil {
 		return err
 	}
-	if !changesMode(steps) {
-		return explain(Run(ctx, h, g.address, steps))
+	var ways []Way
+	var reset []string
+	modes := map[string]bool{}
+	for _, c := range all {
+		w, target, err := wayTo(&d, c)
+		if err != nil {
+			return err
+		}
+		ways = append(ways, w)
+		if changesMode(w.Steps) {
+			modes[c.Name] = target.Mode == On
+		}
+		if slices.ContainsFunc(w.Steps, func(s Step) bool { return s.Do == Reset }) {
+			reset = append(reset, c.Name)
+		}
 	}
-	if err := things.Pause(ctx, h, clients()); err != nil {
+	if len(modes) == 0 {
+		return explain(Run(ctx, h, ways...))
+	}
+	err = things.Pause(ctx, h, clients())
+	if err == nil {
+		err = things.PausePersistence(ctx, h, reset)
+	}
+	if err != nil {
 		return errors.Join(err, things.Resume(context.WithoutCancel(ctx), h))
 	}
-	err = Run(ctx, h, g.address, steps)
+	err = Run(ctx, h, ways...)
 	if resumed := things.Resume(context.WithoutCancel(ctx), h); resumed != nil {
 		return errors.Join(explain(err), resumed)
 	}
-	if refused := (*Failure)(nil); errors.As(err, &refused) && refused.Step.Do == Reset && refused.Restored() {
-		if err := h.SetMIGMode(ctx, g.address, target.Mode == On); err != nil {
-			return err
+	if refused := (*Failure)(nil); errors.As(err, &refused) && refused.Step.Do == Reset && refused.Restored() && ctx.Err() == nil {
+		for _, name := range reset {
+			if err := h.SetMIGMode(ctx, name, modes[name]); err != nil {
+				return err
+			}
 		}
-		return host.Reboot{Why: fmt.Sprintf("GPU %s changes its MIG mode when it is reset, and refuses that now: %v", g.address, refused.Err)}
+		return host.Reboot{Why: fmt.Sprintf("GPU %s changes its MIG mode when it is reset, and refuses that now: %v", strings.Join(reset, " and "), refused.Err)}
 	}
 	return explain(err)
 }
+
+// wayTo is the way of one GPU to how it shall stand.
+func wayTo(d *host.Driver, c converge.Change) (Way, State, error) {
+	at, known := find(d, c.Name)
+	if !known {
+		return Way{}, State{}, &converge.Trouble{
+			What: fmt.Sprintf("cannot partition GPU %s: the driver does not know it", c.Name),
+			Try:  []string{"lspci -d 10de: says whether it is still on the bus; dmesg says why it may have fallen off"},
+		}
+	}
+	target, err := ParseState(string(c.After))
+	if err != nil {
+		return Way{}, target, err
+	}
+	m, err := Of(at)
+	if err != nil {
+		return Way{}, target, err
+	}
+	steps, err := m.Steps(StateOf(at), target)
+	return Way{c.Name, steps}, target, err
+}
+
+// Sweep starts the services again that a run which was killed had paused.
+func (g gpu) Sweep(h host.Host) error { return things.Resume(context.Background(), h) }
 
 func changesMode(steps []Step) bool {
 	return slices.ContainsFunc(steps, func(s Step) bool { return s.Do == ModeOn || s.Do == ModeOff || s.Do == Reset })
@@ -153,16 +303,18 @@ func explain(err error) error {
 		return err
 	}
 	t := &converge.Trouble{What: fmt.Sprintf("cannot %s on GPU %s: %v", f.Step, f.GPU, f.Err), Err: err}
-	for _, s := range f.Undone {
-		t.Undone = append(t.Undone, fmt.Sprintf("GPU %s: %s", f.GPU, s))
-	}
-	if f.Restored() {
-		t.Because = append(t.Because, fmt.Sprintf("GPU %s stands as before: %s", f.GPU, f.Before))
-	} else {
-		t.Because = append(t.Because, fmt.Sprintf("GPU %s stood %q and stands %q now", f.GPU, f.Before, f.After))
-	}
-	for _, err := range f.Left {
-		t.Because = append(t.Because, err.Error())
+	for _, g := range append([]Turned{f.Turned}, f.Others...) {
+		for _, s := range g.Undone {
+			t.Undone = append(t.Undone, fmt.Sprintf("GPU %s: %s", g.GPU, s))
+		}
+		if g.Restored() {
+			t.Because = append(t.Because, fmt.Sprintf("GPU %s stands as before: %s", g.GPU, g.Before))
+		} else {
+			t.Because = append(t.Because, fmt.Sprintf("GPU %s stood %q and stands %q now", g.GPU, g.Before, g.After))
+		}
+		for _, err := range g.Left {
+			t.Because = append(t.Because, err.Error())
+		}
 	}
 	refused := (*host.GPUError)(nil)
 	if errors.As(f.Err, &refused) && refused.Code == "IN_USE" {

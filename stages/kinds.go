@@ -40,6 +40,8 @@ func ThingOf(kind, name string) (converge.Thing, error) {
 		return things.NewModuleFile(name, drivers.OnDiskProven), nil
 	case "dkms":
 		return things.NewDKMS(name, drivers.Built), nil
+	case "runfile":
+		return drivers.NewRunfile(name), nil
 	case "initramfs":
 		return things.NewInitramfs(name), nil
 	case "fabric":

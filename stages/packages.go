@@ -94,7 +94,7 @@ func sources(d drivers.Driver) converge.Stage {
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w, err := wantedPackages(d, s, f)
 			if err != nil || len(w.all()) == 0 {
-				return nil, err
+				return sections(d.LeftAlone(s, f), s), err
 			}
 			via := host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
 			wants, err := packages.Repositories(w.manager, w.repos, via)
@@ -107,7 +107,7 @@ func sources(d drivers.Driver) converge.Stage {
 				packages.Want(set, name, to, "") // whose half-done jobs are ours to finish
 			}
 			first := packages.Database(set, packages.DatabaseOf(w.manager), "nothing is installed on top of a half-done job")
-			wants = slices.Concat([]converge.Want{first}, packages.Upgrades(w.manager, w.held(), restarts), wants)
+			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, packages.Upgrades(w.manager, w.held(), restarts), wants)
 			return sections(wants, s), nil
 		},
 		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
@@ -125,8 +125,12 @@ func packageStage(d drivers.Driver) converge.Stage {
 		Name: "packages", About: "driver and toolkit packages, each in its one version: one transaction", Needs: packageNeeds,
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w, err := wantedPackages(d, s, f)
-			if err != nil || len(w.all()) == 0 {
+			if err != nil {
 				return nil, err
+			}
+			runfile, err := d.Runfile(s, f)
+			if err != nil || len(w.all())+len(runfile) == 0 {
+				return sections(d.LeftAlone(s, f), s), err
 			}
 			wants, err := d.Settings(s, f)
 			if err != nil {
@@ -140,7 +144,7 @@ func packageStage(d drivers.Driver) converge.Stage {
 				}
 				wants = append(wants, packages.Want(set, name, w.all()[name], why))
 			}
-			return sections(wants, s), nil
+			return sections(slices.Concat(d.LeftAlone(s, f), wants, runfile), s), nil
 		},
 	}
 }

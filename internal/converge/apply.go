@@ -73,6 +73,11 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	if err := r.begin(goesOn, nil); err != nil {
 		return Result{}, err
 	}
+	if goesOn {
+		if err := r.recall(ctx, last); err != nil {
+			return r.end(err)
+		}
+	}
 	return r.end(r.stages(ctx))
 }
 
@@ -94,20 +99,22 @@ func (r *run) stages(ctx context.Context) error {
 // stage makes one stage's changes, each looked at when its turn comes, those that settle last.
 func (r *run) stage(ctx context.Context, st Stage) error {
 	r.at = st.Name
+	done := slices.Clone(r.done[st.Name])
+	back := func(err error) error { return r.turnBack(ctx, err, append(slices.Clone(r.done[st.Proves]), done...)) }
 	f, err := r.Facts(ctx, r.h)
-	if err != nil {
-		return err
+	var steps []step
+	if err == nil {
+		steps, err = r.look(ctx, r.h, st, f, standing(r.j.Runs()))
 	}
-	steps, err := r.look(ctx, r.h, st, f, standing(r.j.Runs()))
-	if err != nil {
+	if err != nil && len(r.done[st.Proves]) > 0 {
+		return back(err)
+	} else if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(steps, func(s step) bool { return !s.stands() }) {
 		r.event(Event{Stage: st.Name, What: Stands, Text: fmt.Sprint(len(steps))})
 		return nil
 	}
-	var done []made
-	back := func(err error) error { return r.turnBack(ctx, err, append(slices.Clone(r.done[st.Proves]), done...)) }
 	for len(steps) > 0 {
 		if r.stopped() {
 			return ErrStopped
@@ -167,6 +174,10 @@ func (r *run) again(ctx context.Context, steps []step) []step {
 	for _, s := range steps {
 		if s.want.Thing == nil || s.stuck { // the stage itself could not say what it wants, or nobody what that takes
 			return []step{s}
+		}
+		if s.resolved && s.Later != "" { // what making it would change is not known; To alone does not say
+			r.later(s)
+			continue
 		}
 		s.Cannot, s.Because, s.Try = "", nil, nil
 		r.lookAt(ctx, r.h, &s)

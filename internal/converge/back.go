@@ -19,7 +19,7 @@ func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
 	defer func() { r.turning = false }()
 	t := &Trouble{What: cause.Error(), Err: cause}
 	if inner := (*Trouble)(nil); errors.As(cause, &inner) {
-		t.Because, t.Try = inner.Because, inner.Try
+		t.Because, t.Undone, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Undone), slices.Clone(inner.Try)
 	}
 	r.event(Event{Stage: r.at, What: Failed, Text: cause.Error()})
 	slices.Reverse(done)
@@ -92,8 +92,9 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 		}
 		return back, nil
 	} else if err != nil {
-		r.remember(due)
-		return nil, fmt.Errorf("cannot put back %s: %w", names(due), err)
+		back, open := r.sort(ctx, due)
+		r.remember(open)
+		return back, fmt.Errorf("cannot put back %s: %w", names(due), err)
 	}
 	var back []Change
 	for _, m := range due {
@@ -108,6 +109,48 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 		r.event(Event{Stage: m.Stage, What: Undone, Change: &m.Change})
 	}
 	return back, nil
+}
+
+// sort tells what stands as before, whatever the make that failed had to say after it, from what does not.
+func (r *run) sort(ctx context.Context, due []made) (back []Change, open []made) {
+	for _, m := range due {
+		if now, err := m.thing.Look(ctx, r.h); err != nil || now != m.After {
+			open = append(open, m)
+			continue
+		}
+		back = append(back, m.Change)
+		r.event(Event{Stage: m.Stage, What: Undone, Change: &m.Change})
+	}
+	return back, open
+}
+
+// recall fills in what an earlier process has changed in this run, which a reboot, a crash or a signal cut short: if a stage
+// fails now, that is put back too. What somebody else has changed since stays.
+func (r *run) recall(ctx context.Context, cut Run) error {
+	for _, o := range standing([]Run{cut}) {
+		t, err := r.ThingOf(o.Kind, o.Name)
+		if err != nil {
+			continue // a newer gpuadm's
+		}
+		c := o.Change
+		c.Before = o.links[0].Before
+		if found, err := t.Look(ctx, r.h); err == nil { // else it stands as journalled, as far as anybody can tell
+			c.After = found
+			if c.Before, err = takeOut(r.h, t, found, o.links); err != nil || c.Before == found {
+				continue
+			}
+		}
+		settlers, err := r.settlers(c)
+		if err != nil {
+			return err
+		}
+		done := append(r.done[c.Stage], made{c, t})
+		for _, s := range settlers {
+			done = append(done, made{Change{Stage: c.Stage, Kind: s.Kind(), Name: s.Name(), Settles: true}, s})
+		}
+		r.done[c.Stage] = done
+	}
+	return nil
 }
 
 // remember notes that what was to be put back stands as it did, so that undo knows of it. It may not even be possible to

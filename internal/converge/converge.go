@@ -11,6 +11,7 @@ package converge
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -73,6 +74,13 @@ type Merger interface {
 type Prover interface {
 	Thing
 	Prove(ctx context.Context, v host.View, before, after State) error
+}
+
+// A Breaker says what making it interrupts, and whom that would hit, by how things are when it is asked. It is asked for every
+// change, those of undo and of a shrunk spec included: what the journal knows of that is from another day.
+type Breaker interface {
+	Thing
+	Breaks(ctx context.Context, v host.View, before, after State) (what, clients []string, err error)
 }
 
 // A Want is a thing and how it shall stand, as a pure and idempotent function of how it stands.
@@ -178,49 +186,50 @@ func (t *Trouble) Error() string {
 
 func (t *Trouble) Unwrap() error { return t.Err }
 
-// allowed returns the first break of the changes that was not allowed, with the changes that ask for it.
-func (e *Engine) allowed(changes []Change) (what string, by []Change) {
+// forbidden returns the breaks of the changes that were not allowed, in their order.
+func (e *Engine) forbidden(changes []Change) (list []string) {
 	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true} // pods keep running
 	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
 		ok[a] = true
 	}
 	for _, c := range changes {
 		for _, b := range c.Breaks {
-			if c.Later == "" && !e.Yes && !ok[b] && (what == "" || what == b) {
-				what, by = b, append(by, c)
+			if c.Later == "" && !e.Yes && !ok[b] {
+				ok[b] = true
+				list = append(list, b)
 			}
 		}
 	}
-	return what, by
+	return list
 }
 
 // consent refuses changes that would take the GPUs from somebody who did not agree.
 func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
-	what, by := e.allowed(changes)
-	if what == "" {
-		return nil
-	}
-	var names, clients []string
-	anybody := false
-	for _, c := range by {
-		names, clients = append(names, c.String()), append(clients, c.Clients...)
-		anybody = anybody || len(c.Clients) == 0
-	}
-	if anybody && e.Clients != nil {
-		holders, err := e.Clients(ctx, v)
-		if err != nil {
-			return fmt.Errorf("cannot find out who uses the GPUs: %w", err)
+	for _, what := range e.forbidden(changes) {
+		var names, clients []string
+		anybody := false
+		for _, c := range changes {
+			if c.Later == "" && slices.Contains(c.Breaks, what) {
+				names, clients = append(names, c.String()), append(clients, c.Clients...)
+				anybody = anybody || len(c.Clients) == 0
+			}
 		}
-		clients = append(clients, holders...)
+		if anybody && e.Clients != nil {
+			holders, err := e.Clients(ctx, v)
+			if err != nil {
+				return fmt.Errorf("cannot find out who uses the GPUs: %w", err)
+			}
+			clients = append(clients, holders...)
+		}
+		if len(clients) > 0 {
+			return &Trouble{
+				What:    fmt.Sprintf("cannot go on: %s would %s, and the GPUs are in use", strings.Join(names, ", "), what),
+				Because: clients,
+				Try:     []string{"stop them, or run again with --allow " + what},
+			}
+		}
 	}
-	if len(clients) == 0 {
-		return nil
-	}
-	return &Trouble{
-		What:    fmt.Sprintf("cannot go on: %s would %s, and the GPUs are in use", strings.Join(names, ", "), what),
-		Because: clients,
-		Try:     []string{"stop them, or run again with --allow " + what},
-	}
+	return nil
 }
 
 // Stays is what Make returns when a thing of ours must stay because others have come to depend on it: a folder that

@@ -263,6 +263,9 @@ func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts,
 // lookAt looks at one step's thing, and has the change judged if there is a judge.
 func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
+	if err := s.breaks(ctx, v, s.want.Thing); err != nil {
+		s.fail(err)
+	}
 	p, ok := s.want.Thing.(Prover)
 	if !ok || s.stands() || s.Cannot != "" || s.Later != "" {
 		return
@@ -277,6 +280,19 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	if err := judged.(func() error)(); err != nil {
 		s.fail(err)
 	}
+}
+
+// breaks has a Breaker say what the change interrupts.
+func (c *Change) breaks(ctx context.Context, v host.View, t Thing) (err error) {
+	b, ok := t.(Breaker)
+	if !ok || c.Later != "" || c.Cannot != "" {
+		return nil
+	}
+	c.Breaks, c.Clients = nil, nil
+	if c.Before != c.After {
+		c.Breaks, c.Clients, err = b.Breaks(ctx, v, c.Before, c.After)
+	}
+	return err
 }
 
 // look fills in how the thing stands and how it shall stand.
@@ -355,7 +371,8 @@ func takeOut(v host.View, t Thing, found State, links []link) (State, error) {
 			if !ok {
 				return "", fmt.Errorf("cannot put back %s %s: it was changed since: left as %q, found as %q", t.Kind(), t.Name(), l.After, found)
 			}
-			if l.halfWay(v, m, found) {
+			// What names bytes is written as a whole, so whatever else is found is somebody else's.
+			if _, whole := t.(Stored); !whole && l.halfWay(v, m, found) {
 				found = l.Before
 				continue
 			}

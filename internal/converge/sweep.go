@@ -12,8 +12,8 @@ type Sweeper interface {
 	Sweep(host.Host) error
 }
 
-// close ends a run that was cut short where nothing is left to make. An undo that an apply overtakes has not been made.
-func (r *run) close(cut Run) error {
+// sweep clears away what a run that was cut short has left.
+func (r *run) sweep(cut Run) error {
 	for _, c := range cut.Makes {
 		t, err := r.ThingOf(c.Kind, c.Name)
 		if err != nil {
@@ -24,6 +24,14 @@ func (r *run) close(cut Run) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// close ends a run that was cut short where nothing is left to make. An undo that an apply overtakes has not been made.
+func (r *run) close(cut Run) error {
+	if err := r.sweep(cut); err != nil {
+		return err
 	}
 	result := "ok"
 	if len(cut.Undoes) > 0 {

@@ -78,6 +78,11 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	if err := r.begin(goesOn, p.Runs); err != nil {
 		return Result{}, err
 	}
+	if goesOn { // what is put back already will not be made again
+		if err := r.sweep(last); err != nil {
+			return r.end(err)
+		}
+	}
 	for _, c := range p.Kept {
 		r.event(Event{Stage: c.Stage, What: Kept, Change: &c, Text: c.Keeps})
 	}
@@ -162,6 +167,9 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		case foreign != nil:
 			differs, leaveIt = append(differs, foreign.Error()), append(leaveIt, "--leave "+m.Name)
 		default:
+			if err := m.breaks(ctx, v, m.thing); err != nil {
+				return p, err
+			}
 			if m.Before != m.After {
 				p.due = append(p.due, m)
 			}

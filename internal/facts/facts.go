@@ -24,11 +24,15 @@ type Facts struct {
 	Kubelet Kubelet  `json:"kubelet"`
 
 	// What costs more to find out, and is asked for by Needs.
-	Modules  *Modules          `json:"modules,omitempty"`
-	Driver   *host.Driver      `json:"driver,omitempty"`   // as the loaded driver says; nil where none answers
-	NoDriver string            `json:"noDriver,omitempty"` // why none answers
-	MIGOwner string            `json:"migOwner,omitempty"` // who else partitions the GPUs: nvidia-mig-manager
-	Files    map[string][]byte `json:"-"`                  // those asked for that are there
+	Modules     *Modules          `json:"modules,omitempty"`
+	Driver      *host.Driver      `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
+	NoDriver    string            `json:"noDriver,omitempty"`    // why none answers
+	DriverOwner *DriverOwner      `json:"driverOwner,omitempty"` // who else looks after the driver; nil where nobody is seen to
+	MIGOwner    string            `json:"migOwner,omitempty"`    // who else partitions the GPUs: nvidia-mig-manager
+	Files       map[string][]byte `json:"-"`                     // those asked for that are there
+
+	// DriverAgain: a driver would answer a new process; this one has loaded the library of one that was replaced since.
+	DriverAgain bool `json:"driverAgain,omitempty"`
 }
 
 // Needs says which facts are needed beside those that cost little.

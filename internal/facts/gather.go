@@ -56,6 +56,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		}
 		m := l.modules(f.Kernel, f.GPUs, f.Arch, c.modules)
 		f.Modules = &m
+		f.DriverOwner = l.driverOwner()
 	}
 	if needs.Driver {
 		f.MIGOwner = l.migOwner()
@@ -65,7 +66,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		case err == nil:
 			f.Driver = &d
 		case errors.As(err, &none):
-			f.NoDriver = none.Why
+			f.NoDriver, f.DriverAgain = none.Why, none.Again
 		case errors.As(err, &later):
 			f.NoDriver = err.Error()
 		default:

@@ -196,9 +196,6 @@ func TestGPUBoth(t *testing.T) {
 				for n := range 120 {
 					before := alike(t, real)
 					next := randomStep(r, before)
-					if skipped(before, next) {
-						continue
-					}
 					want, got := next.on(real), next.on(sim)
 					if want != got {
 						t.Fatalf("seed %d step %d: %s: the driver says %q, the simulation %q", seed, n, next.name, want, got)
@@ -220,18 +217,4 @@ func TestGPUBoth(t *testing.T) {
 			}
 		})
 	}
-}
-
-// skipped says in what the two differ on purpose. The fake lets A30's both kinds of +me stand side by side; the board has one
-// JPEG engine and one OFA (MIG user guide), so the simulation does not.
-func skipped(gpus []host.GPU, next step) bool {
-	if gpus[0].Name != "NVIDIA A30" {
-		return false
-	}
-	for _, in := range gpus[0].Instances {
-		if in.Profile == 21 && strings.Contains(next.name, " profile 6 ") || in.Profile == 6 && strings.Contains(next.name, " profile 21 ") {
-			return true
-		}
-	}
-	return false
 }

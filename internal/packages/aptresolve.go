@@ -22,7 +22,7 @@ func (a apt) resolve(ctx context.Context, v host.View, changes []converge.Change
 		return nil, err
 	}
 	var names []string
-	for _, c := range due(changes) {
+	for _, c := range changes {
 		names = append(names, c.Name)
 	}
 	offers, err := a.offers(ctx, v, names)

@@ -5,6 +5,7 @@ package packages
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -24,6 +25,7 @@ func (l *locked) Unwrap() error { return l.cause }
 // What apt 2.x and dpkg 1.2x say, with LC_ALL=C.
 var (
 	sayLock    = regexp.MustCompile(`(?m)^(?:E: Could not get lock|E: Unable to acquire|E: Unable to lock|dpkg: error: dpkg .*lock (?:was|is) locked)`)
+	sayWaits   = regexp.MustCompile(`Waiting for cache lock: Could not get lock [^\n]*\s*$`) // its last words
 	sayWhich   = regexp.MustCompile(`Could not get lock (/[^\s]*[^.\s])|lock \((/[^)]+)\)|(dpkg \S* ?lock)`)
 	sayHolder  = regexp.MustCompile(`(?:held by process|with pid) (\d+)(?: \(([^)]*)\))?`)
 	sayBroken  = regexp.MustCompile(`(?m)^dpkg: error processing (?:package|archive) (\S+)`)
@@ -41,7 +43,7 @@ func explain(v host.View, out string, err error) error {
 	said := failed.Stderr
 	t := &converge.Trouble{Err: err}
 	switch {
-	case sayLock.MatchString(said):
+	case sayLock.MatchString(said), sayWaits.MatchString(out) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
 		return explainLock(v, said+"\n"+out, err)
 	case sayNoSpace.MatchString(said + "\n" + out):
 		t.What = "cannot install packages: the disk is full: " + clean(sayNoSpace.FindString(said+"\n"+out))

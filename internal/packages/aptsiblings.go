@@ -25,7 +25,8 @@ func (r *resolution) siblings(ctx context.Context, v host.View) error {
 	for _, c := range r.changes {
 		asked[c.Name] = true
 	}
-	for next := due(r.changes); len(next) > 0; {
+	// Not only of what is due: where a run was cut short before it set the marks, those of siblings are missing too.
+	for next := r.changes; len(next) > 0; {
 		found, err := r.exact(ctx, v, next, asked)
 		if err != nil || len(found) == 0 {
 			return err
@@ -72,10 +73,11 @@ func (r *resolution) exact(ctx context.Context, v host.View, of []converge.Chang
 			}
 			asked[m[1]] = true
 			found := r.d.packages[m[1]].State
-			if found.Version == m[2] && found.Installed() && found.Broken == "" {
+			hold := held[rec.name+"="+rec.version]
+			if found.Version == m[2] && found.Installed() && found.Broken == "" && (found.Held || !hold) {
 				continue
 			}
-			to := State{Version: m[2], Held: found.Held || held[rec.name+"="+rec.version], Auto: found.Auto || !found.Installed()}
+			to := State{Version: m[2], Held: found.Held || hold, Auto: found.Auto || !found.Installed()}
 			list = append(list, converge.Change{
 				Kind: "package", Name: m[1], Before: found.String(), After: to.String(),
 				Why: "needed by " + rec.name + " in this version", Drawn: true,

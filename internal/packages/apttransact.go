@@ -5,6 +5,7 @@ package packages
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -32,6 +33,9 @@ func (a apt) transact(ctx context.Context, h host.Host, changes []converge.Chang
 	now := asTheyStand(d, changes)
 	if work := due(now); len(work) > 0 {
 		if err := a.move(ctx, h, d, work, now); err != nil {
+			if failed := a.markReached(ctx, h, err, now); failed != nil {
+				err = errors.Join(err, failed)
+			}
 			return err
 		}
 	}
@@ -123,6 +127,19 @@ func (a apt) purge(ctx context.Context, h host.Host, changes []converge.Change) 
 		return nil
 	}
 	return a.get(ctx, h, append([]string{"purge", "--"}, names...)...)
+}
+
+// markReached marks those packages that stand as they should after a transaction that failed for others: on the way back
+// one script that still fails must not cost all others their holds.
+func (a apt) markReached(ctx context.Context, h host.Host, failed error, changes []converge.Change) error {
+	d, err := readDpkg(h)
+	if busy := (*locked)(nil); err != nil || d.interrupted || errors.As(failed, &busy) || ctx.Err() != nil {
+		return err
+	}
+	return a.mark(ctx, h, slices.DeleteFunc(slices.Clone(changes), func(c converge.Change) bool {
+		found, after := d.packages[c.Name], Parse(c.After)
+		return !after.Installed() || found.Version != after.Version || found.Broken != ""
+	}))
 }
 
 // mark sets and lifts holds and automatic marks.

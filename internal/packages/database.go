@@ -73,8 +73,9 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 	}
 	var broken []string
 	what := "interrupted"
+	ours := d.ours(a)
 	for _, name := range slices.Sorted(maps.Keys(a.broken)) {
-		if _, ours := d.set.wanted[name]; ours && !a.interrupted {
+		if ours[name] && !a.interrupted {
 			continue
 		}
 		broken = append(broken, name)
@@ -86,6 +87,25 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 		return orderlyState, nil
 	}
 	return converge.State(strings.TrimSpace(what + " " + strings.Join(broken, " "))), nil
+}
+
+// ours are the packages that are wanted, and those that they need in one version: they are drawn along by them.
+func (d database) ours(a audit) map[string]bool {
+	ours := map[string]bool{}
+	if len(a.broken) == 0 {
+		return ours
+	}
+	for next := slices.Collect(maps.Keys(d.set.wanted)); len(next) > 0; {
+		name := next[0]
+		if next = next[1:]; ours[name] {
+			continue
+		}
+		ours[name] = true
+		if a.exact != nil {
+			next = append(next, a.exact(name)...)
+		}
+	}
+	return ours
 }
 
 // Make lets the packager finish, once.

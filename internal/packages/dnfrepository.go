@@ -5,6 +5,7 @@ package packages
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -14,22 +15,43 @@ import (
 
 func dnfSource(r Repository) string { return "/etc/yum.repos.d/gpuadm-" + r.ID + ".repo" }
 
-// dnfRepositories are one file each, whose key counts for that repository alone. See dnf.conf(5).
+func dnfID(r Repository) string { return "gpuadm-" + r.ID }
+
+// dnfRepositories are one file each, which names the key. rpm itself knows no key for one repository alone, so that one
+// is a thing of its own. See dnf.conf(5).
 func dnfRepositories(repos []Repository, via host.Via) []converge.Want {
 	wants := things.Folders("/etc/pki/rpm-gpg", "keys that repositories name")
+	wants = append(wants, things.Folders("/etc/yum.repos.d", "dnf's repositories")...)
+	seen := map[string]bool{}
+	wants = slices.DeleteFunc(wants, func(w converge.Want) bool {
+		was := seen[w.Name()]
+		seen[w.Name()] = true
+		return was // both have /etc
+	})
 	for _, r := range repos {
-		key := "/etc/pki/rpm-gpg/RPM-GPG-KEY-gpuadm-" + r.ID + ".asc"
-		wants = append(wants,
-			things.Key(key, r.Key, r.Fingerprint, via, "signs "+r.About),
-			things.Exact(dnfSource(r), dnfRepo(r, key, via), 0o644, r.About))
+		key := dnfKeys + "RPM-GPG-KEY-gpuadm-" + r.ID + ".asc"
+		wants = append(wants, things.Key(key, r.Key, r.Fingerprint, via, "signs "+r.About))
+		if r.Signed != SignedMetadata && !seen[r.Fingerprint] { // two repositories may have one key
+			seen[r.Fingerprint] = true
+			wants = append(wants, importedKey(r.Fingerprint, key, "rpm checks packages with it"))
+		}
+		wants = append(wants, things.Exact(dnfSource(r), dnfRepo(r, key, via), 0o644, r.About))
 	}
 	return append(wants, Lists("dnf", Sources("dnf", repos), "dnf knows what the repositories hold"))
 }
 
-// dnfRepo refuses to go on without the repository: dnf by itself passes over one whose signature is wrong.
+// dnfRepo refuses to go on without the repository: dnf by itself may pass over one whose signature is wrong.
 func dnfRepo(r Repository, key string, via host.Via) []byte {
+	packages, metadata := 1, 1
+	switch r.Signed {
+	case SignedMetadata:
+		packages = 0
+	case SignedPackages:
+		metadata = 0
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s[gpuadm-%s]\nname=%s\nbaseurl=%s\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\nskip_if_unavailable=0\n", header, r.ID, r.About, r.URL, key)
+	fmt.Fprintf(&b, "%s[%s]\nname=%s\nbaseurl=%s\nenabled=1\ngpgcheck=%d\nrepo_gpgcheck=%d\ngpgkey=file://%s\nskip_if_unavailable=0\n",
+		header, dnfID(r), r.About, strings.TrimSuffix(r.URL, "/"), packages, metadata, key)
 	proxy := via.HTTPS
 	if strings.HasPrefix(r.URL, "http:") {
 		proxy = via.HTTP

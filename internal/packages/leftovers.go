@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Leftovers names what earlier instructions for installing drivers and toolkits have left in apt's configuration and
+// Leftovers names what earlier instructions for installing drivers and toolkits have left in apt's and dnf's configuration and
 // what may get in the way. Nothing of it is touched: somebody else may count on it.
 func Leftovers(v host.View) []string {
 	var found []string
@@ -44,6 +44,7 @@ func Leftovers(v host.View) []string {
 			found = append(found, "/etc/apt/trusted.gpg.d/"+n+": its key is trusted for every repository")
 		}
 	}
+	found = append(found, dnfLeftovers(v)...)
 	slices.Sort(found)
 	return slices.Compact(found)
 }

@@ -37,8 +37,11 @@ type lister interface {
 }
 
 func listerOf(system string) (lister, error) {
-	if system == "apt" {
+	switch system {
+	case "apt":
 		return newApt(), nil
+	case "dnf":
+		return newDnf(), nil
 	}
 	return nil, fmt.Errorf("internal error: no lists of %q are known", system)
 }
@@ -96,7 +99,7 @@ func (l lists) Unsettled(found converge.State, by converge.Change) converge.Stat
 	if found != "" && by.After == "" && by.Later == "" {
 		return found
 	}
-	if slices.Contains(l.files, by.Name) || l.system == "apt" && strings.HasPrefix(by.Name, aptKeys) {
+	if slices.Contains(l.files, by.Name) || strings.HasPrefix(by.Name, keysOf(l.system)) {
 		return stale
 	}
 	return found
@@ -108,7 +111,16 @@ func (l lists) Settled(converge.State) converge.State { return fresh }
 const (
 	aptLists = "/var/lib/apt/lists"
 	aptKeys  = "/etc/apt/keyrings/"
+	dnfKeys  = "/etc/pki/rpm-gpg/"
 )
+
+// keysOf is the folder of the keys that lists are checked with.
+func keysOf(system string) string {
+	if system == "dnf" {
+		return dnfKeys
+	}
+	return aptKeys
+}
 
 // stale compares times of files, and not of what they say: apt keeps a list's own time, that of the repository.
 func (apt) stale(v host.View, files []string) (bool, error) {

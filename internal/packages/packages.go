@@ -41,6 +41,9 @@ type manager interface {
 type audit struct {
 	interrupted bool              // the packager was killed, or the power was cut, in its midst
 	broken      map[string]string // packages that are not wholly installed, and the packager's word for it
+	// exact names the packages that an installed one depends on in exactly one version: those come and go with it. nil
+	// where the packager's transactions leave nothing half done.
+	exact func(name string) []string
 }
 
 // Store is the folder that what gets replaced is fetched to.
@@ -65,8 +68,11 @@ func Detect(v host.View) string {
 
 // managerOf returns who speaks for the machine's packages.
 func managerOf(v host.View) (manager, error) {
-	if Detect(v) == "apt" {
+	switch Detect(v) {
+	case "apt":
 		return newApt(), nil
+	case "dnf":
+		return speaker(v)
 	}
 	return nil, &converge.Trouble{
 		What: "cannot look at packages: this machine has no packaging system that gpuadm knows",

@@ -87,9 +87,6 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 	if err == nil && l == stale {
 		err = host.Later{Until: "once the package lists are read"}
 	}
-	if err == nil {
-		err = s.streamed(v)
-	}
 	return err
 }
 

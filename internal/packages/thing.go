@@ -104,6 +104,26 @@ func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Chan
 	return m.transact(ctx, h, changes)
 }
 
+// TakeOut takes our change out of a package that has other marks than we left it with, or that a transaction left half
+// way: it stands in one of our two versions. Marks that others have set or lifted since stay as they are.
+func (t thing) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+	is, was, made := Parse(found), Parse(before), Parse(after)
+	half := is.Broken != "" && is.Version == nowhere // unpacked for the first time, and not to its end
+	if !half && is.Version != was.Version && is.Version != made.Version || is.Version == "" {
+		return "", fmt.Errorf("cannot put back package %s: it was changed since: left as %q, found as %q", t.pkg, after, found)
+	}
+	if !was.Installed() {
+		return before, nil
+	}
+	if is.Held != made.Held {
+		was.Held = is.Held
+	}
+	if is.Auto != made.Auto {
+		was.Auto = is.Auto
+	}
+	return was.String(), nil
+}
+
 // Resolve closes what was left open and adds what is drawn along. What stands in a version that is asked for stays
 // there, so that a machine that stands asks nobody.
 func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
@@ -135,6 +155,9 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 	}
 	all, err := t.set.read(ctx, v)
 	if err != nil {
+		return nil, err
+	}
+	if err := t.set.streamed(ctx, v, due, t.set.stands(all, due)); err != nil {
 		return nil, err
 	}
 	found, err := m.resolve(ctx, v, due, t.set.stands(all, due))

@@ -26,6 +26,7 @@ func (d *decoder) blame(key, fix, format string, args ...any) {
 func (d *decoder) cross() {
 	d.repo("driver", d.spec.Driver.Repo)
 	d.repo("toolkit", d.spec.Toolkit.Repo)
+	d.runfile(d.spec.Driver)
 	d.join(d.spec.Join)
 	d.mig(d.spec.MIG)
 	d.labels(d.spec.Node)
@@ -49,6 +50,25 @@ func (d *decoder) repo(section string, r Repo) {
 		d.blame(keys[0], `write key = "/etc/gpuadm/keys/NAME.asc"`, "%s has no key: packages without a signature are refused", in)
 	case r.Fingerprint == "":
 		d.blame(keys[0], "write fingerprint = what gpg --show-keys "+r.Key+" prints, if it is the right one", "%s has no fingerprint of its key", in)
+	}
+}
+
+// runfile: a script that runs as root is compared with its digest first, and is of one version.
+func (d *decoder) runfile(v Driver) {
+	const source, url, sum = "driver.source", "driver.runfile.url", "driver.runfile.sha256"
+	if !d.ok(source, url, sum, "driver.version") {
+		return
+	}
+	switch {
+	case v.Source != "runfile" && v.Runfile.URL != "":
+		d.blame(url, `write source = "runfile" in [driver], or take the url out`, "[driver.runfile] has a url, but the driver comes from elsewhere")
+	case v.Source != "runfile" && v.Runfile.SHA256 != "":
+		d.blame(sum, `write source = "runfile" in [driver], or take it out`, "[driver.runfile] has a sha256, but the driver comes from elsewhere")
+	case v.Source != "runfile":
+	case v.Runfile.SHA256 == "":
+		d.blame(source, "write sha256 = what sha256sum FILE says in [driver.runfile], if it is the right one", `source = "runfile" needs the file's sha256: it runs as root`)
+	case v.Version != "" && !strings.Contains(v.Version, "."):
+		d.blame("driver.version", `write version = "580.95.05", or another exact one`, "a runfile is of one exact version, not of a branch")
 	}
 }
 

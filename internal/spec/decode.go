@@ -106,7 +106,7 @@ func (d *decoder) section(name string, v *value) {
 			continue
 		}
 		switch sub := name + "." + m.name; sub {
-		case "driver.repo", "toolkit.repo":
+		case "driver.repo", "driver.runfile", "toolkit.repo":
 			d.section(sub, m)
 		case "mig.gpu":
 			d.gpus(m)

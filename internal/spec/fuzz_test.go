@@ -128,13 +128,17 @@ func random(r *rand.Rand) spec.Spec {
 	}
 	if section("driver") {
 		s.Driver = spec.Driver{
-			Version: pick("", "580", "580.95", "580.95.05"), Expect: r.IntN(9), Source: allowed("driver", "source"),
+			Version: pick("", "580", "580.95", "580.95.05"), Expect: r.IntN(9), Source: allowed("driver", "source"), KernelGate: pick("", "7d", "14d"),
 			Modules: allowed("driver", "modules"), Build: allowed("driver", "build"), Owner: allowed("driver", "owner"),
 			Persistenced: some(), FabricManager: allowed("driver", "fabricmanager"), Parameters: map[string]string{}, Repo: repo(),
 		}
 		for i := range r.IntN(3) {
 			s.Driver.Parameters[fmt.Sprint("NVreg_", i)] = pick("1", "a b", "x=1;y=2", "#")
 		}
+	}
+	if s.Driver.Source == "runfile" {
+		s.Driver.Version = pick("", "580.95", "580.95.05")
+		s.Driver.Runfile = spec.Runfile{URL: pick("", "https://a/b.run", "file:///b.run"), SHA256: strings.Repeat("0a", 32)}
 	}
 	if section("toolkit") {
 		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo()}

@@ -80,7 +80,11 @@ func table() []row {
 	add("persistenced", TypeBool, "true", "run nvidia-persistenced", func(s *Spec) any { return &s.Driver.Persistenced })
 	enum("fabricmanager", "run the fabric manager; auto: where there are NVSwitches", func(s *Spec) any { return &s.Driver.FabricManager }, "auto", "on", "off")
 	add("parameters", TypeParameters, "{}", "parameters of the module nvidia; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Driver.Parameters })
+	text("kernel_gate", `""`, "how long new kernels are held back that would have no module, such as \"14d\"; empty: not at all", checkDays, func(s *Spec) any { return &s.Driver.KernelGate })
 	repo("driver", func(s *Spec) *Repo { return &s.Driver.Repo })
+	section = "driver.runfile"
+	text("url", `""`, "NVIDIA's installer for source = \"runfile\": http, https, file or an absolute path; empty: NVIDIA's own", checkFileURL, func(s *Spec) any { return &s.Driver.Runfile.URL })
+	text("sha256", `""`, "what sha256sum must say of it, 64 hex digits; needed with source = \"runfile\"", checkDigest, func(s *Spec) any { return &s.Driver.Runfile.SHA256 })
 
 	section = "toolkit"
 	text("version", `""`, "exact version of the container toolkit, or a branch such as \"1.18\"", checkToolkitVersion, func(s *Spec) any { return &s.Toolkit.Version })

@@ -33,6 +33,8 @@ func (s Spec) Has(section string) bool {
 	switch section {
 	case "driver.repo":
 		return s.Driver.Repo.URL != ""
+	case "driver.runfile":
+		return s.Driver.Runfile.SHA256 != ""
 	case "toolkit.repo":
 		return s.Toolkit.Repo.URL != ""
 	case "mig.gpu":
@@ -52,7 +54,15 @@ type Driver struct {
 	Persistenced  bool              // run nvidia-persistenced
 	FabricManager string            // auto, on, off
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
+	KernelGate    string            // "14d": days that kernels without a module are held back; "" = not at all
 	Repo          Repo
+	Runfile       Runfile
+}
+
+// Runfile is [driver.runfile]: NVIDIA's installer. With source = "runfile" SHA256 is set.
+type Runfile struct {
+	URL    string // http, https or file, without a password; "" = NVIDIA's own for the version
+	SHA256 string // 64 lower-case hex digits
 }
 
 // Repo is [driver.repo] or [toolkit.repo]: a mirror in place of the vendor's repository. URL is "" where there is

@@ -42,6 +42,7 @@ build   = "dkms"
 owner   = "gpuadm"
 persistenced  = false
 fabricmanager = "on"
+kernel_gate   = "14d"
 parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = true, NVreg_Hex = 0x10 }
 [driver.repo]
 url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
@@ -103,7 +104,7 @@ allow = ["stop-clients", "restart-runtime", "reset-gpu", "restart-runtime"]
 func wholeSpec() spec.Spec {
 	return spec.Spec{
 		Driver: spec.Driver{
-			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on",
+			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", KernelGate: "14d",
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
 			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC"},
 		},
@@ -227,9 +228,27 @@ func TestDefaults(t *testing.T) {
 			if k.Type == spec.TypeStrings {
 				continue
 			}
-			if _, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v))); err != nil && k.Name != "how" {
+			if _, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v))); err != nil && k.Name != "how" && v != "runfile" {
 				t.Error(err)
 			}
+		}
+	}
+}
+
+func TestRunfile(t *testing.T) {
+	sum := strings.Repeat("0f", 32)
+	for _, test := range []struct{ said, url string }{
+		{"/srv/a b.run", "file:///srv/a%20b.run"},
+		{"file:///srv/x.run", "file:///srv/x.run"},
+		{"HTTPS://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run?x=1", "https://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run?x=1"},
+		{"", ""},
+	} {
+		got := parse(t, node(fmt.Sprintf("format = 1\n[driver]\nsource = \"runfile\"\nversion = \"580.95.05\"\n[driver.runfile]\nurl = %q\nsha256 = %q\n", test.said, strings.ToUpper(sum))))
+		if want := (spec.Runfile{URL: test.url, SHA256: sum}); got.Driver.Runfile != want || !got.Has("driver.runfile") {
+			t.Errorf("%s: %+v, want %+v", test.said, got.Driver.Runfile, want)
+		}
+		if again := parse(t, spec.File{Data: got.TOML()}); !reflect.DeepEqual(again, got) {
+			t.Errorf("rendered and read again it is\n%s", again.TOML())
 		}
 	}
 }

@@ -38,9 +38,11 @@ func (s Spec) TOML() []byte {
 		}
 		fmt.Fprintf(&b, "\n[%s]\n", name)
 		keys(name)
-		if s.Has(name + ".repo") {
-			fmt.Fprintf(&b, "\n[%s.repo]\n", name)
-			keys(name + ".repo")
+		for _, sub := range []string{name + ".repo", name + ".runfile"} {
+			if s.Has(sub) {
+				fmt.Fprintf(&b, "\n[%s]\n", sub)
+				keys(sub)
+			}
 		}
 		if name == "mig" {
 			// A row looks at the last GPU and its last placement, so the others must be out of its sight.

@@ -106,6 +106,39 @@ func checkRepoURL(v string) (string, *finding) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
+// checkFileURL takes an absolute path too, and makes it a URL.
+func checkFileURL(v string) (string, *finding) {
+	if path.IsAbs(v) {
+		name, f := checkPath(v)
+		return (&url.URL{Scheme: "file", Path: name}).String(), f
+	}
+	u, f := checkURL(v, "https://mirror.example/NVIDIA-Linux-x86_64-580.95.05.run", "http", "https", "file")
+	switch {
+	case f != nil:
+		return v, f
+	case strings.HasSuffix(u.Path, "/") || u.Path == "":
+		return v, wrong("write the URL of a file", "the URL is a folder's")
+	case strings.ContainsAny(u.String(), " \t"):
+		return v, wrong("write %20 in place of spaces", "a URL has no spaces")
+	}
+	return u.String(), nil
+}
+
+func checkDigest(v string) (string, *finding) {
+	digest := strings.TrimPrefix(strings.ToLower(v), "sha256:")
+	if len(digest) == 64 && strings.Trim(digest, "0123456789abcdef") == "" {
+		return digest, nil
+	}
+	return v, wrong("write the 64 hex digits that sha256sum prints", "this is no SHA-256")
+}
+
+func checkDays(v string) (string, *finding) {
+	if matches(`^[1-9][0-9]{0,2}d$`, v) {
+		return v, nil
+	}
+	return v, wrong(`write a number of days, at most 999: "14d"`, "%s is no number of days", show(v))
+}
+
 func checkServer(v string) (string, *finding) {
 	u, f := checkURL(v, "https://HOST:6443", "https")
 	if f != nil {

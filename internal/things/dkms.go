@@ -96,7 +96,7 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	}
 	// NVIDIA's dkms.conf says -j$(nproc) whatever dkms is told: one compiler a core exhausts the memory of a machine with
 	// many. nproc(1) obeys this variable.
-	jobs := strconv.Itoa(buildJobs(h))
+	jobs := strconv.Itoa(BuildJobs(h))
 	argv := append([]string{"env", "OMP_NUM_THREADS=" + jobs, "dkms", "install", "-j", jobs}, about...)
 	if now != "" && now != "built" {
 		argv = append(argv, "--force") // what is there is not what it should be
@@ -138,9 +138,9 @@ func headers(v host.View, kernel string) error {
 	return t
 }
 
-// buildJobs bounds the compilers that run at once by cores and by memory: one of NVIDIA's larger files takes the better
+// BuildJobs bounds the compilers that run at once by cores and by memory: one of NVIDIA's larger files takes the better
 // part of a GiB.
-func buildJobs(v host.View) int {
+func BuildJobs(v host.View) int {
 	cpus := strings.Count("\n"+string(mustRead(v, "/proc/cpuinfo")), "\nprocessor")
 	var free int
 	for line := range strings.Lines(string(mustRead(v, "/proc/meminfo"))) {

@@ -7,15 +7,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// pausedFile lists the services that were stopped for a change and shall run again. It lies in /run: after a boot
-// systemd starts what is enabled by itself.
+// pausedFile lists what was stopped for a change and shall run again: services, and persistence modes. It lies in /run: after
+// a boot systemd starts what is enabled by itself, and persistence mode is off.
 const pausedFile = "/run/gpuadm-paused"
+
+// persistence begins the line of a GPU whose persistence mode was on.
+const persistence = "persistence-mode:"
 
 // Pause stops those of the units that run, and notes them first: a run that is killed before Resume leaves word of them.
 func Pause(ctx context.Context, h host.Host, units []string) error {
@@ -25,19 +29,18 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 		if err != nil {
 			return err
 		}
-		if u.Active == "active" || u.Active == "activating" {
-			running = append(running, name)
+		if u.Active != "active" && u.Active != "activating" && u.Active != "reloading" {
+			continue
 		}
+		if u.Load == "masked" || u.Enabled == "masked" {
+			return &converge.Trouble{
+				What: fmt.Sprintf("cannot pause %s: it runs and is masked, so it could not be started again", name),
+				Try:  []string{"systemctl unmask " + name + ", or stop it for good"},
+			}
+		}
+		running = append(running, name)
 	}
-	if len(running) == 0 {
-		return nil
-	}
-	before, err := pausedUnits(h)
-	if err != nil {
-		return err
-	}
-	list := strings.Join(append(before, running...), "\n") + "\n"
-	if err := h.WriteFile(pausedFile, []byte(list), host.Attr{Mode: 0o644}); err != nil {
+	if err := note(h, running); err != nil {
 		return err
 	}
 	for _, name := range running {
@@ -48,23 +51,91 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 	return nil
 }
 
-// Resume starts what was paused, last stopped first. All are tried; the error names those that did not start.
+// PausePersistence turns off persistence mode where one of the GPUs, named by address, still has it once nvidia-persistenced is
+// paused: it holds a GPU as a process does (https://github.com/NVIDIA/NVSentinel/issues/1690). Resume turns it on again.
+func PausePersistence(ctx context.Context, h host.Host, gpus []string) error {
+	if len(gpus) == 0 {
+		return nil
+	}
+	d, err := h.Driver(ctx)
+	if err != nil {
+		return err
+	}
+	var on, lines []string
+	for _, g := range d.GPUs {
+		if g.Persistent && slices.Contains(gpus, g.Address) {
+			on, lines = append(on, g.Address), append(lines, persistence+g.Address)
+		}
+	}
+	if err := note(h, lines); err != nil {
+		return err
+	}
+	for _, address := range on {
+		if err := h.SetPersistence(ctx, address, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// note adds lines to the list of what is paused.
+func note(h host.Host, lines []string) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	all, err := pausedUnits(h)
+	if err != nil {
+		return err
+	}
+	for _, line := range lines {
+		if !slices.Contains(all, line) {
+			all = append(all, line)
+		}
+	}
+	return h.WriteFile(pausedFile, []byte(strings.Join(all, "\n")+"\n"), host.Attr{Mode: 0o644})
+}
+
+// Resume starts what was paused, last stopped first. All are tried; the error names those that did not start, and they stay
+// on the list. What somebody has taken away or masked since shall not run.
 func Resume(ctx context.Context, h host.Host) error {
 	units, err := pausedUnits(h)
 	if err != nil || len(units) == 0 {
 		return err
 	}
 	var failed error
-	for i := range units {
-		name := units[len(units)-1-i]
-		if err := h.SetUnit(ctx, name, host.UnitChange{Job: "start"}); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("cannot start %s again: %w", name, err))
+	var left []string
+	for _, name := range slices.Backward(units) {
+		if err := resume(ctx, h, name); err != nil {
+			failed = errors.Join(failed, err)
+			left = append([]string{name}, left...)
 		}
 	}
-	if failed != nil {
-		return failed
+	if failed == nil {
+		return h.Remove(pausedFile)
 	}
-	return h.Remove(pausedFile)
+	if len(left) < len(units) {
+		failed = errors.Join(failed, h.WriteFile(pausedFile, []byte(strings.Join(left, "\n")+"\n"), host.Attr{Mode: 0o644}))
+	}
+	return failed
+}
+
+func resume(ctx context.Context, h host.Host, name string) error {
+	if address, ok := strings.CutPrefix(name, persistence); ok {
+		err := h.SetPersistence(ctx, address, true)
+		if gone := (*host.GPUError)(nil); errors.As(err, &gone) && (gone.Code == "NOT_FOUND" || gone.Code == "GPU_IS_LOST") {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("cannot turn persistence mode of GPU %s on again: %w", address, err)
+		}
+		return nil
+	}
+	if u, err := h.Unit(ctx, name); err == nil && (u.Load == "not-found" || u.Load == "masked" || u.Enabled == "masked") {
+		return nil
+	}
+	if err := h.SetUnit(ctx, name, host.UnitChange{Job: "start"}); err != nil {
+		return fmt.Errorf("cannot start %s again: %w", name, err)
+	}
+	return nil
 }
 
 func pausedUnits(v host.View) ([]string, error) {

@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -53,6 +54,8 @@ type Options struct {
 	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel that does not run:
 	// Debian's own.
 	Headers bool
+	// Over is a folder of the cache that Machine.Save filled: the disk of a host of this Dist as it once stood. "" for none.
+	Over string
 }
 
 // String is what people call such a host: "trixie" or "trixie with containerd 2.4".
@@ -94,8 +97,10 @@ func CacheDir() (string, error) {
 // Asked skips a test of the lab that was not asked for by name.
 func Asked(t testing.TB) {
 	t.Helper()
-	if run := flag.Lookup("test.run"); run == nil || !strings.Contains(run.Value.String(), "TestLab") {
-		t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab")
+	run := flag.Lookup("test.run")
+	asked := func(kind string) bool { return run != nil && strings.Contains(run.Value.String(), kind) }
+	if !slices.ContainsFunc([]string{"TestLab", "TestSlow", "TestBench"}, asked) {
+		t.Skip("boots a machine, so it runs only when asked for by name: -run TestLab, TestSlow or TestBench")
 	}
 }
 

@@ -104,7 +104,11 @@ func layersOf(o Options) (layers []string, err error) {
 		find = headersOver
 	}
 	below, err := find(o.Dist)
-	return append(layers, below...), err
+	layers = append(layers, below...)
+	if o.Over != "" {
+		layers = append([]string{o.Over}, layers...)
+	}
+	return layers, err
 }
 
 // builtBinary is bin/gpuadm of the source tree this was built from.

@@ -44,7 +44,7 @@ func buildRootfs(ctx context.Context, dist string, log func(string)) error {
 		return err
 	}
 	return Cached(place, func(scratch string) error {
-		mirror, err := debianMirror(ctx)
+		mirror, err := DebianMirror(ctx)
 		if err != nil {
 			return err
 		}

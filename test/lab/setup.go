@@ -102,8 +102,8 @@ func missingTool() error {
 	return nil
 }
 
-// debianMirror asks apt which archive this machine uses.
-func debianMirror(ctx context.Context) (string, error) {
+// DebianMirror asks apt which archive this machine uses.
+func DebianMirror(ctx context.Context) (string, error) {
 	if mirror := os.Getenv("GPUADM_TEST_DEBIAN"); mirror != "" {
 		return mirror, nil
 	}

@@ -159,6 +159,13 @@ func (n *Node) Fail(touch int, err error) {
 	n.failures[touch] = err
 }
 
+// Revive makes a power cut one of the process alone: it was killed, and the machine runs on as it stood.
+func (n *Node) Revive() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.off, n.locked, n.cutAt = false, false, -1
+}
+
 // Off says whether the power is cut.
 func (n *Node) Off() bool {
 	n.mu.Lock()

@@ -67,12 +67,18 @@ static u32 number(const struct state *s, const struct gpu *g) { return (u32)(g -
 
 static u32 mask(u32 start, u32 size) { return ((1u << size) - 1) << start; }
 
+// has_me: of the media engines that +me gives (JPEG, OFA) there is one set (MIG user guide).
+static int has_me(const struct gi_model *p) {
+	size_t n = strlen(p->name);
+	return n > 3 && strcmp(p->name + n - 3, "+me") == 0;
+}
+
 // gi_room: memory slices in use, or everything if the profile may not join what is there: its number is reached, or
-// media engines are taken whole.
+// media engines are taken.
 static u32 gi_room(const struct gpu *g, u32 profile) {
 	const struct model *m = model_of(g);
 	const struct gi_model *want = &m->gi[profile];
-	u32 taken = 0, same = 0, whole = 0, shared = 0;
+	u32 taken = 0, same = 0, whole = 0, shared = 0, me = 0;
 	for (int i = 0; i < MAX_GIS; i++) {
 		const struct gi *gi = &g->gi[i];
 		if (!gi->used) continue;
@@ -80,8 +86,9 @@ static u32 gi_room(const struct gpu *g, u32 profile) {
 		same += gi->profile == profile;
 		whole += m->gi[gi->profile].media == 2;
 		shared += m->gi[gi->profile].media == 1;
+		me += has_me(&m->gi[gi->profile]);
 	}
-	if (same >= want->max || (want->media && whole) || (want->media == 2 && shared)) return ~0u;
+	if (same >= want->max || (me && has_me(want)) || (want->media && whole) || (want->media == 2 && shared)) return ~0u;
 	return taken;
 }
 

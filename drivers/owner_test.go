@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+const ownedNode = `
+-- proc/sys/kernel/osrelease --
+6.8.0
+-- lib/modules/6.8.0/modules.dep --
+-- sys/bus/pci/devices/0000:17:00.0/vendor --
+0x10de
+-- sys/bus/pci/devices/0000:17:00.0/class --
+0x030200
+-- sys/bus/pci/devices/0000:17:00.0/device --
+0x2330
+-- sys/module/nvidia/version --
+580.95.05
+`
+
+// TestOwners: a driver of somebody else's is verified and not touched; the words say whose it is and how to take it over.
+func TestOwners(t *testing.T) {
+	const operator = "-- run/nvidia/nvidia-driver.pid --\n1\n"
+	os := func(id string) string { return "-- etc/os-release --\nID=" + id + "\nVERSION_ID=\"24.04\"\n" }
+	for _, test := range []struct {
+		name, files, spec string
+		want              []string // none: it stands
+	}{
+		{"operator", os("ubuntu") + operator, `version = "580"`, nil},
+		{"operator, another version", os("ubuntu") + operator, `version = "590"`, []string{"580.95.05 is loaded, 590 is wanted", "GPU Operator (its driver container has written", "driver.enabled=false"}},
+		{"operator, and we", os("ubuntu") + operator, "version = \"580\"\nowner = \"gpuadm\"", []string{"left to NVIDIA's GPU Operator", "driver.enabled=false"}},
+		{"spec", os("ubuntu"), "version = \"570\"\nowner = \"other\"", []string{"580.95.05 is loaded", `owner = "other"`, "remove what its owner installed"}},
+		{"ostree", os("rhel") + "-- run/ostree-booted --\n", `version = "590"`, []string{"the ostree image", "rpm-ostree install"}},
+		{"cos", os("cos"), `version = "590"`, []string{"cos-gpu-installer", "cannot be taken over"}},
+		{"flatcar", os("flatcar"), `version = "590"`, []string{"Flatcar", "cannot be taken over"}},
+		{"bottlerocket", os("bottlerocket"), `version = "580.95.05"`, nil},
+		{"talos", os("talos"), `version = "590"`, []string{"Talos", "cannot be taken over"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n, err := simhost.New([]byte(ownedNode + test.files))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\n" + test.spec + "\n")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := &converge.Engine{ThingOf: stages.ThingOf, Stages: stages.Sequence(), Spec: s}
+			res, err := e.Apply(context.Background(), n)
+			if n.Touches() != 0 || len(res.Made) != 0 || len(n.Violations()) > 0 {
+				t.Errorf("it was touched: %v %v", res.Made, n.Violations())
+			}
+			if len(test.want) == 0 {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			tr := (*converge.Trouble)(nil)
+			if !errors.As(err, &tr) {
+				t.Fatal(err)
+			}
+			text := tr.What + "\n" + strings.Join(tr.Because, "\n") + "\n" + strings.Join(tr.Try, "\n")
+			for _, w := range test.want {
+				if !strings.Contains(text, w) {
+					t.Errorf("%s\ndoes not say %q", text, w)
+				}
+			}
+		})
+	}
+}
+
+// TestLeftAlone: what was installed stays where somebody else comes to look after the driver, or the GPUs fall off the bus.
+func TestLeftAlone(t *testing.T) {
+	var said []string
+	for name, later := range map[string]func(*simhost.Node) error{
+		"a driver container comes": func(n *simhost.Node) error { return lay(n.Files, "/run/nvidia/nvidia-driver.pid", []byte("1")) },
+		"the GPU falls off the bus": func(n *simhost.Node) error {
+			return n.WriteFile("/sys/bus/pci/devices/0000:17:00.0/vendor", []byte("0x1234\n"), host.Attr{Mode: 0o644})
+		},
+	} {
+		n := installerNode(t, &said)
+		for file, text := range map[string]string{"vendor": "0x10de\n", "class": "0x030200\n", "device": "0x2330\n"} {
+			if err := lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/"+file, []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(lay(n.Files, "/etc/os-release", []byte("ID=arch\n")), lay(n.Files, "/lib64/ld-linux-x86-64.so.2", nil)); err != nil {
+			t.Fatal(err)
+		}
+		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://mirror.example/580.run\"\nsha256 = \"" + sumOf("580.95.05 fine\n") + "\"\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &converge.Engine{ThingOf: stages.ThingOf, Stages: stages.Sequence()[2:3], Spec: s}
+		if _, err := e.Apply(context.Background(), n); err != nil {
+			t.Fatal(name, err)
+		}
+		have(t, n, "580.95.05 open")
+		if err := later(n); err != nil {
+			t.Fatal(err)
+		}
+		if res, err := e.Apply(context.Background(), n); err != nil || len(res.Made) > 0 {
+			t.Errorf("%s: %v %v", name, res.Made, err)
+		}
+		have(t, n, "580.95.05 open")
+	}
+}

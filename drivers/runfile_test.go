@@ -1,0 +1,289 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+const runfileLib = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so."
+
+// installerNode is a machine on which NVIDIA's installers run: what they are told is written down in said.
+func installerNode(t *testing.T, said *[]string) *simhost.Node {
+	t.Helper()
+	n, err := simhost.New([]byte(`
+-- proc/sys/kernel/osrelease --
+6.8.0
+-- lib/modules/6.8.0/modules.dep --
+-- lib/modules/6.8.0/build/Makefile --
+-- var/lib/gpuadm/ --
+-- var/log/ --
+-- usr/bin/ --
+-- usr/src/ --
+-- usr/lib/x86_64-linux-gnu/ --
+-- simulated-net/mirror.example/570.run --
+570.172.08 fine
+-- simulated-net/mirror.example/580.run --
+580.95.05 fine
+-- simulated-net/mirror.example/bad.run --
+580.95.05 bad
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	uninstall := func(f *host.Files) error {
+		log, err := f.ReadFile("/var/lib/nvidia/log")
+		if err != nil {
+			return err
+		}
+		_, v, _ := strings.Cut(strings.TrimSuffix(strings.SplitN(string(log), "\n", 2)[0], ")"), "(")
+		src := "/usr/src/nvidia-" + v
+		var errs []error
+		for _, name := range []string{runfileLib + v, runfileLib + "1", src + "/nvidia/nv.c", src + "/nvidia", src, "/usr/bin/nvidia-uninstall", "/var/lib/nvidia/log", "/var/lib/nvidia"} {
+			errs = append(errs, f.Remove(name))
+		}
+		return errors.Join(errs...)
+	}
+	install := func(f *host.Files, argv []string) error {
+		data, err := f.ReadFile(argv[1])
+		if err != nil {
+			return err
+		}
+		version, kind, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
+		if slices.Contains(argv, "--uninstall") {
+			return uninstall(f)
+		}
+		if _, err := f.Stat("/var/lib/nvidia/log"); err == nil {
+			if err := uninstall(f); err != nil {
+				return err
+			}
+		}
+		license := "NVIDIA"
+		if slices.Contains(argv, "--kernel-module-type=open") {
+			license = "Dual MIT/GPL"
+		}
+		err = errors.Join(
+			lay(f, runfileLib+version, nil), f.Symlink(runfileLib+"1", "libnvidia-ml.so."+version),
+			lay(f, "/usr/src/nvidia-"+version+"/nvidia/nv.c", []byte("MODULE_LICENSE(\""+license+"\");\n")),
+			lay(f, "/usr/bin/nvidia-uninstall", nil),
+			lay(f, "/var/lib/nvidia/log", []byte("1.0-"+strings.ReplaceAll(version, ".", "")+" ("+version+")\nNVIDIA\n1: "+runfileLib+version+"\n123\n0: "+runfileLib+"1\n")),
+		)
+		if kind == "bad" {
+			return errors.Join(err, lay(f, "/var/log/nvidia-installer.log", []byte("-> Building\nERROR: Unable to build the NVIDIA kernel module.\n-> Cleaning\nERROR: Installation has failed.\n")),
+				&host.CommandError{Argv: argv, Code: 1, Stderr: "said on the way out", Cause: errors.New("exit status 1")})
+		}
+		return err
+	}
+	n.Install("sh", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		*said = append(*said, strings.Join(argv[2:], " "))
+		return nil, install(f, argv)
+	}})
+	n.Install("nvidia-uninstall", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		*said = append(*said, strings.Join(argv, " "))
+		return nil, uninstall(f)
+	}})
+	return n
+}
+
+// runfileEngine wants one runfile; "" wants none.
+func runfileEngine(version, flavour, file, content string) *converge.Engine {
+	sum := sha256.Sum256([]byte(content))
+	return &converge.Engine{ThingOf: stages.ThingOf, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
+		Name: "driver",
+		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+			if version == "" {
+				return nil, nil
+			}
+			c := drivers.Choice{Version: version, Flavour: flavour, Repo: drivers.Repository{URL: "https://mirror.example/" + file}}
+			return []converge.Want{drivers.RunfileWant(c, hex.EncodeToString(sum[:]), host.Via{})}, nil
+		},
+	}}}
+}
+
+func have(t *testing.T, n *simhost.Node, want converge.State) {
+	t.Helper()
+	if is, err := drivers.ByInstaller(n); is != want || err != nil {
+		t.Errorf("installed is %q, want %q, %v", is, want, err)
+	}
+}
+
+func TestRunfileThereAndBack(t *testing.T) {
+	var said []string
+	n, ctx := installerNode(t, &said), context.Background()
+	first := n.Tree(converge.Home)
+	old, new := runfileEngine("570.172.08", "open", "570.run", "570.172.08 fine\n"), runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
+	for _, e := range []*converge.Engine{old, new} {
+		if _, err := e.Apply(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have(t, n, "580.95.05 open")
+	touches := n.Touches()
+	if res, err := new.Apply(ctx, n); err != nil || len(res.Made) > 0 || n.Touches() != touches || len(n.Violations()) > 0 {
+		t.Errorf("the second apply: %v, %v, %v", res.Made, err, n.Violations())
+	}
+	// the other flavour of the same version, from the file that is kept, with the network gone
+	if err := n.Remove("/simulated-net/mirror.example/580.run"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runfileEngine("580.95.05", "proprietary", "580.run", "580.95.05 fine\n").Apply(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	have(t, n, "580.95.05 proprietary")
+	for _, want := range []converge.State{"580.95.05 open", "570.172.08 open", ""} {
+		if want == "570.172.08 open" {
+			if err := lay(n.Files, "/var/lib/gpuadm/runfiles/570.172.08-"+sumOf("570.172.08 fine\n")+".run", []byte("570.172.08 fine\n")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := old.Undo(ctx, n, "", nil); err != nil {
+			t.Fatal(err)
+		}
+		have(t, n, want)
+	}
+	if d := cmp.Diff(first, n.Tree(converge.Home)); strings.Count(d, "\n+") > 0 {
+		t.Errorf("after undo (-first +now)\n%s", d)
+	}
+	if got := said[0]; !strings.Contains(got, "--silent") || !strings.Contains(got, "--dkms") || !strings.Contains(got, "--kernel-name=6.8.0") || !strings.Contains(got, "--kernel-module-type=open") {
+		t.Errorf("the installer was told %s", got)
+	}
+}
+
+func sumOf(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }
+
+// TestRunfileOptions: an installer refuses to run with an option that it does not know.
+func TestRunfileOptions(t *testing.T) {
+	for _, test := range []struct{ version, has, hasNot string }{
+		{"535.274.02", "--kernel-module-build-directory=kernel-open", "--skip-module-load --kernel-module-type --no-rebuild-initramfs --allow-installation-with-running-driver"},
+		{"550.54.14", "--skip-module-load --no-rebuild-initramfs --kernel-module-build-directory=kernel-open", "--kernel-module-type"},
+		{"555.42.02", "--skip-module-load --kernel-module-type=open", "--kernel-module-build-directory"},
+	} {
+		var said []string
+		n := installerNode(t, &said)
+		if err := n.WriteFile("/simulated-net/mirror.example/x.run", []byte(test.version+" fine"), host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = runfileEngine(test.version, "open", "x.run", test.version+" fine").Apply(context.Background(), n)
+		if len(said) == 0 {
+			t.Fatal("it was not run")
+		}
+		for _, o := range strings.Fields(test.has) {
+			if !strings.Contains(said[0], o) {
+				t.Errorf("%s is not told %s: %s", test.version, o, said[0])
+			}
+		}
+		for _, o := range strings.Fields(test.hasNot) {
+			if strings.Contains(said[0], o) {
+				t.Errorf("%s is told %s: %s", test.version, o, said[0])
+			}
+		}
+	}
+}
+
+func TestRunfileRefused(t *testing.T) {
+	apply := func(n *simhost.Node, e *converge.Engine, want ...string) {
+		t.Helper()
+		_, err := e.Apply(context.Background(), n)
+		text := fmt.Sprint(err)
+		if tr := (*converge.Trouble)(nil); errors.As(err, &tr) {
+			text += strings.Join(tr.Because, "\n") + strings.Join(tr.Try, "\n")
+		}
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s\ndoes not say %q", text, w)
+			}
+		}
+	}
+	good := runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
+
+	var said []string
+	n := installerNode(t, &said)
+	apply(n, runfileEngine("580.95.05", "open", "580.run", "another"), "SHA-256", "nothing of it was run", "[driver.runfile]")
+	if len(said) > 0 {
+		t.Errorf("with a wrong digest this was run: %v", said)
+	}
+	have(t, n, "")
+
+	before := n.Tree(converge.Home, "/var/log")
+	apply(n, runfileEngine("580.95.05", "open", "bad.run", "580.95.05 bad\n"), "installer failed", "Unable to build", "Installation has failed", "said on the way out", "nvidia-installer.log")
+	have(t, n, "")
+	if d := cmp.Diff(before, n.Tree(converge.Home, "/var/log")); strings.Count(d, "\n+") > 0 {
+		t.Errorf("a failed installer left\n%s", d)
+	}
+	if names, _ := n.ReadDir(drivers.Runfiles); len(names) > 0 {
+		t.Errorf("a failed installer is kept: %v", names)
+	}
+
+	// somebody's own installation of another version has no way back
+	if err := lay(n.Files, "/var/lib/nvidia/log", []byte("1.0-57086 (570.86)\nx\n")); err != nil {
+		t.Fatal(err)
+	}
+	said = nil
+	apply(n, good, "no way back", "nvidia-uninstall")
+	if len(said) > 0 {
+		t.Errorf("this was run: %v", said)
+	}
+
+	// packages of a driver
+	n = installerNode(t, &said)
+	if err := lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")); err != nil {
+		t.Fatal(err)
+	}
+	n.Install("dpkg-query", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*host.Files, []string) ([]byte, error) {
+		out := "installed nvidia-utils-580\nnot-installed libnvidia-cfg1\ninstalled nvidia-container-toolkit\n"
+		return []byte(out), &host.CommandError{Argv: []string{"dpkg-query"}, Code: 1, Cause: errors.New("exit status 1")}
+	}})
+	apply(n, good, "packages of a driver are installed", "installed: nvidia-utils-580", `source = "auto"`)
+	if len(said) > 0 {
+		t.Errorf("this was run: %v", said)
+	}
+
+	// no headers
+	n = installerNode(t, &said)
+	if err := n.Remove("/lib/modules/6.8.0/build/Makefile"); err != nil {
+		t.Fatal(err)
+	}
+	apply(n, good, "headers", "linux-headers-KERNEL")
+}
+
+// TestByInstaller: what somebody else has made of the installer's files is seen.
+func TestByInstaller(t *testing.T) {
+	for _, test := range []struct{ name, files, want string }{
+		{"none", "", ""},
+		{"unreadable", "-- var/lib/nvidia/log --\nnonsense\n", "unknown, /var/lib/nvidia/log does not say which"},
+		{"library gone", "-- usr/bin/nvidia-uninstall --\n-- var/lib/nvidia/log --\n1.0-5809505 (580.95.05)\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/lib64/libnvidia-ml.so.580.95.05 is gone"},
+		{
+			"library replaced", "-- usr/bin/nvidia-uninstall --\n-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- usr/lib64/libnvidia-ml.so.570.1 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.570.1 --\n" +
+				"-- var/lib/nvidia/log --\n1.0-5809505 (580.95.05)\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n",
+			"580.95.05, /usr/lib64/libnvidia-ml.so.1 leads to libnvidia-ml.so.570.1",
+		},
+		{"link gone", "-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/lib64/libnvidia-ml.so.1 is gone"},
+		{"uninstaller gone", "-- usr/lib64/libnvidia-ml.so.580.95.05 --\n-- usr/lib64/libnvidia-ml.so.1 link=libnvidia-ml.so.580.95.05 --\n-- var/lib/nvidia/log --\n580.95.05\nx\n1: /usr/lib64/libnvidia-ml.so.580.95.05\n", "580.95.05, /usr/bin/nvidia-uninstall is gone"},
+	} {
+		n, err := simhost.New([]byte(test.files + "-- etc/ --\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is, err := drivers.ByInstaller(n); string(is) != test.want || err != nil {
+			t.Errorf("%s: %q, want %q, %v", test.name, is, test.want, err)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+const dnfCache = "/var/cache/dnf"
+
+// A dnfRepository is one section of a repository file: dnf.conf(5).
+type dnfRepository struct{ id, url, key string }
+
+// parseRepos reads a file of ours. Sections that are disabled are left out.
+func parseRepos(data []byte) (all []dnfRepository) {
+	on := true
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]") {
+			all, on = append(all, dnfRepository{id: strings.Trim(line, "[]")}), true
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || len(all) == 0 || !on {
+			continue
+		}
+		r := &all[len(all)-1]
+		switch key {
+		case "baseurl":
+			r.url = value
+		case "gpgkey":
+			r.key = strings.TrimPrefix(value, "file://")
+		case "enabled":
+			if value == "0" {
+				all, on = all[:len(all)-1], false
+			}
+		}
+	}
+	return all
+}
+
+// list is the signed list that dnf keeps of a repository, in a folder named after its id and URL.
+// Source: Repo::Impl::getHash in libdnf/repo/Repo.cpp of libdnf's tree.
+func (r dnfRepository) list() string {
+	sum := sha256.Sum256([]byte(r.url))
+	return fmt.Sprintf("%s/%s-%x/repodata/repomd.xml", dnfCache, r.id, sum[:8])
+}
+
+// stale compares times of files, and not of what they say.
+func (dnf) stale(v host.View, files []string) (bool, error) {
+	for _, f := range files {
+		data, err := v.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return false, err
+		}
+		for _, r := range parseRepos(data) {
+			read, err := v.Stat(r.list())
+			if errors.Is(err, fs.ErrNotExist) {
+				return true, nil
+			} else if err != nil {
+				return false, err
+			}
+			for _, name := range []string{f, r.key} {
+				if i, err := v.Stat(name); err == nil && i.Ctime.After(read.Ctime) {
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
+}
+
+// update has dnf read its lists. All of them first, which also brings those of the distribution that ours depend on; if
+// anything fails there, ours alone, strictly: what others have broken does not stop us.
+func (a dnf) update(ctx context.Context, h host.Host, files []string) error {
+	var ours []dnfRepository
+	at := map[string]string{}
+	for _, f := range files {
+		data, err := h.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		for _, r := range parseRepos(data) {
+			ours, at[r.id] = append(ours, r), f
+		}
+	}
+	if _, err := a.run(ctx, h, "makecache", "--refresh"); err != nil {
+		for _, r := range ours {
+			if _, err := a.run(ctx, h, "makecache", "--refresh", "--disablerepo=*", "--enablerepo="+r.id); err != nil {
+				return distrustedDnf(err, at[r.id], r)
+			}
+		}
+	}
+	for _, r := range ours {
+		i, err := h.Stat(r.list())
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s", r.url, r.list())
+		}
+		if err == nil { // one that dnf found to be current, and so left as it was, gets a time after that of our files
+			err = h.SetAttr(r.list(), i.Attr())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	sayDnfSig     = regexp.MustCompile(`Bad GPG signature|signature verification error`)
+	sayDnfUnsaid  = regexp.MustCompile(`GPG signature is not available|repomd\.xml\.asc`)
+	sayDnfHash    = regexp.MustCompile(`checksum doesn't match`)
+	sayDnfNowhere = regexp.MustCompile(`Cannot download repomd\.xml|Status code: 404|Couldn't open file|Could not resolve host|Connection refused|Timeout was reached|Failed to connect`)
+)
+
+// distrustedDnf says why dnf does not take the list of a repository of ours, and what would mend it.
+func distrustedDnf(err error, file string, r dnfRepository) error {
+	failed := (*host.CommandError)(nil)
+	if busy := (*locked)(nil); errors.As(err, &busy) || !errors.As(err, &failed) {
+		return err
+	}
+	said := failed.Stderr
+	t := &converge.Trouble{Err: err, Because: tail(said, 6)}
+	t.Because = slices.DeleteFunc(t.Because, func(l string) bool { return l == "" })
+	say := func(why string, try ...string) {
+		t.What = fmt.Sprintf("cannot read repository %s (%s): %s", r.url, file, why)
+		t.Try = try
+	}
+	switch {
+	case sayDnfUnsaid.MatchString(said):
+		say("its metadata is not signed: it has no repodata/repomd.xml.asc", "see that the address is right: "+r.url, "if it is a mirror: mirror the signature too")
+	case sayDnfSig.MatchString(said):
+		say("it was changed after it was signed, or signed with another key than "+r.key,
+			"look up the fingerprint at the vendor's, and give that key in the spec if it has changed",
+			"see that no proxy rewrites what passes through it; if it is a mirror: mirror it again")
+	case sayDnfHash.MatchString(said):
+		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
+	case sayDnfNowhere.MatchString(said):
+		say("it cannot be reached", "see that the address is right, and can be reached from this machine: "+r.url)
+	default:
+		say(dnfWords(said, err), "dnf makecache --refresh, which has more")
+	}
+	return t
+}

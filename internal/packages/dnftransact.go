@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// transact makes the changes in one transaction of dnf's. It asks dnf first what that would do, and touches nothing if
+// it is anything else than what the changes say.
+func (a dnf) transact(ctx context.Context, h host.Host, changes []converge.Change) error {
+	if err := a.free(ctx, h); err != nil {
+		return err
+	}
+	d, err := a.single(ctx, h)
+	if err != nil {
+		return err
+	}
+	now := slices.Clone(changes)
+	for i, c := range now {
+		now[i].Before = d.packages[c.Name].String()
+	}
+	if work := due(now); len(work) > 0 {
+		if err := a.move(ctx, h, d, work, now); err != nil {
+			return err
+		}
+		if d, err = readRPM(ctx, h); err != nil {
+			return err
+		}
+	}
+	l, err := d.locks.as(d, now)
+	if err != nil {
+		return err
+	}
+	if err := l.write(h); err != nil {
+		return err
+	}
+	if err := a.mark(ctx, h, d, now); err != nil {
+		return err
+	}
+	return provenRPM(ctx, h, changes)
+}
+
+// move installs and removes.
+func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, work, all []converge.Change) error {
+	var names []string
+	for _, c := range work {
+		names = append(names, c.Name)
+	}
+	offers, err := a.offers(ctx, h, names)
+	if err != nil {
+		return err
+	}
+	r := dnfResolution{dnf: a, v: h, d: d, offers: offers, changes: work}
+	again, err := a.unfiltered().offers(ctx, h, names)
+	if err != nil {
+		return err
+	}
+	if r.hidden(again) {
+		a = a.unfiltered()
+		r.dnf, r.offers = a, again
+	}
+	if err := r.check(ctx); err != nil {
+		return err
+	}
+	t := r.task()
+	moves, err := a.simulate(ctx, h, t)
+	if err != nil {
+		return err
+	}
+	if err := exactlyDnf(moves, all, work, d); err != nil {
+		return err
+	}
+	if err := r.fetch(ctx, h, again); err != nil {
+		return err
+	}
+	out, err := a.do(ctx, h, t)
+	if err != nil {
+		return err
+	}
+	return scriptsRan(string(out), work)
+}
+
+// hidden says whether a version that is asked for is to be had, and a stream hides it: on the way back from another stream.
+func (r *dnfResolution) hidden(unfiltered map[string][]offer) bool {
+	return slices.ContainsFunc(r.changes, func(c converge.Change) bool {
+		after := Parse(c.After)
+		_, seen := find(r.offers[c.Name], after.Version)
+		_, there := find(unfiltered[c.Name], after.Version)
+		return after.Installed() && !seen && (there || storedRPM(r.v, c.Name, after.Version) != "")
+	})
+}
+
+// fetch brings what gets replaced to our own folder, as far as a repository still has it: resolve has told where none has.
+// What is broken is not worth keeping, and must not stop the way back.
+func (r *dnfResolution) fetch(ctx context.Context, h host.Host, again map[string][]offer) error {
+	var want []string
+	for _, c := range r.changes {
+		found, after := r.d.packages[c.Name], Parse(c.After)
+		if found.Broken != "" {
+			return nil
+		}
+		if _, ok := find(again[c.Name], found.Version); ok && found.Installed() && found.Version != after.Version && storedRPM(h, c.Name, found.Version) == "" {
+			want = append(want, r.d.spec(c.Name))
+		}
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	if err := folder(h); err != nil {
+		return err
+	}
+	_, err := r.unfiltered().run(ctx, h, append([]string{"download", "--destdir", Store}, want...)...)
+	if err != nil {
+		t := &converge.Trouble{What: "cannot fetch what would be replaced, for the way back", Err: err}
+		if why := (*converge.Trouble)(nil); errors.As(err, &why) {
+			t.Because, t.Try = append([]string{why.What}, why.Because...), why.Try
+		}
+		t.Try = append(t.Try, "dnf install dnf-plugins-core, if dnf does not know the command download")
+		return t
+	}
+	return nil
+}
+
+// mark sets why packages are installed.
+func (a dnf) mark(ctx context.Context, h host.Host, d rpmDatabase, changes []converge.Change) error {
+	var auto, user []string
+	for _, c := range changes {
+		found, after := d.packages[c.Name], Parse(c.After)
+		if !after.Installed() || found.Auto == after.Auto {
+			continue
+		}
+		if spec := d.spec(c.Name); after.Auto {
+			auto = append(auto, spec)
+		} else {
+			user = append(user, spec)
+		}
+	}
+	for _, m := range []struct {
+		verb  string
+		names []string
+	}{{"remove", auto}, {"install", user}} {
+		if len(m.names) == 0 {
+			continue
+		}
+		if _, err := a.run(ctx, h, append([]string{"mark", m.verb}, m.names...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// provenRPM reads the database again and makes sure that every change holds: dnf's exit code alone proves nothing.
+func provenRPM(ctx context.Context, v host.View, changes []converge.Change) error {
+	d, err := readRPM(ctx, v)
+	if err != nil {
+		return err
+	}
+	var because []string
+	for _, c := range changes {
+		if now := d.packages[c.Name].String(); now != c.After {
+			because = append(because, fmt.Sprintf("%s is %q and should be %q", c.Name, now, c.After))
+		}
+	}
+	if len(because) == 0 {
+		return nil
+	}
+	return &converge.Trouble{
+		What:    "cannot make packages stand as planned: dnf said that it was done, and rpm's database says otherwise",
+		Because: because,
+		Try:     []string{"dnf history info last, which says what was done"},
+	}
+}

@@ -1,0 +1,280 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+)
+
+// dnfDriver is a host with a real dnf and rpm, on which gpuadm installs drivers from a signed repository in all its
+// versions. Modules cannot be built there, so the stages end with the packages.
+type dnfDriver struct {
+	*lab.Host
+	t           *testing.T
+	fingerprint string
+}
+
+// tools is what builds modules, as packages without a file: the host's own compiler is of Debian's.
+const tools = `Name: lab-tools
+Version: 1
+Release: 1.el9
+Summary: stands for what builds modules
+License: Apache-2.0
+BuildArch: noarch
+AutoReqProv: no
+%%description
+Nothing but names.
+%%package -n dkms
+Summary: dkms
+%%description -n dkms
+dkms
+%%files -n dkms
+%%package -n gcc
+Summary: gcc
+%%description -n gcc
+gcc
+%%files -n gcc
+%%package -n make
+Summary: make
+%%description -n make
+make
+%%files -n make
+%%package -n kernel-devel-%[1]s
+Summary: headers
+%%description -n kernel-devel-%[1]s
+headers
+%%files -n kernel-devel-%[1]s
+`
+
+func newDnfDriver(t *testing.T) *dnfDriver {
+	t.Helper()
+	dir := repos.RPM(t, repos.Recipe{})
+	d := &dnfDriver{lab.Boot(t, lab.Options{Dist: lab.RHELish, GPUs: 8, Repos: dir}), t, repos.Fingerprint(t, dir)}
+	repos.Show(d.Host, repos.Good)
+	kernel := strings.TrimSpace(d.Must("uname", "-r"))
+	d.Put("/root/tools.spec", fmt.Sprintf(tools, kernel), 0o644)
+	d.Must("rpmbuild", "--quiet", "-bb", "--define", "_rpmdir /srv/tools", "/root/tools.spec")
+	d.Must("createrepo_c", "-q", "/srv/tools")
+	d.Put("/etc/yum.repos.d/tools.repo", "[tools]\nname=tools\nbaseurl=file:///srv/tools\nenabled=1\ngpgcheck=0\n", 0o644)
+	d.Must("dnf", "-y", "-q", "makecache")
+	return d
+}
+
+// spec asks for a version of the driver.
+func (d *dnfDriver) spec(version string) { d.specBy(version, d.fingerprint) }
+
+func (d *dnfDriver) specBy(version, fingerprint string) {
+	d.t.Helper()
+	d.Put("/etc/gpuadm/node.toml", fmt.Sprintf("format = 1\n\n[driver]\nversion = %q\n\n[driver.repo]\nurl = %q\nkey = %q\nfingerprint = %q\n",
+		version, repos.Mirror+"/compute/cuda/repos/rhel9/x86_64", repos.Key, fingerprint), 0o644)
+}
+
+// apply applies the stages of packages, which shall exit with a code and say some words.
+func (d *dnfDriver) apply(code int, says ...string) lab.Result {
+	d.t.Helper()
+	return d.gpuadm(code, says, "apply", "sources", "packages")
+}
+
+func (d *dnfDriver) gpuadm(code int, says []string, args ...string) lab.Result {
+	d.t.Helper()
+	r := d.Exec(append([]string{"gpuadm", "--no-color"}, args...)...)
+	if r.Exit != code {
+		d.t.Errorf("gpuadm %s: want exit %d: %s", strings.Join(args, " "), code, r)
+	}
+	for _, word := range says {
+		if !strings.Contains(r.Stdout+r.Stderr, word) {
+			d.t.Errorf("gpuadm %s does not say %q: %s", strings.Join(args, " "), word, r)
+		}
+	}
+	return r
+}
+
+// members are the packages of a driver for computing.
+var dnfMembers = []string{
+	"kmod-nvidia-open-dkms", "libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml", "nvidia-driver-cuda", "nvidia-driver-cuda-libs",
+	"nvidia-kmod-common", "nvidia-modprobe", "nvidia-persistenced",
+}
+
+// stands wants all members in a version, and locked there.
+func (d *dnfDriver) stands(version string) {
+	d.t.Helper()
+	state := d.RpmState()
+	for _, name := range dnfMembers {
+		if want := repos.RPMVersion(version) + " held"; state[name] != want {
+			d.t.Errorf("%s is %q, want %q", name, state[name], want)
+		}
+	}
+}
+
+// same wants packages, versions, locks, reasons and files as they were.
+func (d *dnfDriver) same(state map[string]string, tree lab.Tree) {
+	d.t.Helper()
+	repos.Show(d.Host, repos.Good)
+	d.Must("dnf", "-y", "-q", "makecache")
+	// The lab's packages own no folders, so rpm leaves those it has made for them.
+	d.Must("find", "/usr/src", "/usr/lib/firmware", "-mindepth", "1", "-type", "d", "-empty", "-delete")
+	d.Must("rmdir", "--ignore-fail-on-non-empty", "/usr/lib/firmware")
+	now := d.RpmState()
+	for name := range lab.Only(now, "*") {
+		if state[name] != now[name] {
+			d.t.Errorf("%s is %q, and was %q", name, now[name], state[name])
+		}
+	}
+	for name, was := range state {
+		if now[name] == "" {
+			d.t.Errorf("%s is gone, and was %q", name, was)
+		}
+	}
+	if diff := tree.Diff(d.TreeOutsideCaches()); diff != "" {
+		d.t.Errorf("not the tree from before:\n%s", diff)
+	}
+}
+
+// TestLabDnf: a version is installed, kept, upgraded and downgraded, over module streams too; a second apply does
+// nothing; what a repository has no more is refused before anything is touched; undo ends where it began.
+func TestLabDnf(t *testing.T) {
+	d := newDnfDriver(t)
+	state, tree := d.RpmState(), d.TreeOutsideCaches()
+	d.spec("580.65.06")
+	d.gpuadm(0, []string{"package-stream nvidia-driver   not there → 580-open", "packages   once"}, "plan", "sources", "packages")
+	d.apply(0)
+	d.stands("580.65.06")
+	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
+		t.Errorf("the second apply: %s", out)
+	}
+	for _, v := range []string{"580.95.05", "590.48.01", "580.95.05", "570.172.08"} {
+		d.spec(v)
+		d.apply(0)
+		d.stands(v)
+		dnfExits(t, d.Host, 0, "Nothing to do", "upgrade")
+		d.stands(v)
+	}
+	repos.Show(d.Host, repos.Vanished)
+	d.Must("dnf", "-y", "makecache", "--refresh")
+	before := d.RpmState()
+	d.spec("580.95.05")
+	d.apply(1, "no repository has that version of", "nothing was touched")
+	for name, is := range d.RpmState() {
+		if before[name] != is {
+			t.Errorf("%s is %q after a refusal, and was %q", name, is, before[name])
+		}
+	}
+	d.Must("rm", "-rf", "/etc/gpuadm")
+	d.gpuadm(0, nil, "undo", "--to", "all")
+	d.Must("rm", "-rf", "/var/lib/gpuadm")
+	d.same(state, tree)
+}
+
+// TestLabDnfFails: a script that fails, of which dnf makes nothing, is seen, and all is turned back; and so is a dnf that
+// was killed. What is left of one that was killed together with gpuadm is healed once.
+func TestLabDnfFails(t *testing.T) {
+	d := newDnfDriver(t)
+	d.spec("580.65.06")
+	d.apply(0)
+	d.spec(repos.BadDriver)
+	d.apply(1, "cannot install package kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64: its script %post failed, exit status 10", "Bad return status")
+	d.stands("580.65.06")
+
+	d.spec("580.95.05")
+	there, _ := repos.Waits(d.Host, "after", "libnvidia-ml")
+	task := d.Go("gpuadm", "apply", "sources", "packages")
+	there()
+	if d.KillInside("dnf") == 0 {
+		t.Error("no dnf to kill")
+	}
+	repos.Heal(d.Host)
+	if r := task.Wait(); r.Exit != 1 {
+		t.Errorf("apply whose dnf was killed: %s", r)
+	}
+	d.stands("580.65.06")
+
+	there, _ = repos.Waits(d.Host, "after", "nvidia-driver-cuda")
+	task = d.Go("gpuadm", "apply", "sources", "packages")
+	there()
+	d.KillInside("gpuadm")
+	d.KillInside("dnf")
+	repos.Heal(d.Host)
+	task.Wait()
+	if r := d.Exec("dnf", "history", "list", "last"); !strings.Contains(r.Stdout, "#") {
+		t.Errorf("dnf's history after a kill: %s", r)
+	}
+	d.apply(0, "package-database rpm   interrupted")
+	d.stands("580.95.05")
+	if out := d.Must("rpm", "-qa", "--qf", "%{NAME}.%{ARCH}\n"); len(strings.Fields(out)) != len(d.RpmState()) {
+		t.Errorf("packages are installed twice:\n%s", out)
+	}
+	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
+		t.Errorf("after healing: %s", out)
+	}
+}
+
+// TestLabDnfRefuses: repositories that are not to be trusted, a wrong key, streams and locks of somebody else.
+func TestLabDnfRefuses(t *testing.T) {
+	d := newDnfDriver(t)
+	d.specBy("580.65.06", strings.Repeat("0", 40))
+	d.apply(1, "its fingerprint is "+d.fingerprint)
+	d.spec("580.65.06")
+	for variant, says := range map[repos.Variant]string{
+		repos.Tampered:   "it was changed after it was signed, or signed with another key",
+		repos.WrongKey:   "it was changed after it was signed, or signed with another key",
+		repos.Unsigned:   "its metadata is not signed",
+		repos.Mismatched: "its files do not fit together",
+	} {
+		repos.Show(d.Host, repos.Good)
+		repos.Show(d.Host, variant)
+		d.apply(1, "cannot read repository", says)
+		if out := d.Must("rpm", "-qa", "*nvidia*"); out != "" {
+			t.Errorf("%s: installed are %s", variant, out)
+		}
+	}
+	repos.Show(d.Host, repos.Good)
+	d.Put("/etc/dnf/modules.d/nvidia-driver.module", "[nvidia-driver]\nname=nvidia-driver\nstream=570-open\nprofiles=\nstate=enabled\n", 0o644)
+	d.apply(1, "cannot enable stream 580-open of dnf's module nvidia-driver: somebody has enabled 570-open", "dnf module reset nvidia-driver")
+	d.Must("rm", "/etc/dnf/modules.d/nvidia-driver.module")
+	d.apply(0)
+	d.stands("580.65.06")
+
+	// Another dnf is at work.
+	there, goOn := repos.Waits(d.Host, "after", "nvlsm")
+	task := d.Go("dnf", "-y", "install", "nvlsm")
+	there()
+	d.spec("580.95.05")
+	waits := d.Go("gpuadm", "apply", "sources", "packages")
+	goOn()
+	if r := task.Wait(); r.Exit != 0 {
+		t.Errorf("the other dnf: %s", r)
+	}
+	if r := waits.Wait(); r.Exit != 0 {
+		t.Errorf("apply that had to wait for another dnf: %s", r)
+	}
+	d.stands("580.95.05")
+}
+
+// TestLabDnfFlavour: what somebody has installed with proprietary modules is replaced by a newer version with open ones
+// in one transaction, and undo, which installs, downgrades and removes in one, brings back names, versions, locks and
+// reasons. What was fetched for that is installed although its stream is not enabled, and no repository has it any more.
+func TestLabDnfFlavour(t *testing.T) {
+	d := newDnfDriver(t)
+	d.Put("/etc/yum.repos.d/nvidia.repo", repos.DnfRepos(repos.Mirror, repos.Key), 0o644)
+	was := repos.RPMVersion(repos.Gone)
+	dnfExits(t, d.Host, 0, "Complete!", "--setopt=*.module_hotfixes=1", "install", "nvidia-driver-cuda-"+was, "kmod-nvidia-latest-dkms-"+was)
+	d.Must("dnf", "-y", "mark", "remove", "nvidia-driver-cuda")
+	d.Must("rm", "/etc/yum.repos.d/nvidia.repo")
+	d.Put("/etc/dnf/plugins/versionlock.list", "# mine\nnvlsm-0:2025.06.11-1.*\n", 0o644)
+	state, tree := d.RpmState(), d.TreeOutsideCaches()
+	d.spec("590.48.01")
+	d.apply(0, "package kmod-nvidia-latest-dkms   "+was+" → not there")
+	d.stands("590.48.01")
+	repos.Show(d.Host, repos.Vanished)
+	d.Must("dnf", "-y", "makecache", "--refresh")
+	d.Must("rm", "-rf", "/etc/gpuadm")
+	d.gpuadm(0, nil, "undo", "--to", "all")
+	d.Must("rm", "-rf", "/var/lib/gpuadm")
+	d.same(state, tree)
+}

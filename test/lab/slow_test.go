@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// slowSpec asks for what Debian itself has.
+const slowSpec = `format = 1
+[driver]
+version = "535"
+source = "distro"
+modules = "open"
+build = "dkms"
+[driver.parameters]
+NVreg_RestrictProfilingToAdminUsers = 0
+`
+
+// debianAt is where a host that has no network finds Debian's archive.
+const debianAt = "127.0.0.1:8099"
+
+// serveDebian answers a host's apt with this machine's Debian archive. apt checks what it gets by Debian's keys.
+func serveDebian(t *testing.T, h *lab.Host) {
+	t.Helper()
+	mirror, err := lab.DebianMirror(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := url.Parse(strings.TrimSuffix(mirror, "/debian"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
+	}}
+	listener := h.Listen(debianAt)
+	go func() { _ = server.Serve(listener) }() // ends with the listener
+	h.Put("/etc/apt/sources.list", "deb http://"+debianAt+"/debian bookworm main contrib non-free non-free-firmware\n", 0o644)
+}
+
+// long runs gpuadm as a unit of the host, for longer than a command of a test may take, and wants it to exit with 0.
+func (n node) long(limit time.Duration, args ...string) {
+	n.t.Helper()
+	const unit = "long.service"
+	n.Must(append([]string{"systemd-run", "--quiet", "--no-block", "--unit", unit, "--property=Type=oneshot", "--property=RemainAfterExit=yes", "--property=TimeoutStartSec=infinity", "gpuadm"}, args...)...)
+	for end := time.Now().Add(limit); n.Property(unit, "ActiveState") == "activating"; time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			n.t.Fatalf("gpuadm %s: not done after %s: %s", strings.Join(args, " "), limit, n.Journal(unit))
+		}
+	}
+	if code := n.Property(unit, "ExecMainStatus"); code != "0" {
+		n.t.Fatalf("gpuadm %s: exit %s: %s", strings.Join(args, " "), code, n.Journal(unit))
+	}
+}
+
+// slowPlace is the disk of the host that TestSlowDebianDriver made, in the cache.
+func slowPlace(t *testing.T) string {
+	t.Helper()
+	below, err := lab.Rootfs("bookworm")
+	lab.Have(t, err)
+	return filepath.Join(filepath.Dir(below[0]), "slow-1-"+filepath.Base(below[0]))
+}
+
+// TestSlowDebianDriver: Debian's own driver, from Debian's archive, compiled by dkms for Debian's kernel, which is not the
+// running one. That takes minutes and is done once: later runs find the disk in the cache, and look at it anew.
+func TestSlowDebianDriver(t *testing.T) {
+	lab.Asked(t)
+	place := slowPlace(t)
+	if _, err := os.Stat(place); err != nil {
+		makeSlow(t, place)
+	}
+	n := node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 1, Over: place}), t}
+	kernel := strings.TrimSpace(n.Must("ls", "/lib/modules"))
+	if running := strings.TrimSpace(n.Must("uname", "-r")); running == kernel || strings.Contains(kernel, "\n") {
+		t.Fatalf("want one kernel, which does not run: %q, and %q runs", kernel, running)
+	}
+	version, _, _ := strings.Cut(strings.TrimSpace(n.Must("dpkg-query", "--show", "--showformat=${Version}", "nvidia-open-kernel-dkms")), "-")
+	t.Logf("nvidia-open-kernel-dkms %s, for kernel %s", version, kernel)
+	n.compiled(kernel, version)
+	for name, is := range lab.Only(n.AptState(), "nvidia-open-kernel-dkms", "firmware-nvidia-gsp", "libcuda1", "nvidia-smi") {
+		if is != version+"-1 held" {
+			t.Errorf("package %s is %q", name, is)
+		}
+	}
+	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
+
+	object := "/lib/modules/" + kernel + "/updates/dkms/nvidia-current-open.ko"
+	n.Must("mv", object, "/root/away.ko")
+	says(t, n.gpuadm(0, "plan"), "dkms nvidia/"+version+" "+kernel)
+	n.Must("mv", "/root/away.ko", object)
+
+	n.gpuadm(0, "undo", "--to", "all")
+	if left := lab.Only(n.AptState(), "*nvidia*", "dkms", "libcuda1", "linux-headers*", "gcc"); len(left) > 0 {
+		t.Errorf("undo of all left packages: %v", left)
+	}
+	if left := n.Must("find", "/lib/modules/"+kernel, "/var/lib/dkms", "-name", "*.ko", "-path", "*dkms*"); left != "" {
+		t.Errorf("undo of all left modules:\n%s", left)
+	}
+}
+
+// compiled wants modules that are what dkms, modinfo and modprobe say, without gpuadm. Debian's packages call the files
+// nvidia-current-open; modprobe gets there from NVIDIA's names, and takes the parameters along.
+func (n node) compiled(kernel, version string) {
+	n.t.Helper()
+	if out := n.Must("dkms", "status"); !strings.HasPrefix(out, "nvidia-current-open/"+version+", "+kernel+", ") || !strings.HasSuffix(out, ": installed\n") {
+		n.t.Errorf("dkms status: %s", out)
+	}
+	cert, err := x509.ParseCertificate([]byte(n.Get("/var/lib/dkms/mok.pub")))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, part := range []string{"", "-uvm", "-modeset", "-drm", "-peermem"} {
+		name := "nvidia-current-open" + part
+		if is := modinfo(n.Host, kernel, "version", name); is != version {
+			n.t.Errorf("%s: version %q", name, is)
+		}
+		if is := modinfo(n.Host, kernel, "vermagic", name); !strings.HasPrefix(is, kernel+" ") {
+			n.t.Errorf("%s: vermagic %q", name, is)
+		}
+		key := strings.ToLower(strings.ReplaceAll(modinfo(n.Host, kernel, "sig_key", name), ":", ""))
+		if serial := fmt.Sprintf("%x", cert.SerialNumber.Bytes()); key != serial {
+			n.t.Errorf("%s: signed by key %s, and dkms's is %s", name, key, serial)
+		}
+		out := n.Must("modprobe", "--set-version", kernel, "--show-depends", "nvidia"+part)
+		if !strings.Contains(out, name) || (part == "") != strings.Contains(out, "NVreg_RestrictProfilingToAdminUsers=0") {
+			n.t.Errorf("modprobe nvidia%s: %s", part, out)
+		}
+	}
+	if is := modinfo(n.Host, kernel, "license", "nvidia-current-open"); is != "Dual MIT/GPL" {
+		n.t.Errorf("license %q", is)
+	}
+}
+
+// makeSlow has gpuadm do it all on a host with Debian's kernel, and saves the host's disk.
+func makeSlow(t *testing.T, place string) {
+	t.Helper()
+	n := node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 1}), t}
+	serveDebian(t, n.Host)
+	n.Must("apt-get", "-q", "update")
+	n.Must("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "--no-install-recommends", "install", "linux-image-amd64")
+	n.Put(specFile, slowSpec, 0o644)
+	began := time.Now()
+	n.long(40*time.Minute, "apply")
+	t.Logf("gpuadm apply took %s", time.Since(began).Round(time.Second))
+	if err := n.Save(t.Context(), place); err != nil {
+		t.Fatal(err)
+	}
+}

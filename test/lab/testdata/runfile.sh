@@ -1,0 +1,76 @@
+#!/bin/sh
+# A driver's installer as NVIDIA's is one: a shell archive with the real one's options and files. KIND and VERSION are put in.
+set -e
+version=@VERSION@ kind=@KIND@
+log=/var/log/nvidia-installer.log type=proprietary uninstall=
+echo "nvidia-installer log file '$log'" >$log
+for option; do
+	case $option in
+	--silent | --accept-license | --no-x-check | --dkms | --no-nouveau-check | --allow-installation-with-running-driver) ;;
+	--no-rebuild-initramfs | --skip-module-load) ;;
+	--concurrency-level=*) jobs=${option#*=} ;;
+	--kernel-name=*) kernel=${option#*=} ;;
+	--kernel-module-type=*) type=${option#*=} ;;
+	--uninstall) uninstall=yes ;;
+	*)
+		echo "ERROR: Invalid option '$option'" | tee -a $log >&2
+		exit 1
+		;;
+	esac
+done
+if [ "$uninstall" ]; then
+	exec /usr/bin/nvidia-uninstall --silent
+fi
+if [ -e /usr/bin/nvidia-uninstall ]; then
+	/usr/bin/nvidia-uninstall --silent
+fi
+lib=/usr/lib/x86_64-linux-gnu src=/usr/src/nvidia-$version
+license=NVIDIA
+if [ "$type" = open ]; then license="Dual MIT/GPL"; fi
+mkdir -m 0700 /var/lib/nvidia
+printf '1.0-%s (%s)\nNVIDIA Accelerated Graphics Driver\n' "$(echo $version | tr -d .)" $version >/var/lib/nvidia/log
+did() { printf '%s: %s\n%s\n' "$1" "$2" 0 >>/var/lib/nvidia/log; }
+mkdir -p $src/nvidia
+cat >$src/nvidia/nv.c <<SOURCE
+#include <linux/module.h>
+MODULE_LICENSE("$license");
+MODULE_VERSION("$version");
+static int __init nv_init(void) { return -ENODEV; }
+module_init(nv_init);
+SOURCE
+if [ $kind = broken ]; then echo 'int x = no_such_name;' >>$src/nvidia/nv.c; fi
+cat >$src/Makefile <<'MAKE'
+obj-m := nvidia.o
+nvidia-y := nvidia/nv.o
+MAKE
+cat >$src/dkms.conf <<CONF
+PACKAGE_NAME="nvidia"
+PACKAGE_VERSION="$version"
+AUTOINSTALL="yes"
+MAKE[0]="make -C \${kernel_source_dir} M=\${dkms_tree}/nvidia/$version/build modules"
+CLEAN="true"
+BUILT_MODULE_NAME[0]="nvidia"
+DEST_MODULE_LOCATION[0]="/kernel/drivers/video"
+CONF
+for file in $src/nvidia/nv.c $src/Makefile $src/dkms.conf; do did 1 $file; done
+echo library >$lib/libnvidia-ml.so.$version
+did 1 $lib/libnvidia-ml.so.$version
+ln -s libnvidia-ml.so.$version $lib/libnvidia-ml.so.1
+did 0 $lib/libnvidia-ml.so.1
+cat >/usr/bin/nvidia-uninstall <<'UNINSTALL'
+#!/bin/sh
+[ -e /var/lib/nvidia/log ] || { echo "No driver backed up." >&2; exit 1; }
+version=$(sed -n '1s/.*(\(.*\))/\1/p' /var/lib/nvidia/log)
+dkms remove -m nvidia -v $version --all >/dev/null 2>&1
+sed -n 's/^[01]: //p' /var/lib/nvidia/log | while read -r file; do rm -f "$file"; done
+rmdir /usr/src/nvidia-$version/nvidia /usr/src/nvidia-$version
+rm -r /var/lib/nvidia
+UNINSTALL
+chmod 0755 /usr/bin/nvidia-uninstall
+did 1 /usr/bin/nvidia-uninstall
+dkms add -m nvidia -v $version >>$log 2>&1
+if ! dkms install -j $jobs -m nvidia -v $version -k $kernel >>$log 2>&1; then
+	echo "ERROR: Unable to build the NVIDIA kernel module." >>$log
+	echo "ERROR: Installation has failed.  Please see the file '$log' for details." | tee -a $log >&2
+	exit 1
+fi

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// proving is two stages: what the first writes shows its worth in the second, which fails as long as bad says so.
+func proving(t testing.TB, bad *bool) *converge.Engine {
+	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
+		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+	}
+	return engineOf(t,
+		stageNamed("driver", "", things.Exact("/srv/one", []byte("ours\n"), 0o644, ""), things.Exact("/srv/two", []byte("ours\n"), 0o644, "")),
+		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{Thing: mayFail{bad}, To: to("done")}))
+}
+
+// mayFail cannot be made while bad.
+type mayFail struct{ bad *bool }
+
+func (mayFail) Kind() string { return "may-fail" }
+func (mayFail) Name() string { return "x" }
+
+func (mayFail) Look(_ context.Context, v host.View) (converge.State, error) {
+	if _, err := v.Stat("/srv/done"); err != nil {
+		return "", nil
+	}
+	return "done", nil
+}
+
+func (m mayFail) Make(_ context.Context, h host.Host, to converge.State) error {
+	switch {
+	case *m.bad:
+		return errors.New("the module does not load")
+	case to == "":
+		return h.Remove("/srv/done")
+	}
+	return h.WriteFile("/srv/done", nil, host.Attr{Mode: 0o644})
+}
+
+// A run that was killed anywhere and goes on, and then fails in the stage that proves another, puts back what the process
+// before it had changed too: it is one run.
+func TestResumedRunIsTurnedBackWhole(t *testing.T) {
+	bad := false
+	whole := node(t)
+	first := whole.Tree(converge.Home)
+	apply(t, whole, proving(t, &bad))
+	turned := 0
+	for cut := range whole.Touches() {
+		bad = false
+		n := node(t)
+		n.CutAt(cut)
+		if _, err := proving(t, &bad).Apply(context.Background(), n); err == nil {
+			t.Fatalf("not cut at touch %d", cut)
+		}
+		n.Revive()
+		bad = true
+		_, err := proving(t, &bad).Apply(context.Background(), n)
+		if _, made := n.Stat("/srv/done"); made == nil {
+			continue // it was made before the process was killed
+		}
+		turned++
+		if err == nil {
+			t.Fatalf("cut at touch %d: what cannot be made was made", cut)
+		}
+		compare(t, fmt.Sprintf("killed at touch %d, went on and failed", cut), first, n.Tree(converge.Home))
+	}
+	if turned < 10 {
+		t.Errorf("only %d runs were turned back", turned)
+	}
+}
+
+// What somebody else has changed while the run was cut short is theirs, and stays.
+func TestResumedRunLeavesOthersChanges(t *testing.T) {
+	bad := true
+	n := node(t)
+	e := proving(t, &bad)
+	stop := make(chan struct{})
+	e.Stop = stop
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.Made && ev.Change.Name == "/srv/two" {
+			close(stop)
+		}
+	}
+	if _, err := e.Apply(context.Background(), n); !errors.Is(err, converge.ErrStopped) {
+		t.Fatalf("not stopped: %v", err)
+	}
+	if err := n.WriteFile("/srv/one", []byte("theirs\n"), host.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	theirs := engineOf(t, converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{things.Exact("/srv/two", []byte("ours\n"), 0o644, "")}, nil
+	}}, proving(t, &bad).Stages[1])
+	if _, err := theirs.Apply(context.Background(), n); err == nil {
+		t.Fatal("what cannot be made was made")
+	}
+	if data, _ := n.ReadFile("/srv/one"); string(data) != "theirs\n" {
+		t.Errorf("/srv/one says %q", data)
+	}
+	if _, err := n.Stat("/srv/two"); err == nil {
+		t.Error("/srv/two was not put back")
+	}
+}
+
+// What could not be resolved stays later when its turn comes, also in a run that has other things to do.
+func TestUnresolvedIsNotMade(t *testing.T) {
+	n := node(t)
+	other := converge.Stage{Name: "sources", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{things.Exact("/srv/other", []byte("x\n"), 0o644, "")}, nil
+	}}
+	e := engineOf(t, other, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
+	e.ThingOf = drawings
+	res := apply(t, n, e)
+	if len(res.Made) != 1 || len(res.Later) != 2 {
+		t.Errorf("made %v, later %v", res.Made, res.Later)
+	}
+	if _, err := n.Stat("/pkg/x"); err == nil {
+		t.Error("x was made in a version that nobody had found out")
+	}
+}
