@@ -38,7 +38,11 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 
 // Needs says which facts the driver's stages need.
 func Needs(s spec.Spec) facts.Needs {
-	return facts.Needs{Modules: s.Has("driver") && s.Driver.Version != ""}
+	n := facts.Needs{Modules: s.Has("driver") && s.Driver.Version != ""}
+	if n.Modules && s.Driver.KernelGate != "" {
+		n.Files = []string{dpkgStatus}
+	}
+	return n
 }
 
 // Repositories are where the driver comes from, beside what the distribution has set up.
@@ -121,7 +125,7 @@ func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
 		return nil
 	}
 	w := things.Check("driver left alone", func(context.Context, host.View) (string, error) { return "", nil }, c.Why)
-	w.Releases = false
+	w.Section, w.Releases = "driver", true
 	return []converge.Want{w}
 }
 
@@ -198,10 +202,24 @@ func (d Driver) Services() converge.Stage {
 			if err == nil && c.Source == SourceRunfile && s.Driver.Persistenced {
 				wants = append(persistencedUnit(), wants...)
 			}
+			if err != nil {
+				return nil, err
+			}
+			hold, err := gateWants(c, s.Driver, f)
+			if err != nil {
+				return nil, err
+			}
+			wants = append(wants, hold...)
 			for i := range wants {
 				wants[i].Section = "driver" // the spec has none of the stage's name
 			}
-			return wants, err
+			return wants, nil
+		},
+		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
+			if s.Driver.KernelGate == "" {
+				return nil
+			}
+			return gateNotes(v)
 		},
 	}
 }

@@ -61,6 +61,12 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	var all []Assigned
 	idle := false // an entry asks for no MIG where there is none
 	for _, g := range gpus {
+		if g.Lost != "" && g.Device == "" { // nobody can say which of the entries it is for, so it is taken to be for one
+			if i := slices.IndexFunc(entries, func(e Entry) bool { return e.counts(g) }); i >= 0 {
+				all = append(all, Assigned{g, entries[i]})
+			}
+			continue
+		}
 		var mine *Entry
 		for i, e := range entries {
 			if !e.Matches(g) {
@@ -113,10 +119,15 @@ func nobody(gpus []host.GPU) error {
 
 // Matches says whether the entry is for this GPU.
 func (e Entry) Matches(g host.GPU) bool {
-	if !e.Devices.All && !slices.Contains(e.Devices.Index, g.Index) {
+	if !e.counts(g) {
 		return false
 	}
 	return len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(s string) bool { return matches(s, g) })
+}
+
+// counts says whether the GPU is one of the entry's devices, whatever its model.
+func (e Entry) counts(g host.GPU) bool {
+	return e.Devices.All || slices.Contains(e.Devices.Index, g.Index)
 }
 
 func matches(s string, g host.GPU) bool {

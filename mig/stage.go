@@ -85,7 +85,10 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 // unknown stands for all partitions while no driver can be asked.
 func unknown(f facts.Facts) converge.Want {
 	until := "first boot"
-	if f.Live {
+	switch {
+	case f.DriverAgain:
+		until = host.NewProcess
+	case f.Live:
 		until = "once the driver answers (" + f.NoDriver + ")"
 	}
 	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }

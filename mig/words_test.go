@@ -254,6 +254,23 @@ func TestAssign(t *testing.T) {
 	golden(t, "assign.txt", out.String())
 }
 
+// TestAssignLost: a GPU that does not even say what it is may be one that an entry is for, and is not passed over.
+func TestAssignLost(t *testing.T) {
+	ok := model(t, "H100-80").GPU()
+	ok.Address = "0000:17:00.0"
+	lost := host.GPU{Index: 1, Address: "0000:1f:00.0", Lost: "it has fallen off the bus"}
+	for _, c := range []struct {
+		devices spec.Devices
+		want    int
+	}{{spec.Devices{All: true}, 2}, {spec.Devices{Index: []int{0}}, 1}} {
+		e := Entry{Match: []string{"H100-80GB"}, Devices: c.devices, Layout: Layout{Enabled: true}}
+		as, err := Assign([]Entry{e}, []host.GPU{ok, lost})
+		if err != nil || len(as) != c.want {
+			t.Errorf("%v: %d GPUs, want %d: %v", c.devices, len(as), c.want, err)
+		}
+	}
+}
+
 func TestEntries(t *testing.T) {
 	got, err := Entries(spec.MIG{GPU: []spec.MIGGPU{
 		{Match: []string{"A100"}, Devices: spec.Devices{All: true}, Enabled: true, Layout: map[string]int{"1g.5gb": 2, "1c.3g.20gb": 3}},

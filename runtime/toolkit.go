@@ -29,6 +29,7 @@ func ToolkitRepository(t spec.Toolkit, manager, arch string) packages.Repository
 		r.URL = base + "stable/deb/" + arch
 		if manager == "dnf" {
 			r.URL = base + "stable/rpm/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch]
+			r.Signed = packages.SignedMetadata // as the .repo file that NVIDIA publishes says: the packages are not
 		}
 	}
 	if r.Key == "" {

@@ -34,6 +34,10 @@ func ThingOf(kind, name string) (converge.Thing, error) {
 		return packages.NewDatabase(name), nil
 	case "package-lists":
 		return packages.NewLists(name), nil
+	case "package-stream":
+		return packages.NewStream(name), nil
+	case "package-key":
+		return packages.NewKey(name), nil
 	case "module":
 		return things.NewModule(name, drivers.OnDisk), nil
 	case "module-file":

@@ -33,6 +33,7 @@ type wanted struct {
 	repos   []packages.Repository
 	driver  map[string]packages.State
 	toolkit map[string]packages.State
+	stream  string // of dnf's module nvidia-driver; "" where there is none
 }
 
 func (w wanted) names() []string {
@@ -65,7 +66,7 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 		return w, err
 	}
 	if asked && c.Source != drivers.SourceNone {
-		w.repos, w.driver = c.Repositories(), c.Packages()
+		w.repos, w.driver, w.stream = c.Repositories(), c.Packages(), c.Stream
 	}
 	if s.Has("toolkit") {
 		w.repos = append(w.repos, runtime.ToolkitRepository(s.Toolkit, w.manager, f.Arch))
@@ -100,6 +101,9 @@ func sources(d drivers.Driver) converge.Stage {
 			wants, err := packages.Repositories(w.manager, w.repos, via)
 			if err != nil {
 				return nil, err
+			}
+			if w.stream != "" {
+				wants = append(wants, packages.Stream(w.stream, "dnf hides the driver's packages until their stream is enabled"))
 			}
 			_, restarts := f.Files[needrestart]
 			set := packages.NewSet()
@@ -136,7 +140,7 @@ func packageStage(d drivers.Driver) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			set := packages.NewSet(packages.Sources(w.manager, w.repos)...)
+			set := packages.NewSet(packages.Sources(w.manager, w.repos)...).InStream(w.stream)
 			for _, name := range w.names() {
 				why := "NVIDIA driver"
 				if _, is := w.toolkit[name]; is {

@@ -30,5 +30,7 @@ func system() env {
 		open:     host.Open,
 		read:     os.ReadFile,
 		confined: host.Confined,
+
+		startAnew: host.StartAnew,
 	}
 }

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -36,11 +37,26 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	}
 	switch {
 	case res.Reboot == "":
-		return nil
+		return c.anew(res, stop)
 	case c.reboots:
 		return reboot(ctx, h)
 	}
 	return exit(exitReboot)
+}
+
+// anew goes on in a new process where only that can: the driver's library was replaced while this one ran, and the loader
+// does not load it twice.
+func (c *common) anew(res converge.Result, stop <-chan struct{}) error {
+	waits := func(ch converge.Change) bool { return ch.Later == host.NewProcess }
+	if c.startAnew == nil || !slices.ContainsFunc(res.Later, waits) {
+		return nil
+	}
+	select {
+	case <-stop:
+		return nil
+	default:
+	}
+	return c.startAnew()
 }
 
 // applied is an apply's last sentence.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // resolve closes what is open, and asks apt what else would change.
@@ -79,7 +80,7 @@ func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands 
 		}
 		chosen, ok := choose(members, pattern, r.offers)
 		if !ok {
-			return nil, r.gone(group, pattern, members, stands[group])
+			return nil, r.gone(v, group, pattern, members, stands[group])
 		}
 		for _, i := range groups[open] {
 			after := Parse(changes[i].After)
@@ -91,8 +92,9 @@ func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands 
 }
 
 // gone says that a group cannot be had in one version: what each member is to be had in, and from where.
-func (r *resolution) gone(group, pattern string, members []string, stands string) error {
-	t := &converge.Trouble{What: fmt.Sprintf("cannot install %s %s: no source has that version of every package of it", group, pattern)}
+func (r *resolution) gone(v host.View, group, pattern string, members []string, stands string) error {
+	what := strings.TrimSuffix(group+" "+pattern, " *")
+	t := &converge.Trouble{What: fmt.Sprintf("cannot install %s: no source has that version of every package of it", what)}
 	var lack []string
 	for _, m := range members {
 		t.Because = append(t.Because, told(m, r.offers[m], r.d.packages[m].State))
@@ -101,7 +103,14 @@ func (r *resolution) gone(group, pattern string, members []string, stands string
 		}
 	}
 	if len(lack) > 0 {
-		t.What = fmt.Sprintf("cannot install %s %s: no source has that version of %s", group, pattern, strings.Join(lack, ", "))
+		t.What = fmt.Sprintf("cannot install %s: no source has that version of %s", what, strings.Join(lack, ", "))
+	}
+	if kernel, headers := strings.CutPrefix(group, "linux-headers-"); headers {
+		t.What = fmt.Sprintf("cannot build modules for kernel %s: no source has its headers, %s", kernel, group)
+		t.Try = append(t.Try, "remove kernel "+kernel+" if it is not meant to run, or install one whose headers are to be had")
+		if with := things.WithHeaders(v); len(with) > 0 {
+			t.Because = append(t.Because, "these kernels have headers: "+strings.Join(with, ", "))
+		}
 	}
 	if stands != "" {
 		t.Because = append(t.Because, fmt.Sprintf("the other packages of %s stand at %s, and all must be the same", group, stands))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // locked reports that another process holds a lock of apt or dpkg.
@@ -31,6 +32,7 @@ var (
 	sayBroken  = regexp.MustCompile(`(?m)^dpkg: error processing (?:package|archive) (\S+)`)
 	sayNoSpace = regexp.MustCompile(`(?m)^.*(?:You don't have enough free space in|No space left on device|Disk quota exceeded).*$`)
 	sayError   = regexp.MustCompile(`(?m)^E: .*$`)
+	sayLog     = regexp.MustCompile(`Consult (/var/lib/dkms/\S+/make\.log)`)
 	saySetting = regexp.MustCompile(`(?m)^(?:Setting up|Unpacking|Preparing to unpack|Removing|Purging configuration files for|Processing triggers for) (\S+) .*$`)
 )
 
@@ -53,6 +55,7 @@ func explain(v host.View, out string, err error) error {
 		t.Try = []string{"run gpuadm apply again, which lets dpkg finish first", "or: dpkg --configure -a"}
 	case sayBroken.MatchString(said):
 		explainScript(t, out, said)
+		compilerSays(v, t, said+"\n"+out)
 	case strings.Contains(said, "exited unexpectedly") || strings.Contains(said, "received signal") || strings.Contains(said, "received a segmentation fault"):
 		t.What = "cannot install packages: dpkg was killed in its midst"
 		t.Because = sayError.FindAllString(said, 4)
@@ -141,6 +144,19 @@ func explainScript(t *converge.Trouble, out, said string) {
 	}
 	t.Because = slices.DeleteFunc(words, func(l string) bool { return l == "" || strings.HasPrefix(l, "E: ") })
 	t.Try = []string{"/var/log/apt/term.log, which has all that it said"}
+}
+
+// compilerSays adds what stopped a build by DKMS: its log goes with the package when that is put back.
+func compilerSays(v host.View, t *converge.Trouble, said string) {
+	m := sayLog.FindStringSubmatch(said)
+	if m == nil {
+		return
+	}
+	if log, err := v.ReadFile(m[1]); err == nil {
+		if first := things.FirstError(string(log)); first != "" {
+			t.Because = append([]string{first}, t.Because...)
+		}
+	}
 }
 
 // tail returns the last n lines.

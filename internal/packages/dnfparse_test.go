@@ -4,9 +4,11 @@
 package packages
 
 import (
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"os"
 	"reflect"
 	"slices"
@@ -65,6 +67,22 @@ func TestPast(t *testing.T) {
 		if _, err := parsePast(bad, nil); err == nil {
 			t.Errorf("%d bytes were read as a database", len(bad))
 		}
+	}
+}
+
+// TestPastDamaged: a database that was damaged, or is being written, is an error or read otherwise, and never a panic.
+func TestPastDamaged(t *testing.T) {
+	data := unpacked(t, "history.sqlite")
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 2000 {
+		bad := bytes.Clone(data)
+		for range 1 + r.IntN(20) {
+			bad[r.IntN(len(bad))] = byte(r.IntN(256))
+		}
+		if i%3 == 0 {
+			bad = bad[:r.IntN(len(bad))]
+		}
+		_, _ = parsePast(bad, nil)
 	}
 }
 
@@ -320,7 +338,7 @@ func TestRPMFile(t *testing.T) {
 	for file, want := range map[string]rpmPackage{
 		"kmod-nvidia-open-dkms-580.65.06-1.el9.x86_64.rpm": {"kmod-nvidia-open-dkms", "580.65.06-1.el9", "x86_64"},
 		"libnvidia-ml-580.65.06-1.el9.i686.rpm":            {"libnvidia-ml", "580.65.06-1.el9", "i686"},
-		"transaction": {}, "a-1.rpm": {}, "a.b-1.rpm": {}, "": {},
+		"transaction":                                      {}, "a-1.rpm": {}, "a.b-1.rpm": {}, "": {},
 	} {
 		if got, ok := rpmFile(file); got != want || ok != (want.name != "") {
 			t.Errorf("%q: %+v, %v", file, got, ok)

@@ -188,7 +188,7 @@ func (db *sqlite) cell(p []byte, idColumn int) (row, error) {
 	size, n := uvarint(p)
 	id, m := uvarint(p[n:])
 	p = p[n+m:]
-	if n == 0 || m == 0 || size > math.MaxInt32 {
+	if n == 0 || m == 0 || size > uint64(len(db.data)+len(db.wal)*db.page) {
 		return nil, errSqlite
 	}
 	local := int(size)
@@ -225,7 +225,7 @@ func (db *sqlite) cell(p []byte, idColumn int) (row, error) {
 // columns reads a header of types, then the values.
 func columns(p []byte) (row, error) {
 	size, n := uvarint(p)
-	if n == 0 || size > uint64(len(p)) {
+	if n == 0 || size < uint64(n) || size > uint64(len(p)) {
 		return nil, errSqlite
 	}
 	types, values := p[n:size], p[size:]

@@ -119,11 +119,8 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 
 // headers says which kernels modules can be built for, if this is none of them. Never those of another kernel are used.
 func headers(v host.View, kernel string) error {
-	has := func(k string) bool {
-		_, err := v.Stat("/lib/modules/" + k + "/build/Makefile")
-		return err == nil
-	}
-	if has(kernel) {
+	with := WithHeaders(v)
+	if slices.Contains(with, kernel) {
 		return nil
 	}
 	t := &converge.Trouble{
@@ -131,11 +128,19 @@ func headers(v host.View, kernel string) error {
 		Because: []string{"no kernel has headers here"},
 		Try:     []string{"install linux-headers-" + kernel + " (Debian, Ubuntu) or kernel-devel-" + kernel + " (RHEL)"},
 	}
-	kernels, _ := v.ReadDir("/lib/modules")
-	if with := slices.DeleteFunc(kernels, func(k string) bool { return !has(k) }); len(with) > 0 {
+	if len(with) > 0 {
 		t.Because = []string{"these kernels have headers: " + strings.Join(with, ", ")}
 	}
 	return t
+}
+
+// WithHeaders lists the kernels that modules can be built for.
+func WithHeaders(v host.View) []string {
+	kernels, _ := v.ReadDir("/lib/modules")
+	return slices.DeleteFunc(kernels, func(k string) bool {
+		_, err := v.Stat("/lib/modules/" + k + "/build/Makefile")
+		return err != nil
+	})
 }
 
 // BuildJobs bounds the compilers that run at once by cores and by memory: one of NVIDIA's larger files takes the better
@@ -173,7 +178,7 @@ func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 		if readErr != nil {
 			continue
 		}
-		if first := firstError(string(data)); first != "" {
+		if first := FirstError(string(data)); first != "" {
 			t.What = fmt.Sprintf("cannot build the modules nvidia %s for %s: %s", d.version, d.kernel, first)
 			t.Because = []string{"the first error in " + log}
 		}
@@ -186,8 +191,8 @@ func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 	return t
 }
 
-// firstError finds the line that says why make failed: the first error, not the last, which is make's own echo of it.
-func firstError(log string) string {
+// FirstError finds the line that says why make failed: the first error, not the last, which is make's own echo of it.
+func FirstError(log string) string {
 	echo := ""
 	for line := range strings.Lines(log) {
 		line = strings.TrimSpace(line)

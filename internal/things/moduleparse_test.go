@@ -66,7 +66,7 @@ func TestFirstError(t *testing.T) {
 		"make: *** No rule to make target 'x'.  Stop.\n":                               "make: *** No rule to make target 'x'.  Stop.",
 		"all went well\n": "",
 	} {
-		if got := firstError(log); got != want {
+		if got := FirstError(log); got != want {
 			t.Errorf("%q", got)
 		}
 	}
@@ -86,7 +86,7 @@ func FuzzModuleTexts(f *testing.F) {
 		}
 		modprobeWords(text)
 		parameters(text)
-		firstError(text)
+		FirstError(text)
 		new(Holder).belong(text, nil)
 		sameParameter(a, b)
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
-const spec = "format = 1\n[runtime]\ndefault = true\n"
+const nodeSpec = "format = 1\n[runtime]\ndefault = true\n"
 
 func main() {
 	if err := run(); err != nil {
@@ -65,7 +65,7 @@ func (b bench) lay() error {
 		"root/var/lib/dpkg/status":               "Package: containerd\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.7.24~ds1-6\n\n",
 		"root/var/lib/dpkg/info/containerd.list": "/usr/bin/containerd\n",
 		"theirs/config.toml":                     string(b.config),
-		"node.toml":                              spec,
+		"node.toml":                              nodeSpec,
 		"config.toml":                            string(b.config),
 	} {
 		at := filepath.Join(b.dir, name)
@@ -106,7 +106,7 @@ func (b bench) compare() error {
 		}
 	}
 	row("no-op, peak memory", rss, "MiB")
-	return nil
+	return partitions()
 }
 
 func row(what string, v [2]float64, unit string) {

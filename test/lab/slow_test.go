@@ -95,6 +95,8 @@ func TestSlowDebianDriver(t *testing.T) {
 			t.Errorf("package %s is %q", name, is)
 		}
 	}
+	serveDebian(t, n.Host)
+	n.gpuadm(0, "apply") // this gpuadm may want something that the one that made the disk did not
 	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 
 	object := "/lib/modules/" + kernel + "/updates/dkms/nvidia-current-open.ko"
@@ -155,6 +157,7 @@ func makeSlow(t *testing.T, place string) {
 	began := time.Now()
 	n.long(40*time.Minute, "apply")
 	t.Logf("gpuadm apply took %s", time.Since(began).Round(time.Second))
+	n.Must("apt-get", "clean")
 	if err := n.Save(t.Context(), place); err != nil {
 		t.Fatal(err)
 	}

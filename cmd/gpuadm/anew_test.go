@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+)
+
+// replaced is a machine whose driver was replaced while this process ran.
+type replaced struct {
+	host.Host
+	again bool
+}
+
+func (r replaced) Driver(context.Context) (host.Driver, error) {
+	return host.Driver{}, &host.NoDriver{Why: "the driver was changed while gpuadm ran", Again: r.again}
+}
+
+// An apply that only a new process can go on with goes on in one, with the run lock free.
+func TestAnew(t *testing.T) {
+	for _, again := range []bool{true, false} {
+		n, err := simhost.New([]byte("-- sim.toml --\n[[gpu]]\nmodel = \"H100-80\"\n-- sys/bus/pci/devices/0000:17:00.0/vendor --\n0x10de\n-- sys/bus/pci/devices/0000:17:00.0/device --\n0x2330\n-- sys/bus/pci/devices/0000:17:00.0/class --\n0x030200\n-- etc/gpuadm/node.toml --\nformat = 1\n[[mig.gpu]]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out, bad strings.Builder
+		started := 0
+		e := env{
+			stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: func(string) string { return "" }, root: true,
+			open: func(string) (host.Host, error) { return replaced{n, again}, nil },
+			read: func(string) ([]byte, error) { return nil, io.EOF },
+			startAnew: func() error {
+				unlock, err := n.Lock()
+				if err != nil {
+					t.Errorf("started anew with the lock held: %v", err)
+				} else {
+					unlock()
+				}
+				started++
+				return nil
+			},
+		}
+		code := run(context.Background(), e, []string{"apply", "mig"})
+		if want := map[bool]int{true: 1}[again]; code != 0 || started != want {
+			t.Errorf("again %t: exit %d, started anew %d times, want %d: %s%s", again, code, started, want, out.String(), bad.String())
+		}
+	}
+}

@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// NewProcess is what a Later says where only this process gets no answer from the driver: NoDriver.Again.
+const NewProcess = "once a new process asks the driver"
+
+// startedAnew is in the environment of a process that StartAnew has started.
+const startedAnew = "GPUADM_STARTED_ANEW"
+
+// StartAnew replaces this process by a new one with the same program, arguments and environment, and returns only if it
+// cannot. A process that was started so does not do it again: then it returns nil. It takes the program from
+// /proc/self/exe, since an installation may have replaced the file meanwhile. The run lock must be free.
+func StartAnew() error {
+	if os.Getenv(startedAnew) != "" {
+		return nil
+	}
+	if err := syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), startedAnew+"=1")); err != nil {
+		return fmt.Errorf("cannot start gpuadm anew: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// TestLabDriverKept: what an administrator has changed survives an upgrade, without a question; automatic upgrades are
+// told to leave our packages alone, and leave them; nobody's password gets into what gpuadm says or keeps.
+func TestLabDriverKept(t *testing.T) {
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	const theirs, password = "/etc/apt/sources.list.d/theirs.list", "hunter2"
+	n.Put(theirs, "deb [trusted=yes] http://me:"+password+"@127.0.0.1:1/debian theirs main\n", 0o644) // and it cannot be reached
+	first := n.snapshot()
+	quiet := func(r lab.Result) {
+		t.Helper()
+		if strings.Contains(r.Stdout+r.Stderr, password) {
+			t.Errorf("it says a password: %s", r)
+		}
+	}
+	n.Put(specFile, n.spec("580.65.06", "1.18.0"), 0o644)
+	apply := []string{"env", "http_proxy=http://me:" + password + "@127.0.0.1:1", "gpuadm", "apply", "sources", "packages"}
+	r := n.Exec(apply...)
+	if quiet(r); r.Exit != 0 {
+		t.Errorf("a repository of somebody else that cannot be read stands in the way: %s", r)
+	}
+
+	dump := n.Must("apt-config", "dump", "Unattended-Upgrade::Package-Blacklist")
+	for _, name := range []string{"nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced", "nvidia-container-toolkit", "libnvidia-container1"} {
+		if !strings.Contains(dump, "Unattended-Upgrade::Package-Blacklist:: \"^"+name+"$\";") {
+			t.Errorf("automatic upgrades would take %s: %s", name, dump)
+		}
+	}
+
+	// dpkg asks where both the administrator and the package have changed a file: as if the package had had another before.
+	const conf, edited = "/etc/nvidia-container-runtime/config.toml", "disable-require = true # ours\n"
+	n.Must("sed", "-i", "s|^ "+conf+" [0-9a-f]*| "+conf+" 0123456789abcdef0123456789abcdef|", "/var/lib/dpkg/status")
+	n.Put(conf, edited, 0o644)
+	quiet(n.wants(0, n.spec("580.95.05", "1.18.1")))
+	n.has("580.95.05")
+	if now := n.Get(conf); now != edited {
+		t.Errorf("%s was %q, is %q", conf, edited, now)
+	}
+	aptExits(t, n.Host, 0, "", "dist-upgrade", "-o", "Dir::Etc::sourceparts=/nowhere")
+	n.has("580.95.05")
+
+	r = n.wants(1, strings.Replace(n.spec("580.95.05", "1.18.1"), "file:///srv", "http://127.0.0.1:1", 1))
+	quiet(r)
+	says(t, r, "cannot read repository http://127.0.0.1:1", "try")
+	r = n.wants(2, n.spec("580.95.05", "1.18.1")+"[proxy]\nhttp = \"http://me:"+password+"@127.0.0.1:1\"\n")
+	quiet(r)
+	says(t, r, "run a local proxy that knows the password")
+	if r := n.Exec("grep", "-rl", password, state, "/var/log/journal", "/run/log/journal"); r.Stdout != "" {
+		t.Errorf("a password is kept in: %s", r)
+	}
+	n.gpuadm(0, "undo", "--to", "all")
+	n.same(first)
+}
