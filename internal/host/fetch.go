@@ -79,13 +79,13 @@ func (f *Files) Download(ctx context.Context, r Request, name string, attr Attr)
 func (f *Files) get(ctx context.Context, r Request, take func(io.Reader) error) error {
 	u, err := url.Parse(r.URL)
 	if err != nil {
-		return &FetchError{URL: r.URL, Cause: errors.New("it is not a URL")}
+		return &FetchError{URL: anonymousURL(r.URL), Cause: errors.New("it is not a URL")}
 	}
 	fail := func(err error) error {
 		if said := (*FetchError)(nil); err == nil || errors.As(err, &said) {
 			return err
 		}
-		return &FetchError{URL: u.Redacted(), Cause: err}
+		return &FetchError{URL: anonymousURL(u.String()), Cause: err}
 	}
 	if u.Scheme == "file" {
 		return fail(f.getFile(u.Path, r, take))
@@ -99,6 +99,22 @@ func (f *Files) get(ctx context.Context, r Request, take func(io.Reader) error) 
 	}
 	defer client.CloseIdleConnections()
 	return fail(persist(ctx, func() error { return f.once(ctx, client, u, r, take) }))
+}
+
+// anonymousURL is a URL, or what was meant to be one, without user and password.
+func anonymousURL(text string) string {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok {
+		return text
+	}
+	end := len(rest)
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		end = i
+	}
+	if i := strings.LastIndexByte(rest[:end], '@'); i >= 0 {
+		rest = rest[i+1:]
+	}
+	return scheme + "://" + rest
 }
 
 // persist tries again what may go well another time.
@@ -150,7 +166,7 @@ func (f *Files) once(ctx context.Context, client *http.Client, u *url.URL, r Req
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return &FetchError{URL: u.Redacted(), Status: resp.StatusCode, Cause: fmt.Errorf("the server says %s", resp.Status)}
+		return &FetchError{URL: anonymousURL(u.String()), Status: resp.StatusCode, Cause: fmt.Errorf("the server says %s", resp.Status)}
 	}
 	err = take(&checked{in: resp.Body, left: r.Max, want: r.SHA256, sum: sha256.New(), seen: func() { watch.Reset(fetchSilence) }})
 	return because(ctx, err)

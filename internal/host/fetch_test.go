@@ -106,9 +106,12 @@ func TestFetchMasksPasswords(t *testing.T) {
 	h, _ := folderAt(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := h.Fetch(ctx, Request{URL: "http://me:hunter2@localhost:1/x", Max: 1})
-	if err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("%v", err)
+	for _, url := range []string{"http://me:hunter2@localhost:1/x", "http://me:hunter2@local host/x", "ftp://me:hunter2@localhost/x", "http://me:hunter2@localhost:port?q"} {
+		_, err := h.Fetch(ctx, Request{URL: url, Max: 1})
+		told := (*FetchError)(nil)
+		if !errors.As(err, &told) || strings.Contains(err.Error(), "hunter2") || strings.Contains(told.URL, "me") {
+			t.Errorf("%s: %v", url, err)
+		}
 	}
 }
 
