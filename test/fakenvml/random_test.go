@@ -8,6 +8,7 @@ package fakenvml
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -32,6 +33,12 @@ func (o *oracle) create(p Profile, start int) nvml.Return {
 			same++
 		}
 		if other.Media+p.Media > 2 && other.Media > 0 && p.Media > 0 {
+			return nvml.ERROR_INSUFFICIENT_RESOURCES
+		}
+	}
+	me := func(p Profile) bool { return strings.HasSuffix(p.Name, "+me") } // one JPEG engine and one OFA for all of these
+	for _, h := range o.held {
+		if me(p) && me(h) {
 			return nvml.ERROR_INSUFFICIENT_RESOURCES
 		}
 	}

@@ -132,7 +132,8 @@ func (n driverNode) parts(stages []string) {
 	for _, what := range slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Compare(by[b], by[a]) }) {
 		n.t.Logf("  %6.2f s %5.1f %%  %d × %s", by[what], 100*by[what]/total, times[what], what)
 	}
-	n.t.Logf("  %6.2f s %5.1f %%  no child runs; %.2f s of it wait for daemons that start", own, 100*own/total, waits)
+	n.t.Logf("  %6.2f s %5.1f %%  no child runs, and a daemon starts", waits, 100*waits/total)
+	n.t.Logf("  %6.2f s %5.1f %%  gpuadm's own", own-waits, 100*(own-waits)/total)
 }
 
 // child is a process that gpuadm started, and the seconds of its life.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
 // TestLabDriverKept: what an administrator has changed survives an upgrade, without a question; automatic upgrades are
@@ -60,4 +61,23 @@ func TestLabDriverKept(t *testing.T) {
 	}
 	n.gpuadm(0, "undo", "--to", "all")
 	n.same(first)
+}
+
+// TestLabDriverNewer: a version that has come since apt last read its lists, and one that only the mirror has to which the
+// spec has just moved: both come in one apply.
+func TestLabDriverNewer(t *testing.T) {
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	repos.Show(n.Host, repos.Vanished)
+	n.wants(0, n.spec("580.65.06", ""))
+	repos.Show(n.Host, repos.Lagging)
+	n.wants(0, n.spec(repos.Gone, ""))
+	n.has(repos.Gone)
+
+	there := func(spec string) string {
+		return strings.Replace(spec, "url = \""+repos.Mirror, "url = \"file://"+lab.RepoDir+"/"+string(repos.Vanished), 1)
+	}
+	n.wants(0, there(n.spec("580.65.06", "")))
+	n.has("580.65.06")
+	n.wants(0, n.spec(repos.Gone, ""))
+	n.has(repos.Gone)
 }
