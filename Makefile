@@ -68,7 +68,7 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	done
 
 update: ## write the golden files anew
-	$(GO) test ./internal/facts ./runtime ./cmd/... ./test/... -update
+	$(GO) test ./internal/facts ./internal/spec ./drivers ./runtime ./cmd/... ./test/... -update
 
 clean: ## remove what was built here
 	rm -rf $(BIN)

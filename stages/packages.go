@@ -140,7 +140,7 @@ func packageStage(d drivers.Driver) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			set := packages.NewSet(packages.Sources(w.manager, w.repos)...).InStream(w.stream)
+			set := packages.NewSet(packages.Sources(w.manager, w.repos)...).Holding(packages.Contents(w.manager, w.repos)).InStream(w.stream)
 			for _, name := range w.names() {
 				why := "NVIDIA driver"
 				if _, is := w.toolkit[name]; is {

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -22,6 +24,11 @@ func (a apt) update(ctx context.Context, h host.Host, files []string) error {
 	if err := a.refresh(ctx, h); err == nil {
 		return touch(h, files)
 	}
+	// Those read for the same sources will do where the network fails: the way back needs no newer ones.
+	old, err := a.stale(h, slices.DeleteFunc(slices.Clone(files), func(f string) bool { return path.Ext(f) != ".sources" }))
+	if err != nil {
+		return err
+	}
 	for _, f := range files {
 		data, err := h.ReadFile(f)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -29,9 +36,13 @@ func (a apt) update(ctx context.Context, h host.Host, files []string) error {
 		} else if err != nil {
 			return err
 		}
+		sources := parseSources(f, data, architecture(h))
+		if len(sources) == 0 {
+			continue // it says versions
+		}
 		err = a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+f, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
-		if err != nil {
-			return distrusted(err, f, parseSources(f, data, architecture(h)))
+		if err != nil && (old || !unreachable(err)) {
+			return distrusted(err, f, sources)
 		}
 	}
 	return touch(h, files)
@@ -86,6 +97,20 @@ var (
 	sayHash    = regexp.MustCompile(`Hash Sum mismatch|File has unexpected size|Hashes of expected file`)
 	sayUnsaid  = regexp.MustCompile(`is not signed|does not have a Release file|no longer has a Release file`)
 )
+
+// unreachable says that the network is at fault, and not what came over it.
+func unreachable(err error) bool {
+	failed := (*host.CommandError)(nil)
+	if !errors.As(err, &failed) {
+		return false
+	}
+	for _, say := range []*regexp.Regexp{sayNoKey, sayBadSig, sayOldKey, sayExpired, sayTooSoon, sayHash, sayUnsaid, sayLock} {
+		if say.MatchString(failed.Stderr) {
+			return false
+		}
+	}
+	return strings.Contains(failed.Stderr, "Failed to fetch")
+}
 
 // distrusted says why apt does not take the lists of a source of ours, and what would mend it.
 func distrusted(err error, file string, sources []source) error {

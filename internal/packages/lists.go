@@ -137,7 +137,7 @@ func (apt) stale(v host.View, files []string) (bool, error) {
 			if read.IsZero() {
 				return true, nil
 			}
-			for _, name := range append([]string{f}, s.signedBy...) {
+			for _, name := range slices.Concat(files, s.signedBy) {
 				if i, err := v.Stat(name); err == nil && i.Ctime.After(read) {
 					return true, nil
 				}

@@ -58,11 +58,15 @@ func Repositories(manager string, repos []Repository, via host.Via) ([]converge.
 	}
 }
 
-// Sources are our files that say where packages come from.
+// Sources are our files that say where packages come from, and for apt in which version: a version that the spec asks for
+// since today may have come since the lists were last read.
 func Sources(manager string, repos []Repository) (files []string) {
 	for _, r := range repos {
 		if manager == "apt" {
 			files = append(files, aptSource(r))
+			if len(r.Pins) > 0 {
+				files = append(files, aptPins(r))
+			}
 		} else {
 			files = append(files, dnfSource(r))
 		}
@@ -71,6 +75,24 @@ func Sources(manager string, repos []Repository) (files []string) {
 }
 
 func aptSource(r Repository) string { return "/etc/apt/sources.list.d/gpuadm-" + r.ID + ".sources" }
+
+// Contents are what those of apt's files shall hold.
+func Contents(manager string, repos []Repository) map[string][]byte {
+	files := map[string][]byte{}
+	for _, r := range repos {
+		if manager != "apt" {
+			continue // dnf reads its lists by itself when they are old
+		}
+		files[aptSource(r)] = deb822(r, aptKeyring(r))
+		if len(r.Pins) > 0 {
+			files[aptPins(r)] = preferences(r)
+		}
+	}
+	return files
+}
+
+func aptPins(r Repository) string    { return "/etc/apt/preferences.d/00-gpuadm-" + r.ID }
+func aptKeyring(r Repository) string { return "/etc/apt/keyrings/gpuadm-" + r.ID + ".gpg" }
 
 // DatabaseOf is what the database of a manager's packager is called.
 func DatabaseOf(manager string) string {
@@ -85,12 +107,12 @@ func DatabaseOf(manager string) string {
 func aptRepositories(repos []Repository, via host.Via) []converge.Want {
 	wants := things.Folders("/etc/apt/keyrings", "keys that are trusted for one repository each")
 	for _, r := range repos {
-		keyring, source := "/etc/apt/keyrings/gpuadm-"+r.ID+".gpg", aptSource(r)
+		keyring, source := aptKeyring(r), aptSource(r)
 		wants = append(wants,
 			things.Key(keyring, r.Key, r.Fingerprint, via, "signs "+r.About),
 			things.Exact(source, deb822(r, keyring), 0o644, r.About))
 		if len(r.Pins) > 0 {
-			wants = append(wants, things.Exact("/etc/apt/preferences.d/00-gpuadm-"+r.ID, preferences(r), 0o644, "apt keeps to the version wanted"))
+			wants = append(wants, things.Exact(aptPins(r), preferences(r), 0o644, "apt keeps to the version wanted"))
 		}
 	}
 	if conf := aptConf(via); conf != nil {

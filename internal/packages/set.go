@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -19,6 +20,7 @@ import (
 type Set struct {
 	wanted map[string]State
 	reads  []string // files that the packager's lists are made from: see Lists
+	hold   map[string][]byte // what those files shall hold, as far as that is said
 	stream string   // of dnf's module nvidia-driver: see InStream
 
 	mu    sync.Mutex
@@ -29,6 +31,12 @@ type Set struct {
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as
 // given to Lists: while lists are to be read anew, nobody can say what is to be had.
 func NewSet(reads ...string) *Set { return &Set{wanted: map[string]State{}, reads: reads} }
+
+// Holding says what the files that lists are made from shall hold: until they do, the lists are to be read anew.
+func (s *Set) Holding(files map[string][]byte) *Set {
+	s.hold = files
+	return s
+}
 
 // identity tells one state of a file from another: a packager replaces its files, or writes them, which both show here.
 type identity struct {
@@ -81,6 +89,11 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 	for _, name := range s.reads {
 		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
 			return host.Later{Until: "once the package lists are read"}
+		}
+		if shall, said := s.hold[name]; said {
+			if is, err := v.ReadFile(name); err != nil || !bytes.Equal(is, shall) {
+				return errors.Join(err, host.Later{Until: "once the package lists are read"})
+			}
 		}
 	}
 	l, err := lists{Detect(v), s.reads}.Look(ctx, v)
