@@ -16,6 +16,9 @@ import (
 func main() {
 	// Go ends a program that writes to a closed stdout or stderr: `gpuadm apply | head` must not leave a node half done.
 	signal.Ignore(syscall.SIGPIPE)
+	// crypto/x509 obeys these; what a caller exports must not decide whom a root process trusts.
+	os.Unsetenv("SSL_CERT_FILE")
+	os.Unsetenv("SSL_CERT_DIR")
 	os.Exit(run(context.Background(), system(), os.Args[1:]))
 }
 

@@ -158,6 +158,25 @@ func (r *resolution) what(v host.View) (list []string) {
 	return list
 }
 
+// files is what, with our own files wherever there are any; back says that nothing else is needed: such is the way back,
+// which must not hang on a repository that has moved on, or on the network.
+func (r *resolution) files(v host.View) (list []string, back bool) {
+	back = true
+	for _, c := range due(r.changes) {
+		to := Parse(c.After)
+		file := stored(v, c.Name, to.Version)
+		switch {
+		case to.Installed() && file != "":
+			list = append(list, file)
+			continue
+		case to.Installed() && to.Version != r.d.packages[c.Name].Version:
+			back = false
+		}
+		list = append(list, install(c.Name, to))
+	}
+	return list, back
+}
+
 // draw adds the changes that apt would make beside those asked for.
 func (r *resolution) draw(ctx context.Context, v host.View) error {
 	what := r.what(v)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -79,10 +80,16 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, work, all []converge
 	if err := exactly(moves, all, d); err != nil {
 		return err
 	}
-	if err := a.fetch(ctx, h, d, work); err != nil {
+	files, back := r.files(h)
+	if err := a.fetch(ctx, h, d, work); err != nil && !back {
 		return err
 	}
-	return a.get(ctx, h, append([]string{"install", "--"}, what...)...)
+	err = a.get(ctx, h, append([]string{"install", "--"}, what...)...)
+	if failed := (*host.CommandError)(nil); back && errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") {
+		// apt reads as its user _apt, who may not enter our folder.
+		return a.get(ctx, h, append([]string{"-o", "APT::Sandbox::User=root", "install", "--"}, files...)...)
+	}
+	return err
 }
 
 // exactly refuses a simulation that would do anything else than the changes say.

@@ -98,18 +98,19 @@ var (
 	sayUnsaid  = regexp.MustCompile(`is not signed|does not have a Release file|no longer has a Release file`)
 )
 
-// unreachable says that the network is at fault, and not what came over it.
+// unreachable says that nothing came: neither the network nor a mirror that is gone makes what was read before untrue.
 func unreachable(err error) bool {
 	failed := (*host.CommandError)(nil)
 	if !errors.As(err, &failed) {
 		return false
 	}
-	for _, say := range []*regexp.Regexp{sayNoKey, sayBadSig, sayOldKey, sayExpired, sayTooSoon, sayHash, sayUnsaid, sayLock} {
+	for _, say := range []*regexp.Regexp{sayNoKey, sayBadSig, sayOldKey, sayExpired, sayTooSoon, sayHash, sayLock} {
 		if say.MatchString(failed.Stderr) {
 			return false
 		}
 	}
-	return strings.Contains(failed.Stderr, "Failed to fetch")
+	return !strings.Contains(failed.Stderr, "is not signed") &&
+		(strings.Contains(failed.Stderr, "Failed to fetch") || strings.Contains(failed.Stderr, "have a Release file") || strings.Contains(failed.Stderr, "has a Release file"))
 }
 
 // distrusted says why apt does not take the lists of a source of ours, and what would mend it.

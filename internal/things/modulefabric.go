@@ -44,7 +44,9 @@ func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 		return "", host.Later{Until: "first boot"}
 	}
 	d, err := v.Driver(ctx)
-	if none := (*host.NoDriver)(nil); errors.As(err, &none) {
+	if none := (*host.NoDriver)(nil); errors.As(err, &none) && none.Again {
+		return "", host.Later{Until: host.NewProcess}
+	} else if none != nil {
 		return "", host.Later{Until: "once the driver is loaded"}
 	} else if err != nil {
 		return "", err

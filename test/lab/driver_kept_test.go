@@ -80,4 +80,10 @@ func TestLabDriverNewer(t *testing.T) {
 	n.has("580.65.06")
 	n.wants(0, n.spec(repos.Gone, ""))
 	n.has(repos.Gone)
+
+	// The way back to what has been fetched before wants no repository.
+	n.wants(0, n.spec("580.65.06", ""))
+	n.Must("rm", repos.At)
+	n.gpuadm(0, "undo")
+	n.has(repos.Gone)
 }
