@@ -12,10 +12,10 @@ import (
 func TestUnnamedComponents(t *testing.T) {
 	c := Choice{Repo: Repository{Component: "contrib non-free non-free-firmware"}}
 	for _, row := range []struct{ sources, missing string }{
-		{"-- etc/apt/sources.list --\ndeb http://deb.debian.org/debian bookworm main\n", "do not name contrib, non-free, non-free-firmware:"},
-		{"-- etc/apt/sources.list --\ndeb http://deb.debian.org/debian bookworm main contrib non-free-firmware\n# deb x y non-free\n", "do not name non-free:"},
-		{"-- etc/apt/sources.list --\ndeb http://deb.debian.org/debian bookworm main contrib non-free non-free-firmware\n", ""},
-		{"-- etc/apt/sources.list.d/debian.sources --\nTypes: deb\nURIs: http://deb.debian.org/debian\nSuites: trixie\nComponents: main contrib non-free non-free-firmware\n", ""},
+		{"-- etc/apt/sources.list --\ndeb http://debian.example/debian bookworm main\n", "do not name contrib, non-free, non-free-firmware:"},
+		{"-- etc/apt/sources.list --\ndeb http://debian.example/debian bookworm main contrib non-free-firmware\n# deb x y non-free\n", "do not name non-free:"},
+		{"-- etc/apt/sources.list --\ndeb http://debian.example/debian bookworm main contrib non-free non-free-firmware\n", ""},
+		{"-- etc/apt/sources.list.d/debian.sources --\nTypes: deb\nURIs: http://debian.example/debian\nSuites: trixie\nComponents: main contrib non-free non-free-firmware\n", ""},
 	} {
 		said := c.unnamed(simulated(t, row.sources))
 		if (said == "") != (row.missing == "") || !strings.Contains(said, row.missing) {

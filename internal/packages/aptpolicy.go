@@ -18,7 +18,7 @@ import (
 type offer struct {
 	version  string
 	priority int      // as pinned: apt_preferences(5)
-	from     []string // sources: "http://deb.debian.org/debian bookworm/main amd64"
+	from     []string // sources: "http://debian.example/debian bookworm/main amd64"
 }
 
 // offers asks apt which versions of packages are to be had, newest first. What is only installed is not among them.

@@ -76,11 +76,17 @@ func touch(h host.Host, files []string) error {
 				return fmt.Errorf("cannot find the list of %s %s: apt-get update did not bring it", s.uri, s.suite)
 			}
 			i, err := h.Stat(name)
-			if err == nil {
-				err = h.SetAttr(name, i.Attr())
-			}
 			if err != nil {
 				return err
+			}
+			// There and back, since attributes that are as they should be are left alone. Its own time stays: apt asks the
+			// server for what is newer than that.
+			for _, mode := range []fs.FileMode{i.Mode.Perm() ^ 0o100, i.Mode.Perm()} {
+				attr := i.Attr()
+				attr.Mode = mode
+				if err := h.SetAttr(name, attr); err != nil {
+					return err
+				}
 			}
 		}
 	}

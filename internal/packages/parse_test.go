@@ -111,7 +111,7 @@ const policy = `bash:
   Candidate: 5.2.15-2+b13
   Version table:
      5.2.15-2+b13 500
-        500 http://deb.debian.org/debian bookworm/main amd64 Packages
+        500 http://debian.example/debian bookworm/main amd64 Packages
  *** 5.2.15-2+b8 100
         100 /var/lib/dpkg/status
 nvidia-driver:
@@ -121,16 +121,16 @@ nvidia-driver:
      580.95.05-1 1001
         500 http://127.0.0.1:33977  Packages
      535.247.01-1~deb12u1 500 (phased 20%)
-        500 http://deb.debian.org/debian bookworm/non-free amd64 Packages
-        500 http://deb.debian.org/debian-security bookworm-security/non-free amd64 Packages
+        500 http://debian.example/debian bookworm/non-free amd64 Packages
+        500 http://debian.example/debian-security bookworm-security/non-free amd64 Packages
 `
 
 func TestPolicy(t *testing.T) {
 	want := map[string][]offer{
-		"bash": {{"5.2.15-2+b13", 500, []string{"http://deb.debian.org/debian bookworm/main amd64"}}},
+		"bash": {{"5.2.15-2+b13", 500, []string{"http://debian.example/debian bookworm/main amd64"}}},
 		"nvidia-driver": {
 			{"580.95.05-1", 1001, []string{"http://127.0.0.1:33977"}},
-			{"535.247.01-1~deb12u1", 500, []string{"http://deb.debian.org/debian bookworm/non-free amd64", "http://deb.debian.org/debian-security bookworm-security/non-free amd64"}},
+			{"535.247.01-1~deb12u1", 500, []string{"http://debian.example/debian bookworm/non-free amd64", "http://debian.example/debian-security bookworm-security/non-free amd64"}},
 		},
 	}
 	if got := parsePolicy(policy); !reflect.DeepEqual(got, want) {
@@ -286,8 +286,8 @@ func TestSources(t *testing.T) {
 		},
 		{"toolkit.list", "deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n", []string{"nvidia.github.io_libnvidia-container_stable_deb_amd64_"}, nil},
 		{
-			"debian.sources", "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: bookworm\n bookworm-updates\nComponents: main\nSigned-By: /a.gpg\n\nEnabled: no\nTypes: deb\nURIs: http://x\nSuites: y\n",
-			[]string{"deb.debian.org_debian_dists_bookworm_", "deb.debian.org_debian_dists_bookworm-updates_"},
+			"debian.sources", "Types: deb\nURIs: http://debian.example/debian\nSuites: bookworm\n bookworm-updates\nComponents: main\nSigned-By: /a.gpg\n\nEnabled: no\nTypes: deb\nURIs: http://x\nSuites: y\n",
+			[]string{"debian.example_debian_dists_bookworm_", "debian.example_debian_dists_bookworm-updates_"},
 			[]string{"/a.gpg"},
 		},
 		{"file.list", "deb file:/srv/repo stable main\n", []string{"_srv_repo_dists_stable_"}, nil},

@@ -19,9 +19,9 @@ import (
 // Set is what all packages that a stage wants share: one reading of the packager's database, and who belongs together.
 type Set struct {
 	wanted map[string]State
-	reads  []string // files that the packager's lists are made from: see Lists
+	reads  []string          // files that the packager's lists are made from: see Lists
 	hold   map[string][]byte // what those files shall hold, as far as that is said
-	stream string   // of dnf's module nvidia-driver: see InStream
+	stream string            // of dnf's module nvidia-driver: see InStream
 
 	mu    sync.Mutex
 	of    []identity
