@@ -27,6 +27,7 @@ func bootDriver(t *testing.T, o lab.Options) driverNode {
 	n := driverNode{node{lab.Boot(t, o), t}, repos.Fingerprint(t, deb)}
 	repos.Show(n.Host, repos.Good)
 	n.Must("rm", "-f", "/usr/bin/nvidia-container-runtime") // the lab's own, which the toolkit's package has too
+
 	if !o.Headers { // a kernel to be for, whose headers are empty as dkms is
 		n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
 		n.Put("/tmp/headers/DEBIAN/control", "Package: linux-headers-"+emptyKernel+"\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
