@@ -27,6 +27,7 @@ var Stage = converge.Stage{
 	Name:  "runtime",
 	About: "points the container engine at the NVIDIA runtime",
 	Wants: wants,
+	Notes: lacksToolkit,
 }
 
 // Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.

@@ -8,6 +8,8 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
@@ -70,10 +72,13 @@ func pattern(version string) string {
 	return version
 }
 
-// lacksToolkit says that the handler's program is not there and nothing will bring it.
-func lacksToolkit(s spec.Spec, there bool) string {
-	if there || s.Has("toolkit") {
-		return ""
+// lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
+func lacksToolkit(v host.View, s spec.Spec, _ facts.Facts) []string {
+	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() {
+		return nil
 	}
-	return fmt.Sprintf("%s is not installed: containers of the handler %s will not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), s.Runtime.Handler)
+	if _, err := v.Stat(Binary); err == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), s.Runtime.Handler)}
 }
