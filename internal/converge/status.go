@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // A Status says what stands and what does not, and since when.
@@ -30,7 +31,7 @@ type Mark struct {
 	Run     string    `json:"run"`
 	Since   time.Time `json:"since"`
 	Changed bool      `json:"changed,omitempty"` // someone else changed it since
-	LetGo   bool      `json:"letGo,omitempty"`   // its section is gone from the spec: it stays until undo
+	LetGo   bool      `json:"letGo,omitempty"`   // the spec has its section no more: it stays until undo
 }
 
 // Status looks at everything and touches nothing.
@@ -61,7 +62,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 			now, err := t.Look(ctx, v)
 			m.Changed = err != nil || now != o.links[len(o.links)-1].After
 		}
-		m.LetGo = !e.Spec.Has(o.section())
+		m.LetGo = spec.IsSection(o.section()) && !e.Spec.Has(o.section())
 		s.Made = append(s.Made, m)
 	}
 	slices.SortStableFunc(s.Made, func(a, b Mark) int { return e.order(a.Stage) - e.order(b.Stage) })

@@ -3,6 +3,8 @@
 
 package spec
 
+import "slices"
+
 // The types of values, in words.
 const (
 	TypeString     = "string"
@@ -33,6 +35,11 @@ func Keys() []Key {
 		keys[i] = row.Key
 	}
 	return keys
+}
+
+// IsSection says whether a spec can have a section of this name.
+func IsSection(name string) bool {
+	return slices.ContainsFunc(Keys(), func(k Key) bool { return k.Section == name })
 }
 
 // A row is a key and where its value goes.
