@@ -93,7 +93,7 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 		return back, nil
 	} else if err != nil {
 		back, open := r.sort(ctx, due)
-		r.remember(open)
+		r.remember(ctx, open)
 		return back, fmt.Errorf("cannot put back %s: %w", names(due), err)
 	}
 	var back []Change
@@ -153,11 +153,14 @@ func (r *run) recall(ctx context.Context, cut Run) error {
 	return nil
 }
 
-// remember notes that what was to be put back stands as it did, so that undo knows of it. It may not even be possible to
-// write that down; then the run stays open, and is told of so.
-func (r *run) remember(due []made) {
+// remember notes how what was to be put back stands now, so that undo knows of it. It may not even be possible to look, or
+// to write that down; then the run stays open, and is told of so.
+func (r *run) remember(ctx context.Context, due []made) {
 	for _, m := range due {
 		m.Before, m.After = m.After, m.Before
+		if now, err := m.thing.Look(ctx, r.h); err == nil {
+			m.After = now
+		}
 		if !m.Settles {
 			_ = r.journal(m.thing, m.Change)
 		}

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command load has gpuadm load the module nvidia, and says what gpuadm says. In a machine without systemd, where
+// gpuadm itself would not get that far.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+func main() {
+	if err := load(context.Background()); err != nil {
+		fmt.Println(err)
+		if t := (*converge.Trouble)(nil); errors.As(err, &t) {
+			fmt.Printf("because: %s\ntry: %s\n", strings.Join(t.Because, "\nbecause: "), strings.Join(t.Try, "\ntry: "))
+		}
+		os.Exit(1)
+	}
+}
+
+func load(ctx context.Context) error {
+	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return fmt.Errorf("cannot read the kernel's name: %w", err)
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		return err
+	}
+	m := things.Module(strings.TrimSpace(string(kernel)), []string{drivers.ModprobeFile, drivers.ModulesLoadFile}, drivers.OnDisk, "")
+	state, err := m.Look(ctx, h)
+	if err != nil {
+		return err
+	}
+	fmt.Println("found:", state)
+	return m.Make(ctx, h, m.Thing.(converge.Settler).Settled(state))
+}
