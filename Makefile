@@ -32,7 +32,7 @@ demo: build ## take an embedded simulated node through plan, apply, apply, undo
 	$(BIN)/gpuadm demo
 
 test: check ## check, then run all tests that need neither root nor a GPU
-	$(GO) test -race -shuffle=on ./...
+	$(GO) test -race -shuffle=on -timeout 30m ./...
 
 check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, both architectures
 	@f=$$($(GOFUMPT) -l .) && [ -z "$$f" ] || { echo "gofumpt: $$f"; exit 1; }

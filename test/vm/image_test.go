@@ -6,8 +6,6 @@ package vm_test
 import (
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,11 +14,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
 // image is what a machine boots.
-type image struct{ kernel, kernelFile, initrd string }
+type image struct {
+	kernel, kernelFile, initrd string
+	parameters                 string // that gpuadm has written down for the module nvidia
+}
 
 // slowLayers are the disk that `make lab-slow` made: Debian with its kernel, and the driver that gpuadm has put there.
 func slowLayers(t *testing.T) []string {
@@ -51,33 +53,14 @@ func missing(t *testing.T, what string) {
 func makeImage(t *testing.T) (m image) {
 	t.Helper()
 	layers := slowLayers(t)
-	dir := t.TempDir()
-	upper, err := os.MkdirTemp(filepath.Dir(layers[0]), ".vm-") // where an overlay can be: below /tmp may be one already
+	upper, err := os.MkdirTemp(filepath.Dir(layers[0]), ".vm-") // there an overlay can be; /tmp may be one already
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = os.RemoveAll(upper) }()
-	err = lab.InChroot(layers, upper, func(c lab.Chroot) error {
-		if err := furnish(t, c.Root); err != nil {
-			return err
-		}
-		kernels, err := os.ReadDir(filepath.Join(c.Root, "usr/lib/modules"))
-		if err != nil || len(kernels) != 1 {
-			return fmt.Errorf("want one kernel: %v, %w", kernels, err)
-		}
-		m = image{kernels[0].Name(), filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")}
-		kernel, err := os.ReadFile(filepath.Join(c.Root, "boot/vmlinuz-"+m.kernel))
-		if err == nil {
-			err = os.WriteFile(m.kernelFile, kernel, 0o644)
-		}
-		if err != nil {
-			return err
-		}
-		names, err := contents(t, c, m.kernel)
-		if err != nil {
-			return err
-		}
-		return pack(c.Root, m.initrd, names)
+	err = lab.InChroot(layers, upper, func(c lab.Chroot) (err error) {
+		m, err = disk{c, t}.image()
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -85,101 +68,142 @@ func makeImage(t *testing.T) (m image) {
 	return m
 }
 
+// disk is the disk that the image is made out of.
+type disk struct {
+	lab.Chroot
+	t *testing.T
+}
+
+func (d disk) path(name string) string { return filepath.Join(d.Root, name) }
+
+func (d disk) run(argv ...string) (string, error) {
+	out, err := d.Run(d.t.Context(), nil, argv...)
+	return string(out), err
+}
+
+func (d disk) image() (m image, err error) {
+	kernels, err := os.ReadDir(d.path("usr/lib/modules"))
+	if err != nil || len(kernels) != 1 {
+		return m, fmt.Errorf("want one kernel: %v, %v", kernels, err)
+	}
+	m.kernel = kernels[0].Name()
+	if m.parameters, err = parameters(d.Root); err != nil {
+		return m, err
+	}
+	if err := d.furnish(); err != nil {
+		return m, err
+	}
+	names, err := d.contents(m.kernel)
+	if err != nil {
+		return m, err
+	}
+	// First what makes /lib of /usr/lib, that no folder is made in its place.
+	dir := d.t.TempDir()
+	m.kernelFile, m.initrd = filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")
+	for _, argv := range [][]string{
+		{"mkdir", "--parents", "/image/usr/bin", "/image/usr/sbin", "/image/usr/lib", "/image/usr/lib64", "/image/etc/empty"},
+		{"cp", "--archive", "/bin", "/sbin", "/lib", "/lib64", "/image"},
+		append([]string{"cp", "--archive", "--parents", "--target-directory=/image"}, names...),
+		{"mkdir", "/image/proc", "/image/sys", "/image/dev", "/image/run", "/image/tmp"},
+		// The form that the kernel unpacks: Documentation/driver-api/early-userspace/buffer-format.rst in its tree.
+		{"busybox", "sh", "-c", "cd /image && busybox find . | busybox cpio -o -H newc >/initrd"},
+	} {
+		if _, err := d.run(argv...); err != nil {
+			return m, err
+		}
+	}
+	return m, errors.Join(copyFile(d.path("boot/vmlinuz-"+m.kernel), m.kernelFile), copyFile(d.path("initrd"), m.initrd))
+}
+
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
+}
+
+var options = regexp.MustCompile(`(?m)^options nvidia (\S+)$`)
+
+func parameters(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, drivers.ModprobeFile))
+	if err != nil {
+		return "", err
+	}
+	var all []string
+	for _, m := range options.FindAllStringSubmatch(string(text), -1) {
+		all = append(all, m[1])
+	}
+	if len(all) == 0 {
+		return "", fmt.Errorf("%s has no parameter, so the kernel could not be seen to get it", drivers.ModprobeFile)
+	}
+	return strings.Join(all, " "), nil
+}
+
 // furnish puts beside the disk's files what the machine has besides: today's gpuadm, and what asks the questions.
-func furnish(t *testing.T, root string) error {
-	load := filepath.Join(t.TempDir(), "load")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", load, "./load")
+func (d disk) furnish() error {
+	load := filepath.Join(d.t.TempDir(), "load")
+	build := exec.CommandContext(d.t.Context(), "go", "build", "-o", load, "./load")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64") // static: it needs nothing in the machine
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build ./load: %w: %s", err, out)
 	}
-	for from, to := range map[string]string{
-		"../../bin/gpuadm": "usr/local/sbin/gpuadm", load: "usr/local/sbin/gpuadm-load", "testdata/init": "init",
+	err := errors.Join(copyFile(load, d.path("usr/local/sbin/gpuadm-load")), copyFile("testdata/init", d.path("init")),
+		copyFile("../../bin/gpuadm", d.path("usr/local/sbin/gpuadm")))
+	if err != nil {
+		return fmt.Errorf("cannot furnish the machine: %w; make build makes gpuadm", err)
+	}
+	return nil
+}
+
+// ldd(1) says "name => /path (address)", and of the loader "/path (address)"; modprobe(8) "insmod /path parameters".
+var (
+	library = regexp.MustCompile(`(?m)(/\S+) \(0x[0-9a-f]+\)$`)
+	module  = regexp.MustCompile(`(?m)^insmod (/\S+)`)
+)
+
+// contents lists what the machine needs of the disk: each file, and the links to it.
+func (d disk) contents(kernel string) ([]string, error) {
+	names := []string{"/init", "/usr/local/sbin/gpuadm-load", "/etc/alternatives", "/etc/nvidia", "/boot/vmlinuz-" + kernel}
+	programs := []string{"/usr/bin/sh", "/usr/bin/kmod", "/usr/bin/strace", "/usr/local/sbin/gpuadm", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"}
+	ldd, err := d.run(append([]string{"ldd"}, programs...)...)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range library.FindAllStringSubmatch(ldd, -1) {
+		programs = append(programs, m[1])
+	}
+	real, err := d.run(append([]string{"readlink", "--canonicalize-existing"}, programs...)...)
+	if err != nil {
+		return nil, err
+	}
+	names = slices.Concat(names, programs, strings.Fields(real))
+	for _, pattern := range []string{
+		"/usr/bin/busybox", "/usr/sbin/modprobe", "/etc/os-release", "/usr/lib/os-release", "/etc/ld.so.cache", "/var/lib/dkms/mok.pub",
+		"/etc/modprobe.d", "/usr/lib/modprobe.d", "/etc/modules-load.d", "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so*",
+		"/usr/lib/modules/" + kernel + "/modules.*", "/usr/lib/modules/" + kernel + "/updates/dkms/*.ko",
 	} {
-		data, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(root, to), data, 0o755)
+		found, err := filepath.Glob(d.path(pattern))
+		if err != nil || len(found) == 0 {
+			return nil, fmt.Errorf("cannot find %s on the disk: %v", pattern, err)
 		}
-		if err != nil {
-			return fmt.Errorf("cannot put %s in the machine: %w; make build makes gpuadm", to, err)
+		for _, name := range found {
+			names = append(names, strings.TrimPrefix(name, d.Root))
 		}
 	}
-	return os.Mkdir(filepath.Join(root, "etc/empty"), 0o755)
-}
-
-// ldd(1) says "name => /path (address)", and of the loader "/path (address)".
-var library = regexp.MustCompile(`(?m)(/\S+) \(0x[0-9a-f]+\)$`)
-
-// contents lists what the machine needs of the disk.
-func contents(t *testing.T, c lab.Chroot, kernel string) ([]string, error) {
-	programs := []string{"/usr/sbin/modprobe", "/usr/bin/strace", "/usr/local/sbin/gpuadm"}
-	names := append([]string{
-		"/init", "/bin/busybox", "/bin/sh", "/usr/local/sbin/gpuadm-load", "/etc/os-release", "/etc/empty", "/etc/ld.so.cache",
-		"/boot/vmlinuz-" + kernel, "/var/lib/dkms/mok.pub", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
-		"/proc", "/sys", "/dev", "/run", "/tmp", "/var/lib",
-	}, programs...)
-	out, err := c.Run(t.Context(), nil, append([]string{"ldd"}, programs...)...)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range library.FindAllStringSubmatch(string(out), -1) {
-		names = append(names, m[1])
-	}
-	patterns := []string{"/etc/modprobe.d/*", "/usr/lib/modprobe.d/*", "/etc/modules-load.d/*", "/etc/gpuadm/*"}
-	for _, pattern := range append(patterns, "/usr/lib/modules/"+kernel+"/modules.*") {
-		found, err := filepath.Glob(filepath.Join(c.Root, pattern))
+	// What the modules need besides. The files' own names: nvidia alone leads to a command in Debian's settings.
+	for _, name := range append(slices.Clone(names), "nouveau.ko") {
+		if !strings.HasSuffix(name, ".ko") {
+			continue
+		}
+		needs, err := d.run("modprobe", "--set-version", kernel, "--ignore-install", "--show-depends", strings.TrimSuffix(filepath.Base(name), ".ko"))
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range found {
-			names = append(names, strings.TrimPrefix(f, c.Root))
+		for _, m := range module.FindAllStringSubmatch(needs, -1) {
+			names = append(names, m[1])
 		}
 	}
-	modules, err := moduleFiles(t, c, kernel)
-	return append(names, modules...), err
-}
-
-// moduleFiles are the modules that dkms has built, and nouveau, with all they need.
-func moduleFiles(t *testing.T, c lab.Chroot, kernel string) (files []string, err error) {
-	built, err := filepath.Glob(filepath.Join(c.Root, "usr/lib/modules", kernel, "updates/dkms/*.ko"))
-	if err == nil && len(built) == 0 {
-		err = errors.New("dkms has built no module")
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, place := range append(built, "nouveau.ko") {
-		// The files' own names: nvidia alone leads to a command in Debian's settings.
-		out, err := c.Run(t.Context(), nil, "modprobe", "--set-version", kernel, "--ignore-install", "--show-depends", strings.TrimSuffix(filepath.Base(place), ".ko"))
-		if err != nil {
-			return nil, err
-		}
-		for line := range strings.Lines(string(out)) {
-			if words := strings.Fields(line); len(words) > 1 && words[0] == "insmod" {
-				files = append(files, words[1])
-			}
-		}
-	}
-	slices.Sort(files)
-	return slices.Compact(files), nil
-}
-
-// pack writes the archive. A link of the distribution's that leads nowhere stays one.
-func pack(root, to string, names []string) (err error) {
-	file, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	a := newArchive(io.Writer(file))
-	for _, name := range names {
-		if err := a.take(root, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		} else if err != nil {
-			if _, lerr := os.Lstat(filepath.Join(root, name)); lerr != nil {
-				return err
-			}
-		}
-	}
-	return a.close()
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }

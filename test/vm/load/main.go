@@ -28,15 +28,23 @@ func main() {
 	}
 }
 
+// bare is the machine: no daemons are installed, and there is no systemd that could say so.
+type bare struct{ host.Host }
+
+func (bare) Unit(context.Context, string) (host.Unit, error) {
+	return host.Unit{Load: "not-found"}, nil
+}
+
 func load(ctx context.Context) error {
 	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
 		return fmt.Errorf("cannot read the kernel's name: %w", err)
 	}
-	h, err := host.Open("/")
+	live, err := host.Open("/")
 	if err != nil {
 		return err
 	}
+	h := bare{live}
 	m := things.Module(strings.TrimSpace(string(kernel)), []string{drivers.ModprobeFile, drivers.ModulesLoadFile}, drivers.OnDisk, "")
 	state, err := m.Look(ctx, h)
 	if err != nil {
