@@ -9,7 +9,7 @@ OLDLIBC   := $(BIN)/oldlibc
 # go-nvml calls what nvml.h marks as deprecated.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 .DEFAULT_GOAL := build
-.PHONY: help build demo test check lab lab-slow bench fuzz parts update clean
+.PHONY: help build demo test check lab lab-slow vm bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (C
 lab-slow: build ## as root: Debian's own NVIDIA driver, compiled for Debian's kernel; minutes once, then from the cache
 	$(GO) run ./test/lab/cmd/lab setup
 	$(GO) test ./test/lab -run TestSlow -v -count=1 -timeout 90m
+
+vm: build ## as root, after lab-slow: boot the kernel the driver was compiled for, emulated, and have it take the module
+	$(GO) test ./test/vm -run TestVM -v -count=1 -timeout 15m
 
 bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks
 	$(GO) run ./test/bench

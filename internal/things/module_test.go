@@ -71,6 +71,11 @@ nvidia-uvm
 		if flavour == "rejected" {
 			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", Cause: errors.New("exit status 1")}
 		}
+		if flavour == "useless" { // in the words of Debian 12, whose packages have modprobe run a modprobe
+			return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: "modprobe: ERROR: could not insert 'nvidia_current_open': No such device\n" +
+				"modprobe: ERROR: ../libkmod/libkmod-module.c:1047 command_do() Error running install command 'modprobe -i nvidia-current-open ' for module nvidia: retcode 1\n" +
+				"modprobe: ERROR: could not insert 'nvidia': Invalid argument", Cause: errors.New("exit status 1")}
+		}
 		name := strings.ReplaceAll(argv[1], "-", "_")
 		write := map[string]string{"/sys/module/" + name + "/refcnt": "0\n"}
 		if name == "nvidia" {
@@ -268,5 +273,17 @@ func TestModuleForesees(t *testing.T) {
 		if got := m.Unsettled(c.found, c.by); got != c.then || m.Settled(got) != "as on disk" {
 			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, m.Settled(got))
 		}
+	}
+}
+
+// TestModuleFirstAnswer: the kernel's answer comes before what modprobe makes of a command that failed.
+func TestModuleFirstAnswer(t *testing.T) {
+	n := simulated(t, "")
+	if err := n.WriteFile("/disk", []byte("580.95.05 useless"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := settle(t, n)
+	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "it finds no GPU that it supports") {
+		t.Errorf("not loaded because: %v", err)
 	}
 }

@@ -79,13 +79,18 @@ func notLoaded(ctx context.Context, v host.View, name, version string, err error
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) {
 		said = ce.Stderr
 	}
+	// What is said first is the kernel's answer. Where a package has modprobe run a command for the module, as Debian's do
+	// ("install nvidia modprobe -i nvidia-current-open"), the outer modprobe adds "Invalid argument": command_do in libkmod.
+	first := len(said)
 	for _, r := range refusals() {
-		if strings.Contains(said, r[0]) {
+		if at := strings.Index(said, r[0]); at >= 0 && at < first {
+			first = at
 			t.What = fmt.Sprintf("cannot load the module %s %s: %s", name, version, r[1])
-			t.Because = append([]string{"modprobe: " + said}, t.Because...)
 			t.Try = []string{r[2]}
-			break
 		}
+	}
+	if first < len(said) {
+		t.Because = append([]string{"modprobe: " + said}, t.Because...)
 	}
 	return t
 }

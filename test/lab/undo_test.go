@@ -19,7 +19,7 @@ func TestLabUndoKilledAtEachTouch(t *testing.T) {
 	each(t, nil, func(t *testing.T, o lab.Options) {
 		c := newCrash(t, o)
 		c.gpuadm(0, "apply")
-		for at := 1; ; at++ {
+		for at := 1; ; at += stride(o) {
 			var touch lab.Touch
 			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, "gpuadm", "undo")
 			if r.Exit == 0 {

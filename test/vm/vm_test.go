@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,6 +23,9 @@ func asked(t *testing.T) {
 	t.Helper()
 	if run := flag.Lookup("test.run"); run == nil || !strings.Contains(run.Value.String(), "TestVM") {
 		t.Skip("emulates a machine, so it runs only when asked for by name: -run TestVM")
+	}
+	if runtime.GOARCH != "amd64" {
+		missing(t, "the lab's disks are of "+runtime.GOARCH+", and the emulated machine is an amd64")
 	}
 	if os.Getuid() != 0 {
 		missing(t, "needs root, to lay the lab's disks over each other")
