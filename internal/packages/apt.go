@@ -5,7 +5,6 @@ package packages
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -100,22 +99,13 @@ func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
 
 // again runs what may find a lock held that it does not wait for itself, until it is free or our patience ends.
 func (a apt) again(ctx context.Context, h host.Host, run func() ([]byte, error)) error {
-	for end := h.Now().Add(a.wait); ; {
+	return patiently(ctx, h, a.wait, func() error {
 		out, err := run()
 		if err == nil {
 			return nil
 		}
-		err = explain(h, string(out), err)
-		busy := (*locked)(nil)
-		if !errors.As(err, &busy) || h.Now().After(end) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(time.Second):
-		}
-	}
+		return explain(h, string(out), err)
+	})
 }
 
 // install is what apt-get install is told for a change: NAME=VERSION or NAME-.

@@ -232,8 +232,7 @@ func (r *resolution) refused(name, why string) error {
 	}
 }
 
-// keeps says of what gets replaced whether it can be had again. Of those asked for half is nothing: if one cannot go
-// back, none does. A dependency that was drawn to a newer version serves the older ones as well.
+// keeps says of what gets replaced whether a source or a file of ours has it still.
 func (r *resolution) keeps(ctx context.Context, v host.View) error {
 	var names []string
 	for _, c := range r.changes {
@@ -246,26 +245,11 @@ func (r *resolution) keeps(ctx context.Context, v host.View) error {
 		return err
 	}
 	maps.Copy(r.offers, more)
-	whole := ""
-	for i, c := range r.changes {
-		before, after := Parse(c.Before), Parse(c.After)
-		if !before.Installed() || before.Version == after.Version && after.Installed() && before.Broken == "" {
-			continue
+	keeps(r.changes, func(name, version string) string {
+		if _, ok := find(r.offers[name], version); ok || stored(v, name, version) != "" || cached(v, name, version) != "" {
+			return ""
 		}
-		why := ""
-		if before.Broken != "" {
-			why = fmt.Sprintf("%s was %s, which nobody wants back", c.Name, before.Broken)
-		} else if _, ok := find(r.offers[c.Name], before.Version); !ok && stored(v, c.Name, before.Version) == "" && cached(v, c.Name, before.Version) == "" {
-			why = fmt.Sprintf("no source has %s %s any more", c.Name, before.Version)
-		}
-		if r.changes[i].Keeps = cmp.Or(why, c.Keeps); why != "" && before.Broken == "" && !(c.Drawn && after.Installed()) {
-			whole = why
-		}
-	}
-	for i, c := range r.changes {
-		if whole != "" && c.Keeps == "" && !c.Drawn {
-			r.changes[i].Keeps = whole
-		}
-	}
+		return fmt.Sprintf("no source has %s %s any more", name, version)
+	})
 	return nil
 }

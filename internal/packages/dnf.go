@@ -148,22 +148,13 @@ func (a dnf) run(ctx context.Context, h host.Host, args ...string) (out []byte, 
 
 // again runs what may find a lock held, until it is free or our patience ends.
 func (a dnf) again(ctx context.Context, h host.Host, run func() ([]byte, error)) error {
-	for end := h.Now().Add(a.wait); ; {
+	return patiently(ctx, h, a.wait, func() error {
 		out, err := run()
 		if err == nil {
 			return nil
 		}
-		err = explainDnf(h, string(out), err)
-		busy := (*locked)(nil)
-		if !errors.As(err, &busy) || h.Now().After(end) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(time.Second):
-		}
-	}
+		return explainDnf(h, string(out), err)
+	})
 }
 
 // free waits until nobody is in the midst of a transaction: what is installed meanwhile is neither old nor new.

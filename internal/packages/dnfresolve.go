@@ -303,26 +303,11 @@ func (r *dnfResolution) keeps(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	whole := ""
-	for i, c := range r.changes {
-		before, after := Parse(c.Before), Parse(c.After)
-		if !before.Installed() || before.Version == after.Version && before.Broken == "" {
-			continue
+	keeps(r.changes, func(name, version string) string {
+		if _, ok := find(again[name], version); ok || storedRPM(r.v, name, version) != "" {
+			return ""
 		}
-		why := ""
-		if before.Broken != "" {
-			why = fmt.Sprintf("%s was %s, which nobody wants back", c.Name, before.Broken)
-		} else if _, ok := find(again[c.Name], before.Version); !ok && storedRPM(r.v, c.Name, before.Version) == "" {
-			why = fmt.Sprintf("no repository has %s %s any more", c.Name, before.Version)
-		}
-		if r.changes[i].Keeps = cmp.Or(why, c.Keeps); why != "" && before.Broken == "" && !(c.Drawn && after.Installed()) {
-			whole = why
-		}
-	}
-	for i, c := range r.changes {
-		if whole != "" && c.Keeps == "" && !c.Drawn {
-			r.changes[i].Keeps = whole
-		}
-	}
+		return fmt.Sprintf("no repository has %s %s any more", name, version)
+	})
 	return nil
 }
