@@ -169,6 +169,10 @@ func (d Driver) Modules() converge.Stage {
 			if !known {
 				return []converge.Want{later("modules of driver "+c.Branch, "once its packages are installed"), loaded(f)}, nil
 			}
+			if c.Minimum != "" && Compare(k.Version, c.Minimum) < 0 { // the newest of its branch may still be too old
+				return nil, refuse(fmt.Sprintf("cannot use driver %s: the GPUs here need %s or newer", k.Version, c.Minimum),
+					"write a newer version in [driver], or use a repository that has one")
+			}
 			return ModuleWants(k, f, *f.Modules)
 		},
 		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
