@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/http"
 	"path"
 	"slices"
 	"strings"
@@ -114,6 +115,10 @@ func (files) Driver(context.Context) (host.Driver, error) {
 }
 
 func (f files) Fetch(context.Context, host.Request) ([]byte, error) {
+	return nil, host.Later{Until: "first boot"}
+}
+
+func (f files) AskWeb(host.Web) (http.RoundTripper, error) {
 	return nil, host.Later{Until: "first boot"}
 }
 

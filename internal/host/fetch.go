@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -18,8 +17,6 @@ import (
 	"net/url"
 	"strings"
 	"time"
-
-	"golang.org/x/net/http/httpproxy"
 )
 
 // A Request says what to get from where, and through whom.
@@ -197,28 +194,11 @@ var errDowngrade = errors.New("it leads from https to http, or on for ever")
 // client is an HTTP client that goes through the proxies and trusts the certificates asked for, and no others of its
 // own environment: what a shell exports must not decide what a root process trusts.
 func (f *Files) client(via Via) (*http.Client, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if via.CAFile != "" {
-		pem, err := f.ReadFile(via.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		if config.RootCAs, err = x509.SystemCertPool(); err != nil {
-			config.RootCAs = x509.NewCertPool()
-		}
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("cannot use %s: it holds no certificate in PEM form", via.CAFile)
-		}
+	transport, err := f.transport(Web{Via: via})
+	if err != nil {
+		return nil, err
 	}
-	proxies := (&httpproxy.Config{HTTPProxy: via.HTTP, HTTPSProxy: via.HTTPS, NoProxy: strings.Join(via.No, ",")}).ProxyFunc()
-	transport := &http.Transport{
-		Proxy:                 func(r *http.Request) (*url.URL, error) { return proxies(r.URL) },
-		TLSClientConfig:       config,
-		TLSHandshakeTimeout:   15 * time.Second,
-		ResponseHeaderTimeout: fetchSilence,
-		DisableCompression:    true, // what a digest is of
-		ForceAttemptHTTP2:     true,
-	}
+	transport.DisableCompression = true // what a digest is of
 	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, from []*http.Request) error {
 		if len(from) > 5 || from[len(from)-1].URL.Scheme == "https" && r.URL.Scheme != "https" {
 			return errDowngrade

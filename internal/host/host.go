@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"strings"
 	"time"
 )
@@ -50,6 +51,9 @@ type View interface {
 	Call(ctx context.Context, socket, method string, request []byte) ([]byte, error)
 	// Fetch gets what a URL names, checked for size and digest. Errors are *FetchError.
 	Fetch(ctx context.Context, r Request) ([]byte, error)
+	// AskWeb returns what an HTTP client of the machine sends its requests through. Requests that change something are
+	// refused. In a root folder the error is a Later: who it will be and where is not known yet.
+	AskWeb(w Web) (http.RoundTripper, error)
 	// Room says how much room is left for files in the folder that name is or would lie in.
 	Room(name string) (Room, error)
 	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load and Files
@@ -89,6 +93,9 @@ type Host interface {
 	// changed unit files first. A daemon that says it is ready at once may still die after it. Where no systemd runs links are
 	// made by hand, and for a job the error is a Later.
 	SetUnit(ctx context.Context, name string, to UnitChange) error
+
+	// DoWeb is AskWeb for requests that change something.
+	DoWeb(w Web) (http.RoundTripper, error)
 
 	// GPUs are named by PCI address. What the driver refuses is a *GPUError, *NoDriver where none answers.
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/http"
 	"path"
 	"slices"
 	"strings"
@@ -134,6 +135,9 @@ func (r *Recorder) Call(ctx context.Context, socket, method string, request []by
 func (r *Recorder) Fetch(ctx context.Context, req Request) ([]byte, error) {
 	return r.view.Fetch(ctx, req)
 }
+
+// AskWeb is View's; what is not on the machine is not noted.
+func (r *Recorder) AskWeb(w Web) (http.RoundTripper, error) { return r.view.AskWeb(w) }
 
 // Room is View's; it is another one at each look.
 func (r *Recorder) Room(name string) (Room, error) { return r.view.Room(name) }

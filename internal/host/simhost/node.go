@@ -9,6 +9,7 @@ package simhost
 
 import (
 	"errors"
+	"net/http"
 	"sync"
 	"time"
 
@@ -45,6 +46,7 @@ type Node struct {
 	locked   bool
 	lastPID  int
 	driver   driver
+	servers  map[string]http.Handler // by host
 }
 
 // View is the node for looking only: what it returns cannot be turned back into a Host.

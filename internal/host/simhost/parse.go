@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
 	"path"
 	"strconv"
 	"strings"
@@ -37,7 +38,7 @@ const settings = "sim.toml"
 //	-- "name with space" --
 func New(archive []byte) (*Node, error) {
 	n := &Node{
-		live: true, cutAt: -1, failures: map[int]error{}, programs: map[string]Program{}, units: map[string]*daemon{}, lastPID: 1000,
+		live: true, cutAt: -1, failures: map[int]error{}, programs: map[string]Program{}, servers: map[string]http.Handler{}, units: map[string]*daemon{}, lastPID: 1000,
 		now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), bootID: "00000000-0000-4000-8000-000000000000",
 	}
 	n.Files, n.raw = host.NewFiles(disk{n: n}), host.NewFiles(disk{n: n, raw: true})
