@@ -24,13 +24,16 @@ const (
 	bootPause = 10 * time.Second // before the second try; twice that before the third
 	busyPause = 2 * time.Second  // while another run is at work
 	busyLimit = 10 * time.Minute // then the boot goes on without
+	// What comes by itself is waited for as long as Karpenter and AKS give a node to register.
+	waitLimit = 15 * time.Minute
+	waitPause = 5 * time.Second
 )
 
 // boot is apply as the boot unit calls it. It tries again inside the process: a oneshot unit with Restart= would let
 // kubelet start meanwhile below systemd 254.
 func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) error {
 	c.booting = true
-	began := time.Now()
+	began, said := time.Now(), ""
 	for try := 1; ; {
 		err := c.apply(ctx, e, h)
 		pause := time.Duration(try) * bootPause
@@ -39,8 +42,14 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 			return err
 		case errors.As(err, &busy) && time.Since(began) < busyLimit:
 			pause = busyPause
+		case converge.Passes(err) && time.Since(began) < waitLimit:
+			if said != err.Error() {
+				said = err.Error()
+				fmt.Fprintf(c.stderr, "gpuadm: waiting: %s\n", said)
+			}
+			pause = waitPause
 		case try == bootTries:
-			return c.gaveUp(err)
+			return c.gaveUp(ctx, h, err)
 		default:
 			fmt.Fprintf(c.stderr, "gpuadm: try %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
 			try++
@@ -55,13 +64,17 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 
 // gaveUp says why a boot's apply failed for good, to the journal by name: what a process prints right before its end is
 // often not counted as its unit's.
-func (c *common) gaveUp(err error) error {
+func (c *common) gaveUp(ctx context.Context, h host.Host, err error) error {
 	t := &converge.Trouble{What: err.Error(), Err: err}
 	if inner := (*converge.Trouble)(nil); errors.As(err, &inner) {
 		t = inner
 	}
 	advise(c.env, t, err)
-	t.Because = append(t.Because, fmt.Sprintf("tried %d times since boot; kubelet is held back until gpuadm apply succeeds", bootTries))
+	held := "kubelet is held back until gpuadm apply succeeds"
+	if u, err := h.Unit(ctx, stages.BootUnit); err == nil && u.Active == "active" {
+		held = "pods are kept off as before until gpuadm apply succeeds"
+	}
+	t.Because = append(t.Because, fmt.Sprintf("tried %d times since boot; %s", bootTries, held))
 	if !c.toJournal() {
 		return t
 	}

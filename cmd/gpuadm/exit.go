@@ -65,6 +65,11 @@ func report(e env, cmd *cobra.Command, err error) int {
 		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"apply again with a longer --deadline: it goes on from here"}}
 	case errors.Is(err, converge.ErrStopped):
 		code = exitAgain
+	case converge.Passes(err):
+		code = exitAgain
+		if len(t.Try) == 0 {
+			t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"wait, and run the same command again: it goes on from here"}}
+		}
 	default:
 		advise(e, t, err)
 	}

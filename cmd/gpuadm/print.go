@@ -148,6 +148,9 @@ func (c *common) changeLines(w io.Writer, stage string, changes []converge.Chang
 // changeText prints one change, why it is wanted, and what is different.
 func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	c.changeLine(w, stage, ch)
+	if ch.Waits != "" {
+		fmt.Fprintf(w, "               %s\n", printable(ch.Waits))
+	}
 	if ch.Cannot != "" || ch.Later != "" {
 		return
 	}

@@ -24,7 +24,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	began := h.Now()
 	res, err := e.Apply(ctx, h)
 	voice.close()
-	if err != nil {
+	if err != nil && !(converge.Passes(err) && onlyANewProcess(res)) {
 		return err
 	}
 	select {
@@ -47,8 +47,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 // anew goes on in a new process where only that can: the driver's library was replaced while this one ran, and the loader
 // does not load it twice.
 func (c *common) anew(res converge.Result, stop <-chan struct{}) error {
-	waits := func(ch converge.Change) bool { return ch.Later == host.NewProcess }
-	if c.startAnew == nil || !slices.ContainsFunc(res.Later, waits) {
+	if c.startAnew == nil || !onlyANewProcess(res) {
 		return nil
 	}
 	select {
@@ -57,6 +56,11 @@ func (c *common) anew(res converge.Result, stop <-chan struct{}) error {
 	default:
 	}
 	return c.startAnew()
+}
+
+// onlyANewProcess says whether something of an apply is left to a new process.
+func onlyANewProcess(res converge.Result) bool {
+	return slices.ContainsFunc(res.Later, func(ch converge.Change) bool { return ch.Later == host.NewProcess })
 }
 
 // applied is an apply's last sentence.
@@ -88,7 +92,7 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	e.Tell, e.Stop = voice.tell, stop
 	res, err := e.Undo(ctx, h, to, leave)
 	voice.close()
-	if err != nil {
+	if err != nil && !(converge.Passes(err) && onlyANewProcess(res)) {
 		return err
 	}
 	if c.output == "json" {

@@ -68,7 +68,7 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 				return Result{}, err
 			}
 		}
-		return r.nothing(plan), nil
+		return r.nothing(plan), waiting(plan.Changes)
 	}
 	if err := r.begin(goesOn, nil); err != nil {
 		return Result{}, err
@@ -78,7 +78,10 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 			return r.end(err)
 		}
 	}
-	return r.end(r.stages(ctx))
+	if result, err := r.end(r.stages(ctx)); err != nil {
+		return result, err
+	}
+	return r.Result, waiting(r.Later)
 }
 
 // nothing ends an apply that has nothing to make now.
@@ -131,7 +134,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 		now, err := r.make(ctx, again)
 		done = append(done, now...)
 		r.done[st.Name] = done
-		if reboot := (host.Reboot{}); errors.As(err, &reboot) {
+		if reboot := (host.Reboot{}); errors.As(err, &reboot) || Passes(err) {
 			return err
 		} else if err != nil {
 			return back(err)

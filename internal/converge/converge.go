@@ -131,7 +131,8 @@ type Change struct {
 	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
 	Cannot    string   `json:"cannot,omitempty"`    // why it cannot be made to stand
 	Because   []string `json:"because,omitempty"`   // more about Cannot
-	Try       []string `json:"try,omitempty"`       // what to do about Cannot
+	Try       []string `json:"try,omitempty"`       // what to do about Cannot, or Waits
+	Waits     string   `json:"waits,omitempty"`     // what it waits for that comes by itself or from others; Later says it shorter
 }
 
 func (c Change) key() key { return key{c.Kind, c.Name} }

@@ -298,9 +298,9 @@ func (c *Change) breaks(ctx context.Context, v host.View, t Thing) (err error) {
 // look fills in how the thing stands and how it shall stand.
 func (s *step) look(ctx context.Context, v host.View) {
 	later := host.Later{}
-	s.Before, s.After, s.Later = "", "", ""
+	s.Before, s.After, s.Later, s.Waits = "", "", "", ""
 	found, err := s.want.Look(ctx, v)
-	if err != nil && !errors.As(err, &later) {
+	if err != nil && !errors.As(err, &later) && !Passes(err) {
 		err = fmt.Errorf("cannot look at %s: %w", s, err)
 	} else if err == nil {
 		s.Before = found
@@ -309,6 +309,9 @@ func (s *step) look(ctx context.Context, v host.View) {
 	switch {
 	case errors.As(err, &later):
 		s.Before, s.After, s.Later = "", "", later.Until
+	case Passes(err):
+		s.Before, s.After = "", ""
+		s.await(err)
 	case err != nil:
 		s.fail(err)
 	}

@@ -69,7 +69,7 @@ func (r *run) end(err error) (Result, error) {
 		r.event(Event{What: Reboots, Text: reboot.Why})
 		return r.Result, nil
 	}
-	if errors.Is(err, ErrStopped) {
+	if errors.Is(err, ErrStopped) || Passes(err) {
 		return r.Result, err
 	}
 	result := "ok"

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import "errors"
+
+// Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
+// put back for it, and the same command goes on from there.
+type Wait struct {
+	For string   // "the device plugin offers 7 of 8 GPUs"
+	Try []string // what to do if it does not come
+}
+
+func (w Wait) Error() string { return "not yet: " + w.For }
+
+// Waits says that waiting helps.
+func (Wait) Waits() bool { return true }
+
+// Passes says whether an error passes by waiting: a Wait, or what says so of itself, like an API server that does not answer.
+func Passes(err error) bool {
+	w := interface{ Waits() bool }(nil)
+	return errors.As(err, &w) && w.Waits()
+}
+
+// await has a change wait for what its error names.
+func (c *Change) await(err error) {
+	c.Waits, c.Later = err.Error(), "once what it waits for is there"
+	if w := (Wait{}); errors.As(err, &w) {
+		c.Try = w.Try
+	}
+	if t := (*Trouble)(nil); errors.As(err, &t) {
+		c.Because, c.Try = t.Because, t.Try
+	}
+}
+
+// waiting returns what the changes that are left wait for, as an error; nil if none waits for more than a later boot.
+func waiting(left []Change) error {
+	var t *Trouble
+	for _, c := range left {
+		switch {
+		case c.Waits == "":
+		case t == nil:
+			t = &Trouble{What: c.Waits, Because: c.Because, Try: c.Try, Err: Wait{For: c.Waits}}
+		case c.Waits != t.What:
+			t.Because = append(t.Because, "also: "+c.Waits)
+		}
+	}
+	if t == nil {
+		return nil
+	}
+	if len(t.Try) == 0 {
+		t.Try = []string{"wait, and run the same command again: it goes on from here"}
+	}
+	return t
+}

@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// others is a thing that others bring: /srv/theirs. We can only wait for it, when looked at or when made.
+type others struct{ looks bool }
+
+func (others) Kind() string { return "check" }
+func (others) Name() string { return "theirs" }
+
+func (o others) Look(_ context.Context, v host.View) (converge.State, error) {
+	if _, err := v.Stat("/srv/theirs"); err == nil {
+		return "there", nil
+	} else if o.looks {
+		return "", converge.Wait{For: "theirs is missing", Try: []string{"ask them"}}
+	}
+	return "", nil
+}
+
+func (others) Make(context.Context, host.Host, converge.State) error {
+	return converge.Wait{For: "theirs is missing"}
+}
+
+// TestWaiting: what only others can bring stops nothing else, puts nothing back, and the same run goes on once it is there.
+func TestWaiting(t *testing.T) {
+	for _, o := range []others{{looks: true}, {looks: false}} {
+		n := node(t)
+		e := engineOf(t, stage(
+			things.Exact("/etc/a", []byte("a"), 0o600, ""),
+			converge.Want{Thing: o, To: to("there")},
+			things.Exact("/etc/b", []byte("b"), 0o600, ""),
+		))
+		res, err := e.Apply(context.Background(), n)
+		if !converge.Passes(err) || !strings.Contains(err.Error(), "theirs is missing") {
+			t.Fatalf("%+v: %v", o, err)
+		}
+		if tr := (*converge.Trouble)(nil); o.looks && (!errors.As(err, &tr) || len(tr.Try) != 1 || tr.Try[0] != "ask them") {
+			t.Errorf("no mend: %+v", err)
+		}
+		if _, err := n.Stat("/etc/a"); err != nil {
+			t.Errorf("%+v: what was made before is gone: %v", o, err)
+		}
+		if _, err := n.Stat("/etc/b"); (err == nil) != o.looks {
+			t.Errorf("%+v: what comes after it: %v", o, err)
+		}
+		plan, err := e.Plan(context.Background(), n)
+		if err != nil || len(plan.Cannot()) > 0 {
+			t.Errorf("%+v: the plan says it cannot be: %v %+v", o, err, plan.Cannot())
+		}
+		if err := n.WriteFile("/srv/theirs", nil, host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		again := apply(t, n, e)
+		if !o.looks && again.Run != res.Run {
+			t.Errorf("a new run %s does not go on with %s", again.Run, res.Run)
+		}
+		if _, err := n.Stat("/etc/b"); err != nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
