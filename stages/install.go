@@ -13,10 +13,11 @@ import (
 
 // Where the boot unit and its binary lie.
 const (
-	Binary   = "/usr/local/sbin/gpuadm"
-	BootUnit = "gpuadm.service"
-	unitFile = "/etc/systemd/system/" + BootUnit
-	gateDir  = "/etc/systemd/system/kubelet.service.d"
+	Binary    = "/usr/local/sbin/gpuadm"
+	BootUnit  = "gpuadm.service"
+	ReadyUnit = "gpuadm-ready.service"
+	unitDir   = "/etc/systemd/system/"
+	gateDir   = "/etc/systemd/system/kubelet.service.d"
 )
 
 // Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. It is asked for on the
@@ -30,10 +31,12 @@ func Install(binary []byte) converge.Stage {
 			wants = append(wants, things.Exact(Binary, binary, 0o755, "the boot unit calls it"))
 			wants = append(wants, things.Folders(gateDir, "")...)
 			return append(wants,
-				things.Exact(unitFile, systemd.Service, 0o644, "a node comes back by itself after a boot"),
+				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "a node comes back by itself after a boot"),
+				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "what needs a running kubelet is done after it"),
 				things.Exact(gateDir+"/50-gpuadm.conf", systemd.Gate, 0o644, "kubelet waits until the node stands"),
 				things.Enabled(BootUnit, "at every boot"),
-				things.UnitFilesRead("systemd starts units as it has read them", BootUnit, "kubelet.service"),
+				things.Enabled(ReadyUnit, "at every boot, once kubelet runs"),
+				things.UnitFilesRead("systemd starts units as it has read them", BootUnit, ReadyUnit, "kubelet.service"),
 			), nil
 		},
 	}

@@ -11,6 +11,11 @@ import _ "embed"
 //go:embed gpuadm.service
 var Service []byte
 
+// Ready is gpuadm-ready.service.
+//
+//go:embed gpuadm-ready.service
+var Ready []byte
+
 // Gate is the drop-in that makes kubelet wait for it.
 //
 //go:embed kubelet-gpuadm.conf
