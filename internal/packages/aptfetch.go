@@ -88,6 +88,29 @@ func (a apt) fetch(ctx context.Context, h host.Host, d dpkg, changes []converge.
 	return nil
 }
 
+// keepBuilds keeps what dkms has built of what gets replaced. dpkg lists a package's files in its info folder.
+func (a apt) keepBuilds(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
+	for _, c := range replaced(changes, func(name string) State { return d.packages[name].State }) {
+		var sources []moduleSource
+		bare, _, _ := strings.Cut(c.Name, ":")
+		for _, info := range []string{bare, bare + ":" + d.native} {
+			data, err := h.ReadFile("/var/lib/dpkg/info/" + info + ".list")
+			if err != nil {
+				continue
+			}
+			for file := range strings.Lines(string(data)) {
+				if s, ok := sourceOf(strings.TrimSpace(file)); ok {
+					sources = append(sources, s)
+				}
+			}
+		}
+		if err := keepBuilds(ctx, h, c.Name, d.packages[c.Name].Version, sources); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // keep copies a file of apt's to our folder. What is too large to be read whole is left for apt to download.
 func keep(h host.Host, file string) error {
 	data, err := h.ReadFile(file)

@@ -84,7 +84,19 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, work, all []converge
 	if err := a.fetch(ctx, h, d, work); err != nil && !back {
 		return err
 	}
-	err = a.get(ctx, h, append([]string{"install", "--"}, what...)...)
+	if err := a.keepBuilds(ctx, h, d, work); err != nil && !back {
+		return err
+	}
+	end, err := reuse(h, work)
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.install(ctx, h, what, files, back), end())
+}
+
+// install has apt do it, from the files of our own folder where no source has the versions any more.
+func (a apt) install(ctx context.Context, h host.Host, what, files []string, back bool) error {
+	err := a.get(ctx, h, append([]string{"install", "--"}, what...)...)
 	if failed := (*host.CommandError)(nil); back && errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") {
 		// apt reads as its user _apt, who may not enter our folder.
 		return a.get(ctx, h, append([]string{"-o", "APT::Sandbox::User=root", "install", "--"}, files...)...)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -81,11 +82,38 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, work, all []c
 	if err := r.fetch(ctx, h, again); err != nil {
 		return err
 	}
-	out, err := a.do(ctx, h, t)
+	if err := a.keepBuilds(ctx, h, d, work); err != nil {
+		return err
+	}
+	end, err := reuse(h, work)
 	if err != nil {
 		return err
 	}
+	out, err := a.do(ctx, h, t)
+	if err := errors.Join(err, end()); err != nil {
+		return err
+	}
 	return scriptsRan(string(out), work)
+}
+
+// keepBuilds keeps what dkms has built of what gets replaced.
+func (a dnf) keepBuilds(ctx context.Context, h host.Host, d rpmDatabase, changes []converge.Change) error {
+	for _, c := range replaced(changes, func(name string) State { return d.packages[name] }) {
+		out, err := h.Ask(ctx, "rpm", "-ql", "--", c.Name)
+		if err != nil {
+			return err
+		}
+		var sources []moduleSource
+		for file := range strings.Lines(string(out)) {
+			if s, ok := sourceOf(strings.TrimSpace(file)); ok {
+				sources = append(sources, s)
+			}
+		}
+		if err := keepBuilds(ctx, h, c.Name, d.packages[c.Name].Version, sources); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // hidden says whether a version that is asked for is to be had, and a stream hides it: on the way back from another stream.
