@@ -6,11 +6,13 @@ package packages
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // apt speaks for dpkg and apt.
@@ -58,16 +60,18 @@ func (a apt) repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, repairLimit, fmt.Errorf("not done within %v", repairLimit))
 	defer stop()
 	return a.again(ctx, h, func() ([]byte, error) {
-		return h.Do(ctx, quiet("dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
+		return h.Do(ctx, quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
 	})
 }
 
 // repairLimit bounds dpkg --configure -a: a driver's modules may be compiled in it, for several kernels.
 const repairLimit = 30 * time.Minute
 
-// quiet is argv with what keeps scripts of packages from asking or restarting: needrestart(1), apt-listchanges(1), ucf(1).
-func quiet(argv ...string) []string {
-	return append([]string{"env", "NEEDRESTART_SUSPEND=1", "APT_LISTCHANGES_FRONTEND=none", "UCF_FORCE_CONFFOLD=1"}, argv...)
+// quiet is argv with what keeps scripts of packages from asking or restarting, needrestart(1), apt-listchanges(1), ucf(1),
+// and from running more compilers than the memory holds: see things.BuildJobs.
+func quiet(v host.View, argv ...string) []string {
+	jobs := "OMP_NUM_THREADS=" + strconv.Itoa(things.BuildJobs(v))
+	return append([]string{"env", jobs, "NEEDRESTART_SUSPEND=1", "APT_LISTCHANGES_FRONTEND=none", "UCF_FORCE_CONFFOLD=1"}, argv...)
 }
 
 // readOnly keeps apt from writing its caches anew while it is only asked.
@@ -93,7 +97,7 @@ func (a apt) options() []string {
 // get runs apt-get.
 func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
 	return a.again(ctx, h, func() ([]byte, error) {
-		return h.Do(ctx, quiet(append(append([]string{"apt-get"}, a.options()...), args...)...)...)
+		return h.Do(ctx, quiet(h, append(append([]string{"apt-get"}, a.options()...), args...)...)...)
 	})
 }
 

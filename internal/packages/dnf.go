@@ -118,7 +118,7 @@ func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	for _, p := range older {
 		argv = append(argv, p.full())
 	}
-	if err := a.again(ctx, h, func() ([]byte, error) { return h.Do(ctx, quiet(argv...)...) }); err != nil {
+	if err := a.again(ctx, h, func() ([]byte, error) { return h.Do(ctx, quiet(h, argv...)...) }); err != nil {
 		return d, err
 	}
 	return readRPM(ctx, h)
@@ -135,7 +135,7 @@ func (a dnf) options() []string {
 
 // run runs dnf once its lock is free, and returns what it said.
 func (a dnf) run(ctx context.Context, h host.Host, args ...string) (out []byte, err error) {
-	argv := slices.Concat(quiet("dnf", "-y", "--allowerasing"), a.options(), args)
+	argv := slices.Concat(quiet(h, "dnf", "-y", "--allowerasing"), a.options(), args)
 	if len(args) > 0 && (args[0] == "remove" || args[0] == "reinstall" || args[0] == "mark" || args[0] == "makecache" || args[0] == "download") {
 		argv = slices.DeleteFunc(argv, func(s string) bool { return s == "--allowerasing" })
 	}
