@@ -9,7 +9,7 @@ OLDLIBC   := $(BIN)/oldlibc
 # go-nvml calls what nvml.h marks as deprecated.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 .DEFAULT_GOAL := build
-.PHONY: help build demo test check lab lab-slow vm bench fuzz parts update clean
+.PHONY: help build demo test check lab kube lab-kube lab-slow vm bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,15 @@ parts: ## fetch and build what the containerd tests compare with (four container
 lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
 	$(GO) run ./test/lab/cmd/lab setup
 	$(GO) test ./test/lab -run 'TestLab$(CASE)' -v -timeout 40m
+
+lab-kube: build ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
+	$(GO) run ./test/lab/cmd/lab setup
+	$(GO) run ./test/lab/kube/cmd/kube build
+	$(GO) test ./test/lab/kube -run 'TestLabKube$(CASE)' -v -timeout 20m
+
+kube: ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C
+	$(GO) run ./test/lab/kube/cmd/kube build
+	$(GO) run ./test/lab/kube/cmd/kube up
 
 lab-slow: build ## as root: Debian's own NVIDIA driver, compiled for Debian's kernel; minutes once, then from the cache
 	$(GO) run ./test/lab/cmd/lab setup

@@ -15,12 +15,15 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 const (
 	// patience is how long a daemon has to answer CRI after its restart. Starting takes well under a second; a node
 	// with thousands of containers to look over has been seen to take many.
 	patience = 60 * time.Second
+	// answerPatience is how long a daemon has that was not touched.
+	answerPatience = 3 * time.Second
 	// defaultSocket is where containerd listens if its configuration does not say.
 	defaultSocket = "/run/containerd/containerd.sock"
 )
@@ -41,6 +44,20 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 		}
 	}
 	return nil
+}
+
+// Answers says whether the container engine that pods run on answers now, and has loaded the handler that the spec asks for.
+func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error {
+	if !s.Has("runtime") {
+		return nil
+	}
+	e, err := engine(s.Runtime, f)
+	if err != nil || e.Name != "containerd" {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	return answers(ctx, v, socket(e), s.Runtime.Handler)
 }
 
 // answers waits until the CRI plugin says that it is ready, and knows the handler if one is named. A daemon whose CRI

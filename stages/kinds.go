@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -58,7 +59,20 @@ func ThingOf(kind, name string) (converge.Thing, error) {
 		return things.NewUnitFiles(name), nil
 	case "unit":
 		return things.NewUnit(name), nil
+	case "node":
+		return cloud.NewNodePart(name, nil)
+	case "guard":
+		return cloud.NewGuardThing(name)
+	case "bootstrap":
+		return cloud.NewCertificate(name), nil
+	case "registered":
+		return cloud.NewRegistered(name), nil
+	case "joined":
+		return cloud.NewJoined(name), nil
 	case "fresh":
+		if cloud.IsKubelet(name) {
+			return cloud.NewFresh(name), nil
+		}
 		return things.NewFresh(name, runtime.Ready), nil
 	}
 	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm knows no such kind; use the newer one that made it", kind, name)
@@ -69,5 +83,5 @@ func mergeOf(name string) things.MergeFunc {
 	if path.Ext(name) == ".toml" {
 		return runtime.TakeOut
 	}
-	return nil
+	return cloud.TakeOut // which refuses what is no kubelet's
 }

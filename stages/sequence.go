@@ -5,6 +5,9 @@
 package stages
 
 import (
+	"slices"
+
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/mig"
@@ -14,13 +17,25 @@ import (
 // Sequence returns the bootstrap, first stage first. A stage may rely on what those before it have settled.
 func Sequence() []converge.Stage {
 	driver := drivers.New()
+	node := new(cloud.Session) // the Node object, as the stages of one run know it
 	return []converge.Stage{
-		preflight,            // what must hold before the first touch
-		sources(driver),      // where packages come from, and whose key signs them
-		packageStage(driver), // driver and toolkit, each in its one version: one transaction
-		driver.Modules(),     // for every kernel that may boot; the running one has it loaded
-		driver.Services(),    // what keeps the GPUs ready, and joins them over NVSwitch
-		mig.Stage,            // partitioned, before anything can hold them
-		runtime.Stage,        // the container engine runs the NVIDIA runtime
+		cloud.NewGuard(node),                  // no pods come before this boot's GPUs were looked at
+		preflight,                             // what must hold before the first touch
+		sources(driver),                       // where packages come from, and whose key signs them
+		packageStage(driver),                  // driver and toolkit, each in its one version: one transaction
+		driver.Modules(),                      // for every kernel that may boot; the running one has it loaded
+		driver.Services(),                     // what keeps the GPUs ready, and joins them over NVSwitch
+		mig.Stage,                             // partitioned, before anything can hold them
+		runtime.Stage,                         // the container engine runs the NVIDIA runtime
+		cloud.Node(),                          // labels and taints, where kubelet takes them from when it registers
+		cloud.Join(),                          // EKS, GKE, AKS, or a token
+		cloud.Joined(node),                    // the cluster has the node
+		cloud.NewReady(node, runtime.Answers), // all of it looked at once more; then, and only then, pods may come
 	}
+}
+
+// BeforeKubelet returns the part of the sequence that has to stand before kubelet may start: what comes after needs it.
+func BeforeKubelet() []converge.Stage {
+	all := Sequence()
+	return all[:slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]
 }

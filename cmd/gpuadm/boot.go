@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
@@ -49,6 +50,7 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 			}
 			pause = waitPause
 		case try == bootTries:
+			c.tellCluster(ctx, e, h, cloud.Outcome{Err: err, GaveUp: true})
 			return c.gaveUp(ctx, h, err)
 		default:
 			fmt.Fprintf(c.stderr, "gpuadm: try %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
@@ -111,6 +113,7 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 			if err != nil {
 				return err
 			}
+			e.Stages = stages.BeforeKubelet()
 			if none, err := c.noGPU(cmd.Context(), e, h); none || err != nil {
 				return err
 			}

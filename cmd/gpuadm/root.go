@@ -41,6 +41,7 @@ type common struct {
 	noColor bool
 	booting bool     // the boot unit calls
 	reboots bool     // apply reboots by itself where a change needs it
+	told    string   // the failure that the cluster was told last
 	chosen  []string // stages and flags that say what to apply, to be typed again
 }
 
@@ -74,6 +75,7 @@ func newRoot(e env) *cobra.Command {
 		newUndo(c),
 		newStatus(c),
 		newGate(c),
+		newDaemonSet(c),
 		newMIG(c),
 		newStages(c),
 		newFacts(c),
@@ -130,6 +132,7 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 	}
 	return &converge.Engine{
 		Stages:  sequence,
+		Before:  stages.Sequence(),
 		Spec:    s,
 		ThingOf: stages.ThingOf,
 		Clients: things.GPUClients,

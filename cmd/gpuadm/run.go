@@ -4,10 +4,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -20,10 +23,12 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	voice := c.voice()
 	stop, done := onSignal()
 	defer done()
-	e.Tell, e.Stop = voice.tell, stop
+	at := ""
+	e.Tell, e.Stop = func(ev converge.Event) { at = cmp.Or(ev.Stage, at); voice.tell(ev) }, stop
 	began := h.Now()
 	res, err := e.Apply(ctx, h)
 	voice.close()
+	c.tellCluster(ctx, e, h, cloud.Outcome{Made: res.Made, Stage: at, Err: err})
 	if err != nil && !(converge.Passes(err) && onlyANewProcess(res)) {
 		return err
 	}
@@ -42,6 +47,24 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 		return reboot(ctx, h)
 	}
 	return exit(exitReboot)
+}
+
+// tellCluster leaves word with the cluster of how an apply went. What keeps it from that is no fault of the apply's.
+func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Host, o cloud.Outcome) {
+	if c.rootDir != "/" || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == c.told {
+		return
+	}
+	c.told = ""
+	if o.Err != nil {
+		c.told = o.Err.Error() // the boot unit tries again and again: once is enough
+	}
+	f, err := e.Facts(ctx, h)
+	if err == nil {
+		err = cloud.Report(ctx, h, e.Spec, f, o)
+	}
+	if err != nil && c.verbose {
+		fmt.Fprintf(c.stderr, "gpuadm: cannot tell the cluster: %v\n", err)
+	}
 }
 
 // anew goes on in a new process where only that can: the driver's library was replaced while this one ran, and the loader

@@ -108,6 +108,9 @@ type Stage struct {
 	// Proves names an earlier stage whose changes show their worth only here: if this stage fails they are put back too, and
 	// what settles here settles anew when they are undone.
 	Proves string
+	// Whole says that the stage speaks for the whole machine: it is looked at only where all stages of the sequence before it
+	// stand, also those that were not asked for.
+	Whole bool
 	// Notes says what a person may want to know and no want says: in sentences, without a full stop. nil: nothing.
 	Notes func(host.View, spec.Spec, facts.Facts) []string
 }
@@ -154,6 +157,7 @@ const Home = "/var/lib/gpuadm"
 // Engine converges one machine by one spec.
 type Engine struct {
 	Stages  []Stage                                            // the whole sequence, or the part asked for
+	Before  []Stage                                            // the whole sequence, where a part is asked for; nil: Stages
 	Spec    spec.Spec                                          //
 	ThingOf func(kind, name string) (Thing, error)             // builds a thing again from the journal
 	Clients func(context.Context, host.View) ([]string, error) // who holds the GPUs, for the breaks that would kill them

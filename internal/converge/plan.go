@@ -55,7 +55,11 @@ func (p Plan) Now() int { return len(p.Changes) - p.Later }
 // Facts finds out what the machine is. What a run cannot change is looked up once.
 func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 	var needs facts.Needs
-	for _, st := range e.Stages {
+	all := e.Stages
+	if slices.ContainsFunc(all, func(st Stage) bool { return st.Whole }) {
+		all = append(e.Before[:len(e.Before):len(e.Before)], all...)
+	}
+	for _, st := range all {
 		if st.Needs != nil {
 			needs = needs.And(st.Needs(e.Spec))
 		}
@@ -79,11 +83,16 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error)
 	}
 	p := Plan{Format: PlanFormat, Host: Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}, Changes: []Change{}}
 	mine := standing(j.Runs())
+	var asked open
 	for _, st := range e.Stages {
 		steps, err := e.look(ctx, v, st, f, mine)
+		if err == nil && st.Whole {
+			steps, err = e.wholly(ctx, v, st, f, mine, steps, asked)
+		}
 		if err != nil {
 			return Plan{}, err
 		}
+		asked.note(st.Name, steps)
 		if st.Notes != nil {
 			p.Notes = append(p.Notes, st.Notes(v, e.Spec, f)...)
 		}

@@ -35,7 +35,9 @@ func (l *look) rancher(ctx context.Context, name string, units []string) *Engine
 		return nil
 	}
 	argv := l.argv(s)
-	settings := string(l.read("/etc/rancher/" + name + "/config.yaml"))
+	config := File{Path: or(option(argv, "config", "c"), "/etc/rancher/"+name+"/config.yaml")}
+	config.Data = l.read(config.Path)
+	settings := string(config.Data)
 	if or(option(argv, "container-runtime-endpoint"), topLevel(settings, "container-runtime-endpoint")) != "" || hasWord(argv, "--docker") {
 		return nil // it uses an engine of the machine's instead
 	}
@@ -50,11 +52,17 @@ func (l *look) rancher(ctx context.Context, name string, units []string) *Engine
 		Config: data + "/agent/etc/containerd/config.toml",
 		Owner:  name,
 	}
+	start := rancherStart{name: name, argv: argv, data: data, settings: config}
 	if s != nil {
 		e.Unit, e.Why = s.name, s.name
+		start.active = s.active
 	} else {
 		e.Why = "/var/lib/rancher/" + name + "/agent"
 	}
+	if l.ranchers == nil {
+		l.ranchers = map[string]rancherStart{}
+	}
+	l.ranchers[name] = start
 	root := l.containerdConfig(e)
 	e.Socket = or(e.Socket, "/run/k3s/containerd/containerd.sock")
 	e.Edit = rancherEdit(path.Dir(e.Config), root)

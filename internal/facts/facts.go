@@ -7,9 +7,8 @@
 package facts
 
 import (
-	"strings"
-
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 )
 
 // Facts is what a machine is, beside what we want of it.
@@ -23,13 +22,31 @@ type Facts struct {
 	Engines []Engine `json:"engines"`
 	Kubelet Kubelet  `json:"kubelet"`
 
+	Cloud instance.Cloud `json:"cloud,omitzero"` // by the firmware and files: the network is not asked
+
+	Hostname  string `json:"hostname,omitempty"`
+	MachineID string `json:"machineID,omitempty"`
+	BootID    string `json:"bootID,omitempty"`  // another one after each boot; "" in a root folder
+	Booting   bool   `json:"booting,omitempty"` // gpuadm.service is at work: what is ordered after it, kubelet, cannot be started now
+	Cgroup    int    `json:"cgroup,omitempty"`  // the version of cgroups: 1, 2; 0 if unknown
+	CPUs      int    `json:"cpus,omitempty"`    // online ones; 0 if unknown
+	Memory    uint64 `json:"memory,omitempty"`  // bytes that the kernel manages; 0 if unknown
+
 	// What costs more to find out, and is asked for by Needs.
 	Modules     *Modules          `json:"modules,omitempty"`
 	Driver      *host.Driver      `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
 	NoDriver    string            `json:"noDriver,omitempty"`    // why none answers
 	DriverOwner *DriverOwner      `json:"driverOwner,omitempty"` // who else looks after the driver; nil where nobody is seen to
 	MIGOwner    string            `json:"migOwner,omitempty"`    // who else partitions the GPUs: nvidia-mig-manager
+	GFD         string            `json:"gfd,omitempty"`         // the sign by which GPU Feature Discovery is seen to label this node
+	Machine     string            `json:"machine,omitempty"`     // the firmware's name of it; "unknown" where it has none
+	VGPU        *VGPU             `json:"vgpu,omitempty"`        // nil where no GPU is a virtual one
 	Files       map[string][]byte `json:"-"`                     // those asked for that are there
+
+	Instance   *instance.Instance `json:"instance,omitempty"`   // as the cloud's metadata service says; nil in no cloud, or where nobody answers
+	NoInstance *instance.Error    `json:"noInstance,omitempty"` // why none answers
+	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // EKS: from the user data, from what was kept, or as EKS says
+	NoCluster  *instance.Error    `json:"noCluster,omitempty"`  // why it could not be found out
 
 	// DriverAgain: a driver would answer a new process; this one has loaded the library of one that was replaced since.
 	DriverAgain bool `json:"driverAgain,omitempty"`
@@ -40,11 +57,21 @@ type Needs struct {
 	Modules bool     // kernel modules, loaded and on disk
 	Driver  bool     // what the loaded driver says about the GPUs
 	Files   []string // contents of these files
+
+	Instance bool                 // what the cloud's metadata service says
+	Cluster  *instance.ClusterRef // what a node must know of this EKS cluster; needs Instance, too
 }
 
 // And returns both together.
 func (n Needs) And(o Needs) Needs {
-	return Needs{n.Modules || o.Modules, n.Driver || o.Driver, append(n.Files[:len(n.Files):len(n.Files)], o.Files...)}
+	cluster := n.Cluster
+	if cluster == nil {
+		cluster = o.Cluster
+	}
+	return Needs{
+		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: append(n.Files[:len(n.Files):len(n.Files)], o.Files...),
+		Instance: n.Instance || o.Instance, Cluster: cluster,
+	}
 }
 
 // Everything needs all that can be found out without being told where to look.
@@ -100,27 +127,4 @@ type Engine struct {
 type File struct {
 	Path string `json:"path"`
 	Data []byte `json:"-"` // nil: not there
-}
-
-// Kubelet is what is known of the kubelet before and after it has joined.
-type Kubelet struct {
-	Binary       string   `json:"binary,omitempty"`
-	Version      string   `json:"version,omitempty"` // if it can be read; kubelet is not run to ask
-	Unit         string   `json:"unit,omitempty"`
-	Requires     []string `json:"requires,omitempty"`     // units whose restart restarts it         // kubelet.service; of K3s and RKE2 their own, which the kubelet is a part of
-	Config       string   `json:"config,omitempty"`       // its KubeletConfiguration file
-	CgroupDriver string   `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
-	Endpoint     string   `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
-}
-
-// Uses says whether the kubelet is told to use an engine, by its socket. Without a stated endpoint nobody can tell.
-func (k Kubelet) Uses(e Engine) bool {
-	socket := func(s string) string {
-		s = strings.TrimPrefix(s, "unix://")
-		if rest, ok := strings.CutPrefix(s, "/var/run/"); ok {
-			return "/run/" + rest // /var/run is a link to it, and kubeadm writes the old name
-		}
-		return s
-	}
-	return k.Endpoint != "" && socket(k.Endpoint) == socket(e.Socket)
 }

@@ -14,6 +14,7 @@ func FuzzParsers(f *testing.F) {
 	for _, s := range []string{
 		"", "A=\"b\\\"c\" 'd'\\\n e\n#x\n;y\nB='", "[Service]\nExecStart=\nExecStart=-@/usr/bin/x \"a b\" $OPTS ${X}y $$ \\x41 %% ; z\\\n",
 		"Package: containerd\nStatus: install ok installed\nVersion: 1:1.7.24~ds1-6+b4\n\n", "imports = [\"/a/*.toml\", \"../b\"]\n[grpc]\naddress = \"x\"\n",
+		"registerWithTaints: &a [*a, {key: b, effect: c}]\n", "--node-labels=a=b --register-with-taints c=d:NoSchedule\nKUBELET_EXTRA_ARGS=x", tokenConfig, "node-label+: [a=b]\nnode-taint: x:y\n", "0-3,8",
 		"cgroupDriver: systemd\nx: 'y # z\n", "{\"cgroupDriver\": \"systemd\"}", "1700\t10de2330\t0\n", "6.8.0-1021-aws", "v2.0.0~rc.1", "\\U0010ffff\\777\\x00\\",
 	} {
 		f.Add(s, s)
@@ -45,7 +46,7 @@ func FuzzParsers(f *testing.F) {
 		}
 		spoken(a)
 		topLevel(a, b)
-		new(Kubelet).merge([]byte(a))
+		new(Kubelet).merge(File{Data: []byte(a)})
 		if newer(a, b) != 0 && (newer(a, b) > 0) == (newer(b, a) > 0) {
 			t.Errorf("%q and %q are each newer or older than the other", a, b)
 		}
@@ -63,5 +64,39 @@ func FuzzParsers(f *testing.F) {
 			t.Errorf("an error that does not say what cannot be done: %v", err)
 		}
 		_ = facts.String()
+		fuzzKubelet(t, a, b)
 	})
+}
+
+// fuzzKubelet gives the texts to a kubelet's files: wherever they lie, there must be a place for changes or a reason why not.
+func fuzzKubelet(t *testing.T, a, b string) {
+	readKubeconfig([]byte(a))
+	clientCertificate([]byte(a))
+	if n := countList(a); n < 0 {
+		t.Errorf("%q are %d CPUs", a, n)
+	}
+	memory(a)
+	for _, v := range []files{
+		{
+			unitFile:              "[Service]\nEnvironmentFile=-/etc/default/kubelet\nExecStart=/usr/bin/kubelet --config /c --config-dir=/d --kubeconfig=/k $KUBELET_EXTRA_ARGS\n",
+			unitDir + "10-x.conf": b, "/etc/default/kubelet": a, "/c": b, "/d/x.conf": a, "/k": a, "/etc/hostname": b,
+		},
+		{unitFile: a, unitDir + "10-x.conf": b},
+		{"/etc/systemd/system/k3s.service": "[Service]\nExecStart=/usr/local/bin/k3s server\n", "/etc/rancher/k3s/config.yaml": a, "/etc/rancher/k3s/config.yaml.d/1.yaml": b},
+	} {
+		f, err := Gather(t.Context(), v, Needs{})
+		if err != nil && !strings.HasPrefix(err.Error(), "cannot ") {
+			t.Errorf("an error that does not say what cannot be done: %v", err)
+		}
+		for _, p := range []Place{f.Kubelet.LabelsAt, f.Kubelet.TaintsAt} {
+			if f.Kubelet.Unit != "" && ((p.How == "") != (p.Why != "") || (p.How == "") != (p.File == "")) {
+				t.Errorf("neither a place nor a reason: %+v", p)
+			}
+		}
+		for _, taint := range f.Kubelet.Taints {
+			if taint.Key == "" {
+				t.Error("a taint without a key")
+			}
+		}
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 )
 
 // Gather finds out what the machine is. It reads small files and asks systemd about a few units.
@@ -42,8 +43,11 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	if f.Live {
 		f.GPUs = l.pci()
 	}
+	f.Cloud = instance.Detect(v)
+	l.cloud = f.Cloud
 	f.Engines = l.engines(ctx, f.OS)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
+	c.node(ctx, l, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err
 }
@@ -59,7 +63,8 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		f.DriverOwner = l.driverOwner()
 	}
 	if needs.Driver {
-		f.MIGOwner = l.migOwner()
+		f.MIGOwner, f.GFD, f.Machine = l.migOwner(), l.gfd(), l.machine()
+		f.VGPU = l.vgpu(f.Virt, f.GPUs)
 		d, err := l.v.Driver(ctx)
 		none, later := (*host.NoDriver)(nil), host.Later{}
 		switch {
@@ -73,6 +78,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 			l.fail("ask", "the NVIDIA driver", err)
 		}
 	}
+	c.askCloud(ctx, l, f, needs)
 	for _, name := range needs.Files {
 		if data := l.read(name); data != nil {
 			if f.Files == nil {
@@ -87,8 +93,12 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 type look struct {
 	v     host.View
 	cache *Cache
-	units map[string]bool // names of all unit files, once they were listed
+	units map[string]bool   // names of all unit files, once they were listed
+	comms map[string]string // a process of each name, once they were listed
+	cloud instance.Cloud
 	err   error
+
+	ranchers map[string]rancherStart // K3s and RKE2, as they were found among the engines
 }
 
 // fail keeps the first error; later ones are mostly its echo.

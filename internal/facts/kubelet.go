@@ -8,8 +8,14 @@ import (
 	"context"
 	"encoding/json"
 	"path"
+	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
+
+// maxParsed is the size in bytes above which a config file of kubelet's is taken for broken. Real ones have a few thousand.
+const maxParsed = 1 << 20
 
 // kubelet tells what is known of the kubelet from its unit, its command line and its config files.
 func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
@@ -18,31 +24,29 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	if s == nil && k.Binary == "" {
 		return l.embeddedKubelet(engines)
 	}
-	var argv []string
+	c := kubeletCommand{service: s}
 	if s != nil {
-		k.Unit = s.name
+		k.Unit, k.Active = s.name, s.active
 		for _, line := range s.requires {
 			k.Requires = append(k.Requires, strings.Fields(line)...)
 		}
-		if argv = l.argv(s); len(argv) == 0 || path.Base(argv[0]) != "kubelet" {
-			argv = nil // a wrapper's
-		} else if path.IsAbs(argv[0]) && l.has(argv[0]) {
-			k.Binary = argv[0]
+		c.environ = l.environ(s)
+		if len(s.start) > 0 {
+			c.argv, c.from = traced(s.start[0], func() map[string]string { return c.values })
+		}
+		if len(c.argv) == 0 || path.Base(c.argv[0]) != "kubelet" {
+			c.argv, c.from = nil, nil // a wrapper's
+		} else if path.IsAbs(c.argv[0]) && l.has(c.argv[0]) {
+			k.Binary = c.argv[0]
 		}
 	}
-	k.Config = option(argv, "config")
-	if k.Config == "" {
-		k.Config = l.first("/var/lib/kubelet/config.yaml") // kubeadm's place
-	}
-	if k.Config != "" {
-		k.merge(l.read(k.Config))
-	}
-	if dir := option(argv, "config-dir"); dir != "" {
-		l.mergeDir(&k, dir)
-	}
-	// Flags win over files: https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/
-	k.CgroupDriver = or(option(argv, "cgroup-driver"), k.CgroupDriver)
-	k.Endpoint = or(option(argv, "container-runtime-endpoint"), k.Endpoint)
+	k.Files = c.environ.files
+	k.ConfigOwner = configOwner(c, engines)
+	l.kubeletConfig(&k, c.argv)
+	k.credentials(l, option(c.argv, "kubeconfig"))
+	k.Bootstrap = option(c.argv, "bootstrap-kubeconfig")
+	k.NodeName = nodeName(option(c.argv, "hostname-override"), l.hostname())
+	k.flags(c)
 	if k.Binary != "" {
 		// It is not run to tell its version: that takes longer than all else here.
 		k.Version = l.version(ctx, k.Binary, program{packages: []string{"kubelet"}, module: "k8s.io/kubernetes"}).version
@@ -50,49 +54,128 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	return k
 }
 
-// embeddedKubelet is the kubelet that is a part of K3s or RKE2. They configure it with a folder of files.
-func (l *look) embeddedKubelet(engines []Engine) Kubelet {
-	var k Kubelet
-	for _, e := range engines {
-		if e.Owner != "k3s" && e.Owner != "rke2" {
-			continue
-		}
-		k.Unit = e.Unit
-		data, _, _ := strings.Cut(e.Config, "/agent/")
-		l.mergeDir(&k, data+"/agent/etc/kubelet.conf.d")
-		k.Endpoint = or(k.Endpoint, "unix://"+e.Socket)
-		if e.Owner == "rke2" {
-			k.Binary = l.first(data + "/bin/kubelet")
-		}
-		break
+// kubeletCommand is kubelet's command line and where each of its arguments comes from.
+type kubeletCommand struct {
+	*service
+	environ
+	argv []string // nil if the unit starts something else
+	from []string // the variable that each came from; "" = the unit's own text
+}
+
+// kubeletConfig reads the config file, then the folder of files that are merged over it.
+func (l *look) kubeletConfig(k *Kubelet, argv []string) {
+	k.Config = option(argv, "config")
+	if k.Config == "" {
+		k.Config = l.first("/var/lib/kubelet/config.yaml") // kubeadm's place
 	}
-	return k
+	if k.Config != "" {
+		k.merge(File{k.Config, l.read(k.Config)})
+	}
+	if len(argv) > 0 && option(argv, "config") == "" {
+		k.Taints, k.TaintsAt = nil, Place{} // a kubelet that is not told of the file does not read it
+	}
+	if dir := option(argv, "config-dir"); dir != "" {
+		l.mergeDir(k, dir)
+	}
+	// Flags win over files: https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/
+	k.CgroupDriver = or(option(argv, "cgroup-driver"), k.CgroupDriver)
+	k.Endpoint = or(option(argv, "container-runtime-endpoint"), k.Endpoint)
+}
+
+// configOwner says who writes the files of a kubelet that has a unit of its own.
+func configOwner(c kubeletCommand, engines []Engine) string {
+	for _, f := range c.environ.files {
+		switch f.Path {
+		case "/var/lib/kubelet/kubeadm-flags.env": // by its 10-kubeadm.conf
+			return "kubeadm"
+		case "/etc/eks/kubelet/environment":
+			return "nodeadm"
+		}
+	}
+	for _, e := range engines {
+		if slices.Contains([]string{"nodeadm", "aks", "gke"}, e.Owner) {
+			return e.Owner
+		}
+	}
+	return ""
+}
+
+// nodeName is what kubelet calls its node: GetHostname in pkg/util/node of Kubernetes.
+func nodeName(override, hostname string) string {
+	return strings.ToLower(or(strings.TrimSpace(override), hostname))
 }
 
 // mergeDir reads a folder of config files by name, those that end in .conf.
 func (l *look) mergeDir(k *Kubelet, dir string) {
 	for _, f := range l.walk(dir, 0) {
 		if strings.HasSuffix(f, ".conf") {
-			k.merge(l.read(f))
+			k.merge(File{f, l.read(f)})
 		}
 	}
 }
 
-// merge takes what a KubeletConfiguration says over what was known before.
-func (k *Kubelet) merge(data []byte) {
-	driver, endpoint := topLevel(string(data), "cgroupDriver"), topLevel(string(data), "containerRuntimeEndpoint")
-	if trimmed := bytes.TrimSpace(data); len(trimmed) > 0 && trimmed[0] == '{' {
+// merge takes what a KubeletConfiguration says over what was known before, as a merge patch (RFC 7396): lists are replaced,
+// null takes them away. Source: mergeKubeletConfigurations in cmd/kubelet/app/server.go of Kubernetes.
+func (k *Kubelet) merge(f File) {
+	k.Files = append(k.Files, f)
+	trimmed := bytes.TrimSpace(f.Data)
+	if len(trimmed) > maxParsed {
+		return
+	}
+	var driver, endpoint string
+	if len(trimmed) > 0 && trimmed[0] == '{' {
 		var c struct {
 			CgroupDriver             string
 			ContainerRuntimeEndpoint string
+			RegisterWithTaints       json.RawMessage
 		}
 		if json.Unmarshal(trimmed, &c) != nil {
 			return
 		}
 		driver, endpoint = c.CgroupDriver, c.ContainerRuntimeEndpoint
+		if c.RegisterWithTaints != nil {
+			var list []Taint
+			_ = json.Unmarshal(c.RegisterWithTaints, &list) // what kubelet would refuse are no taints
+			k.configTaints(f.Path, list)
+		}
+	} else {
+		text := string(trimmed)
+		driver, endpoint = topLevel(text, "cgroupDriver"), topLevel(text, "containerRuntimeEndpoint")
+		if strings.Contains(text, taintsKey) {
+			k.yamlTaints(f.Path, trimmed)
+		}
 	}
 	k.CgroupDriver = or(driver, k.CgroupDriver)
 	k.Endpoint = or(endpoint, k.Endpoint)
+}
+
+// taintsKey is where a KubeletConfiguration has the taints that the node registers with.
+const taintsKey = "registerWithTaints"
+
+func (k *Kubelet) yamlTaints(file string, data []byte) {
+	var c struct {
+		Taints yaml.Node `yaml:"registerWithTaints"`
+	}
+	if yaml.Unmarshal(data, &c) != nil || c.Taints.IsZero() {
+		return
+	}
+	var list []struct{ Key, Value, Effect string }
+	_ = c.Taints.Decode(&list)
+	var taints []Taint
+	for _, t := range list {
+		taints = append(taints, Taint(t))
+	}
+	k.configTaints(file, taints)
+}
+
+// configTaints notes what a config file says of taints, and that it says it.
+func (k *Kubelet) configTaints(file string, taints []Taint) {
+	k.Taints, k.TaintsAt = nil, Place{How: "config", File: file, Key: taintsKey}
+	for _, t := range taints {
+		if t.Key != "" {
+			k.Taints = append(k.Taints, t)
+		}
+	}
 }
 
 // topLevel returns the scalar that a YAML document has under a key at its outermost level, "" if it has none. That is all

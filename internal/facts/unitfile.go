@@ -15,6 +15,8 @@ import (
 // service is what a unit file and its drop-ins say of a daemon's command line.
 type service struct {
 	name     string
+	active   string   // systemd's ActiveState; "" where none runs
+	files    []File   // unit file and drop-ins, in the order systemd reads them
 	start    []string // ExecStart= lines
 	env      []string // Environment= lines
 	envFiles []string // EnvironmentFile= values
@@ -36,9 +38,10 @@ func (l *look) service(ctx context.Context, names ...string) *service {
 		if u.Load == "masked" || len(u.Files) == 0 {
 			continue
 		}
-		s := &service{name: name}
+		s := &service{name: name, active: u.Active}
 		for _, f := range u.Files {
-			s.add(string(l.read(f)))
+			s.files = append(s.files, File{f, l.read(f)})
+			s.add(string(s.files[len(s.files)-1].Data))
 		}
 		return s
 	}
@@ -146,35 +149,72 @@ func (l *look) argv(s *service) []string {
 	return commandLine(s.start[0], func() map[string]string { return l.environment(s) })
 }
 
-// environment returns the variables that the unit sets: files win over Environment=, later ones over earlier ones.
-func (l *look) environment(s *service) map[string]string {
-	env := map[string]string{}
+// environment returns the variables that the unit sets.
+func (l *look) environment(s *service) map[string]string { return l.environ(s).values }
+
+// environ is what a unit's command line may use.
+type environ struct {
+	values map[string]string
+	from   map[string]string // the environment file that set the variable last; "" = the unit itself
+	hidden map[string]string // the value that this file hides
+	files  []File            // environment files, there or not
+}
+
+// environ reads the variables that the unit sets: files win over Environment=, later ones over earlier ones.
+// Source: EnvironmentFile= in https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html
+func (l *look) environ(s *service) environ {
+	e := environ{values: map[string]string{}, from: map[string]string{}, hidden: map[string]string{}}
 	for _, line := range s.env {
 		for _, word := range words(line) {
 			if k, v, ok := strings.Cut(word, "="); ok {
-				env[k] = v
+				e.values[k], e.from[k] = v, ""
 			}
 		}
 	}
 	for _, name := range s.envFiles {
-		for _, file := range l.glob(strings.TrimPrefix(name, "-")) {
-			for _, kv := range assignments(string(l.read(file))) {
-				env[kv[0]] = kv[1]
+		name = s.specifiers(strings.TrimPrefix(name, "-"))
+		there := l.glob(name)
+		if there == nil && !strings.ContainsAny(name, `*?[\`) {
+			e.files = append(e.files, File{Path: name})
+		}
+		for _, file := range there {
+			data := l.read(file)
+			e.files = append(e.files, File{file, data})
+			for _, kv := range assignments(string(data)) {
+				if e.from[kv[0]] != file {
+					e.hidden[kv[0]] = e.values[kv[0]]
+				}
+				e.values[kv[0]], e.from[kv[0]] = kv[1], file
 			}
 		}
 	}
-	return env
+	return e
+}
+
+// specifiers replaces those of a unit's name that are used in names of files: "Specifiers" in systemd.unit(5).
+func (s *service) specifiers(text string) string {
+	if !strings.Contains(text, "%") {
+		return text
+	}
+	stem := strings.TrimSuffix(s.name, ".service")
+	return strings.NewReplacer("%%", "%", "%n", s.name, "%N", stem, "%p", stem).Replace(text)
 }
 
 // commandLine splits an ExecStart= value into arguments. The environment is asked for only where it is needed.
 // Source: "Command lines" in https://www.freedesktop.org/software/systemd/man/latest/systemd.service.html
 func commandLine(line string, environment func() map[string]string) []string {
-	args := words(line)
+	args, _ := traced(line, environment)
+	return args
+}
+
+// traced is commandLine; the second list says of each argument which variable, alone, it came from: "" = none.
+func traced(line string, environment func() map[string]string) (args, from []string) {
+	args = words(line)
 	if i := slices.Index(args, ";"); i >= 0 {
 		args = args[:i] // a second command
 	}
 	if len(args) == 0 {
-		return nil
+		return nil, nil
 	}
 	expand, named := true, false
 	for args[0] != "" && strings.IndexByte("@-:+!|", args[0][0]) >= 0 {
@@ -186,19 +226,21 @@ func commandLine(line string, environment func() map[string]string) []string {
 		args = slices.Delete(args, 1, 2) // what the process shall be called
 	}
 	if !expand || strings.IndexByte(line, '$') < 0 {
-		return args
+		return args, make([]string, len(args))
 	}
 	env := environment()
 	var out []string
 	for _, a := range args {
 		if name, ok := strings.CutPrefix(a, "$"); ok && isName(name) {
 			// $FOO alone is split at blanks into none or more arguments.
-			out = append(out, words(env[name])...)
+			for _, w := range words(env[name]) {
+				out, from = append(out, w), append(from, name)
+			}
 			continue
 		}
-		out = append(out, replaceBraced(a, env))
+		out, from = append(out, replaceBraced(a, env)), append(from, "")
 	}
-	return out
+	return out, from
 }
 
 func isName(s string) bool {

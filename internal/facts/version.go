@@ -26,6 +26,9 @@ type Cache struct {
 	bus      map[string]PCI // by address; without a Vendor for functions that are not NVIDIA's
 	versions map[binary]answer
 	modules  ModuleCache
+	asked    asked
+	boot     *boot // nil until it is known
+	identity identity
 }
 
 type binary struct {

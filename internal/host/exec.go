@@ -72,7 +72,7 @@ func (r runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 	cmd := exec.Cmd{
 		Path:        binary,
 		Args:        argv,
-		Env:         environment(),
+		Env:         append(environment(), envOf(ctx)...),
 		Dir:         "/",
 		Stdout:      &stdout,
 		Stderr:      &stderr,

@@ -88,6 +88,14 @@ type ComputeInstance struct {
 	Profile int // ComputeProfile.ID
 	At      Span
 	UUID    string // MIG-…, of the device that containers get; "" where the driver does not say
+	Share   Share
+}
+
+// Share is what the device of a compute instance has of its GPU; zero where the driver does not say.
+type Share struct {
+	Memory                               uint64 // bytes
+	SMs, Slices, Compute                 int    // multiprocessors; slices of the GPU instance; its own
+	Copy, Decoders, Encoders, JPEG, OFAs int    // engines, which compute instances of one GPU instance share
 }
 
 // NoDriver reports that no NVIDIA driver answers, and why.

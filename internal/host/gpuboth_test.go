@@ -187,7 +187,7 @@ func use(h host.Host, g host.GPU, in int, some bool) string {
 // TestGPUBoth takes random steps on the real door over a fake driver and on the simulated node: each must answer the same and
 // leave the same.
 func TestGPUBoth(t *testing.T) {
-	for _, spec := range []string{"A100-40:2", "A100-80", "H100-80,T4", "H200", "B200", "A30", "RTX-PRO-6000:2"} {
+	for _, spec := range []string{"A100-40:2", "A100-80", "H100-80,T4", "H200,L40S", "B200", "A30", "RTX-PRO-6000:2"} {
 		t.Run(spec, func(t *testing.T) {
 			real, sim := openFake(t, spec), simulatedGPUs(t, spec)
 			well := map[string]int{}

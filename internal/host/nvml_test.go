@@ -66,7 +66,10 @@ func TestNVMLRead(t *testing.T) {
 	}
 	want := []host.Instance{{
 		ID: 2, Profile: 9, At: host.Span{Start: 4, Size: 4}, Clients: []int{4242},
-		Compute: []host.ComputeInstance{{ID: 0, Profile: 2, At: host.Span{Start: 0, Size: 3}, UUID: dump.GPUs[0].Instances[0].Compute[0].UUID}},
+		Compute: []host.ComputeInstance{{
+			ID: 0, Profile: 2, At: host.Span{Start: 0, Size: 3}, UUID: dump.GPUs[0].Instances[0].Compute[0].UUID,
+			Share: host.Share{Memory: 40448 << 20, SMs: 60, Slices: 3, Compute: 3, Copy: 3, Decoders: 3, JPEG: 3},
+		}},
 	}}
 	if diff := cmp.Diff(want, g.Instances); diff != "" {
 		t.Error(diff)

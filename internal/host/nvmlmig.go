@@ -167,7 +167,7 @@ func (r *reading) computeInstances(in nvml.GpuInstance, offered []ComputeProfile
 	return slices.CompactFunc(all, func(a, b ComputeInstance) bool { return a.ID == b.ID }) // two profiles may have one id
 }
 
-// uuids asks the MIG devices, one for each compute instance, for their names.
+// uuids asks the MIG devices, one for each compute instance, for their names and what they have.
 func (r *reading) uuids() {
 	due := 0
 	for _, in := range r.gpu.Instances {
@@ -197,17 +197,35 @@ func (r *reading) uuids() {
 			continue
 		}
 		due--
-		r.name(instance, compute, printable(uuid))
+		r.name(instance, compute, printable(uuid), r.share(device))
 	}
 }
 
-func (r *reading) name(instance, compute int, uuid string) {
+func (r *reading) name(instance, compute int, uuid string, share Share) {
 	for i := range r.gpu.Instances {
 		for j := range r.gpu.Instances[i].Compute {
 			if c := &r.gpu.Instances[i].Compute[j]; r.gpu.Instances[i].ID == instance && c.ID == compute {
-				c.UUID = uuid
+				c.UUID, c.Share = uuid, share
 			}
 		}
+	}
+}
+
+// share asks a MIG device what it has of the GPU.
+func (r *reading) share(of nvml.Device) Share {
+	const call = "nvmlDeviceGetAttributes"
+	if !r.has(call+"_v2", call) {
+		return Share{}
+	}
+	has, ret := of.GetAttributes()
+	if !r.got(call, ret) {
+		return Share{}
+	}
+	return Share{
+		Memory: has.MemorySizeMB << 20, SMs: int(has.MultiprocessorCount),
+		Slices: int(has.GpuInstanceSliceCount), Compute: int(has.ComputeInstanceSliceCount),
+		Copy: int(has.SharedCopyEngineCount), Decoders: int(has.SharedDecoderCount), Encoders: int(has.SharedEncoderCount),
+		JPEG: int(has.SharedJpegCount), OFAs: int(has.SharedOfaCount),
 	}
 }
 

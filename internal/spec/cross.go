@@ -72,22 +72,6 @@ func (d *decoder) runfile(v Driver) {
 	}
 }
 
-func (d *decoder) join(j Join) {
-	if j.How != "token" || !d.ok("join.how") {
-		return
-	}
-	need := func(name, value, fix string) {
-		if value == "" && d.ok("join."+name) {
-			d.blame("join.how", fix, "how = \"token\" needs %s", name)
-		}
-	}
-	need("server", j.Server, `write server = "https://HOST:6443"`)
-	need("token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
-	if j.CAFile == "" && j.CAPin == "" && d.ok("join.ca_file", "join.ca_pin") {
-		d.blame("join.how", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, `how = "token" needs ca_file or ca_pin: without one the server could be anybody`)
-	}
-}
-
 func (d *decoder) mig(m MIG) {
 	if !d.ok("mig.layout", "mig.file", "mig.gpu") || m.Layout == "" {
 		return

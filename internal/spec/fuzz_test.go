@@ -99,6 +99,29 @@ func TestRendered(t *testing.T) {
 	}
 }
 
+// randomJoin is a join that makes sense.
+func randomJoin(r *rand.Rand, pick func(...string) string, path func() string) spec.Join {
+	j := spec.Join{How: pick("none", "auto", "eks", "gke", "aks", "token"), KubeletConfig: path(), Gate: "closed"}
+	j.OwnMachine = j.How == "aks" && r.IntN(2) == 0
+	if j.How == "auto" || j.How == "eks" {
+		j.Cluster, j.Region, j.ServiceCIDR = pick("", "a", "A_b-1"), pick("", "eu-west-1", "us-gov-east-1"), pick("", "10.100.0.0/16", "fd00::/108")
+	}
+	if j.How == "auto" || j.How == "eks" || j.How == "aks" {
+		j.Gate = pick("closed", "open")
+	}
+	if j.How == "gke" || j.How == "aks" && !j.OwnMachine {
+		return j
+	}
+	j.Server, j.CAFile, j.NodeName = "https://a:1", "/a", pick("", "a", "a-1.b")
+	if r.IntN(2) == 0 {
+		j.ClusterDNS = []string{"10.0.0.10", "fd00::a"}
+	}
+	if j.How != "eks" {
+		j.CAPin, j.TokenFile = pick("", "sha256:"+strings.Repeat("0a", 32)), "/t"
+	}
+	return j
+}
+
 // random is a spec in its canonical form, with the values of absent sections at their defaults.
 func random(r *rand.Rand) spec.Spec {
 	s := spec.Defaults()
@@ -173,14 +196,14 @@ func random(r *rand.Rand) spec.Spec {
 		s.Sharing = spec.Sharing{Strategy: allowed("sharing", "strategy"), TimeSlicing: []int{0, 2, 10}[r.IntN(3)]}
 	}
 	if section("node") {
-		s.Node = spec.Node{Labels: map[string]string{}, StartupTaint: pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"), GPULabels: some(), Kubeconfig: path()}
+		s.Node = spec.Node{Labels: map[string]string{}, StartupTaint: pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"), GPULabels: some(), Kubeconfig: path(), Allocatable: some()}
 		for i := range r.IntN(4) {
 			s.Node.Labels[fmt.Sprint("example.com/l", i)] = pick("a", "1.0", "x_y")
 			s.Node.Taints = append(s.Node.Taints, spec.Taint{Key: fmt.Sprint("t", i), Value: pick("", "v"), Effect: pick("NoSchedule", "NoExecute")})
 		}
 	}
 	if section("join") {
-		s.Join = spec.Join{How: pick("none", "eks", "token"), Server: "https://a:1", CAFile: "/a", CAPin: pick("", "sha256:"+strings.Repeat("0a", 32)), TokenFile: "/t", KubeletConfig: path()}
+		s.Join = randomJoin(r, pick, path)
 	}
 	if section("proxy") {
 		s.Proxy = spec.Proxy{HTTP: pick("", "http://a:1"), HTTPS: pick("", "https://a"), CAFile: path()}

@@ -129,14 +129,22 @@ func table() []row {
 	text("startup_taint", `"auto"`, "auto, none, or the taint that keeps pods away until the node is ready", checkStartupTaint, func(s *Spec) any { return &s.Node.StartupTaint })
 	add("gpu_labels", TypeBool, "true", "write GPU Feature Discovery's labels", func(s *Spec) any { return &s.Node.GPULabels })
 	text("kubeconfig", `""`, "absolute path of a ServiceAccount's kubeconfig, for what kubelet may not do", checkPath, func(s *Spec) any { return &s.Node.Kubeconfig })
+	add("allocatable", TypeBool, "false", "ready means that kubelet offers the GPUs too, by a device plugin or DRA driver", func(s *Spec) any { return &s.Node.Allocatable })
 
 	section = "join"
 	enum("how", "how the node joins its cluster", func(s *Spec) any { return &s.Join.How }, "none", "auto", "eks", "gke", "aks", "token")
-	text("server", `""`, "https URL of the API server, for token", checkServer, func(s *Spec) any { return &s.Join.Server })
-	text("ca_file", `""`, "absolute path of the cluster's CA certificate, for token", checkPath, func(s *Spec) any { return &s.Join.CAFile })
+	text("cluster", `""`, "name of the cluster, for eks; empty: as the user data says", checkCluster, func(s *Spec) any { return &s.Join.Cluster })
+	text("region", `""`, "region of the cluster, for eks; empty: the machine's own", checkRegion, func(s *Spec) any { return &s.Join.Region })
+	text("server", `""`, "https URL of the API server; eks finds it out", checkServer, func(s *Spec) any { return &s.Join.Server })
+	text("ca_file", `""`, "absolute path of the cluster's CA certificate; eks finds it out", checkPath, func(s *Spec) any { return &s.Join.CAFile })
 	text("ca_pin", `""`, "sha256:<64 hex digits> of the CA's public key, for token", checkPin, func(s *Spec) any { return &s.Join.CAPin })
 	text("token_file", `""`, "absolute path of a 0600 file with the token; it is removed after use", checkPath, func(s *Spec) any { return &s.Join.TokenFile }).quiet = true
+	text("service_cidr", `""`, "network of the cluster's services, for eks; empty: as found out", checkNetwork, func(s *Spec) any { return &s.Join.ServiceCIDR })
+	add("cluster_dns", TypeStrings, "[]", "addresses of the cluster's DNS; empty: as the cluster says", func(s *Spec) any { return &s.Join.ClusterDNS }).check = checkAddress
+	text("node_name", `""`, "name of the node; empty: the host's, or as the cloud names it", checkNodeName, func(s *Spec) any { return &s.Join.NodeName })
 	text("kubelet_config", `""`, "absolute path of a kubelet config that is merged last", checkPath, func(s *Spec) any { return &s.Join.KubeletConfig })
+	enum("gate", "closed: a node whose GPUs do not stand does not join; open: it joins with a taint", func(s *Spec) any { return &s.Join.Gate }, "closed", "open")
+	add("own_machine", TypeBool, "false", "join aks with a machine that is in no pool of it; Microsoft does not support that", func(s *Spec) any { return &s.Join.OwnMachine })
 
 	section = "proxy"
 	text("http", `""`, "proxy for http", checkProxy, func(s *Spec) any { return &s.Proxy.HTTP })

@@ -130,6 +130,7 @@ type Node struct {
 	StartupTaint string            // auto, none, or a taint
 	GPULabels    bool              // GPU Feature Discovery's labels
 	Kubeconfig   string            // absolute path; "" = the kubelet's own identity
+	Allocatable  bool              // ready means that kubelet offers the GPUs too, by a device plugin or DRA driver
 }
 
 // Taint is one taint of a node.
@@ -148,12 +149,19 @@ func (t Taint) String() string {
 
 // Join is [join]: how the node joins its cluster.
 type Join struct {
-	How           string // none, auto, eks, gke, aks, token
-	Server        string // https URL of the API server
-	CAFile        string // absolute path of the cluster's CA certificate
-	CAPin         string // "sha256:" and 64 lower-case hex digits, of the CA's public key
-	TokenFile     string // absolute path; the file is 0600 and removed after use
-	KubeletConfig string // absolute path of a kubelet config that is merged last
+	How           string   // none, auto, eks, gke, aks, token
+	Cluster       string   // the cluster's name, for EKS; "" = as the machine's user data says
+	Region        string   // the cluster's region, for EKS; "" = the machine's own
+	Server        string   // https URL of the API server
+	CAFile        string   // absolute path of the cluster's CA certificate
+	CAPin         string   // "sha256:" and 64 lower-case hex digits, of the CA's public key
+	TokenFile     string   // absolute path; the file is 0600 and removed after use
+	ServiceCIDR   string   // the services' network, for EKS: cluster DNS is its tenth address
+	ClusterDNS    []string // addresses of the cluster's DNS; empty = as the cluster says
+	NodeName      string   // "" = the host's name, or as the cloud names it
+	KubeletConfig string   // absolute path of a kubelet config that is merged last
+	Gate          string   // closed, open: whether a node whose GPUs do not stand joins all the same, with a taint
+	OwnMachine    bool     // AKS: this machine is in no pool of the cluster, and joins though Microsoft does not support it
 }
 
 // Proxy is [proxy]: what everything that we configure uses to reach the network.

@@ -82,14 +82,22 @@ taints = ["nvidia.com/gpu=present:NoSchedule", "example.com/a:NoExecute", "examp
 startup_taint = "example.com/starting:NoSchedule"
 gpu_labels = false
 kubeconfig = "/etc/gpuadm/kubeconfig"
+allocatable = true
 
 [join]
-how = "token"
+how = "auto"
+cluster = "my-cluster_1"
+region = "eu-west-1"
 server = "https://10.0.0.1:6443/"
 ca_file = "/etc/gpuadm/ca.crt"
 ca_pin = "sha256:E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855"
 token_file = "/etc/gpuadm/token"
+service_cidr = "FD00:10::/108"
+cluster_dns = ["10.100.0.10", "fd00:0:0:0::A"]
+node_name = "gpu-1.example"
 kubelet_config = "/etc/gpuadm/kubelet.yaml"
+gate = "open"
+own_machine = false
 
 [proxy]
 http = "http://proxy.example:3128"
@@ -126,10 +134,11 @@ func wholeSpec() spec.Spec {
 		Node: spec.Node{
 			Labels:       map[string]string{"example.com/pool": "a100", "node.kubernetes.io/instance-type": "p5"},
 			Taints:       []spec.Taint{{"example.com/a", "", "NoExecute"}, {"example.com/a", "", "NoSchedule"}, {"nvidia.com/gpu", "present", "NoSchedule"}},
-			StartupTaint: "example.com/starting:NoSchedule", Kubeconfig: "/etc/gpuadm/kubeconfig",
+			StartupTaint: "example.com/starting:NoSchedule", Kubeconfig: "/etc/gpuadm/kubeconfig", Allocatable: true,
 		},
 		Join: spec.Join{
-			How: "token", Server: "https://10.0.0.1:6443", CAFile: "/etc/gpuadm/ca.crt", TokenFile: "/etc/gpuadm/token", KubeletConfig: "/etc/gpuadm/kubelet.yaml",
+			How: "auto", Cluster: "my-cluster_1", Region: "eu-west-1", ServiceCIDR: "fd00:10::/108", ClusterDNS: []string{"10.100.0.10", "fd00::a"}, NodeName: "gpu-1.example", Gate: "open",
+			Server: "https://10.0.0.1:6443", CAFile: "/etc/gpuadm/ca.crt", TokenFile: "/etc/gpuadm/token", KubeletConfig: "/etc/gpuadm/kubelet.yaml",
 			CAPin: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 		},
 		Proxy:      spec.Proxy{HTTP: "http://proxy.example:3128", HTTPS: "socks5://proxy.example:1080", NoProxy: []string{"10.0.0.0/8", ".svc", "[::1]"}, CAFile: "/etc/gpuadm/proxy.crt"},
@@ -190,13 +199,21 @@ taints = []
 startup_taint = "auto"
 gpu_labels = true
 kubeconfig = ""
+allocatable = false
 [join]
 how = "none"
+cluster = ""
+region = ""
 server = ""
 ca_file = ""
 ca_pin = ""
 token_file = ""
+service_cidr = ""
+cluster_dns = []
+node_name = ""
 kubelet_config = ""
+gate = "closed"
+own_machine = false
 [proxy]
 [disruption]
 `
@@ -228,7 +245,7 @@ func TestDefaults(t *testing.T) {
 			if k.Type == spec.TypeStrings {
 				continue
 			}
-			if _, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v))); err != nil && k.Name != "how" && v != "runfile" {
+			if _, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v))); err != nil && k.Name != "how" && v != "runfile" && k.Name != "gate" {
 				t.Error(err)
 			}
 		}

@@ -25,7 +25,7 @@ func (h *Host) ContainerRun(name string) *Container {
 		if err != nil {
 			h.t.Fatalf("cannot read busybox: %v", err)
 		}
-		image, err := ociImage(busybox)
+		image, err := ociImage(imageName, busybox, nil, "/bin/sh")
 		if err != nil {
 			h.t.Fatal(err)
 		}

@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,6 +34,7 @@ func (m *Machine) furnish(binary string) error {
 	for _, controllers := range append(firstControllers(), "") {
 		fmt.Fprintf(unit, "ExecStart=-/usr/bin/mount -o remount,rw,bind %s\n", filepath.Join(cgroupRoot, controllers))
 	}
+	unit.WriteString(m.kubeletBoot())
 	if m.Options.GPUs > 0 {
 		bus, devices := pciBus(m.Options.GPUs)
 		put(ours+"/pci/devices", bus, 0o444)
@@ -57,6 +59,12 @@ func (m *Machine) furnish(binary string) error {
 		if err := m.hide(debianTools()...); err != nil {
 			return err
 		}
+	}
+	if m.Options.Name != "" {
+		put("/etc/hostname", m.Options.Name+"\n", 0o644)
+	}
+	if err := errors.Join(m.furnishWire(put), m.furnishKubelet(put)); err != nil {
+		return err
 	}
 	return put("/usr/bin/nvidia-container-runtime", "#!/bin/sh\nexec /usr/bin/runc \"$@\"\n", 0o755)
 }

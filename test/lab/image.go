@@ -12,13 +12,13 @@ import (
 	"runtime"
 )
 
-// imageName is what the image is called in the host.
+// imageName is what the image of containers that no pod has is called in the host.
 const imageName = "lab.invalid/busybox:1"
 
-// ociImage makes an image of one static program, /bin/busybox, which is also /bin/sh and /bin/sleep, as the tar archive
-// that ctr imports. Source: the image layout of https://github.com/opencontainers/image-spec
-func ociImage(busybox []byte) ([]byte, error) {
-	layer, err := tarball([]tarFile{
+// ociImage makes an image of one static program, /bin/busybox, which is also /bin/sh and /bin/sleep, and more files, as the
+// tar archive that ctr imports. Source: the image layout of https://github.com/opencontainers/image-spec
+func ociImage(name string, busybox []byte, more []tarFile, command ...string) ([]byte, error) {
+	layer, err := tarball(append([]tarFile{
 		{name: "bin/", mode: 0o755},
 		{name: "bin/busybox", mode: 0o755, data: busybox},
 		{name: "bin/sh", link: "busybox"},
@@ -27,7 +27,7 @@ func ociImage(busybox []byte) ([]byte, error) {
 		{name: "sys/", mode: 0o755},
 		{name: "dev/", mode: 0o755},
 		{name: "etc/", mode: 0o755},
-	})
+	}, more...))
 	if err != nil {
 		return nil, err
 	}
@@ -47,13 +47,13 @@ func ociImage(busybox []byte) ([]byte, error) {
 	layers := []dict{blob("application/vnd.oci.image.layer.v1.tar", layer)}
 	config := blob("application/vnd.oci.image.config.v1+json", asJSON(dict{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": dict{"Env": []string{"PATH=/bin"}, "Cmd": []string{"/bin/sh"}},
+		"config": dict{"Env": []string{"PATH=/bin"}, "Cmd": command},
 		"rootfs": dict{"type": "layers", "diff_ids": []any{layers[0]["digest"]}},
 	}))
 	manifest := blob("application/vnd.oci.image.manifest.v1+json", asJSON(dict{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": layers,
 	}))
-	manifest["annotations"] = dict{"io.containerd.image.name": imageName, "org.opencontainers.image.ref.name": "1"}
+	manifest["annotations"] = dict{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": "1"}
 	index := asJSON(dict{"schemaVersion": 2, "manifests": []dict{manifest}})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an image: %w", err)

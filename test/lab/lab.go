@@ -56,6 +56,15 @@ type Options struct {
 	Headers bool
 	// Over is a folder of the cache that Machine.Save filled: the disk of a host of this Dist as it once stood. "" for none.
 	Over string
+	// Name is what the host calls itself; "" for "node".
+	Name string
+	// Wire is the network it is attached to; nil for none.
+	Wire *Wire
+	// Kubelet says that the host, one of Dists, has what kubelet needs: plugins for the pods' network, and a containerd
+	// that knows PauseImage. Kubelet itself is one of Files, and nobody starts it.
+	Kubelet bool
+	// Files are files of this machine that the host has, read-only, by their names in the host.
+	Files map[string]string
 }
 
 // String is what people call such a host: "trixie" or "trixie with containerd 2.4".

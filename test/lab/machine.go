@@ -100,7 +100,10 @@ func layersOf(o Options) (layers []string, err error) {
 		layers = append(layers, layer)
 	}
 	find := Rootfs
-	if o.Headers {
+	switch {
+	case o.Kubelet:
+		find = func(string) ([]string, error) { return kubeletOver(o) }
+	case o.Headers:
 		find = headersOver
 	}
 	below, err := find(o.Dist)

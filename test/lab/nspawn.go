@@ -67,11 +67,12 @@ func (m *Machine) spawn(console *os.File, started chan<- error, ended chan<- str
 	if len(m.groups.First) > 0 {
 		version = "0"
 	}
-	cmd := exec.Command("systemd-nspawn", "--quiet", "--boot", "--directory="+m.path("root"), "--machine="+m.Name, "--hostname=node",
+	cmd := exec.Command("systemd-nspawn", "--quiet", "--boot", "--directory="+m.path("root"), "--machine="+m.Name, "--hostname="+m.hostname(),
 		// Our own cgroups, and no machined.
 		"--register=no", "--keep-unit",
-		"--console=pipe", "--private-network", "--resolv-conf=off", "--link-journal=no",
+		"--console=pipe", "--resolv-conf=off", "--link-journal=no",
 		"--capability=all", "--bind="+m.path("state")+":/var/lib/containerd")
+	cmd.Args = append(cmd.Args, m.spawnArgs()...)
 	if m.Options.Repos != "" {
 		cmd.Args = append(cmd.Args, "--bind-ro="+m.Options.Repos+":"+RepoDir)
 	}
@@ -91,7 +92,10 @@ func (m *Machine) spawn(console *os.File, started chan<- error, ended chan<- str
 		defer func() { _ = group.Close() }()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
-	err := m.groups.enter()
+	err := m.enterWire()
+	if err == nil {
+		err = m.groups.enter()
+	}
 	if err == nil {
 		err = cmd.Start()
 	}

@@ -54,6 +54,7 @@ func Setup(ctx context.Context, log func(string)) error {
 	steps = each(steps, "root filesystem", Dists(), buildRootfs)
 	steps = append(steps, step{"root filesystem " + RHELish, buildRHELish})
 	steps = each(steps, "headers for", Dists(), buildHeaders)
+	steps = each(steps, "kubelet's needs on", Dists(), buildKubelet)
 	steps = each(steps, "containerd", Engines(), buildEngine)
 	for _, s := range steps {
 		began := time.Now()

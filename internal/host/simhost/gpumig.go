@@ -168,6 +168,7 @@ func createCompute(g *host.GPU, in *host.Instance, profile int, at host.Span) (i
 	}
 	in.Compute = append(in.Compute, host.ComputeInstance{
 		ID: id, Profile: profile, At: host.Span{Start: starts[s], Size: size}, UUID: migUUID(g, in.ID, id),
+		Share: share(g, offered, size),
 	})
 	slices.SortFunc(in.Compute, func(a, b host.ComputeInstance) int { return a.ID - b.ID })
 	return id, ""

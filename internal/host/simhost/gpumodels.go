@@ -18,6 +18,8 @@ func model(name string) (host.GPU, bool) {
 	switch name {
 	case "T4":
 		return board("Tesla T4", "turing", "7.5", 15360, "0x1EB810DE", "0x12A210DE"), true
+	case "L40S":
+		return board("NVIDIA L40S", "ada-lovelace", "8.9", 46068, "0x26B910DE", "0x185110DE"), true
 	case "A30":
 		return parted(board("NVIDIA A30", "ampere", "8.0", 24576, "0x20B710DE", "0x153210DE"), []host.Profile{
 			profile(14, 0, "1g.6gb", 1, 4, 5952, 1, 0, 1, 2, 3),

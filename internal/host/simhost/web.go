@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"time"
+	"net/http/httptrace"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -56,9 +56,15 @@ func (w web) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 		if server == nil {
 			return fmt.Errorf("dial tcp: lookup %s: no such host", r.URL.Hostname())
 		}
+		if t := httptrace.ContextClientTrace(r.Context()); t != nil && t.GotConn != nil {
+			t.GotConn(httptrace.GotConnInfo{}) // who asks sees that somebody took the connection, answer or not
+		}
 		rec := httptest.NewRecorder()
-		rec.Header().Set("Date", w.node.now.UTC().Format(time.RFC1123))
+		rec.Header().Set("Date", w.node.now.UTC().Format(http.TimeFormat))
 		server.ServeHTTP(rec, r)
+		if err := r.Context().Err(); err != nil { // the client gave up meanwhile
+			return err
+		}
 		answer = rec.Result()
 		answer.Request = r
 		return nil

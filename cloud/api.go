@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// A Session is what the stages of one run share about the machine's own Node object: the cluster is asked once for all of
+// them, and what it answers to a change is the next look. The zero Session is ready for use, for one machine.
+type Session struct {
+	mu   sync.Mutex
+	node *corev1.Node // the last answer
+	name string       // of the Node that was asked for
+	at   time.Time    // when, by the machine's clock
+	nth  int          // how many answers there were
+	real string       // the Node's name where the server knows us by another than the machine's files say
+}
+
+// nodeLooks counts how often things of one evaluation of a stage have looked at an answer.
+type nodeLooks struct {
+	nth  int // which answer
+	told map[string]int
+}
+
+const (
+	// answerServes is how long an answer serves: plan, look and touch are one moment, as far as anybody can tell. What others
+	// change within it makes our change a Conflict, and then the Node is looked at again.
+	answerServes = 5 * time.Second
+	// answerLooks is how many looks of one thing an answer serves in one evaluation of its stage: the first, and the one right
+	// before the touch. Who looks once more has touched something, maybe through a thing that was built from the journal.
+	answerLooks = 2
+)
+
+// who says whose Node it is and as whom we may ask for it and change it.
+type who struct {
+	node    string   // the Node's name
+	kubelet string   // kubelet's kubeconfig: may set most labels of its own Node and its status, and never its taints
+	account string   // a ServiceAccount's kubeconfig that was asked for, for the rest
+	via     host.Via // proxies
+	later   string   // why there is nobody to ask yet: "once the node has joined"; "" where there is
+}
+
+// untilJoined is what waits for the join.
+const untilJoined = "once the node has joined"
+
+// whose works that out from what is known of the machine.
+func whose(s spec.Spec, f facts.Facts) who {
+	k := f.Kubelet
+	w := who{
+		node: cmp.Or(k.NodeName, nodeName(s, f)), kubelet: k.Kubeconfig, account: s.Node.Kubeconfig, via: via(s),
+	}
+	switch {
+	case !f.Live:
+		w.later = "first boot"
+	case !k.Joined:
+		w.later = untilJoined
+	case f.Booting:
+		w.later = "once kubelet runs"
+	}
+	return w
+}
+
+// whoseAgain works it out where no spec is at hand, for undo: from the machine, and the spec that lies there.
+func whoseAgain(ctx context.Context, v host.View) (who, error) {
+	f, err := facts.Gather(ctx, v, facts.Needs{})
+	if err != nil {
+		return who{}, err
+	}
+	return whose(specOn(v), f), nil
+}
+
+// specHome is where a machine's spec lies.
+const specHome = "/etc/gpuadm"
+
+// specOn reads the spec that lies on the machine; one that cannot be read says nothing.
+func specOn(v host.View) spec.Spec {
+	names := []string{path.Join(specHome, "node.toml")}
+	more, _ := v.ReadDir(path.Join(specHome, "node.d")) // sorted
+	for _, name := range more {
+		if path.Ext(name) == ".toml" {
+			names = append(names, path.Join(specHome, "node.d", name))
+		}
+	}
+	var files []spec.File
+	for _, name := range names {
+		if data, err := v.ReadFile(name); err == nil {
+			files = append(files, spec.File{Name: name, Data: data})
+		}
+	}
+	s, err := spec.Parse(files...)
+	if err != nil {
+		return spec.Spec{}
+	}
+	return s
+}
+
+// serviceAccount is the kubeconfig of an identity that may change taints, "" where there is none: the one asked for, or what
+// the DaemonSet's pod lends.
+func (w who) serviceAccount(v host.View) string {
+	if w.account != "" {
+		return w.account
+	}
+	if _, err := v.Stat(PodKubeconfig); err == nil {
+		return PodKubeconfig
+	}
+	return ""
+}
+
+// from is where a client of one of the identities comes from.
+func (w who) from(kubeconfig string) kube.From { return kube.From{Kubeconfig: kubeconfig, Via: w.via} }
+
+// first is the kubeconfig to look with.
+func (w who) first(v host.View) (string, error) {
+	if name := cmp.Or(w.kubelet, w.serviceAccount(v)); name != "" {
+		return name, nil
+	}
+	return "", &converge.Trouble{
+		What: "cannot ask the cluster about this node: kubelet's command line names no kubeconfig",
+		Try:  []string{"set kubeconfig in [node] to one that may read and patch this node"},
+	}
+}
+
+// look returns the Node for one look of a thing. Without a count of looks the cluster is asked each time.
+func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, thing string) (*corev1.Node, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if age := v.Now().Sub(s.at); s.node != nil && s.name == w.node && age >= 0 && age < answerServes && l.serves(s.nth, thing) {
+		return s.node, nil
+	}
+	s.node = nil
+	n, err := s.get(ctx, v, w)
+	if err != nil {
+		return nil, err
+	}
+	s.keep(v, w, n)
+	l.serves(s.nth, thing)
+	return n, nil
+}
+
+// serves says whether the nth answer serves one more look of a thing, and counts it; the session is locked.
+func (l *nodeLooks) serves(nth int, thing string) bool {
+	if l == nil {
+		return false
+	}
+	if l.nth != nth {
+		l.nth, l.told = nth, map[string]int{}
+	}
+	l.told[thing]++
+	return l.told[thing] <= answerLooks
+}
+
+// keep makes an answer serve the next looks; the session is locked.
+func (s *Session) keep(v host.View, w who, n *corev1.Node) {
+	s.node, s.name, s.at = n, w.node, v.Now()
+	s.nth++
+}
+
+// forget makes the next look ask.
+func (s *Session) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.node = nil
+}
+
+// get asks the cluster; the session is locked.
+func (s *Session) get(ctx context.Context, v host.View, w who) (*corev1.Node, error) {
+	name, err := w.first(v)
+	if err != nil {
+		return nil, err
+	}
+	c, err := kube.Ask(v, w.from(name))
+	if err != nil {
+		return nil, err
+	}
+	n, err := c.Node(ctx, cmp.Or(s.real, w.node))
+	if s.real == "" && (errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing)) {
+		// A cloud may have named the node: EC2 by its private DNS name, whatever the machine calls itself.
+		user, _, werr := c.Whoami(ctx)
+		if real, ok := strings.CutPrefix(user, "system:node:"); werr == nil && ok && real != w.node {
+			s.real = real
+			n, err = c.Node(ctx, real)
+		}
+	}
+	return n, explainNode(err, cmp.Or(s.real, w.node))
+}
+
+// explainNode says what to do about a Node that is not there. Kubelet makes it when it starts, and only then: one that was
+// deleted stays away. Source: kubernetes, pkg/kubelet/kubelet_node_status.go, registerWithAPIServer.
+func explainNode(err error, name string) error {
+	if !errors.Is(err, kube.Missing) {
+		return err
+	}
+	return unregistered{converge.Wait{
+		For: fmt.Sprintf("kubelet has not registered the node %s, or somebody has deleted it", name),
+		Try: []string{"if it does not come, restart kubelet: it registers when it starts"},
+	}}
+}
+
+// unregistered reports that there is no Node.
+type unregistered struct{ converge.Wait }
+
+func (u unregistered) Unwrap() error { return u.Wait }

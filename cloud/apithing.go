@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// nodePart is one label, taint or condition of the machine's own Node object. Which Node that is, and as whom it is changed,
+// is no part of the name: a kubeconfig that moves must not make another thing of the same label.
+type nodePart struct {
+	what    string // label, taint, condition
+	key     string // of the label or taint, or the condition's type
+	effect  string // of the taint
+	session *Session
+	looks   *nodeLooks // nil: each look asks the cluster
+	who     *who       // nil: to be found out on the machine
+
+	// must says why the part cannot be made yet, by how the Node stands: a converge.Wait. nil: it always can.
+	must func(context.Context, host.View, *corev1.Node) error
+}
+
+// NewNodePart builds the thing again from its name. With the session of the run's stages it sees what they see.
+func NewNodePart(name string, s *Session) (converge.Thing, error) {
+	what, rest, _ := strings.Cut(name, " ")
+	p := nodePart{what: what, key: rest, session: s}
+	if s == nil {
+		p.session = new(Session)
+	}
+	if what == "taint" {
+		i := strings.LastIndex(rest, ":")
+		if i < 0 {
+			return nil, fmt.Errorf("internal error: a taint without an effect: %q", name)
+		}
+		p.key, p.effect = rest[:i], rest[i+1:]
+	}
+	if !slices.Contains([]string{"label", "taint", "condition"}, what) || p.key == "" {
+		return nil, fmt.Errorf("internal error: no part of a node: %q", name)
+	}
+	return p, nil
+}
+
+func (p nodePart) Kind() string { return "node" }
+
+func (p nodePart) Name() string {
+	if p.what == "taint" {
+		return "taint " + p.key + ":" + p.effect
+	}
+	return p.what + " " + p.key
+}
+
+// whom says whose Node it is and who asks.
+func (p nodePart) whom(ctx context.Context, v host.View) (who, error) {
+	if p.who != nil {
+		return *p.who, nil
+	}
+	return whoseAgain(ctx, v)
+}
+
+// Look is the value of a label or a taint, where an empty one reads "", with quotes; or the condition's status, reason and
+// message.
+func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error) {
+	w, err := p.whom(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	undoing := p.looks == nil // then nothing of ours is on a Node that is gone, or whose cluster the machine has left
+	switch {
+	case w.later == untilJoined && undoing:
+		return "", nil
+	case w.later != "":
+		return "", host.Later{Until: w.later}
+	}
+	n, err := p.session.look(ctx, v, w, p.looks, p.Name())
+	if errors.As(err, new(unregistered)) && undoing {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	if p.must != nil {
+		if err := p.must(ctx, v, n); err != nil {
+			p.session.forget() // whoever looks again wants to know whether it has come
+			return "", err
+		}
+	}
+	return p.of(n), nil
+}
+
+const emptyValue = `""` // no value of a label or taint has quotes
+
+// valueState is a value as a state: "" is for what is not there.
+func valueState(value string) converge.State {
+	if value == "" {
+		return emptyValue
+	}
+	return converge.State(value)
+}
+
+// stateValue is a state's value.
+func stateValue(s converge.State) string {
+	if s == emptyValue {
+		return ""
+	}
+	return string(s)
+}
+
+// of is how the part stands on a Node.
+func (p nodePart) of(n *corev1.Node) converge.State {
+	switch p.what {
+	case "label":
+		if value, ok := n.Labels[p.key]; ok {
+			return valueState(value)
+		}
+	case "taint":
+		if i := p.index(n); i >= 0 {
+			return valueState(n.Spec.Taints[i].Value)
+		}
+	case "condition":
+		if c := conditionOf(n, p.key); c != nil {
+			return conditionState(*c)
+		}
+	}
+	return ""
+}
+
+// index is the taint's place on a Node, -1 for none. A node has one taint of a key and an effect.
+func (p nodePart) index(n *corev1.Node) int {
+	return slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == p.key && string(t.Effect) == p.effect })
+}
+
+func conditionOf(n *corev1.Node, kind string) *corev1.NodeCondition {
+	for i := range n.Status.Conditions {
+		if string(n.Status.Conditions[i].Type) == kind {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// undoneReason marks a condition that says nothing any more. It stays as Unknown: a controller that follows it would take
+// one that is gone for one that has not come yet.
+const undoneReason = "Undone"
+
+// conditionState is a condition as a state. One that was undone counts as not there.
+func conditionState(c corev1.NodeCondition) converge.State {
+	if c.Status == corev1.ConditionUnknown && c.Reason == undoneReason {
+		return ""
+	}
+	return converge.State(strings.TrimSpace(fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)))
+}
+
+// conditionFrom is a state as a condition, without its times.
+func conditionFrom(kind string, s converge.State) corev1.NodeCondition {
+	if s == "" {
+		return corev1.NodeCondition{
+			Type: corev1.NodeConditionType(kind), Status: corev1.ConditionUnknown, Reason: undoneReason,
+			Message: "gpuadm undo was run: nobody looks after the GPUs",
+		}
+	}
+	status, rest, _ := strings.Cut(string(s), " ")
+	reason, message, _ := strings.Cut(rest, " ")
+	return corev1.NodeCondition{Type: corev1.NodeConditionType(kind), Status: corev1.ConditionStatus(status), Reason: reason, Message: message}
+}
+
+// needsAccount says that kubelet's identity may not change the part. Source: kubernetes, the admission plugin NodeRestriction.
+func (p nodePart) needsAccount() bool {
+	return p.what == "taint" || p.what == "label" && spec.RestrictedLabel(p.key)
+}
+
+// Prove refuses a change that nobody here may make, before anything is touched.
+func (p nodePart) Prove(ctx context.Context, v host.View, _, _ converge.State) error {
+	w, err := p.whom(ctx, v)
+	if err != nil || !p.needsAccount() || w.serviceAccount(v) != "" {
+		return err
+	}
+	return p.nobody()
+}
+
+func (p nodePart) nobody() error {
+	return &converge.Trouble{
+		What:    fmt.Sprintf("cannot change the %s of the node: nobody here may", p.Name()),
+		Because: []string{"a kubelet sets taints, and labels of Kubernetes' own, at its first registration only, if at all"},
+		Try: []string{
+			"set kubeconfig in [node] to one of a ServiceAccount that may patch this node, or let gpuadm's DaemonSet do it",
+			"or change it by hand: kubectl taint, kubectl label",
+		},
+	}
+}
+
+// Make changes one part alone.
+func (p nodePart) Make(ctx context.Context, h host.Host, to converge.State) error {
+	found, err := p.Look(ctx, h)
+	if err != nil {
+		return err
+	}
+	return p.MakeAll(ctx, h, []converge.Change{{Kind: p.Kind(), Name: p.Name(), Before: found, After: to}})
+}

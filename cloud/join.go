@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// Join makes the machine a node of its cluster, or leaves that to whoever does it on this cloud.
+func Join() converge.Stage {
+	return converge.Stage{
+		Name:  "join",
+		About: "joins the cluster",
+		Wants: joinWants,
+		Needs: joinNeeds,
+	}
+}
+
+// joinNeeds: a kubelet that the join sets up registers with all labels and taints.
+func joinNeeds(s spec.Spec) facts.Needs {
+	if s.Join.How == "none" {
+		return facts.Needs{Files: joinFiles(s)}
+	}
+	return startupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: joinFiles(s)})
+}
+
+// Joined waits until the node is ready in the cluster. It is a stage of its own: a node that is slow to become ready, for want
+// of a network plugin perhaps, has joined all the same, and the join is not put back for it.
+func Joined(node *Session) converge.Stage {
+	return converge.Stage{
+		Name:  "joined",
+		About: "waits until the cluster has the node",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			if s.Join.How == "none" {
+				return nil, nil
+			}
+			name := nodeName(s, f)
+			if s.Join.How != "token" { // a cloud may name it otherwise
+				name = cmp.Or(f.Kubelet.NodeName, name)
+			}
+			w := waitReady(s, f, name, cmp.Or(f.Kubelet.Kubeconfig, kubeletKubeconfig))
+			j := w.Thing.(joined)
+			j.session, j.looks = node, &nodeLooks{}
+			w.Thing, w.Section = j, "join"
+			return []converge.Want{w}, nil
+		},
+	}
+}
+
+func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	switch s.Join.How {
+	case "none":
+		return nil, nil
+	case "token":
+		return tokenWants(s, f)
+	case "eks":
+		return nil, notYet(s.Join.How)
+	case "gke":
+		return nil, notYet(s.Join.How)
+	case "aks":
+		return nil, notYet(s.Join.How)
+	case "auto":
+		return nil, notYet(s.Join.How)
+	}
+	return nil, fmt.Errorf("internal error: no way to join is called %q", s.Join.How)
+}
+
+// notYet refuses what this gpuadm cannot do.
+func notYet(how string) error {
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot join by how = %q: this gpuadm joins by a bootstrap token only", how),
+		Try:  []string{`write how = "token" in [join], or how = "none" where the cloud joins its machines itself`},
+	}
+}
+
+// ownsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
+// somebody else's kubelet has nothing to do.
+func ownsKubelet(s spec.Spec, f facts.Facts) bool {
+	return s.Join.How == "token" && !joinedByOthers(f)
+}
+
+// joinFiles are the files that joining reads and that anybody may read. The token is not among them: what is in the facts may
+// be printed.
+func joinFiles(s spec.Spec) (names []string) {
+	if s.Join.How == "none" {
+		return nil
+	}
+	names = []string{"/proc/swaps", "/etc/resolv.conf", kubeletKubeconfig, kubeletUnitFile}
+	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// nodeName is what the node is called: as kubelet does it, the host's name in lower case
+// (kubernetes, pkg/util/node/node.go, GetHostname).
+func nodeName(s spec.Spec, f facts.Facts) string {
+	if s.Join.NodeName != "" {
+		return s.Join.NodeName
+	}
+	return strings.ToLower(strings.TrimSpace(f.Hostname))
+}
+
+// via is how the machine reaches the API server.
+func via(s spec.Spec) host.Via {
+	return host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
+}

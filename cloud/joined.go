@@ -1,0 +1,258 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+const (
+	// patience how long a kubelet that was started has to register, and to become ready. A real one took 1 to 4 seconds;
+	// the images of a network plugin may have to be pulled first.
+	registerPatience = 2 * time.Minute
+	readyPatience    = 5 * time.Minute
+)
+
+// nodeAsk asks for one Node object, by the kubelet's identity. The zero kubeconfig asks nobody.
+type nodeAsk struct {
+	name       string
+	kubeconfig string
+	via        host.Via
+	booting    bool
+	bootID     string
+
+	pause func(context.Context, time.Duration) error
+
+	session *Session // what the stages of one run know of the Node; nil: the cluster is asked
+	looks   *nodeLooks
+}
+
+func nodeOf(s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
+	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, pause: sleepFor}
+}
+
+// sleepFor waits, unless the run ends before.
+func sleepFor(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// get returns the Node object, nil if there is none.
+func (n nodeAsk) get(ctx context.Context, v host.View) (*corev1.Node, error) {
+	switch {
+	case !v.Live():
+		return nil, host.Later{Until: "first boot"}
+	case n.booting:
+		return nil, host.Later{Until: "once kubelet runs"}
+	}
+	found, err := n.ask(ctx, v)
+	if err == nil {
+		return found, nil
+	}
+	if errors.Is(err, kube.Missing) || notThere(err) { // who lacks the files has not joined yet, and nobody to ask as
+		return nil, nil
+	}
+	return nil, err
+}
+
+// ask asks the cluster, or takes what it has just said.
+func (n nodeAsk) ask(ctx context.Context, v host.View) (*corev1.Node, error) {
+	if n.session != nil {
+		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via}, n.looks, "joined "+n.name)
+	}
+	c, err := kube.Ask(v, kube.From{Kubeconfig: n.kubeconfig, Via: n.via})
+	if err != nil {
+		return nil, err
+	}
+	return c.Node(ctx, n.name)
+}
+
+// wait asks until want is content with the node, or for so long. An API server that does not answer is waited for too.
+func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*corev1.Node) (problem string)) error {
+	const between = time.Second
+	if n.session != nil {
+		defer n.session.forget() // whoever looks next shall see what we have seen
+		n.session = nil
+	}
+	problem := ""
+	for waited := time.Duration(0); ; waited += between {
+		found, err := n.get(ctx, v)
+		waits := (*kube.Error)(nil)
+		switch {
+		case err == nil:
+			if problem = want(found); problem == "" {
+				return nil
+			}
+		case errors.As(err, &waits) && waits.Waits():
+			problem = err.Error()
+		default:
+			return err
+		}
+		if waited >= limit || n.pause(ctx, between) != nil {
+			return &converge.Trouble{
+				What:    fmt.Sprintf("cannot wait any longer for node %s: after %v %s", n.name, waited, problem),
+				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
+				Try:     []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"},
+				Err:     errors.Join(stillWaits{}, err),
+			}
+		}
+	}
+}
+
+// stillWaits marks an error that time may cure: the caller is told to try again.
+type stillWaits struct{}
+
+func (stillWaits) Error() string { return "not yet" }
+
+// Waits says that waiting helps.
+func (stillWaits) Waits() bool { return true }
+
+// registered is the Node object being there. Kubelet makes it, and undo cannot take it away: a node may not delete itself.
+type registered struct{ nodeAsk }
+
+// waitRegistered wants kubelet to have registered the node.
+func waitRegistered(s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
+	return converge.Want{
+		Thing: registered{nodeOf(s, f, name, kubeconfig)},
+		Why:   "kubelet registers it",
+		To:    func(converge.State) (converge.State, error) { return "there", nil },
+		Keeps: "the cluster still has the node; who may, says: kubectl delete node " + name,
+	}
+}
+
+// NewRegistered names a node, for undo, which leaves it.
+func NewRegistered(name string) converge.Thing { return registered{nodeAsk{name: name}} }
+
+func (r registered) Kind() string { return "registered" }
+func (r registered) Name() string { return r.name }
+
+func (r registered) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if r.kubeconfig == "" {
+		return "", nil
+	}
+	found, err := r.get(ctx, v)
+	if err != nil || found == nil {
+		return "", err
+	}
+	return "there", nil
+}
+
+func (r registered) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		return converge.Stays{Why: "a node may not delete itself"}
+	}
+	return r.wait(ctx, h, registerPatience, func(n *corev1.Node) string {
+		if n == nil {
+			return "kubelet has not registered it"
+		}
+		return ""
+	})
+}
+
+// joined is the node being ready, as kubelet has said in this boot: an API server shows the last boot's word until then.
+// Nothing is put back: it settles.
+type joined struct{ nodeAsk }
+
+const standsReady = "ready"
+
+// waitReady wants the node to be ready in this boot.
+func waitReady(s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
+	j := joined{nodeOf(s, f, name, kubeconfig)}
+	return converge.Want{Thing: j, Why: "kubelet says so, in this boot", To: func(found converge.State) (converge.State, error) {
+		return j.Settled(found), nil
+	}}
+}
+
+// NewJoined names a node, for undo, to which it means nothing.
+func NewJoined(name string) converge.Thing { return joined{nodeAsk{name: name}} }
+
+func (j joined) Kind() string { return "joined" }
+func (j joined) Name() string { return j.name }
+
+func (j joined) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if j.kubeconfig == "" {
+		return standsReady, nil
+	}
+	found, err := j.get(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	if problem := unready(found, j.bootID); problem != "" {
+		return "not ready", nil
+	}
+	return standsReady, nil
+}
+
+func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
+	return j.wait(ctx, h, readyPatience, func(n *corev1.Node) string { return unready(n, j.bootID) })
+}
+
+// Unsettled is as found.
+func (j joined) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
+
+// Settled is ready.
+func (j joined) Settled(converge.State) converge.State { return standsReady }
+
+// unready says why a node is not ready in this boot, "" if it is.
+func unready(n *corev1.Node, bootID string) string {
+	if n == nil {
+		return "the cluster has no node of this name"
+	}
+	for _, c := range n.Status.Conditions {
+		switch {
+		case c.Type != corev1.NodeReady:
+		case n.Status.NodeInfo.BootID != bootID && bootID != "":
+			return "kubelet has not said how it is since the last boot"
+		case c.Status == corev1.ConditionTrue:
+			return ""
+		default:
+			return "it is not ready: " + oneLine(c.Reason+": "+c.Message)
+		}
+	}
+	return "it does not say whether it is ready"
+}
+
+// oneLine makes a text of others fit into a message.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 300 {
+		text = strings.ToValidUTF8(text[:300], "") + "…"
+	}
+	return text
+}
+
+// askOnce keeps the answer to a question that several things of a stage ask while it is planned.
+type askOnce struct {
+	mu   sync.Mutex
+	done bool
+	err  error
+}
+
+func (o *askOnce) do(ask func() error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.done {
+		o.done, o.err = true, ask()
+	}
+	return o.err
+}

@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Where kubelet's files lie. They are kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which every
+// administrator and every tool of a cluster knows.
+const (
+	kubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
+	clusterCA         = "/etc/kubernetes/pki/ca.crt"
+	kubeletConfig     = "/var/lib/kubelet/config.yaml"
+	kubeletPKI        = "/var/lib/kubelet/pki"
+	kubeletUnit       = "kubelet.service"
+	kubeletUnitFile   = "/etc/systemd/system/" + kubeletUnit
+	kubeletDropIn     = kubeletUnitFile + ".d/60-gpuadm-join.conf" // after kubeadm's, whose name begins with 10
+)
+
+// written is the first line of the files that are ours alone.
+const written = "# Written by gpuadm, which joined this machine to its cluster. gpuadm undo takes it away.\n"
+
+// ownKubelet is a kubelet that we set up ourselves.
+type ownKubelet struct {
+	Config     map[string]any    // what its KubeletConfiguration says beside what ownConfig puts there
+	Flags      []string          // "--cloud-provider=external", …
+	Env        map[string]string // its environment: the proxy of its exec plugin, …
+	Kubeconfig string            // where its credentials are told
+	After      []string          // units that it starts after, beside the container engine's
+
+	// learn tells what can be known only once the cluster is asked, the addresses of its DNS: nil where nothing is missing.
+	// It is not asked where the config file that is there tells it.
+	learn func(ctx context.Context, v host.View) (map[string]any, error)
+}
+
+// wants are the files, the unit, and a kubelet that runs with its files as they are.
+func (k ownKubelet) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	if f.Kubelet.Binary == "" {
+		return nil, &converge.Trouble{
+			What: "cannot join: no kubelet is installed",
+			Try:  []string{"install the package kubelet, in the cluster's version or up to three minor versions older: https://kubernetes.io/releases/version-skew-policy/#kubelet"},
+		}
+	}
+	e, err := ownEngine(f)
+	if err != nil {
+		return nil, err
+	}
+	labels, taints, err := registration(s, f)
+	if err != nil {
+		return nil, err
+	}
+	config, err := k.config(s, f, e, taints)
+	if err != nil {
+		return nil, err
+	}
+	if err := kubeletStarts(config.merged(nil), s, f); err != nil {
+		return nil, err
+	}
+	wants := things.Folders(path.Dir(kubeletConfig), "holds kubelet's configuration")
+	wants = append(wants, config.want())
+	unit, text, err := k.unit(s, f, e, labels)
+	if err != nil {
+		return nil, err
+	}
+	wants = append(wants, things.Folders(path.Dir(unit), "holds kubelet's unit")...)
+	wants = append(wants, things.Exact(unit, []byte(text), 0o644, "runs kubelet as a node of this cluster"))
+	return append(wants, k.runs(f)...), nil
+}
+
+// runs wants kubelet enabled and running, with its files as they are. While gpuadm.service is at work systemd holds kubelet
+// back, and starts it after us.
+func (k ownKubelet) runs(f facts.Facts) []converge.Want {
+	thing := things.NewUnit(kubeletUnit)
+	active := "active"
+	switch {
+	case !f.Live:
+		active = "-"
+	case f.Booting:
+		active = ""
+	}
+	running := converge.Want{Thing: thing, Why: "kubelet is the node", To: func(found converge.State) (converge.State, error) {
+		file, now, _ := strings.Cut(string(found), " ")
+		switch {
+		case file == "masked":
+			return "", &converge.Trouble{What: "cannot start kubelet.service: it is masked, so somebody wants it never to run", Try: []string{"systemctl unmask kubelet.service"}}
+		case found == "" && active == "": // the unit's file is made before it
+			now = "inactive"
+		case active != "":
+			now = active
+		}
+		if file == "disabled" || found == "" {
+			file = "enabled"
+		}
+		return converge.State(file + " " + now), nil
+	}}
+	if now := f.Kubelet.Active; now == "" || now == "inactive" {
+		return []converge.Want{running} // it reads its files when it starts
+	}
+	return []converge.Want{running, kubeletFresh(kubeletUnit, []string{kubeletConfig}, "kubelet reads its configuration when it starts")}
+}
+
+// ownEngine is the container engine that kubelet will use.
+func ownEngine(f facts.Facts) (facts.Engine, error) {
+	for _, name := range []string{"containerd", "crio"} {
+		for _, e := range f.Engines {
+			if e.Name == name {
+				return e, nil
+			}
+		}
+	}
+	return facts.Engine{}, &converge.Trouble{
+		What: "cannot join: no container engine that kubelet can use is installed",
+		Try:  []string{"install containerd (or CRI-O); kubelet has not been able to use Docker since 1.24"},
+	}
+}
+
+// endpoint is the engine's socket as kubelet takes it.
+func endpoint(e facts.Engine) string {
+	socket := e.Socket
+	switch {
+	case socket == "" && e.Name == "crio":
+		socket = "/run/crio/crio.sock"
+	case socket == "":
+		socket = "/run/containerd/containerd.sock"
+	}
+	return "unix://" + strings.TrimPrefix(socket, "unix://")
+}
+
+// learned is a file that may hold what only the cluster can tell. What is there already is kept, so that a node that stands
+// asks nobody.
+type learned struct {
+	*things.FileThing
+	write func(ctx context.Context, v host.View, found []byte) ([]byte, error)
+
+	mu   sync.Mutex
+	data []byte // as the last look has it
+}
+
+// want wants the file as write makes it.
+func (l *learned) want(why string) converge.Want {
+	w := things.Edited(l.FileThing, func([]byte) ([]byte, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return bytes.Clone(l.data), nil
+	}, why)
+	w.Thing = l
+	w.AsFound = true // what we wrote earlier tells what the cluster has said
+	return w
+}
+
+// Look reads the file, and finds out what it shall hold.
+func (l *learned) Look(ctx context.Context, v host.View) (converge.State, error) {
+	found, err := l.FileThing.Look(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	data, err := l.Bytes(v, found)
+	if err != nil {
+		return "", err
+	}
+	if data, err = l.write(ctx, v, data); err != nil {
+		return "", err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.data = data
+	return found, nil
+}
+
+// notThere says that there is no such file.
+func notThere(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// sorted are the keys of a table, in order.
+func sorted[T any](table map[string]T) []string { return slices.Sorted(maps.Keys(table)) }

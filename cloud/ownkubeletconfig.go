@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// A table is a JSON object.
+type table = map[string]any
+
+// ownConfig is a KubeletConfiguration in the making.
+type ownConfig struct {
+	base, own, last table
+	taints          []spec.Taint
+	learn           func(context.Context, host.View) (map[string]any, error)
+}
+
+// dnsKeys are what a config is asked for before the cluster is.
+func dnsKeys() []string { return []string{"clusterDNS", "clusterDomain"} }
+
+// config puts together what is known without asking anybody.
+func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Taint) (ownConfig, error) {
+	c := ownConfig{own: k.Config, taints: taints, learn: k.learn}
+	c.base = table{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1",
+		"kind":       "KubeletConfiguration",
+		"authentication": table{
+			"anonymous": table{"enabled": false},
+			"webhook":   table{"enabled": true},
+			"x509":      table{"clientCAFile": clusterCA},
+		},
+		"authorization":            table{"mode": "Webhook"},
+		"cgroupDriver":             cgroupDriver(e),
+		"containerRuntimeEndpoint": endpoint(e),
+		"rotateCertificates":       true,
+	}
+	if r := reserved(f); r != nil {
+		c.base["kubeReserved"] = r
+	}
+	if len(s.Join.ClusterDNS) > 0 {
+		c.base["clusterDNS"] = anys(s.Join.ClusterDNS)
+	}
+	// The stub of systemd-resolved is on loopback, where a pod finds itself: https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/#known-issues
+	if strings.Contains(string(f.Files["/etc/resolv.conf"]), "nameserver 127.0.0.53") {
+		c.base["resolvConf"] = "/run/systemd/resolve/resolv.conf"
+	}
+	var err error
+	if name := s.Join.KubeletConfig; name != "" {
+		c.last, err = readKubeletConfig(name, f.Files[name])
+	}
+	return c, err
+}
+
+// readKubeletConfig reads a file of the user's, YAML or JSON.
+func readKubeletConfig(name string, data []byte) (table, error) {
+	const mend = "write kubelet_config = the path of a KubeletConfiguration in YAML or JSON in [join], with what shall differ"
+	if data == nil {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: it is not there", name), Try: []string{mend}}
+	}
+	var t table
+	if len(data) > 1<<20 {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name), Try: []string{mend}}
+	}
+	if err := yaml.Unmarshal(data, &t); err != nil {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, oneLine(err.Error())), Try: []string{mend}}
+	}
+	if kind, stated := t["kind"]; stated && kind != "KubeletConfiguration" {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{mend}}
+	}
+	return t, nil
+}
+
+// merged is the whole config. Of what only the cluster can tell, what was said last wins: here, in the file that is there.
+func (c ownConfig) merged(told table) table {
+	all := merge(table{}, c.base)
+	all = merge(all, told)
+	all = merge(all, c.own)
+	if list := taintList(c.taints, nil); len(list) > 0 {
+		all["registerWithTaints"] = taintList(c.taints, listOf(all["registerWithTaints"]))
+	}
+	all = merge(all, c.last)
+	// Lists replace each other. A taint that is lost so would let pods in that it should keep out.
+	if list := taintList(c.taints, listOf(all["registerWithTaints"])); len(list) > 0 {
+		all["registerWithTaints"] = list
+	}
+	return all
+}
+
+// merge puts patch over onto, as a JSON merge patch (RFC 7396): tables merge, null removes, all else replaces.
+func merge(onto, patch table) table {
+	out := maps.Clone(onto)
+	if out == nil {
+		out = table{}
+	}
+	for key, value := range patch {
+		inner, is := value.(table)
+		switch {
+		case value == nil:
+			delete(out, key)
+		case is:
+			below, _ := out[key].(table)
+			out[key] = merge(below, inner)
+		default:
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// taintList adds taints to a list of a KubeletConfiguration; one of the same key and effect stays as the list has it.
+func taintList(taints []spec.Taint, list []any) []any {
+	list = slices.Clone(list)
+	for _, t := range taints {
+		if !slices.ContainsFunc(list, func(at any) bool {
+			is, _ := at.(table)
+			return is["key"] == t.Key && is["effect"] == t.Effect
+		}) {
+			one := table{"key": t.Key, "effect": t.Effect}
+			if t.Value != "" {
+				one["value"] = t.Value
+			}
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
+func listOf(value any) []any {
+	list, _ := value.([]any)
+	return list
+}
+
+func anys(texts []string) (list []any) {
+	for _, t := range texts {
+		list = append(list, t)
+	}
+	return list
+}
+
+// want wants the file.
+func (c ownConfig) want() converge.Want {
+	l := &learned{FileThing: things.NewFile(kubeletConfig, nil)}
+	l.write = func(ctx context.Context, v host.View, found []byte) ([]byte, error) {
+		told, err := c.told(ctx, v, found)
+		if err != nil {
+			return nil, err
+		}
+		text, err := yaml.Marshal(c.merged(told))
+		if err != nil {
+			return nil, fmt.Errorf("internal error: %w", err)
+		}
+		return append([]byte(written), text...), nil
+	}
+	return l.want("kubelet's configuration")
+}
+
+// told is what the cluster says of its DNS: as the file that is there has it, else as the cluster is asked.
+func (c ownConfig) told(ctx context.Context, v host.View, found []byte) (table, error) {
+	known := c.merged(nil)
+	if c.learn == nil || known["clusterDNS"] != nil {
+		return nil, nil
+	}
+	var is, told table
+	if yaml.Unmarshal(found, &is) == nil && is["clusterDNS"] != nil {
+		told = table{}
+		for _, key := range dnsKeys() {
+			if is[key] != nil {
+				told[key] = is[key]
+			}
+		}
+		return told, nil
+	}
+	return c.learn(ctx, v)
+}
+
+// reserved is what pods may not have of the machine. CPU by the steps that GKE and EKS share: 6 % of the first core, 1 % of the
+// second, 0.5 % of the next two, 0.25 % of the rest. Memory as EKS has it, 11 MiB for each of 110 pods and 255 MiB, and at most
+// an eighth of the machine's. nil where the machine is not known.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go.
+func reserved(f facts.Facts) table {
+	if f.CPUs == 0 || f.Memory == 0 {
+		return nil
+	}
+	cores := func(from, to int) int { return max(0, min(f.CPUs, to)-from) }
+	hundredths := 6000*cores(0, 1) + 1000*cores(1, 2) + 500*cores(2, 4) + 250*cores(4, f.CPUs) // of a millicore
+	const pods = 110
+	mib := min(uint64(11*pods+255), f.Memory>>20/8)
+	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", mib), "ephemeral-storage": "1Gi"}
+}
+
+// cgroupDriver is who makes the containers' cgroups, as the engine's configuration says. Kubelet must have the same.
+// Kubelets from 1.34 on ask an engine that can tell (containerd from 2.0 on) and pass over this.
+func cgroupDriver(e facts.Engine) string {
+	if e.Name == "crio" {
+		for _, f := range e.Files {
+			var c struct {
+				Crio struct {
+					Runtime struct {
+						Manager string `toml:"cgroup_manager"`
+					}
+				}
+			}
+			if toml.Unmarshal(f.Data, &c) == nil && c.Crio.Runtime.Manager == "cgroupfs" {
+				return "cgroupfs"
+			}
+		}
+		return "systemd" // CRI-O's default
+	}
+	driver := "cgroupfs" // containerd's default
+	for _, f := range e.Files {
+		var t table
+		if toml.Unmarshal(f.Data, &t) != nil {
+			continue
+		}
+		// The first name is that of format 2 and before, the second that of format 3: containerd, docs/cri/config.md.
+		for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
+			switch at(t, "plugins", plugin, "containerd", "runtimes", "runc", "options", "SystemdCgroup") {
+			case true:
+				driver = "systemd"
+			case false:
+				driver = "cgroupfs"
+			}
+		}
+	}
+	return driver
+}
+
+// at is what a table holds deep inside, nil if there is nothing.
+func at(t any, keys ...string) any {
+	for _, key := range keys {
+		is, _ := t.(table)
+		t = is[key]
+	}
+	return t
+}

@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// GPUReady is the type of the Node's condition that tells the cluster how the GPUs stand.
+const GPUReady = "nvidia.com/GPUReady"
+
+// readyReason is the condition's reason while it is true.
+const readyReason = "GPUsReady"
+
+// Answers asks whether a container engine answers and has the runtime handler.
+type Answers func(context.Context, host.View, spec.Spec, facts.Facts) error
+
+// NewReady is the last stage: labels and taints that are not there yet, one more look at everything, then the condition,
+// and then the startup taint goes. Answers may be nil. The session is shared with NewGuard.
+func NewReady(se *Session, answers Answers) converge.Stage {
+	return converge.Stage{
+		Name:  "ready",
+		About: "shows the cluster that the GPUs stand, and lets pods in",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) { return readyWants(se, answers, s, f) },
+		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true}) },
+		Whole: true,
+	}
+}
+
+// readyNeeds are what tells who may change taints, and more, where anything is told at all.
+func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
+	if !tellsCluster(s) {
+		return facts.Needs{}
+	}
+	return more.And(startupNeeds())
+}
+
+// tellsCluster says whether the spec asks for a node at all.
+func tellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s.Join.How != "none" }
+
+// hasGPU says whether there is anything to be ready.
+func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }
+
+// nodeSection is the section that asks for what is said to the cluster.
+func nodeSection(s spec.Spec) string {
+	if s.Has("node") {
+		return "node"
+	}
+	return "join"
+}
+
+// readyStage is one evaluation of the stage.
+type readyStage struct {
+	session *Session
+	spec    spec.Spec
+	facts   facts.Facts
+	who     who
+	looks   *nodeLooks
+	section string
+}
+
+func newReadyStage(se *Session, s spec.Spec, f facts.Facts) readyStage {
+	return readyStage{se, s, f, whose(s, f), &nodeLooks{}, nodeSection(s)}
+}
+
+func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	if !tellsCluster(s) {
+		return nil, nil
+	}
+	r := newReadyStage(se, s, f)
+	labels, taints, err := registration(s, f)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(labels, s.Node.Labels) // those that only the API takes, too
+	startup, on, _, err := startupTaint(s, f)
+	if err != nil {
+		return nil, err
+	}
+	var list []converge.Want
+	if hasGPU(f) {
+		list = r.checks(answers)
+	}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		list = append(list, r.want("label "+key, valueState(labels[key]), "as node.toml says, or as the GPUs are"))
+	}
+	for _, t := range taints {
+		if on && t.Key == startup.Key && t.Effect == startup.Effect {
+			continue
+		}
+		list = append(list, r.want(taintName(t), valueState(t.Value), "taints in [node]"))
+	}
+	if !hasGPU(f) || f.Driver == nil {
+		return list, nil
+	}
+	return append(list, r.lastWants(startup)...), nil
+}
+
+// lastWants are the word to the cluster and what it opens.
+func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
+	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "the cluster is told that the GPUs stand")
+	condition.Thing = r.part(condition.Name(), r.offered)
+	list := []converge.Want{condition}
+	failed, _ := failedTaint(r.spec, r.facts)
+	for _, t := range []spec.Taint{failed, startup} {
+		if t.Key == "" {
+			continue
+		}
+		w := r.want(taintName(t), "", "all GPUs stand: pods may come")
+		w.Thing = r.part(taintName(t), r.goes(t))
+		w.Keeps = "the taint " + t.String() + " is off the node, and nobody would take it off again"
+		list = append(list, w)
+	}
+	return list
+}
+
+func taintName(t spec.Taint) string { return "taint " + t.Key + ":" + t.Effect }
+
+// part is a part of the Node in this evaluation.
+func (r readyStage) part(name string, must func(context.Context, host.View, *corev1.Node) error) nodePart {
+	t, _ := NewNodePart(name, r.session) // the names are ours
+	p, _ := t.(nodePart)
+	p.looks, p.who, p.must = r.looks, &r.who, must
+	return p
+}
+
+// want wants a part of the Node to stand like this.
+func (r readyStage) want(name string, to converge.State, why string) converge.Want {
+	return converge.Want{
+		Thing: r.part(name, nil), Why: why, Section: r.section,
+		To: func(converge.State) (converge.State, error) { return to, nil },
+	}
+}
+
+// goes waits for the GPUs to be offered, and for whoever takes the taint off where that is not ours to do.
+func (r readyStage) goes(t spec.Taint) func(context.Context, host.View, *corev1.Node) error {
+	return func(ctx context.Context, v host.View, n *corev1.Node) error {
+		if r.part(taintName(t), nil).of(n) == "" {
+			return nil
+		}
+		if err := r.offered(ctx, v, n); err != nil {
+			return err
+		}
+		if r.who.serviceAccount(v) == "" {
+			return converge.Wait{
+				For: fmt.Sprintf("somebody must take the taint %s off: a kubelet may not", t),
+				Try: []string{
+					"where the node readiness controller runs it does so by the condition " + GPUReady,
+					fmt.Sprintf("else: kubectl taint node %s %s:%s-", n.Name, t.Key, t.Effect),
+				},
+			}
+		}
+		return nil
+	}
+}
+
+// summary is the condition's message. It ends with the boot that it is true for: after another one nobody has looked yet.
+func (r readyStage) summary() string {
+	var models []string
+	counts := map[string]int{}
+	partitions := 0
+	for _, g := range r.facts.Driver.GPUs {
+		name := strings.TrimPrefix(g.Name, "NVIDIA ")
+		if i := slices.IndexFunc(r.facts.GPUs, func(p facts.PCI) bool { return p.Address == g.Address && p.Model != "" }); i >= 0 {
+			name = r.facts.GPUs[i].Model
+		}
+		if counts[name]++; counts[name] == 1 {
+			models = append(models, name)
+		}
+		for _, in := range g.Instances {
+			partitions += len(in.Compute)
+		}
+	}
+	for i, name := range models {
+		models[i] = fmt.Sprintf("%d × %s", counts[name], name)
+	}
+	text := strings.Join(models, " + ") + ", driver " + r.facts.Driver.Version
+	switch {
+	case partitions == 1:
+		text += ", 1 MIG partition"
+	case partitions > 1:
+		text += fmt.Sprintf(", %d MIG partitions", partitions)
+	}
+	return text + bootMark(r.facts.BootID)
+}
+
+// bootMark names a boot at a message's end, by as much of its id as tells it from any other.
+func bootMark(id string) string {
+	if id == "" {
+		return ""
+	}
+	return ", boot " + id[max(0, len(id)-8):]
+}
+
+// checks look at everything once more. Each says what is wrong; none can be made to stand here.
+func (r readyStage) checks(answers Answers) []converge.Want {
+	if r.facts.Driver == nil {
+		w := r.check("the driver", func(context.Context, host.View) (string, error) { return noDriver(r.facts) }, "gpuadm apply, which loads it; gpuadm facts says more")
+		w.Releases = true // labels that the driver tells are unknown now, which is no reason to take them off
+		return []converge.Want{w}
+	}
+	pure := func(problem string) func(context.Context, host.View) (string, error) {
+		return func(context.Context, host.View) (string, error) { return problem, nil }
+	}
+	list := []converge.Want{
+		r.check("the driver", pure(wrongDriver(r.spec, *r.facts.Driver)), "gpuadm plan modules, which says how to get there"),
+		r.check("all GPUs", pure(missingGPUs(r.spec, r.facts)), "lspci -d 10de: lists them; dmesg tells why one fell off the bus"),
+		r.check("NVLink fabric", func(context.Context, host.View) (string, error) { return fabricOpen(*r.facts.Driver) },
+			"systemctl status nvidia-fabricmanager; its version must be the driver's"),
+		r.check("GPUs of the instance type", r.asBought, "replace the machine, or say in [driver] expect how many GPUs it shall have"),
+	}
+	if answers != nil && r.spec.Has("runtime") {
+		list = append(list, r.check("runtime handler "+r.spec.Runtime.Handler, func(ctx context.Context, v host.View) (string, error) {
+			if err := answers(ctx, v, r.spec, r.facts); err != nil {
+				return err.Error(), nil
+			}
+			return "", nil
+		}, "gpuadm apply runtime"))
+	}
+	return list
+}
+
+func (r readyStage) check(what string, look func(context.Context, host.View) (string, error), try ...string) converge.Want {
+	inside := func(ctx context.Context, v host.View) (string, error) {
+		if r.who.later != "" { // whoever has not joined is not ready, and that is no fault
+			return "", host.Later{Until: r.who.later}
+		}
+		problem, err := look(ctx, v)
+		if problem != "" {
+			problem = "cannot call the node ready: " + problem
+		}
+		return problem, err
+	}
+	w := things.Check("ready: "+what, inside, "looked at once more before pods come", try...)
+	w.Section = r.section
+	return w
+}

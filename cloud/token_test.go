@@ -1,0 +1,371 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+const (
+	testToken  = "abcdef.s3cr3t0123456789"
+	testServer = "https://api.example:6443"
+	testID     = "0123456789abcdef0123456789abcdef"
+)
+
+// testMachine has containerd and kubelet's binary, and no unit for it.
+const testMachine = `
+-- sim.toml --
+now = 2026-02-03T04:05:06Z
+[[unit]]
+name = "containerd.service"
+enabled = "enabled"
+active = "active"
+reads = ["/etc/containerd/config.toml"]
+makes = ["/run/containerd/containerd.sock"]
+-- lib link=usr/lib --
+-- etc/os-release --
+ID=debian
+VERSION_ID="12"
+-- etc/hostname --
+gpu-1
+-- proc/sys/kernel/hostname --
+gpu-1
+-- proc/sys/kernel/osrelease --
+6.1.0
+-- proc/swaps --
+Filename				Type		Size		Used		Priority
+-- etc/machine-id --
+0123456789abcdef0123456789abcdef
+-- sys/class/dmi/id/product_uuid --
+11111111-2222-3333-4444-555555555555
+-- etc/resolv.conf --
+nameserver 127.0.0.53
+-- etc/containerd/config.toml --
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = true
+-- usr/bin/containerd mode=0755 size=1000 --
+-- usr/bin/kubelet mode=0755 size=1000 --
+-- etc/gpuadm/token mode=0600 --
+abcdef.s3cr3t0123456789
+-- usr/lib/systemd/system/ --
+-- etc/systemd/system/ --
+`
+
+// tokenKubeadmUnit is a unit as kubeadm's packages bring it.
+const tokenKubeadmUnit = `
+-- usr/lib/systemd/system/kubelet.service --
+[Unit]
+Description=kubelet
+[Service]
+ExecStart=/usr/bin/kubelet
+Restart=always
+[Install]
+WantedBy=multi-user.target
+-- usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf --
+[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
+Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+`
+
+// joinCluster is a simulated cluster, whose new nodes register a moment after they have their certificate.
+type joinCluster struct {
+	*kubesim.Server
+	*kubesim.Signer
+	boots  atomic.Int64
+	gets   atomic.Int64
+	stays  bool // no kubelet registers
+	silent map[string]string
+}
+
+func (c *joinCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if date := c.silent["date"]; date != "" {
+		w.Header().Set("Date", date)
+	}
+	if r.Method == http.MethodGet && r.URL.Path == "/api/v1/nodes/gpu-1" && c.gets.Add(1) > 2 && !c.stays {
+		c.PutNode(kubesim.Object{"metadata": kubesim.Object{"name": "gpu-1"}, "status": kubesim.Object{
+			"conditions": []any{kubesim.Object{"type": "Ready", "status": "True"}},
+			"nodeInfo": kubesim.Object{
+				"machineID": testID, "systemUUID": "11111111-2222-3333-4444-555555555555",
+				"bootID": fmt.Sprintf("00000000-0000-4000-8000-%012d", c.boots.Load()),
+			},
+		}})
+	}
+	c.Server.ServeHTTP(w, r)
+}
+
+type testJoin struct {
+	*joinCluster
+	n    *simhost.Node
+	spec spec.Spec
+}
+
+// startJoin boots a machine and a cluster that it may join; spec is what [join] says beside the usual.
+func startJoin(t *testing.T, archive, more string) *testJoin {
+	t.Helper()
+	n, err := simhost.New([]byte(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := kubesim.New(kubesim.Node("gpu-1"))
+	c := &joinCluster{Server: s, Signer: s.Joinable(testServer, n.Now())}
+	s.Token(testToken, kubesim.Bootstrapper("abcdef"))
+	c.Publish(testToken)
+	s.Serve("/api/v1/namespaces/kube-system/configmaps/kubelet-config", kubesim.Object{
+		"kind": "ConfigMap", "data": kubesim.Object{"kubelet": "clusterDNS: [10.96.0.10]\nclusterDomain: cluster.test\nstaticPodPath: /not/ours\n"},
+	})
+	n.Serve("api.example:6443", c)
+	j := &testJoin{joinCluster: c, n: n}
+	if !strings.Contains(more, "ca_pin") && !strings.Contains(more, "ca_file") {
+		more = "ca_pin = \"" + c.Pin() + "\"\n" + more
+	}
+	j.parse(t, more)
+	j.boot(simhost.LoseNothing)
+	return j
+}
+
+func (j *testJoin) parse(t *testing.T, more string) {
+	t.Helper()
+	var err error
+	j.spec, err = spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[join]\nhow = \"token\"\nserver = \"" + testServer + "\"\ntoken_file = \"/etc/gpuadm/token\"\n" + more)})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (j *testJoin) boot(loss simhost.Loss) {
+	j.n.Boot(loss)
+	var n int64
+	id := j.n.BootID()
+	fmt.Sscanf(id[strings.LastIndex(id, "-")+1:], "%d", &n)
+	j.boots.Store(n)
+}
+
+func (j *testJoin) engine() *converge.Engine {
+	return &converge.Engine{Stages: []converge.Stage{Join(), Joined(new(Session))}, Spec: j.spec, ThingOf: testThing, Version: "test"}
+}
+
+func testThing(kind, name string) (converge.Thing, error) {
+	switch kind {
+	case "file":
+		return things.NewFile(name, nil), nil
+	case "folder":
+		return things.NewFolder(name), nil
+	case "unit":
+		return things.NewUnit(name), nil
+	case "secret":
+		return things.NewSecret(name), nil
+	case "fresh":
+		return NewFresh(name), nil
+	case "bootstrap":
+		return NewCertificate(name), nil
+	case "registered":
+		return NewRegistered(name), nil
+	case "joined":
+		return NewJoined(name), nil
+	}
+	return nil, fmt.Errorf("no kind %s", kind)
+}
+
+// tree is the machine without our journal, and without what is random in a certificate.
+func (j *testJoin) tree() string {
+	units := strings.Split(j.n.Units(), "\n") // a unit that has run once is remembered
+	units = slices.DeleteFunc(units, func(u string) bool {
+		return strings.HasPrefix(u, "kubelet.service ") && strings.HasSuffix(u, " inactive")
+	})
+	return j.n.Tree(converge.Home, "/run", "/proc", firstCertificate, clusterCA, "/etc/gpuadm") + strings.Join(units, "\n")
+}
+
+func (j *testJoin) apply(t *testing.T) converge.Result {
+	t.Helper()
+	res, err := j.engine().Apply(context.Background(), j.n)
+	if err != nil {
+		t.Fatalf("cannot apply: %v\n%s", err, joinBecause(err))
+	}
+	return res
+}
+
+func joinBecause(err error) string {
+	t := (*converge.Trouble)(nil)
+	if !errors.As(err, &t) {
+		return ""
+	}
+	return "because " + strings.Join(t.Because, "\n") + "\ntry " + strings.Join(t.Try, "\n")
+}
+
+func (j *testJoin) read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := j.n.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestJoinByToken(t *testing.T) {
+	for name, archive := range map[string]string{"own unit": testMachine, "kubeadm's unit": testMachine + tokenKubeadmUnit} {
+		t.Run(name, func(t *testing.T) {
+			j := startJoin(t, archive, "")
+			first := j.tree()
+			p, err := j.engine().Plan(context.Background(), j.n.View())
+			if err != nil || len(p.Cannot()) > 0 || len(j.n.Violations()) > 0 {
+				t.Fatalf("plan: %v %+v %v", err, p.Cannot(), j.n.Violations())
+			}
+			if asked := j.Asked(); len(asked) > 0 {
+				t.Errorf("a plan has asked for a certificate: %v", asked)
+			}
+			res := j.apply(t)
+			soon := func(all []converge.Change) []converge.Change { // a kubelet may be quicker than we look
+				return slices.DeleteFunc(slices.Clone(all), func(c converge.Change) bool { return c.Kind == "registered" || c.Kind == "joined" })
+			}
+			if got, want := joinNames(soon(res.Made)), joinNames(soon(p.Changes)); got != want {
+				t.Errorf("made and planned differ:\n%s", cmp.Diff(want, got))
+			}
+			if ca := j.read(t, clusterCA); ca != string(j.CA()) {
+				t.Errorf("the CA is\n%s", ca)
+			}
+			cert := certificates([]byte(j.read(t, currentCertificate)))
+			if len(cert) != 1 || cert[0].Subject.CommonName != "system:node:gpu-1" {
+				t.Errorf("the certificate is of %v", cert)
+			}
+			if i, err := j.n.Stat(currentCertificate); err != nil || i.Mode.Perm() != 0o600 {
+				t.Errorf("the key lies open: %v %v", i.Mode, err)
+			}
+			if to, _ := j.n.Readlink(currentCertificate); to != firstCertificate {
+				t.Errorf("kubelet could not renew it: %q", to)
+			}
+			config := j.read(t, kubeletConfig)
+			for _, want := range []string{"cgroupDriver: systemd", "- 10.96.0.10", "clusterDomain: cluster.test", "resolvConf: /run/systemd/resolve/resolv.conf", "rotateCertificates: true", "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock", "mode: Webhook"} {
+				if !strings.Contains(config, want) {
+					t.Errorf("kubelet's configuration lacks %q:\n%s", want, config)
+				}
+			}
+			if strings.Contains(config, "staticPodPath") {
+				t.Errorf("taken over from the cluster: staticPodPath")
+			}
+			if u := j.n.Units(); !strings.Contains(u, "kubelet.service enabled active fresh") {
+				t.Errorf("kubelet does not run: %s", u)
+			}
+			for _, gone := range []string{"/etc/gpuadm/token", joinKey} {
+				if _, err := j.n.Stat(gone); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s is still there", gone)
+				}
+			}
+			j.Requests()
+			if res := j.apply(t); res.Run != "" || len(res.Later) > 0 {
+				t.Errorf("a second apply made %s, later %s", joinNames(res.Made), joinNames(res.Later))
+			}
+			if asked := j.Requests(); len(asked) > 1 {
+				t.Errorf("a node that stands asks %v", asked)
+			}
+			res, err = j.engine().Undo(context.Background(), j.n, "", nil)
+			if err != nil {
+				t.Fatal(err, joinBecause(err))
+			}
+			if diff := cmp.Diff(first, j.tree()); diff != "" {
+				t.Errorf("after undo:\n%s", diff)
+			}
+		})
+	}
+}
+
+func joinNames(changes []converge.Change) string {
+	var b strings.Builder
+	for _, c := range changes {
+		fmt.Fprintln(&b, c, c.Later)
+	}
+	return b.String()
+}
+
+// Undo says what is left in the cluster, and takes no node away from its pods.
+func TestUndoOfAJoin(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.apply(t)
+	if err := joinMkdirs(j.n, "/var/lib/kubelet/pods/8e5a"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := j.engine().Undo(context.Background(), j.n, "all", nil)
+	if err == nil || !strings.Contains(err.Error(), "leave-cluster") || !strings.Contains(joinBecause(err), "8e5a") {
+		t.Fatalf("not refused: %v\n%s", err, joinBecause(err))
+	}
+	if !strings.Contains(j.n.Units(), "kubelet.service enabled active") {
+		t.Errorf("refused, and yet touched: %s", j.n.Units())
+	}
+	var told []string
+	e := j.engine()
+	e.Allow = []string{"leave-cluster"}
+	e.Tell = func(ev converge.Event) { told = append(told, string(ev.What)+" "+ev.Text) }
+	if _, err := e.Undo(context.Background(), j.n, "all", nil); err != nil {
+		t.Fatal(err, joinBecause(err))
+	}
+	if all := strings.Join(told, "\n"); !strings.Contains(all, "kubectl delete node gpu-1") {
+		t.Errorf("undo does not say what is left:\n%s", all)
+	}
+	if _, err := j.n.Stat(currentCertificate); err == nil {
+		t.Error("the certificate is still there")
+	}
+}
+
+func joinMkdirs(n *simhost.Node, name string) error {
+	if _, err := n.Stat(name); err == nil {
+		return nil
+	}
+	if err := joinMkdirs(n, path.Dir(name)); err != nil {
+		return err
+	}
+	return n.Mkdir(name, host.Attr{Mode: 0o755})
+}
+
+// Law 8, for a join: power may be cut before any touch, requests that change something included.
+func TestJoinSurvivesPowerCuts(t *testing.T) {
+	whole := startJoin(t, testMachine, "")
+	first := whole.tree()
+	whole.apply(t)
+	applied, made := whole.tree(), whole.n.Touches()
+	if made < 20 {
+		t.Fatalf("only %d touches", made)
+	}
+	for cut := range made {
+		for _, loss := range []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.Random(uint32(cut))} {
+			j := startJoin(t, testMachine, "")
+			j.n.CutAt(cut)
+			if _, err := j.engine().Apply(context.Background(), j.n); err == nil || !j.n.Off() {
+				t.Fatalf("touch %d: not cut: %v", cut, err)
+			}
+			j.boot(loss)
+			j.apply(t)
+			if diff := cmp.Diff(applied, j.tree()); diff != "" {
+				t.Fatalf("cut at touch %d, %v, applied again:\n%s", cut, loss, diff)
+			}
+			if _, err := j.engine().Undo(context.Background(), j.n, "all", nil); err != nil {
+				t.Fatalf("cut at touch %d, %v: undo: %v", cut, loss, err)
+			}
+			if diff := cmp.Diff(first, j.tree()); diff != "" {
+				t.Fatalf("cut at touch %d, %v, undone:\n%s", cut, loss, diff)
+			}
+		}
+	}
+}

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// tokenJoin is what the things of one join share: whom they ask, and what they were told.
+type tokenJoin struct {
+	server, caFile, pin, tokenFile string
+	name, machineID                string
+	ca                             []byte // ca_file's bytes
+	via                            host.Via
+
+	sleep func(context.Context, time.Duration) error
+
+	tried askOnce
+	roots []byte // whom the API server's certificate must come from, once that was found out
+}
+
+func newTokenJoin(s spec.Spec, f facts.Facts) *tokenJoin {
+	return &tokenJoin{
+		server: strings.TrimSuffix(s.Join.Server, "/"), caFile: s.Join.CAFile, pin: s.Join.CAPin, tokenFile: s.Join.TokenFile,
+		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), sleep: sleepFor,
+	}
+}
+
+// A bootstrapToken is a bootstrap token: https://kubernetes.io/docs/reference/access-authn-authz/bootstrap-tokens/
+// Its parts are unexported and it prints as its id, which is no secret.
+type bootstrapToken struct{ id, secret string }
+
+func (t bootstrapToken) String() string   { return t.id + ".(masked)" }
+func (t bootstrapToken) GoString() string { return t.String() }
+
+// bearer is the token as a request carries it.
+func (t bootstrapToken) bearer() string { return t.id + "." + t.secret }
+
+// read reads the token's file. No error tells what is in it.
+func (t *tokenJoin) read(v host.View) (bootstrapToken, error) {
+	refuse := func(problem string, try ...string) (bootstrapToken, error) {
+		return bootstrapToken{}, &converge.Trouble{What: fmt.Sprintf("cannot use the token in %s: %s", t.tokenFile, problem), Try: try}
+	}
+	const again = "make one where kubeadm is: kubeadm token create, and write it into that file with mode 0600"
+	i, err := v.Lstat(t.tokenFile)
+	switch {
+	case notThere(err):
+		return refuse("it is not there", again)
+	case err != nil:
+		return bootstrapToken{}, err
+	case i.Mode.Type() == fs.ModeSymlink || !i.Mode.IsRegular():
+		return refuse("it is "+host.TypeName(i.Mode)+", and must be a file", again)
+	case i.Mode.Perm()&0o077 != 0 || i.UID != 0:
+		return refuse(fmt.Sprintf("others than root may read it (mode %04o, owner %d)", i.Mode.Perm(), i.UID),
+			"chown root:root "+t.tokenFile+"; chmod 0600 "+t.tokenFile, "and if others have used this machine meanwhile, take another token: kubeadm token create")
+	case i.Size > 4096:
+		return refuse("it is too large for a token", again)
+	}
+	data, err := v.ReadFile(t.tokenFile)
+	if err != nil {
+		return bootstrapToken{}, err
+	}
+	text := strings.TrimSpace(string(data))
+	if !regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`).MatchString(text) {
+		return refuse("what is in it has not the form of one: 6 characters, a dot, 16 characters, all lower-case letters and digits", again)
+	}
+	id, secret, _ := strings.Cut(text, ".")
+	return bootstrapToken{id, secret}, nil
+}
+
+// try finds out, once, whether the join can go well, without changing anything anywhere: whom to trust, whether the token is
+// good, and whether the clocks agree.
+func (t *tokenJoin) try(ctx context.Context, v host.View) error {
+	return t.tried.do(func() error {
+		if !v.Live() {
+			return host.Later{Until: "first boot"}
+		}
+		token, err := t.read(v)
+		if err != nil {
+			return err
+		}
+		if t.roots, err = t.trust(ctx, v, token); err != nil {
+			return err
+		}
+		return t.allowed(ctx, v, token)
+	})
+}
+
+// authority is what the file with the cluster's CA shall hold.
+func (t *tokenJoin) authority(ctx context.Context, v host.View, found []byte) ([]byte, error) {
+	foreign := func(because string) error {
+		return &converge.Trouble{
+			What:    fmt.Sprintf("cannot write %s: another cluster's CA lies there", clusterCA),
+			Because: []string{because},
+			Try:     []string{"if this machine was a node of another cluster, take it out of that first (kubeadm reset), then apply again"},
+		}
+	}
+	if found != nil {
+		switch {
+		case t.pin != "" && !pinned(found, t.pin):
+			return nil, foreign(fmt.Sprintf("wanted %s, found %s", t.pin, strings.Join(pins(found), ", ")))
+		case t.ca != nil && !sameAuthorities(found, t.ca):
+			return nil, foreign(fmt.Sprintf("wanted that of %s, %s; found %s", t.caFile, strings.Join(pins(t.ca), ", "), strings.Join(pins(found), ", ")))
+		}
+		return found, nil
+	}
+	if t.caFile != "" { // it was given: nobody need be asked
+		given, err := t.givenAuthority()
+		return given, t.elsewhere(v, err)
+	}
+	if err := t.try(ctx, v); err != nil {
+		return nil, t.elsewhere(v, err)
+	}
+	return t.roots, nil
+}
+
+// elsewhere makes a Later of what the certificate's own line in the plan says already: once is enough.
+func (t *tokenJoin) elsewhere(v host.View, err error) error {
+	if _, there := v.Stat(currentCertificate); err == nil || errors.As(err, &host.Later{}) || !notThere(there) {
+		return err
+	}
+	return host.Later{Until: "once the cluster was asked"}
+}
+
+// givenAuthority is ca_file, checked.
+func (t *tokenJoin) givenAuthority() ([]byte, error) {
+	switch {
+	case t.ca == nil:
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: it is not there", t.caFile), Try: []string{"copy /etc/kubernetes/pki/ca.crt of the control plane there, or write ca_pin in [join]"}}
+	case len(pins(t.ca)) == 0:
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it holds no certificate in PEM form", t.caFile), Try: []string{"copy /etc/kubernetes/pki/ca.crt of the control plane there"}}
+	case t.pin != "" && !pinned(t.ca, t.pin):
+		return nil, &converge.Trouble{
+			What:    fmt.Sprintf("cannot trust %s: it is not what ca_pin says", t.caFile),
+			Because: []string{fmt.Sprintf("ca_pin is %s, the file is %s", t.pin, strings.Join(pins(t.ca), ", "))},
+			Try:     []string{"find out which of the two is right, on the control plane, and take the other one out of [join]"},
+		}
+	}
+	return t.ca, nil
+}
+
+// dns is what kubeadm has noted for all kubelets of the cluster about its DNS. A bootstrap token may read it where kubeadm has
+// made the cluster (kubernetes, cmd/kubeadm/app/phases/kubelet/config.go, createConfigMapRBACRules).
+func (t *tokenJoin) dns(ctx context.Context, v host.View) (table, error) {
+	if err := t.try(ctx, v); err != nil {
+		return nil, t.elsewhere(v, err)
+	}
+	token, err := t.read(v)
+	if err != nil {
+		return nil, err
+	}
+	noted, err := configMap(ctx, t.client(v, token), "kube-system", "kubelet-config")
+	var is table
+	if err == nil && yaml.Unmarshal([]byte(noted["kubelet"]), &is) == nil && is["clusterDNS"] != nil {
+		told := table{}
+		for _, key := range dnsKeys() {
+			if is[key] != nil {
+				told[key] = is[key]
+			}
+		}
+		return told, nil
+	}
+	if err != nil && !refused(err) {
+		return nil, err
+	}
+	return nil, &converge.Trouble{
+		What:    "cannot find out the address of the cluster's DNS, and pods would resolve no names",
+		Because: []string{"the ConfigMap kubelet-config in kube-system, in which kubeadm notes it, is not there or not for us to read"},
+		Try:     []string{`write cluster_dns = ["10.96.0.10"] in [join], with the address that kubectl -n kube-system get service kube-dns shows`},
+	}
+}

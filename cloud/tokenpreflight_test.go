@@ -1,0 +1,299 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+// wants returns the join's wants as facts have them now.
+func (j *testJoin) wants(t *testing.T) ([]converge.Want, error) {
+	t.Helper()
+	f, err := facts.Gather(context.Background(), j.n, facts.Needs{Files: joinFiles(j.spec)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return joinWants(j.spec, f)
+}
+
+// joiner is one join that does not really sleep.
+func (j *testJoin) joiner(t *testing.T) *tokenJoin {
+	t.Helper()
+	f, err := facts.Gather(context.Background(), j.n, facts.Needs{Files: joinFiles(j.spec)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := newTokenJoin(j.spec, f)
+	join.sleep = func(ctx context.Context, _ time.Duration) error { return ctx.Err() }
+	return join
+}
+
+// Each thing that keeps a machine from joining is told apart, before anything is touched, with a mend.
+func TestPreflightOfAJoin(t *testing.T) {
+	write := func(j *testJoin, name, text string, mode uint32) {
+		if err := j.n.WriteFile(name, []byte(text), host.Attr{Mode: fs.FileMode(mode)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const version, info = "GET /version", "GET /api/v1/namespaces/kube-public/configmaps/cluster-info"
+	for name, c := range map[string]struct {
+		more      string // of [join]
+		section   string // after it
+		spoil     func(*testJoin)
+		says, try string
+	}{
+		"all is well":   {spoil: func(*testJoin) {}},
+		"no token":      {spoil: func(j *testJoin) { j.n.Remove("/etc/gpuadm/token") }, says: "it is not there", try: "kubeadm token create"},
+		"open token":    {spoil: func(j *testJoin) { write(j, "/etc/gpuadm/token", testToken, 0o640) }, says: "others than root may read it", try: "chmod 0600"},
+		"no token form": {spoil: func(j *testJoin) { write(j, "/etc/gpuadm/token", "abcdef.S3CR3T", 0o600) }, says: "not the form", try: "kubeadm token create"},
+		"expired":       {spoil: func(j *testJoin) { j.Publish() }, says: "the cluster knows no token abcdef", try: "kubeadm token create"},
+		"wrong secret":  {spoil: func(j *testJoin) { j.Publish("abcdef.another890123456") }, says: "its secret part is another", try: "kubeadm token list"},
+		"unsigned":      {spoil: func(j *testJoin) { j.Revoke(testToken) }, says: "does not take the token abcdef", try: "usage authentication"},
+		"may not ask": {
+			spoil: func(j *testJoin) {
+				j.Token(testToken, kubesim.User{Name: "system:bootstrap:abcdef", Groups: []string{"system:bootstrappers"}})
+			},
+			says: "may not ask for a certificate", try: "--clusterrole=system:node-bootstrapper",
+		},
+		"no bootstrap token": {
+			spoil: func(j *testJoin) { j.Token(testToken, kubesim.User{Name: "bob", Groups: []string{"people"}}) },
+			says:  "is no bootstrap token; the cluster knows it as bob", try: "kubeadm token create",
+		},
+		"another pin":     {more: `ca_pin = "sha256:` + strings.Repeat("ab", 32) + `"`, spoil: func(*testJoin) {}, says: "not the one that ca_pin says", try: "print-join-command"},
+		"no such host":    {spoil: func(j *testJoin) { j.n.Serve("api.example:6443", nil) }, says: "cannot find api.example", try: "getent hosts api.example"},
+		"behind a proxy":  {section: "[proxy]\nhttps = \"http://proxy.example:3128\"\n", spoil: func(j *testJoin) { j.n.Serve("api.example:6443", nil) }, says: "through the proxy http://proxy.example:3128", try: `no_proxy = ["api.example"]`},
+		"no cluster-info": {spoil: func(j *testJoin) { j.Fail(kubesim.Fault{On: info, Status: 404, Times: -1}) }, says: "does not show the ConfigMap cluster-info", try: "ca_file ="},
+		"says otherwise": {
+			spoil: func(j *testJoin) {
+				j.Fail(kubesim.Fault{On: info})
+				j.Fail(kubesim.Fault{On: info, Do: func(s *kubesim.Server) {
+					s.Serve("/api/v1/namespaces/kube-public/configmaps/cluster-info", kubesim.Object{"kind": "ConfigMap", "data": kubesim.Object{"kubeconfig": "another"}})
+				}})
+			}, says: "something else when its certificate was looked at", try: "openssl s_client",
+		},
+		"no API server": {
+			spoil: func(j *testJoin) {
+				j.n.Serve("api.example:6443", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("<html>hello")) }))
+			}, says: "it is no Kubernetes API server", try: "kubectl cluster-info",
+		},
+		"a clock behind": {spoil: func(j *testJoin) {
+			j.silent = map[string]string{"date": j.n.Now().Add(3 * time.Hour).UTC().Format(http.TimeFormat)}
+		}, says: "clock is 3h0m0s behind the API server's", try: "timedatectl"},
+		"a clock ahead": {spoil: func(j *testJoin) {
+			j.silent = map[string]string{"date": j.n.Now().Add(-150 * time.Second).UTC().Format(http.TimeFormat)}
+		}, says: "clock is 2m30s ahead of", try: "timedatectl"},
+		"a clock that will do": {spoil: func(j *testJoin) {
+			j.silent = map[string]string{"date": j.n.Now().Add(-110 * time.Second).UTC().Format(http.TimeFormat)}
+		}},
+		"no ca_file":    {more: `ca_file = "/etc/gpuadm/ca.crt"`, spoil: func(*testJoin) {}, says: "cannot read /etc/gpuadm/ca.crt", try: "copy /etc/kubernetes/pki/ca.crt"},
+		"empty ca_file": {more: `ca_file = "/etc/gpuadm/ca.crt"`, spoil: func(j *testJoin) { write(j, "/etc/gpuadm/ca.crt", "no", 0o644) }, says: "holds no certificate", try: "copy /etc/kubernetes/pki/ca.crt"},
+		"version fails": {more: `ca_file = "/etc/gpuadm/ca.crt"`, spoil: func(j *testJoin) {
+			write(j, "/etc/gpuadm/ca.crt", string(j.CA()), 0o644)
+			j.Fail(kubesim.Fault{On: version, Status: 302})
+		}, says: "it is no Kubernetes API server", try: "kubectl cluster-info"},
+		"ca_file": {more: `ca_file = "/etc/gpuadm/ca.crt"`, spoil: func(j *testJoin) {
+			write(j, "/etc/gpuadm/ca.crt", string(j.CA()), 0o644)
+			j.Publish() // nobody need sign for a token then
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := startJoin(t, testMachine, c.more+"\n")
+			if c.section != "" {
+				j.parse(t, "ca_pin = \""+j.Pin()+"\"\n"+c.section)
+			}
+			c.spoil(j)
+			before := j.n.Touches()
+			err := j.joiner(t).try(context.Background(), j.n.View())
+			if c.says == "" {
+				if err != nil {
+					t.Fatalf("%v\n%s", err, joinBecause(err))
+				}
+				return
+			}
+			all := ""
+			if err != nil {
+				all = err.Error() + "\n" + joinBecause(err)
+			}
+			if !strings.HasPrefix(all, "cannot ") || !strings.Contains(all, c.says) || !strings.Contains(all, c.try) {
+				t.Errorf("wanted %q and the mend %q:\n%s", c.says, c.try, all)
+			}
+			if strings.Contains(all, "s3cr3t") {
+				t.Errorf("it tells the token: %s", all)
+			}
+			if asked := j.Asked(); len(asked) > 0 || j.n.Touches() != before {
+				t.Errorf("touched: %v", asked)
+			}
+		})
+	}
+}
+
+// What the machine itself lacks is found without asking anybody.
+func TestPreflightOfTheMachine(t *testing.T) {
+	for name, c := range map[string]struct {
+		old, new, more, says, try string
+	}{
+		"swap":             {"Priority\n", "Priority\n/dev/sda2 partition 1 0 -2\n", "", "swap is on (/dev/sda2)", "swapoff -a"},
+		"no kubelet":       {"-- usr/bin/kubelet mode=0755 size=1000 --\n", "", "", "no kubelet is installed", "install the package kubelet"},
+		"localhost":        {"hostname --\ngpu-1\n", "hostname --\nlocalhost\n", "", `called "localhost"`, "hostnamectl set-hostname"},
+		"a missing config": {"", "", `kubelet_config = "/etc/gpuadm/kubelet.yaml"`, "cannot read /etc/gpuadm/kubelet.yaml", "KubeletConfiguration"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.old != "" && !strings.Contains(testMachine, c.old) {
+				t.Fatal("the machine has no such text")
+			}
+			j := startJoin(t, strings.ReplaceAll(testMachine, c.old, c.new), c.more+"\n")
+			j.Requests()
+			_, err := j.wants(t)
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(joinBecause(err), c.try) {
+				t.Errorf("wanted %q and %q: %v\n%s", c.says, c.try, err, joinBecause(err))
+			}
+			if asked := j.Requests(); len(asked) > 0 {
+				t.Errorf("asked %v", asked)
+			}
+		})
+	}
+}
+
+func TestCgroup1(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	for _, c := range []struct {
+		version string
+		cgroup  int
+		config  table
+		refused bool
+	}{
+		{"1.35.4", 1, nil, true},
+		{"1.35.4", 1, table{"failCgroupV1": false}, false},
+		{"1.36.0-rc.1", 1, table{"failCgroupV1": true}, true},
+		{"1.34.9", 1, nil, false},
+		{"", 1, nil, false},
+		{"1.35.4", 2, nil, false},
+		{"1.35.4", 0, nil, false},
+	} {
+		err := kubeletStarts(c.config, j.spec, facts.Facts{Cgroup: c.cgroup, Kubelet: facts.Kubelet{Version: c.version}})
+		if (err != nil) != c.refused || c.refused && !strings.Contains(joinBecause(err), "failCgroupV1: false") {
+			t.Errorf("%+v: %v\n%s", c, err, joinBecause(err))
+		}
+	}
+}
+
+// A name that another machine has is left alone: nothing is written to its Node, and kubelet is not started.
+func TestNameTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		machine, board, ready string
+		taken                 bool
+	}{
+		"another":                {"ffff", "99999999-2222-3333-4444-555555555555", "True", true},
+		"another's clone":        {testID, "99999999-2222-3333-4444-555555555555", "True", true},
+		"installed anew":         {"ffff", "11111111-2222-3333-4444-555555555555", "True", true},
+		"ours":                   {testID, "11111111-2222-3333-4444-555555555555", "True", false},
+		"what another has left":  {"ffff", "99999999-2222-3333-4444-555555555555", "Unknown", false},
+		"ours, in other letters": {testID, strings.ToUpper("11111111-2222-3333-4444-555555555555"), "True", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := startJoin(t, testMachine, "")
+			j.stays = c.taken
+			j.PutNode(kubesim.Object{"metadata": kubesim.Object{"name": "gpu-1"}, "status": kubesim.Object{
+				"conditions": []any{kubesim.Object{"type": "Ready", "status": c.ready}},
+				"nodeInfo":   kubesim.Object{"machineID": c.machine, "systemUUID": c.board, "bootID": "x"},
+			}})
+			first := j.tree()
+			_, err := j.engine().Apply(context.Background(), j.n)
+			if !c.taken {
+				if err != nil {
+					t.Fatal(err, joinBecause(err))
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), "another machine is that node") || !strings.Contains(joinBecause(err), "node_name") {
+				t.Fatalf("%v\n%s", err, joinBecause(err))
+			}
+			if got := j.tree(); got != first {
+				t.Errorf("left behind:\n%s", got)
+			}
+			for _, r := range j.Requests() {
+				if strings.Contains(r, "/nodes/") && !strings.HasPrefix(r, "GET ") {
+					t.Errorf("the node was touched: %s", r)
+				}
+			}
+		})
+	}
+}
+
+// Who must wait for an approval is told how to get it, and goes on with the same request.
+func TestApprovalByHand(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.Settle("wait")
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	_, err := j.engine().Apply(ctx, j.n)
+	asked := j.Asked()
+	waits := interface{ Waits() bool }(nil)
+	if len(asked) != 1 || !errors.As(err, &waits) || !waits.Waits() || !strings.Contains(joinBecause(err), "kubectl certificate approve "+asked[0]) {
+		t.Fatalf("%v: %v\n%s", asked, err, joinBecause(err))
+	}
+	if i, err := j.n.Stat(joinKey); err != nil || i.Mode.Perm() != 0o600 {
+		t.Errorf("the key: %v %v", i.Mode, err)
+	}
+	j.boot(simhost.LoseAll)
+	j.Settle("")
+	j.apply(t)
+	if again := j.Asked(); len(again) != 1 {
+		t.Errorf("it has asked anew: %v", again)
+	}
+}
+
+func TestCertificatesThatAreNone(t *testing.T) {
+	for name, c := range map[string]struct {
+		approve string
+		spoil   func(*x509.Certificate)
+		says    string
+	}{
+		"denied":       {approve: "Denied", says: "the cluster has denied the request"},
+		"failed":       {approve: "Failed", says: "the cluster has failed the request"},
+		"of another":   {spoil: func(c *x509.Certificate) { c.Subject.CommonName = "system:node:gpu-2" }, says: "it is of CN=system:node:gpu-2"},
+		"for a server": {spoil: func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, says: "may not be used to log in"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := startJoin(t, testMachine, "")
+			j.Signer.Approve, j.Signer.Spoil = c.approve, c.spoil
+			first := j.tree()
+			_, err := j.engine().Apply(context.Background(), j.n)
+			if err == nil || !strings.Contains(err.Error(), c.says) || joinBecause(err) == "" {
+				t.Errorf("%v\n%s", err, joinBecause(err))
+			}
+			if got := j.tree(); got != first {
+				t.Errorf("left behind:\n%s", got)
+			}
+		})
+	}
+}
+
+// A CA of another cluster, and a node that somebody else has set up, are left alone.
+func TestForeignFilesStay(t *testing.T) {
+	other := startJoin(t, testMachine, "")
+	j := startJoin(t, testMachine+"-- etc/kubernetes/pki/ca.crt --\n"+string(other.CA()), "")
+	p, err := j.engine().Plan(context.Background(), j.n.View())
+	if err != nil || len(p.Cannot()) != 1 || !strings.Contains(p.Cannot()[0].Cannot, "another cluster's CA lies there") {
+		t.Errorf("%v %+v", err, p.Cannot())
+	}
+	j = startJoin(t, testMachine+"-- etc/kubernetes/kubelet.conf --\napiVersion: v1\n", "")
+	wants, err := j.wants(t)
+	if err != nil || len(wants) > 0 {
+		t.Errorf("a node of kubeadm's is changed: %v %v", wants, err)
+	}
+}

@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+const (
+	podUnit    = "gpuadm-daemonset.service"
+	podHome    = "/run/gpuadm" // on the machine: gone after a boot, as all that a pod leaves should be
+	podAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+	podAgain   = 20 * time.Second // after an apply that waits for something
+)
+
+// pod is the DaemonSet's process: it brings this program and the spec to the machine, and has the machine's systemd run them.
+type pod struct {
+	*common
+	root  string        // where the machine's files are mounted
+	every time.Duration // between two applies
+	once  bool
+}
+
+func newDaemonSet(c *common) *cobra.Command {
+	p := pod{common: c}
+	cmd := &cobra.Command{
+		Use:   "daemonset",
+		Short: "from a privileged pod, keep the machine it runs on as the spec says",
+		Long: `Daemonset is what the DaemonSet in images/daemonset runs. It copies this program
+and the specs in /etc/gpuadm (a ConfigMap) to the machine's /run/gpuadm, and has
+the machine's own systemd run apply there, in a unit of its own: it goes on when
+the pod is killed or the container engine restarts. What the unit prints is
+printed here. The pod's ServiceAccount is lent to it for the node's taints.
+
+With --once it ends after one apply, with its exit code: as an init container.
+A machine without the spec of a ConfigMap uses its own /etc/gpuadm/node.toml.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd.Context()) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&p.root, "host", "/host", "`DIR` at which the machine's / is mounted")
+	f.DurationVar(&p.every, "every", 10*time.Minute, "look again after this long")
+	f.BoolVar(&p.once, "once", false, "end after one apply that does not wait for anything")
+	return cmd
+}
+
+// run applies, and again.
+func (p pod) run(ctx context.Context) error {
+	machine, err := p.open(p.root)
+	if err != nil {
+		return err
+	}
+	stop, done := onSignal()
+	defer done()
+	for {
+		status, err := p.apply(ctx, machine)
+		pause := p.every
+		switch {
+		case err != nil && p.once:
+			return err
+		case err != nil:
+			fmt.Fprintf(p.stderr, "gpuadm: %v\n", err)
+			pause = podAgain
+		case status == exitAgain:
+			pause = podAgain
+		case p.once && status != 0:
+			return exit(status)
+		case p.once:
+			return nil
+		}
+		select {
+		case <-stop:
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// apply brings to the machine what it needs, and has it run.
+func (p pod) apply(ctx context.Context, machine host.Host) (int, error) {
+	argv := []string{podHome + "/gpuadm", "apply", "--unattended"}
+	if _, err := machine.Stat(podHome); errors.Is(err, fs.ErrNotExist) {
+		if err := machine.Mkdir(podHome, host.Attr{Mode: 0o700}); err != nil {
+			return 0, err
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return 0, fmt.Errorf("cannot find this program's own file: %w", err)
+	}
+	if err := p.bring(machine, self, podHome+"/gpuadm", 0o755); err != nil {
+		return 0, err
+	}
+	specs, err := filepath.Glob(specHome + "/*.toml")
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range specs {
+		to := path.Join(podHome, path.Base(name))
+		if err := p.bring(machine, name, to, 0o600); err != nil {
+			return 0, err
+		}
+		argv = append(argv, "-f", to)
+	}
+	if err := p.account(machine); err != nil {
+		return 0, err
+	}
+	const log = podHome + "/daemonset.log"
+	if err := machine.WriteFile(log, nil, host.Attr{Mode: 0o600}); err != nil {
+		return 0, err
+	}
+	status, err := host.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}.Run(ctx)
+	if said, rerr := machine.ReadFile(log); rerr == nil {
+		_, _ = p.stdout.Write(said)
+	}
+	return status, err
+}
+
+// bring copies a file of the pod to the machine, unless it is there.
+func (p pod) bring(machine host.Host, from, to string, mode fs.FileMode) error {
+	data, err := p.read(from)
+	if err != nil {
+		return fmt.Errorf("cannot read %s: %w", from, cause(err))
+	}
+	return put(machine, to, data, mode)
+}
+
+func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
+	if now, err := machine.ReadFile(name); err == nil && bytes.Equal(now, data) {
+		return nil
+	}
+	return machine.WriteFile(name, data, host.Attr{Mode: mode})
+}
+
+// account lends the pod's ServiceAccount to the machine, by a token that is short-lived and bound to the pod. Without one
+// apply does what kubelet's identity may do.
+func (p pod) account(machine host.Host) error {
+	token, err := p.read(podAccount + "/token")
+	if err != nil {
+		return nil
+	}
+	ca, err := p.read(podAccount + "/ca.crt")
+	if err != nil {
+		return fmt.Errorf("cannot read the cluster's CA: %w", cause(err))
+	}
+	name, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
+	if name == "" {
+		return errors.New("cannot find the API server: KUBERNETES_SERVICE_HOST is not set, so this is no pod")
+	}
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{
+		{podHome + "/token", token},
+		{podHome + "/ca.crt", ca},
+		{cloud.PodKubeconfig, cloud.TokenKubeconfig(name, port, podHome+"/ca.crt", podHome+"/token")},
+	} {
+		if err := put(machine, f.name, f.data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}

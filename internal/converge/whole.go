@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// open is what keeps a machine from standing as a whole.
+type open struct {
+	stage string
+	first Change // the first change of the stage that is left
+}
+
+// now says that an apply of the same stages makes it: it is pending, and can be made.
+func (o *open) now() bool { return o.first.Later == "" && o.first.Cannot == "" }
+
+// note keeps the first stage that does not stand, those before ones that only wait: what can be made may be what the
+// others wait for.
+func (o *open) note(stage string, steps []step) {
+	for _, s := range steps {
+		if !s.stands() && (o.stage == "" || s.Later == "" && s.Cannot == "" && !o.now()) {
+			o.stage, o.first = stage, s.Change
+		}
+	}
+}
+
+// before looks at all stages of the sequence before one, except those named.
+func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, but []Stage) (o open, err error) {
+	all := e.Before
+	if all == nil {
+		all = e.Stages
+	}
+	for _, earlier := range all {
+		if earlier.Name == st.Name {
+			break
+		}
+		if slices.ContainsFunc(but, func(b Stage) bool { return b.Name == earlier.Name }) {
+			continue
+		}
+		steps, err := e.look(ctx, v, earlier, f, mine)
+		if err != nil {
+			return o, err
+		}
+		o.note(earlier.Name, steps)
+	}
+	return o, nil
+}
+
+// trouble says that a stage cannot speak for the machine; nil if it can.
+func (o *open) trouble(stage string) error {
+	if o.stage == "" {
+		return nil
+	}
+	t := &Trouble{
+		What: fmt.Sprintf("cannot make stage %s: stage %s does not stand: %s", stage, o.stage, o.first),
+		Try:  []string{"gpuadm apply, which makes all stages in their order"},
+	}
+	switch {
+	case o.first.Cannot != "":
+		t.Because, t.Try = append([]string{o.first.Cannot}, o.first.Because...), append(o.first.Try, t.Try...)
+	case o.first.Waits != "":
+		t.Because, t.Try, t.Err = []string{o.first.Waits}, o.first.Try, Wait{For: o.first.Waits}
+	case o.first.Later != "":
+		t.Because = []string{"it waits: " + o.first.Later}
+	}
+	return t
+}
+
+// ownLater says that a stage waits by itself for what is known, and says better than others why.
+func ownLater(steps []step) bool {
+	return !slices.ContainsFunc(steps, func(s step) bool { return s.Later == "" || s.Waits != "" })
+}
+
+// wholly plans a stage that speaks for the whole machine. It comes later where an apply of the same stages makes first what
+// does not stand; it cannot be made where something else does not.
+func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, steps []step, asked open) ([]step, error) {
+	rest, err := e.before(ctx, v, st, f, mine, e.Stages)
+	if err != nil || ownLater(steps) {
+		return steps, err
+	}
+	if asked.stage != "" && asked.now() {
+		var left []step
+		for _, s := range steps {
+			if s.stands() {
+				continue
+			}
+			s.Before, s.After, s.Waits, s.Cannot, s.Because, s.Try = "", "", "", "", nil, nil
+			s.Later = "once stage " + asked.stage + " stands"
+			left = append(left, s)
+		}
+		return left, nil
+	}
+	for _, o := range []open{asked, rest} {
+		if err := o.trouble(st.Name); err != nil {
+			c := Change{Stage: st.Name, Kind: "check", Name: st.Name}
+			if Passes(err) {
+				c.await(err)
+			} else {
+				c.fail(err)
+			}
+			return []step{{Change: c}}, nil
+		}
+	}
+	return steps, nil
+}

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+)
+
+// asked is what a cloud answered in this run, or why it did not. Neither is asked again before each stage: what they say
+// holds for the machine's life, and who does not answer within half a minute would cost each stage as much.
+type asked struct {
+	instance   *instance.Instance
+	noInstance *instance.Error
+	cluster    *instance.Cluster
+	noCluster  *instance.Error
+	ref        instance.ClusterRef // whose answer it is: a pointer's, since a ClusterRef cannot be compared
+}
+
+// askCloud asks the cloud what it was asked for. Only whether the machine is about to be taken away is asked each time.
+func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
+	if !(needs.Instance || needs.Cluster != nil) || f.Cloud.Name == "" || !f.Live {
+		return
+	}
+	a := &c.asked
+	switch {
+	case a.instance != nil:
+		again := *a.instance
+		again.Notice = instance.AskNotice(ctx, l.v, &again)
+		a.instance = &again
+	case a.noInstance == nil:
+		var err error
+		a.instance, err = instance.Ask(ctx, l.v, f.Cloud)
+		a.noInstance = l.unanswered("ask", "the cloud's metadata service", err)
+	}
+	f.Instance, f.NoInstance = a.instance, a.noInstance
+	if needs.Cluster == nil || f.Instance == nil {
+		return
+	}
+	if same := a.ref.Name == needs.Cluster.Name && a.ref.Region == needs.Cluster.Region; !same || (a.cluster == nil && a.noCluster == nil) {
+		cluster, err := instance.AskCluster(ctx, l.v, f.Instance, *needs.Cluster)
+		a.ref, a.cluster, a.noCluster = *needs.Cluster, cluster, l.unanswered("ask for", "the cluster", err)
+	}
+	f.Cluster, f.NoCluster = a.cluster, a.noCluster
+}
+
+// unanswered tells a cloud that does not answer, which is a fact, from what went wrong here.
+func (l *look) unanswered(verb, object string, err error) *instance.Error {
+	said, later := (*instance.Error)(nil), host.Later{}
+	switch {
+	case err == nil || errors.As(err, &later):
+	case errors.As(err, &said):
+		return said
+	default:
+		l.fail(verb, object, err)
+	}
+	return nil
+}

@@ -1,0 +1,376 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	unitFile = "/usr/lib/systemd/system/kubelet.service"
+	unitDir  = "/etc/systemd/system/kubelet.service.d/"
+
+	kubeadmUnit = `[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
+Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+`
+	extraArgs = "KUBELET_EXTRA_ARGS"
+	noTaints  = "kind: KubeletConfiguration\n"
+	oneTaint  = "kind: KubeletConfiguration\nregisterWithTaints:\n- key: a.b/c\n  value: d\n  effect: NoSchedule\n- effect: NoExecute\n  key: e\n"
+)
+
+// registered is the part of Kubelet that these tests are about.
+type registered struct {
+	Owner    string
+	Labels   map[string]string
+	Taints   []Taint
+	LabelsAt Place
+	TaintsAt Place
+}
+
+func unitPlace(start string) Place { return Place{How: "unit", File: OwnDropIn, Value: start} }
+
+func envPlace(file, name, hidden string) Place {
+	return Place{How: "env", File: file, Var: name, Value: hidden}
+}
+
+func service1(start string) string { return "[Service]\nExecStart=" + start + "\n" }
+
+func TestRegistration(t *testing.T) {
+	abc := []Taint{{"a.b/c", "d", "NoSchedule"}, {"e", "", "NoExecute"}}
+	extra := envPlace("/etc/default/kubelet", extraArgs, "")
+	for _, c := range []struct {
+		name  string
+		files files
+		want  registered
+	}{
+		{
+			"kubeadm, an image",
+			files{unitDir + "10-kubeadm.conf": kubeadmUnit},
+			registered{Owner: "kubeadm", LabelsAt: extra, TaintsAt: extra},
+		},
+		{
+			// kubeadm join writes the config file anew.
+			"kubeadm, before the join",
+			files{unitDir + "10-kubeadm.conf": kubeadmUnit, "/var/lib/kubelet/config.yaml": oneTaint},
+			registered{Owner: "kubeadm", Taints: abc, LabelsAt: extra, TaintsAt: extra},
+		},
+		{
+			"kubeadm, joined",
+			files{unitDir + "10-kubeadm.conf": kubeadmUnit, "/var/lib/kubelet/config.yaml": noTaints, "/etc/kubernetes/kubelet.conf": tokenConfig},
+			registered{Owner: "kubeadm", LabelsAt: extra, TaintsAt: Place{How: "config", File: "/var/lib/kubelet/config.yaml", Key: "registerWithTaints"}},
+		},
+		{
+			"kubeadm's own flag for taints",
+			files{
+				unitDir + "10-kubeadm.conf":          kubeadmUnit,
+				"/var/lib/kubelet/config.yaml":       oneTaint,
+				"/var/lib/kubelet/kubeadm-flags.env": "KUBELET_KUBEADM_ARGS=\"--node-labels=x=1 --register-with-taints=k=v:NoExecute,l:NoSchedule\"\n",
+				"/etc/default/kubelet":               "KUBELET_EXTRA_ARGS='--node-labels=y=2,x=3' \\\n --v=2\n",
+			},
+			registered{
+				Owner: "kubeadm", Labels: map[string]string{"x": "3", "y": "2"}, Taints: []Taint{{"k", "v", "NoExecute"}, {"l", "", "NoSchedule"}}, LabelsAt: extra,
+				TaintsAt: envPlace("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS", ""),
+			},
+		},
+		{
+			"kubeadm of an RPM; of two flags the last wins",
+			files{
+				unitDir + "10-kubeadm.conf": strings.ReplaceAll(kubeadmUnit, "/etc/default/", "/etc/sysconfig/"),
+				"/etc/sysconfig/kubelet":    "KUBELET_EXTRA_ARGS=--register-with-taints=a:NoSchedule --register-with-taints b=c:NoExecute\n",
+			},
+			registered{
+				Owner: "kubeadm", Taints: []Taint{{"b", "c", "NoExecute"}},
+				LabelsAt: envPlace("/etc/sysconfig/kubelet", extraArgs, ""), TaintsAt: envPlace("/etc/sysconfig/kubelet", extraArgs, ""),
+			},
+		},
+		{
+			"what the file will hide",
+			files{
+				unitDir + "10-kubeadm.conf": kubeadmUnit,
+				unitDir + "20-proxy.conf":   "[Service]\nEnvironment='KUBELET_EXTRA_ARGS=--v=4 --node-labels=z=1'\n",
+			},
+			registered{
+				Owner: "kubeadm", Labels: map[string]string{"z": "1"},
+				LabelsAt: envPlace("/etc/default/kubelet", extraArgs, "--v=4 --node-labels=z=1"), TaintsAt: envPlace("/etc/default/kubelet", extraArgs, "--v=4 --node-labels=z=1"),
+			},
+		},
+		{
+			"a plain unit",
+			files{unitFile: service1(`/usr/bin/kubelet \` + "\n  --config=/k.yaml " + `\` + "\n  --v=2"), "/k.yaml": oneTaint},
+			registered{
+				Taints: abc, LabelsAt: unitPlace("/usr/bin/kubelet  --config=/k.yaml  --v=2"),
+				TaintsAt: Place{How: "config", File: "/k.yaml", Key: "registerWithTaints"},
+			},
+		},
+		{
+			"a plain unit with our drop-in is as without",
+			files{
+				unitFile:  service1("/usr/bin/kubelet --v=2"),
+				OwnDropIn: "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --v=2 --node-labels=a=b --register-with-taints=t:NoSchedule\n",
+			},
+			registered{Labels: map[string]string{"a": "b"}, Taints: []Taint{{"t", "", "NoSchedule"}}, LabelsAt: unitPlace("/usr/bin/kubelet --v=2"), TaintsAt: unitPlace("/usr/bin/kubelet --v=2")},
+		},
+		{
+			"a variable that nobody sets",
+			files{unitFile: service1("/usr/bin/kubelet $KUBELET_EXTRA_ARGS")},
+			registered{LabelsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs}, TaintsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs}},
+		},
+		{
+			"a variable that we set",
+			files{
+				unitFile:  service1("/usr/bin/kubelet $KUBELET_EXTRA_ARGS"),
+				OwnDropIn: "[Service]\nEnvironment=\"KUBELET_EXTRA_ARGS=--node-labels=a=b --register-with-taints=t:NoSchedule\"\n",
+			},
+			registered{
+				Labels: map[string]string{"a": "b"}, Taints: []Taint{{"t", "", "NoSchedule"}},
+				LabelsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs}, TaintsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs},
+			},
+		},
+		{
+			"a variable in braces is one argument",
+			files{unitFile: service1("/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}")},
+			registered{LabelsAt: unitPlace("/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}"), TaintsAt: unitPlace("/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}")},
+		},
+		{
+			"a later drop-in sets ExecStart",
+			files{unitFile: service1("/usr/bin/kubelet"), unitDir + "99-x.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --v=3\n"},
+			registered{
+				LabelsAt: Place{Why: unitDir + "99-x.conf sets ExecStart after all that could be said before"},
+				TaintsAt: Place{Why: unitDir + "99-x.conf sets ExecStart after all that could be said before"},
+			},
+		},
+		{
+			"a wrapper",
+			files{unitFile: service1("/usr/local/bin/start-node --node-labels=a=b")},
+			registered{LabelsAt: Place{Why: "kubelet.service does not start kubelet itself"}, TaintsAt: Place{Why: "kubelet.service does not start kubelet itself"}},
+		},
+		{
+			"no unit",
+			files{"/usr/bin/kubelet": "x"},
+			registered{LabelsAt: Place{Why: "there is no unit kubelet.service"}, TaintsAt: Place{Why: "there is no unit kubelet.service"}},
+		},
+		{
+			"nodeadm",
+			files{
+				unitFile:                              "[Service]\nEnvironmentFile=/etc/eks/kubelet/environment\nExecStart=/usr/bin/kubelet $NODEADM_KUBELET_ARGS\n",
+				"/etc/eks/kubelet/environment":        "NODEADM_KUBELET_ARGS=--config=/etc/kubernetes/kubelet/config.json --config-dir=/etc/kubernetes/kubelet/config.json.d --node-labels=\"eks.amazonaws.com/nodegroup=g\" --node-labels=nvidia.com/gpu.present=true\n",
+				"/etc/kubernetes/kubelet/config.json": "{\n\t\"kind\": \"KubeletConfiguration\"}",
+				"/etc/kubernetes/kubelet/config.json.d/40-nodeadm.conf": `{"registerWithTaints": [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]}`,
+			},
+			registered{
+				Owner: "nodeadm", Labels: map[string]string{"eks.amazonaws.com/nodegroup": "g", "nvidia.com/gpu.present": "true"},
+				Taints:   []Taint{{"karpenter.sh/unregistered", "", "NoExecute"}},
+				LabelsAt: unitPlace("/usr/bin/kubelet $NODEADM_KUBELET_ARGS"),
+				TaintsAt: Place{How: "config", File: "/etc/kubernetes/kubelet/config.json.d/40-nodeadm.conf", Key: "registerWithTaints"},
+			},
+		},
+		{
+			"files of a folder replace the list",
+			files{
+				unitFile: service1("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), "/k.yaml": oneTaint,
+				"/k.d/10.conf": "registerWithTaints:\n- key: x\n  effect: NoSchedule\n", "/k.d/20.conf": `{"registerWithTaints": null}`, "/k.d/30.conf": "maxPods: 3\n", "/k.d/40.yaml": oneTaint,
+			},
+			registered{
+				LabelsAt: unitPlace("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"),
+				TaintsAt: Place{How: "config", File: "/k.d/20.conf", Key: "registerWithTaints"},
+			},
+		},
+		{
+			"a folder, and nobody states taints",
+			files{unitFile: service1("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), "/k.yaml": noTaints},
+			registered{
+				LabelsAt: unitPlace("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), TaintsAt: Place{How: "drop-in", File: "/k.d", Key: "registerWithTaints"},
+			},
+		},
+		{
+			"a config file that is not there yet",
+			files{unitFile: service1("/usr/bin/kubelet --config /k.yaml")},
+			registered{LabelsAt: unitPlace("/usr/bin/kubelet --config /k.yaml"), TaintsAt: unitPlace("/usr/bin/kubelet --config /k.yaml")},
+		},
+		{
+			"a config file that kubelet is not told of",
+			files{unitFile: service1("/usr/bin/kubelet"), "/var/lib/kubelet/config.yaml": oneTaint},
+			registered{LabelsAt: unitPlace("/usr/bin/kubelet"), TaintsAt: unitPlace("/usr/bin/kubelet")},
+		},
+		{
+			"AKS",
+			files{
+				"/opt/azure/containers/provision.sh": "x", "/usr/bin/containerd": "x",
+				unitFile:               "[Service]\nEnvironmentFile=/etc/default/kubelet\nExecStart=/opt/bin/kubelet --node-labels=\"${KUBELET_NODE_LABELS}\" $KUBELET_FLAGS\n",
+				"/opt/bin/kubelet":     "x",
+				"/etc/default/kubelet": "KUBELET_FLAGS=--max-pods=110 --register-with-taints=sku=gpu:NoSchedule\nKUBELET_NODE_LABELS=agentpool=gpu,kubernetes.azure.com/accelerator=nvidia\n",
+			},
+			registered{
+				Owner: "aks", Labels: map[string]string{"agentpool": "gpu", "kubernetes.azure.com/accelerator": "nvidia"}, Taints: []Taint{{"sku", "gpu", "NoSchedule"}},
+				LabelsAt: unitPlace(`/opt/bin/kubelet --node-labels="${KUBELET_NODE_LABELS}" $KUBELET_FLAGS`),
+				TaintsAt: envPlace("/etc/default/kubelet", "KUBELET_FLAGS", ""),
+			},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, found := c.files[unitDir+"10-kubeadm.conf"]; found {
+				c.files[unitFile] = service1("/usr/bin/kubelet")
+			}
+			k := gather(t, c.files).Kubelet
+			if d := cmp.Diff(c.want, registered{k.ConfigOwner, k.Labels, k.Taints, k.LabelsAt, k.TaintsAt}); d != "" {
+				t.Error(d)
+			}
+			if text, err := json.Marshal(k); err != nil || strings.Contains(string(text), "--v=4") {
+				t.Errorf("a file's bytes are in the JSON: %s %v", text, err)
+			}
+		})
+	}
+}
+
+func TestRancherRegistration(t *testing.T) {
+	base := func(start string, more files) files {
+		v := files{"/etc/systemd/system/k3s-agent.service": service1(start), "/etc/hostname": "Gpu-1\n"}
+		for k, c := range more {
+			v[k] = c
+		}
+		return v
+	}
+	labelsAt := Place{How: "drop-in", File: "/etc/rancher/k3s/config.yaml.d", Key: "node-label+"}
+	taintsAt := Place{How: "drop-in", File: "/etc/rancher/k3s/config.yaml.d", Key: "node-taint+"}
+	for _, c := range []struct {
+		name  string
+		files files
+		node  string
+		want  registered
+	}{
+		{
+			"files add up with +", base("/usr/local/bin/k3s agent", files{
+				"/etc/rancher/k3s/config.yaml":           "node-label:\n- a=1\nnode-taint: x=y:NoSchedule\nnode-name: other\n",
+				"/etc/rancher/k3s/config.yaml.d/10.yaml": "node-label+:\n- b=2\n", "/etc/rancher/k3s/config.yaml.d/20.yaml": "node-taint:\n- z:NoExecute\n", "/etc/rancher/k3s/config.yaml.d/30.txt": "node-taint: []\n",
+			}), "other",
+			registered{"k3s", map[string]string{"a": "1", "b": "2"}, []Taint{{"z", "", "NoExecute"}}, labelsAt, taintsAt},
+		},
+		{
+			"the command line wins", base("/usr/local/bin/k3s agent --node-label c=3", files{"/etc/rancher/k3s/config.yaml": "node-label: [a=1]\n"}), "gpu-1",
+			registered{"k3s", map[string]string{"c": "3"}, nil, Place{Why: "k3s-agent.service has --node-label on its command line, which its files cannot add to"}, taintsAt},
+		},
+		{
+			"arguments for kubelet", base("/usr/local/bin/k3s agent", files{"/etc/rancher/k3s/config.yaml": "node-taint: [x:NoSchedule]\nkubelet-arg:\n- node-labels=a=1,b=2\n- register-with-taints=q:NoExecute\n- v=2\n"}), "gpu-1",
+			registered{"k3s", map[string]string{"a": "1", "b": "2"}, []Taint{{"q", "", "NoExecute"}}, labelsAt, Place{Why: "k3s has register-with-taints in its kubelet-arg, which wins over node-taint"}},
+		},
+		{
+			"a broken file", base("/usr/local/bin/k3s agent --config /c.yaml", files{"/c.yaml": "node-label: {a: b}\n\tx"}), "gpu-1",
+			registered{"k3s", nil, nil, Place{How: "drop-in", File: "/c.yaml.d", Key: "node-label+"}, Place{How: "drop-in", File: "/c.yaml.d", Key: "node-taint+"}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := gather(t, c.files).Kubelet
+			if d := cmp.Diff(c.want, registered{k.ConfigOwner, k.Labels, k.Taints, k.LabelsAt, k.TaintsAt}); d != "" {
+				t.Error(d)
+			}
+			if k.NodeName != c.node {
+				t.Errorf("the node is %q, want %q", k.NodeName, c.node)
+			}
+		})
+	}
+}
+
+// A kubeconfig with a token, and what is needed to make others.
+const tokenConfig = kubeconfigHead + "    token: t0p.s3cret\n"
+
+const kubeconfigHead = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://10.0.0.1:6443"}}]
+contexts: [{name: other, context: {cluster: c, user: nobody}}, {name: x, context: {cluster: c, user: u}}]
+current-context: x
+users:
+- name: nobody
+- name: u
+  user:
+`
+
+func TestJoined(t *testing.T) {
+	const pem = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+	cert, end := clientPEM(t, "system:node:gpu-9")
+	data := base64.StdEncoding.EncodeToString([]byte(cert))
+	byFile := kubeconfigHead + "    client-certificate: " + pem + "\n    client-key: " + pem + "\n"
+	exec := kubeconfigHead + "    exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: %s}\n"
+	for _, c := range []struct {
+		name    string
+		files   files
+		joined  bool
+		expires bool
+	}{
+		{"no kubeconfig", nil, false, false},
+		{"a token", files{"/k": tokenConfig}, true, false},
+		{"a token file", files{"/k": kubeconfigHead + "    tokenFile: t\n", "/t": "x"}, true, false},
+		{"a token file that is not there", files{"/k": kubeconfigHead + "    tokenFile: t\n"}, false, false},
+		{"certificate and key in a file", files{"/k": byFile, pem: cert}, true, true},
+		{"a certificate that is not there", files{"/k": byFile}, false, false},
+		{"a broken certificate", files{"/k": byFile, pem: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}, false, false},
+		{"a certificate without its key", files{"/k": kubeconfigHead + "    client-certificate: " + pem + "\n", pem: cert}, false, true},
+		{"inline", files{"/k": kubeconfigHead + "    client-certificate-data: " + data + "\n    client-key-data: eA==\n"}, true, true},
+		{"inline nonsense", files{"/k": kubeconfigHead + "    client-certificate-data: '%%'\n    client-key-data: eA==\n"}, false, false},
+		{"a program", files{"/k": strings.Replace(exec, "%s", "aws", 1), "/usr/bin/aws": "x"}, true, false},
+		{"a program by its path", files{"/k": strings.Replace(exec, "%s", "/opt/x/y", 1), "/opt/x/y": "x"}, true, false},
+		{"a program that is not there", files{"/k": strings.Replace(exec, "%s", "aws", 1)}, false, false},
+		{"an empty file", files{"/k": ""}, false, false},
+		{"another context", files{"/k": strings.Replace(tokenConfig, "current-context: x", "current-context: other", 1)}, false, false},
+		{"no YAML", files{"/k": "\x00{[&*"}, false, false},
+		{"too large", files{"/k": tokenConfig + strings.Repeat("#\n", maxParsed/2)}, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := files{unitFile: service1("/usr/bin/kubelet --bootstrap-kubeconfig=/b --kubeconfig=/k --hostname-override=GPU-1")}
+			for name, data := range c.files {
+				v[name] = data
+			}
+			k := gather(t, v).Kubelet
+			if k.Joined != c.joined || k.Kubeconfig != "/k" || k.Bootstrap != "/b" || k.NodeName != "gpu-1" {
+				t.Errorf("%+v", k)
+			}
+			if k.Expired.IsZero() == c.expires || c.expires && !k.Expired.Equal(end) {
+				t.Errorf("it ends at %v, want %v", k.Expired, end)
+			}
+			for _, f := range k.Files {
+				if f.Path == "/k" || f.Path == pem {
+					t.Errorf("%s, which holds a secret, is among the files", f.Path)
+				}
+			}
+		})
+	}
+}
+
+// TestRotated: what is remembered of one certificate must not be told of the next.
+func TestRotated(t *testing.T) {
+	const pem = "/p"
+	first, _ := clientPEM(t, "a")
+	v := files{unitFile: service1("/usr/bin/kubelet --kubeconfig=/k"), "/k": kubeconfigHead + "    client-certificate: /p\n    client-key: /p\n", pem: first}
+	c := Cache{view: nil}
+	view := &v
+	at := func() Kubelet {
+		t.Helper()
+		f, err := c.Gather(t.Context(), view, Needs{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Kubelet
+	}
+	if k := at(); !k.Joined || k.Expired.IsZero() {
+		t.Errorf("%+v", k)
+	}
+	v[pem] = "gone bad"
+	if k := at(); k.Joined || !k.Expired.IsZero() {
+		t.Errorf("a certificate that is no more: %+v", k)
+	}
+	v[pem] = first
+	v["/k"] = "users: []\n"
+	if k := at(); k.Joined {
+		t.Errorf("a kubeconfig that is no more: %+v", k)
+	}
+}

@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"path"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// credentials says whether a kubeconfig is there with what it names to prove who we are, and until when that holds. Its
+// bytes, a key may be among them, are kept nowhere. What is there and cannot be read, by who is not root, counts as good:
+// to join once more would be worse.
+func (k *Kubelet) credentials(l *look, kubeconfig string) {
+	k.Kubeconfig = kubeconfig
+	if kubeconfig == "" {
+		return
+	}
+	data, there := l.peek(kubeconfig)
+	if data == nil {
+		k.Joined = there
+		return
+	}
+	u := l.cache.kubeconfigUser(data)
+	at := func(name string) string {
+		if path.IsAbs(name) {
+			return name
+		}
+		return path.Join(path.Dir(kubeconfig), name) // kubeconfigs name files from their own folder
+	}
+	cert, _ := base64.StdEncoding.DecodeString(u.CertData)
+	hidden := false
+	if u.CertData == "" && u.Cert != "" {
+		cert, there = l.peek(at(u.Cert))
+		hidden = there && cert == nil
+	}
+	k.Expired = l.cache.certificateEnd(cert)
+	switch {
+	case u.Token != "":
+		k.Joined = true
+	case u.TokenFile != "":
+		k.Joined = l.has(at(u.TokenFile))
+	case u.Exec.Command != "":
+		k.Joined = l.command(at, u.Exec.Command)
+	case hidden || !k.Expired.IsZero():
+		k.Joined = u.KeyData != "" || u.Key != "" && l.has(at(u.Key))
+	}
+}
+
+// peek returns a file's bytes, nil if they cannot be had, and whether the file is there.
+func (l *look) peek(name string) (data []byte, there bool) {
+	data, err := l.v.ReadFile(name)
+	switch {
+	case err == nil && len(data) > maxParsed:
+		return []byte{}, true
+	case err == nil && data == nil:
+		return []byte{}, true
+	}
+	return data, err == nil || !missing(err)
+}
+
+// command says whether a kubeconfig's credential program is there.
+func (l *look) command(at func(string) string, name string) bool {
+	if strings.Contains(name, "/") {
+		return l.has(at(name))
+	}
+	for _, dir := range [...]string{"/usr/local/sbin/", "/usr/local/bin/", "/usr/sbin/", "/usr/bin/", "/sbin/", "/bin/", "/opt/bin/"} {
+		if l.has(dir + name) {
+			return true
+		}
+	}
+	return false
+}
+
+// kubeUser is what a kubeconfig says of a user.
+type kubeUser struct {
+	Cert      string `yaml:"client-certificate"`
+	CertData  string `yaml:"client-certificate-data"`
+	Key       string `yaml:"client-key"`
+	KeyData   string `yaml:"client-key-data"`
+	Token     string `yaml:"token"`
+	TokenFile string `yaml:"tokenFile"`
+	Exec      struct {
+		Command string `yaml:"command"`
+	} `yaml:"exec"`
+}
+
+// readKubeconfig returns the user of the current context; an empty one if the file is broken or names none.
+func readKubeconfig(data []byte) kubeUser {
+	var c struct {
+		Current  string `yaml:"current-context"`
+		Contexts []struct {
+			Name    string `yaml:"name"`
+			Context struct {
+				User string `yaml:"user"`
+			} `yaml:"context"`
+		} `yaml:"contexts"`
+		Users []struct {
+			Name string   `yaml:"name"`
+			User kubeUser `yaml:"user"`
+		} `yaml:"users"`
+	}
+	if yaml.Unmarshal(data, &c) != nil {
+		return kubeUser{}
+	}
+	for _, at := range c.Contexts {
+		if at.Name != c.Current {
+			continue
+		}
+		for _, u := range c.Users {
+			if u.Name == at.Context.User {
+				return u.User
+			}
+		}
+	}
+	return kubeUser{}
+}
+
+// clientCertificate returns the first certificate of a PEM file, which is the client's own; nil if there is none.
+func clientCertificate(data []byte) *x509.Certificate {
+	for len(data) <= maxParsed {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			return nil
+		}
+		if block.Type == "CERTIFICATE" {
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil
+			}
+			return c
+		}
+	}
+	return nil
+}
+
+// identity remembers what was read of the kubelet's kubeconfig and certificate, by digest: to read them costs more than
+// the rest of the kubelet.
+type identity struct {
+	kubeconfig, cert [sha256.Size]byte
+	user             kubeUser // without what is secret
+	end              time.Time
+	name             string // of the node, as the certificate says
+}
+
+func (c *Cache) kubeconfigUser(data []byte) kubeUser {
+	if sum := sha256.Sum256(data); c.identity.kubeconfig != sum {
+		u := readKubeconfig(data)
+		if u.KeyData != "" {
+			u.KeyData = "yes"
+		}
+		if u.Token != "" {
+			u.Token = "yes"
+		}
+		c.identity.kubeconfig, c.identity.user = sum, u
+	}
+	return c.identity.user
+}
+
+func (c *Cache) certificateEnd(data []byte) time.Time {
+	if sum := sha256.Sum256(data); c.identity.cert != sum {
+		c.identity.cert, c.identity.end, c.identity.name = sum, time.Time{}, ""
+		if cert := clientCertificate(data); cert != nil {
+			c.identity.end = cert.NotAfter.UTC()
+			c.identity.name, _ = strings.CutPrefix(cert.Subject.CommonName, "system:node:")
+			if c.identity.name == cert.Subject.CommonName {
+				c.identity.name = ""
+			}
+		}
+	}
+	return c.identity.end
+}

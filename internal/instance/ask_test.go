@@ -1,0 +1,448 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares text with what it was when somebody looked over it last.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-want +got, -update takes it over)\n%s", name, d)
+	}
+}
+
+const ca = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
+
+// userData names the cluster, and holds what nobody may see.
+func userData() string {
+	return `MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="//"
+
+--//
+Content-Type: text/x-shellscript; charset="us-ascii"
+
+#!/bin/bash
+echo planted-user-data
+--//
+Content-Type: application/node.eks.aws
+
+apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+spec:
+  cluster:
+    name: gpus
+    apiServerEndpoint: https://ABC.gr7.us-east-1.eks.amazonaws.com
+    certificateAuthority: ` + base64.StdEncoding.EncodeToString([]byte(ca)) + `
+    cidr: 172.20.0.0/16
+  kubelet:
+    flags: ["--node-labels=planted-user-data=1"]
+--//--
+`
+}
+
+func ec2() cloudfake.Machine {
+	return cloudfake.Machine{
+		ID: "i-0abcdef1234567890", Type: "p5.48xlarge", Region: "us-east-1", Zone: "us-east-1a", Image: "ami-0123456789abcdef0",
+		Account: "123456789012", Name: "ip-10-0-1-2.ec2.internal", PrivateIP: "10.0.1.2", IPv6: "2600:1f18::2", MAC: "0a:ff:c0:00:00:01",
+		Tags: map[string]string{"eks:cluster-name": "gpus", "Name": "gpu node 1"}, UserData: userData(), Role: "node",
+	}
+}
+
+func gce() cloudfake.Machine {
+	return cloudfake.Machine{
+		ID: "4242424242424242424", Type: "a3-highgpu-8g", Region: "us-central1", Zone: "us-central1-b", Name: "gke-gpus-pool-1-abcd",
+		Image: "projects/gke-node-images/global/images/gke-1344-ubuntu", Account: "my-project", PrivateIP: "10.128.0.2", MAC: "42:01:0a:80:00:02",
+		Attributes: map[string]string{"cluster-name": "gpus", "cluster-location": "us-central1", "instance-template": "projects/424242/global/instanceTemplates/gke-gpus-pool-1", "created-by": "projects/424242/zones/us-central1-b/instanceGroupManagers/gke-gpus-pool-1-grp", "kube-labels": "planted"},
+	}
+}
+
+func azure() cloudfake.Machine {
+	return cloudfake.Machine{
+		ID: "02AAB8A4-74EF-476E-8182-F6D2BA4166A6", Type: "Standard_ND96isr_H100_v5", Region: "eastus", Zone: "1", Name: "aks-gpu-12345678-vmss_0",
+		Image:   "/subscriptions/109a5e88/resourceGroups/AKS-Ubuntu/providers/Microsoft.Compute/galleries/AKSUbuntu/images/2204gen2containerd/versions/202508.20.0",
+		Account: "8d10da13-8125-4ba9-a717-bf7490507b3d", PrivateIP: "10.224.0.4", MAC: "00:0d:3a:f8:06:ec", UserData: "planted-user-data",
+		Tags:       map[string]string{"SkipGpuDriverInstall": "true", "aks-managed-poolName": "gpu"},
+		Attributes: map[string]string{"vm-scale-set": "aks-gpu-12345678-vmss", "resource-group": "MC_rg_gpus_eastus"},
+	}
+}
+
+// in puts a machine into a cloud.
+func in(t *testing.T, cloud string, m cloudfake.Machine) (*cloudfake.Fake, *simhost.Node) {
+	t.Helper()
+	f := &cloudfake.Fake{Machine: m, Cluster: cloudfake.Cluster{
+		Name: "gpus", Server: "https://ABC.gr7.us-east-1.eks.amazonaws.com", CA: []byte(ca), Version: "1.34", ServiceCIDR: "172.20.0.0/16",
+	}}
+	n := made(t)
+	serve(f, n, cloud)
+	for _, service := range []string{"eks", "ec2", "sts"} {
+		n.Serve(service+"."+m.Region+".amazonaws.com", f.API())
+	}
+	return f, n
+}
+
+func serve(f *cloudfake.Fake, n *simhost.Node, cloud string) {
+	n.Serve("169.254.169.254", map[string]http.Handler{"aws": f.EC2(), "gce": f.GCE(), "azure": f.Azure()}[cloud])
+}
+
+func machines() map[string]cloudfake.Machine {
+	return map[string]cloudfake.Machine{"aws": ec2(), "gce": gce(), "azure": azure()}
+}
+
+// TestAsk asks each cloud, and shows what was asked and what became of it.
+func TestAsk(t *testing.T) {
+	for cloud, m := range machines() {
+		t.Run(cloud, func(t *testing.T) {
+			f, n := in(t, cloud, m)
+			i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: cloud})
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, err := json.MarshalIndent(i, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "ask/"+cloud, strings.Join(f.Requests(), "\n")+"\n\n"+string(said)+"\n")
+			if strings.Contains(string(said), "planted") {
+				t.Errorf("a secret is kept: %s", said)
+			}
+			if strings.Contains(strings.Join(f.Requests(), "\n"), "kube-env") {
+				t.Error("kube-env was asked for")
+			}
+			if n.Touches() != 0 && cloud != "aws" {
+				t.Errorf("looking touched: %d", n.Touches())
+			}
+		})
+	}
+}
+
+// said is an error in words, as a person would read it.
+func said(t *testing.T, err error) string {
+	t.Helper()
+	var e *instance.Error
+	if !errors.As(err, &e) {
+		t.Fatalf("%T %v is no *instance.Error", err, err)
+	}
+	if e.Waits() != e.Waiting || e.What == "" {
+		t.Errorf("%+v", e)
+	}
+	var b strings.Builder
+	b.WriteString(e.What + "\n")
+	for _, s := range e.Because {
+		b.WriteString("  because " + s + "\n")
+	}
+	for _, s := range e.Try {
+		b.WriteString("  try     " + s + "\n")
+	}
+	if e.Waiting {
+		b.WriteString("  waiting helps\n")
+	}
+	if strings.Contains(b.String()+err.Error(), "planted") {
+		t.Errorf("a secret is told: %s", b.String())
+	}
+	return b.String()
+}
+
+// faults are how a metadata service fails.
+func faults() map[string][]cloudfake.Fault {
+	return map[string][]cloudfake.Fault{
+		"drop":      {{What: "drop"}},
+		"401":       {{On: "GET", What: "status", Status: 401}},
+		"403":       {{What: "status", Status: 403}},
+		"404":       {{What: "status", Status: 404}},
+		"429":       {{What: "status", Status: 429}},
+		"503":       {{What: "status", Status: 503}},
+		"slow":      {{On: "GET", What: "slow"}},
+		"truncated": {{On: "GET", What: "truncated"}},
+		"huge":      {{On: "GET", What: "huge"}},
+		"html":      {{On: "GET", What: "body", Body: "<html>\x1b[31mSign in to Wi-Fi</html>"}},
+		"types":     {{On: "GET", What: "body", Body: `{"instanceId": 7, "compute": [1], "network": "no"}`}},
+		"control":   {{On: "GET", What: "body", Body: `{"instanceId": "i-\u001b[2J", "instanceType": "x", "region": "r", "compute": {"vmId": "\u001b[2J", "vmSize": "a b", "location": "x"}}`}},
+		"empty":     {{On: "GET", What: "body", Body: ""}},
+		"bare":      {{What: "bare"}},
+		"nobody":    nil,
+	}
+}
+
+// quick are the failures that are clear at once: it must not take longer than a second to say so.
+func quick(name string) bool {
+	return strings.Contains("401 403 404 huge html types control empty bare", name)
+}
+
+// TestAskFails shows every failure in its words, and that none takes longer than half a minute.
+func TestAskFails(t *testing.T) {
+	for cloud, m := range machines() {
+		var all strings.Builder
+		for _, name := range []string{"drop", "401", "403", "404", "429", "503", "slow", "truncated", "huge", "html", "types", "control", "empty", "bare", "nobody"} {
+			synctest.Test(t, func(t *testing.T) {
+				f, n := in(t, cloud, m)
+				f.Break(faults()[name]...)
+				if name == "nobody" {
+					n = made(t)
+				}
+				start := time.Now()
+				i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: cloud, InstanceID: "i-0abcdef1234567890"})
+				took := time.Since(start)
+				if err == nil {
+					if name == "bare" && cloud == "azure" { // its answers have no header that proves them
+						return
+					}
+					t.Errorf("%s %s: no error: %+v", cloud, name, i)
+					return
+				}
+				if took > 31*time.Second || quick(name) && took > time.Second {
+					t.Errorf("%s %s took %s", cloud, name, took)
+				}
+				all.WriteString(name + ": " + said(t, err) + "\n")
+			})
+		}
+		golden(t, "fails/"+cloud, all.String())
+	}
+}
+
+// TestAskWaits lets the service come up late, as at boot, and fail for a while.
+func TestAskWaits(t *testing.T) {
+	for cloud, m := range machines() {
+		t.Run(cloud+" late", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, n := in(t, cloud, m)
+				n.Serve("169.254.169.254", nil)
+				go func() {
+					time.Sleep(20 * time.Second)
+					serve(f, n, cloud)
+				}()
+				if _, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: cloud}); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+		t.Run(cloud+" failing", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, n := in(t, cloud, m)
+				f.Break(cloudfake.Fault{What: "status", Status: 503, Times: 3}, cloudfake.Fault{What: "status", Status: 429, Times: 2})
+				if _, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: cloud}); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestToken ends EC2's session tokens in the middle: another one is asked for.
+func TestTokenEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, n := in(t, "aws", ec2())
+		f.Break(cloudfake.Fault{On: "GET /latest/meta-data/mac", What: "forget", Times: 1})
+		i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(strings.Join(f.Requests(), "\n"), "PUT "); n != 2 || i.UserCluster == nil {
+			t.Errorf("%d tokens were asked for: %v", n, f.Requests())
+		}
+	})
+}
+
+// TestAskStops stops asking when whoever asked does.
+func TestAskStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			time.Sleep(3 * time.Second)
+			stop()
+		}()
+		start := time.Now()
+		if _, err := instance.Ask(ctx, made(t).View(), instance.Cloud{Name: "aws"}); !errors.Is(err, context.Canceled) || time.Since(start) > 4*time.Second {
+			t.Errorf("%v after %s", err, time.Since(start))
+		}
+	})
+}
+
+// TestAskNobody refuses to ask where no cloud is seen, and says Later of an image.
+func TestAskNobody(t *testing.T) {
+	_, err := instance.Ask(t.Context(), made(t).View(), instance.Cloud{})
+	golden(t, "fails/none", said(t, err))
+	var later host.Later
+	if _, err := instance.Ask(t.Context(), made(t, "image").View(), instance.Cloud{Name: "aws"}); !errors.As(err, &later) {
+		t.Errorf("an image was asked: %v", err)
+	}
+}
+
+// TestNotice shows what each cloud says before it takes a machine away.
+func TestNotice(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 6, 5, 0, time.UTC)
+	for name, c := range map[string]struct {
+		cloud string
+		make  func(*cloudfake.Machine)
+		want  *instance.Notice
+	}{
+		"spot goes": {"aws", func(m *cloudfake.Machine) {
+			m.Spot, m.SpotAction = true, `{"action": "terminate", "time": "2026-01-02T03:06:05Z"}`
+		}, &instance.Notice{What: "terminate", At: at}},
+		"spot stops": {"aws", func(m *cloudfake.Machine) {
+			m.Spot, m.SpotAction = true, `{"action":"stop","time":"2026-01-02T03:06:05Z"}`
+		}, &instance.Notice{What: "stop", At: at}},
+		"spot says odd":  {"aws", func(m *cloudfake.Machine) { m.Spot, m.SpotAction = true, `{"action":"\u001b[31m","time":7}` }, nil},
+		"rebalance":      {"aws", func(m *cloudfake.Machine) { m.Spot, m.Rebalance = true, `{"noticeTime": "2026-01-02T03:06:05Z"}` }, &instance.Notice{What: "rebalance", At: at}},
+		"scaled in":      {"aws", func(m *cloudfake.Machine) { m.Lifecycle = "Terminated" }, &instance.Notice{What: "terminate"}},
+		"in service":     {"aws", func(m *cloudfake.Machine) { m.Lifecycle = "InService" }, nil},
+		"spot, no word":  {"aws", func(m *cloudfake.Machine) { m.Spot = true }, nil},
+		"preempted":      {"gce", func(m *cloudfake.Machine) { m.Spot, m.Preempted = true, true }, &instance.Notice{What: "preempt"}},
+		"host is mended": {"gce", func(m *cloudfake.Machine) { m.Maintained = "TERMINATE_ON_HOST_MAINTENANCE" }, &instance.Notice{What: "maintenance"}},
+		"moves":          {"gce", func(m *cloudfake.Machine) { m.Maintained = "MIGRATE_ON_HOST_MAINTENANCE" }, nil},
+		"evicted": {"azure", func(m *cloudfake.Machine) {
+			m.Spot, m.Events = true, `{"DocumentIncarnation":2,"Events":[{"EventId":"a","EventType":"Freeze","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":"Fri, 02 Jan 2026 03:05:05 GMT"},{"EventId":"b","EventType":"Preempt","EventStatus":"Scheduled","ResourceType":"VirtualMachine","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":"Fri, 02 Jan 2026 03:06:05 GMT"}]}`
+		}, &instance.Notice{What: "preempt", At: at}},
+		"another's": {"azure", func(m *cloudfake.Machine) {
+			m.Spot, m.Events = true, `{"Events":[{"EventType":"Preempt","Resources":["aks-gpu-12345678-vmss_1"],"NotBefore":""}]}`
+		}, nil},
+		"not asked": {"azure", func(m *cloudfake.Machine) {
+			m.Events = `{"Events":[{"EventType":"Preempt","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":""}]}`
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := machines()[c.cloud]
+			f, n := in(t, c.cloud, m)
+			before, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: c.cloud})
+			if err != nil || before.Notice != nil {
+				t.Fatal(before, err)
+			}
+			c.make(&f.Machine)
+			i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: c.cloud})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(c.want, i.Notice); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+			if d := cmp.Diff(c.want, instance.AskNotice(t.Context(), n.View(), i)); d != "" {
+				t.Errorf("asked again (-want +got)\n%s", d)
+			}
+		})
+	}
+}
+
+// TestNoticeSilence lets nobody answer: that is no notice, and is not waited for.
+func TestNoticeSilence(t *testing.T) {
+	for cloud := range machines() {
+		for _, what := range []string{"drop", "status"} {
+			synctest.Test(t, func(t *testing.T) {
+				f, n := in(t, cloud, machines()[cloud])
+				f.Break(cloudfake.Fault{What: what, Status: 500})
+				start := time.Now()
+				if got := instance.AskNotice(t.Context(), n.View(), &instance.Instance{Cloud: cloud, Spot: true}); got != nil || time.Since(start) > 6*time.Second {
+					t.Errorf("%s %s: %v after %s", cloud, what, got, time.Since(start))
+				}
+			})
+		}
+	}
+}
+
+// TestClock sees by how much the machine's clock is off.
+func TestClock(t *testing.T) {
+	for cloud, m := range machines() {
+		f, n := in(t, cloud, m)
+		now := n.Now() // not asked again while the node answers
+		f.Now = func() time.Time { return now.Add(10 * time.Minute) }
+		i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: cloud})
+		if err != nil || i.ClockOff != -10*time.Minute {
+			t.Errorf("%s: %+v %v", cloud, i, err)
+		}
+	}
+}
+
+// TestUserData reads the cluster out of user data in all its wrappings.
+func TestUserData(t *testing.T) {
+	zip := func(s string) string {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		if _, err := z.Write([]byte(s)); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	_, alone, _ := strings.Cut(userData(), "application/node.eks.aws\n\n")
+	alone, _, _ = strings.Cut(alone, "--//")
+	part := func(head, body string) string {
+		return "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"B\"\n\n--B\nContent-Type: application/node.eks.aws\n" + head + "\n" + body + "\n--B--\n"
+	}
+	whole := &instance.Cluster{Name: "gpus", Server: "https://ABC.gr7.us-east-1.eks.amazonaws.com", CA: []byte(ca), ServiceCIDR: "172.20.0.0/16", DNS: []string{"172.20.0.10"}, From: "user data"}
+	for name, c := range map[string]struct {
+		data string
+		want *instance.Cluster
+	}{
+		"mime":          {userData(), whole},
+		"alone":         {alone, whole},
+		"gzip":          {zip(userData()), whole},
+		"base64":        {b64(userData()), whole},
+		"base64 gzip":   {b64(zip(alone)), whole},
+		"part base64":   {part("Content-Transfer-Encoding: base64\n", b64(alone)), whole},
+		"part gzip":     {part("Content-Transfer-Encoding: base64\n", b64(zip(alone))), whole},
+		"script":        {"#!/bin/bash\n/etc/eks/bootstrap.sh gpus\n", nil},
+		"cloud-config":  {"#cloud-config\nwrite_files: []\n", nil},
+		"other kind":    {strings.Replace(alone, "NodeConfig", "Secret", 1), nil},
+		"other version": {strings.Replace(alone, "node.eks.aws/", "evil.example/", 1), nil},
+		"broken gzip":   {zip(userData())[:50], nil},
+		"IPv6":          {strings.Replace(alone, "172.20.0.0/16", "fd30:1c53:5f8a::/108", 1), &instance.Cluster{Name: "gpus", Server: whole.Server, CA: whole.CA, ServiceCIDR: "fd30:1c53:5f8a::/108", DNS: []string{"fd30:1c53:5f8a::a"}, From: "user data"}},
+		"name alone":    {"apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {cluster: {name: gpus}}\n", &instance.Cluster{Name: "gpus", From: "user data"}},
+		"hostile": {
+			"apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {cluster: {name: \"a\\e[2J\", apiServerEndpoint: \"https://u:p@x\", certificateAuthority: \"%%%\", cidr: ../..}}\n", nil,
+		},
+		"http": {"apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {cluster: {name: a, apiServerEndpoint: \"http://x\"}}\n", &instance.Cluster{Name: "a", From: "user data"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := ec2()
+			m.UserData = c.data
+			_, n := in(t, "aws", m)
+			i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(c.want, i.UserCluster); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+		})
+	}
+}

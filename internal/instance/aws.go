@@ -1,0 +1,194 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/eks"
+	"github.com/aws/smithy-go"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// awsAPI asks AWS's API as the instance's role.
+type awsAPI struct {
+	*door
+	region string
+	keys   aws.Credentials
+}
+
+// openAWS makes ready to ask.
+func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*awsAPI, error) {
+	a := &awsAPI{region: want.Region}
+	if a.region == "" {
+		a.region = i.Region
+	}
+	if !plain(a.region) || strings.ContainsAny(a.region, "./:@?#%") {
+		return nil, &Error{What: "cannot ask AWS about the cluster: its region is not known", Try: []string{"[join] region = \"us-east-1\""}}
+	}
+	m, err := openIMDS(v, i.ID)
+	if err != nil {
+		return nil, err
+	}
+	if a.keys, err = m.role(ctx); err != nil {
+		return nil, err
+	}
+	a.door, err = open(v, host.Web{Via: want.Via}, apiMost)
+	return a, err
+}
+
+// role gets the keys of the instance's role. They go nowhere but into signatures.
+func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
+	var keys aws.Credentials
+	from := ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m.api })
+	err := m.try(ctx, patience, func(ctx context.Context) (err error) {
+		keys, err = from.Retrieve(ctx)
+		return err
+	})
+	var api smithy.APIError
+	switch {
+	case errors.Is(err, errMissing):
+		return keys, &Error{
+			What:    "cannot sign requests to AWS: the instance has no role",
+			Because: []string{"a node of EKS says who it is by the role of its instance"},
+			Try: []string{
+				"aws ec2 associate-iam-instance-profile --instance-id " + m.name() + " --iam-instance-profile Name=PROFILE",
+				"the role needs the policies AmazonEKSWorkerNodePolicy and AmazonEC2ContainerRegistryPullOnly",
+			},
+			Err: err,
+		}
+	case errors.As(err, &api):
+		return keys, &Error{
+			What:    "cannot sign requests to AWS: EC2 has no keys for the instance's role: " + clean(api.ErrorCode(), 100),
+			Because: []string{"the role was removed, or does not trust ec2.amazonaws.com"},
+			Try:     []string{"aws iam get-role --role-name ROLE    shows whom it trusts"},
+			Err:     err,
+		}
+	case err != nil:
+		return keys, err
+	case keys.AccessKeyID == "" || keys.SecretAccessKey == "":
+		return keys, strange("EC2", "the role's keys")
+	}
+	return keys, nil
+}
+
+// retryer asks six times within a quarter of a minute or so, after pauses drawn by lot out of twice as long each time.
+func retryer() aws.Retryer {
+	return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 6, 10*time.Second })
+}
+
+func (a *awsAPI) credentials() aws.CredentialsProvider {
+	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return a.keys, nil })
+}
+
+// describeCluster asks EKS. Source: https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
+func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
+	api := eks.New(eks.Options{
+		Region: a.region, Credentials: a.credentials(), HTTPClient: a.client(), Retryer: retryer(), DisableClockSkewCorrection: true,
+	})
+	out, err := api.DescribeCluster(ctx, &eks.DescribeClusterInput{Name: &c.Name})
+	if err != nil {
+		return a.explain(ctx, "eks:DescribeCluster", c.Name, err)
+	}
+	if wrong := wrongClock(a.fate().clockOff, "AWS's"); wrong != nil {
+		return wrong
+	}
+	said := out.Cluster
+	if said == nil || said.CertificateAuthority == nil || said.KubernetesNetworkConfig == nil {
+		if said != nil && said.Endpoint == nil { // while it is CREATING
+			return &Error{What: "cannot join cluster " + c.Name + ": it is still being made", Try: []string{"aws eks wait cluster-active --name " + c.Name}, Waiting: true}
+		}
+		return strangeAPI("eks:DescribeCluster")
+	}
+	cidr := aws.ToString(said.KubernetesNetworkConfig.ServiceIpv4Cidr)
+	if said.KubernetesNetworkConfig.IpFamily == "ipv6" {
+		cidr = aws.ToString(said.KubernetesNetworkConfig.ServiceIpv6Cidr)
+	}
+	prefix, err := netip.ParsePrefix(cidr)
+	ca := authority(aws.ToString(said.CertificateAuthority.Data))
+	if at := aws.ToString(said.Endpoint); err != nil || ca == nil || !server(at) || aws.ToString(said.Name) != c.Name {
+		return strangeAPI("eks:DescribeCluster")
+	}
+	c.Server, c.CA, c.ServiceCIDR, c.DNS = *said.Endpoint, ca, prefix.String(), clusterDNS(prefix)
+	c.Version, c.From = orNone(aws.ToString(said.Version)), "DescribeCluster"
+	return nil
+}
+
+// ec2API makes a client of EC2's API.
+func (a *awsAPI) ec2API() *ec2.Client {
+	return ec2.New(ec2.Options{
+		Region: a.region, Credentials: a.credentials(), HTTPClient: a.client(), Retryer: retryer(), DisableClockSkewCorrection: true,
+	})
+}
+
+// describeInstance asks EC2 for the private DNS name: what the node must be called where it does not go by its id.
+// IMDS's local-hostname is another one where DHCP has a domain of its own.
+// Source: https://github.com/awslabs/amazon-eks-ami/issues/1263
+func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) error {
+	own := *a
+	own.region = i.Region // the instance's, wherever the cluster is
+	api := own.ec2API()
+	for pause := time.Second; ; pause = min(2*pause, 8*time.Second) {
+		out, err := api.DescribeInstances(host.Looks(ctx), &ec2.DescribeInstancesInput{InstanceIds: []string{i.ID}})
+		var said smithy.APIError
+		switch {
+		case errors.As(err, &said) && said.ErrorCode() == "InvalidInstanceID.NotFound": // EC2 has not told all its parts yet
+		case err != nil:
+			return a.explain(ctx, "ec2:DescribeInstances", i.ID, err)
+		case wrongClock(a.fate().clockOff, "AWS's") != nil:
+			return wrongClock(a.fate().clockOff, "AWS's")
+		case len(out.Reservations) > 0 && len(out.Reservations[0].Instances) > 0:
+			name := aws.ToString(out.Reservations[0].Instances[0].PrivateDnsName)
+			if plain(name) {
+				c.PrivateDNS = name
+				return nil
+			}
+			if name != "" {
+				return strangeAPI("ec2:DescribeInstances")
+			}
+		}
+		wait := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return &Error{
+				What:    "cannot find out the node's name: EC2 tells no private DNS name of " + i.ID,
+				Because: []string{"it may lag behind for minutes after a launch; where the VPC has no DNS host names it never comes"},
+				Try:     []string{"[join] node_name = \"" + i.ID + "\", with an access entry of type EC2 and {{SessionName}}"},
+				Waiting: true,
+			}
+		case <-wait.C:
+		}
+	}
+}
+
+// describeType asks EC2 how many addresses the type can have, for the number of pods. Nobody's answer is no failure: the
+// number of pods has a default.
+func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
+	own := *a
+	own.region = i.Region
+	out, err := own.ec2API().DescribeInstanceTypes(host.Looks(ctx), &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{types.InstanceType(i.Type)}})
+	if err != nil || len(out.InstanceTypes) == 0 || out.InstanceTypes[0].NetworkInfo == nil {
+		return
+	}
+	n := out.InstanceTypes[0].NetworkInfo
+	addresses := int(aws.ToInt32(n.Ipv4AddressesPerInterface))
+	for _, card := range n.NetworkCards {
+		if aws.ToInt32(card.NetworkCardIndex) == aws.ToInt32(n.DefaultNetworkCardIndex) {
+			if most := int(aws.ToInt32(card.MaximumNetworkInterfaces)); most > 0 && most < 1000 && addresses > 0 && addresses < 1000 {
+				c.ENIs, c.IPv4PerENI = most, addresses
+			}
+		}
+	}
+}

@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/aws/smithy-go"
+)
+
+// strangeAPI is what is said of an answer of AWS that lacks what it must hold.
+func strangeAPI(call string) *Error {
+	return &Error{
+		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
+		Because: []string{"a proxy may have answered in AWS's place"},
+		Try:     []string{"[proxy] no_proxy = [\"amazonaws.com\"], where the VPC has endpoints of its own"},
+	}
+}
+
+// explain says why AWS did not tell, and what mends it. What AWS said is shown in one short line: it names roles and
+// resources, never keys.
+func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *Error {
+	var cause *Error
+	if errors.As(context.Cause(ctx), &cause) { // time is up: the last answer says more, if there was one
+		if f := a.fate(); f.status == 0 {
+			return a.unreached(call, err)
+		}
+	}
+	var said smithy.APIError
+	code, words := "", ""
+	if errors.As(err, &said) {
+		code, words = said.ErrorCode(), clean(said.ErrorMessage(), 300)
+	}
+	f := a.fate()
+	if wrong := wrongClock(f.clockOff, "AWS's"); wrong != nil && f.status >= 400 {
+		wrong.Err = err
+		return wrong
+	}
+	e := &Error{What: fmt.Sprintf("cannot ask %s about %s in %s: ", call, object, a.region), Err: err}
+	if words != "" {
+		e.Because = []string{"AWS says: " + words}
+	}
+	switch {
+	case f.status == http.StatusTooManyRequests, throttled(code):
+		e.What, e.Waiting = e.What+"AWS is asked too often", true
+		e.Because = append(e.Because, "all machines of the account share one bound, and many have started together")
+		e.Try = []string{"wait: apply again does", "[join] server, ca_file and service_cidr: then EKS is not asked at all", "the same in the user data's NodeConfig"}
+		if strings.HasPrefix(call, "ec2:") {
+			e.Try = []string{"wait: apply again does", "[join] node_name: then EC2 is not asked for it"}
+		}
+	case f.status == http.StatusNotFound, code == "ResourceNotFoundException":
+		e.What += "there is none of this name"
+		e.Try = []string{"aws eks list-clusters --region " + a.region, "[join] cluster and region: the region is " + a.region + " where none is stated, since the machine is there"}
+	case denied(code):
+		e.What += "the instance's role may not"
+		e.Try = []string{"allow " + call + " to the role; AWS's policy AmazonEKSWorkerNodePolicy does", "or [join] server, ca_file, service_cidr and node_name: then AWS is not asked"}
+	case strings.HasPrefix(code, "ExpiredToken"), code == "RequestExpired":
+		e.What, e.Waiting = e.What+"the keys of the instance's role have run out", true
+		e.Try = []string{"timedatectl    shows whether the clock is right", "wait: EC2 hands out new keys before the old ones end"}
+	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden:
+		e.What += "AWS does not take the role's signature"
+		e.Try = []string{"timedatectl    shows whether the clock is right", "aws iam get-role --role-name ROLE: a role made anew keeps no keys of the old one"}
+	case f.status == 0:
+		return a.unreached(call, err)
+	case f.tooLong:
+		return strangeAPI(call)
+	case f.status >= 500:
+		e.What, e.Waiting = fmt.Sprintf("%sAWS fails (status %d)", e.What, f.status), true
+		e.Try = []string{"wait: apply again does", "https://health.aws.amazon.com"}
+	default:
+		return strangeAPI(call)
+	}
+	return e
+}
+
+// throttled knows the words for "too often" of EKS and EC2.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+func throttled(code string) bool {
+	switch code {
+	case "ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException":
+		return true
+	}
+	return false
+}
+
+func denied(code string) bool {
+	return code == "AccessDeniedException" || code == "AccessDenied" || code == "UnauthorizedOperation"
+}
+
+// unreached is what is said where AWS's API does not answer.
+func (a *awsAPI) unreached(call string, err error) *Error {
+	f := a.fate()
+	e := &Error{
+		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", call, a.region, f.host),
+		Because: []string{"a private subnet needs a NAT gateway, a VPC endpoint of the service, or a proxy"},
+		Try: []string{
+			"[proxy] https = \"http://PROXY:PORT\"", "aws ec2 create-vpc-endpoint --vpc-endpoint-type Interface --service-name com.amazonaws." + a.region + "." + call[:3],
+			"or [join] server, ca_file, service_cidr and node_name: then AWS is not asked",
+		},
+		Waiting: true, Err: err,
+	}
+	var name *net.DNSError
+	if errors.As(err, &name) || strings.Contains(err.Error(), "no such host") {
+		e.What = fmt.Sprintf("cannot ask %s in %s: the name %s is not known", call, a.region, f.host)
+		e.Because = []string{"there is no such region, or the machine's DNS does not answer yet"}
+		e.Try = append([]string{"[join] region = \"…\", if " + a.region + " is not where the cluster is", "getent hosts " + f.host}, e.Try...)
+	}
+	return e
+}

@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+const (
+	// azureInstance is asked in a version that all regions know and that has priority and tagsList.
+	// Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
+	azureInstance = "http://" + serviceAt + "/metadata/instance?api-version=2021-02-01"
+	// azureEvents wakes the service when it is first asked, which may take two minutes.
+	// Source: https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
+	azureEvents = "http://" + serviceAt + "/metadata/scheduledevents?api-version=2020-07-01"
+)
+
+// azure asks Azure's metadata service, by its fixed address and never through a proxy.
+type azure struct{ *door }
+
+func askAzure(ctx context.Context, v host.View) (*Instance, error) {
+	d, err := open(v, host.Web{}, metadataMost)
+	if err != nil {
+		return nil, err
+	}
+	a := azure{d}
+	var data []byte
+	err = tries(ctx, patience, func(ctx context.Context) error {
+		data, err = a.get(ctx, azureInstance)
+		return err
+	}, func(_ int, err error) bool {
+		f := a.fate()
+		return f.status != http.StatusGone && !again(f, err) // 410: the service is being updated
+	})
+	if err != nil {
+		return nil, a.explain(ctx, err)
+	}
+	i, err := azureVM(data)
+	if err != nil {
+		return nil, err
+	}
+	i.ClockOff = ahead(a.fate().clockOff)
+	i.Notice = a.notice(ctx, i)
+	return i, nil
+}
+
+// azureVM reads what the service says of the machine. User data and keys beside it are not kept.
+func azureVM(data []byte) (*Instance, error) {
+	var said struct {
+		Compute struct {
+			Location, Name, VMID, VMSize, VMScaleSetName, SubscriptionID, ResourceGroupName, Zone, Priority string
+
+			TagsList       []struct{ Name, Value string }
+			StorageProfile struct {
+				ImageReference struct{ ID, Publisher, Offer, SKU, Version string }
+			}
+		}
+		Network struct {
+			Interface []struct {
+				IPv4, IPv6 struct {
+					IPAddress []struct{ PrivateIPAddress string }
+				}
+				MACAddress string
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &said); err != nil {
+		e := strange("Azure", "the description of the machine")
+		e.Err = err
+		return nil, e
+	}
+	c := said.Compute
+	switch {
+	case !plain(c.VMID):
+		return nil, strange("Azure", "vmId")
+	case !plain(c.VMSize):
+		return nil, strange("Azure", "vmSize")
+	case !plain(c.Location):
+		return nil, strange("Azure", "location")
+	}
+	i := &Instance{
+		Cloud: "azure", ID: strings.ToLower(c.VMID), Type: c.VMSize, Region: c.Location, Zone: orNone(c.Zone), Account: orNone(c.SubscriptionID),
+		Name: orNone(c.Name), Spot: c.Priority == "Spot",
+	}
+	image := c.StorageProfile.ImageReference
+	if i.Image = orNone(image.ID); i.Image == "" && image.Publisher != "" {
+		i.Image = orNone(image.Publisher + ":" + image.Offer + ":" + image.SKU + ":" + image.Version)
+	}
+	for n, nic := range said.Network.Interface {
+		if n > 0 {
+			break
+		}
+		for _, ip := range nic.IPv4.IPAddress {
+			if i.PrivateIP == "" {
+				i.PrivateIP = address([]string{ip.PrivateIPAddress})
+			}
+		}
+		for _, ip := range nic.IPv6.IPAddress {
+			if i.IPv6 == "" {
+				i.IPv6 = address([]string{ip.PrivateIPAddress})
+			}
+		}
+		if mac := nic.MACAddress; len(mac) == 12 { // 000D3AF806EC
+			if hw, err := net.ParseMAC(mac[:4] + "." + mac[4:8] + "." + mac[8:]); err == nil {
+				i.MAC = hw.String()
+			}
+		}
+	}
+	tags := map[string]string{}
+	for _, t := range c.TagsList {
+		tags[t.Name] = t.Value
+	}
+	i.Tags = keep(tags)
+	i.Attributes = keep(map[string]string{"vm-scale-set": c.VMScaleSetName, "resource-group": c.ResourceGroupName})
+	for name, value := range i.Attributes {
+		if value == "" {
+			delete(i.Attributes, name)
+		}
+	}
+	return i, nil
+}
+
+// notice asks whether the machine is to go, of spot machines alone: the first question wakes a service that is slow then,
+// and that Azure stops when nobody has asked for a day.
+func (a azure) notice(ctx context.Context, i *Instance) *Notice {
+	if !i.Spot {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	data, err := a.get(ctx, azureEvents)
+	if err != nil {
+		return nil
+	}
+	return scheduled(data, i.Name)
+}
+
+// scheduled reads which of the scheduled events stops this machine first. Freeze is left out: it lasts seconds, and memory
+// stays.
+func scheduled(data []byte, name string) *Notice {
+	var said struct {
+		Events []struct {
+			EventType, NotBefore string
+			Resources            []string
+		}
+	}
+	if json.Unmarshal(data, &said) != nil {
+		return nil
+	}
+	var first *Notice
+	for _, e := range said.Events {
+		what := strings.ToLower(e.EventType)
+		switch what {
+		case "preempt", "terminate", "reboot", "redeploy":
+		default:
+			continue
+		}
+		about := len(e.Resources) == 0
+		for _, r := range e.Resources {
+			about = about || strings.EqualFold(strings.TrimPrefix(r, "_"), name)
+		}
+		at, _ := http.ParseTime(e.NotBefore) // "" where it has begun
+		if about && (first == nil || at.Before(first.At)) {
+			first = &Notice{What: what, At: at}
+		}
+	}
+	return first
+}
+
+// errStatus is what get says of an answer that is not an answer; fate knows which.
+var errStatus = errors.New("the service does not tell")
+
+func (a azure) get(ctx context.Context, url string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Metadata", "true")
+	answer, err := a.client().Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	data, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		return nil, errStatus
+	}
+	return data, err
+}
+
+func (a azure) explain(ctx context.Context, err error) error {
+	f := a.fate()
+	var e *Error
+	switch {
+	case context.Cause(ctx) != nil:
+		return context.Cause(ctx)
+	case f.tooLong:
+		return tooLong("Azure")
+	case f.status == http.StatusForbidden, f.status == http.StatusUnauthorized:
+		e = &Error{
+			What:    fmt.Sprintf("cannot ask Azure's metadata service: it forbids it (status %d)", f.status),
+			Because: []string{"on AKS with IMDS restriction, pods outside the host's network are refused; so are requests through a proxy"},
+			Try:     []string{"run in the host's network: hostNetwork: true"},
+		}
+	case f.status == http.StatusNotFound, f.status == http.StatusBadRequest, f.status == http.StatusMethodNotAllowed:
+		e = &Error{
+			What:    fmt.Sprintf("cannot ask Azure's metadata service: what answers does not know the request (status %d)", f.status),
+			Because: []string{"something else answers at " + serviceAt + ": Azure Stack, or another program that takes the requests"},
+			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who takes them"},
+		}
+	case !again(f, err) && f.status != http.StatusGone:
+		e = strange("Azure", "the description of the machine")
+	default:
+		e = unreached("Azure", f)
+	}
+	e.Err = err
+	return e
+}

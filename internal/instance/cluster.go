@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// apiPatience is how long a cloud's API is asked. Whoever waits longer is better off ending with "try again later", so that
+// a boot unit shows it.
+const apiPatience = time.Minute
+
+// AskCluster finds out about the machine's EKS cluster: from the user data, else from what was kept, else from EKS's own
+// API. That API throttles: 400 machines that started together were not all let in, which is why it comes last, and why a
+// machine that has joined never asks it again. Errors are *Error, or a host.Later in a root folder.
+// Source: https://github.com/awslabs/amazon-eks-ami/issues/803
+func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*Cluster, error) {
+	if i.Cloud != "aws" {
+		return nil, &Error{What: "cannot ask EKS for the cluster: the machine is not in EC2"}
+	}
+	if c := kept(v, i, want); c != nil {
+		return c, nil
+	}
+	c := &Cluster{Name: want.Name}
+	if u := i.UserCluster; u != nil && (want.Name == "" || u.Name == want.Name) {
+		copied := *u
+		c = &copied
+	}
+	if c.Name == "" {
+		return nil, &Error{
+			What:    "cannot find out which cluster to join: neither node.toml nor the user data names it",
+			Because: []string{"user data names it in a NodeConfig of node.eks.aws"},
+			Try:     []string{"[join] cluster = \"NAME\""},
+		}
+	}
+	enough := want.Stated || c.complete()
+	if want.Stated && c.From == "" {
+		c.From = "node.toml"
+	}
+	if want.NodeName != "" && enough {
+		return c, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, apiPatience, &Error{What: "cannot ask AWS about the cluster: it took longer than " + apiPatience.String(), Waiting: true})
+	defer cancel()
+	a, err := openAWS(ctx, v, i, want)
+	if err != nil {
+		return nil, err
+	}
+	if !enough {
+		if err := a.describeCluster(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	if want.NodeName == "" {
+		if err := a.describeInstance(ctx, i, c); err != nil {
+			return nil, err
+		}
+	}
+	a.describeType(ctx, i, c)
+	return c, nil
+}
+
+// complete says whether a node can join with what is known.
+func (c *Cluster) complete() bool {
+	return c.Name != "" && c.Server != "" && c.CA != nil && c.ServiceCIDR != ""
+}
+
+// note is what a join keeps.
+type note struct {
+	For         string   `json:"for"` // the instance's id: an image made of a node goes to other machines, of other clusters
+	Name        string   `json:"name"`
+	Region      string   `json:"region"`
+	Server      string   `json:"server"`
+	CA          []byte   `json:"ca"`
+	ServiceCIDR string   `json:"serviceCIDR"`
+	DNS         []string `json:"dns"`
+	Version     string   `json:"version,omitempty"`
+	PrivateDNS  string   `json:"privateDNS,omitempty"`
+	ENIs        int      `json:"enis,omitempty"`
+	IPv4PerENI  int      `json:"ipv4PerENI,omitempty"`
+}
+
+// Keep returns what a join writes into ClusterRef.Kept: what was found out, and for which machine. Nothing in it is secret.
+func (c *Cluster) Keep(i *Instance, region string) ([]byte, error) {
+	if region == "" {
+		region = i.Region
+	}
+	data, err := json.MarshalIndent(note{
+		For: i.ID, Name: c.Name, Region: region, Server: c.Server, CA: c.CA, ServiceCIDR: c.ServiceCIDR, DNS: c.DNS,
+		Version: c.Version, PrivateDNS: c.PrivateDNS, ENIs: c.ENIs, IPv4PerENI: c.IPv4PerENI,
+	}, "", "\t")
+	return append(data, '\n'), err
+}
+
+// kept reads what a join of this machine to this cluster has written; nil if there is none, or it does not fit.
+func kept(v host.View, i *Instance, want ClusterRef) *Cluster {
+	if want.Kept == "" {
+		return nil
+	}
+	data, err := v.ReadFile(want.Kept)
+	if err != nil {
+		return nil
+	}
+	c, of := readNote(data)
+	region := want.Region
+	if region == "" {
+		region = i.Region
+	}
+	switch u := i.UserCluster; {
+	case c == nil || of.For != i.ID || of.Region != region,
+		want.Name != "" && want.Name != c.Name,
+		want.Name == "" && u != nil && u.Name != c.Name,
+		want.NodeName == "" && c.PrivateDNS == "":
+		return nil
+	}
+	return c
+}
+
+// readNote reads what Keep has made; nil where anything in it is not as it was.
+func readNote(data []byte) (*Cluster, note) {
+	var n note
+	if json.Unmarshal(data, &n) != nil || !clusterName(n.Name) || !server(n.Server) || !certificate(n.CA) {
+		return nil, n
+	}
+	cidr, err := netip.ParsePrefix(n.ServiceCIDR)
+	if err != nil || n.ENIs < 0 || n.IPv4PerENI < 0 || n.PrivateDNS != "" && !plain(n.PrivateDNS) || n.Version != "" && !plain(n.Version) {
+		return nil, n
+	}
+	return &Cluster{
+		Name: n.Name, Server: n.Server, CA: n.CA, ServiceCIDR: n.ServiceCIDR, DNS: clusterDNS(cidr), Version: n.Version, From: "kept",
+		PrivateDNS: n.PrivateDNS, ENIs: n.ENIs, IPv4PerENI: n.IPv4PerENI,
+	}, n
+}

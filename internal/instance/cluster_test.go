@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+)
+
+func asInstance() *instance.Instance {
+	return &instance.Instance{Cloud: "aws", ID: "i-0abcdef1234567890", Type: "p5.48xlarge", Region: "us-east-1"}
+}
+
+// TestAskCluster asks EKS and EC2, as the role, and shows what was asked.
+func TestAskCluster(t *testing.T) {
+	f, n := in(t, "aws", ec2())
+	c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &instance.Cluster{
+		Name: "gpus", Server: "https://ABC.gr7.us-east-1.eks.amazonaws.com", CA: []byte(ca), ServiceCIDR: "172.20.0.0/16", DNS: []string{"172.20.0.10"},
+		Version: "1.34", From: "DescribeCluster", PrivateDNS: "ip-10-0-1-2.ec2.internal", ENIs: 2, IPv4PerENI: 50,
+	}
+	if d := cmp.Diff(want, c); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	golden(t, "ask/eks", strings.Join(f.Requests(), "\n")+"\n")
+}
+
+// TestAskClusterIPv6 has a cluster of IPv6.
+func TestAskClusterIPv6(t *testing.T) {
+	f, n := in(t, "aws", ec2())
+	f.Cluster.ServiceCIDR = "fd30:1c53:5f8a::/108"
+	c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus", NodeName: "x"})
+	if err != nil || c.ServiceCIDR != "fd30:1c53:5f8a::/108" || c.DNS[0] != "fd30:1c53:5f8a::a" {
+		t.Errorf("%+v %v", c, err)
+	}
+}
+
+// TestAskClusterNever has all that is needed nearer than AWS: nothing is asked.
+func TestAskClusterNever(t *testing.T) {
+	f, n := in(t, "aws", ec2())
+	i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "aws"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := len(f.Requests())
+	c, err := instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{NodeName: "gpu-1"})
+	if err != nil || c.From != "user data" || c.Server == "" {
+		t.Errorf("%+v %v", c, err)
+	}
+	if got := f.Requests()[before:]; len(got) != 0 {
+		t.Errorf("asked: %v", got)
+	}
+	if c, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus", Stated: true, NodeName: "gpu-1"}); err != nil || c.Name != "gpus" || c.From != "node.toml" {
+		t.Errorf("%+v %v", c, err)
+	}
+	if got := f.Requests()[before:]; len(got) != 0 {
+		t.Errorf("asked, though node.toml states it: %v", got)
+	}
+	// Of another cluster than the user data's, EKS is asked.
+	if _, err := instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{Name: "others", NodeName: "gpu-1"}); err == nil {
+		t.Error("the user data's cluster was taken for another")
+	}
+}
+
+// TestKept keeps what was found out, for this machine and this cluster alone.
+func TestKept(t *testing.T) { synctest.Test(t, testKept) }
+
+func testKept(t *testing.T) {
+	f, n := in(t, "aws", ec2())
+	i := asInstance()
+	first, err := instance.AskCluster(t.Context(), n.View(), i, instance.ClusterRef{Name: "gpus"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := first.Keep(i, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const at = "/etc/cluster.json"
+	write := func(data []byte) {
+		t.Helper()
+		if err := n.WriteFile(at, data, host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(data)
+	ref := instance.ClusterRef{Name: "gpus", Kept: at}
+	asked := func(i *instance.Instance, ref instance.ClusterRef) (*instance.Cluster, int) {
+		before := len(f.Requests())
+		c, _ := instance.AskCluster(t.Context(), n.View(), i, ref)
+		return c, len(f.Requests()) - before
+	}
+	got, requests := asked(i, ref)
+	first.From = "kept"
+	if d := cmp.Diff(first, got); d != "" || requests != 0 {
+		t.Errorf("%d requests (-want +got)\n%s", requests, d)
+	}
+	if got, requests := asked(i, instance.ClusterRef{Kept: at}); got == nil || requests != 0 {
+		t.Errorf("without a name: %v, %d requests", got, requests)
+	}
+	other := asInstance()
+	other.ID = "i-0fffffffffffffff0"
+	for name, requests := range map[string]int{
+		"another machine": second(asked(other, ref)), "another cluster": second(asked(i, instance.ClusterRef{Name: "others", Kept: at})),
+		"another region": second(asked(i, instance.ClusterRef{Name: "gpus", Region: "eu-west-1", Kept: at})),
+	} {
+		if requests == 0 {
+			t.Errorf("%s was taken for the one that was kept", name)
+		}
+	}
+	write([]byte(strings.Replace(string(data), "https://", "http://", 1)))
+	if _, requests := asked(i, ref); requests == 0 {
+		t.Error("a file that was changed is taken")
+	}
+}
+
+func second[T any](_ T, n int) int { return n }
+
+// TestAskClusterFails shows each failure of AWS in its words.
+func TestAskClusterFails(t *testing.T) {
+	var all strings.Builder
+	for _, name := range []string{
+		"throttled", "denied", "missing", "expired", "skewed", "failing", "EC2 throttled", "EC2 denied", "EC2 missing", "EC2 expired",
+		"other region", "no such region", "no role", "role broken", "no route", "hop limit", "clock", "html", "huge", "no name", "odd region", "not EC2", "no DNS name",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f, n := in(t, "aws", ec2())
+			i, ref := asInstance(), instance.ClusterRef{Name: "gpus"}
+			switch name {
+			case "other region":
+				ref.Region = "eu-west-1"
+				n.Serve("eks.eu-west-1.amazonaws.com", f.API())
+				f.Break(cloudfake.Refused("missing")...)
+			case "no such region":
+				ref.Region = "us-east-9"
+			case "no role":
+				f.Machine.Role = ""
+			case "role broken":
+				f.Break(cloudfake.Fault{On: "GET /latest/meta-data/iam/security-credentials/node", What: "body", Body: `{"Code":"AssumeRoleUnauthorizedAccess","Message":"EC2 cannot assume the role"}`})
+			case "no route":
+				f.Break(cloudfake.Fault{On: "eks ", What: "drop"})
+			case "hop limit":
+				f.Break(cloudfake.Fault{On: "PUT ", What: "drop"})
+			case "clock":
+				n.Advance(time.Since(n.Now()) + 10*time.Minute)
+				f.Now = time.Now
+			case "html":
+				f.Break(cloudfake.Fault{On: "eks ", What: "body", Body: "<html>proxy</html>"})
+			case "huge":
+				f.Break(cloudfake.Fault{On: "eks ", What: "huge"})
+			case "no name":
+				ref.Name = ""
+			case "odd region":
+				ref.Region = "evil.example/"
+			case "not EC2":
+				i.Cloud = "gce"
+			case "no DNS name":
+				f.Machine.Name = ""
+			default:
+				_, of, only := strings.Cut(name, "EC2 ")
+				if !only {
+					of = name
+				}
+				faults := cloudfake.Refused(of)
+				if len(faults) != 2 {
+					t.Fatal("no such fault: " + of)
+				}
+				if only {
+					faults = faults[1:]
+				}
+				f.Break(faults...)
+			}
+			start := time.Now()
+			c, err := instance.AskCluster(t.Context(), n.View(), i, ref)
+			if err == nil {
+				t.Errorf("%s: no error: %+v", name, c)
+				return
+			}
+			if took := time.Since(start); took > 90*time.Second {
+				t.Errorf("%s took %s", name, took)
+			}
+			all.WriteString(name + ": " + said(t, err) + "\n")
+		})
+	}
+	golden(t, "fails/eks", all.String())
+}
+
+// TestAskClusterThrottledOnce is let in at the fourth time.
+func TestAskClusterThrottledOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, n := in(t, "aws", ec2())
+		for _, x := range cloudfake.Refused("throttled") {
+			x.Times = 3
+			f.Break(x)
+		}
+		if _, err := instance.AskCluster(t.Context(), n.View(), asInstance(), instance.ClusterRef{Name: "gpus"}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestToken makes a token that EKS takes, for this cluster and this time alone.
+func TestToken(t *testing.T) {
+	f, n := in(t, "aws", ec2())
+	now := n.Now()
+	f.Now = func() time.Time { return now }
+	token, expires, err := instance.Token(t.Context(), n.View(), "gpus", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.CheckToken(token); err != nil {
+		t.Error(err)
+	}
+	if expires.Sub(now) < 13*time.Minute || expires.Sub(now) > 15*time.Minute {
+		t.Errorf("it says that it ends at %s", expires)
+	}
+	f.Cluster.Name = "others"
+	if f.CheckToken(token) == nil {
+		t.Error("another cluster takes it")
+	}
+	f.Cluster.Name, now = "gpus", now.Add(16*time.Minute)
+	if f.CheckToken(token) == nil {
+		t.Error("it never ends")
+	}
+	golden(t, "ask/token", strings.Join(f.Requests(), "\n")+"\n")
+}
+
+// TestTokenClock makes none with a clock that nobody would believe.
+func TestTokenClock(t *testing.T) {
+	f, n := in(t, "aws", ec2())
+	now := n.Now()
+	f.Now = func() time.Time { return now.Add(-10 * time.Minute) }
+	_, _, err := instance.Token(t.Context(), n.View(), "gpus", "us-east-1")
+	golden(t, "fails/clock", said(t, err))
+	if _, _, err := instance.Token(t.Context(), n.View(), "-x", ""); err == nil {
+		t.Error("a token for no cluster")
+	}
+}
+
+// TestJSON keeps the CA and nothing secret out of Facts.
+func TestJSON(t *testing.T) {
+	data, err := json.Marshal(instance.Cluster{Name: "gpus", CA: []byte(ca)})
+	if err != nil || strings.Contains(string(data), "CERTIFICATE") {
+		t.Errorf("%s %v", data, err)
+	}
+}

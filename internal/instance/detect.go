@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Detect finds out by the firmware's words and by files in which cloud the machine is, and who makes it a node. It reads a
+// dozen small files and never the network. In a root folder only the files tell: an image has no firmware.
+func Detect(v host.View) Cloud {
+	var c Cloud
+	if v.Live() {
+		c.Name, c.Why = firmware(v)
+	}
+	if c.Name == "aws" {
+		c.InstanceID = firmwareID(v)
+	}
+	c.Nodeadm = has(v, "/usr/bin/nodeadm")
+	var of string
+	c.Managed, of, c.ManagedWhy = managed(v)
+	if c.Name == "" && of != "" {
+		c.Name, c.Why = of, c.ManagedWhy
+	}
+	return c
+}
+
+// firmware names the cloud by what its hypervisor tells the machine at start.
+func firmware(v host.View) (cloud, why string) {
+	for _, sign := range [...]struct {
+		cloud, file string
+		is          func(string) bool
+	}{
+		// Nitro and bare metal say it in full. Xen machines, as p3 is, say it in a version or in the first letters of an
+		// identity.
+		// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
+		{"aws", "/sys/class/dmi/id/sys_vendor", exactly("Amazon EC2")},
+		{"aws", "/sys/class/dmi/id/bios_vendor", exactly("Amazon EC2")},
+		{"aws", "/sys/class/dmi/id/bios_version", ending(".amazon")},
+		{"aws", "/sys/hypervisor/uuid", beginning("ec2")},
+		// Source: https://cloud.google.com/compute/docs/instances/detect-compute-engine
+		{"gce", "/sys/class/dmi/id/product_name", exactly("Google Compute Engine")},
+		{"gce", "/sys/class/dmi/id/product_name", exactly("Google")},
+		// Hyper-V elsewhere carries Microsoft's name, too; the tag is Azure's alone.
+		// Source: cloud-init's tools/ds-identify.
+		{"azure", "/sys/class/dmi/id/chassis_asset_tag", exactly("7783-7084-3265-9085-8269-3286-77")},
+	} {
+		if said := attr(v, sign.file); sign.is(said) {
+			return sign.cloud, sign.file + " says " + said
+		}
+	}
+	if uuid := attr(v, "/sys/class/dmi/id/product_uuid"); xenUUID(uuid) && attr(v, "/sys/class/dmi/id/sys_vendor") == "Xen" {
+		return "aws", "/sys/class/dmi/id/product_uuid begins with ec2, and sys_vendor says Xen"
+	}
+	return "", ""
+}
+
+func exactly(s string) func(string) bool { return func(said string) bool { return said == s } }
+func ending(s string) func(string) bool {
+	return func(said string) bool { return strings.HasSuffix(said, s) }
+}
+func beginning(s string) func(string) bool {
+	return func(said string) bool { return strings.HasPrefix(said, s) }
+}
+
+// xenUUID says whether an identity is one that EC2's Xen gives: it begins with ec2, or 45e12aec with its bytes swapped. One
+// in four thousand of all others begins so, too: hence the second sign beside it.
+func xenUUID(said string) bool {
+	s := strings.ToLower(said)
+	return len(s) == 36 && (strings.HasPrefix(s, "ec2") || s[4:6] == "2a" && s[6:8] == "ec")
+}
+
+// firmwareID is the instance's id where Nitro tells it as the board's asset tag; "" on Xen.
+func firmwareID(v host.View) string {
+	if id := attr(v, "/sys/class/dmi/id/board_asset_tag"); ec2ID().MatchString(id) {
+		return id
+	}
+	return ""
+}
+
+func ec2ID() *regexp.Regexp { return regexp.MustCompile(`^i-([0-9a-f]{8}|[0-9a-f]{17})$`) }
+
+// managed says whose scripts make the machine a node, and which cloud such a machine can only be in.
+func managed(v host.View) (name, cloud, why string) {
+	for _, m := range [...]struct {
+		name, cloud string
+		every       []string // files and folders that must be there
+		one         []string // units or files, of which one must
+	}{
+		// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write kubelet's and the engine's files.
+		{"eks", "aws", []string{"/usr/bin/nodeadm"}, []string{"nodeadm-run.service", "nodeadm-config.service"}},
+		// https://github.com/aws/eks-hybrid, internal/tracker: what `nodeadm install` has put on a machine of one's own.
+		{"eks-hybrid", "", []string{"/opt/nodeadm/tracker"}, nil},
+		// The images before nodeadm, with Amazon Linux 2.
+		{"eks-al2", "aws", []string{"/etc/eks/bootstrap.sh"}, nil},
+		// https://github.com/Azure/AKSFlexNode: a machine of one's own, whose kubelet runs in a container.
+		{"aks-flex", "", []string{"/etc/aks-flex-node"}, nil},
+		// https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts. azure.json alone is no sign: Cluster API's
+		// machines on Azure have it, too.
+		{"aks", "azure", []string{"/opt/azure/containers"}, []string{
+			"/opt/azure/containers/provision.sh", "/opt/azure/containers/provision_start.sh",
+			"/opt/azure/containers/provision.complete", "/etc/kubernetes/azure.json", "aks-node-controller.service",
+		}},
+		// https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci: configure-helper.sh, which GKE's own scripts
+		// come from.
+		{"gke", "gce", []string{"/home/kubernetes"}, []string{"kube-node-installation.service", "kube-node-configuration.service", "/home/kubernetes/kube-env"}},
+	} {
+		if why := signs(v, m.every, m.one); why != "" {
+			return m.name, m.cloud, why
+		}
+	}
+	return "", "", ""
+}
+
+// signs names what was seen, "" if not all that must be there is.
+func signs(v host.View, every, one []string) string {
+	for _, name := range every {
+		if !has(v, name) {
+			return ""
+		}
+	}
+	if len(one) == 0 {
+		return strings.Join(every, " and ")
+	}
+	for _, name := range one {
+		if strings.HasPrefix(name, "/") && has(v, name) {
+			return name
+		}
+		if !strings.HasPrefix(name, "/") && hasUnit(v, name) {
+			return every[0] + " and " + name
+		}
+	}
+	return ""
+}
+
+// hasUnit says whether one of systemd's folders holds the unit file.
+func hasUnit(v host.View, name string) bool {
+	for _, dir := range [...]string{
+		"/etc/systemd/system/", "/run/systemd/system/", "/usr/local/lib/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/system/",
+	} {
+		if has(v, dir+name) {
+			return true
+		}
+	}
+	return false
+}
+
+// has says whether name leads to something. What cannot be looked at tells nothing.
+func has(v host.View, name string) bool {
+	_, err := v.Stat(name)
+	return err == nil
+}
+
+// attr is one line that the kernel says in a file of /sys, "" if it does not, for whatever reason.
+func attr(v host.View, name string) string {
+	b, err := v.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return clean(string(b), 256)
+}

@@ -1,0 +1,202 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+const (
+	// patience is how long a metadata service is waited for. At boot it may be 20 s late: routes and firewalls come first.
+	patience = 25 * time.Second
+	// oneTry is how long one answer is waited for, twoTries from the second one on. The service lies in the machine's own
+	// hypervisor and answers within milliseconds.
+	oneTry, twoTries = time.Second, 2 * time.Second
+	// metadataMost bounds what a metadata service answers, in bytes. User data, the longest, has 64 KiB at most (Azure).
+	metadataMost = 256 << 10
+	// apiMost bounds what a cloud's API answers, in bytes: a description of all instance types it may be.
+	apiMost = 4 << 20
+	// clockBound is how far off a clock may be. Signed requests are refused from five minutes on.
+	// Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
+	clockBound = 5 * time.Minute
+)
+
+// errTooLong is what reading an answer ends with that is longer than any true one.
+var errTooLong = errors.New("the answer is longer than any that the service gives")
+
+// door is how requests leave: through the machine's own, with bounds, and remembering how the last one fared. SDKs hide what
+// has to be known to explain a failure.
+type door struct {
+	through http.RoundTripper
+	now     func() time.Time
+	most    int64
+	flavor  string // what the header Metadata-Flavor of each answer must say
+
+	mu   sync.Mutex
+	last fate
+}
+
+// fate is how a request fared.
+type fate struct {
+	method, path, host string
+	connected          bool // somebody accepted the connection
+	status             int  // 0: no answer
+	tooLong            bool
+	clockOff           time.Duration // the machine's clock, ahead of the answer's Date
+}
+
+// open makes a door.
+func open(v host.View, w host.Web, most int64) (*door, error) {
+	through, err := v.AskWeb(w)
+	if err != nil {
+		return nil, err
+	}
+	return &door{through: through, now: v.Now, most: most}, nil
+}
+
+// client is an HTTP client that follows nobody elsewhere.
+func (d *door) client() *http.Client {
+	return &http.Client{Transport: d, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// fate returns how the last request fared.
+func (d *door) fate() fate {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last
+}
+
+func (d *door) set(change func(*fate)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(&d.last)
+}
+
+// RoundTrip is http.RoundTripper's.
+func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
+	d.set(func(f *fate) { *f = fate{method: r.Method, path: r.URL.Path, host: r.URL.Hostname()} })
+	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { d.set(func(f *fate) { f.connected = true }) },
+	})
+	answer, err := d.through.RoundTrip(r.WithContext(ctx))
+	if err == nil {
+		if err = ctx.Err(); err != nil { // a simulated server answers all the same
+			answer.Body.Close()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d.flavor != "" && answer.StatusCode == http.StatusOK && answer.Header.Get("Metadata-Flavor") != d.flavor {
+		answer.Body.Close()
+		d.set(func(f *fate) { f.status = answer.StatusCode })
+		return nil, errFlavor
+	}
+	d.set(func(f *fate) {
+		f.connected, f.status = true, answer.StatusCode
+		if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+			f.clockOff = d.now().Sub(date)
+		}
+	})
+	answer.Body = &bounded{ReadCloser: answer.Body, left: d.most, lacks: answer.ContentLength, over: func() { d.set(func(f *fate) { f.tooLong = true }) }}
+	return answer, nil
+}
+
+// errFlavor is what comes of an answer that is not the metadata service's.
+var errFlavor = errors.New("the answer lacks the header Metadata-Flavor: Google")
+
+// bounded is a body of which no more is read than is sensible.
+type bounded struct {
+	io.ReadCloser
+	left  int64
+	lacks int64 // how much is to come, as announced; below 0 where it was not
+	over  func()
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		var one [1]byte
+		if n, err := b.ReadCloser.Read(one[:]); n == 0 {
+			return 0, err
+		}
+		b.over()
+		return 0, errTooLong
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	if b.lacks -= int64(n); err == io.EOF && b.lacks > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// ahead is how far the machine's clock is ahead, as far as it is worth a word.
+func ahead(off time.Duration) time.Duration {
+	if off.Abs() < time.Minute {
+		return 0
+	}
+	return off.Round(time.Second)
+}
+
+// tries calls do until it goes well, final says that trying again is of no use, or patience ends. Waits between grow to two
+// seconds and are drawn by lot, so that a thousand machines that start together do not ask together.
+func tries(ctx context.Context, patience time.Duration, do func(context.Context) error, final func(nth int, err error) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for nth, limit, most := 1, oneTry, 200*time.Millisecond; ; nth, limit, most = nth+1, twoTries, min(2*most, 2*time.Second) {
+		once, done := context.WithTimeout(ctx, limit)
+		err := do(once)
+		done()
+		if err == nil || final(nth, err) {
+			return err
+		}
+		pause := time.NewTimer(most/2 + rand.N(most/2))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return err
+		case <-pause.C:
+		}
+	}
+}
+
+// once is a single try.
+func once(int, error) bool { return true }
+
+// ago says a clock's difference in words.
+func ago(off time.Duration) string {
+	if off < 0 {
+		return fmt.Sprintf("%s behind", -off)
+	}
+	return fmt.Sprintf("%s ahead", off)
+}
+
+// wrongClock is what is said where requests signed by this clock would be refused; nil where the clock serves.
+func wrongClock(off time.Duration, than string) *Error {
+	if off.Abs() < clockBound {
+		return nil
+	}
+	return &Error{
+		What: fmt.Sprintf("cannot sign requests: the machine's clock is %s of %s", ago(off.Round(time.Second)), than),
+		Because: []string{
+			"AWS refuses requests whose time is more than five minutes off, and the cluster's certificates may count as not valid yet",
+		},
+		Try: []string{
+			"chronyc tracking    (or timedatectl timesync-status): is time synchronised, and from where",
+			"on EC2, let chrony use 169.254.169.123: it is there without any route",
+			"chronyc makestep    sets the clock at once",
+		},
+		Waiting: true,
+	}
+}

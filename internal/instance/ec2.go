@@ -1,0 +1,269 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/aws/smithy-go"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// imdsDoor asks EC2's metadata service, by its version 2 alone: version 1 answers whoever gets a program of the machine to fetch
+// a URL. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
+type imdsDoor struct {
+	*door
+	api    *imds.Client
+	silent int // how often somebody took the request for a token and did not answer
+	id     string
+}
+
+// openIMDS makes ready to ask. id is the instance's where the firmware has told it, for the words of an error.
+func openIMDS(v host.View, id string) (*imdsDoor, error) {
+	d, err := open(v, host.Web{}, metadataMost)
+	if err != nil {
+		return nil, err
+	}
+	return &imdsDoor{door: d, id: id, api: imds.New(imds.Options{
+		HTTPClient: d.client(), Retryer: aws.NopRetryer{}, EnableFallback: aws.FalseTernary,
+	})}, nil
+}
+
+func askEC2(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
+	e, err := openIMDS(v, c.InstanceID)
+	if err != nil {
+		return nil, err
+	}
+	i, err := e.identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, ask := range [...]struct {
+		path string
+		take func(string)
+	}{
+		{"local-hostname", func(s string) { i.Name, _, _ = strings.Cut(s, " ") }}, // one name per domain that DHCP gives
+		{"mac", func(s string) { i.MAC = s }},
+		{"instance-life-cycle", func(s string) { i.Spot = s == "spot" }},
+	} {
+		text, err := e.text(ctx, ask.path, patience)
+		if err != nil {
+			return nil, err
+		}
+		if plain(text) || strings.Contains(text, " ") && plain(strings.ReplaceAll(text, " ", "")) {
+			ask.take(text)
+		}
+	}
+	if mac, err := net.ParseMAC(i.MAC); err == nil {
+		text, err := e.text(ctx, "network/interfaces/macs/"+mac.String()+"/ipv6s", patience)
+		if err != nil {
+			return nil, err
+		}
+		i.IPv6 = address(strings.Fields(text))
+	} else {
+		i.MAC = ""
+	}
+	if i.Tags, err = e.tags(ctx); err != nil {
+		return nil, err
+	}
+	if i.UserCluster, err = e.userCluster(ctx); err != nil {
+		return nil, err
+	}
+	i.Notice = e.notice(ctx, i, patience)
+	return i, nil
+}
+
+// identity asks for the document that says who the machine is.
+func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
+	var doc imds.InstanceIdentityDocument
+	err := e.try(ctx, patience, func(ctx context.Context) error {
+		out, err := e.api.GetInstanceIdentityDocument(ctx, nil)
+		if err == nil {
+			doc = out.InstanceIdentityDocument
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !ec2ID().MatchString(doc.InstanceID):
+		return nil, strange("EC2", "instanceId")
+	case !plain(doc.InstanceType):
+		return nil, strange("EC2", "instanceType")
+	case !plain(doc.Region):
+		return nil, strange("EC2", "region")
+	}
+	return &Instance{
+		Cloud: "aws", ID: doc.InstanceID, Type: doc.InstanceType, Region: doc.Region, Zone: orNone(doc.AvailabilityZone),
+		Image: orNone(doc.ImageID), Account: orNone(doc.AccountID), PrivateIP: address([]string{doc.PrivateIP}), ClockOff: ahead(e.fate().clockOff),
+	}, nil
+}
+
+// tags are the instance's, where it is allowed to see them: InstanceMetadataTags.
+func (e *imdsDoor) tags(ctx context.Context) (map[string]string, error) {
+	names, err := e.text(ctx, "tags/instance/", patience)
+	if err != nil || names == "" {
+		return nil, err
+	}
+	tags := map[string]string{}
+	for _, name := range strings.Split(names, "\n") {
+		if !plain(name) || strings.ContainsAny(name, "?#%") || len(tags) == 50 { // EC2 allows no more, and only plain names here
+			continue
+		}
+		if tags[name], err = e.text(ctx, "tags/instance/"+name, patience); err != nil {
+			return nil, err
+		}
+	}
+	return keep(tags), nil
+}
+
+// userCluster reads the cluster out of the user data. All else in there may be secret, and is not kept.
+func (e *imdsDoor) userCluster(ctx context.Context) (c *Cluster, err error) {
+	err = e.try(ctx, patience, func(ctx context.Context) error {
+		out, err := e.api.GetUserData(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer out.Content.Close()
+		data, err := io.ReadAll(out.Content)
+		if err == nil {
+			c = nodeConfig(data)
+		}
+		return err
+	})
+	if errors.Is(err, errMissing) {
+		return nil, nil
+	}
+	return c, err
+}
+
+// notice asks whether the machine is to go. Nobody's silence is a notice.
+func (e *imdsDoor) notice(ctx context.Context, i *Instance, patience time.Duration) *Notice {
+	if i.Spot {
+		if text, err := e.text(ctx, "spot/instance-action", patience); err == nil {
+			if n := spotAction([]byte(text)); n != nil {
+				return n
+			}
+		}
+	}
+	// Terminated is the state an Auto Scaling group brings it to, not the one it is in.
+	// Source: https://docs.aws.amazon.com/autoscaling/ec2/userguide/retrieving-target-lifecycle-state-through-imds.html
+	if text, err := e.text(ctx, "autoscaling/target-lifecycle-state", patience); err == nil && text == "Terminated" {
+		return &Notice{What: "terminate"}
+	}
+	if i.Spot {
+		if text, err := e.text(ctx, "events/recommendations/rebalance", patience); err == nil {
+			return rebalance([]byte(text))
+		}
+	}
+	return nil
+}
+
+// spotAction reads what is said two minutes before a spot machine goes.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+func spotAction(data []byte) *Notice {
+	var said struct {
+		Action string
+		Time   string
+	}
+	if json.Unmarshal(data, &said) != nil {
+		return nil
+	}
+	switch said.Action {
+	case "terminate", "stop", "hibernate":
+		at, _ := time.Parse(time.RFC3339, said.Time)
+		return &Notice{What: said.Action, At: at}
+	}
+	return nil
+}
+
+// rebalance reads what is said when a spot machine is at a higher risk than usual, which may be long before.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
+func rebalance(data []byte) *Notice {
+	var said struct{ NoticeTime string }
+	if json.Unmarshal(data, &said) != nil || said.NoticeTime == "" {
+		return nil
+	}
+	at, _ := time.Parse(time.RFC3339, said.NoticeTime)
+	return &Notice{What: "rebalance", At: at}
+}
+
+// text asks for one word or list; "" where the service does not know it.
+func (e *imdsDoor) text(ctx context.Context, path string, patience time.Duration) (string, error) {
+	var text string
+	err := e.try(ctx, patience, func(ctx context.Context) error {
+		out, err := e.api.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
+		if err != nil {
+			return err
+		}
+		defer out.Content.Close()
+		data, err := io.ReadAll(out.Content)
+		text = strings.TrimSpace(string(data))
+		return err
+	})
+	if errors.Is(err, errMissing) {
+		return "", nil
+	}
+	return text, err
+}
+
+// errMissing is what an *Error wraps where the service answers and does not know what it was asked for.
+var errMissing = errors.New("not there")
+
+// try asks until there is an answer, or it is clear that there will be none, and explains why.
+func (e *imdsDoor) try(ctx context.Context, patience time.Duration, do func(context.Context) error) error {
+	refused := 0
+	err := tries(ctx, patience, do, func(_ int, err error) bool {
+		f := e.fate()
+		switch {
+		case f.method == http.MethodPut && f.connected && f.status == 0:
+			e.silent++
+			return e.silent == 3
+		case f.status == http.StatusUnauthorized:
+			refused++
+			return refused == 2 // the token has run out: the SDK has thrown it away, and gets another one
+		}
+		return !again(f, err)
+	})
+	if err == nil {
+		return nil
+	}
+	return e.explain(ctx, err)
+}
+
+// again says whether the same request may go well a moment later.
+func again(f fate, err error) bool {
+	var parsing *smithy.DeserializationError
+	switch {
+	case f.tooLong || errors.Is(err, errFlavor) || errors.As(err, &parsing):
+		return false
+	case f.status == 0 || f.status == http.StatusTooManyRequests || f.status >= 500:
+		return true
+	}
+	return f.status == http.StatusOK && brokenOff(err)
+}
+
+// brokenOff says whether an answer began well and did not come in full.
+func brokenOff(err error) bool {
+	var network net.Error
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network)
+}
+
+// orNone is a word, or none where it is no word.
+func orNone(s string) string {
+	if plain(s) {
+		return s
+	}
+	return ""
+}

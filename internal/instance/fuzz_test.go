@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// fit says whether all words of a cluster are fit to be shown and used.
+func fit(t *testing.T, c *Cluster) {
+	t.Helper()
+	if c == nil {
+		return
+	}
+	if c.Name != "" && !clusterName(c.Name) || c.Server != "" && !server(c.Server) || c.CA != nil && !certificate(c.CA) {
+		t.Errorf("%+v", c)
+	}
+	for _, s := range append([]string{c.Name, c.Server, c.ServiceCIDR, c.Version, c.PrivateDNS}, c.DNS...) {
+		if s != "" && !plain(s) {
+			t.Errorf("%q is not fit to be shown", s)
+		}
+	}
+}
+
+func FuzzUserData(f *testing.F) {
+	f.Add([]byte("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {cluster: {name: gpus, apiServerEndpoint: \"https://x\", cidr: 10.0.0.0/16}}\n"))
+	f.Add([]byte("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=B\n\n--B\nContent-Type: application/node.eks.aws\n\nkind: NodeConfig\n--B--\n"))
+	f.Add([]byte("\x1f\x8b\x08\x00"))
+	f.Add([]byte("YTogYgo="))
+	f.Add([]byte("a: &a [x,x,x]\nb: &b [*a,*a,*a]\nc: [*b,*b,*b]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) { fit(t, nodeConfig(data)) })
+}
+
+func FuzzNote(f *testing.F) {
+	c := Cluster{Name: "gpus", Server: "https://x", CA: []byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"), ServiceCIDR: "10.0.0.0/16"}
+	data, err := c.Keep(&Instance{ID: "i-0abcdef1234567890", Region: "us-east-1"}, "")
+	if err != nil {
+		f.Fatal(err)
+	}
+	if got, _ := readNote(data); got == nil || got.DNS[0] != "10.0.0.10" {
+		f.Fatalf("%+v", got)
+	}
+	f.Add(data)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, _ := readNote(data)
+		fit(t, c)
+	})
+}
+
+func FuzzAzure(f *testing.F) {
+	f.Add([]byte(`{"compute":{"vmId":"a","vmSize":"b","location":"c","name":"n","tagsList":[{"name":"a","value":"b"}]},"network":{"interface":[{"macAddress":"000D3AF806EC"}]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		i, err := azureVM(data)
+		if err != nil {
+			return
+		}
+		for _, s := range []string{i.ID, i.Type, i.Region, i.Zone, i.Name, i.Image, i.Account, i.PrivateIP, i.IPv6, i.MAC} {
+			if s != "" && !plain(s) {
+				t.Errorf("%q is not fit to be shown", s)
+			}
+		}
+		for k, v := range i.Tags {
+			if strings.ContainsFunc(k+v, unicode.IsControl) {
+				t.Errorf("%q: %q is not fit to be shown", k, v)
+			}
+		}
+	})
+}
+
+func FuzzNotices(f *testing.F) {
+	f.Add([]byte(`{"action":"terminate","time":"2026-01-02T03:06:05Z"}`))
+	f.Add([]byte(`{"noticeTime":"2026-01-02T03:06:05Z"}`))
+	f.Add([]byte(`{"Events":[{"EventType":"Preempt","Resources":["n"],"NotBefore":"Fri, 02 Jan 2026 03:06:05 GMT"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, n := range []*Notice{spotAction(data), rebalance(data), scheduled(data, "n")} {
+			if n != nil && !plain(n.What) {
+				t.Errorf("%+v", n)
+			}
+		}
+	})
+}
+
+func FuzzClean(f *testing.F) {
+	f.Add("a\x1b[31m\r\nb\u202ec\xff", 5)
+	f.Fuzz(func(t *testing.T, s string, most int) {
+		if most < 0 || most > 1000 {
+			return
+		}
+		got := clean(s, most)
+		if len(got) > most || strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%q", got)
+		}
+	})
+}

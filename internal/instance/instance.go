@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package instance finds out what a cloud's machine is: in which cloud, of which type, in which cluster, and whether the
+// cloud is about to take it away.
+//
+// Detect reads files and never the network. Ask asks the cloud's metadata service, which answers each machine about itself
+// at a fixed address. AskCluster asks the cloud's own API, where nothing nearer knows the cluster.
+package instance
+
+import (
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Cloud is where the machine runs and who set it up as a node, as far as its files tell.
+type Cloud struct {
+	Name string `json:"name,omitempty"` // aws, gce, azure; "" for none that is known
+	Why  string `json:"why,omitempty"`  // the sign seen
+	// Managed says whose scripts make the machine a node: eks (nodeadm), eks-hybrid, eks-al2 (bootstrap.sh), gke, aks,
+	// aks-flex; "" for nobody's.
+	Managed    string `json:"managed,omitempty"`
+	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen
+	Nodeadm    bool   `json:"nodeadm,omitempty"`    // EKS's nodeadm is on the machine
+	InstanceID string `json:"instanceID,omitempty"` // where the firmware says it
+}
+
+// Instance is what the metadata service says of the machine.
+type Instance struct {
+	Cloud     string `json:"cloud"`
+	ID        string `json:"id"`
+	Type      string `json:"type"`              // p5.48xlarge, a3-highgpu-8g, Standard_ND96isr_H100_v5
+	Region    string `json:"region"`            // us-east-1, us-central1, eastus
+	Zone      string `json:"zone,omitempty"`    // us-east-1a, us-central1-b; Azure: 1, 2, 3
+	Image     string `json:"image,omitempty"`   // what it was made from
+	Account   string `json:"account,omitempty"` // AWS account, GCE project, Azure subscription
+	Name      string `json:"name,omitempty"`    // the VM's; on EC2 its private DNS name, as IMDS says
+	PrivateIP string `json:"privateIP,omitempty"`
+	IPv6      string `json:"ipv6,omitempty"`
+	MAC       string `json:"mac,omitempty"`
+
+	Spot       bool              `json:"spot,omitempty"`       // the cloud may take it away at any time
+	Notice     *Notice           `json:"notice,omitempty"`     // it has said that it will
+	Tags       map[string]string `json:"tags,omitempty"`       // where the cloud shows them
+	Attributes map[string]string `json:"attributes,omitempty"` // GCE: those GKE sets, by name; never kube-env
+
+	// ClockOff is how far the machine's clock is ahead of the metadata service's, where that is more than a minute.
+	ClockOff time.Duration `json:"clockOff,omitempty"`
+
+	UserCluster *Cluster `json:"userCluster,omitempty"` // from the user data's NodeConfig; the rest of it is not kept
+}
+
+// Notice says that the cloud will take the machine away or stop it.
+type Notice struct {
+	What string    `json:"what"`        // terminate, stop, hibernate, rebalance, preempt, maintenance, reboot, redeploy, freeze
+	At   time.Time `json:"at,omitzero"` // when, or when it was said; zero for at once or unknown
+}
+
+// Cluster is what a node must know of its cluster.
+type Cluster struct {
+	Name        string   `json:"name"`
+	Server      string   `json:"server"` // https URL of the API server
+	CA          []byte   `json:"-"`      // PEM
+	ServiceCIDR string   `json:"serviceCIDR,omitempty"`
+	DNS         []string `json:"dns,omitempty"`     // by EKS's rule: the services' tenth address
+	Version     string   `json:"version,omitempty"` // 1.34, where it was asked
+	From        string   `json:"from"`              // user data, kept, DescribeCluster
+
+	PrivateDNS string `json:"privateDNS,omitempty"` // EC2's PrivateDnsName
+	ENIs       int    `json:"enis,omitempty"`       // interfaces of the default network card; 0 if unknown
+	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // addresses of each
+}
+
+// ClusterRef says which cluster is meant and how its cloud's API is reached.
+type ClusterRef struct {
+	Name   string // "" = as the user data says
+	Region string // "" = the machine's own
+	Via    host.Via
+	// Kept names a file that a join wrote from Cluster.Keep: what it holds is not asked again.
+	Kept string
+	// Stated: node.toml states server, CA and the services' network. EKS is not asked, at most EC2 for the node's name.
+	Stated bool
+	// NodeName is the node's name where it is settled already: EC2 is not asked for one then.
+	NodeName string
+}

@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/pem"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/mail"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// userDataMost bounds unpacked user data, in bytes: EC2 takes 16 KiB packed.
+const userDataMost = 1 << 20
+
+// nodeConfig reads the cluster out of user data as nodeadm takes it: NodeConfig documents of node.eks.aws, alone or as parts
+// of a MIME message, packed by gzip and base64 or not; of several, later ones win. All else is thrown away. nil where there
+// is none, or nothing in it is of use.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/configprovider/userdata.go
+func nodeConfig(data []byte) *Cluster {
+	var c Cluster
+	found := false
+	for _, doc := range documents(unpack(data)) {
+		var said struct {
+			APIVersion string `yaml:"apiVersion"`
+			Kind       string
+			Spec       struct {
+				Cluster struct {
+					Name        string
+					Server      string `yaml:"apiServerEndpoint"`
+					CA          string `yaml:"certificateAuthority"`
+					ServiceCIDR string `yaml:"cidr"`
+				}
+			}
+		}
+		if yaml.Unmarshal(doc, &said) != nil || said.Kind != "NodeConfig" || !strings.HasPrefix(said.APIVersion, "node.eks.aws/") {
+			continue
+		}
+		of := said.Spec.Cluster
+		if clusterName(of.Name) {
+			c.Name, found = of.Name, true
+		}
+		if server(of.Server) {
+			c.Server, found = of.Server, true
+		}
+		if ca := authority(of.CA); ca != nil {
+			c.CA, found = ca, true
+		}
+		if cidr, err := netip.ParsePrefix(of.ServiceCIDR); err == nil {
+			c.ServiceCIDR, c.DNS, found = cidr.String(), clusterDNS(cidr), true
+		}
+	}
+	if !found {
+		return nil
+	}
+	c.From = "user data"
+	return &c
+}
+
+// unpack takes off base64 and gzip, in whichever order they were put on.
+func unpack(data []byte) []byte {
+	for range 3 {
+		switch {
+		case bytes.HasPrefix(data, []byte{0x1f, 0x8b}):
+			z, err := gzip.NewReader(bytes.NewReader(data))
+			if err != nil {
+				return nil
+			}
+			if data, err = io.ReadAll(io.LimitReader(z, userDataMost)); err != nil {
+				return nil
+			}
+		default:
+			plain, err := base64.StdEncoding.DecodeString(string(bytes.Join(bytes.Fields(data), nil)))
+			if err != nil || len(plain) == 0 {
+				return data
+			}
+			data = plain
+		}
+	}
+	return data
+}
+
+// documents are the parts that may be a NodeConfig.
+func documents(data []byte) (list [][]byte) {
+	m, err := mail.ReadMessage(bytes.NewReader(data))
+	if err != nil {
+		return [][]byte{data}
+	}
+	kind, params, err := mime.ParseMediaType(m.Header.Get("Content-Type"))
+	if err != nil || !strings.HasPrefix(kind, "multipart/") {
+		return [][]byte{data}
+	}
+	parts := multipart.NewReader(m.Body, params["boundary"])
+	for range 100 {
+		part, err := parts.NextPart()
+		if err != nil {
+			return list
+		}
+		if kind, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type")); kind != "application/node.eks.aws" {
+			continue
+		}
+		body, err := io.ReadAll(io.LimitReader(part, userDataMost))
+		if err == nil {
+			list = append(list, unpack(body))
+		}
+	}
+	return list
+}
+
+// authority is a certificate in PEM form out of base64; nil if it is none.
+func authority(text string) []byte {
+	data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	if err != nil || !certificate(data) {
+		return nil
+	}
+	return data
+}
+
+// certificate says whether data begins with a certificate in PEM form.
+func certificate(data []byte) bool {
+	block, _ := pem.Decode(data)
+	return block != nil && block.Type == "CERTIFICATE" && len(data) <= 64<<10
+}
+
+// server says whether s is an API server's address.
+func server(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && plain(s) && u.Scheme == "https" && u.Host != "" && u.User == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
+}
+
+// clusterName says whether s is a name that EKS gives: https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
+func clusterName(s string) bool {
+	if s == "" || len(s) > 100 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		letter := c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+		if !letter && (i == 0 || c != '-' && c != '_') {
+			return false
+		}
+	}
+	return true
+}
+
+// clusterDNS is where EKS puts the cluster's DNS: at the services' tenth address.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go: GetClusterDns
+func clusterDNS(cidr netip.Prefix) []string {
+	ip := cidr.Masked().Addr()
+	for range 10 {
+		ip = ip.Next()
+	}
+	if !ip.IsValid() {
+		return nil
+	}
+	return []string{ip.String()}
+}

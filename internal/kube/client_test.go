@@ -1,0 +1,338 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+// planted is a token that no text of ours may repeat.
+const planted = "planted-s3cret-token"
+
+const server = "https://api.example:6443"
+
+// withUser is a kubeconfig whose user says this, in flow YAML.
+func withUser(user string) string {
+	return fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: here,
+contexts: [{name: here, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "%s"}}],
+users: [{name: u, user: %s}]}
+`, server, user)
+}
+
+func machine(t *testing.T, files string) *simhost.Node {
+	t.Helper()
+	n, err := simhost.New([]byte(files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// naps notes how long a client would have slept, and lets the time pass at once.
+type naps struct {
+	took []time.Duration
+	at   time.Time
+}
+
+func (s *naps) in(c *Client) {
+	s.at = time.Unix(1e9, 0)
+	c.clock = func() time.Time { return s.at }
+	c.jitter = func() float64 { return 1 }
+	c.sleep = func(ctx context.Context, d time.Duration) error {
+		s.took, s.at = append(s.took, d), s.at.Add(d)
+		return ctx.Err()
+	}
+}
+
+// fixture is a client with the planted token of a server that knows it as kubelet gpu-1.
+func fixture(t *testing.T) (*Client, *kubesim.Server, *naps) {
+	t.Helper()
+	sim := kubesim.New(kubesim.User{})
+	sim.Token(planted, kubesim.Node("gpu-1"))
+	sim.AddNode("gpu-1", map[string]string{"a": "b"}, kubesim.Object{"key": "k", "effect": "NoSchedule"})
+	n := machine(t, "-- etc/k --\n"+withUser(`{token: "`+planted+`"}`))
+	n.Serve("api.example:6443", sim)
+	c, err := Do(n, From{Kubeconfig: "/etc/k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &naps{}
+	s.in(c)
+	return c, sim, s
+}
+
+// wants checks the kind of an error, and that it keeps the token to itself.
+func wants(t *testing.T, err error, why Why, words ...string) *Error {
+	t.Helper()
+	e := (*Error)(nil)
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v (%T), want an *Error: %v", err, err, why)
+	}
+	all := e.Error() + "\n" + strings.Join(e.Because, "\n") + "\n" + strings.Join(e.Try, "\n")
+	if e.Why != why || !errors.Is(err, why) {
+		t.Errorf("got %v, want %v: %s", e.Why, why, all)
+	}
+	for _, w := range words {
+		if !strings.Contains(all, w) {
+			t.Errorf("the text has no %q:\n%s", w, all)
+		}
+	}
+	if strings.Contains(all, "s3cret") {
+		t.Errorf("the text repeats a secret:\n%s", all)
+	}
+	if !strings.HasPrefix(e.Error(), "cannot ") || strings.Contains(e.Error(), "\n") {
+		t.Errorf("it reads badly: %s", e)
+	}
+	return e
+}
+
+func TestNode(t *testing.T) {
+	c, sim, _ := fixture(t)
+	node, err := c.Node(t.Context(), "gpu-1")
+	if err != nil || node.Labels["a"] != "b" || node.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
+		t.Errorf("got %v, %v", node, err)
+	}
+	if c.Server() != server {
+		t.Errorf("the server is %q", c.Server())
+	}
+	if got := sim.Requests(); !slices.Equal(got, []string{"GET /api/v1/nodes/gpu-1"}) {
+		t.Errorf("one GET was to be made, not %v", got)
+	}
+	for _, name := range []string{"", "../x", "a/b", "A", "a%2fb", strings.Repeat("a", 254)} {
+		_, err := c.Node(t.Context(), name)
+		wants(t, err, Refused, "cannot be a node's name")
+	}
+	if got := sim.Requests(); got != nil {
+		t.Errorf("a name that is none was asked for: %v", got)
+	}
+}
+
+func TestPatchNode(t *testing.T) {
+	c, sim, _ := fixture(t)
+	node, err := c.Node(t.Context(), "gpu-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := []Op{
+		{"test", "/metadata/resourceVersion", node.ResourceVersion},
+		{"add", Pointer("metadata", "labels", "nvidia.com/gpu~x"), ""},
+	}
+	got, err := c.PatchNode(t.Context(), "gpu-1", ops[1:])
+	if v, ok := got.Labels["nvidia.com/gpu~x"]; err != nil || !ok || v != "" {
+		t.Errorf("got %v, %v", got.Labels, err)
+	}
+	sim.Requests()
+	_, err = c.PatchNode(t.Context(), "gpu-1", ops) // it is another version now
+	if e := wants(t, err, Conflict, "cannot patch node gpu-1", "changed it meanwhile"); !e.Waits() || e.Status != 422 {
+		t.Errorf("waits %v, status %d", e.Waits(), e.Status)
+	}
+	if got := sim.Requests(); len(got) != 1 {
+		t.Errorf("a conflict was tried again: %v", got)
+	}
+	// Without a test it is not somebody else's doing.
+	_, err = c.PatchNode(t.Context(), "gpu-1", []Op{{"remove", "/metadata/labels/none", nil}})
+	wants(t, err, Refused, "error in our request")
+	// Nor is what does not pass validation, with a test or not.
+	_, err = c.PatchNode(t.Context(), "gpu-1", []Op{{"test", "/metadata/name", "gpu-1"}, {"add", "/metadata/labels/x", "a b"}})
+	wants(t, err, Refused, "metadata.labels")
+	_, err = c.PatchNode(t.Context(), "gpu-1", []Op{{"replace", "/metadata/resourceVersion", "1"}})
+	if e := wants(t, err, Conflict, "409"); e.Status != 409 {
+		t.Errorf("status %d", e.Status)
+	}
+}
+
+func TestForbidden(t *testing.T) {
+	c, sim, _ := fixture(t)
+	sim.AddNode("gpu-2", nil)
+	_, err := c.PatchNode(t.Context(), "gpu-1", []Op{{"remove", "/spec/taints", nil}})
+	wants(t, err, Forbidden, "may not patch it", "not allowed to modify taints", "NodeRestriction", "[node] kubeconfig")
+	_, err = c.PatchNode(t.Context(), "gpu-1", []Op{{"add", "/metadata/labels/app.kubernetes.io~1x", "y"}})
+	wants(t, err, Forbidden, "not allowed to modify labels: app.kubernetes.io/x")
+	_, err = c.Node(t.Context(), "gpu-2")
+	if e := wants(t, err, Forbidden, `User "system:node:gpu-1" cannot get`, "ClusterRole"); e.Waits() || e.Status != 403 {
+		t.Errorf("waits %v, status %d", e.Waits(), e.Status)
+	}
+}
+
+func TestPatchCondition(t *testing.T) {
+	c, sim, _ := fixture(t)
+	for _, status := range []corev1.ConditionStatus{"False", "True"} {
+		node, err := c.PatchCondition(t.Context(), "gpu-1", corev1.NodeCondition{Type: "GPUReady", Status: status, Reason: "R"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[corev1.NodeConditionType]corev1.ConditionStatus{}
+		for _, cond := range node.Status.Conditions {
+			got[cond.Type] = cond.Status
+		}
+		if want := map[corev1.NodeConditionType]corev1.ConditionStatus{"Ready": "True", "GPUReady": status}; !cmp.Equal(got, want) {
+			t.Error(cmp.Diff(want, got))
+		}
+	}
+	if got := sim.Requests(); !slices.Equal(got, []string{"PATCH /api/v1/nodes/gpu-1/status", "PATCH /api/v1/nodes/gpu-1/status"}) {
+		t.Error(got)
+	}
+	sim.DeleteNode("gpu-1")
+	_, err := c.PatchCondition(t.Context(), "gpu-1", corev1.NodeCondition{Type: "X"})
+	wants(t, err, Missing, "cannot patch the status of node gpu-1", `nodes "gpu-1" not found`)
+}
+
+func TestEvent(t *testing.T) {
+	c, sim, _ := fixture(t)
+	ev := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "gpu-1"}, Reason: "GPUReady", Message: strings.Repeat("é", 2000), Type: "Warning"}
+	before := ev.DeepCopy()
+	// The first answer is lost on the way: the Event is there once all the same.
+	sim.Fail(kubesim.Fault{On: "POST", Status: 500, Lost: true})
+	if err := c.Event(t.Context(), ev); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(ev, before) {
+		t.Error("the caller's Event was changed")
+	}
+	if len(sim.Events()) != 1 {
+		t.Fatalf("%d events", len(sim.Events()))
+	}
+	got := sim.Events()[0]
+	about := got["involvedObject"].(map[string]any)
+	if about["uid"] != "gpu-1" || about["apiVersion"] != "v1" || got["type"] != "Warning" || got["count"] != 1.0 {
+		t.Errorf("got %v", got)
+	}
+	if text := got["message"].(string); len(text) > maxNote || !strings.HasSuffix(text, "é...") {
+		t.Errorf("the message has %d bytes", len(text))
+	}
+	if ev := got["metadata"].(map[string]any); ev["namespace"] != "default" {
+		t.Errorf("it is in %v", ev["namespace"])
+	}
+	// What is there already at the first try is another's.
+	named := &corev1.Event{InvolvedObject: before.InvolvedObject}
+	named.Name = got["metadata"].(map[string]any)["name"].(string)
+	wants(t, c.Event(t.Context(), named), Conflict)
+}
+
+func TestWhoamiPodsGet(t *testing.T) {
+	c, sim, _ := fixture(t)
+	user, groups, err := c.Whoami(t.Context())
+	if err != nil || user != "system:node:gpu-1" || !slices.Contains(groups, "system:nodes") {
+		t.Errorf("got %s, %v, %v", user, groups, err)
+	}
+	for _, node := range []string{"gpu-1", "gpu-2"} {
+		sim.AddPod(kubesim.Object{"metadata": kubesim.Object{"name": "on-" + node}, "spec": kubesim.Object{"nodeName": node}})
+	}
+	pods, err := c.Pods(t.Context(), "gpu-1")
+	if err != nil || len(pods) != 1 || pods[0].Name != "on-gpu-1" {
+		t.Errorf("got %v, %v", pods, err)
+	}
+	_, err = c.Pods(t.Context(), "gpu-2,spec.x=y")
+	wants(t, err, Refused)
+	body, date, err := c.Get(t.Context(), "/livez?verbose=1")
+	if err != nil || string(body) != "ok" || date.IsZero() {
+		t.Errorf("got %s, %v, %v", body, date, err)
+	}
+	for _, path := range []string{"", "x", "https://evil.example/x", "//evil.example/x", "/a/../b"} {
+		_, _, err := c.Get(t.Context(), path)
+		wants(t, err, Refused)
+	}
+	_, _, err = c.Get(t.Context(), "/none")
+	wants(t, err, Missing)
+}
+
+func TestSlices(t *testing.T) {
+	c, sim, _ := fixture(t)
+	if got, err := c.Slices(t.Context(), "gpu-1"); got != nil || err != nil {
+		t.Errorf("no such API, and got %v, %v", got, err)
+	}
+	sim.AddSlice("v1beta1", nil)
+	if got, err := c.Slices(t.Context(), "gpu-1"); got == nil || len(got) != 0 || err != nil {
+		t.Errorf("no slices, and got %v, %v", got, err)
+	}
+	slice := func(driver, pool string, generation, of, devices int) kubesim.Object {
+		return kubesim.Object{"spec": kubesim.Object{
+			"nodeName": "gpu-1", "driver": driver, "devices": make([]kubesim.Object, devices),
+			"pool": kubesim.Object{"name": pool, "generation": generation, "resourceSliceCount": of},
+		}}
+	}
+	for _, s := range []kubesim.Object{
+		slice("gpu.nvidia.com", "a", 2, 2, 4), slice("gpu.nvidia.com", "a", 1, 1, 100), slice("gpu.nvidia.com", "a", 2, 2, 3),
+		slice("gpu.nvidia.com", "b", 1, 2, 50), slice("other.example", "a", 7, 3, 1),
+	} {
+		sim.AddSlice("v1", s)
+	}
+	got, err := c.Slices(t.Context(), "gpu-1")
+	if want := map[string]int{"gpu.nvidia.com": 7, "other.example": 0}; err != nil || !cmp.Equal(got, want) {
+		t.Errorf("%v %s", err, cmp.Diff(want, got))
+	}
+}
+
+// TestLooksOnly wants a client of Ask to change nothing, whatever is called.
+func TestLooksOnly(t *testing.T) {
+	sim := kubesim.New(kubesim.Admin())
+	sim.AddNode("gpu-1", nil)
+	n := machine(t, "-- etc/k --\n"+withUser("{}"))
+	n.Serve("api.example:6443", sim)
+	c, err := Ask(n.View(), From{Kubeconfig: "/etc/k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := c.Whoami(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, err = c.PatchNode(t.Context(), "gpu-1", []Op{{"remove", "/spec/taints", nil}})
+	wants(t, err, Refused, "internal error")
+	wants(t, c.Event(t.Context(), &corev1.Event{}), Refused, "internal error")
+}
+
+func TestRootFolder(t *testing.T) {
+	n := machine(t, "-- etc/k --\n"+withUser("{}")+"-- sim.toml --\nlive = false\n")
+	_, err := Do(n, From{Kubeconfig: "/etc/k"})
+	if later := (host.Later{}); !errors.As(err, &later) || later.Until != "first boot" {
+		t.Errorf("got %v", err)
+	}
+	if e := (*Error)(nil); !errors.As(err, &e) || !e.Waits() {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for header, want := range map[string]time.Duration{
+		"": 0, "x": 0, "5": 5 * time.Second, "-5": 0, "99999999999999999999": 0, "Fri, 02 Jan 2026 03:04:15 GMT": 10 * time.Second,
+		"Fri, 02 Jan 2026 03:04:00 GMT": 0,
+	} {
+		if got := retryAfter(header, now); got != want {
+			t.Errorf("%q: got %v, want %v", header, got, want)
+		}
+	}
+}
+
+// TestRedirect wants the token kept from whoever a redirect names.
+func TestRedirect(t *testing.T) {
+	c, sim, _ := fixture(t)
+	n := c.login.view.(*simhost.Node)
+	n.Serve("api.example:6443", http.RedirectHandler("https://evil.example/x", http.StatusFound))
+	n.Serve("evil.example", sim)
+	_, err := c.Node(t.Context(), "gpu-1")
+	wants(t, err, Refused, "sends us elsewhere (302)")
+	if got := sim.Requests(); got != nil {
+		t.Errorf("it was followed: %v", got)
+	}
+}

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+// credentials is what a plugin prints.
+func credentials(version string, status map[string]any) string {
+	b, err := json.Marshal(map[string]any{"apiVersion": execGroup + version, "kind": "ExecCredential", "status": status})
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+func TestExec(t *testing.T) {
+	ca := newAuthority(t, "kubernetes")
+	cert, key := ca.client(t, "system:node:gpu-1", simNow().Add(-time.Hour), simNow().Add(time.Hour))
+	past, pastKey := ca.client(t, "system:node:gpu-1", simNow().Add(-2*time.Hour), simNow().Add(-time.Hour))
+	for name, tt := range map[string]struct {
+		version, out string
+		fails        error
+		user         string
+		why          Why
+		words        string
+	}{
+		"v1":            {"v1", credentials("v1", map[string]any{"token": planted}), nil, "known", 0, ""},
+		"v1beta1":       {"v1beta1", credentials("v1beta1", map[string]any{"token": planted, "expirationTimestamp": "2026-01-02T03:20:00Z"}), nil, "known", 0, ""},
+		"certificate":   {"v1", credentials("v1", map[string]any{"clientCertificateData": string(cert), "clientKeyData": string(key)}), nil, "default", 0, ""},
+		"other version": {"v1", credentials("v1beta1", map[string]any{"token": planted}), nil, "", Unauthorized, "another version"},
+		"no JSON":       {"v1", planted, nil, "", Unauthorized, "not with an ExecCredential"},
+		"other kind":    {"v1", `{"kind":"Pod","token":"` + planted + `"}`, nil, "", Unauthorized, "not with an ExecCredential"},
+		"a number":      {"v1", `{"kind":"ExecCredential","status":{"token":12}}`, nil, "", Unauthorized, "not with an ExecCredential"},
+		"nothing":       {"v1", credentials("v1", nil), nil, "", Unauthorized, "without credentials"},
+		"wrong key":     {"v1", credentials("v1", map[string]any{"clientCertificateData": string(cert), "clientKeyData": string(pastKey)}), nil, "", Unauthorized, "do not belong together"},
+		"run out":       {"v1", credentials("v1", map[string]any{"clientCertificateData": string(past), "clientKeyData": string(pastKey)}), nil, "", Expired, "that aws gave has run out"},
+		"fails":         {"v1", "", &host.CommandError{Argv: []string{"aws"}, Code: 255, Stderr: "Unable to locate\ncredentials", Cause: errors.New("exit status 255")}, "", Unauthorized, "Unable to locate credentials"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sim := kubesim.New(kubesim.User{Name: "default"})
+			sim.Token(planted, kubesim.User{Name: "known"})
+			n := machine(t, "-- etc/k --\n"+withUser(fmt.Sprintf(
+				`{exec: {apiVersion: %s%s, command: aws, args: [eks, get-token], env: [{name: A, value: %s}], interactiveMode: IfAvailable}}`, execGroup, tt.version, planted)))
+			n.Serve("api.example:6443", sim)
+			asked := 0
+			n.Install("aws", simhost.Program{
+				Looks: func([]string) bool { return true },
+				Run: func(_ *host.Files, argv []string) ([]byte, error) {
+					if asked++; strings.Join(argv, " ") != "aws eks get-token" {
+						t.Errorf("ran %v", argv)
+					}
+					return []byte(tt.out), tt.fails
+				},
+			})
+			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				user, _, err := c.Whoami(t.Context())
+				if tt.user == "" {
+					wants(t, err, tt.why, tt.words)
+				} else if err != nil || user != tt.user {
+					t.Errorf("%q, %v", user, err)
+				}
+			}
+			if tt.user != "" && asked != 1 {
+				t.Errorf("the plugin was asked %d times", asked)
+			}
+		})
+	}
+}
+
+// TestExecAgain wants a plugin asked again when what it gave has run out, or is no longer taken; and then not for ever.
+func TestExecAgain(t *testing.T) {
+	sim := kubesim.New(kubesim.User{})
+	n := machine(t, "-- etc/k --\n"+withUser(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: ./bin/p}}`))
+	n.Serve("api.example:6443", sim)
+	asked := 0
+	n.Install("p", simhost.Program{
+		Looks: func([]string) bool { return true },
+		Run: func(*host.Files, []string) ([]byte, error) {
+			asked++
+			return []byte(credentials("v1", map[string]any{"token": fmt.Sprint("token-", asked), "expirationTimestamp": simNow().Add(time.Duration(asked) * time.Hour)})), nil
+		},
+	})
+	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"one", "two"} {
+		sim.Token(fmt.Sprint("token-", i+1), kubesim.User{Name: want})
+		if user, _, err := c.Whoami(t.Context()); err != nil || user != want {
+			t.Errorf("%q, %v", user, err)
+		}
+		sim.Revoke(fmt.Sprint("token-", i+1))
+	}
+	_, _, err = c.Whoami(t.Context())
+	wants(t, err, Unauthorized, "what /etc/bin/p gives", "access entry")
+	if asked != 3 {
+		t.Errorf("asked %d times", asked)
+	}
+	sim.Token("token-4", kubesim.User{Name: "later"})
+	c.login.view = ahead{n, 3 * time.Hour}
+	if user, _, err := c.Whoami(t.Context()); err != nil || user != "later" {
+		t.Errorf("%q, %v", user, err)
+	}
+}
+
+type ahead struct {
+	host.View
+	by time.Duration
+}
+
+func (a ahead) Now() time.Time { return a.View.Now().Add(a.by) }
+
+// TestExecInfo wants the plugin told what form is wanted, and the cluster where it asks for it.
+func TestExecInfo(t *testing.T) {
+	l := &login{server: server, roots: []byte("x"), exec: &plugin{version: execGroup + "v1"}}
+	if got, want := l.execInfo(), `KUBERNETES_EXEC_INFO={"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":false}}`; got != want {
+		t.Errorf("got %s", got)
+	}
+	l.exec.cluster = true
+	if got := l.execInfo(); !strings.Contains(got, `"cluster":{"certificate-authority-data":"eA==","server":"https://api.example:6443"}`) {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestExecMissing(t *testing.T) {
+	n := machine(t, "-- etc/k --\n"+withUser(`{exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, installHint: "apt install \nawscli"}}`))
+	n.Serve("api.example:6443", kubesim.New(kubesim.User{}))
+	c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = c.Whoami(t.Context())
+	wants(t, err, Unauthorized, "no credentials: cannot run aws", "apt install awscli")
+}
+
+func FuzzExecAnswer(f *testing.F) {
+	f.Add([]byte(credentials("v1", map[string]any{"token": planted})))
+	f.Add([]byte(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"clientCertificateData":"x","clientKeyData":"y"}}`))
+	f.Fuzz(func(t *testing.T, out []byte) {
+		got, err := (&plugin{version: execGroup + "v1", argv: []string{"p"}}).read(out)
+		if (got == nil) == (err == nil) {
+			t.Errorf("%v, %v", got, err)
+		}
+		if err != nil && len(err.Error()) > 200 {
+			t.Errorf("it repeats the answer: %v", err)
+		}
+	})
+}

@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// judge says why a try failed.
+func (c *Client) judge(ctx context.Context, r call, t *trace, err error) *Error {
+	if t.status == 0 {
+		return c.judgeLine(ctx, err)
+	}
+	e := &Error{Why: Refused, Status: t.status, after: retryAfter(t.retryAfter, c.now())}
+	message, unsaid := words(err)
+	e.Cause = said{fmt.Sprintf("the API server says %d: %s", t.status, message), err}
+	switch t.status {
+	case http.StatusUnauthorized:
+		c.unauthorized(e, t)
+	case http.StatusForbidden:
+		c.forbidden(e, r)
+	case http.StatusNotFound:
+		e.Why = Missing
+	case http.StatusConflict:
+		e.Why = Conflict
+	case http.StatusUnprocessableEntity:
+		// A JSON patch that does not apply gets 422 and no word of why (applyJSPatch in apiserver
+		// pkg/endpoints/handlers/patch.go); what does not pass validation gets 422 with causes.
+		if r.tests && unsaid {
+			e.Why = Conflict
+			e.Cause = said{"somebody changed it meanwhile: what the patch tests is not so any more", err}
+		}
+	case http.StatusTooManyRequests, http.StatusRequestTimeout:
+		e.Why, e.retry = Busy, true
+	}
+	if t.status >= 500 && t.status != http.StatusNotImplemented {
+		e.Why, e.retry = Busy, true
+	}
+	if t.status >= 300 && t.status < 400 {
+		e.Cause = fmt.Errorf("%s sends us elsewhere (%d), which no API server does", c.server, t.status)
+	}
+	if e.Why == Busy && e.after > 0 {
+		e.Because = append(e.Because, fmt.Sprintf("The server asks to come back in %v.", e.after.Round(time.Second)))
+	}
+	return e
+}
+
+// words returns what a server said, and whether that was only the general sentence for its status.
+func words(err error) (message string, unsaid bool) {
+	status := (*apierrors.StatusError)(nil)
+	if !errors.As(err, &status) {
+		return "nothing that can be understood", true
+	}
+	message = status.ErrStatus.Message
+	unsaid = true
+	if d := status.ErrStatus.Details; d != nil {
+		unsaid = len(d.Causes) == 0 && d.Kind == ""
+		for _, cause := range d.Causes {
+			// client-go puts what is no Status in here.
+			if cause.Type == metav1.CauseTypeUnexpectedServerResponse && cause.Message != "" && cause.Message != "unknown" {
+				message += ": " + cause.Message
+			}
+		}
+	}
+	return message, unsaid
+}
+
+func (c *Client) unauthorized(e *Error, t *trace) {
+	e.Why = Unauthorized
+	shown := or(c.login.about, "no credentials")
+	e.Cause = said{"the API server does not know us (401): it was shown " + shown, e.Cause}
+	if user := c.login.user(); user != "" {
+		e.Because = append(e.Because, "The certificate is of "+user+".")
+	}
+	if off := c.now().Sub(t.date); !t.date.IsZero() && (off > time.Minute || off < -time.Minute) {
+		way := "ahead of"
+		if off < 0 {
+			way, off = "behind", -off
+		}
+		e.Because = append(e.Because, fmt.Sprintf("The machine's clock is %s %s the server's.", span(off), way))
+		e.Try = append(e.Try, "timedatectl   # is the clock right?")
+	}
+	switch l := c.login; {
+	case l.exec != nil:
+		e.Because = append(e.Because, "The cluster must know the cloud identity that "+l.exec.argv[0]+" speaks for (on EKS: an access entry, or aws-auth).")
+	case l.certFile != "":
+		e.Because = append(e.Because, "Another cluster than the one that signed it may answer at "+c.server+".")
+	case l.tokenFile != "" || l.token != "":
+		e.Because = append(e.Because, "A bootstrap token lives for 24 hours unless it was made otherwise; a ServiceAccount's ends with it.")
+		e.Try = append(e.Try, "kubeadm token list   # on a control plane node")
+	}
+}
+
+func (c *Client) forbidden(e *Error, r call) {
+	e.Why = Forbidden
+	status := (*apierrors.StatusError)(nil)
+	message := "it says no more"
+	if errors.As(e.Cause, &status) && status.ErrStatus.Message != "" {
+		message = status.ErrStatus.Message
+	}
+	who := c.login.user()
+	if who == "" {
+		who = "what we showed (" + or(c.login.about, "no credentials") + ")"
+	}
+	e.Cause = said{fmt.Sprintf("%s may not %s it: %s", who, r.verb, message), e.Cause}
+	switch node := strings.HasPrefix(who, "system:node:"); {
+	case strings.Contains(message, "is not allowed to modify"): // NodeRestriction, admitNode in its admission.go
+		e.Because = append(e.Because, "The admission plugin NodeRestriction keeps a node's own identity from this, whatever its roles are.")
+		e.Try = append(e.Try, "name the kubeconfig of a ServiceAccount that may patch nodes under [node] kubeconfig")
+	case node:
+		e.Because = append(e.Because, "A kubelet's identity may only reach its own node, and what runs there.")
+	default:
+		e.Try = append(e.Try, "give it a ClusterRole with this verb on this object")
+	}
+}
+
+// judgeLine says why there was no answer.
+func (c *Client) judgeLine(ctx context.Context, err error) *Error {
+	if later := (host.Later{}); errors.As(err, &later) {
+		return &Error{Why: Unreachable, Cause: err}
+	}
+	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+		err = wrapped.Err // what it adds is the URL
+	}
+	if err == nil {
+		err = errors.New("no answer")
+	}
+	if e := c.untrusted(err); e != nil {
+		return e
+	}
+	at := c.server
+	e := &Error{Why: Unreachable, Cause: said{at + " does not answer: " + err.Error(), err}, retry: passing(err)}
+	lookup := (*net.DNSError)(nil)
+	switch {
+	case errors.Is(context.Cause(ctx), errSilent):
+		e.Cause, e.retry = said{at + " does not answer in time", err}, true
+	case ctx.Err() != nil:
+		e.Cause, e.retry = said{"the wait for " + at + " was ended: " + context.Cause(ctx).Error(), ctx.Err()}, false
+	case errors.Is(err, errLarge):
+		e.Why, e.Cause, e.retry = Refused, err, false
+	case errors.As(err, &lookup):
+		e.Try = append(e.Try, "getent hosts "+clean(lookup.Name, 253)+"   # does the machine find the name?")
+	case strings.Contains(err.Error(), "internal error:"):
+		e.Why, e.Cause, e.retry = Refused, err, false
+	}
+	return e
+}
+
+// passing tells a line that was cut, or not there, from what would be the same again. net/http has no types for some of these.
+func passing(err error) bool {
+	if line := net.Error(nil); errors.As(err, &line) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPIPE) {
+		return true
+	}
+	text := err.Error()
+	for _, sign := range []string{"http2: ", "http: server closed idle connection", "transport connection broken", "stream error: "} {
+		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// untrusted says whose certificate is not trusted and whose would be; nil if it is not that.
+func (c *Client) untrusted(err error) *Error {
+	e := &Error{Why: Untrusted}
+	verify, invalid, name := (*tls.CertificateVerificationError)(nil), x509.CertificateInvalidError{}, x509.HostnameError{}
+	alert, noTLS := tls.AlertError(0), tls.RecordHeaderError{}
+	switch {
+	case errors.As(err, &verify):
+		if len(verify.UnverifiedCertificates) > 0 {
+			shown := verify.UnverifiedCertificates[0]
+			e.Because = append(e.Because, fmt.Sprintf("It shows a certificate of %q, issued by %q.",
+				clean(shown.Subject.String(), 200), clean(shown.Issuer.String(), 200)))
+		}
+		e.Because = append(e.Because, "Trusted is: "+c.trusts+".")
+		e.Cause = said{c.server + " cannot be trusted: " + verify.Err.Error(), err}
+		switch {
+		case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+			e.Because = append(e.Because, "The machine's clock says "+c.now().UTC().Format("2006-01-02 15:04 MST")+".")
+			e.Try = append(e.Try, "timedatectl   # is the clock right?")
+		case errors.As(err, &name):
+			e.Because = append(e.Because, "The server is asked by a name that its certificate does not have.")
+		default:
+			e.Because = append(e.Because, "A proxy on the way may have answered in its place, or the cluster has a new certificate authority.")
+		}
+	case errors.As(err, &alert):
+		e.Cause = said{c.server + " ends the TLS handshake: " + err.Error(), err}
+		e.Because = append(e.Because, "It was shown "+or(c.login.about, "no credentials")+".")
+	case errors.As(err, &noTLS), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		e.Cause = said{"what answers at " + c.server + " does not speak TLS", err}
+	default:
+		return nil
+	}
+	return e
+}

@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube asks a Kubernetes API server about one node, and changes that node's object there.
+//
+// It knows the few requests that matter (get the Node, patch it, set a condition, leave an Event, list its pods) and says in
+// plain words why one failed. All goes through internal/host: who only looks cannot change the cluster either.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Op is one step of a JSON patch (RFC 6902). A "test" that fails makes the whole patch a Conflict and changes nothing.
+type Op struct {
+	Op    string `json:"op"`              // add, remove, replace, test
+	Path  string `json:"path"`            // a JSON pointer: see Pointer
+	Value any    `json:"value,omitempty"` //
+}
+
+// Pointer joins keys to a JSON pointer (RFC 6901), in which "/" and "~" of a key have other spellings.
+func Pointer(keys ...string) string {
+	var p strings.Builder
+	for _, k := range keys {
+		p.WriteString("/" + strings.ReplaceAll(strings.ReplaceAll(k, "~", "~0"), "/", "~1"))
+	}
+	return p.String()
+}
+
+// Server is the URL of the API server.
+func (c *Client) Server() string { return c.server }
+
+// Node returns the Node object.
+func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	return c.node(ctx, call{verb: "get", method: http.MethodGet}, name)
+}
+
+// PatchNode applies a JSON patch to the Node object, all of it or nothing.
+func (c *Client) PatchNode(ctx context.Context, name string, ops []Op) (*corev1.Node, error) {
+	r := call{verb: "patch", method: http.MethodPatch, form: string(types.JSONPatchType)}
+	for _, op := range ops {
+		r.tests = r.tests || op.Op == "test"
+	}
+	var err error
+	if r.body, err = json.Marshal(ops); err != nil {
+		return nil, c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
+	}
+	return c.node(ctx, r, name)
+}
+
+// PatchCondition sets one condition of the Node; others stay as they are. The server merges the list of conditions by their
+// type, as kubelet itself has it do.
+func (c *Client) PatchCondition(ctx context.Context, name string, cond corev1.NodeCondition) (*corev1.Node, error) {
+	r := call{verb: "patch", method: http.MethodPatch, form: string(types.StrategicMergePatchType), sub: "status"}
+	var err error
+	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{cond}}}
+	if r.body, err = json.Marshal(patch); err != nil {
+		return nil, c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
+	}
+	return c.node(ctx, r, name)
+}
+
+// node makes a call about a Node.
+func (c *Client) node(ctx context.Context, r call, name string) (*corev1.Node, error) {
+	r.what, r.path = "node "+name, "/api/v1/nodes/"+name
+	if r.sub != "" {
+		r.what, r.path = "the "+r.sub+" of node "+name, r.path+"/"+r.sub
+	}
+	if err := objectName(name); err != nil {
+		return nil, c.fail(r, &Error{Why: Refused, Cause: err})
+	}
+	node := &corev1.Node{}
+	r.into = node
+	if err := c.do(ctx, r); err != nil {
+		return nil, err
+	}
+	return node, nil
+}
+
+// objectName keeps what is no name out of URLs.
+func objectName(name string) error {
+	ok := name != "" && len(name) <= 253 && !strings.Contains(name, "..")
+	for _, r := range name {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.')
+	}
+	if !ok {
+		return fmt.Errorf("%.80q cannot be a node's name", name)
+	}
+	return nil
+}
+
+// maxNote is how many bytes of text an Event may carry: maxMessageLength in kubernetes pkg/apis/core/validation/events.go.
+const maxNote = 1024
+
+// Event leaves an Event. Of one about a Node only Reason, Message, Type and the node's name need be given.
+func (c *Client) Event(ctx context.Context, ev *corev1.Event) error {
+	ev = ev.DeepCopy()
+	about, now := &ev.InvolvedObject, metav1.NewTime(c.now())
+	if about.Kind == "Node" && about.UID == "" {
+		about.UID = types.UID(about.Name) // what kubectl describe node looks for: kubelet does so too
+	}
+	about.APIVersion = or(about.APIVersion, "v1")
+	ev.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
+	ev.Namespace = or(ev.Namespace, or(about.Namespace, metav1.NamespaceDefault))
+	ev.Type = or(ev.Type, corev1.EventTypeNormal)
+	ev.Source.Component = or(ev.Source.Component, agent)
+	ev.Count = max(ev.Count, 1)
+	if ev.LastTimestamp.IsZero() {
+		ev.LastTimestamp = now
+	}
+	if ev.FirstTimestamp.IsZero() {
+		ev.FirstTimestamp = ev.LastTimestamp
+	}
+	if len(ev.Message) > maxNote {
+		ev.Message = strings.ToValidUTF8(ev.Message[:maxNote-3], "") + "..."
+	}
+	// The name is chosen here, so that a second try after a lost answer does not leave a second Event.
+	ev.Name = or(ev.Name, fmt.Sprintf("%s.%x", about.Name, c.now().UnixNano()))
+	r := call{
+		verb: "create", what: "an event about " + strings.ToLower(about.Kind) + " " + about.Name, method: http.MethodPost,
+		path: "/api/v1/namespaces/" + ev.Namespace + "/events", form: "application/json", again: true,
+	}
+	var err error
+	if r.body, err = json.Marshal(ev); err != nil {
+		return c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
+	}
+	return c.do(ctx, r)
+}
+
+// Whoami tells as whom the server knows us.
+func (c *Client) Whoami(ctx context.Context) (user string, groups []string, err error) {
+	var review struct {
+		Status struct {
+			UserInfo struct {
+				Username string
+				Groups   []string
+			}
+		}
+	}
+	err = c.do(ctx, call{
+		verb: "ask", what: "who we are", method: http.MethodPost, path: "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+		form: "application/json", body: []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`), raw: &review,
+	})
+	return review.Status.UserInfo.Username, review.Status.UserInfo.Groups, err
+}
+
+// Pods lists the pods of a node, as the server's cache has them: version 0 costs etcd nothing, and the cache has an index by node.
+func (c *Client) Pods(ctx context.Context, node string) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	r := call{verb: "list", what: "the pods of node " + node, method: http.MethodGet, path: "/api/v1/pods", into: &list}
+	r.query = url.Values{"fieldSelector": {"spec.nodeName=" + node}, "resourceVersion": {"0"}}
+	if err := objectName(node); err != nil {
+		return nil, c.fail(r, &Error{Why: Refused, Cause: err})
+	}
+	err := c.do(ctx, r)
+	return list.Items, err
+}
+
+// Get reads any path, and the server's clock as the answer's Date header tells it (zero if it tells none).
+func (c *Client) Get(ctx context.Context, path string) (body []byte, date time.Time, err error) {
+	r := call{verb: "get", what: path, method: http.MethodGet, bytes: &body, date: &date}
+	u, err := url.Parse(path)
+	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.Contains(u.Path, "..") {
+		return nil, time.Time{}, c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: it is no path")})
+	}
+	r.path, r.query = u.Path, u.Query()
+	err = c.do(ctx, r)
+	return body, date, err
+}
+
+// or returns the first of two that says something.
+func or[T ~string](a, b T) T {
+	if a == "" {
+		return b
+	}
+	return a
+}

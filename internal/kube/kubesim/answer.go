@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubesim
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// answer answers a request that no fault stops.
+func (s *Server) answer(r *http.Request) answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if what, ok := s.raw[r.URL.Path]; ok && r.Method == http.MethodGet {
+		return answer{200, what}
+	}
+	user := s.nobody
+	if header := r.Header.Get("Authorization"); header != "" {
+		user = s.users[strings.TrimPrefix(header, "Bearer ")]
+	}
+	if user.Name == "" {
+		return failure(401, "Unauthorized", "Unauthorized", nil)
+	}
+	var body []byte
+	if r.Body != nil { // a simulated network hands over the client's own request
+		var err error
+		if body, err = io.ReadAll(io.LimitReader(r.Body, 1<<20)); err != nil {
+			return failure(400, "BadRequest", err.Error(), nil)
+		}
+	}
+	if s.signer != nil {
+		if a, done := s.signer.answer(r, user, body); done {
+			return a
+		}
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch path := r.URL.Path; {
+	case path == "/livez" || path == "/readyz":
+		return answer{200, "ok"}
+	case path == "/version":
+		return answer{200, Object{"gitVersion": "v1.35.4"}}
+	case path == "/apis/authentication.k8s.io/v1/selfsubjectreviews" && r.Method == http.MethodPost:
+		return answer{201, Object{
+			"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
+			"status": Object{"userInfo": Object{"username": user.Name, "groups": user.Groups}},
+		}}
+	case strings.HasPrefix(path, "/api/v1/nodes"):
+		return s.node(r, user, parts[2:], body)
+	case strings.HasPrefix(path, "/api/v1/namespaces/") && len(parts) == 5 && parts[4] == "events" && r.Method == http.MethodPost:
+		return s.event(user, parts[3], body)
+	case path == "/api/v1/pods" && r.Method == http.MethodGet:
+		return s.list(r, user, "pods", "PodList", "v1", s.pods)
+	case strings.HasPrefix(path, "/apis/resource.k8s.io/") && len(parts) == 4 && parts[3] == "resourceslices" && r.Method == http.MethodGet:
+		if _, known := s.slices[parts[2]]; known {
+			return s.list(r, user, "resourceslices", "ResourceSliceList", "resource.k8s.io/"+parts[2], s.slices[parts[2]])
+		}
+	}
+	return answer{404, "404 page not found\n"}
+}
+
+// may is the authorizers: a role, or what the node authorizer lets every kubelet.
+func (u User) may(verb, what, name string) bool {
+	if slices.Contains(u.May, "*") || slices.Contains(u.May, verb+" "+what) {
+		return true
+	}
+	own, isNode := strings.CutPrefix(u.Name, "system:node:")
+	if !isNode {
+		return false
+	}
+	switch verb + " " + what {
+	case "get nodes":
+		return name == own // Kubernetes 1.32 and later (AuthorizeNodeWithSelectors)
+	case "patch nodes", "patch nodes/status", "create events":
+		return true // whose is admission's matter
+	case "list pods", "list resourceslices":
+		return name == own
+	}
+	return false
+}
+
+func forbidden(u User, verb, what, name, group string) answer {
+	return failure(403, "Forbidden", fmt.Sprintf("%s %q is forbidden: User %q cannot %s resource %q in API group %q at the cluster scope",
+		strings.TrimSuffix(what, "/status"), name, u.Name, verb, what, group), nil)
+}
+
+// list answers for what lies on one node.
+func (s *Server) list(r *http.Request, u User, what, kind, version string, all []Object) answer {
+	node, _ := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=")
+	if !u.may("list", what, node) {
+		return forbidden(u, "list", what, "", "")
+	}
+	items := []Object{}
+	for _, o := range all {
+		if name, _ := below(o, "spec")["nodeName"].(string); node == "" || name == node {
+			items = append(items, o)
+		}
+	}
+	return answer{200, Object{"kind": kind, "apiVersion": version, "metadata": Object{"resourceVersion": "1"}, "items": items}}
+}
+
+func (s *Server) event(u User, namespace string, body []byte) answer {
+	if !u.may("create", "events", "") {
+		return forbidden(u, "create", "events", "", "")
+	}
+	var ev Object
+	if err := json.Unmarshal(body, &ev); err != nil {
+		return failure(400, "BadRequest", err.Error(), nil)
+	}
+	name, _ := below(ev, "metadata")["name"].(string)
+	about, _ := ev["involvedObject"].(Object)
+	switch {
+	case about["namespace"] == nil && namespace != "default": // legacyValidateEvent in pkg/apis/core/validation/events.go
+		return failure(422, "Invalid", "Event is invalid: involvedObject.namespace: does not match event.namespace", []any{Object{"field": "involvedObject.namespace"}})
+	case name == "" || about["name"] == nil || about["kind"] == nil:
+		return failure(422, "Invalid", "Event is invalid: a name is required", []any{Object{"field": "metadata.name"}})
+	}
+	for _, there := range s.events {
+		if below(there, "metadata")["name"] == name {
+			return failure(409, "AlreadyExists", fmt.Sprintf("events %q already exists", name), nil)
+		}
+	}
+	s.events = append(s.events, ev)
+	return answer{201, ev}
+}
+
+// node answers what is asked about Nodes; parts is "nodes", a name, a subresource.
+func (s *Server) node(r *http.Request, u User, parts []string, body []byte) answer {
+	what, name := "nodes", ""
+	if len(parts) > 1 {
+		name = parts[1]
+	}
+	if len(parts) == 3 && parts[2] == "status" {
+		what = "nodes/status"
+	} else if len(parts) > 2 {
+		return answer{404, "404 page not found\n"}
+	}
+	verb := map[string]string{http.MethodGet: "get", http.MethodPatch: "patch"}[r.Method]
+	if name == "" && verb == "get" {
+		verb = "list"
+	}
+	switch {
+	case verb == "" || name == "" && verb != "list":
+		return failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", nil)
+	case !u.may(verb, what, name):
+		return forbidden(u, verb, what, name, "")
+	case verb == "list":
+		items := []Object{}
+		for _, n := range s.nodes {
+			items = append(items, n)
+		}
+		return answer{200, Object{"kind": "NodeList", "apiVersion": "v1", "metadata": Object{}, "items": items}}
+	case s.nodes[name] == nil:
+		return failure(404, "NotFound", fmt.Sprintf("nodes %q not found", name), nil)
+	case verb == "get":
+		return answer{200, s.nodes[name]}
+	}
+	return s.patch(u, name, what == "nodes/status", r.Header.Get("Content-Type"), body)
+}
+
+// patch applies a patch as the real server does: the object, or its status alone.
+func (s *Server) patch(u User, name string, status bool, form string, body []byte) answer {
+	old := s.nodes[name]
+	made, bad := apply(clone(old), form, body)
+	if bad != nil {
+		return *bad
+	}
+	if want := below(made, "metadata")["resourceVersion"]; want != below(old, "metadata")["resourceVersion"] {
+		return failure(409, "Conflict", fmt.Sprintf("Operation cannot be fulfilled on nodes %q: the object has been modified; please apply your changes to the latest version and try again", name), nil)
+	}
+	kept := clone(old)
+	if status {
+		kept["status"] = made["status"]
+		made = kept
+	} else {
+		made["status"] = kept["status"]
+	}
+	if why := restricted(u, name, old, made); why != "" {
+		return failure(403, "Forbidden", fmt.Sprintf("nodes %q is forbidden: %s", name, why), nil)
+	}
+	if field := invalid(made); field != "" {
+		return failure(422, "Invalid", fmt.Sprintf("Node %q is invalid: %s: Invalid value", name, field),
+			[]any{Object{"reason": "FieldValueInvalid", "message": "Invalid value", "field": field}})
+	}
+	if !reflect.DeepEqual(old, made) { // a patch that changes nothing makes no new version
+		s.nodes[name] = s.touched(made)
+	}
+	return answer{200, s.nodes[name]}
+}
+
+// restricted is the admission plugin NodeRestriction, in the words of its admitNode.
+func restricted(u User, name string, old, made Object) string {
+	own, isNode := strings.CutPrefix(u.Name, "system:node:")
+	if !isNode {
+		return ""
+	}
+	if own != name {
+		return fmt.Sprintf("node %q is not allowed to modify node %q", own, name)
+	}
+	if !reflect.DeepEqual(below(old, "spec")["taints"], below(made, "spec")["taints"]) {
+		return fmt.Sprintf("node %q is not allowed to modify taints", own)
+	}
+	before, _ := below(old, "metadata")["labels"].(Object)
+	after, _ := below(made, "metadata")["labels"].(Object)
+	var bad []string
+	for _, both := range []Object{before, after} {
+		for key := range both {
+			if before[key] != after[key] && !nodeLabel(key) && !slices.Contains(bad, key) {
+				bad = append(bad, key)
+			}
+		}
+	}
+	if bad != nil {
+		slices.Sort(bad)
+		return "is not allowed to modify labels: " + strings.Join(bad, ", ")
+	}
+	return ""
+}
+
+// nodeLabel says whether a kubelet may set a label on its own Node: kubelet's pkg/apis/well_known_labels.go.
+func nodeLabel(key string) bool {
+	namespace, _, has := strings.Cut(key, "/")
+	under := func(domain string) bool { return namespace == domain || strings.HasSuffix(namespace, "."+domain) }
+	switch {
+	case !has:
+		return true
+	case under("node-restriction.kubernetes.io"):
+		return false
+	case !under("kubernetes.io") && !under("k8s.io"), under("kubelet.kubernetes.io"), under("node.kubernetes.io"):
+		return true
+	}
+	return slices.Contains([]string{
+		"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
+		"failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region", "beta.kubernetes.io/instance-type",
+		"beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+	}, key)
+}
+
+// invalid names the first field that validation would refuse: labels that are no strings or too long, taints that are there twice.
+func invalid(n Object) string {
+	labels, _ := below(n, "metadata")["labels"].(Object)
+	for _, v := range labels {
+		if s, ok := v.(string); !ok || len(s) > 63 || strings.ContainsAny(s, " /:") {
+			return "metadata.labels"
+		}
+	}
+	taints, _ := below(n, "spec")["taints"].([]any)
+	seen := map[string]bool{}
+	for _, t := range taints {
+		o, _ := t.(Object)
+		id := fmt.Sprint(o["key"], ":", o["effect"])
+		if o["key"] == nil || o["effect"] == nil || seen[id] {
+			return "spec.taints"
+		}
+		seen[id] = true
+	}
+	return ""
+}

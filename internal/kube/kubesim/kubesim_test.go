@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubesim_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+// send makes a request and returns the status, and the object or the text of the answer.
+func send(t *testing.T, s *kubesim.Server, token, method, path, form, body string) (int, kubesim.Object) {
+	t.Helper()
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", form)
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	rec := httptest.NewRecorder()
+	s.ServeHTTP(rec, r)
+	text, err := io.ReadAll(rec.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o kubesim.Object
+	if json.Unmarshal(text, &o) != nil {
+		o = kubesim.Object{"text": string(text)}
+	}
+	return rec.Code, o
+}
+
+const (
+	jsonPatch = "application/json-patch+json"
+	strategic = "application/strategic-merge-patch+json"
+)
+
+// TestPatches is a table of what Kubernetes 1.35.4 was seen to answer: status code, and a part of its message.
+func TestPatches(t *testing.T) {
+	for _, tt := range []struct {
+		name, token, path, form, body string
+		code                          int
+		message                       string
+	}{
+		{"label", "node", "gpu-1", jsonPatch, `[{"op":"add","path":"/metadata/labels/x","value":"y"}]`, 200, ""},
+		{"kubelet's label", "node", "gpu-1", jsonPatch, `[{"op":"add","path":"/metadata/labels/node.kubernetes.io~1x","value":"y"}]`, 200, ""},
+		{"test holds", "node", "gpu-1", jsonPatch, `[{"op":"test","path":"/metadata/labels/a","value":"b"},{"op":"remove","path":"/metadata/labels/a"}]`, 200, ""},
+		{"test fails", "node", "gpu-1", jsonPatch, `[{"op":"test","path":"/metadata/labels/a","value":"c"}]`, 422, "the server rejected our request due to an error in our request"},
+		{"test of nothing", "admin", "gpu-1", jsonPatch, `[{"op":"test","path":"/spec/taints/3/key","value":"x"}]`, 422, "the server rejected"},
+		{"remove nothing", "admin", "gpu-1", jsonPatch, `[{"op":"remove","path":"/metadata/labels/none"}]`, 422, "the server rejected"},
+		{"no value", "admin", "gpu-1", jsonPatch, `[{"op":"add","path":"/metadata/labels/x","value":"a b"}]`, 422, "is invalid: metadata.labels"},
+		{"taint twice", "admin", "gpu-1", jsonPatch, `[{"op":"add","path":"/spec/taints/-","value":{"key":"k","effect":"NoSchedule"}}]`, 422, "spec.taints"},
+		{"taint away", "admin", "gpu-1", jsonPatch, `[{"op":"remove","path":"/spec/taints/0"}]`, 200, ""},
+		{"old version", "admin", "gpu-1", jsonPatch, `[{"op":"replace","path":"/metadata/resourceVersion","value":"1"}]`, 409, "has been modified"},
+		{"taints by node", "node", "gpu-1", jsonPatch, `[{"op":"remove","path":"/spec/taints"}]`, 403, `node "gpu-1" is not allowed to modify taints`},
+		{"label by node", "node", "gpu-1", jsonPatch, `[{"op":"add","path":"/metadata/labels/app.kubernetes.io~1x","value":"y"}]`, 403, "is not allowed to modify labels: app.kubernetes.io/x"},
+		{"restricted label", "node", "gpu-1", jsonPatch, `[{"op":"add","path":"/metadata/labels/x.node-restriction.kubernetes.io~1x","value":"y"}]`, 403, "is not allowed"},
+		{"another node", "node", "gpu-2", jsonPatch, `[{"op":"add","path":"/metadata/labels","value":{}}]`, 403, `node "gpu-1" is not allowed to modify node "gpu-2"`},
+		{"no node", "node", "gpu-3", jsonPatch, `[]`, 404, `nodes "gpu-3" not found`},
+		{"nobody", "", "gpu-1", jsonPatch, `[]`, 401, "Unauthorized"},
+		{"no role", "none", "gpu-1", jsonPatch, `[]`, 403, `User "none" cannot patch resource "nodes"`},
+		{"a role", "role", "gpu-1", jsonPatch, `[{"op":"remove","path":"/spec/taints"}]`, 200, ""},
+		{"role, not status", "role", "gpu-1/status", strategic, `{}`, 403, "cannot patch"},
+		{"other form", "admin", "gpu-1", "text/plain", `[]`, 415, ""},
+		{"condition", "node", "gpu-1/status", strategic, `{"status":{"conditions":[{"type":"X","status":"True"}]}}`, 200, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := kubesim.New(kubesim.User{})
+			s.Token("node", kubesim.Node("gpu-1"))
+			s.Token("admin", kubesim.Admin())
+			s.Token("none", kubesim.User{Name: "none"})
+			s.Token("role", kubesim.User{Name: "role", May: []string{"patch nodes"}})
+			for _, name := range []string{"gpu-1", "gpu-2"} {
+				s.AddNode(name, map[string]string{"a": "b"}, kubesim.Object{"key": "k", "effect": "NoSchedule"})
+			}
+			before := version(s)
+			code, o := send(t, s, tt.token, http.MethodPatch, "/api/v1/nodes/"+tt.path, tt.form, tt.body)
+			message, _ := o["message"].(string)
+			if code != tt.code || !strings.Contains(message, tt.message) {
+				t.Errorf("got %d %q, want %d %q", code, message, tt.code, tt.message)
+			}
+			if changed := version(s) != before; changed != (tt.code == 200) {
+				t.Errorf("it changed: %v", changed)
+			}
+		})
+	}
+}
+
+func version(s *kubesim.Server) any {
+	return s.Node("gpu-1")["metadata"].(kubesim.Object)["resourceVersion"]
+}
+
+// TestStatus wants conditions merged by type, and nothing beside the status changed through it, nor the status from beside it.
+func TestStatus(t *testing.T) {
+	s := kubesim.New(kubesim.Admin())
+	s.AddNode("gpu-1", nil)
+	for _, body := range []string{
+		`{"metadata":{"labels":{"x":"y"}},"status":{"conditions":[{"type":"X","status":"False","reason":"R"}]}}`,
+		`{"status":{"conditions":[{"type":"X","status":"True"}]}}`,
+	} {
+		if code, o := send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1/status", strategic, body); code != 200 {
+			t.Fatal(code, o)
+		}
+	}
+	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{"status":{"conditions":[{"type":"Y","status":"True"}]}}`)
+	n := s.Node("gpu-1")
+	got, err := json.Marshal([]any{n["metadata"].(kubesim.Object)["labels"], n["status"]})
+	if want := `[null,{"conditions":[{"status":"True","type":"Ready"},{"reason":"R","status":"True","type":"X"}]}]`; err != nil || string(got) != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	before := version(s)
+	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{}`)
+	if version(s) != before {
+		t.Error("a patch that changes nothing made a new version")
+	}
+}
+
+func TestFaults(t *testing.T) {
+	s := kubesim.New(kubesim.Admin())
+	s.AddNode("gpu-1", nil)
+	get := func() int {
+		code, _ := send(t, s, "", http.MethodGet, "/api/v1/nodes/gpu-1", "", "")
+		return code
+	}
+	s.Fail(kubesim.Fault{On: "PATCH", Status: 500})
+	s.Fail(kubesim.Fault{On: "GET /api/v1/nodes", Status: 409, Times: 2})
+	s.Fail(kubesim.Fault{On: "GET", Do: func(s *kubesim.Server) { s.DeleteNode("gpu-1") }})
+	if got, want := []int{get(), get(), get(), get()}, []int{409, 409, 404, 404}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := len(s.Requests()); got != 4 {
+		t.Errorf("%d requests", got)
+	}
+	s.AddNode("gpu-1", nil)
+	s.Fail(kubesim.Fault{Status: 503, Times: -1})
+	if first, second := get(), get(); first != 503 || second != 503 {
+		t.Error("always is not always")
+	}
+	if s.Heal(); get() != 200 {
+		t.Error("it does not heal")
+	}
+}

@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// login is what we show to the server. Files are read again for each request: kubelet and Kubernetes rotate them.
+type login struct {
+	view  host.View
+	about string // in words, for errors
+
+	token     string
+	tokenFile string
+	certFile  string // or "client-certificate-data" where certPEM is set
+	keyFile   string
+	certPEM   []byte
+	keyPEM    []byte
+	exec      *plugin
+
+	from, server string // for exec plugins and errors
+	roots        []byte
+
+	mu   sync.Mutex
+	got  *credential // what the plugin gave
+	last string      // the token last shown, to keep it out of texts
+}
+
+// show returns the bearer token for one request, "" for none, and fails where what we have cannot work: the server would only
+// say "unauthorized" to a certificate that has run out.
+func (l *login) show(ctx context.Context) (token string, err *Error) {
+	switch {
+	case l.exec != nil && l.certFile == "" && l.token == "" && l.tokenFile == "":
+		got, err := l.ask(ctx)
+		if err != nil {
+			return "", err
+		}
+		if got.cert != nil {
+			if err := l.valid(got.cert.Leaf, "the client certificate that "+l.exec.argv[0]+" gave"); err != nil {
+				return "", err
+			}
+		}
+		token = got.token
+	case l.tokenFile != "":
+		text, err := small(l.view, l.tokenFile)
+		if err != nil {
+			return "", l.unread(err)
+		}
+		token = strings.TrimSpace(string(text))
+		if token == "" {
+			return "", &Error{Why: Expired, Cause: fmt.Errorf("the token file %s is empty", l.tokenFile)}
+		}
+	default:
+		token = l.token
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return "", &Error{Why: Broken, Cause: errors.New(l.about + ": it has characters that no token has")}
+	}
+	l.mu.Lock()
+	l.last = token
+	l.mu.Unlock()
+	if l.certFile == "" {
+		return token, nil
+	}
+	cert, bad := l.pair()
+	if bad != nil {
+		return "", bad
+	}
+	return token, l.valid(cert.Leaf, l.about)
+}
+
+// certificate is host.Web's Cert: asked at each handshake.
+func (l *login) certificate() (*tls.Certificate, error) {
+	l.mu.Lock()
+	got := l.got
+	l.mu.Unlock()
+	switch {
+	case l.certFile != "":
+		cert, bad := l.pair()
+		if bad != nil {
+			return nil, bad.Cause
+		}
+		return cert, nil
+	case got != nil && got.cert != nil:
+		return got.cert, nil
+	}
+	return &tls.Certificate{}, nil // none: what crypto/tls wants to be told
+}
+
+// pair reads certificate and key.
+func (l *login) pair() (*tls.Certificate, *Error) {
+	cert, key := l.certPEM, l.keyPEM
+	var err error
+	if cert == nil {
+		if cert, err = small(l.view, l.certFile); err != nil {
+			return nil, l.unread(err)
+		}
+	}
+	if key == nil {
+		if key, err = small(l.view, l.keyFile); err != nil {
+			return nil, l.unread(err)
+		}
+	}
+	pair, err := keyPair(cert, key)
+	if err != nil {
+		return nil, &Error{Why: Broken, Cause: fmt.Errorf("%s: %w", l.about, err)}
+	}
+	return pair, nil
+}
+
+// keyPair is tls.X509KeyPair with the leaf always parsed and an error that repeats nothing.
+func keyPair(cert, key []byte) (*tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(cert, key)
+	if err == nil && pair.Leaf == nil {
+		pair.Leaf, err = x509.ParseCertificate(pair.Certificate[0])
+	}
+	if err != nil {
+		if block, _ := pem.Decode(cert); block == nil {
+			return nil, errors.New("it holds no certificate in PEM form")
+		}
+		return nil, errors.New("certificate and key cannot be used, or do not belong together")
+	}
+	return &pair, nil
+}
+
+// unread words a file of ours that cannot be read.
+func (l *login) unread(err error) *Error {
+	e := &Error{Why: Broken, Cause: err}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.Why, e.waits = Expired, true
+		e.Because = []string{"It appears once the machine has joined the cluster."}
+		e.Try = []string{"journalctl -u kubelet   # why it has not got its certificate"}
+	case errors.Is(err, fs.ErrPermission):
+		e.Try = []string{"run gpuadm as root"}
+	}
+	return e
+}
+
+// valid judges a certificate by the machine's clock.
+func (l *login) valid(cert *x509.Certificate, what string) *Error {
+	const form = "2006-01-02 15:04 MST"
+	now := l.view.Now()
+	clock := "The machine's clock says " + now.UTC().Format(form) + "."
+	switch {
+	case now.Before(cert.NotBefore):
+		return &Error{
+			Why: Expired, waits: true, Because: []string{clock}, Try: []string{"timedatectl   # is the clock right?"},
+			Cause: fmt.Errorf("%s holds only from %s on", what, cert.NotBefore.UTC().Format(form)),
+		}
+	case !now.After(cert.NotAfter):
+		return nil
+	}
+	e := &Error{Why: Expired, Because: []string{clock}, Cause: fmt.Errorf(
+		"%s has run out on %s, %s ago", what, cert.NotAfter.UTC().Format(form), span(now.Sub(cert.NotAfter)))}
+	name, isNode := strings.CutPrefix(cert.Subject.CommonName, "system:node:")
+	if !isNode || l.exec != nil {
+		return e
+	}
+	// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert
+	e.Because = append(e.Because, "kubelet renews its certificate by itself while it runs; a machine that was off for long has to join anew.")
+	e.Try = []string{
+		"journalctl -u kubelet | grep -i certificate   # why kubelet has not renewed it",
+		"with kubeadm, on a control plane node: kubeadm kubeconfig user --org system:nodes --client-name " +
+			clean("system:node:"+name, 300) + " > kubelet.conf; here put it in place of the " + or(l.from, "kubeconfig") +
+			", remove /var/lib/kubelet/pki/kubelet-client*, and restart kubelet",
+	}
+	return e
+}
+
+// span says a long time in one figure.
+func span(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", int(d.Hours()/24))
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%d hours", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d minutes", int(d.Minutes()))
+}
+
+// user is who we are by our certificate, "" where only the server knows.
+func (l *login) user() string {
+	if l.certFile == "" {
+		return ""
+	}
+	if pair, bad := l.pair(); bad == nil {
+		return clean(pair.Leaf.Subject.CommonName, 300)
+	}
+	return ""
+}
+
+// hide takes our token out of a text, wherever it comes from.
+func (l *login) hide(s string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, secret := range []string{l.last, l.token} {
+		if len(secret) >= 4 {
+			s = strings.ReplaceAll(s, secret, "masked")
+		}
+	}
+	return s
+}
+
+// maxAnswer is the size in bytes above which an answer is refused: 250 pods of a node are far below.
+const maxAnswer = 16 << 20
+
+var errLarge = fmt.Errorf("the answer is larger than %d MiB", maxAnswer>>20)
+
+// dress puts our credentials on each request, and reads the whole answer: client-go would read one without end, and log what
+// it cannot read.
+type dress struct {
+	through http.RoundTripper
+	login   *login
+}
+
+// trace is what one try leaves behind, beside what client-go tells.
+type trace struct {
+	token      string
+	date       time.Time
+	retryAfter string
+	status     int
+	body       []byte
+}
+
+type traceKey struct{}
+
+func (d dress) RoundTrip(r *http.Request) (*http.Response, error) {
+	t, _ := r.Context().Value(traceKey{}).(*trace)
+	r = r.Clone(r.Context())
+	r.Header.Set("User-Agent", agent)
+	if t != nil && t.token != "" {
+		r.Header.Set("Authorization", "Bearer "+t.token)
+	}
+	answer, err := d.through.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+	answer.Body.Close()
+	if err == nil && len(body) > maxAnswer {
+		err = errLarge
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+	if t != nil {
+		t.body, t.status, t.retryAfter = body, answer.StatusCode, answer.Header.Get("Retry-After")
+		if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+			t.date = date
+		}
+	}
+	return answer, nil
+}

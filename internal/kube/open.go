@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// agent is how we call ourselves to the server.
+const agent = "gpuadm"
+
+// From says where a client's server and credentials come from. One of Kubeconfig and Pod is set.
+type From struct {
+	Kubeconfig string   // a kubeconfig on the machine: kubelet's own, most often
+	Pod        bool     // the ServiceAccount of the pod that we run in
+	Via        host.Via // proxies, and certificates to trust where the kubeconfig names none
+}
+
+// Client speaks to one API server as one user.
+type Client struct {
+	server string
+	trusts string // whose certificates, in words
+	login  *login
+	rest   *rest.RESTClient
+
+	now    func() time.Time // the machine's wall clock
+	clock  func() time.Time // a monotonic one
+	sleep  func(context.Context, time.Duration) error
+	jitter func() float64 // from 0 to 1
+	limit  time.Duration  // for one try
+}
+
+// Ask makes a client that only looks.
+func Ask(v host.View, from From) (*Client, error) { return open(v, v.AskWeb, from) }
+
+// Do makes a client that may change what is in the cluster.
+func Do(h host.Host, from From) (*Client, error) { return open(h, h.DoWeb, from) }
+
+// Anonymous makes a client that shows no credentials, to read what everybody may: the cluster-info of a cluster to join.
+// Blind takes any certificate; then what is read must prove itself.
+func Anonymous(v host.View, server string, via host.Via, roots []byte, blind bool) (*Client, error) {
+	return start(v, v.AskWeb, setting{server: server, roots: roots, blind: blind, via: via, login: &login{view: v}})
+}
+
+// WithToken makes a client that looks, with a bearer token in memory: for a try before a join.
+func WithToken(v host.View, server string, roots []byte, token string, via host.Via) (*Client, error) {
+	l := &login{view: v, token: token, about: "the token that was given"}
+	return start(v, v.AskWeb, setting{server: server, roots: roots, via: via, login: l})
+}
+
+// web is View.AskWeb or Host.DoWeb.
+type web func(host.Web) (http.RoundTripper, error)
+
+// setting is all that a client is made of.
+type setting struct {
+	from   string // where this was read, for errors; "" if it was given
+	server string
+	roots  []byte // PEM
+	blind  bool
+	via    host.Via
+	login  *login
+}
+
+func open(v host.View, w web, from From) (*Client, error) {
+	var s setting
+	var err error
+	if from.Pod {
+		s, err = ofPod(v)
+	} else {
+		s, err = ofKubeconfig(v, from.Kubeconfig)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.via.HTTPS == "" { // else the kubeconfig names a proxy of its own
+		s.via = from.Via
+	}
+	s.via.CAFile = from.Via.CAFile
+	return start(v, w, s)
+}
+
+func start(v host.View, w web, s setting) (*Client, error) {
+	fail := func(err error) (*Client, error) {
+		e := &Error{Verb: "use", What: or(s.from, "API server"), Why: Broken, Cause: err}
+		e.waits = errors.As(err, new(host.Later)) // a root folder has no network: first boot has
+		return nil, e
+	}
+	base, err := serverURL(s.server)
+	if err != nil {
+		return fail(err)
+	}
+	trusts := "the machine's own certificate authorities"
+	switch {
+	case s.blind:
+		trusts = "anybody"
+	case s.roots != nil:
+		names, err := authorities(s.roots)
+		if err != nil {
+			return fail(err)
+		}
+		trusts = strings.Join(names, ", ") + " (from " + or(s.from, "what was given") + ")"
+	case s.via.CAFile != "":
+		trusts += " and those in " + s.via.CAFile
+	}
+	through, err := w(host.Web{Via: s.via, Roots: s.roots, Blind: s.blind, Cert: s.login.certificate})
+	if err != nil {
+		return fail(err)
+	}
+	// Not by rest.Config: that brings client-go's own exec plugins and TLS options, which run and read past the door.
+	through = dress{through, s.login}
+	r, err := rest.NewRESTClient(base, "", contents(), nil, &http.Client{Transport: through, CheckRedirect: stay})
+	if err != nil {
+		return fail(err)
+	}
+	s.login.from, s.login.server, s.login.roots = s.from, s.server, s.roots
+	return &Client{
+		server: s.server, trusts: trusts, login: s.login, rest: r,
+		now: v.Now, clock: time.Now, sleep: sleep, jitter: rand.Float64, limit: oneTry,
+	}, nil
+}
+
+// stay follows no redirect: an API server sends none, and the token is for it alone.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// serverURL checks a server's address. Its text may hold a password, so no error repeats it.
+func serverURL(server string) (*url.URL, error) {
+	u, err := url.Parse(server)
+	switch {
+	case server == "":
+		return nil, errors.New("it names no server")
+	case err != nil || u.Host == "" || u.Opaque != "":
+		return nil, errors.New("its server is no URL such as https://api.example:6443")
+	case u.User != nil:
+		return nil, errors.New("its server has a user or a password in the URL, which is not supported")
+	case u.Scheme == "http" && !loopback(u.Hostname()):
+		return nil, errors.New("its server is reached by plain http, and whoever listens could take our credentials")
+	case u.Scheme != "https" && u.Scheme != "http":
+		return nil, errors.New("its server is no URL such as https://api.example:6443")
+	}
+	return u, nil
+}
+
+func loopback(name string) bool {
+	ip := net.ParseIP(name)
+	return name == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// authorities names whose certificates a PEM text holds.
+func authorities(text []byte) (names []string, err error) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && len(names) < 4 {
+			names = append(names, clean(cert.Subject.String(), 100))
+		}
+	}
+	if names == nil {
+		return nil, errors.New("its certificate authority is no certificate in PEM form")
+	}
+	return names, nil
+}
+
+const podFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// ofPod finds what Kubernetes gives to each pod: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/
+func ofPod(v host.View) (setting, error) {
+	fail := func(err error) (setting, error) {
+		return setting{}, &Error{
+			Verb: "use", What: "the pod's ServiceAccount", Why: Broken, Cause: err,
+			Try: []string{"give the pod a serviceAccountName and leave automountServiceAccountToken on"},
+		}
+	}
+	// Our own environment, as the machine shows it: a simulated one has another.
+	env, err := v.ReadFile("/proc/self/environ")
+	if err != nil {
+		return fail(err)
+	}
+	var name, port string
+	for line := range strings.SplitSeq(string(env), "\x00") {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch key {
+		case "KUBERNETES_SERVICE_HOST":
+			name = value
+		case "KUBERNETES_SERVICE_PORT":
+			port = value
+		}
+	}
+	if name == "" || port == "" {
+		return fail(errors.New("KUBERNETES_SERVICE_HOST and _PORT are not set: this is no pod"))
+	}
+	roots, err := small(v, podFolder+"/ca.crt")
+	if err != nil {
+		return fail(err)
+	}
+	l := &login{view: v, tokenFile: podFolder + "/token", about: "the pod's ServiceAccount token"}
+	return setting{from: "the pod's ServiceAccount", server: "https://" + net.JoinHostPort(name, port), roots: roots, login: l}, nil
+}
+
+// maxSmall is the size in bytes above which a kubeconfig, a certificate or a token is none.
+const maxSmall = 1 << 20
+
+// small reads a file that cannot be big.
+func small(v host.View, name string) ([]byte, error) {
+	if i, err := v.Stat(name); err == nil && i.Size > maxSmall {
+		return nil, fmt.Errorf("cannot read %s: it is larger than %d MiB", name, maxSmall>>20)
+	}
+	return v.ReadFile(name)
+}

@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+func TestTries(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		fault kubesim.Fault
+		asked int
+		why   Why // of what is left after all tries; -1: it goes well
+		naps  []time.Duration
+		words string
+	}{
+		{"500 once", kubesim.Fault{Status: 500}, 2, -1, []time.Duration{firstNap}, ""},
+		{"429 twice, says when", kubesim.Fault{Status: 429, RetryAfter: "3", Times: 2}, 3, -1, []time.Duration{4 * time.Second, 4 * time.Second}, ""},
+		{"503, text", kubesim.Fault{Status: 503, Body: "upstream " + planted, Times: 3}, 4, -1, nil, ""},
+		{"always 500", kubesim.Fault{Status: 500, Times: -1}, 8, Busy, nil, "after 8 tries"},
+		{"always 429", kubesim.Fault{Status: 429, RetryAfter: "7", Times: -1}, 4, Busy, nil, "come back in 7s"},
+		{"too far off", kubesim.Fault{Status: 429, RetryAfter: "3600"}, 1, Busy, []time.Duration{}, "come back in 1h"},
+		{"a secret in the answer", kubesim.Fault{Status: 503, Body: "it was " + planted, Times: -1}, 8, Busy, nil, "masked"},
+		{"409", kubesim.Fault{Status: 409, Times: -1}, 1, Conflict, []time.Duration{}, "409"},
+		{"400", kubesim.Fault{Status: 400, Times: -1}, 1, Refused, []time.Duration{}, "400"},
+		{"501", kubesim.Fault{Status: 501, Times: -1}, 1, Refused, []time.Duration{}, "501"},
+		{"302", kubesim.Fault{Status: 302, Times: -1}, 1, Refused, []time.Duration{}, "sends us elsewhere"},
+		{"no JSON", kubesim.Fault{Status: 200, Body: "<html>log in</html>"}, 1, Refused, []time.Duration{}, "cannot be read"},
+		{"large", kubesim.Fault{Status: 200, Body: strings.Repeat("x", maxAnswer+1), Times: -1}, 1, Refused, []time.Duration{}, "larger than 16 MiB"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, sim, s := fixture(t)
+			sim.Fail(tt.fault)
+			_, err := c.Node(t.Context(), "gpu-1")
+			if tt.why < 0 && err != nil {
+				t.Errorf("got %v", err)
+			} else if tt.why >= 0 {
+				wants(t, err, tt.why, tt.words)
+			}
+			if got := sim.Requests(); len(got) != tt.asked {
+				t.Errorf("asked %d times, want %d", len(got), tt.asked)
+			}
+			if tt.naps != nil && !slices.Equal(s.took, tt.naps) && len(s.took)+len(tt.naps) > 0 {
+				t.Errorf("slept %v, want %v", s.took, tt.naps)
+			}
+			if total := s.at.Sub(time.Unix(1e9, 0)); total > patience {
+				t.Errorf("took %v in all", total)
+			}
+		})
+	}
+}
+
+// TestWithin wants the time that is given kept: with none there is one try.
+func TestWithin(t *testing.T) {
+	c, sim, _ := fixture(t)
+	sim.Fail(kubesim.Fault{Status: 500, Times: -1})
+	_, err := c.Node(Within(t.Context(), 0), "gpu-1")
+	if e := wants(t, err, Busy); !e.Waits() || len(sim.Requests()) != 1 {
+		t.Error("it was tried again")
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("the deadline of this stage"))
+	_, err = c.Node(ctx, "gpu-1")
+	wants(t, err, Unreachable)
+}
+
+func TestUnreachable(t *testing.T) {
+	c, sim, s := fixture(t)
+	c.login.view.(*simhost.Node).Serve("api.example:6443", nil)
+	_, err := c.Node(t.Context(), "gpu-1")
+	if e := wants(t, err, Unreachable, "does not answer", server); !e.Waits() {
+		t.Error("waiting would help")
+	}
+	for i, broken := range []error{http.ErrServerClosed, errors.New("http2: server sent GOAWAY and closed the connection")} {
+		s.took = nil
+		c.rest.Client.Transport = fails{broken}
+		_, err := c.Node(t.Context(), "gpu-1")
+		wants(t, err, Unreachable)
+		if (len(s.took) > 0) != (i == 1) {
+			t.Errorf("%v: slept %v", broken, s.took)
+		}
+	}
+	if got := sim.Requests(); got != nil {
+		t.Error(got)
+	}
+}
+
+type fails struct{ err error }
+
+func (f fails) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }

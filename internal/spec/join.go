@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// The checks of [join].
+
+// checkCluster: the name goes into requests that are signed. Source: CreateCluster in Amazon EKS's API reference.
+func checkCluster(v string) (string, *finding) {
+	first := func(c byte) bool { return alnum(c) }
+	inside := func(c byte) bool { return alnum(c) || c == '-' || c == '_' }
+	switch {
+	case v == "":
+		return v, wrong("write the cluster's name", "the name is empty")
+	case len(v) > 100:
+		return v, wrong("write the cluster's name", "the name has %d characters; EKS takes 100", len(v))
+	case strings.HasPrefix(v, "arn:"):
+		_, name, _ := strings.Cut(v, ":cluster/")
+		return v, wrong("write the name alone: "+show(name), "this is an ARN, not a name")
+	case !first(v[0]) || strings.ContainsFunc(v, func(c rune) bool { return c > '~' || !inside(byte(c)) }):
+		return v, wrong(`write letters, digits, - and _, the first a letter or digit: "my-cluster"`, "%s is no name of a cluster", show(v))
+	}
+	return v, nil
+}
+
+// checkRegion: regions are many and get more, so only the form is checked. The name becomes a part of a host's name.
+func checkRegion(v string) (string, *finding) {
+	parts := strings.Split(v, "-")
+	if domainLabel(v) && len(v) <= 63 && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
+		return v, nil
+	}
+	fix := `write it as "eu-west-1"`
+	if low := strings.ToLower(strings.TrimSpace(v)); low != v {
+		if _, f := checkRegion(low); f == nil {
+			fix = "did you mean " + show(low) + "?"
+		}
+	} else if domainLabel(v) && len(v) > 1 {
+		zone := v[:len(v)-1]
+		if _, f := checkRegion(zone); f == nil { // eu-west-1a
+			return v, wrong("did you mean "+show(zone)+"?", "%s is a zone, not a region", show(v))
+		}
+	}
+	return v, wrong(fix, "%s is no region", show(v))
+}
+
+// checkNetwork takes a network as kube-apiserver's --service-cluster-ip-range does: no bits beside the prefix.
+func checkNetwork(v string) (string, *finding) {
+	const fix = `write it as "10.100.0.0/16"`
+	p, err := netip.ParsePrefix(v)
+	switch {
+	case err != nil && strings.Contains(v, ","):
+		return v, wrong("write the first one; cluster_dns says the DNS's addresses of both families", "these are several networks")
+	case err != nil:
+		if a, err := netip.ParseAddr(v); err == nil && a.Zone() == "" {
+			return v, wrong("say how many bits are the network's: "+show(a.String()+"/…"), "%s is an address, not a network", show(v))
+		}
+		return v, wrong(fix, "%s is no network", show(v))
+	case p.Addr().Is4In6():
+		return v, wrong(fix, "%s is an IPv4 network written as one of IPv6", show(v))
+	case p != p.Masked():
+		return v, wrong("did you mean "+show(p.Masked().String())+"?", "%s has an address in the place of the network's", show(v))
+	case p.Addr().BitLen()-p.Bits() < 4: // the cluster's DNS is the tenth address
+		return v, wrong(fix, "%s has too few addresses for the services of a cluster", show(v))
+	}
+	return p.String(), nil
+}
+
+func checkAddress(v string) (string, *finding) {
+	const fix = `write it as "10.100.0.10"`
+	a, err := netip.ParseAddr(v)
+	switch {
+	case err != nil:
+		return v, wrong(fix, "%s is no IP address", show(v))
+	case a.Zone() != "":
+		return v, wrong(fix, "%s has a zone, which only this machine knows", show(v))
+	case a.Is4In6():
+		return v, wrong("did you mean "+show(a.Unmap().String())+"?", "%s is an IPv4 address written as one of IPv6", show(v))
+	case a.IsUnspecified() || a.IsMulticast():
+		return v, wrong(fix, "%s is the address of no server", show(v))
+	}
+	return a.String(), nil
+}
+
+// checkNodeName: ValidateNodeName in pkg/apis/core/validation of Kubernetes.
+func checkNodeName(v string) (string, *finding) {
+	switch low := strings.ToLower(v); {
+	case len(v) > 253:
+		return v, wrong("write a shorter name", "the name has %d characters; Kubernetes takes 253", len(v))
+	case domain(v):
+		return v, nil
+	case domain(low):
+		return v, wrong("did you mean "+show(low)+"?", "the name of a node is in lower case")
+	case domain(strings.ReplaceAll(low, "_", "-")):
+		return v, wrong("did you mean "+show(strings.ReplaceAll(low, "_", "-"))+"?", "the name of a node has no _")
+	}
+	return v, wrong(`write lower-case letters, digits, - and dots: "gpu-1.example"`, "%s is no name for a node", show(v))
+}
+
+// join checks what the keys of [join] say together.
+func (d *decoder) join(j Join) {
+	if !d.ok("join.how") {
+		return
+	}
+	need := func(how, name, value, fix string) {
+		if value == "" && d.ok("join."+name) {
+			d.blame("join.how", fix, "%s needs %s", how, name)
+		}
+	}
+	how, own := "how = "+show(j.How), j.OwnMachine && j.How == "aks"
+	if own {
+		how += " with own_machine"
+	}
+	if own || j.How == "token" {
+		need(how, "server", j.Server, `write server = "https://HOST:6443"`)
+		need(how, "token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
+		if j.CAFile == "" && j.CAPin == "" && d.ok("join.ca_file", "join.ca_pin") {
+			d.blame("join.how", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, "%s needs ca_file or ca_pin: without one the server could be anybody", how)
+		}
+	}
+	d.misplaced(j)
+}
+
+// misplaced notes keys that nothing would read with this how: who writes them expects something that does not happen. What
+// a token join needs may stay where how is none: a machine of many that is to stay out.
+func (d *decoder) misplaced(j Join) {
+	const scripts = "the cloud's own scripts join the node"
+	for _, k := range []struct {
+		name string
+		said bool
+		with []string // the hows that read it; "own": aks with own_machine
+		why  string
+	}{
+		{"cluster", j.Cluster != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
+		{"region", j.Region != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
+		{"service_cidr", j.ServiceCIDR != "", []string{"eks", "auto"}, "elsewhere cluster_dns says where the cluster's DNS is"},
+		{"server", j.Server != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
+		{"ca_file", j.CAFile != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
+		{"ca_pin", j.CAPin != "", []string{"token", "auto", "own", "none"}, "only a join by token finds the CA by it"},
+		{"token_file", j.TokenFile != "", []string{"token", "auto", "own", "none"}, "only a join by token has a token"},
+		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"token", "eks", "auto", "own", "none"}, scripts},
+		{"node_name", j.NodeName != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
+		{"gate", j.Gate == "open", []string{"eks", "aks", "auto"}, "only where a cloud's scripts start kubelet it is held back"},
+		{"own_machine", j.OwnMachine, []string{"aks"}, "only AKS takes machines that are in no pool of it"},
+	} {
+		key, own := "join."+k.name, j.OwnMachine && j.How == "aks" && slices.Contains(k.with, "own")
+		if !k.said || own || slices.Contains(k.with, j.How) || !d.ok(key, "join.own_machine") {
+			continue
+		}
+		fix := "take it out, or write how = " + or(quoted(k.with))
+		if j.How == "aks" && slices.Contains(k.with, "own") {
+			fix = "take it out, or write own_machine = true if the machine is in no pool of the cluster"
+		}
+		d.blame(key, fix, "%s means nothing with how = %s: %s", k.name, show(j.How), k.why)
+	}
+}
+
+func quoted(hows []string) []string {
+	var out []string
+	for _, how := range hows {
+		if how != "own" && how != "none" {
+			out = append(out, show(how))
+		}
+	}
+	return out
+}

@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Wire attaches a host to a network, which else has a loopback interface alone.
+type Wire struct {
+	// Namespace is the file of the network namespace with the bridge.
+	Namespace, Bridge string
+	// Address is the host's, with the length of the prefix: "10.200.0.11/24".
+	Address, Gateway string
+	// Pods are the addresses of the host's pods: "10.244.11.0/24".
+	Pods string
+}
+
+// PauseImage and AgentImage are images that a host with Options.Kubelet gets by Host.ImportImages. The first keeps a
+// pod's namespaces; the second has gpuadm with its C library, and busybox.
+const (
+	PauseImage = "lab.invalid/pause:1"
+	AgentImage = "lab.invalid/gpuadm:1"
+)
+
+// kubeletPackages are what kubelet's pods need beside containerd.
+func kubeletPackages() []string { return []string{"containernetworking-plugins"} }
+
+func kubeletDir(dist string) (string, error) {
+	return layerDir(dist, "kubelet", "1", kubeletPackages())
+}
+
+// buildKubelet makes the layer of Options.Kubelet.
+func buildKubelet(ctx context.Context, dist string, log func(string)) error {
+	place, err := kubeletDir(dist)
+	if err != nil {
+		return err
+	}
+	return Cached(place, func(scratch string) error {
+		below, err := Rootfs(dist)
+		if err != nil {
+			return err
+		}
+		log("apt-get install " + strings.Join(kubeletPackages(), " "))
+		return InChroot(below, scratch, func(c Chroot) error { return c.install(ctx, kubeletPackages()) })
+	})
+}
+
+func kubeletOver(o Options) ([]string, error) {
+	if o.Headers || !slices.Contains(Dists(), o.Dist) {
+		return nil, fmt.Errorf("cannot boot a host with kubelet on %s: only on %s", o, strings.Join(Dists(), " and "))
+	}
+	layer, err := kubeletDir(o.Dist)
+	return over(o.Dist, layer, err)
+}
+
+// Lock takes an exclusive lock on a file, which ends with the process at the latest. how is 0 or LOCK_NB.
+func Lock(path string, how int) (*os.File, error) { return flock(path, syscall.LOCK_EX|how) }
+
+// enterWire moves the calling thread into the network that the host is to be attached to. The thread must be locked, for good.
+func (m *Machine) enterWire() error {
+	if m.Options.Wire == nil {
+		return nil
+	}
+	file, err := os.Open(m.Options.Wire.Namespace)
+	if err != nil {
+		return fmt.Errorf("cannot open the host's network: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("cannot enter the host's network: %w", err)
+	}
+	return nil
+}
+
+// hostname is what the host calls itself.
+func (m *Machine) hostname() string {
+	if m.Options.Name != "" {
+		return m.Options.Name
+	}
+	return "node"
+}
+
+// spawnArgs are systemd-nspawn's arguments for what Options say of the network and of files of this machine.
+func (m *Machine) spawnArgs() []string {
+	args := []string{"--private-network"}
+	if m.Options.Wire != nil {
+		args = []string{"--network-bridge=" + m.Options.Wire.Bridge}
+	}
+	for inside, file := range m.Options.Files {
+		args = append(args, "--bind-ro="+file+":"+inside)
+	}
+	return args
+}
+
+// furnishWire gives the host its address, by systemd-networkd.
+func (m *Machine) furnishWire(put func(name, text string, mode os.FileMode) error) error {
+	if m.Options.Wire == nil {
+		return nil
+	}
+	w := m.Options.Wire
+	err := put("/etc/systemd/network/10-host0.network", "[Match]\nName=host0\n[Network]\nAddress="+w.Address+"\nGateway="+w.Gateway+
+		"\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n", 0o644)
+	if err != nil {
+		return err
+	}
+	// Kubelet asks for its own name's address at each of its reports, and a name server that does not answer costs it 10 s.
+	own, _, _ := strings.Cut(w.Address, "/")
+	for name, text := range map[string]string{
+		"/etc/hosts":       "127.0.0.1 localhost\n" + own + " " + m.hostname() + "\n",
+		"/etc/resolv.conf": "# nobody answers here\n",
+	} {
+		if err := put(name, text, 0o644); err != nil {
+			return err
+		}
+	}
+	for unit, target := range map[string]string{
+		"systemd-networkd.service": "multi-user.target", "systemd-networkd.socket": "sockets.target",
+		"systemd-networkd-wait-online.service": "network-online.target",
+	} {
+		link := m.path("upper") + "/etc/systemd/system/" + target + ".wants/" + unit
+		err := os.MkdirAll(filepath.Dir(link), 0o755)
+		if err == nil {
+			err = os.Symlink("/usr/lib/systemd/system/"+unit, link)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot furnish the host's network: %w", err)
+		}
+	}
+	return nil
+}
+
+// furnishKubelet gives the host what kubelet needs of its container engine: a network for pods, an image for their
+// namespaces, and no wish for what this machine does not let its root do: to lower a process's out-of-memory score.
+func (m *Machine) furnishKubelet(put func(name, text string, mode os.FileMode) error) error {
+	if !m.Options.Kubelet {
+		return nil
+	}
+	const engine = `version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + PauseImage + `"
+  restrict_oom_score_adj = true
+  disable_hugetlb_controller = true
+  tolerate_missing_hugetlb_controller = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = true
+`
+	// Containers, their shims and what was being started in them do not always end when they are told to, and then a
+	// shutdown waits for them: 90 s, as systemd ships.
+	err := put("/etc/systemd/system.conf.d/10-lab.conf", "[Manager]\nDefaultTimeoutStopSec=10s\n", 0o644)
+	if err == nil {
+		err = put("/etc/containerd/config.toml", engine, 0o644)
+	}
+	if err != nil || m.Options.Wire == nil {
+		return err
+	}
+	return put("/etc/cni/net.d/10-pods.conflist", fmt.Sprintf(`{
+  "cniVersion": "0.4.0", "name": "pods",
+  "plugins": [
+    {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true,
+     "ipam": {"type": "host-local", "dataDir": "/run/cni-ipam", "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+  ]
+}
+`, m.Options.Wire.Pods), 0o644)
+}
+
+// kubeletBoot are commands of the unit that makes a machine of the container. systemd-nspawn gives no /dev/kmsg, without
+// which kubelet does not start; and a mount of a pod that is to be seen by others needs a root that is shared.
+func (m *Machine) kubeletBoot() string {
+	if !m.Options.Kubelet {
+		return ""
+	}
+	return "ExecStart=-/usr/bin/mknod /dev/kmsg c 1 11\nExecStart=/usr/bin/mount --make-rshared /\n"
+}
+
+// ImportImages imports PauseImage and AgentImage into the host's containerd, where kubelet finds them. They stay over reboots.
+func (h *Host) ImportImages() {
+	h.t.Helper()
+	busybox, err := os.ReadFile(h.path("root") + "/bin/busybox")
+	if err != nil {
+		h.t.Fatalf("cannot read busybox: %v", err)
+	}
+	pause, err := ociImage(PauseImage, busybox, nil, "/bin/sh", "-c", "trap exit TERM INT; while :; do sleep 1000 & wait $!; done")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var files []tarFile
+	for _, dir := range []string{"lib/", "lib64/", "usr/", "usr/lib/", "usr/local/", "usr/local/sbin/", "tmp/", "run/", "var/"} {
+		files = append(files, tarFile{name: dir, mode: 0o755})
+	}
+	triple := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
+	files = append(files, tarFile{name: "lib/" + triple + "/", mode: 0o755})
+	loader := map[string]string{"amd64": "lib64/ld-linux-x86-64.so.2", "arm64": "lib/ld-linux-aarch64.so.1"}[runtime.GOARCH]
+	for _, name := range []string{"usr/local/sbin/gpuadm", loader, "lib/" + triple + "/libc.so.6", "lib/" + triple + "/libdl.so.2", "lib/" + triple + "/libpthread.so.0"} {
+		text := []byte(h.Must("cat", "/"+name)) // by the host: its links lead elsewhere from here
+		files = append(files, tarFile{name: name, mode: 0o755, data: text})
+	}
+	agent, err := ociImage(AgentImage, busybox, files, "/usr/local/sbin/gpuadm")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, image := range [][]byte{pause, agent} {
+		if r := h.ExecInput(bytes.NewReader(image), "ctr", "-n", "k8s.io", "images", "import", "-"); r.Exit != 0 {
+			h.t.Fatalf("cannot import an image: %s", r)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// Parts are the built programs.
+type Parts struct {
+	// Version is that of Kubernetes, "v1.35.4".
+	Version string
+	paths   map[string]string
+}
+
+// Path is a program's file: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or devplug, which is
+// the device plugin of devices that are not there.
+func (p Parts) Path(name string) string { return p.paths[name] }
+
+// program is one that test/kube's module builds.
+type program struct {
+	name, from string
+	module     string // whose version it has; "" for our own
+}
+
+func programs() []program {
+	const kubernetes = "k8s.io/kubernetes"
+	list := []program{{"etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"}}
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"} {
+		list = append(list, program{name, kubernetes + "/cmd/" + name, kubernetes})
+	}
+	return append(list, program{"devplug", "./devplug", ""})
+}
+
+// BuildCommand builds what is missing.
+const BuildCommand = "go run ./test/lab/kube/cmd/kube build"
+
+// errMissing says that the programs are not built.
+type errMissing struct{ what string }
+
+func (e errMissing) Error() string { return e.what + "; to build it: " + BuildCommand }
+
+// CacheDir is the folder of the programs and of running clusters: $GPUADM_TEST_KUBE, or gpuadm-test/kube in the user's
+// cache folder.
+func CacheDir() (string, error) {
+	if dir := os.Getenv("GPUADM_TEST_KUBE"); dir != "" {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return "", fmt.Errorf("cannot resolve GPUADM_TEST_KUBE: %w", err)
+		}
+		return abs, nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("cannot find the user's cache folder: %w", err)
+	}
+	return filepath.Join(dir, "gpuadm-test", "kube"), nil
+}
+
+// moduleDir is the folder test/kube of the source tree this was built from.
+func moduleDir() string {
+	_, self, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(self), "..", "..", "kube")
+}
+
+// places says where in the cache each program lies, by all that makes it: its version, Go's, and for our own its source.
+func places() (version string, places map[string]string, err error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", nil, err
+	}
+	mod, err := os.ReadFile(filepath.Join(moduleDir(), "go.mod"))
+	if err != nil {
+		return "", nil, fmt.Errorf("cannot find the module of Kubernetes: %w", err)
+	}
+	places = map[string]string{}
+	for _, p := range programs() {
+		is := ""
+		if p.module == "" {
+			source, err := os.ReadFile(filepath.Join(moduleDir(), p.from, "main.go"))
+			if err != nil {
+				return "", nil, fmt.Errorf("cannot read a program's source: %w", err)
+			}
+			sum := sha256.Sum256(append(source, mod...))
+			is = fmt.Sprintf("%x", sum[:6])
+		} else if found := regexp.MustCompile(`(?m)^\s*(?:require )?` + regexp.QuoteMeta(p.module) + ` (v\S+)`).FindSubmatch(mod); found != nil {
+			is = string(found[1])
+		} else {
+			return "", nil, fmt.Errorf("cannot tell the version of %s: go.mod does not name %s", p.name, p.module)
+		}
+		if p.name == "kubelet" {
+			version = is
+		}
+		places[p.name] = filepath.Join(cache, fmt.Sprintf("%s-%s-%s-%s", p.name, is, runtime.Version(), runtime.GOARCH))
+	}
+	return version, places, nil
+}
+
+// Find finds the built programs.
+func Find() (Parts, error) {
+	version, places, err := places()
+	if err != nil {
+		return Parts{}, err
+	}
+	parts := Parts{version, map[string]string{}}
+	for name, place := range places {
+		parts.paths[name] = filepath.Join(place, name)
+		if _, err := os.Stat(parts.paths[name]); err != nil {
+			return Parts{}, errMissing{"cannot find " + name}
+		}
+	}
+	return parts, nil
+}
+
+// Build builds the programs that are missing, and says what it does: minutes, the first time.
+func Build(ctx context.Context, log func(string)) error {
+	version, places, err := places()
+	if err != nil {
+		return err
+	}
+	for _, p := range programs() {
+		began, cached := time.Now(), true
+		err := lab.Cached(places[p.name], func(scratch string) error {
+			cached = false
+			return build(ctx, p, version, filepath.Join(scratch, p.name))
+		})
+		if err != nil {
+			return fmt.Errorf("cannot build %s: %w", p.name, err)
+		}
+		took := "is there"
+		if !cached {
+			took = "built in " + time.Since(began).Round(time.Second).String()
+		}
+		log(fmt.Sprintf("%-24s %s", p.name, took))
+	}
+	return nil
+}
+
+// build builds a program. Without the versions in it the API server says that it is v0.0.0-master.
+func build(ctx context.Context, p program, version, out string) error {
+	flags := "-s -w"
+	if p.module == "k8s.io/kubernetes" {
+		number := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+		if len(number) != 3 {
+			return fmt.Errorf("cannot read the version %q", version)
+		}
+		const base = "k8s.io/component-base/version"
+		for name, is := range map[string]string{
+			base + ".gitVersion": version, base + ".gitMajor": number[0], base + ".gitMinor": number[1],
+			"k8s.io/client-go/pkg/version.gitVersion": version,
+		} {
+			flags += " -X " + name + "=" + is
+		}
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", moduleDir(), "-trimpath", "-ldflags="+flags, "-o", out, p.from)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return errors.New(strings.TrimSpace(string(said)) + ": " + err.Error())
+	}
+	return nil
+}

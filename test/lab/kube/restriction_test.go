@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+// TestLabKubeRestriction holds down what a kubelet's own identity may do to its Node and what not: the ground that
+// gpuadm's split between kubelet's registration and a ServiceAccount stands on.
+// Source: plugin/pkg/admission/noderestriction of Kubernetes.
+func TestLabKubeRestriction(t *testing.T) {
+	c := cluster.Run(t)
+	const own, other = "/api/v1/nodes/restricted", "/api/v1/nodes/other"
+	kubelet, err := c.Node("restricted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Delete(own); c.Delete(other) })
+	c.Apply(kube.Object{"apiVersion": "v1", "kind": "Node", "metadata": kube.Object{"name": "other"}})
+	taints := func(keys ...string) kube.Object {
+		list := []kube.Object{}
+		for _, key := range keys {
+			list = append(list, kube.Object{"key": key, "effect": "NoSchedule"})
+		}
+		return kube.Object{"spec": kube.Object{"taints": list}}
+	}
+	made := taints("lab.invalid/a", "lab.invalid/b")
+	made["apiVersion"], made["kind"] = "v1", "Node"
+	made["metadata"] = kube.Object{"name": "restricted", "labels": kube.Object{"nvidia.com/gpu.present": "true"}}
+	if _, err := kubelet.Create(t.Context(), "/api/v1/nodes", made); err != nil {
+		t.Fatalf("it registers with labels and taints: %v", err)
+	}
+	label := func(key string) kube.Object {
+		return kube.Object{"metadata": kube.Object{"labels": kube.Object{key: "x"}}}
+	}
+	for _, r := range []struct {
+		what, path string
+		change     kube.Object
+		status     int
+	}{
+		{"label nvidia.com/", own, label("nvidia.com/x"), 200},
+		{"label of anybody", own, label("example.com/x"), 200},
+		{"label without a prefix", own, label("x"), 200},
+		{"label node.kubernetes.io/instance-type", own, label("node.kubernetes.io/instance-type"), 200},
+		{"label kubelet.kubernetes.io/", own, label("kubelet.kubernetes.io/x"), 200},
+		{"label feature.node.kubernetes.io/", own, label("feature.node.kubernetes.io/x"), 200},
+		{"label node-role", own, label("node-role.kubernetes.io/gpu"), 403},
+		{"label node-restriction", own, label("node-restriction.kubernetes.io/x"), 403},
+		{"label kubernetes.io/", own, label("kubernetes.io/x"), 403},
+		{"label x.k8s.io/", own, label("x.k8s.io/x"), 403},
+		{"a taint more", own, taints("lab.invalid/a", "lab.invalid/b", "lab.invalid/c"), 403},
+		{"a taint of its own less", own, taints("lab.invalid/a"), 403},
+		{"annotation", own, kube.Object{"metadata": kube.Object{"annotations": kube.Object{"lab.invalid/x": "x"}}}, 200},
+		{"cordon", own, kube.Object{"spec": kube.Object{"unschedulable": true}}, 200},
+		{"capacity", own + "/status", kube.Object{"status": kube.Object{"capacity": kube.Object{"nvidia.com/gpu": "8"}}}, 200},
+		{"a condition", own + "/status", kube.Object{"status": kube.Object{"conditions": []kube.Object{{"type": "GPUReady", "status": "True"}}}}, 200},
+		{"another's label", other, label("nvidia.com/x"), 403},
+		{"another's status", other + "/status", kube.Object{"status": kube.Object{"capacity": kube.Object{"nvidia.com/gpu": "8"}}}, 403},
+	} {
+		if _, err := kubelet.Merge(t.Context(), r.path, r.change); kube.StatusOf(err) != r.status {
+			t.Errorf("%s: %v, want %d", r.what, err, r.status)
+		}
+	}
+	if _, err := kubelet.Get(t.Context(), own); err != nil {
+		t.Errorf("it reads itself: %v", err)
+	}
+	if _, err := kubelet.Get(t.Context(), other); kube.StatusOf(err) != 403 {
+		t.Errorf("it reads another: %v", err)
+	}
+	if _, err := c.Bearer("abcdef.0123456789abcdef").Get(t.Context(), own); kube.StatusOf(err) != 401 {
+		t.Errorf("a token nobody made: %v", err)
+	}
+}

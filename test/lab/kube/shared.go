@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// Shared is a control plane for all tests of a package: the first that asks starts it.
+type Shared struct {
+	once    sync.Once
+	cluster *Cluster
+	err     error
+}
+
+// T is a control plane in a test: whatever goes wrong with it ends the test.
+type T struct {
+	*Cluster
+	testing.TB
+}
+
+// Run gives a test the control plane. It skips the test where the machine lacks what that needs, and fails it there if CI=true.
+func (s *Shared) Run(t testing.TB) *T {
+	t.Helper()
+	lab.Asked(t)
+	s.once.Do(func() {
+		began := time.Now()
+		s.cluster, s.err = Start(context.Background())
+		if s.err == nil {
+			t.Logf("a control plane was there after %s", time.Since(began).Round(100*time.Millisecond))
+		}
+	})
+	if missing := (errMissing{}); errors.As(s.err, &missing) && os.Getenv("CI") != "true" {
+		t.Skip(s.err)
+	}
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return &T{s.cluster, t}
+}
+
+// Close ends the control plane, if a test has started it.
+func (s *Shared) Close() error {
+	if s.cluster == nil || s.err != nil {
+		return nil
+	}
+	return s.cluster.Close()
+}
+
+// Apply makes objects be there as stated.
+func (t *T) Apply(objects ...Object) {
+	t.Helper()
+	if err := t.Admin.Apply(t.Context(), objects...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Get gets the object at a path, which has to be there.
+func (t *T) Get(path string) Object {
+	t.Helper()
+	o, err := t.Admin.Get(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Look gets the object at a path; nil if it is not there.
+func (t *T) Look(path string) Object {
+	t.Helper()
+	o, err := t.Admin.Get(t.Context(), path)
+	if err != nil && StatusOf(err) != http.StatusNotFound {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Merge changes the object at a path.
+func (t *T) Merge(path string, change Object) {
+	t.Helper()
+	if _, err := t.Admin.Merge(t.Context(), path, change); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Delete deletes the object at a path, if it is there. It may also be called when the test ends.
+func (t *T) Delete(path string) {
+	t.Helper()
+	if err := t.Admin.Delete(context.WithoutCancel(t.Context()), path); err != nil {
+		t.Error(err)
+	}
+}
+
+// Until waits until what is asked for is so: ask returns "" or what is wrong yet.
+func (t *T) Until(what string, ask func() (wrong string)) {
+	t.Helper()
+	wrong := ""
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if wrong = ask(); wrong == "" {
+			return
+		}
+	}
+	t.Fatalf("cannot see that %s: %s", what, wrong)
+}
+
+// Token makes a bootstrap token that is good for an hour.
+func (t *T) Token() string {
+	t.Helper()
+	token, err := t.BootstrapToken(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// Account makes a token of a ServiceAccount, bound to a pod that is on a node; "" binds it to none. The pod, which
+// nobody runs, is deleted when the test ends.
+func (t *T) Account(namespace, account, node string) string {
+	t.Helper()
+	pod := Pod{}
+	if node != "" {
+		made, err := t.Admin.Create(t.Context(), "/api/v1/namespaces/"+namespace+"/pods", Object{
+			"apiVersion": "v1", "kind": "Pod", "metadata": Object{"generateName": "bound-", "namespace": namespace},
+			"spec": Object{
+				"serviceAccountName": account, "nodeName": node,
+				"containers": []Object{{"name": "main", "image": lab.PauseImage, "imagePullPolicy": "Never"}},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod = Pod{Text(made, "metadata", "name"), Text(made, "metadata", "uid")}
+		t.Cleanup(func() { t.Delete("/api/v1/namespaces/" + namespace + "/pods/" + pod.Name + "?gracePeriodSeconds=0") })
+	}
+	token, err := t.AccountToken(t.Context(), namespace, account, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
