@@ -4,9 +4,7 @@
 package cloud
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,161 +12,11 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
-	"github.com/gpuadm/gpuadm/internal/spec"
 )
-
-// apiNode is a joined machine with two GPUs, its cluster, and what is asked of it.
-type apiNode struct {
-	*simhost.Node
-	t      *testing.T
-	sim    *kubesim.Server
-	spec   string
-	stages []converge.Stage
-	facts  facts.Facts // what Gather does not say of a simulated machine
-	ctx    context.Context
-}
-
-const (
-	apiKubelet = "/etc/kubernetes/kubelet.conf"
-	apiAccount = "/etc/gpuadm/account.conf"
-	apiSecret  = "planted-s3cret-token"
-)
-
-// apiSpec asks for a label that kubelet may set, one that it may not, a taint of ours, and a startup taint.
-const apiSpec = `
-[node]
-labels = { "example.com/rack" = "r7", "node-role.kubernetes.io/gpu" = "yes" }
-taints = ["nvidia.com/gpu=present:NoSchedule"]
-startup_taint = "example.com/starting:NoSchedule"
-kubeconfig = "` + apiAccount + `"
-gpu_labels = false
-`
-
-func apiConfig(token string) string {
-	return fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
-clusters: [{name: c, cluster: {server: "https://api.example:6443"}}], users: [{name: u, user: {token: "%s-%s"}}]}
-`, apiSecret, token)
-}
-
-func apiFixture(t *testing.T, text string) *apiNode {
-	t.Helper()
-	n, err := simhost.New([]byte("-- " + apiKubelet[1:] + " --\n" + apiConfig("kubelet") + "-- " + apiAccount[1:] + " --\n" + apiConfig("account")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sim := kubesim.New(kubesim.User{})
-	sim.Token(apiSecret+"-kubelet", kubesim.Node("gpu-1"))
-	sim.Token(apiSecret+"-account", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"get nodes", "patch nodes"}})
-	sim.AddNode("gpu-1", map[string]string{"kubernetes.io/os": "linux", "theirs.example/x": "1"},
-		kubesim.Object{"key": "theirs.example/busy", "value": "y", "effect": "NoSchedule"},
-		kubesim.Object{"key": "example.com/starting", "effect": "NoSchedule"},
-		kubesim.Object{"key": "theirs.example/late", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"})
-	n.Serve("api.example:6443", sim)
-	gpus := []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Model: "H100 80GB"}, {Address: "0000:18:00.0", Vendor: "10de", Class: "030200", Model: "H100 80GB"}}
-	driver := &host.Driver{Version: "580.95.05", NVML: "580.95.05", GPUs: []host.GPU{{Address: gpus[0].Address, Name: "NVIDIA H100"}, {Address: gpus[1].Address, Name: "NVIDIA H100"}}}
-	a := &apiNode{Node: n, t: t, sim: sim, spec: text, ctx: t.Context()}
-	a.facts = facts.Facts{GPUs: gpus, Driver: driver, Kubelet: facts.Kubelet{Kubeconfig: apiKubelet, NodeName: "gpu-1", Joined: true}}
-	se := new(Session)
-	a.stages = []converge.Stage{a.with(NewGuard(se)), a.with(NewReady(se, nil))}
-	return a
-}
-
-// with gives a stage the machine's facts.
-func (a *apiNode) with(st converge.Stage) converge.Stage {
-	wants := st.Wants
-	st.Wants = func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-		g := a.facts
-		g.Live, g.BootID, g.Files = f.Live, a.BootID(), f.Files
-		return wants(s, g)
-	}
-	return st
-}
-
-func (a *apiNode) engine() *converge.Engine {
-	a.t.Helper()
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + a.spec)})
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return &converge.Engine{Stages: a.stages, Spec: s, Version: "test", ThingOf: func(kind, name string) (converge.Thing, error) {
-		if kind == "guard" {
-			return NewGuardThing(name)
-		}
-		thing, err := NewNodePart(name, nil)
-		if p, ok := thing.(nodePart); ok { // Gather knows of no kubelet here
-			g := a.facts
-			g.Live = true
-			w := whose(spec.Spec{Node: spec.Node{Kubeconfig: apiAccount}}, g)
-			p.who = &w
-			return p, err
-		}
-		return thing, err
-	}}
-}
-
-func (a *apiNode) apply() converge.Result {
-	a.t.Helper()
-	res, err := a.engine().Apply(a.ctx, a)
-	if err != nil {
-		a.t.Fatalf("apply: %v", err)
-	}
-	return res
-}
-
-// shown is the cluster's Node in words: labels, taints and our condition.
-func (a *apiNode) shown() string {
-	n := a.sim.Node("gpu-1")
-	if n == nil {
-		return "no node"
-	}
-	var b strings.Builder
-	labels, _ := n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)
-	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		fmt.Fprintf(&b, "%s=%v\n", k, labels[k])
-	}
-	taints, _ := n["spec"].(kubesim.Object)["taints"].([]any)
-	var lines []string
-	for _, t := range taints {
-		o := t.(kubesim.Object)
-		lines = append(lines, fmt.Sprintf("taint %v=%v:%v %v", o["key"], o["value"], o["effect"], o["timeAdded"]))
-	}
-	slices.Sort(lines)
-	b.WriteString(strings.Join(lines, "\n") + "\n" + a.condition())
-	return b.String()
-}
-
-func (a *apiNode) condition() string {
-	conditions, _ := a.sim.Node("gpu-1")["status"].(kubesim.Object)["conditions"].([]any)
-	for _, c := range conditions {
-		if o := c.(kubesim.Object); o["type"] == GPUReady {
-			return fmt.Sprintf("%v %v %v", o["status"], o["reason"], o["message"])
-		}
-	}
-	return ""
-}
-
-const apiStands = `example.com/rack=r7
-kubernetes.io/os=linux
-node-role.kubernetes.io/gpu=yes
-theirs.example/x=1
-taint nvidia.com/gpu=present:NoSchedule <nil>
-taint theirs.example/busy=y:NoSchedule <nil>
-taint theirs.example/late=<nil>:NoExecute 2026-01-02T03:04:05Z
-True GPUsReady 2 × H100 80GB, driver 580.95.05, boot `
-
-func (a *apiNode) stands(boot string) {
-	a.t.Helper()
-	if got, want := a.shown(), apiStands+boot; got != want {
-		a.t.Errorf("the Node stands\n%s\nwant\n%s", got, want)
-	}
-}
-
-func (a *apiNode) mark() string { id := a.BootID(); return id[len(id)-8:] }
 
 // TestAPIIsMade: labels, taints, condition, and the startup taint gone, by the right identities and within the budget.
 func TestAPIIsMade(t *testing.T) {
@@ -306,7 +154,7 @@ func TestAPIOthersWrite(t *testing.T) {
 		a := apiFixture(t, apiSpec)
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
-		writes := 0
+		writes, begun := 0, make(chan struct{})
 		wg.Go(func() {
 			for {
 				select {
@@ -323,9 +171,13 @@ func TestAPIOthersWrite(t *testing.T) {
 					at := writes % (len(taints) + 1)
 					sp["taints"] = slices.Insert(taints, at, any(kubesim.Object{"key": "their.example/moving", "value": fmt.Sprint(writes), "effect": "NoSchedule"}))
 				})
+				if writes == 1 {
+					close(begun)
+				}
 				time.Sleep(time.Duration(writes%5) * 100 * time.Microsecond)
 			}
 		})
+		<-begun
 		var err error
 		for range 50 { // a storm may outlast a run: the next one goes on
 			if _, err = a.engine().Apply(a.ctx, a); err == nil || !converge.Passes(err) {
@@ -349,6 +201,44 @@ func TestAPIOthersWrite(t *testing.T) {
 			t.Fatalf("round %d:\n%s", round, got)
 		}
 	}
+}
+
+// TestAPIOthersBetween: what somebody writes between our look and our PATCH makes us look again, and is kept; what he makes of
+// our own label is his, until the next look.
+func TestAPIOthersBetween(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	n := 0
+	a.sim.Fail(kubesim.Fault{On: "PATCH", Times: 4, Do: func(s *kubesim.Server) {
+		n++
+		s.EditNode("gpu-1", func(o kubesim.Object) {
+			sp := o["spec"].(kubesim.Object)
+			sp["taints"] = slices.Insert(sp["taints"].([]any), 0, any(kubesim.Object{"key": fmt.Sprintf("their.example/t%d", n), "effect": "NoSchedule"}))
+		})
+	}})
+	a.apply()
+	got := a.shown()
+	for i := range n {
+		line := fmt.Sprintf("taint their.example/t%d=<nil>:NoSchedule <nil>\n", i+1)
+		if !strings.Contains(got, line) {
+			t.Errorf("lost: %s", line)
+		}
+		got = strings.Replace(got, line, "", 1)
+	}
+	if n != 4 || got != apiStands+a.mark() {
+		t.Errorf("after %d writes of others:\n%s", n, got)
+	}
+
+	a = apiFixture(t, apiSpec)
+	a.sim.Fail(kubesim.Fault{On: "PATCH", Do: func(s *kubesim.Server) {
+		s.EditNode("gpu-1", func(o kubesim.Object) {
+			o["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["example.com/rack"] = "theirs"
+		})
+	}})
+	if _, err := a.engine().Apply(a.ctx, a); !converge.Passes(err) || !strings.Contains(a.shown(), "rack=theirs") {
+		t.Errorf("somebody's new value of our label: %v\n%s", err, a.shown())
+	}
+	a.apply()
+	a.stands(a.mark())
 }
 
 // TestAPIFaults: what waiting helps against is waited for, with nothing half done that stays; the rest is an error.

@@ -21,6 +21,7 @@ func Join() converge.Stage {
 		About: "joins the cluster",
 		Wants: joinWants,
 		Needs: joinNeeds,
+		Notes: joinNotes,
 	}
 }
 
@@ -29,7 +30,7 @@ func joinNeeds(s spec.Spec) facts.Needs {
 	if s.Join.How == "none" {
 		return facts.Needs{Files: joinFiles(s)}
 	}
-	return startupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: joinFiles(s)})
+	return startupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: joinFiles(s), Cluster: eksRef(s)})
 }
 
 // Joined waits until the node is ready in the cluster. It is a stage of its own: a node that is slow to become ready, for want
@@ -43,7 +44,7 @@ func Joined(node *Session) converge.Stage {
 				return nil, nil
 			}
 			name := nodeName(s, f)
-			if s.Join.How != "token" { // a cloud may name it otherwise
+			if howOf(s, f) != "token" && !ownsKubelet(s, f) { // a cloud may name it otherwise
 				name = cmp.Or(f.Kubelet.NodeName, name)
 			}
 			w := waitReady(s, f, name, cmp.Or(f.Kubelet.Kubeconfig, kubeletKubeconfig))
@@ -56,35 +57,27 @@ func Joined(node *Session) converge.Stage {
 }
 
 func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	switch s.Join.How {
+	switch howOf(s, f) {
 	case "none":
 		return nil, nil
 	case "token":
 		return tokenWants(s, f)
 	case "eks":
-		return nil, notYet(s.Join.How)
+		return eks(s, f)
 	case "gke":
-		return nil, notYet(s.Join.How)
+		return gke(s, f)
 	case "aks":
-		return nil, notYet(s.Join.How)
-	case "auto":
-		return nil, notYet(s.Join.How)
+		return aks(s, f)
+	case "":
+		return nil, untold(f)
 	}
 	return nil, fmt.Errorf("internal error: no way to join is called %q", s.Join.How)
-}
-
-// notYet refuses what this gpuadm cannot do.
-func notYet(how string) error {
-	return &converge.Trouble{
-		What: fmt.Sprintf("cannot join by how = %q: this gpuadm joins by a bootstrap token only", how),
-		Try:  []string{`write how = "token" in [join], or how = "none" where the cloud joins its machines itself`},
-	}
 }
 
 // ownsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
 // somebody else's kubelet has nothing to do.
 func ownsKubelet(s spec.Spec, f facts.Facts) bool {
-	return s.Join.How == "token" && !joinedByOthers(f)
+	return (howOf(s, f) == "token" || aksOwn(s, f)) && !joinedByOthers(f) || eksOwn(s, f)
 }
 
 // joinFiles are the files that joining reads and that anybody may read. The token is not among them: what is in the facts may
@@ -93,7 +86,7 @@ func joinFiles(s spec.Spec) (names []string) {
 	if s.Join.How == "none" {
 		return nil
 	}
-	names = []string{"/proc/swaps", "/etc/resolv.conf", kubeletKubeconfig, kubeletUnitFile}
+	names = []string{"/proc/swaps", "/etc/resolv.conf", kubeletKubeconfig, kubeletUnitFile, nodeadmResolved, nodeadmDropIn, eksProviderConfig}
 	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
 		if name != "" {
 			names = append(names, name)
@@ -107,6 +100,9 @@ func joinFiles(s spec.Spec) (names []string) {
 func nodeName(s spec.Spec, f facts.Facts) string {
 	if s.Join.NodeName != "" {
 		return s.Join.NodeName
+	}
+	if name := eksName(s, f); name != "" {
+		return name
 	}
 	return strings.ToLower(strings.TrimSpace(f.Hostname))
 }

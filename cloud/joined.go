@@ -69,6 +69,9 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*corev1.Node, error) {
 	if err == nil {
 		return found, nil
 	}
+	if errors.Is(err, kube.Expired) && !notThere(err) {
+		return nil, host.Later{Until: "once its certificate holds again"} // what can be done about it says the stage that joins
+	}
 	if errors.Is(err, kube.Missing) || notThere(err) { // who lacks the files has not joined yet, and nobody to ask as
 		return nil, nil
 	}

@@ -233,4 +233,20 @@ func TestWhole(t *testing.T) {
 	if _, err := e.Apply(a.ctx, a); !converge.Passes(err) || !strings.Contains(err.Error(), "the sun") {
 		t.Errorf("behind what waits: %v", err)
 	}
+
+	// What is left when its turn comes keeps it from speaking, too.
+	late := converge.Stage{Name: "late", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{things.Check("y", func(context.Context, host.View) (string, error) {
+			return "", host.Later{Until: "once the driver answers"}
+		}, "")}, nil
+	}}
+	a = apiFixture(t, apiSpec)
+	e = a.engine()
+	e.Stages = []converge.Stage{file, late, a.stages[1]}
+	if _, err := e.Apply(a.ctx, a); err == nil || converge.Passes(err) || !strings.Contains(err.Error(), "stage late does not stand") || strings.Contains(a.shown(), "True") {
+		t.Errorf("with a stage that is left for later: %v\n%s", err, a.shown())
+	}
+	if _, err := a.Stat("/etc/early"); err != nil {
+		t.Errorf("what was made before it is gone: %v", err)
+	}
 }

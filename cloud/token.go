@@ -94,16 +94,16 @@ func kubeconfigOf(server string) []byte {
 	return append([]byte(written), text...)
 }
 
-// token is a file with a bootstrap token, to be removed once it was used.
+// tokenFile is a file with a bootstrap token, to be removed once it was used.
 type tokenFile struct{ converge.Thing }
 
 // spent wants the token's file away.
 func spent(name string) converge.Want {
 	return converge.Want{
 		Thing: tokenFile{things.NewSecret(name)},
-		Why:   "it was used, and is worth something to others",
+		Why:   "it is not needed any more, and is worth something to others",
 		To:    func(converge.State) (converge.State, error) { return "", nil },
-		Keeps: fmt.Sprintf("the token in %s was used and is gone; kubeadm token create makes another", name),
+		Keeps: fmt.Sprintf("the token in %s is gone; kubeadm token create makes another", name),
 	}
 }
 

@@ -55,7 +55,7 @@ const (
 func (c certificate) want() converge.Want {
 	c.verdict = &verdict{}
 	whose := "system:node:" + c.join.name
-	return converge.Want{Thing: c, Why: "the cluster knows the node by it", To: func(found converge.State) (converge.State, error) {
+	return converge.Want{Thing: c, AsFound: true, Why: "the cluster knows the node by it", To: func(found converge.State) (converge.State, error) {
 		user, _ := strings.CutSuffix(string(found), ranOut)
 		switch {
 		case user == whose && string(found) == whose:

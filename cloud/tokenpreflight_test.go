@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
 )
 
@@ -295,5 +296,60 @@ func TestForeignFilesStay(t *testing.T) {
 	wants, err := j.wants(t)
 	if err != nil || len(wants) > 0 {
 		t.Errorf("a node of kubeadm's is changed: %v %v", wants, err)
+	}
+}
+
+// A certificate that has run out, since the machine was off for long, is had anew by another token.
+func TestCertificateThatHasRunOut(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.apply(t)
+	j.n.Advance(2 * 365 * 24 * time.Hour)
+	j.Signer.Now = j.n.Now()
+	p, err := j.engine().Plan(context.Background(), j.n.View())
+	if err != nil || len(p.Cannot()) != 1 || !strings.Contains(p.Cannot()[0].Cannot, "cannot use the token in /etc/gpuadm/token: it is not there") {
+		t.Fatalf("%v %+v", err, p.Cannot())
+	}
+	if err := j.n.WriteFile("/etc/gpuadm/token", []byte(testToken+"\n"), host.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	j.apply(t)
+	if list := certificates([]byte(j.read(t, currentCertificate))); len(list) != 1 || !list[0].NotAfter.After(j.n.Now()) {
+		t.Errorf("it has run out still: %v", list)
+	}
+	if p, err := j.engine().Plan(context.Background(), j.n.View()); err != nil || len(p.Changes) > 0 {
+		t.Errorf("still planned: %v %s", err, joinNames(p.Changes))
+	}
+}
+
+// A machine that is a node already does not take another name.
+func TestAnotherName(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.apply(t)
+	j.parse(t, "node_name = \"gpu-2\"\nca_pin = \""+j.Pin()+"\"\n")
+	p, err := j.engine().Plan(context.Background(), j.n.View())
+	if err != nil || len(p.Cannot()) == 0 || !strings.Contains(p.Cannot()[0].Cannot, "this machine holds the certificate of gpu-1") {
+		t.Errorf("%v %+v", err, p.Cannot())
+	}
+}
+
+// An API server that goes away in the midst leaves nothing half done: the next apply goes on.
+func TestServerGoesAwayWhileJoining(t *testing.T) {
+	for _, on := range []string{"POST /apis/certificates", "GET /apis/certificates", "GET /api/v1/nodes/gpu-1"} {
+		t.Run(on, func(t *testing.T) {
+			j := startJoin(t, testMachine, "")
+			j.Fail(kubesim.Fault{On: on, Status: 503, Times: -1})
+			_, err := j.engine().Apply(kube.Within(context.Background(), 0), j.n)
+			if err == nil || !converge.Passes(err) {
+				t.Fatalf("it does not say that waiting helps: %v", err)
+			}
+			if u, err := j.n.Unit(context.Background(), "kubelet.service"); err == nil && u.Active == "active" {
+				t.Error("kubelet runs without a certificate")
+			}
+			j.Heal()
+			j.apply(t)
+			if asked := j.Asked(); len(asked) != 1 {
+				t.Errorf("it has asked %d times", len(asked))
+			}
+		})
 	}
 }

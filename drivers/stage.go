@@ -32,7 +32,7 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 	if err != nil {
 		return Choice{}, true, err
 	}
-	choice, err = Choose(c, MachineOf(f, ""), s.Driver)
+	choice, err = Choose(c, MachineOf(f, f.Cloud.Type), s.Driver)
 	return choice, true, err
 }
 

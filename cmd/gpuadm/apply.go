@@ -135,7 +135,7 @@ func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	if err != nil {
 		return fmt.Errorf("cannot read %s: %w", name, cause(err))
 	}
-	e.Stages = append(e.Stages, stages.Install(binary))
+	e.Stages = installed(e.Stages, stages.Install(binary))
 	c.chosen = append(c.chosen, "--install")
 	return nil
 }

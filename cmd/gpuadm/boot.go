@@ -50,7 +50,7 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 			}
 			pause = waitPause
 		case try == bootTries:
-			c.tellCluster(ctx, e, h, cloud.Outcome{Err: err, GaveUp: true})
+			c.tellCluster(ctx, e, h, cloud.Outcome{Stage: c.at, Err: err, GaveUp: true})
 			return c.gaveUp(ctx, h, err)
 		default:
 			fmt.Fprintf(c.stderr, "gpuadm: try %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)

@@ -27,8 +27,20 @@ func (c *common) rebootable() error {
 // installStage is the name of the stage that installs the boot unit.
 const installStage = "install"
 
+// installed adds the install stage: after those that make the GPUs stand, so that kubelet is made to wait only by a node that
+// stands, and before those that depend on whether kubelet waits: without that they would have a taint keep pods away.
+func installed(chosen []converge.Stage, install converge.Stage) []converge.Stage {
+	at := slices.IndexFunc(chosen, func(st converge.Stage) bool {
+		return !slices.ContainsFunc(stages.BeforeKubelet(), func(b converge.Stage) bool { return b.Name == st.Name }) || st.Name == "node"
+	})
+	if at < 0 {
+		at = len(chosen)
+	}
+	return slices.Insert(slices.Clone(chosen), at, install)
+}
+
 // installFirst moves the install stage, if it was asked for, to the front: else it would come after the reboot that needs
-// what it installs. Without --reboot it comes last, so that kubelet is made to wait only by a node that stands.
+// what it installs.
 func installFirst(e *converge.Engine) {
 	i := slices.IndexFunc(e.Stages, func(st converge.Stage) bool { return st.Name == installStage })
 	if i > 0 {

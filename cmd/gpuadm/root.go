@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -41,6 +42,7 @@ type common struct {
 	noColor bool
 	booting bool     // the boot unit calls
 	reboots bool     // apply reboots by itself where a change needs it
+	at      string   // the stage at which the last apply failed
 	told    string   // the failure that the cluster was told last
 	chosen  []string // stages and flags that say what to apply, to be typed again
 }
@@ -76,6 +78,7 @@ func newRoot(e env) *cobra.Command {
 		newStatus(c),
 		newGate(c),
 		newDaemonSet(c),
+		newToken(c),
 		newMIG(c),
 		newStages(c),
 		newFacts(c),
@@ -136,6 +139,7 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 		Spec:    s,
 		ThingOf: stages.ThingOf,
 		Clients: things.GPUClients,
+		May:     cloud.AskLeaving,
 		Version: version(),
 	}, h, nil
 }

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,12 +22,12 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	voice := c.voice()
 	stop, done := onSignal()
 	defer done()
-	at := ""
-	e.Tell, e.Stop = func(ev converge.Event) { at = cmp.Or(ev.Stage, at); voice.tell(ev) }, stop
+	e.Tell, e.Stop = voice.tell, stop
 	began := h.Now()
 	res, err := e.Apply(ctx, h)
 	voice.close()
-	c.tellCluster(ctx, e, h, cloud.Outcome{Made: res.Made, Stage: at, Err: err})
+	c.at = res.Stage
+	c.tellCluster(ctx, e, h, cloud.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
 	if err != nil && !(converge.Passes(err) && onlyANewProcess(res)) {
 		return err
 	}

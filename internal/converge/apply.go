@@ -24,6 +24,7 @@ type Result struct {
 	Left   []Change `json:"left,omitempty"`   // undo: what someone else changed since and was left as asked
 	Held   string   `json:"held,omitempty"`   // the run whose undo holds
 	Reboot string   `json:"reboot,omitempty"` // why a reboot is needed
+	Stage  string   `json:"stage,omitempty"`  // the stage at work when it ended with an error, or the first that cannot be made
 }
 
 // Apply makes it so. Everything that can be known is looked at first, and nothing is touched if any of it cannot be
@@ -47,7 +48,7 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		return Result{}, err
 	}
 	if err := refuse(plan); err != nil {
-		return Result{}, err
+		return Result{Stage: plan.Cannot()[0].Stage}, err
 	}
 	if err := e.consent(ctx, h, plan.Changes); err != nil {
 		return Result{}, err
@@ -123,6 +124,11 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	if !slices.ContainsFunc(steps, func(s step) bool { return !s.stands() }) {
 		r.event(Event{Stage: st.Name, What: Stands, Text: fmt.Sprint(len(steps))})
 		return nil
+	}
+	if r.May != nil {
+		if err := r.May(ctx, r.h, f); err != nil {
+			return err
+		}
 	}
 	for len(steps) > 0 {
 		if r.stopped() {

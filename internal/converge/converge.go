@@ -165,6 +165,9 @@ type Engine struct {
 	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
 	Version string                                             // of gpuadm, for the journal
 
+	// May is asked before a stage touches anything: a machine that its cloud takes away soon begins nothing. nil: it may.
+	May func(context.Context, host.View, facts.Facts) error
+
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
 	Yes        bool     // all breaks are allowed
 	Allow      []string // these breaks are allowed

@@ -64,6 +64,9 @@ func (r *run) begin(goesOn bool, undoes []string) error {
 
 // end closes the run in the journal. What was stopped or waits for a reboot stays open, and the next run goes on with it.
 func (r *run) end(err error) (Result, error) {
+	if err != nil {
+		r.Stage = r.at
+	}
 	if reboot := (host.Reboot{}); errors.As(err, &reboot) {
 		r.Reboot = reboot.Why
 		r.event(Event{What: Reboots, Text: reboot.Why})

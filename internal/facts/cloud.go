@@ -18,11 +18,18 @@ type asked struct {
 	noInstance *instance.Error
 	cluster    *instance.Cluster
 	noCluster  *instance.Error
-	ref        instance.ClusterRef // whose answer it is: a pointer's, since a ClusterRef cannot be compared
+	ref        instance.ClusterRef // whose answer it is
 }
 
 // askCloud asks the cloud what it was asked for. Only whether the machine is about to be taken away is asked each time.
 func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
+	if ref := needs.Cluster; ref != nil && (f.Cloud.Name != "aws" || f.Cloud.Managed != "") {
+		needs.Cluster = nil // in no cluster of EKS, or its own scripts know which one
+	} else if ref != nil && f.Live && !needs.Instance {
+		if f.Instance, f.Cluster = instance.Kept(l.v, f.Cloud, *ref); f.Cluster != nil {
+			return
+		}
+	}
 	if !(needs.Instance || needs.Cluster != nil) || f.Cloud.Name == "" || !f.Live {
 		return
 	}

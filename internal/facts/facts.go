@@ -59,7 +59,7 @@ type Needs struct {
 	Files   []string // contents of these files
 
 	Instance bool                 // what the cloud's metadata service says
-	Cluster  *instance.ClusterRef // what a node must know of this EKS cluster; needs Instance, too
+	Cluster  *instance.ClusterRef // what a node must know of this EKS cluster, and Instance, where no scripts of EKS make the machine a node; from Kept, where that is this machine's
 }
 
 // And returns both together.

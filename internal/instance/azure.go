@@ -55,26 +55,29 @@ func askAzure(ctx context.Context, v host.View) (*Instance, error) {
 	return i, nil
 }
 
-// azureVM reads what the service says of the machine. User data and keys beside it are not kept.
-func azureVM(data []byte) (*Instance, error) {
-	var said struct {
-		Compute struct {
-			Location, Name, VMID, VMSize, VMScaleSetName, SubscriptionID, ResourceGroupName, Zone, Priority string
+// azureSays is what of the service's description is read. User data and keys beside it are not kept.
+type azureSays struct {
+	Compute struct {
+		Location, Name, VMID, VMSize, VMScaleSetName, SubscriptionID, ResourceGroupName, Zone, Priority string
 
-			TagsList       []struct{ Name, Value string }
-			StorageProfile struct {
-				ImageReference struct{ ID, Publisher, Offer, SKU, Version string }
-			}
-		}
-		Network struct {
-			Interface []struct {
-				IPv4, IPv6 struct {
-					IPAddress []struct{ PrivateIPAddress string }
-				}
-				MACAddress string
-			}
+		TagsList       []struct{ Name, Value string }
+		StorageProfile struct {
+			ImageReference struct{ ID, Publisher, Offer, SKU, Version string }
 		}
 	}
+	Network struct{ Interface []azureNIC }
+}
+
+type azureNIC struct {
+	IPv4, IPv6 struct {
+		IPAddress []struct{ PrivateIPAddress string }
+	}
+	MACAddress string
+}
+
+// azureVM reads what the service says of the machine.
+func azureVM(data []byte) (*Instance, error) {
+	var said azureSays
 	if err := json.Unmarshal(data, &said); err != nil {
 		e := strange("Azure", "the description of the machine")
 		e.Err = err
@@ -97,38 +100,39 @@ func azureVM(data []byte) (*Instance, error) {
 	if i.Image = orNone(image.ID); i.Image == "" && image.Publisher != "" {
 		i.Image = orNone(image.Publisher + ":" + image.Offer + ":" + image.SKU + ":" + image.Version)
 	}
-	for n, nic := range said.Network.Interface {
-		if n > 0 {
-			break
-		}
-		for _, ip := range nic.IPv4.IPAddress {
-			if i.PrivateIP == "" {
-				i.PrivateIP = address([]string{ip.PrivateIPAddress})
-			}
-		}
-		for _, ip := range nic.IPv6.IPAddress {
-			if i.IPv6 == "" {
-				i.IPv6 = address([]string{ip.PrivateIPAddress})
-			}
-		}
-		if mac := nic.MACAddress; len(mac) == 12 { // 000D3AF806EC
-			if hw, err := net.ParseMAC(mac[:4] + "." + mac[4:8] + "." + mac[8:]); err == nil {
-				i.MAC = hw.String()
-			}
-		}
+	if len(said.Network.Interface) > 0 {
+		said.Network.Interface[0].into(i)
 	}
-	tags := map[string]string{}
+	tags, attributes := map[string]string{}, map[string]string{}
 	for _, t := range c.TagsList {
 		tags[t.Name] = t.Value
 	}
-	i.Tags = keep(tags)
-	i.Attributes = keep(map[string]string{"vm-scale-set": c.VMScaleSetName, "resource-group": c.ResourceGroupName})
-	for name, value := range i.Attributes {
-		if value == "" {
-			delete(i.Attributes, name)
+	for name, value := range map[string]string{"vm-scale-set": c.VMScaleSetName, "resource-group": c.ResourceGroupName} {
+		if value != "" {
+			attributes[name] = value
 		}
 	}
+	i.Tags, i.Attributes = keep(tags), keep(attributes)
 	return i, nil
+}
+
+// into takes over the addresses of the first interface.
+func (n azureNIC) into(i *Instance) {
+	for _, ip := range n.IPv4.IPAddress {
+		if i.PrivateIP == "" {
+			i.PrivateIP = address([]string{ip.PrivateIPAddress})
+		}
+	}
+	for _, ip := range n.IPv6.IPAddress {
+		if i.IPv6 == "" {
+			i.IPv6 = address([]string{ip.PrivateIPAddress})
+		}
+	}
+	if mac := n.MACAddress; len(mac) == 12 { // 000D3AF806EC
+		if hw, err := net.ParseMAC(mac[:4] + "." + mac[4:8] + "." + mac[8:]); err == nil {
+			i.MAC = hw.String()
+		}
+	}
 }
 
 // notice asks whether the machine is to go, of spot machines alone: the first question wakes a service that is slow then,

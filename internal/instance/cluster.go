@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -84,6 +85,34 @@ type note struct {
 	PrivateDNS  string   `json:"privateDNS,omitempty"`
 	ENIs        int      `json:"enis,omitempty"`
 	IPv4PerENI  int      `json:"ipv4PerENI,omitempty"`
+
+	Type      string            `json:"type,omitempty"`
+	Zone      string            `json:"zone,omitempty"`
+	PrivateIP string            `json:"privateIP,omitempty"`
+	IPv6      string            `json:"ipv6,omitempty"`
+	Karpenter map[string]string `json:"karpenter,omitempty"` // its tags: by them the startup taint is chosen
+}
+
+// Kept reads from ClusterRef.Kept what a join of this machine to this cluster has written: then nobody is asked. nil where there is
+// none, or the firmware does not tell that it is this machine's.
+func Kept(v host.View, of Cloud, want ClusterRef) (*Instance, *Cluster) {
+	if of.InstanceID == "" || want.Kept == "" {
+		return nil, nil
+	}
+	data, err := v.ReadFile(want.Kept)
+	if err != nil {
+		return nil, nil
+	}
+	c, n := readNote(data)
+	switch {
+	case c == nil || n.For != of.InstanceID || n.Type == "" || n.Zone == "" || n.PrivateIP == "" && n.IPv6 == "",
+		want.Region != "" && want.Region != n.Region, want.Name != "" && want.Name != c.Name,
+		want.NodeName == "" && c.PrivateDNS == "":
+		return nil, nil
+	}
+	return &Instance{
+		Cloud: of.Name, ID: n.For, Type: n.Type, Region: n.Region, Zone: n.Zone, PrivateIP: n.PrivateIP, IPv6: n.IPv6, Tags: n.Karpenter,
+	}, c
 }
 
 // Keep returns what a join writes into ClusterRef.Kept: what was found out, and for which machine. Nothing in it is secret.
@@ -91,9 +120,16 @@ func (c *Cluster) Keep(i *Instance, region string) ([]byte, error) {
 	if region == "" {
 		region = i.Region
 	}
+	karpenter := map[string]string{}
+	for key, value := range i.Tags {
+		if strings.HasPrefix(key, "karpenter.sh/") {
+			karpenter[key] = value
+		}
+	}
 	data, err := json.MarshalIndent(note{
 		For: i.ID, Name: c.Name, Region: region, Server: c.Server, CA: c.CA, ServiceCIDR: c.ServiceCIDR, DNS: c.DNS,
 		Version: c.Version, PrivateDNS: c.PrivateDNS, ENIs: c.ENIs, IPv4PerENI: c.IPv4PerENI,
+		Type: i.Type, Zone: i.Zone, PrivateIP: i.PrivateIP, IPv6: i.IPv6, Karpenter: karpenter,
 	}, "", "\t")
 	return append(data, '\n'), err
 }
@@ -129,7 +165,8 @@ func readNote(data []byte) (*Cluster, note) {
 		return nil, n
 	}
 	cidr, err := netip.ParsePrefix(n.ServiceCIDR)
-	if err != nil || n.ENIs < 0 || n.IPv4PerENI < 0 || n.PrivateDNS != "" && !plain(n.PrivateDNS) || n.Version != "" && !plain(n.Version) {
+	if err != nil || n.ENIs < 0 || n.IPv4PerENI < 0 || n.PrivateDNS != "" && !plain(n.PrivateDNS) || n.Version != "" && !plain(n.Version) ||
+		n.Type != "" && !plain(n.Type) || n.Zone != "" && !plain(n.Zone) || n.PrivateIP != address([]string{n.PrivateIP}) || n.IPv6 != address([]string{n.IPv6}) {
 		return nil, n
 	}
 	return &Cluster{

@@ -18,7 +18,7 @@ func Detect(v host.View) Cloud {
 		c.Name, c.Why = firmware(v)
 	}
 	if c.Name == "aws" {
-		c.InstanceID = firmwareID(v)
+		c.InstanceID, c.Type = firmwareID(v), firmwareType(v)
 	}
 	c.Nodeadm = has(v, "/usr/bin/nodeadm")
 	var of string
@@ -63,6 +63,7 @@ func exactly(s string) func(string) bool { return func(said string) bool { retur
 func ending(s string) func(string) bool {
 	return func(said string) bool { return strings.HasSuffix(said, s) }
 }
+
 func beginning(s string) func(string) bool {
 	return func(said string) bool { return strings.HasPrefix(said, s) }
 }
@@ -78,6 +79,15 @@ func xenUUID(said string) bool {
 func firmwareID(v host.View) string {
 	if id := attr(v, "/sys/class/dmi/id/board_asset_tag"); ec2ID().MatchString(id) {
 		return id
+	}
+	return ""
+}
+
+// firmwareType is the instance's type, which Nitro tells as the product's name: g5.xlarge, p4d.24xlarge. Xen says "HVM domU".
+func firmwareType(v host.View) string {
+	name := attr(v, "/sys/class/dmi/id/product_name")
+	if family, size, ok := strings.Cut(name, "."); ok && plain(family) && plain(size) && name == strings.ToLower(name) {
+		return name
 	}
 	return ""
 }

@@ -171,9 +171,6 @@ func tries(ctx context.Context, patience time.Duration, do func(context.Context)
 	}
 }
 
-// once is a single try.
-func once(int, error) bool { return true }
-
 // ago says a clock's difference in words.
 func ago(off time.Duration) string {
 	if off < 0 {

@@ -24,6 +24,7 @@ type Cloud struct {
 	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen
 	Nodeadm    bool   `json:"nodeadm,omitempty"`    // EKS's nodeadm is on the machine
 	InstanceID string `json:"instanceID,omitempty"` // where the firmware says it
+	Type       string `json:"type,omitempty"`       // of the instance, where the firmware says it: g5.xlarge
 }
 
 // Instance is what the metadata service says of the machine.

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// howOf is how the node joins: as [join] says, or, with how = "auto", as the machine's files and its firmware tell. "" where
+// they tell nothing.
+func howOf(s spec.Spec, f facts.Facts) string {
+	if s.Join.How != "auto" {
+		return s.Join.How
+	}
+	switch f.Cloud.Managed {
+	case "eks", "eks-hybrid", "eks-al2":
+		return "eks"
+	case "aks", "aks-flex":
+		return "aks"
+	case "gke":
+		return "gke"
+	}
+	switch {
+	case s.Join.TokenFile != "": // somebody has brought a token to a machine that no cloud makes a node
+		return "token"
+	case f.Cloud.Name == "aws":
+		return "eks"
+	}
+	return ""
+}
+
+// untold says what was looked for, where nothing tells how to join.
+func untold(f facts.Facts) error {
+	seen := "the firmware tells of no cloud"
+	if f.Cloud.Name != "" {
+		seen = fmt.Sprintf("the machine is in %s (%s), and none of that cloud's own scripts is on it", f.Cloud.Name, f.Cloud.Why)
+	}
+	return &converge.Trouble{
+		What: `cannot join by how = "auto": nothing here tells whose node this machine is to be`,
+		Because: []string{
+			seen,
+			"looked for: nodeadm or bootstrap.sh (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware, a token_file in [join]",
+		},
+		Try: []string{`write how = "token" in [join], with server, ca_pin or ca_file, and token_file`, `or write how = "eks", "aks" or "gke"`},
+	}
+}
+
+// joinNotes tell who does what, where it is not us.
+func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
+	switch howOf(s, f) {
+	case "eks":
+		return eksNotes(s, f)
+	case "aks":
+		return aksNotes(s, f)
+	case "gke":
+		return gkeNotes(f)
+	}
+	return nil
+}
+
+// kubeletFlagsSay are the flags that somebody else's kubelet must be started with to register as we would have it; "" for none.
+func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
+	var flags []string
+	if len(labels) > 0 {
+		flags = append(flags, "--node-labels="+strings.Join(sortedPairs(labels), ","))
+	}
+	if len(taints) > 0 {
+		flags = append(flags, "--register-with-taints="+strings.Join(kubeletTaintParts(taints), ","))
+	}
+	return strings.Join(flags, " ")
+}

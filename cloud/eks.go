@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"path"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// eksKept is what was found out about the cluster and the machine. A node that stands goes by it and asks nobody. It lies
+// with kubelet's own files, so that who clears those clears it too.
+const eksKept = "/var/lib/kubelet/gpuadm-eks.json"
+
+// eks joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and are told what the
+// node is to register with; else the join sets up kubelet itself.
+func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	switch f.Cloud.Managed {
+	case "eks":
+		return nodeadm(s, f)
+	case "eks-hybrid", "eks-al2":
+		return nil, nil
+	}
+	switch {
+	case !f.Live:
+		return []converge.Want{eksLater()}, nil
+	case f.Cloud.Name != "aws":
+		return nil, &converge.Trouble{
+			What:    "cannot join EKS: the machine is not in EC2, where it would get its credentials",
+			Because: []string{"neither the firmware nor a file says that it is"},
+			Try: []string{
+				"a machine elsewhere joins as a hybrid node, by AWS's nodeadm: https://docs.aws.amazon.com/eks/latest/userguide/hybrid-nodes-overview.html",
+				"then run gpuadm again: it goes on where nodeadm has set up kubelet",
+			},
+		}
+	case eksOthers(f):
+		return nil, nil
+	}
+	n, err := newEKSNode(s, f)
+	if err != nil {
+		return nil, err
+	}
+	return n.wants(s, f)
+}
+
+// eksOthers says whether somebody else has made the machine a node already: its kubelet's files are theirs.
+func eksOthers(f facts.Facts) bool {
+	return joinedByOthers(f) || f.Kubelet.Joined && f.Kubelet.Kubeconfig != "" && f.Kubelet.Kubeconfig != kubeletKubeconfig
+}
+
+// eksOwn says whether the join sets up kubelet itself.
+func eksOwn(s spec.Spec, f facts.Facts) bool {
+	return howOf(s, f) == "eks" && f.Cloud.Managed == "" && f.Cloud.Name == "aws" && !eksOthers(f)
+}
+
+// eksRef says which cluster must be known; nil where EKS is not joined. Of machines with EKS's own tools nothing is asked.
+func eksRef(s spec.Spec) *instance.ClusterRef {
+	if s.Join.How != "eks" && (s.Join.How != "auto" || s.Join.TokenFile != "") {
+		return nil
+	}
+	return &instance.ClusterRef{
+		Name: s.Join.Cluster, Region: s.Join.Region, Via: via(s), Kept: eksKept, NodeName: s.Join.NodeName,
+		Stated: s.Join.Server != "" && s.Join.CAFile != "" && s.Join.ServiceCIDR != "",
+	}
+}
+
+// eksLater is the join of an image: which machine and which cluster it is, only the machine itself is told.
+func eksLater() converge.Want {
+	return things.Check("which cluster of EKS to join", func(context.Context, host.View) (string, error) {
+		return "", host.Later{Until: "first boot"}
+	}, "the machine is told when it boots")
+}
+
+// eksNode is what a kubelet of EKS must be told.
+type eksNode struct {
+	cluster instance.Cluster // what node.toml states, over what was found out
+	machine instance.Instance
+	region  string
+	name    string // of the node, which must be the one that EKS derives from the machine's role session
+	ip      string // of the family that the services have
+}
+
+func newEKSNode(s spec.Spec, f facts.Facts) (*eksNode, error) {
+	for _, e := range []*instance.Error{f.NoInstance, f.NoCluster} {
+		if e != nil {
+			return nil, &converge.Trouble{What: e.What, Because: e.Because, Try: e.Try, Err: e}
+		}
+	}
+	if f.Instance == nil || f.Cluster == nil {
+		return nil, &converge.Trouble{What: "cannot join EKS: nobody tells which machine and which cluster this is", Try: []string{"gpuadm facts, which says who was asked"}}
+	}
+	n := &eksNode{cluster: *f.Cluster, machine: *f.Instance, region: cmp.Or(s.Join.Region, f.Instance.Region)}
+	c := &n.cluster
+	c.Name, c.Server = cmp.Or(s.Join.Cluster, c.Name), cmp.Or(s.Join.Server, c.Server)
+	c.ServiceCIDR = cmp.Or(s.Join.ServiceCIDR, c.ServiceCIDR)
+	if file := s.Join.CAFile; file != "" {
+		if c.CA = f.Files[file]; c.CA == nil {
+			return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: it is not there", file), Try: []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"}}
+		}
+	}
+	n.name = cmp.Or(s.Join.NodeName, c.PrivateDNS)
+	services, err := netip.ParsePrefix(c.ServiceCIDR)
+	switch {
+	case c.Server == "" || c.CA == nil || err != nil:
+		return nil, &converge.Trouble{
+			What: fmt.Sprintf("cannot join EKS: of the cluster %s not all is known that a node must know", c.Name),
+			Try:  []string{"write server, ca_file and service_cidr in [join], or none of them: then EKS is asked"},
+		}
+	case n.machine.ID == "" || n.machine.Zone == "":
+		return nil, &converge.Trouble{What: "cannot join EKS: EC2 does not tell the machine's id and zone", Try: []string{"gpuadm facts"}}
+	}
+	c.DNS = eksDNS(services)
+	if len(s.Join.ClusterDNS) > 0 {
+		c.DNS = s.Join.ClusterDNS
+	}
+	n.ip = n.machine.PrivateIP
+	if services.Addr().Is6() {
+		n.ip = n.machine.IPv6
+	}
+	if n.ip == "" {
+		return nil, &converge.Trouble{
+			What: fmt.Sprintf("cannot join EKS: the cluster's services are at %s, and EC2 knows no address of that family for this machine", services),
+			Try:  []string{"give the machine's subnet addresses of that family, and start it anew"},
+		}
+	}
+	return n, nameFits(n.name, s)
+}
+
+// eksDNS is where EKS puts the cluster's DNS: the services' tenth address, 10.100.0.10 or fd00::a.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go, GetClusterDns.
+func eksDNS(services netip.Prefix) []string {
+	ip := services.Masked().Addr()
+	for range 10 {
+		ip = ip.Next()
+	}
+	return []string{ip.String()}
+}
+
+// eksName is what the node will be called, where that is known.
+func eksName(s spec.Spec, f facts.Facts) string {
+	if f.Cluster == nil || !eksOwn(s, f) {
+		return ""
+	}
+	return f.Cluster.PrivateDNS
+}
+
+// wants are all files of the join, in the order in which they are of use.
+func (n *eksNode) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	k := ownKubelet{Kubeconfig: kubeletKubeconfig, Env: proxyEnv(s), Config: n.config(f), Flags: n.flags(s, f)}
+	own, err := k.wants(s, f)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := n.cluster.Keep(&n.machine, n.region)
+	if err != nil {
+		return nil, fmt.Errorf("internal error: %w", err)
+	}
+	var wants []converge.Want
+	if !f.Kubelet.Joined {
+		wants = append(wants, n.accepted(via(s)))
+	}
+	for _, folder := range []string{path.Dir(clusterCA), path.Dir(eksKept)} {
+		wants = append(wants, things.Folders(folder, "holds what a node of EKS is told")...)
+	}
+	wants = append(wants,
+		things.Exact(clusterCA, n.cluster.CA, 0o644, "whom kubelet trusts to be the API server"),
+		things.Exact(kubeletKubeconfig, n.kubeconfig(), 0o600, "has kubelet log in as the machine's role"),
+		things.Exact(eksKept, kept, 0o644, "a node that stands asks neither EC2 nor EKS again"),
+	)
+	wants = unique(append(wants, own...))
+	if !f.Kubelet.Joined {
+		wants = append(wants, waitRegistered(s, f, n.name, kubeletKubeconfig))
+	}
+	return wants, nil
+}
+
+// eksNotes say what EKS's own tools do, where they are on the machine.
+func eksNotes(s spec.Spec, f facts.Facts) []string {
+	labels, taints, err := registration(s, f)
+	flags := kubeletFlagsSay(labels, taints)
+	switch managed := f.Cloud.Managed; {
+	case err != nil || managed == "":
+		return nil
+	case managed == "eks-hybrid":
+		notes := []string{"nodeadm of EKS Hybrid Nodes joins this machine (" + f.Cloud.ManagedWhy + "): it gets the credentials, writes kubelet's and containerd's files and checks clock, network and rights; gpuadm does every stage but that"}
+		if flags != "" {
+			notes = append(notes, "give nodeadm's NodeConfig, in spec.kubelet.flags: "+flags)
+		}
+		return notes
+	case managed == "eks-al2":
+		notes := []string{"/etc/eks/bootstrap.sh joins this machine; gpuadm does every stage but that"}
+		if flags != "" {
+			notes = append(notes, "pass it --kubelet-extra-args '"+flags+"'")
+		}
+		return notes
+	}
+	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and writes kubelet's and containerd's files anew at each boot; gpuadm tells it by " + nodeadmDropIn}
+	if f.Files[bootUnit] == nil {
+		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs stand: gpuadm bake, into the image")
+	}
+	if f.Kubelet.Joined && !bytes.Contains(f.Files[nodeadmDropIn], []byte(nodeadmKind)) {
+		notes = append(notes, "the node has joined already: what nodeadm is told holds from its next run on, at the next boot")
+	}
+	return notes
+}

@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// What EKS's own images tell kubelet is nodeadm's, and a node is to be the same by whichever way it joined: the names of the
+// keys and their values are from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
+// compares them, and has the reason for each difference.
+
+// eksProviderConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR, beside the plugin.
+const eksProviderConfig = "/etc/eks/image-credential-provider/config.json"
+
+// config is what kubelet's configuration says beside what all of ours say.
+func (n *eksNode) config(f facts.Facts) table {
+	pods := eksMaxPods(n.cluster)
+	c := table{
+		"clusterDNS":    anys(n.cluster.DNS),
+		"clusterDomain": "cluster.local",
+		"maxPods":       pods,
+		// The cloud controller finds the machine by it: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
+		"providerID": "aws:///" + n.machine.Zone + "/" + n.machine.ID,
+		// The machine's role is asked for at each login. With this on, kubelet would ask for a client certificate, which EKS
+		// does not sign for it: kubernetes, cmd/kubelet/app/server.go, buildKubeletClientConfig.
+		"rotateCertificates":  false,
+		"serverTLSBootstrap":  true, // those for its server EKS does sign
+		"serializeImagePulls": false,
+		"evictionHard":        table{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
+		"tlsCipherSuites": anys([]string{
+			"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+			"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+			"TLS_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_256_GCM_SHA384",
+		}),
+	}
+	if r := reserved(f); r != nil {
+		r["memory"] = fmt.Sprintf("%dMi", 11*pods+255)
+		c["kubeReserved"] = r
+	}
+	return c
+}
+
+// eksMaxPods is how many pods the VPC CNI has addresses for: on each interface one is the interface's own, and two pods use
+// the host's. 110 where the type is not known.
+// Source: https://github.com/awslabs/amazon-eks-ami, templates/shared/runtime/eni-max-pods.txt.
+func eksMaxPods(c instance.Cluster) int {
+	if c.ENIs < 1 || c.IPv4PerENI < 2 {
+		return 110
+	}
+	return c.ENIs*(c.IPv4PerENI-1) + 2
+}
+
+// flags are what kubelet takes by its command line only.
+func (n *eksNode) flags(s spec.Spec, f facts.Facts) []string {
+	flags := []string{"--cloud-provider=external", "--node-ip=" + n.ip}
+	if s.Join.NodeName == "" { // else every kubelet of ours is told
+		flags = append(flags, "--hostname-override="+n.name)
+	}
+	if f.Files[eksProviderConfig] != nil {
+		flags = append(flags, "--image-credential-provider-config="+eksProviderConfig, "--image-credential-provider-bin-dir="+path.Dir(eksProviderConfig))
+	}
+	return flags
+}
+
+// kubeconfig has kubelet call us for a token whenever it needs one. There is nothing secret in it.
+func (n *eksNode) kubeconfig() []byte {
+	named := func(kind, name string, value table) []any { return []any{table{"name": name, kind: value}} }
+	text, err := yaml.Marshal(table{
+		"apiVersion":      "v1",
+		"kind":            "Config",
+		"current-context": "node",
+		"clusters":        named("cluster", "cluster", table{"server": n.cluster.Server, "certificate-authority": clusterCA}),
+		"users": named("user", "node", table{"exec": table{
+			"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
+			"command":         "/usr/local/sbin/gpuadm",
+			"args":            anys([]string{"token", "eks", "--cluster", n.cluster.Name, "--region", n.region}),
+			"interactiveMode": "Never",
+		}}),
+		"contexts": named("context", "node", table{"cluster": "cluster", "user": "node"}),
+	})
+	if err != nil {
+		return nil // maps of strings can be written
+	}
+	return append([]byte(written), text...)
+}
+
+// accepted wants EKS to take the machine's role for the node that we will be. It is asked before anything is written: a kubelet
+// that is called otherwise than EKS calls it is refused for ever, and says so in its log only.
+func (n *eksNode) accepted(via host.Via) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
+		if !v.Live() {
+			return "", host.Later{Until: "first boot"}
+		}
+		token, _, err := instance.Token(ctx, v, n.cluster.Name, n.region)
+		if said := (*instance.Error)(nil); errors.As(err, &said) {
+			return "", &converge.Trouble{What: said.What, Because: said.Because, Try: said.Try, Err: said}
+		} else if err != nil {
+			return "", err
+		}
+		c, err := kube.WithToken(v, n.cluster.Server, n.cluster.CA, token, via)
+		if err != nil {
+			return "", err
+		}
+		user, groups, err := c.Whoami(ctx)
+		switch is := "system:node:" + n.name; {
+		case errors.Is(err, kube.Unauthorized):
+			return "", &converge.Trouble{
+				What:    fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
+				Because: []string{oneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
+				Try: []string{
+					"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
+					"aws sts get-caller-identity, on this machine, tells its role",
+				},
+				Err: err,
+			}
+		case errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing):
+			return "", nil // the review is not offered there: kubelet will find out
+		case err != nil:
+			return "", err
+		case user != is || !slices.Contains(groups, "system:nodes"):
+			return "", &converge.Trouble{
+				What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(oneLine(user)), is),
+				Because: []string{"a node's name and the name that EKS gives its role must be the same"},
+				Try: []string{
+					"give the role an access entry of type EC2_LINUX, in place of another type",
+					"and drop node_name from [join], if it is there: EKS calls a machine by its private DNS name",
+				},
+			}
+		}
+		return "", nil
+	}
+	return things.Check("EKS takes this machine for its node", look, "a kubelet of another name is refused for ever")
+}

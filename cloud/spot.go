@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+)
+
+// Leaving refuses to begin anything on a machine that its cloud is about to take away: a driver that takes ten minutes to build
+// is not done on a machine that has two. It is asked before the first touch, so nothing is left half done. Waiting does not
+// help: whoever calls again would do so on a machine that is gone.
+//
+// A recommendation to rebalance and a maintenance that the machine survives are no reason: EC2 sends the first when the risk
+// is higher than usual, and the machine may live on for weeks.
+// Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
+func Leaving(f facts.Facts) error {
+	if f.Instance == nil {
+		return nil
+	}
+	return leaves(f.Instance.Cloud, f.Instance.Notice)
+}
+
+// AskLeaving is Leaving, where the facts do not tell: then the metadata service is asked once, for two seconds at most. It
+// is for who is about to touch something; a machine that stands needs not ask.
+func AskLeaving(ctx context.Context, v host.View, f facts.Facts) error {
+	if f.Instance != nil && f.Instance.Notice != nil || f.Cloud.Name == "" || !f.Live {
+		return Leaving(f)
+	}
+	// A machine that is no spot one has nothing at the place that is asked, and says so.
+	asked := &instance.Instance{Cloud: f.Cloud.Name, ID: f.Cloud.InstanceID, Name: f.Hostname, Spot: true}
+	if f.Instance != nil {
+		asked = f.Instance
+	} else if f.Cloud.Name == "azure" {
+		return nil // its first answer takes minutes, and it goes by a name that only the metadata tells
+	}
+	return leaves(asked.Cloud, instance.AskNotice(ctx, v, asked))
+}
+
+// leaves turns a notice into a refusal; nil where the machine stays.
+func leaves(cloud string, n *instance.Notice) error {
+	if n == nil || n.What == "rebalance" || n.What == "maintenance" || n.What == "freeze" {
+		return nil
+	}
+	name := map[string]string{"aws": "EC2", "gce": "Google", "azure": "Azure"}[cloud]
+	when := "at any moment"
+	if !n.At.IsZero() {
+		when = "at " + n.At.UTC().Format(time.RFC3339)
+	}
+	return &converge.Trouble{
+		What:    fmt.Sprintf("cannot begin: %s takes this machine away %s", name, when),
+		Because: []string{fmt.Sprintf("the metadata service has the notice %q; nothing was touched", n.What)},
+		Try:     []string{"run it on the machine that comes in its place"},
+	}
+}

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+)
+
+// TestCloud asks the cloud only where that is needed, and once in a run but for whether the machine is to go.
+func TestCloud(t *testing.T) {
+	f := &cloudfake.Fake{Machine: cloudfake.Machine{
+		ID: "i-0abcdef1234567890", Type: "p5.48xlarge", Region: "us-east-1", Zone: "us-east-1a", Name: "ip-10-0-1-2.ec2.internal", MAC: "0a:ff:c0:00:00:01", Spot: true,
+		UserData: "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {cluster: {name: gpus}}\n",
+	}}
+	n := open(t, "../../test/hosts/al2023-eks-nvidia.txtar")
+	n.Serve("169.254.169.254", f.EC2())
+	var c facts.Cache
+	gather := func(needs facts.Needs) facts.Facts {
+		t.Helper()
+		got, err := c.Gather(t.Context(), n, needs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := gather(facts.Needs{}); got.Cloud.Managed != "eks" || got.Instance != nil || len(f.Requests()) != 0 {
+		t.Errorf("%+v %+v, asked %v", got.Cloud, got.Instance, f.Requests())
+	}
+	needs := facts.Needs{Instance: true}.And(facts.Needs{Cluster: &instance.ClusterRef{}})
+	first := gather(needs)
+	if first.Instance == nil || first.Instance.Type != "p5.48xlarge" || first.Instance.Notice != nil || first.Instance.UserCluster.Name != "gpus" || first.Cluster != nil {
+		t.Fatalf("%+v %+v %v", first.Instance, first.Cluster, first.NoInstance)
+	}
+	f.Machine.SpotAction = `{"action":"terminate","time":"2026-01-02T03:06:05Z"}`
+	before := len(f.Requests())
+	if got := gather(needs); got.Instance.Notice == nil || got.Instance.Notice.What != "terminate" {
+		t.Errorf("the notice is not seen: %+v", got.Instance)
+	}
+	if again := strings.Join(f.Requests()[before:], "\n"); strings.Contains(again, "identity") || strings.Contains(again, "user-data") {
+		t.Errorf("asked again: %s", again)
+	}
+}
+
+// TestNoCloud keeps why nobody answers, and does not wait for it before each stage.
+func TestNoCloud(t *testing.T) {
+	f := &cloudfake.Fake{}
+	f.Break(cloudfake.Fault{What: "status", Status: 403})
+	n := open(t, "../../test/hosts/al2023-eks-nvidia.txtar")
+	n.Serve("169.254.169.254", f.EC2())
+	var c facts.Cache
+	for range 2 {
+		got, err := c.Gather(t.Context(), n, facts.Needs{Instance: true})
+		if err != nil || got.Instance != nil || got.NoInstance == nil || !strings.Contains(got.NoInstance.What, "turned off") {
+			t.Errorf("%+v %v %v", got.Instance, got.NoInstance, err)
+		}
+	}
+	if len(f.Requests()) != 1 {
+		t.Errorf("asked %v", f.Requests())
+	}
+}

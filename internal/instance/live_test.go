@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance_test
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+)
+
+// TestLive asks through a real machine's door, over a real network. The addresses come in by the SDKs' own variables. A
+// proxy that is set for the process is not gone through.
+func TestLive(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
+	t.Setenv("http_proxy", "http://192.0.2.1:1")
+	h, err := host.Open("/")
+	if err != nil {
+		t.Skip("no door to this machine: ", err)
+	}
+	for cloud, m := range map[string]cloudfake.Machine{"aws": ec2(), "gce": gce()} {
+		f := &cloudfake.Fake{Machine: m}
+		handler := f.EC2()
+		if cloud == "gce" {
+			handler = f.GCE()
+		}
+		s := httptest.NewServer(handler)
+		defer s.Close()
+		t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
+		t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(s.URL, "http://"))
+		i, err := instance.Ask(t.Context(), h, instance.Cloud{Name: cloud})
+		if err != nil || i.ID != m.ID || i.ClockOff != 0 {
+			t.Errorf("%s: %+v %v", cloud, i, err)
+		}
+	}
+}
+
+// TestLiveHopLimit sees on a real connection that the request for a token is taken and not answered.
+func TestLiveHopLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: it waits five seconds for answers that do not come")
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		t.Skip("no door to this machine: ", err)
+	}
+	f := &cloudfake.Fake{Machine: ec2()}
+	f.Break(cloudfake.Fault{On: "PUT ", What: "drop"})
+	s := httptest.NewServer(f.EC2())
+	defer s.Close()
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
+	if _, err := instance.Ask(t.Context(), h, instance.Cloud{Name: "aws"}); err == nil || !strings.Contains(said(t, err), "--http-put-response-hop-limit 2") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudfake_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+)
+
+// TestContracts asks the metadata services as no client of ours does, over a real network.
+func TestContracts(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	f := &cloudfake.Fake{Machine: cloudfake.Machine{ID: "1", Zone: "a-b"}, Now: func() time.Time { return now }}
+	servers := map[string]*httptest.Server{
+		"aws": httptest.NewServer(f.EC2()), "gce": httptest.NewServer(f.GCE()), "azure": httptest.NewServer(f.Azure()), "api": httptest.NewServer(f.API()),
+	}
+	for _, s := range servers {
+		defer s.Close()
+	}
+	ask := func(cloud, method, path string, header ...string) (int, string, http.Header) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, servers[cloud].URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(body), answer.Header
+	}
+	const ttl, token = "X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token"
+	_, mine, head := ask("aws", "PUT", "/latest/api/token", ttl, "60")
+	if head.Get(ttl) != "60" || mine == "" {
+		t.Errorf("token %q %v", mine, head)
+	}
+	for _, c := range []struct {
+		cloud, method, path string
+		header              []string
+		want                int
+	}{
+		{"aws", "PUT", "/latest/api/token", nil, 400},
+		{"aws", "PUT", "/latest/api/token", []string{ttl, "0"}, 400},
+		{"aws", "PUT", "/latest/api/token", []string{ttl, "21601"}, 400},
+		{"aws", "PUT", "/latest/api/token", []string{ttl, "60", "X-Forwarded-For", "10.0.0.1"}, 403},
+		{"aws", "GET", "/latest/meta-data/instance-id", nil, 401},
+		{"aws", "GET", "/latest/meta-data/instance-id", []string{token, "x"}, 401},
+		{"aws", "GET", "/latest/meta-data/instance-id", []string{token, mine}, 200},
+		{"aws", "GET", "/latest/user-data", []string{token, mine}, 404},
+		{"aws", "GET", "/latest/meta-data/tags/instance/", []string{token, mine}, 404},
+		{"gce", "GET", "/computeMetadata/v1/instance/id", nil, 403},
+		{"gce", "GET", "/computeMetadata/v1/instance/id", []string{"Metadata-Flavor", "Google", "X-Forwarded-For", "10.0.0.1"}, 403},
+		{"gce", "GET", "/computeMetadata/v1/instance/id", []string{"Metadata-Flavor", "Google"}, 200},
+		{"gce", "GET", "/computeMetadata/v1/instance/nonsense", []string{"Metadata-Flavor", "Google"}, 404},
+		{"azure", "GET", "/metadata/instance?api-version=2021-02-01", nil, 400},
+		{"azure", "GET", "/metadata/instance?api-version=1999-01-01", []string{"Metadata", "true"}, 400},
+		{"azure", "GET", "/metadata/instance?api-version=2021-02-01", []string{"Metadata", "true"}, 200},
+	} {
+		if got, body, _ := ask(c.cloud, c.method, c.path, c.header...); got != c.want {
+			t.Errorf("%s %s %v: %d, want %d: %s", c.method, c.path, c.header, got, c.want, body)
+		}
+	}
+	now = now.Add(time.Minute)
+	if got, _, _ := ask("aws", "GET", "/latest/meta-data/instance-id", token, mine); got != 401 {
+		t.Errorf("a token that has ended: %d", got)
+	}
+	if err := f.CheckToken("k8s-aws-v1.aHR0cHM6Ly9ldmlsLmV4YW1wbGUv"); err == nil || !strings.Contains(err.Error(), "not STS's") {
+		t.Errorf("a token of another host: %v", err)
+	}
+}
