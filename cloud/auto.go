@@ -52,6 +52,17 @@ func untold(f facts.Facts) error {
 	}
 }
 
+// tokenAnyway is a join by token that how = "auto" has led to: of it the spec did not check that all is there.
+func tokenAnyway(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	if s.Join.Server == "" || s.Join.CAFile == "" && s.Join.CAPin == "" {
+		return nil, &converge.Trouble{
+			What: "cannot join by the token in " + s.Join.TokenFile + ": server, or ca_file or ca_pin, is missing in [join]",
+			Try:  []string{"write server = \"https://HOST:6443\" and ca_pin = \"sha256:…\" in [join], as kubeadm token create --print-join-command prints them"},
+		}
+	}
+	return tokenWants(s, f)
+}
+
 // joinNotes tell who does what, where it is not us.
 func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	switch howOf(s, f) {

@@ -207,7 +207,7 @@ func eksNotes(s spec.Spec, f facts.Facts) []string {
 	}
 	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and writes kubelet's and containerd's files anew at each boot; gpuadm tells it by " + nodeadmDropIn}
 	if f.Files[bootUnit] == nil {
-		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs stand: gpuadm bake, into the image")
+		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs stand: gpuadm apply --install")
 	}
 	if f.Kubelet.Joined && !bytes.Contains(f.Files[nodeadmDropIn], []byte(nodeadmKind)) {
 		notes = append(notes, "the node has joined already: what nodeadm is told holds from its next run on, at the next boot")

@@ -61,7 +61,7 @@ func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	case "none":
 		return nil, nil
 	case "token":
-		return tokenWants(s, f)
+		return tokenAnyway(s, f)
 	case "eks":
 		return eks(s, f)
 	case "gke":

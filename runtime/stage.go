@@ -49,6 +49,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.Default, CDI: s.Runtime.CDI}
 	if e.Owner != "" && s.Runtime.Owner != "gpuadm" || s.Runtime.Owner == "other" {
+		if e.Owner == "nodeadm" && (s.Join.How == "eks" || s.Join.How == "auto") {
+			return []converge.Want{verifyOnce(e, h, "once "+e.Owner+" has run again")}, nil // stage join tells it
+		}
 		return []converge.Want{verify(e, h)}, nil
 	}
 	return containerdWants(e, f.Kubelet, h)
@@ -172,6 +175,20 @@ func verify(e facts.Engine, h Handler) converge.Want {
 	w := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
 		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
 	w.Releases = true
+	return w
+}
+
+// verifyOnce is verify, where the owner will have been told by a later stage, and writes the file when it runs again.
+func verifyOnce(e facts.Engine, h Handler, until string) converge.Want {
+	w := verify(e, h)
+	first := w.To
+	w.To = func(found converge.State) (converge.State, error) {
+		after, err := first(found)
+		if err != nil {
+			return "", host.Later{Until: until}
+		}
+		return after, nil
+	}
 	return w
 }
 
