@@ -118,7 +118,7 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 				return err
 			}
 			s, err := e.Status(cmd.Context(), h)
-			if err != nil || s.Held != "" || s.Now() == 0 && s.Unfinished == "" {
+			if err != nil || s.Held != "" || s.Now() == 0 && (s.Unfinished == "" || atWork(h)) {
 				return err
 			}
 			t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now(), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then comes by itself"}}
@@ -132,4 +132,13 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 			return t
 		},
 	}
+}
+
+// atWork says whether a run that has not ended is at work rather than cut short: the one that starts kubelet, most often.
+func atWork(h host.Host) bool {
+	unlock, err := h.Lock()
+	if err == nil {
+		unlock()
+	}
+	return errors.As(err, new(*host.Busy))
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -81,7 +82,19 @@ func (m *Machine) enterWire() error {
 	if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("cannot enter the host's network: %w", err)
 	}
+	// After a power loss the kernel takes the old boot's network apart in its own time, and its interface is in the way. That
+	// there is none is as well.
+	_ = exec.Command("ip", "link", "delete", "vb-"+m.nspawnName()).Run()
 	return nil
+}
+
+// nspawnName is what systemd-nspawn knows the host by. It calls the interface on the bridge vb-NAME, of which no more than
+// 15 characters would be left: IFNAMSIZ in linux/if.h.
+func (m *Machine) nspawnName() string {
+	if m.Options.Wire == nil {
+		return m.Name
+	}
+	return "lab-" + m.Name[strings.LastIndex(m.Name, "-")+1:]
 }
 
 // hostname is what the host calls itself.

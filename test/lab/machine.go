@@ -215,7 +215,7 @@ func (m *Machine) Down() error {
 	}
 	err = errors.Join(err, m.groups.remove())
 	// systemd-nspawn leaves it when it is killed.
-	_ = os.Remove("/run/systemd/nspawn/propagate/" + m.Name)
+	_ = os.Remove("/run/systemd/nspawn/propagate/" + m.nspawnName())
 	if rerr := os.RemoveAll(m.dir); rerr != nil {
 		err = errors.Join(err, fmt.Errorf("cannot remove the host's folder: %w", rerr))
 	}

@@ -67,7 +67,7 @@ func (m *Machine) spawn(console *os.File, started chan<- error, ended chan<- str
 	if len(m.groups.First) > 0 {
 		version = "0"
 	}
-	cmd := exec.Command("systemd-nspawn", "--quiet", "--boot", "--directory="+m.path("root"), "--machine="+m.Name, "--hostname="+m.hostname(),
+	cmd := exec.Command("systemd-nspawn", "--quiet", "--boot", "--directory="+m.path("root"), "--machine="+m.nspawnName(), "--hostname="+m.hostname(),
 		// Our own cgroups, and no machined.
 		"--register=no", "--keep-unit",
 		"--console=pipe", "--resolv-conf=off", "--link-journal=no",
