@@ -27,10 +27,15 @@ import (
 type Session struct {
 	mu   sync.Mutex
 	node *corev1.Node // the last answer
+	err  error        // or why there was none
 	name string       // of the Node that was asked for
 	at   time.Time    // when, by the machine's clock
 	nth  int          // how many answers there were
 	real string       // the Node's name where the server knows us by another than the machine's files say
+
+	rebuilt nodeLooks // of things that were built from the journal
+	me      who       // for them
+	meAt    time.Time // when that was found out
 }
 
 // nodeLooks counts how often things of one evaluation of a stage have looked at an answer.
@@ -54,6 +59,8 @@ type who struct {
 	kubelet string   // kubelet's kubeconfig: may set most labels of its own Node and its status, and never its taints
 	account string   // a ServiceAccount's kubeconfig that was asked for, for the rest
 	via     host.Via // proxies
+	machine string   // the machine's id; "" if it has none
+	renews  bool     // the join gets kubelet a new certificate when its has run out
 	later   string   // why there is nobody to ask yet: "once the node has joined"; "" where there is
 }
 
@@ -65,7 +72,9 @@ func whose(s spec.Spec, f facts.Facts) who {
 	k := f.Kubelet
 	w := who{
 		node: cmp.Or(k.NodeName, nodeName(s, f)), kubelet: k.Kubeconfig, account: s.Node.Kubeconfig, via: via(s),
+		machine: f.MachineID,
 	}
+	w.renews = howOf(s, f) == "token" && !joinedByOthers(f)
 	switch {
 	case !f.Live:
 		w.later = "first boot"
@@ -141,17 +150,50 @@ func (w who) first(v host.View) (string, error) {
 func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, thing string) (*corev1.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if age := v.Now().Sub(s.at); s.node != nil && s.name == w.node && age >= 0 && age < answerServes && l.serves(s.nth, thing) {
-		return s.node, nil
+	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) && l.serves(s.nth, thing) {
+		return s.node, s.err
 	}
-	s.node = nil
+	if s.err != nil { // one that did not answer a moment ago is not given half a minute again
+		ctx = kube.Within(ctx, 0)
+	}
+	s.node, s.err = nil, nil
 	n, err := s.get(ctx, v, w)
-	if err != nil {
+	if err != nil && ctx.Err() != nil { // that the run has ended says nothing of the cluster
 		return nil, err
 	}
 	s.keep(v, w, n)
+	if s.err = err; err != nil {
+		s.node = nil
+	}
 	l.serves(s.nth, thing)
-	return n, nil
+	return s.node, err
+}
+
+// serves says whether what was known then is known still.
+func serves(v host.View, at time.Time) bool {
+	age := v.Now().Sub(at)
+	return age >= 0 && age < answerServes
+}
+
+// again is what a thing that is built from the journal asks with; without a session it has one of its own, and asks each time.
+func (s *Session) again() (*Session, *nodeLooks) {
+	if s == nil {
+		return new(Session), nil
+	}
+	return s, &s.rebuilt
+}
+
+// whose is whoseAgain, once for all things that ask at one moment.
+func (s *Session) whose(ctx context.Context, v host.View) (w who, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.meAt.IsZero() || !serves(v, s.meAt) {
+		if w, err = whoseAgain(ctx, v); err != nil {
+			return w, err
+		}
+		s.me, s.meAt = w, v.Now()
+	}
+	return s.me, nil
 }
 
 // serves says whether the nth answer serves one more look of a thing, and counts it; the session is locked.
@@ -168,15 +210,24 @@ func (l *nodeLooks) serves(nth int, thing string) bool {
 
 // keep makes an answer serve the next looks; the session is locked.
 func (s *Session) keep(v host.View, w who, n *corev1.Node) {
-	s.node, s.name, s.at = n, w.node, v.Now()
+	s.node, s.err, s.name, s.at = n, nil, w.node, v.Now()
 	s.nth++
+}
+
+// renewed makes a Later of a certificate that has run out, where the stage that joins gets another before this one's turn.
+func (s *Session) renewed(w who, err error) error {
+	if !w.renews || !errors.Is(err, kube.Expired) || notThere(err) {
+		return err
+	}
+	s.forget()
+	return host.Later{Until: "once its certificate holds again"}
 }
 
 // forget makes the next look ask.
 func (s *Session) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.node = nil
+	s.node, s.err = nil, nil
 }
 
 // get asks the cluster; the session is locked.
@@ -198,7 +249,22 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*corev1.Node, er
 			n, err = c.Node(ctx, real)
 		}
 	}
+	if err == nil {
+		err = w.owns(n)
+	}
 	return n, explainNode(err, cmp.Or(s.real, w.node))
+}
+
+// owns refuses the Node of another machine: a clone has the host's name and kubelet's certificate of what it was cloned from.
+// A kubelet reports the machine's id when it starts, so one that has just got a new id is waited for.
+func (w who) owns(n *corev1.Node) error {
+	if told := n.Status.NodeInfo.MachineID; told != "" && w.machine != "" && told != w.machine {
+		return converge.Wait{
+			For: fmt.Sprintf("the node %s is another machine's, with the machine id %s, or kubelet has not reported since this one's became %s", n.Name, told, w.machine),
+			Try: []string{"a cloned machine needs a name, a machine id and kubelet credentials of its own: remove those and let it join anew"},
+		}
+	}
+	return nil
 }
 
 // explainNode says what to do about a Node that is not there. Kubelet makes it when it starts, and only then: one that was

@@ -69,6 +69,7 @@ func TestAPIUndoWithoutNode(t *testing.T) {
 		a := apiFixture(t, apiSpec)
 		a.apply()
 		set(a)
+		a.Advance(time.Minute)
 		if _, err := a.engine().Undo(a.ctx, a, "", nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -275,6 +276,7 @@ func TestAPIFaults(t *testing.T) {
 				t.Errorf("the error repeats a secret: %v", err)
 			}
 			a.sim.Heal()
+			a.Advance(time.Minute)
 			if a.sim.Node("gpu-1") == nil {
 				a.sim.AddNode("gpu-1", map[string]string{"kubernetes.io/os": "linux", "theirs.example/x": "1"},
 					kubesim.Object{"key": "theirs.example/busy", "value": "y", "effect": "NoSchedule"},
@@ -329,7 +331,7 @@ func TestAPINames(t *testing.T) {
 			t.Errorf("%s: %v %v", name, thing, err)
 		}
 	}
-	guard, err := NewGuardThing("startup taint example.com/a=b:NoSchedule")
+	guard, err := NewGuardThing("startup taint example.com/a=b:NoSchedule", nil)
 	if err != nil || guard.Name() != "startup taint example.com/a=b:NoSchedule" || guard.Kind() != "guard" {
 		t.Errorf("%v %v", guard, err)
 	}

@@ -26,6 +26,7 @@ type apiNode struct {
 	sim    *kubesim.Server
 	spec   string
 	stages []converge.Stage
+	shared *Session
 	facts  facts.Facts // what Gather does not say of a simulated machine
 	ctx    context.Context
 }
@@ -71,6 +72,7 @@ func apiFixture(t *testing.T, text string) *apiNode {
 	a := &apiNode{Node: n, t: t, sim: sim, spec: text, ctx: t.Context()}
 	a.facts = facts.Facts{GPUs: gpus, Driver: driver, Kubelet: facts.Kubelet{Kubeconfig: apiKubelet, NodeName: "gpu-1", Joined: true}}
 	se := new(Session)
+	a.shared = se
 	a.stages = []converge.Stage{a.with(NewGuard(se)), a.with(NewReady(se, nil))}
 	return a
 }
@@ -94,9 +96,9 @@ func (a *apiNode) engine() *converge.Engine {
 	}
 	return &converge.Engine{Stages: a.stages, Spec: s, Version: "test", ThingOf: func(kind, name string) (converge.Thing, error) {
 		if kind == "guard" {
-			return NewGuardThing(name)
+			return NewGuardThing(name, a.shared)
 		}
-		thing, err := NewNodePart(name, nil)
+		thing, err := NewNodePart(name, a.shared)
 		if p, ok := thing.(nodePart); ok { // Gather knows of no kubelet here
 			g := a.facts
 			g.Live = true

@@ -60,7 +60,7 @@ func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdi
 	if s.name != w.node {
 		n = nil
 	}
-	s.node = nil // until it is known how it stands
+	s.node, s.err = nil, nil // until it is known how it stands
 	for try := range patchTries {
 		if n == nil {
 			if n, err = s.get(ctx, h, w); err != nil {
@@ -201,6 +201,9 @@ func nodeLacks() json.RawMessage { return json.RawMessage("null") }
 func nodeOps(n *corev1.Node, edits []partEdit) []kube.Op {
 	var tests, changes []kube.Op
 	var taints []partEdit
+	if n.UID != "" { // another Node may have this one's name by now, and has it in another cluster
+		tests = append(tests, kube.Op{Op: "test", Path: "/metadata/uid", Value: n.UID})
+	}
 	if n.Labels == nil && slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == "label" }) {
 		tests = append(tests, kube.Op{Op: "test", Path: "/metadata/labels", Value: nodeLacks()})
 		changes = append(changes, kube.Op{Op: "add", Path: "/metadata/labels", Value: map[string]string{}})

@@ -25,19 +25,19 @@ type nodePart struct {
 	effect  string // of the taint
 	session *Session
 	looks   *nodeLooks // nil: each look asks the cluster
+	rebuilt bool       // from the journal
 	who     *who       // nil: to be found out on the machine
 
 	// must says why the part cannot be made yet, by how the Node stands: a converge.Wait. nil: it always can.
 	must func(context.Context, host.View, *corev1.Node) error
 }
 
-// NewNodePart builds the thing again from its name. With the session of the run's stages it sees what they see.
+// NewNodePart builds the thing again from its name. With the session of the run's stages it sees what they see, and the cluster
+// is not asked anew for each of what may be dozens; with none it asks at each look.
 func NewNodePart(name string, s *Session) (converge.Thing, error) {
 	what, rest, _ := strings.Cut(name, " ")
-	p := nodePart{what: what, key: rest, session: s}
-	if s == nil {
-		p.session = new(Session)
-	}
+	p := nodePart{what: what, key: rest, rebuilt: true}
+	p.session, p.looks = s.again()
 	if what == "taint" {
 		i := strings.LastIndex(rest, ":")
 		if i < 0 {
@@ -65,7 +65,7 @@ func (p nodePart) whom(ctx context.Context, v host.View) (who, error) {
 	if p.who != nil {
 		return *p.who, nil
 	}
-	return whoseAgain(ctx, v)
+	return p.session.whose(ctx, v)
 }
 
 // Look is the value of a label or a taint, where an empty one reads "", with quotes; or the condition's status, reason and
@@ -75,7 +75,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	if err != nil {
 		return "", err
 	}
-	undoing := p.looks == nil // then nothing of ours is on a Node that is gone, or whose cluster the machine has left
+	undoing := p.rebuilt // then nothing of ours is on a Node that is gone, or whose cluster the machine has left
 	switch {
 	case w.later == untilJoined && undoing:
 		return "", nil
@@ -86,7 +86,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	if errors.As(err, new(unregistered)) && undoing {
 		return "", nil
 	} else if err != nil {
-		return "", err
+		return "", p.session.renewed(w, err)
 	}
 	if p.must != nil {
 		if err := p.must(ctx, v, n); err != nil {

@@ -29,6 +29,9 @@ import (
 // eksProviderConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR, beside the plugin.
 const eksProviderConfig = "/etc/eks/image-credential-provider/config.json"
 
+// eksPlugin is what kubelet calls for a token: ourselves.
+const eksPlugin = "/usr/local/sbin/gpuadm"
+
 // config is what kubelet's configuration says beside what all of ours say.
 func (n *eksNode) config(f facts.Facts) table {
 	pods := eksMaxPods(n.cluster)
@@ -89,7 +92,7 @@ func (n *eksNode) kubeconfig() []byte {
 		"clusters":        named("cluster", "cluster", table{"server": n.cluster.Server, "certificate-authority": clusterCA}),
 		"users": named("user", "node", table{"exec": table{
 			"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
-			"command":         "/usr/local/sbin/gpuadm",
+			"command":         eksPlugin,
 			"args":            anys([]string{"token", "eks", "--cluster", n.cluster.Name, "--region", n.region}),
 			"interactiveMode": "Never",
 		}}),
@@ -108,6 +111,12 @@ func (n *eksNode) accepted(via host.Via) converge.Want {
 		if !v.Live() {
 			return "", host.Later{Until: "first boot"}
 		}
+		if _, err := v.Stat(eksPlugin); notThere(err) {
+			return "", &converge.Trouble{
+				What: fmt.Sprintf("cannot join EKS: %s is not there, which kubelet would call for its credentials", eksPlugin),
+				Try:  []string{"gpuadm apply --install"},
+			}
+		}
 		token, _, err := instance.Token(ctx, v, n.cluster.Name, n.region)
 		if said := (*instance.Error)(nil); errors.As(err, &said) {
 			return "", &converge.Trouble{What: said.What, Because: said.Because, Try: said.Try, Err: said}
@@ -119,32 +128,37 @@ func (n *eksNode) accepted(via host.Via) converge.Want {
 			return "", err
 		}
 		user, groups, err := c.Whoami(ctx)
-		switch is := "system:node:" + n.name; {
-		case errors.Is(err, kube.Unauthorized):
-			return "", &converge.Trouble{
-				What:    fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
-				Because: []string{oneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
-				Try: []string{
-					"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
-					"aws sts get-caller-identity, on this machine, tells its role",
-				},
-				Err: err,
-			}
-		case errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing):
-			return "", nil // the review is not offered there: kubelet will find out
-		case err != nil:
-			return "", err
-		case user != is || !slices.Contains(groups, "system:nodes"):
-			return "", &converge.Trouble{
-				What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(oneLine(user)), is),
-				Because: []string{"a node's name and the name that EKS gives its role must be the same"},
-				Try: []string{
-					"give the role an access entry of type EC2_LINUX, in place of another type",
-					"and drop node_name from [join], if it is there: EKS calls a machine by its private DNS name",
-				},
-			}
-		}
-		return "", nil
+		return "", n.refused(user, groups, err)
 	}
 	return things.Check("EKS takes this machine for its node", look, "a kubelet of another name is refused for ever")
+}
+
+// refused says why the cluster does not take the machine for the node that it will be; nil where it does.
+func (n *eksNode) refused(user string, groups []string, err error) error {
+	switch is := "system:node:" + n.name; {
+	case errors.Is(err, kube.Unauthorized):
+		return &converge.Trouble{
+			What:    fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
+			Because: []string{oneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
+			Try: []string{
+				"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
+				"aws sts get-caller-identity, on this machine, tells its role",
+			},
+			Err: err,
+		}
+	case errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing):
+		return nil // the review is not offered there: kubelet will find out
+	case err != nil:
+		return err
+	case user != is || !slices.Contains(groups, "system:nodes"):
+		return &converge.Trouble{
+			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(oneLine(user)), is),
+			Because: []string{"a node's name and the name that EKS gives its role must be the same"},
+			Try: []string{
+				"give the role an access entry of type EC2_LINUX, in place of another type",
+				"and drop node_name from [join], if it is there: EKS calls a machine by its private DNS name",
+			},
+		}
+	}
+	return nil
 }

@@ -15,11 +15,23 @@ import (
 )
 
 // Join makes the machine a node of its cluster, or leaves that to whoever does it on this cloud.
-func Join() converge.Stage {
+func Join() converge.Stage { return JoinIn(new(Session)) }
+
+// JoinIn is Join, and looks at the Node object together with the other stages of a run.
+func JoinIn(node *Session) converge.Stage {
 	return converge.Stage{
 		Name:  "join",
 		About: "joins the cluster",
-		Wants: joinWants,
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			wants, err := joinWants(s, f)
+			for i, w := range wants {
+				if r, ok := w.Thing.(registered); ok {
+					r.session, r.looks = node, &nodeLooks{}
+					wants[i].Thing = r
+				}
+			}
+			return wants, err
+		},
 		Needs: joinNeeds,
 		Notes: joinNotes,
 	}
@@ -86,7 +98,7 @@ func joinFiles(s spec.Spec) (names []string) {
 	if s.Join.How == "none" {
 		return nil
 	}
-	names = []string{"/proc/swaps", "/etc/resolv.conf", kubeletKubeconfig, kubeletUnitFile, nodeadmResolved, nodeadmDropIn, eksProviderConfig}
+	names = []string{"/proc/swaps", "/etc/resolv.conf", kubeletKubeconfig, kubeletUnitFile, kubeletDropIn, nodeadmResolved, nodeadmDropIn, eksProviderConfig}
 	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
 		if name != "" {
 			names = append(names, name)

@@ -34,6 +34,7 @@ type nodeAsk struct {
 	via        host.Via
 	booting    bool
 	bootID     string
+	machine    string // its id
 
 	pause func(context.Context, time.Duration) error
 
@@ -42,7 +43,7 @@ type nodeAsk struct {
 }
 
 func nodeOf(s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
-	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, pause: sleepFor}
+	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, machine: f.MachineID, pause: sleepFor}
 }
 
 // sleepFor waits, unless the run ends before.
@@ -81,7 +82,7 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*corev1.Node, error) {
 // ask asks the cluster, or takes what it has just said.
 func (n nodeAsk) ask(ctx context.Context, v host.View) (*corev1.Node, error) {
 	if n.session != nil {
-		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via}, n.looks, "joined "+n.name)
+		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via, machine: n.machine}, n.looks, "joined "+n.name)
 	}
 	c, err := kube.Ask(v, kube.From{Kubeconfig: n.kubeconfig, Via: n.via})
 	if err != nil {
@@ -139,8 +140,13 @@ func waitRegistered(s spec.Spec, f facts.Facts, name, kubeconfig string) converg
 		Thing: registered{nodeOf(s, f, name, kubeconfig)},
 		Why:   "kubelet registers it",
 		To:    func(converge.State) (converge.State, error) { return "there", nil },
-		Keeps: "the cluster still has the node; who may, says: kubectl delete node " + name,
+		Keeps: nodeLeft(name),
 	}
+}
+
+// nodeLeft says what is left in the cluster when the machine has left it.
+func nodeLeft(name string) string {
+	return "the cluster still has the node; who may, says: kubectl delete node " + name
 }
 
 // NewRegistered names a node, for undo, which leaves it.
@@ -154,7 +160,9 @@ func (r registered) Look(ctx context.Context, v host.View) (converge.State, erro
 		return "", nil
 	}
 	found, err := r.get(ctx, v)
-	if err != nil || found == nil {
+	if errors.As(err, new(unregistered)) {
+		return "", nil
+	} else if err != nil || found == nil {
 		return "", err
 	}
 	return "there", nil

@@ -237,7 +237,7 @@ func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved nodeadmSpec) (string, e
 		}
 	}
 	plugin, version := "io.containerd.cri.v1.runtime", 3
-	if e, err := ownEngine(f); err == nil && nodeadmOld(e) {
+	if e, err := ownEngine(s, f); err == nil && nodeadmOld(e) {
 		plugin, version = "io.containerd.grpc.v1.cri", 2
 	}
 	at := fmt.Sprintf("plugins.%q.containerd", plugin)

@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -27,6 +29,7 @@ type table = map[string]any
 type ownConfig struct {
 	base, own, last table
 	taints          []spec.Taint
+	endpoint        string // of the engine
 	learn           func(context.Context, host.View) (map[string]any, error)
 }
 
@@ -35,7 +38,7 @@ func dnsKeys() []string { return []string{"clusterDNS", "clusterDomain"} }
 
 // config puts together what is known without asking anybody.
 func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Taint) (ownConfig, error) {
-	c := ownConfig{own: k.Config, taints: taints, learn: k.learn}
+	c := ownConfig{own: k.Config, taints: taints, learn: k.learn, endpoint: endpoint(e)}
 	c.base = table{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
@@ -46,7 +49,8 @@ func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []
 		},
 		"authorization":            table{"mode": "Webhook"},
 		"cgroupDriver":             cgroupDriver(e),
-		"containerRuntimeEndpoint": endpoint(e),
+		"clusterDomain":            "cluster.local", // what all but a few clusters have; kubelet knows none by itself
+		"containerRuntimeEndpoint": c.endpoint,
 		"rotateCertificates":       true,
 	}
 	if r := reserved(f); r != nil {
@@ -69,6 +73,9 @@ func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []
 // readKubeletConfig reads a file of the user's, YAML or JSON.
 func readKubeletConfig(name string, data []byte) (table, error) {
 	const mend = "write kubelet_config = the path of a KubeletConfiguration in YAML or JSON in [join], with what shall differ"
+	if path.Clean(name) == kubeletConfig {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s as kubelet_config: it is the file that is written", name), Try: []string{"write what shall differ into another file, such as /etc/gpuadm/kubelet.yaml"}}
+	}
 	if data == nil {
 		return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: it is not there", name), Try: []string{mend}}
 	}
@@ -156,6 +163,10 @@ func anys(texts []string) (list []any) {
 func (c ownConfig) want() converge.Want {
 	l := &learned{FileThing: things.NewFile(kubeletConfig, nil)}
 	l.write = func(ctx context.Context, v host.View, found []byte) ([]byte, error) {
+		c := c
+		if driver := askedDriver(ctx, v, c.endpoint); driver != "" {
+			c.base = merge(c.base, table{"cgroupDriver": driver})
+		}
 		told, err := c.told(ctx, v, found)
 		if err != nil {
 			return nil, err
@@ -203,8 +214,34 @@ func reserved(f facts.Facts) table {
 	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", mib), "ephemeral-storage": "1Gi"}
 }
 
-// cgroupDriver is who makes the containers' cgroups, as the engine's configuration says. Kubelet must have the same.
-// Kubelets from 1.34 on ask an engine that can tell (containerd from 2.0 on) and pass over this.
+// askedDriver is the cgroup driver that a running engine says it uses, "" where none answers that: containerd can from 2.0 on.
+// Kubelets from 1.34 on ask the same. RuntimeConfigResponse{linux (1): {cgroup_driver (1)}}, of k8s.io/cri-api, api.proto: SYSTEMD
+// is 0, which is not written, and CGROUPFS is 1.
+func askedDriver(ctx context.Context, v host.View, endpoint string) string {
+	answer, err := v.Call(ctx, strings.TrimPrefix(endpoint, "unix://"), "/runtime.v1.RuntimeService/RuntimeConfig", nil)
+	if err != nil {
+		return ""
+	}
+	driver := ""
+	err = protoFields(answer, func(n protowire.Number, linux []byte) error {
+		if n == 1 {
+			driver = "systemd"
+			if field, kind, size := protowire.ConsumeTag(linux); size > 0 && field == 1 && kind == protowire.VarintType {
+				if value, read := protowire.ConsumeVarint(linux[size:]); read < 0 || value != 0 {
+					driver = "cgroupfs"
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return ""
+	}
+	return driver
+}
+
+// cgroupDriver is who makes the containers' cgroups, as the engine's configuration says: what is known without asking it.
+// Kubelet must have the same.
 func cgroupDriver(e facts.Engine) string {
 	if e.Name == "crio" {
 		for _, f := range e.Files {

@@ -39,8 +39,8 @@ func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[
 		b.WriteString("ExecStart=\n")
 	}
 	b.WriteString("ExecStart=" + strings.Join(k.argv(s, f, labels), " "))
-	if theirs && mentions(f.Kubelet.Files, "KUBELET_EXTRA_ARGS") {
-		b.WriteString(" $KUBELET_EXTRA_ARGS") // the packages' place for an administrator's flags
+	if theirs && mentions(f.Kubelet.Files, extraArgs) {
+		b.WriteString(" $" + extraArgs) // the packages' place for an administrator's flags
 	}
 	b.WriteString("\nRestart=always\nRestartSec=5\n")
 	if theirs {

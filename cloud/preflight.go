@@ -59,8 +59,9 @@ func swapsOn(data []byte) (names []string) {
 	return names
 }
 
-// nameFits refuses what cannot be a node's name: RFC 1123 in lower case, at most 253 characters
-// (kubernetes, pkg/apis/core/validation: ValidateNodeName).
+// nameFits refuses what cannot be a node's name: RFC 1123 in lower case (kubernetes, pkg/apis/core/validation:
+// ValidateNodeName), and at most 63 characters, since kubelet makes it the value of the label kubernetes.io/hostname too
+// (pkg/kubelet/kubelet_node_status.go, initialNode).
 func nameFits(name string, s spec.Spec) error {
 	problem := ""
 	switch {
@@ -68,8 +69,8 @@ func nameFits(name string, s spec.Spec) error {
 		problem = "the machine has no host name"
 	case name == "localhost" || strings.HasPrefix(name, "localhost."):
 		problem = fmt.Sprintf("the machine is called %q, as every machine is that was given no name", name)
-	case len(name) > 253:
-		problem = fmt.Sprintf("%.60q… has %d characters, and 253 are allowed", name, len(name))
+	case len(name) > 63:
+		problem = fmt.Sprintf("%.60q… has %d characters, and 63 are allowed", name, len(name))
 	default:
 		for part := range strings.SplitSeq(name, ".") {
 			if part == "" || strings.Trim(part, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || part[0] == '-' || part[len(part)-1] == '-' {

@@ -54,6 +54,9 @@ func tellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s
 // hasGPU says whether there is anything to be ready.
 func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }
 
+// shouldHaveGPU says whether there is, or the spec says that there must be: a machine that has lost all its GPUs is not ready.
+func shouldHaveGPU(s spec.Spec, f facts.Facts) bool { return hasGPU(f) || s.Driver.Expect > 0 }
+
 // nodeSection is the section that asks for what is said to the cluster.
 func nodeSection(s spec.Spec) string {
 	if s.Has("node") {
@@ -114,17 +117,29 @@ func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
 	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "the cluster is told that the GPUs stand")
 	condition.Thing = r.part(condition.Name(), r.offered)
 	list := []converge.Want{condition}
-	failed, _ := failedTaint(r.spec, r.facts)
-	for _, t := range []spec.Taint{failed, startup} {
-		if t.Key == "" {
-			continue
+	for _, t := range formerTaints(r.facts) {
+		if taintName(t) != taintName(startup) && !slices.ContainsFunc(r.spec.Node.Taints, func(o spec.Taint) bool { return taintName(o) == taintName(t) }) {
+			list = append(list, r.off(t, func(found converge.State) bool { return found == valueState(t.Value) }))
 		}
-		w := r.want(taintName(t), "", "all GPUs stand: pods may come")
-		w.Thing = r.part(taintName(t), r.goes(t))
-		w.Keeps = "the taint " + t.String() + " is off the node, and nobody would take it off again"
-		list = append(list, w)
+	}
+	if startup.Key != "" {
+		list = append(list, r.off(startup, func(found converge.State) bool { return found != "" }))
 	}
 	return list
+}
+
+// off wants a taint off the node, as far as it is ours.
+func (r readyStage) off(t spec.Taint, ours func(found converge.State) bool) converge.Want {
+	w := r.want(taintName(t), "", "all GPUs stand: pods may come")
+	w.Thing = r.part(taintName(t), r.goes(t, ours))
+	w.To = func(found converge.State) (converge.State, error) {
+		if ours(found) {
+			return "", nil
+		}
+		return found, nil
+	}
+	w.Keeps = "the taint " + t.String() + " is off the node, and nobody would take it off again"
+	return w
 }
 
 func taintName(t spec.Taint) string { return "taint " + t.Key + ":" + t.Effect }
@@ -133,7 +148,7 @@ func taintName(t spec.Taint) string { return "taint " + t.Key + ":" + t.Effect }
 func (r readyStage) part(name string, must func(context.Context, host.View, *corev1.Node) error) nodePart {
 	t, _ := NewNodePart(name, r.session) // the names are ours
 	p, _ := t.(nodePart)
-	p.looks, p.who, p.must = r.looks, &r.who, must
+	p.looks, p.who, p.must, p.rebuilt = r.looks, &r.who, must, false
 	return p
 }
 
@@ -146,9 +161,9 @@ func (r readyStage) want(name string, to converge.State, why string) converge.Wa
 }
 
 // goes waits for the GPUs to be offered, and for whoever takes the taint off where that is not ours to do.
-func (r readyStage) goes(t spec.Taint) func(context.Context, host.View, *corev1.Node) error {
+func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *corev1.Node) error {
 	return func(ctx context.Context, v host.View, n *corev1.Node) error {
-		if r.part(taintName(t), nil).of(n) == "" {
+		if !ours(r.part(taintName(t), nil).of(n)) {
 			return nil
 		}
 		if err := r.offered(ctx, v, n); err != nil {
@@ -207,21 +222,15 @@ func bootMark(id string) string {
 
 // checks look at everything once more. Each says what is wrong; none can be made to stand here.
 func (r readyStage) checks(answers Answers) []converge.Want {
+	var list []converge.Want
+	for _, c := range gpuChecks(r.spec, r.facts) {
+		list = append(list, r.check(c.what, c.look, c.try))
+	}
 	if r.facts.Driver == nil {
-		w := r.check("the driver", func(context.Context, host.View) (string, error) { return noDriver(r.facts) }, "gpuadm apply, which loads it; gpuadm facts says more")
-		w.Releases = true // labels that the driver tells are unknown now, which is no reason to take them off
-		return []converge.Want{w}
+		list[0].Releases = true // labels that the driver tells are unknown now, which is no reason to take them off
+		return list
 	}
-	pure := func(problem string) func(context.Context, host.View) (string, error) {
-		return func(context.Context, host.View) (string, error) { return problem, nil }
-	}
-	list := []converge.Want{
-		r.check("the driver", pure(wrongDriver(r.spec, *r.facts.Driver)), "gpuadm plan modules, which says how to get there"),
-		r.check("all GPUs", pure(missingGPUs(r.spec, r.facts)), "lspci -d 10de: lists them; dmesg tells why one fell off the bus"),
-		r.check("NVLink fabric", func(context.Context, host.View) (string, error) { return fabricOpen(*r.facts.Driver) },
-			"systemctl status nvidia-fabricmanager; its version must be the driver's"),
-		r.check("GPUs of the instance type", r.asBought, "replace the machine, or say in [driver] expect how many GPUs it shall have"),
-	}
+	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or say in [driver] expect how many GPUs it shall have"))
 	if answers != nil && r.spec.Has("runtime") {
 		list = append(list, r.check("runtime handler "+r.spec.Runtime.Handler, func(ctx context.Context, v host.View) (string, error) {
 			if err := answers(ctx, v, r.spec, r.facts); err != nil {

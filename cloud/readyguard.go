@@ -25,7 +25,7 @@ func NewGuard(se *Session) converge.Stage {
 		About: "keeps pods away until the GPUs stand in this boot",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w := whose(s, f)
-			if !tellsCluster(s) || !hasGPU(f) || w.later != "" || f.BootID == "" {
+			if !tellsCluster(s) || !shouldHaveGPU(s, f) || w.later != "" || f.BootID == "" {
 				return nil, nil
 			}
 			startup, on, _, err := startupTaint(s, f)
@@ -65,15 +65,17 @@ const (
 	guardReady converge.State = "ready" // they may: the GPUs were found to stand in this boot
 )
 
-// NewGuardThing builds the thing again from its name. What it has shut, only the stage ready opens.
-func NewGuardThing(name string) (converge.Thing, error) {
+// NewGuardThing builds the thing again from its name, and the session as NewNodePart does. What it has shut, only the stage ready opens.
+func NewGuardThing(name string, s *Session) (converge.Thing, error) {
 	rest, ok := strings.CutPrefix(name, "startup taint ")
 	i := strings.LastIndex(rest, ":")
 	if !ok || i < 0 {
 		return nil, fmt.Errorf("internal error: no guard of a node: %q", name)
 	}
 	key, value, _ := strings.Cut(rest[:i], "=")
-	return guard{taint: spec.Taint{Key: key, Value: value, Effect: rest[i+1:]}, session: new(Session)}, nil
+	g := guard{taint: spec.Taint{Key: key, Value: value, Effect: rest[i+1:]}}
+	g.session, g.looks = s.again()
+	return g, nil
 }
 
 func (g guard) Kind() string { return "guard" }
@@ -97,7 +99,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 	n, err := g.session.look(ctx, v, *w, g.looks, g.Name())
 	if err != nil {
-		return "", err
+		return "", g.session.renewed(*w, err)
 	}
 	c := conditionOf(n, GPUReady)
 	isTrue := c != nil && c.Status == corev1.ConditionTrue

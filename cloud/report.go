@@ -41,7 +41,7 @@ const (
 // none of the apply's.
 func Report(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
 	w := whose(s, f)
-	if !tellsCluster(s) || !hasGPU(f) || w.later != "" || o.Err == nil && len(o.Made) == 0 {
+	if !tellsCluster(s) || !shouldHaveGPU(s, f) || w.later != "" || o.Err == nil && len(o.Made) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
@@ -73,7 +73,7 @@ func Report(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts, o Outc
 // there for a moment is no news of the GPUs; that the cluster has none of them to give away is.
 func (r readyStage) told(ctx context.Context, v host.View, n *corev1.Node, o Outcome) (reason, message string) {
 	switch {
-	case o.Err == nil:
+	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), errors.Is(o.Err, converge.ErrInUse):
 		return "", ""
 	case !converge.Passes(o.Err), o.GaveUp:
 		return cmp.Or(camel(o.Stage), "Apply") + "Failed", firstLine(o.Err)

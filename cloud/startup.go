@@ -110,7 +110,20 @@ func failedTaint(s spec.Spec, f facts.Facts) (spec.Taint, bool) {
 	if err != nil || !on || clears(s, f) == "" || karpenter(f) != "" {
 		return spec.Taint{}, false
 	}
-	return spec.Taint{Key: "status-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "failed", Effect: "NoSchedule"}, true
+	return failureTaint(), true
+}
+
+func failureTaint() spec.Taint {
+	return spec.Taint{Key: "status-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "failed", Effect: "NoSchedule"}
+}
+
+// formerTaints are those that an earlier spec, or a machine that was gated otherwise, may have left on the node: nobody else
+// would take them off. They are ours by their values too.
+func formerTaints(f facts.Facts) []spec.Taint {
+	if karpenter(f) != "" {
+		return []spec.Taint{failureTaint(), karpenterTaint()}
+	}
+	return []spec.Taint{failureTaint(), autoscalerTaint()}
 }
 
 // startupNeeds is what must be known to choose the startup taint, beside what is always known.

@@ -28,7 +28,7 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if joinedByOthers(f) {
 		return nil, nil // a node already, which somebody else has set up: its files are theirs
 	}
-	if err := nameFits(name, s); err != nil {
+	if err := nameFits(name, s); err != nil && (f.Live || s.Join.NodeName != "") { // an image's machine gets its name when it boots
 		return nil, err
 	}
 	t := newTokenJoin(s, f)
@@ -71,10 +71,17 @@ func unique(wants []converge.Want) (list []converge.Want) {
 	return list
 }
 
-// joinedByOthers says whether the machine is a node that somebody else has set up: kubeadm, most often.
+// joinedByOthers says whether the machine is a node that somebody else has set up: kubeadm, most often. A kubeconfig of ours
+// that was edited stays ours while our drop-in or unit runs kubelet.
 func joinedByOthers(f facts.Facts) bool {
 	there, ok := f.Files[kubeletKubeconfig]
-	return ok && !bytes.HasPrefix(there, []byte(written))
+	switch {
+	case bytes.HasPrefix(there, []byte(written)), bytes.HasPrefix(f.Files[kubeletDropIn], []byte(written)), bytes.HasPrefix(f.Files[kubeletUnitFile], []byte(written)):
+		return false
+	case f.Kubelet.Joined && f.Kubelet.Kubeconfig != kubeletKubeconfig: // k3s and many others have their own places
+		return true
+	}
+	return ok
 }
 
 // kubeconfigOf is a kubeconfig that names files only: nothing in it is secret, and kubelet renews what it names.

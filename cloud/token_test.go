@@ -308,7 +308,7 @@ func TestUndoOfAJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := j.engine().Undo(context.Background(), j.n, "all", nil)
-	if err == nil || !strings.Contains(err.Error(), "leave-cluster") || !strings.Contains(joinBecause(err), "8e5a") {
+	if err == nil || !strings.Contains(err.Error(), "leave-cluster, and pods run here") || !strings.Contains(joinBecause(err), "8e5a") {
 		t.Fatalf("not refused: %v\n%s", err, joinBecause(err))
 	}
 	if !strings.Contains(j.n.Units(), "kubelet.service enabled active") {

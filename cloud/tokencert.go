@@ -4,6 +4,7 @@
 package cloud
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -128,6 +130,26 @@ func (c certificate) Breaks(ctx context.Context, v host.View, before, after conv
 	return []string{"leave-cluster"}, clients, err
 }
 
+// Leaves names the Node. It is not what undo of its registration says alone: kubelet may have been quicker than our look, or
+// the Node there from before.
+func (c certificate) Leaves(found converge.State) string {
+	user, _ := strings.CutSuffix(string(found), ranOut)
+	name, ok := strings.CutPrefix(user, "system:node:")
+	if !ok {
+		return ""
+	}
+	return nodeLeft(name)
+}
+
+// TakeOut is converge.Merger's: a certificate that has run out meanwhile is the one that was made.
+func (c certificate) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+	user, _ := strings.CutSuffix(string(found), ranOut)
+	if user != string(after) {
+		return "", fmt.Errorf("cannot put back %s: it was of %s, and is of %s", c.path, after, found)
+	}
+	return before, nil
+}
+
 func (c certificate) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		return c.remove(h)
@@ -179,7 +201,7 @@ func (t *tokenJoin) enter(ctx context.Context, h host.Host) error {
 	if err := t.nameFree(ctx, h, cert, key); err != nil {
 		return err
 	}
-	if err := h.WriteFile(firstCertificate, append(cert, key...), host.Attr{Mode: 0o600}); err != nil {
+	if err := h.WriteFile(firstCertificate, together(cert, key), host.Attr{Mode: 0o600}); err != nil {
 		return err
 	}
 	if err := h.Symlink(currentCertificate, firstCertificate); err != nil {
@@ -247,6 +269,11 @@ func keptKey(h host.Host) ([]byte, error) {
 		return nil, err
 	}
 	return data, h.WriteFile(joinKey, data, host.Attr{Mode: 0o600})
+}
+
+// together are a certificate and its key as one file has them.
+func together(cert, key []byte) []byte {
+	return slices.Concat(bytes.TrimRight(cert, "\r\n"), []byte("\n"), key) // a signer may leave the last line open
 }
 
 // fits says whether a certificate is what was asked for.

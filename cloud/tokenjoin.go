@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,10 +112,13 @@ func (t *tokenJoin) authority(ctx context.Context, v host.View, found []byte) ([
 	}
 	if found != nil {
 		switch {
-		case t.pin != "" && !pinned(found, t.pin):
-			return nil, foreign(fmt.Sprintf("wanted %s, found %s", t.pin, strings.Join(pins(found), ", ")))
-		case t.ca != nil && !sameAuthorities(found, t.ca):
+		case t.ca != nil && sameAuthorities(found, t.ca):
+		case t.ca != nil && shareAuthority(found, t.ca): // a cluster that changes its CA has both for a while
+			return t.givenAuthority()
+		case t.ca != nil:
 			return nil, foreign(fmt.Sprintf("wanted that of %s, %s; found %s", t.caFile, strings.Join(pins(t.ca), ", "), strings.Join(pins(found), ", ")))
+		case t.pin != "" && !slices.Contains(pins(found), t.pin):
+			return nil, foreign(fmt.Sprintf("wanted %s, found %s", t.pin, strings.Join(pins(found), ", ")))
 		}
 		return found, nil
 	}

@@ -50,6 +50,13 @@ func (t *tokenJoin) trust(ctx context.Context, v host.View, token bootstrapToken
 	if err != nil {
 		return nil, t.noAPI(err)
 	}
+	if !pinned(roots, t.pin) && slices.Contains(pins(roots), t.pin) {
+		return nil, &converge.Trouble{
+			What:    fmt.Sprintf("cannot trust %s by ca_pin: the cluster has another certificate authority beside the one that it names", t.server),
+			Because: []string{"ca_pin is " + t.pin, "the cluster's are " + strings.Join(pins(roots), ", "), "a cluster that changes its CA publishes both for a while"},
+			Try:     []string{`write ca_file = "/etc/gpuadm/ca.crt" in [join] in place of ca_pin, with all of /etc/kubernetes/pki/ca.crt of the control plane`},
+		}
+	}
 	if !pinned(roots, t.pin) {
 		return nil, &converge.Trouble{
 			What:    fmt.Sprintf("cannot trust %s: its certificate authority is not the one that ca_pin says", t.server),
@@ -198,6 +205,11 @@ func pins(text []byte) (list []string) {
 func pinned(text []byte, pin string) bool {
 	list := pins(text)
 	return len(list) > 0 && !slices.ContainsFunc(list, func(at string) bool { return at != pin })
+}
+
+// shareAuthority says whether two PEM texts hold a certificate in common.
+func shareAuthority(a, b []byte) bool {
+	return slices.ContainsFunc(certificates(a), func(one *x509.Certificate) bool { return slices.ContainsFunc(certificates(b), one.Equal) })
 }
 
 // sameAuthorities says whether two PEM texts hold the same certificates, whatever stands between them.

@@ -17,7 +17,9 @@ import (
 )
 
 // ThingOf builds a thing again from its kind and name, for undo.
-func ThingOf(kind, name string) (converge.Thing, error) {
+func ThingOf(kind, name string) (converge.Thing, error) { return thingOf(nil, kind, name) }
+
+func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
 	switch kind {
 	case "file":
 		return things.NewFile(name, mergeOf(name)), nil
@@ -60,9 +62,9 @@ func ThingOf(kind, name string) (converge.Thing, error) {
 	case "unit":
 		return things.NewUnit(name), nil
 	case "node":
-		return cloud.NewNodePart(name, nil)
+		return cloud.NewNodePart(name, node)
 	case "guard":
-		return cloud.NewGuardThing(name)
+		return cloud.NewGuardThing(name, node)
 	case "bootstrap":
 		return cloud.NewCertificate(name), nil
 	case "registered":

@@ -15,9 +15,17 @@ import (
 )
 
 // Sequence returns the bootstrap, first stage first. A stage may rely on what those before it have settled.
-func Sequence() []converge.Stage {
+func Sequence() []converge.Stage { return sequence(new(cloud.Session)) }
+
+// Run returns the bootstrap for one run, with what builds its things again: together they ask for the Node object once.
+func Run() ([]converge.Stage, func(kind, name string) (converge.Thing, error)) {
+	node := new(cloud.Session)
+	return sequence(node), func(kind, name string) (converge.Thing, error) { return thingOf(node, kind, name) }
+}
+
+// sequence is the bootstrap; node is the Node object, as the stages of one run know it.
+func sequence(node *cloud.Session) []converge.Stage {
 	driver := drivers.New()
-	node := new(cloud.Session) // the Node object, as the stages of one run know it
 	return []converge.Stage{
 		cloud.NewGuard(node),                  // no pods come before this boot's GPUs were looked at
 		preflight,                             // what must hold before the first touch
@@ -28,7 +36,8 @@ func Sequence() []converge.Stage {
 		mig.Stage,                             // partitioned, before anything can hold them
 		runtime.Stage,                         // the container engine runs the NVIDIA runtime
 		cloud.Node(),                          // labels and taints, where kubelet takes them from when it registers
-		cloud.Join(),                          // EKS, GKE, AKS, or a token
+		cloud.GPUs(),                          // what kubelet is held back for, looked at before it may start
+		cloud.JoinIn(node),                    // EKS, GKE, AKS, or a token
 		cloud.Joined(node),                    // the cluster has the node
 		cloud.NewReady(node, runtime.Answers), // all of it looked at once more; then, and only then, pods may come
 	}

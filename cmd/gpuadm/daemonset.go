@@ -17,12 +17,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 const (
-	podUnit    = "gpuadm-daemonset.service"
-	podHome    = "/run/gpuadm" // on the machine: gone after a boot, as all that a pod leaves should be
+	podUnit = "gpuadm-daemonset.service"
+	podHome = "/run/gpuadm" // on the machine: gone after a boot, as all that a pod leaves should be
+	// Not in podHome: Debian's and Ubuntu's initramfs mounts /run noexec (initramfs-tools, init).
+	podProgram = converge.Home + "/daemonset"
 	podAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	podAgain   = 20 * time.Second // after an apply that waits for something
 )
@@ -41,7 +44,8 @@ func newDaemonSet(c *common) *cobra.Command {
 		Use:   "daemonset",
 		Short: "from a privileged pod, keep the machine it runs on as the spec says",
 		Long: `Daemonset is what the DaemonSet in images/daemonset runs. It copies this program
-and the specs in /etc/gpuadm (a ConfigMap) to the machine's /run/gpuadm, and has
+to the machine's /var/lib/gpuadm (a /run may not be executed from), and the specs
+in /etc/gpuadm (a ConfigMap) to its /run/gpuadm, and has
 the machine's own systemd run apply there, in a unit of its own: it goes on when
 the pod is killed or the container engine restarts. What the unit prints is
 printed here. The pod's ServiceAccount is lent to it for the node's taints.
@@ -92,31 +96,8 @@ func (p pod) run(ctx context.Context) error {
 
 // apply brings to the machine what it needs, and has it run.
 func (p pod) apply(ctx context.Context, machine host.Host) (int, error) {
-	argv := []string{podHome + "/gpuadm", "apply", "--unattended"}
-	if _, err := machine.Stat(podHome); errors.Is(err, fs.ErrNotExist) {
-		if err := machine.Mkdir(podHome, host.Attr{Mode: 0o700}); err != nil {
-			return 0, err
-		}
-	}
-	self, err := os.Executable()
+	argv, err := p.lay(machine)
 	if err != nil {
-		return 0, fmt.Errorf("cannot find this program's own file: %w", err)
-	}
-	if err := p.bring(machine, self, podHome+"/gpuadm", 0o755); err != nil {
-		return 0, err
-	}
-	specs, err := filepath.Glob(specHome + "/*.toml")
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range specs {
-		to := path.Join(podHome, path.Base(name))
-		if err := p.bring(machine, name, to, 0o600); err != nil {
-			return 0, err
-		}
-		argv = append(argv, "-f", to)
-	}
-	if err := p.account(machine); err != nil {
 		return 0, err
 	}
 	const log = podHome + "/daemonset.log"
@@ -128,6 +109,41 @@ func (p pod) apply(ctx context.Context, machine host.Host) (int, error) {
 		_, _ = p.stdout.Write(said)
 	}
 	return status, err
+}
+
+// lay brings all of it, and returns the command that the machine is to run.
+func (p pod) lay(machine host.Host) (argv []string, err error) {
+	for _, dir := range []string{"/var", "/var/lib", converge.Home, "/run", podHome} {
+		mode := fs.FileMode(0o755)
+		if dir == converge.Home || dir == podHome {
+			mode = 0o700
+		}
+		if _, err := machine.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			if err := machine.Mkdir(dir, host.Attr{Mode: mode}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cannot find this program's own file: %w", err)
+	}
+	if err := p.bring(machine, self, podProgram, 0o755); err != nil {
+		return nil, err
+	}
+	argv = []string{podProgram, "apply", "--unattended"}
+	specs, err := filepath.Glob(specHome + "/*.toml")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range specs {
+		to := path.Join(podHome, path.Base(name))
+		if err := p.bring(machine, name, to, 0o600); err != nil {
+			return nil, err
+		}
+		argv = append(argv, "-f", to)
+	}
+	return argv, p.account(machine)
 }
 
 // bring copies a file of the pod to the machine, unless it is there.

@@ -121,7 +121,8 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 	for _, name := range skip {
 		c.chosen = append(c.chosen, "--skip", name)
 	}
-	sequence, err := choose(only, skip)
+	all, thingOf := stages.Run()
+	sequence, err := choose(all, only, skip)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -135,9 +136,9 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 	}
 	return &converge.Engine{
 		Stages:  sequence,
-		Before:  stages.Sequence(),
+		Before:  all,
 		Spec:    s,
-		ThingOf: stages.ThingOf,
+		ThingOf: thingOf,
 		Clients: things.GPUClients,
 		May:     cloud.AskLeaving,
 		Version: version(),
@@ -145,10 +146,10 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 }
 
 // choose returns the stages asked for, in the sequence's order.
-func choose(only, skip []string) ([]converge.Stage, error) {
+func choose(all []converge.Stage, only, skip []string) ([]converge.Stage, error) {
 	var chosen []converge.Stage
 	known := map[string]bool{}
-	for _, st := range stages.Sequence() {
+	for _, st := range all {
 		known[st.Name] = true
 		if (len(only) == 0 || slices.Contains(only, st.Name)) && !slices.Contains(skip, st.Name) {
 			chosen = append(chosen, st)

@@ -38,7 +38,8 @@ alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 			if err != nil {
 				return err
 			}
-			e := &converge.Engine{ThingOf: stages.ThingOf, Clients: things.GPUClients, Version: version(), Yes: u.yes, Allow: u.allow}
+			_, thingOf := stages.Run()
+			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Version: version(), Yes: u.yes, Allow: u.allow}
 			if u.dryRun {
 				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)
 				if err != nil {

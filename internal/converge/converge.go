@@ -10,6 +10,7 @@ package converge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -61,6 +62,12 @@ type Settler interface {
 	Unsettled(found State, by Change) State
 	// Settled returns how it shall stand, from how it was found. Pure.
 	Settled(found State) State
+}
+
+// A Leaver says what stays elsewhere, out of our reach, where undo takes away what stood like this; "" for nothing.
+type Leaver interface {
+	Thing
+	Leaves(State) string
 }
 
 // A Merger can take our part out of what someone else has changed since.
@@ -211,6 +218,9 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 	return list
 }
 
+// ErrInUse reports that a change would take the GPUs from somebody who did not agree. It says nothing against the GPUs.
+var ErrInUse = errors.New("the GPUs are in use")
+
 // consent refuses changes that would take the GPUs from somebody who did not agree.
 func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
 	for _, what := range e.forbidden(changes) {
@@ -231,13 +241,22 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 		}
 		if len(clients) > 0 {
 			return &Trouble{
-				What:    fmt.Sprintf("cannot go on: %s would %s, and the GPUs are in use", strings.Join(names, ", "), what),
+				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, hits(what)),
 				Because: clients,
 				Try:     []string{"stop them, or run again with --allow " + what},
+				Err:     ErrInUse,
 			}
 		}
 	}
 	return nil
+}
+
+// hits says why somebody has to agree to a break.
+func hits(what string) string {
+	if what == "leave-cluster" {
+		return "pods run here"
+	}
+	return "the GPUs are in use"
 }
 
 // Stays is what Make returns when a thing of ours must stay because others have come to depend on it: a folder that

@@ -34,24 +34,58 @@ type Mark struct {
 	LetGo   bool      `json:"letGo,omitempty"`   // the spec has its section no more: it stays until undo
 }
 
-// Status looks at everything and touches nothing.
-func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
+// Standing is Status without a look at what was made: the Node object is part of that, and a gate must not wait for an API
+// server.
+func (e *Engine) Standing(ctx context.Context, v host.View) (Status, error) {
 	j, err := ReadJournal(v)
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{Held: j.Held(), Torn: j.Torn, Runs: []Run{}, Made: []Mark{}}
+	return e.standing(ctx, v, j)
+}
+
+func (e *Engine) standing(ctx context.Context, v host.View, j Journal) (s Status, err error) {
+	s = Status{Held: j.Held(), Torn: j.Torn, Runs: []Run{}, Made: []Mark{}}
+	if last, open := j.unfinished(); open {
+		s.Unfinished, s.Undoing = last.ID, len(last.Undoes) > 0
+	}
+	s.Plan, err = e.plan(ctx, v, j)
+	return s, err
+}
+
+// Pending is Status without Made: it looks only at what the stages want, and so at nothing of other stages, such as the
+// cluster's.
+func (e *Engine) Pending(ctx context.Context, v host.View) (Status, error) {
+	s, _, err := e.status(ctx, v)
+	return s, err
+}
+
+func (e *Engine) status(ctx context.Context, v host.View) (s Status, runs []Run, err error) {
+	j, err := ReadJournal(v)
+	if err != nil {
+		return Status{}, nil, err
+	}
+	s = Status{Held: j.Held(), Torn: j.Torn, Runs: []Run{}, Made: []Mark{}}
 	if s.Plan, err = e.plan(ctx, v, j); err != nil {
-		return s, err
+		return s, nil, err
 	}
 	if last, open := j.unfinished(); open {
 		s.Unfinished, s.Undoing = last.ID, len(last.Undoes) > 0
 	}
-	runs := j.Runs()
+	runs = j.Runs()
 	for _, run := range runs {
 		if len(run.Makes) > 0 {
 			s.Runs = append(s.Runs, run)
 		}
+	}
+	return s, runs, nil
+}
+
+// Status looks at everything and touches nothing.
+func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
+	s, runs, err := e.status(ctx, v)
+	if err != nil {
+		return s, err
 	}
 	for _, o := range standing(runs) {
 		if o.back() {

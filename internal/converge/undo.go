@@ -172,6 +172,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			}
 			if m.Before != m.After {
 				p.due = append(p.due, m)
+				p.leaves(m)
 			}
 			settlers, err := e.settlers(o.Change)
 			if err != nil {
@@ -199,6 +200,19 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		p.due = append(p.due, m)
 	}
 	return p, nil
+}
+
+// leaves notes what stays elsewhere when the thing goes, unless that is noted already.
+func (p *UndoPlan) leaves(m made) {
+	l, ok := m.thing.(Leaver)
+	if !ok || m.After != "" {
+		return
+	}
+	c := m.Change
+	c.Keeps = l.Leaves(m.Before)
+	if c.Keeps != "" && !slices.ContainsFunc(p.Kept, func(k Change) bool { return k.Keeps == c.Keeps }) {
+		p.Kept = append(p.Kept, c)
+	}
 }
 
 // back fills in how the thing stands and how it stood before us. foreign says why our part cannot be told from what

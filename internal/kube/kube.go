@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"net/http"
 	"net/url"
 	"strings"
@@ -124,8 +125,11 @@ func (c *Client) Event(ctx context.Context, ev *corev1.Event) error {
 	if len(ev.Message) > maxNote {
 		ev.Message = strings.ToValidUTF8(ev.Message[:maxNote-3], "") + "..."
 	}
-	// The name is chosen here, so that a second try after a lost answer does not leave a second Event.
-	ev.Name = or(ev.Name, fmt.Sprintf("%s.%x", about.Name, c.now().UnixNano()))
+	// The name is chosen here, so that a second try after a lost answer does not leave a second Event. Clocks stand still and
+	// go back: what it says is a part of it.
+	said := fnv.New32a()
+	_, _ = said.Write([]byte(ev.Reason + " " + ev.Message))
+	ev.Name = or(ev.Name, fmt.Sprintf("%s.%x%08x", about.Name, c.now().UnixNano(), said.Sum32()))
 	r := call{
 		verb: "create", what: "an event about " + strings.ToLower(about.Kind) + " " + about.Name, method: http.MethodPost,
 		path: "/api/v1/namespaces/" + ev.Namespace + "/events", form: "application/json", again: true,

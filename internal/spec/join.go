@@ -87,11 +87,12 @@ func checkAddress(v string) (string, *finding) {
 	return a.String(), nil
 }
 
-// checkNodeName: ValidateNodeName in pkg/apis/core/validation of Kubernetes.
+// checkNodeName: ValidateNodeName in pkg/apis/core/validation of Kubernetes takes 253 characters, and the label
+// kubernetes.io/hostname, which kubelet gives the name to as well, takes 63.
 func checkNodeName(v string) (string, *finding) {
 	switch low := strings.ToLower(v); {
-	case len(v) > 253:
-		return v, wrong("write a shorter name", "the name has %d characters; Kubernetes takes 253", len(v))
+	case len(v) > 63:
+		return v, wrong("write a shorter name", "the name has %d characters; Kubernetes takes 63 as a label's value, which it becomes too", len(v))
 	case domain(v):
 		return v, nil
 	case domain(low):

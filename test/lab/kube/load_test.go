@@ -4,16 +4,67 @@
 package kube_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"net/http"
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestBenchKubeLoad prints what it costs one API server that 5,000 nodes come up at once, each with a connection and an
-// identity of its own that looks at its Node and patches labels and a condition. LOAD says how many else.
+// crowd is a machine with GPUs, a kubelet that has joined, and nothing else: one of many that are the same.
+const crowd = `
+-- proc/sys/kernel/hostname --
+%s
+-- proc/sys/kernel/random/boot_id --
+%[1]s
+-- usr/bin/kubelet mode=0755 --
+-- etc/systemd/system/kubelet.service --
+[Service]
+ExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf
+-- etc/kubernetes/kubelet.conf --
+`
+
+// onTheWire is a simulated machine whose network is the real one.
+type onTheWire struct {
+	*simhost.Node
+	real host.Host
+	open []http.RoundTripper
+}
+
+func (o *onTheWire) AskWeb(w host.Web) (http.RoundTripper, error) { return o.keep(o.real.AskWeb(w)) }
+func (o *onTheWire) DoWeb(w host.Web) (http.RoundTripper, error)  { return o.keep(o.real.DoWeb(w)) }
+
+func (o *onTheWire) keep(t http.RoundTripper, err error) (http.RoundTripper, error) {
+	if err == nil {
+		o.open = append(o.open, t)
+	}
+	return t, err
+}
+
+// hangUp closes what the end of a process closes.
+func (o *onTheWire) hangUp() {
+	for _, t := range o.open {
+		if c, ok := t.(interface{ CloseIdleConnections() }); ok {
+			c.CloseIdleConnections()
+		}
+	}
+	o.open = nil
+}
+
+// TestBenchKubeLoad prints what it costs one API server that 5,000 nodes come up at once, each by all of gpuadm's stages, with
+// a connection and a certificate of its own: labels, taints and the condition, and how it went, told; then once more, when
+// all stands. LOAD says how many else.
 func TestBenchKubeLoad(t *testing.T) {
 	c := cluster.Run(t)
 	nodes := 5000
@@ -23,32 +74,60 @@ func TestBenchKubeLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	figures, err := c.Load(t.Context(), kube.Load{Nodes: nodes, Parallel: 64, Each: func(ctx context.Context, node string) error {
-		kubelet, err := c.Node(node)
-		if err != nil {
-			return err
-		}
-		defer kubelet.Close()
-		path := "/api/v1/nodes/" + node
-		if _, err := kubelet.Get(ctx, path); err != nil {
-			return err
-		}
-		labels := kube.Object{"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
-		if _, err := kubelet.Merge(ctx, path, kube.Object{"metadata": kube.Object{"labels": labels}}); err != nil {
-			return err
-		}
-		_, err = kubelet.Do(ctx, "PATCH", path+"/status", "application/strategic-merge-patch+json",
-			[]byte(`{"status":{"conditions":[{"type":"GPUReady","status":"True","reason":"Stands"}]}}`))
-		return err
-	}})
+	real, err := host.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log(figures)
-	if figures.Errors > 0 || int(figures.Requests) != 3 {
-		t.Errorf("%d errors, %.2f requests per node, want none and 3", figures.Errors, figures.Requests)
+	base, err := os.ReadFile("../../hosts/mig-h100-a100-t4.txtar")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if left := kube.List(c.Get("/api/v1/nodes?labelSelector=lab.invalid%2Fload"), "items"); len(left) > 0 {
-		t.Errorf("%d Nodes are left", len(left))
+	wanted, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[node]\nlabels = { \"lab.invalid/pool\" = \"crowd\" }\n")})
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, again := range []bool{false, true} {
+		figures, err := c.Load(t.Context(), kube.Load{Nodes: nodes, Parallel: 64, Each: func(ctx context.Context, node string) error {
+			config, err := c.NodeConfig(c.Local, node)
+			if err != nil {
+				return err
+			}
+			// Certificates are of today.
+			machine := bytes.Replace(base, []byte("now = 2026-03-04T05:06:07Z"), []byte("now = "+time.Now().UTC().Format(time.RFC3339Nano)), 1)
+			n, err := simhost.New(fmt.Appendf(machine, crowd+"%s", node, config))
+			if err != nil {
+				return err
+			}
+			h := &onTheWire{Node: n, real: real}
+			defer h.hangUp()
+			if err := bringUp(ctx, h, wanted); err != nil || !again {
+				return err
+			}
+			return bringUp(ctx, h, wanted)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("standing once more: %t: %s", again, figures)
+		if figures.Errors > 0 {
+			t.Errorf("%d errors, as %v", figures.Errors, figures.Why)
+		}
+		if left := kube.List(c.Get("/api/v1/nodes?labelSelector=lab.invalid%2Fload"), "items"); len(left) > 0 {
+			t.Errorf("%d Nodes are left", len(left))
+		}
+	}
+}
+
+// bringUp is what gpuadm apply does.
+func bringUp(ctx context.Context, h host.Host, s spec.Spec) error {
+	e := &converge.Engine{Stages: stages.Sequence(), Spec: s, ThingOf: stages.ThingOf, Version: "test"}
+	result, err := e.Apply(ctx, h)
+	if err != nil {
+		return err
+	}
+	f, err := e.Facts(ctx, h)
+	if err != nil {
+		return err
+	}
+	return cloud.Report(ctx, h, s, f, cloud.Outcome{Made: result.Made})
 }

@@ -85,6 +85,9 @@ func (c *Cluster) run(ctx context.Context, parts Parts) error {
 	if _, err := c.spawn(parts.Path("etcd"), etcd...); err != nil {
 		return err
 	}
+	if err := os.WriteFile(c.file(auditPolicy), []byte(auditRules), 0o600); err != nil {
+		return fmt.Errorf("cannot write the audit policy: %w", err)
+	}
 	apiserver, err := c.spawn(parts.Path("kube-apiserver"), c.apiserver()...)
 	if err != nil {
 		return err
@@ -132,6 +135,7 @@ func (c *Cluster) apiserver() []string {
 		"--service-cluster-ip-range=" + services, "--allow-privileged=true",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--enable-bootstrap-token-auth=true", "--anonymous-auth=true", "--profiling=false",
+		"--audit-policy-file=" + c.file(auditPolicy), "--audit-log-path=" + c.file(auditLog),
 	}
 }
 

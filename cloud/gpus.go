@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// GPUs is the last stage before kubelet: it looks whether the GPUs stand. Without it a kubelet would start whose GPUs do not
+// answer, since what the stages before want of a driver that does not answer can only wait, and the node has no startup
+// taint where kubelet is held back.
+func GPUs() converge.Stage {
+	return converge.Stage{
+		Name:  "gpus",
+		About: "sees that the GPUs stand, before kubelet starts",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			if !tellsCluster(s) || !hasGPU(f) || !f.Live || s.Join.Gate == "open" || !gated(s, f) && !ownsKubelet(s, f) {
+				return nil, nil
+			}
+			var list []converge.Want
+			for _, c := range gpuChecks(s, f) {
+				look := func(ctx context.Context, v host.View) (string, error) {
+					problem, err := c.look(ctx, v)
+					if problem != "" {
+						problem = "cannot let kubelet start: " + problem
+					}
+					return problem, err
+				}
+				w := things.Check("before kubelet: "+c.what, look, "kubelet is held back until the GPUs stand", c.try)
+				w.Section = nodeSection(s)
+				list = append(list, w)
+			}
+			return list, nil
+		},
+		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true, Files: joinFiles(s)}) },
+		Whole: true,
+	}
+}
+
+// gpuCheck is what must be so of the GPUs, whatever the cluster knows.
+type gpuCheck struct {
+	what string
+	look func(context.Context, host.View) (problem string, err error)
+	try  string
+}
+
+// gpuChecks are all of them, one where no driver answers.
+func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
+	if f.Driver == nil {
+		return []gpuCheck{{"the driver", func(context.Context, host.View) (string, error) { return noDriver(f) }, "gpuadm apply, which loads it; gpuadm facts says more"}}
+	}
+	pure := func(problem string) func(context.Context, host.View) (string, error) {
+		return func(context.Context, host.View) (string, error) { return problem, nil }
+	}
+	return []gpuCheck{
+		{"the driver", pure(wrongDriver(s, *f.Driver)), "gpuadm plan modules, which says how to get there"},
+		{"all GPUs", pure(missingGPUs(s, f)), "lspci -d 10de: lists them; dmesg tells why one fell off the bus"},
+		{
+			"NVLink fabric", func(context.Context, host.View) (string, error) { return fabricOpen(*f.Driver) },
+			"systemctl status nvidia-fabricmanager; its version must be the driver's",
+		},
+	}
+}

@@ -1,0 +1,303 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+// refusedJoin applies, and wants a refusal that touched nothing and tells these words.
+func refusedJoin(t *testing.T, j *testJoin, words ...string) {
+	t.Helper()
+	before := j.n.Touches()
+	if p, err := j.engine().Plan(t.Context(), j.n.View()); err != nil || len(p.Cannot()) == 0 {
+		t.Fatalf("planned, %v; wanted a refusal with %q", err, words)
+	}
+	_, err := j.engine().Apply(t.Context(), j.n)
+	text := err.Error() + "\n" + joinBecause(err)
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("lacks %q:\n%s", w, text)
+		}
+	}
+	if n := j.n.Touches() - before; n > 0 {
+		t.Errorf("refused after %d touches: %s", n, text)
+	}
+}
+
+// A flag of the administrator's that contradicts the join would win over our files, or be lost: either way without a word.
+func TestFlagsThatContradictTheJoin(t *testing.T) {
+	for flag, word := range map[string]string{
+		"--hostname-override=gpu-7":                    `node_name = "gpu-7"`,
+		"--register-with-taints=a=b:NoSchedule":        "taints in [node]",
+		"--bootstrap-kubeconfig=/etc/kubernetes/other": "--bootstrap-kubeconfig",
+		"--kubeconfig=/etc/kubernetes/other":           "--kubeconfig",
+		"--config=/etc/kubernetes/other.yaml":          "kubelet_config",
+	} {
+		j := startJoin(t, testMachine+tokenKubeadmUnit+"-- etc/default/kubelet --\nKUBELET_EXTRA_ARGS=\"--v=4 "+flag+"\"\n", "[node]\ngpu_labels = false\ntaints = [\"c=d:NoSchedule\"]\n")
+		refusedJoin(t, j, strings.SplitN(flag, "=", 2)[0], "/etc/default/kubelet", word)
+	}
+	j := startJoin(t, testMachine+tokenKubeadmUnit+"-- etc/default/kubelet --\nKUBELET_EXTRA_ARGS=\"--v=4 --hostname-override=gpu-1 --node-labels=a=b\"\n", "")
+	j.apply(t)
+}
+
+// A kubelet that runs as somebody's node stays that, wherever its kubeconfig lies.
+func TestNodeOfOthersStays(t *testing.T) {
+	unit := "-- etc/systemd/system/kubelet.service --\n[Service]\nExecStart=/usr/bin/kubelet --kubeconfig=/var/lib/kubelet/kubeconfig\n[Install]\nWantedBy=multi-user.target\n" +
+		"-- var/lib/kubelet/kubeconfig mode=0600 --\napiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {user: u}}]\nusers: [{name: u, user: {token: t}}]\n"
+	for name, archive := range map[string]string{"elsewhere": testMachine + unit} {
+		j := startJoin(t, archive, "")
+		p, err := j.engine().Plan(context.Background(), j.n.View())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range p.Changes {
+			if c.Stage == "join" {
+				t.Errorf("%s: would make %s", name, c)
+			}
+		}
+	}
+}
+
+// The name is a label's value as well (kubernetes.io/hostname), which has at most 63 characters: the API server would refuse the Node.
+func TestNameIsALabelToo(t *testing.T) {
+	long := strings.Repeat("a", 64)
+	j := startJoin(t, strings.ReplaceAll(testMachine, "\ngpu-1\n", "\n"+long+"\n"), "")
+	refusedJoin(t, j, "64 characters", "node_name")
+}
+
+// An image has no name yet; the machine that boots from it has.
+func TestImageWithoutAName(t *testing.T) {
+	for _, name := range []string{"", "localhost", "localhost.localdomain"} {
+		archive := strings.Replace(strings.ReplaceAll(testMachine, "\ngpu-1\n", "\n"+name+"\n"), "now = ", "live = false\nnow = ", 1)
+		j := startJoin(t, archive, "")
+		p, err := j.engine().Plan(t.Context(), j.n.View())
+		if err != nil || len(p.Cannot()) > 0 {
+			t.Errorf("%q: %v %+v", name, err, p.Cannot())
+		}
+	}
+}
+
+// Kubelet knows no domain of its own: without one pods would find no service by its short name.
+func TestClusterDomain(t *testing.T) {
+	j := startJoin(t, testMachine, "cluster_dns = [\"10.96.0.10\"]\n")
+	j.apply(t)
+	if c := j.read(t, kubeletConfig); !strings.Contains(c, "clusterDomain: cluster.local\n") {
+		t.Errorf("no domain:\n%s", c)
+	}
+}
+
+// While a cluster changes its CA, both are published.
+func TestAnotherCABesideThePinned(t *testing.T) {
+	other := kubesim.New(kubesim.Node("gpu-1")).Joinable(testServer, time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC))
+	j := startJoin(t, testMachine, "")
+	j.apply(t)
+	// The administrator has put the next CA beside it on all nodes. It is still the cluster's.
+	if err := j.n.WriteFile(clusterCA, append(other.CA(), j.CA()...), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if res := j.apply(t); len(res.Made) > 0 {
+		t.Errorf("made %s", joinNames(res.Made))
+	}
+	if err := j.n.WriteFile(clusterCA, other.CA(), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	refusedJoin(t, j, "another cluster's CA lies there")
+}
+
+// A new ca_file with the old CA in it is the same cluster's.
+func TestNextCAByFile(t *testing.T) {
+	other := kubesim.New(kubesim.Node("gpu-1")).Joinable(testServer, time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC))
+	j := startJoin(t, testMachine, "ca_file = \"/etc/gpuadm/ca.crt\"\n")
+	put := func(data []byte) {
+		t.Helper()
+		if err := j.n.WriteFile("/etc/gpuadm/ca.crt", data, host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(j.CA())
+	j.apply(t)
+	both := append(j.CA(), other.CA()...)
+	put(both)
+	j.apply(t)
+	if j.read(t, clusterCA) != string(both) {
+		t.Error("the next CA was not taken over")
+	}
+	put(other.CA())
+	j.apply(t) // the old one goes
+	if j.read(t, clusterCA) != string(other.CA()) {
+		t.Error("the old CA is still there")
+	}
+}
+
+// kubelet_config is merged into the file that is written. It cannot be that file: nothing would ever leave it.
+func TestKubeletConfigIsNotItself(t *testing.T) {
+	j := startJoin(t, testMachine+"-- var/lib/kubelet/config.yaml --\nkind: KubeletConfiguration\nmaxPods: 9\n", "kubelet_config = \"/var/lib/kubelet/config.yaml\"\n")
+	refusedJoin(t, j, kubeletConfig, "another file")
+}
+
+// Undo names the Node that is left, though it was there before we looked, and after the certificate was made anew.
+func TestUndoOfARejoin(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.gets.Store(9) // the Node is there whenever somebody looks: kubelet is quick, or the machine was installed anew
+	j.apply(t)
+	var told []string
+	e := j.engine()
+	e.Tell = func(ev converge.Event) { told = append(told, ev.Text) }
+	p, err := e.PlanUndo(t.Context(), j.n.View(), "all", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Kept) == 0 || !strings.Contains(p.Kept[len(p.Kept)-1].Keeps+p.Kept[0].Keeps, "kubectl delete node gpu-1") {
+		t.Errorf("the plan of the undo keeps %+v", p.Kept)
+	}
+	if _, err := e.Undo(t.Context(), j.n, "all", nil); err != nil {
+		t.Fatal(err, joinBecause(err))
+	}
+	if all := strings.Join(told, "\n"); strings.Count(all, "kubectl delete node gpu-1") != 1 {
+		t.Errorf("undo does not say once what is left:\n%s", all)
+	}
+}
+
+// An undo of all takes a certificate away that was made anew meanwhile.
+func TestUndoAfterRenewal(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	first := j.tree()
+	j.apply(t)
+	j.n.Advance(2 * 365 * 24 * time.Hour)
+	j.boot(simhost.LoseNothing)
+	if err := j.n.WriteFile("/etc/gpuadm/token", []byte(testToken), host.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	j.Signer.Now = j.n.Now()
+	j.apply(t)
+	if _, err := j.engine().Undo(t.Context(), j.n, "all", nil); err != nil {
+		t.Fatal(err, joinBecause(err))
+	}
+	if now := j.tree(); now != first {
+		t.Errorf("after undo:\n%s", now)
+	}
+}
+
+// A signer may leave the last line's end out; what follows is the key.
+func TestCertificateWithoutALineEnd(t *testing.T) {
+	key, _ := newKey()
+	cert := []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----")
+	if both := string(together(cert, key)); strings.Contains(both, "----------") {
+		t.Errorf("nobody can read\n%s", both)
+	}
+}
+
+// A key that no certificate was ever made for does not outlive the undo.
+func TestUndoWhileARequestWaits(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.Approve = "wait"
+	e := j.engine()
+	if _, err := e.Apply(t.Context(), j.n); err == nil {
+		t.Fatal("joined without a certificate")
+	}
+	if _, err := e.Undo(t.Context(), j.n, "all", nil); err != nil {
+		t.Fatal(err, joinBecause(err))
+	}
+	if _, err := j.n.Stat(joinKey); !notThere(err) {
+		t.Errorf("the key is left behind: %v", err)
+	}
+}
+
+// With two engines kubelet uses the one that [runtime] prepares.
+func TestEngineAsInRuntime(t *testing.T) {
+	f := facts.Facts{Engines: []facts.Engine{{Name: "containerd"}, {Name: "crio"}}}
+	j := startJoin(t, testMachine, "[runtime]\nengine = \"crio\"\n")
+	if e, err := ownEngine(j.spec, f); err != nil || e.Name != "crio" {
+		t.Errorf("%+v %v", e, err)
+	}
+}
+
+// What the cluster's kubeconfig was edited by kubectl stays a join of ours.
+func TestKubeconfigEditedByKubectl(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.apply(t)
+	text := strings.Replace(strings.TrimPrefix(j.read(t, kubeletKubeconfig), written), "api.example:6443", "vip.example:6443", 1)
+	if err := j.n.WriteFile(kubeletKubeconfig, []byte(text), host.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := j.engine().Plan(t.Context(), j.n.View())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range p.Changes {
+		if c.Name == currentCertificate || c.Name == kubeletUnit {
+			t.Errorf("the node would leave: %s %s", c, c.Why)
+		}
+	}
+}
+
+// askedView is an engine that answers one question.
+type askedView struct {
+	host.View
+	answer []byte
+	err    error
+}
+
+func (a askedView) Call(_ context.Context, socket, method string, _ []byte) ([]byte, error) {
+	if socket != "/run/containerd/containerd.sock" || method != "/runtime.v1.RuntimeService/RuntimeConfig" {
+		return nil, host.Later{Until: "another question"}
+	}
+	return a.answer, a.err
+}
+
+// What the engine says itself is surer than its files.
+func TestCgroupDriverAsked(t *testing.T) {
+	for want, v := range map[string]askedView{
+		"systemd":  {answer: []byte{0x0a, 0x00}},
+		"cgroupfs": {answer: []byte{0x0a, 0x02, 0x08, 0x01}},
+		"":         {err: host.Later{Until: "never"}},
+	} {
+		if got := askedDriver(t.Context(), v, "unix:///run/containerd/containerd.sock"); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+	for _, torn := range [][]byte{nil, {0x0a}, {0x0a, 0x7f}, {0x12, 0x00}} {
+		if got := askedDriver(t.Context(), askedView{answer: torn}, "unix:///run/containerd/containerd.sock"); got != "" {
+			t.Errorf("% x: %q", torn, got)
+		}
+	}
+	c := ownConfig{base: table{"cgroupDriver": "systemd"}, endpoint: "unix:///run/containerd/containerd.sock"}
+	l := c.want().Thing.(*learned)
+	text, err := l.write(t.Context(), askedView{answer: []byte{0x0a, 0x02, 0x08, 0x01}}, nil)
+	if err != nil || !strings.Contains(string(text), "cgroupDriver: cgroupfs") {
+		t.Errorf("%s %v", text, err)
+	}
+}
+
+// A certificate that has run out is the join's to mend: the stages around it wait for that, and do not refuse the apply.
+func TestReadyWaitsForTheRenewal(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.apply(t)
+	j.n.Advance(2 * 365 * 24 * time.Hour)
+	j.Signer.Now = j.n.Now()
+	if err := j.n.WriteFile("/etc/gpuadm/token", []byte(testToken), host.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	j.parse(t, "ca_pin = \""+j.Pin()+"\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/pool\" = \"h200\" }\n")
+	node := new(Session)
+	e := j.engine()
+	e.Stages = []converge.Stage{NewGuard(node), Join(), Joined(node), NewReady(node, nil)}
+	p, err := e.Plan(t.Context(), j.n.View())
+	if err != nil || len(p.Cannot()) > 0 {
+		t.Fatalf("%v %+v", err, p.Cannot())
+	}
+	if !strings.Contains(joinNames(p.Changes), "node label example.com/pool once its certificate holds again") {
+		t.Errorf("planned:\n%s", joinNames(p.Changes))
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+)
+
+const (
+	auditPolicy = "audit.yaml"
+	auditLog    = "audit.log"
+)
+
+// auditRules say of which requests the API server keeps a line: those of nodes and of gpuadm's ServiceAccount.
+// Source: https://kubernetes.io/docs/tasks/debug/debug-cluster/audit/.
+const auditRules = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  userGroups: ["system:nodes", "system:serviceaccounts:gpuadm"]
+`
+
+// Requests are what somebody, a node or a ServiceAccount, has asked the API server for since it kept a line for the first
+// time, kubelet's own requests aside: "get /api/v1/nodes/gpu-1".
+func (t *T) Requests(user string) (list []string) {
+	t.Helper()
+	text, err := os.ReadFile(t.file(auditLog))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var e struct {
+			Verb, RequestURI, UserAgent string
+			User                        struct{ Username string }
+		}
+		if json.Unmarshal(line, &e) != nil { // it is being written
+			continue
+		}
+		if e.User.Username == user && !strings.HasPrefix(e.UserAgent, "kubelet/") {
+			list = append(list, e.Verb+" "+e.RequestURI)
+		}
+	}
+	return list
+}

@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+// whole is a spec for partitioned GPUs, without a device plugin.
+const whole = "[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\n"
+
+// TestLabKubeOrdering: where the boot unit holds kubelet back, no pod starts in a new boot before the GPUs stand, after a
+// reboot and after a power loss, and kubelet comes once they do: by the boot unit's next try, or by an apply by hand.
+func TestLabKubeOrdering(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "ordering", "trixie")
+	n.wants(whole, n.join())
+	n.settled("--install")
+	n.Ready()
+	if taints := kube.Taints(n.Object()); len(taints) > 0 {
+		t.Errorf("kubelet waits, so there is no startup taint: %v", taints)
+	}
+
+	t.Log("a reboot with GPUs that do not answer")
+	n.breaks()
+	n.Reboot()
+	n.plain("ordered")
+	n.active("gpuadm.service", "failed")
+	n.held("ordered")
+	n.Must("fakenvml", "driver", "--init", "SUCCESS")
+	n.settled()
+	n.active("kubelet.service", "active")
+	n.back("ordered")
+	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
+		t.Errorf("after the repair: %s", r)
+	}
+
+	t.Log("a power loss with GPUs that do not answer, and then do")
+	n.breaks()
+	n.PowerLoss()
+	n.plain("lost")
+	n.c.Until("the first try has failed", func() string {
+		if log := n.Journal("gpuadm.service"); !strings.Contains(log, "try 1 of 3 failed") {
+			return log
+		}
+		return ""
+	})
+	n.held("lost")
+	n.Must("fakenvml", "driver", "--init", "SUCCESS")
+	n.active("kubelet.service", "active")
+	n.back("lost")
+	n.ordered()
+}
+
+// breaks makes the driver one that no GPU answers.
+func (n gpuHost) breaks() {
+	n.t.Helper()
+	n.condition("True")
+	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
+}
+
+// held wants kubelet not to run, and so a pod that the scheduler gave this node by yesterday's Node not to either.
+func (n gpuHost) held(pod string) {
+	n.t.Helper()
+	if is := n.Property("kubelet.service", "ActiveState"); is == "active" || n.MainPID("kubelet.service") != 0 {
+		n.t.Errorf("kubelet is %s", is)
+	}
+	o := n.c.Get("/api/v1/namespaces/default/pods/" + pod)
+	if kube.Text(o, "status", "phase") != "Pending" || kube.Text(o, "status", "startTime") != "" {
+		n.t.Errorf("pod %s: %v", pod, kube.At(o, "status"))
+	}
+}
+
+// back wants a node and its pod to run, after the GPUs were found to stand in this boot.
+func (n gpuHost) back(pod string) {
+	n.t.Helper()
+	n.Ready()
+	n.c.PodReady("default", pod)
+	n.c.Until(n.Name+" is called ready in this boot", func() string {
+		is := kube.Condition(n.Object(), gpuReady)
+		if is["status"] == "True" && strings.HasSuffix(kube.Text(is, "message"), n.BootID()[28:]) {
+			return ""
+		}
+		return fmt.Sprint(is)
+	})
+}
+
+// ordered wants the units of this boot to have come one after another.
+func (n gpuHost) ordered() {
+	n.t.Helper()
+	n.active("gpuadm-ready.service", "active")
+	at := func(unit, property string) int {
+		us, err := strconv.Atoi(n.Property(unit, property))
+		if err != nil || us == 0 {
+			n.t.Errorf("%s of %s: %d, %v", property, unit, us, err)
+		}
+		return us
+	}
+	stands, kubelet, ready := at("gpuadm.service", "ExecMainExitTimestampMonotonic"), at("kubelet.service", "ExecMainStartTimestampMonotonic"),
+		at("gpuadm-ready.service", "ExecMainStartTimestampMonotonic")
+	if stands > kubelet || kubelet > ready {
+		n.t.Errorf("gpuadm.service was done at %d µs, kubelet started at %d, gpuadm-ready.service at %d", stands, kubelet, ready)
+	}
+}

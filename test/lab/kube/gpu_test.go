@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+const (
+	specFile   = "/etc/gpuadm/node.toml"
+	tokenFile  = "/etc/gpuadm/token"
+	configFile = "/etc/gpuadm/kubelet.yaml"
+	state      = "/var/lib/gpuadm"
+	gpuReady   = "nvidia.com/GPUReady"
+	startup    = "startup-taint.cluster-autoscaler.kubernetes.io/gpu=pending:NoSchedule"
+	// count is how many GPUs a host here has.
+	count = 2
+)
+
+// gpuHost is a host on the cluster's network that knows nothing of the cluster: a container engine, kubelet's program, GPUs
+// that are fake and a gpuadm that is not.
+type gpuHost struct {
+	*kube.Node
+	c *kube.T
+	t *testing.T
+}
+
+func bootGPU(t *testing.T, c *kube.T, name, dist string) gpuHost {
+	t.Helper()
+	parts := fakenvml.Build(t)
+	n := gpuHost{c.Boot(name, lab.Options{Dist: dist, GPUs: count}), c, t}
+	triple := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
+	for from, to := range map[string]string{
+		parts.Library:   "/usr/lib/" + triple + "/" + fakenvml.Soname,
+		parts.Tool:      "/usr/local/bin/fakenvml",
+		parts.NvidiaSMI: "/usr/bin/nvidia-smi",
+	} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Put(to, string(data), 0o755)
+	}
+	const state = "/var/lib/fakenvml.state"
+	n.Must("env", "FAKENVML_STATE="+state, "fakenvml", "new", "--gpus", fmt.Sprintf("H100-80:%d", count))
+	n.Put("/etc/systemd/system/fake-gpus.service", `[Unit]
+Description=the fake GPUs see a boot
+DefaultDependencies=no
+After=local-fs.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/ln -sf `+state+` /run/fakenvml.state
+ExecStart=/usr/local/bin/fakenvml reboot
+[Install]
+WantedBy=sysinit.target
+`, 0o644)
+	n.Must("systemctl", "enable", "--quiet", "--now", "fake-gpus.service")
+	n.Put(configFile, kube.LabConfigFile(), 0o644)
+	return n
+}
+
+// join is a [join] by a token that is put on the host.
+func (n gpuHost) join() string {
+	n.t.Helper()
+	n.Put(tokenFile, n.c.Token()+"\n", 0o600)
+	return fmt.Sprintf("[join]\nhow = \"token\"\nserver = %q\nca_pin = %q\ntoken_file = %q\nkubelet_config = %q\n", kube.Server, n.c.Pin(), tokenFile, configFile)
+}
+
+// wants writes the spec.
+func (n gpuHost) wants(parts ...string) {
+	n.t.Helper()
+	n.Put(specFile, "format = 1\n"+strings.Join(parts, ""), 0o644)
+}
+
+// gpuadm runs it and wants an exit code, and words.
+func (n gpuHost) gpuadm(exit int, args []string, words ...string) lab.Result {
+	n.t.Helper()
+	r := n.Exec(append([]string{"gpuadm"}, args...)...)
+	if r.Exit != exit {
+		n.t.Errorf("gpuadm %s, want exit %d: %s", strings.Join(args, " "), exit, r)
+	}
+	for _, w := range words {
+		if !strings.Contains(r.Stdout+r.Stderr, w) {
+			n.t.Errorf("gpuadm %s does not say %q: %s", strings.Join(args, " "), w, r)
+		}
+	}
+	return r
+}
+
+// settled applies until nothing is waited for any more.
+func (n gpuHost) settled(args ...string) {
+	n.t.Helper()
+	var r lab.Result
+	for range 60 {
+		r = n.Exec(append([]string{"gpuadm", "apply"}, args...)...)
+		if r.Exit != 75 {
+			break
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	if r.Exit != 0 {
+		n.t.Fatalf("gpuadm apply %s: %s", strings.Join(args, " "), r)
+	}
+}
+
+// condition waits until the node's condition GPUReady has this status, and returns it.
+func (n gpuHost) condition(status string) kube.Object {
+	n.t.Helper()
+	var is kube.Object
+	n.c.Until(n.Name+" has the condition", func() string {
+		if is = kube.Condition(n.Object(), gpuReady); is["status"] == status {
+			return ""
+		}
+		return fmt.Sprintf("%v, not %s", is, status)
+	})
+	return is
+}
+
+// active waits until a unit is in this state.
+func (n gpuHost) active(unit, want string) {
+	n.t.Helper()
+	n.c.Until(unit+" is "+want, func() string {
+		if is := n.Property(unit, "ActiveState"); is != want {
+			return "it is " + is
+		}
+		return ""
+	})
+}
+
+// plain makes a pod that wants nothing, tolerates nothing, and may be on this node alone.
+func (n gpuHost) plain(name string) {
+	n.t.Helper()
+	n.c.Cleanup(func() { n.c.Delete("/api/v1/namespaces/default/pods/" + name + "?gracePeriodSeconds=0") })
+	n.c.Apply(kube.Object{
+		"apiVersion": "v1", "kind": "Pod", "metadata": kube.Object{"name": name, "namespace": "default"},
+		"spec": kube.Object{
+			"nodeSelector": kube.Object{"kubernetes.io/hostname": n.Name}, "terminationGracePeriodSeconds": 1,
+			"automountServiceAccountToken": false,
+			"containers":                   []kube.Object{{"name": "main", "image": lab.PauseImage, "imagePullPolicy": "Never"}},
+		},
+	})
+}
+
+// landed says on which node a pod is, "" for none yet, and since when.
+func (n gpuHost) landed(name string) (node string, since time.Time) {
+	n.t.Helper()
+	o := n.c.Get("/api/v1/namespaces/default/pods/" + name)
+	since, _ = time.Parse(time.RFC3339, kube.Text(kube.Condition(o, "PodScheduled"), "lastTransitionTime"))
+	return kube.Text(o, "spec", "nodeName"), since
+}
+
+// user is who the node's kubelet is to the API server.
+func (n gpuHost) user() string { return "system:node:" + n.Name }

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+// TestLabKubeRace: a pod that wants nothing waits for a node. Where kubelet joins first and a script taints then, it is on
+// the node before its GPUs stand. With the startup taint that gpuadm has kubelet register with it is not, and comes after.
+func TestLabKubeRace(t *testing.T) {
+	t.Run("naive", func(t *testing.T) {
+		t.Parallel()
+		c := cluster.Run(t)
+		n := bootGPU(t, c, "race-naive", "bookworm")
+		n.plain("early")
+		n.Kubeadm(kube.Kubeadm{Token: c.Token()})
+		n.Must("systemctl", "start", "kubelet.service")
+		n.Ready()
+		c.PodReady("default", "early") // as a script that waits for Ready before it taints would find it
+		c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"spec": kube.Object{"taints": []kube.Object{{"key": "late", "effect": "NoSchedule"}}}})
+		if node, _ := n.landed("early"); node != n.Name {
+			t.Error("the race is not shown: the pod did not slip in")
+		}
+		if is := kube.Condition(n.Object(), gpuReady); is != nil {
+			t.Errorf("nobody has looked at the GPUs, and yet: %v", is)
+		}
+	})
+	t.Run("startup taint", func(t *testing.T) {
+		t.Parallel()
+		c := cluster.Run(t)
+		n := bootGPU(t, c, "race-taint", "trixie")
+		n.plain("patient")
+		n.account()
+		n.wants("[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n"+
+			"[node]\nallocatable = true\nkubeconfig = \""+accountFile+"\"\n", n.join())
+		n.gpuadm(75, []string{"apply"}, "the node offers 0 of 4 nvidia.com/gpu") // there is no device plugin yet
+		n.Ready()
+		if taints := kube.Taints(n.Object()); len(taints) != 1 || taints[0] != startup {
+			t.Errorf("taints %v", taints)
+		}
+		if node, _ := n.landed("patient"); node != "" {
+			t.Error("the pod slipped in before the GPUs stood")
+		}
+		n.Devices(2 * count)
+		n.Allocatable("nvidia.com/gpu", 2*count)
+		if node, _ := n.landed("patient"); node != "" {
+			t.Error("the pod slipped in before all was looked at")
+		}
+		n.settled()
+		c.PodReady("default", "patient")
+		_, landed := n.landed("patient")
+		c.Until("the condition was there first", func() string {
+			if since := transition(kube.Condition(n.Object(), gpuReady)); since.After(landed) {
+				return "the condition is of " + since.String() + ", the pod landed at " + landed.String()
+			}
+			return ""
+		})
+		if taints := kube.Taints(n.Object()); len(taints) != 0 {
+			t.Errorf("taints %v", taints)
+		}
+		n.idle()
+	})
+}
+
+// TestLabKubeAccount: a label that a kubelet may not set, and a taint that is asked for later, go by the ServiceAccount;
+// without one the spec is refused.
+func TestLabKubeAccount(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "account", "bookworm")
+	n.wants("[runtime]\n[node]\n", n.join())
+	n.settled()
+	n.Ready()
+	const restricted = "labels = { \"node-role.kubernetes.io/gpu\" = \"yes\" }\n"
+	n.wants("[node]\n"+restricted, "[runtime]\n")
+	r := n.gpuadm(2, []string{"apply"}, "node-role.kubernetes.io/gpu", specFile)
+	t.Logf("without a ServiceAccount: %s", r)
+	before := len(c.Requests(n.user()))
+	n.account()
+	n.wants("[runtime]\n[node]\nkubeconfig = \"" + accountFile + "\"\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" + restricted)
+	n.gpuadm(0, []string{"apply"}, "label node-role.kubernetes.io/gpu", "taint example.com/gpu:NoSchedule")
+	if is := kube.Text(n.Object(), "metadata", "labels", "node-role.kubernetes.io/gpu"); is != "yes" {
+		t.Errorf("label %q", is)
+	}
+	if taints := kube.Taints(n.Object()); len(taints) != 1 || taints[0] != "example.com/gpu=yes:NoSchedule" {
+		t.Errorf("taints %v", taints)
+	}
+	t.Logf("kubelet's identity: %v", c.Requests(n.user())[before:])
+	t.Logf("the ServiceAccount: %v", c.Requests(accountUser))
+	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
+		t.Errorf("the second apply: %s", r)
+	}
+}

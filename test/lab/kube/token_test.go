@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+// partitioned is a spec for two H100 of two partitions each, which the device plugin offers as four GPUs.
+const partitioned = `[runtime]
+[[mig.gpu]]
+layout = { "3g.40gb" = 2 }
+[sharing]
+strategy = "single"
+[node]
+labels = { "example.com/pool" = "h100" }
+taints = ["example.com/gpu=yes:NoSchedule"]
+allocatable = true
+`
+
+// TestLabKubeToken: a machine with a container engine, GPUs and kubelet's program becomes a node by one apply, with all that
+// its spec says; the second apply has nothing to do; and undo makes of it the machine that it was.
+func TestLabKubeToken(t *testing.T) {
+	for _, dist := range lab.Dists() {
+		t.Run(dist, func(t *testing.T) {
+			t.Parallel()
+			c := cluster.Run(t)
+			n := bootGPU(t, c, "token-"+dist, dist)
+			n.Devices(2 * count)
+			n.wants(partitioned)
+			before := n.tree()
+			n.wants(partitioned, n.join())
+			secret := strings.TrimSpace(n.Get(tokenFile))
+
+			const log = "/run/argv"
+			r := n.Exec("strace", "-f", "-e", "trace=execve", "-s", "10000", "-v", "-o", log, "gpuadm", "apply", "--install")
+			if r.Exit != 0 && r.Exit != 75 {
+				t.Fatalf("apply: %s", r)
+			}
+			t.Logf("the first apply: %s", r)
+			if strings.Contains(n.Get(log)+r.Stdout+r.Stderr, secret[7:]) {
+				t.Errorf("the token is in a command line or in the output")
+			}
+			n.settled("--install")
+			n.Ready()
+			n.joined()
+			n.secrets(secret)
+			n.idle()
+			n.leaves(before)
+		})
+	}
+}
+
+// tree is what lies on the host, what kubelet and its pods leave aside.
+func (n gpuHost) tree() lab.Tree {
+	n.t.Helper()
+	return n.Tree([]string{"/etc", "/usr", "/var"}, state, "/etc/gpuadm", "/var/lib/kubelet", "/var/lib/cni", "/usr/libexec/kubernetes", "/var/lib/fakenvml.state")
+}
+
+// joined wants a Node with all that the spec says.
+func (n gpuHost) joined() {
+	n.t.Helper()
+	o := n.Object()
+	for key, want := range map[string]string{
+		"example.com/pool": "h100", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": fmt.Sprint(2 * count),
+		"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb", "nvidia.com/mig.strategy": "single",
+	} {
+		if is := kube.Text(o, "metadata", "labels", key); is != want {
+			n.t.Errorf("label %s is %q, want %q", key, is, want)
+		}
+	}
+	if _, there := kube.At(o, "metadata", "labels").(kube.Object)["nvidia.com/gfd.timestamp"]; there {
+		n.t.Error("a timestamp that would change at each boot")
+	}
+	if taints := kube.Taints(o); !slices.Equal(taints, []string{"example.com/gpu=yes:NoSchedule"}) {
+		n.t.Errorf("taints %v", taints)
+	}
+	is := kube.Condition(o, gpuReady)
+	if is["status"] != "True" || !strings.HasPrefix(kube.Text(is, "message"), "2 × H100") || !strings.HasSuffix(kube.Text(is, "message"), n.BootID()[28:]) {
+		n.t.Errorf("condition %v", is)
+	}
+	if is := kube.Text(o, "status", "allocatable", "nvidia.com/gpu"); is != fmt.Sprint(2*count) {
+		n.t.Errorf("allocatable %s", is)
+	}
+	if n.Exec("test", "-e", tokenFile).Exit == 0 {
+		n.t.Error("the token's file is still there")
+	}
+}
+
+// secrets wants the token nowhere on the machine, and the key in the one file that kubelet reads.
+func (n gpuHost) secrets(token string) {
+	n.t.Helper()
+	const current = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+	key := n.Get(current)
+	_, key, _ = strings.Cut(key, "PRIVATE KEY-----\n")
+	key, _, _ = strings.Cut(key, "\n")
+	if len(key) < 40 {
+		n.t.Fatalf("there is no key in %s", current)
+	}
+	for what, text := range map[string]string{"token": token[7:], "key": key} {
+		r := n.Exec("grep", "-rlFs", "--devices=skip", "-e", text, "/etc", "/var", "/run", "/tmp", "/root", "/usr/local")
+		for name := range strings.Lines(r.Stdout) {
+			if name = strings.TrimSpace(name); what == "token" || !strings.HasPrefix(name, "/var/lib/kubelet/pki/") {
+				n.t.Errorf("the %s is in %s", what, name)
+			}
+		}
+		if r := n.Exec("sh", "-c", `journalctl --no-pager | grep -F -e "$1"`, "sh", text); r.Exit == 0 {
+			n.t.Errorf("the %s is in the journal: %s", what, r.Stdout)
+		}
+	}
+	if r := n.Exec("find", "/var/lib/kubelet/pki", "-name", "*client*", "-type", "f", "-perm", "/077"); r.Stdout != "" {
+		n.t.Errorf("others may read the key: %s", r.Stdout)
+	}
+}
+
+// idle wants an apply with nothing to do, which costs one request.
+func (n gpuHost) idle() {
+	n.t.Helper()
+	before := len(n.c.Requests(n.user()))
+	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
+		n.t.Errorf("the second apply: %s", r)
+	}
+	if asked := n.c.Requests(n.user())[before:]; !slices.Equal(asked, []string{"get /api/v1/nodes/" + n.Name}) {
+		n.t.Errorf("the second apply asked for %v", asked)
+	}
+	n.gpuadm(0, []string{"status"})
+}
+
+// leaves wants undo to refuse while a pod runs, and then to leave nothing behind.
+func (n gpuHost) leaves(before lab.Tree) {
+	n.t.Helper()
+	name := "work-" + n.Name
+	pod(n.c, name, n.Name)
+	n.c.PodReady("default", name)
+	pid := n.MainPID("kubelet.service")
+	n.gpuadm(1, []string{"undo", "--to", "all"}, "pod default/"+name, "--allow leave-cluster")
+	if now := n.MainPID("kubelet.service"); now != pid || pid == 0 {
+		n.t.Errorf("an undo that was refused: kubelet was %d, is %d", pid, now)
+	}
+	r := n.gpuadm(0, []string{"undo", "--to", "all", "--allow", "leave-cluster"}, "kubectl delete node "+n.Name)
+	n.t.Logf("undo: %s", r)
+	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
+		n.t.Error("kubelet still runs")
+	}
+	after := n.tree()
+	for _, tree := range []lab.Tree{before, after} { // systemd makes links and folders for units of ours, which are not gpuadm's
+		maps.DeleteFunc(tree, func(name string, _ lab.Entry) bool { return strings.Contains(name, "devplug") })
+	}
+	if diff := before.Diff(after); diff != "" {
+		n.t.Errorf("not as before:\n%s", diff)
+	}
+	if left := n.Exec("find", "/var/lib/kubelet", "-name", "config.yaml", "-o", "-name", "kubelet-client*"); left.Stdout != "" {
+		n.t.Errorf("left of ours: %s", left.Stdout)
+	}
+	if o := n.Object(); kube.Condition(o, gpuReady)["status"] == "True" {
+		n.t.Errorf("who reads the Node still takes the GPUs for ready: %s", n.Describe())
+	}
+}
