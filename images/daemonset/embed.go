@@ -10,3 +10,8 @@ import _ "embed"
 //
 //go:embed rbac.yaml
 var RBAC []byte
+
+// Manifest is the DaemonSet, and the ConfigMap with its spec.
+//
+//go:embed daemonset.yaml
+var Manifest []byte

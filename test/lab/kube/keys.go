@@ -97,6 +97,21 @@ func (k *keys) certify(user string, groups ...string) (tls.Certificate, error) {
 	}, &k.ca)
 }
 
+// expired is a node's certificate that was good until a minute ago, with its key, as kubelet keeps both.
+func (k *keys) expired(node string) (string, error) {
+	cert, err := k.make(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Minute),
+	}, &k.ca)
+	if err != nil {
+		return "", err
+	}
+	key, err := keyPEM(cert.PrivateKey)
+	return string(certPEM(cert)) + string(key), err
+}
+
 // make signs a certificate for a new key, by an authority or by itself.
 func (k *keys) make(want *x509.Certificate, by *authority) (tls.Certificate, error) {
 	fail := func(err error) (tls.Certificate, error) {
@@ -109,7 +124,9 @@ func (k *keys) make(want *x509.Certificate, by *authority) (tls.Certificate, err
 	if want.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
 		return fail(err)
 	}
-	want.NotBefore, want.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	if want.NotAfter.IsZero() {
+		want.NotBefore, want.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	}
 	if by == nil {
 		by = &authority{cert: want, key: key}
 	}

@@ -127,6 +127,9 @@ func (c *Cluster) NodeConfig(server, node string) (string, error) {
 	return c.kubeconfig(server, &cert, "")
 }
 
+// Expired is a node's certificate that has run out, with its key, as kubelet keeps both in one file.
+func (c *Cluster) Expired(node string) (string, error) { return c.keys.expired(node) }
+
 // BearerConfig is a kubeconfig of a token's owner.
 func (c *Cluster) BearerConfig(server, token string) (string, error) {
 	return c.kubeconfig(server, nil, token)

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+// TestLabKubeTroubles: what may go wrong between a machine and its cluster ends with the exit code that says what to do, with
+// nothing half done, and the next apply heals it.
+func TestLabKubeTroubles(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "troubles", "trixie")
+	join := n.join()
+	n.wants("[runtime]\n[node]\n", join)
+
+	t.Log("the API server is not there when the machine is to join")
+	before := n.tree()
+	n.Must("ip", "link", "set", "host0", "down")
+	n.gpuadm(75, []string{"apply"}, "cannot")
+	if diff := before.Diff(n.tree()); diff != "" {
+		t.Errorf("touched:\n%s", diff)
+	}
+	n.wire()
+	n.settled()
+	n.Ready()
+
+	t.Log("the API server is not there when the spec has changed")
+	n.wants("[runtime]\n[node]\nlabels = { \"example.com/pool\" = \"a\" }\n", join)
+	n.Must("ip", "link", "set", "host0", "down")
+	n.gpuadm(75, []string{"apply"})
+	n.wire()
+	n.settled()
+	if is := kube.Text(n.Object(), "metadata", "labels", "example.com/pool"); is != "a" {
+		t.Errorf("label %q", is)
+	}
+
+	t.Log("somebody has deleted the node")
+	c.Delete("/api/v1/nodes/" + n.Name)
+	n.gpuadm(75, []string{"apply"}, "restart kubelet")
+	n.Must("systemctl", "restart", "kubelet.service")
+	n.settled()
+	n.Ready()
+	n.condition("True")
+
+	t.Log("the certificate has run out")
+	n.Must("systemctl", "stop", "kubelet.service")
+	n.expired()
+	r := n.gpuadm(1, []string{"apply"}, "run out")
+	if !strings.Contains(r.Stderr, "try") {
+		t.Errorf("it does not say what to do: %s", r)
+	}
+	n.join()
+	n.settled()
+	n.Ready()
+	n.condition("True")
+}
+
+// wire plugs the network in again.
+func (n gpuHost) wire() {
+	n.t.Helper()
+	n.Must("ip", "link", "set", "host0", "up")
+	n.Must("networkctl", "reconfigure", "host0")
+	n.c.Until("the network is there", func() string {
+		if r := n.Exec("bash", "-c", "echo > /dev/tcp/10.200.0.1/6443"); r.Exit != 0 {
+			return r.Stderr
+		}
+		return ""
+	})
+}
+
+// expired puts the place of the node's certificate one that has run out, by the clock: of the day it was made.
+func (n gpuHost) expired() {
+	n.t.Helper()
+	text, err := n.c.Expired(n.Name)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	current := strings.TrimSpace(n.Must("readlink", "-f", "/var/lib/kubelet/pki/kubelet-client-current.pem"))
+	n.Put(current, text, 0o600)
+}
