@@ -151,7 +151,7 @@ func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, th
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) && l.serves(s.nth, thing) {
-		return s.node, s.err
+		return w.own(s.node, s.err)
 	}
 	if s.err != nil { // one that did not answer a moment ago is not given half a minute again
 		ctx = kube.Within(ctx, 0)
@@ -166,7 +166,7 @@ func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, th
 		s.node = nil
 	}
 	l.serves(s.nth, thing)
-	return s.node, err
+	return w.own(s.node, err)
 }
 
 // serves says whether what was known then is known still.
@@ -249,22 +249,23 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*corev1.Node, er
 			n, err = c.Node(ctx, real)
 		}
 	}
-	if err == nil {
-		err = w.owns(n)
-	}
 	return n, explainNode(err, cmp.Or(s.real, w.node))
 }
 
-// owns refuses the Node of another machine: a clone has the host's name and kubelet's certificate of what it was cloned from.
-// A kubelet reports the machine's id when it starts, so one that has just got a new id is waited for.
-func (w who) owns(n *corev1.Node) error {
-	if told := n.Status.NodeInfo.MachineID; told != "" && w.machine != "" && told != w.machine {
-		return converge.Wait{
+// own refuses the Node of another machine: a clone has the host's name and kubelet's certificate of what it was cloned from.
+// A kubelet reports the machine's id when it starts, so one that has just got a new id is waited for. Who names no machine
+// has looked himself.
+func (w who) own(n *corev1.Node, err error) (*corev1.Node, error) {
+	if err != nil || w.machine == "" {
+		return n, err
+	}
+	if told := n.Status.NodeInfo.MachineID; told != "" && told != w.machine {
+		return nil, converge.Wait{
 			For: fmt.Sprintf("the node %s is another machine's, with the machine id %s, or kubelet has not reported since this one's became %s", n.Name, told, w.machine),
 			Try: []string{"a cloned machine needs a name, a machine id and kubelet credentials of its own: remove those and let it join anew"},
 		}
 	}
-	return nil
+	return n, nil
 }
 
 // explainNode says what to do about a Node that is not there. Kubelet makes it when it starts, and only then: one that was

@@ -34,7 +34,6 @@ type nodeAsk struct {
 	via        host.Via
 	booting    bool
 	bootID     string
-	machine    string // its id
 
 	pause func(context.Context, time.Duration) error
 
@@ -43,7 +42,7 @@ type nodeAsk struct {
 }
 
 func nodeOf(s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
-	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, machine: f.MachineID, pause: sleepFor}
+	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, pause: sleepFor}
 }
 
 // sleepFor waits, unless the run ends before.
@@ -82,7 +81,7 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*corev1.Node, error) {
 // ask asks the cluster, or takes what it has just said.
 func (n nodeAsk) ask(ctx context.Context, v host.View) (*corev1.Node, error) {
 	if n.session != nil {
-		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via, machine: n.machine}, n.looks, "joined "+n.name)
+		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via}, n.looks, "joined "+n.name)
 	}
 	c, err := kube.Ask(v, kube.From{Kubeconfig: n.kubeconfig, Via: n.via})
 	if err != nil {

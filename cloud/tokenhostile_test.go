@@ -198,22 +198,6 @@ func TestCertificateWithoutALineEnd(t *testing.T) {
 	}
 }
 
-// A key that no certificate was ever made for does not outlive the undo.
-func TestUndoWhileARequestWaits(t *testing.T) {
-	j := startJoin(t, testMachine, "")
-	j.Approve = "wait"
-	e := j.engine()
-	if _, err := e.Apply(t.Context(), j.n); err == nil {
-		t.Fatal("joined without a certificate")
-	}
-	if _, err := e.Undo(t.Context(), j.n, "all", nil); err != nil {
-		t.Fatal(err, joinBecause(err))
-	}
-	if _, err := j.n.Stat(joinKey); !notThere(err) {
-		t.Errorf("the key is left behind: %v", err)
-	}
-}
-
 // With two engines kubelet uses the one that [runtime] prepares.
 func TestEngineAsInRuntime(t *testing.T) {
 	f := facts.Facts{Engines: []facts.Engine{{Name: "containerd"}, {Name: "crio"}}}

@@ -99,7 +99,8 @@ func (n gpuHost) agent(spec string) {
 			pod := kube.At(o, "spec", "template", "spec").(kube.Object)
 			pod["nodeSelector"] = kube.Object{"kubernetes.io/hostname": n.Name}
 			main := kube.List(pod, "containers")[0]
-			main["image"], main["imagePullPolicy"], main["args"] = lab.AgentImage, "Never", []string{"daemonset", "--every", "1s"}
+			main["image"], main["imagePullPolicy"] = lab.AgentImage, "Never"
+			main["command"], main["args"] = []string{"/usr/local/sbin/gpuadm"}, []string{"daemonset", "--every", "1s"}
 			n.c.Cleanup(func() { n.c.Delete("/apis/apps/v1/namespaces/gpuadm/daemonsets/gpuadm") })
 		}
 		n.c.Apply(o)
