@@ -92,13 +92,13 @@ func (n nodeAsk) ask(ctx context.Context, v host.View) (*corev1.Node, error) {
 
 // wait asks until want is content with the node, or for so long. An API server that does not answer is waited for too.
 func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*corev1.Node) (problem string)) error {
-	const between = time.Second
+	const longest = time.Second // between two looks; a real kubelet needs less than that to register
 	if n.session != nil {
 		defer n.session.forget() // whoever looks next shall see what we have seen
 		n.session = nil
 	}
 	problem := ""
-	for waited := time.Duration(0); ; waited += between {
+	for waited, between := time.Duration(0), 50*time.Millisecond; ; waited, between = waited+between, min(2*between, longest) {
 		found, err := n.get(ctx, v)
 		waits := (*kube.Error)(nil)
 		switch {

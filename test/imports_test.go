@@ -17,7 +17,7 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which packages of ours each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":            {"cloud", "mig", "stages", "internal/converge", "internal/facts", "internal/host", "internal/host/simhost", "internal/spec", "internal/things"},
+	"cmd/gpuadm":            {"cloud", "mig", "stages", "internal/converge", "internal/facts", "internal/host", "internal/host/simhost", "internal/instance", "internal/spec", "internal/things"},
 	"images/build/oldlibc":  {},
 	"images/daemonset":      {},
 	"images/systemd":        {},
