@@ -52,7 +52,7 @@ func (t *T) Boot(name string, o lab.Options) *Node {
 	n.Host = lab.Boot(t.TB, o)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("what kubelet of %s said last:\n%s", name, n.Exec("journalctl", "--no-pager", "--lines=40", "--output=cat", "--unit=kubelet.service"))
+			t.Logf("what kubelet of %s said last:\n%s", name, n.Exec("journalctl", "--no-pager", "--lines=80", "--output=cat", "--unit=kubelet.service", "--unit=gpuadm.service", "--unit=gpuadm-ready.service"))
 		}
 	})
 	n.ImportImages()

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// whole is the join as it stands in the bootstrap: among stages that look at it too.
+func (j *testJoin) whole() *converge.Engine {
+	e, se := j.engine(), new(Session)
+	e.Stages = []converge.Stage{Node(), GPUs(), JoinIn(se), Joined(se), NewReady(se, nil)}
+	e.ThingOf = func(kind, name string) (converge.Thing, error) {
+		if kind == "label" || kind == "taint" || kind == "condition" {
+			return NewNodePart(kind+" "+name, se)
+		}
+		return testThing(kind, name)
+	}
+	return e
+}
+
+// An API server that is not there costs an apply half a minute, however many things and stages ask it.
+func TestUnreachableServer(t *testing.T) {
+	for name, server := range map[string]http.Handler{
+		"no such host": nil,
+		"silent":       http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }),
+		"silent once it has said whom to trust": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(11 * time.Second)
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := startJoin(t, testMachine, "")
+				j.n.Serve("api.example:6443", server)
+				first := j.tree()
+				e := j.whole()
+				began := time.Now()
+				_, err := e.Apply(context.Background(), j.n)
+				if err == nil || !converge.Passes(err) || !strings.Contains(err.Error(), "api.example") || !strings.Contains(joinBecause(err), "\ntry ") {
+					t.Fatalf("%v\n%s", err, joinBecause(err))
+				}
+				if took := time.Since(began); took > 35*time.Second {
+					t.Errorf("it took %v: %v", took, err)
+				}
+				t.Logf("%v: %v\n%s", time.Since(began), err, joinBecause(err))
+				if u, err := j.n.Unit(context.Background(), "kubelet.service"); err == nil && u.Active == "active" {
+					t.Error("kubelet runs without a certificate")
+				}
+				_ = first
+				j.n.Serve("api.example:6443", j.joinCluster)
+				if _, err := j.whole().Apply(context.Background(), j.n); err != nil {
+					t.Errorf("it is there again: %v\n%s", err, joinBecause(err))
+				}
+			})
+		})
+	}
+}
+
+// A section [join] that is gone lets go: the node that it made stands, and nothing of it is put back or waited for.
+func TestJoinSectionGone(t *testing.T) {
+	for name, archive := range map[string]string{"own unit": testMachine, "kubeadm's unit": testMachine + tokenKubeadmUnit} {
+		t.Run(name, func(t *testing.T) {
+			const node = "[node]\nlabels = { \"example.com/pool\" = \"a\" }\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\nstartup_taint = \"none\"\n"
+			j := startJoin(t, archive, node)
+			if _, err := j.whole().Apply(context.Background(), j.n); err != nil {
+				t.Logf("%v", err) // the simulated kubelet registers without labels
+			}
+			before := j.tree()
+			var err error
+			j.spec, err = spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + node)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				e := j.whole()
+				e.Stages = e.Stages[:2]
+				p, err := e.Plan(context.Background(), j.n.View())
+				if err != nil || len(p.Changes) > 0 {
+					t.Fatalf("%v\n%s", err, joinNames(p.Changes))
+				}
+				if len(p.Notes) > 0 {
+					t.Errorf("notes %q", p.Notes)
+				}
+				if res, err := e.Apply(context.Background(), j.n); err != nil || len(res.Later) > 0 {
+					t.Fatalf("%v\n%s", err, joinNames(res.Later))
+				}
+				if after := j.tree(); after != before {
+					t.Errorf("before\n%s\nafter\n%s", before, after)
+				}
+			}
+		})
+	}
+}
+
+// Who lets a certificate run out is told that, and not only that there is no token.
+func TestRunOutWithoutToken(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.apply(t)
+	ends := certificates([]byte(j.read(t, currentCertificate)))[0].NotAfter
+	j.n.Advance(2 * 365 * 24 * time.Hour)
+	_, err := j.engine().Apply(context.Background(), j.n)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	all := err.Error() + "\n" + joinBecause(err)
+	for _, want := range []string{
+		"cannot renew the certificate of node gpu-1, which ran out on " + ends.UTC().Format("2006-01-02 15:04 MST"),
+		"/etc/gpuadm/token", "it is not there", "a new token", "kubeadm token create",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("it does not say %q:\n%s", want, all)
+		}
+	}
+}
+
+var _ = facts.Facts{}
