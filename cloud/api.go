@@ -36,6 +36,8 @@ type Session struct {
 	rebuilt nodeLooks // of things that were built from the journal
 	me      who       // for them
 	meAt    time.Time // when that was found out
+
+	silence silence // of the API server towards whoever joins
 }
 
 // nodeLooks counts how often things of one evaluation of a stage have looked at an answer.

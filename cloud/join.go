@@ -4,8 +4,10 @@
 package cloud
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -25,9 +27,12 @@ func JoinIn(node *Session) converge.Stage {
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			wants, err := joinWants(s, f)
 			for i, w := range wants {
-				if r, ok := w.Thing.(registered); ok {
-					r.session, r.looks = node, &nodeLooks{}
-					wants[i].Thing = r
+				switch t := w.Thing.(type) {
+				case registered:
+					t.session, t.looks = node, &nodeLooks{}
+					wants[i].Thing = t
+				case certificate:
+					t.join.silence = &node.silence // all that ask for the join share it
 				}
 			}
 			return wants, err
@@ -91,6 +96,15 @@ func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 func ownsKubelet(s spec.Spec, f facts.Facts) bool {
 	return (howOf(s, f) == "token" || aksOwn(s, f)) && !joinedByOthers(f) || eksOwn(s, f)
 }
+
+// setUpByUs says whether kubelet runs by a file that a join of ours has written, whatever [join] says now: a section that is
+// gone lets go, and what it made stands as it is.
+func setUpByUs(f facts.Facts) bool {
+	return slices.ContainsFunc(ownUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(written)) })
+}
+
+// ownUnits are the files by which a kubelet of ours runs: one of them.
+func ownUnits() []string { return []string{kubeletUnitFile, kubeletDropIn} }
 
 // joinFiles are the files that joining reads and that anybody may read. The token is not among them: what is in the facts may
 // be printed.

@@ -73,6 +73,9 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*corev1.Node, error) {
 		return nil, host.Later{Until: "once its certificate holds again"} // what can be done about it says the stage that joins
 	}
 	if errors.Is(err, kube.Missing) || notThere(err) { // who lacks the files has not joined yet, and nobody to ask as
+		if n.session != nil && n.session.silence.known(v) != nil {
+			return nil, host.Later{Until: untilJoined} // the stage that joins says what it waits for
+		}
 		return nil, nil
 	}
 	return nil, err
@@ -131,12 +134,15 @@ func (stillWaits) Error() string { return "not yet" }
 func (stillWaits) Waits() bool { return true }
 
 // registered is the Node object being there. Kubelet makes it, and undo cannot take it away: a node may not delete itself.
-type registered struct{ nodeAsk }
+type registered struct {
+	nodeAsk
+	join *tokenJoin // nil where kubelet has its credentials from elsewhere
+}
 
 // waitRegistered wants kubelet to have registered the node.
 func waitRegistered(s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
 	return converge.Want{
-		Thing: registered{nodeOf(s, f, name, kubeconfig)},
+		Thing: registered{nodeAsk: nodeOf(s, f, name, kubeconfig)},
 		Why:   "kubelet registers it",
 		To:    func(converge.State) (converge.State, error) { return "there", nil },
 		Keeps: nodeLeft(name),
@@ -149,7 +155,7 @@ func nodeLeft(name string) string {
 }
 
 // NewRegistered names a node, for undo, which leaves it.
-func NewRegistered(name string) converge.Thing { return registered{nodeAsk{name: name}} }
+func NewRegistered(name string) converge.Thing { return registered{nodeAsk: nodeAsk{name: name}} }
 
 func (r registered) Kind() string { return "registered" }
 func (r registered) Name() string { return r.name }
@@ -157,6 +163,9 @@ func (r registered) Name() string { return r.name }
 func (r registered) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if r.kubeconfig == "" {
 		return "", nil
+	}
+	if err := r.join.entered(ctx, v); err != nil {
+		return "", err
 	}
 	found, err := r.get(ctx, v)
 	if errors.As(err, new(unregistered)) {

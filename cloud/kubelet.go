@@ -23,17 +23,17 @@ func Node() converge.Stage {
 		About: "gives kubelet the labels and taints to register its node with",
 		Wants: nodeWants,
 		Needs: func(s spec.Spec) facts.Needs {
-			return startupNeeds().And(facts.Needs{Driver: s.Has("node") && s.Node.GPULabels})
+			return startupNeeds().And(facts.Needs{Driver: s.Has("node") && s.Node.GPULabels, Files: ownUnits()})
 		},
 		Notes: nodeNotes,
 	}
 }
 
-// nodeOwner says who else brings labels and taints to the kubelet: the join that sets it up, or a cloud's own software,
+// nodeOwner says who else brings labels and taints to the kubelet: the join that sets it up or has, or a cloud's own software,
 // whose files are written anew at each boot and which is told by stage join.
 func nodeOwner(s spec.Spec, f facts.Facts) string {
 	switch k := f.Kubelet; {
-	case ownsKubelet(s, f):
+	case ownsKubelet(s, f), setUpByUs(f):
 		return "the join"
 	case slices.Contains([]string{"nodeadm", "aks", "gke"}, k.ConfigOwner):
 		return k.ConfigOwner

@@ -47,6 +47,22 @@ type ownKubelet struct {
 	// learn tells what can be known only once the cluster is asked, the addresses of its DNS: nil where nothing is missing.
 	// It is not asked where the config file that is there tells it.
 	learn func(ctx context.Context, v host.View) (map[string]any, error)
+
+	// held says why kubelet may not start yet, as a Later; nil where nothing holds it back.
+	held func(ctx context.Context, v host.View) error
+}
+
+// heldUnit is kubelet's unit, which is left alone while something holds it back.
+type heldUnit struct {
+	converge.Merger // the unit
+	held            func(ctx context.Context, v host.View) error
+}
+
+func (u heldUnit) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if err := u.held(ctx, v); err != nil {
+		return "", err
+	}
+	return u.Merger.Look(ctx, v)
 }
 
 // wants are the files, the unit, and a kubelet that runs with its files as they are.
@@ -90,6 +106,9 @@ func (k ownKubelet) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 // back, and starts it after us.
 func (k ownKubelet) runs(f facts.Facts) []converge.Want {
 	thing := things.NewUnit(kubeletUnit)
+	if merger, ok := thing.(converge.Merger); ok && k.held != nil {
+		thing = heldUnit{merger, k.held}
+	}
 	active := "active"
 	switch {
 	case !f.Live:

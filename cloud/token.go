@@ -32,7 +32,7 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 	t := newTokenJoin(s, f)
-	k := ownKubelet{Kubeconfig: kubeletKubeconfig, Env: proxyEnv(s)}
+	k := ownKubelet{Kubeconfig: kubeletKubeconfig, Env: proxyEnv(s), held: t.entered}
 	if len(s.Join.ClusterDNS) == 0 {
 		k.learn = t.dns
 	}
@@ -53,9 +53,13 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	)
 	wants = unique(append(wants, own...))
 	if !f.Kubelet.Joined {
-		wants = append(wants, waitRegistered(s, f, name, kubeletKubeconfig))
+		there := waitRegistered(s, f, name, kubeletKubeconfig)
+		r := there.Thing.(registered)
+		r.join = t
+		there.Thing = r
+		wants = append(wants, there)
 	}
-	return append(wants, spent(s.Join.TokenFile)), nil
+	return append(wants, spent(t)), nil
 }
 
 // unique leaves out folders that are wanted twice.
@@ -76,7 +80,7 @@ func unique(wants []converge.Want) (list []converge.Want) {
 func joinedByOthers(f facts.Facts) bool {
 	there, ok := f.Files[kubeletKubeconfig]
 	switch {
-	case bytes.HasPrefix(there, []byte(written)), bytes.HasPrefix(f.Files[kubeletDropIn], []byte(written)), bytes.HasPrefix(f.Files[kubeletUnitFile], []byte(written)):
+	case bytes.HasPrefix(there, []byte(written)), setUpByUs(f):
 		return false
 	case f.Kubelet.Joined && f.Kubelet.Kubeconfig != kubeletKubeconfig: // k3s and many others have their own places
 		return true
@@ -102,22 +106,28 @@ func kubeconfigOf(server string) []byte {
 }
 
 // tokenFile is a file with a bootstrap token, to be removed once it was used.
-type tokenFile struct{ converge.Thing }
+type tokenFile struct {
+	converge.Thing
+	join *tokenJoin
+}
 
 // spent wants the token's file away.
-func spent(name string) converge.Want {
+func spent(t *tokenJoin) converge.Want {
 	return converge.Want{
-		Thing: tokenFile{things.NewSecret(name)},
+		Thing: tokenFile{things.NewSecret(t.tokenFile), t},
 		Why:   "it is not needed any more, and is worth something to others",
 		To:    func(converge.State) (converge.State, error) { return "", nil },
-		Keeps: fmt.Sprintf("the token in %s is gone; kubeadm token create makes another", name),
+		Keeps: fmt.Sprintf("the token in %s is gone; kubeadm token create makes another", t.tokenFile),
 	}
 }
 
-// Look says nothing of an image's token: it is for the machine that boots from it.
+// Look says nothing of an image's token: it is for the machine that boots from it. One that is still to be used stays.
 func (t tokenFile) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
 		return "", host.Later{Until: "first boot"}
+	}
+	if err := t.join.entered(ctx, v); err != nil {
+		return "", err
 	}
 	return t.Thing.Look(ctx, v)
 }

@@ -96,8 +96,26 @@ func (c certificate) Look(ctx context.Context, v host.View) (converge.State, err
 	}
 	c.verdict.mu.Lock()
 	defer c.verdict.mu.Unlock()
-	c.verdict.err = err
+	c.verdict.err = c.unrenewed(v, found, err)
 	return found, nil
+}
+
+// unrenewed says of what keeps a node from a certificate that its last one has run out, and since when.
+func (c certificate) unrenewed(v host.View, found converge.State, err error) error {
+	t := (*converge.Trouble)(nil)
+	user, over := strings.CutSuffix(string(found), ranOut)
+	data, _ := v.ReadFile(c.path)
+	list := certificates(data)
+	if !over || len(list) == 0 || !errors.As(err, &t) {
+		return err
+	}
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot renew the certificate of node %s, which ran out on %s: %s",
+			strings.TrimPrefix(user, "system:node:"), list[0].NotAfter.UTC().Format("2006-01-02 15:04 MST"), strings.TrimPrefix(t.What, "cannot ")),
+		Because: append([]string{"kubelet renews it only while it holds; after that the cluster wants a new token to be shown"}, t.Because...),
+		Try:     t.Try,
+		Err:     err,
+	}
 }
 
 func (c certificate) look(v host.View) (converge.State, error) {

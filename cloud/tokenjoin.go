@@ -30,14 +30,15 @@ type tokenJoin struct {
 
 	sleep func(context.Context, time.Duration) error
 
-	tried askOnce
-	roots []byte // whom the API server's certificate must come from, once that was found out
+	tried   askOnce
+	silence *silence
+	roots   []byte // whom the API server's certificate must come from, once that was found out
 }
 
 func newTokenJoin(s spec.Spec, f facts.Facts) *tokenJoin {
 	return &tokenJoin{
 		server: strings.TrimSuffix(s.Join.Server, "/"), caFile: s.Join.CAFile, pin: s.Join.CAPin, tokenFile: s.Join.TokenFile,
-		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), sleep: sleepFor,
+		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), sleep: sleepFor, silence: &silence{},
 	}
 }
 
@@ -94,10 +95,12 @@ func (t *tokenJoin) try(ctx context.Context, v host.View) error {
 		if err != nil {
 			return err
 		}
-		if t.roots, err = t.trust(ctx, v, token); err != nil {
-			return err
-		}
-		return t.allowed(ctx, v, token)
+		return t.silence.ask(ctx, v, func(ctx context.Context) error {
+			if t.roots, err = t.trust(ctx, v, token); err != nil {
+				return err
+			}
+			return t.allowed(ctx, v, token)
+		})
 	})
 }
 
@@ -167,7 +170,11 @@ func (t *tokenJoin) dns(ctx context.Context, v host.View) (table, error) {
 	if err != nil {
 		return nil, err
 	}
-	noted, err := configMap(ctx, t.client(v, token), "kube-system", "kubelet-config")
+	var noted map[string]string
+	err = t.silence.ask(ctx, v, func(ctx context.Context) (err error) {
+		noted, err = configMap(ctx, t.client(v, token), "kube-system", "kubelet-config")
+		return err
+	})
 	var is table
 	if err == nil && yaml.Unmarshal([]byte(noted["kubelet"]), &is) == nil && is["clusterDNS"] != nil {
 		told := table{}
@@ -179,7 +186,7 @@ func (t *tokenJoin) dns(ctx context.Context, v host.View) (table, error) {
 		return told, nil
 	}
 	if err != nil && !refused(err) {
-		return nil, err
+		return nil, t.explain(err)
 	}
 	return nil, &converge.Trouble{
 		What:    "cannot find out the address of the cluster's DNS, and pods would resolve no names",

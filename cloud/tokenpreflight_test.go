@@ -306,7 +306,7 @@ func TestCertificateThatHasRunOut(t *testing.T) {
 	j.n.Advance(2 * 365 * 24 * time.Hour)
 	j.Signer.Now = j.n.Now()
 	p, err := j.engine().Plan(context.Background(), j.n.View())
-	if err != nil || len(p.Cannot()) != 1 || !strings.Contains(p.Cannot()[0].Cannot, "cannot use the token in /etc/gpuadm/token: it is not there") {
+	if err != nil || len(p.Cannot()) != 1 || !strings.Contains(p.Cannot()[0].Cannot, "use the token in /etc/gpuadm/token: it is not there") {
 		t.Fatalf("%v %+v", err, p.Cannot())
 	}
 	if err := j.n.WriteFile("/etc/gpuadm/token", []byte(testToken+"\n"), host.Attr{Mode: 0o600}); err != nil {

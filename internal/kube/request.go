@@ -95,7 +95,11 @@ func (c *Client) do(ctx context.Context, r call) error {
 	}
 	began, asked := c.clock(), false
 	for try := 0; ; try++ {
-		e := c.try(ctx, r)
+		one := c.limit
+		if left := limit - c.clock().Sub(began); try > 0 { // the last try has what is left
+			one = min(one, left)
+		}
+		e := c.try(ctx, r, one)
 		switch {
 		case e == nil:
 			return nil
@@ -139,9 +143,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// try makes a request once.
-func (c *Client) try(ctx context.Context, r call) *Error {
-	ctx, stop := context.WithTimeoutCause(ctx, c.limit, errSilent)
+// try makes a request once, within so long.
+func (c *Client) try(ctx context.Context, r call, limit time.Duration) *Error {
+	ctx, stop := context.WithTimeoutCause(ctx, limit, errSilent)
 	defer stop()
 	token, bad := c.login.show(ctx)
 	if bad != nil {

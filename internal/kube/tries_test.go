@@ -99,3 +99,23 @@ func TestUnreachable(t *testing.T) {
 type fails struct{ err error }
 
 func (f fails) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
+
+// TestSilentServer wants a server that never answers given up in time: the last try has what the others have left.
+func TestSilentServer(t *testing.T) {
+	c, _, s := fixture(t)
+	c.rest.Client.Transport = silent{s}
+	_, err := c.Node(t.Context(), "gpu-1")
+	wants(t, err, Unreachable, "after 3 tries")
+	if total := s.at.Sub(time.Unix(1e9, 0)); total > patience+time.Second || total < 2*oneTry {
+		t.Errorf("took %v in all", total)
+	}
+}
+
+// silent is a server that lets each try wait to its end, which comes at once.
+type silent struct{ clock *naps }
+
+func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	ends, _ := r.Context().Deadline()
+	s.clock.at = s.clock.at.Add(time.Until(ends).Round(time.Second / 10))
+	return nil, context.DeadlineExceeded
+}

@@ -6,6 +6,7 @@ package kube_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
@@ -19,6 +20,17 @@ func TestLabKubeTroubles(t *testing.T) {
 	join := n.join()
 	n.wants("[runtime]\n[node]\n", join)
 
+	t.Log("the API server is not there at the first join")
+	n.Must("ip", "link", "set", "host0", "down")
+	began := time.Now()
+	n.gpuadm(75, []string{"apply"}, "cannot reach https://", "curl -kv")
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("it took %v, and half a minute is enough to know", took)
+	}
+	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
+		t.Error("kubelet runs, and has no certificate")
+	}
+	n.wire()
 	n.settled()
 	n.Ready()
 
@@ -33,7 +45,7 @@ func TestLabKubeTroubles(t *testing.T) {
 	t.Log("the certificate has run out")
 	n.Must("systemctl", "stop", "kubelet.service")
 	n.expired()
-	r := n.gpuadm(1, []string{"apply"}, "kubeadm token create")
+	r := n.gpuadm(1, []string{"apply"}, "kubeadm token create", "ran out on")
 	if !strings.Contains(r.Stderr, "try") {
 		t.Errorf("it does not say what to do: %s", r)
 	}
@@ -50,6 +62,16 @@ func TestLabKubeTroubles(t *testing.T) {
 	n.settled()
 	if is := kube.Text(n.Object(), "metadata", "labels", "example.com/pool"); is != "a" {
 		t.Errorf("label %q", is)
+	}
+
+	t.Log("the section [join] is gone: it lets go")
+	pid := n.MainPID("kubelet.service")
+	n.wants("[runtime]\n[node]\nlabels = { \"example.com/pool\" = \"b\" }\n")
+	n.settled()
+	n.Ready()
+	n.condition("True")
+	if is := kube.Text(n.Object(), "metadata", "labels", "example.com/pool"); is != "b" || n.MainPID("kubelet.service") != pid {
+		t.Errorf("label %q, kubelet was %d", is, pid)
 	}
 }
 
