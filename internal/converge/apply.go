@@ -110,7 +110,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	if err == nil {
 		steps, err = r.look(ctx, r.h, st, f, standing(r.j.Runs()))
 	}
-	if err == nil && st.Whole && !ownLater(steps) {
+	if err == nil && st.Whole && !ownLater(steps) && !cannotItself(steps) {
 		var o open
 		if o, err = r.before(ctx, r.h, st, f, standing(r.j.Runs()), nil); err == nil {
 			err = o.trouble(st.Name)

@@ -78,6 +78,11 @@ func ownLater(steps []step) bool {
 	return !slices.ContainsFunc(steps, func(s step) bool { return s.Later == "" || s.Waits != "" })
 }
 
+// cannotItself says that a stage has a reason of its own not to be made, which is nearer to the cause than what waits before it.
+func cannotItself(steps []step) bool {
+	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" })
+}
+
 // wholly plans a stage that speaks for the whole machine. It comes later where an apply of the same stages makes first what
 // does not stand; it cannot be made where something else does not.
 func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, steps []step, asked open) ([]step, error) {
@@ -96,6 +101,9 @@ func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Fact
 			left = append(left, s)
 		}
 		return left, nil
+	}
+	if cannotItself(steps) {
+		return steps, nil
 	}
 	for _, o := range []open{asked, rest} {
 		if err := o.trouble(st.Name); err != nil {
