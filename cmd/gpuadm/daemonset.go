@@ -44,11 +44,11 @@ func newDaemonSet(c *common) *cobra.Command {
 		Use:   "daemonset",
 		Short: "from a privileged pod, keep the machine it runs on as the spec says",
 		Long: `Daemonset is what the DaemonSet in images/daemonset runs. It copies this program
-to the machine's /var/lib/gpuadm (a /run may not be executed from), and the specs
-in /etc/gpuadm (a ConfigMap) to its /run/gpuadm, and has
-the machine's own systemd run apply there, in a unit of its own: it goes on when
-the pod is killed or the container engine restarts. What the unit prints is
-printed here. The pod's ServiceAccount is lent to it for the node's taints.
+to the machine's /var/lib/gpuadm, since a /run may be one that nothing can be
+executed from, and the specs in /etc/gpuadm (a ConfigMap) to its /run/gpuadm. Then
+the machine's own systemd runs apply, in a unit of its own: it goes on when the
+pod is killed or the container engine restarts. What the unit prints is printed
+here. The pod's ServiceAccount is lent to it for the node's taints.
 
 With --once it ends after one apply, with its exit code: as an init container.
 A machine without the spec of a ConfigMap uses its own /etc/gpuadm/node.toml.`,
