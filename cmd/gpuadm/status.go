@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 func newStatus(c *common) *cobra.Command {
@@ -37,7 +38,7 @@ pending, 1 if something cannot be made to stand.`,
 			if c.output == "json" {
 				err = c.json(s)
 			} else {
-				c.statusText(s)
+				c.statusText(s, h)
 			}
 			switch {
 			case err != nil:
@@ -54,7 +55,7 @@ pending, 1 if something cannot be made to stand.`,
 
 const day = "2006-01-02 15:04"
 
-func (c *common) statusText(s converge.Status) {
+func (c *common) statusText(s converge.Status, h host.Host) {
 	w := c.stdout
 	fmt.Fprintf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
 	for _, st := range s.Stages {
@@ -72,6 +73,10 @@ func (c *common) statusText(s converge.Status) {
 	}
 	fmt.Fprintln(w)
 	c.notes(s.Plan)
+	if s.Unfinished != "" && atWork(h) {
+		fmt.Fprintf(w, "Run %s is at work.\n", s.Unfinished)
+		return
+	}
 	fmt.Fprintln(w, c.statusEnd(s))
 }
 
