@@ -212,6 +212,10 @@ func nodeOps(n *corev1.Node, edits []partEdit) []kube.Op {
 		if e.what == "taint" {
 			taints = append(taints, e)
 			continue
+		} else if e.what == "record" {
+			t, c := recordOps(n, e, edits)
+			tests, changes = append(tests, t...), append(changes, c...)
+			continue
 		}
 		at := kube.Pointer("metadata", "labels", e.key)
 		if old, ok := n.Labels[e.key]; ok {

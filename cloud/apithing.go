@@ -20,8 +20,8 @@ import (
 // nodePart is one label, taint or condition of the machine's own Node object. Which Node that is, and as whom it is changed,
 // is no part of the name: a kubeconfig that moves must not make another thing of the same label.
 type nodePart struct {
-	what    string // label, taint, condition
-	key     string // of the label or taint, or the condition's type
+	what    string // label, taint, condition, record
+	key     string // of the label, the taint or the record's annotation, or the condition's type
 	effect  string // of the taint
 	session *Session
 	looks   *nodeLooks // nil: each look asks the cluster
@@ -45,7 +45,7 @@ func NewNodePart(name string, s *Session) (converge.Thing, error) {
 		}
 		p.key, p.effect = rest[:i], rest[i+1:]
 	}
-	if !slices.Contains([]string{"label", "taint", "condition"}, what) || p.key == "" {
+	if !slices.Contains([]string{"label", "taint", "condition", "record"}, what) || p.key == "" {
 		return nil, fmt.Errorf("internal error: no part of a node: %q", name)
 	}
 	return p, nil
@@ -125,6 +125,10 @@ func (p nodePart) of(n *corev1.Node) converge.State {
 	case "taint":
 		if i := p.index(n); i >= 0 {
 			return valueState(n.Spec.Taints[i].Value)
+		}
+	case "record":
+		if value, ok := n.Annotations[p.key]; ok {
+			return valueState(value)
 		}
 	case "condition":
 		if c := conditionOf(n, p.key); c != nil {
