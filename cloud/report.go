@@ -39,14 +39,13 @@ const (
 // condition is false and says why, and the startup taint is swapped for one by which an autoscaler may buy a replacement. It
 // says each thing once: a failure that the condition tells already makes no more noise. Its error is for a log, and hides
 // none of the apply's.
-func Report(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
+func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
 	w := whose(s, f)
 	if !tellsCluster(s) || !shouldHaveGPU(s, f) || w.later != "" || o.Err == nil && len(o.Made) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
 	defer cancel()
-	se := new(Session)
 	n, err := se.look(ctx, h, w, &nodeLooks{}, "report")
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ func (a *apiNode) report(o Outcome) error {
 	a.t.Helper()
 	f := a.facts
 	f.Live, f.BootID = true, a.BootID()
-	return Report(kube.Within(a.ctx, 0), a, a.engine().Spec, f, o)
+	return Report(kube.Within(a.ctx, 0), new(Session), a, a.engine().Spec, f, o)
 }
 
 // told are the Events, one a line.

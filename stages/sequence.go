@@ -18,8 +18,7 @@ import (
 func Sequence() []converge.Stage { return sequence(new(cloud.Session)) }
 
 // Run returns the bootstrap for one run, with what builds its things again: together they ask for the Node object once.
-func Run() ([]converge.Stage, func(kind, name string) (converge.Thing, error)) {
-	node := new(cloud.Session)
+func Run(node *cloud.Session) ([]converge.Stage, func(kind, name string) (converge.Thing, error)) {
 	return sequence(node), func(kind, name string) (converge.Thing, error) { return thingOf(node, kind, name) }
 }
 

@@ -40,11 +40,12 @@ type common struct {
 	quiet   bool
 	verbose bool
 	noColor bool
-	booting bool     // the boot unit calls
-	reboots bool     // apply reboots by itself where a change needs it
-	at      string   // the stage at which the last apply failed
-	told    string   // the failure that the cluster was told last
-	chosen  []string // stages and flags that say what to apply, to be typed again
+	booting bool           // the boot unit calls
+	reboots bool           // apply reboots by itself where a change needs it
+	at      string         // the stage at which the last apply failed
+	node    *cloud.Session // the Node object, as this run knows it
+	told    string         // the failure that the cluster was told last
+	chosen  []string       // stages and flags that say what to apply, to be typed again
 }
 
 // newRoot lists all verbs.
@@ -121,7 +122,8 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 	for _, name := range skip {
 		c.chosen = append(c.chosen, "--skip", name)
 	}
-	all, thingOf := stages.Run()
+	c.node = new(cloud.Session)
+	all, thingOf := stages.Run(c.node)
 	sequence, err := choose(all, only, skip)
 	if err != nil {
 		return nil, nil, err

@@ -59,7 +59,7 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 	}
 	f, err := e.Facts(ctx, h)
 	if err == nil {
-		err = cloud.Report(ctx, h, e.Spec, f, o)
+		err = cloud.Report(ctx, c.node, h, e.Spec, f, o)
 	}
 	if err != nil && c.verbose {
 		fmt.Fprintf(c.stderr, "gpuadm: cannot tell the cluster: %v\n", err)

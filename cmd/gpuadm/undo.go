@@ -6,6 +6,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/stages"
@@ -38,7 +39,7 @@ alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 			if err != nil {
 				return err
 			}
-			_, thingOf := stages.Run()
+			_, thingOf := stages.Run(new(cloud.Session))
 			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Version: version(), Yes: u.yes, Allow: u.allow}
 			if u.dryRun {
 				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)

@@ -120,7 +120,9 @@ func TestBenchKubeLoad(t *testing.T) {
 
 // bringUp is what gpuadm apply does.
 func bringUp(ctx context.Context, h host.Host, s spec.Spec) error {
-	e := &converge.Engine{Stages: stages.Sequence(), Spec: s, ThingOf: stages.ThingOf, Version: "test"}
+	node := new(cloud.Session)
+	sequence, thingOf := stages.Run(node)
+	e := &converge.Engine{Stages: sequence, Spec: s, ThingOf: thingOf, Version: "test"}
 	result, err := e.Apply(ctx, h)
 	if err != nil {
 		return err
@@ -129,5 +131,5 @@ func bringUp(ctx context.Context, h host.Host, s spec.Spec) error {
 	if err != nil {
 		return err
 	}
-	return cloud.Report(ctx, h, s, f, cloud.Outcome{Made: result.Made})
+	return cloud.Report(ctx, node, h, s, f, cloud.Outcome{Made: result.Made})
 }
