@@ -16,17 +16,20 @@ import (
 const overlaid = `package stages
 
 import (
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 )
 
-func Sequence() []converge.Stage { return append(labstage.Stages(), shippedSequence()...) }
+func sequence(node *cloud.Session) []converge.Stage {
+	return append(labstage.Stages(), shippedsequence(node)...)
+}
 
-func ThingOf(kind, name string) (converge.Thing, error) {
+func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
 	if t := labstage.ThingOf(kind, name); t != nil {
 		return t, nil
 	}
-	return shippedThingOf(kind, name)
+	return shippedthingOf(node, kind, name)
 }
 `
 
@@ -47,7 +50,7 @@ func withLabStage(t *testing.T) string {
 		}
 		replace[filepath.Join(top, "stages", name)] = place
 	}
-	for name, function := range map[string]string{"sequence.go": "Sequence", "kinds.go": "ThingOf"} {
+	for name, function := range map[string]string{"sequence.go": "sequence", "kinds.go": "thingOf"} {
 		text, err := os.ReadFile(filepath.Join(top, "stages", name))
 		if err != nil {
 			t.Fatal(err)
