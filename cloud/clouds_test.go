@@ -59,7 +59,7 @@ func recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 }
 
 func cloudEngine(s spec.Spec) *converge.Engine {
-	return &converge.Engine{Stages: []converge.Stage{Join()}, Spec: s, ThingOf: func(kind, name string) (converge.Thing, error) {
+	return &converge.Engine{Stages: []converge.Stage{Join(new(Session))}, Spec: s, ThingOf: func(kind, name string) (converge.Thing, error) {
 		if kind == "unit-files" {
 			return things.NewUnitFiles(name), nil
 		}
@@ -183,7 +183,7 @@ func TestNodeadmGate(t *testing.T) {
 	for gate, want := range map[string]string{"closed": "ExecStartPre=", "open": "Wants=gpuadm.service"} {
 		s := joinSpec(t, "[join]\nhow = \"eks\"\ngate = \""+gate+"\"\n")
 		n := recorded(t, "al2023-eks-nvidia", nil)
-		f, err := facts.Gather(t.Context(), n, Join().Needs(s))
+		f, err := facts.Gather(t.Context(), n, Join(new(Session)).Needs(s))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +200,7 @@ func TestNodeadmGate(t *testing.T) {
 func TestNodeadmHandler(t *testing.T) {
 	s := joinSpec(t, "[join]\nhow = \"eks\"\n[runtime]\nhandler = \"gpu\"\ndefault = true\n")
 	gather := func(files map[string]string) facts.Facts {
-		f, err := facts.Gather(t.Context(), recorded(t, "al2023-eks-nvidia", files), Join().Needs(s))
+		f, err := facts.Gather(t.Context(), recorded(t, "al2023-eks-nvidia", files), Join(new(Session)).Needs(s))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,11 +272,11 @@ func TestClouds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := recorded(t, c.host, c.files)
 			s := joinSpec(t, "[join]\n"+c.join+"\n[node]\ngpu_labels = false\n")
-			f, err := facts.Gather(t.Context(), n, Join().Needs(s))
+			f, err := facts.Gather(t.Context(), n, Join(new(Session)).Needs(s))
 			if err != nil {
 				t.Fatal(err)
 			}
-			wants, err := Join().Wants(s, f)
+			wants, err := Join(new(Session)).Wants(s, f)
 			said := fmt.Sprint(err) + joinBecause(err)
 			for _, word := range c.err {
 				if !strings.Contains(said, word) {
@@ -293,7 +293,7 @@ func TestClouds(t *testing.T) {
 			if got := strings.Join(kinds, " "); got != c.wants {
 				t.Errorf("wants %q, not %q", got, c.wants)
 			}
-			notes := strings.Join(Join().Notes(n.View(), s, f), "\n")
+			notes := strings.Join(Join(new(Session)).Notes(n.View(), s, f), "\n")
 			for _, word := range c.notes {
 				if !strings.Contains(notes, word) {
 					t.Errorf("not noted: %q in\n%s", word, notes)

@@ -117,7 +117,7 @@ func joinSpec(t *testing.T, join string) spec.Spec {
 }
 
 func (c *eksCloud) engine() *converge.Engine {
-	return &converge.Engine{Stages: []converge.Stage{Join()}, Spec: c.spec, ThingOf: testThing, Version: "test"}
+	return &converge.Engine{Stages: []converge.Stage{Join(new(Session))}, Spec: c.spec, ThingOf: testThing, Version: "test"}
 }
 
 func (c *eksCloud) apply(t *testing.T) converge.Result {

@@ -16,11 +16,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Join makes the machine a node of its cluster, or leaves that to whoever does it on this cloud.
-func Join() converge.Stage { return JoinIn(new(Session)) }
-
-// JoinIn is Join, and looks at the Node object together with the other stages of a run.
-func JoinIn(node *Session) converge.Stage {
+// Join makes the machine a node of its cluster, or leaves that to whoever does it on this cloud. It looks at the Node object
+// together with the other stages of a run.
+func Join(node *Session) converge.Stage {
 	return converge.Stage{
 		Name:  "join",
 		About: "joins the cluster",

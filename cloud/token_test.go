@@ -165,7 +165,7 @@ func (j *testJoin) boot(loss simhost.Loss) {
 }
 
 func (j *testJoin) engine() *converge.Engine {
-	return &converge.Engine{Stages: []converge.Stage{Join(), Joined(new(Session))}, Spec: j.spec, ThingOf: testThing, Version: "test"}
+	return &converge.Engine{Stages: []converge.Stage{Join(new(Session)), Joined(new(Session))}, Spec: j.spec, ThingOf: testThing, Version: "test"}
 }
 
 func testThing(kind, name string) (converge.Thing, error) {

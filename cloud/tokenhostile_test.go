@@ -276,7 +276,7 @@ func TestReadyWaitsForTheRenewal(t *testing.T) {
 	j.parse(t, "ca_pin = \""+j.Pin()+"\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/pool\" = \"h200\" }\n")
 	node := new(Session)
 	e := j.engine()
-	e.Stages = []converge.Stage{NewGuard(node), Join(), Joined(node), NewReady(node, nil)}
+	e.Stages = []converge.Stage{NewGuard(node), Join(new(Session)), Joined(node), NewReady(node, nil)}
 	p, err := e.Plan(t.Context(), j.n.View())
 	if err != nil || len(p.Cannot()) > 0 {
 		t.Fatalf("%v %+v", err, p.Cannot())

@@ -18,7 +18,7 @@ import (
 // whole is the join as it stands in the bootstrap: among stages that look at it too.
 func (j *testJoin) whole() *converge.Engine {
 	e, se := j.engine(), new(Session)
-	e.Stages = []converge.Stage{Node(), GPUs(), JoinIn(se), Joined(se), NewReady(se, nil)}
+	e.Stages = []converge.Stage{Node(), GPUs(), Join(se), Joined(se), NewReady(se, nil)}
 	e.ThingOf = func(kind, name string) (converge.Thing, error) {
 		if kind == "label" || kind == "taint" || kind == "condition" {
 			return NewNodePart(kind+" "+name, se)

@@ -36,7 +36,7 @@ func sequence(node *cloud.Session) []converge.Stage {
 		runtime.Stage,                         // the container engine runs the NVIDIA runtime
 		cloud.Node(),                          // labels and taints, where kubelet takes them from when it registers
 		cloud.GPUs(),                          // what kubelet is held back for, looked at before it may start
-		cloud.JoinIn(node),                    // EKS, GKE, AKS, or a token
+		cloud.Join(node),                      // EKS, GKE, AKS, or a token
 		cloud.Joined(node),                    // the cluster has the node
 		cloud.NewReady(node, runtime.Answers), // all of it looked at once more; then, and only then, pods may come
 	}
