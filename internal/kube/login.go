@@ -269,3 +269,10 @@ func (d dress) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return answer, nil
 }
+
+// CloseIdleConnections lets http.Client close what is left open.
+func (d dress) CloseIdleConnections() {
+	if c, ok := d.through.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}

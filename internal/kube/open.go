@@ -46,10 +46,10 @@ type Client struct {
 }
 
 // Ask makes a client that only looks.
-func Ask(v host.View, from From) (*Client, error) { return open(v, v.AskWeb, from) }
+func Ask(v host.View, from From) (*Client, error) { return (*Clients)(nil).Ask(v, from) }
 
 // Do makes a client that may change what is in the cluster.
-func Do(h host.Host, from From) (*Client, error) { return open(h, h.DoWeb, from) }
+func Do(h host.Host, from From) (*Client, error) { return (*Clients)(nil).Do(h, from) }
 
 // Anonymous makes a client that shows no credentials, to read what everybody may: the cluster-info of a cluster to join.
 // Blind takes any certificate; then what is read must prove itself.
@@ -76,22 +76,21 @@ type setting struct {
 	login  *login
 }
 
-func open(v host.View, w web, from From) (*Client, error) {
-	var s setting
-	var err error
+// settingOf reads where a client's server and credentials come from.
+func settingOf(v host.View, from From) (s setting, err error) {
 	if from.Pod {
 		s, err = ofPod(v)
 	} else {
 		s, err = ofKubeconfig(v, from.Kubeconfig)
 	}
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	if s.via.HTTPS == "" { // else the kubeconfig names a proxy of its own
 		s.via = from.Via
 	}
 	s.via.CAFile = from.Via.CAFile
-	return start(v, w, s)
+	return s, nil
 }
 
 func start(v host.View, w web, s setting) (*Client, error) {

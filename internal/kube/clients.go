@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Clients are those of one run on one machine. They are made once for each kubeconfig and kept while it says the same: a
+// pool of thousands of nodes that come up together then costs the API server one TLS handshake for each client, not for each
+// request, and an exec plugin is run once. The zero Clients is ready for use; nil ones are made anew each time.
+type Clients struct {
+	mu   sync.Mutex
+	made map[string]kept
+}
+
+// kept is a client, and the mark of what it was made of.
+type kept struct {
+	client *Client
+	mark   [sha256.Size]byte
+}
+
+// Ask is the package's Ask.
+func (c *Clients) Ask(v host.View, from From) (*Client, error) { return c.client("ask", v, v.AskWeb, from) }
+
+// Do is the package's Do.
+func (c *Clients) Do(h host.Host, from From) (*Client, error) { return c.client("do", h, h.DoWeb, from) }
+
+func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, error) {
+	s, err := settingOf(v, from)
+	if err != nil {
+		return nil, err
+	}
+	mark, ok := s.mark()
+	if c == nil || !ok {
+		return start(v, w, s)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	place := fmt.Sprintf("%s %+v", verb, from)
+	old := c.made[place]
+	if old.client != nil && old.mark == mark {
+		return old.client, nil
+	}
+	made, err := start(v, w, s)
+	if err != nil {
+		return nil, err
+	}
+	if old.client != nil {
+		old.client.hangUp()
+	}
+	if c.made == nil {
+		c.made = map[string]kept{}
+	}
+	c.made[place] = kept{made, mark}
+	return made, nil
+}
+
+// mark tells settings apart, by all that a connection or a credential depends on. There is none while a certificate cannot be read.
+func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
+	l := s.login
+	all := [][]byte{fmt.Appendf(nil, "%q %t %+v %q %q %q %q", s.server, s.blind, s.via, l.token, l.tokenFile, l.certFile, l.keyFile), s.roots, l.certPEM, l.keyPEM}
+	if l.exec != nil {
+		all = append(all, fmt.Appendf(nil, "%+v", *l.exec))
+	}
+	if l.certFile != "" { // kubelet changes what it links to
+		pair, bad := l.pair()
+		if bad != nil {
+			return mark, false
+		}
+		all = append(all, pair.Certificate...)
+	}
+	// With a length before each, no two lists are the same bytes.
+	var text []byte
+	for _, part := range all {
+		text = fmt.Appendf(text, "%d:", len(part))
+		text = append(text, part...)
+	}
+	return sha256.Sum256(text), true
+}
+
+// hangUp closes connections that nobody uses any more.
+func (c *Client) hangUp() { c.rest.Client.CloseIdleConnections() }

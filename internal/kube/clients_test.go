@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+// TestClientsShare counts the connections to a real server: one for whoever looks, one for whoever changes, and a new one as
+// soon as the certificate that we show is another.
+func TestClientsShare(t *testing.T) {
+	ca := newAuthority(t, "CA")
+	sim := kubesim.New(kubesim.Admin())
+	sim.AddNode("gpu-1", nil)
+	var connections atomic.Int32
+	shown := ""
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shown = r.TLS.PeerCertificates[0].Subject.CommonName
+		sim.ServeHTTP(w, r)
+	}))
+	s.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	dir := t.TempDir()
+	put := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	certify := func(name string) {
+		cert, key := ca.client(t, name, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+		put("c.pem", string(cert)+string(key))
+	}
+	put("k", fmt.Sprintf("{current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: x, user: {client-certificate: c.pem, client-key: c.pem}}]}", s.URL, b64(own)))
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := From{Kubeconfig: filepath.Join(dir, "k")}
+	rounds := func(clients *Clients, n int) {
+		t.Helper()
+		for range n {
+			ask, err := clients.Ask(h, from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			do, err := clients.Do(h, from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []*Client{ask, do} {
+				if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	clients := new(Clients)
+	for _, user := range []string{"first", "second"} {
+		certify(user)
+		connections.Store(0)
+		rounds(clients, 3)
+		if got := connections.Load(); got != 2 || shown != user {
+			t.Errorf("%d connections, want 2; %q was shown, want %q", got, shown, user)
+		}
+	}
+	connections.Store(0)
+	rounds(nil, 2)
+	if got := connections.Load(); got != 4 {
+		t.Errorf("without Clients there were %d connections, want 4", got)
+	}
+}
