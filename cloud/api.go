@@ -38,6 +38,8 @@ type Session struct {
 	meAt    time.Time // when that was found out
 
 	silence silence // of the API server towards whoever joins
+
+	clients kube.Clients
 }
 
 // nodeLooks counts how often things of one evaluation of a stage have looked at an answer.
@@ -238,7 +240,7 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*corev1.Node, er
 	if err != nil {
 		return nil, err
 	}
-	c, err := kube.Ask(v, w.from(name))
+	c, err := s.clients.Ask(v, w.from(name))
 	if err != nil {
 		return nil, err
 	}

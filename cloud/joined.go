@@ -39,6 +39,8 @@ type nodeAsk struct {
 
 	session *Session // what the stages of one run know of the Node; nil: the cluster is asked
 	looks   *nodeLooks
+
+	clients *kube.Clients // nil: one that looks once
 }
 
 func nodeOf(s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
@@ -86,7 +88,7 @@ func (n nodeAsk) ask(ctx context.Context, v host.View) (*corev1.Node, error) {
 	if n.session != nil {
 		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via}, n.looks, "joined "+n.name)
 	}
-	c, err := kube.Ask(v, kube.From{Kubeconfig: n.kubeconfig, Via: n.via})
+	c, err := n.clients.Ask(v, kube.From{Kubeconfig: n.kubeconfig, Via: n.via})
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +102,7 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 		defer n.session.forget() // whoever looks next shall see what we have seen
 		n.session = nil
 	}
+	n.clients = new(kube.Clients)
 	problem := ""
 	for waited, between := time.Duration(0), 50*time.Millisecond; ; waited, between = waited+between, min(2*between, longest) {
 		found, err := n.get(ctx, v)

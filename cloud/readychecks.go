@@ -17,7 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
-	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -149,7 +148,7 @@ func (r readyStage) slices(ctx context.Context, v host.View, node string) (devic
 	if err != nil {
 		return 0, false, err
 	}
-	c, err := kube.Ask(v, r.who.from(name))
+	c, err := r.session.clients.Ask(v, r.who.from(name))
 	if err != nil {
 		return 0, false, err
 	}
