@@ -18,19 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
-// setup is what -setup's file holds.
-type setup struct {
-	Cloud   string            `json:"cloud"` // aws, gce, azure
-	Machine cloudfake.Machine `json:"machine"`
-	Cluster cloudfake.Cluster `json:"cluster"`
-	Faults  []cloudfake.Fault `json:"faults"`
-	Refused string            `json:"refused"` // how AWS's APIs say no: cloudfake.Refused
-	// ClockOff is how far the cloud's clock is ahead of this machine's, in seconds.
-	ClockOff int `json:"clockOff"`
-}
-
 func main() {
-	file := flag.String("setup", "", "JSON file: cloud, machine, cluster, faults")
+	file := flag.String("setup", "", "JSON file of a cloudfake.Setup")
 	metadata := flag.String("metadata", "", "address of the metadata service: 169.254.169.254:80")
 	after := flag.Duration("after", 0, "how long the metadata service refuses connections at first")
 	api := flag.String("api", "", "address of AWS's API, with TLS: 0.0.0.0:443")
@@ -48,14 +37,11 @@ func run(file, metadata string, after time.Duration, api, cert, key, review stri
 	if err != nil {
 		return err
 	}
-	var s setup
+	var s cloudfake.Setup
 	if err := json.Unmarshal(data, &s); err != nil {
 		return fmt.Errorf("cannot read %s: %w", file, err)
 	}
-	off := time.Duration(s.ClockOff) * time.Second
-	f := &cloudfake.Fake{Machine: s.Machine, Cluster: s.Cluster, Now: func() time.Time { return time.Now().Add(off) }}
-	f.Break(s.Faults...)
-	f.Break(cloudfake.Refused(s.Refused)...)
+	f := s.Fake()
 	ended := make(chan error)
 	serve := func(address string, h http.Handler, config *tls.Config, after time.Duration) {
 		if address == "" {

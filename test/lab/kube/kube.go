@@ -62,6 +62,8 @@ type Cluster struct {
 	network   *network
 	keys      *keys
 	processes []*process
+	reviews   reviews
+	clouds    server
 	mutex     sync.Mutex
 	hosts     int // that were attached
 }

@@ -21,7 +21,9 @@ type Node struct {
 	Name string
 	// IP is its address.
 	IP string
-	t  *T
+
+	t       *T
+	clouded bool // it is in a cloud
 }
 
 // devplug is where a node has the device plugin.

@@ -88,6 +88,9 @@ func (c *Cluster) run(ctx context.Context, parts Parts) error {
 	if err := os.WriteFile(c.file(auditPolicy), []byte(auditRules), 0o600); err != nil {
 		return fmt.Errorf("cannot write the audit policy: %w", err)
 	}
+	if err := c.serveReviews(); err != nil {
+		return err
+	}
 	apiserver, err := c.spawn(parts.Path("kube-apiserver"), c.apiserver()...)
 	if err != nil {
 		return err
@@ -134,6 +137,7 @@ func (c *Cluster) apiserver() []string {
 		"--service-account-key-file=" + c.file("sa.pub"), "--service-account-signing-key-file=" + c.file("sa.key"),
 		"--service-cluster-ip-range=" + services, "--allow-privileged=true",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--authentication-token-webhook-config-file=" + c.file(reviewConfig), "--authentication-token-webhook-version=v1",
 		"--enable-bootstrap-token-auth=true", "--anonymous-auth=true", "--profiling=false",
 		"--audit-policy-file=" + c.file(auditPolicy), "--audit-log-path=" + c.file(auditLog),
 	}
