@@ -127,7 +127,8 @@ func (s *Session) once(ctx context.Context, h host.Host, w who, n *corev1.Node, 
 			return n, e.nobody()
 		case e.needsAccount() || kubelet == account:
 			ours = append(ours, e)
-			comes, goes = comes || e.what == "taint" && e.after != "", goes || e.what == "taint" && e.after == ""
+			comes = comes || e.what == "taint" && e.after != ""
+			goes = goes || e.what == "taint" && e.after == "" || len(e.dropped(n, edits)) > 0
 		default:
 			theirs = append(theirs, e)
 		}
@@ -153,7 +154,7 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *co
 	if len(edits) == 0 {
 		return n, nil
 	}
-	c, err := kube.Do(h, w.from(as))
+	c, err := s.clients.Do(h, w.from(as))
 	if err != nil {
 		return n, err
 	}
@@ -176,7 +177,7 @@ func (s *Session) status(ctx context.Context, h host.Host, w who, as string, n *
 	if len(edits) == 0 {
 		return n, nil
 	}
-	c, err := kube.Do(h, w.from(as))
+	c, err := s.clients.Do(h, w.from(as))
 	if err != nil {
 		return n, err
 	}
@@ -215,6 +216,7 @@ func nodeOps(n *corev1.Node, edits []partEdit) []kube.Op {
 		} else if e.what == "record" {
 			t, c := recordOps(n, e, edits)
 			tests, changes = append(tests, t...), append(changes, c...)
+			taints = append(taints, e.dropped(n, edits)...)
 			continue
 		}
 		at := kube.Pointer("metadata", "labels", e.key)

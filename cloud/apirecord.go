@@ -62,7 +62,7 @@ func readRecord(s converge.State) map[string]string {
 	return named
 }
 
-// recordOps changes the record, and takes off the labels that it named and does not any more. An undo takes off the record
+// recordOps changes a record, and takes off the labels that it named and does not any more. An undo takes off the record
 // alone: what else there is to put back has its own line.
 func recordOps(n *corev1.Node, e partEdit, others []partEdit) (tests, changes []kube.Op) {
 	at := kube.Pointer("metadata", "annotations", e.key)
@@ -79,6 +79,9 @@ func recordOps(n *corev1.Node, e partEdit, others []partEdit) (tests, changes []
 		return tests, append(changes, kube.Op{Op: "remove", Path: at})
 	}
 	changes = append(changes, kube.Op{Op: "add", Path: at, Value: stateValue(e.after)})
+	if e.key != labelRecord {
+		return tests, changes
+	}
 	stay, was := readRecord(e.after), readRecord(e.before)
 	for _, key := range slices.Sorted(maps.Keys(was)) {
 		value, there := n.Labels[key]

@@ -179,7 +179,7 @@ func conditionFrom(kind string, s converge.State) corev1.NodeCondition {
 
 // needsAccount says that kubelet's identity may not change the part. Source: kubernetes, the admission plugin NodeRestriction.
 func (p nodePart) needsAccount() bool {
-	return p.what == "taint" || p.what == "label" && spec.RestrictedLabel(p.key)
+	return p.what == "taint" || p.what == "record" && p.key == taintRecord || p.what == "label" && spec.RestrictedLabel(p.key)
 }
 
 // Prove refuses a change that nobody here may make, before anything is touched.

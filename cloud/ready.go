@@ -110,6 +110,7 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 	if !hasGPU(f) || f.Driver == nil {
 		return list, nil
 	}
+	list = append(list, r.recordedTaint(startup, on))
 	return append(list, r.lastWants(startup)...), nil
 }
 
@@ -175,7 +176,7 @@ func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(cont
 				For: fmt.Sprintf("somebody must take the taint %s off: a kubelet may not", t),
 				Try: []string{
 					"where the node readiness controller runs it does so by the condition " + GPUReady,
-					fmt.Sprintf("else: kubectl taint node %s %s:%s-", n.Name, t.Key, t.Effect),
+					"else: " + byHand(n.Name, t),
 				},
 			}
 		}

@@ -104,12 +104,18 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	c := conditionOf(n, GPUReady)
 	isTrue := c != nil && c.Status == corev1.ConditionTrue
 	switch {
-	case isTrue && strings.HasSuffix(c.Message, bootMark(boot)):
+	case readyIn(n, boot):
 		return guardReady, nil
 	case g.part().index(n) >= 0, w.serviceAccount(v) == "" && !isTrue: // then whoever puts the taint on goes by the condition
 		return guardShut, nil
 	}
 	return guardOpen, nil
+}
+
+// readyIn says whether the GPUs were found to stand in a boot.
+func readyIn(n *corev1.Node, boot string) bool {
+	c := conditionOf(n, GPUReady)
+	return c != nil && c.Status == corev1.ConditionTrue && strings.HasSuffix(c.Message, bootMark(boot))
 }
 
 func (g guard) part() nodePart {
@@ -136,6 +142,9 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	var edits []partEdit
 	if p := g.part(); w.serviceAccount(h) != "" && p.index(n) < 0 {
 		edits = append(edits, partEdit{p, "", valueState(g.taint.Value)})
+		if e, due := recordTaint(n, g.taint, g.session); due {
+			edits = append(edits, e)
+		}
 	}
 	if c := conditionOf(n, GPUReady); c != nil && c.Status == corev1.ConditionTrue {
 		p := nodePart{what: "condition", key: GPUReady, session: g.session}

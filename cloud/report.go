@@ -17,7 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -41,11 +40,14 @@ const (
 // none of the apply's.
 func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
 	w := whose(s, f)
-	if !tellsCluster(s) || !shouldHaveGPU(s, f) || w.later != "" || o.Err == nil && len(o.Made) == 0 {
+	if !tellsCluster(s) || w.later != "" || o.Err == nil && len(o.Made) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
 	defer cancel()
+	if !shouldHaveGPU(s, f) && LostGPUs(ctx, h, se, s, f) == "" {
+		return nil
+	}
 	n, err := se.look(ctx, h, w, &nodeLooks{}, "report")
 	if err != nil {
 		return err
@@ -60,12 +62,17 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 			events = append(events, event{corev1.EventTypeWarning, reason, message})
 		}
 		edits := []partEdit{{p, p.of(n), state}}
+		if startup, on, _, serr := startupTaint(s, f); serr == nil && on && w.serviceAccount(h) != "" {
+			if e, due := recordTaint(n, startup, se); due {
+				edits = append(edits, e)
+			}
+		}
 		if !converge.Passes(o.Err) || o.GaveUp {
 			edits = append(edits, r.swap(h, n)...)
 		}
 		err = se.patch(ctx, h, w, edits)
 	}
-	return errors.Join(err, send(ctx, h, w, n, events))
+	return errors.Join(err, se.tell(ctx, h, w, n, events))
 }
 
 // told is the condition's reason and message; "" where the apply says nothing about the GPUs. That an API server was not
@@ -85,7 +92,9 @@ func (r readyStage) told(ctx context.Context, v host.View, n *corev1.Node, o Out
 	return "", ""
 }
 
-// swap takes the startup taint off and puts the one of a failure on, where the first is there and we may.
+// swap takes the startup taint off and puts the one of a failure on, where we may. Where the first is not there it puts the
+// second on all the same, unless the GPUs were found to stand in this boot, and pods may run on them: what fails before anything
+// is touched leaves the guard no time to shut the node.
 func (r readyStage) swap(v host.View, n *corev1.Node) []partEdit {
 	startup, _, _, err := startupTaint(r.spec, r.facts)
 	failed, on := failedTaint(r.spec, r.facts)
@@ -93,7 +102,7 @@ func (r readyStage) swap(v host.View, n *corev1.Node) []partEdit {
 		return nil
 	}
 	old, now := r.part(taintName(startup), nil), r.part(taintName(failed), nil)
-	if old.index(n) < 0 {
+	if old.index(n) < 0 && (readyIn(n, r.facts.BootID) || now.index(n) >= 0) {
 		return nil
 	}
 	return []partEdit{{old, old.of(n), ""}, {now, now.of(n), valueState(failed.Value)}}
@@ -123,8 +132,8 @@ func made(changes []converge.Change) (list []event) {
 	return list
 }
 
-// send leaves the Events, as kubelet's identity.
-func send(ctx context.Context, h host.Host, w who, n *corev1.Node, events []event) error {
+// tell leaves the Events, as kubelet's identity.
+func (s *Session) tell(ctx context.Context, h host.Host, w who, n *corev1.Node, events []event) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -132,7 +141,7 @@ func send(ctx context.Context, h host.Host, w who, n *corev1.Node, events []even
 	if err != nil {
 		return err
 	}
-	c, err := kube.Do(h, w.from(name))
+	c, err := s.clients.Do(h, w.from(name))
 	if err != nil {
 		return err
 	}

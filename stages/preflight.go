@@ -6,7 +6,9 @@ package stages
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -14,15 +16,37 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-var preflight = converge.Stage{
-	Name:  "preflight",
-	About: "what must hold before the first touch",
-	Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-		if s.Driver.Expect == 0 || !f.Live {
+// preflight looks at what must hold before the first touch; node is the Node object, which may know of GPUs that are gone.
+func preflight(node *cloud.Session) converge.Stage {
+	return converge.Stage{
+		Name:  "preflight",
+		About: "what must hold before the first touch",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			switch {
+			case !f.Live:
+				return nil, nil
+			case s.Driver.Expect > 0:
+				return []converge.Want{gpusOnTheBus(s.Driver.Expect, f)}, nil
+			case !slices.ContainsFunc(f.GPUs, facts.PCI.Display):
+				return []converge.Want{gpusAsBefore(node, s, f)}, nil
+			}
 			return nil, nil
+		},
+	}
+}
+
+// gpusAsBefore refuses a machine that has lost all its GPUs: it would be taken for one that has none.
+func gpusAsBefore(node *cloud.Session, s spec.Spec, f facts.Facts) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
+		why := cloud.LostGPUs(ctx, v, node, s, f)
+		if why == "" {
+			return "", nil
 		}
-		return []converge.Want{gpusOnTheBus(s.Driver.Expect, f)}, nil
-	},
+		return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + why, nil
+	}
+	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
+		"dmesg tells of PCI errors; power the machine off and on, or have the instance replaced",
+		"if the GPUs were taken out for good: gpuadm undo --to all, then apply again")
 }
 
 // gpusOnTheBus wants as many GPUs as the spec expects. A GPU that fell off the bus is gone for lspci too, and a node

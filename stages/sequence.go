@@ -27,7 +27,7 @@ func sequence(node *cloud.Session) []converge.Stage {
 	driver := drivers.New()
 	return []converge.Stage{
 		cloud.NewGuard(node),                  // no pods come before this boot's GPUs were looked at
-		preflight,                             // what must hold before the first touch
+		preflight(node),                       // what must hold before the first touch
 		sources(driver),                       // where packages come from, and whose key signs them
 		packageStage(driver),                  // driver and toolkit, each in its one version: one transaction
 		driver.Modules(),                      // for every kernel that may boot; the running one has it loaded

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -63,13 +64,13 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 }
 
 // noGPU says, in one line, that the machine is none of ours: a node of a mixed pool, where a DaemonSet runs everywhere.
-// With expect in [driver] it is an error, and preflight says so.
+// With expect in [driver], or where it is known that there were some, it is an error, and preflight says so.
 func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bool, error) {
 	if !h.Live() || e.Spec.Driver.Expect > 0 {
 		return false, nil
 	}
 	f, err := e.Facts(ctx, h)
-	if err != nil || slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
+	if err != nil || slices.ContainsFunc(f.GPUs, facts.PCI.Display) || cloud.LostGPUs(ctx, h, c.node, e.Spec, f) != "" {
 		return false, err
 	}
 	if c.output == "json" {

@@ -5,7 +5,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -126,6 +128,14 @@ func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
 
 func cmdPut(ts *testscript.TestScript, _ bool, args []string) {
 	n := at(ts).node
+	for i, c := range args[1] {
+		if c != '/' || i == 0 {
+			continue
+		}
+		if err := n.Mkdir(args[1][:i], host.Attr{Mode: 0o755}); !errors.Is(err, fs.ErrExist) {
+			ts.Check(err)
+		}
+	}
 	ts.Check(n.WriteFile(args[1], []byte(ts.ReadFile(args[0])), host.Attr{Mode: 0o644}))
 	at(ts).touches = n.Touches()
 }

@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// LostGPUs says how it is known that a machine whose PCI bus shows no GPU had some; "" where nobody knows of any: then it is a
+// machine without GPUs, as in a mixed pool. GPUs that fall off the bus leave nothing behind on it, so what was said of them
+// before is asked: the instance type in the firmware, the labels that kubelet registers with, the journal, and, where kubelet
+// runs, the Node.
+func LostGPUs(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) string {
+	if hasGPU(f) || !f.Live {
+		return ""
+	}
+	if why := typeHas(f.Cloud.Name, f.Cloud.Type); why != "" {
+		return why
+	}
+	const count = "nvidia.com/gpu.count"
+	if n, err := strconv.Atoi(f.Kubelet.Labels[count]); err == nil && n > 0 && s.Node.Labels[count] == "" {
+		return fmt.Sprintf("kubelet registers with the label %s=%d", count, n)
+	}
+	if why := journalHas(v); why != "" {
+		return why
+	}
+	return nodeHas(ctx, v, se, s, f)
+}
+
+// typeHas says how many GPUs an instance type has, where that was verified.
+func typeHas(cloud, name string) string {
+	if t, ok := instance.TypeOf(cloud, name); ok && t.GPUs > 0 && t.Checked != "memory" {
+		return fmt.Sprintf("a %s has %d", name, t.GPUs)
+	}
+	return ""
+}
+
+// journalHas is what the condition said when the node was last made ready here, unless that was undone.
+func journalHas(v host.View) (why string) {
+	j, err := converge.ReadJournal(v)
+	if err != nil {
+		return "" // whoever opens it next says so
+	}
+	for _, run := range j.Runs() {
+		if run.Undone || len(run.Undoes) > 0 {
+			continue
+		}
+		for _, c := range run.Makes {
+			if had := saidReady(string(c.After)); c.Kind == "node" && c.Name == "condition "+GPUReady && had != "" {
+				why = fmt.Sprintf("on %s the node was ready with %s", run.Time.Format("2006-01-02"), had)
+			}
+		}
+	}
+	return why
+}
+
+// saidReady is which GPUs a true condition tells of: readyStage.summary begins with them.
+func saidReady(state string) string {
+	rest, ok := strings.CutPrefix(state, "True "+readyReason+" ")
+	had, _, whole := strings.Cut(rest, ", driver ")
+	if !ok || !whole {
+		return ""
+	}
+	return had
+}
+
+// nodeHas asks the Node, once and without patience. A kubelet that does not run is not started by what a cluster says.
+func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) string {
+	w := whose(s, f)
+	if se == nil || !tellsCluster(s) || w.later != "" || f.Kubelet.Active != "active" {
+		return ""
+	}
+	n, err := se.look(kube.Within(ctx, 0), v, w, &nodeLooks{}, "lost")
+	if err != nil {
+		return ""
+	}
+	if c := conditionOf(n, GPUReady); c != nil {
+		if had := saidReady(string(conditionState(*c))); had != "" {
+			return "the node was ready with " + had
+		}
+		if c.Status == corev1.ConditionFalse {
+			return "the node has the condition " + GPUReady + ", as only nodes with GPUs do"
+		}
+	}
+	return typeHas(f.Cloud.Name, n.Labels[corev1.LabelInstanceTypeStable])
+}

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+// TestLostGPUs: a machine that had GPUs is told from one that never had any, by each witness alone.
+func TestLostGPUs(t *testing.T) {
+	for want, set := range map[string]func(*apiNode){
+		"": func(*apiNode) {},
+		"a p5.48xlarge has 8": func(a *apiNode) {
+			a.facts.Cloud.Name, a.facts.Cloud.Type = "aws", "p5.48xlarge"
+		},
+		"kubelet registers with the label nvidia.com/gpu.count=2": func(a *apiNode) {
+			a.facts.Kubelet.Labels = map[string]string{"nvidia.com/gpu.count": "2"}
+		},
+		"the node was ready with 2 × H100 80GB": func(a *apiNode) { // here, says the journal
+			gpus := a.facts.GPUs
+			a.facts.GPUs = apiFixture(a.t, apiSpec).facts.GPUs
+			a.apply()
+			a.facts.GPUs = gpus
+			a.sim.DeleteNode("gpu-1")
+		},
+		"the node has the condition": func(a *apiNode) {
+			a.facts.Kubelet.Active = "active"
+			said(a, "False", "MigFailed", "x")
+		},
+		"the node was ready with 4 × A100": func(a *apiNode) { // and no journal
+			a.facts.Kubelet.Active = "active"
+			said(a, "True", readyReason, "4 × A100, driver 580.95.05, boot 12345678")
+		},
+		"a Standard_ND96isr_H100_v5 has 8": func(a *apiNode) {
+			a.facts.Kubelet.Active, a.facts.Cloud.Name = "active", "azure"
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["node.kubernetes.io/instance-type"] = "Standard_ND96isr_H100_v5"
+			})
+		},
+	} {
+		a := apiFixture(t, apiSpec)
+		a.facts.GPUs = nil
+		set(a)
+		f := a.facts
+		f.Live, f.BootID = true, a.BootID()
+		a.sim.Requests()
+		got := LostGPUs(a.ctx, a, new(Session), a.engine().Spec, f)
+		if !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("want %q, got %q", want, got)
+		}
+		if f.Kubelet.Active == "" && len(a.sim.Requests()) > 0 {
+			t.Errorf("%q: the cluster is asked while kubelet does not run", want)
+		}
+		f.GPUs = apiFixture(t, apiSpec).facts.GPUs
+		if got := LostGPUs(a.ctx, a, new(Session), a.engine().Spec, f); got != "" {
+			t.Errorf("%q: with GPUs: %q", want, got)
+		}
+	}
+}
+
+// TestLostGPUsUndone: what was undone is no witness.
+func TestLostGPUsUndone(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	f := a.facts
+	f.Live, f.GPUs, f.Kubelet.Active = true, nil, "active"
+	if LostGPUs(a.ctx, a, new(Session), a.engine().Spec, f) == "" {
+		t.Fatal("there is no witness before")
+	}
+	if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
+		t.Fatal(err)
+	}
+	a.Advance(time.Minute)
+	if got := LostGPUs(a.ctx, a, new(Session), a.engine().Spec, f); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestReportAllLost: the cluster is told of GPUs that are gone, and pods are kept away where a taint is all that does.
+func TestReportAllLost(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	a.Reboot()
+	a.Advance(time.Minute)
+	a.facts.GPUs, a.facts.Driver = nil, nil
+	if err := a.report(Outcome{Stage: "preflight", Err: errors.New("cannot go on: no GPU")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.shown(); !strings.Contains(got, "False PreflightFailed cannot go on: no GPU") || !strings.Contains(got, "status-taint.cluster-autoscaler.kubernetes.io/gpu=failed") {
+		t.Errorf("the Node:\n%s", got)
+	}
+}
+
+// TestReportShuts: a node whose apply fails after a reboot before the guard could shut it is kept free of pods; one that fails
+// in the boot that it was ready in is only told of: pods run there.
+func TestReportShuts(t *testing.T) {
+	for _, reboots := range []bool{true, false} {
+		a := apiFixture(t, apiSpec)
+		a.apply()
+		if reboots {
+			a.Reboot()
+		}
+		a.Advance(time.Minute)
+		if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(a.shown(), "status-taint"); got != reboots {
+			t.Errorf("rebooted %v: pods are kept away: %v\n%s", reboots, got, a.shown())
+		}
+		a.Advance(time.Minute)
+		a.apply()
+		a.stands(a.mark())
+	}
+}
+
+// said has the Node carry our condition.
+func said(a *apiNode, status, reason, message string) {
+	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": GPUReady, "status": status, "reason": reason, "message": message}}
+	})
+}
