@@ -46,7 +46,9 @@ func TestLabKubeCloud(t *testing.T) {
 
 // cloudOf is what gpuadm says of the cloud.
 func cloudOf(n *kube.Node) (is struct{ Name, Managed, ManagedWhy, InstanceID, Type string }) {
-	var all struct{ Cloud *struct{ Name, Managed, ManagedWhy, InstanceID, Type string } }
+	var all struct {
+		Cloud *struct{ Name, Managed, ManagedWhy, InstanceID, Type string }
+	}
 	all.Cloud = (*struct{ Name, Managed, ManagedWhy, InstanceID, Type string })(&is)
 	if err := json.Unmarshal([]byte(n.Must("gpuadm", "facts", "-o", "json")), &all); err != nil {
 		panic(err)
