@@ -15,6 +15,13 @@ type Disk interface {
 	Root() (Folder, error)
 }
 
+// deepDisk is a Disk that can go down more than one part of a path in a call, where no link is on the way.
+type deepDisk interface {
+	// Deep opens a folder by its path, which is clean and absolute. ENOENT and ENOTDIR say that it is not there; with any other
+	// error nothing is known, and the path has to be walked.
+	Deep(path string) (Folder, error)
+}
+
 // Folder is an open folder. Names are single parts, never paths; "." is the folder itself.
 // An open folder stays the same one when its name is moved or replaced by a link, so nothing can be swapped below us.
 type Folder interface {
