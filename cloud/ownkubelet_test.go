@@ -5,6 +5,7 @@ package cloud
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -158,8 +159,8 @@ func TestSandboxes(t *testing.T) {
 		return field(1, append(item, protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), 0)...))
 	}
 	got, err := sandboxes(append(pod("web", "default"), pod("agent", "kube-system")...))
-	if diff := cmp.Diff([]string{"pod default/web", "pod kube-system/agent"}, got); diff != "" || err != nil {
-		t.Errorf("%s %v", diff, err)
+	if want := []sandbox{{"id", "pod default/web"}, {"id", "pod kube-system/agent"}}; !slices.Equal(got, want) || err != nil {
+		t.Errorf("%v %v", got, err)
 	}
 	if _, err := sandboxes([]byte{0x0a, 0x7f}); err == nil {
 		t.Error("a torn answer is no error")
@@ -207,7 +208,7 @@ func FuzzSandboxes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pods, err := sandboxes(data)
 		for _, p := range pods {
-			if err == nil && strings.ContainsAny(p, "\n\r") {
+			if err == nil && strings.ContainsAny(p.name, "\n\r") {
 				t.Errorf("%q", p)
 			}
 		}

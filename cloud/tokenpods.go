@@ -4,6 +4,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,17 +20,14 @@ import (
 // runningPods names the pods that run on the machine, static ones included, as the container engine knows them: the API server
 // may be away, and kubelet may be stopped. Where the engine cannot be asked, kubelet's own folder tells how many there are.
 func runningPods(ctx context.Context, v host.View) ([]string, error) {
-	socket := "/run/containerd/containerd.sock"
-	var is struct {
-		Endpoint string `yaml:"containerRuntimeEndpoint"`
-	}
-	if data, err := v.ReadFile(kubeletConfig); err == nil && yaml.Unmarshal(data, &is) == nil && is.Endpoint != "" {
-		socket = strings.TrimPrefix(is.Endpoint, "unix://")
-	}
-	// ListPodSandboxRequest{filter: {state: {state: SANDBOX_READY}}}, of k8s.io/cri-api, api.proto
-	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListPodSandbox", []byte{0x0a, 0x02, 0x12, 0x00})
+	socket := cmp.Or(kubeletsSocket(v), "/run/containerd/containerd.sock")
+	pods, err := sandboxesAt(ctx, v, socket)
 	if err == nil {
-		return sandboxes(answer)
+		var names []string
+		for _, p := range pods {
+			names = append(names, p.name)
+		}
+		return names, nil
 	}
 	uids, err := v.ReadDir("/var/lib/kubelet/pods")
 	if errors.Is(err, host.Later{}) || notThere(err) {
@@ -43,31 +41,59 @@ func runningPods(ctx context.Context, v host.View) ([]string, error) {
 	return uids, nil
 }
 
-// sandboxes reads a ListPodSandboxResponse: items (1), each with metadata (2): name (1), namespace (3).
-func sandboxes(answer []byte) (pods []string, err error) {
+// kubeletsSocket is the engine's socket as kubelet's configuration of ours has it, "" where there is none.
+func kubeletsSocket(v host.View) string {
+	var is struct {
+		Endpoint string `yaml:"containerRuntimeEndpoint"`
+	}
+	data, err := v.ReadFile(kubeletConfig)
+	if err != nil || yaml.Unmarshal(data, &is) != nil {
+		return ""
+	}
+	return strings.TrimPrefix(is.Endpoint, "unix://")
+}
+
+// sandbox is a pod as the container engine knows it.
+type sandbox struct{ id, name string }
+
+// sandboxesAt lists the pods that run: ListPodSandboxRequest{filter: {state: {state: SANDBOX_READY}}}, of k8s.io/cri-api,
+// api.proto.
+func sandboxesAt(ctx context.Context, v host.View, socket string) ([]sandbox, error) {
+	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListPodSandbox", []byte{0x0a, 0x02, 0x12, 0x00})
+	if err != nil {
+		return nil, err
+	}
+	return sandboxes(answer)
+}
+
+// sandboxes reads a ListPodSandboxResponse: items (1), each with an id (1) and metadata (2): name (1), namespace (3).
+func sandboxes(answer []byte) (pods []sandbox, err error) {
 	err = protoFields(answer, func(n protowire.Number, item []byte) error {
 		if n != 1 {
 			return nil
 		}
-		return protoFields(item, func(n protowire.Number, about []byte) error {
-			if n != 2 {
-				return nil
+		var id, name, namespace string
+		err := protoFields(item, func(n protowire.Number, about []byte) error {
+			switch n {
+			case 1:
+				id = string(about)
+			case 2:
+				return protoFields(about, func(n protowire.Number, value []byte) error {
+					switch n {
+					case 1:
+						name = string(value)
+					case 3:
+						namespace = string(value)
+					}
+					return nil
+				})
 			}
-			name, namespace := "", ""
-			err := protoFields(about, func(n protowire.Number, value []byte) error {
-				switch n {
-				case 1:
-					name = string(value)
-				case 3:
-					namespace = string(value)
-				}
-				return nil
-			})
-			pods = append(pods, oneLine(fmt.Sprintf("pod %s/%s", namespace, name)))
-			return err
+			return nil
 		})
+		pods = append(pods, sandbox{id, oneLine(fmt.Sprintf("pod %s/%s", namespace, name))})
+		return err
 	})
-	slices.Sort(pods)
+	slices.SortFunc(pods, func(a, b sandbox) int { return strings.Compare(a.name, b.name) })
 	return pods, err
 }
 

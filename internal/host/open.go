@@ -53,6 +53,11 @@ func (f *folder) Call(context.Context, string, string, []byte) ([]byte, error) {
 	return nil, firstBoot()
 }
 
+// DoCall is Host's.
+func (f *folder) DoCall(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	return f.Call(ctx, socket, method, request)
+}
+
 func (f *folder) Unit(_ context.Context, name string) (Unit, error) { return UnitOf(f.Files, name) }
 
 func (f *folder) SetUnit(_ context.Context, name string, to UnitChange) error {
@@ -61,7 +66,7 @@ func (f *folder) SetUnit(_ context.Context, name string, to UnitChange) error {
 
 // UnitOf describes a unit by its files alone, with the error Later.
 func UnitOf(files *Files, name string) (Unit, error) {
-	found, err := unitFiles{files}.read(name)
+	found, err := files.units().read(name)
 	if err != nil {
 		return found.Unit, err
 	}
@@ -70,7 +75,7 @@ func UnitOf(files *Files, name string) (Unit, error) {
 
 // SetUnitOf changes a unit's links; if a job is wanted too, the error is a Later all the same.
 func SetUnitOf(files *Files, name string, to UnitChange) error {
-	if err := (unitFiles{files}).set(name, to.File); err != nil {
+	if err := files.units().set(name, to.File); err != nil {
 		return err
 	}
 	if to.Job != "" {

@@ -127,7 +127,32 @@ func (n *Node) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, 
 	return nil, host.Later{Until: "a real machine"}
 }
 
-// Call is host.View's; daemons of a simulated node do not talk.
-func (n *Node) Call(context.Context, string, string, []byte) ([]byte, error) {
+// Daemon lets a daemon answer calls to its socket.
+func (n *Node) Daemon(socket string, answer func(method string, request []byte) ([]byte, error)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.daemons == nil {
+		n.daemons = map[string]func(string, []byte) ([]byte, error){}
+	}
+	n.daemons[socket] = answer
+}
+
+// Call is host.View's; daemons of a simulated node do not talk unless a test has them.
+func (n *Node) Call(_ context.Context, socket, method string, request []byte) (answer []byte, err error) {
+	err = n.look(func() (err error) { answer, err = n.answer(socket, method, request); return err })
+	return answer, err
+}
+
+// DoCall is host.Host's: one touch.
+func (n *Node) DoCall(_ context.Context, socket, method string, request []byte) (answer []byte, err error) {
+	err = n.touch(func() (err error) { answer, err = n.answer(socket, method, request); return err })
+	return answer, err
+}
+
+// answer is what a daemon says; the node is locked.
+func (n *Node) answer(socket, method string, request []byte) ([]byte, error) {
+	if says := n.daemons[socket]; says != nil {
+		return says(method, request)
+	}
 	return nil, host.Later{Until: "a real machine"}
 }

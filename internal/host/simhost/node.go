@@ -46,7 +46,8 @@ type Node struct {
 	locked   bool
 	lastPID  int
 	driver   driver
-	servers  map[string]http.Handler // by host
+	servers  map[string]http.Handler                                        // by host
+	daemons  map[string]func(method string, request []byte) ([]byte, error) // by socket
 }
 
 // View is the node for looking only: what it returns cannot be turned back into a Host.

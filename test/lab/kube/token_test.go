@@ -150,6 +150,9 @@ func (n gpuHost) leaves(before lab.Tree) {
 	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
 		n.t.Error("kubelet still runs")
 	}
+	if left := n.Exec("ctr", "-n", "k8s.io", "tasks", "ls", "-q"); left.Exit != 0 || left.Stdout != "" {
+		n.t.Errorf("what kubelet had started still runs: %s", left)
+	}
 	after := n.tree()
 	for _, tree := range []lab.Tree{before, after} { // systemd makes links and folders for units of ours, which are not gpuadm's
 		maps.DeleteFunc(tree, func(name string, _ lab.Entry) bool { return strings.Contains(name, "devplug") })

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// podGrace is how long a container has to end when its machine leaves the cluster: as long as Kubernetes gives it where its pod
+// does not say otherwise (terminationGracePeriodSeconds).
+const podGrace = 30 * time.Second
+
+// endPods ends the pods of a machine that leaves its cluster, once kubelet has stopped: it would start them again. Nobody else
+// would ever end them. They would hold the GPUs, and a pod that the cluster gives to another node when this one is gone would
+// run twice. They are stopped and not removed: their logs and files stay for whoever wants to see them.
+func endPods(ctx context.Context, h host.Host) error {
+	socket, err := engineSocket(ctx, h)
+	if err != nil {
+		return err
+	}
+	pods, err := sandboxesAt(ctx, h, socket)
+	switch {
+	case errors.As(err, &host.Later{}), notThere(err):
+		return nil // there is no engine, and so there are no pods
+	case err != nil:
+		return endTrouble(socket, "cannot stop the pods of this machine: its container engine does not answer", []string{oneLine(err.Error())},
+			"start the container engine, and undo again: systemctl status containerd")
+	case len(pods) == 0:
+		return nil
+	}
+	converge.Say(ctx, fmt.Sprintf("for %d pods to end, up to %v", len(pods), podGrace))
+	ctx, stop := context.WithTimeout(ctx, 3*podGrace)
+	defer stop()
+	ids, err := containersAt(ctx, h, socket)
+	if err != nil {
+		return err
+	}
+	var wait sync.WaitGroup
+	for _, id := range ids {
+		wait.Go(func() { // StopContainerRequest{container_id, timeout}; what fails is seen below
+			request := protowire.AppendVarint(protowire.AppendTag(protoText(1, id), 2, protowire.VarintType), uint64(podGrace/time.Second))
+			_, _ = h.DoCall(ctx, socket, "/runtime.v1.RuntimeService/StopContainer", request)
+		})
+	}
+	wait.Wait()
+	for _, p := range pods { // StopPodSandboxRequest{pod_sandbox_id}
+		if _, serr := h.DoCall(ctx, socket, "/runtime.v1.RuntimeService/StopPodSandbox", protoText(1, p.id)); serr != nil {
+			err = serr
+		}
+	}
+	left, lerr := sandboxesAt(ctx, h, socket)
+	if lerr != nil {
+		return lerr
+	}
+	if len(left) == 0 {
+		return nil // a network that could not be taken down keeps nothing running
+	}
+	because, try := []string{}, []string{}
+	for _, p := range left {
+		because, try = append(because, p.name+" still runs"), append(try, "crictl -r unix://"+socket+" stopp "+p.id)
+	}
+	if err != nil {
+		because = append(because, oneLine(err.Error()))
+	}
+	return endTrouble(socket, "cannot take the machine out of its cluster: some of its pods could not be stopped", because, append(try, "then undo again")...)
+}
+
+func endTrouble(socket, what string, because []string, try ...string) error {
+	return &converge.Trouble{What: what, Because: append(because, "the engine was asked at "+socket), Try: try}
+}
+
+// engineSocket is the socket of the engine that kubelet uses: as its configuration says while that is there, else of the engine
+// that is installed.
+func engineSocket(ctx context.Context, v host.View) (string, error) {
+	if socket := kubeletsSocket(v); socket != "" {
+		return socket, nil
+	}
+	f, err := facts.Gather(ctx, v, facts.Needs{})
+	if err != nil {
+		return "", err
+	}
+	e, err := ownEngine(spec.Spec{}, f)
+	if err != nil {
+		e = facts.Engine{}
+	}
+	return strings.TrimPrefix(endpoint(e), "unix://"), nil
+}
+
+// containersAt lists the containers that run, by id: ListContainersRequest{filter: {state: {state: CONTAINER_RUNNING}}}.
+func containersAt(ctx context.Context, v host.View, socket string) (ids []string, err error) {
+	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListContainers", []byte{0x0a, 0x04, 0x12, 0x02, 0x08, 0x01})
+	if err != nil {
+		return nil, err
+	}
+	err = protoFields(answer, func(n protowire.Number, item []byte) error {
+		if n != 1 {
+			return nil
+		}
+		return protoFields(item, func(n protowire.Number, value []byte) error {
+			if n == 1 {
+				ids = append(ids, string(value))
+			}
+			return nil
+		})
+	})
+	return ids, err
+}
+
+// protoText is a message with one text.
+func protoText(n protowire.Number, text string) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, n, protowire.BytesType), text)
+}
