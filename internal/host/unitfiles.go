@@ -31,7 +31,27 @@ func unitFolders() []string {
 }
 
 // unitFiles reads what systemd would know of a unit from its files alone, as where systemd does not run.
-type unitFiles struct{ *Files }
+type unitFiles struct {
+	*Files
+	folders []string // those of unitFolders that are there, each once: on most machines /lib is /usr/lib
+}
+
+func (f *Files) units() unitFiles {
+	u := unitFiles{Files: f}
+	seen := map[string]bool{}
+	for _, folder := range unitFolders() {
+		real, err := f.Resolve(folder)
+		if err == nil {
+			_, err = f.Lstat(real)
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && seen[real] {
+			continue
+		}
+		seen[real] = true
+		u.folders = append(u.folders, folder)
+	}
+	return u
+}
 
 // unitFile is a unit by its files.
 type unitFile struct {
@@ -42,6 +62,20 @@ type unitFile struct {
 
 // read describes a unit. A unit that is not there is no error: its Load is not-found.
 func (u unitFiles) read(name string) (unitFile, error) {
+	found, err := u.list(name)
+	if err != nil || found.Load != "loaded" {
+		return found, err
+	}
+	if found.install, err = u.install(name, found.Files); err != nil {
+		found.Load = "bad-setting"
+		return found, nil
+	}
+	found.Enabled, err = u.enabled(name, found.install)
+	return found, err
+}
+
+// list is read without what the files say.
+func (u unitFiles) list(name string) (unitFile, error) {
 	found := unitFile{Unit: Unit{Load: "not-found"}}
 	file, masked, err := u.find(name)
 	switch {
@@ -58,15 +92,7 @@ func (u unitFiles) read(name string) (unitFile, error) {
 		found.Files = append(found.Files, real)
 	}
 	dropins, err := u.dropins(name)
-	if err != nil {
-		return found, err
-	}
 	found.Files = append(found.Files, dropins...)
-	if found.install, err = u.install(name, found.Files); err != nil {
-		found.Load = "bad-setting"
-		return found, nil
-	}
-	found.Enabled, err = u.enabled(name, found.install)
 	return found, err
 }
 
@@ -77,12 +103,15 @@ func (u unitFiles) find(name string) (file string, masked bool, err error) {
 		names = append(names, template)
 	}
 	for _, name := range names {
-		for _, folder := range unitFolders() {
+		for _, folder := range u.folders {
 			file := path.Join(folder, name)
-			if to, err := u.Readlink(file); err == nil && path.Clean(to) == "/dev/null" {
-				return file, true, nil
+			i, err := u.Lstat(file)
+			if err == nil && i.Mode&fs.ModeSymlink != 0 {
+				if to, err := u.Readlink(file); err == nil && path.Clean(to) == "/dev/null" {
+					return file, true, nil
+				}
+				i, err = u.Stat(file)
 			}
-			i, err := u.Stat(file)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 				continue
 			}
@@ -127,7 +156,7 @@ func (u unitFiles) dropins(name string) ([]string, error) {
 
 	seen := map[string]string{}
 	for _, name := range names {
-		for _, folder := range unitFolders() {
+		for _, folder := range u.folders {
 			dir := path.Join(folder, name)
 			files, err := u.ReadDir(dir)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {

@@ -41,7 +41,7 @@ func notRunning() error {
 
 func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
 	if !s.runs() {
-		found, err := unitFiles{s.files}.read(name)
+		found, err := s.files.units().read(name)
 		if err == nil {
 			err = Later{Until: "once systemd runs"}
 		}
@@ -73,7 +73,7 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 			u.Files[i] = real // /lib and /usr/lib are one on most machines
 		}
 	}
-	found, err := unitFiles{s.files}.read(name)
+	found, err := s.files.units().list(name)
 	if err != nil {
 		return u, p, err
 	}
@@ -145,7 +145,7 @@ func (s *systemd) set(ctx context.Context, name string, to UnitChange) error {
 // link enables, disables, masks or unmasks a unit. Where systemd does not run it is done by hand, as systemctl does in a chroot.
 func (s *systemd) link(ctx context.Context, name, change string) error {
 	if !s.runs() {
-		return unitFiles{s.files}.set(name, change)
+		return s.files.units().set(name, change)
 	}
 	ctx, stop := context.WithTimeout(ctx, linkLimit)
 	defer stop()
