@@ -38,7 +38,7 @@ func aks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			Try:     []string{"drop own_machine from [join]"},
 		}
 	case f.Cloud.Managed == "aks":
-		return []converge.Want{aksDone()}, nil
+		return []converge.Want{aksDone(f)}, nil
 	case !s.Join.OwnMachine:
 		return nil, &converge.Trouble{
 			What:    "cannot join AKS: this machine is in none of its node pools",
@@ -57,8 +57,9 @@ func aks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 }
 
 // aksDone wants AKS's scripts to have ended. They write kubelet's and containerd's files, and install a driver or not: what
-// we look at before that is not what will be.
-func aksDone() converge.Want {
+// we look at before that is not what will be. But where kubelet waits for us at a boot, so do the scripts, which start it.
+// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_main.sh, nodePrep: ensureKubelet.
+func aksDone(f facts.Facts) converge.Want {
 	return things.Check("AKS's own scripts have set this machine up", func(_ context.Context, v host.View) (string, error) {
 		switch _, err := v.Stat(aksProvisioned); {
 		case err == nil:
@@ -67,6 +68,8 @@ func aksDone() converge.Want {
 			return "", err
 		case !v.Live():
 			return "", host.Later{Until: "first boot"}
+		case f.Booting:
+			return "", host.Later{Until: "once AKS's own scripts have run"}
 		}
 		return "", converge.Wait{
 			For: "AKS's own scripts to have set this machine up (" + aksProvisioned + " is not there)",

@@ -5,6 +5,7 @@ package cloud
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -24,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
 // recorded is a machine of test/hosts, with files beside its own.
@@ -309,8 +311,30 @@ func TestAKSWaits(t *testing.T) {
 	if err := n.Remove(aksProvisioned); err != nil {
 		t.Fatal(err)
 	}
-	w := aksDone()
+	w := aksDone(facts.Facts{})
 	if _, err := w.Look(t.Context(), n.View()); !converge.Passes(err) {
+		t.Error(err)
+	}
+}
+
+// TestAKSBoots does not wait for scripts that wait for us: they start kubelet, which waits for gpuadm.service.
+func TestAKSBoots(t *testing.T) {
+	n := recorded(t, "aks-ubuntu2204", nil)
+	if err := n.Remove(aksProvisioned); err != nil {
+		t.Fatal(err)
+	}
+	s := joinSpec(t, "[join]\nhow = \"aks\"\n")
+	f, err := facts.Gather(t.Context(), n, Join(new(Session)).Needs(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Booting = true
+	wants, err := aks(s, f)
+	if err != nil || len(wants) != 1 {
+		t.Fatal(wants, err)
+	}
+	var later host.Later
+	if _, err := wants[0].Look(t.Context(), n.View()); !errors.As(err, &later) {
 		t.Error(err)
 	}
 }
@@ -360,6 +384,26 @@ func TestLeaving(t *testing.T) {
 	}
 	if Leaving(facts.Facts{}) != nil {
 		t.Error("who was not asked says nothing")
+	}
+}
+
+// TestAskLeavingAzure asks Azure, which knows its machines by other names than they have themselves.
+func TestAskLeavingAzure(t *testing.T) {
+	n := recorded(t, "aks-ubuntu2204", nil)
+	cloud := &cloudfake.Fake{Machine: cloudfake.Machine{
+		ID: "5f2b7a0e-0000-4000-8000-000000000001", Type: "Standard_ND96isr_H100_v5", Region: "eastus", Name: "aks-gpu-12345678-vmss_0", Spot: true,
+	}}
+	n.Serve("169.254.169.254", cloud.Azure())
+	f, err := facts.Gather(t.Context(), n, facts.Needs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := AskLeaving(t.Context(), n.View(), f); err != nil {
+		t.Error(err)
+	}
+	cloud.Machine.Events = `{"Events":[{"EventType":"Preempt","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":"Tue, 03 Feb 2026 04:07:00 GMT"}]}`
+	if err := AskLeaving(t.Context(), n.View(), f); err == nil || !strings.Contains(err.Error(), "Azure takes this machine away at 2026-02-03T04:07:00Z") {
+		t.Error(err)
 	}
 }
 

@@ -34,12 +34,11 @@ func AskLeaving(ctx context.Context, v host.View, f facts.Facts) error {
 	if f.Instance != nil && f.Instance.Notice != nil || f.Cloud.Name == "" || !f.Live {
 		return Leaving(f)
 	}
-	// A machine that is no spot one has nothing at the place that is asked, and says so.
-	asked := &instance.Instance{Cloud: f.Cloud.Name, ID: f.Cloud.InstanceID, Name: f.Hostname, Spot: true}
+	// A machine that is no spot one has nothing at the place that is asked, and says so. On Azure the events go by a name that
+	// the metadata alone tells, so there it is asked first who the machine is.
+	asked := &instance.Instance{Cloud: f.Cloud.Name, ID: f.Cloud.InstanceID, Spot: true}
 	if f.Instance != nil {
 		asked = f.Instance
-	} else if f.Cloud.Name == "azure" {
-		return nil // its first answer takes minutes, and it goes by a name that only the metadata tells
 	}
 	return leaves(asked.Cloud, instance.AskNotice(ctx, v, asked))
 }

@@ -34,7 +34,7 @@ func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 }
 
 // AskNotice asks once, shortly, whether the cloud has said since that it will take the machine away. nil where it has not,
-// or nobody answers.
+// or nobody answers. Of an Azure machine without a Name it asks that first, and whether it is a spot one.
 func AskNotice(ctx context.Context, v host.View, i *Instance) *Notice {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, hurry{}, true), 2*time.Second)
 	defer cancel()
@@ -49,7 +49,17 @@ func AskNotice(ctx context.Context, v host.View, i *Instance) *Notice {
 		}
 	case "azure":
 		if d, err := open(v, host.Web{}, metadataMost); err == nil {
-			return azure{d}.notice(ctx, i)
+			a := azure{d}
+			if i.Name == "" {
+				data, err := a.get(ctx, azureInstance)
+				if err != nil {
+					return nil
+				}
+				if i, err = azureVM(data); err != nil {
+					return nil
+				}
+			}
+			return a.notice(ctx, i)
 		}
 	}
 	return nil

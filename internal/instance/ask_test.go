@@ -354,6 +354,10 @@ func TestNotice(t *testing.T) {
 			if d := cmp.Diff(c.want, instance.AskNotice(t.Context(), n.View(), i)); d != "" {
 				t.Errorf("asked again (-want +got)\n%s", d)
 			}
+			bare := &instance.Instance{Cloud: c.cloud, ID: i.ID}
+			if bare.Spot = c.cloud == "aws"; cmp.Diff(c.want, instance.AskNotice(t.Context(), n.View(), bare)) != "" {
+				t.Errorf("asked of a machine that nothing was asked of before: not %v", c.want)
+			}
 		})
 	}
 }
