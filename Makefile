@@ -8,6 +8,8 @@ FUZZTIME  ?= 5m
 OLDLIBC   := $(BIN)/oldlibc
 # go-nvml calls what nvml.h marks as deprecated.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+# The same flags for all: what is built once serves the next target too.
+export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 .DEFAULT_GOAL := build
 .PHONY: help build demo test check lab kube lab-kube lab-slow vm bench fuzz parts update clean
 
@@ -15,7 +17,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on glibc 2.28 (RHEL 8) and newer
-	CGO_ENABLED=1 $(GO) build -trimpath -tags netgo,osusergo -ldflags='-s -w -linkmode=external -extldflags=-L$(abspath $(OLDLIBC))' -o $(BIN)/gpuadm ./cmd/gpuadm
+	CGO_ENABLED=1 $(GO) build -ldflags='-s -w -linkmode=external -extldflags=-L$(abspath $(OLDLIBC))' -o $(BIN)/gpuadm ./cmd/gpuadm
 	$(OLDLIBC)/oldlibc check $(BIN)/gpuadm
 
 $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)

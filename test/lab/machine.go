@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -114,10 +113,24 @@ func layersOf(o Options) (layers []string, err error) {
 	return layers, err
 }
 
-// builtBinary is bin/gpuadm of the source tree this was built from.
+// Source is the source tree that we are run in: tests run in their package's folder, commands mostly at its top.
+func Source() string {
+	dir := "."
+	for range 5 {
+		if _, err := os.Stat(filepath.Join(dir, "test", "lab", "lab.go")); err == nil {
+			return dir
+		}
+		dir = filepath.Join(dir, "..")
+	}
+	return "." // and whoever looks for something there says that it is missing
+}
+
+// builtBinary is bin/gpuadm of the source tree.
 func builtBinary() (string, error) {
-	_, self, _, _ := runtime.Caller(0)
-	binary := filepath.Join(filepath.Dir(self), "..", "..", "bin", "gpuadm")
+	binary, err := filepath.Abs(filepath.Join(Source(), "bin", "gpuadm"))
+	if err != nil {
+		return "", fmt.Errorf("cannot find gpuadm to put in a host: %w", err)
+	}
 	if _, err := os.Stat(binary); err != nil {
 		return "", fmt.Errorf("cannot find gpuadm to put in a host: %w; make build makes it", err)
 	}

@@ -70,11 +70,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "gpuadm-test", "kube"), nil
 }
 
-// moduleDir is the folder test/kube of the source tree this was built from.
-func moduleDir() string {
-	_, self, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(self), "..", "..", "kube")
-}
+// moduleDir is the folder test/kube of the source tree.
+func moduleDir() string { return filepath.Join(lab.Source(), "test", "kube") }
 
 // places says where in the cache each program lies, by all that makes it: its version, Go's, and for our own its source.
 func places() (version string, places map[string]string, err error) {

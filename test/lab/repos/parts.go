@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 )
 
 // parts are what packages are made of.
@@ -21,10 +20,8 @@ type parts struct {
 
 // makeParts builds what is not in the recipe.
 func makeParts(ctx context.Context, r Recipe, dir string) (parts, error) {
-	_, self, _, _ := runtime.Caller(0)
 	stand := filepath.Join(dir, "daemon")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", stand, ".")
-	cmd.Dir = filepath.Join(filepath.Dir(self), "daemon")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", stand, "github.com/gpuadm/gpuadm/test/lab/repos/daemon")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return parts{}, fmt.Errorf("cannot build the daemon of the packages: %w: %s", err, out)
