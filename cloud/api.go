@@ -253,7 +253,7 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*corev1.Node, er
 			n, err = c.Node(ctx, real)
 		}
 	}
-	return n, explainNode(err, cmp.Or(s.real, w.node))
+	return n, lacking(explainNode(err, cmp.Or(s.real, w.node)))
 }
 
 // own refuses the Node of another machine: a clone has the host's name and kubelet's certificate of what it was cloned from.

@@ -252,8 +252,8 @@ func TestAPIFaults(t *testing.T) {
 		"api broken":         {kubesim.Fault{On: "PATCH", Times: -1, Status: 500}, true},
 		"conflict for ever":  {kubesim.Fault{On: "PATCH", Times: -1, Status: 409}, true},
 		"two conflicts":      {kubesim.Fault{On: "PATCH", Times: 2, Status: 409}, true},
-		"unknown token":      {kubesim.Fault{On: "GET", Times: -1, Status: 401}, false},
-		"may not":            {kubesim.Fault{On: "PATCH", Times: -1, Status: 403}, false},
+		"unknown token":      {kubesim.Fault{On: "GET", Times: -1, Status: 401}, true},
+		"may not":            {kubesim.Fault{On: "PATCH", Times: -1, Status: 403}, true},
 		"deleted meanwhile":  {kubesim.Fault{On: "PATCH", Do: func(s *kubesim.Server) { s.DeleteNode("gpu-1") }}, true},
 		"answer of one lost": {kubesim.Fault{On: "PATCH", Lost: true, Status: 500}, true},
 	} {

@@ -78,7 +78,7 @@ func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdi
 		case errors.Is(err, kube.Missing):
 			return explainNode(err, cmp.Or(s.real, w.node))
 		case !errors.Is(err, kube.Conflict):
-			return err
+			return lacking(err)
 		}
 		n = nil
 		if err := breathe(ctx, try); err != nil {

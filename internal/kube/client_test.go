@@ -166,8 +166,22 @@ func TestForbidden(t *testing.T) {
 	_, err = c.PatchNode(t.Context(), "gpu-1", []Op{{"add", "/metadata/labels/app.kubernetes.io~1x", "y"}})
 	wants(t, err, Forbidden, "not allowed to modify labels: app.kubernetes.io/x")
 	_, err = c.Node(t.Context(), "gpu-2")
-	if e := wants(t, err, Forbidden, `User "system:node:gpu-1" cannot get`, "ClusterRole"); e.Waits() || e.Status != 403 {
+	if e := wants(t, err, Forbidden, `User "system:node:gpu-1" cannot get`, "only reach its own node"); e.Waits() || e.Status != 403 {
 		t.Errorf("waits %v, status %d", e.Waits(), e.Status)
+	}
+}
+
+// TestGrant: whose right is lacking is told with the commands that give it, and no word of a server runs in a shell.
+func TestGrant(t *testing.T) {
+	for message, want := range map[string]string{
+		`nodes "gpu-1" is forbidden: User "jane" cannot patch resource "nodes/status" in API group "" at the cluster scope`: "clusterrolebinding gpuadm-jane --clusterrole=gpuadm-node --user=jane",
+		`events is forbidden: User "system:serviceaccount:ops:gpu" cannot create resource "events" in API group ""`:         "clusterrolebinding gpuadm-ops-gpu --clusterrole=gpuadm-events --serviceaccount=ops:gpu",
+		`x is forbidden: User "it's; reboot" cannot get resource "nodes"`:                                                   `--user='it'\''s; reboot'`,
+		"ValidatingAdmissionPolicy 'gpuadm' denied request":                                                                 "give it a ClusterRole",
+	} {
+		if got := strings.Join(grant(denial(message)), "\n"); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", message, got)
+		}
 	}
 }
 

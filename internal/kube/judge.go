@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -115,8 +116,12 @@ func (c *Client) forbidden(e *Error, r call) {
 	if errors.As(e.Cause, &status) && status.ErrStatus.Message != "" {
 		message = status.ErrStatus.Message
 	}
-	who := c.login.user()
-	if who == "" {
+	who, told := c.login.user(), denial(message)
+	switch {
+	case who != "":
+	case told != nil:
+		who = told[1]
+	default:
 		who = "what we showed (" + or(c.login.about, "no credentials") + ")"
 	}
 	e.Cause = said{fmt.Sprintf("%s may not %s it: %s", who, r.verb, message), e.Cause}
@@ -127,8 +132,44 @@ func (c *Client) forbidden(e *Error, r call) {
 	case node:
 		e.Because = append(e.Because, "A kubelet's identity may only reach its own node, and what runs there.")
 	default:
-		e.Try = append(e.Try, "give it a ClusterRole with this verb on this object")
+		e.Try = append(e.Try, grant(told)...)
 	}
+}
+
+// denial is which user lacks which verb on what, by what a server without more to say says of it: apiserver,
+// pkg/endpoints/handlers/responsewriters/errors.go, forbiddenMessage.
+func denial(message string) []string {
+	return regexp.MustCompile(`User "([^"]+)" cannot ([a-z]+) resource "([a-z/]+)"`).FindStringSubmatch(message)
+}
+
+// grant says how a cluster's administrator gives the right that was lacking. The right to a Node is given together with what
+// else we ask of it: one lack is told at a time.
+func grant(told []string) []string {
+	if told == nil {
+		return []string{"give it a ClusterRole with this verb on this object"}
+	}
+	user, verbs, what := told[1], told[2], told[3]
+	if what == "nodes" || what == "nodes/status" {
+		verbs, what = "get,patch", "nodes,nodes/status"
+	}
+	role := "gpuadm-" + strings.NewReplacer("nodes,nodes/status", "node", "/", "-").Replace(what)
+	subject, name := "--user="+shell(user), user
+	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
+		subject, name = "--serviceaccount="+shell(rest), rest
+	}
+	name = regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(name), "-")
+	return []string{
+		"as the cluster's administrator, once: kubectl create clusterrole " + role + " --verb=" + verbs + " --resource=" + what,
+		"and: kubectl create clusterrolebinding gpuadm-" + strings.Trim(name, "-") + " --clusterrole=" + role + " " + subject,
+	}
+}
+
+// shell quotes a word for a shell where it needs that.
+func shell(word string) string {
+	if regexp.MustCompile(`^[A-Za-z0-9:@./_-]+$`).MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // judgeLine says why there was no answer.
