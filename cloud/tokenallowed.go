@@ -42,6 +42,9 @@ func (t *tokenJoin) allowed(ctx context.Context, v host.View, token bootstrapTok
 	if err == nil && (json.Unmarshal(answer, &is) != nil || is.GitVersion == "") {
 		return t.noAPI(errors.New("asked for its version, it does not answer as an API server does"))
 	}
+	if err := versionsFit(t.kubelet, is.GitVersion); err != nil {
+		return err
+	}
 	user, groups, err := c.Whoami(ctx)
 	switch {
 	case errors.Is(err, kube.Unauthorized):
