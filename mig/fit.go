@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -153,15 +154,30 @@ type search struct {
 	bestKept uint64
 }
 
-// run searches. Where the compute slices do not do there is no need to; on the GPUs known memory slices bind first.
+// run searches. Where the compute slices do not do there is no need to, on the GPUs known memory slices bind first; nor
+// where the one set of media engines does not.
 func (s *search) run() {
 	compute := 0
 	for _, it := range s.items {
 		compute += it.profile.Slices
 	}
-	if compute <= s.model.Compute {
+	if compute <= s.model.Compute && len(withMedia(s.items)) <= 1 {
 		s.place(0, 0, cost{})
 	}
+}
+
+// withMedia are the items whose profile has the media engines that a GPU has one set of: the JPEG engine and the optical flow
+// accelerator, or with +me.all every one. One instance can have them, of whatever size: an A30 offers 1g.6gb+me and
+// 2g.12gb+me, each once, and the whole GPU has no more of these engines than either.
+// Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
+func withMedia(items []item) (list []item) {
+	for _, it := range items {
+		_, attributes, _ := strings.Cut(it.profile.Name, "+")
+		if slices.ContainsFunc(strings.Split(attributes, ","), func(a string) bool { return a == "me" || a == "me.all" }) {
+			list = append(list, it)
+		}
+	}
+	return list
 }
 
 // place lays the items from i on, where used slices are taken and changes is what instances that stay cost by now.

@@ -140,10 +140,12 @@ func random(rnd *rand.Rand, m Model) State {
 	for rnd.IntN(12) > 0 {
 		p := m.Profiles[rnd.IntN(len(m.Profiles))]
 		at := p.Places[rnd.IntN(len(p.Places))]
-		if used&mask(at) != 0 || count[p.ID] == p.Max {
+		media := len(withMedia([]item{{profile: p}}))
+		if used&mask(at) != 0 || count[p.ID] == p.Max || media > 0 && count[-1] > 0 {
 			continue
 		}
 		used |= mask(at)
+		count[-1] += media // the driver would not have made two of them
 		count[p.ID]++
 		part := Part{Profile: p.Name, Start: at.Start, Compute: []Compute{{p.Slices, Anywhere}}}
 		if rnd.IntN(3) == 0 {

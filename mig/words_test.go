@@ -80,6 +80,8 @@ func TestRefusals(t *testing.T) {
 		{"A100-40", ask("3g(2c,1c)", "3g(4c)")},
 		{"RTX PRO 6000", ask("2g.48gb+gfx", "1g.24gb-me", "1g.24gb", "1g.24gb+me")},
 		{"A30", ask("2g", "2g+me", "1g")},
+		{"A30", ask("2g+me", "1g+me")},
+		{"RTX PRO 6000", ask("1g.24gb+me.all", "1g.24gb", "1g.24gb+me")},
 	} {
 		m := model(t, c.gpu)
 		_, err := m.Fit(empty(), c.want)
