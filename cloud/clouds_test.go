@@ -339,6 +339,35 @@ func TestAKSBoots(t *testing.T) {
 	}
 }
 
+// TestPoolWaits waits for nobody within a run where the cloud's own scripts have not joined the machine yet: they may be waiting
+// for us, or come in an hour.
+func TestPoolWaits(t *testing.T) {
+	for name, how := range map[string]string{"aks-ubuntu2204": "aks", "gke-ubuntu": "gke", "al2023-eks-nvidia": "eks"} {
+		n := recorded(t, name, nil)
+		s := joinSpec(t, "[join]\nhow = \""+how+"\"\n")
+		f, err := facts.Gather(t.Context(), n, facts.Needs{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Kubelet.Joined = false
+		wants, err := Joined(new(Session)).Wants(s, f)
+		if err != nil || len(wants) != 1 {
+			t.Fatal(name, wants, err)
+		}
+		if _, err := wants[0].Look(t.Context(), n.View()); !converge.Passes(err) || !strings.Contains(err.Error(), "to join this machine") {
+			t.Errorf("%s: %v", name, err)
+		}
+		f.Booting = true
+		if wants, err = Joined(new(Session)).Wants(s, f); err != nil {
+			t.Fatal(name, err)
+		}
+		var later host.Later
+		if _, err := wants[0].Look(t.Context(), n.View()); !errors.As(err, &later) {
+			t.Errorf("%s, at a boot: %v", name, err)
+		}
+	}
+}
+
 // TestAKSOwnMachine joins by a token, says whose wish that is, and keeps Azure's controllers off the Node.
 func TestAKSOwnMachine(t *testing.T) {
 	j := startJoin(t, testMachine, "")

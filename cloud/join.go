@@ -6,6 +6,7 @@ package cloud
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // Join makes the machine a node of its cluster, or leaves that to whoever does it on this cloud. It looks at the Node object
@@ -55,8 +57,11 @@ func Joined(node *Session) converge.Stage {
 		Name:  "joined",
 		About: "waits until the cluster has the node",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			if s.Join.How == "none" {
+			switch by := joinsIt(f); {
+			case s.Join.How == "none", f.Cloud.Managed == "aks-flex": // whose kubelet is out of sight, in a container
 				return nil, nil
+			case by != "" && howOf(s, f) != "token" && !ownsKubelet(s, f) && !f.Kubelet.Joined:
+				return []converge.Want{notJoinedYet(by, f)}, nil
 			}
 			name := nodeName(s, f)
 			if howOf(s, f) != "token" && !ownsKubelet(s, f) { // a cloud may name it otherwise
@@ -69,6 +74,24 @@ func Joined(node *Session) converge.Stage {
 			return []converge.Want{w}, nil
 		},
 	}
+}
+
+// joinsIt names whose scripts make the machine a node, "" if nobody's.
+func joinsIt(f facts.Facts) string {
+	return map[string]string{"eks": "nodeadm", "eks-hybrid": "nodeadm", "eks-al2": "EKS's bootstrap.sh", "aks": "AKS", "gke": "GKE"}[f.Cloud.Managed]
+}
+
+// notJoinedYet waits for a cloud's own scripts, which may come in an hour, or wait for this very run: it is not waited within it.
+func notJoinedYet(by string, f facts.Facts) converge.Want {
+	return things.Check(by+" has joined this machine", func(_ context.Context, v host.View) (string, error) {
+		if f.Booting || !v.Live() {
+			return "", host.Later{Until: "once kubelet runs"}
+		}
+		return "", converge.Wait{
+			For: by + " to join this machine: its kubelet has no credentials yet",
+			Try: []string{"journalctl -u kubelet, which says what it waits for", "gpuadm apply, once it has joined"},
+		}
+	}, "kubelet registers the node")
 }
 
 func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
