@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+// gkeScript stands for GKE's configure-helper.sh: at each boot it writes the files of kubelet and of the container engine, and
+// starts kubelet.
+// Source: https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci, configure-helper.sh and node.yaml.
+const gkeScript = `#!/bin/bash
+set -e
+for f in $(cd /home/kubernetes/rendered && find . -type f); do install -D -m 0644 /home/kubernetes/rendered/$f /$f; done
+systemctl restart containerd.service
+systemctl start --no-block kubelet.service
+`
+
+// gkeRegisters is what a node of a pool with partitioned GPUs, on spot machines, registers with, by kube-env.
+// Source: https://cloud.google.com/kubernetes-engine/docs/how-to/gpus and .../concepts/spot-vms
+const gkeRegisters = "--node-labels=cloud.google.com/gke-accelerator=nvidia-h100-80gb,cloud.google.com/gke-gpu-driver-version=disabled," +
+	"cloud.google.com/gke-gpu-partition-size=3g.40gb,cloud.google.com/gke-gpu-sharing-strategy=time-sharing," +
+	"cloud.google.com/gke-max-shared-clients-per-gpu=2,cloud.google.com/gke-spot=true,cloud.google.com/gke-provisioning=spot " +
+	"--register-with-taints=nvidia.com/gpu=present:NoSchedule"
+
+// gkePool makes of a host a node of a GKE pool with Ubuntu's image, which GKE has joined.
+func (n gpuHost) gkePool() {
+	n.t.Helper()
+	kubeconfig, err := n.c.NodeConfig(kube.Server, n.Name)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	engine := n.Get("/etc/containerd/config.toml")
+	const rendered = "/home/kubernetes/rendered"
+	for name, text := range map[string]string{
+		"/home/kubernetes/kube-env":                           cloudfake.KubeEnv + "\n",
+		"/home/kubernetes/bin/configure-helper.sh":            gkeScript,
+		"/var/lib/kubelet/kubeconfig":                         kubeconfig,
+		"/etc/systemd/system/kube-node-configuration.service": "[Unit]\nDescription=Configure kubernetes node\nAfter=network-online.target containerd.service\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/bash /home/kubernetes/bin/configure-helper.sh\n[Install]\nWantedBy=multi-user.target\n",
+		rendered + "/etc/systemd/system/kubelet.service":      "[Unit]\nDescription=Kubernetes kubelet\nRequires=network-online.target\nAfter=network-online.target\n[Service]\nRestart=always\nRestartSec=10\nEnvironmentFile=/etc/default/kubelet\nExecStart=/home/kubernetes/bin/kubelet $KUBELET_OPTS\n[Install]\nWantedBy=multi-user.target\n",
+		rendered + "/etc/default/kubelet":                     "KUBELET_OPTS=\"--v=2 --cert-dir=/var/lib/kubelet/pki/ --kubeconfig=/var/lib/kubelet/kubeconfig --max-pods=110 --config /home/kubernetes/kubelet-config.yaml " + gkeRegisters + "\"\n",
+		rendered + "/home/kubernetes/kubelet-config.yaml":     kube.LabConfigFile(),
+		rendered + "/etc/containerd/config.toml":              "# GKE writes this at each boot\n" + engine,
+	} {
+		n.Put(name, text, 0o600)
+	}
+	n.Must("ln", "-s", "/usr/bin/kubelet", "/home/kubernetes/bin/kubelet")
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--quiet", "--now", "kube-node-configuration.service")
+	n.Ready()
+}
+
+// TestLabKubeGKE: a node of a pool is taken through all stages but the join, which GKE has done; GKE's labels, taints and files
+// stay as they are, over a reboot too; nothing is begun once Google takes the machine away; and on Container-Optimized OS
+// Google's own installer is named.
+func TestLabKubeGKE(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "gke", "trixie")
+	const install = "#! /bin/sh\n# " + customData + "\n"
+	machine := cloudfake.Machine{
+		ID: "4242424242424242424", Type: "a3-highgpu-2g", Region: "us-central1", Zone: "us-central1-b", Name: n.Name, Account: "lab", PrivateIP: n.IP,
+		MAC: "42:01:0a:00:00:01", Spot: true, Attributes: map[string]string{
+			"cluster-name": "gpus", "cluster-location": "us-central1", "cluster-uid": "0123", "startup-script": install, "user-data": install,
+		},
+	}
+	gone := machine
+	gone.Preempted = true
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: gone}})
+	n.gkePool()
+	n.account()
+	before := n.Object()
+	const spec = "[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\nkubeconfig = \"" + accountFile + "\"\nstartup_taint = \"none\"\n[join]\nhow = \"gke\"\n"
+	n.wants(spec)
+
+	t.Log("Google takes it away")
+	tree := n.tree()
+	n.gpuadm(1, []string{"apply"}, "Google takes this machine away at any moment", `"preempt"`)
+	if diff := tree.Diff(n.tree()); diff != "" {
+		t.Errorf("on a machine that goes:\n%s", diff)
+	}
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: machine}})
+
+	t.Log("all stages but the join")
+	n.gpuadm(0, []string{"plan"}, "gpuadm does every stage but that", "gpu-driver-version=disabled", "gke-gpu-partition-size")
+	n.settled()
+	n.condition("True")
+	n.gkes(before)
+	n.gpuadm(0, []string{"apply"}, "Nothing to do.")
+
+	t.Log("a reboot, at which GKE writes its files anew")
+	n.Reboot()
+	n.Ready()
+	n.settled()
+	n.gkes(before)
+	for name := range strings.FieldsSeq(n.Must("sh", "-c", "cd /home/kubernetes/rendered && find . -type f")) {
+		n.Must("cmp", "/home/kubernetes/rendered/"+name, "/"+name)
+	}
+	n.gkeSecrets()
+
+	t.Log("Container-Optimized OS")
+	n.Must("sh", "-c", "rm /etc/os-release; printf 'ID=cos\\nVERSION_ID=121\\nPRETTY_NAME=COS\\n' >/etc/os-release")
+	n.wants(spec, "[driver]\nversion = \"580\"\n")
+	r := n.Exec("gpuadm", "plan")
+	for _, word := range []string{"Container-Optimized OS loads only modules that Google has signed", "nvidia-driver-installer"} {
+		if !strings.Contains(r.String(), word) {
+			t.Errorf("not said: %q in %s", word, r)
+		}
+	}
+}
+
+// gkes wants a Node with GKE's labels and taints as they were, and ours beside.
+func (n gpuHost) gkes(before kube.Object) {
+	n.t.Helper()
+	o := n.Object()
+	labels := kube.At(o, "metadata", "labels").(kube.Object)
+	for key, was := range kube.At(before, "metadata", "labels").(kube.Object) {
+		if labels[key] != was {
+			n.t.Errorf("label %s was %v, is %v", key, was, labels[key])
+		}
+	}
+	for key, want := range map[string]string{"example.com/pool": "h100", "nvidia.com/mig.strategy": "single", "nvidia.com/gpu.present": "true"} {
+		if labels[key] != want {
+			n.t.Errorf("label %s is %v, want %s", key, labels[key], want)
+		}
+	}
+	if is := kube.Taints(o); !slices.Equal(is, []string{"nvidia.com/gpu=present:NoSchedule"}) {
+		n.t.Errorf("taints %v", is)
+	}
+}
+
+// gkeSecrets wants what GKE and others keep in the machine's attributes to be nowhere else, and kube-env never asked for.
+func (n gpuHost) gkeSecrets() {
+	n.t.Helper()
+	_, key, _ := strings.Cut(cloudfake.KubeEnv, ": ")
+	for _, word := range []string{key, customData} {
+		if text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json"); strings.Contains(text, word) {
+			n.t.Errorf("%s is in facts or plan", word)
+		}
+		n.unsaid(word)
+	}
+	asked := strings.Join(n.Asked(), "\n")
+	if !strings.Contains(asked, "GET /computeMetadata/v1/instance/preempted: 200") {
+		n.t.Errorf("the metadata service was not asked: %s", asked)
+	}
+	for _, secret := range []string{"kube-env", "startup-script", "user-data"} {
+		if strings.Contains(asked, secret) {
+			n.t.Errorf("%s was asked for: %s", secret, asked)
+		}
+	}
+}
