@@ -104,7 +104,8 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 	}
 	n.clients = new(kube.Clients)
 	problem := ""
-	for waited, between := time.Duration(0), 50*time.Millisecond; ; waited, between = waited+between, min(2*between, longest) {
+	vigil := startVigil(v, limit)
+	for between := 50 * time.Millisecond; ; vigil.paused, between = vigil.paused+between, min(2*between, longest) {
 		found, err := n.get(ctx, v)
 		waits := (*kube.Error)(nil)
 		switch {
@@ -117,9 +118,10 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 		default:
 			return err
 		}
-		if waited >= limit || n.pause(ctx, between) != nil {
+		vigil.tell(ctx, "node "+n.name+": "+problem)
+		if vigil.over() || n.pause(ctx, between) != nil {
 			return &converge.Trouble{
-				What:    fmt.Sprintf("cannot wait any longer for node %s: after %v %s", n.name, waited, problem),
+				What:    fmt.Sprintf("cannot wait any longer for node %s: after %v: %s", n.name, vigil.so().Round(time.Second), problem),
 				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
 				Try:     []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"},
 				Err:     errors.Join(stillWaits{}, err),

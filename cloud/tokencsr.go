@@ -113,7 +113,8 @@ func (t *tokenJoin) request(ctx context.Context, h host.Host, token bootstrapTok
 		return nil, t.explain(err)
 	}
 	between := 250 * time.Millisecond
-	for waited := time.Duration(0); ; waited += between {
+	vigil := startVigil(h, approvalPatience)
+	for first := true; ; first = false {
 		answer, _, err := c.Get(ctx, requests+"/"+name)
 		if err != nil {
 			return nil, t.explain(err)
@@ -121,12 +122,14 @@ func (t *tokenJoin) request(ctx context.Context, h host.Host, token bootstrapTok
 		if cert, err := issued(answer, name); cert != nil || err != nil {
 			return t.checked(cert, keyText, whose, err)
 		}
-		if waited > 0 {
+		if !first {
 			between = min(2*between, 4*time.Second)
+			vigil.tell(ctx, "the request "+name+" waits to be approved by the cluster, or by kubectl certificate approve")
 		}
-		if waited >= approvalPatience || t.sleep(ctx, between) != nil {
+		if vigil.over() || t.sleep(ctx, between) != nil {
 			return nil, notApproved(name, t.name)
 		}
+		vigil.paused += between
 	}
 }
 

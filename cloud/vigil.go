@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// vigilSays is how often whoever watches a run is told what it waits for.
+const vigilSays = 15 * time.Second
+
+// vigil is a wait that tells what for: at once, and then every vigilSays.
+type vigil struct {
+	view   host.View
+	began  time.Time
+	limit  time.Duration
+	paused time.Duration // between the questions so far
+	told   time.Duration
+	spoke  bool
+}
+
+func startVigil(v host.View, limit time.Duration) *vigil {
+	return &vigil{view: v, began: v.Now(), limit: limit}
+}
+
+// so is for how long it has waited: what the questions took counts too, since a server that does not answer takes half a minute
+// for each.
+func (w *vigil) so() time.Duration { return max(w.paused, w.view.Now().Sub(w.began)) }
+
+// over says whether it has waited long enough.
+func (w *vigil) over() bool { return w.so() >= w.limit }
+
+// tell says what it waits for, if that is due.
+func (w *vigil) tell(ctx context.Context, problem string) {
+	so := w.so()
+	if w.spoke && so-w.told < vigilSays {
+		return
+	}
+	w.spoke, w.told = true, so
+	const clock = "15:04:05"
+	converge.Say(ctx, fmt.Sprintf("%s; waiting since %s, until %s at the latest", problem, w.began.Format(clock), w.began.Add(w.limit).Format(clock)))
+}
