@@ -175,10 +175,10 @@ func (n *eksNode) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	wants = append(wants,
 		things.Exact(clusterCA, n.cluster.CA, 0o644, "whom kubelet trusts to be the API server"),
-		things.Exact(kubeletKubeconfig, n.kubeconfig(), 0o600, "has kubelet log in as the machine's role"),
+		n.login(),
 		things.Exact(eksKept, kept, 0o644, "a node that stands asks neither EC2 nor EKS again"),
 	)
-	wants = unique(append(wants, own...))
+	wants = unique(append(append(wants, eksECR(f)...), own...))
 	if !f.Kubelet.Joined {
 		wants = append(wants, waitRegistered(s, f, n.name, kubeletKubeconfig))
 	}

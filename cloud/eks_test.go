@@ -6,10 +6,8 @@ package cloud
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,7 +15,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -40,8 +37,7 @@ i-0abcdef1234567890
 0-191
 -- proc/meminfo --
 MemTotal:       2097152000 kB
--- etc/eks/image-credential-provider/config.json --
-{}
+-- etc/eks/image-credential-provider/ecr-credential-provider mode=0755 --
 -- usr/local/sbin/gpuadm mode=0755 size=1000 --
 `
 
@@ -173,6 +169,26 @@ func TestEKS(t *testing.T) {
 	}
 }
 
+// TestEKSLeaves takes the machine out of its cluster only where nobody is hit: a kubelet that logs in by our tokens is no node
+// without them.
+func TestEKSLeaves(t *testing.T) {
+	c := startEKS(t, eksMachine, eksJoin)
+	c.apply(t)
+	eksMust(t, c.n.Mkdir("/var/lib/kubelet/pods", host.Attr{Mode: 0o755}))
+	eksMust(t, c.n.Mkdir("/var/lib/kubelet/pods/0a1b", host.Attr{Mode: 0o755}))
+	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err == nil || !strings.Contains(err.Error()+joinBecause(err), "0a1b") {
+		t.Errorf("a pod runs: %v", err)
+	}
+	if got := c.read(t, kubeletKubeconfig); !strings.Contains(got, "exec:") {
+		t.Errorf("the kubeconfig is\n%s", got)
+	}
+	e := c.engine()
+	e.Allow = []string{"leave-cluster"}
+	if _, err := e.Undo(t.Context(), c.n, "", nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestEKSAnotherMachine does not take an image's note of the machine that it was made from for its own.
 func TestEKSAnotherMachine(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
@@ -249,116 +265,6 @@ func startFacts(enis, ips int) facts.Facts {
 	return f
 }
 
-// TestLikeNodeadm compares every key that nodeadm writes with what we write for the same machine and cluster. What nodeadm
-// writes is put down from its documented keys (kubelet 1.34, p5.48xlarge with 2 interfaces of 50 addresses); each difference
-// has its reason.
-func TestLikeNodeadm(t *testing.T) {
-	c := startEKS(t, eksMachine, eksJoin)
-	c.apply(t)
-	reasons := map[string]string{
-		"config.address":                         "kubelet's default",
-		"config.authentication.webhook.cacheTTL": "kubelet's default",
-		"config.authorization.webhook":           "kubelet's defaults",
-		"config.cgroupRoot":                      "kubelet's default",
-		"config.featureGates":                    "on by default in the kubelets that have them (1.12, 1.34, 1.35); an older one does not start with a gate that it does not know",
-		"config.hairpinMode":                     "nothing has read it since dockershim went",
-		"config.kubeReservedCgroup":              "kubelet does not start where the cgroup is not there, and an image of one's own has no runtime.slice",
-		"config.systemReservedCgroup":            "the same",
-		"config.logging":                         "kubelet's default is 0; who debugs raises it by kubelet_config",
-		"config.protectKernelDefaults":           "kubelet does not start where a sysctl differs; EKS's images set them",
-		"config.readOnlyPort":                    "kubelet's default in a config file",
-		"config.shutdownGracePeriod":             "needs logind's InhibitDelayMaxSec to be longer, which EKS's images set",
-		"config.shutdownGracePeriodCriticalPods": "the same",
-		"config.+rotateCertificates":             "stated, since all kubelets of ours rotate but EKS's",
-		"flags.config":                           "the file lies where kubeadm has it",
-		"flags.kubeconfig":                       "the file lies where kubeadm has it",
-		"flags.runtime-cgroups":                  "an image of one's own has no runtime.slice",
-		"kubeconfig.clusters":                    "other names, same server and CA: checked below",
-		"kubeconfig.contexts":                    "other names",
-		"kubeconfig.current-context":             "another name",
-		"kubeconfig.users":                       "gpuadm in place of the AWS CLI: checked below",
-		"config.+resolvConf":                     "the test's image has systemd-resolved's stub, which EKS's images have not",
-	}
-	used := map[string]bool{}
-	compare := func(at string, theirs, ours any) { compareKeys(t, at, theirs, ours, reasons, used) }
-
-	var theirs, ours table
-	eksMust(t, json.Unmarshal([]byte(eksFile(t, "kubelet-config.json")), &theirs))
-	eksMust(t, yaml.Unmarshal([]byte(c.read(t, kubeletConfig)), &ours))
-	round, err := json.Marshal(ours)
-	eksMust(t, err)
-	ours = nil
-	eksMust(t, json.Unmarshal(round, &ours))
-	compare("config", theirs, ours)
-
-	compare("flags", flagsOf(eksFile(t, "environment")), flagsOf(c.read(t, kubeletUnitFile)))
-
-	theirs, ours = nil, nil
-	eksMust(t, yaml.Unmarshal([]byte(eksFile(t, "kubeconfig")), &theirs))
-	eksMust(t, yaml.Unmarshal([]byte(c.read(t, kubeletKubeconfig)), &ours))
-	compare("kubeconfig", theirs, ours)
-	for _, keys := range [][]string{{"server"}, {"certificate-authority"}} {
-		a, b := at(listOf(theirs["clusters"])[0], "cluster", keys[0]), at(listOf(ours["clusters"])[0], "cluster", keys[0])
-		if a != b {
-			t.Errorf("%s: nodeadm has %v, we have %v", keys[0], a, b)
-		}
-	}
-	if got := c.read(t, clusterCA); got != string(c.Cluster.CA) {
-		t.Errorf("another CA: %s", got)
-	}
-	for at := range reasons {
-		if !used[at] {
-			t.Errorf("a reason without a difference: %s", at)
-		}
-	}
-}
-
-// compareKeys compares two tables, and takes no difference without a reason. A key that only we have has a + before it.
-func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string]string, used map[string]bool) {
-	t.Helper()
-	if reasons[path] != "" {
-		if !cmp.Equal(theirs, ours) {
-			used[path] = true
-		}
-		return
-	}
-	a, aIs := theirs.(table)
-	b, bIs := ours.(table)
-	if !aIs || !bIs {
-		if !cmp.Equal(theirs, ours) {
-			t.Errorf("%s: nodeadm has %v, we have %v, and no reason is given", path, theirs, ours)
-		}
-		return
-	}
-	for _, key := range sorted(a) {
-		compareKeys(t, path+"."+key, a[key], b[key], reasons, used)
-	}
-	for _, key := range sorted(b) {
-		if _, both := a[key]; !both {
-			compareKeys(t, path+".+"+key, nil, b[key], reasons, used)
-		}
-	}
-}
-
-// flagsOf are the flags in a text, as a table.
-func flagsOf(text string) table {
-	flags := table{}
-	for _, word := range strings.Fields(text) {
-		_, word, _ = strings.Cut(" "+word, "--")
-		if name, value, ok := strings.Cut(word, "="); ok {
-			flags[name] = value
-		}
-	}
-	return flags
-}
-
-func eksFile(t *testing.T, name string) string {
-	t.Helper()
-	data, err := os.ReadFile("testdata/nodeadm/" + name)
-	eksMust(t, err)
-	return string(data)
-}
-
 func eksMust(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -370,6 +276,20 @@ func eksMust(t *testing.T, err error) {
 func userDataOf(c cloudfake.Cluster) string {
 	return fmt.Sprintf("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  cluster:\n    name: %s\n    apiServerEndpoint: %s\n    certificateAuthority: %s\n    cidr: %s\n",
 		c.Name, c.Server, base64.StdEncoding.EncodeToString(c.CA), c.ServiceCIDR)
+}
+
+// TestEKSProvider leaves the configuration of kubelet's plugins as somebody has written it, and has kubelet read it.
+func TestEKSProvider(t *testing.T) {
+	const theirs = "{\"kind\":\"CredentialProviderConfig\"}\n"
+	c := startEKS(t, eksMachine, eksJoin)
+	eksMust(t, c.n.WriteFile(eksProviderConfig, []byte(theirs), host.Attr{Mode: 0o644}))
+	c.apply(t)
+	if got := c.read(t, eksProviderConfig); got != theirs {
+		t.Errorf("it is now %s", got)
+	}
+	if got := c.read(t, kubeletUnitFile); !strings.Contains(got, "--image-credential-provider-config="+eksProviderConfig) {
+		t.Errorf("kubelet is not told:\n%s", got)
+	}
 }
 
 // TestEKSUserData joins as the user data says, and asks EKS nothing.

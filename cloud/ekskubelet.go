@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 
@@ -25,9 +24,6 @@ import (
 // What EKS's own images tell kubelet is nodeadm's, and a node is to be the same by whichever way it joined: the names of the
 // keys and their values are from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
 // compares them, and has the reason for each difference.
-
-// eksProviderConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR, beside the plugin.
-const eksProviderConfig = "/etc/eks/image-credential-provider/config.json"
 
 // eksPlugin is what kubelet calls for a token: ourselves.
 const eksPlugin = "/usr/local/sbin/gpuadm"
@@ -76,10 +72,7 @@ func (n *eksNode) flags(s spec.Spec, f facts.Facts) []string {
 	if s.Join.NodeName == "" { // else every kubelet of ours is told
 		flags = append(flags, "--hostname-override="+n.name)
 	}
-	if f.Files[eksProviderConfig] != nil {
-		flags = append(flags, "--image-credential-provider-config="+eksProviderConfig, "--image-credential-provider-bin-dir="+path.Dir(eksProviderConfig))
-	}
-	return flags
+	return append(flags, eksECRFlags(f)...)
 }
 
 // kubeconfig has kubelet call us for a token whenever it needs one. There is nothing secret in it.

@@ -171,7 +171,7 @@ func (j *testJoin) engine() *converge.Engine {
 func testThing(kind, name string) (converge.Thing, error) {
 	switch kind {
 	case "file":
-		return things.NewFile(name, nil), nil
+		return NewFile(name, nil), nil
 	case "folder":
 		return things.NewFolder(name), nil
 	case "unit":

@@ -22,7 +22,7 @@ func ThingOf(kind, name string) (converge.Thing, error) { return thingOf(nil, ki
 func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
 	switch kind {
 	case "file":
-		return things.NewFile(name, mergeOf(name)), nil
+		return cloud.NewFile(name, mergeOf(name)), nil
 	case "folder":
 		return things.NewFolder(name), nil
 	case "link":

@@ -10,6 +10,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
+// ECRPlugin is where EKS's images have kubelet's plugin that logs in to ECR, the registry of AWS.
+const ECRPlugin = "/etc/eks/image-credential-provider/ecr-credential-provider"
+
 // Detect finds out by the firmware's words and by files in which cloud the machine is, and who makes it a node. It reads a
 // dozen small files and never the network. In a root folder only the files tell: an image has no firmware.
 func Detect(v host.View) Cloud {
@@ -20,7 +23,7 @@ func Detect(v host.View) Cloud {
 	if c.Name == "aws" {
 		c.InstanceID, c.Type = firmwareID(v), firmwareType(v)
 	}
-	c.Nodeadm = has(v, "/usr/bin/nodeadm")
+	c.Nodeadm, c.ECRPlugin = has(v, "/usr/bin/nodeadm"), has(v, ECRPlugin)
 	var of string
 	c.Managed, of, c.ManagedWhy = managed(v)
 	if c.Name == "" && of != "" {

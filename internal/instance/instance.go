@@ -23,6 +23,7 @@ type Cloud struct {
 	Managed    string `json:"managed,omitempty"`
 	ManagedWhy string `json:"managedWhy,omitempty"` // the sign seen
 	Nodeadm    bool   `json:"nodeadm,omitempty"`    // EKS's nodeadm is on the machine
+	ECRPlugin  bool   `json:"ecrPlugin,omitempty"`  // kubelet's plugin that logs in to ECR is, too
 	InstanceID string `json:"instanceID,omitempty"` // where the firmware says it
 	Type       string `json:"type,omitempty"`       // of the instance, where the firmware says it: g5.xlarge
 }

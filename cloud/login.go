@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// login is the kubeconfig by which kubelet is the node where it has no certificate, but calls a program for tokens. With it
+// goes what a certificate's undo takes away elsewhere.
+type login struct{ *things.FileThing }
+
+// login wants kubelet to log in as the machine's role.
+func (n *eksNode) login() converge.Want {
+	w := things.Exact(kubeletKubeconfig, n.kubeconfig(), 0o600, "has kubelet log in as the machine's role")
+	w.Thing = login{w.Thing.(*things.FileThing)}
+	return w
+}
+
+// NewFile names a file, for undo.
+func NewFile(name string, merge things.MergeFunc) converge.Thing {
+	file := things.NewFile(name, merge)
+	if name == kubeletKubeconfig {
+		return login{file}
+	}
+	return file
+}
+
+// Breaks says that without it the machine is no node, and names the pods that run on it.
+func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) (what, clients []string, err error) {
+	if before == "" || after != "" {
+		return nil, nil, nil
+	}
+	text, err := l.Bytes(v, before)
+	if err != nil || !callsProgram(text) {
+		return nil, nil, err
+	}
+	clients, err = runningPods(ctx, v)
+	if len(clients) == 0 {
+		return nil, nil, err
+	}
+	return []string{"leave-cluster"}, clients, err
+}
+
+// Make ends the pods, where it takes kubelet's credentials away.
+func (l login) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		text, err := h.ReadFile(kubeletKubeconfig)
+		if err == nil && callsProgram(text) {
+			err = endPods(ctx, h)
+		}
+		if err != nil && !notThere(err) {
+			return err
+		}
+	}
+	return l.FileThing.Make(ctx, h, to)
+}
+
+// callsProgram says whether a kubeconfig has a program called for tokens.
+func callsProgram(kubeconfig []byte) bool { return bytes.Contains(kubeconfig, []byte(" exec:\n")) }

@@ -1,0 +1,225 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// planted is in the user data, beside what is of use there, and has to come out nowhere.
+const planted = "planted-in-the-user-data"
+
+// ec2Machine is a machine of EC2's with an image of one's own: GPUs, an engine, kubelet's program, and no nodeadm.
+func ec2Machine(n *kube.Node, userData string) kube.Cloud {
+	return kube.Cloud{Setup: cloudfake.Setup{
+		Cloud: "aws",
+		Machine: cloudfake.Machine{
+			ID: "i-0abcdef1234567890", Type: "p5.lab", Region: "us-east-1", Zone: "us-east-1a", Image: "ami-0123456789abcdef0", Account: "123456789012",
+			Name: n.Name, PrivateIP: n.IP, MAC: "0a:ff:c0:00:00:01", Role: "node", UserData: userData,
+		},
+		Cluster: cloudfake.Cluster{Name: "eks-" + n.Name[:strings.Index(n.Name, ".")], Server: kube.Server, Version: "1.35", ServiceCIDR: "10.96.0.0/16"},
+	}}
+}
+
+// userData is what a launch template gives a machine: a script, and in some a NodeConfig.
+func userData(nodeConfig string) string {
+	text := "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"x\"\n\n--x\nContent-Type: text/x-shellscript\n\n#!/bin/sh\nexport SECRET=" + planted + "\n"
+	if nodeConfig != "" {
+		text += "--x\nContent-Type: application/node.eks.aws\n\n" + nodeConfig
+	}
+	return text + "--x--\n"
+}
+
+// nodeConfig is what EKS puts into the user data of its node groups.
+func nodeConfig(c *kube.T, of cloudfake.Cluster, kubelet kube.Object, engine string) string {
+	text, err := json.Marshal(kube.Object{"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": kube.Object{
+		"cluster": kube.Object{"name": of.Name, "apiServerEndpoint": of.Server, "certificateAuthority": c.CA(), "cidr": of.ServiceCIDR},
+		"kubelet": kubelet, "containerd": kube.Object{"config": engine},
+	}})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return string(text) + "\n"
+}
+
+// TestLabKubeEKS: a machine in EC2 without EKS's tools becomes a node of its cluster, with gpuadm as what kubelet calls for its
+// tokens. On one host kubelet waits for the GPUs, and the cluster is asked for; on the other its node registers with the
+// startup taint, and the user data names the cluster.
+func TestLabKubeEKS(t *testing.T) {
+	for _, dist := range lab.Dists() {
+		t.Run(dist, func(t *testing.T) {
+			t.Parallel()
+			c := cluster.Run(t)
+			gated := dist == "trixie"
+			n := bootGPU(t, c, "ip-10-0-1-"+fmt.Sprint(len(dist))+".ec2.internal", dist)
+			n.Devices(2 * count)
+			cloud := ec2Machine(n.Node, userData(""))
+			cloud.Cluster.CA = c.CA()
+			join := fmt.Sprintf("[join]\nhow = \"eks\"\nkubelet_config = %q\n", configFile)
+			args, spec, says := []string{"apply"}, partitioned, "+ file /etc/systemd/system/kubelet.service.d/50-gpuadm.conf"
+			if gated {
+				join += fmt.Sprintf("cluster = %q\n", cloud.Cluster.Name)
+				args = append(args, "--install")
+			} else {
+				cloud.Machine.UserData = userData(nodeConfig(c, cloud.Cluster, nil, ""))
+				n.account()
+				spec, says = partitioned+"kubeconfig = \""+accountFile+"\"\n", "- node taint startup-taint.cluster-autoscaler.kubernetes.io/gpu:NoSchedule"
+			}
+			n.Cloud(cloud)
+			n.wants(partitioned)
+			before := n.tree()
+			n.wants(spec, join)
+			n.gpuadm(0, []string{"plan"}, "aws:///us-east-1a/i-0abcdef1234567890")
+			n.asked("eks-plan-" + map[bool]string{true: "described", false: "userdata"}[gated])
+			if said := n.traced(args...); !strings.Contains(said, says) {
+				t.Errorf("the first apply does not say %q: %s", says, said)
+			}
+			n.settled(args[1:]...)
+			n.Ready()
+			n.eksNode(cloud)
+			n.untold()
+			n.asks("eks-again")
+			n.leaves(before)
+		})
+	}
+}
+
+// traced applies once, and wants no secret in a command line.
+func (n gpuHost) traced(args ...string) (said string) {
+	n.t.Helper()
+	const log = "/run/argv"
+	r := n.Exec(append([]string{"strace", "-f", "-e", "trace=execve", "-s", "10000", "-v", "-o", log, "gpuadm"}, args...)...)
+	if r.Exit != 0 && r.Exit != 75 {
+		n.t.Fatalf("apply: %s", r)
+	}
+	n.t.Logf("the first apply: %s", r)
+	if found := secretIn(n.Get(log) + r.Stdout + r.Stderr); found != "" {
+		n.t.Errorf("%s is in a command line or in the output", found)
+	}
+	n.Must("rm", log)
+	return r.Stderr
+}
+
+// secrets are the words of which none may come out.
+func secrets() []string {
+	return []string{planted, cloudfake.AccessKey, cloudfake.SecretKey, cloudfake.SessionToken, "planted-imds-token", "k8s-aws-v1.", "X-Amz-Signature"}
+}
+
+func secretIn(text string) string {
+	for _, s := range secrets() {
+		if strings.Contains(text, s) {
+			return s
+		}
+	}
+	return ""
+}
+
+// untold wants nothing secret in any file, in the journal, in a command line, and in what gpuadm tells. gpuadm itself, and the
+// image that has it, hold the words by which a token is made.
+func (n gpuHost) untold() {
+	n.t.Helper()
+	for _, s := range secrets() {
+		r := n.Exec("grep", "-rlFs", "--devices=skip", "--exclude=gpuadm", "--exclude-dir=io.containerd.content.v1.content", "-e", s, "/etc", "/var", "/run", "/tmp", "/root", "/usr/local")
+		if r.Stdout != "" {
+			n.t.Errorf("%s is in %s", s, r.Stdout)
+		}
+		if r := n.Exec("sh", "-c", `journalctl --no-pager --output=cat | grep -F -e "$1"`, "sh", s); r.Exit == 0 {
+			n.t.Errorf("%s is in the journal: %s", s, r.Stdout)
+		}
+	}
+	said := n.Exec("sh", "-c", "cat /proc/[0-9]*/cmdline").Stdout
+	for _, args := range [][]string{{"facts", "-o", "json"}, {"plan"}, {"plan", "-o", "json"}, {"status"}, {"status", "-o", "json"}, {"doctor"}} {
+		r := n.Exec(append([]string{"gpuadm"}, args...)...)
+		said += r.Stdout + r.Stderr
+	}
+	if found := secretIn(said); found != "" {
+		n.t.Errorf("%s is told", found)
+	}
+}
+
+// eksNode wants the node that EKS's machine becomes.
+func (n gpuHost) eksNode(cloud kube.Cloud) {
+	n.t.Helper()
+	const outside = "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"
+	o := n.Object()
+	if is := kube.Text(o, "spec", "providerID"); is != "aws:///"+cloud.Machine.Zone+"/"+cloud.Machine.ID {
+		n.t.Errorf("provider id %q", is)
+	}
+	// The taint goes when EKS's cloud controller has found the machine by that; there is none here.
+	taints := kube.Taints(o)
+	if want := []string{"example.com/gpu=yes:NoSchedule", outside}; !slices.Equal(slices.Sorted(slices.Values(taints)), want) {
+		n.t.Errorf("taints %v", taints)
+	}
+	for _, key := range []string{"topology.kubernetes.io/zone", "node.kubernetes.io/instance-type"} {
+		if is := kube.Text(o, "metadata", "labels", key); is != "" {
+			n.t.Errorf("label %s is %q, and the cloud controller's to set", key, is)
+		}
+	}
+	c := n.c
+	c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"spec": kube.Object{"taints": []kube.Object{{"key": "example.com/gpu", "value": "yes", "effect": "NoSchedule"}}}})
+	n.joined()
+}
+
+// asked wants the cloud to have been asked what the golden file says, and nothing else, since the last time.
+func (n gpuHost) asked(golden string) {
+	n.t.Helper()
+	n.golden(golden, n.since())
+}
+
+// since are the requests of the host's cloud since the last call.
+func (n gpuHost) since() []string {
+	n.t.Helper()
+	const seen = "/run/asked"
+	n.Must("sleep", "0.3") // the cloud writes them down ten times a second
+	all := n.Asked()
+	before := 0
+	_, _ = fmt.Sscan(n.Exec("cat", seen).Stdout, &before)
+	n.Put(seen, fmt.Sprint(len(all)), 0o644)
+	return all[before:]
+}
+
+// golden compares with a file of testdata.
+func (n gpuHost) golden(name string, lines []string) {
+	n.t.Helper()
+	file := "testdata/" + name + ".txt"
+	text := strings.ReplaceAll(strings.Join(lines, "\n")+"\n", n.Name[:strings.Index(n.Name, ".")], "NAME")
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if text != string(want) {
+		n.t.Errorf("the cloud was asked\n%s\nnot as %s has it\n%s", text, file, want)
+	}
+}
+
+// asks wants an apply with nothing to do, that asks neither EC2 nor EKS: only for the keys that a token is made of.
+func (n gpuHost) asks(golden string) {
+	n.t.Helper()
+	n.since()
+	before := len(n.c.Requests(n.user()))
+	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
+		n.t.Errorf("the second apply: %s", r)
+	}
+	n.asked(golden)
+	if asked := n.c.Requests(n.user())[before:]; len(asked) > 1 {
+		n.t.Errorf("the second apply asked for %v", asked)
+	}
+}
