@@ -83,6 +83,14 @@ func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) st
 	return why
 }
 
+// nodeadmComes waits for nodeadm-run, which gives containerd its configuration and then starts it and kubelet.
+func nodeadmComes(yet error) error {
+	return converge.Wait{
+		For: "nodeadm to configure containerd and start kubelet: " + oneLine(yet.Error()),
+		Try: []string{"journalctl -u " + nodeadmRun + ", which says what it waits for", "gpuadm apply, once it has run"},
+	}
+}
+
 // nodeadmUnit is the drop-in by which nodeadm-run waits. Closed, it asks the gate and tries again, as kubelet does elsewhere,
 // and not Requires=: after a failed apply that would leave nodeadm-run failed, and a node that was repaired would stay out
 // until somebody starts it by hand. Open, it waits for gpuadm.service to end, however it ends; Wants= has it start where nothing

@@ -235,10 +235,14 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or say in [driver] expect how many GPUs it shall have"))
 	if answers != nil && r.spec.Has("runtime") {
 		list = append(list, r.check("runtime handler "+r.spec.Runtime.Handler, func(ctx context.Context, v host.View) (string, error) {
-			if err := answers(ctx, v, r.spec, r.facts); err != nil {
-				return err.Error(), nil
+			err := answers(ctx, v, r.spec, r.facts)
+			switch {
+			case err == nil:
+				return "", nil
+			case r.facts.Cloud.Managed == "eks" && r.facts.Kubelet.Active != "active":
+				return "", nodeadmComes(err)
 			}
-			return "", nil
+			return err.Error(), nil
 		}, "gpuadm apply runtime"))
 	}
 	return list

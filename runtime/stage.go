@@ -50,7 +50,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.Default, CDI: s.Runtime.CDI}
 	if e.Owner != "" && s.Runtime.Owner != "gpuadm" || s.Runtime.Owner == "other" {
 		if e.Owner == "nodeadm" && (s.Join.How == "eks" || s.Join.How == "auto") {
-			return []converge.Want{verifyOnce(e, h, "once "+e.Owner+" has run again")}, nil // stage join tells it
+			return []converge.Want{nodeadms(e, h)}, nil
 		}
 		return []converge.Want{verify(e, h)}, nil
 	}
@@ -156,20 +156,10 @@ func verify(e facts.Engine, h Handler) converge.Want {
 		owner = "somebody else"
 	}
 	look := func(context.Context, host.View) (string, error) {
-		tree, daemon := tree(e), Daemon{Version: e.Version}
-		target, err := Target(tree, daemon, h)
-		if err == nil {
-			found := data(tree, target)
-			var out []byte
-			if out, err = Edit(tree, daemon, h, target, found); err == nil && found != nil && string(out) == string(found) {
-				return "", nil
-			}
+		if lacks := lacking(e, h); lacks != "" {
+			return fmt.Sprintf("cannot use the handler %s: %s %s, and %s writes that file", h.Name, e.Config, lacks, owner), nil
 		}
-		problem := fmt.Sprintf("cannot use the handler %s: %s does not have it as wanted, and %s writes that file", h.Name, e.Config, owner)
-		if err != nil {
-			problem += ": " + err.Error()
-		}
-		return problem, nil
+		return "", nil
 	}
 	why := fmt.Sprintf("%s writes %s (%s), so gpuadm looks and does not edit", owner, e.Config, e.Why)
 	w := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
@@ -178,16 +168,31 @@ func verify(e facts.Engine, h Handler) converge.Want {
 	return w
 }
 
-// verifyOnce is verify, where the owner will have been told by a later stage, and writes the file when it runs again.
-func verifyOnce(e facts.Engine, h Handler, until string) converge.Want {
+// lacking says what a configuration lacks of a handler, "" if nothing.
+func lacking(e facts.Engine, h Handler) string {
+	tree, daemon := tree(e), Daemon{Version: e.Version}
+	target, err := Target(tree, daemon, h)
+	if err != nil {
+		return "cannot have it: " + err.Error()
+	}
+	found := data(tree, target)
+	switch out, err := Edit(tree, daemon, h, target, found); {
+	case err != nil:
+		return "cannot have it: " + err.Error()
+	case found == nil || string(out) != string(found):
+		return "does not have it as wanted"
+	}
+	return ""
+}
+
+// nodeadms is verify where nodeadm writes the file: when it runs, which is after us in a boot, and waits for us. So a handler that
+// is not there yet is nothing to wait for here. Stage join tells nodeadm, and stage ready has the engine itself say whether
+// it has the handler, before pods come.
+func nodeadms(e facts.Engine, h Handler) converge.Want {
 	w := verify(e, h)
-	first := w.To
-	w.To = func(found converge.State) (converge.State, error) {
-		after, err := first(found)
-		if err != nil {
-			return "", host.Later{Until: until}
-		}
-		return after, nil
+	if lacking(e, h) != "" {
+		w.Thing = things.Check(e.Config+" is nodeadm's", func(context.Context, host.View) (string, error) { return "", nil }, "").Thing
+		w.Why = "nodeadm writes it when it runs next, and the handler into it"
 	}
 	return w
 }

@@ -47,3 +47,9 @@ func BeforeKubelet() []converge.Stage {
 	all := Sequence()
 	return all[:slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]
 }
+
+// BeforeNodeadm is BeforeKubelet where EKS's nodeadm makes the machine a node: what it is to be told is written by then, too.
+func BeforeNodeadm() []converge.Stage {
+	all := Sequence()
+	return all[:1+slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]
+}

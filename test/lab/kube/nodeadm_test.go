@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+// nodeadmProgram is EKS's nodeadm where GPUADM_TEST_NODEADM names it, else what stands in for it: test/cloudfake/nodeadm says
+// why.
+func nodeadmProgram(t *testing.T) string {
+	t.Helper()
+	name := os.Getenv("GPUADM_TEST_NODEADM")
+	if name == "" {
+		name = filepath.Join(t.TempDir(), "nodeadm")
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", name, "github.com/gpuadm/gpuadm/test/cloudfake/nodeadm")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("cannot build nodeadm's stand-in: %v: %s", err, said)
+		}
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// nodeadmUnits are the units of EKS's images that matter here, with their order.
+// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/rootfs/etc/systemd/system.
+func nodeadmUnits() map[string]string {
+	const run = "[Service]\nType=oneshot\nExecStart=/usr/bin/nodeadm init "
+	const note = " --config-source imds://user-data --config-cache /run/eks/nodeadm/config.json\n"
+	const wanted = "[Install]\nWantedBy=multi-user.target\n"
+	return map[string]string{
+		"nodeadm-config.service": "[Unit]\nBefore=cloud-init.service\nAfter=systemd-networkd-wait-online.service\n" + run + "--skip run" + note + wanted,
+		"nodeadm-run.service": "[Unit]\nAfter=nodeadm-config.service cloud-final.service\nRequires=nodeadm-config.service\n" +
+			run + "--skip config --config-source imds://user-data --config-source file:///etc/eks/nodeadm.d/" + strings.TrimPrefix(note, " --config-source imds://user-data") + wanted,
+		"kubelet.service": "[Unit]\nAfter=containerd.service\nWants=containerd.service\n[Service]\nSlice=runtime.slice\nEnvironmentFile=/etc/eks/kubelet/environment\n" +
+			"ExecStart=/usr/bin/kubelet $NODEADM_KUBELET_ARGS\nRestart=on-failure\nRestartSec=5\nKillMode=process\n" + wanted,
+		"containerd.service.d/00-runtime-slice.conf": "[Service]\nSlice=runtime.slice\n",
+		// Somebody's script of the user data brings the toolkit, after nodeadm has looked for it.
+		"toolkit.service": "[Unit]\nAfter=nodeadm-config.service\nBefore=gpuadm.service\n[Service]\nType=oneshot\n" +
+			"ExecStart=/bin/cp /opt/nvidia-container-runtime /usr/bin/nvidia-container-runtime\n" + wanted,
+	}
+}
+
+// nodeadm makes of a host what EKS's images are, and gives it user data as Karpenter does.
+func (n gpuHost) nodeadm(cloud kube.Cloud) {
+	n.t.Helper()
+	n.Put("/usr/bin/nodeadm", nodeadmProgram(n.t), 0o755)
+	for name, text := range nodeadmUnits() {
+		n.Put("/etc/systemd/system/"+name, text, 0o644)
+	}
+	// The images have AWS's command line, which gives kubelet its tokens.
+	n.Put("/usr/bin/aws", "#!/bin/sh\n[ \"$1 $2 $3 $5\" = 'eks get-token --cluster-name --region' ] && exec gpuadm token eks --cluster \"$4\" --region \"$6\"\n", 0o755)
+	n.Put("/etc/eks/image-credential-provider/ecr-credential-provider", "#!/bin/sh\nexit 1\n", 0o755)
+	n.Must("sh", "-ec", "mkdir -p /opt/cni /etc/eks/nodeadm.d; ln -s /usr/lib/cni /opt/cni/bin; mv /usr/bin/nvidia-container-runtime /opt; ctr -n k8s.io images tag lab.invalid/pause:1 localhost/kubernetes/pause:latest")
+	config := kube.LabConfig()
+	maps.Copy(config, kube.Object{
+		"protectKernelDefaults": false, // the lab's hosts may not set the machine's sysctls
+		"registerWithTaints":    []kube.Object{{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}},
+	})
+	cloud.Machine.UserData = nodeConfig(n.c, cloud.Cluster, kube.Object{"config": config, "flags": []string{"--node-labels=example.com/from=user-data"}},
+		"[plugins.\"io.containerd.grpc.v1.cri\"]\nrestrict_oom_score_adj = true\ndisable_hugetlb_controller = true\ntolerate_missing_hugetlb_controller = true\n")
+	n.Cloud(cloud)
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--quiet", "nodeadm-config.service", "nodeadm-run.service", "toolkit.service")
+}
+
+// TestLabKubeNodeadm: on EKS's images nodeadm makes the node. gpuadm's NodeConfig lies before nodeadm-run reads it; nodeadm-run
+// waits while the GPUs do not stand, and goes on by itself once they do; and the node registers with what the user data and
+// node.toml say.
+func TestLabKubeNodeadm(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "ip-10-0-1-99.ec2.internal", "trixie")
+	cloud := ec2Machine(n.Node, "")
+	cloud.Cluster.CA = c.CA()
+	n.nodeadm(cloud)
+	n.wants("[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" +
+		"[join]\nhow = \"eks\"\n")
+	before := n.Tree([]string{"/etc"}, "/etc/gpuadm")
+	if r := n.Exec("gpuadm", "apply", "--install"); r.Exit != 75 {
+		t.Fatalf("the first apply, on the machine that will be the image: %s", r)
+	}
+
+	t.Log("a boot with GPUs that do not answer")
+	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
+	n.Reboot()
+	n.active("gpuadm.service", "failed")
+	c.Until("nodeadm-run was refused", func() string {
+		if log := n.Journal("nodeadm-run.service"); !strings.Contains(log, "Scheduled restart job") {
+			return log
+		}
+		return ""
+	})
+	if n.Exec("test", "-e", "/run/nodeadm/init").Exit == 0 || n.MainPID("kubelet.service") != 0 || n.Object() != nil {
+		t.Errorf("nodeadm has run: %s", n.Journal("nodeadm-run.service"))
+	}
+
+	t.Log("they answer again")
+	n.Must("fakenvml", "driver", "--init", "SUCCESS")
+	n.settled()
+	n.Ready()
+	n.eksRegistered()
+	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
+		t.Errorf("the second apply: %s", r)
+	}
+	if engine := n.Get("/etc/containerd/config.toml"); !strings.Contains(engine, "/usr/bin/nvidia-container-runtime") {
+		t.Errorf("nodeadm has looked for the toolkit too early: %s", engine)
+	}
+
+	t.Log("the next boot")
+	c.Delete("/api/v1/nodes/" + n.Name)
+	n.Reboot()
+	n.Ready()
+	n.active("gpuadm-ready.service", "active")
+	n.eksRegistered()
+	at := func(unit, property string) int {
+		us, err := strconv.Atoi(n.Property(unit, property))
+		if err != nil || us == 0 {
+			t.Errorf("%s of %s: %d, %v", property, unit, us, err)
+		}
+		return us
+	}
+	if noted, stands, runs := at("nodeadm-config.service", "ExecMainExitTimestampMonotonic"), at("gpuadm.service", "ExecMainExitTimestampMonotonic"),
+		at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); noted > stands || stands > runs {
+		t.Errorf("nodeadm-config was done at %d µs, gpuadm.service at %d, and nodeadm-run began at %d", noted, stands, runs)
+	}
+	n.gpuadm(0, []string{"undo", "--to", "all"})
+	after := n.Tree([]string{"/etc"}, "/etc/gpuadm")
+	if diff := before.Diff(after); strings.Contains(diff, "gpuadm") {
+		t.Errorf("undo leaves\n%s", diff)
+	}
+}
+
+// eksRegistered wants a node with the labels and taints of the user data and of node.toml, and those of its GPUs.
+func (n gpuHost) eksRegistered() {
+	n.t.Helper()
+	n.condition("True")
+	o := n.Object()
+	for key, want := range map[string]string{
+		"example.com/from": "user-data", "example.com/pool": "h100", "nvidia.com/gpu.present": "true", "k8s.amazonaws.com/accelerator": "nvidia-h100",
+	} {
+		if is := kube.Text(o, "metadata", "labels", key); is != want {
+			n.t.Errorf("label %s is %q, want %q", key, is, want)
+		}
+	}
+	taints := slices.Sorted(slices.Values(kube.Taints(o)))
+	if want := []string{"example.com/gpu=yes:NoSchedule", "karpenter.sh/unregistered:NoExecute", "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"}; !slices.Equal(taints, want) {
+		n.t.Errorf("taints %v", taints)
+	}
+	if is := kube.Text(o, "spec", "providerID"); is != "aws:///us-east-1a/i-0abcdef1234567890" {
+		n.t.Errorf("provider id %q", is)
+	}
+}
+
+// TestLabKubeNodeadmRecord has EKS's own nodeadm write its files for the machine and the cluster of cloud's TestLikeNodeadm, which
+// compares them with ours: GPUADM_TEST_NODEADM names the program, GPUADM_TEST_NODEADM_RECORD the folder of testdata.
+func TestLabKubeNodeadmRecord(t *testing.T) {
+	folder := os.Getenv("GPUADM_TEST_NODEADM_RECORD")
+	if folder == "" || os.Getenv("GPUADM_TEST_NODEADM") == "" {
+		t.Skip("it needs EKS's own nodeadm, in GPUADM_TEST_NODEADM, and GPUADM_TEST_NODEADM_RECORD")
+	}
+	c := cluster.Run(t)
+	n := c.Boot("ip-10-0-1-2.ec2.internal", lab.Options{Dist: "trixie"})
+	cloud := ec2Machine(n, "")
+	cloud.Machine.Type, cloud.Machine.PrivateIP = "p5.48xlarge", "10.0.1.2"
+	cloud.Cluster = cloudfake.Cluster{Name: "gpus", Server: "https://api.example", CA: []byte("CA\n"), Version: "1.34", ServiceCIDR: "172.20.0.0/16"}
+	text, err := json.Marshal(kube.Object{"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": kube.Object{
+		"cluster": kube.Object{"name": "gpus", "apiServerEndpoint": cloud.Cluster.Server, "certificateAuthority": cloud.Cluster.CA, "cidr": cloud.Cluster.ServiceCIDR},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cloud.Machine.UserData = string(text)
+	n.Cloud(cloud)
+	n.Put("/usr/bin/nodeadm", nodeadmProgram(t), 0o755)
+	n.Put("/etc/eks/image-credential-provider/ecr-credential-provider", "#!/bin/sh\n", 0o755)
+	n.Put("/etc/eks/kubelet-version.txt", "Kubernetes v1.34.4\n", 0o644)
+	n.Must("sh", "-ec", "mkdir -p /run/cpu /run/node; cd /run/cpu; for i in $(seq 0 191); do mkdir cpu$i; done; echo 0-191 >online")
+	for engine, version := range map[string]string{"config.toml": "1.7.27", "config2.toml": "2.1.5"} {
+		n.Put("/etc/eks/containerd-version.txt", "containerd github.com/containerd/containerd "+version+"\n", 0o644)
+		if r := n.Exec("env", "CPU_DIR=/run/cpu", "NODE_DIR=/run/node", "nodeadm", "init", "--skip", "run", "--config-source", "imds://user-data", "--config-cache", "/run/eks/nodeadm/config.json"); r.Exit != 0 {
+			t.Fatal(r)
+		}
+		for name, to := range map[string]string{
+			"/etc/containerd/config.toml": engine, "/etc/containerd/base-runtime-spec.json": "base-runtime-spec.json",
+			"/etc/kubernetes/kubelet/config.json": "kubelet-config.json", "/etc/eks/kubelet/environment": "environment",
+			"/var/lib/kubelet/kubeconfig": "kubeconfig", "/etc/eks/image-credential-provider/config.json": "credential-provider.json",
+		} {
+			text := n.Get(name)
+			if to == "environment" { // flags have no order there
+				head, flags, _ := strings.Cut(strings.TrimSpace(text), "=")
+				text = head + "=" + strings.Join(slices.Sorted(slices.Values(strings.Fields(flags))), " ") + "\n"
+			}
+			if err := os.WriteFile(filepath.Join(folder, to), []byte(strings.TrimRight(text, "\n")+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.Must("rm", "/run/eks/nodeadm/config.json")
+	}
+	t.Log("all that it has written:\n" + n.Exec("sh", "-c", "find /etc /var/lib/kubelet /run/eks /run/nodeadm -newer /etc/eks/containerd-version.txt -type f").Stdout)
+}
