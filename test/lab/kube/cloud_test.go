@@ -6,6 +6,7 @@ package kube_test
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/cloudfake"
@@ -13,12 +14,12 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestLabKubeCloud proves the ground the clouds' tests stand on: a host is in the cloud that it is put in, after a reboot too,
-// and is in another one when it is put there.
+// TestLabKubeCloud proves the ground the clouds' tests stand on: a host is in the cloud that it is put in, and is in another
+// one when it is put there; and that on EC2 nothing is begun after a notice.
 func TestLabKubeCloud(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
-	n := c.Boot("cloud", lab.Options{Dist: "trixie"})
+	n := c.Boot("cloud", lab.Options{Dist: "trixie", GPUs: 8})
 	aws := cloudfake.Machine{
 		ID: "i-0abcdef1234567890", Type: "p5.48xlarge", Region: "us-east-1", Zone: "us-east-1a", Name: "ip-10-0-0-11.ec2.internal", Account: "123456789012",
 		PrivateIP: n.IP, MAC: "0a:ff:00:00:00:01",
@@ -27,10 +28,6 @@ func TestLabKubeCloud(t *testing.T) {
 	if is := cloudOf(n); is.Name != "aws" || is.InstanceID != aws.ID || is.Type != aws.Type {
 		t.Errorf("in EC2: %+v", is)
 	}
-	n.Reboot()
-	if is := cloudOf(n); is.Name != "aws" {
-		t.Errorf("in EC2 after a reboot: %+v", is)
-	}
 	n.Must("bash", "-c", `exec 3<>/dev/tcp/169.254.169.254/80; printf 'GET /latest/meta-data/instance-id HTTP/1.0\r\n\r\n' >&3; grep -q '401 Unauthorized' <&3`)
 	c.Until("the question is written down", func() string {
 		if asked := n.Asked(); !slices.Contains(asked, "GET /latest/meta-data/instance-id: 401") {
@@ -38,9 +35,36 @@ func TestLabKubeCloud(t *testing.T) {
 		}
 		return ""
 	})
+	spot(t, n, aws)
 	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: cloudfake.Machine{ID: "1", Type: "a3-highgpu-8g", Zone: "us-central1-b"}}})
 	if is := cloudOf(n); is.Name != "gce" {
 		t.Errorf("in Google's: %+v", is)
+	}
+}
+
+// spot wants nothing to be begun on a machine that EC2 takes away, and does not take silence or a recommendation for a notice.
+func spot(t *testing.T, n *kube.Node, m cloudfake.Machine) {
+	t.Helper()
+	n.Put(specFile, "format = 1\n[runtime]\n", 0o644)
+	before := n.Tree([]string{"/etc", "/usr", "/var"}, state)
+	leaving := m
+	leaving.Spot, leaving.SpotAction = true, `{"action":"terminate","time":"2037-11-21T18:29:47Z"}`
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: leaving}})
+	if r := n.Exec("gpuadm", "apply"); r.Exit != 1 || !strings.Contains(r.Stderr, "EC2 takes this machine away at 2037-11-21T18:29:47Z") {
+		t.Errorf("on a machine that goes: %s", r)
+	}
+	if diff := before.Diff(n.Tree([]string{"/etc", "/usr", "/var"}, state)); diff != "" {
+		t.Errorf("on a machine that goes:\n%s", diff)
+	}
+	leaving.SpotAction, leaving.Rebalance = "", `{"noticeTime":"2026-11-21T18:29:47Z"}`
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: leaving}})
+	if r := n.Exec("gpuadm", "apply"); r.Exit != 0 {
+		t.Errorf("at a higher risk: %s", r)
+	}
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: leaving, Faults: []cloudfake.Fault{{What: "drop"}}}})
+	n.Put(specFile, "format = 1\n[runtime]\ndefault = true\n", 0o644)
+	if r := n.Exec("gpuadm", "apply"); r.Exit != 0 {
+		t.Errorf("nobody answers: %s", r)
 	}
 }
 

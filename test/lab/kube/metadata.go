@@ -71,7 +71,7 @@ After=local-fs.target
 Before=sysinit.target network-pre.target
 [Service]
 # The firmware's folder is laid beside those of /sys/class: on a machine without one, and on one with its own.
-ExecStartPre=-/bin/sh -c 'findmnt --types overlay --mountpoint /sys/class && umount --lazy /sys/class'
+ExecStartPre=-/bin/sh -c 'findmnt --types overlay --mountpoint /sys/class >/dev/null && umount --lazy /sys/class'
 ExecStartPre=/bin/mount -t overlay overlay -o lowerdir=%[1]s/firmware:/sys/class /sys/class
 ExecStartPre=-/bin/ip address add 169.254.169.254/32 dev lo
 ExecStart=%[2]s -setup %[1]s/setup.json -metadata 169.254.169.254:80 -after %[3]s -api %[4]s:443 -ca %[1]s/ca.crt -ca-key %[1]s/ca.key
