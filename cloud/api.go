@@ -265,8 +265,11 @@ func (w who) own(n *corev1.Node, err error) (*corev1.Node, error) {
 	}
 	if told := n.Status.NodeInfo.MachineID; told != "" && told != w.machine {
 		return nil, converge.Wait{
-			For: fmt.Sprintf("the node %s is another machine's, with the machine id %s, or kubelet has not reported since this one's became %s", n.Name, told, w.machine),
-			Try: []string{"a cloned machine needs a name, a machine id and kubelet credentials of its own: remove those and let it join anew"},
+			For: fmt.Sprintf("the node %s has the machine id %s, and this machine's is %s: it is another machine's node, or kubelet has not reported since the id became another", n.Name, told, w.machine),
+			Try: []string{
+				"if this machine's id was changed: systemctl restart kubelet",
+				"if it is a clone: it needs a name, a machine id and kubelet credentials of its own; remove those and let it join anew",
+			},
 		}
 	}
 	return n, nil

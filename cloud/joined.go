@@ -120,10 +120,14 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 		}
 		vigil.tell(ctx, "node "+n.name+": "+problem)
 		if vigil.over() || n.pause(ctx, between) != nil {
+			try := []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"}
+			if strings.Contains(strings.ToLower(problem), "cni") {
+				try = append([]string{"the cluster's network plugin must run here: " + podsOn(n.name)}, try...)
+			}
 			return &converge.Trouble{
 				What:    fmt.Sprintf("cannot wait any longer for node %s: after %v: %s", n.name, vigil.so().Round(time.Second), problem),
 				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
-				Try:     []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"},
+				Try:     try,
 				Err:     errors.Join(stillWaits{}, err),
 			}
 		}

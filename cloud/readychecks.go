@@ -69,7 +69,10 @@ func fabricOpen(d host.Driver) (string, error) {
 		switch {
 		case g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "":
 		case g.Fabric.State == "in-progress":
-			return "", converge.Wait{For: fmt.Sprintf("GPU %s is still registering with the NVLink fabric", g.Address)}
+			return "", converge.Wait{
+				For: fmt.Sprintf("GPU %s is still registering with the NVLink fabric", g.Address),
+				Try: []string{"if it takes longer than some minutes: systemctl status nvidia-fabricmanager"},
+			}
 		case g.Fabric.State == "completed":
 			return fmt.Sprintf("GPU %s could not register with the NVLink fabric: %s", g.Address, g.Fabric.Status), nil
 		default:
@@ -109,17 +112,17 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *corev1.Node) er
 		return nil
 	}
 	if told := n.Status.NodeInfo.BootID; told != r.facts.BootID {
-		return converge.Wait{For: "kubelet has not reported since this boot"}
+		return converge.Wait{For: "kubelet has not reported since this boot", Try: []string{"systemctl status kubelet; journalctl -u kubelet"}}
 	}
 	want, total, err := planned(r.spec, *r.facts.Driver)
 	if err != nil {
 		return err
 	}
 	var missing []string
-	shown := false
+	shown, some := false, false
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		now, there := n.Status.Allocatable[corev1.ResourceName(name)]
-		shown = shown || there
+		shown, some = shown || there, some || now.Value() > 0
 		if now.Value() != int64(want[name]) {
 			missing = append(missing, fmt.Sprintf("%d of %d %s", now.Value(), want[name], name))
 		}
@@ -136,10 +139,12 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *corev1.Node) er
 			missing = []string{fmt.Sprintf("%d of %d devices of %s", has, total, draDriver)}
 		}
 	}
-	return converge.Wait{
-		For: "the node offers " + strings.Join(missing, ", "),
-		Try: []string{"see that NVIDIA's device plugin or DRA driver runs on this node and tolerates its taints: kubectl get pods -A --field-selector spec.nodeName=" + n.Name},
+	w := converge.Wait{For: "the node offers " + strings.Join(missing, ", ")}
+	if some {
+		w.Try = []string{"see what the log of the device plugin says of the others: " + podsOn(n.Name)}
+		return w
 	}
+	return r.nobodyOffers(ctx, v, n, w)
 }
 
 // slices counts the devices that the driver for dynamic allocation offers.

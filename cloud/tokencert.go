@@ -109,10 +109,14 @@ func (c certificate) unrenewed(v host.View, found converge.State, err error) err
 	if !over || len(list) == 0 || !errors.As(err, &t) {
 		return err
 	}
+	why := t.What
+	if none := (noToken{}); errors.As(err, &none) {
+		why = "that takes a new bootstrap token, and " + none.Error()
+	}
 	return &converge.Trouble{
 		What: fmt.Sprintf("cannot renew the certificate of node %s, which ran out on %s: %s",
-			strings.TrimPrefix(user, "system:node:"), list[0].NotAfter.UTC().Format("2006-01-02 15:04 MST"), strings.TrimPrefix(t.What, "cannot ")),
-		Because: append([]string{"kubelet renews it only while it holds; after that the cluster wants a new token to be shown"}, t.Because...),
+			strings.TrimPrefix(user, "system:node:"), list[0].NotAfter.UTC().Format("2006-01-02 15:04 MST"), why),
+		Because: append([]string{"kubelet renews a certificate by itself only while it holds: the machine was off, or cut off, for too long"}, t.Because...),
 		Try:     t.Try,
 		Err:     err,
 	}
@@ -163,7 +167,7 @@ func (c certificate) Leaves(found converge.State) string {
 func (c certificate) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
 	user, _ := strings.CutSuffix(string(found), ranOut)
 	if user != string(after) {
-		return "", fmt.Errorf("cannot put back %s: it was of %s, and is of %s", c.path, after, found)
+		return "", fmt.Errorf("cannot put back %s: it was the certificate of %s, and is that of %s now", c.path, after, found)
 	}
 	return before, nil
 }

@@ -53,16 +53,23 @@ func (t bootstrapToken) GoString() string { return t.String() }
 // bearer is the token as a request carries it.
 func (t bootstrapToken) bearer() string { return t.id + "." + t.secret }
 
+// noToken says that there is no file with a token.
+type noToken struct{ file string }
+
+func (n noToken) Error() string { return n.file + " is not there" }
+
 // read reads the token's file. No error tells what is in it.
 func (t *tokenJoin) read(v host.View) (bootstrapToken, error) {
 	refuse := func(problem string, try ...string) (bootstrapToken, error) {
 		return bootstrapToken{}, &converge.Trouble{What: fmt.Sprintf("cannot use the token in %s: %s", t.tokenFile, problem), Try: try}
 	}
-	const again = "make one where kubeadm is: kubeadm token create, and write it into that file with mode 0600"
+	again := "on the control plane: kubeadm token create; write what it prints into " + t.tokenFile + ", with mode 0600, then apply again"
 	i, err := v.Lstat(t.tokenFile)
 	switch {
 	case notThere(err):
-		return refuse("it is not there", again)
+		return bootstrapToken{}, &converge.Trouble{
+			What: fmt.Sprintf("cannot join: there is no bootstrap token, %s is not there", t.tokenFile), Try: []string{again}, Err: noToken{t.tokenFile},
+		}
 	case err != nil:
 		return bootstrapToken{}, err
 	case i.Mode.Type() == fs.ModeSymlink || !i.Mode.IsRegular():

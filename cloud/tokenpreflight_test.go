@@ -58,7 +58,7 @@ func TestPreflightOfAJoin(t *testing.T) {
 		says, try string
 	}{
 		"all is well":   {spoil: func(*testJoin) {}},
-		"no token":      {spoil: func(j *testJoin) { j.n.Remove("/etc/gpuadm/token") }, says: "it is not there", try: "kubeadm token create"},
+		"no token":      {spoil: func(j *testJoin) { j.n.Remove("/etc/gpuadm/token") }, says: "there is no bootstrap token, /etc/gpuadm/token is not there", try: "kubeadm token create"},
 		"open token":    {spoil: func(j *testJoin) { write(j, "/etc/gpuadm/token", testToken, 0o640) }, says: "others than root may read it", try: "chmod 0600"},
 		"no token form": {spoil: func(j *testJoin) { write(j, "/etc/gpuadm/token", "abcdef.S3CR3T", 0o600) }, says: "not the form", try: "kubeadm token create"},
 		"expired":       {spoil: func(j *testJoin) { j.Publish() }, says: "the cluster knows no token abcdef", try: "kubeadm token create"},
@@ -306,7 +306,7 @@ func TestCertificateThatHasRunOut(t *testing.T) {
 	j.n.Advance(2 * 365 * 24 * time.Hour)
 	j.Signer.Now = j.n.Now()
 	p, err := j.engine().Plan(context.Background(), j.n.View())
-	if err != nil || len(p.Cannot()) != 1 || !strings.Contains(p.Cannot()[0].Cannot, "use the token in /etc/gpuadm/token: it is not there") {
+	if err != nil || len(p.Cannot()) != 1 || !strings.Contains(p.Cannot()[0].Cannot, "that takes a new bootstrap token, and /etc/gpuadm/token is not there") {
 		t.Fatalf("%v %+v", err, p.Cannot())
 	}
 	if err := j.n.WriteFile("/etc/gpuadm/token", []byte(testToken+"\n"), host.Attr{Mode: 0o600}); err != nil {

@@ -44,7 +44,10 @@ func (q *silence) ask(ctx context.Context, v host.View, questions func(context.C
 	}
 	err := questions(within)
 	if within.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && !converge.Passes(err) {
-		err = converge.Wait{For: fmt.Sprintf("the API server answers too slowly: not all was known after %v", joinPatience)}
+		err = converge.Wait{
+			For: fmt.Sprintf("the API server answers too slowly to join: after %v not all questions were answered", joinPatience),
+			Try: []string{"look at the load of the control plane and at the way there; then run the same command again"},
+		}
 	}
 	if q.err = nil; err != nil && ctx.Err() == nil && converge.Passes(err) {
 		q.err, q.at = err, v.Now()

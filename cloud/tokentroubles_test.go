@@ -104,7 +104,8 @@ func TestRunOutWithoutToken(t *testing.T) {
 	all := err.Error() + "\n" + joinBecause(err)
 	for _, want := range []string{
 		"cannot renew the certificate of node gpu-1, which ran out on " + ends.UTC().Format("2006-01-02 15:04 MST"),
-		"/etc/gpuadm/token", "it is not there", "a new token", "kubeadm token create",
+		"UTC: that takes a new bootstrap token, and /etc/gpuadm/token is not there\n", "while it holds",
+		"kubeadm token create; write what it prints into /etc/gpuadm/token, with mode 0600, then apply again",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("it does not say %q:\n%s", want, all)

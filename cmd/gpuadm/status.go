@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -71,6 +72,7 @@ func (c *common) statusText(s converge.Status, h host.Host) {
 	if len(s.Torn) > 0 {
 		fmt.Fprintf(w, "\n%s of the journal cannot be read (%s): a power cut while it was written. Nothing was touched under it.\n", count(len(s.Torn), "line"), lines(s.Torn))
 	}
+	waitingText(w, s.Changes)
 	fmt.Fprintln(w)
 	c.notes(s.Plan)
 	if s.Unfinished != "" && atWork(h) {
@@ -78,6 +80,24 @@ func (c *common) statusText(s converge.Status, h host.Host) {
 		return
 	}
 	fmt.Fprintln(w, c.statusEnd(s))
+}
+
+// waitingText says what is waited for, each once, and what to do if it does not come.
+func waitingText(w io.Writer, changes []converge.Change) {
+	said := map[string]bool{}
+	for _, ch := range changes {
+		if ch.Waits == "" || said[ch.Waits] {
+			continue
+		}
+		said[ch.Waits] = true
+		fmt.Fprintf(w, "\n%s\n", printable(ch.Waits))
+		for _, b := range ch.Because {
+			fmt.Fprintf(w, "  because  %s\n", printable(b))
+		}
+		for _, t := range ch.Try {
+			fmt.Fprintf(w, "  try      %s\n", printable(t))
+		}
+	}
 }
 
 // ours says what of ours is not as the spec has it: let go of, or changed by somebody else.

@@ -103,9 +103,10 @@ func (c *Client) unauthorized(e *Error, t *trace) {
 		e.Because = append(e.Because, "The cluster must know the cloud identity that "+l.exec.argv[0]+" speaks for (on EKS: an access entry, or aws-auth).")
 	case l.certFile != "":
 		e.Because = append(e.Because, "Another cluster than the one that signed it may answer at "+c.server+".")
+		e.Try = append(e.Try, "openssl x509 -noout -issuer -enddate -in "+l.certFile+"   # is the issuer this cluster's CA?")
 	case l.tokenFile != "" || l.token != "":
 		e.Because = append(e.Because, "A bootstrap token lives for 24 hours unless it was made otherwise; a ServiceAccount's ends with it.")
-		e.Try = append(e.Try, "kubeadm token list   # on a control plane node")
+		e.Try = append(e.Try, "kubeadm token list   # on a control plane node", "kubectl create token NAME   # for a ServiceAccount; write it where the old one was")
 	}
 }
 
@@ -125,6 +126,10 @@ func (c *Client) forbidden(e *Error, r call) {
 		who = "what we showed (" + or(c.login.about, "no credentials") + ")"
 	}
 	e.Cause = said{fmt.Sprintf("%s may not %s it: %s", who, r.verb, message), e.Cause}
+	if told != nil { // the server's sentence says the same once more
+		e.Cause = said{fmt.Sprintf("%s may not %s it", who, r.verb), e.Cause}
+		e.Because = append(e.Because, "The API server says: "+message)
+	}
 	switch node := strings.HasPrefix(who, "system:node:"); {
 	case strings.Contains(message, "is not allowed to modify"): // NodeRestriction, admitNode in its admission.go
 		e.Because = append(e.Because, "The admission plugin NodeRestriction keeps a node's own identity from this, whatever its roles are.")
