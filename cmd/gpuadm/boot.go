@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -47,7 +48,7 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 		case converge.Passes(err) && time.Since(began) < waitLimit:
 			if said != err.Error() {
 				said = err.Error()
-				fmt.Fprintf(c.stderr, "gpuadm: waiting: %s\n", said)
+				fmt.Fprintf(c.stderr, "gpuadm: waiting until %s at the latest: %s\n", began.Add(waitLimit).Format("15:04:05"), said)
 			}
 			pause = waitPause
 		case try == bootTries:
@@ -114,7 +115,11 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 			if err != nil {
 				return err
 			}
-			e.Stages = slices.DeleteFunc(stages.BeforeKubelet(), func(st converge.Stage) bool { return st.Name == "guard" })
+			before := stages.BeforeKubelet()
+			if instance.Detect(h).Managed == "eks" {
+				before = stages.BeforeNodeadm() // which starts kubelet, and reads at that what it was told
+			}
+			e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
 			e.Before = e.Stages // kubelet starts whether the cluster can be asked or not
 			if none, err := c.noGPU(cmd.Context(), e, h); none || err != nil {
 				return err
@@ -134,9 +139,22 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 				}
 				t.Try = append(t.Try, "then gpuadm apply; kubelet comes by itself")
 			}
+			if c.toJournal() {
+				return gateLine(t)
+			}
 			return t
 		},
 	}
+}
+
+// gateLine is why kubelet may not start in one line: kubelet's Restart= has the gate asked again every few seconds, and the
+// journal would be full of it.
+func gateLine(t *converge.Trouble) error {
+	line := t.What
+	if len(t.Because) > 0 {
+		line += ": " + t.Because[0]
+	}
+	return &converge.Trouble{What: line + "; gpuadm status says how to mend it"}
 }
 
 // atWork says whether a run that has not ended is at work rather than cut short: the one that starts kubelet, most often.
