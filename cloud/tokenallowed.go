@@ -142,7 +142,7 @@ func (t *tokenJoin) explain(err error) error {
 		out.What = fmt.Sprintf("cannot find %s: no name server knows it", name)
 		out.Try = append(out.Try, "getent hosts "+name, "mend /etc/resolv.conf, or the name in server in [join]")
 	case e.Why == kube.Unreachable:
-		out.What = fmt.Sprintf("cannot reach %s: %s", t.server, oneLine(e.Cause.Error()))
+		out.What = fmt.Sprintf("cannot reach %s: %s", t.server, strings.Replace(oneLine(e.Cause.Error()), t.server+" does", "it does", 1))
 		out.Try = append(out.Try, "curl -kv "+t.server+"/version, from this machine", "a firewall, a security group or a route may be in the way")
 	case e.Status >= 300 && e.Status < 400 || e.Why == kube.Missing || e.Why == kube.Refused:
 		return t.noAPI(e.Cause)
