@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -176,4 +177,19 @@ func together(all []made) int {
 		}
 	}
 	return n
+}
+
+// settlers builds again what must settle after a journalled change is put back.
+func (e *Engine) settlers(c Change) (list []Settler, err error) {
+	for _, id := range c.Unsettles {
+		kind, name, _ := strings.Cut(id, " ")
+		t, err := e.ThingOf(kind, name)
+		if err != nil {
+			return nil, err
+		}
+		if st, ok := t.(Settler); ok {
+			list = append(list, st)
+		}
+	}
+	return list, nil
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -119,8 +118,9 @@ type step struct {
 	Change
 	want     Want
 	mine     []link
-	resolved bool // a Resolver has been asked about it
-	stuck    bool // and had no answer
+	base     State // what the wish was made from: as found, without what we made of it earlier
+	resolved bool  // a Resolver has been asked about it
+	stuck    bool  // and had no answer
 }
 
 func (s step) stands() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
@@ -209,21 +209,6 @@ func (s *step) unsettles(all []step) {
 	}
 }
 
-// settlers builds again what must settle after a journalled change is put back.
-func (e *Engine) settlers(c Change) (list []Settler, err error) {
-	for _, id := range c.Unsettles {
-		kind, name, _ := strings.Cut(id, " ")
-		t, err := e.ThingOf(kind, name)
-		if err != nil {
-			return nil, err
-		}
-		if st, ok := t.(Settler); ok {
-			list = append(list, st)
-		}
-	}
-	return list, nil
-}
-
 func (c Change) section() string {
 	if c.Section != "" {
 		return c.Section
@@ -281,10 +266,10 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	}
 	type change struct {
 		key
-		before, after State
+		base, after State
 	}
-	judged, _ := e.proven.LoadOrStore(change{s.key(), s.Before, s.After}, sync.OnceValue(func() error {
-		return p.Prove(ctx, v, s.Before, s.After)
+	judged, _ := e.proven.LoadOrStore(change{s.key(), s.base, s.After}, sync.OnceValue(func() error {
+		return p.Prove(ctx, v, s.base, s.After)
 	}))
 	if err := judged.(func() error)(); err != nil {
 		s.fail(err)
@@ -329,6 +314,7 @@ func (s *step) look(ctx context.Context, v host.View) {
 // to says how a found state shall stand. What we made is counted out first, so that a changed spec ends as on a
 // fresh machine; unless somebody changed the thing around what we made, and what we want is still what we made.
 func (s *step) to(v host.View, found State) (State, error) {
+	s.base = found
 	if len(s.mine) == 0 || s.want.AsFound {
 		return s.want.To(found)
 	}
@@ -347,6 +333,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 	if err := load(v, s.want.Thing, base); err != nil {
 		return s.want.To(found) // the blobs are gone: only undo is lost with them
 	}
+	s.base = base
 	return s.want.To(base)
 }
 

@@ -85,3 +85,30 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 		}
 	})
 }
+
+// TestLabRuntimeChanged: what an earlier node.toml had containerd do goes with it, and containerd's own judgement of the change
+// does not take that for somebody else's.
+func TestLabRuntimeChanged(t *testing.T) {
+	t.Parallel()
+	for _, engine := range []string{"", "2.4"} {
+		n := boot(t, lab.Options{Dist: "trixie", Containerd: engine, GPUs: 8})
+		before := n.effect()
+		for _, want := range []struct{ spec, handler, byDefault string }{
+			{"default = true", "nvidia", "nvidia"},
+			{"handler = \"gpu\"\ndefault = true", "gpu", "gpu"},
+			{"handler = \"gpu\"", "gpu", before.DefaultRuntime},
+			{"cdi = false", "nvidia", before.DefaultRuntime},
+		} {
+			n.Put(specFile, "format = 1\n[runtime]\n"+want.spec+"\n", 0o644)
+			n.gpuadm(0, "apply")
+			n.working()
+			is := n.effect()
+			if is.DefaultRuntime != want.byDefault || len(is.Runtimes) != len(before.Runtimes)+1 {
+				t.Errorf("%s, %s: default %q of %v", n.Options, want.spec, is.DefaultRuntime, is.Runtimes)
+			}
+			if _, there := is.Runtimes[want.handler]; !there {
+				t.Errorf("%s, %s: no %s in %v", n.Options, want.spec, want.handler, is.Runtimes)
+			}
+		}
+	}
+}
