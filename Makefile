@@ -34,7 +34,9 @@ demo: build ## take an embedded simulated node through plan, apply, apply, undo
 	$(BIN)/gpuadm demo
 
 test: check ## check, then run all tests that need neither root nor a GPU
-	$(GO) test -race -shuffle=on -timeout 30m ./...
+	$(GO) test -race -shuffle=on -timeout 30m $$($(GO) list ./... | grep -v '/gpuadm/test$$')
+	$(GO) test -race -short -shuffle=on -timeout 30m ./test
+	$(GO) test -shuffle=on -timeout 30m ./test # what -short leaves out: a power cut at every touch
 
 check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, arm64 and no cgo
 	@f=$$($(GOFUMPT) -l .) && [ -z "$$f" ] || { echo "gofumpt: $$f"; exit 1; }
