@@ -109,7 +109,7 @@ func TestFailureOnOneGPUTurnsAllBack(t *testing.T) {
 	whole := boot()
 	apply(t, whole, engine(t, wantsMIG(`"1g.5gb" = 7`)))
 	failed := 0
-	for at := range every(whole.Touches()) {
+	for at := range whole.Touches() {
 		n := boot()
 		before := ids(t, n) + n.Units()
 		n.Fail(at, errors.New("no"))
