@@ -276,7 +276,7 @@ func TestNameSets(t *testing.T) {
 			}
 		}
 	}
-	conditions := []string{"open", "proprietary", "dkms", "precompiled", "persistenced", "fabric", "nscq", "nvsdm", "imex", "nvlsm", "exact"}
+	conditions := []string{"open", "proprietary", "dkms", "precompiled", "persistenced", "fabric", "nscq", "nvsdm", "imex", "nvlsm", "gds", "exact"}
 	for _, s := range c.Sets {
 		for _, m := range s.Members {
 			for _, w := range m.When {

@@ -56,6 +56,8 @@ type Repository struct {
 	URL         string   // "" for what the distribution has set up by itself
 	Distro      string   // ubuntu2404
 	Arch        string   // as the repository says it: x86_64, sbsa
+	Mirror      bool     // the spec names it: what else is in it nobody can tell
+	Signed      string   // what the key signs, where the spec says it: both, metadata, packages
 	KeyURL      string   // URL, or absolute path where the spec names a key
 	Fingerprint string   // of the key: 40 or 64 upper-case hex digits
 	Component   string   // of the distribution's archive: restricted

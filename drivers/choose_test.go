@@ -73,7 +73,11 @@ var samples = []sample{
 	{"B200 HGX", "amd64", "", []string{"2901", "2901"}},
 	{"GB200", "arm64", "", []string{"2941", "2941"}},
 	{"next", "amd64", "", []string{"4000"}},
+	{withGDS, "amd64", "", []string{"2335"}},
 }
+
+// withGDS is a sample whose spec asks for GPUDirect Storage.
+const withGDS = "H200 gds"
 
 // TestTables writes down which packages each GPU gets of each branch, for every distribution and source.
 func TestTables(t *testing.T) {
@@ -118,7 +122,7 @@ func table(c Catalog, id, version, source string) string {
 			if id == "rhel" && version == "10.0" || id == "fedora" {
 				d = mirrored(v)
 			}
-			d.Source = source
+			d.Source, d.GDS = source, s.name == withGDS
 			m := machine(id, version, s.arch, s.gpus...)
 			m.Instance = s.instance
 			if s.gpus == nil {

@@ -219,7 +219,7 @@ func (p *plan) flavour(branch int) string {
 		return FlavourProprietary
 	case p.d.Modules == FlavourOpen || p.d.Modules == FlavourProprietary:
 		return p.d.Modules
-	case p.repo.OpenOnly:
+	case p.repo.OpenOnly, p.d.GDS && p.repo.Source == SourceNVIDIA:
 		return FlavourOpen
 	}
 	for _, e := range p.exceptions(branch) {
@@ -244,6 +244,10 @@ func (p *plan) possible(branch int, asked, flavour string) error {
 	}
 	open, last := p.c.rule("open-first"), p.c.rule("proprietary-last")
 	switch {
+	case flavour == FlavourProprietary && p.d.GDS && p.repo.Source == SourceNVIDIA:
+		// From 2.17.5 on; NVIDIA's repositories have newer ones. Source: the GPUDirect Storage release notes.
+		return refuse(fmt.Sprintf("cannot install GPUDirect Storage with driver %s: nvidia-fs works with open kernel modules, and %s proprietary ones", asked, who),
+			`write gds = false in [driver], or modules = "auto" where the GPUs allow it`)
 	case flavour == FlavourOpen && branch < open:
 		return refuse(fmt.Sprintf("cannot install driver %s: %s open kernel modules, which begin with branch %d", asked, who, open),
 			fmt.Sprintf(`write version = "%d" in [driver], or a newer branch`, open))

@@ -5,7 +5,6 @@ package drivers
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -23,7 +22,15 @@ type Machine struct {
 	Kernels   []string          // releases of the kernels that the modules are for
 	Instance  string            // the cloud's type of instance, g4dn.xlarge; "" if unknown or no cloud
 	Owner     string            // who looks after the driver, if signs on the machine say so; "" = nobody
+	OnDisk    map[string]Module // by kernel: the module nvidia that it has
+	Signed    []string          // packages of signed modules that are to be had for the kernels; nil where nobody knows
 	Compilers map[string]string // by kernel, where known: the package of the compiler that it was built with
+}
+
+// Module is a module nvidia that lies on disk.
+type Module struct {
+	Version string
+	DKMS    bool // built here
 }
 
 // Device is one PCI function.
@@ -37,7 +44,7 @@ type Device struct {
 func MachineOf(f facts.Facts, instanceType string) Machine {
 	m := Machine{
 		ID: f.OS.ID, Version: f.OS.Version, Like: f.OS.Like, Name: f.OS.Name,
-		Arch: f.Arch, Kernels: targets(f), Instance: instanceType,
+		Arch: f.Arch, Kernels: targets(f), Instance: instanceType, Signed: f.Signed,
 	}
 	if f.GPUs != nil {
 		m.GPUs = []Device{}
@@ -47,6 +54,12 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 	}
 	if f.Modules != nil {
 		m.Compilers = compilers(*f.Modules)
+		m.OnDisk = map[string]Module{}
+		for _, k := range f.Modules.Kernels {
+			if k.Nvidia != nil { // dkms.conf(8) of NVIDIA's packages says updates, and distributions put it there
+				m.OnDisk[k.Kernel] = Module{k.Nvidia.Version, strings.Contains(k.Nvidia.Path, "/updates/") || strings.Contains(k.Nvidia.Path, "/extra/")}
+			}
+		}
 	}
 	for _, p := range f.GPUs {
 		d := Device{Address: p.Address, ID: strings.ToLower(p.Device), Model: p.Model}
@@ -79,20 +92,5 @@ func compilers(m facts.Modules) map[string]string {
 	return found
 }
 
-// targets lists the kernels that need modules: the one that runs and those newer than it, of which one may be booted
-// next. Nobody can tell which one of a root folder will be, so there it is all of them.
-func targets(f facts.Facts) []string {
-	if !f.Live {
-		return slices.Clone(f.Kernel.Installed)
-	}
-	if i := slices.Index(f.Kernel.Installed, f.Kernel.Running); i >= 0 {
-		return slices.Clone(f.Kernel.Installed[:i+1])
-	}
-	if len(f.Kernel.Installed) > 0 {
-		return slices.Clone(f.Kernel.Installed[:1]) // a container, or the running kernel's package was removed
-	}
-	if f.Kernel.Running != "" {
-		return []string{f.Kernel.Running}
-	}
-	return nil
-}
+// targets lists the kernels that need modules.
+func targets(f facts.Facts) []string { return f.Kernel.Targets(f.Live) }

@@ -55,7 +55,41 @@ func (p *plan) built() error {
 			`write build = "auto" in [driver], or source = "distro" on Ubuntu`)
 	}
 	p.choice.Precompiled = p.repo.Precompiled && p.d.Build != "dkms"
+	if !p.choice.Precompiled {
+		return nil
+	}
+	for _, kernel := range p.m.Kernels {
+		name, lacks := p.unsigned(kernel)
+		switch {
+		case !lacks:
+		case p.d.Build == "precompiled":
+			return refuse(fmt.Sprintf("cannot take precompiled kernel modules for kernel %s: %s has no %s", kernel, p.repo, name),
+				`write build = "auto" in [driver], by which DKMS builds them, or run a kernel that has them`,
+				"apt-get update, if the archive has them since")
+		default:
+			p.choice.Precompiled = false
+			p.warn("%s has no signed modules for kernel %s (%s): DKMS builds them", p.repo, kernel, name)
+			return nil
+		}
+	}
 	return nil
+}
+
+// unsigned names the package of signed modules that a kernel would need and that is not to be had. A kernel that has modules
+// of the branch has shown already which they are, and stays with them. Where nobody knows, apt has to.
+func (p *plan) unsigned(kernel string) (name string, lacks bool) {
+	set, _ := p.set()
+	i := slices.IndexFunc(set.Members, func(m memberRow) bool {
+		return m.Role == "module" && slices.Contains(m.When, "precompiled") && slices.Contains(m.When, p.choice.Flavour)
+	})
+	if i < 0 {
+		return "", false
+	}
+	name = strings.NewReplacer("{b}", p.choice.Branch, "{k}", kernel).Replace(set.Members[i].Name)
+	if m, there := p.m.OnDisk[kernel]; there && InBranch(m.Version, p.choice.Branch) {
+		return name, m.DKMS
+	}
+	return name, p.m.Signed != nil && !slices.Contains(p.m.Signed, name)
 }
 
 // wants says which conditions of members hold.
@@ -80,27 +114,30 @@ func (p *plan) wants() map[string]bool {
 		"nvlsm":          run && nvlink5,
 		"nvsdm":          nvlink5,
 		"imex":           has["rack"],
+		"gds":            p.d.GDS,
 	}
 }
 
 // lacks refuses a source without a companion that the GPUs cannot do without: taking it from another one would mix
 // packages that do not fit together. Others are missed, and said so.
 func (p *plan) lacks(want map[string]bool, set setRow) error {
+	const without = `fabricmanager = "off" if the NVSwitches are somebody else's`
 	for _, c := range []struct {
 		when, name string
-		needed     bool
+		without    string // how the spec does without it; "" where it is only missed
 	}{
-		{"fabric", "the fabric manager", true},
-		{"nvlsm", "the NVLink subnet manager (nvlsm)", true},
-		{"nscq", "NSCQ, by which DCGM sees NVSwitches", false},
-		{"imex", "IMEX, for NVLink between machines", false},
+		{"fabric", "the fabric manager", without},
+		{"nvlsm", "the NVLink subnet manager (nvlsm)", without},
+		{"gds", "GPUDirect Storage's module (nvidia-fs)", "gds = false"},
+		{"nscq", "NSCQ, by which DCGM sees NVSwitches", ""},
+		{"imex", "IMEX, for NVLink between machines", ""},
 	} {
 		there := slices.ContainsFunc(set.Members, func(m memberRow) bool { return slices.Contains(m.When, c.when) })
 		switch {
 		case !want[c.when] || there:
-		case c.needed:
+		case c.without != "":
 			return refuse(fmt.Sprintf("cannot install %s from %s: it has none, and packages of two sources do not go together", c.name, p.repo),
-				`write source = "nvidia" in [driver], or fabricmanager = "off" if the NVSwitches are somebody else's`)
+				`write source = "nvidia" in [driver], or `+c.without)
 		default:
 			p.warn("%s has no %s", p.repo, c.name)
 		}

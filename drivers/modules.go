@@ -71,6 +71,9 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 		}
 		wants = append(wants, file)
 	}
+	if slices.Contains(k.Companions, peermem) || slices.Contains(k.Companions, storage) {
+		wants = append(wants, companionFiles(k))
+	}
 	if m.Trust.Generated && !f.Live {
 		wants = append(wants, bakedKey(m.Trust.BuildKey))
 	}

@@ -103,6 +103,7 @@ func (r random) spec() spec.Driver {
 	d.Modules = r.of("auto", "auto", "open", "proprietary")
 	d.Source = r.of("auto", "auto", "nvidia", "distro", "runfile", "bundle")
 	d.Build = r.of("auto", "auto", "dkms", "precompiled")
+	d.GDS = r.of("no", "no", "no", "yes") == "yes"
 	d.FabricManager = r.of("auto", "auto", "on", "off")
 	d.Persistenced = r.IntN(2) == 0
 	return d

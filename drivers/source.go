@@ -125,7 +125,7 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 func (p *plan) trust() error {
 	repo := &p.choice.Repo
 	if mirror := p.d.Repo; mirror.URL != "" {
-		repo.URL, repo.KeyURL, repo.Fingerprint = mirror.URL, mirror.Key, mirror.Fingerprint
+		repo.URL, repo.KeyURL, repo.Fingerprint, repo.Mirror, repo.Signed = mirror.URL, mirror.Key, mirror.Fingerprint, true, mirror.Signed
 		return nil
 	}
 	if p.d.Source == "bundle" {

@@ -39,6 +39,9 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 // Needs says which facts the driver's stages need.
 func Needs(s spec.Spec) facts.Needs {
 	n := facts.Needs{Modules: s.Has("driver") && s.Driver.Version != ""}
+	if n.Modules && s.Driver.Source == "distro" && s.Driver.Build != "dkms" {
+		n.Signed, _, _ = strings.Cut(s.Driver.Version, ".")
+	}
 	if n.Modules && s.Driver.KernelGate != "" {
 		n.Files = []string{dpkgStatus}
 	}
@@ -52,10 +55,21 @@ func (c Choice) Repositories() []packages.Repository {
 	}
 	return []packages.Repository{{
 		ID: "driver", About: "NVIDIA's driver packages for " + c.Repo.Distro,
-		URL: c.Repo.URL, Key: c.Repo.KeyURL, Fingerprint: c.Repo.Fingerprint,
+		URL: c.Repo.URL, Key: c.Repo.KeyURL, Fingerprint: c.Repo.Fingerprint, Mixed: c.Repo.Mirror, Signed: packages.SignedAs(c.Repo.Signed, packages.SignedBoth),
 		// By pattern, since members bring libraries along that have the driver's version too; the version keeps others out.
 		Pins: []packages.Pin{{Names: []string{"*nvidia*", "cuda-drivers*", "libcuda*", "libnv*"}, Version: c.Pattern()}},
 	}}
+}
+
+// Headers maps the kernels that modules are built for to the packages of their headers.
+func (c Choice) Headers() map[string]string {
+	of := map[string]string{}
+	for _, m := range c.Members {
+		if m.Role == "headers" {
+			of[m.PerKernel] = m.Name
+		}
+	}
+	return of
 }
 
 // Lockstep names the packages that have the driver's version.
@@ -99,6 +113,12 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	}
 	if c.Precompiled {
 		k.Build = "precompiled"
+	}
+	if s.Peermem {
+		k.Companions = append(k.Companions, peermem)
+	}
+	if s.GDS {
+		k.Companions = append(k.Companions, storage)
 	}
 	for name, value := range c.Parameters {
 		k.Parameters[name] = value

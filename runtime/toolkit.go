@@ -27,11 +27,14 @@ func ToolkitRepository(t spec.Toolkit, manager, arch string) packages.Repository
 		ID: "toolkit", About: "NVIDIA Container Toolkit",
 		URL: t.Repo.URL, Key: t.Repo.Key, Fingerprint: t.Repo.Fingerprint,
 	}
+	if manager == "dnf" { // as the .repo file that NVIDIA publishes says: the packages are not, and a mirror's are the same
+		r.Signed = packages.SignedMetadata
+	}
+	r.Signed = packages.SignedAs(t.Repo.Signed, r.Signed)
 	if r.URL == "" {
 		r.URL = base + "stable/deb/" + arch
 		if manager == "dnf" {
 			r.URL = base + "stable/rpm/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch]
-			r.Signed = packages.SignedMetadata // as the .repo file that NVIDIA publishes says: the packages are not
 		}
 	}
 	if r.Key == "" {

@@ -33,7 +33,8 @@ type wanted struct {
 	repos   []packages.Repository
 	driver  map[string]packages.State
 	toolkit map[string]packages.State
-	stream  string // of dnf's module nvidia-driver; "" where there is none
+	headers map[string]string // by kernel that modules are built for
+	stream  string            // of dnf's module nvidia-driver; "" where there is none
 }
 
 func (w wanted) names() []string {
@@ -66,7 +67,7 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 		return w, err
 	}
 	if asked && c.Source != drivers.SourceNone {
-		w.repos, w.driver, w.stream = c.Repositories(), c.Packages(), c.Stream
+		w.repos, w.driver, w.stream, w.headers = c.Repositories(), c.Packages(), c.Stream, c.Headers()
 	}
 	if s.Has("toolkit") {
 		w.repos = append(w.repos, runtime.ToolkitRepository(s.Toolkit, w.manager, f.Arch))
@@ -97,8 +98,7 @@ func sources(d drivers.Driver) converge.Stage {
 			if err != nil || len(w.all()) == 0 {
 				return sections(d.LeftAlone(s, f), s), err
 			}
-			via := host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
-			wants, err := packages.Repositories(w.manager, w.repos, via)
+			wants, err := packages.Repositories(w.manager, w.repos, via(s))
 			if err != nil {
 				return nil, err
 			}
@@ -126,7 +126,7 @@ func sources(d drivers.Driver) converge.Stage {
 // packageStage is the stage of all packages: one transaction.
 func packageStage(d drivers.Driver) converge.Stage {
 	return converge.Stage{
-		Name: "packages", About: "driver and toolkit packages, each in its one version: one transaction", Needs: packageNeeds,
+		Name: "packages", About: "driver and toolkit packages, each in its one version: one transaction", Needs: packageNeeds, Proves: "sources",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w, err := wantedPackages(d, s, f)
 			if err != nil {
@@ -140,7 +140,10 @@ func packageStage(d drivers.Driver) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			set := packages.NewSet(packages.Sources(w.manager, w.repos)...).Holding(packages.Contents(w.manager, w.repos)).InStream(w.stream)
+			set := packages.NewSet(packages.Sources(w.manager, w.repos)...).Holding(packages.Contents(w.manager, w.repos, via(s))).InStream(w.stream)
+			if len(w.headers) > 0 {
+				wants = append(wants, packages.Headers(set, w.repos, w.headers, "modules are built with the headers of exactly their kernel"))
+			}
 			for _, name := range w.names() {
 				why := "NVIDIA driver"
 				if _, is := w.toolkit[name]; is {
@@ -151,6 +154,11 @@ func packageStage(d drivers.Driver) converge.Stage {
 			return sections(slices.Concat(d.LeftAlone(s, f), wants, runfile), s), nil
 		},
 	}
+}
+
+// via is how packages are reached.
+func via(s spec.Spec) host.Via {
+	return host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
 }
 
 // sections tells the engine by which section of the spec a stage of two sections is asked for.

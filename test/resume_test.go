@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -47,6 +48,37 @@ func (m mayFail) Make(_ context.Context, h host.Host, to converge.State) error {
 		return h.Remove("/srv/done")
 	}
 	return h.WriteFile("/srv/done", nil, host.Attr{Mode: 0o644})
+}
+
+// Where a stage proves one that proves another, all three are put back if the last fails: it is one thing that was wanted.
+func TestProofsAreTurnedBackInARow(t *testing.T) {
+	bad := true
+	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
+		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
+	}
+	n := node(t)
+	first := n.Tree(converge.Home)
+	e := engineOf(t,
+		stageNamed("other", "", things.Exact("/srv/four", []byte("ours\n"), 0o644, "")),
+		stageNamed("sources", "", things.Exact("/srv/one", []byte("ours\n"), 0o644, "")),
+		stageNamed("driver", "sources", things.Exact("/srv/two", []byte("ours\n"), 0o644, "")),
+		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{Thing: mayFail{&bad}, To: to("done")}))
+	var back []string
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.Undone {
+			back = append(back, ev.Change.Name)
+		}
+	}
+	if _, err := e.Apply(context.Background(), n); err == nil {
+		t.Fatal("what cannot be made was made")
+	}
+	if want := []string{"/srv/three", "/srv/two", "/srv/one"}; !slices.Equal(back, want) {
+		t.Errorf("put back %v, want %v", back, want)
+	}
+	if err := n.Remove("/srv/four"); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "failed at the end of a row of proofs", first, n.Tree(converge.Home))
 }
 
 // A run that was killed anywhere and goes on, and then fails in the stage that proves another, puts back what the process

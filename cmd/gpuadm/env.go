@@ -27,7 +27,7 @@ type env struct {
 	open           func(root string) (host.Host, error)
 	read           func(name string) ([]byte, error) // a file named on the command line
 	confined       func() []string                   // what keeps root from what root may do; may be nil
-	startAnew      func() error                      // replaces this process by a new one, once; may be nil
+	startAnew      func(more ...string) error        // replaces this process by a new one with more flags, once; may be nil
 }
 
 // tty says whether w is a terminal that can rewrite its last line.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
 	"github.com/sirupsen/logrus"
@@ -21,7 +22,13 @@ import (
 const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 
 // logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=.
-type logVoice struct{ log *logrus.Logger }
+type logVoice struct {
+	log    *logrus.Logger
+	waited *time.Time // when waiting was last told
+}
+
+// waitingEvery keeps what waits from filling the journal.
+const waitingEvery = time.Minute
 
 func newLogVoice(c *common) logVoice {
 	log := logrus.New()
@@ -34,10 +41,16 @@ func newLogVoice(c *common) logVoice {
 	if c.quiet {
 		log.SetLevel(logrus.WarnLevel)
 	}
-	return logVoice{log}
+	return logVoice{log, new(time.Time)}
 }
 
 func (v logVoice) tell(e converge.Event) {
+	if e.What == converge.Waiting {
+		if e.Time.Sub(*v.waited) < waitingEvery {
+			return
+		}
+		*v.waited = e.Time
+	}
 	fields := logrus.Fields{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
 	text := e.Text
 	if e.Change != nil {

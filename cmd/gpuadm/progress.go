@@ -52,11 +52,16 @@ type liveVoice struct {
 
 func (v *liveVoice) tell(e converge.Event) {
 	v.close()
-	if e.What == converge.Making {
-		if !v.quiet {
-			fmt.Fprintf(v.stderr, "  %-10s … %s", e.Stage, thing(*e.Change))
-			v.live = true
+	if e.What == converge.Making || e.What == converge.Waiting {
+		if v.quiet {
+			return
 		}
+		text := printable(e.Text)
+		if e.Change != nil {
+			text = thing(*e.Change)
+		}
+		fmt.Fprintf(v.stderr, "  %-10s … %s", e.Stage, text)
+		v.live = true
 		return
 	}
 	v.line(v.stderr, e)
@@ -84,6 +89,8 @@ func (c *common) line(w io.Writer, e converge.Event) {
 		if c.verbose {
 			fmt.Fprintf(w, "  %-10s =\n", e.Stage)
 		}
+	case converge.Waiting:
+		fmt.Fprintf(w, "  %-10s … %s\n", e.Stage, printable(e.Text))
 	case converge.Made, converge.Waits:
 		fmt.Fprintf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), told(e))
 	case converge.Undone:

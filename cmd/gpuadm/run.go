@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -41,7 +42,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	}
 	switch {
 	case res.Reboot == "":
-		return c.anew(res, stop)
+		return c.anew(ctx, res, stop)
 	case c.reboots:
 		return reboot(ctx, h)
 	}
@@ -68,7 +69,7 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 
 // anew goes on in a new process where only that can: the driver's library was replaced while this one ran, and the loader
 // does not load it twice.
-func (c *common) anew(res converge.Result, stop <-chan struct{}) error {
+func (c *common) anew(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
 	if c.startAnew == nil || !onlyANewProcess(res) {
 		return nil
 	}
@@ -77,7 +78,12 @@ func (c *common) anew(res converge.Result, stop <-chan struct{}) error {
 		return nil
 	default:
 	}
-	return c.startAnew()
+	end, bounded := ctx.Deadline()
+	if !bounded {
+		return c.startAnew()
+	}
+	// What is left of it, not all of it once more; and 0 would be none.
+	return c.startAnew("--deadline=" + max(time.Until(end), time.Millisecond).String())
 }
 
 // onlyANewProcess says whether something of an apply is left to a new process.

@@ -36,12 +36,16 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		return Result{}, err
 	}
 	defer unlock()
+	ctx = r.listen(ctx)
 	j := r.j
 	e.proven.Clear() // a judge that could not be asked in the last try may be now
 	held := j.Held()
 	if held != "" && e.Unattended {
 		e.tell(Event{Time: h.Now(), What: Held, Text: held})
 		return Result{Held: held}, nil
+	}
+	if err := r.collect(ctx); err != nil { // before all else, since a full disk may be why the last run failed
+		return Result{}, err
 	}
 	plan, err := e.plan(ctx, h, j)
 	if err != nil {
@@ -104,7 +108,7 @@ func (r *run) stages(ctx context.Context) error {
 func (r *run) stage(ctx context.Context, st Stage) error {
 	r.at = st.Name
 	done := slices.Clone(r.done[st.Name])
-	back := func(err error) error { return r.turnBack(ctx, err, append(slices.Clone(r.done[st.Proves]), done...)) }
+	back := func(err error) error { return r.turnBack(ctx, err, append(r.proved(st), done...)) }
 	f, err := r.Facts(ctx, r.h)
 	var steps []step
 	if err == nil {
@@ -116,7 +120,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 			err = o.trouble(st.Name)
 		}
 	}
-	if err != nil && len(r.done[st.Proves]) > 0 {
+	if err != nil && len(r.proved(st)) > 0 {
 		return back(err)
 	} else if err != nil {
 		return err
@@ -153,6 +157,20 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 		}
 	}
 	return nil
+}
+
+// proved is what this run has changed in the stages whose worth shows in this one, in the order of their making: those that
+// it proves, and those that they prove.
+func (r *run) proved(st Stage) (all []made) {
+	for st.Proves != "" {
+		all = append(slices.Clone(r.done[st.Proves]), all...)
+		i := slices.IndexFunc(r.Stages, func(s Stage) bool { return s.Name == st.Proves })
+		if i < 0 {
+			break
+		}
+		st = r.Stages[i]
+	}
+	return all
 }
 
 func (r *run) stopped() bool {
@@ -271,9 +289,15 @@ func makeAll(ctx context.Context, h host.Host, all []made) error {
 	return all[0].thing.Make(ctx, h, all[0].After)
 }
 
+// names are the things of some changes, in a text that can be read: made as one they may be dozens.
 func names(all []made) string {
+	const most = 3
 	var s []string
-	for _, m := range all {
+	for i, m := range all {
+		if i == most && len(all) > most+1 {
+			s = append(s, fmt.Sprintf("and %d more", len(all)-most))
+			break
+		}
 		s = append(s, m.String())
 	}
 	return strings.Join(s, ", ")

@@ -77,10 +77,11 @@ type Merger interface {
 	TakeOut(v host.View, found, before, after State) (State, error)
 }
 
-// A Prover can have a change judged before anything is touched: by the daemon that will read the file.
+// A Prover can have a change judged before anything is touched: by the daemon that will read the file. It is shown the thing as
+// it was found, without what we made of it earlier, which is not to be missed when the spec has changed.
 type Prover interface {
 	Thing
-	Prove(ctx context.Context, v host.View, before, after State) error
+	Prove(ctx context.Context, v host.View, found, after State) error
 }
 
 // A Breaker says what making it interrupts, and whom that would hit, by how things are when it is asked. It is asked for every
@@ -112,8 +113,8 @@ type Stage struct {
 	About string // "points the container engine at the NVIDIA runtime"
 	Wants func(spec.Spec, facts.Facts) ([]Want, error)
 	Needs func(spec.Spec) facts.Needs // facts that cost more, for its wants; nil: none
-	// Proves names an earlier stage whose changes show their worth only here: if this stage fails they are put back too, and
-	// what settles here settles anew when they are undone.
+	// Proves names an earlier stage whose changes show their worth only here: if this stage fails they are put back too, with
+	// those of the stage that it proves in turn, and what settles here settles anew when they are undone.
 	Proves string
 	// Whole says that the stage speaks for the whole machine: it is looked at only where all stages of the sequence before it
 	// stand, also those that were not asked for.

@@ -4,6 +4,7 @@
 package converge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -89,6 +90,11 @@ func (r *run) end(err error) (Result, error) {
 func (r *run) event(ev Event) {
 	ev.Time, ev.Run = r.h.Now(), r.id
 	r.tell(ev)
+}
+
+// listen has Say tell what waits, as an event of the stage at work.
+func (r *run) listen(ctx context.Context) context.Context {
+	return Listen(ctx, func(text string) { r.event(Event{Stage: r.at, What: Waiting, Text: text}) })
 }
 
 func (r *run) journal(t Thing, c Change) error {

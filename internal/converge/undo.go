@@ -53,6 +53,10 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 		return Result{}, err
 	}
 	defer unlock()
+	ctx = r.listen(ctx)
+	if err := r.collect(ctx); err != nil {
+		return Result{}, err
+	}
 	j := r.j
 	p, err := e.planUndo(ctx, h, j, to, leave)
 	if err != nil {
@@ -89,7 +93,11 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	for _, c := range p.Left {
 		r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: c.Cannot})
 	}
-	return r.end(r.undo(ctx, p.due))
+	result, err := r.end(r.undo(ctx, p.due))
+	if err == nil {
+		err = r.collect(ctx)
+	}
+	return result, err
 }
 
 // undo makes the changes of a plan to undo. If one fails, those made so far are made to stand as found: half an undo helps

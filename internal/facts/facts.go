@@ -7,6 +7,9 @@
 package facts
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 )
@@ -33,6 +36,9 @@ type Facts struct {
 	Memory    uint64 `json:"memory,omitempty"`  // bytes that the kernel manages; 0 if unknown
 
 	// What costs more to find out, and is asked for by Needs.
+	// Signed names the packages of signed modules that are to be had for target kernels; nil where nobody asked, or the lists
+	// that are there know of none for any kernel.
+	Signed      []string          `json:"signed,omitempty"`
 	Modules     *Modules          `json:"modules,omitempty"`
 	Driver      *host.Driver      `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
 	NoDriver    string            `json:"noDriver,omitempty"`    // why none answers
@@ -57,6 +63,7 @@ type Needs struct {
 	Modules bool     // kernel modules, loaded and on disk
 	Driver  bool     // what the loaded driver says about the GPUs
 	Files   []string // contents of these files
+	Signed  string   // a driver branch, 580: which kernels its signed modules are to be had for, as far as they have none
 
 	Instance bool                 // what the cloud's metadata service says
 	Cluster  *instance.ClusterRef // what a node must know of this EKS cluster, and Instance, where no scripts of EKS make the machine a node; from Kept, where that is this machine's
@@ -70,6 +77,7 @@ func (n Needs) And(o Needs) Needs {
 	}
 	return Needs{
 		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: append(n.Files[:len(n.Files):len(n.Files)], o.Files...),
+		Signed:   cmp.Or(n.Signed, o.Signed),
 		Instance: n.Instance || o.Instance, Cluster: cluster,
 	}
 }
@@ -89,6 +97,24 @@ type OS struct {
 type Kernel struct {
 	Running   string   `json:"running,omitempty"` // "" in a root folder
 	Installed []string `json:"installed"`         // the folders of /lib/modules, newest first
+}
+
+// Targets lists the kernels that need modules: the one that runs and those newer than it, of which one may be booted next.
+// Nobody can tell which one of a root folder will be, so there it is all of them.
+func (k Kernel) Targets(live bool) []string {
+	if !live {
+		return slices.Clone(k.Installed)
+	}
+	if i := slices.Index(k.Installed, k.Running); i >= 0 {
+		return slices.Clone(k.Installed[:i+1])
+	}
+	if len(k.Installed) > 0 {
+		return slices.Clone(k.Installed[:1]) // a container, or the running kernel's package was removed
+	}
+	if k.Running != "" {
+		return []string{k.Running}
+	}
+	return nil
 }
 
 // PCI is one PCI function. Source: /sys/bus/pci/devices.

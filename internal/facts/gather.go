@@ -62,6 +62,9 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		f.Modules = &m
 		f.DriverOwner = l.driverOwner()
 	}
+	if needs.Signed != "" {
+		f.Signed = l.signed(ctx, *f, needs.Signed)
+	}
 	if needs.Driver {
 		f.MIGOwner, f.GFD, f.Machine = l.migOwner(), l.gfd(), l.machine()
 		f.VGPU = l.vgpu(f.Virt, f.GPUs)

@@ -184,10 +184,13 @@ func role(file string) string {
 
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if there is none.
 // What depmod(8) has chosen among several lies in modules.dep: its search order is depmod.d(5)'s.
-func NvidiaModule(v host.View, kernel string) (string, error) {
+func NvidiaModule(v host.View, kernel string) (string, error) { return ModuleOf(v, kernel, "nvidia") }
+
+// ModuleOf is NvidiaModule for another one of the family: nvidia-peermem.
+func ModuleOf(v host.View, kernel, of string) (string, error) {
 	l := &look{v: v}
 	for _, name := range l.listed("/lib/modules/" + kernel) {
-		if role(name) == "nvidia" {
+		if role(name) == of {
 			return name, l.err
 		}
 	}

@@ -6,6 +6,7 @@ package packages
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -59,7 +60,7 @@ func (apt) audit(_ context.Context, v host.View) (audit, error) {
 func (a apt) repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, repairLimit, fmt.Errorf("not done within %v", repairLimit))
 	defer stop()
-	return a.again(ctx, h, func() ([]byte, error) {
+	return a.again(ctx, h, func(time.Duration) ([]byte, error) {
 		return h.Do(ctx, quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
 	})
 }
@@ -89,22 +90,26 @@ func (a apt) options() []string {
 		"-o", "APT::Get::AutomaticRemove=false", "-o", "APT::Get::HideAutoRemove=true",
 		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", // a changed conffile is kept, nobody is asked
 		"-o", "Dpkg::Use-Pty=0",
-		"-o", fmt.Sprintf("DPkg::Lock::Timeout=%d", int(a.wait.Seconds())),
 		"-o", "Acquire::Retries=3",
 	}
 }
 
 // get runs apt-get.
 func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
-	return a.again(ctx, h, func() ([]byte, error) {
-		return h.Do(ctx, quiet(h, append(append([]string{"apt-get"}, a.options()...), args...)...)...)
+	return a.again(ctx, h, func(within time.Duration) ([]byte, error) {
+		return h.Do(ctx, quiet(h, slices.Concat([]string{"apt-get"}, a.options(), lockTimeout(within), args)...)...)
 	})
 }
 
-// again runs what may find a lock held that it does not wait for itself, until it is free or our patience ends.
-func (a apt) again(ctx context.Context, h host.Host, run func() ([]byte, error)) error {
-	return patiently(ctx, h, a.wait, func() error {
-		out, err := run()
+// lockTimeout has apt wait for dpkg's lock by itself, so that it is not started anew each second.
+func lockTimeout(within time.Duration) []string {
+	return []string{"-o", fmt.Sprintf("DPkg::Lock::Timeout=%d", int(within.Seconds()))}
+}
+
+// again runs what may find a lock held, until it is free or our patience ends.
+func (a apt) again(ctx context.Context, h host.Host, run func(within time.Duration) ([]byte, error)) error {
+	return patiently(ctx, h, a.wait, func(within time.Duration) error {
+		out, err := run(within)
 		if err == nil {
 			return nil
 		}

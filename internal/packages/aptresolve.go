@@ -106,8 +106,8 @@ func (r *resolution) gone(v host.View, group, pattern string, members []string, 
 		t.What = fmt.Sprintf("cannot install %s: no source has that version of %s", what, strings.Join(lack, ", "))
 	}
 	if kernel, headers := strings.CutPrefix(group, "linux-headers-"); headers {
-		t.What = fmt.Sprintf("cannot build modules for kernel %s: no source has its headers, %s", kernel, group)
-		t.Try = append(t.Try, "remove kernel "+kernel+" if it is not meant to run, or install one whose headers are to be had")
+		t.What = fmt.Sprintf("%s%s: no source has its headers, %s", noHeaders, kernel, group)
+		t.Try = append(t.Try, withoutHeaders(kernel)...)
 		if with := things.WithHeaders(v); len(with) > 0 {
 			t.Because = append(t.Because, "these kernels have headers: "+strings.Join(with, ", "))
 		}

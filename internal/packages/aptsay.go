@@ -18,7 +18,10 @@ import (
 )
 
 // locked reports that another process holds a lock of apt or dpkg.
-type locked struct{ cause error }
+type locked struct {
+	cause error
+	who   string // process 4711 (apt-get upgrade) holds /var/lib/dpkg/lock-frontend
+}
 
 func (l *locked) Error() string { return l.cause.Error() }
 func (l *locked) Unwrap() error { return l.cause }
@@ -110,7 +113,7 @@ func explainLock(v host.View, said string, err error) error {
 	return &converge.Trouble{
 		What: "cannot install packages: " + who,
 		Try:  []string{"wait until it is done, then run the same command again; never remove the lock file"},
-		Err:  &locked{err},
+		Err:  &locked{err, who},
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -24,7 +25,7 @@ func (a apt) transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if d.interrupted {
 		// apt refuses all work until dpkg has taken over what it left. Asked to set nothing, dpkg does that and no more:
 		// configuring all that is left would run the scripts of what is about to be replaced.
-		if err := a.again(ctx, h, func() ([]byte, error) { return h.Do(ctx, "dpkg", "--set-selections") }); err != nil {
+		if err := a.again(ctx, h, func(time.Duration) ([]byte, error) { return h.Do(ctx, "dpkg", "--set-selections") }); err != nil {
 			return err
 		}
 		if d, err = readDpkg(h); err != nil {
@@ -192,8 +193,9 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 		if len(m.names) == 0 {
 			continue
 		}
-		argv := append([]string{"apt-mark", "-o", fmt.Sprintf("DPkg::Lock::Timeout=%d", int(a.wait.Seconds())), m.verb, "--"}, m.names...)
-		if err := a.again(ctx, h, func() ([]byte, error) { return h.Do(ctx, argv...) }); err != nil {
+		if err := a.again(ctx, h, func(within time.Duration) ([]byte, error) {
+			return h.Do(ctx, slices.Concat([]string{"apt-mark"}, lockTimeout(within), []string{m.verb, "--"}, m.names)...)
+		}); err != nil {
 			return err
 		}
 	}

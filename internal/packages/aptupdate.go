@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -52,7 +53,7 @@ func (a apt) update(ctx context.Context, h host.Host, files []string) error {
 // old list of a repository that was tampered with, and exits with 0.
 func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error {
 	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3", "-o", "Acquire::Languages=none"}, options...)
-	return a.again(ctx, h, func() ([]byte, error) {
+	return a.again(ctx, h, func(time.Duration) ([]byte, error) {
 		out, err := h.Do(ctx, argv...)
 		if err == nil && sayErr.Match(out) { // apt before 2.1 knows no Error-Mode
 			err = &host.CommandError{Argv: argv, Stderr: string(out), Cause: errors.New("not every list could be read")}
@@ -75,19 +76,26 @@ func touch(h host.Host, files []string) error {
 			if name == "" {
 				return fmt.Errorf("cannot find the list of %s %s: apt-get update did not bring it", s.uri, s.suite)
 			}
-			i, err := h.Stat(name)
-			if err != nil {
+			if err := touchList(h, name); err != nil {
 				return err
 			}
-			// There and back, since attributes that are as they should be are left alone. Its own time stays: apt asks the
-			// server for what is newer than that.
-			for _, mode := range []fs.FileMode{i.Mode.Perm() ^ 0o100, i.Mode.Perm()} {
-				attr := i.Attr()
-				attr.Mode = mode
-				if err := h.SetAttr(name, attr); err != nil {
-					return err
-				}
-			}
+		}
+	}
+	return nil
+}
+
+// touchList gives a file another ctime: attributes there and back, since those that are as they should be are left alone. Its
+// own time stays: packagers ask the server for what is newer than that.
+func touchList(h host.Host, name string) error {
+	i, err := h.Stat(name)
+	if err != nil {
+		return err
+	}
+	for _, mode := range []fs.FileMode{i.Mode.Perm() ^ 0o100, i.Mode.Perm()} {
+		attr := i.Attr()
+		attr.Mode = mode
+		if err := h.SetAttr(name, attr); err != nil {
+			return err
 		}
 	}
 	return nil

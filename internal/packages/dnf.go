@@ -148,7 +148,7 @@ func (a dnf) run(ctx context.Context, h host.Host, args ...string) (out []byte, 
 
 // again runs what may find a lock held, until it is free or our patience ends.
 func (a dnf) again(ctx context.Context, h host.Host, run func() ([]byte, error)) error {
-	return patiently(ctx, h, a.wait, func() error {
+	return patiently(ctx, h, a.wait, func(time.Duration) error {
 		out, err := run()
 		if err == nil {
 			return nil

@@ -107,14 +107,10 @@ func (a dnf) update(ctx context.Context, h host.Host, files []string) error {
 		}
 	}
 	for _, r := range ours {
-		i, err := h.Stat(r.list())
-		if errors.Is(err, fs.ErrNotExist) {
+		// One that dnf found to be current, and so left as it was, gets a time after that of our files.
+		if err := touchList(h, r.list()); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s", r.url, r.list())
-		}
-		if err == nil { // one that dnf found to be current, and so left as it was, gets a time after that of our files
-			err = h.SetAttr(r.list(), i.Attr())
-		}
-		if err != nil {
+		} else if err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,8 @@ import (
 
 func dnfSource(r Repository) string { return "/etc/yum.repos.d/gpuadm-" + r.ID + ".repo" }
 
+func dnfKey(r Repository) string { return dnfKeys + "RPM-GPG-KEY-gpuadm-" + r.ID + ".asc" }
+
 func dnfID(r Repository) string { return "gpuadm-" + r.ID }
 
 // dnfRepositories are one file each, which names the key. rpm itself knows no key for one repository alone, so that one
@@ -29,7 +31,7 @@ func dnfRepositories(repos []Repository, via host.Via) []converge.Want {
 		return was // both have /etc
 	})
 	for _, r := range repos {
-		key := dnfKeys + "RPM-GPG-KEY-gpuadm-" + r.ID + ".asc"
+		key := dnfKey(r)
 		wants = append(wants, things.Key(key, r.Key, r.Fingerprint, via, "signs "+r.About))
 		if r.Signed != SignedMetadata && !seen[r.Fingerprint] { // two repositories may have one key
 			seen[r.Fingerprint] = true
@@ -50,8 +52,12 @@ func dnfRepo(r Repository, key string, via host.Via) []byte {
 		metadata = 0
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s[%s]\nname=%s\nbaseurl=%s\nenabled=1\ngpgcheck=%d\nrepo_gpgcheck=%d\ngpgkey=file://%s\nskip_if_unavailable=0\n",
-		header, dnfID(r), r.About, strings.TrimSuffix(r.URL, "/"), packages, metadata, key)
+	b.WriteString(header)
+	for _, p := range r.Pins { // dnf has no pins by version; a version that the spec asks for since today makes the lists old
+		fmt.Fprintf(&b, "# for version %s\n", p.Version)
+	}
+	fmt.Fprintf(&b, "[%s]\nname=%s\nbaseurl=%s\nenabled=1\ngpgcheck=%d\nrepo_gpgcheck=%d\ngpgkey=file://%s\nskip_if_unavailable=0\n",
+		dnfID(r), r.About, strings.TrimSuffix(r.URL, "/"), packages, metadata, key)
 	proxy := via.HTTPS
 	if strings.HasPrefix(r.URL, "http:") {
 		proxy = via.HTTP

@@ -94,7 +94,7 @@ func dnfBusy(v host.View, m []string, err error) error {
 	return &converge.Trouble{
 		What: "cannot install packages: " + who,
 		Try:  []string{"wait until it is done, then run the same command again; never remove the lock file"},
-		Err:  &locked{err},
+		Err:  &locked{err, who},
 	}
 }
 

@@ -336,10 +336,14 @@ func TestLockIsNamed(t *testing.T) {
 		}
 		m.must("sleep", "0.1")
 	}
-	err := m.apt.get(t.Context(), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
+	var says []string
+	err := m.apt.get(converge.Listen(t.Context(), func(text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
 	contains(t, wordsOf(err), "cannot install packages: process ", "(apt-get -y install slow) holds ", "never remove the lock file")
 	if busy := (*locked)(nil); !errors.As(err, &busy) {
 		t.Errorf("%T", err)
+	}
+	if len(says) != 1 || !strings.HasPrefix(says[0], "process ") || !strings.HasSuffix(says[0], "(apt-get -y install slow) holds /var/lib/dpkg/lock-frontend: waiting for up to 2s") {
+		t.Errorf("while it waited it said %q", says)
 	}
 	m.write("/run/pass", "")
 	m.apt.wait = lockWait

@@ -8,6 +8,7 @@ package packages
 
 import (
 	"context"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -32,6 +33,9 @@ type manager interface {
 	// cannot be had again. An error is a *converge.Trouble that names the package, what was found and where.
 	// stands says which own version the members of a group have that are not among the changes.
 	resolve(ctx context.Context, v host.View, changes []converge.Change, stands map[string]string) ([]converge.Change, error)
+	// known returns what the lists that are there have of packages, without reading any anew, and when the youngest was read;
+	// the zero time if not all of those are there that are configured. ours are files about repositories to leave out.
+	known(ctx context.Context, v host.View, names, ours []string) (map[string][]offer, time.Time, error)
 	// transact makes the changes, all drawn ones included, in one transaction, then sets holds and marks. What is
 	// installed now and would be replaced is fetched to our own folder first, for the way back.
 	transact(ctx context.Context, h host.Host, changes []converge.Change) error

@@ -6,23 +6,51 @@ package packages
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// patiently runs what may find a packager's lock held, again each second until it is free or the wait has ended.
-func patiently(ctx context.Context, h host.Host, wait time.Duration, run func() error) error {
-	for end := h.Now().Add(wait); ; {
-		err := run()
+// sayEvery is how often a person is told who is waited for.
+const sayEvery = 12 * time.Second
+
+// patience is how long a packager's lock is waited for.
+type patience struct {
+	all   time.Duration // in all
+	pause time.Duration // between two tries
+}
+
+// patiently runs what may find a packager's lock held, again until it is free or the wait has ended. Who holds it is told at
+// once, and then every sayEvery. run is told how long it may wait by itself, where it can: not at all the first time.
+func patiently(ctx context.Context, h host.Host, wait time.Duration, run func(within time.Duration) error) error {
+	return patience{wait, time.Second}.run(ctx, h, run)
+}
+
+func (p patience) run(ctx context.Context, h host.Host, run func(within time.Duration) error) error {
+	var said time.Time
+	within := time.Duration(0)
+	for end := h.Now().Add(p.all); ; {
+		err := run(within)
 		busy := (*locked)(nil)
-		if !errors.As(err, &busy) || h.Now().After(end) {
+		now := h.Now()
+		left := end.Sub(now)
+		if !errors.As(err, &busy) || left <= 0 {
 			return err
 		}
+		if deadline, ok := ctx.Deadline(); ok {
+			left = min(left, deadline.Sub(now))
+		}
+		if said.IsZero() || now.Sub(said) >= sayEvery {
+			said = now
+			converge.Say(ctx, fmt.Sprintf("%s: waiting for up to %s", busy.who, max(left, 0).Round(time.Second)))
+		}
+		within = min(sayEvery, left)
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(time.Second):
+		case <-time.After(p.pause):
 		}
 	}
 }

@@ -5,6 +5,7 @@ package packages
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -21,6 +22,7 @@ type Repository struct {
 	Fingerprint string // of the key
 	Pins        []Pin  // what may come from it, and in which version
 	Signed      Signed // what of a dnf repository the key signs
+	Mixed       bool   // somebody made it, of packages that nobody else can tell: it may have kernel headers too
 }
 
 // Signed says what a repository's key signs. There is no word for nothing.
@@ -34,6 +36,19 @@ const (
 	SignedPackages Signed = "packages" // for mirrors that make their metadata anew
 )
 
+// SignedAs reads what a spec says of it; auto is for what it leaves open.
+func SignedAs(said string, auto Signed) Signed {
+	switch said {
+	case "both":
+		return SignedBoth
+	case "metadata":
+		return SignedMetadata
+	case "packages":
+		return SignedPackages
+	}
+	return auto
+}
+
 // A Pin keeps packages at a version against the package manager's wish for the newest.
 type Pin struct {
 	Names   []string
@@ -45,6 +60,12 @@ type Pin struct {
 func Repositories(manager string, repos []Repository, via host.Via) ([]converge.Want, error) {
 	if len(repos) == 0 {
 		return nil, nil
+	}
+	if i := slices.IndexFunc(repos, func(r Repository) bool { return manager == "apt" && r.Signed == SignedPackages }); i >= 0 {
+		return nil, &converge.Trouble{
+			What: fmt.Sprintf("cannot trust repository %s by its packages' signatures: apt checks those of the metadata", repos[i].URL),
+			Try:  []string{`leave out signed = "packages"; have the mirror sign its Release file`},
+		}
 	}
 	switch manager {
 	case "apt":
@@ -76,12 +97,13 @@ func Sources(manager string, repos []Repository) (files []string) {
 
 func aptSource(r Repository) string { return "/etc/apt/sources.list.d/gpuadm-" + r.ID + ".sources" }
 
-// Contents are what those of apt's files shall hold.
-func Contents(manager string, repos []Repository) map[string][]byte {
+// Contents are what those files shall hold.
+func Contents(manager string, repos []Repository, via host.Via) map[string][]byte {
 	files := map[string][]byte{}
 	for _, r := range repos {
-		if manager != "apt" {
-			continue // dnf reads its lists by itself when they are old
+		if manager == "dnf" {
+			files[dnfSource(r)] = dnfRepo(r, dnfKey(r), via)
+			continue
 		}
 		files[aptSource(r)] = deb822(r, aptKeyring(r))
 		if len(r.Pins) > 0 {

@@ -145,9 +145,9 @@ func random(r *rand.Rand) spec.Spec {
 	}
 	repo := func() spec.Repo {
 		if some() {
-			return spec.Repo{}
+			return spec.Repo{Signed: "auto"}
 		}
-		return spec.Repo{URL: pick("https://a/b", "file:///x", "http://a:80"), Key: "/k", Fingerprint: strings.Repeat("AB", 20+12*r.IntN(2))}
+		return spec.Repo{URL: pick("https://a/b", "file:///x", "http://a:80"), Key: "/k", Signed: pick("auto", "both", "metadata", "packages"), Fingerprint: strings.Repeat("AB", 20+12*r.IntN(2))}
 	}
 	if section("driver") {
 		s.Driver = spec.Driver{

@@ -72,6 +72,7 @@ func table() []row {
 		section = parent + ".repo"
 		text("url", `""`, "mirror in place of the vendor's repository: http, https or file", checkRepoURL, func(s *Spec) any { return &at(s).URL })
 		text("key", `""`, "absolute path of the key that signs the repository", checkPath, func(s *Spec) any { return &at(s).Key })
+		enum("signed", "what the key signs; packages: dnf alone; auto: as the vendor does", func(s *Spec) any { return &at(s).Signed }, "auto", "both", "metadata", "packages")
 		text("fingerprint", `""`, "what the key must be, 40 or 64 hex digits; anything else is refused", checkFingerprint, func(s *Spec) any { return &at(s).Fingerprint })
 	}
 
@@ -86,6 +87,8 @@ func table() []row {
 	enum("owner", "who looks after the driver; other: verify, never touch", func(s *Spec) any { return &s.Driver.Owner }, "auto", "gpuadm", "other")
 	add("persistenced", TypeBool, "true", "run nvidia-persistenced", func(s *Spec) any { return &s.Driver.Persistenced })
 	enum("fabricmanager", "run the fabric manager; auto: where there are NVSwitches", func(s *Spec) any { return &s.Driver.FabricManager }, "auto", "on", "off")
+	add("peermem", TypeBool, "false", "load nvidia-peermem: network cards read and write the GPUs' memory", func(s *Spec) any { return &s.Driver.Peermem })
+	add("gds", TypeBool, "false", "install and load nvidia-fs: GPUDirect Storage", func(s *Spec) any { return &s.Driver.GDS })
 	add("parameters", TypeParameters, "{}", "parameters of the module nvidia; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Driver.Parameters })
 	text("kernel_gate", `""`, "how long new kernels are held back that would have no module, such as \"14d\"; empty: not at all", checkDays, func(s *Spec) any { return &s.Driver.KernelGate })
 	repo("driver", func(s *Spec) *Repo { return &s.Driver.Repo })

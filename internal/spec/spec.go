@@ -53,6 +53,8 @@ type Driver struct {
 	Owner         string            // auto, gpuadm, other
 	Persistenced  bool              // run nvidia-persistenced
 	FabricManager string            // auto, on, off
+	Peermem       bool              // load nvidia-peermem, a module of the driver's own
+	GDS           bool              // install and load nvidia-fs, for GPUDirect Storage
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
 	KernelGate    string            // "14d": days that kernels without a module are held back; "" = not at all
 	Repo          Repo
@@ -71,6 +73,7 @@ type Repo struct {
 	URL         string // http, https or file, without a password
 	Key         string // absolute path of the public key
 	Fingerprint string // of the key: 40 or 64 upper-case hex digits
+	Signed      string // auto, both, metadata, packages: what the key signs
 }
 
 // Toolkit is [toolkit]: the NVIDIA container toolkit.

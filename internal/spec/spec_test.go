@@ -42,12 +42,15 @@ build   = "dkms"
 owner   = "gpuadm"
 persistenced  = false
 fabricmanager = "on"
+peermem = true
+gds = true
 kernel_gate   = "14d"
 parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = true, NVreg_Hex = 0x10 }
 [driver.repo]
 url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
 key = "/etc/gpuadm//keys/cuda.asc"
 fingerprint = "eb69 3b30 35cd 5710 e231 e123 a4b4 6996 3bf8 63cc"
+signed = "packages"
 
 [toolkit]
 version = "1.18"
@@ -112,13 +115,13 @@ allow = ["stop-clients", "restart-runtime", "reset-gpu", "restart-runtime"]
 func wholeSpec() spec.Spec {
 	return spec.Spec{
 		Driver: spec.Driver{
-			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", KernelGate: "14d",
+			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", Peermem: true, GDS: true, KernelGate: "14d",
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
-			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC"},
+			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages"},
 		},
 		Toolkit: spec.Toolkit{
 			Version: "1.18",
-			Repo:    spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC"},
+			Repo:    spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "auto"},
 		},
 		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", Default: true},
 		MIG: spec.MIG{GPU: []spec.MIGGPU{

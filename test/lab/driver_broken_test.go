@@ -58,13 +58,13 @@ func TestLabDriverFails(t *testing.T) {
 	first := n.snapshot()
 	repos.Fails(n.Host, "after", "nvidia-persistenced")
 	says(t, n.wants(1, n.spec("580.65.06", "1.18.0")), "cannot install package nvidia-persistenced", "after of nvidia-persistenced 580.65.06: told to fail", "try")
-	n.same(first, "/etc/apt", "/etc/nvidia-container-runtime")
+	n.same(first, "/etc/nvidia-container-runtime")
 	repos.Heal(n.Host)
 
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
 	stood := n.snapshot()
 	says(t, n.wants(1, n.spec(repos.BadDriver, "1.18.1")), "nvidia-kernel-open-dkms", "Bad return status for module build", "try")
-	n.same(stood, "/etc/apt")
+	n.same(stood)
 
 	repos.Fails(n.Host, "after", "libnvidia-ml1")
 	r := n.wants(1, n.spec("580.95.05", "1.18.1"))
@@ -141,7 +141,7 @@ func TestLabDriverHindered(t *testing.T) {
 	pid := strings.TrimSpace(n.Get("/run/gpuadm-lab-lock"))
 	n.Put(specFile, n.spec("580.95.05", "1.18.0"), 0o644)
 	r := n.gpuadm(1, "apply", "sources", "packages", "--deadline", "4s")
-	says(t, r, "process "+pid+" (perl -e", "holds /var/lib/dpkg/lock-frontend", "try")
+	says(t, r, "… process "+pid+" (perl -e", "holds /var/lib/dpkg/lock-frontend: waiting for up to ", "try")
 	release()
 	n.same(stood, "/etc/apt")
 

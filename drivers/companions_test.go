@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+func gds(d spec.Driver) spec.Driver {
+	d.GDS = true
+	return d
+}
+
+// nvidia-fs is a package where a source has one, with a version of its own; where none is known that is said before anything
+// is installed.
+func TestGDS(t *testing.T) {
+	for _, x := range []struct {
+		name string
+		m    Machine
+		d    spec.Driver
+		want []string // packages, or what the refusal says
+	}{
+		{"not asked", machine("rhel", "9.4", "amd64", "2331"), driver("580"), nil},
+		{"dnf", machine("rhel", "9.4", "amd64", "2331"), gds(driver("580")), []string{"nvidia-fs"}},
+		{"apt", machine("ubuntu", "24.04", "amd64", "2331"), gds(driver("580")), []string{"nvidia-fs", "nvidia-fs-dkms"}},
+		{"Debian's own", machine("debian", "12", "amd64", "2331"), gds(with(driver("535"), "source", "distro")), []string{"nvidia-fs-dkms"}},
+		{"takes open modules", machine("ubuntu", "22.04", "amd64", "2331"), gds(driver("550")), []string{"nvidia-fs", "nvidia-fs-dkms"}},
+		{"Ubuntu's own", machine("ubuntu", "24.04", "amd64", "2331"), gds(with(driver("580"), "source", "distro")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from Ubuntu's archive for ubuntu2404: it has none", "gds = false"}},
+		{"runfile", machine("ubuntu", "24.04", "amd64", "2331"), gds(with(driver("580.95.05"), "source", "runfile")), []string{"cannot install GPUDirect Storage's module (nvidia-fs) from a runfile", "gds = false"}},
+		{"Volta", machine("rhel", "9.4", "amd64", "1db6"), gds(driver("580")), []string{"nvidia-fs works with open kernel modules", "GPU 0000:01:00.0", "gds = false"}},
+		{"proprietary", machine("rhel", "9.4", "amd64", "2331"), gds(with(driver("580"), "modules", "proprietary")), []string{"nvidia-fs works with open kernel modules", "the spec asks for proprietary ones"}},
+	} {
+		ch, err := Choose(load(t), x.m, x.d)
+		got := names(ch, "gds")
+		if err != nil {
+			if said := whole(err); !slices.ContainsFunc(x.want, func(w string) bool { return !strings.Contains(said, w) }) && x.want != nil {
+				continue
+			}
+			t.Errorf("%s: %v", x.name, whole(err))
+			continue
+		}
+		if !slices.Equal(got, x.want) {
+			t.Errorf("%s: %v, want %v", x.name, got, x.want)
+		}
+		for _, m := range ch.Members {
+			if m.Role == "gds" && m.Lockstep {
+				t.Errorf("%s: %s has a version of its own", x.name, m.Name)
+			}
+		}
+		if x.want != nil && ch.Flavour != FlavourOpen && ch.Source == SourceNVIDIA {
+			t.Errorf("%s: %s modules", x.name, ch.Flavour)
+		}
+	}
+}
+
+func whole(err error) string {
+	s := err.Error()
+	if t, ok := err.(*converge.Trouble); ok {
+		s += "\n" + strings.Join(append(t.Because, t.Try...), "\n")
+	}
+	return s
+}
+
+// What is asked for beside the driver is loaded with it, and proven by its files for each kernel: nvidia-peermem in the
+// driver's version, nvidia-fs in its own.
+func TestCompanions(t *testing.T) {
+	ch := choose(t, machine("rhel", "9.4", "amd64", "2331"), gds(driver("580.95.05")))
+	d := driver("580.95.05")
+	d.Peermem, d.GDS = true, true
+	k, _ := ch.KernelSide(d, facts.Facts{})
+	if want := []string{"nvidia-uvm", "nvidia-modeset", "nvidia-peermem", "nvidia-fs"}; !slices.Equal(k.Companions, want) {
+		t.Errorf("loaded are %v, want %v", k.Companions, want)
+	}
+	const dir = "lib/modules/6.8.0-41-generic/updates/dkms/"
+	dep := func(names ...string) string {
+		s := "-- lib/modules/6.8.0-41-generic/modules.dep --\n"
+		for _, n := range names {
+			s += "updates/dkms/" + n + ".ko:\n"
+		}
+		return s
+	}
+	ko := func(name, version string) string {
+		return KoFile(dir+name+".ko", version, "Dual MIT/GPL", "6.8.0-41-generic")
+	}
+	for _, x := range []struct{ name, files, problem string }{
+		{"all there", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + ko("nvidia-fs", "2.26.6"), ""},
+		{"not yet the driver's turn", dep("nvidia") + ko("nvidia", "570.1"), ""},
+		{"no driver yet", dep(), ""},
+		{"no peermem", dep("nvidia", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-fs", "2.26.6"), "kernel 6.8.0-41-generic has no module nvidia-peermem"},
+		{"older peermem", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "570.1") + ko("nvidia-fs", "2.26.6"), "nvidia-peermem of kernel 6.8.0-41-generic is 570.1, and the driver 580.95.05"},
+		{"no nvidia-fs", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05"), "kernel 6.8.0-41-generic has no module nvidia-fs"},
+	} {
+		k.Kernels = []string{"6.8.0-41-generic"}
+		state, err := companionFiles(k).Look(context.Background(), simulated(t, x.files))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.problem == "" && state != "ok" || !strings.Contains(string(state), x.problem) {
+			t.Errorf("%s: %q, want %q", x.name, state, x.problem)
+		}
+	}
+}

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// An installer is kept as long as a change that can be undone names its version.
+func TestRunfileCollect(t *testing.T) {
+	n := simulated(t, "-- var/lib/gpuadm/runfiles/570.1-aa.run --\n-- var/lib/gpuadm/runfiles/580.1-bb.run --\n-- var/lib/gpuadm/runfiles/590.1-cc.run --\n-- var/lib/gpuadm/runfiles/580.11-dd.run --\n-- var/lib/gpuadm/runfiles/readme --\n")
+	c, ok := NewRunfile("nvidia").(converge.Collector)
+	if !ok {
+		t.Fatal("it does not collect")
+	}
+	if err := c.Collect(context.Background(), n, []converge.Change{{Before: "570.1 open", After: "580.1 open, its library is gone"}, {Before: "", After: "570.1 open"}}); err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := n.ReadDir(Runfiles); !slices.Equal(names, []string{"570.1-aa.run", "580.1-bb.run", "readme"}) {
+		t.Errorf("kept are %v", names)
+	}
+}

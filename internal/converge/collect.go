@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// A Collector keeps files for the way back in a folder of ours, and clears away those that no undo can need any more.
+type Collector interface {
+	Thing
+	// Collect removes what none of the changes goes back to or came from: all of the thing's kind that can still be undone.
+	Collect(ctx context.Context, h host.Host, needed []Change) error
+}
+
+// undoable are the changes that an undo may still have to put back, of failed and unfinished runs too. What was undone is
+// not put back twice, and an undo that ended well is not undone.
+func (j Journal) undoable() (list []Change) {
+	for _, run := range j.Runs() {
+		if !run.Undone && (len(run.Undoes) == 0 || run.Result != "ok") {
+			list = append(list, run.Makes...)
+		}
+	}
+	return list
+}
+
+// collect clears away what was kept for changes that nobody can put back any more. A journal with lines that cannot be read
+// may need all of it.
+func (r *run) collect(ctx context.Context) error {
+	if len(r.j.Torn) > 0 || len(r.j.Records) == 0 {
+		return nil
+	}
+	var errs []error
+	needed := r.j.undoable()
+	if names, err := r.h.ReadDir(Home + "/blobs"); err == nil {
+		for _, sha := range names {
+			names := func(c Change) bool {
+				return strings.Contains(string(c.Before), sha) || strings.Contains(string(c.After), sha)
+			}
+			if len(sha) == len(digest(nil)) && !slices.ContainsFunc(needed, names) {
+				errs = append(errs, r.h.Remove(path.Join(Home, "blobs", sha)))
+			}
+		}
+	}
+	asked := map[string]bool{}
+	for _, rec := range r.j.Records {
+		if rec.What != "make" || asked[rec.Change.Kind] {
+			continue
+		}
+		asked[rec.Change.Kind] = true
+		t, err := r.ThingOf(rec.Change.Kind, rec.Change.Name)
+		if c, ok := t.(Collector); ok && err == nil {
+			of := slices.DeleteFunc(slices.Clone(needed), func(n Change) bool { return n.Kind != rec.Change.Kind })
+			errs = append(errs, c.Collect(ctx, r.h, of))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("cannot clear away what no undo needs any more: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+)
+
+// Which signed modules are to be had is asked where a target kernel has none of the branch; a machine of another
+// distribution, and lists that know of none at all, say nothing.
+func TestSigned(t *testing.T) {
+	const k, old = "6.8.0-45-generic", "6.8.0-41-generic"
+	const name = "linux-modules-nvidia-580-server-open-"
+	command := func(words, out string) string {
+		return "[[command]]\nargv = [\"apt-cache\", \"-o\", \"Dir::Cache::pkgcache=\", \"-o\", \"Dir::Cache::srcpkgcache=\", " + words + "]\nstdout = \"\"\"\n" + out + "\"\"\"\n"
+	}
+	all := command(`"pkgnames", "linux-modules-nvidia-"`, name+k+"\n"+name+old+"\nlinux-modules-nvidia-570-"+k+"\n"+name+"generic\n")
+	madison := command(`"madison", "--", "`+name+k+`", "linux-modules-nvidia-570-`+k+`"`, " "+name+k+" | 6.8.0-45.45 | http://archive.ubuntu.com/ubuntu noble/restricted amd64 Packages\n")
+	for _, x := range []struct {
+		name, id, commands string
+		want               []string
+	}{
+		{"asked", "ubuntu", all + madison, []string{name + k}},
+		{"none for the kernel", "ubuntu", command(`"pkgnames", "linux-modules-nvidia-"`, name+old+"\n"), []string{}},
+		{"no lists", "ubuntu", command(`"pkgnames", "linux-modules-nvidia-"`, ""), nil},
+		{"no apt", "ubuntu", "", nil},
+		{"Debian", "debian", all + madison, nil},
+	} {
+		n, err := simhost.New([]byte("-- sim.toml --\n" + x.commands + "-- etc/os-release --\nID=" + x.id + "\n-- proc/sys/kernel/osrelease --\n" + k + "\n" +
+			"-- lib/modules/" + k + "/modules.dep --\n-- lib/modules/" + old + "/modules.dep --\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := facts.Gather(context.Background(), n, facts.Needs{Modules: true, Signed: "580"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(f.Signed, x.want) || (f.Signed == nil) != (x.want == nil) {
+			t.Errorf("%s: %q (%t), want %q", x.name, strings.Join(f.Signed, " "), f.Signed == nil, x.want)
+		}
+		if f, err = facts.Gather(context.Background(), n, facts.Needs{Modules: true}); err != nil || f.Signed != nil {
+			t.Errorf("%s: not asked, and says %v, %v", x.name, f.Signed, err)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// kept are the packages in our own folder.
+func (m *machine) kept() (names []string) {
+	m.t.Helper()
+	files, err := filepath.Glob(m.dir + Store + "/*.deb")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, f := range files {
+		names = append(names, filepath.Base(f))
+	}
+	return names
+}
+
+// What no undo needs any more is removed, of packages and of builds; what one needs is there, and goes back without a
+// repository.
+func TestCollectPackages(t *testing.T) {
+	m := newMachine(t)
+	for _, v := range []string{"570.1-1", "580.1-1", "590.1-1"} {
+		m.repo.driver(v)
+	}
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
+	m.update()
+	var had []string
+	for _, v := range []string{"570.1", "580.1", "590.1"} {
+		m.apply(drivers(v))
+		had = append(had, m.has())
+	}
+	build := func(name string) string {
+		file := Store + "/builds/" + name + "/nvidia-1-6.1-x86_64/nvidia.ko"
+		m.write(file, "")
+		return m.dir + file
+	}
+	old, orphan := build("nvidia-kernel_570.1-1"), build("nvidia-kernel_1.0-1")
+	cut := strings.Replace(old, "/nvidia-1-6.1-x86_64/", "/nvidia-1-6.1-x86_64.part/", 1)
+	put(t, cut, "", 0o644)
+	m.write(Store+"/other_1.0-1_"+m.repo.arch+".deb", "an old one")
+	m.write(Store+"/readme", "not ours to judge")
+
+	undo := func(to string) {
+		t.Helper()
+		if _, err := m.engine(drivers("590.1")).Undo(t.Context(), m, to, nil); err != nil {
+			t.Fatalf("undo %s: %s", to, wordsOf(err))
+		}
+	}
+	for _, v := range []string{"570.1-1", "580.1-1"} {
+		for _, name := range members {
+			m.repo.drop(name, v)
+		}
+	}
+	m.update()
+	undo("")
+	if now := m.has(); now != had[1] {
+		t.Errorf("after one undo:\n%swant:\n%s", now, had[1])
+	}
+	for _, name := range m.kept() {
+		if !strings.Contains(name, "_570.1-1_") && !strings.Contains(name, "_580.1-1_") {
+			t.Errorf("%s is kept, and nobody goes back to it", name)
+		}
+	}
+	for name, want := range map[string]bool{old: true, cut: false, orphan: false, m.dir + Store + "/readme": true} {
+		if _, err := os.Stat(name); (err == nil) != want {
+			t.Errorf("%s: want it there %t: %v", name, want, err)
+		}
+	}
+	undo("")
+	if now := m.has(); now != had[0] {
+		t.Errorf("after two undos:\n%swant:\n%s", now, had[0])
+	}
+	undo("")
+	if left := m.kept(); len(left) > 0 {
+		t.Errorf("all is undone, and %v is kept", left)
+	}
+	if _, err := os.Stat(old); err == nil {
+		t.Errorf("all is undone, and %s is kept", old)
+	}
+}
+
+// From every state that some applies and undos lead to, all of them can be undone, though the repository has forgotten each
+// version by the time it is replaced.
+func TestCollectNeverTakesWhatUndoNeeds(t *testing.T) {
+	all := []string{"570.1", "580.1", "590.1", "600.1"}
+	for seed := range uint64(2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 7))
+			m := newMachine(t)
+			for _, v := range all {
+				m.repo.driver(v + "-1")
+			}
+			m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
+			m.update()
+			first := m.has()
+			stack := []string{first} // how it stood before each run that stands
+			for range 6 {
+				if len(stack) > 1 && r.IntN(3) == 0 {
+					if _, err := m.engine(drivers("*")).Undo(t.Context(), m, "", nil); err != nil {
+						t.Fatalf("undo: %s", wordsOf(err))
+					}
+					if stack = stack[:len(stack)-1]; m.has() != stack[len(stack)-1] {
+						t.Fatalf("undo ended in\n%swant\n%s", m.has(), stack[len(stack)-1])
+					}
+					continue
+				}
+				m.apply(drivers(all[r.IntN(len(all))]))
+				if now := m.has(); !slices.Equal(stack[len(stack)-1:], []string{now}) {
+					stack = append(stack, now)
+				}
+			}
+			for _, v := range all {
+				for _, name := range members {
+					m.repo.drop(name, v+"-1")
+				}
+			}
+			m.update()
+			for len(stack) > 1 {
+				stack = stack[:len(stack)-1]
+				if _, err := m.engine(drivers("*")).Undo(t.Context(), m, "", nil); err != nil {
+					t.Fatalf("undo: %s", wordsOf(err))
+				}
+				if now := m.has(); now != stack[len(stack)-1] {
+					t.Fatalf("undo ended in\n%swant\n%s", now, stack[len(stack)-1])
+				}
+			}
+			if left := m.kept(); len(left) > 0 {
+				t.Errorf("all is undone, and %v is kept", left)
+			}
+		})
+	}
+}
+
+var _ converge.Collector = thing{}

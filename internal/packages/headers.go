@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// headers is a look at whether the headers of kernels are to be had, before anything is written. It leaves the word to
+// Resolve once our repositories' lists are read; before that it goes by the lists that are there.
+type headers struct {
+	set   *Set
+	repos []Repository
+	of    map[string]string // kernel → the package of its headers
+}
+
+// Headers wants the headers of each kernel installed or to be had: of maps kernels to the packages of their headers.
+func Headers(set *Set, repos []Repository, of map[string]string, why string) converge.Want {
+	return converge.Want{Thing: headers{set, repos, of}, Why: why, To: func(found converge.State) (converge.State, error) {
+		if found == "ok" {
+			return found, nil
+		}
+		said := strings.Split(string(found), "\n")
+		kernel, _, _ := strings.Cut(strings.TrimPrefix(said[0], noHeaders), ":")
+		return "", &converge.Trouble{What: said[0], Because: said[1:], Try: withoutHeaders(kernel)}
+	}}
+}
+
+const noHeaders = "cannot build modules for kernel "
+
+// withoutHeaders is what to do about a kernel whose headers are not to be had.
+func withoutHeaders(kernel string) []string {
+	return []string{"remove kernel " + kernel + " if it is not meant to run, or install one whose headers are to be had"}
+}
+
+func (headers) Kind() string { return "check" }
+func (headers) Name() string { return "headers of the kernels" }
+
+func (t headers) Make(context.Context, host.Host, converge.State) error {
+	return fmt.Errorf("internal error: a check cannot be made: %s", t.Name())
+}
+
+// Look costs two looks at files per kernel where all headers are there.
+func (t headers) Look(ctx context.Context, v host.View) (converge.State, error) {
+	with := things.WithHeaders(v)
+	missing := map[string]string{}
+	for kernel, name := range t.of {
+		if !slices.Contains(with, kernel) {
+			missing[kernel] = name
+		}
+	}
+	if len(missing) == 0 {
+		return "ok", nil
+	}
+	all, err := t.set.read(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	maps.DeleteFunc(missing, func(_, name string) bool { return all[name].Installed() })
+	if len(missing) == 0 || t.set.ready(ctx, v) == nil {
+		return "ok", nil
+	}
+	m, err := managerOf(v)
+	if err != nil {
+		return "", err
+	}
+	for _, kernel := range slices.Sorted(maps.Keys(missing)) {
+		if found, err := t.judge(ctx, v, m, kernel, with); err != nil || found != "ok" {
+			return found, err
+		}
+	}
+	return "ok", nil
+}
+
+// judge says what the lists that are there say of one kernel's headers. They decide if they know the kernel itself, or are
+// younger than it; and if what they do not know of yet cannot have headers.
+func (t headers) judge(ctx context.Context, v host.View, m manager, kernel string, with []string) (converge.State, error) {
+	name := t.of[kernel]
+	images := []string{"linux-image-" + kernel, "kernel-core-" + kernel} // Debian's and Ubuntu's, and Fedora's kin
+	offers, read, err := m.known(ctx, v, append([]string{name}, images...), t.set.reads)
+	if err != nil {
+		return "", err
+	}
+	if len(offers[name]) > 0 {
+		return "ok", nil
+	}
+	knows := slices.ContainsFunc(images, func(i string) bool { return len(offers[i]) > 0 })
+	if !read.IsZero() {
+		for _, r := range t.repos {
+			if r.Mixed {
+				return "", host.Later{Until: fmt.Sprintf("once the lists of %s are read: no source that is known now has %s", r.URL, name)}
+			}
+		}
+	}
+	if read.IsZero() || !knows && !read.After(cameWhen(v, kernel)) {
+		return "", host.Later{Until: "once the package lists are read"}
+	}
+	said := []string{fmt.Sprintf("%s%s: no source has its headers, %s", noHeaders, kernel, name)}
+	for _, r := range t.repos {
+		said = append(said, fmt.Sprintf("%s, which would be added, has drivers and no kernel headers", r.URL))
+	}
+	if len(with) > 0 {
+		said = append(said, "these kernels have headers: "+strings.Join(with, ", "))
+	}
+	return converge.State(strings.Join(said, "\n")), nil
+}
+
+// cameWhen says when a kernel was installed. modules.builtin is in its package, and depmod leaves it alone.
+func cameWhen(v host.View, kernel string) time.Time {
+	for _, name := range []string{"/modules.builtin", ""} {
+		if i, err := v.Stat("/lib/modules/" + kernel + name); err == nil {
+			return i.Ctime
+		}
+	}
+	return time.Time{}
+}
+
+// known asks the lists that are there, and says when the youngest of them was read: never, if one that is configured is
+// missing. Ours are left out.
+func (a apt) known(ctx context.Context, v host.View, names, ours []string) (map[string][]offer, time.Time, error) {
+	var youngest time.Time
+	for _, s := range allSources(v) {
+		if slices.Contains(ours, s.file) {
+			continue
+		}
+		read := readAt(v, s)
+		if i, err := v.Stat(s.file); read.IsZero() || err != nil || i.Ctime.After(read) {
+			return nil, time.Time{}, err
+		}
+		if read.After(youngest) {
+			youngest = read
+		}
+	}
+	if youngest.IsZero() {
+		return nil, youngest, nil
+	}
+	offers, err := a.offers(ctx, v, names)
+	return offers, youngest, err
+}
+
+// readAt says when a list of a source was read. One that is not signed, and trusted all the same, has no Release.
+func readAt(v host.View, s source) time.Time {
+	if _, read := release(v, s); !read.IsZero() {
+		return read
+	}
+	for _, name := range listOf(v, aptLists) {
+		if strings.HasPrefix(name, s.list()) {
+			if i, err := v.Lstat(aptLists + "/" + name); err == nil { // of file: URIs it may be a link
+				return i.Ctime
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// known asks dnf's caches, and reads nothing anew.
+func (a dnf) known(ctx context.Context, v host.View, names, _ []string) (map[string][]offer, time.Time, error) {
+	var youngest time.Time
+	for _, dir := range listOf(v, dnfCache) {
+		if i, err := v.Stat(dnfCache + "/" + dir + "/repodata/repomd.xml"); err == nil && i.Ctime.After(youngest) {
+			youngest = i.Ctime
+		}
+	}
+	if youngest.IsZero() {
+		return nil, youngest, nil
+	}
+	cached := a
+	cached.more = append(slices.Clone(a.more), "--cacheonly")
+	offers, err := cached.offers(ctx, v, names)
+	if err != nil {
+		return nil, time.Time{}, nil // a repository has no cache yet: nothing is known
+	}
+	return offers, youngest, nil
+}

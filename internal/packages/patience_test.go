@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// clocked is a machine that has a clock and nothing else.
+type clocked struct {
+	host.Host
+	now time.Time
+}
+
+func (c *clocked) Now() time.Time { return c.now }
+
+// Who holds a lock is told at once and then now and again, with the time that is left; nobody is told of a free one.
+func TestPatienceSays(t *testing.T) {
+	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name  string
+		takes time.Duration // each try, beside what it waits by itself
+		tries int           // that find it held
+		wait  time.Duration
+		says  []string
+		fails bool
+		asked []time.Duration
+	}{
+		{name: "free", wait: time.Minute, asked: []time.Duration{0}},
+		{
+			name: "a try waits by itself", tries: 3, wait: 5 * time.Minute,
+			says:  []string{"it: waiting for up to 5m0s", "it: waiting for up to 4m48s", "it: waiting for up to 4m36s"},
+			asked: []time.Duration{0, 12 * time.Second, 12 * time.Second, 12 * time.Second},
+		},
+		{
+			name: "its end", tries: 99, wait: 20 * time.Second, fails: true,
+			says:  []string{"it: waiting for up to 20s", "it: waiting for up to 8s"},
+			asked: []time.Duration{0, 12 * time.Second, 8 * time.Second},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &clocked{now: at}
+			var says []string
+			ctx := converge.Listen(t.Context(), func(text string) { says = append(says, text) })
+			var asked []time.Duration
+			err := patience{all: c.wait}.run(ctx, m, func(within time.Duration) error {
+				asked = append(asked, within)
+				m.now = m.now.Add(within)
+				if len(asked) > c.tries {
+					return nil
+				}
+				return &locked{errors.New("held"), "it"}
+			})
+			if (err != nil) != c.fails || !slices.Equal(says, c.says) || !slices.Equal(asked, c.asked) {
+				t.Errorf("%v\nsays  %q\nwant  %q\nasked %v\nwant  %v", err, says, c.says, asked, c.asked)
+			}
+		})
+	}
+}
+
+// Where a try does not wait by itself, it is told of no more often.
+func TestPatienceIsNoFlood(t *testing.T) {
+	m := &clocked{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
+	said := 0
+	ctx := converge.Listen(context.Background(), func(string) { said++ })
+	tries := 0
+	err := patience{all: 5 * time.Minute}.run(ctx, m, func(time.Duration) error {
+		tries++
+		m.now = m.now.Add(time.Second)
+		return &locked{errors.New("held"), "it"}
+	})
+	if busy := (*locked)(nil); !errors.As(err, &busy) || tries != 300 || said != 25 {
+		t.Errorf("%d tries, told %d times: %v", tries, said, err)
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// edition is an engine whose stage writes two files in one of many editions, and one file in some of them only.
+func edition(t testing.TB, n int) *converge.Engine {
+	wants := []converge.Want{
+		things.Exact("/srv/a", fmt.Appendf(nil, "a %d\n", n), 0o644, ""),
+		things.Exact("/srv/b", fmt.Appendf(nil, "b %d\n", n/2), 0o600, ""),
+	}
+	if n%3 == 0 {
+		wants = append(wants, things.Exact("/srv/c", fmt.Appendf(nil, "c %d\n", n), 0o644, ""))
+	}
+	return engineOf(t, stage(wants...))
+}
+
+func blobs(n *simhost.Node) int {
+	names, _ := n.ReadDir(converge.Home + "/blobs")
+	return len(names)
+}
+
+func put(t testing.TB, n *simhost.Node, name, text string) {
+	t.Helper()
+	if err := n.WriteFile(name, []byte(text), host.Attr{Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever was applied, undone, cut short or failed before: each run that can still be undone has all its bytes, and what no
+// run needs is not kept.
+func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
+	ctx := context.Background()
+	collected := 0
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		n := node(t)
+		if seed%2 == 0 {
+			put(t, n, "/srv/a", "theirs\n")
+		}
+		first := n.Tree(converge.Home)
+		for range 12 {
+			had := blobs(n)
+			e := edition(t, r.IntN(8))
+			switch r.IntN(5) {
+			case 0:
+				n.CutAt(n.Touches() + r.IntN(12))
+				e.Apply(ctx, n)
+				n.Revive()
+			case 1:
+				e.Undo(ctx, n, "", nil)
+			default:
+				apply(t, n, e)
+			}
+			if blobs(n) < had {
+				collected++
+			}
+			j, err := converge.ReadJournal(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, run := range append(j.Runs(), converge.Run{ID: "all"}) {
+				if run.Undone || len(run.Undoes) > 0 {
+					continue
+				}
+				p, err := e.PlanUndo(ctx, n, run.ID, nil)
+				if err != nil {
+					if run.ID == "all" || !strings.Contains(err.Error(), "no such run") {
+						t.Fatalf("seed %d: undo to %s: %v", seed, run.ID, err)
+					}
+					continue // it has left nothing to put back
+				}
+				for _, c := range p.Changes {
+					thing, err := kinds(c.Kind, c.Name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if st, ok := thing.(converge.Stored); ok && c.After != "" {
+						if data, err := st.Bytes(n, c.After); err != nil || data == nil {
+							t.Fatalf("seed %d: undo to %s cannot bring %s back: %v", seed, run.ID, c, err)
+						}
+					}
+				}
+			}
+		}
+		if _, err := edition(t, 0).Undo(ctx, n, "all", nil); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		compare(t, fmt.Sprintf("seed %d, undone", seed), first, n.Tree(converge.Home))
+		if left := blobs(n); left > 0 {
+			t.Errorf("seed %d: %d blobs are kept that nobody needs", seed, left)
+		}
+	}
+	if collected < 20 {
+		t.Errorf("only %d runs had anything to clear away", collected)
+	}
+}
+
+// A journal that cannot be read whole may need all that is kept.
+func TestCollectKeepsAllForATornJournal(t *testing.T) {
+	n := node(t)
+	apply(t, n, edition(t, 1))
+	apply(t, n, edition(t, 2))
+	journal, err := n.ReadFile(converge.Home + "/journal.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, n, converge.Home+"/journal.jsonl", "torn\n"+string(journal))
+	had := blobs(n)
+	if _, err := edition(t, 2).Undo(context.Background(), n, "all", nil); err != nil {
+		t.Fatal(err)
+	}
+	if left := blobs(n); left != had || had == 0 {
+		t.Errorf("%d blobs of %d are left", left, had)
+	}
+}

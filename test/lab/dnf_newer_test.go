@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+)
+
+// at asks for a version from another place than the mirror's, whose key signs what is said.
+func (d *dnfDriver) at(version, url, signed string) {
+	d.t.Helper()
+	d.Put("/etc/gpuadm/node.toml", fmt.Sprintf("format = 1\n\n[driver]\nversion = %q\n\n[driver.repo]\nurl = %q\nkey = %q\nfingerprint = %q\nsigned = %q\n",
+		version, url, repos.Key, d.fingerprint, signed), 0o644)
+}
+
+// TestLabDnfNewer: a version that has come since dnf last read its lists, and one that only another mirror has to which the
+// spec has just moved: both come in one apply.
+func TestLabDnfNewer(t *testing.T) {
+	const below = "/compute/cuda/repos/rhel9/x86_64"
+	d := newDnfDriver(t)
+	repos.Show(d.Host, repos.Vanished)
+	d.spec("580.65.06")
+	d.apply(0)
+	d.stands("580.65.06")
+	repos.Show(d.Host, repos.Lagging)
+	d.spec(repos.Gone)
+	d.apply(0)
+	d.stands(repos.Gone)
+
+	d.at("580.65.06", "file://"+lab.RepoDir+"/"+string(repos.Vanished)+below, "auto")
+	d.apply(0)
+	d.stands("580.65.06")
+	d.spec(repos.Gone)
+	d.apply(0)
+	d.stands(repos.Gone)
+	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
+		t.Errorf("another apply: %s", out)
+	}
+}
+
+// TestLabDnfSigned: of a mirror that makes its metadata anew the packages' signatures are what is trusted, if the spec says
+// so: one without is refused.
+func TestLabDnfSigned(t *testing.T) {
+	const mirror = "/srv/anew"
+	d := newDnfDriver(t)
+	d.Must("cp", "-a", lab.RepoDir+"/"+string(repos.Good)+"/compute/cuda/repos/rhel9/x86_64", mirror)
+	d.Must("sh", "-c", "rm -f "+mirror+"/repodata/repomd.xml.asc")
+	d.at("580.65.06", "file://"+mirror, "auto")
+	d.apply(1, "cannot read repository file://"+mirror, "its metadata is not signed")
+
+	unsigned := strings.Fields(d.Must("sh", "-c", "ls "+mirror+"/libnvidia-ml-580.65.06-*.rpm"))
+	d.Must("cp", unsigned[0], "/srv/signed.rpm")
+	d.Must("rpmsign", "--delsign", unsigned[0])
+	anew := func() {
+		d.Must("createrepo_c", "-q", mirror) // it takes the module streams over from the metadata that is there
+	}
+	anew()
+	d.at("580.65.06", "file://"+mirror, "packages")
+	d.apply(1, "cannot install packages: a package is not signed with its repository's key", "libnvidia-ml")
+	if out := d.Must("rpm", "-qa", "*nvidia*"); out != "" {
+		t.Errorf("installed are %s", out)
+	}
+	d.Must("cp", "/srv/signed.rpm", unsigned[0])
+	anew()
+	d.Must("rm", "-rf", "/var/cache/dnf")
+	d.apply(0)
+	d.stands("580.65.06")
+	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
+		t.Errorf("the second apply: %s", out)
+	}
+}
