@@ -76,8 +76,10 @@ func TestLabKubeAKSOwn(t *testing.T) {
 		t.Errorf("the startup taint was never there to be taken off: %v", asked)
 	}
 	n.secrets(secret)
+	n.tells("GET /metadata/instance?api-version=2021-02-01: 200")
 	n.unsaid(customData)
 	n.idle()
+	n.tells()
 	n.leaves(before)
 }
 
@@ -113,6 +115,14 @@ func (n gpuHost) refusals() {
 	n.gpuadm(1, []string{"apply"}, "cannot join AKS: this machine is in none of its node pools", "own_machine = true", "not supported by Microsoft")
 	n.wants("[join]\nhow = \"gke\"\n")
 	n.gpuadm(1, []string{"apply"}, "cannot join GKE: it takes no machines but those of its own node pools, and this is none of them", "gpu-driver-version=disabled")
+}
+
+// tells wants the metadata service to have been asked for these since the last call, each once or more, and for nothing else.
+func (n gpuHost) tells(requests ...string) {
+	n.t.Helper()
+	if asked := slices.Compact(slices.Sorted(slices.Values(n.since()))); !slices.Equal(asked, requests) {
+		n.t.Errorf("the metadata service was asked for %q, want %q", asked, requests)
+	}
 }
 
 // unsaid wants a word in no file but these, nor in what anybody said.

@@ -42,7 +42,9 @@ func newNetwork() (*network, error) {
 	}
 	err := n.do(func() error {
 		cmd := exec.Command("ip", "-batch", "-")
-		cmd.Stdin = strings.NewReader("link set lo up\naddress add " + service + "/32 dev lo\nlink add " + bridge + " type bridge\n" +
+		// A bridge without an address of its own takes the lowest of its ports': when a host goes, the others would send to nobody
+		// for half a minute, until they ask again who has the API server's.
+		cmd.Stdin = strings.NewReader("link set lo up\naddress add " + service + "/32 dev lo\nlink add " + bridge + " address 02:00:0a:c8:00:01 type bridge\n" +
 			"address add " + address + "/24 dev " + bridge + "\nlink set " + bridge + " up\n" +
 			"route add unreachable default\n") // what is elsewhere is known at once to be out of reach
 		if said, err := cmd.CombinedOutput(); err != nil {
