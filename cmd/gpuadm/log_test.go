@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// heard keeps what a log is told.
+type heard struct{ lines *[]string }
+
+func (heard) Levels() []logrus.Level { return logrus.AllLevels }
+
+func (h heard) Fire(e *logrus.Entry) error {
+	*h.lines = append(*h.lines, e.Message)
+	return nil
+}
+
+// Who is waited for is told in the journal at once and then each minute, however often it is told.
+func TestJournalIsNotFlooded(t *testing.T) {
+	var lines []string
+	log := logrus.New()
+	log.SetOutput(&strings.Builder{})
+	log.AddHook(heard{&lines})
+	v := logVoice{log, new(time.Time)}
+	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for i := range 25 { // as often as it is told in five minutes
+		v.tell(converge.Event{Time: at.Add(time.Duration(i) * 12 * time.Second), Stage: "packages", What: converge.Waiting, Text: "process 4711 (apt-get upgrade) holds it"})
+	}
+	want := slices.Repeat([]string{"packages waiting: process 4711 (apt-get upgrade) holds it"}, 5)
+	if !slices.Equal(lines, want) {
+		t.Errorf("told %d times: %q", len(lines), lines)
+	}
+}
