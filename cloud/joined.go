@@ -125,7 +125,7 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 				try = append([]string{"the cluster's network plugin must run here: " + podsOn(n.name)}, try...)
 			}
 			return &converge.Trouble{
-				What:    fmt.Sprintf("cannot wait any longer for node %s: after %v: %s", n.name, vigil.so().Round(time.Second), problem),
+				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.name, vigil.so().Round(time.Second), problem),
 				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
 				Try:     try,
 				Err:     errors.Join(stillWaits{}, err),

@@ -53,7 +53,7 @@ func (l login) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		text, err := h.ReadFile(kubeletKubeconfig)
 		if err == nil && callsProgram(text) {
-			err = endPods(ctx, h)
+			return withoutPods(ctx, h, func() error { return l.FileThing.Make(ctx, h, to) })
 		}
 		if err != nil && !notThere(err) {
 			return err

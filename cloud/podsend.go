@@ -23,10 +23,10 @@ import (
 // does not say otherwise (terminationGracePeriodSeconds).
 const podGrace = 30 * time.Second
 
-// endPods ends the pods of a machine that leaves its cluster, once kubelet has stopped: it would start them again. Nobody else
-// would ever end them. They would hold the GPUs, and a pod that the cluster gives to another node when this one is gone would
-// run twice. They are stopped and not removed: their logs and files stay for whoever wants to see them.
-func endPods(ctx context.Context, h host.Host) error {
+// withoutPods ends the pods of a machine that leaves its cluster, and has it leave while kubelet is stopped: that would start
+// them again. Nobody else would ever end them. They would hold the GPUs, and a pod that the cluster gives to another node when
+// this one is gone would run twice. They are stopped and not removed: their logs and files stay for whoever wants to see them.
+func withoutPods(ctx context.Context, h host.Host, leave func() error) (err error) {
 	socket, err := engineSocket(ctx, h)
 	if err != nil {
 		return err
@@ -34,13 +34,32 @@ func endPods(ctx context.Context, h host.Host) error {
 	pods, err := sandboxesAt(ctx, h, socket)
 	switch {
 	case errors.As(err, &host.Later{}), notThere(err):
-		return nil // there is no engine, and so there are no pods
+		return leave() // there is no engine, and so there are no pods
 	case err != nil:
 		return endTrouble(socket, "cannot stop the pods of this machine: its container engine does not answer", []string{oneLine(err.Error())},
 			"start the container engine, and undo again: systemctl status containerd")
 	case len(pods) == 0:
-		return nil
+		return leave()
 	}
+	// A kubelet that ran before us, in vain mostly, as kubeadm's package has it, is not undo's to stop: it runs again afterwards.
+	if u, uerr := h.Unit(ctx, kubeletUnit); uerr == nil && (u.Active == "active" || u.Active == "activating") {
+		if err := h.SetUnit(ctx, kubeletUnit, host.UnitChange{Job: "stop"}); err != nil {
+			return err
+		}
+		defer func() {
+			if serr := h.SetUnit(ctx, kubeletUnit, host.UnitChange{Job: "start"}); err == nil {
+				err = serr
+			}
+		}()
+	}
+	if err := endPods(ctx, h, socket, pods); err != nil {
+		return err
+	}
+	return leave()
+}
+
+// endPods stops pods, and says which could not be.
+func endPods(ctx context.Context, h host.Host, socket string, pods []sandbox) error {
 	converge.Say(ctx, fmt.Sprintf("for %d pods to end, up to %v", len(pods), podGrace))
 	ctx, stop := context.WithTimeout(ctx, 3*podGrace)
 	defer stop()

@@ -124,3 +124,26 @@ func TestUndoNamesPods(t *testing.T) {
 		}
 	}
 }
+
+// TestUndoEndsPodsUnderKubelet: a kubelet that ran before the join, and goes on after it, does not start the pods again meanwhile.
+func TestUndoEndsPodsUnderKubelet(t *testing.T) {
+	for _, stubborn := range []bool{false, true} {
+		j := startJoin(t, testMachine, "")
+		j.apply(t)
+		n := j.n
+		running := func() bool { return strings.Contains(n.Units(), "kubelet.service enabled active") }
+		e := &engineOfPods{running: []string{"a"}, stubborn: stubborn}
+		n.Daemon(podsSocket, e.answer)
+		left := false
+		err := withoutPods(context.Background(), n, func() error {
+			left = true
+			if running() {
+				t.Error("kubelet runs while the machine leaves")
+			}
+			return nil
+		})
+		if (err != nil) != stubborn || left == stubborn || !running() {
+			t.Errorf("stubborn %v: %v, left %v, kubelet runs again: %v", stubborn, err, left, running())
+		}
+	}
+}

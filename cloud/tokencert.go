@@ -174,10 +174,7 @@ func (c certificate) TakeOut(_ host.View, found, before, after converge.State) (
 
 func (c certificate) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
-		if err := endPods(ctx, h); err != nil {
-			return err
-		}
-		return c.remove(h)
+		return withoutPods(ctx, h, func() error { return c.remove(h) })
 	}
 	if c.join == nil || to != converge.State("system:node:"+c.join.name) {
 		return converge.Stays{Why: "a key is not stored, so an earlier certificate cannot be restored"}
