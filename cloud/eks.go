@@ -34,7 +34,7 @@ func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	switch {
 	case !f.Live:
-		return []converge.Want{eksLater()}, nil
+		return []converge.Want{eksLater("which cluster of EKS to join", "first boot", "the machine is told when it boots")}, nil
 	case f.Cloud.Name != "aws":
 		return nil, &converge.Trouble{
 			What:    "cannot join EKS: the machine is not in EC2, where it would get its credentials",
@@ -75,11 +75,11 @@ func eksRef(s spec.Spec) *instance.ClusterRef {
 	}
 }
 
-// eksLater is the join of an image: which machine and which cluster it is, only the machine itself is told.
-func eksLater() converge.Want {
-	return things.Check("which cluster of EKS to join", func(context.Context, host.View) (string, error) {
-		return "", host.Later{Until: "first boot"}
-	}, "the machine is told when it boots")
+// eksLater is what cannot be looked at before then.
+func eksLater(what, until, why string) converge.Want {
+	return things.Check(what, func(context.Context, host.View) (string, error) {
+		return "", host.Later{Until: until}
+	}, why)
 }
 
 // eksNode is what a kubelet of EKS must be told.

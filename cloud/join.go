@@ -62,6 +62,8 @@ func Joined(node *Session) converge.Stage {
 				return nil, nil
 			case by != "" && howOf(s, f) != "token" && !ownsKubelet(s, f) && !f.Kubelet.Joined:
 				return []converge.Want{notJoinedYet(by, f)}, nil
+			case eksOwn(s, f) && !f.Kubelet.Joined: // the stage before this one says what it waits for
+				return []converge.Want{eksLater("the cluster has the node", untilJoined, "kubelet registers the node")}, nil
 			}
 			name := nodeName(s, f)
 			if howOf(s, f) != "token" && !ownsKubelet(s, f) { // a cloud may name it otherwise

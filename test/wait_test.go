@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -68,6 +70,25 @@ func TestWaiting(t *testing.T) {
 		}
 		if _, err := n.Stat("/etc/b"); err != nil {
 			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// TestWaitingToKnow: a stage that cannot say yet what it wants, since a cloud does not answer, is waited for too.
+func TestWaitingToKnow(t *testing.T) {
+	for _, waits := range []bool{true, false} {
+		n := node(t)
+		st := stage()
+		st.Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+			cause := error(converge.Wait{For: "an answer"})
+			if !waits {
+				cause = errors.New("no")
+			}
+			return nil, &converge.Trouble{What: "cannot ask", Try: []string{"ask them"}, Err: cause}
+		}
+		_, err := engineOf(t, st).Apply(context.Background(), n)
+		if tr := (*converge.Trouble)(nil); converge.Passes(err) != waits || !errors.As(err, &tr) || len(tr.Try) != 1 || tr.What != "cannot ask" {
+			t.Errorf("waits %v: %+v", waits, err)
 		}
 	}
 }

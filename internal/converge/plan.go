@@ -131,6 +131,9 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	wants, err := st.Wants(e.Spec, f)
 	if err != nil {
 		c := Change{Stage: st.Name, Kind: "check", Name: st.Name}
+		if Passes(err) { // a cloud that does not answer yet
+			return []step{{Change: c, want: Want{Thing: unknown{st.Name, err}}}}, nil
+		}
 		c.fail(err)
 		return []step{{Change: c}}, nil
 	}

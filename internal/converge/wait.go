@@ -3,7 +3,12 @@
 
 package converge
 
-import "errors"
+import (
+	"context"
+	"errors"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
 
 // Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
 // put back for it, and the same command goes on from there.
@@ -22,6 +27,19 @@ func Passes(err error) bool {
 	w := interface{ Waits() bool }(nil)
 	return errors.As(err, &w) && w.Waits()
 }
+
+// unknown is what a stage wants that cannot say it yet: it waits for what it must be told.
+type unknown struct {
+	stage string
+	err   error
+}
+
+func (u unknown) Kind() string { return "check" }
+func (u unknown) Name() string { return u.stage }
+
+func (u unknown) Look(context.Context, host.View) (State, error) { return "", u.err }
+
+func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
 
 // await has a change wait for what its error names.
 func (c *Change) await(err error) {

@@ -176,7 +176,7 @@ func ago(off time.Duration) string {
 	if off < 0 {
 		return fmt.Sprintf("%s behind", -off)
 	}
-	return fmt.Sprintf("%s ahead", off)
+	return fmt.Sprintf("%s ahead of", off)
 }
 
 // wrongClock is what is said where requests signed by this clock would be refused; nil where the clock serves.
@@ -185,7 +185,7 @@ func wrongClock(off time.Duration, than string) *Error {
 		return nil
 	}
 	return &Error{
-		What: fmt.Sprintf("cannot sign requests: the machine's clock is %s of %s", ago(off.Round(time.Second)), than),
+		What: fmt.Sprintf("cannot sign requests: the machine's clock is %s %s", ago(off.Round(time.Second)), than),
 		Because: []string{
 			"AWS refuses requests whose time is more than five minutes off, and the cluster's certificates may count as not valid yet",
 		},
