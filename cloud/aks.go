@@ -99,7 +99,7 @@ func aksNotes(s spec.Spec, f facts.Facts) (notes []string) {
 	case aksOwn(s, f):
 		return []string{
 			"a machine of one's own in an AKS cluster is " + unsupported,
-			"what AKS must allow the token's group is in images/daemonset/aks-own-machine.yaml of gpuadm's source: to ask for a certificate of its own, and no more",
+			"what AKS must allow the token's group is in " + aksManifest + ": to ask for a certificate of its own, and no more",
 		}
 	case f.Cloud.Managed != "aks":
 		return nil

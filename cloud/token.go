@@ -117,7 +117,7 @@ func spent(t *tokenJoin) converge.Want {
 		Thing: tokenFile{things.NewSecret(t.tokenFile), t},
 		Why:   "it is not needed any more, and is worth something to others",
 		To:    func(converge.State) (converge.State, error) { return "", nil },
-		Keeps: fmt.Sprintf("the token in %s is gone; kubeadm token create makes another", t.tokenFile),
+		Keeps: fmt.Sprintf("the token in %s is gone; to join again: %s", t.tokenFile, t.another()),
 	}
 }
 

@@ -61,7 +61,7 @@ func (t *tokenJoin) unauthorized(token bootstrapToken, err error) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot join: %s does not take the token %s in %s", t.server, token.id, t.tokenFile),
 		Because: []string{oneLine(err.Error()), "it has expired (after 24 hours, if not made otherwise), it is wrong, or it may not be used to log in"},
-		Try:     []string{"kubeadm token list, on the control plane: is it there, with usage authentication?", "kubeadm token create, and write what it prints into " + t.tokenFile},
+		Try:     []string{t.known(), t.another()},
 		Err:     err,
 	}
 }
@@ -70,7 +70,7 @@ func (t *tokenJoin) noBootstrapper(user string) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot join: the token in %s is no bootstrap token; the cluster knows it as %s", t.tokenFile, oneLine(user)),
 		Because: []string{"a certificate that is asked for by others than system:bootstrappers is not approved by the cluster itself"},
-		Try:     []string{"kubeadm token create, and write what it prints into " + t.tokenFile},
+		Try:     []string{t.another()},
 	}
 }
 
@@ -88,17 +88,6 @@ func (t *tokenJoin) mayAsk(ctx context.Context, c *kube.Client, token bootstrapT
 		return nil
 	}
 	return t.mayNot(token, nil)
-}
-
-func (t *tokenJoin) mayNot(token bootstrapToken, err error) error {
-	return &converge.Trouble{
-		What: fmt.Sprintf("cannot join: the token %s may not ask for a certificate", token.id),
-		Try: []string{
-			"as the cluster's administrator: kubectl create clusterrolebinding gpuadm-bootstrap --clusterrole=system:node-bootstrapper --group=system:bootstrappers",
-			"and, for the cluster to approve it by itself: kubectl create clusterrolebinding gpuadm-approve --clusterrole=system:certificates.k8s.io:certificatesigningrequests:nodeclient --group=system:bootstrappers",
-		},
-		Err: err,
-	}
 }
 
 // skew says that the clocks differ too much to use certificates; nil if they do not, or the server has not told its time.

@@ -127,7 +127,7 @@ func (t *tokenJoin) request(ctx context.Context, h host.Host, token bootstrapTok
 			vigil.tell(ctx, "the request "+name+" waits to be approved by the cluster, or by kubectl certificate approve")
 		}
 		if vigil.over() || t.sleep(ctx, between) != nil {
-			return nil, notApproved(name, t.name)
+			return nil, t.notApproved(name)
 		}
 		vigil.paused += between
 	}
@@ -173,17 +173,4 @@ func issued(answer []byte, name string) ([]byte, error) {
 		return nil, nil
 	}
 	return is.Status.Certificate, nil
-}
-
-// notApproved says that a person has to say yes. Nothing is lost: the next run asks for the answer to the same request.
-func notApproved(name, node string) error {
-	return &converge.Trouble{
-		What:    fmt.Sprintf("cannot join yet: the request %s waits to be approved", name),
-		Because: []string{fmt.Sprintf("the cluster does not approve it by itself: nobody may who shows this token; it asks to be node %s", node)},
-		Try: []string{
-			"as the cluster's administrator: kubectl certificate approve " + name + ", then apply again: it goes on with the same request",
-			"or, for all to come: kubectl create clusterrolebinding gpuadm-approve --clusterrole=system:certificates.k8s.io:certificatesigningrequests:nodeclient --group=system:bootstrappers",
-		},
-		Err: stillWaits{},
-	}
 }

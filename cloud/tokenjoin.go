@@ -25,6 +25,7 @@ import (
 type tokenJoin struct {
 	server, caFile, pin, tokenFile string
 	name, machineID                string
+	aks                            bool   // the cluster is AKS's, and this machine in no pool of it
 	kubelet                        string // its version, "" where nobody knows
 	ca                             []byte // ca_file's bytes
 	via                            host.Via
@@ -40,6 +41,7 @@ func newTokenJoin(s spec.Spec, f facts.Facts) *tokenJoin {
 	return &tokenJoin{
 		server: strings.TrimSuffix(s.Join.Server, "/"), caFile: s.Join.CAFile, pin: s.Join.CAPin, tokenFile: s.Join.TokenFile,
 		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), kubelet: f.Kubelet.Version, sleep: sleepFor, silence: &silence{},
+		aks: aksOwn(s, f),
 	}
 }
 
@@ -63,7 +65,7 @@ func (t *tokenJoin) read(v host.View) (bootstrapToken, error) {
 	refuse := func(problem string, try ...string) (bootstrapToken, error) {
 		return bootstrapToken{}, &converge.Trouble{What: fmt.Sprintf("cannot use the token in %s: %s", t.tokenFile, problem), Try: try}
 	}
-	again := "on the control plane: kubeadm token create; write what it prints into " + t.tokenFile + ", with mode 0600, then apply again"
+	again := t.another()
 	i, err := v.Lstat(t.tokenFile)
 	switch {
 	case notThere(err):
@@ -76,7 +78,7 @@ func (t *tokenJoin) read(v host.View) (bootstrapToken, error) {
 		return refuse("it is "+host.TypeName(i.Mode)+", and must be a file", again)
 	case i.Mode.Perm()&0o077 != 0 || i.UID != 0:
 		return refuse(fmt.Sprintf("others than root may read it (mode %04o, owner %d)", i.Mode.Perm(), i.UID),
-			"chown root:root "+t.tokenFile+"; chmod 0600 "+t.tokenFile, "and if others have used this machine meanwhile, take another token: kubeadm token create")
+			"chown root:root "+t.tokenFile+"; chmod 0600 "+t.tokenFile, "and if others have used this machine meanwhile, take another token: "+again)
 	case i.Size > 4096:
 		return refuse("it is too large for a token", again)
 	}
