@@ -161,23 +161,32 @@ func (s *search) run() {
 	for _, it := range s.items {
 		compute += it.profile.Slices
 	}
-	if compute <= s.model.Compute && len(withMedia(s.items)) <= 1 {
+	if compute <= s.model.Compute && media(s.items) == nil {
 		s.place(0, 0, cost{})
 	}
 }
 
-// withMedia are the items whose profile has the media engines that a GPU has one set of: the JPEG engine and the optical flow
-// accelerator, or with +me.all every one. One instance can have them, of whatever size: an A30 offers 1g.6gb+me and
-// 2g.12gb+me, each once, and the whole GPU has no more of these engines than either.
+// media finds two items that want the same media engines; nil if none do. Of the JPEG engine and the optical flow accelerator
+// a GPU has one set, which +me gives to one instance of whatever size: an A30 offers 1g.6gb+me and 2g.12gb+me, each once,
+// and the whole GPU has no more of these engines than either. +me.all gives it every engine, and leaves none for the share
+// that others have which do not say -me.
 // Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
-func withMedia(items []item) (list []item) {
-	for _, it := range items {
-		_, attributes, _ := strings.Cut(it.profile.Name, "+")
-		if slices.ContainsFunc(strings.Split(attributes, ","), func(a string) bool { return a == "me" || a == "me.all" }) {
-			list = append(list, it)
+func media(items []item) []item {
+	for i, a := range items {
+		for _, b := range items[:i] {
+			switch {
+			case a.has("+me.all") && !b.has("-me"), b.has("+me.all") && !a.has("-me"), a.has("+me") && b.has("+me"):
+				return []item{b, a}
+			}
 		}
 	}
-	return list
+	return nil
+}
+
+// has says whether the item's profile has an attribute, written as in its name: 1g.24gb+gfx,me.
+func (it item) has(attribute string) bool {
+	i := strings.LastIndexAny(it.profile.Name, "+-")
+	return i >= 0 && it.profile.Name[i] == attribute[0] && slices.Contains(strings.Split(it.profile.Name[i+1:], ","), attribute[1:])
 }
 
 // place lays the items from i on, where used slices are taken and changes is what instances that stay cost by now.

@@ -49,13 +49,19 @@ func newOracle(m Model) *oracle {
 					same++
 				}
 			}
-			media := 0
+			sets, whole, shares := 0, 0, 0
 			for _, c := range append(slices.Clone(chosen), b) {
-				if n := m.Profiles[c.profile].Name; strings.HasSuffix(n, "+me") || strings.HasSuffix(n, "+me.all") {
-					media++
+				switch n := m.Profiles[c.profile].Name; {
+				case strings.HasSuffix(n, "+me.all"):
+					whole++
+				case !strings.HasSuffix(n, "-me"):
+					shares++
+				}
+				if strings.HasSuffix(m.Profiles[c.profile].Name, "+me") {
+					sets++
 				}
 			}
-			if !free || same >= m.Profiles[b.profile].Max || media > 1 {
+			if !free || same >= m.Profiles[b.profile].Max || sets > 1 || whole > 1 || whole == 1 && shares > 0 {
 				continue
 			}
 			now := slices.Clone(taken)

@@ -218,7 +218,7 @@ func TestExport(t *testing.T) {
 		{"H100-80", "on 4g.40gb@0 3g.40gb@4(1c,1c)"},
 		{"H100-80", "on 4g.40gb@0 3g.40gb@4(2c,1c)"},
 		{"H200", "on 3g.71gb@0() 1g.18gb@4"},
-		{"RTX PRO 6000", "on 1g.24gb-me@0 1g.24gb+gfx@3 2g.48gb+me.all@6"},
+		{"RTX PRO 6000", "on 1g.24gb-me@0 1g.24gb-me@3 2g.48gb+me.all@6"},
 	}
 	var gpus []host.GPU
 	for i, s := range stands {

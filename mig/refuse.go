@@ -100,10 +100,10 @@ func (m Model) refuse(want Layout, items []item) error {
 		need += size(it.profile)
 		compute += it.profile.Slices
 	}
-	media := withMedia(items)
+	both := media(items)
 	switch a, b := overlap(items); {
-	case len(media) > 1:
-		why = fmt.Sprintf("%s and %s both want the media engines, and one instance can have them", media[0].want(), media[1].want())
+	case both != nil:
+		why = fmt.Sprintf("%s and %s want the same media engines", both[0].want(), both[1].want())
 	case need > m.Memory:
 		why = fmt.Sprintf("it needs %d memory slices, and there are %d", need, m.Memory)
 	case compute > m.Compute:

@@ -137,15 +137,15 @@ func random(rnd *rand.Rand, m Model) State {
 	s := empty()
 	var used uint64
 	count := map[int]int{}
+	var all []item
 	for rnd.IntN(12) > 0 {
 		p := m.Profiles[rnd.IntN(len(m.Profiles))]
 		at := p.Places[rnd.IntN(len(p.Places))]
-		media := len(withMedia([]item{{profile: p}}))
-		if used&mask(at) != 0 || count[p.ID] == p.Max || media > 0 && count[-1] > 0 {
-			continue
+		if used&mask(at) != 0 || count[p.ID] == p.Max || media(append(all, item{profile: p})) != nil {
+			continue // the driver would not have made it
 		}
 		used |= mask(at)
-		count[-1] += media // the driver would not have made two of them
+		all = append(all, item{profile: p})
 		count[p.ID]++
 		part := Part{Profile: p.Name, Start: at.Start, Compute: []Compute{{p.Slices, Anywhere}}}
 		if rnd.IntN(3) == 0 {
