@@ -21,7 +21,11 @@ mkdir -p /etc/kubernetes/certs /var/lib/kubelet /var/log/azure
 for f in $(cd /opt/azure/rendered && find . -type f); do install -D -m 0600 /opt/azure/rendered/$f /$f; done
 systemctl restart containerd.service
 systemctl enable --quiet kubelet.service
-timeout 100 systemctl start kubelet.service || { echo "exit 31: kubelet does not start" >>/var/log/azure/cluster-provision.log; exit 31; }
+for try in $(seq 100); do
+  timeout 30 systemctl restart kubelet.service && break
+  echo "kubelet does not start, try $try" >>/var/log/azure/cluster-provision.log
+  sleep 1
+done
 touch /opt/azure/containers/provision.complete
 `
 
@@ -104,6 +108,7 @@ func TestLabKubeAKSPool(t *testing.T) {
 	t.Log("the first boot: the scripts and kubelet wait for the GPUs, and nobody for the scripts")
 	n.Reboot()
 	n.Ready()
+	n.ordered()
 	n.condition("True")
 	o := n.Object()
 	for key, want := range map[string]string{
