@@ -59,6 +59,7 @@ func nodeConfig(c *kube.T, of cloudfake.Cluster, kubelet kube.Object, engine str
 // tokens. On one host kubelet waits for the GPUs, and the cluster is asked for; on the other its node registers with the
 // startup taint, and the user data names the cluster.
 func TestLabKubeEKS(t *testing.T) {
+	t.Parallel()
 	for _, dist := range lab.Dists() {
 		t.Run(dist, func(t *testing.T) {
 			t.Parallel()
