@@ -26,10 +26,14 @@ type kept struct {
 }
 
 // Ask is the package's Ask.
-func (c *Clients) Ask(v host.View, from From) (*Client, error) { return c.client("ask", v, v.AskWeb, from) }
+func (c *Clients) Ask(v host.View, from From) (*Client, error) {
+	return c.client("ask", v, v.AskWeb, from)
+}
 
 // Do is the package's Do.
-func (c *Clients) Do(h host.Host, from From) (*Client, error) { return c.client("do", h, h.DoWeb, from) }
+func (c *Clients) Do(h host.Host, from From) (*Client, error) {
+	return c.client("do", h, h.DoWeb, from)
+}
 
 func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, error) {
 	s, err := settingOf(v, from)
