@@ -56,7 +56,7 @@ lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (C
 lab-kube: build ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
 	$(GO) run ./test/lab/cmd/lab setup
 	$(GO) run ./test/lab/kube/cmd/kube build
-	$(GO) test ./test/lab/kube -run 'TestLabKube$(CASE)' -v -timeout 20m
+	$(GO) test ./test/lab/kube -run 'TestLabKube$(CASE)' -v -parallel 4 -timeout 20m # most of them wait most of the time
 
 kube: ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C
 	$(GO) run ./test/lab/kube/cmd/kube build

@@ -69,8 +69,12 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bo
 	if !h.Live() || e.Spec.Driver.Expect > 0 {
 		return false, nil
 	}
-	f, err := e.Facts(ctx, h)
-	if err != nil || slices.ContainsFunc(f.GPUs, facts.PCI.Display) || cloud.LostGPUs(ctx, h, c.node, e.Spec, f) != "" {
+	gpus, err := e.GPUs(h)
+	if err != nil || slices.ContainsFunc(gpus, facts.PCI.Display) { // and all else about them is for the plan
+		return false, err
+	}
+	f, err := facts.Gather(ctx, h, facts.Needs{}) // no cloud is asked what a machine without GPUs joins
+	if err != nil || cloud.LostGPUs(ctx, h, c.node, e.Spec, f) != "" {
 		return false, err
 	}
 	if c.output == "json" {

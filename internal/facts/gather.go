@@ -26,10 +26,7 @@ func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 
 // Gather is the package's Gather, without looking at what the cache knows.
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
-	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
-		*c = Cache{view: v} // another machine, or one that cannot be told from it
-	}
-	l := &look{v: v, cache: c}
+	l := c.look(v)
 	f := Facts{Live: v.Live()}
 	if !c.known {
 		c.os, c.arch, c.virt, c.bus = l.os(), l.arch(), "", nil
@@ -50,6 +47,20 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	c.node(ctx, l, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err
+}
+
+// GPUs are the GPUs of Gather's facts, by a look at the PCI bus alone.
+func (c *Cache) GPUs(v host.View) ([]PCI, error) {
+	l := c.look(v)
+	all := l.pci()
+	return all, l.err
+}
+
+func (c *Cache) look(v host.View) *look {
+	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
+		*c = Cache{view: v} // another machine, or one that cannot be told from it
+	}
+	return &look{v: v, cache: c}
 }
 
 // needed finds out what was asked for beside.

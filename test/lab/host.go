@@ -131,6 +131,9 @@ func (h *Host) MainPID(unit string) int {
 func (h *Host) KillMain(unit string) {
 	h.t.Helper()
 	pid := h.MainPID(unit)
+	if pid == 0 { // that would kill whoever asks
+		h.t.Fatalf("cannot kill the main process of %s: it does not run", unit)
+	}
 	h.Must("kill", "-9", strconv.Itoa(pid))
 	if !until(patience, func() bool { return h.MainPID(unit) != pid }) {
 		h.t.Fatalf("cannot kill the main process of %s: it is still %d", unit, pid)
