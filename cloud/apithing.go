@@ -202,6 +202,15 @@ func (p nodePart) nobody() error {
 	}
 }
 
+// TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Of a failure, and of a boot that
+// nobody has looked in yet, the cluster is told without a line in the journal (Report, guard), and that keeps nobody from undo.
+func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+	if p.what == "condition" || p.what == "record" {
+		return before, nil
+	}
+	return "", fmt.Errorf("cannot put back the %s of the node: it was changed since: left as %q, found as %q", p.Name(), after, found)
+}
+
 // Make changes one part alone.
 func (p nodePart) Make(ctx context.Context, h host.Host, to converge.State) error {
 	found, err := p.Look(ctx, h)
