@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -54,7 +55,9 @@ func companionFile(v host.View, kernel, name, version string) (problem string, e
 	if err != nil {
 		return "", err
 	}
-	if file == "" {
+	if file == "" && name == storage && !sourced(v) {
+		return "", host.Later{Until: "once the package of nvidia-fs is installed"}
+	} else if file == "" {
 		return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
 	}
 	m, err := facts.ReadModule(v, file)
@@ -68,4 +71,11 @@ func companionFile(v host.View, kernel, name, version string) (problem string, e
 		return fmt.Sprintf("cannot load %s of kernel %s: %s", name, kernel, why), err
 	}
 	return "", nil
+}
+
+// sourced says whether a package has brought nvidia-fs's source, that DKMS builds. Before that its absence is no fault: on a
+// machine that has the driver, gds may be asked for since today, and its package comes in the stage before.
+func sourced(v host.View) bool {
+	names, _ := v.ReadDir("/usr/src") // none where it is not there
+	return slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, storage+"-") })
 }

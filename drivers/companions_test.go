@@ -5,12 +5,14 @@ package drivers
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -90,17 +92,21 @@ func TestCompanions(t *testing.T) {
 	ko := func(name, version string) string {
 		return KoFile(dir+name+".ko", version, "Dual MIT/GPL", "6.8.0-41-generic")
 	}
+	const source = "-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n"
 	for _, x := range []struct{ name, files, problem string }{
 		{"all there", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + ko("nvidia-fs", "2.26.6"), ""},
 		{"not yet the driver's turn", dep("nvidia") + ko("nvidia", "570.1"), ""},
 		{"no driver yet", dep(), ""},
 		{"no peermem", dep("nvidia", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-fs", "2.26.6"), "kernel 6.8.0-41-generic has no module nvidia-peermem"},
 		{"older peermem", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "570.1") + ko("nvidia-fs", "2.26.6"), "nvidia-peermem of kernel 6.8.0-41-generic is 570.1, and the driver 580.95.05"},
-		{"no nvidia-fs", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05"), "kernel 6.8.0-41-generic has no module nvidia-fs"},
+		{"no nvidia-fs", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + source, "kernel 6.8.0-41-generic has no module nvidia-fs"},
+		{"gds is asked for since today", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05"), "later: once the package of nvidia-fs is installed"},
 	} {
 		k.Kernels = []string{"6.8.0-41-generic"}
 		state, err := companionFiles(k).Look(context.Background(), simulated(t, x.files))
-		if err != nil {
+		if later := (host.Later{}); errors.As(err, &later) {
+			state = "later: " + converge.State(later.Until)
+		} else if err != nil {
 			t.Fatal(err)
 		}
 		if x.problem == "" && state != "ok" || !strings.Contains(string(state), x.problem) {
