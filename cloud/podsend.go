@@ -23,6 +23,12 @@ import (
 // does not say otherwise (terminationGracePeriodSeconds).
 const podGrace = 30 * time.Second
 
+// engineAnswers is how long a container engine has to say what runs.
+const engineAnswers = 10 * time.Second
+
+// kubeletPods is where kubelet has a folder for each pod.
+const kubeletPods = "/var/lib/kubelet/pods"
+
 // withoutPods ends the pods of a machine that leaves its cluster, and has it leave while kubelet is stopped: that would start
 // them again. Nobody else would ever end them. They would hold the GPUs, and a pod that the cluster gives to another node when
 // this one is gone would run twice. They are stopped and not removed: their logs and files stay for whoever wants to see them.
@@ -33,8 +39,13 @@ func withoutPods(ctx context.Context, h host.Host, leave func() error) (err erro
 	}
 	pods, err := sandboxesAt(ctx, h, socket)
 	switch {
-	case errors.As(err, &host.Later{}), notThere(err):
-		return leave() // there is no engine, and so there are no pods
+	case notThere(err):
+		if err := engineGone(ctx, h, socket); err != nil {
+			return err
+		}
+		return leave()
+	case errors.As(err, &host.Later{}):
+		return leave()
 	case err != nil:
 		return endTrouble(socket, "cannot stop the pods of this machine: its container engine does not answer", []string{oneLine(err.Error())},
 			"start the container engine, and undo again: systemctl status containerd")
@@ -46,8 +57,8 @@ func withoutPods(ctx context.Context, h host.Host, leave func() error) (err erro
 		if err := h.SetUnit(ctx, kubeletUnit, host.UnitChange{Job: "stop"}); err != nil {
 			return err
 		}
-		defer func() {
-			if serr := h.SetUnit(ctx, kubeletUnit, host.UnitChange{Job: "start"}); err == nil {
+		defer func() { // by a run that was ended meanwhile, too
+			if serr := h.SetUnit(context.WithoutCancel(ctx), kubeletUnit, host.UnitChange{Job: "start"}); err == nil {
 				err = serr
 			}
 		}()
@@ -58,28 +69,42 @@ func withoutPods(ctx context.Context, h host.Host, leave func() error) (err erro
 	return leave()
 }
 
-// endPods stops pods, and says which could not be.
+// engineGone says whether there is no engine, and so there are no pods. Containers outlive one that was only stopped: where kubelet has
+// left pods behind, an engine that is installed has to be asked.
+func engineGone(ctx context.Context, h host.Host, socket string) error {
+	pods, err := h.ReadDir(kubeletPods)
+	if err != nil && !notThere(err) {
+		return err
+	}
+	f, err := facts.Gather(ctx, h, facts.Needs{})
+	if err != nil || len(pods) == 0 {
+		return err
+	}
+	e, err := ownEngine(spec.Spec{}, f)
+	if err != nil || e.Unit == "" {
+		return nil // none is installed
+	}
+	return endTrouble(socket, "cannot stop the pods of this machine: its container engine does not run",
+		[]string{"containers outlive an engine that was stopped, and " + kubeletPods + " has what kubelet has left of pods"},
+		"start the container engine, and undo again: systemctl start "+e.Unit)
+}
+
+// endPods stops pods, and says which could not be. One whose process hangs, in the driver say, keeps none of the others running.
 func endPods(ctx context.Context, h host.Host, socket string, pods []sandbox) error {
-	converge.Say(ctx, fmt.Sprintf("for %d pods to end, up to %v", len(pods), podGrace))
-	ctx, stop := context.WithTimeout(ctx, 3*podGrace)
-	defer stop()
+	converge.Say(ctx, fmt.Sprintf("for %d pods to end, up to %v", len(pods), 3*podGrace))
 	ids, err := containersAt(ctx, h, socket)
 	if err != nil {
 		return err
 	}
-	var wait sync.WaitGroup
-	for _, id := range ids {
-		wait.Go(func() { // StopContainerRequest{container_id, timeout}; what fails is seen below
-			request := protowire.AppendVarint(protowire.AppendTag(protoText(1, id), 2, protowire.VarintType), uint64(podGrace/time.Second))
-			_, _ = h.DoCall(ctx, socket, "/runtime.v1.RuntimeService/StopContainer", request)
-		})
+	var containers, sandboxes [][]byte
+	for _, id := range ids { // StopContainerRequest{container_id, timeout}
+		containers = append(containers, protowire.AppendVarint(protowire.AppendTag(protoText(1, id), 2, protowire.VarintType), uint64(podGrace/time.Second)))
 	}
-	wait.Wait()
 	for _, p := range pods { // StopPodSandboxRequest{pod_sandbox_id}
-		if _, serr := h.DoCall(ctx, socket, "/runtime.v1.RuntimeService/StopPodSandbox", protoText(1, p.id)); serr != nil {
-			err = serr
-		}
+		sandboxes = append(sandboxes, protoText(1, p.id))
 	}
+	_ = stopAll(ctx, h, socket, "StopContainer", 2*podGrace, containers) // what fails is seen below
+	err = stopAll(ctx, h, socket, "StopPodSandbox", podGrace, sandboxes)
 	left, lerr := sandboxesAt(ctx, h, socket)
 	if lerr != nil {
 		return lerr
@@ -95,6 +120,19 @@ func endPods(ctx context.Context, h host.Host, socket string, pods []sandbox) er
 		because = append(because, oneLine(err.Error()))
 	}
 	return endTrouble(socket, "cannot take the machine out of its cluster: some of its pods could not be stopped", because, append(try, "then undo again")...)
+}
+
+// stopAll makes all requests at once, each for so long at most.
+func stopAll(ctx context.Context, h host.Host, socket, method string, limit time.Duration, requests [][]byte) error {
+	ctx, stop := context.WithTimeout(ctx, limit)
+	defer stop()
+	errs := make([]error, len(requests))
+	var wait sync.WaitGroup
+	for i, request := range requests {
+		wait.Go(func() { _, errs[i] = h.DoCall(ctx, socket, "/runtime.v1.RuntimeService/"+method, request) })
+	}
+	wait.Wait()
+	return errors.Join(errs...)
 }
 
 func endTrouble(socket, what string, because []string, try ...string) error {
@@ -120,6 +158,8 @@ func engineSocket(ctx context.Context, v host.View) (string, error) {
 
 // containersAt lists the containers that run, by id: ListContainersRequest{filter: {state: {state: CONTAINER_RUNNING}}}.
 func containersAt(ctx context.Context, v host.View, socket string) (ids []string, err error) {
+	ctx, stop := context.WithTimeout(ctx, engineAnswers)
+	defer stop()
 	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListContainers", []byte{0x0a, 0x04, 0x12, 0x02, 0x08, 0x01})
 	if err != nil {
 		return nil, err

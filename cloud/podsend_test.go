@@ -7,15 +7,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
 )
 
 // engineOfPods answers as a container engine with pods of one container each does.
@@ -144,6 +148,98 @@ func TestUndoEndsPodsUnderKubelet(t *testing.T) {
 		})
 		if (err != nil) != stubborn || left == stubborn || !running() {
 			t.Errorf("stubborn %v: %v, left %v, kubelet runs again: %v", stubborn, err, left, running())
+		}
+	}
+}
+
+// hungHost is a machine on which what has to do with one pod does not end by itself, and whose units heed a run that was ended.
+type hungHost struct {
+	*simhost.Node
+	pod string
+}
+
+func (h hungHost) DoCall(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	if strings.Contains(string(request), h.pod) {
+		<-ctx.Done()
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return h.Node.DoCall(ctx, socket, method, request)
+}
+
+func (h hungHost) Call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return h.Node.Call(ctx, socket, method, request)
+}
+
+func (h hungHost) SetUnit(ctx context.Context, name string, to host.UnitChange) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return h.Node.SetUnit(ctx, name, to)
+}
+
+// TestHungPod: a pod that cannot be killed, as one whose process waits for a GPU that hangs, keeps none of the others running, and
+// is named.
+func TestHungPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, err := simhost.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &engineOfPods{running: []string{"hung", "other"}}
+		n.Daemon(podsSocket, e.answer)
+		err = endPods(t.Context(), hungHost{n, "hung"}, podsSocket, []sandbox{{"hung", "pod default/hung"}, {"other", "pod default/other"}})
+		if !slices.Equal(e.running, []string{"hung"}) {
+			t.Errorf("still running: %v", e.running)
+		}
+		if because := joinBecause(err); !strings.Contains(because, "pod default/hung still runs") || strings.Contains(because, "other") {
+			t.Errorf("%v: %s", err, because)
+		}
+	})
+}
+
+// TestUndoEndedKeepsKubelet: a kubelet that undo has stopped for a while runs again, though the run is ended meanwhile.
+func TestUndoEndedKeepsKubelet(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	j.apply(t)
+	e := &engineOfPods{running: []string{"a"}}
+	j.n.Daemon(podsSocket, e.answer)
+	ctx, end := context.WithCancel(t.Context())
+	err := withoutPods(ctx, hungHost{j.n, "none"}, func() error { end(); return ctx.Err() })
+	if !errors.Is(err, context.Canceled) || !strings.Contains(j.n.Units(), "kubelet.service enabled active") {
+		t.Errorf("%v, %s", err, j.n.Units())
+	}
+}
+
+// TestUndoOfStoppedEngine: containers outlive an engine that was stopped. Where kubelet has left pods behind, an engine that is
+// installed has to say what became of them; where there is none any more, nothing can run.
+func TestUndoOfStoppedEngine(t *testing.T) {
+	for _, c := range []struct{ pods, engine, leaves bool }{{true, true, false}, {false, true, true}, {true, false, true}} {
+		j := startJoin(t, testMachine, "")
+		j.apply(t)
+		j.n.Daemon(podsSocket, func(string, []byte) ([]byte, error) { return nil, fs.ErrNotExist })
+		if c.pods {
+			for _, folder := range []string{"/var/lib/kubelet/pods", "/var/lib/kubelet/pods/0a1b"} {
+				if err := j.n.Mkdir(folder, host.Attr{Mode: 0o750}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if !c.engine {
+			for _, name := range []string{"/usr/bin/containerd", "/usr/lib/systemd/system/containerd.service"} {
+				if err := j.n.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		left := false
+		err := withoutPods(t.Context(), j.n, func() error { left = true; return nil })
+		if left != c.leaves || (err == nil) != c.leaves || err != nil && !strings.Contains(joinBecause(err), "containers outlive") {
+			t.Errorf("%+v: left %v, %v %s", c, left, err, joinBecause(err))
 		}
 	}
 }

@@ -29,7 +29,7 @@ func runningPods(ctx context.Context, v host.View) ([]string, error) {
 		}
 		return names, nil
 	}
-	uids, err := v.ReadDir("/var/lib/kubelet/pods")
+	uids, err := v.ReadDir(kubeletPods)
 	if errors.Is(err, host.Later{}) || notThere(err) {
 		return nil, nil
 	} else if err != nil {
@@ -59,6 +59,8 @@ type sandbox struct{ id, name string }
 // sandboxesAt lists the pods that run: ListPodSandboxRequest{filter: {state: {state: SANDBOX_READY}}}, of k8s.io/cri-api,
 // api.proto.
 func sandboxesAt(ctx context.Context, v host.View, socket string) ([]sandbox, error) {
+	ctx, stop := context.WithTimeout(ctx, engineAnswers)
+	defer stop()
 	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListPodSandbox", []byte{0x0a, 0x02, 0x12, 0x00})
 	if err != nil {
 		return nil, err
