@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -125,5 +126,38 @@ func TestCollectKeepsAllForATornJournal(t *testing.T) {
 	}
 	if left := blobs(n); left != had || had == 0 {
 		t.Errorf("%d blobs of %d are left", left, had)
+	}
+}
+
+// What cannot be cleared away is told, and keeps nobody from an apply or from an undo: a bad sector under an old copy must
+// not hold a machine for ever.
+func TestCollectThatFailsIsToldAndRefusesNothing(t *testing.T) {
+	ctx := context.Background()
+	n := node(t)
+	apply(t, n, edition(t, 1))
+	apply(t, n, edition(t, 2))
+	stray := converge.Home + "/blobs/" + strings.Repeat("ab", 32)
+	put(t, n, stray, "nobody names it")
+	told := func(e *converge.Engine) *int {
+		count := 0
+		e.Tell = func(ev converge.Event) {
+			if ev.What == converge.Remains && strings.Contains(ev.Text, stray) && strings.Contains(ev.Text, "input/output error") {
+				count++
+			}
+		}
+		return &count
+	}
+	e := edition(t, 2)
+	count := told(e)
+	n.Fail(n.Touches(), syscall.EIO)
+	if res := apply(t, n, e); len(res.Made) > 0 || *count != 1 {
+		t.Errorf("made %v, told %d times", res.Made, *count)
+	}
+	n.Fail(n.Touches(), syscall.EIO)
+	if _, err := e.Undo(ctx, n, "", nil); err != nil || *count != 2 {
+		t.Errorf("%v, told %d times", err, *count)
+	}
+	if text, _ := n.ReadFile("/srv/a"); string(text) != "a 1\n" {
+		t.Errorf("after undo: %q", text)
 	}
 }

@@ -25,7 +25,7 @@ type Collector interface {
 // not put back twice, and an undo that ended well is not undone.
 func (j Journal) undoable() (list []Change) {
 	for _, run := range j.Runs() {
-		if !run.Undone && (len(run.Undoes) == 0 || run.Result != "ok") {
+		if !run.settled() {
 			list = append(list, run.Makes...)
 		}
 	}
@@ -33,10 +33,10 @@ func (j Journal) undoable() (list []Change) {
 }
 
 // collect clears away what was kept for changes that nobody can put back any more. A journal with lines that cannot be read
-// may need all of it.
-func (r *run) collect(ctx context.Context) error {
+// may need all of it. What cannot be cleared away is told, and no more: a copy too many is no reason to refuse an apply or an undo.
+func (r *run) collect(ctx context.Context) {
 	if len(r.j.Torn) > 0 || len(r.j.Records) == 0 {
-		return nil
+		return
 	}
 	var errs []error
 	needed := r.j.undoable()
@@ -63,7 +63,6 @@ func (r *run) collect(ctx context.Context) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("cannot clear away what no undo needs any more: %w", err)
+		r.event(Event{What: Remains, Text: fmt.Sprintf("cannot clear away what no undo needs any more: %v", err)})
 	}
-	return nil
 }

@@ -159,7 +159,11 @@ type Run struct {
 	Undone bool      `json:"undone,omitempty"`
 	Makes  []Change  `json:"-"`
 	asked  []Record  // reboots asked for
+	spent  bool      // an undo that failed, of runs that a later one put back
 }
+
+// settled says that nothing of the run is ours any more: it was put back, or it put back others.
+func (r Run) settled() bool { return r.Undone || r.spent || len(r.Undoes) > 0 && r.Result == "ok" }
 
 // Runs returns the journal's runs, oldest first.
 func (j Journal) Runs() []Run {
@@ -187,6 +191,11 @@ func (j Journal) Runs() []Run {
 				for _, id := range run.Undoes {
 					if i, ok := at[id]; ok {
 						runs[i].Undone = true
+					}
+				}
+				for k := range runs { // undos of the same that failed: what they left was put back with it
+					if len(runs[k].Undoes) > 0 && runs[k].Result != "ok" && subset(runs[k].Undoes, run.Undoes) {
+						runs[k].spent = true
 					}
 				}
 			}
@@ -245,7 +254,7 @@ func standing(runs []Run) []ours {
 	var order []key
 	all := map[key]*ours{}
 	for _, run := range runs {
-		if run.Undone || len(run.Undoes) > 0 && run.Result == "ok" {
+		if run.settled() {
 			continue
 		}
 		for _, c := range run.Makes {

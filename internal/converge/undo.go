@@ -54,9 +54,7 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	}
 	defer unlock()
 	ctx = r.listen(ctx)
-	if err := r.collect(ctx); err != nil {
-		return Result{}, err
-	}
+	r.collect(ctx)
 	j := r.j
 	p, err := e.planUndo(ctx, h, j, to, leave)
 	if err != nil {
@@ -95,7 +93,7 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	}
 	result, err := r.end(r.undo(ctx, p.due))
 	if err == nil {
-		err = r.collect(ctx)
+		r.collect(ctx)
 	}
 	return result, err
 }

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// An undo that failed and the one that then ended well have put back the same: nothing of either is ours any more. What the
+// spec no longer asks for does not come back, and no bytes are kept for it.
+func TestUndoAfterFailedUndo(t *testing.T) {
+	ctx := context.Background()
+	a, b := things.Exact("/srv/a", []byte("a\n"), 0o644, ""), things.Exact("/srv/b", []byte("b\n"), 0o644, "")
+	failed := 0
+	for touch := range 12 {
+		n := node(t)
+		first := n.Tree(converge.Home)
+		both := engineOf(t, stage(a, b))
+		apply(t, n, both)
+		n.Fail(n.Touches()+touch, syscall.EIO)
+		if _, err := both.Undo(ctx, n, "", nil); err != nil {
+			failed++
+			undo(t, n, both, "")
+		}
+		compare(t, "undone", first, n.Tree(converge.Home))
+		apply(t, n, engineOf(t, stage(b)))
+		if _, err := n.Stat("/srv/a"); err == nil {
+			t.Errorf("undo failed at touch %d: what was undone then and is not asked for is back", touch)
+		}
+		undo(t, n, both, "")
+		if left := blobs(n); left > 0 {
+			t.Errorf("undo failed at touch %d: %d blobs are kept that nobody needs", touch, left)
+		}
+	}
+	if failed < 4 {
+		t.Errorf("only %d undos failed", failed)
+	}
+}
