@@ -516,7 +516,7 @@ func TestBinaryVersion(t *testing.T) {
 		}
 	}
 	build := exec.Command(goTool, "build", "-o", "daemon", "-buildvcs=false", "-ldflags", "-s -w -X example.org/daemon/version.Version=v1.7.24+ds1 -X main.x=y", ".")
-	build.Dir = dir
+	build.Dir, build.Env = dir, append(os.Environ(), "GOFLAGS=") // Debian builds so; with -trimpath a binary does not tell its flags
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
