@@ -234,6 +234,10 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 	}
 	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or say in [driver] expect how many GPUs it shall have"))
 	if answers != nil && r.spec.Has("runtime") {
+		try := "gpuadm apply runtime"
+		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {
+			try = "reboot: nodeadm writes containerd's configuration, and the handler into it, at each boot"
+		}
 		list = append(list, r.check("runtime handler "+r.spec.Runtime.Handler, func(ctx context.Context, v host.View) (string, error) {
 			err := answers(ctx, v, r.spec, r.facts)
 			switch {
@@ -243,7 +247,7 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 				return "", nodeadmComes(err)
 			}
 			return err.Error(), nil
-		}, "gpuadm apply runtime"))
+		}, try))
 	}
 	return list
 }
