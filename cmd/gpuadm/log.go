@@ -24,7 +24,7 @@ const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 // logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=.
 type logVoice struct {
 	log    *logrus.Logger
-	waited *time.Time // when waiting was last told
+	waited map[string]time.Time // when it was last told that a stage waits
 }
 
 // waitingEvery keeps what waits from filling the journal.
@@ -41,15 +41,15 @@ func newLogVoice(c *common) logVoice {
 	if c.quiet {
 		log.SetLevel(logrus.WarnLevel)
 	}
-	return logVoice{log, new(time.Time)}
+	return logVoice{log, map[string]time.Time{}}
 }
 
 func (v logVoice) tell(e converge.Event) {
 	if e.What == converge.Waiting {
-		if e.Time.Sub(*v.waited) < waitingEvery {
+		if e.Time.Sub(v.waited[e.Stage]) < waitingEvery {
 			return
 		}
-		*v.waited = e.Time
+		v.waited[e.Stage] = e.Time
 	}
 	fields := logrus.Fields{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
 	text := e.Text

@@ -30,12 +30,14 @@ func TestJournalIsNotFlooded(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&strings.Builder{})
 	log.AddHook(heard{&lines})
-	v := logVoice{log, new(time.Time)}
+	v := logVoice{log, map[string]time.Time{}}
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for i := range 25 { // as often as it is told in five minutes
 		v.tell(converge.Event{Time: at.Add(time.Duration(i) * 12 * time.Second), Stage: "packages", What: converge.Waiting, Text: "process 4711 (apt-get upgrade) holds it"})
 	}
+	v.tell(converge.Event{Time: at.Add(290 * time.Second), Stage: "joined", What: converge.Waiting, Text: "for the node"})
 	want := slices.Repeat([]string{"packages waiting: process 4711 (apt-get upgrade) holds it"}, 5)
+	want = append(want, "joined waiting: for the node")
 	if !slices.Equal(lines, want) {
 		t.Errorf("told %d times: %q", len(lines), lines)
 	}
