@@ -15,8 +15,9 @@ import (
 )
 
 // Collect removes from our folder the packages, and what dkms has built of them, whose versions no change names that undo
-// may still put back. What has no name of a package's file is not ours to judge, and stays.
-func (thing) Collect(ctx context.Context, h host.Host, needed []converge.Change) error {
+// may still put back, and that are not installed either: a package that no source has any more would have no way back from
+// the next apply. What has no name of a package's file is not ours to judge, and stays.
+func (t thing) Collect(ctx context.Context, h host.Host, needed []converge.Change) error {
 	versions := map[string]bool{} // NAME_VERSION, as builds are named
 	keep := map[string]bool{}     // files
 	for _, c := range needed {
@@ -30,10 +31,21 @@ func (thing) Collect(ctx context.Context, h host.Host, needed []converge.Change)
 		}
 	}
 	var errs []error
+	var unnamed []string
 	for _, name := range listOf(h, Store) {
-		file := path.Join(Store, name)
-		if ext := path.Ext(name); (ext == ".deb" || ext == ".rpm") && !keep[file] {
-			errs = append(errs, h.Remove(file))
+		if ext := path.Ext(name); (ext == ".deb" || ext == ".rpm") && !keep[path.Join(Store, name)] {
+			unnamed = append(unnamed, name)
+		}
+	}
+	if len(unnamed) > 0 { // else nobody is asked
+		all, err := t.set.read(ctx, h)
+		if err != nil {
+			return err
+		}
+		for _, name := range unnamed {
+			if !isInstalled(name, all) {
+				errs = append(errs, h.Remove(path.Join(Store, name)))
+			}
 		}
 	}
 	for _, name := range listOf(h, builds) {
@@ -49,6 +61,23 @@ func (thing) Collect(ctx context.Context, h host.Host, needed []converge.Change)
 		}
 	}
 	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
+}
+
+// isInstalled says whether a package's file is of the version that is installed.
+func isInstalled(file string, all map[string]State) bool {
+	if p, ok := rpmFile(file); ok {
+		return slices.ContainsFunc(p.keys(), func(key string) bool { return all[key].Installed() && bare(all[key].Version) == bare(p.evr) })
+	}
+	part := strings.Split(strings.TrimSuffix(file, ".deb"), "_") // NAME_VERSION_ARCH
+	if len(part) != 3 {
+		return false
+	}
+	for _, key := range []string{part[0], part[0] + ":" + part[2]} {
+		if now := all[key]; now.Installed() && now.Version == strings.ReplaceAll(part[1], "%3a", ":") {
+			return true
+		}
+	}
+	return false
 }
 
 // removeFolder removes a folder of files.

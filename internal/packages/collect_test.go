@@ -145,3 +145,41 @@ func TestCollectNeverTakesWhatUndoNeeds(t *testing.T) {
 }
 
 var _ converge.Collector = thing{}
+
+// A package that no repository has any more is kept as long as it is the one that is installed: after an undo the same upgrade
+// is tried again, and must have its way back as the first had.
+func TestCollectKeepsWhatIsInstalled(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("570.1-1")
+	m.repo.driver("580.1-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
+	m.update()
+	m.must("apt-get", "-y", "install", "nvidia-driver=570.1-1", "nvidia-kernel=570.1-1", "libnvidia-compute=570.1-1")
+	first := m.has()
+	for try := range 3 {
+		res := m.apply(drivers("580.1"))
+		for _, c := range res.Made {
+			if c.Keeps != "" {
+				t.Errorf("try %d: %s stays: %s", try, c, c.Keeps)
+			}
+		}
+		m.must("apt-get", "clean")
+		if try == 0 {
+			for _, name := range members {
+				m.repo.drop(name, "570.1-1")
+			}
+			m.update()
+		}
+		if _, err := m.engine(drivers("580.1")).Undo(t.Context(), m, "", nil); err != nil {
+			t.Fatalf("undo: %s", wordsOf(err))
+		}
+		if now := m.has(); now != first {
+			t.Fatalf("try %d: undo ended in\n%swant\n%s", try, now, first)
+		}
+		for _, name := range m.kept() {
+			if !strings.Contains(name, "_570.1-1_") {
+				t.Errorf("try %d: %s is kept, and nobody goes back to it", try, name)
+			}
+		}
+	}
+}
