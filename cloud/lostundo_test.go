@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
 )
 
 // TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out, though the cluster was told of
@@ -75,5 +77,46 @@ func TestUndoOfReportedNode(t *testing.T) {
 		} else if got := a.shown(); !strings.Contains(got, undoneReason) {
 			t.Errorf("%s: the Node:\n%s", name, got)
 		}
+	}
+}
+
+// TestUndoTellsOfTaint: the taint of a failure, which no run of the journal has put on, does not stay on a Node without a word.
+func TestUndoTellsOfTaint(t *testing.T) {
+	for _, fails := range []bool{true, false} {
+		a := apiFixture(t, apiSpec)
+		a.apply()
+		a.Reboot()
+		a.Advance(time.Minute)
+		if fails {
+			if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
+				t.Fatal(err)
+			}
+			a.Advance(time.Minute)
+		}
+		p, err := a.engine().PlanUndo(a.ctx, a, "all", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := ""
+		for _, c := range p.Kept {
+			said += c.Keeps + "\n"
+		}
+		if want := taintName(failureTaint())[len("taint "):] + "-"; strings.Contains(said, want) != fails {
+			t.Errorf("failed %v: it is said: %s", fails, said)
+		}
+	}
+}
+
+// TestUndoLeaveQuoted: what undo advises where somebody has changed a label can be typed as it stands.
+func TestUndoLeaveQuoted(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["example.com/rack"] = "theirs"
+	})
+	a.Advance(time.Minute)
+	_, err := a.engine().Undo(a.ctx, a, "all", nil)
+	if got := joinBecause(err); !strings.Contains(got, "--leave 'label example.com/rack'") {
+		t.Errorf("%v %s", err, got)
 	}
 }

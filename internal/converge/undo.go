@@ -171,7 +171,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			m.Cannot = foreign.Error()
 			p.Left = append(p.Left, m.Change)
 		case foreign != nil:
-			differs, leaveIt = append(differs, foreign.Error()), append(leaveIt, "--leave "+m.Name)
+			differs, leaveIt = append(differs, foreign.Error()), append(leaveIt, "--leave "+typed(m.Name))
 		default:
 			if err := m.breaks(ctx, v, m.thing); err != nil {
 				return p, err
@@ -206,6 +206,14 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		p.due = append(p.due, m)
 	}
 	return p, nil
+}
+
+// typed is a thing's name as it is typed into a shell: "label example.com/rack" is one word.
+func typed(name string) string {
+	if strings.ContainsAny(name, " *?") {
+		return "'" + name + "'"
+	}
+	return name
 }
 
 // leaves notes what stays elsewhere when the thing goes, unless that is noted already.
