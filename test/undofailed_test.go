@@ -42,3 +42,40 @@ func TestUndoAfterFailedUndo(t *testing.T) {
 		t.Errorf("only %d undos failed", failed)
 	}
 }
+
+// An apply that failed and was put back whole has left nothing that is ours. When what stood before it is undone too, nothing is
+// kept for it; and what it had meant to make is made and let go later as on a fresh machine.
+func TestFailedApplyLeavesNothing(t *testing.T) {
+	ctx := context.Background()
+	a := func(text string) converge.Want { return things.Exact("/srv/a", []byte(text), 0o644, "") }
+	b, c := things.Exact("/srv/b", []byte("b\n"), 0o644, ""), things.Exact("/srv/c", []byte("c\n"), 0o644, "")
+	back := 0
+	for touch := range 24 {
+		n := node(t)
+		first := n.Tree(converge.Home)
+		apply(t, n, engineOf(t, stage(a("1\n"), b)))
+		n.Fail(n.Touches()+touch, syscall.EIO)
+		e := engineOf(t, stage(a("2\n"), b, c))
+		e.Tell = func(ev converge.Event) {
+			if ev.What == converge.Undone {
+				back++
+			}
+		}
+		if _, err := e.Apply(ctx, n); err == nil {
+			continue
+		}
+		undo(t, n, e, "all")
+		compare(t, "undone", first, n.Tree(converge.Home))
+		if left := blobs(n); left > 0 {
+			t.Errorf("failed at touch %d: %d blobs are kept that nobody needs", touch, left)
+		}
+		apply(t, n, engineOf(t, stage(a("2\n"), b)))
+		apply(t, n, engineOf(t, stage(b)))
+		if _, err := n.Stat("/srv/a"); err == nil {
+			t.Errorf("failed at touch %d: what is no longer asked for stays", touch)
+		}
+	}
+	if back < 4 {
+		t.Errorf("only %d changes were put back", back)
+	}
+}

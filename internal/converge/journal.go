@@ -162,8 +162,10 @@ type Run struct {
 	spent  bool      // an undo that failed, of runs that a later one put back
 }
 
-// settled says that nothing of the run is ours any more: it was put back, or it put back others.
-func (r Run) settled() bool { return r.Undone || r.spent || len(r.Undoes) > 0 && r.Result == "ok" }
+// settled says that nothing of the run is ours any more: it was put back, by another or by itself, or it put back others.
+func (r Run) settled() bool {
+	return r.Undone || r.spent || len(r.Undoes) > 0 && r.Result == "ok" || !r.changed()
+}
 
 // Runs returns the journal's runs, oldest first.
 func (j Journal) Runs() []Run {
@@ -238,7 +240,7 @@ func (l link) ours(s State) bool { return slices.Contains(l.made, s) }
 
 // changed says whether a run has left anything that could be put back.
 func (r Run) changed() bool {
-	return slices.ContainsFunc(standing([]Run{r}), func(o ours) bool { return r.Result == "" || !o.back() })
+	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return r.Result == "" || !o.back() })
 }
 
 // ours is what we have done to one thing.
@@ -248,15 +250,16 @@ type ours struct {
 	first  Run // which run touched it first
 }
 
-// standing folds runs into what of ours stands, in the order of the last touch. Undone runs, and the finished
-// undoing ones, cancel out and are left out; what settles leaves nothing to put back.
+// standing folds runs into what of ours stands. Those of which nothing is ours any more cancel out and are left out.
 func standing(runs []Run) []ours {
+	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
+}
+
+// fold joins the runs' changes to each thing, in the order of the last touch. What settles leaves nothing to put back.
+func fold(runs []Run) []ours {
 	var order []key
 	all := map[key]*ours{}
 	for _, run := range runs {
-		if run.settled() {
-			continue
-		}
 		for _, c := range run.Makes {
 			if c.Settles {
 				continue
