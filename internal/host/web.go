@@ -32,6 +32,11 @@ type Web struct {
 const (
 	webDial    = 5 * time.Second  // to be connected: who does not answer by then is not there
 	webSilence = 30 * time.Second // from a request's end to an answer's beginning
+
+	// webPing is after how long a silent HTTP/2 connection is asked whether it lives, and how long it has to answer. Requests share
+	// one, and one that a load balancer or an address translation has forgotten would swallow them until TCP gives it up, after
+	// a quarter of an hour: https://github.com/golang/go/issues/30702.
+	webPing = 5 * time.Second
 )
 
 // errTouches is what a transport that only looks says of a request that would change something.
@@ -74,6 +79,7 @@ func (f *Files) transport(w Web) (*http.Transport, error) {
 		TLSHandshakeTimeout:   15 * time.Second,
 		ResponseHeaderTimeout: webSilence,
 		ForceAttemptHTTP2:     true,
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: webPing, PingTimeout: webPing},
 	}, nil
 }
 

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"io"
+	"net"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+)
+
+// silentWay leads to a server. Connections that were made before it goes silent carry nothing any more and are never closed, as
+// where a load balancer or an address translation has forgotten them.
+type silentWay struct {
+	mu  sync.Mutex
+	old []chan struct{}
+}
+
+func (w *silentWay) serve(at net.Listener, to string) {
+	for {
+		in, err := at.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", to)
+		if err != nil {
+			return
+		}
+		silent := make(chan struct{})
+		w.mu.Lock()
+		w.old = append(w.old, silent)
+		w.mu.Unlock()
+		for _, ends := range [][2]net.Conn{{in, out}, {out, in}} {
+			go func() {
+				part := make([]byte, 32<<10)
+				for {
+					n, err := ends[0].Read(part)
+					select {
+					case <-silent:
+						_, _ = io.Copy(io.Discard, ends[0])
+						return
+					default:
+					}
+					if _, werr := ends[1].Write(part[:n]); err != nil || werr != nil {
+						ends[1].Close()
+						return
+					}
+				}
+			}()
+		}
+	}
+}
+
+func (w *silentWay) goSilent() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, silent := range w.old {
+		close(silent)
+	}
+	w.old = nil
+}
+
+// TestDeadConnection: a connection that carries nothing any more is found out within one request, and the next try makes another.
+func TestDeadConnection(t *testing.T) {
+	sim := kubesim.New(kubesim.Admin())
+	sim.AddNode("gpu-1", nil)
+	s := httptest.NewUnstartedServer(sim)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.CloseClientConnections()
+	at, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Close()
+	way := new(silentWay)
+	go way.serve(at, s.Listener.Addr().String())
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Anonymous(h, "https://"+at.Addr().String(), host.Via{}, nil, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
+		t.Fatal(err)
+	}
+	way.goSilent()
+	if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
+		t.Error(err)
+	}
+}
