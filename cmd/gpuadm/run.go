@@ -58,6 +58,12 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 	if o.Err != nil {
 		c.told = o.Err.Error() // the boot unit tries again and again: once is enough
 	}
+	if o.Err == nil && len(o.Made) == 0 {
+		return
+	}
+	// A run whose time is over has a word to leave all the same.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
 	f, err := e.Facts(ctx, h)
 	if err == nil {
 		err = cloud.Report(ctx, c.node, h, e.Spec, f, o)
