@@ -76,6 +76,7 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 	if len(due) == 0 {
 		return nil, nil
 	}
+	ctx = WayBack(ctx, func(text string) { r.event(Event{Stage: due[0].Stage, What: Unkept, Text: text}) })
 	err := makeAll(ctx, r.h, due)
 	if stays := (Stays{}); errors.As(err, &stays) {
 		for _, m := range due {

@@ -31,6 +31,7 @@ const (
 	Kept    What = "kept"    // a change stays: undo cannot take it back
 	Left    What = "left"    // a change stays: someone else changed it since
 	Remains What = "remains" // a copy that no undo needs any more could not be removed; Text says which, and why
+	Unkept  What = "unkept"  // what the way back replaces could not be kept, so nobody goes forward to it again; Text says which, and why
 	Held    What = "held"    // nothing is done: an undo holds
 	Reboots What = "reboot"  // the machine must reboot before the run goes on
 	Failed  What = "failed"  // a change could not be made

@@ -3,9 +3,15 @@
 
 package converge
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
-type listener struct{}
+type (
+	listener struct{}
+	wayBack  struct{}
+)
 
 // Listen returns a context in which Say tells somebody.
 func Listen(ctx context.Context, to func(text string)) context.Context {
@@ -18,4 +24,25 @@ func Say(ctx context.Context, text string) {
 	if to, ok := ctx.Value(listener{}).(func(string)); ok {
 		to(text)
 	}
+}
+
+// WayBack returns a context for what puts back: there Forgo tells somebody, and all goes on.
+func WayBack(ctx context.Context, to func(text string)) context.Context {
+	return context.WithValue(ctx, wayBack{}, to)
+}
+
+// Forgo is for what failed that only serves another way back: to fetch what is about to be replaced. Going forward it returns
+// the error. On the way back, which must not hang on it, it tells what is not kept, and why, and returns nil; in a run that
+// was stopped the error stays.
+func Forgo(ctx context.Context, what string, err error) error {
+	to, back := ctx.Value(wayBack{}).(func(string))
+	if err == nil || !back || ctx.Err() != nil {
+		return err
+	}
+	text := what + " cannot be had again after this: " + err.Error()
+	if t := (*Trouble)(nil); errors.As(err, &t) && len(t.Because) > 0 {
+		text += ": " + t.Because[0]
+	}
+	to(text)
+	return nil
 }

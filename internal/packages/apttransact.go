@@ -82,10 +82,13 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, work, all []converge
 		return err
 	}
 	files, back := r.files(h)
-	if err := a.fetch(ctx, h, d, work); err != nil && !back {
+	lost := func(err error) error {
+		return forgo(ctx, work, func(name string) State { return d.packages[name].State }, func(name, version string) string { return stored(h, name, version) }, err)
+	}
+	if err := lost(a.fetch(ctx, h, d, work)); err != nil && !back {
 		return err
 	}
-	if err := a.keepBuilds(ctx, h, d, work); err != nil && !back {
+	if err := lost(a.keepBuilds(ctx, h, d, work)); err != nil && !back {
 		return err
 	}
 	end, err := reuse(h, work)

@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -176,6 +177,22 @@ func sameKernel(v host.View, kept string) bool {
 func listOf(v host.View, dir string) []string {
 	names, _ := v.ReadDir(dir)
 	return names
+}
+
+// forgo goes on without the packages that could not be kept, where that is the way back, and tells which.
+func forgo(ctx context.Context, changes []converge.Change, now func(name string) State, kept func(name, version string) string, err error) error {
+	const most = 3
+	var lost []string
+	for _, c := range replaced(changes, now) {
+		if version := now(c.Name).Version; kept(c.Name, version) == "" {
+			lost = append(lost, c.Name+" "+version)
+		}
+	}
+	what := strings.Join(lost[:min(len(lost), most)], ", ")
+	if len(lost) > most {
+		what += fmt.Sprintf(" and %d more", len(lost)-most)
+	}
+	return converge.Forgo(ctx, cmp.Or(what, "what dkms has built"), err)
 }
 
 // replaced returns the changes that take away what dkms may have built of. Where anything is broken there are none: what

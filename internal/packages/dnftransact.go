@@ -79,10 +79,7 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, work, all []c
 	if err := exactlyDnf(moves, all, work, d); err != nil {
 		return err
 	}
-	if err := r.fetch(ctx, h, again); err != nil {
-		return err
-	}
-	if err := a.keepBuilds(ctx, h, d, work); err != nil {
+	if err := r.keep(ctx, h, again); err != nil {
 		return err
 	}
 	end, err := reuse(h, work)
@@ -94,6 +91,17 @@ func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, work, all []c
 		return err
 	}
 	return scriptsRan(string(out), work)
+}
+
+// keep keeps what gets replaced for the way back, or, on the way back, as much of it as can be.
+func (r *dnfResolution) keep(ctx context.Context, h host.Host, again map[string][]offer) error {
+	lost := func(err error) error {
+		return forgo(ctx, r.changes, func(name string) State { return r.d.packages[name] }, func(name, version string) string { return storedRPM(h, name, version) }, err)
+	}
+	if err := lost(r.fetch(ctx, h, again)); err != nil {
+		return err
+	}
+	return lost(r.keepBuilds(ctx, h, r.d, r.changes))
 }
 
 // keepBuilds keeps what dkms has built of what gets replaced.
