@@ -24,7 +24,10 @@ type Machine struct {
 	Owner     string            // who looks after the driver, if signs on the machine say so; "" = nobody
 	OnDisk    map[string]Module // by kernel: the module nvidia that it has
 	Signed    []string          // packages of signed modules that are to be had for the kernels; nil where nobody knows
+	Running   string            // the kernel that runs; "" in a root folder
 	Compilers map[string]string // by kernel, where known: the package of the compiler that it was built with
+
+	RefusesBuilds bool // the kernel loads no modules that are built here: under Secure Boot, without an enrolled key
 }
 
 // Module is a module nvidia that lies on disk.
@@ -52,7 +55,11 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 	if o := f.DriverOwner; o != nil {
 		m.Owner = o.Name + " (" + o.Why + ")"
 	}
+	if f.Live {
+		m.Running = f.Kernel.Running
+	}
 	if f.Modules != nil {
+		m.RefusesBuilds = f.Live && f.Modules.Trust.Demands() && !f.Modules.Trust.Trusts(f.Modules.Trust.Build)
 		m.Compilers = compilers(*f.Modules)
 		m.OnDisk = map[string]Module{}
 		for _, k := range f.Modules.Kernels {

@@ -58,21 +58,40 @@ func (p *plan) built() error {
 	if !p.choice.Precompiled {
 		return nil
 	}
+	var has, without, lacking []string
 	for _, kernel := range p.m.Kernels {
 		name, lacks := p.unsigned(kernel)
 		switch {
 		case !lacks:
+			has = append(has, kernel)
 		case p.d.Build == "precompiled":
 			return refuse(fmt.Sprintf("cannot take precompiled kernel modules for kernel %s: %s has no %s", kernel, p.repo, name),
 				`write build = "auto" in [driver], by which DKMS builds them, or run a kernel that has them`,
 				"apt-get update, if the archive has them since")
 		default:
-			p.choice.Precompiled = false
-			p.warn("%s has no signed modules for kernel %s (%s): DKMS builds them", p.repo, kernel, name)
-			return nil
+			without, lacking = append(without, kernel), append(lacking, name)
 		}
 	}
+	switch {
+	case len(without) == 0:
+	case p.signedStay(has):
+		p.m.Kernels, p.choice.Without = has, without
+		for i, kernel := range without {
+			p.warn("%s has no signed modules for kernel %s (%s): it is left without, since what DKMS builds would come before those of kernel %s too; it has no GPUs until there are some", p.repo, kernel, lacking[i], p.m.Running)
+		}
+	default:
+		p.choice.Precompiled = false
+		p.warn("%s has no signed modules for kernel %s (%s): DKMS builds them", p.repo, without[0], lacking[0])
+	}
 	return nil
+}
+
+// signedStay says whether signed modules are kept to though some kernels have none: where the kernel that runs has them in
+// place, or would load no others. DKMS's package builds for every kernel with headers, and depmod takes updates/dkms before
+// kernel/ (Ubuntu's /etc/depmod.d/ubuntu.conf), so that both cannot lie beside each other.
+func (p *plan) signedStay(has []string) bool {
+	m, there := p.m.OnDisk[p.m.Running]
+	return slices.Contains(has, p.m.Running) && (there && !m.DKMS || p.m.RefusesBuilds)
 }
 
 // unsigned names the package of signed modules that a kernel would need and that is not to be had. A kernel that has modules

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // Signed modules are taken where each target kernel has them, DKMS's elsewhere, and it is said why; a machine that stands
@@ -50,6 +53,81 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		}
 		if err == nil && !x.signed && len(names(ch, "headers")) != 2 {
 			t.Errorf("%s: DKMS has no headers: %v", x.name, ch.Members)
+		}
+	}
+}
+
+// A machine that stands on signed modules stays there when a kernel comes that has none: DKMS would build for every kernel, and
+// depmod prefers what it builds. Nor is one begun with DKMS whose kernel would refuse that.
+func TestSignedStay(t *testing.T) {
+	const k, newer = "6.8.0-41-generic", "6.8.0-45-generic"
+	signed := func(kernel string) string { return "linux-modules-nvidia-580-server-open-" + kernel }
+	for _, x := range []struct {
+		name    string
+		running string
+		disk    map[string]Module
+		have    []string
+		refuses bool
+		stays   bool
+	}{
+		{"stands", k, map[string]Module{k: {"580.95.05", false}}, []string{}, false, true},
+		{"stands, Secure Boot", k, map[string]Module{k: {"580.95.05", false}}, []string{}, true, true},
+		{"another branch's that the archive follows", k, map[string]Module{k: {"570.1", false}}, []string{signed(k)}, false, true},
+		{"another branch's that it does not follow", k, map[string]Module{k: {"570.1", false}}, []string{}, false, false},
+		{"the newer one was built here", k, map[string]Module{k: {"580.95.05", false}, newer: {"580.95.05", true}}, []string{}, false, true},
+		{"built here", k, map[string]Module{k: {"580.95.05", true}}, []string{signed(k)}, false, false},
+		{"fresh", k, nil, []string{signed(k)}, false, false},
+		{"fresh, Secure Boot", k, nil, []string{signed(k)}, true, true},
+		{"the newer one runs", newer, map[string]Module{k: {"580.95.05", false}}, []string{}, false, false},
+		{"an image", "", map[string]Module{k: {"580.95.05", false}}, []string{}, false, false},
+	} {
+		m := machine("ubuntu", "24.04", "amd64", "2331")
+		m.Kernels, m.Running, m.OnDisk, m.Signed, m.RefusesBuilds = []string{newer, k}, x.running, x.disk, x.have, x.refuses
+		ch, err := Choose(load(t), m, with(with(driver("580"), "source", "distro"), "build", "auto"))
+		if err != nil || ch.Precompiled != x.stays {
+			t.Errorf("%s: precompiled %t, %v", x.name, ch.Precompiled, err)
+			continue
+		}
+		if !x.stays {
+			if len(ch.Without) > 0 {
+				t.Errorf("%s: without %v", x.name, ch.Without)
+			}
+			continue
+		}
+		said := strings.Join(ch.Warnings, "\n")
+		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(said, newer+" ("+signed(newer)+"): it is left without") || strings.Contains(said, "DKMS builds them") {
+			t.Errorf("%s: without %v\n%s", x.name, ch.Without, said)
+		}
+		for _, member := range ch.Members {
+			if member.PerKernel == newer || strings.HasPrefix(member.Name, "nvidia-dkms") || member.Role == "dkms" || member.Role == "headers" {
+				t.Errorf("%s: %v", x.name, member)
+			}
+		}
+		f := facts.Facts{Live: true, Kernel: facts.Kernel{Running: k, Installed: []string{newer, k}}}
+		if side, _ := ch.KernelSide(spec.Driver{}, f); side.Build != "precompiled" || !slices.Equal(side.Kernels, []string{k}) {
+			t.Errorf("%s: the modules are for %+v", x.name, side)
+		}
+	}
+}
+
+// Whether a build of this machine's own would load is read from what the kernel says and which keys are enrolled.
+func TestRefusesBuilds(t *testing.T) {
+	own := &facts.Key{Name: "DKMS module signing key", ID: "1"}
+	for _, c := range []struct {
+		name  string
+		live  bool
+		trust facts.Trust
+		want  bool
+	}{
+		{"no Secure Boot", true, facts.Trust{SecureBoot: "off"}, false},
+		{"Secure Boot", true, facts.Trust{SecureBoot: "on"}, true},
+		{"a key that is not enrolled", true, facts.Trust{SecureBoot: "on", Build: own}, true},
+		{"enrolled", true, facts.Trust{SecureBoot: "on", Build: own, Enrolled: []facts.Key{*own}}, false},
+		{"an image", false, facts.Trust{SecureBoot: "on"}, false},
+	} {
+		f := facts.Facts{Live: c.live, Modules: &facts.Modules{Trust: c.trust}}
+		if got := MachineOf(f, "").RefusesBuilds; got != c.want {
+			t.Errorf("%s: %t", c.name, got)
 		}
 	}
 }

@@ -114,6 +114,7 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	if c.Precompiled {
 		k.Build = "precompiled"
 	}
+	k.Kernels = slices.DeleteFunc(k.Kernels, func(kernel string) bool { return slices.Contains(c.Without, kernel) })
 	if s.Peermem {
 		k.Companions = append(k.Companions, peermem)
 	}
