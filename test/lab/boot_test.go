@@ -116,6 +116,7 @@ func TestLabHeld(t *testing.T) {
 
 // TestLabGate: a node that cannot be made to stand has no kubelet; once it is repaired, kubelet comes by itself.
 func TestLabGate(t *testing.T) {
+	t.Parallel()
 	n := bootNode(t)
 	n.gpuadm(0, "apply", "--install")
 	good := n.Get(config)

@@ -103,6 +103,7 @@ func stride(o lab.Options) int {
 // TestLabKilledAtEachTouch: gpuadm is killed with signal 9 right before each of its touches. Applied again, it ends with
 // the same tree and a working daemon; undone, in the tree from before.
 func TestLabKilledAtEachTouch(t *testing.T) {
+	t.Parallel()
 	each(t, nil, func(t *testing.T, o lab.Options) {
 		c := newCrash(t, o)
 		for at := 1; ; at += stride(o) {
@@ -124,6 +125,7 @@ func TestLabKilledAtEachTouch(t *testing.T) {
 // TestLabPowerLoss: the host's power is lost at ten random moments of an apply: before a random touch, or up to a fifth of a
 // second later, when systemd or containerd may be at work for it. GPUADM_TEST_SEED repeats a run.
 func TestLabPowerLoss(t *testing.T) {
+	t.Parallel()
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
 		seed := uint64(time.Now().UnixNano())
 		if s := os.Getenv("GPUADM_TEST_SEED"); s != "" {

@@ -24,6 +24,7 @@ type denial struct {
 // is told which it is and what to do; nothing is half done; and in a shell of root's the next apply does it all.
 // SELinux cannot be shown here: the hosts share the kernel of the machine they run on. See TestConfined for its words.
 func TestLabDenied(t *testing.T) {
+	t.Parallel()
 	for _, d := range denials() {
 		t.Run(strings.ReplaceAll(d.name, " ", "-"), func(t *testing.T) {
 			each(t, nil, func(t *testing.T, o lab.Options) { d.test(boot(t, o)) })

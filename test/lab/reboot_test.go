@@ -75,6 +75,7 @@ func TestLabRebootInTheMiddle(t *testing.T) {
 // TestLabRebootInVain: a change that still does not hold after the second reboot is not tried for ever: the boot unit
 // says so and kubelet is held back, until it holds.
 func TestLabRebootInVain(t *testing.T) {
+	t.Parallel()
 	n := rebootNode(t, labstage.Never)
 	n.gpuadm(4, "apply", "--install", "--reboot")
 	n.Rebooted()

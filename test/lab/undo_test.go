@@ -16,6 +16,7 @@ import (
 // undo is made again, and ends in the tree from before apply; each time apply then ends in the tree that an undisturbed
 // apply makes, with a daemon that runs with it. Between two kills the journal is kept, as on a machine with a life.
 func TestLabUndoKilledAtEachTouch(t *testing.T) {
+	t.Parallel()
 	each(t, nil, func(t *testing.T, o lab.Options) {
 		c := newCrash(t, o)
 		c.gpuadm(0, "apply")
