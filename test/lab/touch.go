@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,12 +42,9 @@ func (h *Host) Touches(before func(Touch) bool, argv ...string) Result {
 	cmd := h.inside(ctx, argv...)
 	var result Result
 	var err error
-	var traced sync.WaitGroup
-	traced.Go(func() {
-		runtime.LockOSThread() // ptrace belongs to a thread, which ends with this goroutine
+	alone(func() { // ptrace belongs to a thread
 		result, err = (&tracer{before: before, calls: touchCalls()}).run(cmd)
 	})
-	traced.Wait()
 	if err != nil {
 		h.t.Fatalf("cannot trace %s: %v", strings.Join(argv, " "), err)
 	}
@@ -123,7 +119,7 @@ func (tr *tracer) loop(first int) (exit int, err error) {
 			}
 		}
 		var status unix.WaitStatus
-		// Only what this thread traces: other children of this process have others who wait for them.
+		// Only what this thread traces: see alone.
 		tid, err = unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"errors"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// alone runs f on a thread of its own that has no child processes, and that ends with f. Who waits there for all children
+// takes none from somebody else: Go starts commands from whatever thread is free, so any other thread may be the parent of
+// another test's command, for which os/exec waits by itself.
+func alone(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		if childless() {
+			f()
+			return
+		}
+		alone(f) // on another thread, since this one is taken until then
+		runtime.UnlockOSThread()
+	}()
+	<-done
+}
+
+// childless reports whether the calling thread has no children, and gets none from others: what a thread that ends leaves
+// behind goes to the process's first one (kernel/exit.c, find_alive_thread).
+func childless() bool {
+	if unix.Gettid() == os.Getpid() {
+		return false
+	}
+	err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL|unix.WNOTHREAD, nil)
+	return errors.Is(err, unix.ECHILD)
+}
