@@ -4,6 +4,9 @@ GO        ?= go
 BIN       := bin
 GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# go test that says at the end what failed and what was skipped, and why: a log of an hour is read from its end.
+TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-quiet --
+LABTEST   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose --
 FUZZTIME  ?= 5m
 OLDLIBC   := $(BIN)/oldlibc
 # go-nvml calls what nvml.h marks as deprecated.
@@ -37,9 +40,9 @@ demo: build ## take an embedded simulated node through plan, apply, apply, undo
 	$(BIN)/gpuadm demo
 
 test: check ## check, then run all tests that need neither root nor a GPU
-	$(GO) test -race -shuffle=on -timeout 30m $$($(GO) list ./... | grep -vE '$(NORACE)')
-	$(GO) test -race -short -skip 'TestKilledAtEveryTouchOfGPUs|TestShrinkingSpecs' -shuffle=on -timeout 30m ./test
-	$(GO) test -shuffle=on -timeout 30m $$($(GO) list ./... | grep -E '$(NORACE)')
+	$(TEST) -race -shuffle=on -timeout 30m $$($(GO) list ./... | grep -vE '$(NORACE)')
+	$(TEST) -race -short -skip 'TestKilledAtEveryTouchOfGPUs|TestShrinkingSpecs' -shuffle=on -timeout 30m ./test
+	$(TEST) -shuffle=on -timeout 30m $$($(GO) list ./... | grep -E '$(NORACE)')
 
 check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, arm64 and no cgo
 	@f=$$($(GOFUMPT) -l .) && [ -z "$$f" ] || { echo "gofumpt: $$f"; exit 1; }
@@ -54,12 +57,12 @@ parts: ## fetch and build what the containerd tests compare with (four container
 
 lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
 	$(GO) run ./test/lab/cmd/lab setup
-	$(GO) test ./test/lab -run 'TestLab$(CASE)' -v -parallel 3 -timeout 40m
+	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 40m
 
 lab-kube: build ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
 	$(GO) run ./test/lab/cmd/lab setup
 	$(GO) run ./test/lab/kube/cmd/kube build
-	$(GO) test ./test/lab/kube -run 'TestLabKube$(CASE)' -v -parallel 4 -timeout 20m # most of them wait most of the time
+	$(LABTEST) ./test/lab/kube -run 'TestLabKube$(CASE)' -count=1 -parallel 4 -timeout 20m # most of them wait most of the time
 
 kube: ## as root: a Kubernetes control plane in a network of its own, until Ctrl-C
 	$(GO) run ./test/lab/kube/cmd/kube build
@@ -67,10 +70,10 @@ kube: ## as root: a Kubernetes control plane in a network of its own, until Ctrl
 
 lab-slow: build ## as root: Debian's own NVIDIA driver, compiled for Debian's kernel; minutes once, then from the cache
 	$(GO) run ./test/lab/cmd/lab setup
-	$(GO) test ./test/lab -run TestSlow -v -count=1 -timeout 90m
+	$(LABTEST) ./test/lab -run TestSlow -count=1 -timeout 90m
 
 vm: build ## as root, after lab-slow: boot the kernel the driver was compiled for, emulated, and have it take the module
-	$(GO) test ./test/vm -run TestVM -v -count=1 -timeout 15m
+	$(LABTEST) ./test/vm -run TestVM -count=1 -timeout 15m
 
 bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks
 	$(GO) run ./test/bench
