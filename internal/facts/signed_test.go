@@ -18,20 +18,20 @@ import (
 func TestSigned(t *testing.T) {
 	const k, old = "6.8.0-45-generic", "6.8.0-41-generic"
 	const name = "linux-modules-nvidia-580-server-open-"
-	command := func(words, out string) string {
-		return "[[command]]\nargv = [\"apt-cache\", \"-o\", \"Dir::Cache::pkgcache=\", \"-o\", \"Dir::Cache::srcpkgcache=\", " + words + "]\nstdout = \"\"\"\n" + out + "\"\"\"\n"
+	apt := func(out string) string {
+		return "[[command]]\nargv = [\"apt-cache\", \"-o\", \"Dir::Cache::pkgcache=\", \"-o\", \"Dir::Cache::srcpkgcache=\", \"-o\", \"Dir::State::status=/dev/null\", " +
+			"\"search\", \"--names-only\", \"^linux-modules-nvidia-\"]\nstdout = \"\"\"\n" + out + "\"\"\"\n"
 	}
-	all := command(`"pkgnames", "linux-modules-nvidia-"`, name+k+"\n"+name+old+"\nlinux-modules-nvidia-570-"+k+"\n"+name+"generic\n")
-	madison := command(`"madison", "--", "`+name+k+`", "linux-modules-nvidia-570-`+k+`"`, " "+name+k+" | 6.8.0-45.45 | http://archive.ubuntu.com/ubuntu noble/restricted amd64 Packages\n")
+	all := apt(name + k + " - Linux kernel nvidia modules\n" + name + old + " - x\nlinux-modules-nvidia-580-open-" + k + " - x\n" + name + "generic - x\n")
 	for _, x := range []struct {
 		name, id, commands string
 		want               []string
 	}{
-		{"asked", "ubuntu", all + madison, []string{name + k}},
-		{"none for the kernel", "ubuntu", command(`"pkgnames", "linux-modules-nvidia-"`, name+old+"\n"), []string{}},
-		{"no lists", "ubuntu", command(`"pkgnames", "linux-modules-nvidia-"`, ""), nil},
+		{"asked", "ubuntu", all, []string{"linux-modules-nvidia-580-open-" + k, name + k}},
+		{"none for the kernel", "ubuntu", apt(name + old + " - x\n"), []string{}},
+		{"no lists", "ubuntu", apt(""), nil},
 		{"no apt", "ubuntu", "", nil},
-		{"Debian", "debian", all + madison, nil},
+		{"Debian", "debian", all, nil},
 	} {
 		n, err := simhost.New([]byte("-- sim.toml --\n" + x.commands + "-- etc/os-release --\nID=" + x.id + "\n-- proc/sys/kernel/osrelease --\n" + k + "\n" +
 			"-- lib/modules/" + k + "/modules.dep --\n-- lib/modules/" + old + "/modules.dep --\n"))
