@@ -103,12 +103,23 @@ func waitingText(w io.Writer, changes []converge.Change) {
 // ours says what of ours is not as the spec has it: let go of, or changed by somebody else.
 func (c *common) ours(s converge.Status) {
 	gone := map[string]int{}
+	unseen := map[string][]string{}
 	for _, m := range s.Made {
+		if m.Unseen != "" {
+			unseen[m.Unseen] = append(unseen[m.Unseen], m.Kind+" "+m.Name)
+		}
 		if m.LetGo {
 			gone[m.Stage]++
 		} else if m.Changed {
 			fmt.Fprintf(c.stdout, "\n%s was changed by somebody else since %s.\n", printable(m.Kind+" "+m.Name), m.Since.Format(day))
 		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(unseen)) {
+		names := unseen[why]
+		if more := len(names) - 3; more > 0 {
+			names = append(names[:3:3], fmt.Sprintf("and %d more", more))
+		}
+		fmt.Fprintf(c.stdout, "\nOf %s it is not known how it stands: %s.\n", printable(strings.Join(names, ", ")), printable(why))
 	}
 	for _, stage := range slices.Sorted(maps.Keys(gone)) {
 		fmt.Fprintf(c.stdout, "\n%s: %s of ours that the spec does not ask for; to put back: %s\n", stage, count(gone[stage], "thing"), c.typed("undo"))

@@ -58,7 +58,7 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 		if later := (host.Later{}); settler && errors.As(err, &later) {
 			continue // it does not run, and will start with what it then finds
 		} else if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("cannot look at %s: %w", m, unseen{err})
 		}
 		if m.Before, m.After = m.After, m.Before; settler { // what ran shall run, also if our restart has left it dead
 			m.Before, m.After = found, st.Settled(m.After)

@@ -31,6 +31,7 @@ type Mark struct {
 	Run     string    `json:"run"`
 	Since   time.Time `json:"since"`
 	Changed bool      `json:"changed,omitempty"` // someone else changed it since
+	Unseen  string    `json:"unseen,omitempty"`  // why it could not be looked at
 	LetGo   bool      `json:"letGo,omitempty"`   // the spec has its section no more: it stays until undo
 }
 
@@ -91,10 +92,16 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		if o.back() {
 			continue
 		}
-		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time, Changed: true}
-		if t, err := e.ThingOf(o.Kind, o.Name); err == nil { // else a newer gpuadm made it
-			now, err := t.Look(ctx, v)
-			m.Changed = err != nil || now != o.links[len(o.links)-1].After
+		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time}
+		t, err := e.ThingOf(o.Kind, o.Name) // fails where a newer gpuadm made it
+		now := State("")
+		if err == nil {
+			now, err = t.Look(ctx, v)
+		}
+		if err != nil {
+			m.Unseen = unseen{err}.Error()
+		} else {
+			m.Changed = now != o.links[len(o.links)-1].After
 		}
 		m.LetGo = spec.IsSection(o.section()) && !e.Spec.Has(o.section())
 		s.Made = append(s.Made, m)

@@ -99,7 +99,8 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 }
 
 // undo makes the changes of a plan to undo. If one fails, those made so far are made to stand as found: half an undo helps
-// nobody, and what stood before it ran.
+// nobody, and what stood before it ran. Where only waiting helps it is not turned round, which would need the same answer: the
+// run stays open, and the next undo goes on.
 func (r *run) undo(ctx context.Context, due []made) error {
 	var done []made
 	for len(due) > 0 {
@@ -113,12 +114,27 @@ func (r *run) undo(ctx context.Context, due []made) error {
 		}
 		back, err := r.putBack(ctx, due[:n])
 		r.Made = append(r.Made, back...)
-		if err != nil {
+		if Passes(err) {
+			return r.pauses(err)
+		} else if err != nil {
 			return r.turnBack(ctx, err, done)
 		}
 		due = due[n:]
 	}
 	return nil
+}
+
+// pauses says that an undo waits for somebody, and how far it has come.
+func (r *run) pauses(err error) error {
+	t := &Trouble{What: err.Error(), Err: err}
+	if inner := (*Trouble)(nil); errors.As(err, &inner) {
+		t.Because, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Try)
+	}
+	t.Because = append(t.Because, fmt.Sprintf("%d changes are put back so far, and stay so", len(r.Made)))
+	if len(t.Try) == 0 {
+		t.Try = []string{"wait, and run gpuadm undo again: it goes on from here"}
+	}
+	return t
 }
 
 // scope returns the ids of the runs to put back, oldest first.
@@ -153,7 +169,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			runs = append(runs, run)
 		}
 	}
-	var differs, leaveIt []string
+	var inTheWay obstacles
 	var settle []made
 	for _, o := range slices.Backward(standing(runs)) {
 		t, err := e.ThingOf(o.Kind, o.Name)
@@ -171,7 +187,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			m.Cannot = foreign.Error()
 			p.Left = append(p.Left, m.Change)
 		case foreign != nil:
-			differs, leaveIt = append(differs, foreign.Error()), append(leaveIt, "--leave "+typed(m.Name))
+			inTheWay.note(m, foreign)
 		default:
 			if err := m.breaks(ctx, v, m.thing); err != nil {
 				return p, err
@@ -192,12 +208,8 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			}
 		}
 	}
-	if len(differs) > 0 {
-		return p, &Trouble{
-			What:    differs[0],
-			Because: append(differs[1:], "nothing was touched"),
-			Try:     []string{"put it back as we left it, or undo the rest: gpuadm undo " + strings.Join(leaveIt, " ")},
-		}
+	if err := inTheWay.trouble(undoing(v, to)); err != nil {
+		return p, err
 	}
 	for _, m := range settle {
 		if _, err := m.back(ctx, v, nil); err != nil {
@@ -206,6 +218,18 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		p.due = append(p.due, m)
 	}
 	return p, nil
+}
+
+// undoing is the command line of an undo.
+func undoing(v host.View, to string) string {
+	words := "gpuadm undo"
+	if to != "" {
+		words += " --to " + typed(to)
+	}
+	if v.Root() != "/" {
+		words += " --root " + typed(v.Root())
+	}
+	return words
 }
 
 // typed is a thing's name as it is typed into a shell: "label example.com/rack" is one word.
@@ -241,7 +265,7 @@ func (m *made) back(ctx context.Context, v host.View, links []link) (foreign, er
 	case err != nil && settler:
 		return nil, fmt.Errorf("cannot look at %s: %w", m, err)
 	case err != nil:
-		return fmt.Errorf("cannot put back %s: %w", m, err), nil
+		return unseen{err}, nil
 	case settler:
 		m.Before, m.After = found, st.Settled(found)
 		return nil, nil
