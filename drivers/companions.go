@@ -5,7 +5,9 @@ package drivers
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -38,7 +40,7 @@ func companionFiles(k KernelSide) converge.Want {
 				if !slices.Contains(k.Companions, name) {
 					continue
 				}
-				if problem, err := companionFile(v, kernel, name, k.Version); err != nil || problem != "" {
+				if problem, err := companionFile(v, kernel, name, k); err != nil || problem != "" {
 					return problem, err
 				}
 			}
@@ -50,13 +52,15 @@ func companionFiles(k KernelSide) converge.Want {
 		"or write peermem = false or gds = false in [driver]")
 }
 
-func companionFile(v host.View, kernel, name, version string) (problem string, err error) {
+func companionFile(v host.View, kernel, name string, k KernelSide) (problem string, err error) {
 	file, err := facts.ModuleOf(v, kernel, name)
 	if err != nil {
 		return "", err
 	}
 	if file == "" && name == storage && !sourced(v) {
 		return "", host.Later{Until: "once the package of nvidia-fs is installed"}
+	} else if file == "" && name == storage && k.Build == "dkms" {
+		return "", nil // it is built when all else stands: things.DKMSBeside
 	} else if file == "" {
 		return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
 	}
@@ -64,8 +68,8 @@ func companionFile(v host.View, kernel, name, version string) (problem string, e
 	if err != nil {
 		return "", err
 	}
-	if name == peermem && m.Version != version {
-		return fmt.Sprintf("cannot load %s: %[1]s of kernel %s is %s, and the driver %s", name, kernel, m.Version, version), nil
+	if name == peermem && m.Version != k.Version {
+		return fmt.Sprintf("cannot load %s: %[1]s of kernel %s is %s, and the driver %s", name, kernel, m.Version, k.Version), nil
 	}
 	if why, err := fault(v, kernel, m); err != nil || why != "" {
 		return fmt.Sprintf("cannot load %s of kernel %s: %s", name, kernel, why), err
@@ -73,9 +77,48 @@ func companionFile(v host.View, kernel, name, version string) (problem string, e
 	return "", nil
 }
 
+// BuiltBeside says how a module stands that DKMS builds against the driver's: by its source's version and by the times of the
+// two files, since nothing in it says which driver that was. nvidia-fs takes the sums of the driver's symbols from the
+// module that it finds (create_nv.symvers.sh in https://github.com/NVIDIA/gds-nvidia-fs), and the kernel compares them.
+func BuiltBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
+	driver, err := facts.NvidiaModule(v, kernel)
+	if err != nil || driver == "" {
+		return "", things.BesideFits, err
+	}
+	if version = sourceVersion(v, name); version == "" {
+		return "", things.BesideFits, nil
+	}
+	file, err := facts.ModuleOf(v, kernel, name)
+	if err != nil || file == "" {
+		return version, things.BesideNotBuilt, err
+	}
+	mine, err := v.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return version, things.BesideNotBuilt, nil
+	} else if err != nil {
+		return version, "", err
+	}
+	theirs, err := v.Stat(driver)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return version, "", err
+	}
+	if err == nil && mine.Ctime.Before(theirs.Ctime) {
+		return version, things.BesideOld, nil
+	}
+	return version, things.BesideFits, nil
+}
+
 // sourced says whether a package has brought nvidia-fs's source, that DKMS builds. Before that its absence is no fault: on a
 // machine that has the driver, gds may be asked for since today, and its package comes in the stage before.
-func sourced(v host.View) bool {
+func sourced(v host.View) bool { return sourceVersion(v, storage) != "" }
+
+// sourceVersion is the version of the source of a module that a package has brought, "" if none has.
+func sourceVersion(v host.View, name string) (version string) {
 	names, _ := v.ReadDir("/usr/src") // none where it is not there
-	return slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, storage+"-") })
+	for _, n := range names {
+		if of, ok := strings.CutPrefix(n, name+"-"); ok && (version == "" || Compare(of, version) > 0) {
+			version = of
+		}
+	}
+	return version
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -99,7 +100,7 @@ func TestCompanions(t *testing.T) {
 		{"no driver yet", dep(), ""},
 		{"no peermem", dep("nvidia", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-fs", "2.26.6"), "kernel 6.8.0-41-generic has no module nvidia-peermem"},
 		{"older peermem", dep("nvidia", "nvidia-peermem", "nvidia-fs") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "570.1") + ko("nvidia-fs", "2.26.6"), "nvidia-peermem of kernel 6.8.0-41-generic is 570.1, and the driver 580.95.05"},
-		{"no nvidia-fs", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + source, "kernel 6.8.0-41-generic has no module nvidia-fs"},
+		{"no nvidia-fs", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05") + source, ""}, // it is built at the end
 		{"gds is asked for since today", dep("nvidia", "nvidia-peermem") + ko("nvidia", "580.95.05") + ko("nvidia-peermem", "580.95.05"), "later: once the package of nvidia-fs is installed"},
 	} {
 		k.Kernels = []string{"6.8.0-41-generic"}
@@ -111,6 +112,39 @@ func TestCompanions(t *testing.T) {
 		}
 		if x.problem == "" && state != "ok" || !strings.Contains(string(state), x.problem) {
 			t.Errorf("%s: %q, want %q", x.name, state, x.problem)
+		}
+	}
+}
+
+// nvidia-fs is built where its package has brought the source and the kernel has the driver, and anew when that is another.
+func TestBuiltBeside(t *testing.T) {
+	const kernel, dir = "6.8.0-41-generic", "/lib/modules/6.8.0-41-generic/updates/dkms/"
+	const source = "-- usr/src/nvidia-fs-2.9.1/dkms.conf --\n-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n"
+	const driver = "-- lib/modules/" + kernel + "/modules.dep --\nupdates/dkms/nvidia.ko:\nupdates/dkms/nvidia-fs.ko:\n" + "-- lib/modules/" + kernel + "/updates/dkms/nvidia.ko --\n"
+	state := func(n *simhost.Node) string {
+		t.Helper()
+		version, is, err := BuiltBeside(n, "nvidia-fs", kernel)
+		if err != nil || version != "2.26.6" && is != "fits" {
+			t.Errorf("version %q, %v", version, err)
+		}
+		return string(is)
+	}
+	if is := state(simulated(t, source)); is != "fits" {
+		t.Errorf("without a driver: %q", is)
+	}
+	if is := state(simulated(t, driver)); is != "fits" {
+		t.Errorf("without a source: %q", is)
+	}
+	n := simulated(t, source+driver)
+	if is := state(n); is != "not built" {
+		t.Errorf("without its file: %q", is)
+	}
+	for _, step := range []struct{ file, want string }{{"nvidia-fs.ko", "fits"}, {"nvidia.ko", "of another driver"}, {"nvidia-fs.ko", "fits"}} {
+		if err := n.WriteFile(dir+step.file, nil, host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if is := state(n); is != step.want {
+			t.Errorf("after %s: %q, want %q", step.file, is, step.want)
 		}
 	}
 }

@@ -78,6 +78,11 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 		wants = append(wants, bakedKey(m.Trust.BuildKey))
 	}
 	for _, kernel := range k.Kernels {
+		if slices.Contains(k.Companions, storage) && k.Build == "dkms" {
+			wants = append(wants, things.DKMSBeside(storage, kernel, BuiltBeside, "it is loaded with the driver that it was built against, and no other"))
+		}
+	}
+	for _, kernel := range k.Kernels {
 		wants = append(wants, things.Initramfs(kernel, []string{ModprobeFile}, "the initial file system knows modprobe's settings"))
 	}
 	if f.Live && !slices.Contains(k.Kernels, f.Kernel.Running) {

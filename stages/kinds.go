@@ -46,6 +46,9 @@ func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
 	case "module-file":
 		return things.NewModuleFile(name, drivers.OnDiskProven), nil
 	case "dkms":
+		if t, is := things.NewDKMSBeside(name, drivers.BuiltBeside); is {
+			return t, nil
+		}
 		return things.NewDKMS(name, drivers.Built), nil
 	case "runfile":
 		return drivers.NewRunfile(name), nil

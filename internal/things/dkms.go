@@ -167,7 +167,11 @@ func mustRead(v host.View, name string) []byte {
 
 // notBuilt says why a build failed, by the first error of the compiler's in DKMS's log.
 func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
-	t := &converge.Trouble{What: fmt.Sprintf("cannot build the modules nvidia %s for %s: %v", d.version, d.kernel, err), Err: err}
+	what := "nvidia"
+	if strings.HasPrefix(name, "nvidia-fs") {
+		what = name
+	}
+	t := &converge.Trouble{What: fmt.Sprintf("cannot build the modules %s %s for %s: %v", what, d.version, d.kernel, err), Err: err}
 	tree := path.Join("/var/lib/dkms", name, d.version)
 	logs := []string{tree + "/build/make.log"}
 	for _, arch := range []string{"x86_64", "amd64", "aarch64", "arm64"} {
@@ -179,7 +183,7 @@ func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 			continue
 		}
 		if first := FirstError(string(data)); first != "" {
-			t.What = fmt.Sprintf("cannot build the modules nvidia %s for %s: %s", d.version, d.kernel, first)
+			t.What = fmt.Sprintf("cannot build the modules %s %s for %s: %s", what, d.version, d.kernel, first)
 			t.Because = []string{"the first error in " + log}
 		}
 		t.Try = append(t.Try, "read "+log)

@@ -142,3 +142,57 @@ func TestInitramfs(t *testing.T) {
 		}
 	}
 }
+
+// TestDKMSBeside: a module that is built against the driver's is taken away and built anew, by as many compilers as there is
+// memory for; what fits is left alone, as is what nobody has brought.
+func TestDKMSBeside(t *testing.T) {
+	state := converge.State("of another driver")
+	look := func(host.View, string, string) (string, converge.State, error) { return "2.26.6", state, nil }
+	const tree = "/var/lib/dkms/nvidia-fs/2.26.6"
+	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- var/lib/dkms/nvidia-fs/2.26.6/6.8.0/x86_64/module/nvidia-fs.ko --\n", func(f *host.Files, argv []string) error {
+		switch {
+		case argv[0] == "dkms" && argv[1] == "remove":
+			for _, name := range []string{"/6.8.0/x86_64/module/nvidia-fs.ko", "/6.8.0/x86_64/module", "/6.8.0/x86_64", "/6.8.0", ""} {
+				if err := f.Remove(tree + name); err != nil {
+					return err
+				}
+			}
+		case argv[0] == "env":
+			state = "fits"
+		}
+		return nil
+	})
+	w := things.DKMSBeside("nvidia-fs", "6.8.0", look, "")
+	again, is := things.NewDKMSBeside(w.Name(), look)
+	if _, driver := things.NewDKMSBeside("nvidia/580.95.05 6.8.0", look); !is || driver || again.Name() != "nvidia-fs for 6.8.0" {
+		t.Fatalf("%s: %t, %t", w.Name(), is, driver)
+	}
+	for range 2 {
+		if err := again.Make(t.Context(), n, "fits"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{
+		"dkms remove -m nvidia-fs -v 2.26.6 -k 6.8.0", "dkms add -m nvidia-fs -v 2.26.6",
+		"env OMP_NUM_THREADS=3 dkms install -j 3 -m nvidia-fs -v 2.26.6 -k 6.8.0",
+	}
+	if !slices.Equal(*calls, want) {
+		t.Errorf("%q", *calls)
+	}
+	s := again.(converge.Settler)
+	for _, c := range []struct {
+		found, then converge.State
+		by          converge.Change
+	}{
+		{"fits", "of another driver", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0", After: "installed"}},
+		{"fits", "of another driver", converge.Change{Kind: "package", Name: "nvidia-kernel-open-dkms"}},
+		{"fits", "fits", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.9.0", After: "installed"}},
+		{"of another driver", "fits", converge.Change{Kind: "package", Name: "nvidia-fs-dkms", Before: "2.26.6-1 auto"}},
+		{"", "", converge.Change{Kind: "file", Name: "/etc/other"}},
+		{"not built", "not built", converge.Change{Kind: "file", Name: "/etc/other"}},
+	} {
+		if got := s.Unsettled(c.found, c.by); got != c.then || s.Settled(got) != "fits" {
+			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, s.Settled(got))
+		}
+	}
+}

@@ -234,6 +234,8 @@ func (m module) Unsettled(found converge.State, by converge.Change) converge.Sta
 			return found
 		}
 		return converge.State("the one before" + moduleWithout + by.Name)
+	case bringsModule(by):
+		brought = "what that leaves"
 	default:
 		return found
 	}
@@ -245,6 +247,17 @@ func (m module) Unsettled(found converge.State, by converge.Change) converge.Sta
 		brought = "nothing"
 	}
 	return converge.State(loaded + moduleOnDisk + brought)
+}
+
+// bringsModule says whether a change replaces what lies on disk by itself, as scripts of packages and NVIDIA's installer do:
+// whoever undoes it has to load what it brings back.
+func bringsModule(by converge.Change) bool {
+	before, _, _ := strings.Cut(string(by.Before), " ")
+	after, _, _ := strings.Cut(string(by.After), " ")
+	if before == after && before != "" { // a mark and no version; "" where nobody has looked yet
+		return false
+	}
+	return by.Kind == "runfile" || by.Kind == "package" && strings.Contains(by.Name, "nvidia") && !strings.Contains(by.Name, "container")
 }
 
 // Settled is always what lies on disk: which that is, is known when all else is made.

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+// brought is the package that brings the module nvidia, as its script leaves it on disk: built and known to depmod.
+type brought struct{ name, to string }
+
+const broughtVersion = "/var/lib/brought"
+
+func (brought) Kind() string   { return "package" }
+func (b brought) Name() string { return b.name }
+
+func (brought) Look(_ context.Context, v host.View) (converge.State, error) {
+	is, err := v.ReadFile(broughtVersion)
+	return converge.State(is), err
+}
+
+func (brought) Make(_ context.Context, h host.Host, to converge.State) error {
+	_, text, _ := strings.Cut(drivers.KoFile("x", string(to), "Dual MIT/GPL", "6.8.0"), "\n")
+	ko, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	return errors.Join(err,
+		h.WriteFile("/lib/modules/6.8.0/updates/dkms/nvidia.ko", ko, host.Attr{Mode: 0o644}),
+		h.WriteFile(broughtVersion, []byte(to), host.Attr{Mode: 0o644}))
+}
+
+// TestUndoReloadsModule: where packages alone have changed what lies on disk, undo loads what they have brought back: else the
+// libraries are of one version and the module of another.
+func TestUndoReloadsModule(t *testing.T) {
+	for _, name := range []string{"nvidia-kernel-open-dkms", "kmod-nvidia-open-dkms", "nvidia-dkms-580-server-open", "linux-modules-nvidia-580-server-open-6.8.0"} {
+		n := machine(t)
+		n.Install("modprobe", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
+			version, err := f.ReadFile(broughtVersion)
+			return nil, errors.Join(err,
+				lay(f, "/sys/module/"+strings.ReplaceAll(argv[1], "-", "_")+"/refcnt", []byte("0\n")), lay(f, "/sys/module/nvidia/version", append(version, '\n')),
+				lay(f, "/proc/driver/nvidia/version", []byte("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+string(version)+"\n")),
+			)
+		}})
+		n.Install("seed", simhost.Program{Looks: changes, Run: func(f *host.Files, _ []string) ([]byte, error) {
+			return nil, errors.Join(lay(f, broughtVersion, nil), folders(f, "/lib/modules/6.8.0/updates/dkms"), f.Symlink("/sys/bus/pci/devices/0000:17:00.0/driver", "/sys/bus/pci/drivers/nvidia"),
+				lay(f, "/lib/modules/6.8.0/modules.dep", []byte("updates/dkms/nvidia.ko:\n")))
+		}})
+		if _, err := n.Do(context.Background(), "seed"); err != nil {
+			t.Fatal(err)
+		}
+		side := drivers.KernelSide{Flavour: "open", Build: "precompiled", Kernels: []string{"6.8.0"}}
+		e := &converge.Engine{
+			Spec: spec.Spec{Sections: []string{"packages", "modules"}},
+			ThingOf: func(kind, of string) (converge.Thing, error) {
+				if kind == "package" {
+					return brought{name: of}, nil
+				}
+				return stages.ThingOf(kind, of)
+			},
+			Stages: []converge.Stage{
+				{Name: "packages", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+					return []converge.Want{{Thing: brought{name: name}, To: func(converge.State) (converge.State, error) { return converge.State(side.Version), nil }}}, nil
+				}},
+				{Name: "modules", Proves: "packages", Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
+					return drivers.ModuleWants(side, f, facts.Modules{})
+				}},
+			},
+		}
+		loads := func(want string) {
+			t.Helper()
+			if is, err := n.ReadFile("/sys/module/nvidia/version"); err != nil || string(is) != want+"\n" {
+				t.Errorf("%s: loaded is %q, %v; want %s", name, is, err, want)
+			}
+		}
+		for _, version := range []string{"570.172.08", "580.95.05"} {
+			side.Version = version
+			if _, err := e.Apply(context.Background(), n); err != nil {
+				t.Fatal(name, err)
+			}
+			loads(version)
+		}
+		if _, err := e.Undo(context.Background(), n, "", nil); err != nil {
+			t.Fatal(name, err)
+		}
+		loads("570.172.08")
+	}
+}
