@@ -110,25 +110,6 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 	}
 }
 
-// A journal that cannot be read whole may need all that is kept.
-func TestCollectKeepsAllForATornJournal(t *testing.T) {
-	n := node(t)
-	apply(t, n, edition(t, 1))
-	apply(t, n, edition(t, 2))
-	journal, err := n.ReadFile(converge.Home + "/journal.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	put(t, n, converge.Home+"/journal.jsonl", "torn\n"+string(journal))
-	had := blobs(n)
-	if _, err := edition(t, 2).Undo(context.Background(), n, "all", nil); err != nil {
-		t.Fatal(err)
-	}
-	if left := blobs(n); left != had || had == 0 {
-		t.Errorf("%d blobs of %d are left", left, had)
-	}
-}
-
 // What cannot be cleared away is told, and keeps nobody from an apply or from an undo: a bad sector under an old copy must
 // not hold a machine for ever.
 func TestCollectThatFailsIsToldAndRefusesNothing(t *testing.T) {

@@ -498,23 +498,6 @@ func TestJournalOfANewerFormatIsRefused(t *testing.T) {
 	}
 }
 
-func TestTornJournalLinesArePassedOver(t *testing.T) {
-	n := node(t)
-	e := engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, "")))
-	apply(t, n, e)
-	if err := n.Append(converge.Home+"/journal.jsonl", []byte(`{"format":1,"what":"ma`)); err != nil {
-		t.Fatal(err)
-	}
-	s, err := e.Status(context.Background(), n.View())
-	if err != nil || len(s.Torn) != 1 {
-		t.Errorf("torn: %v %v", s.Torn, err)
-	}
-	undo(t, n, e, "")
-	if s, err := e.Status(context.Background(), n.View()); err != nil || len(s.Torn) != 1 {
-		t.Errorf("torn after more lines: %v %v", s.Torn, err)
-	}
-}
-
 func FuzzJournal(f *testing.F) {
 	n := node(f)
 	e := engineOf(f, stage(things.Exact("/etc/a", []byte("x"), 0o644, "")))

@@ -61,7 +61,7 @@ func (v logVoice) tell(e converge.Event) {
 	switch e.What {
 	case converge.Failed:
 		entry.Errorf("%s failed: %s", e.Stage, text)
-	case converge.Remains, converge.Unkept:
+	case converge.Remains, converge.Unkept, converge.Healed:
 		entry.Warn(text)
 	case converge.Making, converge.Stands:
 		entry.Debugf("%s %s: %s", e.Stage, e.What, text)

@@ -69,8 +69,11 @@ func (c *common) statusText(s converge.Status, h host.Host) {
 			fmt.Fprintf(w, "  %-20s %s, %s\n", r.ID, count(len(r.Makes), "change"), outcome(r))
 		}
 	}
-	if len(s.Torn) > 0 {
-		fmt.Fprintf(w, "\n%s of the journal cannot be read (%s): a power cut while it was written. Nothing was touched under it.\n", count(len(s.Torn), "line"), lines(s.Torn))
+	if s.Torn > 0 {
+		fmt.Fprintf(w, "\nA power cut has torn line %d of the journal, its last. Nothing was touched under it; the next apply or undo passes over it.\n", s.Torn)
+	}
+	if s.Damage != "" {
+		fmt.Fprintf(w, "\nOf the journal, %s\n", s.Damage)
 	}
 	waitingText(w, s.Changes)
 	fmt.Fprintln(w)
@@ -154,10 +157,6 @@ func outcome(r converge.Run) string {
 		return "not finished"
 	}
 	return r.Result
-}
-
-func lines(n []int) string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(n), " ", ", "), "[]")
 }
 
 func (c *common) statusEnd(s converge.Status) string {

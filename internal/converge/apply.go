@@ -44,6 +44,7 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		e.tell(Event{Time: h.Now(), What: Held, Text: held})
 		return Result{Held: held}, nil
 	}
+	r.heal()
 	r.collect(ctx) // before all else, since a full disk may be why the last run failed
 	plan, err := e.plan(ctx, h, j)
 	if err != nil {

@@ -33,9 +33,9 @@ func (j Journal) undoable() (list []Change) {
 }
 
 // collect clears away what was kept for changes that nobody can put back any more. A journal with lines that cannot be read
-// may need all of it. What cannot be cleared away is told, and no more: a copy too many is no reason to refuse an apply or an undo.
+// may need all of it; one torn by a power cut does not. What cannot be cleared away is told, and no more: a copy too many is no reason to refuse an apply or an undo.
 func (r *run) collect(ctx context.Context) {
-	if len(r.j.Torn) > 0 || len(r.j.Records) == 0 {
+	if len(r.j.Damaged) > 0 || len(r.j.Records) == 0 {
 		return
 	}
 	var errs []error

@@ -30,7 +30,8 @@ const (
 	Undone  What = "undone"  // a change was put back
 	Kept    What = "kept"    // a change stays: undo cannot take it back
 	Left    What = "left"    // a change stays: someone else changed it since
-	Remains What = "remains" // a copy that no undo needs any more could not be removed; Text says which, and why
+	Remains What = "remains" // what no undo needs any more could not be cleared away; Text says why
+	Healed  What = "healed"  // a power cut had torn the journal's last line; Text says which
 	Unkept  What = "unkept"  // what the way back replaces could not be kept, so nobody goes forward to it again; Text says which, and why
 	Held    What = "held"    // nothing is done: an undo holds
 	Reboots What = "reboot"  // the machine must reboot before the run goes on

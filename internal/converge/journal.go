@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"slices"
@@ -28,7 +29,7 @@ const journalFile = Home + "/journal.jsonl"
 // Without it only undo is lost.
 type Record struct {
 	Format int       `json:"format"`
-	What   string    `json:"what"` // begin, make, reboot, end, lift
+	What   string    `json:"what"` // begin, make, reboot, end, lift, torn
 	Run    string    `json:"run"`
 	Time   time.Time `json:"time"`
 	Boot   string    `json:"boot,omitempty"`   // begin, reboot: the kernel's boot id
@@ -42,27 +43,60 @@ type Record struct {
 // A Journal is what the journal file says.
 type Journal struct {
 	Records []Record
-	Torn    []int // lines, from 1, that cannot be read: a power cut tears the last one, before its touch
+	Torn    int   // the last line, from 1, if a power cut has torn it: before its touch, since that waits for the sync; else 0
+	Damaged []int // lines that were whole once, maybe, and cannot be read
 }
 
-// ParseJournal reads a journal. Torn lines are passed over and counted; a newer format is an error.
+// ParseJournal reads a journal. What cannot be read is passed over, and named where that means anything; a newer format is an
+// error.
 func ParseJournal(data []byte) (Journal, error) {
 	var j Journal
+	odd := 0 // a line that is damaged, unless it is the last one or was found to be
+	passOver := func() {
+		if odd != 0 {
+			j.Damaged, odd = append(j.Damaged, odd), 0
+		}
+	}
 	for n, line := range bytes.Split(data, []byte("\n")) {
 		if len(line) == 0 {
 			continue
 		}
 		var r Record
 		if err := json.Unmarshal(line, &r); err != nil || r.Format == 0 || r.What == "" || r.What == "make" && r.Change == nil {
-			j.Torn = append(j.Torn, n+1)
+			if j.Torn = n + 1; !cutShort(line) { // one that is may be a record of what stands before it
+				passOver()
+				odd = n + 1
+			}
 			continue
 		}
 		if r.Format > JournalFormat {
 			return Journal{}, fmt.Errorf("cannot read the journal: line %d has format %d, this gpuadm reads up to %d; use the newer gpuadm that wrote it", n+1, r.Format, JournalFormat)
 		}
+		if r.What == tornLine {
+			odd = 0
+		}
+		passOver()
+		j.Torn = 0
 		j.Records = append(j.Records, r)
 	}
 	return j, nil
+}
+
+// tornLine records that the line before it was torn by a power cut.
+const tornLine = "torn"
+
+// cutShort says whether a line is the beginning of a record, as a write leaves it that found no more room. A disk may have made
+// the rest zeros.
+func cutShort(line []byte) bool {
+	line = bytes.TrimRight(line, "\x00")
+	begun := line[:min(len(line), len(`{"format":`))]
+	return bytes.HasPrefix([]byte(`{"format":`), begun) && endsEarly(line)
+}
+
+// endsEarly says whether a text would be JSON if it went on.
+func endsEarly(text []byte) bool {
+	err := json.NewDecoder(bytes.NewReader(text)).Decode(new(json.RawMessage))
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // ReadJournal reads a machine's journal. None is an empty one.
@@ -174,7 +208,7 @@ func (j Journal) Runs() []Run {
 	for _, r := range j.Records {
 		i, ok := at[r.Run]
 		if !ok {
-			if r.What == "lift" {
+			if r.What == "lift" || r.What == tornLine {
 				continue
 			}
 			i, at[r.Run] = len(runs), len(runs)

@@ -20,7 +20,9 @@ type Status struct {
 	Held       string `json:"held,omitempty"`       // the run whose undo holds unattended applies
 	Unfinished string `json:"unfinished,omitempty"` // the run that a crash, a reboot or a signal cut short
 	Undoing    bool   `json:"undoing,omitempty"`    // and it was an undo
-	Torn       []int  `json:"torn,omitempty"`       // the journal's lines that cannot be read
+	Torn       int    `json:"torn,omitempty"`       // the journal's last line, where a power cut has torn it
+	Damaged    []int  `json:"damaged,omitempty"`    // the journal's lines that cannot be read otherwise
+	Damage     string `json:"damage,omitempty"`     // and what to do about them
 }
 
 // Mark is one thing that we have made, and whether it is still as we left it.
@@ -46,7 +48,7 @@ func (e *Engine) Standing(ctx context.Context, v host.View) (Status, error) {
 }
 
 func (e *Engine) standing(ctx context.Context, v host.View, j Journal) (s Status, err error) {
-	s = Status{Held: j.Held(), Torn: j.Torn, Runs: []Run{}, Made: []Mark{}}
+	s = Status{Held: j.Held(), Torn: j.Torn, Damaged: j.Damaged, Damage: damage(v, j.Damaged), Runs: []Run{}, Made: []Mark{}}
 	if last, open := j.unfinished(); open {
 		s.Unfinished, s.Undoing = last.ID, len(last.Undoes) > 0
 	}
@@ -66,7 +68,7 @@ func (e *Engine) status(ctx context.Context, v host.View) (s Status, runs []Run,
 	if err != nil {
 		return Status{}, nil, err
 	}
-	s = Status{Held: j.Held(), Torn: j.Torn, Runs: []Run{}, Made: []Mark{}}
+	s = Status{Held: j.Held(), Torn: j.Torn, Damaged: j.Damaged, Damage: damage(v, j.Damaged), Runs: []Run{}, Made: []Mark{}}
 	if s.Plan, err = e.plan(ctx, v, j); err != nil {
 		return s, nil, err
 	}

@@ -54,6 +54,7 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	}
 	defer unlock()
 	ctx = r.listen(ctx)
+	r.heal()
 	r.collect(ctx)
 	j := r.j
 	p, err := e.planUndo(ctx, h, j, to, leave)
