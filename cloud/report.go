@@ -93,8 +93,8 @@ func (r readyStage) told(ctx context.Context, v host.View, n *corev1.Node, o Out
 }
 
 // swap takes the startup taint off and puts the one of a failure on, where we may. Where the first is not there it puts the
-// second on all the same, unless the GPUs were found to stand in this boot, and pods may run on them: what fails before anything
-// is touched leaves the guard no time to shut the node.
+// second on all the same, unless the GPUs were found to stand in this boot, whatever has failed in it since: pods may run on them.
+// What fails before anything is touched leaves the guard no time to shut the node.
 func (r readyStage) swap(v host.View, n *corev1.Node) []partEdit {
 	startup, _, _, err := startupTaint(r.spec, r.facts)
 	failed, on := failedTaint(r.spec, r.facts)
@@ -102,10 +102,19 @@ func (r readyStage) swap(v host.View, n *corev1.Node) []partEdit {
 		return nil
 	}
 	old, now := r.part(taintName(startup), nil), r.part(taintName(failed), nil)
-	if old.index(n) < 0 && (readyIn(n, r.facts.BootID) || now.index(n) >= 0) {
+	if old.index(n) < 0 && (now.index(n) >= 0 || readyIn(n, r.facts.BootID) || madeReadyIn(v, r.facts.BootID)) {
 		return nil
 	}
 	return []partEdit{{old, old.of(n), ""}, {now, now.of(n), valueState(failed.Value)}}
+}
+
+// madeReadyIn says whether the journal has it that the node was made ready in a boot: the first failure since has taken the word
+// of the condition.
+func madeReadyIn(v host.View, boot string) bool {
+	j, err := converge.ReadJournal(v)
+	return err == nil && slices.ContainsFunc(j.Records, func(r converge.Record) bool {
+		return r.What == "make" && r.Change.Name == "condition "+GPUReady && strings.HasSuffix(string(r.Change.After), bootMark(boot))
+	})
 }
 
 // event is one line of what kubectl describe node tells.
