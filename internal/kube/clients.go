@@ -65,12 +65,20 @@ func (c *Clients) client(verb string, v host.View, w web, from From) (*Client, e
 	return made, nil
 }
 
-// mark tells settings apart, by all that a connection or a credential depends on. There is none while a certificate cannot be read.
+// mark tells settings apart, by all that a connection or a credential depends on. There is none while a certificate, its own or those
+// that it trusts, cannot be read.
 func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
 	l := s.login
 	all := [][]byte{fmt.Appendf(nil, "%q %t %+v %q %q %q %q", s.server, s.blind, s.via, l.token, l.tokenFile, l.certFile, l.keyFile), s.roots, l.certPEM, l.keyPEM}
 	if l.exec != nil {
 		all = append(all, fmt.Appendf(nil, "%+v", *l.exec))
+	}
+	if s.roots == nil && s.via.CAFile != "" { // whom it trusts may change under the same name
+		trusted, err := small(l.view, s.via.CAFile)
+		if err != nil {
+			return mark, false
+		}
+		all = append(all, trusted)
 	}
 	if l.certFile != "" { // kubelet changes what it links to
 		pair, bad := l.pair()

@@ -91,3 +91,52 @@ func TestClientsShare(t *testing.T) {
 		t.Errorf("without Clients there were %d connections, want 4", got)
 	}
 }
+
+// TestClientsTrust: certificates of authorities that are replaced under the name they had are read anew, wherever they are
+// named: in the kubeconfig, or in [proxy].
+func TestClientsTrust(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		cluster string
+		via     host.Via
+	}{
+		"kubeconfig": {cluster: ", certificate-authority: ca.pem"},
+		"proxy":      {via: host.Via{CAFile: filepath.Join(dir, "ca.pem")}},
+	} {
+		put("k", "{current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: \"https://api.example:6443\""+c.cluster+"}}]}")
+		from, clients := From{Kubeconfig: filepath.Join(dir, "k"), Via: c.via}, new(Clients)
+		ask := func() *Client {
+			t.Helper()
+			made, err := clients.Ask(h, from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return made
+		}
+		put("ca.pem", string(newAuthority(t, "before").pem))
+		first := ask()
+		if ask() != first {
+			t.Errorf("%s: nothing has changed, and the client is another", name)
+		}
+		put("ca.pem", string(newAuthority(t, "after").pem))
+		if ask() == first {
+			t.Errorf("%s: other authorities are trusted now, and the client is the same", name)
+		}
+		if err := os.Remove(filepath.Join(dir, "ca.pem")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := clients.Ask(h, from); err == nil {
+			t.Errorf("%s: nobody is trusted any more, and there is a client", name)
+		}
+	}
+}
