@@ -44,6 +44,7 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 	if want.Stated && c.From == "" {
 		c.From = "node.toml"
 	}
+	c.ENIs, c.IPv4PerENI = interfacesOf(i.Type)
 	if want.NodeName != "" && enough {
 		return c, nil
 	}
@@ -63,7 +64,9 @@ func AskCluster(ctx context.Context, v host.View, i *Instance, want ClusterRef) 
 			return nil, err
 		}
 	}
-	a.describeType(ctx, i, c)
+	if c.ENIs == 0 {
+		a.describeType(ctx, i, c)
+	}
 	return c, nil
 }
 

@@ -75,6 +75,39 @@ func TestAskClusterNever(t *testing.T) {
 	}
 }
 
+// TestAskClusterPods: how many addresses a known type has is known without a question; of others EC2 is asked, and that it does
+// not tell is no failure.
+func TestAskClusterPods(t *testing.T) {
+	stated := instance.ClusterRef{Name: "gpus", Stated: true, NodeName: "gpu-1"}
+	for kind, c := range map[string]struct {
+		ref         instance.ClusterRef
+		denied      bool
+		enis, asked int
+	}{
+		"p5.48xlarge": {ref: stated, enis: 2},
+		"g5.xlarge":   {ref: instance.ClusterRef{Name: "gpus"}, enis: 4},
+		"p9.48xlarge": {ref: instance.ClusterRef{Name: "gpus"}, enis: 2, asked: 1},
+		"p9.96xlarge": {ref: instance.ClusterRef{Name: "gpus"}, denied: true, asked: 1},
+	} {
+		f, n := in(t, "aws", ec2())
+		if c.denied {
+			x := cloudfake.Refused("denied")[1]
+			x.On = "ec2 DescribeInstanceTypes"
+			f.Break(x)
+		}
+		i := asInstance()
+		i.Type = kind
+		got, err := instance.AskCluster(t.Context(), n.View(), i, c.ref)
+		if err != nil {
+			t.Errorf("%s: %v", kind, err)
+			continue
+		}
+		if asked := strings.Count(strings.Join(f.Requests(), "\n"), "DescribeInstanceTypes"); got.ENIs != c.enis || asked != c.asked {
+			t.Errorf("%s: %d interfaces after %d questions, want %d after %d", kind, got.ENIs, asked, c.enis, c.asked)
+		}
+	}
+}
+
 // TestKept keeps what was found out, for this machine and this cluster alone.
 func TestKept(t *testing.T) { synctest.Test(t, testKept) }
 
