@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
@@ -40,6 +41,7 @@ type Session struct {
 	silence silence // of the API server towards whoever joins
 
 	clients kube.Clients
+	notices instance.Notices
 }
 
 // nodeLooks counts how often things of one evaluation of a stage have looked at an answer.

@@ -427,11 +427,11 @@ func TestAskLeavingAzure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := AskLeaving(t.Context(), n.View(), f); err != nil {
+	if err := new(Session).AskLeaving(t.Context(), n.View(), f); err != nil {
 		t.Error(err)
 	}
 	cloud.Machine.Events = `{"Events":[{"EventType":"Preempt","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":"Tue, 03 Feb 2026 04:07:00 GMT"}]}`
-	if err := AskLeaving(t.Context(), n.View(), f); err == nil || !strings.Contains(err.Error(), "Azure takes this machine away at 2026-02-03T04:07:00Z") {
+	if err := new(Session).AskLeaving(t.Context(), n.View(), f); err == nil || !strings.Contains(err.Error(), "Azure takes this machine away at 2026-02-03T04:07:00Z") {
 		t.Error(err)
 	}
 }
@@ -443,16 +443,16 @@ func TestAskLeaving(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := AskLeaving(t.Context(), c.n.View(), f); err != nil {
+	if err := new(Session).AskLeaving(t.Context(), c.n.View(), f); err != nil {
 		t.Error(err)
 	}
 	c.Machine.SpotAction = `{"action":"terminate","time":"2026-02-03T04:07:00Z"}`
-	if err := AskLeaving(t.Context(), c.n.View(), f); err == nil || !strings.Contains(err.Error(), "04:07") {
+	if err := new(Session).AskLeaving(t.Context(), c.n.View(), f); err == nil || !strings.Contains(err.Error(), "04:07") {
 		t.Error(err)
 	}
 	f.Cloud = instance.Cloud{}
 	before := len(c.Requests())
-	if err := AskLeaving(t.Context(), c.n.View(), f); err != nil || len(c.Requests()) != before {
+	if err := new(Session).AskLeaving(t.Context(), c.n.View(), f); err != nil || len(c.Requests()) != before {
 		t.Error("no cloud was asked", err)
 	}
 }

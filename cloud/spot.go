@@ -29,8 +29,9 @@ func Leaving(f facts.Facts) error {
 }
 
 // AskLeaving is Leaving, where the facts do not tell: then the metadata service is asked once, for two seconds at most. It
-// is for who is about to touch something; a machine that stands needs not ask.
-func AskLeaving(ctx context.Context, v host.View, f facts.Facts) error {
+// is for who is about to touch something; a machine that stands needs not ask. Where Azure's service must be woken, the answer to
+// the first stage's question is there for one of the next.
+func (s *Session) AskLeaving(ctx context.Context, v host.View, f facts.Facts) error {
 	if f.Instance != nil && f.Instance.Notice != nil || f.Cloud.Name == "" || !f.Live {
 		return Leaving(f)
 	}
@@ -40,7 +41,7 @@ func AskLeaving(ctx context.Context, v host.View, f facts.Facts) error {
 	if f.Instance != nil {
 		asked = f.Instance
 	}
-	return leaves(asked.Cloud, instance.AskNotice(ctx, v, asked))
+	return leaves(asked.Cloud, s.notices.Ask(ctx, v, asked))
 }
 
 // leaves turns a notice into a refusal; nil where the machine stays.

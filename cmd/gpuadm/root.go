@@ -142,7 +142,7 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 		Spec:    s,
 		ThingOf: thingOf,
 		Clients: things.GPUClients,
-		May:     cloud.AskLeaving,
+		May:     c.node.AskLeaving,
 		Version: version(),
 	}, h, nil
 }

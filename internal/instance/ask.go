@@ -36,7 +36,7 @@ func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 // AskNotice asks once, shortly, whether the cloud has said since that it will take the machine away. nil where it has not,
 // or nobody answers. Of an Azure machine without a Name it asks that first, and whether it is a spot one.
 func AskNotice(ctx context.Context, v host.View, i *Instance) *Notice {
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, hurry{}, true), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, hurry{}, true), noticeMost)
 	defer cancel()
 	switch i.Cloud {
 	case "aws":
@@ -48,19 +48,8 @@ func AskNotice(ctx context.Context, v host.View, i *Instance) *Notice {
 			return g.notice(ctx)
 		}
 	case "azure":
-		if d, err := open(v, host.Web{}, metadataMost); err == nil {
-			a := azure{d}
-			if i.Name == "" {
-				data, err := a.get(ctx, azureInstance)
-				if err != nil {
-					return nil
-				}
-				if i, err = azureVM(data); err != nil {
-					return nil
-				}
-			}
-			return a.notice(ctx, i)
-		}
+		n, _ := askAzureNotice(ctx, v, i)
+		return n
 	}
 	return nil
 }

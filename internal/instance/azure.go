@@ -51,7 +51,9 @@ func askAzure(ctx context.Context, v host.View) (*Instance, error) {
 		return nil, err
 	}
 	i.ClockOff = ahead(a.fate().clockOff)
-	i.Notice = a.notice(ctx, i)
+	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	i.Notice, _ = a.notice(soon, i)
 	return i, nil
 }
 
@@ -135,19 +137,37 @@ func (n azureNIC) into(i *Instance) {
 	}
 }
 
+// askAzureNotice asks whether a machine is to go, and before that, of one without a Name, who it is. ok says that there was an
+// answer, or that there is none to wait for.
+func askAzureNotice(ctx context.Context, v host.View, i *Instance) (n *Notice, ok bool) {
+	d, err := open(v, host.Web{}, metadataMost)
+	if err != nil {
+		return nil, true
+	}
+	a := azure{d}
+	if i.Name == "" {
+		data, err := a.get(ctx, azureInstance)
+		if err != nil {
+			return nil, !again(a.fate(), err)
+		}
+		if i, err = azureVM(data); err != nil {
+			return nil, true
+		}
+	}
+	return a.notice(ctx, i)
+}
+
 // notice asks whether the machine is to go, of spot machines alone: the first question wakes a service that is slow then,
 // and that Azure stops when nobody has asked for a day.
-func (a azure) notice(ctx context.Context, i *Instance) *Notice {
+func (a azure) notice(ctx context.Context, i *Instance) (n *Notice, ok bool) {
 	if !i.Spot {
-		return nil
+		return nil, true
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
 	data, err := a.get(ctx, azureEvents)
 	if err != nil {
-		return nil
+		return nil, !again(a.fate(), err)
 	}
-	return scheduled(data, i.Name)
+	return scheduled(data, i.Name), true
 }
 
 // scheduled reads which of the scheduled events stops this machine first. Freeze is left out: it lasts seconds, and memory
