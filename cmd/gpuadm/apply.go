@@ -68,6 +68,11 @@ first boot, and is named.`,
 
 // runApply does what the flags say.
 func (c *common) runApply(ctx context.Context, args []string, a applyFlags) error {
+	if err := allowable(a.allow); err != nil {
+		return err
+	} else if a.deadline < 0 {
+		return usage{fmt.Errorf("cannot give up after %v: --deadline takes a time such as 10m, or 0 for never", a.deadline)}
+	}
 	if a.reboot {
 		if err := c.rebootable(); err != nil {
 			return err
@@ -91,11 +96,6 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	if err := c.mayTouch("apply"); err != nil {
 		return err
 	}
-	for _, what := range a.allow {
-		if !slices.Contains(strings.Split(breaks, ", "), what) {
-			return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, breaks)}
-		}
-	}
 	e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended || a.boot
 	if a.deadline > 0 {
 		var cancel context.CancelFunc
@@ -111,6 +111,16 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		return c.boot(ctx, e, h)
 	}
 	return c.apply(ctx, e, h)
+}
+
+// allowable refuses words of --allow that nothing would obey.
+func allowable(words []string) error {
+	for _, what := range words {
+		if !slices.Contains(strings.Split(breaks, ", "), what) {
+			return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, breaks)}
+		}
+	}
+	return nil
 }
 
 // mayTouch asks for root before the live machine is touched; a root folder needs only the right to write there.

@@ -29,6 +29,7 @@ func newMIG(c *common) *cobra.Command {
 		Long: `Mig looks at partitions (MIG). It touches nothing: the stage mig of apply
 partitions the GPUs. With --gpu it needs no GPU, and works on any machine.`,
 	}
+	group(cmd)
 	cmd.AddCommand(newMIGFit(c), newMIGProfiles(c), newMIGExport(c))
 	return cmd
 }

@@ -87,6 +87,7 @@ func newRoot(e env) *cobra.Command {
 		newVersion(c),
 		specTopic(),
 	)
+	strictHelp(root)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
 }

@@ -16,8 +16,8 @@ func newToken(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "print what kubelet shows to its API server, for kubelet to call",
-		Args:  cobra.NoArgs,
 	}
+	group(cmd)
 	var cluster, region string
 	eks := &cobra.Command{
 		Use:   "eks",

@@ -35,6 +35,9 @@ alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 		Example: "  gpuadm undo\n  gpuadm undo --dry-run\n  gpuadm undo --to all --root /mnt/image",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := allowable(u.allow); err != nil {
+				return err
+			}
 			h, err := c.open(c.rootDir)
 			if err != nil {
 				return err
