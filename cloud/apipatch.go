@@ -209,6 +209,10 @@ func nodeOps(n *corev1.Node, edits []partEdit) []kube.Op {
 		tests = append(tests, kube.Op{Op: "test", Path: "/metadata/labels", Value: nodeLacks()})
 		changes = append(changes, kube.Op{Op: "add", Path: "/metadata/labels", Value: map[string]string{}})
 	}
+	if n.Annotations == nil && slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == "record" }) {
+		tests = append(tests, kube.Op{Op: "test", Path: "/metadata/annotations", Value: nodeLacks()})
+		changes = append(changes, kube.Op{Op: "add", Path: "/metadata/annotations", Value: map[string]string{}})
+	}
 	for _, e := range edits {
 		if e.what == "taint" {
 			taints = append(taints, e)

@@ -66,13 +66,9 @@ func readRecord(s converge.State) map[string]string {
 // alone: what else there is to put back has its own line.
 func recordOps(n *corev1.Node, e partEdit, others []partEdit) (tests, changes []kube.Op) {
 	at := kube.Pointer("metadata", "annotations", e.key)
-	switch old, ok := n.Annotations[e.key]; {
-	case ok:
+	if old, ok := n.Annotations[e.key]; ok {
 		tests = append(tests, kube.Op{Op: "test", Path: at, Value: old})
-	case n.Annotations == nil:
-		tests = append(tests, kube.Op{Op: "test", Path: "/metadata/annotations", Value: nodeLacks()})
-		changes = append(changes, kube.Op{Op: "add", Path: "/metadata/annotations", Value: map[string]string{}})
-	default:
+	} else if n.Annotations != nil {
 		tests = append(tests, kube.Op{Op: "test", Path: at, Value: nodeLacks()})
 	}
 	if e.after == "" {

@@ -50,21 +50,34 @@ func typeHas(cloud, name string) string {
 
 // journalHas is what the condition said when the node was last made ready here, unless that was undone.
 func journalHas(v host.View) (why string) {
+	for _, r := range remembered(v, "condition "+GPUReady) {
+		if had := saidReady(r.after); had != "" {
+			why = fmt.Sprintf("on %s the node was ready with %s", r.on, had)
+		}
+	}
+	return why
+}
+
+// memory is how a run of the journal left a part of the Node.
+type memory struct{ on, after string }
+
+// remembered are the runs that made a part of the Node here and were not undone, the latest last.
+func remembered(v host.View, part string) (list []memory) {
 	j, err := converge.ReadJournal(v)
 	if err != nil {
-		return "" // whoever opens it next says so
+		return nil // whoever opens it next says so
 	}
 	for _, run := range j.Runs() {
 		if run.Undone || len(run.Undoes) > 0 {
 			continue
 		}
 		for _, c := range run.Makes {
-			if had := saidReady(string(c.After)); c.Kind == "node" && c.Name == "condition "+GPUReady && had != "" {
-				why = fmt.Sprintf("on %s the node was ready with %s", run.Time.Format("2006-01-02"), had)
+			if c.Kind == "node" && c.Name == part {
+				list = append(list, memory{run.Time.Format("2006-01-02"), string(c.After)})
 			}
 		}
 	}
-	return why
+	return list
 }
 
 // saidReady is which GPUs a true condition tells of: readyStage.summary begins with them.

@@ -110,7 +110,7 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 	if !hasGPU(f) || f.Driver == nil {
 		return list, nil
 	}
-	list = append(list, r.recordedTaint(startup, on))
+	list = append(list, r.recordedTaint(startup, on), r.recordedGPUs())
 	return append(list, r.lastWants(startup)...), nil
 }
 

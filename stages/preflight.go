@@ -6,7 +6,6 @@ package stages
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -26,43 +25,56 @@ func preflight(node *cloud.Session) converge.Stage {
 			case !f.Live:
 				return nil, nil
 			case s.Driver.Expect > 0:
-				return []converge.Want{gpusOnTheBus(s.Driver.Expect, f)}, nil
-			case !slices.ContainsFunc(f.GPUs, facts.PCI.Display):
-				return []converge.Want{gpusAsBefore(node, s, f)}, nil
+				return []converge.Want{gpusOnTheBus(s, f)}, nil
 			}
-			return nil, nil
+			return []converge.Want{gpusAsBefore(node, s, f)}, nil
 		},
 	}
 }
 
-// gpusAsBefore refuses a machine that has lost all its GPUs: it would be taken for one that has none.
+// gpusAsBefore refuses a machine that has lost GPUs: one without any would be taken for one that has none, and one with seven of
+// eight for one of seven.
 func gpusAsBefore(node *cloud.Session, s spec.Spec, f facts.Facts) converge.Want {
+	n := gpuCount(f)
 	look := func(ctx context.Context, v host.View) (string, error) {
-		why := cloud.LostGPUs(ctx, v, node, s, f)
-		if why == "" {
-			return "", nil
+		if why := cloud.MissingGPUs(v, s, f); why != "" {
+			return fmt.Sprintf("cannot go on: only %d NVIDIA GPUs are on the PCI bus: %s", n, why), nil
 		}
-		return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + why, nil
+		if why := cloud.LostGPUs(ctx, v, node, s, f); why != "" {
+			return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + why, nil
+		}
+		return "", nil
+	}
+	meant := "if the GPUs were taken out for good: gpuadm undo --to all, then apply again"
+	if n > 0 {
+		meant = fmt.Sprintf("if it was taken out on purpose: expect = %d in [driver], at least until one apply has ended well", n)
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
-		"dmesg tells of PCI errors; power the machine off and on, or have the instance replaced",
-		"if the GPUs were taken out for good: gpuadm undo --to all, then apply again")
+		"dmesg tells of PCI errors; power the machine off and on, or have the instance replaced", meant)
 }
 
-// gpusOnTheBus wants as many GPUs as the spec expects. A GPU that fell off the bus is gone for lspci too, and a node
-// that joins without it is paid for and never used.
-func gpusOnTheBus(expect int, f facts.Facts) converge.Want {
-	n := 0
+func gpuCount(f facts.Facts) (n int) {
 	for _, p := range f.GPUs {
 		if p.Display() {
 			n++
 		}
 	}
-	look := func(context.Context, host.View) (string, error) {
+	return n
+}
+
+// gpusOnTheBus wants as many GPUs as the spec expects. A GPU that fell off the bus is gone for lspci too, and a node
+// that joins without it is paid for and never used.
+func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
+	n, expect := gpuCount(f), s.Driver.Expect
+	look := func(_ context.Context, v host.View) (string, error) {
 		if n == expect {
 			return "", nil
 		}
-		return fmt.Sprintf("cannot go on: %d NVIDIA GPUs are on the PCI bus, node.toml expects %d", n, expect), nil
+		problem := fmt.Sprintf("cannot go on: %d NVIDIA GPUs are on the PCI bus, node.toml expects %d", n, expect)
+		if why := cloud.MissingGPUs(v, s, f); why != "" {
+			problem += ": " + why
+		}
+		return problem, nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "expect in [driver]",
 		"lspci -d 10de: lists them; if one is missing, power the machine off and on, then look at its seating and cables")
