@@ -29,7 +29,9 @@ func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "eks":
 		return nodeadm(s, f)
-	case "eks-hybrid", "eks-al2":
+	case "eks-hybrid":
+		return hybrid(s, f)
+	case "eks-al2":
 		return nil, nil
 	}
 	switch {
@@ -196,6 +198,9 @@ func eksNotes(s spec.Spec, f facts.Facts) []string {
 		notes := []string{"nodeadm of EKS Hybrid Nodes joins this machine (" + f.Cloud.ManagedWhy + "): it gets the credentials, writes kubelet's and containerd's files and checks clock, network and rights; gpuadm does every stage but that"}
 		if flags != "" {
 			notes = append(notes, "give nodeadm's NodeConfig, in spec.kubelet.flags: "+flags)
+		}
+		if !f.Kubelet.Joined && s.Join.Region == "" {
+			notes = append(notes, "with region in [join] it is tried first whether AWS can be reached from here, and whether the clock is right")
 		}
 		return notes
 	case managed == "eks-al2":

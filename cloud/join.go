@@ -89,10 +89,11 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 		if f.Booting || !v.Live() {
 			return "", host.Later{Until: "once kubelet runs"}
 		}
-		return "", converge.Wait{
-			For: by + " to join this machine: its kubelet has no credentials yet",
-			Try: []string{"journalctl -u kubelet, which says what it waits for", "gpuadm apply, once it has joined"},
+		try := []string{"journalctl -u kubelet, which says what it waits for", "gpuadm apply, once it has joined"}
+		if f.Cloud.Managed == "eks-hybrid" {
+			try = append([]string{hybridInit + ", where nobody has called it yet: everything before the join stands"}, try...)
 		}
+		return "", converge.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
 	}, "kubelet registers the node")
 }
 
