@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -107,10 +108,14 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 			return err
 		}
 	}
+	do := c.apply
 	if a.boot {
-		return c.boot(ctx, e, h)
+		do = c.boot
 	}
-	return c.apply(ctx, e, h)
+	if err = do(ctx, e, h); err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.DeadlineExceeded) {
+		return overdue{err}
+	}
+	return err
 }
 
 // allowable refuses words of --allow that nothing would obey.

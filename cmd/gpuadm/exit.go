@@ -4,11 +4,11 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -32,6 +32,11 @@ const (
 type usage struct{ error }
 
 func (u usage) Unwrap() error { return u.error }
+
+// overdue is an error of a run whose --deadline is over.
+type overdue struct{ error }
+
+func (o overdue) Unwrap() error { return o.error }
 
 // exit asks for an exit code where nothing is wrong that would need words.
 type exit int
@@ -61,8 +66,8 @@ func report(e env, cmd *cobra.Command, err error) int {
 		code, t = exitAgain, &converge.Trouble{What: err.Error(), Try: []string{"wait until it has ended, and run the same command again"}}
 	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable(), strings.HasPrefix(err.Error(), "unknown command"):
 		code = exitUsage
-	case errors.Is(err, context.DeadlineExceeded) && len(t.Try) == 0:
-		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"apply again with a longer --deadline: it goes on from here"}}
+	case errors.As(err, &overdue{}):
+		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: append(slices.Clone(t.Try), "apply again with a longer --deadline: it goes on from here")}
 	case errors.Is(err, converge.ErrStopped):
 		code = exitAgain
 	case converge.Passes(err):
