@@ -6,13 +6,13 @@ package drivers
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
@@ -81,7 +81,7 @@ func comesWithout(c Choice, f facts.Facts) bool {
 	for paragraph := range strings.SplitSeq(string(status), "\n\n") {
 		name, rest, _ := strings.Cut(paragraph, "\n")
 		name = strings.TrimPrefix(name, "Package: ")
-		if headersMeta.MatchString(name) && strings.Contains("\n"+rest, "\nStatus: install ok installed\n") {
+		if headersMeta().MatchString(name) && strings.Contains("\n"+rest, "\nStatus: install ok installed\n") {
 			return false
 		}
 	}
@@ -90,16 +90,16 @@ func comesWithout(c Choice, f facts.Facts) bool {
 
 var (
 	// headersMeta matches linux-headers-amd64 and linux-headers-generic, not linux-headers-6.8.0-88-generic.
-	headersMeta = regexp.MustCompile(`^linux-headers-[a-z]`)
-	gateLine    = regexp.MustCompile(`(?m)^# kernel (\S+) since (\d{4}-\d{2}-\d{2}), until (\d{4}-\d{2}-\d{2})$`)
+	headersMeta = pattern.Of(`^linux-headers-[a-z]`)
+	gateLine    = pattern.Of(`(?m)^# kernel (\S+) since (\d{4}-\d{2}-\d{2}), until (\d{4}-\d{2}-\d{2})$`)
 	// kernelBuild is what all flavours of one build have in common: 6.8.0-88 of 6.8.0-88-generic.
-	kernelBuild = regexp.MustCompile(`^[0-9][0-9.]*-[0-9]+`)
+	kernelBuild = pattern.Of(`^[0-9][0-9.]*-[0-9]+`)
 )
 
 // file returns what the file shall be, from what it is. Its own date is kept for the kernel that it is about.
 func (g gate) file(found []byte, now time.Time) []byte {
 	since := now.UTC().Truncate(24 * time.Hour)
-	if m := gateLine.FindSubmatch(found); m != nil && string(m[1]) == g.kernel {
+	if m := gateLine().FindSubmatch(found); m != nil && string(m[1]) == g.kernel {
 		if then, err := time.Parse(day, string(m[2])); err == nil && !then.After(since) {
 			since = then
 		}
@@ -111,7 +111,7 @@ func (g gate) file(found []byte, now time.Time) []byte {
 	}
 	// The first record that fits counts: apt_preferences(5). Installed kernels get their fixes, and their headers.
 	for _, k := range g.keep {
-		build := kernelBuild.FindString(k)
+		build := kernelBuild().FindString(k)
 		if build == "" {
 			build = k
 		}
@@ -129,7 +129,7 @@ func gateNotes(v host.View) []string {
 	if err != nil {
 		return nil
 	}
-	m := gateLine.FindSubmatch(text)
+	m := gateLine().FindSubmatch(text)
 	if m == nil {
 		return nil
 	}

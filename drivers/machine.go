@@ -4,10 +4,10 @@
 package drivers
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Machine is what the choice of a driver depends on.
@@ -83,13 +83,13 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 // compilerName is how Debian and Ubuntu call the compilers that their kernels are built with, and the packages of them:
 // gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. What others
 // build with is plain gcc, which is among the tools.
-var compilerName = regexp.MustCompile(`^(?:[a-z0-9_]+-linux-gnu-)?(gcc-[0-9]+) \((?:Debian|Ubuntu) `)
+var compilerName = pattern.Of(`^(?:[a-z0-9_]+-linux-gnu-)?(gcc-[0-9]+) \((?:Debian|Ubuntu) `)
 
 // compilers are the packages of the compilers that kernels were built with, by kernel.
 func compilers(m facts.Modules) map[string]string {
 	var found map[string]string
 	for _, k := range m.Kernels {
-		if name := compilerName.FindStringSubmatch(k.Compiler); name != nil {
+		if name := compilerName().FindStringSubmatch(k.Compiler); name != nil {
 			if found == nil {
 				found = map[string]string{}
 			}

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -115,9 +115,9 @@ func orFirstBoot(to func(converge.State) (converge.State, error)) func(converge.
 }
 
 var (
-	parameterName  = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
-	plainParameter = regexp.MustCompile(`^[A-Za-z0-9_.,:;=/+-]+$`)
-	moduleName     = regexp.MustCompile(`^[a-z0-9_-]+$`)
+	parameterName  = pattern.Of(`^[A-Za-z0-9_]+$`)
+	plainParameter = pattern.Of(`^[A-Za-z0-9_.,:;=/+-]+$`)
+	moduleName     = pattern.Of(`^[a-z0-9_-]+$`)
 )
 
 // ModprobeConf writes the file for modprobe.d. libkmod hands a line's options to the kernel as they are, which splits them
@@ -130,11 +130,11 @@ func ModprobeConf(parameters map[string]string) ([]byte, error) {
 		value := parameters[name]
 		odd := func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }
 		switch {
-		case !parameterName.MatchString(name):
+		case !parameterName().MatchString(name):
 			return nil, &converge.Trouble{What: fmt.Sprintf("cannot tell the module nvidia its parameter %q: a name has letters, digits and _ only", name), Try: []string{"mend parameters in [driver]; modinfo -p nvidia lists the names"}}
 		case strings.ContainsFunc(value, odd):
 			return nil, &converge.Trouble{What: fmt.Sprintf("cannot tell the module nvidia its parameter %s: the kernel takes no quotes, backslashes or control characters in values", name), Try: []string{"mend parameters in [driver]"}}
-		case !plainParameter.MatchString(value):
+		case !plainParameter().MatchString(value):
 			value = `"` + value + `"`
 		}
 		fmt.Fprintf(&b, "options nvidia %s=%s\n", name, value)
@@ -145,7 +145,7 @@ func ModprobeConf(parameters map[string]string) ([]byte, error) {
 func modulesLoad(companions []string) ([]byte, error) {
 	text := "# Written by gpuadm, anew at each apply.\nnvidia\n"
 	for _, c := range companions {
-		if !moduleName.MatchString(c) {
+		if !moduleName().MatchString(c) {
 			return nil, fmt.Errorf("internal error: %q is no module's name", c)
 		}
 		text += c + "\n"

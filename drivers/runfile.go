@@ -12,13 +12,13 @@ import (
 	"io"
 	"io/fs"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // runfile is a driver that NVIDIA's own installer has put on the machine. There is one at most, so it has one name, and
@@ -67,8 +67,8 @@ func (r runfile) Look(_ context.Context, v host.View) (converge.State, error) {
 }
 
 var (
-	loggedVersion = regexp.MustCompile(`^(?:1\.0-[0-9]+ \()?([0-9]+(?:\.[0-9]+)+)\)?$`)
-	sourceLicense = regexp.MustCompile(`MODULE_LICENSE\("([^"]*)"\)`)
+	loggedVersion = pattern.Of(`^(?:1\.0-[0-9]+ \()?([0-9]+(?:\.[0-9]+)+)\)?$`)
+	sourceLicense = pattern.Of(`MODULE_LICENSE\("([^"]*)"\)`)
 )
 
 // ByInstaller says which driver NVIDIA's installer has put here; "" if none. The first line of its log says the version,
@@ -81,7 +81,7 @@ func ByInstaller(v host.View) (converge.State, error) {
 		return "", err
 	}
 	first, files, _ := strings.Cut(string(log), "\n")
-	m := loggedVersion.FindStringSubmatch(strings.TrimSpace(first))
+	m := loggedVersion().FindStringSubmatch(strings.TrimSpace(first))
 	if m == nil {
 		return "unknown, " + installerLog + " does not say which", nil
 	}
@@ -144,7 +144,7 @@ func sourceFlavour(v host.View, version string) (string, error) {
 		} else if err != nil {
 			return "", err
 		}
-		if m := sourceLicense.FindSubmatch(text); m != nil {
+		if m := sourceLicense().FindSubmatch(text); m != nil {
 			return facts.ModuleFile{License: string(m[1])}.Flavour(), nil
 		}
 	}

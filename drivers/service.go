@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -164,7 +164,7 @@ func fabricManagerFits(version string) converge.Want {
 		} else if err != nil {
 			return "", err
 		}
-		if is := spokenVersion.FindString(string(out)); is != "" && is != version {
+		if is := spokenVersion().FindString(string(out)); is != "" && is != version {
 			return fmt.Sprintf("cannot start the fabric manager: it is of version %s and the module of %s, and it serves its own only", is, version), nil
 		}
 		return "", nil
@@ -173,4 +173,4 @@ func fabricManagerFits(version string) converge.Want {
 		"install nvidia-fabricmanager of version "+version)
 }
 
-var spokenVersion = regexp.MustCompile(`[0-9]{3}\.[0-9]+(\.[0-9]+)?`)
+var spokenVersion = pattern.Of(`[0-9]{3}\.[0-9]+(\.[0-9]+)?`)

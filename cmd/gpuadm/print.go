@@ -14,12 +14,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // json prints an answer as one JSON object on one line.
@@ -66,7 +66,7 @@ func printable(s string) string {
 	}, s)
 }
 
-var digestWord = regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
+var digestWord = pattern.Of(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
 // states says how a change goes from one state to the other, digests cut short.
 func states(ch converge.Change) string { return short(ch.Before) + " → " + short(ch.After) }
@@ -75,7 +75,7 @@ func short(s converge.State) string {
 	if s == "" {
 		return "not there"
 	}
-	return printable(digestWord.ReplaceAllString(string(s), "$1…"))
+	return printable(digestWord().ReplaceAllString(string(s), "$1…"))
 }
 
 // attributes says what changes beside the bytes that the diff shows: mode and owner, the first two words of a state.

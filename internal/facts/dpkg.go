@@ -5,8 +5,9 @@ package facts
 
 import (
 	"bytes"
-	"regexp"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // dpkgVersion returns the version of the first of the packages that dpkg has installed and that owns the file; "" if
@@ -63,7 +64,7 @@ func dpkgEntry(status []byte, name string) entry {
 // upstream returns the project's own version in a package's: without epoch, Debian revision, +dfsg and ~ds marks and
 // suppliers' suffixes. Pre-releases stay so: 2.0.0~rc.1-1 is 2.0.0-rc.1. Anything else comes back as "".
 func upstream(version string) string {
-	m := upstreamPattern.FindStringSubmatch(version)
+	m := upstreamPattern().FindStringSubmatch(version)
 	if m == nil {
 		return ""
 	}
@@ -73,4 +74,4 @@ func upstream(version string) string {
 	return m[1]
 }
 
-var upstreamPattern = regexp.MustCompile(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[-.~]?(\d+))?`)
+var upstreamPattern = pattern.Of(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[-.~]?(\d+))?`)

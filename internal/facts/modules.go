@@ -5,13 +5,13 @@ package facts
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Modules is what is known of NVIDIA's kernel modules: those loaded, those on disk, and who may sign them.
@@ -171,11 +171,11 @@ func (l *look) loaded() (found []Loaded) {
 }
 
 // moduleRole matches a file of the family by the names packagers give it: nvidia.ko.xz, nvidia-current-open-uvm.ko.
-var moduleRole = regexp.MustCompile(`^nvidia(?:-current|-tesla(?:-[0-9]+)?|-legacy-[0-9a-z]+)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs|)\.ko(?:\.xz|\.zst|\.gz)?$`)
+var moduleRole = pattern.Of(`^nvidia(?:-current|-tesla(?:-[0-9]+)?|-legacy-[0-9a-z]+)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs|)\.ko(?:\.xz|\.zst|\.gz)?$`)
 
 // role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none.
 func role(file string) string {
-	m := moduleRole.FindStringSubmatch(path.Base(file))
+	m := moduleRole().FindStringSubmatch(path.Base(file))
 	if m == nil {
 		return ""
 	}

@@ -5,11 +5,11 @@ package facts
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Trust is whose modules the kernel loads.
@@ -157,12 +157,12 @@ func chosen(words string) string {
 	return word
 }
 
-var keyLine = regexp.MustCompile(`(?m) asymmetri (.*): [0-9a-f]+: X509`)
+var keyLine = pattern.Of(`(?m) asymmetri (.*): [0-9a-f]+: X509`)
 
 // keyNames reads the names of the certificates that /proc/keys lists: proc(5), crypto/asymmetric_keys/x509_public_key.c
 // in the kernel's tree. The description of one is its subject, which ends in the common name.
 func keyNames(list string) (names []string) {
-	for _, m := range keyLine.FindAllStringSubmatch(list, -1) {
+	for _, m := range keyLine().FindAllStringSubmatch(list, -1) {
 		for _, n := range []string{m[1], m[1][strings.LastIndex(m[1], ": ")+1:]} {
 			if n = strings.TrimSpace(n); n != "" && !slices.Contains(names, n) {
 				names = append(names, n)

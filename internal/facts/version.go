@@ -6,12 +6,12 @@ package facts
 import (
 	"context"
 	"debug/buildinfo"
-	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Cache remembers, from one Gather to the next, what does not change while a machine runs (its system, architecture,
@@ -119,7 +119,7 @@ func builtVersion(info *buildinfo.BuildInfo, module string) string {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		if v := upstream(m.Version); v != "" && !pseudoVersion.MatchString(m.Version) {
+		if v := upstream(m.Version); v != "" && !pseudoVersion().MatchString(m.Version) {
 			return v
 		}
 	}
@@ -127,7 +127,7 @@ func builtVersion(info *buildinfo.BuildInfo, module string) string {
 }
 
 // pseudoVersion is how Go names a commit that has no version: https://go.dev/ref/mod#pseudo-versions
-var pseudoVersion = regexp.MustCompile(`[-.]\d{14}-[0-9a-f]{12}`)
+var pseudoVersion = pattern.Of(`[-.]\d{14}-[0-9a-f]{12}`)
 
 // spoken finds the version in what a program prints when asked:
 //

@@ -8,12 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -28,15 +28,15 @@ func (l *locked) Unwrap() error { return l.cause }
 
 // What apt 2.x and dpkg 1.2x say, with LC_ALL=C.
 var (
-	sayLock    = regexp.MustCompile(`(?m)^(?:E: Could not get lock|E: Unable to acquire|E: Unable to lock|dpkg: error: dpkg .*lock (?:was|is) locked)`)
-	sayWaits   = regexp.MustCompile(`Waiting for cache lock: Could not get lock [^\n]*\s*$`) // its last words
-	sayWhich   = regexp.MustCompile(`Could not get lock (/[^\s]*[^.\s])|lock \((/[^)]+)\)|(dpkg \S* ?lock)`)
-	sayHolder  = regexp.MustCompile(`(?:held by process|with pid) (\d+)(?: \(([^)]*)\))?`)
-	sayBroken  = regexp.MustCompile(`(?m)^dpkg: error processing (?:package|archive) (\S+)`)
-	sayNoSpace = regexp.MustCompile(`(?m)^.*(?:You don't have enough free space in|No space left on device|Disk quota exceeded).*$`)
-	sayError   = regexp.MustCompile(`(?m)^E: .*$`)
-	sayLog     = regexp.MustCompile(`Consult (/var/lib/dkms/\S+/make\.log)`)
-	saySetting = regexp.MustCompile(`(?m)^(?:Setting up|Unpacking|Preparing to unpack|Removing|Purging configuration files for|Processing triggers for) (\S+) .*$`)
+	sayLock    = pattern.Of(`(?m)^(?:E: Could not get lock|E: Unable to acquire|E: Unable to lock|dpkg: error: dpkg .*lock (?:was|is) locked)`)
+	sayWaits   = pattern.Of(`Waiting for cache lock: Could not get lock [^\n]*\s*$`) // its last words
+	sayWhich   = pattern.Of(`Could not get lock (/[^\s]*[^.\s])|lock \((/[^)]+)\)|(dpkg \S* ?lock)`)
+	sayHolder  = pattern.Of(`(?:held by process|with pid) (\d+)(?: \(([^)]*)\))?`)
+	sayBroken  = pattern.Of(`(?m)^dpkg: error processing (?:package|archive) (\S+)`)
+	sayNoSpace = pattern.Of(`(?m)^.*(?:You don't have enough free space in|No space left on device|Disk quota exceeded).*$`)
+	sayError   = pattern.Of(`(?m)^E: .*$`)
+	sayLog     = pattern.Of(`Consult (/var/lib/dkms/\S+/make\.log)`)
+	saySetting = pattern.Of(`(?m)^(?:Setting up|Unpacking|Preparing to unpack|Removing|Purging configuration files for|Processing triggers for) (\S+) .*$`)
 )
 
 // explain turns the words of apt or dpkg that failed into what a person can act on.
@@ -48,20 +48,20 @@ func explain(v host.View, out string, err error) error {
 	said := failed.Stderr
 	t := &converge.Trouble{Err: err}
 	switch {
-	case sayLock.MatchString(said), sayWaits.MatchString(out) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
+	case sayLock().MatchString(said), sayWaits().MatchString(out) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)):
 		return explainLock(v, said+"\n"+out, err)
-	case sayNoSpace.MatchString(said + "\n" + out):
-		t.What = "cannot install packages: the disk is full: " + clean(sayNoSpace.FindString(said+"\n"+out))
+	case sayNoSpace().MatchString(said + "\n" + out):
+		t.What = "cannot install packages: the disk is full: " + clean(sayNoSpace().FindString(said+"\n"+out))
 		t.Try = []string{"make room (apt-get clean frees what apt has downloaded), then run the same command again"}
 	case strings.Contains(said, "dpkg was interrupted"):
 		t.What = "cannot install packages: dpkg was interrupted in an earlier run"
 		t.Try = []string{"run gpuadm apply again, which lets dpkg finish first", "or: dpkg --configure -a"}
-	case sayBroken.MatchString(said):
+	case sayBroken().MatchString(said):
 		explainScript(t, out, said)
 		compilerSays(v, t, said+"\n"+out)
 	case strings.Contains(said, "exited unexpectedly") || strings.Contains(said, "received signal") || strings.Contains(said, "received a segmentation fault"):
 		t.What = "cannot install packages: dpkg was killed in its midst"
-		t.Because = sayError.FindAllString(said, 4)
+		t.Because = sayError().FindAllString(said, 4)
 		t.Try = []string{"journalctl -k, which says whether the kernel ran out of memory"}
 	default:
 		t.What = "cannot run apt: " + firstWords(said, err)
@@ -81,7 +81,7 @@ func clean(line string) string {
 
 // firstWords is what apt names as the error, or the command's own words.
 func firstWords(said string, err error) string {
-	if all := sayError.FindAllString(said, 3); len(all) > 0 {
+	if all := sayError().FindAllString(said, 3); len(all) > 0 {
 		for i := range all {
 			all[i] = clean(all[i])
 		}
@@ -93,11 +93,11 @@ func firstWords(said string, err error) string {
 // explainLock names who holds the lock, as far as the process is still there.
 func explainLock(v host.View, said string, err error) error {
 	lock := ""
-	if m := sayWhich.FindStringSubmatch(said); m != nil {
+	if m := sayWhich().FindStringSubmatch(said); m != nil {
 		lock = cmp.Or(m[1], m[2], m[3])
 	}
 	who := "another process"
-	if m := sayHolder.FindStringSubmatch(said); m != nil {
+	if m := sayHolder().FindStringSubmatch(said); m != nil {
 		who = "process " + m[1]
 		command := m[2]
 		if argv, err := v.ReadFile("/proc/" + m[1] + "/cmdline"); err == nil && len(argv) > 0 {
@@ -120,7 +120,7 @@ func explainLock(v host.View, said string, err error) error {
 // explainScript names the packages that failed, with the last words of their scripts.
 func explainScript(t *converge.Trouble, out, said string) {
 	var names []string
-	for _, m := range sayBroken.FindAllStringSubmatch(said, -1) {
+	for _, m := range sayBroken().FindAllStringSubmatch(said, -1) {
 		names = append(names, m[1])
 	}
 	names = slices.Compact(names)
@@ -130,16 +130,16 @@ func explainScript(t *converge.Trouble, out, said string) {
 	}
 	// What scripts say goes to either stream. On standard output it stands between dpkg's own lines.
 	last := ""
-	for _, at := range saySetting.FindAllStringSubmatchIndex(out, -1) {
+	for _, at := range saySetting().FindAllStringSubmatchIndex(out, -1) {
 		if out[at[2]:at[3]] == names[0] {
 			last = out[at[1]:]
-			if next := saySetting.FindStringIndex(last); next != nil {
+			if next := saySetting().FindStringIndex(last); next != nil {
 				last = last[:next[0]]
 			}
 		}
 	}
 	words := tail(last, 6)
-	at := sayBroken.FindStringIndex(said)
+	at := sayBroken().FindStringIndex(said)
 	words = append(words, tail(said[:at[0]], 6)...)
 	words = append(words, lines(said[at[0]:])[:min(2, strings.Count(said[at[0]:], "\n")+1)]...)
 	for i := range words {
@@ -151,7 +151,7 @@ func explainScript(t *converge.Trouble, out, said string) {
 
 // compilerSays adds what stopped a build by DKMS: its log goes with the package when that is put back.
 func compilerSays(v host.View, t *converge.Trouble, said string) {
-	m := sayLog.FindStringSubmatch(said)
+	m := sayLog().FindStringSubmatch(said)
 	if m == nil {
 		return
 	}

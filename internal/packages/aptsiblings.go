@@ -6,16 +6,16 @@ package packages
 import (
 	"context"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // exactly one version: deb-control(5), Depends. Alternatives are left to apt.
-var sibling = regexp.MustCompile(`^([a-z0-9][a-z0-9+.-]*)(?::any)? \(= ([^ )]+)\)$`)
+var sibling = pattern.Of(`^([a-z0-9][a-z0-9+.-]*)(?::any)? \(= ([^ )]+)\)$`)
 
 // siblings adds the packages that what is asked for depends on in exactly one version: libraries of the driver's. apt by
 // itself would take the newest of them, or what its pins say, and then find that it does not fit. They are held like
@@ -67,7 +67,7 @@ func (r *resolution) exact(ctx context.Context, v host.View, of []converge.Chang
 			continue
 		}
 		for _, dep := range strings.Split(rec.depends, ",") {
-			m := sibling.FindStringSubmatch(strings.TrimSpace(dep))
+			m := sibling().FindStringSubmatch(strings.TrimSpace(dep))
 			if m == nil || asked[m[1]] {
 				continue
 			}

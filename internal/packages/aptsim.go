@@ -5,11 +5,11 @@ package packages
 
 import (
 	"context"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // A move is one line of apt's simulation.
@@ -20,17 +20,17 @@ type move struct {
 
 // What apt-get -s prints: "Inst NAME [OLD] (NEW SOURCE… [ARCH])", "Remv NAME [OLD]", "Purg NAME [OLD]". "Conf" says nothing new.
 var (
-	sayInst = regexp.MustCompile(`^Inst (\S+)(?: \[[^\]]*\])? \((\S+)(?: .*)? \[([^\]]*)\]\)`)
-	sayRemv = regexp.MustCompile(`^(?:Remv|Purg) (\S+) \[`)
+	sayInst = pattern.Of(`^Inst (\S+)(?: \[[^\]]*\])? \((\S+)(?: .*)? \[([^\]]*)\]\)`)
+	sayRemv = pattern.Of(`^(?:Remv|Purg) (\S+) \[`)
 )
 
 // parseSimulation returns what apt would do, in its order.
 func parseSimulation(out, native string) []move {
 	var moves []move
 	for line := range strings.Lines(out) {
-		if m := sayInst.FindStringSubmatch(line); m != nil {
+		if m := sayInst().FindStringSubmatch(line); m != nil {
 			moves = append(moves, move{strings.TrimSuffix(m[1], ":"+native), m[2]})
-		} else if m := sayRemv.FindStringSubmatch(line); m != nil {
+		} else if m := sayRemv().FindStringSubmatch(line); m != nil {
 			moves = append(moves, move{strings.TrimSuffix(m[1], ":"+native), ""})
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // update has apt read its lists. All of them first, which also brings those of the distribution that ours depend on;
@@ -55,7 +56,7 @@ func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error 
 	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3", "-o", "Acquire::Languages=none"}, options...)
 	return a.again(ctx, h, func(time.Duration) ([]byte, error) {
 		out, err := h.Do(ctx, argv...)
-		if err == nil && sayErr.Match(out) { // apt before 2.1 knows no Error-Mode
+		if err == nil && sayErr().Match(out) { // apt before 2.1 knows no Error-Mode
 			err = &host.CommandError{Argv: argv, Stderr: string(out), Cause: errors.New("not every list could be read")}
 		}
 		return out, err
@@ -102,14 +103,14 @@ func touchList(h host.Host, name string) error {
 }
 
 var (
-	sayErr     = regexp.MustCompile(`(?m)^Err:`)
-	sayNoKey   = regexp.MustCompile(`NO_PUBKEY ([0-9A-F]+)`)
-	sayBadSig  = regexp.MustCompile(`BADSIG|Clearsigned file isn't valid|NOSPLIT`)
-	sayOldKey  = regexp.MustCompile(`EXPKEYSIG ([0-9A-F]+)|REVKEYSIG ([0-9A-F]+)`)
-	sayExpired = regexp.MustCompile(`Release file for (\S+) is expired(?: \(invalid since ([^)]*)\))?`)
-	sayTooSoon = regexp.MustCompile(`is not valid yet`)
-	sayHash    = regexp.MustCompile(`Hash Sum mismatch|File has unexpected size|Hashes of expected file`)
-	sayUnsaid  = regexp.MustCompile(`is not signed|does not have a Release file|no longer has a Release file`)
+	sayErr     = pattern.Of(`(?m)^Err:`)
+	sayNoKey   = pattern.Of(`NO_PUBKEY ([0-9A-F]+)`)
+	sayBadSig  = pattern.Of(`BADSIG|Clearsigned file isn't valid|NOSPLIT`)
+	sayOldKey  = pattern.Of(`EXPKEYSIG ([0-9A-F]+)|REVKEYSIG ([0-9A-F]+)`)
+	sayExpired = pattern.Of(`Release file for (\S+) is expired(?: \(invalid since ([^)]*)\))?`)
+	sayTooSoon = pattern.Of(`is not valid yet`)
+	sayHash    = pattern.Of(`Hash Sum mismatch|File has unexpected size|Hashes of expected file`)
+	sayUnsaid  = pattern.Of(`is not signed|does not have a Release file|no longer has a Release file`)
 )
 
 // unreachable says that nothing came: neither the network nor a mirror that is gone makes what was read before untrue.
@@ -118,8 +119,8 @@ func unreachable(err error) bool {
 	if !errors.As(err, &failed) {
 		return false
 	}
-	for _, say := range []*regexp.Regexp{sayNoKey, sayBadSig, sayOldKey, sayExpired, sayTooSoon, sayHash, sayLock} {
-		if say.MatchString(failed.Stderr) {
+	for _, say := range []func() *regexp.Regexp{sayNoKey, sayBadSig, sayOldKey, sayExpired, sayTooSoon, sayHash, sayLock} {
+		if say().MatchString(failed.Stderr) {
 			return false
 		}
 	}
@@ -148,20 +149,20 @@ func distrusted(err error, file string, sources []source) error {
 		keyring = "apt's trusted keys"
 	}
 	switch {
-	case sayNoKey.MatchString(said):
-		say(fmt.Sprintf("it is signed with key %s, which is not in %s", sayNoKey.FindStringSubmatch(said)[1], keyring),
+	case sayNoKey().MatchString(said):
+		say(fmt.Sprintf("it is signed with key %s, which is not in %s", sayNoKey().FindStringSubmatch(said)[1], keyring),
 			"look up the fingerprint at the vendor's, and give that key in the spec if it has changed", "see that nobody has changed the repository")
-	case sayBadSig.MatchString(said):
+	case sayBadSig().MatchString(said):
 		say("it was changed after it was signed", "see that no proxy rewrites what passes through it, then run the same command again", "if it is a mirror: mirror it again")
-	case sayOldKey.MatchString(said):
+	case sayOldKey().MatchString(said):
 		say("the key that it is signed with has expired or was revoked", "get the vendor's current key")
-	case sayExpired.MatchString(said):
+	case sayExpired().MatchString(said):
 		say("what it says of itself has expired, so it may be an old copy", "if it is a mirror: mirror it again", "see that this machine's clock is right: date")
-	case sayTooSoon.MatchString(said):
+	case sayTooSoon().MatchString(said):
 		say("what it says of itself lies in the future", "see that this machine's clock is right: date")
-	case sayHash.MatchString(said):
+	case sayHash().MatchString(said):
 		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
-	case sayUnsaid.MatchString(said):
+	case sayUnsaid().MatchString(said):
 		say("it is not signed, or not there", "see that the address is right: "+strings.Join(where, ", "))
 	default:
 		say(firstWords(said, err), "see that the address can be reached from this machine", "apt-get update, which has more")

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // dnf speaks for rpm and dnf 4.
@@ -181,14 +181,14 @@ func holder(v host.View) (pid, command string) {
 		return "", ""
 	}
 	argv, err := v.ReadFile("/proc/" + pid + "/cmdline")
-	if command = strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " ")); err != nil || !sayPackager.MatchString(command) {
+	if command = strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " ")); err != nil || !sayPackager().MatchString(command) {
 		return "", "" // another process has its number now
 	}
 	return pid, command
 }
 
 // sayPackager is what a process that can hold the lock is called: dnf and yum are programs of Python, others use its library.
-var sayPackager = regexp.MustCompile(`dnf|yum|packagekit|PackageKit`)
+var sayPackager = pattern.Of(`dnf|yum|packagekit|PackageKit`)
 
 // storedRPM returns the file in our own folder that a version of a package can be installed from; "" if there is none.
 // dnf names what it downloads NAME-VERSION-RELEASE.ARCH.rpm.

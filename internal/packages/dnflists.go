@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 const dnfCache = "/var/cache/dnf"
@@ -118,10 +118,10 @@ func (a dnf) update(ctx context.Context, h host.Host, files []string) error {
 }
 
 var (
-	sayDnfSig     = regexp.MustCompile(`Bad GPG signature|signature verification error`)
-	sayDnfUnsaid  = regexp.MustCompile(`GPG signature is not available|repomd\.xml\.asc`)
-	sayDnfHash    = regexp.MustCompile(`checksum doesn't match`)
-	sayDnfNowhere = regexp.MustCompile(`Cannot download repomd\.xml|Status code: 404|Couldn't open file|Could not resolve host|Connection refused|Timeout was reached|Failed to connect`)
+	sayDnfSig     = pattern.Of(`Bad GPG signature|signature verification error`)
+	sayDnfUnsaid  = pattern.Of(`GPG signature is not available|repomd\.xml\.asc`)
+	sayDnfHash    = pattern.Of(`checksum doesn't match`)
+	sayDnfNowhere = pattern.Of(`Cannot download repomd\.xml|Status code: 404|Couldn't open file|Could not resolve host|Connection refused|Timeout was reached|Failed to connect`)
 )
 
 // distrustedDnf says why dnf does not take the list of a repository of ours, and what would mend it.
@@ -138,15 +138,15 @@ func distrustedDnf(err error, file string, r dnfRepository) error {
 		t.Try = try
 	}
 	switch {
-	case sayDnfUnsaid.MatchString(said):
+	case sayDnfUnsaid().MatchString(said):
 		say("its metadata is not signed: it has no repodata/repomd.xml.asc", "see that the address is right: "+r.url, "if it is a mirror: mirror the signature too")
-	case sayDnfSig.MatchString(said):
+	case sayDnfSig().MatchString(said):
 		say("it was changed after it was signed, or signed with another key than "+r.key,
 			"look up the fingerprint at the vendor's, and give that key in the spec if it has changed",
 			"see that no proxy rewrites what passes through it; if it is a mirror: mirror it again")
-	case sayDnfHash.MatchString(said):
+	case sayDnfHash().MatchString(said):
 		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
-	case sayDnfNowhere.MatchString(said):
+	case sayDnfNowhere().MatchString(said):
 		say("it cannot be reached", "see that the address is right, and can be reached from this machine: "+r.url)
 	default:
 		say(dnfWords(said, err), "dnf makecache --refresh, which has more")

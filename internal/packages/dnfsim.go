@@ -146,8 +146,8 @@ func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]dnfMove, erro
 		return nil, err
 	}
 	moves := parseTable("\n" + said)
-	wrong := slices.ContainsFunc(sayDnfError.FindAllString(said, -1), func(l string) bool { return !strings.Contains(l, "Operation aborted") })
-	if wrong || sayUnmatched.MatchString(said) || len(moves) == 0 && err != nil || err != nil && !strings.Contains(said, "Operation aborted") {
+	wrong := slices.ContainsFunc(sayDnfError().FindAllString(said, -1), func(l string) bool { return !strings.Contains(l, "Operation aborted") })
+	if wrong || sayUnmatched().MatchString(said) || len(moves) == 0 && err != nil || err != nil && !strings.Contains(said, "Operation aborted") {
 		if err == nil {
 			err = &host.CommandError{Argv: argv, Stderr: said, Cause: errors.New("not all of it can be done")}
 		}
@@ -172,7 +172,7 @@ func (a dnf) do(ctx context.Context, h host.Host, t task) ([]byte, error) {
 	if rm := h.Remove(file); err == nil {
 		err = rm
 	}
-	if err == nil && (sayUnmatched.Match(out) || sayDnfError.Match(out)) {
+	if err == nil && (sayUnmatched().Match(out) || sayDnfError().Match(out)) {
 		err = explainDnf(h, string(out), &host.CommandError{Argv: []string{"dnf", "shell"}, Stderr: string(out), Cause: errors.New("not all of it was done")})
 	}
 	return out, err

@@ -189,7 +189,7 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 // exact names the packages that one depends on in exactly one version.
 func (d *dpkg) exact(name string) (list []string) {
 	for dep := range strings.SplitSeq(string(d.packages[name].depends), ",") {
-		if m := sibling.FindStringSubmatch(strings.TrimSpace(dep)); m != nil {
+		if m := sibling().FindStringSubmatch(strings.TrimSpace(dep)); m != nil {
 			list = append(list, m[1])
 		}
 	}

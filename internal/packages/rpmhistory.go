@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // dnfHistory is where dnf 4 keeps what it did and why: rpm itself knows neither reasons nor that it was interrupted.
@@ -43,7 +43,7 @@ const (
 )
 
 // sayScript is rpm's word for a script that failed where dnf goes on and exits with 0.
-var sayScript = regexp.MustCompile(`(?m)(?:warning|error): %(\w+)\((\S+)\) scriptlet failed, (.*?)\s*$`)
+var sayScript = pattern.Of(`(?m)(?:warning|error): %(\w+)\((\S+)\) scriptlet failed, (.*?)\s*$`)
 
 func readPast(v host.View) (past, error) {
 	data, err := v.ReadFile(dnfHistory)
@@ -93,7 +93,7 @@ func parsePast(data, wal []byte) (past, error) {
 	}
 	said := map[int64][]string{} // by transaction: packages whose scripts failed
 	for _, r := range tables["console_output"] {
-		for _, m := range sayScript.FindAllStringSubmatch(r.text(3), -1) {
+		for _, m := range sayScript().FindAllStringSubmatch(r.text(3), -1) {
 			if !strings.HasSuffix(m[1], "un") { // of what goes away
 				said[r.num(1)] = append(said[r.num(1)], withoutEpoch(m[2]))
 			}
@@ -144,7 +144,7 @@ func left(items []item) *leftover {
 	return l
 }
 
-var hasEpoch = regexp.MustCompile(`-\d+:`)
+var hasEpoch = pattern.Of(`-\d+:`)
 
 // withoutEpoch: older rpms leave the epoch out where they name a package.
-func withoutEpoch(nevra string) string { return hasEpoch.ReplaceAllLiteralString(nevra, "-") }
+func withoutEpoch(nevra string) string { return hasEpoch().ReplaceAllLiteralString(nevra, "-") }

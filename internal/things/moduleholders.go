@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // A Holder is a process that has a device node of NVIDIA's open, and by that keeps the kernel modules from going.
@@ -84,25 +84,25 @@ func GPUHolders(ctx context.Context, v host.View) ([]Holder, error) {
 var (
 	// podGroup matches a pod's uid in a cgroup's path, as kubelet writes it under both of its cgroup drivers, and
 	// containerGroup a container's id. Source: pkg/kubelet/cm in https://github.com/kubernetes/kubernetes.
-	podGroup       = regexp.MustCompile(`[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
-	containerGroup = regexp.MustCompile(`([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
-	serviceGroup   = regexp.MustCompile(`/([^/]+\.service)(?:/|$)`)
+	podGroup       = pattern.Of(`[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?:/|$)`)
+	containerGroup = pattern.Of(`([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
+	serviceGroup   = pattern.Of(`/([^/]+\.service)(?:/|$)`)
 )
 
 // belong fills in what a process's cgroups say: proc(5), /proc/PID/cgroup.
 func (h *Holder) belong(cgroup string, pods map[string]string) {
 	for line := range strings.Lines(cgroup) {
 		line = strings.TrimSpace(line)
-		if m := podGroup.FindStringSubmatch(line); m != nil && h.Pod == "" {
+		if m := podGroup().FindStringSubmatch(line); m != nil && h.Pod == "" {
 			uid := strings.ReplaceAll(m[1], "_", "-")
 			if h.Pod = pods[uid]; h.Pod == "" {
 				h.Pod = "uid " + uid
 			}
 		}
-		if m := containerGroup.FindStringSubmatch(line); m != nil && h.Container == "" {
+		if m := containerGroup().FindStringSubmatch(line); m != nil && h.Container == "" {
 			h.Container = m[1][:12]
 		}
-		if m := serviceGroup.FindStringSubmatch(line); m != nil && h.Unit == "" {
+		if m := serviceGroup().FindStringSubmatch(line); m != nil && h.Unit == "" {
 			h.Unit = m[1]
 		}
 	}
