@@ -192,7 +192,9 @@ func eksNotes(s spec.Spec, f facts.Facts) []string {
 	labels, taints, err := registration(s, f)
 	flags := kubeletFlagsSay(labels, taints)
 	switch managed := f.Cloud.Managed; {
-	case err != nil || managed == "":
+	case managed == "":
+		return eksPodsNote(s, f)
+	case err != nil:
 		return nil
 	case managed == "eks-hybrid":
 		notes := []string{"nodeadm of EKS Hybrid Nodes joins this machine (" + f.Cloud.ManagedWhy + "): it gets the credentials, writes kubelet's and containerd's files and checks clock, network and rights; gpuadm does every stage but that"}
@@ -218,4 +220,12 @@ func eksNotes(s spec.Spec, f facts.Facts) []string {
 		notes = append(notes, "the node has joined already: what nodeadm is told holds from its next run on, at the next boot")
 	}
 	return notes
+}
+
+// eksPodsNote says so where the number of pods is a guess.
+func eksPodsNote(s spec.Spec, f facts.Facts) []string {
+	if !eksOwn(s, f) || f.Cluster == nil || f.Instance == nil || f.Cluster.ENIs > 0 || bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods")) {
+		return nil
+	}
+	return []string{fmt.Sprintf("kubelet is told to take %d pods, since nobody tells how many addresses a %s has: the instance's role may lack ec2:DescribeInstanceTypes; maxPods in the file that kubelet_config in [join] names says how many", eksMaxPods(*f.Cluster), f.Instance.Type)}
 }

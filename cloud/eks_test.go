@@ -259,6 +259,30 @@ func TestEKSMaxPods(t *testing.T) {
 	}
 }
 
+// TestEKSPodsGuessed: of a type that nobody knows, and that EC2 does not tell of, the plan says that the number is a guess, and what
+// says otherwise.
+func TestEKSPodsGuessed(t *testing.T) {
+	for kind, want := range map[string]bool{"p5.48xlarge": false, "p9.48xlarge": true} {
+		c := startEKS(t, eksMachine, eksJoin+"kubelet_config = \"/etc/gpuadm/kubelet.yaml\"\n")
+		c.Machine.Type = kind
+		denied := cloudfake.Refused("denied")[1]
+		denied.On = "ec2 DescribeInstanceTypes"
+		c.Break(denied)
+		notes := func(config string) string {
+			eksMust(t, c.n.WriteFile("/etc/gpuadm/kubelet.yaml", []byte(config), host.Attr{Mode: 0o644}))
+			p, err := c.engine().Plan(t.Context(), c.n)
+			eksMust(t, err)
+			return strings.Join(p.Notes, "\n")
+		}
+		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"); strings.Contains(got, "110 pods, since nobody tells how many addresses a "+kind+" has") != want {
+			t.Errorf("%s: noted: %s", kind, got)
+		}
+		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 58\n"); strings.Contains(got, "nobody tells") {
+			t.Errorf("%s, stated: noted: %s", kind, got)
+		}
+	}
+}
+
 func startFacts(enis, ips int) facts.Facts {
 	f := facts.Facts{Cluster: &instance.Cluster{}}
 	f.Cluster.ENIs, f.Cluster.IPv4PerENI = enis, ips

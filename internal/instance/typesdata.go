@@ -17,6 +17,9 @@ const (
 	awsFabric = awsTypes + " and https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/install-nvidia-driver.html"
 
 	gcePage = "https://cloud.google.com/compute/docs/accelerator-optimized-machines"
+	// Which GPUs a machine type has, as Google's Cluster Toolkit (gpu_definition.tf) and SkyPilot (sky/catalog/gcp_catalog.py and its
+	// tests) have it: the two agree.
+	gceTypes = "https://github.com/GoogleCloudPlatform/cluster-toolkit and https://github.com/skypilot-org/skypilot"
 
 	azurePage = "https://learn.microsoft.com/azure/virtual-machines/sizes/overview"
 	// Which sizes AKS starts the fabric manager on: pkg/agent/datamodel/gpu_components.go, FabricManagerGPUSizes.
@@ -88,12 +91,15 @@ func awsAll() []typeRow {
 // gceAll: the number in a name of the A series is that of its GPUs. Of A2 nobody says who looks after its switches.
 func gceAll() []typeRow {
 	row := func(names string, gpus int, model string) typeRow {
-		return typeRow{"gce", names, Type{GPUs: gpus, Model: model, Source: gcePage, Checked: "memory"}}
+		return typeRow{"gce", names, Type{GPUs: gpus, Model: model, Source: gceTypes, Checked: "source"}}
 	}
 	fabric := func(names, model string) typeRow {
-		return typeRow{"gce", names, Type{GPUs: 8, Model: model, Fabric: true, Source: gcePage, Checked: "memory"}}
+		return typeRow{"gce", names, Type{GPUs: 8, Model: model, Fabric: true, Source: gceTypes, Checked: "source"}}
 	}
-	part := typeRow{"gce", "g4-standard-6 g4-standard-12 g4-standard-24", Type{GPUs: 1, Model: "RTX PRO 6000 Server", Part: true, Source: gcePage, Checked: "memory"}}
+	unseen := func(names string, t Type) typeRow {
+		t.Source, t.Checked = gcePage, "memory"
+		return typeRow{"gce", names, t}
+	}
 	return []typeRow{
 		row("a2-highgpu-1g", 1, "A100 40GB"),
 		row("a2-highgpu-2g", 2, "A100 40GB"),
@@ -107,15 +113,16 @@ func gceAll() []typeRow {
 		row("a3-highgpu-1g", 1, "H100 80GB"),
 		row("a3-highgpu-2g", 2, "H100 80GB"),
 		row("a3-highgpu-4g", 4, "H100 80GB"),
-		fabric("a3-highgpu-8g a3-megagpu-8g a3-edgegpu-8g", "H100 80GB"),
+		fabric("a3-highgpu-8g a3-megagpu-8g", "H100 80GB"),
+		unseen("a3-edgegpu-8g", Type{GPUs: 8, Model: "H100 80GB", Fabric: true}),
 		fabric("a3-ultragpu-8g", "H200"),
 		fabric("a4-highgpu-8g", "B200"),
-		row("a4x-highgpu-4g", 4, "GB200"), // its switches are in other machines of the rack
+		unseen("a4x-highgpu-4g", Type{GPUs: 4, Model: "GB200"}), // its switches are in other machines of the rack
 		row("g2-standard-4 g2-standard-8 g2-standard-12 g2-standard-16 g2-standard-32", 1, "L4"),
 		row("g2-standard-24", 2, "L4"),
 		row("g2-standard-48", 4, "L4"),
 		row("g2-standard-96", 8, "L4"),
-		part,
+		unseen("g4-standard-6 g4-standard-12 g4-standard-24", Type{GPUs: 1, Model: "RTX PRO 6000 Server", Part: true}),
 		row("g4-standard-48", 1, "RTX PRO 6000 Server"),
 		row("g4-standard-96", 2, "RTX PRO 6000 Server"),
 		row("g4-standard-192", 4, "RTX PRO 6000 Server"),
