@@ -23,7 +23,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on glibc 2.28 (RHEL 8) and newer
-	CGO_ENABLED=1 $(GO) build -ldflags='-s -w -linkmode=external -extldflags=-L$(abspath $(OLDLIBC))' -o $(BIN)/gpuadm ./cmd/gpuadm
+	CGO_ENABLED=1 $(GO) build -ldflags='-s -w -linkmode=external -extldflags "-L$(abspath $(OLDLIBC)) -Wl,-z,noseparate-code"' -o $(BIN)/gpuadm ./cmd/gpuadm
 	$(OLDLIBC)/oldlibc check $(BIN)/gpuadm
 
 $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
