@@ -165,21 +165,51 @@ func common(members []string, offers map[string][]offer) []string {
 
 // told says which versions of a package are to be had, and from where.
 func told(name string, offers []offer, found State) string {
-	s := name + ": "
-	if len(offers) == 0 {
-		s += "no source has it"
-	}
-	const most = 6
-	for i, o := range newest(offers) {
-		switch {
-		case i == most:
-			s += fmt.Sprintf(" and %d more", len(offers)-most)
-		case i < most:
-			if i > 0 {
-				s += ", "
-			}
-			s += o.version + " from " + strings.Join(o.from, " and ")
+	return name + ": " + toBeHad(offers, found)
+}
+
+// toldAll is told of several packages: of those of which the same is to be said, once.
+func toldAll(names []string, of func(name string) ([]offer, State)) (lines []string) {
+	var said []string
+	about := map[string][]string{}
+	for _, name := range names {
+		what := toBeHad(of(name))
+		if about[what] == nil {
+			said = append(said, what)
 		}
+		about[what] = append(about[what], name)
+	}
+	for _, what := range said {
+		lines = append(lines, strings.Join(about[what], ", ")+": "+what)
+	}
+	return lines
+}
+
+func toBeHad(offers []offer, found State) string {
+	const most = 6
+	var places []string
+	at := map[string][]string{} // versions, newest first
+	for i, o := range newest(offers) {
+		if i == most {
+			break
+		}
+		from := strings.Join(o.from, " and ")
+		if at[from] == nil {
+			places = append(places, from)
+		}
+		at[from] = append(at[from], o.version)
+	}
+	s := "no source has it"
+	for i, from := range places {
+		if places[i] = strings.Join(at[from], ", "); from != "" {
+			places[i] += " from " + from
+		}
+	}
+	if len(places) > 0 {
+		s = strings.Join(places, "; ")
+	}
+	if len(offers) > most {
+		s += fmt.Sprintf(", and %d more", len(offers)-most)
 	}
 	if found.Installed() {
 		s += "; installed is " + found.Version

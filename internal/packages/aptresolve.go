@@ -95,9 +95,9 @@ func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands 
 func (r *resolution) gone(v host.View, group, pattern string, members []string, stands string) error {
 	what := strings.TrimSuffix(group+" "+pattern, " *")
 	t := &converge.Trouble{What: fmt.Sprintf("cannot install %s: no source has that version of every package of it", what)}
+	t.Because = toldAll(members, func(m string) ([]offer, State) { return r.offers[m], r.d.packages[m].State })
 	var lack []string
 	for _, m := range members {
-		t.Because = append(t.Because, told(m, r.offers[m], r.d.packages[m].State))
 		if !slices.ContainsFunc(r.offers[m], func(o offer) bool { return matches(pattern, o.version) }) {
 			lack = append(lack, m)
 		}

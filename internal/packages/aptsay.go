@@ -100,12 +100,7 @@ func explainLock(v host.View, said string, err error) error {
 	if m := sayHolder().FindStringSubmatch(said); m != nil {
 		who = "process " + m[1]
 		command := m[2]
-		if argv, err := v.ReadFile("/proc/" + m[1] + "/cmdline"); err == nil && len(argv) > 0 {
-			command = strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " "))
-		}
-		if command != "" {
-			who += " (" + command + ")"
-		}
+		who += commandOf(v, m[1], command)
 	}
 	if lock != "" {
 		who += " holds " + lock
@@ -115,6 +110,21 @@ func explainLock(v host.View, said string, err error) error {
 		Try:  []string{"wait until it is done, then run the same command again; never remove the lock file"},
 		Err:  &locked{err, who},
 	}
+}
+
+// commandOf says in parentheses what a process was called with, or its name where that cannot be read: " (apt-get upgrade)".
+func commandOf(v host.View, pid, name string) string {
+	const most = 120
+	if argv, err := v.ReadFile("/proc/" + pid + "/cmdline"); err == nil && len(argv) > 0 {
+		name = strings.Join(strings.Fields(strings.ReplaceAll(string(argv), "\x00", " ")), " ")
+	}
+	if r := []rune(name); len(r) > most {
+		name = string(r[:most]) + "…"
+	}
+	if name == "" {
+		return ""
+	}
+	return " (" + name + ")"
 }
 
 // explainScript names the packages that failed, with the last words of their scripts.

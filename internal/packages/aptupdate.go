@@ -103,6 +103,7 @@ func touchList(h host.Host, name string) error {
 }
 
 var (
+	sayTrouble = pattern.Of(`(?m)^[EW]: .*$`)
 	sayErr     = pattern.Of(`(?m)^Err:`)
 	sayNoKey   = pattern.Of(`NO_PUBKEY ([0-9A-F]+)`)
 	sayBadSig  = pattern.Of(`BADSIG|Clearsigned file isn't valid|NOSPLIT`)
@@ -139,7 +140,10 @@ func distrusted(err error, file string, sources []source) error {
 		where, keys = append(where, s.uri), append(keys, s.signedBy...)
 	}
 	said := failed.Stderr
-	t := &converge.Trouble{Err: err, Because: tail(said, 6)}
+	t := &converge.Trouble{Err: err, Because: sayTrouble().FindAllString(said, 4)}
+	if len(t.Because) == 0 {
+		t.Because = tail(said, 6)
+	}
 	say := func(why string, try ...string) {
 		t.What = fmt.Sprintf("cannot read repository %s (%s): %s", strings.Join(where, ", "), file, why)
 		t.Try = try
@@ -163,7 +167,7 @@ func distrusted(err error, file string, sources []source) error {
 	case sayHash().MatchString(said):
 		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
 	case sayUnsaid().MatchString(said):
-		say("it is not signed, or not there", "see that the address is right: "+strings.Join(where, ", "))
+		say("it is not signed, or not there", "see that the address is right: "+strings.Join(where, ", "), "if it is a mirror: mirror its signature too (InRelease, or Release and Release.gpg)")
 	default:
 		say(firstWords(said, err), "see that the address can be reached from this machine", "apt-get update, which has more")
 	}

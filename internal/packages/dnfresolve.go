@@ -163,10 +163,9 @@ func (r *dnfResolution) gone(ctx context.Context, group, pattern string, members
 	if t := r.hiddenBy(group+" "+pattern, pattern, members, hidden); t != nil {
 		return t
 	}
-	t := &converge.Trouble{}
+	t := &converge.Trouble{Because: toldAll(members, func(m string) ([]offer, State) { return r.offers[m], r.d.packages[m] })}
 	var lack []string
 	for _, m := range members {
-		t.Because = append(t.Because, told(m, r.offers[m], r.d.packages[m]))
 		if !slices.ContainsFunc(r.offers[m], func(o offer) bool { return matches(pattern, o.version) }) {
 			lack = append(lack, m)
 		}

@@ -83,11 +83,7 @@ func dnfWords(said string, err error) string {
 func dnfBusy(v host.View, m []string, err error) error {
 	who := "another process"
 	if pid := m[2]; pid != "" {
-		who = "process " + pid
-		if argv, readErr := v.ReadFile("/proc/" + pid + "/cmdline"); readErr == nil && len(argv) > 0 {
-			who += " (" + strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " ")) + ")"
-		}
-		who += " holds dnf's lock"
+		who = "process " + pid + commandOf(v, pid, "") + " holds dnf's lock"
 	} else {
 		who += " holds " + m[3]
 	}

@@ -240,7 +240,7 @@ func TestVanishedVersion(t *testing.T) {
 	m.packagers()
 	said := m.refuse(drivers("580.65.06")) + m.unresolved(drivers("580.65.06"))
 	contains(t, said, "cannot install driver 580.65.06: no source has that version of libnvidia-compute",
-		"libnvidia-compute: 580.95.05-0ubuntu1 from "+m.repo.url, "nvidia-kernel: 580.95.05-0ubuntu1 from "+m.repo.url, ", 580.65.06-0ubuntu1 from", "a version that all have: 580.95.05")
+		"libnvidia-compute: 580.95.05-0ubuntu1 from "+m.repo.url, "nvidia-driver, nvidia-kernel: 580.95.05-0ubuntu1, 580.65.06-0ubuntu1 from "+m.repo.url, "a version that all have: 580.95.05")
 	for _, c := range m.packagers() {
 		if !strings.HasPrefix(c, "apt-cache ") {
 			t.Errorf("it ran %s", c)

@@ -81,8 +81,12 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 		if found, err = fingerprints(packets); err == nil && converge.State(strings.Join(found, " ")) != to {
 			err = &converge.Trouble{
 				What: fmt.Sprintf("cannot trust the key from %s: its fingerprint is %s, and %s is expected", k.from, strings.Join(found, " and "), to),
-				Try:  []string{"if the repository's owner has changed the key, compare the new fingerprint with what they publish, and put it into fingerprint in node.toml"},
+				Try: []string{
+					"look up the fingerprint where the repository's owner publishes it; if that is the new one, put it into fingerprint in node.toml",
+					"if it is not: somebody has put another key there, so do not use it",
+				},
 			}
+			return err // which names the key
 		}
 	}
 	if err != nil {
