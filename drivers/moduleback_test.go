@@ -20,7 +20,7 @@ import (
 )
 
 // brought is the package that brings the module nvidia, as its script leaves it on disk: built and known to depmod.
-type brought struct{ name, to string }
+type brought struct{ name string }
 
 const broughtVersion = "/var/lib/brought"
 

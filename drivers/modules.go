@@ -181,13 +181,16 @@ func trusted(k KernelSide) converge.Want {
 // served refuses to call a machine done whose loaded module serves some of its GPUs only. What is not loaded yet, or is
 // to be replaced, is judged when it is loaded.
 func served(k KernelSide) converge.Want {
-	look := func(_ context.Context, v host.View) (string, error) {
+	look := func(ctx context.Context, v host.View) (string, error) {
 		if version, flavour := facts.LoadedDriver(v); !v.Live() || version != k.Version || flavour != k.Flavour {
 			return "", nil
 		}
 		problem, err := things.UnboundGPUs(v)
 		if problem != "" {
 			problem = "cannot use all GPUs: " + problem
+			if said := things.KernelSays(ctx, v); said != "" {
+				problem += "; " + said
+			}
 		}
 		return problem, err
 	}

@@ -251,7 +251,13 @@ func TestModuleRejected(t *testing.T) {
 
 func TestModuleServesNotAll(t *testing.T) {
 	n := simulated(t, "-- sys/bus/pci/devices/0000:2a:00.0/vendor --\n0x10de\n-- sys/bus/pci/devices/0000:2a:00.0/class --\n0x030200\n")
+	n.Install("journalctl", simhost.Program{Looks: func([]string) bool { return true }, Run: func(*host.Files, []string) ([]byte, error) {
+		return []byte("usb 1-1: new device\nNVRM: Xid (PCI:0000:2a:00): 79, GPU has fallen off the bus.\n"), nil
+	}})
 	_, _, err := settle(t, n)
+	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Because) != 2 || !strings.Contains(trouble.Because[0], "Xid 79 of GPU 0000:2a:00") {
+		t.Errorf("it does not say what the kernel said: %v", err)
+	}
 	if err == nil || !strings.Contains(err.Error(), "serves 1 of 2 GPUs, and not 0000:2a:00.0") {
 		t.Error(err)
 	}

@@ -94,18 +94,3 @@ func notLoaded(ctx context.Context, v host.View, name, version string, err error
 	}
 	return t
 }
-
-// kernelWords are the last lines that the kernel has said about NVIDIA's modules.
-func kernelWords(ctx context.Context, v host.View) []string {
-	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--dmesg", "--output=cat", "--lines=200")
-	if err != nil {
-		return nil
-	}
-	var said []string
-	for line := range strings.Lines(string(out)) {
-		if line = strings.TrimSpace(line); strings.Contains(line, "NVRM:") || strings.Contains(line, "nvidia") {
-			said = append(said, line)
-		}
-	}
-	return said[max(0, len(said)-3):]
-}
