@@ -4,9 +4,13 @@
 package test
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
@@ -38,4 +42,31 @@ func TestDriverPlans(t *testing.T) {
 	if planned < 5 {
 		t.Errorf("only %d machines were planned for", planned)
 	}
+}
+
+// A refusal in which several stages agree is said once.
+func TestRefusalIsSaidOnce(t *testing.T) {
+	for _, m := range machines(t) {
+		if m.name != "demo" {
+			continue
+		}
+		n := m.boot(t)
+		_, err := engine(t, "[driver]\nversion = \"123.45.67\"\n").Apply(context.Background(), n)
+		trouble := (*converge.Trouble)(nil)
+		if !errors.As(err, &trouble) || len(trouble.Try) == 0 {
+			t.Fatalf("%s: no refusal with a mend: %v", m.name, err)
+		}
+		said := append([]string{trouble.What}, trouble.Because...)
+		for i := range said {
+			said[i] = strings.TrimPrefix(said[i], "also: ")
+		}
+		for _, list := range [][]string{said, trouble.Try} {
+			slices.Sort(list)
+			if once := slices.Compact(slices.Clone(list)); len(once) < len(list) {
+				t.Errorf("said twice: %q", list)
+			}
+		}
+		return
+	}
+	t.Fatal("no machine")
 }

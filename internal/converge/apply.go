@@ -261,6 +261,9 @@ func (r *run) make(ctx context.Context, steps []step) ([]made, error) {
 			}
 			return done, err
 		}
+		if t := (*Trouble)(nil); errors.As(err, &t) && t.Error() == err.Error() {
+			return done, err // it says by itself what cannot be done
+		}
 		return done, fmt.Errorf("cannot make %s: %w", names(done), err)
 	}
 	for i, d := range done {
@@ -333,11 +336,19 @@ func refuse(p Plan) error {
 		return nil
 	}
 	t := &Trouble{What: cannot[0].Cannot, Because: cannot[0].Because}
+	said := map[string]bool{t.What: true} // stages that all need the same may be refused for the same
 	for _, c := range cannot[1:] {
-		t.Because = append(append(t.Because, "also: "+c.Cannot), c.Because...)
+		if !said[c.Cannot] {
+			t.Because = append(append(t.Because, "also: "+c.Cannot), c.Because...)
+		}
+		said[c.Cannot] = true
 	}
 	for _, c := range cannot {
-		t.Try = append(t.Try, c.Try...)
+		for _, try := range c.Try {
+			if !slices.Contains(t.Try, try) {
+				t.Try = append(t.Try, try)
+			}
+		}
 	}
 	t.Because = append(t.Because, "nothing was touched")
 	return t
