@@ -270,15 +270,24 @@ func waits(changes []converge.Change) string {
 	return strings.Join(out, "; ")
 }
 
-// several names a few changes, and counts many.
+// several names a few changes, and counts many of a kind.
 func several(changes []converge.Change) string {
-	same := !slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Kind != changes[0].Kind })
-	if same && len(changes) > 3 {
-		return count(len(changes), changes[0].Kind)
-	}
-	var names []string
+	var kinds, names []string
+	by := map[string][]converge.Change{}
 	for _, ch := range changes {
-		names = append(names, thing(ch))
+		if by[ch.Kind] == nil {
+			kinds = append(kinds, ch.Kind)
+		}
+		by[ch.Kind] = append(by[ch.Kind], ch)
+	}
+	for _, kind := range kinds {
+		if len(by[kind]) > 3 {
+			names = append(names, count(len(by[kind]), kind))
+			continue
+		}
+		for _, ch := range by[kind] {
+			names = append(names, thing(ch))
+		}
 	}
 	return strings.Join(names, ", ")
 }

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 // apply runs an apply and says how it went.
@@ -39,6 +41,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	}
 	if c.output != "json" {
 		c.answer(c.applied(res, h.Now().Sub(began).Seconds()))
+		c.atFirstBoot(ctx, h, res.Later)
 	}
 	switch {
 	case res.Reboot == "":
@@ -116,6 +119,18 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 		s += "; " + waits(res.Later)
 	}
 	return s + ". To put it back: " + c.typed("undo")
+}
+
+// atFirstBoot says of an image in which something is left for the first boot if nobody will be there to make it.
+func (c *common) atFirstBoot(ctx context.Context, h host.Host, later []converge.Change) {
+	if c.rootDir == "/" || !slices.ContainsFunc(later, func(ch converge.Change) bool { return !ch.Settles && ch.Later == "first boot" }) {
+		return
+	}
+	// In a folder the links are what can be seen of a unit.
+	if u, err := h.Unit(ctx, stages.BootUnit); err != nil && !errors.As(err, new(host.Later)) || u.Enabled == "enabled" {
+		return
+	}
+	c.answer(fmt.Sprintf("Nobody goes on at first boot: the image has no %s. To put it there: %s", stages.BootUnit, strings.Replace(c.typed("install"), "install", "apply --install", 1)))
 }
 
 // undo runs an undo and says how it went.
