@@ -24,21 +24,41 @@ import (
 // before is asked: the instance type in the firmware, the labels that kubelet registers with, the journal, and, where kubelet
 // runs, the Node.
 func LostGPUs(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) string {
+	return WhyLost(ctx, v, se, s, f).Why
+}
+
+// Lost says that a machine has lost all its GPUs.
+type Lost struct {
+	Why   string // how that is known; "" where it has not
+	Meant string // what to do if it is as it shall be
+}
+
+// WhyLost is LostGPUs with the way out.
+func WhyLost(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) Lost {
 	if hasGPU(f) || !f.Live {
-		return ""
+		return Lost{}
 	}
 	if why := typeHas(f.Cloud.Name, f.Cloud.Type); why != "" {
-		return why
+		return Lost{why, withoutGPUs}
 	}
 	const count = "nvidia.com/gpu.count"
 	if n, err := strconv.Atoi(f.Kubelet.Labels[count]); err == nil && n > 0 && s.Node.Labels[count] == "" {
-		return fmt.Sprintf("kubelet registers with the label %s=%d", count, n)
+		return Lost{
+			fmt.Sprintf("kubelet registers with the label %s=%d", count, n),
+			takenOut + "take the label out of kubelet's node-labels; where gpuadm has put it there: gpuadm undo --to all, then apply again",
+		}
 	}
 	if why := journalHas(v); why != "" {
-		return why
+		return Lost{why, takenOut + "gpuadm undo --to all, then apply again"}
 	}
 	return nodeHas(ctx, v, se, s, f)
 }
+
+const (
+	takenOut = "if the GPUs were taken out for good: "
+	// No instance type with GPUs comes without them, so there is nothing to expect less of it. Without a spec kubelet's gate is open.
+	withoutGPUs = "if it shall be a node without them: take " + specHome + "/node.toml away"
+)
 
 // typeHas says how many GPUs an instance type has, where that was verified.
 func typeHas(cloud, name string) string {
@@ -91,22 +111,27 @@ func saidReady(state string) string {
 }
 
 // nodeHas asks the Node, once and without patience. A kubelet that does not run is not started by what a cluster says.
-func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) string {
+func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) Lost {
 	w := whose(s, f)
 	if se == nil || !tellsCluster(s) || w.later != "" || f.Kubelet.Active != "active" {
-		return ""
+		return Lost{}
 	}
 	n, err := se.look(kube.Within(ctx, 0), v, w, &nodeLooks{}, "lost")
 	if err != nil {
-		return ""
+		return Lost{}
 	}
+	// The journal does not know of it, so undo leaves it; a kubelet registers anew when it starts.
+	anew := takenOut + "kubectl delete node " + n.Name + ", then systemctl restart kubelet"
 	if c := conditionOf(n, GPUReady); c != nil {
 		if had := saidReady(string(conditionState(*c))); had != "" {
-			return "the node was ready with " + had
+			return Lost{"the node was ready with " + had, anew}
 		}
 		if c.Status == corev1.ConditionFalse {
-			return "the node has the condition " + GPUReady + ", as only nodes with GPUs do"
+			return Lost{"the node has the condition " + GPUReady + ", as only nodes with GPUs do", anew}
 		}
 	}
-	return typeHas(f.Cloud.Name, n.Labels[corev1.LabelInstanceTypeStable])
+	if why := typeHas(f.Cloud.Name, n.Labels[corev1.LabelInstanceTypeStable]); why != "" {
+		return Lost{why, withoutGPUs}
+	}
+	return Lost{}
 }

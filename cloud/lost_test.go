@@ -64,6 +64,49 @@ func TestLostGPUs(t *testing.T) {
 	}
 }
 
+// TestLostGPUsAdvice: each witness has its own way out for who took the GPUs out for good; undo is one only where the journal knows
+// of them, or has the label.
+func TestLostGPUsAdvice(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		set       func(*apiNode)
+		has, lack string
+	}{
+		{"type", func(a *apiNode) { a.facts.Cloud.Name, a.facts.Cloud.Type = "aws", "p5.48xlarge" }, "/etc/gpuadm/node.toml", "undo"},
+		{"kubelet's label", func(a *apiNode) { a.facts.Kubelet.Labels = map[string]string{"nvidia.com/gpu.count": "2"} }, "node-labels", "nothing"},
+		{"journal", func(a *apiNode) {
+			gpus := a.facts.GPUs
+			a.facts.GPUs = apiFixture(a.t, apiSpec).facts.GPUs
+			a.apply()
+			a.facts.GPUs = gpus
+		}, "gpuadm undo --to all, then apply again", "kubectl"},
+		{"the Node's condition", func(a *apiNode) {
+			a.facts.Kubelet.Active = "active"
+			said(a, "True", readyReason, "4 × A100, driver 580.95.05, boot 12345678")
+		}, "kubectl delete node gpu-1", "undo"},
+		{"the Node's failure", func(a *apiNode) {
+			a.facts.Kubelet.Active = "active"
+			said(a, "False", "MigFailed", "x")
+		}, "kubectl delete node gpu-1", "undo"},
+		{"the Node's type", func(a *apiNode) {
+			a.facts.Kubelet.Active, a.facts.Cloud.Name = "active", "azure"
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["node.kubernetes.io/instance-type"] = "Standard_ND96isr_H100_v5"
+			})
+		}, "/etc/gpuadm/node.toml", "undo"},
+	} {
+		a := apiFixture(t, apiSpec)
+		a.facts.GPUs = nil
+		test.set(a)
+		f := a.facts
+		f.Live, f.BootID = true, a.BootID()
+		l := WhyLost(a.ctx, a, new(Session), a.engine().Spec, f)
+		if l.Why == "" || !strings.Contains(l.Meant, test.has) || strings.Contains(l.Meant, test.lack) || !strings.HasPrefix(l.Meant, "if ") {
+			t.Errorf("%s: %+v", test.name, l)
+		}
+	}
+}
+
 // TestLostGPUsUndone: what was undone is no witness.
 func TestLostGPUsUndone(t *testing.T) {
 	a := apiFixture(t, apiSpec)

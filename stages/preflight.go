@@ -38,19 +38,24 @@ func gpusAsBefore(node *cloud.Session, s spec.Spec, f facts.Facts) converge.Want
 	n := gpuCount(f)
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if why := cloud.MissingGPUs(v, s, f); why != "" {
-			return fmt.Sprintf("cannot go on: only %d NVIDIA GPUs are on the PCI bus: %s", n, why), nil
+			return fmt.Sprintf("cannot go on: only %d NVIDIA GPUs are on the PCI bus: %s\n"+
+				"if it was taken out on purpose: expect = %d in [driver], at least until one apply has ended well", n, why, n), nil
 		}
-		if why := cloud.LostGPUs(ctx, v, node, s, f); why != "" {
-			return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + why, nil
+		if lost := cloud.WhyLost(ctx, v, node, s, f); lost.Why != "" {
+			return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + lost.Why + "\n" + lost.Meant, nil
 		}
 		return "", nil
 	}
-	meant := "if the GPUs were taken out for good: gpuadm undo --to all, then apply again"
-	if n > 0 {
-		meant = fmt.Sprintf("if it was taken out on purpose: expect = %d in [driver], at least until one apply has ended well", n)
-	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
-		"dmesg tells of PCI errors; power the machine off and on, or have the instance replaced", meant)
+		append([]string{"dmesg tells of PCI errors"}, power(f)...)...)
+}
+
+// power is what brings a GPU back that fell off the bus. A reboot leaves it without: it does not take its power.
+func power(f facts.Facts) []string {
+	if f.Cloud.Name != "" {
+		return []string{"stop the instance and start it, which most often gives it other hardware, or have it replaced; a reboot does neither"}
+	}
+	return []string{"power the machine off and on; if that does not help, look at the GPU's seating, cables and power"}
 }
 
 func gpuCount(f facts.Facts) (n int) {
@@ -74,8 +79,12 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 		if why := cloud.MissingGPUs(v, s, f); why != "" {
 			problem += ": " + why
 		}
-		return problem, nil
+		meant := fmt.Sprintf("if %d is right: expect = %d in [driver]", n, n)
+		if n == 0 {
+			meant = "if there shall be none: take expect out of [driver]"
+		}
+		return problem + "\n" + meant, nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "expect in [driver]",
-		"lspci -d 10de: lists them; if one is missing, power the machine off and on, then look at its seating and cables")
+		append([]string{"lspci -d 10de: lists them, and dmesg tells of PCI errors"}, power(f)...)...)
 }

@@ -6,6 +6,8 @@ package things
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -17,11 +19,17 @@ type check struct {
 	look func(context.Context, host.View) (problem string, err error)
 }
 
-// Check wants look to find no problem. What it finds stops an apply before anything is touched; try says the mend.
+// Check wants look to find no problem. What it finds stops an apply before anything is touched; try says the mend. A problem's lines
+// after the first say more of that, where it depends on what was found.
 func Check(name string, look func(context.Context, host.View) (problem string, err error), why string, try ...string) converge.Want {
 	return converge.Want{Thing: check{name, look}, Why: why, To: func(found converge.State) (converge.State, error) {
 		if found != "ok" {
-			return "", &converge.Trouble{What: string(found), Try: try}
+			what, more, _ := strings.Cut(string(found), "\n")
+			t := &converge.Trouble{What: what, Try: slices.Clone(try)}
+			if more != "" {
+				t.Try = append(t.Try, strings.Split(more, "\n")...)
+			}
+			return "", t
 		}
 		return found, nil
 	}}
