@@ -108,6 +108,7 @@ type nodeadmSpec struct {
 	Spec struct {
 		Containerd struct{ Config string }
 		Kubelet    struct {
+			Flags  []string
 			Config struct {
 				RegisterWithTaints []struct{ Key, Value, Effect string }
 			}

@@ -121,14 +121,14 @@ func failureTaint() spec.Taint {
 // would take them off. They are ours by their values too.
 func formerTaints(f facts.Facts) []spec.Taint {
 	if karpenter(f) != "" {
-		return []spec.Taint{failureTaint(), karpenterTaint()}
+		return []spec.Taint{failureTaint(), karpenterTaint(), autoscalerTaint()}
 	}
 	return []spec.Taint{failureTaint(), autoscalerTaint()}
 }
 
 // startupNeeds is what must be known to choose the startup taint, beside what is always known.
 func startupNeeds() facts.Needs {
-	files := []string{PodKubeconfig, bootUnit}
+	files := []string{PodKubeconfig, bootUnit, nodeadmResolved}
 	for _, unit := range []string{"kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"} {
 		files = append(files, gateOf(unit+".service"))
 	}
@@ -164,7 +164,8 @@ func clears(s spec.Spec, f facts.Facts) string {
 }
 
 // karpenter says by which sign Karpenter made this node, "" if by none. The taint is what every node of its own registers
-// with; kubelet's labels name its NodePool, and so do the instance's tags where the cloud shows them.
+// with; kubelet's labels name its NodePool, and so do the instance's tags where the cloud shows them. On a first boot of EKS's images
+// kubelet's files are not written yet, and the user data says it, as nodeadm has resolved it.
 // Source: https://karpenter.sh/docs/concepts/nodeclasses/, "spec.userData" and "spec.tags".
 func karpenter(f facts.Facts) string {
 	const unregistered, pool = "karpenter.sh/unregistered", "karpenter.sh/nodepool"
@@ -175,6 +176,19 @@ func karpenter(f facts.Facts) string {
 	}
 	if f.Kubelet.Labels[pool] != "" {
 		return "kubelet registers with the label " + pool
+	}
+	if said, err := nodeadmReads(f.Files[nodeadmResolved]); err == nil { // an error is said where it is told anything
+		for _, t := range said.Spec.Kubelet.Config.RegisterWithTaints {
+			if t.Key == unregistered {
+				return "the user data has kubelet register with the taint " + unregistered
+			}
+		}
+		for _, flag := range said.Spec.Kubelet.Flags {
+			labels, ok := strings.CutPrefix(flag, "--node-labels=")
+			if ok && strings.Contains(","+labels, ","+pool+"=") {
+				return "the user data has kubelet register with the label " + pool
+			}
+		}
 	}
 	if f.Instance != nil && f.Instance.Tags[pool] != "" {
 		return "the instance has the tag " + pool

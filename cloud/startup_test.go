@@ -21,7 +21,7 @@ type startupCase struct {
 	clearer string // "", kubeconfig, pod
 	gate    string // "", drop-in, other's (of another unit), nodeadm, nodeadm without the boot unit
 	open    string // [join] gate
-	maker   string // "", taint, label, tag: how Karpenter is seen
+	maker   string // "", taint, label, tag, resolved taint, resolved label: how Karpenter is seen
 }
 
 func (c startupCase) make() (s spec.Spec, f facts.Facts) {
@@ -48,6 +48,10 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 		f.Kubelet.Taints = []facts.Taint{{Key: "karpenter.sh/unregistered", Effect: "NoExecute"}}
 	case "label":
 		f.Kubelet.Labels = map[string]string{"karpenter.sh/nodepool": "gpus"}
+	case "resolved taint": // by nodeadm, which has not written kubelet's files yet
+		f.Files[nodeadmResolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"}]}}}}`)
+	case "resolved label":
+		f.Files[nodeadmResolved] = []byte(`{"spec":{"kubelet":{"flags":["--v=2","--node-labels=a=b,karpenter.sh/nodepool=gpus"]}}}`)
 	case "tag":
 		f.Instance = &instance.Instance{Tags: map[string]string{"karpenter.sh/nodepool": "gpus"}}
 	}
@@ -59,7 +63,7 @@ func each(do func(c startupCase)) {
 		for _, clearer := range []string{"", "kubeconfig", "pod"} {
 			for _, gate := range []string{"", "drop-in", "other's", "nodeadm", "nodeadm alone"} {
 				for _, open := range []string{"closed", "open"} {
-					for _, maker := range []string{"", "taint", "label", "tag"} {
+					for _, maker := range []string{"", "taint", "label", "tag", "resolved taint", "resolved label"} {
 						do(startupCase{wanted, clearer, gate, open, maker})
 					}
 				}
