@@ -320,3 +320,11 @@ func TestOwners(t *testing.T) {
 		t.Errorf("a machine without a GPU: %+v, %v", ch, err)
 	}
 }
+
+// A folder in which nothing tells the architecture is refused for that, and not for a repository that lacks "".
+func TestNoArchitecture(t *testing.T) {
+	_, err := Choose(load(t), machine("debian", "12", "", "2331"), driver("580"))
+	if err == nil || !strings.Contains(whole(err), "what processors this machine is for cannot be told") || !strings.Contains(whole(err), "root of an image") {
+		t.Error(err)
+	}
+}

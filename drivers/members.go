@@ -140,7 +140,7 @@ func (p *plan) wants() map[string]bool {
 // lacks refuses a source without a companion that the GPUs cannot do without: taking it from another one would mix
 // packages that do not fit together. Others are missed, and said so.
 func (p *plan) lacks(want map[string]bool, set setRow) error {
-	const without = `fabricmanager = "off" if the NVSwitches are somebody else's`
+	const without = `fabricmanager = "off"`
 	for _, c := range []struct {
 		when, name string
 		without    string // how the spec does without it; "" where it is only missed
@@ -154,6 +154,9 @@ func (p *plan) lacks(want map[string]bool, set setRow) error {
 		there := slices.ContainsFunc(set.Members, func(m memberRow) bool { return slices.Contains(m.When, c.when) })
 		switch {
 		case !want[c.when] || there:
+		case c.without != "" && p.repo.Source == SourceNVIDIA:
+			return refuse(fmt.Sprintf("cannot install %s from %s: none is known there for branch %s, and packages of two sources do not go together", c.name, p.repo, p.choice.Branch),
+				"write "+c.without+" in [driver], and install it yourself")
 		case c.without != "":
 			return refuse(fmt.Sprintf("cannot install %s from %s: it has none, and packages of two sources do not go together", c.name, p.repo),
 				`write source = "nvidia" in [driver], or `+c.without)

@@ -60,6 +60,10 @@ func (c Catalog) repositories(m Machine) (rows []repositoryRow, like string) {
 
 // from settles where the packages come from. Sources are never mixed: their packages replace each other in part.
 func (p *plan) from() error {
+	if p.m.Arch == "" {
+		return refuse("cannot choose a driver: what processors this machine is for cannot be told: there is no dynamic loader, no shell and no packaging system",
+			"see that the folder is the root of an image")
+	}
 	if p.d.Source == SourceRunfile {
 		return p.fromRunfile()
 	}
