@@ -250,7 +250,7 @@ func (r *run) make(ctx context.Context, steps []step) ([]made, error) {
 			return done, err
 		}
 		steps[i].Change = s.show(r.h)
-		done = append(done, made{s.Change, s.want.Thing})
+		done = append(done, made{Change: s.Change, thing: s.want.Thing})
 		r.event(Event{Stage: s.Stage, What: Making, Change: &steps[i].Change})
 	}
 	began := r.h.Now()

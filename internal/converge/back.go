@@ -146,9 +146,9 @@ func (r *run) recall(ctx context.Context, cut Run) error {
 		if err != nil {
 			return err
 		}
-		done := append(r.done[c.Stage], made{c, t})
+		done := append(r.done[c.Stage], made{Change: c, thing: t})
 		for _, s := range settlers {
-			done = append(done, made{Change{Stage: c.Stage, Kind: s.Kind(), Name: s.Name(), Settles: true}, s})
+			done = append(done, made{Change: Change{Stage: c.Stage, Kind: s.Kind(), Name: s.Name(), Settles: true}, thing: s})
 		}
 		r.done[c.Stage] = done
 	}

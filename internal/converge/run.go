@@ -31,7 +31,8 @@ type run struct {
 // made is a change of this run with the thing that made it.
 type made struct {
 	Change
-	thing Thing
+	thing  Thing
+	asleep bool // it settles, and does not run
 }
 
 // start takes the machine's run lock and reads its journal. Without the lock nothing is touched.

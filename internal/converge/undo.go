@@ -34,6 +34,9 @@ func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []s
 	for _, m := range p.due {
 		s := step{Change: m.Change, want: Want{Thing: m.thing}}
 		if st, ok := m.thing.(Settler); ok {
+			if m.asleep {
+				continue
+			}
 			s.foresee(st, p.Changes)
 		}
 		if !s.stands() {
@@ -143,7 +146,7 @@ func (j Journal) scope(to string) ([]string, error) {
 	if last, open := j.unfinished(); open && len(last.Undoes) > 0 && to == "" {
 		return last.Undoes, nil
 	}
-	var ids []string
+	ids := []string{}
 	for _, run := range slices.Backward(j.Runs()) {
 		if run.Undone || len(run.Undoes) > 0 || !run.changed() {
 			continue
@@ -154,9 +157,28 @@ func (j Journal) scope(to string) ([]string, error) {
 		}
 	}
 	if to != "" && to != "all" {
-		return nil, &Trouble{What: fmt.Sprintf("cannot undo run %s: no such run, or it is undone already", to), Try: []string{"gpuadm status, which lists the runs"}}
+		return ids, noRun(to, ids)
 	}
 	return ids, nil
+}
+
+// noRun says that there is no such run to undo, and which there are, oldest first. Status lists them too, but asks for a spec.
+func noRun(to string, ids []string) error {
+	t := &Trouble{What: fmt.Sprintf("cannot undo run %q: no such run, or it is undone already", to), Try: []string{"--to takes a run or all; without it the last run is undone"}}
+	const most = 6
+	switch n := len(ids); {
+	case n == 0:
+		t.Because, t.Try = []string{"no run is left to undo here"}, nil
+	case n == 1:
+		t.Because = []string{"to undo there is the run " + ids[0]}
+	default:
+		text := "to undo there are the runs " + strings.Join(ids[max(0, n-most):], ", ")
+		if n > most {
+			text += fmt.Sprintf(", and %d before", n-most)
+		}
+		t.Because = []string{text}
+	}
+	return t
 }
 
 func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
@@ -177,7 +199,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		if err != nil {
 			return p, err
 		}
-		m := made{o.Change, t}
+		m := made{Change: o.Change, thing: t}
 		m.Why, m.Later = "", ""
 		switch foreign, err := m.back(ctx, v, o.links); {
 		case err != nil:
@@ -204,7 +226,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			for _, st := range settlers {
 				c := Change{Stage: o.Stage, Kind: st.Kind(), Name: st.Name(), Settles: true}
 				if !slices.ContainsFunc(settle, func(m made) bool { return m.key() == c.key() }) {
-					settle = append(settle, made{c, st})
+					settle = append(settle, made{Change: c, thing: st})
 				}
 			}
 		}
@@ -261,7 +283,7 @@ func (m *made) back(ctx context.Context, v host.View, links []link) (foreign, er
 	st, settler := m.thing.(Settler)
 	switch later := (host.Later{}); {
 	case settler && errors.As(err, &later):
-		m.Before, m.After = "", "" // it does not run, and will start with what it then finds
+		m.Before, m.After, m.asleep = "", "", true // it does not run, and will start with what it then finds
 		return nil, nil
 	case err != nil && settler:
 		return nil, fmt.Errorf("cannot look at %s: %w", m, err)
