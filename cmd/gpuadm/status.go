@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -35,6 +36,11 @@ pending, 1 if something cannot be made to stand.`,
 			s, err := e.Status(cmd.Context(), h)
 			if err != nil {
 				return err
+			}
+			if held, err := cloud.Holds(cmd.Context(), h, e.Spec); err != nil {
+				return err
+			} else if held != "" {
+				s.Notes = append(s.Notes, held)
 			}
 			if c.output == "json" {
 				err = c.json(s)

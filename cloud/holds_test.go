@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestHolds: status says what keeps pods off at a boot, and that a taint does not hold those that are bound already.
+func TestHolds(t *testing.T) {
+	each(func(c startupCase) {
+		s, f := c.make()
+		_, on, _, err := startupTaint(s, f)
+		want := "nothing keeps pods away"
+		switch {
+		case err != nil:
+			want = ""
+		case (c.gate == "drop-in" || c.gate == "nodeadm") && c.open == "closed":
+			want = "kubelet waits until the GPUs stand, and pods that are bound to the node wait with it"
+		case on:
+			want = "those that are bound to the node already come back with kubelet"
+		}
+		if got := holds(s, f); !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%+v: %q, want %q", c, got, want)
+		}
+	})
+	n := recorded(t, "ubuntu24-h100", nil)
+	for text, want := range map[string]string{"[runtime]\n": "", "[node]\n": "nothing keeps pods away before the GPUs stand: nobody here could take a startup taint off"} {
+		if got, err := Holds(t.Context(), n.View(), joinSpec(t, text)); err != nil || !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%q: %q %v", text, got, err)
+		}
+	}
+	if got, err := Holds(t.Context(), recorded(t, "no-gpu", nil).View(), joinSpec(t, "[node]\n")); got != "" || err != nil {
+		t.Errorf("without GPUs: %q %v", got, err)
+	}
+}
