@@ -42,7 +42,11 @@ func NextKernel(version string, m facts.Modules) string {
 // Standing lists, in sentences, what is wrong with the kernel modules as they are: what status says without a spec.
 func Standing(f facts.Facts, m facts.Modules) (sentences []string) {
 	if s := m.Mismatch(); s != "" {
-		sentences = append(sentences, s+": NVML says \"Driver/library version mismatch\" until the module is reloaded or the machine rebooted")
+		until := "until the module is reloaded or the machine rebooted"
+		if k, _ := m.Of(f.Kernel.Running); k.Nvidia != nil && k.Nvidia.Version == m.Version {
+			until = "after a reboot too, since the module on disk is " + m.Version + " as well: install both in one version"
+		}
+		sentences = append(sentences, s+": NVML says \"Driver/library version mismatch\" "+until)
 	}
 	if v := m.Reload(f.Kernel.Running); v != "" {
 		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: it comes with a reload or reboot", m.Version, v))
@@ -53,7 +57,11 @@ func Standing(f facts.Facts, m facts.Modules) (sentences []string) {
 	if len(m.Nouveau) > 0 {
 		sentences = append(sentences, "nouveau holds "+strings.Join(m.Nouveau, ", "))
 	}
-	if s := NextKernel(m.Version, m); s != "" && m.Version != "" {
+	meant := m.Version // what programs load decides which module is the right one
+	for _, lib := range m.Libraries {
+		meant = lib.Version
+	}
+	if s := NextKernel(meant, m); s != "" && m.Version != "" {
 		sentences = append(sentences, s)
 	}
 	return sentences
