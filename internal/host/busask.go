@@ -87,6 +87,17 @@ func endWith(ctx context.Context, conn net.Conn) (letGo func()) {
 	return func() { stop() }
 }
 
+// ready connects, since systemd takes a millisecond to let somebody in. Where it cannot, whoever asks is told why.
+func (a *asker) ready() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ctx, stop := context.WithTimeout(context.Background(), lookLimit)
+	defer stop()
+	if a.conn == nil {
+		_ = a.open(ctx)
+	}
+}
+
 // open connects and says who we are, which systemd checks with the kernel.
 // Source: https://dbus.freedesktop.org/doc/dbus-specification.html#auth-protocol
 func (a *asker) open(ctx context.Context) error {

@@ -156,6 +156,10 @@ func TestAsker(t *testing.T) {
 			}
 		}
 	})
+	a.ready()
+	if a.conn == nil {
+		t.Error("nothing is ready")
+	}
 	for i := range 9 {
 		got, err := a.properties(t.Context(), "a-b.service")
 		if err != nil {

@@ -19,7 +19,9 @@ type live struct {
 
 func newLive() *live {
 	files := NewFiles(realDisk{"/"})
-	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files)}
+	l := &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files)}
+	go l.units.bus.looks.ready() // while the spec is read
+	return l
 }
 
 func (l *live) Root() string   { return "/" }
