@@ -15,6 +15,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -105,9 +106,26 @@ func ReadJournal(v host.View) (Journal, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return Journal{}, nil
 	} else if err != nil {
-		return Journal{}, err
+		return Journal{}, unreadable(v, err)
 	}
 	return ParseJournal(data)
+}
+
+// unreadable says what to do about a journal that cannot be read: it is no reason never to run again.
+func unreadable(v host.View, err error) error {
+	t := &Trouble{What: err.Error(), Err: err, Because: []string{"it says what gpuadm has changed here, and could put back"}}
+	name := typed(path.Join(v.Root(), journalFile))
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, syscall.ENOTDIR):
+		t.Try = []string{Home + " must be a folder of root's: move away what is there"}
+	default:
+		t.Try = []string{
+			"mend the disk, or bring the file back from a backup",
+			fmt.Sprintf("or go on without, and what was changed so far cannot be undone: mv %s %s.bad", name, name),
+		}
+	}
+	return t
 }
 
 // write adds a record, on disk when it returns.

@@ -21,9 +21,15 @@ func (u unseen) Error() string {
 
 func (u unseen) Unwrap() error { return u.err }
 
+// lost is why a thing cannot be put back whose bytes of before, kept for that, are gone.
+type lost struct{ error }
+
+func (l lost) Unwrap() error { return l.error }
+
 // obstacles are the things that an undo cannot put back, and why. It touches nothing then, unless it is told to leave them.
 type obstacles struct {
 	changed []error // each names its thing
+	lost    []error
 	unseen  []unseen
 	of      [][]made // what could not be looked at for that reason
 	leave   []string
@@ -32,7 +38,10 @@ type obstacles struct {
 func (o *obstacles) note(m made, why error) {
 	o.leave = append(o.leave, "--leave "+typed(m.Name))
 	u, ok := why.(unseen)
-	if !ok {
+	if errors.As(why, new(lost)) {
+		o.lost = append(o.lost, why)
+		return
+	} else if !ok {
 		o.changed = append(o.changed, why)
 		return
 	}
@@ -53,7 +62,7 @@ func (o *obstacles) trouble(undo string) error {
 	}
 	var t Trouble
 	var all []string
-	for _, err := range o.changed {
+	for _, err := range append(o.changed[:len(o.changed):len(o.changed)], o.lost...) {
 		all = append(all, err.Error())
 	}
 	waits := len(all) == 0
@@ -74,6 +83,9 @@ func (o *obstacles) trouble(undo string) error {
 	case len(o.changed) > 0:
 		t.Err = nil
 		t.Try = append([]string{"put it back as we left it, or " + rest}, t.Try...)
+	case len(o.lost) > 0:
+		t.Err = o.lost[0]
+		t.Try = append([]string{"bring " + Home + " back from a backup, or " + rest}, t.Try...)
 	case waits && len(t.Try) == 0:
 		t.Try = []string{"wait, and run the same command again", "or " + rest}
 	default:

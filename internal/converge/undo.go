@@ -112,6 +112,7 @@ func (r *run) undo(ctx context.Context, due []made) error {
 			return ErrStopped
 		}
 		n := together(due)
+		r.at = due[0].Stage
 		done = append(done, slices.Clone(due[:n])...)
 		for i := range due[:n] { // putBack turns changes round
 			due[i].Before, due[i].After = due[i].After, due[i].Before
@@ -294,7 +295,11 @@ func (m *made) back(ctx context.Context, v host.View, links []link) (foreign, er
 		return nil, nil
 	}
 	m.Before = found
-	m.After, foreign = takeOut(v, m.thing, found, links)
+	if m.After, foreign = takeOut(v, m.thing, found, links); foreign == nil && m.After != found {
+		if err := load(v, m.thing, m.After); err != nil {
+			return lost{fmt.Errorf("cannot put back %s: what it was before is lost: %w", m, err)}, nil
+		}
+	}
 	return foreign, nil
 }
 
