@@ -51,7 +51,7 @@ func (p *plan) compose() error {
 // built settles whether the distribution's signed modules are taken.
 func (p *plan) built() error {
 	if p.d.Build == "precompiled" && !p.repo.Precompiled {
-		return refuse(fmt.Sprintf("cannot take precompiled kernel modules from %s: it has none that are signed for each kernel", p.repo),
+		return refuse(fmt.Sprintf("cannot take precompiled kernel modules from %s: none are known there that the distribution has signed for each kernel", p.repo),
 			`write build = "auto" in [driver], or source = "distro" on Ubuntu`)
 	}
 	p.choice.Precompiled = p.repo.Precompiled && p.d.Build != "dkms"
