@@ -84,7 +84,8 @@ func (n gpuHost) untainted() {
 	})
 }
 
-// agent starts the DaemonSet's pod on this node alone, as images/daemonset has it but for the image and how often it looks.
+// agent starts the DaemonSet's pod on this node alone, as images/daemonset has it but for its name, the image and how often it
+// looks.
 func (n gpuHost) agent(spec string) {
 	n.t.Helper()
 	objects, err := kube.Documents(daemonset.Manifest)
@@ -92,16 +93,25 @@ func (n gpuHost) agent(spec string) {
 		n.t.Fatal(err)
 	}
 	for _, o := range objects {
+		name := "gpuadm-" + n.Name
+		kube.At(o, "metadata").(kube.Object)["name"] = name
 		switch o["kind"] {
 		case "ConfigMap":
 			o["data"] = kube.Object{"node.toml": "format = 1\n" + spec}
 		case "DaemonSet":
 			pod := kube.At(o, "spec", "template", "spec").(kube.Object)
+			kube.At(o, "spec", "selector", "matchLabels").(kube.Object)["app"] = name
+			kube.At(o, "spec", "template", "metadata", "labels").(kube.Object)["app"] = name
+			for _, volume := range kube.List(pod, "volumes") {
+				if from, ok := volume["configMap"].(kube.Object); ok {
+					from["name"] = name
+				}
+			}
 			pod["nodeSelector"] = kube.Object{"kubernetes.io/hostname": n.Name}
 			main := kube.List(pod, "containers")[0]
 			main["image"], main["imagePullPolicy"] = lab.AgentImage, "Never"
 			main["command"], main["args"] = []string{"/usr/local/sbin/gpuadm"}, []string{"daemonset", "--every", "1s"}
-			n.c.Cleanup(func() { n.c.Delete("/apis/apps/v1/namespaces/gpuadm/daemonsets/gpuadm") })
+			n.c.Cleanup(func() { n.c.Delete("/apis/apps/v1/namespaces/gpuadm/daemonsets/" + name) })
 		}
 		n.c.Apply(o)
 	}

@@ -4,6 +4,7 @@
 package kube_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -45,7 +46,7 @@ func (n gpuHost) gkePool() {
 		"/etc/systemd/system/kube-node-configuration.service": "[Unit]\nDescription=Configure kubernetes node\nAfter=network-online.target containerd.service\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/bash /home/kubernetes/bin/configure-helper.sh\n[Install]\nWantedBy=multi-user.target\n",
 		rendered + "/etc/systemd/system/kubelet.service":      "[Unit]\nDescription=Kubernetes kubelet\nRequires=network-online.target\nAfter=network-online.target\n[Service]\nRestart=always\nRestartSec=10\nEnvironmentFile=/etc/default/kubelet\nExecStart=/home/kubernetes/bin/kubelet $KUBELET_OPTS\n[Install]\nWantedBy=multi-user.target\n",
 		rendered + "/etc/default/kubelet":                     "KUBELET_OPTS=\"--v=2 --cert-dir=/var/lib/kubelet/pki/ --kubeconfig=/var/lib/kubelet/kubeconfig --max-pods=110 --config /home/kubernetes/kubelet-config.yaml " + gkeRegisters + "\"\n",
-		rendered + "/home/kubernetes/kubelet-config.yaml":     kube.LabConfigFile(),
+		rendered + "/home/kubernetes/kubelet-config.yaml":     kube.LabConfigFile() + "cgroupDriver: systemd\n",
 		rendered + "/etc/containerd/config.toml":              "# GKE writes this at each boot\n" + engine,
 	} {
 		n.Put(name, text, 0o600)
@@ -114,6 +115,45 @@ func TestLabKubeGKE(t *testing.T) {
 		if !strings.Contains(r.String(), word) {
 			t.Errorf("not said: %q in %s", word, r)
 		}
+	}
+}
+
+// TestLabKubeGKEAgent: on a node of a pool that GKE has joined, the pod of images/daemonset does every stage but the join: the startup
+// taint that nobody else knows goes once the GPUs stand, and comes back first after a reboot that GKE's scripts start kubelet at.
+func TestLabKubeGKEAgent(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "gke-agent", "trixie")
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: cloudfake.Machine{
+		ID: "4242424242424242425", Type: "a3-highgpu-2g", Region: "us-central1", Zone: "us-central1-b", Name: n.Name, Account: "lab", PrivateIP: n.IP,
+		MAC: "42:01:0a:00:00:02", Attributes: map[string]string{"cluster-name": "gpus", "cluster-location": "us-central1", "cluster-uid": "0123"},
+	}}})
+	n.gkePool()
+	before := n.Object()
+	allow(c)
+	n.agent("[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\n[join]\nhow = \"gke\"\n")
+	n.condition("True")
+	n.gkes(before)
+
+	t.Log("a reboot with GPUs that do not answer")
+	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
+	n.Reboot()
+	n.Ready()
+	n.condition("False")
+	if taints := kube.Taints(n.Object()); len(taints) != 2 {
+		t.Errorf("taints %v: want GKE's own and the one that keeps pods away", taints)
+	}
+	n.Must("fakenvml", "driver", "--init", "SUCCESS")
+	n.condition("True")
+	c.Until("the taint is off", func() string {
+		if taints := kube.Taints(n.Object()); len(taints) != 1 {
+			return fmt.Sprint(taints)
+		}
+		return ""
+	})
+	n.gkes(before)
+	for name := range strings.FieldsSeq(n.Must("sh", "-c", "cd /home/kubernetes/rendered && find . -type f")) {
+		n.Must("cmp", "/home/kubernetes/rendered/"+name, "/"+name)
 	}
 }
 

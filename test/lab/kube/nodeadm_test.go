@@ -148,6 +148,70 @@ func TestLabKubeNodeadm(t *testing.T) {
 	}
 }
 
+// TestLabKubeNodeadmOpen: with gate = "open" nodeadm-run waits for gpuadm.service to end, however it ends: the node of a machine
+// whose GPUs do not answer joins all the same, and a taint beside the user data's keeps pods away until they do. A GPU that falls
+// off the bus of the node later is named, and the node is not ready before somebody says that it is meant so.
+func TestLabKubeNodeadmOpen(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "ip-10-0-1-98.ec2.internal", "trixie")
+	cloud := ec2Machine(n.Node, "")
+	cloud.Cluster.CA = c.CA()
+	n.nodeadm(cloud)
+	n.account()
+	spec := []string{
+		"[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" +
+			"kubeconfig = \"" + accountFile + "\"\n[join]\nhow = \"eks\"\ngate = \"open\"\n",
+	}
+	n.wants(spec...)
+	if r := n.Exec("gpuadm", "apply", "--install"); r.Exit != 75 {
+		t.Fatalf("the first apply, on the machine that will be the image: %s", r)
+	}
+
+	t.Log("a boot with GPUs that do not answer")
+	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
+	n.Reboot()
+	n.Ready()
+	n.account() // the pod that the first token was bound to had no node, and went
+	at := func(unit, property string) int {
+		us, err := strconv.Atoi(n.Property(unit, property))
+		if err != nil || us == 0 {
+			t.Errorf("%s of %s: %d, %v", property, unit, us, err)
+		}
+		return us
+	}
+	if ended, began := at("gpuadm.service", "ExecMainExitTimestampMonotonic"), at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); ended > began {
+		t.Errorf("gpuadm.service was done at %d µs, and nodeadm-run began at %d", ended, began)
+	}
+	n.condition("False")
+	ours := slices.DeleteFunc(kube.Taints(n.Object()), func(taint string) bool {
+		return strings.HasPrefix(taint, "example.com/") || strings.HasPrefix(taint, "karpenter.sh/") || strings.HasPrefix(taint, "node.cloudprovider.kubernetes.io/")
+	})
+	t.Logf("pods are kept away by %v", ours)
+	if len(ours) != 1 {
+		t.Errorf("taints %v", kube.Taints(n.Object()))
+	}
+
+	t.Log("they answer again")
+	n.Must("fakenvml", "driver", "--init", "SUCCESS")
+	n.settled()
+	n.eksRegistered()
+
+	t.Log("a GPU falls off the bus")
+	const state = "FAKENVML_STATE=/var/lib/fakenvml.state"
+	n.Must("sh", "-ec", "rm -r /sys/bus/pci/devices/0000:28:00.0; sed '/^2800/d' /proc/bus/pci/devices >/tmp/bus; cat /tmp/bus >/proc/bus/pci/devices")
+	n.Must("env", state, "fakenvml", "new", "--gpus", "H100-80:1")
+	n.gpuadm(1, []string{"apply"}, "the node was ready with 2, and none is at 0000:28:00.0 any more", "expect = 1 in [driver]")
+	if said := kube.Text(n.condition("False"), "message"); !strings.Contains(said, "0000:28:00.0") {
+		t.Errorf("the condition says %q", said)
+	}
+	n.wants(append(spec, "[driver]\nexpect = 1\n")...)
+	n.settled()
+	n.condition("True")
+	n.wants(spec...)
+	n.gpuadm(0, []string{"apply"}, "Nothing to do.")
+}
+
 // eksRegistered wants a node with the labels and taints of the user data and of node.toml, and those of its GPUs.
 func (n gpuHost) eksRegistered() {
 	n.t.Helper()

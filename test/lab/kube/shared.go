@@ -122,8 +122,8 @@ func (t *T) Token() string {
 	return token
 }
 
-// Account makes a token of a ServiceAccount, bound to a pod that is on a node; "" binds it to none. The pod, which
-// nobody runs, is deleted when the test ends.
+// Account makes a token of a ServiceAccount, bound to a pod that is on a node, whatever taints that has, as images/daemonset's is; ""
+// binds it to none. The pod, which nobody waits for, is deleted when the test ends.
 func (t *T) Account(namespace, account, node string) string {
 	t.Helper()
 	pod := Pod{}
@@ -131,7 +131,7 @@ func (t *T) Account(namespace, account, node string) string {
 		made, err := t.Admin.Create(t.Context(), "/api/v1/namespaces/"+namespace+"/pods", Object{
 			"apiVersion": "v1", "kind": "Pod", "metadata": Object{"generateName": "bound-", "namespace": namespace},
 			"spec": Object{
-				"serviceAccountName": account, "nodeName": node,
+				"serviceAccountName": account, "nodeName": node, "tolerations": []Object{{"operator": "Exists"}},
 				"containers": []Object{{"name": "main", "image": lab.PauseImage, "imagePullPolicy": "Never"}},
 			},
 		})
