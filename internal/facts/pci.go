@@ -45,6 +45,9 @@ func (l *look) pci() []PCI {
 // function reads all that stays as it is of one function, of NVIDIA's only.
 func (l *look) function(bus, address string) PCI {
 	dev := bus + "/" + address + "/"
+	if real, err := l.v.Resolve(bus + "/" + address); err == nil {
+		dev = real + "/" // in sysfs it is a link, which would be followed anew for each attribute
+	}
 	p := PCI{Address: address, NUMA: -1}
 	if l.hex(dev+"vendor") != nvidia {
 		return p

@@ -46,19 +46,30 @@ func (f *Files) stat(name string, follow bool) (Info, error) {
 		return Info{}, fail("stat", name, err)
 	}
 	defer at.dir.Close()
-	i, err := describe(at.dir, at.name)
+	i, err := at.lstat()
+	if err == nil {
+		i, err = opened(at.dir, at.name, i)
+	}
 	if err != nil {
 		return Info{}, at.fail("stat", name, err)
 	}
 	return i, nil
 }
 
-// describe tells all about a name in a folder. Extended attributes are read of files and folders only: they need
-// the file opened, and to open a device may start something.
+// describe tells all about a name in a folder.
 func describe(dir Folder, name string) (Info, error) {
 	i, err := dir.Lstat(name)
-	if err != nil || !i.Mode.IsRegular() && !i.Mode.IsDir() {
+	if err != nil {
 		return i, err
+	}
+	return opened(dir, name, i)
+}
+
+// opened adds the extended attributes to what Lstat says. They are read of files and folders only: they need the file
+// opened, and to open a device may start something.
+func opened(dir Folder, name string, i Info) (Info, error) {
+	if !i.Mode.IsRegular() && !i.Mode.IsDir() {
+		return i, nil
 	}
 	file, err := dir.Open(name)
 	if err != nil {
@@ -147,23 +158,23 @@ func (f *Files) ReadFile(name string) ([]byte, error) {
 		return nil, fail("read", name, err)
 	}
 	defer at.dir.Close()
-	data, err := readRegular(at.dir, at.name)
+	data, err := readRegular(at)
 	if err != nil {
 		return nil, at.fail("read", name, err)
 	}
 	return data, nil
 }
 
-func readRegular(dir Folder, name string) ([]byte, error) {
+func readRegular(at place) ([]byte, error) {
 	// Looked at before it is opened: opening a device may do something (a watchdog starts, a tape rewinds).
-	i, err := dir.Lstat(name)
+	i, err := at.lstat()
 	if err != nil {
 		return nil, err
 	}
 	if !i.Mode.IsRegular() {
 		return nil, notRegular(i.Mode)
 	}
-	file, err := dir.Open(name)
+	file, err := at.dir.Open(at.name)
 	if err != nil {
 		return nil, err
 	}

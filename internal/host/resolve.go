@@ -5,6 +5,7 @@ package host
 
 import (
 	"errors"
+	"io/fs"
 	"path"
 	"strings"
 	"syscall"
@@ -18,6 +19,18 @@ type place struct {
 	dir  Folder
 	name string // one part; "." for the root itself
 	path string // the whole path, free of links
+
+	looked bool // Lstat has been asked already, and said this
+	info   Info
+	err    error
+}
+
+// lstat is the folder's Lstat of the name.
+func (p place) lstat() (Info, error) {
+	if p.looked {
+		return p.info, p.err
+	}
+	return p.dir.Lstat(p.name)
 }
 
 // step is one folder on the way down.
@@ -50,7 +63,7 @@ func (w way) end(name string) place {
 	for _, s := range w[:len(w)-1] {
 		s.dir.Close()
 	}
-	return place{w[len(w)-1].dir, name, path.Join(w.path(), name)}
+	return place{dir: w[len(w)-1].dir, name: name, path: path.Join(w.path(), name)}
 }
 
 // walk finds where a path leads as the machine's own kernel would: absolute links start at the root again and
@@ -143,13 +156,16 @@ func (f *Files) jump(name string, follow bool) (place, error) {
 	case err != nil:
 		return place{}, errWalk
 	}
+	to := place{dir: dir, name: last, path: name}
 	if follow {
-		if _, err := dir.Readlink(last); !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) {
+		i, err := dir.Lstat(last)
+		if err == nil && i.Mode&fs.ModeSymlink != 0 || err != nil && !errors.Is(err, syscall.ENOENT) {
 			dir.Close()
 			return place{}, errWalk
 		}
+		to.looked, to.info, to.err = true, i, err
 	}
-	return place{dir, last, name}, nil
+	return to, nil
 }
 
 // parts splits a path; ".." stays, since what it means depends on links.
