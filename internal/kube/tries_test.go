@@ -119,3 +119,39 @@ func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.clock.at = s.clock.at.Add(time.Until(ends).Round(time.Second / 10))
 	return nil, context.DeadlineExceeded
 }
+
+// TestSlowServer: a server that takes ten seconds for each answer is waited for, and asked no more than any other; one that fails
+// once, slowly, is asked again.
+func TestSlowServer(t *testing.T) {
+	for asked, faults := range map[int][]kubesim.Fault{1: nil, 2: {{Status: 500}}} {
+		c, sim, s := fixture(t)
+		for _, f := range faults {
+			sim.Fail(f)
+		}
+		c.rest.Client.Transport = slow{s, c.rest.Client.Transport}
+		if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
+			t.Error(err)
+		}
+		if got := sim.Requests(); len(got) != asked {
+			t.Errorf("asked %d times, want %d", len(got), asked)
+		}
+		if total := s.at.Sub(time.Unix(1e9, 0)); total < 10*time.Second || total > patience {
+			t.Errorf("took %v in all", total)
+		}
+	}
+}
+
+// slow is a server that takes ten seconds, which pass at once.
+type slow struct {
+	clock   *naps
+	through http.RoundTripper
+}
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	const takes = 10 * time.Second
+	if ends, ok := r.Context().Deadline(); ok && time.Until(ends) < takes {
+		return silent{s.clock}.RoundTrip(r)
+	}
+	s.clock.at = s.clock.at.Add(takes)
+	return s.through.RoundTrip(r)
+}
