@@ -4,6 +4,7 @@
 package kube_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab/kube"
@@ -70,6 +71,28 @@ func TestLabKubeRestriction(t *testing.T) {
 	}
 	if _, err := kubelet.Get(t.Context(), other); kube.StatusOf(err) != 403 {
 		t.Errorf("it reads another: %v", err)
+	}
+	// What the driver for dynamic allocation offers of its own node it may list as gpuadm asks, and no other's.
+	const slices, mine = "/apis/resource.k8s.io/v1/resourceslices", "restricted-gpu.nvidia.com"
+	t.Cleanup(func() { c.Delete(slices + "/" + mine) })
+	if _, err := c.Admin.Create(t.Context(), slices, kube.Object{
+		"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": kube.Object{"name": mine},
+		"spec": kube.Object{
+			"nodeName": "restricted", "driver": "gpu.nvidia.com", "devices": []kube.Object{{"name": "gpu-0"}},
+			"pool": kube.Object{"name": "restricted", "generation": 1, "resourceSliceCount": 1},
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const of = slices + "?resourceVersion=0&fieldSelector=spec.nodeName%3D"
+	c.Until("its ResourceSlices are listed", func() string { // the cache of resourceVersion=0 lags behind
+		if listed, err := kubelet.Get(t.Context(), of+"restricted"); err != nil || len(kube.List(listed, "items")) != 1 {
+			return fmt.Sprint(listed, err)
+		}
+		return ""
+	})
+	if _, err := kubelet.Get(t.Context(), of+"other"); kube.StatusOf(err) != 403 {
+		t.Errorf("it lists another's ResourceSlices: %v", err)
 	}
 	if _, err := c.Bearer("abcdef.0123456789abcdef").Get(t.Context(), own); kube.StatusOf(err) != 401 {
 		t.Errorf("a token nobody made: %v", err)
