@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,6 +91,13 @@ func TestUndoReloadsModule(t *testing.T) {
 			}
 			loads(version)
 		}
+		e.Clients = func(context.Context, host.View) ([]string, error) { return []string{"process 4711 (python3)"}, nil }
+		trouble, before := (*converge.Trouble)(nil), n.Touches()
+		if _, err := e.Undo(context.Background(), n, "", nil); !errors.As(err, &trouble) || !errors.Is(err, converge.ErrInUse) || !slices.Contains(trouble.Because, "process 4711 (python3)") || n.Touches() > before+2 {
+			t.Errorf("%s: undo while a GPU is used, with %d touches: %v", name, n.Touches()-before, err)
+		}
+		loads("580.95.05")
+		e.Clients = nil
 		if _, err := e.Undo(context.Background(), n, "", nil); err != nil {
 			t.Fatal(name, err)
 		}

@@ -239,9 +239,31 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		if _, err := m.back(ctx, v, nil); err != nil {
 			return p, err
 		}
+		m.Breaks = stopsClients(runs, m, p.due)
 		p.due = append(p.due, m)
 	}
 	return p, nil
+}
+
+// stopsClients says that a thing which settles anew after these changes takes the GPUs from who uses them, as it did when the
+// runs made it: whoever undoes has to agree again.
+func stopsClients(runs []Run, m made, due []made) []string {
+	const what = "stop-clients"
+	t, _ := m.thing.(Settler)
+	for _, run := range runs {
+		for _, c := range run.Makes {
+			if c.key() != m.key() || !slices.Contains(c.Breaks, what) {
+				continue
+			}
+			for _, d := range due {
+				if !d.Settles && t.Unsettled(m.Before, d.Change) != m.Before {
+					return []string{what}
+				}
+			}
+			return nil
+		}
+	}
+	return nil
 }
 
 // undoing is the command line of an undo.
