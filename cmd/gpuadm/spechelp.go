@@ -12,8 +12,18 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// specTopic is `gpuadm help spec`: every key of node.toml, from the table that also checks it.
+// specTopic is `gpuadm help spec`. Its text is put together when it is asked for.
 func specTopic() *cobra.Command {
+	topic := &cobra.Command{Use: "spec", Short: "what node.toml may say (gpuadm help spec)"}
+	topic.SetHelpFunc(func(c *cobra.Command, args []string) {
+		c.Long = specHelp()
+		c.Parent().HelpFunc()(c, args)
+	})
+	return topic
+}
+
+// specHelp lists every key of node.toml, from the table that also checks it.
+func specHelp() string {
 	var b strings.Builder
 	b.WriteString("The spec is /etc/gpuadm/node.toml, then /etc/gpuadm/node.d/*.toml in name order; later\nwins by key. Without a section its stage looks and reports, but wants nothing.\n")
 	section := "-"
@@ -36,5 +46,5 @@ func specTopic() *cobra.Command {
 		}
 		fmt.Fprintf(&b, "  %-30s # %s\n", k.Name+" = "+def, doc)
 	}
-	return &cobra.Command{Use: "spec", Short: "what node.toml may say (gpuadm help spec)", Long: b.String()}
+	return b.String()
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -188,9 +189,11 @@ func readRegular(at place) ([]byte, error) {
 	if i.Size > MaxFile {
 		return nil, errTooBig
 	}
-	// The size is a hint: it is 0 for all of /proc and 4096 for all of /sys.
+	// The size is a hint: it is 0 for all of /proc and a page for all of /sys, which mostly has a few bytes to say.
 	var buf bytes.Buffer
-	buf.Grow(int(i.Size) + bytes.MinRead)
+	if i.Size != int64(os.Getpagesize()) {
+		buf.Grow(int(i.Size) + bytes.MinRead)
+	}
 	n, err := buf.ReadFrom(io.LimitReader(file, MaxFile+1))
 	if err != nil {
 		return nil, err

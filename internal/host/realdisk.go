@@ -83,7 +83,7 @@ func (d realFolder) Names() ([]string, error) {
 	}
 	defer unix.Close(fd)
 	var names []string
-	buf := make([]byte, 16<<10)
+	buf := make([]byte, 4<<10)
 	for {
 		n, err := again2(func() (int, error) { return unix.ReadDirent(fd, buf) })
 		if err != nil {
