@@ -21,6 +21,11 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, t
 	was, err := dump(ctx, v, binary, t.with(target, before))
 	if later := (host.Later{}); errors.As(err, &later) {
 		return nil // nobody to ask: what we know of the daemon has to do
+	} else if err != nil && binary == "" { // its unit may still run what was removed
+		return &converge.Trouble{
+			What: fmt.Sprintf("cannot edit %s: the engine's program is not found, so nobody can say what it would make of the change", target),
+			Try:  []string{"install the engine anew; its unit and its configuration are there"}, Err: err,
+		}
 	} else if err != nil {
 		return &converge.Trouble{
 			What: fmt.Sprintf("cannot edit %s: the daemon rejects its configuration as it stands: %v", target, err),

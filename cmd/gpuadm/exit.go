@@ -189,5 +189,7 @@ func printJSONError(e env, code int, t *converge.Trouble, wrong spec.Errors) {
 	for _, w := range wrong {
 		v.Spec = append(v.Spec, finding{w.File, w.Line, w.Column, w.Message, w.Fix})
 	}
-	json.NewEncoder(e.stdout).Encode(v)
+	if err := json.NewEncoder(e.stdout).Encode(v); err != nil {
+		printTrouble(e, t)
+	}
 }

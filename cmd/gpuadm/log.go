@@ -63,7 +63,7 @@ func (v logVoice) tell(e converge.Event) {
 		entry.Errorf("%s failed: %s", e.Stage, text)
 	case converge.Remains, converge.Unkept, converge.Healed:
 		entry.Warn(text)
-	case converge.Making, converge.Stands:
+	case converge.Making, converge.Stands, converge.Nothing: // the answer says that there was nothing to do
 		entry.Debugf("%s %s: %s", e.Stage, e.What, text)
 	default:
 		entry.Info(strings.TrimSpace(fmt.Sprintf("%s %s: %s", e.Stage, e.What, text)))
