@@ -70,6 +70,11 @@ func explain(v host.View, out string, err error) error {
 		}
 		if strings.Contains(said, "Failed to fetch") {
 			t.Try = []string{"apt-get update, if the repository has changed since", "see that the repository can be reached from this machine"}
+			if proxy := deadProxy(said); proxy != "" {
+				t.What = "cannot fetch packages: the proxy " + proxy + " does not answer"
+				t.Because = sayError().FindAllString(said, 1)
+				_, t.Try = unreached(said, aptSettings, "")
+			}
 		}
 	}
 	return t

@@ -129,6 +129,9 @@ func unreachable(err error) bool {
 		(strings.Contains(failed.Stderr, "Failed to fetch") || strings.Contains(failed.Stderr, "have a Release file") || strings.Contains(failed.Stderr, "has a Release file"))
 }
 
+// aptSettings is where apt is told of a proxy.
+const aptSettings = "apt's own settings: apt-config dump Acquire::http::Proxy"
+
 // distrusted says why apt does not take the lists of a source of ours, and what would mend it.
 func distrusted(err error, file string, sources []source) error {
 	failed := (*host.CommandError)(nil)
@@ -168,8 +171,11 @@ func distrusted(err error, file string, sources []source) error {
 		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
 	case sayUnsaid().MatchString(said):
 		say("it is not signed, or not there", "see that the address is right: "+strings.Join(where, ", "), "if it is a mirror: mirror its signature too (InRelease, or Release and Release.gpg)")
+	case strings.Contains(said, "Failed to fetch"):
+		why, try := unreached(said, aptSettings, strings.Join(where, ", "))
+		say(why, try...)
 	default:
-		say(firstWords(said, err), "see that the address can be reached from this machine", "apt-get update, which has more")
+		say(firstWords(said, err), "apt-get update, which has more")
 	}
 	return t
 }

@@ -147,7 +147,8 @@ func distrustedDnf(err error, file string, r dnfRepository) error {
 	case sayDnfHash().MatchString(said):
 		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
 	case sayDnfNowhere().MatchString(said):
-		say("it cannot be reached", "see that the address is right, and can be reached from this machine: "+r.url)
+		why, try := unreached(said, dnfSettings, r.url)
+		say(why, try...)
 	default:
 		say(dnfWords(said, err), "dnf makecache --refresh, which has more")
 	}

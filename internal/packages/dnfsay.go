@@ -25,6 +25,9 @@ var (
 	sayRunning   = pattern.Of(`(?m)^  (?:Preparing|Running scriptlet|Installing|Upgrading|Downgrading|Reinstalling|Obsoleting|Erasing|Cleanup|Verifying) *: .*$`)
 )
 
+// dnfSettings is where dnf is told of a proxy.
+const dnfSettings = "proxy in /etc/dnf/dnf.conf"
+
 // explainDnf turns the words of dnf or rpm that failed into what a person can act on.
 func explainDnf(v host.View, out string, err error) error {
 	failed := (*host.CommandError)(nil)
@@ -62,6 +65,10 @@ func explainDnf(v host.View, out string, err error) error {
 		if strings.Contains(said, "Failed to download") || strings.Contains(said, "Error downloading packages") {
 			t.Because = tail(failed.Stderr, 6)
 			t.Try = []string{"see that the repository can be reached from this machine", "dnf makecache --refresh, if the repository has changed since"}
+			if proxy := deadProxy(said); proxy != "" {
+				t.What = "cannot fetch packages: the proxy " + proxy + " does not answer"
+				_, t.Try = unreached(said, dnfSettings, "")
+			}
 		}
 	}
 	return t
