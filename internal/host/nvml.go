@@ -22,11 +22,16 @@ type nvmlDoor struct {
 const nvmlName = "libnvidia-ml.so.1"
 
 // newNVML takes the library that the loader finds, or else the one of a driver container, which has its root in
-// /run/nvidia/driver: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/.
+// /run/nvidia/driver: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/. Or else Google's on Container-Optimized OS, whose
+// /usr is read-only: GKE's installer puts it into the first folder, the one for machines without GKE into the second:
+// https://github.com/GoogleCloudPlatform/container-engine-accelerators, nvidia-driver-installer/cos.
 func newNVML(files *Files) *nvmlDoor {
 	libraries := []string{nvmlName}
 	for _, dir := range []string{"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"} {
 		libraries = append(libraries, path.Join("/run/nvidia/driver", dir, nvmlName))
+	}
+	for _, dir := range []string{"/home/kubernetes/bin/nvidia/lib64", "/var/lib/nvidia/lib64"} {
+		libraries = append(libraries, path.Join(dir, nvmlName))
 	}
 	return &nvmlDoor{files: files, libraries: libraries}
 }
