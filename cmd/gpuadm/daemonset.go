@@ -26,6 +26,9 @@ const (
 	podHome = "/run/gpuadm" // on the machine: gone after a boot, as all that a pod leaves should be
 	// Not in podHome: Debian's and Ubuntu's initramfs mounts /run noexec (initramfs-tools, init).
 	podProgram = converge.Home + "/daemonset"
+	// On Container-Optimized OS nothing under /var can be executed but in a few folders, of which this is one:
+	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
+	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
 	podAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	podAgain   = 20 * time.Second // after an apply that waits for something
 )
@@ -44,9 +47,9 @@ func newDaemonSet(c *common) *cobra.Command {
 		Use:   "daemonset",
 		Short: "from a privileged pod, keep the machine it runs on as the spec says",
 		Long: `Daemonset is what the DaemonSet in images/daemonset runs. It copies this program
-to the machine's /var/lib/gpuadm, since a /run may be one that nothing can be
-executed from, and the specs in /etc/gpuadm (a ConfigMap) to its /run/gpuadm. Then
-the machine's own systemd runs apply, in a unit of its own: it goes on when the
+to the machine's /var/lib/gpuadm (on Container-Optimized OS /var/lib/google), since
+a /run may be one that nothing can be executed from, and the specs in /etc/gpuadm
+(a ConfigMap) to its /run/gpuadm. Then the machine's own systemd runs apply, in a unit of its own: it goes on when the
 pod is killed or the container engine restarts. What the unit prints is printed
 here. The pod's ServiceAccount is lent to it for the node's taints.
 
@@ -113,7 +116,11 @@ func (p pod) apply(ctx context.Context, machine host.Host) (int, error) {
 
 // lay brings all of it, and returns the command that the machine is to run.
 func (p pod) lay(machine host.Host) (argv []string, err error) {
-	for _, dir := range []string{"/var", "/var/lib", converge.Home, "/run", podHome} {
+	program := podProgram
+	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {
+		program = podProgramCOS
+	}
+	for _, dir := range []string{"/var", "/var/lib", converge.Home, path.Dir(program), "/run", podHome} {
 		mode := fs.FileMode(0o755)
 		if dir == converge.Home || dir == podHome {
 			mode = 0o700
@@ -128,10 +135,10 @@ func (p pod) lay(machine host.Host) (argv []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot find this program's own file: %w", err)
 	}
-	if err := p.bring(machine, self, podProgram, 0o755); err != nil {
+	if err := p.bring(machine, self, program, 0o755); err != nil {
 		return nil, err
 	}
-	argv = []string{podProgram, "apply", "--unattended"}
+	argv = []string{program, "apply", "--unattended"}
 	specs, err := filepath.Glob(specHome + "/*.toml")
 	if err != nil {
 		return nil, err

@@ -15,7 +15,14 @@ import (
 // TestDaemonSetBrings: the program comes to where the machine may execute it, which /run often is not, and secrets to where
 // root alone may read them.
 func TestDaemonSetBrings(t *testing.T) {
-	n, err := simhost.New([]byte("-- etc/os-release --\nID=ubuntu\n"))
+	for id, at := range map[string]string{"ubuntu": "/var/lib/gpuadm/", "cos": "/var/lib/google/"} {
+		t.Run(id, func(t *testing.T) { daemonSetBrings(t, id, at) })
+	}
+}
+
+func daemonSetBrings(t *testing.T, id, at string) {
+	t.Helper()
+	n, err := simhost.New([]byte("-- etc/os-release --\nNAME=x\nID=" + id + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +36,7 @@ func TestDaemonSetBrings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.HasPrefix(argv[0], "/run/") || len(argv) < 3 || argv[1] != "apply" || argv[2] != "--unattended" {
+	if !strings.HasPrefix(argv[0], at) || len(argv) < 3 || argv[1] != "apply" || argv[2] != "--unattended" {
 		t.Errorf("the machine runs %q", argv)
 	}
 	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o700, podHome + "/token": 0o600, cloud.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
