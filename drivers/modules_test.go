@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -189,6 +190,18 @@ func TestOrderOfWhatSettles(t *testing.T) {
 		kinds = append(kinds, w.Kind())
 	}
 	if got := strings.Join(kinds, " "); got != "dkms module-file initramfs check module paused" {
+		t.Error(got)
+	}
+	side := kernelSide()
+	side.Companions = append(slices.Clone(side.Companions), storage) // built against the driver's, and loaded with it
+	kinds = nil
+	if wants, err = ModuleWants(side, f, facts.Modules{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range wants {
+		kinds = append(kinds, w.Kind())
+	}
+	if got := strings.Join(kinds, " "); got != "dkms module-file check dkms initramfs check module paused" {
 		t.Error(got)
 	}
 	f.Kernel.Running = "6.5.0" // not one that gets modules: it cannot load them
