@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
@@ -154,9 +155,17 @@ func metadata(path string) (string, error) {
 		_, err = io.Copy(&b, answer.Body)
 		return b.String(), err
 	}
-	token, err := ask(http.MethodPut, "/latest/api/token", "token-ttl-seconds", "300")
-	if err != nil {
-		return "", err
+	// The service may come up late, as at boot: nodeadm asks sixty times, a second apart at most (its internal/aws/imds).
+	var token string
+	var err error
+	for try := 0; ; try++ {
+		if token, err = ask(http.MethodPut, "/latest/api/token", "token-ttl-seconds", "300"); err == nil {
+			break
+		}
+		if try == 60 {
+			return "", err
+		}
+		time.Sleep(time.Second)
 	}
 	return ask(http.MethodGet, path, "token", token)
 }
