@@ -40,14 +40,15 @@ func (f *Files) units() unitFiles {
 	u := unitFiles{Files: f}
 	seen := map[string]bool{}
 	for _, folder := range unitFolders() {
-		real, err := f.Resolve(folder)
+		at, err := f.walk(folder, true)
 		if err == nil {
-			_, err = f.Lstat(real)
+			_, err = at.lstat()
+			at.dir.Close()
 		}
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && seen[real] {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && seen[at.path] {
 			continue
 		}
-		seen[real] = true
+		seen[at.path] = true
 		u.folders = append(u.folders, folder)
 	}
 	return u
