@@ -114,7 +114,10 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	if problem == string(state) {
 		problem = "dkms says that it went well, and no module is there"
 	}
-	return &converge.Trouble{What: fmt.Sprintf("cannot use the modules nvidia %s built for %s: %s", d.version, d.kernel, problem)}
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot use the modules nvidia %s built for %s: %s", d.version, d.kernel, problem),
+		Try:  []string{"dkms status, which says what was built", "modinfo -k " + d.kernel + " nvidia, which says what lies there and who has signed it"},
+	}
 }
 
 // headers says which kernels modules can be built for, if this is none of them. Never those of another kernel are used.

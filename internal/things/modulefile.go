@@ -53,5 +53,8 @@ func (m moduleFile) Make(_ context.Context, h host.Host, to converge.State) erro
 			Try:  []string{"build = \"dkms\" in [driver], which builds it here", "hold the kernel back until there is a package for it"},
 		}
 	}
-	return &converge.Trouble{What: fmt.Sprintf("cannot use kernel %s: it has the module nvidia %s, and %s is wanted", m.kernel, found, to)}
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot use kernel %s: it has the module nvidia %s, and %s is wanted", m.kernel, found, to),
+		Try:  []string{"modinfo -k " + m.kernel + " nvidia, which says where that lies: another package may have brought it, or a build by hand", "build = \"dkms\" in [driver], which builds it here"},
+	}
 }
