@@ -356,6 +356,8 @@ func TestPoolWaits(t *testing.T) {
 		}
 		if _, err := wants[0].Look(t.Context(), n.View()); !converge.Passes(err) || !strings.Contains(err.Error(), "to join this machine") {
 			t.Errorf("%s: %v", name, err)
+		} else if w := (converge.Wait{}); !errors.As(err, &w) || strings.Contains(fmt.Sprint(w.Try), "nodeadm-config") != (how == "eks") {
+			t.Errorf("%s: try %q", name, w.Try)
 		}
 		f.Booting = true
 		if wants, err = Joined(new(Session)).Wants(s, f); err != nil {

@@ -90,7 +90,10 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 			return "", host.Later{Until: "once kubelet runs"}
 		}
 		try := []string{"journalctl -u kubelet, which says what it waits for", "gpuadm apply, once it has joined"}
-		if f.Cloud.Managed == "eks-hybrid" {
+		switch f.Cloud.Managed {
+		case "eks": // where the first fails, as for want of the metadata service, the second never starts kubelet
+			try[0] = "journalctl -u nodeadm-config -u " + nodeadmRun + " -u kubelet, which say what they wait for"
+		case "eks-hybrid":
 			try = append([]string{hybridInit + ", where nobody has called it yet: everything before the join stands"}, try...)
 		}
 		return "", converge.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
