@@ -77,6 +77,9 @@ func explain(v host.View, out string, err error) error {
 			}
 		}
 	}
+	if len(t.Try) == 0 {
+		t.Try = []string{"apt-get check, which says whether anything is broken", "apt-cache policy PACKAGE, which says what is to be had, and from where"}
+	}
 	return t
 }
 

@@ -71,6 +71,9 @@ func explainDnf(v host.View, out string, err error) error {
 			}
 		}
 	}
+	if len(t.Try) == 0 {
+		t.Try = []string{"dnf check, which says whether anything is broken", "dnf repoquery --showduplicates PACKAGE, which says what is to be had"}
+	}
 	return t
 }
 

@@ -4,10 +4,13 @@
 package packages
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/simhost"
 )
 
@@ -50,5 +53,24 @@ func TestCommandOf(t *testing.T) {
 	}
 	if got := commandOf(n, "9", ""); got != "" {
 		t.Errorf("nobody: %q", got)
+	}
+}
+
+// Whatever apt or dnf say, there is something to do next.
+func TestExplainedWithAMend(t *testing.T) {
+	n, err := simhost.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, explained := range map[string]error{
+		"apt":          explain(n, "", &host.CommandError{Stderr: "E: something that nobody has seen before"}),
+		"apt, unmet":   explain(n, "The following packages have unmet dependencies:\n a : Depends: b but it is not installable\n", &host.CommandError{Stderr: "E: Unable to correct problems"}),
+		"dnf":          explainDnf(n, "", &host.CommandError{Stderr: "Error: something that nobody has seen before"}),
+		"dnf, problem": explainDnf(n, "", &host.CommandError{Stderr: "Error: \n Problem: conflicting requests\n  - nothing provides x\n"}),
+	} {
+		trouble := (*converge.Trouble)(nil)
+		if !errors.As(explained, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
+			t.Errorf("%s: %v", name, explained)
+		}
 	}
 }
