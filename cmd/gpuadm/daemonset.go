@@ -29,8 +29,8 @@ const (
 	// On Container-Optimized OS nothing under /var can be executed but in a few folders, of which this is one:
 	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
 	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
-	podAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
-	podAgain   = 20 * time.Second // after an apply that waits for something
+	podAccount    = "/var/run/secrets/kubernetes.io/serviceaccount"
+	podAgain      = 20 * time.Second // after an apply that waits for something
 )
 
 // pod is the DaemonSet's process: it brings this program and the spec to the machine, and has the machine's systemd run them.
