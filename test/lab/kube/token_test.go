@@ -68,6 +68,14 @@ func (n gpuHost) tree() lab.Tree {
 // joined wants a Node with all that the spec says.
 func (n gpuHost) joined() {
 	n.t.Helper()
+	n.c.Until("the cluster has seen that the node is ready", func() string { // its controller may lag behind, and its taint stays on so long
+		for _, taint := range kube.Taints(n.Object()) {
+			if strings.HasPrefix(taint, "node.kubernetes.io/not-ready") {
+				return taint
+			}
+		}
+		return ""
+	})
 	o := n.Object()
 	for key, want := range map[string]string{
 		"example.com/pool": "h100", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": fmt.Sprint(2 * count),
