@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"maps"
+	"regexp"
+	"testing"
+)
+
+// idle wants an apply that has nothing to do to ask rpm for its keys and for its packages, each once, and to run nothing else
+// but what says its own version: here no packaging system knows the lab's containerd.
+func (d *dnfDriver) idle() {
+	d.t.Helper()
+	const log = "/run/strace"
+	r := d.Exec("strace", "-f", "-q", "-e", "trace=execve", "-o", log, "gpuadm", "apply", "sources", "packages")
+	if r.Exit != 0 || r.Stdout != "Nothing to do.\n" {
+		d.t.Fatalf("strace of apply: %s", r)
+	}
+	ran := map[string]int{}
+	for _, m := range regexp.MustCompile(`(?m)execve\("([^"]*)", .* = 0$`).FindAllStringSubmatch(d.Get(log), -1) {
+		ran[m[1]]++
+	}
+	if want := map[string]int{"/usr/local/sbin/gpuadm": 1, "/usr/bin/rpm": 2, "/usr/bin/containerd": 1}; !maps.Equal(ran, want) {
+		d.t.Errorf("an apply that has nothing to do ran %v, want %v", ran, want)
+	}
+}
+
+// TestLabDnfHindered: a file system without room, and a script that fails on the way to another version, leave what stood; an
+// apply that has nothing to do runs hardly anything.
+func TestLabDnfHindered(t *testing.T) {
+	d := newDnfDriver(t)
+	d.spec("580.65.06")
+	d.apply(0)
+	d.idle()
+	stood := d.RpmState()
+
+	const firmware = "/usr/lib/firmware/nvidia"
+	d.Must("sh", "-c", "cp -a "+firmware+" /run/held; mount -t tmpfs -o size=12k tmpfs "+firmware+"; cp -a /run/held/. "+firmware)
+	d.spec("580.95.05")
+	t.Log(d.apply(1, "the disk is full", firmware, "try").Stderr)
+	d.Must("umount", firmware)
+	d.stands("580.65.06")
+	for name, is := range d.RpmState() {
+		if stood[name] != is {
+			t.Errorf("%s is %q, was %q", name, is, stood[name])
+		}
+	}
+	d.apply(0)
+	d.stands("580.95.05")
+	d.idle()
+}
