@@ -155,6 +155,7 @@ func (n gpuHost) untold() {
 func (n gpuHost) eksNode(cloud kube.Cloud) {
 	n.t.Helper()
 	const outside = "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"
+	n.seenReady()
 	o := n.Object()
 	if is := kube.Text(o, "spec", "providerID"); is != "aws:///"+cloud.Machine.Zone+"/"+cloud.Machine.ID {
 		n.t.Errorf("provider id %q", is)

@@ -68,14 +68,7 @@ func (n gpuHost) tree() lab.Tree {
 // joined wants a Node with all that the spec says.
 func (n gpuHost) joined() {
 	n.t.Helper()
-	n.c.Until("the cluster has seen that the node is ready", func() string { // its controller may lag behind, and its taint stays on so long
-		for _, taint := range kube.Taints(n.Object()) {
-			if strings.HasPrefix(taint, "node.kubernetes.io/not-ready") {
-				return taint
-			}
-		}
-		return ""
-	})
+	n.seenReady()
 	o := n.Object()
 	for key, want := range map[string]string{
 		"example.com/pool": "h100", "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": fmt.Sprint(2 * count),
@@ -101,6 +94,19 @@ func (n gpuHost) joined() {
 	if n.Exec("test", "-e", tokenFile).Exit == 0 {
 		n.t.Error("the token's file is still there")
 	}
+}
+
+// seenReady waits until the cluster has taken its own taint off: its controller may lag behind kubelet, which says that it is ready.
+func (n gpuHost) seenReady() {
+	n.t.Helper()
+	n.c.Until("the cluster has seen that the node is ready", func() string {
+		for _, taint := range kube.Taints(n.Object()) {
+			if strings.HasPrefix(taint, "node.kubernetes.io/not-ready") {
+				return taint
+			}
+		}
+		return ""
+	})
 }
 
 // secrets wants the token nowhere on the machine, and the key in the one file that kubelet reads.
