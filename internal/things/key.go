@@ -5,7 +5,9 @@ package things
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"path"
 	"strings"
 
@@ -63,17 +65,32 @@ func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	return converge.State(strings.Join(found, " ")), nil
 }
 
+// cause is why a file could not be had, without its address, which whoever says so has named.
+func cause(err error) error {
+	if f := (*host.FetchError)(nil); errors.As(err, &f) {
+		err = f.Cause
+	}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err
+	}
+	return err
+}
+
 func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		return h.Remove(k.file)
 	}
-	url := k.from
-	if path.IsAbs(url) {
-		url = "file://" + url
+	address := k.from
+	if path.IsAbs(address) {
+		address = "file://" + address
 	}
-	data, err := h.Fetch(ctx, host.Request{URL: url, Max: maxKey, Via: k.via})
+	data, err := h.Fetch(ctx, host.Request{URL: address, Max: maxKey, Via: k.via})
 	if err != nil {
-		return err
+		try := "see that this machine can reach the address; http and https in [proxy] of node.toml name a proxy, url in the section repo a mirror"
+		if path.IsAbs(k.from) {
+			try = "put the key there, or name another with key in the section repo of node.toml"
+		}
+		return &converge.Trouble{What: fmt.Sprintf("cannot get the key from %s: %v", k.from, cause(err)), Try: []string{try}, Err: err}
 	}
 	packets, err := dearmor(data)
 	if err == nil {
