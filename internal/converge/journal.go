@@ -307,7 +307,8 @@ func standing(runs []Run) []ours {
 	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
 }
 
-// fold joins the runs' changes to each thing, in the order of the last touch. What settles leaves nothing to put back.
+// fold joins the runs' changes to each thing, in the order of the first touch: what was made upon another thing came after it, and
+// has to go before it, however often that was changed since. What settles leaves nothing to put back.
 func fold(runs []Run) []ours {
 	var order []key
 	all := map[key]*ours{}
@@ -319,10 +320,9 @@ func fold(runs []Run) []ours {
 			o := all[c.key()]
 			if o == nil {
 				o = &ours{first: run}
-				all[c.key()] = o
+				all[c.key()], order = o, append(order, c.key())
 			}
 			o.Change = c
-			order = append(slices.DeleteFunc(order, func(k key) bool { return k == c.key() }), c.key())
 			o.add(c)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 type UndoPlan struct {
 	Format  int      `json:"format"`
 	Runs    []string `json:"runs"`    // which runs are put back, oldest first
-	Changes []Change `json:"changes"` // in order: last touched first, those that settle at the end
+	Changes []Change `json:"changes"` // in order: last begun first, those that settle at the end
 	Kept    []Change `json:"kept,omitempty"`
 	Left    []Change `json:"left,omitempty"`
 

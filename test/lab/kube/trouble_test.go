@@ -73,6 +73,22 @@ func TestLabKubeTroubles(t *testing.T) {
 	if is := kube.Text(n.Object(), "metadata", "labels", "example.com/pool"); is != "b" || n.MainPID("kubelet.service") != pid {
 		t.Errorf("label %q, kubelet was %d", is, pid)
 	}
+
+	t.Log("the API server is not there at undo")
+	undo := []string{"undo", "--to", "all", "--allow", "leave-cluster"}
+	n.Must("ip", "link", "set", "host0", "down")
+	n.gpuadm(75, undo, "cannot look at node ", "does not answer", "nothing was touched", "wait, and run the same command again", "--leave")
+	if now := n.MainPID("kubelet.service"); now != pid {
+		t.Errorf("an undo that waits: kubelet was %d, is %d", pid, now)
+	}
+	n.wire()
+	n.gpuadm(0, undo)
+	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
+		t.Error("kubelet still runs")
+	}
+	if o := n.Object(); kube.Text(o, "metadata", "labels", "example.com/pool") != "" || kube.Condition(o, gpuReady)["status"] == "True" {
+		t.Errorf("the Node after undo: %s", n.Describe())
+	}
 }
 
 // wire plugs the network in again.
