@@ -18,9 +18,8 @@ import (
 
 // bus is the connection to systemd, made when first needed and kept.
 type bus struct {
-	mu    sync.Mutex
-	conn  *dbus.Conn
-	looks asker
+	mu   sync.Mutex
+	conn *dbus.Conn
 }
 
 // connect returns the connection, a new one if it broke: systemd drops all of them when it is upgraded.
@@ -96,10 +95,6 @@ func plain(err error) error {
 
 // properties asks for all properties of a unit; systemd loads it if it is not loaded.
 func (b *bus) properties(ctx context.Context, name string) (p properties, err error) {
-	p, err = b.looks.properties(ctx, name)
-	if !errors.Is(err, errNoWay) {
-		return p, plain(err)
-	}
 	err = b.call(func(conn *dbus.Conn) error {
 		p, err = conn.GetAllPropertiesContext(ctx, name)
 		return err

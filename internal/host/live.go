@@ -19,9 +19,7 @@ type live struct {
 
 func newLive() *live {
 	files := NewFiles(realDisk{"/"})
-	l := &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files)}
-	go l.units.bus.looks.ready() // while the spec is read
-	return l
+	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files)}
 }
 
 func (l *live) Root() string   { return "/" }
