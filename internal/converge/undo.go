@@ -17,7 +17,7 @@ import (
 type UndoPlan struct {
 	Format  int      `json:"format"`
 	Runs    []string `json:"runs"`    // which runs are put back, oldest first
-	Changes []Change `json:"changes"` // in order: last begun first, those that settle at the end
+	Changes []Change `json:"changes"` // in order: last begun first, what is made as one together, those that settle at the end
 	Kept    []Change `json:"kept,omitempty"`
 	Left    []Change `json:"left,omitempty"`
 
@@ -220,21 +220,15 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 				p.due = append(p.due, m)
 				p.leaves(m)
 			}
-			settlers, err := e.settlers(o.Change)
-			if err != nil {
+			if settle, err = e.unsettled(settle, o.Change); err != nil {
 				return p, err
-			}
-			for _, st := range settlers {
-				c := Change{Stage: o.Stage, Kind: st.Kind(), Name: st.Name(), Settles: true}
-				if !slices.ContainsFunc(settle, func(m made) bool { return m.key() == c.key() }) {
-					settle = append(settle, made{Change: c, thing: st})
-				}
 			}
 		}
 	}
 	if err := inTheWay.trouble(undoing(v, to)); err != nil {
 		return p, err
 	}
+	p.due = gathered(p.due)
 	for _, m := range settle {
 		if _, err := m.back(ctx, v, nil); err != nil {
 			return p, err
@@ -243,6 +237,32 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		p.due = append(p.due, m)
 	}
 	return p, nil
+}
+
+// unsettled adds what must settle after a change is put back, each once.
+func (e *Engine) unsettled(settle []made, by Change) ([]made, error) {
+	settlers, err := e.settlers(by)
+	for _, st := range settlers {
+		c := Change{Stage: by.Stage, Kind: st.Kind(), Name: st.Name(), Settles: true}
+		if !slices.ContainsFunc(settle, func(m made) bool { return m.key() == c.key() }) {
+			settle = append(settle, made{Change: c, thing: st})
+		}
+	}
+	return settle, err
+}
+
+// gathered has what a stage makes in one transaction go in one, in the place of what was touched first of it: a package that a
+// later run has drawn along does not go alone, while others of them need it.
+func gathered(due []made) (list []made) {
+	for i, m := range due {
+		mate := func(o made) bool { return o.Kind == m.Kind && o.Stage == m.Stage }
+		if _, ok := m.thing.(Batch); !ok {
+			list = append(list, m)
+		} else if !slices.ContainsFunc(due[i+1:], mate) { // the last of them
+			list = append(list, slices.DeleteFunc(slices.Clone(due[:i+1]), func(o made) bool { return !mate(o) })...)
+		}
+	}
+	return list
 }
 
 // stopsClients says that a thing which settles anew after these changes takes the GPUs from who uses them, as it did when the

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// depends is a package of which version 2 depends on the package lib, as the next branch of a driver does on a library of its own.
+type depends struct{ pkgThing }
+
+func (d depends) MakeAll(ctx context.Context, h host.Host, all []converge.Change) error {
+	now := map[string]converge.State{}
+	for _, name := range []string{"driver", "lib"} {
+		s, err := pkgThing{name}.Look(ctx, h)
+		if err != nil {
+			return err
+		}
+		now[name] = s
+	}
+	for _, c := range all {
+		now[c.Name] = c.After
+	}
+	if now["driver"] == "2" && now["lib"] == "" {
+		return errors.New("cannot make packages: apt would remove driver 2, which depends on what would change")
+	}
+	return d.pkgThing.MakeAll(ctx, h, all)
+}
+
+// What is made in one transaction goes in one, also where a later run has drawn some of it along: no other order would be taken.
+func TestUndoOfAnUpgradeThatDrewMore(t *testing.T) {
+	at := func(version converge.State, more ...string) *converge.Engine {
+		var wants []converge.Want
+		for _, name := range more {
+			wants = append(wants, converge.Want{Thing: depends{pkgThing{name}}, To: to("1")})
+		}
+		wants = append(wants, converge.Want{Thing: depends{pkgThing{"driver"}}, To: to(version)})
+		e := engineOf(t, stage(wants...), converge.Stage{Name: "runtime", Wants: stage(things.Exact("/srv/unit", []byte("of the driver\n"), 0o644, "")).Wants})
+		e.ThingOf = func(kind, name string) (converge.Thing, error) {
+			if kind == "packages" {
+				return depends{pkgThing{name}}, nil
+			}
+			return kinds(kind, name)
+		}
+		return e
+	}
+	n := node(t)
+	first := n.Tree(converge.Home, "/srv/last-transaction")
+	apply(t, n, at("1"))
+	apply(t, n, at("2", "lib"))
+	p, err := at("2", "lib").PlanUndo(t.Context(), n.View(), "all", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Fields(names(p.Changes)); !slices.Equal(got, []string{"file", "/srv/unit", "packages", "lib", "packages", "driver"}) {
+		t.Errorf("planned: %q", got)
+	}
+	if _, err := at("2", "lib").Undo(t.Context(), n, "all", nil); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "undo", first, n.Tree(converge.Home, "/srv/last-transaction"))
+}
