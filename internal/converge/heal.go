@@ -4,6 +4,7 @@
 package converge
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
@@ -16,7 +17,11 @@ import (
 func (r *run) heal() {
 	if r.j.Torn > 0 {
 		r.event(Event{What: Healed, Text: fmt.Sprintf("a power cut has torn line %d of %s: nothing was touched under it, and it is passed over", r.j.Torn, journalFile)})
-		if err := r.j.write(r.h, Record{What: tornLine}); err == nil {
+		of := "" // the last run: a gpuadm that does not know such records would take one without a run for a run that is open
+		for _, o := range r.j.Records {
+			of = cmp.Or(o.Run, of)
+		}
+		if err := r.j.write(r.h, Record{What: tornLine, Run: of}); err == nil {
 			r.j.Torn = 0
 		}
 	}
