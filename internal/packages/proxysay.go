@@ -16,7 +16,8 @@ var (
 )
 
 // deadProxy names the proxy that does not answer: whoever was connected to and has none of the addresses that were asked for.
-// "" if it is the server itself that does not, or neither is named.
+// "" if it is the server itself that does not, or neither is named. Who is on a port of the web's may be a server too that
+// another has sent us on to, or that an SRV record names: deb.debian.org's is debian.map.fastlydns.net (apt, methods/connect.cc).
 func deadProxy(said string) string {
 	var asked []string
 	for _, m := range sayHost().FindAllStringSubmatch(said, -1) {
@@ -25,6 +26,7 @@ func deadProxy(said string) string {
 	for _, m := range sayConnect().FindAllStringSubmatch(said, -1) {
 		switch name := m[1]; {
 		case len(asked) == 0, slices.Contains(asked, name), slices.Contains([]string{"server", "name", "hostname", "proxy", "host"}, name):
+		case m[2] == "80", m[2] == "443":
 		case m[2] != "":
 			return name + ":" + m[2]
 		default:
