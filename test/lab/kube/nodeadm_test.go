@@ -172,6 +172,7 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
 	n.Reboot()
 	n.Ready()
+	n.seenReady()
 	n.account() // the pod that the first token was bound to had no node, and went
 	at := func(unit, property string) int {
 		us, err := strconv.Atoi(n.Property(unit, property))
