@@ -49,9 +49,10 @@ func newDaemonSet(c *common) *cobra.Command {
 		Long: `Daemonset is what the DaemonSet in images/daemonset runs. It copies this program
 to the machine's /var/lib/gpuadm (on Container-Optimized OS /var/lib/google), since
 a /run may be one that nothing can be executed from, and the specs in /etc/gpuadm
-(a ConfigMap) to its /run/gpuadm. Then the machine's own systemd runs apply, in a unit of its own: it goes on when the
-pod is killed or the container engine restarts. What the unit prints is printed
-here. The pod's ServiceAccount is lent to it for the node's taints.
+(a ConfigMap) to its /run/gpuadm. Then the machine's own systemd runs apply, in a
+unit of its own: it goes on when the pod is killed or the container engine
+restarts. What the unit prints is printed here. The pod's ServiceAccount is lent
+to it for the node's taints.
 
 With --once it ends after one apply, with its exit code: as an init container.
 A machine without the spec of a ConfigMap uses its own /etc/gpuadm/node.toml.`,
