@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,20 +21,36 @@ import (
 // asleep is a machine in Azure whose service of scheduled events wakes two minutes after it was first asked.
 type asleep struct {
 	host.View
-	cloud  *cloudfake.Fake
+	cloud *cloudfake.Fake
+
+	mu     sync.Mutex
 	awake  time.Time
 	events int // how often they were asked for
+}
+
+// asked is how often events were asked for so far.
+func (a *asleep) asked() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.events
+}
+
+// wakes counts a question, and says how long the answer takes.
+func (a *asleep) wakes() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.events++; a.awake.IsZero() {
+		a.awake = time.Now().Add(2 * time.Minute)
+	}
+	return time.Until(a.awake)
 }
 
 func (a *asleep) AskWeb(host.Web) (http.RoundTripper, error) { return a, nil }
 
 func (a *asleep) RoundTrip(r *http.Request) (*http.Response, error) {
 	if strings.HasPrefix(r.URL.Path, "/metadata/scheduledevents") {
-		if a.events++; a.awake.IsZero() {
-			a.awake = time.Now().Add(2 * time.Minute)
-		}
 		select {
-		case <-time.After(time.Until(a.awake)):
+		case <-time.After(a.wakes()):
 		case <-time.After(30 * time.Second): // as internal/host has it
 			return nil, errors.New("net/http: timeout awaiting response headers")
 		case <-r.Context().Done():
@@ -61,10 +78,8 @@ func TestNoticesAzure(t *testing.T) {
 				t.Fatalf("asleep, it said %v", n)
 			}
 		}
-		waited := time.Since(began)
-		synctest.Wait() // what goes on beside has written
-		if waited > 2*time.Second || v.events != 1 {
-			t.Errorf("five stages were kept %v by %d questions, want one of 2 s at most", waited, v.events)
+		if waited, events := time.Since(began), v.asked(); waited > 2*time.Second || events != 1 {
+			t.Errorf("five stages were kept %v by %d questions, want one of 2 s at most", waited, events)
 		}
 		time.Sleep(150 * time.Second) // a stage
 		synctest.Wait()
@@ -88,8 +103,8 @@ func TestNoticesOthers(t *testing.T) {
 	v := &asleep{cloud: cloud}
 	var notices instance.Notices
 	for range 2 {
-		if n := notices.Ask(t.Context(), v, &instance.Instance{Cloud: "azure", Spot: true}); n != nil || v.events != 0 {
-			t.Errorf("%v after %d questions", n, v.events)
+		if n := notices.Ask(t.Context(), v, &instance.Instance{Cloud: "azure", Spot: true}); n != nil || v.asked() != 0 {
+			t.Errorf("%v after %d questions", n, v.asked())
 		}
 	}
 	f, n := in(t, "aws", ec2())
