@@ -110,6 +110,7 @@ func TestLabKubeAKSPool(t *testing.T) {
 	n.Ready()
 	n.ordered()
 	n.condition("True")
+	n.seenReady()
 	o := n.Object()
 	for key, want := range map[string]string{
 		"agentpool": "gpu", "kubernetes.azure.com/scalesetpriority": "spot", "example.com/pool": "h100", "nvidia.com/mig.strategy": "single",

@@ -24,6 +24,7 @@ func TestLabKubeOrdering(t *testing.T) {
 	n.wants(whole, n.join())
 	n.settled("--install")
 	n.Ready()
+	n.seenReady()
 	if taints := kube.Taints(n.Object()); len(taints) > 0 {
 		t.Errorf("kubelet waits, so there is no startup taint: %v", taints)
 	}
