@@ -17,7 +17,7 @@ var (
 
 // deadProxy names the proxy that does not answer: whoever was connected to and has none of the addresses that were asked for.
 // "" if it is the server itself that does not, or neither is named. Who is on a port of the web's may be a server too that
-// another has sent us on to, or that an SRV record names: deb.debian.org's is debian.map.fastlydns.net (apt, methods/connect.cc).
+// another has sent us on to, or that an SRV record names (apt's methods/connect.cc).
 func deadProxy(said string) string {
 	var asked []string
 	for _, m := range sayHost().FindAllStringSubmatch(said, -1) {

@@ -17,7 +17,7 @@ func TestDeadProxy(t *testing.T) {
 		"- Curl error (5): Could not resolve proxy name for http://vendor.invalid/x [Could not resolve proxy: proxy.example]":                                           "proxy.example",
 		"- Curl error (6): Could not resolve hostname for http://vendor.invalid/x [Could not resolve host: vendor.invalid]":                                             "",
 		"Could not connect to 10.0.0.1:80": "",
-		"E: Failed to fetch http://deb.debian.org/debian/dists/bookworm/InRelease  Could not connect to debian.map.fastlydns.net:80 (151.101.2.132), connection timed out":    "", // by its SRV record
+		"E: Failed to fetch http://packages.example.com/debian/dists/bookworm/InRelease  Could not connect to cdn.example.net:80 (192.0.2.132), connection timed out":         "", // by its SRV record
 		"- Curl error (7): Couldn't connect to server for https://vendor.invalid/x [Failed to connect to cdn.vendor.invalid port 443 after 0 ms: Couldn't connect to server]": "", // where it was sent on to
 		"E: Failed to fetch file:/srv/nvidia/InRelease  File not found - /srv/nvidia/InRelease (2: No such file or directory)":                                                "",
 	} {
