@@ -8,6 +8,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -18,11 +19,14 @@ import (
 
 // far is a place that does not always answer.
 type far struct {
+	mu      sync.Mutex
 	answers int // how many more answers it gives; less than 0: all
 	err     error
 }
 
 func (f *far) ask() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.answers == 0 {
 		return f.err
 	}
@@ -82,7 +86,7 @@ func silent() error { return converge.Wait{For: "api.example does not answer: co
 // Undo of what stands with somebody who does not answer touches nothing, says who that is, and that waiting helps; once there is an
 // answer the same undo puts all back.
 func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
-	f := &far{-1, silent()}
+	f := &far{answers: -1, err: silent()}
 	n, before := farNode(t, f)
 	f.answers = 0
 	all := n.Tree()
@@ -115,7 +119,7 @@ func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
 
 // What does not answer can be left, and the rest goes.
 func TestUndoLeavesWhoDoesNotAnswer(t *testing.T) {
-	f := &far{-1, silent()}
+	f := &far{answers: -1, err: silent()}
 	n, _ := farNode(t, f)
 	f.answers = 0
 	res, err := farEngine(t, f).Undo(t.Context(), n, "", []string{"one", "afar two"})
@@ -131,7 +135,7 @@ func TestUndoLeavesWhoDoesNotAnswer(t *testing.T) {
 
 // Where somebody has changed what we made, waiting alone does not help: that is said first, and who could not be asked with it.
 func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
-	f := &far{-1, silent()}
+	f := &far{answers: -1, err: silent()}
 	n, _ := farNode(t, f)
 	f.answers = 0
 	put(t, n, "/etc/b", "theirs\n")
@@ -147,7 +151,7 @@ func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 
 // Where looking fails for good, nobody is said to have changed anything, nor to have only to wait.
 func TestUndoThatCannotLook(t *testing.T) {
-	f := &far{-1, &converge.Trouble{What: "no certificate", Because: []string{"it has run out"}, Try: []string{"join anew"}}}
+	f := &far{answers: -1, err: &converge.Trouble{What: "no certificate", Because: []string{"it has run out"}, Try: []string{"join anew"}}}
 	n, _ := farNode(t, f)
 	f.answers = 0
 	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
@@ -165,7 +169,7 @@ func TestUndoThatCannotLook(t *testing.T) {
 func TestUndoGoesOnAfterSilence(t *testing.T) {
 	waited := 0
 	for after := range 20 {
-		f := &far{-1, silent()}
+		f := &far{answers: -1, err: silent()}
 		n, before := farNode(t, f)
 		f.answers = after
 		_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
@@ -194,7 +198,7 @@ func TestUndoGoesOnAfterSilence(t *testing.T) {
 
 // Status does not say that somebody has changed what it could not look at.
 func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
-	f := &far{-1, silent()}
+	f := &far{answers: -1, err: silent()}
 	n, _ := farNode(t, f)
 	f.answers = 0
 	put(t, n, "/etc/b", "theirs\n")
