@@ -18,7 +18,7 @@ func alone(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		runtime.LockOSThread() // and not unlocked after f: the thread ends with this goroutine
 		if childless() {
 			f()
 			return
