@@ -100,3 +100,42 @@ func written(args string) (what string, bad bool) {
 	}
 	return "write to a file", true
 }
+
+// ran counts the programs that strace -f -e trace=execve saw begin. Where another thread is heard of while the kernel starts
+// one, its line is cut in two: "execve(… <unfinished ...>", and later "<... execve resumed>) = 0".
+func ran(log string) map[string]int {
+	count, cut := map[string]int{}, map[string]string{}
+	for line := range strings.Lines(log) {
+		pid, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		text = strings.TrimSpace(text)
+		if before, is := strings.CutSuffix(text, " <unfinished ...>"); is {
+			cut[pid] = before
+			continue
+		}
+		if _, rest, is := strings.Cut(text, " resumed>"); is && strings.HasPrefix(text, "<... execve") {
+			text = cut[pid] + rest
+		}
+		if m := begun.FindStringSubmatch(text); m != nil {
+			count[m[1]]++
+		}
+	}
+	return count
+}
+
+var begun = regexp.MustCompile(`^execve\("([^"]*)", .* = 0$`)
+
+// TestRan: a line that strace cuts in two counts once, a program that is not there not at all.
+func TestRan(t *testing.T) {
+	got := ran(`1 execve("/bin/a", ["a"], 0x1 /* 5 vars */) = 0
+2     execve("/bin/b", ["b"], 0x1 /* 4 vars */ <unfinished ...>
+1     execve("/bin/none", ["none"], 0x1 /* 4 vars */) = -1 ENOENT (No such file or directory)
+3     execve("/bin/c", ["c"], 0x1 /* 4 vars */ <unfinished ...>
+2     <... execve resumed>) = 0
+2     execve("/bin/b", ["b"], 0x1 /* 4 vars */) = 0
+3     <... execve resumed>) = -1 ENOENT (No such file or directory)
+2     +++ exited with 0 +++
+`)
+	if want := map[string]int{"/bin/a": 1, "/bin/b": 2}; !maps.Equal(got, want) {
+		t.Errorf("ran %v, want %v", got, want)
+	}
+}
