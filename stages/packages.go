@@ -90,7 +90,7 @@ func manager(os facts.OS) string {
 }
 
 // sources is the stage that says where packages come from, and whom to trust for it.
-func sources(d drivers.Driver) converge.Stage {
+func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 	return converge.Stage{
 		Name: "sources", About: "where packages come from, and whose key signs them", Needs: packageNeeds,
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
@@ -98,7 +98,7 @@ func sources(d drivers.Driver) converge.Stage {
 			if err != nil || len(w.all()) == 0 {
 				return sections(d.LeftAlone(s, f), s), err
 			}
-			wants, err := packages.Repositories(w.manager, w.repos, via(s))
+			wants, err := packages.Repositories(database, w.manager, w.repos, via(s))
 			if err != nil {
 				return nil, err
 			}
@@ -106,7 +106,7 @@ func sources(d drivers.Driver) converge.Stage {
 				wants = append(wants, packages.Stream(w.stream, "dnf hides the driver's packages until their stream is enabled"))
 			}
 			_, restarts := f.Files[needrestart]
-			set := packages.NewSet()
+			set := packages.NewSet().Sharing(database)
 			for name, to := range w.all() {
 				packages.Want(set, name, to, "") // whose half-done jobs are ours to finish
 			}
@@ -124,7 +124,7 @@ func sources(d drivers.Driver) converge.Stage {
 }
 
 // packageStage is the stage of all packages: one transaction.
-func packageStage(d drivers.Driver) converge.Stage {
+func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 	return converge.Stage{
 		Name: "packages", About: "driver and toolkit packages, each in its one version: one transaction", Needs: packageNeeds, Proves: "sources",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
@@ -140,7 +140,7 @@ func packageStage(d drivers.Driver) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			set := packages.NewSet(packages.Sources(w.manager, w.repos)...).Holding(packages.Contents(w.manager, w.repos, via(s))).InStream(w.stream)
+			set := packages.NewSet(packages.Sources(w.manager, w.repos)...).Holding(packages.Contents(w.manager, w.repos, via(s))).InStream(w.stream).Sharing(database)
 			if len(w.headers) > 0 {
 				wants = append(wants, packages.Headers(set, w.repos, w.headers, "modules are built with the headers of exactly their kernel"))
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
 )
@@ -24,12 +25,12 @@ func Run(node *cloud.Session) ([]converge.Stage, func(kind, name string) (conver
 
 // sequence is the bootstrap; node is the Node object, as the stages of one run know it.
 func sequence(node *cloud.Session) []converge.Stage {
-	driver := drivers.New()
+	driver, database := drivers.New(), new(packages.Reading)
 	return []converge.Stage{
 		cloud.NewGuard(node),                  // no pods come before this boot's GPUs were looked at
 		preflight(node),                       // what must hold before the first touch
-		sources(driver),                       // where packages come from, and whose key signs them
-		packageStage(driver),                  // driver and toolkit, each in its one version: one transaction
+		sources(driver, database),             // where packages come from, and whose key signs them
+		packageStage(driver, database),        // driver and toolkit, each in its one version: one transaction
 		driver.Modules(),                      // for every kernel that may boot; the running one has it loaded
 		driver.Services(),                     // what keeps the GPUs ready, and joins them over NVSwitch
 		mig.Stage,                             // partitioned, before anything can hold them

@@ -21,7 +21,7 @@ func dnfID(r Repository) string { return "gpuadm-" + r.ID }
 
 // dnfRepositories are one file each, which names the key. rpm itself knows no key for one repository alone, so that one
 // is a thing of its own. See dnf.conf(5).
-func dnfRepositories(repos []Repository, via host.Via) []converge.Want {
+func dnfRepositories(database *Reading, repos []Repository, via host.Via) []converge.Want {
 	wants := things.Folders("/etc/pki/rpm-gpg", "keys that repositories name")
 	wants = append(wants, things.Folders("/etc/yum.repos.d", "dnf's repositories")...)
 	seen := map[string]bool{}
@@ -35,7 +35,7 @@ func dnfRepositories(repos []Repository, via host.Via) []converge.Want {
 		wants = append(wants, things.Key(key, r.Key, r.Fingerprint, via, "signs "+r.About))
 		if r.Signed != SignedMetadata && !seen[r.Fingerprint] { // two repositories may have one key
 			seen[r.Fingerprint] = true
-			wants = append(wants, importedKey(r.Fingerprint, key, "rpm checks packages with it"))
+			wants = append(wants, importedKey(database, r.Fingerprint, key, "rpm checks packages with it"))
 		}
 		wants = append(wants, things.Exact(dnfSource(r), dnfRepo(r, key, via), 0o644, r.About))
 	}

@@ -370,3 +370,18 @@ func BenchmarkDatabase(b *testing.B) {
 		}
 	}
 }
+
+// TestRPMKeys: rpm's database calls public keys packages, all by one name; each is known by its own.
+func TestRPMKeys(t *testing.T) {
+	d := rpmDatabase{list: parseRPM("gpg-pubkey\t0\td42d0685\t62589a51\t(none)\ngpg-pubkey\t0\t8d8b756f\t4a1b2c3d\t(none)\nbash\t0\t5.2.26\t4.el10\tx86_64\n")}
+	d.fill()
+	for fingerprint, want := range map[string][]string{
+		"610C7B14E068A878070DA4E99CD0A493D42D0685": {"gpg-pubkey-d42d0685-62589a51"},
+		"EB693B3035CD5710E231E123A4B469638D8B756F": {"gpg-pubkey-8d8b756f-4a1b2c3d"},
+		"EB693B3035CD5710E231E123A4B469638D8B7560": nil,
+	} {
+		if got := (rpmKey{fingerprint: fingerprint}).among(d.packages); !slices.Equal(got, want) {
+			t.Errorf("%s is %v, want %v", fingerprint, got, want)
+		}
+	}
+}

@@ -56,8 +56,8 @@ type Pin struct {
 }
 
 // Repositories wants the machine to know these repositories, to trust each one's key for that repository alone, and to
-// have current lists of what they hold. manager is what Detect returned.
-func Repositories(manager string, repos []Repository, via host.Via) ([]converge.Want, error) {
+// have current lists of what they hold. manager is what Detect returned; database also holds the keys that rpm trusts.
+func Repositories(database *Reading, manager string, repos []Repository, via host.Via) ([]converge.Want, error) {
 	if len(repos) == 0 {
 		return nil, nil
 	}
@@ -71,7 +71,7 @@ func Repositories(manager string, repos []Repository, via host.Via) ([]converge.
 	case "apt":
 		return aptRepositories(repos, via), nil
 	case "dnf":
-		return dnfRepositories(repos, via), nil
+		return dnfRepositories(database, repos, via), nil
 	}
 	return nil, &converge.Trouble{
 		What: "cannot install packages: neither dpkg nor rpm manages this machine",

@@ -34,13 +34,20 @@ func (p rpmPackage) full() string {
 // wanted these are named with version and architecture, as dnf takes them too: kernel-devel-5.14.0-427.el9.x86_64.
 func (p rpmPackage) several() bool { return strings.HasPrefix(p.name, "kernel") }
 
+// rpmKeyName is what rpm's database calls each public key, as if it were a package; its version is the end of the key's
+// fingerprint, its release the time of its making.
+const rpmKeyName = "gpg-pubkey"
+
 // keys are the names that the package goes by.
 func (p rpmPackage) keys() []string {
 	name := p.name
 	if p.arch != nativeRPM() && p.arch != "noarch" {
 		name += "." + p.arch
 	}
-	if !p.several() {
+	switch {
+	case p.name == rpmKeyName:
+		return []string{p.name + "-" + p.evr}
+	case !p.several():
 		return []string{name}
 	}
 	return []string{p.name + "-" + bare(p.evr) + "." + p.arch, name}
@@ -172,7 +179,7 @@ func (d rpmDatabase) has(p rpmPackage) bool { return slices.Contains(d.list, p) 
 func (d rpmDatabase) doubles() (older []rpmPackage) {
 	for i, p := range d.list[:max(0, len(d.list)-1)] {
 		next := d.list[i+1]
-		if p.name == next.name && p.arch == next.arch && p.name != "gpg-pubkey" && d.interrupts(p) {
+		if p.name == next.name && p.arch == next.arch && p.name != rpmKeyName && d.interrupts(p) {
 			older = append(older, p)
 		}
 	}

@@ -6,6 +6,7 @@ package packages
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -14,19 +15,22 @@ import (
 
 // rpmKey is a public key in rpm's database, which packages are checked with. dnf would import it by itself, from the
 // file that a repository names, and leave it there: as a thing of its own it goes with undo.
-type rpmKey struct{ fingerprint, file string }
+type rpmKey struct {
+	database          *Reading
+	fingerprint, file string
+}
 
 const imported = converge.State("imported")
 
 // importedKey wants the key that lies in a file to be known to rpm.
-func importedKey(fingerprint, file, why string) converge.Want {
-	return converge.Want{Thing: rpmKey{fingerprint, file}, Why: why, To: func(converge.State) (converge.State, error) { return imported, nil }}
+func importedKey(database *Reading, fingerprint, file, why string) converge.Want {
+	return converge.Want{Thing: rpmKey{database, fingerprint, file}, Why: why, To: func(converge.State) (converge.State, error) { return imported, nil }}
 }
 
 // NewKey builds the thing again from its name.
 func NewKey(name string) converge.Thing {
 	fingerprint, file, _ := strings.Cut(name, " reads ")
-	return rpmKey{fingerprint, file}
+	return rpmKey{new(Reading), fingerprint, file}
 }
 
 func (rpmKey) Kind() string { return "package-key" }
@@ -42,22 +46,27 @@ func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return imported, nil
 }
 
-// packages returns what rpm calls the key: gpg-pubkey-ID-CREATED, where ID is the end of the fingerprint.
-func (k rpmKey) packages(ctx context.Context, v host.View) (names []string, err error) {
-	out, err := v.Ask(ctx, "rpm", "-qa", "gpg-pubkey*", "--qf", `%{VERSION}\t%{RELEASE}\n`)
-	if err != nil {
-		return nil, fmt.Errorf("cannot ask rpm for its keys: %w", err)
-	}
-	for line := range strings.Lines(string(out)) {
-		id, created, ok := strings.Cut(strings.TrimSpace(line), "\t")
-		if ok && len(id) >= 8 && strings.HasSuffix(strings.ToLower(k.fingerprint), strings.ToLower(id)) {
-			names = append(names, "gpg-pubkey-"+id+"-"+created)
+// packages returns what rpm calls the key.
+func (k rpmKey) packages(ctx context.Context, v host.View) ([]string, error) {
+	all, err := k.database.read(ctx, v)
+	return k.among(all), err
+}
+
+// among returns which of all packages are the key: gpg-pubkey-ID-CREATED, where ID is the end of the fingerprint.
+func (k rpmKey) among(all map[string]State) (names []string) {
+	for name := range all {
+		rest, is := strings.CutPrefix(name, rpmKeyName+"-")
+		id, _, ok := strings.Cut(rest, "-")
+		if is && ok && len(id) >= 8 && strings.HasSuffix(strings.ToLower(k.fingerprint), strings.ToLower(id)) {
+			names = append(names, name)
 		}
 	}
-	return names, nil
+	slices.Sort(names)
+	return names
 }
 
 func (k rpmKey) Make(ctx context.Context, h host.Host, to converge.State) error {
+	defer k.database.forget()
 	if to == imported {
 		if _, err := h.Do(ctx, "rpm", "--import", k.file); err != nil {
 			return fmt.Errorf("cannot have rpm trust the key in %s: %w", k.file, err)

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -18,67 +16,30 @@ import (
 
 // Set is what all packages that a stage wants share: one reading of the packager's database, and who belongs together.
 type Set struct {
+	*Reading
+
 	wanted map[string]State
 	reads  []string          // files that the packager's lists are made from: see Lists
 	hold   map[string][]byte // what those files shall hold, as far as that is said
 	stream string            // of dnf's module nvidia-driver: see InStream
-
-	mu    sync.Mutex
-	of    []identity
-	found map[string]State
 }
 
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as
 // given to Lists: while lists are to be read anew, nobody can say what is to be had.
-func NewSet(reads ...string) *Set { return &Set{wanted: map[string]State{}, reads: reads} }
+func NewSet(reads ...string) *Set {
+	return &Set{Reading: new(Reading), wanted: map[string]State{}, reads: reads}
+}
+
+// Sharing has the set read the database by r, together with others.
+func (s *Set) Sharing(r *Reading) *Set {
+	s.Reading = r
+	return s
+}
 
 // Holding says what the files that lists are made from shall hold: until they do, the lists are to be read anew.
 func (s *Set) Holding(files map[string][]byte) *Set {
 	s.hold = files
 	return s
-}
-
-// identity tells one state of a file from another: a packager replaces its files, or writes them, which both show here.
-type identity struct {
-	name  string
-	size  int64
-	ctime time.Time
-}
-
-// read returns how all packages stand, from memory while the database is the same.
-func (s *Set) read(ctx context.Context, v host.View) (map[string]State, error) {
-	m, err := managerOf(v)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var of []identity
-	for _, name := range m.database() {
-		id := identity{name: name}
-		if i, err := v.Stat(name); err == nil {
-			id.size, id.ctime = i.Size, i.Ctime
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		of = append(of, id)
-	}
-	if s.found != nil && slices.Equal(of, s.of) {
-		return s.found, nil
-	}
-	found, err := m.installed(ctx, v)
-	if err != nil {
-		return nil, err
-	}
-	s.of, s.found = of, found
-	return found, nil
-}
-
-// forget has the database read again: a coarse clock may stamp two writes alike.
-func (s *Set) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.found = nil
 }
 
 // ready says whether the packager can be asked what is to be had.
@@ -118,12 +79,10 @@ func (s *Set) stands(all map[string]State, changes []converge.Change) map[string
 // split says whether the members of a group that are installed had several versions of their own when last looked at:
 // each may be one that is asked for, and still they do not fit together.
 func (s *Set) split(group string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	first := ""
+	first, all := "", s.last()
 	for name, wanted := range s.wanted {
 		g, _, ok := wanted.open()
-		if found := s.found[name]; ok && g == group && found.Installed() {
+		if found := all[name]; ok && g == group && found.Installed() {
 			own := Own(found.Version)
 			if first != "" && own != first {
 				return true
