@@ -42,6 +42,29 @@ func (n *Node) answers() (version string, err error) {
 	return version, nil
 }
 
+// unloads begins a touch, and the func it returns ends it: a kernel module that was taken out in between has forgotten what it
+// knew of its GPUs. The node is locked.
+func (n *Node) unloads() func() {
+	if n.driver.module == "" || !n.loaded() {
+		return func() {}
+	}
+	return func() {
+		if n.loaded() {
+			return
+		}
+		for _, g := range n.driver.gpus {
+			lost := g.Lost // what fell off the bus stays off
+			boot(g)
+			g.Lost = lost
+		}
+	}
+}
+
+func (n *Node) loaded() bool {
+	_, err := n.raw.Stat(n.driver.module)
+	return err == nil
+}
+
 // Driver is host.View's.
 func (n *Node) Driver(ctx context.Context) (found host.Driver, err error) {
 	if !n.Live() {

@@ -199,6 +199,43 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 	}
 }
 
+// TestDriverReload: a kernel module that is taken out takes all instances along, and on Hopper the mode with them.
+func TestDriverReload(t *testing.T) {
+	for model, mode := range map[string]bool{"A100-40": true, "H100-80": false} {
+		n := node(t, `
+-- sim.toml --
+[driver]
+module = "/sys/module/nvidia/version"
+[[gpu]]
+model = "`+model+`"
+mode = true
+persistent = true
+[[command]]
+argv = ["rmmod", "nvidia"]
+removes = ["/sys/module/nvidia/version"]
+[[command]]
+argv = ["modprobe", "nvidia"]
+writes = { "/sys/module/nvidia/version" = "570.1\n" }
+-- sys/module/nvidia/version --
+580.1
+`)
+		_, err := n.CreateInstance(t.Context(), first, 9, host.Span{Start: 0, Size: 4})
+		must(t, err)
+		_, err = n.Do(t.Context(), "modprobe", "nvidia")
+		must(t, err)
+		if g := driver(t, n).GPUs[0]; len(g.Instances) != 1 || !g.Persistent {
+			t.Errorf("%s: loaded over itself: %+v", model, g)
+		}
+		for _, do := range []string{"rmmod", "modprobe"} {
+			_, err := n.Do(t.Context(), do, "nvidia")
+			must(t, err)
+		}
+		if g := driver(t, n).GPUs[0]; len(g.Instances) > 0 || g.Mode != mode || g.Pending != mode || g.Persistent {
+			t.Errorf("%s: loaded anew, and %s, mode %t, pending %t, persistent %t", model, layout(g), g.Mode, g.Pending, g.Persistent)
+		}
+	}
+}
+
 // TestModels holds the tables against rules: names as nvidia-smi makes them up, places on the grid, as many as there may be.
 func TestModels(t *testing.T) {
 	for _, model := range []string{"A30", "A100-40", "A100-80", "H100-80", "H200", "B200", "RTX-PRO-6000"} {

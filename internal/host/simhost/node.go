@@ -128,6 +128,7 @@ func (n *Node) touch(do func() error) error {
 		return err
 	}
 	n.now = n.now.Add(tick)
+	defer n.unloads()()
 	return do()
 }
 
