@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
@@ -50,9 +49,7 @@ func TestLabKilledWhileChildRuns(t *testing.T) {
 		n.gpuadm(3, "status") // looking is allowed meanwhile
 
 		n.Must("kill", child)
-		for end := time.Now().Add(10 * time.Second); n.Exec("test", "-e", "/proc/"+child).Exit == 0 && time.Now().Before(end); {
-			time.Sleep(50 * time.Millisecond)
-		}
+		eventually(func() bool { return n.Exec("test", "-e", "/proc/"+child).Exit != 0 })
 		n.Must("rm", labstage.Slow, slow)
 		n.gpuadm(0, "apply")
 		n.configured()
@@ -65,12 +62,11 @@ func TestLabKilledWhileChildRuns(t *testing.T) {
 func (n node) process(command string) string {
 	n.t.Helper()
 	var pids []string
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	if !eventually(func() bool {
 		pids = strings.Fields(n.Exec("pgrep", "--full", "--exact", command).Stdout)
-		if len(pids) == 1 {
-			return pids[0]
-		}
+		return len(pids) == 1
+	}) {
+		n.t.Fatalf("processes %q: %v", command, pids)
 	}
-	n.t.Fatalf("processes %q: %v", command, pids)
-	return ""
+	return pids[0]
 }

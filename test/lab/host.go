@@ -108,6 +108,7 @@ func (h *Host) Get(name string) string {
 // Journal is what a unit said since the host's last boot.
 func (h *Host) Journal(unit string) string {
 	h.t.Helper()
+	h.Exec("journalctl", "--sync") // a unit is seen to have ended before journald has taken in its last words
 	return h.Must("journalctl", "--boot", "--no-pager", "--unit", unit)
 }
 

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
@@ -445,12 +444,7 @@ func TestLabMIGBoot(t *testing.T) {
 	for range 2 {
 		n.Reboot()
 		boots := n.dump().Boots
-		for range 100 {
-			if strings.TrimSpace(n.Property("kubelet.service", "ActiveState")) == "active" {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
+		eventually(func() bool { return strings.TrimSpace(n.Property("kubelet.service", "ActiveState")) == "active" })
 		s := n.dump()
 		if got := geometries(s); !slices.Equal(got, want) || s.Boots != boots {
 			t.Fatalf("after boot %d:\n%s\nwant\n%s\n%s", s.Boots, got, want, n.Journal("gpuadm.service"))

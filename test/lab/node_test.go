@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -63,11 +62,8 @@ func (n node) gpuadm(exit int, args ...string) lab.Result {
 func (n node) answers() bool {
 	n.t.Helper()
 	var r lab.Result
-	for range 100 {
-		if r = n.Exec("ctr", "version"); r.Exit == 0 {
-			return true
-		}
-		time.Sleep(50 * time.Millisecond)
+	if eventually(func() bool { r = n.Exec("ctr", "version"); return r.Exit == 0 }) {
+		return true
 	}
 	n.t.Errorf("containerd does not answer: %s%s", r, n.Journal(daemon))
 	return false

@@ -17,7 +17,7 @@ import (
 )
 
 // bootLimit is how long a boot may take; a machine with many other things to do needs several seconds.
-const bootLimit = 90 * time.Second
+const bootLimit = 3 * time.Minute
 
 // boot starts the host on its disk and waits until systemd has started all it wants.
 func (m *Machine) boot(ctx context.Context) error {
@@ -202,7 +202,7 @@ func (m *Machine) off() error {
 	if err := m.groups.kill(); err != nil {
 		return err
 	}
-	if err := m.waitOff(10 * time.Second); err != nil {
+	if err := m.waitOff(time.Minute); err != nil {
 		return err
 	}
 	m.ended = nil

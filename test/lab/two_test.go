@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpuadm/gpuadm/test/lab"
 )
@@ -49,13 +48,9 @@ func (n node) install(e engine) {
 func (n node) serves(e engine) {
 	n.t.Helper()
 	var r lab.Result
-	for range 100 {
-		if r = n.Exec("ctr", "--address", e.socket, "version"); r.Exit == 0 {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	if !eventually(func() bool { r = n.Exec("ctr", "--address", e.socket, "version"); return r.Exit == 0 }) {
+		n.t.Errorf("%s does not answer: %s%s", e.unit, r, n.Journal(e.unit))
 	}
-	n.t.Errorf("%s does not answer: %s%s", e.unit, r, n.Journal(e.unit))
 }
 
 // kubeletOf is a stand-in for kubelet that is told to talk to an engine.

@@ -101,17 +101,17 @@ func (n gpuHost) gpuadm(exit int, args []string, words ...string) lab.Result {
 // settled applies until nothing is waited for any more.
 func (n gpuHost) settled(args ...string) {
 	n.t.Helper()
-	var r lab.Result
-	for range 60 {
-		r = n.Exec(append([]string{"gpuadm", "apply"}, args...)...)
-		if r.Exit != 75 {
-			break
+	n.c.Until("gpuadm apply "+strings.Join(args, " ")+" has nothing to wait for", func() string {
+		r := n.Exec(append([]string{"gpuadm", "apply"}, args...)...)
+		switch r.Exit {
+		case 0:
+			return ""
+		case 75:
+			return r.String()
 		}
-		time.Sleep(500 * time.Millisecond)
-	}
-	if r.Exit != 0 {
-		n.t.Fatalf("gpuadm apply %s: %s", strings.Join(args, " "), r)
-	}
+		n.t.Fatal(r)
+		return ""
+	})
 }
 
 // condition waits until the node's condition GPUReady has this status, and returns it.
