@@ -4,10 +4,15 @@
 package main
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -42,6 +47,9 @@ alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 			if err != nil {
 				return err
 			}
+			if err := leavable(h, u.leave); err != nil {
+				return err
+			}
 			_, thingOf := stages.Run(new(cloud.Session))
 			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Version: version(), Yes: u.yes, Allow: u.allow}
 			if u.dryRun {
@@ -68,4 +76,46 @@ alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 	f.BoolVar(&u.dryRun, "dry-run", false, "only say what would be put back")
 	f.BoolVarP(&u.yes, "yes", "y", false, "allow whatever it interrupts")
 	return cmd
+}
+
+// leavable refuses a name to leave that names nothing which we have made here: it is a slip, and what was meant by it would be
+// put back. What an earlier undo has put back is known too, so that the same command line may be given again.
+func leavable(h host.View, leave []string) error {
+	if len(leave) == 0 {
+		return nil
+	}
+	j, err := converge.ReadJournal(h)
+	if err != nil || len(j.Runs()) == 0 {
+		return err
+	}
+	var made []string
+	named := func(name string) bool {
+		return slices.ContainsFunc(j.Runs(), func(r converge.Run) bool {
+			return slices.ContainsFunc(r.Makes, func(c converge.Change) bool { return name == c.Name || name == c.String() })
+		})
+	}
+	for _, run := range j.Runs() {
+		for _, c := range run.Makes {
+			if !run.Undone && !c.Settles && !slices.Contains(made, c.String()) {
+				made = append(made, c.String())
+			}
+		}
+	}
+	if len(made) == 0 {
+		return nil // all is put back already
+	}
+	const most = 6
+	if n := len(made); n > most {
+		made = append(made[:most], fmt.Sprintf("and %d more", n-most))
+	}
+	for _, name := range leave {
+		if !named(name) {
+			return usage{&converge.Trouble{
+				What:    fmt.Sprintf("cannot leave %s: gpuadm has made nothing of this name here", name),
+				Because: []string{"it has made " + strings.Join(made, ", "), "nothing was touched"},
+				Try:     []string{"gpuadm undo --dry-run    says what would be put back, or what of it somebody has changed, by its names"},
+			}}
+		}
+	}
+	return nil
 }
