@@ -29,7 +29,8 @@ would change, apply makes it so, undo puts it back. All three work on this
 machine, or with --root on a folder that holds another one: an image, a disk.
 
 Exit codes: 0 it stands as wanted; 1 it cannot; 2 the spec or the command line
-is wrong; 3 changes are pending; 4 a reboot is needed; 75 busy, try again.`
+is wrong; 3 changes are pending; 4 a reboot is needed; 75 not now, try again.
+gpuadm help exit says what to do with each.`
 
 // common are the flags that every verb has.
 type common struct {
@@ -86,6 +87,7 @@ func newRoot(e env) *cobra.Command {
 		newDemo(c),
 		newVersion(c),
 		specTopic(),
+		exitTopic(),
 	)
 	strictHelp(root)
 	root.CompletionOptions.HiddenDefaultCmd = false
