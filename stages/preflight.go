@@ -53,9 +53,27 @@ func gpusAsBefore(node *cloud.Session, s spec.Spec, f facts.Facts) converge.Want
 // power is what brings a GPU back that fell off the bus. A reboot leaves it without: it does not take its power.
 func power(f facts.Facts) []string {
 	if f.Cloud.Name != "" {
-		return []string{"stop the instance and start it, which most often gives it other hardware, or have it replaced; a reboot does neither"}
+		return []string{
+			"stop the instance and start it, which most often gives it other hardware, or have it replaced; a reboot does neither",
+			"save first what you need of its " + localDisks(f.Cloud.Name) + ": stopping it loses what is on them",
+		}
 	}
 	return []string{"power the machine off and on; if that does not help, look at the GPU's seating, cables and power"}
+}
+
+// localDisks are the disks that lie in the hardware which a cloud's instance gives back when it stops, by their name there.
+// Sources: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-lifetime.html,
+// https://cloud.google.com/compute/docs/disks/local-ssd, https://learn.microsoft.com/azure/virtual-machines/states-billing.
+func localDisks(cloud string) string {
+	switch cloud {
+	case "aws":
+		return "instance store volumes (local NVMe)"
+	case "gce":
+		return "Local SSD disks"
+	case "azure":
+		return "temporary disk and local NVMe disks"
+	}
+	return "local disks"
 }
 
 func gpuCount(f facts.Facts) (n int) {

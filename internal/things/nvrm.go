@@ -60,12 +60,15 @@ func Meanings(lines []string) (found []string) {
 	return found
 }
 
+// offAndOn is what gives a GPU its power anew, which a reboot does not.
+const offAndOn = "power the machine off and on (in a cloud: stop the instance and start it, which loses what is on its local disks)"
+
 // nvrm are what the driver says when it does not start a GPU, the more special first.
 // Source: kernel-open and src/nvidia in https://github.com/NVIDIA/open-gpu-kernel-modules; its issues 789, 943, 1104.
 func nvrm() [][2]string {
 	const firmware = "the firmware of the GPU's own processor (GSP) could not be started: it is of the driver's version in /lib/firmware/nvidia, or NVreg_EnableGpuFirmware = 0 in parameters in [driver] with proprietary modules before Blackwell"
 	return [][2]string{
-		{"fallen off the bus", "a GPU no longer answers on the PCI bus: power, cooling or seating; power the machine off and on"},
+		{"fallen off the bus", "a GPU no longer answers on the PCI bus: power, cooling or seating; " + offAndOn},
 		{"is not supported by open", "the open modules do not know a GPU that is older than Turing: modules = \"proprietary\" in [driver]"},
 		{"requires use of the NVIDIA open kernel modules", "the GPU works with the open modules only: modules = \"open\" in [driver]"},
 		{"Direct firmware load for nvidia/", firmware},
@@ -89,13 +92,13 @@ func xids() map[string]string {
 		"63":  "a faulty row of its memory is to be replaced by a spare one at the next reset: drain the node and reset the GPU",
 		"64":  "a faulty row of its memory could not be noted for replacement: reset the GPU; " + replace,
 		"74":  "NVLink error: reset the GPUs; see the other end of the link, and the NVSwitches",
-		"79":  "it has fallen off the bus: power, cooling or seating; power the machine off and on",
+		"79":  "it has fallen off the bus: power, cooling or seating; " + offAndOn,
 		"92":  "many corrected memory errors; " + replace,
 		"94":  "memory error that one program had to end for: restart it, and reset the GPU when the node is drained",
 		"95":  "memory error that may have hit any program: drain the node and reset the GPU",
 		"119": "its own processor (GSP) does not answer: reset the GPU; if it comes again, another driver version",
 		"120": "its own processor (GSP) has failed: reset the GPU; if it comes again, another driver version",
 		"140": "memory error that could not be corrected: drain the node and reset the GPU",
-		"143": "it could not be started: power the machine off and on",
+		"143": "it could not be started: " + offAndOn,
 	}
 }
