@@ -71,7 +71,7 @@ func (m *imdsDoor) role(ctx context.Context) (aws.Credentials, error) {
 	case errors.As(err, &api):
 		return keys, &Error{
 			What:    "cannot sign requests to AWS: EC2 has no keys for the instance's role: " + clean(api.ErrorCode(), 100),
-			Because: []string{"the role was removed, or does not trust ec2.amazonaws.com"},
+			Because: []string{"the role was removed, or does not trust EC2"},
 			Try:     []string{"aws iam get-role --role-name ROLE    shows whom it trusts"},
 			Err:     err,
 		}
@@ -109,7 +109,7 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 		if said != nil && said.Endpoint == nil { // while it is CREATING
 			return &Error{What: "cannot join cluster " + c.Name + ": it is still being made", Try: []string{"aws eks wait cluster-active --name " + c.Name}, Waiting: true}
 		}
-		return strangeAPI("eks:DescribeCluster")
+		return a.strange("eks:DescribeCluster")
 	}
 	cidr := aws.ToString(said.KubernetesNetworkConfig.ServiceIpv4Cidr)
 	if said.KubernetesNetworkConfig.IpFamily == "ipv6" {
@@ -118,7 +118,7 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	prefix, err := netip.ParsePrefix(cidr)
 	ca := authority(aws.ToString(said.CertificateAuthority.Data))
 	if at := aws.ToString(said.Endpoint); err != nil || ca == nil || !server(at) || aws.ToString(said.Name) != c.Name {
-		return strangeAPI("eks:DescribeCluster")
+		return a.strange("eks:DescribeCluster")
 	}
 	c.Server, c.CA, c.ServiceCIDR, c.DNS = *said.Endpoint, ca, prefix.String(), clusterDNS(prefix)
 	c.Version, c.From = orNone(aws.ToString(said.Version)), "DescribeCluster"
@@ -155,7 +155,7 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 				return nil
 			}
 			if name != "" {
-				return strangeAPI("ec2:DescribeInstances")
+				return a.strange("ec2:DescribeInstances")
 			}
 		}
 		wait := time.NewTimer(pause)

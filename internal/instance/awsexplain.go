@@ -14,12 +14,30 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// strangeAPI is what is said of an answer of AWS that lacks what it must hold.
-func strangeAPI(call string) *Error {
+// domain is the DNS suffix of AWS in the region's partition.
+func (a *awsAPI) domain() string {
+	at, err := eksHost(context.Background(), a.region)
+	if _, domain, ok := strings.Cut(at, "."+a.region+"."); ok && err == nil {
+		return domain
+	}
+	return "amazonaws.com"
+}
+
+// endpointName is how a VPC endpoint's service is called. Outside of the first partitions each service has its own prefix.
+// Source: https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html, and its page of China.
+func (a *awsAPI) endpointName(service string) string {
+	if a.domain() != "amazonaws.com" {
+		return "NAME    (aws ec2 describe-vpc-endpoint-services lists them; it ends in " + service + ")"
+	}
+	return "com.amazonaws." + a.region + "." + service
+}
+
+// strange is what is said of an answer of AWS that lacks what it must hold.
+func (a *awsAPI) strange(call string) *Error {
 	return &Error{
 		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
 		Because: []string{"a proxy may have answered in AWS's place"},
-		Try:     []string{"[proxy] no_proxy = [\"amazonaws.com\"], where the VPC has endpoints of its own"},
+		Try:     []string{"[proxy] no_proxy = [\"" + a.domain() + "\"], where the VPC has endpoints of its own"},
 	}
 }
 
@@ -69,12 +87,12 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *E
 	case f.status == 0:
 		return a.unreached(call, err)
 	case f.tooLong:
-		return strangeAPI(call)
+		return a.strange(call)
 	case f.status >= 500:
 		e.What, e.Waiting = fmt.Sprintf("%sAWS fails (status %d)", e.What, f.status), true
 		e.Try = []string{"wait: apply again does", "https://health.aws.amazon.com"}
 	default:
-		return strangeAPI(call)
+		return a.strange(call)
 	}
 	return e
 }
@@ -100,7 +118,7 @@ func (a *awsAPI) unreached(call string, err error) *Error {
 		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", call, a.region, f.host),
 		Because: []string{"a private subnet needs a NAT gateway, a VPC endpoint of the service, or a proxy"},
 		Try: []string{
-			"[proxy] https = \"http://PROXY:PORT\"", "aws ec2 create-vpc-endpoint --vpc-endpoint-type Interface --service-name com.amazonaws." + a.region + "." + call[:3],
+			"[proxy] https = \"http://PROXY:PORT\"", "aws ec2 create-vpc-endpoint --vpc-endpoint-type Interface --service-name " + a.endpointName(call[:3]),
 			"or [join] server, ca_file, service_cidr and node_name: then AWS is not asked",
 		},
 		Waiting: true, Err: err,

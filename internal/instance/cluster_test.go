@@ -167,7 +167,7 @@ func TestAskClusterFails(t *testing.T) {
 	var all strings.Builder
 	for _, name := range []string{
 		"throttled", "denied", "missing", "expired", "skewed", "failing", "EC2 throttled", "EC2 denied", "EC2 missing", "EC2 expired",
-		"other region", "no such region", "no role", "role broken", "no route", "hop limit", "clock", "html", "huge", "no name", "odd region", "not EC2", "no DNS name",
+		"other region", "no such region", "other partition", "no role", "role broken", "no route", "hop limit", "clock", "html", "huge", "no name", "odd region", "not EC2", "no DNS name",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f, n := in(t, "aws", ec2())
@@ -179,6 +179,8 @@ func TestAskClusterFails(t *testing.T) {
 				f.Break(cloudfake.Refused("missing")...)
 			case "no such region":
 				ref.Region = "us-east-9"
+			case "other partition":
+				ref.Region = "us-iso-east-1"
 			case "no role":
 				f.Machine.Role = ""
 			case "role broken":

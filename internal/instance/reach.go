@@ -11,15 +11,26 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/service/eks"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 )
+
+// eksHost is where EKS is in a region, whichever of AWS's partitions that is in, as AWS's SDK knows it.
+func eksHost(ctx context.Context, region string) (string, error) {
+	at, err := eks.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, eks.EndpointParameters{Region: &region})
+	if err != nil || !plain(region) || strings.ContainsAny(region, " ./:@?#%") {
+		return "", &Error{What: fmt.Sprintf("cannot reach EKS: %q is no region of AWS", clean(region, 50)), Try: []string{"[join] region = \"us-east-1\""}, Err: err}
+	}
+	return at.URI.Host, nil
+}
 
 // ReachEKS says why a machine that is not in EC2 could not sign in to EKS: AWS cannot be reached from it, or its clock is off.
 // It shows no credentials, so AWS refuses the request, and that is answer enough. Errors are *Error.
 func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) error {
-	at := "eks." + region + ".amazonaws.com"
-	if strings.HasPrefix(region, "cn-") {
-		at += ".cn"
+	at, err := eksHost(ctx, region)
+	if err != nil {
+		return err
 	}
 	d, err := open(v, host.Web{Via: via}, apiMost)
 	if err != nil {

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package instance_test
+
+import (
+	"encoding/base64"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/instance"
+)
+
+// TestTokenOfEachPartition signs for the STS of the cluster's own partition of AWS: its API server asks no other.
+func TestTokenOfEachPartition(t *testing.T) {
+	for region, at := range map[string]string{
+		"us-east-1": "amazonaws.com", "cn-north-1": "amazonaws.com.cn", "us-gov-west-1": "amazonaws.com", "us-iso-east-1": "c2s.ic.gov",
+		"us-isob-east-1": "sc2s.sgov.gov", "eu-isoe-west-1": "cloud.adc-e.uk", "us-isof-south-1": "csp.hci.ic.gov", "eusc-de-east-1": "amazonaws.eu",
+	} {
+		_, n := in(t, "aws", ec2())
+		token, _, err := instance.Token(t.Context(), n.View(), "gpus", region)
+		if err != nil {
+			t.Fatal(err)
+		}
+		url, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, "k8s-aws-v1."))
+		if want := "https://sts." + region + "." + at + "/?"; err != nil || !strings.HasPrefix(string(url), want) {
+			t.Errorf("%s: not %s", region, want)
+		}
+	}
+}
+
+// TestReachEKSOfEachPartition asks where each of AWS's partitions has EKS. Source: the endpoint rules of AWS's SDK.
+func TestReachEKSOfEachPartition(t *testing.T) {
+	for region, at := range map[string]string{
+		"us-west-2":      "eks.us-west-2.amazonaws.com",
+		"cn-north-1":     "eks.cn-north-1.amazonaws.com.cn",
+		"us-gov-west-1":  "eks.us-gov-west-1.amazonaws.com",
+		"us-iso-east-1":  "eks.us-iso-east-1.c2s.ic.gov",
+		"us-isob-east-1": "eks.us-isob-east-1.sc2s.sgov.gov",
+		"eu-isoe-west-1": "eks.eu-isoe-west-1.cloud.adc-e.uk",
+		"us-isof-east-1": "eks.us-isof-east-1.csp.hci.ic.gov",
+		"eusc-de-east-1": "eks.eusc-de-east-1.amazonaws.eu",
+		"zz-new-9":       "eks.zz-new-9.amazonaws.com", // one that this SDK does not know yet
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n, err := simhost.New(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			now := n.Now()
+			n.Serve(at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/clusters" {
+					t.Errorf("%s: %s", region, r.URL)
+				}
+				w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
+				w.WriteHeader(http.StatusForbidden)
+			}))
+			if err := instance.ReachEKS(t.Context(), n, region, host.Via{}); err != nil {
+				t.Errorf("%s: %v", region, err)
+			}
+		})
+	}
+	for _, region := range []string{"evil.example/", "a b"} {
+		n, err := simhost.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := instance.ReachEKS(t.Context(), n, region, host.Via{}); err == nil || !strings.Contains(err.Error(), "no region of AWS") {
+			t.Errorf("%q: %v", region, err)
+		}
+	}
+}
