@@ -38,11 +38,11 @@ func gpusAsBefore(node *cloud.Session, s spec.Spec, f facts.Facts) converge.Want
 	n := gpuCount(f)
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if why := cloud.MissingGPUs(v, s, f); why != "" {
-			return fmt.Sprintf("cannot go on: only %d NVIDIA GPUs are on the PCI bus: %s\n"+
-				"if it was taken out on purpose: expect = %d in [driver], at least until one apply has ended well", n, why, n), nil
+			return fmt.Sprintf("cannot go on: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
+				things.OrTry(fmt.Sprintf("if it was taken out on purpose: expect = %d in [driver], at least until one apply has ended well", n)), nil
 		}
 		if lost := cloud.WhyLost(ctx, v, node, s, f); lost.Why != "" {
-			return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + lost.Why + "\n" + lost.Meant, nil
+			return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + lost.Why + things.OrTry(lost.Meant), nil
 		}
 		return "", nil
 	}
@@ -101,7 +101,7 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 		if n == 0 {
 			meant = "if there shall be none: take expect out of [driver]"
 		}
-		return problem + "\n" + meant, nil
+		return problem + things.OrTry(meant), nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "expect in [driver]",
 		append([]string{"lspci -d 10de: lists them, and dmesg tells of PCI errors"}, power(f)...)...)

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// TestCheckLines tells what the further lines of a problem are: more about it, as of an error of several lines, and not what to
+// do, unless they say so.
+func TestCheckLines(t *testing.T) {
+	for problem, want := range map[string]converge.Trouble{
+		"cannot a":                           {What: "cannot a", Try: []string{"mend"}},
+		"cannot a\nrpc b\n\nc":               {What: "cannot a", Because: []string{"rpc b", "c"}, Try: []string{"mend"}},
+		"cannot a" + things.OrTry("if b: c"): {What: "cannot a", Try: []string{"mend", "if b: c"}},
+		"cannot a\n  why \r\n" + things.OrTry("b") + "\nwhy": {What: "cannot a", Because: []string{"why", "why"}, Try: []string{"mend", "b"}},
+	} {
+		w := things.Check("a", func(context.Context, host.View) (string, error) { return problem, nil }, "", "mend")
+		_, err := w.To(converge.State(problem))
+		got := (*converge.Trouble)(nil)
+		if !errors.As(err, &got) {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, *got); diff != "" {
+			t.Errorf("%q: %s", problem, diff)
+		}
+	}
+}
