@@ -67,34 +67,7 @@ func (c clocked) Look(ctx context.Context, v host.View) (converge.State, error) 
 	return c.FileThing.Look(ctx, v)
 }
 
-// comesWithout says whether a new kernel would have no module: DKMS builds one if the kernel's headers come with it, which
-// is what metapackages of headers are for; dnf brings kernel-devel along where one is installed, since both are of the kind
-// that is installed beside its older self. The distribution's signed modules are built after its kernel.
-func comesWithout(c Choice, f facts.Facts) bool {
-	if c.Precompiled {
-		return true
-	}
-	status := f.Files[dpkgStatus]
-	if status == nil {
-		return f.Modules == nil || len(f.Modules.WithHeaders()) == 0
-	}
-	for paragraph := range strings.SplitSeq(string(status), "\n\n") {
-		name, rest, _ := strings.Cut(paragraph, "\n")
-		name = strings.TrimPrefix(name, "Package: ")
-		if headersMeta().MatchString(name) && strings.Contains("\n"+rest, "\nStatus: install ok installed\n") {
-			return false
-		}
-	}
-	return true
-}
-
-var (
-	// headersMeta matches linux-headers-amd64 and linux-headers-generic, not linux-headers-6.8.0-88-generic.
-	headersMeta = pattern.Of(`^linux-headers-[a-z]`)
-	gateLine    = pattern.Of(`(?m)^# kernel (\S+) since (\d{4}-\d{2}-\d{2}), until (\d{4}-\d{2}-\d{2})$`)
-	// kernelBuild is what all flavours of one build have in common: 6.8.0-88 of 6.8.0-88-generic.
-	kernelBuild = pattern.Of(`^[0-9][0-9.]*-[0-9]+`)
-)
+var gateLine = pattern.Of(`(?m)^# kernel (\S+) since (\d{4}-\d{2}-\d{2}), until (\d{4}-\d{2}-\d{2})$`)
 
 // file returns what the file shall be, from what it is. Its own date is kept for the kernel that it is about.
 func (g gate) file(found []byte, now time.Time) []byte {

@@ -41,6 +41,54 @@ func date(t *testing.T, s string) time.Time {
 	return d.Add(13 * time.Hour)
 }
 
+// TestHeadersFollow: headers come along with a new kernel where the metapackage that brings them is of the kernel's own
+// flavour and line.
+func TestHeadersFollow(t *testing.T) {
+	for _, test := range []struct {
+		running, meta, depends string
+		want                   bool
+	}{
+		{"6.8.0-88-generic", "linux-headers-generic", "linux-headers-6.8.0-88-generic", true},
+		{"6.8.0-88-generic", "linux-headers-generic", "linux-headers-6.8.0-90-generic", true}, // upgraded, and not booted
+		{"6.8.0-88-generic", "linux-headers-generic", "linux-headers-6.8.0-86-generic", false},
+		{"6.8.0-88-generic", "linux-headers-generic", "", true},
+		{"6.8.0-88-generic", "linux-headers-virtual", "linux-headers-6.8.0-88-generic", true},
+		{"6.8.0-88-generic", "linux-headers-virtual", "", true},
+		{"6.8.0-1021-aws", "linux-headers-generic", "linux-headers-6.8.0-88-generic", false},
+		{"6.8.0-1021-aws", "linux-headers-generic", "", false},
+		{"6.8.0-1021-aws", "linux-headers-virtual", "", false},
+		{"6.8.0-1021-aws", "linux-headers-aws", "linux-headers-6.8.0-1021-aws", true},
+		{"6.8.0-1021-aws", "linux-headers-aws-lts-24.04", "", true},
+		{"6.8.0-1021-aws", "linux-headers-aws-64k", "", false},
+		{"6.8.0-1021-azure", "linux-headers-azure-fde", "", false},
+		{"6.11.0-1013-gcp", "linux-headers-gcp-edge", "", true},
+		{"6.8.0-1015-nvidia", "linux-headers-nvidia-hwe-22.04", "", true},
+		{"6.8.0-1015-nvidia-64k", "linux-headers-nvidia", "", false},
+		{"6.8.0-1015-oracle", "linux-headers-oracle-6.8", "", true},
+		{"6.8.0-88-lowlatency", "linux-headers-lowlatency-hwe-24.04-edge", "", true},
+		{"6.11.0-1010-oem", "linux-headers-oem-24.04b", "", true},
+		{"6.11.0-19-generic", "linux-headers-generic-hwe-24.04", "linux-headers-6.11.0-19-generic", true},
+		{"6.11.0-19-generic", "linux-headers-generic", "linux-headers-6.8.0-88-generic", false}, // of the older line
+		{"6.1.0-56-cloud-amd64", "linux-headers-amd64", "linux-headers-6.1.0-56-amd64 (= 6.1.192-2)", false},
+		{"6.1.0-56-cloud-amd64", "linux-headers-amd64", "", false},
+		{"6.1.0-56-cloud-amd64", "linux-headers-cloud-amd64", "linux-headers-6.1.0-56-cloud-amd64 (= 6.1.192-2)", true},
+		{"6.1.0-56-amd64", "linux-headers-cloud-amd64", "", false},
+		{"6.12.48+deb13-amd64", "linux-headers-amd64", "linux-headers-6.12.57+deb13-amd64 (= 6.12.57-1)", true},
+		{"6.5.0-0.deb12.1-cloud-amd64", "linux-headers-cloud-amd64", "", true},
+	} {
+		status := "Package: " + test.meta + "\nStatus: install ok installed\nArchitecture: amd64\n"
+		if test.depends != "" {
+			status += "Depends: libc6, " + test.depends + "\nDescription: headers\n"
+		}
+		f := gated(status)
+		f.Kernel = facts.Kernel{Running: test.running, Installed: []string{test.running}}
+		wants, err := gateWants(Choice{}, spec.Driver{KernelGate: "14d"}, f)
+		if err != nil || (len(wants) == 0) != test.want {
+			t.Errorf("%s with %s (%s): %d wants, %v", test.running, test.meta, test.depends, len(wants), err)
+		}
+	}
+}
+
 func TestGateIsNeeded(t *testing.T) {
 	const meta, exact, removed = "Package: linux-headers-generic\nStatus: install ok installed\n", "Package: linux-headers-6.8.0-88-generic\nStatus: install ok installed\n",
 		"Package: linux-headers-generic\nStatus: deinstall ok config-files\n"

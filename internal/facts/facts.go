@@ -117,6 +117,9 @@ func (k Kernel) Targets(live bool) []string {
 	return nil
 }
 
+// Newer says whether a kernel's release is newer than the one that runs.
+func (k Kernel) Newer(release string) bool { return newer(release, k.Running) > 0 }
+
 // PCI is one PCI function. Source: /sys/bus/pci/devices.
 type PCI struct {
 	Address   string `json:"address"`             // 0000:17:00.0
