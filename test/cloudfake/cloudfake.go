@@ -58,7 +58,8 @@ type Cluster struct {
 type Fake struct {
 	Machine Machine
 	Cluster Cluster
-	Now     func() time.Time // nil: time.Now
+	Now     func() time.Time  // nil: time.Now
+	Tell    func(line string) // nil, or told of each request before it is answered, one at a time
 
 	mu       sync.Mutex
 	requests []string
@@ -147,9 +148,13 @@ func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Reque
 		if !broken || x.What != "status" && x.What != "drop" {
 			a = say(r)
 		}
-		if broken && !f.broken(w, r, x, &a) {
-			f.write(line + note(r) + ": " + x.What)
+		if broken && (x.What == "drop" || x.What == "slow" || x.What == "huge") {
+			f.write(line + note(r) + ": " + x.What) // before whoever asks gives up
+			f.never(w, r, x, a)
 			return
+		}
+		if broken {
+			f.broken(w, x, &a)
 		}
 		f.write(line + note(r) + ": " + strconv.Itoa(a.status))
 		for k, v := range a.header {
@@ -163,32 +168,31 @@ func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Reque
 	})
 }
 
-// broken lets an answer go wrong, and says whether there is still one to send.
-func (f *Fake) broken(w http.ResponseWriter, r *http.Request, x Fault, a *answer) bool {
-	if x.What == "slow" || x.What == "huge" {
+// never gives an answer that does not end: nothing at all, one that stops, or one that goes on and on.
+func (f *Fake) never(w http.ResponseWriter, r *http.Request, x Fault, a answer) {
+	if x.What != "drop" {
 		for k, v := range a.header {
 			w.Header().Set(k, v)
 		}
+		w.WriteHeader(a.status)
 	}
-	switch x.What {
-	case "drop":
-		<-r.Context().Done()
-		return false
-	case "slow":
-		w.WriteHeader(a.status)
-		if flush, ok := w.(http.Flusher); ok {
-			flush.Flush()
-		}
-		<-r.Context().Done()
-		return false
-	case "huge":
-		w.WriteHeader(a.status)
+	if x.What == "huge" {
 		for range 16 << 10 { // 16 MiB
 			if _, err := w.Write([]byte(strings.Repeat("huge", 256))); err != nil {
-				break
+				return
 			}
 		}
-		return false
+		return
+	}
+	if flush, ok := w.(http.Flusher); ok && x.What == "slow" {
+		flush.Flush()
+	}
+	<-r.Context().Done()
+}
+
+// broken lets an answer go wrong that is still sent.
+func (f *Fake) broken(w http.ResponseWriter, x Fault, a *answer) {
+	switch x.What {
 	case "status":
 		*a = answer{x.Status, x.Header, x.Body}
 	case "truncated":
@@ -203,13 +207,15 @@ func (f *Fake) broken(w http.ResponseWriter, r *http.Request, x Fault, a *answer
 	case "bare":
 		a.header = nil
 	}
-	return true
 }
 
 func (f *Fake) write(line string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.requests = append(f.requests, line)
+	if f.Tell != nil {
+		f.Tell(line)
+	}
 }
 
 // asked is how a request of a metadata service is written down.

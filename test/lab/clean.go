@@ -47,6 +47,9 @@ func cleanHosts(log func(string), which func(dir string) bool) error {
 		return err
 	}
 	defer unlock()
+	if err := removeGone(); err != nil {
+		return err
+	}
 	for _, name := range names {
 		m, oerr := Open(name)
 		if oerr != nil {
@@ -67,4 +70,17 @@ func leftover(dir string) bool {
 	var r record
 	text, err := os.ReadFile(filepath.Join(dir, recordFile))
 	return err != nil || json.Unmarshal(text, &r) != nil || !r.Kept
+}
+
+// removeGone ends what processes were killed at: hosts of which the folder was left half removed.
+func removeGone() error {
+	cache, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	gone, err := filepath.Glob(filepath.Join(cache, goneHost+"*"))
+	for _, dir := range gone {
+		err = errors.Join(err, os.RemoveAll(dir)) // another process may be at the same one, which harms neither
+	}
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -140,6 +141,7 @@ func TestLabPowerLoss(t *testing.T) {
 		for range 10 {
 			at, late := 1+random.IntN(c.touches), time.Duration(random.IntN(2)*random.IntN(200))*time.Millisecond
 			var touch lab.Touch
+			var cut sync.WaitGroup
 			c.Touches(func(now lab.Touch) bool {
 				if now.N == at {
 					touch = now
@@ -147,13 +149,11 @@ func TestLabPowerLoss(t *testing.T) {
 						c.Cut()
 						return false
 					}
-					time.AfterFunc(late, c.Cut)
+					cut.Go(func() { time.Sleep(late); c.Cut() })
 				}
 				return true
 			}, "gpuadm", "apply")
-			if late > 0 {
-				time.Sleep(late) // apply may have been quicker
-			}
+			cut.Wait() // apply may have been quicker
 			what := fmt.Sprintf("power lost %s after touch %v", late, touch)
 			t.Log(what)
 			c.PowerLoss()

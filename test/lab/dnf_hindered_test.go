@@ -38,10 +38,8 @@ func TestLabDnfHindered(t *testing.T) {
 	t.Log(d.apply(1, "the disk is full", firmware, "try").Stderr)
 	d.Must("umount", firmware)
 	d.stands("580.65.06")
-	for name, is := range d.RpmState() {
-		if stood[name] != is {
-			t.Errorf("%s is %q, was %q", name, is, stood[name])
-		}
+	for _, d := range differ(d.RpmState(), stood) {
+		t.Error(d)
 	}
 	d.apply(0)
 	d.stands("580.95.05")

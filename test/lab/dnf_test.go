@@ -160,10 +160,8 @@ func TestLabDnf(t *testing.T) {
 	before := d.RpmState()
 	d.spec("580.95.05")
 	d.apply(1, "no repository has that version of", "undone", "file /etc/yum.repos.d/gpuadm-driver.repo") // which version is asked for makes lists old, as with apt
-	for name, is := range d.RpmState() {
-		if before[name] != is {
-			t.Errorf("%s is %q after a refusal, and was %q", name, is, before[name])
-		}
+	for _, d := range differ(d.RpmState(), before) {
+		t.Errorf("after a refusal, %s", d)
 	}
 	d.Must("rm", "-rf", "/etc/gpuadm")
 	d.gpuadm(0, nil, "undo", "--to", "all")

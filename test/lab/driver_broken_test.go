@@ -30,12 +30,8 @@ func (n driverNode) snapshot() snapshot {
 func (n driverNode) same(before snapshot, without ...string) {
 	n.t.Helper()
 	now := n.snapshot()
-	both := maps.Clone(before.packages)
-	maps.Copy(both, now.packages)
-	for _, name := range slices.Sorted(maps.Keys(both)) {
-		if now.packages[name] != before.packages[name] {
-			n.t.Errorf("package %s is %q, was %q", name, now.packages[name], before.packages[name])
-		}
+	for _, d := range differ(now.packages, before.packages) {
+		n.t.Error(d)
 	}
 	for line := range strings.Lines(ourOwn(now.files.Diff(before.files))) {
 		name := strings.Fields(line)[1]
@@ -49,6 +45,18 @@ func (n driverNode) same(before snapshot, without ...string) {
 	if dir := strings.Fields(n.Must("ls", "/var/lib/dpkg/updates")); len(dir) > 0 {
 		n.t.Errorf("dpkg has not finished: %v", dir)
 	}
+}
+
+// differ says of which packages, of those that are there now and those that were there, it is not said what it was.
+func differ(now, was map[string]string) (list []string) {
+	both := maps.Clone(was)
+	maps.Copy(both, now)
+	for _, name := range slices.Sorted(maps.Keys(both)) {
+		if now[name] != was[name] {
+			list = append(list, fmt.Sprintf("package %s is %q, was %q", name, now[name], was[name]))
+		}
+	}
+	return list
 }
 
 // TestLabDriverFails: where a package's script fails, everything is turned back, and it says what the script said. Where

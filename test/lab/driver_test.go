@@ -117,12 +117,8 @@ func TestLabDriverApt(t *testing.T) {
 	n.gpuadm(0, "undo")
 	n.has("580.95.05")
 	n.gpuadm(0, "undo", "--to", "all")
-	if now := n.AptState(); !maps.Equal(now, first) {
-		for name, is := range now {
-			if first[name] != is {
-				t.Errorf("after undo of all, package %s is %q, was %q", name, is, first[name])
-			}
-		}
+	for _, d := range differ(n.AptState(), first) {
+		t.Errorf("after undo of all, %s", d)
 	}
 	if diff := ourOwn(n.TreeOutsideCaches().Diff(files)); diff != "" {
 		t.Errorf("undo of all left:\n%s", diff)

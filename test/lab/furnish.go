@@ -52,6 +52,10 @@ func (m *Machine) furnish(binary string) error {
 	if err := os.Symlink("../gpuadm-lab.service", link); err != nil {
 		return fmt.Errorf("cannot furnish the host: %w", err)
 	}
+	// What Debian does by the clock would change a host in the midst of a test: at midnight, at six, at eighteen.
+	for _, timer := range []string{"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"} {
+		put("/etc/systemd/system/"+timer, "", 0o644) // an empty unit is a masked one: systemd.unit(5)
+	}
 	if m.Options.Repos != "" && m.Options.Dist != RHELish {
 		put("/etc/apt/sources.list", "# this host has no network\n", 0o644)
 	}

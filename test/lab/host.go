@@ -172,7 +172,11 @@ func (h *Host) Rebooted() {
 
 // Cut cuts the host's power and does not wait for anything: to be called while Touches runs. PowerLoss then brings the
 // host up again.
-func (h *Host) Cut() { _ = syscall.Kill(h.leader, syscall.SIGKILL) }
+func (h *Host) Cut() {
+	if leader := h.leader; leader > 1 { // 0 is all of our own process group
+		_ = syscall.Kill(leader, syscall.SIGKILL)
+	}
+}
 
 // PowerLoss ends all processes of the host at once, none of which sees it coming, and boots its disk again. The kernel
 // lives on, and with it what was written but not synced to the disk: this shows what half-done work leaves behind, not

@@ -229,7 +229,7 @@ func (m *Machine) Down() error {
 	err = errors.Join(err, m.groups.remove())
 	// systemd-nspawn leaves it when it is killed.
 	_ = os.Remove("/run/systemd/nspawn/propagate/" + m.nspawnName())
-	if rerr := os.RemoveAll(m.dir); rerr != nil {
+	if rerr := m.remove(); rerr != nil {
 		err = errors.Join(err, fmt.Errorf("cannot remove the host's folder: %w", rerr))
 	}
 	if m.lock != nil {
@@ -237,6 +237,19 @@ func (m *Machine) Down() error {
 	}
 	return err
 }
+
+// remove removes the host's folder, out of the others' sight first: the lock in it goes before all of the rest has gone, and
+// whoever opens the host meanwhile would make another lock there.
+func (m *Machine) remove() error {
+	gone := filepath.Join(filepath.Dir(filepath.Dir(m.dir)), goneHost+m.Name)
+	if err := os.Rename(m.dir, gone); err != nil {
+		return err
+	}
+	return os.RemoveAll(gone)
+}
+
+// goneHost begins the name, in the cache, of the folder of a host that is being removed.
+const goneHost = ".gone-"
 
 // Hosts names the hosts that are there, those of running tests as well.
 func Hosts() ([]string, error) {

@@ -42,6 +42,7 @@ func run(file, metadata string, after time.Duration, api, cert, key, review stri
 		return fmt.Errorf("cannot read %s: %w", file, err)
 	}
 	f := s.Fake()
+	f.Tell = func(line string) { fmt.Println(line) }
 	ended := make(chan error)
 	serve := func(address string, h http.Handler, config *tls.Config, after time.Duration) {
 		if address == "" {
@@ -68,16 +69,5 @@ func run(file, metadata string, after time.Duration, api, cert, key, review stri
 		}
 		serve(api, f.API(), config, 0)
 	}
-	for seen := 0; ; {
-		select {
-		case err := <-ended:
-			return err
-		case <-time.After(100 * time.Millisecond):
-		}
-		all := f.Requests()
-		for _, line := range all[seen:] {
-			fmt.Println(line)
-		}
-		seen = len(all)
-	}
+	return <-ended
 }

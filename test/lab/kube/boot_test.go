@@ -49,7 +49,7 @@ func TestLabKubeOrdering(t *testing.T) {
 DefaultDependencies=no
 [Service]
 Type=oneshot
-ExecStart=/bin/sleep 5
+ExecStart=/bin/sh -c 'until journalctl --boot --unit=gpuadm.service | grep -q "try 1 of 3 failed"; do sleep 0.2; done'
 ExecStart=/usr/local/bin/fakenvml driver --init SUCCESS
 [Install]
 WantedBy=multi-user.target

@@ -185,7 +185,6 @@ func (n gpuHost) asked(golden string) {
 func (n gpuHost) since() []string {
 	n.t.Helper()
 	const seen = "/run/asked"
-	n.Must("sleep", "0.3") // the cloud writes them down ten times a second
 	all := n.Asked()
 	before := 0
 	_, _ = fmt.Sscan(n.Exec("cat", seen).Stdout, &before)

@@ -217,6 +217,7 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 func (n gpuHost) eksRegistered() {
 	n.t.Helper()
 	n.condition("True")
+	n.seenReady()
 	o := n.Object()
 	for key, want := range map[string]string{
 		"example.com/from": "user-data", "example.com/pool": "h100", "nvidia.com/gpu.present": "true", "k8s.amazonaws.com/accelerator": "nvidia-h100",

@@ -36,6 +36,9 @@ func TestLabKubePolicy(t *testing.T) {
 		if _, err := bound.Merge(t.Context(), other, meta); kube.StatusOf(err) != 403 {
 			return "another Node can be changed"
 		}
+		if _, err := bound.Merge(t.Context(), own, kube.Object{}); err != nil { // nobody may change anything until RBAC is known
+			return err.Error()
+		}
 		return ""
 	})
 	for _, r := range []struct {

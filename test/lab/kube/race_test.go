@@ -39,6 +39,7 @@ func TestLabKubeRace(t *testing.T) {
 			"[node]\nallocatable = true\nkubeconfig = \""+accountFile+"\"\n", n.join())
 		n.gpuadm(75, []string{"apply"}, "the node offers 0 of 4 nvidia.com/gpu") // there is no device plugin yet
 		n.Ready()
+		n.seenReady()
 		if taints := kube.Taints(n.Object()); len(taints) != 1 || taints[0] != startup {
 			t.Errorf("taints %v", taints)
 		}
@@ -59,6 +60,7 @@ func TestLabKubeRace(t *testing.T) {
 			}
 			return ""
 		})
+		n.seenReady()
 		if taints := kube.Taints(n.Object()); len(taints) != 0 {
 			t.Errorf("taints %v", taints)
 		}
@@ -84,6 +86,7 @@ func TestLabKubeAccount(t *testing.T) {
 	n.account()
 	n.wants("[runtime]\n[node]\nkubeconfig = \"" + accountFile + "\"\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" + restricted + join)
 	n.gpuadm(0, []string{"apply"}, "label node-role.kubernetes.io/gpu", "taint example.com/gpu:NoSchedule")
+	n.seenReady()
 	if is := kube.Text(n.Object(), "metadata", "labels", "node-role.kubernetes.io/gpu"); is != "yes" {
 		t.Errorf("label %q", is)
 	}
