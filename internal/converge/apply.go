@@ -22,6 +22,8 @@ type Result struct {
 	Made   []Change `json:"made,omitempty"`
 	Later  []Change `json:"later,omitempty"`  // what waits, for the last line
 	Left   []Change `json:"left,omitempty"`   // undo: what someone else changed since and was left as asked
+	Again  []Change `json:"again,omitempty"`  // what others had taken along and was made to stand again
+	Lost   []Change `json:"lost,omitempty"`   // and could not be
 	Held   string   `json:"held,omitempty"`   // the run whose undo holds
 	Reboot string   `json:"reboot,omitempty"` // why a reboot is needed
 	Stage  string   `json:"stage,omitempty"`  // the stage at work when it ended with an error, or the first that cannot be made
@@ -82,10 +84,17 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 			return r.end(err)
 		}
 	}
-	if result, err := r.end(r.stages(ctx)); err != nil {
-		return result, err
+	if err := r.stages(ctx); err != nil || !r.anew() {
+		if result, err := r.end(err); err != nil {
+			return result, err
+		}
 	}
 	return r.Result, waiting(r.Later)
+}
+
+// anew says that a new process goes on: the run stays open, and what is made there goes back with it.
+func (r *run) anew() bool {
+	return slices.ContainsFunc(r.Later, func(c Change) bool { return c.Later == host.NewProcess })
 }
 
 // nothing ends an apply that has nothing to make now.
@@ -239,6 +248,11 @@ func (r *run) later(s step) {
 // make journals the steps, makes them as one, and looks at each again.
 func (r *run) make(ctx context.Context, steps []step) ([]made, error) {
 	var done []made
+	if steps[0].Cannot == "" {
+		if err := r.take(ctx, changes(steps)); err != nil {
+			return nil, err
+		}
+	}
 	for i, s := range steps {
 		if s.Cannot != "" {
 			return nil, &Trouble{What: s.Cannot, Because: s.Because, Try: s.Try}

@@ -137,6 +137,7 @@ type Change struct {
 	Clients   []string `json:"clients,omitempty"` // whom the breaks would hit
 	Keeps     string   `json:"keeps,omitempty"`
 	Drawn     bool     `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
+	Taken     bool     `json:"taken,omitempty"`     // taken along by another change: Before and After are how it stood before that
 	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
 	Unsettles []string `json:"unsettles,omitempty"` // "KIND NAME" of what must settle after this, and after its undo
 	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled

@@ -299,7 +299,8 @@ func (r Run) changed() bool {
 type ours struct {
 	Change // the last one, as journalled
 	links  []link
-	first  Run // which run touched it first
+	first  Run  // which run touched it first
+	taken  bool // it was only taken along by other changes
 }
 
 // standing folds runs into what of ours stands. Those of which nothing is ours any more cancel out and are left out.
@@ -319,10 +320,13 @@ func fold(runs []Run) []ours {
 			}
 			o := all[c.key()]
 			if o == nil {
-				o = &ours{first: run}
+				o = &ours{first: run, taken: true}
 				all[c.key()], order = o, append(order, c.key())
 			}
-			o.Change = c
+			if o.taken || !c.Taken {
+				o.Change = c
+			}
+			o.taken = o.taken && c.Taken
 			o.add(c)
 		}
 	}
