@@ -63,6 +63,8 @@ func explain(v host.View, out string, err error) error {
 		t.What = "cannot install packages: dpkg was killed in its midst"
 		t.Because = sayError().FindAllString(said, 4)
 		t.Try = []string{"journalctl -k, which says whether the kernel ran out of memory"}
+	case sayHash().MatchString(said):
+		explainMismatch(t, sayError().FindAllString(said, 4))
 	default:
 		t.What = "cannot run apt: " + firstWords(said, err)
 		if t.Because = unmet(out); len(t.Because) > 0 {

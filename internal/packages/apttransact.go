@@ -61,6 +61,11 @@ func asTheyStand(d dpkg, changes []converge.Change) []converge.Change {
 
 // move installs and removes.
 func (a apt) move(ctx context.Context, h host.Host, d dpkg, work, all []converge.Change) error {
+	return onceMore(ctx, func() error { return a.moveBy(ctx, h, d, work, all) }, func() error { return a.refresh(ctx, h) })
+}
+
+// moveBy goes by the lists as they are.
+func (a apt) moveBy(ctx context.Context, h host.Host, d dpkg, work, all []converge.Change) error {
 	var names []string
 	for _, c := range work {
 		names = append(names, c.Name)

@@ -52,6 +52,8 @@ func explainDnf(v host.View, out string, err error) error {
 			t.Because = append(t.Because, strings.TrimSpace(l))
 		}
 		t.Try = []string{"see that nobody has changed the repository", "if it is a mirror: mirror it again"}
+	case sayDnfHash().MatchString(said):
+		explainMismatch(t, tail(failed.Stderr, 6))
 	case sayUnmatched().MatchString(said):
 		t.What = "cannot install packages: " + strings.TrimPrefix(sayUnmatched().FindString(said), "Error: ")
 		t.Try = []string{"dnf makecache --refresh, if the repository has changed since"}

@@ -51,6 +51,14 @@ func (a dnf) transact(ctx context.Context, h host.Host, changes []converge.Chang
 
 // move installs and removes.
 func (a dnf) move(ctx context.Context, h host.Host, d rpmDatabase, work, all []converge.Change) error {
+	return onceMore(ctx, func() error { return a.moveBy(ctx, h, d, work, all) }, func() error {
+		_, err := a.run(ctx, h, "makecache", "--refresh")
+		return err
+	})
+}
+
+// moveBy goes by the lists as they are.
+func (a dnf) moveBy(ctx context.Context, h host.Host, d rpmDatabase, work, all []converge.Change) error {
 	var names []string
 	for _, c := range work {
 		names = append(names, c.Name)
