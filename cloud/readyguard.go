@@ -106,7 +106,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	switch {
 	case readyIn(n, boot):
 		return guardReady, nil
-	case g.part().index(n) >= 0, w.serviceAccount(v) == "" && !isTrue: // then whoever puts the taint on goes by the condition
+	case g.part().index(n) >= 0, failureTold(n), w.serviceAccount(v) == "" && !isTrue: // then whoever puts the taint on goes by the condition
 		return guardShut, nil
 	}
 	return guardOpen, nil
@@ -116,6 +116,14 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 func readyIn(n *corev1.Node, boot string) bool {
 	c := conditionOf(n, GPUReady)
 	return c != nil && c.Status == corev1.ConditionTrue && strings.HasSuffix(c.Message, bootMark(boot))
+}
+
+// failureTold says whether the taint of a failure keeps pods off. The startup taint beside it would have cluster-autoscaler take
+// the node for one that is starting, at each further try.
+func failureTold(n *corev1.Node) bool {
+	failed := failureTaint()
+	p := nodePart{what: "taint", key: failed.Key, effect: failed.Effect}
+	return p.of(n) == valueState(failed.Value)
 }
 
 func (g guard) part() nodePart {
