@@ -394,26 +394,31 @@ func TestAKSOwnMachine(t *testing.T) {
 	}
 }
 
-// TestLeaving begins nothing on a machine that goes, and does not end with "try again".
+// TestLeaving begins nothing on a machine that goes, and ends with "try again" only where it comes back by itself.
 func TestLeaving(t *testing.T) {
 	at := time.Date(2026, 2, 3, 4, 7, 0, 0, time.UTC)
-	for what, goes := range map[string]bool{
-		"terminate": true, "stop": true, "hibernate": true, "preempt": true, "redeploy": true, "reboot": true,
-		"rebalance": false, "maintenance": false, "freeze": false, "": false,
+	for _, c := range []struct {
+		what   string
+		at     time.Time
+		says   string // "": nothing
+		passes bool
+	}{
+		{"terminate", at, "takes this machine away at 2026-02-03T04:07:00Z", false},
+		{"preempt", time.Time{}, "takes this machine away at any moment", false},
+		{"stop", at, "stops this machine at 2026-02-03T04:07:00Z", false},
+		{"hibernate", at, "stops this machine at 2026-02-03T04:07:00Z", false},
+		{"redeploy", at, "restarts this machine on other hardware at 2026-02-03T04:07:00Z", true},
+		{"reboot", at, "restarts this machine at 2026-02-03T04:07:00Z", true},
+		{"rebalance", at, "", false},
+		{"maintenance", at, "", false},
+		{"freeze", at, "", false},
 	} {
-		f := facts.Facts{Instance: &instance.Instance{Cloud: "aws", Notice: &instance.Notice{What: what, At: at}}}
-		if what == "" {
-			f.Instance.Notice = nil
-		}
-		err := Leaving(f)
-		if (err != nil) != goes || converge.Passes(err) {
-			t.Errorf("%q: %v", what, err)
-		}
-		if goes && !strings.Contains(err.Error(), "EC2 takes this machine away at 2026-02-03T04:07:00Z") {
-			t.Error(err)
+		err := Leaving(facts.Facts{Instance: &instance.Instance{Cloud: "azure", Notice: &instance.Notice{What: c.what, At: c.at}}})
+		if (err != nil) != (c.says != "") || converge.Passes(err) != c.passes || err != nil && err.Error() != "cannot begin: Azure "+c.says {
+			t.Errorf("%q: %v", c.what, err)
 		}
 	}
-	if Leaving(facts.Facts{}) != nil {
+	if Leaving(facts.Facts{}) != nil || Leaving(facts.Facts{Instance: &instance.Instance{Cloud: "aws"}}) != nil {
 		t.Error("who was not asked says nothing")
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // Leaving refuses to begin anything on a machine that its cloud is about to take away: a driver that takes ten minutes to build
 // is not done on a machine that has two. It is asked before the first touch, so nothing is left half done. Waiting does not
-// help: whoever calls again would do so on a machine that is gone.
+// help where whoever calls again would do so on a machine that is gone; it does where the machine is started anew.
 //
 // A recommendation to rebalance and a maintenance that the machine survives are no reason: EC2 sends the first when the risk
 // is higher than usual, and the machine may live on for weeks.
@@ -46,8 +46,20 @@ func (s *Session) AskLeaving(ctx context.Context, v host.View, f facts.Facts) er
 
 // leaves turns a notice into a refusal; nil where the machine stays.
 func leaves(cloud string, n *instance.Notice) error {
-	if n == nil || n.What == "rebalance" || n.What == "maintenance" || n.What == "freeze" {
+	if n == nil {
 		return nil
+	}
+	does, try, err := "takes this machine away", "run it on the machine that comes in its place", error(nil)
+	switch n.What {
+	case "rebalance", "maintenance", "freeze":
+		return nil
+	case "reboot", "redeploy":
+		does, try, err = "restarts this machine", "run the same command again once it has restarted", converge.Wait{For: "the restart"}
+		if n.What == "redeploy" {
+			does = "restarts this machine on other hardware"
+		}
+	case "stop", "hibernate":
+		does, try = "stops this machine", "run the same command again once it has been started anew, or on the machine that comes in its place"
 	}
 	name := map[string]string{"aws": "EC2", "gce": "Google", "azure": "Azure"}[cloud]
 	when := "at any moment"
@@ -55,8 +67,9 @@ func leaves(cloud string, n *instance.Notice) error {
 		when = "at " + n.At.UTC().Format(time.RFC3339)
 	}
 	return &converge.Trouble{
-		What:    fmt.Sprintf("cannot begin: %s takes this machine away %s", name, when),
+		What:    fmt.Sprintf("cannot begin: %s %s %s", name, does, when),
 		Because: []string{fmt.Sprintf("the metadata service has the notice %q; nothing was touched", n.What)},
-		Try:     []string{"run it on the machine that comes in its place"},
+		Try:     []string{try},
+		Err:     err,
 	}
 }

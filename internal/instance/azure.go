@@ -195,6 +195,9 @@ func scheduled(data []byte, name string) *Notice {
 			about = about || strings.EqualFold(strings.TrimPrefix(r, "_"), name)
 		}
 		at, _ := http.ParseTime(e.NotBefore) // "" where it has begun
+		if at.IsZero() && (what == "reboot" || what == "redeploy") {
+			continue // it may have been: it stays listed for a while. What it cuts short, if it is still to come, the next apply heals.
+		}
 		if about && (first == nil || at.Before(first.At)) {
 			first = &Notice{What: what, At: at}
 		}
