@@ -27,7 +27,15 @@ func gated(status string) facts.Facts {
 // at is a machine whose clock stands still where a test puts it.
 type at struct {
 	host.View
-	now time.Time
+	now  time.Time
+	read *int // counts parts of apt's lists that were read
+}
+
+func (a at) ReadAt(name string, p []byte, off int64) (int, error) {
+	if strings.HasPrefix(name, "/var/lib/apt/lists/") {
+		*a.read++
+	}
+	return a.View.ReadAt(name, p, off)
 }
 
 func (a at) Now() time.Time { return a.now }
@@ -128,43 +136,58 @@ func TestGateIsNeeded(t *testing.T) {
 	}
 }
 
+// gateApply makes the gate as apply does, and returns the file and what is noted.
+func gateApply(t *testing.T, n *simhost.Node, c Choice, d spec.Driver, f facts.Facts, now string) (changed bool, file, notes string) {
+	t.Helper()
+	ctx := context.Background()
+	wants, err := gateWants(c, d, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := wants[slices.IndexFunc(wants, func(w converge.Want) bool { return w.Kind() == "file" })]
+	read := 0
+	v := at{n, date(t, now), &read}
+	found, err := w.Look(ctx, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := w.To(found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := w.To(to); again != to || err != nil {
+		t.Errorf("wanted twice it is %q, %v", again, err)
+	}
+	if to != found {
+		if err := w.Make(ctx, n, to); err != nil {
+			t.Fatal(err)
+		}
+		read = 0
+		if made, err := w.Look(ctx, v); made != to || err != nil || read != 0 {
+			t.Errorf("made it is %q, not %q, %v; %d parts of lists were read that are known", made, to, err, read)
+		}
+	}
+	if wanted, err := w.To(to); wanted != to || err != nil {
+		t.Errorf("looked at again it is wanted as %q, %v", wanted, err)
+	}
+	data, err := n.ReadFile(GateFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to != found, string(data), strings.Join(gateNotes(v), "\n")
+}
+
 // TestGateLapses: its days begin once for a kernel, whenever it is looked at; then it lapses, and stays so.
 func TestGateLapses(t *testing.T) {
 	n, err := simhost.New([]byte("-- etc/apt/preferences.d/ --\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, d := context.Background(), spec.Driver{KernelGate: "14d"}
+	d := spec.Driver{KernelGate: "14d"}
 	apply := func(f facts.Facts, now string) (changed bool, text string) {
 		t.Helper()
-		wants, err := gateWants(Choice{}, d, f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := wants[slices.IndexFunc(wants, func(w converge.Want) bool { return w.Kind() == "file" })]
-		v := at{n, date(t, now)}
-		found, err := w.Look(ctx, v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		to, err := w.To(found)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if again, err := w.To(to); again != to || err != nil {
-			t.Errorf("wanted twice it is %q, %v", again, err)
-		}
-		if to != found {
-			if err := w.Make(ctx, n, to); err != nil {
-				t.Fatal(err)
-			}
-		}
-		data, err := n.ReadFile(GateFile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		notes := strings.Join(gateNotes(v), "\n")
-		return to != found, string(data) + notes
+		changed, file, notes := gateApply(t, n, Choice{}, d, f, now)
+		return changed, file + notes
 	}
 	f := gated("")
 	steps := []struct {
@@ -193,7 +216,85 @@ func TestGateLapses(t *testing.T) {
 		t.Errorf("more days: %v\n%s", changed, text)
 	}
 	_, text := apply(f, "2027-03-03")
-	if strings.Index(text, "linux-*-6.8.0-86-*") > strings.Index(text, "linux-image-*") {
+	if strings.Index(text, "linux-*-6.8.0-86-*") > strings.Index(text, "linux-image-[0-9]*") {
 		t.Errorf("the first record that fits counts, and installed kernels come after the rest:\n%s", text)
+	}
+}
+
+// TestGateLetsThrough: a newer kernel comes as soon as apt's lists have what it gets its module with; others are held back,
+// and it is said which, why and until when. Lists that change no kernel's fate change nothing.
+func TestGateLetsThrough(t *testing.T) {
+	const running = "6.8.0-88-generic"
+	signed := Choice{Precompiled: true, Members: []Member{
+		{Name: "nvidia-utils-580-server", Role: "utils"},
+		{Name: "linux-modules-nvidia-580-server-open-" + running, Role: "module", PerKernel: running},
+	}}
+	built := Choice{Members: []Member{{Name: "dkms", Role: "module"}, {Name: "linux-headers-" + running, Role: "headers", PerKernel: running}}}
+	images := []string{
+		"linux-image-6.8.0-84-generic", "linux-image-" + running, "linux-image-6.8.0-90-generic", "linux-image-unsigned-6.8.0-90-generic",
+		"linux-image-6.8.0-91-lowlatency", "linux-image-6.8.0-1022-aws", "linux-image-generic", "linux-image-6.8.0-90-generic-dbg",
+	}
+	for _, x := range []struct {
+		name  string
+		c     Choice
+		other []string // what changes nothing
+		with  string
+	}{
+		{"signed modules", signed, []string{
+			"linux-modules-nvidia-580-server-6.8.0-90-generic", "linux-modules-nvidia-570-server-open-6.8.0-90-generic",
+			"linux-modules-nvidia-580-server-open-generic", "linux-headers-6.8.0-90-generic", "linux-modules-nvidia-580-server-open-6.8.0-91-lowlatency",
+		}, "linux-modules-nvidia-580-server-open-"},
+		{"DKMS", built, []string{"linux-headers-generic", "linux-headers-6.8.0-90", "linux-headers-6.8.0-91-lowlatency", "linux-modules-nvidia-580-server-open-6.8.0-90-generic"}, "linux-headers-"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			n, err := simhost.New([]byte("-- etc/apt/preferences.d/ --\n-- var/lib/apt/lists/ --\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list := func(name string, names ...string) {
+				t.Helper()
+				text := ""
+				for _, p := range names {
+					text += "Package: " + p + "\nVersion: 1\n\n"
+				}
+				if err := n.WriteFile("/var/lib/apt/lists/"+name+"_Packages", []byte(text), host.Attr{Mode: 0o644}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f := gated("")
+			step := func(c Choice, now string, change bool, through, held, note string) {
+				t.Helper()
+				changed, file, notes := gateApply(t, n, c, spec.Driver{KernelGate: "14d"}, f, now)
+				if changed != change || !strings.Contains(file, "KERNEL:"+through+"\n# held back:"+held+"\n") || !strings.Contains(notes, note) {
+					t.Errorf("%s: changed %t; want %t, let through%s, held back%s\n%s\n%s; want %q", now, changed, change, through, held, file, notes, note)
+				}
+				for k := range strings.FieldsSeq(through) {
+					if build := strings.TrimSuffix(k, "-generic"); !strings.Contains(file, "\nPackage: linux-*-"+build+" linux-*-"+build+"-*\nPin: release *\nPin-Priority: 500\n") {
+						t.Errorf("%s: apt does not let %s through:\n%s", now, k, file)
+					}
+				}
+				if strings.Count(file, "Pin-Priority: 500") != len(f.Kernel.Installed)+len(strings.Fields(through)) || strings.Contains(file, "linux-image-generic") {
+					t.Errorf("%s: apt lets through more than that, or holds a metapackage:\n%s", now, file)
+				}
+			}
+			step(x.c, "2026-11-21", true, "", "", "newer kernels are held back until 2026-12-05 where no source has "+x.with+"KERNEL")
+			list("main", "linux-image-"+running)
+			step(x.c, "2026-11-22", false, "", "", "")
+			list("main", images...)
+			step(x.c, "2026-11-22", true, "", " 6.8.0-90-generic", "kernel 6.8.0-90-generic is held back until 2026-12-05, its security fixes too: no source had "+x.with+"6.8.0-90-generic")
+			list("other", x.other...)
+			step(x.c, "2026-11-23", false, "", " 6.8.0-90-generic", "6.8.0-90-generic is held back")
+			list("restricted", x.with+"6.8.0-90-generic", x.with+running)
+			step(x.c, "2026-11-24", true, " 6.8.0-90-generic", "", "newer kernels are held back until 2026-12-05")
+			list("main", append(images, "linux-image-6.8.0-92-generic", "linux-image-6.11.0-19-generic")...)
+			list("restricted", x.with+"6.11.0-19-generic")
+			step(x.c, "2026-11-25", true, " 6.11.0-19-generic 6.8.0-90-generic", " 6.8.0-92-generic", "kernel 6.8.0-92-generic is held back")
+			other := x.c // another driver's modules: what the lists have of those is not known yet
+			other.Members = []Member{{Name: "linux-modules-nvidia-590-" + running, Role: "module", PerKernel: running}}
+			other.Precompiled = true
+			step(other, "2026-11-26", true, "", " 6.11.0-19-generic 6.8.0-90-generic 6.8.0-92-generic", "no source had linux-modules-nvidia-590-6.11.0-19-generic")
+			f.Kernel.Installed = append([]string{"6.8.0-90-generic"}, f.Kernel.Installed...)
+			step(other, "2026-11-26", true, "", " 6.11.0-19-generic 6.8.0-92-generic", "6.8.0-92-generic is held back")
+		})
 	}
 }
