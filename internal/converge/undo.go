@@ -252,7 +252,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			}
 		}
 	}
-	if err := inTheWay.trouble(undoing(v, to)); err != nil {
+	if err := inTheWay.trouble(undoing(v, to, p.Left)); err != nil {
 		return p, err
 	}
 	p.due = gathered(p.due)
@@ -313,14 +313,17 @@ func stopsClients(runs []Run, m made, due []made) []string {
 	return nil
 }
 
-// undoing is the command line of an undo.
-func undoing(v host.View, to string) string {
+// undoing is the command line of an undo that leaves some things.
+func undoing(v host.View, to string, left []Change) string {
 	words := "gpuadm undo"
 	if to != "" {
 		words += " --to " + typed(to)
 	}
 	if v.Root() != "/" {
 		words += " --root " + typed(v.Root())
+	}
+	for _, c := range left {
+		words += " --leave " + typed(c.Name)
 	}
 	return words
 }
