@@ -60,6 +60,7 @@ func gateWants(c Choice, d spec.Driver, f facts.Facts) ([]converge.Want, error) 
 	now := new(sight)
 	w := things.Edited(things.NewFile(GateFile, nil), func(found []byte) ([]byte, error) { return g.file(found, *now), nil }, why)
 	w.Thing = sighted{w.Thing.(*things.FileThing), g, now}
+	w.AsFound = true // its days are counted from what it said before
 	return append(things.Folders("/etc/apt/preferences.d", "holds apt's preferences"), w), nil
 }
 

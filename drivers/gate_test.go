@@ -145,6 +145,9 @@ func gateApply(t *testing.T, n *simhost.Node, c Choice, d spec.Driver, f facts.F
 		t.Fatal(err)
 	}
 	w := wants[slices.IndexFunc(wants, func(w converge.Want) bool { return w.Kind() == "file" })]
+	if !w.AsFound {
+		t.Fatal("the gate is decided without what it said before: its days would begin anew each day")
+	}
 	read := 0
 	v := at{n, date(t, now), &read}
 	found, err := w.Look(ctx, v)
