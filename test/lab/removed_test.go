@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestLabHostRemoved: a host that is being removed is nobody else's to take down, though all who start one look for what was left.
+func TestLabHostRemoved(t *testing.T) {
+	Asked(t)
+	stop := make(chan struct{})
+	var others sync.WaitGroup
+	for range 2 {
+		others.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := CleanHosts(func(what string) {
+					if strings.Contains(what, "removed-") {
+						t.Error("another took it: " + what)
+					}
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 30 {
+		m, err := newMachine(Options{Dist: "removed"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 300 {
+			if err := os.Mkdir(m.path(fmt.Sprintf("upper/%d", i)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Down(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	others.Wait()
+}
