@@ -146,12 +146,15 @@ func (stillWaits) Waits() bool { return true }
 type registered struct {
 	nodeAsk
 	join *tokenJoin // nil where kubelet has its credentials from elsewhere
+	// absent says that it was not there when its stage was looked at, and is still to be waited for: a kubelet that is quicker than
+	// our next look has registered it all the same because we started it, and that has to stand in the journal. nil for undo.
+	absent *bool
 }
 
 // waitRegistered wants kubelet to have registered the node.
 func waitRegistered(s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
 	return converge.Want{
-		Thing: registered{nodeAsk: nodeOf(s, f, name, kubeconfig)},
+		Thing: registered{nodeAsk: nodeOf(s, f, name, kubeconfig), absent: new(bool)},
 		Why:   "kubelet registers it",
 		To:    func(converge.State) (converge.State, error) { return "there", nil },
 		Keeps: nodeLeft(name),
@@ -177,24 +180,33 @@ func (r registered) Look(ctx context.Context, v host.View) (converge.State, erro
 		return "", err
 	}
 	found, err := r.get(ctx, v)
-	if errors.As(err, new(unregistered)) {
-		return "", nil
-	} else if err != nil || found == nil {
+	missing := errors.As(err, new(unregistered)) || err == nil && found == nil
+	switch {
+	case missing && r.absent != nil:
+		*r.absent = true
+	case missing:
+	case err != nil:
 		return "", err
+	case r.absent == nil || !*r.absent:
+		return "there", nil
 	}
-	return "there", nil
+	return "", nil
 }
 
 func (r registered) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
 		return converge.Stays{Why: "a node may not delete itself"}
 	}
-	return r.wait(ctx, h, registerPatience, func(n *corev1.Node) string {
+	err := r.wait(ctx, h, registerPatience, func(n *corev1.Node) string {
 		if n == nil {
 			return "kubelet has not registered it"
 		}
 		return ""
 	})
+	if err == nil && r.absent != nil {
+		*r.absent = false
+	}
+	return err
 }
 
 // joined is the node being ready, as kubelet has said in this boot: an API server shows the last boot's word until then.
