@@ -16,7 +16,7 @@ import (
 
 // Leaving refuses to begin anything on a machine that its cloud is about to take away: a driver that takes ten minutes to build
 // is not done on a machine that has two. It is asked before the first touch, so nothing is left half done. Waiting does not
-// help where whoever calls again would do so on a machine that is gone; it does where the machine is started anew.
+// help where whoever calls again would do so on a machine that is gone; it does where the cloud restarts the machine.
 //
 // A recommendation to rebalance and a maintenance that the machine survives are no reason: EC2 sends the first when the risk
 // is higher than usual, and the machine may live on for weeks.
