@@ -49,10 +49,12 @@ func SignedAs(said string, auto Signed) Signed {
 	return auto
 }
 
-// A Pin keeps packages at a version against the package manager's wish for the newest.
+// A Pin is a record of apt_preferences(5).
 type Pin struct {
-	Names   []string
-	Version string // 580.95.05, or a beginning of one that ends in ".*": 580.*
+	Names    []string
+	Version  string // that it keeps the packages at: 580.95.05, or a beginning of one that ends in ".*": 580.*; "" for none
+	Pin      string // version 580.95.05-*, release o=Ubuntu
+	Priority int
 }
 
 // Repositories wants the machine to know these repositories, to trust each one's key for that repository alone, and to
@@ -155,11 +157,14 @@ func withSlash(url string) string { return strings.TrimSuffix(url, "/") + "/" }
 // preferences pin by version, above 1000 so that also a downgrade is made. They fail open where the version is gone,
 // hence they are a second line: what installs names every version, and holds it.
 func preferences(r Repository) []byte {
-	out := []byte(header)
-	for _, p := range r.Pins {
-		out = fmt.Appendf(out, "\nPackage: %s\nPin: version %s\nPin-Priority: 1001\n", strings.Join(p.Names, " "), glob(p.Version))
+	return fmt.Appendf([]byte(header), "%s", records(r.Pins))
+}
+
+func records(pins []Pin) (text string) {
+	for _, p := range pins {
+		text += fmt.Sprintf("\nPackage: %s\nPin: %s\nPin-Priority: %d\n", strings.Join(p.Names, " "), p.Pin, p.Priority)
 	}
-	return out
+	return text
 }
 
 // glob matches a driver's version with any revision of the packager behind it: 580.95.05-1, 580.95.05-0ubuntu1.

@@ -22,6 +22,7 @@ type Set struct {
 	reads  []string          // files that the packager's lists are made from: see Lists
 	hold   map[string][]byte // what those files shall hold, as far as that is said
 	stream string            // of dnf's module nvidia-driver: see InStream
+	family *Family           // see Of
 }
 
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as
@@ -33,6 +34,12 @@ func NewSet(reads ...string) *Set {
 // Sharing has the set read the database by r, together with others.
 func (s *Set) Sharing(r *Reading) *Set {
 	s.Reading = r
+	return s
+}
+
+// Of says that the set's packages are part of a family, which goes in one version. nil: they are not.
+func (s *Set) Of(f *Family) *Set {
+	s.family = f
 	return s
 }
 
@@ -76,18 +83,28 @@ func (s *Set) stands(all map[string]State, changes []converge.Change) map[string
 	return own
 }
 
-// split says whether the members of a group that are installed had several versions of their own when last looked at:
-// each may be one that is asked for, and still they do not fit together.
+// split says whether the installed members of a group, with the rest of its family, had several versions of their own when
+// last looked at: each may be one that is asked for, and still they do not work together.
 func (s *Set) split(group string) bool {
 	first, all := "", s.last()
+	differs := func(found State) bool {
+		own := Own(found.Version)
+		was := first
+		first = own
+		return was != "" && was != own
+	}
 	for name, wanted := range s.wanted {
 		g, _, ok := wanted.open()
-		if found := all[name]; ok && g == group && found.Installed() {
-			own := Own(found.Version)
-			if first != "" && own != first {
-				return true
-			}
-			first = own
+		if found := all[name]; ok && g == group && found.Installed() && differs(found) {
+			return true
+		}
+	}
+	if s.family == nil || s.family.Group != group || first == "" {
+		return false
+	}
+	for name, found := range all {
+		if found.Installed() && s.family.has(name, found.Version) && differs(found) {
+			return true
 		}
 	}
 	return false
