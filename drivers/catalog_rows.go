@@ -134,11 +134,11 @@ type headerRow struct {
 }
 
 type setRow struct {
-	Source  string      `toml:"source"`
+	Sources []string    `toml:"sources"`
 	Distros []string    `toml:"distros"`
 	First   int         `toml:"first"`
 	Last    int         `toml:"last"`
-	Drawn   []string    `toml:"drawn"`
+	Apart   []string    `toml:"apart"`
 	Members []memberRow `toml:"members"`
 	Origin
 }
@@ -149,5 +149,10 @@ type memberRow struct {
 	When  []string `toml:"when"`
 	Own   bool     `toml:"own"`
 	Arch  string   `toml:"arch"`
-	First int      `toml:"first"`
+	First int      `toml:"first"` // branches, both ends included; 0 = no bound
+	Last  int      `toml:"last"`
+	Extra bool     `toml:"extra"`
 }
+
+// in says whether a branch has the member by this name.
+func (m memberRow) in(branch int) bool { return m.First <= branch && (m.Last == 0 || branch <= m.Last) }

@@ -35,7 +35,9 @@ type Choice struct {
 	Version     string // 580.95.05; "" when only a branch is asked for: its newest version
 	Minimum     string // the driver version that the GPUs need at least; "" if none is known
 	Members     []Member
-	Stream      string // of dnf's module nvidia-driver; "" where there are no streams
+	Extras      []string // parts of the driver that are asked for where the source has them in its version
+	Apart       []string // packages with a driver's name that the source gives versions of their own
+	Stream      string   // of dnf's module nvidia-driver; "" where there are no streams
 	Repo        Repository
 	Precompiled bool              // the modules are built and signed by the distribution
 	Without     []string          // kernels that it has no signed modules for, and that are left without

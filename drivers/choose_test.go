@@ -115,7 +115,7 @@ func TestTables(t *testing.T) {
 func table(c Catalog, id, version, source string) string {
 	var rows strings.Builder
 	var sets []string
-	fmt.Fprintf(&rows, "%s %s, source %s. A package marked = has the driver's version, ~ one of its own.\n\n", id, version, source)
+	fmt.Fprintf(&rows, "%s %s, source %s. A package marked = has the driver's version, ~ one of its own, + is asked for where the source has it.\n\n", id, version, source)
 	for _, s := range samples {
 		for _, v := range []string{"", "535", "570.133.20", "580.95.05", "595.71.05", "610", "620.10"} {
 			d := driver(v)
@@ -178,6 +178,9 @@ func members(ch Choice) string {
 			last = head
 		}
 		b.WriteString(" " + m.Name)
+	}
+	if len(ch.Extras) > 0 {
+		b.WriteString("\n  + where there: " + strings.Join(ch.Extras, " "))
 	}
 	return b.String() + "\n"
 }

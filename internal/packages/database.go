@@ -80,7 +80,7 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.broken)) {
-		if _, wanted := d.set.wanted[name]; (wanted || d.set.family.has(name, all[name].Version)) && !a.interrupted {
+		if _, wanted := d.set.wanted[name]; (wanted || d.set.family.Has(name, all[name].Version)) && !a.interrupted {
 			continue
 		}
 		broken = append(broken, name)

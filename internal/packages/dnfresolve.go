@@ -299,7 +299,7 @@ func (r *dnfResolution) drawn(ctx context.Context) (task, []dnfMove, error) {
 		}
 		var wrong []string
 		for _, m := range moves {
-			if name := m.key(asked); !m.gone && !asked[name] && r.family.has(name, m.evr) && r.chosen.own != "" && Own(m.evr) != r.chosen.own {
+			if name := m.key(asked); !m.gone && !asked[name] && r.family.Has(name, m.evr) && r.chosen.own != "" && Own(m.evr) != r.chosen.own {
 				wrong = append(wrong, name)
 			}
 		}

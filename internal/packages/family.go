@@ -18,21 +18,21 @@ import (
 // A Family is packages that work in one upstream version only: the parts of a driver. The spec asks for a few of them;
 // their dependencies bring the others, and the result is checked: one upstream version over the whole family.
 type Family struct {
-	Group    string         // of the members' open versions: "driver" of "driver=580.*"
-	Names    []string       // globs; apt's pins use them too, so they are apt's: apt_preferences(5)
-	Named    *regexp.Regexp // what names with a branch in them look like; the first group is the branch. nil: none do
-	Apart    []string       // packages of the family's names that the distribution gives versions of their own
-	Extras   []string       // asked for where the source has them in the family's version; a node works without them
-	Exclude  string         // apt's pin for the source that must not mix with this one: "release o=Ubuntu"; "" for none
-	Excluded string         // the names that Exclude keeps out: a pattern of apt_preferences(5)
+	Group    string                // of the members' open versions: "driver" of "driver=580.*"
+	Names    []string              // globs; apt's pins use them too, so they are apt's: apt_preferences(5)
+	Branch   func() *regexp.Regexp // the branch, as its first group, in names whose version is not the driver's; nil: none have one
+	Apart    []string              // packages of the family's names that the distribution gives versions of their own
+	Extras   []string              // asked for where the source has them in the family's version; a node works without them
+	Exclude  string                // apt's pin for the source that must not mix with this one: "release o=Ubuntu"; "" for none
+	Excluded string                // the names that Exclude keeps out: a pattern of apt_preferences(5)
 }
 
 // numbered is what upstream versions of drivers look like: 535.309.01, 580.95, 615.71.09. Packages with a driver's name and
 // another kind of version have one of their own: nvidia-container-toolkit 1.18.0, nvidia-fs 2.27.3, nvidia-support 20240109.
 var numbered = pattern.Of(`^[3-9][0-9]{2}(\.[0-9]+)+$`)
 
-// has says whether a package in this version is part of the family.
-func (f *Family) has(name, version string) bool {
+// Has says whether a package in this version is part of the family.
+func (f *Family) Has(name, version string) bool {
 	if f == nil || !numbered().MatchString(Own(version)) {
 		return false
 	}
@@ -52,10 +52,10 @@ func bareName(name string) string {
 // branchOf is the branch that a package's name says, such as 595 in linux-modules-nvidia-595-open-generic, whose version is
 // the kernel's; "" if it says none.
 func (f *Family) branchOf(name string) string {
-	if f == nil || f.Named == nil {
+	if f == nil || f.Branch == nil {
 		return ""
 	}
-	if m := f.Named.FindStringSubmatch(bareName(name)); m != nil {
+	if m := f.Branch().FindStringSubmatch(bareName(name)); m != nil {
 		return m[1]
 	}
 	return ""
@@ -66,7 +66,7 @@ func (f *Family) Pins(version string) (pins []Pin) {
 	if f.Exclude != "" {
 		pins = append(pins, Pin{Names: []string{f.Excluded}, Pin: f.Exclude, Priority: -1})
 	}
-	return append(pins, Pin{Names: f.Names, Version: version, Pin: "version " + glob(version), Priority: 1001})
+	return append(pins, KeepAt(version, f.Names...))
 }
 
 // names are the packages whose offers a request needs.
@@ -78,7 +78,7 @@ func (r request) names(installed map[string]State) (names []string) {
 		return names
 	}
 	for name, found := range installed {
-		if found.Installed() && r.family.has(name, found.Version) {
+		if found.Installed() && r.family.Has(name, found.Version) {
 			names = append(names, name)
 		}
 	}
@@ -98,7 +98,7 @@ func (f *Family) strangers(all map[string]State, changes []converge.Change) (nam
 		named[c.Name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if found := all[name]; !named[name] && found.Installed() && f.has(name, found.Version) {
+		if found := all[name]; !named[name] && found.Installed() && f.Has(name, found.Version) {
 			names = append(names, name)
 		}
 	}
@@ -175,7 +175,7 @@ func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
 		if !after.Installed() {
 			continue
 		}
-		if own := Own(after.Version); f.has(c.Name, after.Version) && own != chosen.own {
+		if own := Own(after.Version); f.Has(c.Name, after.Version) && own != chosen.own {
 			wrong, others[own] = append(wrong, c.Name+" "+after.Version), true
 		} else if of := f.branchOf(c.Name); of != "" && of != branch {
 			wrong, others[of] = append(wrong, c.Name+" "+after.Version), true
@@ -198,7 +198,7 @@ func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
 // hold has the drawn parts of the family held like those that were asked for: an upgrade would tear them apart.
 func (f *Family) hold(changes []converge.Change) {
 	for i, c := range changes {
-		if after := Parse(c.After); c.Drawn && after.Installed() && f.has(c.Name, after.Version) {
+		if after := Parse(c.After); c.Drawn && after.Installed() && f.Has(c.Name, after.Version) {
 			after.Held = true
 			changes[i].After = after.String()
 		}

@@ -11,13 +11,14 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // nvidia is the family that drivers hands to this package, as far as these tests need it.
 func nvidia() *Family {
 	return &Family{
-		Group: "driver", Names: []string{"*nvidia*", "libcuda*", "cuda-drivers*"}, Named: regexp.MustCompile(`^linux-modules-nvidia-([0-9]+)-`),
+		Group: "driver", Names: []string{"*nvidia*", "libcuda*", "cuda-drivers*"}, Branch: pattern.Of(`^linux-modules-nvidia-([0-9]+)-`),
 		Apart: []string{"nvidia-settings"},
 	}
 }
@@ -54,7 +55,7 @@ func TestFamilyHas(t *testing.T) {
 		{"nvidia-fs", "2.27.3-1", false},
 		{"containerd", "580.1.1", false},
 	} {
-		if got := f.has(c.name, c.version); got != c.want {
+		if got := f.Has(c.name, c.version); got != c.want {
 			t.Errorf("%s %s: %v", c.name, c.version, got)
 		}
 	}

@@ -103,7 +103,7 @@ func (s *Set) split(group string) bool {
 		return false
 	}
 	for name, found := range all {
-		if found.Installed() && s.family.has(name, found.Version) && differs(found) {
+		if found.Installed() && s.family.Has(name, found.Version) && differs(found) {
 			return true
 		}
 	}

@@ -89,6 +89,8 @@ func table() []row {
 	enum("fabricmanager", "run the fabric manager; auto: where there are NVSwitches", func(s *Spec) any { return &s.Driver.FabricManager }, "auto", "on", "off")
 	add("peermem", TypeBool, "false", "load nvidia-peermem: network cards read and write the GPUs' memory", func(s *Spec) any { return &s.Driver.Peermem })
 	add("gds", TypeBool, "false", "install and load nvidia-fs: GPUDirect Storage", func(s *Spec) any { return &s.Driver.GDS })
+	add("packages", TypeStrings, "[]", "packages to install with the driver; parts of the driver come in its version", func(s *Spec) any { return &s.Driver.Packages }).check = checkPackage
+	add("without", TypeStrings, "[]", "packages that gpuadm would ask for and that are to be left out", func(s *Spec) any { return &s.Driver.Without }).check = checkPackage
 	add("parameters", TypeParameters, "{}", "parameters of the module nvidia; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Driver.Parameters })
 	text("kernel_gate", `""`, "how long newer kernels without a module are held back at most, such as \"14d\"; empty: not at all", checkDays, func(s *Spec) any { return &s.Driver.KernelGate })
 	repo("driver", func(s *Spec) *Repo { return &s.Driver.Repo })

@@ -55,6 +55,8 @@ type Driver struct {
 	FabricManager string            // auto, on, off
 	Peermem       bool              // load nvidia-peermem, a module of the driver's own
 	GDS           bool              // install and load nvidia-fs, for GPUDirect Storage
+	Packages      []string          // to install with the driver
+	Without       []string          // of the packages that the catalog names, those to leave out
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
 	KernelGate    string            // "14d": days that kernels without a module are held back; "" = not at all
 	Repo          Repo

@@ -216,6 +216,14 @@ func checkName(v string) (string, *finding) {
 	return v, nil
 }
 
+// checkPackage takes what dpkg and rpm take for a package's name: Debian Policy 5.6.1, and NVIDIA's capital letters.
+func checkPackage(v string) (string, *finding) {
+	if matches(`^[A-Za-z0-9][A-Za-z0-9+._-]+$`, v) {
+		return v, nil
+	}
+	return v, wrong("write the name alone, without a version", "%s is no name of a package", show(v))
+}
+
 func checkProfile(v string) (string, *finding) {
 	// NVML: GPU instance profiles, with a compute instance of less before them, with attributes after them. Without memory
 	// it is whatever the GPU calls the profile of so many slices.
