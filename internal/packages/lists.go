@@ -68,7 +68,11 @@ func (l lists) Name() string {
 	return l.system + " reads " + strings.Join(l.files, " ")
 }
 
+// Look defers lists of a root folder: reading them runs the packager, which has no machine there.
 func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
+	if !v.Live() {
+		return "", host.Later{Until: "first boot"}
+	}
 	of, err := listerOf(l.system)
 	if err != nil {
 		return "", err
