@@ -230,7 +230,9 @@ func TestRefusals(t *testing.T) {
 		{"NVSwitch by runfile", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver("580.95.05"), "source", "runfile"), "cannot install the fabric manager from a runfile: it has none, and packages of two sources do not go together"},
 		{"runfile of a branch", machine("debian", "12", "amd64", "20b2"), with(driver("580"), "source", "runfile"), "cannot choose a runfile: it is of one exact version, and the spec asks for none"},
 		{"precompiled by NVIDIA", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for ubuntu2404: none are known there that the distribution has signed for each kernel"},
-		{"precompiled streams", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel9: none are known there that the distribution has signed for each kernel"},
+		{"precompiled streams of a branch", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules of branch 580 from NVIDIA's repository for rhel9: their packages are named after an exact version"},
+		{"precompiled streams for a GPU that needs open modules", machine("rhel", "9.6", "amd64", "2901"), with(driver("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel9: it has proprietary ones only, and GPU 0000:01:00.0 (B200, blackwell) works with open ones"},
+		{"no precompiled streams", machine("rhel", "10.0", "amd64", "2331"), with(mirrored("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel10: none are known there that the distribution has signed for each kernel"},
 		{"no such distribution", machine("arch", "", "amd64", "2331"), driver("580"), "cannot install a driver on arch: no repository is known for it"},
 		{"Amazon Linux 2", func() Machine {
 			m := machine("amzn", "2", "amd64", "2331")

@@ -200,7 +200,11 @@ func (d Driver) Modules() converge.Stage {
 				return nil, refuse(fmt.Sprintf("cannot use driver %s: the GPUs here need %s or newer", k.Version, c.Minimum),
 					"write a newer version in [driver], or use a repository that has one")
 			}
-			return ModuleWants(k, f, *f.Modules)
+			wants, err := ModuleWants(k, f, *f.Modules)
+			if err != nil {
+				return nil, err
+			}
+			return append([]converge.Want{parts(k.Version, s.Driver.Persistenced, *f.Modules)}, wants...), nil
 		},
 		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)

@@ -76,7 +76,7 @@ func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands 
 			groups[after.Version] = append(groups[after.Version], i)
 		}
 	}
-	for _, open := range slices.Sorted(maps.Keys(groups)) {
+	for _, open := range familyFirst(groups, r.family) {
 		group, pattern, _ := strings.Cut(open, "=")
 		if own := stands[group]; own != "" {
 			pattern = own
@@ -91,6 +91,9 @@ func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands 
 		}
 		if r.family != nil && r.family.Group == group {
 			r.chosen = choiceOf{Own(chosen[members[0]]), site}
+		}
+		if fits := r.family.fitting(members[0], r.chosen, r.offers[members[0]]); pattern == "*" && fits != "" {
+			chosen[members[0]] = fits
 		}
 		for _, i := range groups[open] {
 			after := Parse(changes[i].After)

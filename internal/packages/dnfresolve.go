@@ -133,7 +133,7 @@ func (r *dnfResolution) closeGroups(ctx context.Context, stands map[string]strin
 			groups[after.Version] = append(groups[after.Version], i)
 		}
 	}
-	for _, open := range slices.Sorted(maps.Keys(groups)) {
+	for _, open := range familyFirst(groups, r.family) {
 		group, pattern, _ := strings.Cut(open, "=")
 		if own := stands[group]; own != "" {
 			pattern = own
@@ -155,6 +155,9 @@ func (r *dnfResolution) closeGroups(ctx context.Context, stands map[string]strin
 		}
 		if r.family != nil && r.family.Group == group {
 			r.chosen = choiceOf{Own(chosen[members[0]]), site}
+		}
+		if fits := r.family.fitting(members[0], r.chosen, r.offers[members[0]]); pattern == "*" && fits != "" {
+			chosen[members[0]] = fits
 		}
 		for _, i := range groups[open] {
 			after := Parse(r.changes[i].After)

@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -195,12 +196,39 @@ func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
 	}
 }
 
-// hold has the drawn parts of the family held like those that were asked for: an upgrade would tear them apart.
+// fitting is the version of a package that was asked for in any version: where the source has it in the family's version it is
+// part of the family, and needs that one. "" where it is none.
+func (f *Family) fitting(name string, chosen choiceOf, offers []offer) string {
+	if f == nil || chosen.own == "" {
+		return ""
+	}
+	for _, o := range newest(offers) {
+		if f.Has(name, o.version) && Own(o.version) == chosen.own && (chosen.site == "" || slices.ContainsFunc(o.from, chosen.isFrom)) {
+			return o.version
+		}
+	}
+	return ""
+}
+
+// hold has all parts of the family held like those that were asked for in its version: an upgrade would tear them apart.
 func (f *Family) hold(changes []converge.Change) {
 	for i, c := range changes {
-		if after := Parse(c.After); c.Drawn && after.Installed() && f.Has(c.Name, after.Version) {
+		if after := Parse(c.After); after.Installed() && f.Has(c.Name, after.Version) {
 			after.Held = true
 			changes[i].After = after.String()
 		}
 	}
+}
+
+// familyFirst orders the groups of open versions: the family's version is chosen before those of packages that may be part of it.
+func familyFirst(groups map[string][]int, f *Family) []string {
+	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
+		of := func(open string) int {
+			if group, _, _ := strings.Cut(open, "="); f != nil && group == f.Group {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(of(a)-of(b), strings.Compare(a, b))
+	})
 }

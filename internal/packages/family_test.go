@@ -257,3 +257,28 @@ func TestDriftOfADrawnPartIsRepaired(t *testing.T) {
 		t.Errorf("nvidia-modprobe is %q", got.String())
 	}
 }
+
+// A package that the spec names in any version comes in the driver's where it is part of it; one that is not comes in its own.
+func TestNamedPartComesInTheDriversVersion(t *testing.T) {
+	m := newMachine(t)
+	m.repo.branches()
+	m.repo.add(deb{name: "nvidia-fs", version: "2.27.3-1"})
+	m.update()
+	want := func(s *Set) []converge.Want {
+		wants := leaves(nvidia(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580")(s)
+		for _, name := range []string{"libnvidia-encode-580", "nvidia-fs"} {
+			wants = append(wants, Want(s, name, State{Version: name + "=*"}, "the spec names it"))
+		}
+		return wants
+	}
+	m.apply(want)
+	if got := m.state("libnvidia-encode-580"); got.Version != "580.95.05-0ubuntu1" || !got.Held {
+		t.Errorf("libnvidia-encode-580 is %q", got.String())
+	}
+	if got := m.state("nvidia-fs"); got.Version != "2.27.3-1" || got.Held {
+		t.Errorf("nvidia-fs is %q", got.String())
+	}
+	if res := m.apply(want); res.Run != "" {
+		t.Errorf("the second apply changed %v", res.Made)
+	}
+}
