@@ -170,7 +170,7 @@ func (p *plan) lacks(want map[string]bool, set setRow) error {
 // set returns the names for the repository and the branch.
 func (p *plan) set() (setRow, bool) {
 	for _, s := range p.c.Sets {
-		if s.Source == p.repo.Source && slices.Contains(s.Distros, p.repo.Name) && s.First <= p.branch && p.branch <= s.Last {
+		if s.Source == p.repo.names() && slices.Contains(s.Distros, p.repo.Name) && s.First <= p.branch && p.branch <= s.Last {
 			return s, true
 		}
 	}
