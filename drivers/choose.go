@@ -92,6 +92,7 @@ func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
 	if err := p.compose(); err != nil {
 		return Choice{}, err
 	}
+	p.choice.Repo.Component = p.components()
 	p.remark()
 	return p.choice, nil
 }

@@ -45,6 +45,9 @@ func Needs(s spec.Spec) facts.Needs {
 	if n.Modules && s.Driver.KernelGate != "" {
 		n.Files = []string{dpkgStatus}
 	}
+	if n.Modules {
+		n.Files = append(n.Files, packages.SourceFolders()...)
+	}
 	return n
 }
 
@@ -196,16 +199,12 @@ func (d Driver) Modules() converge.Stage {
 			}
 			return ModuleWants(k, f, *f.Modules)
 		},
-		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			notes := append(slices.Clone(c.Warnings), Standing(f, *f.Modules)...)
-			if missing := c.unnamed(v); missing != "" && len(f.Modules.Libraries) == 0 {
-				notes = append(notes, missing)
-			}
-			return notes
+			return slices.Concat(c.Warnings, Standing(f, *f.Modules), c.lacking(s.Driver, f))
 		},
 	}
 }

@@ -20,7 +20,7 @@ import (
 // file that a repository names, and leave it there: as a thing of its own it goes with undo.
 type rpmKey struct {
 	database *Reading
-	trusted  string // its fingerprint, or "sha256:" and its file's digest: then the file says the fingerprint
+	trusted  string // its fingerprint; or "sha256:" and its file's digest, or its file: then that says the fingerprint
 	file     string
 }
 
@@ -39,7 +39,7 @@ func NewKey(name string) converge.Thing {
 
 func (rpmKey) Kind() string { return "package-key" }
 
-// Name is "FINGERPRINT reads FILE", or "sha256:DIGEST reads FILE": undo of an undo must know the file too.
+// Name is "FINGERPRINT reads FILE", or "sha256:DIGEST reads FILE", or "FILE reads FILE" for a key that a package brings: undo of an undo must know the file too.
 func (k rpmKey) Name() string { return k.trusted + " reads " + k.file }
 
 func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
@@ -50,23 +50,33 @@ func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return imported, nil
 }
 
-// packages returns what rpm calls the key; none where only the file can tell, and it is not there or another one: then gpuadm
-// has not imported it from there.
+// packages returns what rpm calls the key.
 func (k rpmKey) packages(ctx context.Context, v host.View) ([]string, error) {
-	fingerprints := []string{k.trusted}
-	if strings.HasPrefix(k.trusted, "sha256:") {
-		data, err := v.ReadFile(k.file)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		} else if err != nil {
-			return nil, err
-		}
-		if fingerprints, err = things.Fingerprints(data, k.trusted); err != nil {
-			return nil, nil
-		}
+	fingerprints, err := k.fingerprints(v)
+	if err != nil || len(fingerprints) == 0 {
+		return nil, err
 	}
 	all, err := k.database.read(ctx, v)
 	return among(all, fingerprints), err
+}
+
+// fingerprints are the key's; none where only the file can tell, and it is not there or another one: then gpuadm has not
+// imported the key from there.
+func (k rpmKey) fingerprints(v host.View) ([]string, error) {
+	if !strings.HasPrefix(k.trusted, "sha256:") && k.trusted != k.file {
+		return []string{k.trusted}, nil
+	}
+	data, err := v.ReadFile(k.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	found, err := things.Fingerprints(data, strings.TrimPrefix(k.trusted, k.file))
+	if err != nil {
+		return nil, nil
+	}
+	return found, nil
 }
 
 // among returns which of all packages are the keys: gpg-pubkey-ID-CREATED, where ID is the end of the fingerprint.

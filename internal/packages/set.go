@@ -22,6 +22,7 @@ type Set struct {
 	reads  []string          // files that the packager's lists are made from: see Lists
 	hold   map[string][]byte // what those files shall hold, as far as that is said
 	stream string            // of dnf's module nvidia-driver: see InStream
+	try    []string          // see Advising
 }
 
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as

@@ -161,5 +161,5 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 		return nil, err
 	}
 	found, err := m.resolve(ctx, v, due, t.set.stands(all, due))
-	return slices.Concat(stand, found), err
+	return slices.Concat(stand, found), t.set.advised(err)
 }
