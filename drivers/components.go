@@ -32,7 +32,7 @@ func (c Choice) lacking(s spec.Driver, f facts.Facts) (notes []string) {
 		if l.Enabled {
 			continue
 		}
-		note := fmt.Sprintf("the driver's packages depend on %s, which is not enabled on this machine: %s", l.Name, l.Try)
+		note := fmt.Sprintf("the driver's packages depend on %s, and this machine does not enable it: %s", l.Name, l.Try)
 		if l.Unavailable() == nil {
 			note += "; or write enable_needed = true in [driver.repo], and gpuadm enables it until undo"
 		}

@@ -22,16 +22,16 @@ func TestLackingIsSaid(t *testing.T) {
 		files map[string]string
 		says  []string
 	}{
-		{"fresh Rocky 9", machine("rocky", "9.6", "amd64", "2331"), driver("580"), map[string]string{"/etc/yum.repos.d/rocky.repo": crb}, []string{"depend on the repository epel, which is not enabled on this machine: dnf install epel-release; or write enable_needed = true", "the repository crb, which is not enabled on this machine: dnf config-manager --set-enabled crb;"}},
+		{"fresh Rocky 9", machine("rocky", "9.6", "amd64", "2331"), driver("580"), map[string]string{"/etc/yum.repos.d/rocky.repo": crb}, []string{"depend on the repository epel, and this machine does not enable it: dnf install epel-release; or write enable_needed = true", "the repository crb, and this machine does not enable it: dnf config-manager --set-enabled crb;"}},
 		{"RHEL 10", machine("rhel", "10.0", "amd64", "2331"), driver("580"), nil, []string{"epel-release-latest-10.noarch.rpm", "subscription-manager repos --enable=codeready-builder-for-rhel-10-x86_64-rpms"}},
 		{"Rocky 9 with a mirror", machine("rocky", "9.6", "amd64", "2331"), mirrored("580"), nil, nil},
 		{"Debian 12", machine("debian", "12", "amd64", "2331"), driver("580"), map[string]string{"/etc/apt/sources.list": main}, []string{"the component contrib,"}},
 		{"Debian's own", machine("debian", "12", "amd64", "2331"), with(driver("535"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the components contrib, non-free, non-free-firmware,"}},
 		{"Ubuntu's own", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the component restricted,"}},
 		{"Ubuntu's own with NVSwitches", machine("ubuntu", "24.04", "amd64", "2330", "0680:22a3"), with(driver("580"), "source", "distro"), map[string]string{"/etc/apt/sources.list": strings.Replace(main, "main", "main restricted", 1)}, []string{"the component multiverse,"}},
-		{"Ubuntu's own 595", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("595"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the component multiverse,"}},
+		{"Ubuntu's own 595", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("595"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the components restricted, multiverse,"}}, // its modules for each kernel are in restricted
 		{"Ubuntu, NVIDIA's", machine("ubuntu", "24.04", "amd64", "2331"), driver("580"), map[string]string{"/etc/apt/sources.list": main}, nil},
-		{"AL2023, Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("580"), "source", "distro"), nil, []string{"the repository amazonlinux-nvidia, which is not enabled on this machine: dnf install nvidia-release"}},
+		{"AL2023, Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("580"), "source", "distro"), nil, []string{"the repository amazonlinux-nvidia, and this machine does not enable it: dnf install nvidia-release"}},
 	} {
 		f := facts.Facts{OS: facts.OS{ID: x.m.ID, Version: x.m.Version}, Arch: x.m.Arch, Modules: &facts.Modules{}, Files: map[string][]byte{}}
 		for name, data := range x.files {

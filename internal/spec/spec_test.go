@@ -50,6 +50,7 @@ parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = tru
 url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
 key = "/etc/gpuadm//keys/cuda.asc"
 fingerprint = "eb69 3b30 35cd 5710 e231 e123 a4b4 6996 3bf8 63cc"
+enable_needed = true
 signed = "packages"
 
 [toolkit]
@@ -117,7 +118,7 @@ func wholeSpec() spec.Spec {
 		Driver: spec.Driver{
 			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", Peermem: true, GDS: true, KernelGate: "14d",
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
-			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages"},
+			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages", EnableNeeded: true},
 		},
 		Toolkit: spec.Toolkit{
 			Version: "1.18",
