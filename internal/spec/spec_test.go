@@ -374,3 +374,16 @@ func BenchmarkParse(b *testing.B) {
 		}
 	}
 }
+
+// TestRepoWithoutURL: enable_needed asks for no mirror; a key may be trusted by its file's digest.
+func TestRepoWithoutURL(t *testing.T) {
+	s := parse(t, node("format = 1\n[driver.repo]\nenable_needed = true\n"))
+	if !s.Driver.Repo.EnableNeeded || !s.Has("driver.repo") || s.Driver.Repo.URL != "" {
+		t.Errorf("%+v", s.Driver.Repo)
+	}
+	digest := "sha256:" + strings.Repeat("Ab", 32)
+	s = parse(t, node("format = 1\n[driver.repo]\nurl = \"https://a/b\"\nkey = \"/k\"\nfingerprint = \""+digest+"\"\n"))
+	if s.Driver.Repo.Fingerprint != strings.ToLower(digest) {
+		t.Errorf("%+v", s.Driver.Repo)
+	}
+}

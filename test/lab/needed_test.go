@@ -47,7 +47,6 @@ func freshRocky(t *testing.T) *dnfDriver {
 		d.Must("createrepo_c", "-q", dir)
 	}
 	d.Put("/etc/yum.repos.d/rocky.repo", "[extras]\nname=extras\nbaseurl=file:///srv/extras\nenabled=1\ngpgcheck=0\n\n[crb]\nname=CRB $releasever\nbaseurl=file:///srv/crb\nenabled=0\ngpgcheck=0\n", 0o644)
-	d.Must("dnf", "-y", "-q", "clean", "metadata")
 	d.Must("dnf", "-y", "-q", "makecache")
 	return d
 }
@@ -68,6 +67,7 @@ func TestLabNeeded(t *testing.T) {
 		t.Errorf("the refused apply leaves epel-release %q", now["epel-release"])
 	}
 
+	d.Must("rm", "-rf", "/var/cache/dnf") // an image has no lists
 	spec("enable_needed = true\n")
 	d.gpuadm(0, []string{"package epel-release", "gpuadm-crb.repo", "once the package lists are read"}, "plan", "sources", "packages")
 	d.apply(0)
@@ -84,6 +84,8 @@ func TestLabNeeded(t *testing.T) {
 	if again := d.RpmState(); again["epel-release"] != now["epel-release"] {
 		t.Errorf("the second apply leaves epel-release %q", again["epel-release"])
 	}
+	d.Must("rm", "-rf", "/etc/gpuadm")
 	d.gpuadm(0, nil, "undo", "--to", "all")
+	d.Must("rm", "-rf", "/var/lib/gpuadm")
 	d.same(state, tree)
 }
