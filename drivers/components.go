@@ -19,7 +19,7 @@ func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 	if c.Repo.URL == "" {
 		needs = append(needs, strings.Fields(c.Repo.Component)...)
 	}
-	return packages.Lacking(f, needs)
+	return packages.Lacking(packages.System{ID: f.OS.ID, Version: f.OS.Version, Arch: f.Arch, Files: f.Files}, needs)
 }
 
 // lacking says what the driver's packages depend on and this machine does not enable, until the driver is installed. It is

@@ -12,12 +12,18 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
 // SourceFolders hold the files of the machine that say where packages come from.
 func SourceFolders() []string {
 	return []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/", "/etc/yum.repos.d/"}
+}
+
+// A System is what a distribution says of itself, its architecture (amd64, arm64) and the contents of its files about sources:
+// see SourceFolders.
+type System struct {
+	ID, Version, Arch string
+	Files             map[string][]byte
 }
 
 // A Lack is something that packages depend on and that no file of the machine enables: a repository of dnf's, or
@@ -35,17 +41,17 @@ type Lack struct {
 // A Release is a package of the distribution that brings the file of a repository.
 type Release struct{ Package, File, Key string }
 
-// Lacking returns what of the needs is not enabled by the files about sources that facts hold: see SourceFolders.
-func Lacking(f facts.Facts, needs []string) (lacks []Lack) {
+// Lacking returns what of the needs is not enabled by the files about sources of a system.
+func Lacking(s System, needs []string) (lacks []Lack) {
 	var components []string
 	for _, need := range needs {
 		if _, is := repositoryIDs()[need]; !is {
 			components = append(components, need)
-		} else if l, is := lackingRepository(f, need); is {
+		} else if l, is := lackingRepository(s, need); is {
 			lacks = append(lacks, l)
 		}
 	}
-	if l, is := lackingComponents(f, components); is {
+	if l, is := lackingComponents(s, components); is {
 		lacks = append(lacks, l)
 	}
 	return lacks
@@ -109,13 +115,13 @@ const ourFiles = "gpuadm-"
 // subscribed is the file that subscription-manager writes: what others write there, or copy from it, does not last.
 const subscribed = "/etc/yum.repos.d/redhat.repo"
 
-func lackingRepository(f facts.Facts, need string) (Lack, bool) {
+func lackingRepository(sys System, need string) (Lack, bool) {
 	is := regexp.MustCompile(repositoryIDs()[need])
 	var off []section
-	by := releaseOf(f, need)
+	by := releaseOf(sys, need)
 	l := Lack{Name: "the repository " + need, Release: by}
-	for _, file := range filesIn(f, "/etc/yum.repos.d", ".repo") {
-		for _, s := range sections(file, f.Files[file]) {
+	for _, file := range filesIn(sys, "/etc/yum.repos.d", ".repo") {
+		for _, s := range sections(file, sys.Files[file]) {
 			switch {
 			case !is.MatchString(s.id) || strings.Contains(s.id, "-debug-") || strings.Contains(s.id, "-source-"):
 			case s.on && (by == nil || by.File != file):
@@ -131,7 +137,7 @@ func lackingRepository(f facts.Facts, need string) (Lack, bool) {
 	case l.Enabled:
 	case len(off) > 0 && off[0].file == subscribed:
 		l.Try, l.Release = "subscription-manager repos --enable="+off[0].id, nil
-	case len(off) > 0 && f.OS.ID == "rhel": // a cloud's, whose plugin knows them by their names
+	case len(off) > 0 && sys.ID == "rhel": // a cloud's, whose plugin knows them by their names
 		l.Try, l.Release = "dnf config-manager --set-enabled "+off[0].id, nil
 	case len(off) > 0:
 		id := ourFiles + need
@@ -141,7 +147,7 @@ func lackingRepository(f facts.Facts, need string) (Lack, bool) {
 	case by != nil:
 		l.Try = "dnf install " + by.Package
 	default:
-		l.Try = elsewhere(f, need)
+		l.Try = elsewhere(sys, need)
 	}
 	return l, true
 }
@@ -149,14 +155,14 @@ func lackingRepository(f facts.Facts, need string) (Lack, bool) {
 // releaseOf is the distribution's package that brings a repository; nil where it has none. Red Hat has none of EPEL.
 // Sources: rocky-linux/documentation and Azure/azhpc-images (Rocky, AlmaLinux), EM-GeekLab/nvidia-driver-installer and
 // Oracle's yum.oracle.com/getting-started (Oracle), Amazon's user guide of AL2023. The key's name: EPEL's own .repo file.
-func releaseOf(f facts.Facts, need string) *Release {
-	major, _, _ := strings.Cut(f.OS.Version, ".")
+func releaseOf(s System, need string) *Release {
+	major, _, _ := strings.Cut(s.Version, ".")
 	switch {
 	case need == "amazonlinux-nvidia":
 		return bringing("nvidia-release", "")
-	case need != "epel" || f.OS.ID == "rhel":
+	case need != "epel" || s.ID == "rhel":
 		return nil
-	case f.OS.ID == "ol":
+	case s.ID == "ol":
 		return bringing("oracle-epel-release-el"+major, "")
 	}
 	return bringing("epel-release", dnfKeys+"RPM-GPG-KEY-EPEL-"+major)
@@ -179,23 +185,23 @@ func broughtBy(name string) string {
 }
 
 // elsewhere is the command for a repository that no file of the machine has.
-func elsewhere(f facts.Facts, need string) string {
-	major, _, _ := strings.Cut(f.OS.Version, ".")
-	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[f.Arch]
+func elsewhere(s System, need string) string {
+	major, _, _ := strings.Cut(s.Version, ".")
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[s.Arch]
 	switch {
 	case need == "epel":
 		return "dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-" + major + ".noarch.rpm"
-	case f.OS.ID == "rhel":
+	case s.ID == "rhel":
 		return "subscription-manager repos --enable=codeready-builder-for-rhel-" + major + "-" + arch + "-rpms"
-	case f.OS.ID == "ol":
+	case s.ID == "ol":
 		return "dnf config-manager --set-enabled ol" + major + "_codeready_builder"
 	}
 	return "dnf config-manager --set-enabled " + need
 }
 
 // filesIn are the names of others' files in a folder that end in one of the ends.
-func filesIn(f facts.Facts, folder string, ends ...string) (names []string) {
-	for name := range f.Files {
+func filesIn(s System, folder string, ends ...string) (names []string) {
+	for name := range s.Files {
 		if path.Dir(name) == folder && slices.Contains(ends, path.Ext(name)) && !strings.HasPrefix(path.Base(name), ourFiles) {
 			names = append(names, name)
 		}
@@ -210,12 +216,12 @@ func archiveKeys() []string { return []string{"debian-archive-", "ubuntu-archive
 
 // lackingComponents looks which components no entry of apt's names. Ours then says of the distribution's entries what they
 // say, with the components that they lack.
-func lackingComponents(f facts.Facts, components []string) (Lack, bool) {
-	files := append([]string{"/etc/apt/sources.list"}, filesIn(f, "/etc/apt/sources.list.d", ".list", ".sources")...)
+func lackingComponents(sys System, components []string) (Lack, bool) {
+	files := append([]string{"/etc/apt/sources.list"}, filesIn(sys, "/etc/apt/sources.list.d", ".list", ".sources")...)
 	var named []string
 	var archive []source
 	for _, file := range files {
-		for _, s := range parseSources(file, f.Files[file], f.Arch) {
+		for _, s := range parseSources(file, sys.Files[file], sys.Arch) {
 			named = append(named, s.components...)
 			if s.ofDistribution() {
 				archive = append(archive, s)

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/simhost"
 )
@@ -47,7 +46,7 @@ func TestLackingRepositories(t *testing.T) {
 		{"ours does not count", "rocky", "9.6", []string{"crb"}, map[string]string{"rocky.repo": rockyCRB, "gpuadm-crb.repo": "[gpuadm-crb]\nenabled=1\n"}, []string{"dnf config-manager --set-enabled crb|/etc/yum.repos.d/gpuadm-crb.repo|"}},
 		{"AL2023", "amzn", "2023", []string{"amazonlinux-nvidia"}, nil, []string{"dnf install nvidia-release||nvidia-release"}},
 	} {
-		f := facts.Facts{OS: facts.OS{ID: x.id, Version: x.version}, Arch: "amd64", Files: map[string][]byte{}}
+		f := System{ID: x.id, Version: x.version, Arch: "amd64", Files: map[string][]byte{}}
 		for name, data := range x.files {
 			f.Files["/etc/yum.repos.d/"+name] = []byte(data)
 		}
@@ -73,7 +72,7 @@ func TestLackingRepositories(t *testing.T) {
 
 // TestCopiedSection: our file is the disabled section under our name, and dnf's list of it is found though only dnf knows its URL.
 func TestCopiedSection(t *testing.T) {
-	f := facts.Facts{OS: facts.OS{ID: "rocky", Version: "9.6"}, Files: map[string][]byte{"/etc/yum.repos.d/rocky.repo": []byte(rockyCRB)}}
+	f := System{ID: "rocky", Version: "9.6", Files: map[string][]byte{"/etc/yum.repos.d/rocky.repo": []byte(rockyCRB)}}
 	l := Lacking(f, []string{"crb"})[0]
 	want := header + `# As /etc/yum.repos.d/rocky.repo says of crb, which is disabled there.
 [gpuadm-crb]
@@ -116,7 +115,7 @@ func TestLackingComponents(t *testing.T) {
 		{"all there", "/etc/apt/sources.list", "deb http://debian.example/debian bookworm main contrib\n", []string{"contrib"}, "", "", ""},
 		{"another's alone", "/etc/apt/sources.list.d/x.sources", strings.SplitN(deb822, "\n\n", 2)[1], []string{"contrib"}, "add contrib behind main in apt's sources", "", "apt.example"},
 	} {
-		f := facts.Facts{OS: facts.OS{ID: "debian"}, Arch: "amd64", Files: map[string][]byte{x.file: []byte(x.data)}}
+		f := System{ID: "debian", Arch: "amd64", Files: map[string][]byte{x.file: []byte(x.data)}}
 		all := Lacking(f, x.needs)
 		if len(all) == 0 {
 			all = []Lack{{}}
@@ -134,7 +133,7 @@ func TestLackingComponents(t *testing.T) {
 // TestEnabledWants: the release package is wanted as long as its file is what enables the repository, and not where another has
 // written a file of that name.
 func TestEnabledWants(t *testing.T) {
-	f := facts.Facts{OS: facts.OS{ID: "rocky", Version: "9.6"}, Files: map[string][]byte{}}
+	f := System{ID: "rocky", Version: "9.6", Files: map[string][]byte{}}
 	state := func() (s string) {
 		wants, err := Enabled(new(Reading), "dnf", Lacking(f, []string{"epel"}))
 		if err != nil {
