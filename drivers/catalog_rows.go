@@ -77,11 +77,12 @@ type badRow struct {
 type keyRow struct {
 	Name        string `toml:"name"`
 	Fingerprint string `toml:"fingerprint"`
+	SHA256      string `toml:"sha256"` // of its file, where the fingerprint is not known
 	Origin
 }
 
 type repositoryRow struct {
-	Source      string   `toml:"source"` // nvidia, ubuntu, debian
+	Source      string   `toml:"source"` // nvidia, amazon, ubuntu, debian
 	Name        string   `toml:"name"`
 	IDs         []string `toml:"ids"`
 	Version     string   `toml:"version"`
@@ -97,6 +98,7 @@ type repositoryRow struct {
 	OpenOnly    bool     `toml:"open_only"`
 	Streams     bool     `toml:"streams"`
 	Needs       []string `toml:"needs"`
+	Multiverse  []int    `toml:"multiverse"` // branches that Ubuntu has in that component
 	Origin
 }
 

@@ -301,16 +301,21 @@ func TestNameSets(t *testing.T) {
 func TestKeys(t *testing.T) {
 	c := load(t)
 	for _, k := range c.Keys {
-		if k.Fingerprint == "" {
-			continue
+		fingerprint := len(k.Fingerprint) == 40 && strings.Trim(k.Fingerprint, "0123456789ABCDEF") == "" && strings.HasSuffix(k.Fingerprint, strings.ToUpper(k.Name))
+		digest := len(k.SHA256) == 64 && strings.Trim(k.SHA256, "0123456789abcdef") == ""
+		if fingerprint == digest || k.Fingerprint != "" && k.SHA256 != "" {
+			t.Errorf("%s has the fingerprint %q and the digest %q: one of them is to be known", k.Name, k.Fingerprint, k.SHA256)
 		}
-		if len(k.Fingerprint) != 40 || strings.Trim(k.Fingerprint, "0123456789ABCDEF") != "" || !strings.HasSuffix(k.Fingerprint, strings.ToUpper(k.Name)) {
-			t.Errorf("%s has the fingerprint %s", k.Name, k.Fingerprint)
+		if !strings.Contains(k.Where, "; ") {
+			t.Errorf("%s was seen in one place: %s", k.Name, k.Where)
 		}
 	}
 	for _, r := range c.Repositories {
 		if r.Key != "" && !slices.ContainsFunc(c.Keys, func(k keyRow) bool { return k.Name == r.Key }) {
 			t.Errorf("%s is signed by %s, which has no row", r, r.Key)
+		}
+		if r.URL != "" && !strings.Contains(r.Where, "; ") {
+			t.Errorf("the address of %s was seen in one place: %s", r, r.Where)
 		}
 	}
 }

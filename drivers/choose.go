@@ -16,6 +16,7 @@ import (
 // What Choice.Source and Choice.Flavour say.
 const (
 	SourceNVIDIA  = "nvidia"  // NVIDIA's package repository, or a mirror of it
+	SourceAmazon  = "amazon"  // Amazon's repository of NVIDIA's packages
 	SourceUbuntu  = "ubuntu"  // Ubuntu's archive
 	SourceDebian  = "debian"  // Debian's archive
 	SourceRunfile = "runfile" // NVIDIA's installer
@@ -62,9 +63,9 @@ type Repository struct {
 	Mirror      bool     // the spec names it: what else is in it nobody can tell
 	Signed      string   // what the key signs, where the spec says it: both, metadata, packages
 	KeyURL      string   // URL, or absolute path where the spec names a key
-	Fingerprint string   // of the key: 40 or 64 upper-case hex digits
+	Fingerprint string   // of the key: 40 or 64 upper-case hex digits; or "sha256:" and the digest of its file
 	Component   string   // of the distribution's archive: restricted
-	Needs       []string // repositories that the packages depend on: epel, crb
+	Needs       []string // repositories or components that the packages depend on: epel, crb, contrib
 }
 
 // Choose chooses the driver for a machine. It is pure. An error is a *converge.Trouble whose first sentence says which
@@ -93,6 +94,7 @@ func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
 	if err := p.compose(); err != nil {
 		return Choice{}, err
 	}
+	p.choice.Repo.Component = p.components()
 	p.remark()
 	return p.choice, nil
 }

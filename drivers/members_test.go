@@ -176,7 +176,8 @@ func TestRepositories(t *testing.T) {
 	}{
 		{"ubuntu", "24.04", "arm64", Repository{URL: url + "ubuntu2404/sbsa/", Distro: "ubuntu2404", Arch: "sbsa", KeyURL: url + "ubuntu2404/sbsa/3bf863cc.pub", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC"}},
 		{"almalinux", "8.10", "amd64", Repository{URL: url + "rhel8/x86_64/", Distro: "rhel8", Arch: "x86_64", KeyURL: url + "rhel8/x86_64/D42D0685.pub", Fingerprint: "610C7B14E068A878070DA4E99CD0A493D42D0685", Needs: []string{"epel", "powertools"}}},
-		{"amzn", "2023", "arm64", Repository{URL: url + "amzn2023/aarch64/", Distro: "amzn2023", Arch: "aarch64", KeyURL: url + "amzn2023/aarch64/D42D0685.pub", Fingerprint: "610C7B14E068A878070DA4E99CD0A493D42D0685"}},
+		{"amzn", "2023", "arm64", Repository{URL: url + "amzn2023/sbsa/", Distro: "amzn2023", Arch: "sbsa", KeyURL: url + "amzn2023/sbsa/D42D0685.pub", Fingerprint: "610C7B14E068A878070DA4E99CD0A493D42D0685"}},
+		{"rocky", "10.0", "amd64", Repository{URL: url + "rhel10/x86_64/", Distro: "rhel10", Arch: "x86_64", KeyURL: url + "rhel10/x86_64/CDF6BA43.pub", Fingerprint: "sha256:afbea87d3b979b3788ef34223aeeb323ade481128e2c133723ae99b8a51368bb", Needs: []string{"epel", "crb"}}},
 		// NVIDIA has nothing for it, so that auto comes to the archive.
 		{"debian", "12", "arm64", Repository{Distro: "debian12", Arch: "arm64", Component: "contrib non-free non-free-firmware"}},
 	} {

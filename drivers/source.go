@@ -13,6 +13,8 @@ import (
 // String names a repository as errors do.
 func (r repositoryRow) String() string {
 	switch r.Source {
+	case SourceAmazon:
+		return "Amazon's repository of NVIDIA's packages for " + r.Name
 	case SourceUbuntu:
 		return "Ubuntu's archive for " + r.Name
 	case SourceDebian:
@@ -62,7 +64,7 @@ func (c Catalog) repositories(m Machine) (rows []repositoryRow, like string) {
 func (p *plan) from() error {
 	if p.m.Arch == "" {
 		return refuse("cannot choose a driver: what processors this machine is for cannot be told: there is no dynamic loader, no shell and no packaging system",
-			"see that the folder is the root of an image")
+			"make sure that the folder is the root of an image")
 	}
 	if p.d.Source == SourceRunfile {
 		return p.fromRunfile()
@@ -70,7 +72,7 @@ func (p *plan) from() error {
 	rows, like := p.c.repositories(p.m)
 	if len(rows) == 0 {
 		return refuse(fmt.Sprintf("cannot install a driver on %s: no repository is known for it", p.system()),
-			`write source = "runfile" and a version in [driver], or owner = "other" if somebody else installs the driver`)
+			`write source = "runfile" and a version in [driver], or owner = "other" if another tool installs the driver`)
 	}
 	r, err := p.pick(rows)
 	if err != nil {
@@ -114,8 +116,11 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 		}
 	}
 	if len(unfit) > 0 {
-		return repositoryRow{}, refuse(fmt.Sprintf("cannot install from %s: it has no packages for %s", unfit[0], p.m.Arch),
-			`write another source in [driver], such as "runfile"`)
+		why := "it has no packages for " + p.m.Arch
+		if unfit[0].Source == SourceNVIDIA {
+			why = "NVIDIA publishes no packages for " + p.m.Arch + " there"
+		}
+		return repositoryRow{}, refuse(fmt.Sprintf("cannot install from %s: %s", unfit[0], why), p.elsewhere(unfit[0], 0))
 	}
 	where := "NVIDIA has no repository for it"
 	if p.d.Source == "distro" {
@@ -123,6 +128,29 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 	}
 	return repositoryRow{}, refuse(fmt.Sprintf("cannot install a driver on %s from source = %q: %s", p.system(), p.d.Source, where),
 		`write source = "auto" in [driver]`)
+}
+
+// elsewhere advises the other sources that have packages for this machine, of a branch unless that is 0. NVIDIA's installer
+// is there for both architectures.
+func (p *plan) elsewhere(than repositoryRow, branch int) string {
+	var ways []string
+	rows, _ := p.c.repositories(p.m)
+	for _, r := range rows {
+		has := branch == 0 || r.First <= branch && (r.Last == 0 || branch <= r.Last)
+		if r.Source == than.Source || r.arch(p.m.Arch) == "" || !has {
+			continue
+		}
+		way := `source = "distro"`
+		if r.Source == SourceNVIDIA {
+			way = `source = "nvidia"`
+		}
+		if r.First == r.Last && branch == 0 {
+			way += fmt.Sprintf(` and version = "%d"`, r.First)
+		}
+		ways = append(ways, way+", which is "+r.String())
+	}
+	ways = append(ways, `source = "runfile" and an exact version`)
+	return "write in [driver] " + strings.Join(ways, ", or ")
 }
 
 // trust settles URL and key: those of the spec's mirror, or the vendor's with a fingerprint that is known.
@@ -140,19 +168,21 @@ func (p *plan) trust() error {
 		return nil // the distribution's own, whose keys it brings
 	}
 	repo.URL = strings.NewReplacer("{arch}", repo.Arch, "{version}", p.m.Version).Replace(p.repo.URL)
-	key := "its signing key"
-	if p.repo.Key != "" {
-		repo.KeyURL = repo.URL + p.repo.Key + ".pub"
-		key += " " + path.Base(repo.KeyURL)
+	if p.repo.Key == "" {
+		return refuse(fmt.Sprintf("cannot trust %s: which key signs it is not known to this release", p.repo),
+			fmt.Sprintf(`find the key in %s, compare its fingerprint with one that NVIDIA publishes, save the key in a file, and write url = %[1]q, key = that file and fingerprint in [driver.repo]`, repo.URL))
 	}
+	repo.KeyURL = repo.URL + p.repo.Key + ".pub"
 	for _, k := range p.c.Keys {
-		if k.Name == p.repo.Key && k.Fingerprint != "" {
+		switch {
+		case k.Name != p.repo.Key:
+		case k.Fingerprint != "":
 			repo.Fingerprint = k.Fingerprint
-			return nil
+		default:
+			repo.Fingerprint = "sha256:" + k.SHA256
 		}
 	}
-	return refuse(fmt.Sprintf("cannot trust %s: the fingerprint of %s is not known to this release", p.repo, key),
-		fmt.Sprintf(`save the key in a file, compare its fingerprint with one from NVIDIA, and write both and url = "%s" in [driver.repo]`, repo.URL))
+	return nil
 }
 
 // fromRunfile settles NVIDIA's installer, which is one file for one version.
@@ -167,7 +197,7 @@ func (p *plan) fromRunfile() error {
 	p.repo = repositoryRow{Source: SourceRunfile, Name: SourceRunfile, AMD64: row.AMD64, ARM64: row.ARM64, Family: p.family()}
 	arch := p.repo.arch(p.m.Arch)
 	if arch == "" {
-		return refuse(fmt.Sprintf("cannot install a runfile: there is none for %s", p.m.Arch), `write source = "auto" in [driver]`)
+		return refuse(fmt.Sprintf("cannot install a runfile: NVIDIA publishes none for %s", p.m.Arch), `write source = "auto" in [driver]`)
 	}
 	url := strings.NewReplacer("{arch}", arch, "{v}", p.d.Version).Replace(row.URL)
 	if mirror := p.d.Repo.URL; mirror != "" {
@@ -203,13 +233,13 @@ func (p *plan) published(branch int, asked string) error {
 	switch {
 	case r.First > 0 && r.First == r.Last && branch != r.First:
 		return refuse(fmt.Sprintf("cannot install driver %s from %s: it has branch %d only", asked, r, r.First),
-			fmt.Sprintf(`write version = "%d" in [driver], or source = "nvidia"`, r.First))
+			fmt.Sprintf(`write version = "%d" in [driver]`, r.First), p.elsewhere(r, branch))
 	case r.First > 0 && branch < r.First:
 		return refuse(fmt.Sprintf("cannot install driver %s from %s: no packages of branches before %d are known there", asked, r, r.First),
-			`write another source in [driver], such as "distro" or "runfile", or a newer version if the GPUs allow it`)
+			p.elsewhere(r, branch), "or ask for a newer version, if the GPUs work with it")
 	case r.Last > 0 && branch > r.Last:
 		return refuse(fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, r, r.Last),
-			`write an older version or another source in [driver]`)
+			"write an older version in [driver]", p.elsewhere(r, branch))
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func Needs(s spec.Spec) facts.Needs {
 		n.Files = []string{dpkgStatus}
 	}
 	if n.Modules {
-		n.Files = append(n.Files, overlay)
+		n.Files = append(append(n.Files, overlay), packages.SourceFolders()...)
 	}
 	return n
 }
@@ -206,16 +206,12 @@ func (d Driver) Modules() converge.Stage {
 			}
 			return append([]converge.Want{parts(k.Version, s.Driver.Persistenced, *f.Modules)}, wants...), nil
 		},
-		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			notes := append(slices.Clone(c.Warnings), Standing(f, *f.Modules)...)
-			if missing := c.unnamed(v); missing != "" && len(f.Modules.Libraries) == 0 {
-				notes = append(notes, missing)
-			}
-			return notes
+			return slices.Concat(c.Warnings, Standing(f, *f.Modules), c.lacking(s.Driver, f))
 		},
 	}
 }

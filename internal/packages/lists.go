@@ -103,7 +103,7 @@ func (l lists) Unsettled(found converge.State, by converge.Change) converge.Stat
 	if found != "" && by.After == "" && by.Later == "" {
 		return found
 	}
-	if slices.Contains(l.files, by.Name) || strings.HasPrefix(by.Name, keysOf(l.system)) {
+	if slices.Contains(l.files, by.Name) || by.Kind == "package" && slices.Contains(l.files, broughtBy(by.Name)) || strings.HasPrefix(by.Name, keysOf(l.system)) {
 		return stale
 	}
 	return found

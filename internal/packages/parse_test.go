@@ -380,7 +380,7 @@ func TestRPMKeys(t *testing.T) {
 		"EB693B3035CD5710E231E123A4B469638D8B756F": {"gpg-pubkey-8d8b756f-4a1b2c3d"},
 		"EB693B3035CD5710E231E123A4B469638D8B7560": nil,
 	} {
-		if got := (rpmKey{fingerprint: fingerprint}).among(d.packages); !slices.Equal(got, want) {
+		if got := among(d.packages, []string{fingerprint}); !slices.Equal(got, want) {
 			t.Errorf("%s is %v, want %v", fingerprint, got, want)
 		}
 	}

@@ -19,7 +19,7 @@ type Repository struct {
 	About       string // NVIDIA's CUDA repository for debian12
 	URL         string // http, https or file; a flat apt repository, or a dnf one; "" for the distribution's own, with Pins only
 	Key         string // URL or absolute path of the public key
-	Fingerprint string // of the key
+	Fingerprint string // of the key; or "sha256:" and the digest of its file: see things.Key
 	Pins        []Pin  // what may come from it, and in which version
 	Signed      Signed // what of a dnf repository the key signs
 	Mixed       bool   // somebody made it, of packages that nobody else can tell: it may have kernel headers too
@@ -126,8 +126,16 @@ func Contents(manager string, repos []Repository, via host.Via) map[string][]byt
 	return files
 }
 
-func aptPins(r Repository) string    { return "/etc/apt/preferences.d/00-gpuadm-" + r.ID }
-func aptKeyring(r Repository) string { return "/etc/apt/keyrings/gpuadm-" + r.ID + ".gpg" }
+func aptPins(r Repository) string { return "/etc/apt/preferences.d/00-gpuadm-" + r.ID }
+
+// aptKeyring is binary, as every apt takes it; a key that is known by its file's digest stays armored as it is.
+func aptKeyring(r Repository) string {
+	end := ".gpg"
+	if strings.HasPrefix(r.Fingerprint, "sha256:") {
+		end = ".asc"
+	}
+	return "/etc/apt/keyrings/gpuadm-" + r.ID + end
+}
 
 // DatabaseOf is what the database of a manager's packager is called.
 func DatabaseOf(manager string) string {

@@ -23,6 +23,7 @@ type Set struct {
 	hold   map[string][]byte // what those files shall hold, as far as that is said
 	stream string            // of dnf's module nvidia-driver: see InStream
 	family *Family           // see Of
+	try    []string          // see Advising
 }
 
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as

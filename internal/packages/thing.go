@@ -161,5 +161,5 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 		return nil, err
 	}
 	found, err := m.resolve(ctx, v, request{due, t.set.stands(all, due), t.set.family})
-	return slices.Concat(stand, found), err
+	return slices.Concat(stand, found), t.set.advised(err)
 }

@@ -52,6 +52,7 @@ parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = tru
 url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
 key = "/etc/gpuadm//keys/cuda.asc"
 fingerprint = "eb69 3b30 35cd 5710 e231 e123 a4b4 6996 3bf8 63cc"
+enable_needed = true
 signed = "packages"
 
 [toolkit]
@@ -120,7 +121,7 @@ func wholeSpec() spec.Spec {
 			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", Peermem: true, GDS: true, KernelGate: "14d",
 			Packages: []string{"libnvidia-gl-580", "nvidia-driver-NVML"}, Without: []string{"libnvidia-encode-580"},
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
-			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages"},
+			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages", EnableNeeded: true},
 		},
 		Toolkit: spec.Toolkit{
 			Version: "1.18",
@@ -374,5 +375,18 @@ func BenchmarkParse(b *testing.B) {
 		if _, err := spec.Parse(file); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestRepoWithoutURL: enable_needed asks for no mirror; a key may be trusted by its file's digest.
+func TestRepoWithoutURL(t *testing.T) {
+	s := parse(t, node("format = 1\n[driver.repo]\nenable_needed = true\n"))
+	if !s.Driver.Repo.EnableNeeded || !s.Has("driver.repo") || s.Driver.Repo.URL != "" {
+		t.Errorf("%+v", s.Driver.Repo)
+	}
+	digest := "sha256:" + strings.Repeat("Ab", 32)
+	s = parse(t, node("format = 1\n[driver.repo]\nurl = \"https://a/b\"\nkey = \"/k\"\nfingerprint = \""+digest+"\"\n"))
+	if s.Driver.Repo.Fingerprint != strings.ToLower(digest) {
+		t.Errorf("%+v", s.Driver.Repo)
 	}
 }

@@ -179,6 +179,10 @@ func checkNoProxy(v string) (string, *finding) {
 }
 
 func checkFingerprint(v string) (string, *finding) {
+	if digest, is := strings.CutPrefix(v, "sha256:"); is {
+		digest, found := checkDigest(digest)
+		return "sha256:" + digest, found
+	}
 	hex := strings.ToUpper(strings.ReplaceAll(v, " ", ""))
 	const fix = "copy it from the output of gpg --show-keys FILE, after asking the mirror's owner for the right one"
 	switch {
