@@ -19,6 +19,8 @@ func (r repositoryRow) String() string {
 		return "Ubuntu's archive for " + r.Name
 	case SourceDebian:
 		return "Debian's archive for " + r.Name
+	case SourceMicrosoft:
+		return "Microsoft's repository for " + r.Name
 	case SourceRunfile:
 		return "a runfile"
 	}
@@ -109,6 +111,12 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 					continue
 				}
 			}
+			if r.Refused != "" && p.d.Source == "distro" {
+				return r, refuse(fmt.Sprintf("cannot install from %s: %s", r, r.Refused), p.elsewhere(r, 0),
+					`or write owner = "other" in [driver], and install it yourself: gpuadm then verifies it`)
+			} else if r.Refused != "" {
+				continue
+			}
 			if r.arch(p.m.Arch) != "" {
 				return r, nil
 			}
@@ -137,7 +145,7 @@ func (p *plan) elsewhere(than repositoryRow, branch int) string {
 	rows, _ := p.c.repositories(p.m)
 	for _, r := range rows {
 		has := branch == 0 || r.First <= branch && (r.Last == 0 || branch <= r.Last)
-		if r.Source == than.Source || r.arch(p.m.Arch) == "" || !has {
+		if r.Source == than.Source || r.Refused != "" || r.arch(p.m.Arch) == "" || !has {
 			continue
 		}
 		way := `source = "distro"`
