@@ -58,7 +58,9 @@ func (c *Choice) join(catalog Catalog, s spec.Driver, f facts.Facts) {
 }
 
 // managed says whether a fabric manager is to reach NVLink 5's switches from here.
-func managed(fabric string, s spec.Driver) bool { return fabric == FabricNVLink5 && s.FabricManager != "off" }
+func managed(fabric string, s spec.Driver) bool {
+	return fabric == FabricNVLink5 && s.FabricManager != "off"
+}
 
 // modulesExtra names the package that brings a kernel's InfiniBand modules, "" if none does, or none has to. Before 26.04 Ubuntu
 // has them in linux-modules or in linux-modules-extra, which differs by kernel; so it is wanted where the kernel lacks one of
