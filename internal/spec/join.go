@@ -77,6 +77,9 @@ func checkPeer(v string) (string, *finding) {
 	if domain(v) && strings.ContainsFunc(v, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
 		return v, nil
 	}
+	if _, err := netip.ParseAddr(v); err != nil {
+		return v, wrong(`write it as "10.0.0.11" or "gpu-1.example"`, "%s is neither an IP address nor a name in DNS", show(v))
+	}
 	return checkAddress(v)
 }
 
