@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -33,6 +34,7 @@ reads = ["/etc/nvidia-imex/*"]
 ID=ubuntu
 VERSION_ID="24.04"
 -- etc/systemd/system/multi-user.target.wants/ssh.service link=/usr/lib/systemd/system/ssh.service --
+-- run/ --
 -- proc/sys/kernel/osrelease --
 6.8.0-1042-nvidia-64k
 -- usr/lib/modules/6.8.0-1042-nvidia-64k/modules.dep --
@@ -68,6 +70,9 @@ func rack(t testing.TB) *simhost.Node {
 	n.Install("nvidia-imex-ctl", simhost.Program{Looks: func(argv []string) bool { return len(argv) == 2 && argv[1] == "-q" }, Run: func(f *host.Files, argv []string) ([]byte, error) {
 		if config, _ := f.ReadFile(drivers.IMEXConfig); !strings.Contains(string(config), "\nIMEX_CMD_ENABLED=1\n") {
 			return nil, &host.CommandError{Argv: argv, Code: 1, Cause: errors.New("exit status 1")}
+		}
+		if said, err := f.ReadFile("/run/imex-says"); err == nil {
+			return said, nil
 		}
 		return []byte("READY\n"), nil
 	}})
@@ -158,31 +163,35 @@ func TestIMEXWrongStates(t *testing.T) {
 // Law 8 on a rack's machine: a power cut before any touch, then apply again, ends as a straight run; undo in the first tree.
 func TestIMEXPowerCuts(t *testing.T) {
 	for _, name := range []string{"auto", "host"} {
-		whole := rack(t)
-		whole.Reboot()
-		first := tree(whole)
-		apply(t, whole, imexEngine(t, name))
-		applied, made := tree(whole), whole.Touches()
-		undo(t, whole, imexEngine(t, name), "all")
-		for cut := range every(whole.Touches()) {
-			for _, loss := range losses(cut) {
-				n := rack(t)
-				n.CutAt(cut)
-				_, err := imexEngine(t, name).Apply(context.Background(), n)
-				if err == nil {
-					_, _ = imexEngine(t, name).Undo(context.Background(), n, "all", nil) // the last touches only clear away
-				}
-				if !n.Off() {
-					t.Fatalf("%s: touch %d: the power was not cut", name, cut)
-				}
-				n.Boot(loss)
-				if cut < made {
-					apply(t, n, imexEngine(t, name))
-					compare(t, fmt.Sprintf("%s: apply cut at touch %d, %v, applied again", name, cut, loss), applied, tree(n))
-				}
-				undo(t, n, imexEngine(t, name), "all")
-				compare(t, fmt.Sprintf("%s: cut at touch %d, %v, undone", name, cut, loss), first, tree(n))
+		t.Run(name, func(t *testing.T) { t.Parallel(); imexPowerCuts(t, name) })
+	}
+}
+
+func imexPowerCuts(t *testing.T, name string) {
+	whole := rack(t)
+	whole.Reboot()
+	first := tree(whole)
+	apply(t, whole, imexEngine(t, name))
+	applied, made := tree(whole), whole.Touches()
+	undo(t, whole, imexEngine(t, name), "all")
+	for cut := range every(whole.Touches()) {
+		for _, loss := range losses(cut) {
+			n := rack(t)
+			n.CutAt(cut)
+			_, err := imexEngine(t, name).Apply(context.Background(), n)
+			if err == nil {
+				_, _ = imexEngine(t, name).Undo(context.Background(), n, "all", nil) // the last touches only clear away
 			}
+			if !n.Off() {
+				t.Fatalf("%s: touch %d: the power was not cut", name, cut)
+			}
+			n.Boot(loss)
+			if cut < made {
+				apply(t, n, imexEngine(t, name))
+				compare(t, fmt.Sprintf("%s: apply cut at touch %d, %v, applied again", name, cut, loss), applied, tree(n))
+			}
+			undo(t, n, imexEngine(t, name), "all")
+			compare(t, fmt.Sprintf("%s: cut at touch %d, %v, undone", name, cut, loss), first, tree(n))
 		}
 	}
 }
@@ -237,4 +246,17 @@ func TestIMEXRespectsOthers(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}
+}
+
+// Nodes that wait for each other are told of, and go on running: exit code 75, and nothing is put back.
+func TestIMEXWaitsForOthers(t *testing.T) {
+	n := rack(t)
+	apply(t, n, imexEngine(t, "host"))
+	n.Advance(time.Hour)
+	applied := tree(n)
+	put(t, n, "/run/imex-says", "WAITING_FOR_PEERS\n")
+	if _, err := imexEngine(t, "host").Apply(t.Context(), n); !converge.Passes(err) || !strings.Contains(err.Error(), "IMEX of the other nodes answers") {
+		t.Error(err)
+	}
+	compare(t, "while it waits", applied, tree(n))
 }
