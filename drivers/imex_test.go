@@ -89,6 +89,16 @@ func TestIMEXAnswers(t *testing.T) {
 	}
 }
 
+// A restart that goes back to a configuration without the command service is not waited for: nobody can ask.
+func TestIMEXRestartBeforeUs(t *testing.T) {
+	const node = "-- sim.toml --\n[[unit]]\nname = \"nvidia-imex.service\"\nactive = \"active\"\n[[command]]\nargv = [\"nvidia-imex-ctl\", \"-q\"]\nexit = 1\n-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED="
+	for enabled, ready := range map[string]bool{"0": true, "1": false} {
+		if err := imexReady(t.Context(), simulated(t, node+enabled+"\n")); (err == nil) != ready {
+			t.Errorf("IMEX_CMD_ENABLED=%s: %v", enabled, err)
+		}
+	}
+}
+
 func TestIMEXNodesKnown(t *testing.T) {
 	for archive, says := range map[string]string{
 		"-- x --\n": "/etc/nvidia-imex/nodes_config.cfg is missing or empty",
