@@ -47,7 +47,7 @@ const (
 )
 
 // imexWants are of the host's IMEX on machines of a rack. What cannot be seen from here is who is to run it: nothing on the
-// host tells the DRA driver's two modes apart. So auto is right for its default, and the spec says the other.
+// host differs between the DRA driver's two modes. So auto is right for its default, and the spec says the other.
 func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	switch {
 	case s.IMEX == "host" && s.Fabric != FabricRack && f.Live:
@@ -87,7 +87,7 @@ func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 
 func imexNodesText(nodes []string) string { return strings.Join(nodes, "\n") + "\n" }
 
-// imexNodesKnown refuses a host's IMEX that no file tells its nodes.
+// imexNodesKnown refuses a host's IMEX that has no list of its nodes.
 func imexNodesKnown(named bool) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		if named {

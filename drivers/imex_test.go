@@ -45,7 +45,7 @@ func TestEditIMEX(t *testing.T) {
 	}
 	changed := strings.Replace(written, "IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", 1)
 	if got, _ := TakeOutIMEX([]byte("# c\n"), []byte(written), []byte(changed)); imexValues(got)[imexEnabled] != "0" || imexValues(got)[imexPath] != "" {
-		t.Errorf("a key that somebody changed since, and one that is ours: %s", got)
+		t.Errorf("a key that was changed since, and one that is ours: %s", got)
 	}
 }
 
@@ -58,8 +58,8 @@ func equal(a, b map[string]string) bool {
 	return len(a) == len(b)
 }
 
-// What nvidia-imex-ctl says decides: ready, waiting for others, or not ready, which holds nothing else back. Nobody is asked
-// while the answer would be about other files than those that are wanted.
+// What nvidia-imex-ctl says decides: ready, waiting for others, or not ready, which holds nothing else back. The program is
+// not asked while its answer would be about other files than those that are wanted.
 func TestIMEXAnswers(t *testing.T) {
 	const config = "-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/run/x\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n-- etc/nvidia-imex/nodes_config.cfg --\n10.0.0.11\n"
 	unit := func(active string) string {
@@ -73,7 +73,7 @@ func TestIMEXAnswers(t *testing.T) {
 		{"waiting", unit("active") + ctl("WAITING_FOR_PEERS", "0") + config, "IMEX of the other nodes answers"},
 		{"starting for an hour", unit("active") + ctl("INITIALIZING", "0") + config, "says INITIALIZING, and not READY"},
 		{"no word that is known holds READY", unit("active") + ctl("NOT READY", "0") + config, "says NOT READY, and not READY"},
-		{"nobody answers", unit("active") + ctl("", "1") + config, "says UNAVAILABLE, and not READY"},
+		{"no answer", unit("active") + ctl("", "1") + config, "says UNAVAILABLE, and not READY"},
 		{"not installed whole", unit("active") + config, "nvidia-imex-ctl is not installed"},
 		{"stopped", unit("inactive") + ctl("", "1") + config, ""},
 		{"other nodes are wanted", unit("active") + ctl("", "1") + strings.Replace(config, "10.0.0.11", "10.0.0.10", 1), ""},
@@ -89,7 +89,7 @@ func TestIMEXAnswers(t *testing.T) {
 	}
 }
 
-// A restart that goes back to a configuration without the command service is not waited for: nobody can ask.
+// A restart that goes back to a configuration without the command service is not waited for: the daemon does not answer.
 func TestIMEXRestartBeforeUs(t *testing.T) {
 	const node = "-- sim.toml --\n[[unit]]\nname = \"nvidia-imex.service\"\nactive = \"active\"\n[[command]]\nargv = [\"nvidia-imex-ctl\", \"-q\"]\nexit = 1\n-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED="
 	for enabled, ready := range map[string]bool{"0": true, "1": false} {

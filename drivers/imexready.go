@@ -38,7 +38,7 @@ func imexFresh() converge.Want {
 }
 
 // IsIMEX says whether the name of a thing of kind fresh is IMEX's: then NewIMEX builds it again. Undo does not wait for IMEX to
-// be ready: what it puts back may be a configuration under which nobody can ask.
+// be ready: what it puts back may be a configuration under which it does not answer.
 func IsIMEX(name string) bool { return strings.HasPrefix(name, IMEXUnit) }
 
 // NewIMEX builds IMEX's thing of kind fresh again from its name.
@@ -63,7 +63,7 @@ func (f freshIMEX) Settled(found converge.State) converge.State {
 }
 
 // imexAnswers wants this node's IMEX ready. One that does not run, or does not run with its files as they are wanted, is judged
-// when it is started. One that is not ready holds nothing else back: it may wait for other nodes, or for somebody there.
+// when it is started. One that is not ready holds nothing else back: it may wait for other nodes, or for their administrator.
 func imexAnswers(nodes []string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		state, err := NewIMEX(imexFresh().Name()).Look(ctx, v)
@@ -107,7 +107,7 @@ func imexTry() []string {
 // https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu, which takes "READY\n" for ready and nothing else.
 func imexReady(ctx context.Context, v host.View) error {
 	if config, err := v.ReadFile(IMEXConfig); err != nil || imexValues(config)[imexEnabled] != "1" {
-		return nil // as it was before us, to which a restart that failed goes back: nobody can ask
+		return nil // as it was before us, to which a restart that failed goes back: it does not answer
 	}
 	u, err := v.Unit(ctx, IMEXUnit)
 	if err != nil {

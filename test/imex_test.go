@@ -86,7 +86,7 @@ func imexEngine(t testing.TB, name string) *converge.Engine {
 	return e
 }
 
-// imexUnit is how the unit stands: "masked inactive".
+// imexUnit is the unit's state: "masked inactive".
 func imexUnit(n *simhost.Node) string {
 	for line := range strings.Lines(n.Units()) {
 		if rest, is := strings.CutPrefix(line, drivers.IMEXUnit+" "); is {
@@ -248,7 +248,7 @@ func TestIMEXRespectsOthers(t *testing.T) {
 	}
 }
 
-// Nodes that wait for each other are told of, and go on running: exit code 75, and nothing is put back.
+// IMEX that waits for other nodes goes on running: exit code 75, and nothing is put back.
 func TestIMEXWaitsForOthers(t *testing.T) {
 	n := rack(t)
 	apply(t, n, imexEngine(t, "host"))

@@ -147,8 +147,7 @@ func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return h.SetUnit(ctx, string(u), c)
 }
 
-// mask masks a unit after it was disabled and stopped, as systemctl(1) is told by those who ask for a mask: alone it leaves the
-// links of [Install], and what runs running.
+// mask disables and stops a unit before it masks it: a mask alone leaves the links of [Install], and what runs running.
 func (u unit) mask(ctx context.Context, h host.Host, fileNow, job string) error {
 	for _, c := range []host.UnitChange{{File: "disable"}, {Job: job}, {File: "mask"}} {
 		if c == (host.UnitChange{}) || c.File == "disable" && fileNow != "enabled" {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// The stand-in for nvidia-imex does what NVIDIA's IMEX guide says of the daemon's start: without nodes it fails, and with the
+// The replacement of nvidia-imex does what NVIDIA's IMEX guide says of the daemon's start: without nodes it fails, and with the
 // command service enabled it makes the socket that its configuration names, or fails. Its unit has the ProtectSystem=full of
 // which the DRA driver's page warns (site/content/docs/prerequisites.md). nvidia-imex-ctl -q prints one word, as DCGM knows them.
 const (
@@ -42,7 +42,7 @@ echo READY
 	gb200Spec  = "format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"nvidia\"\npersistenced = false\n"
 )
 
-// TestLabIMEX: systemd, and nobody else, says whether the host's IMEX is masked, runs, and has read its files.
+// TestLabIMEX: a real systemd says whether the host's IMEX is masked, runs, and has read its files.
 func TestLabIMEX(t *testing.T) {
 	n := node{lab.Boot(t, lab.Options{Dist: "trixie", GPUs: 4, Device: "2941"}), t}
 	n.Put("/usr/lib/systemd/system/nvidia-imex.service", imexUnit, 0o644)
@@ -52,7 +52,7 @@ func TestLabIMEX(t *testing.T) {
 	n.Put(imexNodes, "10.0.0.9\n", 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "enable", "--quiet", "nvidia-imex")
-	if n.Exec("systemctl", "start", "nvidia-imex"); eventually(func() bool { return n.imexStands("enabled failed") }) && n.Exec("test", "-e", imexSocket).Exit == 0 {
+	if n.Exec("systemctl", "start", "nvidia-imex"); eventually(func() bool { return n.imexHas("enabled failed") }) && n.Exec("test", "-e", imexSocket).Exit == 0 {
 		t.Fatal("a unit with ProtectSystem=full made a socket below /etc: the host shows nothing")
 	}
 	n.Put("/etc/nvidia-imex/config.cfg", imexConfig, 0o644)
@@ -93,7 +93,7 @@ func TestLabIMEX(t *testing.T) {
 		t.Error("IMEX runs with the list of nodes from before")
 	}
 	n.Must("systemctl", "kill", "--signal=KILL", "nvidia-imex")
-	eventually(func() bool { return n.imexStands("enabled failed") })
+	eventually(func() bool { return n.imexHas("enabled failed") })
 	n.gpuadm(0, "apply", "services")
 	n.imexIs("enabled active")
 
@@ -108,14 +108,14 @@ func TestLabIMEX(t *testing.T) {
 	}
 }
 
-// stands says whether the unit is so: "masked inactive".
-func (n node) imexStands(want string) bool {
+// imexHas compares the unit's state: "masked inactive".
+func (n node) imexHas(want string) bool {
 	return strings.TrimSpace(n.Exec("systemctl", "is-enabled", "nvidia-imex").Stdout)+" "+strings.TrimSpace(n.Exec("systemctl", "is-active", "nvidia-imex").Stdout) == want
 }
 
 func (n node) imexIs(want string) {
 	n.t.Helper()
-	if !n.imexStands(want) {
+	if !n.imexHas(want) {
 		n.t.Fatalf("nvidia-imex.service is not %s: %s", want, n.Exec("systemctl", "status", "--no-pager", "nvidia-imex"))
 	}
 }
