@@ -42,9 +42,6 @@ func Needs(s spec.Spec) facts.Needs {
 	if n.Modules && s.Driver.Source == "distro" && s.Driver.Build != "dkms" {
 		n.Signed, _, _ = strings.Cut(s.Driver.Version, ".")
 	}
-	if n.Modules && s.Driver.KernelGate != "" {
-		n.Files = []string{dpkgStatus}
-	}
 	return n
 }
 
@@ -70,17 +67,6 @@ func (c Choice) Headers() map[string]string {
 		}
 	}
 	return of
-}
-
-// Lockstep names the packages that have the driver's version.
-func (c Choice) Lockstep() []string {
-	var names []string
-	for _, m := range c.Members {
-		if m.Lockstep {
-			names = append(names, m.Name)
-		}
-	}
-	return names
 }
 
 // Pattern is the driver's version as packages.State leaves it open: 580.95.05, or 580.* for a branch.
@@ -201,7 +187,7 @@ func (d Driver) Modules() converge.Stage {
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			notes := append(slices.Clone(c.Warnings), Standing(f, *f.Modules)...)
+			notes := append(slices.Clone(c.Warnings), Standing(f, *f.Modules, c)...)
 			if missing := c.unnamed(v); missing != "" && len(f.Modules.Libraries) == 0 {
 				notes = append(notes, missing)
 			}
@@ -230,21 +216,10 @@ func (d Driver) Services() converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			hold, err := gateWants(c, s.Driver, f)
-			if err != nil {
-				return nil, err
-			}
-			wants = append(wants, hold...)
 			for i := range wants {
 				wants[i].Section = "driver" // the spec has none of the stage's name
 			}
 			return wants, nil
-		},
-		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
-			if s.Driver.KernelGate == "" {
-				return nil
-			}
-			return gateNotes(v)
 		},
 	}
 }

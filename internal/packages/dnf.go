@@ -33,8 +33,6 @@ func (a dnf) unfiltered() dnf {
 
 func newDnf() dnf { return dnf{wait: lockWait} }
 
-func (dnf) name() string { return "dnf" }
-
 // database leaves out the files beside rpm's: those change whenever somebody looks.
 func (dnf) database() []string {
 	files := []string{dnfHistory, dnfHistory + "-wal", lockConf, lockList}

@@ -90,7 +90,6 @@ func table() []row {
 	add("peermem", TypeBool, "false", "load nvidia-peermem: network cards read and write the GPUs' memory", func(s *Spec) any { return &s.Driver.Peermem })
 	add("gds", TypeBool, "false", "install and load nvidia-fs: GPUDirect Storage", func(s *Spec) any { return &s.Driver.GDS })
 	add("parameters", TypeParameters, "{}", "parameters of the module nvidia; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Driver.Parameters })
-	text("kernel_gate", `""`, "how long newer kernels without a module are held back at most, such as \"14d\"; empty: not at all", checkDays, func(s *Spec) any { return &s.Driver.KernelGate })
 	repo("driver", func(s *Spec) *Repo { return &s.Driver.Repo })
 	section = "driver.runfile"
 	text("url", `""`, "NVIDIA's installer for source = \"runfile\": http, https, file or an absolute path; empty: NVIDIA's own", checkFileURL, func(s *Spec) any { return &s.Driver.Runfile.URL })

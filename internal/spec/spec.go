@@ -56,7 +56,6 @@ type Driver struct {
 	Peermem       bool              // load nvidia-peermem, a module of the driver's own
 	GDS           bool              // install and load nvidia-fs, for GPUDirect Storage
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
-	KernelGate    string            // "14d": days that kernels without a module are held back; "" = not at all
 	Repo          Repo
 	Runfile       Runfile
 }

@@ -44,7 +44,6 @@ persistenced  = false
 fabricmanager = "on"
 peermem = true
 gds = true
-kernel_gate   = "14d"
 parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = true, NVreg_Hex = 0x10 }
 [driver.repo]
 url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
@@ -115,7 +114,7 @@ allow = ["stop-clients", "restart-runtime", "reset-gpu", "restart-runtime"]
 func wholeSpec() spec.Spec {
 	return spec.Spec{
 		Driver: spec.Driver{
-			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", Peermem: true, GDS: true, KernelGate: "14d",
+			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", Peermem: true, GDS: true,
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
 			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages"},
 		},
