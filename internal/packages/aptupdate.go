@@ -41,7 +41,7 @@ func (a apt) update(ctx context.Context, h host.Host, files []string) error {
 		}
 		err = a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+f, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
 		if busy := (*locked)(nil); err != nil && (old || mismatched(err) || errors.As(err, new(distrust)) || errors.As(err, &busy)) {
-			return unread(err, sources[0].uri, f)
+			return unread(h, err, sources[0].uri, f)
 		}
 	}
 	return touch(h, files)

@@ -99,7 +99,7 @@ func (a dnf) update(ctx context.Context, h host.Host, files []string) error {
 	if _, err := a.run(ctx, h, "makecache", "--refresh"); err != nil {
 		for _, r := range ours {
 			if _, err := a.run(ctx, h, "makecache", "--refresh", "--disablerepo=*", "--enablerepo="+r.id); err != nil {
-				return unread(err, r.url, at[r.id])
+				return unread(h, err, r.url, at[r.id])
 			}
 		}
 	}

@@ -46,10 +46,10 @@ func TestHalfDone(t *testing.T) {
 // TestCutShort: dnf's lock of a process that is gone is what a killed dnf leaves; that of one at work is none of it.
 func TestCutShort(t *testing.T) {
 	for text, cut := range map[string]bool{
-		"": false,
-		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n":                                                               true,
+		"":                                      false,
+		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n": true,
 		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\n/usr/bin/python3 /usr/bin/dnf install x\n": false,
-		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\nsshd\n":                                   true,
+		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\nsshd\n":                                    true,
 	} {
 		n, err := simhost.New([]byte(text))
 		if err != nil {

@@ -103,10 +103,8 @@ func failure(v host.View, failed *host.CommandError, out string, err error) (t *
 		t.Err = distrust{err}
 	default:
 		own := ownLines(failed)
-		t.What, t.Because = cannot+own[0], own[1:]
-		if proxy := proxyOf(v); proxy != "" {
-			t.Try = []string{"if nothing answers at " + proxy + ": see that the proxy runs, and is the right one in [proxy] of node.toml"}
-		}
+		t.Because = slices.DeleteFunc(t.Because, func(l string) bool { return slices.Contains(own, clean(l)) })
+		t.What, t.Because, t.Try = cannot+own[0], short(append(own[1:], t.Because...)), tryProxy(v)
 		return t, false
 	}
 	return t, true
@@ -163,8 +161,8 @@ func tail(text string, n int) []string {
 
 var proxySet = pattern.Of(`(?m)^(?:Acquire::https?::Proxy "([^"]+)";|proxy=(\S+))$`)
 
-// proxyOf is the proxy that our own files name to apt or dnf; "" if none does.
-func proxyOf(v host.View) string {
+// tryProxy is what to do about the proxy that our own files name to apt or dnf, if they do.
+func tryProxy(v host.View) []string {
 	files := []string{aptProxy}
 	for _, name := range listOf(v, dnfRepos) {
 		if strings.HasPrefix(name, "gpuadm-") {
@@ -174,21 +172,21 @@ func proxyOf(v host.View) string {
 	for _, f := range files {
 		data, _ := v.ReadFile(f)
 		if m := proxySet().FindSubmatch(data); m != nil {
-			return string(m[1]) + string(m[2])
+			return []string{"if nothing answers at " + string(m[1]) + string(m[2]) + ": see that the proxy runs, and is the right one in [proxy] of node.toml"}
 		}
 	}
-	return ""
+	return nil
 }
 
 // unread says of a repository of ours that its lists cannot be read, by what explain has said.
-func unread(err error, url, file string) error {
+func unread(v host.View, err error, url, file string) error {
 	t := (*converge.Trouble)(nil)
 	if held := (*locked)(nil); errors.As(err, &held) || !errors.As(err, &t) {
 		return err
 	}
 	t.What = "cannot read repository " + url + " (" + file + "): " + strings.TrimPrefix(t.What, cannot)
 	if !errors.As(err, new(distrust)) && !mismatched(err) {
-		t.Try = append(t.Try, "see that the address is right, and can be reached from this machine: "+url)
+		t.Try = append(tryProxy(v), "see that the address is right, and can be reached from this machine: "+url)
 	}
 	return t
 }

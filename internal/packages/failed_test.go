@@ -77,15 +77,15 @@ func TestExplainedProxy(t *testing.T) {
 	const said = "E: Failed to fetch http://vendor.invalid/x/InRelease  Could not connect to 127.0.0.1:1 (127.0.0.1). - connect (111: Connection refused)\nE: Some index files failed to download."
 	for text, proxy := range map[string]bool{
 		"": false,
-		"-- etc/apt/apt.conf.d/90gpuadm --\nAcquire::http::Proxy \"http://127.0.0.1:1\";\n":                true,
-		"-- etc/yum.repos.d/gpuadm-driver.repo --\n[gpuadm-driver]\nproxy=http://127.0.0.1:1\n":            true,
-		"-- etc/yum.repos.d/theirs.repo --\n[theirs]\nproxy=http://127.0.0.1:1\n":                           false,
+		"-- etc/apt/apt.conf.d/90gpuadm --\nAcquire::http::Proxy \"http://127.0.0.1:1\";\n":     true,
+		"-- etc/yum.repos.d/gpuadm-driver.repo --\n[gpuadm-driver]\nproxy=http://127.0.0.1:1\n": true,
+		"-- etc/yum.repos.d/theirs.repo --\n[theirs]\nproxy=http://127.0.0.1:1\n":               false,
 	} {
 		n, err := simhost.New([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := wordsOf(unread(explain(n, said, &host.CommandError{Stderr: said}), "http://vendor.invalid/x", "/etc/x.sources"))
+		got := wordsOf(unread(n, explain(n, said, &host.CommandError{Stderr: said}), "http://vendor.invalid/x", "/etc/x.sources"))
 		if strings.Contains(got, "127.0.0.1:1: see that the proxy runs") != proxy {
 			t.Errorf("%s\n%s", text, got)
 		}

@@ -222,7 +222,7 @@ func TestLabDnfRefuses(t *testing.T) {
 		repos.Tampered:   "Bad GPG signature",
 		repos.WrongKey:   "Bad GPG signature",
 		repos.Unsigned:   "GPG signature is not available",
-		repos.Mismatched: "its files do not fit together",
+		repos.Mismatched: "do not fit together",
 	} {
 		repos.Show(d.Host, repos.Good)
 		repos.Show(d.Host, variant)
