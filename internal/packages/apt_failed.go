@@ -41,7 +41,9 @@ func explain(v host.View, out string, err error) error {
 	if dpkgFailed(v, t, out, failed.Stderr) {
 		return t
 	}
-	t.Because = short(append(tail(out, 6), t.Because...)) // which packages do not go together apt says there
+	if len(t.Because) == 0 {
+		t.Because = tail(out, 6) // which packages do not go together apt says there
+	}
 	t.Try = append(t.Try, "apt-get check, which says whether anything is broken", "apt-cache policy PACKAGE, which says which versions there are, and where", "apt-get update, if the repository has changed since")
 	return t
 }
