@@ -11,8 +11,9 @@ import (
 )
 
 // NextKernel warns before a reboot: boot loaders start the newest installed kernel, and one that has no module nvidia, or
-// of another version than the rest, comes up without the GPUs. "" if the next kernel has what the wanted version is.
-func NextKernel(version string, m facts.Modules) string {
+// a module of another version than the rest, comes up without the GPUs. version is what the module must be, "" for any;
+// c says what a kernel without a module needs. "" if the next kernel has what it needs.
+func NextKernel(version string, m facts.Modules, c Choice) string {
 	if len(m.Kernels) == 0 {
 		return ""
 	}
@@ -23,10 +24,12 @@ func NextKernel(version string, m facts.Modules) string {
 		problem = next.Problem
 	case next.Nvidia == nil && len(next.Unlisted) > 0:
 		problem = fmt.Sprintf("it has %s, and depmod does not know of it: run depmod %s", next.Unlisted[0], next.Kernel)
+	case next.Nvidia == nil && c.Precompiled:
+		problem = "it has no module nvidia: install " + c.brings(next.Kernel)
 	case next.Nvidia == nil && next.Headers:
-		problem = "no module nvidia is built for it"
+		problem = "no module nvidia is built for it: run gpuadm apply, which has it built"
 	case next.Nvidia == nil:
-		problem = "it has no module nvidia, and its headers are not installed"
+		problem = "it has no module nvidia, and its headers are not installed: install " + c.brings(next.Kernel) + ", then run gpuadm apply"
 	case next.Nvidia.Kernel() != next.Kernel:
 		problem = "its module nvidia is built for " + next.Nvidia.Kernel()
 	case version != "" && next.Nvidia.Version != version:
@@ -39,8 +42,24 @@ func NextKernel(version string, m facts.Modules) string {
 	return fmt.Sprintf("the next boot starts kernel %s, without the GPUs: %s", next.Kernel, problem)
 }
 
-// Standing lists, in sentences, what is wrong with the kernel modules as they are: what status says without a spec.
-func Standing(f facts.Facts, m facts.Modules) (sentences []string) {
+// brings names the package that a kernel gets its module with: the distribution's signed modules, or the headers that DKMS
+// builds against; both in words where the choice names none for that kernel.
+func (c Choice) brings(kernel string) string {
+	role := "headers"
+	if c.Precompiled {
+		role = "module"
+	}
+	for _, m := range c.Members {
+		if m.PerKernel == kernel && m.Role == role {
+			return m.Name
+		}
+	}
+	return "its headers, or the package of its signed modules"
+}
+
+// Standing lists, in sentences, what is wrong with the kernel modules as they are. c says what a kernel without a module
+// needs.
+func Standing(f facts.Facts, m facts.Modules, c Choice) (sentences []string) {
 	if s := m.Mismatch(); s != "" {
 		until := "until the module is reloaded or the machine rebooted"
 		if k, _ := m.Of(f.Kernel.Running); k.Nvidia != nil && k.Nvidia.Version == m.Version {
@@ -57,11 +76,11 @@ func Standing(f facts.Facts, m facts.Modules) (sentences []string) {
 	if len(m.Nouveau) > 0 {
 		sentences = append(sentences, "nouveau holds "+strings.Join(m.Nouveau, ", "))
 	}
-	meant := m.Version // what programs load decides which module is the right one
+	wanted := m.Version // what programs load decides which module is the right one
 	for _, lib := range m.Libraries {
-		meant = lib.Version
+		wanted = lib.Version
 	}
-	if s := NextKernel(meant, m); s != "" && m.Version != "" {
+	if s := NextKernel(wanted, m, c); s != "" && wanted != "" { // before the driver is installed, the plan says it all
 		sentences = append(sentences, s)
 	}
 	return sentences

@@ -228,7 +228,7 @@ func TestNextKernel(t *testing.T) {
 		{facts.KernelModules{Kernel: "6.9", Nvidia: with("570.1", "6.9")}, "its module nvidia is 570.1"},
 		{facts.KernelModules{Kernel: "6.9", Nvidia: with("580.1", "6.8")}, "is built for 6.8"},
 	} {
-		got := NextKernel("580.1", facts.Modules{Kernels: []facts.KernelModules{c.next, {Kernel: "6.8", Nvidia: with("580.1", "6.8")}}})
+		got := NextKernel("580.1", facts.Modules{Kernels: []facts.KernelModules{c.next, {Kernel: "6.8", Nvidia: with("580.1", "6.8")}}}, Choice{})
 		if (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
 			t.Errorf("%+v: %q", c.next, got)
 		}

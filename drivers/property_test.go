@@ -52,12 +52,13 @@ func TestInBranch(t *testing.T) {
 }
 
 func TestCUDAMajor(t *testing.T) {
+	catalog := load(t)
 	for version, want := range map[string]int{
 		"580.95.05": 13, "580.65.06": 13, "580.30": 12, "580": 13, "575.64": 12, "525.60.13": 12, "520.61.05": 11, "525": 12,
 		"450.80.02": 11, "440.33": 0, "": 0, "620": 13, "x": 0,
 	} {
-		if got := CUDAMajor(version); got != want {
-			t.Errorf("CUDAMajor(%q) = %d, not %d", version, got, want)
+		if got := catalog.cudaMajor(version); got != want {
+			t.Errorf("cudaMajor(%q) = %d, not %d", version, got, want)
 		}
 	}
 }

@@ -53,8 +53,8 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 				t.Errorf("kernel %s: %s shall be %q, %v; want %q", running, w.Name(), to, err, want)
 			}
 		}
-		if said := len(Standing(f, facts.Modules{})) > 0; said != (want == "enabled inactive") {
-			t.Errorf("kernel %s: said %v", running, Standing(f, facts.Modules{}))
+		if said := len(Standing(f, facts.Modules{}, Choice{})) > 0; said != (want == "enabled inactive") {
+			t.Errorf("kernel %s: said %v", running, Standing(f, facts.Modules{}, Choice{}))
 		}
 		if units != 2 {
 			t.Errorf("kernel %s: %d daemons, want 2", running, units)

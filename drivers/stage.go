@@ -48,11 +48,8 @@ func Needs(s spec.Spec) facts.Needs {
 	if n.Modules && s.Driver.Source == "distro" && s.Driver.Build != "dkms" {
 		n.Signed, _, _ = strings.Cut(s.Driver.Version, ".")
 	}
-	if n.Modules && s.Driver.KernelGate != "" {
-		n.Files = []string{dpkgStatus}
-	}
 	if n.Modules {
-		n.Files = append(append(n.Files, overlay), packages.SourceFolders()...)
+		n.Files = append([]string{overlay}, packages.SourceFolders()...)
 	}
 	return n
 }
@@ -79,17 +76,6 @@ func (c Choice) Headers() map[string]string {
 		}
 	}
 	return of
-}
-
-// Lockstep names the packages that have the driver's version.
-func (c Choice) Lockstep() []string {
-	var names []string
-	for _, m := range c.Members {
-		if m.Lockstep {
-			names = append(names, m.Name)
-		}
-	}
-	return names
 }
 
 // Pattern is the driver's version as packages.State leaves it open: 580.95.05, or 580.* for a branch.
@@ -215,7 +201,7 @@ func (d Driver) Modules() converge.Stage {
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			return slices.Concat(c.Warnings, Standing(f, *f.Modules), c.lacking(s.Driver, f))
+			return slices.Concat(c.Warnings, Standing(f, *f.Modules, c), c.lacking(s.Driver, f))
 		},
 	}
 }
@@ -240,23 +226,12 @@ func (d Driver) Services() converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			hold, err := gateWants(c, s.Driver, f)
-			if err != nil {
-				return nil, err
-			}
-			wants = append(wants, hold...)
 			for i := range wants {
 				wants[i].Section = "driver" // the spec has none of the stage's name
 			}
 			return wants, nil
 		},
-		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
-			notes := d.imexNotes(v, s, f)
-			if s.Driver.KernelGate == "" {
-				return notes
-			}
-			return append(notes, gateNotes(v)...)
-		},
+		Notes: d.imexNotes,
 	}
 }
 

@@ -41,16 +41,6 @@ func InBranch(version, branch string) bool {
 	return branch != "" && (version == branch || strings.HasPrefix(version, branch+"."))
 }
 
-// CUDAMajor returns the newest CUDA major version whose programs a driver runs, 0 if none is known. A branch, "580",
-// means its newest version. It reads the built-in catalog each time.
-func CUDAMajor(version string) int {
-	c, err := Load()
-	if err != nil {
-		return 0
-	}
-	return c.cudaMajor(version)
-}
-
 // leadingNumbers returns the numbers with dots that a text begins with, such as a kernel's release: 6.6.15 of
 // 6.6.15-x64v3; "" if there are none.
 func leadingNumbers(s string) string {

@@ -69,7 +69,7 @@ func TestRootFolderWithADriver(t *testing.T) {
 		database  map[string]string
 	}{
 		"debian": {"ID=debian\nVERSION_ID=12\n", map[string]string{"/var/lib/dpkg/status": "Package: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.21.22\n\n", "/var/lib/dpkg/arch": "amd64\n", "/etc/apt/apt.conf.d/00": "", "/etc/apt/sources.list.d/x.list": "", "/etc/apt/preferences.d/x": ""}},
-		"rocky": {"ID=rocky\nVERSION_ID=9.6\nID_LIKE=\"rhel centos fedora\"\n", map[string]string{"/var/lib/rpm/rpmdb.sqlite": "x", "/usr/bin/dnf": "", "/etc/dnf/modules.d/x": "", "/lib64/ld-linux-x86-64.so.2": ""}},
+		"rocky":  {"ID=rocky\nVERSION_ID=9.6\nID_LIKE=\"rhel centos fedora\"\n", map[string]string{"/var/lib/rpm/rpmdb.sqlite": "x", "/usr/bin/dnf": "", "/etc/dnf/modules.d/x": "", "/lib64/ld-linux-x86-64.so.2": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, fingerprint := image(t, c.osRelease, c.database)

@@ -87,26 +87,6 @@ func (m Modules) Reload(running string) string {
 	return k.Nvidia.Version
 }
 
-// Without lists the kernels that the machine would come up without a driver from, newest first.
-func (m Modules) Without() (kernels []string) {
-	for _, k := range m.Kernels {
-		if k.Nvidia == nil && k.Problem == "" {
-			kernels = append(kernels, k.Kernel)
-		}
-	}
-	return kernels
-}
-
-// WithHeaders lists the kernels that modules can be built for.
-func (m Modules) WithHeaders() (kernels []string) {
-	for _, k := range m.Kernels {
-		if k.Headers {
-			kernels = append(kernels, k.Kernel)
-		}
-	}
-	return kernels
-}
-
 // ModuleCache remembers what module files say, as long as their size and ctime stay.
 type ModuleCache map[moduleKey]ModuleFile
 

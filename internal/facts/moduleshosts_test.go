@@ -90,8 +90,8 @@ func TestModules(t *testing.T) {
 	if s := m.Mismatch(); !strings.Contains(s, "570.172.08 is loaded") || !strings.Contains(s, "is of 580.95.05") {
 		t.Error(s)
 	}
-	if m.Reload("6.8.0-88") != "580.95.05" || !slices.Equal(m.Without(), []string{"6.8.0-90"}) || !slices.Equal(m.WithHeaders(), []string{"6.8.0-88"}) {
-		t.Errorf("%q, %q, %q", m.Reload("6.8.0-88"), m.Without(), m.WithHeaders())
+	if m.Reload("6.8.0-88") != "580.95.05" {
+		t.Errorf("%q", m.Reload("6.8.0-88"))
 	}
 	k, _ := m.Of("6.8.0-88")
 	if k.Compiler != "gcc-13 (Ubuntu 13.3.0) 13.3.0" || !k.Nouveau || !slices.Equal(k.Missing, []string{"nvidia/580.95.05/gsp_tu10x.bin"}) || len(k.Files) != 2 {

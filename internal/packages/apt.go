@@ -26,8 +26,6 @@ const lockWait = 5 * time.Minute
 
 func newApt() apt { return apt{wait: lockWait} }
 
-func (apt) name() string { return "apt" }
-
 func (apt) database() []string { return []string{dpkgStatus, dpkgUpdates, aptExtStates} }
 
 func (apt) installed(_ context.Context, v host.View) (map[string]State, error) {

@@ -9,12 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
@@ -43,8 +40,8 @@ func (a apt) update(ctx context.Context, h host.Host, files []string) error {
 			continue // it says versions
 		}
 		err = a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+f, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
-		if err != nil && (old || !unreachable(err)) {
-			return distrusted(err, f, sources)
+		if busy := (*locked)(nil); err != nil && (old || mismatched(err) || errors.As(err, new(distrust)) || errors.As(err, &busy)) {
+			return unread(h, err, sources[0].uri, f)
 		}
 	}
 	return touch(h, files)
@@ -107,80 +104,5 @@ func touchList(h host.Host, name string) error {
 	return nil
 }
 
-var (
-	sayTrouble = pattern.Of(`(?m)^[EW]: .*$`)
-	sayErr     = pattern.Of(`(?m)^Err:`)
-	sayNoKey   = pattern.Of(`NO_PUBKEY ([0-9A-F]+)`)
-	sayBadSig  = pattern.Of(`BADSIG|Clearsigned file isn't valid|NOSPLIT`)
-	sayOldKey  = pattern.Of(`EXPKEYSIG ([0-9A-F]+)|REVKEYSIG ([0-9A-F]+)`)
-	sayExpired = pattern.Of(`Release file for (\S+) is expired(?: \(invalid since ([^)]*)\))?`)
-	sayTooSoon = pattern.Of(`is not valid yet`)
-	sayHash    = pattern.Of(`Hash Sum mismatch|File has unexpected size|Hashes of expected file`)
-	sayUnsaid  = pattern.Of(`is not signed|does not have a Release file|no longer has a Release file`)
-)
-
-// unreachable says that nothing came: neither the network nor a mirror that is gone makes what was read before untrue.
-func unreachable(err error) bool {
-	failed := (*host.CommandError)(nil)
-	if !errors.As(err, &failed) {
-		return false
-	}
-	for _, say := range []func() *regexp.Regexp{sayNoKey, sayBadSig, sayOldKey, sayExpired, sayTooSoon, sayHash, sayLock} {
-		if say().MatchString(failed.Stderr) {
-			return false
-		}
-	}
-	return !strings.Contains(failed.Stderr, "is not signed") &&
-		(strings.Contains(failed.Stderr, "Failed to fetch") || strings.Contains(failed.Stderr, "have a Release file") || strings.Contains(failed.Stderr, "has a Release file"))
-}
-
-// aptSettings is where apt is told of a proxy.
-const aptSettings = "apt's own settings: apt-config dump Acquire::http::Proxy"
-
-// distrusted says why apt does not take the lists of a source of ours, and what would mend it.
-func distrusted(err error, file string, sources []source) error {
-	failed := (*host.CommandError)(nil)
-	if busy := (*locked)(nil); errors.As(err, &busy) || !errors.As(err, &failed) {
-		return err
-	}
-	var where, keys []string
-	for _, s := range sources {
-		where, keys = append(where, s.uri), append(keys, s.signedBy...)
-	}
-	said := failed.Stderr
-	t := &converge.Trouble{Err: err, Because: sayTrouble().FindAllString(said, 4)}
-	if len(t.Because) == 0 {
-		t.Because = tail(said, 6)
-	}
-	say := func(why string, try ...string) {
-		t.What = fmt.Sprintf("cannot read repository %s (%s): %s", strings.Join(where, ", "), file, why)
-		t.Try = try
-	}
-	keyring := strings.Join(keys, ", ")
-	if keyring == "" {
-		keyring = "apt's trusted keys"
-	}
-	switch {
-	case sayNoKey().MatchString(said):
-		say(fmt.Sprintf("it is signed with key %s, which is not in %s", sayNoKey().FindStringSubmatch(said)[1], keyring),
-			"look up the fingerprint at the vendor's, and give that key in the spec if it has changed", "see that nobody has changed the repository")
-	case sayBadSig().MatchString(said):
-		say("it was changed after it was signed", "see that no proxy rewrites what passes through it, then run the same command again", "if it is a mirror: mirror it again")
-	case sayOldKey().MatchString(said):
-		say("the key that it is signed with has expired or was revoked", "get the vendor's current key")
-	case sayExpired().MatchString(said):
-		say("what it says of itself has expired, so it may be an old copy", "if it is a mirror: mirror it again", "see that this machine's clock is right: date")
-	case sayTooSoon().MatchString(said):
-		say("what it says of itself lies in the future", "see that this machine's clock is right: date")
-	case sayHash().MatchString(said):
-		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
-	case sayUnsaid().MatchString(said):
-		say("it is not signed, or not there", "see that the address is right: "+strings.Join(where, ", "), "if it is a mirror: mirror its signature too (InRelease, or Release and Release.gpg)")
-	case strings.Contains(said, "Failed to fetch"):
-		why, try := unreached(said, aptSettings, strings.Join(where, ", "))
-		say(why, try...)
-	default:
-		say(firstWords(said, err), "apt-get update, which has more")
-	}
-	return t
-}
+// sayErr is how apt before 2.1, which knows no Error-Mode, names a list that it could not read.
+var sayErr = pattern.Of(`(?m)^Err:`)

@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,11 +34,9 @@ func (a dnf) unfiltered() dnf {
 
 func newDnf() dnf { return dnf{wait: lockWait} }
 
-func (dnf) name() string { return "dnf" }
-
 // database leaves out the files beside rpm's: those change whenever somebody looks.
 func (dnf) database() []string {
-	files := []string{dnfHistory, dnfHistory + "-wal", lockConf, lockList}
+	files := []string{lockConf, lockList}
 	for _, dir := range rpmFolders() {
 		for _, f := range []string{"rpmdb.sqlite", "Packages.db", "Packages"} {
 			files = append(files, dir+"/"+f)
@@ -51,15 +50,11 @@ func (dnf) installed(ctx context.Context, v host.View) (map[string]State, error)
 	return d.packages, err
 }
 
-// audit asks rpm nothing unless dnf's history says that a transaction never ended: of a dnf that was killed, rpm -V and
+// audit asks rpm nothing unless dnf's lock says that a transaction was cut short: of a dnf that was killed, rpm -V and
 // dnf check know nothing.
 func (dnf) audit(ctx context.Context, v host.View) (audit, error) {
-	p, err := readPast(v)
-	if err != nil || p.left == nil {
-		return audit{}, err
-	}
-	if pid, _ := holder(v); pid != "" {
-		return audit{}, nil // it is at work: what needs its lock waits for it
+	if cutShort(v).IsZero() {
+		return audit{}, nil
 	}
 	d, err := readRPM(ctx, v)
 	if err != nil {
@@ -95,7 +90,7 @@ func (a dnf) repair(ctx context.Context, h host.Host) error {
 	}
 	out, err := a.run(ctx, h, append([]string{"reinstall"}, again...)...)
 	if err == nil {
-		err = scriptsRan(string(out), nil)
+		err = scriptsRan(string(out))
 	}
 	if t := (*converge.Trouble)(nil); errors.As(err, &t) {
 		t.Because = append(t.Because, "a dnf that was killed has left it unfinished: dnf history")
@@ -160,31 +155,46 @@ func (a dnf) again(ctx context.Context, h host.Host, run func() ([]byte, error))
 // free waits until nobody is in the midst of a transaction: what is installed meanwhile is neither old nor new.
 func (a dnf) free(ctx context.Context, h host.Host) error {
 	return a.again(ctx, h, func() ([]byte, error) {
-		pid, command := holder(h)
-		if pid == "" {
-			return nil, nil
+		if pid := holds(h, dnfLock); pid != "" {
+			return nil, busy(h, pid, "dnf's lock", errors.New("another process holds the lock"))
 		}
-		return nil, &host.CommandError{
-			Argv: []string{"dnf"}, Stderr: fmt.Sprintf("RPMDB already locked by %s\n  The application with PID %[1]s is: %s", pid, command),
-			Cause: errors.New("another process holds the lock"),
-		}
+		return nil, nil
 	})
 }
 
+// dnfLock has the process that is in the midst of a transaction. dnf removes it at the end of each, and one that was killed
+// leaves it behind until the next. Sources: ProcessLock in dnf/lock.py and Base.do_transaction in dnf/base.py of dnf's tree.
 const dnfLock = "/var/lib/dnf/rpmdb_lock.pid"
 
-// holder returns who holds dnf's lock: the file stays behind where it was killed.
-func holder(v host.View) (pid, command string) {
-	data, err := v.ReadFile(dnfLock)
-	pid = strings.TrimSpace(string(data))
+// cutShort says when a dnf began its transaction that was killed in it; the zero time if none was, or one is at work.
+func cutShort(v host.View) time.Time {
+	i, err := v.Stat(dnfLock)
+	if err != nil || i.Size == 0 {
+		return time.Time{}
+	}
+	if holds(v, dnfLock) != "" {
+		return time.Time{}
+	}
+	return i.Ctime
+}
+
+// holder is the process that holds one of dnf's locks; "" if none does.
+func holder(v host.View) string {
+	return cmp.Or(holds(v, dnfLock), holds(v, dnfCache+"/metadata_lock.pid"), holds(v, dnfCache+"/download_lock.pid"))
+}
+
+// holds is the process that holds a lock of dnf's: the file stays behind where it was killed.
+func holds(v host.View, lock string) string {
+	data, err := v.ReadFile(lock)
+	pid := strings.TrimSpace(string(data))
 	if err != nil || pid == "" || strings.Trim(pid, "0123456789") != "" {
-		return "", ""
+		return ""
 	}
 	argv, err := v.ReadFile("/proc/" + pid + "/cmdline")
-	if command = strings.TrimSpace(strings.ReplaceAll(string(argv), "\x00", " ")); err != nil || !sayPackager().MatchString(command) {
-		return "", "" // another process has its number now
+	if err != nil || !sayPackager().Match(argv) {
+		return "" // another process has its number now
 	}
-	return pid, command
+	return pid
 }
 
 // sayPackager is what a process that can hold the lock is called: dnf and yum are programs of Python, others use its library.

@@ -9,13 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 const dnfCache = "/var/cache/dnf"
@@ -128,7 +125,7 @@ func (a dnf) update(ctx context.Context, h host.Host, files []string) error {
 	if _, err := a.run(ctx, h, "makecache", "--refresh"); err != nil {
 		for _, r := range ours {
 			if _, err := a.run(ctx, h, "makecache", "--refresh", "--disablerepo=*", "--enablerepo="+r.id); err != nil {
-				return distrustedDnf(err, at[r.id], r)
+				return unread(h, err, r.url, at[r.id])
 			}
 		}
 	}
@@ -141,42 +138,4 @@ func (a dnf) update(ctx context.Context, h host.Host, files []string) error {
 		}
 	}
 	return nil
-}
-
-var (
-	sayDnfSig     = pattern.Of(`Bad GPG signature|signature verification error`)
-	sayDnfUnsaid  = pattern.Of(`GPG signature is not available|repomd\.xml\.asc`)
-	sayDnfHash    = pattern.Of(`checksum doesn't match`)
-	sayDnfNowhere = pattern.Of(`Cannot download repomd\.xml|Status code: 404|Couldn't open file|Could not resolve host|Connection refused|Timeout was reached|Failed to connect`)
-)
-
-// distrustedDnf says why dnf does not take the list of a repository of ours, and what would mend it.
-func distrustedDnf(err error, file string, r dnfRepository) error {
-	failed := (*host.CommandError)(nil)
-	if busy := (*locked)(nil); errors.As(err, &busy) || !errors.As(err, &failed) {
-		return err
-	}
-	said := failed.Stderr
-	t := &converge.Trouble{Err: err, Because: tail(said, 6)}
-	t.Because = slices.DeleteFunc(t.Because, func(l string) bool { return l == "" })
-	say := func(why string, try ...string) {
-		t.What = fmt.Sprintf("cannot read repository %s (%s): %s", r.url, file, why)
-		t.Try = try
-	}
-	switch {
-	case sayDnfUnsaid().MatchString(said):
-		say("its metadata is not signed: it has no repodata/repomd.xml.asc", "see that the address is right: "+r.url, "if it is a mirror: mirror the signature too")
-	case sayDnfSig().MatchString(said):
-		say("it was changed after it was signed, or signed with another key than "+r.key,
-			"look up the fingerprint at the vendor's, and give that key in the spec if it has changed",
-			"see that no proxy rewrites what passes through it; if it is a mirror: mirror it again")
-	case sayDnfHash().MatchString(said):
-		say("its files do not fit together, as while it is being published", "run the same command again in some minutes", "if it is a mirror: mirror it again")
-	case sayDnfNowhere().MatchString(said):
-		why, try := unreached(said, dnfSettings, r.url)
-		say(why, try...)
-	default:
-		say(dnfWords(said, err), "dnf makecache --refresh, which has more")
-	}
-	return t
 }

@@ -4,114 +4,60 @@
 package packages
 
 import (
-	"bytes"
-	"compress/gzip"
 	"errors"
-	"io"
-	"math/rand/v2"
-	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
 )
 
-// unpacked reads a file of testdata/dnf: made by dnf 4.23 on the lab's host, made smaller with sqlite3.
-func unpacked(t testing.TB, name string) []byte {
-	t.Helper()
-	f, err := os.Open("testdata/dnf/" + name + ".gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
-
-// TestPast reads a history of dnf's: an installation, a failed script, a reinstallation; and, in the log that is not yet
-// part of the database, a transaction that never ended and one that was never committed.
-func TestPast(t *testing.T) {
-	data, wal := unpacked(t, "history.sqlite"), unpacked(t, "history.sqlite-wal")
-	p, err := parsePast(data, wal)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !p.auto["libnvidia-ml.x86_64"] || p.auto["nvidia-driver-cuda.x86_64"] || p.auto["nvlsm.x86_64"] || !p.auto["libnvidia-container1.x86_64"] {
-		t.Errorf("for others' sake: %v", p.auto)
-	}
-	if !p.failed["kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64"] || p.failed["kmod-nvidia-open-dkms-3:580.65.06-1.el9.x86_64"] || p.failed["nvlsm-2025.06.11-1.x86_64"] {
-		t.Errorf("failed: %v", p.failed)
-	}
-	want := &leftover{incoming: []rpmPackage{{"nvidia-imex", "580.95.05-1", "x86_64"}}}
-	if !reflect.DeepEqual(p.left, want) {
-		t.Errorf("left over: %+v", p.left)
-	}
-	if p, err := parsePast(data, nil); err != nil || p.left != nil {
-		t.Errorf("without the log: %+v, %v", p.left, err)
-	}
-	wal[len(wal)/2] ^= 1 // a frame with a wrong sum ends the log
-	if p, err := parsePast(data, wal); err != nil || p.left != nil {
-		t.Errorf("with a damaged log: %+v, %v", p.left, err)
-	}
-	for _, bad := range [][]byte{nil, []byte("SQLite format 3\x00"), data[:700]} {
-		if _, err := parsePast(bad, nil); err == nil {
-			t.Errorf("%d bytes were read as a database", len(bad))
-		}
-	}
-}
-
-// TestPastDamaged: a database that was damaged, or is being written, is an error or read otherwise, and never a panic.
-func TestPastDamaged(t *testing.T) {
-	data := unpacked(t, "history.sqlite")
-	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 2000 {
-		bad := bytes.Clone(data)
-		for range 1 + r.IntN(20) {
-			bad[r.IntN(len(bad))] = byte(r.IntN(256))
-		}
-		if i%3 == 0 {
-			bad = bad[:r.IntN(len(bad))]
-		}
-		_, _ = parsePast(bad, nil)
-	}
-}
-
-// FuzzPast: whatever the file holds, reading it ends, without a panic.
-func FuzzPast(f *testing.F) {
-	f.Add(unpacked(f, "history.sqlite"), unpacked(f, "history.sqlite-wal"))
-	f.Fuzz(func(t *testing.T, data, wal []byte) { _, _ = parsePast(data, wal) })
-}
-
+// TestHalfDone: of a dnf that was killed all counts that came in its transaction, and what it did not come to remove.
 func TestHalfDone(t *testing.T) {
-	out := "kernel\t0\t5.14.0\t1\tx86_64\nkernel\t0\t5.14.0\t2\tx86_64\nlibnvidia-ml\t3\t580.65.06\t1.el9\tx86_64\nlibnvidia-ml\t3\t580.105.08\t1.el9\tx86_64\ndkms\t0\t3.0\t1\tnoarch\n"
-	d := rpmDatabase{list: parseRPM(out)}
+	out := "kernel\t0\t5.14.0\t1\tx86_64\t50\t50\nkernel\t0\t5.14.0\t2\tx86_64\t101\t100\nlibnvidia-ml\t3\t580.65.06\t1.el9\tx86_64\t50\t50\n" +
+		"libnvidia-ml\t3\t580.105.08\t1.el9\tx86_64\t103\t100\ndkms\t0\t3.0\t1\tnoarch\t99\t99\n" +
+		"gpg-pubkey\t0\td42d0685\t62589a51\t(none)\t102\t102\nlater\t0\t1\t1\tnoarch\t300\t300\n"
+	d := parseRPM(out)
 	d.fill()
-	if got := d.packages["libnvidia-ml"].Version; got != "3:580.105.08-1.el9" {
+	if got := d.packages["libnvidia-ml"].Version; nativeRPM() == "x86_64" && got != "3:580.105.08-1.el9" {
 		t.Errorf("of two versions %s counts", got)
 	}
 	if got := d.packages["kernel-5.14.0-1."+nativeRPM()].Version; nativeRPM() == "x86_64" && got != "5.14.0-1" {
 		t.Errorf("the older kernel: %q", got)
 	}
 	if d.doubles() != nil || d.halfDone() != nil {
-		t.Error("without a transaction that never ended nothing is half done")
+		t.Error("without a dnf that was killed nothing is half done")
 	}
-	in := rpmPackage{"libnvidia-ml", "3:580.105.08-1.el9", "x86_64"}
-	d.past.left = &leftover{incoming: []rpmPackage{in, {"nvlsm", "1-1", "x86_64"}}, outgoing: []rpmPackage{{"dkms", "3.0-1", "noarch"}, {"gcc", "1-1", "noarch"}}}
+	d.cut = time.Unix(100, 5e8)
+	if got, want := d.halfDone(), []rpmPackage{{"kernel", "5.14.0-2", "x86_64"}, {"libnvidia-ml", "3:580.105.08-1.el9", "x86_64"}}; !slices.Equal(got, want) {
+		t.Errorf("half done: %v", got)
+	}
 	if got := d.doubles(); !slices.Equal(got, []rpmPackage{{"libnvidia-ml", "3:580.65.06-1.el9", "x86_64"}}) {
 		t.Errorf("installed twice: %v", got)
 	}
-	if got := d.halfDone(); !slices.Equal(got, []rpmPackage{in, {"dkms", "3.0-1", "noarch"}}) {
-		t.Errorf("half done: %v", got)
+	if d.cut = time.Unix(301, 0); d.halfDone() != nil || d.doubles() != nil {
+		t.Errorf("it was killed before it had installed anything: %v", d.halfDone())
+	}
+}
+
+// TestCutShort: dnf's lock of a process that is gone is what a killed dnf leaves; that of one at work is none of it.
+func TestCutShort(t *testing.T) {
+	for text, cut := range map[string]bool{
+		"":                                      false,
+		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n": true,
+		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\n/usr/bin/python3 /usr/bin/dnf install x\n": false,
+		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\nsshd\n":                                    true,
+	} {
+		n, err := simhost.New([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := !cutShort(n).IsZero(); got != cut {
+			t.Errorf("%q: cut short: %v", text, got)
+		}
 	}
 }
 
@@ -221,13 +167,15 @@ warning: %post(kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64) scriptlet failed
 warning: %postun(nvlsm-1-1.x86_64) scriptlet failed, signal 9
 Complete!
 `
-	err := scriptsRan(out, []converge.Change{{Name: "kmod-nvidia-open-dkms", After: "3:580.105.08-1.el9 held"}})
-	want := "cannot install package kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64: its script %post failed, exit status 10\nError! Bad return status for module build\n"
-	if err == nil || !strings.HasPrefix(wordsOf(err), want) {
-		t.Errorf("got %s", wordsOf(err))
+	err := scriptsRan(out)
+	if err == nil {
+		t.Fatal("no script has failed")
 	}
-	if err := scriptsRan(out, []converge.Change{{Name: "nvlsm", Before: "1-1"}}); err != nil {
-		t.Errorf("a script of what goes away: %v", err)
+	contains(t, wordsOf(err), "cannot install package kmod-nvidia-open-dkms-3:580.105.08-1.el9.x86_64: its script %post failed, exit status 10\n", "\nError! Bad return status for module build\n")
+	for _, others := range []string{"warning: %postun(nvlsm-1-1.x86_64) scriptlet failed, signal 9\n", "error: %triggerin(glibc-2-1.x86_64) scriptlet failed, exit status 1\n"} {
+		if err := scriptsRan(others); err != nil {
+			t.Errorf("%s: %v", others, err)
+		}
 	}
 }
 
@@ -269,40 +217,31 @@ func TestParseRepos(t *testing.T) {
 
 // TestExplainDnf reads what dnf 4.23 and rpm 4.20 said.
 func TestExplainDnf(t *testing.T) {
-	h, err := host.Open(t.TempDir())
+	n, err := simhost.New([]byte("-- var/lib/dnf/rpmdb_lock.pid --\n841\n-- proc/841/cmdline --\n/usr/bin/dnf upgrade\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ said, what string }{
-		{"RPMDB already locked by 841\n  The application with PID 841 is: dnf\n", "cannot install packages: process 841 holds dnf's lock"},
-		{"error: can't create transaction lock on /var/lib/rpm/.rpm.lock (Resource temporarily unavailable)\n", "cannot install packages: another process holds /var/lib/rpm/.rpm.lock"},
-		{"Error: Transaction test error:\n  installing package x needs 12MB more space\n\nError Summary\n-------------\nDisk Requirements:\n   At least 12MB more space needed on the / filesystem.\n", "the disk is full: At least 12MB more space needed on the / filesystem"},
-		{"No match for argument: nosuch-0:1-1.x86_64\nError: Unable to find a match: nosuch-0:1-1.x86_64\n", "No match for argument: nosuch-0:1-1.x86_64"},
-		{"Error: \n Problem: package nvidia-driver-cuda-3:580.65.06-1.el9.x86_64 requires libnvidia-ml = 3:580.65.06-1.el9, but none of the providers can be installed\n  - conflicting requests\n", "Problem: package nvidia-driver-cuda-3:580.65.06-1.el9.x86_64 requires libnvidia-ml"},
-		{"Error: Failed to download metadata for repo 'cuda': repomd.xml GPG signature verification error: Bad GPG signature\n", "cannot run dnf: Failed to download metadata"},
+	for _, c := range []struct {
+		code       int
+		said, what string
+	}{
+		{200, "RPMDB already locked by 841\n  The application with PID 841 is: dnf\n", "cannot install packages: process 841 (/usr/bin/dnf upgrade) holds dnf's lock"},
+		{1, "error: can't create transaction lock on /var/lib/rpm/.rpm.lock (Resource temporarily unavailable)\n", "holds rpm's lock"},
+		{1, "Error: Transaction test error:\n  installing package x needs 12MB more space on the / filesystem\n\nError Summary\n-------------\nDisk Requirements:\n   At least 12MB more space needed on the / filesystem.\n", "the disk is full: installing package x needs 12MB more space on the / filesystem"},
+		{1, "Error: Unable to find a match: nosuch-0:1-1.x86_64\n", "cannot install packages: Unable to find a match: nosuch-0:1-1.x86_64"},
+		{1, "Error: \n Problem: package nvidia-driver-cuda-3:580.65.06-1.el9.x86_64 requires libnvidia-ml = 3:580.65.06-1.el9, but none of the providers can be installed\n  - conflicting requests\n", "cannot install packages: Problem: package nvidia-driver-cuda-3:580.65.06-1.el9.x86_64 requires libnvidia-ml"},
+		{1, "Error: Failed to download metadata for repo 'cuda': repomd.xml GPG signature verification error: Bad GPG signature\n", "is not accepted"},
+		{1, "  - Status code: 404 for https://example.invalid/x/repodata/repomd.xml.asc (IP: 192.0.2.1)\nError: GPG verification is enabled, but GPG signature is not available. This may", "is not accepted"},
+		{1, "Public key for x.rpm is not installed. Failing package is: x-1-1.x86_64\nError: GPG check FAILED\n", "is not accepted"},
+		{1, "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)\nError: Error downloading packages:\n", "do not fit together"},
+		{1, "Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried\n", "cannot install packages: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried"},
 	} {
-		err := explainDnf(h, "", &host.CommandError{Argv: []string{"dnf"}, Code: 1, Stderr: c.said, Cause: errors.New("exit status 1")})
+		err := explainDnf(n, "", &host.CommandError{Argv: []string{"dnf"}, Code: c.code, Stderr: strings.TrimSpace(c.said), Cause: errors.New("exit status 1")})
 		if !strings.Contains(err.Error(), c.what) {
 			t.Errorf("%q: %v", c.said, err)
 		}
-		if busy := (*locked)(nil); errors.As(err, &busy) != strings.Contains(c.said, "lock") {
+		if busy := (*locked)(nil); errors.As(err, &busy) != strings.Contains(c.what, "lock") {
 			t.Errorf("%q: to be waited for: %v", c.said, busy)
-		}
-	}
-}
-
-func TestDistrustedDnf(t *testing.T) {
-	r := dnfRepository{"gpuadm-driver", "https://example.invalid/x", "/etc/pki/rpm-gpg/k.asc", ""}
-	for said, what := range map[string]string{
-		"Error: Failed to download metadata for repo 'cuda': repomd.xml GPG signature verification error: Bad GPG signature":                                                           "it was changed after it was signed",
-		"Error: Failed to download metadata for repo 'cuda': GPG verification is enabled, but GPG signature is not available. This may be an error":                                    "its metadata is not signed",
-		"  - Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)":                                                                         "its files do not fit together",
-		"Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: Cannot download repodata/repomd.xml: All mirrors were tried":                                     "it cannot be reached",
-		"  - Status code: 404 for https://example.invalid/x/repodata/repomd.xml.asc (IP: 192.0.2.1)\nError: GPG verification is enabled, but GPG signature is not available. This may": "its metadata is not signed",
-	} {
-		err := distrustedDnf(&host.CommandError{Argv: []string{"dnf"}, Stderr: said, Cause: errors.New("exit status 1")}, "/f", r)
-		if !strings.Contains(err.Error(), what) {
-			t.Errorf("%q: %v", said, err)
 		}
 	}
 }

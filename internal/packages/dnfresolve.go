@@ -274,7 +274,7 @@ func (r *dnfResolution) draw(ctx context.Context) error {
 		if m.gone {
 			c.Why = "cannot stay beside what is installed"
 		} else {
-			c.After = State{Version: m.evr, Auto: found.Auto || !found.Installed()}.String()
+			c.After = State{Version: m.evr}.String()
 		}
 		r.changes = append(r.changes, c)
 	}

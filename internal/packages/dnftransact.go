@@ -43,9 +43,6 @@ func (a dnf) transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if err := l.write(h); err != nil {
 		return err
 	}
-	if err := a.mark(ctx, h, d, now); err != nil {
-		return err
-	}
 	return provenRPM(ctx, h, changes)
 }
 
@@ -98,7 +95,7 @@ func (a dnf) moveBy(ctx context.Context, h host.Host, d rpmDatabase, work, all [
 	if err := errors.Join(err, end()); err != nil {
 		return err
 	}
-	return scriptsRan(string(out), work)
+	return scriptsRan(string(out))
 }
 
 // keep keeps what gets replaced for the way back, or, on the way back, as much of it as can be.
@@ -169,34 +166,6 @@ func (r *dnfResolution) fetch(ctx context.Context, h host.Host, again map[string
 		}
 		t.Try = append(t.Try, "dnf install dnf-plugins-core, if dnf does not know the command download")
 		return t
-	}
-	return nil
-}
-
-// mark sets why packages are installed.
-func (a dnf) mark(ctx context.Context, h host.Host, d rpmDatabase, changes []converge.Change) error {
-	var auto, user []string
-	for _, c := range changes {
-		found, after := d.packages[c.Name], Parse(c.After)
-		if !after.Installed() || found.Auto == after.Auto {
-			continue
-		}
-		if spec := d.spec(c.Name); after.Auto {
-			auto = append(auto, spec)
-		} else {
-			user = append(user, spec)
-		}
-	}
-	for _, m := range []struct {
-		verb  string
-		names []string
-	}{{"remove", auto}, {"install", user}} {
-		if len(m.names) == 0 {
-			continue
-		}
-		if _, err := a.run(ctx, h, append([]string{"mark", m.verb}, m.names...)...); err != nil {
-			return err
-		}
 	}
 	return nil
 }

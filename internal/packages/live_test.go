@@ -262,13 +262,13 @@ func TestFailingScript(t *testing.T) {
 	m.update()
 	first := m.has()
 	said := m.refuse(drivers("580.95.05"))
-	contains(t, said, "cannot install package nvidia-kernel: its script failed", "building the module", "kernel headers are missing", "exit status 10")
+	contains(t, said, "cannot install package nvidia-kernel: dpkg has left it half-configured", "building the module", "kernel headers are missing", "exit status 10")
 	if last := m.has(); last != first {
 		t.Errorf("after a failed installation:\n%swas:\n%s", last, first)
 	}
 	m.apply(drivers("580.65.06"))
 	first = m.has()
-	contains(t, m.refuse(drivers("580.95.05")), "its script failed")
+	contains(t, m.refuse(drivers("580.95.05")), "dpkg has left it half-configured")
 	if last := m.has(); last != first {
 		t.Errorf("after a failed upgrade:\n%swas:\n%s", last, first)
 	}
@@ -287,7 +287,7 @@ func TestKilledDpkg(t *testing.T) {
 	m.update()
 	first := m.has()
 	said := m.refuse(drivers("580.1"))
-	contains(t, said, "dpkg was killed in its midst", "nvidia-kernel")
+	contains(t, said, "dpkg was killed or interrupted", "nvidia-kernel")
 	if last := m.has(); last != first {
 		t.Errorf("after a killed dpkg:\n%swas:\n%s", last, first)
 	}

@@ -30,7 +30,7 @@ func TestMirrorMovesMeanwhile(t *testing.T) {
 		t.Fatal(wordsOf(err))
 	}
 	m.stands("570.1-1")
-	if all := strings.Join(said, "\n"); !strings.Contains(all, "lists are read anew") {
+	if all := strings.Join(said, "\n"); !strings.Contains(all, "lists are read again") {
 		t.Errorf("it said %s", all)
 	}
 

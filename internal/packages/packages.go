@@ -17,8 +17,6 @@ import (
 // A manager speaks for one packaging system. Names are the packager's; on a machine with several architectures a
 // foreign one is written "name:arch" (dpkg) or "name.arch" (rpm).
 type manager interface {
-	// name is "apt" or "dnf".
-	name() string
 	// database returns the files and folders that change whenever what installed returns does.
 	database() []string
 	// installed returns how all packages stand, by name. It must cost little: it is asked at each converged apply.

@@ -329,13 +329,16 @@ func TestExplain(t *testing.T) {
 	}
 	for said, want := range map[string]string{
 		"dpkg: error processing archive /var/cache/apt/archives/x.deb (--unpack):\n cannot copy extracted data for './a' to '/a.dpkg-new': failed to write (No space left on device)": "the disk is full",
-		"E: You don't have enough free space in /var/cache/apt/archives/.":                                                 "the disk is full",
-		"E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem. ":                    "dpkg was interrupted in an earlier run",
-		"E: Sub-process /usr/bin/dpkg exited unexpectedly":                                                                 "dpkg was killed in its midst",
-		"E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4194304 (apt-get)":                       "process 4194304 (apt-get) holds /var/lib/dpkg/lock-frontend",
-		"dpkg: error: dpkg frontend lock was locked by another process with pid 4194304\nNote: removing the lock is wrong": "process 4194304 holds dpkg frontend lock",
-		"E: Could not get lock /var/lib/apt/lists/lock. It is held by process 4194304 (apt-get)\nN: Be aware":              "holds /var/lib/apt/lists/lock",
-		"E: Version '9' for 'x' was not found":                                                                             "Version '9' for 'x' was not found",
+		"E: You don't have enough free space in /var/cache/apt/archives/.":                                                                                          "the disk is full",
+		"E: Sub-process /usr/bin/dpkg exited unexpectedly":                                                                                                          "Sub-process /usr/bin/dpkg exited unexpectedly",
+		"E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4194304 (apt-get)":                                                                "process 4194304 holds /var/lib/dpkg/lock-frontend",
+		"dpkg: error: dpkg frontend lock was locked by another process with pid 4194304\nNote: removing the lock is wrong":                                          "process 4194304 holds dpkg's lock",
+		"E: Could not get lock /var/lib/apt/lists/lock. It is held by process 4194304 (apt-get)\nN: Be aware":                                                       "holds /var/lib/apt/lists/lock",
+		"E: Version '9' for 'x' was not found":                                                                                                                      "Version '9' for 'x' was not found",
+		"W: GPG error: file:/srv InRelease: The following signatures were invalid: BADSIG 7C21842EBE06E8C1\nE: The repository 'file:/srv InRelease' is not signed.": "is not accepted",
+		"W: OpenPGP signature verification failed: http://a InRelease: Sub-process /usr/bin/sqv returned an error code (1), error message is: Missing key 9FDD":     "is not accepted",
+		"E: Release file for http://a/InRelease is expired (invalid since 1d 2h 3min 4s). Updates for this repository will not be applied.":                         "is not accepted",
+		"E: The repository 'http://a/ InRelease' does not have a Release file.":                                                                                     "cannot install packages: The repository 'http://a/ InRelease' does not have a Release file",
 	} {
 		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said, Cause: errors.New("exit status 100")})
 		if !strings.Contains(err.Error(), want) {
@@ -373,7 +376,7 @@ func BenchmarkDatabase(b *testing.B) {
 
 // TestRPMKeys: rpm's database calls public keys packages, all by one name; each is known by its own.
 func TestRPMKeys(t *testing.T) {
-	d := rpmDatabase{list: parseRPM("gpg-pubkey\t0\td42d0685\t62589a51\t(none)\ngpg-pubkey\t0\t8d8b756f\t4a1b2c3d\t(none)\nbash\t0\t5.2.26\t4.el10\tx86_64\n")}
+	d := parseRPM("gpg-pubkey\t0\td42d0685\t62589a51\t(none)\t1\t1\ngpg-pubkey\t0\t8d8b756f\t4a1b2c3d\t(none)\t1\t1\nbash\t0\t5.2.26\t4.el10\tx86_64\t1\t1\n")
 	d.fill()
 	for fingerprint, want := range map[string][]string{
 		"610C7B14E068A878070DA4E99CD0A493D42D0685": {"gpg-pubkey-d42d0685-62589a51"},

@@ -160,7 +160,7 @@ func aptRepositories(repos []Repository, via host.Via) []converge.Want {
 		}
 	}
 	if conf := aptConf(via); conf != nil {
-		wants = append(wants, things.Exact("/etc/apt/apt.conf.d/90gpuadm", conf, 0o644, "how apt reaches the network"))
+		wants = append(wants, things.Exact(aptProxy, conf, 0o644, "how apt reaches the network"))
 	}
 	return append(wants, Lists("apt", Sources("apt", repos), "apt knows what the repositories hold"))
 }
@@ -193,6 +193,9 @@ func glob(version string) string {
 	}
 	return version + "-*"
 }
+
+// aptProxy is where apt is told how to reach the network, if the spec says so.
+const aptProxy = "/etc/apt/apt.conf.d/90gpuadm"
 
 // aptConf says how to reach the network. See apt-transport-http(1), apt-transport-https(1).
 func aptConf(via host.Via) []byte {

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -114,27 +116,31 @@ func withEpoch(evr string) string {
 	return "0:" + evr
 }
 
-// An rpmDatabase is how all packages stand.
+// An rpmDatabase is what rpm knows of all packages, and dnf's locks.
 type rpmDatabase struct {
 	list     []rpmPackage
+	came     map[rpmPackage]came
 	packages map[string]State
-	past     past
 	locks    locks
+	cut      time.Time // when the dnf began that was killed; the zero time if none was
 }
 
-// rpmFormat is a line for each package.
-const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n`
+// came is when a package was installed, in seconds since 1970, and the id of rpm's transaction: rpm's tags INSTALLTIME and
+// INSTALLTID (docs/manual/tags.md in rpm's tree).
+type came struct{ at, transaction int64 }
 
-// readRPM asks rpm what is installed, and reads dnf's history and locks.
+// rpmFormat is a line for each package.
+const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\t%{INSTALLTIME}\t%{INSTALLTID}\n`
+
+// readRPM asks rpm what is installed, and reads dnf's locks. Why a package is installed only dnf knows, and it keeps that by
+// itself through each transaction: an upgrade, a downgrade and a reinstallation inherit it. So nothing here asks for it.
 func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 	out, err := v.Ask(ctx, "rpm", "-qa", "--qf", rpmFormat)
 	if err != nil {
 		return rpmDatabase{}, fmt.Errorf("cannot read rpm's database: %w", err)
 	}
-	d := rpmDatabase{list: parseRPM(string(out))}
-	if d.past, err = readPast(v); err != nil {
-		return rpmDatabase{}, err
-	}
+	d := parseRPM(string(out))
+	d.cut = cutShort(v)
 	if d.locks, err = readLocks(v); err != nil {
 		return rpmDatabase{}, err
 	}
@@ -142,67 +148,69 @@ func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 	return d, nil
 }
 
-func parseRPM(out string) (list []rpmPackage) {
+func parseRPM(out string) rpmDatabase {
+	d := rpmDatabase{came: map[rpmPackage]came{}}
 	for line := range strings.Lines(out) {
-		if f := strings.Split(strings.TrimSuffix(line, "\n"), "\t"); len(f) == 5 {
-			list = append(list, rpmPackage{f[0], evr(f[1], f[2], f[3]), f[4]})
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 7 {
+			continue
 		}
+		p := rpmPackage{f[0], evr(f[1], f[2], f[3]), f[4]}
+		var c came
+		c.at, _ = strconv.ParseInt(f[5], 10, 64)
+		c.transaction, _ = strconv.ParseInt(f[6], 10, 64)
+		d.list, d.came[p] = append(d.list, p), c
 	}
 	// Of several versions the newest counts.
-	slices.SortFunc(list, func(a, b rpmPackage) int {
+	slices.SortFunc(d.list, func(a, b rpmPackage) int {
 		if c := strings.Compare(a.name, b.name); c != 0 {
 			return c
 		}
 		return compareDebian(a.evr, b.evr)
 	})
-	return list
+	return d
 }
 
 func (d *rpmDatabase) fill() {
 	d.packages = make(map[string]State, len(d.list))
 	for _, p := range d.list {
-		s := State{Version: p.evr, Auto: d.past.auto[p.name+"."+p.arch], Held: d.locks.holds(p)}
-		if d.past.failed[p.nevra()] {
-			s.Broken = "half-configured"
-		}
+		s := State{Version: p.evr, Held: d.locks.holds(p)}
 		for _, k := range p.keys() {
 			d.packages[k] = s
 		}
 	}
 }
 
-// has says whether exactly this is installed.
-func (d rpmDatabase) has(p rpmPackage) bool { return slices.Contains(d.list, p) }
-
-// doubles returns the older ones of packages that are installed twice and should not be: dnf was killed between
-// installing the new and removing the old.
-func (d rpmDatabase) doubles() (older []rpmPackage) {
-	for i, p := range d.list[:max(0, len(d.list)-1)] {
-		next := d.list[i+1]
-		if p.name == next.name && p.arch == next.arch && p.name != rpmKeyName && d.interrupts(p) {
-			older = append(older, p)
-		}
-	}
-	return older
-}
-
-// interrupts says whether the transaction that never ended was about a package of this name.
-func (d rpmDatabase) interrupts(p rpmPackage) bool {
-	return d.past.left != nil && !p.several() && slices.ContainsFunc(d.past.left.incoming, func(in rpmPackage) bool {
-		return in.name == p.name && in.arch == p.arch
-	})
-}
-
-// halfDone returns what the transaction that never ended has left: packages that it may not have installed or removed
-// to the end. nil: it came to nothing.
+// halfDone returns what a dnf that was killed has installed, perhaps not to the end: all that came in its transaction. What it
+// was removing when it was killed nobody can tell: rpm has it as installed until its last file is gone.
 func (d rpmDatabase) halfDone() (list []rpmPackage) {
-	if d.past.left == nil {
+	if d.cut.IsZero() {
 		return nil
 	}
-	for _, p := range slices.Concat(d.past.left.incoming, d.past.left.outgoing) {
-		if d.has(p) {
+	since := d.cut.Unix()
+	first := came{}
+	for _, c := range d.came {
+		if c.at >= since && (first.at == 0 || c.at < first.at) {
+			first = c
+		}
+	}
+	for _, p := range d.list {
+		if c := d.came[p]; first.at != 0 && c.at >= since && c.transaction == first.transaction && p.name != rpmKeyName {
 			list = append(list, p)
 		}
 	}
 	return list
+}
+
+// doubles returns the older ones of packages that are installed twice and should not be: dnf was killed between
+// installing the new and removing the old.
+func (d rpmDatabase) doubles() (older []rpmPackage) {
+	half := d.halfDone()
+	for _, p := range d.list {
+		other := func(o rpmPackage) bool { return o.name == p.name && o.arch == p.arch }
+		if !p.several() && !slices.Contains(half, p) && slices.ContainsFunc(half, other) {
+			older = append(older, p)
+		}
+	}
+	return older
 }

@@ -18,7 +18,7 @@ import (
 type State struct {
 	Version string // as the packager writes it, epoch and revision included: 3:580.95.05-1.el9, 580.95.05-0ubuntu1
 	Held    bool   // held by apt-mark, locked by dnf versionlock
-	Auto    bool   // installed for others' sake
+	Auto    bool   // installed for others' sake; apt only: dnf keeps that to itself
 	Broken  string // "", half-configured, half-installed, unpacked, triggers-awaited, …: dpkg's words; config-files: removed
 }
 

@@ -151,7 +151,7 @@ func random(r *rand.Rand) spec.Spec {
 	}
 	if section("driver") {
 		s.Driver = spec.Driver{
-			Version: pick("", "580", "580.95", "580.95.05"), Expect: r.IntN(9), Source: allowed("driver", "source"), KernelGate: pick("", "7d", "14d"),
+			Version: pick("", "580", "580.95", "580.95.05"), Expect: r.IntN(9), Source: allowed("driver", "source"),
 			Modules: allowed("driver", "modules"), Build: allowed("driver", "build"), Owner: allowed("driver", "owner"),
 			Persistenced: some(), FabricManager: allowed("driver", "fabricmanager"), IMEX: allowed("driver", "imex"), Parameters: map[string]string{}, Repo: repo(),
 		}

@@ -94,7 +94,6 @@ func table() []row {
 	add("packages", TypeStrings, "[]", "packages to install with the driver; parts of the driver come in its version", func(s *Spec) any { return &s.Driver.Packages }).check = checkPackage
 	add("without", TypeStrings, "[]", "packages that gpuadm would ask for and that are to be left out", func(s *Spec) any { return &s.Driver.Without }).check = checkPackage
 	add("parameters", TypeParameters, "{}", "parameters of the module nvidia; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Driver.Parameters })
-	text("kernel_gate", `""`, "how long newer kernels without a module are held back at most, such as \"14d\"; empty: not at all", checkDays, func(s *Spec) any { return &s.Driver.KernelGate })
 	repo("driver", func(s *Spec) *Repo { return &s.Driver.Repo })
 	add("enable_needed", TypeBool, "false", "enable what the driver's packages depend on, such as EPEL and CRB; it needs no url", func(s *Spec) any { return &s.Driver.Repo.EnableNeeded })
 	section = "driver.runfile"

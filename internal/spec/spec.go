@@ -60,7 +60,6 @@ type Driver struct {
 	Packages      []string          // to install with the driver
 	Without       []string          // of the packages that the catalog names, those to leave out
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
-	KernelGate    string            // "14d": days that kernels without a module are held back; "" = not at all
 	Repo          Repo
 	Runfile       Runfile
 }

@@ -132,13 +132,6 @@ func checkDigest(v string) (string, *finding) {
 	return v, wrong("write the 64 hex digits that sha256sum prints", "this is no SHA-256")
 }
 
-func checkDays(v string) (string, *finding) {
-	if matches(`^[1-9][0-9]{0,2}d$`, v) {
-		return v, nil
-	}
-	return v, wrong(`write a number of days, at most 999: "14d"`, "%s is no number of days", show(v))
-}
-
 func checkServer(v string) (string, *finding) {
 	u, f := checkURL(v, "https://HOST:6443", "https")
 	if f != nil {

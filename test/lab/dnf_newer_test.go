@@ -52,7 +52,7 @@ func TestLabDnfSigned(t *testing.T) {
 	d.Must("cp", "-a", lab.RepoDir+"/"+string(repos.Good)+"/compute/cuda/repos/rhel9/x86_64", mirror)
 	d.Must("sh", "-c", "rm -f "+mirror+"/repodata/repomd.xml.asc")
 	d.at("580.65.06", "file://"+mirror, "auto")
-	d.apply(1, "cannot read repository file://"+mirror, "its metadata is not signed")
+	d.apply(1, "cannot read repository file://"+mirror, "GPG signature is not available")
 
 	unsigned := strings.Fields(d.Must("sh", "-c", "ls "+mirror+"/libnvidia-ml-580.65.06-*.rpm"))
 	d.Must("cp", unsigned[0], "/srv/signed.rpm")
@@ -62,7 +62,7 @@ func TestLabDnfSigned(t *testing.T) {
 	}
 	anew()
 	d.at("580.65.06", "file://"+mirror, "packages")
-	d.apply(1, "cannot install packages: a package is not signed with its repository's key", "libnvidia-ml")
+	d.apply(1, "cannot install packages: the signature, key or date of a repository or package is not accepted", "libnvidia-ml")
 	if out := d.Must("rpm", "-qa", "*nvidia*"); out != "" {
 		t.Errorf("installed are %s", out)
 	}
