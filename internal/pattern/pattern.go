@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pattern compiles regular expressions when they are first used. Most runs have nothing to do and use hardly any;
-// the words of package managers alone are some forty, which took longer to compile than all of a run's own files to read.
+// compiled at the start, all of them took longer than reading all of a run's own files.
 package pattern
 
 import (
