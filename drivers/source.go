@@ -107,10 +107,14 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 					continue
 				}
 			}
-			if r.arch(p.m.Arch) != "" {
-				return r, nil
+			if r.arch(p.m.Arch) == "" {
+				unfit = append(unfit, r)
+				continue
 			}
-			unfit = append(unfit, r)
+			if len(unfit) > 0 {
+				p.warn("%s has no packages for %s: those of %s are taken", unfit[0], p.m.Arch, r)
+			}
+			return r, nil
 		}
 	}
 	if len(unfit) > 0 {
@@ -155,16 +159,22 @@ func (p *plan) trust() error {
 		fmt.Sprintf(`save the key in a file, compare its fingerprint with one from NVIDIA, and write both and url = "%s" in [driver.repo]`, repo.URL))
 }
 
+// runfileRow is NVIDIA's installer as a repository.
+func (p *plan) runfileRow() repositoryRow {
+	row := p.c.Runfiles[0]
+	return repositoryRow{Source: SourceRunfile, Name: SourceRunfile, AMD64: row.AMD64, ARM64: row.ARM64, Family: p.family()}
+}
+
 // fromRunfile settles NVIDIA's installer, which is one file for one version.
 func (p *plan) fromRunfile() error {
-	if !strings.Contains(p.d.Version, ".") {
-		return refuse("cannot choose a runfile: it is of one exact version, and the spec asks for none", `write version = "580.95.05" in [driver], or another exact one`)
-	}
 	if len(p.c.Runfiles) == 0 {
 		return refuse("internal error: the catalog has no runfiles")
 	}
 	row := p.c.Runfiles[0]
-	p.repo = repositoryRow{Source: SourceRunfile, Name: SourceRunfile, AMD64: row.AMD64, ARM64: row.ARM64, Family: p.family()}
+	p.repo = p.runfileRow()
+	if !strings.Contains(p.d.Version, ".") {
+		return p.refuse("cannot choose a runfile: it is of one exact version, and the spec asks for none")
+	}
 	arch := p.repo.arch(p.m.Arch)
 	if arch == "" {
 		return refuse(fmt.Sprintf("cannot install a runfile: there is none for %s", p.m.Arch), `write source = "auto" in [driver]`)
@@ -197,19 +207,16 @@ func (p *plan) family() string {
 	return ""
 }
 
-// published refuses branches that the repository does not have.
-func (p *plan) published(branch int, asked string) error {
+// published says why the repository does not have a branch, "" if it does.
+func (p *plan) published(branch int, asked string) string {
 	r := p.repo
 	switch {
 	case r.First > 0 && r.First == r.Last && branch != r.First:
-		return refuse(fmt.Sprintf("cannot install driver %s from %s: it has branch %d only", asked, r, r.First),
-			fmt.Sprintf(`write version = "%d" in [driver], or source = "nvidia"`, r.First))
+		return fmt.Sprintf("cannot install driver %s from %s: it has branch %d only", asked, r, r.First)
 	case r.First > 0 && branch < r.First:
-		return refuse(fmt.Sprintf("cannot install driver %s from %s: no packages of branches before %d are known there", asked, r, r.First),
-			`write another source in [driver], such as "distro" or "runfile", or a newer version if the GPUs allow it`)
+		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches before %d are known there", asked, r, r.First)
 	case r.Last > 0 && branch > r.Last:
-		return refuse(fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, r, r.Last),
-			`write an older version or another source in [driver]`)
+		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, r, r.Last)
 	}
-	return nil
+	return ""
 }

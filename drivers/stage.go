@@ -202,6 +202,8 @@ func (d Driver) Modules() converge.Stage {
 				return nil
 			}
 			notes := append(slices.Clone(c.Warnings), Standing(f, *f.Modules)...)
+			notes = append(notes, d.outdated(c, f)...)
+			notes = append(notes, besides(v, s.Driver, c)...)
 			if missing := c.unnamed(v); missing != "" && len(f.Modules.Libraries) == 0 {
 				notes = append(notes, missing)
 			}
