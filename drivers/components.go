@@ -33,10 +33,21 @@ func (c Choice) unnamed(v host.View) string {
 			}
 		}
 	}
-	missing := slices.DeleteFunc(strings.Fields(c.Repo.Component), func(name string) bool { return slices.Contains(words, name) })
+	missing := slices.DeleteFunc(c.components(), func(name string) bool { return slices.Contains(words, name) })
 	if len(missing) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("the driver is in the components %s of the archive, and apt's sources do not name %s: add them behind main, then apt-get update",
-		c.Repo.Component, strings.Join(missing, ", "))
+		strings.Join(c.components(), " "), strings.Join(missing, ", "))
+}
+
+// components are those of the archive that the packages are in. Ubuntu has the companions in another one than the driver.
+// Source: https://packages.ubuntu.com/resolute/nvidia-fabricmanager-580 and https://packages.ubuntu.com/resolute/libnvidia-nscq-580.
+func (c Choice) components() []string {
+	names := strings.Fields(c.Repo.Component)
+	companion := func(m Member) bool { return slices.Contains([]string{"fabricmanager", "nscq", "imex"}, m.Role) }
+	if c.Source == SourceUbuntu && slices.ContainsFunc(c.Members, companion) {
+		names = append(names, "multiverse")
+	}
+	return names
 }

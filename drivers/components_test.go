@@ -27,3 +27,15 @@ func TestUnnamedComponents(t *testing.T) {
 		t.Errorf("a repository of its own: %q", said)
 	}
 }
+
+// TestUnnamedMultiverse: Ubuntu has the fabric manager in another component than the driver.
+func TestUnnamedMultiverse(t *testing.T) {
+	const sources = "-- etc/apt/sources.list --\ndeb http://ubuntu.example/ubuntu noble main restricted\n"
+	d := with(driver("580"), "source", "distro")
+	for gpus, want := range map[string]string{"20b5": "", "20b2 0680:1af1": "components restricted multiverse of the archive, and apt's sources do not name multiverse:"} {
+		said := choose(t, machine("ubuntu", "24.04", "amd64", strings.Fields(gpus)...), d).unnamed(simulated(t, sources))
+		if (said == "") != (want == "") || !strings.Contains(said, want) {
+			t.Errorf("%s: %q", gpus, said)
+		}
+	}
+}
