@@ -10,6 +10,7 @@ package drivers
 import (
 	"embed"
 	"fmt"
+	"io"
 	"io/fs"
 	"strconv"
 	"strings"
@@ -88,14 +89,18 @@ func Parse(dir fs.FS) (Catalog, error) {
 		if err != nil {
 			return Catalog{}, fmt.Errorf("cannot open the catalog's %s: %w", name, err)
 		}
-		// Each file holds tables of its own, so the next one adds to what the last one filled in.
-		err = toml.NewDecoder(f).DisallowUnknownFields().Decode(&c)
+		err = c.decode(f)
 		_ = f.Close() // only read
 		if err != nil {
 			return Catalog{}, fmt.Errorf("cannot read the catalog's %s: %w", name, err)
 		}
 	}
 	return c, nil
+}
+
+// decode adds one file. Each holds tables of its own, so the next one adds to what the last one filled in.
+func (c *Catalog) decode(r io.Reader) error {
+	return toml.NewDecoder(r).DisallowUnknownFields().Decode(c)
 }
 
 // Arch returns the architecture of a PCI device id, written as 2330 or 0x2330. Without a known one it returns what to

@@ -78,11 +78,12 @@ type badRow struct {
 type keyRow struct {
 	Name        string `toml:"name"`
 	Fingerprint string `toml:"fingerprint"`
+	SHA256      string `toml:"sha256"` // of its file, where the fingerprint is not known
 	Origin
 }
 
 type repositoryRow struct {
-	Source      string   `toml:"source"` // nvidia, ubuntu, debian
+	Source      string   `toml:"source"` // nvidia, amazon, ubuntu, debian
 	Name        string   `toml:"name"`
 	IDs         []string `toml:"ids"`
 	Version     string   `toml:"version"`
@@ -98,6 +99,7 @@ type repositoryRow struct {
 	OpenOnly    bool     `toml:"open_only"`
 	Streams     bool     `toml:"streams"`
 	Needs       []string `toml:"needs"`
+	Multiverse  []int    `toml:"multiverse"` // branches that Ubuntu has in that component
 	Origin
 }
 
@@ -135,11 +137,11 @@ type headerRow struct {
 }
 
 type setRow struct {
-	Source  string      `toml:"source"`
+	Sources []string    `toml:"sources"`
 	Distros []string    `toml:"distros"`
 	First   int         `toml:"first"`
 	Last    int         `toml:"last"`
-	Drawn   []string    `toml:"drawn"`
+	Apart   []string    `toml:"apart"`
 	Members []memberRow `toml:"members"`
 	Origin
 }
@@ -150,8 +152,13 @@ type memberRow struct {
 	When  []string `toml:"when"`
 	Own   bool     `toml:"own"`
 	Arch  string   `toml:"arch"`
-	First int      `toml:"first"`
+	First int      `toml:"first"` // branches, both ends included; 0 = no bound
+	Last  int      `toml:"last"`
+	Extra bool     `toml:"extra"`
 }
+
+// in says whether a branch has the member by this name.
+func (m memberRow) in(branch int) bool { return m.First <= branch && (m.Last == 0 || branch <= m.Last) }
 
 type bulletinRow struct {
 	ID        string            `toml:"id"`        // the number in its address: 5861

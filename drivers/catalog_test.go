@@ -264,7 +264,7 @@ func TestNameSets(t *testing.T) {
 		for b := r.First; b <= last; b++ {
 			var fit []setRow
 			for _, s := range c.Sets {
-				if s.Source == r.Source && slices.Contains(s.Distros, r.Name) && s.First <= b && b <= s.Last {
+				if slices.Contains(s.Sources, r.Source) && slices.Contains(s.Distros, r.Name) && s.First <= b && b <= s.Last {
 					fit = append(fit, s)
 				}
 			}
@@ -272,24 +272,26 @@ func TestNameSets(t *testing.T) {
 				t.Errorf("%s, branch %d: %d sets", r, b, len(fit))
 				continue
 			}
-			roles := map[string]bool{}
-			for _, role := range fit[0].Drawn {
-				roles[role] = true
-			}
+			roles := map[string]int{}
 			for _, m := range fit[0].Members {
-				roles[m.Role] = true
-			}
-			for _, role := range []string{"module", "library", "utils", "firmware", "modprobe", "persistenced"} {
-				if !roles[role] {
-					t.Errorf("%s, branch %d: nobody brings the %s", r, b, role)
+				if m.in(b) && !slices.Contains(m.When, "proprietary") && !slices.Contains(m.When, "precompiled") {
+					roles[m.Role]++
 				}
 			}
-			if r.Source == SourceNVIDIA && !(roles["fabricmanager"] && roles["nscq"] && roles["imex"] && roles["nvlsm"] && roles["nvsdm"]) {
-				t.Errorf("%s, branch %d lacks a companion", r, b)
+			for _, role := range []string{"module", "utils", "persistenced"} {
+				if b >= 590 && role == "utils" && strings.HasPrefix(r.Name, "ubuntu") && r.Source == SourceNVIDIA {
+					continue // libnvidia-compute has nvidia-smi
+				}
+				if roles[role] != 1 {
+					t.Errorf("%s, branch %d: %d packages bring the %s", r, b, roles[role], role)
+				}
+			}
+			if r.Source == SourceNVIDIA && (roles["fabricmanager"] != 1 || roles["nscq"] != 1 || roles["nvlsm"] != 1 || b >= 560 && roles["imex"] != 1) {
+				t.Errorf("%s, branch %d lacks a companion: %v", r, b, roles)
 			}
 		}
 	}
-	conditions := []string{"open", "proprietary", "dkms", "precompiled", "persistenced", "fabric", "nscq", "nvsdm", "imex", "nvlsm", "gds", "exact"}
+	conditions := []string{"open", "proprietary", "dkms", "precompiled", "persistenced", "fabric", "nscq", "nvsdm", "imex", "nvlsm", "gds"}
 	for _, s := range c.Sets {
 		for _, m := range s.Members {
 			for _, w := range m.When {
@@ -297,13 +299,13 @@ func TestNameSets(t *testing.T) {
 					t.Errorf("%s is taken when %q: nobody knows that", m.Name, w)
 				}
 			}
-			if strings.Contains(m.Name, "{v}") && !slices.Contains(m.When, "exact") {
+			if strings.Contains(m.Name, "{v}") && !m.Extra && !slices.Contains(m.When, "precompiled") {
 				t.Errorf("%s needs a version that may not be asked for", m.Name)
 			}
 		}
 		for _, d := range s.Distros {
-			if !slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool { return r.Name == d && r.Source == s.Source }) {
-				t.Errorf("a set is for %s of source %s, which has no row", d, s.Source)
+			if !slices.ContainsFunc(c.Repositories, func(r repositoryRow) bool { return r.Name == d && slices.Contains(s.Sources, r.Source) }) {
+				t.Errorf("a set is for %s of source %s, which has no row", d, s.Sources)
 			}
 		}
 	}
@@ -312,16 +314,21 @@ func TestNameSets(t *testing.T) {
 func TestKeys(t *testing.T) {
 	c := load(t)
 	for _, k := range c.Keys {
-		if k.Fingerprint == "" {
-			continue
+		fingerprint := len(k.Fingerprint) == 40 && strings.Trim(k.Fingerprint, "0123456789ABCDEF") == "" && strings.HasSuffix(k.Fingerprint, strings.ToUpper(k.Name))
+		digest := len(k.SHA256) == 64 && strings.Trim(k.SHA256, "0123456789abcdef") == ""
+		if fingerprint == digest || k.Fingerprint != "" && k.SHA256 != "" {
+			t.Errorf("%s has the fingerprint %q and the digest %q: one of them is to be known", k.Name, k.Fingerprint, k.SHA256)
 		}
-		if len(k.Fingerprint) != 40 || strings.Trim(k.Fingerprint, "0123456789ABCDEF") != "" || !strings.HasSuffix(k.Fingerprint, strings.ToUpper(k.Name)) {
-			t.Errorf("%s has the fingerprint %s", k.Name, k.Fingerprint)
+		if !strings.Contains(k.Where, "; ") {
+			t.Errorf("%s was seen in one place: %s", k.Name, k.Where)
 		}
 	}
 	for _, r := range c.Repositories {
 		if r.Key != "" && !slices.ContainsFunc(c.Keys, func(k keyRow) bool { return k.Name == r.Key }) {
 			t.Errorf("%s is signed by %s, which has no row", r, r.Key)
+		}
+		if r.URL != "" && !strings.Contains(r.Where, "; ") {
+			t.Errorf("the address of %s was seen in one place: %s", r, r.Where)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 // What Choice.Source and Choice.Flavour say.
 const (
 	SourceNVIDIA  = "nvidia"  // NVIDIA's package repository, or a mirror of it
+	SourceAmazon  = "amazon"  // Amazon's repository of NVIDIA's packages
 	SourceUbuntu  = "ubuntu"  // Ubuntu's archive
 	SourceDebian  = "debian"  // Debian's archive
 	SourceRunfile = "runfile" // NVIDIA's installer
@@ -37,7 +38,9 @@ type Choice struct {
 	Version     string // 580.95.05; "" when only a branch is asked for: its newest version
 	Minimum     string // the driver version that the GPUs need at least; "" if none is known
 	Members     []Member
-	Stream      string // of dnf's module nvidia-driver; "" where there are no streams
+	Extras      []string // parts of the driver that are asked for where the source has them in its version
+	Apart       []string // packages with a driver's name that the source gives versions of their own
+	Stream      string   // of dnf's module nvidia-driver; "" where there are no streams
 	Repo        Repository
 	Precompiled bool              // the modules are built and signed by the distribution
 	Without     []string          // kernels that it has no signed modules for, and that are left without
@@ -62,9 +65,9 @@ type Repository struct {
 	Mirror      bool     // the spec names it: what else is in it nobody can tell
 	Signed      string   // what the key signs, where the spec says it: both, metadata, packages
 	KeyURL      string   // URL, or absolute path where the spec names a key
-	Fingerprint string   // of the key: 40 or 64 upper-case hex digits
+	Fingerprint string   // of the key: 40 or 64 upper-case hex digits; or "sha256:" and the digest of its file
 	Component   string   // of the distribution's archive: restricted
-	Needs       []string // repositories that the packages depend on: epel, crb
+	Needs       []string // repositories or components that the packages depend on: epel, crb, contrib
 }
 
 // Choose chooses the driver for a machine. It is pure. An error is a *converge.Trouble whose first sentence says which
@@ -93,6 +96,7 @@ func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
 	if err := p.compose(); err != nil {
 		return Choice{}, err
 	}
+	p.choice.Repo.Component = p.components()
 	p.remark()
 	return p.choice, nil
 }

@@ -115,11 +115,11 @@ func TestTables(t *testing.T) {
 func table(c Catalog, id, version, source string) string {
 	var rows strings.Builder
 	var sets []string
-	fmt.Fprintf(&rows, "%s %s, source %s. A package marked = has the driver's version, ~ one of its own.\n\n", id, version, source)
+	fmt.Fprintf(&rows, "%s %s, source %s. A package marked = has the driver's version, ~ one of its own, + is asked for where the source has it.\n\n", id, version, source)
 	for _, s := range samples {
 		for _, v := range []string{"", "535", "570.133.20", "580.95.05", "595.71.05", "610", "620.10"} {
 			d := driver(v)
-			if id == "rhel" && version == "10.0" || id == "fedora" {
+			if id == "fedora" {
 				d = mirrored(v)
 			}
 			d.Source, d.GDS = source, s.name == withGDS
@@ -179,6 +179,9 @@ func members(ch Choice) string {
 		}
 		b.WriteString(" " + m.Name)
 	}
+	if len(ch.Extras) > 0 {
+		b.WriteString("\n  + where there: " + strings.Join(ch.Extras, " "))
+	}
 	return b.String() + "\n"
 }
 
@@ -228,7 +231,9 @@ func TestRefusals(t *testing.T) {
 		{"NVSwitch by runfile", machine("debian", "12", "amd64", "20b2", "0680:1af1"), with(driver("580.95.05"), "source", "runfile"), "cannot install the fabric manager from a runfile: it has none, and packages of two sources do not go together"},
 		{"runfile of a branch", machine("debian", "12", "amd64", "20b2"), with(driver("580"), "source", "runfile"), "cannot choose a runfile: it is of one exact version, and the spec asks for none"},
 		{"precompiled by NVIDIA", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for ubuntu2404: none are known there that the distribution has signed for each kernel"},
-		{"precompiled streams", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel9: none are known there that the distribution has signed for each kernel"},
+		{"precompiled streams of a branch", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "build", "precompiled"), "cannot take precompiled kernel modules of branch 580 from NVIDIA's repository for rhel9: their packages are named after an exact version"},
+		{"precompiled streams for a GPU that needs open modules", machine("rhel", "9.6", "amd64", "2901"), with(driver("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel9: it has proprietary ones only, and GPU 0000:01:00.0 (B200, blackwell) works with open ones"},
+		{"no precompiled streams", machine("rhel", "10.0", "amd64", "2331"), with(mirrored("580.178.04"), "build", "precompiled"), "cannot take precompiled kernel modules from NVIDIA's repository for rhel10: none are known there that the distribution has signed for each kernel"},
 		{"no such distribution", machine("arch", "", "amd64", "2331"), driver("580"), "cannot install a driver on arch: no repository is known for it"},
 		{"Amazon Linux 2", func() Machine {
 			m := machine("amzn", "2", "amd64", "2331")
@@ -236,9 +241,11 @@ func TestRefusals(t *testing.T) {
 			return m
 		}(), driver("580"), "cannot install a driver on amzn 2: no repository is known for it"},
 		{"archive of RHEL", machine("rhel", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"), `cannot install a driver on rhel 9.6 from source = "distro": its own archive has none that is known`},
-		{"arm64 by NVIDIA's for Debian", machine("debian", "12", "arm64", "2342"), with(driver("580"), "source", "nvidia"), "cannot install from NVIDIA's repository for debian12: it has no packages for arm64"},
-		{"unknown key", machine("rhel", "10.0", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for rhel10: the fingerprint of its signing key CDF6BA43.pub is not known to this release"},
-		{"unknown key, no name", machine("fedora", "42", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for fedora: the fingerprint of its signing key is not known to this release"},
+		{"arm64 by NVIDIA's for Debian", machine("debian", "12", "arm64", "2342"), with(driver("580"), "source", "nvidia"), "cannot install from NVIDIA's repository for debian12: NVIDIA publishes no packages for arm64 there"},
+		{"another branch than Debian's, on arm64", machine("debian", "13", "arm64", "2342"), driver("580"), "cannot install driver 580 from Debian's archive for debian13: it has branch 550 only"},
+		{"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"), "cannot install from Amazon's repository of NVIDIA's packages for amzn2023: it has no packages for arm64"},
+		{"before Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("560"), "source", "distro"), "cannot install driver 560 from Amazon's repository of NVIDIA's packages for amzn2023: no packages of branches before 570 are known there"},
+		{"unknown key", machine("fedora", "45", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for fedora: which key signs it is not known to this release"},
 		{"bundle of nowhere", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "source", "bundle"), "cannot install from a bundle: the spec does not say where it is"},
 		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot look after the driver: that is left to Google's cos-gpu-installer, or GKE's driver installer"},
 		{"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), `cannot choose driver "newest": it is no version and no branch`},

@@ -5,49 +5,68 @@ package drivers
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// unnamed says which components of the distribution's archive no source of apt's names, where the driver comes from them:
-// Debian's installer leaves contrib and non-free out. It is said and not refused, since a mirror may name its own.
-// Source: sources.list(5).
-func (c Choice) unnamed(v host.View) string {
-	if c.Repo.Component == "" || c.Repo.URL != "" {
-		return ""
+// Lacks are the repositories and components that the driver's packages depend on and that this machine does not enable.
+func (c Choice) Lacks(f facts.Facts) []packages.Lack {
+	needs := slices.Clone(c.Repo.Needs)
+	if c.Precompiled {
+		needs = nil // nothing is built, so DKMS is not needed
 	}
-	var words []string
-	files := []string{"/etc/apt/sources.list"}
-	names, _ := v.ReadDir("/etc/apt/sources.list.d")
-	for _, name := range names {
-		files = append(files, path.Join("/etc/apt/sources.list.d", name))
+	if c.Repo.URL == "" {
+		needs = append(needs, strings.Fields(c.Repo.Component)...)
 	}
-	for _, file := range files {
-		text, _ := v.ReadFile(file) // what cannot be read, apt will complain about
-		for line := range strings.Lines(string(text)) {
-			if fields := strings.Fields(line); len(fields) > 0 && (fields[0] == "deb" || strings.EqualFold(fields[0], "components:")) {
-				words = append(words, fields[1:]...)
-			}
-		}
-	}
-	missing := slices.DeleteFunc(c.components(), func(name string) bool { return slices.Contains(words, name) })
-	if len(missing) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("the driver is in the components %s of the archive, and apt's sources do not name %s: add them behind main, then apt-get update",
-		strings.Join(c.components(), " "), strings.Join(missing, ", "))
+	return packages.Lacking(packages.System{ID: f.OS.ID, Version: f.OS.Version, Arch: f.Arch, Files: f.Files}, needs)
 }
 
-// components are those of the archive that the packages are in. Ubuntu has the companions in another one than the driver.
-// Source: https://packages.ubuntu.com/resolute/nvidia-fabricmanager-580 and https://packages.ubuntu.com/resolute/libnvidia-nscq-580.
-func (c Choice) components() []string {
-	names := strings.Fields(c.Repo.Component)
-	companion := func(m Member) bool { return slices.Contains([]string{"fabricmanager", "nscq", "imex"}, m.Role) }
-	if c.Source == SourceUbuntu && slices.ContainsFunc(c.Members, companion) {
-		names = append(names, "multiverse")
+// lacking says what the driver's packages depend on and this machine does not enable, until the driver is installed. It is
+// said and not refused: a repository may be there under another name, and a mirror may have it all.
+func (c Choice) lacking(s spec.Driver, f facts.Facts) (notes []string) {
+	if len(f.Modules.Libraries) > 0 || c.Repo.Mirror || s.Repo.EnableNeeded {
+		return nil
 	}
-	return names
+	for _, l := range c.Lacks(f) {
+		if l.Enabled {
+			continue
+		}
+		note := fmt.Sprintf("the driver's packages depend on %s, and this machine does not enable it: %s", l.Name, l.Try)
+		if l.Unavailable() == nil {
+			note += "; or write enable_needed = true in [driver.repo], and gpuadm enables it until undo"
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}
+
+// inMultiverse says whether Ubuntu has a package in multiverse and not in restricted: all of some branches, and of the others
+// those of NVSwitches and IMEX.
+// Source: https://packages.ubuntu.com of nvidia-fabricmanager-570 (jammy, noble), libnvidia-nscq-580 (resolute),
+// nvidia-headless-550 and libnvidia-compute-595-server (noble); restricted: libnvidia-compute-580-server (noble).
+func (r repositoryRow) inMultiverse(branch int, m Member) bool {
+	return m.Lockstep && slices.Contains(r.Multiverse, branch) || slices.Contains([]string{"fabricmanager", "nscq", "imex"}, m.Role)
+}
+
+// components are those of the distribution's archive that the chosen packages are in.
+func (p *plan) components() string {
+	if p.repo.Source != SourceUbuntu {
+		return p.repo.Component
+	}
+	multiverse, restricted := false, false
+	for _, m := range p.choice.Members {
+		in := p.repo.inMultiverse(p.branch, m)
+		multiverse, restricted = multiverse || in, restricted || !in && (m.Lockstep || m.Role == "module")
+	}
+	switch {
+	case multiverse && restricted:
+		return p.repo.Component + " multiverse"
+	case multiverse:
+		return "multiverse"
+	}
+	return p.repo.Component
 }

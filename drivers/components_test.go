@@ -6,36 +6,52 @@ package drivers
 import (
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// TestUnnamedComponents: both forms of apt's sources.
-func TestUnnamedComponents(t *testing.T) {
-	c := Choice{Repo: Repository{Component: "contrib non-free non-free-firmware"}}
-	for _, row := range []struct{ sources, missing string }{
-		{"-- etc/apt/sources.list --\ndeb http://debian.example/debian bookworm main\n", "do not name contrib, non-free, non-free-firmware:"},
-		{"-- etc/apt/sources.list --\ndeb http://debian.example/debian bookworm main contrib non-free-firmware\n# deb x y non-free\n", "do not name non-free:"},
-		{"-- etc/apt/sources.list --\ndeb http://debian.example/debian bookworm main contrib non-free non-free-firmware\n", ""},
-		{"-- etc/apt/sources.list.d/debian.sources --\nTypes: deb\nURIs: http://debian.example/debian\nSuites: trixie\nComponents: main contrib non-free non-free-firmware\n", ""},
+// TestLackingIsSaid: by name, with the command of this distribution, and only until there is a driver.
+func TestLackingIsSaid(t *testing.T) {
+	const crb = "[crb]\nbaseurl=x\nenabled=0\n"
+	const main = "deb http://archive.example/ x main\n"
+	for _, x := range []struct {
+		what  string
+		m     Machine
+		d     spec.Driver
+		files map[string]string
+		says  []string
+	}{
+		{"fresh Rocky 9", machine("rocky", "9.6", "amd64", "2331"), driver("580"), map[string]string{"/etc/yum.repos.d/rocky.repo": crb}, []string{"depend on the repository epel, and this machine does not enable it: dnf install epel-release; or write enable_needed = true", "the repository crb, and this machine does not enable it: dnf config-manager --set-enabled crb;"}},
+		{"RHEL 10", machine("rhel", "10.0", "amd64", "2331"), driver("580"), nil, []string{"epel-release-latest-10.noarch.rpm", "subscription-manager repos --enable=codeready-builder-for-rhel-10-x86_64-rpms"}},
+		{"Rocky 9 with a mirror", machine("rocky", "9.6", "amd64", "2331"), mirrored("580"), nil, nil},
+		{"Debian 12", machine("debian", "12", "amd64", "2331"), driver("580"), map[string]string{"/etc/apt/sources.list": main}, []string{"the component contrib,"}},
+		{"Debian's own", machine("debian", "12", "amd64", "2331"), with(driver("535"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the components contrib, non-free, non-free-firmware,"}},
+		{"Ubuntu's own", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the component restricted,"}},
+		{"Ubuntu's own with NVSwitches", machine("ubuntu", "24.04", "amd64", "2330", "0680:22a3"), with(driver("580"), "source", "distro"), map[string]string{"/etc/apt/sources.list": strings.Replace(main, "main", "main restricted", 1)}, []string{"the component multiverse,"}},
+		{"Ubuntu's own 595", machine("ubuntu", "24.04", "amd64", "2331"), with(driver("595"), "source", "distro"), map[string]string{"/etc/apt/sources.list": main}, []string{"the components restricted, multiverse,"}}, // its modules for each kernel are in restricted
+		{"Ubuntu, NVIDIA's", machine("ubuntu", "24.04", "amd64", "2331"), driver("580"), map[string]string{"/etc/apt/sources.list": main}, nil},
+		{"AL2023, Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("580"), "source", "distro"), nil, []string{"the repository amazonlinux-nvidia, and this machine does not enable it: dnf install nvidia-release"}},
 	} {
-		said := c.unnamed(simulated(t, row.sources))
-		if (said == "") != (row.missing == "") || !strings.Contains(said, row.missing) {
-			t.Errorf("%s: %q", row.sources, said)
+		f := facts.Facts{OS: facts.OS{ID: x.m.ID, Version: x.m.Version}, Arch: x.m.Arch, Modules: &facts.Modules{}, Files: map[string][]byte{}}
+		for name, data := range x.files {
+			f.Files[name] = []byte(data)
 		}
-	}
-	c.Repo.URL = "https://mirror.example/debian"
-	if said := c.unnamed(simulated(t, "-- etc/apt/sources.list --\ndeb x y main\n")); said != "" {
-		t.Errorf("a repository of its own: %q", said)
-	}
-}
-
-// TestUnnamedMultiverse: Ubuntu has the fabric manager in another component than the driver.
-func TestUnnamedMultiverse(t *testing.T) {
-	const sources = "-- etc/apt/sources.list --\ndeb http://ubuntu.example/ubuntu noble main restricted\n"
-	d := with(driver("580"), "source", "distro")
-	for gpus, want := range map[string]string{"20b5": "", "20b2 0680:1af1": "components restricted multiverse of the archive, and apt's sources do not name multiverse:"} {
-		said := choose(t, machine("ubuntu", "24.04", "amd64", strings.Fields(gpus)...), d).unnamed(simulated(t, sources))
-		if (said == "") != (want == "") || !strings.Contains(said, want) {
-			t.Errorf("%s: %q", gpus, said)
+		c := choose(t, x.m, x.d)
+		said := c.lacking(x.d, f)
+		if len(said) != len(x.says) {
+			t.Errorf("%s: %q", x.what, said)
+			continue
+		}
+		for i, want := range x.says {
+			if !strings.Contains(said[i], want) {
+				t.Errorf("%s: %q, want %q", x.what, said[i], want)
+			}
+		}
+		f.Modules.Libraries = []facts.Library{{}}
+		x.d.Repo.EnableNeeded = false
+		if said := c.lacking(x.d, f); said != nil {
+			t.Errorf("%s, with a driver: %q", x.what, said)
 		}
 	}
 }

@@ -217,6 +217,8 @@ func (p *plan) flavour(branch int) string {
 		return FlavourProprietary
 	case p.d.Modules == FlavourOpen || p.d.Modules == FlavourProprietary:
 		return p.d.Modules
+	case p.repo.Streams && p.d.Build == "precompiled":
+		return FlavourProprietary // the streams have signed modules of that kind alone
 	case p.repo.OpenOnly, p.d.GDS && p.repo.Source == SourceNVIDIA:
 		return FlavourOpen
 	}
@@ -249,6 +251,9 @@ func (p *plan) possible(branch int, asked, flavour string) (what string, more []
 		// From 2.17.5 on; NVIDIA's repositories have newer ones. Source: the GPUDirect Storage release notes.
 		return fmt.Sprintf("cannot install GPUDirect Storage with driver %s: nvidia-fs works with open kernel modules, and %s proprietary ones", asked, who),
 			append(more, "write gds = false in [driver]")
+	case flavour == FlavourOpen && p.repo.Streams && p.d.Build == "precompiled":
+		return fmt.Sprintf("cannot take precompiled kernel modules from %s: it has proprietary ones only, and %s open ones", p.repo, who),
+			[]string{`write build = "dkms" in [driver]`}
 	case flavour == FlavourOpen && branch < open:
 		return fmt.Sprintf("cannot install driver %s: %s open kernel modules, which begin with branch %d", asked, who, open), nil
 	case flavour == FlavourProprietary && branch > last:

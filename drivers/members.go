@@ -18,11 +18,14 @@ func (p *plan) compose() error {
 	want := p.wants()
 	p.parameters()
 	if p.repo.Streams {
-		kind := "dkms"
-		if p.choice.Flavour == FlavourOpen {
-			kind = FlavourOpen
+		switch { // dnf module list nvidia-driver; NVIDIA Driver Installation Guide, "Red Hat Enterprise Linux: module streams"
+		case p.choice.Precompiled:
+			p.choice.Stream = p.choice.Branch
+		case p.choice.Flavour == FlavourOpen:
+			p.choice.Stream = p.choice.Branch + "-open"
+		default:
+			p.choice.Stream = p.choice.Branch + "-dkms"
 		}
-		p.choice.Stream = p.choice.Branch + "-" + kind
 	}
 	if p.choice.Source == SourceRunfile {
 		if err := p.lacks(want, setRow{}); err != nil {
@@ -39,8 +42,12 @@ func (p *plan) compose() error {
 	if err := p.lacks(want, set); err != nil {
 		return err
 	}
+	p.choice.Apart = set.Apart
 	for _, row := range set.Members {
 		p.member(row, want)
+	}
+	if err := p.ownNames(); err != nil {
+		return err
 	}
 	if !p.choice.Precompiled {
 		p.tools()
@@ -54,9 +61,13 @@ func (p *plan) built() error {
 		return refuse(fmt.Sprintf("cannot take precompiled kernel modules from %s: none are known there that the distribution has signed for each kernel", p.repo),
 			`write build = "auto" in [driver], or source = "distro" on Ubuntu`)
 	}
-	p.choice.Precompiled = p.repo.Precompiled && p.d.Build != "dkms"
-	if !p.choice.Precompiled {
+	p.choice.Precompiled = p.repo.Precompiled && (p.d.Build == "precompiled" || p.d.Build != "dkms" && !p.repo.Streams)
+	switch {
+	case !p.choice.Precompiled:
 		return nil
+	case p.repo.Streams && p.choice.Version == "":
+		return refuse(fmt.Sprintf("cannot take precompiled kernel modules of branch %s from %s: their packages are named after an exact version", p.choice.Branch, p.repo),
+			`write an exact version in [driver]: dnf list --showduplicates "kmod-nvidia-`+p.choice.Branch+`*" shows those of the enabled stream`, `or write build = "dkms"`)
 	}
 	var has, without, lacking []string
 	for _, kernel := range p.m.Kernels {
@@ -99,12 +110,12 @@ func (p *plan) signedStay(has []string) bool {
 func (p *plan) unsigned(kernel string) (name string, lacks bool) {
 	set, _ := p.set()
 	i := slices.IndexFunc(set.Members, func(m memberRow) bool {
-		return m.Role == "module" && slices.Contains(m.When, "precompiled") && slices.Contains(m.When, p.choice.Flavour)
+		return m.Role == "module" && m.in(p.branch) && slices.Contains(m.When, "precompiled") && slices.Contains(m.When, p.choice.Flavour)
 	})
 	if i < 0 {
 		return "", false
 	}
-	name = strings.NewReplacer("{b}", p.choice.Branch, "{k}", kernel).Replace(set.Members[i].Name)
+	name = p.rendered(set.Members[i].Name, kernel)
 	if m, there := p.m.OnDisk[kernel]; there && InBranch(m.Version, p.choice.Branch) {
 		return name, m.DKMS
 	}
@@ -126,7 +137,6 @@ func (p *plan) wants() map[string]bool {
 		p.choice.Flavour: true,
 		"dkms":           !p.choice.Precompiled,
 		"precompiled":    p.choice.Precompiled,
-		"exact":          p.choice.Version != "",
 		"persistenced":   p.d.Persistenced,
 		"fabric":         run,
 		"nscq":           switches,
@@ -151,7 +161,7 @@ func (p *plan) lacks(want map[string]bool, set setRow) error {
 		{"nscq", "NSCQ, by which DCGM sees NVSwitches", ""},
 		{"imex", "IMEX, for NVLink between machines", ""},
 	} {
-		there := slices.ContainsFunc(set.Members, func(m memberRow) bool { return slices.Contains(m.When, c.when) })
+		there := slices.ContainsFunc(set.Members, func(m memberRow) bool { return m.in(p.branch) && slices.Contains(m.When, c.when) })
 		switch {
 		case !want[c.when] || there:
 		case c.without != "" && p.repo.Source == SourceNVIDIA:
@@ -170,7 +180,7 @@ func (p *plan) lacks(want map[string]bool, set setRow) error {
 // set returns the names for the repository and the branch.
 func (p *plan) set() (setRow, bool) {
 	for _, s := range p.c.Sets {
-		if s.Source == p.repo.Source && slices.Contains(s.Distros, p.repo.Name) && s.First <= p.branch && p.branch <= s.Last {
+		if slices.Contains(s.Sources, p.repo.Source) && slices.Contains(s.Distros, p.repo.Name) && s.First <= p.branch && p.branch <= s.Last {
 			return s, true
 		}
 	}
@@ -179,7 +189,7 @@ func (p *plan) set() (setRow, bool) {
 
 // member adds a row's packages, one for each kernel where the name has one in it.
 func (p *plan) member(row memberRow, want map[string]bool) {
-	if row.First > p.branch || row.Arch != "" && row.Arch != p.m.Arch {
+	if !row.in(p.branch) || row.Arch != "" && row.Arch != p.m.Arch || strings.Contains(row.Name, "{v}") && p.choice.Version == "" {
 		return
 	}
 	for _, w := range row.When {
@@ -188,15 +198,60 @@ func (p *plan) member(row memberRow, want map[string]bool) {
 		}
 	}
 	kernels := []string{""}
-	if strings.Contains(row.Name, "{k}") {
+	if strings.Contains(row.Name, "{k") {
 		if kernels = p.m.Kernels; len(kernels) == 0 {
 			p.warnNoKernel()
 		}
 	}
 	for _, k := range kernels {
-		name := strings.NewReplacer("{b}", p.choice.Branch, "{v}", p.choice.Version, "{k}", k).Replace(row.Name)
+		name := p.rendered(row.Name, k)
+		if row.Extra {
+			p.choice.Extras = append(p.choice.Extras, name)
+			continue
+		}
 		p.add(Member{Name: name, Role: row.Role, Lockstep: !row.Own, PerKernel: k})
 	}
+}
+
+// rendered is a member's name with branch, version and kernel put in.
+func (p *plan) rendered(name, kernel string) string {
+	return strings.NewReplacer("{b}", p.choice.Branch, "{v}", p.choice.Version, "{kv}", bareKernel(kernel), "{k}", kernel).Replace(name)
+}
+
+// bareKernel is a RHEL kernel's release without distribution and architecture, as NVIDIA's precompiled modules are named:
+// 5.14.0-687.54.1 of 5.14.0-687.54.1.el9_8.x86_64.
+func bareKernel(release string) string {
+	if i := strings.Index(release, ".el"); i > 0 {
+		return release[:i]
+	}
+	return release
+}
+
+// ownNames adds the packages that the spec names, and leaves out those that it excludes: a catalog with a wrong row must not
+// keep a branch from being installed until the next release.
+func (p *plan) ownNames() error {
+	for _, name := range p.d.Without {
+		n := len(p.choice.Members) + len(p.choice.Extras)
+		p.choice.Members = slices.DeleteFunc(p.choice.Members, func(m Member) bool { return m.Name == name })
+		p.choice.Extras = slices.DeleteFunc(p.choice.Extras, func(extra string) bool { return extra == name })
+		if n == len(p.choice.Members)+len(p.choice.Extras) {
+			return refuse(fmt.Sprintf("cannot leave out package %s: driver %s from %s does not ask for it", name, p.choice.Branch, p.repo),
+				"remove it from without in [driver]", "the packages asked for: "+strings.Join(p.names(), ", "))
+		}
+	}
+	for _, name := range p.d.Packages {
+		if !slices.Contains(p.names(), name) {
+			p.add(Member{Name: name, Role: "spec"})
+		}
+	}
+	return nil
+}
+
+func (p *plan) names() (names []string) {
+	for _, m := range p.choice.Members {
+		names = append(names, m.Name)
+	}
+	return append(names, p.choice.Extras...)
 }
 
 func (p *plan) warnNoKernel() {

@@ -59,6 +59,19 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 
 // A machine that stands on signed modules stays there when a kernel comes that has none: DKMS would build for every kernel, and
 // depmod prefers what it builds. Nor is one begun with DKMS whose kernel would refuse that.
+// RHEL's streams without a suffix have signed proprietary modules, one package for each kernel (test/listings: rhel9 580.178.04).
+func TestPrecompiledStream(t *testing.T) {
+	m := machine("rhel", "9.8", "amd64", "2331")
+	m.Kernels = []string{"5.14.0-687.54.1.el9_8.x86_64"}
+	ch := choose(t, m, with(driver("580.178.04"), "build", "precompiled"))
+	if got := names(ch, "module"); ch.Stream != "580" || !slices.Equal(got, []string{"kmod-nvidia-580.178.04-5.14.0-687.54.1"}) || ch.Flavour != FlavourProprietary || len(names(ch, "dkms")) > 0 {
+		t.Errorf("%v, %+v", got, ch)
+	}
+	if ch := choose(t, m, driver("580.178.04")); ch.Stream != "580-open" || ch.Precompiled {
+		t.Errorf("unasked: %+v", ch)
+	}
+}
+
 func TestSignedStay(t *testing.T) {
 	const k, newer = "6.8.0-41-generic", "6.8.0-45-generic"
 	signed := func(kernel string) string { return "linux-modules-nvidia-580-server-open-" + kernel }

@@ -13,6 +13,8 @@ import (
 // String names a repository as errors do.
 func (r repositoryRow) String() string {
 	switch r.Source {
+	case SourceAmazon:
+		return "Amazon's repository of NVIDIA's packages for " + r.Name
 	case SourceUbuntu:
 		return "Ubuntu's archive for " + r.Name
 	case SourceDebian:
@@ -62,7 +64,7 @@ func (c Catalog) repositories(m Machine) (rows []repositoryRow, like string) {
 func (p *plan) from() error {
 	if p.m.Arch == "" {
 		return refuse("cannot choose a driver: what processors this machine is for cannot be told: there is no dynamic loader, no shell and no packaging system",
-			"see that the folder is the root of an image")
+			"make sure that the folder is the root of an image")
 	}
 	if p.d.Source == SourceRunfile {
 		return p.fromRunfile()
@@ -70,7 +72,7 @@ func (p *plan) from() error {
 	rows, like := p.c.repositories(p.m)
 	if len(rows) == 0 {
 		return refuse(fmt.Sprintf("cannot install a driver on %s: no repository is known for it", p.system()),
-			`write source = "runfile" and a version in [driver], or owner = "other" if somebody else installs the driver`)
+			`write source = "runfile" and a version in [driver], or owner = "other" if another tool installs the driver`)
 	}
 	r, err := p.pick(rows)
 	if err != nil {
@@ -118,8 +120,12 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 		}
 	}
 	if len(unfit) > 0 {
-		return repositoryRow{}, refuse(fmt.Sprintf("cannot install from %s: it has no packages for %s", unfit[0], p.m.Arch),
-			`write another source in [driver], such as "runfile"`)
+		why := "it has no packages for " + p.m.Arch
+		if unfit[0].Source == SourceNVIDIA {
+			why = "NVIDIA publishes no packages for " + p.m.Arch + " there"
+		}
+		p.repo = unfit[0]
+		return repositoryRow{}, p.refuse(fmt.Sprintf("cannot install from %s: %s", unfit[0], why))
 	}
 	where := "NVIDIA has no repository for it"
 	if p.d.Source == "distro" {
@@ -144,19 +150,21 @@ func (p *plan) trust() error {
 		return nil // the distribution's own, whose keys it brings
 	}
 	repo.URL = strings.NewReplacer("{arch}", repo.Arch, "{version}", p.m.Version).Replace(p.repo.URL)
-	key := "its signing key"
-	if p.repo.Key != "" {
-		repo.KeyURL = repo.URL + p.repo.Key + ".pub"
-		key += " " + path.Base(repo.KeyURL)
+	if p.repo.Key == "" {
+		return refuse(fmt.Sprintf("cannot trust %s: which key signs it is not known to this release", p.repo),
+			fmt.Sprintf(`find the key in %s, compare its fingerprint with one that NVIDIA publishes, save the key in a file, and write url = %[1]q, key = that file and fingerprint in [driver.repo]`, repo.URL))
 	}
+	repo.KeyURL = repo.URL + p.repo.Key + ".pub"
 	for _, k := range p.c.Keys {
-		if k.Name == p.repo.Key && k.Fingerprint != "" {
+		switch {
+		case k.Name != p.repo.Key:
+		case k.Fingerprint != "":
 			repo.Fingerprint = k.Fingerprint
-			return nil
+		default:
+			repo.Fingerprint = "sha256:" + k.SHA256
 		}
 	}
-	return refuse(fmt.Sprintf("cannot trust %s: the fingerprint of %s is not known to this release", p.repo, key),
-		fmt.Sprintf(`save the key in a file, compare its fingerprint with one from NVIDIA, and write both and url = "%s" in [driver.repo]`, repo.URL))
+	return nil
 }
 
 // runfileRow is NVIDIA's installer as a repository.
@@ -177,7 +185,7 @@ func (p *plan) fromRunfile() error {
 	}
 	arch := p.repo.arch(p.m.Arch)
 	if arch == "" {
-		return refuse(fmt.Sprintf("cannot install a runfile: there is none for %s", p.m.Arch), `write source = "auto" in [driver]`)
+		return refuse(fmt.Sprintf("cannot install a runfile: NVIDIA publishes none for %s", p.m.Arch), `write source = "auto" in [driver]`)
 	}
 	url := strings.NewReplacer("{arch}", arch, "{v}", p.d.Version).Replace(row.URL)
 	if mirror := p.d.Repo.URL; mirror != "" {

@@ -29,6 +29,9 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 		return Choice{}, false, nil
 	}
 	c, err := d.catalog()
+	if err == nil {
+		c, err = c.overlaid(f.Files[overlay])
+	}
 	if err != nil {
 		return Choice{}, true, err
 	}
@@ -45,19 +48,22 @@ func Needs(s spec.Spec) facts.Needs {
 	if n.Modules && s.Driver.KernelGate != "" {
 		n.Files = []string{dpkgStatus}
 	}
+	if n.Modules {
+		n.Files = append(append(n.Files, overlay), packages.SourceFolders()...)
+	}
 	return n
 }
 
-// Repositories are where the driver comes from, beside what the distribution has set up.
+// Repositories are where the driver comes from, beside what the distribution has set up. Without a URL it says only, for apt,
+// in which version, and from which source not.
 func (c Choice) Repositories() []packages.Repository {
-	if c.Repo.URL == "" || c.Source == SourceRunfile {
+	if c.Source == SourceRunfile || c.Source == SourceNone {
 		return nil
 	}
 	return []packages.Repository{{
 		ID: "driver", About: "NVIDIA's driver packages for " + c.Repo.Distro,
 		URL: c.Repo.URL, Key: c.Repo.KeyURL, Fingerprint: c.Repo.Fingerprint, Mixed: c.Repo.Mirror, Signed: packages.SignedAs(c.Repo.Signed, packages.SignedBoth),
-		// By pattern, since members bring libraries along that have the driver's version too; the version keeps others out.
-		Pins: []packages.Pin{{Names: []string{"*nvidia*", "cuda-drivers*", "libcuda*", "libnv*"}, Version: c.Pattern()}},
+		Pins: c.Family().Pins(c.Pattern()),
 	}}
 }
 
@@ -194,20 +200,18 @@ func (d Driver) Modules() converge.Stage {
 				return nil, refuse(fmt.Sprintf("cannot use driver %s: the GPUs here need %s or newer", k.Version, c.Minimum),
 					"write a newer version in [driver], or use a repository that has one")
 			}
-			return ModuleWants(k, f, *f.Modules)
+			wants, err := ModuleWants(k, f, *f.Modules)
+			if err != nil {
+				return nil, err
+			}
+			return append([]converge.Want{parts(k.Version, s.Driver.Persistenced, *f.Modules)}, wants...), nil
 		},
 		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			notes := append(slices.Clone(c.Warnings), Standing(f, *f.Modules)...)
-			notes = append(notes, d.outdated(c, f)...)
-			notes = append(notes, besides(v, s.Driver, c)...)
-			if missing := c.unnamed(v); missing != "" && len(f.Modules.Libraries) == 0 {
-				notes = append(notes, missing)
-			}
-			return notes
+			return slices.Concat(c.Warnings, Standing(f, *f.Modules), d.outdated(c, f), besides(v, s.Driver, c), c.lacking(s.Driver, f))
 		},
 	}
 }

@@ -44,7 +44,7 @@ func ToolkitRepository(t spec.Toolkit, manager, arch string) packages.Repository
 		r.Fingerprint = toolkitKey
 	}
 	if t.Version != "" {
-		r.Pins = []packages.Pin{{Names: toolkitPackages(), Version: pattern(t.Version)}}
+		r.Pins = []packages.Pin{packages.KeepAt(pattern(t.Version), toolkitPackages()...)}
 	}
 	return r
 }

@@ -35,6 +35,9 @@ type wanted struct {
 	toolkit map[string]packages.State
 	headers map[string]string // by kernel that modules are built for
 	stream  string            // of dnf's module nvidia-driver; "" where there is none
+	family  *packages.Family  // of the driver's packages
+	lacks   []packages.Lack   // what the driver's packages depend on and this machine does not enable
+	enable  bool              // gpuadm is to enable it
 }
 
 func (w wanted) names() []string {
@@ -67,7 +70,11 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 		return w, err
 	}
 	if asked && c.Source != drivers.SourceNone {
-		w.repos, w.driver, w.stream, w.headers = c.Repositories(), c.Packages(), c.Stream, c.Headers()
+		w.repos, w.driver, w.stream, w.headers, w.family = c.Repositories(), c.Packages(), c.Stream, c.Headers(), c.Family()
+		w.enable = s.Driver.Repo.EnableNeeded
+		if w.enable || f.Modules == nil || len(f.Modules.Libraries) == 0 { // a driver that is there has found what it needs
+			w.lacks = c.Lacks(f)
+		}
 	}
 	if s.Has("toolkit") {
 		w.repos = append(w.repos, runtime.ToolkitRepository(s.Toolkit, w.manager, f.Arch))
@@ -102,11 +109,16 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
+			more, err := packages.Enabled(database, w.manager, w.enables())
+			if err != nil {
+				return nil, err
+			}
+			wants = append(more, wants...)
 			if w.stream != "" {
 				wants = append(wants, packages.Stream(w.stream, "dnf hides the driver's packages until their stream is enabled"))
 			}
 			_, restarts := f.Files[needrestart]
-			set := packages.NewSet().Sharing(database)
+			set := packages.NewSet().Sharing(database).Of(w.family)
 			for name, to := range w.all() {
 				packages.Want(set, name, to, "") // whose half-done jobs are ours to finish
 			}
@@ -140,7 +152,8 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			set := packages.NewSet(packages.Sources(w.manager, w.repos)...).Holding(packages.Contents(w.manager, w.repos, via(s))).InStream(w.stream).Sharing(database)
+			reads, hold := w.reads(packages.Contents(w.manager, w.repos, via(s)))
+			set := packages.NewSet(reads...).Holding(hold).InStream(w.stream).Of(w.family).Sharing(database).Advising(w.lacks)
 			if len(w.headers) > 0 {
 				wants = append(wants, packages.Headers(set, w.repos, w.headers, "modules are built with the headers of exactly their kernel"))
 			}

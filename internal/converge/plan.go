@@ -140,13 +140,13 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		c.fail(err)
 		return []step{{Change: c}}, nil
 	}
-	var steps []step
+	var unwanted, wanted []step
 	if slices.ContainsFunc(wants, func(w Want) bool { return w.Releases }) {
 		mine = nil
 	}
 	for _, o := range slices.Backward(mine) {
-		unwanted := !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == o.key() })
-		if o.Stage != st.Name || !unwanted || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
+		asked := slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == o.key() })
+		if o.Stage != st.Name || asked || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
 			continue
 		}
 		t, err := e.ThingOf(o.Kind, o.Name)
@@ -156,7 +156,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		c := o.Change
 		c.Why = "no longer asked for"
 		same := func(found State) (State, error) { return found, nil }
-		steps = append(steps, step{Change: c, mine: o.links, want: Want{Thing: t, To: same}})
+		unwanted = append(unwanted, step{Change: c, mine: o.links, want: Want{Thing: t, To: same}})
 		settlers, err := e.settlers(o.Change)
 		if err != nil {
 			return nil, err
@@ -172,14 +172,46 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w) }); i >= 0 {
 			s.mine = mine[i].links
 		}
-		steps = append(steps, s)
+		wanted = append(wanted, s)
 	}
+	steps := gather(unwanted, wanted)
 	slices.SortStableFunc(steps, func(a, b step) int { return settles(a.want.Thing) - settles(b.want.Thing) })
 	all := append(steps[:len(steps):len(steps)], e.settledBy(st, f)...)
 	for i := range steps {
 		steps[i].unsettles(all)
 	}
 	return steps, nil
+}
+
+// gather puts the steps in the order of their making: first what is no longer asked for, then what is. A batch comes where its
+// last wanted step is, with all steps of its kind, so that they are made together: packages that are no longer asked for go in
+// the transaction that brings those in their place.
+func gather(unwanted, wanted []step) (steps []step) {
+	last := map[string]int{}
+	for i, s := range wanted {
+		if _, ok := s.want.Thing.(Batch); ok {
+			last[s.Kind] = i
+		}
+	}
+	batched := map[string][]step{}
+	for _, s := range unwanted {
+		if _, ok := last[s.Kind]; ok {
+			batched[s.Kind] = append(batched[s.Kind], s)
+		} else {
+			steps = append(steps, s)
+		}
+	}
+	for i, s := range wanted {
+		at, ok := last[s.Kind]
+		switch {
+		case !ok:
+			steps = append(steps, s)
+		case at == i:
+			of := func(o step) bool { return o.Kind != s.Kind }
+			steps = slices.Concat(steps, slices.DeleteFunc(slices.Clone(wanted), of), batched[s.Kind])
+		}
+	}
+	return steps
 }
 
 // settledBy returns what settles in the stages that prove this one. A stage that cannot say yet what it wants settles

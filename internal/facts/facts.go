@@ -63,7 +63,7 @@ type Facts struct {
 type Needs struct {
 	Modules bool     // kernel modules, loaded and on disk
 	Driver  bool     // what the loaded driver says about the GPUs
-	Files   []string // contents of these files
+	Files   []string // contents of these files; of a name that ends in a slash, of all files of that folder
 	Signed  string   // a driver branch, 580: which kernels its signed modules are to be had for, as far as they have none
 
 	Instance bool                 // what the cloud's metadata service says

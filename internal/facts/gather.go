@@ -94,7 +94,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		}
 	}
 	c.askCloud(ctx, l, f, needs)
-	for _, name := range needs.Files {
+	for _, name := range l.files(needs.Files) {
 		if data := l.read(name); data != nil {
 			if f.Files == nil {
 				f.Files = map[string][]byte{}
@@ -114,6 +114,27 @@ type look struct {
 	err   error
 
 	ranchers map[string]rancherStart // K3s and RKE2, as they were found among the engines
+}
+
+// files puts the files of a folder in the place of a name that ends in a slash.
+func (l *look) files(names []string) (all []string) {
+	for _, name := range names {
+		dir, isFolder := strings.CutSuffix(name, "/")
+		if !isFolder {
+			all = append(all, name)
+			continue
+		}
+		in, err := l.v.ReadDir(dir)
+		if err != nil && !missing(err) {
+			l.fail("read", dir, err)
+		}
+		for _, n := range in {
+			if i, err := l.v.Stat(name + n); err == nil && i.Mode.IsRegular() {
+				all = append(all, name+n)
+			}
+		}
+	}
+	return all
 }
 
 // fail keeps the first error; later ones are mostly its echo.

@@ -47,7 +47,7 @@ func (apt) audit(_ context.Context, v host.View) (audit, error) {
 	if err != nil {
 		return audit{}, err
 	}
-	a := audit{interrupted: d.interrupted, broken: map[string]string{}, exact: d.exact}
+	a := audit{interrupted: d.interrupted, broken: map[string]string{}}
 	for name, p := range d.packages {
 		if p.Broken != "" && p.Broken != configFiles {
 			a.broken[name] = p.Broken

@@ -86,7 +86,8 @@ func find(offers []offer, version string) (offer, bool) {
 
 // choose picks a version for each member of a group: the newest own version that matches and that each of them has an
 // offer of, all from one source where one has all of them. Two suppliers' packages of one version do not fit together.
-func choose(members []string, pattern string, offers map[string][]offer) (map[string]string, bool) {
+// site is that source; "" where the packages come from several.
+func choose(members []string, pattern string, offers map[string][]offer) (versions map[string]string, site string, ok bool) {
 	for _, own := range owns(members, pattern, offers) {
 		type tally struct {
 			have     map[string]string
@@ -96,7 +97,7 @@ func choose(members []string, pattern string, offers map[string][]offer) (map[st
 		all := tally{have: map[string]string{}}
 		for _, m := range members {
 			for _, o := range newest(offers[m]) {
-				if Own(o.version) != own {
+				if Own(o.version) != own || o.priority < 0 {
 					continue
 				}
 				for _, source := range o.from {
@@ -115,19 +116,19 @@ func choose(members []string, pattern string, offers map[string][]offer) (map[st
 			}
 		}
 		var best *tally
-		for _, site := range slices.Sorted(maps.Keys(from)) {
-			if t := from[site]; len(t.have) == len(members) && (best == nil || t.priority > best.priority) {
-				best = t
+		for _, name := range slices.Sorted(maps.Keys(from)) {
+			if t := from[name]; len(t.have) == len(members) && (best == nil || t.priority > best.priority) {
+				best, site = t, name
 			}
 		}
 		switch {
 		case best != nil:
-			return best.have, true
+			return best.have, site, true
 		case len(all.have) == len(members):
-			return all.have, true
+			return all.have, "", true
 		}
 	}
-	return nil, false
+	return nil, "", false
 }
 
 // newest orders offers by priority, then by version.
@@ -145,7 +146,7 @@ func owns(members []string, pattern string, offers map[string][]offer) []string 
 	var all []string
 	for _, m := range members {
 		for _, o := range offers[m] {
-			if matches(pattern, o.version) {
+			if matches(pattern, o.version) && o.priority >= 0 {
 				all = append(all, Own(o.version))
 			}
 		}

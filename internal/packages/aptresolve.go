@@ -17,32 +17,39 @@ import (
 )
 
 // resolve closes what is open, and asks apt what else would change.
-func (a apt) resolve(ctx context.Context, v host.View, changes []converge.Change, stands map[string]string) ([]converge.Change, error) {
+func (a apt) resolve(ctx context.Context, v host.View, ask request) ([]converge.Change, error) {
 	d, err := readDpkg(v)
 	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for _, c := range changes {
-		names = append(names, c.Name)
+	installed := map[string]State{}
+	for name, p := range d.packages {
+		installed[name] = p.State
 	}
-	offers, err := a.offers(ctx, v, names)
+	offers, err := a.offers(ctx, v, ask.names(installed))
 	if err != nil {
 		return nil, err
 	}
-	r := resolution{apt: a, d: d, offers: offers}
-	if r.changes, err = r.closeGroups(v, changes, stands); err != nil {
+	r := resolution{apt: a, d: d, offers: offers, family: ask.family}
+	if r.changes, err = r.closeGroups(v, ask.changes, ask.stands); err != nil {
 		return nil, err
+	}
+	r.changes = r.family.with(r.changes, installed, offers, r.chosen)
+	for i, c := range r.changes {
+		if Parse(c.After).Version == removed {
+			r.changes[i].After = r.d.without(v, c.Name)
+		}
 	}
 	if err := r.check(v); err != nil {
-		return nil, err
-	}
-	if err := r.siblings(ctx, v); err != nil {
 		return nil, err
 	}
 	if err := r.draw(ctx, v); err != nil {
 		return nil, err
 	}
+	if err := r.family.mixed(r.changes, r.chosen); err != nil {
+		return nil, err
+	}
+	r.family.hold(r.changes)
 	if err := a.room(ctx, v, r.d, r.changes); err != nil {
 		return nil, err
 	}
@@ -55,21 +62,21 @@ type resolution struct {
 	d       dpkg
 	offers  map[string][]offer
 	changes []converge.Change
+	family  *Family
+	chosen  choiceOf // of the family, where it is among the changes
 }
 
-// closeGroups fills in the versions of groups, and what remains of what is removed.
+// closeGroups fills in the versions of groups.
 func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands map[string]string) ([]converge.Change, error) {
 	changes = slices.Clone(changes)
 	groups := map[string][]int{} // GROUP=PATTERN
 	for i, c := range changes {
 		after := Parse(c.After)
-		if after.Version == removed {
-			changes[i].After = r.d.without(v, c.Name)
-		} else if _, _, ok := after.open(); ok {
+		if _, _, ok := after.open(); ok {
 			groups[after.Version] = append(groups[after.Version], i)
 		}
 	}
-	for _, open := range slices.Sorted(maps.Keys(groups)) {
+	for _, open := range familyFirst(groups, r.family) {
 		group, pattern, _ := strings.Cut(open, "=")
 		if own := stands[group]; own != "" {
 			pattern = own
@@ -78,9 +85,15 @@ func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands 
 		for _, i := range groups[open] {
 			members = append(members, changes[i].Name)
 		}
-		chosen, ok := choose(members, pattern, r.offers)
+		chosen, site, ok := choose(members, pattern, r.offers)
 		if !ok {
 			return nil, r.gone(v, group, pattern, members, stands[group])
+		}
+		if r.family != nil && r.family.Group == group {
+			r.chosen = choiceOf{Own(chosen[members[0]]), site}
+		}
+		if fits := r.family.fitting(members[0], r.chosen, r.offers[members[0]]); pattern == "*" && fits != "" {
+			chosen[members[0]] = fits
 		}
 		for _, i := range groups[open] {
 			after := Parse(changes[i].After)
@@ -183,7 +196,7 @@ func (r *resolution) draw(ctx context.Context, v host.View) error {
 	if len(what) == 0 {
 		return nil
 	}
-	moves, err := r.simulate(ctx, v, r.d.native, what)
+	moves, err := r.simulate(ctx, v, r.d.native, what, r.pins())
 	if err != nil {
 		return err
 	}
@@ -208,7 +221,7 @@ func (r *resolution) draw(ctx context.Context, v host.View) error {
 			continue
 		}
 		c := converge.Change{Kind: "package", Name: m.name, Before: found.State.String(), Drawn: true}
-		if c.Why = "drawn along"; m.version == "" {
+		if c.Why = "dependency"; m.version == "" {
 			c.Why, c.After = "cannot stay beside what is installed", r.d.without(v, m.name)
 		} else {
 			c.After = State{Version: m.version, Held: found.Held, Auto: found.Auto || !found.Installed()}.String()
@@ -216,6 +229,15 @@ func (r *resolution) draw(ctx context.Context, v host.View) error {
 		r.changes = append(r.changes, c)
 	}
 	return nil
+}
+
+// pins have apt draw the parts of the family in the version that was just chosen, and not the newest that the repository has:
+// a version asked for as 580.* is exact only now, and the pins on disk cannot say it.
+func (r *resolution) pins() []Pin {
+	if r.family == nil || r.chosen.own == "" {
+		return nil
+	}
+	return r.family.Pins(r.chosen.own)
 }
 
 func (r *resolution) refused(name, why string) error {

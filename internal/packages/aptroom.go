@@ -19,7 +19,6 @@ type record struct {
 	name, version string
 	download      int64 // bytes
 	size          int64 // KiB when installed
-	depends       string
 }
 
 // records asks what the sources say about NAME=VERSION.
@@ -51,8 +50,6 @@ func parseRecords(out []byte, native string) (all []record) {
 				r.download, _ = strconv.ParseInt(string(value), 10, 64)
 			case "Installed-Size":
 				r.size, _ = strconv.ParseInt(string(value), 10, 64)
-			case "Depends", "Pre-Depends":
-				r.depends += ", " + string(value)
 			}
 		}
 		if r.name = d.key(r.name, arch); r.name != "" {

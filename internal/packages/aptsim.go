@@ -5,6 +5,8 @@ package packages
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -44,9 +46,22 @@ func parseSimulation(out, native string) []move {
 	return last
 }
 
-// simulate asks apt what installing would do.
-func (a apt) simulate(ctx context.Context, v host.View, native string, what []string) ([]move, error) {
-	out, err := v.Ask(ctx, slices.Concat([]string{"apt-get", "-s"}, readOnly(), a.options(), []string{"install", "--"}, what)...)
+// simulate asks apt what installing would do. pins count before those on disk: apt reads the file preferences before the
+// folder preferences.d, and the first record that fits a version counts (ReadPinFile and pkgPolicy::CreatePin in apt-pkg/policy.cc).
+func (a apt) simulate(ctx context.Context, v host.View, native string, what []string, pins []Pin) ([]move, error) {
+	argv := slices.Concat([]string{"apt-get", "-s"}, readOnly(), a.options())
+	ask := v.Ask
+	if len(pins) > 0 {
+		const file = "preferences"
+		theirs, err := v.ReadFile("/etc/apt/preferences")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		files := map[string][]byte{file: slices.Concat([]byte(records(pins)+"\n"), theirs)}
+		ask = func(ctx context.Context, argv ...string) ([]byte, error) { return v.AskAbout(ctx, files, argv...) }
+		argv = append(argv, "-o", "Dir::Etc::Preferences="+host.Scratch+"/"+file)
+	}
+	out, err := ask(ctx, slices.Concat(argv, []string{"install", "--"}, what)...)
 	if err != nil {
 		return nil, explain(v, string(out), err)
 	}

@@ -79,7 +79,7 @@ func (a apt) moveBy(ctx context.Context, h host.Host, d dpkg, work, all []conver
 		return err
 	}
 	what := r.what(h)
-	moves, err := a.simulate(ctx, h, d.native, what)
+	moves, err := a.simulate(ctx, h, d.native, what, nil)
 	if err != nil {
 		return err
 	}

@@ -65,6 +65,7 @@ func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error 
 
 // touch gives lists that apt found to be current, and so left as they were, a time after that of our files.
 func touch(h host.Host, files []string) error {
+	configured := 0
 	for _, f := range files {
 		data, err := h.ReadFile(f)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -73,6 +74,7 @@ func touch(h host.Host, files []string) error {
 			return err
 		}
 		for _, s := range parseSources(f, data, architecture(h)) {
+			configured++
 			name, _ := release(h, s)
 			if name == "" {
 				return fmt.Errorf("cannot find the list of %s %s: apt-get update did not bring it", s.uri, s.suite)
@@ -81,6 +83,9 @@ func touch(h host.Host, files []string) error {
 				return err
 			}
 		}
+	}
+	if name, _ := youngest(h); configured == 0 && name != "" {
+		return touchList(h, name)
 	}
 	return nil
 }

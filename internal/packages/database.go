@@ -73,9 +73,14 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 	}
 	var broken []string
 	what := "interrupted"
-	ours := d.ours(a)
+	var all map[string]State
+	if len(a.broken) > 0 {
+		if all, err = d.set.read(ctx, v); err != nil {
+			return "", err
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(a.broken)) {
-		if ours[name] && !a.interrupted {
+		if _, wanted := d.set.wanted[name]; (wanted || d.set.family.Has(name, all[name].Version)) && !a.interrupted {
 			continue
 		}
 		broken = append(broken, name)
@@ -87,25 +92,6 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 		return orderlyState, nil
 	}
 	return converge.State(strings.TrimSpace(what + " " + strings.Join(broken, " "))), nil
-}
-
-// ours are the packages that are wanted, and those that they need in one version: they are drawn along by them.
-func (d database) ours(a audit) map[string]bool {
-	ours := map[string]bool{}
-	if len(a.broken) == 0 {
-		return ours
-	}
-	for next := slices.Collect(maps.Keys(d.set.wanted)); len(next) > 0; {
-		name := next[0]
-		if next = next[1:]; ours[name] {
-			continue
-		}
-		ours[name] = true
-		if a.exact != nil {
-			next = append(next, a.exact(name)...)
-		}
-	}
-	return ours
 }
 
 // Make lets the packager finish, once.

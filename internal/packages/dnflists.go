@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -20,7 +21,10 @@ import (
 const dnfCache = "/var/cache/dnf"
 
 // A dnfRepository is one section of a repository file: dnf.conf(5).
-type dnfRepository struct{ id, url, key string }
+type dnfRepository struct {
+	id, url, key string
+	elsewhere    string // the URL of a list of mirrors
+}
 
 // parseRepos reads a file of ours. Sections that are disabled are left out.
 func parseRepos(data []byte) (all []dnfRepository) {
@@ -35,10 +39,19 @@ func parseRepos(data []byte) (all []dnfRepository) {
 		if !ok || len(all) == 0 || !on {
 			continue
 		}
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		r := &all[len(all)-1]
 		switch key {
 		case "baseurl":
-			r.url = value
+			if r.elsewhere == "" {
+				r.url = value
+			}
+		case "metalink":
+			r.url, r.elsewhere = value, value
+		case "mirrorlist":
+			if r.elsewhere == "" {
+				r.url, r.elsewhere = value, value
+			}
 		case "gpgkey":
 			r.key = strings.TrimPrefix(value, "file://")
 		case "enabled":
@@ -50,9 +63,22 @@ func parseRepos(data []byte) (all []dnfRepository) {
 	return all
 }
 
-// list is the signed list that dnf keeps of a repository, in a folder named after its id and URL.
+// list is the signed list that dnf keeps of a repository, in a folder named after its id and URL. Where only dnf knows the
+// URL, with its variables filled in, it is the youngest that is there.
 // Source: Repo::Impl::getHash in libdnf/repo/Repo.cpp of libdnf's tree.
-func (r dnfRepository) list() string {
+func (r dnfRepository) list(v host.View) string {
+	if strings.Contains(r.url, "$") {
+		var youngest time.Time
+		found := dnfCache + "/" + r.id
+		for _, name := range listOf(v, dnfCache) {
+			hash, is := strings.CutPrefix(name, r.id+"-")
+			list := dnfCache + "/" + name + "/repodata/repomd.xml"
+			if i, err := v.Stat(list); is && len(hash) == 16 && strings.Trim(hash, "0123456789abcdef") == "" && err == nil && i.Ctime.After(youngest) {
+				found, youngest = list, i.Ctime
+			}
+		}
+		return found
+	}
 	sum := sha256.Sum256([]byte(r.url))
 	return fmt.Sprintf("%s/%s-%x/repodata/repomd.xml", dnfCache, r.id, sum[:8])
 }
@@ -67,7 +93,7 @@ func (dnf) stale(v host.View, files []string) (bool, error) {
 			return false, err
 		}
 		for _, r := range parseRepos(data) {
-			read, err := v.Stat(r.list())
+			read, err := v.Stat(r.list(v))
 			if errors.Is(err, fs.ErrNotExist) {
 				return true, nil
 			} else if err != nil {
@@ -108,8 +134,8 @@ func (a dnf) update(ctx context.Context, h host.Host, files []string) error {
 	}
 	for _, r := range ours {
 		// One that dnf found to be current, and so left as it was, gets a time after that of our files.
-		if err := touchList(h, r.list()); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s", r.url, r.list())
+		if err := touchList(h, r.list(h)); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s", r.url, r.list(h))
 		} else if err != nil {
 			return err
 		}

@@ -248,12 +248,12 @@ func TestNamed(t *testing.T) {
 func TestParseRepos(t *testing.T) {
 	r := Repository{ID: "cuda", URL: "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64/", About: "x"}
 	all := parseRepos(dnfRepo(r, "/etc/pki/rpm-gpg/k.asc", host.Via{}))
-	want := []dnfRepository{{"gpuadm-cuda", "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64", "/etc/pki/rpm-gpg/k.asc"}}
+	want := []dnfRepository{{"gpuadm-cuda", "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64", "/etc/pki/rpm-gpg/k.asc", ""}}
 	if !slices.Equal(all, want) {
 		t.Errorf("got %+v", all)
 	}
 	all[0].id = "cuda" // what dnf 4.23 called the folder
-	if got := all[0].list(); got != "/var/cache/dnf/cuda-993b405957239e4a/repodata/repomd.xml" {
+	if got := all[0].list(nil); got != "/var/cache/dnf/cuda-993b405957239e4a/repodata/repomd.xml" {
 		t.Errorf("dnf keeps the list at %s", got)
 	}
 	if all := parseRepos([]byte("[a]\nenabled=0\nbaseurl=x\n[b]\nbaseurl=y\n")); len(all) != 1 || all[0].url != "y" {
@@ -292,7 +292,7 @@ func TestExplainDnf(t *testing.T) {
 }
 
 func TestDistrustedDnf(t *testing.T) {
-	r := dnfRepository{"gpuadm-driver", "https://example.invalid/x", "/etc/pki/rpm-gpg/k.asc"}
+	r := dnfRepository{"gpuadm-driver", "https://example.invalid/x", "/etc/pki/rpm-gpg/k.asc", ""}
 	for said, what := range map[string]string{
 		"Error: Failed to download metadata for repo 'cuda': repomd.xml GPG signature verification error: Bad GPG signature":                                                           "it was changed after it was signed",
 		"Error: Failed to download metadata for repo 'cuda': GPG verification is enabled, but GPG signature is not available. This may be an error":                                    "its metadata is not signed",

@@ -22,29 +22,36 @@ type dnfResolution struct {
 	d       rpmDatabase
 	offers  map[string][]offer
 	changes []converge.Change
+	family  *Family
+	chosen  choiceOf // of the family, where it is among the changes
 }
 
 // begin asks for candidates and closes what is open.
-func (a dnf) begin(ctx context.Context, v host.View, changes []converge.Change, stands map[string]string) (dnfResolution, error) {
+func (a dnf) begin(ctx context.Context, v host.View, ask request) (dnfResolution, error) {
 	d, err := readRPM(ctx, v)
 	if err != nil {
 		return dnfResolution{}, err
 	}
-	var names []string
-	for _, c := range due(changes) {
-		names = append(names, c.Name)
-	}
-	r := dnfResolution{dnf: a, v: v, d: d, changes: slices.Clone(changes)}
-	if r.offers, err = a.offers(ctx, v, names); err != nil {
+	r := dnfResolution{dnf: a, v: v, d: d, changes: slices.Clone(ask.changes), family: ask.family}
+	if r.offers, err = a.offers(ctx, v, ask.names(d.packages)); err != nil {
 		return r, err
 	}
 	r.plugin()
-	return r, r.closeGroups(ctx, stands)
+	if err := r.closeGroups(ctx, ask.stands); err != nil {
+		return r, err
+	}
+	r.changes = r.family.with(r.changes, d.packages, r.offers, r.chosen)
+	for i, c := range r.changes {
+		if Parse(c.After).Version == removed {
+			r.changes[i].After = "" // rpm keeps no configuration but what was edited, as .rpmsave
+		}
+	}
+	return r, nil
 }
 
 // resolve closes what is open, and asks dnf what else would change.
-func (a dnf) resolve(ctx context.Context, v host.View, changes []converge.Change, stands map[string]string) ([]converge.Change, error) {
-	r, err := a.begin(ctx, v, changes, stands)
+func (a dnf) resolve(ctx context.Context, v host.View, ask request) ([]converge.Change, error) {
+	r, err := a.begin(ctx, v, ask)
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +61,10 @@ func (a dnf) resolve(ctx context.Context, v host.View, changes []converge.Change
 	if err := r.draw(ctx); err != nil {
 		return nil, err
 	}
+	if err := r.family.mixed(r.changes, r.chosen); err != nil {
+		return nil, err
+	}
+	r.family.hold(r.changes)
 	return r.changes, r.keeps(ctx)
 }
 
@@ -118,13 +129,11 @@ func (r *dnfResolution) closeGroups(ctx context.Context, stands map[string]strin
 	groups := map[string][]int{} // GROUP=PATTERN
 	for i, c := range r.changes {
 		after := Parse(c.After)
-		if after.Version == removed {
-			r.changes[i].After = "" // rpm keeps no configuration but what was edited, as .rpmsave
-		} else if _, _, ok := after.open(); ok {
+		if _, _, ok := after.open(); ok {
 			groups[after.Version] = append(groups[after.Version], i)
 		}
 	}
-	for _, open := range slices.Sorted(maps.Keys(groups)) {
+	for _, open := range familyFirst(groups, r.family) {
 		group, pattern, _ := strings.Cut(open, "=")
 		if own := stands[group]; own != "" {
 			pattern = own
@@ -140,9 +149,15 @@ func (r *dnfResolution) closeGroups(ctx context.Context, stands map[string]strin
 			}
 			maps.Copy(r.offers, more)
 		}
-		chosen, ok := choose(members, pattern, r.offers)
+		chosen, site, ok := choose(members, pattern, r.offers)
 		if !ok {
 			return r.gone(ctx, group, pattern, members, stands[group])
+		}
+		if r.family != nil && r.family.Group == group {
+			r.chosen = choiceOf{Own(chosen[members[0]]), site}
+		}
+		if fits := r.family.fitting(members[0], r.chosen, r.offers[members[0]]); pattern == "*" && fits != "" {
+			chosen[members[0]] = fits
 		}
 		for _, i := range groups[open] {
 			after := Parse(r.changes[i].After)
@@ -236,12 +251,8 @@ func (r *dnfResolution) check(ctx context.Context) error {
 
 // draw adds the changes that dnf would make beside those asked for.
 func (r *dnfResolution) draw(ctx context.Context) error {
-	t := r.task()
-	if t.empty() {
-		return nil
-	}
-	moves, err := r.simulate(ctx, r.v, t)
-	if err != nil {
+	t, moves, err := r.drawn(ctx)
+	if err != nil || t.empty() {
 		return err
 	}
 	asked := map[string]bool{}
@@ -259,7 +270,7 @@ func (r *dnfResolution) draw(ctx context.Context) error {
 		if found.Held && found.Installed() {
 			return r.refused(t, name, fmt.Sprintf("dnf would change it, and somebody has locked it at %s", found.Version))
 		}
-		c := converge.Change{Kind: "package", Name: name, Before: found.String(), Drawn: true, Why: "drawn along"}
+		c := converge.Change{Kind: "package", Name: name, Before: found.String(), Drawn: true, Why: "dependency"}
 		if m.gone {
 			c.Why = "cannot stay beside what is installed"
 		} else {
@@ -271,6 +282,51 @@ func (r *dnfResolution) draw(ctx context.Context) error {
 		return r.refused(t, due(r.changes)[0].Name, wordsIn(err))
 	}
 	return nil
+}
+
+// drawn asks dnf what the task would draw along. dnf has no pins: where a dependency allows several versions of a part of the
+// family it takes the newest. Such a part is asked for in the chosen version, and dnf is asked again.
+func (r *dnfResolution) drawn(ctx context.Context) (task, []dnfMove, error) {
+	for {
+		t := r.task()
+		if t.empty() {
+			return t, nil, nil
+		}
+		moves, err := r.simulate(ctx, r.v, t)
+		if err != nil {
+			return t, nil, err
+		}
+		asked := map[string]bool{}
+		for _, c := range r.changes {
+			asked[c.Name] = true
+		}
+		var wrong []string
+		for _, m := range moves {
+			if name := m.key(asked); !m.gone && !asked[name] && r.family.Has(name, m.evr) && r.chosen.own != "" && Own(m.evr) != r.chosen.own {
+				wrong = append(wrong, name)
+			}
+		}
+		if len(wrong) == 0 {
+			return t, moves, nil
+		}
+		offers, err := r.dnf.offers(ctx, r.v, wrong)
+		if err != nil {
+			return t, nil, err
+		}
+		more := 0
+		for _, name := range wrong {
+			found := r.d.packages[name]
+			r.offers[name] = offers[name]
+			if to, _ := r.family.fit(found, r.chosen, offers[name]); to.Installed() {
+				to.Auto = found.Auto || !found.Installed()
+				r.changes = append(r.changes, converge.Change{Kind: "package", Name: name, Before: found.String(), After: to.String(), Why: "part of the driver", Drawn: true})
+				more++
+			}
+		}
+		if more == 0 {
+			return t, moves, nil // mixed refuses it
+		}
+	}
 }
 
 func wordsIn(err error) string {

@@ -111,15 +111,15 @@ func (s *Set) streamed(ctx context.Context, v host.View, changes []converge.Chan
 	if err != nil || is == s.stream {
 		return err
 	}
-	if err := newDnf().unfiltered().foresee(ctx, v, changes, stands); err != nil {
+	if err := newDnf().unfiltered().foresee(ctx, v, request{changes, stands, s.family}); err != nil {
 		return err
 	}
 	return host.Later{Until: fmt.Sprintf("stream %s of %s is enabled", s.stream, driverModule)}
 }
 
 // foresee closes what is open and checks that it is to be had, and no more.
-func (a dnf) foresee(ctx context.Context, v host.View, changes []converge.Change, stands map[string]string) error {
-	r, err := a.begin(ctx, v, changes, stands)
+func (a dnf) foresee(ctx context.Context, v host.View, ask request) error {
+	r, err := a.begin(ctx, v, ask)
 	if err != nil {
 		return err
 	}

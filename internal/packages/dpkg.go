@@ -31,7 +31,6 @@ type debian struct {
 	size      int64 // KiB when installed
 	essential bool  // or protected: nobody may remove it
 	conffiles bool
-	depends   []byte // as written; read where it matters
 }
 
 // A dpkg is dpkg's database, by name; foreign ones are "name:arch".
@@ -121,8 +120,6 @@ func (d *dpkg) add(text []byte) {
 				one.size, _ = strconv.ParseInt(string(value), 10, 64)
 			case "Conffiles":
 				one.conffiles = true
-			case "Depends":
-				one.depends = value
 			}
 		}
 		if name = d.key(name, one.arch); name != "" {
@@ -184,16 +181,6 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 		return State{Version: p.Version, Broken: configFiles}.String()
 	}
 	return ""
-}
-
-// exact names the packages that one depends on in exactly one version.
-func (d *dpkg) exact(name string) (list []string) {
-	for dep := range strings.SplitSeq(string(d.packages[name].depends), ",") {
-		if m := sibling().FindStringSubmatch(strings.TrimSpace(dep)); m != nil {
-			list = append(list, m[1])
-		}
-	}
-	return list
 }
 
 // mark takes over apt's automatic marks.

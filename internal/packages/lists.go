@@ -68,7 +68,11 @@ func (l lists) Name() string {
 	return l.system + " reads " + strings.Join(l.files, " ")
 }
 
+// Look defers lists of a root folder: reading them runs the packager, which has no machine there.
 func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
+	if !v.Live() {
+		return "", host.Later{Until: "first boot"}
+	}
 	of, err := listerOf(l.system)
 	if err != nil {
 		return "", err
@@ -99,7 +103,7 @@ func (l lists) Unsettled(found converge.State, by converge.Change) converge.Stat
 	if found != "" && by.After == "" && by.Later == "" {
 		return found
 	}
-	if slices.Contains(l.files, by.Name) || strings.HasPrefix(by.Name, keysOf(l.system)) {
+	if slices.Contains(l.files, by.Name) || by.Kind == "package" && slices.Contains(l.files, broughtBy(by.Name)) || strings.HasPrefix(by.Name, keysOf(l.system)) {
 		return stale
 	}
 	return found
@@ -123,8 +127,12 @@ func keysOf(system string) string {
 }
 
 // stale compares times of files, and not of what they say: apt keeps a list's own time, that of the repository.
+//
+// Where our files configure no repository, and only pin what the distribution's have, the youngest of its lists counts: some
+// repository of others may have failed for long.
 func (apt) stale(v host.View, files []string) (bool, error) {
 	arch := architecture(v)
+	configured, pinned := 0, time.Time{}
 	for _, f := range files {
 		data, err := v.ReadFile(f)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +140,11 @@ func (apt) stale(v host.View, files []string) (bool, error) {
 		} else if err != nil {
 			return false, err
 		}
+		if i, err := v.Stat(f); err == nil {
+			pinned = i.Ctime
+		}
 		for _, s := range parseSources(f, data, arch) {
+			configured++
 			_, read := release(v, s)
 			if read.IsZero() {
 				return true, nil
@@ -144,7 +156,18 @@ func (apt) stale(v host.View, files []string) (bool, error) {
 			}
 		}
 	}
-	return false, nil
+	_, read := youngest(v)
+	return configured == 0 && !pinned.IsZero() && !read.After(pinned), nil
+}
+
+// youngest returns the list of the machine's repositories that was read last.
+func youngest(v host.View) (name string, read time.Time) {
+	for _, s := range allSources(v) {
+		if file, at := release(v, s); at.After(read) {
+			name, read = file, at
+		}
+	}
+	return name, read
 }
 
 // release returns the file that apt keeps as a source's signed list, and when it was put there.

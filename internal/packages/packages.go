@@ -31,8 +31,7 @@ type manager interface {
 	// what the transaction would do. It returns one change for each package that would change: those asked for, with
 	// After closed, and those drawn along (dependencies, removals) with Drawn set. Keeps is set on a change whose Before
 	// cannot be had again. An error is a *converge.Trouble that names the package, what was found and where.
-	// stands says which own version the members of a group have that are not among the changes.
-	resolve(ctx context.Context, v host.View, changes []converge.Change, stands map[string]string) ([]converge.Change, error)
+	resolve(ctx context.Context, v host.View, ask request) ([]converge.Change, error)
 	// known returns what the lists that are there have of packages, without reading any anew, and when the youngest was read;
 	// the zero time if not all of those are there that are configured. ours are files about repositories to leave out.
 	known(ctx context.Context, v host.View, names, ours []string) (map[string][]offer, time.Time, error)
@@ -41,13 +40,17 @@ type manager interface {
 	transact(ctx context.Context, h host.Host, changes []converge.Change) error
 }
 
+// A request is what resolve works out.
+type request struct {
+	changes []converge.Change
+	stands  map[string]string // by group: the own version of its members that are not among the changes
+	family  *Family           // nil where the set has none
+}
+
 // An audit says in what order a packager's database is.
 type audit struct {
 	interrupted bool              // the packager was killed, or the power was cut, in its midst
 	broken      map[string]string // packages that are not wholly installed, and the packager's word for it
-	// exact names the packages that an installed one depends on in exactly one version: those come and go with it. nil
-	// where the packager's transactions leave nothing half done.
-	exact func(name string) []string
 }
 
 // Store is the folder that what gets replaced is fetched to.

@@ -159,15 +159,15 @@ func TestChooseFromOneSource(t *testing.T) {
 		"a": {{"580.2-0ubuntu9", 500, ubuntu}, {"580.2-0ubuntu1", 500, cuda}, {"580.1-0ubuntu1", 500, cuda}},
 		"b": {{"580.2-0ubuntu1", 500, cuda}, {"580.1-0ubuntu1", 500, cuda}},
 	}
-	got, ok := choose([]string{"a", "b"}, "580.*", offers)
+	got, _, ok := choose([]string{"a", "b"}, "580.*", offers)
 	if !ok || got["a"] != "580.2-0ubuntu1" || got["b"] != "580.2-0ubuntu1" {
 		t.Errorf("%v, %v", got, ok)
 	}
 	offers["b"] = offers["b"][1:]
-	if got, ok := choose([]string{"a", "b"}, "580.*", offers); !ok || got["a"] != "580.1-0ubuntu1" {
+	if got, _, ok := choose([]string{"a", "b"}, "580.*", offers); !ok || got["a"] != "580.1-0ubuntu1" {
 		t.Errorf("the newest that both have: %v, %v", got, ok)
 	}
-	if got, ok := choose([]string{"a", "b"}, "580.2", offers); ok {
+	if got, _, ok := choose([]string{"a", "b"}, "580.2", offers); ok {
 		t.Errorf("chosen: %v", got)
 	}
 }
@@ -380,7 +380,7 @@ func TestRPMKeys(t *testing.T) {
 		"EB693B3035CD5710E231E123A4B469638D8B756F": {"gpg-pubkey-8d8b756f-4a1b2c3d"},
 		"EB693B3035CD5710E231E123A4B469638D8B7560": nil,
 	} {
-		if got := (rpmKey{fingerprint: fingerprint}).among(d.packages); !slices.Equal(got, want) {
+		if got := among(d.packages, []string{fingerprint}); !slices.Equal(got, want) {
 			t.Errorf("%s is %v, want %v", fingerprint, got, want)
 		}
 	}

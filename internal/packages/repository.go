@@ -17,9 +17,9 @@ import (
 type Repository struct {
 	ID          string // cuda, nvidia-container-toolkit: what our files about it are named after
 	About       string // NVIDIA's CUDA repository for debian12
-	URL         string // http, https or file; a flat apt repository, or a dnf one
+	URL         string // http, https or file; a flat apt repository, or a dnf one; "" for the distribution's own, with Pins only
 	Key         string // URL or absolute path of the public key
-	Fingerprint string // of the key
+	Fingerprint string // of the key; or "sha256:" and the digest of its file: see things.Key
 	Pins        []Pin  // what may come from it, and in which version
 	Signed      Signed // what of a dnf repository the key signs
 	Mixed       bool   // somebody made it, of packages that nobody else can tell: it may have kernel headers too
@@ -49,15 +49,26 @@ func SignedAs(said string, auto Signed) Signed {
 	return auto
 }
 
-// A Pin keeps packages at a version against the package manager's wish for the newest.
+// A Pin is a record of apt_preferences(5).
 type Pin struct {
-	Names   []string
-	Version string // 580.95.05, or a beginning of one that ends in ".*": 580.*
+	Names    []string
+	Version  string // that it keeps the packages at: 580.95.05, or a beginning of one that ends in ".*": 580.*; "" for none
+	Pin      string // version 580.95.05-*, release o=Ubuntu
+	Priority int
+}
+
+// KeepAt keeps packages at a version with any revision, above 1000 so that a downgrade is made too. It fails open where the
+// version is gone, so it is a second line: what installs names every version, and holds it.
+func KeepAt(version string, names ...string) Pin {
+	return Pin{Names: names, Version: version, Pin: "version " + glob(version), Priority: 1001}
 }
 
 // Repositories wants the machine to know these repositories, to trust each one's key for that repository alone, and to
 // have current lists of what they hold. manager is what Detect returned; database also holds the keys that rpm trusts.
 func Repositories(database *Reading, manager string, repos []Repository, via host.Via) ([]converge.Want, error) {
+	if manager == "dnf" { // which has no pins
+		repos = slices.DeleteFunc(slices.Clone(repos), func(r Repository) bool { return r.URL == "" })
+	}
 	if len(repos) == 0 {
 		return nil, nil
 	}
@@ -83,12 +94,13 @@ func Repositories(database *Reading, manager string, repos []Repository, via hos
 // since today may have come since the lists were last read.
 func Sources(manager string, repos []Repository) (files []string) {
 	for _, r := range repos {
-		if manager == "apt" {
+		if r.URL != "" && manager == "apt" {
 			files = append(files, aptSource(r))
-			if len(r.Pins) > 0 {
-				files = append(files, aptPins(r))
-			}
-		} else {
+		}
+		if len(r.Pins) > 0 && manager == "apt" {
+			files = append(files, aptPins(r))
+		}
+		if r.URL != "" && manager == "dnf" {
 			files = append(files, dnfSource(r))
 		}
 	}
@@ -101,20 +113,29 @@ func aptSource(r Repository) string { return "/etc/apt/sources.list.d/gpuadm-" +
 func Contents(manager string, repos []Repository, via host.Via) map[string][]byte {
 	files := map[string][]byte{}
 	for _, r := range repos {
-		if manager == "dnf" {
+		switch {
+		case manager == "dnf" && r.URL != "":
 			files[dnfSource(r)] = dnfRepo(r, dnfKey(r), via)
-			continue
+		case manager == "apt" && r.URL != "":
+			files[aptSource(r)] = deb822(r, aptKeyring(r))
 		}
-		files[aptSource(r)] = deb822(r, aptKeyring(r))
-		if len(r.Pins) > 0 {
+		if manager == "apt" && len(r.Pins) > 0 {
 			files[aptPins(r)] = preferences(r)
 		}
 	}
 	return files
 }
 
-func aptPins(r Repository) string    { return "/etc/apt/preferences.d/00-gpuadm-" + r.ID }
-func aptKeyring(r Repository) string { return "/etc/apt/keyrings/gpuadm-" + r.ID + ".gpg" }
+func aptPins(r Repository) string { return "/etc/apt/preferences.d/00-gpuadm-" + r.ID }
+
+// aptKeyring is binary, as every apt takes it; a key that is known by its file's digest stays armored as it is.
+func aptKeyring(r Repository) string {
+	end := ".gpg"
+	if strings.HasPrefix(r.Fingerprint, "sha256:") {
+		end = ".asc"
+	}
+	return "/etc/apt/keyrings/gpuadm-" + r.ID + end
+}
 
 // DatabaseOf is what the database of a manager's packager is called.
 func DatabaseOf(manager string) string {
@@ -129,10 +150,11 @@ func DatabaseOf(manager string) string {
 func aptRepositories(repos []Repository, via host.Via) []converge.Want {
 	wants := things.Folders("/etc/apt/keyrings", "keys that are trusted for one repository each")
 	for _, r := range repos {
-		keyring, source := aptKeyring(r), aptSource(r)
-		wants = append(wants,
-			things.Key(keyring, r.Key, r.Fingerprint, via, "signs "+r.About),
-			things.Exact(source, deb822(r, keyring), 0o644, r.About))
+		if keyring := aptKeyring(r); r.URL != "" {
+			wants = append(wants,
+				things.Key(keyring, r.Key, r.Fingerprint, via, "signs "+r.About),
+				things.Exact(aptSource(r), deb822(r, keyring), 0o644, r.About))
+		}
 		if len(r.Pins) > 0 {
 			wants = append(wants, things.Exact(aptPins(r), preferences(r), 0o644, "apt keeps to the version wanted"))
 		}
@@ -152,14 +174,16 @@ func deb822(r Repository, keyring string) []byte {
 // withSlash: a flat repository's suite is a path below its URL, which must end in a slash.
 func withSlash(url string) string { return strings.TrimSuffix(url, "/") + "/" }
 
-// preferences pin by version, above 1000 so that also a downgrade is made. They fail open where the version is gone,
-// hence they are a second line: what installs names every version, and holds it.
+// preferences are the records of apt's pins.
 func preferences(r Repository) []byte {
-	out := []byte(header)
-	for _, p := range r.Pins {
-		out = fmt.Appendf(out, "\nPackage: %s\nPin: version %s\nPin-Priority: 1001\n", strings.Join(p.Names, " "), glob(p.Version))
+	return fmt.Appendf([]byte(header), "%s", records(r.Pins))
+}
+
+func records(pins []Pin) (text string) {
+	for _, p := range pins {
+		text += fmt.Sprintf("\nPackage: %s\nPin: %s\nPin-Priority: %d\n", strings.Join(p.Names, " "), p.Pin, p.Priority)
 	}
-	return out
+	return text
 }
 
 // glob matches a driver's version with any revision of the packager behind it: 580.95.05-1, 580.95.05-0ubuntu1.

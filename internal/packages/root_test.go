@@ -5,6 +5,7 @@ package packages
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // A machine of its own for real apt and dpkg: a folder with an empty package database, into which each command sees
@@ -103,6 +105,25 @@ func (m *machine) Do(ctx context.Context, argv ...string) ([]byte, error) {
 		return stdout.Bytes(), &host.CommandError{Argv: argv, Code: cmd.ProcessState.ExitCode(), Stderr: strings.TrimSpace(stderr.String()), Cause: err}
 	}
 	return stdout.Bytes(), nil
+}
+
+// AskAbout lays the files below the machine's /tmp.
+func (m *machine) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	dir, err := os.MkdirTemp(m.dir+"/tmp", "ask")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	argv = slices.Clone(argv)
+	for i := range argv {
+		argv[i] = strings.ReplaceAll(argv[i], host.Scratch, strings.TrimPrefix(dir, m.dir))
+	}
+	return m.Do(ctx, argv...)
 }
 
 func (m *machine) Ask(ctx context.Context, argv ...string) ([]byte, error) { return m.Do(ctx, argv...) }
@@ -231,6 +252,7 @@ type repo struct {
 	url  string
 	arch string
 
+	origin  string // of its Release file; "test" unless set
 	edition int
 }
 
@@ -313,8 +335,8 @@ func (r *repo) publish() {
 	}
 	put(r.t, r.dir+"/Packages", index.String(), 0o644)
 	now := time.Now().UTC()
-	release := fmt.Sprintf("Origin: test\nLabel: test\nDate: %s\nValid-Until: %s\nSHA256:\n %x %d Packages\n",
-		now.Format(time.RFC1123), now.Add(time.Hour).Format(time.RFC1123), sha256.Sum256([]byte(index.String())), index.Len())
+	release := fmt.Sprintf("Origin: %s\nLabel: test\nDate: %s\nValid-Until: %s\nSHA256:\n %x %d Packages\n",
+		cmp.Or(r.origin, "test"), now.Format(time.RFC1123), now.Add(time.Hour).Format(time.RFC1123), sha256.Sum256([]byte(index.String())), index.Len())
 	r.sign(release)
 }
 
@@ -336,7 +358,12 @@ func (r *repo) sign(release string) {
 // engine converges the machine to what the packages are wanted as, with lists and database first.
 func (m *machine) engine(wants func(*Set) []converge.Want) *converge.Engine {
 	reads := []string{ourSource}
+	driver, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")})
+	if err != nil {
+		m.t.Fatal(err)
+	}
 	return &converge.Engine{
+		Spec: driver,
 		Stages: []converge.Stage{
 			{Name: "repositories", About: "knows where packages are", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 				set := NewSet(reads...)
@@ -351,6 +378,8 @@ func (m *machine) engine(wants func(*Set) []converge.Want) *converge.Engine {
 			switch kind {
 			case "package":
 				return New(name), nil
+			case "file":
+				return things.NewFile(name, nil), nil
 			case "package-lists":
 				return NewLists(name), nil
 			case "package-database":

@@ -5,38 +5,42 @@ package packages
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // rpmKey is a public key in rpm's database, which packages are checked with. dnf would import it by itself, from the
 // file that a repository names, and leave it there: as a thing of its own it goes with undo.
 type rpmKey struct {
-	database          *Reading
-	fingerprint, file string
+	database *Reading
+	trusted  string // its fingerprint; or "sha256:" and its file's digest, or its file: then that says the fingerprint
+	file     string
 }
 
 const imported = converge.State("imported")
 
 // importedKey wants the key that lies in a file to be known to rpm.
-func importedKey(database *Reading, fingerprint, file, why string) converge.Want {
-	return converge.Want{Thing: rpmKey{database, fingerprint, file}, Why: why, To: func(converge.State) (converge.State, error) { return imported, nil }}
+func importedKey(database *Reading, trusted, file, why string) converge.Want {
+	return converge.Want{Thing: rpmKey{database, trusted, file}, Why: why, To: func(converge.State) (converge.State, error) { return imported, nil }}
 }
 
 // NewKey builds the thing again from its name.
 func NewKey(name string) converge.Thing {
-	fingerprint, file, _ := strings.Cut(name, " reads ")
-	return rpmKey{new(Reading), fingerprint, file}
+	trusted, file, _ := strings.Cut(name, " reads ")
+	return rpmKey{new(Reading), trusted, file}
 }
 
 func (rpmKey) Kind() string { return "package-key" }
 
-// Name is "FINGERPRINT reads FILE": undo of an undo must know the file too.
-func (k rpmKey) Name() string { return k.fingerprint + " reads " + k.file }
+// Name is "FINGERPRINT reads FILE", or "sha256:DIGEST reads FILE", or "FILE reads FILE" for a key that a package brings: undo of an undo must know the file too.
+func (k rpmKey) Name() string { return k.trusted + " reads " + k.file }
 
 func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
 	names, err := k.packages(ctx, v)
@@ -48,16 +52,41 @@ func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
 
 // packages returns what rpm calls the key.
 func (k rpmKey) packages(ctx context.Context, v host.View) ([]string, error) {
+	fingerprints, err := k.fingerprints(v)
+	if err != nil || len(fingerprints) == 0 {
+		return nil, err
+	}
 	all, err := k.database.read(ctx, v)
-	return k.among(all), err
+	return among(all, fingerprints), err
 }
 
-// among returns which of all packages are the key: gpg-pubkey-ID-CREATED, where ID is the end of the fingerprint.
-func (k rpmKey) among(all map[string]State) (names []string) {
+// fingerprints are the key's; none where only the file can tell, and it is not there or another one: then gpuadm has not
+// imported the key from there.
+func (k rpmKey) fingerprints(v host.View) ([]string, error) {
+	if !strings.HasPrefix(k.trusted, "sha256:") && k.trusted != k.file {
+		return []string{k.trusted}, nil
+	}
+	data, err := v.ReadFile(k.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	found, err := things.Fingerprints(data, strings.TrimPrefix(k.trusted, k.file))
+	if err != nil {
+		return nil, nil
+	}
+	return found, nil
+}
+
+// among returns which of all packages are the keys: gpg-pubkey-ID-CREATED, where ID is the end of the fingerprint.
+func among(all map[string]State, fingerprints []string) (names []string) {
 	for name := range all {
 		rest, is := strings.CutPrefix(name, rpmKeyName+"-")
 		id, _, ok := strings.Cut(rest, "-")
-		if is && ok && len(id) >= 8 && strings.HasSuffix(strings.ToLower(k.fingerprint), strings.ToLower(id)) {
+		if is && ok && len(id) >= 8 && slices.ContainsFunc(fingerprints, func(f string) bool {
+			return strings.HasSuffix(strings.ToLower(f), strings.ToLower(id))
+		}) {
 			names = append(names, name)
 		}
 	}
@@ -78,7 +107,7 @@ func (k rpmKey) Make(ctx context.Context, h host.Host, to converge.State) error 
 		return err
 	}
 	if _, err := h.Do(ctx, append([]string{"rpm", "-e"}, names...)...); err != nil {
-		return fmt.Errorf("cannot take key %s out of rpm's database: %w", k.fingerprint, err)
+		return fmt.Errorf("cannot take key %s out of rpm's database: %w", k.trusted, err)
 	}
 	return nil
 }

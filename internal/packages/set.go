@@ -22,6 +22,8 @@ type Set struct {
 	reads  []string          // files that the packager's lists are made from: see Lists
 	hold   map[string][]byte // what those files shall hold, as far as that is said
 	stream string            // of dnf's module nvidia-driver: see InStream
+	family *Family           // see Of
+	try    []string          // see Advising
 }
 
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as
@@ -36,6 +38,12 @@ func (s *Set) Sharing(r *Reading) *Set {
 	return s
 }
 
+// Of says that the set's packages are part of a family, which goes in one version. nil: they are not.
+func (s *Set) Of(f *Family) *Set {
+	s.family = f
+	return s
+}
+
 // Holding says what the files that lists are made from shall hold: until they do, the lists are to be read anew.
 func (s *Set) Holding(files map[string][]byte) *Set {
 	s.hold = files
@@ -44,6 +52,9 @@ func (s *Set) Holding(files map[string][]byte) *Set {
 
 // ready says whether the packager can be asked what is to be had.
 func (s *Set) ready(ctx context.Context, v host.View) error {
+	if !v.Live() {
+		return host.Later{Until: "first boot"}
+	}
 	if len(s.reads) == 0 {
 		return nil
 	}
@@ -76,18 +87,28 @@ func (s *Set) stands(all map[string]State, changes []converge.Change) map[string
 	return own
 }
 
-// split says whether the members of a group that are installed had several versions of their own when last looked at:
-// each may be one that is asked for, and still they do not fit together.
+// split says whether the installed members of a group, with the rest of its family, had several versions of their own when
+// last looked at: each may be one that is asked for, and still they do not work together.
 func (s *Set) split(group string) bool {
 	first, all := "", s.last()
+	differs := func(found State) bool {
+		own := Own(found.Version)
+		was := first
+		first = own
+		return was != "" && was != own
+	}
 	for name, wanted := range s.wanted {
 		g, _, ok := wanted.open()
-		if found := all[name]; ok && g == group && found.Installed() {
-			own := Own(found.Version)
-			if first != "" && own != first {
-				return true
-			}
-			first = own
+		if found := all[name]; ok && g == group && found.Installed() && differs(found) {
+			return true
+		}
+	}
+	if s.family == nil || s.family.Group != group || first == "" {
+		return false
+	}
+	for name, found := range all {
+		if found.Installed() && s.family.Has(name, found.Version) && differs(found) {
+			return true
 		}
 	}
 	return false

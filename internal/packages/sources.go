@@ -5,7 +5,9 @@ package packages
 
 import (
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -17,6 +19,9 @@ type source struct {
 	uri      string
 	suite    string
 	signedBy []string // key files; none: every key that apt trusts
+
+	components []string          // main, contrib
+	options    map[string]string // all else that is said of it, by the names that the deb822 form has for it, in lower case
 }
 
 // parseSources reads a file of sources in either form. Entries that are disabled are left out.
@@ -33,19 +38,35 @@ func parseSources(file string, data []byte, arch string) []source {
 		}
 		rest = strings.TrimSpace(rest)
 		var signedBy []string
+		said := map[string]string{}
 		if options, after, ok := strings.Cut(rest, "]"); ok && strings.HasPrefix(options, "[") {
 			rest = after
 			for _, o := range strings.Fields(options[1:]) {
+				name, value, _ := strings.Cut(o, "=")
+				said[inDeb822(strings.ToLower(name))] = strings.ReplaceAll(value, ",", " ")
 				if value, is := strings.CutPrefix(strings.ToLower(o), "signed-by="); is {
 					signedBy = keyFiles(o[len(o)-len(value):])
 				}
 			}
 		}
 		if words := strings.Fields(rest); len(words) >= 2 {
-			all = append(all, source{file, withArch(words[0], arch), withArch(words[1], arch), signedBy})
+			all = append(all, source{file, withArch(words[0], arch), withArch(words[1], arch), signedBy, words[2:], said})
 		}
 	}
 	return all
+}
+
+// inDeb822 is the name of a one-line entry's option in the other form: sources.list(5).
+func inDeb822(option string) string {
+	switch option {
+	case "arch":
+		return "architectures"
+	case "lang":
+		return "languages"
+	case "target":
+		return "targets"
+	}
+	return option
 }
 
 func parseDeb822(file, data, arch string) []source {
@@ -67,9 +88,13 @@ func parseDeb822(file, data, arch string) []source {
 		if e := strings.ToLower(fields["enabled"]); e == "no" || e == "false" || e == "0" {
 			continue
 		}
+		options := maps.Clone(fields)
+		maps.DeleteFunc(options, func(name, _ string) bool {
+			return slices.Contains([]string{"", "types", "uris", "suites", "components", "enabled"}, name)
+		})
 		for _, uri := range strings.Fields(fields["uris"]) {
 			for _, suite := range strings.Fields(fields["suites"]) {
-				all = append(all, source{file, withArch(uri, arch), withArch(suite, arch), keyFiles(fields["signed-by"])})
+				all = append(all, source{file, withArch(uri, arch), withArch(suite, arch), keyFiles(fields["signed-by"]), strings.Fields(fields["components"]), options})
 			}
 		}
 	}

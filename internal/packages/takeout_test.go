@@ -31,12 +31,3 @@ func TestTakeOut(t *testing.T) {
 		}
 	}
 }
-
-// TestExact: only dependencies in exactly one version tie packages together.
-func TestExact(t *testing.T) {
-	d := dpkg{packages: map[string]debian{}, native: "amd64"}
-	d.add([]byte("Package: a\nStatus: install ok unpacked\nArchitecture: amd64\nVersion: 1\nDepends: b (= 1), c (>= 1), libc6, d:any (= 1), e (= 1) | f\n"))
-	if got := d.exact("a"); len(got) != 2 || got[0] != "b" || got[1] != "d" {
-		t.Errorf("exact: %v", got)
-	}
-}

@@ -160,6 +160,6 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 	if err := t.set.streamed(ctx, v, due, t.set.stands(all, due)); err != nil {
 		return nil, err
 	}
-	found, err := m.resolve(ctx, v, due, t.set.stands(all, due))
-	return slices.Concat(stand, found), err
+	found, err := m.resolve(ctx, v, request{due, t.set.stands(all, due), t.set.family})
+	return slices.Concat(stand, found), t.set.advised(err)
 }

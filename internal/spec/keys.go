@@ -73,7 +73,7 @@ func table() []row {
 		text("url", `""`, "mirror in place of the vendor's repository: http, https or file", checkRepoURL, func(s *Spec) any { return &at(s).URL })
 		text("key", `""`, "absolute path of the key that signs the repository", checkPath, func(s *Spec) any { return &at(s).Key })
 		enum("signed", "what the key signs; packages: dnf alone; auto: as the vendor does", func(s *Spec) any { return &at(s).Signed }, "auto", "both", "metadata", "packages")
-		text("fingerprint", `""`, "what the key must be, 40 or 64 hex digits; anything else is refused", checkFingerprint, func(s *Spec) any { return &at(s).Fingerprint })
+		text("fingerprint", `""`, "what the key must be, 40 or 64 hex digits, or sha256:<64 hex digits> of its file; anything else is refused", checkFingerprint, func(s *Spec) any { return &at(s).Fingerprint })
 	}
 
 	add("format", TypeInt, "", "format of the file: 1; must stand in the first file", nil)
@@ -89,9 +89,12 @@ func table() []row {
 	enum("fabricmanager", "run the fabric manager; auto: where there are NVSwitches", func(s *Spec) any { return &s.Driver.FabricManager }, "auto", "on", "off")
 	add("peermem", TypeBool, "false", "load nvidia-peermem: network cards read and write the GPUs' memory", func(s *Spec) any { return &s.Driver.Peermem })
 	add("gds", TypeBool, "false", "install and load nvidia-fs: GPUDirect Storage", func(s *Spec) any { return &s.Driver.GDS })
+	add("packages", TypeStrings, "[]", "packages to install with the driver; parts of the driver come in its version", func(s *Spec) any { return &s.Driver.Packages }).check = checkPackage
+	add("without", TypeStrings, "[]", "packages that gpuadm would ask for and that are to be left out", func(s *Spec) any { return &s.Driver.Without }).check = checkPackage
 	add("parameters", TypeParameters, "{}", "parameters of the module nvidia; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Driver.Parameters })
 	text("kernel_gate", `""`, "how long newer kernels without a module are held back at most, such as \"14d\"; empty: not at all", checkDays, func(s *Spec) any { return &s.Driver.KernelGate })
 	repo("driver", func(s *Spec) *Repo { return &s.Driver.Repo })
+	add("enable_needed", TypeBool, "false", "enable what the driver's packages depend on, such as EPEL and CRB; it needs no url", func(s *Spec) any { return &s.Driver.Repo.EnableNeeded })
 	section = "driver.runfile"
 	text("url", `""`, "NVIDIA's installer for source = \"runfile\": http, https, file or an absolute path; empty: NVIDIA's own", checkFileURL, func(s *Spec) any { return &s.Driver.Runfile.URL })
 	text("sha256", `""`, "what sha256sum must say of it, 64 hex digits; needed with source = \"runfile\"", checkDigest, func(s *Spec) any { return &s.Driver.Runfile.SHA256 })

@@ -32,7 +32,7 @@ type Spec struct {
 func (s Spec) Has(section string) bool {
 	switch section {
 	case "driver.repo":
-		return s.Driver.Repo.URL != ""
+		return s.Driver.Repo.URL != "" || s.Driver.Repo.EnableNeeded
 	case "driver.runfile":
 		return s.Driver.Runfile.SHA256 != ""
 	case "toolkit.repo":
@@ -55,6 +55,8 @@ type Driver struct {
 	FabricManager string            // auto, on, off
 	Peermem       bool              // load nvidia-peermem, a module of the driver's own
 	GDS           bool              // install and load nvidia-fs, for GPUDirect Storage
+	Packages      []string          // to install with the driver
+	Without       []string          // of the packages that the catalog names, those to leave out
 	Parameters    map[string]string // of the module nvidia, as modprobe.d takes them: true is "1", false "0"
 	KernelGate    string            // "14d": days that kernels without a module are held back; "" = not at all
 	Repo          Repo
@@ -72,8 +74,10 @@ type Runfile struct {
 type Repo struct {
 	URL         string // http, https or file, without a password
 	Key         string // absolute path of the public key
-	Fingerprint string // of the key: 40 or 64 upper-case hex digits
+	Fingerprint string // of the key: 40 or 64 upper-case hex digits; or "sha256:" and the 64 lower-case ones of its file
 	Signed      string // auto, both, metadata, packages: what the key signs
+
+	EnableNeeded bool // of the driver's: enable the repositories that its packages depend on
 }
 
 // Toolkit is [toolkit]: the NVIDIA container toolkit.

@@ -45,11 +45,14 @@ fabricmanager = "on"
 peermem = true
 gds = true
 kernel_gate   = "14d"
+packages = ["libnvidia-gl-580", "nvidia-driver-NVML"]
+without = ["libnvidia-encode-580"]
 parameters = { NVreg_EnableGpuFirmware = 0, NVreg_Text = "a b", NVreg_Flag = true, NVreg_Hex = 0x10 }
 [driver.repo]
 url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
 key = "/etc/gpuadm//keys/cuda.asc"
 fingerprint = "eb69 3b30 35cd 5710 e231 e123 a4b4 6996 3bf8 63cc"
+enable_needed = true
 signed = "packages"
 
 [toolkit]
@@ -116,8 +119,9 @@ func wholeSpec() spec.Spec {
 	return spec.Spec{
 		Driver: spec.Driver{
 			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", Peermem: true, GDS: true, KernelGate: "14d",
+			Packages: []string{"libnvidia-gl-580", "nvidia-driver-NVML"}, Without: []string{"libnvidia-encode-580"},
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
-			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages"},
+			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages", EnableNeeded: true},
 		},
 		Toolkit: spec.Toolkit{
 			Version: "1.18",
@@ -371,5 +375,18 @@ func BenchmarkParse(b *testing.B) {
 		if _, err := spec.Parse(file); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestRepoWithoutURL: enable_needed asks for no mirror; a key may be trusted by its file's digest.
+func TestRepoWithoutURL(t *testing.T) {
+	s := parse(t, node("format = 1\n[driver.repo]\nenable_needed = true\n"))
+	if !s.Driver.Repo.EnableNeeded || !s.Has("driver.repo") || s.Driver.Repo.URL != "" {
+		t.Errorf("%+v", s.Driver.Repo)
+	}
+	digest := "sha256:" + strings.Repeat("Ab", 32)
+	s = parse(t, node("format = 1\n[driver.repo]\nurl = \"https://a/b\"\nkey = \"/k\"\nfingerprint = \""+digest+"\"\n"))
+	if s.Driver.Repo.Fingerprint != strings.ToLower(digest) {
+		t.Errorf("%+v", s.Driver.Repo)
 	}
 }

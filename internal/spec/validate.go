@@ -179,6 +179,10 @@ func checkNoProxy(v string) (string, *finding) {
 }
 
 func checkFingerprint(v string) (string, *finding) {
+	if digest, is := strings.CutPrefix(v, "sha256:"); is {
+		digest, found := checkDigest(digest)
+		return "sha256:" + digest, found
+	}
 	hex := strings.ToUpper(strings.ReplaceAll(v, " ", ""))
 	const fix = "copy it from the output of gpg --show-keys FILE, after asking the mirror's owner for the right one"
 	switch {
@@ -214,6 +218,14 @@ func checkName(v string) (string, *finding) {
 		return v, wrong("take the spaces out, or write a name", "%s is no name", show(v))
 	}
 	return v, nil
+}
+
+// checkPackage takes what dpkg and rpm take for a package's name: Debian Policy 5.6.1, and NVIDIA's capital letters.
+func checkPackage(v string) (string, *finding) {
+	if matches(`^[A-Za-z0-9][A-Za-z0-9+._-]+$`, v) {
+		return v, nil
+	}
+	return v, wrong("write the name alone, without a version", "%s is no name of a package", show(v))
 }
 
 func checkProfile(v string) (string, *finding) {

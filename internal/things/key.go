@@ -4,7 +4,10 @@
 package things
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,40 +19,57 @@ import (
 )
 
 // key is the file with the public key a package repository is signed with. Its state is the fingerprints of the keys in
-// it: a key is what it is by its fingerprint, wherever it was got from.
+// it: a key is what it is by its fingerprint, wherever it was got from. Where only the file's digest is known, the file is
+// kept byte for byte, and that digest is its state.
 type key struct {
 	file, from string
+	pinned     bool // its state is a digest
 	via        host.Via
 }
 
 // maxKey is the size in bytes above which a key is none: NVIDIA's have less than 4 KiB.
 const maxKey = 256 << 10
 
-// Key wants file to hold exactly the key with this fingerprint, got from a URL or from a path on the machine. A file that
-// ends in .asc is armored, as rpm wants it; any other is binary, as every apt takes it.
-func Key(file, from, fingerprint string, via host.Via, why string) converge.Want {
-	k := key{file, from, via}
+// pin begins what a key is trusted by where that is no fingerprint: "sha256:" and the 64 hex digits of its file's digest.
+const pin = "sha256:"
+
+// Key wants file to hold exactly the key that is trusted, got from a URL or from a path on the machine. trusted is its
+// fingerprint, or "sha256:" and the digest of its file in lower-case hex. A file that ends in .asc is armored, as rpm wants
+// it; any other is binary, as every apt takes it. A key that is trusted by its file's digest stays as it is published,
+// which is armored: its file must end in .asc.
+func Key(file, from, trusted string, via host.Via, why string) converge.Want {
+	k := key{file, from, strings.HasPrefix(trusted, pin), via}
 	return converge.Want{Thing: k, Why: why, To: func(found converge.State) (converge.State, error) {
-		if found != "" && found != converge.State(fingerprint) {
+		if found != "" && found != converge.State(trusted) {
 			return "", &converge.Trouble{
-				What: fmt.Sprintf("cannot trust %s: it holds %s, and the repository's key is %s", file, found, fingerprint),
-				Try:  []string{"see who wrote " + file + "; once it is removed gpuadm writes it anew"},
+				What: fmt.Sprintf("cannot trust %s: it holds %s, and the repository's key is %s", file, found, trusted),
+				Try:  []string{"see who wrote " + file + "; once it is removed gpuadm writes it again"},
 			}
 		}
-		return converge.State(fingerprint), nil
+		return converge.State(trusted), nil
 	}}
 }
+
+// byDigest is in the name of a key whose state is its file's digest.
+const byDigest = " by sha256"
 
 // NewKey builds the thing again from its name.
 func NewKey(name string) converge.Thing {
 	file, from, _ := strings.Cut(name, " from ")
-	return key{file: file, from: from}
+	file, pinned := strings.CutSuffix(file, byDigest)
+	return key{file: file, from: from, pinned: pinned}
 }
 
 func (k key) Kind() string { return "key" }
 
 // Name is "/etc/apt/keyrings/x.gpg from https://…": undo of a removal must know where to get it.
-func (k key) Name() string { return k.file + " from " + k.from }
+func (k key) Name() string {
+	file := k.file
+	if k.pinned {
+		file += byDigest
+	}
+	return file + " from " + k.from
+}
 
 func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	data, err := v.ReadFile(k.file)
@@ -58,11 +78,46 @@ func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	} else if err != nil {
 		return "", err
 	}
+	if k.pinned {
+		return converge.State(digest(data)), nil
+	}
 	found, err := fingerprints(data)
 	if err != nil {
 		return converge.State("no key: " + err.Error()), nil
 	}
 	return converge.State(strings.Join(found, " ")), nil
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return pin + hex.EncodeToString(sum[:])
+}
+
+// published returns the bytes of a key file that have the digest: the file as it is, or without its lines that begin with
+// "Version", which name the program that wrote it; nil if neither has it. NVIDIA's own containers compare the latter.
+// Source: the Dockerfiles of rhel9 and rhel10 in https://github.com/NVIDIA/gpu-driver-container; the CUDA images' do the same.
+func published(data []byte, trusted converge.State) []byte {
+	if digest(data) == string(trusted) {
+		return data
+	}
+	var kept []byte
+	for line := range bytes.Lines(data) {
+		if !bytes.HasPrefix(line, []byte("Version")) {
+			kept = append(kept, line...)
+		}
+	}
+	if digest(kept) == string(trusted) {
+		return kept
+	}
+	return nil
+}
+
+// Fingerprints returns those of the keys in a file, in upper-case hex. trusted is the file's digest: see Key; "" for any.
+func Fingerprints(data []byte, trusted string) ([]string, error) {
+	if is := digest(data); trusted != "" && is != trusted {
+		return nil, fmt.Errorf("its digest is %s, and %s is expected", is, trusted)
+	}
+	return fingerprints(data)
 }
 
 // cause is why a file could not be had, without its address, which whoever says so has named.
@@ -92,18 +147,14 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 		}
 		return &converge.Trouble{What: fmt.Sprintf("cannot get the key from %s: %v", k.from, cause(err)), Try: []string{try}, Err: err}
 	}
+	if k.pinned {
+		return k.keep(h, data, to)
+	}
 	packets, err := dearmor(data)
 	if err == nil {
 		var found []string
 		if found, err = fingerprints(packets); err == nil && converge.State(strings.Join(found, " ")) != to {
-			err = &converge.Trouble{
-				What: fmt.Sprintf("cannot trust the key from %s: its fingerprint is %s, and %s is expected", k.from, strings.Join(found, " and "), to),
-				Try: []string{
-					"look up the fingerprint where the repository's owner publishes it; if that is the new one, put it into fingerprint in node.toml",
-					"if it is not: somebody has put another key there, so do not use it",
-				},
-			}
-			return err // which names the key
+			return k.another("its fingerprint is "+strings.Join(found, " and "), string(to)) // which names the key
 		}
 	}
 	if err != nil {
@@ -113,4 +164,26 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 		packets = armor(packets)
 	}
 	return h.WriteFile(k.file, packets, host.Attr{Mode: 0o644})
+}
+
+// keep writes a key that is trusted by its file's digest.
+func (k key) keep(h host.Host, data []byte, to converge.State) error {
+	kept := published(data, to)
+	if kept == nil {
+		return k.another("the digest of its file is "+digest(data), string(to))
+	}
+	if _, err := fingerprints(kept); err != nil {
+		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
+	}
+	return h.WriteFile(k.file, kept, host.Attr{Mode: 0o644})
+}
+
+func (k key) another(is, expected string) error {
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot trust the key from %s: %s, and %s is expected", k.from, is, expected),
+		Try: []string{
+			"look up the key where the repository's owner publishes it; if it is a new one, save it in a file, and write key = that file and fingerprint = its fingerprint, with the repository's url, in the section repo of node.toml",
+			"if the owner does not publish it, do not use it: another person may have put it there",
+		},
+	}
 }

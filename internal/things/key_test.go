@@ -5,7 +5,9 @@ package things_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -85,5 +87,60 @@ func TestKeyIsWhatItIs(t *testing.T) {
 	trouble := (*converge.Trouble)(nil)
 	if _, err := w.To(found); !errors.As(err, &trouble) || len(trouble.Try) == 0 {
 		t.Errorf("somebody else's keyring: %v", err)
+	}
+}
+
+// digest is what sha256sum says of a file, as a key may be trusted by.
+func digest(data string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(data))) }
+
+// TestKeyByDigest: the file stays as it is published, but for lines that begin with "Version" where the digest is of the rest.
+func TestKeyByDigest(t *testing.T) {
+	key, err := os.ReadFile("testdata/ed25519.asc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := string(key)
+	tool := strings.Replace(plain, "\n\n", "\nVersion: GnuPG v2.0.22 (GNU/Linux)\n\n", 1)
+	other := strings.Replace(plain, "mDME", "mDMF", 1)
+	body, _, _ := strings.Cut(plain[strings.Index(plain, "\n\n")+2:], "\n")
+	for what, row := range map[string]struct{ served, trusted, holds string }{
+		"as it is":                                   {plain, digest(plain), plain},
+		"as it is, with a version":                   {tool, digest(tool), tool},
+		"without its version":                        {tool, digest(plain), plain},
+		"another file":                               {other, digest(plain), ""},
+		"no key, with the digest":                    {"<html>", digest("<html>"), ""},
+		"a key hidden in what the digest leaves out": {strings.Replace(plain, body, "Version"+body+"\n"+body, 1), digest(plain), plain},
+	} {
+		n, err := simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n-- simulated-net/mirror.example/key.pub --\n" + row.served))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := things.Key("/etc/pki/rpm-gpg/x.asc", "https://mirror.example/key.pub", row.trusted, host.Via{}, "")
+		found, err := w.Look(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, err := w.To(found)
+		if err != nil || to != converge.State(row.trusted) {
+			t.Errorf("%s: planned as %q, %v", what, to, err)
+		}
+		err = w.Make(t.Context(), n, to)
+		data, _ := n.ReadFile("/etc/pki/rpm-gpg/x.asc")
+		if string(data) != row.holds || (err == nil) != (row.holds != "") {
+			t.Errorf("%s: written as %q, %v", what, data, err)
+		}
+		if row.holds == "" {
+			continue
+		}
+		again := things.NewKey(w.Name()) // as undo builds it
+		if s, err := again.Look(t.Context(), n); s != to || err != nil || again.Name() != w.Name() {
+			t.Errorf("%s: %s is %q, %v", what, again.Name(), s, err)
+		}
+		if found, err := things.Fingerprints(data, row.trusted); err != nil || strings.Join(found, " ") != edKey {
+			t.Errorf("%s: fingerprints %v, %v", what, found, err)
+		}
+		if _, err := things.Fingerprints(data, digest("else")); err == nil {
+			t.Errorf("%s: its fingerprint was read by another digest", what)
+		}
 	}
 }

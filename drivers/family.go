@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+)
+
+// ofBranch is a package of kernel modules that Ubuntu's archive builds for a branch and a kernel, and versions as the kernel.
+var ofBranch = pattern.Of(`^linux-(?:modules|objects|signatures)-nvidia-([0-9]{3})-`)
+
+// Family are the packages that have to be of the driver's version: its parts, whichever package draws them in.
+func (c Choice) Family() *packages.Family {
+	if c.Source == SourceNone || c.Source == SourceRunfile {
+		return nil
+	}
+	f := &packages.Family{
+		Group:  "driver",
+		Names:  []string{"*nvidia*", "libcuda*", "libnv*", "cuda-drivers*", "nvlink5*", "imex"},
+		Branch: ofBranch, Apart: c.Apart, Extras: c.Extras,
+	}
+	// NVIDIA's and Ubuntu's packages of one branch have the same names up to 580, and from 590 on the same files without a
+	// Conflicts (test/listings: ubuntu2204 nvidia 595.71.05, ubuntu2604 nvidia 610.43.02). Each is kept out by what its Release
+	// file says: Label "NVIDIA CUDA" (cuda-ubuntu2204.pin in NVIDIA's repository; https://docs.nvidia.com/cuda/cuda-installation-guide-linux)
+	// and Origin "Ubuntu" (http://archive.ubuntu.com/ubuntu/dists/noble/Release; https://wiki.ubuntu.com/PinningHowto).
+	switch {
+	case c.Source == SourceNVIDIA && strings.HasPrefix(c.Repo.Distro, "ubuntu"):
+		f.Exclude = "release o=Ubuntu"
+	case c.Source == SourceUbuntu, c.Source == SourceDebian:
+		f.Exclude = "release l=NVIDIA CUDA"
+	}
+	f.Excluded = "/^(cuda-drivers|firmware-nvidia|libcuda|libnvcuvid|libnvidia-(api|cfg1|common|compute|decode|encode|extra|fbc1|gl|gpucomp|nscq)|nvidia-(compute-utils|dkms|driver|fabricmanager|firmware|headless|imex|kernel|open|persistenced|utils)|linux-(modules|objects|signatures)-nvidia-[0-9]|xserver-xorg-video-nvidia)/"
+	return f
+}

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// overlay is the machine's own catalog. Its rows come before those of this release: the first that fits counts, so that a
+// package that a repository has renamed needs no new release.
+const overlay = "/etc/gpuadm/catalog.toml"
+
+// overlaid returns the catalog with the rows of an overlay before its own. An error names file, line and column.
+func (c Catalog) overlaid(text []byte) (Catalog, error) {
+	if len(text) == 0 {
+		return c, nil
+	}
+	var over Catalog
+	if err := over.decode(bytes.NewReader(text)); err != nil {
+		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: %s", overlay, where(err)),
+			"fix the line; its tables and keys are those of drivers/catalog in gpuadm's source", "or remove the file: this release's catalog is used then")
+	}
+	mine, theirs := reflect.ValueOf(&over).Elem(), reflect.ValueOf(c)
+	for i := range mine.NumField() {
+		mine.Field(i).Set(reflect.AppendSlice(mine.Field(i), theirs.Field(i)))
+	}
+	return over, nil
+}
+
+// where is what is wrong in a TOML file, and in which line and column.
+func where(err error) string {
+	wrong, unknown := (*toml.DecodeError)(nil), (*toml.StrictMissingError)(nil)
+	switch {
+	case errors.As(err, &unknown) && len(unknown.Errors) > 0:
+		line, column := unknown.Errors[0].Position()
+		return fmt.Sprintf("line %d, column %d: unknown key %q", line, column, unknown.Errors[0].Key())
+	case errors.As(err, &wrong):
+		line, column := wrong.Position()
+		return fmt.Sprintf("line %d, column %d: %s", line, column, wrong.Error())
+	}
+	return err.Error()
+}

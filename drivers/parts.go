@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// parts verifies what a node needs of a driver beside its modules, by the files themselves: NVML, CUDA, nvidia-smi, and the
+// persistence daemon where it is asked for. Which packages bring them differs by repository and branch, and a repository may
+// have moved one; a node without it must not count as converged.
+func parts(version string, persistenced bool, m facts.Modules) converge.Want {
+	look := func(_ context.Context, v host.View) (string, error) {
+		found, missing := 0, []string(nil)
+		for _, name := range []string{"libnvidia-ml.so", "libcuda.so"} {
+			if slices.ContainsFunc(m.Libraries, func(l facts.Library) bool { return l.Name == name && l.Version == version }) {
+				found++
+			} else {
+				missing = append(missing, name+"."+version)
+			}
+		}
+		programs := []string{"/usr/bin/nvidia-smi"}
+		if persistenced {
+			programs = append(programs, "/usr/bin/nvidia-persistenced")
+		}
+		for _, name := range programs {
+			if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
+				missing = append(missing, name)
+			} else if err != nil {
+				return "", err
+			}
+		}
+		switch {
+		case len(missing) == 0:
+			return "", nil
+		case found == 0:
+			return "", host.Later{Until: "once its packages are installed"}
+		}
+		return fmt.Sprintf("cannot use driver %s: %s was not found", version, strings.Join(missing, ", ")), nil
+	}
+	return things.Check("parts of the driver", look, "programs find NVML, CUDA and nvidia-smi, all of the module's version",
+		"find the package that has the file, and write it in packages = [] of [driver]",
+		"or write another version or source in [driver]")
+}

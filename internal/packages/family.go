@@ -1,0 +1,234 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+)
+
+// A Family is packages that work in one upstream version only: the parts of a driver. The spec asks for a few of them;
+// their dependencies bring the others, and the result is checked: one upstream version over the whole family.
+type Family struct {
+	Group    string                // of the members' open versions: "driver" of "driver=580.*"
+	Names    []string              // globs; apt's pins use them too, so they are apt's: apt_preferences(5)
+	Branch   func() *regexp.Regexp // the branch, as its first group, in names whose version is not the driver's; nil: none have one
+	Apart    []string              // packages of the family's names that the distribution gives versions of their own
+	Extras   []string              // asked for where the source has them in the family's version; a node works without them
+	Exclude  string                // apt's pin for the source that must not mix with this one: "release o=Ubuntu"; "" for none
+	Excluded string                // the names that Exclude keeps out: a pattern of apt_preferences(5)
+}
+
+// numbered is what upstream versions of drivers look like: 535.309.01, 580.95, 615.71.09. Packages with a driver's name and
+// another kind of version have one of their own: nvidia-container-toolkit 1.18.0, nvidia-fs 2.27.3, nvidia-support 20240109.
+var numbered = pattern.Of(`^[3-9][0-9]{2}(\.[0-9]+)+$`)
+
+// Has says whether a package in this version is part of the family.
+func (f *Family) Has(name, version string) bool {
+	if f == nil || !numbered().MatchString(Own(version)) {
+		return false
+	}
+	bare := bareName(name)
+	return !slices.Contains(f.Apart, bare) && slices.ContainsFunc(f.Names, func(glob string) bool {
+		ok, err := path.Match(glob, bare)
+		return ok && err == nil
+	})
+}
+
+// bareName is a package's name without the architecture that a foreign one carries: "name:i386", "name.i686".
+func bareName(name string) string {
+	name, _, _ = strings.Cut(name, ":")
+	return strings.TrimSuffix(name, ".i686")
+}
+
+// branchOf is the branch that a package's name says, such as 595 in linux-modules-nvidia-595-open-generic, whose version is
+// the kernel's; "" if it says none.
+func (f *Family) branchOf(name string) string {
+	if f == nil || f.Branch == nil {
+		return ""
+	}
+	if m := f.Branch().FindStringSubmatch(bareName(name)); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// Pins keep a family at a version, which may be open, and another source's family out. The first that fits a package counts.
+func (f *Family) Pins(version string) (pins []Pin) {
+	if f.Exclude != "" {
+		pins = append(pins, Pin{Names: []string{f.Excluded}, Pin: f.Exclude, Priority: -1})
+	}
+	return append(pins, KeepAt(version, f.Names...))
+}
+
+// names are the packages whose offers a request needs.
+func (r request) names(installed map[string]State) (names []string) {
+	for _, c := range r.changes {
+		names = append(names, c.Name)
+	}
+	if r.family == nil {
+		return names
+	}
+	for name, found := range installed {
+		if found.Installed() && r.family.Has(name, found.Version) {
+			names = append(names, name)
+		}
+	}
+	return append(names, r.family.Extras...)
+}
+
+// A choiceOf is the one version of a family, and the source that has it.
+type choiceOf struct {
+	own  string // 580.95.05
+	site string // "" where its packages come from several
+}
+
+// strangers are the installed packages of the family that a transaction does not name.
+func (f *Family) strangers(all map[string]State, changes []converge.Change) (names []string) {
+	named := map[string]bool{}
+	for _, c := range changes {
+		named[c.Name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if found := all[name]; !named[name] && found.Installed() && f.Has(name, found.Version) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// fit is how an installed package of the family must be for a choice: in the version that the chosen source has, or
+// removed. kept is true where it can stay.
+func (f *Family) fit(found State, chosen choiceOf, offers []offer) (to State, kept bool) {
+	from := func(o offer) bool { return chosen.site == "" || slices.ContainsFunc(o.from, chosen.isFrom) }
+	if Own(found.Version) == chosen.own {
+		now, known := find(offers, found.Version)
+		if !known || from(now) {
+			return found, true
+		}
+	}
+	for _, o := range newest(offers) {
+		if Own(o.version) == chosen.own && from(o) {
+			return State{Version: o.version, Held: true, Auto: found.Auto}, false
+		}
+	}
+	return State{Version: removed}, false
+}
+
+func (c choiceOf) isFrom(source string) bool {
+	site, _, _ := strings.Cut(source, " ")
+	return site == c.site
+}
+
+// with returns the changes that the family needs beside those asked for: extras that the source has, packages that do not fit
+// the chosen version, and holds on those that do. offers are of all these names.
+func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) []converge.Change {
+	if f == nil || chosen.own == "" {
+		return changes
+	}
+	add := func(name string, to State, why string) {
+		if before := all[name].String(); before != to.String() {
+			changes = append(changes, converge.Change{Kind: "package", Name: name, Before: before, After: to.String(), Why: why, Drawn: true})
+		}
+	}
+	for _, name := range f.strangers(all, changes) {
+		to, kept := f.fit(all[name], chosen, offers[name])
+		switch {
+		case kept:
+			to.Held = true
+			add(name, to, "part of the driver: held in its version")
+		case to.Installed():
+			add(name, to, "part of the driver: all parts need the same version")
+		default:
+			add(name, to, fmt.Sprintf("does not work beside driver %s", chosen.own))
+		}
+	}
+	for _, name := range f.Extras {
+		if all[name].Installed() || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name }) {
+			continue
+		}
+		if to, _ := f.fit(State{Auto: true}, chosen, offers[name]); to.Installed() {
+			add(name, to, "part of the driver")
+		}
+	}
+	return changes
+}
+
+// mixed refuses a transaction that would bring parts of another version or branch, however the packager came to them.
+func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
+	if f == nil || chosen.own == "" {
+		return nil
+	}
+	branch, _, _ := strings.Cut(chosen.own, ".")
+	var wrong []string
+	others := map[string]bool{}
+	for _, c := range changes {
+		after := Parse(c.After)
+		if !after.Installed() {
+			continue
+		}
+		if own := Own(after.Version); f.Has(c.Name, after.Version) && own != chosen.own {
+			wrong, others[own] = append(wrong, c.Name+" "+after.Version), true
+		} else if of := f.branchOf(c.Name); of != "" && of != branch {
+			wrong, others[of] = append(wrong, c.Name+" "+after.Version), true
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	other := slices.Sorted(maps.Keys(others))
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot install %s %s: its packages depend on packages of %s", f.Group, chosen.own, strings.Join(other, " and ")),
+		Because: []string{
+			"the packager would also install " + strings.Join(wrong, ", "),
+			"a driver's parts work in one version only; a repository may have packages of one branch that only lead to the next",
+		},
+		Try: []string{fmt.Sprintf("write version = %q in [driver], if the GPUs and the workload allow it, or another version or source", other[len(other)-1])},
+	}
+}
+
+// fitting is the version of a package that was asked for in any version: where the source has it in the family's version it is
+// part of the family, and needs that one. "" where it is none.
+func (f *Family) fitting(name string, chosen choiceOf, offers []offer) string {
+	if f == nil || chosen.own == "" {
+		return ""
+	}
+	for _, o := range newest(offers) {
+		if f.Has(name, o.version) && Own(o.version) == chosen.own && (chosen.site == "" || slices.ContainsFunc(o.from, chosen.isFrom)) {
+			return o.version
+		}
+	}
+	return ""
+}
+
+// hold has all parts of the family held like those that were asked for in its version: an upgrade would tear them apart.
+func (f *Family) hold(changes []converge.Change) {
+	for i, c := range changes {
+		if after := Parse(c.After); after.Installed() && f.Has(c.Name, after.Version) {
+			after.Held = true
+			changes[i].After = after.String()
+		}
+	}
+}
+
+// familyFirst orders the groups of open versions: the family's version is chosen before those of packages that may be part of it.
+func familyFirst(groups map[string][]int, f *Family) []string {
+	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
+		of := func(open string) int {
+			if group, _, _ := strings.Cut(open, "="); f != nil && group == f.Group {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(of(a)-of(b), strings.Compare(a, b))
+	})
+}
