@@ -26,7 +26,7 @@ func (p *plan) instead() []string {
 		q.repo = r
 		for _, branch := range p.alive() {
 			version := q.named(branch)
-			if r.arch(p.m.Arch) == "" || version == "" || !q.works(branch, version) {
+			if r.arch(p.m.Arch) == "" || r.Refused != "" || version == "" || !q.works(branch, version) {
 				continue
 			}
 			if i == 0 {

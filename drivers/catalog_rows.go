@@ -99,6 +99,7 @@ type repositoryRow struct {
 	OpenOnly    bool     `toml:"open_only"`
 	Streams     bool     `toml:"streams"`
 	Needs       []string `toml:"needs"`
+	Refused     string   `toml:"refused"`
 	Multiverse  []int    `toml:"multiverse"` // branches that Ubuntu has in that component
 	Origin
 }

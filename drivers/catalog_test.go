@@ -258,6 +258,9 @@ func TestNameSets(t *testing.T) {
 	c := load(t)
 	for _, r := range c.Repositories {
 		last := r.Last
+		if r.Refused != "" {
+			continue
+		}
 		if last == 0 {
 			last = 700
 		}

@@ -17,12 +17,13 @@ import (
 
 // What Choice.Source and Choice.Flavour say.
 const (
-	SourceNVIDIA  = "nvidia"  // NVIDIA's package repository, or a mirror of it
-	SourceAmazon  = "amazon"  // Amazon's repository of NVIDIA's packages
-	SourceUbuntu  = "ubuntu"  // Ubuntu's archive
-	SourceDebian  = "debian"  // Debian's archive
-	SourceRunfile = "runfile" // NVIDIA's installer
-	SourceNone    = "none"    // nothing is to be installed
+	SourceNVIDIA    = "nvidia"    // NVIDIA's package repository, or a mirror of it
+	SourceAmazon    = "amazon"    // Amazon's repository of NVIDIA's packages
+	SourceUbuntu    = "ubuntu"    // Ubuntu's archive
+	SourceDebian    = "debian"    // Debian's archive
+	SourceMicrosoft = "microsoft" // Microsoft's repository for Azure Linux
+	SourceRunfile   = "runfile"   // NVIDIA's installer
+	SourceNone      = "none"      // nothing is to be installed
 
 	FlavourOpen        = "open"
 	FlavourProprietary = "proprietary"

@@ -19,6 +19,8 @@ func (r repositoryRow) String() string {
 		return "Ubuntu's archive for " + r.Name
 	case SourceDebian:
 		return "Debian's archive for " + r.Name
+	case SourceMicrosoft:
+		return "Microsoft's repository for " + r.Name
 	case SourceRunfile:
 		return "a runfile"
 	}
@@ -108,6 +110,13 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 				if vendor {
 					continue
 				}
+			}
+			if r.Refused != "" && p.d.Source == "distro" {
+				p.repo = r
+				return r, p.refuse(fmt.Sprintf("cannot install from %s: %s", r, r.Refused),
+					`or write owner = "other" in [driver], and install it yourself: gpuadm then verifies it`)
+			} else if r.Refused != "" {
+				continue
 			}
 			if r.arch(p.m.Arch) == "" {
 				unfit = append(unfit, r)
