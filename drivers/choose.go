@@ -46,6 +46,7 @@ type Choice struct {
 	Precompiled bool              // the modules are built and signed by the distribution
 	Without     []string          // kernels that it has no signed modules for, and that are left without
 	Parameters  map[string]string // of the module nvidia, which the machine's kind asks for and the spec does not set
+	Fabric      string            // what joins the GPUs: FabricOf
 	CUDA        string            // the newest CUDA major version whose programs run: 13
 	Warnings    []string
 }

@@ -24,11 +24,19 @@ const (
 	storage = "nvidia-fs"
 )
 
+// beside says whether a module is no part of the driver that every installation of it has.
+func beside(module string) bool {
+	return module == peermem || module == storage || slices.Contains(facts.InfinibandModules(), module)
+}
+
 // companionFiles proves by their files that each kernel which has the driver's modules has the companions that are asked for:
 // a kernel that does not run cannot load them to show it. Until a kernel has the driver it is not their turn.
 func companionFiles(k KernelSide) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
 		for _, kernel := range k.Kernels {
+			if problem, err := infinibandFiles(v, kernel, k); err != nil || problem != "" {
+				return problem, err
+			}
 			driver, err := onDisk(v, kernel)
 			if err != nil {
 				return "", err

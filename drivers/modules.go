@@ -32,7 +32,8 @@ type KernelSide struct {
 	Build      string            // precompiled, dkms
 	Kernels    []string          // those that shall have the modules; never empty
 	Parameters map[string]string // of the module nvidia
-	Companions []string          // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs
+	Companions []string          // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
+	Extra      []string          // packages that bring the kernels' own among them
 }
 
 // SettingsWants are what must stand before the driver's packages come: nouveau kept away, parameters told, and no build
@@ -71,7 +72,7 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 		}
 		wants = append(wants, file)
 	}
-	if slices.Contains(k.Companions, peermem) || slices.Contains(k.Companions, storage) {
+	if slices.ContainsFunc(k.Companions, beside) {
 		wants = append(wants, companionFiles(k))
 	}
 	if m.Trust.Generated && !f.Live {

@@ -246,52 +246,6 @@ func TestOrderOfWhatSettles(t *testing.T) {
 	}
 }
 
-func TestServices(t *testing.T) {
-	gpu := func(device, class string) facts.PCI { return facts.PCI{Vendor: "10de", Device: device, Class: class} }
-	for _, c := range []struct {
-		name  string
-		gpus  []facts.PCI
-		fm    string
-		units string
-	}{
-		{"no switch", []facts.PCI{gpu("2330", "030200")}, "auto", "nvidia-persistenced.service"},
-		{"HGX H100", []facts.PCI{gpu("2330", "030200"), gpu("22a3", "068000")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
-		{"HGX H100, off", []facts.PCI{gpu("2330", "030200"), gpu("22a3", "068000")}, "off", "nvidia-persistenced.service"},
-		{"HGX B200", []facts.PCI{gpu("2901", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
-	} {
-		wants, err := ServiceWants(Services{Version: "580.95.05", Persistenced: true, FabricManager: c.fm}, facts.Facts{Live: true, GPUs: c.gpus})
-		if err != nil {
-			t.Fatal(c.name, err)
-		}
-		var units []string
-		for _, w := range wants {
-			if w.Kind() == "unit" {
-				units = append(units, w.Name())
-			}
-		}
-		if got := strings.Join(units, " "); got != c.units {
-			t.Errorf("%s: %s", c.name, got)
-		}
-	}
-	if _, err := ServiceWants(Services{FabricManager: "on"}, facts.Facts{Live: true, GPUs: []facts.PCI{gpu("2330", "030200")}}); err == nil {
-		t.Error("a fabric manager without a switch")
-	}
-}
-
-func TestFabricManagerVersionAndSwitches(t *testing.T) {
-	wants, _ := ServiceWants(Services{Version: "580.95.05", FabricManager: "auto"}, facts.Facts{Live: true, GPUs: []facts.PCI{{Vendor: "10de", Device: "2901", Class: "030200"}}})
-	const loaded = "-- sys/module/nvidia/version --\n580.95.05\n"
-	const stale = "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"failed\"\n[[command]]\nargv = [\"nv-fabricmanager\", \"--version\"]\nstdout = \"Fabric Manager version is : 580.82.07\"\n"
-	p := problems(t, wants, simulated(t, "-- sim.toml --\n"+stale+loaded))
-	if !strings.Contains(p, "it is of version 580.82.07 and the module of 580.95.05") || !strings.Contains(p, "none says SW_MNG") {
-		t.Error(p)
-	}
-	p = problems(t, wants, simulated(t, "-- sim.toml --\n"+strings.Replace(stale, "failed", "active", 1)+loaded+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx SW_MNG xx\n"))
-	if p != "cannot join the GPUs over NVLink: the module ib_umad is not loaded, by which the switches are managed" {
-		t.Error(p)
-	}
-}
-
 func TestNextKernel(t *testing.T) {
 	with := func(v, kernel string) *facts.ModuleFile {
 		return &facts.ModuleFile{Version: v, Vermagic: kernel + " SMP"}

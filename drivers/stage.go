@@ -36,6 +36,9 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 		return Choice{}, true, err
 	}
 	choice, err = Choose(c, MachineOf(f, f.Cloud.Type), s.Driver)
+	if err == nil {
+		choice.join(c, s.Driver, f)
+	}
 	return choice, true, err
 }
 
@@ -133,6 +136,7 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	for name, value := range s.Parameters {
 		k.Parameters[name] = value
 	}
+	c.fabricSide(s, f, &k)
 	if k.Version == "" && f.Modules != nil {
 		for _, lib := range f.Modules.Libraries {
 			if InBranch(lib.Version, c.Branch) {
@@ -219,7 +223,7 @@ func (d Driver) Modules() converge.Stage {
 // Services is the stage of the driver's daemons.
 func (d Driver) Services() converge.Stage {
 	return converge.Stage{
-		Name: "services", About: "the driver's daemons: persistence, and the fabric where there are NVSwitches", Needs: Needs,
+		Name: "services", About: "the driver's daemons: persistence, the fabric where there are NVSwitches, and IMEX", Needs: Needs,
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || c.Source == SourceNone {
@@ -229,7 +233,7 @@ func (d Driver) Services() converge.Stage {
 			if !known {
 				return []converge.Want{later("daemons of driver "+c.Branch, "once its packages are installed")}, nil
 			}
-			wants, err := ServiceWants(Services{Version: k.Version, Persistenced: s.Driver.Persistenced, FabricManager: s.Driver.FabricManager}, f)
+			wants, err := ServiceWants(c.services(s.Driver, k.Version), f)
 			if err == nil && c.Source == SourceRunfile && s.Driver.Persistenced {
 				wants = append(persistencedUnit(), wants...)
 			}
@@ -246,11 +250,12 @@ func (d Driver) Services() converge.Stage {
 			}
 			return wants, nil
 		},
-		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
+		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+			notes := d.imexNotes(v, s, f)
 			if s.Driver.KernelGate == "" {
-				return nil
+				return notes
 			}
-			return gateNotes(v)
+			return append(notes, gateNotes(v)...)
 		},
 	}
 }

@@ -78,6 +78,9 @@ func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
 		if cloud.IsKubelet(name) {
 			return cloud.NewFresh(name), nil
 		}
+		if drivers.IsIMEX(name) {
+			return drivers.NewIMEX(name), nil
+		}
 		return things.NewFresh(name, runtime.Ready), nil
 	}
 	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm knows no such kind; use the newer one that made it", kind, name)
@@ -85,8 +88,11 @@ func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
 
 // mergeOf returns how to take our part out of a file that somebody else has changed since.
 func mergeOf(name string) things.MergeFunc {
-	if path.Ext(name) == ".toml" {
+	switch {
+	case path.Ext(name) == ".toml":
 		return runtime.TakeOut
+	case name == drivers.IMEXConfig:
+		return drivers.TakeOutIMEX
 	}
 	return cloud.TakeOut // which refuses what is no kubelet's
 }

@@ -65,6 +65,9 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 			return nil, fmt.Errorf("cannot look at %s: %w", m, unseen{err})
 		}
 		if m.Before, m.After = m.After, m.Before; settler { // what ran shall run, also if our restart has left it dead
+			if m.asleep { // it runs again since: its start has read what it then found
+				m.After = found
+			}
 			m.Before, m.After = found, st.Settled(m.After)
 		}
 		if found == m.After {

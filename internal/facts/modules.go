@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"bytes"
 	"path"
 	"slices"
 	"strconv"
@@ -46,6 +47,9 @@ type KernelModules struct {
 	Unlisted []string    `json:"unlisted,omitempty"` // on disk, but depmod(8) does not know of them
 	Missing  []string    `json:"missing,omitempty"`  // firmware the module asks for and that is not there
 	Problem  string      `json:"problem,omitempty"`  // why the module's file cannot be read
+
+	Infiniband []string `json:"infiniband,omitempty"` // which of mlx5_ib and ib_umad it has, as modules or built in
+	Extra      bool     `json:"extra,omitempty"`      // Ubuntu's package linux-modules-extra of this kernel is installed
 }
 
 // Library is a user library of the driver.
@@ -197,9 +201,32 @@ func ModuleOf(v host.View, kernel, of string) (string, error) {
 	return "", l.err
 }
 
+// InfinibandModules are the modules by which NVLink 5's switches are managed: the network card's InfiniBand half, and what
+// programs send management datagrams through. Sources: https://github.com/NVIDIA/gpu-operator/issues/2781;
+// https://github.com/spectrocloud/CanvOS/pull/700.
+func InfinibandModules() []string { return []string{"mlx5_ib", "ib_umad"} }
+
+// HasInfiniband returns which of InfinibandModules a kernel has, on disk as depmod(8) knows them or built in.
+func HasInfiniband(v host.View, kernel string) ([]string, error) {
+	l, dir := &look{v: v}, "/lib/modules/"+kernel
+	return l.infiniband(dir, l.read(dir+"/modules.dep")), l.err
+}
+
+func (l *look) infiniband(dir string, dep []byte) (has []string) {
+	builtin := l.read(dir + "/modules.builtin")
+	for _, name := range InfinibandModules() {
+		if file := []byte("/" + name + ".ko"); bytes.Contains(dep, file) || bytes.Contains(builtin, file) {
+			has = append(has, name)
+		}
+	}
+	return has
+}
+
 // listed returns the files of the family in modules.dep, by their absolute paths.
-func (l *look) listed(dir string) (names []string) {
-	for line := range strings.Lines(string(l.read(dir + "/modules.dep"))) {
+func (l *look) listed(dir string) (names []string) { return listedIn(dir, l.read(dir+"/modules.dep")) }
+
+func listedIn(dir string, dep []byte) (names []string) {
+	for line := range strings.Lines(string(dep)) {
 		name, _, ok := strings.Cut(line, ":")
 		if !ok || role(name) == "" {
 			continue
@@ -215,7 +242,9 @@ func (l *look) listed(dir string) (names []string) {
 // kernelModules looks at one kernel's modules.
 func (l *look) kernelModules(kernel string, cache ModuleCache) KernelModules {
 	dir := "/lib/modules/" + kernel
-	k := KernelModules{Kernel: kernel, Files: l.listed(dir)}
+	dep := l.read(dir + "/modules.dep")
+	k := KernelModules{Kernel: kernel, Files: listedIn(dir, dep), Infiniband: l.infiniband(dir, dep)}
+	k.Extra = l.has("/var/lib/dpkg/info/linux-modules-extra-" + kernel + ".md5sums") // goes when the package is removed; its list may stay
 	k.Headers = l.has(dir + "/build/Makefile")
 	k.Compiler = l.compiler(dir, kernel)
 	nouveau := dir + "/kernel/drivers/gpu/drm/nouveau/nouveau.ko"

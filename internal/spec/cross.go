@@ -27,6 +27,7 @@ func (d *decoder) cross() {
 	d.repo("driver", d.spec.Driver.Repo)
 	d.repo("toolkit", d.spec.Toolkit.Repo)
 	d.runfile(d.spec.Driver)
+	d.imex(d.spec.Driver)
 	d.join(d.spec.Join)
 	d.mig(d.spec.MIG)
 	d.labels(d.spec.Node)
@@ -69,6 +70,13 @@ func (d *decoder) runfile(v Driver) {
 		d.blame(source, "write sha256 = what sha256sum FILE says in [driver.runfile], if it is the right one", `source = "runfile" needs the file's sha256: it runs as root`)
 	case v.Version != "" && !strings.Contains(v.Version, "."):
 		d.blame("driver.version", `write version = "580.95.05", or another exact one`, "a runfile is of one exact version, not of a branch")
+	}
+}
+
+// imex: a list of nodes is for an IMEX that the host runs.
+func (d *decoder) imex(v Driver) {
+	if d.ok("driver.imex", "driver.imex_nodes") && v.IMEX != "host" && len(v.IMEXNodes) > 0 {
+		d.blame("driver.imex_nodes", `write imex = "host" in [driver], or take imex_nodes out`, "imex_nodes names the nodes of the host's IMEX, and the host runs none")
 	}
 }
 

@@ -153,7 +153,10 @@ func random(r *rand.Rand) spec.Spec {
 		s.Driver = spec.Driver{
 			Version: pick("", "580", "580.95", "580.95.05"), Expect: r.IntN(9), Source: allowed("driver", "source"), KernelGate: pick("", "7d", "14d"),
 			Modules: allowed("driver", "modules"), Build: allowed("driver", "build"), Owner: allowed("driver", "owner"),
-			Persistenced: some(), FabricManager: allowed("driver", "fabricmanager"), Parameters: map[string]string{}, Repo: repo(),
+			Persistenced: some(), FabricManager: allowed("driver", "fabricmanager"), IMEX: allowed("driver", "imex"), Parameters: map[string]string{}, Repo: repo(),
+		}
+		if s.Driver.IMEX == "host" && some() {
+			s.Driver.IMEXNodes = []string{pick("10.0.0.1", "fd00::1"), pick("gpu-2", "gpu-2.example")}
 		}
 		for i := range r.IntN(3) {
 			s.Driver.Parameters[fmt.Sprint("NVreg_", i)] = pick("1", "a b", "x=1;y=2", "#")

@@ -71,6 +71,18 @@ func checkNetwork(v string) (string, *finding) {
 	return p.String(), nil
 }
 
+// checkPeer takes an address or a name that DNS knows: NVIDIA's IMEX takes names since driver 570.158.01.
+// Source: the feature gate IMEXDaemonsWithDNSNames in https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu.
+func checkPeer(v string) (string, *finding) {
+	if domain(v) && strings.ContainsFunc(v, func(c rune) bool { return c >= 'a' && c <= 'z' }) {
+		return v, nil
+	}
+	if _, err := netip.ParseAddr(v); err != nil {
+		return v, wrong(`write it as "10.0.0.11" or "gpu-1.example"`, "%s is neither an IP address nor a name in DNS", show(v))
+	}
+	return checkAddress(v)
+}
+
 func checkAddress(v string) (string, *finding) {
 	const fix = `write it as "10.100.0.10"`
 	a, err := netip.ParseAddr(v)

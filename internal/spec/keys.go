@@ -87,6 +87,8 @@ func table() []row {
 	enum("owner", "who looks after the driver; other: verify, never touch", func(s *Spec) any { return &s.Driver.Owner }, "auto", "gpuadm", "other")
 	add("persistenced", TypeBool, "true", "run nvidia-persistenced", func(s *Spec) any { return &s.Driver.Persistenced })
 	enum("fabricmanager", "run the fabric manager; auto: where there are NVSwitches", func(s *Spec) any { return &s.Driver.FabricManager }, "auto", "on", "off")
+	enum("imex", "who runs IMEX on GB200 and GB300; auto: ComputeDomains, and the host's unit is masked; host: that unit; off: it is not touched", func(s *Spec) any { return &s.Driver.IMEX }, "auto", "host", "off")
+	add("imex_nodes", TypeStrings, "[]", "nodes of the host's IMEX domain, this one too, the same list on each; empty: the nodes file that is there", func(s *Spec) any { return &s.Driver.IMEXNodes }).check = checkPeer
 	add("peermem", TypeBool, "false", "load nvidia-peermem: network cards read and write the GPUs' memory", func(s *Spec) any { return &s.Driver.Peermem })
 	add("gds", TypeBool, "false", "install and load nvidia-fs: GPUDirect Storage", func(s *Spec) any { return &s.Driver.GDS })
 	add("packages", TypeStrings, "[]", "packages to install with the driver; parts of the driver come in its version", func(s *Spec) any { return &s.Driver.Packages }).check = checkPackage

@@ -53,6 +53,8 @@ type Driver struct {
 	Owner         string            // auto, gpuadm, other
 	Persistenced  bool              // run nvidia-persistenced
 	FabricManager string            // auto, on, off
+	IMEX          string            // auto, host, off
+	IMEXNodes     []string          // the nodes of the host's IMEX domain, as written: every node has the same list
 	Peermem       bool              // load nvidia-peermem, a module of the driver's own
 	GDS           bool              // install and load nvidia-fs, for GPUDirect Storage
 	Packages      []string          // to install with the driver

@@ -42,6 +42,8 @@ build   = "dkms"
 owner   = "gpuadm"
 persistenced  = false
 fabricmanager = "on"
+imex = "host"
+imex_nodes = ["10.0.0.12", "FD00::b", "gb200-3.example"]
 peermem = true
 gds = true
 kernel_gate   = "14d"
@@ -118,7 +120,7 @@ allow = ["stop-clients", "restart-runtime", "reset-gpu", "restart-runtime"]
 func wholeSpec() spec.Spec {
 	return spec.Spec{
 		Driver: spec.Driver{
-			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", Peermem: true, GDS: true, KernelGate: "14d",
+			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", IMEX: "host", IMEXNodes: []string{"10.0.0.12", "fd00::b", "gb200-3.example"}, Peermem: true, GDS: true, KernelGate: "14d",
 			Packages: []string{"libnvidia-gl-580", "nvidia-driver-NVML"}, Without: []string{"libnvidia-encode-580"},
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
 			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages", EnableNeeded: true},
@@ -185,6 +187,8 @@ build   = "auto"
 owner   = "auto"
 persistenced  = true
 fabricmanager = "auto"
+imex = "auto"
+imex_nodes = []
 parameters = {}
 [toolkit]
 [runtime]

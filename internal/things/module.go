@@ -140,11 +140,18 @@ func (m module) lacks(v host.View) (lacks []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if use == nil {
+		if use == nil && !builtIn(v, name) {
 			lacks = append(lacks, name)
 		}
 	}
 	return lacks, nil
+}
+
+// builtIn says whether a module is part of the running kernel itself: then there is nothing to load. Source: modules.builtin in
+// Documentation/kbuild/kbuild.rst of the kernel's tree.
+func builtIn(v host.View, name string) bool {
+	list := oneLine(v, "/lib/modules/"+oneLine(v, "/proc/sys/kernel/osrelease")+"/modules.builtin")
+	return strings.Contains(list, "/"+strings.ReplaceAll(name, "-", "_")+".ko") || strings.Contains(list, "/"+strings.ReplaceAll(name, "_", "-")+".ko")
 }
 
 // told reads the parameters of the module nvidia from the files in modprobe.d's form, and the modules to load from those

@@ -26,6 +26,33 @@ func Running(name, why string) converge.Want { return wantUnit(name, "enabled", 
 // Stopped wants a unit disabled and not running. One that is not installed is left alone.
 func Stopped(name, why string) converge.Want { return wantUnit(name, "disabled", "inactive", why) }
 
+// Masked wants a unit disabled, stopped and masked: nothing starts it, no package's script either. One that is not installed
+// is left alone.
+func Masked(name, why string) converge.Want {
+	return converge.Want{Thing: unit(name), Why: why, To: func(found converge.State) (converge.State, error) {
+		if found == "" {
+			return "", nil
+		}
+		_, active, _ := strings.Cut(string(found), " ")
+		if active != "-" {
+			active = "inactive"
+		}
+		return converge.State("masked " + active), nil
+	}}
+}
+
+// Unmasked overrules the mask of a unit, for a want of Running.
+func Unmasked(w converge.Want) converge.Want {
+	to := w.To
+	w.To = func(found converge.State) (converge.State, error) {
+		if active, is := strings.CutPrefix(string(found), "masked "); is {
+			found = converge.State("disabled " + active)
+		}
+		return to(found)
+	}
+	return w
+}
+
 // Enabled wants a unit enabled, running or not.
 func Enabled(name, why string) converge.Want { return wantUnit(name, "enabled", "", why) }
 
@@ -82,7 +109,7 @@ func (u unit) TakeOut(_ host.View, found, before, after converge.State) (converg
 	for i := range f {
 		switch {
 		case b[i] == a[i]:
-		case f[i] == a[i]:
+		case f[i] == a[i], f[i] == "disabled" && (a[i] == "masked" || b[i] == "masked"): // the way to a mask, and from one, leads over disabled
 			f[i] = b[i]
 		case f[i] != b[i]:
 			return "", fmt.Errorf("cannot put back unit %s: it was changed since: left as %q, found as %q", string(u), after, found)
@@ -99,20 +126,36 @@ func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {
 	file, active, _ := strings.Cut(string(to), " ")
 	fileNow, activeNow, _ := strings.Cut(string(now), " ")
 	var c host.UnitChange
-	if file != fileNow {
-		verb, ok := map[string]string{"enabled": "enable", "disabled": "disable", "masked": "mask"}[file]
-		if !ok {
-			return fmt.Errorf("cannot make %s %s: systemd knows no way to", string(u), file)
-		}
-		if fileNow == "masked" {
-			if err := h.SetUnit(ctx, string(u), host.UnitChange{File: "unmask"}); err != nil {
-				return err
-			}
-		}
-		c.File = verb
-	}
 	if active != activeNow && active != "-" {
 		c.Job = map[string]string{"active": "start", "inactive": "stop"}[active]
 	}
+	if fileNow == "masked" && (file != "masked" || c.Job == "start") {
+		if err := h.SetUnit(ctx, string(u), host.UnitChange{File: "unmask"}); err != nil {
+			return err
+		}
+	}
+	if file == "masked" {
+		return u.mask(ctx, h, fileNow, c.Job)
+	}
+	if file != fileNow {
+		verb, ok := map[string]string{"enabled": "enable", "disabled": "disable"}[file]
+		if !ok {
+			return fmt.Errorf("cannot make %s %s: systemd knows no way to", string(u), file)
+		}
+		c.File = verb
+	}
 	return h.SetUnit(ctx, string(u), c)
+}
+
+// mask disables and stops a unit before it masks it: a mask alone leaves the links of [Install], and what runs running.
+func (u unit) mask(ctx context.Context, h host.Host, fileNow, job string) error {
+	for _, c := range []host.UnitChange{{File: "disable"}, {Job: job}, {File: "mask"}} {
+		if c == (host.UnitChange{}) || c.File == "disable" && fileNow != "enabled" {
+			continue
+		}
+		if err := h.SetUnit(ctx, string(u), c); err != nil {
+			return err
+		}
+	}
+	return nil
 }

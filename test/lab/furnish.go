@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -36,7 +37,7 @@ func (m *Machine) furnish(binary string) error {
 	}
 	unit.WriteString(m.kubeletBoot())
 	if m.Options.GPUs > 0 {
-		bus, devices := pciBus(m.Options.GPUs)
+		bus, devices := pciBus(m.Options.GPUs, cmp.Or(m.Options.Device, "2330")) // H100 SXM5 80GB: pci.ids
 		put(ours+"/pci/devices", bus, 0o444)
 		for name, text := range devices {
 			put(ours+"/pci/sys/"+name, text, 0o444)
@@ -104,8 +105,8 @@ func firstControllers() (list []string) {
 }
 
 // pciBus makes what /proc/bus/pci/devices and the folders of /sys/bus/pci/devices say of a machine with a host bridge
-// and n H100, each on a bus of its own. gpuadm reads these and no others.
-func pciBus(n int) (list string, files map[string]string) {
+// and n GPUs, each on a bus of its own. gpuadm reads these and no others.
+func pciBus(n int, device string) (list string, files map[string]string) {
 	files = map[string]string{}
 	function := func(bus int, vendor, device, class, subsystem string) {
 		address := fmt.Sprintf("0000:%02x:00.0", bus)
@@ -120,7 +121,7 @@ func pciBus(n int) (list string, files map[string]string) {
 	}
 	function(0, "8086", "0d57", "060000", "0000")
 	for i := range n {
-		function(0x18+0x10*i, "10de", "2330", "030200", "16c1") // H100 SXM5 80GB: pci.ids
+		function(0x18+0x10*i, "10de", device, "030200", "16c1")
 	}
 	return list, files
 }

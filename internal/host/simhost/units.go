@@ -123,7 +123,7 @@ func (n *Node) job(name, job string) error {
 	if err := notLater(err); err != nil {
 		return err
 	}
-	if u.Load != "loaded" {
+	if u.Load != "loaded" && (u.Load != "masked" || job != "stop") { // systemd stops what is masked and still runs
 		return fmt.Errorf("unit %s: %w", u.Load, fs.ErrNotExist)
 	}
 	d := n.units[name]

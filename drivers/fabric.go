@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// What joins the GPUs of a machine over NVLink. Which GPUs come with NVLink 5 is the column fabric of catalog/gpus.toml.
+const (
+	FabricSwitch  = "nvswitch" // NVSwitches on the PCI bus, up to Hopper
+	FabricNVLink5 = "nvlink5"  // Blackwell's switches on the board, managed over InfiniBand functions: HGX B200, B300
+	FabricRack    = "rack"     // switch trays of the rack, which have a fabric manager of their own: GB200, GB300
+)
+
+// FabricOf says by what the GPUs are joined, "" if by nothing that the machine has to look after.
+func FabricOf(c Catalog, f facts.Facts) string {
+	kind := ""
+	for _, p := range f.GPUs {
+		switch {
+		case p.Vendor != "10de":
+		case strings.HasPrefix(p.Class, "0680"): // "bridge, other"
+			return FabricSwitch
+		case p.Display():
+			if row := c.gpu(strings.ToLower(p.Device)); row != nil && (row.Fabric == FabricNVLink5 || row.Fabric == FabricRack) {
+				kind = row.Fabric
+			}
+		}
+	}
+	return kind
+}
+
+// join adds to a choice what the GPUs' fabric needs of the kernel: the package of its InfiniBand modules.
+func (c *Choice) join(catalog Catalog, s spec.Driver, f facts.Facts) {
+	if c.Fabric = FabricOf(catalog, f); c.Source == SourceNone || !managed(c.Fabric, s) {
+		return
+	}
+	for _, kernel := range targets(f) {
+		if name := modulesExtra(f, kernel); name != "" {
+			c.Members = append(c.Members, Member{Name: name, Role: "kernel-modules", PerKernel: kernel})
+		}
+	}
+}
+
+// managed says whether a fabric manager is to reach NVLink 5's switches from here.
+func managed(fabric string, s spec.Driver) bool {
+	return fabric == FabricNVLink5 && s.FabricManager != "off"
+}
+
+// modulesExtra names the package that brings a kernel's InfiniBand modules, "" if none does, or none has to. Before 26.04 Ubuntu
+// has them in linux-modules or in linux-modules-extra, which differs by kernel; so it is wanted where the kernel lacks one of
+// them, and where it is installed already. Since 26.04 all are in linux-modules.
+// Sources: https://github.com/NVIDIA/gpu-operator/issues/2781; Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh.
+func modulesExtra(f facts.Facts, kernel string) string {
+	if f.OS.ID != "ubuntu" || Compare(f.OS.Version, "26.04") >= 0 || f.Modules == nil {
+		return ""
+	}
+	k, known := f.Modules.Of(kernel)
+	if !known || !k.Extra && len(k.Infiniband) == len(facts.InfinibandModules()) {
+		return ""
+	}
+	return "linux-modules-extra-" + kernel
+}
+
+// fabricSide adds to the modules' side what the GPUs' fabric needs of it.
+func (c Choice) fabricSide(s spec.Driver, f facts.Facts, k *KernelSide) {
+	if managed(c.Fabric, s) {
+		k.Companions = append(k.Companions, facts.InfinibandModules()...)
+		for _, m := range c.Members {
+			if strings.HasPrefix(m.Name, "linux-modules-extra-") {
+				k.Extra = append(k.Extra, m.Name)
+			}
+		}
+	}
+	if _, set := s.Parameters[imexChannel]; c.Fabric == FabricRack && s.IMEX == "host" && !set {
+		k.Parameters[imexChannel] = "1"
+	}
+}
+
+// infinibandFiles says what a kernel lacks to manage NVLink 5's switches; "" if nothing. It waits for a package that brings it.
+func infinibandFiles(v host.View, kernel string, k KernelSide) (problem string, err error) {
+	has, err := facts.HasInfiniband(v, kernel)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range facts.InfinibandModules() {
+		if slices.Contains(has, name) || !slices.Contains(k.Companions, name) {
+			continue
+		}
+		extra := "linux-modules-extra-" + kernel
+		if slices.Contains(k.Extra, extra) {
+			if _, err := v.Stat("/var/lib/dpkg/info/" + extra + ".md5sums"); errors.Is(err, fs.ErrNotExist) {
+				return "", host.Later{Until: "once " + extra + " is installed"}
+			}
+		}
+		return fmt.Sprintf("cannot join the GPUs over NVLink: kernel %s has no module %s, by which the switches are managed", kernel, name) +
+			things.OrTry("install the InfiniBand drivers for this kernel, of the distribution or of DOCA") +
+			things.OrTry(`fabricmanager = "off" in [driver], if another system manages the switches`), nil
+	}
+	return "", nil
+}
+
+// switchReady looks for what NVLink 5's fabric manager needs beside the driver: the switches' management function, an
+// InfiniBand device whose product data say SW_MNG, and the module ib_umad to talk to it. The stage before loads the modules.
+// Sources: https://github.com/NVIDIA/gpu-operator/issues/2781; NVIDIA/gpu-driver-container:ubuntu24.04/nvidia-driver.
+func switchReady() converge.Want {
+	look := func(_ context.Context, v host.View) (string, error) {
+		if !v.Live() {
+			return "", nil
+		}
+		if _, err := v.Stat("/sys/class/infiniband_mad"); err != nil {
+			return "", host.Later{Until: "once the module ib_umad is loaded"}
+		}
+		const devices = "/sys/class/infiniband"
+		names, err := v.ReadDir(devices)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		manages := func(name string) bool {
+			vpd := make([]byte, 4096)
+			n, _ := v.ReadAt(path.Join(devices, name, "device/vpd"), vpd, 0) // many devices have none
+			return strings.Contains(string(vpd[:n]), "SW_MNG")
+		}
+		switch {
+		case len(names) == 0:
+			return "cannot join the GPUs over NVLink: there is no InfiniBand device, so nothing manages the switches", nil
+		case !slices.ContainsFunc(names, manages):
+			return "cannot join the GPUs over NVLink: no InfiniBand device manages the switches (none says SW_MNG)", nil
+		}
+		return "", nil
+	}
+	return things.Check("NVLink switches can be managed", look, "the fabric manager reaches the switches over InfiniBand",
+		"journalctl -k --grep mlx5, which says why the module mlx5_ib serves no device",
+		"in a virtual machine: hand the switches' network functions to it, which the host has",
+		`fabricmanager = "off" in [driver], if another system manages the switches`)
+}
+
+// daemonFits finds a daemon of another version than the module, which it refuses to serve. The program is asked and not the
+// package, since a package of one branch may bring the program of another. One that runs was accepted by the module; another
+// is asked only where it is installed, whether it was stopped or has failed.
+func daemonFits(unit, program, about, pkg, version string) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
+		u, err := v.Unit(ctx, unit)
+		if errors.As(err, new(host.Later)) {
+			return "", nil
+		}
+		if loaded, _ := facts.LoadedDriver(v); err != nil || u.Load == "not-found" || u.Active == "active" || loaded != version {
+			return "", err // until the driver is there both may be of another version
+		}
+		out, err := v.Ask(ctx, program, "--version")
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", nil
+		} else if err != nil {
+			return "", err
+		}
+		if is := spokenVersion().FindString(string(out)); is != "" && is != version {
+			return fmt.Sprintf("cannot start %s: it is of version %s and the module of %s, and it serves its own only", about, is, version), nil
+		}
+		return "", nil
+	}
+	return things.Check(about+" is of the module's version", look, about+" serves a module of its own version only",
+		fmt.Sprintf("install the package %s of version %s", cmp.Or(pkg, "that brings "+program), version))
+}
+
+var spokenVersion = pattern.Of(`[0-9]{3}\.[0-9]+(\.[0-9]+)?`)
+
+// packageOf names the choice's package of a role, "" if it has none.
+func (c Choice) packageOf(role string) string {
+	i := slices.IndexFunc(c.Members, func(m Member) bool { return m.Role == role })
+	if i < 0 {
+		return ""
+	}
+	return c.Members[i].Name
+}

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+func pci(device, class string) facts.PCI {
+	return facts.PCI{Vendor: "10de", Device: device, Class: class}
+}
+
+// The catalog says which GPUs have which fabric, and every row that says so is heard.
+func TestFabricOf(t *testing.T) {
+	c := load(t)
+	for _, x := range []struct {
+		gpus []facts.PCI
+		want string
+	}{
+		{[]facts.PCI{pci("2330", "030200")}, ""}, // an H100 in a virtual machine
+		{[]facts.PCI{pci("2330", "030200"), pci("22a3", "068000")}, FabricSwitch},
+		{[]facts.PCI{pci("2901", "030200")}, FabricNVLink5}, // B200
+		{[]facts.PCI{pci("3182", "030200")}, FabricNVLink5}, // B300
+		{[]facts.PCI{pci("2941", "030200")}, FabricRack},    // GB200
+		{[]facts.PCI{pci("31C2", "030200")}, FabricRack},    // GB300
+		{[]facts.PCI{{Vendor: "8086", Device: "2901", Class: "030200"}}, ""},
+		{[]facts.PCI{pci("2901", "040300")}, ""}, // no GPU, but a function beside it
+		{nil, ""},
+	} {
+		if got := FabricOf(c, facts.Facts{Live: true, GPUs: x.gpus}); got != x.want {
+			t.Errorf("%v: %q, want %q", x.gpus, got, x.want)
+		}
+	}
+	for _, row := range c.GPUs {
+		for _, id := range row.IDs {
+			got := FabricOf(c, facts.Facts{GPUs: []facts.PCI{pci(id, "030200")}})
+			if want := map[string]string{"nvlink5": FabricNVLink5, "rack": FabricRack}[row.Fabric]; got != want {
+				t.Errorf("%s (%s): %q, want %q", id, row.Name, got, want)
+			}
+		}
+	}
+}
+
+func TestServices(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		gpus  []facts.PCI
+		fm    string
+		units string
+	}{
+		{"no switch", []facts.PCI{pci("2330", "030200")}, "auto", "nvidia-persistenced.service"},
+		{"HGX H100", []facts.PCI{pci("2330", "030200"), pci("22a3", "068000")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
+		{"HGX H100, off", []facts.PCI{pci("2330", "030200"), pci("22a3", "068000")}, "off", "nvidia-persistenced.service"},
+		{"HGX B200", []facts.PCI{pci("2901", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
+		{"HGX B300", []facts.PCI{pci("3182", "030200")}, "auto", "nvidia-persistenced.service nvidia-fabricmanager.service"},
+		{"GB200", []facts.PCI{pci("2941", "030200")}, "auto", "nvidia-persistenced.service nvidia-imex.service"},
+	} {
+		f := facts.Facts{Live: true, GPUs: c.gpus}
+		wants, err := ServiceWants(Services{Version: "580.95.05", Fabric: FabricOf(load(t), f), Persistenced: true, FabricManager: c.fm, IMEX: "auto"}, f)
+		if err != nil {
+			t.Fatal(c.name, err)
+		}
+		var units []string
+		for _, w := range wants {
+			if w.Kind() == "unit" {
+				units = append(units, w.Name())
+			}
+		}
+		if got := strings.Join(units, " "); got != c.units {
+			t.Errorf("%s: %s", c.name, got)
+		}
+	}
+	alone := facts.Facts{Live: true, GPUs: []facts.PCI{pci("2330", "030200")}}
+	for _, s := range []Services{{FabricManager: "on"}, {FabricManager: "auto", IMEX: "host"}, {FabricManager: "on", Fabric: FabricRack}} {
+		_, err := ServiceWants(s, alone)
+		if tr := (*converge.Trouble)(nil); !errors.As(err, &tr) || len(tr.Try) == 0 {
+			t.Errorf("%+v: %v, and not a refusal that says what to do", s, err)
+		}
+	}
+}
+
+// What keeps the fabric manager from starting is found before it is started, also where it has failed already.
+func TestFabricManagerVersionAndSwitches(t *testing.T) {
+	s := Services{Version: "580.95.05", Fabric: FabricNVLink5, FabricManager: "auto", ManagerPackage: "nvidia-fabricmanager-580"}
+	wants, _ := ServiceWants(s, facts.Facts{Live: true, GPUs: []facts.PCI{pci("2901", "030200")}})
+	const loaded = "-- sys/module/nvidia/version --\n580.95.05\n"
+	const stale = "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"failed\"\n[[command]]\nargv = [\"nv-fabricmanager\", \"--version\"]\nstdout = \"Fabric Manager version is : 580.82.07\"\n"
+	const umad = "-- sys/class/infiniband_mad/abi_version --\n5\n"
+	p := problems(t, wants, simulated(t, "-- sim.toml --\n"+stale+loaded+umad))
+	if !strings.Contains(p, "it is of version 580.82.07 and the module of 580.95.05") || !strings.Contains(p, "there is no InfiniBand device") {
+		t.Error(p)
+	}
+	running := "-- sim.toml --\n" + strings.Replace(stale, "failed", "active", 1) + loaded + umad
+	if p = problems(t, wants, simulated(t, running+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx\n")); !strings.Contains(p, "none says SW_MNG") {
+		t.Error(p)
+	}
+	if p = problems(t, wants, simulated(t, running+"-- sys/class/infiniband/mlx5_0/device/vpd --\nxx SW_MNG xx\n")); p != "" {
+		t.Error(p)
+	}
+	for _, w := range wants {
+		state, err := w.Look(t.Context(), simulated(t, "-- sim.toml --\n"+stale+loaded))
+		if w.Name() == "NVLink switches can be managed" && !errors.As(err, new(host.Later)) {
+			t.Errorf("without ib_umad, which the stage before loads: %q, %v", state, err)
+		}
+		if w.Name() != "the fabric manager is of the module's version" {
+			continue
+		}
+		_, err = w.To(state)
+		if tr := (*converge.Trouble)(nil); !errors.As(err, &tr) || !slices.Equal(tr.Try, []string{"install the package nvidia-fabricmanager-580 of version 580.95.05"}) {
+			t.Errorf("a program of another version: %v", err)
+		}
+	}
+}
+
+// On B200 and B300 the kernel's InfiniBand modules are loaded at boot, and on Ubuntu before 26.04 the package that has them comes
+// where a kernel lacks one, and stays where it came.
+func TestInfinibandModules(t *testing.T) {
+	const kernel = "6.8.0-60-generic"
+	for _, x := range []struct {
+		name, id, version, device string
+		has                       []string
+		extra                     bool
+		manager                   string
+		packages, loads           string
+	}{
+		{"B200 that has them", "ubuntu", "24.04", "2901", []string{"mlx5_ib", "ib_umad"}, false, "auto", "", "mlx5_ib ib_umad"},
+		{"B200 that lacks one", "ubuntu", "24.04", "2901", []string{"ib_umad"}, false, "auto", "linux-modules-extra-" + kernel, "mlx5_ib ib_umad"},
+		{"B300 that lacks both", "ubuntu", "22.04", "3182", nil, false, "auto", "linux-modules-extra-" + kernel, "mlx5_ib ib_umad"},
+		{"B200 once it came", "ubuntu", "24.04", "2901", []string{"mlx5_ib", "ib_umad"}, true, "auto", "linux-modules-extra-" + kernel, "mlx5_ib ib_umad"},
+		{"B200 on 26.04", "ubuntu", "26.04", "2901", nil, false, "auto", "", "mlx5_ib ib_umad"},
+		{"B200 on Debian", "debian", "13", "2901", nil, false, "auto", "", "mlx5_ib ib_umad"},
+		{"B200, another's switches", "ubuntu", "24.04", "2901", nil, false, "off", "", ""},
+		{"GB200", "ubuntu", "24.04", "2941", nil, false, "auto", "", ""},
+		{"H100", "ubuntu", "24.04", "2330", nil, false, "auto", "", ""},
+	} {
+		f := facts.Facts{
+			Live: true, OS: facts.OS{ID: x.id, Version: x.version}, GPUs: []facts.PCI{pci(x.device, "030200")},
+			Kernel:  facts.Kernel{Running: kernel, Installed: []string{kernel}},
+			Modules: &facts.Modules{Kernels: []facts.KernelModules{{Kernel: kernel, Infiniband: x.has, Extra: x.extra}}},
+		}
+		d := spec.Driver{FabricManager: x.manager}
+		c := Choice{Version: "580.95.05", Source: SourceNVIDIA}
+		c.join(load(t), d, f)
+		var packages []string
+		for _, m := range c.Members {
+			packages = append(packages, m.Name)
+			if m.Lockstep || m.PerKernel != kernel {
+				t.Errorf("%s: %+v", x.name, m)
+			}
+		}
+		k, _ := c.KernelSide(d, f)
+		loads := slices.DeleteFunc(slices.Clone(k.Companions), func(m string) bool { return strings.HasPrefix(m, "nvidia") })
+		if got := strings.Join(packages, " "); got != x.packages || strings.Join(loads, " ") != x.loads || strings.Join(k.Extra, " ") != x.packages {
+			t.Errorf("%s: packages %q and %q, want %q; loads %q, want %q", x.name, got, k.Extra, x.packages, loads, x.loads)
+		}
+	}
+}
+
+// A kernel without the modules is refused before anything is touched, unless a package is to bring them.
+func TestInfinibandFiles(t *testing.T) {
+	const dep = "-- lib/modules/6.8.0/modules.dep --\nkernel/drivers/infiniband/core/ib_umad.ko.zst: kernel/drivers/infiniband/core/ib_core.ko.zst\n"
+	const mlx = "kernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko.zst: kernel/drivers/infiniband/core/ib_core.ko.zst\n"
+	const extra = "linux-modules-extra-6.8.0"
+	for _, x := range []struct {
+		name, archive string
+		extra         []string
+		says, later   string
+	}{
+		{"both", dep + mlx, nil, "", ""},
+		{"one is built in", dep + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko\n", nil, "", ""},
+		{"one is missing", dep, nil, "kernel 6.8.0 has no module mlx5_ib", ""},
+		{"a package is to come", dep, []string{extra}, "", "once " + extra + " is installed"},
+		{"the package lacks it", dep + "-- var/lib/dpkg/info/" + extra + ".md5sums --\n", []string{extra}, "kernel 6.8.0 has no module mlx5_ib", ""},
+	} {
+		side := KernelSide{Version: "580.95.05", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm", "mlx5_ib", "ib_umad"}, Extra: x.extra}
+		state, err := companionFiles(side).Look(t.Context(), simulated(t, x.archive))
+		later := host.Later{}
+		if errors.As(err, &later); later.Until != x.later || (x.says == "") != (state == "ok" || err != nil) || !strings.Contains(string(state), x.says) {
+			t.Errorf("%s: %q, %v", x.name, state, err)
+		}
+	}
+}
+
+// A module that is built into the kernel is loaded: it has no reference count, and nothing would ever load it.
+func TestBuiltInCompanion(t *testing.T) {
+	const driver = "-- sys/module/nvidia/refcnt --\n0\n-- sys/module/nvidia/version --\n580.95.05\n-- proc/driver/nvidia/version --\nNVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n" +
+		"-- proc/sys/kernel/osrelease --\n6.8.0\n-- etc/modules-load.d/gpuadm.conf --\nnvidia\nib_umad\n"
+	w := things.Module("6.8.0", []string{ModulesLoadFile}, func(host.View, string) (string, error) { return "580.95.05 open", nil }, "")
+	for archive, want := range map[string]bool{driver: false, driver + "-- lib/modules/6.8.0/modules.builtin --\nkernel/drivers/infiniband/core/ib_umad.ko\n": true} {
+		state, err := w.Look(t.Context(), simulated(t, archive))
+		if err != nil || strings.Contains(string(state), "ib_umad") == want {
+			t.Errorf("%q, %v; built in: %v", state, err, want)
+		}
+	}
+}

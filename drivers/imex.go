@@ -1,0 +1,212 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// NVIDIA's IMEX daemon lets GPUs of one rack map each other's memory. One process of a node may be it: under the DRA driver's
+// ComputeDomains that is a pod's, and a unit of the host that runs keeps the pod's from starting (NV_ERR_IN_USE).
+// Sources: kubernetes-sigs/dra-driver-nvidia-gpu:site/content/docs/prerequisites.md;
+// NVIDIA/cloud-native-docs:gpu-operator/dra-intro-install.rst; https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/.
+const (
+	IMEXUnit   = "nvidia-imex.service"
+	IMEXConfig = "/etc/nvidia-imex/config.cfg"
+	IMEXNodes  = "/etc/nvidia-imex/nodes_config.cfg" // one address a line, the same on all nodes: imex-guide/config.html
+
+	// imexSocket is hostSocketPath of the DRA driver's chart, where its kubelet plugin asks the host's IMEX whether it is ready:
+	// deployments/helm/dra-driver-nvidia-gpu/values.yaml of that repository.
+	imexSocket = "/etc/nvidia-imex/imex_ctrl.sock"
+	// imexDropIn lets the unit make that socket where it has ProtectSystem=full: systemd.exec(5), ReadWritePaths=.
+	imexDropIn     = "/etc/systemd/system/" + IMEXUnit + ".d"
+	imexDropInText = "# Written by gpuadm; it is put back to this at the next apply.\n[Service]\nReadWritePaths=-/etc/nvidia-imex\n"
+
+	// imexChannel has the module make /dev/nvidia-caps-imex-channels/channel0. Sources: kernel-open/nvidia/nv-caps-imex.c in
+	// https://github.com/NVIDIA/open-gpu-kernel-modules; Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/gb/modprobe-nvidia-parameters.conf.
+	imexChannel = "NVreg_CreateImexChannel0"
+)
+
+// Keys of IMEXConfig: imex-guide/config.html and imex-guide/cmdservice.html; the file is written out in
+// aws/aws-parallelcluster-cookbook's imex setup and in templates/compute-domain-daemon-config.tmpl.cfg of the DRA driver.
+const (
+	imexEnabled   = "IMEX_CMD_ENABLED"
+	imexPath      = "IMEX_CMD_UNIX_DOMAIN_PATH"
+	imexNodesFile = "IMEX_NODE_CONFIG_FILE"
+)
+
+// imexWants are of the host's IMEX on machines of a rack. What cannot be seen from here is who is to run it: nothing on the
+// host differs between the DRA driver's two modes. So auto is right for its default, and the spec says the other.
+func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
+	switch {
+	case s.IMEX == "host" && s.Fabric != FabricRack && f.Live:
+		return nil, &converge.Trouble{
+			What: "cannot run IMEX on the host: no GPU of this machine is joined to those of other machines, as GB200's and GB300's are",
+			Try:  []string{`write imex = "auto" in [driver]`},
+		}
+	case s.Fabric != FabricRack, s.IMEX == "off":
+		return nil, nil
+	case s.IMEX != "host":
+		w := things.Masked(IMEXUnit, `the DRA driver's ComputeDomains start IMEX themselves, which fails while the host's runs; imex = "host" in [driver] has the host's run instead`)
+		w.Breaks = []string{"stop-clients"} // programs that share memory between nodes lose it with a unit that runs
+		return []converge.Want{w}, nil
+	}
+	const why = "GPUs of one rack map each other's memory through it"
+	if otherKernel(f) {
+		return []converge.Want{things.Enabled(IMEXUnit, why)}, nil
+	}
+	wants := []converge.Want{
+		imexNodesKnown(len(s.IMEXNodes) > 0),
+		daemonFits(IMEXUnit, "nvidia-imex", "IMEX", s.IMEXPackage, s.Version),
+		things.Edited(things.NewFile(IMEXConfig, TakeOutIMEX), editIMEX(len(s.IMEXNodes) > 0), "the DRA driver's kubelet plugin asks IMEX through its command socket whether it is ready"),
+	}
+	if len(s.IMEXNodes) > 0 {
+		wants = append(wants, things.Folders("/etc/nvidia-imex", "holds IMEX's configuration")...)
+		wants = append(wants, things.Exact(IMEXNodes, []byte(imexNodesText(s.IMEXNodes)), 0o644, "names the nodes of the IMEX domain, alike on each of them"))
+	}
+	wants = append(wants, things.Folders(imexDropIn, "holds what is added to the unit")...)
+	return append(wants,
+		things.Exact(imexDropIn+"/gpuadm.conf", []byte(imexDropInText), 0o644, "IMEX makes its command socket below /etc"),
+		things.UnitFilesRead("systemd starts units as it has read them", IMEXUnit),
+		things.Unmasked(things.Running(IMEXUnit, why)), // a mask is what ComputeDomains ask for, and the spec asks for the other
+		imexAnswers(s.IMEXNodes),
+		imexFresh(),
+	), nil
+}
+
+func imexNodesText(nodes []string) string { return strings.Join(nodes, "\n") + "\n" }
+
+// imexNodesKnown refuses a host's IMEX that has no list of its nodes.
+func imexNodesKnown(named bool) converge.Want {
+	look := func(_ context.Context, v host.View) (string, error) {
+		if named {
+			return "", nil
+		}
+		file := IMEXNodes
+		if config, err := v.ReadFile(IMEXConfig); err == nil {
+			if is := imexValues(config)[imexNodesFile]; is != "" {
+				file = is
+			}
+		}
+		nodes, err := v.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(nodes)) == "" {
+			return fmt.Sprintf("cannot run IMEX on the host: nothing names the nodes of its domain: %s is missing or empty", file), nil
+		}
+		return "", err
+	}
+	return things.Check("nodes of the IMEX domain", look, "IMEX connects the nodes that its file names",
+		`write imex_nodes = ["10.0.0.11", "10.0.0.12"] in [driver], with the addresses of all nodes of the rack or partition, the same on each of them`,
+		"or write them to "+IMEXNodes+", one a line")
+}
+
+// imexNotes says who runs IMEX on a machine of a rack.
+func (d Driver) imexNotes(v host.View, s spec.Spec, f facts.Facts) []string {
+	c, asked, err := d.Choose(s, f)
+	if !asked || err != nil || c.Source == SourceNone || c.Fabric != FabricRack || s.Driver.IMEX == "off" {
+		return nil
+	}
+	config, _ := v.ReadFile(IMEXConfig) // none before the package comes
+	socket := imexValues(config)[imexPath]
+	if s.Driver.IMEX == "host" {
+		if socket == "" {
+			socket = imexSocket
+		}
+		return []string{"the host runs IMEX: the DRA driver's chart needs featureGates.HostManagedIMEXDaemon=true, resources.computeDomains.imex.mode=hostManaged and resources.computeDomains.imex.hostSocketPath=" + socket}
+	}
+	note := IMEXUnit + ` is kept disabled and masked, since the DRA driver's ComputeDomains start IMEX themselves; imex = "host" in [driver] has it run on the host`
+	if socket != "" {
+		note += "; " + IMEXConfig + " names a command socket, as the DRA driver's host-managed mode needs it: under that mode write imex = \"host\""
+	}
+	return []string{note}
+}
+
+// imexValues are the keys of IMEX's configuration: KEY=VALUE lines, with # before a comment.
+func imexValues(config []byte) map[string]string {
+	values := map[string]string{}
+	for line := range strings.Lines(string(config)) {
+		if key, value, is := imexLine(line); is {
+			values[key] = value
+		}
+	}
+	return values
+}
+
+func imexLine(line string) (key, value string, is bool) {
+	key, value, is = strings.Cut(strings.TrimSpace(line), "=")
+	return strings.TrimSpace(key), strings.TrimSpace(value), is && !strings.HasPrefix(key, "#")
+}
+
+// editIMEX enables the command service, on a socket where none is set, and names our file of nodes where we write one.
+func editIMEX(nodes bool) func([]byte) ([]byte, error) {
+	return func(found []byte) ([]byte, error) {
+		if found == nil {
+			return nil, nil // the package brings it
+		}
+		out := setIMEX(found, imexEnabled, "1")
+		if imexValues(out)[imexPath] == "" {
+			out = setIMEX(out, imexPath, imexSocket)
+		}
+		if nodes {
+			out = setIMEX(out, imexNodesFile, IMEXNodes)
+		}
+		return out, nil
+	}
+}
+
+// setIMEX sets a key on each line that has it, or on a line of its own at the end.
+func setIMEX(config []byte, key, value string) []byte {
+	var out strings.Builder
+	found, text := false, string(config)
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	for line := range strings.Lines(text) {
+		if k, is, ok := imexLine(line); ok && k == key {
+			found = true
+			if is != value {
+				line = key + "=" + value + "\n"
+			}
+		}
+		out.WriteString(line)
+	}
+	if !found {
+		out.WriteString(key + "=" + value + "\n")
+	}
+	return []byte(out.String())
+}
+
+// TakeOutIMEX takes our edit of IMEX's configuration (before → after) out of found, key by key. A key that was changed since
+// is not ours any more, and stays.
+func TakeOutIMEX(before, after, found []byte) ([]byte, error) {
+	was, became, is := imexValues(before), imexValues(after), imexValues(found)
+	out := found
+	for _, key := range []string{imexEnabled, imexPath, imexNodesFile} {
+		value, there := was[key]
+		if value == became[key] || is[key] != became[key] {
+			continue
+		}
+		if there {
+			out = setIMEX(out, key, value)
+			continue
+		}
+		var rest strings.Builder
+		for line := range strings.Lines(string(out)) {
+			if k, _, ok := imexLine(line); !ok || k != key {
+				rest.WriteString(line)
+			}
+		}
+		out = []byte(rest.String())
+	}
+	return out, nil
+}

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+func TestEditIMEX(t *testing.T) {
+	const written = "# c\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\n"
+	for _, x := range []struct{ name, found, want string }{
+		{"the package's", "# c\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\nIMEX_CMD_ENABLED=0\nIMEX_CMD_UNIX_DOMAIN_PATH=\n", written},
+		{"no keys", "# c\n", "# c\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n"},
+		{"no last newline", "IMEX_CMD_ENABLED=0", "IMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/etc/nvidia-imex/imex_ctrl.sock\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n"},
+		{
+			"a socket of theirs, nodes elsewhere", "IMEX_CMD_ENABLED = 0\nIMEX_CMD_UNIX_DOMAIN_PATH=/var/run/x.sock\nIMEX_NODE_CONFIG_FILE=/srv/nodes\n#IMEX_CMD_ENABLED=0\n",
+			"IMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/var/run/x.sock\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n#IMEX_CMD_ENABLED=0\n",
+		},
+	} {
+		got, err := editIMEX(true)([]byte(x.found))
+		twice, _ := editIMEX(true)(got)
+		if err != nil || string(got) != x.want || string(twice) != x.want {
+			t.Errorf("%s: %v\n%s\nwant\n%s", x.name, err, got, x.want)
+		}
+		back, err := TakeOutIMEX([]byte(x.found), got, append(got, "THEIRS=1\n"...))
+		if want := imexValues([]byte(x.found + "\nTHEIRS=1\n")); err != nil || !equal(imexValues(back), want) {
+			t.Errorf("%s: taken out: %v\n%s", x.name, err, back)
+		}
+	}
+	if got, err := editIMEX(true)(nil); got != nil || err != nil {
+		t.Errorf("a file that the package is to bring: %q, %v", got, err)
+	}
+	elsewhere, _ := editIMEX(false)([]byte("IMEX_NODE_CONFIG_FILE=/srv/nodes\n"))
+	if imexValues(elsewhere)[imexNodesFile] != "/srv/nodes" {
+		t.Errorf("a file of nodes that the spec does not name was taken: %s", elsewhere)
+	}
+	changed := strings.Replace(written, "IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", 1)
+	if got, _ := TakeOutIMEX([]byte("# c\n"), []byte(written), []byte(changed)); imexValues(got)[imexEnabled] != "0" || imexValues(got)[imexPath] != "" {
+		t.Errorf("a key that was changed since, and one that is ours: %s", got)
+	}
+}
+
+func equal(a, b map[string]string) bool {
+	for k := range b {
+		if a[k] != b[k] {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// What nvidia-imex-ctl says decides: ready, waiting for others, or not ready, which holds nothing else back. The program is
+// not asked while its answer would be about other files than those that are wanted.
+func TestIMEXAnswers(t *testing.T) {
+	const config = "-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/run/x\nIMEX_NODE_CONFIG_FILE=/etc/nvidia-imex/nodes_config.cfg\n-- etc/nvidia-imex/nodes_config.cfg --\n10.0.0.11\n"
+	unit := func(active string) string {
+		return "-- sim.toml --\n[[unit]]\nname = \"nvidia-imex.service\"\nenabled = \"enabled\"\nactive = \"" + active + "\"\n"
+	}
+	ctl := func(stdout, exit string) string {
+		return "[[command]]\nargv = [\"nvidia-imex-ctl\", \"-q\"]\nstdout = \"" + stdout + "\\n\"\nexit = " + exit + "\n"
+	}
+	for _, x := range []struct{ name, archive, waits string }{
+		{"ready", unit("active") + ctl("READY", "0") + config, ""},
+		{"waiting", unit("active") + ctl("WAITING_FOR_PEERS", "0") + config, "IMEX of the other nodes answers"},
+		{"starting for an hour", unit("active") + ctl("INITIALIZING", "0") + config, "says INITIALIZING, and not READY"},
+		{"no word that is known holds READY", unit("active") + ctl("NOT READY", "0") + config, "says NOT READY, and not READY"},
+		{"no answer", unit("active") + ctl("", "1") + config, "says UNAVAILABLE, and not READY"},
+		{"not installed whole", unit("active") + config, "nvidia-imex-ctl is not installed"},
+		{"stopped", unit("inactive") + ctl("", "1") + config, ""},
+		{"other nodes are wanted", unit("active") + ctl("", "1") + strings.Replace(config, "10.0.0.11", "10.0.0.10", 1), ""},
+		{"its command service is off", unit("active") + ctl("", "1") + strings.Replace(config, "ENABLED=1", "ENABLED=0", 1), ""},
+	} {
+		state, err := imexAnswers([]string{"10.0.0.11"}).Look(t.Context(), simulated(t, x.archive))
+		if x.waits == "" && (state != "ok" || err != nil) {
+			t.Errorf("%s: %q, %v", x.name, state, err)
+		}
+		if x.waits != "" && (!converge.Passes(err) || !strings.Contains(err.Error(), x.waits)) {
+			t.Errorf("%s: %q, %v; want to wait: %s", x.name, state, err, x.waits)
+		}
+	}
+}
+
+// A restart that goes back to a configuration without the command service is not waited for: the daemon does not answer.
+func TestIMEXRestartBeforeUs(t *testing.T) {
+	const node = "-- sim.toml --\n[[unit]]\nname = \"nvidia-imex.service\"\nactive = \"active\"\n[[command]]\nargv = [\"nvidia-imex-ctl\", \"-q\"]\nexit = 1\n-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED="
+	for enabled, ready := range map[string]bool{"0": true, "1": false} {
+		if err := imexReady(t.Context(), simulated(t, node+enabled+"\n")); (err == nil) != ready {
+			t.Errorf("IMEX_CMD_ENABLED=%s: %v", enabled, err)
+		}
+	}
+}
+
+func TestIMEXNodesKnown(t *testing.T) {
+	for archive, says := range map[string]string{
+		"-- x --\n": "/etc/nvidia-imex/nodes_config.cfg is missing or empty",
+		"-- etc/nvidia-imex/nodes_config.cfg --\n\n":                                                                                   "/etc/nvidia-imex/nodes_config.cfg is missing or empty",
+		"-- etc/nvidia-imex/nodes_config.cfg --\n10.0.0.11\n":                                                                          "",
+		"-- etc/nvidia-imex/config.cfg --\nIMEX_NODE_CONFIG_FILE=/srv/nodes\n-- etc/nvidia-imex/nodes_config.cfg --\n10.0.0.11\n":      "/srv/nodes is missing or empty",
+		"-- etc/nvidia-imex/config.cfg --\nIMEX_NODE_CONFIG_FILE=/srv/nodes\n-- srv/nodes --\n10.0.0.11\n":                             "",
+		"-- etc/nvidia-imex/config.cfg --\n#IMEX_NODE_CONFIG_FILE=/srv/nodes\n-- etc/nvidia-imex/nodes_config.cfg --\ngpu-1.example\n": "",
+	} {
+		got := problems(t, []converge.Want{imexNodesKnown(false)}, simulated(t, archive))
+		if (says == "") != (got == "") || !strings.Contains(got, says) {
+			t.Errorf("%s: %q, want %q", archive, got, says)
+		}
+		if got := problems(t, []converge.Want{imexNodesKnown(true)}, simulated(t, archive)); got != "" {
+			t.Errorf("the spec names them: %s", got)
+		}
+	}
+}
+
+// The spec's word decides about the module's channel and what is said; a parameter of the spec wins.
+func TestIMEXParameterAndNotes(t *testing.T) {
+	f := facts.Facts{
+		Live: true, Arch: "arm64", OS: facts.OS{ID: "ubuntu", Version: "24.04"}, GPUs: []facts.PCI{pci("2941", "030200")},
+		Kernel: facts.Kernel{Running: "6.8.0", Installed: []string{"6.8.0"}}, Modules: &facts.Modules{},
+	}
+	const theirs = "-- etc/nvidia-imex/config.cfg --\nIMEX_CMD_ENABLED=1\nIMEX_CMD_UNIX_DOMAIN_PATH=/var/run/imex.sock\n"
+	for _, x := range []struct{ text, channel, says, saysTheirs string }{
+		{"", "", `imex = "host" in [driver] has it run on the host`, "names a command socket"},
+		{`imex = "off"`, "", "", ""},
+		{`imex = "host"`, "1", "resources.computeDomains.imex.hostSocketPath=/etc/nvidia-imex/imex_ctrl.sock", "hostSocketPath=/var/run/imex.sock"},
+		{"imex = \"host\"\nparameters = { NVreg_CreateImexChannel0 = 0 }", "0", "HostManagedIMEXDaemon=true", ""},
+	} {
+		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n" + x.text + "\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := New().Choose(s, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k, _ := c.KernelSide(s.Driver, f); k.Parameters[imexChannel] != x.channel || slices.Contains(k.Companions, "ib_umad") {
+			t.Errorf("%s: %v, loads %v", x.text, k.Parameters, k.Companions)
+		}
+		for archive, says := range map[string]string{"-- x --\n": x.says, theirs: x.saysTheirs} {
+			said := strings.Join(New().Services().Notes(simulated(t, archive), s, f), "\n")
+			if !strings.Contains(said, says) || (x.says == "") != (said == "") {
+				t.Errorf("%s: %q, want %q", x.text, said, says)
+			}
+		}
+	}
+}
+
+// In an image, where nothing runs, the unit is masked for the first boot; where it is not installed nothing is wanted.
+func TestIMEXMaskedInAnImage(t *testing.T) {
+	wants, err := imexWants(Services{Fabric: FabricRack, IMEX: "auto"}, facts.Facts{Live: true})
+	if err != nil || len(wants) != 1 {
+		t.Fatal(wants, err)
+	}
+	const image = "-- sim.toml --\nlive = false\n-- etc/systemd/system/ --\n"
+	for archive, want := range map[string]converge.State{
+		image: "",
+		image + "-- usr/lib/systemd/system/nvidia-imex.service --\n[Service]\nExecStart=/usr/bin/nvidia-imex\n[Install]\nWantedBy=multi-user.target\n": "masked -",
+	} {
+		n := simulated(t, archive)
+		found, err := wants[0].Look(t.Context(), n)
+		if err != nil && !errors.As(err, new(host.Later)) {
+			t.Fatal(err)
+		}
+		to, err := wants[0].To(found)
+		if err != nil || to != want {
+			t.Errorf("%q leads to %q, %v; want %q", found, to, err, want)
+		}
+		if err := wants[0].Make(t.Context(), n, to); to != "" && err != nil {
+			t.Error(err)
+		}
+	}
+}
