@@ -40,6 +40,7 @@ type Catalog struct {
 	Tools         []toolRow       `toml:"tools"`
 	Headers       []headerRow     `toml:"headers"`
 	Sets          []setRow        `toml:"sets"`
+	Bulletins     []bulletinRow   `toml:"bulletins"`
 }
 
 // Origin says where a row's facts come from and how far to trust them.

@@ -38,11 +38,12 @@ type branchRow struct {
 	Origin
 }
 
-// past says whether the branch's end of life lay in the past when the row was written. Without a known end nobody can
-// tell, and it is not.
-func (b branchRow) past() bool {
+// ended says whether the branch's end of life is past on a day. A clock that says a day before the row was written is wrong,
+// and the row's date counts. A branch without a known end has not ended.
+func (b branchRow) ended(day string) bool {
+	day = max(day, b.Date)
 	// "2026-06" is over from 2026-07 on, "2024" from 2025 on: no date of that time begins with it, and all are greater.
-	return b.End != "" && len(b.Date) >= len(b.End) && b.Date[:len(b.End)] > b.End
+	return b.End != "" && len(day) >= len(b.End) && day[:len(b.End)] > b.End
 }
 
 type ruleRow struct {
@@ -159,3 +160,10 @@ type memberRow struct {
 
 // in says whether a branch has the member by this name.
 func (m memberRow) in(branch int) bool { return m.First <= branch && (m.Last == 0 || branch <= m.Last) }
+
+type bulletinRow struct {
+	ID        string            `toml:"id"`        // the number in its address: 5861
+	Published string            `toml:"published"` // 2026-09-30
+	Fixed     map[string]string `toml:"fixed"`     // by branch, the first version with the fixes
+	Origin
+}

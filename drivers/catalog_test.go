@@ -154,8 +154,11 @@ func TestCatalogOrigins(t *testing.T) {
 	for _, r := range c.Sets {
 		all["sets"] = append(all["sets"], r.Origin)
 	}
-	if len(all) != 16 {
-		t.Errorf("%d tables have rows, not 16", len(all))
+	for _, r := range c.Bulletins {
+		all["bulletins"] = append(all["bulletins"], r.Origin)
+	}
+	if len(all) != 17 {
+		t.Errorf("%d tables have rows, not 17", len(all))
 	}
 	for table, rows := range all {
 		for i, o := range rows {
@@ -230,13 +233,23 @@ func TestBranches(t *testing.T) {
 	}
 	past := map[int]bool{}
 	for _, b := range c.Branches {
-		past[b.Branch] = b.past()
+		past[b.Branch] = b.ended("2026-11-22")
 	}
 	if !past[535] || !past[570] || !past[550] || past[580] || past[595] || !past[610] {
 		t.Errorf("past: %v", past)
 	}
-	if got := (&plan{c: c}).supported(); !slices.Equal(got, []int{595, 580}) {
-		t.Errorf("supported: %v", got)
+	for day, want := range map[string][]int{
+		"":           {595, 580},
+		"2026-11-22": {595, 580},
+		"1970-01-01": {595, 580}, // a clock before the catalog is wrong
+		"2027-03-31": {595, 580},
+		"2027-04-01": {580},
+		"2028-06-30": {580},
+		"2028-07-01": nil,
+	} {
+		if got := (&plan{c: c, m: Machine{Day: day}}).supported(); !slices.Equal(got, want) {
+			t.Errorf("supported on %q: %v, not %v", day, got, want)
+		}
 	}
 }
 

@@ -4,7 +4,9 @@
 package drivers
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -139,11 +141,14 @@ func (c Catalog) owner(m Machine, d spec.Driver) string {
 	return ""
 }
 
-// takeOver says how the driver of somebody else becomes ours to look after.
+// takeOver says how a driver that has another owner becomes ours to look after. GPUCluster has no driver of its own: there
+// NVIDIADriver resources bring it, and one of them may be the default for all nodes.
+// Source: https://github.com/NVIDIA/gpu-operator config/crd/bases; https://github.com/NVIDIA/cloud-native-docs
+// gpu-operator/gpu-driver-configuration.rst and dra-intro-install.rst.
 func takeOver(owner string) string {
 	switch {
 	case strings.HasPrefix(owner, facts.GPUOperator):
-		return `or take it over: set driver.enabled=false in the operator's ClusterPolicy, wait until its driver container has left this node, and write owner = "gpuadm" in [driver]`
+		return `or take it over: have the operator bring no driver to this node. With a ClusterPolicy that manages the driver, set driver.enabled=false; with NVIDIADriver resources (a GPUCluster has only these), delete the one for this node, the default one too, or keep its nodeSelector off this node. Wait until the driver container has left, then write owner = "gpuadm" in [driver]`
 	case strings.HasPrefix(owner, facts.OSTree):
 		return "it cannot be taken over here: have the image bring the driver (rpm-ostree install, or a new image)"
 	case strings.HasPrefix(owner, somebody):
@@ -158,10 +163,7 @@ const somebody = "somebody else"
 // remark fills in what follows from the rest, and says what a person may want to know.
 func (p *plan) remark() {
 	ch := &p.choice
-	asked := ch.Version
-	if asked == "" {
-		asked = ch.Branch
-	}
+	asked := cmp.Or(ch.Version, ch.Branch)
 	if major := p.c.cudaMajor(asked); major > 0 {
 		ch.CUDA = strconv.Itoa(major)
 	}
@@ -194,14 +196,11 @@ func (p *plan) remarkBranch() {
 	if p.d.Version == "" {
 		p.warn("no version is asked for: branch %d is taken, and its newest version", p.branch)
 	}
-	for _, b := range p.c.Branches {
-		if b.Branch != p.branch {
-			continue
-		}
-		if b.past() {
-			p.warn("driver branch %d has reached its end of life (%s)", p.branch, b.End)
-		}
-		return
+	asked := cmp.Or(p.choice.Version, p.choice.Branch)
+	if s := p.c.unfixed("driver "+asked, asked, p.m.Day); s != "" {
+		p.warn("%s", s)
 	}
-	p.warn("driver branch %d is not known to this release", p.branch)
+	if !slices.ContainsFunc(p.c.Branches, func(b branchRow) bool { return b.Branch == p.branch }) {
+		p.warn("driver branch %d is not known to this release", p.branch)
+	}
 }

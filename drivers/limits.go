@@ -110,8 +110,7 @@ func (p *plan) decide() error {
 	major, _, exact := strings.Cut(p.d.Version, ".")
 	branch, err := strconv.Atoi(major)
 	if err != nil || branch <= 0 || number(p.d.Version) == nil {
-		return refuse(fmt.Sprintf("cannot choose driver %q: it is no version and no branch", p.d.Version),
-			`write a version such as "580.95.05", or a branch such as "580"`)
+		return p.refuse(fmt.Sprintf("cannot choose driver %q: it is no version and no branch", p.d.Version))
 	}
 	flavour, err := p.fits(branch, p.d.Version)
 	if err != nil {
@@ -133,11 +132,11 @@ func (p *plan) newest() error {
 	supported := p.supported()
 	old, last := p.oldest()
 	if len(supported) == 0 {
-		return refuse("cannot choose a driver branch: the catalog has none with support to come", `write version = "580" in [driver], or another branch`)
+		return refuse(fmt.Sprintf("cannot choose a driver branch: this release of gpuadm knows of none that is supported on %s", cmp.Or(p.m.Day, "any day")),
+			"install a newer release of gpuadm, or set the machine's clock if that is not the day", "or write the version that you want in [driver]")
 	}
 	if last > 0 && last < slices.Min(supported) && len(supported) > 1 {
-		return refuse(fmt.Sprintf("cannot choose a driver with support: %s works with branch %d and older only", old, last),
-			fmt.Sprintf(`write version = "%d" in [driver] to have it without support`, last))
+		return p.refuse(fmt.Sprintf("cannot choose a driver with support: %s works with branch %d and older only", old, last))
 	}
 	var why []error
 	for _, b := range supported {
@@ -154,38 +153,37 @@ func (p *plan) newest() error {
 	return why[0]
 }
 
-// supported lists the branches that may be chosen unasked, newest first.
+// supported lists the branches that may be chosen unasked, newest first. An archive that has one branch has no other choice.
 func (p *plan) supported() []int {
 	if p.repo.First > 0 && p.repo.First == p.repo.Last {
 		return []int{p.repo.First}
 	}
-	var list []int
-	for _, b := range p.c.Branches {
-		if (b.Designation == "PB" || b.Designation == "LTSB") && b.End != "" && !b.past() {
-			list = append(list, b.Branch)
-		}
-	}
-	slices.Sort(list)
-	slices.Reverse(list)
-	return list
+	return p.alive()
 }
 
 // fits returns the kernel modules to take with a branch, or why something forbids it. Asked is the branch or a version.
 func (p *plan) fits(branch int, asked string) (flavour string, err error) {
+	flavour, what, more := p.judge(branch, asked)
+	if what != "" {
+		return "", p.refuse(what, more...)
+	}
+	return flavour, nil
+}
+
+// judge says what forbids a branch, "" if nothing does, and what may help beside another version or source.
+func (p *plan) judge(branch int, asked string) (flavour, what string, more []string) {
 	if l, last := p.oldest(); last > 0 && branch > last {
-		return "", refuse(fmt.Sprintf("cannot install driver %s: %s works with branch %d and older only", asked, l, last),
-			fmt.Sprintf(`write version = "%d" in [driver]`, last))
+		return "", fmt.Sprintf("cannot install driver %s: %s works with branch %d and older only", asked, l, last), nil
 	}
 	if l, min := p.highest(); min != "" && below(asked, min) {
-		major, _, _ := strings.Cut(min, ".")
-		return "", refuse(fmt.Sprintf("cannot install driver %s: %s needs %s or newer", asked, l, min),
-			fmt.Sprintf(`write version = "%s" in [driver], or a newer branch`, major))
+		return "", fmt.Sprintf("cannot install driver %s: %s needs %s or newer", asked, l, min), nil
 	}
-	if err := p.published(branch, asked); err != nil {
-		return "", err
+	if what := p.published(branch, asked); what != "" {
+		return "", what, nil
 	}
 	flavour = p.flavour(branch)
-	return flavour, p.possible(branch, asked, flavour)
+	what, more = p.possible(branch, asked, flavour)
+	return flavour, what, more
 }
 
 // highest returns the GPU that needs the newest driver, and which.
@@ -235,8 +233,8 @@ func (p *plan) flavour(branch int) string {
 	return FlavourProprietary
 }
 
-// possible refuses kernel modules that a branch or a repository lacks.
-func (p *plan) possible(branch int, asked, flavour string) error {
+// possible says why a branch or a repository lacks kernel modules of a flavour, "" if it has them, and what may help.
+func (p *plan) possible(branch int, asked, flavour string) (what string, more []string) {
 	who := "the spec asks for"
 	if l, found := p.first("must"); found && flavour == FlavourOpen {
 		who = l.String() + " works with"
@@ -244,24 +242,24 @@ func (p *plan) possible(branch int, asked, flavour string) error {
 	if l, found := p.first("no"); found && flavour == FlavourProprietary {
 		who = l.String() + " works with"
 	}
+	if p.d.Modules == FlavourProprietary {
+		more = []string{`write modules = "auto" in [driver]`}
+	}
 	open, last := p.c.rule("open-first"), p.c.rule("proprietary-last")
 	switch {
 	case flavour == FlavourProprietary && p.d.GDS && p.repo.Source == SourceNVIDIA:
 		// From 2.17.5 on; NVIDIA's repositories have newer ones. Source: the GPUDirect Storage release notes.
-		return refuse(fmt.Sprintf("cannot install GPUDirect Storage with driver %s: nvidia-fs works with open kernel modules, and %s proprietary ones", asked, who),
-			`write gds = false in [driver], or modules = "auto" where the GPUs allow it`)
+		return fmt.Sprintf("cannot install GPUDirect Storage with driver %s: nvidia-fs works with open kernel modules, and %s proprietary ones", asked, who),
+			append(more, "write gds = false in [driver]")
 	case flavour == FlavourOpen && p.repo.Streams && p.d.Build == "precompiled":
-		return refuse(fmt.Sprintf("cannot take precompiled kernel modules from %s: it has proprietary ones only, and %s open ones", p.repo, who),
-			`write build = "dkms" in [driver]`)
+		return fmt.Sprintf("cannot take precompiled kernel modules from %s: it has proprietary ones only, and %s open ones", p.repo, who),
+			[]string{`write build = "dkms" in [driver]`}
 	case flavour == FlavourOpen && branch < open:
-		return refuse(fmt.Sprintf("cannot install driver %s: %s open kernel modules, which begin with branch %d", asked, who, open),
-			fmt.Sprintf(`write version = "%d" in [driver], or a newer branch`, open))
+		return fmt.Sprintf("cannot install driver %s: %s open kernel modules, which begin with branch %d", asked, who, open), nil
 	case flavour == FlavourProprietary && branch > last:
-		return refuse(fmt.Sprintf("cannot install driver %s: %s proprietary kernel modules, which end with branch %d", asked, who, last),
-			`write modules = "auto" in [driver], or an older version`)
+		return fmt.Sprintf("cannot install driver %s: %s proprietary kernel modules, which end with branch %d", asked, who, last), more
 	case flavour == FlavourProprietary && p.repo.OpenOnly:
-		return refuse(fmt.Sprintf("cannot install from %s: it has open kernel modules only, and %s proprietary ones", p.repo, who),
-			`write source = "runfile" and a version in [driver], or modules = "auto" where the GPUs allow it`)
+		return fmt.Sprintf("cannot install from %s: it has open kernel modules only, and %s proprietary ones", p.repo, who), more
 	}
-	return nil
+	return "", nil
 }

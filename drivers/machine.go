@@ -25,6 +25,7 @@ type Machine struct {
 	OnDisk    map[string]Module // by kernel: the module nvidia that it has
 	Signed    []string          // packages of signed modules that are to be had for the kernels; nil where nobody knows
 	Running   string            // the kernel that runs; "" in a root folder
+	Day       string            // by the machine's clock: 2026-11-22; "" where it has none
 	Compilers map[string]string // by kernel, where known: the package of the compiler that it was built with
 
 	RefusesBuilds bool // the kernel loads no modules that are built here: under Secure Boot, without an enrolled key
@@ -47,7 +48,7 @@ type Device struct {
 func MachineOf(f facts.Facts, instanceType string) Machine {
 	m := Machine{
 		ID: f.OS.ID, Version: f.OS.Version, Like: f.OS.Like, Name: f.OS.Name,
-		Arch: f.Arch, Kernels: targets(f), Instance: instanceType, Signed: f.Signed,
+		Arch: f.Arch, Kernels: targets(f), Instance: instanceType, Signed: f.Signed, Day: f.Day,
 	}
 	if f.GPUs != nil {
 		m.GPUs = []Device{}

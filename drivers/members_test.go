@@ -129,20 +129,19 @@ func TestWarnings(t *testing.T) {
 		d    spec.Driver
 		want []string
 	}{
-		{machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"), nil},
+		{machine("ubuntu", "24.04", "amd64", "2331"), driver("580.178.04"), nil},
 		{machine("ubuntu", "24.04", "amd64", "2331"), driver(""), []string{"no version is asked for: branch 595 is taken, and its newest version"}},
-		{machine("ubuntu", "22.04", "amd64", "20b5"), driver("535.309.01"), []string{"driver branch 535 has reached its end of life (2026-06)"}},
+		{machine("ubuntu", "22.04", "amd64", "20b5"), driver("535.309.01"), []string{"driver branch 535 ended in 2026-06: no security fix will come for it"}},
 		{machine("ubuntu", "24.04", "amd64", "2331"), driver("700"), []string{"driver branch 700 is not known to this release"}},
-		{bad, driver("535.154.05"), []string{"driver branch 535 has reached its end of life (2026-06)", "driver 535.154.05 on kernel 6.6.15-x64v3: the kernel made __rcu_read_lock GPL-only, which the proprietary modules use through pfn_valid: they do not build"}},
+		{bad, driver("535.154.05"), []string{"driver 535.154.05 lacks the security fixes of NVIDIA's bulletin 5821 (2026-05-19), which 535.309.01 has; branch 535 ended in 2026-06, and no fix will come for what was found since", "driver 535.154.05 on kernel 6.6.15-x64v3: the kernel made __rcu_read_lock GPL-only, which the proprietary modules use through pfn_valid: they do not build"}},
 		{bare, driver("580"), []string{"no kernel is installed: nobody can tell which one the modules are for"}},
 		{like, driver("580"), []string{"navix 9.6 is like rhel, says its os-release: the packages of rhel9 are taken"}},
 		{blind, driver("580"), []string{"nobody could look at the GPUs: kernel modules are chosen for GPUs of today"}},
 		{aws, with(driver("580"), "modules", "open"), []string{"AWS runs these instances on the proprietary modules without GPU firmware; open kernel modules were chosen nevertheless"}},
-		{machine("ubuntu", "24.04", "amd64", "2c3a"), driver("580"), []string{"GPU 0000:01:00.0 (RTX PRO 4500 Blackwell Server, blackwell) may need driver 595.0 or newer; that is not verified"}},
 		{machine("ubuntu", "24.04", "amd64", "4000"), driver("595"), []string{"GPU 0000:01:00.0 (device 4000) is newer than this release knows: open kernel modules are taken, and it may need a newer driver"}},
 		{machine("ubuntu", "24.04", "amd64", "1900"), driver("580"), []string{"GPU 0000:01:00.0 (device 1900) is not known to this release, and older than Turing by its id: proprietary kernel modules are taken"}},
-		{machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580.95.05"), "source", "distro"), []string{"the signed modules' packages have the kernel's version, not the driver's: that they are 580.95.05 shows only when they are installed"}},
-		{suse, with(driver("580.95.05"), "source", "runfile"), []string{"what builds kernel modules on sles 15.6 is not known: DKMS, a compiler and each kernel's headers must be there"}},
+		{machine("ubuntu", "24.04", "amd64", "2331"), with(driver("580.178.04"), "source", "distro"), []string{"the signed modules' packages have the kernel's version, not the driver's: that they are 580.178.04 shows only when they are installed"}},
+		{suse, with(driver("580.178.04"), "source", "runfile"), []string{"what builds kernel modules on sles 15.6 is not known: DKMS, a compiler and each kernel's headers must be there"}},
 	} {
 		if d := cmp.Diff(x.want, choose(t, x.m, x.d).Warnings); d != "" {
 			t.Errorf("%s %s: %s", x.m.ID, x.d.Version, d)

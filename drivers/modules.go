@@ -168,15 +168,50 @@ func trusted(k KernelSide) converge.Want {
 		if t.SecureBoot != "on" {
 			by = "the kernel loads modules signed by keys it trusts only"
 		}
-		if t.Build == nil {
-			return "cannot use modules built here: " + by + ", and this machine has no such key", nil
+		what := "and this machine has no such key"
+		switch {
+		case t.Waiting:
+			what = fmt.Sprintf("and the key that DKMS signs with (%s, serial %s) waits to be confirmed at the next boot", t.Build.Name, t.Build.Serial)
+		case t.Build != nil:
+			what = fmt.Sprintf("and the key that DKMS signs with (%s, serial %s) is not enrolled", t.Build.Name, t.Build.Serial)
 		}
-		return fmt.Sprintf("cannot use modules built here: %s, and the key that DKMS signs with (%s, serial %s) is not enrolled", by, t.Build.Name, t.Build.Serial), nil
+		return "cannot use modules built here: " + by + ", " + what + enrolment(t), nil
 	}
-	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot",
-		"build = \"precompiled\" in [driver], for modules that the distribution has signed",
-		"enroll DKMS's key: mokutil --import /var/lib/dkms/mok.pub (Ubuntu: /var/lib/shim-signed/mok/MOK.der), reboot, and confirm it at the console",
-		"or switch Secure Boot off in the firmware")
+	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot")
+}
+
+// enrolment is what to do where the kernel does not trust the key that DKMS signs with, step by step. The next look at the
+// keyrings shows whether it was done.
+//
+// Sources: https://github.com/dkms-project/dkms README.md ("Secure Boot") and prepare_mok in dkms.in; mokutil(1). Images:
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-ami-with-uefi-secure-boot.html,
+// https://docs.cloud.google.com/sdk/gcloud/reference/compute/images/create and
+// https://learn.microsoft.com/en-us/azure/virtual-machines/trusted-launch-secure-boot-custom-uefi.
+func enrolment(t facts.Trust) (try string) {
+	const ubuntu = "/var/lib/shim-signed/"
+	confirm := "reboot, and at the console choose Enroll MOK, Continue, Yes, type the password, then Reboot; gpuadm apply then checks that the key is enrolled"
+	if t.Waiting {
+		return things.OrTry(confirm)
+	}
+	signed := `write build = "precompiled" in [driver], where the source has modules for these kernels that are signed by a key they trust`
+	first := `install dkms, mokutil and openssl, and make the key: dkms generate_mok, or before DKMS 3.1 openssl req -new -x509 -nodes -days 36500 -subj "/CN=DKMS module signing key" -newkey rsa:2048 -keyout /var/lib/dkms/mok.key -outform DER -out ` + t.BuildCert
+	if strings.HasPrefix(t.BuildCert, ubuntu) {
+		signed = `write source = "distro" in [driver]: Ubuntu's own modules are signed by a key that its kernels trust`
+		first = "apt-get install dkms mokutil shim-signed, and make the key: update-secureboot-policy --new-key"
+	}
+	steps := []string{"mokutil --import " + t.BuildCert + ", which asks for a password that is typed again at the console", confirm}
+	if t.Build == nil {
+		steps = append([]string{first}, steps...)
+	}
+	try = things.OrTry(signed)
+	for i, step := range steps {
+		try += things.OrTry(fmt.Sprintf("or enroll the key of DKMS, step %d of %d: %s", i+1, len(steps), step))
+	}
+	try += things.OrTry("or, in a cloud without a console, start the machine from an image that has the certificate: UEFI data of an AMI on AWS, --signature-database-file on Google, additional UEFI signatures of a gallery image on Azure")
+	if t.SecureBoot == "on" {
+		try += things.OrTry("or switch Secure Boot off in the firmware")
+	}
+	return try
 }
 
 // served refuses to call a machine done whose loaded module serves some of its GPUs only. What is not loaded yet, or is

@@ -150,6 +150,39 @@ func TestSecureBootIsReadFirst(t *testing.T) {
 	}
 }
 
+// TestEnrolment wants each step to the enrolment of DKMS's key, with the file that it is in, and no more than is to be done.
+func TestEnrolment(t *testing.T) {
+	key := &facts.Key{Name: "DKMS module signing key", Serial: "7"}
+	const dkms, ubuntu = "/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der"
+	for _, x := range []struct {
+		name      string
+		t         facts.Trust
+		has, none []string
+	}{
+		{"no key yet", facts.Trust{SecureBoot: "on", BuildCert: dkms}, []string{"precompiled", "step 1 of 3: install dkms", "-out " + dkms, "step 2 of 3: mokutil --import " + dkms, "step 3 of 3: reboot", "gpuadm apply then checks", "switch Secure Boot off"}, []string{"Ubuntu", "shim-signed"}},
+		{"Ubuntu, no key yet", facts.Trust{SecureBoot: "on", BuildCert: ubuntu}, []string{`source = "distro"`, "update-secureboot-policy --new-key", "mokutil --import " + ubuntu, "step 3 of 3: reboot"}, []string{"generate_mok", "precompiled"}},
+		{"Ubuntu", facts.Trust{SecureBoot: "on", BuildCert: ubuntu, Build: key}, []string{"step 1 of 2: mokutil --import " + ubuntu, "step 2 of 2: reboot", "an image that has the certificate"}, []string{"--new-key"}},
+		{"enforced without Secure Boot", facts.Trust{SecureBoot: "off", BuildCert: dkms, Build: key}, []string{"step 1 of 2"}, []string{"switch Secure Boot off"}},
+		{"waits", facts.Trust{SecureBoot: "on", BuildCert: dkms, Build: key, Waiting: true}, []string{"reboot, and at the console choose Enroll MOK"}, []string{"mokutil", "precompiled", "image"}},
+	} {
+		said := enrolment(x.t)
+		at := 0
+		for _, want := range x.has {
+			i := strings.Index(said[at:], want)
+			if i < 0 {
+				t.Errorf("%s: no %q after %q", x.name, want, said[at:])
+				break
+			}
+			at += i
+		}
+		for _, not := range x.none {
+			if strings.Contains(said, not) {
+				t.Errorf("%s: %q in %s", x.name, not, said)
+			}
+		}
+	}
+}
+
 func TestModuleWantsInAFolder(t *testing.T) {
 	m := facts.Modules{Trust: facts.Trust{Generated: true, BuildKey: "/var/lib/dkms/mok.key"}}
 	wants, err := ModuleWants(kernelSide(), facts.Facts{}, m)

@@ -112,15 +112,20 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 				}
 			}
 			if r.Refused != "" && p.d.Source == "distro" {
-				return r, refuse(fmt.Sprintf("cannot install from %s: %s", r, r.Refused), p.elsewhere(r, 0),
+				p.repo = r
+				return r, p.refuse(fmt.Sprintf("cannot install from %s: %s", r, r.Refused),
 					`or write owner = "other" in [driver], and install it yourself: gpuadm then verifies it`)
 			} else if r.Refused != "" {
 				continue
 			}
-			if r.arch(p.m.Arch) != "" {
-				return r, nil
+			if r.arch(p.m.Arch) == "" {
+				unfit = append(unfit, r)
+				continue
 			}
-			unfit = append(unfit, r)
+			if len(unfit) > 0 {
+				p.warn("%s has no packages for %s: those of %s are taken", unfit[0], p.m.Arch, r)
+			}
+			return r, nil
 		}
 	}
 	if len(unfit) > 0 {
@@ -128,7 +133,8 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 		if unfit[0].Source == SourceNVIDIA {
 			why = "NVIDIA publishes no packages for " + p.m.Arch + " there"
 		}
-		return repositoryRow{}, refuse(fmt.Sprintf("cannot install from %s: %s", unfit[0], why), p.elsewhere(unfit[0], 0))
+		p.repo = unfit[0]
+		return repositoryRow{}, p.refuse(fmt.Sprintf("cannot install from %s: %s", unfit[0], why))
 	}
 	where := "NVIDIA has no repository for it"
 	if p.d.Source == "distro" {
@@ -136,29 +142,6 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 	}
 	return repositoryRow{}, refuse(fmt.Sprintf("cannot install a driver on %s from source = %q: %s", p.system(), p.d.Source, where),
 		`write source = "auto" in [driver]`)
-}
-
-// elsewhere advises the other sources that have packages for this machine, of a branch unless that is 0. NVIDIA's installer
-// is there for both architectures.
-func (p *plan) elsewhere(than repositoryRow, branch int) string {
-	var ways []string
-	rows, _ := p.c.repositories(p.m)
-	for _, r := range rows {
-		has := branch == 0 || r.First <= branch && (r.Last == 0 || branch <= r.Last)
-		if r.Source == than.Source || r.Refused != "" || r.arch(p.m.Arch) == "" || !has {
-			continue
-		}
-		way := `source = "distro"`
-		if r.Source == SourceNVIDIA {
-			way = `source = "nvidia"`
-		}
-		if r.First == r.Last && branch == 0 {
-			way += fmt.Sprintf(` and version = "%d"`, r.First)
-		}
-		ways = append(ways, way+", which is "+r.String())
-	}
-	ways = append(ways, `source = "runfile" and an exact version`)
-	return "write in [driver] " + strings.Join(ways, ", or ")
 }
 
 // trust settles URL and key: those of the spec's mirror, or the vendor's with a fingerprint that is known.
@@ -193,16 +176,22 @@ func (p *plan) trust() error {
 	return nil
 }
 
+// runfileRow is NVIDIA's installer as a repository.
+func (p *plan) runfileRow() repositoryRow {
+	row := p.c.Runfiles[0]
+	return repositoryRow{Source: SourceRunfile, Name: SourceRunfile, AMD64: row.AMD64, ARM64: row.ARM64, Family: p.family()}
+}
+
 // fromRunfile settles NVIDIA's installer, which is one file for one version.
 func (p *plan) fromRunfile() error {
-	if !strings.Contains(p.d.Version, ".") {
-		return refuse("cannot choose a runfile: it is of one exact version, and the spec asks for none", `write version = "580.95.05" in [driver], or another exact one`)
-	}
 	if len(p.c.Runfiles) == 0 {
 		return refuse("internal error: the catalog has no runfiles")
 	}
 	row := p.c.Runfiles[0]
-	p.repo = repositoryRow{Source: SourceRunfile, Name: SourceRunfile, AMD64: row.AMD64, ARM64: row.ARM64, Family: p.family()}
+	p.repo = p.runfileRow()
+	if !strings.Contains(p.d.Version, ".") {
+		return p.refuse("cannot choose a runfile: it is of one exact version, and the spec asks for none")
+	}
 	arch := p.repo.arch(p.m.Arch)
 	if arch == "" {
 		return refuse(fmt.Sprintf("cannot install a runfile: NVIDIA publishes none for %s", p.m.Arch), `write source = "auto" in [driver]`)
@@ -235,19 +224,16 @@ func (p *plan) family() string {
 	return ""
 }
 
-// published refuses branches that the repository does not have.
-func (p *plan) published(branch int, asked string) error {
+// published says why the repository does not have a branch, "" if it does.
+func (p *plan) published(branch int, asked string) string {
 	r := p.repo
 	switch {
 	case r.First > 0 && r.First == r.Last && branch != r.First:
-		return refuse(fmt.Sprintf("cannot install driver %s from %s: it has branch %d only", asked, r, r.First),
-			fmt.Sprintf(`write version = "%d" in [driver]`, r.First), p.elsewhere(r, branch))
+		return fmt.Sprintf("cannot install driver %s from %s: it has branch %d only", asked, r, r.First)
 	case r.First > 0 && branch < r.First:
-		return refuse(fmt.Sprintf("cannot install driver %s from %s: no packages of branches before %d are known there", asked, r, r.First),
-			p.elsewhere(r, branch), "or ask for a newer version, if the GPUs work with it")
+		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches before %d are known there", asked, r, r.First)
 	case r.Last > 0 && branch > r.Last:
-		return refuse(fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, r, r.Last),
-			"write an older version in [driver]", p.elsewhere(r, branch))
+		return fmt.Sprintf("cannot install driver %s from %s: no packages of branches after %d are known there", asked, r, r.Last)
 	}
-	return nil
+	return ""
 }

@@ -22,14 +22,13 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 		advice string // in the words of the refusal
 		then   spec.Driver
 	}{
-		{"NVIDIA's for Debian 12 on arm64", debian("12"), with(driver("580"), "source", "nvidia"), `source = "distro" and version = "535"`, with(driver("535"), "source", "distro")},
-		{"NVIDIA's for Debian 13 on arm64", debian("13"), with(driver("580"), "source", "nvidia"), `source = "distro" and version = "550"`, with(driver("550"), "source", "distro")},
-		{"580 on Debian 13, arm64", debian("13"), driver("580"), `version = "550"`, driver("550")},
+		{"NVIDIA's for Debian 12 on arm64", debian("12"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "595.91.07"`, with(driver("595.91.07"), "source", "runfile")},
+		{"NVIDIA's for Debian 13 on arm64", debian("13"), with(driver("580"), "source", "nvidia"), `source = "runfile" and version = "595.91.07"`, with(driver("595.91.07"), "source", "runfile")},
 		{"580 on Debian 13, arm64, by runfile", debian("13"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
 		{"580 on Debian 13, amd64", machine("debian", "13", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "nvidia"`, with(driver("580"), "source", "nvidia")},
 		{"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"), `source = "nvidia"`, with(driver("580"), "source", "nvidia")},
-		{"before Amazon's", machine("amzn", "2023", "amd64", "20b5"), with(driver("560"), "source", "distro"), `source = "nvidia"`, with(driver("560"), "source", "nvidia")},
-		{"before NVIDIA's", machine("debian", "13", "amd64", "20b5"), with(driver("550"), "source", "nvidia"), `source = "distro"`, with(driver("550"), "source", "distro")},
+		{"before Amazon's", machine("amzn", "2023", "amd64", "20b5"), with(driver("560"), "source", "distro"), `version = "595"`, with(driver("595"), "source", "distro")},
+		{"before NVIDIA's", machine("debian", "13", "amd64", "20b5"), with(driver("550"), "source", "nvidia"), `version = "595"`, with(driver("595"), "source", "nvidia")},
 		{"no archive of its own", machine("rocky", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "auto"`, driver("580")},
 		{"NVIDIA has none", machine("ubuntu", "25.10", "amd64", "2331"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
 	} {

@@ -196,12 +196,12 @@ func (d Driver) Modules() converge.Stage {
 			}
 			return append([]converge.Want{parts(k.Version, s.Driver.Persistenced, *f.Modules)}, wants...), nil
 		},
-		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
+		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			return slices.Concat(c.Warnings, Standing(f, *f.Modules, c), c.lacking(s.Driver, f))
+			return slices.Concat(c.Warnings, Standing(f, *f.Modules, c), d.outdated(c, f), besides(v, s.Driver, c), c.lacking(s.Driver, f))
 		},
 	}
 }

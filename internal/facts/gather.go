@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -27,7 +28,7 @@ func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 // Gather is the package's Gather, without looking at what the cache knows.
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	l := c.look(v)
-	f := Facts{Live: v.Live()}
+	f := Facts{Live: v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
 	if !c.known {
 		c.os, c.arch, c.virt, c.bus = l.os(), l.arch(), "", nil
 		if f.Live {

@@ -37,7 +37,7 @@ func engine(t *testing.T, v files) Engine {
 
 func TestNothing(t *testing.T) {
 	f := gather(t, files{"/etc/hostname": "x"})
-	if d := cmp.Diff(Facts{Kernel: Kernel{Installed: []string{}}, Hostname: "x"}, f); d != "" {
+	if d := cmp.Diff(Facts{Day: "1970-01-01", Kernel: Kernel{Installed: []string{}}, Hostname: "x"}, f); d != "" {
 		t.Error(d)
 	}
 	if f.String() != "" {

@@ -172,6 +172,31 @@ func signatureList(certs ...[]byte) []byte {
 	return out
 }
 
+// TestBuildCert names the certificate to enroll, before there is one too, and says when its enrolment waits for the next boot.
+func TestBuildCert(t *testing.T) {
+	const ubuntu, dkms = "/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub"
+	ours, theirs := authority(t, dkmsKeyName, 7), authority(t, dkmsKeyName, 8)
+	for _, c := range []struct {
+		name    string
+		files   files
+		cert    string
+		waiting bool
+	}{
+		{"Debian, no key yet", files{"/etc/os-release": "ID=debian\n"}, dkms, false},
+		{"Ubuntu, no key yet", files{"/etc/os-release": "ID=ubuntu\n"}, ubuntu, false},
+		{"Ubuntu", files{"/etc/os-release": "ID=ubuntu\n", ubuntu: ours}, ubuntu, false},
+		{"by DKMS's settings", files{"/etc/os-release": "ID=ubuntu\n", "/etc/dkms/framework.conf.d/site.conf": "mok_certificate=/etc/site.der\n"}, "/etc/site.der", false},
+		{"waits", files{dkms: ours, mokNew: "\x07\x00\x00\x00" + string(signatureList(theirs, ours))}, dkms, true},
+		{"another one waits", files{dkms: ours, mokNew: "\x07\x00\x00\x00" + string(signatureList(theirs))}, dkms, false},
+		{"cut short", files{dkms: ours, mokNew: "\x07\x00"}, dkms, false},
+	} {
+		trust, err := ReadTrust(running{c.files})
+		if err != nil || trust.BuildCert != c.cert || trust.Waiting != c.waiting {
+			t.Errorf("%s: %s, waiting %t, %v", c.name, trust.BuildCert, trust.Waiting, err)
+		}
+	}
+}
+
 // running is a View of a machine that runs.
 type running struct{ files }
 

@@ -20,6 +20,8 @@ type Trust struct {
 	Enrolled   []Key    `json:"enrolled,omitempty"`  // by the machine's owner (MOK), shim and the firmware (db)
 	Kernels    []string `json:"kernels,omitempty"`   // common names of the keys that the running kernel knows, those built in included
 	Build      *Key     `json:"build,omitempty"`     // what DKMS signs with; nil: it has no key yet and would make one
+	BuildCert  string   `json:"-"`                   // the file with its certificate, there or where DKMS would make it
+	Waiting    bool     `json:"waiting,omitempty"`   // mokutil has handed it to the firmware: a person confirms it at the next boot
 	BuildKey   string   `json:"buildKey,omitempty"`  // the file with its private half, where there is one
 	Generated  bool     `json:"generated,omitempty"` // DKMS made that key by itself: nobody has asked for it
 }
@@ -58,6 +60,9 @@ const dkmsKeyName = "DKMS module signing key"
 const (
 	efivars    = "/sys/firmware/efi/efivars"
 	secureBoot = efivars + "/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+	// What mokutil --import writes and MokManager takes away, confirmed or not. Source: src/mokutil.c of
+	// https://github.com/lcp/mokutil; MokManager.c and lib/guid.c of https://github.com/rhboot/shim.
+	mokNew = efivars + "/MokNew-605dab50-e046-4300-abb6-3dd810dd8b23"
 )
 
 // trust finds out whose modules the kernel loads.
@@ -112,11 +117,11 @@ func (l *look) enrolled() (keys []Key) {
 }
 
 // buildKey finds what DKMS signs with: what its settings say, Ubuntu's one key of the machine, or its own.
-// Source: prepare_signing in dkms of https://github.com/dell/dkms.
+// Source: prepare_mok and prepare_signing in dkms.in of https://github.com/dkms-project/dkms and https://github.com/dell/dkms.
 func (l *look) buildKey(t *Trust) {
 	private, public := "/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"
 	own := true
-	if l.has("/var/lib/shim-signed/mok/MOK.der") {
+	if l.has("/var/lib/shim-signed/mok/MOK.der") || l.os().ID == "ubuntu" && !l.has(public) {
 		private, public, own = "/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der", false
 	}
 	files := []string{"/etc/dkms/framework.conf"}
@@ -138,8 +143,11 @@ func (l *look) buildKey(t *Trust) {
 	if !path.IsAbs(public) {
 		return
 	}
+	t.BuildCert = public
 	if k, ok := certificate(l.read(public)); ok {
 		t.Build = &k
+		data, _ := l.v.ReadFile(mokNew) // readable by root; without it nothing waits
+		t.Waiting = slices.ContainsFunc(efiKeys(data[min(4, len(data)):]), k.Same)
 	}
 	if path.IsAbs(private) && l.has(private) {
 		t.BuildKey = private

@@ -120,7 +120,7 @@ func (r *resolution) gone(v host.View, group, pattern string, members []string, 
 	}
 	if kernel, headers := strings.CutPrefix(group, "linux-headers-"); headers {
 		t.What = fmt.Sprintf("%s%s: no source has its headers, %s", noHeaders, kernel, group)
-		t.Try = append(t.Try, withoutHeaders(kernel)...)
+		t.Try = append(t.Try, withoutHeaders(v, kernel))
 		if with := things.WithHeaders(v); len(with) > 0 {
 			t.Because = append(t.Because, "these kernels have headers: "+strings.Join(with, ", "))
 		}

@@ -24,34 +24,25 @@ type headers struct {
 	of    map[string]string // kernel → the package of its headers
 }
 
-// Headers wants the headers of each kernel installed or to be had: of maps kernels to the packages of their headers.
+// Headers wants the headers of each kernel installed or available: of maps kernels to the packages of their headers.
 func Headers(set *Set, repos []Repository, of map[string]string, why string) converge.Want {
-	return converge.Want{Thing: headers{set, repos, of}, Why: why, To: func(found converge.State) (converge.State, error) {
-		if found == "ok" {
-			return found, nil
-		}
-		said := strings.Split(string(found), "\n")
-		kernel, _, _ := strings.Cut(strings.TrimPrefix(said[0], noHeaders), ":")
-		return "", &converge.Trouble{What: said[0], Because: said[1:], Try: withoutHeaders(kernel)}
-	}}
+	return things.Check("headers of the kernels", headers{set, repos, of}.look, why)
 }
 
 const noHeaders = "cannot build modules for kernel "
 
-// withoutHeaders is what to do about a kernel whose headers are not to be had.
-func withoutHeaders(kernel string) []string {
-	return []string{"remove kernel " + kernel + " if it is not meant to run, or install one whose headers are to be had"}
+// withoutHeaders is what to do about a kernel whose headers are not available. The kernel that runs is not to be removed.
+// Source: proc(5), /proc/sys/kernel/osrelease.
+func withoutHeaders(v host.View, kernel string) string {
+	running, _ := v.ReadFile("/proc/sys/kernel/osrelease")
+	if v.Live() && strings.TrimSpace(string(running)) == kernel {
+		return "install a kernel whose headers are available and reboot into it, or install the headers of " + kernel + ", which runs now, from another source"
+	}
+	return "remove kernel " + kernel + " if it is not meant to run, or install one whose headers are available"
 }
 
-func (headers) Kind() string { return "check" }
-func (headers) Name() string { return "headers of the kernels" }
-
-func (t headers) Make(context.Context, host.Host, converge.State) error {
-	return fmt.Errorf("internal error: a check cannot be made: %s", t.Name())
-}
-
-// Look costs two looks at files per kernel where all headers are there.
-func (t headers) Look(ctx context.Context, v host.View) (converge.State, error) {
+// look costs two looks at files per kernel where all headers are there.
+func (t headers) look(ctx context.Context, v host.View) (problem string, err error) {
 	with := things.WithHeaders(v)
 	missing := map[string]string{}
 	for kernel, name := range t.of {
@@ -60,7 +51,7 @@ func (t headers) Look(ctx context.Context, v host.View) (converge.State, error) 
 		}
 	}
 	if len(missing) == 0 {
-		return "ok", nil
+		return "", nil
 	}
 	all, err := t.set.read(ctx, v)
 	if err != nil {
@@ -68,23 +59,23 @@ func (t headers) Look(ctx context.Context, v host.View) (converge.State, error) 
 	}
 	maps.DeleteFunc(missing, func(_, name string) bool { return all[name].Installed() })
 	if len(missing) == 0 || t.set.ready(ctx, v) == nil {
-		return "ok", nil
+		return "", nil
 	}
 	m, err := managerOf(v)
 	if err != nil {
 		return "", err
 	}
 	for _, kernel := range slices.Sorted(maps.Keys(missing)) {
-		if found, err := t.judge(ctx, v, m, kernel, with); err != nil || found != "ok" {
-			return found, err
+		if problem, err := t.judge(ctx, v, m, kernel, with); err != nil || problem != "" {
+			return problem, err
 		}
 	}
-	return "ok", nil
+	return "", nil
 }
 
 // judge says what the lists that are there say of one kernel's headers. They decide if they know the kernel itself, or are
 // younger than it; and if what they do not know of yet cannot have headers.
-func (t headers) judge(ctx context.Context, v host.View, m manager, kernel string, with []string) (converge.State, error) {
+func (t headers) judge(ctx context.Context, v host.View, m manager, kernel string, with []string) (problem string, err error) {
 	name := t.of[kernel]
 	images := []string{"linux-image-" + kernel, "kernel-core-" + kernel} // Debian's and Ubuntu's, and Fedora's kin
 	offers, read, err := m.known(ctx, v, append([]string{name}, images...), t.set.reads)
@@ -92,7 +83,7 @@ func (t headers) judge(ctx context.Context, v host.View, m manager, kernel strin
 		return "", err
 	}
 	if len(offers[name]) > 0 {
-		return "ok", nil
+		return "", nil
 	}
 	knows := slices.ContainsFunc(images, func(i string) bool { return len(offers[i]) > 0 })
 	if !read.IsZero() {
@@ -112,7 +103,7 @@ func (t headers) judge(ctx context.Context, v host.View, m manager, kernel strin
 	if len(with) > 0 {
 		said = append(said, "these kernels have headers: "+strings.Join(with, ", "))
 	}
-	return converge.State(strings.Join(said, "\n")), nil
+	return strings.Join(said, "\n") + things.OrTry(withoutHeaders(v, kernel)), nil
 }
 
 // cameWhen says when a kernel was installed. modules.builtin is in its package, and depmod leaves it alone.

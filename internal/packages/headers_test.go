@@ -13,6 +13,19 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
+// runs is a machine with another kernel than the test's.
+type runs struct {
+	*machine
+	kernel string
+}
+
+func (r runs) ReadFile(name string) ([]byte, error) {
+	if name == "/proc/sys/kernel/osrelease" {
+		return []byte(r.kernel + "\n"), nil
+	}
+	return r.machine.ReadFile(name)
+}
+
 // What is known of a kernel's headers decides before anything is written, or it is said that it cannot, and why.
 func TestHeadersAreToBeHad(t *testing.T) {
 	const kernel, other = "6.1.0-99-lab", "6.1.0-98-lab"
@@ -52,6 +65,9 @@ func TestHeadersAreToBeHad(t *testing.T) {
 		if !strings.Contains(words, want) {
 			t.Errorf("it does not say %q: %s", want, words)
 		}
+	}
+	if words := withoutHeaders(runs{m, kernel}, kernel); strings.Contains(words, "remove") || !strings.Contains(words, "reboot into it, or install the headers of "+kernel) {
+		t.Errorf("of the kernel that runs: %s", words)
 	}
 	if _, later, err := judged(mirror); err != nil || !strings.Contains(later, mirror.URL) || !strings.Contains(later, name) {
 		t.Errorf("a mirror that may have them: later %q, %v", later, err)

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// refuse says what forbids a driver, and how to get one that is supported and fits all GPUs; more is what else may help.
+func (p *plan) refuse(what string, more ...string) error {
+	try := append(p.instead(), more...)
+	if len(try) == 0 {
+		try = []string{`no supported driver is known that works with all GPUs here: take out those that it does not fit, or write owner = "other" in [driver] and look after the driver yourself`}
+	}
+	return refuse(what, try...)
+}
+
+// instead is what to write in [driver] to get a driver that is supported today and fits all GPUs: from the same source, or
+// else from another one. It names no branch that has ended, and is empty if there is no such driver.
+func (p *plan) instead() []string {
+	for i, r := range p.sources() {
+		q := *p
+		q.repo = r
+		for _, branch := range p.alive() {
+			version := q.named(branch)
+			if r.arch(p.m.Arch) == "" || r.Refused != "" || version == "" || !q.works(branch, version) {
+				continue
+			}
+			if i == 0 {
+				return []string{fmt.Sprintf(`write version = "%s" in [driver]`, version)}
+			}
+			return []string{fmt.Sprintf(`write source = "%s" and version = "%s" in [driver]`, r.word(), version)}
+		}
+	}
+	return nil
+}
+
+// sources lists where this machine can get a driver, the one that the plan has first.
+func (p *plan) sources() []repositoryRow {
+	list := []repositoryRow{p.repo}
+	rows, _ := p.c.repositories(p.m)
+	if len(p.c.Runfiles) > 0 {
+		rows = append(slices.Clone(rows), p.runfileRow())
+	}
+	for _, r := range rows {
+		if r.Source != p.repo.Source && r.arch(p.m.Arch) != "" {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// word is what the spec's source says for the repository.
+func (r repositoryRow) word() string {
+	if r.Source == SourceNVIDIA || r.Source == SourceRunfile {
+		return r.Source
+	}
+	return "distro"
+}
+
+// named is how the spec asks for a branch: a runfile is of one exact version, and the one with the newest security fixes is
+// named. "" if none is known.
+func (p *plan) named(branch int) string {
+	if p.repo.Source != SourceRunfile {
+		return strconv.Itoa(branch)
+	}
+	fix, _ := p.c.fix(branch)
+	return fix
+}
+
+// works says whether the plan would come to an end with a version of a branch.
+func (p *plan) works(branch int, version string) bool {
+	flavour, what, _ := p.judge(branch, version)
+	if what != "" {
+		return false
+	}
+	q := *p
+	q.choice = Choice{Source: p.repo.Source}
+	q.settle(branch, flavour)
+	return q.compose() == nil
+}
+
+// alive lists the branches for production that are supported on the machine's day, newest first.
+func (p *plan) alive() []int {
+	var list []int
+	for _, b := range p.c.Branches {
+		if (b.Designation == "PB" || b.Designation == "LTSB") && b.End != "" && !b.ended(p.m.Day) {
+			list = append(list, b.Branch)
+		}
+	}
+	slices.Sort(list)
+	slices.Reverse(list)
+	return list
+}
