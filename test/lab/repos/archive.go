@@ -98,7 +98,7 @@ func precompiled(editions []edition) []Package {
 				Name: "linux-modules-nvidia-" + e.branch() + "-server" + open + "-" + Kernel, Component: "restricted",
 				Version: "6.1.0-99.99+" + string(rune('0'+builds[e.branch()])),
 				Depends: []string{"nvidia-kernel-common-" + e.branch() + "-server (>= " + e.version + ")"},
-				Instead: "linux-modules-nvidia-of-" + Kernel,
+				Instead: []string{"linux-modules-nvidia-of-" + Kernel},
 				Files:   map[string]File{"/usr/lib/modules/" + Kernel + "/kernel/nvidia-" + e.branch() + "-server" + open + "/nvidia.ko": {Text: e.version + "\n"}},
 			})
 		}

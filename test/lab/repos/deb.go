@@ -34,19 +34,15 @@ func (p Package) control() string {
 	}
 	fmt.Fprintf(&text, "Package: %s\nVersion: %s\nArchitecture: %s\nSection: %s\nMaintainer: lab <lab@example.invalid>\n",
 		p.Name, p.Version, p.arch(), section)
-	instead := []string{}
-	if p.Instead != "" {
-		instead = []string{p.Instead}
-	}
 	for _, f := range []struct {
 		field string
 		names []string
 	}{
 		{"Pre-Depends", p.PreDepends},
 		{"Depends", p.Depends},
-		{"Provides", slices.Concat(p.Provides, instead)},
-		{"Conflicts", slices.Concat(p.Conflicts, instead)},
-		{"Replaces", instead},
+		{"Provides", slices.Concat(p.Provides, p.Instead)},
+		{"Conflicts", slices.Concat(p.Conflicts, p.Instead)},
+		{"Replaces", p.Instead},
 	} {
 		if len(f.names) > 0 {
 			fmt.Fprintf(&text, "%s: %s\n", f.field, strings.Join(f.names, ", "))

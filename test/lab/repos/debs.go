@@ -72,7 +72,7 @@ func (in parts) aptPackages(e edition) ([]Package, error) {
 		if debian {
 			p.Instead, p.Conflicts = debianInstead(e, r.name)
 		} else {
-			p.Instead = instead(source, r.name)
+			p.Instead = instead(source, r.name, has)
 		}
 		if err := in.aptRole(&p, e.version, has); err != nil {
 			return nil, err
@@ -120,17 +120,17 @@ func debianDepends(e edition, name string, has func(string) bool) []string {
 }
 
 // debianInstead keeps one flavour of the modules away from the other, and companions of two eras, which have the same files.
-func debianInstead(e edition, name string) (instead string, conflicts []string) {
+func debianInstead(e edition, name string) (instead, conflicts []string) {
 	switch name {
 	case "nvidia-kernel-dkms":
-		return "", []string{"nvidia-kernel-open-dkms"}
+		return nil, []string{"nvidia-kernel-open-dkms"}
 	case "nvidia-kernel-open-dkms":
-		return "", []string{"nvidia-kernel-dkms"}
+		return nil, []string{"nvidia-kernel-dkms"}
 	}
 	if companions.MatchString(name) {
-		return strings.TrimSuffix(name, "-"+e.branch()) + "-any", nil
+		return []string{strings.TrimSuffix(name, "-"+e.branch()) + "-any"}, nil
 	}
-	return "", nil
+	return nil, nil
 }
 
 // debOthers are what has a version of its own and no listing, or what Debian's own archive has.

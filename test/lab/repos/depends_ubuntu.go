@@ -95,20 +95,27 @@ func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 
 func branchOf(e edition) string { return "-" + e.branch() }
 
-// instead is the name that keeps a package's twins of other branches and flavours away. In NVIDIA's repository it ends in -any
+// instead are the names that keep a package's twins of other branches and flavours away. In NVIDIA's repository they end in -any
 // (debtree of nvidia-open-570, in the listing of 570.148.08). How Ubuntu's twins keep each other away is not listed; that they
 // do not keep NVIDIA's away is: the files of firmware, libnvidia-cfg1 and others collide without a Conflicts.
-func instead(source, name string) string {
+// What took over a file from another package keeps that away too, or no upgrade could be.
+func instead(source, name string, has func(string) bool) []string {
 	word := base(name)
 	switch {
 	case strings.HasPrefix(word, "nvidia-firmware"), strings.HasPrefix(word, "nvidia-driver-pinning"), strings.HasPrefix(name, "linux-modules"):
-		return ""
+		return nil
+	case word == "nvidia-persistenced":
+		return []string{"nvidia-persistenced-any"}
 	case strings.HasPrefix(name, "nvidia-open"), strings.HasPrefix(name, "cuda-drivers"), word == name && !slices.Contains(unbranched(), word):
-		return ""
+		return nil
 	case source == "ubuntu":
-		return word + "-of-ubuntu"
+		return []string{word + "-of-ubuntu"}
+	case word == "nvidia-compute-utils" && !has("nvidia-persistenced"):
+		return []string{"nvidia-compute-utils-any", "nvidia-persistenced-any"}
+	case name == "libnvidia-compute":
+		return []string{"libnvidia-compute-any", "nvidia-utils-any", "nvidia-compute-utils-any"}
 	}
-	return word + "-any"
+	return []string{word + "-any"}
 }
 
 // unbranched are the names that have no branch from 590 on, or from 580 on for what is built elsewhere.

@@ -42,7 +42,7 @@ func TestEditionsHold(t *testing.T) {
 				t.Errorf("%s: %s is there twice", distro, key)
 			}
 			there[key], named[p.Name] = true, true
-			for _, provides := range append(p.Provides, p.Instead) {
+			for _, provides := range slices.Concat(p.Provides, p.Instead) {
 				name, _, _ := strings.Cut(provides, " ")
 				named[name] = true
 				there[strings.NewReplacer(" (= ", " ", ")", "").Replace(provides)] = true

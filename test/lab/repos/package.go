@@ -20,8 +20,8 @@ type Package struct {
 	Component string // of an archive that has components
 	// PreDepends is for apt alone, Obsoletes for dnf alone.
 	PreDepends, Depends, Provides, Conflicts, Obsoletes []string
-	// Instead is a name of which only one package can be there: another one that has it goes when this one comes.
-	Instead string
+	// Instead are names of each of which only one package can be there: another one that has it goes when this one comes.
+	Instead []string
 	Files   map[string]File
 	// Before, After and Gone are lines of shell that run before it is unpacked, when it is configured, and before it
 	// is removed. What an upgrade does to the old version is not among them.

@@ -47,8 +47,8 @@ func (p Package) section() string {
 			say("%s: %s", f.field, name)
 		}
 	}
-	if p.Instead != "" {
-		say("Provides: %s\nConflicts: %[1]s", p.Instead)
+	for _, name := range p.Instead {
+		say("Provides: %s\nConflicts: %[1]s", name)
 	}
 	say("%%description -n %s\nIs NVIDIA's in tests.", p.Name)
 	for _, s := range [][3]string{{"pre", "before", p.Before}, {"post", "after", p.After}, {"preun", "gone", p.Gone}} {

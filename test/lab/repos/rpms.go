@@ -140,7 +140,7 @@ func rpmDepends(e edition, name string, has func(string) bool) []string {
 }
 
 // rpmInstead keeps kernel modules and companions of two eras from being beside each other. Obsoletes are those of the spec files.
-func rpmInstead(e edition, name string) (conflicts, obsoletes []string, instead string) {
+func rpmInstead(e edition, name string) (conflicts, obsoletes, instead []string) {
 	older := func(names ...string) (list []string) {
 		for _, n := range names {
 			list = append(list, n+" < "+e.whole(n))
@@ -149,20 +149,20 @@ func rpmInstead(e edition, name string) (conflicts, obsoletes []string, instead 
 	}
 	switch {
 	case name == "kmod-nvidia-open-dkms":
-		return []string{"kmod-nvidia-latest-dkms"}, nil, ""
+		return []string{"kmod-nvidia-latest-dkms"}, nil, nil
 	case name == "kmod-nvidia-latest-dkms":
-		return []string{"kmod-nvidia-open-dkms"}, nil, ""
+		return []string{"kmod-nvidia-open-dkms"}, nil, nil
 	case name == "nvidia-driver-common":
-		return nil, older("libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml"), ""
+		return nil, older("libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml"), nil
 	case name == "libnvidia-ml":
-		return nil, older("nvidia-driver-NVML"), ""
+		return nil, older("nvidia-driver-NVML"), nil
 	case strings.HasSuffix(name, "-devel"):
-		return nil, nil, ""
+		return nil, nil, nil
 	case companions.MatchString(name):
 		word := strings.TrimSuffix(name, "-"+e.branch())
-		return nil, nil, strings.Replace(word, "fabric-manager", "fabricmanager", 1) + "-any"
+		return nil, nil, []string{strings.Replace(word, "fabric-manager", "fabricmanager", 1) + "-any"}
 	}
-	return nil, nil, ""
+	return nil, nil, nil
 }
 
 // rpmOthers are what has a version of its own.
