@@ -80,17 +80,21 @@ func TestLabMatrix(t *testing.T) {
 					m := &matrixHost{d: d, source: source, say: say}
 					m.dir = repos.For(t, m.kind(), repos.Recipe{})
 					for _, branch := range matrixBranches() {
-						t.Run(branch, func(t *testing.T) { m.branch(t, branch) })
+						if m.Host == nil { // it serves until something is installed on it
+							m.boot(t)
+						}
+						m.branch(t, branch)
 					}
 				})
 			}
 		}
 	})
+	slices.Sort(lines)
+	text := strings.Join(lines, "\n") + "\n"
+	t.Logf("%d cells:\n%s", len(lines), text)
 	if t.Failed() {
 		return
 	}
-	slices.Sort(lines)
-	text := strings.Join(lines, "\n") + "\n"
 	if *writeMatrix {
 		if err := os.WriteFile(matrixFile, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -180,7 +184,6 @@ func (m *matrixHost) spec(t *testing.T, branch string) string {
 // branch fills the cells of one branch: all GPUs are planned for, the last one is installed for.
 func (m *matrixHost) branch(t *testing.T, branch string) {
 	t.Helper()
-	m.boot(t)
 	m.Put(specFile, m.spec(t, branch), 0o644)
 	for i, gpu := range matrixGPUs() {
 		m.SetGPUs(gpu, 8)
@@ -200,6 +203,7 @@ func (m *matrixHost) branch(t *testing.T, branch string) {
 		verdict := "planned"
 		if gpu == "HGX H100" {
 			verdict = "installed"
+			defer func() { m.Host = nil }()
 			if r := m.Exec("gpuadm", "--no-color", "apply", "packages"); r.Exit != 0 {
 				t.Errorf("%s: planned without a refusal, and then: %s", cell, r)
 				continue
@@ -240,7 +244,7 @@ func readPlan(r lab.Result) (asked []string, refused string) {
 			return nil, c.Cannot
 		}
 		if c.Kind == "package" && c.After != "not there" {
-			asked = append(asked, c.Name)
+			asked = append(asked, machineKernel.ReplaceAllString(c.Name, "$1-KERNEL"))
 		}
 	}
 	slices.Sort(asked)
@@ -250,15 +254,18 @@ func readPlan(r lab.Result) (asked []string, refused string) {
 	return asked, ""
 }
 
-var kernelName = regexp.MustCompile(`\b\d+\.\d+\.\d+-\S+`)
+var (
+	// machineKernel is a package of the running kernel's, whose name differs from machine to machine.
+	machineKernel = regexp.MustCompile(`^(kernel-devel|linux-headers)-\d\S*$`)
+	// cannot is what a run says it cannot do, in words or as a field of JSON.
+	cannot = regexp.MustCompile(`cannot [^"\n]*`)
+)
 
-// sentence is the first thing that a failed run says, without what differs from machine to machine.
+// sentence is the first thing that a failed run says it cannot do.
 func sentence(r lab.Result) string {
-	for line := range strings.Lines(r.Stderr + r.Stdout) {
-		if at := strings.Index(line, "cannot "); at >= 0 {
-			return strings.TrimSpace(line[at:])
-		}
+	if said := cannot.FindString(r.Stderr + r.Stdout); said != "" {
+		return strings.TrimSpace(said)
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(r.Stderr+r.Stdout), "\n")
-	return kernelName.ReplaceAllString(first, "KERNEL")
+	return first
 }

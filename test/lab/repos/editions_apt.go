@@ -39,8 +39,11 @@ func ubuntuNVIDIA(distro string) []edition {
 		edition{of: of, version: "590.48.01", revision: "-0ubuntu1", companion: "-1", names: []string{"ubuntu2404 nvidia 590.48.01", whole595}, relations: []string{draws, virtual}},
 	)
 	latest := []edition{
-		{version: "595.58.03", revision: "-1ubuntu1"}, {version: "595.71.05", revision: "-1ubuntu1"}, {version: "610.43.02", revision: "-1ubuntu1"},
-		{version: "615.71.09", revision: "-1ubuntu1"}, {version: "615.71.09", revision: "-2ubuntu1"},
+		{version: "595.58.03", revision: "-1ubuntu1"},
+		{version: "595.71.05", revision: "-1ubuntu1"},
+		{version: "610.43.02", revision: "-1ubuntu1"},
+		{version: "615.71.09", revision: "-1ubuntu1"},
+		{version: "615.71.09", revision: "-2ubuntu1"},
 	}
 	if distro == "ubuntu2604" { // it begins with 595, and 615 is listed for 24.04 alone
 		list, latest = nil, latest[:3]
@@ -60,7 +63,7 @@ func ubuntuArchive(distro string) []edition {
 	// The whole set is listed for 580.159.03 and 570.195.03; the open flavour's names for 570.211.01, 550.144.03 and 595.71.05.
 	names := []string{
 		"ubuntu2404 ubuntu 580.159.03", "ubuntu2204 ubuntu 570.195.03", "ubuntu2404 ubuntu 570.211.01", "ubuntu2404 ubuntu 550.144.03",
-		"ubuntu2404 ubuntu 595.71.05", "ubuntu2604 ubuntu 580.126.20",
+		"ubuntu2404 ubuntu 595.71.05", "ubuntu2604 ubuntu 580.126.20", "ubuntu2404 ubuntu 470.256.02",
 	}
 	at := func(version, revision string) edition {
 		revision = "-0ubuntu0." + release + "." + revision
