@@ -4,7 +4,6 @@
 package lab
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -37,7 +36,11 @@ func (m *Machine) furnish(binary string) error {
 	}
 	unit.WriteString(m.kubeletBoot())
 	if m.Options.GPUs > 0 {
-		bus, devices := pciBus(m.Options.GPUs, cmp.Or(m.Options.Device, "2330")) // H100 SXM5 80GB: pci.ids
+		fs, err := functions(m.Options.Kind, m.Options.GPUs)
+		if err != nil {
+			return err
+		}
+		bus, devices := pciBus(fs)
 		put(ours+"/pci/devices", bus, 0o444)
 		for name, text := range devices {
 			put(ours+"/pci/sys/"+name, text, 0o444)
@@ -104,24 +107,71 @@ func firstControllers() (list []string) {
 	return list
 }
 
+// pciFunction is a function on the bus: ids as in pci.ids, without 0x.
+type pciFunction struct{ vendor, device, class, subsystem string }
+
+// functions are those of n GPUs of a kind, and of what a machine with such GPUs has beside them.
+// Source: pci.ids, and the table of GPUs in the README of NVIDIA/open-gpu-kernel-modules.
+func functions(kind string, n int) ([]pciFunction, error) {
+	gpu := pciFunction{vendor: "10de", class: "030200"}
+	var list []pciFunction
+	switch kind {
+	case "": // H100 SXM5 80GB
+		gpu.device, gpu.subsystem = "2330", "16c1"
+	case "HGX H100": // with its NVSwitches
+		gpu.device, gpu.subsystem = "2330", "16c1"
+		for range 4 {
+			list = append(list, pciFunction{"10de", "22a3", "068000", "1796"})
+		}
+	case "T4":
+		gpu.device, gpu.subsystem = "1eb8", "12a2"
+	case "B200":
+		gpu.device, gpu.subsystem = "2901", "1999"
+	case "GB200":
+		gpu.device, gpu.subsystem = "2941", "2046"
+	default:
+		return nil, fmt.Errorf("cannot make GPUs of the kind %q", kind)
+	}
+	for range n {
+		list = append(list, gpu)
+	}
+	return list, nil
+}
+
 // pciBus makes what /proc/bus/pci/devices and the folders of /sys/bus/pci/devices say of a machine with a host bridge
-// and n GPUs, each on a bus of its own. gpuadm reads these and no others.
-func pciBus(n int, device string) (list string, files map[string]string) {
+// and some functions, each on a bus of its own. gpuadm reads these and no others.
+func pciBus(functions []pciFunction) (list string, files map[string]string) {
 	files = map[string]string{}
-	function := func(bus int, vendor, device, class, subsystem string) {
+	add := func(bus int, f pciFunction) {
 		address := fmt.Sprintf("0000:%02x:00.0", bus)
 		// Bus, device and function, vendor and device, interrupt, 7 addresses, 7 sizes: drivers/pci/proc.c in the kernel's tree.
-		list += fmt.Sprintf("%02x00\t%s%s\t0%s\n", bus, vendor, device, strings.Repeat("\t               0", 14))
+		list += fmt.Sprintf("%02x00\t%s%s\t0%s\n", bus, f.vendor, f.device, strings.Repeat("\t               0", 14))
 		for name, text := range map[string]string{
-			"vendor": "0x" + vendor, "device": "0x" + device, "class": "0x" + class,
-			"subsystem_vendor": "0x" + vendor, "subsystem_device": "0x" + subsystem, "numa_node": "-1",
+			"vendor": "0x" + f.vendor, "device": "0x" + f.device, "class": "0x" + f.class,
+			"subsystem_vendor": "0x" + f.vendor, "subsystem_device": "0x" + f.subsystem, "numa_node": "-1",
 		} {
 			files[address+"/"+name] = text + "\n"
 		}
 	}
-	function(0, "8086", "0d57", "060000", "0000")
-	for i := range n {
-		function(0x18+0x10*i, "10de", device, "030200", "16c1")
+	add(0, pciFunction{"8086", "0d57", "060000", "0000"})
+	for i, f := range functions {
+		add(0x18+0x10*i, f)
 	}
 	return list, files
+}
+
+// SetGPUs puts other GPUs on the host's bus, which was booted with some.
+func (h *Host) SetGPUs(kind string, n int) {
+	h.t.Helper()
+	fs, err := functions(kind, n)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	bus, devices := pciBus(fs)
+	script := &strings.Builder{}
+	fmt.Fprintf(script, "set -e\ncd %s/pci\ncat >devices <<'E'\n%sE\nrm -rf sys/*\n", ours, bus)
+	for name, text := range devices {
+		fmt.Fprintf(script, "mkdir -p sys/%s; printf '%%s' '%s' >sys/%s\n", filepath.Dir(name), text, name)
+	}
+	h.Must("sh", "-c", script.String())
 }

@@ -44,7 +44,7 @@ echo READY
 
 // TestLabIMEX: a real systemd says whether the host's IMEX is masked, runs, and has read its files.
 func TestLabIMEX(t *testing.T) {
-	n := node{lab.Boot(t, lab.Options{Dist: "trixie", GPUs: 4, Device: "2941"}), t}
+	n := node{lab.Boot(t, lab.Options{Dist: "trixie", GPUs: 4, Kind: "GB200"}), t}
 	n.Put("/usr/lib/systemd/system/nvidia-imex.service", imexUnit, 0o644)
 	n.Put("/usr/bin/nvidia-imex", imexDaemon, 0o755)
 	n.Put("/usr/bin/nvidia-imex-ctl", imexCtl, 0o755)

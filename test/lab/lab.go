@@ -49,8 +49,8 @@ type Options struct {
 	Containerd string
 	// GPUs is how many NVIDIA H100 are on the host's PCI bus, beside what any machine has there.
 	GPUs int
-	// Device is the PCI device id of the GPUs, if they are no H100: "2941" for those of a GB200.
-	Device string
+	// Kind is the kind of the GPUs, if they are no H100: see functions.
+	Kind string
 	// Repos is a folder of this machine that the host has at /srv/repo, read-only: see package repos. "" for none.
 	Repos string
 	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel that does not run:

@@ -16,6 +16,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Scope says of what a listing is complete.
@@ -61,8 +62,10 @@ type Listing struct {
 //go:embed data/*.txt
 var data embed.FS
 
-// All is every listing, by the name of its file.
-func All() []Listing {
+// All is every listing, by the name of its file. They are read once.
+func All() []Listing { return slices.Clone(all()) }
+
+var all = sync.OnceValue(func() []Listing {
 	entries, err := data.ReadDir("data")
 	if err != nil {
 		panic("internal error: the listings are not embedded: " + err.Error())
@@ -83,7 +86,7 @@ func All() []Listing {
 		all = append(all, l)
 	}
 	return all
-}
+})
 
 // For is every listing of one distribution and repository. Those of "debian" are listings of debian12 and of debian13.
 func For(distro, repository string) []Listing {

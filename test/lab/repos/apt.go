@@ -5,7 +5,6 @@ package repos
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -18,25 +17,87 @@ import (
 	"time"
 )
 
-// Where apt's repositories are below a variant: flat ones, as NVIDIA's are.
-const (
-	debCUDA    = CUDA + "/debian12/x86_64"
-	debToolkit = Toolkit + "/deb/amd64"
-)
+const debToolkit = Toolkit + "/deb/amd64"
 
-// debVariants are the states that apt's repositories can be shown in.
-func debVariants() []Variant {
+// Archive is where an archive of a distribution lies below a variant.
+const Archive = "archive"
+
+// debCUDA is where NVIDIA's repository for a distribution lies below a variant: a flat one.
+func debCUDA(distro string) string { return CUDA + "/" + distro + "/x86_64" }
+
+// debVariants are the states that apt's repositories can be shown in. Those of other distributions than Debian 12 are good.
+func debVariants(distro string) []Variant {
+	if distro != "debian12" {
+		return []Variant{Good}
+	}
 	return []Variant{Good, Vanished, Lagging, Expired, Tampered, WrongKey, Unsigned, Mismatched, Corrupt}
 }
 
+// suite is what an archive calls a distribution's release.
+func suite(distro string) string {
+	return map[string]string{
+		"debian12": "bookworm", "debian13": "trixie", "ubuntu2204": "jammy", "ubuntu2404": "noble", "ubuntu2604": "resolute",
+	}[distro]
+}
+
+// aptPools are the packages of a distribution by where they lie below a variant: flat repositories, and pools of an archive.
+func (in parts) aptPools(distro string) (map[string][]Package, error) {
+	archive, ofArchive := strings.CutSuffix(distro, "-archive")
+	if ofArchive {
+		list, err := in.debianArchive(archive)
+		return map[string][]Package{Archive + "/" + archive: list}, err
+	}
+	editions := debianNVIDIA()
+	pools := map[string][]Package{debCUDA(distro): debOthers()}
+	if strings.HasPrefix(distro, "ubuntu") {
+		editions = ubuntuNVIDIA(distro)
+		main := debOthers()[1:]
+		for i := range main {
+			main[i].Component = "main"
+		}
+		pools = map[string][]Package{debCUDA(distro): debOthers()[:1], Archive + "/" + distro: append(main, precompiled(ubuntuArchive(distro))...)}
+		for _, e := range ubuntuArchive(distro) {
+			list, err := in.aptPackages(e)
+			if err != nil {
+				return nil, err
+			}
+			pools[Archive+"/"+distro] = append(pools[Archive+"/"+distro], list...)
+		}
+	}
+	for _, e := range editions {
+		list, err := in.aptPackages(e)
+		if err != nil {
+			return nil, err
+		}
+		pools[debCUDA(distro)] = append(pools[debCUDA(distro)], list...)
+	}
+	for _, v := range Toolkits() {
+		pools[debToolkit] = append(pools[debToolkit], in.debToolkit(v)...)
+	}
+	for at := range pools {
+		pools[at] = once(pools[at])
+	}
+	return pools, nil
+}
+
+// once leaves out packages of which there is one of that version before.
+func once(list []Package) []Package {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(list, func(p Package) bool {
+		key := p.Name + " " + p.Version
+		defer func() { seen[key] = true }()
+		return seen[key]
+	})
+}
+
 // buildApt builds all variants of apt's repositories: VARIANT/compute/cuda/repos/debian12/x86_64 and so on.
-func buildApt(ctx context.Context, in parts, scratch, into string) error {
+func buildApt(ctx context.Context, distro string, in parts, scratch, into string) error {
 	right, drop, err := newKey(ctx, "cudatools")
 	if err != nil {
 		return err
 	}
 	defer drop()
-	wrong, dropWrong, err := newKey(ctx, "somebody else")
+	wrong, dropWrong, err := newKey(ctx, "another owner")
 	if err != nil {
 		return err
 	}
@@ -44,16 +105,9 @@ func buildApt(ctx context.Context, in parts, scratch, into string) error {
 	if err := right.publish(ctx, filepath.Join(into, "key.asc"), filepath.Join(into, "keyring.gpg")); err != nil {
 		return err
 	}
-	lists := map[string][]Package{debCUDA: debOthers()}
-	for _, v := range Drivers() {
-		list, err := in.debDriver(v)
-		if err != nil {
-			return err
-		}
-		lists[debCUDA] = append(lists[debCUDA], list...)
-	}
-	for _, v := range Toolkits() {
-		lists[debToolkit] = append(lists[debToolkit], in.debToolkit(v)...)
+	lists, err := in.aptPools(distro)
+	if err != nil {
+		return err
 	}
 	for sub, list := range lists {
 		pool := filepath.Join(scratch, strings.ReplaceAll(sub, "/", "-"))
@@ -63,11 +117,18 @@ func buildApt(ctx context.Context, in parts, scratch, into string) error {
 		if err := buildDebs(ctx, list, scratch, pool); err != nil {
 			return err
 		}
+		if strings.HasPrefix(sub, Archive+"/") {
+			a := archive{dir: filepath.Join(into, string(Good), sub), suite: suite(strings.TrimPrefix(sub, Archive+"/")), key: right}
+			if err := a.build(ctx, pool, list); err != nil {
+				return fmt.Errorf("cannot build the archive %s: %w", sub, err)
+			}
+			continue
+		}
 		index, err := command(ctx, pool, "apt-ftparchive", "packages", ".")
 		if err != nil {
 			return err
 		}
-		for _, variant := range debVariants() {
+		for _, variant := range debVariants(distro) {
 			key := right
 			if variant == WrongKey {
 				key = wrong
@@ -78,12 +139,14 @@ func buildApt(ctx context.Context, in parts, scratch, into string) error {
 			}
 		}
 	}
-	for _, variant := range debVariants() {
-		if err := os.Symlink("debian12", filepath.Join(into, string(variant), CUDA, "debian13")); err != nil {
-			return err
+	if distro == "debian12" { // the two have the same packages
+		for _, variant := range debVariants(distro) {
+			if err := os.Symlink("debian12", filepath.Join(into, string(variant), CUDA, "debian13")); err != nil {
+				return err
+			}
 		}
 	}
-	return publishKey(into, debVariants())
+	return publishKey(into, debVariants(distro))
 }
 
 // aptRepo is one repository in one state.
@@ -100,7 +163,7 @@ func (r aptRepo) build(ctx context.Context, pool, index string) error {
 	if err := r.fill(pool); err != nil {
 		return err
 	}
-	if err := r.writeIndex(chosen(index, r.variant)); err != nil {
+	if err := writeIndex(r.dir, []byte(chosen(index, r.variant))); err != nil {
 		return err
 	}
 	release, err := command(ctx, r.dir, "apt-ftparchive", "-o", "APT::FTPArchive::Release::Origin=NVIDIA",
@@ -109,7 +172,7 @@ func (r aptRepo) build(ctx context.Context, pool, index string) error {
 		return err
 	}
 	// apt, and servers, take a file that is not newer than the one they know for the same one: so all have their time.
-	made := time.Now().Add(-24 * time.Hour).Add(time.Duration(slices.Index(debVariants(), r.variant)) * time.Hour).UTC()
+	made := time.Now().Add(-24 * time.Hour).Add(time.Duration(slices.Index(debVariants("debian12"), r.variant)) * time.Hour).UTC()
 	release = regexp.MustCompile(`(?m)^Date: .*`).ReplaceAll(release, []byte("Date: "+made.Format(http.TimeFormat)))
 	if r.variant == Expired {
 		release = append([]byte("Valid-Until: Thu, 01 Jan 2026 00:00:00 UTC\n"), release...)
@@ -157,14 +220,6 @@ func (r aptRepo) fill(pool string) error {
 	return err
 }
 
-func (r aptRepo) writeIndex(text string) error {
-	var packed bytes.Buffer
-	pack := gzip.NewWriter(&packed)
-	_, err := pack.Write([]byte(text))
-	return errors.Join(err, pack.Close(),
-		os.WriteFile(r.path("Packages"), []byte(text), 0o644), os.WriteFile(r.path("Packages.gz"), packed.Bytes(), 0o644))
-}
-
 // spoil changes what is signed already.
 func (r aptRepo) spoil(index string) error {
 	switch r.variant {
@@ -179,7 +234,7 @@ func (r aptRepo) spoil(index string) error {
 			}
 		}
 	case Mismatched:
-		return r.writeIndex(strings.ReplaceAll(index, "Section: non-free/libs", "Section: non-free/libz"))
+		return writeIndex(r.dir, []byte(strings.ReplaceAll(index, "Section: libs", "Section: libz")))
 	}
 	return nil
 }
@@ -187,7 +242,6 @@ func (r aptRepo) spoil(index string) error {
 // chosen takes from an index what the variant has.
 func chosen(index string, variant Variant) string {
 	companions := []string{"nvidia-fabricmanager", "libnvidia-nscq", "libnvsdm", "nvidia-imex"}
-	newest := Drivers()[len(Drivers())-1]
 	var kept []string
 	for stanza := range strings.SplitSeq(strings.TrimSpace(index), "\n\n") {
 		fields := map[string]string{}
@@ -196,7 +250,7 @@ func chosen(index string, variant Variant) string {
 				fields[key] = value
 			}
 		}
-		version := strings.TrimSuffix(fields["Version"], debRevision)
+		version := upstream(fields["Version"])
 		switch {
 		case variant == Vanished && (version == Gone || version == Toolkits()[0]):
 		case variant == Lagging && version == newest && slices.Contains(companions, fields["Package"]):

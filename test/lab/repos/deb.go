@@ -14,30 +14,41 @@ import (
 	"sync"
 )
 
-// debRevision is what NVIDIA's repositories for Debian put behind the driver's version.
-const debRevision = "-1"
+func (p Package) arch() string {
+	if p.Arch == "" {
+		return runtime.GOARCH
+	}
+	return p.Arch
+}
+
+// file is the name of its file.
+func (p Package) file() string {
+	return fmt.Sprintf("%s_%s_%s.deb", p.Name, strings.ReplaceAll(p.Version, ":", "%3a"), p.arch())
+}
 
 func (p Package) control() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "Package: %s\nVersion: %s%s\nArchitecture: %s\nSection: non-free/libs\nMaintainer: lab <lab@example.invalid>\n",
-		p.Name, p.Version, debRevision, runtime.GOARCH)
-	var depends []string
-	for _, name := range p.Same {
-		depends = append(depends, fmt.Sprintf("%s (= %s%s)", name, p.Version, debRevision))
+	section := "libs"
+	if p.Component != "" && p.Component != "main" {
+		section = p.Component + "/libs"
 	}
-	instead := []string{}
-	if p.Instead != "" {
-		instead = []string{p.Instead}
-	}
-	for field, names := range map[string][]string{
-		"Depends": append(depends, p.Any...), "Provides": slices.Concat(p.Provides, instead),
-		"Conflicts": slices.Concat(p.Conflicts, instead), "Replaces": instead,
+	fmt.Fprintf(&text, "Package: %s\nVersion: %s\nArchitecture: %s\nSection: %s\nMaintainer: lab <lab@example.invalid>\n",
+		p.Name, p.Version, p.arch(), section)
+	for _, f := range []struct {
+		field string
+		names []string
+	}{
+		{"Pre-Depends", p.PreDepends},
+		{"Depends", p.Depends},
+		{"Provides", slices.Concat(p.Provides, p.Instead)},
+		{"Conflicts", slices.Concat(p.Conflicts, p.Instead)},
+		{"Replaces", p.Instead},
 	} {
-		if len(names) > 0 {
-			fmt.Fprintf(&text, "%s: %s\n", field, strings.Join(names, ", "))
+		if len(f.names) > 0 {
+			fmt.Fprintf(&text, "%s: %s\n", f.field, strings.Join(f.names, ", "))
 		}
 	}
-	fmt.Fprintf(&text, "Description: stands in for NVIDIA's %s in tests\n", p.Name)
+	fmt.Fprintf(&text, "Description: is NVIDIA's %s in tests\n", p.Name)
 	return text.String()
 }
 
@@ -80,7 +91,7 @@ func buildDebs(ctx context.Context, list []Package, scratch, into string) error 
 }
 
 func buildDeb(ctx context.Context, p Package, scratch, into string) error {
-	file := fmt.Sprintf("%s_%s%s_%s.deb", p.Name, p.Version, debRevision, runtime.GOARCH)
+	file := p.file()
 	root := filepath.Join(scratch, file+".d")
 	if err := p.lay(root); err != nil {
 		return err

@@ -8,20 +8,17 @@ import (
 	"strings"
 )
 
-// Drivers are the versions of the driver there are, the oldest first: two of a branch, one whose module package does not
-// configure (see BadDriver), and an older and a newer branch.
-func Drivers() []string {
-	return []string{"570.172.08", "580.65.06", "580.95.05", BadDriver, "590.48.01"}
-}
-
-// BadDriver is the version whose module package fails when it is configured, unless the file LetPass is there.
+// BadDriver is the version of Debian 12 and RHEL 9 whose module package fails when it is configured, unless the file LetPass is there.
 const (
 	BadDriver = "580.105.08"
 	LetPass   = "/run/let-postinst-pass"
 )
 
-// Gone is the version that the repository Vanished has no more.
-const Gone = "580.95.05"
+// Gone is the version that the repository Vanished has no more, newest the one whose companions Lagging lacks.
+const (
+	Gone   = "580.95.05"
+	newest = "590.48.01"
+)
 
 // Toolkits are the versions of the container toolkit there are.
 func Toolkits() []string { return []string{"1.18.0", "1.18.1"} }
@@ -31,110 +28,147 @@ func debLibs() string {
 	return "/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH] + "-linux-gnu/"
 }
 
-// debDriver are the packages of one driver, named as in NVIDIA's repositories for Debian 12 and 13: the metapackages
-// nvidia-open and cuda-drivers, what computing alone needs, and what must have the driver's very version.
-// Source: NVIDIA driver installation guide, chapter Debian.
-func (in parts) debDriver(v string) ([]Package, error) {
-	var list []Package
-	add := func(p Package) { p.Version = v; list = append(list, p) }
-	libs := []struct{ name, so, link string }{
-		{"libcuda1", "libcuda.so", "libcuda.so.1"},
-		{"libnvidia-ml1", "libnvidia-ml.so", "libnvidia-ml.so.1"},
-		{"libnvidia-cfg1", "libnvidia-cfg.so", "libnvidia-cfg.so.1"},
-		{"libnvidia-nvvm4", "libnvidia-nvvm.so", "libnvidia-nvvm.so.4"},
-		{"libnvidia-ptxjitcompiler1", "libnvidia-ptxjitcompiler.so", "libnvidia-ptxjitcompiler.so.1"},
-		{"libnvidia-gpucomp", "libnvidia-gpucomp.so", ""},
+// aptPackages are the packages of an edition for apt.
+func (in parts) aptPackages(e edition) ([]Package, error) {
+	rows, err := e.rows()
+	if err != nil {
+		return nil, err
 	}
-	cuda := []string{"nvidia-kernel-support", "nvidia-modprobe", "nvidia-persistenced"}
-	for _, lib := range libs {
-		files, err := in.lib(debLibs(), lib.so, lib.link, v)
-		if err != nil {
+	there := map[string]bool{}
+	for _, r := range rows {
+		there[r.name] = true
+	}
+	has := func(name string) bool { return there[name] }
+	_, source, _ := strings.Cut(e.of, " ")
+	debian := strings.HasPrefix(e.of, "debian")
+	var list []Package
+	for _, r := range rows {
+		p := Package{Name: r.name, Version: r.version, Arch: r.arch, Component: r.component}
+		if p.Component == "" {
+			p.Component = e.component
+		}
+		if r.draws != "" {
+			if r.draws != "?" {
+				p.Depends = []string{r.draws}
+			}
+			list = append(list, p)
+			continue
+		}
+		p.Depends, p.PreDepends, p.Provides = words(r.depends), words(r.preDepends), words(r.provides)
+		if r.own {
+			err = in.aptRole(&p, upstream(r.version), has)
+			list = append(list, p)
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		switch {
+		case debian && len(p.Depends) == 0:
+			p.Depends = debianDepends(e, r.name, has)
+		case len(p.Depends) == 0 || base(r.name) == "libnvidia-compute" && source == "nvidia":
+			p.Depends = append(p.Depends, ubuntuDepends(e, r.name, has)...)
+		}
+		if debian {
+			p.Instead, p.Conflicts = debianInstead(e, r.name)
+		} else {
+			p.Instead = instead(source, r.name, has)
+		}
+		if err := in.aptRole(&p, e.version, has); err != nil {
 			return nil, err
 		}
-		add(Package{Name: lib.name, Files: files, After: "ldconfig"})
-		cuda = append(cuda, lib.name)
+		if e.bad && strings.Contains(p.Name, "dkms") {
+			p.After = failing() + p.After
+		}
+		list = append(list, p)
 	}
-	add(Package{Name: "nvidia-open", Same: []string{"nvidia-driver", "nvidia-kernel-open-dkms"}})
-	add(Package{Name: "cuda-drivers", Same: []string{"nvidia-driver", "nvidia-kernel-dkms"}})
-	add(Package{Name: "nvidia-driver", Same: []string{"nvidia-driver-cuda", "nvidia-driver-libs"}})
-	add(Package{Name: "nvidia-driver-libs"})
-	add(Package{Name: "nvidia-driver-cuda", Same: cuda, Files: map[string]File{"/usr/bin/nvidia-smi": smi()}})
-	add(Package{Name: "nvidia-modprobe", Files: map[string]File{"/usr/bin/nvidia-modprobe": in.program("nvidia-modprobe:  version " + v)}})
-	add(Package{Name: "nvidia-kernel-support", Files: map[string]File{"/usr/lib/modprobe.d/nvidia.conf": {Text: "blacklist nouveau\n"}}})
-	add(Package{Name: "firmware-nvidia-gsp", Files: firmware(v)})
-	add(Package{
-		Name: "nvidia-persistenced", Files: in.daemon("nvidia-persistenced", "nvidia-persistenced:  version "+v),
-		After: debStart("nvidia-persistenced"), Gone: debStop("nvidia-persistenced"),
-	})
-	for name, license := range map[string]string{"nvidia-kernel-open-dkms": "Dual MIT/GPL", "nvidia-kernel-dkms": "NVIDIA"} {
-		other := map[string]string{"nvidia-kernel-open-dkms": "nvidia-kernel-dkms", "nvidia-kernel-dkms": "nvidia-kernel-open-dkms"}[name]
-		add(Package{
-			Name: name, Same: []string{"firmware-nvidia-gsp", "nvidia-kernel-support"}, Any: []string{"dkms"}, Conflicts: []string{other},
-			Files: moduleSource(v, license), After: failing(v) + debModule(name, v), Gone: dkmsRemove(v),
-		})
-	}
-	add(Package{Name: "nvidia-driver-pinning-" + v, Files: map[string]File{
-		"/etc/apt/preferences.d/nvidia-driver-pinning-" + v: {Text: "Package: *nvidia* cuda-drivers* libcuda* \nPin: version " + v + "-1\nPin-Priority: 1000\n"},
-	}})
-	return append(list, in.debCompanions(v)...), nil
+	return list, nil
 }
 
-// debCompanions are what must have the driver's version and is in packages of its own. Up to 570 their names end in the
-// branch: NVIDIA's repositories for Debian.
-func (in parts) debCompanions(v string) []Package {
-	suffix := ""
-	if branch(v) < "580" {
-		suffix = "-" + branch(v)
+// words takes relations apart.
+func words(text string) []string {
+	if text == "" {
+		return nil
 	}
-	list := []Package{
-		{
-			Name: "nvidia-fabricmanager" + suffix, Version: v,
-			Files: in.daemon("nv-fabricmanager", "Fabric Manager version is : "+v, "nvidia-fabricmanager"),
-			After: "[ ! -d /run/systemd/system ] || systemctl daemon-reload", Gone: debStop("nvidia-fabricmanager"),
-		},
-		{Name: "libnvidia-nscq" + suffix, Version: v, Files: map[string]File{debLibs() + "libnvidia-nscq.so." + v: {Text: v + "\n"}}},
-		{Name: "libnvsdm" + suffix, Version: v, Files: map[string]File{debLibs() + "libnvsdm.so." + v: {Text: v + "\n"}}},
-		{Name: "nvidia-imex" + suffix, Version: v, Files: in.daemon("nvidia-imex", "IMEX version is: "+v), Gone: debStop("nvidia-imex")},
-	}
-	for i, p := range list { // those of two eras have the same files
-		list[i].Instead = strings.TrimSuffix(p.Name, suffix) + "-any"
-	}
-	return list
+	return strings.Split(text, ", ")
 }
 
-// debOthers are what has a version of its own.
+// debianDepends says what a package of NVIDIA's for Debian needs; no listing does.
+// Source: NVIDIA driver installation guide, chapter Debian; and the packages of Debian's archive, which they are like.
+func debianDepends(e edition, name string, has func(string) bool) []string {
+	var list []string
+	same := func(names ...string) []string {
+		for _, n := range names {
+			if has(n) {
+				list = append(list, n+" (= "+e.whole(n)+")")
+			}
+		}
+		return list
+	}
+	switch {
+	case strings.HasPrefix(name, "nvidia-open"):
+		return same("nvidia-driver", "nvidia-kernel-open-dkms")
+	case name == "nvidia-driver":
+		return same("nvidia-driver-cuda", "nvidia-driver-libs")
+	case name == "nvidia-driver-cuda":
+		return same("nvidia-kernel-support", "nvidia-modprobe", "nvidia-persistenced", "libcuda1", "libnvidia-ml1", "libnvidia-cfg1",
+			"libnvidia-nvvm4", "libnvidia-ptxjitcompiler1", "libnvidia-gpucomp")
+	case strings.HasSuffix(name, "-dkms"):
+		return append(same("firmware-nvidia-gsp", "nvidia-kernel-support"), "dkms")
+	}
+	return nil
+}
+
+// debianInstead keeps one flavour of the modules away from the other, and companions of two eras, which have the same files.
+func debianInstead(e edition, name string) (instead, conflicts []string) {
+	switch name {
+	case "nvidia-kernel-dkms":
+		return nil, []string{"nvidia-kernel-open-dkms"}
+	case "nvidia-kernel-open-dkms":
+		return nil, []string{"nvidia-kernel-dkms"}
+	}
+	if companions.MatchString(name) {
+		return []string{strings.TrimSuffix(name, "-"+e.branch()) + "-any"}, nil
+	}
+	return nil, nil
+}
+
+// debOthers are what has a version of its own and no listing, or what Debian's own archive has.
 func debOthers() []Package {
 	return []Package{
-		{Name: "nvlsm", Version: "2025.06.11", Files: map[string]File{"/usr/share/nvlsm/version": {Text: "2025.06.11\n"}}},
-		{Name: "infiniband-diags", Version: "44.0"},
+		{Name: "nvlsm", Version: "2025.06.11-1", Files: map[string]File{"/usr/share/nvlsm/version": {Text: "2025.06.11\n"}}},
+		{Name: "infiniband-diags", Version: "44.0-1"},
 		// These are here for hosts without headers, where Debian's own cannot build anything either.
-		{Name: "dkms", Version: "0.lab"},
-		{Name: "gcc", Version: "0.lab"},
-		{Name: "make", Version: "0.lab"},
+		{Name: "dkms", Version: "0.lab-1"},
+		{Name: "gcc", Version: "0.lab-1"},
+		{Name: "make", Version: "0.lab-1"},
 	}
 }
 
 // debToolkit are the packages of one container toolkit, as in NVIDIA's repository libnvidia-container.
 func (in parts) debToolkit(v string) []Package {
+	same := func(names ...string) (list []string) {
+		for _, name := range names {
+			list = append(list, name+" (= "+v+"-1)")
+		}
+		return list
+	}
 	return []Package{
-		{Name: "libnvidia-container1", Version: v, Files: map[string]File{debLibs() + "libnvidia-container.so." + v: {Text: v + "\n"}}},
+		{Name: "libnvidia-container1", Version: v + "-1", Files: map[string]File{debLibs() + "libnvidia-container.so." + v: {Text: v + "\n"}}},
 		{
-			Name: "libnvidia-container-tools", Version: v, Same: []string{"libnvidia-container1"},
+			Name: "libnvidia-container-tools", Version: v + "-1", Depends: same("libnvidia-container1"),
 			Files: map[string]File{"/usr/bin/nvidia-container-cli": in.program("cli-version: " + v)},
 		},
-		{Name: "nvidia-container-toolkit-base", Version: v, Files: in.toolkit(v)},
+		{Name: "nvidia-container-toolkit-base", Version: v + "-1", Files: in.toolkit(v)},
 		{
-			Name: "nvidia-container-toolkit", Version: v, Same: []string{"nvidia-container-toolkit-base", "libnvidia-container-tools"},
+			Name: "nvidia-container-toolkit", Version: v + "-1", Depends: same("nvidia-container-toolkit-base", "libnvidia-container-tools"),
 			Files: map[string]File{"/usr/bin/nvidia-container-runtime-hook": in.program("NVIDIA Container Runtime Hook version " + v)},
 		},
 	}
 }
 
 // failing is what BadDriver does when it is configured.
-func failing(version string) string {
-	if version != BadDriver {
-		return ""
-	}
+func failing() string {
 	return "if [ ! -e " + LetPass + " ]; then\n\techo 'Error! Bad return status for module build' >&2\n\texit 10\nfi\n"
 }
 

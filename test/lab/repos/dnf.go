@@ -15,24 +15,25 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// Where dnf's repositories are below a variant.
-const (
-	rpmCUDA    = CUDA + "/rhel9/x86_64"
-	rpmToolkit = Toolkit + "/rpm/x86_64"
-)
+const rpmToolkit = Toolkit + "/rpm/x86_64"
 
-// rpmVariants are the states that dnf's repositories can be shown in: repomd.xml has no end of validity.
-func rpmVariants() []Variant {
+// rpmCUDA is where NVIDIA's repository for a distribution lies below a variant.
+func rpmCUDA(distro string) string { return CUDA + "/" + distro + "/x86_64" }
+
+// rpmVariants are the states that dnf's repositories can be shown in: repomd.xml has no end of validity. Those of other
+// distributions than RHEL 9 are good.
+func rpmVariants(distro string) []Variant {
+	if distro != "rhel9" {
+		return []Variant{Good}
+	}
 	return []Variant{Good, Vanished, Lagging, Tampered, WrongKey, Unsigned, Mismatched, Corrupt}
 }
 
-// BuildRPM builds the repositories for dnf unless they are there, and returns their folder for lab.Options.Repos.
-func BuildRPM(ctx context.Context, r Recipe) (string, error) {
-	return build(ctx, "rpm", r, buildDnf)
-}
+// streamed tells whether the repository has module streams: RHEL 10's and Azure Linux's have none.
+func streamed(distro string) bool { return distro != "rhel10" && distro != "azl3" }
 
 // buildDnf builds all variants of dnf's repositories, by the programs of a RHEL-like root filesystem.
-func buildDnf(ctx context.Context, in parts, scratch, into string) error {
+func buildDnf(ctx context.Context, distro string, in parts, scratch, into string) error {
 	layers, err := lab.Rootfs(lab.RHELish)
 	if err != nil {
 		return err
@@ -41,7 +42,7 @@ func buildDnf(ctx context.Context, in parts, scratch, into string) error {
 	if err := os.Mkdir(upper, 0o755); err != nil {
 		return err
 	}
-	err = lab.InChroot(layers, upper, func(c lab.Chroot) error { return rpmMaker{in, c}.make(ctx) })
+	err = lab.InChroot(layers, upper, func(c lab.Chroot) error { return rpmMaker{in, c, distro}.make(ctx) })
 	if err != nil {
 		return err
 	}
@@ -52,13 +53,14 @@ func buildDnf(ctx context.Context, in parts, scratch, into string) error {
 	if err != nil {
 		return err
 	}
-	return publishKey(into, rpmVariants())
+	return publishKey(into, rpmVariants(distro))
 }
 
 // rpmMaker makes repositories in a chroot's folder /made.
 type rpmMaker struct {
 	parts
-	c lab.Chroot
+	c      lab.Chroot
+	distro string
 }
 
 // The two keys' homes in the chroot.
@@ -78,7 +80,7 @@ func (m rpmMaker) make(ctx context.Context) (err error) {
 			_, _ = m.c.Run(context.WithoutCancel(ctx), nil, "gpgconf", "--homedir", home, "--kill", "all")
 		}
 	}()
-	for home, owner := range map[string]string{rightKey: "cudatools", wrongKey: "somebody else"} {
+	for home, owner := range map[string]string{rightKey: "cudatools", wrongKey: "another owner"} {
 		if err := os.MkdirAll(m.at(home), 0o700); err != nil {
 			return err
 		}
@@ -95,12 +97,13 @@ func (m rpmMaker) make(ctx context.Context) (err error) {
 	if err := m.run(ctx, "gpg", "--batch", "--armor", "--output", "/made/key.asc", "--export"); err != nil {
 		return err
 	}
-	if err := m.packages(ctx); err != nil {
+	list, err := m.packages(ctx)
+	if err != nil {
 		return err
 	}
-	for _, sub := range []string{rpmCUDA, rpmToolkit} {
-		for _, variant := range rpmVariants() {
-			if err := m.repository(ctx, variant, sub); err != nil {
+	for _, sub := range []string{rpmCUDA(m.distro), rpmToolkit} {
+		for _, variant := range rpmVariants(m.distro) {
+			if err := m.repository(ctx, variant, sub, list); err != nil {
 				return fmt.Errorf("cannot build the repository %s %s: %w", variant, sub, err)
 			}
 		}
@@ -111,38 +114,29 @@ func (m rpmMaker) make(ctx context.Context) (err error) {
 func (m rpmMaker) at(name string) string { return filepath.Join(m.c.Root, name) }
 
 // packages builds and signs all packages, in /rpms.
-func (m rpmMaker) packages(ctx context.Context) error {
-	groups := [][]Package{rpmOthers()[:1], rpmOthers()[1:]}
-	for _, v := range Drivers() {
-		driver, err := m.rpmDriver(v)
-		if err != nil {
-			return err
-		}
-		// One spec cannot lay two licenses into the same source: the proprietary module is built by itself.
-		i := slices.IndexFunc(driver, func(p Package) bool { return p.Name == "kmod-nvidia-latest-dkms" })
-		groups = append(groups, []Package{driver[i]}, slices.Delete(slices.Clone(driver), i, i+1), m.rpmCompanions(v))
-	}
-	for _, v := range Toolkits() {
-		groups = append(groups, m.rpmToolkit(v))
+func (m rpmMaker) packages(ctx context.Context) ([]Package, error) {
+	groups, err := m.rpmGroups(m.distro)
+	if err != nil {
+		return nil, err
 	}
 	for _, group := range groups {
 		if err := buildRPMs(ctx, m.c, group); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	files, err := filepath.Glob(m.at("/rpms/*.rpm"))
 	if err != nil || len(files) == 0 {
-		return errors.Join(err, errors.New("cannot sign packages: rpmbuild made none"))
+		return nil, errors.Join(err, errors.New("cannot sign packages: rpmbuild made none"))
 	}
 	sign := []string{"rpmsign", "--define=_gpg_name cudatools", "--addsign"}
 	for _, file := range files {
 		sign = append(sign, "/rpms/"+filepath.Base(file))
 	}
-	return m.run(ctx, sign...)
+	return slices.Concat(groups...), m.run(ctx, sign...)
 }
 
 // repository makes one repository in one state.
-func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string) error {
+func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string, list []Package) error {
 	dir := "/made/" + string(variant) + "/" + sub
 	if err := os.MkdirAll(m.at(dir), 0o755); err != nil {
 		return err
@@ -153,11 +147,8 @@ func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string) e
 	if err := m.run(ctx, "createrepo_c", "--quiet", "--simple-md-filenames", "--general-compress-type=gz", dir); err != nil {
 		return err
 	}
-	if sub == rpmCUDA {
-		list, err := filepath.Glob(m.at(dir + "/*.rpm"))
-		if err != nil {
-			return err
-		}
+	if sub != rpmToolkit && streamed(m.distro) {
+		list := slices.DeleteFunc(slices.Clone(list), func(p Package) bool { return variant == Vanished && upstream(p.Version) == Gone })
 		if err := (File{Text: modules(list)}).lay(m.at("/build/modules.yaml")); err != nil {
 			return err
 		}
@@ -180,7 +171,6 @@ func (m rpmMaker) repository(ctx context.Context, variant Variant, sub string) e
 // fill links the packages that the variant has.
 func (m rpmMaker) fill(variant Variant, sub, dir string) error {
 	files, err := filepath.Glob(m.at("/rpms/*.rpm"))
-	newest := Drivers()[len(Drivers())-1]
 	for _, file := range files {
 		name := filepath.Base(file)
 		companion := strings.HasPrefix(name, "nvidia-fabric") || strings.HasPrefix(name, "nvidia-imex") ||

@@ -12,21 +12,38 @@ import (
 	"strings"
 )
 
-// Package is a package of either format before it is built.
+// Package is a package of either format before it is built. Relations to others are as the package manager writes them.
 type Package struct {
-	Name    string
-	Version string // NVIDIA's own, such as 580.95.05
-	// Same are packages it needs in its own version, Any those it needs in whatever version.
-	Same, Any           []string
-	Provides, Conflicts []string
-	// Instead is a name of which only one package can be there: another one that has it goes when this one comes.
-	Instead string
+	Name      string
+	Version   string // whole: 580.95.05-0ubuntu1, 3:580.95.05-1.el9
+	Arch      string // all, noarch; "" is this machine's
+	Component string // of an archive that has components
+	// PreDepends is for apt alone, Obsoletes for dnf alone.
+	PreDepends, Depends, Provides, Conflicts, Obsoletes []string
+	// Instead are names of each of which only one package can be there: another one that has it goes when this one comes.
+	Instead []string
 	Files   map[string]File
 	// Before, After and Gone are lines of shell that run before it is unpacked, when it is configured, and before it
 	// is removed. What an upgrade does to the old version is not among them.
 	Before, After, Gone string
-	// Plain is an RPM package without NVIDIA's epoch 3.
-	Plain bool
+	// Stream is dnf's module stream that alone has it, with what is in no stream; "" is decided by name and branch.
+	Stream string
+}
+
+// upstream is a package's version without epoch and revision.
+func upstream(version string) string { return split(version)[1] }
+
+// split takes a version into epoch, upstream version and revision.
+func split(version string) [3]string {
+	epoch, rest, ok := strings.Cut(version, ":")
+	if !ok {
+		epoch, rest = "", version
+	}
+	i := strings.LastIndex(rest, "-")
+	if i < 0 {
+		return [3]string{epoch, rest, ""}
+	}
+	return [3]string{epoch, rest[:i], rest[i+1:]}
 }
 
 // File is a file of a package.
@@ -55,7 +72,7 @@ if [ -e %[1]s.fail ]; then
 	echo "%[2]s of %[3]s %[4]s: told to fail" >&2
 	exit 10
 fi
-%[5]s`, at, name, p.Name, p.Version, body)
+%[5]s`, at, name, p.Name, upstream(p.Version), body)
 }
 
 // lay writes the package's files into a folder.

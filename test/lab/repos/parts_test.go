@@ -49,19 +49,26 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// TestModular: what is in a module stream, by its file's name.
+// TestModular: what is in a module stream.
 func TestModular(t *testing.T) {
-	for file, want := range map[string]string{
-		"/rpms/kmod-nvidia-open-dkms-580.65.06-1.el9.x86_64.rpm": "kmod-nvidia-open-dkms 580.65.06",
-		"/rpms/nvidia-imex-580.65.06-1.x86_64.rpm":               "",
-	} {
-		name, version, _ := modular(file)
-		if got := strings.TrimSpace(name + " " + version); got != want {
-			t.Errorf("%s: %q, want %q", file, got, want)
-		}
+	list := []Package{
+		{Name: "kmod-nvidia-open-dkms", Version: "3:580.65.06-1.el9", Arch: "noarch"},
+		{Name: "kmod-nvidia-latest-dkms", Version: "3:580.65.06-1.el9", Arch: "noarch"},
+		{Name: "libnvidia-ml", Version: "3:580.65.06-1.el9"},
+		{Name: "nvidia-imex", Version: "580.65.06-1"},
+		{Name: "kmod-nvidia-580.65.06-5.14.0-1", Version: "580.65.06-3.el9_8", Stream: "580"},
 	}
-	text := modules([]string{"kmod-nvidia-open-dkms-580.65.06-1.el9.x86_64.rpm", "kmod-nvidia-latest-dkms-580.65.06-1.el9.x86_64.rpm"})
-	if strings.Count(text, "- kmod-nvidia-open-dkms-3:580.65.06-1.el9.x86_64\n") != 2 || strings.Count(text, "document: modulemd") != len(streams()) {
-		t.Errorf("streams:\n%s", text)
+	text := modules(list)
+	for line, count := range map[string]int{
+		"- kmod-nvidia-open-dkms-3:580.65.06-1.el9.noarch\n":   2,
+		"- kmod-nvidia-latest-dkms-3:580.65.06-1.el9.noarch\n": 2,
+		"- libnvidia-ml-3:580.65.06-1.el9.x86_64\n":            5,
+		"- kmod-nvidia-580.65.06-5.14.0-1-580.65.06-3.el9_8":   1,
+		"nvidia-imex":          0,
+		"document: modulemd\n": 5,
+	} {
+		if n := strings.Count(text, line); n != count {
+			t.Errorf("%q is there %d times, want %d:\n%s", line, n, count, text)
+		}
 	}
 }

@@ -24,10 +24,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/listings"
 )
 
 // Recipe says of what to make the packages, where it can be chosen.
@@ -66,10 +68,14 @@ const (
 
 // keyNames are the files that NVIDIA has the public key in, beside the repositories that it signs.
 func keyNames() []string {
-	return []string{
-		CUDA + "/debian12/x86_64/3bf863cc.pub", CUDA + "/debian12/x86_64/8793F200.pub", CUDA + "/rhel9/x86_64/D42D0685.pub",
-		"libnvidia-container/gpgkey",
+	list := []string{"libnvidia-container/gpgkey", CUDA + "/ubuntu2604/x86_64/60DF8A40.pub", CUDA + "/debian12/x86_64/8793F200.pub", CUDA + "/rhel10/x86_64/CDF6BA43.pub"}
+	for _, distro := range []string{"debian12", "ubuntu2204", "ubuntu2404"} {
+		list = append(list, CUDA+"/"+distro+"/x86_64/3bf863cc.pub")
 	}
+	for _, distro := range []string{"rhel8", "rhel9", "amzn2023", "azl3"} {
+		list = append(list, CUDA+"/"+distro+"/x86_64/D42D0685.pub")
+	}
+	return list
 }
 
 // publishKey links the public key to where NVIDIA has it, in all variants below a folder which have these repositories.
@@ -119,6 +125,7 @@ func place(kind string, r Recipe) (string, error) {
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(text), text)
 		return err
 	})
+	fmt.Fprintf(sum, "%v", listings.All()) // maps are printed in order
 	for _, name := range []string{r.NVML, r.CTK} {
 		var text []byte
 		if name != "" && err == nil {
@@ -132,13 +139,24 @@ func place(kind string, r Recipe) (string, error) {
 	return filepath.Join(cache, fmt.Sprintf("repos-%s-%x", kind, sum.Sum(nil)[:6])), nil
 }
 
-// BuildDeb builds the repositories for apt unless they are there, and returns their folder for lab.Options.Repos.
-func BuildDeb(ctx context.Context, r Recipe) (string, error) {
-	return build(ctx, "deb", r, buildApt)
+// Distros are those that there are repositories for, as the listings call them; -archive is the distribution's own archive.
+func Distros() []string {
+	return []string{
+		"ubuntu2204", "ubuntu2404", "ubuntu2604", "debian12", "debian12-archive", "debian13-archive",
+		"rhel8", "rhel9", "rhel10", "amzn2023", "azl3",
+	}
 }
 
-func build(ctx context.Context, kind string, r Recipe, make func(ctx context.Context, in parts, scratch, into string) error) (string, error) {
-	into, err := place(kind, r)
+// Build builds the repositories of a distribution unless they are there, and returns their folder for lab.Options.Repos.
+func Build(ctx context.Context, distro string, r Recipe) (string, error) {
+	if !slices.Contains(Distros(), distro) {
+		return "", fmt.Errorf("cannot build repositories for %s: known are %s", distro, strings.Join(Distros(), ", "))
+	}
+	make := buildDnf
+	if strings.HasPrefix(distro, "ubuntu") || strings.HasPrefix(distro, "debian") {
+		make = buildApt
+	}
+	into, err := place(distro, r)
 	if err != nil {
 		return "", err
 	}
@@ -152,21 +170,22 @@ func build(ctx context.Context, kind string, r Recipe, make func(ctx context.Con
 		if err != nil {
 			return err
 		}
-		return make(ctx, in, scratch, into)
+		return make(ctx, distro, in, scratch, into)
 	})
 	return into, err
 }
 
-// Deb is BuildDeb for a test.
-func Deb(t testing.TB, r Recipe) string {
-	t.Helper()
-	return must(t, BuildDeb, r)
-}
-
-func must(t testing.TB, build func(context.Context, Recipe) (string, error), r Recipe) string {
+// For is Build for a test.
+func For(t testing.TB, distro string, r Recipe) string {
 	t.Helper()
 	lab.Asked(t)
-	dir, err := build(context.Background(), r) // not the test's: others wait for the same
+	dir, err := Build(context.Background(), distro, r) // not the test's: others wait for the same
 	lab.Have(t, err)
 	return dir
+}
+
+// Deb is For Debian 12 and 13, whose packages are the same.
+func Deb(t testing.TB, r Recipe) string {
+	t.Helper()
+	return For(t, "debian12", r)
 }

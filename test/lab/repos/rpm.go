@@ -28,38 +28,29 @@ func RPMVersion(version string) string { return rpmEpoch + ":" + version + "-" +
 // PlainRPMVersion is the version of a companion or toolkit as its packages for RHEL write it.
 func PlainRPMVersion(version string) string { return version + "-" + plainRelease }
 
-// evr is the package's epoch, version and release, as others depend on it.
-func (p Package) evr() string {
-	if p.Plain {
-		return PlainRPMVersion(p.Version)
-	}
-	return RPMVersion(p.Version)
-}
-
 // section is all that a spec file says of one package.
 func (p Package) section() string {
 	var text strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&text, format+"\n", args...) }
-	say("%%package -n %s\nSummary: stands in for NVIDIA's %[1]s in tests\nAutoReqProv: no", p.Name)
-	if !p.Plain {
-		say("Epoch: %s", rpmEpoch)
+	say("%%package -n %s\nSummary: is NVIDIA's %[1]s in tests\nAutoReqProv: no", p.Name)
+	if epoch := split(p.Version)[0]; epoch != "" {
+		say("Epoch: %s", epoch)
 	}
-	for _, name := range p.Same {
-		say("Requires: %s = %s", name, p.evr())
+	if p.Arch == "noarch" {
+		say("BuildArch: noarch")
 	}
-	for _, name := range p.Any {
-		say("Requires: %s", name)
+	for _, f := range []struct {
+		field string
+		names []string
+	}{{"Requires", p.Depends}, {"Provides", p.Provides}, {"Conflicts", p.Conflicts}, {"Obsoletes", p.Obsoletes}} {
+		for _, name := range f.names {
+			say("%s: %s", f.field, name)
+		}
 	}
-	for _, name := range p.Provides {
-		say("Provides: %s = %s", name, p.evr())
+	for _, name := range p.Instead {
+		say("Provides: %s\nConflicts: %[1]s", name)
 	}
-	for _, name := range p.Conflicts {
-		say("Conflicts: %s", name)
-	}
-	if p.Instead != "" {
-		say("Provides: %s\nConflicts: %[1]s", p.Instead)
-	}
-	say("%%description -n %s\nStands in for NVIDIA's.", p.Name)
+	say("%%description -n %s\nIs NVIDIA's in tests.", p.Name)
 	for _, s := range [][3]string{{"pre", "before", p.Before}, {"post", "after", p.After}, {"preun", "gone", p.Gone}} {
 		say("%%%s -n %s\n%s", s[0], p.Name, script(p, s[1], s[2]))
 	}
@@ -74,15 +65,13 @@ func (p Package) section() string {
 	return text.String()
 }
 
-// buildRPMs builds packages of one version and epoch into the folder /rpms of a chroot.
+// buildRPMs builds packages of one version and release into the folder /rpms of a chroot.
 func buildRPMs(ctx context.Context, c lab.Chroot, list []Package) error {
 	first := list[0]
-	name := "lab-" + first.Name + "-" + first.Version
-	tree, release := "/build/"+name, rpmRelease
-	if first.Plain {
-		release = plainRelease
-	}
-	spec := "Name: " + name + "\nVersion: " + first.Version + "\nRelease: " + release + "\nSummary: makes the others\nLicense: Apache-2.0\n" +
+	version := split(first.Version)
+	name, release := "lab-"+first.Name+"-"+version[1], version[2]
+	tree := "/build/" + name
+	spec := "Name: " + name + "\nVersion: " + version[1] + "\nRelease: " + release + "\nSummary: makes the others\nLicense: Apache-2.0\n" +
 		// As they are: programs end in what they say.
 		"%global debug_package %{nil}\n%global __os_install_post %{nil}\n%description\nMakes the others.\n" +
 		"%install\nmkdir -p %{buildroot} && cp -a " + tree + "/. %{buildroot}/\n"

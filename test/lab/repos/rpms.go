@@ -3,97 +3,235 @@
 
 package repos
 
+import (
+	"slices"
+	"strings"
+)
+
 // rpmLibs is where a RHEL has its libraries.
 const rpmLibs = "/usr/lib64/"
 
-// rpmDriver are the packages of one driver, named as in NVIDIA's repositories for RHEL 8 and 9.
-// Source: NVIDIA driver installation guide, chapter Red Hat Enterprise Linux.
-func (in parts) rpmDriver(v string) ([]Package, error) {
-	var list []Package
-	add := func(p Package) { p.Version = v; list = append(list, p) }
-	cuda := []string{"nvidia-kmod-common", "nvidia-modprobe", "nvidia-persistenced"}
-	for _, lib := range []struct{ name, so, link string }{
-		{"nvidia-driver-cuda-libs", "libcuda.so", "libcuda.so.1"},
-		{"libnvidia-ml", "libnvidia-ml.so", "libnvidia-ml.so.1"},
-		{"libnvidia-cfg", "libnvidia-cfg.so", "libnvidia-cfg.so.1"},
-		{"libnvidia-gpucomp", "libnvidia-gpucomp.so", ""},
-	} {
-		files, err := in.lib(rpmLibs, lib.so, lib.link, v)
-		if err != nil {
-			return nil, err
+// rpmEditions are the editions of NVIDIA's repository for a distribution of dnf's. The versions of RHEL 9 are those that the
+// lab's other tests use, and those that are listed. The whole of a branch is listed for 570 and 580 (RHEL 9), for 535
+// (RHEL 8), and for 595 (AL2023, Amazon's repository, which has NVIDIA's names); 590 has the names of 595, and 610 those of 580
+// less what it lists as absent.
+func rpmEditions(distro string) []edition {
+	const (
+		names535 = "rhel8 nvidia 535.54.03"
+		names570 = "rhel9 nvidia 570.124.06"
+		names580 = "rhel9 nvidia 580.178.04"
+		names595 = "amzn2023 amazon 595.91.07"
+		names610 = "rhel9 nvidia 610.43.02"
+		fabric   = "rhel9 nvidia 580"           // which companions there are from 580 on
+		before   = "amzn2023 amazon 570.172.08" // and up to 570
+		dnf      = "rhel8 nvidia 515.48.07"     // how kernel modules and nvidia-kmod-common hang together
+		both     = "amzn2023 nvidia 580"        // both kernel modules
+	)
+	tag := map[string]string{"rhel8": ".el8", "rhel9": ".el9", "rhel10": ".el10", "amzn2023": ".amzn2023", "azl3": ".azl3"}[distro]
+	at := func(version, companion string, names ...string) edition {
+		return edition{
+			of: distro + " nvidia", version: version, epoch: "3:", revision: "-1" + tag, companion: companion,
+			names: append(names, both), relations: []string{dnf}, bad: distro == "rhel9" && version == BadDriver,
 		}
-		add(Package{Name: lib.name, Files: files, After: "ldconfig"})
-		cuda = append(cuda, lib.name)
 	}
-	add(Package{Name: "nvidia-open", Same: []string{"nvidia-driver", "kmod-nvidia-open-dkms"}})
-	add(Package{Name: "cuda-drivers", Same: []string{"nvidia-driver", "kmod-nvidia-latest-dkms"}})
-	add(Package{Name: "nvidia-driver", Same: []string{"nvidia-driver-cuda", "nvidia-driver-libs"}})
-	add(Package{Name: "nvidia-driver-libs"})
-	add(Package{Name: "nvidia-driver-cuda", Same: append(cuda, "nvidia-kmod"), Files: map[string]File{"/usr/bin/nvidia-smi": smi()}})
-	add(Package{Name: "nvidia-modprobe", Files: map[string]File{"/usr/bin/nvidia-modprobe": in.program("nvidia-modprobe:  version " + v)}})
-	common := firmware(v)
-	common["/usr/lib/modprobe.d/nvidia.conf"] = File{Text: "blacklist nouveau\n"}
-	add(Package{Name: "nvidia-kmod-common", Files: common})
-	add(Package{
-		Name: "nvidia-persistenced", Files: in.daemon("nvidia-persistenced", "nvidia-persistenced:  version "+v),
-		After: rpmStart("nvidia-persistenced"), Gone: rpmStop("nvidia-persistenced"),
-	})
-	for name, license := range map[string]string{"kmod-nvidia-open-dkms": "Dual MIT/GPL", "kmod-nvidia-latest-dkms": "NVIDIA"} {
-		other := map[string]string{"kmod-nvidia-open-dkms": "kmod-nvidia-latest-dkms", "kmod-nvidia-latest-dkms": "kmod-nvidia-open-dkms"}[name]
-		add(Package{
-			Name: name, Same: []string{"nvidia-kmod-common"}, Any: []string{"dkms"}, Provides: []string{"nvidia-kmod"}, Conflicts: []string{other},
-			Files: moduleSource(v, license), After: failing(v) + rpmModule(v), Gone: dkmsRemove(v),
-		})
+	e535 := at("535.54.03", "-1", names535)
+	e570 := at("570.172.08", "-1", names570, before)
+	e570.without = []string{"cuda-drivers-570"}
+	of580 := func(v string) edition { return at(v, "-1", names580, fabric) }
+	e590 := at("590.48.01", "-1", names595, fabric)
+	e595 := at("595.71.05", "-1"+tag, names595, fabric)
+	e610 := at("610.43.02", "-1"+tag, names610, names580, fabric)
+	switch distro {
+	case "rhel8":
+		return []edition{e535, e570, of580("580.95.05"), e595, e610}
+	case "rhel10": // 535 and 570 were never seen there
+		return []edition{of580("580.82.07"), of580("580.95.05"), e590, e595, e610}
+	case "amzn2023", "azl3": // 535 is older than both
+		return []edition{e570, of580("580.95.05"), e595}
 	}
-	return list, nil
+	return []edition{
+		at("535.183.01", "-1", names535), e570, of580("580.65.06"), of580("580.95.05"), of580(BadDriver), of580("580.178.04"), e590, e595, e610,
+	}
 }
 
-// rpmCompanions are what must have the driver's version, and is in packages of its own.
-func (in parts) rpmCompanions(v string) []Package {
-	suffix, fabric := "", "nvidia-fabricmanager"
-	if branch(v) < "580" {
-		suffix, fabric = "-"+branch(v), "nvidia-fabric-manager"
+// rpmPackages are the packages of an edition for dnf.
+func (in parts) rpmPackages(e edition) ([]Package, error) {
+	rows, err := e.rows()
+	if err != nil {
+		return nil, err
 	}
-	file := func(name string) map[string]File {
-		return map[string]File{rpmLibs + name + ".so." + v: {Text: v + "\n"}}
+	rows = append(rows, row{name: "nvidia-open", version: e.whole("nvidia-open")}, row{name: "cuda-drivers", version: e.whole("cuda-drivers")})
+	there := map[string]bool{}
+	for _, r := range rows {
+		there[r.name] = true
 	}
-	return []Package{
-		{
-			Name: fabric, Version: v, Plain: true, Instead: "nvidia-fabricmanager-any",
-			Files: in.daemon("nv-fabricmanager", "Fabric Manager version is : "+v, "nvidia-fabricmanager"),
-			After: rpmStart("nvidia-fabricmanager"), Gone: rpmStop("nvidia-fabricmanager"),
-		},
-		{Name: "libnvidia-nscq" + suffix, Version: v, Plain: true, Instead: "libnvidia-nscq-any", Files: file("libnvidia-nscq")},
-		{Name: "libnvsdm" + suffix, Version: v, Plain: true, Instead: "libnvsdm-any", Files: file("libnvsdm")},
-		{
-			Name: "nvidia-imex" + suffix, Version: v, Plain: true, Instead: "nvidia-imex-any",
-			Files: in.daemon("nvidia-imex", "IMEX version is: "+v), After: rpmStart("nvidia-imex"), Gone: rpmStop("nvidia-imex"),
-		},
+	var list []Package
+	for _, r := range rows {
+		p := Package{Name: r.name, Version: r.version, Arch: r.arch}
+		if r.own {
+			list = append(list, Package{Name: r.name, Version: r.version, Provides: []string{r.name + "(x86-64) = " + upstream(r.version)}})
+			continue
+		}
+		p.Depends, p.Provides = words(r.depends), words(r.provides)
+		p.Depends = append(p.Depends, rpmDepends(e, r.name, func(name string) bool { return there[name] })...)
+		p.Conflicts, p.Obsoletes, p.Instead = rpmInstead(e, r.name)
+		if r.name == "nvidia-driver-common" { // so says the spec file
+			for _, name := range []string{"libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml"} {
+				p.Provides = append(p.Provides, name+" = "+e.whole(name))
+			}
+		}
+		if strings.HasPrefix(r.name, "kmod-nvidia-"+e.version) {
+			p.Provides, p.Stream = []string{"nvidia-kmod = " + e.epoch + e.version}, e.branch()
+		}
+		if err := in.rpmRole(&p, e.version); err != nil {
+			return nil, err
+		}
+		if e.bad && strings.HasSuffix(p.Name, "-dkms") {
+			p.After = failing() + p.After
+		}
+		list = append(list, p)
 	}
+	return once(list), nil
+}
+
+// rpmDepends says what a package needs where no listing does. Sources: nvidia-driver.spec of negativo17/nvidia-driver on GitHub
+// at 535.54.03, 570.133.07, 580.95.05 and 610.43.02, nvidia-persistenced.spec of negativo17/nvidia-persistenced, nvidia-kmod-common.spec of
+// negativo17/nvidia-kmod-common, whose writer makes NVIDIA's too. Left out is what is in no repository of NVIDIA's: OpenCL, X.
+func rpmDepends(e edition, name string, has func(string) bool) []string {
+	var list []string
+	same := func(names ...string) []string {
+		for _, n := range names {
+			if has(n) {
+				list = append(list, n+" = "+e.epoch+e.version)
+			}
+		}
+		return list
+	}
+	b := e.branch()
+	switch name {
+	case "nvidia-open":
+		return same("nvidia-driver", "nvidia-driver-cuda", "kmod-nvidia-open-dkms")
+	case "cuda-drivers":
+		return same("nvidia-driver", "nvidia-driver-cuda", "kmod-nvidia-latest-dkms")
+	case "nvidia-driver":
+		return same("nvidia-driver-libs", "nvidia-kmod-common")
+	case "nvidia-driver-libs":
+		return same("nvidia-driver-common", "libnvidia-gpucomp", "libnvidia-ml")
+	case "nvidia-driver-cuda-libs":
+		return same("nvidia-driver-common", "libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml")
+	case "nvidia-driver-cuda":
+		return same("nvidia-driver-cuda-libs", "nvidia-driver-NVML", "nvidia-kmod-common", "nvidia-persistenced")
+	case "nvidia-persistenced":
+		if b >= "570" {
+			list = []string{"libnvidia-cfg >= " + e.epoch + e.version}
+		}
+	case "nvidia-kmod-common":
+		list = []string{"nvidia-modprobe"} // that it needs nvidia-kmod is listed
+		if b >= "610" {                    // public file no. 60248965175, and README of the listings
+			list = append(list, "(nvidia-driver-selinux if selinux-policy-targeted)")
+		}
+	case "kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms":
+		return same("nvidia-kmod-common")
+	}
+	if strings.HasPrefix(name, "kmod-nvidia-"+e.version) {
+		return same("nvidia-kmod-common")
+	}
+	return list
+}
+
+// rpmInstead keeps kernel modules and companions of two eras from being beside each other. Obsoletes are those of the spec files.
+func rpmInstead(e edition, name string) (conflicts, obsoletes, instead []string) {
+	older := func(names ...string) (list []string) {
+		for _, n := range names {
+			list = append(list, n+" < "+e.whole(n))
+		}
+		return list
+	}
+	switch {
+	case name == "kmod-nvidia-open-dkms":
+		return []string{"kmod-nvidia-latest-dkms"}, nil, nil
+	case name == "kmod-nvidia-latest-dkms":
+		return []string{"kmod-nvidia-open-dkms"}, nil, nil
+	case name == "nvidia-driver-common":
+		return nil, older("libnvidia-cfg", "libnvidia-gpucomp", "libnvidia-ml"), nil
+	case name == "libnvidia-ml":
+		return nil, older("nvidia-driver-NVML"), nil
+	case strings.HasSuffix(name, "-devel"):
+		return nil, nil, nil
+	case companions.MatchString(name):
+		word := strings.TrimSuffix(name, "-"+e.branch())
+		return nil, nil, []string{strings.Replace(word, "fabric-manager", "fabricmanager", 1) + "-any"}
+	}
+	return nil, nil, nil
 }
 
 // rpmOthers are what has a version of its own.
 func rpmOthers() []Package {
 	return []Package{
-		{Name: "nvlsm", Version: "2025.06.11", Plain: true, Files: map[string]File{"/usr/share/nvlsm/version": {Text: "2025.06.11\n"}}},
-		{Name: "infiniband-diags", Version: "48.0", Plain: true},
+		{Name: "nvlsm", Version: "2025.06.11-1", Files: map[string]File{"/usr/share/nvlsm/version": {Text: "2025.06.11\n"}}},
+		{Name: "infiniband-diags", Version: "48.0-1"},
+		{Name: "nvidia-driver-selinux", Version: "0.1-2", Arch: "noarch"},
 	}
 }
 
 // rpmToolkit are the packages of one container toolkit.
 func (in parts) rpmToolkit(v string) []Package {
+	same := func(names ...string) (list []string) {
+		for _, name := range names {
+			list = append(list, name+" = "+v+"-1")
+		}
+		return list
+	}
 	return []Package{
-		{Name: "libnvidia-container1", Version: v, Plain: true, Files: map[string]File{rpmLibs + "libnvidia-container.so." + v: {Text: v + "\n"}}},
+		{Name: "libnvidia-container1", Version: v + "-1", Files: map[string]File{rpmLibs + "libnvidia-container.so." + v: {Text: v + "\n"}}},
 		{
-			Name: "libnvidia-container-tools", Version: v, Plain: true, Same: []string{"libnvidia-container1"},
+			Name: "libnvidia-container-tools", Version: v + "-1", Depends: same("libnvidia-container1"),
 			Files: map[string]File{"/usr/bin/nvidia-container-cli": in.program("cli-version: " + v)},
 		},
-		{Name: "nvidia-container-toolkit-base", Version: v, Plain: true, Files: in.toolkit(v)},
+		{Name: "nvidia-container-toolkit-base", Version: v + "-1", Files: in.toolkit(v)},
 		{
-			Name: "nvidia-container-toolkit", Version: v, Plain: true, Same: []string{"nvidia-container-toolkit-base", "libnvidia-container-tools"},
+			Name: "nvidia-container-toolkit", Version: v + "-1", Depends: same("nvidia-container-toolkit-base", "libnvidia-container-tools"),
 			Files: map[string]File{"/usr/bin/nvidia-container-runtime-hook": in.program("NVIDIA Container Runtime Hook version " + v)},
 		},
 	}
+}
+
+// rpmGroups are the packages of a distribution's repositories, in groups that one spec file can make: of one version and release,
+// with no file in two licenses.
+func (in parts) rpmGroups(distro string) ([][]Package, error) {
+	var groups [][]Package
+	for _, p := range rpmOthers() {
+		groups = append(groups, []Package{p})
+	}
+	for _, v := range Toolkits() {
+		groups = append(groups, in.rpmToolkit(v))
+	}
+	made := map[string]bool{}
+	for _, e := range rpmEditions(distro) {
+		list, err := in.rpmPackages(e)
+		if err != nil {
+			return nil, err
+		}
+		parts := map[string][]Package{}
+		for _, p := range list {
+			if made[p.Name+p.Version] || slices.Contains([]string{"nvlsm", "nvidia-driver-selinux"}, p.Name) {
+				continue
+			}
+			made[p.Name+p.Version] = true
+			key := split(p.Version)[1] + "-" + split(p.Version)[2]
+			if p.Name == "kmod-nvidia-latest-dkms" || strings.HasPrefix(p.Name, "kmod-nvidia-"+e.version) {
+				key += p.Name
+			}
+			if p.Name == "nvidia-fabric-manager" || companions.MatchString(p.Name) {
+				key += "companions"
+			}
+			parts[key] = append(parts[key], p)
+		}
+		for _, group := range parts {
+			groups = append(groups, group)
+		}
+	}
+	return groups, nil
 }
 
 // rpmModule has dkms build the module as NVIDIA's spec file does: for the running kernel, and whatever comes of it.

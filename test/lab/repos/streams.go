@@ -5,7 +5,7 @@ package repos
 
 import (
 	"fmt"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -14,35 +14,54 @@ import (
 type stream struct {
 	name    string
 	version string // the beginning of the versions in it
-	kmod    string
+	kmod    string // the package of kernel modules; "" for those that are precompiled
 }
 
-// streams are those that NVIDIA has for RHEL 8 and 9, without the ones of precompiled modules.
-func streams() []stream {
-	return []stream{
-		{"open-dkms", "", "kmod-nvidia-open-dkms"},
-		{"latest-dkms", "", "kmod-nvidia-latest-dkms"},
-		{"570-open", "570.", "kmod-nvidia-open-dkms"},
-		{"580-open", "580.", "kmod-nvidia-open-dkms"},
-		{"580-dkms", "580.", "kmod-nvidia-latest-dkms"},
-		{"590-open", "590.", "kmod-nvidia-open-dkms"},
+// streams are those of a set of driver versions: each branch's and two that go on with the newest, of open and of proprietary modules
+// for DKMS, and the branch alone for precompiled ones. Source: NVIDIA driver installation guide, chapter Red Hat Enterprise Linux; the
+// listings of RHEL 9's 580 name 580-open, 580-dkms and 580.
+func streams(versions []string) []stream {
+	const open, latest = "kmod-nvidia-open-dkms", "kmod-nvidia-latest-dkms"
+	list := []stream{{"open-dkms", "", open}, {"latest-dkms", "", latest}}
+	var branches []string
+	for _, v := range versions {
+		branches = append(branches, branch(v))
 	}
+	slices.Sort(branches)
+	for _, b := range slices.Compact(branches) {
+		list = append(list, stream{b + "-open", b + ".", open}, stream{b + "-dkms", b + ".", latest}, stream{b, b + ".", ""})
+	}
+	return list
 }
 
-// modules is the index of streams for the packages whose files are given.
-func modules(files []string) string {
+// modules is the index of streams for packages.
+func modules(list []Package) string {
+	var versions []string
+	for _, p := range list {
+		if modular(p) {
+			versions = append(versions, upstream(p.Version))
+		}
+	}
 	var text strings.Builder
-	for _, s := range streams() {
+	for _, s := range streams(versions) {
 		var artifacts []string
-		for _, file := range files {
-			name, version, ok := modular(file)
-			kmod := strings.HasPrefix(name, "kmod-")
-			if ok && strings.HasPrefix(version, s.version) && (!kmod || name == s.kmod) &&
-				(name != "nvidia-open" || s.kmod == "kmod-nvidia-open-dkms") && (name != "cuda-drivers" || s.kmod == "kmod-nvidia-latest-dkms") {
-				artifacts = append(artifacts, fmt.Sprintf("    - %s-%s.x86_64\n", name, RPMVersion(version)))
+		for _, p := range list {
+			if modular(p) && s.has(p) {
+				arch := p.Arch
+				if arch == "" {
+					arch = "x86_64"
+				}
+				artifacts = append(artifacts, fmt.Sprintf("    - %s-%s.%s\n", p.Name, p.Version, arch))
 			}
 		}
+		profile := "nvidia-driver-cuda"
+		if s.kmod != "" {
+			profile += ", " + s.kmod
+		}
 		slices.Sort(artifacts)
+		if s.kmod == "" && !slices.ContainsFunc(artifacts, func(a string) bool { return strings.Contains(a, "- kmod-nvidia-") }) {
+			continue // no precompiled modules of this branch are listed
+		}
 		// A context is eight letters which tell builds of a stream for several platforms apart.
 		fmt.Fprintf(&text, `---
 document: modulemd
@@ -53,28 +72,39 @@ data:
   version: 20260101000000
   context: "12345678"
   arch: x86_64
-  summary: stands in for NVIDIA's in tests
-  description: stands in for NVIDIA's in tests
+  summary: NVIDIA's in tests
+  description: NVIDIA's in tests
   license: {module: [Apache-2.0]}
   dependencies:
   - requires: {platform: [el9]}
   profiles:
-    default: {rpms: [nvidia-driver, nvidia-driver-cuda, %[2]s]}
-    ks: {rpms: [nvidia-driver-cuda, %[2]s]}
-    src: {rpms: [%[2]s]}
+    default: {rpms: [%s]}
   artifacts:
     rpms:
-%[3]s`, s.name, s.kmod, strings.Join(artifacts, ""))
+%s`, s.name, profile, strings.Join(artifacts, ""))
 	}
 	return text.String()
 }
 
-// modular tells the name and version of a package that is in streams: those of the driver, not its companions.
-func modular(file string) (name, version string, ok bool) {
-	nvr, ok := strings.CutSuffix(filepath.Base(file), "-"+rpmRelease+".x86_64.rpm")
-	i := strings.LastIndex(nvr, "-")
-	if !ok || i < 0 {
-		return "", "", false
+// has tells whether a stream has a package.
+func (s stream) has(p Package) bool {
+	if !strings.HasPrefix(upstream(p.Version), s.version) {
+		return false
 	}
-	return nvr[:i], nvr[i+1:], true
+	switch {
+	case p.Stream != "":
+		return s.kmod == "" && s.name == p.Stream
+	case strings.HasPrefix(p.Name, "kmod-"):
+		return p.Name == s.kmod
+	case p.Name == "nvidia-open":
+		return s.kmod == "kmod-nvidia-open-dkms"
+	case p.Name == "cuda-drivers":
+		return s.kmod == "kmod-nvidia-latest-dkms"
+	}
+	return true
 }
+
+var modularVersion = regexp.MustCompile(`^3:\d{3}\.`)
+
+// modular tells a package that is in streams: those of the driver, not its companions. They have the epoch 3.
+func modular(p Package) bool { return modularVersion.MatchString(p.Version) || p.Stream != "" }

@@ -26,7 +26,16 @@ func Show(h *lab.Host, v Variant) {
 func AptSources(mirror, dist, keyring string) string {
 	release := map[string]string{"bookworm": "debian12", "trixie": "debian13"}[dist]
 	line := func(at string) string { return fmt.Sprintf("deb [signed-by=%s] %s/%s /\n", keyring, mirror, at) }
-	return line(CUDA+"/"+release+"/x86_64") + line(debToolkit)
+	return line(debCUDA(release)) + line(debToolkit)
+}
+
+// ArchiveSource is a line of sources.list for the archive of a distribution, with all of its components.
+func ArchiveSource(distro string) string {
+	components := "main contrib non-free non-free-firmware"
+	if strings.HasPrefix(distro, "ubuntu") {
+		components = "main restricted multiverse"
+	}
+	return fmt.Sprintf("deb [signed-by=%s] %s/%s/%s %s %s\n", Keyring, Mirror, Archive, distro, suite(distro), components)
 }
 
 // AddApt makes a host see the good repositories, and tells its apt of them.
@@ -51,7 +60,7 @@ func Waits(h *lab.Host, when, name string) (at func(), goOn func()) {
 }
 
 // Version is a driver's or toolkit's version as Debian's packages write it.
-func DebVersion(version string) string { return version + debRevision }
+func DebVersion(version string) string { return version + "-1" }
 
 // DebSet names packages in one version for apt-get install.
 func DebSet(version string, names ...string) []string {
@@ -67,7 +76,7 @@ func DnfRepos(mirror, key string) string {
 	part := func(id, at string) string {
 		return fmt.Sprintf("[%s]\nname=%[1]s\nbaseurl=%s/%s\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\nmetadata_expire=0\n\n", id, mirror, at, key)
 	}
-	return part("cuda-rhel9-x86_64", rpmCUDA) + part("nvidia-container-toolkit", rpmToolkit)
+	return part("cuda-rhel9-x86_64", rpmCUDA("rhel9")) + part("nvidia-container-toolkit", rpmToolkit)
 }
 
 // AddDnf makes a host see the good repositories, and tells its dnf of them.
@@ -77,8 +86,8 @@ func AddDnf(h *lab.Host) {
 	h.Must("dnf", "-y", "makecache")
 }
 
-// RPM is BuildRPM for a test.
+// RPM is For RHEL 9.
 func RPM(t testing.TB, r Recipe) string {
 	t.Helper()
-	return must(t, BuildRPM, r)
+	return For(t, "rhel9", r)
 }

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+)
+
+// listedNode is a host whose package repositories are made of recorded listings, and which says it is their distribution.
+type listedNode struct {
+	driverNode
+	distro string
+}
+
+// releases are what os-release says of a distribution.
+func releases(distro string) string {
+	version := map[string]string{"ubuntu2204": "22.04", "ubuntu2404": "24.04", "ubuntu2604": "26.04"}[distro]
+	return fmt.Sprintf("ID=ubuntu\nID_LIKE=debian\nVERSION_ID=%q\nPRETTY_NAME=\"Ubuntu %s\"\nVERSION_CODENAME=%s\n", version, version,
+		map[string]string{"ubuntu2204": "jammy", "ubuntu2404": "noble", "ubuntu2604": "resolute"}[distro])
+}
+
+// bootListed boots a Debian 12 with real apt and dpkg that says it is an Ubuntu, with that distribution's archive among its sources.
+func bootListed(t *testing.T, distro string) listedNode {
+	t.Helper()
+	dir := repos.For(t, distro, repos.Recipe{})
+	n := listedNode{driverNode{node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, Repos: dir}), t}, repos.Fingerprint(t, dir)}, distro}
+	repos.Show(n.Host, repos.Good)
+	n.Must("rm", "-f", "/usr/bin/nvidia-container-runtime", "/etc/os-release")
+	n.Put("/etc/os-release", releases(distro), 0o644)
+	n.Put("/etc/apt/sources.list.d/archive.list", repos.ArchiveSource(distro), 0o644)
+	n.hasKernel()
+	n.Must("apt-get", "update")
+	return n
+}
+
+// hasKernel gives the host a kernel to be for, whose headers are empty as dkms is.
+func (n driverNode) hasKernel() {
+	n.t.Helper()
+	n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
+	n.Put("/tmp/headers/DEBIAN/control", "Package: linux-headers-"+emptyKernel+"\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
+	n.Must("dpkg-deb", "--build", "/tmp/headers", "/tmp/headers.deb")
+	n.Must("dpkg", "-i", "/tmp/headers.deb")
+	n.Must("rm", "-rf", "/tmp/headers", "/tmp/headers.deb")
+}
+
+// of is a spec that asks for a driver of NVIDIA's repository.
+func (n listedNode) of(version string) string {
+	return fmt.Sprintf("format = 1\n[driver]\nversion = %q\nsource = \"nvidia\"\n[driver.repo]\nurl = %q\nkey = %q\nfingerprint = %q\n", version,
+		repos.Mirror+"/"+repos.CUDA+"/"+n.distro+"/x86_64", repos.Key, n.key)
+}
+
+// ofDistro is a spec that asks for a driver of the distribution's archive.
+func ofDistro(version string) string {
+	return fmt.Sprintf("format = 1\n[driver]\nversion = %q\nsource = \"distro\"\n", version)
+}
+
+// once applies a spec, which shall take one transaction.
+func (n listedNode) once(spec string) {
+	n.t.Helper()
+	n.Put(specFile, spec, 0o644)
+	oneTransaction(n.t, n.Host, "apply", "sources", "packages")
+}
+
+// driver are the installed packages of the driver and its companions.
+func (n listedNode) driver() map[string]string {
+	n.t.Helper()
+	list := lab.Only(n.AptState(), "*nvidia*", "libcuda*", "cuda-drivers*")
+	maps.DeleteFunc(list, func(name, _ string) bool { return strings.Contains(name, "container") })
+	return list
+}
+
+// stands wants packages of the driver, all in one upstream version, and among them those that do what a node needs: a module, NVML and
+// CUDA, the persistence daemon.
+func (n listedNode) stands(version string) {
+	n.t.Helper()
+	list := n.driver()
+	if len(list) == 0 {
+		n.t.Errorf("no package of driver %s is there", version)
+	}
+	for name, is := range list {
+		if !strings.HasPrefix(is, version+"-") && !strings.Contains(name, "linux-modules") {
+			n.t.Errorf("package %s is %q, want %s", name, is, version)
+		}
+	}
+	for _, file := range []string{
+		"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so." + version, "/usr/lib/x86_64-linux-gnu/libcuda.so." + version,
+		"/usr/bin/nvidia-persistenced", "/usr/bin/nvidia-smi", "/usr/lib/firmware/nvidia/" + version + "/gsp_ga10x.bin",
+	} {
+		if r := n.Exec("test", "-e", file); r.Exit != 0 {
+			n.t.Errorf("driver %s: %s is not there", version, file)
+		}
+	}
+	if r := n.Exec("sh", "-c", "ls -d /usr/src/nvidia-"+version+" /usr/lib/modules/"+emptyKernel+"/kernel/nvidia-*"); r.Stdout == "" {
+		n.t.Errorf("driver %s: neither a module nor its source is there", version)
+	}
+}
+
+// TestLabUbuntuVersions: from version to version and from branch to branch of NVIDIA's repository, each in one transaction of apt-get, and
+// back to the first tree.
+func TestLabUbuntuVersions(t *testing.T) {
+	n := bootListed(t, "ubuntu2404")
+	first := n.snapshot()
+	for _, version := range []string{"580.95.05", "580.105.08", "580.95.05", "595.71.05"} {
+		n.once(n.of(version))
+		n.stands(version)
+		says(t, n.wants(0, n.of(version)), "Nothing to do.")
+	}
+	n.gpuadm(0, "undo", "--to", "all")
+	n.same(first)
+}
+
+// TestLabUbuntuFewer: branches whose listing lacks what another branch has: nvidia-utils from 590 on, libnvidia-gpucomp up to 570,
+// nvidia-persistenced up to 550.
+func TestLabUbuntuFewer(t *testing.T) {
+	n := bootListed(t, "ubuntu2404")
+	first := n.snapshot()
+	for _, version := range []string{"590.48.01", "570.133.20", "550.54.15", "535.183.01", "610.43.02", "615.71.09"} {
+		n.once(n.of(version))
+		n.stands(version)
+		n.gpuadm(0, "undo", "--to", "all")
+		n.same(first)
+	}
+}
+
+// TestLabUbuntuVirtual: nvidia-persistenced needs libnvidia-cfg1 in one version, which is no package up to 580: libnvidia-cfg1-575 provides it.
+func TestLabUbuntuVirtual(t *testing.T) {
+	n := bootListed(t, "ubuntu2204")
+	for _, version := range []string{"575.57.08", "580.95.05", "570.148.08"} {
+		n.once(n.of(version))
+		n.stands(version)
+	}
+}
+
+// TestLabUbuntuTransitional: the packages of a branch whose packages only draw in another's are refused before anything is changed.
+func TestLabUbuntuTransitional(t *testing.T) {
+	n := bootListed(t, "ubuntu2404")
+	first := n.AptState()
+	for _, c := range [][2]string{{"590.48.01", "595"}, {"590", "595"}, {"535.309.01", "580"}} {
+		says(t, n.wants(1, ofDistro(c[0])), c[0], c[1])
+		if now := n.AptState(); !maps.Equal(now, first) {
+			t.Fatalf("version %s of the distribution: packages have changed: %v", c[0], differ(now, first))
+		}
+	}
+	n.once(ofDistro("580.173.02"))
+	n.stands("580.173.02")
+}
+
+// TestLabUbuntuSources: from Ubuntu's 595 to NVIDIA's, whose files lie in the same places without a Conflicts, and back by undo.
+func TestLabUbuntuSources(t *testing.T) {
+	n := bootListed(t, "ubuntu2404")
+	n.once(ofDistro("595.71.05"))
+	n.stands("595.71.05")
+	before := n.driver()
+	n.Put(specFile, n.of("595.71.05"), 0o644)
+	n.gpuadm(0, "apply", "sources", "packages")
+	n.stands("595.71.05")
+	for name, is := range n.driver() {
+		if strings.Contains(name, "-server") || strings.Contains(is, "24.04") {
+			t.Errorf("package %s %s is Ubuntu's", name, is)
+		}
+	}
+	n.gpuadm(0, "undo")
+	if now := n.driver(); !maps.Equal(now, before) {
+		t.Errorf("undo brought %v, want %v", now, before)
+	}
+}
+
+// TestLabRepoUbuntu: what apt itself makes of the repositories: the leaf packages that NVIDIA's guide names draw in the rest, and the two
+// sources' files collide.
+func TestLabRepoUbuntu(t *testing.T) {
+	n := bootListed(t, "ubuntu2404")
+	n.Put("/etc/apt/sources.list.d/nvidia.list", fmt.Sprintf("deb [signed-by=%s] %s/%s/ubuntu2404/x86_64 /\n", repos.Keyring, repos.Mirror, repos.CUDA), 0o644)
+	n.Must("apt-get", "update")
+	pin := func(version string) {
+		n.Put("/etc/apt/preferences.d/pin", "Package: *nvidia* imex\nPin: version "+version+"-*ubuntu1\nPin-Priority: 1001\n", 0o644)
+	}
+	for _, c := range [][]string{
+		{"535.183.01", "nvidia-headless-535-open", "nvidia-utils-535"},
+		{"550.54.15", "nvidia-headless-550", "nvidia-utils-550"},
+		{"570.133.20", "nvidia-headless-570-open", "nvidia-utils-570"},
+		{"570.148.08", "nvidia-headless-570-open", "nvidia-utils-570"},
+		{"575.57.08", "nvidia-headless-575-open", "nvidia-utils-575"},
+		{"580.95.05", "nvidia-headless-580", "nvidia-utils-580"},
+		{"590.48.01", "nvidia-dkms-open", "libnvidia-compute"},
+		{"595.71.05", "nvidia-dkms-open", "libnvidia-compute"},
+		{"610.43.02", "nvidia-driver-open"},
+		{"615.71.09", "nvidia-dkms-open", "libnvidia-compute"},
+	} {
+		pin(c[0])
+		aptExits(t, n.Host, 0, "", append([]string{"install", "--allow-downgrades"}, c[1:]...)...)
+		n.stands(c[0])
+		aptExits(t, n.Host, 0, "", "purge", "*nvidia*") // from one branch's leaf to another's apt does not go by itself
+	}
+	n.Must("rm", "/etc/apt/preferences.d/pin")
+	aptExits(t, n.Host, 0, "", "install", "nvidia-headless-no-dkms-595-server-open", "nvidia-utils-595-server")
+	pin("595.71.05")
+	aptExits(t, n.Host, 100, "trying to overwrite", "install", "nvidia-dkms-open=595.71.05-1ubuntu1", "libnvidia-compute=595.71.05-1ubuntu1")
+}
