@@ -197,6 +197,9 @@ func (r *resolution) draw(ctx context.Context, v host.View) error {
 		return nil
 	}
 	moves, err := r.simulate(ctx, v, r.d.native, what, r.pins())
+	if err != nil && r.family.needed(r.changes, r.offers, r.chosen) {
+		moves, err = r.simulate(ctx, v, r.d.native, r.what(v), r.pins())
+	}
 	if err != nil {
 		return err
 	}

@@ -293,7 +293,9 @@ func (r *dnfResolution) drawn(ctx context.Context) (task, []dnfMove, error) {
 			return t, nil, nil
 		}
 		moves, err := r.simulate(ctx, r.v, t)
-		if err != nil {
+		if err != nil && r.family.needed(r.changes, r.offers, r.chosen) {
+			continue
+		} else if err != nil {
 			return t, nil, err
 		}
 		asked := map[string]bool{}

@@ -163,6 +163,26 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 	return changes
 }
 
+// needed keeps parts that the spec no longer asks for and that the chosen version may depend on, in that version: of some
+// branches a part that was asked for by name is a dependency of another (nvidia-persistenced 580, nvidia-compute-utils-570
+// 570.148.08 of test/listings). more says whether there was any.
+func (f *Family) needed(changes []converge.Change, offers map[string][]offer, chosen choiceOf) (more bool) {
+	if f == nil || chosen.own == "" {
+		return false
+	}
+	for i, c := range changes {
+		before := Parse(c.Before)
+		if Parse(c.After).Installed() || !before.Installed() || !f.Has(c.Name, before.Version) {
+			continue
+		}
+		if to, _ := f.fit(before, chosen, offers[c.Name]); to.Installed() {
+			to.Auto, more = true, true
+			changes[i].After, changes[i].Drawn, changes[i].Why = to.String(), true, "dependency"
+		}
+	}
+	return more
+}
+
 // mixed refuses a transaction that would bring parts of another version or branch, however the packager came to them.
 func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
 	if f == nil || chosen.own == "" {

@@ -282,3 +282,34 @@ func TestNamedPartComesInTheDriversVersion(t *testing.T) {
 		t.Errorf("the second apply changed %v", res.Made)
 	}
 }
+
+// A part that the spec asked for by name, and that is a dependency in the next version, stays in that version: from 570.148.08
+// on nvidia-compute-utils-570 depends on nvidia-persistenced (test/listings), which 580 is asked for by name.
+func TestPartThatBecomesADependencyStays(t *testing.T) {
+	m := newMachine(t)
+	m.repo.add(
+		deb{name: "nvidia-persistenced", version: "570.148.08-1ubuntu1"}, deb{name: "nvidia-persistenced", version: "580.95.05-0ubuntu1"},
+		deb{name: "nvidia-compute-utils-570", version: "570.148.08-1ubuntu1", fields: "Depends: nvidia-persistenced\n"},
+		deb{name: "libnvidia-compute-580", version: "580.95.05-0ubuntu1"},
+	)
+	m.update()
+	first := m.has()
+	m.apply(leaves(nvidia(), "580.95.05", "nvidia-persistenced", "libnvidia-compute-580"))
+	m.installs()
+	down := leaves(nvidia(), "570.148.08", "nvidia-compute-utils-570")
+	m.apply(down)
+	if ran := m.installs(); len(ran) != 1 {
+		t.Errorf("the downgrade ran %q", ran)
+	}
+	if got := m.state("nvidia-persistenced"); got != (State{Version: "570.148.08-1ubuntu1", Held: true, Auto: true}) {
+		t.Errorf("nvidia-persistenced is %q", got.String())
+	}
+	m.packagers()
+	if res := m.apply(down); res.Run != "" || len(m.packagers()) > 0 {
+		t.Errorf("the second apply changed %v", res.Made)
+	}
+	m.undo()
+	if last := m.has(); last != first {
+		t.Errorf("after undo:\n%s", last)
+	}
+}
