@@ -71,7 +71,7 @@ func TestTransactions(t *testing.T) {
 func oneTransaction(t *testing.T, h *lab.Host, args ...string) {
 	t.Helper()
 	const log = "/run/strace.argv"
-	r := h.Exec(slices.Concat([]string{"strace", "-f", "-v", "-s", "4096", "-e", "trace=execve", "-e", "signal=none", "-o", log, "gpuadm", "--no-color"}, args)...)
+	r := h.Exec(slices.Concat([]string{"strace", "-f", "--seccomp-bpf", "-v", "-s", "4096", "-e", "trace=execve", "-e", "signal=none", "-o", log, "gpuadm", "--no-color"}, args)...)
 	if r.Exit != 0 {
 		t.Errorf("gpuadm %s: want exit 0: %s", strings.Join(args, " "), r)
 	}
