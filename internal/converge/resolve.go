@@ -92,7 +92,7 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 			s.fail(fmt.Errorf("cannot keep %s as it stands: the others would change it from %q to %q", s, c.Before, c.After))
 			continue
 		}
-		s.Before, s.After, s.Keeps, s.Drawn, s.mine = c.Before, c.After, c.Keeps, c.Drawn, nil
+		s.Before, s.After, s.Why, s.Keeps, s.Drawn, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Drawn, nil
 		s.want.To = asFound(c)
 	}
 	return slices.Insert(steps, last+1, extra...), nil

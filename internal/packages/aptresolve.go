@@ -99,6 +99,7 @@ func (r *resolution) closeGroups(v host.View, changes []converge.Change, stands 
 			after := Parse(changes[i].After)
 			after.Version = chosen[changes[i].Name]
 			changes[i].After = after.String()
+			changes[i].Why += missed(changes[i].Name, chosen[changes[i].Name], members, pattern, r.offers)
 		}
 	}
 	return changes, nil

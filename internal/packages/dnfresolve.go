@@ -163,6 +163,7 @@ func (r *dnfResolution) closeGroups(ctx context.Context, stands map[string]strin
 			after := Parse(r.changes[i].After)
 			after.Version = chosen[r.changes[i].Name]
 			r.changes[i].After = after.String()
+			r.changes[i].Why += missed(r.changes[i].Name, chosen[r.changes[i].Name], members, pattern, r.offers)
 		}
 	}
 	return nil

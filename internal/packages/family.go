@@ -252,3 +252,13 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 		return cmp.Or(of(a)-of(b), strings.Compare(a, b))
 	})
 }
+
+// missed says that a package keeps its group at an older version than the others have: on Debian 12 the open modules of 535
+// are of 535.261.03, while its security pocket has all else in 535.309.01 (test/listings).
+func missed(name, version string, members []string, pattern string, offers map[string][]offer) string {
+	all := owns(members, pattern, offers)
+	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o offer) bool { return Own(o.version) == all[0] }) {
+		return ""
+	}
+	return fmt.Sprintf("; the other packages are available in %s, and this one is not: %s is taken, without the fixes since", all[0], Own(version))
+}

@@ -92,7 +92,10 @@ func TestOldestCommonVersionIsDrawn(t *testing.T) {
 	}
 	m.repo.add(deb{name: "nvidia-open-kernel-dkms", version: "535.261.03-1"})
 	m.update()
-	m.apply(leaves(nvidia(), "535.*", "nvidia-open-kernel-dkms", "libcuda1"))
+	res := m.apply(leaves(nvidia(), "535.*", "nvidia-open-kernel-dkms", "libcuda1"))
+	if i := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "nvidia-open-kernel-dkms" }); i < 0 || !strings.Contains(res.Made[i].Why, "available in 535.309.01") {
+		t.Errorf("made: %+v", res.Made)
+	}
 	if got := m.state("libnvidia-ptxjitcompiler1"); got.Version != "535.261.03-1" || !got.Held {
 		t.Errorf("libnvidia-ptxjitcompiler1 is %q", got.String())
 	}

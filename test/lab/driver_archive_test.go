@@ -12,7 +12,7 @@ import (
 )
 
 // TestLabDebianOpen: bookworm-security has 535.309.01 of all but the open modules, which only resolve at 535.261.03-1: that is installed
-// as a whole, and the update that it misses is told of.
+// as a whole, and the update that it misses is named.
 func TestLabDebianOpen(t *testing.T) {
 	dir := repos.For(t, "debian12-archive", repos.Recipe{})
 	n := driverNode{node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, Repos: dir}), t}, repos.Fingerprint(t, dir)}
@@ -33,6 +33,8 @@ done`)
 
 	const spec = "format = 1\n[driver]\nversion = \"535\"\nsource = \"distro\"\nmodules = \"open\"\n"
 	n.Put(specFile, spec, 0o644)
+	n.gpuadm(0, "apply", "sources")
+	says(t, n.wants(0, spec, "plan", "packages"), "the other packages are available in 535.309.01")
 	oneTransaction(t, n.Host, "apply", "sources", "packages")
 	for name, is := range lab.Only(n.AptState(), "nvidia-open-kernel-*", "libcuda1", "libnvidia-*", "nvidia-smi", "nvidia-alternative", "firmware-nvidia-gsp") {
 		if !strings.HasPrefix(is, "535.261.03-1") {
@@ -42,7 +44,7 @@ done`)
 	if is := n.AptState()["nvidia-open-kernel-dkms"]; is == "" {
 		t.Error("the open modules are not there")
 	}
-	says(t, n.wants(0, spec, "plan", "packages"), "535.309.01")
+	says(t, n.wants(0, spec, "plan"), "535.309.01")
 	n.gpuadm(0, "undo", "--to", "all")
 	n.same(first)
 }
