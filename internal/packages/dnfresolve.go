@@ -65,6 +65,11 @@ func (a dnf) resolve(ctx context.Context, v host.View, ask request) ([]converge.
 		return nil, err
 	}
 	r.family.hold(r.changes)
+	for i, c := range r.changes { // why a package is installed is dnf's to keep: see readRPM
+		after := Parse(c.After)
+		after.Auto = false
+		r.changes[i].After = after.String()
+	}
 	return r.changes, r.keeps(ctx)
 }
 

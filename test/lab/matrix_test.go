@@ -149,20 +149,25 @@ func (m *matrixHost) boot(t *testing.T) {
 	m.Put("/etc/os-release", m.d.release, 0o644)
 	if !m.apt() {
 		kernel := strings.TrimSpace(m.Must("uname", "-r"))
-		m.Put("/root/tools.spec", fmt.Sprintf(tools, kernel), 0o644)
+		spec := fmt.Sprintf(tools, kernel)
+		for _, name := range []string{"kernel-modules-extra-", "kernel6.12-devel-", "kernel6.12-modules-extra-", "kernel6.18-devel-", "kernel6.18-modules-extra-"} { // Amazon's
+			spec += fmt.Sprintf("%%package -n %[1]s\nSummary: kernel\n%%description -n %[1]s\nkernel\n%%files -n %[1]s\n", name+kernel)
+		}
+		m.Put("/root/tools.spec", spec, 0o644)
 		m.Must("rpmbuild", "--quiet", "-bb", "--define", "_rpmdir /srv/tools", "/root/tools.spec")
 		m.Must("createrepo_c", "-q", "/srv/tools")
 		m.Put("/etc/yum.repos.d/tools.repo", "[tools]\nname=tools\nbaseurl=file:///srv/tools\nenabled=1\ngpgcheck=0\n", 0o644)
 		return
 	}
+	m.Put(repos.LetPass, "", 0o644) // a version whose module does not build is what other tests are about
 	driverNode{node{m.Host, t}, ""}.hasKernel()
 	if m.kind() != "debian12" {
 		distro := strings.TrimSuffix(m.kind(), "-archive")
 		m.Put("/etc/apt/sources.list.d/archive.list", repos.ArchiveSource(distro), 0o644)
 	}
-	if strings.HasPrefix(m.kind(), "debian") {
+	if strings.HasPrefix(m.kind(), "debian") || m.kind() == "ubuntu2604" {
 		m.Must("sh", "-c", `set -e; cd /tmp
-for name in dkms gcc make; do
+for name in dkms gcc make zstd; do
 	mkdir -p d/DEBIAN; printf 'Package: %s\nVersion: 3.0.10-8+deb12u1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n' $name >d/DEBIAN/control
 	dpkg-deb --build d $name.deb >/dev/null; dpkg -i $name.deb >/dev/null; rm -rf d $name.deb
 done`)
@@ -244,7 +249,7 @@ func readPlan(r lab.Result) (asked []string, refused string) {
 			return nil, c.Cannot
 		}
 		if c.Kind == "package" && c.After != "not there" {
-			asked = append(asked, machineKernel.ReplaceAllString(c.Name, "$1-KERNEL"))
+			asked = append(asked, machineKernel.ReplaceAllString(c.Name, "$1$2$3-KERNEL"))
 		}
 	}
 	slices.Sort(asked)
@@ -256,7 +261,7 @@ func readPlan(r lab.Result) (asked []string, refused string) {
 
 var (
 	// machineKernel is a package of the running kernel's, whose name differs from machine to machine.
-	machineKernel = regexp.MustCompile(`^(kernel-devel|linux-headers)-\d\S*$`)
+	machineKernel = regexp.MustCompile(`^(kernel)(?:6\.\d+)?(-devel|-modules-extra)-\d\S*$|^(linux-headers)-\d\S*$`)
 	// cannot is what a run says it cannot do, in words or as a field of JSON.
 	cannot = regexp.MustCompile(`cannot [^"\n]*`)
 )
