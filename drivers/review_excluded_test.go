@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The pin that keeps Ubuntu's driver out leaves its CUDA toolkit in: nvidia-cuda-toolkit of Ubuntu 24.04 depends on libcudart12
+// (packages.ubuntu.com/noble/nvidia-cuda-toolkit).
+func TestReviewExcludedLeavesTheCUDAToolkit(t *testing.T) {
+	ch, err := Choose(load(t), machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := ch.Family()
+	out := regexp.MustCompile(strings.Trim(f.Excluded, "/"))
+	for _, name := range []string{"libcudart12", "libcudart11.0", "nvidia-cuda-toolkit", "nvidia-cuda-dev", "nvidia-container-toolkit", "nvidia-fs-dkms", "linux-image-nvidia-6.8", "linux-modules-nvidia-fs-6.8.0-1030-nvidia"} {
+		if out.MatchString(name) {
+			t.Errorf("%s of %q cannot be installed any more", name, f.Exclude)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// What a package that is missing would bring is brought by the stage before: the check must not refuse the apply that would
+// install it. Here persistenced was just turned on, or nvidia-utils was removed by hand.
+func TestReviewPartsDoNotRefuseTheirRepair(t *testing.T) {
+	dir := t.TempDir()
+	h, err := host.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(dir+"/usr/bin", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/usr/bin/nvidia-smi", nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m := facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: "580.95.05"}, {Name: "libcuda.so", Version: "580.95.05"}}}
+	w := parts("580.95.05", true, m)
+	found, err := w.Look(context.Background(), h)
+	if err != nil {
+		t.Skip("waits for the packages")
+	}
+	if _, err := w.To(found); err != nil {
+		t.Errorf("the plan is refused: %v", err)
+	}
+}
