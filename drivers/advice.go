@@ -78,7 +78,7 @@ func (p *plan) works(branch int, version string) bool {
 		return false
 	}
 	q := *p
-	q.choice = Choice{Source: p.repo.Source}
+	q.choice, q.d.Packages, q.d.Without = Choice{Source: p.repo.Source}, nil, nil
 	q.settle(branch, flavour)
 	return q.compose() == nil
 }

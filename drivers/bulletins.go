@@ -60,6 +60,8 @@ func (c Catalog) endOf(branch int, day string) string {
 	for _, b := range c.Branches {
 		if b.Branch == branch && b.ended(day) {
 			return b.End
+		} else if b.Branch == branch {
+			break // the first row of a branch counts
 		}
 	}
 	return ""
@@ -71,7 +73,7 @@ const forgetful = 120 * 24 * time.Hour
 // outdated says what the loaded driver lacks, unless the choice has said that of the one asked for, and when this release
 // may not know the newest bulletins.
 func (d Driver) outdated(ch Choice, f facts.Facts) (notes []string) {
-	c, err := d.catalog()
+	c, err := d.known(f)
 	if err != nil || f.Modules == nil {
 		return nil
 	}

@@ -33,6 +33,6 @@ func (c Choice) Family() *packages.Family {
 	case c.Source == SourceUbuntu, c.Source == SourceDebian:
 		f.Exclude = "release l=NVIDIA CUDA"
 	}
-	f.Excluded = "/^(cuda-drivers|firmware-nvidia|libcuda|libnvcuvid|libnvidia-(api|cfg1|common|compute|decode|encode|extra|fbc1|gl|gpucomp|nscq)|nvidia-(compute-utils|dkms|driver|fabricmanager|firmware|headless|imex|kernel|open|persistenced|utils)|linux-(modules|objects|signatures)-nvidia-[0-9]|xserver-xorg-video-nvidia)/"
+	f.Excluded = "/^(cuda-drivers|firmware-nvidia|libcuda(1|debugger1)$|libnvcuvid1$|libnvidia-(api|cfg1|common|compute|decode|encode|extra|fbc1|gl|gpucomp|nscq)|nvidia-(compute-utils|dkms|driver|fabricmanager|firmware|headless|imex|kernel|open|persistenced|utils)|linux-(modules|objects|signatures)-nvidia-[0-9]|xserver-xorg-video-nvidia)/"
 	return f
 }

@@ -46,13 +46,10 @@ func (p *plan) compose() error {
 	for _, row := range set.Members {
 		p.member(row, want)
 	}
-	if err := p.ownNames(); err != nil {
-		return err
-	}
 	if !p.choice.Precompiled {
 		p.tools()
 	}
-	return nil
+	return p.ownNames()
 }
 
 // built settles whether the distribution's signed modules are taken.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/pelletier/go-toml/v2"
 )
@@ -26,6 +27,13 @@ func (c Catalog) overlaid(text []byte) (Catalog, error) {
 		return Catalog{}, refuse(fmt.Sprintf("cannot read %s: %s", overlay, where(err)),
 			"fix the line; its tables and keys are those of drivers/catalog in gpuadm's source", "or remove the file: this release's catalog is used then")
 	}
+	// Of keys and branches there is one row each: those of the overlay replace ours.
+	c.Keys = slices.DeleteFunc(slices.Clone(c.Keys), func(k keyRow) bool {
+		return slices.ContainsFunc(over.Keys, func(o keyRow) bool { return o.Name == k.Name })
+	})
+	c.Branches = slices.DeleteFunc(slices.Clone(c.Branches), func(b branchRow) bool {
+		return slices.ContainsFunc(over.Branches, func(o branchRow) bool { return o.Branch == b.Branch })
+	})
 	mine, theirs := reflect.ValueOf(&over).Elem(), reflect.ValueOf(c)
 	for i := range mine.NumField() {
 		mine.Field(i).Set(reflect.AppendSlice(mine.Field(i), theirs.Field(i)))

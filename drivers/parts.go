@@ -19,9 +19,10 @@ import (
 
 // parts verifies what a node needs of a driver beside its modules, by the files themselves: NVML, CUDA, nvidia-smi, and the
 // persistence daemon where it is asked for. Which packages bring them differs by repository and branch, and a repository may
-// have moved one; a node without it must not count as converged.
-func parts(version string, persistenced bool, m facts.Modules) converge.Want {
-	look := func(_ context.Context, v host.View) (string, error) {
+// have moved one; a node without it must not count as converged. installed says whether the driver's packages are as they are
+// wanted: while they are not, what is missing is theirs to bring. nil where there are no packages.
+func parts(version string, persistenced bool, m facts.Modules, installed func(context.Context, host.View) (bool, error)) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
 		found, missing := 0, []string(nil)
 		for _, name := range []string{"libnvidia-ml.so", "libcuda.so"} {
 			if slices.ContainsFunc(m.Libraries, func(l facts.Library) bool { return l.Name == name && l.Version == version }) {
@@ -41,10 +42,17 @@ func parts(version string, persistenced bool, m facts.Modules) converge.Want {
 				return "", err
 			}
 		}
-		switch {
-		case len(missing) == 0:
+		if len(missing) == 0 {
 			return "", nil
-		case found == 0:
+		}
+		whole := found > 0
+		if installed != nil {
+			var err error
+			if whole, err = installed(ctx, v); err != nil {
+				return "", err
+			}
+		}
+		if !whole {
 			return "", host.Later{Until: "once its packages are installed"}
 		}
 		return fmt.Sprintf("cannot use driver %s: %s was not found", version, strings.Join(missing, ", ")), nil

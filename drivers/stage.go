@@ -6,6 +6,7 @@ package drivers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -28,10 +29,7 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 	if !s.Has("driver") || s.Driver.Version == "" {
 		return Choice{}, false, nil
 	}
-	c, err := d.catalog()
-	if err == nil {
-		c, err = c.overlaid(f.Files[overlay])
-	}
+	c, err := d.known(f)
 	if err != nil {
 		return Choice{}, true, err
 	}
@@ -40,6 +38,15 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 		choice.join(c, s.Driver, f)
 	}
 	return choice, true, err
+}
+
+// known is the catalog with the machine's own rows.
+func (d Driver) known(f facts.Facts) (Catalog, error) {
+	c, err := d.catalog()
+	if err != nil {
+		return Catalog{}, err
+	}
+	return c.overlaid(f.Files[overlay])
 }
 
 // Needs says which facts the driver's stages need.
@@ -96,6 +103,13 @@ func (c Choice) Packages() map[string]packages.State {
 			want[m.Name] = packages.State{Version: m.Name + "=*"}
 		}
 	}
+	return want
+}
+
+// lockstep are the packages that have to be of the driver's version.
+func (c Choice) lockstep() map[string]packages.State {
+	want := c.Packages()
+	maps.DeleteFunc(want, func(_ string, s packages.State) bool { return !s.Held })
 	return want
 }
 
@@ -171,7 +185,7 @@ func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 }
 
 // Modules is the stage after the packages: modules of the one version for every kernel, and the one that runs.
-func (d Driver) Modules() converge.Stage {
+func (d Driver) Modules(database *packages.Reading) converge.Stage {
 	return converge.Stage{
 		Name: "modules", About: "kernel modules of the driver's version: built, proven and loaded", Needs: Needs, Proves: "packages",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
@@ -194,7 +208,11 @@ func (d Driver) Modules() converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			return append([]converge.Want{parts(k.Version, s.Driver.Persistenced, *f.Modules)}, wants...), nil
+			installed := func(ctx context.Context, v host.View) (bool, error) { return database.Meets(ctx, v, c.lockstep()) }
+			if c.Source == SourceRunfile {
+				installed = nil
+			}
+			return append([]converge.Want{parts(k.Version, s.Driver.Persistenced, *f.Modules, installed)}, wants...), nil
 		},
 		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)

@@ -4,6 +4,7 @@
 package drivers
 
 import (
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func TestBranchTooOldForTheGPU(t *testing.T) {
 	}
 	for version, refused := range map[string]bool{"570.124.06": true, "570.133.20": false} {
 		f.Modules = &facts.Modules{Libraries: []facts.Library{{Name: "libnvidia-ml.so", Version: version}}}
-		_, err := New().Modules().Wants(s, f)
+		_, err := New().Modules(new(packages.Reading)).Wants(s, f)
 		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "570.133.20 or newer") {
 			t.Errorf("driver %s for a B200: %v", version, err)
 		}

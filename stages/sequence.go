@@ -31,7 +31,7 @@ func sequence(node *cloud.Session) []converge.Stage {
 		preflight(node),                       // what must hold before the first touch
 		sources(driver, database),             // where packages come from, and whose key signs them
 		packageStage(driver, database),        // driver and toolkit, each in its one version: one transaction
-		driver.Modules(),                      // for every kernel that may boot; the running one has it loaded
+		driver.Modules(database),              // for every kernel that may boot; the running one has it loaded
 		driver.Services(),                     // what keeps the GPUs ready, and joins them over NVSwitch
 		mig.Stage,                             // partitioned, before anything can hold them
 		runtime.Stage,                         // the container engine runs the NVIDIA runtime

@@ -88,7 +88,7 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 			continue
 		}
 		s := &steps[i]
-		if s.stands() {
+		if to, err := s.accepts(c); s.stands() && (err != nil || to != c.After) {
 			s.fail(fmt.Errorf("cannot keep %s as it stands: the others would change it from %q to %q", s, c.Before, c.After))
 			continue
 		}
@@ -96,6 +96,15 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 		s.want.To = asFound(c)
 	}
 	return slices.Insert(steps, last+1, extra...), nil
+}
+
+// accepts says how the thing of a converged step is wanted once a change that others draw has been made to it: the same, where
+// the spec leaves its version open or no longer asks for it.
+func (s step) accepts(c Change) (State, error) {
+	if s.want.To == nil || !s.stands() {
+		return c.After, nil
+	}
+	return s.want.To(c.After)
 }
 
 // asFound holds a resolved change to what it was resolved from: between then and the touch nobody else may have come.

@@ -34,7 +34,9 @@ func (a apt) resolve(ctx context.Context, v host.View, ask request) ([]converge.
 	if r.changes, err = r.closeGroups(v, ask.changes, ask.stands); err != nil {
 		return nil, err
 	}
-	r.changes = r.family.with(r.changes, installed, offers, r.chosen)
+	if r.changes, err = r.family.with(r.changes, installed, offers, r.chosen); err != nil {
+		return nil, err
+	}
 	for i, c := range r.changes {
 		if Parse(c.After).Version == removed {
 			r.changes[i].After = r.d.without(v, c.Name)
@@ -43,7 +45,7 @@ func (a apt) resolve(ctx context.Context, v host.View, ask request) ([]converge.
 	if err := r.check(v); err != nil {
 		return nil, err
 	}
-	if err := r.draw(ctx, v); err != nil {
+	if err := r.draw(ctx, v, installed); err != nil {
 		return nil, err
 	}
 	if err := r.family.mixed(r.changes, r.chosen); err != nil {
@@ -192,14 +194,17 @@ func (r *resolution) files(v host.View) (list []string, back bool) {
 }
 
 // draw adds the changes that apt would make beside those asked for.
-func (r *resolution) draw(ctx context.Context, v host.View) error {
+func (r *resolution) draw(ctx context.Context, v host.View, installed map[string]State) error {
 	what := r.what(v)
 	if len(what) == 0 {
 		return nil
 	}
 	moves, err := r.simulate(ctx, v, r.d.native, what, r.pins())
-	if err != nil && r.family.needed(r.changes, r.offers, r.chosen) {
-		moves, err = r.simulate(ctx, v, r.d.native, r.what(v), r.pins())
+	if err != nil {
+		changes, more := r.family.needed(r.changes, installed, r.offers, r.chosen)
+		if r.changes = changes; more {
+			moves, err = r.simulate(ctx, v, r.d.native, r.what(v), r.pins())
+		}
 	}
 	if err != nil {
 		return err
@@ -219,6 +224,8 @@ func (r *resolution) draw(ctx context.Context, v host.View) error {
 		switch {
 		case m.version == "" && found.essential:
 			return r.refused(m.name, "apt would remove it, and this machine cannot do without it")
+		case m.version == "" && r.family != nil && !asked[m.name] && !found.Auto && !r.family.Has(m.name, found.Version):
+			return r.refused(m.name, fmt.Sprintf("apt would remove %s %s, which depends on what would change and is no part of the driver", m.name, found.Version))
 		case found.Held && found.Installed() && !asked[m.name]:
 			return r.refused(m.name, fmt.Sprintf("apt would change it, and somebody holds it at %s", found.Version))
 		case asked[m.name]:

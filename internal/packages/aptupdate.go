@@ -20,7 +20,8 @@ import (
 // if anything fails there, each of our own files alone, strictly: what others have broken does not stop us, and a
 // package that is then missing is named by who needs it.
 func (a apt) update(ctx context.Context, h host.Host, files []string) error {
-	if err := a.refresh(ctx, h); err == nil {
+	all := a.refresh(ctx, h)
+	if all == nil {
 		return touch(h, files)
 	}
 	// Those read for the same sources will do where the network fails: the way back needs no newer ones.
@@ -43,6 +44,9 @@ func (a apt) update(ctx context.Context, h host.Host, files []string) error {
 		if busy := (*locked)(nil); err != nil && (old || mismatched(err) || errors.As(err, new(distrust)) || errors.As(err, &busy)) {
 			return unread(h, err, sources[0].uri, f)
 		}
+	}
+	if _, read := youngest(h); read.IsZero() {
+		return all // there is no list at all
 	}
 	return touch(h, files)
 }

@@ -40,7 +40,9 @@ func (a dnf) begin(ctx context.Context, v host.View, ask request) (dnfResolution
 	if err := r.closeGroups(ctx, ask.stands); err != nil {
 		return r, err
 	}
-	r.changes = r.family.with(r.changes, d.packages, r.offers, r.chosen)
+	if r.changes, err = r.family.with(r.changes, d.packages, r.offers, r.chosen); err != nil {
+		return r, err
+	}
 	for i, c := range r.changes {
 		if Parse(c.After).Version == removed {
 			r.changes[i].After = "" // rpm keeps no configuration but what was edited, as .rpmsave
@@ -273,6 +275,9 @@ func (r *dnfResolution) draw(ctx context.Context) error {
 		}
 		asked[name] = true
 		found := r.d.packages[name]
+		if m.gone && r.family != nil && !r.family.Has(name, found.Version) {
+			return r.refused(t, name, fmt.Sprintf("dnf would remove %s %s, which depends on what would change and is no part of the driver", name, found.Version))
+		}
 		if found.Held && found.Installed() {
 			return r.refused(t, name, fmt.Sprintf("dnf would change it, and somebody has locked it at %s", found.Version))
 		}
@@ -299,9 +304,11 @@ func (r *dnfResolution) drawn(ctx context.Context) (task, []dnfMove, error) {
 			return t, nil, nil
 		}
 		moves, err := r.simulate(ctx, r.v, t)
-		if err != nil && r.family.needed(r.changes, r.offers, r.chosen) {
-			continue
-		} else if err != nil {
+		if err != nil {
+			changes, more := r.family.needed(r.changes, r.d.packages, r.offers, r.chosen)
+			if r.changes = changes; more {
+				continue
+			}
 			return t, nil, err
 		}
 		asked := map[string]bool{}

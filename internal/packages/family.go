@@ -34,7 +34,8 @@ var numbered = pattern.Of(`^[3-9][0-9]{2}(\.[0-9]+)+$`)
 
 // Has says whether a package in this version is part of the family.
 func (f *Family) Has(name, version string) bool {
-	if f == nil || !numbered().MatchString(Own(version)) {
+	own := Own(version)
+	if f == nil || len(own) < 5 || own[3] != '.' || !numbered().MatchString(own) { // most packages end before the expression
 		return false
 	}
 	bare := bareName(name)
@@ -131,9 +132,23 @@ func (c choiceOf) isFrom(source string) bool {
 
 // with returns the changes that the family needs beside those asked for: extras that the source has, packages that do not fit
 // the chosen version, and holds on those that do. offers are of all these names.
-func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) []converge.Change {
+//
+// A package that is held in a version which no asked package has is another's choice, and refused.
+func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) ([]converge.Change, error) {
 	if f == nil || chosen.own == "" {
-		return changes
+		return changes, nil
+	}
+	ours := map[string]bool{}
+	for i, c := range changes {
+		before, after := Parse(c.Before), Parse(c.After)
+		if before.Installed() {
+			ours[Own(before.Version)] = true
+		}
+		// What the spec no longer asks for goes back to how it was found; a driver that was there before goes with the new one.
+		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.own {
+			to, _ := f.fit(before, chosen, offers[c.Name])
+			changes[i].After = to.String()
+		}
 	}
 	add := func(name string, to State, why string) {
 		if before := all[name].String(); before != to.String() {
@@ -142,6 +157,9 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 	}
 	for _, name := range f.strangers(all, changes) {
 		to, kept := f.fit(all[name], chosen, offers[name])
+		if !kept && all[name].Held && !ours[Own(all[name].Version)] {
+			return nil, held(name, all[name])
+		}
 		switch {
 		case kept:
 			to.Held = true
@@ -153,22 +171,23 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 		}
 	}
 	for _, name := range f.Extras {
-		if all[name].Installed() || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name }) {
+		if all[name].Installed() || all[name].Version == nowhere || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name }) {
 			continue
 		}
 		if to, _ := f.fit(State{Auto: true}, chosen, offers[name]); to.Installed() {
 			add(name, to, "part of the driver")
 		}
 	}
-	return changes
+	return changes, nil
 }
 
 // needed keeps parts that the spec no longer asks for and that the chosen version may depend on, in that version: of some
 // branches a part that was asked for by name is a dependency of another (nvidia-persistenced 580, nvidia-compute-utils-570
-// 570.148.08 of test/listings). more says whether there was any.
-func (f *Family) needed(changes []converge.Change, offers map[string][]offer, chosen choiceOf) (more bool) {
+// 570.148.08 of test/listings). Parts that are installed in another revision of the chosen version, which the source has no more,
+// come in the revision that it has: the others depend on it. more says whether there was any of the two.
+func (f *Family) needed(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) (with []converge.Change, more bool) {
 	if f == nil || chosen.own == "" {
-		return false
+		return changes, false
 	}
 	for i, c := range changes {
 		before := Parse(c.Before)
@@ -180,7 +199,29 @@ func (f *Family) needed(changes []converge.Change, offers map[string][]offer, ch
 			changes[i].After, changes[i].Drawn, changes[i].Why = to.String(), true, "dependency"
 		}
 	}
-	return more
+	named := map[string]int{}
+	for i, c := range changes {
+		named[c.Name] = i
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		found := all[name]
+		if !found.Installed() || !f.Has(name, found.Version) || Own(found.Version) != chosen.own {
+			continue
+		}
+		to, i := found, len(changes)
+		if at, is := named[name]; is {
+			to, i = Parse(changes[at].After), at
+		}
+		fits := f.fitting(name, chosen, offers[name])
+		if _, known := find(offers[name], to.Version); known || fits == "" || !to.Installed() {
+			continue
+		}
+		if to.Version, to.Held, more = fits, true, true; i == len(changes) {
+			changes = append(changes, converge.Change{Kind: "package", Name: name, Before: found.String(), Why: "part of the driver: the source has this revision", Drawn: true})
+		}
+		changes[i].After = to.String()
+	}
+	return changes, more
 }
 
 // mixed refuses a transaction that would bring parts of another version or branch, however the packager came to them.

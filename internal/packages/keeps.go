@@ -31,7 +31,7 @@ func keeps(changes []converge.Change, gone func(name, version string) string) {
 		}
 	}
 	for i, c := range changes {
-		if whole != "" && c.Keeps == "" && !c.Drawn {
+		if whole != "" && c.Keeps == "" {
 			changes[i].Keeps = whole
 		}
 	}

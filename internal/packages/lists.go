@@ -156,15 +156,27 @@ func (apt) stale(v host.View, files []string) (bool, error) {
 			}
 		}
 	}
+	if configured > 0 || pinned.IsZero() {
+		return false, nil
+	}
 	_, read := youngest(v)
-	return configured == 0 && !pinned.IsZero() && !read.After(pinned), nil
+	return !read.After(pinned), nil
 }
 
-// youngest returns the list of the machine's repositories that was read last.
+// youngest returns the list of the machine's repositories that was read last: a signed one, or, where none is signed, any.
 func youngest(v host.View) (name string, read time.Time) {
 	for _, s := range allSources(v) {
 		if file, at := release(v, s); at.After(read) {
 			name, read = file, at
+		}
+	}
+	if name != "" {
+		return name, read
+	}
+	names, _ := v.ReadDir(aptLists) // none before the first update
+	for _, n := range names {
+		if i, err := v.Stat(aptLists + "/" + n); err == nil && i.Mode.IsRegular() && n != "lock" && i.Ctime.After(read) {
+			name, read = aptLists+"/"+n, i.Ctime
 		}
 	}
 	return name, read

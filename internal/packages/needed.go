@@ -219,13 +219,18 @@ func archiveKeys() []string { return []string{"debian-archive-", "ubuntu-archive
 func lackingComponents(sys System, components []string) (Lack, bool) {
 	files := append([]string{"/etc/apt/sources.list"}, filesIn(sys, "/etc/apt/sources.list.d", ".list", ".sources")...)
 	var named []string
-	var archive []source
+	var all, archive []source
 	for _, file := range files {
-		for _, s := range parseSources(file, sys.Files[file], sys.Arch) {
+		all = append(all, parseSources(file, sys.Files[file], sys.Arch)...)
+	}
+	for _, s := range all {
+		if s.ofDistribution() {
+			archive = append(archive, s)
+		}
+	}
+	for _, s := range all { // another vendor's archive may have a component of the same name
+		if len(archive) == 0 || slices.ContainsFunc(archive, func(a source) bool { return a.uri == s.uri }) {
 			named = append(named, s.components...)
-			if s.ofDistribution() {
-				archive = append(archive, s)
-			}
 		}
 	}
 	missing := slices.DeleteFunc(slices.Clone(components), func(c string) bool { return slices.Contains(named, c) })

@@ -19,6 +19,7 @@ type Reading struct {
 	mu    sync.Mutex
 	of    []identity
 	found map[string]State
+	reads int
 }
 
 // identity tells one state of a file from another: a packager replaces its files, or writes them, which both show here.
@@ -53,15 +54,26 @@ func (r *Reading) read(ctx context.Context, v host.View) (map[string]State, erro
 	if err != nil {
 		return nil, err
 	}
-	r.of, r.found = of, found
+	r.of, r.found, r.reads = of, found, r.reads+1
 	return found, nil
 }
 
 // last returns what the last reading found.
-func (r *Reading) last() map[string]State {
+func (r *Reading) last() (found map[string]State, edition int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.found
+	return r.found, r.reads
+}
+
+// Meets says whether packages are installed as they are wanted.
+func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State) (bool, error) {
+	all, err := r.read(ctx, v)
+	for name, wanted := range want {
+		if err == nil && !all[name].meets(wanted) {
+			return false, nil
+		}
+	}
+	return true, err
 }
 
 // forget has the database read again: a coarse clock may stamp two writes alike.

@@ -125,6 +125,9 @@ type rpmDatabase struct {
 	cut      time.Time // when the dnf began that was killed; the zero time if none was
 }
 
+// beginsWithin is how long after it took its lock dnf begins rpm's transaction, in seconds: it has downloaded by then.
+const beginsWithin = 600
+
 // came is when a package was installed, in seconds since 1970, and the id of rpm's transaction: rpm's tags INSTALLTIME and
 // INSTALLTID (docs/manual/tags.md in rpm's tree).
 type came struct{ at, transaction int64 }
@@ -193,6 +196,9 @@ func (d rpmDatabase) halfDone() (list []rpmPackage) {
 		if c.at >= since && (first.at == 0 || c.at < first.at) {
 			first = c
 		}
+	}
+	if first.transaction > since+beginsWithin {
+		return nil // dnf was killed before it began, and what came later is not its work
 	}
 	for _, p := range d.list {
 		if c := d.came[p]; first.at != 0 && c.at >= since && c.transaction == first.transaction && p.name != rpmKeyName {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -23,7 +24,11 @@ type Set struct {
 	hold   map[string][]byte // what those files shall hold, as far as that is said
 	stream string            // of dnf's module nvidia-driver: see InStream
 	family *Family           // see Of
-	try    []string          // see Advising
+
+	mu      sync.Mutex
+	splits  map[string]bool // by group, of one edition of the database: each package that is wanted asks
+	edition int
+	try     []string // see Advising
 }
 
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as
@@ -84,13 +89,45 @@ func (s *Set) stands(all map[string]State, changes []converge.Change) map[string
 			own[group] = Own(all[name].Version)
 		}
 	}
+	if s.family != nil && own[s.family.Group] == "" {
+		own[s.family.Group] = s.agreed(all)
+	}
+	return own
+}
+
+// agreed is the one version that all packages which the spec asks for of the family have, where each has one that it asks for:
+// then only others of the family differ, and follow them. "" where they do not agree.
+func (s *Set) agreed(all map[string]State) (own string) {
+	for name, wanted := range s.wanted {
+		if group, _, ok := wanted.open(); !ok || group != s.family.Group {
+			continue
+		}
+		is := Own(all[name].Version)
+		if !all[name].meets(wanted) || own != "" && own != is {
+			return ""
+		}
+		own = is
+	}
 	return own
 }
 
 // split says whether the installed members of a group, with the rest of its family, had several versions of their own when
 // last looked at: each may be one that is asked for, and still they do not work together.
 func (s *Set) split(group string) bool {
-	first, all := "", s.last()
+	all, edition := s.last()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.splits == nil || s.edition != edition {
+		s.splits, s.edition = map[string]bool{}, edition
+	}
+	if _, known := s.splits[group]; !known {
+		s.splits[group] = s.splitIn(group, all)
+	}
+	return s.splits[group]
+}
+
+func (s *Set) splitIn(group string, all map[string]State) bool {
+	first := ""
 	differs := func(found State) bool {
 		own := Own(found.Version)
 		was := first

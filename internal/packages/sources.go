@@ -155,9 +155,10 @@ func allSources(v host.View) (all []source) {
 			files = append(files, "/etc/apt/sources.list.d/"+n)
 		}
 	}
+	arch := architecture(v)
 	for _, f := range files {
 		if data, err := v.ReadFile(f); err == nil {
-			all = append(all, parseSources(f, data, architecture(v))...)
+			all = append(all, parseSources(f, data, arch)...)
 		}
 	}
 	return all

@@ -161,5 +161,8 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 		return nil, err
 	}
 	found, err := m.resolve(ctx, v, request{due, t.set.stands(all, due), t.set.family})
+	stand = slices.DeleteFunc(stand, func(c converge.Change) bool { // the others may need it in another revision
+		return slices.ContainsFunc(found, func(o converge.Change) bool { return o.Name == c.Name })
+	})
 	return slices.Concat(stand, found), t.set.advised(err)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Undo ends where a part that was removed cannot be had again.
-func TestReviewUndoAfterAPartThatIsGone(t *testing.T) {
+func TestUndoAfterAPartThatIsGone(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
 	m.strange()

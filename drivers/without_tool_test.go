@@ -8,7 +8,7 @@ import (
 )
 
 // A tool that a repository has renamed, or that its owner installed by hand, is left out by without = [].
-func TestReviewWithoutATool(t *testing.T) {
+func TestWithoutATool(t *testing.T) {
 	d := driver("580.95.05")
 	d.Without = []string{"dkms"}
 	if ch, err := Choose(load(t), machine("rocky", "9.6", "amd64", "2331"), d); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // A packager's new revision of the same driver: the archive has dropped the old one (Ubuntu's updates have the newest only), and
 // the spec now asks for one part more.
-func TestReviewNewRevisionAndOnePartMore(t *testing.T) {
+func TestNewRevisionAndOnePartMore(t *testing.T) {
 	m := newMachine(t)
 	add := func(v string) {
 		m.repo.add(

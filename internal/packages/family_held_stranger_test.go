@@ -19,7 +19,7 @@ func (m *machine) strange() {
 }
 
 // A library of the family that its owner holds is not removed: the plan refuses, as for a hold on what apt draws along.
-func TestReviewHeldStrangerIsNotRemoved(t *testing.T) {
+func TestHeldStrangerIsNotRemoved(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
 	m.strange()

@@ -19,7 +19,7 @@ func (m *machine) tried(wants func(*Set) []converge.Want) string {
 }
 
 // A driver that was there before gpuadm came is upgraded across names like one that gpuadm installed.
-func TestReviewAdoptedDriverIsUpgradedAcrossNames(t *testing.T) {
+func TestAdoptedDriverIsUpgradedAcrossNames(t *testing.T) {
 	for name, before := range map[string]string{"same version": "580.95.05-0ubuntu1", "another version": "580.105.08-0ubuntu1"} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)

@@ -12,7 +12,7 @@ import (
 
 // A part of the driver that is missing is what the stage packages installs: the check of the stage modules must not refuse
 // the plan that does. Here nvidia-utils was removed by hand, or persistenced was turned on.
-func TestReviewMissingPartIsRepaired(t *testing.T) {
+func TestMissingPartIsRepaired(t *testing.T) {
 	for _, m := range machines(t) {
 		if m.name != "ubuntu24-h100" {
 			continue

@@ -8,7 +8,7 @@ import (
 )
 
 // A driver that its administrator upgraded by apt after gpuadm installed it is upgraded across names as well.
-func TestReviewDriverMovedByOthersIsUpgradedAcrossNames(t *testing.T) {
+func TestDriverMovedByOthersIsUpgradedAcrossNames(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
 	m.update()

@@ -13,7 +13,7 @@ import (
 
 // Where our files only pin, and no repository of the machine has a signed list (deb [trusted=yes] of a flat folder), the
 // lists settle.
-func TestReviewPinsOnlyOverUnsignedRepository(t *testing.T) {
+func TestPinsOnlyOverUnsignedRepository(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
 	m.repo.publish()

@@ -10,7 +10,7 @@ import (
 )
 
 // A part of the family that the spec names by packages = [] follows the driver to another version.
-func TestReviewNamedPartFollowsTheDriver(t *testing.T) {
+func TestNamedPartFollowsTheDriver(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
 	m.update()

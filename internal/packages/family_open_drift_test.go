@@ -9,7 +9,7 @@ import (
 
 // A part that another process moved is brought back to the version that the driver has: an open version is no reason to
 // upgrade the whole driver of a node that was converged.
-func TestReviewDriftUnderAnOpenVersionDoesNotUpgradeTheDriver(t *testing.T) {
+func TestDriftUnderAnOpenVersionDoesNotUpgradeTheDriver(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
 	m.update()

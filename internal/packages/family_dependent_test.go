@@ -9,7 +9,7 @@ import (
 
 // A part of another source in the same upstream version that is a leaf too: one leaf is removed by hand, the choice falls on
 // the source of that leaf.
-func TestReviewPackageThatDependsOnAPartIsNotLost(t *testing.T) {
+func TestPackageThatDependsOnAPartIsNotLost(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
 	m.repo.add(deb{name: "monitoring-agent", version: "1.0-1", fields: "Depends: libnvidia-compute-580\n"})

@@ -26,7 +26,7 @@ func (c counting) ReadFile(name string) ([]byte, error) {
 }
 
 // A converged apply looks whether lists are fresh: that must not read dpkg's database of some megabytes for each file of sources.
-func TestReviewStaleReadsTheDatabaseOnce(t *testing.T) {
+func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{"/etc/apt/sources.list.d", "/var/lib/dpkg", "/etc/apt/preferences.d"} {
 		if err := os.MkdirAll(dir+d, 0o755); err != nil {
@@ -53,7 +53,7 @@ func TestReviewStaleReadsTheDatabaseOnce(t *testing.T) {
 	}
 }
 
-func BenchmarkReviewSplit(b *testing.B) {
+func BenchmarkSplit(b *testing.B) {
 	s := NewSet().Of(nvidia())
 	all := map[string]State{}
 	for i := range 2500 {

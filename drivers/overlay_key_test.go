@@ -10,7 +10,7 @@ import (
 )
 
 // A key that NVIDIA has changed is replaced by the machine's own catalog, as every other row is.
-func TestReviewOverlayReplacesAKey(t *testing.T) {
+func TestOverlayReplacesAKey(t *testing.T) {
 	c := load(t)
 	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
 	if err != nil {
