@@ -4,9 +4,10 @@
 package drivers
 
 import (
-	"github.com/gpuadm/gpuadm/internal/packages"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/packages"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
