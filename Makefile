@@ -57,7 +57,7 @@ parts: ## fetch and build what the containerd tests compare with (four container
 
 lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
 	$(GO) run ./test/lab/cmd/lab setup
-	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 40m
+	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 60m
 
 lab-kube: build ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
 	$(GO) run ./test/lab/cmd/lab setup
