@@ -17,9 +17,11 @@ import (
 )
 
 // ThingOf builds a thing again from its kind and name, for undo.
-func ThingOf(kind, name string) (converge.Thing, error) { return thingOf(nil, kind, name) }
+func ThingOf(kind, name string) (converge.Thing, error) {
+	return thingOf(nil, new(packages.Reading), kind, name)
+}
 
-func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
+func thingOf(node *cloud.Session, database *packages.Reading, kind, name string) (converge.Thing, error) {
 	switch kind {
 	case "file":
 		return cloud.NewFile(name, mergeOf(name)), nil
@@ -32,7 +34,7 @@ func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
 	case "paused":
 		return things.NewPaused(name), nil
 	case "package":
-		return packages.New(name), nil
+		return packages.New(name, database), nil
 	case "package-database":
 		return packages.NewDatabase(name), nil
 	case "package-lists":

@@ -16,16 +16,17 @@ import (
 )
 
 // Sequence returns the bootstrap, first stage first. A stage may rely on what those before it have settled.
-func Sequence() []converge.Stage { return sequence(new(cloud.Session)) }
+func Sequence() []converge.Stage { return sequence(new(cloud.Session), new(packages.Reading)) }
 
 // Run returns the bootstrap for one run, with what builds its things again: together they ask for the Node object once.
 func Run(node *cloud.Session) ([]converge.Stage, func(kind, name string) (converge.Thing, error)) {
-	return sequence(node), func(kind, name string) (converge.Thing, error) { return thingOf(node, kind, name) }
+	database := new(packages.Reading)
+	return sequence(node, database), func(kind, name string) (converge.Thing, error) { return thingOf(node, database, kind, name) }
 }
 
 // sequence is the bootstrap; node is the Node object, as the stages of one run know it.
-func sequence(node *cloud.Session) []converge.Stage {
-	driver, database := drivers.New(), new(packages.Reading)
+func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage {
+	driver := drivers.New()
 	return []converge.Stage{
 		cloud.NewGuard(node),                  // no pods come before this boot's GPUs were looked at
 		preflight(node),                       // what must hold before the first touch

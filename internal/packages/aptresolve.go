@@ -248,7 +248,9 @@ func (r *resolution) pins() []Pin {
 	if r.family == nil || r.chosen.own == "" {
 		return nil
 	}
-	return r.family.Pins(r.chosen.own)
+	pins := r.family.Pins(r.chosen.own)
+	pins[len(pins)-1].Priority++ // above the pin on disk, which fits newer versions of the branch too
+	return pins
 }
 
 func (r *resolution) refused(name, why string) error {

@@ -135,6 +135,11 @@ func (c choiceOf) isFrom(source string) bool {
 //
 // A package that is held in a version which no asked package has is another's choice, and refused.
 func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) ([]converge.Change, error) {
+	for _, c := range changes { // where only marks of the parts that are asked for change, the others follow
+		if after := Parse(c.After); chosen.own == "" && after.Installed() && f.Has(c.Name, after.Version) {
+			chosen.own = Own(after.Version)
+		}
+	}
 	if f == nil || chosen.own == "" {
 		return changes, nil
 	}

@@ -92,6 +92,7 @@ func TestOldestCommonVersionIsDrawn(t *testing.T) {
 	}
 	m.repo.add(deb{name: "nvidia-open-kernel-dkms", version: "535.261.03-1"})
 	m.update()
+	m.write("/etc/apt/preferences.d/00-gpuadm-driver", string(preferences(Repository{Pins: nvidia().Pins("535.*")}))) // as on disk by then
 	res := m.apply(leaves(nvidia(), "535.*", "nvidia-open-kernel-dkms", "libcuda1"))
 	if i := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "nvidia-open-kernel-dkms" }); i < 0 || !strings.Contains(res.Made[i].Why, "available in 535.309.01") {
 		t.Errorf("made: %+v", res.Made)

@@ -107,7 +107,7 @@ func contains(t *testing.T, text string, parts ...string) {
 
 func (m *machine) state(name string) State {
 	m.t.Helper()
-	s, err := New(name).Look(m.t.Context(), m)
+	s, err := New(name, new(Reading)).Look(m.t.Context(), m)
 	if err != nil {
 		m.t.Fatal(err)
 	}

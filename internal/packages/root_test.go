@@ -377,7 +377,7 @@ func (m *machine) engine(wants func(*Set) []converge.Want) *converge.Engine {
 		ThingOf: func(kind, name string) (converge.Thing, error) {
 			switch kind {
 			case "package":
-				return New(name), nil
+				return New(name, new(Reading)), nil
 			case "file":
 				return things.NewFile(name, nil), nil
 			case "package-lists":

@@ -18,8 +18,11 @@ type thing struct {
 	pkg string
 }
 
-// New builds the thing again from its name.
-func New(name string) converge.Thing { return thing{NewSet(), name} }
+// New builds the thing again from its name. The things of one run share a reading of the packager's database: what one
+// transaction has changed is read again for all.
+func New(name string, database *Reading) converge.Thing {
+	return thing{NewSet().Sharing(database), name}
+}
 
 // Want wants a package in a version that may be left open, held and marked as to says. A package that is wanted is not
 // automatic, unless to says so.

@@ -190,10 +190,13 @@ func TestLabDnfFails(t *testing.T) {
 		t.Error("no dnf to kill")
 	}
 	repos.Heal(d.Host)
-	if r := task.Wait(); r.Exit != 1 {
+	r := task.Wait()
+	if r.Exit != 1 {
 		t.Errorf("apply whose dnf was killed: %s", r)
 	}
-	d.stands("580.65.06")
+	if d.stands("580.65.06"); t.Failed() {
+		t.Fatalf("after a failed apply: %s", r)
+	}
 
 	there, _ = repos.Waits(d.Host, "after", "nvidia-driver-cuda")
 	task = d.Go("gpuadm", "apply", "sources", "packages")

@@ -30,7 +30,9 @@ for v in 535.216.01 535.261.03; do
 	for n in nvidia-open-kernel-support libcuda1 libnvidia-ml1 libnvidia-cfg1 libnvidia-ptxjitcompiler1 libnvidia-nvvm4 libnvidia-pkcs11-openssl3 \
 		libnvidia-encode1 libnvcuvid1 nvidia-alternative nvidia-smi nvidia-driver-bin firmware-nvidia-gsp; do
 		case $n in
-		libnvidia-ml1) mkdir -p d/usr/lib/x86_64-linux-gnu; touch d/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.$v ;;
+		libnvidia-ml1) mkdir -p d/usr/lib/x86_64-linux-gnu; touch d/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.$v; ln -s libnvidia-ml.so.$v d/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 ;;
+		libcuda1) mkdir -p d/usr/lib/x86_64-linux-gnu; touch d/usr/lib/x86_64-linux-gnu/libcuda.so.$v; ln -s libcuda.so.$v d/usr/lib/x86_64-linux-gnu/libcuda.so.1 ;;
+		nvidia-smi) mkdir -p d/usr/bin; touch d/usr/bin/nvidia-smi ;;
 		firmware-nvidia-gsp) mkdir -p d/usr/lib/firmware/nvidia/$v; touch d/usr/lib/firmware/nvidia/$v/gsp_ga10x.bin d/usr/lib/firmware/nvidia/$v/gsp_tu10x.bin ;;
 		esac
 		deb $n $v-1
@@ -40,6 +42,7 @@ for v in 535.216.01 535.261.03; do
 done
 deb nvidia-modprobe 570.133.07-1
 mkdir -p d/usr/lib/systemd/system; printf '[Service]\nExecStart=/bin/sleep infinity\n[Install]\nWantedBy=multi-user.target\n' >d/usr/lib/systemd/system/nvidia-persistenced.service
+mkdir -p d/usr/bin; touch d/usr/bin/nvidia-persistenced
 deb nvidia-persistenced 570.133.07-1
 s=d/usr/src/nvidia-fs-2.13.5; mkdir -p $s; cp x/usr/src/nvidia-580.65.06/nvidia-uvm.c $s/nvidia-fs.c; echo 'MODULE_INFO(driver, LAB_DRIVER);' >>$s/nvidia-fs.c
 printf '#define LAB_VERSION "2.13.5"\n#define LAB_LICENSE "GPL v2"\n' >$s/lab.h
