@@ -77,8 +77,12 @@ func (d Driver) outdated(ch Choice, f facts.Facts) (notes []string) {
 	if err != nil || f.Modules == nil {
 		return nil
 	}
-	if loaded := f.Modules.Version; loaded != "" && loaded != ch.Version {
-		if s := c.unfixed("the loaded driver "+loaded, loaded, f.Day); s != "" && !slices.Contains(ch.Warnings, s) {
+	is, who := f.Modules.Version, "the loaded driver "
+	if is == "" && len(f.Modules.Libraries) > 0 {
+		is, who = f.Modules.Libraries[0].Version, "the installed driver "
+	}
+	if is != "" && is != ch.Version {
+		if s := c.unfixed(who+is, is, f.Day); s != "" && !slices.Contains(ch.Warnings, s) {
 			notes = append(notes, s)
 		}
 	}

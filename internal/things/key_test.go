@@ -104,11 +104,12 @@ func TestKeyByDigest(t *testing.T) {
 	other := strings.Replace(plain, "mDME", "mDMF", 1)
 	body, _, _ := strings.Cut(plain[strings.Index(plain, "\n\n")+2:], "\n")
 	for what, row := range map[string]struct{ served, trusted, holds string }{
-		"as it is":                                   {plain, digest(plain), plain},
-		"as it is, with a version":                   {tool, digest(tool), tool},
-		"without its version":                        {tool, digest(plain), plain},
-		"another file":                               {other, digest(plain), ""},
-		"no key, with the digest":                    {"<html>", digest("<html>"), ""},
+		"as it is":                 {plain, digest(plain), plain},
+		"as it is, with a version": {tool, digest(tool), tool},
+		"without its version":      {tool, digest(plain), plain},
+		"another file":             {other, digest(plain), ""},
+		"no key, with the digest":  {"<html>", digest("<html>"), ""},
+
 		"a key hidden in what the digest leaves out": {strings.Replace(plain, body, "Version"+body+"\n"+body, 1), digest(plain), plain},
 	} {
 		n, err := simhost.New([]byte("-- etc/pki/rpm-gpg/ --\n-- simulated-net/mirror.example/key.pub --\n" + row.served))

@@ -28,7 +28,13 @@ deb() { # NAME VERSION DEPENDS; the files are in d already
 }
 for n in nvidia-kernel-common-580-server nvidia-firmware-580-server-$v nvidia-headless-no-dkms-580-server-open libnvidia-compute-580-server \
 	libnvidia-cfg1-580-server libnvidia-decode-580-server libnvidia-encode-580-server nvidia-utils-580-server nvidia-compute-utils-580-server; do
-	if [ $n = libnvidia-compute-580-server ]; then mkdir -p d/usr/lib/x86_64-linux-gnu; touch d/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.$v; fi
+	case $n in
+	libnvidia-compute-*)
+		l=d/usr/lib/x86_64-linux-gnu; mkdir -p $l
+		for s in libnvidia-ml libcuda; do touch $l/$s.so.$v; ln -s $s.so.$v $l/$s.so.1; done ;;
+	nvidia-utils-*) mkdir -p d/usr/bin; touch d/usr/bin/nvidia-smi ;;
+	nvidia-compute-utils-*) mkdir -p d/usr/bin; touch d/usr/bin/nvidia-persistenced ;;
+	esac
 	deb $n $v-0ubuntu1
 done
 mkdir -p d/usr/src d/DEBIAN; cp -r /usr/src/nvidia-$v d/usr/src/; deb nvidia-kernel-source-580-server-open $v-0ubuntu1
