@@ -17,7 +17,7 @@ export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 # other people's daemons, a C library.
 NORACE    := /gpuadm/test(/containerd|/fakenvml)?$$
 .DEFAULT_GOAL := build
-.PHONY: help build demo test check lab kube lab-kube lab-slow vm bench fuzz parts update clean
+.PHONY: help build demo test check lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ parts: ## fetch and build what the containerd tests compare with (four container
 lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
 	$(GO) run ./test/lab/cmd/lab setup
 	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 60m
+
+nightly: build ## as root: the lab's matrix over all distributions, which takes too long for each change
+	$(GO) run ./test/lab/cmd/lab setup
+	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLabMatrix -count=1 -parallel 3 -timeout 60m
 
 lab-kube: build ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
 	$(GO) run ./test/lab/cmd/lab setup

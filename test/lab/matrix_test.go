@@ -49,8 +49,14 @@ func matrixDistros() []matrixDistro {
 	for _, distro := range []string{"ubuntu2204", "ubuntu2404", "ubuntu2604"} {
 		list = append(list, matrixDistro{distro, "bookworm", releases(distro), both})
 	}
+	if os.Getenv("LAB_ALL") == "" && !*writeMatrix {
+		list = slices.DeleteFunc(list, func(d matrixDistro) bool { return !slices.Contains(mainDistros(), d.name) })
+	}
 	return list
 }
+
+// mainDistros are those that make lab goes through; make nightly sets LAB_ALL and goes through all.
+func mainDistros() []string { return []string{"ubuntu2204", "ubuntu2404", "debian12", "rhel9"} }
 
 func matrixBranches() []string {
 	return []string{"535", "550", "570", "575", "580", "590", "595", "610"}
@@ -112,7 +118,8 @@ func TestLabMatrix(t *testing.T) {
 		}
 	}
 	for _, line := range was {
-		if !strings.Contains(text, line+"\n") {
+		name, _, _ := strings.Cut(line, " ")
+		if slices.ContainsFunc(matrixDistros(), func(d matrixDistro) bool { return d.name == name }) && !strings.Contains(text, line+"\n") {
 			t.Errorf("%s has, and the host has not: %s", matrixFile, line)
 		}
 	}
