@@ -60,9 +60,9 @@ func TestExplainedWithAMend(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, explained := range map[string]error{
-		"apt":          explain(n, "", &host.CommandError{Stderr: "E: something that nobody has seen before"}),
+		"apt":          explain(n, "", &host.CommandError{Stderr: "E: a message of no known kind"}),
 		"apt, unmet":   explain(n, "The following packages have unmet dependencies:\n a : Depends: b but it is not installable\n", &host.CommandError{Stderr: "E: Unable to correct problems"}),
-		"dnf":          explainDnf(n, "", &host.CommandError{Stderr: "Error: something that nobody has seen before"}),
+		"dnf":          explainDnf(n, "", &host.CommandError{Stderr: "Error: a message of no known kind"}),
 		"dnf, problem": explainDnf(n, "", &host.CommandError{Stderr: "Error: \n Problem: conflicting requests\n  - nothing provides x\n"}),
 	} {
 		trouble := (*converge.Trouble)(nil)

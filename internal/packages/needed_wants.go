@@ -59,7 +59,7 @@ func EnabledBy(lacks []Lack) (files []string) {
 	return files
 }
 
-// Advising has the set say what to do about what lacks, where packages are not to be had.
+// Advising has the set say what to do about what lacks, where packages are not found.
 func (s *Set) Advising(lacks []Lack) *Set {
 	for _, l := range lacks {
 		if !l.Enabled {

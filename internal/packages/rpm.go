@@ -185,7 +185,7 @@ func (d *rpmDatabase) fill() {
 }
 
 // halfDone returns what a dnf that was killed has installed, perhaps not to the end: all that came in its transaction. What it
-// was removing when it was killed nobody can tell: rpm has it as installed until its last file is gone.
+// was removing when it was killed does not show: rpm has it as installed until its last file is gone.
 func (d rpmDatabase) halfDone() (list []rpmPackage) {
 	if d.cut.IsZero() {
 		return nil
