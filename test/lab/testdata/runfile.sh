@@ -53,10 +53,16 @@ BUILT_MODULE_NAME[0]="nvidia"
 DEST_MODULE_LOCATION[0]="/kernel/drivers/video"
 CONF
 for file in $src/nvidia/nv.c $src/Makefile $src/dkms.conf; do did 1 $file; done
-echo library >$lib/libnvidia-ml.so.$version
-did 1 $lib/libnvidia-ml.so.$version
-ln -s libnvidia-ml.so.$version $lib/libnvidia-ml.so.1
-did 0 $lib/libnvidia-ml.so.1
+for name in libnvidia-ml libcuda; do
+	echo library >$lib/$name.so.$version
+	did 1 $lib/$name.so.$version
+	ln -s $name.so.$version $lib/$name.so.1
+	did 0 $lib/$name.so.1
+done
+for name in nvidia-smi nvidia-persistenced; do
+	echo program >/usr/bin/$name
+	did 1 /usr/bin/$name
+done
 cat >/usr/bin/nvidia-uninstall <<'UNINSTALL'
 #!/bin/sh
 [ -e /var/lib/nvidia/log ] || { echo "No driver backed up." >&2; exit 1; }
