@@ -10,7 +10,7 @@ import (
 // A component that another vendor's archive has says nothing about the distribution's.
 func TestComponentOfAnotherArchive(t *testing.T) {
 	files := map[string][]byte{
-		"/etc/apt/sources.list.d/debian.sources":  []byte("Types: deb\nURIs: http://deb.debian.org/debian\nSuites: bookworm\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"),
+		"/etc/apt/sources.list.d/debian.sources":  []byte("Types: deb\nURIs: http://debian.example/debian\nSuites: bookworm\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"),
 		"/etc/apt/sources.list.d/virtualbox.list": []byte("deb [arch=amd64 signed-by=/usr/share/keyrings/oracle-virtualbox-2016.gpg] https://download.virtualbox.org/virtualbox/debian bookworm contrib\n"),
 	}
 	if lacks := Lacking(System{ID: "debian", Version: "12", Arch: "amd64", Files: files}, []string{"contrib"}); len(lacks) != 1 {
