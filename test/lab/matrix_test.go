@@ -86,10 +86,10 @@ func TestLabMatrix(t *testing.T) {
 					m := &matrixHost{d: d, source: source, say: say}
 					m.dir = repos.For(t, m.kind(), repos.Recipe{})
 					for _, branch := range matrixBranches() {
-						if m.Host == nil { // it serves until something is installed on it
+						t.Run(branch, func(t *testing.T) { // whose host ends with it
 							m.boot(t)
-						}
-						m.branch(t, branch)
+							m.branch(t, branch)
+						})
 					}
 				})
 			}
@@ -215,7 +215,6 @@ func (m *matrixHost) branch(t *testing.T, branch string) {
 		verdict := "planned"
 		if gpu == "HGX H100" {
 			verdict = "installed"
-			defer func() { m.Host = nil }()
 			if r := m.Exec("gpuadm", "--no-color", "apply", "packages"); r.Exit != 0 {
 				t.Errorf("%s: planned without a refusal, and then: %s", cell, r)
 				continue
