@@ -102,8 +102,9 @@ func TestIMEXRestartBeforeUs(t *testing.T) {
 func TestIMEXNodesKnown(t *testing.T) {
 	for archive, says := range map[string]string{
 		"-- x --\n": "/etc/nvidia-imex/nodes_config.cfg is missing or empty",
-		"-- etc/nvidia-imex/nodes_config.cfg --\n\n":                                                                                   "/etc/nvidia-imex/nodes_config.cfg is missing or empty",
-		"-- etc/nvidia-imex/nodes_config.cfg --\n10.0.0.11\n":                                                                          "",
+		"-- etc/nvidia-imex/nodes_config.cfg --\n\n":          "/etc/nvidia-imex/nodes_config.cfg is missing or empty",
+		"-- etc/nvidia-imex/nodes_config.cfg --\n10.0.0.11\n": "",
+
 		"-- etc/nvidia-imex/config.cfg --\nIMEX_NODE_CONFIG_FILE=/srv/nodes\n-- etc/nvidia-imex/nodes_config.cfg --\n10.0.0.11\n":      "/srv/nodes is missing or empty",
 		"-- etc/nvidia-imex/config.cfg --\nIMEX_NODE_CONFIG_FILE=/srv/nodes\n-- srv/nodes --\n10.0.0.11\n":                             "",
 		"-- etc/nvidia-imex/config.cfg --\n#IMEX_NODE_CONFIG_FILE=/srv/nodes\n-- etc/nvidia-imex/nodes_config.cfg --\ngpu-1.example\n": "",
