@@ -208,7 +208,7 @@ func gather(unwanted, wanted []step) (steps []step) {
 			steps = append(steps, s)
 		case at == i:
 			of := func(o step) bool { return o.Kind != s.Kind }
-			steps = slices.Concat(steps, slices.DeleteFunc(slices.Clone(wanted), of), batched[s.Kind])
+			steps = slices.Concat(steps, batched[s.Kind], slices.DeleteFunc(slices.Clone(wanted), of))
 		}
 	}
 	return steps

@@ -18,18 +18,19 @@ const overlaid = `package stages
 import (
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 )
 
-func sequence(node *cloud.Session) []converge.Stage {
-	return append(labstage.Stages(), shippedsequence(node)...)
+func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage {
+	return append(labstage.Stages(), shippedsequence(node, database)...)
 }
 
-func thingOf(node *cloud.Session, kind, name string) (converge.Thing, error) {
+func thingOf(node *cloud.Session, database *packages.Reading, kind, name string) (converge.Thing, error) {
 	if t := labstage.ThingOf(kind, name); t != nil {
 		return t, nil
 	}
-	return shippedthingOf(node, kind, name)
+	return shippedthingOf(node, database, kind, name)
 }
 `
 
