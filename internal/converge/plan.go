@@ -183,13 +183,13 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	return steps, nil
 }
 
-// gather puts the steps in the order of their making: first what is no longer asked for, then what is. A batch comes where its
-// last wanted step is, with all steps of its kind, so that they are made together: packages that are no longer asked for go in
-// the transaction that brings those in their place.
+// gather puts the steps in the order of their making: first what is no longer asked for, then what is. The steps of a Resolver come
+// where its last wanted step is, with all steps of its kind, so that they are made together: packages that are no longer asked for
+// are removed in the transaction that installs those that replace them.
 func gather(unwanted, wanted []step) (steps []step) {
 	last := map[string]int{}
 	for i, s := range wanted {
-		if _, ok := s.want.Thing.(Batch); ok {
+		if _, ok := s.want.Thing.(Resolver); ok {
 			last[s.Kind] = i
 		}
 	}
@@ -208,7 +208,7 @@ func gather(unwanted, wanted []step) (steps []step) {
 			steps = append(steps, s)
 		case at == i:
 			of := func(o step) bool { return o.Kind != s.Kind }
-			steps = slices.Concat(steps, batched[s.Kind], slices.DeleteFunc(slices.Clone(wanted), of))
+			steps = slices.Concat(steps, slices.DeleteFunc(slices.Clone(wanted), of), batched[s.Kind])
 		}
 	}
 	return steps
