@@ -67,7 +67,7 @@ func aksDone(f facts.Facts) converge.Want {
 		case !notThere(err):
 			return "", err
 		case !v.Live():
-			return "", host.Later{Until: "first boot"}
+			return "", host.FirstBoot
 		case f.Booting:
 			return "", host.Later{Until: "once AKS's own scripts have run"}
 		}

@@ -67,7 +67,7 @@ type who struct {
 	via     host.Via // proxies
 	machine string   // the machine's id; "" if it has none
 	renews  bool     // the join gets kubelet a new certificate when its has run out
-	later   string   // why there is nobody to ask yet: "once the node has joined"; "" where there is
+	later   host.Later // why there is nobody to ask yet: "once the node has joined"; "" where there is
 }
 
 // untilJoined is what waits for the join.
@@ -83,11 +83,11 @@ func whose(s spec.Spec, f facts.Facts) who {
 	w.renews = howOf(s, f) == "token" && !joinedByOthers(f)
 	switch {
 	case !f.Live:
-		w.later = "first boot"
+		w.later = host.FirstBoot
 	case !k.Joined:
-		w.later = untilJoined
+		w.later = host.Later{Until: untilJoined}
 	case f.Booting:
-		w.later = "once kubelet runs"
+		w.later = host.Later{Until: "once kubelet runs"}
 	}
 	return w
 }

@@ -38,8 +38,8 @@ func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.C
 	if err != nil {
 		return err
 	}
-	if w.later != "" {
-		return host.Later{Until: w.later}
+	if w.later.Until != "" {
+		return w.later
 	}
 	var edits []partEdit
 	for _, c := range changes {

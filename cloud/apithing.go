@@ -77,10 +77,10 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	}
 	undoing := p.rebuilt // then nothing of ours is on a Node that is gone, or whose cluster the machine has left
 	switch {
-	case w.later == untilJoined && undoing:
+	case w.later.Until == untilJoined && undoing:
 		return "", nil
-	case w.later != "":
-		return "", host.Later{Until: w.later}
+	case w.later.Until != "":
+		return "", w.later
 	}
 	n, err := p.session.look(ctx, v, w, p.looks, p.Name())
 	if errors.As(err, new(unregistered)) && undoing {
@@ -213,7 +213,12 @@ func (p nodePart) Leaves(found converge.State) string {
 
 // TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Of a failure, and of a boot that
 // nobody has looked in yet, the cluster is told without a line in the journal (Report, guard), and that keeps nobody from undo.
-func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+func (p nodePart) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
+	rest, err := p.takeOut(v, found, before, after)
+	return rest, nil, err
+}
+
+func (p nodePart) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
 	if p.what == "condition" || p.what == "record" {
 		return before, nil
 	}

@@ -36,7 +36,7 @@ func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	switch {
 	case !f.Live:
-		return []converge.Want{eksLater("which cluster of EKS to join", "first boot", "the machine is told when it boots")}, nil
+		return []converge.Want{eksLater("which cluster of EKS to join", host.FirstBoot, "the machine is told when it boots")}, nil
 	case f.Cloud.Name != "aws":
 		return nil, &converge.Trouble{
 			What:    "cannot join EKS: the machine is not in EC2, where it would get its credentials",
@@ -78,9 +78,9 @@ func eksRef(s spec.Spec) *instance.ClusterRef {
 }
 
 // eksLater is what cannot be looked at before then.
-func eksLater(what, until, why string) converge.Want {
+func eksLater(what string, later host.Later, why string) converge.Want {
 	return things.Check(what, func(context.Context, host.View) (string, error) {
-		return "", host.Later{Until: until}
+		return "", later
 	}, why)
 }
 

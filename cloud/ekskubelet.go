@@ -102,7 +102,7 @@ func (n *eksNode) kubeconfig() []byte {
 func (n *eksNode) accepted(via host.Via) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if !v.Live() {
-			return "", host.Later{Until: "first boot"}
+			return "", host.FirstBoot
 		}
 		if _, err := v.Stat(eksPlugin); notThere(err) {
 			return "", &converge.Trouble{

@@ -63,7 +63,7 @@ func Joined(node *Session) converge.Stage {
 			case by != "" && howOf(s, f) != "token" && !ownsKubelet(s, f) && !f.Kubelet.Joined:
 				return []converge.Want{notJoinedYet(by, f)}, nil
 			case eksOwn(s, f) && !f.Kubelet.Joined: // the stage before this one says what it waits for
-				return []converge.Want{eksLater("the cluster has the node", untilJoined, "kubelet registers the node")}, nil
+				return []converge.Want{eksLater("the cluster has the node", host.Later{Until: untilJoined}, "kubelet registers the node")}, nil
 			}
 			name := nodeName(s, f)
 			if howOf(s, f) != "token" && !ownsKubelet(s, f) { // a cloud may name it otherwise

@@ -63,7 +63,7 @@ func sleepFor(ctx context.Context, d time.Duration) error {
 func (n nodeAsk) get(ctx context.Context, v host.View) (*corev1.Node, error) {
 	switch {
 	case !v.Live():
-		return nil, host.Later{Until: "first boot"}
+		return nil, host.FirstBoot
 	case n.booting:
 		return nil, host.Later{Until: "once kubelet runs"}
 	}

@@ -83,11 +83,7 @@ type memory struct{ on, after string }
 
 // remembered are the runs that made a part of the Node here and were not undone, the latest last.
 func remembered(v host.View, part string) (list []memory) {
-	j, err := converge.ReadJournal(v)
-	if err != nil {
-		return nil // whoever opens it next says so
-	}
-	for _, run := range j.Runs() {
+	for _, run := range converge.ReadJournal(v).Runs() {
 		if run.Undone || len(run.Undoes) > 0 {
 			continue
 		}
@@ -113,7 +109,7 @@ func saidReady(state string) string {
 // nodeHas asks the Node, once and without patience. A kubelet that does not run is not started by what a cluster says.
 func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) Lost {
 	w := whose(s, f)
-	if se == nil || !tellsCluster(s) || w.later != "" || f.Kubelet.Active != "active" {
+	if se == nil || !tellsCluster(s) || w.later.Until != "" || f.Kubelet.Active != "active" {
 		return Lost{}
 	}
 	n, err := se.look(kube.Within(ctx, 0), v, w, &nodeLooks{}, "lost")

@@ -254,8 +254,8 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 
 func (r readyStage) check(what string, look func(context.Context, host.View) (string, error), try ...string) converge.Want {
 	inside := func(ctx context.Context, v host.View) (string, error) {
-		if r.who.later != "" { // whoever has not joined is not ready, and that is no fault
-			return "", host.Later{Until: r.who.later}
+		if r.who.later.Until != "" { // whoever has not joined is not ready, and that is no fault
+			return "", r.who.later
 		}
 		problem, err := look(ctx, v)
 		if problem != "" {

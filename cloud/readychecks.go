@@ -22,7 +22,7 @@ import (
 
 func noDriver(f facts.Facts) (string, error) {
 	if f.DriverAgain {
-		return "", host.Later{Until: host.NewProcess}
+		return "", host.NewProcess
 	}
 	return "no NVIDIA driver answers: " + cmp.Or(f.NoDriver, "it was not asked"), nil
 }

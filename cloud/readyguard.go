@@ -25,7 +25,7 @@ func NewGuard(se *Session) converge.Stage {
 		About: "keeps pods away until the GPUs stand in this boot",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w := whose(s, f)
-			if !tellsCluster(s) || !shouldHaveGPU(s, f) || w.later != "" || f.BootID == "" {
+			if !tellsCluster(s) || !shouldHaveGPU(s, f) || w.later.Until != "" || f.BootID == "" {
 				return nil, nil
 			}
 			startup, on, _, err := startupTaint(s, f)
@@ -94,8 +94,8 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 		}
 		w, boot = &found, f.BootID
 	}
-	if w.later != "" {
-		return "", host.Later{Until: w.later}
+	if w.later.Until != "" {
+		return "", w.later
 	}
 	n, err := g.session.look(ctx, v, *w, g.looks, g.Name())
 	if err != nil {

@@ -40,7 +40,7 @@ const (
 // none of the apply's.
 func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
 	w := whose(s, f)
-	if !tellsCluster(s) || w.later != "" || o.Err == nil && len(o.Made) == 0 {
+	if !tellsCluster(s) || w.later.Until != "" || o.Err == nil && len(o.Made) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
@@ -111,8 +111,7 @@ func (r readyStage) swap(v host.View, n *corev1.Node) []partEdit {
 // madeReadyIn says whether the journal has it that the node was made ready in a boot: the first failure since has taken the word
 // of the condition.
 func madeReadyIn(v host.View, boot string) bool {
-	j, err := converge.ReadJournal(v)
-	return err == nil && slices.ContainsFunc(j.Records, func(r converge.Record) bool {
+	return slices.ContainsFunc(converge.ReadJournal(v).Records, func(r converge.Record) bool {
 		return r.What == "make" && r.Change.Name == "condition "+GPUReady && strings.HasSuffix(string(r.Change.After), bootMark(boot))
 	})
 }

@@ -124,7 +124,7 @@ func spent(t *tokenJoin) converge.Want {
 // Look says nothing of an image's token: it is for the machine that boots from it. One that is still to be used stays.
 func (t tokenFile) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
-		return "", host.Later{Until: "first boot"}
+		return "", host.FirstBoot
 	}
 	if err := t.join.entered(ctx, v); err != nil {
 		return "", err

@@ -99,7 +99,7 @@ func (t *tokenJoin) read(v host.View) (bootstrapToken, error) {
 func (t *tokenJoin) try(ctx context.Context, v host.View) error {
 	return t.tried.do(func() error {
 		if !v.Live() {
-			return host.Later{Until: "first boot"}
+			return host.FirstBoot
 		}
 		token, err := t.read(v)
 		if err != nil {

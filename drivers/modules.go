@@ -109,7 +109,7 @@ func orFirstBoot(to func(converge.State) (converge.State, error)) func(converge.
 	return func(found converge.State) (converge.State, error) {
 		want, err := to(found)
 		if err == nil && want != found {
-			return "", host.Later{Until: "first boot"}
+			return "", host.FirstBoot
 		}
 		return want, err
 	}

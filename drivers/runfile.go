@@ -61,7 +61,7 @@ func (r runfile) Name() string { return "nvidia" }
 func (r runfile) Look(_ context.Context, v host.View) (converge.State, error) {
 	state, err := ByInstaller(v)
 	if err == nil && !v.Live() && state != r.wanted() {
-		return "", host.Later{Until: "first boot"} // nobody is there to build
+		return "", host.FirstBoot // nobody is there to build
 	}
 	return state, err
 }

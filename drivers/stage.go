@@ -266,7 +266,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 	}
 	look := func(_ context.Context, v host.View) (string, error) {
 		if !v.Live() {
-			return "", host.Later{Until: "first boot"}
+			return "", host.FirstBoot
 		}
 		version, _ := facts.LoadedDriver(v)
 		is := strings.TrimSuffix(version, ".")

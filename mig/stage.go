@@ -84,14 +84,14 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 
 // unknown stands for all partitions while no driver can be asked.
 func unknown(f facts.Facts) converge.Want {
-	until := "first boot"
+	later := host.FirstBoot
 	switch {
 	case f.DriverAgain:
-		until = host.NewProcess
+		later = host.NewProcess
 	case f.Live:
-		until = "once the driver answers (" + f.NoDriver + ")"
+		later = host.Later{Until: "once the driver answers (" + f.NoDriver + ")"}
 	}
-	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
+	look := func(context.Context, host.View) (string, error) { return "", later }
 	w := things.Check("partitions of the GPUs", look, "their driver says how they stand")
 	w.Releases = true // what was made earlier cannot be looked at now, which is no reason to take it back
 	return w

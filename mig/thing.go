@@ -108,7 +108,12 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 
 // TakeOut is how the GPU stood before us, if all that is on it now is ours or was there then: a reboot, or a run that was
 // cut short, leaves less than was made. On a GPU that is not there any more nothing of ours is.
-func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+func (g gpu) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
+	rest, err := g.takeOut(v, found, before, after)
+	return rest, nil, err
+}
+
+func (g gpu) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
 	if found == "" {
 		return "", nil
 	}

@@ -69,7 +69,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 			if blobs(n) < had {
 				collected++
 			}
-			j, err := converge.ReadJournal(n)
+			j, err := converge.ReadJournal(n), error(nil)
 			if err != nil {
 				t.Fatal(err)
 			}

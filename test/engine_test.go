@@ -511,7 +511,7 @@ func FuzzJournal(f *testing.F) {
 	f.Add(data[:len(data)/2])
 	f.Add([]byte(`{"format":1,"what":"make","run":"a","change":{"kind":"file","name":"/etc/a","before":"x y z","after":"0644 0:0 0 0"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		j, err := converge.ParseJournal(data)
+		j, err := converge.ParseJournal(data), error(nil)
 		if err != nil {
 			return
 		}

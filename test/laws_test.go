@@ -343,7 +343,7 @@ func TestRunIDs(t *testing.T) {
 		}
 		n.Boot(simhost.LoseAll)
 		res := apply(t, n, e())
-		j, err := converge.ReadJournal(n)
+		j, err := converge.ReadJournal(n), error(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -77,22 +77,6 @@ func TestTornLastLineIsHealed(t *testing.T) {
 	}
 }
 
-// A gpuadm that does not know the record of a torn line counts it to the run before, and takes no run for open that nobody began.
-func TestTornLineForAnOlderOne(t *testing.T) {
-	n := node(t)
-	apply(t, n, edition(t, 1))
-	put(t, n, journal, string(written(t, n))+"\xff\xfe garbage")
-	apply(t, n, edition(t, 1))
-	older := bytes.Replace(written(t, n), []byte(`"what":"torn"`), []byte(`"what":"mark"`), 1)
-	if bytes.Equal(older, written(t, n)) {
-		t.Fatal("no record of the torn line")
-	}
-	put(t, n, journal, string(older))
-	if res := apply(t, n, edition(t, 2)); res.Run == "" {
-		t.Error("it goes on with a run that nobody began")
-	}
-}
-
 // An undo heals it too, and so does a disk that is too full for its record, once there is room.
 func TestTornLineOnAFullDisk(t *testing.T) {
 	n := node(t)
@@ -132,14 +116,6 @@ func TestTornWhileHealing(t *testing.T) {
 	}
 	if cuts < 6 {
 		t.Errorf("power failed %d times only", cuts)
-	}
-}
-
-// What power cuts leave one after the other: a torn line, and a torn record of it.
-func TestTornRecordOfATornLine(t *testing.T) {
-	j, err := converge.ParseJournal([]byte("\xff\xfe\n{\"format\":1,\"wh"))
-	if err != nil || j.Torn != 2 || len(j.Damaged) != 0 {
-		t.Errorf("%+v, %v", j, err)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestUndoWithoutItsBytes(t *testing.T) {
 		put(t, n, "/srv/a", "theirs\n")
 		e := engineOf(t, stage(things.Exact("/srv/a", []byte("ours\n"), 0o644, ""), things.Exact("/srv/b", []byte("b\n"), 0o644, "")))
 		apply(t, n, e)
-		j, err := converge.ReadJournal(n)
+		j, err := converge.ReadJournal(n), error(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -127,12 +127,19 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 			if e.Spec.Join.Gate == "open" {
 				return nil // it joins all the same, and a taint keeps pods away
 			}
-			s, err := e.Standing(cmd.Context(), h)
-			if err != nil || s.Held != "" || s.Now() == 0 && (s.Unfinished == "" || atWork(h)) {
+			s, err := e.Pending(cmd.Context(), h)
+			cut := s.Unfinished != "" && !atWork(h)
+			if err != nil || !cut && (s.Held != "" || s.Now() == 0) {
 				return err
 			}
-			t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now(), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then comes by itself"}}
-			if cannot := s.Cannot(); len(cannot) > 0 {
+			t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now(), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
+			if cut {
+				t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
+			}
+			if cut && s.Undoing {
+				t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
+				t.Try = []string{"gpuadm undo, which finishes it, or gpuadm apply; kubelet then starts by itself"}
+			} else if cannot := s.Cannot(); len(cannot) > 0 {
 				t.What, t.Try = "cannot let kubelet start: the node cannot be made to stand as it is", nil
 				for _, ch := range cannot {
 					t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)

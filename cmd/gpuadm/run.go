@@ -97,7 +97,7 @@ func (c *common) anew(ctx context.Context, res converge.Result, stop <-chan stru
 
 // onlyANewProcess says whether something of an apply is left to a new process.
 func onlyANewProcess(res converge.Result) bool {
-	return slices.ContainsFunc(res.Later, func(ch converge.Change) bool { return ch.Later == host.NewProcess })
+	return slices.ContainsFunc(res.Later, func(ch converge.Change) bool { return ch.When == host.InNewProcess })
 }
 
 // applied is an apply's last sentence.
@@ -123,7 +123,7 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 
 // atFirstBoot says of an image in which something is left for the first boot if nobody will be there to make it.
 func (c *common) atFirstBoot(ctx context.Context, h host.Host, later []converge.Change) {
-	if c.rootDir == "/" || !slices.ContainsFunc(later, func(ch converge.Change) bool { return !ch.Settles && ch.Later == "first boot" }) {
+	if c.rootDir == "/" || !slices.ContainsFunc(later, func(ch converge.Change) bool { return !ch.Settles && ch.When == host.AtFirstBoot }) {
 		return
 	}
 	// In a folder the links are what can be seen of a unit.
@@ -141,11 +141,6 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	e.Tell, e.Stop = voice.tell, stop
 	res, err := e.Undo(ctx, h, to, leave)
 	voice.close()
-	if len(res.Lost) > 0 { // the node was called ready with what is not there any more
-		if e, _, none := c.engine(nil, nil); none == nil {
-			c.tellCluster(ctx, e, h, cloud.Outcome{Stage: res.Stage, Err: err})
-		}
-	}
 	if err != nil {
 		return err
 	}
@@ -166,9 +161,6 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 		return nil
 	}
 	s := count(len(res.Made), "change") + " put back"
-	if len(res.Again) > 0 {
-		s += fmt.Sprintf(", %d made again", len(res.Again))
-	}
 	if len(res.Left) > 0 {
 		s += fmt.Sprintf(", %d left", len(res.Left))
 	}

@@ -117,10 +117,13 @@ func (c *common) ours(s converge.Status) {
 		if m.Unseen != "" {
 			unseen[m.Unseen] = append(unseen[m.Unseen], m.Kind+" "+m.Name)
 		}
-		if m.LetGo {
+		switch name := printable(m.Kind + " " + m.Name); {
+		case m.Released:
 			gone[m.Stage]++
-		} else if m.Changed {
-			fmt.Fprintf(c.stdout, "\n%s was changed by somebody else since %s.\n", printable(m.Kind+" "+m.Name), m.Since.Format(day))
+		case m.Changed:
+			fmt.Fprintf(c.stdout, "\n%s was changed outside gpuadm since %s.\n", name, m.Since.Format(day))
+		case m.Reverted:
+			fmt.Fprintf(c.stdout, "\n%s is not as gpuadm left it on %s, but as it was earlier.\n", name, m.Since.Format(day))
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(unseen)) {

@@ -84,9 +84,9 @@ func leavable(h host.View, leave []string) error {
 	if len(leave) == 0 {
 		return nil
 	}
-	j, err := converge.ReadJournal(h)
-	if err != nil || len(j.Runs()) == 0 {
-		return err
+	j := converge.ReadJournal(h)
+	if len(j.Runs()) == 0 {
+		return nil
 	}
 	var made []string
 	named := func(name string) bool {

@@ -10,11 +10,7 @@ package converge
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -64,17 +60,12 @@ type Settler interface {
 	Settled(found State) State
 }
 
-// A Leaver says what stays elsewhere, out of our reach, where undo takes away what stood like this; "" for nothing.
-type Leaver interface {
-	Thing
-	Leaves(State) string
-}
-
-// A Merger can take our part out of what someone else has changed since.
+// A Merger can take our part out of what was changed outside gpuadm since.
 type Merger interface {
 	Thing
-	// TakeOut returns found without our change from before to after, or an error that says why that cannot be proven.
-	TakeOut(v host.View, found, before, after State) (State, error)
+	// TakeOut returns found without our change from before to after. left names what of ours stays, because it was changed outside
+	// gpuadm since: one sentence for each. An error says why nothing can be taken out.
+	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
 // A Prover can have a change judged before anything is touched: by the daemon that will read the file. It is shown the thing as
@@ -99,7 +90,8 @@ type Want struct {
 	Section string   // the spec's section that asks for it; "" = the stage's name
 	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, reset-gpu, reboot, leave-cluster
 	Clients []string // whom that would hit, where it is known better than by who holds any GPU
-	Keeps   string   // what undo cannot take back
+	Keeps   string   // why undo does not take it back
+	Leaves  string   // what stays elsewhere, out of reach, once it is undone
 
 	// AsFound has To go by how the thing stands, what we made earlier included: what disturbs least depends on it.
 	AsFound bool
@@ -132,12 +124,14 @@ type Change struct {
 	Before    State    `json:"before"`
 	After     State    `json:"after"`
 	Why       string   `json:"why,omitempty"`
-	Later     string   `json:"later,omitempty"` // not before this: "first boot"
+	Later     string   `json:"later,omitempty"` // why it cannot be made yet: "first boot"
+	When      host.When `json:"when,omitempty"` // and when, where that is for a program to know
 	Breaks    []string `json:"breaks,omitempty"`
 	Clients   []string `json:"clients,omitempty"` // whom the breaks would hit
 	Keeps     string   `json:"keeps,omitempty"`
+	Leaves    string   `json:"leaves,omitempty"`
+	Left      []string `json:"left,omitempty"` // what of ours stays, since it was changed outside gpuadm
 	Drawn     bool     `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
-	Taken     bool     `json:"taken,omitempty"`     // taken along by another change: Before and After are how it stood before that
 	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
 	Unsettles []string `json:"unsettles,omitempty"` // "KIND NAME" of what must settle after this, and after its undo
 	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
@@ -163,112 +157,3 @@ func keyOf(t Thing) key { return key{t.Kind(), t.Name()} }
 // Home is the folder that holds the journal and the blobs.
 const Home = "/var/lib/gpuadm"
 
-// Engine converges one machine by one spec.
-type Engine struct {
-	Stages  []Stage                                            // the whole sequence, or the part asked for
-	Before  []Stage                                            // the whole sequence, where a part is asked for; nil: Stages
-	Spec    spec.Spec                                          //
-	ThingOf func(kind, name string) (Thing, error)             // builds a thing again from the journal
-	Clients func(context.Context, host.View) ([]string, error) // who holds the GPUs, for the breaks that would kill them
-	Tell    func(Event)                                        // progress; may be nil
-	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
-	Version string                                             // of gpuadm, for the journal
-
-	// May is asked before a stage touches anything: a machine that its cloud takes away soon begins nothing. nil: it may.
-	May func(context.Context, host.View, facts.Facts) error
-
-	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
-	Yes        bool     // all breaks are allowed
-	Allow      []string // these breaks are allowed
-
-	cache  facts.Cache // versions found in binaries, which cost most to find out
-	proven sync.Map    // changes that were judged, and how: a judge is asked once a run
-}
-
-// Trouble is an error that a person can act on.
-type Trouble struct {
-	What    string   // cannot <verb> <object>: <cause>
-	Because []string // why, in more words
-	Undone  []string // what was turned back
-	Try     []string // what to type or change next
-	Err     error    // the cause, for errors.Is and errors.As
-}
-
-func (t *Trouble) Error() string {
-	if t.What == "" && t.Err != nil {
-		return t.Err.Error()
-	}
-	return t.What
-}
-
-func (t *Trouble) Unwrap() error { return t.Err }
-
-// forbidden returns the breaks of the changes that were not allowed, in their order.
-func (e *Engine) forbidden(changes []Change) (list []string) {
-	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true} // pods keep running
-	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
-		ok[a] = true
-	}
-	for _, c := range changes {
-		for _, b := range c.Breaks {
-			if c.Later == "" && !e.Yes && !ok[b] {
-				ok[b] = true
-				list = append(list, b)
-			}
-		}
-	}
-	return list
-}
-
-// ErrInUse reports that a change would take the GPUs from somebody who did not agree. It says nothing against the GPUs.
-var ErrInUse = errors.New("the GPUs are in use")
-
-// consent refuses changes that would take the GPUs from somebody who did not agree.
-func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
-	for _, what := range e.forbidden(changes) {
-		var names, clients []string
-		anybody := false
-		for _, c := range changes {
-			if c.Later == "" && slices.Contains(c.Breaks, what) {
-				names, clients = append(names, c.String()), append(clients, c.Clients...)
-				anybody = anybody || len(c.Clients) == 0
-			}
-		}
-		if anybody && e.Clients != nil {
-			holders, err := e.Clients(ctx, v)
-			if err != nil {
-				return fmt.Errorf("cannot find out who uses the GPUs: %w", err)
-			}
-			clients = append(clients, holders...)
-		}
-		if len(clients) > 0 {
-			return &Trouble{
-				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, hits(what)),
-				Because: clients,
-				Try:     []string{"stop them, or run again with --allow " + what},
-				Err:     ErrInUse,
-			}
-		}
-	}
-	return nil
-}
-
-// hits says why somebody has to agree to a break.
-func hits(what string) string {
-	if what == "leave-cluster" {
-		return "pods run here"
-	}
-	return "the GPUs are in use"
-}
-
-// Stays is what Make returns when a thing of ours must stay because others have come to depend on it: a folder that
-// holds their files. Undo leaves it and says so.
-type Stays struct{ Why string }
-
-func (s Stays) Error() string { return s.Why }
-
-func (e *Engine) tell(ev Event) {
-	if e.Tell != nil {
-		e.Tell(ev)
-	}
-}

@@ -28,13 +28,10 @@ const (
 	Waiting What = "waiting" // what is being made waits for somebody: Text says for whom, and how long yet
 	Waits   What = "later"   // a change cannot be made yet
 	Undone  What = "undone"  // a change was put back
-	Again   What = "again"   // what a change had taken along was made to stand again
-	Lost    What = "lost"    // and could not be; Text says how it stood, and why
 	Kept    What = "kept"    // a change stays: undo cannot take it back
 	Left    What = "left"    // a change stays: someone else changed it since
 	Remains What = "remains" // what no undo needs any more could not be cleared away; Text says why
 	Healed  What = "healed"  // a power cut had torn the journal's last line; Text says which
-	Unkept  What = "unkept"  // what the way back replaces could not be kept, so nobody goes forward to it again; Text says which, and why
 	Held    What = "held"    // nothing is done: an undo holds
 	Reboots What = "reboot"  // the machine must reboot before the run goes on
 	Failed  What = "failed"  // a change could not be made

@@ -5,10 +5,9 @@ package converge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -71,11 +70,7 @@ func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) { return e.cache.GPUs(v)
 
 // Plan says what Apply would do, and touches nothing: a View cannot.
 func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
-	j, err := ReadJournal(v)
-	if err != nil {
-		return Plan{}, err
-	}
-	return e.plan(ctx, v, j)
+	return e.plan(ctx, v, ReadJournal(v))
 }
 
 func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error) {
@@ -103,6 +98,9 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error)
 			switch {
 			case step.stands():
 				s.Stands++
+				for _, left := range step.Left {
+					p.Notes = append(p.Notes, fmt.Sprintf("%s: %s, and stays: it was changed outside gpuadm", step.Change, left))
+				}
 				continue
 			case step.Later != "":
 				p.Later++
@@ -116,20 +114,8 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error)
 	return p, ctx.Err()
 }
 
-// A step is a want that has been looked at.
-type step struct {
-	Change
-	want     Want
-	mine     []link
-	base     State // what the wish was made from: as found, without what we made of it earlier
-	resolved bool  // a Resolver has been asked about it
-	stuck    bool  // and had no answer
-}
-
-func (s step) stands() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
-
-// wants returns what a stage wants, and what we made for it earlier that its section no longer asks for.
-// A section that is gone from the spec lets go: what was made for it stays.
+// wants returns what a stage wants, and what gpuadm made for it earlier that its section no longer asks for.
+// A section that is gone from the spec is released: what was made for it stays.
 func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	wants, err := st.Wants(e.Spec, f)
 	if err != nil {
@@ -149,38 +135,62 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		if o.Stage != st.Name || asked || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
 			continue
 		}
-		t, err := e.ThingOf(o.Kind, o.Name)
+		s, err := e.without(o)
 		if err != nil {
-			return nil, err
+			continue // a kind of another gpuadm's: only its undo is lost
 		}
-		c := o.Change
-		c.Why = "no longer asked for"
-		same := func(found State) (State, error) { return found, nil }
-		unwanted = append(unwanted, step{Change: c, mine: o.links, want: Want{Thing: t, To: same}})
-		settlers, err := e.settlers(o.Change)
-		if err != nil {
-			return nil, err
-		}
-		for _, t := range settlers {
+		s.Why = "no longer asked for"
+		unwanted = append(unwanted, s)
+		for _, t := range e.settlers(o.Change) {
 			if !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == keyOf(t) }) {
-				wants = append(wants, Want{Thing: t, To: func(found State) (State, error) { return t.Settled(found), nil }})
+				wants = append(wants, settled(t))
 			}
 		}
 	}
 	for _, w := range wants {
-		s := step{want: w, Change: Change{Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Why: w.Why, Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps}}
+		s := step{want: w, Change: Change{
+			Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Why: w.Why,
+			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
+		}}
 		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w) }); i >= 0 {
 			s.mine = mine[i].links
 		}
 		wanted = append(wanted, s)
 	}
 	steps := gather(unwanted, wanted)
-	slices.SortStableFunc(steps, func(a, b step) int { return settles(a.want.Thing) - settles(b.want.Thing) })
+	settlersLast(steps)
 	all := append(steps[:len(steps):len(steps)], e.settledBy(st, f)...)
 	for i := range steps {
 		steps[i].unsettles(all)
 	}
 	return steps, nil
+}
+
+// without is the step that takes out all that gpuadm made of a thing.
+func (e *Engine) without(o ours) (step, error) {
+	t, err := e.ThingOf(o.Kind, o.Name)
+	c := o.Change
+	c.Why, c.Later, c.When = "", "", ""
+	same := func(found State) (State, error) { return found, nil }
+	return step{Change: c, mine: o.links, want: Want{Thing: t, To: same}}, err
+}
+
+// settled wants what settles to settle.
+func settled(t Settler) Want {
+	return Want{Thing: t, To: func(found State) (State, error) { return t.Settled(found), nil }}
+}
+
+// settlers builds again what must settle after a journalled change is undone.
+func (e *Engine) settlers(c Change) (list []Settler) {
+	for _, id := range c.Unsettles {
+		kind, name, _ := strings.Cut(id, " ")
+		if t, err := e.ThingOf(kind, name); err == nil {
+			if st, ok := t.(Settler); ok {
+				list = append(list, st)
+			}
+		}
+	}
+	return list
 }
 
 // gather puts the steps in the order of their making: first what is no longer asked for, then what is. The steps of a Resolver come
@@ -254,170 +264,11 @@ func (c Change) section() string {
 	return c.Stage
 }
 
-func settles(t Thing) int {
-	if _, ok := t.(Settler); ok {
-		return 1
-	}
-	return 0
-}
-
-// look plans one stage: all its things are looked at at once, then those that settle see what will change before them.
+// look plans one stage.
 func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	steps, err := e.wants(st, f, mine)
 	if err != nil {
 		return nil, err
 	}
-	var wg sync.WaitGroup
-	for i := range steps {
-		if steps[i].Cannot == "" {
-			wg.Go(func() { e.lookAt(ctx, v, &steps[i]) })
-		}
-	}
-	wg.Wait()
-	if steps, err = e.resolve(ctx, v, steps); err != nil {
-		return nil, err
-	}
-	var pending []Change
-	for i := range steps {
-		s := &steps[i]
-		t, ok := s.want.Thing.(Settler)
-		if !ok {
-			if !s.stands() && s.Cannot == "" {
-				pending = append(pending, s.Change)
-			}
-			continue
-		}
-		s.foresee(t, pending)
-	}
-	return slices.DeleteFunc(steps, func(s step) bool { return s.Later == "nothing" }), nil
-}
-
-// lookAt looks at one step's thing, and has the change judged if there is a judge.
-func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
-	s.look(ctx, v)
-	if err := s.breaks(ctx, v, s.want.Thing); err != nil {
-		s.fail(err)
-	}
-	p, ok := s.want.Thing.(Prover)
-	if !ok || s.stands() || s.Cannot != "" || s.Later != "" {
-		return
-	}
-	type change struct {
-		key
-		base, after State
-	}
-	judged, _ := e.proven.LoadOrStore(change{s.key(), s.base, s.After}, sync.OnceValue(func() error {
-		return p.Prove(ctx, v, s.base, s.After)
-	}))
-	if err := judged.(func() error)(); err != nil {
-		s.fail(err)
-	}
-}
-
-// breaks has a Breaker say what the change interrupts.
-func (c *Change) breaks(ctx context.Context, v host.View, t Thing) (err error) {
-	b, ok := t.(Breaker)
-	if !ok || c.Later != "" || c.Cannot != "" {
-		return nil
-	}
-	c.Breaks, c.Clients = nil, nil
-	if c.Before != c.After {
-		c.Breaks, c.Clients, err = b.Breaks(ctx, v, c.Before, c.After)
-	}
-	return err
-}
-
-// look fills in how the thing stands and how it shall stand.
-func (s *step) look(ctx context.Context, v host.View) {
-	later := host.Later{}
-	s.Before, s.After, s.Later, s.Waits = "", "", "", ""
-	found, err := s.want.Look(ctx, v)
-	if err != nil && !errors.As(err, &later) && !Passes(err) {
-		err = fmt.Errorf("cannot look at %s: %w", s, err)
-	} else if err == nil {
-		s.Before = found
-		s.After, err = s.to(v, found)
-	}
-	switch {
-	case errors.As(err, &later):
-		s.Before, s.After, s.Later = "", "", later.Until
-	case Passes(err):
-		s.Before, s.After = "", ""
-		s.await(err)
-	case err != nil:
-		s.fail(err)
-	}
-}
-
-// to says how a found state shall stand. What we made is counted out first, so that a changed spec ends as on a
-// fresh machine; unless somebody changed the thing around what we made, and what we want is still what we made.
-func (s *step) to(v host.View, found State) (State, error) {
-	s.base = found
-	if len(s.mine) == 0 || s.want.AsFound {
-		return s.want.To(found)
-	}
-	last := s.mine[len(s.mine)-1]
-	base, err := takeOut(v, s.want.Thing, found, s.mine)
-	if err != nil {
-		base = found // ours and theirs cannot be told apart: take it as theirs
-	}
-	if !last.ours(found) && load(v, s.want.Thing, last.Before) == nil {
-		then, err1 := s.want.To(last.Before)
-		now, err2 := s.want.To(found)
-		if err1 == nil && err2 == nil && then == last.After && now == found {
-			return found, nil
-		}
-	}
-	if err := load(v, s.want.Thing, base); err != nil {
-		return s.want.To(found) // the blobs are gone: only undo is lost with them
-	}
-	s.base = base
-	return s.want.To(base)
-}
-
-// foresee makes a settler's line say what the pending changes will do to it. What cannot be looked at yet counts
-// only if they would unsettle it: a daemon that does not run will start with the files as they are.
-func (s *step) foresee(t Settler, pending []Change) {
-	if s.Cannot != "" {
-		return
-	}
-	st := s.Before
-	for _, c := range pending {
-		st = t.Unsettled(st, c)
-	}
-	if st == s.Before {
-		if s.Later != "" {
-			s.Later = "nothing"
-		}
-		return
-	}
-	s.Before, s.After = st, t.Settled(st)
-	if s.want.To == nil {
-		return
-	}
-	if _, err := s.want.To(st); err != nil {
-		s.fail(err)
-	}
-}
-
-func (c *Change) fail(err error) {
-	c.Cannot = err.Error()
-	if t := (*Trouble)(nil); errors.As(err, &t) {
-		c.Because, c.Try = t.Because, t.Try
-	}
-}
-
-// show adds the diff.
-func (s step) show(v host.View) Change {
-	c := s.Change
-	st, ok := s.want.Thing.(Stored)
-	if !ok || c.Later != "" || c.Cannot != "" {
-		return c
-	}
-	before, err1 := st.Bytes(v, c.Before)
-	after, err2 := st.Bytes(v, c.After)
-	if err1 == nil && err2 == nil {
-		c.Diff = Diff(before, after)
-	}
-	return c
+	return e.lookAll(ctx, v, steps)
 }

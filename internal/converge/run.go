@@ -7,54 +7,127 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
+// ErrStopped reports that a run was asked to stop between two changes. The next run goes on.
+var ErrStopped = errors.New("stopped as asked; the same command goes on from here")
+
+// Result is how an apply or undo ended.
+type Result struct {
+	Run    string   `json:"run,omitempty"` // "" if there was nothing to do
+	Made   []Change `json:"made,omitempty"`
+	Later  []Change `json:"later,omitempty"`  // what is deferred, for the last line
+	Left   []Change `json:"left,omitempty"`   // undo: what stays as it is
+	Held   string   `json:"held,omitempty"`   // the undo that holds unattended applies
+	Reboot string   `json:"reboot,omitempty"` // why a reboot is needed
+	Stage  string   `json:"stage,omitempty"`  // the stage at work when it ended with an error, or the first that cannot be made
+}
+
 // run is one apply or undo at work.
 type run struct {
 	*Engine
-	h  host.Host
-	j  Journal
-	id string
-	at string // the stage at work
-
-	done    map[string][]made // by stage, for a later one that proves it
-	turning bool              // what a failed stage has changed is being put back
-
-	taking
-	boot string
+	h    host.Host
+	j    Journal
+	id   string
+	at   string // the stage at work
+	back bool   // what is made now takes changes back: an undo, or the roll-back of a failed stage
+	// rolling says that a failed stage is rolled back: that asks for no consent, and does not stop at a full disk.
+	rolling bool
+	cut     Run  // the last run, if it has no end
+	open    bool // and there is one
+	boot    string
 	Result
 }
 
-// made is a change of this run with the thing that made it.
-type made struct {
-	Change
-	thing  Thing
-	asleep bool // it settles, and does not run
-}
-
-// start takes the machine's run lock and reads its journal. Without the lock nothing is touched.
-func (e *Engine) start(h host.Host) (*run, func(), error) {
+// resume takes the machine's run lock, reads its journal, removes what a killed run left half made, and says which run was cut
+// short. Every run begins here. Without the lock nothing is touched.
+func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	unlock, err := h.Lock()
 	if err != nil {
 		return nil, nil, err
 	}
-	j, err := ReadJournal(h)
-	if err != nil {
+	e.proven.Clear() // a judge that could not be asked in the last try may be now
+	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h)}
+	if text := r.j.damage(h); text != "" {
+		r.event(Event{What: Remains, Text: text})
+	}
+	r.cut, r.open = r.j.unfinished()
+	if err := r.sweep(); err != nil {
 		unlock()
 		return nil, nil, err
 	}
-	return &run{Engine: e, h: h, j: j, boot: bootID(h), done: map[string][]made{}, taking: taking{asked: map[string]bool{}}}, unlock, nil
+	if r.j.Torn > 0 {
+		r.event(Event{What: Healed, Text: fmt.Sprintf("a power cut has cut line %d of %s short: nothing was touched under it", r.j.Torn, journalFile)})
+		_ = r.j.rewrite(h, r.j.Records) // where there is no room for that, the next run does it
+	}
+	r.j.compact(h)
+	return r, unlock, nil
 }
 
-func (r *run) begin(goesOn bool, undoes []string) error {
+// sweep removes temporary files, which a killed run may have left in gpuadm's own folders and beside what it was making.
+func (r *run) sweep() error {
+	if r.j.Newer > 0 {
+		return nil
+	}
+	var folders []string
+	if r.open {
+		for _, c := range r.cut.Makes {
+			if name, err := r.h.Resolve(c.Name); strings.HasPrefix(c.Name, "/") {
+				folders = append(folders, path.Dir(c.Name))
+				if err == nil {
+					folders = append(folders, path.Dir(name))
+				}
+			}
+		}
+	}
+	slices.Sort(folders)
+	for _, folder := range append(slices.Compact(folders), Home, Home+"/blobs") {
+		if err := r.h.Sweep(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayWrite refuses to change a machine whose journal this gpuadm cannot continue, and moves one aside that it cannot read.
+func (r *run) mayWrite() error {
+	switch {
+	case r.j.Newer > 0:
+		return &Trouble{
+			What: "cannot change this machine: its journal was written by a newer gpuadm",
+			Because: []string{fmt.Sprintf("the journal's format is %d, and this gpuadm writes %d", r.j.Newer, JournalFormat), nothingTouched},
+			Try: []string{"install the gpuadm that was here last, or a newer one"},
+		}
+	case r.j.Problem != "":
+		aside := journalFile + ".unreadable-" + r.h.Now().UTC().Format("20060102T150405Z")
+		if err := r.h.Rename(journalFile, aside); err != nil {
+			return &Trouble{What: fmt.Sprintf("cannot move the journal aside, which cannot be read: %v", err), Err: err, Because: []string{r.j.Problem, nothingTouched}}
+		}
+		r.j = Journal{}
+	}
+	return nil
+}
+
+const nothingTouched = "nothing was touched"
+
+func (r *run) begin(undoes []string) error {
+	if err := r.mayWrite(); err != nil {
+		return err
+	}
 	text := ""
-	if goesOn {
-		text = "goes on"
+	if r.open && slices.Equal(r.cut.Undoes, undoes) {
+		r.id, text = r.cut.ID, "goes on"
 	} else {
+		if r.open { // the other kind of run overtakes it
+			if err := r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: "failed"}); err != nil {
+				return err
+			}
+		}
 		r.id = r.h.Now().UTC().Format("20060102T150405Z")
 		for n, base := 2, r.id; slices.ContainsFunc(r.j.Records, func(o Record) bool { return o.Run == r.id }); n++ {
 			r.id = fmt.Sprintf("%s-%d", base, n)
@@ -83,10 +156,28 @@ func (r *run) end(err error) (Result, error) {
 		result = "failed"
 	}
 	if werr := r.j.write(r.h, Record{What: "end", Run: r.id, Result: result}); werr != nil && err == nil {
-		err = &Trouble{What: fmt.Sprintf("cannot close the run: %v", werr), Err: werr, Because: []string{"all its changes were made and stand; the next apply closes it"}}
+		t := &Trouble{What: fmt.Sprintf("cannot close the run: %v", werr), Err: werr, Because: []string{"all its changes were made; only the line that ends it is missing"}}
+		if inner := (*Trouble)(nil); errors.As(werr, &inner) {
+			t.Try = inner.Try
+		}
+		err = t
 	}
 	r.event(Event{What: Ended, Text: result})
 	return r.Result, err
+}
+
+// newProcess says that a new process goes on: the run stays open, and what is made there belongs to it.
+func (r *run) newProcess() bool {
+	return slices.ContainsFunc(r.Later, func(c Change) bool { return c.When == host.InNewProcess })
+}
+
+func (r *run) stopped() bool {
+	select {
+	case <-r.Stop:
+		return !r.rolling
+	default:
+		return false
+	}
 }
 
 func (r *run) event(ev Event) {
@@ -94,7 +185,7 @@ func (r *run) event(ev Event) {
 	r.tell(ev)
 }
 
-// listen has Say tell what waits, as an event of the stage at work.
+// listen has Say tell what a Make is waiting for, as an event of the stage at work.
 func (r *run) listen(ctx context.Context) context.Context {
 	return Listen(ctx, func(text string) { r.event(Event{Stage: r.at, What: Waiting, Text: text}) })
 }
@@ -106,7 +197,7 @@ func (r *run) journal(t Thing, c Change) error {
 	if err := keep(r.h, t, c); err != nil {
 		return err
 	}
-	c.Diff = ""
+	c.Diff, c.Left = "", nil
 	return r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c})
 }
 

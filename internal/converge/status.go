@@ -12,85 +12,55 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// A Status says what stands and what does not, and since when.
+// A Status says what is converged and what is not, and since when.
 type Status struct {
 	Plan
 	Runs       []Run  `json:"runs"`                 // of those that changed anything, oldest first
-	Made       []Mark `json:"made"`                 // what of ours stands on the machine
+	Made       []Mark `json:"made"`                 // what gpuadm has made on the machine
 	Held       string `json:"held,omitempty"`       // the run whose undo holds unattended applies
 	Unfinished string `json:"unfinished,omitempty"` // the run that a crash, a reboot or a signal cut short
 	Undoing    bool   `json:"undoing,omitempty"`    // and it was an undo
 	Torn       int    `json:"torn,omitempty"`       // the journal's last line, where a power cut has torn it
 	Damaged    []int  `json:"damaged,omitempty"`    // the journal's lines that cannot be read otherwise
-	Damage     string `json:"damage,omitempty"`     // and what to do about them
+	Damage     string `json:"damage,omitempty"`     // what of the journal cannot be read, and what to do about it
 }
 
-// Mark is one thing that we have made, and whether it is still as we left it.
+// Mark is one thing that gpuadm has made, and whether it is still as gpuadm left it.
 type Mark struct {
-	Stage   string    `json:"stage"`
-	Kind    string    `json:"kind"`
-	Name    string    `json:"name"`
-	Run     string    `json:"run"`
-	Since   time.Time `json:"since"`
-	Changed bool      `json:"changed,omitempty"` // someone else changed it since
-	Unseen  string    `json:"unseen,omitempty"`  // why it could not be looked at
-	LetGo   bool      `json:"letGo,omitempty"`   // the spec has its section no more: it stays until undo
+	Stage    string    `json:"stage"`
+	Kind     string    `json:"kind"`
+	Name     string    `json:"name"`
+	Run      string    `json:"run"`
+	Since    time.Time `json:"since"`
+	Changed  bool      `json:"changed,omitempty"`  // it is in a state that was never gpuadm's: changed outside gpuadm
+	Reverted bool      `json:"reverted,omitempty"` // it is as before gpuadm: a reboot can do that, or a run that was cut short
+	Unseen   string    `json:"unseen,omitempty"`   // why it could not be looked at
+	Released bool      `json:"released,omitempty"` // the spec has its section no more: it stays until undo
 }
 
-// Standing is Status without a look at what was made: the Node object is part of that, and a gate must not wait for an API
-// server.
-func (e *Engine) Standing(ctx context.Context, v host.View) (Status, error) {
-	j, err := ReadJournal(v)
-	if err != nil {
-		return Status{}, err
-	}
-	return e.standing(ctx, v, j)
-}
-
-func (e *Engine) standing(ctx context.Context, v host.View, j Journal) (s Status, err error) {
-	s = Status{Held: j.Held(), Torn: j.Torn, Damaged: j.Damaged, Damage: damage(v, j.Damaged), Runs: []Run{}, Made: []Mark{}}
+// Pending is Status without a look at what was made, which the Node object is a part of: a gate must not wait for an API server.
+func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error) {
+	j := ReadJournal(v)
+	s = Status{Held: j.Held(), Torn: j.Torn, Damaged: j.Damaged, Damage: j.damage(v), Runs: []Run{}, Made: []Mark{}}
 	if last, open := j.unfinished(); open {
 		s.Unfinished, s.Undoing = last.ID, len(last.Undoes) > 0
+	}
+	for _, run := range j.Runs() {
+		if len(run.Makes) > 0 {
+			s.Runs = append(s.Runs, run)
+		}
 	}
 	s.Plan, err = e.plan(ctx, v, j)
 	return s, err
 }
 
-// Pending is Status without Made: it looks only at what the stages want, and so at nothing of other stages, such as the
-// cluster's.
-func (e *Engine) Pending(ctx context.Context, v host.View) (Status, error) {
-	s, _, err := e.status(ctx, v)
-	return s, err
-}
-
-func (e *Engine) status(ctx context.Context, v host.View) (s Status, runs []Run, err error) {
-	j, err := ReadJournal(v)
-	if err != nil {
-		return Status{}, nil, err
-	}
-	s = Status{Held: j.Held(), Torn: j.Torn, Damaged: j.Damaged, Damage: damage(v, j.Damaged), Runs: []Run{}, Made: []Mark{}}
-	if s.Plan, err = e.plan(ctx, v, j); err != nil {
-		return s, nil, err
-	}
-	if last, open := j.unfinished(); open {
-		s.Unfinished, s.Undoing = last.ID, len(last.Undoes) > 0
-	}
-	runs = j.Runs()
-	for _, run := range runs {
-		if len(run.Makes) > 0 {
-			s.Runs = append(s.Runs, run)
-		}
-	}
-	return s, runs, nil
-}
-
 // Status looks at everything and touches nothing.
 func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
-	s, runs, err := e.status(ctx, v)
+	s, err := e.Pending(ctx, v)
 	if err != nil {
 		return s, err
 	}
-	for _, o := range standing(runs) {
+	for _, o := range standing(s.Runs) {
 		if o.back() {
 			continue
 		}
@@ -101,11 +71,12 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 			now, err = t.Look(ctx, v)
 		}
 		if err != nil {
-			m.Unseen = unseen{err}.Error()
-		} else {
-			m.Changed = now != o.links[len(o.links)-1].After
+			m.Unseen = err.Error()
+		} else if now != o.links[len(o.links)-1].After {
+			m.Reverted = slices.ContainsFunc(o.links, func(l link) bool { return now == l.Before || l.ours(now) })
+			m.Changed = !m.Reverted
 		}
-		m.LetGo = spec.IsSection(o.section()) && !e.Spec.Has(o.section())
+		m.Released = spec.IsSection(o.section()) && !e.Spec.Has(o.section())
 		s.Made = append(s.Made, m)
 	}
 	slices.SortStableFunc(s.Made, func(a, b Mark) int { return e.order(a.Stage) - e.order(b.Stage) })

@@ -13,158 +13,111 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// An UndoPlan says what an undo would put back.
+// An UndoPlan says what an undo would change.
 type UndoPlan struct {
 	Format  int      `json:"format"`
-	Runs    []string `json:"runs"`    // which runs are put back, oldest first
-	Changes []Change `json:"changes"` // in order: last begun first, what is made as one together, those that settle, what was taken along
+	Runs    []string `json:"runs"`    // which runs are undone, oldest first
+	Changes []Change `json:"changes"` // in order: last touched first, what is made as one together, then those that settle
 	Kept    []Change `json:"kept,omitempty"`
 	Left    []Change `json:"left,omitempty"`
 
-	due   []made
-	taken []made // what was taken along: it stands again after all else
+	steps []step
 }
 
 // PlanUndo says what Undo would do, and touches nothing.
 func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []string) (UndoPlan, error) {
-	j, err := ReadJournal(v)
-	if err != nil {
-		return UndoPlan{}, err
-	}
-	p, err := e.planUndo(ctx, v, j, to, leave)
-	for _, m := range append(p.due[:len(p.due):len(p.due)], p.taken...) {
-		s := step{Change: m.Change, want: Want{Thing: m.thing}}
-		if st, ok := m.thing.(Settler); ok {
-			if m.asleep {
-				continue
-			}
-			s.foresee(st, p.Changes)
-		}
-		if !s.stands() {
+	p, err := e.planUndo(ctx, v, ReadJournal(v), to, leave)
+	for _, s := range p.steps {
+		if !s.stands() && s.Later == "" {
 			p.Changes = append(p.Changes, s.show(v))
 		}
 	}
 	return p, err
 }
 
-// Undo puts back what runs have changed: the last one (to = ""), all since and with one (to = its id), or "all".
-// Per thing, the oldest Before of the range is made where the newest After stands. Where someone else has changed the
-// thing since, our part alone is taken out if that is provable; otherwise nothing at all is touched, unless leave
-// names the thing. What its changes take along on the way stands again at its end. Afterwards a hold stands: unattended applies
-// do nothing until an apply by hand.
+// Undo takes back what runs have changed: the last one (to = ""), all since and with one (to = its id), or "all". Per thing, the
+// oldest Before of the range is restored. Where a thing was changed outside gpuadm since, gpuadm's part alone is taken out, and
+// what of it cannot be is named; where nothing can be taken out, nothing at all is touched, unless leave names the thing.
+// Afterwards unattended applies are held until an apply by hand.
 func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []string) (Result, error) {
-	r, unlock, err := e.start(h)
+	r, unlock, err := e.resume(h)
 	if err != nil {
 		return Result{}, err
 	}
 	defer unlock()
-	ctx = r.listen(ctx)
-	r.heal()
-	r.collect(ctx)
-	j := r.j
-	p, err := e.planUndo(ctx, h, j, to, leave)
+	r.prune(ctx)
+	return r.undo(r.listen(ctx), to, leave)
+}
+
+func (r *run) undo(ctx context.Context, to string, leave []string) (Result, error) {
+	if err := r.mayWrite(); err != nil {
+		return Result{}, err
+	}
+	p, err := r.planUndo(ctx, r.h, r.j, to, leave)
 	if err != nil {
 		return Result{}, err
 	}
-	r.Left = p.Left
 	if len(p.Runs) == 0 {
 		r.event(Event{What: Nothing})
 		return r.Result, nil
 	}
-	var changes []Change
-	for _, m := range p.due {
-		changes = append(changes, m.Change)
-	}
-	if err := e.consent(ctx, h, changes); err != nil {
+	if err := r.consent(ctx, r.h, changes(p.steps)); err != nil {
 		return Result{}, err
 	}
-	last, goesOn := j.unfinished()
-	goesOn = goesOn && slices.Equal(last.Undoes, p.Runs)
-	if goesOn {
-		r.id = last.ID
-	}
-	if err := r.begin(goesOn, p.Runs); err != nil {
+	if err := r.begin(p.Runs); err != nil {
 		return Result{}, err
-	}
-	if goesOn { // what is put back already will not be made again
-		r.retake(last)
-		if err := r.sweep(last); err != nil {
-			return r.end(err)
-		}
 	}
 	for _, c := range p.Kept {
 		r.event(Event{Stage: c.Stage, What: Kept, Change: &c, Text: c.Keeps})
 	}
 	for _, c := range p.Left {
-		r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: c.Cannot})
+		r.leave(c, c.Cannot)
 	}
-	done := slices.Clone(p.due)
-	if err := r.undo(ctx, p.due); err != nil {
+	r.back = true
+	err = r.walk(ctx, p.steps)
+	r.back = false
+	switch {
+	case Passes(err): // to turn round would need the same answer: the run stays open, and the next undo goes on
+		return r.end(r.waits(err))
+	case err != nil && !pauses(err):
+		// Half an undo helps nobody, and the machine was consistent before it.
+		return r.end(r.rollBack(ctx, err, func(string) bool { return true }))
+	case err != nil:
 		return r.end(err)
-	}
-	again := p.taken
-	for _, m := range r.gone(done, func(c Change) State { return c.After }) {
-		again = with(again, m)
-	}
-	if r.Reboot != "" && len(again) > 0 {
-		return r.end(host.Reboot{Why: r.Reboot + "; " + names(again) + " go with it, and gpuadm undo goes on after it and makes them again"})
-	}
-	lost := r.remake(ctx, again)
-	if r.anew() {
+	case r.newProcess():
 		return r.Result, nil
 	}
+	if len(r.Made) > 0 || r.open {
+		if err := r.j.write(r.h, Record{What: "hold", Run: p.Runs[len(p.Runs)-1]}); err != nil {
+			return r.end(err)
+		}
+	}
 	result, err := r.end(nil)
-	if err != nil {
-		return result, err
+	if err == nil {
+		r.prune(ctx)
 	}
-	r.collect(ctx)
-	if lost != nil {
-		result.Stage = r.at
-	}
-	return result, lost
+	return result, err
 }
 
-// undo makes the changes of a plan to undo. If one fails, those made so far are made to stand as found: half an undo helps
-// nobody, and what stood before it ran. Where only waiting helps it is not turned round, which would need the same answer: the
-// run stays open, and the next undo goes on.
-func (r *run) undo(ctx context.Context, due []made) error {
-	var done []made
-	for len(due) > 0 {
-		if r.stopped() {
-			return ErrStopped
-		}
-		n := together(due)
-		r.at = due[0].Stage
-		done = append(done, slices.Clone(due[:n])...)
-		for i := range due[:n] { // putBack turns changes round
-			due[i].Before, due[i].After = due[i].After, due[i].Before
-		}
-		back, err := r.putBack(ctx, due[:n])
-		r.Made = append(r.Made, back...)
-		if Passes(err) {
-			return r.pauses(err)
-		} else if err != nil {
-			return r.turnBack(ctx, err, done)
-		}
-		due = due[n:]
-	}
-	return nil
+// pauses says that a run stays open after an error: it goes on after a reboot, or with the next command.
+func pauses(err error) bool {
+	return errors.Is(err, ErrStopped) || Passes(err) || errors.As(err, new(host.Reboot))
 }
 
-// pauses says that an undo waits for somebody, and how far it has come.
-func (r *run) pauses(err error) error {
+// waits says how far an undo has come that waits for another party.
+func (r *run) waits(err error) error {
 	t := &Trouble{What: err.Error(), Err: err}
 	if inner := (*Trouble)(nil); errors.As(err, &inner) {
 		t.Because, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Try)
 	}
-	t.Because = append(t.Because, fmt.Sprintf("%d changes are put back so far, and stay so", len(r.Made)))
+	t.Because = append(t.Because, fmt.Sprintf("%d changes are undone so far", len(r.Made)))
 	if len(t.Try) == 0 {
 		t.Try = []string{"wait, and run gpuadm undo again: it goes on from here"}
 	}
 	return t
 }
 
-// scope returns the ids of the runs to put back, oldest first.
+// scope returns the ids of the runs to undo, oldest first.
 func (j Journal) scope(to string) ([]string, error) {
 	if last, open := j.unfinished(); open && len(last.Undoes) > 0 && to == "" {
 		return last.Undoes, nil
@@ -192,20 +145,19 @@ func noRun(to string, ids []string) error {
 	switch n := len(ids); {
 	case n == 0:
 		t.Because, t.Try = []string{"no run is left to undo here"}, nil
-	case n == 1:
-		t.Because = []string{"to undo there is the run " + ids[0]}
+	case n > most:
+		t.Because = []string{fmt.Sprintf("these runs can be undone: %s, and %d before", strings.Join(ids[n-most:], ", "), n-most)}
 	default:
-		text := "to undo there are the runs " + strings.Join(ids[max(0, n-most):], ", ")
-		if n > most {
-			text += fmt.Sprintf(", and %d before", n-most)
-		}
-		t.Because = []string{text}
+		t.Because = []string{"these runs can be undone: " + strings.Join(ids, ", ")}
 	}
 	return t
 }
 
 func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
 	p.Format, p.Changes = PlanFormat, []Change{}
+	if j.Newer > 0 || j.Problem != "" {
+		return p, &Trouble{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
+	}
 	if p.Runs, err = j.scope(to); err != nil || len(p.Runs) == 0 {
 		return p, err
 	}
@@ -215,102 +167,130 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			runs = append(runs, run)
 		}
 	}
-	var inTheWay obstacles
-	var settle []made
-	for _, o := range slices.Backward(standing(runs)) {
-		t, err := e.ThingOf(o.Kind, o.Name)
-		if err != nil {
-			return p, err
-		}
-		m := made{Change: o.Change, thing: t}
-		m.Why, m.Later = "", ""
-		if o.taken || lostOnTheWay(runs, o) {
-			m.stood(ctx, v, o.links)
-			p.taken = append(p.taken, m)
-			continue
-		}
-		switch foreign, err := m.back(ctx, v, o.links); {
-		case err != nil:
-			return p, err
-		case m.Keeps != "":
-			p.Kept = append(p.Kept, m.Change)
-		case foreign != nil && (slices.Contains(leave, m.Name) || slices.Contains(leave, m.String())):
-			m.Cannot = foreign.Error()
-			p.Left = append(p.Left, m.Change)
-		case foreign != nil:
-			inTheWay.note(m, foreign)
+	named := func(c Change) bool { return slices.Contains(leave, c.Name) || slices.Contains(leave, c.String()) }
+	steps := slices.DeleteFunc(e.backwards(standing(runs)), func(s step) bool {
+		switch {
+		case s.Settles:
+			return false
+		case named(s.Change):
+			s.Cannot = "as asked"
+			p.Left = append(p.Left, s.Change)
+		case s.Keeps != "":
+			p.Kept = append(p.Kept, s.Change)
 		default:
-			if err := m.breaks(ctx, v, m.thing); err != nil {
-				return p, err
-			}
-			if m.Before != m.After {
-				p.due = append(p.due, m)
-				p.leaves(m)
-			}
-			if settle, err = e.unsettled(settle, o.Change); err != nil {
-				return p, err
-			}
+			return false
 		}
-	}
-	if err := inTheWay.trouble(undoing(v, to, p.Left)); err != nil {
+		return true
+	})
+	if p.steps, err = e.lookAll(ctx, v, steps); err != nil {
 		return p, err
 	}
-	p.due = gathered(p.due)
-	for _, m := range settle {
-		if _, err := m.back(ctx, v, nil); err != nil {
-			return p, err
-		}
-		m.Breaks = stopsClients(runs, m, p.due)
-		p.due = append(p.due, m)
-	}
-	return p, nil
-}
-
-// unsettled adds what must settle after a change is put back, each once.
-func (e *Engine) unsettled(settle []made, by Change) ([]made, error) {
-	settlers, err := e.settlers(by)
-	for _, st := range settlers {
-		c := Change{Stage: by.Stage, Kind: st.Kind(), Name: st.Name(), Settles: true}
-		if !slices.ContainsFunc(settle, func(m made) bool { return m.key() == c.key() }) {
-			settle = append(settle, made{Change: c, thing: st})
+	for i, s := range p.steps {
+		switch {
+		case s.Cannot != "" || s.Waits != "":
+		case s.Settles && !s.stands():
+			p.steps[i].Breaks = broke(runs, s.Change)
+		case s.After == "" && s.Before != "" && s.Leaves != "":
+			s.Keeps = s.Leaves
+			if !slices.ContainsFunc(p.Kept, func(c Change) bool { return c.Keeps == s.Keeps }) {
+				p.Kept = append(p.Kept, s.Change)
+			}
 		}
 	}
-	return settle, err
+	return p, obstacles(p.steps, undoing(v, to, p.Left))
 }
 
-// gathered has what a stage makes in one transaction go in one, in the place of what was touched first of it: a package that a
+// backwards returns the steps that take changes back, the last touched thing first, then what settles after them.
+func (e *Engine) backwards(all []ours) (steps []step) {
+	var settle []step
+	for _, o := range slices.Backward(all) {
+		s, err := e.without(o)
+		s.strict, s.resolved, s.Breaks, s.Clients = true, true, nil, nil
+		if err != nil {
+			s.Cannot = err.Error()
+		}
+		steps = append(steps, s)
+		for _, t := range e.settlers(o.Change) {
+			c := Change{Stage: o.Stage, Kind: t.Kind(), Name: t.Name(), Settles: true}
+			if !slices.ContainsFunc(settle, func(s step) bool { return s.key() == c.key() }) {
+				settle = append(settle, step{Change: c, want: settled(t), strict: true})
+			}
+		}
+	}
+	return append(gathered(steps), settle...)
+}
+
+// gathered has what a stage makes in one transaction made in one, in the place of what was touched first of it: a package that a
 // later run has drawn along does not go alone, while others of them need it.
-func gathered(due []made) (list []made) {
-	for i, m := range due {
-		mate := func(o made) bool { return o.Kind == m.Kind && o.Stage == m.Stage }
-		if _, ok := m.thing.(Batch); !ok {
-			list = append(list, m)
-		} else if !slices.ContainsFunc(due[i+1:], mate) { // the last of them
-			list = append(list, slices.DeleteFunc(slices.Clone(due[:i+1]), func(o made) bool { return !mate(o) })...)
+func gathered(steps []step) (list []step) {
+	for i, s := range steps {
+		mate := func(o step) bool { return o.Kind == s.Kind && o.Stage == s.Stage }
+		if _, ok := s.want.Thing.(Batch); !ok {
+			list = append(list, s)
+		} else if !slices.ContainsFunc(steps[i+1:], mate) { // the last of them
+			list = append(list, slices.DeleteFunc(slices.Clone(steps[:i+1]), func(o step) bool { return !mate(o) })...)
 		}
 	}
 	return list
 }
 
-// stopsClients says that a thing which settles anew after these changes takes the GPUs from who uses them, as it did when the
-// runs made it: whoever undoes has to agree again.
-func stopsClients(runs []Run, m made, due []made) []string {
-	const what = "stop-clients"
-	t, _ := m.thing.(Settler)
-	for _, run := range runs {
-		for _, c := range run.Makes {
-			if c.key() != m.key() || !slices.Contains(c.Breaks, what) {
-				continue
+// broke is what a thing that settles interrupted when the runs made it: it does so again.
+func broke(runs []Run, c Change) []string {
+	for _, run := range slices.Backward(runs) {
+		for _, m := range run.Makes {
+			if m.key() == c.key() && len(m.Breaks) > 0 {
+				return m.Breaks
 			}
-			for _, d := range due {
-				if !d.Settles && t.Unsettled(m.Before, d.Change) != m.Before {
-					return []string{what}
-				}
-			}
-			return nil
 		}
 	}
 	return nil
+}
+
+// obstacles says what keeps an undo from being made; nil if nothing does. undo is the command line that was refused.
+func obstacles(steps []step, undo string) error {
+	t := &Trouble{}
+	var all, leave []string
+	waits := true
+	same := map[string][]Change{} // an API server that is down is one reason for dozens of labels
+	for _, s := range steps {
+		if s.Cannot+s.Waits != "" && s.unseen != nil {
+			same[s.unseen.Error()] = append(same[s.unseen.Error()], s.Change)
+		}
+	}
+	for _, s := range steps {
+		why := s.Cannot + s.Waits
+		if why == "" {
+			continue
+		}
+		leave = append(leave, "--leave "+typed(s.Name))
+		waits = waits && s.Waits != ""
+		if s.unseen != nil {
+			reason := s.unseen.Error()
+			if w := (Wait{}); errors.As(s.unseen, &w) && w.Error() == reason {
+				reason = w.For
+			}
+			if why = fmt.Sprintf("cannot look at %s: %s", names(same[s.unseen.Error()]), reason); slices.Contains(all, why) {
+				continue
+			}
+			if t.Err == nil || !Passes(s.unseen) {
+				t.Err = s.unseen
+			}
+		}
+		all = append(all, why)
+		t.Because, t.Try = append(t.Because, s.Because...), append(t.Try, s.Try...)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if t.What = all[0]; !waits && Passes(t) {
+		t.Err = nil // waiting alone does not help
+	}
+	t.Because = append(append(all[1:], t.Because...), nothingTouched)
+	if waits && len(t.Try) == 0 {
+		t.Try = []string{"wait, and run the same command again"}
+	}
+	t.Try = append(t.Try, "undo the rest: "+undo+" "+strings.Join(leave, " "))
+	return t
 }
 
 // undoing is the command line of an undo that leaves some things.
@@ -334,47 +314,4 @@ func typed(name string) string {
 		return "'" + name + "'"
 	}
 	return name
-}
-
-// leaves notes what stays elsewhere when the thing goes, unless that is noted already.
-func (p *UndoPlan) leaves(m made) {
-	l, ok := m.thing.(Leaver)
-	if !ok || m.After != "" {
-		return
-	}
-	c := m.Change
-	c.Keeps = l.Leaves(m.Before)
-	if c.Keeps != "" && !slices.ContainsFunc(p.Kept, func(k Change) bool { return k.Keeps == c.Keeps }) {
-		p.Kept = append(p.Kept, c)
-	}
-}
-
-// back fills in how the thing stands and how it stood before us. foreign says why our part cannot be told from what
-// someone else did since.
-func (m *made) back(ctx context.Context, v host.View, links []link) (foreign, err error) {
-	found, err := m.thing.Look(ctx, v)
-	st, settler := m.thing.(Settler)
-	switch later := (host.Later{}); {
-	case settler && errors.As(err, &later):
-		m.Before, m.After, m.asleep = "", "", true // it does not run, and will start with what it then finds
-		return nil, nil
-	case err != nil && settler:
-		return nil, fmt.Errorf("cannot look at %s: %w", m, err)
-	case err != nil:
-		return unseen{err}, nil
-	case settler:
-		m.Before, m.After = found, st.Settled(found)
-		return nil, nil
-	}
-	m.Before = found
-	if m.After, foreign = takeOut(v, m.thing, found, links); foreign == nil && m.After != found {
-		if err := load(v, m.thing, m.After); err != nil {
-			return lost{fmt.Errorf("cannot put back %s: what it was before is lost: %w", m, err)}, nil
-		}
-	}
-	return foreign, nil
-}
-
-func subset(a, b []string) bool {
-	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(b, s) })
 }

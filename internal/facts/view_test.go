@@ -81,17 +81,17 @@ func (v files) ReadAt(name string, p []byte, off int64) (int, error) {
 }
 
 func (files) AskAbout(context.Context, map[string][]byte, ...string) ([]byte, error) {
-	return nil, host.Later{Until: "first boot"}
+	return nil, host.FirstBoot
 }
 
 func (files) Call(context.Context, string, string, []byte) ([]byte, error) {
-	return nil, host.Later{Until: "first boot"}
+	return nil, host.FirstBoot
 }
 
 func (files) Resolve(name string) (string, error) { return name, nil }
 
 func (files) Ask(context.Context, ...string) ([]byte, error) {
-	return nil, host.Later{Until: "first boot"}
+	return nil, host.FirstBoot
 }
 
 func (v files) Unit(_ context.Context, name string) (host.Unit, error) {
@@ -107,19 +107,19 @@ func (v files) Unit(_ context.Context, name string) (host.Unit, error) {
 	for _, n := range names {
 		u.Files = append(u.Files, "/etc/systemd/system/"+name+".d/"+n)
 	}
-	return u, host.Later{Until: "first boot"}
+	return u, host.FirstBoot
 }
 
 func (files) Driver(context.Context) (host.Driver, error) {
-	return host.Driver{}, host.Later{Until: "first boot"}
+	return host.Driver{}, host.FirstBoot
 }
 
 func (f files) Fetch(context.Context, host.Request) ([]byte, error) {
-	return nil, host.Later{Until: "first boot"}
+	return nil, host.FirstBoot
 }
 
 func (f files) AskWeb(host.Web) (http.RoundTripper, error) {
-	return nil, host.Later{Until: "first boot"}
+	return nil, host.FirstBoot
 }
 
-func (f files) Room(string) (host.Room, error) { return host.Room{}, host.Later{Until: "first boot"} }
+func (f files) Room(string) (host.Room, error) { return host.Room{}, host.FirstBoot }

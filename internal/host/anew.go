@@ -10,9 +10,6 @@ import (
 	"syscall"
 )
 
-// NewProcess is what a Later says where only this process gets no answer from the driver: NoDriver.Again.
-const NewProcess = "once a new process asks the driver"
-
 // startedAnew is in the environment of a process that StartAnew has started.
 const startedAnew = "GPUADM_STARTED_ANEW"
 

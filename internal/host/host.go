@@ -86,6 +86,10 @@ type Host interface {
 	SetAttr(name string, attr Attr) error
 	// Remove removes a file, a link (not its target) or an empty folder.
 	Remove(name string) error
+	// Rename gives a file, link or folder another name in the same folder, which must be free.
+	Rename(from, to string) error
+	// Sweep removes what a killed gpuadm or a power cut left half made in a folder. One that does not exist needs nothing.
+	Sweep(folder string) error
 
 	// Do runs a command that changes something. Its children inherit the run lock.
 	Do(ctx context.Context, argv ...string) ([]byte, error)
@@ -173,7 +177,25 @@ type UnitChange struct {
 }
 
 // Later reports that something cannot be looked at or made yet, and when it can: "first boot", or "once the driver answers".
-type Later struct{ Until string }
+type Later struct {
+	Until string // for people
+	When  When   // for programs, "" where none acts on it
+}
+
+// When names what a Later waits for.
+type When string
+
+// What programs act on.
+const (
+	AtFirstBoot  When = "first-boot"
+	InNewProcess When = "new-process"
+)
+
+// FirstBoot is the Later of what needs the live machine, in a root folder.
+var FirstBoot = Later{"first boot", AtFirstBoot}
+
+// NewProcess is the Later of what this process cannot ask the driver any more: NoDriver.Again.
+var NewProcess = Later{"once a new process asks the driver", InNewProcess}
 
 func (l Later) Error() string { return "not before " + strings.TrimPrefix(l.Until, "once ") }
 

@@ -40,7 +40,7 @@ func (f *folder) Live() bool     { return false }
 func (f *folder) Now() time.Time { return time.Now() }
 
 // firstBoot is when all can be done that a folder cannot.
-func firstBoot() error { return Later{Until: "first boot"} }
+func firstBoot() error { return FirstBoot }
 
 func (f *folder) Ask(context.Context, ...string) ([]byte, error) { return nil, firstBoot() }
 func (f *folder) Do(context.Context, ...string) ([]byte, error)  { return nil, firstBoot() }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"strings"
 	"syscall"
 )
@@ -173,6 +174,13 @@ func (f *Files) Sweep(folder string) error {
 		}
 		defer in.Close()
 		return sweep(in)
+	})
+}
+
+// Rename is Host's.
+func (f *Files) Rename(from, to string) error {
+	return f.at("rename", from, false, func(dir Folder, name string) error {
+		return dir.Rename(name, path.Base(to))
 	})
 }
 

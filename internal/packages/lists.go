@@ -71,7 +71,7 @@ func (l lists) Name() string {
 // Look defers lists of a root folder: reading them runs the packager, which has no machine there.
 func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
-		return "", host.Later{Until: "first boot"}
+		return "", host.FirstBoot
 	}
 	of, err := listerOf(l.system)
 	if err != nil {

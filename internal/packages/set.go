@@ -58,7 +58,7 @@ func (s *Set) Holding(files map[string][]byte) *Set {
 // ready says whether the packager can be asked what is to be had.
 func (s *Set) ready(ctx context.Context, v host.View) error {
 	if !v.Live() {
-		return host.Later{Until: "first boot"}
+		return host.FirstBoot
 	}
 	if len(s.reads) == 0 {
 		return nil

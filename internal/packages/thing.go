@@ -109,7 +109,12 @@ func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Chan
 
 // TakeOut takes our change out of a package that has other marks than we left it with, or that a transaction left half
 // way: it stands in one of our two versions. Marks that others have set or lifted since stay as they are.
-func (t thing) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+func (t thing) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
+	rest, err := t.takeOut(v, found, before, after)
+	return rest, nil, err
+}
+
+func (t thing) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
 	is, was, made := Parse(found), Parse(before), Parse(after)
 	half := is.Broken != "" && is.Version == nowhere // unpacked for the first time, and not to its end
 	if !half && is.Version != was.Version && is.Version != made.Version || is.Version == "" {

@@ -52,7 +52,7 @@ func (d dkmsBuild) Name() string { return "nvidia/" + d.version + " " + d.kernel
 func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) {
 	_, state, err := d.built(v, d.version, d.kernel)
 	if err == nil && state != installed && !v.Live() {
-		return "", host.Later{Until: "first boot"} // nobody is there to build
+		return "", host.FirstBoot // nobody is there to build
 	}
 	return state, err
 }

@@ -52,7 +52,7 @@ func (b beside) Name() string { return b.name + " for " + b.kernel }
 func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
 	_, state, err := b.built(v, b.name, b.kernel)
 	if err == nil && state != BesideFits && !v.Live() {
-		return "", host.Later{Until: "first boot"} // nobody is there to build
+		return "", host.FirstBoot // nobody is there to build
 	}
 	return state, err
 }

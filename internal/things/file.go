@@ -194,8 +194,13 @@ func (f *FileThing) Prove(ctx context.Context, v host.View, before, after conver
 	return f.prove(ctx, v, b, a)
 }
 
-// TakeOut takes our change out of a file that somebody else has changed since.
-func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (converge.State, error) {
+// TakeOut takes our change out of a file that was changed outside gpuadm since.
+func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
+	rest, err = f.takeOut(v, found, before, after)
+	return rest, nil, err
+}
+
+func (f *FileThing) takeOut(v host.View, found, before, after converge.State) (converge.State, error) {
 	if f.merge == nil {
 		return "", fmt.Errorf("cannot put back %s: it was changed since, and is not of a kind whose parts can be told apart", f.name)
 	}

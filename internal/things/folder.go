@@ -53,7 +53,12 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 }
 
 // TakeOut removes a folder of ours whoever has changed its mode since: what others need of it lies in it.
-func (f folder) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+func (f folder) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
+	rest, err := f.takeOut(v, found, before, after)
+	return rest, nil, err
+}
+
+func (f folder) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
 	if before != "" {
 		return "", fmt.Errorf("cannot put back folder %s: it was changed since: left as %q, found as %q", string(f), after, found)
 	}

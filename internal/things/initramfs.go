@@ -81,7 +81,7 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 		}
 		if info.Ctime.After(made) && !info.Ctime.After(v.Now()) { // one that lies ahead of now would be so for ever
 			if !v.Live() {
-				return "", host.Later{Until: "first boot"} // nobody is there to make it
+				return "", host.FirstBoot // nobody is there to make it
 			}
 			return "stale", nil
 		}

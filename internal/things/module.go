@@ -89,7 +89,7 @@ func (s moduleState) State() converge.State {
 // Look compares what is loaded with what modprobe would load.
 func (m module) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
-		return "", host.Later{Until: "first boot"}
+		return "", host.FirstBoot
 	}
 	s, err := m.look(v)
 	return s.State(), err

@@ -41,11 +41,11 @@ func (f fabric) Name() string { return "nvlink" }
 
 func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
-		return "", host.Later{Until: "first boot"}
+		return "", host.FirstBoot
 	}
 	d, err := v.Driver(ctx)
 	if none := (*host.NoDriver)(nil); errors.As(err, &none) && none.Again {
-		return "", host.Later{Until: host.NewProcess}
+		return "", host.NewProcess
 	} else if none != nil {
 		return "", host.Later{Until: "once the driver is loaded"}
 	} else if err != nil {

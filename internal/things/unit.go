@@ -101,7 +101,12 @@ func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
 
 // TakeOut takes back what we changed of the two, enabled and active, and leaves the other as it is found: a unit that we
 // enabled, and that a boot has started since, is disabled and goes on running.
-func (u unit) TakeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+func (u unit) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
+	rest, err := u.takeOut(v, found, before, after)
+	return rest, nil, err
+}
+
+func (u unit) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
 	f, b, a := strings.Fields(string(found)), strings.Fields(string(before)), strings.Fields(string(after))
 	if len(f) != 2 || len(b) != 2 || len(a) != 2 {
 		return "", fmt.Errorf("cannot put back unit %s: it was changed since: left as %q, found as %q", string(u), after, found)

@@ -68,7 +68,7 @@ func (n *Node) loaded() bool {
 // Driver is host.View's.
 func (n *Node) Driver(ctx context.Context) (found host.Driver, err error) {
 	if !n.Live() {
-		return host.Driver{}, host.Later{Until: "first boot"}
+		return host.Driver{}, host.FirstBoot
 	}
 	err = n.look(func() error {
 		if err := context.Cause(ctx); err != nil {
@@ -111,7 +111,7 @@ func list[T any](of []T) []T { return append([]T(nil), of...) }
 // gpuTouch runs one change of a GPU as one touch. What it returns is NVML's call and its answer.
 func (n *Node) gpuTouch(ctx context.Context, gpu string, do func(*host.GPU) (call, code string)) error {
 	if !n.Live() {
-		return host.Later{Until: "first boot"}
+		return host.FirstBoot
 	}
 	return n.touch(func() error {
 		if err := context.Cause(ctx); err != nil {
@@ -195,7 +195,7 @@ func (n *Node) DestroyCompute(ctx context.Context, gpu string, of, id int) error
 // ResetGPUs is host.Host's: one touch, and all of them or none.
 func (n *Node) ResetGPUs(ctx context.Context, gpus ...string) error {
 	if !n.Live() {
-		return host.Later{Until: "first boot"}
+		return host.FirstBoot
 	}
 	if len(gpus) == 0 {
 		return nil

@@ -23,7 +23,7 @@ func (n *Node) Serve(name string, h http.Handler) {
 // AskWeb is host.View's.
 func (n *Node) AskWeb(w host.Web) (http.RoundTripper, error) {
 	if !n.Live() {
-		return nil, host.Later{Until: "first boot"}
+		return nil, host.FirstBoot
 	}
 	return host.OnlyLooks(web{n, w, n.look}), nil
 }
@@ -31,7 +31,7 @@ func (n *Node) AskWeb(w host.Web) (http.RoundTripper, error) {
 // DoWeb is host.Host's.
 func (n *Node) DoWeb(w host.Web) (http.RoundTripper, error) {
 	if !n.Live() {
-		return nil, host.Later{Until: "first boot"}
+		return nil, host.FirstBoot
 	}
 	return web{n, w, n.touch}, nil
 }

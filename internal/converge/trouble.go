@@ -10,6 +10,24 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
+// Trouble is an error that a person can act on.
+type Trouble struct {
+	What    string   // cannot <verb> <object>: <cause>
+	Because []string // why, in more words
+	Undone  []string // what was turned back
+	Try     []string // what to type or change next
+	Err     error    // the cause, for errors.Is and errors.As
+}
+
+func (t *Trouble) Error() string {
+	if t.What == "" && t.Err != nil {
+		return t.Err.Error()
+	}
+	return t.What
+}
+
+func (t *Trouble) Unwrap() error { return t.Err }
+
 // Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
 // put back for it, and the same command goes on from there.
 type Wait struct {

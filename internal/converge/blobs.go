@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Blob returns the bytes kept under a SHA-256 in hex.
+func Blob(v host.View, sha string) ([]byte, error) {
+	data, err := v.ReadFile(path.Join(Home, "blobs", sha))
+	if err == nil && digest(data) != sha {
+		err = fmt.Errorf("cannot use blob %s: its bytes have changed", sha)
+	}
+	return data, err
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// keep stores the bytes that the change's states name, before the journal names them.
+func keep(h host.Host, t Thing, c Change) error {
+	st, ok := t.(Stored)
+	if !ok {
+		return nil
+	}
+	for _, s := range []State{c.Before, c.After} {
+		data, err := st.Bytes(h, s)
+		if err != nil {
+			return err
+		}
+		if data == nil {
+			continue
+		}
+		sha := digest(data)
+		if _, err := Blob(h, sha); err == nil {
+			continue
+		}
+		if err := h.WriteFile(path.Join(Home, "blobs", sha), data, host.Attr{Mode: 0o600}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prune removes what was kept for changes that nothing can undo any more. Damaged lines may need all of it. What cannot be removed
+// is said, and no more: a copy too many is no reason to refuse an apply or an undo.
+func (r *run) prune(ctx context.Context) {
+	if len(r.j.Damaged) > 0 || len(r.j.Records) == 0 {
+		return
+	}
+	var needed []Change
+	for _, run := range r.j.Runs() {
+		if !run.settled() {
+			needed = append(needed, run.Makes...)
+		}
+	}
+	var errs []error
+	if names, err := r.h.ReadDir(Home + "/blobs"); err == nil {
+		for _, sha := range names {
+			names := func(c Change) bool {
+				return strings.Contains(string(c.Before), sha) || strings.Contains(string(c.After), sha)
+			}
+			if len(sha) == len(digest(nil)) && !slices.ContainsFunc(needed, names) {
+				errs = append(errs, r.h.Remove(path.Join(Home, "blobs", sha)))
+			}
+		}
+	}
+	if r.Prune != nil {
+		errs = append(errs, r.Prune(ctx, r.h, needed))
+	}
+	if err := errors.Join(errs...); err != nil {
+		r.event(Event{What: Remains, Text: fmt.Sprintf("cannot remove what no undo needs any more: %v", err)})
+	}
+}
+
+// load makes sure that the thing knows the bytes a state names.
+func load(v host.View, t Thing, s State) error {
+	if st, ok := t.(Stored); ok {
+		_, err := st.Bytes(v, s)
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// Engine converges one machine by one spec.
+type Engine struct {
+	Stages  []Stage                                            // the whole sequence, or the part asked for
+	Before  []Stage                                            // the whole sequence, where a part is asked for; nil: Stages
+	Spec    spec.Spec                                          //
+	ThingOf func(kind, name string) (Thing, error)             // builds a thing again from the journal
+	Clients func(context.Context, host.View) ([]string, error) // who holds the GPUs, for the breaks that would kill them
+	Prune   func(context.Context, host.Host, []Change) error   // removes kept files that none of the changes needs; may be nil
+	Tell    func(Event)                                        // progress; may be nil
+	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
+	Version string                                             // of gpuadm, for the journal
+
+	// May is asked before a stage touches anything: a machine that its cloud takes away soon begins nothing. nil: it may.
+	May func(context.Context, host.View, facts.Facts) error
+
+	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
+	Yes        bool     // all breaks are allowed
+	Allow      []string // these breaks are allowed
+
+	cache  facts.Cache // versions found in binaries, which cost most to find out
+	proven sync.Map    // changes that were judged, and how: a judge is asked once a run
+}
+
+// forbidden returns the breaks of the changes that were not allowed, in their order.
+func (e *Engine) forbidden(changes []Change) (list []string) {
+	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true} // pods keep running
+	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
+		ok[a] = true
+	}
+	for _, c := range changes {
+		for _, b := range c.Breaks {
+			if c.Later == "" && !e.Yes && !ok[b] {
+				ok[b] = true
+				list = append(list, b)
+			}
+		}
+	}
+	return list
+}
+
+// ErrInUse reports that a change would take the GPUs from somebody who did not agree. It says nothing against the GPUs.
+var ErrInUse = errors.New("the GPUs are in use")
+
+// consent refuses changes that would take the GPUs from somebody who did not agree.
+func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
+	for _, what := range e.forbidden(changes) {
+		var names, clients []string
+		anybody := false
+		for _, c := range changes {
+			if c.Later == "" && slices.Contains(c.Breaks, what) {
+				names, clients = append(names, c.String()), append(clients, c.Clients...)
+				anybody = anybody || len(c.Clients) == 0
+			}
+		}
+		if anybody && e.Clients != nil {
+			holders, err := e.Clients(ctx, v)
+			if err != nil {
+				return fmt.Errorf("cannot find out who uses the GPUs: %w", err)
+			}
+			clients = append(clients, holders...)
+		}
+		if len(clients) > 0 {
+			return &Trouble{
+				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, hits(what)),
+				Because: clients,
+				Try:     []string{"stop them, or run again with --allow " + what},
+				Err:     ErrInUse,
+			}
+		}
+	}
+	return nil
+}
+
+// hits says why somebody has to agree to a break.
+func hits(what string) string {
+	if what == "leave-cluster" {
+		return "pods run here"
+	}
+	return "the GPUs are in use"
+}
+
+func (e *Engine) tell(ev Event) {
+	if e.Tell != nil {
+		e.Tell(ev)
+	}
+}

@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Stays is what Make returns when a thing of ours must stay because others have come to depend on it: a folder that holds their
+// files. Undo leaves it and says so.
+type Stays struct{ Why string }
+
+func (s Stays) Error() string { return s.Why }
+
+// walk makes steps in their order, those at the front together that are made as one, each looked at again when its turn comes.
+func (r *run) walk(ctx context.Context, steps []step) error {
+	for len(steps) > 0 {
+		if r.stopped() {
+			return ErrStopped
+		}
+		n := batch(steps)
+		due, err := r.due(ctx, steps[:n])
+		steps = steps[n:]
+		if err == nil && !r.rolling {
+			err = r.consent(ctx, r.h, changes(due))
+		}
+		if err == nil && len(due) > 0 {
+			r.at = due[0].Stage
+			err = r.make(ctx, due)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batch counts the steps at the front that are made as one.
+func batch(steps []step) int {
+	n := 1
+	if _, ok := steps[0].want.Thing.(Batch); ok {
+		for n < len(steps) && steps[n].Kind == steps[0].Kind {
+			n++
+		}
+	}
+	return n
+}
+
+func changes(steps []step) (list []Change) {
+	for _, s := range steps {
+		list = append(list, s.Change)
+	}
+	return list
+}
+
+// due looks once more right before the touch and returns what is to be made: earlier changes may have made it possible or
+// superfluous.
+func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
+	for _, s := range steps {
+		if s.want.Thing != nil && !s.stuck && !(s.resolved && s.Later != "") { // what a Resolver could not answer, To alone does not say
+			r.lookAt(ctx, r.h, &s)
+		}
+		switch {
+		case s.Cannot != "":
+			return nil, &Trouble{What: s.Cannot, Because: s.Because, Try: s.Try}
+		case s.Later != "":
+			r.later(s)
+		case !s.stands():
+			due = append(due, s)
+		}
+	}
+	return due, nil
+}
+
+func (r *run) later(s step) {
+	if t, ok := s.want.Thing.(Settler); ok {
+		if s.foresee(t, r.Made); s.idle || r.back {
+			return
+		}
+	}
+	r.Later = append(r.Later, s.Change)
+	r.event(Event{Stage: s.Stage, What: Waits, Change: &s.Change})
+}
+
+// make journals a batch, makes it as one, looks at each change again, and tells.
+func (r *run) make(ctx context.Context, due []step) error {
+	for i := range due {
+		s := &due[i]
+		if err := r.rebootBudget(s.Change); err != nil {
+			return err
+		}
+		// A roll-back needs no line of its own: the Before is in the journal, and a full disk must not keep it from being restored.
+		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling {
+			return err
+		}
+		s.Change = s.show(r.h)
+		if !r.back {
+			r.event(Event{Stage: s.Stage, What: Making, Change: &s.Change})
+		}
+	}
+	began := r.h.Now()
+	err := makeAll(ctx, r.h, due)
+	stays, reboot := Stays{}, host.Reboot{}
+	switch {
+	case r.back && errors.As(err, &stays):
+		for _, s := range due {
+			r.leave(s.Change, stays.Why)
+		}
+		return nil
+	case errors.As(err, &reboot) && !r.back:
+		r.remember(ctx, due)
+		return errors.Join(err, r.j.write(r.h, Record{What: "reboot", Run: r.id, Boot: r.boot, Change: &due[0].Change}))
+	case errors.As(err, &reboot):
+		r.Reboot = reboot.Why
+	case err != nil:
+		r.remember(ctx, due)
+		if t := (*Trouble)(nil); errors.As(err, &t) && t.Error() == err.Error() {
+			return err // it says by itself what cannot be done
+		}
+		return fmt.Errorf("cannot make %s: %w", names(changes(due)), err)
+	}
+	what := Made
+	if r.back {
+		what = Undone
+	}
+	for _, s := range due {
+		now, err := s.want.Look(ctx, r.h)
+		if err != nil {
+			err = fmt.Errorf("cannot look at %s again: %w", s, err)
+		} else if now != s.After && r.Reboot == "" {
+			err = fmt.Errorf("cannot make %s: it did not hold: wanted %q, found %q", s, s.After, now)
+		}
+		if err != nil {
+			r.remember(ctx, due)
+			return err
+		}
+		r.Made = append(r.Made, s.Change)
+		r.event(Event{Stage: s.Stage, What: what, Change: &s.Change, Text: r.Reboot, Millis: r.h.Now().Sub(began).Milliseconds()})
+		for _, left := range s.Left {
+			r.leave(s.Change, left)
+		}
+	}
+	return nil
+}
+
+// leave notes what stays of ours.
+func (r *run) leave(c Change, why string) {
+	c.Cannot = why
+	r.Left = append(r.Left, c)
+	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
+}
+
+// remember journals the state in which a failed make has left a thing, so that it counts as ours. Where even that fails, the run
+// stays open.
+func (r *run) remember(ctx context.Context, due []step) {
+	for _, s := range due {
+		now, err := s.want.Look(ctx, r.h)
+		if err == nil && !s.Settles && now != s.Before && now != s.After {
+			s.After = now
+			_ = r.journal(s.want.Thing, s.Change)
+		}
+	}
+}
+
+func makeAll(ctx context.Context, h host.Host, due []step) error {
+	if b, ok := due[0].want.Thing.(Batch); ok {
+		return b.MakeAll(ctx, h, changes(due))
+	}
+	return due[0].want.Make(ctx, h, due[0].After)
+}
+
+// names are the things of some changes, in a text that can be read: made as one they may be dozens.
+func names(all []Change) string {
+	const most = 3
+	var s []string
+	for i, c := range all {
+		if i == most && len(all) > most+1 {
+			s = append(s, fmt.Sprintf("and %d more", len(all)-most))
+			break
+		}
+		s = append(s, c.String())
+	}
+	return strings.Join(s, ", ")
+}
+
+// rebootBudget keeps a change from asking for reboots for ever: after two it is refused, if they have changed nothing about it. A
+// run that has failed for it must not give the next one, by the boot unit, two more: unattended, all runs since the last good one
+// count.
+func (r *run) rebootBudget(c Change) error {
+	boots := map[string]bool{}
+	for _, rec := range r.j.Records {
+		switch {
+		case rec.What == "end" && rec.Result == "ok":
+			clear(boots)
+		case rec.What == "reboot" && (rec.Run == r.id || r.Unattended) && rec.Change.key() == c.key() &&
+			rec.Change.Before == c.Before && rec.Change.After == c.After && rec.Boot != r.boot:
+			boots[rec.Boot] = true
+		}
+	}
+	if len(boots) < 2 {
+		return nil
+	}
+	return &Trouble{
+		What:    fmt.Sprintf("cannot make %s: %d reboots did not make it hold", c, len(boots)),
+		Because: []string{"another reboot would not help, so the run stops here"},
+	}
+}
+
+// rollBack takes back what this run has changed, or of it what some stages have changed, last first, and says so.
+func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) bool) error {
+	ctx = context.WithoutCancel(ctx) // a run that ran out of time still leaves nothing half done
+	at, made, reboot := r.at, r.Made, r.Reboot
+	t := &Trouble{What: cause.Error(), Err: cause}
+	if inner := (*Trouble)(nil); errors.As(cause, &inner) {
+		t.Because, t.Undone, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Undone), slices.Clone(inner.Try)
+	}
+	r.event(Event{Stage: at, What: Failed, Text: cause.Error()})
+	var mine Run
+	for _, run := range r.j.Runs() {
+		if run.ID == r.id {
+			mine = run
+		}
+	}
+	rest := restOf(mine, of)
+	mine.Makes = slices.DeleteFunc(slices.Clone(mine.Makes), func(c Change) bool { return !of(c.Stage) })
+	back, rolling := r.back, r.rolling
+	r.back, r.rolling, r.Made, r.Reboot = true, true, nil, ""
+	for steps := r.backwards(fold([]Run{mine})); len(steps) > 0; {
+		n := batch(steps)
+		if err := r.walk(ctx, steps[:n]); err != nil {
+			t.Because = append(t.Because, fmt.Sprintf("and it could not be rolled back: %v", err))
+		}
+		steps = steps[n:]
+	}
+	undone := r.Made
+	r.back, r.rolling, r.at, r.Made, r.Reboot = back, rolling, at, made, reboot
+	for _, c := range undone {
+		t.Undone = append(t.Undone, c.String())
+	}
+	r.Made = slices.DeleteFunc(r.Made, func(c Change) bool {
+		return slices.ContainsFunc(undone, func(b Change) bool { return b.key() == c.key() })
+	})
+	if len(rest) > 0 {
+		t.Because = append(t.Because, "what this run changed before it remains, in "+strings.Join(rest, ", "))
+		t.Try = append(t.Try, "or take that back too: gpuadm undo")
+	}
+	return t
+}
+
+// restOf lists the stages whose changes a roll-back leaves.
+func restOf(run Run, of func(stage string) bool) (rest []string) {
+	for _, o := range fold([]Run{run}) {
+		if !of(o.Stage) && !o.back() && !slices.Contains(rest, o.Stage) {
+			rest = append(rest, o.Stage)
+		}
+	}
+	return rest
+}

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Run is what the journal says of one run.
+type Run struct {
+	ID     string    `json:"id"`
+	Time   time.Time `json:"time"`
+	Spec   string    `json:"spec"`
+	Undoes []string  `json:"undoes,omitempty"`
+	Result string    `json:"result,omitempty"` // ok, failed; "" = unfinished
+	Undone bool      `json:"undone,omitempty"`
+	Makes  []Change  `json:"-"`
+	spent  bool      // an undo that failed, of runs that a later one has undone
+}
+
+// Runs returns the journal's runs, oldest first.
+func (j Journal) Runs() []Run {
+	var runs []Run
+	at := map[string]int{}
+	for _, r := range j.Records {
+		i, ok := at[r.Run]
+		if !ok {
+			if r.What == "hold" || r.What == "lift" {
+				continue
+			}
+			i, at[r.Run] = len(runs), len(runs)
+			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes})
+		}
+		switch run := &runs[i]; r.What {
+		case "begin":
+			run.Result = "" // continued
+		case "make":
+			run.Makes = append(run.Makes, *r.Change)
+		case "end":
+			run.Result = r.Result
+			if r.Result != "ok" {
+				break
+			}
+			for _, id := range run.Undoes {
+				if i, ok := at[id]; ok {
+					runs[i].Undone = true
+				}
+			}
+			for k := range runs { // undos of the same that failed: what they left was undone with it
+				if len(runs[k].Undoes) > 0 && runs[k].Result != "ok" && subset(runs[k].Undoes, run.Undoes) {
+					runs[k].spent = true
+				}
+			}
+		}
+	}
+	return runs
+}
+
+func subset(a, b []string) bool {
+	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(b, s) })
+}
+
+// settled says that nothing of the run is left to undo: another run undid it, it rolled itself back, or it undid others.
+func (r Run) settled() bool {
+	return r.Undone || r.spent || len(r.Undoes) > 0 && r.Result == "ok" || !r.changed()
+}
+
+// changed says whether a run has left anything that could be undone.
+func (r Run) changed() bool {
+	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return r.Result == "" || !o.back() })
+}
+
+// A link is a series of changes of ours to one thing without a change from outside gpuadm between them. The last of them may never
+// have been made: it is journalled before the touch, and the power may fail between. So every state of the series counts as ours.
+type link struct {
+	Before, After State
+	made          []State // all states that gpuadm made or was about to make, After last
+}
+
+func (l link) ours(s State) bool { return slices.Contains(l.made, s) }
+
+// ours is what gpuadm has done to one thing.
+type ours struct {
+	Change // the last one, as journalled
+	links  []link
+	first  Run // which run touched it first
+}
+
+// standing folds runs into what of ours is on the machine.
+func standing(runs []Run) []ours {
+	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
+}
+
+// fold joins the runs' changes to each thing, in the order of the first touch: what was made upon another thing came after it, and
+// has to go before it, however often that was changed since. What settles leaves nothing to undo.
+func fold(runs []Run) []ours {
+	var list []ours
+	at := map[key]int{}
+	for _, run := range runs {
+		for _, c := range run.Makes {
+			if c.Settles {
+				continue
+			}
+			i, ok := at[c.key()]
+			if !ok {
+				i, at[c.key()] = len(list), len(list)
+				list = append(list, ours{first: run})
+			}
+			list[i].Change = c
+			list[i].add(c)
+		}
+	}
+	return list
+}
+
+func (o *ours) add(c Change) {
+	if n := len(o.links); n > 0 {
+		if last := &o.links[n-1]; c.Before == last.Before || last.ours(c.Before) {
+			last.After, last.made = c.After, append(last.made, c.After)
+			return
+		}
+	}
+	o.links = append(o.links, link{c.Before, c.After, []State{c.After}})
+}
+
+// back says that the thing was rolled back to how it was before us, as far as the journal knows.
+func (o *ours) back() bool {
+	return !slices.ContainsFunc(o.links, func(l link) bool { return l.Before != l.After })
+}
+
+// takeOut takes our links out of a found state, newest first. left names what of ours was changed outside gpuadm since, and stays.
+// What is not there counts as taken out.
+func takeOut(v host.View, t Thing, found State, links []link) (rest State, left []string, err error) {
+	for _, l := range slices.Backward(links) {
+		switch {
+		case found == l.Before:
+		case l.ours(found):
+			found = l.Before
+		case found == "":
+			return "", left, nil
+		default:
+			m, ok := t.(Merger)
+			if !ok {
+				return "", nil, fmt.Errorf("cannot undo %s %s: it was changed outside gpuadm since: left as %q, found as %q", t.Kind(), t.Name(), l.After, found)
+			}
+			// Bytes are written as a whole, so a state between two of ours is another process's; of all else it may be a make that was cut.
+			if _, whole := t.(Stored); !whole && l.halfWay(v, m, found) {
+				found = l.Before
+				continue
+			}
+			var more []string
+			if found, more, err = m.TakeOut(v, found, l.Before, l.After); err != nil {
+				return "", nil, err
+			}
+			left = append(left, more...)
+		}
+	}
+	return found, left, nil
+}
+
+// halfWay says whether a state lies between two of the link's: a make that was cut short may have left it.
+func (l link) halfWay(v host.View, m Merger, found State) bool {
+	states := append([]State{l.Before}, l.made...)
+	for i := len(states) - 1; i > 0; i-- {
+		from, left, err := m.TakeOut(v, found, states[i-1], states[i])
+		if err == nil && len(left) == 0 && (from == l.Before || l.ours(from)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package converge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// A step is a want that has been looked at. Undo and roll-back are steps too: they want a thing without what gpuadm made of it.
+type step struct {
+	Change
+	want     Want
+	mine     []link // our changes to the thing: To decides without them
+	base     State  // the found state without them
+	resolved bool   // a Resolver has answered for it
+	stuck    bool   // a Resolver had no answer
+	strict   bool   // an undo: what gpuadm made must be taken out, or it is an error
+	idle     bool   // a settler that is not running, and that nothing pending affects
+	unseen   error  // why the thing could not be looked at
+}
+
+func (s step) stands() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
+
+func settles(t Thing) int {
+	if _, ok := t.(Settler); ok {
+		return 1
+	}
+	return 0
+}
+
+// settlersLast orders steps for their making: what settles comes after all else.
+func settlersLast(steps []step) {
+	slices.SortStableFunc(steps, func(a, b step) int { return settles(a.want.Thing) - settles(b.want.Thing) })
+}
+
+// lookAll looks at all steps at once, has changes resolved that need others, and says of what settles what the pending changes will
+// do to it.
+func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step, error) {
+	var wg sync.WaitGroup
+	for i := range steps {
+		if steps[i].Cannot == "" {
+			wg.Go(func() { e.lookAt(ctx, v, &steps[i]) })
+		}
+	}
+	wg.Wait()
+	steps, err := e.resolve(ctx, v, steps)
+	if err != nil {
+		return nil, err
+	}
+	var pending []Change
+	for i := range steps {
+		s := &steps[i]
+		if t, ok := s.want.Thing.(Settler); ok {
+			s.foresee(t, pending)
+		} else if !s.stands() && s.Cannot == "" {
+			pending = append(pending, s.Change)
+		}
+	}
+	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
+}
+
+// lookAt looks at one step's thing, asks what the change interrupts, and has it judged if there is a judge.
+func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
+	s.look(ctx, v)
+	if b, ok := s.want.Thing.(Breaker); ok && s.Later == "" && s.Cannot == "" {
+		s.Breaks, s.Clients = nil, nil
+		if s.Before != s.After {
+			var err error
+			if s.Breaks, s.Clients, err = b.Breaks(ctx, v, s.Before, s.After); err != nil {
+				s.fail(err)
+			}
+		}
+	}
+	p, ok := s.want.Thing.(Prover)
+	if !ok || s.strict || s.stands() || s.Cannot != "" || s.Later != "" {
+		return
+	}
+	type change struct {
+		key
+		base, after State
+	}
+	judged, _ := e.proven.LoadOrStore(change{s.key(), s.base, s.After}, sync.OnceValue(func() error {
+		return p.Prove(ctx, v, s.base, s.After)
+	}))
+	if err := judged.(func() error)(); err != nil {
+		s.fail(err)
+	}
+}
+
+// look fills in the state found and the state desired.
+func (s *step) look(ctx context.Context, v host.View) {
+	s.Before, s.After, s.Later, s.When, s.Waits = "", "", "", "", ""
+	s.Cannot, s.Because, s.Try, s.Left = "", nil, nil, nil
+	found, err := s.want.Look(ctx, v)
+	if s.unseen = err; err != nil && !errors.As(err, new(host.Later)) && !Passes(err) {
+		err = fmt.Errorf("cannot look at %s: %w", s, err)
+	} else if err == nil {
+		s.Before = found
+		s.After, err = s.to(v, found)
+	}
+	switch later := (host.Later{}); {
+	case errors.As(err, &later):
+		s.Before, s.After, s.Later, s.When = "", "", later.Until, later.When
+	case Passes(err):
+		s.Before, s.After = "", ""
+		s.await(err)
+	case err != nil:
+		s.fail(err)
+	}
+}
+
+// to says what a found state shall become. What gpuadm made is taken out first, so that a changed spec ends as on a fresh machine;
+// unless the thing was changed around what gpuadm made, and the spec still asks for just that.
+func (s *step) to(v host.View, found State) (State, error) {
+	s.base = found
+	if len(s.mine) == 0 || s.want.AsFound {
+		return s.want.To(found)
+	}
+	base, left, err := takeOut(v, s.want.Thing, found, s.mine)
+	if err != nil {
+		if s.strict {
+			return "", err
+		}
+		s.Left = []string{err.Error()} // To decides by the thing as it is found
+		base = found
+	}
+	if last := s.mine[len(s.mine)-1]; !s.strict && !last.ours(found) && load(v, s.want.Thing, last.Before) == nil {
+		then, err1 := s.want.To(last.Before)
+		now, err2 := s.want.To(found)
+		if err1 == nil && err2 == nil && then == last.After && now == found {
+			s.Left = nil
+			return found, nil
+		}
+	}
+	if err := load(v, s.want.Thing, base); err != nil {
+		if s.strict {
+			return "", &Trouble{
+				What: fmt.Sprintf("cannot undo %s: the bytes it had before are lost: %v", s, err), Err: err,
+				Try: []string{"restore " + Home + " from a backup"},
+			}
+		}
+		return s.want.To(found) // the blobs are gone: only undo is lost with them
+	}
+	s.base = base
+	after, err := s.want.To(base)
+	if s.strict {
+		s.Left = left
+	} else if err == nil && len(left) > 0 { // what the spec overwrites is not left
+		if _, still, err := takeOut(v, s.want.Thing, after, s.mine); err == nil {
+			s.Left = still
+		}
+	}
+	return after, err
+}
+
+// foresee makes a settler's line say what the pending changes will do to it. What cannot be looked at yet counts only if they affect
+// it: a daemon that does not run will start with the files as they are.
+func (s *step) foresee(t Settler, pending []Change) {
+	if s.Cannot != "" {
+		return
+	}
+	st := s.Before
+	for _, c := range pending {
+		st = t.Unsettled(st, c)
+	}
+	if st == s.Before {
+		s.idle = s.Later != ""
+		return
+	}
+	s.Before, s.After = st, t.Settled(st)
+	if s.want.To == nil {
+		return
+	}
+	if _, err := s.want.To(st); err != nil {
+		s.fail(err)
+	}
+}
+
+func (c *Change) fail(err error) {
+	c.Cannot = err.Error()
+	if t := (*Trouble)(nil); errors.As(err, &t) {
+		c.Because, c.Try = t.Because, t.Try
+	}
+}
+
+// show adds the diff.
+func (s step) show(v host.View) Change {
+	c := s.Change
+	st, ok := s.want.Thing.(Stored)
+	if !ok || c.Later != "" || c.Cannot != "" {
+		return c
+	}
+	before, err1 := st.Bytes(v, c.Before)
+	after, err2 := st.Bytes(v, c.After)
+	if err1 == nil && err2 == nil {
+		c.Diff = Diff(before, after)
+	}
+	return c
+}
