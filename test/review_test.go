@@ -138,7 +138,7 @@ func TestDiskFullForGoodIsTurnedBack(t *testing.T) {
 			continue
 		}
 		b, _ := n.ReadFile("/etc/d.conf")
-		if _, z := n.Lstat("/etc/z"); (string(b) != "old\n" || z == nil) && !strings.Contains(strings.Join(because(err), " "), "could not be put back") {
+		if _, z := n.Lstat("/etc/z"); (string(b) != "old\n" || z == nil) && !strings.Contains(strings.Join(because(err), " "), "could not be rolled back") {
 			t.Errorf("touch %d: changed and not told: %v", at, err)
 		}
 	}
@@ -152,7 +152,7 @@ func because(err error) []string {
 	return nil
 }
 
-// What could not be put back is not forgotten: undo still knows of it.
+// What could not be rolled back is not forgotten: undo still knows of it.
 func TestFailedTurnBackIsRemembered(t *testing.T) {
 	n := node(t)
 	stub := stubborn{"/srv/stub"}
@@ -166,7 +166,7 @@ func TestFailedTurnBackIsRemembered(t *testing.T) {
 	e.Stages[0].Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{{Thing: stub, To: to("on")}, things.Step{Label: "never", Ask: []string{"is-done"}, Do: []string{"do-it"}, Undo: []string{"do-it"}}.Want("")}, nil
 	}
-	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(strings.Join(because(err), " "), "could not be put back") {
+	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(strings.Join(because(err), " "), "could not be rolled back") {
 		t.Fatalf("applied: %v", err)
 	}
 	p, err := e.PlanUndo(context.Background(), n, "all", nil)

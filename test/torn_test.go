@@ -148,7 +148,7 @@ func TestDamagedJournal(t *testing.T) {
 	for range 2 {
 		e, said := saying(edition(t, 2))
 		apply(t, n, e)
-		if len(*said) != 1 || !strings.Contains((*said)[0], "line 2 of "+journal) || !strings.Contains((*said)[0], "sed -i 2d "+journal) {
+		if len(*said) != 1 || !strings.Contains((*said)[0], "sed -i '2d' "+journal) {
 			t.Errorf("said %q", *said)
 		}
 	}

@@ -32,11 +32,11 @@ func TestUndoToNoRun(t *testing.T) {
 	for i := range 8 {
 		all = append(all, apply(t, n, edition(t, i)).Run)
 	}
-	if got, want := undoable(), "to undo there are the runs "+strings.Join(all[2:], ", ")+", and 2 before"; got != want {
+	if got, want := undoable(), "these runs can be undone: "+strings.Join(all[2:], ", ")+", and 2 before"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	undo(t, n, e, all[1])
-	if got, want := undoable(), "to undo there is the run "+all[0]; got != want {
+	if got, want := undoable(), "these runs can be undone: "+all[0]; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

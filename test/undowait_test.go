@@ -182,7 +182,7 @@ func TestUndoGoesOnAfterSilence(t *testing.T) {
 		if err != nil {
 			waited++
 			for _, b := range because(err) {
-				if strings.Contains(b, "could not be put back") {
+				if strings.Contains(b, "could not be rolled back") {
 					t.Errorf("silent after %d answers: %s", after, b)
 				}
 			}

@@ -70,6 +70,8 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 		switch {
 		case s.Cannot != "":
 			return nil, &Trouble{What: s.Cannot, Because: s.Because, Try: s.Try}
+		case s.blocked():
+			return nil, s.err
 		case s.Later != "":
 			r.later(s)
 		case !s.stands():
@@ -116,7 +118,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 		return nil
 	case errors.As(err, &reboot) && !r.back:
 		r.remember(ctx, due)
-		return errors.Join(err, r.j.write(r.h, Record{What: "reboot", Run: r.id, Boot: r.boot, Change: &due[0].Change}))
+		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
 		r.Reboot = reboot.Why
 	case err != nil:
@@ -190,6 +192,20 @@ func names(all []Change) string {
 	return strings.Join(s, ", ")
 }
 
+// asksForReboot journals that a change holds after a reboot, once in each boot.
+func (r *run) asksForReboot(c Change, err error) error {
+	for _, rec := range r.j.Records {
+		if rec.What == "reboot" && rec.Run == r.id && rec.Boot == r.boot && rec.Change.key() == c.key() {
+			return err
+		}
+	}
+	c.Diff = ""
+	if werr := r.j.write(r.h, Record{What: "reboot", Run: r.id, Boot: r.boot, Change: &c}); werr != nil {
+		return werr
+	}
+	return err
+}
+
 // rebootBudget keeps a change from asking for reboots for ever: after two it is refused, if they have changed nothing about it. A
 // run that has failed for it must not give the next one, by the boot unit, two more: unattended, all runs since the last good one
 // count.
@@ -208,7 +224,7 @@ func (r *run) rebootBudget(c Change) error {
 		return nil
 	}
 	return &Trouble{
-		What:    fmt.Sprintf("cannot make %s: %d reboots did not make it hold", c, len(boots)),
+		What:    fmt.Sprintf("cannot make %s: it does not hold after %d reboots", c, len(boots)),
 		Because: []string{"another reboot would not help, so the run stops here"},
 	}
 }

@@ -88,7 +88,7 @@ func (r *run) sweep() error {
 	slices.Sort(folders)
 	for _, folder := range append(slices.Compact(folders), Home, Home+"/blobs") {
 		if err := r.h.Sweep(folder); err != nil {
-			return err
+			r.event(Event{What: Remains, Text: err.Error()}) // another file's folder is no reason to stop
 		}
 	}
 	return nil
@@ -119,22 +119,22 @@ func (r *run) begin(undoes []string) error {
 	if err := r.mayWrite(); err != nil {
 		return err
 	}
-	text := ""
 	if r.open && slices.Equal(r.cut.Undoes, undoes) {
-		r.id, text = r.cut.ID, "goes on"
-	} else {
-		if r.open { // the other kind of run overtakes it
-			if err := r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: "failed"}); err != nil {
-				return err
-			}
-		}
-		r.id = r.h.Now().UTC().Format("20060102T150405Z")
-		for n, base := 2, r.id; slices.ContainsFunc(r.j.Records, func(o Record) bool { return o.Run == r.id }); n++ {
-			r.id = fmt.Sprintf("%s-%d", base, n)
+		r.id, r.Run = r.cut.ID, r.cut.ID
+		r.event(Event{What: Began, Text: "goes on"})
+		return nil
+	}
+	if r.open { // the other kind of run overtakes it
+		if err := r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: "failed"}); err != nil {
+			return err
 		}
 	}
+	r.id = r.h.Now().UTC().Format("20060102T150405Z")
+	for n, base := 2, r.id; slices.ContainsFunc(r.j.Records, func(o Record) bool { return o.Run == r.id }); n++ {
+		r.id = fmt.Sprintf("%s-%d", base, n)
+	}
 	r.Run = r.id
-	r.event(Event{What: Began, Text: text})
+	r.event(Event{What: Began})
 	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes})
 }
 
@@ -198,6 +198,14 @@ func (r *run) journal(t Thing, c Change) error {
 		return err
 	}
 	c.Diff, c.Left = "", nil
+	for _, rec := range slices.Backward(r.j.Records) { // a change that waits for its reboot is tried again and again
+		if rec.Run == r.id && rec.Change != nil && rec.Change.key() == c.key() {
+			if rec.Change.Before == c.Before && rec.Change.After == c.After {
+				return nil
+			}
+			break
+		}
+	}
 	return r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c})
 }
 

@@ -23,10 +23,17 @@ type step struct {
 	stuck    bool   // a Resolver had no answer
 	strict   bool   // an undo: what gpuadm made must be taken out, or it is an error
 	idle     bool   // a settler that is not running, and that nothing pending affects
-	unseen   error  // why the thing could not be looked at
+	err      error  // why it cannot be made, or waits
+	unseen   bool   // because the thing could not be looked at
 }
 
 func (s step) stands() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
+
+// blocked says that an undo cannot go on without an answer about this thing. What settles and does not run is no obstacle: it will
+// start with the files that it then finds.
+func (s step) blocked() bool {
+	return s.Cannot != "" || s.strict && s.Later != "" && settles(s.want.Thing) == 0 && s.When != host.InNewProcess
+}
 
 func settles(t Thing) int {
 	if _, ok := t.(Settler); ok {
@@ -99,11 +106,13 @@ func (s *step) look(ctx context.Context, v host.View) {
 	s.Before, s.After, s.Later, s.When, s.Waits = "", "", "", "", ""
 	s.Cannot, s.Because, s.Try, s.Left = "", nil, nil, nil
 	found, err := s.want.Look(ctx, v)
-	if s.unseen = err; err != nil && !errors.As(err, new(host.Later)) && !Passes(err) {
+	s.err, s.unseen = err, err != nil
+	if s.unseen && !errors.As(err, new(host.Later)) && !Passes(err) {
 		err = fmt.Errorf("cannot look at %s: %w", s, err)
 	} else if err == nil {
 		s.Before = found
 		s.After, err = s.to(v, found)
+		s.err = err
 	}
 	switch later := (host.Later{}); {
 	case errors.As(err, &later):

@@ -4,6 +4,7 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +51,6 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 }
 
 func (r *run) undo(ctx context.Context, to string, leave []string) (Result, error) {
-	if err := r.mayWrite(); err != nil {
-		return Result{}, err
-	}
 	p, err := r.planUndo(ctx, r.h, r.j, to, leave)
 	if err != nil {
 		return Result{}, err
@@ -173,7 +171,8 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		case s.Settles:
 			return false
 		case named(s.Change):
-			s.Cannot = "as asked"
+			s.look(ctx, v)
+			s.Cannot = cmp.Or(s.Cannot, s.Waits, "as asked")
 			p.Left = append(p.Left, s.Change)
 		case s.Keeps != "":
 			p.Kept = append(p.Kept, s.Change)
@@ -187,7 +186,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	}
 	for i, s := range p.steps {
 		switch {
-		case s.Cannot != "" || s.Waits != "":
+		case s.blocked():
 		case s.Settles && !s.stands():
 			p.steps[i].Breaks = broke(runs, s.Change)
 		case s.After == "" && s.Before != "" && s.Leaves != "":
@@ -205,9 +204,9 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 	var settle []step
 	for _, o := range slices.Backward(all) {
 		s, err := e.without(o)
-		s.strict, s.resolved, s.Breaks, s.Clients = true, true, nil, nil
+		s.strict, s.resolved = true, true
 		if err != nil {
-			s.Cannot = err.Error()
+			s.Cannot, s.err = err.Error(), err
 		}
 		steps = append(steps, s)
 		for _, t := range e.settlers(o.Change) {
@@ -253,27 +252,28 @@ func obstacles(steps []step, undo string) error {
 	waits := true
 	same := map[string][]Change{} // an API server that is down is one reason for dozens of labels
 	for _, s := range steps {
-		if s.Cannot+s.Waits != "" && s.unseen != nil {
-			same[s.unseen.Error()] = append(same[s.unseen.Error()], s.Change)
+		if s.blocked() && s.unseen {
+			same[s.err.Error()] = append(same[s.err.Error()], s.Change)
 		}
 	}
 	for _, s := range steps {
-		why := s.Cannot + s.Waits
-		if why == "" {
+		if !s.blocked() {
 			continue
 		}
 		leave = append(leave, "--leave "+typed(s.Name))
 		waits = waits && s.Waits != ""
-		if s.unseen != nil {
-			reason := s.unseen.Error()
-			if w := (Wait{}); errors.As(s.unseen, &w) && w.Error() == reason {
-				reason = w.For
+		if t.Err == nil || !Passes(s.err) {
+			t.Err = s.err
+		}
+		why := s.Cannot
+		if s.unseen {
+			if w := (Wait{}); errors.As(s.err, &w) && w.Error() == s.err.Error() {
+				why = w.For
+			} else {
+				why = s.err.Error()
 			}
-			if why = fmt.Sprintf("cannot look at %s: %s", names(same[s.unseen.Error()]), reason); slices.Contains(all, why) {
+			if why = fmt.Sprintf("cannot look at %s: %s", names(same[s.err.Error()]), why); slices.Contains(all, why) {
 				continue
-			}
-			if t.Err == nil || !Passes(s.unseen) {
-				t.Err = s.unseen
 			}
 		}
 		all = append(all, why)
@@ -282,9 +282,7 @@ func obstacles(steps []step, undo string) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if t.What = all[0]; !waits && Passes(t) {
-		t.Err = nil // waiting alone does not help
-	}
+	t.What = all[0]
 	t.Because = append(append(all[1:], t.Because...), nothingTouched)
 	if waits && len(t.Try) == 0 {
 		t.Try = []string{"wait, and run the same command again"}

@@ -167,7 +167,7 @@ func sweep(dir Folder) error {
 
 // Sweep removes what a killed gpuadm or a power cut left half made in a folder. Every touch in a folder but Append does so too.
 func (f *Files) Sweep(folder string) error {
-	return f.at("sweep", folder, true, func(dir Folder, name string) error {
+	err := f.at("sweep", folder, true, func(dir Folder, name string) error {
 		in, err := dir.Folder(name)
 		if err != nil {
 			return err
@@ -175,6 +175,10 @@ func (f *Files) Sweep(folder string) error {
 		defer in.Close()
 		return sweep(in)
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // Rename is Host's.

@@ -147,13 +147,15 @@ func pausedUnits(v host.View) ([]string, error) {
 }
 
 // paused are the services that a run has stopped and could not start again, because it was killed. Its state is their
-// names, "" if there are none.
+// names, "none" if there are none.
 type paused struct{}
+
+const noPaused = "none"
 
 // Resumed wants services running that an earlier run paused.
 func Resumed() converge.Want {
 	return converge.Want{Thing: paused{}, Why: "an earlier run stopped them for a change, and ended before it could start them again", To: func(converge.State) (converge.State, error) {
-		return "", nil
+		return noPaused, nil
 	}}
 }
 
@@ -165,21 +167,30 @@ func (paused) Name() string { return "services" }
 
 func (paused) Look(_ context.Context, v host.View) (converge.State, error) {
 	if !v.Live() {
-		return "", nil
+		return noPaused, nil
 	}
 	units, err := pausedUnits(v)
+	if len(units) == 0 {
+		return noPaused, err
+	}
 	return converge.State(strings.Join(units, " ")), err
 }
 
 func (paused) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if to != "" {
+	if to != noPaused {
 		return nil
 	}
 	return Resume(ctx, h)
 }
 
-// Unsettled is as found: whoever pauses resumes.
-func (paused) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
+// Unsettled is as found, since what pauses services also starts them again. What has not been looked at may be paused: then a killed
+// run's are started again by undo too.
+func (paused) Unsettled(found converge.State, _ converge.Change) converge.State {
+	if found == "" {
+		return "unknown"
+	}
+	return found
+}
 
 // Settled is none.
-func (paused) Settled(converge.State) converge.State { return "" }
+func (paused) Settled(converge.State) converge.State { return noPaused }
