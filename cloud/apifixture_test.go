@@ -94,11 +94,11 @@ func (a *apiNode) engine() *converge.Engine {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return &converge.Engine{Stages: a.stages, Spec: s, Version: "test", ThingOf: func(kind, name string) (converge.Thing, error) {
-		if kind == "guard" {
-			return NewGuardThing(name, a.shared)
+	return &converge.Engine{Stages: a.stages, Spec: s, Version: "test", ThingOf: func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "guard" {
+			return NewGuardThing(ref.Name, a.shared)
 		}
-		thing, err := NewNodePart(name, a.shared)
+		thing, err := NewNodePart(ref.Name, a.shared)
 		if p, ok := thing.(nodePart); ok { // Gather knows of no kubelet here
 			g := a.facts
 			g.Live = true

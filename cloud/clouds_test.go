@@ -61,11 +61,11 @@ func recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 }
 
 func cloudEngine(s spec.Spec) *converge.Engine {
-	return &converge.Engine{Stages: []converge.Stage{Join(new(Session))}, Spec: s, ThingOf: func(kind, name string) (converge.Thing, error) {
-		if kind == "unit-files" {
-			return things.NewUnitFiles(name), nil
+	return &converge.Engine{Stages: []converge.Stage{Join(new(Session))}, Spec: s, ThingOf: func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "unit-files" {
+			return things.NewUnitFiles(ref.Name), nil
 		}
-		return testThing(kind, name)
+		return testThing(ref)
 	}, Version: "test"}
 }
 

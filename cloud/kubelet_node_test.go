@@ -131,20 +131,20 @@ func kubeletEngine(t testing.TB, text string) *converge.Engine {
 	return &converge.Engine{Stages: []converge.Stage{Node()}, Spec: s, ThingOf: kubeletThing, Version: "test"}
 }
 
-func kubeletThing(kind, name string) (converge.Thing, error) {
-	switch kind {
+func kubeletThing(ref converge.Ref) (converge.Thing, error) {
+	switch ref.Kind {
 	case "file":
-		return things.NewFile(name, TakeOut), nil
+		return things.NewFile(ref.Name, TakeOut), nil
 	case "folder":
-		return things.NewFolder(name), nil
+		return things.NewFolder(ref.Name), nil
 	case "unit-files":
-		return things.NewUnitFiles(name), nil
+		return things.NewUnitFiles(ref.Name), nil
 	case "fresh":
-		if IsKubelet(name) {
-			return NewFresh(name), nil
+		if IsKubelet(ref.Name) {
+			return NewFresh(ref.Name, ref.Reads), nil
 		}
 	}
-	return nil, fmt.Errorf("no such kind: %s %s", kind, name)
+	return nil, fmt.Errorf("no such kind: %s %s", ref.Kind, ref.Name)
 }
 
 func kubeletTree(n *simhost.Node) string { return n.Tree(converge.Home, "/run", "/proc") + n.Units() }
@@ -232,7 +232,7 @@ func TestKubeletThatDies(t *testing.T) {
 	for active, want := range map[string]converge.State{"active": "fresh", "activating": "fresh", "failed": "inactive", "inactive": "inactive"} {
 		files := strings.Replace(layouts()["kubeadm on Debian"].files, `active = "active"`, fmt.Sprintf("active = %q", active), 1)
 		n := kubeletMachine(t, files)
-		thing := NewFresh("kubelet.service reads /etc/default/kubelet")
+		thing := NewFresh("kubelet.service", []string{"/etc/default/kubelet"})
 		if got, err := thing.Look(ctx, n); err != nil || got != want {
 			t.Errorf("%s: %q, %v", active, got, err)
 		}
@@ -244,7 +244,7 @@ func TestKubeletThatDies(t *testing.T) {
 			t.Errorf("%s, again: %v", active, r.Made)
 		}
 	}
-	if IsKubelet("containerd.service reads /etc/x") || !IsKubelet("rke2-agent.service reads /x") {
+	if IsKubelet("containerd.service") || !IsKubelet("rke2-agent.service") {
 		t.Error("kubelets are not told from other daemons")
 	}
 }

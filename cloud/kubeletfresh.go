@@ -31,20 +31,21 @@ func kubeletFresh(unit string, files []string, why string) converge.Want {
 
 // IsKubelet says whether the name of a thing of kind fresh is kubelet's: then NewFresh builds it again.
 func IsKubelet(name string) bool {
-	unit, _, _ := strings.Cut(name, " reads ")
 	for _, start := range []string{"kubelet", "k3s", "rke2"} {
-		if strings.HasPrefix(unit, start) {
+		if strings.HasPrefix(name, start) {
 			return true
 		}
 	}
 	return false
 }
 
-// NewFresh builds kubelet's thing of kind fresh again from its name.
-func NewFresh(name string) converge.Thing {
-	unit, _, _ := strings.Cut(name, " reads ")
-	return freshKubelet{things.NewFresh(name, nil), unit}
+// NewFresh builds kubelet's thing of kind fresh again.
+func NewFresh(unit string, files []string) converge.Thing {
+	return freshKubelet{things.NewFresh(unit, files, nil), unit}
 }
+
+// Reads is converge.Reader's.
+func (f freshKubelet) Reads() []string { return f.Thing.(converge.Reader).Reads() }
 
 func (f freshKubelet) Look(ctx context.Context, v host.View) (converge.State, error) {
 	state, err := f.Thing.Look(ctx, v)

@@ -168,26 +168,26 @@ func (j *testJoin) engine() *converge.Engine {
 	return &converge.Engine{Stages: []converge.Stage{Join(new(Session)), Joined(new(Session))}, Spec: j.spec, ThingOf: testThing, Version: "test"}
 }
 
-func testThing(kind, name string) (converge.Thing, error) {
-	switch kind {
+func testThing(ref converge.Ref) (converge.Thing, error) {
+	switch ref.Kind {
 	case "file":
-		return NewFile(name, nil), nil
+		return NewFile(ref.Name, nil), nil
 	case "folder":
-		return things.NewFolder(name), nil
+		return things.NewFolder(ref.Name), nil
 	case "unit":
-		return things.NewUnit(name), nil
+		return things.NewUnit(ref.Name), nil
 	case "secret":
-		return things.NewSecret(name), nil
+		return things.NewSecret(ref.Name), nil
 	case "fresh":
-		return NewFresh(name), nil
+		return NewFresh(ref.Name, ref.Reads), nil
 	case "bootstrap":
-		return NewCertificate(name), nil
+		return NewCertificate(ref.Name), nil
 	case "registered":
-		return NewRegistered(name), nil
+		return NewRegistered(ref.Name), nil
 	case "joined":
-		return NewJoined(name), nil
+		return NewJoined(ref.Name), nil
 	}
-	return nil, fmt.Errorf("no kind %s", kind)
+	return nil, fmt.Errorf("no kind %s", ref.Kind)
 }
 
 // tree is the machine without our journal, and without what is random in a certificate.

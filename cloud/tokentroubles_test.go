@@ -19,11 +19,11 @@ import (
 func (j *testJoin) whole() *converge.Engine {
 	e, se := j.engine(), new(Session)
 	e.Stages = []converge.Stage{Node(), GPUs(), Join(se), Joined(se), NewReady(se, nil)}
-	e.ThingOf = func(kind, name string) (converge.Thing, error) {
-		if kind == "label" || kind == "taint" || kind == "condition" {
-			return NewNodePart(kind+" "+name, se)
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "label" || ref.Kind == "taint" || ref.Kind == "condition" {
+			return NewNodePart(ref.Kind+" "+ref.Name, se)
 		}
-		return testThing(kind, name)
+		return testThing(ref)
 	}
 	return e
 }

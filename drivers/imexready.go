@@ -39,10 +39,13 @@ func imexFresh() converge.Want {
 
 // IsIMEX says whether the name of a thing of kind fresh is IMEX's: then NewIMEX builds it again. Undo does not wait for IMEX to
 // be ready: what it puts back may be a configuration under which it does not answer.
-func IsIMEX(name string) bool { return strings.HasPrefix(name, IMEXUnit) }
+func IsIMEX(name string) bool { return name == IMEXUnit }
 
-// NewIMEX builds IMEX's thing of kind fresh again from its name.
-func NewIMEX(name string) converge.Thing { return freshIMEX{things.NewFresh(name, nil)} }
+// NewIMEX builds IMEX's thing of kind fresh again.
+func NewIMEX(files []string) converge.Thing { return freshIMEX{things.NewFresh(IMEXUnit, files, nil)} }
+
+// Reads is converge.Reader's.
+func (f freshIMEX) Reads() []string { return f.Thing.(converge.Reader).Reads() }
 
 func (f freshIMEX) Look(ctx context.Context, v host.View) (converge.State, error) {
 	state, err := f.Thing.Look(ctx, v)
@@ -66,7 +69,7 @@ func (f freshIMEX) Settled(found converge.State) converge.State {
 // when it is started. One that is not ready holds nothing else back: it may wait for other nodes, or for their administrator.
 func imexAnswers(nodes []string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
-		state, err := NewIMEX(imexFresh().Name()).Look(ctx, v)
+		state, err := NewIMEX([]string{IMEXConfig, IMEXNodes}).Look(ctx, v)
 		if errors.As(err, new(host.Later)) || err == nil && (state != "fresh" || !imexWritten(v, nodes)) {
 			return "", nil
 		} else if err != nil {

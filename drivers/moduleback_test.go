@@ -63,11 +63,11 @@ func TestUndoReloadsModule(t *testing.T) {
 		side := drivers.KernelSide{Flavour: "open", Build: "precompiled", Kernels: []string{"6.8.0"}}
 		e := &converge.Engine{
 			Spec: spec.Spec{Sections: []string{"packages", "modules"}},
-			ThingOf: func(kind, of string) (converge.Thing, error) {
-				if kind == "package" {
-					return brought{name: of}, nil
+			ThingOf: func(ref converge.Ref) (converge.Thing, error) {
+				if ref.Kind == "package" {
+					return brought{name: ref.Name}, nil
 				}
-				return stages.ThingOf(kind, of)
+				return stages.ThingOf(ref)
 			},
 			Stages: []converge.Stage{
 				{Name: "packages", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {

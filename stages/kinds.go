@@ -16,13 +16,13 @@ import (
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
-// ThingOf builds a thing again from its kind and name, for undo.
-func ThingOf(kind, name string) (converge.Thing, error) {
-	return thingOf(nil, new(packages.Reading), kind, name)
+// ThingOf builds a thing again, for undo.
+func ThingOf(ref converge.Ref) (converge.Thing, error) {
+	return thingOf(nil, new(packages.Reading), ref)
 }
 
-func thingOf(node *cloud.Session, database *packages.Reading, kind, name string) (converge.Thing, error) {
-	switch kind {
+func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
+	switch name, reads := ref.Name, ref.Reads; ref.Kind {
 	case "file":
 		return cloud.NewFile(name, mergeOf(name)), nil
 	case "folder":
@@ -38,13 +38,13 @@ func thingOf(node *cloud.Session, database *packages.Reading, kind, name string)
 	case "package-database":
 		return packages.NewDatabase(name), nil
 	case "package-lists":
-		return packages.NewLists(name), nil
+		return packages.NewLists(name, reads), nil
 	case "package-stream":
 		return packages.NewStream(name), nil
 	case "package-key":
-		return packages.NewKey(name), nil
+		return packages.NewKey(name, reads), nil
 	case "module":
-		return things.NewModule(name, drivers.OnDisk), nil
+		return things.NewModule(reads, drivers.OnDisk), nil
 	case "module-file":
 		return things.NewModuleFile(name, drivers.OnDiskProven), nil
 	case "dkms":
@@ -55,7 +55,7 @@ func thingOf(node *cloud.Session, database *packages.Reading, kind, name string)
 	case "runfile":
 		return drivers.NewRunfile(name), nil
 	case "initramfs":
-		return things.NewInitramfs(name), nil
+		return things.NewInitramfs(name, reads), nil
 	case "fabric":
 		return things.NewFabric(), nil
 	case "key":
@@ -78,14 +78,14 @@ func thingOf(node *cloud.Session, database *packages.Reading, kind, name string)
 		return cloud.NewJoined(name), nil
 	case "fresh":
 		if cloud.IsKubelet(name) {
-			return cloud.NewFresh(name), nil
+			return cloud.NewFresh(name, reads), nil
 		}
 		if drivers.IsIMEX(name) {
-			return drivers.NewIMEX(name), nil
+			return drivers.NewIMEX(reads), nil
 		}
-		return things.NewFresh(name, runtime.Ready), nil
+		return things.NewFresh(name, reads, runtime.Ready), nil
 	}
-	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm knows no such kind; use the newer one that made it", kind, name)
+	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the kind; use the newer gpuadm that made it", ref.Kind, ref.Name)
 }
 
 // mergeOf returns how to take our part out of a file that somebody else has changed since.

@@ -19,9 +19,9 @@ import (
 func Sequence() []converge.Stage { return sequence(new(cloud.Session), new(packages.Reading)) }
 
 // Run returns the bootstrap for one run, with what builds its things again: together they ask for the Node object once.
-func Run(node *cloud.Session) ([]converge.Stage, func(kind, name string) (converge.Thing, error)) {
+func Run(node *cloud.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
 	database := new(packages.Reading)
-	return sequence(node, database), func(kind, name string) (converge.Thing, error) { return thingOf(node, database, kind, name) }
+	return sequence(node, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(node, database, ref) }
 }
 
 // sequence is the bootstrap; node is the Node object, as the stages of one run know it.

@@ -85,7 +85,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 					continue // it has left nothing to put back
 				}
 				for _, c := range p.Changes {
-					thing, err := kinds(c.Kind, c.Name)
+					thing, err := kinds(converge.Ref{Kind: c.Kind, Name: c.Name})
 					if err != nil {
 						t.Fatal(err)
 					}

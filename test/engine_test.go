@@ -122,16 +122,16 @@ func (a afterBoot) Make(_ context.Context, h host.Host, to converge.State) error
 	return host.Reboot{Why: "the mode is switched at boot"}
 }
 
-func kinds(kind, name string) (converge.Thing, error) {
-	switch kind {
+func kinds(ref converge.Ref) (converge.Thing, error) {
+	switch ref.Kind {
 	case "packages":
-		return pkgThing{name}, nil
+		return pkgThing{ref.Name}, nil
 	case "mig":
 		return afterBoot{}, nil
 	case "step":
-		return things.Step{Label: name, Ask: []string{"is-done"}, Do: []string{"do-it"}}, nil
+		return things.Step{Label: ref.Name, Ask: []string{"is-done"}, Do: []string{"do-it"}}, nil
 	}
-	return stages.ThingOf(kind, name)
+	return stages.ThingOf(ref)
 }
 
 func stage(wants ...converge.Want) converge.Stage {

@@ -52,11 +52,11 @@ func wantDrawing(name string, version converge.State) converge.Want {
 	}}
 }
 
-func drawings(kind, name string) (converge.Thing, error) {
-	if kind == "drawing" {
-		return drawing{pkgThing{name}}, nil
+func drawings(ref converge.Ref) (converge.Thing, error) {
+	if ref.Kind == "drawing" {
+		return drawing{pkgThing{ref.Name}}, nil
 	}
-	return kinds(kind, name)
+	return kinds(ref)
 }
 
 func TestWhatIsDrawnAlong(t *testing.T) {

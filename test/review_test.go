@@ -157,11 +157,11 @@ func TestFailedTurnBackIsRemembered(t *testing.T) {
 	n := node(t)
 	stub := stubborn{"/srv/stub"}
 	e := engineOf(t, stage(converge.Want{Thing: stub, To: to("on")}, wantPkg("fails", "1")))
-	e.ThingOf = func(kind, name string) (converge.Thing, error) {
-		if kind == "stub" {
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "stub" {
 			return stub, nil
 		}
-		return kinds(kind, name)
+		return kinds(ref)
 	}
 	e.Stages[0].Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{{Thing: stub, To: to("on")}, things.Step{Label: "never", Ask: []string{"is-done"}, Do: []string{"do-it"}, Undo: []string{"do-it"}}.Want("")}, nil

@@ -35,11 +35,11 @@ func (r rests) Make(ctx context.Context, h host.Host, to converge.State) error {
 func TestUndoInTheOrderOfTheFirstTouch(t *testing.T) {
 	at := func(text string) *converge.Engine {
 		e := engineOf(t, stage(things.Exact("/srv/unit", []byte(text), 0o644, ""), converge.Want{Thing: rests{"/srv/unit", "on"}, To: to("1")}))
-		e.ThingOf = func(kind, name string) (converge.Thing, error) {
-			if on, name, ok := strings.Cut(name, " "); ok && kind == "rests" {
+		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+			if on, name, ok := strings.Cut(ref.Name, " "); ok && ref.Kind == "rests" {
 				return rests{on, name}, nil
 			}
-			return kinds(kind, name)
+			return kinds(ref)
 		}
 		return e
 	}

@@ -45,11 +45,11 @@ func TestUndoOfAnUpgradeThatDrewMore(t *testing.T) {
 		}
 		wants = append(wants, converge.Want{Thing: depends{pkgThing{"driver"}}, To: to(version)})
 		e := engineOf(t, stage(wants...), converge.Stage{Name: "runtime", Wants: stage(things.Exact("/srv/unit", []byte("of the driver\n"), 0o644, "")).Wants})
-		e.ThingOf = func(kind, name string) (converge.Thing, error) {
-			if kind == "packages" {
-				return depends{pkgThing{name}}, nil
+		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+			if ref.Kind == "packages" {
+				return depends{pkgThing{ref.Name}}, nil
 			}
-			return kinds(kind, name)
+			return kinds(ref)
 		}
 		return e
 	}

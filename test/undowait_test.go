@@ -65,11 +65,11 @@ func farEngine(t *testing.T, f *far) *converge.Engine {
 		converge.Want{Thing: afar{f, "two"}, To: to("2")},
 		things.Exact("/etc/b", []byte("b\n"), 0o644, ""),
 	))
-	e.ThingOf = func(kind, name string) (converge.Thing, error) {
-		if kind == "afar" {
-			return afar{f, name}, nil
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "afar" {
+			return afar{f, ref.Name}, nil
 		}
-		return kinds(kind, name)
+		return kinds(ref)
 	}
 	return e
 }

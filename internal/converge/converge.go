@@ -24,9 +24,15 @@ type State string
 // A Thing is one part of a machine whose state can be looked at and made.
 type Thing interface {
 	Kind() string                                   // "file"
-	Name() string                                   // with Kind, enough to build the Thing again for undo; see Change.String
+	Name() string                                   // with Kind and a Reader's files, enough to build the Thing again
 	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where it cannot be looked at yet
 	Make(context.Context, host.Host, State) error   // the same forwards and back; host.Reboot where it holds only after one
+}
+
+// A Reader depends on files beside its name: undo must know them too.
+type Reader interface {
+	Thing
+	Reads() []string
 }
 
 // A Stored thing's State names bytes by their SHA-256. The engine keeps them beside the journal and shows them as a diff.
@@ -117,43 +123,57 @@ type Stage struct {
 
 // A Change is one line of a plan. It is data: printed, journalled, turned round.
 type Change struct {
-	Stage     string   `json:"stage"`
-	Section   string   `json:"section,omitempty"`
-	Kind      string   `json:"kind"`
-	Name      string   `json:"name"`
-	Before    State    `json:"before"`
-	After     State    `json:"after"`
-	Why       string   `json:"why,omitempty"`
-	Later     string   `json:"later,omitempty"` // why it cannot be made yet: "first boot"
-	When      host.When `json:"when,omitempty"` // and when, where that is for a program to know
-	Breaks    []string `json:"breaks,omitempty"`
-	Clients   []string `json:"clients,omitempty"` // whom the breaks would hit
-	Keeps     string   `json:"keeps,omitempty"`
-	Leaves    string   `json:"leaves,omitempty"`
-	Left      []string `json:"left,omitempty"` // what of ours stays, since it was changed outside gpuadm
-	Drawn     bool     `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
-	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
-	Unsettles []string `json:"unsettles,omitempty"` // "KIND NAME" of what must settle after this, and after its undo
-	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
-	Cannot    string   `json:"cannot,omitempty"`    // why it cannot be made to stand
-	Because   []string `json:"because,omitempty"`   // more about Cannot
-	Try       []string `json:"try,omitempty"`       // what to do about Cannot, or Waits
-	Waits     string   `json:"waits,omitempty"`     // what it waits for that comes by itself or from others; Later says it shorter
+	Stage     string    `json:"stage"`
+	Section   string    `json:"section,omitempty"`
+	Kind      string    `json:"kind"`
+	Name      string    `json:"name"`
+	Reads     []string  `json:"reads,omitempty"` // of a Reader
+	Before    State     `json:"before"`
+	After     State     `json:"after"`
+	Why       string    `json:"why,omitempty"`
+	Later     string    `json:"later,omitempty"` // why it cannot be made yet: "first boot"
+	When      host.When `json:"when,omitempty"`  // and when, where that is for a program to know
+	Breaks    []string  `json:"breaks,omitempty"`
+	Clients   []string  `json:"clients,omitempty"` // whom the breaks would hit
+	Keeps     string    `json:"keeps,omitempty"`
+	Leaves    string    `json:"leaves,omitempty"`
+	Left      []string  `json:"left,omitempty"`      // what of ours stays, since it was changed outside gpuadm
+	Drawn     bool      `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
+	Settles   bool      `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
+	Unsettles []Ref     `json:"unsettles,omitempty"` // what must settle after this, and after its undo
+	Diff      string    `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
+	Cannot    string    `json:"cannot,omitempty"`    // why it cannot be made to stand
+	Because   []string  `json:"because,omitempty"`   // more about Cannot
+	Try       []string  `json:"try,omitempty"`       // what to do about Cannot, or Waits
+	Waits     string    `json:"waits,omitempty"`     // what it waits for that comes by itself or from others; Later says it shorter
 }
 
-func (c Change) key() key { return key{c.Kind, c.Name} }
+// String is the change's thing in two words.
+func (c Change) String() string { return c.Kind + " " + c.Name }
 
-// String is the change's thing in two words. What a name says after " reads " serves to build the thing again, and is
-// not for people.
-func (c Change) String() string {
-	name, _, _ := strings.Cut(c.Name, " reads ")
-	return c.Kind + " " + name
+// A Ref is what builds a Thing again.
+type Ref struct {
+	Kind  string   `json:"kind"`
+	Name  string   `json:"name"`
+	Reads []string `json:"reads,omitempty"` // the files of a Reader
 }
 
-type key struct{ kind, name string }
+func (c Change) ref() Ref { return Ref{c.Kind, c.Name, c.Reads} }
 
-func keyOf(t Thing) key { return key{t.Kind(), t.Name()} }
+func refOf(t Thing) Ref {
+	r := Ref{Kind: t.Kind(), Name: t.Name()}
+	if reader, ok := t.(Reader); ok {
+		r.Reads = reader.Reads()
+	}
+	return r
+}
+
+// key is a Ref that can be compared.
+type key struct{ kind, name, reads string }
+
+func (r Ref) key() key    { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
+func (c Change) key() key { return c.ref().key() }
+func keyOf(t Thing) key   { return refOf(t).key() }
 
 // Home is the folder that holds the journal and the blobs.
 const Home = "/var/lib/gpuadm"
-

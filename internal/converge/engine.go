@@ -21,7 +21,7 @@ type Engine struct {
 	Stages  []Stage                                            // the whole sequence, or the part asked for
 	Before  []Stage                                            // the whole sequence, where a part is asked for; nil: Stages
 	Spec    spec.Spec                                          //
-	ThingOf func(kind, name string) (Thing, error)             // builds a thing again from the journal
+	ThingOf func(Ref) (Thing, error)                           // builds a thing again from the journal
 	Clients func(context.Context, host.View) ([]string, error) // who holds the GPUs, for the breaks that would kill them
 	Prune   func(context.Context, host.Host, []Change) error   // removes kept files that none of the changes needs; may be nil
 	Tell    func(Event)                                        // progress; may be nil

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -149,7 +148,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	}
 	for _, w := range wants {
 		s := step{want: w, Change: Change{
-			Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Why: w.Why,
+			Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
 		}}
 		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w) }); i >= 0 {
@@ -168,7 +167,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 
 // without is the step that takes out all that gpuadm made of a thing.
 func (e *Engine) without(o ours) (step, error) {
-	t, err := e.ThingOf(o.Kind, o.Name)
+	t, err := e.ThingOf(o.ref())
 	c := o.Change
 	c.Why, c.Later, c.When = "", "", ""
 	same := func(found State) (State, error) { return found, nil }
@@ -182,9 +181,8 @@ func settled(t Settler) Want {
 
 // settlers builds again what must settle after a journalled change is undone.
 func (e *Engine) settlers(c Change) (list []Settler) {
-	for _, id := range c.Unsettles {
-		kind, name, _ := strings.Cut(id, " ")
-		if t, err := e.ThingOf(kind, name); err == nil {
+	for _, ref := range c.Unsettles {
+		if t, err := e.ThingOf(ref); err == nil {
 			if st, ok := t.(Settler); ok {
 				list = append(list, st)
 			}
@@ -237,7 +235,7 @@ func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
 		}
 		for _, w := range wants {
 			if settles(w.Thing) == 1 {
-				list = append(list, step{want: w, Change: Change{Kind: w.Kind(), Name: w.Name()}})
+				list = append(list, step{want: w, Change: Change{Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads}})
 			}
 		}
 	}
@@ -252,7 +250,7 @@ func (s *step) unsettles(all []step) {
 	s.Unsettles = nil
 	for _, o := range all {
 		if t, ok := o.want.Thing.(Settler); ok && t.Unsettled("", s.Change) != "" {
-			s.Unsettles = append(s.Unsettles, o.Kind+" "+o.Name)
+			s.Unsettles = append(s.Unsettles, refOf(t))
 		}
 	}
 }

@@ -55,7 +55,7 @@ func unresolved(steps []step, pending []Change, err error) []step {
 		isOne := slices.ContainsFunc(pending, func(c Change) bool { return c.key() == s.key() })
 		switch {
 		case isOne && waits:
-			s.Before, s.After, s.Later = "", "", later.Until
+			s.Before, s.After, s.Later, s.When = "", "", later.Until, later.When
 		case isOne && s.key() == pending[0].key():
 			s.fail(err)
 			s.stuck = true
@@ -79,7 +79,7 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 	for _, c := range found {
 		i := slices.IndexFunc(steps, func(s step) bool { return s.key() == c.key() })
 		if i < 0 {
-			t, err := e.ThingOf(c.Kind, c.Name)
+			t, err := e.ThingOf(c.ref())
 			if err != nil {
 				return nil, err
 			}

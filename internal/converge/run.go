@@ -99,9 +99,9 @@ func (r *run) mayWrite() error {
 	switch {
 	case r.j.Newer > 0:
 		return &Trouble{
-			What: "cannot change this machine: its journal was written by a newer gpuadm",
+			What:    "cannot change this machine: its journal was written by a newer gpuadm",
 			Because: []string{fmt.Sprintf("the journal's format is %d, and this gpuadm writes %d", r.j.Newer, JournalFormat), nothingTouched},
-			Try: []string{"install the gpuadm that was here last, or a newer one"},
+			Try:     []string{"install the gpuadm that was here last, or a newer one"},
 		}
 	case r.j.Problem != "":
 		aside := journalFile + ".unreadable-" + r.h.Now().UTC().Format("20060102T150405Z")

@@ -65,7 +65,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 			continue
 		}
 		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time}
-		t, err := e.ThingOf(o.Kind, o.Name) // fails where a newer gpuadm made it
+		t, err := e.ThingOf(o.ref()) // fails where a newer gpuadm made it
 		now := State("")
 		if err == nil {
 			now, err = t.Look(ctx, v)

@@ -210,7 +210,7 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 		}
 		steps = append(steps, s)
 		for _, t := range e.settlers(o.Change) {
-			c := Change{Stage: o.Stage, Kind: t.Kind(), Name: t.Name(), Settles: true}
+			c := Change{Stage: o.Stage, Kind: t.Kind(), Name: t.Name(), Reads: refOf(t).Reads, Settles: true}
 			if !slices.ContainsFunc(settle, func(s step) bool { return s.key() == c.key() }) {
 				settle = append(settle, step{Change: c, want: settled(t), strict: true})
 			}

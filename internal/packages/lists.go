@@ -52,21 +52,16 @@ func Lists(system string, files []string, why string) converge.Want {
 	return converge.Want{Thing: l, Why: why, To: func(found converge.State) (converge.State, error) { return l.Settled(found), nil }}
 }
 
-// NewLists builds the thing again from its name.
-func NewLists(name string) converge.Thing {
-	system, files, _ := strings.Cut(name, " reads ")
-	return lists{system, strings.Fields(files)}
-}
+// NewLists builds the thing again.
+func NewLists(system string, files []string) converge.Thing { return lists{system, files} }
 
 func (l lists) Kind() string { return "package-lists" }
 
-// Name is "apt reads /etc/apt/sources.list.d/x.sources": undo must know the files too.
-func (l lists) Name() string {
-	if len(l.files) == 0 {
-		return l.system
-	}
-	return l.system + " reads " + strings.Join(l.files, " ")
-}
+// Name is the package manager's: "apt".
+func (l lists) Name() string { return l.system }
+
+// Reads is converge.Reader's.
+func (l lists) Reads() []string { return l.files }
 
 // Look defers lists of a root folder: reading them runs the packager, which has no machine there.
 func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {

@@ -15,7 +15,7 @@ import (
 
 func (m *machine) lists() converge.State {
 	m.t.Helper()
-	s, err := NewLists("apt reads "+ourSource).Look(m.t.Context(), m)
+	s, err := NewLists("apt", []string{ourSource}).Look(m.t.Context(), m)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func (m *machine) lists() converge.State {
 }
 
 func (m *machine) read() error {
-	return NewLists("apt reads "+ourSource).Make(m.t.Context(), m, fresh)
+	return NewLists("apt", []string{ourSource}).Make(m.t.Context(), m, fresh)
 }
 
 // touchSource lets time pass, then changes our source, so that its lists are old.
@@ -129,7 +129,7 @@ func TestDistrustedLists(t *testing.T) {
 }
 
 func TestUnsettledLists(t *testing.T) {
-	l := NewLists("apt reads /etc/apt/sources.list.d/a.sources").(converge.Settler)
+	l := NewLists("apt", []string{"/etc/apt/sources.list.d/a.sources"}).(converge.Settler)
 	source := converge.Change{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources", After: "0644 0:0 x 1"}
 	gone := source
 	gone.After = ""

@@ -193,7 +193,7 @@ func TestKeyOfRPMByFile(t *testing.T) {
 	}
 	read := new(Reading)
 	for _, trusted := range []string{"sha256:" + fmt.Sprintf("%x", sha256.Sum256(key)), file} {
-		k := NewKey(rpmKey{read, trusted, file}.Name()).(rpmKey)
+		k := NewKey(trusted, []string{file}).(rpmKey)
 		if k.trusted != trusted || k.file != file {
 			t.Errorf("built again as %+v", k)
 		}

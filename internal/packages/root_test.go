@@ -374,18 +374,18 @@ func (m *machine) engine(wants func(*Set) []converge.Want) *converge.Engine {
 				return wants(NewSet(reads...)), nil
 			}},
 		},
-		ThingOf: func(kind, name string) (converge.Thing, error) {
-			switch kind {
+		ThingOf: func(ref converge.Ref) (converge.Thing, error) {
+			switch ref.Kind {
 			case "package":
-				return New(name, new(Reading)), nil
+				return New(ref.Name, new(Reading)), nil
 			case "file":
-				return things.NewFile(name, nil), nil
+				return things.NewFile(ref.Name, nil), nil
 			case "package-lists":
-				return NewLists(name), nil
+				return NewLists(ref.Name, ref.Reads), nil
 			case "package-database":
-				return NewDatabase(name), nil
+				return NewDatabase(ref.Name), nil
 			}
-			return nil, fmt.Errorf("no kind %q", kind)
+			return nil, fmt.Errorf("no kind %q", ref.Kind)
 		},
 	}
 }

@@ -31,16 +31,18 @@ func importedKey(database *Reading, trusted, file, why string) converge.Want {
 	return converge.Want{Thing: rpmKey{database, trusted, file}, Why: why, To: func(converge.State) (converge.State, error) { return imported, nil }}
 }
 
-// NewKey builds the thing again from its name.
-func NewKey(name string) converge.Thing {
-	trusted, file, _ := strings.Cut(name, " reads ")
-	return rpmKey{new(Reading), trusted, file}
+// NewKey builds the thing again; it reads one file.
+func NewKey(trusted string, files []string) converge.Thing {
+	return rpmKey{new(Reading), trusted, strings.Join(files, "")}
 }
 
 func (rpmKey) Kind() string { return "package-key" }
 
-// Name is "FINGERPRINT reads FILE", or "sha256:DIGEST reads FILE", or "FILE reads FILE" for a key that a package brings: undo of an undo must know the file too.
-func (k rpmKey) Name() string { return k.trusted + " reads " + k.file }
+// Name is the key's fingerprint, "sha256:DIGEST", or the file of a key that a package brings.
+func (k rpmKey) Name() string { return k.trusted }
+
+// Reads is converge.Reader's: undo of an undo must know the key's file.
+func (k rpmKey) Reads() []string { return []string{k.file} }
 
 func (k rpmKey) Look(ctx context.Context, v host.View) (converge.State, error) {
 	names, err := k.packages(ctx, v)

@@ -127,7 +127,7 @@ func TestInitramfs(t *testing.T) {
 	} {
 		n, calls := builder(t, c.archive, func(*host.Files, []string) error { return nil })
 		w := things.Initramfs("6.8.0", []string{modprobeFile}, "")
-		thing := things.NewInitramfs(w.Name())
+		thing := things.NewInitramfs(w.Name(), w.Thing.(converge.Reader).Reads())
 		state, err := thing.Look(t.Context(), n)
 		if err != nil || state != c.state {
 			t.Errorf("%s: %q, %v", c.name, state, err)

@@ -42,21 +42,17 @@ func Fresh(unit string, files []string, ready ReadyFunc, why string) converge.Wa
 	}}
 }
 
-// NewFresh builds the thing again from its name.
-func NewFresh(name string, ready ReadyFunc) converge.Thing {
-	unit, files, _ := strings.Cut(name, " reads ")
-	return fresh{unit, strings.Fields(files), ready}
+// NewFresh builds the thing again.
+func NewFresh(unit string, files []string, ready ReadyFunc) converge.Thing {
+	return fresh{unit, files, ready}
 }
 
 func (f fresh) Kind() string { return "fresh" }
 
-// Name is "containerd.service reads /etc/containerd/config.toml": undo must know the files too.
-func (f fresh) Name() string {
-	if len(f.files) == 0 {
-		return f.unit
-	}
-	return f.unit + " reads " + strings.Join(f.files, " ")
-}
+func (f fresh) Name() string { return f.unit }
+
+// Reads is converge.Reader's.
+func (f fresh) Reads() []string { return f.files }
 
 // masked is what a unit's state ends in that may go on running and cannot be started.
 const masked = ", masked"

@@ -29,16 +29,16 @@ func Initramfs(kernel string, files []string, why string) converge.Want {
 	return converge.Want{Thing: i, Why: why, To: func(found converge.State) (converge.State, error) { return i.Settled(found), nil }}
 }
 
-// NewInitramfs builds the thing again from its name.
-func NewInitramfs(name string) converge.Thing {
-	kernel, files, _ := strings.Cut(name, " reads ")
-	return initramfs{kernel, strings.Fields(files)}
-}
+// NewInitramfs builds the thing again.
+func NewInitramfs(kernel string, files []string) converge.Thing { return initramfs{kernel, files} }
 
 func (i initramfs) Kind() string { return "initramfs" }
 
-// Name is "6.8.0-88-generic reads /etc/modprobe.d/gpuadm.conf".
-func (i initramfs) Name() string { return i.kernel + " reads " + strings.Join(i.files, " ") }
+// Name is the kernel's: "6.8.0-88-generic".
+func (i initramfs) Name() string { return i.kernel }
+
+// Reads is converge.Reader's.
+func (i initramfs) Reads() []string { return i.files }
 
 // image finds the kernel's image: where Debian, RHEL and the boot loader specification have it; "" if it has none.
 func (i initramfs) image(v host.View) (name string, made time.Time, err error) {

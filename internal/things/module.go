@@ -41,21 +41,15 @@ func Module(kernel string, files []string, onDisk OnDiskFunc, why string) conver
 	}}
 }
 
-// NewModule builds the thing again from its name.
-func NewModule(name string, onDisk OnDiskFunc) converge.Thing {
-	_, files, _ := strings.Cut(name, " reads ")
-	return module{"", strings.Fields(files), onDisk}
-}
+// NewModule builds the thing again.
+func NewModule(files []string, onDisk OnDiskFunc) converge.Thing { return module{"", files, onDisk} }
 
 func (m module) Kind() string { return "module" }
 
-// Name is "nvidia reads /etc/modprobe.d/gpuadm.conf …": undo must know the files too.
-func (m module) Name() string {
-	if len(m.files) == 0 {
-		return "nvidia"
-	}
-	return "nvidia reads " + strings.Join(m.files, " ")
-}
+func (m module) Name() string { return "nvidia" }
+
+// Reads is converge.Reader's.
+func (m module) Reads() []string { return m.files }
 
 const (
 	moduleOnDisk  = ", on disk "

@@ -206,7 +206,7 @@ func TestModuleParametersAndCompanions(t *testing.T) {
 	if err := n.WriteFile(modprobeFile, []byte("options nvidia NVreg_X=17 NVreg_Unknown=1\n"), host.Attr{Mode: 0o644}); err != nil {
 		t.Fatal(err)
 	}
-	if s, _ := things.NewModule("nvidia reads "+modprobeFile+" "+loadFile, onDisk).Look(t.Context(), n); s != "580.95.05 open without NVreg_X=17" {
+	if s, _ := things.NewModule([]string{modprobeFile, loadFile}, onDisk).Look(t.Context(), n); s != "580.95.05 open without NVreg_X=17" {
 		t.Errorf("%q", s)
 	}
 }

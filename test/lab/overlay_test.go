@@ -26,11 +26,11 @@ func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage 
 	return append(labstage.Stages(), shippedsequence(node, database)...)
 }
 
-func thingOf(node *cloud.Session, database *packages.Reading, kind, name string) (converge.Thing, error) {
-	if t := labstage.ThingOf(kind, name); t != nil {
+func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
+	if t := labstage.ThingOf(ref); t != nil {
 		return t, nil
 	}
-	return shippedthingOf(node, database, kind, name)
+	return shippedthingOf(node, database, ref)
 }
 `
 

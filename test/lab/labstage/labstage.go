@@ -43,8 +43,8 @@ func Stages() []converge.Stage {
 }
 
 // ThingOf builds the setting again for undo, nil for all other kinds.
-func ThingOf(kind, _ string) converge.Thing {
-	if kind == (setting{}).Kind() {
+func ThingOf(ref converge.Ref) converge.Thing {
+	if ref.Kind == (setting{}).Kind() {
 		return setting{}
 	}
 	return nil
