@@ -159,10 +159,13 @@ func (r *run) leave(c Change, why string) {
 	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
 }
 
-// remember journals the state in which a failed make has left a thing, so that it counts as ours. Where even that fails, the run
-// stays open.
+// remember journals the state in which a failed make has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
+// where they are others, another process wrote them.
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {
+		if _, whole := s.want.Thing.(Stored); whole {
+			continue
+		}
 		now, err := s.want.Look(ctx, r.h)
 		if err == nil && !s.Settles && now != s.Before && now != s.After {
 			s.After = now

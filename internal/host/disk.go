@@ -33,8 +33,6 @@ type Folder interface {
 	Readlink(name string) (string, error)
 	// Names lists the folder, in no order.
 	Names() ([]string, error)
-	// Chattr says which attribute of chattr(1) keeps name from being changed: "i", "a" or "".
-	Chattr(name string) string
 
 	// Open opens a file or folder for reading, without waiting for anybody (O_NONBLOCK); ELOOP if name is a link.
 	Open(name string) (File, error)
@@ -46,8 +44,9 @@ type Folder interface {
 	Mkdir(name string) error
 	// Symlink makes name a link that says target.
 	Symlink(target, name string) error
-	// Rename renames within the folder, replacing what is at to.
-	Rename(from, to string) error
+	// Rename renames within the folder, as renameat2(2) with its flags: 0 replaces what is at to. EINVAL and other errors where
+	// a flag is not known.
+	Rename(from, to string, flags uint) error
 	// Unlink removes what is not a folder, Rmdir an empty folder.
 	Unlink(name string) error
 	Rmdir(name string) error

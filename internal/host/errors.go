@@ -49,12 +49,11 @@ func (at place) fail(verb, name string, err error) error {
 	return e
 }
 
-// chattr names the attribute that keeps even root from changing a file or its folder: ioctl_iflags(2).
+// chattr names the attribute that keeps even root from changing a file or its folder: chattr(1).
 func (at place) chattr() string {
-	for _, at := range []struct{ what, flag string }{
-		{"it", at.dir.Chattr(at.name)},
-		{"its folder", at.dir.Chattr(".")},
-	} {
+	it, _ := at.dir.Lstat(at.name)
+	folder, _ := at.dir.Lstat(".")
+	for _, at := range []struct{ what, flag string }{{"it", it.Chattr}, {"its folder", folder.Chattr}} {
 		switch at.flag {
 		case "i":
 			return at.what + " is immutable (chattr +i)"

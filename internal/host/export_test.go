@@ -22,3 +22,6 @@ var (
 
 // Because is what the door says of a code that NVML's initialisation returns.
 func Because(files *Files, code string) *NoDriver { return newNVML(files).because(code) }
+
+// FolderOf opens a folder of this machine as another process would.
+func FolderOf(name string) (Folder, error) { return realDisk{name}.Root() }

@@ -86,9 +86,12 @@ type Host interface {
 	SetAttr(name string, attr Attr) error
 	// Remove removes a file, a link (not its target) or an empty folder.
 	Remove(name string) error
-	// Rename gives a file, link or folder another name in the same folder, which must be free.
+	// Replace makes name be a file or a link, or nothing, but only where expected agrees to what lies there when all is written
+	// and one step is left. What it does not agree to stays, and the error is Changed. A link at name is itself replaced.
+	Replace(name string, with *Entry, expected func(found *Entry) bool) error
+	// Rename gives what lies at a name another name in the same folder. It replaces nothing: fs.ErrExist.
 	Rename(from, to string) error
-	// Sweep removes what a killed gpuadm or a power cut left half made in a folder. One that does not exist needs nothing.
+	// Sweep removes the temporary files, links and folders that a killed gpuadm left in a folder, which need not exist.
 	Sweep(folder string) error
 
 	// Do runs a command that changes something. Its children inherit the run lock.
@@ -135,6 +138,7 @@ type Info struct {
 	Size   int64             // bytes
 	Ctime  time.Time         // last change of content or attributes, by the machine's wall clock
 	Xattrs map[string]string // extended attributes, nil if none
+	Chattr string            // "i" if chattr(1) made it immutable, "a" if append-only, where the file system says so
 }
 
 // Room is what a file system has left for root.

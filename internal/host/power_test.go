@@ -48,7 +48,24 @@ func works() []work {
 		{"remove", "/w/file", func(h host.Host) error { return h.Remove("/w/file") }, nil},
 		{"remove link", "/w/link", func(h host.Host) error { return h.Remove("/w/link") }, nil},
 		{"remove folder", "/w/folder", func(h host.Host) error { return h.Remove("/w/folder") }, nil},
+		{"rename", "/w/file", func(h host.Host) error { return h.Rename("/w/file", "/w/aside") }, nil},
+		{"replace", "/w/file", func(h host.Host) error { return h.Replace("/w/file", replaced(), agree) }, nil},
+		{"replace by link", "/w/file", func(h host.Host) error { return h.Replace("/w/file", &host.Entry{Link: "x"}, agree) }, nil},
+		{"replace link", "/w/link", func(h host.Host) error { return h.Replace("/w/link", replaced(), agree) }, nil},
+		{"replace nothing", "/w/new", func(h host.Host) error { return h.Replace("/w/new", replaced(), agree) }, nil},
+		{"replace by nothing", "/w/file", func(h host.Host) error { return h.Replace("/w/file", nil, agree) }, nil},
+		{"replace, plain", "/w/file", plain(func(h host.Host) error { return h.Replace("/w/file", replaced(), agree) }), nil},
+		{"replace nothing, plain", "/w/new", plain(func(h host.Host) error { return h.Replace("/w/new", replaced(), agree) }), nil},
+		{"replace by nothing, plain", "/w/file", plain(func(h host.Host) error { return h.Replace("/w/file", nil, agree) }), nil},
 		{"chattr", "/w/file", func(h host.Host) error { return h.SetAttr("/w/file", attr) }, eachAttr},
+	}
+}
+
+// plain does work on a disk that knows no exchange.
+func plain(do func(host.Host) error) func(host.Host) error {
+	return func(h host.Host) error {
+		h.(*simhost.Node).PlainRenames()
+		return do(h)
 	}
 }
 
@@ -225,6 +242,16 @@ func TestSweep(t *testing.T) {
 		names, err := h.ReadDir("/w")
 		if want := []string{".gpuadm-config", "a", "x.tmp"}; !slices.Equal(names, want) {
 			t.Errorf("%q (%v), want %q", names, err, want)
+		}
+		// In another folder, which it is asked for: through a link, and where none is.
+		must(t, h.Mkdir("/w/.gpuadm-y.tmp", mine(0o700)))
+		must(t, h.Symlink("/l", "w"))
+		must(t, h.Sweep("/l"))
+		for _, none := range []string{"/none", "/w/none/none", "/w/a", "/w/a/none"} {
+			must(t, h.Sweep(none))
+		}
+		if names, err := h.ReadDir("/w"); len(names) != 3 {
+			t.Errorf("%q (%v)", names, err)
 		}
 	})
 }

@@ -232,7 +232,21 @@ func TestImmutable(t *testing.T) {
 	if err == nil || err.Error() != "cannot write /x: it is immutable (chattr +i)" || !errors.Is(err, fs.ErrPermission) {
 		t.Error(err)
 	}
+	if err := h.Replace("/x", replaced(), agree); err == nil || err.Error() != "cannot write /x: it is immutable (chattr +i)" {
+		t.Error(err)
+	}
 	if names, _ := h.ReadDir("/"); len(names) != 1 {
 		t.Errorf("left %v", names)
+	}
+	if i, err := h.Stat("/x"); i.Chattr != "i" || err != nil {
+		t.Errorf("%+v (%v)", i, err)
+	}
+	must(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_APPEND))
+	if i, err := h.Lstat("/x"); i.Chattr != "a" || err != nil {
+		t.Errorf("%+v (%v)", i, err)
+	}
+	must(t, unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0))
+	if i, err := h.Lstat("/x"); i.Chattr != "" || err != nil {
+		t.Errorf("%+v (%v)", i, err)
 	}
 }

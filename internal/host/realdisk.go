@@ -55,12 +55,28 @@ func (d realFolder) Folder(name string) (Folder, error) {
 }
 
 func (d realFolder) Lstat(name string) (Info, error) {
-	var st unix.Stat_t
-	err := again(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	var x unix.Statx_t
+	err := again(func() error {
+		return unix.Statx(int(d), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
+	})
+	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
+		var st unix.Stat_t
+		if err := again(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
+			return Info{}, err
+		}
+		return info(&st), nil
+	}
 	if err != nil {
 		return Info{}, err
 	}
-	return info(&st), nil
+	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}})
+	switch {
+	case x.Attributes&unix.STATX_ATTR_IMMUTABLE != 0:
+		i.Chattr = "i"
+	case x.Attributes&unix.STATX_ATTR_APPEND != 0:
+		i.Chattr = "a"
+	}
+	return i, nil
 }
 
 func (d realFolder) Readlink(name string) (string, error) {
@@ -96,24 +112,6 @@ func (d realFolder) Names() ([]string, error) {
 	}
 }
 
-func (d realFolder) Chattr(name string) string {
-	f, err := d.Open(name)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	flags, err := unix.IoctlGetInt(int(f.(realFile)), unix.FS_IOC_GETFLAGS)
-	switch {
-	case err != nil:
-		return ""
-	case flags&unix.STATX_ATTR_IMMUTABLE != 0: // the values of FS_IMMUTABLE_FL and FS_APPEND_FL, by statx(2)
-		return "i"
-	case flags&unix.STATX_ATTR_APPEND != 0:
-		return "a"
-	}
-	return ""
-}
-
 func (d realFolder) Open(name string) (File, error) {
 	return d.file(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 }
@@ -142,8 +140,8 @@ func (d realFolder) Symlink(target, name string) error {
 	return again(func() error { return unix.Symlinkat(target, int(d), name) })
 }
 
-func (d realFolder) Rename(from, to string) error {
-	return again(func() error { return unix.Renameat(int(d), from, int(d), to) })
+func (d realFolder) Rename(from, to string, flags uint) error {
+	return again(func() error { return unix.Renameat2(int(d), from, int(d), to, flags) })
 }
 
 func (d realFolder) Unlink(name string) error {

@@ -41,7 +41,7 @@ stdout = "hunter2"
 argv = ["dpkg", "-s", "x"]
 exit = 1
 stderr = "no such package, token=hunter2"
--- etc/os-release --
+-- etc/os-release chattr=i --
 ID=debian
 -- etc/shadow mode=0600 --
 root:hunter2
@@ -139,7 +139,7 @@ func look(t *testing.T, v host.View) string {
 		data, err := v.ReadFile(name)
 		say("read "+name, string(data), err != nil)
 		i, err := v.Lstat(name)
-		say("lstat "+name, i.Mode, i.UID, i.Ctime, err != nil)
+		say("lstat "+name, i.Mode, i.UID, i.Ctime, i.Chattr, err != nil)
 		i, err = v.Stat(name)
 		say("stat "+name, i.Mode, i.UID, i.Ctime, err != nil)
 	}

@@ -155,6 +155,9 @@ func (f *recorded) markers(name string) (data []byte, markers []string) {
 			markers = append(markers, "xattr="+x+"=0s"+base64.StdEncoding.EncodeToString([]byte(i.Xattrs[x])))
 		}
 	}
+	if i.Chattr != "" {
+		markers = append(markers, "chattr="+i.Chattr)
+	}
 	if !kernelFile(name) {
 		markers = append(markers, "ctime="+i.Ctime.UTC().Format(time.RFC3339Nano))
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
 	"strings"
 	"syscall"
 )
@@ -52,22 +51,25 @@ func (f *Files) WriteFrom(name string, from io.Reader, attr Attr) error {
 		if err != nil {
 			return err
 		}
-		return settle(dir, name, func(temp string) error {
-			file, err := dir.Create(temp)
-			if err != nil {
-				return err
-			}
-			defer file.Close()
-			if _, err := io.Copy(file, from); err != nil {
-				return err
-			}
-			if err := setAttr(file, attr); err != nil {
-				return err
-			}
-			// Before the rename: else after a power cut the new name may lead to no bytes (ext4(5), auto_da_alloc).
-			return file.Sync()
-		})
+		return settle(dir, func(temp string) error { return lay(dir, temp, from, attr) }, over(dir, name))
 	})
+}
+
+// lay writes a whole file under a temporary name.
+func lay(dir Folder, temp string, from io.Reader, attr Attr) error {
+	file, err := dir.Create(temp)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := io.Copy(file, from); err != nil {
+		return err
+	}
+	if err := setAttr(file, attr); err != nil {
+		return err
+	}
+	// Before the rename: else after a power cut the new name may lead to no bytes (ext4(5), auto_da_alloc).
+	return file.Sync()
 }
 
 // inherit completes what a new version of a file shall carry, and refuses what is no regular file.
@@ -100,7 +102,7 @@ func (f *Files) Symlink(name, target string) error {
 		if i, err := dir.Lstat(name); err == nil && i.Mode.IsDir() {
 			return syscall.EISDIR
 		}
-		return settle(dir, name, func(temp string) error { return dir.Symlink(target, temp) })
+		return settle(dir, func(temp string) error { return dir.Symlink(target, temp) }, over(dir, name))
 	})
 }
 
@@ -110,7 +112,7 @@ func (f *Files) Mkdir(name string, attr Attr) error {
 		if _, err := dir.Lstat(name); err == nil {
 			return syscall.EEXIST
 		}
-		return settle(dir, name, func(temp string) error {
+		return settle(dir, func(temp string) error {
 			if err := dir.Mkdir(temp); err != nil {
 				return err
 			}
@@ -123,25 +125,32 @@ func (f *Files) Mkdir(name string, attr Attr) error {
 				return err
 			}
 			return made.Sync()
-		})
+		}, func(temp string) error { return renameNew(dir, temp, name) })
 	})
 }
 
-// settle makes something under a temporary name, and when it is whole gives it its own name in one step.
-func settle(dir Folder, name string, build func(temp string) error) error {
+// settle builds something under a temporary name, and when it is whole has it put in its place in one step.
+func settle(dir Folder, build, put func(temp string) error) error {
 	if err := sweep(dir); err != nil {
 		return err
 	}
 	temp := tempName()
 	err := build(temp)
 	if err == nil {
-		err = dir.Rename(temp, name)
+		err = put(temp)
 	}
-	if err != nil {
+	if errors.As(err, new(strayed)) {
+		return err
+	} else if err != nil {
 		drop(dir, temp)
 		return err
 	}
 	return dir.Sync() // the rename itself is durable only now: fsync(2)
+}
+
+// over puts something in the place of whatever lies at name.
+func over(dir Folder, name string) func(temp string) error {
+	return func(temp string) error { return dir.Rename(temp, name, 0) }
 }
 
 // drop removes a temporary file, link or folder; if it cannot be, the next sweep will.
@@ -165,7 +174,7 @@ func sweep(dir Folder) error {
 	return nil
 }
 
-// Sweep removes what a killed gpuadm or a power cut left half made in a folder. Every touch in a folder but Append does so too.
+// Sweep is Host's. Every touch in a folder but Append and Rename does so too.
 func (f *Files) Sweep(folder string) error {
 	err := f.at("sweep", folder, true, func(dir Folder, name string) error {
 		in, err := dir.Folder(name)
@@ -175,17 +184,10 @@ func (f *Files) Sweep(folder string) error {
 		defer in.Close()
 		return sweep(in)
 	})
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil
 	}
 	return err
-}
-
-// Rename is Host's.
-func (f *Files) Rename(from, to string) error {
-	return f.at("rename", from, false, func(dir Folder, name string) error {
-		return dir.Rename(name, path.Base(to))
-	})
 }
 
 // syncFolder makes durable what others did in a folder; one that is gone needs nothing.

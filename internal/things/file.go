@@ -7,8 +7,6 @@ package things
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +24,7 @@ type FileThing struct {
 	merge MergeFunc
 	prove ProveFunc
 
+	last lastLook
 	mu   sync.Mutex
 	seen map[string][]byte // bytes by SHA-256
 }
@@ -99,6 +98,10 @@ func (f *FileThing) Name() string { return f.name }
 
 // Look reads the file whole.
 func (f *FileThing) Look(_ context.Context, v host.View) (converge.State, error) {
+	return f.last.keep(f.look(v))
+}
+
+func (f *FileThing) look(v host.View) (converge.State, error) {
 	info, err := v.Lstat(f.name)
 	if missing(err) {
 		return "", nil
@@ -123,42 +126,53 @@ func (f *FileThing) Look(_ context.Context, v host.View) (converge.State, error)
 	if err != nil {
 		return "", err
 	}
-	a := info.Attr()
-	s.there, s.mode, s.uid, s.gid, s.xattrs = true, a.Mode, a.UID, a.GID, a.Xattrs
-	return f.with(s, data), nil
+	return f.with(s.like(info.Attr()), data), nil
 }
 
-// Make writes the state's bytes with its owner and mode, or removes the file.
-func (f *FileThing) Make(_ context.Context, h host.Host, to converge.State) error {
+// Make writes the state's bytes with its owner and mode, or removes the file, if it is as the last look found it.
+func (f *FileThing) Make(ctx context.Context, h host.Host, to converge.State) error {
 	s, err := parseFile(to)
 	if err != nil {
 		return err
-	}
-	if to == "" {
-		return h.Remove(f.name)
-	}
-	if !s.there { // a link that led nowhere, and leads there again
-		name, err := h.Resolve(f.name)
-		if err != nil {
-			return err
-		}
-		return h.Remove(name)
 	}
 	data, err := f.Bytes(h, to)
 	if err != nil {
 		return err
 	}
-	if s.via != "" {
-		if at, err := h.Readlink(f.name); err != nil || at != s.via {
-			if err := h.Symlink(f.name, s.via); err != nil {
-				return err
-			}
+	state, err := f.last.found(ctx, h, f)
+	if err != nil {
+		return err
+	}
+	found, err := parseFile(state)
+	if err != nil {
+		return err
+	}
+	if s.via != "" && s.via != found.via {
+		if err := f.last.replace(h, f.name, &host.Entry{Link: s.via}, found.is); err != nil {
+			return err
+		}
+		if state, err = f.look(h); err != nil || state == to {
+			return err
+		}
+		if found, err = parseFile(state); err != nil {
+			return err
 		}
 	}
-	if s.xattrs == nil {
-		s.xattrs = map[string]string{}
+	name := f.name
+	if s.via != "" { // the link stays, and what it leads to is replaced
+		found.via = ""
+		if name, err = h.Resolve(name); err != nil {
+			return err
+		}
 	}
-	return h.WriteFile(f.name, data, host.Attr{Mode: s.mode, UID: s.uid, GID: s.gid, Xattrs: s.xattrs})
+	var with *host.Entry
+	if s.there {
+		if s.xattrs == nil {
+			s.xattrs = map[string]string{}
+		}
+		with = &host.Entry{Data: data, Attr: host.Attr{Mode: s.mode, UID: s.uid, GID: s.gid, Xattrs: s.xattrs}}
+	}
+	return f.last.replace(h, name, with, found.is)
 }
 
 // Bytes returns the bytes a state names, from memory or from the engine's blobs.
@@ -178,8 +192,11 @@ func (f *FileThing) Bytes(v host.View, state converge.State) ([]byte, error) {
 	return data, nil
 }
 
-// Prove has a change judged.
+// Prove has a change judged: by chattr(1)'s attributes, then by whoever will read the file.
 func (f *FileThing) Prove(ctx context.Context, v host.View, before, after converge.State) error {
+	if err := writable(v, f.name, true, after); err != nil {
+		return err
+	}
 	if f.prove == nil {
 		return nil
 	}
@@ -229,8 +246,7 @@ func (f *FileThing) takeOut(v host.View, found, before, after converge.State) (c
 }
 
 func (f *FileThing) with(s fileState, data []byte) converge.State {
-	sum := sha256.Sum256(data)
-	s.sha, s.size = hex.EncodeToString(sum[:]), len(data)
+	s = s.of(data)
 	f.remember(s.sha, data)
 	return s.State()
 }

@@ -4,6 +4,8 @@
 package things
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -13,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // fileState is a file's state, taken apart.
@@ -40,6 +43,30 @@ func (s fileState) State() converge.State {
 		words = append(words, "via", url.QueryEscape(s.via))
 	}
 	return converge.State(strings.Join(words, " "))
+}
+
+// of is the state with these bytes.
+func (s fileState) of(data []byte) fileState {
+	sum := sha256.Sum256(data)
+	s.sha, s.size = hex.EncodeToString(sum[:]), len(data)
+	return s
+}
+
+// like is the state of a file that is there with these attributes.
+func (s fileState) like(a host.Attr) fileState {
+	s.there, s.mode, s.uid, s.gid, s.xattrs = true, a.Mode, a.UID, a.GID, a.Xattrs
+	return s
+}
+
+// is says whether an entry is in this state.
+func (s fileState) is(found *host.Entry) bool {
+	switch {
+	case found == nil:
+		return s.State() == ""
+	case found.Link != "":
+		return found.Link == s.via
+	}
+	return fileState{}.like(found.Attr).of(found.Data).State() == s.State()
 }
 
 func parseFile(state converge.State) (s fileState, err error) {

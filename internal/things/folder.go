@@ -65,8 +65,16 @@ func (f folder) takeOut(_ host.View, found, before, after converge.State) (conve
 	return "", nil
 }
 
+// Prove refuses what chattr(1) keeps from being made, changed or removed.
+func (f folder) Prove(_ context.Context, v host.View, _, after converge.State) error {
+	return writable(v, string(f), true, after)
+}
+
 func (f folder) Make(_ context.Context, h host.Host, to converge.State) error {
 	if to == "" {
+		if err := h.Sweep(string(f)); err != nil { // what a killed gpuadm left in it is ours
+			return err
+		}
 		names, err := h.ReadDir(string(f))
 		if err != nil {
 			return err

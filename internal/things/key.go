@@ -25,6 +25,7 @@ type key struct {
 	file, from string
 	pinned     bool // its state is a digest
 	via        host.Via
+	last       *lastLook
 }
 
 // maxKey is the size in bytes above which a key is none: NVIDIA's have less than 4 KiB.
@@ -38,7 +39,7 @@ const pin = "sha256:"
 // it; any other is binary, as every apt takes it. A key that is trusted by its file's digest stays as it is published,
 // which is armored: its file must end in .asc.
 func Key(file, from, trusted string, via host.Via, why string) converge.Want {
-	k := key{file, from, strings.HasPrefix(trusted, pin), via}
+	k := key{file, from, strings.HasPrefix(trusted, pin), via, &lastLook{}}
 	return converge.Want{Thing: k, Why: why, To: func(found converge.State) (converge.State, error) {
 		if found != "" && found != converge.State(trusted) {
 			return "", &converge.Trouble{
@@ -57,7 +58,7 @@ const byDigest = " by sha256"
 func NewKey(name string) converge.Thing {
 	file, from, _ := strings.Cut(name, " from ")
 	file, pinned := strings.CutSuffix(file, byDigest)
-	return key{file: file, from: from, pinned: pinned}
+	return key{file: file, from: from, pinned: pinned, last: &lastLook{}}
 }
 
 func (k key) Kind() string { return "key" }
@@ -74,18 +75,44 @@ func (k key) Name() string {
 func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	data, err := v.ReadFile(k.file)
 	if missing(err) {
-		return "", nil
+		return k.last.keep("", nil)
 	} else if err != nil {
 		return "", err
 	}
+	is, _ := k.last.keep(converge.State(digest(data)), nil) // more than the fingerprints tell: an edit may leave those as they are
 	if k.pinned {
-		return converge.State(digest(data)), nil
+		return is, nil
 	}
 	found, err := fingerprints(data)
 	if err != nil {
 		return converge.State("no key: " + err.Error()), nil
 	}
 	return converge.State(strings.Join(found, " ")), nil
+}
+
+// replace has the file hold a key, or nothing for nil, if it is as the last look found it. A link there stays, and what it leads
+// to is written; to remove a key is to remove the link.
+func (k key) replace(ctx context.Context, h host.Host, data []byte) error {
+	was, err := k.last.found(ctx, h, k)
+	if err != nil {
+		return err
+	}
+	name, with := k.file, (*host.Entry)(nil)
+	if data != nil {
+		with = &host.Entry{Data: data, Attr: host.Attr{Mode: 0o644}}
+		if name, err = h.Resolve(name); err != nil {
+			return err
+		}
+	}
+	return k.last.replace(h, name, with, func(found *host.Entry) bool {
+		switch {
+		case found == nil:
+			return was == ""
+		case found.Link != "":
+			return data == nil
+		}
+		return digest(found.Data) == string(was)
+	})
 }
 
 func digest(data []byte) string {
@@ -133,7 +160,7 @@ func cause(err error) error {
 
 func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
-		return h.Remove(k.file)
+		return k.replace(ctx, h, nil)
 	}
 	address := k.from
 	if path.IsAbs(address) {
@@ -148,7 +175,7 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 		return &converge.Trouble{What: fmt.Sprintf("cannot get the key from %s: %v", k.from, cause(err)), Try: []string{try}, Err: err}
 	}
 	if k.pinned {
-		return k.keep(h, data, to)
+		return k.keep(ctx, h, data, to)
 	}
 	packets, err := dearmor(data)
 	if err == nil {
@@ -163,11 +190,11 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if path.Ext(k.file) == ".asc" {
 		packets = armor(packets)
 	}
-	return h.WriteFile(k.file, packets, host.Attr{Mode: 0o644})
+	return k.replace(ctx, h, packets)
 }
 
 // keep writes a key that is trusted by its file's digest.
-func (k key) keep(h host.Host, data []byte, to converge.State) error {
+func (k key) keep(ctx context.Context, h host.Host, data []byte, to converge.State) error {
 	kept := published(data, to)
 	if kept == nil {
 		return k.another("the digest of its file is "+digest(data), string(to))
@@ -175,7 +202,7 @@ func (k key) keep(h host.Host, data []byte, to converge.State) error {
 	if _, err := fingerprints(kept); err != nil {
 		return fmt.Errorf("cannot use the key from %s: %w", k.from, err)
 	}
-	return h.WriteFile(k.file, kept, host.Attr{Mode: 0o644})
+	return k.replace(ctx, h, kept)
 }
 
 func (k key) another(is, expected string) error {

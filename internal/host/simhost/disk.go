@@ -71,7 +71,7 @@ func (i *inode) info() host.Info {
 	case i.mode.IsDir():
 		size = 4096
 	}
-	return host.Info{Mode: i.mode, UID: i.uid, GID: i.gid, Size: size, Ctime: i.ctime}
+	return host.Info{Mode: i.mode, UID: i.uid, GID: i.gid, Size: size, Ctime: i.ctime, Chattr: i.chattr}
 }
 
 // locked says why an inode cannot be changed, writing at its end apart.
@@ -96,14 +96,14 @@ func (d disk) look(do func() error) error {
 	if d.raw {
 		return do()
 	}
-	return d.n.look(do)
+	return d.n.look(func() error { d.n.meddle(); return do() })
 }
 
 func (d disk) touch(do func() error) error {
 	if d.raw {
 		return do()
 	}
-	return d.n.touch(do)
+	return d.n.touch(func() error { d.n.meddle(); return do() })
 }
 
 // Root is host.Disk's.
@@ -180,11 +180,6 @@ func (f folder) Names() (names []string, err error) {
 		return nil
 	})
 	return names, err
-}
-
-func (f folder) Chattr(name string) (flag string) {
-	_ = f.looks(name, func(ino *inode) error { flag = ino.chattr; return nil })
-	return flag
 }
 
 func (f folder) Open(name string) (host.File, error) { return f.open(name, false) }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -74,27 +76,42 @@ func (f folder) gone(ino *inode) error {
 	return ino.locked()
 }
 
-func (f folder) Rename(from, to string) error {
+func (f folder) Rename(from, to string, flags uint) error {
 	return f.d.touch(func() error {
 		ino, err := f.get(from)
 		if err != nil {
 			return err
 		}
+		old := f.ino.names[to]
+		switch {
+		case flags != 0 && f.d.n.plain:
+			return syscall.EINVAL
+		case flags == unix.RENAME_NOREPLACE && old != nil:
+			return syscall.EEXIST
+		case flags == unix.RENAME_EXCHANGE && old == nil:
+			return syscall.ENOENT
+		}
 		if err := f.gone(ino); err != nil {
 			return err
 		}
-		if old := f.ino.names[to]; old != nil {
-			if err := f.gone(old); err != nil {
-				return err
-			}
-			switch {
-			case old.mode.IsDir() && !ino.mode.IsDir():
-				return syscall.EISDIR
-			case !old.mode.IsDir() && ino.mode.IsDir():
-				return syscall.ENOTDIR
-			case len(old.names) > 0:
-				return syscall.ENOTEMPTY
-			}
+		if old == nil {
+			f.change(nameChange{from: nil, to: ino})
+			return nil
+		}
+		if err := f.gone(old); err != nil {
+			return err
+		}
+		if flags == unix.RENAME_EXCHANGE {
+			f.change(nameChange{from: old, to: ino})
+			return nil
+		}
+		switch {
+		case old.mode.IsDir() && !ino.mode.IsDir():
+			return syscall.EISDIR
+		case !old.mode.IsDir() && ino.mode.IsDir():
+			return syscall.ENOTDIR
+		case len(old.names) > 0:
+			return syscall.ENOTEMPTY
 		}
 		f.change(nameChange{from: nil, to: ino})
 		return nil

@@ -39,6 +39,9 @@ type Node struct {
 	touches  int
 	cutAt    int // the touch at which power is cut, -1 for none
 	failures map[int]error
+	meddler  func(root host.Folder) // another process
+	meddleIn int                    // and after how many operations of the disk it comes
+	plain    bool                   // renames know no flags
 	units    map[string]*daemon
 	commands []command
 	programs map[string]Program
@@ -161,6 +164,40 @@ func (n *Node) Fail(touch int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.failures[touch] = err
+}
+
+// Meddle has another process change files right before an operation of the disk, counted from 0 and from now: looks count too.
+// What it does is no touch, and durable at once.
+func (n *Node) Meddle(at int, do func(root host.Folder)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.meddleIn, n.meddler = at, do
+}
+
+// Meddled says whether what Meddle was given has been done.
+func (n *Node) Meddled() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.meddler == nil
+}
+
+// meddle is called before each operation of the disk; the node is locked.
+func (n *Node) meddle() {
+	if n.meddler == nil {
+		return
+	}
+	if n.meddleIn--; n.meddleIn < 0 {
+		do := n.meddler
+		n.meddler = nil
+		do(folder{disk{n: n, raw: true}, n.root})
+	}
+}
+
+// PlainRenames has the disk know no flags of renameat2(2), as some file systems do not.
+func (n *Node) PlainRenames() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.plain = true
 }
 
 // Revive makes a power cut one of the process alone: it was killed, and the machine runs on as it stood.
