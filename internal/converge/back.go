@@ -156,7 +156,7 @@ func (r *run) recall(ctx context.Context, cut Run) error {
 		c.Before = o.links[0].Before
 		if found, err := t.Look(ctx, r.h); err == nil { // else it stands as journalled, as far as anybody can tell
 			c.After = found
-			if c.Before, err = takeOut(r.h, t, found, o.links); err != nil || c.Before == found {
+			if c.Before, _, err = takeOut(r.h, t, found, o.links); err != nil || c.Before == found {
 				continue
 			}
 		}

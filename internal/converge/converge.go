@@ -73,8 +73,10 @@ type Leaver interface {
 // A Merger can take our part out of what someone else has changed since.
 type Merger interface {
 	Thing
-	// TakeOut returns found without our change from before to after, or an error that says why that cannot be proven.
-	TakeOut(v host.View, found, before, after State) (State, error)
+	// TakeOut returns found without our change from before to after. left names, as one clause each, what of ours stays as it is
+	// found, because it was changed outside gpuadm since. What is not there counts as taken out. It fails only where it can say
+	// nothing. No state is "" but before and after: what is gone is the engine's.
+	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
 // A Prover can have a change judged before anything is touched: by the daemon that will read the file. It is shown the thing as
@@ -140,6 +142,7 @@ type Change struct {
 	Taken     bool     `json:"taken,omitempty"`     // taken along by another change: Before and After are how it stood before that
 	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
 	Unsettles []string `json:"unsettles,omitempty"` // "KIND NAME" of what must settle after this, and after its undo
+	Left      []string `json:"left,omitempty"`      // what of ours stays, because it was changed outside gpuadm since; not journalled
 	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
 	Cannot    string   `json:"cannot,omitempty"`    // why it cannot be made to stand
 	Because   []string `json:"because,omitempty"`   // more about Cannot

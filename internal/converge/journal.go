@@ -286,6 +286,7 @@ func (j Journal) unfinished() (Run, bool) {
 type link struct {
 	Before, After State
 	made          []State // all states that we made or meant to make, After last
+	open          bool    // a run that was cut short has After last, and may not have made it
 }
 
 func (l link) ours(s State) bool { return slices.Contains(l.made, s) }
@@ -314,7 +315,7 @@ func fold(runs []Run) []ours {
 	var order []key
 	all := map[key]*ours{}
 	for _, run := range runs {
-		for _, c := range run.Makes {
+		for i, c := range run.Makes {
 			if c.Settles {
 				continue
 			}
@@ -328,6 +329,7 @@ func fold(runs []Run) []ours {
 			}
 			o.taken = o.taken && c.Taken
 			o.add(c)
+			o.links[len(o.links)-1].open = run.Result == "" && i == len(run.Makes)-1
 		}
 	}
 	var list []ours
@@ -344,7 +346,7 @@ func (o *ours) add(c Change) {
 			return
 		}
 	}
-	o.links = append(o.links, link{c.Before, c.After, []State{c.After}})
+	o.links = append(o.links, link{Before: c.Before, After: c.After, made: []State{c.After}})
 }
 
 // back says that the thing was put back to where it stood before us, as far as the journal knows.

@@ -330,7 +330,7 @@ func (c *Change) breaks(ctx context.Context, v host.View, t Thing) (err error) {
 // look fills in how the thing stands and how it shall stand.
 func (s *step) look(ctx context.Context, v host.View) {
 	later := host.Later{}
-	s.Before, s.After, s.Later, s.Waits = "", "", "", ""
+	s.Before, s.After, s.Later, s.Waits, s.Left = "", "", "", "", nil
 	found, err := s.want.Look(ctx, v)
 	if err != nil && !errors.As(err, &later) && !Passes(err) {
 		err = fmt.Errorf("cannot look at %s: %w", s, err)
@@ -357,7 +357,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 		return s.want.To(found)
 	}
 	last := s.mine[len(s.mine)-1]
-	base, err := takeOut(v, s.want.Thing, found, s.mine)
+	base, left, err := takeOut(v, s.want.Thing, found, s.mine)
 	if err != nil {
 		base = found // ours and theirs cannot be told apart: take it as theirs
 	}
@@ -371,7 +371,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 	if err := load(v, s.want.Thing, base); err != nil {
 		return s.want.To(found) // the blobs are gone: only undo is lost with them
 	}
-	s.base = base
+	s.base, s.Left = base, left
 	return s.want.To(base)
 }
 

@@ -106,7 +106,7 @@ func (r *run) journal(t Thing, c Change) error {
 	if err := keep(r.h, t, c); err != nil {
 		return err
 	}
-	c.Diff = ""
+	c.Diff, c.Left = "", nil
 	return r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c})
 }
 

@@ -216,7 +216,7 @@ func (m *made) stood(ctx context.Context, v host.View, links []link) {
 	}
 	m.After = found
 	for _, l := range slices.Backward(links) {
-		if before, err := takeOut(v, m.thing, m.After, []link{l}); err == nil { // else it was somebody else's meanwhile
+		if before, _, err := takeOut(v, m.thing, m.After, []link{l}); err == nil { // else it was somebody else's meanwhile
 			m.After = before
 		}
 	}

@@ -217,6 +217,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	}
 	var inTheWay obstacles
 	var settle []made
+	var parts []Change // of which a part stays
 	for _, o := range slices.Backward(standing(runs)) {
 		t, err := e.ThingOf(o.Kind, o.Name)
 		if err != nil {
@@ -243,6 +244,11 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			if err := m.breaks(ctx, v, m.thing); err != nil {
 				return p, err
 			}
+			if len(m.Left) > 0 {
+				c := m.Change
+				c.Cannot = strings.Join(c.Left, "; ")
+				parts = append(parts, c)
+			}
 			if m.Before != m.After {
 				p.due = append(p.due, m)
 				p.leaves(m)
@@ -255,6 +261,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	if err := inTheWay.trouble(undoing(v, to, p.Left)); err != nil {
 		return p, err
 	}
+	p.Left = append(p.Left, parts...)
 	p.due = gathered(p.due)
 	for _, m := range settle {
 		if _, err := m.back(ctx, v, nil); err != nil {
@@ -367,7 +374,7 @@ func (m *made) back(ctx context.Context, v host.View, links []link) (foreign, er
 		return nil, nil
 	}
 	m.Before = found
-	if m.After, foreign = takeOut(v, m.thing, found, links); foreign == nil && m.After != found {
+	if m.After, m.Left, foreign = takeOut(v, m.thing, found, links); foreign == nil && m.After != found {
 		if err := load(v, m.thing, m.After); err != nil {
 			return lost{fmt.Errorf("cannot put back %s: what it was before is lost: %w", m, err)}, nil
 		}
