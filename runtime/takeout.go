@@ -106,7 +106,7 @@ func (u *tomlTakeOut) decide() {
 		}
 	}
 	u.keepDefault()
-	u.keepVersion(len(kept) > 0)
+	u.keepVersion()
 }
 
 // stays notes what is left, how it is found, and why that is so.
@@ -157,16 +157,9 @@ func (u *tomlTakeOut) changedEntries() (kept [][]string) {
 // keepDefault keeps a runtime of ours that is the default of what stays: without it the CRI plugin would not load.
 func (u *tomlTakeOut) keepDefault() {
 	for _, path := range u.entries() {
-		rest, err := u.want()
-		if err != nil {
-			return // the proof says it
-		}
-		name, at := path[len(path)-1], path[:len(path)-2]
-		containerd, _ := valueAt(rest, at).(map[string]any)
-		set := text(containerd, "default_runtime_name")
-		others := len(sub(containerd, "runtimes")) > 0
 		inside := func(c tomlChange) bool { return hasPrefix(c.path, path) }
-		if !slices.ContainsFunc(u.due, inside) || set != name && !(set == "" && name == "runc" && others) {
+		rest, err := u.want()
+		if err != nil || !lacksDefault(rest, path) || lacksDefault(u.was, path) || !slices.ContainsFunc(u.due, inside) {
 			continue
 		}
 		u.due = slices.DeleteFunc(u.due, inside)
@@ -174,16 +167,24 @@ func (u *tomlTakeOut) keepDefault() {
 	}
 }
 
+// lacksDefault says whether a runtime is the default one and not there: because it is named, or is runc beside others.
+func lacksDefault(tree map[string]any, entry []string) bool {
+	name, at := entry[len(entry)-1], entry[:len(entry)-2]
+	containerd, _ := valueAt(tree, at).(map[string]any)
+	set, runtimes := text(containerd, "default_runtime_name"), sub(containerd, "runtimes")
+	return runtimes[name] == nil && (set == name || set == "" && name == "runc" && len(runtimes) > 0)
+}
+
 // keepVersion keeps the version that our edit brought while others' content is read by it. Where nothing else of ours is there
 // the file was written anew, and the version with it.
-func (u *tomlTakeOut) keepVersion(kept bool) {
+func (u *tomlTakeOut) keepVersion() {
 	isVersion := func(c tomlChange) bool { return len(c.path) == 1 && c.path[0] == "version" && c.old == nil }
 	rest, err := u.want()
 	if err != nil || len(rest) == 0 || !slices.ContainsFunc(u.due, isVersion) {
 		return
 	}
 	u.due = slices.DeleteFunc(u.due, isVersion)
-	if kept || len(u.due) > 0 {
+	if len(u.due) > 0 {
 		u.stays([]string{"version"}, "is "+show(u.is["version"]), ", and what was added outside gpuadm is read by it")
 	}
 }
