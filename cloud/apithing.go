@@ -213,16 +213,11 @@ func (p nodePart) Leaves(found converge.State) string {
 
 // TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Of a failure, and of a boot that
 // nobody has looked in yet, the cluster is told without a line in the journal (Report, guard), and that keeps nobody from undo.
-func (p nodePart) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
-	rest, err := p.takeOut(v, found, before, after)
-	return rest, nil, err
-}
-
-func (p nodePart) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
-	if p.what == "condition" || p.what == "record" {
-		return before, nil
+func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
+	if p.what == "condition" || p.what == "record" || found == before || found == after {
+		return before, nil, nil
 	}
-	return "", fmt.Errorf("cannot put back the %s of the node: it was changed since: left as %q, found as %q", p.Name(), after, found)
+	return found, []string{fmt.Sprintf("the %s of the node is %q, gpuadm had made it %q", p.Name(), stateValue(found), stateValue(after))}, nil
 }
 
 // Make changes one part alone.

@@ -66,9 +66,9 @@ func TestLabelsInVariable(t *testing.T) {
 				return
 			}
 			foreign := "# somebody else's\nOTHER=1\n"
-			out, err := TakeOut(before, got, []byte(foreign+string(got)))
-			if err != nil || string(out) != foreign+c.before && name != "escaped" {
-				t.Errorf("taken out: %q, %v", out, err)
+			out, left, err := TakeOut(before, got, []byte(foreign+string(got)))
+			if err != nil || left != nil || string(out) != foreign+c.before && name != "escaped" {
+				t.Errorf("taken out: %q, left %q, %v", out, left, err)
 			}
 		})
 	}
@@ -94,12 +94,14 @@ func TestTaintsInVariable(t *testing.T) {
 		t.Fatalf("%q, %v", got, err)
 	}
 	found := strings.Replace(want, "dead=1", "dead=2", 1) + "# seen\n"
-	out, err := TakeOut([]byte(before), got, []byte(found))
-	if back := strings.Replace(before, "dead=1", "dead=2", 1) + "# seen\n"; err != nil || string(out) != back {
-		t.Errorf("%q, %v", out, err)
+	out, left, err := TakeOut([]byte(before), got, []byte(found))
+	if back := strings.Replace(before, "dead=1", "dead=2", 1) + "# seen\n"; err != nil || left != nil || string(out) != back {
+		t.Errorf("%q, left %q, %v", out, left, err)
 	}
-	if out, err := TakeOut([]byte(before), got, []byte(strings.Replace(want, "present", "gone", 1))); err == nil || !strings.Contains(err.Error(), "no longer ours") {
-		t.Errorf("somebody's change was taken for ours: %q, %v", out, err)
+	out, left, err = TakeOut([]byte(before), got, []byte(strings.Replace(want, "present", "gone", 1)))
+	if err != nil || string(out) != strings.Replace(strings.Replace(want, "present", "gone", 1), ",readiness.k8s.io/gpu:NoSchedule", "", 1) ||
+		!slices.Equal(left, []string{"nvidia.com/gpu=gone:NoSchedule is there, gpuadm had set nvidia.com/gpu=present:NoSchedule"}) {
+		t.Errorf("somebody's change was taken for ours: %q, left %q, %v", out, left, err)
 	}
 }
 
@@ -199,12 +201,12 @@ func TestTaintsInConfiguration(t *testing.T) {
 					t.Errorf("the comment %q is gone:\n%s", comment, after)
 				}
 			}
-			out, err := TakeOut([]byte(before), after, append(slices.Clone(after), "\n \n"...))
+			out, left, err := TakeOut([]byte(before), after, append(slices.Clone(after), "\n \n"...))
 			if name == "block last" || name == "no newline" || name == "json line" {
 				return // our last line ends as the file did
 			}
-			if err != nil || string(out) != before+"\n \n" {
-				t.Errorf("taken out: %v\n%q\nwant\n%q", err, out, before)
+			if err != nil || left != nil || string(out) != before+"\n \n" {
+				t.Errorf("taken out: %v, left %q\n%q\nwant\n%q", err, left, out, before)
 			}
 		})
 	}
@@ -221,9 +223,9 @@ func TestTakenOutOfAnotherStyle(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			edited := checkConfEdit(t, []byte(found), want)
-			out, err := TakeOut(before, after, edited)
-			if err != nil {
-				t.Fatalf("%v in\n%s", err, edited)
+			out, stays, err := TakeOut(before, after, edited)
+			if err != nil || stays != nil {
+				t.Fatalf("%v, left %q in\n%s", err, stays, edited)
 			}
 			had, rest := asKubelet(t, []byte(found))
 			has, left := asKubelet(t, out)
@@ -286,8 +288,8 @@ func TestRandomTaints(t *testing.T) {
 			continue
 		}
 		other := checkConfEdit(t, after, []spec.Taint{{Key: "somebody.else/s", Effect: "NoSchedule"}})
-		out, err := TakeOut(before, after, other)
-		if err != nil {
+		out, stays, err := TakeOut(before, after, other)
+		if err != nil || stays != nil {
 			t.Fatalf("%v\nbefore\n%s\nafter\n%s\nfound\n%s", err, before, after, other)
 		}
 		had, rest := asKubelet(t, before)
@@ -322,9 +324,9 @@ func TestRandomFlags(t *testing.T) {
 		if string(after) == string(before) {
 			continue
 		}
-		out, err := TakeOut(before, after, append([]byte("X=1\n"), after...))
-		if err != nil || string(out) != "X=1\n"+string(before) {
-			t.Fatalf("taken out of %q: %q, %v; want %q", after, out, err, before)
+		out, left, err := TakeOut(before, after, append([]byte("X=1\n"), after...))
+		if err != nil || left != nil || string(out) != "X=1\n"+string(before) {
+			t.Fatalf("taken out of %q: %q, left %q, %v; want %q", after, out, left, err, before)
 		}
 	}
 }
@@ -351,7 +353,7 @@ func FuzzConfiguration(f *testing.F) {
 		if fmt.Sprint(was) != fmt.Sprint(is) {
 			t.Errorf("more changed: %v, then %v", was, is)
 		}
-		if back, err := TakeOut(data, out, append(slices.Clone(out), '\n')); err == nil {
+		if back, _, err := TakeOut(data, out, append(slices.Clone(out), '\n')); err == nil {
 			if _, err := kubeletConfTaints(back); err != nil {
 				t.Errorf("taken out: %q, %v", back, err)
 			}
@@ -373,28 +375,46 @@ func FuzzVariables(f *testing.F) {
 		if err != nil || string(again) != string(out) {
 			t.Errorf("twice: %q, then %q, %v", out, again, err)
 		}
-		if _, err := TakeOut(data, out, append([]byte("A=1\n"), out...)); err != nil && string(out) != string(data) {
+		if _, _, err := TakeOut(data, out, append([]byte("A=1\n"), out...)); err != nil && string(out) != string(data) {
 			t.Logf("not taken out of %q: %v", out, err)
 		}
 	})
 }
 
-// What others changed so that ours cannot be told apart any more stays, and is said.
-func TestNotTakenOut(t *testing.T) {
+// What was changed outside gpuadm stays and is named, what is gone counts as taken out, and only what has no parts is refused.
+func TestTakeOutByParts(t *testing.T) {
 	const head = "kind: a\n"
-	for name, c := range map[string]struct{ before, after, found, says string }{
-		"other file":    {"options nvidia a=1\n", "options nvidia a=2\n", "options nvidia a=3\n", "cannot be told apart"},
-		"other flag":    {"A=--v=1\n", "A=--v=2\n", "A=--v=3\n", "more than labels"},
-		"gone label":    {"A=\n", "A=--node-labels=a=1\n", "A=--v=2\n", "no longer stands"},
-		"gone variable": {"A=\n", "A=--node-labels=a=1\n", "B=\n", "no longer stands"},
-		"other value":   {"A=\n", "A=--node-labels=a=1\n", "A=--node-labels=a=2\n", "no longer ours"},
-		"gone taint":    {head, head + "registerWithTaints:\n- {key: a, effect: NoSchedule}\n", head + "b: 1\n", "no longer stands"},
-		"other setting": {head, "kind: b\n", "kind: c\n", "more than"},
-		"broken now":    {head, head + "registerWithTaints: [{key: a, effect: NoSchedule}]\n", "a: [\n", "line"},
+	const two = head + "registerWithTaints:\n- {key: a, effect: NoSchedule}\n- {key: b, value: x, effect: NoSchedule}\n"
+	for name, c := range map[string]struct{ before, after, found, rest, left, err string }{
+		"other file":    {"options nvidia a=1\n", "options nvidia a=2\n", "options nvidia a=3\n", "", "", "cannot be told apart"},
+		"other flag":    {"A=--v=1\n", "A=--v=2\n", "A=--v=3\n", "", "", "more than labels"},
+		"other setting": {head, "kind: b\n", "kind: c\n", "", "", "more than"},
+		"broken now":    {head, two, "a: [\n", "", "", "line"},
+		"gone label":    {"A=\n", "A=--node-labels=a=1\n", "A=--v=2\n", "A=--v=2\n", "", ""},
+		"gone variable": {"A=\n", "A=--node-labels=a=1\n", "B=\n", "B=\n", "", ""},
+		"gone taint":    {head, two, head + "b: 1\n", head + "b: 1\n", "", ""},
+		"one gone":      {head, two, head + "registerWithTaints:\n- {key: a, effect: NoSchedule}\nb: 1\n", head + "b: 1\n", "", ""},
+		"other value":   {"A=\n", "A=--node-labels=a=1,b=1\n", "A=--node-labels=a=2,b=1\n", "A=--node-labels=a=2\n", "a=2 is there, gpuadm had set a=1", ""},
+		"value of before": {
+			"A=--node-labels=a=0\n", "A=--node-labels=a=1,b=1\n", "A=--node-labels=a=0,b=1,c=1\n", "A=--node-labels=a=0,c=1\n", "", "",
+		},
+		"other taint": {
+			head, two, strings.Replace(two, "x", "y", 1), head + "registerWithTaints:\n- {key: b, value: y, effect: NoSchedule}\n",
+			"b=y:NoSchedule is there, gpuadm had set b=x:NoSchedule", "",
+		},
+		"put back already": {"A=\n", "A=--node-labels=a=1\n", "A=\nB=1\n", "A=\nB=1\n", "", ""},
+		"nothing changed":  {"A=\n", "A=\n", "A=1\n", "A=1\n", "", ""},
+		"no file of ours":  {"x\n", "x\n", "y\n", "y\n", "", ""},
 	} {
-		out, err := TakeOut([]byte(c.before), []byte(c.after), []byte(c.found))
-		if err == nil || !strings.HasPrefix(err.Error(), "cannot take out our edit: ") || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %q, %v", name, out, err)
+		out, left, err := TakeOut([]byte(c.before), []byte(c.after), []byte(c.found))
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %q, %v", name, out, err)
+			}
+			continue
+		}
+		if err != nil || string(out) != c.rest || strings.Join(left, "\n") != c.left {
+			t.Errorf("%s: %q, left %q, %v", name, out, left, err)
 		}
 	}
 }

@@ -14,24 +14,25 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// TakeOut takes our edit of kubelet's files (before → after) out of found, which someone else changed since: our taints
-// out of a KubeletConfiguration, our labels and taints out of a file of KEY=VALUE lines. It succeeds only when they
-// still stand there as we wrote them, and parsing proves that the result is found without them and nothing else.
-func TakeOut(before, after, found []byte) ([]byte, error) {
-	if bytes.Equal(found, after) {
-		return before, nil
+// TakeOut takes our edit of kubelet's files (before → after) out of found, which was changed outside gpuadm since: our taints
+// out of a KubeletConfiguration, our labels and taints out of a file of KEY=VALUE lines. Each that is as we wrote it goes back; what
+// is gone, or is what it was, counts as taken out; any other value stays, and left names it. Parsing proves that the result is found
+// without what was taken out and nothing else.
+func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
+	switch {
+	case bytes.Equal(found, after):
+		return before, nil, nil
+	case bytes.Equal(found, before), bytes.Equal(before, after):
+		return found, nil, nil
 	}
-	out, err := kubeletConfTakenOut(before, after, found)
+	rest, left, err = kubeletConfTakenOut(before, after, found)
 	if errors.Is(err, errNotKubeletConf) {
-		out, err = kubeletEnvTakenOut(before, after, found)
+		rest, left, err = kubeletEnvTakenOut(before, after, found)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot take out our edit: %w", err)
+	if err == nil && before == nil && len(bytes.TrimSpace(rest)) == 0 {
+		rest = nil
 	}
-	if before == nil && len(bytes.TrimSpace(out)) == 0 {
-		return nil, nil
-	}
-	return out, nil
+	return rest, left, err
 }
 
 var errNotKubeletConf = errors.New("it is no kubelet configuration")
@@ -39,42 +40,48 @@ var errNotKubeletConf = errors.New("it is no kubelet configuration")
 // kubeletParted is a list before our edit, after it, and as it is found, by what tells its parts apart.
 type kubeletParted struct{ was, became, is map[string]string }
 
-// ours returns the parts that we added, and those that we replaced with what they were. All must stand as we wrote them.
-func (p kubeletParted) ours() (added []string, replaced map[string]string, err error) {
+// ours returns the parts that we added and those that we replaced with what they were, where they are as we wrote them; and
+// names those that are not.
+func (p kubeletParted) ours() (added []string, replaced map[string]string, left []string) {
 	replaced = map[string]string{}
-	for id := range p.was {
-		if _, ok := p.became[id]; !ok {
-			return nil, nil, errors.New("it took something away")
+	for _, id := range slices.Sorted(maps.Keys(p.was)) {
+		if _, ok := p.became[id]; !ok && p.is[id] != p.was[id] {
+			left = append(left, p.was[id]+" is not back, gpuadm had removed it")
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.became)) {
-		was, there := p.was[id]
-		if there && was == p.became[id] {
-			continue
-		}
-		switch is, ok := p.is[id]; {
-		case !ok:
-			return nil, nil, fmt.Errorf("it no longer stands: %s is gone", p.became[id])
+		was, wasThere := p.was[id]
+		is, isThere := p.is[id]
+		switch {
+		case wasThere && was == p.became[id], !isThere, wasThere && is == was:
 		case is != p.became[id]:
-			return nil, nil, fmt.Errorf("it is no longer ours: %s stands there, we wrote %s", is, p.became[id])
-		case there:
+			left = append(left, fmt.Sprintf("%s is there, gpuadm had set %s", is, p.became[id]))
+		case wasThere:
 			replaced[id] = was
 		default:
 			added = append(added, id)
 		}
 	}
-	return added, replaced, nil
+	return added, replaced, left
+}
+
+// unproven names parts that are as we wrote them, and that cannot be taken out.
+func (p kubeletParted) unproven(added []string, replaced map[string]string, why error) (left []string) {
+	for _, id := range append(added, slices.Sorted(maps.Keys(replaced))...) {
+		left = append(left, fmt.Sprintf("%s is as gpuadm wrote it, and cannot be taken out: %v", p.is[id], why))
+	}
+	return left
 }
 
 // kubeletEnvTakenOut turns our edit of a file of KEY=VALUE lines back.
-func kubeletEnvTakenOut(before, after, found []byte) ([]byte, error) {
+func kubeletEnvTakenOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	was, err := parseKubeletEnv(before)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	became, err := parseKubeletEnv(after)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	names := map[string]bool{}
 	for _, v := range became {
@@ -86,21 +93,23 @@ func kubeletEnvTakenOut(before, after, found []byte) ([]byte, error) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		b, a := kubeletValue(was, name), kubeletValue(became, name)
 		if !slices.Equal(kubeletOthers(b), kubeletOthers(a)) {
-			return nil, errors.New("it changed more than labels and taints, so its parts cannot be told apart")
+			return nil, nil, errors.New("gpuadm changed more than labels and taints in it, so its parts cannot be told apart")
 		}
 		for _, f := range []kubeletFlag{kubeletLabelFlag(), kubeletTaintFlag()} {
-			if out, err = f.takenOut(out, name, b, a); err != nil {
-				return nil, err
+			var stays []string
+			if out, stays, err = f.takenOut(out, name, b, a); err != nil {
+				return nil, nil, err
 			}
+			left = append(left, stays...)
 		}
 		if b == nil {
 			out = kubeletLineDropped(out, name)
 		}
 	}
 	if len(names) == 0 {
-		return nil, errors.New("it is none of labels and taints, so its parts cannot be told apart")
+		return nil, nil, errors.New("gpuadm changed neither labels nor taints in it, so its parts cannot be told apart")
 	}
-	return out, nil
+	return out, left, nil
 }
 
 // kubeletValue is what a variable says at last; nil if it is not set.
@@ -117,41 +126,41 @@ func kubeletOthers(value []byte) []string {
 	return kubeletTaintFlag().others([]byte(rest))
 }
 
-func (f kubeletFlag) takenOut(found []byte, name string, before, after []byte) ([]byte, error) {
+func (f kubeletFlag) takenOut(found []byte, name string, before, after []byte) (rest []byte, left []string, err error) {
 	vars, err := parseKubeletEnv(found)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var p kubeletParted
 	_, p.was = f.stated(before)
 	_, p.became = f.stated(after)
 	i := kubeletLast(vars, name)
 	if i < 0 {
-		return nil, fmt.Errorf("it no longer stands: %s is gone", name)
+		return found, nil, nil
 	}
 	_, p.is = f.stated(vars[i].value)
-	added, replaced, err := p.ours()
-	if err != nil || len(added)+len(replaced) == 0 {
-		return found, err
+	added, replaced, left := p.ours()
+	if len(added)+len(replaced) == 0 {
+		return found, left, nil
 	}
-	stay := len(f.find(kubeletWords(before))) > 0
-	splices := f.without(vars[i], added, stay)
-	out := kubeletSpliced(found, splices)
+	out := kubeletSpliced(found, f.without(vars[i], added, len(f.find(kubeletWords(before))) > 0))
 	if len(replaced) > 0 {
-		if vars, err = parseKubeletEnv(out); err != nil {
-			return nil, err
+		then, err := parseKubeletEnv(out)
+		if i = kubeletLast(then, name); err != nil || i < 0 {
+			return found, append(left, p.unproven(added, replaced, errors.New("the result would not parse"))...), nil
 		}
-		out = kubeletSpliced(out, f.union(vars[kubeletLast(vars, name)], slices.Sorted(maps.Values(replaced))))
+		out = kubeletSpliced(out, f.union(then[i], slices.Sorted(maps.Values(replaced))))
 	}
-	if vars, err = parseKubeletEnv(found); err != nil {
-		return nil, err
-	}
-	return out, f.proven(vars, out, name, func(parts map[string]string) {
+	err = f.proven(vars, out, name, func(parts map[string]string) {
 		for _, id := range added {
 			delete(parts, id)
 		}
 		maps.Copy(parts, replaced)
 	})
+	if err != nil {
+		return found, append(left, p.unproven(added, replaced, err)...), nil
+	}
+	return out, left, nil
 }
 
 // kubeletLineDropped takes away the line of a variable that we brought and that says nothing any more.
@@ -176,28 +185,24 @@ func kubeletLineDropped(data []byte, name string) []byte {
 }
 
 // kubeletConfTakenOut turns our edit of a KubeletConfiguration back.
-func kubeletConfTakenOut(before, after, found []byte) ([]byte, error) {
+func kubeletConfTakenOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	if _, _, err := parseKubeletConf(before); err != nil {
-		return nil, errNotKubeletConf
+		return nil, nil, errNotKubeletConf
 	}
 	var lists [3][]spec.Taint
 	for i, data := range [][]byte{before, after, found} {
-		var err error
 		if lists[i], err = kubeletConfTaints(data); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	_, wasTree, _ := parseKubeletConf(before)
 	if err := confProven(after, wasTree, lists[1]); err != nil {
-		return nil, errors.New("it changed more than " + confTaints)
+		return nil, nil, fmt.Errorf("gpuadm changed more than %s in it, so its parts cannot be told apart", confTaints)
 	}
 	p := kubeletParted{confTexts(lists[0]), confTexts(lists[1]), confTexts(lists[2])}
-	added, replaced, err := p.ours()
-	if err != nil {
-		return nil, err
-	}
+	added, replaced, left := p.ours()
 	if len(added)+len(replaced) == 0 {
-		return nil, errors.New("it changed no taint")
+		return found, left, nil
 	}
 	var want []spec.Taint
 	for _, t := range lists[2] {
@@ -211,19 +216,23 @@ func kubeletConfTakenOut(before, after, found []byte) ([]byte, error) {
 	}
 	root, tree, err := parseKubeletConf(found)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// By lines first, which brings back every byte; by taints where the list was written anew.
 	if out, ok := kubeletByLines(before, after, found); ok && confProven(out, tree, want) == nil {
-		return out, nil
+		return out, left, nil
 	}
 	out := confWithout(found, root, added, want)
 	if len(replaced) > 0 {
-		if out, err = kubeletConfEdited(out, want); err != nil {
-			return nil, err
-		}
+		out, err = kubeletConfEdited(out, want)
 	}
-	return out, confProven(out, tree, want)
+	if err == nil {
+		err = confProven(out, tree, want)
+	}
+	if err != nil {
+		return found, append(left, p.unproven(added, replaced, err)...), nil
+	}
+	return out, left, nil
 }
 
 func confTexts(list []spec.Taint) map[string]string {

@@ -164,17 +164,12 @@ func (c certificate) Leaves(found converge.State) string {
 }
 
 // TakeOut is converge.Merger's: a certificate that has run out meanwhile is the one that was made.
-func (c certificate) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
-	rest, err := c.takeOut(v, found, before, after)
-	return rest, nil, err
-}
-
-func (c certificate) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+func (c certificate) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	user, _ := strings.CutSuffix(string(found), ranOut)
 	if user != string(after) {
-		return "", fmt.Errorf("cannot put back %s: it was the certificate of %s, and is that of %s now", c.path, after, found)
+		return found, []string{fmt.Sprintf("%s is the certificate of %s, gpuadm had got that of %s", c.path, user, after)}, nil
 	}
-	return before, nil
+	return before, nil, nil
 }
 
 func (c certificate) Make(ctx context.Context, h host.Host, to converge.State) error {

@@ -186,27 +186,29 @@ func setIMEX(config []byte, key, value string) []byte {
 	return []byte(out.String())
 }
 
-// TakeOutIMEX takes our edit of IMEX's configuration (before → after) out of found, key by key. A key that was changed since
-// is not ours any more, and stays.
-func TakeOutIMEX(before, after, found []byte) ([]byte, error) {
+// TakeOutIMEX takes our edit of IMEX's configuration (before → after) out of found, key by key. A key that was changed outside gpuadm
+// since stays, and left names it.
+func TakeOutIMEX(before, after, found []byte) (rest []byte, left []string, err error) {
 	was, became, is := imexValues(before), imexValues(after), imexValues(found)
-	out := found
+	rest = found
 	for _, key := range []string{imexEnabled, imexPath, imexNodesFile} {
-		value, there := was[key]
-		if value == became[key] || is[key] != became[key] {
-			continue
-		}
-		if there {
-			out = setIMEX(out, key, value)
-			continue
-		}
-		var rest strings.Builder
-		for line := range strings.Lines(string(out)) {
-			if k, _, ok := imexLine(line); !ok || k != key {
-				rest.WriteString(line)
+		value, wasThere := was[key]
+		now, isThere := is[key]
+		switch {
+		case value == became[key], !isThere, wasThere && now == value:
+		case now != became[key]:
+			left = append(left, fmt.Sprintf("%s is %q, gpuadm had set %q", key, now, became[key]))
+		case wasThere:
+			rest = setIMEX(rest, key, value)
+		default:
+			var lines strings.Builder
+			for line := range strings.Lines(string(rest)) {
+				if k, _, ok := imexLine(line); !ok || k != key {
+					lines.WriteString(line)
+				}
 			}
+			rest = []byte(lines.String())
 		}
-		out = []byte(rest.String())
 	}
-	return out, nil
+	return rest, left, nil
 }

@@ -31,8 +31,8 @@ func TestEditIMEX(t *testing.T) {
 		if err != nil || string(got) != x.want || string(twice) != x.want {
 			t.Errorf("%s: %v\n%s\nwant\n%s", x.name, err, got, x.want)
 		}
-		back, err := TakeOutIMEX([]byte(x.found), got, append(got, "THEIRS=1\n"...))
-		if want := imexValues([]byte(x.found + "\nTHEIRS=1\n")); err != nil || !equal(imexValues(back), want) {
+		back, left, err := TakeOutIMEX([]byte(x.found), got, append(got, "THEIRS=1\n"...))
+		if want := imexValues([]byte(x.found + "\nTHEIRS=1\n")); err != nil || left != nil || !equal(imexValues(back), want) {
 			t.Errorf("%s: taken out: %v\n%s", x.name, err, back)
 		}
 	}
@@ -44,8 +44,9 @@ func TestEditIMEX(t *testing.T) {
 		t.Errorf("a file of nodes that the spec does not name was taken: %s", elsewhere)
 	}
 	changed := strings.Replace(written, "IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", 1)
-	if got, _ := TakeOutIMEX([]byte("# c\n"), []byte(written), []byte(changed)); imexValues(got)[imexEnabled] != "0" || imexValues(got)[imexPath] != "" {
-		t.Errorf("a key that was changed since, and one that is ours: %s", got)
+	got, left, err := TakeOutIMEX([]byte("# c\n"), []byte(written), []byte(changed))
+	if err != nil || imexValues(got)[imexEnabled] != "0" || imexValues(got)[imexPath] != "" || !slices.Equal(left, []string{`IMEX_CMD_ENABLED is "0", gpuadm had set "1"`}) {
+		t.Errorf("a key that was changed since, and one that is ours: %s %q %v", got, left, err)
 	}
 }
 

@@ -106,37 +106,47 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return converge.State(StateOf(at).String()), nil
 }
 
-// TakeOut is how the GPU stood before us, if all that is on it now is ours or was there then: a reboot, or a run that was
-// cut short, leaves less than was made. On a GPU that is not there any more nothing of ours is.
-func (g gpu) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
-	rest, err := g.takeOut(v, found, before, after)
-	return rest, nil, err
-}
-
-func (g gpu) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
-	if found == "" {
-		return "", nil
-	}
+// TakeOut is how the GPU was before us, if all that is on it now is ours or was there then: a reboot, or a run that was cut
+// short, leaves less than was made. Beside partitions that were made outside gpuadm ours alone go: what was there before may no
+// longer fit.
+func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	var s [3]State
 	for i, text := range []converge.State{found, before, after} {
-		var err error
 		if s[i], err = ParseState(string(text)); err != nil {
-			return "", err
+			return "", nil, err
 		}
 	}
-	for _, p := range s[0].Parts {
-		there := false
-		var compute []Compute
-		for _, q := range append(slices.Clone(s[1].Parts), s[2].Parts...) {
-			if q.Profile == p.Profile && q.Start == p.Start {
-				there, compute = true, append(compute, q.Compute...)
-			}
-		}
-		if !there || !within(p.Compute, compute) {
-			return "", fmt.Errorf("cannot put back the partitions of GPU %s: somebody else has made %s there since", g.address, p)
+	is, was, made := s[0], s[1], s[2]
+	var stay []Part
+	for _, p := range is.Parts {
+		switch {
+		case !p.among(append(slices.Clone(was.Parts), made.Parts...)):
+			left = append(left, fmt.Sprintf("GPU %s has %s, which was made outside gpuadm: it is not put back to %q", g.address, p, before))
+			stay = append(stay, p)
+		case p.among(was.Parts):
+			stay = append(stay, p)
 		}
 	}
-	return before, nil
+	if len(left) == 0 {
+		return before, nil, nil
+	}
+	if is.Mode == was.Mode && !slices.ContainsFunc(was.Parts, func(p Part) bool { return !p.among(stay) }) {
+		left = nil
+	}
+	is.Parts = stay
+	return converge.State(is.String()), left, nil
+}
+
+// among says whether a partition is among some, with no compute instance that they have not.
+func (p Part) among(known []Part) bool {
+	there := false
+	var compute []Compute
+	for _, q := range known {
+		if q.Profile == p.Profile && q.Start == p.Start {
+			there, compute = true, append(compute, q.Compute...)
+		}
+	}
+	return there && within(p.Compute, compute)
 }
 
 // within says whether all of some compute instances are among those known, each counted once.

@@ -40,7 +40,7 @@ func BenchmarkEdit(b *testing.B) {
 		found := append([]byte("# by others\n"), after...)
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := TakeOut(data, after, found); err != nil {
+			if _, _, err := TakeOut(data, after, found); err != nil {
 				b.Fatal(err)
 			}
 		}

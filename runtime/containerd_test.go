@@ -118,7 +118,7 @@ func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
 	}
 	stands(t, then, d, h)
 	linesKept(t, before, after)
-	back, err := TakeOut(before, after, after)
+	back, _, err := TakeOut(before, after, after)
 	if err != nil || !bytes.Equal(back, before) || (back == nil) != (before == nil) {
 		t.Fatalf("containerd %q: taking out gives %v\n%s", d.Version, err, textDiff(before, back))
 	}

@@ -5,82 +5,66 @@ package runtime
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 )
 
-// TakeOut takes our edit of a TOML file (before → after) out of found, which someone else changed since. It succeeds
-// only when our edit still stands there and parsing proves that the result is found without it and nothing else:
-// what others changed stays. It gives nil when we made the file and nothing else is in it.
-func TakeOut(before, after, found []byte) ([]byte, error) {
-	if bytes.Equal(found, after) {
-		return before, nil
+// TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside gpuadm since, key by key. A key
+// that is as we wrote it becomes what it was; one that is gone, or is what it was, counts as taken out; any other value stays, and
+// left names it. Parsing proves that rest is found without what was taken out and nothing else. rest is nil when we made the file
+// and nothing else is in it.
+func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
+	switch {
+	case bytes.Equal(found, after):
+		return before, nil, nil
+	case bytes.Equal(found, before), bytes.Equal(before, after):
+		return found, nil, nil
 	}
-	u, err := newUndo(before, after, found)
+	u, err := newTakeOut(before, after, found)
 	if err != nil {
-		return nil, fmt.Errorf("cannot take out our edit: %w", err)
+		return nil, nil, err
 	}
-	if err := u.stands(); err != nil {
-		return nil, fmt.Errorf("cannot take out our edit: %w", err)
+	u.decide()
+	rest, err = u.rest()
+	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
+		rest = nil
 	}
-	want, err := u.want()
-	if err != nil {
-		return nil, fmt.Errorf("cannot take out our edit: %w", err)
-	}
-	// By lines first, which brings back every byte; by keys where the file was written anew.
-	for _, way := range []func() ([]byte, error){u.byLines, u.byKeys} {
-		out, wayErr := way()
-		if wayErr != nil {
-			err = wayErr
-			continue
-		}
-		got, parseErr := tomlTree(out)
-		switch {
-		case parseErr != nil:
-			err = fmt.Errorf("the result would not parse: %w", parseErr)
-		case !tomlEqual(got, want):
-			err = fmt.Errorf("the result would change %s", firstDifference(want, got))
-		case before == nil && len(bytes.TrimSpace(out)) == 0:
-			return nil, nil
-		default:
-			return out, nil
-		}
-	}
-	return nil, fmt.Errorf("cannot take out our edit: %w", err)
+	return rest, u.left, err
 }
 
-// tomlUndo is an edit of ours and the file it is to be taken out of.
-type tomlUndo struct {
+// tomlTakeOut is an edit of ours and the file it is to be taken out of.
+type tomlTakeOut struct {
 	before, after, found []byte
 	was, became, is      map[string]any
-	changes              []tomlChange
-	made                 [][]string // tables that our edit brought, outer ones first
+	doc                  *tomlDoc     // found, for its lines
+	changes              []tomlChange // our edit
+	made                 [][]string   // tables that our edit brought, outer ones first
+	due                  []tomlChange // what of our edit is to be turned back
+	left                 []string
 }
 
-func newUndo(before, after, found []byte) (*tomlUndo, error) {
-	u := &tomlUndo{before: before, after: after, found: found}
+func newTakeOut(before, after, found []byte) (*tomlTakeOut, error) {
+	u := &tomlTakeOut{before: before, after: after, found: found}
 	for _, f := range []struct {
 		data []byte
 		into *map[string]any
-		what string
-	}{{before, &u.was, "the file before our edit"}, {after, &u.became, "the file after our edit"}, {found, &u.is, "the file as it is now"}} {
+		when string
+	}{{found, &u.is, ""}, {before, &u.was, "before gpuadm edited it "}, {after, &u.became, "as gpuadm wrote it "}} {
 		tree, err := tomlTree(f.data)
 		if err == nil && tomlDepthOf(tree) > tomlDepth {
 			err = errTooDeep
 		}
 		if err != nil {
 			line, _ := tomlErrorLine(err)
-			return nil, fmt.Errorf("%s is not valid TOML: line %d: %w", f.what, line, err)
+			return nil, fmt.Errorf("%sit is not valid TOML: line %d: %w", f.when, line, err)
 		}
 		*f.into = tree
 	}
 	u.changes = tomlDiff(u.was, u.became, nil)
 	u.made = newTables(u.was, u.became, nil)
-	if len(u.changes) == 0 {
-		return nil, errors.New("it changed no key")
-	}
-	return u, nil
+	var err error
+	u.doc, err = parseTOML(found)
+	return u, err
 }
 
 // newTables lists the tables of b that a does not have.
@@ -101,45 +85,216 @@ func newTables(a, b map[string]any, at []string) [][]string {
 	return out
 }
 
-// stands says whether all that we wrote is still as we wrote it.
-func (u *tomlUndo) stands() error {
+// decide says what of our edit is turned back, and what stays.
+func (u *tomlTakeOut) decide() {
+	kept := u.changedEntries()
 	for _, c := range u.changes {
+		if slices.ContainsFunc(kept, func(entry []string) bool { return hasPrefix(c.path, entry) }) {
+			continue
+		}
 		now := valueAt(u.is, c.path)
-		if c.new == nil && now == nil || now != nil && c.new != nil && tomlEqual(now, c.new) {
-			continue
+		_, isTable := now.(map[string]any)
+		_, wasEmptyTable := c.new.(map[string]any)
+		switch {
+		case now == nil && c.new == nil && u.hasParent(c.path), now != nil && c.new != nil && tomlEqual(now, c.new):
+			u.due = append(u.due, c)
+		case now == nil, c.old != nil && tomlEqual(now, c.old), isTable && wasEmptyTable:
+		case c.new == nil:
+			u.stays(c.path, "is "+show(now), ", gpuadm had removed it")
+		default:
+			u.stays(c.path, "is "+show(now), ", gpuadm had set "+show(c.new))
 		}
-		return u.notOurs(c, now)
 	}
+	u.keepDefault()
+	u.keepVersion()
+}
+
+// stays notes what is left, how it is found, and why that is so.
+func (u *tomlTakeOut) stays(path []string, is, why string) {
+	u.left = append(u.left, fmt.Sprintf("%s %s (line %d)%s", showPath(path), is, u.doc.lineOf(path), why))
+}
+
+// hasParent says whether the table around a key is there: half an entry is not brought back.
+func (u *tomlTakeOut) hasParent(path []string) bool {
+	if len(path) == 1 {
+		return true
+	}
+	_, ok := valueAt(u.is, path[:len(path)-1]).(map[string]any)
+	return ok
+}
+
+// entries are the runtimes that our edit brought, as they are found.
+func (u *tomlTakeOut) entries() (paths [][]string) {
 	for _, path := range u.made {
-		// Half a runtime is worse than one too many: an entry that somebody added to is theirs now.
-		if len(path) < 2 || path[len(path)-2] != "runtimes" {
+		if _, there := valueAt(u.is, path).(map[string]any); there && len(path) > 2 && path[len(path)-2] == "runtimes" {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// changedEntries are the runtimes of ours that have keys of others by now. Half a runtime is worse than one too many, so such an
+// entry stays whole.
+func (u *tomlTakeOut) changedEntries() (kept [][]string) {
+	for _, path := range u.entries() {
+		ours, _ := valueAt(u.became, path).(map[string]any)
+		for _, d := range tomlDiff(ours, valueAt(u.is, path).(map[string]any), nil) {
+			if d.new == nil {
+				continue
+			}
+			why := fmt.Sprintf(", with %s = %s", showPath(d.path), show(d.new))
+			if d.old != nil {
+				why += ", gpuadm had set " + show(d.old)
+			}
+			u.stays(path, "is there", why)
+			kept = append(kept, path)
+			break
+		}
+	}
+	return kept
+}
+
+// keepDefault keeps a runtime of ours that is the default of what stays: without it the CRI plugin would not load.
+func (u *tomlTakeOut) keepDefault() {
+	for _, path := range u.entries() {
+		inside := func(c tomlChange) bool { return hasPrefix(c.path, path) }
+		rest, err := u.want()
+		if err != nil || !lacksDefault(rest, path) || lacksDefault(u.was, path) || !slices.ContainsFunc(u.due, inside) {
 			continue
 		}
-		ours, _ := valueAt(u.became, path).(map[string]any)
-		now, _ := valueAt(u.is, path).(map[string]any)
-		if diff := tomlDiff(ours, now, path); len(diff) > 0 {
-			return u.notOurs(tomlChange{path: diff[0].path}, diff[0].new)
+		u.due = slices.DeleteFunc(u.due, inside)
+		u.stays(path, "is there", ", as the default runtime of what was set outside gpuadm")
+	}
+}
+
+// lacksDefault says whether a runtime is the default one and not there: because it is named, or is runc beside others.
+func lacksDefault(tree map[string]any, entry []string) bool {
+	name, at := entry[len(entry)-1], entry[:len(entry)-2]
+	containerd, _ := valueAt(tree, at).(map[string]any)
+	set, runtimes := text(containerd, "default_runtime_name"), sub(containerd, "runtimes")
+	return runtimes[name] == nil && (set == name || set == "" && name == "runc" && len(runtimes) > 0)
+}
+
+// keepVersion keeps the version that our edit brought while others' content is read by it. Where nothing else of ours is there
+// the file was written anew, and the version with it.
+func (u *tomlTakeOut) keepVersion() {
+	isVersion := func(c tomlChange) bool { return len(c.path) == 1 && c.path[0] == "version" && c.old == nil }
+	rest, err := u.want()
+	if err != nil || len(rest) == 0 || !slices.ContainsFunc(u.due, isVersion) {
+		return
+	}
+	u.due = slices.DeleteFunc(u.due, isVersion)
+	if len(u.due) > 0 {
+		u.stays([]string{"version"}, "is "+show(u.is["version"]), ", and what was added outside gpuadm is read by it")
+	}
+}
+
+// want is what found must parse to without what is due.
+func (u *tomlTakeOut) want() (map[string]any, error) {
+	var ops []tomlOp
+	for _, c := range u.due {
+		ops = append(ops, tomlOp{c.path, c.old})
+	}
+	out, err := applyOps(u.is, ops)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range slices.Backward(u.made) {
+		if isEmptyTable(valueAt(out, path)) {
+			forgetExactly(out, path)
 		}
+	}
+	return out, nil
+}
+
+func isEmptyTable(v any) bool {
+	t, ok := v.(map[string]any)
+	return ok && len(t) == 0
+}
+
+// rest turns back what is due: by lines first, which brings back every byte; by keys where the file was written anew.
+func (u *tomlTakeOut) rest() ([]byte, error) {
+	want, err := u.want()
+	if err != nil {
+		return nil, err
+	}
+	if u.same(u.is, want) && !slices.ContainsFunc(u.made, func(path []string) bool { return isEmptyTable(valueAt(u.is, path)) }) {
+		return u.found, nil
+	}
+	if out, err := u.byLines(); err == nil && u.proven(out, want) == nil {
+		return out, nil
+	}
+	return u.byKeys()
+}
+
+// proven says what is wrong with a text that shall parse to a tree.
+func (u *tomlTakeOut) proven(out []byte, want map[string]any) error {
+	got, err := tomlTree(out)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the result would not parse: %w", err)
+	case !u.same(got, want):
+		return fmt.Errorf("the result would change %s", firstDifference(want, got))
 	}
 	return nil
 }
 
-func (u *tomlUndo) notOurs(c tomlChange, now any) error {
-	name := showPath(c.path)
-	if now == nil {
-		return fmt.Errorf("it no longer stands: %s is gone", name)
+// same compares trees. Whether a table around a key of ours that holds nothing is there is a matter of the text.
+func (u *tomlTakeOut) same(a, b map[string]any) bool {
+	a, b = copyTable(a), copyTable(b)
+	for _, c := range u.changes {
+		for n := len(c.path); n > 0; n-- {
+			for _, t := range []map[string]any{a, b} {
+				if isEmptyTable(valueAt(t, c.path[:n])) {
+					forgetExactly(t, c.path[:n])
+				}
+			}
+		}
 	}
-	line := 1
-	if d, err := parseTOML(u.found); err == nil {
-		line = d.lineOf(c.path)
+	return tomlEqual(a, b)
+}
+
+// byKeys turns each key back by itself, wherever it is now, and proves it. What cannot be proven stays.
+func (u *tomlTakeOut) byKeys() ([]byte, error) {
+	old, err := parseTOML(u.before)
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case c.old != nil && tomlEqual(now, c.old):
-		return fmt.Errorf("it no longer stands: %s is %s again (line %d)", name, show(now), line)
-	case c.new == nil:
-		return fmt.Errorf("it is no longer ours alone: someone added %s (line %d)", name, line)
+	out, tree := u.found, u.is
+	edit := func(path []string, value any, change func(d *tomlDoc) ([]byte, error)) error {
+		want, err := applyOps(tree, []tomlOp{{path, value}})
+		if err != nil {
+			return err
+		}
+		d, err := parseTOML(out)
+		if err != nil {
+			return err
+		}
+		next, err := change(d)
+		if err != nil {
+			return err
+		}
+		if err := u.proven(next, want); err != nil {
+			return err
+		}
+		out = next
+		tree, err = tomlTree(out)
+		return err
 	}
-	return fmt.Errorf("it is no longer ours: %s is %s (line %d), we wrote %s", name, show(now), line, show(c.new))
+	for _, c := range u.due {
+		if err := edit(c.path, c.old, func(d *tomlDoc) ([]byte, error) { return d.revert(c, old) }); err != nil {
+			u.stays(c.path, "is as gpuadm wrote it", ", and cannot be taken out: "+err.Error())
+		}
+	}
+	for _, path := range slices.Backward(u.made) {
+		if !isEmptyTable(valueAt(tree, path)) {
+			continue
+		}
+		if err := edit(path, nil, func(d *tomlDoc) ([]byte, error) { return d.dropEmpty(path) }); err != nil {
+			u.stays(path, "is an empty table that gpuadm wrote", ", and cannot be taken out: "+err.Error())
+		}
+	}
+	return out, nil
 }
 
 func valueAt(t map[string]any, path []string) any {
@@ -149,65 +304,11 @@ func valueAt(t map[string]any, path []string) any {
 	return t[path[len(path)-1]]
 }
 
-// want is what found must parse to without our edit.
-func (u *tomlUndo) want() (map[string]any, error) {
-	var ops []tomlOp
-	for _, c := range u.changes {
-		ops = append(ops, tomlOp{c.path, c.old})
-	}
-	out, err := applyOps(u.is, ops)
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range slices.Backward(u.made) {
-		if t, ok := valueAt(out, path).(map[string]any); ok && len(t) == 0 {
-			forgetExactly(out, path)
-		}
-	}
-	if _, ours := u.was["version"]; !ours && u.became["version"] != nil && len(out) > 0 {
-		path := []string{"version"}
-		d, err := parseTOML(u.found)
-		if err != nil {
-			return nil, err
-		}
-		return nil, fmt.Errorf("version (line %d) is ours, but what others added is read by it", d.lineOf(path))
-	}
-	return out, nil
-}
-
 func forgetExactly(t map[string]any, path []string) {
 	for _, name := range path[:len(path)-1] {
 		t, _ = t[name].(map[string]any)
 	}
 	delete(t, path[len(path)-1])
-}
-
-// byKeys takes our keys out one by one, wherever they stand now.
-func (u *tomlUndo) byKeys() ([]byte, error) {
-	old, err := parseTOML(u.before)
-	if err != nil {
-		return nil, err
-	}
-	out := u.found
-	for _, c := range u.changes {
-		d, err := parseTOML(out)
-		if err != nil {
-			return nil, err
-		}
-		if out, err = d.revert(c, old); err != nil {
-			return nil, err
-		}
-	}
-	for _, path := range slices.Backward(u.made) {
-		d, err := parseTOML(out)
-		if err != nil {
-			return nil, err
-		}
-		if out, err = d.dropEmpty(path); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
 }
 
 // revert turns one change back; a former value comes back letter by letter.

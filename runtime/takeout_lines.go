@@ -13,7 +13,7 @@ import (
 type lineHunk struct{ a0, a1, b0, b1 int }
 
 // byLines turns our hunks back where others changed nothing of them: three-way merge with our edit reversed.
-func (u *tomlUndo) byLines() ([]byte, error) {
+func (u *tomlTakeOut) byLines() ([]byte, error) {
 	before, after, found := splitLines(u.before), splitLines(u.after), splitLines(u.found)
 	theirs := diffLines(after, found)
 	out, eol := slices.Clone(found), eolOf(u.found)

@@ -5,9 +5,9 @@ package runtime
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,7 +67,7 @@ func TestTakeOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := c.change(before)
-			got, err := TakeOut(before, after, c.change(after))
+			got, _, err := TakeOut(before, after, c.change(after))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,132 +114,159 @@ func turned(t testing.TB, b []byte) []byte {
 	return out
 }
 
-func TestTakeOutRefuses(t *testing.T) {
+// What was changed outside gpuadm since stays and is named; all else of ours goes.
+func TestTakeOutLeaves(t *testing.T) {
 	before, after := edited(t, kubeadm)
-	swap := func(old, now string) []byte { return bytes.Replace(after, []byte(old), []byte(now), 1) }
-	for name, c := range map[string]struct {
-		found []byte
-		want  string
+	const (
+		cri    = `plugins."io.containerd.grpc.v1.cri".`
+		nvidia = cri + "containerd.runtimes.nvidia"
+		name   = cri + "containerd.default_runtime_name"
+	)
+	swap := func(b []byte, old, now string) []byte {
+		t.Helper()
+		if !bytes.Contains(b, []byte(old)) {
+			t.Fatalf("no %q in\n%s", old, b)
+		}
+		return bytes.Replace(b, []byte(old), []byte(now), 1)
+	}
+	for what, c := range map[string]struct {
+		found, want []byte
+		left        []string
 	}{
-		"our value changed": {swap("/usr/bin/nvidia-container-runtime", "/opt/nvidia"), `BinaryName is "/opt/nvidia" (line 30), we wrote "/usr/bin/nvidia-container-runtime"`},
-		"default changed":   {swap(`default_runtime_name = "nvidia"`, `default_runtime_name = "kata"`), `default_runtime_name is "kata" (line 17), we wrote "nvidia"`},
-		"our key gone":      {swap("  enable_cdi = true\n", ""), "enable_cdi is gone"},
-		"key added to ours": {swap(`          BinaryName = "/usr`, "          Root = \"/x\"\n          BinaryName = \"/usr"), "someone added"},
-		"not there":         {before, `it no longer stands: plugins."io.containerd.grpc.v1.cri".containerd.default_runtime_name is "runc" again (line 16)`},
-		"broken":            {[]byte("version = \n"), "not valid TOML: line 1"},
+		"default changed": {
+			swap(after, `default_runtime_name = "nvidia"`, `default_runtime_name = "kata"`),
+			swap(before, `default_runtime_name = "runc"`, `default_runtime_name = "kata"`),
+			[]string{name + ` is "kata" (line 17), gpuadm had set "nvidia"`},
+		},
+		"default put back": {swap(after, `default_runtime_name = "nvidia"`, `default_runtime_name = "runc"`), before, nil},
+		"default gone":     {swap(after, "default_runtime_name = \"nvidia\"", ""), swap(before, "default_runtime_name = \"runc\"", ""), nil},
+		"our key gone":     {swap(after, "  enable_cdi = true\n", ""), before, nil},
+		"value changed in ours": {
+			swap(after, "/usr/bin/nvidia-container-runtime", "/opt/nvidia"), nil,
+			[]string{nvidia + ` is there (line 27), with options.BinaryName = "/opt/nvidia", gpuadm had set "/usr/bin/nvidia-container-runtime"`},
+		},
+		"key added to ours": {
+			swap(after, `          BinaryName = "/usr`, "          Root = \"/x\"\n          BinaryName = \"/usr"), nil,
+			[]string{nvidia + ` is there (line 27), with options.Root = "/x"`},
+		},
+		"key gone from ours": {swap(after, "          BinaryName = \"/usr/bin/nvidia-container-runtime\"\n", ""), before, nil},
+		"not there":          {append(bytes.Clone(before), "# x\n"...), append(bytes.Clone(before), "# x\n"...), nil},
+		"nothing there":      {[]byte("# by ansible\nversion = 2\n"), []byte("# by ansible\nversion = 2\n"), nil},
+		"empty":              {[]byte(""), []byte(""), nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			out, err := TakeOut(before, after, c.found)
-			if err == nil || !strings.Contains(err.Error(), c.want) || out != nil {
-				t.Errorf("got %v, want %q", err, c.want)
+		t.Run(what, func(t *testing.T) {
+			got, left, err := TakeOut(before, after, c.found)
+			if err != nil || !slices.Equal(left, c.left) {
+				t.Fatalf("left %q, want %q; %v", left, c.left, err)
+			}
+			want := c.want
+			if want == nil { // the entry stays whole, the default and enable_cdi go
+				if want, err = editTOML(c.found, []tomlOp{
+					{[]string{"plugins", criV2, "containerd", "default_runtime_name"}, "runc"},
+					{[]string{"plugins", criV2, "enable_cdi"}, nil},
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if a, b := leaves(t, got), leaves(t, want); !maps.Equal(a, b) {
+				t.Errorf("keys differ: got %q, want %q", a, b)
+			}
+			if again, _, err := TakeOut(before, after, got); err != nil || !bytes.Equal(again, got) {
+				t.Errorf("taken out twice: %v\n%s", err, textDiff(got, again))
 			}
 		})
+	}
+	for _, found := range []string{"version = \n", "a = 1\na = 2\n"} {
+		if out, _, err := TakeOut(before, after, []byte(found)); err == nil || !strings.HasPrefix(err.Error(), "it is not valid TOML: line ") || out != nil {
+			t.Errorf("%q: %v", found, err)
+		}
+	}
+	if out, left, err := TakeOut(after, after, before); err != nil || left != nil || !bytes.Equal(out, before) {
+		t.Errorf("an edit that changed nothing: %q %v", left, err)
+	}
+}
+
+// The way back has an edit that took keys away.
+func TestTakeOutOfRemoval(t *testing.T) {
+	before := []byte("[plugins.x.runtimes.nvidia]\na = 1\nb = 2\n")
+	after := []byte("[plugins.x.runtimes.nvidia]\nb = 2\n")
+	for found, want := range map[string]struct{ rest, left string }{
+		"# x\n" + string(after):                       {"# x\n[plugins.x.runtimes.nvidia]\nb = 2\na = 1\n", ""},
+		"[plugins.x.runtimes.nvidia]\na = 1\nb = 3\n": {"[plugins.x.runtimes.nvidia]\na = 1\nb = 3\n", ""},
+		"[plugins.x.runtimes.nvidia]\na = 5\n":        {"[plugins.x.runtimes.nvidia]\na = 5\n", "plugins.x.runtimes.nvidia.a is 5 (line 2), gpuadm had removed it"},
+		"[plugins.x.runtimes.kata]\nb = 2\n":          {"[plugins.x.runtimes.kata]\nb = 2\n", ""},
+	} {
+		rest, left, err := TakeOut(before, after, []byte(found))
+		if err != nil || !maps.Equal(leaves(t, rest), leaves(t, []byte(want.rest))) || strings.Join(left, "\n") != want.left {
+			t.Errorf("%q: %q %q %v", found, rest, left, err)
+		}
+	}
+}
+
+// A tool that writes the whole file anew takes ours away with it, under whatever name it writes the rest.
+func TestTakeOutOfAnotherToolsFile(t *testing.T) {
+	before, after := edited(t, kubeadm)
+	_, own := edited(t, "00-missing")
+	var other []byte
+	for _, c := range corpus(t) {
+		if c.name == "09-v3-containerd21-default" {
+			other = c.tree.Root.Data
+		}
+	}
+	for what, found := range map[string][]byte{
+		"another version's default": other,
+		"migrated":                  bytes.ReplaceAll(bytes.Replace(after, []byte("version = 2"), []byte("version = 3"), 1), []byte(criV2), []byte(criV3)),
+	} {
+		rest, left, err := TakeOut(before, after, found)
+		if err != nil || left != nil || !bytes.Equal(rest, found) {
+			t.Errorf("%s: left %q, %v\n%s", what, left, err, textDiff(found, rest))
+		}
+	}
+	rest, left, err := TakeOut(nil, own, before)
+	want := []string{ // what both have
+		`plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc is there (line 20), with options.SystemdCgroup = true`,
+		`plugins."io.containerd.grpc.v1.cri".containerd.default_runtime_name is "runc" (line 16), gpuadm had set "nvidia"`,
+	}
+	if err != nil || !slices.Equal(left, want) || !bytes.Equal(rest, before) {
+		t.Errorf("our own file written anew: %q %v\n%s", left, err, textDiff(before, rest))
+	}
+}
+
+// Without the runtime that is the default the CRI plugin does not load, so it stays.
+func TestTakeOutKeepsTheDefault(t *testing.T) {
+	tree, d, h := Tree{Root: File{etc + "/config.toml", []byte("version = 2\n")}}, Daemon{"1.7.24"}, handlers()[0]
+	before := tree.Root.Data
+	after, err := Edit(tree, d, h, tree.Root.Path, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const runtimes = `plugins."io.containerd.grpc.v1.cri".containerd.runtimes.`
+	kata := append(bytes.Clone(after), "["+runtimes+"kata]\nruntime_type = \"io.containerd.kata.v2\"\n"...)
+	rest, left, err := TakeOut(before, after, kata)
+	if err != nil || len(left) != 1 || !strings.HasPrefix(left[0], runtimes+"runc is there (line ") || bytes.Contains(rest, []byte("nvidia")) {
+		t.Errorf("beside another runtime: %q %v\n%s", left, err, rest)
+	}
+	named := append(bytes.Clone(after), "["+strings.TrimSuffix(runtimes, ".runtimes.")+"]\ndefault_runtime_name = \"nvidia\"\n"...)
+	rest, left, err = TakeOut(before, after, named)
+	if err != nil || len(left) != 1 || !strings.HasPrefix(left[0], runtimes+"nvidia is there (line ") || bytes.Contains(rest, []byte("runc]")) {
+		t.Errorf("named as the default: %q %v\n%s", left, err, rest)
 	}
 }
 
 func TestTakeOutOfOurOwnFile(t *testing.T) {
 	_, after := edited(t, "00-missing")
-	got, err := TakeOut(nil, after, append(bytes.Clone(after), '\n'))
-	if err != nil || got != nil {
-		t.Errorf("a file with nothing else in it: got %q %v", got, err)
+	got, left, err := TakeOut(nil, after, append(bytes.Clone(after), '\n'))
+	if err != nil || got != nil || left != nil {
+		t.Errorf("a file with nothing else in it: got %q %q %v", got, left, err)
 	}
-	got, err = TakeOut(nil, after, append([]byte("# mine\n"), after...))
-	if err != nil || string(got) != "# mine\n" {
-		t.Errorf("a file with a comment: got %q %v", got, err)
+	got, left, err = TakeOut(nil, after, append([]byte("# mine\n"), after...))
+	if err != nil || left != nil || string(got) != "# mine\n" {
+		t.Errorf("a file with a comment: got %q %q %v", got, left, err)
 	}
-	_, err = TakeOut(nil, after, append(bytes.Clone(after), "\n[debug]\nlevel = \"info\"\n"...))
-	if err == nil || !strings.Contains(err.Error(), "version (line 1)") {
-		t.Errorf("a file that others write into: got %v", err)
-	}
-}
-
-// TestTakeOutKeepsForeignEdits lets others change every shape at random, outside of what is ours.
-func TestTakeOutKeepsForeignEdits(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	done := 0
-	for _, c := range corpus(t) {
-		for _, h := range handlers() {
-			for _, d := range []Daemon{{"1.7.24"}, {"2.1.5"}, {"2.4.2"}} {
-				target, err := Target(c.tree, d, h)
-				if err != nil {
-					continue
-				}
-				before := c.tree.data(target)
-				after, err := Edit(c.tree, d, h, target, before)
-				if err != nil || len(before) == 0 || bytes.Equal(before, after) {
-					continue
-				}
-				for range 8 {
-					found := meddle(rng, after)
-					if _, err := tomlTree(found); err != nil {
-						continue
-					}
-					takenOut(t, before, after, found)
-					done++
-				}
-			}
-		}
-	}
-	if done < 300 {
-		t.Errorf("only %d foreign edits were tried", done)
-	}
-}
-
-// meddle puts lines in, and tables at the end.
-func meddle(rng *rand.Rand, b []byte) []byte {
-	lines := splitLines(bytes.Clone(b))
-	for i := range 1 + rng.IntN(4) {
-		at := rng.IntN(len(lines) + 1)
-		line := []byte(fmt.Sprintf("# foreign %d\n", i))
-		if rng.IntN(3) == 0 {
-			line = []byte("\n")
-		}
-		if at > 0 && !bytes.HasSuffix(lines[at-1], []byte("\n")) {
-			at--
-		}
-		lines = append(lines[:at], append([][]byte{line}, lines[at:]...)...)
-	}
-	out := joinLines(lines, "\n")
-	if rng.IntN(2) == 0 {
-		out = append(out, fmt.Sprintf("\n[foreign.t%d]\nx = %d\n", rng.IntN(9), rng.IntN(99))...)
-	}
-	return out
-}
-
-// takenOut holds that what TakeOut returns is found without our keys, by comparing single values.
-func takenOut(t testing.TB, before, after, found []byte) {
-	t.Helper()
-	got, err := TakeOut(before, after, found)
-	if err != nil {
-		if !strings.Contains(err.Error(), "cannot take out our edit: ") {
-			t.Fatalf("odd error: %v", err)
-		}
-		if !strings.Contains(err.Error(), "ours") && !strings.Contains(err.Error(), "stands") {
-			t.Fatalf("%v\n--- before\n%s\n--- after\n%s\n--- found\n%s", err, before, after, found)
-		}
-		return
-	}
-	want, was, became := leaves(t, found), leaves(t, before), leaves(t, after)
-	for key, v := range became {
-		if was[key] != v {
-			if want[key] != v {
-				t.Fatalf("%q was taken out and was not as we wrote it", key)
-			}
-			delete(want, key)
-		}
-	}
-	for key, v := range was {
-		if became[key] != v {
-			want[key] = v
-		}
-	}
-	if left := leaves(t, got); !maps.Equal(left, want) {
-		t.Fatalf("keys differ\n got %q\nwant %q", left, want)
-	}
-	for _, l := range splitLines(found) {
-		if bytes.Contains(l, []byte("foreign")) && !bytes.Contains(got, bytes.TrimRight(l, "\n")) {
-			t.Fatalf("%q was lost:\n%s", l, got)
-		}
+	got, left, err = TakeOut(nil, after, append(bytes.Clone(after), "\n[debug]\nlevel = \"info\"\n"...))
+	if want := "version = 2\n\n[debug]\nlevel = \"info\"\n"; err != nil || string(got) != want || len(left) != 1 ||
+		left[0] != "version is 2 (line 1), and what was added outside gpuadm is read by it" {
+		t.Errorf("a file that others write into: got %q %q %v", got, left, err)
 	}
 }
 

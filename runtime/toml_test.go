@@ -175,21 +175,21 @@ func TestTakeOutAnyFile(t *testing.T) {
 		"[features]\nx = 1\n  [features.empty]\n[runtime]\nlevel = 'debug'\nmodes = ['a']\nmore = 2\n[cli]\n": "[runtime]\nlevel = 'info'\nmodes = ['a']\nmore = 2\n[cli]\nload = true\n",
 		"runtime = {level = 'debug', modes = ['a']}\ncli = {}\nfeatures = {x = 1, empty = {}}\n":              "runtime = {level = 'info', modes = ['a']}\ncli = { load = true }\n",
 	} {
-		got, err := TakeOut(before, after, []byte(found))
+		got, _, err := TakeOut(before, after, []byte(found))
 		if err != nil || string(got) != want {
 			t.Errorf("got %v\n%s\nwant\n%s", err, got, want)
 		}
 	}
-	for _, found := range []string{
-		"[[cli]]\n" + string(after),
-		strings.Replace(string(after), "[cli]\n", "[cli]\nload = false\n", 1),
-		strings.Replace(string(after), "'debug'", "'warn'", 1),
+	for found, want := range map[string]string{
+		strings.Replace(string(after), "[cli]\n", "[cli]\nload = false\n", 1): "cli.load is false (line 5), gpuadm had removed it",
+		strings.Replace(string(after), "'debug'", "'warn'", 1):                `runtime.level is "warn" (line 7), gpuadm had set "debug"`,
 	} {
-		if got, err := TakeOut(before, after, []byte(found)); err == nil {
-			t.Errorf("%s gives %s", found, got)
+		if got, left, err := TakeOut(before, after, []byte(found)); err != nil || len(left) != 1 || left[0] != want || bytes.Contains(got, []byte("features")) {
+			t.Errorf("%s gives %s, left %q, %v", found, got, left, err)
 		}
 	}
-	if _, err := TakeOut(before, append(bytes.Clone(before), "# c\n"...), before); err == nil {
-		t.Error("an edit of comments alone was taken out of a file without it")
+	comments := append(bytes.Clone(before), "# c\n"...)
+	if got, left, err := TakeOut(before, comments, append([]byte("x = 1\n"), comments...)); err != nil || left != nil || string(got) != "x = 1\n"+string(comments) {
+		t.Errorf("an edit of comments alone: %s %q %v", got, left, err)
 	}
 }

@@ -291,8 +291,9 @@ func TestSomebodysComputeInstances(t *testing.T) {
 		}
 	}
 	before := ids(t, n)
-	if _, err := e.Undo(ctx, n, "", nil); err == nil || !strings.Contains(err.Error(), "somebody else has made 3g.40gb@") {
-		t.Errorf("undo says %v", err)
+	res, err := e.Undo(ctx, n, "", nil)
+	if err != nil || len(res.Left) != 1 || !strings.Contains(res.Left[0].Cannot, "has 3g.40gb@") {
+		t.Errorf("undo says %v, left %v", err, res.Left)
 	}
 	compare(t, "untouched", before, ids(t, n))
 }

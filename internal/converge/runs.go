@@ -4,11 +4,8 @@
 package converge
 
 import (
-	"fmt"
 	"slices"
 	"time"
-
-	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // Run is what the journal says of one run.
@@ -80,6 +77,7 @@ func (r Run) changed() bool {
 type link struct {
 	Before, After State
 	made          []State // all states that gpuadm made or was about to make, After last
+	open          bool    // a run that was cut short has After last, and may not have made it
 }
 
 func (l link) ours(s State) bool { return slices.Contains(l.made, s) }
@@ -102,7 +100,7 @@ func fold(runs []Run) []ours {
 	var list []ours
 	at := map[key]int{}
 	for _, run := range runs {
-		for _, c := range run.Makes {
+		for n, c := range run.Makes {
 			if c.Settles {
 				continue
 			}
@@ -113,6 +111,7 @@ func fold(runs []Run) []ours {
 			}
 			list[i].Change = c
 			list[i].add(c)
+			list[i].links[len(list[i].links)-1].open = run.Result == "" && n == len(run.Makes)-1
 		}
 	}
 	return list
@@ -125,52 +124,10 @@ func (o *ours) add(c Change) {
 			return
 		}
 	}
-	o.links = append(o.links, link{c.Before, c.After, []State{c.After}})
+	o.links = append(o.links, link{Before: c.Before, After: c.After, made: []State{c.After}})
 }
 
 // back says that the thing was rolled back to how it was before us, as far as the journal knows.
 func (o *ours) back() bool {
 	return !slices.ContainsFunc(o.links, func(l link) bool { return l.Before != l.After })
-}
-
-// takeOut takes our links out of a found state, newest first. left names what of ours was changed outside gpuadm since, and stays.
-// What is not there counts as taken out.
-func takeOut(v host.View, t Thing, found State, links []link) (rest State, left []string, err error) {
-	for _, l := range slices.Backward(links) {
-		switch {
-		case found == l.Before:
-		case l.ours(found):
-			found = l.Before
-		case found == "":
-			return "", left, nil
-		default:
-			m, ok := t.(Merger)
-			if !ok {
-				return "", nil, fmt.Errorf("cannot undo %s %s: it was changed outside gpuadm since: left as %q, found as %q", t.Kind(), t.Name(), l.After, found)
-			}
-			// Bytes are written as a whole, so a state between two of ours is another process's; of all else it may be a make that was cut.
-			if _, whole := t.(Stored); !whole && l.halfWay(v, m, found) {
-				found = l.Before
-				continue
-			}
-			var more []string
-			if found, more, err = m.TakeOut(v, found, l.Before, l.After); err != nil {
-				return "", nil, err
-			}
-			left = append(left, more...)
-		}
-	}
-	return found, left, nil
-}
-
-// halfWay says whether a state lies between two of the link's: a make that was cut short may have left it.
-func (l link) halfWay(v host.View, m Merger, found State) bool {
-	states := append([]State{l.Before}, l.made...)
-	for i := len(states) - 1; i > 0; i-- {
-		from, left, err := m.TakeOut(v, found, states[i-1], states[i])
-		if err == nil && len(left) == 0 && (from == l.Before || l.ours(from)) {
-			return true
-		}
-	}
-	return false
 }

@@ -108,20 +108,15 @@ func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Chan
 }
 
 // TakeOut takes our change out of a package that has other marks than we left it with, or that a transaction left half
-// way: it stands in one of our two versions. Marks that others have set or lifted since stay as they are.
-func (t thing) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
-	rest, err := t.takeOut(v, found, before, after)
-	return rest, nil, err
-}
-
-func (t thing) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+// way: it is in one of our two versions. Marks that were set or lifted outside gpuadm stay as they are, and so does another version.
+func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	is, was, made := Parse(found), Parse(before), Parse(after)
 	half := is.Broken != "" && is.Version == nowhere // unpacked for the first time, and not to its end
-	if !half && is.Version != was.Version && is.Version != made.Version || is.Version == "" {
-		return "", fmt.Errorf("cannot put back package %s: it was changed since: left as %q, found as %q", t.pkg, after, found)
+	if !half && is.Version != was.Version && is.Version != made.Version {
+		return found, []string{fmt.Sprintf("package %s is %q, gpuadm had made it %q", t.pkg, found, after)}, nil
 	}
 	if !was.Installed() {
-		return before, nil
+		return before, nil, nil
 	}
 	if is.Held != made.Held {
 		was.Held = is.Held
@@ -129,7 +124,7 @@ func (t thing) takeOut(_ host.View, found, before, after converge.State) (conver
 	if is.Auto != made.Auto {
 		was.Auto = is.Auto
 	}
-	return was.String(), nil
+	return was.String(), nil, nil
 }
 
 // Resolve closes what was left open and adds what is drawn along. What stands in a version that is asked for stays

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -29,14 +28,14 @@ type FileThing struct {
 	seen map[string][]byte // bytes by SHA-256
 }
 
-// A MergeFunc takes the change from before to after out of found, or says why that cannot be proven.
-// nil bytes are a file that is not there.
-type MergeFunc func(before, after, found []byte) ([]byte, error)
+// A MergeFunc takes the change from before to after out of found, key by key. left names what of ours stays, because it was changed
+// outside gpuadm since. It fails only where it can say nothing. nil bytes are a file that is not there.
+type MergeFunc func(before, after, found []byte) (rest []byte, left []string, err error)
 
 // A ProveFunc says what is wrong with a file's bytes to be, before they are written.
 type ProveFunc func(ctx context.Context, v host.View, before, after []byte) error
 
-// NewFile names a file. merge may be nil: then what somebody else has changed since is never merged.
+// NewFile names a file. merge may be nil: then gpuadm cannot tell its parts apart.
 func NewFile(name string, merge MergeFunc) *FileThing {
 	return &FileThing{name: name, merge: merge, seen: map[string][]byte{}}
 }
@@ -209,40 +208,6 @@ func (f *FileThing) Prove(ctx context.Context, v host.View, before, after conver
 		return err
 	}
 	return f.prove(ctx, v, b, a)
-}
-
-// TakeOut takes our change out of a file that was changed outside gpuadm since.
-func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
-	rest, err = f.takeOut(v, found, before, after)
-	return rest, nil, err
-}
-
-func (f *FileThing) takeOut(v host.View, found, before, after converge.State) (converge.State, error) {
-	if f.merge == nil {
-		return "", fmt.Errorf("cannot put back %s: it was changed since, and is not of a kind whose parts can be told apart", f.name)
-	}
-	var texts [3][]byte
-	for i, s := range []converge.State{before, after, found} {
-		var err error
-		if texts[i], err = f.Bytes(v, s); err != nil {
-			return "", err
-		}
-	}
-	if found == "" {
-		return "", fmt.Errorf("cannot put back %s: it was removed since", f.name)
-	}
-	data, err := f.merge(texts[0], texts[1], texts[2])
-	if err != nil {
-		return "", fmt.Errorf("cannot put back %s: it was changed since: %w", f.name, err)
-	}
-	s, err := parseFile(found)
-	if err != nil {
-		return "", err
-	}
-	if before == "" && len(strings.TrimSpace(string(data))) == 0 {
-		return "", nil
-	}
-	return f.with(s, data), nil
 }
 
 func (f *FileThing) with(s fileState, data []byte) converge.State {

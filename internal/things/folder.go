@@ -52,17 +52,13 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	return converge.State(fmt.Sprintf("%s %d:%d", modeText(a.Mode), a.UID, a.GID)), nil
 }
 
-// TakeOut removes a folder of ours whoever has changed its mode since: what others need of it lies in it.
-func (f folder) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
-	rest, err := f.takeOut(v, found, before, after)
-	return rest, nil, err
-}
-
-func (f folder) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
-	if before != "" {
-		return "", fmt.Errorf("cannot put back folder %s: it was changed since: left as %q, found as %q", string(f), after, found)
+// TakeOut removes a folder of ours whatever its mode is by now: what others need of it lies in it. One that was there before us
+// stays as it is found.
+func (f folder) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
+	if before != "" && found != before {
+		return found, []string{fmt.Sprintf("folder %s is %s, gpuadm had made it %s", string(f), found, after)}, nil
 	}
-	return "", nil
+	return before, nil, nil
 }
 
 // Prove refuses what chattr(1) keeps from being made, changed or removed.

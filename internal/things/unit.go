@@ -100,27 +100,29 @@ func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
 }
 
 // TakeOut takes back what we changed of the two, enabled and active, and leaves the other as it is found: a unit that we
-// enabled, and that a boot has started since, is disabled and goes on running.
-func (u unit) TakeOut(v host.View, found, before, after converge.State) (converge.State, []string, error) {
-	rest, err := u.takeOut(v, found, before, after)
-	return rest, nil, err
-}
-
-func (u unit) takeOut(_ host.View, found, before, after converge.State) (converge.State, error) {
+// enabled, and that a boot has started since, is disabled and goes on running. A unit that was not there before us counts as one
+// that was neither: its files go by themselves.
+func (u unit) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	f, b, a := strings.Fields(string(found)), strings.Fields(string(before)), strings.Fields(string(after))
+	if len(f) == 2 && len(b) == 0 {
+		b = []string{"disabled", map[string]string{"-": "-"}[f[1]]}
+		if b[1] == "" {
+			b[1] = "inactive"
+		}
+	}
 	if len(f) != 2 || len(b) != 2 || len(a) != 2 {
-		return "", fmt.Errorf("cannot put back unit %s: it was changed since: left as %q, found as %q", string(u), after, found)
+		return "", nil, fmt.Errorf("cannot read state %q, %q or %q: not one of a unit", found, before, after)
 	}
 	for i := range f {
 		switch {
-		case b[i] == a[i]:
+		case b[i] == a[i], f[i] == b[i]:
 		case f[i] == a[i], f[i] == "disabled" && (a[i] == "masked" || b[i] == "masked"): // the way to a mask, and from one, leads over disabled
 			f[i] = b[i]
-		case f[i] != b[i]:
-			return "", fmt.Errorf("cannot put back unit %s: it was changed since: left as %q, found as %q", string(u), after, found)
+		default:
+			left = append(left, fmt.Sprintf("unit %s is %s, gpuadm had made it %s", string(u), f[i], a[i]))
 		}
 	}
-	return converge.State(strings.Join(f, " ")), nil
+	return converge.State(strings.Join(f, " ")), left, nil
 }
 
 func (u unit) Make(ctx context.Context, h host.Host, to converge.State) error {

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+// installing is the engine of apply --install.
+func installing(t testing.TB, text string) *converge.Engine {
+	e := engine(t, text)
+	e.Stages = append([]converge.Stage{stages.Install([]byte("gpuadm\n"))}, e.Stages...)
+	return e
+}
+
+// Law 8, with the install stage in front: an undo that a kill or a power cut ends at any touch is finished by the next one.
+// A kill loses nothing of the disk and leaves the units as they run; a power cut boots the machine.
+func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
+	ctx := context.Background()
+	tried := 0
+	for _, m := range machines(t) {
+		e := func() *converge.Engine { return installing(t, specs["default"]) }
+		whole := m.boot(t)
+		if len(plan(t, whole, e()).Cannot()) > 0 {
+			e = func() *converge.Engine { return installing(t, "") }
+		}
+		whole.Reboot()
+		first := tree(whole)
+		apply(t, whole, e())
+		made := whole.Touches()
+		undo(t, whole, e(), "all")
+		compare(t, m.name+": undone without a cut", first, tree(whole))
+		tried++
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			for at := range every(whole.Touches() - made) {
+				cut := made + at
+				for _, how := range []string{"kill", "power"} {
+					n := m.boot(t)
+					n.Reboot()
+					apply(t, n, e())
+					n.CutAt(cut)
+					back, ended := e(), false // then only what no undo needs any more is cleared away
+					back.Tell = func(ev converge.Event) { ended = ended || ev.What == converge.Ended }
+					if _, err := back.Undo(ctx, n, "all", nil); err == nil && !ended || !n.Off() {
+						t.Fatalf("touch %d: not cut: %v", at, err)
+					}
+					if how == "kill" {
+						n.Revive()
+					} else {
+						n.Boot(losses(cut)[cut%3])
+					}
+					if _, err := e().Undo(ctx, n, "all", nil); err != nil {
+						t.Errorf("%s at touch %d: cannot undo again: %v %v", how, at, err, because(err))
+						continue
+					}
+					want := first
+					if how == "kill" && live(n) {
+						want = first
+					}
+					compare(t, fmt.Sprintf("%s at touch %d of undo, undone again", how, at), want, tree(n))
+				}
+			}
+		})
+	}
+	if tried < 10 {
+		t.Errorf("only %d machines tried", tried)
+	}
+	_ = slices.Contains[[]int]
+}
+
+func live(n interface{ Live() bool }) bool { return n.Live() }
