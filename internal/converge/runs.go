@@ -77,7 +77,7 @@ func (r Run) changed() bool {
 type link struct {
 	Before, After State
 	made          []State // all states that gpuadm made or was about to make, After last
-	open          bool    // a run that was cut short has After last, and may not have made it
+	open          bool    // After is of a run that was cut short, which may not have made it
 }
 
 func (l link) ours(s State) bool { return slices.Contains(l.made, s) }
@@ -100,7 +100,7 @@ func fold(runs []Run) []ours {
 	var list []ours
 	at := map[key]int{}
 	for _, run := range runs {
-		for n, c := range run.Makes {
+		for _, c := range run.Makes {
 			if c.Settles {
 				continue
 			}
@@ -111,7 +111,7 @@ func fold(runs []Run) []ours {
 			}
 			list[i].Change = c
 			list[i].add(c)
-			list[i].links[len(list[i].links)-1].open = run.Result == "" && n == len(run.Makes)-1
+			list[i].links[len(list[i].links)-1].open = run.Result == ""
 		}
 	}
 	return list
