@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package lab
+package inject
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAlone: whoever starts and awaits commands meanwhile, from whatever thread, alone's thread sees none of them.
+// TestAlone: whoever starts and awaits commands meanwhile, from whatever thread, Alone's thread sees none of them.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	var others sync.WaitGroup
@@ -34,7 +34,7 @@ func TestAlone(t *testing.T) {
 		})
 	}
 	for range 100 {
-		alone(func() {
+		Alone(func() {
 			runtime.Gosched()
 			for range 20 {
 				var status unix.WaitStatus
