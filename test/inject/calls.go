@@ -36,21 +36,23 @@ var names = sync.OnceValue(func() map[uint64]string {
 // lengthOf says of a call that writes which of its arguments is how much. It is never the first.
 var lengthOf = map[string]int{"write": 2, "pwrite64": 2, "writev": 2, "pwritev": 2}
 
-// mutating says what a thread is about to do, and whether it changes files: opening one for reading does not, and neither
-// does writing to a pipe or a device, which is where output goes.
+// flagsOf says of a call that opens which of its arguments has the flags, and changes are those that can change a file.
+var flagsOf = map[string]uint32{"open": 1, "openat": 2}
+
+const changes = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
+
+// mutating says what a thread is about to do, and whether it changes files: writing to a pipe or a device, which is where
+// output goes, does not. // Files that are opened for reading do not come here: see filter.
 func mutating(tid int, info syscallInfo) (Call, bool) {
 	name, ok := names()[info.Nr]
 	if !ok {
 		return Call{}, false
 	}
-	const changes = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
 	a := info.Args
 	var what string
 	switch name {
-	case "open":
-		what, ok = at(tid, cwd, a[0]), a[1]&changes != 0
 	case "openat":
-		what, ok = at(tid, a[0], a[1]), a[2]&changes != 0
+		what = at(tid, a[0], a[1])
 	case "openat2": // its third argument points to struct open_how, which begins with the flags
 		flags := append(peek(tid, a[2], 8), make([]byte, 8)...)
 		what, ok = at(tid, a[0], a[1]), binary.NativeEndian.Uint64(flags)&changes != 0
@@ -64,7 +66,7 @@ func mutating(tid int, info syscallInfo) (Call, bool) {
 		what = at(tid, cwd, a[1]) + " → " + text(tid, a[0])
 	case "unlinkat", "mkdirat", "mknodat", "utimensat", "fchmodat", "fchmodat2", "fchownat":
 		what = at(tid, a[0], a[1])
-	case "creat", "unlink", "mkdir", "rmdir", "chmod", "chown", "lchown", "mknod", "truncate",
+	case "open", "creat", "unlink", "mkdir", "rmdir", "chmod", "chown", "lchown", "mknod", "truncate",
 		"setxattr", "lsetxattr", "removexattr", "lremovexattr":
 		what = at(tid, cwd, a[0])
 	case "copy_file_range":

@@ -88,7 +88,7 @@ func Run(cmd *exec.Cmd, in Injection) (r Result, err error) {
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
-	t := &tracer{in: in, leaving: map[int]func(tid int){}}
+	t := &tracer{in: in, leaving: map[int]func(){}}
 	Alone(func() { err = t.run(cmd) }) // ptrace belongs to a thread
 	r.Stdout, r.Stderr, r.Exit, r.Calls, r.Hit = stdout.String(), stderr.String(), t.exit, t.calls, t.hit
 	if err != nil {

@@ -9,16 +9,18 @@ func (r *registers) setArgument(n int, to uint64) {
 	*[...]*uint64{&r.Rdi, &r.Rsi, &r.Rdx, &r.R10, &r.R8, &r.R9}[n] = to
 }
 
-func (r *registers) setResult(to int) { r.Rax = uint64(to) }
+func (r *registers) setCall(nr uint64)   { r.Rax = nr }
+func (r *registers) setResult(to int)    { r.Rax = uint64(to) }
+func (r *registers) result() int         { return int(r.Rax) }
+func (r *registers) instruction() uint64 { return r.Rip }
+func (r *registers) stack() uint64       { return r.Rsp }
 
-// skip makes the kernel leave out the call that a thread has just entered.
-func skip(tid int) error {
-	var r unix.PtraceRegs
-	if err := unix.PtraceGetRegs(tid, &r); err != nil {
-		return err
-	}
-	r.Orig_rax = ^uint64(0)
-	return unix.PtraceSetRegs(tid, &r)
+// callInstruction is "syscall".
+var callInstruction = []byte{0x0f, 0x05}
+
+// skip makes the kernel leave out the call that a thread has just entered, and return a result.
+func skip(tid, result int) error {
+	return change(tid, func(r *registers) { r.Orig_rax = ^uint64(0); r.setResult(result) })
 }
 
 // oldCalls are those that this architecture has beside the ones that all have: C programs use them, Go does not.

@@ -15,7 +15,7 @@ type tracer struct {
 	in    Injection
 	first int // the program's first process, which leads its process group
 	// leaving is what remains to be done when a thread's call returns.
-	leaving map[int]func(tid int)
+	leaving map[int]func()
 	exit    int
 	count   int
 	calls   []Call
@@ -23,9 +23,10 @@ type tracer struct {
 	err     error
 }
 
-// options: follow threads and children, tell system calls from signals, and end all of them with the tracer.
+// options: follow threads and children, stop at the filter's calls, tell system calls from signals, and end all of them with
+// the tracer.
 const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
-	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
+	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_EXITKILL
 
 func (t *tracer) run(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
@@ -36,6 +37,9 @@ func (t *tracer) run(cmd *exec.Cmd) error {
 	_, err := unix.Wait4(t.first, &status, unix.WALL, nil) // it stops at its exec
 	if err == nil {
 		err = unix.PtraceSetOptions(t.first, options)
+	}
+	if err == nil {
+		err = install(t.first)
 	}
 	if err == nil {
 		err = t.loop()
@@ -51,8 +55,12 @@ func (t *tracer) run(cmd *exec.Cmd) error {
 func (t *tracer) loop() error {
 	for tid, signal := t.first, 0; ; {
 		if tid != 0 {
+			resume := unix.PtraceCont
+			if t.leaving[tid] != nil {
+				resume = unix.PtraceSyscall // it stops once more when its call returns
+			}
 			// ESRCH: killed meanwhile; the next wait tells of its end.
-			if err := unix.PtraceSyscall(tid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := resume(tid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
 		}
@@ -83,8 +91,13 @@ func (t *tracer) loop() error {
 // stop deals with one stop of one thread and returns the signal to go on with.
 func (t *tracer) stop(tid int, status unix.WaitStatus) (signal int) {
 	switch sig := status.StopSignal(); {
-	case sig == unix.SIGTRAP|0x80: // a system call
-		t.call(tid)
+	case sig == unix.SIGTRAP|0x80: // its call returns
+		leave := t.leaving[tid]
+		delete(t.leaving, tid)
+		leave()
+		return 0
+	case sig == unix.SIGTRAP && status.TrapCause() == unix.PTRACE_EVENT_SECCOMP: // it enters a call
+		t.enter(tid)
 		return 0
 	case sig == unix.SIGTRAP && status.TrapCause() > 0: // a clone, fork or exec
 		return 0
@@ -107,30 +120,14 @@ type syscallInfo struct {
 	_    [2]uint64
 }
 
-// call deals with a thread that enters or leaves a system call.
-func (t *tracer) call(tid int) {
+func (t *tracer) enter(tid int) {
 	var info syscallInfo
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),
 		unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
 	if errno != 0 {
-		if errno != unix.ESRCH {
-			t.err = errno
-		}
+		t.failed(errno)
 		return
 	}
-	const entry, exit = 1, 2
-	switch info.Op {
-	case entry:
-		t.enter(tid, info)
-	case exit:
-		if leave := t.leaving[tid]; leave != nil {
-			delete(t.leaving, tid)
-			leave(tid)
-		}
-	}
-}
-
-func (t *tracer) enter(tid int, info syscallInfo) {
 	call, ok := mutating(tid, info)
 	if !ok {
 		return
@@ -145,37 +142,37 @@ func (t *tracer) enter(tid int, info syscallInfo) {
 	t.hit = &call
 	switch t.in.Kind {
 	case Kill:
-		t.kill(tid)
+		t.kill()
 	case KillAfter:
 		t.leaving[tid] = t.kill
 	case Torn:
 		at := lengthOf[call.Name]
-		t.change(tid, func(r *registers) { r.setArgument(at, info.Args[at]/2) })
+		t.failed(change(tid, func(r *registers) { r.setArgument(at, info.Args[at]/2) }))
 		t.leaving[tid] = t.kill
 	case Errno:
-		t.failed(skip(tid))
-		t.leaving[tid] = func(tid int) { t.change(tid, func(r *registers) { r.setResult(-int(t.in.Errno)) }) }
+		t.failed(skip(tid, -int(t.in.Errno)))
 	case Signal:
 		t.failed(unix.Kill(t.first, t.in.Signal))
 	}
 }
 
-func (t *tracer) kill(int) { t.failed(unix.Kill(-t.first, unix.SIGKILL)) }
+func (t *tracer) kill() { t.failed(unix.Kill(-t.first, unix.SIGKILL)) }
 
-func (t *tracer) change(tid int, how func(*registers)) {
-	var r registers
-	if err := unix.PtraceGetRegs(tid, (*unix.PtraceRegs)(&r)); err != nil {
-		t.failed(err)
-		return
-	}
-	how(&r)
-	t.failed(unix.PtraceSetRegs(tid, (*unix.PtraceRegs)(&r)))
-}
-
+// failed notes why the run is worth nothing; that a thread was killed meanwhile is no reason.
 func (t *tracer) failed(err error) {
-	if t.err == nil {
+	if t.err == nil && !errors.Is(err, unix.ESRCH) {
 		t.err = err
 	}
 }
 
+// registers are what a stopped thread goes on with; how they are called depends on the machine.
 type registers unix.PtraceRegs
+
+func change(tid int, how func(*registers)) error {
+	var r registers
+	if err := unix.PtraceGetRegs(tid, (*unix.PtraceRegs)(&r)); err != nil {
+		return err
+	}
+	how(&r)
+	return unix.PtraceSetRegs(tid, (*unix.PtraceRegs)(&r))
+}
