@@ -69,6 +69,9 @@ type Call struct {
 	What string
 }
 
+// Writes says whether the call can be Torn.
+func (c Call) Writes() bool { return lengthOf[c.Name] != 0 }
+
 func (c Call) String() string { return c.Name + " " + c.What }
 
 // Result is how the run ended.

@@ -23,7 +23,11 @@ func TestMain(m *testing.M) {
 	} else if asked {
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if dir, err := scratch(); err != nil || os.RemoveAll(dir) != nil {
+		status = 1
+	}
+	os.Exit(status)
 }
 
 // take runs the known steps in a folder with one injection.

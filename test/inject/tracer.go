@@ -133,7 +133,7 @@ func (t *tracer) enter(tid int) {
 		return
 	}
 	t.calls = append(t.calls, call)
-	if t.in.Kind == Torn && lengthOf[call.Name] == 0 {
+	if t.in.Kind == Torn && !call.Writes() {
 		return
 	}
 	if t.count++; t.count != t.in.At {
