@@ -179,7 +179,10 @@ func judge(t *testing.T, command string, r inject.Result) {
 		t.Errorf("%s: exit %d, and not a word", command, r.Exit)
 	}
 	for line := range strings.Lines(r.Stdout + r.Stderr) {
-		for _, never := range []string{"panic:", "goroutine ", "fatal error:", "changed since", "not ours", "somebody else", "changed outside gpuadm"} {
+		for _, never := range []string{
+			"panic:", "goroutine ", "fatal error:", // of Go
+			"changed since", "not ours", "somebody else", "changed outside gpuadm",
+		} {
 			if strings.Contains(line, never) {
 				t.Errorf("%s says %q: %s", command, never, oneLine(line))
 			}

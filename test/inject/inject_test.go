@@ -90,7 +90,8 @@ func TestAtEachCall(t *testing.T) {
 		if n == all {
 			text = "exit status 1" // its child's
 		}
-		if _, r := take(t, fails); r.Exit != 1 || r.Stdout != said(n-1) || len(r.Calls) != n || !strings.HasSuffix(r.Stderr, text+"\n") {
+		_, r := take(t, fails)
+		if r.Exit != 1 || r.Stdout != said(n-1) || len(r.Calls) != n || !strings.HasSuffix(r.Stderr, text+"\n") {
 			t.Errorf("%v at %d: exit %d, %q, %q, calls %v", fails, n, r.Exit, r.Stdout, r.Stderr, r.Calls)
 		}
 		if n%4 == 0 {
