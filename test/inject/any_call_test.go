@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +40,7 @@ var kinds = []inject.Injection{
 	{Kind: inject.Torn},
 	{Kind: inject.Errno, Errno: unix.EIO},
 	{Kind: inject.Errno, Errno: unix.ENOSPC},
+	{Kind: inject.Full, Errno: unix.ENOSPC},
 	{Kind: inject.Signal, Signal: unix.SIGTERM},
 }
 
@@ -101,9 +101,11 @@ func prepare(t *testing.T, s scenario) *prepared {
 // each injects at every call, until the command ends before the injection is reached; or in the sample, at some of those
 // that a run without injection makes, other ones for each kind.
 func (p *prepared) each(t *testing.T, in inject.Injection, kind int) {
-	all := len(p.calls)
-	if in.Kind == inject.Torn {
-		all = len(slices.DeleteFunc(slices.Clone(p.calls), func(c inject.Call) bool { return !c.Writes() }))
+	all := 0
+	for _, c := range p.calls {
+		if in.Counts(c) {
+			all++
+		}
 	}
 	in.At = 1
 	step := 1
@@ -134,7 +136,7 @@ func (p *prepared) goWrong(t *testing.T, in inject.Injection) (reached bool) {
 	switch is, _ := readTree(t, root); {
 	case r.Hit == nil || r.Exit == 0:
 		expect(t, p.command, r, is, p.straight)
-	case in.Kind == inject.Errno:
+	case in.Errno != 0:
 		name := named(*r.Hit, root)
 		for _, part := range []string{name, in.Errno.Error()} {
 			if !strings.Contains(r.Stderr, part) {

@@ -32,12 +32,14 @@ const (
 	Torn
 	// Errno makes the call return an error in place of doing anything.
 	Errno
+	// Full does so from this call on to all that need room on a disk, as on one that is full. Only those count.
+	Full
 	// Signal sends a signal while the program makes the call; what the program does then is its own affair.
 	Signal
 )
 
-// Injection is what shall happen, and at which of the program's mutating calls, counted from 1 over all of its threads
-// and children in the order in which they enter them. A zero At never comes.
+// Injection is what shall happen, and at which of the program's mutating calls: counted from 1, over all of its threads and
+// children, in the order in which they enter them. A zero At never comes.
 type Injection struct {
 	Kind   Kind
 	At     int
@@ -55,10 +57,24 @@ func (i Injection) String() string {
 		return "torn"
 	case Errno:
 		return strings.ToLower(unix.ErrnoName(i.Errno))
+	case Full:
+		return "full"
 	case Signal:
 		return "signal"
 	default:
 		return "nothing"
+	}
+}
+
+// Counts says whether a call can be the one at which the injection is made.
+func (i Injection) Counts(c Call) bool {
+	switch i.Kind {
+	case Torn:
+		return lengthOf[c.Name] != 0
+	case Full:
+		return lengthOf[c.Name] != 0 || strings.HasPrefix(c.Name, "mkdir") || strings.HasPrefix(c.Name, "symlink")
+	default:
+		return true
 	}
 }
 
@@ -68,9 +84,6 @@ type Call struct {
 	// What is the file it is about, as far as it is known before the call.
 	What string
 }
-
-// Writes says whether the call can be Torn.
-func (c Call) Writes() bool { return lengthOf[c.Name] != 0 }
 
 func (c Call) String() string { return c.Name + " " + c.What }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,9 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 	if in.Kind == inject.Signal {
 		cmd.Env = append(cmd.Env, waits+"=1")
 	}
+	if in.Kind == inject.Full {
+		cmd.Env = append(cmd.Env, goesOn+"=1")
+	}
 	r, err := inject.Run(cmd, in)
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +56,7 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 			t.Errorf("call %d is %s %s, not %s %s", i+1, c.Name, got, want.call, want.what)
 		}
 	}
-	if in.At > 0 && in.Kind != inject.Torn && (r.Hit == nil || *r.Hit != r.Calls[in.At-1]) {
+	if in.At > 0 && in.Counts(inject.Call{Name: "fsync"}) && (r.Hit == nil || *r.Hit != r.Calls[in.At-1]) {
 		t.Errorf("hit %v, not call %d of %v", r.Hit, in.At, r.Calls)
 	}
 	return dir, r
@@ -131,8 +135,26 @@ func TestEffect(t *testing.T) {
 		if err != nil || string(got) != c.want {
 			t.Errorf("%v at %d: %s has %q, %v, not %q (exit %d)", c.in, c.in.At, c.name, got, err, c.want, r.Exit)
 		}
-		if c.in.Kind == inject.Torn && (r.Exit != 128+9 || r.Hit == nil) {
-			t.Errorf("torn: exit %d, hit %v", r.Exit, r.Hit)
+		if r.Hit == nil {
+			t.Errorf("%v at %d: not reached", c.in, c.in.At)
 		}
+		if c.in.Kind == inject.Torn && r.Exit != 128+9 {
+			t.Errorf("torn: exit %d", r.Exit)
+		}
+	}
+}
+
+// TestFull: from one call on there is no room, and what needs none still works.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	_, r := take(t, inject.Injection{Kind: inject.Full, At: 2, Errno: unix.ENOSPC})
+	var without []int
+	for i, line := range strings.Split(r.Stdout, "\n") {
+		if strings.HasSuffix(line, "no space left on device") {
+			without = append(without, i+1)
+		}
+	}
+	if want := []int{3, 4, 14}; !slices.Equal(without, want) || r.Hit == nil || r.Hit.Name != "write" {
+		t.Errorf("no room for steps %v, not %v (hit %v): %s", without, want, r.Hit, r.Stdout)
 	}
 }

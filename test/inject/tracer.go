@@ -133,13 +133,14 @@ func (t *tracer) enter(tid int) {
 		return
 	}
 	t.calls = append(t.calls, call)
-	if t.in.Kind == Torn && !call.Writes() {
+	if !t.in.Counts(call) {
 		return
 	}
-	if t.count++; t.count != t.in.At {
+	if t.count++; t.count == t.in.At {
+		t.hit = &call
+	} else if t.in.Kind != Full || t.hit == nil {
 		return
 	}
-	t.hit = &call
 	switch t.in.Kind {
 	case Kill:
 		t.kill()
@@ -149,7 +150,7 @@ func (t *tracer) enter(tid int) {
 		at := lengthOf[call.Name]
 		t.failed(change(tid, func(r *registers) { r.setArgument(at, info.Args[at]/2) }))
 		t.leaving[tid] = t.kill
-	case Errno:
+	case Errno, Full:
 		t.failed(skip(tid, -int(t.in.Errno)))
 	case Signal:
 		t.failed(unix.Kill(t.first, t.in.Signal))
