@@ -14,8 +14,8 @@ export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 # The same flags for all: what is built once serves the next target too.
 export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 # Tests that the race detector would slow down several times for little: a power cut at every touch (of which it gets some),
-# other people's daemons, a C library.
-NORACE    := /gpuadm/test(/containerd|/fakenvml)?$$
+# other people's daemons, a C library, a binary that is built without it.
+NORACE    := /gpuadm/test(/containerd|/fakenvml|/inject)?$$
 .DEFAULT_GOAL := build
 .PHONY: help build demo test check lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
 
@@ -59,7 +59,8 @@ lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (C
 	$(GO) run ./test/lab/cmd/lab setup
 	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 60m
 
-nightly: build ## as root: the lab's matrix over all distributions, which takes too long for each change
+nightly: build ## as root: what takes too long for each change: errors and kills at every system call, the lab's matrix over all distributions
+	INJECT_ALL=1 $(TEST) ./test/inject -run TestAnyCall -count=1 -timeout 90m
 	$(GO) run ./test/lab/cmd/lab setup
 	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLabMatrix -count=1 -parallel 3 -timeout 60m
 

@@ -17,6 +17,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/test/inject"
 )
 
 // Touch is one system call by which a program changes files, or asks another program to do something.
@@ -42,7 +44,7 @@ func (h *Host) Touches(before func(Touch) bool, argv ...string) Result {
 	cmd := h.inside(ctx, argv...)
 	var result Result
 	var err error
-	alone(func() { // ptrace belongs to a thread
+	inject.Alone(func() { // ptrace belongs to a thread
 		result, err = (&tracer{before: before, calls: touchCalls()}).run(cmd)
 	})
 	if err != nil {
@@ -119,7 +121,7 @@ func (tr *tracer) loop(first int) (exit int, err error) {
 			}
 		}
 		var status unix.WaitStatus
-		// Only what this thread traces: see alone.
+		// Only what this thread traces: see inject.Alone.
 		tid, err = unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):

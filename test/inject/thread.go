@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package lab
+package inject
 
 import (
 	"errors"
@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alone runs f on a thread of its own that has no child processes, and that ends with f. Who waits there for all children
-// takes none from somebody else: Go starts commands from whatever thread is free, so any other thread may be the parent of
-// another test's command, for which os/exec waits by itself.
-func alone(f func()) {
+// Alone runs f on a thread of its own that has no child processes, and that ends with f. A wait for all
+// children there takes none of another test: Go starts commands from any thread that is free, so any other thread may be the
+// parent of another test's command, for which os/exec waits by itself.
+func Alone(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -23,7 +23,7 @@ func alone(f func()) {
 			f()
 			return
 		}
-		alone(f) // on another thread, since this one is taken until then
+		Alone(f) // on another thread, since this one is taken until then
 		runtime.UnlockOSThread()
 	}()
 	<-done

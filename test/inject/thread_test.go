@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package lab
+package inject
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAlone: whoever starts and awaits commands meanwhile, from whatever thread, alone's thread sees none of them.
+// TestAlone: other goroutines start commands and wait for them, from any thread; Alone's thread sees none of them.
 func TestAlone(t *testing.T) {
 	t.Parallel()
 	var others sync.WaitGroup
@@ -34,13 +34,13 @@ func TestAlone(t *testing.T) {
 		})
 	}
 	for range 100 {
-		alone(func() {
+		Alone(func() {
 			runtime.Gosched()
 			for range 20 {
 				var status unix.WaitStatus
 				pid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD|unix.WNOHANG, nil)
 				if !errors.Is(err, unix.ECHILD) {
-					t.Errorf("waited for %d (%v), which is somebody else's", pid, err)
+					t.Errorf("waited for %d (%v), which is another goroutine's", pid, err)
 				}
 				_ = unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
 			}

@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package inject_test
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/test/inject"
+)
+
+// scenario is a command in which something goes wrong, on a root folder that earlier commands have made of the fresh one.
+type scenario struct {
+	name    string
+	earlier []string
+	command string
+	// apply ends where the command does, or for an undo, where it begins.
+	apply string
+	// points is how many injections of each kind the sample has.
+	points int
+}
+
+var scenarios = []scenario{
+	{name: "apply", command: "apply", apply: "apply", points: 2},
+	{name: "install", command: "apply --install", apply: "apply --install", points: 1},
+	{name: "changed", earlier: []string{"apply"}, command: "apply -f second.toml", apply: "apply -f second.toml", points: 1},
+	{name: "undo", earlier: []string{"apply", "apply -f second.toml"}, command: "undo", apply: "apply -f second.toml", points: 1},
+	{name: "undo-all", earlier: []string{"apply --install"}, command: "undo --to all", apply: "apply --install", points: 1},
+}
+
+var kinds = []inject.Injection{
+	{Kind: inject.Kill},
+	{Kind: inject.KillAfter},
+	{Kind: inject.Torn},
+	{Kind: inject.Errno, Errno: unix.EIO},
+	{Kind: inject.Errno, Errno: unix.ENOSPC},
+	{Kind: inject.Full, Errno: unix.ENOSPC},
+	{Kind: inject.Signal, Signal: unix.SIGTERM},
+}
+
+// prepared is a scenario's root folder, ready to be copied, and the trees that matter.
+type prepared struct {
+	scenario
+	start string
+	// first is the tree that gpuadm has never touched, straight that of the command when nothing goes wrong, and applied
+	// the one in which the next apply shall end.
+	first, straight, applied tree
+	// calls are the mutating calls of the command when nothing goes wrong.
+	calls []inject.Call
+}
+
+// TestAnyCall lets something go wrong at the mutating calls of a command, at one of them in each run, and shows that both
+// the next apply and the next undo end as if nothing had.
+func TestAnyCall(t *testing.T) {
+	t.Parallel()
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			p := prepare(t, s)
+			for i, in := range kinds {
+				t.Run(in.String(), func(t *testing.T) {
+					t.Parallel()
+					p.each(t, in, i)
+				})
+			}
+		})
+	}
+}
+
+func prepare(t *testing.T, s scenario) *prepared {
+	t.Helper()
+	p := &prepared{scenario: s, start: filepath.Join(folder(t), "root")}
+	fresh(t, p.start)
+	p.first, _ = readTree(t, p.start)
+	for _, command := range s.earlier {
+		if r := run(t, p.start, command); r.Exit != 0 {
+			t.Fatalf("%s: exit %d: %s", command, r.Exit, r.Stderr)
+		}
+	}
+	root := copyTree(t, p.start)
+	r, err := inject.Run(gpuadm(t, root, s.command), inject.Injection{})
+	if err != nil || r.Exit != 0 {
+		t.Fatalf("%s: exit %d, %v: %s", s.command, r.Exit, err, r.Stderr)
+	}
+	p.calls = r.Calls
+	p.straight, _ = readTree(t, root)
+	p.applied = p.straight
+	if strings.HasPrefix(s.command, "undo") {
+		p.applied, _ = readTree(t, p.start)
+	}
+	t.Logf("%s makes %d mutating calls", s.command, len(p.calls))
+	return p
+}
+
+// each injects at every call, until the command ends before the injection is reached; or in the sample, at some of those
+// that a run without injection makes, other ones for each kind.
+func (p *prepared) each(t *testing.T, in inject.Injection, kind int) {
+	all := 0
+	for _, c := range p.calls {
+		if in.Counts(c) {
+			all++
+		}
+	}
+	in.At = 1
+	step := 1
+	if !whole {
+		step = max(1, all/p.points)
+		in.At += kind * step / len(kinds)
+	}
+	for ; whole || in.At <= all; in.At += step {
+		reached := in.At <= all // as long as -run selects other ones
+		t.Run(fmt.Sprint(in.At), func(t *testing.T) { reached = p.goWrong(t, in) })
+		if !reached {
+			return
+		}
+	}
+}
+
+// goWrong runs the command with one injection, and then each of the commands that may come next.
+func (p *prepared) goWrong(t *testing.T, in inject.Injection) (reached bool) {
+	root := copyTree(t, p.start)
+	r, err := inject.Run(gpuadm(t, root, p.command), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Hit != nil {
+		t.Logf("%s: %v at %s", p.command, in, strings.ReplaceAll(r.Hit.String(), root, ""))
+	}
+	judge(t, p.command, r)
+	switch is, _ := readTree(t, root); {
+	case r.Hit == nil || r.Exit == 0:
+		expect(t, p.command, r, is, p.straight)
+	case in.Errno != 0:
+		name := named(*r.Hit, root)
+		for _, part := range []string{name, in.Errno.Error()} {
+			if !strings.Contains(r.Stderr, part) {
+				t.Errorf("%s does not say %q: %s", p.command, part, oneLine(r.Stderr))
+			}
+		}
+	case in.Kind != inject.Signal && r.Exit != 128+int(unix.SIGKILL):
+		t.Errorf("%s was not killed: exit %d", p.command, r.Exit)
+	}
+	goOn(t, copyTree(t, root), p.apply, p.applied)
+	goOn(t, root, "undo --to all", p.first)
+	return r.Hit != nil
+}
+
+// goOn runs the command that comes next, and wants it to end in a tree without leftovers.
+func goOn(t *testing.T, root, command string, want tree) {
+	t.Helper()
+	r := run(t, root, command)
+	judge(t, "then "+command, r)
+	is, wrong := readTree(t, root)
+	expect(t, "then "+command, r, is, want)
+	if len(wrong) > 0 {
+		t.Errorf("then %s: %s (%d such)", command, wrong[0], len(wrong))
+	}
+}
+
+// expect wants a command to have ended well, in a tree.
+func expect(t *testing.T, command string, r inject.Result, is, want tree) {
+	t.Helper()
+	if r.Exit != 0 {
+		t.Errorf("%s: exit %d: %s", command, r.Exit, oneLine(r.Stderr))
+	}
+	if lines := is.differs(want); len(lines) > 0 {
+		t.Errorf("%s: %s (%d such)", command, lines[0], len(lines))
+	}
+}
+
+// judge wants what a command says to be fit for people: something if it failed, no trace of a crash, and no blame on others,
+// since nothing but gpuadm was at work here.
+func judge(t *testing.T, command string, r inject.Result) {
+	t.Helper()
+	if r.Exit != 0 && r.Exit != 128+int(unix.SIGKILL) && strings.TrimSpace(r.Stderr) == "" {
+		t.Errorf("%s: exit %d, and not a word", command, r.Exit)
+	}
+	for line := range strings.Lines(r.Stdout + r.Stderr) {
+		for _, never := range []string{
+			"panic:", "goroutine ", "fatal error:", // of Go
+			"changed since", "not ours", "somebody else", "changed outside gpuadm",
+		} {
+			if strings.Contains(line, never) {
+				t.Errorf("%s says %q: %s", command, never, oneLine(line))
+			}
+		}
+	}
+}
+
+// named is the name under which a message shall speak of the file that a call is about: that of its folder if the file has
+// only a temporary one.
+func named(c inject.Call, root string) string {
+	before, after, two := strings.Cut(c.What, " → ")
+	if two && strings.HasPrefix(c.Name, "rename") {
+		before = after
+	}
+	name := strings.TrimPrefix(before, root)
+	if strings.HasPrefix(path.Base(name), ".gpuadm-") {
+		name = path.Dir(name)
+	}
+	return name
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

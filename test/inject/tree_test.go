@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package inject_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/tools/txtar"
+)
+
+// own is where gpuadm keeps its journal: the only folder that a run may leave different.
+const own = "var/lib/gpuadm"
+
+// tree is what lies in a root folder outside gpuadm's own: by name, all that can be said of it.
+type tree map[string]string
+
+// readTree reads a root folder, and names what should lie in none: files that a run has left half made, and files of
+// gpuadm's own that others may read.
+func readTree(t *testing.T, root string) (tree, []string) {
+	t.Helper()
+	is := tree{}
+	var wrong []string
+	err := filepath.WalkDir(root, func(place string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root, place)
+		info, err := os.Lstat(place)
+		if err != nil {
+			return err
+		}
+		if base := info.Name(); strings.HasPrefix(base, ".gpuadm-") && strings.HasSuffix(base, ".tmp") {
+			wrong = append(wrong, "left half made: /"+name)
+		}
+		if name == own || strings.HasPrefix(name, own+"/") {
+			if info.Mode().Perm()&0o077 != 0 {
+				wrong = append(wrong, fmt.Sprintf("open to others: /%s %v", name, info.Mode()))
+			}
+			return nil
+		}
+		is[name], err = describe(place, info)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return is, wrong
+}
+
+func describe(place string, info fs.FileInfo) (string, error) {
+	stat, _ := info.Sys().(*syscall.Stat_t)
+	is := fmt.Sprintf("%v %d:%d", info.Mode(), stat.Uid, stat.Gid)
+	switch {
+	case info.Mode().IsRegular():
+		data, err := os.ReadFile(place)
+		if err != nil {
+			return "", err
+		}
+		is += fmt.Sprintf(" %d %.6x", len(data), sha256.Sum256(data))
+	case info.Mode()&fs.ModeSymlink != 0:
+		to, err := os.Readlink(place)
+		return is + " → " + to, err // links have no attributes that a user may set
+	}
+	list := make([]byte, 4096)
+	n, err := unix.Llistxattr(place, list)
+	if err != nil && err != unix.ENOTSUP {
+		return "", err
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(list[:max(n, 0)]), "\x00"), "\x00") {
+		if name == "" {
+			continue
+		}
+		value := make([]byte, 4096)
+		n, err := unix.Lgetxattr(place, name, value)
+		if err != nil {
+			return "", err
+		}
+		is += fmt.Sprintf(" %s=%q", name, value[:n])
+	}
+	return is, nil
+}
+
+// differs says what is different in another tree, a line each.
+func (is tree) differs(from tree) []string {
+	both := maps.Clone(is)
+	maps.Copy(both, from)
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(both)) {
+		a, b := is[name], from[name]
+		switch {
+		case b == "":
+			lines = append(lines, fmt.Sprintf("not to be there: /%s %s", name, a))
+		case a == "":
+			lines = append(lines, fmt.Sprintf("missing: /%s %s", name, b))
+		case a != b:
+			lines = append(lines, fmt.Sprintf("different: /%s is %s, not %s", name, a, b))
+		}
+	}
+	return lines
+}
+
+// copyTree copies a root folder with all that readTree looks at.
+func copyTree(t *testing.T, from string) (to string) {
+	t.Helper()
+	to = filepath.Join(folder(t), "root")
+	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("cannot copy %s: %v: %s", from, err, out)
+	}
+	return to
+}
+
+// layOut makes a root folder of a recorded machine, without what only a running one has.
+func layOut(t *testing.T, record, root string) {
+	t.Helper()
+	archive, err := txtar.ParseFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range archive.Files {
+		name, with, _ := strings.Cut(f.Name, " ")
+		if name == "sim.toml" || strings.HasPrefix(name, "proc/") || strings.HasPrefix(name, "sys/") {
+			continue
+		}
+		data, mode, link := f.Data, fs.FileMode(0o644), ""
+		for _, w := range strings.Fields(with) {
+			switch key, value, _ := strings.Cut(w, "="); key {
+			case "mode":
+				bits, err := strconv.ParseUint(value, 8, 32)
+				if err != nil {
+					t.Fatal(err)
+				}
+				mode = fs.FileMode(bits)
+			case "link":
+				link = value
+			case "size": // a program, of which nothing is recorded
+				data = []byte(value)
+			}
+		}
+		place := filepath.Join(root, name)
+		err := os.MkdirAll(filepath.Dir(place), 0o755)
+		if err == nil && link != "" {
+			if err = os.Symlink(link, place); err == nil {
+				err = os.MkdirAll(filepath.Join(root, link), 0o755)
+			}
+		} else if err == nil {
+			err = os.WriteFile(place, data, mode)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
