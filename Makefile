@@ -59,7 +59,8 @@ lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (C
 	$(GO) run ./test/lab/cmd/lab setup
 	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 60m
 
-nightly: build ## as root: the lab's matrix over all distributions, which takes too long for each change
+nightly: build ## as root: the laws at every touch, and the lab's matrix over all distributions: what takes too long for each change
+	LAB_ALL=1 $(TEST) -timeout 4h ./test -run 'TestPowerCutThenAny|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestFlippedBit'
 	$(GO) run ./test/lab/cmd/lab setup
 	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLabMatrix -count=1 -parallel 3 -timeout 60m
 

@@ -486,18 +486,6 @@ func TestLostBlobsLoseOnlyUndo(t *testing.T) {
 	}
 }
 
-func TestJournalOfANewerFormatIsRefused(t *testing.T) {
-	n := node(t)
-	e := engineOf(t, stage(things.Exact("/etc/a", nil, 0o644, "")))
-	apply(t, n, e)
-	if err := n.Append(converge.Home+"/journal.jsonl", []byte(`{"format":2,"what":"begin","run":"x"}`+"\n")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), "newer") {
-		t.Errorf("a newer journal was read: %v", err)
-	}
-}
-
 func FuzzJournal(f *testing.F) {
 	n := node(f)
 	e := engineOf(f, stage(things.Exact("/etc/a", []byte("x"), 0o644, "")))

@@ -109,7 +109,7 @@ func TestPowerCutThenAnyCommand(t *testing.T) {
 				if c.undoing {
 					from, many = s.made, s.undone-s.made
 				}
-				for _, at := range sample(t, many, 3) {
+				for _, at := range sample(t, many, 2) {
 					for _, loss := range losses(at) {
 						c.law(t, s, s.cut(t, from+at, loss), fmt.Sprintf("%s, touch %d of %d, %v", c.name, at, many, loss))
 					}

@@ -59,29 +59,6 @@ func TestUndoWithoutItsBytes(t *testing.T) {
 	}
 }
 
-// A journal that cannot be read stops a run, since what it did could not be undone; how to go on without is told.
-func TestUnreadableJournal(t *testing.T) {
-	n := node(t)
-	if err := n.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
-		t.Fatal(err)
-	}
-	if err := n.Mkdir(journal, host.Attr{Mode: 0o700}); err != nil {
-		t.Fatal(err)
-	}
-	e := edition(t, 1)
-	for name, do := range map[string]func() error{
-		"apply":  func() error { _, err := e.Apply(t.Context(), n); return err },
-		"plan":   func() error { _, err := e.Plan(t.Context(), n); return err },
-		"status": func() error { _, err := e.Status(t.Context(), n); return err },
-		"undo":   func() error { _, err := e.Undo(t.Context(), n, "", nil); return err },
-	} {
-		tr := (*converge.Trouble)(nil)
-		if err := do(); !errors.As(err, &tr) || !strings.Contains(strings.Join(tr.Try, "\n"), "mv "+journal+" ") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // An undo that fails says at which stage.
 func TestUndoSaysItsStage(t *testing.T) {
 	failed := 0
