@@ -7,8 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,44 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/simhost"
-	"github.com/gpuadm/gpuadm/stages"
 )
-
-// specs are wanted of every machine, and each is shrunk and grown into every other.
-var specs = map[string]string{
-	"nothing": "",
-	"handler": "[runtime]\nengine = \"containerd\"\ncdi = false\n",
-	"default": "[runtime]\nengine = \"containerd\"\ndefault = true\n",
-	"other":   "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\n",
-	"mig":     "[[mig.gpu]]\nlayout = { \"7g.80gb\" = 1 }\nmatch = [\"H100-80GB\"]\n[[mig.gpu]]\nlayout = { \"1g.5gb\" = 7 }\nmatch = [\"A100-40GB\"]\n",
-	"mig two": "[[mig.gpu]]\nplacements = [{ profile = \"3g.40gb\", start = 4 }, { profile = \"2g.20gb\", start = 0 }]\nmatch = [\"H100-80GB\"]\n[[mig.gpu]]\nenabled = false\nmatch = [\"A100-40GB\"]\n",
-	"ours":    "[runtime]\nengine = \"containerd\"\nowner = \"gpuadm\"\ndefault = true\n",
-}
-
-// each runs a law for every recorded machine and spec that can be applied there. Specs that ask the same of a machine
-// are tried once.
-func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Engine)) {
-	able := 0
-	for _, m := range machines(t) {
-		seen := map[string]bool{}
-		for name, text := range specs {
-			e := func() *converge.Engine { return engine(t, text) }
-			p := plan(t, m.boot(t), e())
-			if len(p.Cannot()) > 0 || seen[fmt.Sprint(p.Changes)] {
-				continue // TestRefusalsTouchNothing has what cannot be made
-			}
-			seen[fmt.Sprint(p.Changes)] = true
-			able++
-			t.Run(m.name+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				law(t, m, e)
-			})
-		}
-	}
-	if able < 20 {
-		t.Errorf("only %d machines and specs could be applied: the law was hardly tested", able)
-	}
-}
 
 // Law 1: a plan touches nothing, and asks nothing that would.
 func TestPlanTouchesNothing(t *testing.T) {
@@ -100,11 +63,11 @@ func TestWantsArePure(t *testing.T) {
 	ctx := context.Background()
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		n, eng := m.boot(t), e()
-		f, err := facts.Gather(ctx, n, facts.Needs{})
+		f, err := eng.Facts(ctx, n)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, st := range stages.Sequence() {
+		for _, st := range eng.Stages {
 			wants, err := st.Wants(eng.Spec, f)
 			if err != nil {
 				t.Fatal(err)
@@ -126,6 +89,9 @@ func TestWantsArePure(t *testing.T) {
 				one, err1 := w.To(found)
 				other, err2 := again[i].To(found)
 				twice, err3 := w.To(one)
+				if fmt.Sprint(err1) == fmt.Sprint(err2) && errors.As(err1, &host.Later{}) {
+					continue
+				}
 				if err1 != nil || err2 != nil || err3 != nil || one != other || one != twice {
 					t.Errorf("%s: To gives %q, then %q, and of itself %q; %v %v %v", w.Name(), one, other, twice, err1, err2, err3)
 				}
@@ -141,6 +107,11 @@ func TestApplyThenNothingThenUndo(t *testing.T) {
 		first := tree(n)
 		planned := plan(t, n, e())
 		res := apply(t, n, e())
+		for i, c := range planned.Changes { // what has waited for an earlier change of the run alone has come
+			if slices.ContainsFunc(res.Made, func(m converge.Change) bool { return m.Kind == c.Kind && m.Name == c.Name }) {
+				planned.Changes[i].Later = ""
+			}
+		}
 		if got, want := names(res.Made), names(planned.Changes); got != want {
 			t.Errorf("made\n%s\nplanned\n%s", got, want)
 		}
@@ -171,97 +142,37 @@ func names(changes []converge.Change) string {
 	return b.String()
 }
 
-// losses are the ways a disk may lose what was not synced; the random one differs from cut to cut.
-func losses(cut int) []simhost.Loss {
-	return []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.Random(uint32(cut))}
-}
-
-// every counts as range n does. With -short it takes one number in 32: for the race detector, which makes the engine
-// several times slower and finds in a few what there is to find.
-func every(n int) iter.Seq[int] {
-	step := 1
-	if testing.Short() {
-		step = 32
-	}
-	return func(yield func(int) bool) {
-		for i := 0; i < n && yield(i); i += step {
-		}
-	}
-}
-
-// Law 8: a power cut before any touch, then apply again, ends in the same tree; then undo in the first one; and the
-// same for undo.
-func TestPowerCutAtEveryTouch(t *testing.T) {
-	ctx := context.Background()
-	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
-		whole := m.boot(t)
-		whole.Reboot()
-		first := tree(whole)
-		apply(t, whole, e())
-		applied, made := tree(whole), whole.Touches()
-		undo(t, whole, e(), "all")
-		undone := whole.Touches()
-		if made == 0 {
-			return
-		}
-		for cut := range every(undone) {
-			for _, loss := range losses(cut) {
-				n := m.boot(t)
-				n.CutAt(cut)
-				_, err := e().Apply(ctx, n)
-				ended := false // then only what nobody needs any more is cleared away
-				if err == nil {
-					back := e()
-					back.Tell = func(ev converge.Event) { ended = ended || ev.What == converge.Ended }
-					_, err = back.Undo(ctx, n, "all", nil)
-				}
-				if err == nil && !ended || !n.Off() {
-					t.Fatalf("touch %d: the power was not cut: %v", cut, err)
-				}
-				n.Boot(loss)
-				if cut >= made { // in undo: undo goes on
-					undo(t, n, e(), "")
-					compare(t, fmt.Sprintf("undo cut at touch %d, %v, undone again", cut-made, loss), first, tree(n))
-					continue
-				}
-				apply(t, n, e())
-				compare(t, fmt.Sprintf("apply cut at touch %d, %v, applied again", cut, loss), applied, tree(n))
-				undo(t, n, e(), "all")
-				compare(t, fmt.Sprintf("apply cut at touch %d, %v, applied again and undone", cut, loss), first, tree(n))
-			}
-		}
-	})
-}
-
-func compare(t *testing.T, what, want, got string) {
-	t.Helper()
-	if want != got {
-		t.Fatalf("%s (-want +got):\n%s", what, cmp.Diff(want, got))
-	}
-}
-
-// Law 6: whatever fails, at any touch, is put back; and the next apply makes it.
+// Law 6: whatever fails, at any touch, its stage is put back; and the next apply makes it.
 func TestFailureAtEveryTouchIsTurnedBack(t *testing.T) {
 	ctx := context.Background()
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		whole := m.boot(t)
-		first := tree(whole)
+		before := map[string]string{"": tree(whole)} // each stage, and those that it proves
+		for i, st := range e().Stages {
+			before[st.Name] = tree(whole)
+			if st.Proves != "" {
+				before[st.Name] = before[st.Proves]
+			}
+			stage := e()
+			stage.Stages = stage.Stages[:i+1]
+			apply(t, whole, stage)
+		}
+		whole = m.boot(t)
 		apply(t, whole, e())
 		applied, made := tree(whole), whole.Touches()
-		for at := range every(made) {
+		for _, at := range sample(t, made, 16) {
 			n := m.boot(t)
 			n.Fail(at, syscall.ENOSPC)
-			_, err := e().Apply(ctx, n)
+			res, err := e().Apply(ctx, n)
 			if err == nil {
 				continue // a touch that may fail: sweeping up
 			}
-			want := first
-			if strings.HasPrefix(err.Error(), "cannot close the run") {
-				want = applied // all was made
+			if tree(n) != applied { // only the record of the end failed
+				compare(t, fmt.Sprintf("no space at touch %d: %v", at, err), before[res.Stage], tree(n))
 			}
-			compare(t, fmt.Sprintf("no space at touch %d: %v", at, err), want, tree(n))
 			apply(t, n, e())
 			compare(t, fmt.Sprintf("no space at touch %d, applied again", at), applied, tree(n))
+			clean(t, fmt.Sprintf("no space at touch %d, applied again", at), n)
 		}
 	})
 }
@@ -388,7 +299,8 @@ func TestBakeThenBootIsLive(t *testing.T) {
 		apply(t, baked, e())
 		baked.FirstBoot()
 		for _, c := range plan(t, baked, e()).Changes {
-			if c.Kind != "mig" && c.Later == "" { // a GPU is not partitioned in an image
+			here := e().Spec.Has("node") && c.Name == "/etc/default/kubelet" // labels say what GPUs a machine has
+			if c.Kind != "mig" && c.Later == "" && !here {                   // a GPU is not partitioned in an image
 				t.Errorf("after the first boot, still planned: %s", c)
 			}
 		}

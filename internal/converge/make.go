@@ -146,7 +146,9 @@ func (r *run) make(ctx context.Context, due []step) error {
 		r.Made = append(r.Made, s.Change)
 		r.event(Event{Stage: s.Stage, What: what, Change: &s.Change, Text: r.Reboot, Millis: r.h.Now().Sub(began).Milliseconds()})
 		for _, left := range s.Left {
-			r.leave(s.Change, left)
+			if !r.back || r.rolling { // the plan of an undo has said it
+				r.leave(s.Change, left)
+			}
 		}
 	}
 	return nil

@@ -185,6 +185,11 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		return p, err
 	}
 	for i, s := range p.steps {
+		for _, left := range s.Left {
+			c := s.Change
+			c.Cannot = left
+			p.Left = append(p.Left, c)
+		}
 		switch {
 		case s.blocked():
 		case s.Settles && !s.stands():
@@ -196,7 +201,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			}
 		}
 	}
-	return p, obstacles(p.steps, undoing(v, to, p.Left))
+	return p, obstacles(p.steps, undoing(v, to, leave))
 }
 
 // backwards returns the steps that take changes back, the last touched thing first, then what settles after them.
@@ -292,7 +297,7 @@ func obstacles(steps []step, undo string) error {
 }
 
 // undoing is the command line of an undo that leaves some things.
-func undoing(v host.View, to string, left []Change) string {
+func undoing(v host.View, to string, leave []string) string {
 	words := "gpuadm undo"
 	if to != "" {
 		words += " --to " + typed(to)
@@ -300,8 +305,8 @@ func undoing(v host.View, to string, left []Change) string {
 	if v.Root() != "/" {
 		words += " --root " + typed(v.Root())
 	}
-	for _, c := range left {
-		words += " --leave " + typed(c.Name)
+	for _, name := range leave {
+		words += " --leave " + typed(name)
 	}
 	return words
 }
