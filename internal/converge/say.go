@@ -13,16 +13,21 @@ type (
 	wayBack  struct{}
 )
 
-// Listen returns a context in which Say tells somebody.
-func Listen(ctx context.Context, to func(text string)) context.Context {
+// Listen returns a context in which Say and Warn tell somebody.
+func Listen(ctx context.Context, to func(what What, text string)) context.Context {
 	return context.WithValue(ctx, listener{}, to)
 }
 
 // Say tells whoever watches a run what a Make that takes long is waiting for. It says nothing in a context that nobody
 // listens to.
-func Say(ctx context.Context, text string) {
-	if to, ok := ctx.Value(listener{}).(func(string)); ok {
-		to(text)
+func Say(ctx context.Context, text string) { say(ctx, Waiting, text) }
+
+// Warn tells what a Make could not do and went on without: a terminal does not wipe it away as it does what Say has said.
+func Warn(ctx context.Context, text string) { say(ctx, Unkept, text) }
+
+func say(ctx context.Context, what What, text string) {
+	if to, ok := ctx.Value(listener{}).(func(What, string)); ok {
+		to(what, text)
 	}
 }
 

@@ -14,18 +14,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Collect removes from our folder the packages, and what dkms has built of them, whose versions no change names that undo
-// may still put back, and that are not installed either: a package that no source has any more would have no way back from
-// the next apply. What has no name of a package's file is not ours to judge, and stays.
+// Collect removes from our folder the packages whose versions no change names that undo may still put back, and that are not
+// installed either: a package that no source has any more would have no way back from the next apply. What has no name of a
+// package's file is not ours to judge, and stays.
 func (t thing) Collect(ctx context.Context, h host.Host, needed []converge.Change) error {
-	versions := map[string]bool{} // NAME_VERSION, as builds are named
-	keep := map[string]bool{}     // files
+	keep := map[string]bool{} // files
 	for _, c := range needed {
 		for _, state := range []State{Parse(c.Before), Parse(c.After)} {
 			if state.Version == "" {
 				continue
 			}
-			versions[c.Name+"_"+state.Version] = true
 			keep[stored(h, c.Name, state.Version)] = true
 			keep[storedRPM(h, c.Name, state.Version)] = true
 		}
@@ -48,18 +46,6 @@ func (t thing) Collect(ctx context.Context, h host.Host, needed []converge.Chang
 			}
 		}
 	}
-	for _, name := range listOf(h, builds) {
-		dir := path.Join(builds, name)
-		for _, build := range listOf(h, dir) {
-			// One with this end was cut off, or is at work: then the package is named.
-			if !versions[name] || strings.HasSuffix(build, ".part") {
-				errs = append(errs, removeFolder(h, path.Join(dir, build)))
-			}
-		}
-		if !versions[name] {
-			errs = append(errs, h.Remove(dir))
-		}
-	}
 	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
 }
 
@@ -80,12 +66,8 @@ func isInstalled(file string, all map[string]State) bool {
 	return false
 }
 
-// removeFolder removes a folder of files.
-func removeFolder(h host.Host, dir string) error {
-	for _, name := range listOf(h, dir) {
-		if err := h.Remove(path.Join(dir, name)); err != nil {
-			return err
-		}
-	}
-	return h.Remove(dir)
+// listOf returns the names in a folder, none if it is not there.
+func listOf(v host.View, dir string) []string {
+	names, _ := v.ReadDir(dir)
+	return names
 }
