@@ -51,7 +51,7 @@ alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 				return err
 			}
 			_, thingOf := stages.Run(new(cloud.Session))
-			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Version: version(), Yes: u.yes, Allow: u.allow}
+			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version(), Yes: u.yes, Allow: u.allow}
 			if u.dryRun {
 				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)
 				if err != nil {

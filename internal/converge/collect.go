@@ -10,16 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"github.com/gpuadm/gpuadm/internal/host"
 )
-
-// A Collector keeps files for the way back in a folder of ours, and clears away those that no undo can need any more.
-type Collector interface {
-	Thing
-	// Collect removes what none of the changes goes back to or came from: all of the thing's kind that can still be undone.
-	Collect(ctx context.Context, h host.Host, needed []Change) error
-}
 
 // undoable are the changes that an undo may still have to put back, of failed and unfinished runs too. What was undone is
 // not put back twice, and an undo that ended well is not undone.
@@ -50,17 +41,8 @@ func (r *run) collect(ctx context.Context) {
 			}
 		}
 	}
-	asked := map[string]bool{}
-	for _, rec := range r.j.Records {
-		if rec.What != "make" || asked[rec.Change.Kind] {
-			continue
-		}
-		asked[rec.Change.Kind] = true
-		t, err := r.ThingOf(rec.Change.Kind, rec.Change.Name)
-		if c, ok := t.(Collector); ok && err == nil {
-			of := slices.DeleteFunc(slices.Clone(needed), func(n Change) bool { return n.Kind != rec.Change.Kind })
-			errs = append(errs, c.Collect(ctx, r.h, of))
-		}
+	if r.Prune != nil {
+		errs = append(errs, r.Prune(ctx, r.h, needed))
 	}
 	if err := errors.Join(errs...); err != nil {
 		r.event(Event{What: Remains, Text: fmt.Sprintf("cannot clear away what no undo needs any more: %v", err)})

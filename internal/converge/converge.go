@@ -177,6 +177,10 @@ type Engine struct {
 	// May is asked before a stage touches anything: a machine that its cloud takes away soon begins nothing. nil: it may.
 	May func(context.Context, host.View, facts.Facts) error
 
+	// Prune removes the copies that packages and installers were kept in and that none of the changes names, before or after:
+	// these are all that undo may still put back. nil: there are no such copies.
+	Prune func(ctx context.Context, h host.Host, needed []Change) error
+
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
 	Yes        bool     // all breaks are allowed
 	Allow      []string // these breaks are allowed

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
 // kept are the packages in our own folder.
@@ -30,7 +28,7 @@ func (m *machine) kept() (names []string) {
 
 // What no undo needs any more is removed; what one needs is there, and goes back without a
 // repository.
-func TestCollectPackages(t *testing.T) {
+func TestPrune(t *testing.T) {
 	m := newMachine(t)
 	for _, v := range []string{"570.1-1", "580.1-1", "590.1-1"} {
 		m.repo.driver(v)
@@ -81,7 +79,7 @@ func TestCollectPackages(t *testing.T) {
 
 // From every state that some applies and undos lead to, all of them can be undone, though the repository has forgotten each
 // version by the time it is replaced.
-func TestCollectNeverTakesWhatUndoNeeds(t *testing.T) {
+func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 	all := []string{"570.1", "580.1", "590.1", "600.1"}
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -131,11 +129,9 @@ func TestCollectNeverTakesWhatUndoNeeds(t *testing.T) {
 	}
 }
 
-var _ converge.Collector = thing{}
-
 // A package that no repository has any more is kept as long as it is the one that is installed: after an undo the same upgrade
 // is tried again, and must have its way back as the first had.
-func TestCollectKeepsWhatIsInstalled(t *testing.T) {
+func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("570.1-1")
 	m.repo.driver("580.1-1")

@@ -14,18 +14,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Collect removes from our folder the packages whose versions no change names that undo may still put back, and that are not
-// installed either: a package that no source has any more would have no way back from the next apply. What has no name of a
-// package's file is not ours to judge, and stays.
-func (t thing) Collect(ctx context.Context, h host.Host, needed []converge.Change) error {
+// Prune removes from our folder the packages whose versions none of the changes names, and that are not installed either: a
+// package that no source has any more would have no way back from the next apply. needed is what undo may still put back. What
+// has no name of a package's file is not ours to judge, and stays.
+func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
 	keep := map[string]bool{} // files
 	for _, c := range needed {
 		for _, state := range []State{Parse(c.Before), Parse(c.After)} {
-			if state.Version == "" {
-				continue
+			if c.Kind == (thing{}).Kind() && state.Version != "" {
+				keep[stored(h, c.Name, state.Version)] = true
+				keep[storedRPM(h, c.Name, state.Version)] = true
 			}
-			keep[stored(h, c.Name, state.Version)] = true
-			keep[storedRPM(h, c.Name, state.Version)] = true
 		}
 	}
 	var errs []error
@@ -36,7 +35,7 @@ func (t thing) Collect(ctx context.Context, h host.Host, needed []converge.Chang
 		}
 	}
 	if len(unnamed) > 0 { // else nobody is asked
-		all, err := t.set.read(ctx, h)
+		all, err := new(Reading).read(ctx, h)
 		if err != nil {
 			return err
 		}
@@ -46,7 +45,7 @@ func (t thing) Collect(ctx context.Context, h host.Host, needed []converge.Chang
 			}
 		}
 	}
-	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
+	return errors.Join(errs...)
 }
 
 // isInstalled says whether a package's file is of the version that is installed.
