@@ -57,7 +57,9 @@ const (
 func (c certificate) want() converge.Want {
 	c.verdict = &verdict{}
 	whose := "system:node:" + c.join.name
-	return converge.Want{Thing: c, AsFound: true, Why: "the cluster knows the node by it", To: func(found converge.State) (converge.State, error) {
+	// Registration says so too, but kubelet may register the node before gpuadm looks, or have done so before.
+	left := nodeLeft(c.join.name)
+	return converge.Want{Thing: c, AsFound: true, Why: "the cluster knows the node by it", Leaves: left, To: func(found converge.State) (converge.State, error) {
 		user, _ := strings.CutSuffix(string(found), ranOut)
 		switch {
 		case user == whose && string(found) == whose:
@@ -150,17 +152,6 @@ func (c certificate) Breaks(ctx context.Context, v host.View, before, after conv
 		return nil, nil, err
 	}
 	return []string{"leave-cluster"}, clients, err
-}
-
-// Leaves names the Node. It is not what undo of its registration says alone: kubelet may have been quicker than our look, or
-// the Node there from before.
-func (c certificate) Leaves(found converge.State) string {
-	user, _ := strings.CutSuffix(string(found), ranOut)
-	name, ok := strings.CutPrefix(user, "system:node:")
-	if !ok {
-		return ""
-	}
-	return nodeLeft(name)
 }
 
 // TakeOut is converge.Merger's: a certificate that has run out meanwhile is the one that was made.

@@ -64,12 +64,6 @@ type Settler interface {
 	Settled(found State) State
 }
 
-// A Leaver says what stays elsewhere, out of our reach, where undo takes away what stood like this; "" for nothing.
-type Leaver interface {
-	Thing
-	Leaves(State) string
-}
-
 // A Merger can take our part out of what someone else has changed since.
 type Merger interface {
 	Thing
@@ -100,6 +94,7 @@ type Want struct {
 	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, reset-gpu, reboot, leave-cluster
 	Clients []string // whom that would hit, where it is known better than by who holds any GPU
 	Keeps   string   // what undo cannot take back
+	Leaves  string   // what stays elsewhere, out of our reach, once undo has taken the thing away
 
 	// AsFound has To go by how the thing stands, what we made earlier included: what disturbs least depends on it.
 	AsFound bool
@@ -136,6 +131,7 @@ type Change struct {
 	Breaks    []string `json:"breaks,omitempty"`
 	Clients   []string `json:"clients,omitempty"` // whom the breaks would hit
 	Keeps     string   `json:"keeps,omitempty"`
+	Leaves    string   `json:"leaves,omitempty"`
 	Drawn     bool     `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
 	Taken     bool     `json:"taken,omitempty"`     // taken along by another change: Before and After are how it stood before that
 	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to

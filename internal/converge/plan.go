@@ -168,7 +168,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		}
 	}
 	for _, w := range wants {
-		s := step{want: w, Change: Change{Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Why: w.Why, Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps}}
+		s := step{want: w, Change: Change{Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Why: w.Why, Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves}}
 		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w) }); i >= 0 {
 			s.mine = mine[i].links
 		}

@@ -338,13 +338,9 @@ func typed(name string) string {
 
 // leaves notes what stays elsewhere when the thing goes, unless that is noted already.
 func (p *UndoPlan) leaves(m made) {
-	l, ok := m.thing.(Leaver)
-	if !ok || m.After != "" {
-		return
-	}
 	c := m.Change
-	c.Keeps = l.Leaves(m.Before)
-	if c.Keeps != "" && !slices.ContainsFunc(p.Kept, func(k Change) bool { return k.Keeps == c.Keeps }) {
+	c.Keeps = c.Leaves
+	if c.Keeps != "" && c.After == "" && !slices.ContainsFunc(p.Kept, func(k Change) bool { return k.Keeps == c.Keeps }) {
 		p.Kept = append(p.Kept, c)
 	}
 }
