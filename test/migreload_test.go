@@ -158,38 +158,6 @@ func undoIn(t testing.TB, n *simhost.Node, e *converge.Engine, to string) conver
 // layouts are pairs of one GPU model's: before an upgrade, and another.
 var layouts = map[string][2]string{"A100-40": {`"3g.20gb" = 1, "1g.5gb" = 2`, `"1g.5gb" = 7`}, "H100-80": {`"3g.40gb" = 1, "1g.10gb" = 2`, `"1g.10gb" = 7`}}
 
-// An upgrade is undone with the partitions that stood before it, though the kernel module forgets all of them there and back:
-// those of an earlier run, and those of somebody else, whether the run that upgraded has made any itself or not.
-func TestUndoOfAnUpgradeKeepsPartitions(t *testing.T) {
-	for model, l := range layouts {
-		two := "[[gpu]]\nmodel = \"" + model + "\"\ncount = 2\n"
-		profile := map[string]string{"A100-40": "1g.5gb", "H100-80": "1g.10gb"}[model]
-		theirs := "[[gpu]]\nmodel = \"" + model + "\"\nmode = true\ninstance = [{ profile = \"" + profile + "\", start = 5 }]\n[[gpu]]\nmodel = \"" + model + "\"\n"
-		for name, tt := range map[string]struct{ gpus, before, with string }{
-			"the same layout":     {two, l[0], l[0]},
-			"another layout":      {two, l[0], l[1]},
-			"no layout asked for": {two, l[0], ""},
-			"somebody's":          {theirs, "", ""},
-			"somebody's, changed": {theirs, "", l[0]},
-		} {
-			t.Run(model+"/"+name, func(t *testing.T) {
-				n := reloading(t, tt.gpus)
-				applyIn(t, n, upgrading(t, oldDriver, tt.before))
-				before := ids(t, n)
-				applyIn(t, n, upgrading(t, newDriver, tt.with))
-				undoIn(t, n, upgrading(t, newDriver, tt.with), "")
-				compare(t, "after undo of the upgrade", before, ids(t, n))
-				if disk, _ := onDisk(n, ""); disk != oldDriver {
-					t.Errorf("on disk is %s", disk)
-				}
-				if is, err := n.ReadFile("/sys/module/nvidia/version"); err != nil || !strings.HasPrefix(oldDriver, strings.TrimSpace(string(is))) {
-					t.Errorf("loaded is %s, %v", is, err)
-				}
-			})
-		}
-	}
-}
-
 // partitioned is a machine with the old driver and a layout.
 func partitioned(t testing.TB, model, layout string) *simhost.Node {
 	t.Helper()
@@ -216,78 +184,6 @@ func loaded(t testing.TB, n *simhost.Node) string {
 		t.Fatal(err, err2)
 	}
 	return "on disk " + disk + ", loaded " + string(is) + ids(t, n)
-}
-
-// A driver that is put back because its module does not load leaves the partitions that stood before, which the module has
-// forgotten; ours and somebody else's.
-func TestFailedUpgradeKeepsPartitions(t *testing.T) {
-	for model, l := range layouts {
-		for name, with := range map[string]string{"ours": l[0], "ours, to be changed": l[1], "not asked for": ""} {
-			n := partitioned(t, model, l[0])
-			before := loaded(t, n)
-			e := upgrading(t, badDriver, with)
-			again := 0
-			e.Tell = func(ev converge.Event) {
-				if ev.What == converge.Again {
-					again++
-				}
-			}
-			_, err := e.Apply(t.Context(), newProcess(n))
-			if err == nil || !strings.Contains(err.Error(), "does not trust the key") || again != 2 {
-				t.Errorf("%s, %s: it says %v, and %d times that something stands again", model, name, err, again)
-			}
-			compare(t, model+", "+name, before, loaded(t, n))
-		}
-	}
-}
-
-// wontPartition is a machine whose first GPU makes no instances under the old driver.
-type wontPartition struct{ process }
-
-func (n wontPartition) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (int, error) {
-	if d, err := n.Driver(ctx); err == nil && gpu == first && strings.HasPrefix(oldDriver, d.Version) {
-		return 0, &host.GPUError{Call: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: gpu, Code: "UNKNOWN"}
-	}
-	return n.process.CreateInstance(ctx, gpu, profile, at)
-}
-
-// mends applies the stage mig alone.
-func mends(t testing.TB, n *simhost.Node, e *converge.Engine) {
-	t.Helper()
-	e.Before, e.Stages = e.Stages, e.Stages[2:]
-	applyIn(t, n, e)
-}
-
-// What cannot be made again is told, with how it stood and what to do, and fails nothing else: all the rest is put back, the other
-// GPU's partitions too, and the undo is at its end.
-func TestPartitionsThatCannotBeMadeAgain(t *testing.T) {
-	for model, l := range layouts {
-		n, before := upgraded(t, model, l[0], l[1])
-		e := upgrading(t, newDriver, l[1])
-		var lost []string
-		e.Tell = func(ev converge.Event) {
-			if ev.What == converge.Lost {
-				lost = append(lost, ev.Text)
-			}
-		}
-		if res, err := e.Undo(t.Context(), wontPartition{newProcess(n)}, "", nil); err != nil || len(res.Later) != 2 || len(lost) > 0 {
-			t.Fatalf("%s: %v, %v, lost %v", model, err, res.Later, lost)
-		}
-		_, err := e.Undo(t.Context(), wontPartition{newProcess(n)}, "", nil)
-		trouble := (*converge.Trouble)(nil)
-		if !errors.As(err, &trouble) || trouble.What != "cannot make mig "+first+" stand as before" || !slices.Contains(trouble.Try, "gpuadm apply mig, which makes what node.toml says of it") {
-			t.Fatalf("%s: it says %v", model, err)
-		}
-		if len(lost) != 1 || !strings.HasPrefix(lost[0], "mig "+first+" stood \"on 1g.") || !strings.Contains(lost[0], "UNKNOWN") {
-			t.Errorf("%s: lost %v", model, lost)
-		}
-		_, want, _ := strings.Cut(before, "\n")
-		if _, got, _ := strings.Cut(ids(t, n), "\n"); got != want {
-			t.Errorf("%s: the other GPU is %s, want %s", model, got, want)
-		}
-		mends(t, n, upgrading(t, oldDriver, l[0]))
-		compare(t, model, "on disk "+oldDriver+", loaded "+strings.TrimSuffix(oldDriver, " open")+"\n"+before, loaded(t, n))
-	}
 }
 
 // Undo of everything takes back the layout too, and ends where nobody had made any; in one process as in two.
@@ -324,67 +220,5 @@ func TestUndoOfADriverThatWasPartitioned(t *testing.T) {
 	res := undoIn(t, n, upgrading(t, newDriver, ""), "")
 	if _, err := n.Stat("/sys/module/nvidia/version"); err == nil || len(res.Made) != 2 {
 		t.Errorf("the module is still loaded, or not all was put back: %+v", res)
-	}
-}
-
-// What was taken along is ours as before: an entry that is gone from the spec still puts its GPU back. What is somebody else's stays
-// his: no later apply makes it.
-func TestTakenAlongIsWhoseItWas(t *testing.T) {
-	only := func(e *converge.Engine) *converge.Engine { e.Before, e.Stages = e.Stages, e.Stages[:2]; return e }
-	n := reloading(t, a100s)
-	applyIn(t, n, upgrading(t, oldDriver, layouts["A100-40"][0]))
-	applyIn(t, n, only(upgrading(t, newDriver, layouts["A100-40"][0])))
-	e := upgrading(t, newDriver, "")
-	e.Spec = parse(t, "[driver]\n[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 1 }\n")
-	applyIn(t, n, e)
-	if got := ids(t, n); !strings.Contains(got, second+" false false") || !strings.Contains(got, first+" true true") {
-		t.Errorf("a GPU that is asked for no more: %s", got)
-	}
-	n = reloading(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"7g.40gb\", start = 0 }]\n")
-	applyIn(t, n, upgrading(t, newDriver, ""))
-	if p := plan(t, n, upgrading(t, newDriver, "")); len(p.Changes) > 0 {
-		t.Errorf("planned: %s", names(p.Changes))
-	}
-}
-
-// Where the module can only be replaced by a reboot, which takes the partitions too, undo is not at its end before they stand again.
-func TestUndoOfAnUpgradeByReboot(t *testing.T) {
-	for model, l := range layouts {
-		for _, second := range []string{l[1], ""} {
-			n, before := upgraded(t, model, l[0], second)
-			if err := n.WriteFile("/sys/module/nvidia/refcnt", []byte("1\n"), host.Attr{Mode: 0o644}); err != nil {
-				t.Fatal(err)
-			}
-			res := undoIn(t, n, upgrading(t, newDriver, second), "")
-			if !strings.Contains(res.Reboot, "mig "+first) || !strings.Contains(res.Reboot, "gpuadm undo") {
-				t.Errorf("%s: asks for a reboot: %q", model, res.Reboot)
-			}
-			n.Reboot()
-			for _, do := range []string{"rmmod", "modprobe"} {
-				if _, err := n.Do(t.Context(), do, "nvidia"); err != nil {
-					t.Fatal(err)
-				}
-			}
-			again := undoIn(t, n, upgrading(t, newDriver, second), "")
-			if again.Run != res.Run || len(again.Again) != 2 {
-				t.Errorf("%s: after the reboot %+v, before %+v", model, again, res)
-			}
-			compare(t, model, before, ids(t, n))
-		}
-	}
-}
-
-// What somebody has made of his GPU since the upgrade is his: it stands after the undo, too, and is no reason to refuse one.
-func TestUndoOfAnUpgradeLeavesLayoutsMadeSince(t *testing.T) {
-	n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"1g.5gb\", start = 5 }]\n[[gpu]]\nmodel = \"A100-40\"\n")
-	applyIn(t, n, upgrading(t, newDriver, ""))
-	if _, err := n.CreateInstance(t.Context(), first, 0, host.Span{Start: 0, Size: 8}); err != nil {
-		t.Fatal(err)
-	}
-	before := ids(t, n)
-	undoIn(t, n, upgrading(t, newDriver, ""), "")
-	compare(t, "undone", before, ids(t, n))
-	if !strings.HasPrefix(loaded(t, n), "on disk "+oldDriver) {
-		t.Error("not undone")
 	}
 }

@@ -99,15 +99,13 @@ func (c *common) line(w io.Writer, e converge.Event) {
 			text = told(e)
 		}
 		fmt.Fprintf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), text)
-	case converge.Again:
-		fmt.Fprintf(w, "  %-10s %s %s   made again\n", e.Stage, c.colour(w, sign(*e.Change)), thing(*e.Change))
 	case converge.Kept:
 		fmt.Fprintf(w, "  %-10s = %s   stays: %s\n", e.Stage, thing(*e.Change), printable(e.Text))
 	case converge.Left:
 		fmt.Fprintf(w, "  %-10s = %s   left: %s\n", e.Stage, thing(*e.Change), printable(e.Text))
 	case converge.Failed:
 		fmt.Fprintf(w, "  %-10s ! failed\n", e.Stage)
-	case converge.Remains, converge.Unkept, converge.Healed, converge.Lost:
+	case converge.Remains, converge.Unkept, converge.Healed:
 		fmt.Fprintf(w, "  %-10s ! %s\n", e.Stage, printable(e.Text))
 	}
 }

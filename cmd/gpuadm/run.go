@@ -141,22 +141,8 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	e.Tell, e.Stop = voice.tell, stop
 	res, err := e.Undo(ctx, h, to, leave)
 	voice.close()
-	if len(res.Lost) > 0 { // the node was called ready with what is not there any more
-		if e, _, none := c.engine(nil, nil); none == nil {
-			c.tellCluster(ctx, e, h, cloud.Outcome{Stage: res.Stage, Err: err})
-		}
-	}
 	if err != nil {
 		return err
-	}
-	if onlyANewProcess(res) {
-		if c.output != "json" {
-			fmt.Fprintf(c.stdout, "%s put back; %s by a new process, since the driver was replaced.\n", count(len(res.Made), "change"), count(len(res.Later), "thing")+" made again")
-		}
-		if err := c.anew(ctx, res, stop); err != nil {
-			return err
-		}
-		return &converge.Trouble{What: "cannot end the undo in this process: the driver was replaced while it ran", Try: []string{"gpuadm undo, which goes on from here"}}
 	}
 	if c.output == "json" {
 		return nil
@@ -166,9 +152,6 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 		return nil
 	}
 	s := count(len(res.Made), "change") + " put back"
-	if len(res.Again) > 0 {
-		s += fmt.Sprintf(", %d made again", len(res.Again))
-	}
 	if len(res.Left) > 0 {
 		s += fmt.Sprintf(", %d left", len(res.Left))
 	}

@@ -22,8 +22,6 @@ type Result struct {
 	Made   []Change `json:"made,omitempty"`
 	Later  []Change `json:"later,omitempty"`  // what waits, for the last line
 	Left   []Change `json:"left,omitempty"`   // undo: what someone else changed since and was left as asked
-	Again  []Change `json:"again,omitempty"`  // what others had taken along and was made to stand again
-	Lost   []Change `json:"lost,omitempty"`   // and could not be
 	Held   string   `json:"held,omitempty"`   // the run whose undo holds
 	Reboot string   `json:"reboot,omitempty"` // why a reboot is needed
 	Stage  string   `json:"stage,omitempty"`  // the stage at work when it ended with an error, or the first that cannot be made
@@ -248,11 +246,6 @@ func (r *run) later(s step) {
 // make journals the steps, makes them as one, and looks at each again.
 func (r *run) make(ctx context.Context, steps []step) ([]made, error) {
 	var done []made
-	if steps[0].Cannot == "" {
-		if err := r.take(ctx, changes(steps)); err != nil {
-			return nil, err
-		}
-	}
 	for i, s := range steps {
 		if s.Cannot != "" {
 			return nil, &Trouble{What: s.Cannot, Because: s.Because, Try: s.Try}

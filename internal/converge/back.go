@@ -23,7 +23,6 @@ func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
 		t.Because, t.Undone, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Undone), slices.Clone(inner.Try)
 	}
 	r.event(Event{Stage: r.at, What: Failed, Text: cause.Error()})
-	gone := r.gone(done, func(c Change) State { return c.Before })
 	slices.Reverse(done)
 	slices.SortStableFunc(done, func(a, b made) int { return settles(a.thing) - settles(b.thing) })
 	var back []Change
@@ -35,9 +34,6 @@ func (r *run) turnBack(ctx context.Context, cause error, done []made) error {
 		if err != nil {
 			t.Because = append(t.Because, fmt.Sprintf("and it could not be put back: %v", err))
 		}
-	}
-	if lost := (*Trouble)(nil); errors.As(r.remake(ctx, gone), &lost) {
-		t.Because, t.Try = append(t.Because, lost.Because...), append(t.Try, lost.Try...)
 	}
 	for _, c := range back {
 		t.Undone = append(t.Undone, c.String())
@@ -82,13 +78,6 @@ func (r *run) putBack(ctx context.Context, batch []made) ([]Change, error) {
 	}
 	if len(due) == 0 {
 		return nil, nil
-	}
-	var all []Change
-	for _, m := range due {
-		all = append(all, m.Change)
-	}
-	if err := r.take(ctx, all); err != nil {
-		return nil, err
 	}
 	ctx = WayBack(ctx, func(text string) { r.event(Event{Stage: due[0].Stage, What: Unkept, Text: text}) })
 	err := makeAll(ctx, r.h, due)
@@ -143,11 +132,7 @@ func (r *run) sort(ctx context.Context, due []made) (back []Change, open []made)
 // recall fills in what an earlier process has changed in this run, which a reboot, a crash or a signal cut short: if a stage
 // fails now, that is put back too. What somebody else has changed since stays.
 func (r *run) recall(ctx context.Context, cut Run) error {
-	r.retake(cut)
 	for _, o := range standing([]Run{cut}) {
-		if o.taken {
-			continue
-		}
 		t, err := r.ThingOf(o.Kind, o.Name)
 		if err != nil {
 			continue // a newer gpuadm's

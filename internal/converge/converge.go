@@ -133,7 +133,6 @@ type Change struct {
 	Keeps     string   `json:"keeps,omitempty"`
 	Leaves    string   `json:"leaves,omitempty"`
 	Drawn     bool     `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
-	Taken     bool     `json:"taken,omitempty"`     // taken along by another change: Before and After are how it stood before that
 	Settles   bool     `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
 	Unsettles []string `json:"unsettles,omitempty"` // "KIND NAME" of what must settle after this, and after its undo
 	Diff      string   `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled

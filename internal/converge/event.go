@@ -28,8 +28,6 @@ const (
 	Waiting What = "waiting" // what is being made waits for somebody: Text says for whom, and how long yet
 	Waits   What = "later"   // a change cannot be made yet
 	Undone  What = "undone"  // a change was put back
-	Again   What = "again"   // what a change had taken along was made to stand again
-	Lost    What = "lost"    // and could not be; Text says how it stood, and why
 	Kept    What = "kept"    // a change stays: undo cannot take it back
 	Left    What = "left"    // a change stays: someone else changed it since
 	Remains What = "remains" // what no undo needs any more could not be cleared away; Text says why

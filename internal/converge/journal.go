@@ -299,8 +299,7 @@ func (r Run) changed() bool {
 type ours struct {
 	Change // the last one, as journalled
 	links  []link
-	first  Run  // which run touched it first
-	taken  bool // it was only taken along by other changes
+	first  Run // which run touched it first
 }
 
 // standing folds runs into what of ours stands. Those of which nothing is ours any more cancel out and are left out.
@@ -320,13 +319,10 @@ func fold(runs []Run) []ours {
 			}
 			o := all[c.key()]
 			if o == nil {
-				o = &ours{first: run, taken: true}
+				o = &ours{first: run}
 				all[c.key()], order = o, append(order, c.key())
 			}
-			if o.taken || !c.Taken {
-				o.Change = c
-			}
-			o.taken = o.taken && c.Taken
+			o.Change = c
 			o.add(c)
 		}
 	}

@@ -24,7 +24,6 @@ type run struct {
 	done    map[string][]made // by stage, for a later one that proves it
 	turning bool              // what a failed stage has changed is being put back
 
-	taking
 	boot string
 	Result
 }
@@ -47,7 +46,7 @@ func (e *Engine) start(h host.Host) (*run, func(), error) {
 		unlock()
 		return nil, nil, err
 	}
-	return &run{Engine: e, h: h, j: j, boot: bootID(h), done: map[string][]made{}, taking: taking{asked: map[string]bool{}}}, unlock, nil
+	return &run{Engine: e, h: h, j: j, boot: bootID(h), done: map[string][]made{}}, unlock, nil
 }
 
 func (r *run) begin(goesOn bool, undoes []string) error {

@@ -17,12 +17,11 @@ import (
 type UndoPlan struct {
 	Format  int      `json:"format"`
 	Runs    []string `json:"runs"`    // which runs are put back, oldest first
-	Changes []Change `json:"changes"` // in order: last begun first, what is made as one together, those that settle, what was taken along
+	Changes []Change `json:"changes"` // in order: last begun first, what is made as one together, those that settle
 	Kept    []Change `json:"kept,omitempty"`
 	Left    []Change `json:"left,omitempty"`
 
-	due   []made
-	taken []made // what was taken along: it stands again after all else
+	due []made
 }
 
 // PlanUndo says what Undo would do, and touches nothing.
@@ -32,7 +31,7 @@ func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []s
 		return UndoPlan{}, err
 	}
 	p, err := e.planUndo(ctx, v, j, to, leave)
-	for _, m := range append(p.due[:len(p.due):len(p.due)], p.taken...) {
+	for _, m := range p.due {
 		s := step{Change: m.Change, want: Want{Thing: m.thing}}
 		if st, ok := m.thing.(Settler); ok {
 			if m.asleep {
@@ -50,8 +49,7 @@ func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []s
 // Undo puts back what runs have changed: the last one (to = ""), all since and with one (to = its id), or "all".
 // Per thing, the oldest Before of the range is made where the newest After stands. Where someone else has changed the
 // thing since, our part alone is taken out if that is provable; otherwise nothing at all is touched, unless leave
-// names the thing. What its changes take along on the way stands again at its end. Afterwards a hold stands: unattended applies
-// do nothing until an apply by hand.
+// names the thing. Afterwards a hold stands: unattended applies do nothing until an apply by hand.
 func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []string) (Result, error) {
 	r, unlock, err := e.start(h)
 	if err != nil {
@@ -87,7 +85,6 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 		return Result{}, err
 	}
 	if goesOn { // what is put back already will not be made again
-		r.retake(last)
 		if err := r.sweep(last); err != nil {
 			return r.end(err)
 		}
@@ -98,30 +95,15 @@ func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []strin
 	for _, c := range p.Left {
 		r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: c.Cannot})
 	}
-	done := slices.Clone(p.due)
 	if err := r.undo(ctx, p.due); err != nil {
 		return r.end(err)
-	}
-	again := p.taken
-	for _, m := range r.gone(done, func(c Change) State { return c.After }) {
-		again = with(again, m)
-	}
-	if r.Reboot != "" && len(again) > 0 {
-		return r.end(host.Reboot{Why: r.Reboot + "; " + names(again) + " go with it, and gpuadm undo goes on after it and makes them again"})
-	}
-	lost := r.remake(ctx, again)
-	if r.anew() {
-		return r.Result, nil
 	}
 	result, err := r.end(nil)
 	if err != nil {
 		return result, err
 	}
 	r.collect(ctx)
-	if lost != nil {
-		result.Stage = r.at
-	}
-	return result, lost
+	return result, nil
 }
 
 // undo makes the changes of a plan to undo. If one fails, those made so far are made to stand as found: half an undo helps
@@ -224,11 +206,6 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		}
 		m := made{Change: o.Change, thing: t}
 		m.Why, m.Later = "", ""
-		if o.taken || lostOnTheWay(runs, o) {
-			m.stood(ctx, v, o.links)
-			p.taken = append(p.taken, m)
-			continue
-		}
 		switch foreign, err := m.back(ctx, v, o.links); {
 		case err != nil:
 			return p, err

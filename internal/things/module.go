@@ -289,22 +289,6 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	return errors.Join(m.load(ctx, h, s), Resume(ctx, h))
 }
 
-// Takes names the GPUs in MIG mode: a driver that is unloaded forgets their instances, and GPUs newer than Ampere their mode.
-// Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
-func (m module) Takes(ctx context.Context, v host.View) (kind string, names []string, err error) {
-	kind = "mig"
-	if use, err := loadedModule(v, "nvidia"); use == nil {
-		return kind, nil, err
-	}
-	d, err := v.Driver(ctx)
-	for _, g := range d.GPUs {
-		if g.Mode && g.Pending {
-			names = append(names, g.Address)
-		}
-	}
-	return kind, names, err
-}
-
 // unload stops the driver's own daemons and takes the modules out one by one. The daemons run again after Resume; without
 // a driver there is nothing left to serve, and they stay stopped.
 func unload(ctx context.Context, h host.Host, s moduleState) error {
