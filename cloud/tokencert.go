@@ -143,15 +143,15 @@ func (c certificate) look(v host.View) (converge.State, error) {
 }
 
 // Breaks says that without its certificate the machine is no node, and names the pods that run on it.
-func (c certificate) Breaks(ctx context.Context, v host.View, before, after converge.State) (what, clients []string, err error) {
+func (c certificate) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
 	if before == "" || after != "" {
 		return nil, nil, nil
 	}
-	clients, err = runningPods(ctx, v)
-	if len(clients) == 0 {
+	pods, err := runningPods(ctx, v)
+	if len(pods) == 0 {
 		return nil, nil, err
 	}
-	return []string{"leave-cluster"}, clients, err
+	return []string{"leave-cluster"}, map[string][]string{"leave-cluster": pods}, err
 }
 
 // TakeOut is converge.Merger's: a certificate that has run out meanwhile is the one that was made.

@@ -51,6 +51,9 @@ func reloading(t testing.TB, tables string) *simhost.Node {
 		"\n-- disk --\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n-- proc/sys/kernel/osrelease --\n6.8.0\n-- sys/module/ --\n-- proc/driver/ --\n")}.boot(t)
 	touches := func([]string) bool { return false }
 	n.Install("rmmod", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
+		if err := f.Remove(partAccess); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
 		return nil, errors.Join(f.Remove("/sys/module/nvidia/refcnt"), f.Remove("/sys/module/nvidia/version"))
 	}})
 	n.Install("modprobe", simhost.Program{Looks: touches, Run: func(f *host.Files, argv []string) ([]byte, error) {
@@ -76,6 +79,9 @@ func reloading(t testing.TB, tables string) *simhost.Node {
 	return n
 }
 
+// partAccess is how the loaded module shows that a GPU has an instance.
+const partAccess = "/proc/driver/nvidia/capabilities/gpu0/mig/gi13"
+
 const oldDriver, newDriver, badDriver = "570.172.08 open", "580.95.05 open", "590.1 rejected"
 
 // upgrading is packages, modules and mig, for a driver and a layout; "" asks for no layout at all.
@@ -88,11 +94,12 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 		w.Section = "driver"
 		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{w}, nil }}
 	}
+	asked := parse(t, text)
 	return &converge.Engine{
-		Spec: parse(t, text),
+		Spec: asked,
 		Stages: []converge.Stage{
 			named("packages", "", converge.Want{Thing: driverPackage{}, To: to(converge.State(driver))}),
-			named("modules", "packages", things.Module("6.8.0", nil, onDisk, "")),
+			named("modules", "packages", things.Module("6.8.0", nil, onDisk, asked.MIG.Asked(), "")),
 			mig.Stage,
 		},
 		ThingOf: func(kind, name string) (converge.Thing, error) {
@@ -186,6 +193,120 @@ func loaded(t testing.TB, n *simhost.Node) string {
 	return "on disk " + disk + ", loaded " + string(is) + ids(t, n)
 }
 
+// undoing is the engine of an undo that may lose the partitions.
+func undoing(t testing.TB, layout string) *converge.Engine {
+	e := upgrading(t, newDriver, layout)
+	e.Allow = []string{"lose-partitions"}
+	return e
+}
+
+// refused says that a run would lose partitions, which ones, and how to allow it, and that it has left all as it was.
+func refused(t testing.TB, what string, err error, lost ...string) {
+	t.Helper()
+	trouble := (*converge.Trouble)(nil)
+	if !errors.As(err, &trouble) || !errors.Is(err, converge.ErrInUse) ||
+		!strings.Contains(trouble.What, "module nvidia would lose-partitions, and the GPUs are partitioned") ||
+		!slices.Equal(trouble.Because, lost) || !slices.Equal(trouble.Try, []string{"run again with --allow lose-partitions"}) {
+		t.Fatalf("%s: %v, %+v; want it refused for %v", what, err, trouble, lost)
+	}
+}
+
+// Undo of an upgrade loads the module again, which forgets the partitions: it asks first, loses them where that is allowed, and the
+// next apply makes those that node.toml has.
+func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
+	for model, l := range layouts {
+		n, before := upgraded(t, model, l[0], l[0])
+		stood, e := loaded(t, n), upgrading(t, newDriver, l[0])
+		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
+		if i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return slices.Contains(c.Breaks, "lose-partitions") }); err != nil || i < 0 {
+			t.Errorf("%s: the plan of the undo is %+v, %v", model, p.Changes, err)
+		}
+		_, err = e.Undo(t.Context(), newProcess(n), "", nil)
+		refused(t, model, err, "GPU "+first+": 3 MIG instances", "GPU "+second+": 3 MIG instances")
+		compare(t, model+", refused", stood, loaded(t, n))
+
+		undoIn(t, n, undoing(t, l[0]), "")
+		if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+oldDriver+", loaded "+strings.TrimSuffix(oldDriver, " open")) || strings.Contains(got, "@") {
+			t.Errorf("%s: after undo %s", model, got)
+		}
+		applyIn(t, n, upgrading(t, oldDriver, l[0]))
+		compare(t, model+", applied again", before, ids(t, n))
+	}
+}
+
+// An upgrade that makes the partitions of node.toml after it asks for none, whoever has made those that are there.
+func TestUpgradeMakesPartitionsAgain(t *testing.T) {
+	for model, l := range layouts {
+		for _, before := range []string{l[0], l[1], ""} {
+			n := reloading(t, "[[gpu]]\nmodel = \""+model+"\"\ncount = 2\n")
+			if applyIn(t, n, upgrading(t, oldDriver, before)); before == "" {
+				applyIn(t, n, upgrading(t, oldDriver, l[0]))
+				if err := n.Remove(converge.Home + "/journal.jsonl"); err != nil { // somebody else's, then
+					t.Fatal(err)
+				}
+			}
+			applyIn(t, n, upgrading(t, newDriver, l[0]))
+			if p := plan(t, n, upgrading(t, newDriver, l[0])); p.Now() > 0 || p.Later > 0 {
+				t.Errorf("%s: planned: %s", model, names(p.Changes))
+			}
+			if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+newDriver) || strings.Count(got, ":9@")+strings.Count(got, ":19@") < 6 {
+				t.Errorf("%s: %s", model, got)
+			}
+		}
+	}
+}
+
+// An upgrade of a machine that somebody else has partitioned is put back until that is allowed; where node.toml says nothing of
+// partitions the next apply makes none.
+func TestUpgradeAsksForPartitionsOfOthers(t *testing.T) {
+	n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"1g.5gb\", start = 5 }]\n[[gpu]]\nmodel = \"A100-40\"\n"+
+		"-- "+partAccess[1:]+" --\n")
+	stood := loaded(t, n)
+	for _, asked := range []bool{true, false} { // the library is loaded before it is replaced, or not
+		h, lost := newProcess(n), "GPU 0: 1 MIG instance"
+		if asked {
+			if _, err := h.Driver(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			lost = "GPU " + first + ": 1 MIG instance"
+		}
+		_, err := upgrading(t, newDriver, "").Apply(t.Context(), h)
+		refused(t, fmt.Sprintf("asked %t", asked), err, lost)
+		compare(t, "refused", stood, loaded(t, n))
+	}
+	e := upgrading(t, newDriver, "")
+	e.Allow = []string{"lose-partitions"}
+	applyIn(t, n, e)
+	if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+newDriver) || strings.Contains(got, "@") {
+		t.Errorf("after it was allowed: %s", got)
+	}
+}
+
+// An undo that is killed at any touch, or cut short by a power cut, and run again, ends as one that was not.
+func TestKilledUndoOfAnUpgrade(t *testing.T) {
+	t.Parallel()
+	for model, second := range map[string]string{"A100-40": layouts["A100-40"][1], "H100-80": ""} {
+		whole, _ := upgraded(t, model, layouts[model][0], second)
+		from := whole.Touches()
+		undoIn(t, whole, undoing(t, second), "")
+		want := loaded(t, whole)
+		for at := range every(whole.Touches() - from) {
+			n, _ := upgraded(t, model, layouts[model][0], second)
+			n.CutAt(from + at)
+			if _, err := undoing(t, second).Undo(t.Context(), newProcess(n), "", nil); err == nil {
+				continue // it was clearing away what nobody needs
+			}
+			up := []func(*simhost.Node){(*simhost.Node).Revive, (*simhost.Node).Reboot}[at%2]
+			up(n)
+			if j, err := converge.ReadJournal(n); err != nil || j.Records[len(j.Records)-1].What == "end" {
+				continue // its end was written, and only the disk had not said so
+			}
+			undoIn(t, n, undoing(t, second), "")
+			compare(t, fmt.Sprintf("%s, %q, cut at touch %d", model, second, at), want, loaded(t, n))
+		}
+	}
+}
+
 // Undo of everything takes back the layout too, and ends where nobody had made any; in one process as in two.
 func TestUndoOfAllOfAnUpgrade(t *testing.T) {
 	for model, l := range layouts {
@@ -194,7 +315,7 @@ func TestUndoOfAllOfAnUpgrade(t *testing.T) {
 			first := loaded(t, n)
 			applyIn(t, n, upgrading(t, oldDriver, l[0]))
 			applyIn(t, n, upgrading(t, newDriver, l[1]))
-			if e := upgrading(t, newDriver, l[1]); anew {
+			if e := undoing(t, l[1]); anew {
 				undoIn(t, n, e, "all")
 			} else {
 				undo(t, n, e, "all")
@@ -217,7 +338,7 @@ func TestUndoOfADriverThatWasPartitioned(t *testing.T) {
 	if _, err := n.CreateInstance(t.Context(), first, 0, host.Span{Start: 0, Size: 8}); err != nil {
 		t.Fatal(err)
 	}
-	res := undoIn(t, n, upgrading(t, newDriver, ""), "")
+	res := undoIn(t, n, undoing(t, ""), "")
 	if _, err := n.Stat("/sys/module/nvidia/version"); err == nil || len(res.Made) != 2 {
 		t.Errorf("the module is still loaded, or not all was put back: %+v", res)
 	}

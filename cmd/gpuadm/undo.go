@@ -35,6 +35,10 @@ A file that somebody else has changed since is not overwritten: our part alone
 is taken out where that can be proven, otherwise nothing is touched and the
 difference is told.
 
+A driver that is loaded again has no MIG partitions. Where GPUs have some, undo of an
+upgrade asks first (--allow lose-partitions). The next apply makes those of node.toml
+again; also after an upgrade that has failed, which loses them without asking.
+
 Afterwards a hold stands: the boot unit and the DaemonSet leave the machine
 alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 		Example: "  gpuadm undo\n  gpuadm undo --dry-run\n  gpuadm undo --to all --root /mnt/image",

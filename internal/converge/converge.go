@@ -82,7 +82,7 @@ type Prover interface {
 // change, those of undo and of a shrunk spec included: what the journal knows of that is from another day.
 type Breaker interface {
 	Thing
-	Breaks(ctx context.Context, v host.View, before, after State) (what, clients []string, err error)
+	Breaks(ctx context.Context, v host.View, before, after State) (what []string, clients map[string][]string, err error)
 }
 
 // A Want is a thing and how it shall stand, as a pure and idempotent function of how it stands.
@@ -91,10 +91,12 @@ type Want struct {
 	To      func(found State) (State, error)
 	Why     string   // one line, shown by plan
 	Section string   // the spec's section that asks for it; "" = the stage's name
-	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, reset-gpu, reboot, leave-cluster
-	Clients []string // whom that would hit, where it is known better than by who holds any GPU
+	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, lose-partitions, reset-gpu, reboot, leave-cluster
 	Keeps   string   // what undo cannot take back
 	Leaves  string   // what stays elsewhere, out of our reach, once undo has taken the thing away
+
+	// Clients has for each of the breaks whom it would hit, where that is known better than by who holds any GPU.
+	Clients map[string][]string
 
 	// AsFound has To go by how the thing stands, what we made earlier included: what disturbs least depends on it.
 	AsFound bool
@@ -120,16 +122,18 @@ type Stage struct {
 
 // A Change is one line of a plan. It is data: printed, journalled, turned round.
 type Change struct {
-	Stage     string   `json:"stage"`
-	Section   string   `json:"section,omitempty"`
-	Kind      string   `json:"kind"`
-	Name      string   `json:"name"`
-	Before    State    `json:"before"`
-	After     State    `json:"after"`
-	Why       string   `json:"why,omitempty"`
-	Later     string   `json:"later,omitempty"` // not before this: "first boot"
-	Breaks    []string `json:"breaks,omitempty"`
-	Clients   []string `json:"clients,omitempty"` // whom the breaks would hit
+	Stage   string   `json:"stage"`
+	Section string   `json:"section,omitempty"`
+	Kind    string   `json:"kind"`
+	Name    string   `json:"name"`
+	Before  State    `json:"before"`
+	After   State    `json:"after"`
+	Why     string   `json:"why,omitempty"`
+	Later   string   `json:"later,omitempty"` // not before this: "first boot"
+	Breaks  []string `json:"breaks,omitempty"`
+
+	Clients map[string][]string `json:"clients,omitempty"` // by break, whom it would hit
+
 	Keeps     string   `json:"keeps,omitempty"`
 	Leaves    string   `json:"leaves,omitempty"`
 	Drawn     bool     `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
@@ -229,8 +233,8 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 		anybody := false
 		for _, c := range changes {
 			if c.Later == "" && slices.Contains(c.Breaks, what) {
-				names, clients = append(names, c.String()), append(clients, c.Clients...)
-				anybody = anybody || len(c.Clients) == 0
+				names, clients = append(names, c.String()), append(clients, c.Clients[what]...)
+				anybody = anybody || len(c.Clients[what]) == 0
 			}
 		}
 		if anybody && e.Clients != nil {
@@ -241,10 +245,11 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 			clients = append(clients, holders...)
 		}
 		if len(clients) > 0 {
+			why, try := hits(what)
 			return &Trouble{
-				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, hits(what)),
+				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, why),
 				Because: clients,
-				Try:     []string{"stop them, or run again with --allow " + what},
+				Try:     []string{try + "run again with --allow " + what},
 				Err:     ErrInUse,
 			}
 		}
@@ -252,12 +257,15 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 	return nil
 }
 
-// hits says why somebody has to agree to a break.
-func hits(what string) string {
-	if what == "leave-cluster" {
-		return "pods run here"
+// hits says why somebody has to agree to a break, and what else they can do.
+func hits(what string) (why, try string) {
+	switch what {
+	case "leave-cluster":
+		return "pods run here", "stop them, or "
+	case "lose-partitions":
+		return "the GPUs are partitioned", ""
 	}
-	return "the GPUs are in use"
+	return "the GPUs are in use", "stop them, or "
 }
 
 // Stays is what Make returns when a thing of ours must stay because others have come to depend on it: a folder that

@@ -288,6 +288,9 @@ func (e *Engine) look(ctx context.Context, v host.View, st Stage, f facts.Facts,
 			continue
 		}
 		s.foresee(t, pending)
+		if err := s.breaks(ctx, v, t); err != nil {
+			s.fail(err)
+		}
 	}
 	return slices.DeleteFunc(steps, func(s step) bool { return s.Later == "nothing" }), nil
 }

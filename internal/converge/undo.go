@@ -197,6 +197,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			runs = append(runs, run)
 		}
 	}
+	goesOn := slices.ContainsFunc(runs, func(r Run) bool { return len(r.Undoes) > 0 })
 	var inTheWay obstacles
 	var settle []made
 	for _, o := range slices.Backward(standing(runs)) {
@@ -211,6 +212,8 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			return p, err
 		case m.Keeps != "":
 			p.Kept = append(p.Kept, m.Change)
+		case goesOn && errors.As(foreign, new(*host.NoDriver)):
+			// The undo that was cut short was about to load another driver, which ends what the loaded one holds.
 		case foreign != nil && (slices.Contains(leave, m.Name) || slices.Contains(leave, m.String())):
 			m.Cannot = foreign.Error()
 			p.Left = append(p.Left, m.Change)
@@ -238,6 +241,9 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			return p, err
 		}
 		m.Breaks = stopsClients(runs, m, p.due)
+		if err := m.foreseeBreaks(ctx, v, p.due); err != nil {
+			return p, err
+		}
 		p.due = append(p.due, m)
 	}
 	return p, nil
@@ -288,6 +294,21 @@ func stopsClients(runs []Run, m made, due []made) []string {
 		}
 	}
 	return nil
+}
+
+// foreseeBreaks has what settles say what that interrupts once the changes before it are put back.
+func (m *made) foreseeBreaks(ctx context.Context, v host.View, due []made) error {
+	t, ok := m.thing.(Settler)
+	if !ok || m.asleep {
+		return nil
+	}
+	c := m.Change
+	for _, d := range due {
+		c.Before = t.Unsettled(c.Before, d.Change)
+	}
+	err := c.breaks(ctx, v, m.thing)
+	m.Breaks, m.Clients = c.Breaks, c.Clients
+	return err
 }
 
 // undoing is the command line of an undo that leaves some things.

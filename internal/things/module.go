@@ -26,6 +26,7 @@ type module struct {
 	kernel string   // that runs; "" when built again for undo
 	files  []string // its parameters (modprobe.d), and what is loaded at boot (modules-load.d)
 	onDisk OnDiskFunc
+	remade bool // the run makes the partitions again that the module forgets when it is loaded again
 }
 
 // An OnDiskFunc returns version and flavour, "580.95.05 open", of the module nvidia that modprobe would load for a
@@ -33,10 +34,11 @@ type module struct {
 type OnDiskFunc func(v host.View, kernel string) (string, error)
 
 // Module wants the module nvidia loaded as it lies on disk, where there is one, with the parameters and companions that
-// the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot.
-func Module(kernel string, files []string, onDisk OnDiskFunc, why string) converge.Want {
-	m := module{kernel, files, onDisk}
-	return converge.Want{Thing: m, Why: why, Breaks: []string{"stop-clients"}, To: func(found converge.State) (converge.State, error) {
+// the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot. remade says
+// that the spec has the GPUs partitioned, so that no partition is lost with it.
+func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
+	m := module{kernel, files, onDisk, remade}
+	return converge.Want{Thing: m, Why: why, To: func(found converge.State) (converge.State, error) {
 		return m.Settled(found), nil
 	}}
 }
@@ -44,7 +46,7 @@ func Module(kernel string, files []string, onDisk OnDiskFunc, why string) conver
 // NewModule builds the thing again from its name.
 func NewModule(name string, onDisk OnDiskFunc) converge.Thing {
 	_, files, _ := strings.Cut(name, " reads ")
-	return module{"", strings.Fields(files), onDisk}
+	return module{"", strings.Fields(files), onDisk, false}
 }
 
 func (m module) Kind() string { return "module" }
@@ -276,8 +278,7 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	if err != nil {
 		return err
 	}
-	companionsOnly := s.loaded != "" && s.loaded == s.disk && !slices.ContainsFunc(s.lacks, func(l string) bool { return strings.Contains(l, "=") })
-	if companionsOnly {
+	if s.loaded != "" && s.loaded == s.disk && !reloads(s.State()) {
 		return m.load(ctx, h, s)
 	}
 	if err := unload(ctx, h, s); err != nil {
@@ -287,6 +288,14 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 		return nil
 	}
 	return errors.Join(m.load(ctx, h, s), Resume(ctx, h))
+}
+
+// reloads says whether the module is taken out and loaded again: not where it only lacks companions.
+func reloads(found converge.State) bool {
+	_, lacks, without := strings.Cut(string(found), moduleWithout)
+	return !without || slices.ContainsFunc(strings.Fields(lacks), func(l string) bool {
+		return strings.Contains(l, "=") || strings.HasPrefix(l, "/") && !strings.Contains(l, "/modules-load.d/")
+	})
 }
 
 // unload stops the driver's own daemons and takes the modules out one by one. The daemons run again after Resume; without
