@@ -202,15 +202,6 @@ func (p nodePart) nobody() error {
 	}
 }
 
-// Leaves tells of the taint that Report puts on with a failure: the journal knows nothing of it, and once nobody looks after the GPUs
-// nobody takes it off.
-func (p nodePart) Leaves(found converge.State) string {
-	if p.what != "condition" || !strings.HasPrefix(string(found), string(corev1.ConditionFalse)) {
-		return ""
-	}
-	return fmt.Sprintf("the node keeps the taint %s, if the failure that the cluster was told of has put it on; who may, says: %s", failureTaint(), byHand("NODE", failureTaint()))
-}
-
 // TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Of a failure, and of a boot that
 // nobody has looked in yet, the cluster is told without a line in the journal (Report, guard), and that keeps nobody from undo.
 func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {

@@ -33,7 +33,7 @@ func NewFile(name string, merge things.MergeFunc) converge.Thing {
 }
 
 // Breaks says that without it the machine is no node, and names the pods that run on it.
-func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) (what, clients []string, err error) {
+func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
 	if before == "" || after != "" {
 		return nil, nil, nil
 	}
@@ -41,11 +41,11 @@ func (l login) Breaks(ctx context.Context, v host.View, before, after converge.S
 	if err != nil || !callsProgram(text) {
 		return nil, nil, err
 	}
-	clients, err = runningPods(ctx, v)
-	if len(clients) == 0 {
+	pods, err := runningPods(ctx, v)
+	if len(pods) == 0 {
 		return nil, nil, err
 	}
-	return []string{"leave-cluster"}, clients, err
+	return []string{"leave-cluster"}, map[string][]string{"leave-cluster": pods}, err
 }
 
 // Make ends the pods, where it takes kubelet's credentials away.

@@ -118,6 +118,9 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
 	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "the cluster is told that the GPUs stand")
 	condition.Thing = r.part(condition.Name(), r.offered)
+	if failed, on := failedTaint(r.spec, r.facts); on { // Report puts it on, of which the journal has nothing
+		condition.Leaves = fmt.Sprintf("the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s", failed, byHand("NODE", failed))
+	}
 	list := []converge.Want{condition}
 	for _, t := range formerTaints(r.facts) {
 		if taintName(t) != taintName(startup) && !slices.ContainsFunc(r.spec.Node.Taints, func(o spec.Taint) bool { return taintName(o) == taintName(t) }) {

@@ -57,7 +57,9 @@ const (
 func (c certificate) want() converge.Want {
 	c.verdict = &verdict{}
 	whose := "system:node:" + c.join.name
-	return converge.Want{Thing: c, AsFound: true, Why: "the cluster knows the node by it", To: func(found converge.State) (converge.State, error) {
+	// Registration says so too, but kubelet may register the node before gpuadm looks, or have done so before.
+	left := nodeLeft(c.join.name)
+	return converge.Want{Thing: c, AsFound: true, Why: "the cluster knows the node by it", Leaves: left, To: func(found converge.State) (converge.State, error) {
 		user, _ := strings.CutSuffix(string(found), ranOut)
 		switch {
 		case user == whose && string(found) == whose:
@@ -141,26 +143,15 @@ func (c certificate) look(v host.View) (converge.State, error) {
 }
 
 // Breaks says that without its certificate the machine is no node, and names the pods that run on it.
-func (c certificate) Breaks(ctx context.Context, v host.View, before, after converge.State) (what, clients []string, err error) {
+func (c certificate) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
 	if before == "" || after != "" {
 		return nil, nil, nil
 	}
-	clients, err = runningPods(ctx, v)
-	if len(clients) == 0 {
+	pods, err := runningPods(ctx, v)
+	if len(pods) == 0 {
 		return nil, nil, err
 	}
-	return []string{"leave-cluster"}, clients, err
-}
-
-// Leaves names the Node. It is not what undo of its registration says alone: kubelet may have been quicker than our look, or
-// the Node there from before.
-func (c certificate) Leaves(found converge.State) string {
-	user, _ := strings.CutSuffix(string(found), ranOut)
-	name, ok := strings.CutPrefix(user, "system:node:")
-	if !ok {
-		return ""
-	}
-	return nodeLeft(name)
+	return []string{"leave-cluster"}, map[string][]string{"leave-cluster": pods}, err
 }
 
 // TakeOut is converge.Merger's: a certificate that has run out meanwhile is the one that was made.

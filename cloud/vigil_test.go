@@ -22,7 +22,7 @@ func TestWaitsTell(t *testing.T) {
 		n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "cni plugin not initialized"}}
 	})
 	var told []string
-	ctx := converge.Listen(a.ctx, func(text string) { told = append(told, text) })
+	ctx := converge.Listen(a.ctx, func(_ converge.What, text string) { told = append(told, text) })
 	slept := time.Duration(0)
 	j := joined{nodeAsk{name: "gpu-1", kubeconfig: apiKubelet, pause: func(_ context.Context, d time.Duration) error { slept += d; return nil }}}
 	err := j.Make(ctx, a, standsReady)
@@ -55,7 +55,7 @@ func TestCertificateWaitTells(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.Approve = "wait"
 	var told []string
-	ctx := converge.Listen(context.Background(), func(text string) { told = append(told, text) })
+	ctx := converge.Listen(context.Background(), func(_ converge.What, text string) { told = append(told, text) })
 	join := j.joiner(t)
 	if err := joinMkdirs(j.n, converge.Home); err != nil {
 		t.Fatal(err)

@@ -34,6 +34,7 @@ type KernelSide struct {
 	Parameters map[string]string // of the module nvidia
 	Companions []string          // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
 	Extra      []string          // packages that bring the kernels' own among them
+	Remade     bool              // the spec has the GPUs partitioned again once the module is loaded again
 }
 
 // SettingsWants are what must stand before the driver's packages come: nouveau kept away, parameters told, and no build
@@ -94,14 +95,14 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 	}
 	return append(wants,
 		served(k),
-		loaded(f),
+		loaded(f, k.Remade),
 		things.Resumed(),
 	), nil
 }
 
 // loaded wants the module to run as it lies on disk, whichever version that is.
-func loaded(f facts.Facts) converge.Want {
-	return things.Module(f.Kernel.Running, []string{ModprobeFile, ModulesLoadFile}, OnDisk, "the module runs as it lies on disk")
+func loaded(f facts.Facts, remade bool) converge.Want {
+	return things.Module(f.Kernel.Running, []string{ModprobeFile, ModulesLoadFile}, OnDisk, remade, "the module runs as it lies on disk")
 }
 
 // orFirstBoot waits for the first boot with what does not stand in a root folder, where nobody is there to make it.

@@ -58,7 +58,7 @@ func TestOwners(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := &converge.Engine{ThingOf: stages.ThingOf, Stages: stages.Sequence(), Spec: s}
+			e := &converge.Engine{ThingOf: stages.ThingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(context.Background(), n)
 			if n.Touches() != 0 || len(res.Made) != 0 || len(n.Violations()) > 0 {
 				t.Errorf("it was touched: %v %v", res.Made, n.Violations())
@@ -105,7 +105,7 @@ func TestLeftAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &converge.Engine{ThingOf: stages.ThingOf, Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool { return st.Name != "packages" }), Spec: s}
+		e := &converge.Engine{ThingOf: stages.ThingOf, Prune: stages.Prune, Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool { return st.Name != "packages" }), Spec: s}
 		if _, err := e.Apply(context.Background(), n); err != nil {
 			t.Fatal(name, err)
 		}

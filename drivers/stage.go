@@ -198,12 +198,13 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			}
 			k, known := c.KernelSide(s.Driver, f)
 			if !known {
-				return []converge.Want{later("modules of driver "+c.Branch, "once its packages are installed"), loaded(f)}, nil
+				return []converge.Want{later("modules of driver "+c.Branch, "once its packages are installed"), loaded(f, s.MIG.Asked())}, nil
 			}
 			if c.Minimum != "" && Compare(k.Version, c.Minimum) < 0 { // the newest of its branch may still be too old
 				return nil, refuse(fmt.Sprintf("cannot use driver %s: the GPUs here need %s or newer", k.Version, c.Minimum),
 					"write a newer version in [driver], or use a repository that has one")
 			}
+			k.Remade = s.MIG.Asked()
 			wants, err := ModuleWants(k, f, *f.Modules)
 			if err != nil {
 				return nil, err

@@ -21,7 +21,7 @@ var Stage = converge.Stage{
 	About: "partitions the GPUs that can be",
 	Wants: wants,
 	Needs: func(s spec.Spec) facts.Needs {
-		if !asked(s.MIG) {
+		if !s.MIG.Asked() {
 			return facts.Needs{}
 		}
 		n := facts.Needs{Driver: true}
@@ -32,10 +32,8 @@ var Stage = converge.Stage{
 	},
 }
 
-func asked(m spec.MIG) bool { return m.Layout != "" || len(m.GPU) > 0 }
-
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	if !asked(s.MIG) {
+	if !s.MIG.Asked() {
 		return nil, nil
 	}
 	if f.Driver == nil {

@@ -164,7 +164,7 @@ func within(some, known []Compute) bool {
 
 // Breaks says who would lose an instance or the GPU. Instances that nobody uses come and go unnoticed; a GPU that is reset, or
 // changes its mode, loses whoever holds it open.
-func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what, clients []string, err error) {
+func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
 	d, err := g.said.last(ctx, v, g.address)
 	if err != nil {
 		return nil, nil, err
@@ -185,13 +185,14 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if err != nil {
 		return nil, nil, err
 	}
-	if clients = hit(at, steps); len(clients) > 0 {
+	users := hit(at, steps)
+	if len(users) > 0 {
 		what = append(what, "stop-clients")
 	}
 	if changesMode(steps) && m.Resets() {
 		what = append(what, "reset-gpu")
 	}
-	return what, clients, nil
+	return what, map[string][]string{"stop-clients": users, "reset-gpu": users}, nil
 }
 
 // hit names the processes that the steps would take their GPU or instance from, as far as the driver knows them.

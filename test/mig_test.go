@@ -304,7 +304,7 @@ func second2(_ int, err error) error { return err }
 func TestConsentForEachKind(t *testing.T) {
 	e := engineOf(t, stage(
 		converge.Want{Thing: pkgThing{"a"}, To: to("1"), Breaks: []string{"reset-gpu"}},
-		converge.Want{Thing: pkgThing{"b"}, To: to("1"), Breaks: []string{"stop-clients"}, Clients: []string{"process 4711 uses 1g.5gb@0 of GPU 1"}},
+		converge.Want{Thing: pkgThing{"b"}, To: to("1"), Breaks: []string{"stop-clients"}, Clients: map[string][]string{"stop-clients": {"process 4711 uses 1g.5gb@0 of GPU 1"}}},
 	))
 	n := node(t)
 	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), "stop-clients") || n.Touches() > 0 {

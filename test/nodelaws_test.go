@@ -30,7 +30,7 @@ func TestNodeWantsArePure(t *testing.T) {
 					t.Fatalf("%s/%s: %s wants %d things, then %d; %v, then %v", m.name, name, st.Name, len(wants), len(again), err1, err2)
 				}
 				for i, w := range wants {
-					if o := again[i]; w.Kind() != o.Kind() || w.Name() != o.Name() || w.Why != o.Why || w.Keeps != o.Keeps {
+					if o := again[i]; w.Kind() != o.Kind() || w.Name() != o.Name() || w.Why != o.Why || w.Keeps != o.Keeps || w.Leaves != o.Leaves {
 						t.Errorf("%s/%s: %s wants %s %s, then %s %s", m.name, name, st.Name, w.Kind(), w.Name(), o.Kind(), o.Name())
 					}
 					found, err := w.Look(t.Context(), n)

@@ -105,7 +105,7 @@ func (c *common) line(w io.Writer, e converge.Event) {
 		fmt.Fprintf(w, "  %-10s = %s   left: %s\n", e.Stage, thing(*e.Change), printable(e.Text))
 	case converge.Failed:
 		fmt.Fprintf(w, "  %-10s ! failed\n", e.Stage)
-	case converge.Remains, converge.Healed:
+	case converge.Remains, converge.Unkept, converge.Healed:
 		fmt.Fprintf(w, "  %-10s ! %s\n", e.Stage, printable(e.Text))
 	}
 }

@@ -146,6 +146,7 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 		ThingOf: thingOf,
 		Clients: things.GPUClients,
 		May:     c.node.AskLeaving,
+		Prune:   stages.Prune,
 		Version: version(),
 	}, h, nil
 }

@@ -144,15 +144,6 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	if err != nil {
 		return err
 	}
-	if onlyANewProcess(res) {
-		if c.output != "json" {
-			fmt.Fprintf(c.stdout, "%s put back; %s by a new process, since the driver was replaced.\n", count(len(res.Made), "change"), count(len(res.Later), "thing")+" made again")
-		}
-		if err := c.anew(ctx, res, stop); err != nil {
-			return err
-		}
-		return &converge.Trouble{What: "cannot end the undo in this process: the driver was replaced while it ran", Try: []string{"gpuadm undo, which goes on from here"}}
-	}
 	if c.output == "json" {
 		return nil
 	}

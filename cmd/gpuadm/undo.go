@@ -35,6 +35,10 @@ A file that somebody else has changed since is not overwritten: our part alone
 is taken out where that can be proven, otherwise nothing is touched and the
 difference is told.
 
+A driver that is loaded again has no MIG partitions. Where GPUs have some, undo of an
+upgrade asks first (--allow lose-partitions). The next apply makes those of node.toml
+again; also after an upgrade that has failed, which loses them without asking.
+
 Afterwards a hold stands: the boot unit and the DaemonSet leave the machine
 alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 		Example: "  gpuadm undo\n  gpuadm undo --dry-run\n  gpuadm undo --to all --root /mnt/image",
@@ -51,7 +55,7 @@ alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 				return err
 			}
 			_, thingOf := stages.Run(new(cloud.Session))
-			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Version: version(), Yes: u.yes, Allow: u.allow}
+			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version(), Yes: u.yes, Allow: u.allow}
 			if u.dryRun {
 				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)
 				if err != nil {

@@ -85,7 +85,7 @@ type Prover interface {
 // change, those of undo and of a shrunk spec included: what the journal knows of that is from another day.
 type Breaker interface {
 	Thing
-	Breaks(ctx context.Context, v host.View, before, after State) (what, clients []string, err error)
+	Breaks(ctx context.Context, v host.View, before, after State) (what []string, clients map[string][]string, err error)
 }
 
 // A Want is a thing and how it shall stand, as a pure and idempotent function of how it stands.
@@ -94,8 +94,7 @@ type Want struct {
 	To      func(found State) (State, error)
 	Why     string   // one line, shown by plan
 	Section string   // the spec's section that asks for it; "" = the stage's name
-	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, reset-gpu, reboot, leave-cluster
-	Clients []string // whom that would hit, where it is known better than by who holds any GPU
+	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, lose-partitions, reset-gpu, reboot, leave-cluster
 	Keeps   string   // why undo does not take it back
 	Leaves  string   // what stays elsewhere, out of reach, once it is undone
 
@@ -103,6 +102,9 @@ type Want struct {
 	AsFound bool
 	// Releases lets go of what the stage made earlier: somebody else looks after it now, and only verifying is left to us.
 	Releases bool
+
+	// Clients has for each of the breaks whom it would hit, where that is known better than by who holds any GPU.
+	Clients map[string][]string
 }
 
 // A Stage names one part of the bootstrap and says what it wants. Wants is pure.
@@ -134,18 +136,19 @@ type Change struct {
 	Later     string    `json:"later,omitempty"` // why it cannot be made yet: "first boot"
 	When      host.When `json:"when,omitempty"`  // and when, where that is for a program to know
 	Breaks    []string  `json:"breaks,omitempty"`
-	Clients   []string  `json:"clients,omitempty"` // whom the breaks would hit
 	Keeps     string    `json:"keeps,omitempty"`
 	Leaves    string    `json:"leaves,omitempty"`
 	Left      []string  `json:"left,omitempty"`      // what of ours stays, since it was changed outside gpuadm
 	Drawn     bool      `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
 	Settles   bool      `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
 	Unsettles []Ref     `json:"unsettles,omitempty"` // what must settle after this, and after its undo
-	Diff      string    `json:"diff,omitempty"`      // unified diff of the bytes, secrets masked; not journalled
-	Cannot    string    `json:"cannot,omitempty"`    // why it cannot be made to stand
-	Because   []string  `json:"because,omitempty"`   // more about Cannot
-	Try       []string  `json:"try,omitempty"`       // what to do about Cannot, or Waits
-	Waits     string    `json:"waits,omitempty"`     // what it waits for that comes by itself or from others; Later says it shorter
+	// Clients are those that each of the breaks would hit.
+	Clients map[string][]string `json:"clients,omitempty"`
+	Diff    string              `json:"diff,omitempty"`    // unified diff of the bytes, secrets masked; not journalled
+	Cannot  string              `json:"cannot,omitempty"`  // why it cannot be made to stand
+	Because []string            `json:"because,omitempty"` // more about Cannot
+	Try     []string            `json:"try,omitempty"`     // what to do about Cannot, or Waits
+	Waits   string              `json:"waits,omitempty"`   // what it waits for that comes by itself or from others; Later says it shorter
 }
 
 // String is the change's thing in two words.

@@ -56,18 +56,18 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 	return list
 }
 
-// ErrInUse reports that a change would take the GPUs from somebody who did not agree. It says nothing against the GPUs.
+// ErrInUse reports that a change would take the GPUs from a process whose owner has not agreed. It says nothing against the GPUs.
 var ErrInUse = errors.New("the GPUs are in use")
 
-// consent refuses changes that would take the GPUs from somebody who did not agree.
+// consent refuses changes that interrupt what was not allowed to be interrupted.
 func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
 	for _, what := range e.forbidden(changes) {
 		var names, clients []string
 		anybody := false
 		for _, c := range changes {
 			if c.Later == "" && slices.Contains(c.Breaks, what) {
-				names, clients = append(names, c.String()), append(clients, c.Clients...)
-				anybody = anybody || len(c.Clients) == 0
+				names, clients = append(names, c.String()), append(clients, c.Clients[what]...)
+				anybody = anybody || len(c.Clients[what]) == 0
 			}
 		}
 		if anybody && e.Clients != nil {
@@ -78,10 +78,11 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 			clients = append(clients, holders...)
 		}
 		if len(clients) > 0 {
+			why, try := hits(what)
 			return &Trouble{
-				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, hits(what)),
+				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, why),
 				Because: clients,
-				Try:     []string{"stop them, or run again with --allow " + what},
+				Try:     []string{try + "run again with --allow " + what},
 				Err:     ErrInUse,
 			}
 		}
@@ -89,12 +90,15 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 	return nil
 }
 
-// hits says why somebody has to agree to a break.
-func hits(what string) string {
-	if what == "leave-cluster" {
-		return "pods run here"
+// hits says why an operator has to agree to a break, and what else they can do.
+func hits(what string) (why, try string) {
+	switch what {
+	case "leave-cluster":
+		return "pods run here", "stop them, or "
+	case "lose-partitions":
+		return "the GPUs are partitioned", ""
 	}
-	return "the GPUs are in use"
+	return "the GPUs are in use", "stop them, or "
 }
 
 func (e *Engine) tell(ev Event) {

@@ -185,9 +185,9 @@ func (r *run) event(ev Event) {
 	r.tell(ev)
 }
 
-// listen has Say tell what a Make is waiting for, as an event of the stage at work.
+// listen has Say and Warn tell of the stage at work.
 func (r *run) listen(ctx context.Context) context.Context {
-	return Listen(ctx, func(text string) { r.event(Event{Stage: r.at, What: Waiting, Text: text}) })
+	return Listen(ctx, func(what What, text string) { r.event(Event{Stage: r.at, What: what, Text: text}) })
 }
 
 func (r *run) journal(t Thing, c Change) error {

@@ -66,6 +66,7 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step
 		s := &steps[i]
 		if t, ok := s.want.Thing.(Settler); ok {
 			s.foresee(t, pending)
+			s.breaks(ctx, v)
 		} else if !s.stands() && s.Cannot == "" {
 			pending = append(pending, s.Change)
 		}
@@ -76,15 +77,7 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step
 // lookAt looks at one step's thing, asks what the change interrupts, and has it judged if there is a judge.
 func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
-	if b, ok := s.want.Thing.(Breaker); ok && s.Later == "" && s.Cannot == "" {
-		s.Breaks, s.Clients = nil, nil
-		if s.Before != s.After {
-			var err error
-			if s.Breaks, s.Clients, err = b.Breaks(ctx, v, s.Before, s.After); err != nil {
-				s.fail(err)
-			}
-		}
-	}
+	s.breaks(ctx, v)
 	p, ok := s.want.Thing.(Prover)
 	if !ok || s.strict || s.stands() || s.Cannot != "" || s.Later != "" {
 		return
@@ -98,6 +91,21 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	}))
 	if err := judged.(func() error)(); err != nil {
 		s.fail(err)
+	}
+}
+
+// breaks has a Breaker say what the change interrupts.
+func (s *step) breaks(ctx context.Context, v host.View) {
+	b, ok := s.want.Thing.(Breaker)
+	if !ok || s.Later != "" || s.Cannot != "" {
+		return
+	}
+	s.Breaks, s.Clients = nil, nil
+	if s.Before != s.After {
+		var err error
+		if s.Breaks, s.Clients, err = b.Breaks(ctx, v, s.Before, s.After); err != nil {
+			s.fail(err)
+		}
 	}
 }
 

@@ -184,6 +184,10 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	if p.steps, err = e.lookAll(ctx, v, steps); err != nil {
 		return p, err
 	}
+	if last, open := j.unfinished(); open && len(last.Undoes) > 0 {
+		// The undo that was cut short was about to load another driver, which ends what the loaded one holds.
+		p.steps = slices.DeleteFunc(p.steps, func(s step) bool { return s.blocked() && errors.As(s.err, new(*host.NoDriver)) })
+	}
 	for i, s := range p.steps {
 		for _, left := range s.Left {
 			c := s.Change
@@ -193,7 +197,9 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		switch {
 		case s.blocked():
 		case s.Settles && !s.stands():
-			p.steps[i].Breaks = broke(runs, s.Change)
+			if _, asked := s.want.Thing.(Breaker); !asked {
+				p.steps[i].Breaks = broke(runs, s.Change)
+			}
 		case s.After == "" && s.Before != "" && s.Leaves != "":
 			s.Keeps = s.Leaves
 			if !slices.ContainsFunc(p.Kept, func(c Change) bool { return c.Keeps == s.Keeps }) {

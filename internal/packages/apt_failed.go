@@ -77,6 +77,7 @@ func dpkgFailed(v host.View, t *converge.Trouble, out, said string) bool {
 		t.What += "; so are " + strings.Join(half[1:], ", ")
 	}
 	t.Because = nil
+	const dkmsTree = "/var/lib/dkms"
 	for _, module := range listOf(v, dkmsTree) { // the log goes with the package when that is put back
 		if log, err := v.ReadFile(path.Join(dkmsTree, module, Own(d.packages[name].Version), "build", "make.log")); err == nil {
 			t.Because = append(t.Because, things.FirstError(string(log)))

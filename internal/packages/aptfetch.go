@@ -41,32 +41,34 @@ func archive(v host.View, dir, name, version string) string {
 	return ""
 }
 
-// fetch brings what gets replaced to our own folder, as far as a source still has it: resolve has told where none has.
-// Where anything is broken this is the way back, or a repair: what stands is not worth keeping, and must not stop us.
+// keep brings what gets replaced to our own folder, as far as a source still has it.
+func (a apt) keep(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
+	now := func(name string) State { return d.packages[name].State }
+	kept := func(name, version string) string { return stored(h, name, version) }
+	return unkept(ctx, changes, now, kept, a.fetch(ctx, h, d, replaced(changes, now)))
+}
+
 func (a apt) fetch(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
 	var names, want []string
 	for _, c := range changes {
-		found, after := d.packages[c.Name], Parse(c.After)
-		if found.Broken != "" && found.Broken != configFiles {
-			return nil
-		}
-		if found.Installed() && found.Version != after.Version && stored(h, c.Name, found.Version) == "" {
+		if stored(h, c.Name, d.packages[c.Name].Version) == "" {
 			names = append(names, c.Name)
 		}
+	}
+	if len(names) == 0 {
+		return nil
 	}
 	offers, err := a.offers(ctx, h, names)
 	if err != nil {
 		return err
 	}
-	if len(names) > 0 {
-		if err := folder(h); err != nil {
-			return err
-		}
+	if err := folder(h); err != nil {
+		return err
 	}
 	for _, name := range names {
 		version := d.packages[name].Version
 		if file := cached(h, name, version); file != "" {
-			if err := keep(h, file); err == nil {
+			if err := copyFile(h, file); err == nil {
 				continue
 			}
 		}
@@ -78,41 +80,15 @@ func (a apt) fetch(ctx context.Context, h host.Host, d dpkg, changes []converge.
 		return nil
 	}
 	argv := append([]string{"env", "-C", Store, "apt-get", "-q", "-o", "Acquire::Retries=3", "download", "--"}, want...)
-	if out, err := h.Do(ctx, argv...); err != nil {
-		t := &converge.Trouble{What: "cannot fetch what would be replaced, for the way back", Err: err}
-		if why := (*converge.Trouble)(nil); errors.As(explain(h, string(out), err), &why) {
-			t.Because, t.Try = append([]string{why.What}, why.Because...), why.Try
-		}
-		return t
+	out, err := h.Do(ctx, argv...)
+	if err != nil {
+		return explain(h, string(out), err)
 	}
 	return nil
 }
 
-// keepBuilds keeps what dkms has built of what gets replaced. dpkg lists a package's files in its info folder.
-func (a apt) keepBuilds(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
-	for _, c := range replaced(changes, func(name string) State { return d.packages[name].State }) {
-		var sources []moduleSource
-		bare, _, _ := strings.Cut(c.Name, ":")
-		for _, info := range []string{bare, bare + ":" + d.native} {
-			data, err := h.ReadFile("/var/lib/dpkg/info/" + info + ".list")
-			if err != nil {
-				continue
-			}
-			for file := range strings.Lines(string(data)) {
-				if s, ok := sourceOf(strings.TrimSpace(file)); ok {
-					sources = append(sources, s)
-				}
-			}
-		}
-		if err := keepBuilds(ctx, h, c.Name, d.packages[c.Name].Version, sources); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// keep copies a file of apt's to our folder. What is too large to be read whole is left for apt to download.
-func keep(h host.Host, file string) error {
+// copyFile copies a file of apt's to our folder. What is too large to be read whole is left for apt to download.
+func copyFile(h host.Host, file string) error {
 	data, err := h.ReadFile(file)
 	if err != nil {
 		return err

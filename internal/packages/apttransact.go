@@ -87,20 +87,10 @@ func (a apt) moveBy(ctx context.Context, h host.Host, d dpkg, work, all []conver
 		return err
 	}
 	files, back := r.files(h)
-	lost := func(err error) error {
-		return forgo(ctx, work, func(name string) State { return d.packages[name].State }, func(name, version string) string { return stored(h, name, version) }, err)
-	}
-	if err := lost(a.fetch(ctx, h, d, work)); err != nil && !back {
+	if err := a.keep(ctx, h, d, work); err != nil {
 		return err
 	}
-	if err := lost(a.keepBuilds(ctx, h, d, work)); err != nil && !back {
-		return err
-	}
-	end, err := reuse(h, work)
-	if err != nil {
-		return err
-	}
-	return errors.Join(a.install(ctx, h, what, files, back), end())
+	return a.install(ctx, h, what, files, back)
 }
 
 // install has apt do it, from the files of our own folder where no source has the versions any more.

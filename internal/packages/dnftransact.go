@@ -87,46 +87,18 @@ func (a dnf) moveBy(ctx context.Context, h host.Host, d rpmDatabase, work, all [
 	if err := r.keep(ctx, h, again); err != nil {
 		return err
 	}
-	end, err := reuse(h, work)
-	if err != nil {
-		return err
-	}
 	out, err := a.do(ctx, h, t)
-	if err := errors.Join(err, end()); err != nil {
+	if err != nil {
 		return err
 	}
 	return scriptsRan(string(out))
 }
 
-// keep keeps what gets replaced for the way back, or, on the way back, as much of it as can be.
+// keep brings what gets replaced to our own folder, as far as a repository still has it.
 func (r *dnfResolution) keep(ctx context.Context, h host.Host, again map[string][]offer) error {
-	lost := func(err error) error {
-		return forgo(ctx, r.changes, func(name string) State { return r.d.packages[name] }, func(name, version string) string { return storedRPM(h, name, version) }, err)
-	}
-	if err := lost(r.fetch(ctx, h, again)); err != nil {
-		return err
-	}
-	return lost(r.keepBuilds(ctx, h, r.d, r.changes))
-}
-
-// keepBuilds keeps what dkms has built of what gets replaced.
-func (a dnf) keepBuilds(ctx context.Context, h host.Host, d rpmDatabase, changes []converge.Change) error {
-	for _, c := range replaced(changes, func(name string) State { return d.packages[name] }) {
-		out, err := h.Ask(ctx, "rpm", "-ql", "--", c.Name)
-		if err != nil {
-			return err
-		}
-		var sources []moduleSource
-		for file := range strings.Lines(string(out)) {
-			if s, ok := sourceOf(strings.TrimSpace(file)); ok {
-				sources = append(sources, s)
-			}
-		}
-		if err := keepBuilds(ctx, h, c.Name, d.packages[c.Name].Version, sources); err != nil {
-			return err
-		}
-	}
-	return nil
+	now := func(name string) State { return r.d.packages[name] }
+	kept := func(name, version string) string { return storedRPM(h, name, version) }
+	return unkept(ctx, r.changes, now, kept, r.fetch(ctx, h, replaced(r.changes, now), again))
 }
 
 // hidden says whether a version that is asked for is to be had, and a stream hides it: on the way back from another stream.
@@ -139,16 +111,11 @@ func (r *dnfResolution) hidden(unfiltered map[string][]offer) bool {
 	})
 }
 
-// fetch brings what gets replaced to our own folder, as far as a repository still has it: resolve has told where none has.
-// What is broken is not worth keeping, and must not stop the way back.
-func (r *dnfResolution) fetch(ctx context.Context, h host.Host, again map[string][]offer) error {
+func (r *dnfResolution) fetch(ctx context.Context, h host.Host, changes []converge.Change, again map[string][]offer) error {
 	var want []string
-	for _, c := range r.changes {
-		found, after := r.d.packages[c.Name], Parse(c.After)
-		if found.Broken != "" {
-			return nil
-		}
-		if _, ok := find(again[c.Name], found.Version); ok && found.Installed() && found.Version != after.Version && storedRPM(h, c.Name, found.Version) == "" {
+	for _, c := range changes {
+		version := r.d.packages[c.Name].Version
+		if _, ok := find(again[c.Name], version); ok && storedRPM(h, c.Name, version) == "" {
 			want = append(want, r.d.spec(c.Name))
 		}
 	}
@@ -159,15 +126,10 @@ func (r *dnfResolution) fetch(ctx context.Context, h host.Host, again map[string
 		return err
 	}
 	_, err := r.unfiltered().run(ctx, h, append([]string{"download", "--destdir", Store}, want...)...)
-	if err != nil {
-		t := &converge.Trouble{What: "cannot fetch what would be replaced, for the way back", Err: err}
-		if why := (*converge.Trouble)(nil); errors.As(err, &why) {
-			t.Because, t.Try = append([]string{why.What}, why.Because...), why.Try
-		}
-		t.Try = append(t.Try, "dnf install dnf-plugins-core, if dnf does not know the command download")
-		return t
+	if err != nil && strings.Contains(err.Error(), "No such command") {
+		return errors.New("dnf does not know the command download, which dnf-plugins-core brings")
 	}
-	return nil
+	return err
 }
 
 // provenRPM reads the database again and makes sure that every change holds: dnf's exit code alone proves nothing.

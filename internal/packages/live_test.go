@@ -337,7 +337,7 @@ func TestLockIsNamed(t *testing.T) {
 		m.must("sleep", "0.1")
 	}
 	var says []string
-	err := m.apt.get(converge.Listen(t.Context(), func(text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
+	err := m.apt.get(converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
 	contains(t, wordsOf(err), "cannot install packages: process ", "(apt-get -y install slow) holds ", "never remove the lock file")
 	if busy := (*locked)(nil); !errors.As(err, &busy) {
 		t.Errorf("%T", err)

@@ -49,7 +49,7 @@ func TestPatienceSays(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			m := &clocked{now: at}
 			var says []string
-			ctx := converge.Listen(t.Context(), func(text string) { says = append(says, text) })
+			ctx := converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) })
 			var asked []time.Duration
 			err := patience{all: c.wait}.run(ctx, m, func(within time.Duration) error {
 				asked = append(asked, within)
@@ -70,7 +70,7 @@ func TestPatienceSays(t *testing.T) {
 func TestPatienceIsNoFlood(t *testing.T) {
 	m := &clocked{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
 	said := 0
-	ctx := converge.Listen(context.Background(), func(string) { said++ })
+	ctx := converge.Listen(context.Background(), func(converge.What, string) { said++ })
 	tries := 0
 	err := patience{all: 5 * time.Minute}.run(ctx, m, func(time.Duration) error {
 		tries++

@@ -363,7 +363,8 @@ func (m *machine) engine(wants func(*Set) []converge.Want) *converge.Engine {
 		m.t.Fatal(err)
 	}
 	return &converge.Engine{
-		Spec: driver,
+		Spec:  driver,
+		Prune: Prune,
 		Stages: []converge.Stage{
 			{Name: "repositories", About: "knows where packages are", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 				set := NewSet(reads...)

@@ -43,6 +43,9 @@ func (s Spec) Has(section string) bool {
 	return slices.Contains(s.Sections, section)
 }
 
+// Asked says whether the spec has any GPU partitioned.
+func (m MIG) Asked() bool { return m.Layout != "" || len(m.GPU) > 0 }
+
 // Driver is [driver]: which NVIDIA driver, from where, and who looks after it.
 type Driver struct {
 	Version       string            // "580.95.05", or a branch "580"; "" where no version is given
@@ -181,5 +184,5 @@ type Proxy struct {
 
 // Disruption is [disruption]: what may be interrupted without asking.
 type Disruption struct {
-	Allow []string // restart-runtime, stop-clients, reset-gpu, reboot, leave-cluster; sorted, each once
+	Allow []string // restart-runtime, stop-clients, lose-partitions, reset-gpu, reboot, leave-cluster; sorted, each once
 }

@@ -105,7 +105,7 @@ func TestDKMSInAFolder(t *testing.T) {
 	if _, err := w.Look(t.Context(), n); !errors.As(err, new(host.Later)) {
 		t.Error(err)
 	}
-	m := things.Module("", nil, onDisk, "")
+	m := things.Module("", nil, onDisk, false, "")
 	if _, err := m.Look(t.Context(), n); !errors.As(err, new(host.Later)) {
 		t.Error(err)
 	}

@@ -26,6 +26,7 @@ type module struct {
 	kernel string   // that runs; "" when built again for undo
 	files  []string // its parameters (modprobe.d), and what is loaded at boot (modules-load.d)
 	onDisk OnDiskFunc
+	remade bool // the run makes the partitions again that the module forgets when it is loaded again
 }
 
 // An OnDiskFunc returns version and flavour, "580.95.05 open", of the module nvidia that modprobe would load for a
@@ -33,16 +34,17 @@ type module struct {
 type OnDiskFunc func(v host.View, kernel string) (string, error)
 
 // Module wants the module nvidia loaded as it lies on disk, where there is one, with the parameters and companions that
-// the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot.
-func Module(kernel string, files []string, onDisk OnDiskFunc, why string) converge.Want {
-	m := module{kernel, files, onDisk}
-	return converge.Want{Thing: m, Why: why, Breaks: []string{"stop-clients"}, To: func(found converge.State) (converge.State, error) {
+// the files say. It is taken out only when nothing but the driver's own daemons hold it; else it is for a reboot. remade says
+// that the spec has the GPUs partitioned, so that no partition is lost with it.
+func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why string) converge.Want {
+	m := module{kernel, files, onDisk, remade}
+	return converge.Want{Thing: m, Why: why, To: func(found converge.State) (converge.State, error) {
 		return m.Settled(found), nil
 	}}
 }
 
 // NewModule builds the thing again.
-func NewModule(files []string, onDisk OnDiskFunc) converge.Thing { return module{"", files, onDisk} }
+func NewModule(files []string, onDisk OnDiskFunc) converge.Thing { return module{"", files, onDisk, false} }
 
 func (m module) Kind() string { return "module" }
 
@@ -270,8 +272,7 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	if err != nil {
 		return err
 	}
-	companionsOnly := s.loaded != "" && s.loaded == s.disk && !slices.ContainsFunc(s.lacks, func(l string) bool { return strings.Contains(l, "=") })
-	if companionsOnly {
+	if s.loaded != "" && s.loaded == s.disk && !reloads(s.State()) {
 		return m.load(ctx, h, s)
 	}
 	if err := unload(ctx, h, s); err != nil {
@@ -283,20 +284,12 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	return errors.Join(m.load(ctx, h, s), Resume(ctx, h))
 }
 
-// Takes names the GPUs in MIG mode: a driver that is unloaded forgets their instances, and GPUs newer than Ampere their mode.
-// Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
-func (m module) Takes(ctx context.Context, v host.View) (kind string, names []string, err error) {
-	kind = "mig"
-	if use, err := loadedModule(v, "nvidia"); use == nil {
-		return kind, nil, err
-	}
-	d, err := v.Driver(ctx)
-	for _, g := range d.GPUs {
-		if g.Mode && g.Pending {
-			names = append(names, g.Address)
-		}
-	}
-	return kind, names, err
+// reloads says whether the module is taken out and loaded again: not where it only lacks companions.
+func reloads(found converge.State) bool {
+	_, lacks, without := strings.Cut(string(found), moduleWithout)
+	return !without || slices.ContainsFunc(strings.Fields(lacks), func(l string) bool {
+		return strings.Contains(l, "=") || strings.HasPrefix(l, "/") && !strings.Contains(l, "/modules-load.d/")
+	})
 }
 
 // unload stops the driver's own daemons and takes the modules out one by one. The daemons run again after Resume; without

@@ -129,7 +129,7 @@ func onDisk(v host.View, kernel string) (string, error) {
 // settle looks, makes what is not as it shall be, and looks again.
 func settle(t *testing.T, n *simhost.Node) (before, after converge.State, err error) {
 	t.Helper()
-	w := things.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, "")
+	w := things.Module("6.8.0", []string{modprobeFile, loadFile}, onDisk, false, "")
 	before, err = w.Look(t.Context(), n.View())
 	if err != nil {
 		t.Fatal(err)
@@ -264,7 +264,7 @@ func TestModuleServesNotAll(t *testing.T) {
 }
 
 func TestModuleForesees(t *testing.T) {
-	m := things.Module("6.8.0", []string{modprobeFile}, onDisk, "").Thing.(converge.Settler)
+	m := things.Module("6.8.0", []string{modprobeFile}, onDisk, false, "").Thing.(converge.Settler)
 	for _, c := range []struct {
 		found, then converge.State
 		by          converge.Change

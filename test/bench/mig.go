@@ -97,7 +97,7 @@ func partitions() error {
 }
 
 func converged(h host.Host, s spec.Spec) error {
-	e := &converge.Engine{Stages: []converge.Stage{mig.Stage}, Spec: s, ThingOf: stages.ThingOf, Version: "bench"}
+	e := &converge.Engine{Stages: []converge.Stage{mig.Stage}, Spec: s, ThingOf: stages.ThingOf, Prune: stages.Prune, Version: "bench"}
 	_, err := e.Apply(context.Background(), h)
 	return err
 }

@@ -115,19 +115,6 @@ func (n driverNode) upgrades(kernel string) {
 	n.built(kernel, "580.95.05")
 	n.wants(0, n.spec("580.95.05", "1.18.0"), "apply")
 	n.idle()
-
-	// Without a compiler the new version cannot be built, nor could the old one be built anew: what was built of it was kept.
-	compiler := strings.TrimSpace(n.Must("readlink", "-f", "/usr/bin/gcc"))
-	n.Must("mv", compiler, compiler+".away")
-	r = n.wants(1, n.spec("590.48.01", "1.18.0"), "apply")
-	says(n.t, r, "nvidia-kernel-open-dkms", "undone", "try")
-	n.built(kernel, "580.95.05")
-	n.Must("mv", compiler+".away", compiler)
-	if left := n.Exec("sh", "-c", "ls /etc/dkms/*-"+kernel+"-*"); left.Exit == 0 {
-		n.t.Errorf("what dkms was told for the way back is still there: %s", left.Stdout)
-	}
-	n.wants(0, n.spec("580.95.05", "1.18.0"), "apply")
-	n.idle()
 }
 
 // TestLabDriverNoHeaders: a kernel without headers is refused before anything is installed, and it says which have some.

@@ -58,7 +58,8 @@ func TestLabWholeNode(t *testing.T) {
 	}
 
 	n.Must("ln", "-sf", fakeState, "/run/fakenvml.state")
-	n.gpuadm(0, "undo", "--to", "all")
+	says(t, n.gpuadm(1, "undo", "--to", "all"), "would lose-partitions", "2 MIG instances")
+	n.gpuadm(0, "undo", "--to", "all", "--allow", "lose-partitions")
 	if now := n.AptState(); !maps.Equal(now, packages) {
 		t.Error("undo of all left other packages")
 	}

@@ -130,7 +130,7 @@ func TestBenchKubeLoad(t *testing.T) {
 func bringUp(ctx context.Context, h host.Host, s spec.Spec) error {
 	node := new(cloud.Session)
 	sequence, thingOf := stages.Run(node)
-	e := &converge.Engine{Stages: sequence, Spec: s, ThingOf: thingOf, Version: "test"}
+	e := &converge.Engine{Stages: sequence, Spec: s, ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
 	result, err := e.Apply(ctx, h)
 	if err != nil {
 		return err

@@ -45,7 +45,7 @@ func load(ctx context.Context) error {
 		return err
 	}
 	h := bare{live}
-	m := things.Module(strings.TrimSpace(string(kernel)), []string{drivers.ModprobeFile, drivers.ModulesLoadFile}, drivers.OnDisk, "")
+	m := things.Module(strings.TrimSpace(string(kernel)), []string{drivers.ModprobeFile, drivers.ModulesLoadFile}, drivers.OnDisk, false, "")
 	state, err := m.Look(ctx, h)
 	if err != nil {
 		return err

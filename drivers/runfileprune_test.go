@@ -12,13 +12,14 @@ import (
 )
 
 // An installer is kept as long as a change that can be undone names its version.
-func TestRunfileCollect(t *testing.T) {
+func TestPruneRunfiles(t *testing.T) {
 	n := simulated(t, "-- var/lib/gpuadm/runfiles/570.1-aa.run --\n-- var/lib/gpuadm/runfiles/580.1-bb.run --\n-- var/lib/gpuadm/runfiles/590.1-cc.run --\n-- var/lib/gpuadm/runfiles/580.11-dd.run --\n-- var/lib/gpuadm/runfiles/readme --\n")
-	c, ok := NewRunfile("nvidia").(converge.Collector)
-	if !ok {
-		t.Fatal("it does not collect")
+	needed := []converge.Change{
+		{Kind: "runfile", Before: "570.1 open", After: "580.1 open, its library is gone"},
+		{Kind: "runfile", After: "570.1 open"},
+		{Kind: "package", Name: "libnvidia-compute", Before: "590.1"}, // of another kind
 	}
-	if err := c.Collect(context.Background(), n, []converge.Change{{Before: "570.1 open", After: "580.1 open, its library is gone"}, {Before: "", After: "570.1 open"}}); err != nil {
+	if err := PruneRunfiles(context.Background(), n, needed); err != nil {
 		t.Fatal(err)
 	}
 	if names, _ := n.ReadDir(Runfiles); !slices.Equal(names, []string{"570.1-aa.run", "580.1-bb.run", "readme"}) {

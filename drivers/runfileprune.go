@@ -14,14 +14,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Collect removes the installers of versions that no change names which undo may still put back: VERSION-SHA256.run.
-func (runfile) Collect(_ context.Context, h host.Host, needed []converge.Change) error {
+// PruneRunfiles removes the installers, VERSION-SHA256.run, of versions that none of the changes names. needed is what undo may
+// still put back.
+func PruneRunfiles(_ context.Context, h host.Host, needed []converge.Change) error {
 	names, _ := h.ReadDir(Runfiles) // none where it is not there
 	var errs []error
 	for _, name := range names {
 		version, _, _ := strings.Cut(name, "-")
 		back := func(c converge.Change) bool {
-			return strings.HasPrefix(string(c.Before)+" ", version+" ") || strings.HasPrefix(string(c.After)+" ", version+" ")
+			return c.Kind == (runfile{}).Kind() && (versionIn(c.Before) == version || versionIn(c.After) == version)
 		}
 		if path.Ext(name) == ".run" && !slices.ContainsFunc(needed, back) {
 			errs = append(errs, h.Remove(path.Join(Runfiles, name)))
