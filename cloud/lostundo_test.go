@@ -111,16 +111,16 @@ func TestUndoTellsOfTaint(t *testing.T) {
 	}
 }
 
-// TestUndoLeaveQuoted: what undo advises where somebody has changed a label can be typed as it stands.
-func TestUndoLeaveQuoted(t *testing.T) {
+// TestUndoLeavesLabel: a label that was changed outside gpuadm since stays, undo names it, and all else is undone.
+func TestUndoLeavesLabel(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
 	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
 		n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["example.com/rack"] = "theirs"
 	})
 	a.Advance(time.Minute)
-	_, err := a.engine().Undo(a.ctx, a, "all", nil)
-	if got := joinBecause(err); !strings.Contains(got, "--leave 'label example.com/rack'") {
-		t.Errorf("%v %s", err, got)
+	res, err := a.engine().Undo(a.ctx, a, "all", nil)
+	if err != nil || len(res.Left) != 1 || !strings.HasPrefix(res.Left[0].Cannot, `the label example.com/rack of the node is "theirs", gpuadm had made it "`) {
+		t.Errorf("%v, left %v", err, res.Left)
 	}
 }

@@ -5,7 +5,6 @@ package runtime
 
 import (
 	"bytes"
-	"errors"
 	"slices"
 )
 
@@ -13,20 +12,22 @@ import (
 type lineHunk struct{ a0, a1, b0, b1 int }
 
 // byLines turns our hunks back where others changed nothing of them: three-way merge with our edit reversed.
-func (u *tomlTakeOut) byLines() ([]byte, error) {
+func (u *tomlTakeOut) byLines() []byte {
 	before, after, found := splitLines(u.before), splitLines(u.after), splitLines(u.found)
 	theirs := diffLines(after, found)
 	out, eol := slices.Clone(found), eolOf(u.found)
 	for _, h := range slices.Backward(diffLines(before, after)) {
-		shift := 0
+		shift, changed := 0, false
 		for _, t := range theirs {
 			switch {
 			case t.a1 <= h.b0:
 				shift = t.b1 - t.a1
-			case t.a0 >= h.b1:
-			default:
-				return nil, errors.New("others changed the same lines")
+			case t.a0 < h.b1:
+				changed = true
 			}
+		}
+		if changed {
+			continue
 		}
 		back := slices.Clone(before[h.a0:h.a1])
 		for i := range back {
@@ -34,7 +35,7 @@ func (u *tomlTakeOut) byLines() ([]byte, error) {
 		}
 		out = slices.Replace(out, h.b0+shift, h.b1+shift, back...)
 	}
-	return joinLines(out, eol), nil
+	return joinLines(out, eol)
 }
 
 // splitLines cuts after each line break.

@@ -69,7 +69,8 @@ func (d realFolder) Lstat(name string) (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}})
+	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
+	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed})
 	switch {
 	case x.Attributes&unix.STATX_ATTR_IMMUTABLE != 0:
 		i.Chattr = "i"

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +26,7 @@ type Changed struct{ during string }
 
 func (c Changed) Error() string { return "it was changed while gpuadm was " + c.during + " it" }
 
-// Strayed reports that another process's change could not be given its name back.
+// strayed reports that another process's change could not be given its name back.
 type strayed struct {
 	error
 	temp string
@@ -153,7 +152,9 @@ func (r replacement) ours(name string) bool {
 // changed words what the kernel says where another process was quicker: between two steps of a look, or before the rename.
 func (r replacement) changed(err error) error {
 	var no syscall.Errno
-	if errors.As(err, &no) && slices.Contains([]syscall.Errno{syscall.ENOENT, syscall.EEXIST, syscall.EISDIR, syscall.ELOOP, syscall.EINVAL}, no) {
+	errors.As(err, &no)
+	switch no {
+	case syscall.ENOENT, syscall.EEXIST, syscall.EISDIR, syscall.ELOOP, syscall.EINVAL:
 		return Changed{r.during}
 	}
 	return err
@@ -196,12 +197,9 @@ func renameNew(dir Folder, from, to string) error {
 // notOffered says whether an error may be of renameat2(2)'s flags, which not all kernels and file systems know; EPERM is what
 // seccomp filters say. If it is of something else the plain rename says so once more.
 func notOffered(err error) bool {
-	for _, no := range []error{syscall.EINVAL, syscall.ENOSYS, syscall.EOPNOTSUPP, syscall.EPERM} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return false
+	var no syscall.Errno
+	errors.As(err, &no)
+	return no == syscall.EINVAL || no == syscall.ENOSYS || no == syscall.EOPNOTSUPP || no == syscall.EPERM
 }
 
 // Rename is Host's.

@@ -312,6 +312,48 @@ func TestReplaceStrays(t *testing.T) {
 	}
 }
 
+// TestReplaceRefusedForGood: what went back stays there if the power is cut right after.
+func TestReplaceRefusedForGood(t *testing.T) {
+	for _, with := range []*host.Entry{replaced(), nil} {
+		for _, loss := range losses() {
+			n := simulated(t, oldNode)
+			as, looks := seen(t, n, "/w/file"), 0
+			err := n.Replace("/w/file", with, func(found *host.Entry) bool {
+				if looks++; looks == 1 {
+					tamper(t, n, "/w/file")
+					return true
+				}
+				return as(found)
+			})
+			n.Boot(loss)
+			if got := show(t, n, "/w/file"); !errors.As(err, new(host.Changed)) || !strings.HasSuffix(got, ";theirs|") {
+				t.Errorf("%v: %v: %s", loss, err, got)
+			}
+		}
+	}
+}
+
+// TestMkdirReplacesNothing: a folder that another process makes meanwhile is theirs.
+func TestMkdirReplacesNothing(t *testing.T) {
+	for at := 0; ; at++ {
+		n := simulated(t, oldNode)
+		made := error(nil)
+		n.Meddle(at, func(root host.Folder) {
+			dir, err := root.Folder("w")
+			must(t, err)
+			made = dir.Mkdir("new")
+		})
+		err := n.Mkdir("/w/new", host.Attr{Mode: 0o755})
+		if !n.Meddled() {
+			must(t, err)
+			return
+		}
+		if (made == nil) == (err == nil) || err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Errorf("before operation %d: %v, theirs %v", at, err, made)
+		}
+	}
+}
+
 // TestRename gives another name in the folder, and never takes one.
 func TestRename(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
