@@ -102,14 +102,14 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 			named("modules", "packages", things.Module("6.8.0", nil, onDisk, asked.MIG.Asked(), "")),
 			mig.Stage,
 		},
-		ThingOf: func(kind, name string) (converge.Thing, error) {
-			switch kind {
+		ThingOf: func(ref converge.Ref) (converge.Thing, error) {
+			switch ref.Kind {
 			case "package":
 				return driverPackage{}, nil
 			case "module":
-				return things.NewModule(name, onDisk), nil
+				return things.NewModule(ref.Reads, onDisk), nil
 			}
-			return stages.ThingOf(kind, name)
+			return stages.ThingOf(ref)
 		},
 	}
 }
