@@ -144,7 +144,7 @@ func inProcesses(t testing.TB, n *simhost.Node, do func(host.Host) (converge.Res
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(res.Later, func(c converge.Change) bool { return c.Later == host.NewProcess }) {
+		if !slices.ContainsFunc(res.Later, func(c converge.Change) bool { return c.When == host.InNewProcess }) {
 			return res
 		}
 	}
@@ -298,7 +298,7 @@ func TestKilledUndoOfAnUpgrade(t *testing.T) {
 			}
 			up := []func(*simhost.Node){(*simhost.Node).Revive, (*simhost.Node).Reboot}[at%2]
 			up(n)
-			if j, err := converge.ReadJournal(n); err != nil || j.Records[len(j.Records)-1].What == "end" {
+			if j, err := converge.ReadJournal(n), error(nil); err != nil || j.Records[len(j.Records)-1].What == "end" {
 				continue // its end was written, and only the disk had not said so
 			}
 			undoIn(t, n, undoingUpgrade(t, second), "")

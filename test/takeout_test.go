@@ -234,11 +234,11 @@ func TestUndoOfWhatWasPutBack(t *testing.T) {
 		return append(list, converge.Want{Thing: broken{}, To: to("on")}), err
 	}
 	e.Stages = []converge.Stage{rest, fails}
-	e.ThingOf = func(kind, name string) (converge.Thing, error) {
-		if kind == "broken" {
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "broken" {
 			return broken{}, nil
 		}
-		return stages.ThingOf(kind, name)
+		return stages.ThingOf(ref)
 	}
 	first := readConfig(t, n)
 	if _, err := e.Apply(context.Background(), n); err == nil {
