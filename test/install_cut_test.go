@@ -54,7 +54,7 @@ func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 					if how == "kill" {
 						n.Revive()
 					} else {
-						n.Boot(losses(cut)[cut%3])
+						n.Boot(losses(cut)[cut%len(losses(cut))])
 					}
 					if _, err := e().Undo(ctx, n, "all", nil); err != nil {
 						t.Errorf("%s at touch %d: cannot undo again: %v %v", how, at, err, because(err))
