@@ -208,6 +208,9 @@ func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (res
 	if p.what == "condition" || p.what == "record" || found == before || found == after {
 		return before, nil, nil
 	}
+	if before == after {
+		return found, nil, nil
+	}
 	return found, []string{fmt.Sprintf("the %s of the node is %q, gpuadm had made it %q", p.Name(), stateValue(found), stateValue(after))}, nil
 }
 

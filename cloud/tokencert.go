@@ -157,7 +157,10 @@ func (c certificate) Breaks(ctx context.Context, v host.View, before, after conv
 // TakeOut is converge.Merger's: a certificate that has run out meanwhile is the one that was made.
 func (c certificate) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	user, _ := strings.CutSuffix(string(found), ranOut)
-	if user != string(after) {
+	switch {
+	case before == after:
+		return found, nil, nil
+	case user != string(after):
 		return found, []string{fmt.Sprintf("%s is the certificate of %s, gpuadm had got that of %s", c.path, user, after)}, nil
 	}
 	return before, nil, nil

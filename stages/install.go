@@ -18,6 +18,7 @@ const (
 	ReadyUnit = "gpuadm-ready.service"
 	unitDir   = "/etc/systemd/system/"
 	gateDir   = "/etc/systemd/system/kubelet.service.d"
+	wantsDir  = "/etc/systemd/system/multi-user.target.wants"
 )
 
 // Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. It is asked for on the
@@ -30,6 +31,9 @@ func Install(binary []byte) converge.Stage {
 			wants := things.Folders("/usr/local/sbin", "")
 			wants = append(wants, things.Exact(Binary, binary, 0o755, "the boot unit calls it"))
 			wants = append(wants, things.Folders(gateDir, "")...)
+			// Where it is missing, enabling makes it and disabling removes it, and a run that is cut short between would leave it.
+			enabled := things.Folders(wantsDir, "")
+			wants = append(wants, enabled[len(enabled)-1])
 			return append(wants,
 				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "a node comes back by itself after a boot"),
 				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "what needs a running kubelet is done after it"),

@@ -40,8 +40,8 @@ func takeOut(v host.View, t Thing, found State, links []link) (rest State, left 
 	switch {
 	case err != nil, found == "":
 		return base, nil, err
-	case base == last.After && !last.open:
-		return found, nil, nil // nothing of ours is left in it
+	case !merges && base == last.After && !last.open:
+		return found, nil, nil // nothing of ours is in it
 	case !merges:
 		return "", nil, fmt.Errorf("cannot undo %s %s: it was changed outside gpuadm since: left as %q, found as %q", t.Kind(), t.Name(), last.After, found)
 	}

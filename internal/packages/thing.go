@@ -112,7 +112,11 @@ func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Chan
 func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	is, was, made := Parse(found), Parse(before), Parse(after)
 	half := is.Broken != "" && is.Version == nowhere // unpacked for the first time, and not to its end
-	if !half && is.Version != was.Version && is.Version != made.Version {
+	switch {
+	case half || is.Version == was.Version || is.Version == made.Version:
+	case before == after:
+		return found, nil, nil
+	default:
 		return found, []string{fmt.Sprintf("package %s is %q, gpuadm had made it %q", t.pkg, found, after)}, nil
 	}
 	if !was.Installed() {

@@ -23,7 +23,7 @@ func (f *FileThing) TakeOut(v host.View, found, before, after converge.State) (r
 	}
 	is, was, became := s[0], s[1], s[2]
 	switch {
-	case !is.there: // a link that leads nowhere
+	case before == after, !is.there: // a link that leads nowhere
 		return found, nil, nil
 	case !became.there && is.sha != was.sha:
 		return found, []string{f.name + " is there, gpuadm had removed it"}, nil
