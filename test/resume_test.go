@@ -22,9 +22,16 @@ func proving(t testing.TB, bad *bool) *converge.Engine {
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
 		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
 	}
-	return engineOf(t,
+	e := engineOf(t,
 		stageNamed("driver", "", things.Exact("/srv/one", []byte("ours\n"), 0o644, ""), things.Exact("/srv/two", []byte("ours\n"), 0o644, "")),
 		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{Thing: mayFail{bad}, To: to("done")}))
+	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+		if ref.Kind == "may-fail" {
+			return mayFail{bad}, nil
+		}
+		return kinds(ref)
+	}
+	return e
 }
 
 // mayFail cannot be made while bad.

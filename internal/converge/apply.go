@@ -81,8 +81,8 @@ func (r *run) nothing() error {
 		return nil
 	}
 	result := "ok"
-	if len(r.cut.Undoes) > 0 { // an undo that an apply overtakes has not been made
-		result = "failed"
+	if len(r.cut.Undoes) > 0 || r.Before != nil { // not all that was cut short has been looked at
+		result = overtaken
 	}
 	return r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: result})
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/bits"
 	"path"
 	"slices"
 	"strings"
@@ -21,6 +22,10 @@ import (
 
 // JournalFormat is the version of the journal's lines.
 const JournalFormat = 1
+
+// overtaken is the result of a run that was cut short and that another kind of run did not go on with: the last change of a thing
+// in it may not have been made.
+const overtaken = "overtaken"
 
 const (
 	journalFile = Home + "/journal.jsonl"
@@ -42,7 +47,7 @@ type Record struct {
 	Spec   string    `json:"spec,omitempty"`   // begin: the spec's digest
 	Undoes []string  `json:"undoes,omitempty"` // begin: this run undoes those
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
-	Result string    `json:"result,omitempty"` // end: ok, failed
+	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken
 }
 
 // A Journal is what the journal file says.
@@ -56,8 +61,7 @@ type Journal struct {
 	raw [][]byte // the damaged lines: a compacted journal keeps them
 }
 
-// ParseJournal reads a journal. It passes over what it cannot read, and names it. A journal counts as a newer gpuadm's by its last
-// lines: a single line in between with another format is damaged.
+// ParseJournal reads a journal. It passes over what it cannot read, and names it.
 func ParseJournal(data []byte) Journal {
 	var j Journal
 	newer := 0
@@ -70,13 +74,13 @@ func ParseJournal(data []byte) Journal {
 		err := json.Unmarshal(line, &r)
 		if err == nil && r.Format > JournalFormat {
 			newer++
-			if j.Newer = 0; newer > 1 || r.What == "begin" {
+			if newer > 1 || bits.OnesCount(uint(r.Format^JournalFormat)) > 1 { // else one bit of the disk may have turned
 				j.Newer = r.Format
 			}
 		}
 		switch {
 		case err == nil && r.Format == JournalFormat && r.What != "" && (r.What != "make" && r.What != "reboot" || r.Change != nil):
-			j.Records, j.Newer = append(j.Records, r), 0
+			j.Records = append(j.Records, r)
 		case n == len(lines)-1: // without a newline: cut by a power cut, whatever the disk made of the rest
 			j.Torn = n + 1
 		case !cutShort(line):

@@ -76,6 +76,10 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 			r.later(s)
 		case !s.stands():
 			due = append(due, s)
+		case r.rolling && !s.Settles && len(s.mine) == 1:
+			// It was about to be made, and was not: the journal says so, or undo would take the run for one that has changed something.
+			s.Before, s.After = s.mine[0].After, s.mine[0].Before
+			_ = r.journal(s.want.Thing, s.Change)
 		}
 	}
 	return due, nil
@@ -111,9 +115,15 @@ func (r *run) make(ctx context.Context, due []step) error {
 	err := makeAll(ctx, r.h, due)
 	stays, reboot := Stays{}, host.Reboot{}
 	switch {
-	case r.back && errors.As(err, &stays):
+	case errors.As(err, &stays):
 		for _, s := range due {
 			r.leave(s.Change, stays.Why)
+			if !r.back { // from now on it is theirs
+				s.Keeps, s.Before = stays.Why, s.After
+				if err := r.journal(s.want.Thing, s.Change); err != nil {
+					return err
+				}
+			}
 		}
 		return nil
 	case errors.As(err, &reboot) && !r.back:

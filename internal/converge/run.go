@@ -86,6 +86,9 @@ func (r *run) sweep() error {
 		}
 	}
 	slices.Sort(folders)
+	if len(r.j.Records) == 0 { // the folder of the journal itself may have been half made
+		folders = append(folders, "/", "/var", path.Dir(Home))
+	}
 	for _, folder := range append(slices.Compact(folders), Home, Home+"/blobs") {
 		if err := r.h.Sweep(folder); err != nil {
 			r.event(Event{What: Remains, Text: err.Error()}) // another file's folder is no reason to stop
@@ -125,7 +128,7 @@ func (r *run) begin(undoes []string) error {
 		return nil
 	}
 	if r.open { // the other kind of run overtakes it
-		if err := r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: "failed"}); err != nil {
+		if err := r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: overtaken}); err != nil {
 			return err
 		}
 	}
