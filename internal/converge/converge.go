@@ -73,9 +73,9 @@ type Leaver interface {
 // A Merger can take our part out of what someone else has changed since.
 type Merger interface {
 	Thing
-	// TakeOut returns found without our change from before to after. left names, as one clause each, what of ours stays as it is
-	// found, because it was changed outside gpuadm since. What is not there counts as taken out. It fails only where it can say
-	// nothing. No state is "" but before and after: what is gone is the engine's.
+	// TakeOut returns found without our change from before to after, part by part. left names, in one clause each, what of ours stays
+	// as it is found, because it was changed outside gpuadm since. What is not there counts as taken out; found itself is there. It
+	// fails only where it can say nothing.
 	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
