@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside gpuadm since, key by key. A key
@@ -56,7 +57,7 @@ func newTakeOut(before, after, found []byte) (*tomlTakeOut, error) {
 		}
 		if err != nil {
 			line, _ := tomlErrorLine(err)
-			return nil, fmt.Errorf("%sit is not valid TOML: line %d: %w", f.when, line, err)
+			return nil, fmt.Errorf("%sit is not valid TOML: line %d: %s", f.when, line, strings.TrimPrefix(err.Error(), "toml: "))
 		}
 		*f.into = tree
 	}

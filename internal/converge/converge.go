@@ -69,8 +69,9 @@ type Settler interface {
 // A Merger can take our part out of what was changed outside gpuadm since.
 type Merger interface {
 	Thing
-	// TakeOut returns found without our change from before to after. left names what of ours stays, because it was changed outside
-	// gpuadm since: one sentence for each. An error says why nothing can be taken out.
+	// TakeOut returns found without our change from before to after, part by part. left names, in one clause each, what of ours stays
+	// as it is found, because it was changed outside gpuadm since. What is not there counts as taken out; found itself is there. It
+	// fails only where it can say nothing.
 	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 

@@ -104,10 +104,10 @@ func (u unit) Look(ctx context.Context, v host.View) (converge.State, error) {
 // that was neither: its files go by themselves.
 func (u unit) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	f, b, a := strings.Fields(string(found)), strings.Fields(string(before)), strings.Fields(string(after))
-	if len(f) == 2 && len(b) == 0 {
-		b = []string{"disabled", map[string]string{"-": "-"}[f[1]]}
-		if b[1] == "" {
-			b[1] = "inactive"
+	if len(b) == 0 && len(f) == 2 {
+		b = []string{"disabled", "inactive"}
+		if f[1] == "-" {
+			b[1] = "-"
 		}
 	}
 	if len(f) != 2 || len(b) != 2 || len(a) != 2 {
