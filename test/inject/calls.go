@@ -42,7 +42,7 @@ var flagsOf = map[string]uint32{"open": 1, "openat": 2}
 const changes = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
 
 // mutating says what a thread is about to do, and whether it changes files: writing to a pipe or a device, which is where
-// output goes, does not. // Files that are opened for reading do not come here: see filter.
+// output goes, does not. Files that are opened for reading do not come here: see filter.
 func mutating(tid int, info syscallInfo) (Call, bool) {
 	name, ok := names()[info.Nr]
 	if !ok {
@@ -79,8 +79,10 @@ func mutating(tid int, info syscallInfo) (Call, bool) {
 
 // file is what a descriptor leads to, and whether it is a file or a folder.
 func file(tid int, fd uint64) (string, bool) {
-	info, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%d", tid, int32(fd)))
-	return descriptor(tid, fd), err == nil && (info.Mode().IsRegular() || info.IsDir())
+	var st unix.Stat_t // os.FileMode takes an eventfd, whose inode has no type, for a file
+	err := unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", tid, int32(fd)), &st)
+	kind := st.Mode & unix.S_IFMT
+	return descriptor(tid, fd), err == nil && (kind == unix.S_IFREG || kind == unix.S_IFDIR)
 }
 
 // cwd is a folder's descriptor as calls without one have it.
