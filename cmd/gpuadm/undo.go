@@ -27,20 +27,21 @@ func newUndo(c *common) *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "undo",
-		Short: "put back what we changed",
-		Long: `Undo puts back what the last run changed, byte for byte with owner and mode; with
+		Short: "undo what gpuadm changed",
+		Long: `Undo restores what the last run changed, byte for byte with owner and mode; with
 --to, that run and all since; with --to all, everything gpuadm ever did here.
 
-A file that somebody else has changed since is not overwritten: our part alone
-is taken out where that can be proven, otherwise nothing is touched and the
-difference is told.
+A file that was changed outside gpuadm since is not overwritten: gpuadm's part is
+taken out of it key by key, and what stays is named. Where no part can be told
+apart nothing is touched; --leave NAME undoes the rest. An undo that was cut short
+goes on with the next one, or with the next boot.
 
 A driver that is loaded again has no MIG partitions. Where GPUs have some, undo of an
 upgrade asks first (--allow lose-partitions). The next apply makes those of node.toml
 again; also after an upgrade that has failed, which loses them without asking.
 
-Afterwards a hold stands: the boot unit and the DaemonSet leave the machine
-alone until somebody runs gpuadm apply by hand. No spec is needed.`,
+Afterwards unattended applies are held: the boot unit and the DaemonSet change
+nothing until an operator runs gpuadm apply. No spec is needed.`,
 		Example: "  gpuadm undo\n  gpuadm undo --dry-run\n  gpuadm undo --to all --root /mnt/image",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -75,7 +76,7 @@ alone until somebody runs gpuadm apply by hand. No spec is needed.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&u.to, "to", "", "put back this `RUN` and all since, or all")
-	f.StringSliceVar(&u.leave, "leave", nil, "leave this `FILE` as somebody else has changed it; repeatable")
+	f.StringSliceVar(&u.leave, "leave", nil, "leave the thing of this `NAME` as it is, a file by its path; repeatable")
 	f.StringSliceVar(&u.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
 	f.BoolVar(&u.dryRun, "dry-run", false, "only say what would be put back")
 	f.BoolVarP(&u.yes, "yes", "y", false, "allow whatever it interrupts")
