@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -99,7 +100,7 @@ func judge(was, is map[string]any, h Handler) error {
 	for _, c := range tomlDiff(was, is, nil) {
 		if !meant(c, plugin, h, serves(criWas)) {
 			what := fmt.Sprintf("it would change %s = from %s to %s", showPath(c.path), show(c.old), show(c.new))
-			return errors.New(string(converge.Mask([]byte(what))))
+			return errors.New(string(diff.Mask([]byte(what))))
 		}
 	}
 	if !serves(cri) {

@@ -24,14 +24,14 @@ var mayImport = map[string][]string{
 	"stages":                {"cloud", "drivers", "images/systemd", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/spec", "internal/things"},
 	"drivers":               {"internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/pattern", "internal/spec", "internal/things"},
 	"mig":                   {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
-	"runtime":               {"internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/spec", "internal/things"},
+	"runtime":               {"internal/converge", "internal/diff", "internal/facts", "internal/host", "internal/packages", "internal/spec", "internal/things"},
 	"cloud":                 {"internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/kube", "internal/spec", "internal/things"},
 	"internal/kube":         {"internal/host"},
 	"internal/kube/kubesim": {},
 	"internal/instance":     {"internal/host"},
 	"internal/packages":     {"internal/converge", "internal/host", "internal/pattern", "internal/things"},
 	"internal/things":       {"internal/converge", "internal/host", "internal/pattern"},
-	"internal/converge":     {"internal/facts", "internal/host", "internal/spec"},
+	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec"},
 	"internal/facts":        {"internal/host", "internal/instance", "internal/pattern"},
 	"internal/pattern":      {},
 	"internal/spec":         {},
@@ -57,7 +57,7 @@ var onlyIn = map[string][]string{
 	"plugin":                               {},
 	"text/template":                        {},
 	"html/template":                        {},
-	"github.com/rogpeppe/go-internal/diff": {"internal/converge"},
+	"github.com/rogpeppe/go-internal/diff": {"internal/diff"},
 }
 
 type pkg struct {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/diff"
 )
 
 // What is planted as a secret, in any shape that engines' configurations have, never shows in a diff.
@@ -30,13 +30,13 @@ func TestDiffShowsNoSecrets(t *testing.T) {
 		`PASSWORD="hunter2SECRET" # why`,
 	} {
 		before, after := []byte("a = 1\n"+text+"\nb = 2\n"), []byte("a = 2\n"+text+"\nb = 3\n")
-		for _, d := range []string{converge.Diff(nil, after), converge.Diff(before, after), converge.Diff(before, []byte("a = 1\n"))} {
+		for _, d := range []string{diff.Texts(nil, after), diff.Texts(before, after), diff.Texts(before, []byte("a = 1\n"))} {
 			if strings.Contains(d, planted) || d == "" {
 				t.Errorf("%s\nshows\n%s", text, d)
 			}
 		}
 	}
-	if d := converge.Diff([]byte("a = 1\n"), []byte("a = 1\nsandbox_image = \"x\"\n")); !strings.Contains(d, "sandbox_image") {
+	if d := diff.Texts([]byte("a = 1\n"), []byte("a = 1\nsandbox_image = \"x\"\n")); !strings.Contains(d, "sandbox_image") {
 		t.Errorf("too much is masked: %s", d)
 	}
 }

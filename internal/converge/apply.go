@@ -101,7 +101,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	r.at = st.Name
 	f, err := r.Facts(ctx, r.h)
 	var steps []step
-	mine := standing(r.j.Runs())
+	mine := present(r.j.Runs())
 	if err == nil {
 		steps, err = r.look(ctx, r.h, st, f, mine)
 	}
@@ -111,7 +111,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 			err = o.trouble(st.Name)
 		}
 	}
-	if err == nil && !slices.ContainsFunc(steps, func(s step) bool { return !s.stands() }) {
+	if err == nil && !slices.ContainsFunc(steps, func(s step) bool { return !s.converged() }) {
 		r.event(Event{Stage: st.Name, What: Stands, Text: fmt.Sprint(len(steps))})
 		return nil
 	}

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package converge is the engine: it brings a machine to a wanted state, and back.
+// Package converge is the engine: it brings a machine to a desired state, and back.
 //
-// A Stage is a pure list of Wants. A Want is a Thing and how it shall stand. A Thing can be looked at and made.
+// A Stage is a pure list of Wants. A Want is a Thing and its desired state. A Thing can be looked at and made.
 // A Change is a Thing's Before and After. Plan, diff, no-op, verification, undo, resume and drift are derived from
 // these four words, here, once, for every stage there is. The engine knows no kind of thing by name.
 package converge
@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// A State says how one thing stands, as canonical text; "" means it is not there.
+// A State is the state of one thing, as canonical text; "" means it is not there.
 // Text, so that it can be compared, journalled and read by code that does not know the kind.
 type State string
 
@@ -89,7 +89,7 @@ type Breaker interface {
 	Breaks(ctx context.Context, v host.View, before, after State) (what []string, clients map[string][]string, err error)
 }
 
-// A Want is a thing and how it shall stand, as a pure and idempotent function of how it stands.
+// A Want is a thing and its desired state, as a pure and idempotent function of the state found.
 type Want struct {
 	Thing
 	To      func(found State) (State, error)
@@ -99,9 +99,9 @@ type Want struct {
 	Keeps   string   // why undo does not take it back
 	Leaves  string   // what stays elsewhere, out of reach, once it is undone
 
-	// AsFound has To go by how the thing stands, what we made earlier included: what disturbs least depends on it.
+	// AsFound has To go by the state found, what gpuadm made earlier included: what disturbs least depends on it.
 	AsFound bool
-	// Releases lets go of what the stage made earlier: somebody else looks after it now, and only verifying is left to us.
+	// Releases stops managing what the stage made earlier: another owner has it now, and only verifying is left to us.
 	Releases bool
 
 	// Clients has for each of the breaks whom it would hit, where that is known better than by who holds any GPU.
@@ -115,7 +115,7 @@ type Stage struct {
 	Wants func(spec.Spec, facts.Facts) ([]Want, error)
 	Needs func(spec.Spec) facts.Needs // facts that cost more, for its wants; nil: none
 	// Proves names an earlier stage whose changes show their worth only here: if this stage fails they are put back too, with
-	// those of the stage that it proves in turn, and what settles here settles anew when they are undone.
+	// those of the stage that it proves in turn, and what settles here settles again when they are undone.
 	Proves string
 	// Whole says that the stage speaks for the whole machine: it is looked at only where all stages of the sequence before it
 	// stand, also those that were not asked for.

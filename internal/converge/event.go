@@ -25,7 +25,7 @@ const (
 	Stands  What = "stands"  // a stage has nothing to do; Text counts its things
 	Making  What = "making"  // a change is about to be made
 	Made    What = "made"    // and was made and looked at again
-	Waiting What = "waiting" // what is being made waits for somebody: Text says for whom, and how long yet
+	Waiting What = "waiting" // what is being made waits for another process: Text says for which, and how long yet
 	Waits   What = "later"   // a change cannot be made yet
 	Undone  What = "undone"  // a change was put back
 	Kept    What = "kept"    // a change stays: undo cannot take it back

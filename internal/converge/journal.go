@@ -181,7 +181,7 @@ func (j *Journal) compact(h host.Host) {
 		}
 	}
 	var kept []Record
-	for i, o := range standing(old) {
+	for i, o := range present(old) {
 		if i == 0 {
 			kept = append(kept, Record{What: "begin", Run: old[0].ID, Time: old[0].Time, Spec: old[0].Spec, Tool: "compacted"})
 		}

@@ -74,7 +74,7 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 			return nil, s.err
 		case s.Later != "":
 			r.later(s)
-		case !s.stands():
+		case !s.converged():
 			due = append(due, s)
 		case r.rolling && !s.Settles && len(s.mine) == 1:
 			// It was about to be made, and was not: the journal says so, or undo would take the run for one that has changed something.

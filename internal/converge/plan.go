@@ -18,7 +18,7 @@ type Plan struct {
 	Host    Host        `json:"host"`
 	Stages  []StagePlan `json:"stages"`
 	Changes []Change    `json:"changes"`
-	Stands  int         `json:"stands"` // wants that stand already
+	Stands  int         `json:"stands"` // wants that are converged
 	Later   int         `json:"later"`  // changes that cannot be made yet
 	Notes   []string    `json:"notes,omitempty"`
 }
@@ -78,7 +78,7 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error)
 		return Plan{}, err
 	}
 	p := Plan{Format: PlanFormat, Host: Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}, Changes: []Change{}}
-	mine := standing(j.Runs())
+	mine := present(j.Runs())
 	var asked open
 	for _, st := range e.Stages {
 		steps, err := e.look(ctx, v, st, f, mine)
@@ -95,7 +95,7 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error)
 		s := StagePlan{Name: st.Name}
 		for _, step := range steps {
 			switch {
-			case step.stands():
+			case step.converged():
 				s.Stands++
 				for _, left := range step.Left {
 					p.Notes = append(p.Notes, fmt.Sprintf("%s: %s, and stays: it was changed outside gpuadm", step.Change, left))
@@ -223,7 +223,7 @@ func gather(unwanted, wanted []step) (steps []step) {
 }
 
 // settledBy returns what settles in the stages that prove this one. A stage that cannot say yet what it wants settles
-// nothing that stands.
+// nothing.
 func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
 	for _, later := range e.Stages {
 		if later.Proves != st.Name {

@@ -16,7 +16,7 @@ import (
 func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step, error) {
 	for i := 0; i < len(steps); i++ {
 		r, ok := steps[i].want.Thing.(Resolver)
-		if !ok || steps[i].stands() || steps[i].resolved {
+		if !ok || steps[i].converged() || steps[i].resolved {
 			continue
 		}
 		same := func(s step) bool { return s.Kind == r.Kind() }
@@ -25,7 +25,7 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step
 		}
 		var pending []Change
 		for j := range steps {
-			if same(steps[j]) && !steps[j].stands() && steps[j].Later == "" {
+			if same(steps[j]) && !steps[j].converged() && steps[j].Later == "" {
 				steps[j].resolved = true
 				pending = append(pending, steps[j].Change)
 			}
@@ -88,8 +88,8 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 			continue
 		}
 		s := &steps[i]
-		if to, err := s.accepts(c); s.stands() && (err != nil || to != c.After) {
-			s.fail(fmt.Errorf("cannot keep %s as it stands: the others would change it from %q to %q", s, c.Before, c.After))
+		if to, err := s.accepts(c); s.converged() && (err != nil || to != c.After) {
+			s.fail(fmt.Errorf("cannot keep %s as it is: the others would change it from %q to %q", s, c.Before, c.After))
 			continue
 		}
 		s.Before, s.After, s.Why, s.Keeps, s.Drawn, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Drawn, nil
@@ -101,13 +101,13 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 // accepts says how the thing of a converged step is wanted once a change that others draw has been made to it: the same, where
 // the spec leaves its version open or no longer asks for it.
 func (s step) accepts(c Change) (State, error) {
-	if s.want.To == nil || !s.stands() {
+	if s.want.To == nil || !s.converged() {
 		return c.After, nil
 	}
 	return s.want.To(c.After)
 }
 
-// asFound holds a resolved change to what it was resolved from: between then and the touch nobody else may have come.
+// asFound holds a resolved change to what it was resolved from: between then and the touch no other process may have changed it.
 func asFound(c Change) func(State) (State, error) {
 	return func(found State) (State, error) {
 		if found != c.Before && found != c.After {

@@ -89,8 +89,8 @@ type ours struct {
 	first  Run // which run touched it first
 }
 
-// standing folds runs into what of ours is on the machine.
-func standing(runs []Run) []ours {
+// present folds runs into what of ours is on the machine.
+func present(runs []Run) []ours {
 	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
 }
 

@@ -60,7 +60,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	for _, o := range standing(s.Runs) {
+	for _, o := range present(s.Runs) {
 		if o.back() {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -27,7 +28,7 @@ type step struct {
 	unseen   bool   // because the thing could not be looked at
 }
 
-func (s step) stands() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
+func (s step) converged() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
 
 // blocked says that an undo cannot go on without an answer about this thing. What settles and does not run is no obstacle: it will
 // start with the files that it then finds.
@@ -67,7 +68,7 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step
 		if t, ok := s.want.Thing.(Settler); ok {
 			s.foresee(t, pending)
 			s.breaks(ctx, v)
-		} else if !s.stands() && s.Cannot == "" {
+		} else if !s.converged() && s.Cannot == "" {
 			pending = append(pending, s.Change)
 		}
 	}
@@ -79,7 +80,7 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
 	s.breaks(ctx, v)
 	p, ok := s.want.Thing.(Prover)
-	if !ok || s.strict || s.stands() || s.Cannot != "" || s.Later != "" {
+	if !ok || s.strict || s.converged() || s.Cannot != "" || s.Later != "" {
 		return
 	}
 	type change struct {
@@ -217,7 +218,7 @@ func (s step) show(v host.View) Change {
 	before, err1 := st.Bytes(v, c.Before)
 	after, err2 := st.Bytes(v, c.After)
 	if err1 == nil && err2 == nil {
-		c.Diff = Diff(before, after)
+		c.Diff = diff.Texts(before, after)
 	}
 	return c
 }

@@ -71,7 +71,7 @@ func (l link) takeOut(v host.View, m Merger, found, base State) (rest State, lef
 	return rest, left, err
 }
 
-// without is how the thing stood before the newest link, without what the older ones had made of it.
+// without is the state of the thing before the newest link, without what the older ones had made of it.
 func without(v host.View, t Thing, links []link) (State, error) {
 	older := links[:len(links)-1]
 	if len(older) == 0 {

@@ -29,7 +29,7 @@ type UndoPlan struct {
 func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []string) (UndoPlan, error) {
 	p, err := e.planUndo(ctx, v, ReadJournal(v), to, leave)
 	for _, s := range p.steps {
-		if !s.stands() && s.Later == "" {
+		if !s.converged() && s.Later == "" {
 			p.Changes = append(p.Changes, s.show(v))
 		}
 	}
@@ -78,7 +78,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	case Passes(err): // to turn round would need the same answer: the run stays open, and the next undo goes on
 		return r.end(r.waits(err))
 	case err != nil && !pauses(err):
-		// Half an undo helps nobody, and the machine was consistent before it.
+		// Half an undo helps no operator, and the machine was consistent before it.
 		return r.end(r.rollBack(ctx, err, func(string) bool { return true }))
 	case err != nil:
 		return r.end(err)
@@ -166,7 +166,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		}
 	}
 	named := func(c Change) bool { return slices.Contains(leave, c.Name) || slices.Contains(leave, c.String()) }
-	steps := slices.DeleteFunc(e.backwards(standing(runs)), func(s step) bool {
+	steps := slices.DeleteFunc(e.backwards(present(runs)), func(s step) bool {
 		switch {
 		case s.Settles:
 			return false
@@ -196,7 +196,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		}
 		switch {
 		case s.blocked():
-		case s.Settles && !s.stands():
+		case s.Settles && !s.converged():
 			if _, asked := s.want.Thing.(Breaker); !asked {
 				p.steps[i].Breaks = broke(runs, s.Change)
 			}

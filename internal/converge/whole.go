@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// open is what keeps a machine from standing as a whole.
+// open is what keeps a machine from being converged as a whole.
 type open struct {
 	stage string
 	first Change // the first change of the stage that is left
@@ -25,7 +25,7 @@ func (o *open) now() bool { return o.first.Later == "" && o.first.Cannot == "" }
 // others wait for.
 func (o *open) note(stage string, steps []step) {
 	for _, s := range steps {
-		if !s.stands() && (o.stage == "" || s.Later == "" && s.Cannot == "" && !o.now()) {
+		if !s.converged() && (o.stage == "" || s.Later == "" && s.Cannot == "" && !o.now()) {
 			o.stage, o.first = stage, s.Change
 		}
 	}
@@ -59,7 +59,7 @@ func (o *open) trouble(stage string) error {
 		return nil
 	}
 	t := &Trouble{
-		What: fmt.Sprintf("cannot make stage %s: stage %s does not stand: %s", stage, o.stage, o.first),
+		What: fmt.Sprintf("cannot make stage %s: stage %s is not converged: %s", stage, o.stage, o.first),
 		Try:  []string{"gpuadm apply, which makes all stages in their order"},
 	}
 	switch {
@@ -93,11 +93,11 @@ func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Fact
 	if asked.stage != "" && asked.now() {
 		var left []step
 		for _, s := range steps {
-			if s.stands() {
+			if s.converged() {
 				continue
 			}
 			s.Before, s.After, s.Waits, s.Cannot, s.Because, s.Try = "", "", "", "", nil, nil
-			s.Later = "once stage " + asked.stage + " stands"
+			s.Later = "once stage " + asked.stage + " is converged"
 			left = append(left, s)
 		}
 		return left, nil

@@ -142,12 +142,16 @@ func TestEnabledWants(t *testing.T) {
 		for _, w := range wants {
 			none, _ := w.To("")
 			is, _ := w.To(converge.State(State{Version: "9-7.el9"}.String()))
-			s += w.Kind() + " " + w.Name() + ": " + string(none) + ", " + string(is) + "\n"
+			name := w.Name()
+			if r, reads := w.Thing.(converge.Reader); reads {
+				name += " " + strings.Join(r.Reads(), " ")
+			}
+			s += w.Kind() + " " + name + ": " + string(none) + ", " + string(is) + "\n"
 		}
 		return s
 	}
-	const key = "package-key /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9 reads /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9: imported, imported\n"
-	const list = "package-lists dnf reads /etc/yum.repos.d/epel.repo: fresh, fresh\n"
+	const key = "package-key /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9 /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9: imported, imported\n"
+	const list = "package-lists dnf /etc/yum.repos.d/epel.repo: fresh, fresh\n"
 	if got, want := state(), "package epel-release: epel-release=*, 9-7.el9\n"+key+list; got != want {
 		t.Errorf("before: %s", got)
 	}

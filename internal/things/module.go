@@ -44,7 +44,9 @@ func Module(kernel string, files []string, onDisk OnDiskFunc, remade bool, why s
 }
 
 // NewModule builds the thing again.
-func NewModule(files []string, onDisk OnDiskFunc) converge.Thing { return module{"", files, onDisk, false} }
+func NewModule(files []string, onDisk OnDiskFunc) converge.Thing {
+	return module{"", files, onDisk, false}
+}
 
 func (m module) Kind() string { return "module" }
 

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package converge
+// Package diff shows what changes between two texts, without their secrets.
+package diff
 
 import (
 	"bytes"
@@ -15,9 +16,9 @@ import (
 // maxDiff is the size in bytes above which only sizes are shown.
 const maxDiff = 64 << 10
 
-// Diff shows what changes between two texts, as the hunks of a unified diff, with the values of keys that look
+// Texts shows what changes between two texts, as the hunks of a unified diff, with the values of keys that look
 // like secrets masked.
-func Diff(before, after []byte) string {
+func Texts(before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return ""
 	}
