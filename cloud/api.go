@@ -61,12 +61,12 @@ const (
 
 // who says whose Node it is and as whom we may ask for it and change it.
 type who struct {
-	node    string   // the Node's name
-	kubelet string   // kubelet's kubeconfig: may set most labels of its own Node and its status, and never its taints
-	account string   // a ServiceAccount's kubeconfig that was asked for, for the rest
-	via     host.Via // proxies
-	machine string   // the machine's id; "" if it has none
-	renews  bool     // the join gets kubelet a new certificate when its has run out
+	node    string     // the Node's name
+	kubelet string     // kubelet's kubeconfig: may set most labels of its own Node and its status, and never its taints
+	account string     // a ServiceAccount's kubeconfig that was asked for, for the rest
+	via     host.Via   // proxies
+	machine string     // the machine's id; "" if it has none
+	renews  bool       // the join gets kubelet a new certificate when its has run out
 	later   host.Later // why there is nobody to ask yet: "once the node has joined"; "" where there is
 }
 

@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"internal/instance":     {"internal/host"},
 	"internal/packages":     {"internal/converge", "internal/host", "internal/pattern", "internal/things"},
 	"internal/things":       {"internal/converge", "internal/host", "internal/pattern"},
+	"internal/diff":         {},
 	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec"},
 	"internal/facts":        {"internal/host", "internal/instance", "internal/pattern"},
 	"internal/pattern":      {},

@@ -99,15 +99,19 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 		"default dropped after another format": {
 			specs["default"], specs["handler"], reformatted,
 			[]string{"default_runtime_name = 'nvidia'"},
-			[]string{"nvidia-container-runtime", `default_runtime_name = "runc"`}, "",
+			[]string{"nvidia-container-runtime", `default_runtime_name = "runc"`},
+			"",
 		},
 		"handler renamed after another format": {
 			specs["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\ndefault = true\n", reformatted,
-			[]string{"runtimes.nvidia]", "default_runtime_name = 'nvidia'"}, []string{"runtimes.nvidia-two"}, "",
+			[]string{"runtimes.nvidia]", "default_runtime_name = 'nvidia'"},
+			[]string{"runtimes.nvidia-two"},
+			"",
 		},
 		"handler renamed after sed": {
 			specs["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\ndefault = true\n", cgroup,
-			[]string{`default_runtime_name = "nvidia"`}, []string{"runtimes.nvidia]", "runtimes.nvidia-two", `default_runtime_name = "nvidia-two"`},
+			[]string{`default_runtime_name = "nvidia"`},
+			[]string{"runtimes.nvidia]", "runtimes.nvidia-two", `default_runtime_name = "nvidia-two"`},
 			"with options.SystemdCgroup = false, gpuadm had set true",
 		},
 	} {
