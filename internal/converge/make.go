@@ -76,7 +76,7 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 			r.later(s)
 		case !s.converged():
 			due = append(due, s)
-		case r.rolling && !s.Settles && len(s.mine) == 1:
+		case r.rolling && !s.Settles && len(s.mine) == 1 && s.mine[0].Before != s.mine[0].After:
 			// It was about to be made, and was not: the journal says so, or undo would take the run for one that has changed something.
 			s.Before, s.After = s.mine[0].After, s.mine[0].Before
 			_ = r.journal(s.want.Thing, s.Change)
@@ -127,7 +127,6 @@ func (r *run) make(ctx context.Context, due []step) error {
 		}
 		return nil
 	case errors.As(err, &reboot) && !r.back:
-		r.remember(ctx, due)
 		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
 		r.Reboot = reboot.Why
@@ -171,18 +170,17 @@ func (r *run) leave(c Change, why string) {
 	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
 }
 
-// remember journals the state in which a failed make has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
-// where they are others, another process wrote them.
+// remember journals the state in which a failed make has left a thing: the record before it says what was meant. Bytes are replaced
+// as a whole, so where they are others, another process wrote them.
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {
-		if _, whole := s.want.Thing.(Stored); whole {
+		now, err := s.want.Look(ctx, r.h)
+		_, whole := s.want.Thing.(Stored)
+		if err != nil || s.Settles || now == s.After || whole && now != s.Before {
 			continue
 		}
-		now, err := s.want.Look(ctx, r.h)
-		if err == nil && !s.Settles && now != s.Before && now != s.After {
-			s.After = now
-			_ = r.journal(s.want.Thing, s.Change)
-		}
+		s.Before, s.After = s.After, now
+		_ = r.journal(s.want.Thing, s.Change)
 	}
 }
 
