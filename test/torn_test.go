@@ -29,7 +29,7 @@ func written(t *testing.T, n *simhost.Node) []byte {
 func saying(e *converge.Engine) (*converge.Engine, *[]string) {
 	var said []string
 	e.Tell = func(ev converge.Event) {
-		if ev.What == converge.Remains || ev.What == converge.Healed {
+		if ev.What == converge.Remains || ev.What == converge.Healed || ev.What == converge.Damaged {
 			said = append(said, ev.Text)
 		}
 	}

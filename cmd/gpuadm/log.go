@@ -61,7 +61,7 @@ func (v logVoice) tell(e converge.Event) {
 	switch e.What {
 	case converge.Failed:
 		entry.Errorf("%s failed: %s", e.Stage, text)
-	case converge.Remains, converge.Unkept, converge.Healed:
+	case converge.Remains, converge.Unkept, converge.Healed, converge.Damaged:
 		entry.Warn(text)
 	case converge.Making, converge.Stands, converge.Nothing: // the answer says that there was nothing to do
 		entry.Debugf("%s %s: %s", e.Stage, e.What, text)

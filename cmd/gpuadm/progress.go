@@ -77,6 +77,9 @@ func (v *liveVoice) close() {
 
 // line prints what an event has to say to a person, if anything. Errors are printed once, at the end.
 func (c *common) line(w io.Writer, e converge.Event) {
+	if e.What == converge.Damaged {
+		fmt.Fprintf(w, "gpuadm: %s\n", printable(e.Text))
+	}
 	if c.quiet {
 		return
 	}

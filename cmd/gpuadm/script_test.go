@@ -43,6 +43,7 @@ type benchKey struct{}
 //	cat PATH             the machine's file, to stdout
 //	touched N            since the last look, N changes were made to the disk
 //	cut N                power is cut before the Nth touch from now; boot brings the machine up again
+//	damage N             line N of the journal cannot be read any more
 //	same                 the machine's tree is as at first
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -61,6 +62,7 @@ func TestScripts(t *testing.T) {
 			"touched": cmdTouched,
 			"cut":     cmdCut,
 			"boot":    func(ts *testscript.TestScript, _ bool, _ []string) { at(ts).node.Boot(simhost.LoseAll) },
+			"damage":  cmdDamage,
 			"same":    cmdSame,
 		},
 	})
@@ -159,6 +161,17 @@ func cmdCut(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	at(ts).node.CutAt(at(ts).node.Touches() + n)
+}
+
+func cmdDamage(ts *testscript.TestScript, _ bool, args []string) {
+	const journal = converge.Home + "/journal.jsonl"
+	data, err := at(ts).node.ReadFile(journal)
+	ts.Check(err)
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	lines := strings.Split(string(data), "\n")
+	lines[n-1] = "garbage"
+	ts.Check(at(ts).node.WriteFile(journal, []byte(strings.Join(lines, "\n")), host.Attr{Mode: 0o600}))
 }
 
 func cmdSame(ts *testscript.TestScript, neg bool, _ []string) {

@@ -143,6 +143,7 @@ type Change struct {
 	Drawn     bool      `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
 	Settles   bool      `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
 	Unsettles []Ref     `json:"unsettles,omitempty"` // what must settle after this, and after its undo
+	Unsure    bool      `json:"unsure,omitempty"`    // in a compacted journal: of a run that was cut short, which may not have made it
 	// Clients are those that each of the breaks would hit.
 	Clients map[string][]string `json:"clients,omitempty"`
 	Diff    string              `json:"diff,omitempty"`    // unified diff of the bytes, secrets masked; not journalled

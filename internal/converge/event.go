@@ -32,6 +32,7 @@ const (
 	Left    What = "left"    // a change stays: someone else changed it since
 	Remains What = "remains" // what no undo needs any more could not be cleared away; Text says why
 	Healed  What = "healed"  // a power cut had torn the journal's last line; Text says which
+	Damaged What = "damaged" // at the end of a run: lines of the journal cannot be read; Text says which, and what to do
 	Unkept  What = "unkept"  // what gets replaced could not be kept, and the run goes on; Text says which, and why
 	Held    What = "held"    // nothing is done: an undo holds
 	Reboots What = "reboot"  // the machine must reboot before the run goes on

@@ -186,9 +186,16 @@ func (j *Journal) compact(h host.Host) {
 			kept = append(kept, Record{What: "begin", Run: old[0].ID, Time: old[0].Time, Spec: old[0].Spec, Tool: "compacted"})
 		}
 		for _, l := range o.links {
+			made := l.made[len(l.made)-1:]
+			if l.open && len(l.made) > 1 {
+				made = l.made[len(l.made)-2:]
+			}
 			c := o.Change
-			c.Before, c.After = l.Before, l.After
-			kept = append(kept, Record{What: "make", Run: old[0].ID, Time: old[0].Time, Change: &c})
+			c.After = l.Before
+			for n, state := range made {
+				c.Before, c.After, c.Unsure = c.After, state, l.open && n == len(made)-1
+				kept = append(kept, Record{What: "make", Run: old[0].ID, Time: old[0].Time, Change: new(c)})
+			}
 		}
 	}
 	if len(kept) > 0 {

@@ -169,7 +169,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 func (e *Engine) without(o ours) (step, error) {
 	t, err := e.ThingOf(o.ref())
 	c := o.Change
-	c.Why, c.Later, c.When = "", "", ""
+	c.Why, c.Later, c.When, c.Unsure = "", "", "", false
 	same := func(found State) (State, error) { return found, nil }
 	return step{Change: c, mine: o.links, want: Want{Thing: t, To: same}}, err
 }

@@ -4,6 +4,7 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,8 @@ type run struct {
 }
 
 // resume takes the machine's run lock, reads its journal, removes what a killed run left half made, and says which run was cut
-// short. Every run begins here. Without the lock nothing is touched.
+// short. Every run begins here, and ends with what it returns, which names what of the journal cannot be read: said at first, it
+// would be out of sight at the end. Without the lock nothing is touched.
 func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	unlock, err := h.Lock()
 	if err != nil {
@@ -53,8 +55,12 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	}
 	e.proven.Clear() // a judge that could not be asked in the last try may be now
 	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h)}
+	end := unlock
 	if text := r.j.damage(h); text != "" {
-		r.event(Event{What: Remains, Text: text})
+		end = func() { // compacting moves lines, and moving the journal aside leaves none
+			r.event(Event{What: Damaged, Text: cmp.Or(ReadJournal(h).damage(h), text)})
+			unlock()
+		}
 	}
 	r.cut, r.open = r.j.unfinished()
 	if err := r.sweep(); err != nil {
@@ -66,7 +72,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 		_ = r.j.rewrite(h, r.j.Records) // where there is no room for that, the next run does it
 	}
 	r.j.compact(h)
-	return r, unlock, nil
+	return r, end, nil
 }
 
 // sweep removes temporary files, which a killed run may have left in gpuadm's own folders and beside what it was making.

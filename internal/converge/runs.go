@@ -69,7 +69,7 @@ func (r Run) settled() bool {
 
 // changed says whether a run has left anything that could be undone.
 func (r Run) changed() bool {
-	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return r.Result == "" || r.Result == overtaken || !o.back() })
+	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.links[len(o.links)-1].open || !o.back() })
 }
 
 // A link is a series of changes of ours to one thing without a change from outside gpuadm between them. The last of them may never
@@ -111,7 +111,7 @@ func fold(runs []Run) []ours {
 			}
 			list[i].Change = c
 			list[i].add(c)
-			list[i].links[len(list[i].links)-1].open = run.Result == "" || run.Result == overtaken
+			list[i].links[len(list[i].links)-1].open = run.Result == "" || run.Result == overtaken || c.Unsure
 		}
 	}
 	return list

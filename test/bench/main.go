@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command bench sets gpuadm beside `nvidia-ctk runtime configure` on the same files, in the same run, and prints
-// ratios. Run it with `make bench`; it needs hyperfine.
+// ratios. Run it with `make bench`; it needs hyperfine. Its part about the journal alone: go run ./test/bench journal
 package main
 
 import (
@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
@@ -27,12 +26,8 @@ func main() {
 }
 
 func run() error {
-	ctk, err := parts.Find(parts.CTK)
-	if err != nil {
-		return err
-	}
-	if _, err := exec.LookPath("hyperfine"); err != nil {
-		return fmt.Errorf("cannot time: hyperfine is missing; apt-get install hyperfine")
+	if len(os.Args) > 1 && os.Args[1] == measure {
+		return measured(os.Args[2:])
 	}
 	dir, err := os.MkdirTemp("", "gpuadm-bench-")
 	if err != nil {
@@ -47,7 +42,21 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	b := bench{dir: dir, gpuadm: gpuadm, ctk: ctk.Path, config: config}
+	b := bench{dir: dir, gpuadm: gpuadm, config: config}
+	if err := b.lay(); err != nil {
+		return err
+	}
+	if len(os.Args) > 1 && os.Args[1] == "journal" {
+		return b.journals()
+	}
+	ctk, err := parts.Find(parts.CTK)
+	if err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("hyperfine"); err != nil {
+		return fmt.Errorf("cannot time: hyperfine is missing; apt-get install hyperfine")
+	}
+	b.ctk = ctk.Path
 	return b.compare()
 }
 
@@ -80,9 +89,6 @@ func (b bench) lay() error {
 }
 
 func (b bench) compare() error {
-	if err := b.lay(); err != nil {
-		return err
-	}
 	root, theirs := filepath.Join(b.dir, "root"), filepath.Join(b.dir, "theirs")
 	ours := []string{b.gpuadm, "apply", "--root", root, "-f", filepath.Join(b.dir, "node.toml"), "-q"}
 	peer := []string{b.ctk, "runtime", "configure", "--runtime=containerd", "--set-as-default", "--config=" + theirs + "/config.toml", "--drop-in-config=" + theirs + "/conf.d/99-nvidia.toml"}
@@ -101,11 +107,14 @@ func (b bench) compare() error {
 	row("no-op, wall", noop, "ms")
 	var rss [2]float64
 	for i, argv := range [][]string{ours, peer} {
-		if rss[i], err = peak(argv); err != nil {
+		if _, rss[i], err = spent(argv); err != nil {
 			return err
 		}
 	}
 	row("no-op, peak memory", rss, "MiB")
+	if err := b.journals(); err != nil {
+		return err
+	}
 	return partitions()
 }
 
@@ -138,13 +147,4 @@ func (b bench) hyperfine(prepare string, commands ...[]string) (mean [2]float64,
 		mean[i] = r.Mean * 1000
 	}
 	return mean, nil
-}
-
-// peak returns the most memory a run had resident, in MiB.
-func peak(argv []string) (float64, error) {
-	cmd := exec.Command(argv[0], argv[1:]...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return 0, fmt.Errorf("cannot run %s: %w: %s", argv[0], err, out)
-	}
-	return float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss) / 1024, nil
 }
