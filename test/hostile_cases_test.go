@@ -126,4 +126,3 @@ func content(n *simhost.Node, name string) string {
 	}
 	return string(b)
 }
-

@@ -42,7 +42,9 @@ func many(t *testing.T, n *simhost.Node, wants func(i int) *converge.Engine) {
 // An undo was cut before its touch and overtaken by an apply. Hundreds of runs later the journal is compacted: undo still takes
 // back what was made.
 func TestHostileCompactedOvertakenUndo(t *testing.T) {
-	one := func() *converge.Engine { return engineOf(t, stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""))) }
+	one := func() *converge.Engine {
+		return engineOf(t, stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, "")))
+	}
 	var first string
 	n := killedBeforeMake(t, func() *simhost.Node {
 		n := node(t)

@@ -148,7 +148,8 @@ type Change struct {
 	Cannot  string              `json:"cannot,omitempty"`  // why it cannot be made to stand
 	Because []string            `json:"because,omitempty"` // more about Cannot
 	Try     []string            `json:"try,omitempty"`     // what to do about Cannot, or Waits
-	Waits   string              `json:"waits,omitempty"`   // what it waits for that comes by itself or from others; Later says it shorter
+	open    bool                // journalled in a run that was compacted, and may not have been made
+	Waits   string              `json:"waits,omitempty"` // what it waits for that comes by itself or from others; Later says it shorter
 }
 
 // String is the change's thing in two words.

@@ -47,7 +47,7 @@ type Record struct {
 	Spec   string    `json:"spec,omitempty"`   // begin: the spec's digest
 	Undoes []string  `json:"undoes,omitempty"` // begin: this run undoes those
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
-	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken
+	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make, in a compacted run: overtaken, where it may not have been made
 }
 
 // A Journal is what the journal file says.
@@ -186,9 +186,15 @@ func (j *Journal) compact(h host.Host) {
 			kept = append(kept, Record{What: "begin", Run: old[0].ID, Time: old[0].Time, Spec: old[0].Spec, Tool: "compacted"})
 		}
 		for _, l := range o.links {
-			c := o.Change
-			c.Before, c.After = l.Before, l.After
-			kept = append(kept, Record{What: "make", Run: old[0].ID, Time: old[0].Time, Change: &c})
+			made := Record{What: "make", Run: old[0].ID, Time: old[0].Time}
+			at := l.Before
+			if l.open { // the last change may not have been made: the state before it counts as ours too
+				made.Result = overtaken
+				if l.from != l.Before {
+					kept, at = append(kept, made.of(o.Change, l.Before, l.from)), l.from
+				}
+			}
+			kept = append(kept, made.of(o.Change, at, l.After))
 		}
 	}
 	if len(kept) > 0 {
@@ -204,6 +210,13 @@ func (j *Journal) compact(h host.Host) {
 		}
 	}
 	_ = j.rewrite(h, kept)
+}
+
+// of is a record of a change between two states.
+func (r Record) of(c Change, before, after State) Record {
+	c.Before, c.After = before, after
+	r.Change = &c
+	return r
 }
 
 // rewrite replaces the journal file in one step: by some records, and by the lines that cannot be read.

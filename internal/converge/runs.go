@@ -37,7 +37,9 @@ func (j Journal) Runs() []Run {
 		case "begin":
 			run.Result = "" // continued
 		case "make":
-			run.Makes = append(run.Makes, *r.Change)
+			c := *r.Change
+			c.open = r.Result == overtaken
+			run.Makes = append(run.Makes, c)
 		case "end":
 			run.Result = r.Result
 			if r.Result != "ok" {
@@ -77,6 +79,7 @@ func (r Run) changed() bool {
 type link struct {
 	Before, After State
 	made          []State // all states that gpuadm made or was about to make, After last
+	from          State   // how gpuadm had found the thing when it made After
 	open          bool    // After is of a run that was cut short, which may not have made it
 }
 
@@ -111,7 +114,7 @@ func fold(runs []Run) []ours {
 			}
 			list[i].Change = c
 			list[i].add(c)
-			list[i].links[len(list[i].links)-1].open = run.Result == "" || run.Result == overtaken
+			list[i].links[len(list[i].links)-1].open = c.open || run.Result == "" || run.Result == overtaken
 		}
 	}
 	return list
@@ -120,11 +123,11 @@ func fold(runs []Run) []ours {
 func (o *ours) add(c Change) {
 	if n := len(o.links); n > 0 {
 		if last := &o.links[n-1]; c.Before == last.Before || last.ours(c.Before) {
-			last.After, last.made = c.After, append(last.made, c.After)
+			last.After, last.made, last.from = c.After, append(last.made, c.After), c.Before
 			return
 		}
 	}
-	o.links = append(o.links, link{Before: c.Before, After: c.After, made: []State{c.After}})
+	o.links = append(o.links, link{Before: c.Before, After: c.After, made: []State{c.After}, from: c.Before})
 }
 
 // back says that the thing was rolled back to how it was before us, as far as the journal knows.
