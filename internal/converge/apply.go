@@ -81,7 +81,7 @@ func (r *run) nothing() error {
 		return nil
 	}
 	result := "ok"
-	if len(r.cut.Undoes) > 0 || r.Before != nil { // not all that was cut short has been looked at
+	if len(r.cut.Undoes) > 0 || !r.covers(r.cut) { // not all that was cut short has been looked at
 		result = overtaken
 	}
 	return r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: result})
@@ -128,7 +128,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	}
 	of := r.proved(st)
 	for _, run := range r.j.Runs() {
-		if run.ID == r.id && slices.ContainsFunc(run.Makes, func(c Change) bool { return of(c.Stage) }) {
+		if run.ID == r.id && len(run.Makes) > 0 {
 			return r.rollBack(ctx, err, of)
 		}
 	}

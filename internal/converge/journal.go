@@ -47,7 +47,7 @@ type Record struct {
 	Spec   string    `json:"spec,omitempty"`   // begin: the spec's digest
 	Undoes []string  `json:"undoes,omitempty"` // begin: this run undoes those
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
-	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken
+	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make, in a compacted run: overtaken, where it may not have been made
 }
 
 // A Journal is what the journal file says.
@@ -186,16 +186,16 @@ func (j *Journal) compact(h host.Host) {
 			kept = append(kept, Record{What: "begin", Run: old[0].ID, Time: old[0].Time, Spec: old[0].Spec, Tool: "compacted"})
 		}
 		for _, l := range o.links {
-			made := l.made[len(l.made)-1:]
-			if l.open && len(l.made) > 1 {
-				made = l.made[len(l.made)-2:]
+			at := l.Before
+			add := func(after State, unsure bool) {
+				c := o.Change
+				c.Before, c.After, c.Unsure = at, after, unsure
+				kept, at = append(kept, Record{What: "make", Run: old[0].ID, Time: old[0].Time, Change: &c}), after
 			}
-			c := o.Change
-			c.After = l.Before
-			for n, state := range made {
-				c.Before, c.After, c.Unsure = c.After, state, l.open && n == len(made)-1
-				kept = append(kept, Record{What: "make", Run: old[0].ID, Time: old[0].Time, Change: new(c)})
+			if l.open && l.from != l.Before { // the state before the last one counts as ours too
+				add(l.from, false)
 			}
+			add(l.After, l.open)
 		}
 	}
 	if len(kept) > 0 {

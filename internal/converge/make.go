@@ -4,6 +4,7 @@
 package converge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,7 +114,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 	}
 	began := r.h.Now()
 	err := makeAll(ctx, r.h, due)
-	stays, reboot := Stays{}, host.Reboot{}
+	stays, reboot, boot := Stays{}, host.Reboot{}, ""
 	switch {
 	case errors.As(err, &stays):
 		for _, s := range due {
@@ -129,7 +130,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 	case errors.As(err, &reboot) && !r.back:
 		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
-		r.Reboot = reboot.Why
+		r.Reboot, boot = reboot.Why, reboot.Why
 	case err != nil:
 		r.remember(ctx, due)
 		if t := (*Trouble)(nil); errors.As(err, &t) && t.Error() == err.Error() {
@@ -145,7 +146,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 		now, err := s.want.Look(ctx, r.h)
 		if err != nil {
 			err = fmt.Errorf("cannot look at %s again: %w", s, err)
-		} else if now != s.After && r.Reboot == "" {
+		} else if now != s.After && boot == "" {
 			err = fmt.Errorf("cannot make %s: it did not hold: wanted %q, found %q", s, s.After, now)
 		}
 		if err != nil {
@@ -153,7 +154,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 			return err
 		}
 		r.Made = append(r.Made, s.Change)
-		r.event(Event{Stage: s.Stage, What: what, Change: &s.Change, Text: r.Reboot, Millis: r.h.Now().Sub(began).Milliseconds()})
+		r.event(Event{Stage: s.Stage, What: what, Change: &s.Change, Text: boot, Millis: r.h.Now().Sub(began).Milliseconds()})
 		for _, left := range s.Left {
 			if !r.back || r.rolling { // the plan of an undo has said it
 				r.leave(s.Change, left)
@@ -170,16 +171,22 @@ func (r *run) leave(c Change, why string) {
 	r.event(Event{Stage: c.Stage, What: Left, Change: &c, Text: why})
 }
 
-// remember journals the state in which a failed make has left a thing: the record before it says what was meant. Bytes are replaced
-// as a whole, so where they are others, another process wrote them.
+// remember journals the state in which a failed make has left a thing, so that it counts as ours. Bytes are replaced as a whole, so
+// where they are others, another process wrote them. What could not be rolled back stays for the next undo to take back.
 func (r *run) remember(ctx context.Context, due []step) {
 	for _, s := range due {
 		now, err := s.want.Look(ctx, r.h)
 		_, whole := s.want.Thing.(Stored)
-		if err != nil || s.Settles || now == s.After || whole && now != s.Before {
+		switch {
+		case s.Settles, err == nil && now == s.After:
 			continue
+		case r.rolling && (err != nil || whole || now == s.Before):
+			s.Before, s.After = s.After, s.Before
+		case err != nil, whole, now == s.Before:
+			continue
+		default:
+			s.After = now
 		}
-		s.Before, s.After = s.After, now
 		_ = r.journal(s.want.Thing, s.Change)
 	}
 }
@@ -261,7 +268,13 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	mine.Makes = slices.DeleteFunc(slices.Clone(mine.Makes), func(c Change) bool { return !of(c.Stage) })
 	back, rolling := r.back, r.rolling
 	r.back, r.rolling, r.Made, r.Reboot = true, true, nil, ""
-	for steps := r.backwards(fold([]Run{mine})); len(steps) > 0; {
+	steps := slices.DeleteFunc(r.backwards(fold([]Run{mine})), func(s step) bool {
+		if s.Keeps != "" {
+			r.event(Event{Stage: s.Stage, What: Kept, Change: &s.Change, Text: s.Keeps})
+		}
+		return s.Keeps != ""
+	})
+	for len(steps) > 0 {
 		n := batch(steps)
 		if err := r.walk(ctx, steps[:n]); err != nil {
 			t.Because = append(t.Because, fmt.Sprintf("and it could not be rolled back: %v", err))
@@ -269,7 +282,7 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 		steps = steps[n:]
 	}
 	undone := r.Made
-	r.back, r.rolling, r.at, r.Made, r.Reboot = back, rolling, at, made, reboot
+	r.back, r.rolling, r.at, r.Made, r.Reboot = back, rolling, at, made, cmp.Or(r.Reboot, reboot)
 	for _, c := range undone {
 		t.Undone = append(t.Undone, c.String())
 	}

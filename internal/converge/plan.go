@@ -134,6 +134,9 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		if o.Stage != st.Name || asked || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
 			continue
 		}
+		if o.back() && !o.links[len(o.links)-1].open {
+			continue // it was taken back, and what settled then is not gpuadm's to settle again
+		}
 		s, err := e.without(o)
 		if err != nil {
 			continue // a kind of another gpuadm's: only its undo is lost

@@ -81,8 +81,8 @@ func (r *run) sweep() error {
 		return nil
 	}
 	var folders []string
-	if r.open {
-		for _, c := range r.cut.Makes {
+	if runs := r.j.Runs(); len(runs) > 0 && runs[len(runs)-1].Result != "ok" { // a disk that fails keeps a run from removing them too
+		for _, c := range runs[len(runs)-1].Makes {
 			if name, err := r.h.Resolve(c.Name); strings.HasPrefix(c.Name, "/") {
 				folders = append(folders, path.Dir(c.Name))
 				if err == nil {
@@ -128,12 +128,12 @@ func (r *run) begin(undoes []string) error {
 	if err := r.mayWrite(); err != nil {
 		return err
 	}
-	if r.open && slices.Equal(r.cut.Undoes, undoes) {
+	if r.open && slices.Equal(r.cut.Undoes, undoes) && (len(undoes) > 0 || r.covers(r.cut)) {
 		r.id, r.Run = r.cut.ID, r.cut.ID
 		r.event(Event{What: Began, Text: "goes on"})
 		return nil
 	}
-	if r.open { // the other kind of run overtakes it
+	if r.open { // another kind of run overtakes it
 		if err := r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: overtaken}); err != nil {
 			return err
 		}
@@ -145,6 +145,11 @@ func (r *run) begin(undoes []string) error {
 	r.Run = r.id
 	r.event(Event{What: Began})
 	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes})
+}
+
+// covers says whether the stages of this run are all that a run has changed things for.
+func (r *run) covers(cut Run) bool {
+	return !slices.ContainsFunc(cut.Makes, func(c Change) bool { return r.order(c.Stage) < 0 })
 }
 
 // end closes the run in the journal. What was stopped or waits for a reboot stays open, and the next run goes on with it.
@@ -165,14 +170,19 @@ func (r *run) end(err error) (Result, error) {
 		result = "failed"
 	}
 	if werr := r.j.write(r.h, Record{What: "end", Run: r.id, Result: result}); werr != nil && err == nil {
-		t := &Trouble{What: fmt.Sprintf("cannot close the run: %v", werr), Err: werr, Because: []string{"all its changes were made; only the line that ends it is missing"}}
-		if inner := (*Trouble)(nil); errors.As(werr, &inner) {
-			t.Try = inner.Try
-		}
-		err = t
+		err = unclosed(werr)
 	}
 	r.event(Event{What: Ended, Text: result})
 	return r.Result, err
+}
+
+// unclosed says that a run has done all it had to do, and the journal does not say so: the next run finds it open, and ends it.
+func unclosed(err error) error {
+	t := &Trouble{What: fmt.Sprintf("cannot close the run: %v", err), Err: err, Because: []string{"all its changes were made; only the line that ends it is missing"}}
+	if inner := (*Trouble)(nil); errors.As(err, &inner) {
+		t.Try = inner.Try
+	}
+	return t
 }
 
 // newProcess says that a new process goes on: the run stays open, and what is made there belongs to it.

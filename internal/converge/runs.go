@@ -77,6 +77,7 @@ func (r Run) changed() bool {
 type link struct {
 	Before, After State
 	made          []State // all states that gpuadm made or was about to make, After last
+	from          State   // how gpuadm had found the thing when it made After
 	open          bool    // After is of a run that was cut short, which may not have made it
 }
 
@@ -120,11 +121,11 @@ func fold(runs []Run) []ours {
 func (o *ours) add(c Change) {
 	if n := len(o.links); n > 0 {
 		if last := &o.links[n-1]; c.Before == last.Before || last.ours(c.Before) {
-			last.After, last.made = c.After, append(last.made, c.After)
+			last.After, last.made, last.from = c.After, append(last.made, c.After), c.Before
 			return
 		}
 	}
-	o.links = append(o.links, link{Before: c.Before, After: c.After, made: []State{c.After}})
+	o.links = append(o.links, link{Before: c.Before, After: c.After, made: []State{c.After}, from: c.Before})
 }
 
 // back says that the thing was rolled back to how it was before us, as far as the journal knows.

@@ -56,10 +56,10 @@ func takeOut(v host.View, t Thing, found State, links []link) (rest State, left 
 // the one before it is taken out too.
 func (l link) takeOut(v host.View, m Merger, found, base State) (rest State, left []string, err error) {
 	rest, left, err = m.TakeOut(v, found, base, l.After)
-	if err != nil || !l.open || len(l.made) < 2 {
+	if err != nil || !l.open || l.from == l.Before {
 		return rest, left, err
 	}
-	earlier := l.made[len(l.made)-2]
+	earlier := l.from
 	if rest, _, err = m.TakeOut(v, rest, base, earlier); err != nil {
 		return "", nil, err
 	}

@@ -87,7 +87,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	}
 	if len(r.Made) > 0 || r.open {
 		if err := r.j.write(r.h, Record{What: "hold", Run: p.Runs[len(p.Runs)-1]}); err != nil {
-			return r.end(err)
+			return r.Result, unclosed(err) // the run stays open: without its hold the next boot would apply again
 		}
 	}
 	result, err := r.end(nil)

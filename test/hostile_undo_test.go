@@ -1,0 +1,344 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Two faults: a make fails, and so does its roll-back. What stays is undone later, or is back already.
+func TestHostileTwoFaultsInAnApply(t *testing.T) {
+	ctx := context.Background()
+	e := func() *converge.Engine {
+		return engineOf(t, stage(
+			things.Exact("/etc/d.conf", []byte("a"), 0o600, ""), wantPkg("x", "1"), wantPkg("old", "3"),
+			things.Exact("/srv/z", []byte("z"), 0o644, "")))
+	}
+	whole := node(t)
+	apply(t, whole, e())
+	wrong := 0
+	for at := range whole.Touches() {
+		for k := at + 1; k < at+30; k++ {
+			n := node(t)
+			first := n.Tree(converge.Home, "/srv/last-transaction")
+			n.Fail(at, syscall.EIO)
+			n.Fail(k, syscall.EIO)
+			_, err := e().Apply(ctx, n)
+			if _, uerr := e().Undo(ctx, n, "all", nil); uerr != nil {
+				_, uerr = e().Undo(ctx, n, "all", nil) // the second fault may have come here
+				if uerr == nil {
+					continue
+				}
+				t.Fatalf("touches %d and %d failed: %v, undo: %v", at, k, err, uerr)
+			}
+			if got := n.Tree(converge.Home, "/srv/last-transaction"); got != first {
+				if wrong++; wrong == 1 {
+					t.Errorf("touches %d and %d failed with %v, %q; undone it is:\n%s", at, k, err, because(err), got)
+				}
+			}
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d wrong trees", wrong)
+	}
+}
+
+// The same in an undo: the next one ends in the first tree.
+func TestHostileTwoFaultsInAnUndo(t *testing.T) {
+	ctx := context.Background()
+	e := func() *converge.Engine {
+		return engineOf(t, stage(
+			things.Exact("/etc/d.conf", []byte("a"), 0o600, ""), wantPkg("x", "1"), wantPkg("old", "3"),
+			things.Exact("/srv/z", []byte("z"), 0o644, "")))
+	}
+	whole := node(t)
+	apply(t, whole, e())
+	made := whole.Touches()
+	undo(t, whole, e(), "all")
+	wrong := 0
+	for at := made; at < whole.Touches(); at++ {
+		for k := at + 1; k < at+30; k++ {
+			n := node(t)
+			first := n.Tree(converge.Home, "/srv/last-transaction")
+			apply(t, n, e())
+			n.Fail(at, syscall.EIO)
+			n.Fail(k, syscall.EIO)
+			_, err := e().Undo(ctx, n, "all", nil)
+			if _, uerr := e().Undo(ctx, n, "all", nil); uerr != nil {
+				_, uerr = e().Undo(ctx, n, "all", nil) // the second fault may have come here
+				if uerr == nil {
+					continue
+				}
+				t.Fatalf("touches %d and %d failed: %v, undo: %v", at, k, err, uerr)
+			}
+			if got := n.Tree(converge.Home, "/srv/last-transaction"); got != first {
+				if wrong++; wrong == 1 {
+					t.Errorf("touches %d and %d failed with %v, %q; undone it is:\n%s", at, k, err, because(err), got)
+				}
+			}
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d wrong trees", wrong)
+	}
+}
+
+// An undo that needs a reboot for one thing still looks at all others again.
+func TestHostileUndoWithARebootLooksAgain(t *testing.T) {
+	lazy := gadget{name: "/srv/lazy", make: func(_ host.Host, to converge.State) error {
+		if to == "" {
+			return errSkip
+		}
+		return nil
+	}}
+	booting := gadget{name: "/srv/booting", make: func(_ host.Host, to converge.State) error {
+		if to == "" {
+			return host.Reboot{Why: "the mode is switched at boot"}
+		}
+		return nil
+	}}
+	e := gadgets(t, []gadget{lazy, booting}, stage(converge.Want{Thing: lazy, To: to("on")}, converge.Want{Thing: booting, To: to("on")}))
+	n := node(t)
+	apply(t, n, e)
+	if res, err := e.Undo(t.Context(), n, "", nil); err == nil {
+		t.Errorf("%s is %q, and the undo ended well: %v", lazy.name, content(n, lazy.name), res.Made)
+	}
+}
+
+// A roll-back that needs a reboot says so.
+func TestHostileRollBackThatNeedsAReboot(t *testing.T) {
+	booting := gadget{name: "/srv/booting", make: func(_ host.Host, to converge.State) error {
+		if to == "" {
+			return host.Reboot{Why: "the mode is switched at boot"}
+		}
+		return nil
+	}}
+	bad := gadget{name: "/srv/bad", make: func(host.Host, converge.State) error { return errors.New("bad") }}
+	e := gadgets(t, []gadget{bad, booting}, stage(converge.Want{Thing: booting, To: to("on")}, converge.Want{Thing: bad, To: to("on")}))
+	res, err := e.Apply(t.Context(), node(t))
+	if err == nil || res.Reboot == "" {
+		t.Errorf("rolled back with a reboot: %v, reboot %q", err, res.Reboot)
+	}
+}
+
+// What undo does not take back, a roll-back does not take back either.
+func TestHostileRollBackKeeps(t *testing.T) {
+	kept := gadget{name: "/srv/kept", make: func(_ host.Host, to converge.State) error {
+		if to == "" {
+			return errors.New("it cannot be interrupted again")
+		}
+		return nil
+	}}
+	bad := gadget{name: "/srv/bad", make: func(host.Host, converge.State) error { return errors.New("bad") }}
+	w := converge.Want{Thing: kept, To: to("on"), Keeps: "it is finished"}
+	e := gadgets(t, []gadget{bad, kept}, stage(w, converge.Want{Thing: bad, To: to("on")}))
+	n := node(t)
+	var told []string
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.Kept {
+			told = append(told, ev.Text)
+		}
+	}
+	_, err := e.Apply(t.Context(), n)
+	if err == nil || len(because(err)) > 0 || len(told) != 1 {
+		t.Errorf("rolled back: %v, because %q, kept %q", err, because(err), told)
+	}
+}
+
+// A stage that fails before it touches anything names what earlier stages have changed, and how to take that back.
+func TestHostileFailedLookNamesWhatRemains(t *testing.T) {
+	n := node(t)
+	blind := gadget{name: "/srv/blind", look: func() error {
+		if _, err := n.Stat("/srv/first"); err == nil {
+			return errors.New("no answer")
+		}
+		return nil
+	}}
+	e := gadgets(t, []gadget{blind}, stage(things.Exact("/srv/first", nil, 0o644, "")), named("runtime", converge.Want{Thing: blind, To: to("on")}))
+	_, err := e.Apply(t.Context(), n)
+	if err == nil || !strings.Contains(strings.Join(because(err), " "), "remains, in driver") {
+		t.Errorf("failed: %v, because %q", err, because(err))
+	}
+}
+
+// An undo of all was cut, and the next is asked for the last run alone: gpuadm's own half of an undo is no foreign edit.
+func TestHostileUndoToOverACutUndo(t *testing.T) {
+	v := func(text string) *converge.Engine {
+		return engineOf(t, stage(things.Exact("/srv/z", []byte(text), 0o644, ""), things.Exact("/etc/d.conf", []byte(text), 0o644, "")))
+	}
+	n := node(t)
+	first := n.Tree(converge.Home)
+	apply(t, n, v("one"))
+	n.Advance(1e9)
+	apply(t, n, v("two"))
+	n.Advance(1e9)
+	last := apply(t, n, v("three"))
+	n.Advance(1e9)
+	stop := make(chan struct{})
+	e := v("three")
+	e.Stop = stop
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.Undone {
+			close(stop)
+			e.Tell = nil
+		}
+	}
+	if _, err := e.Undo(t.Context(), n, "all", nil); !errors.Is(err, converge.ErrStopped) {
+		t.Fatal(err)
+	}
+	if _, err := v("three").Undo(t.Context(), n, last.Run, nil); err != nil {
+		t.Errorf("undo --to the last run over a cut undo of all: %v, %q", err, because(err))
+	}
+	undo(t, n, v("three"), "all")
+	compare(t, "undone", first, n.Tree(converge.Home))
+}
+
+// A cut undo of all, overtaken by an apply; then the last run is undone, and the one before it.
+func TestHostileUndoOneByOneAfterAnOvertakenUndo(t *testing.T) {
+	v := func(text string) *converge.Engine {
+		return engineOf(t, stage(things.Exact("/srv/z", []byte(text), 0o644, ""), things.Exact("/etc/d.conf", []byte(text), 0o644, "")))
+	}
+	n := node(t)
+	first := n.Tree(converge.Home)
+	for _, text := range []string{"one", "two", "three"} {
+		apply(t, n, v(text))
+		n.Advance(1e9)
+	}
+	stop := make(chan struct{})
+	e := v("three")
+	e.Stop = stop
+	e.Tell = func(ev converge.Event) {
+		if ev.What == converge.Undone {
+			close(stop)
+			e.Tell = nil
+		}
+	}
+	if _, err := e.Undo(t.Context(), n, "all", nil); !errors.Is(err, converge.ErrStopped) {
+		t.Fatal(err)
+	}
+	n.Advance(1e9)
+	apply(t, n, v("three"))
+	for i := range 4 {
+		n.Advance(1e9)
+		if _, err := v("three").Undo(t.Context(), n, "", nil); err != nil {
+			t.Errorf("undo %d: %v, %q", i, err, because(err))
+		}
+	}
+	compare(t, "undone", first, n.Tree(converge.Home))
+}
+
+// An undo that leaves a file, as asked, was cut: the boot finishes it, and leaves the file.
+func TestHostileBootFinishesAnUndoThatLeaves(t *testing.T) {
+	n := node(t)
+	e := func() *converge.Engine {
+		return engineOf(t, stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), things.Exact("/srv/a", nil, 0o644, ""), things.Exact("/srv/b", nil, 0o644, "")))
+	}
+	apply(t, n, e())
+	put(t, n, "/etc/d.conf", "theirs")
+	cut := e()
+	stop := make(chan struct{})
+	cut.Stop = stop
+	cut.Tell = func(ev converge.Event) {
+		if ev.What == converge.Undone {
+			close(stop)
+			cut.Tell = nil
+		}
+	}
+	if _, err := cut.Undo(t.Context(), n, "", []string{"/etc/d.conf"}); !errors.Is(err, converge.ErrStopped) {
+		t.Fatal(err)
+	}
+	n.Reboot()
+	next := e()
+	next.Unattended = true
+	res, err := next.Apply(t.Context(), n)
+	if err != nil || res.Held == "" {
+		t.Errorf("the boot does not finish it: %v, %q", err, because(err))
+	}
+	if content(n, "/etc/d.conf") != "theirs" {
+		t.Error("the file that was to be left was changed")
+	}
+}
+
+// The line that holds cannot be written, for one moment: the undo is not forgotten by the next boot.
+func TestHostileFailedHoldLine(t *testing.T) {
+	e := func() *converge.Engine { return engineOf(t, stage(things.Exact("/srv/a", nil, 0o644, ""))) }
+	whole := node(t)
+	apply(t, whole, e())
+	made := whole.Touches()
+	undo(t, whole, e(), "")
+	for at := made; at < whole.Touches(); at++ {
+		n := node(t)
+		apply(t, n, e())
+		n.Fail(at, syscall.EIO)
+		_, err := e().Undo(context.Background(), n, "", nil)
+		if _, serr := n.Stat("/srv/a"); serr == nil || err == nil {
+			continue // rolled back
+		}
+		n.Reboot()
+		next := e()
+		next.Unattended = true
+		_, _ = next.Apply(context.Background(), n)
+		if _, serr := n.Stat("/srv/a"); serr == nil {
+			t.Errorf("touch %d: the undo ended with %v, and the boot has applied again", at, err)
+		}
+	}
+}
+
+// What was made and taken back again is not gpuadm's any more: a daemon that the spec no longer names is not restarted.
+func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
+	n := node(t)
+	if err := n.SetUnit(t.Context(), "d.service", host.UnitChange{Job: "start"}); err != nil {
+		t.Fatal(err)
+	}
+	fresh := things.Fresh("d.service", []string{"/etc/d.conf"}, nil, "")
+	of := func(s converge.Stage) *converge.Engine {
+		e := engineOf(t, s)
+		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
+			if ref.Kind == "fresh" {
+				return fresh.Thing, nil
+			}
+			return kinds(ref)
+		}
+		return e
+	}
+	apply(t, n, of(stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), fresh)))
+	n.Advance(1e9)
+	apply(t, n, of(stage()))
+	if content(n, "/etc/d.conf") != "old\n" {
+		t.Fatal("not shrunk")
+	}
+	n.Advance(60e9)
+	put(t, n, "/etc/d.conf", "theirs")
+	n.Advance(60e9)
+	if p := plan(t, n, of(stage())); p.Now() != 0 {
+		t.Errorf("planned: %s", names(p.Changes))
+	}
+}
+
+// The bytes that a journal needs that was moved aside are kept: somebody may restore it.
+func TestHostileAsideJournalKeepsItsBytes(t *testing.T) {
+	n := node(t)
+	apply(t, n, edition(t, 1))
+	had := everyFile(t, n, converge.Home+"/blobs")
+	if err := n.Append(journal, slices.Repeat([]byte{32}, 17<<20)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, n, edition(t, 2))
+	n.Advance(1e9)
+	apply(t, n, edition(t, 4))
+	for _, name := range had {
+		if _, err := n.Stat(name); err != nil {
+			t.Errorf("%s is lost: %v", name, err)
+		}
+	}
+}
