@@ -118,7 +118,7 @@ func (r *run) mayWrite() error {
 
 const nothingTouched = "nothing was touched"
 
-func (r *run) begin(undoes []string) error {
+func (r *run) begin(undoes []string, leave ...string) error {
 	if err := r.mayWrite(); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (r *run) begin(undoes []string) error {
 	}
 	r.Run = r.id
 	r.event(Event{What: Began})
-	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes})
+	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Leave: leave})
 }
 
 // covers says whether the stages of this run are all that a run has changed things for.
