@@ -46,6 +46,7 @@ type Record struct {
 	Tool   string    `json:"tool,omitempty"`   // begin: gpuadm's version
 	Spec   string    `json:"spec,omitempty"`   // begin: the spec's digest
 	Undoes []string  `json:"undoes,omitempty"` // begin: this run undoes those
+	Leave  []string  `json:"leave,omitempty"`  // begin: what the undo leaves as it is, as asked
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
 	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make, in a compacted run: overtaken, where it may not have been made
 }

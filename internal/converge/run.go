@@ -39,6 +39,7 @@ type run struct {
 	back bool   // what is made now takes changes back: an undo, or the roll-back of a failed stage
 	// rolling says that a failed stage is rolled back: that asks for no consent, and does not stop at a full disk.
 	rolling bool
+	unsure  bool // a line of the journal may be missing, or be there though its write failed: its change may not have been made
 	cut     Run  // the last run, if it has no end
 	open    bool // and there is one
 	boot    string
@@ -124,7 +125,7 @@ func (r *run) mayWrite() error {
 
 const nothingTouched = "nothing was touched"
 
-func (r *run) begin(undoes []string) error {
+func (r *run) begin(undoes []string, leave ...string) error {
 	if err := r.mayWrite(); err != nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func (r *run) begin(undoes []string) error {
 	}
 	r.Run = r.id
 	r.event(Event{What: Began})
-	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes})
+	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Leave: leave})
 }
 
 // covers says whether the stages of this run are all that a run has changed things for.
@@ -169,7 +170,11 @@ func (r *run) end(err error) (Result, error) {
 	if err != nil {
 		result = "failed"
 	}
-	if werr := r.j.write(r.h, Record{What: "end", Run: r.id, Result: result}); werr != nil && err == nil {
+	as := result
+	if r.unsure {
+		as = overtaken
+	}
+	if werr := r.j.write(r.h, Record{What: "end", Run: r.id, Result: as}); werr != nil && err == nil {
 		err = unclosed(werr)
 	}
 	r.event(Event{What: Ended, Text: result})
@@ -209,7 +214,8 @@ func (r *run) listen(ctx context.Context) context.Context {
 	return Listen(ctx, func(what What, text string) { r.event(Event{Stage: r.at, What: what, Text: text}) })
 }
 
-func (r *run) journal(t Thing, c Change) error {
+func (r *run) journal(t Thing, c Change) (err error) {
+	defer func() { r.unsure = r.unsure || err != nil }()
 	if err := makeHome(r.h); err != nil {
 		return err
 	}

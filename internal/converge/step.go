@@ -18,14 +18,15 @@ import (
 type step struct {
 	Change
 	want     Want
-	mine     []link // our changes to the thing: To decides without them
-	base     State  // the found state without them
-	resolved bool   // a Resolver has answered for it
-	stuck    bool   // a Resolver had no answer
-	strict   bool   // an undo: what gpuadm made must be taken out, or it is an error
-	idle     bool   // a settler that is not running, and that nothing pending affects
-	err      error  // why it cannot be made, or waits
-	unseen   bool   // because the thing could not be looked at
+	mine     []link  // our changes to the thing: To decides without them
+	older    []State // an undo: states of the thing before them that gpuadm knows
+	base     State   // the found state without them
+	resolved bool    // a Resolver has answered for it
+	stuck    bool    // a Resolver had no answer
+	strict   bool    // an undo: what gpuadm made must be taken out, or it is an error
+	idle     bool    // a settler that is not running, and that nothing pending affects
+	err      error   // why it cannot be made, or waits
+	unseen   bool    // because the thing could not be looked at
 }
 
 func (s step) converged() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
@@ -140,6 +141,9 @@ func (s *step) to(v host.View, found State) (State, error) {
 	s.base = found
 	if len(s.mine) == 0 || s.want.AsFound {
 		return s.want.To(found)
+	}
+	if found != "" && slices.Contains(s.older, found) && !slices.ContainsFunc(s.mine, func(l link) bool { return found == l.Before || l.ours(found) }) {
+		return found, nil // an undo of more that was cut short, or failed, has taken them out already
 	}
 	base, left, err := takeOut(v, s.want.Thing, found, s.mine)
 	if err != nil {

@@ -56,7 +56,7 @@ func takeOut(v host.View, t Thing, found State, links []link) (rest State, left 
 // the one before it is taken out too.
 func (l link) takeOut(v host.View, m Merger, found, base State) (rest State, left []string, err error) {
 	rest, left, err = m.TakeOut(v, found, base, l.After)
-	if err != nil || !l.open || l.from == l.Before {
+	if err != nil || !l.open || l.from == base {
 		return rest, left, err
 	}
 	earlier := l.from

@@ -62,7 +62,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	if err := r.consent(ctx, r.h, changes(p.steps)); err != nil {
 		return Result{}, err
 	}
-	if err := r.begin(p.Runs); err != nil {
+	if err := r.begin(p.Runs, leave...); err != nil {
 		return Result{}, err
 	}
 	for _, c := range p.Kept {
@@ -160,13 +160,26 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		return p, err
 	}
 	var runs []Run
+	older := j.Runs()
+	older = older[:slices.IndexFunc(older, func(run Run) bool { return run.ID == p.Runs[0] })]
 	for _, run := range j.Runs() { // an undo of these runs that was cut short is counted with them
 		if slices.Contains(p.Runs, run.ID) || len(run.Undoes) > 0 && run.Result != "ok" && subset(run.Undoes, p.Runs) {
 			runs = append(runs, run)
 		}
 	}
+	if last, open := j.unfinished(); open && to == "" {
+		leave = append(slices.Clone(leave), last.Leave...)
+	}
 	named := func(c Change) bool { return slices.Contains(leave, c.Name) || slices.Contains(leave, c.String()) }
-	steps := slices.DeleteFunc(e.backwards(present(runs)), func(s step) bool {
+	steps := e.backwards(present(runs))
+	for i, o := range fold(older) {
+		if i = slices.IndexFunc(steps, func(s step) bool { return s.key() == o.key() }); i >= 0 {
+			for _, l := range o.links {
+				steps[i].older = append(append(steps[i].older, l.Before), l.made...)
+			}
+		}
+	}
+	steps = slices.DeleteFunc(steps, func(s step) bool {
 		switch {
 		case s.Settles:
 			return false
