@@ -221,7 +221,9 @@ old
 }
 
 // in is a command as it is typed for a machine in a folder: the same on / would be another machine's.
-func in(v host.View, command string) string { return strings.Replace(command, " /", " "+v.Root()+"/", 1) }
+func in(v host.View, command string) string {
+	return strings.Replace(command, " /", " "+v.Root()+"/", 1)
+}
 
 func refused(t *testing.T, name string, err error, what, try string) {
 	t.Helper()
