@@ -126,13 +126,10 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	if err == nil || pauses(err) {
 		return err
 	}
-	of := r.proved(st)
-	for _, run := range r.j.Runs() {
-		if run.ID == r.id && len(run.Makes) > 0 {
-			return r.rollBack(ctx, err, of)
-		}
+	if !slices.ContainsFunc(r.j.Records, func(o Record) bool { return o.Run == r.id && o.What == "make" }) {
+		return err
 	}
-	return err
+	return r.rollBack(ctx, err, r.proved(st)) // which says too what earlier stages have changed
 }
 
 // proved says which stages are rolled back with this one: those whose worth shows in it.
@@ -155,20 +152,17 @@ func refuse(p Plan) error {
 	if len(cannot) == 0 {
 		return nil
 	}
-	t := &Trouble{What: cannot[0].Cannot, Because: cannot[0].Because}
-	said := map[string]bool{t.What: true} // stages that all need the same may be refused for the same
-	for _, c := range cannot[1:] {
-		if !said[c.Cannot] {
-			t.Because = append(append(t.Because, "also: "+c.Cannot), c.Because...)
+	t := &Trouble{What: cannot[0].Cannot}
+	var said []string // stages that all need the same may be refused for the same
+	for i, c := range cannot {
+		t.Try = also(t.Try, c.Try...)
+		if slices.Contains(said, c.Cannot) {
+			continue
 		}
-		said[c.Cannot] = true
-	}
-	for _, c := range cannot {
-		for _, try := range c.Try {
-			if !slices.Contains(t.Try, try) {
-				t.Try = append(t.Try, try)
-			}
+		if said = append(said, c.Cannot); i > 0 {
+			t.Because = append(t.Because, "also: "+c.Cannot)
 		}
+		t.Because = also(t.Because, c.Because...)
 	}
 	t.Because = append(t.Because, nothingTouched)
 	return t

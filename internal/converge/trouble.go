@@ -6,6 +6,7 @@ package converge
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -79,7 +80,7 @@ func waiting(left []Change) error {
 		case t == nil:
 			t = &Trouble{What: c.Waits, Because: c.Because, Try: c.Try, Err: Wait{For: c.Waits}}
 		case c.Waits != t.What:
-			t.Because = append(t.Because, "also: "+c.Waits)
+			t.Because = also(t.Because, "also: "+c.Waits)
 		}
 	}
 	if t == nil {
@@ -89,4 +90,14 @@ func waiting(left []Change) error {
 		t.Try = []string{"wait, and run the same command again: it goes on from here"}
 	}
 	return t
+}
+
+// also adds lines, each of them once.
+func also(said []string, lines ...string) []string {
+	for _, line := range lines {
+		if !slices.Contains(said, line) {
+			said = append(said, line)
+		}
+	}
+	return said
 }

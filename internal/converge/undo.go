@@ -296,12 +296,13 @@ func obstacles(steps []step, undo string) error {
 			} else {
 				why = s.err.Error()
 			}
-			if why = fmt.Sprintf("cannot look at %s: %s", names(same[s.err.Error()]), why); slices.Contains(all, why) {
-				continue
-			}
+			why = fmt.Sprintf("cannot look at %s: %s", names(same[s.err.Error()]), why)
+		}
+		if slices.Contains(all, why) {
+			continue
 		}
 		all = append(all, why)
-		t.Because, t.Try = append(t.Because, s.Because...), append(t.Try, s.Try...)
+		t.Because, t.Try = also(t.Because, s.Because...), also(t.Try, s.Try...)
 	}
 	if len(all) == 0 {
 		return nil

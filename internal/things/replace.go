@@ -92,7 +92,7 @@ func writable(v host.View, name string, follow bool, to converge.State) error {
 		}
 		return &converge.Trouble{
 			What: fmt.Sprintf("cannot %s %s: %s is %s", verb, name, it, is),
-			Try:  []string{"chattr -" + info.Chattr + " " + at},
+			Try:  []string{"chattr -" + info.Chattr + " " + path.Join(v.Root(), at)},
 		}
 	}
 	return nil

@@ -166,10 +166,9 @@ const measure = "measure"
 
 func measured(argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stderr = os.Stderr
 	began := time.Now()
-	if err := cmd.Run(); err != nil {
-		return err
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
 	}
 	wall := time.Since(began).Nanoseconds()
 	_, err := fmt.Println(wall, float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss)/1024)
