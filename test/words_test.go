@@ -12,17 +12,11 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // What a run says when it ends.
-
-func named(name string, wants ...converge.Want) converge.Stage {
-	return converge.Stage{Name: name, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
-}
 
 func trouble(t *testing.T, err error) *converge.Trouble {
 	t.Helper()
