@@ -60,7 +60,7 @@ lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (C
 	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 60m
 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab's matrix over all distributions
-	LAB_ALL=1 $(TEST) -timeout 4h ./test -run 'TestPowerCutThenAny|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestFlippedBit'
+	LAB_ALL=1 $(TEST) -timeout 4h ./test -run 'TestPowerCutThenAny|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestHostileRandom|TestFlippedBit'
 	INJECT_ALL=1 $(TEST) ./test/inject -run TestAnyCall -count=1 -timeout 90m
 	$(GO) run ./test/lab/cmd/lab setup
 	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLabMatrix -count=1 -parallel 3 -timeout 60m
