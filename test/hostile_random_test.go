@@ -151,6 +151,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		}
 		if off {
 			n.Revive()
+			tell("x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
 			if r.IntN(2) == 0 {
 				n.Reboot()
 			}
@@ -169,6 +170,14 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		}
 	}
 	n.Advance(1e9)
+	if os.Getenv("HOSTILE_SEED") != "" {
+		j, _ := n.ReadFile(journal)
+		for _, line := range strings.Split(string(j), "\n") {
+			if strings.Contains(line, "keys") && strings.Contains(line, "/srv/y") || !strings.Contains(line, "make") {
+				tell("%s", line)
+			}
+		}
+	}
 	words := func(name string) (all string) {
 		for _, w := range strings.Fields(theirs) {
 			if rest, ok := strings.CutPrefix(w, name); ok {
@@ -188,7 +197,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		if see(fresh) != see(n) {
 			return told, "applied it is\n" + see(n) + "\nwant\n" + see(fresh)
 		}
-		tell("applied")
+		tell("applied: x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
 	}
 	n.Advance(1e9)
 	if _, err := hostileEngine(t, 3).Undo(ctx, n, "all", nil); err != nil && !errors.Is(err, context.Canceled) {
