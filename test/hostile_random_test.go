@@ -53,8 +53,13 @@ func hostileEngine(t testing.TB, edition int) *converge.Engine {
 // Kills, one or two faults, and edits of others, in any order: an apply ends as on a fresh machine, an undo of all in the first
 // tree, and none of gpuadm's own states is taken for one of others.
 func TestHostileRandom(t *testing.T) {
-	from, many := uint64(0), uint64(1500)
-	if text := os.Getenv("HOSTILE_SEED"); text != "" {
+	from, many := uint64(0), uint64(100)
+	if wholly() {
+		many = 3000
+	} else if testing.Short() {
+		many = 10
+	}
+	if text := os.Getenv(seedVariable); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
 			t.Fatal(err)
@@ -170,7 +175,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		}
 	}
 	n.Advance(1e9)
-	if os.Getenv("HOSTILE_SEED") != "" {
+	if os.Getenv(seedVariable) != "" {
 		j, _ := n.ReadFile(journal)
 		for _, line := range strings.Split(string(j), "\n") {
 			if strings.Contains(line, "keys") && strings.Contains(line, "/srv/y") || !strings.Contains(line, "make") {

@@ -38,6 +38,9 @@ func (j Journal) Runs() []Run {
 		case "begin":
 			run.Result = "" // continued
 		case "make":
+			for k := range run.Makes { // the last of each thing may not have been made
+				run.Makes[k].open = run.Makes[k].open || r.Result == resumed
+			}
 			c := *r.Change
 			c.open = r.Result == overtaken
 			run.Makes = append(run.Makes, c)
