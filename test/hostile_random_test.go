@@ -53,11 +53,13 @@ func hostileEngine(t testing.TB, edition int) *converge.Engine {
 // Kills, one or two faults, and edits of others, in any order: an apply ends as on a fresh machine, an undo of all in the first
 // tree, and none of gpuadm's own states is taken for one of others.
 func TestHostileRandom(t *testing.T) {
-	from, many := uint64(0), uint64(150)
+	from, many := uint64(0), uint64(100)
 	if wholly() {
-		many = 1500
+		many = 3000
+	} else if testing.Short() {
+		many = 10
 	}
-	if text := os.Getenv("HOSTILE_SEED"); text != "" {
+	if text := os.Getenv(seedVariable); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
 			t.Fatal(err)
@@ -154,6 +156,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		}
 		if off {
 			n.Revive()
+			tell("x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
 			if r.IntN(2) == 0 {
 				n.Reboot()
 			}
@@ -172,6 +175,14 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		}
 	}
 	n.Advance(1e9)
+	if os.Getenv(seedVariable) != "" {
+		j, _ := n.ReadFile(journal)
+		for _, line := range strings.Split(string(j), "\n") {
+			if strings.Contains(line, "keys") && strings.Contains(line, "/srv/y") || !strings.Contains(line, "make") {
+				tell("%s", line)
+			}
+		}
+	}
 	words := func(name string) (all string) {
 		for _, w := range strings.Fields(theirs) {
 			if rest, ok := strings.CutPrefix(w, name); ok {
@@ -191,7 +202,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		if see(fresh) != see(n) {
 			return told, "applied it is\n" + see(n) + "\nwant\n" + see(fresh)
 		}
-		tell("applied")
+		tell("applied: x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
 	}
 	n.Advance(1e9)
 	if _, err := hostileEngine(t, 3).Undo(ctx, n, "all", nil); err != nil && !errors.Is(err, context.Canceled) {

@@ -27,6 +27,9 @@ const JournalFormat = 1
 // in it may not have been made.
 const overtaken = "overtaken"
 
+// resumed is in the first record that a run makes after it was cut short.
+const resumed = "resumed"
+
 const (
 	journalFile = Home + "/journal.jsonl"
 	// journalMost is the size in bytes above which a journal is not read: gpuadm compacts its own long before.
@@ -48,7 +51,7 @@ type Record struct {
 	Undoes []string  `json:"undoes,omitempty"` // begin: this run undoes those
 	Leave  []string  `json:"leave,omitempty"`  // begin: what the undo leaves as it is, as asked
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
-	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make, in a compacted run: overtaken, where it may not have been made
+	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make: resumed
 }
 
 // A Journal is what the journal file says.

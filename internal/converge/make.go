@@ -77,9 +77,9 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 			r.later(s)
 		case !s.converged():
 			due = append(due, s)
-		case r.rolling && !s.Settles && len(s.mine) == 1 && s.mine[0].Before != s.mine[0].After:
+		case r.rolling && !s.Settles && s.Before == s.mine[len(s.mine)-1].Before:
 			// It was about to be made, and was not: the journal says so, or undo would take the run for one that has changed something.
-			s.Before, s.After = s.mine[0].After, s.mine[0].Before
+			s.Before = s.mine[len(s.mine)-1].After
 			_ = r.journal(s.want.Thing, s.Change)
 		}
 	}

@@ -39,9 +39,10 @@ type run struct {
 	back bool   // what is made now takes changes back: an undo, or the roll-back of a failed stage
 	// rolling says that a failed stage is rolled back: that asks for no consent, and does not stop at a full disk.
 	rolling bool
-	unsure  bool // a line of the journal may be missing, or be there though its write failed: its change may not have been made
-	cut     Run  // the last run, if it has no end
-	open    bool // and there is one
+	unsure  bool   // a line of the journal may be missing, or be there though its write failed: its change may not have been made
+	first   string // what the next record of a change says of those before it
+	cut     Run    // the last run, if it has no end
+	open    bool   // and there is one
 	boot    string
 	Result
 }
@@ -130,7 +131,7 @@ func (r *run) begin(undoes []string, leave ...string) error {
 		return err
 	}
 	if r.open && slices.Equal(r.cut.Undoes, undoes) && (len(undoes) > 0 || r.covers(r.cut)) {
-		r.id, r.Run = r.cut.ID, r.cut.ID
+		r.id, r.Run, r.first = r.cut.ID, r.cut.ID, resumed
 		r.event(Event{What: Began, Text: "goes on"})
 		return nil
 	}
@@ -231,7 +232,10 @@ func (r *run) journal(t Thing, c Change) (err error) {
 			break
 		}
 	}
-	return r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c})
+	if err = r.j.write(r.h, Record{What: "make", Run: r.id, Change: &c, Result: r.first}); err == nil {
+		r.first = ""
+	}
+	return err
 }
 
 // bootID names the present boot; "" in a root folder, which never boots.

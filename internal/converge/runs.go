@@ -38,21 +38,33 @@ func (j Journal) Runs() []Run {
 		case "begin":
 			run.Result = "" // continued
 		case "make":
+			if r.Result == resumed { // the last change of each thing may not have been made
+				for k := range run.Makes {
+					run.Makes[k].Unsure = true
+				}
+			}
 			run.Makes = append(run.Makes, *r.Change)
 		case "end":
 			run.Result = r.Result
 			if r.Result != "ok" {
 				break
 			}
+			undone := map[key]bool{}
 			for _, id := range run.Undoes {
 				if i, ok := at[id]; ok {
 					runs[i].Undone = true
+					for _, c := range runs[i].Makes {
+						undone[c.key()] = true
+					}
 				}
 			}
-			for k := range runs { // undos of the same that failed: what they left was undone with it
-				if len(runs[k].Undoes) > 0 && runs[k].Result != "ok" && subset(runs[k].Undoes, run.Undoes) {
-					runs[k].spent = true
+			for k := range runs { // undos of the same that failed: what they left was undone with it, and of undos of more their share
+				undid := func(id string) bool { return slices.Contains(runs[k].Undoes, id) }
+				if runs[k].Result == "ok" || !slices.ContainsFunc(run.Undoes, undid) {
+					continue
 				}
+				runs[k].spent = subset(runs[k].Undoes, run.Undoes)
+				runs[k].Makes = slices.DeleteFunc(runs[k].Makes, func(c Change) bool { return !runs[k].spent && undone[c.key()] })
 			}
 		}
 	}
