@@ -130,7 +130,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		mine = nil
 	}
 	for _, o := range slices.Backward(mine) {
-		asked := slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == o.key() })
+		asked := slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w.Thing) == o.key() })
 		if o.Stage != st.Name || asked || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
 			continue
 		}
@@ -144,7 +144,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		s.Why = "no longer asked for"
 		unwanted = append(unwanted, s)
 		for _, t := range e.settlers(o.Change) {
-			if !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w) == keyOf(t) }) {
+			if !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w.Thing) == keyOf(t) }) {
 				wants = append(wants, settled(t))
 			}
 		}
@@ -154,7 +154,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 			Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
 		}}
-		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w) }); i >= 0 {
+		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w.Thing) }); i >= 0 {
 			s.mine = mine[i].links
 		}
 		wanted = append(wanted, s)

@@ -71,8 +71,8 @@ func TestLabDnfSigned(t *testing.T) {
 	d.Must("rm", "-rf", "/var/cache/dnf")
 	d.apply(0)
 	d.stands("580.65.06")
-	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
-		t.Errorf("the second apply: %s", out)
+	if r := d.apply(0); !strings.Contains(r.Stdout, "Nothing to do.") {
+		t.Errorf("the second apply: %s", r)
 	}
 }
 
