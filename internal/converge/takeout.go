@@ -23,8 +23,25 @@ func (l link) halfWay(v host.View, m Merger, found State) bool {
 }
 
 // takeOut takes our links out of a found state. What is not there counts as taken out. left names what of ours stays, because it was
-// changed outside gpuadm since.
+// changed outside gpuadm since, also where gpuadm left it in an earlier run.
 func takeOut(v host.View, t Thing, found State, links []link) (rest State, left []string, err error) {
+	rest, left, err = strip(v, t, found, links)
+	m, merges := t.(Merger)
+	if err != nil || rest == "" || !merges {
+		return rest, left, err
+	}
+	for i, l := range links[1:] {
+		if _, before, err := strip(v, t, l.Before, links[:i+1]); err == nil && len(before) > 0 {
+			if _, still, err := m.TakeOut(v, rest, links[i].Before, links[i].After); err == nil {
+				left = append(left, still...)
+			}
+		}
+	}
+	return rest, left, nil
+}
+
+// strip is takeOut without what earlier runs left.
+func strip(v host.View, t Thing, found State, links []link) (rest State, left []string, err error) {
 	last := links[len(links)-1]
 	m, merges := t.(Merger)
 	for i, l := range slices.Backward(links) {
@@ -77,6 +94,6 @@ func without(v host.View, t Thing, links []link) (State, error) {
 	if len(older) == 0 {
 		return links[0].Before, nil
 	}
-	base, _, err := takeOut(v, t, links[len(older)].Before, older)
+	base, _, err := strip(v, t, links[len(older)].Before, older)
 	return base, err
 }
