@@ -212,7 +212,7 @@ func TestWhole(t *testing.T) {
 	ready := a.stages[1]
 	e := a.engine()
 	e.Stages, e.Before = []converge.Stage{ready}, []converge.Stage{file, ready}
-	if _, err := e.Apply(a.ctx, a); err == nil || !strings.Contains(err.Error(), "stage early does not stand") || strings.Contains(a.shown(), "True") {
+	if _, err := e.Apply(a.ctx, a); err == nil || !strings.Contains(err.Error(), "stage early is not converged") || strings.Contains(a.shown(), "True") {
 		t.Fatalf("apply ready alone: %v\n%s", err, a.shown())
 	}
 	e = a.engine()
@@ -243,7 +243,7 @@ func TestWhole(t *testing.T) {
 	a = apiFixture(t, apiSpec)
 	e = a.engine()
 	e.Stages = []converge.Stage{file, late, a.stages[1]}
-	if _, err := e.Apply(a.ctx, a); err == nil || converge.Passes(err) || !strings.Contains(err.Error(), "stage late does not stand") || strings.Contains(a.shown(), "True") {
+	if _, err := e.Apply(a.ctx, a); err == nil || converge.Passes(err) || !strings.Contains(err.Error(), "stage late is not converged") || strings.Contains(a.shown(), "True") {
 		t.Errorf("with a stage that is left for later: %v\n%s", err, a.shown())
 	}
 	if _, err := a.Stat("/etc/early"); err != nil {

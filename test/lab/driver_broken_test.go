@@ -76,7 +76,7 @@ func TestLabDriverFails(t *testing.T) {
 
 	repos.Fails(n.Host, "after", "libnvidia-ml1")
 	r := n.wants(1, n.spec("580.95.05", "1.18.1"))
-	says(t, r, "libnvidia-ml1 580.95.05: told to fail", "could not be put back")
+	says(t, r, "libnvidia-ml1 580.95.05: told to fail", "could not be rolled back")
 	if state := n.AptState(); state["libcuda1"] != stood.packages["libcuda1"] || state["nvidia-container-toolkit"] != stood.packages["nvidia-container-toolkit"] {
 		t.Errorf("what can be put back is not: %v", ours(state))
 	}
@@ -85,7 +85,7 @@ func TestLabDriverFails(t *testing.T) {
 	n.has("580.95.05")
 
 	repos.Fails(n.Host, "after", "libnvidia-ml1")
-	says(t, n.wants(1, n.spec("570.172.08", "1.18.1")), "could not be put back")
+	says(t, n.wants(1, n.spec("570.172.08", "1.18.1")), "could not be rolled back")
 	repos.Heal(n.Host)
 	n.gpuadm(0, "undo", "--to", "all") // from halfway, without an apply that heals
 	n.same(first)

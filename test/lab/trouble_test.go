@@ -135,7 +135,7 @@ func troubles() []trouble {
 		{
 			name: "containerd is masked and runs",
 			make: must("systemctl", "mask", daemon), mend: must("systemctl", "unmask", daemon),
-			exit: 1, says: []string{daemon, "masked", "unmask"}, never: []string{"could not be put back"}, refused: true,
+			exit: 1, says: []string{daemon, "masked", "unmask"}, never: []string{"could not be rolled back"}, refused: true,
 		},
 		{
 			name: "containerd is masked and stopped",
