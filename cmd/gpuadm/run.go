@@ -103,6 +103,9 @@ func onlyANewProcess(res converge.Result) bool {
 // applied is an apply's last sentence.
 func (c *common) applied(res converge.Result, seconds float64) string {
 	switch {
+	case len(res.Undone) > 0:
+		return fmt.Sprintf("%s undone: the undo that was cut short is finished. Held since the undo of run %s. To go on: %s",
+			count(len(res.Undone), "change"), res.Held, c.typed("apply"))
 	case res.Held != "":
 		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To go on: %s", res.Held, c.typed("apply"))
 	case res.Reboot != "" && c.reboots:

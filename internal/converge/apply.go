@@ -23,14 +23,15 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	defer unlock()
 	ctx = r.listen(ctx)
 	if e.Unattended {
+		var undone Result
 		if r.open && len(r.cut.Undoes) > 0 {
-			if res, err := r.undo(ctx, "", nil); err != nil || res.Reboot != "" || r.newProcess() {
-				return res, err
+			if undone, err = r.undo(ctx, "", nil); err != nil || undone.Reboot != "" || r.newProcess() {
+				return undone, err
 			}
 		}
 		if held := r.j.Held(); held != "" {
 			e.tell(Event{Time: h.Now(), What: Held, Text: held})
-			return Result{Held: held}, nil
+			return Result{Undone: undone.Made, Held: held}, nil
 		}
 	}
 	r.prune(ctx) // before all else, since a full disk may be why the last run failed

@@ -24,6 +24,7 @@ type Result struct {
 	Made   []Change `json:"made,omitempty"`
 	Later  []Change `json:"later,omitempty"`  // what is deferred, for the last line
 	Left   []Change `json:"left,omitempty"`   // undo: what stays as it is
+	Undone []Change `json:"undone,omitempty"` // what an unattended apply has undone, to finish an undo that was cut short
 	Held   string   `json:"held,omitempty"`   // the undo that holds unattended applies
 	Reboot string   `json:"reboot,omitempty"` // why a reboot is needed
 	Stage  string   `json:"stage,omitempty"`  // the stage at work when it ended with an error, or the first that cannot be made
