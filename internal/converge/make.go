@@ -100,9 +100,6 @@ func (r *run) later(s step) {
 func (r *run) make(ctx context.Context, due []step) error {
 	for i := range due {
 		s := &due[i]
-		if err := r.rebootBudget(s.Change); err != nil {
-			return err
-		}
 		// A roll-back needs no line of its own: the Before is in the journal, and a full disk must not keep it from being restored.
 		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling {
 			return err
@@ -128,6 +125,9 @@ func (r *run) make(ctx context.Context, due []step) error {
 		}
 		return nil
 	case errors.As(err, &reboot) && !r.back:
+		if budget := r.rebootBudget(due[0].Change); budget != nil {
+			return budget
+		}
 		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
 		r.Reboot, boot = reboot.Why, reboot.Why
@@ -180,6 +180,9 @@ func (r *run) remember(ctx context.Context, due []step) {
 		switch {
 		case s.Settles, err == nil && now == s.After:
 			continue
+		case !r.back && err == nil && whole && now == s.Before:
+			r.unmade = append(r.unmade, s.key())
+			continue
 		case r.rolling && (err != nil || whole || now == s.Before):
 			s.Before, s.After = s.After, s.Before
 		case err != nil, whole, now == s.Before:
@@ -226,9 +229,8 @@ func (r *run) asksForReboot(c Change, err error) error {
 	return err
 }
 
-// rebootBudget keeps a change from asking for reboots for ever: after two it is refused, if they have changed nothing about it. A
-// run that has failed for it must not give the next one, by the boot unit, two more: unattended, all runs since the last good one
-// count.
+// rebootBudget keeps a change from asking for reboots for ever: a third is refused. A run that has failed for it must not give the
+// next one, by the boot unit, two more: unattended, all runs since the last good one count.
 func (r *run) rebootBudget(c Change) error {
 	boots := map[string]bool{}
 	for _, rec := range r.j.Records {
@@ -236,7 +238,7 @@ func (r *run) rebootBudget(c Change) error {
 		case rec.What == "end" && rec.Result == "ok":
 			clear(boots)
 		case rec.What == "reboot" && (rec.Run == r.id || r.Unattended) && rec.Change.key() == c.key() &&
-			rec.Change.Before == c.Before && rec.Change.After == c.After && rec.Boot != r.boot:
+			rec.Change.After == c.After && rec.Boot != r.boot:
 			boots[rec.Boot] = true
 		}
 	}
@@ -244,7 +246,7 @@ func (r *run) rebootBudget(c Change) error {
 		return nil
 	}
 	return &Trouble{
-		What:    fmt.Sprintf("cannot make %s: it does not hold after %d reboots", c, len(boots)),
+		What:    fmt.Sprintf("cannot make %s: it still does not hold after %d reboots", c, len(boots)),
 		Because: []string{"another reboot would not help, so the run stops here"},
 	}
 }
@@ -266,6 +268,9 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	}
 	rest := restOf(mine, of)
 	mine.Makes = slices.DeleteFunc(slices.Clone(mine.Makes), func(c Change) bool { return !of(c.Stage) })
+	if last := len(mine.Makes) - 1; last >= 0 && slices.Contains(r.unmade, mine.Makes[last].key()) {
+		mine.Makes[last].Unsettles = nil
+	}
 	back, rolling := r.back, r.rolling
 	r.back, r.rolling, r.Made, r.Reboot = true, true, nil, ""
 	steps := slices.DeleteFunc(r.backwards(fold([]Run{mine})), func(s step) bool {

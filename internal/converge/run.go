@@ -42,6 +42,7 @@ type run struct {
 	rolling bool
 	unsure  bool   // a line of the journal may be missing, or be there though its write failed: its change may not have been made
 	first   string // what the next record of a change says of those before it
+	unmade  []key  // what could not be written: it is as it was, so nothing has to settle for it
 	cut     Run    // the last run, if it has no end
 	open    bool   // and there is one
 	boot    string
