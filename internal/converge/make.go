@@ -100,6 +100,9 @@ func (r *run) later(s step) {
 func (r *run) make(ctx context.Context, due []step) error {
 	for i := range due {
 		s := &due[i]
+		if err := r.rebootBudget(s.Change); err != nil && !r.back && r.asked(s.Change) {
+			return err // nothing has changed about it since the last reboot
+		}
 		// A roll-back needs no line of its own: the Before is in the journal, and a full disk must not keep it from being restored.
 		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling {
 			return err
@@ -227,6 +230,16 @@ func (r *run) asksForReboot(c Change, err error) error {
 		return werr
 	}
 	return err
+}
+
+// asked says whether a change was found in the same state when it asked for a reboot last.
+func (r *run) asked(c Change) bool {
+	for _, rec := range slices.Backward(r.j.Records) {
+		if rec.What == "reboot" && rec.Change.key() == c.key() {
+			return rec.Change.Before == c.Before
+		}
+	}
+	return false
 }
 
 // rebootBudget keeps a change from asking for reboots for ever: a third is refused. A run that has failed for it must not give the
