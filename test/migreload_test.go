@@ -12,6 +12,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -118,10 +119,16 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 // on disk then, and answers for a module of its own version only.
 type process struct {
 	*simhost.Node
-	library *string
+	library *library
 }
 
-func newProcess(n *simhost.Node) process { return process{n, new(string)} }
+// library is the version that a process has loaded; several things ask the driver at once.
+type library struct {
+	sync.Mutex
+	version string
+}
+
+func newProcess(n *simhost.Node) process { return process{n, new(library)} }
 
 func (p process) Driver(ctx context.Context) (host.Driver, error) {
 	d, err := p.Node.Driver(ctx)
@@ -130,8 +137,10 @@ func (p process) Driver(ctx context.Context) (host.Driver, error) {
 	}
 	disk, err := onDisk(p.Node, "")
 	version, _, _ := strings.Cut(disk, " ")
-	if *p.library = cmp.Or(*p.library, version); *p.library != d.Version {
-		return host.Driver{}, &host.NoDriver{Why: "the library is of " + *p.library + " and the module of " + d.Version, Again: version == d.Version}
+	p.library.Lock()
+	defer p.library.Unlock()
+	if p.library.version = cmp.Or(p.library.version, version); p.library.version != d.Version {
+		return host.Driver{}, &host.NoDriver{Why: "the library is of " + p.library.version + " and the module of " + d.Version, Again: version == d.Version}
 	}
 	return d, err
 }
