@@ -7,14 +7,13 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/eks"
 	"github.com/aws/smithy-go"
 
@@ -125,22 +124,17 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	return nil
 }
 
-// ec2API makes a client of EC2's API.
-func (a *awsAPI) ec2API() *ec2.Client {
-	return ec2.New(ec2.Options{
-		Region: a.region, Credentials: a.credentials(), HTTPClient: a.client(), Retryer: retryer(), DisableClockSkewCorrection: true,
-	})
-}
-
 // describeInstance asks EC2 for the private DNS name: what the node must be called where it does not go by its id.
 // IMDS's local-hostname is another one where DHCP has a domain of its own.
 // Source: https://github.com/awslabs/amazon-eks-ami/issues/1263
 func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) error {
 	own := *a
 	own.region = i.Region // the instance's, wherever the cluster is
-	api := own.ec2API()
 	for pause := time.Second; ; pause = min(2*pause, 8*time.Second) {
-		out, err := api.DescribeInstances(host.Looks(ctx), &ec2.DescribeInstancesInput{InstanceIds: []string{i.ID}})
+		var names struct {
+			Private []string `xml:"reservationSet>item>instancesSet>item>privateDnsName"`
+		}
+		err := own.askEC2API(ctx, "DescribeInstances", url.Values{"InstanceId.1": {i.ID}}, &names)
 		var said smithy.APIError
 		switch {
 		case errors.As(err, &said) && said.ErrorCode() == "InvalidInstanceID.NotFound": // EC2 has not told all its parts yet
@@ -148,8 +142,8 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 			return a.explain(ctx, "ec2:DescribeInstances", i.ID, err)
 		case wrongClock(a.fate().clockOff, "AWS's") != nil:
 			return wrongClock(a.fate().clockOff, "AWS's")
-		case len(out.Reservations) > 0 && len(out.Reservations[0].Instances) > 0:
-			name := aws.ToString(out.Reservations[0].Instances[0].PrivateDnsName)
+		case len(names.Private) > 0:
+			name := names.Private[0]
 			if plain(name) {
 				c.PrivateDNS = name
 				return nil
@@ -158,17 +152,13 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 				return a.strange("ec2:DescribeInstances")
 			}
 		}
-		wait := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			wait.Stop()
+		if wait(ctx, pause) != nil {
 			return &Error{
 				What:    "cannot find out the node's name: EC2 tells no private DNS name of " + i.ID,
 				Because: []string{"it may lag behind for minutes after a launch; where the VPC has no DNS host names it never comes"},
 				Try:     []string{"[join] node_name = \"" + i.ID + "\", with an access entry of type EC2 and {{SessionName}}"},
 				Waiting: true,
 			}
-		case <-wait.C:
 		}
 	}
 }
@@ -178,17 +168,23 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 	own := *a
 	own.region = i.Region
-	out, err := own.ec2API().DescribeInstanceTypes(host.Looks(ctx), &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{types.InstanceType(i.Type)}})
-	if err != nil || len(out.InstanceTypes) == 0 || out.InstanceTypes[0].NetworkInfo == nil {
+	var said struct {
+		Types []struct {
+			Addresses int `xml:"networkInfo>ipv4AddressesPerInterface"`
+			Card      int `xml:"networkInfo>defaultNetworkCardIndex"`
+			Cards     []struct {
+				Index int `xml:"networkCardIndex"`
+				Most  int `xml:"maximumNetworkInterfaces"`
+			} `xml:"networkInfo>networkCards>item"`
+		} `xml:"instanceTypeSet>item"`
+	}
+	if err := own.askEC2API(ctx, "DescribeInstanceTypes", url.Values{"InstanceType.1": {i.Type}}, &said); err != nil || len(said.Types) == 0 {
 		return
 	}
-	n := out.InstanceTypes[0].NetworkInfo
-	addresses := int(aws.ToInt32(n.Ipv4AddressesPerInterface))
-	for _, card := range n.NetworkCards {
-		if aws.ToInt32(card.NetworkCardIndex) == aws.ToInt32(n.DefaultNetworkCardIndex) {
-			if most := int(aws.ToInt32(card.MaximumNetworkInterfaces)); most > 0 && most < 1000 && addresses > 0 && addresses < 1000 {
-				c.ENIs, c.IPv4PerENI = most, addresses
-			}
+	kind := said.Types[0]
+	for _, card := range kind.Cards {
+		if card.Index == kind.Card && card.Most > 0 && card.Most < 1000 && kind.Addresses > 0 && kind.Addresses < 1000 {
+			c.ENIs, c.IPv4PerENI = card.Most, kind.Addresses
 		}
 	}
 }

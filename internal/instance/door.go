@@ -161,12 +161,8 @@ func tries(ctx context.Context, patience time.Duration, do func(context.Context)
 		if err == nil || final(nth, err) {
 			return err
 		}
-		pause := time.NewTimer(most/2 + rand.N(most/2))
-		select {
-		case <-ctx.Done():
-			pause.Stop()
+		if wait(ctx, most/2+rand.N(most/2)) != nil {
 			return err
-		case <-pause.C:
 		}
 	}
 }
