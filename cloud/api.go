@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -27,12 +25,12 @@ import (
 // them, and what it answers to a change is the next look. The zero Session is ready for use, for one machine.
 type Session struct {
 	mu   sync.Mutex
-	node *corev1.Node // the last answer
-	err  error        // or why there was none
-	name string       // of the Node that was asked for
-	at   time.Time    // when, by the machine's clock
-	nth  int          // how many answers there were
-	real string       // the Node's name where the server knows us by another than the machine's files say
+	node *kube.Node // the last answer
+	err  error      // or why there was none
+	name string     // of the Node that was asked for
+	at   time.Time  // when, by the machine's clock
+	nth  int        // how many answers there were
+	real string     // the Node's name where the server knows us by another than the machine's files say
 
 	rebuilt nodeLooks // of things that were built from the journal
 	me      who       // for them
@@ -153,7 +151,7 @@ func (w who) first(v host.View) (string, error) {
 }
 
 // look returns the Node for one look of a thing. Without a count of looks the cluster is asked each time.
-func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, thing string) (*corev1.Node, error) {
+func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, thing string) (*kube.Node, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) && l.serves(s.nth, thing) {
@@ -215,7 +213,7 @@ func (l *nodeLooks) serves(nth int, thing string) bool {
 }
 
 // keep makes an answer serve the next looks; the session is locked.
-func (s *Session) keep(v host.View, w who, n *corev1.Node) {
+func (s *Session) keep(v host.View, w who, n *kube.Node) {
 	s.node, s.err, s.name, s.at = n, nil, w.node, v.Now()
 	s.nth++
 }
@@ -237,7 +235,7 @@ func (s *Session) forget() {
 }
 
 // get asks the cluster; the session is locked.
-func (s *Session) get(ctx context.Context, v host.View, w who) (*corev1.Node, error) {
+func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, error) {
 	name, err := w.first(v)
 	if err != nil {
 		return nil, err
@@ -261,7 +259,7 @@ func (s *Session) get(ctx context.Context, v host.View, w who) (*corev1.Node, er
 // own refuses the Node of another machine: a clone has the host's name and kubelet's certificate of what it was cloned from.
 // A kubelet reports the machine's id when it starts, so one that has just got a new id is waited for. Who names no machine
 // has looked himself.
-func (w who) own(n *corev1.Node, err error) (*corev1.Node, error) {
+func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 	if err != nil || w.machine == "" {
 		return n, err
 	}

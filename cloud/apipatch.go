@@ -14,9 +14,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
@@ -101,7 +98,7 @@ func breathe(ctx context.Context, try int) error {
 
 // meanwhile refuses to overwrite what somebody else has made of our own parts since they were looked at: it would be lost to
 // undo. The next look sees it.
-func meanwhile(n *corev1.Node, edits []partEdit) error {
+func meanwhile(n *kube.Node, edits []partEdit) error {
 	for _, e := range edits {
 		if now := e.of(n); now != e.before && now != e.after && e.what != "condition" {
 			return converge.Wait{For: fmt.Sprintf("somebody has just changed the %s of the node: %q was found, and now it is %q", e.Name(), e.before, now)}
@@ -112,7 +109,7 @@ func meanwhile(n *corev1.Node, edits []partEdit) error {
 
 // once sends what is not yet as wanted. Who may do it: kubelet its labels and its status, and only the ServiceAccount the
 // rest. A taint that comes, comes before the condition says why; one that goes, goes last of all.
-func (s *Session) once(ctx context.Context, h host.Host, w who, n *corev1.Node, edits []partEdit) (*corev1.Node, error) {
+func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	account := w.serviceAccount(h)
 	kubelet := cmp.Or(w.kubelet, account)
 	var theirs, ours []partEdit // kubelet's, the ServiceAccount's
@@ -150,7 +147,7 @@ func (s *Session) once(ctx context.Context, h host.Host, w who, n *corev1.Node, 
 }
 
 // send makes one PATCH of labels and taints.
-func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *corev1.Node, edits []partEdit) (*corev1.Node, error) {
+func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	if len(edits) == 0 {
 		return n, nil
 	}
@@ -173,7 +170,7 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *co
 
 // status makes one PATCH of the conditions. A condition's time of transition moves with its status only; its heartbeat is the
 // time of our last word.
-func (s *Session) status(ctx context.Context, h host.Host, w who, as string, n *corev1.Node, edits []partEdit) (*corev1.Node, error) {
+func (s *Session) status(ctx context.Context, h host.Host, w who, as string, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	if len(edits) == 0 {
 		return n, nil
 	}
@@ -183,7 +180,7 @@ func (s *Session) status(ctx context.Context, h host.Host, w who, as string, n *
 	}
 	for _, e := range edits {
 		cond := conditionFrom(e.key, e.after)
-		cond.LastHeartbeatTime = metav1.NewTime(h.Now())
+		cond.LastHeartbeatTime = h.Now()
 		cond.LastTransitionTime = cond.LastHeartbeatTime
 		if old := conditionOf(n, e.key); old != nil && old.Status == cond.Status && !old.LastTransitionTime.IsZero() {
 			cond.LastTransitionTime = old.LastTransitionTime
@@ -199,7 +196,7 @@ func (s *Session) status(ctx context.Context, h host.Host, w who, as string, n *
 func nodeLacks() json.RawMessage { return json.RawMessage("null") }
 
 // nodeOps is the JSON patch of some edits of labels and taints of a Node: tests of what was found, then the changes.
-func nodeOps(n *corev1.Node, edits []partEdit) []kube.Op {
+func nodeOps(n *kube.Node, edits []partEdit) []kube.Op {
 	var tests, changes []kube.Op
 	var taints []partEdit
 	if n.UID != "" { // another Node may have this one's name by now, and has it in another cluster
@@ -241,12 +238,12 @@ func nodeOps(n *corev1.Node, edits []partEdit) []kube.Op {
 
 // taintOps changes single places of the list, each tested to be the taint that was found there. A merge patch would replace
 // the whole list, and with it what others have put there meanwhile.
-func taintOps(n *corev1.Node, edits []partEdit) (tests, changes []kube.Op) {
+func taintOps(n *kube.Node, edits []partEdit) (tests, changes []kube.Op) {
 	const list = "/spec/taints"
 	slices.SortStableFunc(edits, func(a, b partEdit) int { return b.index(n) - a.index(n) }) // from the end: places before stay as they are
-	var added []corev1.Taint
+	var added []kube.Taint
 	for _, e := range edits {
-		t := corev1.Taint{Key: e.key, Value: stateValue(e.after), Effect: corev1.TaintEffect(e.effect)}
+		t := kube.Taint{Key: e.key, Value: stateValue(e.after), Effect: e.effect}
 		i := e.index(n)
 		if i < 0 {
 			added = append(added, t)

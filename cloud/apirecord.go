@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -64,7 +62,7 @@ func readRecord(s converge.State) map[string]string {
 
 // recordOps changes a record, and takes off the labels that it named and does not any more. An undo takes off the record
 // alone: what else there is to put back has its own line.
-func recordOps(n *corev1.Node, e partEdit, others []partEdit) (tests, changes []kube.Op) {
+func recordOps(n *kube.Node, e partEdit, others []partEdit) (tests, changes []kube.Op) {
 	at := kube.Pointer("metadata", "annotations", e.key)
 	if old, ok := n.Annotations[e.key]; ok {
 		tests = append(tests, kube.Op{Op: "test", Path: at, Value: old})

@@ -10,10 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -29,7 +28,7 @@ type nodePart struct {
 	who     *who       // nil: to be found out on the machine
 
 	// must says why the part cannot be made yet, by how the Node stands: a converge.Wait. nil: it always can.
-	must func(context.Context, host.View, *corev1.Node) error
+	must func(context.Context, host.View, *kube.Node) error
 }
 
 // NewNodePart builds the thing again from its name. With the session of the run's stages it sees what they see, and the cluster
@@ -116,7 +115,7 @@ func stateValue(s converge.State) string {
 }
 
 // of is how the part stands on a Node.
-func (p nodePart) of(n *corev1.Node) converge.State {
+func (p nodePart) of(n *kube.Node) converge.State {
 	switch p.what {
 	case "label":
 		if value, ok := n.Labels[p.key]; ok {
@@ -139,13 +138,13 @@ func (p nodePart) of(n *corev1.Node) converge.State {
 }
 
 // index is the taint's place on a Node, -1 for none. A node has one taint of a key and an effect.
-func (p nodePart) index(n *corev1.Node) int {
-	return slices.IndexFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == p.key && string(t.Effect) == p.effect })
+func (p nodePart) index(n *kube.Node) int {
+	return slices.IndexFunc(n.Spec.Taints, func(t kube.Taint) bool { return t.Key == p.key && t.Effect == p.effect })
 }
 
-func conditionOf(n *corev1.Node, kind string) *corev1.NodeCondition {
+func conditionOf(n *kube.Node, kind string) *kube.Condition {
 	for i := range n.Status.Conditions {
-		if string(n.Status.Conditions[i].Type) == kind {
+		if n.Status.Conditions[i].Type == kind {
 			return &n.Status.Conditions[i]
 		}
 	}
@@ -157,24 +156,24 @@ func conditionOf(n *corev1.Node, kind string) *corev1.NodeCondition {
 const undoneReason = "Undone"
 
 // conditionState is a condition as a state. One that was undone counts as not there.
-func conditionState(c corev1.NodeCondition) converge.State {
-	if c.Status == corev1.ConditionUnknown && c.Reason == undoneReason {
+func conditionState(c kube.Condition) converge.State {
+	if c.Status == kube.Unknown && c.Reason == undoneReason {
 		return ""
 	}
 	return converge.State(strings.TrimSpace(fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)))
 }
 
 // conditionFrom is a state as a condition, without its times.
-func conditionFrom(kind string, s converge.State) corev1.NodeCondition {
+func conditionFrom(kind string, s converge.State) kube.Condition {
 	if s == "" {
-		return corev1.NodeCondition{
-			Type: corev1.NodeConditionType(kind), Status: corev1.ConditionUnknown, Reason: undoneReason,
+		return kube.Condition{
+			Type: kind, Status: kube.Unknown, Reason: undoneReason,
 			Message: "gpuadm undo was run: nobody looks after the GPUs",
 		}
 	}
 	status, rest, _ := strings.Cut(string(s), " ")
 	reason, message, _ := strings.Cut(rest, " ")
-	return corev1.NodeCondition{Type: corev1.NodeConditionType(kind), Status: corev1.ConditionStatus(status), Reason: reason, Message: message}
+	return kube.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
 // needsAccount says that kubelet's identity may not change the part. Source: kubernetes, the admission plugin NodeRestriction.

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -60,7 +58,7 @@ func sleepFor(ctx context.Context, d time.Duration) error {
 }
 
 // get returns the Node object, nil if there is none.
-func (n nodeAsk) get(ctx context.Context, v host.View) (*corev1.Node, error) {
+func (n nodeAsk) get(ctx context.Context, v host.View) (*kube.Node, error) {
 	switch {
 	case !v.Live():
 		return nil, host.FirstBoot
@@ -84,7 +82,7 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*corev1.Node, error) {
 }
 
 // ask asks the cluster, or takes what it has just said.
-func (n nodeAsk) ask(ctx context.Context, v host.View) (*corev1.Node, error) {
+func (n nodeAsk) ask(ctx context.Context, v host.View) (*kube.Node, error) {
 	if n.session != nil {
 		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via}, n.looks, "joined "+n.name)
 	}
@@ -96,7 +94,7 @@ func (n nodeAsk) ask(ctx context.Context, v host.View) (*corev1.Node, error) {
 }
 
 // wait asks until want is content with the node, or for so long. An API server that does not answer is waited for too.
-func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*corev1.Node) (problem string)) error {
+func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*kube.Node) (problem string)) error {
 	const longest = time.Second // between two looks; a real kubelet needs less than that to register
 	if n.session != nil {
 		defer n.session.forget() // whoever looks next shall see what we have seen
@@ -197,7 +195,7 @@ func (r registered) Make(ctx context.Context, h host.Host, to converge.State) er
 	if to == "" {
 		return converge.Stays{Why: "a node may not delete itself"}
 	}
-	err := r.wait(ctx, h, registerPatience, func(n *corev1.Node) string {
+	err := r.wait(ctx, h, registerPatience, func(n *kube.Node) string {
 		if n == nil {
 			return "kubelet has not registered it"
 		}
@@ -244,7 +242,7 @@ func (j joined) Look(ctx context.Context, v host.View) (converge.State, error) {
 }
 
 func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
-	return j.wait(ctx, h, readyPatience, func(n *corev1.Node) string { return unready(n, j.bootID) })
+	return j.wait(ctx, h, readyPatience, func(n *kube.Node) string { return unready(n, j.bootID) })
 }
 
 // Unsettled is as found.
@@ -254,16 +252,16 @@ func (j joined) Unsettled(found converge.State, _ converge.Change) converge.Stat
 func (j joined) Settled(converge.State) converge.State { return standsReady }
 
 // unready says why a node is not ready in this boot, "" if it is.
-func unready(n *corev1.Node, bootID string) string {
+func unready(n *kube.Node, bootID string) string {
 	if n == nil {
 		return "the cluster has no node of this name"
 	}
 	for _, c := range n.Status.Conditions {
 		switch {
-		case c.Type != corev1.NodeReady:
+		case c.Type != "Ready":
 		case n.Status.NodeInfo.BootID != bootID && bootID != "":
 			return "kubelet has not said how it is since the last boot"
-		case c.Status == corev1.ConditionTrue:
+		case c.Status == kube.True:
 			return ""
 		default:
 			return "it is not ready: " + oneLine(c.Reason+": "+c.Message)

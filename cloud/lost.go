@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -122,11 +120,11 @@ func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts
 		if had := saidReady(string(conditionState(*c))); had != "" {
 			return Lost{"the node was ready with " + had, anew}
 		}
-		if c.Status == corev1.ConditionFalse {
+		if c.Status == kube.False {
 			return Lost{"the node has the condition " + GPUReady + ", as only nodes with GPUs do", anew}
 		}
 	}
-	if why := typeHas(f.Cloud.Name, n.Labels[corev1.LabelInstanceTypeStable]); why != "" {
+	if why := typeHas(f.Cloud.Name, n.Labels[kube.InstanceType]); why != "" {
 		return Lost{why, withoutGPUs}
 	}
 	return Lost{}

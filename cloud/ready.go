@@ -10,11 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
@@ -150,7 +149,7 @@ func (r readyStage) off(t spec.Taint, ours func(found converge.State) bool) conv
 func taintName(t spec.Taint) string { return "taint " + t.Key + ":" + t.Effect }
 
 // part is a part of the Node in this evaluation.
-func (r readyStage) part(name string, must func(context.Context, host.View, *corev1.Node) error) nodePart {
+func (r readyStage) part(name string, must func(context.Context, host.View, *kube.Node) error) nodePart {
 	t, _ := NewNodePart(name, r.session) // the names are ours
 	p, _ := t.(nodePart)
 	p.looks, p.who, p.must, p.rebuilt = r.looks, &r.who, must, false
@@ -166,8 +165,8 @@ func (r readyStage) want(name string, to converge.State, why string) converge.Wa
 }
 
 // goes waits for the GPUs to be offered, and for whoever takes the taint off where that is not ours to do.
-func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *corev1.Node) error {
-	return func(ctx context.Context, v host.View, n *corev1.Node) error {
+func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *kube.Node) error {
+	return func(ctx context.Context, v host.View, n *kube.Node) error {
 		if !ours(r.part(taintName(t), nil).of(n)) {
 			return nil
 		}

@@ -11,12 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -92,7 +91,7 @@ func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name := n.Labels[corev1.LabelInstanceTypeStable]
+	name := n.Labels[kube.InstanceType]
 	bought, known := instance.TypeOf(r.facts.Cloud.Name, name)
 	if has := len(r.facts.Driver.GPUs); known && bought.Checked != "memory" && bought.GPUs > 0 && has != bought.GPUs {
 		return fmt.Sprintf("the driver has %d GPUs, and a %s has %d", has, name, bought.GPUs), nil
@@ -107,7 +106,7 @@ const draDriver = "gpu.nvidia.com"
 // offered waits until the cluster has as many GPUs of this node to give away as were planned, where the spec asks for that.
 // What the Node says counts only once it is of this boot: until the device plugin has registered again the API server shows
 // yesterday's number.
-func (r readyStage) offered(ctx context.Context, v host.View, n *corev1.Node) error {
+func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) error {
 	if !r.spec.Node.Allocatable {
 		return nil
 	}
@@ -121,10 +120,10 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *corev1.Node) er
 	var missing []string
 	shown, some := false, false
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		now, there := n.Status.Allocatable[corev1.ResourceName(name)]
-		shown, some = shown || there, some || now.Value() > 0
-		if now.Value() != int64(want[name]) {
-			missing = append(missing, fmt.Sprintf("%d of %d %s", now.Value(), want[name], name))
+		now, there := n.Status.Allocatable[name]
+		shown, some = shown || there, some || now.Count() > 0
+		if now.Count() != int64(want[name]) {
+			missing = append(missing, fmt.Sprintf("%d of %d %s", now.Count(), want[name], name))
 		}
 	}
 	if len(missing) == 0 {

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -102,7 +101,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 		return "", g.session.renewed(*w, err)
 	}
 	c := conditionOf(n, GPUReady)
-	isTrue := c != nil && c.Status == corev1.ConditionTrue
+	isTrue := c != nil && c.Status == kube.True
 	switch {
 	case readyIn(n, boot):
 		return guardReady, nil
@@ -113,14 +112,14 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 }
 
 // readyIn says whether the GPUs were found to stand in a boot.
-func readyIn(n *corev1.Node, boot string) bool {
+func readyIn(n *kube.Node, boot string) bool {
 	c := conditionOf(n, GPUReady)
-	return c != nil && c.Status == corev1.ConditionTrue && strings.HasSuffix(c.Message, bootMark(boot))
+	return c != nil && c.Status == kube.True && strings.HasSuffix(c.Message, bootMark(boot))
 }
 
 // failureTold says whether the taint of a failure keeps pods off. The startup taint beside it would have cluster-autoscaler take
 // the node for one that is starting, at each further try.
-func failureTold(n *corev1.Node) bool {
+func failureTold(n *kube.Node) bool {
 	failed := failureTaint()
 	p := nodePart{what: "taint", key: failed.Key, effect: failed.Effect}
 	return p.of(n) == valueState(failed.Value)
@@ -154,7 +153,7 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 			edits = append(edits, e)
 		}
 	}
-	if c := conditionOf(n, GPUReady); c != nil && c.Status == corev1.ConditionTrue {
+	if c := conditionOf(n, GPUReady); c != nil && c.Status == kube.True {
 		p := nodePart{what: "condition", key: GPUReady, session: g.session}
 		edits = append(edits, partEdit{p, p.of(n), "False NewBoot nobody has looked at the GPUs since this boot"})
 	}

@@ -9,16 +9,15 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
 // nobodyOffers waits for whoever offers the GPUs, and says what keeps him away. A startup taint that waits for a device plugin
 // which does not tolerate it waits for ever, and the cluster tells of that nowhere on this node: a DaemonSet makes no pod for a
 // node whose taints it does not tolerate.
-func (r readyStage) nobodyOffers(ctx context.Context, v host.View, n *corev1.Node, w converge.Wait) error {
+func (r readyStage) nobodyOffers(ctx context.Context, v host.View, n *kube.Node, w converge.Wait) error {
 	see := "see that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
 	taints := repelling(n)
 	pod, known := r.plugin(ctx, v, n.Name)
@@ -45,22 +44,22 @@ func podsOn(node string) string {
 
 // repelling are the taints that keep a DaemonSet's pods away. Those of Kubernetes' own conditions do not: each DaemonSet
 // tolerates them. Source: kubernetes, pkg/controller/daemon/util/daemonset_util.go, AddOrUpdateDaemonPodTolerations.
-func repelling(n *corev1.Node) []corev1.Taint {
-	return slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(t.Key, "node.kubernetes.io/")
+func repelling(n *kube.Node) []kube.Taint {
+	return slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t kube.Taint) bool {
+		return t.Effect == "PreferNoSchedule" || strings.HasPrefix(t.Key, "node.kubernetes.io/")
 	})
 }
 
-func shownTaints(taints []corev1.Taint) string {
+func shownTaints(taints []kube.Taint) string {
 	var names []string
 	for _, t := range taints {
-		names = append(names, t.ToString())
+		names = append(names, t.String())
 	}
 	return strings.Join(names, ", ")
 }
 
 // tolerations is what a pod template needs, in YAML.
-func tolerations(taints []corev1.Taint) string {
+func tolerations(taints []kube.Taint) string {
 	var list []string
 	for _, t := range taints {
 		list = append(list, fmt.Sprintf("{key: %s, operator: Exists, effect: %s}", t.Key, t.Effect))

@@ -12,11 +12,10 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -59,7 +58,7 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 		p := r.part("condition "+GPUReady, nil)
 		state := converge.State("False " + reason + " " + message)
 		if p.of(n) != state {
-			events = append(events, event{corev1.EventTypeWarning, reason, message})
+			events = append(events, event{"Warning", reason, message})
 		}
 		edits := []partEdit{{p, p.of(n), state}}
 		if startup, on, _, serr := startupTaint(s, f); serr == nil && on && w.serviceAccount(h) != "" {
@@ -77,7 +76,7 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 
 // told is the condition's reason and message; "" where the apply says nothing about the GPUs. That an API server was not
 // there for a moment is no news of the GPUs; that the cluster has none of them to give away is.
-func (r readyStage) told(ctx context.Context, v host.View, n *corev1.Node, o Outcome) (reason, message string) {
+func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
 	switch {
 	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), errors.Is(o.Err, converge.ErrInUse):
 		return "", ""
@@ -95,7 +94,7 @@ func (r readyStage) told(ctx context.Context, v host.View, n *corev1.Node, o Out
 // swap takes the startup taint off and puts the one of a failure on, where we may. Where the first is not there it puts the
 // second on all the same, unless the GPUs were found to stand in this boot, whatever has failed in it since: pods may run on them.
 // What fails before anything is touched leaves the guard no time to shut the node.
-func (r readyStage) swap(v host.View, n *corev1.Node) []partEdit {
+func (r readyStage) swap(v host.View, n *kube.Node) []partEdit {
 	startup, _, _, err := startupTaint(r.spec, r.facts)
 	failed, on := failedTaint(r.spec, r.facts)
 	if err != nil || startup.Key == "" || !on || r.who.serviceAccount(v) == "" {
@@ -135,13 +134,13 @@ func made(changes []converge.Change) (list []event) {
 		if len(what) == 1 {
 			text = stage + ": " + what[0]
 		}
-		list = append(list, event{corev1.EventTypeNormal, camel(stage) + "Made", clip(text)})
+		list = append(list, event{"Normal", camel(stage) + "Made", clip(text)})
 	}
 	return list
 }
 
 // tell leaves the Events, as kubelet's identity.
-func (s *Session) tell(ctx context.Context, h host.Host, w who, n *corev1.Node, events []event) error {
+func (s *Session) tell(ctx context.Context, h host.Host, w who, n *kube.Node, events []event) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -154,8 +153,8 @@ func (s *Session) tell(ctx context.Context, h host.Host, w who, n *corev1.Node, 
 		return err
 	}
 	for _, e := range events {
-		ev := &corev1.Event{Type: e.kind, Reason: e.reason, Message: e.message}
-		ev.InvolvedObject = corev1.ObjectReference{Kind: "Node", Name: n.Name}
+		ev := kube.Event{Type: e.kind, Reason: e.reason, Message: e.message}
+		ev.InvolvedObject = kube.Reference{Kind: "Node", Name: n.Name}
 		if err := c.Event(ctx, ev); err != nil {
 			return err
 		}

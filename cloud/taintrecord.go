@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -24,7 +23,7 @@ const taintRecord = "nvidia.com/gpuadm.startup-taints"
 // PATCH, and so only when all stands. Where nobody here may change taints the record stays as it is.
 func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	w := r.want("record "+taintRecord, "", "so that a startup taint can be taken off that node.toml names no more")
-	w.Thing = r.part(w.Name(), func(ctx context.Context, v host.View, n *corev1.Node) error {
+	w.Thing = r.part(w.Name(), func(ctx context.Context, v host.View, n *kube.Node) error {
 		for _, t := range r.former(converge.State(n.Annotations[taintRecord]), startup, on) {
 			if err := r.goes(t, func(found converge.State) bool { return found == valueState(t.Value) })(ctx, v, n); err != nil {
 				return err
@@ -65,7 +64,7 @@ func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []
 
 // recordTaint notes a startup taint that is about to be put on, or may be on already: it takes nothing off. The zero edit says
 // that there is nothing to note.
-func recordTaint(n *corev1.Node, startup spec.Taint, se *Session) (edit partEdit, due bool) {
+func recordTaint(n *kube.Node, startup spec.Taint, se *Session) (edit partEdit, due bool) {
 	p := nodePart{what: "record", key: taintRecord, session: se}
 	found := p.of(n)
 	named := recordedTaints(found)
@@ -99,7 +98,7 @@ func recordedTaints(s converge.State) (taints []spec.Taint) {
 
 // dropped are the taints that go with an edit of the record: those that it names no more, as far as they stand as it named them
 // and have no edit of their own. An undo takes off the record alone.
-func (e partEdit) dropped(n *corev1.Node, others []partEdit) (list []partEdit) {
+func (e partEdit) dropped(n *kube.Node, others []partEdit) (list []partEdit) {
 	if e.what != "record" || e.key != taintRecord || e.after == "" {
 		return nil
 	}

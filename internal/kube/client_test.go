@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/host/simhost"
@@ -106,7 +105,7 @@ func wants(t *testing.T, err error, why Why, words ...string) *Error {
 func TestNode(t *testing.T) {
 	c, sim, _ := fixture(t)
 	node, err := c.Node(t.Context(), "gpu-1")
-	if err != nil || node.Labels["a"] != "b" || node.Spec.Taints[0].Effect != corev1.TaintEffectNoSchedule {
+	if err != nil || node.Labels["a"] != "b" || node.Spec.Taints[0].Effect != "NoSchedule" {
 		t.Errorf("got %v, %v", node, err)
 	}
 	if c.Server() != server {
@@ -187,16 +186,16 @@ func TestGrant(t *testing.T) {
 
 func TestPatchCondition(t *testing.T) {
 	c, sim, _ := fixture(t)
-	for _, status := range []corev1.ConditionStatus{"False", "True"} {
-		node, err := c.PatchCondition(t.Context(), "gpu-1", corev1.NodeCondition{Type: "GPUReady", Status: status, Reason: "R"})
+	for _, status := range []string{"False", "True"} {
+		node, err := c.PatchCondition(t.Context(), "gpu-1", Condition{Type: "GPUReady", Status: status, Reason: "R"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := map[corev1.NodeConditionType]corev1.ConditionStatus{}
+		got := map[string]string{}
 		for _, cond := range node.Status.Conditions {
 			got[cond.Type] = cond.Status
 		}
-		if want := map[corev1.NodeConditionType]corev1.ConditionStatus{"Ready": "True", "GPUReady": status}; !cmp.Equal(got, want) {
+		if want := map[string]string{"Ready": "True", "GPUReady": status}; !cmp.Equal(got, want) {
 			t.Error(cmp.Diff(want, got))
 		}
 	}
@@ -204,14 +203,14 @@ func TestPatchCondition(t *testing.T) {
 		t.Error(got)
 	}
 	sim.DeleteNode("gpu-1")
-	_, err := c.PatchCondition(t.Context(), "gpu-1", corev1.NodeCondition{Type: "X"})
+	_, err := c.PatchCondition(t.Context(), "gpu-1", Condition{Type: "X"})
 	wants(t, err, Missing, "cannot patch the status of node gpu-1", `nodes "gpu-1" not found`)
 }
 
 func TestEvent(t *testing.T) {
 	c, sim, _ := fixture(t)
-	ev := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "gpu-1"}, Reason: "GPUReady", Message: strings.Repeat("é", 2000), Type: "Warning"}
-	before := ev.DeepCopy()
+	ev := Event{InvolvedObject: Reference{Kind: "Node", Name: "gpu-1"}, Reason: "GPUReady", Message: strings.Repeat("é", 2000), Type: "Warning"}
+	before := ev
 	// The first answer is lost on the way: the Event is there once all the same.
 	sim.Fail(kubesim.Fault{On: "POST", Status: 500, Lost: true})
 	if err := c.Event(t.Context(), ev); err != nil {
@@ -235,7 +234,7 @@ func TestEvent(t *testing.T) {
 		t.Errorf("it is in %v", ev["namespace"])
 	}
 	// What is there already at the first try is another's.
-	named := &corev1.Event{InvolvedObject: before.InvolvedObject}
+	named := Event{InvolvedObject: before.InvolvedObject}
 	named.Name = got["metadata"].(map[string]any)["name"].(string)
 	wants(t, c.Event(t.Context(), named), Conflict)
 }
@@ -312,7 +311,7 @@ func TestLooksOnly(t *testing.T) {
 	}
 	_, err = c.PatchNode(t.Context(), "gpu-1", []Op{{"remove", "/spec/taints", nil}})
 	wants(t, err, Refused, "internal error")
-	wants(t, c.Event(t.Context(), &corev1.Event{}), Refused, "internal error")
+	wants(t, c.Event(t.Context(), Event{}), Refused, "internal error")
 }
 
 func TestRootFolder(t *testing.T) {

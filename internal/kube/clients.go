@@ -97,4 +97,4 @@ func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
 }
 
 // hangUp closes connections that nobody uses any more.
-func (c *Client) hangUp() { c.rest.Client.CloseIdleConnections() }
+func (c *Client) hangUp() { c.http.CloseIdleConnections() }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,25 +19,22 @@ import (
 	"syscall"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 // judge says why a try failed.
-func (c *Client) judge(ctx context.Context, r call, t *trace, err error) *Error {
+func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error {
 	if t.status == 0 {
 		return c.judgeLine(ctx, err)
 	}
-	e := &Error{Why: Refused, Status: t.status, after: retryAfter(t.retryAfter, c.now())}
-	message, unsaid := words(err)
-	e.Cause = said{fmt.Sprintf("the API server says %d: %s", t.status, message), err}
+	e := &Error{Why: Refused, Status: t.status, after: retryAfter(t.header.Get("Retry-After"), c.now())}
+	message, unsaid := words(t.body)
+	e.Cause = said{fmt.Sprintf("the API server says %d: %s", t.status, message), nil}
 	switch t.status {
 	case http.StatusUnauthorized:
 		c.unauthorized(e, t)
 	case http.StatusForbidden:
-		c.forbidden(e, r)
+		c.forbidden(e, r, message)
 	case http.StatusNotFound:
 		e.Why = Missing
 	case http.StatusConflict:
@@ -46,7 +44,7 @@ func (c *Client) judge(ctx context.Context, r call, t *trace, err error) *Error 
 		// pkg/endpoints/handlers/patch.go); what does not pass validation gets 422 with causes.
 		if r.tests && unsaid {
 			e.Why = Conflict
-			e.Cause = said{"somebody changed it meanwhile: what the patch tests is not so any more", err}
+			e.Cause = said{"somebody changed it meanwhile: what the patch tests is not so any more", nil}
 		}
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		e.Why, e.retry = Busy, true
@@ -64,26 +62,15 @@ func (c *Client) judge(ctx context.Context, r call, t *trace, err error) *Error 
 }
 
 // words returns what a server said, and whether that was only the general sentence for its status.
-func words(err error) (message string, unsaid bool) {
-	status := (*apierrors.StatusError)(nil)
-	if !errors.As(err, &status) {
-		return "nothing that can be understood", true
+func words(body []byte) (message string, unsaid bool) {
+	var r refusal
+	if json.Unmarshal(body, &r) != nil || r.Kind != "Status" { // a proxy or load balancer in the server's place
+		return or(clean(string(body), 300), "nothing"), true
 	}
-	message = status.ErrStatus.Message
-	unsaid = true
-	if d := status.ErrStatus.Details; d != nil {
-		unsaid = len(d.Causes) == 0 && d.Kind == ""
-		for _, cause := range d.Causes {
-			// client-go puts what is no Status in here.
-			if cause.Type == metav1.CauseTypeUnexpectedServerResponse && cause.Message != "" && cause.Message != "unknown" {
-				message += ": " + cause.Message
-			}
-		}
-	}
-	return message, unsaid
+	return r.Message, r.Details == nil || len(r.Details.Causes) == 0 && r.Details.Kind == ""
 }
 
-func (c *Client) unauthorized(e *Error, t *trace) {
+func (c *Client) unauthorized(e *Error, t answer) {
 	e.Why = Unauthorized
 	shown := or(c.login.about, "no credentials")
 	e.Cause = said{"the API server does not know us (401): it was shown " + shown, e.Cause}
@@ -110,13 +97,8 @@ func (c *Client) unauthorized(e *Error, t *trace) {
 	}
 }
 
-func (c *Client) forbidden(e *Error, r call) {
+func (c *Client) forbidden(e *Error, r call, message string) {
 	e.Why = Forbidden
-	status := (*apierrors.StatusError)(nil)
-	message := "it says no more"
-	if errors.As(e.Cause, &status) && status.ErrStatus.Message != "" {
-		message = status.ErrStatus.Message
-	}
 	who, told := c.login.user(), denial(message)
 	switch {
 	case who != "":

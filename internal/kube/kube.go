@@ -16,10 +16,6 @@ import (
 	"net/url"
 	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // Op is one step of a JSON patch (RFC 6902). A "test" that fails makes the whole patch a Conflict and changes nothing.
@@ -42,13 +38,13 @@ func Pointer(keys ...string) string {
 func (c *Client) Server() string { return c.server }
 
 // Node returns the Node object.
-func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (c *Client) Node(ctx context.Context, name string) (*Node, error) {
 	return c.node(ctx, call{verb: "get", method: http.MethodGet}, name)
 }
 
 // PatchNode applies a JSON patch to the Node object, all of it or nothing.
-func (c *Client) PatchNode(ctx context.Context, name string, ops []Op) (*corev1.Node, error) {
-	r := call{verb: "patch", method: http.MethodPatch, form: string(types.JSONPatchType)}
+func (c *Client) PatchNode(ctx context.Context, name string, ops []Op) (*Node, error) {
+	r := call{verb: "patch", method: http.MethodPatch, form: "application/json-patch+json"}
 	for _, op := range ops {
 		r.tests = r.tests || op.Op == "test"
 	}
@@ -61,10 +57,11 @@ func (c *Client) PatchNode(ctx context.Context, name string, ops []Op) (*corev1.
 
 // PatchCondition sets one condition of the Node; others stay as they are. The server merges the list of conditions by their
 // type, as kubelet itself has it do.
-func (c *Client) PatchCondition(ctx context.Context, name string, cond corev1.NodeCondition) (*corev1.Node, error) {
-	r := call{verb: "patch", method: http.MethodPatch, form: string(types.StrategicMergePatchType), sub: "status"}
+func (c *Client) PatchCondition(ctx context.Context, name string, cond Condition) (*Node, error) {
+	r := call{verb: "patch", method: http.MethodPatch, form: "application/strategic-merge-patch+json", sub: "status"}
+	cond.LastHeartbeatTime, cond.LastTransitionTime = seconds(cond.LastHeartbeatTime), seconds(cond.LastTransitionTime)
 	var err error
-	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{cond}}}
+	patch := map[string]any{"status": map[string]any{"conditions": []Condition{cond}}}
 	if r.body, err = json.Marshal(patch); err != nil {
 		return nil, c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
 	}
@@ -72,7 +69,7 @@ func (c *Client) PatchCondition(ctx context.Context, name string, cond corev1.No
 }
 
 // node makes a call about a Node.
-func (c *Client) node(ctx context.Context, r call, name string) (*corev1.Node, error) {
+func (c *Client) node(ctx context.Context, r call, name string) (*Node, error) {
 	r.what, r.path = "node "+name, "/api/v1/nodes/"+name
 	if r.sub != "" {
 		r.what, r.path = "the "+r.sub+" of node "+name, r.path+"/"+r.sub
@@ -80,7 +77,7 @@ func (c *Client) node(ctx context.Context, r call, name string) (*corev1.Node, e
 	if err := objectName(name); err != nil {
 		return nil, c.fail(r, &Error{Why: Refused, Cause: err})
 	}
-	node := &corev1.Node{}
+	node := &Node{}
 	r.into = node
 	if err := c.do(ctx, r); err != nil {
 		return nil, err
@@ -104,16 +101,15 @@ func objectName(name string) error {
 const maxNote = 1024
 
 // Event leaves an Event. Of one about a Node only Reason, Message, Type and the node's name need be given.
-func (c *Client) Event(ctx context.Context, ev *corev1.Event) error {
-	ev = ev.DeepCopy()
-	about, now := &ev.InvolvedObject, metav1.NewTime(c.now())
+func (c *Client) Event(ctx context.Context, ev Event) error {
+	about, now := &ev.InvolvedObject, seconds(c.now())
 	if about.Kind == "Node" && about.UID == "" {
-		about.UID = types.UID(about.Name) // what kubectl describe node looks for: kubelet does so too
+		about.UID = about.Name // what kubectl describe node looks for: kubelet does so too
 	}
 	about.APIVersion = or(about.APIVersion, "v1")
-	ev.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
-	ev.Namespace = or(ev.Namespace, or(about.Namespace, metav1.NamespaceDefault))
-	ev.Type = or(ev.Type, corev1.EventTypeNormal)
+	ev.APIVersion, ev.Kind = "v1", "Event"
+	ev.Namespace = or(ev.Namespace, or(about.Namespace, "default"))
+	ev.Type = or(ev.Type, "Normal")
 	ev.Source.Component = or(ev.Source.Component, agent)
 	ev.Count = max(ev.Count, 1)
 	if ev.LastTimestamp.IsZero() {
@@ -153,14 +149,14 @@ func (c *Client) Whoami(ctx context.Context) (user string, groups []string, err 
 	}
 	err = c.do(ctx, call{
 		verb: "ask", what: "who we are", method: http.MethodPost, path: "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-		form: "application/json", body: []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`), raw: &review,
+		form: "application/json", body: []byte(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`), into: &review,
 	})
 	return review.Status.UserInfo.Username, review.Status.UserInfo.Groups, err
 }
 
 // Pods lists the pods of a node, as the server's cache has them: version 0 costs etcd nothing, and the cache has an index by node.
-func (c *Client) Pods(ctx context.Context, node string) ([]corev1.Pod, error) {
-	var list corev1.PodList
+func (c *Client) Pods(ctx context.Context, node string) ([]Pod, error) {
+	var list struct{ Items []Pod }
 	r := call{verb: "list", what: "the pods of node " + node, method: http.MethodGet, path: "/api/v1/pods", into: &list}
 	r.query = url.Values{"fieldSelector": {"spec.nodeName=" + node}, "resourceVersion": {"0"}}
 	if err := objectName(node); err != nil {
@@ -180,6 +176,14 @@ func (c *Client) Get(ctx context.Context, path string) (body []byte, date time.T
 	r.path, r.query = u.Path, u.Query()
 	err = c.do(ctx, r)
 	return body, date, err
+}
+
+// seconds is a time as Kubernetes writes it.
+func seconds(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC().Truncate(time.Second)
 }
 
 // or returns the first of two that says something.

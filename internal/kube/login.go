@@ -4,16 +4,13 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -216,63 +213,4 @@ func (l *login) hide(s string) string {
 		}
 	}
 	return s
-}
-
-// maxAnswer is the size in bytes above which an answer is refused: 250 pods of a node are far below.
-const maxAnswer = 16 << 20
-
-var errLarge = fmt.Errorf("the answer is larger than %d MiB", maxAnswer>>20)
-
-// dress puts our credentials on each request, and reads the whole answer: client-go would read one without end, and log what
-// it cannot read.
-type dress struct {
-	through http.RoundTripper
-	login   *login
-}
-
-// trace is what one try leaves behind, beside what client-go tells.
-type trace struct {
-	token      string
-	date       time.Time
-	retryAfter string
-	status     int
-	body       []byte
-}
-
-type traceKey struct{}
-
-func (d dress) RoundTrip(r *http.Request) (*http.Response, error) {
-	t, _ := r.Context().Value(traceKey{}).(*trace)
-	r = r.Clone(r.Context())
-	r.Header.Set("User-Agent", agent)
-	if t != nil && t.token != "" {
-		r.Header.Set("Authorization", "Bearer "+t.token)
-	}
-	answer, err := d.through.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
-	answer.Body.Close()
-	if err == nil && len(body) > maxAnswer {
-		err = errLarge
-	}
-	if err != nil {
-		return nil, err
-	}
-	answer.Body = io.NopCloser(bytes.NewReader(body))
-	if t != nil {
-		t.body, t.status, t.retryAfter = body, answer.StatusCode, answer.Header.Get("Retry-After")
-		if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
-			t.date = date
-		}
-	}
-	return answer, nil
-}
-
-// CloseIdleConnections lets http.Client close what is left open.
-func (d dress) CloseIdleConnections() {
-	if c, ok := d.through.(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
-	}
 }

@@ -16,8 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -36,7 +34,8 @@ type Client struct {
 	server string
 	trusts string // whose certificates, in words
 	login  *login
-	rest   *rest.RESTClient
+	base   *url.URL
+	http   *http.Client
 
 	now    func() time.Time // the machine's wall clock
 	clock  func() time.Time // a monotonic one
@@ -120,15 +119,9 @@ func start(v host.View, w web, s setting) (*Client, error) {
 	if err != nil {
 		return fail(err)
 	}
-	// Not by rest.Config: that brings client-go's own exec plugins and TLS options, which run and read past the door.
-	through = dress{through, s.login}
-	r, err := rest.NewRESTClient(base, "", contents(), nil, &http.Client{Transport: through, CheckRedirect: stay})
-	if err != nil {
-		return fail(err)
-	}
 	s.login.from, s.login.server, s.login.roots = s.from, s.server, s.roots
 	return &Client{
-		server: s.server, trusts: trusts, login: s.login, rest: r,
+		server: s.server, trusts: trusts, login: s.login, base: base, http: &http.Client{Transport: through, CheckRedirect: stay},
 		now: v.Now, clock: time.Now, sleep: sleep, jitter: rand.Float64, limit: oneTry,
 	}, nil
 }

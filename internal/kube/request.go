@@ -4,21 +4,16 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	jsonform "k8s.io/apimachinery/pkg/runtime/serializer/json"
-	"k8s.io/client-go/rest"
 )
 
 const (
@@ -27,40 +22,6 @@ const (
 	firstNap = 250 * time.Millisecond
 	longNap  = 8 * time.Second
 )
-
-// contents has client-go speak JSON only, and know only the objects that are asked for here.
-func contents() rest.ClientContentConfig {
-	v1 := schema.GroupVersion{Version: "v1"}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(v1, &corev1.Node{}, &corev1.NodeList{}, &corev1.Event{}, &corev1.Pod{}, &corev1.PodList{})
-	scheme.AddUnversionedTypes(v1, &metav1.Status{})
-	form := jsonform.NewSerializerWithOptions(jsonform.DefaultMetaFactory, scheme, scheme, jsonform.SerializerOptions{})
-	return rest.ClientContentConfig{
-		ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON, GroupVersion: v1,
-		Negotiator: runtime.NewClientNegotiator(onlyJSON{form, scheme}, v1),
-	}
-}
-
-// onlyJSON is a runtime.NegotiatedSerializer without YAML, protobuf and CBOR.
-type onlyJSON struct {
-	form  *jsonform.Serializer
-	typer runtime.ObjectTyper
-}
-
-func (o onlyJSON) SupportedMediaTypes() []runtime.SerializerInfo {
-	return []runtime.SerializerInfo{{
-		MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json",
-		EncodesAsText: true, Serializer: o.form, StrictSerializer: o.form,
-	}}
-}
-
-func (o onlyJSON) EncoderForVersion(e runtime.Encoder, v runtime.GroupVersioner) runtime.Encoder {
-	return runtime.WithVersionEncoder{Version: v, Encoder: e, ObjectTyper: o.typer}
-}
-
-func (o onlyJSON) DecoderToVersion(d runtime.Decoder, _ runtime.GroupVersioner) runtime.Decoder {
-	return runtime.WithoutVersionDecoder{Decoder: d}
-}
 
 // call is one request and where its answer goes.
 type call struct {
@@ -73,9 +34,8 @@ type call struct {
 	tests      bool // a JSON patch with a "test"
 	again      bool // "it is there already" on a second try means that the first one went well
 
-	into  runtime.Object // one of these three, or none
-	raw   any            // JSON
-	bytes *[]byte
+	into  any     // what its JSON is decoded into
+	bytes *[]byte // or where its bytes go
 	date  *time.Time
 }
 
@@ -151,42 +111,68 @@ func (c *Client) try(ctx context.Context, r call, limit time.Duration) *Error {
 	if bad != nil {
 		return bad
 	}
-	t := &trace{token: token}
-	// Its own tries and its own limiter are off: ours know the budget.
-	q := c.rest.Verb(r.method).AbsPath(r.path).MaxRetries(0).WarningHandler(rest.NoWarnings{})
-	for key, values := range r.query {
-		for _, value := range values {
-			q.Param(key, value)
-		}
-	}
-	if r.body != nil {
-		q.Body(r.body).SetHeader("Content-Type", r.form)
-	}
-	result := q.Do(context.WithValue(ctx, traceKey{}, t))
+	t, err := c.send(ctx, r, token)
 	if r.date != nil {
 		*r.date = t.date
 	}
-	if err := result.Error(); err != nil || t.status == 0 || t.status >= 300 {
+	if err != nil || t.status >= 300 {
 		return c.judge(ctx, r, t, err)
 	}
-	if err := r.take(result, t.body); err != nil {
-		return &Error{Why: Refused, Status: t.status, Cause: fmt.Errorf("the answer cannot be read: %w", err)}
+	if r.bytes != nil {
+		*r.bytes = t.body
+	} else if r.into != nil {
+		if err := json.Unmarshal(t.body, r.into); err != nil {
+			return &Error{Why: Refused, Status: t.status, Cause: fmt.Errorf("the answer cannot be read: %w", err)}
+		}
 	}
 	return nil
 }
 
-// take hands the answer over.
-func (r call) take(result rest.Result, body []byte) error {
-	switch {
-	case r.into != nil:
-		return result.Into(r.into)
-	case r.raw != nil:
-		return json.Unmarshal(body, r.raw)
-	case r.bytes != nil:
-		*r.bytes = body
-	}
-	return nil
+// answer is what the server said to one try. Its status is 0 where it said nothing.
+type answer struct {
+	status int
+	header http.Header
+	date   time.Time
+	body   []byte
 }
+
+// send makes one request and reads the whole answer, up to maxAnswer.
+func (c *Client) send(ctx context.Context, r call, token string) (a answer, err error) {
+	at := c.base.JoinPath(r.path)
+	at.RawQuery = r.query.Encode()
+	q, err := http.NewRequestWithContext(ctx, r.method, at.String(), bytes.NewReader(r.body))
+	if err != nil {
+		return a, err
+	}
+	q.Header.Set("Accept", "application/json")
+	q.Header.Set("User-Agent", agent)
+	if r.body != nil {
+		q.Header.Set("Content-Type", r.form)
+	}
+	if token != "" {
+		q.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.http.Do(q)
+	if err != nil {
+		return a, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err == nil && len(body) > maxAnswer {
+		err = errLarge
+	}
+	if err != nil {
+		return a, err
+	}
+	a = answer{status: resp.StatusCode, header: resp.Header, body: body}
+	a.date, _ = http.ParseTime(resp.Header.Get("Date"))
+	return a, nil
+}
+
+// maxAnswer is the size in bytes above which an answer is refused: 250 pods of a node are far below.
+const maxAnswer = 16 << 20
+
+var errLarge = fmt.Errorf("the answer is larger than %d MiB", maxAnswer>>20)
 
 var errSilent = errors.New("no answer in time")
 

@@ -29,7 +29,7 @@ func (c *Client) Slices(ctx context.Context, node string) (devices map[string]in
 	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
 		var list struct{ Items []slice }
 		r := call{
-			verb: "list", what: "the ResourceSlices of node " + node, method: http.MethodGet, raw: &list,
+			verb: "list", what: "the ResourceSlices of node " + node, method: http.MethodGet, into: &list,
 			path:  "/apis/resource.k8s.io/" + version + "/resourceslices",
 			query: url.Values{"fieldSelector": {"spec.nodeName=" + node}, "resourceVersion": {"0"}},
 		}

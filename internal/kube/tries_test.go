@@ -84,7 +84,7 @@ func TestUnreachable(t *testing.T) {
 	}
 	for i, broken := range []error{http.ErrServerClosed, errors.New("http2: server sent GOAWAY and closed the connection")} {
 		s.took = nil
-		c.rest.Client.Transport = fails{broken}
+		c.http.Transport = fails{broken}
 		_, err := c.Node(t.Context(), "gpu-1")
 		wants(t, err, Unreachable)
 		if (len(s.took) > 0) != (i == 1) {
@@ -103,7 +103,7 @@ func (f fails) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.
 // TestSilentServer wants a server that never answers given up in time: the last try has what the others have left.
 func TestSilentServer(t *testing.T) {
 	c, _, s := fixture(t)
-	c.rest.Client.Transport = silent{s}
+	c.http.Transport = silent{s}
 	_, err := c.Node(t.Context(), "gpu-1")
 	wants(t, err, Unreachable, "after 3 tries")
 	if total := s.at.Sub(time.Unix(1e9, 0)); total > patience+time.Second || total < 2*oneTry {
@@ -128,7 +128,7 @@ func TestSlowServer(t *testing.T) {
 		for _, f := range faults {
 			sim.Fail(f)
 		}
-		c.rest.Client.Transport = slow{s, c.rest.Client.Transport}
+		c.http.Transport = slow{s, c.http.Transport}
 		if _, err := c.Node(t.Context(), "gpu-1"); err != nil {
 			t.Error(err)
 		}

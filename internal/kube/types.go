@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The parts of Kubernetes' objects that gpuadm reads or writes, under their names in the API. k8s.io/api and client-go have all of
+// them, and make the binary a quarter larger; a decoder passes over fields that are not named here, and patches send no others.
+// Source: https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/, and its pages event-v1 and pod-v1.
+
+// Meta is an object's metadata.
+type Meta struct {
+	Name            string            `json:"name,omitempty"`
+	Namespace       string            `json:"namespace,omitempty"`
+	UID             string            `json:"uid,omitempty"`
+	ResourceVersion string            `json:"resourceVersion,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+	Annotations     map[string]string `json:"annotations,omitempty"`
+}
+
+// Node is a machine as the cluster knows it.
+type Node struct {
+	Meta `json:"metadata"`
+	Spec struct {
+		Taints []Taint `json:"taints,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Allocatable map[string]Quantity `json:"allocatable,omitempty"`
+		Conditions  []Condition         `json:"conditions,omitempty"`
+		NodeInfo    struct {
+			MachineID  string `json:"machineID"`
+			SystemUUID string `json:"systemUUID"`
+			BootID     string `json:"bootID"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
+}
+
+// Taint keeps pods off a Node.
+type Taint struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Effect string `json:"effect"` // NoSchedule, PreferNoSchedule, NoExecute
+}
+
+// String is the taint as kubectl writes it: KEY=VALUE:EFFECT.
+func (t Taint) String() string {
+	if t.Value == "" {
+		return t.Key + ":" + t.Effect
+	}
+	return t.Key + "=" + t.Value + ":" + t.Effect
+}
+
+// Condition is one of a Node's. A condition is identified by its type.
+type Condition struct {
+	Type               string    `json:"type"`
+	Status             string    `json:"status"` // True, False, Unknown
+	LastHeartbeatTime  time.Time `json:"lastHeartbeatTime,omitzero"`
+	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
+	Reason             string    `json:"reason,omitempty"`
+	Message            string    `json:"message,omitempty"`
+}
+
+// The values of a Condition's Status.
+const (
+	True    = "True"
+	False   = "False"
+	Unknown = "Unknown"
+)
+
+// InstanceType is the label in which a cloud's controller says what a machine was bought as.
+// Source: https://kubernetes.io/docs/reference/labels-annotations-taints/
+const InstanceType = "node.kubernetes.io/instance-type"
+
+// Quantity is an amount as the API spells it: "8", "1k", "126Gi".
+type Quantity string
+
+// Count is the amount of whole devices; 0 for what is none. The API server spells 1000 "1k".
+// Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+func (q Quantity) Count() int64 {
+	digits, thousands := strings.CutSuffix(string(q), "k")
+	n, err := strconv.ParseInt(digits, 10, 32)
+	if err != nil {
+		return 0
+	}
+	if thousands {
+		n *= 1000
+	}
+	return n
+}
+
+// Event says what happened to an object.
+type Event struct {
+	Kind           string `json:"kind"`
+	APIVersion     string `json:"apiVersion"`
+	Meta           `json:"metadata"`
+	InvolvedObject Reference `json:"involvedObject"`
+	Type           string    `json:"type,omitempty"` // Normal, Warning
+	Reason         string    `json:"reason,omitempty"`
+	Message        string    `json:"message,omitempty"`
+	Count          int32     `json:"count,omitempty"`
+	FirstTimestamp time.Time `json:"firstTimestamp,omitzero"`
+	LastTimestamp  time.Time `json:"lastTimestamp,omitzero"`
+	Source         struct {
+		Component string `json:"component,omitempty"`
+	} `json:"source"`
+}
+
+// Reference names an object.
+type Reference struct {
+	APIVersion string `json:"apiVersion,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name,omitempty"`
+	UID        string `json:"uid,omitempty"`
+}
+
+// Pod is a pod that runs on a node.
+type Pod struct {
+	Meta `json:"metadata"`
+}
+
+// refusal is what the API server answers instead of an object: a Status.
+type refusal struct {
+	Kind    string `json:"kind"`
+	Message string `json:"message"`
+	Details *struct {
+		Kind   string `json:"kind"`
+		Causes []struct {
+			Message string `json:"message"`
+		} `json:"causes"`
+	} `json:"details"`
+}
