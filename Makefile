@@ -13,6 +13,8 @@ OLDLIBC   := $(BIN)/oldlibc
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 # The same flags for all: what is built once serves the next target too.
 export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
+# Only a build for the demo links the simulated node.
+DEMO      := -tags=netgo,osusergo,demo
 # Tests that the race detector would slow down several times for little: a power cut at every touch (of which it gets some),
 # other people's daemons, a C library, a binary that is built without it.
 NORACE    := /gpuadm/test(/containerd|/fakenvml|/inject)?$$
@@ -36,8 +38,9 @@ $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
 	  $(CC) -shared -nostdlib -Wl,--version-script=$(OLDLIBC)/$$name.map -Wl,-soname,$$name.so.$${part#*:} -o $(OLDLIBC)/$$name.so $(OLDLIBC)/$$name.s; \
 	done
 
-demo: build ## take an embedded simulated node through plan, apply, apply, undo
-	$(BIN)/gpuadm demo
+demo: ## take an embedded simulated node through plan, apply, apply, undo
+	$(GO) build $(DEMO) -o $(BIN)/gpuadm-demo ./cmd/gpuadm
+	$(BIN)/gpuadm-demo demo
 
 test: check ## check, then run all tests that need neither root nor a GPU
 	$(TEST) -race -shuffle=on -timeout 30m $$($(GO) list ./... | grep -vE '$(NORACE)')
@@ -50,6 +53,7 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	$(STATICCHK) ./...
 	$(GO) mod tidy -diff
 	$(GO) test ./test ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
+	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
 
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
@@ -98,6 +102,7 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 
 update: ## write the golden files anew
 	$(GO) test ./internal/facts ./internal/spec ./drivers ./runtime ./cmd/... ./test/... -update
+	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo -update
 
 clean: ## remove what was built here
 	rm -rf $(BIN)

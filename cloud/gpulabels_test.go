@@ -17,8 +17,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // gfd lets NVIDIA's own program write the goldens anew: it is asked about the same GPUs, simulated by test/fakenvml.

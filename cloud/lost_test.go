@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // TestLostGPUs: a machine that had GPUs is told from one that never had any, by each witness alone.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out, though the cluster was told of

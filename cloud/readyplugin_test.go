@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // TestPluginStaysAway: a device plugin that is kept away by the very taint that waits for it is told of, with the YAML to add.

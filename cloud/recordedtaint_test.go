@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // TestFormerStartupTaint: a startup taint that node.toml names no more goes off the Node once the GPUs stand, whoever had put it

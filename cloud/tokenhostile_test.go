@@ -12,8 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // refusedJoin applies, and wants a refusal that touched nothing and tells these words.

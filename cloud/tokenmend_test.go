@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // TestAKSMends: where the cluster is AKS's there is no kubeadm, nor a control plane to be on: what to do about a token is what the

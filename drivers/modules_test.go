@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // KoFile makes a module as a section of a simulated machine.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // without is a machine on which no program is found.

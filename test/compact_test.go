@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // longHistory is a machine whose journal has so many runs, which have changed edition 1 for 2 and back, and 2 last. stood is the

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // journalled finds the touch before which a change's line is on disk and the change is not made: the process is killed there.

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // gb200 is a tray of a GB200 NVL72 whose driver and nvidia-imex are installed, as the package leaves it: enabled and running,

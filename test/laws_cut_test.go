@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // Law 8: a power cut before any touch of an apply or of an undo, then any command.

@@ -19,8 +19,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/stages"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // Random histories of specs, kills, errors and edits of others. Whatever came before, an apply ends as on a fresh machine that

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/cloud"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestDaemonSetBrings: the program comes to where the machine may execute it, which /run often is not, and secrets to where

@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build demo
+
 package main
 
 import (
@@ -11,13 +13,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // demoNode is the simulated machine: Ubuntu 24.04 with 8 × H100 and a kubeadm containerd.
 //
 //go:embed demo.txtar
 var demoNode []byte
+
+// demoVerbs is what a build for `make demo` has beside the product's verbs.
+func demoVerbs(c *common) []*cobra.Command { return []*cobra.Command{newDemo(c)} }
 
 func newDemo(c *common) *cobra.Command {
 	return &cobra.Command{

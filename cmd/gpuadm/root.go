@@ -84,11 +84,11 @@ func newRoot(e env) *cobra.Command {
 		newMIG(c),
 		newStages(c),
 		newFacts(c),
-		newDemo(c),
 		newVersion(c),
 		specTopic(),
 		exitTopic(),
 	)
+	root.AddCommand(demoVerbs(c)...)
 	strictHelp(root)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root

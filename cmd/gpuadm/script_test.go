@@ -19,7 +19,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 var update = flag.Bool("update", false, "write the golden sections anew")
@@ -178,11 +178,6 @@ func cmdSame(ts *testscript.TestScript, neg bool, _ []string) {
 	if now := tree(at(ts).node); neg == (now == at(ts).first) {
 		ts.Fatalf("the tree is\n%s\nat first it was\n%s", now, at(ts).first)
 	}
-}
-
-// TestDemo is what `make demo` prints.
-func TestDemo(t *testing.T) {
-	golden(t, "demo", "demo")
 }
 
 // TestHelp holds the help texts of all verbs still.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 func TestDriverOwner(t *testing.T) {

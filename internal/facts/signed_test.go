@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // Which signed modules are to be had is asked where a target kernel has none of the branch; a machine of another

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // tempDir is a folder on a file system in memory where there is one: a real disk's fsync would take most of the time.

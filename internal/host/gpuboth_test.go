@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // faked is the real door over the fake driver. A reset goes to the fake nvidia-smi: the real door's search path does not lead there.

@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 const gpu0, gpu1 = "0000:17:00.0", "0000:1f:00.0"

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestNoDriver: each reason why no driver answers has its own words and a way out.

@@ -20,9 +20,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestTokenOfEachPartition signs for the STS of the cluster's own partition of AWS: its API server asks no other.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // TestClientsShare counts the connections to a real server: one for whoever looks, one for whoever changes, and a new one as

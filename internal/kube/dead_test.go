@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // silentWay leads to a server. Connections that were made before it goes silent carry nothing any more and are never closed, as

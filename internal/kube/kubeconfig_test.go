@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 func b64(b []byte) string { return base64.StdEncoding.EncodeToString(b) }

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/kube"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // Who only looks may ask what it may do, and may not ask for a certificate.

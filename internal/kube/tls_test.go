@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // TestTLS asks a real server on this machine over TLS: whom we trust, and what we show.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestMirrorMovesMeanwhile: a package that is another one than the lists say is fetched once more by lists read anew, since the

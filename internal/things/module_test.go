@@ -11,8 +11,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 const modprobeFile, loadFile = "/etc/modprobe.d/gpuadm.conf", "/etc/modules-load.d/gpuadm.conf"

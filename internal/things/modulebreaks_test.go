@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // A module that is loaded again loses the GPUs' partitions, unless the run makes them again; whoever made them is asked.

@@ -180,7 +180,7 @@ func (h *Host) Cut() {
 
 // PowerLoss ends all processes of the host at once, none of which sees it coming, and boots its disk again. The kernel
 // lives on, and with it what was written but not synced to the disk: this shows what half-done work leaves behind, not
-// a missing fsync. That is shown by the simulated node (internal/host/simhost), whose disk forgets.
+// a missing fsync. That is shown by the simulated node (test/sim/simhost), whose disk forgets.
 func (h *Host) PowerLoss() {
 	h.t.Helper()
 	h.again()

@@ -16,10 +16,10 @@ import (
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // crowd is a machine with GPUs, a kubelet that has joined, and nothing else: one of many that are the same.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 const containerd = `
