@@ -49,7 +49,7 @@ var onlyIn = map[string][]string{
 	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
 	"log":                                  {},
 	"log/slog":                             {},
-	"net/http":                             {"internal/host", "internal/instance", "internal/kube", "test/sim/kubesim"},
+	"net/http":                             {"internal/host", "internal/instance", "internal/kube"},
 	"k8s.io/client-go":                     {},
 	"k8s.io/api":                           {},
 	"github.com/aws/aws-sdk-go-v2":         {"internal/instance"},
