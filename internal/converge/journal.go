@@ -61,6 +61,9 @@ type Journal struct {
 	Damaged []int  // other lines that cannot be read
 	Newer   int    // the format of a newer gpuadm that has written here; this one reads nothing of it, and writes nothing
 	Problem string // why the file as a whole cannot be read; it counts as empty then
+	// Refused says that another user could have written it. It counts as empty then, so that a look goes by the machine alone, and
+	// no run begins: neither what it says nor that it is replaced may be another user's choice.
+	Refused *Trouble
 
 	raw [][]byte // the damaged lines: a compacted journal keeps them
 }
@@ -111,7 +114,15 @@ func cutShort(line []byte) bool {
 
 // ReadJournal reads a machine's journal. One that is missing is empty, and so is one that cannot be read: only undo is lost with it.
 func ReadJournal(v host.View) Journal {
+	if err := v.Trusted(journalFile, Home+"/blobs"); err != nil {
+		t := Distrust(v, err)
+		t.Try = append(t.Try, "if gpuadm has not written it, move it away; what gpuadm changed before cannot be undone then")
+		return Journal{Refused: t}
+	}
 	info, err := v.Stat(journalFile)
+	if err == nil && info.Nlink > 1 {
+		return Journal{Refused: hardLinked(v, info.Nlink)}
+	}
 	if err == nil && info.Size > journalMost {
 		err = fmt.Errorf("it has %d MiB, and gpuadm's own journal never grows above %d", info.Size>>20, journalMost>>20)
 	}
@@ -125,6 +136,16 @@ func ReadJournal(v host.View) Journal {
 		return Journal{Problem: err.Error()}
 	}
 	return ParseJournal(data)
+}
+
+// hardLinked refuses a journal that is written to by another name too.
+func hardLinked(v host.View, names int) *Trouble {
+	file := path.Join(v.Root(), journalFile)
+	return &Trouble{
+		What:    fmt.Sprintf("cannot trust %s: the file has %d names, and can be written to by another one", file, names),
+		Because: []string{nothingTouched},
+		Try:     []string{fmt.Sprintf("see what is in it, then: cp -a %[1]s %[1]s.copy && mv %[1]s.copy %[1]s", file)},
+	}
 }
 
 // write adds a record, on disk when it returns.
@@ -272,6 +293,8 @@ func (j Journal) unfinished() (Run, bool) {
 func (j Journal) damage(v host.View) string {
 	file := path.Join(v.Root(), journalFile)
 	switch {
+	case j.Refused != nil:
+		return fmt.Sprintf("%s: apply and undo refuse until that is fixed: %s", j.Refused.What, j.Refused.Try[0])
 	case j.Newer > 0:
 		return fmt.Sprintf("%s was written by a newer gpuadm (its format is %d, this gpuadm reads %d): this gpuadm looks, but changes nothing here", file, j.Newer, JournalFormat)
 	case j.Problem != "":

@@ -69,7 +69,11 @@ func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) { return e.cache.GPUs(v)
 
 // Plan says what Apply would do, and touches nothing: a View cannot.
 func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
-	return e.plan(ctx, v, ReadJournal(v))
+	j := ReadJournal(v)
+	if j.Refused != nil {
+		return Plan{}, j.Refused
+	}
+	return e.plan(ctx, v, j)
 }
 
 func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error) {

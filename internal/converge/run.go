@@ -59,6 +59,10 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	}
 	e.proven.Clear() // a judge that could not be asked in the last try may be now
 	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h)}
+	if r.j.Refused != nil {
+		unlock()
+		return nil, nil, r.j.Refused
+	}
 	end := unlock
 	if text := r.j.damage(h); text != "" {
 		end = func() { // compacting moves lines, and moving the journal aside leaves none

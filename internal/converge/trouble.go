@@ -6,7 +6,10 @@ package converge
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -28,6 +31,34 @@ func (t *Trouble) Error() string {
 }
 
 func (t *Trouble) Unwrap() error { return t.Err }
+
+// Distrust says what to do about what View.Trusted refuses.
+func Distrust(v host.View, err error) *Trouble {
+	u := (*host.Untrusted)(nil)
+	if !errors.As(err, &u) {
+		return &Trouble{What: err.Error(), Err: err}
+	}
+	var whys, fix []string
+	for _, part := range []struct {
+		argv   string
+		faults []host.Fault
+	}{{"chown root:root", u.Owners}, {"chmod go-w", u.Modes}} {
+		for _, f := range part.faults {
+			name := path.Join(v.Root(), f.Name)
+			whys, part.argv = append(whys, f.Why+" "+name), part.argv+" "+typed(name)
+		}
+		if len(part.faults) > 0 {
+			fix = append(fix, part.argv)
+		}
+	}
+	t := &Trouble{What: fmt.Sprintf("cannot trust %s: %s", path.Join(v.Root(), u.Name), whys[0]), Err: err}
+	for _, why := range whys[1:] {
+		t.Because = append(t.Because, "also: "+why)
+	}
+	t.Because = append(t.Because, "who can change it decides what root does here", nothingTouched)
+	t.Try = []string{"see what is in it, then: " + strings.Join(fix, " && ")}
+	return t
+}
 
 // Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
 // put back for it, and the same command goes on from there.

@@ -153,6 +153,9 @@ func noRun(to string, ids []string) error {
 
 func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
 	p.Format, p.Changes = PlanFormat, []Change{}
+	if j.Refused != nil {
+		return p, j.Refused
+	}
 	if j.Newer > 0 || j.Problem != "" {
 		return p, &Trouble{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
 	}

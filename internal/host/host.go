@@ -40,6 +40,9 @@ type View interface {
 	ReadDir(name string) ([]string, error)
 	// Resolve returns the path name leads to, free of links, still inside the root. The last part need not exist.
 	Resolve(name string) (string, error)
+	// Trusted refuses names that other users than root could write to, or replace in one of the folders on the way to them: the
+	// error is *Untrusted. Of a name that is not there the folders are judged that are.
+	Trusted(names ...string) error
 
 	// Ask runs a command that only looks and returns its standard output. Errors are *CommandError.
 	// In a root folder there is nobody to ask: the error is a Later.
@@ -135,6 +138,7 @@ type Info struct {
 	Mode   fs.FileMode // type and permission bits
 	UID    int
 	GID    int
+	Nlink  int               // how many names it has
 	Size   int64             // bytes
 	Ctime  time.Time         // last change of content or attributes, by the machine's wall clock
 	Xattrs map[string]string // extended attributes, nil if none

@@ -71,6 +71,7 @@ func (d realFolder) Lstat(name string) (Info, error) {
 	}
 	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
 	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed})
+	i.Nlink = int(x.Nlink)
 	switch {
 	case x.Attributes&unix.STATX_ATTR_IMMUTABLE != 0:
 		i.Chattr = "i"
@@ -192,6 +193,7 @@ func info(st *unix.Stat_t) Info {
 		Mode:  fileMode(st.Mode),
 		UID:   seen(int(st.Uid), unix.Geteuid()),
 		GID:   seen(int(st.Gid), unix.Getegid()),
+		Nlink: int(st.Nlink),
 		Size:  st.Size,
 		Ctime: time.Unix(st.Ctim.Unix()),
 	}

@@ -104,6 +104,9 @@ func (r *Recorder) Resolve(name string) (string, error) {
 	return r.view.Resolve(name)
 }
 
+// Trusted is View's. What is trusted is read, too, and noted there.
+func (r *Recorder) Trusted(names ...string) error { return r.view.Trusted(names...) }
+
 // Ask is View's.
 func (r *Recorder) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	stdout, err := r.view.Ask(ctx, argv...)

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// faults is what Trusted says of names, in one line.
+func faults(t *testing.T, h host.View, names ...string) string {
+	t.Helper()
+	err := h.Trusted(names...)
+	u := (*host.Untrusted)(nil)
+	if err == nil {
+		return ""
+	} else if !errors.As(err, &u) {
+		t.Fatalf("not an *Untrusted: %v", err)
+	}
+	return fmt.Sprint(u.Name, u.Owners, u.Modes)
+}
+
+// TestTrusted: whoever can write to a file, or to a folder on the way to it, can replace what is read there.
+func TestTrusted(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can give files to others")
+	}
+	both(t, func(t *testing.T, h host.Host) {
+		for _, dir := range []string{"/a", "/a/b", "/theirs", "/open"} {
+			must(t, h.Mkdir(dir, mine(0o755)))
+		}
+		for _, name := range []string{"/a/b/x", "/theirs/x", "/open/x"} {
+			must(t, h.WriteFile(name, nil, mine(0o644)))
+		}
+		must(t, h.SetAttr("/theirs", host.Attr{Mode: 0o755, UID: 7, GID: 7}))
+		must(t, h.SetAttr("/open", mine(fs.ModeSticky|0o777)))
+		must(t, h.WriteFile("/a/foreign", nil, host.Attr{Mode: 0o664, UID: 7, GID: 7}))
+		must(t, h.WriteFile("/a/group", nil, host.Attr{Mode: 0o664, GID: 7}))
+		must(t, h.WriteFile("/a/read", nil, host.Attr{Mode: 0o444, GID: 7}))
+		for link, target := range map[string]string{
+			"/a/good": "b/x", "/a/into": "/theirs/x", "/a/up": "b/../../theirs/x", "/theirs/link": "/a/b/x", "/a/loop": "loop", "/a/dangling": "/open/nothing", "/a/out": "../../../../a/b/x",
+		} {
+			must(t, h.Symlink(link, target))
+		}
+		for name, want := range map[string]string{
+			"/":           "",
+			"/a/b/x":      "",
+			"/a/read":     "",
+			"/a/good":     "",
+			"/a/out":      "",
+			"/a/loop":     "",
+			"/a/nothing":  "",
+			"/theirs/x":   "/theirs/x[{user 7 owns /theirs}] []",
+			"/theirs/no":  "/theirs/no[{user 7 owns /theirs}] []",
+			"/open/x":     "/open/x[] [{all users can write to /open}]",
+			"/a/foreign":  "/a/foreign[{user 7 owns /a/foreign}] [{its group can write to /a/foreign}]",
+			"/a/group":    "/a/group[] [{its group can write to /a/group}]",
+			"/a/into":     "/a/into[{user 7 owns /theirs}] []",
+			"/a/up":       "/a/up[{user 7 owns /theirs}] []",
+			"/a/dangling": "/a/dangling[] [{all users can write to /open}]",
+			// The link is another user's to replace, wherever it leads.
+			"/theirs/link": "/theirs/link[{user 7 owns /theirs}] []",
+		} {
+			if got := faults(t, h, name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+		if got, want := faults(t, h, "/a/b/x", "/theirs/x", "/theirs/link", "/a/group"), "/theirs/x[{user 7 owns /theirs}] [{its group can write to /a/group}]"; got != want {
+			t.Errorf("together: %q, want %q", got, want)
+		}
+		must(t, h.SetAttr("/", mine(0o775)))
+		if got, want := faults(t, h, "/a/b/x"), "/a/b/x[] [{its group can write to /}]"; got != want {
+			t.Errorf("below a root that others write to: %q, want %q", got, want)
+		}
+	})
+}
+
+// TestTrustedUnprivileged: without root the caller's own files count as root's, and nobody else's do.
+func TestTrustedUnprivileged(t *testing.T) {
+	const folder = "GPUADM_TEST_TRUSTED"
+	if dir := os.Getenv(folder); dir != "" { // the child, without root
+		h, err := host.Open(dir)
+		must(t, err)
+		for name, want := range map[string]string{"/mine": "", "/roots": "", "/others": "/others[{user 7 owns /others}] []"} {
+			if got := faults(t, h, name); got != want || os.Getuid() == 0 {
+				t.Errorf("as user %d, %s: %q, want %q", os.Getuid(), name, got, want)
+			}
+		}
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("only root can give files to others")
+	}
+	const user = 65534
+	dir, err := os.MkdirTemp("", "gpuadm-test-") // /dev/shm may run no programs, and t.TempDir lets no other user in
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must(t, os.Chown(dir, user, user))
+	for name, uid := range map[string]int{"mine": user, "roots": 0, "others": 7} {
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
+		must(t, os.Chown(filepath.Join(dir, name), uid, uid))
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	must(t, err)
+	program := filepath.Join(dir, "test") // where this program lies may be for root's eyes alone
+	must(t, os.WriteFile(program, self, 0o755))
+	cmd := exec.Command(program, "-test.run=^TestTrustedUnprivileged$", "-test.v")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), folder+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestNames counts a file's names.
+func TestNames(t *testing.T) {
+	h, dir := openFolder(t)
+	must(t, h.WriteFile("/x", nil, mine(0o644)))
+	must(t, os.Link(filepath.Join(dir, "x"), filepath.Join(dir, "y")))
+	if i, err := h.Stat("/x"); err != nil || i.Nlink != 2 {
+		t.Errorf("%d names, %v", i.Nlink, err)
+	}
+}
