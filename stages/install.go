@@ -7,6 +7,7 @@ import (
 	"github.com/gpuadm/gpuadm/images/systemd"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
@@ -19,7 +20,22 @@ const (
 	unitDir   = "/etc/systemd/system/"
 	gateDir   = "/etc/systemd/system/kubelet.service.d"
 	wantsDir  = "/etc/systemd/system/multi-user.target.wants"
+	gateFile  = gateDir + "/50-gpuadm.conf"
 )
+
+// Units returns the unit files of the install stage.
+func Units() []string { return []string{unitDir + BootUnit, unitDir + ReadyUnit, gateFile} }
+
+// Installed returns what of ours runs at boot: the unit files, and the binary if they are there to run it. Where they are not,
+// nothing says that a binary of this name will run as root; and on a Debian that has /etc/staff-group-for-usr-local the group
+// staff can write to its folder (Debian policy 9.1.2; base-files, /usr/share/base-files/staff-group-for-usr-local).
+func Installed(v host.View) []string {
+	names := Units()
+	if _, err := v.Lstat(names[0]); err == nil {
+		names = append(names, Binary)
+	}
+	return names
+}
 
 // Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. It is asked for on the
 // command line and not in the spec: once installed it stays, until undo.
@@ -37,7 +53,7 @@ func Install(binary []byte) converge.Stage {
 			return append(wants,
 				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "a node comes back by itself after a boot"),
 				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "what needs a running kubelet is done after it"),
-				things.Exact(gateDir+"/50-gpuadm.conf", systemd.Gate, 0o644, "kubelet waits until the node stands"),
+				things.Exact(gateFile, systemd.Gate, 0o644, "kubelet waits until the node stands"),
 				things.Enabled(BootUnit, "at every boot"),
 				things.Enabled(ReadyUnit, "at every boot, once kubelet runs"),
 				things.UnitFilesRead("systemd starts units as it has read them", BootUnit, ReadyUnit, "kubelet.service"),

@@ -11,8 +11,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -75,9 +78,9 @@ func TestForgedJournal(t *testing.T) {
 		{converge.Home, host.Attr{Mode: 0o770}, "its group can write to " + converge.Home, "chmod go-w " + converge.Home},
 		{converge.Home, host.Attr{Mode: 0o707}, "all users can write to " + converge.Home, "chmod go-w " + converge.Home},
 		{converge.Home, host.Attr{Mode: fs.ModeSticky | 0o777}, "all users can write to " + converge.Home, "chmod go-w " + converge.Home},
-		{journal, host.Attr{Mode: 0o600, UID: 65534}, "user 65534 owns " + journal, "chown root:root " + journal},
-		{journal, host.Attr{Mode: 0o620}, "its group can write to " + journal, "chmod go-w " + journal},
-		{blobFolder, host.Attr{Mode: 0o777, UID: 65534}, "user 65534 owns " + blobFolder, "chown root:root " + blobFolder + " && chmod go-w " + blobFolder},
+		{journal, host.Attr{Mode: 0o600, UID: 65534}, "user 65534 owns it", "chown root:root " + journal},
+		{journal, host.Attr{Mode: 0o620}, "its group can write to it", "chmod go-w " + journal},
+		{blobFolder, host.Attr{Mode: 0o777, UID: 65534}, "user 65534 owns it", "chown root:root " + blobFolder + " && chmod go-w " + blobFolder},
 		{"/var/lib", host.Attr{Mode: 0o775}, "its group can write to /var/lib", "chmod go-w /var/lib"},
 		{"/var", host.Attr{Mode: 0o755, UID: 1}, "user 1 owns /var", "chown root:root /var"},
 		{"/", host.Attr{Mode: 0o777}, "all users can write to /", "chmod go-w /"},
@@ -122,6 +125,99 @@ func TestForgedJournal(t *testing.T) {
 				t.Errorf("pending: unfinished %q, held %q, damage %q, %v", s.Unfinished, s.Held, s.Damage, err)
 			}
 		})
+	}
+}
+
+// What gpuadm itself leaves on a machine is what it trusts: an apply with the units, and an undo.
+func TestApplyIsTrusted(t *testing.T) {
+	for _, m := range machines(t) {
+		n, e := m.boot(t), func() *converge.Engine { return installing(t, specs["default"]) }
+		if len(plan(t, n, e()).Cannot()) > 0 {
+			e = func() *converge.Engine { return installing(t, "") }
+		}
+		trusted := func(when string) {
+			t.Helper()
+			names := append(stages.Installed(n), journal)
+			for _, folder := range []string{converge.Home, blobFolder} {
+				below, err := n.ReadDir(folder)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range below {
+					names = append(names, folder+"/"+name)
+				}
+			}
+			if err := n.Trusted(names...); err != nil {
+				t.Errorf("%s: %s: %v", m.name, when, converge.Distrust(n, err))
+			}
+		}
+		apply(t, n, e())
+		if !slices.Contains(stages.Installed(n), stages.Binary) {
+			t.Fatalf("%s: the boot unit was not installed", m.name)
+		}
+		trusted("applied")
+		apply(t, n, e())
+		undo(t, n, e(), "all")
+		trusted("undone")
+	}
+}
+
+// TestBakeWithoutRoot: an image that was prepared without root works for its builder. Packed with the builder's files no run begins
+// at its first boot, and what the units run is not trusted; packed as root's it is.
+func TestBakeWithoutRoot(t *testing.T) {
+	const folder, user = "GPUADM_TEST_BAKE", 65534
+	if dir := os.Getenv(folder); dir != "" { // the builder
+		h, err := host.Open(dir)
+		for range 2 {
+			if err == nil {
+				_, err = installing(t, "").Apply(context.Background(), h)
+			}
+		}
+		if err != nil || os.Getuid() != user {
+			t.Fatalf("as user %d: %v", os.Getuid(), err)
+		}
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	dir, err := os.MkdirTemp("", "gpuadm-test-") // t.TempDir lets no other user in
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	image, program := filepath.Join(dir, "image"), filepath.Join(dir, "test") // where this program lies may be for root's eyes alone
+	self, err := os.ReadFile("/proc/self/exe")
+	for _, err := range []error{err, os.Chmod(dir, 0o755), os.Mkdir(image, 0o755), os.Chown(image, user, user), os.WriteFile(program, self, 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(program, "-test.run=^TestBakeWithoutRoot$")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), folder+"="+image)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("the builder: %v\n%s", err, out)
+	}
+	h, err := host.Open(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func() error { _, err := installing(t, "").Apply(context.Background(), h); return err }
+	if err := again(); err == nil || !strings.HasPrefix(err.Error(), "cannot trust "+image) {
+		t.Errorf("with the builder's files: %v", err)
+	}
+	if err := h.Trusted(stages.Binary); err == nil || !slices.Contains(stages.Installed(h), stages.Binary) {
+		t.Errorf("the builder's binary: %v", err)
+	}
+	err = filepath.WalkDir(image, func(name string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(name, 0, 0))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(again(), h.Trusted(stages.Installed(h)...)); err != nil {
+		t.Errorf("with root's files: %v", err)
 	}
 }
 

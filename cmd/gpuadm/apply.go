@@ -97,6 +97,9 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	if err := c.mayTouch("apply"); err != nil {
 		return err
 	}
+	if err := trustInstalled(h, e); err != nil {
+		return err
+	}
 	e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended || a.boot
 	if a.deadline > 0 {
 		var cancel context.CancelFunc

@@ -115,6 +115,9 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 			if err != nil {
 				return err
 			}
+			if err := trustInstalled(h, e); err != nil {
+				return err
+			}
 			before := stages.BeforeKubelet()
 			if instance.Detect(h).Managed == "eks" {
 				before = stages.BeforeNodeadm() // which starts kubelet, and reads at that what it was told
@@ -145,6 +148,9 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 					t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
 				}
 				t.Try = append(t.Try, "then gpuadm apply; kubelet comes by itself")
+			}
+			if s.Damage != "" {
+				t.Because = append(t.Because, s.Damage)
 			}
 			if c.toJournal() {
 				return gateLine(t)

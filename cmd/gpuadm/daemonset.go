@@ -121,6 +121,9 @@ func (p pod) lay(machine host.Host) (argv []string, err error) {
 	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {
 		program = podProgramCOS
 	}
+	if err := trust(machine, path.Dir(program), converge.Home, podHome); err != nil {
+		return nil, err
+	}
 	for _, dir := range []string{"/var", "/var/lib", converge.Home, path.Dir(program), "/run", podHome} {
 		mode := fs.FileMode(0o755)
 		if dir == converge.Home || dir == podHome {
@@ -163,11 +166,15 @@ func (p pod) bring(machine host.Host, from, to string, mode fs.FileMode) error {
 	return put(machine, to, data, mode)
 }
 
+// put writes a file, unless it is there with these bytes, and root's: another user's can become any bytes until it is run.
 func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
-	if now, err := machine.ReadFile(name); err == nil && bytes.Equal(now, data) {
-		return nil
+	want := host.Attr{Mode: mode}
+	if i, err := machine.Stat(name); err == nil && i.Attr().Mode == want.Mode && i.UID == want.UID && i.GID == want.GID {
+		if now, err := machine.ReadFile(name); err == nil && bytes.Equal(now, data) {
+			return nil
+		}
 	}
-	return machine.WriteFile(name, data, host.Attr{Mode: mode})
+	return machine.WriteFile(name, data, want)
 }
 
 // account lends the pod's ServiceAccount to the machine, by a token that is short-lived and bound to the pod. Without one

@@ -4,11 +4,13 @@
 package main
 
 import (
+	"errors"
 	"io/fs"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -42,6 +44,45 @@ func daemonSetBrings(t *testing.T, id, at string) {
 	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o700, podHome + "/token": 0o600, cloud.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
 		if i, err := n.Stat(name); err != nil || i.Mode.Perm() != mode {
 			t.Errorf("%s: %v %v, want %v", name, i.Mode, err, mode)
+		}
+	}
+}
+
+// TestDaemonSetOwners: what another user could have written, or could write to once it lies there, is not left for root to run.
+func TestDaemonSetOwners(t *testing.T) {
+	boot := func(sections string) *simhost.Node {
+		n, err := simhost.New([]byte(sections))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	p := pod{common: &common{env: env{
+		getenv: func(string) string { return "10.0.0.1" },
+		read:   func(name string) ([]byte, error) { return []byte("same\n"), nil },
+	}}}
+	for _, dir := range []string{"var/lib/gpuadm/ owner=65534:65534", "var/lib/ mode=0777", "run/gpuadm/ mode=0770"} {
+		n := boot("-- " + dir + " --\n")
+		_, err := p.lay(n)
+		if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.HasPrefix(err.Error(), "cannot trust /") || n.Touches() > 0 {
+			t.Errorf("%s: %d touches, %v", dir, n.Touches(), err)
+		}
+	}
+	// The bytes are what they shall be, and another user could change them.
+	for _, marks := range []string{"mode=0755 owner=65534:65534", "mode=0755 owner=0:7", "mode=0777", "mode=4755"} {
+		n := boot("-- var/lib/gpuadm/daemonset " + marks + " --\nsame\n-- run/gpuadm/token mode=0644 --\nsame\n")
+		argv, err := p.lay(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome + "/token": 0o600} {
+			if i, err := n.Stat(name); err != nil || i.UID != 0 || i.GID != 0 || i.Mode != mode {
+				t.Errorf("%s: %s is %v of %d:%d, %v", marks, name, i.Mode, i.UID, i.GID, err)
+			}
+		}
+		touches := n.Touches()
+		if _, err := p.lay(n); err != nil || n.Touches() != touches {
+			t.Errorf("%s: laid again: %d touches, %v", marks, n.Touches()-touches, err)
 		}
 	}
 }

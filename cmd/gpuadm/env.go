@@ -25,9 +25,10 @@ type env struct {
 	getenv         func(string) string
 	root           bool // may touch the live machine
 	open           func(root string) (host.Host, error)
-	read           func(name string) ([]byte, error) // a file named on the command line
-	confined       func() []string                   // what keeps root from what root may do; may be nil
-	startAnew      func(more ...string) error        // replaces this process by a new one with more flags, once; may be nil
+	read           func(name string) ([]byte, error)      // a file named on the command line
+	stat           func(name string) (fs.FileInfo, error) // the same file's owner and mode; may be nil
+	confined       func() []string                        // what keeps root from what root may do; may be nil
+	startAnew      func(more ...string) error             // replaces this process by a new one with more flags, once; may be nil
 }
 
 // tty says whether w is a terminal that can rewrite its last line.
@@ -39,6 +40,9 @@ func (e env) tty(w io.Writer) bool {
 // specHome is where the spec lies on the machine it is for.
 const specHome = "/etc/gpuadm"
 
+// catalog is the machine's own rows of the driver catalog, which count before ours.
+const catalog = specHome + "/catalog.toml"
+
 // spec reads the files named with -f, or the machine's own.
 func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 	var all []spec.File
@@ -49,11 +53,19 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 		}
 		all = append(all, spec.File{Name: name, Data: data})
 	}
+	var trusted []string
 	if len(files) == 0 {
 		var err error
 		if all, err = machineSpec(v); err != nil {
 			return spec.Spec{}, err
 		}
+		for _, f := range all {
+			trusted = append(trusted, f.Name)
+		}
+		trusted = append(trusted, path.Join(specHome, "node.d"))
+	}
+	if err := trust(v, append(trusted, catalog)...); err != nil {
+		return spec.Spec{}, err
 	}
 	return spec.Parse(all...)
 }

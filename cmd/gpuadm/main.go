@@ -50,6 +50,7 @@ func system() env {
 		root:     os.Geteuid() == 0,
 		open:     host.Open,
 		read:     os.ReadFile,
+		stat:     os.Stat,
 		confined: host.Confined,
 
 		startAnew: host.StartAnew,

@@ -135,6 +135,7 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 	if err != nil {
 		return nil, nil, err
 	}
+	c.warnOfWriters()
 	s, err := c.spec(h, c.files)
 	if err != nil {
 		return nil, nil, err

@@ -42,6 +42,9 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	if c.output != "json" {
 		c.answer(c.applied(res, h.Now().Sub(began).Seconds()))
 		c.atFirstBoot(ctx, h, res.Later)
+		if c.rootDir != "/" && !c.root {
+			c.answer("Pack this tree as root:root (tar --owner=0 --group=0): at its first boot gpuadm trusts no other user's files.")
+		}
 	}
 	switch {
 	case res.Reboot == "":

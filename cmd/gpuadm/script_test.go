@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -40,12 +41,14 @@ type benchKey struct{}
 //	gpuadm ARGS…         run it on that machine; in a script without one, on the real one: use --root
 //	exits N ARGS…        run it and want exit code N
 //	put FILE PATH        somebody else writes the script's FILE to the machine's PATH
+//	owner UID MODE PATH  another process gives the machine's PATH to a user
 //	cat PATH             the machine's file, to stdout
 //	touched N            since the last look, N changes were made to the disk
 //	cut N                power is cut before the Nth touch from now; boot brings the machine up again
 //	damage N             line N of the journal cannot be read any more
 //	same                 the machine's tree is as at first
 func TestScripts(t *testing.T) {
+	syscall.Umask(0o022) // with another one gpuadm would not trust the scripts' folders
 	testscript.Run(t, testscript.Params{
 		Dir:           "../../test/script",
 		UpdateScripts: *update,
@@ -58,6 +61,7 @@ func TestScripts(t *testing.T) {
 			"gpuadm":  func(ts *testscript.TestScript, neg bool, args []string) { want(ts, neg, command(ts, args)) },
 			"exits":   cmdExits,
 			"put":     cmdPut,
+			"owner":   cmdOwner,
 			"cat":     cmdCat,
 			"touched": cmdTouched,
 			"cut":     cmdCut,
@@ -102,6 +106,7 @@ func command(ts *testscript.TestScript, args []string) int {
 			}
 			return os.ReadFile(ts.MkAbs(name))
 		},
+		stat: func(name string) (fs.FileInfo, error) { return os.Stat(ts.MkAbs(name)) },
 	}
 	if n := at(ts).node; n != nil {
 		e.open = func(root string) (host.Host, error) {
@@ -139,6 +144,16 @@ func cmdPut(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Check(n.WriteFile(args[1], []byte(ts.ReadFile(args[0])), host.Attr{Mode: 0o644}))
+	at(ts).touches = n.Touches()
+}
+
+func cmdOwner(ts *testscript.TestScript, _ bool, args []string) {
+	uid, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	mode, err := strconv.ParseUint(args[1], 8, 9)
+	ts.Check(err)
+	n := at(ts).node
+	ts.Check(n.SetAttr(args[2], host.Attr{Mode: fs.FileMode(mode), UID: uid, GID: uid}))
 	at(ts).touches = n.Touches()
 }
 

@@ -79,7 +79,7 @@ func (c *common) statusText(s converge.Status, h host.Host) {
 		fmt.Fprintf(w, "\nA power cut has torn line %d of the journal, its last. Nothing was touched under it; the next apply or undo passes over it.\n", s.Torn)
 	}
 	if s.Damage != "" {
-		fmt.Fprintf(w, "\nOf the journal, %s\n", s.Damage)
+		fmt.Fprintf(w, "\nThe journal: %s\n", s.Damage)
 	}
 	waitingText(w, s.Changes)
 	fmt.Fprintln(w)

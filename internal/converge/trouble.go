@@ -44,8 +44,11 @@ func Distrust(v host.View, err error) *Trouble {
 		faults []host.Fault
 	}{{"chown root:root", u.Owners}, {"chmod go-w", u.Modes}} {
 		for _, f := range part.faults {
-			name := path.Join(v.Root(), f.Name)
-			whys, part.argv = append(whys, f.Why+" "+name), part.argv+" "+typed(name)
+			name, what := path.Join(v.Root(), f.Name), "it"
+			if f.Name != u.Name {
+				what = name
+			}
+			whys, part.argv = append(whys, f.Why+" "+what), part.argv+" "+typed(name)
 		}
 		if len(part.faults) > 0 {
 			fix = append(fix, part.argv)
