@@ -148,7 +148,7 @@ func TestApplyIsTrusted(t *testing.T) {
 				}
 			}
 			if err := n.Trusted(names...); err != nil {
-				t.Errorf("%s: %s: %v", m.name, when, converge.Distrust(n, err))
+				t.Errorf("%s: %s: %v", m.name, when, converge.Distrust(n.Root(), err))
 			}
 		}
 		apply(t, n, e())

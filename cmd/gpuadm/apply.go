@@ -47,7 +47,8 @@ Some changes hold only after a reboot. Apply then stops with exit code 4; with
 --reboot it reboots, and the boot unit goes on before kubelet starts.
 
 In a root folder nothing runs, so what needs the running machine waits for its
-first boot, and is named.`,
+first boot, and is named. Pack a tree that was prepared without root as root:root:
+what others than root can write to is refused, at its first boot and at any other.`,
 		Example:           "  gpuadm apply\n  gpuadm apply runtime --root /mnt/image -f node.toml\n  gpuadm apply --deadline 10m --unattended",
 		ValidArgsFunction: stageNames,
 		RunE:              func(cmd *cobra.Command, args []string) error { return c.runApply(cmd.Context(), args, a) },

@@ -81,7 +81,9 @@ func (p pod) run(ctx context.Context) error {
 		case err != nil && p.once:
 			return err
 		case err != nil:
-			fmt.Fprintf(p.stderr, "gpuadm: %v\n", err)
+			t := &converge.Trouble{What: err.Error()}
+			errors.As(err, &t)
+			printTrouble(p.env, t)
 			pause = podAgain
 		case status == exitAgain:
 			pause = podAgain
@@ -121,8 +123,8 @@ func (p pod) lay(machine host.Host) (argv []string, err error) {
 	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {
 		program = podProgramCOS
 	}
-	if err := trust(machine, path.Dir(program), converge.Home, podHome); err != nil {
-		return nil, err
+	if err := machine.Trusted(path.Dir(program), converge.Home, podHome); err != nil {
+		return nil, converge.Distrust("/", err) // the machine's administrator knows no /host
 	}
 	for _, dir := range []string{"/var", "/var/lib", converge.Home, path.Dir(program), "/run", podHome} {
 		mode := fs.FileMode(0o755)

@@ -30,7 +30,7 @@ func trustInstalled(h host.View, e *converge.Engine) error {
 		again = nil
 	}
 	if err := h.Trusted(names...); err != nil {
-		t := converge.Distrust(h, err)
+		t := converge.Distrust(h.Root(), err)
 		t.Try = append(t.Try, again...)
 		return t
 	}
@@ -40,7 +40,7 @@ func trustInstalled(h host.View, e *converge.Engine) error {
 // trust refuses names of the machine that other users than root could change.
 func trust(h host.View, names ...string) error {
 	if err := h.Trusted(names...); err != nil {
-		return converge.Distrust(h, err)
+		return converge.Distrust(h.Root(), err)
 	}
 	return nil
 }

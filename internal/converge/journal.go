@@ -115,7 +115,7 @@ func cutShort(line []byte) bool {
 // ReadJournal reads a machine's journal. One that is missing is empty, and so is one that cannot be read: only undo is lost with it.
 func ReadJournal(v host.View) Journal {
 	if err := v.Trusted(journalFile, Home+"/blobs"); err != nil {
-		t := Distrust(v, err)
+		t := Distrust(v.Root(), err)
 		t.Try = append(t.Try, "if gpuadm has not written it, move it away; what gpuadm changed before cannot be undone then")
 		return Journal{Refused: t}
 	}

@@ -32,8 +32,8 @@ func (t *Trouble) Error() string {
 
 func (t *Trouble) Unwrap() error { return t.Err }
 
-// Distrust says what to do about what View.Trusted refuses.
-func Distrust(v host.View, err error) *Trouble {
+// Distrust says what to do about what View.Trusted refuses on a machine whose files lie at root.
+func Distrust(root string, err error) *Trouble {
 	u := (*host.Untrusted)(nil)
 	if !errors.As(err, &u) {
 		return &Trouble{What: err.Error(), Err: err}
@@ -44,7 +44,7 @@ func Distrust(v host.View, err error) *Trouble {
 		faults []host.Fault
 	}{{"chown root:root", u.Owners}, {"chmod go-w", u.Modes}} {
 		for _, f := range part.faults {
-			name, what := path.Join(v.Root(), f.Name), "it"
+			name, what := path.Join(root, f.Name), "it"
 			if f.Name != u.Name {
 				what = name
 			}
@@ -54,9 +54,13 @@ func Distrust(v host.View, err error) *Trouble {
 			fix = append(fix, part.argv)
 		}
 	}
-	t := &Trouble{What: fmt.Sprintf("cannot trust %s: %s", path.Join(v.Root(), u.Name), whys[0]), Err: err}
-	for _, why := range whys[1:] {
+	t := &Trouble{What: fmt.Sprintf("cannot trust %s: %s", path.Join(root, u.Name), whys[0]), Err: err}
+	const most = 4
+	for _, why := range whys[1:min(most, len(whys))] {
 		t.Because = append(t.Because, "also: "+why)
+	}
+	if more := len(whys) - most; more > 0 {
+		t.Because = append(t.Because, fmt.Sprintf("also: %d more, which the command names", more))
 	}
 	t.Because = append(t.Because, "who can change it decides what root does here", nothingTouched)
 	t.Try = []string{"see what is in it, then: " + strings.Join(fix, " && ")}
