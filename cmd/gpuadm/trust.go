@@ -19,7 +19,7 @@ import (
 )
 
 // trustInstalled refuses to go on where another user could have written the boot units, or the binary that they run as root.
-// The install stage makes these files anew, as root's: before it only the folders count.
+// The install stage writes these files, as root's: before it only the folders count.
 func trustInstalled(h host.View, e *converge.Engine) error {
 	names, again := stages.Installed(h), []string{"or install them again, by a gpuadm that you trust: apply --install"}
 	if slices.ContainsFunc(e.Stages, func(st converge.Stage) bool { return st.Name == installStage }) {
@@ -60,7 +60,7 @@ func (c *common) warnOfWriters() {
 	}
 }
 
-// writers says who else than root and the caller can change a file, "" if nobody can. A group that has its owner's number is that
+// writers says who else than root and the caller can change a file, "" if no user can. A group that has its owner's number is that
 // user's own, as useradd makes it (USERGROUPS_ENAB in login.defs(5), and Debian's adduser): with it comes a umask of 002.
 func writers(i fs.FileInfo, caller int, login func() int) string {
 	st, ok := i.Sys().(*syscall.Stat_t)
