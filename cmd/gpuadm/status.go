@@ -127,10 +127,7 @@ func (c *common) ours(s converge.Status) {
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(unseen)) {
-		names := unseen[why]
-		if more := len(names) - 3; more > 0 {
-			names = append(names[:3:3], fmt.Sprintf("and %d more", more))
-		}
+		names := converge.Few(unseen[why], 3)
 		fmt.Fprintf(c.stdout, "\nOf %s it is not known how it stands: %s.\n", printable(strings.Join(names, ", ")), printable(why))
 	}
 	for _, stage := range slices.Sorted(maps.Keys(gone)) {

@@ -6,6 +6,7 @@ package converge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -90,6 +91,20 @@ func waiting(left []Change) error {
 		t.Try = []string{"wait, and run the same command again: it goes on from here"}
 	}
 	return t
+}
+
+// Few keeps the first lines of a list, each once, and counts the others: a user may have started thousands of processes.
+func Few(all []string, most int) []string {
+	seen := make(map[string]bool, len(all))
+	all = slices.DeleteFunc(slices.Clone(all), func(line string) bool {
+		said := seen[line]
+		seen[line] = true
+		return said
+	})
+	if more := len(all) - most; more > 0 {
+		return append(all[:most:most], fmt.Sprintf("and %d more", more))
+	}
+	return all
 }
 
 // also adds lines, each of them once.
