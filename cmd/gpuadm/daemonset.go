@@ -81,7 +81,7 @@ func (p pod) run(ctx context.Context) error {
 		case err != nil && p.once:
 			return err
 		case err != nil:
-			fmt.Fprintf(p.stderr, "gpuadm: %v\n", err)
+			printf(p.stderr, "gpuadm: %v\n", err)
 			pause = podAgain
 		case status == exitAgain:
 			pause = podAgain

@@ -234,7 +234,7 @@ type CommandError struct {
 func (e *CommandError) Error() string {
 	s := fmt.Sprintf("cannot run %s: %v", e.Argv[0], e.Cause)
 	if e.Stderr != "" {
-		s += ": " + e.Stderr
+		s += ": " + strings.ReplaceAll(e.Stderr, "\n", "; ") // an error is one line
 	}
 	return s
 }
