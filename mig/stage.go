@@ -75,7 +75,7 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 		}
 	}
 	c, err := ParseParted(m.File, file)
-	if faults := (FileErrors)(nil); errors.As(err, &faults) {
+	if faults := FileErrors(nil); errors.As(err, &faults) {
 		t := &converge.Trouble{What: fmt.Sprintf("cannot read the layouts in %s", m.File), Err: err}
 		for _, f := range faults {
 			t.Because = append(t.Because, fmt.Sprintf("line %d, column %d: %s", f.Line, f.Column, f.Message))

@@ -162,7 +162,8 @@ func TestTroubleIsNotForged(t *testing.T) {
 	c := &common{env: e}
 	change := converge.Change{Kind: "unit", Name: planted, Before: planted, After: planted, Why: planted, Diff: "+a" + planted + "\n"}
 	p := converge.Plan{Notes: list, Changes: []converge.Change{
-		change, {Kind: "k", Name: planted, Later: planted, Waits: planted},
+		change,
+		{Kind: "k", Name: planted, Later: planted, Waits: planted},
 		{Name: planted, Cannot: planted, Because: list, Try: list, Keeps: planted},
 	}}
 	p.Host.Summary = planted
