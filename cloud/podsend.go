@@ -132,7 +132,7 @@ func stopAll(ctx context.Context, h host.Host, socket, method string, limit time
 		wait.Go(func() { _, errs[i] = h.DoCall(ctx, socket, "/runtime.v1.RuntimeService/"+method, request) })
 	}
 	wait.Wait()
-	return errors.Join(errs...)
+	return host.Join(errs...)
 }
 
 func endTrouble(socket, what string, because []string, try ...string) error {

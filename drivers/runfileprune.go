@@ -5,7 +5,6 @@ package drivers
 
 import (
 	"context"
-	"errors"
 	"path"
 	"slices"
 	"strings"
@@ -28,5 +27,5 @@ func PruneRunfiles(_ context.Context, h host.Host, needed []converge.Change) err
 			errs = append(errs, h.Remove(path.Join(Runfiles, name)))
 		}
 	}
-	return errors.Join(errs...)
+	return host.Join(errs...)
 }

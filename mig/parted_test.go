@@ -5,12 +5,14 @@ package mig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
@@ -262,5 +264,14 @@ func TestExport(t *testing.T) {
 	}
 	if got := Parted("current", nil); got != "version: v1\nmig-configs:\n  current: []\n" {
 		t.Errorf("none: %s", got)
+	}
+}
+
+// TestAskedListsFaults: each fault in a file is a reason of its own, of one line.
+func TestAskedListsFaults(t *testing.T) {
+	_, err := Asked(spec.MIG{File: "mig.yaml", Layout: "x"}, []byte("version: v2\nmig-configs:\n  x: [{devices: all, mig-enabled: maybe}]\n"))
+	trouble := (*converge.Trouble)(nil)
+	if !errors.As(err, &trouble) || len(trouble.Because) < 2 || strings.Contains(trouble.What+strings.Join(trouble.Because, "")+strings.Join(trouble.Try, ""), "\n") {
+		t.Errorf("%+v", err)
 	}
 }

@@ -5,6 +5,7 @@ package mig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -74,7 +75,16 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 		}
 	}
 	c, err := ParseParted(m.File, file)
-	if err != nil {
+	if faults := FileErrors(nil); errors.As(err, &faults) {
+		t := &converge.Trouble{What: fmt.Sprintf("cannot read the layouts in %s", m.File), Err: err}
+		for _, f := range faults {
+			t.Because = append(t.Because, fmt.Sprintf("line %d, column %d: %s", f.Line, f.Column, f.Message))
+			if f.Fix != "" {
+				t.Try = append(t.Try, f.Fix)
+			}
+		}
+		return nil, t
+	} else if err != nil {
 		return nil, err
 	}
 	return c.Layout(m.Layout)

@@ -256,11 +256,11 @@ func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) er
 		err = things.PausePersistence(ctx, h, reset)
 	}
 	if err != nil {
-		return errors.Join(err, things.Resume(context.WithoutCancel(ctx), h))
+		return host.Join(err, things.Resume(context.WithoutCancel(ctx), h))
 	}
 	err = Run(ctx, h, ways...)
 	if resumed := things.Resume(context.WithoutCancel(ctx), h); resumed != nil {
-		return errors.Join(explain(err), resumed)
+		return host.Join(explain(err), resumed)
 	}
 	if refused := (*Failure)(nil); errors.As(err, &refused) && refused.Step.Do == Reset && refused.Restored() && ctx.Err() == nil {
 		for _, name := range reset {

@@ -5,7 +5,6 @@ package stages
 
 import (
 	"context"
-	"errors"
 
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -15,5 +14,5 @@ import (
 
 // Prune removes the packages and installers that were kept for undo, and that no change needs which undo may still put back.
 func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
-	return errors.Join(packages.Prune(ctx, h, needed), drivers.PruneRunfiles(ctx, h, needed))
+	return host.Join(packages.Prune(ctx, h, needed), drivers.PruneRunfiles(ctx, h, needed))
 }

@@ -229,7 +229,11 @@ func to(s converge.State) func(converge.State) (converge.State, error) {
 func TestBreaksNeedConsent(t *testing.T) {
 	w := things.Exact("/etc/a", []byte("a"), 0o600, "")
 	w.Breaks = []string{"reset-gpu"}
-	clients := []string{"process 77 (python3) has /dev/nvidia0 open"}
+	var clients []string
+	for pid := range 16000 {
+		one := fmt.Sprintf("process %d (python3) has /dev/nvidia0 open", pid+77)
+		clients = append(clients, one, one)
+	}
 	try := func(mod func(*converge.Engine)) (*simhost.Node, error) {
 		n, e := node(t), engineOf(t, stage(things.Exact("/etc/0", nil, 0o600, ""), w))
 		e.Clients = func(context.Context, host.View) ([]string, error) { return clients, nil }
@@ -239,7 +243,8 @@ func TestBreaksNeedConsent(t *testing.T) {
 	}
 	n, err := try(func(*converge.Engine) {})
 	var trouble *converge.Trouble
-	if !errors.As(err, &trouble) || n.Touches() != 0 || !strings.Contains(strings.Join(trouble.Because, ""), "python3") {
+	if !errors.As(err, &trouble) || n.Touches() != 0 || !strings.Contains(strings.Join(trouble.Because, ""), "python3") ||
+		len(strings.Join(trouble.Because, "\n")) > 1024 || trouble.Because[len(trouble.Because)-1] != "and 15994 more" {
 		t.Errorf("without consent: %v, %d touches", err, n.Touches())
 	}
 	for what, mod := range map[string]func(*converge.Engine){

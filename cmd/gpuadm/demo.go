@@ -49,7 +49,7 @@ and needs neither root nor a GPU.`,
 				"gpuadm undo",
 				"gpuadm status",
 			} {
-				fmt.Fprintf(c.stdout, "\nnode# %s\n", line)
+				printf(c.stdout, "\nnode# %s\n", line)
 				if name, ok := strings.CutPrefix(line, "cat "); ok {
 					text, err := node.ReadFile(name)
 					if err != nil {

@@ -112,7 +112,7 @@ func advise(e env, t *converge.Trouble, err error) {
 
 // printTrouble prints an error with its reasons and the way out.
 func printTrouble(e env, t *converge.Trouble) {
-	fmt.Fprintf(e.stderr, "gpuadm: %s\n", lined(t.Error()))
+	printf(e.stderr, "gpuadm: %s\n", t)
 	for _, part := range []struct {
 		word  string
 		lines []string
@@ -122,36 +122,27 @@ func printTrouble(e env, t *converge.Trouble) {
 			if i > 0 {
 				word = ""
 			}
-			fmt.Fprintf(e.stderr, "  %-8s %s\n", word, lined(line))
+			printf(e.stderr, "  %-8s %s\n", word, line)
 		}
 	}
-}
-
-// lined prints a text of several lines below each other.
-func lined(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	for i := range lines {
-		lines[i] = printable(lines[i])
-	}
-	return strings.Join(lines, "\n           ")
 }
 
 // printSpecErrors prints each error with its line and a mark under the place.
 func printSpecErrors(e env, wrong spec.Errors) {
 	for _, w := range wrong {
-		fmt.Fprintf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
+		printf(e.stderr, "gpuadm: %s:%d:%d: %s\n", w.File, w.Line, w.Column, w.Message)
 		if w.Text != "" {
-			fmt.Fprintf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.Text, indent(w.Text, w.Column))
+			printf(e.stderr, "  %5d | %s\n        | %s^\n", w.Line, w.Text, indent(w.Text, w.Column))
 		}
 		if w.Fix != "" {
-			fmt.Fprintf(e.stderr, "  try      %s\n", w.Fix)
+			printf(e.stderr, "  try      %s\n", w.Fix)
 		}
 	}
 	n := "1 error"
 	if len(wrong) > 1 {
 		n = fmt.Sprintf("%d errors", len(wrong))
 	}
-	fmt.Fprintf(e.stderr, "%s in the spec. Nothing was touched.\n", n)
+	printf(e.stderr, "%s in the spec. Nothing was touched.\n", n)
 }
 
 // indent returns blanks up to a column, tabs kept so that the mark stands under its place.

@@ -5,7 +5,7 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -46,13 +46,15 @@ content; values of keys that look like secrets are masked.`,
 			if c.output == "json" {
 				return c.json(f)
 			}
-			fmt.Fprintln(c.stdout, f)
+			printf(c.stdout, "%s\n", f)
 			if c.verbose {
 				text, err := json.MarshalIndent(f, "", "  ")
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(c.stdout, "%s\n", text)
+				for line := range strings.SplitSeq(string(text), "\n") {
+					printf(c.stdout, "%s\n", line)
+				}
 			}
 			return nil
 		},

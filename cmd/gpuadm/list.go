@@ -4,8 +4,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/stages"
@@ -29,7 +27,7 @@ func newStages(c *common) *cobra.Command {
 				return c.json(map[string]any{"format": 1, "stages": list})
 			}
 			for _, st := range list {
-				fmt.Fprintf(c.stdout, "%-12s %s\n", st.Name, st.About)
+				printf(c.stdout, "%-12s %s\n", st.Name, st.About)
 			}
 			return nil
 		},

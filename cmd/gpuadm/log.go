@@ -54,7 +54,7 @@ func (v logVoice) tell(e converge.Event) {
 	fields := logrus.Fields{"RUN": e.Run, "STAGE": e.Stage, "WHAT": string(e.What)}
 	text := e.Text
 	if e.Change != nil {
-		fields["THING"] = thing(*e.Change)
+		fields["THING"] = e.Change.String()
 		text = strings.TrimSpace(told(e) + "  " + e.Text)
 	}
 	entry := v.log.WithFields(fields)
@@ -80,7 +80,7 @@ func (c *common) answer(text string) {
 		v.log.Info(text)
 		return
 	}
-	fmt.Fprintln(c.stdout, text)
+	printf(c.stdout, "%s\n", text)
 }
 
 // journalHook sends entries to systemd's journal. unit is the unit they belong to: journald finds that out by itself
@@ -96,16 +96,23 @@ func (h journalHook) Fire(e *logrus.Entry) error {
 		logrus.WarnLevel:  journal.PriWarning,
 		logrus.ErrorLevel: journal.PriErr,
 	}[e.Level]
-	vars := map[string]string{"MESSAGE_ID": runEvent, "SYSLOG_IDENTIFIER": "gpuadm"}
+	message, vars := entry(e)
+	vars["MESSAGE_ID"], vars["SYSLOG_IDENTIFIER"] = runEvent, "gpuadm"
 	if h.unit != "" {
 		vars["OBJECT_SYSTEMD_UNIT"] = h.unit
 	}
+	return journal.Send(message, priority, vars)
+}
+
+// entry is an entry's message and fields, escaped like text.
+func entry(e *logrus.Entry) (message string, fields map[string]string) {
+	fields = map[string]string{}
 	for k, v := range e.Data {
-		if s := fmt.Sprint(v); s != "" {
-			vars[k] = s
+		if s := printable(fmt.Sprint(v)); s != "" {
+			fields[k] = s
 		}
 	}
-	return journal.Send(e.Message, priority, vars)
+	return printable(e.Message), fields
 }
 
 // toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to its device and inode

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -107,7 +108,7 @@ mig-parted's format, which knows no places.`,
 			if c.output == "json" {
 				return c.json(map[string]any{"format": 1, "gpus": gpus})
 			}
-			_, err = fmt.Fprint(c.stdout, text)
+			_, err = io.WriteString(c.stdout, text)
 			return err
 		},
 	}
@@ -247,24 +248,24 @@ func fitOn(a mig.Assigned) (fitted, error) {
 func (c *common) migFitText(list []fitted, offline bool) {
 	for i, f := range list {
 		if i > 0 {
-			fmt.Fprintln(c.stdout)
+			printf(c.stdout, "\n")
 		}
 		switch {
 		case offline:
-			fmt.Fprintf(c.stdout, "%s: %s fits\n", f.Model, f.Layout)
+			printf(c.stdout, "%s: %s fits\n", f.Model, f.Layout)
 		case f.Now == f.Then:
-			fmt.Fprintf(c.stdout, "GPU %d, %s: %s stands\n", f.GPU, f.Model, f.Layout)
+			printf(c.stdout, "GPU %d, %s: %s stands\n", f.GPU, f.Model, f.Layout)
 		default:
-			fmt.Fprintf(c.stdout, "GPU %d, %s: %s fits; %d stay, %d go, %d are made\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
+			printf(c.stdout, "GPU %d, %s: %s fits; %d stay, %d go, %d are made\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
 		}
-		fmt.Fprint(c.stdout, f.picture)
+		printf(c.stdout, "%s", ours(f.picture))
 		if !offline {
 			for _, s := range f.Steps {
-				fmt.Fprintf(c.stdout, "       %s\n", s)
+				printf(c.stdout, "       %s\n", s)
 			}
 		}
 		if len(f.Disturbs) > 0 {
-			fmt.Fprintf(c.stdout, "       in use, and would go: %s\n", strings.Join(f.Disturbs, ", "))
+			printf(c.stdout, "       in use, and would go: %s\n", strings.Join(f.Disturbs, ", "))
 		}
 	}
 }
@@ -291,9 +292,9 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 	}
 	for i, m := range models {
 		if i > 0 {
-			fmt.Fprintln(c.stdout)
+			printf(c.stdout, "\n")
 		}
-		fmt.Fprint(c.stdout, m.Offer())
+		printf(c.stdout, "%s", ours(m.Offer()))
 	}
 	return nil
 }

@@ -16,7 +16,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/pattern"
@@ -30,12 +29,12 @@ func (c *common) json(v any) error {
 }
 
 // colour wraps a sign for a terminal.
-func (c *common) colour(w io.Writer, sign string) string {
+func (c *common) colour(w io.Writer, sign string) ours {
 	code := map[string]string{"+": "32", "~": "33", "-": "31", "?": "36", "!": "31;1"}[sign]
 	if code == "" || c.noColor || c.getenv("NO_COLOR") != "" || !c.tty(w) {
-		return sign
+		return ours(sign)
 	}
-	return "\x1b[" + code + "m" + sign + "\x1b[0m"
+	return ours("\x1b[" + code + "m" + sign + "\x1b[0m")
 }
 
 // sign says what kind of change it is.
@@ -53,19 +52,6 @@ func sign(ch converge.Change) string {
 	return "~"
 }
 
-// thing names what a change is about.
-func thing(ch converge.Change) string { return printable(ch.String()) }
-
-// printable keeps control characters of names and texts found on the machine out of the terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\t' || unicode.Is(unicode.Cf, r) { // Cf: what turns writing round, and the like
-			return '\uFFFD'
-		}
-		return r
-	}, s)
-}
-
 var digestWord = pattern.Of(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
 // states says how a change goes from one state to the other, digests cut short.
@@ -75,7 +61,7 @@ func short(s converge.State) string {
 	if s == "" {
 		return "not there"
 	}
-	return printable(digestWord().ReplaceAllString(string(s), "$1…"))
+	return digestWord().ReplaceAllString(string(s), "$1…")
 }
 
 // attributes says what changes beside the bytes that the diff shows: mode and owner, the first two words of a state.
@@ -89,22 +75,25 @@ func attributes(ch converge.Change) string {
 
 // changeLine prints one change in a line, and what is wrong with it in the next ones.
 func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
-	line := fmt.Sprintf("  %-10s %s %s", stage, c.colour(w, sign(ch)), thing(ch))
+	state := ""
 	switch {
 	case ch.Cannot != "":
-		line += "\n               " + printable(ch.Cannot)
-		for _, b := range ch.Because {
-			line += "\n               because: " + printable(b)
-		}
-		for _, t := range ch.Try {
-			line += "\n               try: " + printable(t)
-		}
 	case ch.Later != "":
-		line += "   " + when(ch.Later)
+		state = "   " + when(ch.Later)
 	case ch.Diff == "":
-		line += "   " + states(ch)
+		state = "   " + states(ch)
 	}
-	fmt.Fprintln(w, line)
+	printf(w, "  %-10s %s %s%s\n", stage, c.colour(w, sign(ch)), ch, state)
+	if ch.Cannot == "" {
+		return
+	}
+	printf(w, "               %s\n", ch.Cannot)
+	for _, b := range ch.Because {
+		printf(w, "               because: %s\n", b)
+	}
+	for _, t := range ch.Try {
+		printf(w, "               try: %s\n", t)
+	}
 }
 
 // when says what is waited for: "at first boot", "once the driver answers".
@@ -126,7 +115,7 @@ func (c *common) changeLines(w io.Writer, stage string, changes []converge.Chang
 			print(stage, ch)
 			n = 1
 		} else {
-			fmt.Fprintf(w, "  %-10s %s %s   %s\n", stage, c.colour(w, sign(ch)), count(n, ch.Kind), when(ch.Later))
+			printf(w, "  %-10s %s %s   %s\n", stage, c.colour(w, sign(ch)), count(n, ch.Kind), when(ch.Later))
 			line := " "
 			for i, ch := range changes[:n] {
 				name := " " + ch.Name
@@ -134,12 +123,12 @@ func (c *common) changeLines(w io.Writer, stage string, changes []converge.Chang
 					name += ","
 				}
 				if len(line)+len(name) > 90 {
-					fmt.Fprintf(w, "             %s\n", printable(line))
+					printf(w, "             %s\n", line)
 					line = " "
 				}
 				line += name
 			}
-			fmt.Fprintf(w, "             %s\n", printable(line))
+			printf(w, "             %s\n", line)
 		}
 		stage, changes = "", changes[n:]
 	}
@@ -149,26 +138,26 @@ func (c *common) changeLines(w io.Writer, stage string, changes []converge.Chang
 func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	c.changeLine(w, stage, ch)
 	if ch.Waits != "" {
-		fmt.Fprintf(w, "               %s\n", printable(ch.Waits))
+		printf(w, "               %s\n", ch.Waits)
 	}
 	if ch.Cannot != "" || ch.Later != "" {
 		return
 	}
 	if s := attributes(ch); s != "" {
-		fmt.Fprintf(w, "               %s\n", s)
+		printf(w, "               %s\n", s)
 	}
 	if ch.Why != "" {
-		fmt.Fprintf(w, "               %s\n", printable(ch.Why))
+		printf(w, "               %s\n", ch.Why)
 	}
 	for _, l := range strings.Split(strings.TrimSuffix(ch.Diff, "\n"), "\n") {
 		if l == "" {
 			continue
 		}
-		mark := l[:1]
-		if mark == "+" || mark == "-" {
-			mark = c.colour(w, mark)
+		var mark ours
+		if l[0] == '+' || l[0] == '-' {
+			mark, l = c.colour(w, l[:1]), l[1:]
 		}
-		fmt.Fprintf(w, "               %s\n", strings.TrimRight(mark+printable(l[1:]), " \r"))
+		printf(w, "               %s%s\n", mark, strings.TrimRight(l, " \r"))
 	}
 }
 
@@ -176,12 +165,12 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 func (c *common) planText(p converge.Plan) {
 	w := c.stdout
 	if !c.quiet {
-		fmt.Fprintf(w, "%s   spec %s\n\n", p.Host.Summary, p.Host.Spec)
+		printf(w, "%s   spec %s\n\n", p.Host.Summary, p.Host.Spec)
 	}
 	var quiet []string
 	flush := func() {
 		if len(quiet) > 0 && !c.quiet {
-			fmt.Fprintf(w, "  %s =\n", strings.Join(quiet, ", "))
+			printf(w, "  %s =\n", strings.Join(quiet, ", "))
 		}
 		quiet = nil
 	}
@@ -197,19 +186,21 @@ func (c *common) planText(p converge.Plan) {
 	}
 	flush()
 	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Stands > 0 {
-		fmt.Fprintln(w)
+		printf(w, "\n")
 	}
 	c.notes(p)
-	fmt.Fprintln(w, c.planEnd(p))
+	for _, sentence := range c.planEnd(p) {
+		printf(w, "%s\n", sentence)
+	}
 }
 
 // notes prints what a person may want to know beside the changes.
 func (c *common) notes(p converge.Plan) {
 	for _, n := range p.Notes {
-		fmt.Fprintf(c.stdout, "Note: %s.\n", printable(n))
+		printf(c.stdout, "Note: %s.\n", n)
 	}
 	if len(p.Notes) > 0 {
-		fmt.Fprintln(c.stdout)
+		printf(c.stdout, "\n")
 	}
 }
 
@@ -219,16 +210,16 @@ func of(changes []converge.Change, stage string) []converge.Change {
 }
 
 // planEnd is the plan's last sentences: how much, what it interrupts, what to type next.
-func (c *common) planEnd(p converge.Plan) string {
+func (c *common) planEnd(p converge.Plan) []string {
 	cannot := len(p.Cannot())
 	now := p.Now() - cannot
 	switch {
 	case cannot > 0:
-		return fmt.Sprintf("%s cannot be made, so apply would touch nothing. Nothing was touched.", count(cannot, "change"))
+		return []string{fmt.Sprintf("%s cannot be made, so apply would touch nothing. Nothing was touched.", count(cannot, "change"))}
 	case now == 0 && p.Later == 0:
-		return "Nothing to do."
+		return []string{"Nothing to do."}
 	case now == 0:
-		return fmt.Sprintf("Nothing to do now; %s.", waits(p.Changes))
+		return []string{fmt.Sprintf("Nothing to do now; %s.", waits(p.Changes))}
 	}
 	stages := map[string]bool{}
 	for _, ch := range p.Changes {
@@ -240,7 +231,7 @@ func (c *common) planEnd(p converge.Plan) string {
 	if p.Later > 0 {
 		s += "; " + waits(p.Changes)
 	}
-	return s + "." + interrupts(p.Changes) + "\nNothing was touched. To make it so: " + c.typed("apply")
+	return []string{s + "." + interrupts(p.Changes), "Nothing was touched. To make it so: " + c.typed("apply")}
 }
 
 // waits says which changes wait, and for what.
@@ -286,7 +277,7 @@ func several(changes []converge.Change) string {
 			continue
 		}
 		for _, ch := range by[kind] {
-			names = append(names, thing(ch))
+			names = append(names, ch.String())
 		}
 	}
 	return strings.Join(names, ", ")
@@ -346,14 +337,14 @@ func (c *common) undoPlanText(p converge.UndoPlan) {
 		c.changeText(c.stdout, ch.Stage, ch)
 	}
 	for _, ch := range p.Kept {
-		fmt.Fprintf(c.stdout, "  %-10s = %s   stays: %s\n", ch.Stage, thing(ch), ch.Keeps)
+		printf(c.stdout, "  %-10s = %s   stays: %s\n", ch.Stage, ch.String(), ch.Keeps)
 	}
 	for _, ch := range p.Left {
-		fmt.Fprintf(c.stdout, "  %-10s = %s   left: %s\n", ch.Stage, thing(ch), printable(ch.Cannot))
+		printf(c.stdout, "  %-10s = %s   left: %s\n", ch.Stage, ch.String(), ch.Cannot)
 	}
 	if len(p.Changes) == 0 {
-		fmt.Fprintln(c.stdout, "Nothing to undo.")
+		printf(c.stdout, "Nothing to undo.\n")
 		return
 	}
-	fmt.Fprintf(c.stdout, "\n%s to put back.%s\nNothing was touched. To put it back: %s\n", count(len(p.Changes), "change"), interrupts(p.Changes), c.typed("undo"))
+	printf(c.stdout, "\n%s to put back.%s\nNothing was touched. To put it back: %s\n", count(len(p.Changes), "change"), interrupts(p.Changes), c.typed("undo"))
 }

@@ -5,7 +5,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -56,11 +55,11 @@ func (v *liveVoice) tell(e converge.Event) {
 		if v.quiet {
 			return
 		}
-		text := printable(e.Text)
+		text := e.Text
 		if e.Change != nil {
-			text = thing(*e.Change)
+			text = e.Change.String()
 		}
-		fmt.Fprintf(v.stderr, "  %-10s … %s", e.Stage, text)
+		printf(v.stderr, "  %-10s … %s", e.Stage, text)
 		v.live = true
 		return
 	}
@@ -70,7 +69,7 @@ func (v *liveVoice) tell(e converge.Event) {
 // close wipes the live line.
 func (v *liveVoice) close() {
 	if v.live {
-		fmt.Fprint(v.stderr, "\r\x1b[2K")
+		printf(v.stderr, "\r\x1b[2K")
 		v.live = false
 	}
 }
@@ -78,7 +77,7 @@ func (v *liveVoice) close() {
 // line prints what an event has to say to a person, if anything. Errors are printed once, at the end.
 func (c *common) line(w io.Writer, e converge.Event) {
 	if e.What == converge.Damaged {
-		fmt.Fprintf(w, "gpuadm: %s\n", printable(e.Text))
+		printf(w, "gpuadm: %s\n", e.Text)
 	}
 	if c.quiet {
 		return
@@ -86,30 +85,30 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	switch e.What {
 	case converge.Began:
 		if e.Text != "" {
-			fmt.Fprintf(w, "Going on with run %s.\n", e.Run)
+			printf(w, "Going on with run %s.\n", e.Run)
 		}
 	case converge.Stands:
 		if c.verbose {
-			fmt.Fprintf(w, "  %-10s =\n", e.Stage)
+			printf(w, "  %-10s =\n", e.Stage)
 		}
 	case converge.Waiting:
-		fmt.Fprintf(w, "  %-10s … %s\n", e.Stage, printable(e.Text))
+		printf(w, "  %-10s … %s\n", e.Stage, e.Text)
 	case converge.Made, converge.Waits:
-		fmt.Fprintf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), told(e))
+		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), told(e))
 	case converge.Undone:
-		text := thing(*e.Change) + "   put back"
+		text := e.Change.String() + "   put back"
 		if e.Change.Settles {
 			text = told(e)
 		}
-		fmt.Fprintf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), text)
+		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), text)
 	case converge.Kept:
-		fmt.Fprintf(w, "  %-10s = %s   stays: %s\n", e.Stage, thing(*e.Change), printable(e.Text))
+		printf(w, "  %-10s = %s   stays: %s\n", e.Stage, e.Change.String(), e.Text)
 	case converge.Left:
-		fmt.Fprintf(w, "  %-10s = %s   left: %s\n", e.Stage, thing(*e.Change), printable(e.Text))
+		printf(w, "  %-10s = %s   left: %s\n", e.Stage, e.Change.String(), e.Text)
 	case converge.Failed:
-		fmt.Fprintf(w, "  %-10s ! failed\n", e.Stage)
+		printf(w, "  %-10s ! failed\n", e.Stage)
 	case converge.Remains, converge.Unkept, converge.Healed:
-		fmt.Fprintf(w, "  %-10s ! %s\n", e.Stage, printable(e.Text))
+		printf(w, "  %-10s ! %s\n", e.Stage, e.Text)
 	}
 }
 
@@ -117,9 +116,9 @@ func (c *common) line(w io.Writer, e converge.Event) {
 func told(e converge.Event) string {
 	switch {
 	case e.Change.Later != "":
-		return thing(*e.Change) + "   " + when(e.Change.Later)
+		return e.Change.String() + "   " + when(e.Change.Later)
 	case e.Change.Diff != "" || len(e.Change.After) > 40:
-		return thing(*e.Change)
+		return e.Change.String()
 	}
-	return thing(*e.Change) + "   " + states(*e.Change)
+	return e.Change.String() + "   " + states(*e.Change)
 }

@@ -75,7 +75,7 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 		err = cloud.Report(ctx, c.node, h, e.Spec, f, o)
 	}
 	if err != nil && c.verbose {
-		fmt.Fprintf(c.stderr, "gpuadm: cannot tell the cluster: %v\n", err)
+		printf(c.stderr, "gpuadm: cannot tell the cluster: %v\n", err)
 	}
 }
 
@@ -154,16 +154,16 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 		return nil
 	}
 	if res.Run == "" {
-		fmt.Fprintln(c.stdout, "Nothing to undo.")
+		printf(c.stdout, "Nothing to undo.\n")
 		return nil
 	}
 	s := count(len(res.Made), "change") + " put back"
 	if len(res.Left) > 0 {
 		s += fmt.Sprintf(", %d left", len(res.Left))
 	}
-	fmt.Fprintf(c.stdout, "%s. Unattended applies are held; to lift it: %s\n", s, c.typed("apply"))
+	printf(c.stdout, "%s. Unattended applies are held; to lift it: %s\n", s, c.typed("apply"))
 	if res.Reboot != "" {
-		fmt.Fprintf(c.stdout, "Some of it holds after a reboot: %s.\n", res.Reboot)
+		printf(c.stdout, "Some of it holds after a reboot: %s.\n", res.Reboot)
 		return exit(exitReboot)
 	}
 	return nil

@@ -64,31 +64,31 @@ const day = "2006-01-02 15:04"
 
 func (c *common) statusText(s converge.Status, h host.Host) {
 	w := c.stdout
-	fmt.Fprintf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
+	printf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
 	for _, st := range s.Stages {
 		c.stageStatus(s, st)
 	}
 	c.ours(s)
 	if n := len(s.Runs); n > 0 {
-		fmt.Fprintln(w, "\nruns")
+		printf(w, "\nruns\n")
 		for _, r := range s.Runs[max(0, n-5):] {
-			fmt.Fprintf(w, "  %-20s %s, %s\n", r.ID, count(len(r.Makes), "change"), outcome(r))
+			printf(w, "  %-20s %s, %s\n", r.ID, count(len(r.Makes), "change"), outcome(r))
 		}
 	}
 	if s.Torn > 0 {
-		fmt.Fprintf(w, "\nA power cut has torn line %d of the journal, its last. Nothing was touched under it; the next apply or undo passes over it.\n", s.Torn)
+		printf(w, "\nA power cut has torn line %d of the journal, its last. Nothing was touched under it; the next apply or undo passes over it.\n", s.Torn)
 	}
 	if s.Damage != "" {
-		fmt.Fprintf(w, "\nThe journal: %s\n", s.Damage)
+		printf(w, "\nThe journal: %s\n", s.Damage)
 	}
 	waitingText(w, s.Changes)
-	fmt.Fprintln(w)
+	printf(w, "\n")
 	c.notes(s.Plan)
 	if s.Unfinished != "" && atWork(h) {
-		fmt.Fprintf(w, "Run %s is at work.\n", s.Unfinished)
+		printf(w, "Run %s is at work.\n", s.Unfinished)
 		return
 	}
-	fmt.Fprintln(w, c.statusEnd(s))
+	printf(w, "%s\n", c.statusEnd(s))
 }
 
 // waitingText says what is waited for, each once, and what to do if it does not come.
@@ -99,12 +99,12 @@ func waitingText(w io.Writer, changes []converge.Change) {
 			continue
 		}
 		said[ch.Waits] = true
-		fmt.Fprintf(w, "\n%s\n", printable(ch.Waits))
+		printf(w, "\n%s\n", ch.Waits)
 		for _, b := range ch.Because {
-			fmt.Fprintf(w, "  because  %s\n", printable(b))
+			printf(w, "  because  %s\n", b)
 		}
 		for _, t := range ch.Try {
-			fmt.Fprintf(w, "  try      %s\n", printable(t))
+			printf(w, "  try      %s\n", t)
 		}
 	}
 }
@@ -117,24 +117,21 @@ func (c *common) ours(s converge.Status) {
 		if m.Unseen != "" {
 			unseen[m.Unseen] = append(unseen[m.Unseen], m.Kind+" "+m.Name)
 		}
-		switch name := printable(m.Kind + " " + m.Name); {
+		switch name := m.Kind + " " + m.Name; {
 		case m.Released:
 			gone[m.Stage]++
 		case m.Changed:
-			fmt.Fprintf(c.stdout, "\n%s was changed outside gpuadm since %s.\n", name, m.Since.Format(day))
+			printf(c.stdout, "\n%s was changed outside gpuadm since %s.\n", name, m.Since.Format(day))
 		case m.Reverted:
-			fmt.Fprintf(c.stdout, "\n%s is not as gpuadm left it on %s, but as it was earlier.\n", name, m.Since.Format(day))
+			printf(c.stdout, "\n%s is not as gpuadm left it on %s, but as it was earlier.\n", name, m.Since.Format(day))
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(unseen)) {
-		names := unseen[why]
-		if more := len(names) - 3; more > 0 {
-			names = append(names[:3:3], fmt.Sprintf("and %d more", more))
-		}
-		fmt.Fprintf(c.stdout, "\nOf %s it is not known how it stands: %s.\n", printable(strings.Join(names, ", ")), printable(why))
+		names := converge.Few(unseen[why], 3)
+		printf(c.stdout, "\nOf %s it is not known how it stands: %s.\n", strings.Join(names, ", "), why)
 	}
 	for _, stage := range slices.Sorted(maps.Keys(gone)) {
-		fmt.Fprintf(c.stdout, "\n%s: %s of ours that the spec does not ask for; to put back: %s\n", stage, count(gone[stage], "thing"), c.typed("undo"))
+		printf(c.stdout, "\n%s: %s of ours that the spec does not ask for; to put back: %s\n", stage, count(gone[stage], "thing"), c.typed("undo"))
 	}
 }
 
@@ -148,9 +145,9 @@ func (c *common) stageStatus(s converge.Status, st converge.StagePlan) {
 	}
 	switch {
 	case st.Changes == 0 && st.Stands == 0:
-		fmt.Fprintf(c.stdout, "  %-10s =   nothing wanted\n", st.Name)
+		printf(c.stdout, "  %-10s =   nothing wanted\n", st.Name)
 	case st.Changes == 0:
-		fmt.Fprintf(c.stdout, "  %-10s =   stands%s\n", st.Name, since)
+		printf(c.stdout, "  %-10s =   stands%s\n", st.Name, since)
 	default:
 		c.changeLines(c.stdout, st.Name, of(s.Changes, st.Name), func(stage string, ch converge.Change) { c.changeLine(c.stdout, stage, ch) })
 	}

@@ -109,10 +109,7 @@ func leavable(h host.View, leave []string) error {
 	if len(made) == 0 {
 		return nil // all is put back already
 	}
-	const most = 6
-	if n := len(made); n > most {
-		made = append(made[:most], fmt.Sprintf("and %d more", n-most))
-	}
+	made = converge.Few(made, 6)
 	for _, name := range leave {
 		if !named(name) {
 			return usage{&converge.Trouble{

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"fmt"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -39,7 +38,7 @@ func newVersion(c *common) *cobra.Command {
 			if c.output == "json" {
 				return c.json(map[string]any{"format": 1, "version": version()})
 			}
-			fmt.Fprintln(c.stdout, "gpuadm", version())
+			printf(c.stdout, "gpuadm %s\n", version())
 			return nil
 		},
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -81,7 +80,7 @@ func (r *run) prune(ctx context.Context) {
 	if r.Prune != nil {
 		errs = append(errs, r.Prune(ctx, r.h, needed))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := host.Join(errs...); err != nil {
 		r.event(Event{What: Remains, Text: fmt.Sprintf("cannot remove what no undo needs any more: %v", err)})
 	}
 }

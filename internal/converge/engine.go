@@ -81,7 +81,7 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 			why, try := hits(what)
 			return &Trouble{
 				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, why),
-				Because: clients,
+				Because: Few(clients, 6),
 				Try:     []string{try + "run again with --allow " + what},
 				Err:     ErrInUse,
 			}

@@ -130,6 +130,20 @@ func waiting(left []Change) error {
 	return t
 }
 
+// Few keeps the first lines of a list, each once, and counts the others: a user may have started thousands of processes.
+func Few(all []string, most int) []string {
+	seen := make(map[string]bool, len(all))
+	all = slices.DeleteFunc(slices.Clone(all), func(line string) bool {
+		said := seen[line]
+		seen[line] = true
+		return said
+	})
+	if more := len(all) - most; more > 0 {
+		return append(all[:most:most], fmt.Sprintf("and %d more", more))
+	}
+	return all
+}
+
 // also adds lines, each of them once.
 func also(said []string, lines ...string) []string {
 	for _, line := range lines {

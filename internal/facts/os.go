@@ -3,7 +3,11 @@
 
 package facts
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
 
 // os reads os-release: /etc/os-release, or the vendor's in /usr/lib where that is missing.
 // Source: https://www.freedesktop.org/software/systemd/man/latest/os-release.html
@@ -17,6 +21,10 @@ func (l *look) os() OS {
 	}
 	o := OS{ID: "linux"} // "If not set, a default of ID=linux may be used", says the man page
 	for _, kv := range assignments(string(b)) {
+		// "non-printable characters should not be used", says the man page: what has some is no vendor's value.
+		if strings.ContainsFunc(kv[1], func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }) {
+			continue
+		}
 		switch kv[0] {
 		case "ID":
 			o.ID = kv[1]

@@ -124,4 +124,6 @@ func (f files) AskWeb(host.Web) (http.RoundTripper, error) {
 	return nil, host.FirstBoot
 }
 
+func (files) OpenDevices(int) ([]host.Device, error) { return nil, nil }
+
 func (f files) Room(string) (host.Room, error) { return host.Room{}, host.FirstBoot }

@@ -33,6 +33,8 @@ type Folder interface {
 	Readlink(name string) (string, error)
 	// Names lists the folder, in no order.
 	Names() ([]string, error)
+	// Device says which character device name leads to, links followed as the kernel does; the zero Device if it is none.
+	Device(name string) (Device, error)
 
 	// Open opens a file or folder for reading, without waiting for anybody (O_NONBLOCK); ELOOP if name is a link.
 	Open(name string) (File, error)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"syscall"
 )
 
@@ -63,6 +64,20 @@ func (at place) chattr() string {
 	}
 	return ""
 }
+
+// Join is errors.Join, but that its text is one line.
+func Join(errs ...error) error {
+	if err := errors.Join(errs...); err != nil {
+		return joined{err}
+	}
+	return nil
+}
+
+type joined struct{ error }
+
+func (j joined) Error() string { return strings.ReplaceAll(j.error.Error(), "\n", "; ") }
+
+func (j joined) Unwrap() error { return j.error }
 
 // notRegular says why a file is not read or replaced.
 type notRegular fs.FileMode

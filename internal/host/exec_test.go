@@ -40,7 +40,7 @@ func TestAskFails(t *testing.T) {
 		code int
 		want string
 	}{
-		{sh("echo out; echo one >&2; echo two >&2; exit 5"), 5, "cannot run sh: exit status 5: one\ntwo"},
+		{sh("echo out; echo one >&2; echo two >&2; exit 5"), 5, "cannot run sh: exit status 5: one; two"},
 		{sh("kill -9 $$"), -1, "cannot run sh: signal: killed"},
 		{[]string{"no-such-program"}, -1, "cannot run no-such-program: it is not installed: file does not exist"},
 		{[]string{"/etc"}, -1, "cannot run /etc: fork/exec /etc: permission denied"},

@@ -57,6 +57,8 @@ type View interface {
 	// AskWeb returns what an HTTP client of the machine sends its requests through. Requests that change something are
 	// refused. In a root folder the error is a Later: who it will be and where is not known yet.
 	AskWeb(w Web) (http.RoundTripper, error)
+	// OpenDevices lists the character devices that a process has open, each once. A process that has ended has none.
+	OpenDevices(pid int) ([]Device, error)
 	// Room says how much room is left for files in the folder that name is or would lie in.
 	Room(name string) (Room, error)
 	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load and Files
@@ -236,7 +238,7 @@ type CommandError struct {
 func (e *CommandError) Error() string {
 	s := fmt.Sprintf("cannot run %s: %v", e.Argv[0], e.Cause)
 	if e.Stderr != "" {
-		s += ": " + e.Stderr
+		s += ": " + strings.ReplaceAll(e.Stderr, "\n", "; ") // an error is one line
 	}
 	return s
 }

@@ -124,6 +124,9 @@ func (r *Recorder) ReadAt(name string, p []byte, off int64) (int, error) {
 	return r.view.ReadAt(name, p, off)
 }
 
+// OpenDevices is View's. What processes do is not noted.
+func (r *Recorder) OpenDevices(pid int) ([]Device, error) { return r.view.OpenDevices(pid) }
+
 // AskAbout is View's; what is not on the machine is not noted.
 func (r *Recorder) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
 	return r.view.AskAbout(ctx, files, argv...)

@@ -46,7 +46,7 @@ func TestExec(t *testing.T) {
 		"nothing":       {"v1", credentials("v1", nil), nil, "", Unauthorized, "without credentials"},
 		"wrong key":     {"v1", credentials("v1", map[string]any{"clientCertificateData": string(cert), "clientKeyData": string(pastKey)}), nil, "", Unauthorized, "do not belong together"},
 		"run out":       {"v1", credentials("v1", map[string]any{"clientCertificateData": string(past), "clientKeyData": string(pastKey)}), nil, "", Expired, "that aws gave has run out"},
-		"fails":         {"v1", "", &host.CommandError{Argv: []string{"aws"}, Code: 255, Stderr: "Unable to locate\ncredentials", Cause: errors.New("exit status 255")}, "", Unauthorized, "Unable to locate credentials"},
+		"fails":         {"v1", "", &host.CommandError{Argv: []string{"aws"}, Code: 255, Stderr: "Unable to locate\ncredentials", Cause: errors.New("exit status 255")}, "", Unauthorized, "Unable to locate; credentials"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sim := kubesim.New(kubesim.User{Name: "default"})

@@ -36,7 +36,7 @@ func (a apt) transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if work := due(now); len(work) > 0 {
 		if err := a.move(ctx, h, d, work, now); err != nil {
 			if failed := a.markReached(ctx, h, err, now); failed != nil {
-				err = errors.Join(err, failed)
+				err = host.Join(err, failed)
 			}
 			return err
 		}

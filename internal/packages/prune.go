@@ -5,7 +5,6 @@ package packages
 
 import (
 	"context"
-	"errors"
 	"path"
 	"slices"
 	"strings"
@@ -45,7 +44,7 @@ func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return host.Join(errs...)
 }
 
 // isInstalled says whether a package's file is of the version that is installed.

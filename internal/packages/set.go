@@ -69,7 +69,7 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 		}
 		if shall, said := s.hold[name]; said {
 			if is, err := v.ReadFile(name); err != nil || !bytes.Equal(is, shall) {
-				return errors.Join(err, host.Later{Until: "once the package lists are read"})
+				return host.Join(err, host.Later{Until: "once the package lists are read"})
 			}
 		}
 	}

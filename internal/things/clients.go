@@ -5,42 +5,71 @@ package things
 
 import (
 	"context"
-	"errors"
-	"io/fs"
+	"fmt"
 	"path"
+	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// GPUClients names the processes that hold a GPU: those with a device node of NVIDIA's open. It reads /proc, since
+// GPUClients names the processes that hold a GPU: those with a device of NVIDIA's open. It reads /proc, since
 // NVML knows only clients with a CUDA context, and the kernel module is kept by any open file.
 func GPUClients(ctx context.Context, v host.View) ([]string, error) {
 	holders, err := GPUHolders(ctx, v)
-	var clients []string
+	return clientNames(holders), err
+}
+
+func clientNames(holders []Holder) (clients []string) {
 	for _, h := range holders {
 		if !h.Daemon() { // they only serve others, and are stopped and started with what they hold
 			clients = append(clients, h.String())
 		}
 	}
-	return clients, err
+	return clients
 }
 
-func gpuFiles(v host.View, pid string) ([]string, error) {
-	dir := path.Join("/proc", pid, "fd")
-	fds, err := v.ReadDir(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil // the process has ended
-	case err != nil:
+// nvidiaMajors returns the names of NVIDIA's character devices by their major numbers. All names begin so: nvidia or
+// nvidia-frontend for the GPUs, nvidia-uvm, nvidia-modeset, nvidia-nvswitch, nvidia-nvlink, nvidia-caps,
+// nvidia-caps-imex-channels. Sources: kernel-open in https://github.com/NVIDIA/open-gpu-kernel-modules, and what others look for in
+// /proc/devices: modprobe-utils in https://github.com/NVIDIA/nvidia-modprobe, internal/info/proc/devices in
+// https://github.com/NVIDIA/nvidia-container-toolkit.
+func nvidiaMajors(v host.View) (map[uint32]string, error) {
+	b, err := v.ReadFile("/proc/devices")
+	if err != nil {
 		return nil, err
 	}
-	var held []string
-	for _, fd := range fds {
-		to, err := v.Readlink(path.Join(dir, fd))
-		if err == nil && strings.HasPrefix(to, "/dev/nvidia") && !strings.Contains(strings.Join(held, " "), to) {
-			held = append(held, to)
+	characters, _, _ := strings.Cut(string(b), "Block devices:")
+	majors := map[uint32]string{}
+	for line := range strings.Lines(characters) {
+		number, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		major, err := strconv.ParseUint(number, 10, 32)
+		if err == nil && strings.HasPrefix(name, "nvidia") {
+			majors[uint32(major)] = name
 		}
 	}
-	return held, nil
+	return majors, nil
+}
+
+// gpuFiles names the devices of NVIDIA's that a process has open. Only their numbers say what they are: in a mount namespace of
+// its own any user may call any file /dev/nvidia0.
+func gpuFiles(v host.View, pid int, majors map[uint32]string) ([]string, error) {
+	devices, err := v.OpenDevices(pid)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, d := range devices {
+		driver, ok := majors[d.Major]
+		if !ok {
+			continue
+		}
+		name := d.Name
+		if !strings.HasPrefix(name, "/dev/nvidia") || path.Clean(name) != name || len(name) > 64 {
+			name = fmt.Sprintf("device %d:%d of %s", d.Major, d.Minor, driver)
+		}
+		files = append(files, name)
+	}
+	return converge.Few(files, 4), nil
 }

@@ -278,12 +278,12 @@ func (m module) Make(ctx context.Context, h host.Host, _ converge.State) error {
 		return m.load(ctx, h, s)
 	}
 	if err := unload(ctx, h, s); err != nil {
-		return errors.Join(err, Resume(ctx, h))
+		return host.Join(err, Resume(ctx, h))
 	}
 	if s.disk == "" {
 		return nil
 	}
-	return errors.Join(m.load(ctx, h, s), Resume(ctx, h))
+	return host.Join(m.load(ctx, h, s), Resume(ctx, h))
 }
 
 // reloads says whether the module is taken out and loaded again: not where it only lacks companions.

@@ -213,6 +213,11 @@ func TestModuleParametersAndCompanions(t *testing.T) {
 
 func TestModuleInUse(t *testing.T) {
 	const pod = `
+-- proc/devices --
+Character devices:
+195 nvidia
+-- dev/nvidia0 device=195:0 --
+-- dev/nvidiactl device=195:255 --
 -- proc/4711/fd/3 link=/dev/nvidia0 --
 -- proc/4711/fd/4 link=/dev/nvidiactl --
 -- proc/4711/comm --

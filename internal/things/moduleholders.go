@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
@@ -20,7 +21,7 @@ import (
 type Holder struct {
 	PID       int
 	Command   string   // its name, as ps -o comm shows it
-	Files     []string // device nodes
+	Files     []string // device nodes, a few of them named and the others counted
 	Unit      string   // the systemd service it belongs to, "" if none
 	Pod       string   // NAMESPACE/NAME, or uid UID where kubelet has left no name; "" if it is in no pod
 	Container string   // the first 12 digits of the container's id
@@ -54,6 +55,10 @@ func GPUHolders(ctx context.Context, v host.View) ([]Holder, error) {
 	if !v.Live() {
 		return nil, nil
 	}
+	majors, err := nvidiaMajors(v)
+	if err != nil || len(majors) == 0 {
+		return nil, err
+	}
 	pids, err := v.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -65,7 +70,7 @@ func GPUHolders(ctx context.Context, v host.View) ([]Holder, error) {
 		if err != nil {
 			continue
 		}
-		files, err := gpuFiles(v, name)
+		files, err := gpuFiles(v, pid, majors)
 		if err != nil {
 			return nil, err
 		}
@@ -201,11 +206,7 @@ func keptBy(ctx context.Context, v host.View) (why []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range holders {
-		if !h.Daemon() {
-			why = append(why, h.String())
-		}
-	}
+	why = converge.Few(clientNames(holders), 4)
 	for _, name := range unloadOrder() {
 		m, err := loadedModule(v, name)
 		if err != nil {

@@ -72,25 +72,35 @@ func refusals() [][3]string {
 	}
 }
 
+// said is what a program has said, a reason for each line.
+func said(program, words string) (lines []string) {
+	for line := range strings.Lines(words) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, program+": "+line)
+		}
+	}
+	return lines
+}
+
 // notLoaded says why a module was refused, in words, with the kernel's own beside them.
 func notLoaded(ctx context.Context, v host.View, name, version string, err error) error {
 	t := &converge.Trouble{What: fmt.Sprintf("cannot load the module %s %s: %v", name, version, err), Because: kernelWords(ctx, v), Err: err}
-	said := err.Error()
+	words := err.Error()
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) {
-		said = ce.Stderr
+		words = ce.Stderr
 	}
-	// What is said first is the kernel's answer. Where a package has modprobe run a command for the module, as Debian's do
+	// What is words first is the kernel's answer. Where a package has modprobe run a command for the module, as Debian's do
 	// ("install nvidia modprobe -i nvidia-current-open"), the outer modprobe adds "Invalid argument": command_do in libkmod.
-	first := len(said)
+	first := len(words)
 	for _, r := range refusals() {
-		if at := strings.Index(said, r[0]); at >= 0 && at < first {
+		if at := strings.Index(words, r[0]); at >= 0 && at < first {
 			first = at
 			t.What = fmt.Sprintf("cannot load the module %s %s: %s", name, version, r[1])
 			t.Try = []string{r[2]}
 		}
 	}
-	if first < len(said) {
-		t.Because = append([]string{"modprobe: " + said}, t.Because...)
+	if first < len(words) {
+		t.Because = append(said("modprobe", words), t.Because...)
 	}
 	return t
 }

@@ -106,7 +106,7 @@ func Resume(ctx context.Context, h host.Host) error {
 	var left []string
 	for _, name := range slices.Backward(units) {
 		if err := resume(ctx, h, name); err != nil {
-			failed = errors.Join(failed, err)
+			failed = host.Join(failed, err)
 			left = append([]string{name}, left...)
 		}
 	}
@@ -114,7 +114,7 @@ func Resume(ctx context.Context, h host.Host) error {
 		return h.Remove(pausedFile)
 	}
 	if len(left) < len(units) {
-		failed = errors.Join(failed, h.WriteFile(pausedFile, []byte(strings.Join(left, "\n")+"\n"), host.Attr{Mode: 0o644}))
+		failed = host.Join(failed, h.WriteFile(pausedFile, []byte(strings.Join(left, "\n")+"\n"), host.Attr{Mode: 0o644}))
 	}
 	return failed
 }

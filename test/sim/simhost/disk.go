@@ -6,6 +6,7 @@ package simhost
 import (
 	"io/fs"
 	"maps"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 type inode struct {
 	attrs
 	target string // of a link
-	unread bool   // its content was not recorded
-	size   int64  // of content that was not recorded
+	device host.Device
+	unread bool  // its content was not recorded
+	size   int64 // of content that was not recorded
 	ctime  time.Time
 	names  map[string]*inode // of a folder
 
@@ -180,6 +182,27 @@ func (f folder) Names() (names []string, err error) {
 		return nil
 	})
 	return names, err
+}
+
+// Device is host.Folder's.
+func (f folder) Device(name string) (d host.Device, err error) {
+	err = f.looks(name, func(ino *inode) error {
+		if ino.mode&fs.ModeSymlink != 0 {
+			real, err := f.d.n.raw.Resolve(ino.target)
+			if err != nil {
+				return err
+			}
+			ino = f.d.n.root
+			for part := range strings.SplitSeq(strings.Trim(real, "/"), "/") {
+				if ino = ino.names[part]; ino == nil {
+					return syscall.ENOENT
+				}
+			}
+		}
+		d = ino.device
+		return nil
+	})
+	return d, err
 }
 
 func (f folder) Open(name string) (host.File, error) { return f.open(name, false) }

@@ -34,6 +34,7 @@ const settings = "sim.toml"
 //	-- usr/bin/x base64 --             content is base64
 //	-- etc/x nonl --                   content without the last newline
 //	-- run/x.sock type=socket --       or fifo, char, block
+//	-- dev/x device=195:0 --           a character device with its numbers
 //	-- boot/efi/ mount ro --           a mount point, a read-only file system from here down
 //	-- "name with space" --
 func New(archive []byte) (*Node, error) {
@@ -69,6 +70,9 @@ func New(archive []byte) (*Node, error) {
 		if err := n.add(section, old); err != nil {
 			return nil, fmt.Errorf("cannot read section %q: %w", section.Name, err)
 		}
+	}
+	if n.root.names["proc"].names["devices"] == nil {
+		n.root.names["proc"].put("devices", &inode{attrs: attrs{mode: 0o444, data: []byte("Character devices:\n  1 mem\n\nBlock devices:\n")}, ctime: old})
 	}
 	settle(n.root, false, false)
 	for _, name := range []string{"proc", "sys", "dev"} {
@@ -212,6 +216,9 @@ func (i *inode) mark(marker string) error {
 			return fmt.Errorf("no such type")
 		}
 		i.mode, i.data = i.mode.Perm()|mode, nil
+	case "device":
+		i.mode, i.data = i.mode.Perm()|fs.ModeDevice|fs.ModeCharDevice, nil
+		_, err = fmt.Sscanf(value, "%d:%d", &i.device.Major, &i.device.Minor)
 	case "size":
 		i.unread, i.data = true, nil
 		i.size, err = strconv.ParseInt(value, 10, 64)

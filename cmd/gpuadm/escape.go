@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// printf is how all text gets out. Whatever a value says stays in its line and changes nothing around it: names of processes
+// and files and the words of other programs may come from a tenant, who would forge lines of ours with them.
+func printf(w io.Writer, format string, values ...any) {
+	for i, v := range values {
+		switch v := v.(type) {
+		case ours:
+			values[i] = string(v)
+		case int, int64, float64:
+		default:
+			values[i] = printable(fmt.Sprint(v))
+		}
+	}
+	fmt.Fprintf(w, format, values...)
+}
+
+// ours is text of several lines, or with colours, that gpuadm has made of its own words alone: printf leaves it as it is.
+type ours string
+
+// printable writes control characters, line separators and what turns writing round as Go does in a string: \n, \x1b, \u202e.
+// Tabs stay, as in the lines of files.
+func printable(s string) string {
+	if strings.IndexFunc(s, escaped) < 0 && utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case escaped(r):
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		default:
+			b.WriteString(s[:size])
+		}
+		s = s[size:]
+	}
+	return b.String()
+}
+
+func escaped(r rune) bool { return !strconv.IsPrint(r) && r != '\t' }

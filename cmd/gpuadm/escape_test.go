@@ -1,0 +1,228 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// FuzzPrintable: whatever a value says, it comes out as one line of characters that show, and comes out the same the second time.
+func FuzzPrintable(f *testing.F) {
+	for _, s := range []string{
+		"", "plain", "a\nb", "a\x1b[2K\rb", "\u202ecod.exe", "\u2028", "\u2029", "\u009b31m", "\xff\xfe", "\ufeff", `\n`, "it's", "a\tb",
+		"\u00ad", "é·→…", "\x00", "\U000e0041",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		p := printable(s)
+		bad := func(r rune) bool {
+			return unicode.IsControl(r) && r != '\t' || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+		}
+		if i := strings.IndexFunc(p, bad); i >= 0 || !utf8.ValidString(p) || printable(p) != p {
+			t.Errorf("%q becomes %q", s, p)
+		}
+		var b strings.Builder
+		printf(&b, "%s %-3s %v\n", s, errors.New(s), converge.State(s))
+		if strings.Count(b.String(), "\n") != 1 {
+			t.Errorf("%q is printed in several lines: %q", s, &b)
+		}
+		shows := func(r rune) bool { return !bad(r) && r != utf8.RuneError && unicode.IsPrint(r) }
+		if strings.IndexFunc(s, func(r rune) bool { return !shows(r) }) < 0 && p != s {
+			t.Errorf("%q needs no escape, and becomes %q", s, p)
+		}
+	})
+}
+
+// planted is what a tenant names its process, and what others say on standard error.
+const planted = "x\n  because  forged\n\x1b[31mred\r\u202egnp.exe\u2028y"
+
+// liar is a node whose containerd takes no configuration, and gives planted text for a reason.
+type liar struct{ *simhost.Node }
+
+func (liar) AskAbout(_ context.Context, _ map[string][]byte, argv ...string) ([]byte, error) {
+	return nil, &host.CommandError{Argv: argv, Code: 1, Stderr: planted, Cause: errors.New("exit status 1")}
+}
+
+// machine is a node on which all that others say is planted.
+func machine(t *testing.T) host.Host {
+	t.Helper()
+	archive, err := os.ReadFile(filepath.Join("..", "..", "test", "hosts", "ubuntu24-h100.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := simhost.New(append(archive, "-- proc/devices --\nCharacter devices:\n195 nvidia\n-- dev/nvidia0 device=195:0 --\n"+
+		"-- proc/4711/fd/3 link=/dev/nvidia0 --\n-- proc/4711/comm --\n"+planted+"\n-- proc/4711/cgroup --\n0::/a\x1b[2K.service\n"...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		if err := n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Mkdir("/etc/gpuadm", host.Attr{Mode: 0o755}); err != nil && !os.IsExist(err) {
+		t.Fatal(err)
+	}
+	write("/etc/gpuadm/node.toml", "format = 1\n[runtime]\n")
+	write("/etc/os-release", "ID=ubuntu\nVERSION_ID=\"24.04\x1b[31m\n  because  forged\"\nPRETTY_NAME=\"\u202eUbuntu\"\n")
+	return liar{n}
+}
+
+// forged says what of the planted text would pass for gpuadm's own.
+func forged(out string) string {
+	for line := range strings.Lines(out) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "  because  forged") || printable(line) != line {
+			return line
+		}
+	}
+	return ""
+}
+
+// TestNothingIsForged: what a tenant, a program or os-release says comes out as one line, in plan, apply and status alike, and
+// what is printed as JSON is JSON.
+func TestNothingIsForged(t *testing.T) {
+	for _, line := range []string{"plan", "apply", "status", "facts", "facts --verbose", "plan", "undo --dry-run", "undo"} {
+		n := machine(t)
+		for _, form := range []string{"text", "json"} {
+			var out, err bytes.Buffer
+			e := env{
+				stdin: strings.NewReader(""), stdout: &out, stderr: &err, getenv: func(string) string { return "" }, root: true,
+				open: func(string) (host.Host, error) { return n, nil }, read: os.ReadFile,
+			}
+			run(context.Background(), e, append(strings.Fields(line), "-o", form))
+			told := strings.Contains(out.String()+err.String(), `exit status 1: x;   because  forged; `)
+			if says := strings.Contains("plan apply status", line); says != told {
+				t.Errorf("%s -o %s does not say what the daemon says, or says it: %s%s", line, form, &out, &err)
+			}
+			if bad := forged(err.String()); bad != "" {
+				t.Errorf("%s -o %s: on stderr: %q", line, form, bad)
+			}
+			if bad := forged(out.String()); bad != "" && form == "text" {
+				t.Errorf("%s: on stdout: %q", line, bad)
+			}
+			for answer := range strings.Lines(out.String()) {
+				if form == "json" && (!json.Valid([]byte(answer)) || !utf8.ValidString(answer)) {
+					t.Errorf("%s: no JSON: %q", line, answer)
+				}
+			}
+		}
+	}
+}
+
+// TestProcessForgesNothing: a process that holds a GPU is named in one line, whatever it calls itself.
+func TestProcessForgesNothing(t *testing.T) {
+	file := things.Exact("/etc/lab", []byte("text"), 0o644, "")
+	file.Breaks = []string{"reset-gpu"}
+	one := converge.Stage{Name: "one", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return []converge.Want{file}, nil }}
+	e := &converge.Engine{Stages: []converge.Stage{one}, Clients: things.GPUClients}
+	_, err := e.Apply(context.Background(), machine(t))
+	var said strings.Builder
+	report(env{stderr: &said, getenv: func(string) string { return "" }}, newRoot(env{}), err)
+	named := strings.Contains(said.String(), `process 4711 (x\n  because  forged\n\x1b[31mred`)
+	if bad := forged(said.String()); bad != "" || !named || strings.Count(said.String(), "\n") != 3 {
+		t.Errorf("%q in\n%s", bad, said.String())
+	}
+}
+
+// TestTroubleIsNotForged: each reason is one line.
+func TestTroubleIsNotForged(t *testing.T) {
+	var out, said bytes.Buffer
+	e := env{stdout: &out, stderr: &said, getenv: func(string) string { return "" }}
+	list := []string{planted}
+	trouble := &converge.Trouble{What: "cannot go on: " + planted, Because: append(list, "two"), Undone: list, Try: list}
+	report(e, newRoot(e), trouble)
+	if bad := forged(said.String()); bad != "" || strings.Count(said.String(), "\n") != 5 {
+		t.Errorf("%q in\n%s", bad, said.String())
+	}
+	said.Reset()
+	c := &common{env: e}
+	change := converge.Change{Kind: "unit", Name: planted, Before: planted, After: planted, Why: planted, Diff: "+a" + planted + "\n"}
+	p := converge.Plan{Notes: list, Changes: []converge.Change{
+		change,
+		{Kind: "k", Name: planted, Later: planted, Waits: planted},
+		{Name: planted, Cannot: planted, Because: list, Try: list, Keeps: planted},
+	}}
+	p.Host.Summary = planted
+	p.Stages = []converge.StagePlan{{Name: "", Changes: 3, Stands: 1}}
+	c.planText(p)
+	c.undoPlanText(converge.UndoPlan{Changes: p.Changes, Kept: p.Changes, Left: p.Changes})
+	waitingText(&out, p.Changes)
+	for what := range strings.FieldsSeq("began making waiting made later undone kept left remains unkept healed damaged failed") {
+		plainVoice{c}.tell(converge.Event{What: converge.What(what), Run: planted, Stage: planted, Text: planted, Change: &change})
+	}
+	if bad := forged(said.String() + out.String()); bad != "" {
+		t.Errorf("%q", bad)
+	}
+}
+
+// TestJournalIsNotForged: the same of what systemd's journal gets.
+func TestJournalIsNotForged(t *testing.T) {
+	message, fields := entry(&logrus.Entry{Message: planted, Data: logrus.Fields{"THING": planted}})
+	if strings.ContainsAny(message+fields["THING"], "\n\x1b\u202e") || fields["THING"] == "" {
+		t.Errorf("%q %q", message, fields)
+	}
+}
+
+// TestOnePrinter: nothing in this package prints but by printf, apart from archives and tables for other programs.
+func TestOnePrinter(t *testing.T) {
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			f, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			from, _ := f.X.(*ast.Ident)
+			_, built := call.Args[0].(*ast.UnaryExpr) // &b, a strings.Builder
+			if from != nil && from.Name == "fmt" && (strings.HasPrefix(f.Sel.Name, "Fprint") && !built || strings.HasPrefix(f.Sel.Name, "Print")) {
+				if found++; name != "escape.go" {
+					t.Errorf("%s: prints past printf", fset.Position(call.Pos()))
+				}
+			}
+			return true
+		})
+	}
+	if found == 0 {
+		t.Error("not even printf prints: the test looks for the wrong thing")
+	}
+}

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// TestErrorsAreOneLine: what a program has said in several lines, and several errors, are told in one.
+func TestErrorsAreOneLine(t *testing.T) {
+	failed := &host.CommandError{Argv: []string{"apt-get"}, Code: 1, Stderr: "E: a\nE: b", Cause: errors.New("exit status 1")}
+	if got, want := failed.Error(), "cannot run apt-get: exit status 1: E: a; E: b"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	both := host.Join(nil, failed, fs.ErrNotExist)
+	if got, want := both.Error(), failed.Error()+"; file does not exist"; got != want || !errors.Is(both, fs.ErrNotExist) || !errors.As(both, &failed) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if err := host.Join(nil, nil); err != nil {
+		t.Error(err)
+	}
+}

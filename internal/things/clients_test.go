@@ -1,0 +1,251 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// holds says to the test's own binary what it opens before it waits: as a process beside gpuadm does.
+const holds = "GPUADM_TEST_HOLDS"
+
+func TestMain(m *testing.M) {
+	if what := os.Getenv(holds); what != "" {
+		if err := hold(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// hold opens what the parent asks for, says so, and waits until the parent closes its standard input.
+func hold(what string) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	limit.Cur = limit.Max
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	name, count, _ := strings.Cut(what, "*")
+	files, err := strconv.Atoi(count)
+	if err != nil {
+		return err
+	}
+	flags := unix.O_RDONLY
+	if name == "/dev/nvidia" {
+		// What a tenant may do: a /dev of its own, with regular files in it.
+		if err := unix.Mount("tmpfs", "/dev", "tmpfs", 0, ""); err != nil {
+			return fmt.Errorf("cannot mount a /dev: %w", err)
+		}
+		flags |= unix.O_CREAT
+	}
+	for i := range files {
+		path := name
+		if name == "/dev/nvidia" {
+			path += strconv.Itoa(i)
+		}
+		if _, err := unix.Open(path, flags, 0o600); err != nil {
+			return fmt.Errorf("cannot open %s: %w", path, err)
+		}
+	}
+	fmt.Println("ready")
+	_, err = os.Stdin.Read(make([]byte, 1))
+	if err.Error() != "EOF" {
+		return err
+	}
+	return nil
+}
+
+// start starts such a process, by no user's right and in namespaces of its own, and returns its number.
+func start(t *testing.T, what string) int {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("only root sees what processes of others have open")
+		}
+		t.Skip("only root sees what processes of others have open")
+	}
+	// What started the test may have left it files open, /dev/null among them.
+	if err := unix.CloseRange(3, 1<<20, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{holds + "=" + what}
+	var stderr strings.Builder // not the test's own, which may be /dev/null
+	cmd.Stderr = &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}},
+		Credential:  &syscall.Credential{NoSetGroups: true},
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		_ = cmd.Wait()
+	})
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the other process is not ready: %q, %v, %s", line, err, &stderr)
+	}
+	return cmd.Process.Pid
+}
+
+// among is this machine with some of its processes, and with other drivers in /proc/devices: a test cannot make device nodes of
+// NVIDIA's, so it gives their name to the major number of /dev/null.
+type among struct {
+	host.View
+	pids  []int
+	calls int // how often the machine was asked for anything
+}
+
+func (a *among) ReadDir(name string) ([]string, error) {
+	a.calls++
+	if name != "/proc" {
+		return a.View.ReadDir(name)
+	}
+	names := []string{"self", "sys"}
+	for _, pid := range a.pids {
+		names = append(names, strconv.Itoa(pid))
+	}
+	return names, nil
+}
+
+func (a *among) Readlink(name string) (string, error) {
+	a.calls++
+	return a.View.Readlink(name)
+}
+
+func (a *among) ReadFile(name string) ([]byte, error) {
+	a.calls++
+	if name == "/proc/devices" {
+		return []byte("Character devices:\n  1 nvidia-frontend\n  5 /dev/tty\n510 nvidia-uvm\n\nBlock devices:\n  7 nvidia\n"), nil
+	}
+	return a.View.ReadFile(name)
+}
+
+func live(t *testing.T, pids ...int) *among {
+	t.Helper()
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &among{View: h, pids: pids}
+}
+
+// TestFileIsNoGPU: what an unprivileged process names /dev/nvidia0 in a namespace of its own holds no GPU, and a device of the
+// driver's does, whatever its name.
+func TestFileIsNoGPU(t *testing.T) {
+	tenant, client := start(t, "/dev/nvidia*2"), start(t, "/dev/null*2")
+	link, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tenant, 3))
+	for fd := 4; err == nil && link != "/dev/nvidia0"; fd++ {
+		link, err = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tenant, fd))
+	}
+	if err != nil {
+		t.Fatalf("the tenant's file does not pass for /dev/nvidia0: %v", err)
+	}
+	holders, err := things.GPUHolders(t.Context(), live(t, tenant, client))
+	if err != nil || len(holders) != 1 || holders[0].PID != client || len(holders[0].Files) != 1 {
+		t.Errorf("tenant %d, client %d: %v, %v", tenant, client, holders, err)
+	}
+	if clients, err := things.GPUClients(t.Context(), live(t, tenant, client)); err != nil || len(clients) != 1 {
+		t.Errorf("%q, %v", clients, err)
+	}
+}
+
+// TestManyOpenFiles: what 16,000 open files cost grows as their number does, and what is said of them is short.
+func TestManyOpenFiles(t *testing.T) {
+	cost := func(what string) (bytes uint64, calls int) {
+		v := live(t, start(t, what))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		clients, err := things.GPUClients(t.Context(), v)
+		runtime.ReadMemStats(&after)
+		if said := strings.Join(clients, "\n"); err != nil || len(said) > 1024 {
+			t.Errorf("%s: %d bytes are said of it, %v", what, len(said), err)
+		}
+		return after.TotalAlloc - before.TotalAlloc, v.calls
+	}
+	few, fewCalls := cost("/dev/nvidia*1000")
+	many, manyCalls := cost("/dev/nvidia*16000")
+	if many > 4*16*few || // lists grow by doubling; what is quadratic takes 256 times as much
+		manyCalls > fewCalls*16 {
+		t.Errorf("1,000 files take %d bytes and %d calls, 16,000 take %d and %d", few, fewCalls, many, manyCalls)
+	}
+	same := live(t, start(t, "/dev/null*15000"))
+	if clients, err := things.GPUClients(t.Context(), same); err != nil || len(clients) != 1 || len(clients[0]) > 100 {
+		t.Errorf("%q, %v", clients, err)
+	}
+}
+
+// TestProcessesComeAndGo: a process that has ended, and one that its parent has not waited for, are no error.
+func TestProcessesComeAndGo(t *testing.T) {
+	ended := exec.Command("true")
+	if err := ended.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, ended.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	zombie := ended.Process.Pid
+	if holders, err := things.GPUHolders(t.Context(), live(t, zombie, 1<<22)); err != nil || len(holders) > 0 {
+		t.Errorf("a zombie: %v, %v", holders, err)
+	}
+	_ = ended.Wait()
+	if holders, err := things.GPUHolders(t.Context(), live(t, zombie)); err != nil || len(holders) > 0 {
+		t.Errorf("an ended process: %v, %v", holders, err)
+	}
+}
+
+// TestManyClients: of thousands of processes, and of many devices, a few are named, and the others counted.
+func TestManyClients(t *testing.T) {
+	var crowd strings.Builder
+	crowd.WriteString(loaded570 + "-- proc/devices --\nCharacter devices:\n195 nvidia\n")
+	for minor := range 16 {
+		fmt.Fprintf(&crowd, "-- dev/nvidia%d device=195:%d --\n", minor, minor)
+		fmt.Fprintf(&crowd, "-- proc/9999/fd/%d link=/dev/nvidia%d --\n", minor, minor)
+	}
+	const processes = 3000
+	for pid := range processes - 1 {
+		fmt.Fprintf(&crowd, "-- proc/%d/fd/3 link=/dev/nvidia0 --\n-- proc/%d/comm --\npython3\n", pid+1, pid+1)
+	}
+	n := simulated(t, crowd.String())
+	clients, err := things.GPUClients(t.Context(), n.View())
+	if err != nil || len(clients) != processes || !strings.HasSuffix(clients[processes-1], "/dev/nvidia3, and 12 more open") {
+		t.Fatalf("%d: %q, %v", len(clients), clients[len(clients)-1], err)
+	}
+	_, _, err = settle(t, n)
+	reboot := host.Reboot{}
+	if !errors.As(err, &reboot) || len(reboot.Why) > 1024 || !strings.Contains(reboot.Why, fmt.Sprintf("; and %d more", processes-4)) {
+		t.Error(err)
+	}
+}
