@@ -28,8 +28,8 @@ type runLock struct {
 // nameOfLock is the file that stands for a root folder. The folder itself is not locked, since whoever may read it could keep us
 // out, and an image shall be left no file: ours is named after the folder, as systemd-nspawn's is
 // (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c, discover-image.c since 248). It lies in
-// /run, or in /tmp for a user who may not write there, and nobody else can open it or take it away: both are sticky or root's
-// (unlink(2), rename(2)). A run of another user, or in a container with a /run of its own, is not seen by it.
+// /run, or in /tmp for a user who may not write there. Another user can neither open it nor take it away: both folders are
+// root's, or sticky (unlink(2), rename(2)). A run of another user, or in a container with a /run of its own, is not seen by it.
 func nameOfLock(root realDisk) (string, error) {
 	var st unix.Stat_t
 	if err := again(func() error { return unix.Fstat(int(root), &st) }); err != nil {
@@ -100,13 +100,13 @@ func (l *runLock) lock(fd int) error {
 	return errGone
 }
 
-// onlyOurs wants a lock's file to be one that nobody else can lock or replace: in /tmp others may have put another.
+// onlyOurs wants a lock's file to be one that no other user can lock or replace: in /tmp others may have put another.
 func onlyOurs(stat func(*unix.Stat_t) error) error {
 	var st unix.Stat_t
 	if stat(&st) != nil || st.Mode&^0o700 == unix.S_IFREG && int(st.Uid) == unix.Geteuid() && st.Nlink <= 1 {
 		return nil
 	}
-	return fmt.Errorf("it is user %d's, and not as gpuadm makes it: remove it", st.Uid)
+	return fmt.Errorf("user %d owns it, and it is not as gpuadm makes it: remove it", st.Uid)
 }
 
 // release lets go for all who inherited the lock: after a run that ended by itself, what a package left running

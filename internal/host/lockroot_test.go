@@ -161,7 +161,7 @@ func TestLockFileOfOthers(t *testing.T) {
 			case "a link":
 				user = swap.UID
 			}
-			want := fmt.Sprintf("cannot lock %s: it is user %d's, and not as gpuadm makes it: remove it", name, user)
+			want := fmt.Sprintf("cannot lock %s: user %d owns it, and it is not as gpuadm makes it: remove it", name, user)
 			if _, err := h.Lock(); err == nil || err.Error() != want {
 				t.Errorf("%v, want %s", err, want)
 			}

@@ -16,7 +16,7 @@ import (
 // Where it lies is the user's word, links on the way included, but only the user's and root's: who may write in a folder on the
 // way could put a link there that leads to any other tree. The kernel refuses such links in sticky folders only
 // (fs.protected_symlinks: proc_sys_fs(5), may_follow_link in fs/namei.c). What else lies in a folder where others may write is
-// theirs to name; to refuse that as well would refuse "sudo gpuadm --root image" in everybody's own home.
+// theirs to name; to refuse that as well would refuse "sudo gpuadm --root image" in a home.
 func openRoot(abs string) (realDisk, error) {
 	fd, err := open(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -68,9 +68,13 @@ func (w *rootWalk) link(part string) error {
 		return err
 	}
 	link := realFolder(fd)
-	defer link.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR { // exchanged meanwhile
+		w.enter(link, part)
+		return nil
+	}
+	defer link.Close()
+	if err != nil {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
@@ -81,8 +85,8 @@ func (w *rootWalk) link(part string) error {
 	}
 	if uid := int(st.Uid); uid != 0 && uid != unix.Geteuid() {
 		name := path.Join(w.path, part)
-		return fmt.Errorf("%s is a link of user %d's, who could make it lead elsewhere: name the folder that you mean, or chown -h root %s",
-			name, uid, name)
+		return fmt.Errorf("user %[2]d owns the link %[1]s, and could make it lead elsewhere: name the folder that you mean, or chown -h root %[1]s",
+			name, uid)
 	}
 	var fs unix.Statfs_t
 	if err := again(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UID owns the folder, and is the user that the process runs as where the test is root: nobody's, as most systems have it.
+// UID owns the folder, and is the user that the process runs as where the test is root.
 const UID = 65534
 
 // names is in the environment of the process: the two names that it exchanges, with a slash between them.
