@@ -85,8 +85,7 @@ func (w *rootWalk) link(part string) error {
 	}
 	if uid := int(st.Uid); uid != 0 && uid != unix.Geteuid() {
 		name := path.Join(w.path, part)
-		return fmt.Errorf("user %[2]d owns the link %[1]s, and could make it lead elsewhere: name the folder that you mean, or chown -h root %[1]s",
-			name, uid)
+		return fmt.Errorf("user %d owns the link %s, and could make it lead elsewhere: name the folder that you mean", uid, name)
 	}
 	var fs unix.Statfs_t
 	if err := again(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {

@@ -271,13 +271,15 @@ func TestRootOfAnotherUsersLink(t *testing.T) {
 	}
 	for _, root := range []string{theirs, beyond, theirs + "/etc"} {
 		want := "cannot open root folder " + root + ": user 65534 owns the link " + theirs + ", and could make it lead elsewhere: " +
-			"name the folder that you mean, or chown -h root " + theirs
+			"name the folder that you mean"
 		if _, err := Open(root); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
 	link("loop", "loop", 0)
-	for root, want := range map[string]error{"loop": unix.ELOOP, "none": unix.ENOENT, "img/etc/file": unix.ENOTDIR, "img/etc/file/x": unix.ENOTDIR} {
+	for root, want := range map[string]error{
+		"loop": unix.ELOOP, "none": unix.ENOENT, "img/etc/file": unix.ENOTDIR, "img/etc/file/x": unix.ENOTDIR,
+	} {
 		if _, err := Open(filepath.Join(base, root)); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", root, err, want)
 		}
