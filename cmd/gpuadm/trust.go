@@ -54,7 +54,7 @@ func (c *common) warnOfWriters() {
 		}
 		if i, err := c.stat(name); err == nil {
 			if who := writers(i, os.Geteuid(), loginUser); who != "" {
-				fmt.Fprintf(c.stderr, "gpuadm: warning: %s %s, and so decides what gpuadm does here\n", who, name)
+				printf(c.stderr, "gpuadm: warning: %s %s, and so decides what gpuadm does here\n", who, name)
 			}
 		}
 	}

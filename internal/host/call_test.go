@@ -80,7 +80,7 @@ func TestCall(t *testing.T) {
 }
 
 func TestScratchIsPrivateAndGone(t *testing.T) {
-	l := newLive()
+	l := newLive(diskAt("/"))
 	out, err := l.AskAbout(t.Context(), map[string][]byte{"/a/b": []byte("at " + Scratch + "/a")}, "sh", "-c", "cat "+Scratch+"/a/b; stat -c %a "+Scratch+"; echo "+Scratch)
 	if err != nil {
 		t.Fatal(err)

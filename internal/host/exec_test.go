@@ -147,7 +147,7 @@ func TestDaemonKeepsPipe(t *testing.T) {
 
 func TestInherits(t *testing.T) {
 	lock := runLock{}
-	unlock, err := lock.take(filepath.Join(t.TempDir(), "lock"), lockLive)
+	unlock, err := lock.take(filepath.Join(t.TempDir(), "lock"))
 	if err != nil {
 		t.Fatal(err)
 	}

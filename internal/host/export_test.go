@@ -5,7 +5,7 @@ package host
 
 // LiveWithNVML is the running machine with another NVML, of which the module's version and the process's maps are in files.
 func LiveWithNVML(library string, files *Files) Host {
-	l := newLive()
+	l := newLive(diskAt("/"))
 	if files == nil {
 		files = l.Files
 	}
@@ -24,4 +24,13 @@ var (
 func Because(files *Files, code string) *NoDriver { return newNVML(files).because(code) }
 
 // FolderOf opens a folder of this machine as another process would.
-func FolderOf(name string) (Folder, error) { return realDisk{name}.Root() }
+func FolderOf(name string) (Folder, error) { return diskAt(name).Root() }
+
+// diskAt is the disk below a folder that is there.
+func diskAt(name string) realDisk {
+	disk, err := openRoot(name)
+	if err != nil {
+		panic(err)
+	}
+	return disk
+}

@@ -17,8 +17,8 @@ type live struct {
 	nvml   *nvmlDoor
 }
 
-func newLive() *live {
-	files := NewFiles(realDisk{"/"})
+func newLive(disk realDisk) *live {
+	files := NewFiles(disk)
 	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files)}
 }
 
@@ -41,7 +41,7 @@ func (l *live) SetUnit(ctx context.Context, name string, to UnitChange) error {
 }
 
 func (l *live) Lock() (func(), error) {
-	unlock, err := l.lock.take(lockFile, lockLive)
+	unlock, err := l.lock.take(lockFile)
 	if err == nil {
 		sweepScratch(scratchParent)
 	}

@@ -6,7 +6,6 @@ package host
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,16 +13,20 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/swap"
 )
 
 // TestMain lets this binary be the other process of TestLock: it takes the lock and runs a command.
 func TestMain(m *testing.M) {
+	swap.Child()
+	lockChild()
 	path := os.Getenv("GPUADM_TEST_LOCK")
 	if path == "" {
 		os.Exit(m.Run())
 	}
 	lock := runLock{}
-	if _, err := lock.take(path, lockLive); err != nil {
+	if _, err := lock.take(path); err != nil {
 		panic(err)
 	}
 	newRunner().do(context.Background(), sh("echo >"+path+".started; exec sleep 61.5"), lock.file())
@@ -48,7 +51,7 @@ func TestLock(t *testing.T) {
 		t.Helper()
 		var busy *Busy
 		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			unlock, err := mine.take(path, lockLive)
+			unlock, err := mine.take(path)
 			if err == nil {
 				unlock()
 				t.Fatal("the lock was given twice")
@@ -74,7 +77,7 @@ func TestLock(t *testing.T) {
 	}
 	syscall.Kill(child.PID, syscall.SIGKILL)
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		unlock, err := mine.take(path, lockLive)
+		unlock, err := mine.take(path)
 		if err == nil {
 			unlock()
 			return
@@ -88,7 +91,7 @@ func TestLock(t *testing.T) {
 func TestLockInOneProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var one, two runLock
-	unlock, err := one.take(path, lockLive)
+	unlock, err := one.take(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,14 +99,14 @@ func TestLockInOneProcess(t *testing.T) {
 		t.Errorf("%v (%v)", i.Mode(), err)
 	}
 	for _, lock := range []*runLock{&one, &two} {
-		_, err := lock.take(path, lockLive)
+		_, err := lock.take(path)
 		if busy := (*Busy)(nil); !errors.As(err, &busy) || busy.PID != os.Getpid() {
 			t.Errorf("taken twice: %v", err)
 		}
 	}
 	unlock()
 	unlock() // once more does nothing
-	if unlock, err = two.take(path, lockLive); err != nil {
+	if unlock, err = two.take(path); err != nil {
 		t.Fatal(err)
 	}
 	unlock()
@@ -113,7 +116,7 @@ func TestLockInOneProcess(t *testing.T) {
 func TestUnlockReleasesChildren(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var one, two runLock
-	unlock, err := one.take(path, lockLive)
+	unlock, err := one.take(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,38 +126,8 @@ func TestUnlockReleasesChildren(t *testing.T) {
 	}
 	defer exec.Command("kill", strings.TrimSpace(string(out))).Run()
 	unlock()
-	if unlock, err = two.take(path, lockLive); err != nil {
+	if unlock, err = two.take(path); err != nil {
 		t.Fatal(err)
 	}
 	unlock()
-}
-
-func TestLockFolder(t *testing.T) {
-	dir := t.TempDir()
-	one, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	two, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock, err := one.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := two.Lock(); !errors.As(err, new(*Busy)) {
-		t.Errorf("locked twice: %v", err)
-	}
-	if names, _ := os.ReadDir(dir); len(names) > 0 {
-		t.Errorf("the lock left %v in the image", names)
-	}
-	unlock()
-	if unlock, err = two.Lock(); err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-	if _, err := Open(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("opened what is not there: %v", err)
-	}
 }

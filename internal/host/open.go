@@ -16,22 +16,21 @@ func Open(root string) (Host, error) {
 	if err != nil {
 		return nil, fail("open", root, err)
 	}
-	disk := realDisk{abs}
-	dir, err := disk.Root()
+	disk, err := openRoot(abs)
 	if err != nil {
 		return nil, fail("open root folder", root, err)
 	}
-	dir.Close()
 	if abs == "/" {
-		return newLive(), nil
+		return newLive(disk), nil
 	}
-	return &folder{Files: NewFiles(disk), root: abs}, nil
+	return &folder{Files: NewFiles(disk), root: abs, dir: disk, lock: runLock{comes: true}}, nil
 }
 
 // folder is a machine that does not run: the files of an image or of a mounted disk.
 type folder struct {
 	*Files
-	root string
+	root string // for words: what is done goes by dir
+	dir  realDisk
 	lock runLock
 }
 
@@ -84,4 +83,10 @@ func SetUnitOf(files *Files, name string, to UnitChange) error {
 	return nil
 }
 
-func (f *folder) Lock() (func(), error) { return f.lock.take(f.root, lockFolder) }
+func (f *folder) Lock() (func(), error) {
+	name, err := nameOfLock(f.dir)
+	if err != nil {
+		return nil, fail("lock", f.root, err)
+	}
+	return f.lock.take(name)
+}

@@ -10,29 +10,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// realDisk is the kernel's file system below a folder.
+// realDisk is the kernel's file system below a folder, by the descriptor of that folder. Its path is not used again once it is
+// open: whoever may write in the folder's parent could put another folder in its place, or a link. It is open as long as the
+// process lives, which opens one or two.
 //
 // Every path is walked part by part with O_NOFOLLOW from an open folder (openat(2)), so whatever is swapped
 // for a link meanwhile, the kernel itself never follows one and nothing leads out of the root. Where no link is on the way
 // the kernel can do the same at once (Deep); RHEL 8's lacks that, and older seccomp profiles answer EPERM.
-type realDisk struct{ root string }
+type realDisk int
 
+// Root needs no permission that the first opening did not: openat(2) of "." would.
 func (d realDisk) Root() (Folder, error) {
-	// The root folder itself may be reached through links: it is the user's word where it lies.
-	fd, err := open(unix.AT_FDCWD, d.root, unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err := again2(func() (int, error) { return unix.FcntlInt(uintptr(d), unix.F_DUPFD_CLOEXEC, 0) })
 	if err != nil {
 		return nil, err
 	}
 	return realFolder(fd), nil
 }
 
-// Deep is deepDisk's, by openat2(2): Linux 5.6 and newer.
+// Deep is deepDisk's, by openat2(2): Linux 5.6 and newer. The path is clean, so that no ".." is in it, which could lead out of a
+// folder that is moved meanwhile; RESOLVE_BENEATH would refuse that too. Paths with links are walked: an image's absolute
+// links start at its root, and RESOLVE_IN_ROOT does not say where they led.
 func (d realDisk) Deep(name string) (Folder, error) {
-	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
-	if d.root != "/" {
-		name = d.root + name
+	how := &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	}
-	fd, err := again2(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, name, how) })
+	fd, err := again2(func() (int, error) { return unix.Openat2(int(d), "."+name, how) })
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func TestJumpIsWalk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	quick, slow := NewFiles(realDisk{root}), NewFiles(struct{ Disk }{realDisk{root}})
+	quick, slow := NewFiles(diskAt(root)), NewFiles(struct{ Disk }{diskAt(root)})
 	errno := func(err error) (no syscall.Errno) {
 		if err != nil && !errors.As(err, &no) {
 			t.Fatal(err)

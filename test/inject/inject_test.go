@@ -15,9 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpuadm/gpuadm/test/inject"
+	"github.com/gpuadm/gpuadm/test/swap"
 )
 
 func TestMain(m *testing.M) {
+	swap.Child()
 	if err, asked := asProgram(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
