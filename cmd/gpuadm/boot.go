@@ -48,14 +48,14 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 		case converge.Passes(err) && time.Since(began) < waitLimit:
 			if said != err.Error() {
 				said = err.Error()
-				fmt.Fprintf(c.stderr, "gpuadm: waiting until %s at the latest: %s\n", began.Add(waitLimit).Format("15:04:05"), said)
+				fmt.Fprintf(c.stderr, "gpuadm: waiting until %s at the latest: %s\n", began.Add(waitLimit).Format("15:04:05"), printable(said))
 			}
 			pause = waitPause
 		case try == bootTries:
 			c.tellCluster(ctx, e, h, cloud.Outcome{Stage: c.at, Err: err, GaveUp: true})
 			return c.gaveUp(ctx, h, err)
 		default:
-			fmt.Fprintf(c.stderr, "gpuadm: try %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
+			fmt.Fprintf(c.stderr, "gpuadm: try %d of %d failed, the next is in %v: %s\n", try, bootTries, pause, lined(err.Error()))
 			try++
 		}
 		select {

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -129,7 +129,7 @@ func printTrouble(e env, t *converge.Trouble) {
 
 // lined prints a text of several lines below each other.
 func lined(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
+	lines := strings.Split(strings.TrimSpace(mask.Message(text)), "\n")
 	for i := range lines {
 		lines[i] = printable(lines[i])
 	}
@@ -189,7 +189,7 @@ func printJSONError(e env, code int, t *converge.Trouble, wrong spec.Errors) {
 	for _, w := range wrong {
 		v.Spec = append(v.Spec, finding{w.File, w.Line, w.Column, w.Message, w.Fix})
 	}
-	if err := json.NewEncoder(e.stdout).Encode(v); err != nil {
+	if err := printJSON(e.stdout, v); err != nil {
 		printTrouble(e, t)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 func newFacts(c *common) *cobra.Command {
@@ -46,13 +47,13 @@ content; values of keys that look like secrets are masked.`,
 			if c.output == "json" {
 				return c.json(f)
 			}
-			fmt.Fprintln(c.stdout, f)
+			fmt.Fprintln(c.stdout, mask.Message(f.String()))
 			if c.verbose {
 				text, err := json.MarshalIndent(f, "", "  ")
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(c.stdout, "%s\n", text)
+				fmt.Fprintln(c.stdout, mask.Message(string(text)))
 			}
 			return nil
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -102,10 +103,10 @@ func (h journalHook) Fire(e *logrus.Entry) error {
 	}
 	for k, v := range e.Data {
 		if s := fmt.Sprint(v); s != "" {
-			vars[k] = s
+			vars[k] = mask.Message(s)
 		}
 	}
-	return journal.Send(e.Message, priority, vars)
+	return journal.Send(mask.Message(e.Message), priority, vars)
 }
 
 // toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to its device and inode

@@ -72,7 +72,7 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 		err = cloud.Report(ctx, c.node, h, e.Spec, f, o)
 	}
 	if err != nil && c.verbose {
-		fmt.Fprintf(c.stderr, "gpuadm: cannot tell the cluster: %v\n", err)
+		fmt.Fprintf(c.stderr, "gpuadm: cannot tell the cluster: %s\n", printable(err.Error()))
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // login is what we show to the server. Files are read again for each request: kubelet and Kubernetes rotate them.
@@ -212,10 +213,10 @@ func (l *login) hide(s string) string {
 	defer l.mu.Unlock()
 	for _, secret := range []string{l.last, l.token} {
 		if len(secret) >= 4 {
-			s = strings.ReplaceAll(s, secret, "masked")
+			s = strings.ReplaceAll(s, secret, mask.Mark)
 		}
 	}
-	return s
+	return mask.Message(s)
 }
 
 // maxAnswer is the size in bytes above which an answer is refused: 250 pods of a node are far below.

@@ -20,8 +20,9 @@ func (m *masker) assigned(out *strings.Builder, name, rest string, a assignment)
 	if !secret(name) && !m.pair(name, rest) {
 		return 0
 	}
-	end := valueEnd(rest)
-	value := strings.Trim(rest[:end], `"'`)
+	probe := rest[:min(len(rest), 300)] // longer values are not looked at: the next key may ask for them again
+	end := valueEnd(probe)
+	value := strings.Trim(probe[:end], `"'`)
 	plain := strings.TrimSpace(rest)
 	switch {
 	case plain == "":
@@ -42,6 +43,7 @@ func (m *masker) assigned(out *strings.Builder, name, rest string, a assignment)
 		out.WriteString(covered)
 		return n
 	case a.word && plain[0] != '[' && plain[0] != '{':
+		end = valueEnd(rest)
 		out.WriteString(quoteLike(rest[:end]))
 		return end
 	}
