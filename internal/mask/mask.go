@@ -21,8 +21,24 @@ func Text(text []byte) []byte { return File("", text) }
 
 // File masks a file. By its name it knows files of variables, of which it keeps only those that are known to be harmless.
 func File(name string, text []byte) []byte {
+	return []byte(settled(string(text), func(text string) string { return once(name, text) }))
+}
+
+// settled masks until nothing changes any more. What is left of a text may look like a secret once what was before it is masked: a
+// second time that is rare, and a third was never seen.
+func settled(text string, masked func(string) string) string {
+	for range 5 {
+		before := text
+		if text = masked(text); text == before {
+			break
+		}
+	}
+	return text
+}
+
+func once(name, text string) string {
 	m := masker{indent: -1, variables: variables(name)}
-	lines := strings.SplitAfter(pem(string(text)), "\n")
+	lines := strings.SplitAfter(pem(text), "\n")
 	var out strings.Builder
 	for i, line := range lines {
 		body := strings.TrimRight(line, "\r\n")
@@ -33,7 +49,7 @@ func File(name string, text []byte) []byte {
 		out.WriteString(m.line(body))
 		out.WriteString(line[len(body):])
 	}
-	return []byte(out.String())
+	return out.String()
 }
 
 // Message masks a sentence: an error, an event, what a failed command said. Words such as "the token: it has run out" stay.
@@ -41,6 +57,10 @@ func Message(text string) string {
 	if !strings.ContainsAny(text, "=:.-_\"") && len(text) < 12 {
 		return text
 	}
+	return settled(text, onceMessage)
+}
+
+func onceMessage(text string) string {
 	m := masker{indent: -1, prose: true}
 	lines := strings.SplitAfter(pem(text), "\n")
 	for i, line := range lines {

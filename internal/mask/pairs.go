@@ -188,6 +188,9 @@ func wordEnd(s string) int {
 			return end
 		}
 	}
+	if strings.HasPrefix(s, Mark) {
+		return len(Mark)
+	}
 	if n := strings.IndexAny(s, " \t,;|&)]}\"'"); n >= 0 {
 		return max(n, 1)
 	}
