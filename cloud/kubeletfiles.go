@@ -4,7 +4,9 @@
 package cloud
 
 import (
+	"cmp"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -21,14 +23,15 @@ import (
 type nodeFile struct {
 	name   string
 	edits  []func([]byte) ([]byte, error)
-	data   []byte   // the whole file, where it is ours alone
-	unit   bool     // it is a part of kubelet's unit
+	data   []byte // the whole file, where it is ours alone
+	unit   bool   // it is a part of kubelet's unit
+	mode   fs.FileMode
 	brings []string // what the node registers with by it, in words
 }
 
 func (n nodeFile) want(why string) converge.Want {
 	if n.data != nil {
-		return things.Exact(n.name, n.data, 0o644, why)
+		return things.Exact(n.name, n.data, cmp.Or(n.mode, 0o644), why)
 	}
 	return things.Edited(things.NewFile(n.name, TakeOut), func(found []byte) (out []byte, err error) {
 		out = found
@@ -114,6 +117,9 @@ func nodeEnv(p facts.Place, f kubeletFlag, parts []string) func([]byte) ([]byte,
 			if strings.ContainsAny(p.Value, "\"'\\$`\n\r") {
 				return nil, fmt.Errorf("%s is set in the unit already, with quotes in it", p.Var)
 			}
+			if p.Private {
+				return nil, fmt.Errorf("%s is set in a file of the unit that only root may read, and its value is not copied into one that others may", p.Var)
+			}
 			found = kubeletAppended(found, fmt.Sprintf("%s=\"%s\"", p.Var, p.Value))
 		}
 		return kubeletEdited(found, p.Var, f, parts)
@@ -172,7 +178,7 @@ func nodeRancherName(k facts.Kubelet, dir string) string {
 // nodeDropIn is our drop-in of kubelet's unit, where no file takes flags: it sets a variable that the unit uses, or repeats
 // the command line with more flags.
 func nodeDropIn(l, t facts.Place, labels map[string]string, taints []spec.Taint) (nodeFile, error) {
-	vars, start, name := map[string][]string{}, "", ""
+	vars, start, name, mode := map[string][]string{}, "", "", fs.FileMode(0o644)
 	var flags, brings []string
 	add := func(p facts.Place, f kubeletFlag, parts []string, say string) {
 		if p.How != "unit" {
@@ -180,7 +186,9 @@ func nodeDropIn(l, t facts.Place, labels map[string]string, taints []spec.Taint)
 		}
 		name, brings = p.File, append(brings, say)
 		if p.Var == "" {
-			start = p.Value
+			if start = p.Value; p.Private { // the command line may hold a secret
+				mode = 0o600
+			}
 			flags = append(flags, f.name+"="+strings.Join(nodeUnion(f, p.Value, parts), ","))
 			return
 		}
@@ -199,7 +207,7 @@ func nodeDropIn(l, t facts.Place, labels map[string]string, taints []spec.Taint)
 	if start != "" {
 		text.WriteString("ExecStart=\nExecStart=" + start + " " + strings.Join(flags, " ") + "\n")
 	}
-	return nodeFile{name: name, data: []byte(text.String()), unit: true, brings: brings}, nil
+	return nodeFile{name: name, data: []byte(text.String()), unit: true, mode: mode, brings: brings}, nil
 }
 
 // nodeUnion returns what a flag must say that comes last: of a flag of which the last counts, what earlier ones say too.

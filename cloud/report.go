@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -177,8 +178,9 @@ func firstLine(err error) string {
 	return clip(strings.Join(strings.Fields(line), " "))
 }
 
-// clip keeps a message short.
+// clip keeps a message short, and without secrets.
 func clip(text string) string {
+	text = mask.Message(text) // whoever may read Nodes and Events reads it
 	if len(text) > maxCondition {
 		text = strings.ToValidUTF8(text[:maxCondition-3], "") + "…"
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // mostSkew is how far the clocks may differ. A certificate that was just made counts from five minutes before
@@ -52,7 +53,7 @@ func (t *tokenJoin) allowed(ctx context.Context, v host.View, token bootstrapTok
 	case err != nil && !refused(err):
 		return t.explain(err)
 	case err == nil && !slices.Contains(groups, "system:bootstrappers"):
-		return t.noBootstrapper(strings.ReplaceAll(user, token.secret, "(masked)"))
+		return t.noBootstrapper(strings.ReplaceAll(user, token.secret, mask.Mark))
 	}
 	return t.mayAsk(ctx, c, token)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -49,7 +50,7 @@ func newTokenJoin(s spec.Spec, f facts.Facts) *tokenJoin {
 // Its parts are unexported and it prints as its id, which is no secret.
 type bootstrapToken struct{ id, secret string }
 
-func (t bootstrapToken) String() string   { return t.id + ".(masked)" }
+func (t bootstrapToken) String() string   { return t.id + "." + mask.Mark }
 func (t bootstrapToken) GoString() string { return t.String() }
 
 // bearer is the token as a request carries it.

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // Prove asks the machine's own daemon what it would make of the tree with the candidate in it, and judges the answer.
@@ -100,7 +100,7 @@ func judge(was, is map[string]any, h Handler) error {
 	for _, c := range tomlDiff(was, is, nil) {
 		if !meant(c, plugin, h, serves(criWas)) {
 			what := fmt.Sprintf("it would change %s = from %s to %s", showPath(c.path), show(c.old), show(c.new))
-			return errors.New(string(diff.Mask([]byte(what))))
+			return errors.New(mask.Message(what))
 		}
 	}
 	if !serves(cri) {

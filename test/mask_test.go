@@ -30,13 +30,13 @@ func TestDiffShowsNoSecrets(t *testing.T) {
 		`PASSWORD="hunter2SECRET" # why`,
 	} {
 		before, after := []byte("a = 1\n"+text+"\nb = 2\n"), []byte("a = 2\n"+text+"\nb = 3\n")
-		for _, d := range []string{diff.Texts(nil, after), diff.Texts(before, after), diff.Texts(before, []byte("a = 1\n"))} {
+		for _, d := range []string{diff.Texts("/etc/x", nil, after), diff.Texts("/etc/x", before, after), diff.Texts("/etc/x", before, []byte("a = 1\n"))} {
 			if strings.Contains(d, planted) || d == "" {
 				t.Errorf("%s\nshows\n%s", text, d)
 			}
 		}
 	}
-	if d := diff.Texts([]byte("a = 1\n"), []byte("a = 1\nsandbox_image = \"x\"\n")); !strings.Contains(d, "sandbox_image") {
+	if d := diff.Texts("/etc/x", []byte("a = 1\n"), []byte("a = 1\nsandbox_image = \"x\"\n")); !strings.Contains(d, "sandbox_image") {
 		t.Errorf("too much is masked: %s", d)
 	}
 }

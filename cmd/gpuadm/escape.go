@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // printf is how all text gets out. Whatever a value says stays in its line and changes nothing around it: names of processes
@@ -31,7 +33,10 @@ type ours string
 
 // printable writes control characters, line separators and what turns writing round as Go does in a string: \n, \x1b, \u202e.
 // Tabs stay, as in the lines of files.
+//
+// Secrets are masked first.
 func printable(s string) string {
+	s = mask.Message(s)
 	if strings.IndexFunc(s, escaped) < 0 && utf8.ValidString(s) {
 		return s
 	}

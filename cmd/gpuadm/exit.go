@@ -4,7 +4,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -180,7 +179,7 @@ func printJSONError(e env, code int, t *converge.Trouble, wrong spec.Errors) {
 	for _, w := range wrong {
 		v.Spec = append(v.Spec, finding{w.File, w.Line, w.Column, w.Message, w.Fix})
 	}
-	if err := json.NewEncoder(e.stdout).Encode(v); err != nil {
+	if err := printJSON(e.stdout, v); err != nil {
 		printTrouble(e, t)
 	}
 }

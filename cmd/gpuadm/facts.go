@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 func newFacts(c *common) *cobra.Command {
@@ -52,7 +53,7 @@ content; values of keys that look like secrets are masked.`,
 				if err != nil {
 					return err
 				}
-				for line := range strings.SplitSeq(string(text), "\n") {
+				for line := range strings.SplitSeq(mask.Message(string(text)), "\n") {
 					printf(c.stdout, "%s\n", line)
 				}
 			}

@@ -11,6 +11,7 @@ package main
 //   - Nothing is said twice, and nothing in capitals.
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,15 +19,39 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // json prints an answer as one JSON object on one line.
-func (c *common) json(v any) error {
-	enc := json.NewEncoder(c.stdout)
+func (c *common) json(v any) error { return printJSON(c.stdout, v) }
+
+// printJSON prints a value as JSON on one line, each text in it without secrets.
+func printJSON(w io.Writer, v any) error {
+	var all bytes.Buffer
+	enc := json.NewEncoder(&all)
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	masked := jsonString().ReplaceAllFunc(all.Bytes(), func(quoted []byte) []byte {
+		var text string
+		if err := json.Unmarshal(quoted, &text); err != nil || mask.Message(text) == text {
+			return quoted
+		}
+		var again bytes.Buffer
+		enc := json.NewEncoder(&again)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(mask.Message(text)); err != nil {
+			return quoted
+		}
+		return bytes.TrimSuffix(again.Bytes(), []byte("\n"))
+	})
+	_, err := w.Write(masked)
+	return err
 }
+
+var jsonString = pattern.Of(`"(?:[^"\\]|\\.)*"`)
 
 // colour wraps a sign for a terminal.
 func (c *common) colour(w io.Writer, sign string) ours {

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -21,9 +20,7 @@ type voice interface {
 func (c *common) voice() voice {
 	switch {
 	case c.output == "json":
-		enc := json.NewEncoder(c.stdout)
-		enc.SetEscapeHTML(false)
-		return jsonVoice{enc}
+		return jsonVoice{c.stdout}
 	case c.toJournal():
 		return newLogVoice(c)
 	case c.tty(c.stderr):
@@ -32,9 +29,9 @@ func (c *common) voice() voice {
 	return plainVoice{c}
 }
 
-type jsonVoice struct{ enc *json.Encoder }
+type jsonVoice struct{ to io.Writer }
 
-func (v jsonVoice) tell(e converge.Event) { v.enc.Encode(e) }
+func (v jsonVoice) tell(e converge.Event) { _ = printJSON(v.to, e) }
 func (v jsonVoice) close()                {}
 
 // plainVoice prints one line for what was done, none for what is about to be.

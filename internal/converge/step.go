@@ -222,7 +222,7 @@ func (s step) show(v host.View) Change {
 	before, err1 := st.Bytes(v, c.Before)
 	after, err2 := st.Bytes(v, c.After)
 	if err1 == nil && err2 == nil {
-		c.Diff = diff.Texts(before, after)
+		c.Diff = diff.Texts(c.Name, before, after)
 	}
 	return c
 }

@@ -11,21 +11,22 @@ import (
 	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/diff"
+
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // maxDiff is the size in bytes above which only sizes are shown.
 const maxDiff = 64 << 10
 
-// Texts shows what changes between two texts, as the hunks of a unified diff, with the values of keys that look
-// like secrets masked.
-func Texts(before, after []byte) string {
+// Texts shows what changes between two texts of a file, as the hunks of a unified diff, without secrets.
+func Texts(name string, before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return ""
 	}
 	if len(before) > maxDiff || len(after) > maxDiff || !utf8.Valid(before) || !utf8.Valid(after) {
 		return fmt.Sprintf("(%d bytes become %d)\n", len(before), len(after))
 	}
-	d := diff.Diff("before", Mask(before), "after", Mask(after))
+	d := diff.Diff("before", mask.File(name, before), "after", mask.File(name, after))
 	if d == nil {
 		return "(a masked value changes)\n"
 	}

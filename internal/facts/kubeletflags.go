@@ -28,7 +28,7 @@ func (k *Kubelet) flags(c kubeletCommand) {
 	dir := option(c.argv, "config-dir")
 	switch {
 	case stated && name != "" && c.environ.from[name] != "":
-		k.TaintsAt = Place{How: "env", File: c.environ.from[name], Var: name, Value: c.hidden[name]}
+		k.TaintsAt = Place{How: "env", File: c.environ.from[name], Var: name, Value: c.hidden[name], Private: c.private}
 	case stated && name != "" && name == k.LabelsAt.Var:
 		k.TaintsAt = k.LabelsAt // the unit sets it: what hides that must carry it over, labels and all
 	case stated && name != "":
@@ -74,7 +74,7 @@ func (k *Kubelet) flagPlace(c kubeletCommand) Place {
 		if !ok || !isName(name) || !strings.HasSuffix(name, "EXTRA_ARGS") {
 			continue // others are their owners'
 		}
-		p := Place{How: "env", File: c.environ.from[name], Var: name, Value: c.hidden[name]}
+		p := Place{How: "env", File: c.environ.from[name], Var: name, Value: c.hidden[name], Private: c.private}
 		if p.File == "" {
 			p.Value = c.values[name]
 		}
@@ -127,7 +127,7 @@ func (k *Kubelet) unitPlace(c kubeletCommand) Place {
 	if len(start) == 0 {
 		return Place{Why: c.name + " has no ExecStart but ours"}
 	}
-	return Place{How: "unit", File: OwnDropIn, Value: start[0]}
+	return Place{How: "unit", File: OwnDropIn, Value: start[0], Private: c.private}
 }
 
 // without is the service as it would be without one of its files.

@@ -60,6 +60,8 @@ type Place struct {
 	// Value is what to begin with, as it would be without File: what Var holds then, wherever it is set (a file's line hides
 	// the unit's, so the whole must be carried over), or the ExecStart to repeat.
 	Value string `json:"-"`
+	// Private says that a file of the unit, from which Value may be, is not readable by all: then no copy of it may be either.
+	Private bool `json:"-"`
 }
 
 // Uses says whether the kubelet is told to use an engine, by its socket. Without a stated endpoint nobody can tell.

@@ -20,6 +20,7 @@ type service struct {
 	start    []string // ExecStart= lines
 	env      []string // Environment= lines
 	envFiles []string // EnvironmentFile= values
+	private  bool     // not everybody may read all of the files that are not ours
 	requires []string // units that it is stopped and restarted with
 }
 
@@ -41,6 +42,9 @@ func (l *look) service(ctx context.Context, names ...string) *service {
 		s := &service{name: name, active: u.Active}
 		for _, f := range u.Files {
 			s.files = append(s.files, File{f, l.read(f)})
+			if i, err := l.v.Stat(f); err == nil && i.Mode&0o004 == 0 && f != OwnDropIn {
+				s.private = true
+			}
 			s.add(string(s.files[len(s.files)-1].Data))
 		}
 		return s

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 const (
@@ -82,7 +84,7 @@ func (r runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 		cmd.ExtraFiles = []*os.File{inherit}
 	}
 	err = r.wait(ctx, &cmd)
-	failed.Stderr = stderr.String()
+	failed.Stderr = mask.Message(stderr.String()) // it goes into errors, and from there anywhere
 	switch exited := (*exec.ExitError)(nil); {
 	case ctx.Err() != nil && err != nil:
 		failed.Cause = context.Cause(ctx)

@@ -76,7 +76,7 @@ hunter2
  "debug": true, "log-driver": "keep"}
 -- etc/systemd/system/containerd.service.d/x.conf --
 [Service]
-Environment="REGISTRY_TOKEN=hunter2" "B=keep it"
+Environment="REGISTRY_TOKEN=hunter2" "PATH=/bin"
 Environment=MY_SECRET=hunter2
 ExecStart=/usr/bin/x --password hunter2 --keep
 ExecStart=/usr/bin/x --bootstrap-token=hunter2
@@ -171,7 +171,7 @@ func TestRecord(t *testing.T) {
 	}
 	for _, keep := range []string{
 		"ID=debian", "SystemdCgroup = true", `keep = "this"`, "keep: this", "cgroupDriver: systemd", "enabled: true", "nouveau.modeset=0",
-		"[keep]", "580.95.05", "AP/+AQ==", `"/none"`, "Package: containerd", `"--password=masked", "kept"]`, `"REGISTRY_TOKEN=masked" "B=keep it"`,
+		"[keep]", "580.95.05", "AP/+AQ==", `"/none"`, "Package: containerd", `"--password=(masked)", "kept"]`, `"REGISTRY_TOKEN=(masked)" "PATH=/bin"`,
 	} {
 		if !strings.Contains(string(archive), keep) {
 			t.Errorf("%s was not recorded", keep)

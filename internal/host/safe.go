@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // safePaths are the files whose content may leave the machine in a recording, by path.Match; "/**" is all below.
 // All else is recorded as a name and a size. A name is added here only if no secret belongs into such a file; where one
-// can be in it by its format (a registry's password), mask takes it out.
+// can be in it by its format (a registry's password), package mask takes it out.
 func safePaths() []string {
 	return []string{
 		"/etc/os-release", "/usr/lib/os-release", "/etc/*-release", "/etc/debian_version",
@@ -66,10 +68,10 @@ func safe(name string, data []byte) ([]byte, bool) {
 		return data, maybeBinary(name) // mask reads text only
 	}
 	if name == "/proc/cmdline" { // one line of many settings: each by itself
-		settings := mask(bytes.ReplaceAll(bytes.TrimSpace(data), []byte(" "), []byte("\n")))
+		settings := mask.Text(bytes.ReplaceAll(bytes.TrimSpace(data), []byte(" "), []byte("\n")))
 		return append(bytes.ReplaceAll(settings, []byte("\n"), []byte(" ")), '\n'), true
 	}
-	return mask(data), true
+	return mask.File(name, data), true
 }
 
 // maybeBinary says in which safe places files may be binary.

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // Txtar is all that was looked at as a txtar archive, the form in which package simhost takes machines.
@@ -23,7 +25,7 @@ func (r *Recorder) Txtar() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "A recorded machine. Content is here only of what is listed as safe, secret-looking values are %q.\n-- sim.toml --\n", masked)
+	fmt.Fprintf(&b, "A recorded machine. Content is here only of what is listed as safe, secret-looking values are %q.\n-- sim.toml --\n", mask.Mark)
 	r.settings(&b)
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
 		if name != "/" {
@@ -85,12 +87,12 @@ func (a answer) settings(b *bytes.Buffer) {
 	if errors.As(a.err, &failed) && failed.Code < 0 {
 		return // not installed, or it did not end: nobody answers
 	}
-	fmt.Fprintf(b, "\n[[command]]\nargv = %s\n", quoteAll(a.argv))
+	fmt.Fprintf(b, "\n[[command]]\nargv = %s\n", quoteAll(mask.Args(a.argv)))
 	if safeCommand(a.argv) {
-		fmt.Fprintf(b, "stdout = %s\n", quote(string(mask(a.stdout))))
+		fmt.Fprintf(b, "stdout = %s\n", quote(string(mask.Text(a.stdout))))
 	}
 	if failed != nil {
-		fmt.Fprintf(b, "exit = %d\nstderr = %s\n", failed.Code, quote(string(mask([]byte(failed.Stderr)))))
+		fmt.Fprintf(b, "exit = %d\nstderr = %s\n", failed.Code, quote(mask.Message(failed.Stderr)))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // login is what we show to the server. Files are read again for each request: kubelet and Kubernetes rotate them.
@@ -209,8 +210,8 @@ func (l *login) hide(s string) string {
 	defer l.mu.Unlock()
 	for _, secret := range []string{l.last, l.token} {
 		if len(secret) >= 4 {
-			s = strings.ReplaceAll(s, secret, "masked")
+			s = strings.ReplaceAll(s, secret, mask.Mark)
 		}
 	}
-	return s
+	return mask.Message(s)
 }

@@ -31,7 +31,7 @@ func TestTries(t *testing.T) {
 		{"always 500", kubesim.Fault{Status: 500, Times: -1}, 8, Busy, nil, "after 8 tries"},
 		{"always 429", kubesim.Fault{Status: 429, RetryAfter: "7", Times: -1}, 4, Busy, nil, "come back in 7s"},
 		{"too far off", kubesim.Fault{Status: 429, RetryAfter: "3600"}, 1, Busy, []time.Duration{}, "come back in 1h"},
-		{"a secret in the answer", kubesim.Fault{Status: 503, Body: "it was " + planted, Times: -1}, 8, Busy, nil, "masked"},
+		{"a secret in the answer", kubesim.Fault{Status: 503, Body: "it was " + planted, Times: -1}, 8, Busy, nil, "(masked)"},
 		{"409", kubesim.Fault{Status: 409, Times: -1}, 1, Conflict, []time.Duration{}, "409"},
 		{"400", kubesim.Fault{Status: 400, Times: -1}, 1, Refused, []time.Duration{}, "400"},
 		{"501", kubesim.Fault{Status: 501, Times: -1}, 1, Refused, []time.Duration{}, "501"},

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
 // Program is a command with a mind: a package manager in a test, say.
@@ -119,7 +120,7 @@ func (n *Node) effect(c command) error {
 }
 
 func failed(argv []string, code int, stderr string, cause error) error {
-	return &host.CommandError{Argv: argv, Code: code, Stderr: strings.TrimSpace(stderr), Cause: cause}
+	return &host.CommandError{Argv: argv, Code: code, Stderr: mask.Message(strings.TrimSpace(stderr)), Cause: cause}
 }
 
 // AskAbout is host.View's. The programs of a simulated node know only the questions they were recorded with.

@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/host/simhost"
+)
+
+// leaky has secrets where gpuadm looks: it edits containerd's configuration and repeats kubelet's command line, and apt fails with
+// one in its words.
+const leaky = `
+-- etc/containerd/config.toml --
+version = 2
+[plugins."io.containerd.grpc.v1.cri".registry.configs."r.example".auth]
+  username = "planted-user"
+  password = "planted-pass"
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]
+  endpoint = ["https://robot:planted-pa/ss@2@mirror.example/v2?sig=planted-sig"]
+-- etc/systemd/system/containerd.service.d/proxy.conf --
+[Service]
+Environment="HTTPS_PROXY=http://me:planted-proxy@proxy.example:3128" MYSQL_PWD=planted-pwd
+Environment=NOTHING=planted-nothing
+-- etc/systemd/system/kubelet.service --
+[Unit]
+Requires=containerd.service
+[Service]
+Environment="X=planted-x"
+ExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml --kubeconfig=/var/lib/kubelet/kubeconfig --cloud-phrase=planted-phrase --bootstrap-token planted-token
+[Install]
+WantedBy=multi-user.target
+-- var/lib/kubelet/config.yaml --
+kind: KubeletConfiguration
+staticPodURLHeader:
+  X-Mine:
+  - planted-header
+cgroupDriver: systemd
+-- etc/default/kubelet --
+KUBELET_EXTRA_ARGS=--phrase=planted-extra
+-- etc/apt/apt.conf.d/95proxy --
+Acquire::http::Proxy "http://me:planted-apt@proxy.example:3128/";
+-- etc/apt/sources.list.d/x.list --
+deb https://robot:planted-source@repo.example/ubuntu noble main
+-- etc/environment --
+http_proxy=http://me:planted-env@proxy.example:3128
+-- etc/gpuadm/node.toml --
+format = 1
+[runtime]
+engine = "containerd"
+[node]
+labels = { team = "red" }
+gpu_labels = false
+`
+
+// No output of gpuadm has a secret of the machine.
+func TestPlantedSecrets(t *testing.T) {
+	archive, err := os.ReadFile("../../test/hosts/ubuntu24-h100.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := simhost.New(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := regexp.MustCompile(`(?m)^-- (\S+) --\n`)
+	at := head.FindAllStringSubmatchIndex(leaky, -1)
+	for i, m := range at {
+		end := len(leaky)
+		if i+1 < len(at) {
+			end = at[i+1][0]
+		}
+		plantFile(t, n, "/"+leaky[m[2]:m[3]], leaky[m[1]:end])
+	}
+	corpus := corpusSecrets(t, n)
+
+	said := func(want int, args ...string) string {
+		var out bytes.Buffer
+		e := env{
+			stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: true, read: os.ReadFile,
+			open: func(string) (host.Host, error) { return n, nil },
+		}
+		if code := run(context.Background(), e, args); code != want {
+			t.Errorf("%v ends with %d:\n%s", args, code, out.String())
+		}
+		for _, secret := range append(corpus, "planted-") {
+			if strings.Contains(out.String(), secret) {
+				t.Errorf("%v prints %s:\n%s", args, secret, lineWith(out.String(), secret))
+			}
+		}
+		return out.String()
+	}
+	if out := said(0, "facts", "--record"); !strings.Contains(out, "(masked)") || !strings.Contains(out, "--kubeconfig=/var/lib/kubelet/kubeconfig") {
+		t.Errorf("the recording has no mark, or no longer what is of use:\n%s", out)
+	}
+	said(0, "facts")
+	said(0, "facts", "-v")
+	said(0, "facts", "-o", "json")
+	if out := said(0, "plan"); !strings.Contains(out, "(masked)") {
+		t.Errorf("no file with a secret is in the plan:\n%s", out)
+	}
+	said(0, "plan", "-o", "json")
+	said(3, "status")
+	said(3, "status", "-o", "json")
+	said(1, "apply", "-o", "json") // no driver answers: an error is printed as well
+	said(0, "undo", "--dry-run")
+	said(0, "undo", "--dry-run", "-o", "json")
+	said(0, "undo")
+	said(1, "apply", "-v")
+	plantFile(t, n, "/etc/gpuadm/node.toml", "format = 1\n[runtime]\nengine = \"containerd\"\npassword = \"planted-spec\"\n")
+	said(2, "plan")
+	said(2, "plan", "-o", "json")
+}
+
+func lineWith(text, part string) string {
+	for line := range strings.Lines(text) {
+		if at := strings.Index(line, part); at >= 0 {
+			return line[max(0, at-200):min(len(line), at+200)]
+		}
+	}
+	return ""
+}
+
+func plantFile(t *testing.T, n *simhost.Node, name, text string) {
+	t.Helper()
+	dir := "/"
+	for part := range strings.SplitSeq(strings.Trim(path.Dir(name), "/"), "/") {
+		dir = path.Join(dir, part)
+		if _, err := n.Stat(dir); err != nil {
+			if err := n.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// corpusSecrets puts the masker's corpus of planted secrets where gpuadm reads files of all forms, and returns the secrets.
+func corpusSecrets(t *testing.T, n *simhost.Node) (secrets []string) {
+	t.Helper()
+	data, err := os.ReadFile("../../internal/mask/testdata/planted.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, part := range strings.Split(string(data), "\n== ")[1:] {
+		first, text, _ := strings.Cut(part, "\n")
+		for _, m := range regexp.MustCompile(`(?s)«(.*?)»`).FindAllStringSubmatch(text, -1) {
+			for _, word := range strings.Fields(m[1]) {
+				if len(word) > 5 {
+					secrets = append(secrets, word)
+				}
+			}
+		}
+		text = strings.NewReplacer("«", "", "»", "").Replace(text)
+		switch {
+		case strings.Contains(first, ".service"):
+			plantFile(t, n, fmt.Sprintf("/etc/systemd/system/containerd.service.d/%03d.conf", i), strings.ReplaceAll(text, "ExecStart=", "ExecStopPost="))
+		case strings.HasPrefix(first, "/etc/apt/sources.list"), strings.HasPrefix(first, "/etc/yum"):
+			plantFile(t, n, fmt.Sprintf("/etc/apt/sources.list.d/%03d.list", i), text)
+		default:
+			plantFile(t, n, fmt.Sprintf("/etc/modprobe.d/%03d.conf", i), text)
+		}
+	}
+	return secrets
+}

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mask_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/mask"
+)
+
+// plant is one secret or more as a file holds them.
+type plant struct {
+	file, source, text string
+	secrets            []string
+}
+
+func planted(t testing.TB) (all []plant) {
+	t.Helper()
+	data, err := os.ReadFile("testdata/planted.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	between := regexp.MustCompile(`(?s)«(.*?)»`)
+	for _, part := range strings.Split(string(data), "\n== ")[1:] {
+		head, text, _ := strings.Cut(part, "\n")
+		file, source, _ := strings.Cut(head, "  ")
+		p := plant{file: file, source: source, text: strings.NewReplacer("«", "", "»", "").Replace(text)}
+		for _, m := range between.FindAllStringSubmatch(text, -1) {
+			for _, line := range strings.Split(m[1], "\n") {
+				p.secrets = append(p.secrets, strings.Fields(line)...)
+			}
+		}
+		if len(p.secrets) == 0 {
+			t.Fatalf("nothing is planted in %s", head)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// No secret of the corpus is left, in whatever text it comes.
+func TestPlanted(t *testing.T) {
+	all := planted(t)
+	if len(all) < 100 {
+		t.Errorf("only %d secrets are planted", len(all))
+	}
+	for _, p := range all {
+		for name, text := range map[string]string{
+			"alone": p.text, "with carriage returns": strings.ReplaceAll(p.text, "\n", "\r\n"), "without an end": strings.TrimSuffix(p.text, "\n"),
+			"below": "a: 1\nb = 2\n# it's a comment\n" + p.text, "above": p.text + "\nafter = 1\n",
+		} {
+			masked := string(mask.File(p.file, []byte(text)))
+			for _, s := range p.secrets {
+				if len(s) > 3 && strings.Contains(masked, s) {
+					t.Errorf("%s, %s, %s: %s is left:\n%s", p.file, p.source, name, s, masked)
+				}
+			}
+			if again := string(mask.File(p.file, []byte(masked))); again != masked {
+				t.Errorf("%s, %s, %s: masked twice it is another text:\n%s\n%s", p.file, p.source, name, masked, again)
+			}
+		}
+	}
+}

@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mask_test
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/gpuadm/gpuadm/internal/mask"
+)
+
+var update = flag.Bool("update", false, "write testdata/falsely.txt again")
+
+// harmlessFiles are configurations without a secret: containerd's of the table's corpus, all of the recorded machines, and examples.
+func harmlessFiles(t testing.TB) []txtar.File {
+	t.Helper()
+	var all []txtar.File
+	for _, pattern := range []string{"../../test/containerd/corpus/*.toml", "../../test/hosts/*.txtar", "testdata/harmless.txtar", "../../README.md"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil || len(names) == 0 {
+			t.Fatalf("%s: no files, %v", pattern, err)
+		}
+		for _, name := range names {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if path.Ext(name) != ".txtar" {
+				all = append(all, txtar.File{Name: path.Base(name), Data: data})
+				continue
+			}
+			for _, f := range txtar.Parse(data).Files {
+				file, markers, _ := strings.Cut(f.Name, " ")
+				if !strings.Contains(markers, "base64") {
+					all = append(all, txtar.File{Name: strings.TrimSuffix(path.Base(name), ".txtar") + ":/" + file, Data: f.Data})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// What holds no secret stays readable. The values that are masked all the same are listed in testdata/falsely.txt: a new one is a
+// decision.
+func TestMaskedFalsely(t *testing.T) {
+	const most = 5
+	var list []string
+	values := 0
+	for _, f := range harmlessFiles(t) {
+		_, file, found := strings.Cut(f.Name, ":")
+		if !found {
+			file = "/etc/containerd/" + f.Name
+		}
+		before, after := strings.Split(string(f.Data), "\n"), strings.Split(string(mask.File(file, f.Data)), "\n")
+		if len(before) != len(after) {
+			t.Errorf("%s: %d lines become %d", f.Name, len(before), len(after))
+			continue
+		}
+		for i := range before {
+			values += strings.Count(before[i], "=") + strings.Count(before[i], ": ")
+			if before[i] != after[i] {
+				list = append(list, fmt.Sprintf("%s: %s", f.Name, strings.TrimSpace(after[i])))
+			}
+		}
+	}
+	slices.Sort(list)
+	const golden = "testdata/falsely.txt"
+	text := strings.Join(list, "\n") + "\n"
+	if *update {
+		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(known) != text {
+		t.Errorf("masked falsely:\n%s\nbut %s has\n%s", text, golden, known)
+	}
+	if len(list) > most {
+		t.Errorf("%d lines of %d values are masked falsely, %d may be", len(list), values, most)
+	}
+	t.Logf("%d lines of about %d values", len(list), values)
+}
+
+// What gpuadm itself says of tokens, keys and logins stays as it is.
+func TestSentencesStay(t *testing.T) {
+	n := 0
+	for _, dir := range []string{"cloud", "cmd/gpuadm", "drivers", "internal/*", "mig", "runtime", "stages"} {
+		names, err := filepath.Glob("../../" + dir + "/*.go")
+		if err != nil || len(names) == 0 {
+			t.Fatalf("%s: no files, %v", dir, err)
+		}
+		for _, name := range names {
+			if strings.HasSuffix(name, "_test.go") || strings.Contains(name, "/mask/") {
+				continue
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(node ast.Node) bool {
+				lit, ok := node.(*ast.BasicLit)
+				if !ok || lit.Kind != token.STRING {
+					return true
+				}
+				text, err := strconv.Unquote(lit.Value)
+				if err != nil || strings.Count(text, " ") < 3 || strings.Contains(text, "PRIVATE KEY") {
+					return true
+				}
+				n++
+				if masked := mask.Message(text); masked != text {
+					t.Errorf("%s: %q becomes %q", name, text, masked)
+				}
+				return true
+			})
+		}
+	}
+	if n < 1000 {
+		t.Errorf("only %d sentences", n)
+	}
+}
