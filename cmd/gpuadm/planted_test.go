@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // leaky has secrets where gpuadm looks: it edits containerd's configuration and repeats kubelet's command line, and apt fails with
