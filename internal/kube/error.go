@@ -4,10 +4,15 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Why tells kinds of failure apart by what helps against them.
@@ -63,6 +68,21 @@ func (e *Error) Unwrap() error { return e.Cause }
 func (e *Error) Is(target error) bool {
 	why, ok := target.(Why)
 	return ok && why == e.Why
+}
+
+// Denied says whether an admission policy has denied the request, and has put this code into its message.
+func (e *Error) Denied(code string) bool {
+	return slices.ContainsFunc(causes(e.Cause), func(c metav1.StatusCause) bool { return strings.Contains(c.Message, code) })
+}
+
+// causes are what an admission policy adds to its denial; RBAC and NodeRestriction add none. Sources: kubernetes, apiserver,
+// pkg/admission/plugin/policy/validating/dispatcher.go (Dispatch) and pkg/endpoints/handlers/responsewriters/errors.go (Forbidden).
+func causes(err error) []metav1.StatusCause {
+	status := (*apierrors.StatusError)(nil)
+	if !errors.As(err, &status) || status.ErrStatus.Details == nil {
+		return nil
+	}
+	return status.ErrStatus.Details.Causes
 }
 
 // Waits says whether waiting helps: the same request may go well later without a person doing anything.

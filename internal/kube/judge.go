@@ -116,6 +116,8 @@ func (c *Client) forbidden(e *Error, r call, message string) {
 	case strings.Contains(message, "is not allowed to modify"): // NodeRestriction, admitNode in its admission.go
 		e.Because = append(e.Because, "The admission plugin NodeRestriction keeps a node's own identity from this, whatever its roles are.")
 		e.Try = append(e.Try, "name the kubeconfig of a ServiceAccount that may patch nodes under [node] kubeconfig")
+	case causes(e.Cause) != nil: // its message says what to change
+		e.Because = append(e.Because, "An admission policy of the cluster denies it, whatever its roles are.")
 	case node:
 		e.Because = append(e.Because, "A kubelet's identity may only reach its own node, and what runs there.")
 	default:
