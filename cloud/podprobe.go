@@ -13,16 +13,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
-// PolicyCode is in the denial of a key by the policy of images/daemonset/rbac.yaml, and nowhere else. Its number is that of what the
-// policy promises: it grows when the policy takes more from the ServiceAccount.
+// PolicyCode is in the denial of a key by the policy of images/daemonset/rbac.yaml, and nowhere else. Its number is that of what
+// the policy promises: it grows when the policy takes more from the ServiceAccount.
 const PolicyCode = "gpuadm-node-keys-1"
 
-// probeLabel is a label that nobody but a cluster's administrator may set, on any Node.
+// probeLabel is a label that only the administrators of a cluster may set, on any Node.
 const probeLabel = "node-restriction.kubernetes.io/gpuadm-probe"
 
-// ProbePolicy tries, as the ServiceAccount of the pod that this process runs in, a change of its own Node that the policy must deny.
-// It returns nil if the policy denied it; else why the account is not to be lent to the machine: a token that may do more than a
-// kubelet gives whoever has stolen the node more than the node. An error says that the cluster did not answer. Nothing is changed.
+// ProbePolicy tries, as the ServiceAccount of the pod that this process runs in, a change of its own Node that the policy must
+// deny. It returns nil if the policy denied it; else why the account is not to be lent to the machine: a token that may do more
+// than a kubelet gives a thief of the node more than the node. An error says that the cluster did not answer. Nothing is changed.
 func ProbePolicy(ctx context.Context, pod host.Host) (*converge.Trouble, error) {
 	c, err := kube.Do(pod, kube.From{Pod: true})
 	if err != nil {
@@ -59,7 +59,7 @@ func widePolicy(ctx context.Context, c *kube.Client) *converge.Trouble {
 	t := &converge.Trouble{
 		What: "the DaemonSet's ServiceAccount is not used: no policy narrows it to its own Node and its own keys",
 		Because: []string{
-			"whoever steals a node would get by its token what a kubelet may not do: restricted labels, roles, other taints", kubeletAlone,
+			"a thief of a node would get by its token what a kubelet may not do: restricted labels, roles, other taints", kubeletAlone,
 		},
 		Try: []string{applyRBAC, "or, if the cluster has another fence: gpuadm daemonset --without-policy"},
 	}

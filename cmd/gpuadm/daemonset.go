@@ -44,7 +44,7 @@ func newDaemonSet(c *common) *cobra.Command {
 	p := pod{common: c}
 	cmd := &cobra.Command{
 		Use:   "daemonset",
-		Short: "from a privileged pod, keep the machine it runs on as the spec says",
+		Short: "from a pod, keep the machine it runs on as the spec says",
 		Long: `Daemonset is what the DaemonSet in images/daemonset runs. It copies this program
 to the machine's /var/lib/gpuadm (on Container-Optimized OS /var/lib/google), since
 a /run may be one that nothing can be executed from, and the specs in /etc/gpuadm

@@ -103,8 +103,8 @@ func withdraw(machine host.Host) error {
 	return nil
 }
 
-// renew brings the pod's token to the machine at each tick, where one was lent: an apply that installs a driver may take longer than a
-// token has left. What fails is tried again at the next tick, and before the next apply.
+// renew brings the pod's token to the machine at each tick, where one was lent: an apply that installs a driver may take longer
+// than a token has left. What fails is tried again at the next tick, and before the next apply.
 func (p *pod) renew(ctx context.Context, machine host.Host, tick <-chan time.Time) {
 	for {
 		select {

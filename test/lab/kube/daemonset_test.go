@@ -77,7 +77,16 @@ func (n gpuHost) takenOff() {
 	if len(commands) != 2 {
 		n.t.Fatalf("the manifest's head has the commands %q, want one before and one after the DaemonSet is deleted", commands)
 	}
-	n.Must("sh", "-c", commands[0])
+	n.c.Until("undo is done", func() string { // exit code 75: the pod's apply is at work
+		r := n.Exec("sh", "-c", commands[0])
+		if r.Exit != 0 && r.Exit != 75 {
+			n.t.Fatal(r)
+		}
+		if r.Exit == 75 {
+			return r.String()
+		}
+		return ""
+	})
 	for key := range kube.At(n.Object(), "metadata", "labels").(kube.Object) {
 		if strings.HasPrefix(key, "nvidia.com/") {
 			n.t.Errorf("after %s the Node has the label %s", commands[0], key)
@@ -97,7 +106,7 @@ func (n gpuHost) takenOff() {
 		return ""
 	})
 	n.Must("sh", "-c", commands[1])
-	if left := n.Must("sh", "-c", "ls -d /var/lib/gpuadm /run/gpuadm /etc/gpuadm /etc/systemd/system/*gpuadm* 2>/dev/null || true"); left != "" {
+	if left := n.Must("sh", "-c", "ls -d /var/lib/gpuadm /run/gpuadm /etc/systemd/system/*gpuadm* 2>/dev/null || true"); left != "" {
 		n.t.Errorf("after %s there is %s", commands[1], left)
 	}
 }
