@@ -187,7 +187,8 @@ func policyNode(c *kube.T, name string) {
 	c.Merge(path+"/status", kube.Object{"status": kube.Object{
 		"capacity": kube.Object{"cpu": "8"}, "allocatable": kube.Object{"cpu": "8"},
 		"conditions": []kube.Object{
-			{"type": "Ready", "status": "True", "reason": "KubeletReady"}, {"type": "MemoryPressure", "status": "False"},
+			{"type": "Ready", "status": "True", "reason": "KubeletReady"},
+			{"type": "MemoryPressure", "status": "False"},
 			{"type": cloud.GPUReady, "status": "False", "reason": "Test"},
 		},
 		"images": []kube.Object{{"names": []string{"registry.invalid/a:1"}, "sizeBytes": 1}},
