@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/images/daemonset"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
 	"github.com/gpuadm/gpuadm/internal/kube"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // probePod is a pod on the node gpu-1, and its API server.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/host/simhost"
-	"github.com/gpuadm/gpuadm/internal/kube/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // accountPod is a DaemonSet's pod on gpu-1, its API server, and the machine.

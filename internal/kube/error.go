@@ -4,15 +4,11 @@
 package kube
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Why tells kinds of failure apart by what helps against them.
@@ -54,6 +50,10 @@ type Error struct {
 	Because []string // more about why, in sentences
 	Try     []string // what a person can type or change
 
+	// causes are what an admission policy adds to its denial; RBAC and NodeRestriction add none. Sources: kubernetes, apiserver,
+	// pkg/admission/plugin/policy/validating/dispatcher.go (Dispatch), pkg/endpoints/handlers/responsewriters/errors.go (Forbidden).
+	causes []string
+
 	waits bool          // more than Why says
 	retry bool          // another try may go well
 	after time.Duration // what the server asks to wait before it
@@ -72,17 +72,7 @@ func (e *Error) Is(target error) bool {
 
 // Denied says whether an admission policy has denied the request, and has put this code into its message.
 func (e *Error) Denied(code string) bool {
-	return slices.ContainsFunc(causes(e.Cause), func(c metav1.StatusCause) bool { return strings.Contains(c.Message, code) })
-}
-
-// causes are what an admission policy adds to its denial; RBAC and NodeRestriction add none. Sources: kubernetes, apiserver,
-// pkg/admission/plugin/policy/validating/dispatcher.go (Dispatch) and pkg/endpoints/handlers/responsewriters/errors.go (Forbidden).
-func causes(err error) []metav1.StatusCause {
-	status := (*apierrors.StatusError)(nil)
-	if !errors.As(err, &status) || status.ErrStatus.Details == nil {
-		return nil
-	}
-	return status.ErrStatus.Details.Causes
+	return slices.ContainsFunc(e.causes, func(message string) bool { return strings.Contains(message, code) })
 }
 
 // Waits says whether waiting helps: the same request may go well later without a person doing anything.

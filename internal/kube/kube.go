@@ -58,7 +58,7 @@ func (c *Client) PatchNode(ctx context.Context, name string, ops []Op) (*Node, e
 // TryLabel asks what would be answered if a label of the Node were set, and changes nothing: admission judges a dry run as the change
 // itself. Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 func (c *Client) TryLabel(ctx context.Context, name, key, value string) error {
-	r := call{verb: "try to label", method: http.MethodPatch, form: string(types.StrategicMergePatchType), query: url.Values{"dryRun": {metav1.DryRunAll}}}
+	r := call{verb: "try to label", method: http.MethodPatch, form: "application/strategic-merge-patch+json", query: url.Values{"dryRun": {"All"}}}
 	var err error
 	if r.body, err = json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{key: value}}}); err != nil {
 		return c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
