@@ -16,7 +16,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -29,7 +28,6 @@ const (
 	// On Container-Optimized OS nothing under /var can be executed but in a few folders, of which this is one:
 	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
 	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
-	podAccount    = "/var/run/secrets/kubernetes.io/serviceaccount"
 	podAgain      = 20 * time.Second // after an apply that waits for something
 )
 
@@ -39,20 +37,26 @@ type pod struct {
 	root  string        // where the machine's files are mounted
 	every time.Duration // between two applies
 	once  bool
+	account
 }
 
 func newDaemonSet(c *common) *cobra.Command {
 	p := pod{common: c}
 	cmd := &cobra.Command{
 		Use:   "daemonset",
-		Short: "from a privileged pod, keep the machine it runs on as the spec says",
+		Short: "from a pod, keep the machine it runs on as the spec says",
 		Long: `Daemonset is what the DaemonSet in images/daemonset runs. It copies this program
 to the machine's /var/lib/gpuadm (on Container-Optimized OS /var/lib/google), since
 a /run may be one that nothing can be executed from, and the specs in /etc/gpuadm
 (a ConfigMap) to its /run/gpuadm. Then the machine's own systemd runs apply, in a
 unit of its own: it goes on when the pod is killed or the container engine
-restarts. What the unit prints is printed here. The pod's ServiceAccount is lent
-to it for the node's taints.
+restarts. What the unit prints is printed here.
+
+The pod's ServiceAccount is lent to it for the node's taints, if the policy of
+rbac.yaml narrows that account: before each apply a change that the policy must
+deny is tried on the pod's own Node, as a dry run. Where it is not denied, or the
+cluster has no such policies (Kubernetes before 1.30), a warning says so, and
+kubelet's identity is used: it sets labels and the condition, and no taints.
 
 With --once it ends after one apply, with its exit code: as an init container.
 A machine without the spec of a ConfigMap uses its own /etc/gpuadm/node.toml.`,
@@ -62,12 +66,13 @@ A machine without the spec of a ConfigMap uses its own /etc/gpuadm/node.toml.`,
 	f := cmd.Flags()
 	f.StringVar(&p.root, "host", "/host", "`DIR` at which the machine's / is mounted")
 	f.DurationVar(&p.every, "every", 10*time.Minute, "look again after this long")
+	f.BoolVar(&p.withoutPolicy, "without-policy", false, "lend the ServiceAccount to the machine also where no policy narrows it")
 	f.BoolVar(&p.once, "once", false, "end after one apply that does not wait for anything")
 	return cmd
 }
 
 // run applies, and again.
-func (p pod) run(ctx context.Context) error {
+func (p *pod) run(ctx context.Context) error {
 	machine, err := p.open(p.root)
 	if err != nil {
 		return err
@@ -85,7 +90,7 @@ func (p pod) run(ctx context.Context) error {
 			errors.As(err, &t)
 			printTrouble(p.env, t)
 			pause = podAgain
-		case status == exitAgain:
+		case status == exitAgain, p.unknown:
 			pause = podAgain
 		case p.once && status != 0:
 			return exit(status)
@@ -101,8 +106,8 @@ func (p pod) run(ctx context.Context) error {
 }
 
 // apply brings to the machine what it needs, and has it run.
-func (p pod) apply(ctx context.Context, machine host.Host) (int, error) {
-	argv, err := p.lay(machine)
+func (p *pod) apply(ctx context.Context, machine host.Host) (int, error) {
+	argv, err := p.lay(ctx, machine)
 	if err != nil {
 		return 0, err
 	}
@@ -110,6 +115,11 @@ func (p pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	if err := machine.WriteFile(log, nil, host.Attr{Mode: 0o600}); err != nil {
 		return 0, err
 	}
+	tick := time.NewTicker(podRenews)
+	defer tick.Stop()
+	renewing, stop := context.WithCancel(ctx)
+	defer stop()
+	go p.renew(renewing, machine, tick.C)
 	status, err := host.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}.Run(ctx)
 	if said, rerr := machine.ReadFile(log); rerr == nil {
 		_, _ = p.stdout.Write(said)
@@ -118,7 +128,7 @@ func (p pod) apply(ctx context.Context, machine host.Host) (int, error) {
 }
 
 // lay brings all of it, and returns the command that the machine is to run.
-func (p pod) lay(machine host.Host) (argv []string, err error) {
+func (p *pod) lay(ctx context.Context, machine host.Host) (argv []string, err error) {
 	program := podProgram
 	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {
 		program = podProgramCOS
@@ -156,11 +166,11 @@ func (p pod) lay(machine host.Host) (argv []string, err error) {
 		}
 		argv = append(argv, "-f", to)
 	}
-	return argv, p.account(machine)
+	return argv, p.lend(ctx, machine)
 }
 
 // bring copies a file of the pod to the machine, unless it is there.
-func (p pod) bring(machine host.Host, from, to string, mode fs.FileMode) error {
+func (p *pod) bring(machine host.Host, from, to string, mode fs.FileMode) error {
 	data, err := p.read(from)
 	if err != nil {
 		return fmt.Errorf("cannot read %s: %w", from, cause(err))
@@ -177,34 +187,4 @@ func put(machine host.Host, name string, data []byte, mode fs.FileMode) error {
 		}
 	}
 	return machine.WriteFile(name, data, want)
-}
-
-// account lends the pod's ServiceAccount to the machine, by a token that is short-lived and bound to the pod. Without one
-// apply does what kubelet's identity may do.
-func (p pod) account(machine host.Host) error {
-	token, err := p.read(podAccount + "/token")
-	if err != nil {
-		return nil
-	}
-	ca, err := p.read(podAccount + "/ca.crt")
-	if err != nil {
-		return fmt.Errorf("cannot read the cluster's CA: %w", cause(err))
-	}
-	name, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
-	if name == "" {
-		return errors.New("cannot find the API server: KUBERNETES_SERVICE_HOST is not set, so this is no pod")
-	}
-	for _, f := range []struct {
-		name string
-		data []byte
-	}{
-		{podHome + "/token", token},
-		{podHome + "/ca.crt", ca},
-		{cloud.PodKubeconfig, cloud.TokenKubeconfig(name, port, podHome+"/ca.crt", podHome+"/token")},
-	} {
-		if err := put(machine, f.name, f.data, 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
 }

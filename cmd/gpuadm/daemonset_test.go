@@ -28,13 +28,13 @@ func daemonSetBrings(t *testing.T, id, at string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := pod{common: &common{env: env{
+	p := pod{account: account{withoutPolicy: true}, common: &common{env: env{
 		getenv: func(name string) string {
 			return map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}[name]
 		},
 		read: func(name string) ([]byte, error) { return []byte("content of " + name), nil },
 	}}}
-	argv, err := p.lay(n)
+	argv, err := p.lay(t.Context(), n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -170,6 +170,33 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
+// TestDeniedByPolicy: a policy's denial is told apart by its code, no role is advised against it, and a try changes nothing.
+func TestDeniedByPolicy(t *testing.T) {
+	c, sim, _ := fixture(t)
+	before := fmt.Sprint(sim.Node("gpu-1"))
+	if err := c.TryLabel(t.Context(), "gpu-1", "example.com/x", "y"); err != nil {
+		t.Error(err)
+	}
+	sim.Admit(func(_ kubesim.User, old, made kubesim.Object) string {
+		if reflect.DeepEqual(old, made) {
+			t.Errorf("the policy sees no change in %v", made)
+		}
+		return "not this key [code-1]"
+	})
+	err := c.TryLabel(t.Context(), "gpu-1", "example.com/x", "y")
+	e := wants(t, err, Forbidden, "not this key [code-1]", "admission policy")
+	if !e.Denied("code-1") || e.Denied("code-2") || strings.Contains(strings.Join(e.Try, " "), "ClusterRole") {
+		t.Errorf("denied by code-1: %v, by code-2: %v, try %q", e.Denied("code-1"), e.Denied("code-2"), e.Try)
+	}
+	err = c.TryLabel(t.Context(), "gpu-1", "node-restriction.kubernetes.io/x", "y")
+	if e := wants(t, err, Forbidden, "not allowed to modify labels"); e.Denied("") {
+		t.Error("NodeRestriction's denial is taken for a policy's")
+	}
+	if fmt.Sprint(sim.Node("gpu-1")) != before {
+		t.Error("a try has changed the Node")
+	}
+}
+
 // TestGrant: whose right is lacking is told with the commands that give it, and no word of a server runs in a shell.
 func TestGrant(t *testing.T) {
 	for message, want := range map[string]string{

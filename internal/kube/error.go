@@ -5,6 +5,7 @@ package kube
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -49,6 +50,10 @@ type Error struct {
 	Because []string // more about why, in sentences
 	Try     []string // what a person can type or change
 
+	// causes are what an admission policy adds to its denial; RBAC and NodeRestriction add none. Sources: kubernetes, apiserver,
+	// pkg/admission/plugin/policy/validating/dispatcher.go (Dispatch), pkg/endpoints/handlers/responsewriters/errors.go (Forbidden).
+	causes []string
+
 	waits bool          // more than Why says
 	retry bool          // another try may go well
 	after time.Duration // what the server asks to wait before it
@@ -63,6 +68,11 @@ func (e *Error) Unwrap() error { return e.Cause }
 func (e *Error) Is(target error) bool {
 	why, ok := target.(Why)
 	return ok && why == e.Why
+}
+
+// Denied says whether an admission policy has denied the request, and has put this code into its message.
+func (e *Error) Denied(code string) bool {
+	return slices.ContainsFunc(e.causes, func(message string) bool { return strings.Contains(message, code) })
 }
 
 // Waits says whether waiting helps: the same request may go well later without a person doing anything.

@@ -28,7 +28,8 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 		return c.judgeLine(ctx, err)
 	}
 	e := &Error{Why: Refused, Status: t.status, after: retryAfter(t.header.Get("Retry-After"), c.now())}
-	message, unsaid := words(t.body)
+	message, causes, unsaid := words(t.body)
+	e.causes = causes
 	e.Cause = said{fmt.Sprintf("the API server says %d: %s", t.status, message), nil}
 	switch t.status {
 	case http.StatusUnauthorized:
@@ -62,12 +63,17 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 }
 
 // words returns what a server said, and whether that was only the general sentence for its status.
-func words(body []byte) (message string, unsaid bool) {
+func words(body []byte) (message string, causes []string, unsaid bool) {
 	var r refusal
 	if json.Unmarshal(body, &r) != nil || r.Kind != "Status" { // a proxy or load balancer in the server's place
-		return or(clean(string(body), 300), "nothing"), true
+		return or(clean(string(body), 300), "nothing"), nil, true
 	}
-	return r.Message, r.Details == nil || len(r.Details.Causes) == 0 && r.Details.Kind == ""
+	if r.Details != nil {
+		for _, cause := range r.Details.Causes {
+			causes = append(causes, cause.Message)
+		}
+	}
+	return r.Message, causes, r.Details == nil || len(r.Details.Causes) == 0 && r.Details.Kind == ""
 }
 
 func (c *Client) unauthorized(e *Error, t answer) {
@@ -116,6 +122,8 @@ func (c *Client) forbidden(e *Error, r call, message string) {
 	case strings.Contains(message, "is not allowed to modify"): // NodeRestriction, admitNode in its admission.go
 		e.Because = append(e.Because, "The admission plugin NodeRestriction keeps a node's own identity from this, whatever its roles are.")
 		e.Try = append(e.Try, "name the kubeconfig of a ServiceAccount that may patch nodes under [node] kubeconfig")
+	case e.causes != nil: // its message says what to change
+		e.Because = append(e.Because, "An admission policy of the cluster denies it, whatever its roles are.")
 	case node:
 		e.Because = append(e.Because, "A kubelet's identity may only reach its own node, and what runs there.")
 	default:

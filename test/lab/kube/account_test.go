@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
@@ -16,16 +15,15 @@ const (
 	accountUser = "system:serviceaccount:gpuadm:gpuadm"
 )
 
+// labKeys are what the tests' node.toml name beside the policy's own list.
+const labKeys = `"example.com/*", "lab.kubernetes.io/gpu",`
+
 var allowed sync.Once
 
 // allow makes gpuadm's ServiceAccount with what it may do.
 func allow(c *kube.T) {
 	c.Helper()
-	objects, err := kube.Documents(daemonset.RBAC)
-	if err != nil {
-		c.Fatal(err)
-	}
-	allowed.Do(func() { c.Apply(objects...) })
+	allowed.Do(func() { c.Apply(policyObjects(c, labKeys)...) })
 }
 
 // account puts a kubeconfig of gpuadm's ServiceAccount on the host, as one that is bound to a pod there has it.

@@ -57,10 +57,57 @@ func TestLabKubeDaemonSet(t *testing.T) {
 	if _, landed := n.landed("second"); transition(is).After(landed) {
 		t.Errorf("the condition became true at %v, the pod landed at %v", transition(is), landed)
 	}
+	n.takenOff()
 	for _, request := range c.Requests(accountUser) {
 		if request == "patch /api/v1/nodes/"+n.Name+"/status" {
 			t.Errorf("the ServiceAccount is asked for what kubelet may do: %s", request)
 		}
+	}
+}
+
+// takenOff does what the manifest's head says of taking gpuadm off a node, and wants nothing of it left.
+func (n gpuHost) takenOff() {
+	n.t.Helper()
+	var commands []string
+	for line := range strings.Lines(string(daemonset.Manifest)) {
+		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "#   sudo "); ok {
+			commands = append(commands, command)
+		}
+	}
+	if len(commands) != 2 {
+		n.t.Fatalf("the manifest's head has the commands %q, want one before and one after the DaemonSet is deleted", commands)
+	}
+	n.c.Until("undo is done", func() string { // exit code 75: the pod's apply is at work
+		r := n.Exec("sh", "-c", commands[0])
+		if r.Exit != 0 && r.Exit != 75 {
+			n.t.Fatal(r)
+		}
+		if r.Exit == 75 {
+			return r.String()
+		}
+		return ""
+	})
+	for key := range kube.At(n.Object(), "metadata", "labels").(kube.Object) {
+		if strings.HasPrefix(key, "nvidia.com/") {
+			n.t.Errorf("after %s the Node has the label %s", commands[0], key)
+		}
+	}
+	if is := n.condition("Unknown"); kube.Text(is, "reason") != "Undone" {
+		n.t.Errorf("after %s the condition is %v", commands[0], is)
+	}
+	n.c.Delete("/apis/apps/v1/namespaces/gpuadm/daemonsets/gpuadm-" + n.Name)
+	const pods = "/api/v1/namespaces/gpuadm/pods"
+	n.c.Until("the DaemonSet's pod is gone", func() string {
+		for _, pod := range kube.List(n.c.Get(pods), "items") {
+			if kube.Text(pod, "metadata", "labels", "app") == "gpuadm-"+n.Name {
+				return "it is there"
+			}
+		}
+		return ""
+	})
+	n.Must("sh", "-c", commands[1])
+	if left := n.Must("sh", "-c", "ls -d /var/lib/gpuadm /run/gpuadm /etc/systemd/system/*gpuadm* 2>/dev/null || true"); left != "" {
+		n.t.Errorf("after %s there is %s", commands[1], left)
 	}
 }
 
@@ -83,6 +130,9 @@ func (n gpuHost) untainted() {
 		return ""
 	})
 }
+
+// nfdLabel is what Node Feature Discovery puts on a node with NVIDIA's devices, by which the DaemonSet finds it.
+const nfdLabel = "feature.node.kubernetes.io/pci-10de.present"
 
 // agent starts the DaemonSet's pod on this node alone, as images/daemonset has it but for its name, the image and how often it
 // looks.
@@ -108,6 +158,7 @@ func (n gpuHost) agent(spec string) {
 				}
 			}
 			pod["nodeSelector"] = kube.Object{"kubernetes.io/hostname": n.Name}
+			n.c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"metadata": kube.Object{"labels": kube.Object{nfdLabel: "true"}}})
 			main := kube.List(pod, "containers")[0]
 			main["image"], main["imagePullPolicy"] = lab.AgentImage, "Never"
 			main["command"], main["args"] = []string{"/usr/local/sbin/gpuadm"}, []string{"daemonset", "--every", "1s"}

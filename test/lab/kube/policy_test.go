@@ -4,74 +4,306 @@
 package kube_test
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestLabKubePolicy proves images/daemonset/rbac.yaml against the API server: gpuadm changes the Node its pod is on, and
-// no other, and cannot with a token that says nothing of a node.
+// policyRequest is one change of a Node by gpuadm's ServiceAccount, which RBAC alone allows.
+type policyRequest struct {
+	what string
+	edit func(node kube.Object)
+	// says is a part of the denial: the key, or what gpuadm may change instead. "" for a request that passes.
+	says string
+	// at is "/status" for a change by the subresource.
+	at string
+	// on is "foreign" for another Node than the one that the token's pod is on; free is for a token that no pod is bound to.
+	on   string
+	free bool
+}
+
+func (r policyRequest) node() string { return cmp.Or(r.on, "own") }
+
+const (
+	ownNode     = "/api/v1/nodes/own"
+	foreignNode = "/api/v1/nodes/foreign"
+	neverKey    = "are never allowed [" + cloud.PolicyCode + "]"
+	notListed   = "variable keys of the ValidatingAdmissionPolicy gpuadm-own-node [" + cloud.PolicyCode + "]"
+)
+
+// TestLabKubePolicy proves images/daemonset/rbac.yaml against the API server: gpuadm changes the Node its pod is on, and of that
+// only what is its own. The same requests without the policy pass, all of them: it is the policy that denies.
 func TestLabKubePolicy(t *testing.T) {
 	c := cluster.Run(t)
-	objects, err := kube.Documents(daemonset.RBAC)
-	if err != nil {
-		t.Fatal(err)
+	objects := policyObjects(t, `"example.com/rack", "rack.example.com/*", "node-role.kubernetes.io/*", "node-restriction.kubernetes.io/tenant",`)
+	rights, policy := objects[:len(objects)-2], objects[len(objects)-2:]
+	if policy[0]["kind"] != "ValidatingAdmissionPolicy" || policy[1]["kind"] != "ValidatingAdmissionPolicyBinding" {
+		t.Fatalf("the file does not end with the policy and its binding: %v, %v", policy[0]["kind"], policy[1]["kind"])
 	}
-	c.Apply(objects...)
-	const own, other = "/api/v1/nodes/own", "/api/v1/nodes/foreign"
-	t.Cleanup(func() { c.Delete(own); c.Delete(other) })
-	for _, name := range []string{"own", "foreign"} {
-		c.Apply(kube.Object{"apiVersion": "v1", "kind": "Node", "metadata": kube.Object{"name": name}})
+	c.Apply(rights...)
+	const policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+	drop := func() {
+		c.Delete(policies + "ybindings/gpuadm-own-node")
+		c.Delete(policies + "ies/gpuadm-own-node")
 	}
+	drop()
+	t.Cleanup(func() { c.Delete(ownNode); c.Delete(foreignNode) })
 	bound := c.Bearer(c.Account("gpuadm", "gpuadm", "own"))
 	free := c.Bearer(c.Account("gpuadm", "gpuadm", ""))
-	meta := kube.Object{
-		"metadata": kube.Object{"labels": kube.Object{"node-role.kubernetes.io/gpu": ""}},
-		"spec":     kube.Object{"taints": []kube.Object{{"key": "nvidia.com/gpu", "effect": "NoSchedule"}}},
+	denied, passing := deniedRequests(), passingRequests()
+	if len(denied) < 30 || len(passing) < 10 {
+		t.Fatalf("%d requests to deny and %d to pass", len(denied), len(passing))
 	}
-	status := kube.Object{"status": kube.Object{"conditions": []kube.Object{{"type": "GPUReady", "status": "True"}}}}
-	// The API server learns of a new policy a moment after it was made.
-	c.Until("the policy holds", func() string {
-		if _, err := bound.Merge(t.Context(), other, meta); kube.StatusOf(err) != 403 {
-			return "another Node can be changed"
+	policyNode(c, "foreign")
+	probe := func() string {
+		policyNode(c, "own")
+		return denialOf(policySend(t, c, bound, policyRequest{edit: label("node-restriction.kubernetes.io/probe", "x")}))
+	}
+	c.Until("RBAC is known and no policy is in force", probe)
+	for _, r := range append(denied, passing...) {
+		policyNode(c, r.node())
+		if said := denialOf(policySend(t, c, policyToken(r, bound, free), r)); said != "" {
+			t.Errorf("without the policy, %s: denied: %s", r.what, said)
 		}
-		if _, err := bound.Merge(t.Context(), own, kube.Object{}); err != nil { // nobody may change anything until RBAC is known
-			return err.Error()
+	}
+
+	c.Apply(policy...)
+	t.Cleanup(func() { // other tests of this cluster rely on it
+		if err := c.Admin.Apply(context.WithoutCancel(t.Context()), policyObjects(t, labKeys)...); err != nil {
+			t.Error(err)
+		}
+	})
+	c.Until("the policy is in force", func() string {
+		if said := probe(); !strings.Contains(said, neverKey) {
+			return "the probe gets: " + said
 		}
 		return ""
 	})
-	for _, r := range []struct {
-		what   string
-		as     *kube.Client
-		path   string
-		change kube.Object
-		status int
-	}{
-		{"its own Node", bound, own, meta, 200},
-		{"its own Node's status", bound, own + "/status", status, 200},
-		{"another Node", bound, other, meta, 403},
-		{"another Node's status", bound, other + "/status", status, 403},
-		{"a Node, with no pod's token", free, own, meta, 403},
-		{"a Node's status, with no pod's token", free, own + "/status", status, 403},
-	} {
-		if _, err := r.as.Merge(t.Context(), r.path, r.change); kube.StatusOf(err) != r.status {
-			t.Errorf("%s: %v, want %d", r.what, err, r.status)
+	policyNode(c, "foreign")
+	for _, r := range append(denied, passing...) {
+		if r.says == "" { // what is denied changes nothing
+			policyNode(c, r.node())
+		}
+		said := denialOf(policySend(t, c, policyToken(r, bound, free), r))
+		switch {
+		case r.says == "" && said != "":
+			t.Errorf("%s: denied: %s", r.what, said)
+		case r.says != "" && !strings.Contains(said, r.says):
+			t.Errorf("%s: the denial is %q, want %q in it", r.what, said, r.says)
 		}
 	}
-	event := kube.Object{
-		"apiVersion": "v1", "kind": "Event", "metadata": kube.Object{"generateName": "own.", "namespace": "default"},
-		"involvedObject": kube.Object{"kind": "Node", "name": "own"}, "reason": "Test", "type": "Normal",
+	t.Logf("%d requests were denied and %d passed; without the policy all passed", len(denied), len(passing))
+	policyBeside(c, bound, policies)
+}
+
+// policyBeside wants the rest of the ServiceAccount's rights as narrow, others unconcerned, and CEL that fits the types.
+func policyBeside(c *kube.T, bound *kube.Client, policies string) {
+	c.Helper()
+	event := func(namespace string) kube.Object {
+		return kube.Object{
+			"apiVersion": "v1", "kind": "Event", "metadata": kube.Object{"generateName": "own.", "namespace": namespace},
+			"involvedObject": kube.Object{"kind": "Node", "name": "own"}, "reason": "Test", "type": "Normal",
+		}
 	}
-	if _, err := bound.Create(t.Context(), "/api/v1/namespaces/default/events", event); err != nil {
-		t.Errorf("an event: %v", err)
+	for namespace, want := range map[string]int{"default": 200, "kube-system": 403, "gpuadm": 403} {
+		_, err := bound.Create(c.Context(), "/api/v1/namespaces/"+namespace+"/events", event(namespace))
+		if kube.StatusOf(err) != want {
+			c.Errorf("an Event in %s: %v, want %d", namespace, err, want)
+		}
 	}
-	if err := bound.Delete(t.Context(), own); kube.StatusOf(err) != 403 {
-		t.Errorf("it deletes its Node: %v", err)
+	if err := bound.Delete(c.Context(), ownNode); kube.StatusOf(err) != 403 {
+		c.Errorf("it deletes its Node: %v", err)
 	}
-	if _, err := bound.Get(t.Context(), "/api/v1/namespaces/kube-system/secrets"); kube.StatusOf(err) != 403 {
-		t.Errorf("it lists secrets: %v", err)
+	if _, err := bound.Get(c.Context(), "/api/v1/namespaces/kube-system/secrets"); kube.StatusOf(err) != 403 {
+		c.Errorf("it lists secrets: %v", err)
 	}
-	// Others are none of the policy's business.
-	c.Merge(other, meta)
+	c.Merge(foreignNode, kube.Object{"metadata": kube.Object{"labels": kube.Object{"node-role.kubernetes.io/gpu": ""}}})
+	c.Merge(ownNode, kube.Object{"spec": kube.Object{"unschedulable": nil}})
+	if kubelet, err := c.Node("own"); err != nil {
+		c.Error(err)
+	} else if _, err := kubelet.Merge(c.Context(), ownNode+"/status", kube.Object{"status": kube.Object{"capacity": kube.Object{"nvidia.com/gpu": "8"}}}); err != nil {
+		c.Errorf("a kubelet's report: %v", err)
+	}
+	c.Until("the API server has checked the policy's types", func() string {
+		status := kube.At(c.Get(policies+"ies/gpuadm-own-node"), "status", "typeChecking")
+		if status == nil {
+			return "not yet"
+		}
+		for _, warning := range kube.List(status, "expressionWarnings") {
+			c.Errorf("the policy's types: %v", warning)
+		}
+		return ""
+	})
+}
+
+// policyObjects are those of rbac.yaml, with more keys in the list that an administrator edits.
+func policyObjects(t testing.TB, more string) []kube.Object {
+	t.Helper()
+	const first = `"nvidia.com/*",`
+	if strings.Count(string(daemonset.RBAC), first) != 1 {
+		t.Fatalf("rbac.yaml has not one %s", first)
+	}
+	objects, err := kube.Documents([]byte(strings.Replace(string(daemonset.RBAC), first, first+" "+more, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// policyNode makes a Node new: one that an administrator has drained and set apart, with all that the requests want to change.
+func policyNode(c *kube.T, name string) {
+	c.Helper()
+	path := "/api/v1/nodes/" + name
+	if c.Look(path) != nil {
+		c.Merge(path, kube.Object{"metadata": kube.Object{"finalizers": nil}})
+	}
+	c.Delete(path)
+	_, err := c.Admin.Create(c.Context(), "/api/v1/nodes", kube.Object{
+		"apiVersion": "v1", "kind": "Node",
+		"metadata": kube.Object{
+			"name": name,
+			"labels": kube.Object{
+				"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": "a", "nvidia.com/gpu.count": "8", "example.com/rack": "r7",
+				"node-restriction.kubernetes.io/tenant": "red", "node-role.kubernetes.io/worker": "",
+			},
+			"annotations": kube.Object{"nvidia.com/gpuadm.labels": "a=b", "volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+		},
+		"spec": kube.Object{"unschedulable": true, "taints": []kube.Object{
+			{"key": "example.org/quarantine", "value": "yes", "effect": "NoExecute"},
+			{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"},
+			{"key": "startup-taint.cluster-autoscaler.kubernetes.io/gpu", "value": "pending", "effect": "NoSchedule"},
+		}},
+	})
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.Merge(path+"/status", kube.Object{"status": kube.Object{
+		"capacity": kube.Object{"cpu": "8"}, "allocatable": kube.Object{"cpu": "8"},
+		"conditions": []kube.Object{
+			{"type": "Ready", "status": "True", "reason": "KubeletReady"},
+			{"type": "MemoryPressure", "status": "False"},
+			{"type": cloud.GPUReady, "status": "False", "reason": "Test"},
+		},
+		"images": []kube.Object{{"names": []string{"registry.invalid/a:1"}, "sizeBytes": 1}},
+	}})
+}
+
+func policyToken(r policyRequest, bound, free *kube.Client) *kube.Client {
+	if r.free {
+		return free
+	}
+	return bound
+}
+
+// policySend makes a request of the Node as it is: the controllers of the cluster write to it too, and then it is sent again.
+func policySend(t *testing.T, c *kube.T, as *kube.Client, r policyRequest) error {
+	t.Helper()
+	path := "/api/v1/nodes/" + r.node()
+	for {
+		node := c.Get(path)
+		if r.edit != nil {
+			r.edit(node)
+		}
+		var ops []kube.Object
+		for _, part := range []string{"metadata", "spec", "status"} { // with the version in it: what is older is a conflict
+			ops = append(ops, kube.Object{"op": "add", "path": "/" + part, "value": node[part]})
+		}
+		body, err := json.Marshal(ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = as.Do(t.Context(), http.MethodPatch, path+r.at, "application/json-patch+json", body)
+		if kube.StatusOf(err) != http.StatusConflict {
+			return err
+		}
+	}
+}
+
+// denialOf is what the server says of a denied request; "" of one that passed.
+func denialOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func label(key, value string) func(kube.Object) {
+	return func(n kube.Object) { kube.At(n, "metadata", "labels").(kube.Object)[key] = value }
+}
+
+func noLabel(key string) func(kube.Object) {
+	return func(n kube.Object) { delete(kube.At(n, "metadata", "labels").(kube.Object), key) }
+}
+
+func annotation(key, value string) func(kube.Object) {
+	return func(n kube.Object) { kube.At(n, "metadata", "annotations").(kube.Object)[key] = value }
+}
+
+func noAnnotation(key string) func(kube.Object) {
+	return func(n kube.Object) { delete(kube.At(n, "metadata", "annotations").(kube.Object), key) }
+}
+
+// field sets a field of a part of the Node; nil takes it away.
+func field(part, key string, value any) func(kube.Object) {
+	return func(n kube.Object) {
+		if value == nil {
+			delete(n[part].(kube.Object), key)
+			return
+		}
+		n[part].(kube.Object)[key] = value
+	}
+}
+
+func taint(key, effect string) func(kube.Object) {
+	return func(n kube.Object) {
+		spec := n["spec"].(kube.Object)
+		spec["taints"] = append(spec["taints"].([]any), kube.Object{"key": key, "effect": effect})
+	}
+}
+
+// taintIs sets a field of a taint that is there; "" takes the taint off.
+func taintIs(key, what, value string) func(kube.Object) {
+	return func(n kube.Object) {
+		spec, kept := n["spec"].(kube.Object), []any{}
+		for _, t := range kube.List(spec, "taints") {
+			if t["key"] == key && what != "" {
+				t[what] = value
+			}
+			if t["key"] != key || what != "" {
+				kept = append(kept, t)
+			}
+		}
+		spec["taints"] = kept
+	}
+}
+
+// condition sets a condition's status; "" takes it away.
+func condition(kind, status string) func(kube.Object) {
+	return func(n kube.Object) {
+		kept := []any{}
+		for _, c := range kube.List(n, "status", "conditions") {
+			if c["type"] != kind {
+				kept = append(kept, c)
+			}
+		}
+		if status != "" {
+			kept = append(kept, kube.Object{"type": kind, "status": status})
+		}
+		n["status"].(kube.Object)["conditions"] = kept
+	}
+}
+
+func all(edits ...func(kube.Object)) func(kube.Object) {
+	return func(n kube.Object) {
+		for _, edit := range edits {
+			edit(n)
+		}
+	}
 }

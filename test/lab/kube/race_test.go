@@ -78,16 +78,16 @@ func TestLabKubeAccount(t *testing.T) {
 	n.wants("[runtime]\n[node]\n", join)
 	n.settled()
 	n.Ready()
-	const restricted = "labels = { \"node-role.kubernetes.io/gpu\" = \"yes\" }\n"
+	const restricted = "labels = { \"lab.kubernetes.io/gpu\" = \"yes\" }\n"
 	n.wants("[node]\n"+restricted, "[runtime]\n", join)
-	r := n.gpuadm(2, []string{"apply"}, "node-role.kubernetes.io/gpu", specFile)
+	r := n.gpuadm(2, []string{"apply"}, "lab.kubernetes.io/gpu", specFile)
 	t.Logf("without a ServiceAccount: %s", r)
 	before := len(c.Requests(n.user()))
 	n.account()
 	n.wants("[runtime]\n[node]\nkubeconfig = \"" + accountFile + "\"\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" + restricted + join)
-	n.gpuadm(0, []string{"apply"}, "label node-role.kubernetes.io/gpu", "taint example.com/gpu:NoSchedule")
+	n.gpuadm(0, []string{"apply"}, "label lab.kubernetes.io/gpu", "taint example.com/gpu:NoSchedule")
 	n.seenReady()
-	if is := kube.Text(n.Object(), "metadata", "labels", "node-role.kubernetes.io/gpu"); is != "yes" {
+	if is := kube.Text(n.Object(), "metadata", "labels", "lab.kubernetes.io/gpu"); is != "yes" {
 		t.Errorf("label %q", is)
 	}
 	if taints := kube.Taints(n.Object()); len(taints) != 1 || taints[0] != "example.com/gpu=yes:NoSchedule" {

@@ -48,7 +48,7 @@ func (s *Server) answer(r *http.Request) answer {
 	case path == "/apis/authentication.k8s.io/v1/selfsubjectreviews" && r.Method == http.MethodPost:
 		return answer{201, Object{
 			"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
-			"status": Object{"userInfo": Object{"username": user.Name, "groups": user.Groups}},
+			"status": Object{"userInfo": user.info()},
 		}}
 	case strings.HasPrefix(path, "/api/v1/nodes"):
 		return s.node(r, user, parts[2:], body)
@@ -62,6 +62,15 @@ func (s *Server) answer(r *http.Request) answer {
 		}
 	}
 	return answer{404, "404 page not found\n"}
+}
+
+// info is how the server knows a user: pkg/serviceaccount/util.go, UserInfo.
+func (u User) info() Object {
+	is := Object{"username": u.Name, "groups": u.Groups}
+	if u.OnNode != "" {
+		is["extra"] = Object{"authentication.kubernetes.io/node-name": []string{u.OnNode}}
+	}
+	return is
 }
 
 // may is the authorizers: a role, or what the node authorizer lets every kubelet.
@@ -160,13 +169,13 @@ func (s *Server) node(r *http.Request, u User, parts []string, body []byte) answ
 	case verb == "get":
 		return answer{200, s.nodes[name]}
 	}
-	return s.patch(u, name, what == "nodes/status", r.Header.Get("Content-Type"), body)
+	return s.patch(r, u, name, what == "nodes/status", body)
 }
 
 // patch applies a patch as the real server does: the object, or its status alone.
-func (s *Server) patch(u User, name string, status bool, form string, body []byte) answer {
+func (s *Server) patch(r *http.Request, u User, name string, status bool, body []byte) answer {
 	old := s.nodes[name]
-	made, bad := apply(clone(old), form, body)
+	made, bad := apply(clone(old), r.Header.Get("Content-Type"), body)
 	if bad != nil {
 		return *bad
 	}
@@ -186,6 +195,14 @@ func (s *Server) patch(u User, name string, status bool, form string, body []byt
 	if field := invalid(made); field != "" {
 		return failure(422, "Invalid", fmt.Sprintf("Node %q is invalid: %s: Invalid value", name, field),
 			[]any{Object{"reason": "FieldValueInvalid", "message": "Invalid value", "field": field}})
+	}
+	if s.admit != nil {
+		if why := s.admit(u, old, made); why != "" {
+			return failure(403, "Forbidden", fmt.Sprintf("nodes %q is forbidden: %s", name, why), []any{Object{"message": why}})
+		}
+	}
+	if r.URL.Query().Get("dryRun") == "All" {
+		return answer{200, made}
 	}
 	if !reflect.DeepEqual(old, made) { // a patch that changes nothing makes no new version
 		s.nodes[name] = s.touched(made)

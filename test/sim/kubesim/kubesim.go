@@ -30,6 +30,8 @@ type User struct {
 	// May lists what a role allows: "patch nodes", "patch nodes/status", "create events"; "*" is all. A node's own identity
 	// (system:node:NAME) needs none: the node authorizer knows what it may.
 	May []string
+	// OnNode is the node of the pod that the user's token is bound to.
+	OnNode string
 }
 
 // Node is the identity of a kubelet.
@@ -65,6 +67,7 @@ type Server struct {
 	raw      map[string]any      // what else is served by its path, to everybody
 	users    map[string]User     // by bearer token
 	nobody   User
+	admit    func(u User, old, made Object) string
 	signer   *Signer // nil: nobody joins
 	faults   []Fault
 	requests []string
@@ -78,6 +81,11 @@ func New(withoutToken User) *Server {
 
 // Token makes a bearer token known.
 func (s *Server) Token(token string, u User) { s.locked(func() { s.users[token] = u }) }
+
+// Admit has a ValidatingAdmissionPolicy judge changes of Nodes: it returns why one is denied, "" for none.
+func (s *Server) Admit(policy func(u User, old, made Object) string) {
+	s.locked(func() { s.admit = policy })
+}
 
 // Revoke makes a bearer token unknown.
 func (s *Server) Revoke(token string) { s.locked(func() { delete(s.users, token) }) }

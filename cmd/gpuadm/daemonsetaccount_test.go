@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// accountPod is a DaemonSet's pod on gpu-1, its API server, and the machine.
+func accountPod(t *testing.T) (p *pod, sim *kubesim.Server, inside, machine *simhost.Node, said *bytes.Buffer) {
+	t.Helper()
+	ca := kubesim.New(kubesim.User{}).Joinable("https://10.96.0.1", time.Now()).CA()
+	files := fmt.Appendf(nil, "-- proc/self/environ nonl --\nKUBERNETES_SERVICE_HOST=10.96.0.1\x00KUBERNETES_SERVICE_PORT=443\x00\n"+
+		"-- %[1]s/ca.crt --\n%[2]s-- %[1]s/token --\nsecret\n", podAccount[1:], ca)
+	var err error
+	if inside, err = simhost.New(files); err != nil {
+		t.Fatal(err)
+	}
+	if machine, err = simhost.New([]byte("-- run/gpuadm/node.toml --\nformat = 1\n")); err != nil {
+		t.Fatal(err)
+	}
+	sim = kubesim.New(kubesim.User{})
+	sim.Token("secret", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"patch nodes"}, OnNode: "gpu-1"})
+	sim.AddNode("gpu-1", nil)
+	inside.Serve("10.96.0.1:443", sim)
+	said = new(bytes.Buffer)
+	p = &pod{common: &common{env: env{
+		stderr: said, read: inside.ReadFile,
+		getenv: func(name string) string {
+			return map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}[name]
+		},
+		open: func(string) (host.Host, error) { return inside, nil },
+	}}}
+	return p, sim, inside, machine, said
+}
+
+// TestDaemonSetLends: the account is lent while the policy narrows it, and taken back when it does not; a warning is said once; a
+// cluster that does not answer changes nothing.
+func TestDaemonSetLends(t *testing.T) {
+	p, sim, _, machine, said := accountPod(t)
+	policy := func(on bool) func() {
+		return func() {
+			sim.Heal()
+			sim.Admit(nil)
+			if on {
+				sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + cloud.PolicyCode + "]" })
+			}
+		}
+	}
+	silent := func() { sim.Fail(kubesim.Fault{Status: 401, Times: -1}) }
+	for _, step := range []struct {
+		what          string
+		do            func()
+		lent, unknown bool
+		says          string // "" for nothing
+	}{
+		{"no answer at first", silent, false, true, "cannot find out whether the policy narrows"},
+		{"no answer again", func() {}, false, true, ""},
+		{"no policy", policy(false), false, false, "no policy narrows it"},
+		{"still no policy", func() {}, false, false, ""},
+		{"the policy", policy(true), true, false, ""},
+		{"no answer after it", silent, true, false, "cannot find out"},
+		{"the policy again", policy(true), true, false, ""},
+		{"the policy is gone", policy(false), false, false, "no policy narrows it"},
+	} {
+		said.Reset()
+		step.do()
+		if err := p.lend(t.Context(), machine); err != nil {
+			t.Fatal(step.what, err)
+		}
+		for _, name := range []string{cloud.PodKubeconfig, podToken, podCA} {
+			if _, err := machine.Stat(name); (err == nil) != step.lent {
+				t.Errorf("%s: %s: %v", step.what, name, err)
+			}
+		}
+		if p.unknown != step.unknown {
+			t.Errorf("%s: unknown is %v", step.what, p.unknown)
+		}
+		if text := said.String(); (text == "") != (step.says == "") || !strings.Contains(text, step.says) {
+			t.Errorf("%s: it says %q, want %q", step.what, text, step.says)
+		}
+	}
+	p.withoutPolicy = true
+	sim.Requests()
+	if err := p.lend(t.Context(), machine); err != nil || len(sim.Requests()) > 0 {
+		t.Errorf("--without-policy: %v, or it asked", err)
+	}
+	if _, err := machine.Stat(cloud.PodKubeconfig); err != nil {
+		t.Errorf("--without-policy: %v", err)
+	}
+}
+
+// TestDaemonSetRenews: a token that kubelet renews in the pod comes to the machine during an apply, where one was lent.
+func TestDaemonSetRenews(t *testing.T) {
+	for _, lent := range []bool{true, false} {
+		p, _, inside, machine, _ := accountPod(t)
+		p.withoutPolicy = lent
+		if err := p.lend(t.Context(), machine); err != nil {
+			t.Fatal(err)
+		}
+		if err := inside.WriteFile(podAccount+"/token", []byte("newer"), host.Attr{Mode: 0o600}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		tick, ended := make(chan time.Time), make(chan bool)
+		go func() { p.renew(ctx, machine, tick); close(ended) }()
+		tick <- time.Time{}
+		tick <- time.Time{} // it is taken when the first has been seen to
+		stop()
+		<-ended
+		token, err := machine.ReadFile(podToken)
+		if lent && string(token) != "newer" || !lent && err == nil {
+			t.Errorf("lent %v: the machine has %q, %v", lent, token, err)
+		}
+	}
+}
