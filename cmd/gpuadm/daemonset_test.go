@@ -57,13 +57,13 @@ func TestDaemonSetOwners(t *testing.T) {
 		}
 		return n
 	}
-	p := pod{common: &common{env: env{
+	p := pod{account: account{withoutPolicy: true}, common: &common{env: env{
 		getenv: func(string) string { return "10.0.0.1" },
 		read:   func(name string) ([]byte, error) { return []byte("same\n"), nil },
 	}}}
 	for _, dir := range []string{"var/lib/gpuadm/ owner=65534:65534", "var/lib/ mode=0777", "run/gpuadm/ mode=0770"} {
 		n := boot("-- " + dir + " --\n")
-		_, err := p.lay(n)
+		_, err := p.lay(t.Context(), n)
 		if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.HasPrefix(err.Error(), "cannot trust /") || n.Touches() > 0 {
 			t.Errorf("%s: %d touches, %v", dir, n.Touches(), err)
 		}
@@ -71,7 +71,7 @@ func TestDaemonSetOwners(t *testing.T) {
 	// The bytes are what they shall be, and another user could change them.
 	for _, marks := range []string{"mode=0755 owner=65534:65534", "mode=0755 owner=0:7", "mode=0777", "mode=4755"} {
 		n := boot("-- var/lib/gpuadm/daemonset " + marks + " --\nsame\n-- run/gpuadm/token mode=0644 --\nsame\n")
-		argv, err := p.lay(n)
+		argv, err := p.lay(t.Context(), n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestDaemonSetOwners(t *testing.T) {
 			}
 		}
 		touches := n.Touches()
-		if _, err := p.lay(n); err != nil || n.Touches() != touches {
+		if _, err := p.lay(t.Context(), n); err != nil || n.Touches() != touches {
 			t.Errorf("%s: laid again: %d touches, %v", marks, n.Touches()-touches, err)
 		}
 	}
