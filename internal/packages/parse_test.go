@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 func TestStateText(t *testing.T) {
@@ -142,14 +143,17 @@ func TestPolicy(t *testing.T) {
 func FuzzPolicy(f *testing.F) {
 	f.Add(policy)
 	f.Add("a:\n *** \n     \n        x")
+	f.Add(strings.Repeat("a:\n *** 1 1\n  1 x\n", many))
 	f.Fuzz(func(t *testing.T, out string) {
-		for name, offers := range parsePolicy(out) {
-			for _, o := range offers {
-				if o.version == "" || len(o.from) == 0 {
-					t.Errorf("%q: %+v", name, o)
+		alloc.Most(t, 400, len(out), func() {
+			for name, offers := range parsePolicy(out) {
+				for _, o := range offers {
+					if o.version == "" || len(o.from) == 0 {
+						t.Errorf("%q: %+v", name, o)
+					}
 				}
 			}
-		}
+		})
 	})
 }
 
@@ -193,12 +197,15 @@ func TestSimulation(t *testing.T) {
 
 func FuzzSimulation(f *testing.F) {
 	f.Add(simulation)
+	f.Add(strings.Repeat("Inst a (1 b)\n", many))
 	f.Fuzz(func(t *testing.T, out string) {
-		for _, m := range parseSimulation(out, "amd64") {
-			if m.name == "" && !strings.Contains(out, "Inst :amd64") && !strings.Contains(out, " :amd64") {
-				t.Errorf("a move of nothing: %+v", m)
+		alloc.Most(t, 400, len(out), func() {
+			for _, m := range parseSimulation(out, "amd64") {
+				if m.name == "" && !strings.Contains(out, "Inst :amd64") && !strings.Contains(out, " :amd64") {
+					t.Errorf("a move of nothing: %+v", m)
+				}
 			}
-		}
+		})
 	})
 }
 
@@ -262,10 +269,14 @@ func TestDpkgDatabase(t *testing.T) {
 func FuzzDpkg(f *testing.F) {
 	f.Add([]byte(status))
 	f.Add([]byte("Package: a\nStatus: install ok installed\n\n\n\n :\n"))
+	f.Add([]byte(strings.Repeat("Package: a\nStatus: install ok installed\nVersion: 1\n\n", many)))
+	f.Add([]byte(strings.Repeat("a:\n", many)))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		d := dpkg{packages: map[string]debian{}, native: "amd64"}
-		d.add(text)
-		d.mark(text)
+		alloc.Most(t, 400, len(text), func() {
+			d.add(text)
+			d.mark(text)
+		})
 		for name, p := range d.packages {
 			if name == "" || p.Installed() && p.Version == "" {
 				t.Errorf("%q: %+v", name, p)
@@ -310,12 +321,16 @@ func TestSources(t *testing.T) {
 func FuzzSources(f *testing.F) {
 	f.Add("Types: deb\nURIs: x y\nSuites: /\n", true)
 	f.Add("deb [signed-by=/a] http://x y\n", false)
+	f.Add("Types:"+strings.Repeat(" deb", 300)+"\nURIs:"+strings.Repeat(" x", 300)+"\nSuites:"+strings.Repeat(" y", 300)+"\nComponents: z\n", true)
+	f.Add("URIs:\n"+strings.Repeat(" x\n", many), true)
 	f.Fuzz(func(t *testing.T, text string, deb822 bool) {
 		file := "a.list"
 		if deb822 {
 			file = "a.sources"
 		}
-		for _, s := range parseSources(file, []byte(text), "amd64") {
+		var all []source
+		alloc.Most(t, 400, len(text), func() { all = parseSources(file, []byte(text), "amd64") })
+		for _, s := range all {
 			if strings.ContainsAny(s.list(), "/ \n") {
 				t.Errorf("%q", s.list())
 			}

@@ -122,7 +122,7 @@ func withEpoch(evr string) string {
 type rpmDatabase struct {
 	list     []rpmPackage
 	came     map[rpmPackage]came
-	keyData  map[rpmPackage]string // public keys in base64
+	keys     map[rpmPackage]string // fingerprints
 	packages map[string]State
 	locks    locks
 	cut      time.Time // when the dnf began that was killed; the zero time if none was
@@ -157,21 +157,29 @@ func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 }
 
 func parseRPM(out string) rpmDatabase {
-	d := rpmDatabase{came: map[rpmPackage]came{}, keyData: map[rpmPackage]string{}}
+	d := rpmDatabase{came: map[rpmPackage]came{}, keys: map[rpmPackage]string{}}
+	var key strings.Builder // of the last package
+	keep := func() {
+		if last := len(d.list) - 1; last >= 0 && d.list[last].name == rpmKeyName {
+			d.keys[d.list[last]] = fingerprintOf(key.String())
+		}
+		key.Reset()
+	}
 	for line := range strings.Lines(out) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(f) == 1 && len(d.list) > 0 && d.list[len(d.list)-1].name == rpmKeyName {
-			d.keyData[d.list[len(d.list)-1]] += f[0]
-		}
 		if len(f) != 8 {
+			key.WriteString(line)
 			continue
 		}
+		keep()
+		key.WriteString(f[7])
 		p := rpmPackage{f[0], evr(f[1], f[2], f[3]), f[4]}
 		var c came
 		c.at, _ = strconv.ParseInt(f[5], 10, 64)
 		c.transaction, _ = strconv.ParseInt(f[6], 10, 64)
-		d.list, d.came[p], d.keyData[p] = append(d.list, p), c, f[7]
+		d.list, d.came[p] = append(d.list, p), c
 	}
+	keep()
 	// Of several versions the newest counts.
 	slices.SortFunc(d.list, func(a, b rpmPackage) int {
 		if c := strings.Compare(a.name, b.name); c != 0 {
@@ -187,7 +195,7 @@ func (d *rpmDatabase) fill() {
 	for _, p := range d.list {
 		s := State{Version: p.evr, Held: d.locks.holds(p)}
 		if p.name == rpmKeyName {
-			s.Version = fingerprintOf(d.keyData[p])
+			s.Version = d.keys[p]
 		}
 		for _, k := range p.keys() {
 			d.packages[k] = s
