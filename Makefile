@@ -6,7 +6,7 @@ GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 VULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # Where govulncheck has its findings from.
-export GOVULNDB ?= https://vuln.go.dev
+GOVULNDB  ?= https://vuln.go.dev
 # go test that says at the end what failed and what was skipped, and why: a log of an hour is read from its end.
 TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-quiet --
 LABTEST   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose --
@@ -73,7 +73,7 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	$(GO) mod tidy -diff
 	$(GO) test ./test ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
-	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) ./cmd/gpuadm; \
+	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
 	else echo "check: known vulnerabilities were not looked for: cannot reach $(GOVULNDB)"; fi
 
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
