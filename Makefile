@@ -4,6 +4,9 @@ GO        ?= go
 BIN       := bin
 GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+VULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
+# Where govulncheck has its findings from.
+GOVULNDB  ?= https://vuln.go.dev
 # go test that says at the end what failed and what was skipped, and why: a log of an hour is read from its end.
 TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-quiet --
 LABTEST   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose --
@@ -19,13 +22,17 @@ DEMO      := -tags=netgo,osusergo,demo
 # other people's daemons, a C library, a binary that is built without it.
 NORACE    := /gpuadm/test(/containerd|/fakenvml|/inject)?$$
 .DEFAULT_GOAL := build
-.PHONY: help build demo test check lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
+.PHONY: help build repro sbom demo test check lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# separate-code: only code is mapped executable, half of what would be, for at most a page of the file. Not -z now: go-nvml links
+# with --unresolved-symbols=ignore-in-object-files, and its symbols are bound when they are first called, by a library that is
+# opened after the start; where all had to be bound at the start, no machine without NVIDIA's driver would start gpuadm.
+# -L is a path from here, since the build ID is made of it: `make repro`.
 build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on glibc 2.28 (RHEL 8) and newer
-	CGO_ENABLED=1 $(GO) build -ldflags='-s -w -linkmode=external -extldflags "-L$(abspath $(OLDLIBC)) -Wl,-z,noseparate-code"' -o $(BIN)/gpuadm ./cmd/gpuadm
+	CGO_ENABLED=1 $(GO) build -ldflags='-s -w -linkmode=external -extldflags "-L$(OLDLIBC) -Wl,-z,separate-code"' -o $(BIN)/gpuadm ./cmd/gpuadm
 	$(OLDLIBC)/oldlibc check $(BIN)/gpuadm
 
 $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
@@ -38,6 +45,21 @@ $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
 	  $(CC) -shared -nostdlib -Wl,--version-script=$(OLDLIBC)/$$name.map -Wl,-soname,$$name.so.$${part#*:} -o $(OLDLIBC)/$$name.so $(OLDLIBC)/$$name.s; \
 	done
 
+repro: ## build in two folders, and compare the binaries byte by byte
+	set -e; at=$$(mktemp -d); trap 'rm -rf "$$at"' EXIT; \
+	for folder in one two/with/a/longer/path; do \
+	  mkdir -p $$at/$$folder; \
+	  git ls-files -z --cached --others --exclude-standard | tar --create --null --files-from=- --ignore-failed-read | tar --extract -C $$at/$$folder; \
+	  $(MAKE) --no-print-directory -C $$at/$$folder build; \
+	done; \
+	cmp $$at/one/bin/gpuadm $$at/two/with/a/longer/path/bin/gpuadm
+
+sbom: build ## write bin/gpuadm.cdx.json: the modules that are linked in, their versions and licences, in CycloneDX's form
+	$(GO) run -C images/build/sbom . $(abspath $(BIN))/gpuadm >$(BIN)/gpuadm.cdx.json
+	@$(GO) version -m $(BIN)/gpuadm | awk '$$1 == "dep" {print $$2 "@" $$3}' | while read -r module; do \
+	  grep -qF "\"pkg:golang/$$module\"" $(BIN)/gpuadm.cdx.json || { echo "sbom: $$module is missing"; exit 1; }; \
+	done
+
 demo: ## take an embedded simulated node through plan, apply, apply, undo
 	$(GO) build $(DEMO) -o $(BIN)/gpuadm-demo ./cmd/gpuadm
 	$(BIN)/gpuadm-demo demo
@@ -47,7 +69,7 @@ test: check ## check, then run all tests that need neither root nor a GPU
 	$(TEST) -race -short -skip 'TestKilledAtEveryTouchOfGPUs|TestShrinkingSpecs' -shuffle=on -timeout 30m ./test
 	$(TEST) -shuffle=on -timeout 30m $$($(GO) list ./... | grep -E '$(NORACE)')
 
-check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, arm64 and no cgo
+check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, arm64 and no cgo, known vulnerabilities
 	@f=$$($(GOFUMPT) -l .) && [ -z "$$f" ] || { echo "gofumpt: $$f"; exit 1; }
 	$(GO) vet ./...
 	$(STATICCHK) ./...
@@ -55,6 +77,8 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	$(GO) test ./test ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
 	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
+	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
+	else echo "check: known vulnerabilities were not looked for: cannot reach $(GOVULNDB)"; fi
 
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
 	$(GO) run ./test/containerd/parts/fetch

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -206,7 +207,9 @@ func FuzzSigns(f *testing.F) {
 func FuzzSandboxes(f *testing.F) {
 	f.Add([]byte{0x0a, 0x02, 0x12, 0x00})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		pods, err := sandboxes(data)
+		var pods []sandbox
+		var err error
+		alloc.Most(t, 200, len(data), func() { pods, err = sandboxes(data) })
 		for _, p := range pods {
 			if err == nil && strings.ContainsAny(p.name, "\n\r") {
 				t.Errorf("%q", p)
@@ -219,7 +222,9 @@ func FuzzReadKubeletConfig(f *testing.F) {
 	f.Add([]byte("kind: KubeletConfiguration\nclusterDNS: [1]\nregisterWithTaints: 7"))
 	f.Add([]byte("a: &a [*a]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		last, err := readKubeletConfig("/x", data)
+		var last table
+		var err error
+		alloc.Most(t, 2000, len(data), func() { last, err = readKubeletConfig("/x", data) })
 		if err != nil {
 			return
 		}

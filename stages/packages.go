@@ -126,11 +126,15 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, packages.Upgrades(w.manager, w.held(), restarts), wants)
 			return sections(wants, s), nil
 		},
-		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
+		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
 			if !s.Has("driver") && !s.Has("toolkit") {
 				return nil
 			}
-			return packages.Leftovers(v)
+			notes := packages.Leftovers(v)
+			if w, err := wantedPackages(d, s, f); err == nil {
+				notes = append(notes, packages.Replays(w.manager, w.repos)...)
+			}
+			return notes
 		},
 	}
 }

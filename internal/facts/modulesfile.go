@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
+	"github.com/xi2/xz"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -52,7 +52,8 @@ func (m ModuleFile) Flavour() string {
 const (
 	maxModule  = 256 << 20 // bytes of a module, unpacked: the proprietary nvidia.ko has 100 MiB
 	maxModinfo = 1 << 20   // bytes of its .modinfo section
-	maxWindow  = 64 << 20  // bytes an unpacker may keep back
+	maxWindow  = 64 << 20  // bytes an unpacker may keep back: xz -9 asks for as many
+	maxRatio   = 64        // bytes that a packed byte may become: a module's become 3 to 8
 )
 
 // ReadModule reads what a module says about itself. Of one that is not compressed a few pages are read.
@@ -92,10 +93,8 @@ func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
 		defer z.Close()
 		plain = z
 	case ".xz":
-		if err := window(r); err != nil {
-			return ModuleFile{}, err
-		}
-		z, err := xz.NewReader(packed)
+		// A port of the kernel's own unpacker. Whichever block asks for a larger dictionary is refused, and one buffer is kept for all.
+		z, err := xz.NewReader(packed, maxWindow)
 		if err != nil {
 			return ModuleFile{}, err
 		}
@@ -103,45 +102,15 @@ func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
 	default:
 		return parseModule(r, r.Size())
 	}
-	data, err := io.ReadAll(io.LimitReader(plain, maxModule+1))
+	most := min(maxModule, maxRatio*r.Size()+maxModinfo)
+	data, err := io.ReadAll(io.LimitReader(plain, most+1))
 	if err != nil {
 		return ModuleFile{}, err
 	}
-	if len(data) > maxModule {
+	if int64(len(data)) > most {
 		return ModuleFile{}, errors.New("unpacked it is too big for a module")
 	}
 	return parseModule(bytes.NewReader(data), int64(len(data)))
-}
-
-// window refuses an xz file whose first block asks the unpacker for more memory than a module's has reason to: kmod and
-// the kernel's build pack with 1 to 8 MiB. Source: https://tukaani.org/xz/xz-file-format.txt, 3.1 and 5.3.1.
-func window(r io.ReaderAt) error {
-	head := make([]byte, 12+1024)
-	n, err := r.ReadAt(head, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	head = head[:n]
-	if len(head) < 14 || head[12] == 0 {
-		return errors.New("it ends too soon for an xz file")
-	}
-	flags, rest := head[13], head[14:]
-	for _, has := range []byte{0x40, 0x80} { // sizes: seven bits a byte
-		for flags&has != 0 && len(rest) > 0 {
-			more := rest[0]&0x80 != 0
-			if rest = rest[1:]; !more {
-				break
-			}
-		}
-	}
-	const lzma2 = 0x21
-	if flags&0x03 != 0 || len(rest) < 3 || rest[0] != lzma2 || rest[1] != 1 {
-		return errors.New("it is packed with other filters than LZMA2")
-	}
-	if bits := rest[2]; bits > 40 || (2|uint64(bits&1))<<(bits/2+11) > maxWindow {
-		return errors.New("it asks for too much memory to be unpacked")
-	}
-	return nil
 }
 
 // parseModule reads a module's .modinfo section and the signature behind its end.

@@ -7,15 +7,20 @@ import (
 	"bytes"
 	"context"
 	be "encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 )
 
 // maxAnswer is the size in bytes above which an answer to Call is refused.
 const maxAnswer = 16 << 20
+
+// maxSaid is how many bytes of what the other side says of its failure are repeated.
+const maxSaid = 1 << 10
 
 // Call is View's. A unary gRPC call is one HTTP/2 POST with a five-byte frame before the message
 // (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md), which the standard library can do over a socket:
@@ -68,7 +73,8 @@ func unframe(res *http.Response, body []byte) ([]byte, error) {
 			if err != nil {
 				text = h.Get("Grpc-Message")
 			}
-			return nil, fmt.Errorf("gRPC status %s: %s", code, text)
+			said := fmt.Sprintf("gRPC status %s: %s", code, text)
+			return nil, errors.New(strings.ToValidUTF8(said[:min(len(said), maxSaid)], "?"))
 		}
 	}
 	if res.StatusCode != http.StatusOK {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 // daemon answers gRPC on a socket as a real one does, or worse.
@@ -106,4 +108,26 @@ func TestOwnersWithoutRoot(t *testing.T) {
 	if seen(1000, 1000) != 0 || given(0, 1000) != 1000 || seen(7, 1000) != 7 {
 		t.Error("what the caller owns does not count as root's")
 	}
+}
+
+// FuzzUnframe gives the answer of a container engine: what is returned is the one message in it, and an error is short.
+func FuzzUnframe(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 0, 2, 'h', 'i'}, "0", "", 200)
+	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff, 1}, "", "", 200)
+	f.Add([]byte{1, 0, 0, 0, 0}, "12", "unknown service runtime%2Ev1", 200)
+	f.Add([]byte{}, "13", strings.Repeat("%0a", 20_000), 500)
+	f.Fuzz(func(t *testing.T, body []byte, status, message string, code int) {
+		h := http.Header{"Grpc-Status": {status}, "Grpc-Message": {message}}
+		alloc.Most(t, 10, len(body)+len(status)+len(message), func() {
+			for _, r := range []*http.Response{{StatusCode: code, Header: h}, {StatusCode: code, Trailer: h}} {
+				got, err := unframe(r, body)
+				if err == nil && (status != "" && status != "0" || code != http.StatusOK || string(got) != string(body[5:])) {
+					t.Errorf("%q with status %q and code %d: %q", body, status, code, got)
+				}
+				if err != nil && len(err.Error()) > maxSaid+100 {
+					t.Errorf("an error of %d bytes", len(err.Error()))
+				}
+			}
+		})
+	})
 }

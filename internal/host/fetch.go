@@ -45,16 +45,25 @@ func (e *FetchError) Error() string { return fmt.Sprintf("cannot get %s: %v", e.
 
 func (e *FetchError) Unwrap() error { return e.Cause }
 
-// errSize and errDigest are final: the same bytes would come again.
+// errSize and errDigest are final: the same bytes would come again. So is errLong: another try would take as long.
 var (
 	errSize   = errors.New("it is larger than expected")
 	errDigest = errors.New("its SHA-256 is another one than expected")
+	errLong   = fmt.Errorf("it takes too long for its size: %v and a second for each %d KiB are enough", fetchGrace, fetchRate>>10)
+	errSlow   = fmt.Errorf("it comes at less than %d KiB a second", fetchFloor>>10)
 )
 
 const (
 	fetchTries   = 4
 	fetchPause   = time.Second      // before the second try; doubled before each further one
 	fetchSilence = 30 * time.Second // without a byte: the other side has gone
+
+	// A server that sends a byte now and then would hold an apply, and a boot, for ever. A mirror that is slow for a minute is
+	// tried again; one that is slow all the time is given up.
+	fetchFloor  = 4 << 10 // bytes a second that must come, over fetchWindow
+	fetchWindow = time.Minute
+	fetchGrace  = 5 * time.Minute // for a download of no bytes
+	fetchRate   = 64 << 10        // bytes a second over a whole download: 0.4 GiB, an installer of 2026, in two hours
 )
 
 // Fetch is View's.
@@ -165,7 +174,14 @@ func (f *Files) once(ctx context.Context, client *http.Client, u *url.URL, r Req
 	if resp.StatusCode != http.StatusOK {
 		return &FetchError{URL: anonymousURL(u.String()), Status: resp.StatusCode, Cause: fmt.Errorf("the server says %s", resp.Status)}
 	}
-	err = take(&checked{in: resp.Body, left: r.Max, want: r.SHA256, sum: sha256.New(), seen: func() { watch.Reset(fetchSilence) }})
+	size := r.Max
+	if resp.ContentLength > r.Max {
+		return errSize
+	} else if resp.ContentLength >= 0 {
+		size = resp.ContentLength
+	}
+	in := &paced{in: resp.Body, watch: watch, left: fetchGrace + time.Duration(size/fetchRate)*time.Second}
+	err = take(&checked{in: in, left: r.Max, want: r.SHA256, sum: sha256.New()})
 	return because(ctx, err)
 }
 
@@ -183,7 +199,7 @@ func worthATry(err error) bool {
 	switch {
 	case errors.As(err, &answer) && answer.Status != 0:
 		return answer.Status >= 500 || answer.Status == http.StatusTooManyRequests
-	case errors.Is(err, errSize), errors.Is(err, errDigest), errors.Is(err, errDowngrade), errors.As(err, &file), errors.As(err, &cert):
+	case errors.Is(err, errSize), errors.Is(err, errDigest), errors.Is(err, errLong), errors.Is(err, errDowngrade), errors.As(err, &file), errors.As(err, &cert):
 		return false
 	}
 	return true
@@ -207,6 +223,36 @@ func (f *Files) client(via Via) (*http.Client, error) {
 	}}, nil
 }
 
+// paced reads on while bytes come fast enough. Only the time that a read takes counts: our own disk may be slow.
+type paced struct {
+	in     io.Reader
+	watch  *time.Timer   // ends a read without a byte
+	left   time.Duration // of the whole download
+	waited time.Duration // in this window
+	came   int64         // bytes, in this window
+}
+
+func (p *paced) Read(b []byte) (int, error) {
+	began := time.Now()
+	p.watch.Reset(fetchSilence)
+	n, err := p.in.Read(b)
+	p.watch.Stop()
+	took := time.Since(began)
+	p.left, p.waited, p.came = p.left-took, p.waited+took, p.came+int64(n)
+	switch {
+	case err != nil:
+		return n, err
+	case p.left < 0:
+		return 0, errLong
+	case p.waited < fetchWindow:
+	case float64(p.came) < fetchFloor*p.waited.Seconds():
+		return 0, errSlow
+	default:
+		p.waited, p.came = 0, 0
+	}
+	return n, nil
+}
+
 // checked reads on while size and digest are as expected. The last read fails if they are not, so that what was read
 // is never taken for whole.
 type checked struct {
@@ -214,14 +260,10 @@ type checked struct {
 	left int64
 	want string
 	sum  hash.Hash
-	seen func()
 }
 
 func (c *checked) Read(p []byte) (int, error) {
 	n, err := c.in.Read(p)
-	if c.seen != nil {
-		c.seen()
-	}
 	c.sum.Write(p[:n])
 	if c.left -= int64(n); c.left < 0 {
 		return 0, errSize

@@ -9,13 +9,16 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func digest(s string) string {
@@ -176,4 +179,89 @@ func TestFetchPersists(t *testing.T) {
 			}
 		})
 	}
+}
+
+// drip sends so many bytes, some at once, each time after a pause by the test's clock.
+type drip struct {
+	ctx       context.Context
+	bytes, at int
+	pause     time.Duration
+}
+
+func (d *drip) Read(p []byte) (int, error) {
+	if d.bytes == 0 {
+		return 0, io.EOF
+	}
+	select {
+	case <-d.ctx.Done():
+		return 0, d.ctx.Err()
+	case <-time.After(d.pause):
+	}
+	n := min(d.bytes, d.at, len(p))
+	d.bytes -= n
+	return n, nil
+}
+
+func (*drip) Close() error { return nil }
+
+func (d *drip) RoundTrip(r *http.Request) (*http.Response, error) {
+	d.ctx = r.Context()
+	return &http.Response{StatusCode: http.StatusOK, Body: d, ContentLength: -1}, nil
+}
+
+// TestFetchHasAFloor: bytes that come, and never enough of them, are a reason to try again; a download that would take days at a
+// speed just above that is given up. A slow disk of ours is no reason.
+func TestFetchHasAFloor(t *testing.T) {
+	const mib = 1 << 20
+	for what, tt := range map[string]struct {
+		bytes, at int           // bytes in all, and at once
+		pause     time.Duration // before each time
+		disk      time.Duration // that our disk takes for each read
+		says      string        // "" for no error
+		within    time.Duration
+	}{
+		"a byte each second": {mib, 1, time.Second, 0, "less than 4 KiB a second", fetchWindow},
+		"just too slow":      {mib, 4000, time.Second, 0, "less than 4 KiB a second", fetchWindow},
+		"just fast enough":   {mib, 4096, time.Second, 0, "", 256 * time.Second},
+		"in bursts":          {8 * mib, 2 * mib, 29 * time.Second, 0, "", 2 * time.Minute},
+		"for days":           {8 * mib, 8192, time.Second, 0, "too long for its size", fetchGrace + 129*time.Second},
+		"nothing at all":     {mib, 1, time.Hour, 0, "no answer for 30s", fetchSilence},
+		"to a slow disk":     {2 * mib, 1 * mib, time.Second, time.Hour, "", 3 * time.Hour},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				web := &http.Client{Transport: &drip{bytes: tt.bytes, at: tt.at, pause: tt.pause}}
+				take := func(r io.Reader) error {
+					for b := make([]byte, 4*mib); ; time.Sleep(tt.disk) {
+						if _, err := r.Read(b); err == io.EOF {
+							return nil
+						} else if err != nil {
+							return err
+						}
+					}
+				}
+				err := new(Files).once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, Request{Max: 8 * mib}, take)
+				if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) || time.Since(began) > tt.within {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// TestFetchRefusesBySize: what says that it is too large is not begun.
+func TestFetchRefusesBySize(t *testing.T) {
+	web := &http.Client{Transport: large{}}
+	take := func(io.Reader) error { t.Error("it was read"); return nil }
+	err := new(Files).once(t.Context(), web, &url.URL{Scheme: "http", Host: "localhost"}, Request{Max: 10}, take)
+	if !errors.Is(err, errSize) {
+		t.Error(err)
+	}
+}
+
+type large struct{}
+
+func (large) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, ContentLength: 11}, nil
 }

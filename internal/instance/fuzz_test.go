@@ -4,9 +4,14 @@
 package instance
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 // fit says whether all words of a cluster are fit to be shown and used.
@@ -25,13 +30,30 @@ func fit(t *testing.T, c *Cluster) {
 	}
 }
 
+// manyParts is user data of parts that unpack to the same bytes.
+func manyParts(f *testing.F, parts int, each []byte) []byte {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	if _, err := z.Write(each); err != nil {
+		f.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		f.Fatal(err)
+	}
+	part := "--B\nContent-Type: application/node.eks.aws\n\n" + base64.StdEncoding.EncodeToString(packed.Bytes()) + "\n"
+	return []byte("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=B\n\n" + strings.Repeat(part, parts) + "--B--\n")
+}
+
 func FuzzUserData(f *testing.F) {
 	f.Add([]byte("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {cluster: {name: gpus, apiServerEndpoint: \"https://x\", cidr: 10.0.0.0/16}}\n"))
 	f.Add([]byte("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=B\n\n--B\nContent-Type: application/node.eks.aws\n\nkind: NodeConfig\n--B--\n"))
 	f.Add([]byte("\x1f\x8b\x08\x00"))
 	f.Add([]byte("YTogYgo="))
 	f.Add([]byte("a: &a [x,x,x]\nb: &b [*a,*a,*a]\nc: [*b,*b,*b]\n"))
-	f.Fuzz(func(t *testing.T, data []byte) { fit(t, nodeConfig(data)) })
+	f.Add(manyParts(f, 50, bytes.Repeat([]byte("- a\n"), 200_000)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		alloc.Beside(t, 400*userDataMost, 1000, len(data), func() { fit(t, nodeConfig(data)) })
+	})
 }
 
 func FuzzNote(f *testing.F) {

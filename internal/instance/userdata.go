@@ -19,7 +19,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// userDataMost bounds unpacked user data, in bytes: EC2 takes 16 KiB packed.
+// userDataMost bounds unpacked user data, all its parts together, in bytes: EC2 takes 16 KiB packed. What is larger is no user
+// data that nodeadm could have read.
 const userDataMost = 1 << 20
 
 // nodeConfig reads the cluster out of user data as nodeadm takes it: NodeConfig documents of node.eks.aws, alone or as parts
@@ -75,7 +76,7 @@ func unpack(data []byte) []byte {
 			if err != nil {
 				return nil
 			}
-			if data, err = io.ReadAll(io.LimitReader(z, userDataMost)); err != nil {
+			if data, err = io.ReadAll(io.LimitReader(z, userDataMost+1)); err != nil || len(data) > userDataMost {
 				return nil
 			}
 		default:
@@ -99,7 +100,7 @@ func documents(data []byte) (list [][]byte) {
 	if err != nil || !strings.HasPrefix(kind, "multipart/") {
 		return [][]byte{data}
 	}
-	parts := multipart.NewReader(m.Body, params["boundary"])
+	parts, all := multipart.NewReader(m.Body, params["boundary"]), 0
 	for range 100 {
 		part, err := parts.NextPart()
 		if err != nil {
@@ -109,9 +110,14 @@ func documents(data []byte) (list [][]byte) {
 			continue
 		}
 		body, err := io.ReadAll(io.LimitReader(part, userDataMost))
-		if err == nil {
-			list = append(list, unpack(body))
+		if err != nil {
+			continue
 		}
+		doc := unpack(body)
+		if all += len(doc); all > userDataMost {
+			return nil
+		}
+		list = append(list, doc)
 	}
 	return list
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -274,7 +275,10 @@ func FuzzParse(f *testing.F) {
 	f.Add("users:\n- name: u\n  user:\n    token: !!binary s3cret\n")
 	f.Add(withUser(`{client-certificate-data: "", client-key-data: "x"}`))
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := parse([]byte(strings.ReplaceAll(text, "s3cret", planted)), "/etc")
+		text = strings.ReplaceAll(text, "s3cret", planted)
+		var p parsed
+		var err error
+		alloc.Most(t, 2000, len(text), func() { p, err = parse([]byte(text), "/etc") })
 		if err != nil {
 			if len(err.Error()) > 1000 {
 				t.Errorf("%d bytes of error", len(err.Error()))

@@ -17,9 +17,9 @@ import (
 
 // TestHalfDone: of a dnf that was killed all counts that came in its transaction, and what it did not come to remove.
 func TestHalfDone(t *testing.T) {
-	out := "kernel\t0\t5.14.0\t1\tx86_64\t50\t50\nkernel\t0\t5.14.0\t2\tx86_64\t101\t100\nlibnvidia-ml\t3\t580.65.06\t1.el9\tx86_64\t50\t50\n" +
-		"libnvidia-ml\t3\t580.105.08\t1.el9\tx86_64\t103\t100\ndkms\t0\t3.0\t1\tnoarch\t99\t99\n" +
-		"gpg-pubkey\t0\td42d0685\t62589a51\t(none)\t102\t102\nlater\t0\t1\t1\tnoarch\t300\t300\n"
+	out := "kernel\t0\t5.14.0\t1\tx86_64\t50\t50\t(none)\nkernel\t0\t5.14.0\t2\tx86_64\t101\t100\t(none)\nlibnvidia-ml\t3\t580.65.06\t1.el9\tx86_64\t50\t50\t(none)\n" +
+		"libnvidia-ml\t3\t580.105.08\t1.el9\tx86_64\t103\t100\t(none)\ndkms\t0\t3.0\t1\tnoarch\t99\t99\t(none)\n" +
+		"gpg-pubkey\t0\td42d0685\t62589a51\t(none)\t102\t102\t(none)\nlater\t0\t1\t1\tnoarch\t300\t300\t(none)\n"
 	d := parseRPM(out)
 	d.fill()
 	if got := d.packages["libnvidia-ml"].Version; nativeRPM() == "x86_64" && got != "3:580.105.08-1.el9" {

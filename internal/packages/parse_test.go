@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"encoding/base64"
 	"errors"
 	"os/exec"
 	"reflect"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 func TestStateText(t *testing.T) {
@@ -141,14 +143,17 @@ func TestPolicy(t *testing.T) {
 func FuzzPolicy(f *testing.F) {
 	f.Add(policy)
 	f.Add("a:\n *** \n     \n        x")
+	f.Add(strings.Repeat("a:\n *** 1 1\n  1 x\n", many))
 	f.Fuzz(func(t *testing.T, out string) {
-		for name, offers := range parsePolicy(out) {
-			for _, o := range offers {
-				if o.version == "" || len(o.from) == 0 {
-					t.Errorf("%q: %+v", name, o)
+		alloc.Most(t, 400, len(out), func() {
+			for name, offers := range parsePolicy(out) {
+				for _, o := range offers {
+					if o.version == "" || len(o.from) == 0 {
+						t.Errorf("%q: %+v", name, o)
+					}
 				}
 			}
-		}
+		})
 	})
 }
 
@@ -192,12 +197,15 @@ func TestSimulation(t *testing.T) {
 
 func FuzzSimulation(f *testing.F) {
 	f.Add(simulation)
+	f.Add(strings.Repeat("Inst a (1 b)\n", many))
 	f.Fuzz(func(t *testing.T, out string) {
-		for _, m := range parseSimulation(out, "amd64") {
-			if m.name == "" && !strings.Contains(out, "Inst :amd64") && !strings.Contains(out, " :amd64") {
-				t.Errorf("a move of nothing: %+v", m)
+		alloc.Most(t, 400, len(out), func() {
+			for _, m := range parseSimulation(out, "amd64") {
+				if m.name == "" && !strings.Contains(out, "Inst :amd64") && !strings.Contains(out, " :amd64") {
+					t.Errorf("a move of nothing: %+v", m)
+				}
 			}
-		}
+		})
 	})
 }
 
@@ -261,10 +269,14 @@ func TestDpkgDatabase(t *testing.T) {
 func FuzzDpkg(f *testing.F) {
 	f.Add([]byte(status))
 	f.Add([]byte("Package: a\nStatus: install ok installed\n\n\n\n :\n"))
+	f.Add([]byte(strings.Repeat("Package: a\nStatus: install ok installed\nVersion: 1\n\n", many)))
+	f.Add([]byte(strings.Repeat("a:\n", many)))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		d := dpkg{packages: map[string]debian{}, native: "amd64"}
-		d.add(text)
-		d.mark(text)
+		alloc.Most(t, 400, len(text), func() {
+			d.add(text)
+			d.mark(text)
+		})
 		for name, p := range d.packages {
 			if name == "" || p.Installed() && p.Version == "" {
 				t.Errorf("%q: %+v", name, p)
@@ -309,12 +321,16 @@ func TestSources(t *testing.T) {
 func FuzzSources(f *testing.F) {
 	f.Add("Types: deb\nURIs: x y\nSuites: /\n", true)
 	f.Add("deb [signed-by=/a] http://x y\n", false)
+	f.Add("Types:"+strings.Repeat(" deb", 300)+"\nURIs:"+strings.Repeat(" x", 300)+"\nSuites:"+strings.Repeat(" y", 300)+"\nComponents: z\n", true)
+	f.Add("URIs:\n"+strings.Repeat(" x\n", many), true)
 	f.Fuzz(func(t *testing.T, text string, deb822 bool) {
 		file := "a.list"
 		if deb822 {
 			file = "a.sources"
 		}
-		for _, s := range parseSources(file, []byte(text), "amd64") {
+		var all []source
+		alloc.Most(t, 400, len(text), func() { all = parseSources(file, []byte(text), "amd64") })
+		for _, s := range all {
 			if strings.ContainsAny(s.list(), "/ \n") {
 				t.Errorf("%q", s.list())
 			}
@@ -374,17 +390,50 @@ func BenchmarkDatabase(b *testing.B) {
 	}
 }
 
-// TestRPMKeys: rpm's database calls public keys packages, all by one name; each is known by its own.
+// TestRPMKeys: rpm's database calls public keys packages, by names that hold only the end of a fingerprint: a planted key may have
+// the same end, so the key itself says which it is.
 func TestRPMKeys(t *testing.T) {
-	d := parseRPM("gpg-pubkey\t0\td42d0685\t62589a51\t(none)\t1\t1\ngpg-pubkey\t0\t8d8b756f\t4a1b2c3d\t(none)\t1\t1\nbash\t0\t5.2.26\t4.el10\tx86_64\t1\t1\n")
-	d.fill()
-	for fingerprint, want := range map[string][]string{
-		"610C7B14E068A878070DA4E99CD0A493D42D0685": {"gpg-pubkey-d42d0685-62589a51"},
-		"EB693B3035CD5710E231E123A4B469638D8B756F": {"gpg-pubkey-8d8b756f-4a1b2c3d"},
-		"EB693B3035CD5710E231E123A4B469638D8B7560": nil,
+	const trusted, shared = "F22CC24F7F742054127646D9354FB98A5B4AF876", "5b4af876"
+	ours, others := inRPM(t, "../things/testdata/ed25519.asc"), inRPM(t, "../things/testdata/rsa2048.gpg")
+	record := func(id, made, key string) string {
+		return "gpg-pubkey\t0\t" + id + "\t" + made + "\t(none)\t1\t1\t" + key + "\n"
+	}
+	const before, after = "bash\t0\t5.2.26\t4.el10\tx86_64\t1\t1\t(none)\n", "zsh\t0\t5.9\t1\tx86_64\t1\t1\t(none)\n"
+	for what, tt := range map[string]struct {
+		keys string
+		want []string
+	}{
+		"imported":                       {record(shared, "62589a51", ours), []string{"gpg-pubkey-5b4af876-62589a51"}},
+		"imported by rpm 6":              {record(strings.ToLower(trusted), "62589a51", ours), []string{"gpg-pubkey-" + strings.ToLower(trusted) + "-62589a51"}},
+		"planted with the same end":      {record(shared, "62589a51", others), nil},
+		"both":                           {record(shared, "62589a52", others) + record(shared, "62589a51", ours), []string{"gpg-pubkey-5b4af876-62589a51"}},
+		"two keys in one":                {record(shared, "62589a51", inRPM(t, "../things/testdata/both.asc")), nil},
+		"a key that cannot be read":      {record(shared, "62589a51", "bm8ga2V5"), nil},
+		"a record without a key":         {record(shared, "62589a51", "(none)"), nil},
+		"a fingerprint where a key goes": {record(trusted, "62589a51", trusted), nil},
 	} {
-		if got := among(d.packages, []string{fingerprint}); !slices.Equal(got, want) {
-			t.Errorf("%s is %v, want %v", fingerprint, got, want)
+		d := parseRPM(before + tt.keys + after)
+		d.fill()
+		if got := among(d.packages, []string{trusted}); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", what, got, tt.want)
+		}
+		if !d.packages["bash"].Installed() || !d.packages["zsh"].Installed() {
+			t.Errorf("%s: the packages around it: %v", what, d.packages)
 		}
 	}
+}
+
+// inRPM is a key file as rpm's database has it: base64 in lines of 64 characters.
+func inRPM(t *testing.T, name string) string {
+	t.Helper()
+	data := fileOf(t, name)
+	if _, armored, ok := strings.Cut(string(data), "\n\n"); ok {
+		armored, _, _ = strings.Cut(armored, "\n=")
+		return armored
+	}
+	var lines []string
+	for part := range slices.Chunk([]byte(base64.StdEncoding.EncodeToString(data)), 64) {
+		lines = append(lines, string(part))
+	}
+	return strings.Join(lines, "\n")
 }

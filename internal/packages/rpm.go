@@ -5,6 +5,7 @@ package packages
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"runtime"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // Where rpm keeps its database: RHEL 8 and 9, Amazon Linux 2023; then Fedora, RHEL 10, Azure Linux.
@@ -37,7 +39,7 @@ func (p rpmPackage) full() string {
 func (p rpmPackage) several() bool { return strings.HasPrefix(p.name, "kernel") }
 
 // rpmKeyName is what rpm's database calls each public key, as if it were a package; its version is the end of the key's
-// fingerprint, its release the time of its making.
+// fingerprint (rpm 6: all of it), its release the time of its making.
 const rpmKeyName = "gpg-pubkey"
 
 // keys are the names that the package goes by.
@@ -120,6 +122,7 @@ func withEpoch(evr string) string {
 type rpmDatabase struct {
 	list     []rpmPackage
 	came     map[rpmPackage]came
+	keys     map[rpmPackage]string // fingerprints
 	packages map[string]State
 	locks    locks
 	cut      time.Time // when the dnf began that was killed; the zero time if none was
@@ -132,8 +135,10 @@ const beginsWithin = 600
 // INSTALLTID (docs/manual/tags.md in rpm's tree).
 type came struct{ at, transaction int64 }
 
-// rpmFormat is a line for each package.
-const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\t%{INSTALLTIME}\t%{INSTALLTID}\n`
+// rpmFormat is a line for each package; that of a public key goes on, for the key is base64 on several lines. Other packages have
+// none. Sources: makePubkeyHeader in lib/keystore.cc of rpm 6, and in lib/rpmts.c of rpm 4.14; Datadog's agent asks the same
+// (updateWithRPMDB in comp/metadata/packagesigning/packagesigningimpl/rpmsigning.go).
+const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\t%{INSTALLTIME}\t%{INSTALLTID}\t%{PUBKEYS}\n`
 
 // readRPM asks rpm what is installed, and reads dnf's locks. Why a package is installed only dnf knows, and it keeps that by
 // itself through each transaction: an upgrade, a downgrade and a reinstallation inherit it. So nothing here asks for it.
@@ -152,18 +157,29 @@ func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
 }
 
 func parseRPM(out string) rpmDatabase {
-	d := rpmDatabase{came: map[rpmPackage]came{}}
+	d := rpmDatabase{came: map[rpmPackage]came{}, keys: map[rpmPackage]string{}}
+	var key strings.Builder // of the last package
+	keep := func() {
+		if last := len(d.list) - 1; last >= 0 && d.list[last].name == rpmKeyName {
+			d.keys[d.list[last]] = fingerprintOf(key.String())
+		}
+		key.Reset()
+	}
 	for line := range strings.Lines(out) {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(f) != 7 {
+		if len(f) != 8 {
+			key.WriteString(line)
 			continue
 		}
+		keep()
+		key.WriteString(f[7])
 		p := rpmPackage{f[0], evr(f[1], f[2], f[3]), f[4]}
 		var c came
 		c.at, _ = strconv.ParseInt(f[5], 10, 64)
 		c.transaction, _ = strconv.ParseInt(f[6], 10, 64)
 		d.list, d.came[p] = append(d.list, p), c
 	}
+	keep()
 	// Of several versions the newest counts.
 	slices.SortFunc(d.list, func(a, b rpmPackage) int {
 		if c := strings.Compare(a.name, b.name); c != 0 {
@@ -178,10 +194,27 @@ func (d *rpmDatabase) fill() {
 	d.packages = make(map[string]State, len(d.list))
 	for _, p := range d.list {
 		s := State{Version: p.evr, Held: d.locks.holds(p)}
+		if p.name == rpmKeyName {
+			s.Version = d.keys[p]
+		}
 		for _, k := range p.keys() {
 			d.packages[k] = s
 		}
 	}
+}
+
+// fingerprintOf is that of the one key that rpm has under a name; "-" of what is none. The name does not count: it holds the last
+// eight digits, of which anybody can make a key with the same.
+func fingerprintOf(base64Key string) string {
+	packets, err := base64.StdEncoding.DecodeString(base64Key)
+	if err != nil {
+		return nowhere
+	}
+	found, err := things.Fingerprints(packets, "")
+	if err != nil || len(found) != 1 {
+		return nowhere
+	}
+	return found[0]
 }
 
 // halfDone returns what a dnf that was killed has installed, perhaps not to the end: all that came in its transaction. What it

@@ -81,14 +81,10 @@ func (k rpmKey) fingerprints(v host.View) ([]string, error) {
 	return found, nil
 }
 
-// among returns which of all packages are the keys: gpg-pubkey-ID-CREATED, where ID is the end of the fingerprint.
+// among returns which of all packages are the keys.
 func among(all map[string]State, fingerprints []string) (names []string) {
-	for name := range all {
-		rest, is := strings.CutPrefix(name, rpmKeyName+"-")
-		id, _, ok := strings.Cut(rest, "-")
-		if is && ok && len(id) >= 8 && slices.ContainsFunc(fingerprints, func(f string) bool {
-			return strings.HasSuffix(strings.ToLower(f), strings.ToLower(id))
-		}) {
+	for name, state := range all {
+		if strings.HasPrefix(name, rpmKeyName+"-") && slices.Contains(fingerprints, state.Version) {
 			names = append(names, name)
 		}
 	}

@@ -69,21 +69,29 @@ func inDeb822(option string) string {
 	return option
 }
 
+// maxSources is how many sources of one file count, as each of its URIs goes with each of its suites: no file has so many, and
+// the product of a small one could fill the memory.
+const maxSources = 1000
+
 func parseDeb822(file, data, arch string) []source {
 	var all []source
 	for paragraph := range strings.SplitSeq(data, "\n\n") {
-		fields := map[string]string{}
+		said := map[string][]string{}
 		key := ""
 		for line := range strings.Lines(paragraph) {
 			switch {
 			case strings.HasPrefix(line, "#"):
 			case line[0] == ' ' || line[0] == '\t':
-				fields[key] += " " + strings.TrimSpace(line)
+				said[key] = append(said[key], strings.TrimSpace(line))
 			default:
 				k, value, _ := strings.Cut(line, ":")
 				key = strings.ToLower(strings.TrimSpace(k))
-				fields[key] = strings.TrimSpace(value)
+				said[key] = []string{strings.TrimSpace(value)}
 			}
+		}
+		fields := map[string]string{}
+		for name, parts := range said {
+			fields[name] = strings.Join(parts, " ")
 		}
 		if e := strings.ToLower(fields["enabled"]); e == "no" || e == "false" || e == "0" {
 			continue
@@ -92,9 +100,10 @@ func parseDeb822(file, data, arch string) []source {
 		maps.DeleteFunc(options, func(name, _ string) bool {
 			return slices.Contains([]string{"", "types", "uris", "suites", "components", "enabled"}, name)
 		})
+		keys, components, suites := keyFiles(fields["signed-by"]), strings.Fields(fields["components"]), strings.Fields(fields["suites"])
 		for _, uri := range strings.Fields(fields["uris"]) {
-			for _, suite := range strings.Fields(fields["suites"]) {
-				all = append(all, source{file, withArch(uri, arch), withArch(suite, arch), keyFiles(fields["signed-by"]), strings.Fields(fields["components"]), options})
+			for _, suite := range suites[:min(len(suites), maxSources-len(all))] {
+				all = append(all, source{file, withArch(uri, arch), withArch(suite, arch), keys, components, options})
 			}
 		}
 	}

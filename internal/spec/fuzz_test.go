@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 // FuzzParse: whatever the bytes, an answer; an error has a place and a mend; what is no TOML to go-toml is none to us;
@@ -39,7 +40,9 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1)), []byte("node.taints = [\"example.com/a-\"]"))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		files := []spec.File{{Name: "node.toml", Data: first}, {Name: "node.d/10.toml", Data: second}}
-		s, err := spec.Parse(files...)
+		var s spec.Spec
+		var err error
+		alloc.Most(t, 2000, len(first)+len(second), func() { s, err = spec.Parse(files...) })
 		if err == nil {
 			for _, file := range files {
 				if err := toml.Unmarshal([]byte(strings.TrimPrefix(string(file.Data), "\ufeff")), &map[string]any{}); err != nil {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 // The fingerprints are gpg's own words about the keys in testdata, which were made for this test.
@@ -83,8 +85,13 @@ func FuzzFingerprints(f *testing.F) {
 	for _, name := range []string{"ed25519.asc", "rsa2048.gpg", "both.asc"} {
 		f.Add(keyFile(f, name))
 	}
+	f.Add([]byte(strings.Repeat(armorBegin+"\n\nmDMEawE=\n"+armorEnd+"\n", 10_000)))
+	f.Add([]byte(armorBegin + "\n\n" + strings.Repeat("A\n", 50_000) + armorEnd))
+	f.Add(bytes.Repeat([]byte{0xc6, 6, 4, 0, 0, 0, 0, 1}, 10_000))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		found, err := fingerprints(data)
+		var found []string
+		var err error
+		alloc.Most(t, 100, len(data), func() { found, err = fingerprints(data) })
 		if err != nil {
 			return
 		}
