@@ -24,7 +24,7 @@ func registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 	}
 	gpu, _ := gpuLabels(s, f)
 	labels = map[string]string{}
-	for _, some := range []map[string]string{gpu, autoscalerLabels(s, f), aksLabels(s, f), s.Node.Labels} { // what was written wins
+	for _, some := range []map[string]string{gpu, autoscalerLabels(f), s.Node.Labels} { // what was written wins
 		maps.Copy(labels, some)
 	}
 	maps.DeleteFunc(labels, func(key, _ string) bool { return spec.RestrictedLabel(key) })

@@ -120,18 +120,15 @@ func (d *decoder) join(j Join) {
 	if !d.ok("join.how") {
 		return
 	}
-	need := func(how, name, value, fix string) {
+	const how = `how = "token"`
+	need := func(name, value, fix string) {
 		if value == "" && d.ok("join."+name) {
 			d.blame("join.how", fix, "%s needs %s", how, name)
 		}
 	}
-	how, own := "how = "+show(j.How), j.OwnMachine && j.How == "aks"
-	if own {
-		how += " with own_machine"
-	}
-	if own || j.How == "token" {
-		need(how, "server", j.Server, `write server = "https://HOST:6443"`)
-		need(how, "token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
+	if j.How == "token" {
+		need("server", j.Server, `write server = "https://HOST:6443"`)
+		need("token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
 		if j.CAFile == "" && j.CAPin == "" && d.ok("join.ca_file", "join.ca_pin") {
 			d.blame("join.how", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, "%s needs ca_file or ca_pin: without one the server could be anybody", how)
 		}
@@ -146,37 +143,32 @@ func (d *decoder) misplaced(j Join) {
 	for _, k := range []struct {
 		name string
 		said bool
-		with []string // the hows that read it; "own": aks with own_machine
+		with []string // the hows that read it
 		why  string
 	}{
 		{"cluster", j.Cluster != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
 		{"region", j.Region != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
 		{"service_cidr", j.ServiceCIDR != "", []string{"eks", "auto"}, "elsewhere cluster_dns says where the cluster's DNS is"},
-		{"server", j.Server != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
-		{"ca_file", j.CAFile != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
-		{"ca_pin", j.CAPin != "", []string{"token", "auto", "own", "none"}, "only a join by token finds the CA by it"},
-		{"token_file", j.TokenFile != "", []string{"token", "auto", "own", "none"}, "only a join by token has a token"},
-		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"token", "eks", "auto", "own", "none"}, scripts},
-		{"node_name", j.NodeName != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
+		{"server", j.Server != "", []string{"token", "eks", "auto", "none"}, scripts},
+		{"ca_file", j.CAFile != "", []string{"token", "eks", "auto", "none"}, scripts},
+		{"ca_pin", j.CAPin != "", []string{"token", "auto", "none"}, "only a join by token finds the CA by it"},
+		{"token_file", j.TokenFile != "", []string{"token", "auto", "none"}, "only a join by token has a token"},
+		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"token", "eks", "auto", "none"}, scripts},
+		{"node_name", j.NodeName != "", []string{"token", "eks", "auto", "none"}, scripts},
 		{"gate", j.Gate == "open", []string{"eks", "aks", "auto"}, "only where a cloud's scripts start kubelet it is held back"},
-		{"own_machine", j.OwnMachine, []string{"aks"}, "only AKS takes machines that are in no pool of it"},
 	} {
-		key, own := "join."+k.name, j.OwnMachine && j.How == "aks" && slices.Contains(k.with, "own")
-		if !k.said || own || slices.Contains(k.with, j.How) || !d.ok(key, "join.own_machine") {
+		key := "join." + k.name
+		if !k.said || slices.Contains(k.with, j.How) || !d.ok(key) {
 			continue
 		}
-		fix := "take it out, or write how = " + or(quoted(k.with))
-		if j.How == "aks" && slices.Contains(k.with, "own") {
-			fix = "take it out, or write own_machine = true if the machine is in no pool of the cluster"
-		}
-		d.blame(key, fix, "%s means nothing with how = %s: %s", k.name, show(j.How), k.why)
+		d.blame(key, "take it out, or write how = "+or(quoted(k.with)), "%s means nothing with how = %s: %s", k.name, show(j.How), k.why)
 	}
 }
 
 func quoted(hows []string) []string {
 	var out []string
 	for _, how := range hows {
-		if how != "own" && how != "none" {
+		if how != "none" {
 			out = append(out, show(how))
 		}
 	}

@@ -172,7 +172,6 @@ type Join struct {
 	NodeName      string   // "" = the host's name, or as the cloud names it
 	KubeletConfig string   // absolute path of a kubelet config that is merged last
 	Gate          string   // closed, open: whether a node whose GPUs do not stand joins all the same, with a taint
-	OwnMachine    bool     // AKS: this machine is in no pool of the cluster, and joins though Microsoft does not support it
 }
 
 // Proxy is [proxy]: what everything that we configure uses to reach the network.

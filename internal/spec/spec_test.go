@@ -104,7 +104,6 @@ cluster_dns = ["10.100.0.10", "fd00:0:0:0::A"]
 node_name = "gpu-1.example"
 kubelet_config = "/etc/gpuadm/kubelet.yaml"
 gate = "open"
-own_machine = false
 
 [proxy]
 http = "http://proxy.example:3128"
@@ -223,7 +222,6 @@ cluster_dns = []
 node_name = ""
 kubelet_config = ""
 gate = "closed"
-own_machine = false
 [proxy]
 [disruption]
 `
