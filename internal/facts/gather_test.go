@@ -285,21 +285,6 @@ func TestRancher(t *testing.T) {
 	}
 }
 
-func TestK0sAndMicroK8s(t *testing.T) {
-	e := engine(t, files{"/etc/k0s/containerd.toml": "# k0s_managed=true\nversion = 3\n", "/var/lib/k0s/bin/containerd": "x"})
-	if e.Owner != "k0s" || e.Edit != "/etc/k0s/containerd.d" || e.Socket != "/run/k0s/containerd.sock" {
-		t.Errorf("%+v", e)
-	}
-	e = engine(t, files{"/etc/k0s/containerd.toml": "version = 3\n", "/var/lib/k0s/bin/containerd": "x"})
-	if e.Owner != "" || e.Edit != "" {
-		t.Errorf("k0s leaves a file without its mark alone: %+v", e)
-	}
-	e = engine(t, files{"/var/snap/microk8s/current/args/containerd-template.toml": "version = 2\n"})
-	if e.Owner != "microk8s" || e.Config != "/var/snap/microk8s/current/args/containerd.toml" {
-		t.Errorf("%+v", e)
-	}
-}
-
 func TestCrio(t *testing.T) {
 	e := engine(t, files{
 		"/usr/bin/crio": "x", "/etc/crio/crio.conf.d/20-b.conf": "[crio.api]\nlisten = \"/run/x.sock\"\n",
