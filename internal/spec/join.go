@@ -13,8 +13,6 @@ import (
 
 // checkCluster: the name goes into requests that are signed. Source: CreateCluster in Amazon EKS's API reference.
 func checkCluster(v string) (string, *finding) {
-	first := func(c byte) bool { return alnum(c) }
-	inside := func(c byte) bool { return alnum(c) || c == '-' || c == '_' }
 	switch {
 	case v == "":
 		return v, wrong("write the cluster's name", "the name is empty")
@@ -23,7 +21,7 @@ func checkCluster(v string) (string, *finding) {
 	case strings.HasPrefix(v, "arn:"):
 		_, name, _ := strings.Cut(v, ":cluster/")
 		return v, wrong("write the name alone: "+show(name), "this is an ARN, not a name")
-	case !first(v[0]) || strings.ContainsFunc(v, func(c rune) bool { return c > '~' || !inside(byte(c)) }):
+	case !matches(`^[A-Za-z0-9][A-Za-z0-9_-]*$`, v):
 		return v, wrong(`write letters, digits, - and _, the first a letter or digit: "my-cluster"`, "%s is no name of a cluster", show(v))
 	}
 	return v, nil
@@ -32,7 +30,7 @@ func checkCluster(v string) (string, *finding) {
 // checkRegion: regions are many and get more, so only the form is checked. The name becomes a part of a host's name.
 func checkRegion(v string) (string, *finding) {
 	parts := strings.Split(v, "-")
-	if domainLabel(v) && len(v) <= 63 && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
+	if domainLabel(v) && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
 		return v, nil
 	}
 	fix := `write it as "eu-west-1"`
