@@ -5,9 +5,7 @@ package facts
 
 import (
 	"context"
-	"path"
 	"slices"
-	"strings"
 )
 
 // embedded finds the containerds that Kubernetes distributions bring along and configure themselves.
@@ -24,8 +22,7 @@ func (l *look) embedded(ctx context.Context) []Engine {
 	return found
 }
 
-// rancher finds K3s and RKE2, which lay out their data in the same way. The config is rendered at each start from a
-// template; newer versions' configs import a folder beside it.
+// rancher finds K3s and RKE2, which lay out their data in the same way. The config is rendered at each start.
 // Source: pkg/agent/containerd/config.go of https://github.com/k3s-io/k3s, https://docs.k3s.io/advanced, https://docs.rke2.io/advanced
 func (l *look) rancher(ctx context.Context, name string, units []string) *Engine {
 	s := l.service(ctx, units...)
@@ -61,23 +58,8 @@ func (l *look) rancher(ctx context.Context, name string, units []string) *Engine
 		l.ranchers = map[string]rancherStart{}
 	}
 	l.ranchers[name] = start
-	root := l.containerdConfig(e)
+	l.containerdConfig(e)
 	e.Socket = or(e.Socket, "/run/k3s/containerd/containerd.sock")
-	e.Edit = rancherEdit(path.Dir(e.Config), root)
 	l.engineVersion(ctx, e)
 	return e
-}
-
-// rancherEdit tells where users may say more than the rendered config does: in the folder it imports, or in the template
-// of its version.
-func rancherEdit(dir string, rendered containerdConfig) string {
-	for _, p := range absolute(dir+"/config.toml", rendered.Imports) {
-		if strings.HasPrefix(p, dir+"/") && strings.HasSuffix(p, "/*.toml") {
-			return path.Dir(p)
-		}
-	}
-	if v, ok := rendered.Version.(int64); ok && v < 3 {
-		return dir + "/config.toml.tmpl"
-	}
-	return dir + "/config-v3.toml.tmpl"
 }
