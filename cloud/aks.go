@@ -18,42 +18,19 @@ import (
 // Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_start.sh.
 const aksProvisioned = "/opt/azure/containers/provision.complete"
 
-// unsupported is said wherever a plan has an own machine join AKS.
-const unsupported = "not supported by Microsoft"
-
-// aksOwn says whether a machine that is in no pool is to join AKS.
-func aksOwn(s spec.Spec, f facts.Facts) bool {
-	return s.Join.OwnMachine && howOf(s, f) == "aks" && f.Cloud.Managed != "aks" && f.Cloud.Managed != "aks-flex"
-}
-
-// aks leaves the machines of a pool to AKS's own scripts, and joins others by a bootstrap token where that was asked for.
-func aks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	switch {
-	case f.Cloud.Managed == "aks-flex":
+// aks leaves the machines of a pool to AKS's own scripts.
+func aks(f facts.Facts) ([]converge.Want, error) {
+	switch f.Cloud.Managed {
+	case "aks-flex":
 		return nil, nil // its kubelet runs in a container, and its own agent writes its files
-	case f.Cloud.Managed == "aks" && s.Join.OwnMachine:
-		return nil, &converge.Trouble{
-			What:    "cannot join AKS as an own machine: this one is in a pool of it",
-			Because: []string{"seen: " + f.Cloud.ManagedWhy},
-			Try:     []string{"drop own_machine from [join]"},
-		}
-	case f.Cloud.Managed == "aks":
+	case "aks":
 		return []converge.Want{aksDone(f)}, nil
-	case !s.Join.OwnMachine:
-		return nil, &converge.Trouble{
-			What:    "cannot join AKS: this machine is in none of its node pools",
-			Because: []string{"looked for /opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service"},
-			Try: []string{
-				"add a GPU node pool: az aks nodepool add --gpu-driver none",
-				"or write own_machine = true in [join], with server, token_file and ca_file: that is " + unsupported,
-			},
-		}
 	}
-	wants, err := tokenWants(s, f)
-	for i := range wants {
-		wants[i].Why += "; a machine of one's own in AKS is " + unsupported
+	return nil, &converge.Trouble{
+		What:    "cannot join AKS: this machine is in none of its node pools",
+		Because: []string{"looked for /opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service"},
+		Try:     []string{"add a GPU node pool: az aks nodepool add --gpu-driver none"},
 	}
-	return wants, err
 }
 
 // aksDone wants AKS's scripts to have ended. They write kubelet's and containerd's files, and install a driver or not: what
@@ -78,29 +55,11 @@ func aksDone(f facts.Facts) converge.Want {
 	}, "AKS writes kubelet's and containerd's files")
 }
 
-// aksLabels are the labels of a machine that is in no pool. By the first, Azure's cloud controller leaves a Node alone whose
-// machine it does not find, rather than delete it; by the second, its load balancers look for no network card of it.
-// Source: https://cloud-provider-azure.sigs.k8s.io/topics/cross-resource-group-nodes/, "unmanaged nodes".
-func aksLabels(s spec.Spec, f facts.Facts) map[string]string {
-	if !aksOwn(s, f) {
-		return nil
-	}
-	return map[string]string{
-		"kubernetes.azure.com/managed":                            "false",
-		"node.kubernetes.io/exclude-from-external-load-balancers": "true",
-	}
-}
-
 // aksNotes say who does what.
 func aksNotes(s spec.Spec, f facts.Facts) (notes []string) {
 	switch {
 	case f.Cloud.Managed == "aks-flex":
 		return []string{"AKS Flex Node joins this machine (" + f.Cloud.ManagedWhy + ") and writes the files of its kubelet; the driver is ours"}
-	case aksOwn(s, f):
-		return []string{
-			"a machine of one's own in an AKS cluster is " + unsupported,
-			"what AKS must allow the token's group is in " + aksManifest + ": to ask for a certificate of its own, and no more",
-		}
 	case f.Cloud.Managed != "aks":
 		return nil
 	}

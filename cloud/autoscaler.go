@@ -9,7 +9,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
-	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // autoscalerLabels are the labels by which cluster-autoscaler knows a GPU node. They must be there at the registration:
@@ -18,15 +17,12 @@ import (
 // https://github.com/NVIDIA/k8s-device-plugin/issues/1746.
 //
 // On pools of GKE and AKS those clouds set theirs, and Karpenter sets its own everywhere.
-func autoscalerLabels(s spec.Spec, f facts.Facts) map[string]string {
+func autoscalerLabels(f facts.Facts) map[string]string {
 	if f.Driver == nil && !slices.ContainsFunc(f.GPUs, facts.PCI.Display) {
 		return nil
 	}
-	switch {
-	case f.Cloud.Name == "aws": // cluster-autoscaler's cloudprovider/aws: GPULabel; EKS does not set it
+	if f.Cloud.Name == "aws" { // cluster-autoscaler's cloudprovider/aws: GPULabel; EKS does not set it
 		return map[string]string{"k8s.amazonaws.com/accelerator": accelerator(f)}
-	case s.Join.How == "aks" && s.Join.OwnMachine && f.Cloud.Managed != "aks": // cloudprovider/azure: GPULabel, legacyGPULabel
-		return map[string]string{"kubernetes.azure.com/accelerator": "nvidia", "accelerator": "nvidia"}
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
-	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 func TestAutoscalerLabels(t *testing.T) {
@@ -20,30 +19,24 @@ func TestAutoscalerLabels(t *testing.T) {
 	aws := func(value string) map[string]string {
 		return map[string]string{"k8s.amazonaws.com/accelerator": value}
 	}
-	aks := map[string]string{"kubernetes.azure.com/accelerator": "nvidia", "accelerator": "nvidia"}
-	own := spec.Spec{Join: spec.Join{How: "aks", OwnMachine: true}}
 	for name, c := range map[string]struct {
-		spec  spec.Spec
 		facts facts.Facts
 		want  map[string]string
 	}{
-		"no GPU":        {spec.Spec{}, facts.Facts{Cloud: instance.Cloud{Name: "aws"}}, nil},
-		"no cloud":      {spec.Spec{}, facts.Facts{GPUs: gpu("T4")}, nil},
-		"EC2, T4":       {spec.Spec{}, facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-tesla-t4")},
-		"EC2, A100":     {spec.Spec{}, facts.Facts{GPUs: gpu("A100 40GB"), Cloud: instance.Cloud{Name: "aws", Managed: "eks"}}, aws("nvidia-tesla-a100")},
-		"EC2, A10G":     {spec.Spec{}, facts.Facts{GPUs: gpu("A10G"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-a10g")},
-		"EC2, L40S":     {spec.Spec{}, facts.Facts{GPUs: gpu("L40S"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-l40s")},
-		"EC2, H100":     {spec.Spec{}, facts.Facts{GPUs: gpu("H100 80GB"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-h100")},
-		"EC2, RTX":      {spec.Spec{}, facts.Facts{GPUs: gpu("RTX PRO 6000 Server"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-rtx-pro-6000-server")},
-		"EC2, by type":  {spec.Spec{}, facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}, Instance: &instance.Instance{Type: "g5g.metal"}}, aws("nvidia-t4g")},
-		"EC2, new":      {spec.Spec{}, facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}, Instance: &instance.Instance{Type: "p9.large"}}, aws("nvidia")},
-		"GKE":           {spec.Spec{Join: spec.Join{How: "gke"}}, facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "gce", Managed: "gke"}}, nil},
-		"AKS, a pool":   {spec.Spec{Join: spec.Join{How: "aks"}}, facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure", Managed: "aks"}}, nil},
-		"AKS, a lie":    {own, facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure", Managed: "aks"}}, nil},
-		"AKS, own":      {own, facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure"}}, aks},
-		"AKS, own, far": {own, facts.Facts{GPUs: gpu("T4")}, aks},
+		"no GPU":       {facts.Facts{Cloud: instance.Cloud{Name: "aws"}}, nil},
+		"no cloud":     {facts.Facts{GPUs: gpu("T4")}, nil},
+		"EC2, T4":      {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-tesla-t4")},
+		"EC2, A100":    {facts.Facts{GPUs: gpu("A100 40GB"), Cloud: instance.Cloud{Name: "aws", Managed: "eks"}}, aws("nvidia-tesla-a100")},
+		"EC2, A10G":    {facts.Facts{GPUs: gpu("A10G"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-a10g")},
+		"EC2, L40S":    {facts.Facts{GPUs: gpu("L40S"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-l40s")},
+		"EC2, H100":    {facts.Facts{GPUs: gpu("H100 80GB"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-h100")},
+		"EC2, RTX":     {facts.Facts{GPUs: gpu("RTX PRO 6000 Server"), Cloud: instance.Cloud{Name: "aws"}}, aws("nvidia-rtx-pro-6000-server")},
+		"EC2, by type": {facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}, Instance: &instance.Instance{Type: "g5g.metal"}}, aws("nvidia-t4g")},
+		"EC2, new":     {facts.Facts{GPUs: gpu(""), Cloud: instance.Cloud{Name: "aws"}, Instance: &instance.Instance{Type: "p9.large"}}, aws("nvidia")},
+		"GKE":          {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "gce", Managed: "gke"}}, nil},
+		"AKS, a pool":  {facts.Facts{GPUs: gpu("T4"), Cloud: instance.Cloud{Name: "azure", Managed: "aks"}}, nil},
 	} {
-		if diff := cmp.Diff(c.want, autoscalerLabels(c.spec, c.facts)); diff != "" {
+		if diff := cmp.Diff(c.want, autoscalerLabels(c.facts)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

@@ -257,8 +257,7 @@ func TestClouds(t *testing.T) {
 		err        []string
 	}{
 		"AKS pool":            {host: "aks-ubuntu2204", join: `how = "auto"`, wants: "check", notes: []string{"leaves those alone", "--gpu-driver none", "SkipGpuDriverInstall=true"}},
-		"AKS pool, as own":    {host: "aks-ubuntu2204", join: "how = \"aks\"\nown_machine = true\nserver = \"https://a\"\ntoken_file = \"/t\"\nca_file = \"/c\"", err: []string{"this one is in a pool"}},
-		"no AKS pool":         {host: "ubuntu24-h100", join: `how = "aks"`, err: []string{"in none of its node pools", "own_machine = true"}},
+		"no AKS pool":         {host: "ubuntu24-h100", join: `how = "aks"`, err: []string{"in none of its node pools", "az aks nodepool add"}},
 		"GKE pool":            {host: "gke-ubuntu", join: `how = "auto"`, notes: []string{"every stage but that", "gpu-driver-version=disabled", "gke-accelerator"}},
 		"GKE pool, COS":       {host: "gke-ubuntu", join: `how = "gke"`, files: cos, notes: []string{"verifies and labels", "nvidia-driver-installer"}},
 		"no GKE":              {host: "ubuntu24-h100", join: `how = "gke"`, err: []string{"none of them", "DaemonSet", "customNodeInit", `how = "token"`}},
@@ -329,7 +328,7 @@ func TestAKSBoots(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Booting = true
-	wants, err := aks(s, f)
+	wants, err := aks(f)
 	if err != nil || len(wants) != 1 {
 		t.Fatal(wants, err)
 	}
@@ -367,30 +366,6 @@ func TestPoolWaits(t *testing.T) {
 		if _, err := wants[0].Look(t.Context(), n.View()); !errors.As(err, &later) {
 			t.Errorf("%s, at a boot: %v", name, err)
 		}
-	}
-}
-
-// TestAKSOwnMachine joins by a token, says whose wish that is, and keeps Azure's controllers off the Node.
-func TestAKSOwnMachine(t *testing.T) {
-	j := startJoin(t, testMachine, "")
-	j.spec = joinSpec(t, "[join]\nhow = \"aks\"\nown_machine = true\nserver = \""+testServer+"\"\ntoken_file = \"/etc/gpuadm/token\"\nca_pin = \""+j.Pin()+"\"\n")
-	p, err := j.engine().Plan(t.Context(), j.n.View())
-	if err != nil || len(p.Cannot()) > 0 {
-		t.Fatalf("%v %+v", err, p.Cannot())
-	}
-	for _, c := range p.Changes {
-		if c.Stage == "join" && !strings.Contains(c.Why, unsupported) {
-			t.Errorf("%s: %s", c, c.Why)
-		}
-	}
-	if !strings.Contains(strings.Join(p.Notes, "\n"), unsupported) {
-		t.Errorf("notes: %v", p.Notes)
-	}
-	if _, err := j.engine().Apply(t.Context(), j.n); err != nil && !converge.Passes(err) { // the node may take its time
-		t.Fatal(err)
-	}
-	if got := j.read(t, kubeletUnitFile); !strings.Contains(got, "--node-labels=kubernetes.azure.com/managed=false,node.kubernetes.io/exclude-from-external-load-balancers=true") {
-		t.Errorf("labels:\n%s", got)
 	}
 }
 

@@ -111,7 +111,7 @@ func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	case "gke":
 		return gke(s, f)
 	case "aks":
-		return aks(s, f)
+		return aks(f)
 	case "":
 		return nil, untold(f)
 	}
@@ -121,7 +121,7 @@ func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 // ownsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
 // somebody else's kubelet has nothing to do.
 func ownsKubelet(s spec.Spec, f facts.Facts) bool {
-	return (howOf(s, f) == "token" || aksOwn(s, f)) && !joinedByOthers(f) || eksOwn(s, f)
+	return howOf(s, f) == "token" && !joinedByOthers(f) || eksOwn(s, f)
 }
 
 // setUpByUs says whether kubelet runs by a file that a join of ours has written, whatever [join] says now: a section that is

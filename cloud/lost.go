@@ -60,7 +60,7 @@ const (
 
 // typeHas says how many GPUs an instance type has, where that was verified.
 func typeHas(cloud, name string) string {
-	if t, ok := instance.TypeOf(cloud, name); ok && t.GPUs > 0 && t.Checked != "memory" {
+	if t, ok := instance.TypeOf(cloud, name); ok && t.GPUs > 0 && t.Verified {
 		return fmt.Sprintf("a %s has %d", name, t.GPUs)
 	}
 	return ""

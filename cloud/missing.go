@@ -52,7 +52,7 @@ func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
 	if len(now) >= len(had) {
 		return ""
 	}
-	if t, ok := instance.TypeOf(f.Cloud.Name, f.Cloud.Type); ok && t.Checked != "memory" && t.GPUs == len(now) {
+	if t, ok := instance.TypeOf(f.Cloud.Name, f.Cloud.Type); ok && t.Verified && t.GPUs == len(now) {
 		return ""
 	}
 	gone := slices.DeleteFunc(slices.Clone(had), func(at string) bool { return slices.Contains(now, at) })

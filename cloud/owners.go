@@ -18,7 +18,7 @@ import (
 func ownerOf(key string) (owner string) {
 	if slices.Contains([]string{
 		"node.kubernetes.io/exclude-from-external-load-balancers", "node.kubernetes.io/exclude-disruption", // for people to set
-		"kubernetes.azure.com/accelerator", // on machines in no pool nobody sets it: autoscalerLabels
+		"kubernetes.azure.com/accelerator", // AKS sets it on the machines of its pools alone; cluster-autoscaler reads it elsewhere too
 	}, key) {
 		return ""
 	}

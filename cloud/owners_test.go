@@ -57,11 +57,11 @@ func TestOursAreNotForeign(t *testing.T) {
 	keys := []string{gpuPresent, karpenterTaint().Key, autoscalerTaint().Key}
 	for _, f := range []facts.Facts{{Cloud: instance.Cloud{Name: "aws"}}, {}} {
 		f.GPUs = []facts.PCI{{Class: "030200"}}
-		for key := range autoscalerLabels(spec.Spec{Join: spec.Join{How: "aks", OwnMachine: true}}, f) {
+		for key := range autoscalerLabels(f) {
 			keys = append(keys, key)
 		}
 	}
-	if len(keys) != 6 {
+	if len(keys) != 4 {
 		t.Errorf("keys %v", keys)
 	}
 	for _, key := range keys {

@@ -93,7 +93,7 @@ func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
 	}
 	name := n.Labels[kube.InstanceType]
 	bought, known := instance.TypeOf(r.facts.Cloud.Name, name)
-	if has := len(r.facts.Driver.GPUs); known && bought.Checked != "memory" && bought.GPUs > 0 && has != bought.GPUs {
+	if has := len(r.facts.Driver.GPUs); known && bought.Verified && bought.GPUs > 0 && has != bought.GPUs {
 		return fmt.Sprintf("the driver has %d GPUs, and a %s has %d", has, name, bought.GPUs), nil
 	}
 	return "", nil

@@ -24,7 +24,7 @@ func registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 	}
 	gpu, _ := gpuLabels(s, f)
 	labels = map[string]string{}
-	for _, some := range []map[string]string{gpu, autoscalerLabels(s, f), aksLabels(s, f), s.Node.Labels} { // what was written wins
+	for _, some := range []map[string]string{gpu, autoscalerLabels(f), s.Node.Labels} { // what was written wins
 		maps.Copy(labels, some)
 	}
 	maps.DeleteFunc(labels, func(key, _ string) bool { return spec.RestrictedLabel(key) })
@@ -46,34 +46,15 @@ func registration(s spec.Spec, f facts.Facts) (labels map[string]string, taints 
 }
 
 // registrationLabel refuses what kubelet would not start with: a name or a value that Kubernetes does not take.
-// Source: kubernetes, staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go.
 func registrationLabel(key, value string) error {
-	prefix, name, found := strings.Cut(key, "/")
-	if !found {
-		prefix, name = "", key
-	}
 	switch {
-	case !registrationName(name, 63), found && (!registrationName(prefix, 253) || strings.ToLower(prefix) != prefix || strings.Contains(prefix, "_")):
+	case !spec.IsLabelKey(key):
 		return registrationRefused("label "+key, "kubelet does not start with a key like this", "name it as Kubernetes takes it: example.com/name")
-	case value != "" && !registrationName(value, 63):
+	case !spec.IsLabelValue(value):
 		return registrationRefused("label "+key, "its value is none that Kubernetes takes",
 			"give it at most 63 letters and digits, with -, _ and . inside")
 	}
 	return nil
-}
-
-// registrationName says whether a text has at most so many letters and digits, with -, _ and . inside.
-func registrationName(text string, most int) bool {
-	alnum := func(c byte) bool { return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' }
-	if text == "" || len(text) > most || !alnum(text[0]) || !alnum(text[len(text)-1]) {
-		return false
-	}
-	for i := range len(text) {
-		if c := text[i]; !alnum(c) && c != '-' && c != '_' && c != '.' {
-			return false
-		}
-	}
-	return true
 }
 
 // registrationTaints refuses taints that the API server would refuse with the node: then it would never register.

@@ -26,7 +26,6 @@ import (
 type tokenJoin struct {
 	server, caFile, pin, tokenFile string
 	name, machineID                string
-	aks                            bool   // the cluster is AKS's, and this machine in no pool of it
 	kubelet                        string // its version, "" where nobody knows
 	ca                             []byte // ca_file's bytes
 	via                            host.Via
@@ -42,7 +41,6 @@ func newTokenJoin(s spec.Spec, f facts.Facts) *tokenJoin {
 	return &tokenJoin{
 		server: strings.TrimSuffix(s.Join.Server, "/"), caFile: s.Join.CAFile, pin: s.Join.CAPin, tokenFile: s.Join.TokenFile,
 		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), kubelet: f.Kubelet.Version, sleep: sleepFor, silence: &silence{},
-		aks: aksOwn(s, f),
 	}
 }
 

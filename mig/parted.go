@@ -90,7 +90,7 @@ func ParseParted(file string, data []byte) (Config, error) {
 		return Config{}, p.errs
 	}
 	c := Config{File: file}
-	p.mapping(root, "", map[string]func(*yaml.Node){
+	p.mapping(root, "the file", map[string]func(*yaml.Node){
 		"version": func(n *yaml.Node) {
 			if n.Kind != yaml.ScalarNode || n.Value != "v1" {
 				p.add(n, `write version: v1`, "version must be v1")
@@ -108,14 +108,17 @@ func ParseParted(file string, data []byte) (Config, error) {
 // layouts reads mig-configs.
 func (p *parted) layouts(n *yaml.Node) []NamedLayout {
 	var all []NamedLayout
-	for _, pair := range p.pairs(n, "mig-configs") {
-		l := NamedLayout{Name: pair.key.Value}
-		if pair.value.Kind != yaml.SequenceNode || len(pair.value.Content) == 0 {
-			p.add(pair.value, "write a list of entries, each with devices and mig-enabled", "layout %q has no entries", l.Name)
+	if !p.isMapping(n, "mig-configs") {
+		return nil
+	}
+	for key, value := range pairs(n) {
+		l := NamedLayout{Name: key.Value}
+		if value.Kind != yaml.SequenceNode || len(value.Content) == 0 {
+			p.add(value, "write a list of entries, each with devices and mig-enabled", "layout %q has no entries", l.Name)
 			continue
 		}
-		for i, item := range pair.value.Content {
-			l.Entries = append(l.Entries, p.entry(p.follow(item), fmt.Sprintf("entry %d of %q", i+1, l.Name)))
+		for i, item := range value.Content {
+			l.Entries = append(l.Entries, p.entry(item, fmt.Sprintf("entry %d of %q", i+1, l.Name)))
 		}
 		all = append(all, l)
 	}
@@ -165,7 +168,7 @@ func (p *parted) filters(n *yaml.Node) []string {
 	}
 	var all []string
 	for _, item := range list {
-		if item = p.follow(item); len(p.errs) == maxFaults {
+		if len(p.errs) == maxFaults {
 			break
 		}
 		if item.Kind == yaml.ScalarNode && item.Tag == "!!str" && item.Value == "" && n == item {

@@ -187,8 +187,6 @@ func TestPartedReads(t *testing.T) {
 		{"all\n    mig-enabled: true\n    mig-devices: {1c.3g.20gb: 1, 2c.3g.20gb: 1, 3c.3g.20gb: 1}", "3g.20gb, 3g.20gb(2c,1c)"},
 		{"all\n    mig-enabled: true\n    mig-devices: {2c.2g.10gb: 1}", "2g.10gb"},
 		{"all\n    mig-enabled: true\n    mig-devices: {\"1g.5gb+me\": 1, 1g.24gb-me: 1, 1g.24gb+me.all: 1}", "1g.24gb+me.all, 1g.24gb-me, 1g.5gb+me"},
-		{"all\n    mig-enabled: true\n    mig-devices: &x {1g.5gb: 2}\n  b:\n  - devices: all\n    mig-enabled: true\n    mig-devices: *x", "2 × 1g.5gb"},
-		{"all\n    <<: {mig-enabled: true, devices: [3]}\n    mig-devices: {1g.5gb: 1}", "1g.5gb"},
 	} {
 		if got := parsed(t, head+c.text)[0].Layout.String(); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.text, got, c.want)
@@ -197,13 +195,6 @@ func TestPartedReads(t *testing.T) {
 	json := parsed(t, `{"version": "v1", "mig-configs": {"a": [{"devices": [1, 0], "device-filter": "0x20B010DE:0x134F10DE", "mig-enabled": true, "mig-devices": {"1g.5gb": 7}}]}}`)
 	if e := json[0]; e.Layout.String() != "7 × 1g.5gb" || fmt.Sprint(e.Match, e.Devices.Index) != "[0x20B010DE:0x134F10DE] [0 1]" {
 		t.Errorf("JSON: %+v", e)
-	}
-	aliases := "version: v1\nmig-configs:\n  a0: &a0 [{devices: all, mig-enabled: false}]\n"
-	for i := 1; i < 3000; i++ {
-		aliases += fmt.Sprintf("  a%d: *a0\n", i)
-	}
-	if c, err := ParseParted("x", []byte(aliases)); err != nil || len(c.Layouts) != 3000 {
-		t.Errorf("aliases: %d, %v", len(c.Layouts), err)
 	}
 	if _, err := ParseParted("x", make([]byte, maxFile+1)); err == nil {
 		t.Error("a file of more than a MiB is read")

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,11 +24,7 @@ import (
 type parted struct {
 	file string
 	errs FileErrors
-	size int // nodes handed out; aliases count each time, so that a small file cannot become a large one
 }
-
-// maxNodes is how many nodes are read; mig-parted's own file has 1,500.
-const maxNodes = 200_000
 
 // maxFaults is how many faults are told; nobody reads more, and to find the nearest name costs.
 const maxFaults = 20
@@ -37,29 +35,27 @@ func (p *parted) add(n *yaml.Node, fix, format string, args ...any) {
 	}
 }
 
+// parse is the file's one document, nil where it cannot be read.
 func (p *parted) parse(data []byte) *yaml.Node {
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
 	err := d.Decode(&doc)
-	if errors.Is(err, io.EOF) {
-		p.add(&doc, "write version: v1 and mig-configs", "the file is empty")
-		return &doc
-	}
+	empty := errors.Is(err, io.EOF)
 	if err == nil {
-		if err = d.Decode(&more); err == nil {
-			p.add(&more, "keep one", "the file has more than one document")
-			return &doc
-		}
+		err = d.Decode(&more)
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		p.syntax(err)
-		return &doc
-	}
-	if len(doc.Content) == 0 {
+	switch {
+	case empty || errors.Is(err, io.EOF) && len(doc.Content) == 0:
 		p.add(&doc, "write version: v1 and mig-configs", "the file is empty")
-		return &doc
+	case err == nil:
+		p.add(&more, "keep one", "the file has more than one document")
+	case !errors.Is(err, io.EOF):
+		p.syntax(err)
+	default:
+		p.plain(doc.Content[0])
+		return doc.Content[0]
 	}
-	return p.follow(doc.Content[0])
+	return nil
 }
 
 // syntax reports what the library found. It knows the line only.
@@ -73,97 +69,66 @@ func (p *parted) syntax(err error) {
 	p.add(&at, "", "%s", text)
 }
 
-// follow is the node that an alias stands for.
-func (p *parted) follow(n *yaml.Node) *yaml.Node {
-	if p.size++; p.size > maxNodes {
-		if p.size == maxNodes+1 {
-			p.add(n, "", "the file is too large")
-		}
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Line: n.Line, Column: n.Column}
+// plain refuses what makes a file mean something else than a reader sees: aliases, by which a small file becomes a large one,
+// merged mappings, and keys that are there twice.
+func (p *parted) plain(n *yaml.Node) {
+	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Tag == "!!merge" {
+		p.add(n, "write the value in each place", "anchors, aliases and merge keys are not read")
 	}
-	if n.Kind == yaml.AliasNode && n.Alias != nil {
-		return n.Alias
-	}
-	return n
-}
-
-type pair struct{ key, value *yaml.Node }
-
-// pairs are the keys and values of a mapping, those of a merge key ("<<") included where they do not stand themselves.
-func (p *parted) pairs(n *yaml.Node, called string) []pair {
-	if n.Kind != yaml.MappingNode {
-		p.add(n, "", "%s must be a mapping", called)
-		return nil
-	}
-	var all, merged []pair
-	first := map[string]*yaml.Node{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], p.follow(n.Content[i+1])
-		if p.size > maxNodes {
-			return nil
-		}
+	first := map[string]int{}
+	for key := range pairs(n) {
 		if key.Kind != yaml.ScalarNode {
 			p.add(key, "", "a key must be a string")
-			continue
-		}
-		if key.Tag == "!!merge" {
-			if value.Kind != yaml.MappingNode || value == n {
-				p.add(value, "", "only a mapping can be merged")
-				continue
-			}
-			for j := 0; j+1 < len(value.Content); j += 2 {
-				merged = append(merged, pair{value.Content[j], p.follow(value.Content[j+1])})
-			}
-			continue
-		}
-		if old := first[key.Value]; old != nil {
-			p.add(key, "keep one of the two", "%q stands twice; first in line %d", key.Value, old.Line)
-			continue
-		}
-		first[key.Value] = key
-		all = append(all, pair{key, value})
-	}
-	for _, q := range merged {
-		if first[q.key.Value] == nil {
-			first[q.key.Value] = q.key
-			all = append(all, q)
+		} else if line := first[key.Value]; line > 0 {
+			p.add(key, "keep one of the two", "%q stands twice; first in line %d", key.Value, line)
+		} else {
+			first[key.Value] = key.Line
 		}
 	}
-	return all
+	for _, child := range n.Content {
+		p.plain(child)
+	}
+}
+
+// pairs are the keys and values of a mapping; other nodes have none.
+func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i], n.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// isMapping notes a node that is no mapping.
+func (p *parted) isMapping(n *yaml.Node, called string) bool {
+	if n.Kind != yaml.MappingNode {
+		p.add(n, "", "%s must be a mapping", called)
+	}
+	return n.Kind == yaml.MappingNode
 }
 
 // mapping reads a mapping whose keys are known.
 func (p *parted) mapping(n *yaml.Node, called string, keys map[string]func(*yaml.Node), required ...string) {
-	known := make([]string, 0, len(keys))
-	for k := range keys {
-		known = append(known, k)
-	}
-	slices.Sort(known)
-	where := ""
-	if called != "" {
-		where = " in " + called
-	} else {
-		called = "the file"
-	}
-	seen := map[string]bool{}
 	before := len(p.errs)
-	for _, q := range p.pairs(n, called) {
-		readKey := keys[q.key.Value]
-		if readKey == nil {
-			fix := ""
-			if near := nearest(q.key.Value, known); near != "" {
-				fix = "did you mean " + strconv.Quote(near) + "?"
-			}
-			p.add(q.key, fix, "unknown key %q%s", q.key.Value, where)
+	if !p.isMapping(n, called) {
+		return
+	}
+	for key, value := range pairs(n) {
+		if read := keys[key.Value]; read != nil {
+			read(value)
+			required = slices.DeleteFunc(required, func(k string) bool { return k == key.Value })
 			continue
 		}
-		seen[q.key.Value] = true
-		readKey(q.value)
-	}
-	for _, k := range required {
-		if !seen[k] && len(p.errs) == before {
-			p.add(n, "", "%s has no %s", called, k)
+		fix := ""
+		if near := nearest(key.Value, slices.Sorted(maps.Keys(keys))); near != "" {
+			fix = "did you mean " + strconv.Quote(near) + "?"
 		}
+		p.add(key, fix, "unknown key %q in %s", key.Value, called)
+	}
+	if len(p.errs) == before && len(required) > 0 {
+		p.add(n, "", "%s has no %s", called, strings.Join(required, " and no "))
 	}
 }
 
@@ -179,13 +144,12 @@ func (p *parted) devices(n *yaml.Node) spec.Devices {
 	}
 	var d spec.Devices
 	for _, item := range n.Content {
-		item = p.follow(item)
 		if len(p.errs) == maxFaults || len(d.Index) > 1023 {
 			break
 		}
 		var i int
 		switch err := item.Decode(&i); {
-		case item.Kind != yaml.ScalarNode || item.Tag != "!!int" || err != nil:
+		case item.Tag != "!!int" || err != nil:
 			p.add(item, fix, "devices must be all or a list of indices")
 		case i < 0 || i > 1023:
 			p.add(item, "write the index of a GPU, from 0", "no GPU has the index %d", i)
@@ -208,22 +172,19 @@ func (p *parted) counts(n *yaml.Node) map[string]int {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return all
 	}
-	for _, q := range p.pairs(n, "mig-devices") {
-		if _, err := parseName(q.key.Value); err != nil {
-			p.add(q.key, "", "%v", err)
-			continue
-		}
+	if !p.isMapping(n, "mig-devices") {
+		return all
+	}
+	for key, value := range pairs(n) {
 		var count int
-		if err := q.value.Decode(&count); err != nil || q.value.Kind != yaml.ScalarNode || q.value.Tag != "!!int" {
-			p.add(q.value, "", "the count of %q must be an integer", q.key.Value)
-			continue
-		}
-		if count < 0 || count > most {
-			p.add(q.value, "", "no GPU has %d of %q", count, q.key.Value)
-			continue
-		}
-		if count > 0 {
-			all[q.key.Value] = count
+		if _, err := parseName(key.Value); err != nil {
+			p.add(key, "", "%v", err)
+		} else if err := value.Decode(&count); err != nil || value.Tag != "!!int" {
+			p.add(value, "", "the count of %q must be an integer", key.Value)
+		} else if count < 0 || count > most {
+			p.add(value, "", "no GPU has %d of %q", count, key.Value)
+		} else if count > 0 {
+			all[key.Value] = count
 		}
 	}
 	return all

@@ -103,17 +103,6 @@ func parseVersion(s string) (major, minor int, ok bool) {
 	return major, minor, err == nil
 }
 
-// Effective returns the tables the daemon ends with, without its built-in defaults: all files merged as its version
-// does it, the CRI plugin's runtime settings under the name that it reads.
-func Effective(t Tree, d Daemon) (map[string]any, error) {
-	files, r, err := readAll(t, d)
-	if err != nil {
-		return nil, err
-	}
-	whole, _, _ := r.mergeAll(files)
-	return whole, nil
-}
-
 // mergeAll returns the merged tree, the plugins in it before migration, and the version that counted in the end.
 func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, version int64) {
 	whole, plugins := map[string]any{}, map[string]any{}

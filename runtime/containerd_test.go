@@ -138,7 +138,7 @@ func stands(t testing.TB, tree Tree, d Daemon, h Handler) {
 			t.Fatalf("containerd %q: the default runtime %s is not configured, the node is down", d.Version, name)
 		}
 	}
-	whole, err := Effective(tree, d)
+	whole, err := effective(tree, d)
 	if err != nil {
 		t.Fatal(err)
 	}

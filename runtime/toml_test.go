@@ -151,7 +151,7 @@ runtime_type = "x"
 		"1.7.0": `{ disabled_plugins = ["io.containerd.x.v1.y"], oom_score = -5, plugins = { "io.containerd.grpc.v1.cri" = { containerd = { runtimes = { crun = { runtime_type = "x" } } } } }, timeouts = { a = "1s", b = "2s" }, version = 2 }`,
 		"2.0.0": `{ disabled_plugins = ["io.containerd.x.v1.y"], oom_score = -5, plugins = { "io.containerd.cri.v1.runtime" = { containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandboxer = "shim" } } } }, "io.containerd.grpc.v1.cri" = { containerd = { runtimes = { crun = { runtime_type = "x" }, runc = { sandbox_mode = "shim" } } }, sandbox_image = "a" } }, timeouts = { a = "1s", b = "2s" }, version = 2 }`,
 	} {
-		got, err := Effective(tree, Daemon{version})
+		got, err := effective(tree, Daemon{version})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ runtime_type = "x"
 			t.Errorf("%s: got\n%s\nwant\n%s", version, s, want)
 		}
 	}
-	if _, err := Effective(Tree{Root: File{"/c", []byte("x")}}, Daemon{}); err == nil {
+	if _, err := effective(Tree{Root: File{"/c", []byte("x")}}, Daemon{}); err == nil {
 		t.Error("what is no TOML was read")
 	}
 }
@@ -192,4 +192,15 @@ func TestTakeOutAnyFile(t *testing.T) {
 	if got, left, err := TakeOut(before, comments, append([]byte("x = 1\n"), comments...)); err != nil || left != nil || string(got) != "x = 1\n"+string(comments) {
 		t.Errorf("an edit of comments alone: %s %q %v", got, left, err)
 	}
+}
+
+// effective is the tables the daemon ends with, without its built-in defaults: all files merged as its version
+// does it, the CRI plugin's runtime settings under the name that it reads.
+func effective(t Tree, d Daemon) (map[string]any, error) {
+	files, r, err := readAll(t, d)
+	if err != nil {
+		return nil, err
+	}
+	whole, _, _ := r.mergeAll(files)
+	return whole, nil
 }

@@ -27,8 +27,6 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 		return cloud.NewFile(name, mergeOf(name)), nil
 	case "folder":
 		return things.NewFolder(name), nil
-	case "link":
-		return things.NewLink(name), nil
 	case "mig":
 		return mig.New(name), nil
 	case "paused":

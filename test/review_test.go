@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/lab/labstage"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -92,35 +93,6 @@ func TestOtherOwnerIsNeverTouched(t *testing.T) {
 	}
 }
 
-func TestAnothersSecretIsNeverOverwritten(t *testing.T) {
-	n := node(t)
-	want := func(s string) *converge.Engine { return engineOf(t, stage(things.Secret("/etc/token", []byte(s), ""))) }
-	apply(t, n, want("ours"))
-	if err := n.WriteFile("/etc/token", []byte("theirs"), host.Attr{Mode: 0o600}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := want("ours").Apply(context.Background(), n); err == nil {
-		t.Error("overwritten")
-	}
-	if _, err := want("ours").Undo(context.Background(), n, "", nil); err == nil {
-		t.Error("removed")
-	}
-}
-
-// An earlier secret cannot be restored: undo leaves it, says so, and does the rest.
-func TestRotatedSecretDoesNotBlockUndo(t *testing.T) {
-	n := node(t)
-	both := func(s string) *converge.Engine {
-		return engineOf(t, stage(things.Exact("/etc/a", []byte(s), 0o644, ""), things.Secret("/etc/token", []byte(s), ""), things.Exact("/etc/z", []byte(s), 0o644, "")))
-	}
-	apply(t, n, both("one"))
-	apply(t, n, both("two"))
-	res := undo(t, n, both("two"), "")
-	if a, _ := n.ReadFile("/etc/a"); string(a) != "one" || len(res.Left) != 1 {
-		t.Errorf("undone to %q, left %v", a, res.Left)
-	}
-}
-
 // A disk that fills for good in the middle: what was changed is put back all the same.
 func TestDiskFullForGoodIsTurnedBack(t *testing.T) {
 	whole := node(t)
@@ -164,7 +136,7 @@ func TestFailedTurnBackIsRemembered(t *testing.T) {
 		return kinds(ref)
 	}
 	e.Stages[0].Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-		return []converge.Want{{Thing: stub, To: to("on")}, things.Step{Label: "never", Ask: []string{"is-done"}, Do: []string{"do-it"}, Undo: []string{"do-it"}}.Want("")}, nil
+		return []converge.Want{{Thing: stub, To: to("on")}, labstage.Step{Label: "never", Ask: []string{"is-done"}, Do: []string{"do-it"}, Undo: []string{"do-it"}}.Want("")}, nil
 	}
 	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(strings.Join(because(err), " "), "could not be rolled back") {
 		t.Fatalf("applied: %v", err)

@@ -15,8 +15,3 @@ var RBAC []byte
 //
 //go:embed daemonset.yaml
 var Manifest []byte
-
-// AKSOwnMachine is what an AKS cluster must allow so that a machine of one's own can join it.
-//
-//go:embed aks-own-machine.yaml
-var AKSOwnMachine []byte

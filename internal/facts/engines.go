@@ -68,16 +68,14 @@ func (l *look) containerd(ctx context.Context, os OS) *Engine {
 	e.Socket = or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
 	l.engineVersion(ctx, e)
 	if e.Config == containerdDefault { // what the owners write; a unit of the machine's own may name another file
-		e.Owner, e.Why, e.Edit = l.owner(os)
+		e.Owner, e.Why = l.owner(os)
 	}
 	return e
 }
 
 // containerdConfig fills in the engine's files and the socket they name.
-func (l *look) containerdConfig(e *Engine) containerdConfig {
-	files, root, address := l.containerdFiles(e.Config)
-	e.Files, e.Socket = files, address
-	return root
+func (l *look) containerdConfig(e *Engine) {
+	e.Files, e.Socket = l.containerdFiles(e.Config)
 }
 
 func (l *look) engineVersion(ctx context.Context, e *Engine) {
@@ -96,8 +94,7 @@ func (l *look) engineVersion(ctx context.Context, e *Engine) {
 		p.module = "github.com/docker/docker"
 		p.packages = []string{"docker-ce", "docker.io", "moby-engine"}
 	}
-	a := l.version(ctx, e.Binary, p)
-	e.Version, e.From = a.version, a.from
+	e.Version = l.version(ctx, e.Binary, p)
 }
 
 func (l *look) crio(ctx context.Context) *Engine {

@@ -129,7 +129,6 @@ type PCI struct {
 	Class     string `json:"class"`               // 030200
 	Subsystem string `json:"subsystem,omitempty"` // 10de:16c1
 	Driver    string `json:"driver,omitempty"`    // the kernel driver bound to it: nvidia, nouveau, vfio-pci
-	NUMA      int    `json:"numa"`                // -1 if unknown
 	Model     string `json:"model,omitempty"`     // H100 80GB: by the table of known devices; "" if unknown
 }
 
@@ -142,14 +141,12 @@ func (p PCI) Display() bool {
 type Engine struct {
 	Name    string `json:"name"`              // containerd, crio, docker
 	Version string `json:"version,omitempty"` // the project's own: 1.7.24, 2.0.0-rc.1; "" if it could not be found out
-	From    string `json:"from,omitempty"`    // who said the version: dpkg, rpm, binary, command
 	Binary  string `json:"binary"`            // /usr/bin/containerd; with Unit "" as well there is only a config file
 	Socket  string `json:"socket,omitempty"`  // /run/containerd/containerd.sock
 	Unit    string `json:"unit,omitempty"`    // containerd.service
 	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
 	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = nobody
 	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
-	Edit    string `json:"edit,omitempty"`    // where the owner takes changes from, file or folder, there or not; "" if nowhere
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
 }
 

@@ -212,37 +212,37 @@ func TestContainerdPlace(t *testing.T) {
 
 func TestOwner(t *testing.T) {
 	for _, c := range []struct {
-		name, owner, why, edit string
-		files                  files
+		name, owner, why string
+		files            files
 	}{
-		{"nobody", "", "", "", files{}},
-		{"flatcar", "", "", "", files{"/etc/os-release": "ID=flatcar"}},
+		{"nobody", "", "", files{}},
+		{"flatcar", "", "", files{"/etc/os-release": "ID=flatcar"}},
 		{
-			"nodeadm", "nodeadm", "/usr/bin/nodeadm and nodeadm-run.service", "/etc/eks/nodeadm.d",
+			"nodeadm", "nodeadm", "/usr/bin/nodeadm and nodeadm-run.service",
 			files{"/usr/bin/nodeadm": "x", "/etc/systemd/system/nodeadm-run.service": "[Service]\n"},
 		},
 		{
-			"nodeadm, but another file is read", "", "", "",
+			"nodeadm, but another file is read", "", "",
 			files{
 				"/usr/bin/nodeadm": "x", "/etc/systemd/system/nodeadm-run.service": "[Service]\n",
 				"/etc/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/containerd -c /srv/c.toml\n",
 			},
 		},
-		{"nodeadm that nothing starts", "", "", "", files{"/usr/bin/nodeadm": "x"}},
-		{"aks", "aks", "/opt/azure/containers/provision.sh", "", files{"/opt/azure/containers/provision.sh": "x"}},
-		{"other files in its place", "", "", "", files{"/opt/azure/containers/x": "x"}},
+		{"nodeadm that nothing starts", "", "", files{"/usr/bin/nodeadm": "x"}},
+		{"aks", "aks", "/opt/azure/containers/provision.sh", files{"/opt/azure/containers/provision.sh": "x"}},
+		{"other files in its place", "", "", files{"/opt/azure/containers/x": "x"}},
 		{
-			"gke", "gke", "/home/kubernetes and kube-node-installation.service", "",
+			"gke", "gke", "/home/kubernetes and kube-node-installation.service",
 			files{"/home/kubernetes/bin/x": "x", "/etc/systemd/system/kube-node-installation.service": "", "/etc/os-release": "ID=cos"},
 		},
-		{"cos", "cos", "ID=cos in os-release", "", files{"/etc/os-release": "ID=cos"}},
-		{"bottlerocket", "bottlerocket", "ID=bottlerocket in os-release", "", files{"/etc/os-release": "ID=bottlerocket"}},
+		{"cos", "cos", "ID=cos in os-release", files{"/etc/os-release": "ID=cos"}},
+		{"bottlerocket", "bottlerocket", "ID=bottlerocket in os-release", files{"/etc/os-release": "ID=bottlerocket"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.files["/usr/bin/containerd"] = "x"
 			e := engine(t, c.files)
-			want := [...]string{c.owner, c.why, c.edit}
-			if got := [...]string{e.Owner, e.Why, e.Edit}; got != want {
+			want := [...]string{c.owner, c.why}
+			if got := [...]string{e.Owner, e.Why}; got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		})
@@ -253,25 +253,20 @@ func TestRancher(t *testing.T) {
 	const dir = "/var/lib/rancher/k3s/agent/etc/containerd"
 	unit := "[Service]\nEnvironmentFile=-/etc/systemd/system/k3s.service.env\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\n"
 	for _, c := range []struct {
-		name, config, edit string
-		files              files
+		name, config string
+		files        files
 	}{
-		{"not started yet", dir + "/config.toml", dir + "/config-v3.toml.tmpl", files{}},
+		{"not started yet", dir + "/config.toml", files{}},
 		{
-			"imports", dir + "/config.toml", dir + "/config-v3.toml.d",
-			files{dir + "/config.toml": "version = 3\nimports = [\"" + dir + "/config-v3.toml.d/*.toml\"]\n"},
-		},
-		{"old", dir + "/config.toml", dir + "/config.toml.tmpl", files{dir + "/config.toml": "version = 2\n"}},
-		{
-			"elsewhere", "/data/k3s/agent/etc/containerd/config.toml", "/data/k3s/agent/etc/containerd/config-v3.toml.tmpl",
+			"elsewhere", "/data/k3s/agent/etc/containerd/config.toml",
 			files{"/etc/rancher/k3s/config.yaml": "data-dir: /data/k3s\n"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.files["/etc/systemd/system/k3s.service"] = unit
 			e := engine(t, c.files)
-			want := [...]string{"k3s", "k3s.service", c.config, c.edit, "/run/k3s/containerd/containerd.sock"}
-			if got := [...]string{e.Owner, e.Why, e.Config, e.Edit, e.Socket}; got != want {
+			want := [...]string{"k3s", "k3s.service", c.config, "/run/k3s/containerd/containerd.sock"}
+			if got := [...]string{e.Owner, e.Why, e.Config, e.Socket}; got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		})
@@ -282,21 +277,6 @@ func TestRancher(t *testing.T) {
 	})
 	if len(f.Engines) != 1 || f.Engines[0].Owner != "" {
 		t.Errorf("K3s with the machine's own containerd: %+v", f.Engines)
-	}
-}
-
-func TestK0sAndMicroK8s(t *testing.T) {
-	e := engine(t, files{"/etc/k0s/containerd.toml": "# k0s_managed=true\nversion = 3\n", "/var/lib/k0s/bin/containerd": "x"})
-	if e.Owner != "k0s" || e.Edit != "/etc/k0s/containerd.d" || e.Socket != "/run/k0s/containerd.sock" {
-		t.Errorf("%+v", e)
-	}
-	e = engine(t, files{"/etc/k0s/containerd.toml": "version = 3\n", "/var/lib/k0s/bin/containerd": "x"})
-	if e.Owner != "" || e.Edit != "" {
-		t.Errorf("k0s leaves a file without its mark alone: %+v", e)
-	}
-	e = engine(t, files{"/var/snap/microk8s/current/args/containerd-template.toml": "version = 2\n"})
-	if e.Owner != "microk8s" || e.Config != "/var/snap/microk8s/current/args/containerd.toml" {
-		t.Errorf("%+v", e)
 	}
 }
 
@@ -338,12 +318,12 @@ func TestDpkgVersion(t *testing.T) {
 		"/var/lib/dpkg/status":                       "Package: containerd.io\nStatus: install ok installed\nVersion: 1.7.25-1\n\nPackage: containerd\nStatus: install ok installed\nVersion: 9\n",
 		"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/containerd\n",
 	}
-	if e := engine(t, v); e.Version != "1.7.25" || e.From != "dpkg" {
-		t.Errorf("%q from %q, want that of the package that owns the file", e.Version, e.From)
+	if e := engine(t, v); e.Version != "1.7.25" {
+		t.Errorf("%q, want that of the package that owns the file", e.Version)
 	}
 	v["/var/lib/dpkg/status"] = "Package: containerd.io\nStatus: deinstall ok config-files\nVersion: 1.7.25-1\n"
-	if e := engine(t, v); e.Version != "" || e.From != "" {
-		t.Errorf("%q from %q of a package that was removed", e.Version, e.From)
+	if e := engine(t, v); e.Version != "" {
+		t.Errorf("%q of a package that was removed", e.Version)
 	}
 }
 
@@ -526,11 +506,11 @@ func TestBinaryVersion(t *testing.T) {
 	}
 	l := &look{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
 	p := program{module: "example.org/daemon", ask: true}
-	if a := l.version(t.Context(), "/usr/bin/x", p); a != (answer{"1.7.24", "binary"}) {
+	if a := l.version(t.Context(), "/usr/bin/x", p); a != "1.7.24" {
 		t.Errorf("%+v", a)
 	}
-	if a := l.version(t.Context(), "/usr/bin/y", p); a != (answer{}) {
-		t.Errorf("no program: %+v", a)
+	if a := l.version(t.Context(), "/usr/bin/y", p); a != "" {
+		t.Errorf("no program: %q", a)
 	}
 }
 

@@ -44,7 +44,6 @@ func absolute(file string, imports []string) []string {
 // containerdConfig is the little of a containerd config that matters here. Keys match without regard to case, as in
 // containerd.
 type containerdConfig struct {
-	Version any      `toml:"version"`
 	Imports []string `toml:"imports"`
 	GRPC    struct {
 		Address string `toml:"address"`
@@ -69,7 +68,7 @@ var (
 //
 // containerd works breadth first: a file, then its imports, then theirs; no path twice. Later files win. A file that
 // containerd would refuse imports nothing here; its bytes are returned all the same.
-func (l *look) containerdFiles(root string) (files []File, first containerdConfig, address string) {
+func (l *look) containerdFiles(root string) (files []File, address string) {
 	seen := map[string]bool{}
 	for pending := []string{root}; len(pending) > 0; pending = pending[1:] {
 		name := pending[0]
@@ -81,14 +80,11 @@ func (l *look) containerdFiles(root string) (files []File, first containerdConfi
 		files = append(files, f)
 		if len(files) == maxFiles {
 			l.fail("read", root, errTooManyImports)
-			return files, first, address
+			return files, address
 		}
 		var c containerdConfig
 		if f.Data == nil || unmarshal(f.Data, &c) != nil {
 			continue
-		}
-		if name == root {
-			first = c
 		}
 		if c.GRPC.Address != "" {
 			address = c.GRPC.Address
@@ -104,7 +100,7 @@ func (l *look) containerdFiles(root string) (files []File, first containerdConfi
 			}
 		}
 	}
-	return files, first, address
+	return files, address
 }
 
 // glob returns the paths that match, sorted folder by folder as filepath.Glob has it. A pattern that makes no sense

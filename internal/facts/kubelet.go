@@ -49,7 +49,7 @@ func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	k.flags(c)
 	if k.Binary != "" {
 		// It is not run to tell its version: that takes longer than all else here.
-		k.Version = l.version(ctx, k.Binary, program{packages: []string{"kubelet"}, module: "k8s.io/kubernetes"}).version
+		k.Version = l.version(ctx, k.Binary, program{packages: []string{"kubelet"}, module: "k8s.io/kubernetes"})
 	}
 	return k
 }

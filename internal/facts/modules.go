@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,25 +14,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// Modules is what is known of NVIDIA's kernel modules: those loaded, those on disk, and who may sign them.
+// Modules is what is known of NVIDIA's kernel modules: that of the driver that is loaded, those on disk, and who may sign them.
 type Modules struct {
-	Loaded    []Loaded        `json:"loaded,omitempty"`    // of NVIDIA's family, and nouveau
 	Version   string          `json:"version,omitempty"`   // of the module nvidia that is loaded
-	Flavour   string          `json:"flavour,omitempty"`   // of the same: open, proprietary
-	Bound     int             `json:"bound,omitempty"`     // GPUs that it serves
 	Nouveau   []string        `json:"nouveau,omitempty"`   // PCI addresses of GPUs that nouveau holds
 	Kernels   []KernelModules `json:"kernels,omitempty"`   // of each installed kernel, newest first
-	Builds    []Build         `json:"builds,omitempty"`    // in DKMS's tree
 	Libraries []Library       `json:"libraries,omitempty"` // what programs load
 	Trust     Trust           `json:"trust"`
-}
-
-// Loaded is a loaded kernel module.
-type Loaded struct {
-	Name    string   `json:"name"` // nvidia_uvm
-	Version string   `json:"version,omitempty"`
-	Uses    int      `json:"uses"` // reference count
-	Holders []string `json:"holders,omitempty"`
 }
 
 // KernelModules is what one installed kernel has.
@@ -41,7 +28,6 @@ type KernelModules struct {
 	Kernel   string      `json:"kernel"`
 	Headers  bool        `json:"headers"`            // modules can be built for it
 	Compiler string      `json:"compiler,omitempty"` // that it was built with: gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0
-	Nouveau  bool        `json:"nouveau,omitempty"`  // it has the module nouveau
 	Nvidia   *ModuleFile `json:"nvidia,omitempty"`   // the module that modprobe would load
 	Files    []string    `json:"files,omitempty"`    // all of the family
 	Unlisted []string    `json:"unlisted,omitempty"` // on disk, but depmod(8) does not know of them
@@ -98,11 +84,9 @@ type moduleKey struct {
 
 // modules finds out about NVIDIA's kernel modules. Nothing is run, nothing asked of the driver.
 func (l *look) modules(kernels Kernel, gpus []PCI, arch string, cache ModuleCache) Modules {
-	m := Modules{Libraries: l.libraries(arch), Builds: l.builds(), Trust: l.trust()}
+	m := Modules{Libraries: l.libraries(arch), Trust: l.trust()}
 	if l.v.Live() {
-		m.Loaded = l.loaded()
-		m.Version, m.Flavour = LoadedDriver(l.v)
-		m.Bound = len(l.names("/proc/driver/nvidia/gpus"))
+		m.Version, _ = LoadedDriver(l.v)
 	}
 	for _, g := range gpus {
 		if g.Display() && g.Driver == "nouveau" {
@@ -131,27 +115,6 @@ func LoadedDriver(v host.View) (version, flavour string) {
 		return version, "open"
 	}
 	return version, "proprietary"
-}
-
-// family are the kernel modules that hold the module nvidia or stand in its way, as the kernel writes their names.
-func family() []string {
-	return []string{"nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem", "nvidia_fs", "gdrdrv", "nouveau"}
-}
-
-// loaded looks at /sys/module, where each module has a folder; of those built in it has no refcnt.
-func (l *look) loaded() (found []Loaded) {
-	for _, name := range family() {
-		dir := "/sys/module/" + name
-		count := l.attr(dir + "/refcnt")
-		if count == "" {
-			continue
-		}
-		m := Loaded{Name: name, Version: l.attr(dir + "/version")}
-		m.Uses, _ = strconv.Atoi(count) // -1 while it is being unloaded
-		m.Holders, _ = l.v.ReadDir(dir + "/holders")
-		found = append(found, m)
-	}
-	return found
 }
 
 // moduleRole matches a file of the family by the names packagers give it: nvidia.ko.xz, nvidia-current-open-uvm.ko.
@@ -227,8 +190,6 @@ func (l *look) kernelModules(kernel string, cache ModuleCache) KernelModules {
 	k.Extra = l.has("/var/lib/dpkg/info/linux-modules-extra-" + kernel + ".md5sums") // goes when the package is removed; its list may stay
 	k.Headers = l.has(dir + "/build/Makefile")
 	k.Compiler = l.compiler(dir, kernel)
-	nouveau := dir + "/kernel/drivers/gpu/drm/nouveau/nouveau.ko"
-	k.Nouveau = l.first(nouveau, nouveau+".xz", nouveau+".zst", nouveau+".gz") != ""
 	for _, sub := range []string{"updates", "updates/dkms", "extra", "extra/nvidia", "weak-updates", "kernel/drivers/video", "kernel/drivers/video/nvidia"} {
 		for _, name := range l.names(path.Join(dir, sub)) {
 			name = path.Join(dir, sub, name)

@@ -26,10 +26,7 @@ const dkmsTree = "/var/lib/dkms"
 // Source: module_status and _is_module_installed in dkms of https://github.com/dell/dkms.
 func Builds(v host.View) ([]Build, error) {
 	l := &look{v: v}
-	return l.builds(), l.err
-}
-
-func (l *look) builds() (found []Build) {
+	var found []Build
 	for _, name := range l.names(dkmsTree) {
 		if !strings.HasPrefix(name, "nvidia") {
 			continue
@@ -46,7 +43,7 @@ func (l *look) builds() (found []Build) {
 			found = append(found, built...)
 		}
 	}
-	return found
+	return found, l.err
 }
 
 // builtFor lists the kernels that a version is built for.

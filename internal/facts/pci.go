@@ -48,16 +48,13 @@ func (l *look) function(bus, address string) PCI {
 	if real, err := l.v.Resolve(bus + "/" + address); err == nil {
 		dev = real + "/" // in sysfs it is a link, which would be followed anew for each attribute
 	}
-	p := PCI{Address: address, NUMA: -1}
+	p := PCI{Address: address}
 	if l.hex(dev+"vendor") != nvidia {
 		return p
 	}
 	p.Vendor, p.Device, p.Class = nvidia, l.hex(dev+"device"), l.hex(dev+"class")
 	if v, d := l.hex(dev+"subsystem_vendor"), l.hex(dev+"subsystem_device"); v != "" && d != "" {
 		p.Subsystem = v + ":" + d
-	}
-	if n, err := strconv.Atoi(l.attr(dev + "numa_node")); err == nil {
-		p.NUMA = n
 	}
 	p.Model = model(p.Device, p.Subsystem)
 	return p

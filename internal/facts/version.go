@@ -24,7 +24,7 @@ type Cache struct {
 	arch     string
 	virt     string
 	bus      map[string]PCI // by address; without a Vendor for functions that are not NVIDIA's
-	versions map[binary]answer
+	versions map[binary]string
 	modules  ModuleCache
 	asked    asked
 	boot     *boot // nil until it is known
@@ -37,8 +37,6 @@ type binary struct {
 	ctime time.Time
 }
 
-type answer struct{ version, from string }
-
 // program says how a program's version can be found out.
 type program struct {
 	packages []string // deb packages that own it
@@ -46,35 +44,33 @@ type program struct {
 	ask      bool     // it may be run with --version; what that prints is told apart by its words
 }
 
-// version finds a program's version and who said it: dpkg, then the Go build information in the binary, then the program
+// version finds a program's version: dpkg says it, then the Go build information in the binary, then the program
 // itself. rpm's database needs a library to be read; the binary's own word is as good.
-func (l *look) version(ctx context.Context, path string, p program) answer {
+func (l *look) version(ctx context.Context, path string, p program) string {
 	if v := upstream(l.dpkgVersion(path, p.packages...)); v != "" {
-		return answer{v, "dpkg"}
+		return v
 	}
 	info, err := l.v.Stat(path)
 	if err != nil {
-		return answer{}
+		return ""
 	}
 	key := binary{path, info.Size, info.Ctime}
-	if a, ok := l.cache.versions[key]; ok {
-		return a
+	if v, ok := l.cache.versions[key]; ok {
+		return v
 	}
-	a := l.binaryVersion(path, p.module)
-	if a.version == "" && p.ask && l.v.Live() {
+	found := l.binaryVersion(path, p.module)
+	if found == "" && p.ask && l.v.Live() {
 		if out, err := l.v.Ask(ctx, path, "--version"); err == nil {
-			if v := spoken(string(out)); v != "" {
-				a = answer{v, "command"}
-			}
+			found = spoken(string(out))
 		}
 	}
 	if ctx.Err() == nil {
 		if l.cache.versions == nil {
-			l.cache.versions = map[binary]answer{}
+			l.cache.versions = map[binary]string{}
 		}
-		l.cache.versions[key] = a
+		l.cache.versions[key] = found
 	}
-	return a
+	return found
 }
 
 // part reads parts of a file: build information is a few hundred bytes of a binary of 50 MB.
@@ -86,15 +82,12 @@ type part struct {
 func (p part) ReadAt(b []byte, off int64) (int, error) { return p.v.ReadAt(p.name, b, off) }
 
 // binaryVersion reads the version that the Go linker was told, or that of the module the program was built from.
-func (l *look) binaryVersion(path, module string) answer {
+func (l *look) binaryVersion(path, module string) string {
 	info, err := buildinfo.Read(part{l.v, path})
 	if err != nil {
-		return answer{}
+		return ""
 	}
-	if v := builtVersion(info, module); v != "" {
-		return answer{v, "binary"}
-	}
-	return answer{}
+	return builtVersion(info, module)
 }
 
 // builtVersion finds a program's version in its build information, "" if that does not tell.

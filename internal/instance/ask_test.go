@@ -377,16 +377,3 @@ func TestNoticeSilence(t *testing.T) {
 		}
 	}
 }
-
-// TestClock sees by how much the machine's clock is off.
-func TestClock(t *testing.T) {
-	for cloud, m := range machines() {
-		f, n := in(t, cloud, m)
-		now := n.Now() // not asked again while the node answers
-		f.Now = func() time.Time { return now.Add(10 * time.Minute) }
-		i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: cloud})
-		if err != nil || i.ClockOff != -10*time.Minute {
-			t.Errorf("%s: %+v %v", cloud, i, err)
-		}
-	}
-}

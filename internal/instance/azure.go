@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -50,7 +49,6 @@ func askAzure(ctx context.Context, v host.View) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i.ClockOff = ahead(a.fate().clockOff)
 	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	i.Notice, _ = a.notice(soon, i)
@@ -60,21 +58,8 @@ func askAzure(ctx context.Context, v host.View) (*Instance, error) {
 // azureSays is what of the service's description is read. User data and keys beside it are not kept.
 type azureSays struct {
 	Compute struct {
-		Location, Name, VMID, VMSize, VMScaleSetName, SubscriptionID, ResourceGroupName, Zone, Priority string
-
-		TagsList       []struct{ Name, Value string }
-		StorageProfile struct {
-			ImageReference struct{ ID, Publisher, Offer, SKU, Version string }
-		}
+		Location, Name, VMID, VMSize, Zone, Priority string
 	}
-	Network struct{ Interface []azureNIC }
-}
-
-type azureNIC struct {
-	IPv4, IPv6 struct {
-		IPAddress []struct{ PrivateIPAddress string }
-	}
-	MACAddress string
 }
 
 // azureVM reads what the service says of the machine.
@@ -94,47 +79,10 @@ func azureVM(data []byte) (*Instance, error) {
 	case !plain(c.Location):
 		return nil, strange("Azure", "location")
 	}
-	i := &Instance{
-		Cloud: "azure", ID: strings.ToLower(c.VMID), Type: c.VMSize, Region: c.Location, Zone: orNone(c.Zone), Account: orNone(c.SubscriptionID),
-		Name: orNone(c.Name), Spot: c.Priority == "Spot",
-	}
-	image := c.StorageProfile.ImageReference
-	if i.Image = orNone(image.ID); i.Image == "" && image.Publisher != "" {
-		i.Image = orNone(image.Publisher + ":" + image.Offer + ":" + image.SKU + ":" + image.Version)
-	}
-	if len(said.Network.Interface) > 0 {
-		said.Network.Interface[0].into(i)
-	}
-	tags, attributes := map[string]string{}, map[string]string{}
-	for _, t := range c.TagsList {
-		tags[t.Name] = t.Value
-	}
-	for name, value := range map[string]string{"vm-scale-set": c.VMScaleSetName, "resource-group": c.ResourceGroupName} {
-		if value != "" {
-			attributes[name] = value
-		}
-	}
-	i.Tags, i.Attributes = keep(tags), keep(attributes)
-	return i, nil
-}
-
-// into takes over the addresses of the first interface.
-func (n azureNIC) into(i *Instance) {
-	for _, ip := range n.IPv4.IPAddress {
-		if i.PrivateIP == "" {
-			i.PrivateIP = address([]string{ip.PrivateIPAddress})
-		}
-	}
-	for _, ip := range n.IPv6.IPAddress {
-		if i.IPv6 == "" {
-			i.IPv6 = address([]string{ip.PrivateIPAddress})
-		}
-	}
-	if mac := n.MACAddress; len(mac) == 12 { // 000D3AF806EC
-		if hw, err := net.ParseMAC(mac[:4] + "." + mac[4:8] + "." + mac[8:]); err == nil {
-			i.MAC = hw.String()
-		}
-	}
+	return &Instance{
+		Cloud: "azure", ID: strings.ToLower(c.VMID), Type: c.VMSize, Region: c.Location, Zone: orNone(c.Zone), Name: orNone(c.Name),
+		Spot: c.Priority == "Spot",
+	}, nil
 }
 
 // askAzureNotice asks whether a machine is to go, and before that, of one without a Name, who it is. ok says that there was an

@@ -141,14 +141,6 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ahead is how far the machine's clock is ahead, as far as it is worth a word.
-func ahead(off time.Duration) time.Duration {
-	if off.Abs() < time.Minute {
-		return 0
-	}
-	return off.Round(time.Second)
-}
-
 // tries calls do until it goes well, final says that trying again is of no use, or patience ends. Waits between grow to two
 // seconds and are drawn by lot, so that a thousand machines that start together do not ask together.
 func tries(ctx context.Context, patience time.Duration, do func(context.Context) error, final func(nth int, err error) bool) error {

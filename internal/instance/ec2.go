@@ -48,12 +48,13 @@ func askEC2(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	mac := ""
 	for _, ask := range [...]struct {
 		path string
 		take func(string)
 	}{
 		{"local-hostname", func(s string) { i.Name, _, _ = strings.Cut(s, " ") }}, // one name per domain that DHCP gives
-		{"mac", func(s string) { i.MAC = s }},
+		{"mac", func(s string) { mac = s }},
 		{"instance-life-cycle", func(s string) { i.Spot = s == "spot" }},
 	} {
 		text, err := e.text(ctx, ask.path, patience)
@@ -64,14 +65,12 @@ func askEC2(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 			ask.take(text)
 		}
 	}
-	if mac, err := net.ParseMAC(i.MAC); err == nil {
+	if mac, err := net.ParseMAC(mac); err == nil {
 		text, err := e.text(ctx, "network/interfaces/macs/"+mac.String()+"/ipv6s", patience)
 		if err != nil {
 			return nil, err
 		}
 		i.IPv6 = address(strings.Fields(text))
-	} else {
-		i.MAC = ""
 	}
 	if i.Tags, err = e.tags(ctx); err != nil {
 		return nil, err
@@ -106,7 +105,7 @@ func (e *imdsDoor) identity(ctx context.Context) (*Instance, error) {
 	}
 	return &Instance{
 		Cloud: "aws", ID: doc.InstanceID, Type: doc.InstanceType, Region: doc.Region, Zone: orNone(doc.AvailabilityZone),
-		Image: orNone(doc.ImageID), Account: orNone(doc.AccountID), PrivateIP: address([]string{doc.PrivateIP}), ClockOff: ahead(e.fate().clockOff),
+		PrivateIP: address([]string{doc.PrivateIP}),
 	}, nil
 }
 

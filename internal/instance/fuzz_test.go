@@ -73,20 +73,15 @@ func FuzzNote(f *testing.F) {
 }
 
 func FuzzAzure(f *testing.F) {
-	f.Add([]byte(`{"compute":{"vmId":"a","vmSize":"b","location":"c","name":"n","tagsList":[{"name":"a","value":"b"}]},"network":{"interface":[{"macAddress":"000D3AF806EC"}]}}`))
+	f.Add([]byte(`{"compute":{"vmId":"a","vmSize":"b","location":"c","name":"n"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		i, err := azureVM(data)
 		if err != nil {
 			return
 		}
-		for _, s := range []string{i.ID, i.Type, i.Region, i.Zone, i.Name, i.Image, i.Account, i.PrivateIP, i.IPv6, i.MAC} {
+		for _, s := range []string{i.ID, i.Type, i.Region, i.Zone, i.Name} {
 			if s != "" && !plain(s) {
 				t.Errorf("%q is not fit to be shown", s)
-			}
-		}
-		for k, v := range i.Tags {
-			if strings.ContainsFunc(k+v, unicode.IsControl) {
-				t.Errorf("%q: %q is not fit to be shown", k, v)
 			}
 		}
 	})

@@ -31,12 +31,6 @@ func openGCE(v host.View) (*gce, error) {
 	return &gce{d, metadata.NewClient(d.client())}, nil
 }
 
-// attributes are those that GKE sets and that tell nothing secret. kube-env beside them holds a key that joins machines to
-// the cluster, and is never asked for.
-func attributes() []string {
-	return []string{"cluster-name", "cluster-location", "cluster-uid", "instance-template", "created-by"}
-}
-
 func askGCE(ctx context.Context, v host.View) (*Instance, error) {
 	g, err := openGCE(v)
 	if err != nil {
@@ -52,11 +46,6 @@ func askGCE(ctx context.Context, v host.View) (*Instance, error) {
 		{"instance/machine-type", true, func(s string) { i.Type = path.Base(s) }}, // projects/N/machineTypes/T
 		{"instance/zone", true, func(s string) { i.Zone = path.Base(s) }},         // projects/N/zones/Z
 		{"instance/name", false, func(s string) { i.Name = s }},
-		{"instance/image", false, func(s string) { i.Image = s }},
-		{"project/project-id", false, func(s string) { i.Account = s }},
-		{"instance/network-interfaces/0/ip", false, func(s string) { i.PrivateIP = address([]string{s}) }},
-		{"instance/network-interfaces/0/ipv6s", false, func(s string) { i.IPv6 = address([]string{s}) }},
-		{"instance/network-interfaces/0/mac", false, func(s string) { i.MAC = s }},
 		// Spot machines say so here, too: they are the old preemptible ones without the 24 hours.
 		{"instance/scheduling/preemptible", false, func(s string) { i.Spot = s == "TRUE" }},
 	} {
@@ -72,23 +61,11 @@ func askGCE(ctx context.Context, v host.View) (*Instance, error) {
 			return nil, strange("GCE", ask.path)
 		}
 	}
-	i.ClockOff = ahead(g.fate().clockOff)
 	cut := strings.LastIndexByte(i.Zone, '-') // us-central1-b
 	if cut < 1 {
 		return nil, strange("GCE", "instance/zone")
 	}
 	i.Region = i.Zone[:cut]
-	set := map[string]string{}
-	for _, name := range attributes() {
-		text, err := g.text(ctx, "instance/attributes/"+name, false)
-		if err != nil {
-			return nil, err
-		}
-		if text != "" {
-			set[name] = text
-		}
-	}
-	i.Attributes = keep(set)
 	i.Notice = g.notice(ctx)
 	return i, nil
 }

@@ -32,23 +32,16 @@ type Cloud struct {
 type Instance struct {
 	Cloud     string `json:"cloud"`
 	ID        string `json:"id"`
-	Type      string `json:"type"`              // p5.48xlarge, a3-highgpu-8g, Standard_ND96isr_H100_v5
-	Region    string `json:"region"`            // us-east-1, us-central1, eastus
-	Zone      string `json:"zone,omitempty"`    // us-east-1a, us-central1-b; Azure: 1, 2, 3
-	Image     string `json:"image,omitempty"`   // what it was made from
-	Account   string `json:"account,omitempty"` // AWS account, GCE project, Azure subscription
-	Name      string `json:"name,omitempty"`    // the VM's; on EC2 its private DNS name, as IMDS says
-	PrivateIP string `json:"privateIP,omitempty"`
+	Type      string `json:"type"`                // p5.48xlarge, a3-highgpu-8g, Standard_ND96isr_H100_v5
+	Region    string `json:"region"`              // us-east-1, us-central1, eastus
+	Zone      string `json:"zone,omitempty"`      // us-east-1a, us-central1-b; Azure: 1, 2, 3
+	Name      string `json:"name,omitempty"`      // the VM's; on EC2 its private DNS name, as IMDS says
+	PrivateIP string `json:"privateIP,omitempty"` // EC2 alone, as IPv6 and Tags
 	IPv6      string `json:"ipv6,omitempty"`
-	MAC       string `json:"mac,omitempty"`
 
-	Spot       bool              `json:"spot,omitempty"`       // the cloud may take it away at any time
-	Notice     *Notice           `json:"notice,omitempty"`     // it has said that it will
-	Tags       map[string]string `json:"tags,omitempty"`       // where the cloud shows them
-	Attributes map[string]string `json:"attributes,omitempty"` // GCE: those GKE sets, by name; never kube-env
-
-	// ClockOff is how far the machine's clock is ahead of the metadata service's, where that is more than a minute.
-	ClockOff time.Duration `json:"clockOff,omitempty"`
+	Spot   bool              `json:"spot,omitempty"`   // the cloud may take it away at any time
+	Notice *Notice           `json:"notice,omitempty"` // it has said that it will
+	Tags   map[string]string `json:"tags,omitempty"`   // where the instance may see them
 
 	UserCluster *Cluster `json:"userCluster,omitempty"` // from the user data's NodeConfig; the rest of it is not kept
 }

@@ -11,9 +11,9 @@ import (
 // TestInterfaces: of each GPU type that Amazon still sells, it is known how many addresses it has. The figures of some are those
 // of https://github.com/awslabs/amazon-eks-ami, eni_max_pods_test.go and the old eni-max-pods.txt: interfaces × (addresses − 1) + 2.
 func TestInterfaces(t *testing.T) {
-	for _, row := range awsAll() {
+	for _, row := range awsTypes() {
 		for name := range strings.FieldsSeq(row.names) {
-			if enis, addresses := interfacesOf(name); row.Checked != "memory" && (enis < 1 || addresses < 2) {
+			if enis, addresses := interfacesOf(name); row.verified && (enis < 1 || addresses < 2) {
 				t.Errorf("%s: %d × %d", name, enis, addresses)
 			}
 		}

@@ -33,20 +33,6 @@ func Want(set *Set, name string, to State, why string) converge.Want {
 	}}
 }
 
-// Remove wants a package not to be installed: a flavour that conflicts with what is wanted. What it was configured with stays.
-func Remove(set *Set, name, why string) converge.Want {
-	set.wanted[name] = State{Version: removed}
-	return converge.Want{Thing: thing{set, name}, Why: why, To: func(found converge.State) (converge.State, error) {
-		switch st := Parse(found); {
-		case !st.Installed():
-			return found, nil
-		case st.Held:
-			return "", held(name, st)
-		}
-		return removed, nil
-	}}
-}
-
 func held(name string, found State) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot change package %s: it is held at %s", name, found.Version),

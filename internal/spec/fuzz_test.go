@@ -105,14 +105,13 @@ func TestRendered(t *testing.T) {
 // randomJoin is a join that makes sense.
 func randomJoin(r *rand.Rand, pick func(...string) string, path func() string) spec.Join {
 	j := spec.Join{How: pick("none", "auto", "eks", "gke", "aks", "token"), KubeletConfig: path(), Gate: "closed"}
-	j.OwnMachine = j.How == "aks" && r.IntN(2) == 0
 	if j.How == "auto" || j.How == "eks" {
 		j.Cluster, j.Region, j.ServiceCIDR = pick("", "a", "A_b-1"), pick("", "eu-west-1", "us-gov-east-1"), pick("", "10.100.0.0/16", "fd00::/108")
 	}
 	if j.How == "auto" || j.How == "eks" || j.How == "aks" {
 		j.Gate = pick("closed", "open")
 	}
-	if j.How == "gke" || j.How == "aks" && !j.OwnMachine {
+	if j.How == "gke" || j.How == "aks" {
 		return j
 	}
 	j.Server, j.CAFile, j.NodeName = "https://a:1", "/a", pick("", "a", "a-1.b")

@@ -13,8 +13,6 @@ import (
 
 // checkCluster: the name goes into requests that are signed. Source: CreateCluster in Amazon EKS's API reference.
 func checkCluster(v string) (string, *finding) {
-	first := func(c byte) bool { return alnum(c) }
-	inside := func(c byte) bool { return alnum(c) || c == '-' || c == '_' }
 	switch {
 	case v == "":
 		return v, wrong("write the cluster's name", "the name is empty")
@@ -23,7 +21,7 @@ func checkCluster(v string) (string, *finding) {
 	case strings.HasPrefix(v, "arn:"):
 		_, name, _ := strings.Cut(v, ":cluster/")
 		return v, wrong("write the name alone: "+show(name), "this is an ARN, not a name")
-	case !first(v[0]) || strings.ContainsFunc(v, func(c rune) bool { return c > '~' || !inside(byte(c)) }):
+	case !matches(`^[A-Za-z0-9][A-Za-z0-9_-]*$`, v):
 		return v, wrong(`write letters, digits, - and _, the first a letter or digit: "my-cluster"`, "%s is no name of a cluster", show(v))
 	}
 	return v, nil
@@ -32,7 +30,7 @@ func checkCluster(v string) (string, *finding) {
 // checkRegion: regions are many and get more, so only the form is checked. The name becomes a part of a host's name.
 func checkRegion(v string) (string, *finding) {
 	parts := strings.Split(v, "-")
-	if domainLabel(v) && len(v) <= 63 && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
+	if domainLabel(v) && len(parts) >= 3 && strings.Trim(parts[len(parts)-1], "0123456789") == "" {
 		return v, nil
 	}
 	fix := `write it as "eu-west-1"`
@@ -120,18 +118,15 @@ func (d *decoder) join(j Join) {
 	if !d.ok("join.how") {
 		return
 	}
-	need := func(how, name, value, fix string) {
+	const how = `how = "token"`
+	need := func(name, value, fix string) {
 		if value == "" && d.ok("join."+name) {
 			d.blame("join.how", fix, "%s needs %s", how, name)
 		}
 	}
-	how, own := "how = "+show(j.How), j.OwnMachine && j.How == "aks"
-	if own {
-		how += " with own_machine"
-	}
-	if own || j.How == "token" {
-		need(how, "server", j.Server, `write server = "https://HOST:6443"`)
-		need(how, "token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
+	if j.How == "token" {
+		need("server", j.Server, `write server = "https://HOST:6443"`)
+		need("token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
 		if j.CAFile == "" && j.CAPin == "" && d.ok("join.ca_file", "join.ca_pin") {
 			d.blame("join.how", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, "%s needs ca_file or ca_pin: without one the server could be anybody", how)
 		}
@@ -146,37 +141,32 @@ func (d *decoder) misplaced(j Join) {
 	for _, k := range []struct {
 		name string
 		said bool
-		with []string // the hows that read it; "own": aks with own_machine
+		with []string // the hows that read it
 		why  string
 	}{
 		{"cluster", j.Cluster != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
 		{"region", j.Region != "", []string{"eks", "auto"}, "only EKS is asked for a cluster by its name"},
 		{"service_cidr", j.ServiceCIDR != "", []string{"eks", "auto"}, "elsewhere cluster_dns says where the cluster's DNS is"},
-		{"server", j.Server != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
-		{"ca_file", j.CAFile != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
-		{"ca_pin", j.CAPin != "", []string{"token", "auto", "own", "none"}, "only a join by token finds the CA by it"},
-		{"token_file", j.TokenFile != "", []string{"token", "auto", "own", "none"}, "only a join by token has a token"},
-		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"token", "eks", "auto", "own", "none"}, scripts},
-		{"node_name", j.NodeName != "", []string{"token", "eks", "auto", "own", "none"}, scripts},
+		{"server", j.Server != "", []string{"token", "eks", "auto", "none"}, scripts},
+		{"ca_file", j.CAFile != "", []string{"token", "eks", "auto", "none"}, scripts},
+		{"ca_pin", j.CAPin != "", []string{"token", "auto", "none"}, "only a join by token finds the CA by it"},
+		{"token_file", j.TokenFile != "", []string{"token", "auto", "none"}, "only a join by token has a token"},
+		{"cluster_dns", len(j.ClusterDNS) > 0, []string{"token", "eks", "auto", "none"}, scripts},
+		{"node_name", j.NodeName != "", []string{"token", "eks", "auto", "none"}, scripts},
 		{"gate", j.Gate == "open", []string{"eks", "aks", "auto"}, "only where a cloud's scripts start kubelet it is held back"},
-		{"own_machine", j.OwnMachine, []string{"aks"}, "only AKS takes machines that are in no pool of it"},
 	} {
-		key, own := "join."+k.name, j.OwnMachine && j.How == "aks" && slices.Contains(k.with, "own")
-		if !k.said || own || slices.Contains(k.with, j.How) || !d.ok(key, "join.own_machine") {
+		key := "join." + k.name
+		if !k.said || slices.Contains(k.with, j.How) || !d.ok(key) {
 			continue
 		}
-		fix := "take it out, or write how = " + or(quoted(k.with))
-		if j.How == "aks" && slices.Contains(k.with, "own") {
-			fix = "take it out, or write own_machine = true if the machine is in no pool of the cluster"
-		}
-		d.blame(key, fix, "%s means nothing with how = %s: %s", k.name, show(j.How), k.why)
+		d.blame(key, "take it out, or write how = "+or(quoted(k.with)), "%s means nothing with how = %s: %s", k.name, show(j.How), k.why)
 	}
 }
 
 func quoted(hows []string) []string {
 	var out []string
 	for _, how := range hows {
-		if how != "own" && how != "none" {
+		if how != "none" {
 			out = append(out, show(how))
 		}
 	}

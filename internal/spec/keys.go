@@ -151,7 +151,6 @@ func table() []row {
 	text("node_name", `""`, "name of the node; empty: the host's, or as the cloud names it", checkNodeName, func(s *Spec) any { return &s.Join.NodeName })
 	text("kubelet_config", `""`, "absolute path of a kubelet config that is merged last", checkPath, func(s *Spec) any { return &s.Join.KubeletConfig })
 	enum("gate", "closed: a node whose GPUs do not stand does not join; open: it joins with a taint", func(s *Spec) any { return &s.Join.Gate }, "closed", "open")
-	add("own_machine", TypeBool, "false", "join aks with a machine that is in no pool of it; Microsoft does not support that", func(s *Spec) any { return &s.Join.OwnMachine })
 
 	section = "proxy"
 	text("http", `""`, "proxy for http", checkProxy, func(s *Spec) any { return &s.Proxy.HTTP })

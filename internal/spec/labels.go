@@ -4,8 +4,10 @@
 package spec
 
 import (
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // RestrictedLabel says whether Kubernetes forbids a kubelet to set a label on its own node: kubelet does not start
@@ -31,78 +33,49 @@ func RestrictedLabel(key string) bool {
 }
 
 // Labels are many, and compiling an expression for each costs more than reading the file.
+var (
+	labelName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$`) })
+	dnsLabel  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`) })
+)
 
-// labelName says whether Kubernetes takes a text as the name or the value of a label.
-func labelName(text string) bool {
-	return between(text, alnum, func(c byte) bool { return alnum(c) || c == '-' || c == '_' || c == '.' })
+// IsLabelKey says whether Kubernetes takes a text as the key of a label or a taint.
+// Source: kubernetes, staging/src/k8s.io/apimachinery/pkg/api/validate/content/kube.go.
+func IsLabelKey(key string) bool {
+	prefix, name, found := strings.Cut(key, "/")
+	if !found {
+		return key != "" && IsLabelValue(key)
+	}
+	return name != "" && IsLabelValue(name) && domain(prefix)
+}
+
+// IsLabelValue says whether Kubernetes takes a text as the value of a label or a taint.
+func IsLabelValue(value string) bool {
+	return value == "" || len(value) <= 63 && labelName().MatchString(value)
 }
 
 // domain says whether a text is a DNS subdomain in lower case.
 func domain(text string) bool {
-	for label := range strings.SplitSeq(text, ".") {
-		if !domainLabel(label) {
-			return false
-		}
-	}
-	return true
+	bad := func(label string) bool { return !dnsLabel().MatchString(label) }
+	return len(text) <= 253 && !slices.ContainsFunc(strings.Split(text, "."), bad)
 }
 
-func domainLabel(text string) bool {
-	lower := func(c byte) bool { return alnum(c) && (c < 'A' || c > 'Z') }
-	return between(text, lower, func(c byte) bool { return lower(c) || c == '-' })
-}
-
-func alnum(c byte) bool {
-	return '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
-}
-
-// between says whether a text begins and ends with some characters, and has only some between.
-func between(text string, ends, inside func(byte) bool) bool {
-	if text == "" || !ends(text[0]) || !ends(text[len(text)-1]) {
-		return false
-	}
-	for i := range len(text) {
-		if !inside(text[i]) {
-			return false
-		}
-	}
-	return true
-}
+func domainLabel(text string) bool { return len(text) <= 63 && dnsLabel().MatchString(text) }
 
 // checkLabelKey checks the key of a label or a taint.
 func checkLabelKey(key string) *finding {
-	prefix, name, found := strings.Cut(key, "/")
-	if !found {
-		prefix, name = "", key
+	if IsLabelKey(key) {
+		return nil
 	}
-	const fix = `write it as "example.com/name"`
-	switch {
-	case name == "" && !found:
-		return wrong(fix, "the key is empty")
-	case strings.Contains(name, "/"):
-		return wrong(fix, "%s has more than one slash", show(key))
-	case len(name) > 63:
-		return wrong("write a shorter name", "the name in %s has %d characters; Kubernetes takes 63", show(key), len(name))
-	case len(prefix) > 253:
-		return wrong("write a shorter prefix", "the prefix in %s has %d characters; Kubernetes takes 253", show(key), len(prefix))
-	case !labelName(name):
-		return wrong(fix+"; letters, digits, -, _ and . inside", "Kubernetes refuses the name in %s", show(key))
-	case found && !domain(prefix):
-		return wrong(fix+"; the prefix is a domain in lower case", "Kubernetes refuses the prefix in %s", show(key))
-	}
-	return nil
+	return wrong(`write it as "example.com/name": a domain in lower case, and at most 63 letters and digits, with -, _ and . inside`,
+		"Kubernetes refuses the key %s", show(key))
 }
 
 // checkLabelValue checks the value of a label or a taint. It does not repeat it.
 func checkLabelValue(key, value string) *finding {
-	switch {
-	case value == "":
-	case len(value) > 63:
-		return wrong("write a shorter value", "the value of %s has %d characters; Kubernetes takes 63", show(key), len(value))
-	case !labelName(value):
-		return wrong("write letters and digits, with -, _ and . inside", "Kubernetes refuses the value of %s", show(key))
+	if IsLabelValue(value) {
+		return nil
 	}
-	return nil
+	return wrong("write at most 63 letters and digits, with -, _ and . inside", "Kubernetes refuses the value of %s", show(key))
 }
 
 // checkLabel says whether the fault is in the value, and what it is.

@@ -5,6 +5,7 @@ package spec
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -94,12 +95,17 @@ func (d *decoder) result() Spec {
 		}
 	}
 	s.Sections = sections
+	if len(s.Node.Taints) == 0 {
+		s.Node.Taints = nil // whether some were removed makes no difference
+	}
 	slices.SortFunc(s.Node.Taints, func(a, b Taint) int {
 		return strings.Compare(a.Key+":"+a.Effect, b.Key+":"+b.Effect)
 	})
 	for i := range s.MIG.GPU {
 		gpu := &s.MIG.GPU[i]
-		slices.SortFunc(gpu.Placements, comparePlacements)
+		slices.SortFunc(gpu.Placements, func(a, b Placement) int {
+			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Profile, b.Profile))
+		})
 		slices.Sort(gpu.Match)
 		gpu.Match = slices.Compact(gpu.Match)
 	}

@@ -7,7 +7,12 @@
 // Parse is given bytes and opens no file, so a spec can be checked anywhere.
 package spec
 
-import "slices"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+)
 
 // Spec is how a node shall stand: what all the files together say, later ones over earlier ones, with the
 // defaults of Keys for what they leave open. An absent section has its defaults too; Has tells the two apart.
@@ -41,6 +46,13 @@ func (s Spec) Has(section string) bool {
 		return len(s.MIG.GPU) > 0
 	}
 	return slices.Contains(s.Sections, section)
+}
+
+// Digest is what a spec means, as 12 hex digits: independent of comments, order, and of how it is spread over files.
+func (s Spec) Digest() string {
+	text, _ := json.Marshal(s) // strings, numbers, lists and maps with sorted keys: it cannot fail
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])[:12]
 }
 
 // Asked says whether the spec has any GPU partitioned.
@@ -172,7 +184,6 @@ type Join struct {
 	NodeName      string   // "" = the host's name, or as the cloud names it
 	KubeletConfig string   // absolute path of a kubelet config that is merged last
 	Gate          string   // closed, open: whether a node whose GPUs do not stand joins all the same, with a taint
-	OwnMachine    bool     // AKS: this machine is in no pool of the cluster, and joins though Microsoft does not support it
 }
 
 // Proxy is [proxy]: what everything that we configure uses to reach the network.

@@ -104,7 +104,6 @@ cluster_dns = ["10.100.0.10", "fd00:0:0:0::A"]
 node_name = "gpu-1.example"
 kubelet_config = "/etc/gpuadm/kubelet.yaml"
 gate = "open"
-own_machine = false
 
 [proxy]
 http = "http://proxy.example:3128"
@@ -223,7 +222,6 @@ cluster_dns = []
 node_name = ""
 kubelet_config = ""
 gate = "closed"
-own_machine = false
 [proxy]
 [disruption]
 `
@@ -306,6 +304,7 @@ func TestMerge(t *testing.T) {
 		{"taint of another effect", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a=2:NoExecute"]`, `node.taints = ["a=1:NoSchedule", "a=2:NoExecute"]`},
 		{"taint removed", `node.taints = ["a=1:NoSchedule", "a=1:NoExecute", "b:NoExecute"]`, `node.taints = ["a-"]`, `node.taints = ["b:NoExecute"]`},
 		{"taint of an effect removed", `node.taints = ["a=1:NoSchedule", "a=1:NoExecute"]`, `node.taints = ["a:NoExecute-"]`, `node.taints = ["a=1:NoSchedule"]`},
+		{"all taints removed", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a-"]`, `node.taints = []`},
 		{"taint without a value", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a=:NoSchedule"]`, `node.taints = ["a:NoSchedule"]`},
 		{"taint replaced by another", `node.taints = ["a=1:NoSchedule"]`, `node.taints = ["a-", "a=2:NoExecute"]`, `node.taints = ["a=2:NoExecute"]`},
 		{"parameters", `driver.parameters = { A = 1, B = 2 }`, `driver.parameters = { A = "", C = 3 }`, `driver.parameters = { B = 2, C = 3 }`},

@@ -65,7 +65,7 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *finding) {
 	}
 	scheme, _, found := strings.Cut(v, "://")
 	scheme = strings.ToLower(scheme)
-	if !found || len(scheme) > 16 || !between(scheme, alnum, func(c byte) bool { return alnum(c) || c == '+' || c == '-' || c == '.' }) {
+	if !found || len(scheme) > 16 || !matches(`^[a-z0-9]([a-z0-9+.-]*[a-z0-9])?$`, scheme) {
 		return nil, wrong(fix, "a URL begins with %s", or(begins))
 	}
 	if !slices.Contains(schemes, scheme) {
@@ -165,7 +165,7 @@ func checkNoProxy(v string) (string, *finding) {
 		return v, wrong("write each as text of its own", "%s are several", show(v))
 	case strings.Contains(v, "://"):
 		return v, wrong("write only the host", "a host, domain or network is no URL")
-	case strings.ContainsFunc(v, func(c rune) bool { return c > '~' || !alnum(byte(c)) && !strings.ContainsRune(".:*/_[]-", c) }):
+	case !matches(`^[A-Za-z0-9.:*/_\[\]-]+$`, v):
 		return v, wrong("write it as \"10.0.0.0/8\", \".cluster.local\" or \"host.example\"", "%s is no host, domain or network", show(v))
 	}
 	return v, nil
@@ -200,7 +200,7 @@ func checkPin(v string) (string, *finding) {
 
 func checkHandler(v string) (string, *finding) {
 	// Kubernetes names handlers in RuntimeClass, and wants a DNS label there.
-	if domainLabel(v) && len(v) <= 63 {
+	if domainLabel(v) {
 		return v, nil
 	}
 	return v, wrong(`write lower-case letters, digits and "-", at most 63: "nvidia"`, "%s is no name for a runtime handler", show(v))
@@ -239,12 +239,11 @@ func checkProfile(v string) (string, *finding) {
 // checkParameter says whether the fault is in the value, and what it is. The parameter is written into a line of
 // modprobe.d, so nothing may end that line or its quotes.
 func checkParameter(name, value string) (bool, *finding) {
-	word := func(c byte) bool { return alnum(c) || c == '_' }
 	unsafe := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
 	switch {
 	case strings.ContainsAny(name, "-."):
 		return false, wrong("write the name alone, without the module: NVreg_Name", "%s is no parameter of the module nvidia", show(name))
-	case !between(name, word, word) || '0' <= name[0] && name[0] <= '9' || len(name) > 128:
+	case len(name) > 128 || !matches(`^[A-Za-z_][A-Za-z0-9_]*$`, name):
 		return false, wrong("write it as modinfo -p nvidia does", "%s is no name of a module parameter", show(name))
 	case strings.ContainsFunc(value, unsafe) || len(value) > 1024:
 		return true, wrong(`leave out quotes, backslashes and what is not ASCII`, "modprobe cannot read the value of %s", show(name))

@@ -84,11 +84,6 @@ func Edited(f *FileThing, edit func([]byte) ([]byte, error), why string) converg
 	}}
 }
 
-// Absent wants no file, and no link, of that name.
-func Absent(name, why string) converge.Want {
-	return converge.Want{Thing: NewFile(name, nil), Why: why, To: func(converge.State) (converge.State, error) { return "", nil }}
-}
-
 // Kind is "file".
 func (f *FileThing) Kind() string { return "file" }
 

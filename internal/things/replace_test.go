@@ -66,21 +66,23 @@ func rewrites(t *testing.T) []rewrite {
 		{"new file", "-- etc/ --\n", "x", exact("/etc/x")},
 		{"file behind a link", "-- etc/l link=x --\n-- etc/x --\nold\n", "x", exact("/etc/l")},
 		{"link to a file", "-- etc/l link=x --\n-- etc/x --\nold\n", "l", exact("/etc/l")},
-		{"removed file", "-- etc/x --\nold\n", "x", things.Absent("/etc/x", "")},
-		{"removed link to a file", "-- etc/l link=x --\n-- etc/x --\nold\n", "l", things.Absent("/etc/l", "")},
-		{"link", "-- etc/l link=old --\n", "l", things.Link("/etc/l", "new", "")},
-		{"new link", "-- etc/ --\n", "l", things.Link("/etc/l", "new", "")},
-		{"secret", "-- etc/ --\n", "x", things.Secret("/etc/x", []byte("ours"), "")},
+		{"removed file", "-- etc/x --\nold\n", "x", removed(things.NewFile("/etc/x", nil))},
+		{"removed link to a file", "-- etc/l link=x --\n-- etc/x --\nold\n", "l", removed(things.NewFile("/etc/l", nil))},
 		{
 			"removed secret", "-- etc/x mode=0600 nonl --\nold\n", "x",
-			converge.Want{Thing: things.NewSecret("/etc/x"), To: func(converge.State) (converge.State, error) { return "", nil }},
+			removed(things.NewSecret("/etc/x")),
 		},
 		{"key", "-- etc/ --\n-- srv/k --\n" + string(public), "x", things.Key("/etc/x", "/srv/k", edKey, host.Via{}, "")},
 		{
 			"removed key", "-- etc/x --\n" + string(public), "x",
-			converge.Want{Thing: things.NewKey("/etc/x from /srv/k"), To: func(converge.State) (converge.State, error) { return "", nil }},
+			removed(things.NewKey("/etc/x from /srv/k")),
 		},
 	}
+}
+
+// removed is a want to remove a thing, as undo has it.
+func removed(thing converge.Thing) converge.Want {
+	return converge.Want{Thing: thing, To: func(converge.State) (converge.State, error) { return "", nil }}
 }
 
 type rewrite struct {
@@ -194,18 +196,16 @@ old
 		refused, try string
 	}{
 		{exact("/etc/x"), "cannot write /etc/x: it is immutable", "chattr -i /etc/x"},
-		{things.Absent("/etc/x", ""), "cannot remove /etc/x: it is immutable", "chattr -i /etc/x"},
+		{removed(things.NewFile("/etc/x", nil)), "cannot remove /etc/x: it is immutable", "chattr -i /etc/x"},
 		{exact("/etc/log"), "cannot write /etc/log: it is append-only", "chattr -a /etc/log"},
 		{exact("/etc/l"), "cannot write /etc/l: /etc/x, to which it leads, is immutable", "chattr -i /etc/x"},
-		{things.Absent("/etc/l", ""), "", ""},
-		{things.Link("/etc/l", "new", ""), "", ""},
+		{removed(things.NewFile("/etc/l", nil)), "", ""},
 		{exact("/etc/closed/y"), "cannot write /etc/closed/y: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
 		{exact("/etc/closed/new"), "cannot write /etc/closed/new: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
 		{exact("/etc/far"), "cannot write /etc/far: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
-		{things.Absent("/etc/dir/y", ""), "cannot remove /etc/dir/y: the folder /etc/dir is immutable", "chattr -i /etc/dir"},
+		{removed(things.NewFile("/etc/dir/y", nil)), "cannot remove /etc/dir/y: the folder /etc/dir is immutable", "chattr -i /etc/dir"},
+		{removed(things.NewSecret("/etc/closed/y")), "cannot remove /etc/closed/y: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
 		{exact("/etc/grows/new"), "cannot write /etc/grows/new: the folder /etc/grows is append-only", "chattr -a /etc/grows"},
-		{things.Link("/etc/closed/new", "x", ""), "cannot write /etc/closed/new: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
-		{things.Secret("/etc/closed/new", []byte("x"), ""), "cannot write /etc/closed/new: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
 		{things.Folders("/etc/closed/new", "")[2], "cannot write /etc/closed/new: the folder /etc/closed is immutable", "chattr -i /etc/closed"},
 		{exact("/etc/free"), "", ""},
 		{exact("/etc/new"), "", ""},

@@ -13,29 +13,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// secret is a file whose bytes are never stored, shown or hashed in full: a token, a bootstrap kubeconfig.
-// Its state is "MODE UID:GID #CHECK"; CHECK is 16 bits of a digest, enough to tell ours from another, and far too
-// little to guess a secret by. It is made or removed, never restored, and another's is never overwritten.
+// secret is a file to be removed whose bytes are never stored, shown or hashed in full: a token, a signing key.
+// Its state is "MODE UID:GID #CHECK"; CHECK is 16 bits of a digest, enough to notice another file in its place, and far too
+// little to guess a secret by. It cannot be restored.
 type secret struct {
 	name string
-	data []byte // nil when built again for undo: it can be removed, not made
 	last *lastLook
 }
 
-// Secret wants a file with these secret bytes, mode 0600, owned by root.
-func Secret(name string, data []byte, why string) converge.Want {
-	f := secret{name, data, &lastLook{}}
-	return converge.Want{Thing: f, Why: why, To: func(found converge.State) (converge.State, error) {
-		want := f.state(0o600, 0, 0, data)
-		if found != "" && found != want {
-			return "", fmt.Errorf("cannot write %s: a file that is not ours lies there; move it away first", name)
-		}
-		return want, nil
-	}}
-}
-
-// NewSecret names a secret file, for undo.
-func NewSecret(name string) converge.Thing { return secret{name: name, last: &lastLook{}} }
+// NewSecret names a secret file.
+func NewSecret(name string) converge.Thing { return secret{name, &lastLook{}} }
 
 func (f secret) Kind() string { return "secret" }
 func (f secret) Name() string { return f.name }
@@ -68,18 +55,14 @@ func (f secret) state(mode fs.FileMode, uid, gid int, data []byte) converge.Stat
 }
 
 func (f secret) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if to != "" && (f.data == nil || f.state(0o600, 0, 0, f.data) != to) {
+	if to != "" {
 		return converge.Stays{Why: "secrets are not stored, so an earlier one cannot be restored"}
 	}
 	was, err := f.last.found(ctx, h, f)
 	if err != nil {
 		return err
 	}
-	var with *host.Entry
-	if to != "" {
-		with = &host.Entry{Data: f.data, Attr: host.Attr{Mode: 0o600}}
-	}
-	return f.last.replace(h, f.name, with, func(found *host.Entry) bool {
+	return f.last.replace(h, f.name, nil, func(found *host.Entry) bool {
 		if found == nil {
 			return was == ""
 		}

@@ -21,10 +21,7 @@ type unit string
 func NewUnit(name string) converge.Thing { return unit(name) }
 
 // Running wants a unit enabled and running.
-func Running(name, why string) converge.Want { return wantUnit(name, "enabled", "active", why) }
-
-// Stopped wants a unit disabled and not running. One that is not installed is left alone.
-func Stopped(name, why string) converge.Want { return wantUnit(name, "disabled", "inactive", why) }
+func Running(name, why string) converge.Want { return wantUnit(name, "active", why) }
 
 // Masked wants a unit disabled, stopped and masked: nothing starts it, no package's script either. One that is not installed
 // is left alone.
@@ -54,21 +51,19 @@ func Unmasked(w converge.Want) converge.Want {
 }
 
 // Enabled wants a unit enabled, running or not.
-func Enabled(name, why string) converge.Want { return wantUnit(name, "enabled", "", why) }
+func Enabled(name, why string) converge.Want { return wantUnit(name, "", why) }
 
-func wantUnit(name, file, active, why string) converge.Want {
+func wantUnit(name, active, why string) converge.Want {
 	return converge.Want{Thing: unit(name), Why: why, To: func(found converge.State) (converge.State, error) {
 		f, a, _ := strings.Cut(string(found), " ")
 		switch {
-		case found == "" && active == "inactive":
-			return "", nil
 		case found == "":
 			return "", host.Later{Until: "its installation"}
-		case f == "masked" && file == "enabled":
+		case f == "masked":
 			return "", &converge.Trouble{What: fmt.Sprintf("cannot start %s: it is masked, so somebody wants it never to run", name), Try: []string{"systemctl unmask " + name}}
 		}
-		if f == "enabled" || f == "disabled" { // static, generated, alias and the like are enabled by others
-			f = file
+		if f == "disabled" { // static, generated, alias and the like are enabled by others
+			f = "enabled"
 		}
 		if a != "-" && active != "" {
 			a = active

@@ -18,11 +18,6 @@ func system() engine {
 	return engine{daemon, "/usr/bin/containerd", config, "/run/containerd/containerd.sock"}
 }
 
-// k0s brings its own containerd, which its own unit starts. Its file is its user's once a comment in it is gone.
-func k0s() engine {
-	return engine{"k0sworker.service", "/var/lib/k0s/bin/containerd", "/etc/k0s/containerd.toml", "/run/k0s/containerd.sock"}
-}
-
 // k3s renders its containerd's file at each start.
 func k3s() engine {
 	return engine{"k3s.service", "/var/lib/rancher/k3s/data/current/bin/containerd", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock"}
@@ -94,8 +89,6 @@ func twos() []two {
 			says: []string{"kubelet talks to unix:///run/sandboxes/containerd.sock", "containerd at /run/containerd/containerd.sock", `engine = "containerd"`, "nothing was touched"},
 		},
 		{name: "kubelet of one nobody knows and the spec names the engine", other: nobodys(), kubelet: nobodys(), spec: "engine = \"containerd\"\n", edits: system()},
-		{name: "kubelet of k0s", other: k0s(), kubelet: k0s(), edits: k0s()},
-		{name: "kubelet of the system beside k0s", other: k0s(), kubelet: system(), edits: system()},
 		{
 			name: "k3s with its own kubelet", other: k3s(),
 			says: []string{"cannot use the handler nvidia", k3s().config, "k3s writes that file", "nothing was touched"},

@@ -19,7 +19,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // What a test puts on the host to have something wanted.
@@ -51,7 +50,7 @@ func ThingOf(ref converge.Ref) converge.Thing {
 }
 
 func wants(spec.Spec, facts.Facts) ([]converge.Want, error) {
-	slow := things.Step{Label: "slow", Ask: []string{"test", "!", "-e", Slow}, Do: strings.Fields(Sleep)}.Want("a test asks for it")
+	slow := Step{Label: "slow", Ask: []string{"test", "!", "-e", Slow}, Do: strings.Fields(Sleep)}.Want("a test asks for it")
 	reboots := converge.Want{
 		Thing: setting{}, Why: "a test asks for it", Section: "driver", Breaks: []string{"reboot"},
 		To: func(found converge.State) (converge.State, error) {

@@ -4,20 +4,11 @@
 package spec
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 )
-
-// Digest is what a spec means, as 12 hex digits: independent of comments, order, and of how it is spread over files.
-func (s Spec) Digest() string {
-	sum := sha256.Sum256(s.TOML())
-	return hex.EncodeToString(sum[:])[:12]
-}
 
 // TOML is the spec as one file, in its canonical form: the sections that are there, with all their keys and nothing
 // else. Parse reads it back as the same Spec.
@@ -61,10 +52,6 @@ func (s Spec) TOML() []byte {
 		}
 	}
 	return []byte(b.String())
-}
-
-func comparePlacements(a, b Placement) int {
-	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Profile, b.Profile))
 }
 
 // literal writes a value that a row points to.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package things
+package labstage
 
 import (
 	"context"
@@ -12,8 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Step is the way out for the odd case: a command, and another that only looks and must say yes afterwards.
-// Its state is "done" or "". More than three uses of it mean that a kind is missing.
+// Step is a command, and another that only looks and must say yes afterwards. Its state is "done" or "".
 type Step struct {
 	Label string
 	Ask   []string // exits with 0: done; 1: not done; anything else is an error
