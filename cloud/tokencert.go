@@ -142,16 +142,12 @@ func (c certificate) look(v host.View) (converge.State, error) {
 	return converge.State(state), nil
 }
 
-// Breaks says that without its certificate the machine is no node, and names the pods that run on it.
-func (c certificate) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
+// Breaks refuses to take the certificate away while pods run here.
+func (c certificate) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {
 	if before == "" || after != "" {
 		return nil, nil, nil
 	}
-	pods, err := runningPods(ctx, v)
-	if len(pods) == 0 {
-		return nil, nil, err
-	}
-	return []string{"leave-cluster"}, map[string][]string{"leave-cluster": pods}, err
+	return nil, nil, podsRun(ctx, v)
 }
 
 // TakeOut is converge.Merger's: a certificate that has run out meanwhile is the one that was made.
@@ -168,7 +164,7 @@ func (c certificate) TakeOut(_ host.View, found, before, after converge.State) (
 
 func (c certificate) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if to == "" {
-		return withoutPods(ctx, h, func() error { return c.remove(h) })
+		return c.remove(h)
 	}
 	if c.join == nil || to != converge.State("system:node:"+c.join.name) {
 		return converge.Stays{Why: "a key is not stored, so an earlier certificate cannot be restored"}

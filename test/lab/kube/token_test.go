@@ -155,11 +155,15 @@ func (n gpuHost) leaves(before lab.Tree) {
 	pod(n.c, name, n.Name)
 	n.c.PodReady("default", name)
 	pid := n.MainPID("kubelet.service")
-	n.gpuadm(1, []string{"undo", "--to", "all"}, "pod default/"+name, "--allow leave-cluster")
+	n.gpuadm(1, []string{"undo", "--to", "all"}, "1 pod runs here: default/"+name, "kubectl drain "+n.Name)
 	if now := n.MainPID("kubelet.service"); now != pid || pid == 0 {
 		n.t.Errorf("an undo that was refused: kubelet was %d, is %d", pid, now)
 	}
-	r := n.gpuadm(0, []string{"undo", "--to", "all", "--allow", "leave-cluster"}, "kubectl delete node "+n.Name)
+	n.c.Delete("/api/v1/namespaces/default/pods/" + name)
+	n.c.Until("the pod has ended", func() string {
+		return n.Exec("ctr", "-n", "k8s.io", "tasks", "ls", "-q").Stdout
+	})
+	r := n.gpuadm(0, []string{"undo", "--to", "all"}, "kubectl delete node "+n.Name)
 	n.t.Logf("undo: %s", r)
 	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
 		n.t.Error("kubelet still runs")
