@@ -62,12 +62,12 @@ func TestKubeletConfigIsMergedLast(t *testing.T) {
 		}
 	}
 	unit := j.read(t, kubeletUnitFile)
-	for _, want := range []string{"--hostname-override=gpu-1", "--node-labels=pool=h200", "Wants=network-online.target containerd.service", "StartLimitIntervalSec=0", "Restart=always", "--kubeconfig=/etc/kubernetes/kubelet.conf"} {
+	for _, want := range []string{"--hostname-override=gpu-1", "--node-labels=pool=h200", "Wants=network-online.target containerd.service", "StartLimitIntervalSec=0", "Restart=always", "--kubeconfig=/etc/kubernetes/kubelet.conf", "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf"} {
 		if !strings.Contains(unit, want) {
 			t.Errorf("the unit lacks %q:\n%s", want, unit)
 		}
 	}
-	for _, not := range []string{"Requires=", "--node-ip", "bootstrap"} {
+	for _, not := range []string{"Requires=", "--node-ip"} {
 		if strings.Contains(unit, not) {
 			t.Errorf("the unit has %q:\n%s", not, unit)
 		}

@@ -15,8 +15,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"maps"
 	"math/big"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -43,7 +45,7 @@ type Signer struct {
 func Bootstrapper(id string) User {
 	return User{
 		Name: "system:bootstrap:" + id, Groups: []string{"system:bootstrappers", "system:authenticated"},
-		May: []string{"create certificatesigningrequests", "get certificatesigningrequests"},
+		May: []string{"create certificatesigningrequests", "get certificatesigningrequests", "list certificatesigningrequests", "get nodes"},
 	}
 }
 
@@ -144,9 +146,20 @@ func (g *Signer) answer(r *http.Request, u User, body []byte) (answer, bool) {
 		case g.asked[name] != nil:
 			return failure(409, "AlreadyExists", name+" already exists", nil), true
 		}
+		below(o, "metadata")["creationTimestamp"] = g.Now.UTC().Format(time.RFC3339)
+		below(o, "spec")["username"] = u.Name
 		g.asked[name] = o
 		g.judge(o)
 		return answer{201, Object{"kind": "CertificateSigningRequest", "metadata": o["metadata"], "spec": o["spec"]}}, true
+	case path == requests && r.Method == http.MethodGet:
+		if !u.may("list", "certificatesigningrequests", "") {
+			return forbidden(u, "list", "certificatesigningrequests", "", "certificates.k8s.io"), true
+		}
+		items := []any{}
+		for _, name := range slices.Sorted(maps.Keys(g.asked)) {
+			items = append(items, g.asked[name])
+		}
+		return answer{200, Object{"kind": "CertificateSigningRequestList", "items": items}}, true
 	case strings.HasPrefix(path, requests+"/") && r.Method == http.MethodGet:
 		name := strings.TrimPrefix(path, requests+"/")
 		switch {
@@ -165,6 +178,9 @@ func (g *Signer) judge(o Object) {
 	status := below(o, "status")
 	switch g.Approve {
 	case "wait":
+		return
+	case "Approved": // by a controller; and there is none that signs
+		status["conditions"] = []any{Object{"type": "Approved", "status": "True"}}
 		return
 	case "Denied", "Failed":
 		status["conditions"] = []any{Object{"type": g.Approve, "status": "True", "reason": "Policy", "message": "as the test wants it"}}
