@@ -21,7 +21,7 @@ const (
 	requests      = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 	// certificatePatience is how long kubelet has to get its certificate, once it was started. A real cluster that approves by
 	// itself takes a second or two; where a person has to approve, waiting longer does not help.
-	certificatePatience = 2 * time.Minute
+	certificatePatience = time.Minute
 )
 
 // signingRequest is what the cluster shows of a CertificateSigningRequest.

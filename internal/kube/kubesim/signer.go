@@ -26,13 +26,9 @@ import (
 // Signer is what a cluster has for machines that want to join: cluster-info with its signatures, and a controller that
 // approves and signs certificates.
 type Signer struct {
-	// Approve says what becomes of a request: "" it is signed, "wait" nobody looks at it, "Denied", "Failed".
+	// Approve says what becomes of a request: "" it is signed, "wait" no controller looks at it, "Approved" it is not signed, "Denied", "Failed".
 	Approve string
-	// Spoil changes a certificate before it is signed, as a wrong signer would.
-	Spoil func(*x509.Certificate)
-	// Life is how long certificates hold from Now on.
-	Life time.Duration
-	Now  time.Time
+	Now     time.Time // certificates hold for a year from then on
 
 	server *Server
 	key    *ecdsa.PrivateKey
@@ -67,7 +63,7 @@ func (s *Server) Joinable(url string, now time.Time) *Signer {
 	if err != nil {
 		panic(err)
 	}
-	g := &Signer{Life: 365 * 24 * time.Hour, Now: now, server: s, key: key, cert: cert, url: url, asked: map[string]Object{}}
+	g := &Signer{Now: now, server: s, key: key, cert: cert, url: url, asked: map[string]Object{}}
 	s.locked(func() { s.signer = g })
 	g.Publish()
 	return g
@@ -203,11 +199,8 @@ func (g *Signer) judge(o Object) {
 		return
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: csr.Subject, NotBefore: g.Now.Add(-5 * time.Minute), NotAfter: g.Now.Add(g.Life),
+		SerialNumber: big.NewInt(2), Subject: csr.Subject, NotBefore: g.Now.Add(-5 * time.Minute), NotAfter: g.Now.Add(365 * 24 * time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
-	}
-	if g.Spoil != nil {
-		g.Spoil(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, g.cert, csr.PublicKey, g.key)
 	if err != nil {
