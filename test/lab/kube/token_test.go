@@ -151,10 +151,6 @@ func (n gpuHost) idle() {
 // leaves wants undo to refuse while a pod runs, and then to leave nothing behind; pods of DaemonSets do not count.
 func (n gpuHost) leaves(before lab.Tree) {
 	n.t.Helper()
-	tasks := func() string {
-		return strings.Join(slices.Sorted(strings.FieldsSeq(n.Must("ctr", "-n", "k8s.io", "tasks", "ls", "-q"))), " ")
-	}
-	daemons := tasks()
 	name := "work-" + n.Name
 	pod(n.c, name, n.Name)
 	n.c.PodReady("default", name)
@@ -164,9 +160,9 @@ func (n gpuHost) leaves(before lab.Tree) {
 		n.t.Errorf("an undo that was refused: kubelet was %d, is %d", pid, now)
 	}
 	n.c.Delete("/api/v1/namespaces/default/pods/" + name)
-	n.c.Until("the pod has ended", func() string {
-		if now := tasks(); now != daemons {
-			return now
+	n.c.Until("the pod has ended, as kubectl drain waits for", func() string {
+		if n.c.Look("/api/v1/namespaces/default/pods/"+name) != nil {
+			return "it is still there"
 		}
 		return ""
 	})
