@@ -161,7 +161,7 @@ func waitRegistered(s spec.Spec, f facts.Facts, name, kubeconfig string) converg
 
 // nodeLeft says what is left in the cluster when the machine has left it.
 func nodeLeft(name string) string {
-	return "the cluster still has the node; who may, says: kubectl delete node " + name
+	return "the cluster still has the node: kubectl delete node " + name + "; pods of DaemonSets that still run here: crictl rmp --all --force"
 }
 
 // NewRegistered names a node, for undo, which leaves it.

@@ -32,8 +32,8 @@ func NewFile(name string, merge things.MergeFunc) converge.Thing {
 	return file
 }
 
-// Breaks says that without it the machine is no node, and names the pods that run on it.
-func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
+// Breaks refuses to take kubelet's credentials away while pods run here.
+func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {
 	if before == "" || after != "" {
 		return nil, nil, nil
 	}
@@ -41,25 +41,7 @@ func (l login) Breaks(ctx context.Context, v host.View, before, after converge.S
 	if err != nil || !callsProgram(text) {
 		return nil, nil, err
 	}
-	pods, err := runningPods(ctx, v)
-	if len(pods) == 0 {
-		return nil, nil, err
-	}
-	return []string{"leave-cluster"}, map[string][]string{"leave-cluster": pods}, err
-}
-
-// Make ends the pods, where it takes kubelet's credentials away.
-func (l login) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if to == "" {
-		text, err := h.ReadFile(kubeletKubeconfig)
-		if err == nil && callsProgram(text) {
-			return withoutPods(ctx, h, func() error { return l.FileThing.Make(ctx, h, to) })
-		}
-		if err != nil && !notThere(err) {
-			return err
-		}
-	}
-	return l.FileThing.Make(ctx, h, to)
+	return nil, nil, podsRun(ctx, v)
 }
 
 // callsProgram says whether a kubeconfig has a program called for tokens.

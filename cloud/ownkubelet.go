@@ -43,6 +43,7 @@ type ownKubelet struct {
 	Env        map[string]string // its environment: the proxy of its exec plugin, …
 	Kubeconfig string            // where its credentials are told
 	After      []string          // units that it starts after, beside the container engine's
+	Login      []converge.Want   // what it logs in by, which must be there before it starts and be removed after it was stopped
 
 	// learn tells what can be known only once the cluster is asked, the addresses of its DNS: nil where nothing is missing.
 	// It is not asked where the config file that is there tells it.
@@ -99,7 +100,7 @@ func (k ownKubelet) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	wants = append(wants, things.Folders(path.Dir(unit), "holds kubelet's unit")...)
 	wants = append(wants, things.Exact(unit, []byte(text), 0o644, "runs kubelet as a node of this cluster"))
-	return append(wants, k.runs(f)...), nil
+	return append(append(wants, k.Login...), k.runs(f)...), nil
 }
 
 // runs wants kubelet enabled and running, with its files as they are. While gpuadm.service is at work systemd holds kubelet

@@ -5,13 +5,10 @@ package cloud
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/alloc"
@@ -66,12 +63,12 @@ func TestKubeletConfigIsMergedLast(t *testing.T) {
 		}
 	}
 	unit := j.read(t, kubeletUnitFile)
-	for _, want := range []string{"--hostname-override=gpu-1", "--node-labels=pool=h200", "Wants=network-online.target containerd.service", "StartLimitIntervalSec=0", "Restart=always", "--kubeconfig=/etc/kubernetes/kubelet.conf"} {
+	for _, want := range []string{"--hostname-override=gpu-1", "--node-labels=pool=h200", "Wants=network-online.target containerd.service", "StartLimitIntervalSec=0", "Restart=always", "--kubeconfig=/etc/kubernetes/kubelet.conf", "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf"} {
 		if !strings.Contains(unit, want) {
 			t.Errorf("the unit lacks %q:\n%s", want, unit)
 		}
 	}
-	for _, not := range []string{"Requires=", "--node-ip", "bootstrap"} {
+	for _, not := range []string{"Requires=", "--node-ip"} {
 		if strings.Contains(unit, not) {
 			t.Errorf("the unit has %q:\n%s", not, unit)
 		}
@@ -150,24 +147,6 @@ func TestSystemdWord(t *testing.T) {
 	}
 }
 
-func TestSandboxes(t *testing.T) {
-	field := func(n protowire.Number, data []byte) []byte {
-		return protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), data)
-	}
-	pod := func(name, namespace string) []byte {
-		about := append(append(field(1, []byte(name)), field(2, []byte("uid"))...), field(3, []byte(namespace))...)
-		item := append(field(1, []byte("id")), field(2, about)...)
-		return field(1, append(item, protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), 0)...))
-	}
-	got, err := sandboxes(append(pod("web", "default"), pod("agent", "kube-system")...))
-	if want := []sandbox{{"id", "pod default/web"}, {"id", "pod kube-system/agent"}}; !slices.Equal(got, want) || err != nil {
-		t.Errorf("%v %v", got, err)
-	}
-	if _, err := sandboxes([]byte{0x0a, 0x7f}); err == nil {
-		t.Error("a torn answer is no error")
-	}
-}
-
 // A signature is taken only if it is one of this text by this token, in the one form that Kubernetes makes.
 func TestSigns(t *testing.T) {
 	token := bootstrapToken{"abcdef", "s3cr3t0123456789"}
@@ -207,11 +186,11 @@ func FuzzSigns(f *testing.F) {
 func FuzzSandboxes(f *testing.F) {
 	f.Add([]byte{0x0a, 0x02, 0x12, 0x00})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var pods []sandbox
+		var pods []string
 		var err error
 		alloc.Most(t, 200, len(data), func() { pods, err = sandboxes(data) })
 		for _, p := range pods {
-			if err == nil && strings.ContainsAny(p.name, "\n\r") {
+			if err == nil && strings.ContainsAny(p, "\n\r") {
 				t.Errorf("%q", p)
 			}
 		}

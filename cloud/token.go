@@ -18,9 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// A join by a bootstrap token goes the way of kubeadm (https://kubernetes.io/docs/reference/setup-tools/kubeadm/implementation-details/),
-// but for one step: the certificate is asked for by us, before kubelet is started for the first time. So we can look, with the
-// new identity, whether another machine has this name already, while nothing is written to its Node.
+// A join by a bootstrap token goes the way of kubeadm join (https://kubernetes.io/docs/reference/setup-tools/kubeadm/implementation-details/):
+// who is to be trusted and whether the name is free is found out by the token; then kubelet asks for its certificate itself.
 
 // tokenWants are the wants of how = "token".
 func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
@@ -32,7 +31,12 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 	t := newTokenJoin(s, f)
-	k := ownKubelet{Kubeconfig: kubeletKubeconfig, Env: proxyEnv(s), held: t.entered}
+	server := things.Edited(things.NewFile(kubeletKubeconfig, nil), t.kubeconfig, "tells kubelet its server and its certificate")
+	server.AsFound = true // kubelet has written it
+	k := ownKubelet{
+		Kubeconfig: kubeletKubeconfig, Flags: []string{"--bootstrap-kubeconfig=" + bootstrapKubeconfig}, Env: proxyEnv(s), held: t.entered,
+		Login: []converge.Want{server, certificate{path: kubeletKubeconfig, join: t}.want()},
+	}
 	if len(s.Join.ClusterDNS) == 0 {
 		k.learn = t.dns
 	}
@@ -40,18 +44,13 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	credentials := certificate{path: currentCertificate, join: t}
 	wants := []converge.Want{}
 	for _, folder := range []string{path.Dir(clusterCA), kubeletPKI} {
 		wants = append(wants, things.Folders(folder, "holds the node's credentials")...)
 	}
 	ca := &learned{FileThing: things.NewFile(clusterCA, nil), write: t.authority}
-	wants = append(wants,
-		ca.want("whom kubelet trusts to be the API server"),
-		credentials.want(),
-		things.Exact(kubeletKubeconfig, kubeconfigOf(s.Join.Server), 0o600, "tells kubelet its server and its certificate"),
-	)
-	wants = unique(append(wants, own...))
+	wants = unique(append(append(wants, ca.want("whom kubelet trusts to be the API server")), own...))
+	wants = append(wants, spent(t, f.Booting))
 	if !f.Kubelet.Joined {
 		there := waitRegistered(s, f, name, kubeletKubeconfig)
 		r := there.Thing.(registered)
@@ -59,7 +58,7 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		there.Thing = r
 		wants = append(wants, there)
 	}
-	return append(wants, spent(t)), nil
+	return wants, nil
 }
 
 // unique leaves out folders that are wanted twice.
@@ -80,7 +79,7 @@ func unique(wants []converge.Want) (list []converge.Want) {
 func joinedByOthers(f facts.Facts) bool {
 	there, ok := f.Files[kubeletKubeconfig]
 	switch {
-	case bytes.HasPrefix(there, []byte(written)), setUpByUs(f):
+	case bytes.HasPrefix(there, []byte(written)), setUpByUs(f), bootstrapped(there):
 		return false
 	case f.Kubelet.Joined && f.Kubelet.Kubeconfig != kubeletKubeconfig: // k3s and many others have their own places
 		return true
@@ -88,16 +87,40 @@ func joinedByOthers(f facts.Facts) bool {
 	return ok
 }
 
-// kubeconfigOf is a kubeconfig that names files only: nothing in it is secret, and kubelet renews what it names.
-func kubeconfigOf(server string) []byte {
-	named := func(kind, name string, value table) []any { return []any{table{"name": name, kind: value}} }
+// bootstrapped says whether kubelet has written its kubeconfig from a bootstrap kubeconfig of ours. It takes over how that names the
+// CA (kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go, writeKubeconfigFromBootstrapping): ours names the file, and kubeadm's
+// has the CA's bytes (cmd/kubeadm/app/discovery/token/token.go).
+func bootstrapped(kubeconfig []byte) bool {
+	return bytes.Contains(kubeconfig, []byte("certificate-authority: "+clusterCA+"\n")) && bytes.Contains(kubeconfig, []byte(currentCertificate))
+}
+
+// kubeconfig is what kubelet's kubeconfig shall be: as kubelet has written it, unless node.toml names another server by now.
+func (t *tokenJoin) kubeconfig(found []byte) ([]byte, error) {
+	var is struct {
+		Clusters []struct{ Cluster struct{ Server string } }
+	}
+	if found == nil || yaml.Unmarshal(found, &is) == nil && len(is.Clusters) == 1 && is.Clusters[0].Cluster.Server == t.server {
+		return found, nil
+	}
+	return t.kubeconfigOf(table{"client-certificate": currentCertificate, "client-key": currentCertificate}), nil
+}
+
+// bootstrap is the kubeconfig by which kubelet asks for its certificate.
+func (t *tokenJoin) bootstrap(token bootstrapToken) []byte {
+	return t.kubeconfigOf(table{"token": token.bearer()})
+}
+
+// kubeconfigOf is a kubeconfig of a user, who is called as the node will be.
+func (t *tokenJoin) kubeconfigOf(user table) []byte {
+	name := "system:node:" + t.name
+	named := func(kind string, value table) []any { return []any{table{"name": name, kind: value}} }
 	text, err := yaml.Marshal(table{
 		"apiVersion":      "v1",
 		"kind":            "Config",
-		"current-context": "node",
-		"clusters":        named("cluster", "cluster", table{"server": server, "certificate-authority": clusterCA}),
-		"users":           named("user", "node", table{"client-certificate": currentCertificate, "client-key": currentCertificate}),
-		"contexts":        named("context", "node", table{"cluster": "cluster", "user": "node"}),
+		"current-context": name,
+		"clusters":        named("cluster", table{"server": t.server, "certificate-authority": clusterCA}),
+		"users":           named("user", user),
+		"contexts":        named("context", table{"cluster": name, "user": name}),
 	})
 	if err != nil {
 		return nil // maps of strings can be written
@@ -105,16 +128,18 @@ func kubeconfigOf(server string) []byte {
 	return append([]byte(written), text...)
 }
 
-// tokenFile is a file with a bootstrap token, to be removed once it was used.
+// tokenFile is the file with the bootstrap token, and the bootstrap kubeconfig that has it too: both are removed once kubelet has its
+// certificate. kubeadm join removes its bootstrap kubeconfig then (kubernetes, cmd/kubeadm/app/cmd/phases/join/kubelet.go).
 type tokenFile struct {
 	converge.Thing
-	join *tokenJoin
+	join    *tokenJoin
+	booting bool
 }
 
-// spent wants the token's file away.
-func spent(t *tokenJoin) converge.Want {
+// spent wants the token away.
+func spent(t *tokenJoin, booting bool) converge.Want {
 	return converge.Want{
-		Thing: tokenFile{things.NewSecret(t.tokenFile), t},
+		Thing: tokenFile{things.NewSecret(t.tokenFile), t, booting},
 		Why:   "it is not needed any more, and is worth something to others",
 		To:    func(converge.State) (converge.State, error) { return "", nil },
 		Keeps: fmt.Sprintf("the token in %s is gone; to join again: %s", t.tokenFile, t.another()),
@@ -129,5 +154,25 @@ func (t tokenFile) Look(ctx context.Context, v host.View) (converge.State, error
 	if err := t.join.entered(ctx, v); err != nil {
 		return "", err
 	}
-	return t.Thing.Look(ctx, v)
+	if t.booting && !t.join.certified(v) {
+		return "", host.Later{Until: "once kubelet runs"}
+	}
+	found, err := t.Thing.Look(ctx, v)
+	if whose, berr := (certificate{}).asksAs(v); found == "" && err == nil && whose != "" {
+		return "in " + bootstrapKubeconfig, berr
+	}
+	return found, err
+}
+
+// Make waits for kubelet's certificate first.
+func (t tokenFile) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if err := t.join.waitCertified(ctx, h); err != nil {
+		return err
+	}
+	if whose, err := (certificate{}).asksAs(h); whose != "" || err != nil {
+		if err := h.Remove(bootstrapKubeconfig); err != nil {
+			return err
+		}
+	}
+	return t.Thing.Make(ctx, h, to)
 }

@@ -55,7 +55,10 @@ func (t *tokenJoin) allowed(ctx context.Context, v host.View, token bootstrapTok
 	case err == nil && !slices.Contains(groups, "system:bootstrappers"):
 		return t.noBootstrapper(strings.ReplaceAll(user, token.secret, mask.Mark))
 	}
-	return t.mayAsk(ctx, c, token)
+	if err := t.mayAsk(ctx, c, token); err != nil {
+		return err
+	}
+	return t.nameFree(ctx, v, c)
 }
 
 func (t *tokenJoin) unauthorized(token bootstrapToken, err error) error {

@@ -6,35 +6,32 @@ package cloud
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
-	"slices"
 	"strings"
 	"sync"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
-// Kubelet keeps certificate and key in one file and goes by a link to it, which it replaces when it renews them; it refuses to
-// where the link is a file (client-go, util/certificate/certificate_store.go).
+// Kubelet asks for its certificate itself, as after kubeadm join. It is given the kubeconfig bootstrapKubeconfig, with the token; it
+// writes kubeletKubeconfig at once, which names currentCertificate, and that file once its request was signed. A kubelet whose
+// certificate is valid does not read bootstrapKubeconfig. Sources: kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go,
+// LoadClientConfig; https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/.
 const (
-	currentCertificate = kubeletPKI + "/kubelet-client-current.pem"
-	firstCertificate   = kubeletPKI + "/kubelet-client-joined.pem"
-	certificatePrefix  = "kubelet-client-"
+	bootstrapKubeconfig = "/etc/kubernetes/bootstrap-kubelet.conf"
 
-	// joinKey waits for its certificate in our own folder, where undo of anything else leaves it: an approval may take a day.
-	joinKey = converge.Home + "/join.key"
+	currentCertificate = kubeletPKI + "/kubelet-client-current.pem" // a link that kubelet replaces when it renews
+	certificatePrefix  = "kubelet-client"
 )
 
-// certificate is the node's client certificate with its key. Its state is whose it is, "system:node:NAME", and no part of it.
-// It is made once and renewed by kubelet; made anew only when it has run out.
+// certificate is by what the cluster knows the node: kubelet's kubeconfig and client certificate, or the bootstrap kubeconfig by
+// which kubelet asks for them. Its state is whose it is, "system:node:NAME", and no part of it.
 type certificate struct {
 	path string
 	join *tokenJoin // nil when built again for undo: it can be removed, not made
@@ -42,7 +39,7 @@ type certificate struct {
 	*verdict
 }
 
-// verdict is why the certificate cannot be had, as far as it was found out before anything was touched.
+// verdict is why the machine cannot join, as far as it was found out before anything was touched.
 type verdict struct {
 	mu  sync.Mutex
 	err error
@@ -106,7 +103,7 @@ func (c certificate) Look(ctx context.Context, v host.View) (converge.State, err
 func (c certificate) unrenewed(v host.View, found converge.State, err error) error {
 	t := (*converge.Trouble)(nil)
 	user, over := strings.CutSuffix(string(found), ranOut)
-	data, _ := v.ReadFile(c.path)
+	data, _ := v.ReadFile(currentCertificate)
 	list := certificates(data)
 	if !over || len(list) == 0 || !errors.As(err, &t) {
 		return err
@@ -124,34 +121,71 @@ func (c certificate) unrenewed(v host.View, found converge.State, err error) err
 	}
 }
 
+// look reads whose certificate is there, or is asked for. While a part of it is left to remove it is not gone.
 func (c certificate) look(v host.View) (converge.State, error) {
-	data, err := v.ReadFile(c.path)
-	if notThere(err) {
-		return "", nil
-	} else if err != nil {
+	data, err := v.ReadFile(currentCertificate)
+	if err != nil && !notThere(err) {
 		return "", err
 	}
-	list := certificates(data)
-	if len(list) == 0 || list[0].Subject.CommonName == "" {
-		return unclear, nil
+	state := converge.State("")
+	if err == nil {
+		state = unclear
 	}
-	state := list[0].Subject.CommonName
-	if v.Now().After(list[0].NotAfter) {
+	if list := certificates(data); len(list) > 0 && list[0].Subject.CommonName != "" {
+		state = converge.State(list[0].Subject.CommonName)
+		if !v.Now().After(list[0].NotAfter) {
+			return state, nil
+		}
 		state += ranOut
 	}
-	return converge.State(state), nil
+	if whose, err := c.asksAs(v); whose != "" || err != nil {
+		return converge.State(whose), err
+	}
+	if state == "" && namesCertificate(v) {
+		state = unclear
+	}
+	return state, nil
 }
 
-// Breaks says that without its certificate the machine is no node, and names the pods that run on it.
-func (c certificate) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
+// asksAs is whose certificate kubelet asks for by a bootstrap kubeconfig of ours, "" if by none. One with another token or of another
+// server than node.toml names counts as none: it is written again.
+func (c certificate) asksAs(v host.View) (string, error) {
+	data, err := v.ReadFile(bootstrapKubeconfig)
+	if err != nil || !bytes.HasPrefix(data, []byte(written)) {
+		return "", unlessMissing(err)
+	}
+	if c.join != nil {
+		if token, err := c.join.read(v); err == nil && !bytes.Equal(data, c.join.bootstrap(token)) {
+			return "", nil
+		}
+	}
+	var is struct {
+		Current string `yaml:"current-context"`
+	}
+	_ = yaml.Unmarshal(data, &is) // ours can be read
+	return is.Current, nil
+}
+
+// namesCertificate says whether kubelet's kubeconfig is one that kubelet writes to go by its certificate.
+func namesCertificate(v host.View) bool {
+	data, err := v.ReadFile(kubeletKubeconfig)
+	return err == nil && bytes.Contains(data, []byte(currentCertificate))
+}
+
+// unlessMissing is an error but for that of a file that is not there.
+func unlessMissing(err error) error {
+	if notThere(err) {
+		return nil
+	}
+	return err
+}
+
+// Breaks refuses to take the certificate away while pods run here.
+func (c certificate) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {
 	if before == "" || after != "" {
 		return nil, nil, nil
 	}
-	pods, err := runningPods(ctx, v)
-	if len(pods) == 0 {
-		return nil, nil, err
-	}
-	return []string{"leave-cluster"}, map[string][]string{"leave-cluster": pods}, err
+	return nil, nil, podsRun(ctx, v)
 }
 
 // TakeOut is converge.Merger's: a certificate that has run out meanwhile is the one that was made.
@@ -160,44 +194,48 @@ func (c certificate) TakeOut(_ host.View, found, before, after converge.State) (
 	switch {
 	case before == after:
 		return found, nil, nil
-	case user != string(after):
-		return found, []string{fmt.Sprintf("%s is the certificate of %s, gpuadm had got that of %s", c.path, user, after)}, nil
+	case user != string(after) && user != unclear:
+		return found, []string{fmt.Sprintf("%s is the certificate of %s, gpuadm had got that of %s", currentCertificate, user, after)}, nil
 	}
 	return before, nil, nil
 }
 
 func (c certificate) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if to == "" {
-		return withoutPods(ctx, h, func() error { return c.remove(h) })
+	switch {
+	case to == "":
+		return c.remove(h)
+	case c.join != nil && to == converge.State("system:node:"+c.join.name):
+		return c.join.enter(ctx, h)
 	}
-	if c.join == nil || to != converge.State("system:node:"+c.join.name) {
-		return converge.Stays{Why: "a key is not stored, so an earlier certificate cannot be restored"}
-	}
-	return c.join.enter(ctx, h)
+	return unlessMissing(h.Remove(bootstrapKubeconfig)) // kubelet has not used it: what it had before is still there
 }
 
-// remove removes all certificates that kubelet has had, and the key of a request that was not answered. The link goes first: what
-// it names must not look whole while the rest is gone.
+// remove removes what kubelet has asked by, all certificates that it has had, and last the kubeconfig that names them: while that is
+// there, they are not gone.
 func (c certificate) remove(h host.Host) error {
-	names, err := h.ReadDir(path.Dir(c.path))
+	names, err := h.ReadDir(kubeletPKI)
 	if err != nil && !notThere(err) {
 		return err
 	}
-	all := []string{c.path}
+	all := []string{bootstrapKubeconfig, currentCertificate}
 	for _, n := range names {
-		if full := path.Join(path.Dir(c.path), n); full != c.path && strings.HasPrefix(n, certificatePrefix) && strings.HasSuffix(n, ".pem") {
+		if full := path.Join(kubeletPKI, n); full != currentCertificate && strings.HasPrefix(n, certificatePrefix) {
 			all = append(all, full)
 		}
 	}
-	for _, name := range append(all, joinKey) {
-		if err := h.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if namesCertificate(h) {
+		all = append(all, kubeletKubeconfig)
+	}
+	for _, name := range all {
+		if err := unlessMissing(h.Remove(name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// enter gets the node's certificate, makes sure that the name is free, and only then puts the certificate where kubelet finds it.
+// enter writes the kubeconfig by which kubelet asks for its certificate. A kubelet that runs has read the one before it: it is
+// started again, and where a power cut comes between, it ends by itself (client-go: no valid client certificate for 5 minutes).
 func (t *tokenJoin) enter(ctx context.Context, h host.Host) error {
 	if err := t.try(ctx, h); err != nil {
 		return err
@@ -206,40 +244,37 @@ func (t *tokenJoin) enter(ctx context.Context, h host.Host) error {
 	if err != nil {
 		return err
 	}
-	key, err := keptKey(h)
-	if err != nil {
+	if t.unchecked {
+		converge.Warn(ctx, fmt.Sprintf("the name %s was not checked: this token may not read the cluster's nodes", t.name))
+	}
+	if err := h.WriteFile(bootstrapKubeconfig, t.bootstrap(token), host.Attr{Mode: 0o600}); err != nil {
 		return err
 	}
-	cert, err := t.request(ctx, h, token, key)
-	if err != nil {
-		return err
-	}
-	if err := t.nameFree(ctx, h, cert, key); err != nil {
-		return err
-	}
-	if err := h.WriteFile(firstCertificate, together(cert, key), host.Attr{Mode: 0o600}); err != nil {
-		return err
-	}
-	if err := h.Symlink(currentCertificate, firstCertificate); err != nil {
-		return err
-	}
-	if err := h.Remove(joinKey); err != nil && !notThere(err) {
-		return err
+	if u, err := h.Unit(ctx, kubeletUnit); err == nil && u.Active == "active" {
+		return h.SetUnit(ctx, kubeletUnit, host.UnitChange{Job: "restart"})
 	}
 	return nil
 }
 
-// nameFree asks, as the node we are about to be, whether the cluster has a node of this name that is another machine. A node that
-// is not ready may be what an earlier machine has left; kubeadm takes over its name too.
-func (t *tokenJoin) nameFree(ctx context.Context, v host.View, cert, key []byte) error {
-	c, err := kube.WithPair(v, t.server, t.roots, cert, key, t.via)
-	if err != nil {
-		return err
-	}
+// certified says whether kubelet has a valid certificate of this node.
+func (t *tokenJoin) certified(v host.View) bool {
+	data, err := v.ReadFile(currentCertificate)
+	list := certificates(data)
+	return err == nil && len(list) > 0 && list[0].Subject.CommonName == "system:node:"+t.name && !v.Now().After(list[0].NotAfter)
+}
+
+// nameFree asks, by the token, whether the cluster has a node of this name that is another machine. A node that is not ready may be
+// what an earlier machine has left; kubeadm takes over its name too (kubernetes, cmd/kubeadm/app/cmd/phases/join/kubelet.go). A token
+// of kubeadm's may get nodes (cmd/kubeadm/app/phases/bootstraptoken/node/tlsbootstrap.go, AllowBootstrapTokensToGetNodes).
+func (t *tokenJoin) nameFree(ctx context.Context, v host.View, c *kube.Client) error {
 	there, err := c.Node(ctx, t.name)
-	if errors.Is(err, kube.Missing) {
+	switch {
+	case errors.Is(err, kube.Missing):
 		return nil
-	} else if err != nil {
+	case errors.Is(err, kube.Forbidden):
+		t.unchecked = true
+		return nil
+	case err != nil:
 		return t.explain(err)
 	}
 	is := there.Status.NodeInfo
@@ -270,52 +305,4 @@ func systemUUID(v host.View) string {
 		}
 	}
 	return ""
-}
-
-// keptKey is the key that a certificate is asked for with. It is kept until the certificate is there: the next run goes on with
-// the same request, which somebody may be about to approve.
-func keptKey(h host.Host) ([]byte, error) {
-	data, err := h.ReadFile(joinKey)
-	if err == nil && privateKey(data) != nil {
-		return data, nil
-	} else if err != nil && !notThere(err) {
-		return nil, err
-	}
-	if data, err = newKey(); err != nil {
-		return nil, err
-	}
-	return data, h.WriteFile(joinKey, data, host.Attr{Mode: 0o600})
-}
-
-// together are a certificate and its key as one file has them.
-func together(cert, key []byte) []byte {
-	return slices.Concat(bytes.TrimRight(cert, "\r\n"), []byte("\n"), key) // a signer may leave the last line open
-}
-
-// fits says whether a certificate is what was asked for.
-func fits(cert, key []byte, whose string) error {
-	list := certificates(cert)
-	if len(list) == 0 {
-		return errors.New("it is no certificate")
-	}
-	leaf := list[0]
-	_, err := tls.X509KeyPair(cert, key)
-	client := false
-	for _, u := range leaf.ExtKeyUsage {
-		client = client || u == x509.ExtKeyUsageClientAuth
-	}
-	switch {
-	case leaf.Subject.CommonName != whose:
-		return fmt.Errorf("it is of %s", oneLine(leaf.Subject.String()))
-	case err != nil:
-		return errors.New("it is of another key")
-	case !client:
-		return errors.New("it may not be used to log in")
-	}
-	return nil
-}
-
-// pemOf writes one block.
-func pemOf(kind string, data []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data})
 }

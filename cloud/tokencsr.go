@@ -5,172 +5,139 @@ package cloud
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
 const (
-	requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-	// approvalPatience is how long a cluster has that approves by itself; a real one took a quarter of a second. Where a person
-	// has to, waiting longer is of no use.
-	approvalPatience = time.Minute
+	kubeletSigner = "kubernetes.io/kube-apiserver-client-kubelet"
+	requests      = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+	// certificatePatience is how long kubelet has to get its certificate, once it was started. A real cluster that approves by
+	// itself takes a second or two; where a person has to approve, waiting longer does not help.
+	certificatePatience = time.Minute
 )
 
-// newKey makes a key, PEM: ECDSA on P-256, as kubelet does.
-func newKey() ([]byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make a key: %w", err)
+// signingRequest is what the cluster shows of a CertificateSigningRequest.
+type signingRequest struct {
+	Metadata struct {
+		Name              string
+		CreationTimestamp time.Time
 	}
-	data, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make a key: %w", err)
+	Spec struct {
+		Request              []byte
+		SignerName, Username string
 	}
-	return pemOf("EC PRIVATE KEY", data), nil
+	Status struct {
+		Conditions []struct{ Type, Reason, Message string }
+	}
 }
 
-// privateKey reads a key of ours, nil if it is none.
-func privateKey(text []byte) *ecdsa.PrivateKey {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil
+// waitCertified waits until kubelet has its certificate, and says of a request that was not signed which one it is.
+func (t *tokenJoin) waitCertified(ctx context.Context, h host.Host) error {
+	between := 50 * time.Millisecond
+	for watch := startVigil(h, certificatePatience); ; watch.paused, between = watch.paused+between, min(2*between, 2*time.Second) {
+		if t.certified(h) {
+			return nil
+		}
+		asked, err := t.request(ctx, h)
+		problem := ""
+		switch {
+		case err == nil:
+			if problem, err = asked.problem(); err != nil {
+				return err
+			}
+		case !converge.Passes(err):
+			return err
+		default:
+			problem = err.Error()
+		}
+		watch.tell(ctx, problem)
+		if watch.over() || t.sleep(ctx, between) != nil {
+			return t.uncertified(asked, problem)
+		}
 	}
-	key, err := x509.ParseECPrivateKey(block.Bytes)
-	if err != nil {
-		return nil
-	}
-	return key
 }
 
-// requestName is the same for the same key and node, so that a run that was cut short finds its request again.
-func requestName(key *ecdsa.PrivateKey, whose string) (string, error) {
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		return "", err
+// request is the last request that this node's kubelet has made by the token, nil if there is none or the token may not look. The role
+// system:node-bootstrapper lets it (kubernetes, plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go: create, get, list, watch).
+func (t *tokenJoin) request(ctx context.Context, v host.View) (last *signingRequest, err error) {
+	if err := t.try(ctx, v); err != nil {
+		return nil, err
 	}
-	sum := sha256.Sum256(append(public, whose...))
-	return fmt.Sprintf("gpuadm-join-%x", sum[:16]), nil
-}
-
-// signingRequest is the object that asks for the certificate: https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/
-func signingRequest(name string, key *ecdsa.PrivateKey, whose string) ([]byte, error) {
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{Organization: []string{"system:nodes"}, CommonName: whose},
-	}, key)
+	token, err := t.read(v)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(table{
-		"apiVersion": "certificates.k8s.io/v1",
-		"kind":       "CertificateSigningRequest",
-		"metadata":   table{"name": name},
-		"spec": table{
-			"signerName": "kubernetes.io/kube-apiserver-client-kubelet",
-			"usages":     []string{"digital signature", "client auth"},
-			"request":    base64.StdEncoding.EncodeToString(pemOf("CERTIFICATE REQUEST", csr)),
-		},
-	})
-}
-
-// request asks for the certificate and waits for it.
-func (t *tokenJoin) request(ctx context.Context, h host.Host, token bootstrapToken, keyText []byte) ([]byte, error) {
-	whose, key := "system:node:"+t.name, privateKey(keyText)
-	name, err := requestName(key, whose)
-	if err != nil {
-		return nil, err
-	}
-	object, err := signingRequest(name, key, whose)
-	if err != nil {
-		return nil, err
-	}
-	c, err := kube.DoWithToken(h, t.server, t.roots, token.bearer(), t.via)
-	if err != nil {
-		return nil, err
-	}
-	_, err = c.Post(ctx, requests, object)
-	switch {
-	case err == nil, errors.Is(err, kube.Conflict): // an earlier run has asked
-	case errors.Is(err, kube.Unauthorized):
-		return nil, t.unauthorized(token, err)
-	case errors.Is(err, kube.Forbidden):
-		return nil, t.mayNot(token, err)
-	default:
+	answer, _, err := t.client(v, token).Get(ctx, requests+"?fieldSelector=spec.signerName%3D"+kubeletSigner)
+	if refused(err) {
+		return nil, nil
+	} else if err != nil {
 		return nil, t.explain(err)
 	}
-	between := 250 * time.Millisecond
-	vigil := startVigil(h, approvalPatience)
-	for first := true; ; first = false {
-		answer, _, err := c.Get(ctx, requests+"/"+name)
-		if err != nil {
-			return nil, t.explain(err)
-		}
-		if cert, err := issued(answer, name); cert != nil || err != nil {
-			return t.checked(cert, keyText, whose, err)
-		}
-		if !first {
-			between = min(2*between, 4*time.Second)
-			vigil.tell(ctx, "the request "+name+" waits to be approved by the cluster, or by kubectl certificate approve")
-		}
-		if vigil.over() || t.sleep(ctx, between) != nil {
-			return nil, t.notApproved(name)
-		}
-		vigil.paused += between
+	var list struct{ Items []signingRequest }
+	if err := json.Unmarshal(answer, &list); err != nil {
+		return nil, t.noAPI(fmt.Errorf("what it lists are no CertificateSigningRequests: %w", err))
 	}
+	for i, is := range list.Items {
+		if is.Spec.SignerName != kubeletSigner || is.Spec.Username != "system:bootstrap:"+token.id {
+			continue
+		}
+		block, _ := pem.Decode(is.Spec.Request)
+		if block == nil {
+			continue
+		}
+		csr, err := x509.ParseCertificateRequest(block.Bytes)
+		if err != nil || csr.Subject.CommonName != "system:node:"+t.name {
+			continue
+		}
+		if last == nil || !is.Metadata.CreationTimestamp.Before(last.Metadata.CreationTimestamp) {
+			last = &list.Items[i]
+		}
+	}
+	return last, nil
 }
 
-func (t *tokenJoin) checked(cert, key []byte, whose string, err error) ([]byte, error) {
-	if err == nil {
-		if err = fits(cert, key, whose); err != nil {
-			err = &converge.Trouble{
-				What:    "cannot use the certificate that the cluster has made: " + err.Error(),
-				Because: []string{"asked for was one of " + whose + ", for logging in"},
-				Try:     []string{"look at the signer of kubernetes.io/kube-apiserver-client-kubelet: by default it is the cluster's kube-controller-manager"},
-			}
-		}
+// problem says what a request waits for; the error, that the cluster has refused it.
+func (r *signingRequest) problem() (string, error) {
+	if r == nil {
+		return "kubelet has not asked for its certificate yet", nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return cert, nil
-}
-
-// issued reads an answer: the certificate once it is there, an error if it will never be.
-func issued(answer []byte, name string) ([]byte, error) {
-	var is struct {
-		Status struct {
-			Certificate []byte
-			Conditions  []struct{ Type, Reason, Message string }
-		}
-	}
-	if err := json.Unmarshal(answer, &is); err != nil {
-		return nil, errors.New("cannot read what the API server says of the certificate: it is no CertificateSigningRequest")
-	}
-	for _, c := range is.Status.Conditions {
-		if c.Type == "Denied" || c.Type == "Failed" {
-			return nil, &converge.Trouble{
-				What:    fmt.Sprintf("cannot get a certificate: the cluster has %s the request %s", strings.ToLower(c.Type), name),
+	name, approved := r.Metadata.Name, false
+	for _, c := range r.Status.Conditions {
+		switch c.Type {
+		case "Denied", "Failed":
+			return "", &converge.Trouble{
+				What:    fmt.Sprintf("cannot join: the request %s for the node's certificate is %s", name, strings.ToLower(c.Type)),
 				Because: []string{oneLine(c.Reason + ": " + c.Message)},
-				Try:     []string{"once that is mended: kubectl delete csr " + name + ", then apply again"},
+				Try:     []string{"kubectl describe csr " + name + "; once its cause is fixed: kubectl delete csr " + name + ", then apply again"},
 			}
+		case "Approved":
+			approved = true
 		}
 	}
-	if len(is.Status.Certificate) == 0 {
-		return nil, nil
+	if approved {
+		return "the request " + name + " is approved, and no certificate was issued yet", nil
 	}
-	return is.Status.Certificate, nil
+	return "the request " + name + " waits to be approved by the cluster, or by kubectl certificate approve " + name, nil
+}
+
+// uncertified says that kubelet still has no certificate, and what to do. The next run waits for the same request.
+func (t *tokenJoin) uncertified(asked *signingRequest, problem string) error {
+	out := &converge.Trouble{What: "cannot join yet: " + problem, Err: stillWaits{}}
+	switch {
+	case asked == nil:
+		out.Try = []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"}
+	case len(asked.Status.Conditions) > 0:
+		out.Try = []string{"look at the signer of " + kubeletSigner + ": by default it is the cluster's kube-controller-manager"}
+	default:
+		return t.notApproved(asked.Metadata.Name)
+	}
+	return out
 }

@@ -189,15 +189,6 @@ func TestUndoAfterRenewal(t *testing.T) {
 	}
 }
 
-// A signer may leave the last line's end out; what follows is the key.
-func TestCertificateWithoutALineEnd(t *testing.T) {
-	key, _ := newKey()
-	cert := []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----")
-	if both := string(together(cert, key)); strings.Contains(both, "----------") {
-		t.Errorf("nobody can read\n%s", both)
-	}
-}
-
 // With two engines kubelet uses the one that [runtime] prepares.
 func TestEngineAsInRuntime(t *testing.T) {
 	f := facts.Facts{Engines: []facts.Engine{{Name: "containerd"}, {Name: "crio"}}}
@@ -276,7 +267,7 @@ func TestReadyWaitsForTheRenewal(t *testing.T) {
 	j.parse(t, "ca_pin = \""+j.Pin()+"\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/pool\" = \"h200\" }\n")
 	node := new(Session)
 	e := j.engine()
-	e.Stages = []converge.Stage{NewGuard(node), Join(new(Session)), Joined(node), NewReady(node, nil)}
+	e.Stages = []converge.Stage{NewGuard(node), j.stage(new(Session)), Joined(node), NewReady(node, nil)}
 	p, err := e.Plan(t.Context(), j.n.View())
 	if err != nil || len(p.Cannot()) > 0 {
 		t.Fatalf("%v %+v", err, p.Cannot())

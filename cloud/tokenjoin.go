@@ -4,6 +4,7 @@
 package cloud
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -32,9 +33,10 @@ type tokenJoin struct {
 
 	sleep func(context.Context, time.Duration) error
 
-	tried   askOnce
-	silence *silence
-	roots   []byte // whom the API server's certificate must come from, once that was found out
+	tried     askOnce
+	unchecked bool // the token may not tell whether the name is free
+	silence   *silence
+	roots     []byte // whom the API server's certificate must come from, once that was found out
 }
 
 func newTokenJoin(s spec.Spec, f facts.Facts) *tokenJoin {
@@ -103,6 +105,12 @@ func (t *tokenJoin) try(ctx context.Context, v host.View) error {
 		token, err := t.read(v)
 		if err != nil {
 			return err
+		}
+		if data, err := v.ReadFile(bootstrapKubeconfig); err == nil && !bytes.HasPrefix(data, []byte(written)) {
+			return &converge.Trouble{
+				What: fmt.Sprintf("cannot join: %s is there, and another program has written it", bootstrapKubeconfig),
+				Try:  []string{"if this machine was to join otherwise, undo that first (kubeadm reset), or remove the file; then apply again"},
+			}
 		}
 		return t.silence.ask(ctx, v, func(ctx context.Context) error {
 			if t.roots, err = t.trust(ctx, v, token); err != nil {

@@ -5,10 +5,10 @@ package cloud
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -235,52 +235,73 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// Who must wait for an approval is told how to get it, and goes on with the same request.
+// Who must wait for an approval is told which request it is and how to approve it, and goes on with the same one.
 func TestApprovalByHand(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.Settle("wait")
-	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
-	defer stop()
-	_, err := j.engine().Apply(ctx, j.n)
+	_, err := j.engine().Apply(t.Context(), j.n)
 	asked := j.Asked()
 	waits := interface{ Waits() bool }(nil)
 	if len(asked) != 1 || !errors.As(err, &waits) || !waits.Waits() || !strings.Contains(joinBecause(err), "kubectl certificate approve "+asked[0]) {
 		t.Fatalf("%v: %v\n%s", asked, err, joinBecause(err))
 	}
-	if i, err := j.n.Stat(joinKey); err != nil || i.Mode.Perm() != 0o600 {
-		t.Errorf("the key: %v %v", i.Mode, err)
+	if i, err := j.n.Stat(bootstrapKubeconfig); err != nil || i.Mode.Perm() != 0o600 {
+		t.Errorf("kubelet cannot ask, or others can: %v %v", i.Mode, err)
 	}
 	j.boot(simhost.LoseAll)
 	j.Settle("")
 	j.apply(t)
 	if again := j.Asked(); len(again) != 1 {
-		t.Errorf("it has asked anew: %v", again)
+		t.Errorf("it has asked again: %v", again)
 	}
 }
 
-func TestCertificatesThatAreNone(t *testing.T) {
+// TestUnsigned: each reason why kubelet has no certificate is named, with the request.
+func TestUnsigned(t *testing.T) {
+	const csr = "csr-abcdef"
 	for name, c := range map[string]struct {
-		approve string
-		spoil   func(*x509.Certificate)
-		says    string
+		spoil     func(*testJoin)
+		says, try string
+		back      bool
 	}{
-		"denied":       {approve: "Denied", says: "the cluster has denied the request"},
-		"failed":       {approve: "Failed", says: "the cluster has failed the request"},
-		"of another":   {spoil: func(c *x509.Certificate) { c.Subject.CommonName = "system:node:gpu-2" }, says: "it is of CN=system:node:gpu-2"},
-		"for a server": {spoil: func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, says: "may not be used to log in"},
+		"denied":       {spoil: func(j *testJoin) { j.Settle("Denied") }, says: "the request " + csr + " for the node's certificate is denied", try: "kubectl describe csr " + csr, back: true},
+		"failed":       {spoil: func(j *testJoin) { j.Settle("Failed") }, says: "the request " + csr + " for the node's certificate is failed", try: "kubectl describe csr " + csr, back: true},
+		"no signer":    {spoil: func(j *testJoin) { j.Settle("Approved") }, says: "the request " + csr + " is approved, and no certificate was issued", try: "kube-controller-manager"},
+		"kubelet dies": {spoil: func(j *testJoin) { j.dead = true }, says: "kubelet has not asked for its certificate", try: "journalctl -u kubelet"},
+		"may not look": {spoil: func(j *testJoin) {
+			j.Settle("wait")
+			j.Fail(kubesim.Fault{On: "GET /apis/cert", Status: 403, Times: -1})
+		}, says: "kubelet has not asked for its certificate", try: "journalctl -u kubelet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := startJoin(t, testMachine, "")
-			j.Signer.Approve, j.Signer.Spoil = c.approve, c.spoil
+			c.spoil(j)
 			first := j.tree()
-			_, err := j.engine().Apply(context.Background(), j.n)
-			if err == nil || !strings.Contains(err.Error(), c.says) || joinBecause(err) == "" {
+			_, err := j.engine().Apply(t.Context(), j.n)
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(joinBecause(err), c.try) || converge.Passes(err) == c.back {
 				t.Errorf("%v\n%s", err, joinBecause(err))
 			}
-			if got := j.tree(); got != first {
-				t.Errorf("left behind:\n%s", got)
+			if got := j.tree(); (got == first) != c.back {
+				t.Errorf("now:\n%s", got)
 			}
 		})
+	}
+}
+
+// A token that may not read nodes joins all the same, and the run says that the name was not checked.
+func TestNameNotChecked(t *testing.T) {
+	j := startJoin(t, testMachine, "")
+	u := kubesim.Bootstrapper("abcdef")
+	u.May = slices.DeleteFunc(u.May, func(may string) bool { return may == "get nodes" })
+	j.Token(testToken, u)
+	var told strings.Builder
+	e := j.engine()
+	e.Tell = func(ev converge.Event) { told.WriteString(ev.Text + "\n") }
+	if _, err := e.Apply(t.Context(), j.n); err != nil {
+		t.Fatal(err, joinBecause(err))
+	}
+	if !strings.Contains(told.String(), "the name gpu-1 was not checked") {
+		t.Errorf("told:\n%s", told.String())
 	}
 }
 
@@ -334,16 +355,15 @@ func TestAnotherName(t *testing.T) {
 
 // An API server that goes away in the midst leaves nothing half done: the next apply goes on.
 func TestServerGoesAwayWhileJoining(t *testing.T) {
-	for _, on := range []string{"POST /apis/certificates", "GET /apis/certificates", "GET /api/v1/nodes/gpu-1"} {
+	for _, on := range []string{"GET /api/v1/nodes/gpu-1", "GET /apis/certificates"} {
 		t.Run(on, func(t *testing.T) {
 			j := startJoin(t, testMachine, "")
 			j.Fail(kubesim.Fault{On: on, Status: 503, Times: -1})
-			_, err := j.engine().Apply(kube.Within(context.Background(), 0), j.n)
+			e, se := j.engine(), new(Session)
+			e.Stages = []converge.Stage{j.stage(se), Joined(se)}
+			_, err := e.Apply(kube.Within(context.Background(), 0), j.n)
 			if err == nil || !converge.Passes(err) {
 				t.Fatalf("it does not say that waiting helps: %v", err)
-			}
-			if u, err := j.n.Unit(context.Background(), "kubelet.service"); err == nil && u.Active == "active" {
-				t.Error("kubelet runs without a certificate")
 			}
 			j.Heal()
 			j.apply(t)

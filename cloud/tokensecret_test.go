@@ -55,7 +55,7 @@ func TestSecretsOfAJoinStaySecret(t *testing.T) {
 		"denied":  func(j *testJoin) { j.Settle("Denied") },
 		"forbids": func(j *testJoin) { j.Token(testToken, kubesim.User{Name: "bob " + testToken, Groups: []string{"x"}}) },
 		"repeats": func(j *testJoin) {
-			j.Fail(kubesim.Fault{On: "POST /apis/cert", Status: 403, Body: "no to " + testToken})
+			j.Fail(kubesim.Fault{On: "GET /apis/cert", Status: 500, Body: "no to " + testToken, Times: -1})
 		},
 		"no login": func(j *testJoin) { j.Revoke(testToken) },
 	}
@@ -82,7 +82,8 @@ func TestSecretsOfAJoinStaySecret(t *testing.T) {
 			print(e.Plan(context.Background(), j.n.View()))
 			var keys []string
 			files := everything(t, j.n, "/")
-			for _, name := range []string{joinKey, firstCertificate} {
+			const current = kubeletPKI + "/kubelet-client-2026.pem"
+			for _, name := range []string{current} {
 				for block, rest := pem.Decode([]byte(files[name])); block != nil; block, rest = pem.Decode(rest) {
 					if block.Type == "EC PRIVATE KEY" {
 						keys = append(keys, strings.Split(string(pem.EncodeToMemory(block)), "\n")[1])
@@ -99,7 +100,7 @@ func TestSecretsOfAJoinStaySecret(t *testing.T) {
 						continue
 					}
 					i, err := j.n.Stat(name)
-					ours := name == "/etc/gpuadm/token" || name == joinKey || name == firstCertificate || name == currentCertificate
+					ours := name == "/etc/gpuadm/token" || name == bootstrapKubeconfig || name == current || name == currentCertificate
 					if !ours || err != nil || i.Mode.Perm() != 0o600 {
 						t.Errorf("%s tells a secret", name)
 					}
@@ -130,8 +131,15 @@ func TestJoinAtBoot(t *testing.T) {
 	if !strings.Contains(later, "registered gpu-1 once kubelet runs") {
 		t.Errorf("later:\n%s", later)
 	}
-	if _, err := n.Stat("/etc/gpuadm/token"); err == nil {
-		t.Error("the token is still there")
+	if _, err := n.Stat(bootstrapKubeconfig); err != nil || !strings.Contains(later, "secret /etc/gpuadm/token once kubelet runs") {
+		t.Errorf("kubelet has nothing to ask by: %v, later:\n%s", err, later)
+	}
+	n.Boot(simhost.LoseNothing) // kubelet runs, and gpuadm-ready.service applies
+	j.apply(t)
+	for _, name := range []string{"/etc/gpuadm/token", bootstrapKubeconfig} {
+		if _, err := n.Stat(name); err == nil {
+			t.Errorf("%s is still there", name)
+		}
 	}
 }
 
@@ -141,7 +149,7 @@ func TestJoinOfAnImage(t *testing.T) {
 	j.n.Image()
 	res := j.apply(t)
 	later := joinNames(res.Later)
-	for _, want := range []string{"bootstrap " + currentCertificate, "secret /etc/gpuadm/token", "file " + clusterCA} {
+	for _, want := range []string{"bootstrap " + kubeletKubeconfig, "secret /etc/gpuadm/token", "file " + clusterCA} {
 		if !strings.Contains(later, want+" first boot") {
 			t.Errorf("%s is not put off:\n%s", want, later)
 		}

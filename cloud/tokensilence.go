@@ -76,8 +76,10 @@ func (t *tokenJoin) entered(ctx context.Context, v host.View) error {
 	if t == nil {
 		return nil
 	}
-	if _, err := v.Stat(currentCertificate); !notThere(err) {
-		return nil
+	for _, name := range []string{currentCertificate, bootstrapKubeconfig} {
+		if _, err := v.Stat(name); !notThere(err) {
+			return nil
+		}
 	}
 	if err := t.try(ctx, v); converge.Passes(err) {
 		return t.elsewhere(v, err)

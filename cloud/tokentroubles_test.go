@@ -18,7 +18,7 @@ import (
 // whole is the join as it stands in the bootstrap: among stages that look at it too.
 func (j *testJoin) whole() *converge.Engine {
 	e, se := j.engine(), new(Session)
-	e.Stages = []converge.Stage{Node(), GPUs(), Join(se), Joined(se), NewReady(se, nil)}
+	e.Stages = []converge.Stage{Node(), GPUs(), j.stage(se), Joined(se), NewReady(se, nil)}
 	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
 		if ref.Kind == "label" || ref.Kind == "taint" || ref.Kind == "condition" {
 			return NewNodePart(ref.Kind+" "+ref.Name, se)

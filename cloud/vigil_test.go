@@ -54,13 +54,12 @@ func TestWaitsEnd(t *testing.T) {
 func TestCertificateWaitTells(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.Approve = "wait"
-	var told []string
-	ctx := converge.Listen(context.Background(), func(_ converge.What, text string) { told = append(told, text) })
-	join := j.joiner(t)
-	if err := joinMkdirs(j.n, converge.Home); err != nil {
+	if _, err := j.engine().Apply(t.Context(), j.n); !converge.Passes(err) {
 		t.Fatal(err)
 	}
-	if err := join.enter(ctx, j.n); !converge.Passes(err) {
+	var told []string
+	ctx := converge.Listen(context.Background(), func(_ converge.What, text string) { told = append(told, text) })
+	if err := j.joiner(t).waitCertified(ctx, j.n); !converge.Passes(err) {
 		t.Fatalf("got %v", err)
 	}
 	if len(told) < 3 || len(told) > 6 || !strings.Contains(told[0], "waits to be approved") || !strings.Contains(told[0], "waiting since") {

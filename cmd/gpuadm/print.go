@@ -318,7 +318,6 @@ func interrupts(changes []converge.Change) string {
 		{"lose-partitions", " Loses MIG partitions, which node.toml does not have made again."},
 		{"reset-gpu", " Resets a GPU."},
 		{"reboot", " Reboots."},
-		{"leave-cluster", " Takes the node out of its cluster."},
 	} {
 		if slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Later == "" && slices.Contains(ch.Breaks, b.what) }) {
 			out = append(out, b.text)

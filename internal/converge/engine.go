@@ -92,10 +92,7 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 
 // hits says why an operator has to agree to a break, and what else they can do.
 func hits(what string) (why, try string) {
-	switch what {
-	case "leave-cluster":
-		return "pods run here", "stop them, or "
-	case "lose-partitions":
+	if what == "lose-partitions" {
 		return "the GPUs are partitioned", ""
 	}
 	return "the GPUs are in use", "stop them, or "

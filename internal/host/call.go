@@ -33,11 +33,6 @@ func (l *live) Call(ctx context.Context, socket, method string, request []byte) 
 	return answer, nil
 }
 
-// DoCall is Host's.
-func (l *live) DoCall(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
-	return l.Call(ctx, socket, method, request)
-}
-
 func call(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)

@@ -108,8 +108,6 @@ type Host interface {
 
 	// DoWeb is AskWeb for requests that change something.
 	DoWeb(w Web) (http.RoundTripper, error)
-	// DoCall is Call for what changes something.
-	DoCall(ctx context.Context, socket, method string, request []byte) ([]byte, error)
 
 	// GPUs are named by PCI address. What the driver refuses is a *GPUError, *NoDriver where none answers.
 

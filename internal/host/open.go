@@ -52,11 +52,6 @@ func (f *folder) Call(context.Context, string, string, []byte) ([]byte, error) {
 	return nil, firstBoot()
 }
 
-// DoCall is Host's.
-func (f *folder) DoCall(ctx context.Context, socket, method string, request []byte) ([]byte, error) {
-	return f.Call(ctx, socket, method, request)
-}
-
 func (f *folder) Unit(_ context.Context, name string) (Unit, error) { return UnitOf(f.Files, name) }
 
 func (f *folder) SetUnit(_ context.Context, name string, to UnitChange) error {

@@ -217,7 +217,7 @@ func random(r *rand.Rand) spec.Spec {
 		}
 	}
 	if section("disruption") {
-		for _, v := range []string{"leave-cluster", "reboot", "reset-gpu", "restart-runtime", "stop-clients"} {
+		for _, v := range []string{"reboot", "reset-gpu", "restart-runtime", "stop-clients"} {
 			if some() {
 				s.Disruption.Allow = append(s.Disruption.Allow, v)
 			}

@@ -160,7 +160,7 @@ func table() []row {
 
 	section = "disruption"
 	add("allow", TypeStrings, "[]", "what may be interrupted without asking", func(s *Spec) any { return &s.Disruption.Allow }).
-		Allowed = []string{"restart-runtime", "stop-clients", "lose-partitions", "reset-gpu", "reboot", "leave-cluster"}
+		Allowed = []string{"restart-runtime", "stop-clients", "lose-partitions", "reset-gpu", "reboot"}
 
 	return rows
 }

@@ -195,5 +195,5 @@ type Proxy struct {
 
 // Disruption is [disruption]: what may be interrupted without asking.
 type Disruption struct {
-	Allow []string // restart-runtime, stop-clients, lose-partitions, reset-gpu, reboot, leave-cluster; sorted, each once
+	Allow []string // restart-runtime, stop-clients, lose-partitions, reset-gpu, reboot; sorted, each once
 }

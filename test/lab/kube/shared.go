@@ -129,7 +129,9 @@ func (t *T) Account(namespace, account, node string) string {
 	pod := Pod{}
 	if node != "" {
 		made, err := t.Admin.Create(t.Context(), "/api/v1/namespaces/"+namespace+"/pods", Object{
-			"apiVersion": "v1", "kind": "Pod", "metadata": Object{"generateName": "bound-", "namespace": namespace},
+			"apiVersion": "v1", "kind": "Pod", "metadata": Object{
+				"generateName": "bound-", "namespace": namespace, "labels": Object{"pod-template-generation": "1"}, // as DaemonSets make theirs
+			},
 			"spec": Object{
 				"serviceAccountName": account, "nodeName": node, "tolerations": []Object{{"operator": "Exists"}},
 				"containers": []Object{{"name": "main", "image": lab.PauseImage, "imagePullPolicy": "Never"}},

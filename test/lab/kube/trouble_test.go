@@ -75,7 +75,7 @@ func TestLabKubeTroubles(t *testing.T) {
 	}
 
 	t.Log("the API server is not there at undo")
-	undo := []string{"undo", "--to", "all", "--allow", "leave-cluster"}
+	undo := []string{"undo", "--to", "all"}
 	n.Must("ip", "link", "set", "host0", "down")
 	n.gpuadm(75, undo, "cannot look at node ", "does not answer", "nothing was touched", "wait, and run the same command again", "--leave")
 	if now := n.MainPID("kubelet.service"); now != pid {
@@ -89,6 +89,38 @@ func TestLabKubeTroubles(t *testing.T) {
 	if o := n.Object(); kube.Text(o, "metadata", "labels", "example.com/pool") != "" || kube.Condition(o, gpuReady)["status"] == "True" {
 		t.Errorf("the Node after undo: %s", n.Describe())
 	}
+}
+
+// TestLabKubeApproval: where the cluster approves no request by itself, the apply names the one that waits, and the next goes on with
+// it once it was approved. The token may not read nodes: the run says that the name was not checked.
+func TestLabKubeApproval(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "approval", "trixie")
+	const group = "system:bootstrappers:byhand"
+	c.Apply(kube.Object{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": kube.Object{"name": "by-hand"},
+		"roleRef":  kube.Object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:node-bootstrapper"},
+		"subjects": []kube.Object{{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}},
+	})
+	join := n.join() + "cluster_dns = [\"10.96.0.10\"]\n"
+	token, err := c.GroupToken(t.Context(), time.Hour, group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Put(tokenFile, token+"\n", 0o600)
+	n.wants("[runtime]\n[node]\n", join)
+	const approve = "kubectl certificate approve "
+	r := n.gpuadm(75, []string{"apply"}, "the name "+n.Name+" was not checked", "waits to be approved", approve+"csr-")
+	_, name, _ := strings.Cut(r.Stderr, approve)
+	name, _, _ = strings.Cut(name, ",")
+	name, _, _ = strings.Cut(name, ";")
+	c.Merge("/apis/certificates.k8s.io/v1/certificatesigningrequests/"+name+"/approval", kube.Object{"status": kube.Object{
+		"conditions": []kube.Object{{"type": "Approved", "status": "True", "reason": "ByHand", "message": "by the test"}},
+	}})
+	n.settled()
+	n.Ready()
+	n.secrets(token)
 }
 
 // wire plugs the network in again.

@@ -15,8 +15,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"maps"
 	"math/big"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -24,13 +26,9 @@ import (
 // Signer is what a cluster has for machines that want to join: cluster-info with its signatures, and a controller that
 // approves and signs certificates.
 type Signer struct {
-	// Approve says what becomes of a request: "" it is signed, "wait" nobody looks at it, "Denied", "Failed".
+	// Approve says what becomes of a request: "" it is signed, "wait" no controller looks at it, "Approved" it is not signed, "Denied", "Failed".
 	Approve string
-	// Spoil changes a certificate before it is signed, as a wrong signer would.
-	Spoil func(*x509.Certificate)
-	// Life is how long certificates hold from Now on.
-	Life time.Duration
-	Now  time.Time
+	Now     time.Time // certificates hold for a year from then on
 
 	server *Server
 	key    *ecdsa.PrivateKey
@@ -43,7 +41,7 @@ type Signer struct {
 func Bootstrapper(id string) User {
 	return User{
 		Name: "system:bootstrap:" + id, Groups: []string{"system:bootstrappers", "system:authenticated"},
-		May: []string{"create certificatesigningrequests", "get certificatesigningrequests"},
+		May: []string{"create certificatesigningrequests", "get certificatesigningrequests", "list certificatesigningrequests", "get nodes"},
 	}
 }
 
@@ -65,7 +63,7 @@ func (s *Server) Joinable(url string, now time.Time) *Signer {
 	if err != nil {
 		panic(err)
 	}
-	g := &Signer{Life: 365 * 24 * time.Hour, Now: now, server: s, key: key, cert: cert, url: url, asked: map[string]Object{}}
+	g := &Signer{Now: now, server: s, key: key, cert: cert, url: url, asked: map[string]Object{}}
 	s.locked(func() { s.signer = g })
 	g.Publish()
 	return g
@@ -144,9 +142,20 @@ func (g *Signer) answer(r *http.Request, u User, body []byte) (answer, bool) {
 		case g.asked[name] != nil:
 			return failure(409, "AlreadyExists", name+" already exists", nil), true
 		}
+		below(o, "metadata")["creationTimestamp"] = g.Now.UTC().Format(time.RFC3339)
+		below(o, "spec")["username"] = u.Name
 		g.asked[name] = o
 		g.judge(o)
 		return answer{201, Object{"kind": "CertificateSigningRequest", "metadata": o["metadata"], "spec": o["spec"]}}, true
+	case path == requests && r.Method == http.MethodGet:
+		if !u.may("list", "certificatesigningrequests", "") {
+			return forbidden(u, "list", "certificatesigningrequests", "", "certificates.k8s.io"), true
+		}
+		items := []any{}
+		for _, name := range slices.Sorted(maps.Keys(g.asked)) {
+			items = append(items, g.asked[name])
+		}
+		return answer{200, Object{"kind": "CertificateSigningRequestList", "items": items}}, true
 	case strings.HasPrefix(path, requests+"/") && r.Method == http.MethodGet:
 		name := strings.TrimPrefix(path, requests+"/")
 		switch {
@@ -165,6 +174,9 @@ func (g *Signer) judge(o Object) {
 	status := below(o, "status")
 	switch g.Approve {
 	case "wait":
+		return
+	case "Approved": // by a controller; and there is none that signs
+		status["conditions"] = []any{Object{"type": "Approved", "status": "True"}}
 		return
 	case "Denied", "Failed":
 		status["conditions"] = []any{Object{"type": g.Approve, "status": "True", "reason": "Policy", "message": "as the test wants it"}}
@@ -187,11 +199,8 @@ func (g *Signer) judge(o Object) {
 		return
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: csr.Subject, NotBefore: g.Now.Add(-5 * time.Minute), NotAfter: g.Now.Add(g.Life),
+		SerialNumber: big.NewInt(2), Subject: csr.Subject, NotBefore: g.Now.Add(-5 * time.Minute), NotAfter: g.Now.Add(365 * 24 * time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
-	}
-	if g.Spoil != nil {
-		g.Spoil(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, g.cert, csr.PublicKey, g.key)
 	if err != nil {

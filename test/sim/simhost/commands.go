@@ -144,12 +144,6 @@ func (n *Node) Call(_ context.Context, socket, method string, request []byte) (a
 	return answer, err
 }
 
-// DoCall is host.Host's: one touch.
-func (n *Node) DoCall(_ context.Context, socket, method string, request []byte) (answer []byte, err error) {
-	err = n.touch(func() (err error) { answer, err = n.answer(socket, method, request); return err })
-	return answer, err
-}
-
 // answer is what a daemon says; the node is locked.
 func (n *Node) answer(socket, method string, request []byte) ([]byte, error) {
 	if says := n.daemons[socket]; says != nil {
