@@ -13,11 +13,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// howOf is how the node joins: as [join] says, or, with how = "auto", as the machine's files and its firmware tell. "" where
+// howOf is how the node joins: as [join] says, or, with method = "auto", as the machine's files and its firmware tell. "" where
 // they tell nothing.
 func howOf(s spec.Spec, f facts.Facts) string {
-	if s.Join.How != "auto" {
-		return s.Join.How
+	if s.Join.Method != "auto" {
+		return s.Join.Method
 	}
 	switch f.Cloud.Managed {
 	case "eks", "eks-hybrid", "eks-al2":
@@ -43,16 +43,16 @@ func untold(f facts.Facts) error {
 		seen = fmt.Sprintf("the machine is in %s (%s), and none of that cloud's own scripts is on it", f.Cloud.Name, f.Cloud.Why)
 	}
 	return &converge.Trouble{
-		What: `cannot join by how = "auto": nothing here tells whose node this machine is to be`,
+		What: `cannot join by method = "auto": nothing here tells whose node this machine is to be`,
 		Because: []string{
 			seen,
 			"looked for: nodeadm or bootstrap.sh (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware, a token_file in [join]",
 		},
-		Try: []string{`write how = "token" in [join], with server, ca_pin or ca_file, and token_file`, `or write how = "eks", "aks" or "gke"`},
+		Try: []string{`write method = "token" in [join], with server, ca_pin or ca_file, and token_file`, `or write method = "eks", "aks" or "gke"`},
 	}
 }
 
-// tokenAnyway is a join by token that how = "auto" has led to: of it the spec did not check that all is there.
+// tokenAnyway is a join by token that method = "auto" has led to: of it the spec did not check that all is there.
 func tokenAnyway(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if s.Join.Server == "" || s.Join.CAFile == "" && s.Join.CAPin == "" {
 		return nil, &converge.Trouble{

@@ -75,7 +75,7 @@ const resolvedConfig = `{"spec":{"cluster":{"name":"gpus"},"containerd":{"config
 
 // TestNodeadm tells nodeadm labels, the union of the taints, and has it wait; twice, and back.
 func TestNodeadm(t *testing.T) {
-	text := "[join]\nhow = \"auto\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
+	text := "[join]\nmethod = \"auto\"\n[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
 	n := recorded(t, "al2023-eks-nvidia", map[string]string{nodeadmResolved: resolvedConfig, bootUnit: string(systemd.Service)})
 	first := n.Tree(converge.Home, "/run", "/proc")
 	e := cloudEngine(joinSpec(t, text))
@@ -157,7 +157,7 @@ func TestNodeadm(t *testing.T) {
 
 // TestNodeadmPowerCuts heals from a cut at any touch.
 func TestNodeadmPowerCuts(t *testing.T) {
-	s := joinSpec(t, "[join]\nhow = \"eks\"\n[node]\nlabels = { \"example.com/team\" = \"a\" }\n")
+	s := joinSpec(t, "[join]\nmethod = \"eks\"\n[node]\nlabels = { \"example.com/team\" = \"a\" }\n")
 	files := map[string]string{bootUnit: string(systemd.Service)}
 	whole := recorded(t, "al2023-eks-nvidia", files)
 	from := whole.Touches()
@@ -183,7 +183,7 @@ func TestNodeadmPowerCuts(t *testing.T) {
 
 func TestNodeadmGate(t *testing.T) {
 	for gate, want := range map[string]string{"closed": "ExecStartPre=", "open": "Wants=gpuadm.service"} {
-		s := joinSpec(t, "[join]\nhow = \"eks\"\ngate = \""+gate+"\"\n")
+		s := joinSpec(t, "[join]\nmethod = \"eks\"\ngate = \""+gate+"\"\n")
 		n := recorded(t, "al2023-eks-nvidia", nil)
 		f, err := facts.Gather(t.Context(), n, Join(new(Session)).Needs(s))
 		if err != nil {
@@ -200,7 +200,7 @@ func TestNodeadmGate(t *testing.T) {
 
 // TestNodeadmHandler gives containerd a handler of another name through nodeadm, and not beside the user data's.
 func TestNodeadmHandler(t *testing.T) {
-	s := joinSpec(t, "[join]\nhow = \"eks\"\n[runtime]\nhandler = \"gpu\"\ndefault = true\n")
+	s := joinSpec(t, "[join]\nmethod = \"eks\"\n[runtime]\nhandler = \"gpu\"\nset_as_default = true\n")
 	gather := func(files map[string]string) facts.Facts {
 		f, err := facts.Gather(t.Context(), recorded(t, "al2023-eks-nvidia", files), Join(new(Session)).Needs(s))
 		if err != nil {
@@ -256,19 +256,19 @@ func TestClouds(t *testing.T) {
 		notes      []string
 		err        []string
 	}{
-		"AKS pool":            {host: "aks-ubuntu2204", join: `how = "auto"`, wants: "check", notes: []string{"leaves those alone", "--gpu-driver none", "SkipGpuDriverInstall=true"}},
-		"no AKS pool":         {host: "ubuntu24-h100", join: `how = "aks"`, err: []string{"in none of its node pools", "az aks nodepool add"}},
-		"GKE pool":            {host: "gke-ubuntu", join: `how = "auto"`, notes: []string{"every stage but that", "gpu-driver-version=disabled", "gke-accelerator"}},
-		"GKE pool, COS":       {host: "gke-ubuntu", join: `how = "gke"`, files: cos, notes: []string{"verifies and labels", "nvidia-driver-installer"}},
-		"no GKE":              {host: "ubuntu24-h100", join: `how = "gke"`, err: []string{"none of them", "DaemonSet", "customNodeInit", `how = "token"`}},
-		"no EKS":              {host: "ubuntu24-h100", join: "how = \"eks\"\ncluster = \"c\"", err: []string{"not in EC2", "hybrid"}},
-		"nothing":             {host: "ubuntu24-h100", join: `how = "auto"`, err: []string{"looked for", "token_file"}},
-		"auto, half a token":  {host: "ubuntu24-h100", join: "how = \"auto\"\ntoken_file = \"/t\"", err: []string{"server, or ca_file or ca_pin, is missing"}},
-		"EKS with nodeadm":    {host: "al2023-eks-nvidia", join: `how = "auto"`, wants: "folder folder folder file", notes: []string{"nodeadm joins this machine", "gpuadm apply --install"}},
-		"EKS, bootstrap.sh":   {host: "ubuntu24-h100", join: `how = "auto"`, files: map[string]string{"/etc/eks/bootstrap.sh": "#!/bin/sh\n"}, notes: []string{"--kubelet-extra-args '--node-labels=k8s.amazonaws.com/accelerator="}},
-		"EKS, hybrid":         {host: "ubuntu24-h100", join: `how = "auto"`, files: map[string]string{"/opt/nodeadm/tracker": "x"}, notes: []string{"nodeadm of EKS Hybrid Nodes joins"}},
-		"AKS Flex":            {host: "ubuntu24-h100", join: `how = "auto"`, files: map[string]string{"/etc/aks-flex-node/config.json": "{}"}, notes: []string{"AKS Flex Node joins"}},
-		"not to join anybody": {host: "al2023-eks-nvidia", join: `how = "none"`},
+		"AKS pool":            {host: "aks-ubuntu2204", join: `method = "auto"`, wants: "check", notes: []string{"leaves those alone", "--gpu-driver none", "SkipGpuDriverInstall=true"}},
+		"no AKS pool":         {host: "ubuntu24-h100", join: `method = "aks"`, err: []string{"in none of its node pools", "az aks nodepool add"}},
+		"GKE pool":            {host: "gke-ubuntu", join: `method = "auto"`, notes: []string{"every stage but that", "gpu-driver-version=disabled", "gke-accelerator"}},
+		"GKE pool, COS":       {host: "gke-ubuntu", join: `method = "gke"`, files: cos, notes: []string{"verifies and labels", "nvidia-driver-installer"}},
+		"no GKE":              {host: "ubuntu24-h100", join: `method = "gke"`, err: []string{"none of them", "DaemonSet", "customNodeInit", `method = "token"`}},
+		"no EKS":              {host: "ubuntu24-h100", join: "method = \"eks\"\ncluster = \"c\"", err: []string{"not in EC2", "hybrid"}},
+		"nothing":             {host: "ubuntu24-h100", join: `method = "auto"`, err: []string{"looked for", "token_file"}},
+		"auto, half a token":  {host: "ubuntu24-h100", join: "method = \"auto\"\ntoken_file = \"/t\"", err: []string{"server, or ca_file or ca_pin, is missing"}},
+		"EKS with nodeadm":    {host: "al2023-eks-nvidia", join: `method = "auto"`, wants: "folder folder folder file", notes: []string{"nodeadm joins this machine", "gpuadm apply --install"}},
+		"EKS, bootstrap.sh":   {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/etc/eks/bootstrap.sh": "#!/bin/sh\n"}, notes: []string{"--kubelet-extra-args '--node-labels=k8s.amazonaws.com/accelerator="}},
+		"EKS, hybrid":         {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/opt/nodeadm/tracker": "x"}, notes: []string{"nodeadm of EKS Hybrid Nodes joins"}},
+		"AKS Flex":            {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/etc/aks-flex-node/config.json": "{}"}, notes: []string{"AKS Flex Node joins"}},
+		"not to join anybody": {host: "al2023-eks-nvidia", join: `method = "none"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := recorded(t, c.host, c.files)
@@ -322,7 +322,7 @@ func TestAKSBoots(t *testing.T) {
 	if err := n.Remove(aksProvisioned); err != nil {
 		t.Fatal(err)
 	}
-	s := joinSpec(t, "[join]\nhow = \"aks\"\n")
+	s := joinSpec(t, "[join]\nmethod = \"aks\"\n")
 	f, err := facts.Gather(t.Context(), n, Join(new(Session)).Needs(s))
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestAKSBoots(t *testing.T) {
 func TestPoolWaits(t *testing.T) {
 	for name, how := range map[string]string{"aks-ubuntu2204": "aks", "gke-ubuntu": "gke", "al2023-eks-nvidia": "eks"} {
 		n := recorded(t, name, nil)
-		s := joinSpec(t, "[join]\nhow = \""+how+"\"\n")
+		s := joinSpec(t, "[join]\nmethod = \""+how+"\"\n")
 		f, err := facts.Gather(t.Context(), n, facts.Needs{})
 		if err != nil {
 			t.Fatal(err)

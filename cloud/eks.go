@@ -68,7 +68,7 @@ func eksOwn(s spec.Spec, f facts.Facts) bool {
 
 // eksRef says which cluster must be known; nil where EKS is not joined. Of machines with EKS's own tools nothing is asked.
 func eksRef(s spec.Spec) *instance.ClusterRef {
-	if s.Join.How != "eks" && (s.Join.How != "auto" || s.Join.TokenFile != "") {
+	if s.Join.Method != "eks" && (s.Join.Method != "auto" || s.Join.TokenFile != "") {
 		return nil
 	}
 	return &instance.ClusterRef{

@@ -136,11 +136,11 @@ func (c *eksCloud) read(t *testing.T, name string) string {
 	return string(data)
 }
 
-const eksJoin = "[join]\nhow = \"eks\"\ncluster = \"gpus\"\n"
+const eksJoin = "[join]\nmethod = \"eks\"\ncluster = \"gpus\"\n"
 
 // TestEKS joins a machine without nodeadm, and then asks nobody but the API server any more.
 func TestEKS(t *testing.T) {
-	for how, join := range map[string]string{"eks": eksJoin, "auto": "[join]\nhow = \"auto\"\ncluster = \"gpus\"\n"} {
+	for how, join := range map[string]string{"eks": eksJoin, "auto": "[join]\nmethod = \"auto\"\ncluster = \"gpus\"\n"} {
 		t.Run(how, func(t *testing.T) {
 			c := startEKS(t, eksMachine, join)
 			first := c.n.Tree(converge.Home, "/run", "/proc")
@@ -211,7 +211,7 @@ func TestEKSSays(t *testing.T) {
 	}{
 		"unknown role": {func(c *eksCloud) { c.known.Store(false) }, eksJoin, "does not know this machine's role"},
 		"another name": {func(c *eksCloud) { c.name = "ip-10-9-9-9.ec2.internal" }, eksJoin, `takes this machine for "system:node:ip-10-9-9-9.ec2.internal", and its kubelet would be system:node:ip-10-0-1-2.ec2.internal`},
-		"no cluster":   {func(*eksCloud) {}, "[join]\nhow = \"eks\"\n", "which cluster to join"},
+		"no cluster":   {func(*eksCloud) {}, "[join]\nmethod = \"eks\"\n", "which cluster to join"},
 		"no binary":    {func(c *eksCloud) { eksMust(t, c.n.Remove(eksPlugin)) }, eksJoin, "gpuadm apply --install"},
 		"half stated":  {func(c *eksCloud) { c.Cluster.ServiceCIDR = "fd00:1::/108"; c.Machine.IPv6 = "" }, eksJoin, "no address of that family"},
 	} {
@@ -317,7 +317,7 @@ func TestEKSProvider(t *testing.T) {
 
 // TestEKSUserData joins as the user data says, and asks EKS nothing.
 func TestEKSUserData(t *testing.T) {
-	c := startEKS(t, eksMachine, "[join]\nhow = \"eks\"\n")
+	c := startEKS(t, eksMachine, "[join]\nmethod = \"eks\"\n")
 	c.Machine.UserData = userDataOf(c.Cluster)
 	c.apply(t)
 	if slices.ContainsFunc(c.Requests(), func(r string) bool { return strings.Contains(r, "/clusters/") }) {

@@ -38,7 +38,7 @@ func TestHybrid(t *testing.T) {
 				w.Header().Set("Date", now.Add(c.off).UTC().Format(http.TimeFormat))
 				w.WriteHeader(http.StatusForbidden)
 			}))
-			e := cloudEngine(joinSpec(t, "[join]\nhow = \"auto\"\n"+c.spec+"[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))
+			e := cloudEngine(joinSpec(t, "[join]\nmethod = \"auto\"\n"+c.spec+"[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))
 			e.Stages = append(e.Stages, Joined(new(Session)))
 			_, err := e.Apply(t.Context(), n)
 			if err == nil || converge.Passes(err) != c.waits {
@@ -64,7 +64,7 @@ func TestHybrid(t *testing.T) {
 // TestHybridJoined: once nodeadm has joined it nothing of AWS is asked.
 func TestHybridJoined(t *testing.T) {
 	n := recorded(t, "debian13-containerd17", map[string]string{"/opt/nodeadm/tracker": "x"})
-	s := joinSpec(t, "[join]\nhow = \"auto\"\nregion = \"us-west-2\"\n")
+	s := joinSpec(t, "[join]\nmethod = \"auto\"\nregion = \"us-west-2\"\n")
 	f, err := facts.Gather(t.Context(), n, Join(new(Session)).Needs(s))
 	eksMust(t, err)
 	f.Kubelet.Joined = true

@@ -44,7 +44,7 @@ func Join(node *Session) converge.Stage {
 
 // joinNeeds: a kubelet that the join sets up registers with all labels and taints.
 func joinNeeds(s spec.Spec) facts.Needs {
-	if s.Join.How == "none" {
+	if s.Join.Method == "none" {
 		return facts.Needs{Files: joinFiles(s)}
 	}
 	return startupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: joinFiles(s), Cluster: eksRef(s)})
@@ -58,7 +58,7 @@ func Joined(node *Session) converge.Stage {
 		About: "waits until the cluster has the node",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			switch by := joinsIt(f); {
-			case s.Join.How == "none", f.Cloud.Managed == "aks-flex": // whose kubelet is out of sight, in a container
+			case s.Join.Method == "none", f.Cloud.Managed == "aks-flex": // whose kubelet is out of sight, in a container
 				return nil, nil
 			case by != "" && howOf(s, f) != "token" && !ownsKubelet(s, f) && !f.Kubelet.Joined:
 				return []converge.Want{notJoinedYet(by, f)}, nil
@@ -115,7 +115,7 @@ func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	case "":
 		return nil, untold(f)
 	}
-	return nil, fmt.Errorf("internal error: no way to join is called %q", s.Join.How)
+	return nil, fmt.Errorf("internal error: no way to join is called %q", s.Join.Method)
 }
 
 // ownsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
@@ -136,7 +136,7 @@ func ownUnits() []string { return []string{kubeletUnitFile, kubeletDropIn} }
 // joinFiles are the files that joining reads and that anybody may read. The token is not among them: what is in the facts may
 // be printed.
 func joinFiles(s spec.Spec) (names []string) {
-	if s.Join.How == "none" {
+	if s.Join.Method == "none" {
 		return nil
 	}
 	names = []string{"/proc/swaps", "/etc/resolv.conf", kubeletKubeconfig, kubeletUnitFile, kubeletDropIn, nodeadmResolved, nodeadmDropIn, eksProviderConfig}

@@ -40,7 +40,7 @@ func TestLikeNodeadm(t *testing.T) {
 		"flags.config":                                                "the file lies where kubeadm has it",
 		"flags.kubeconfig":                                            "the file lies where kubeadm has it",
 		"flags.runtime-cgroups":                                       "an image of one's own has no runtime.slice",
-		"containerd.containerd.default_runtime_name":                  "pods that ask for no GPU run as they do elsewhere; default = true in [runtime] makes it nvidia",
+		"containerd.containerd.default_runtime_name":                  "pods that ask for no GPU run as they do elsewhere; set_as_default = true in [runtime] makes it nvidia",
 		"containerd.containerd.discard_unpacked_layers":               "the image's own, and what runs here may rely on the layers",
 		"containerd.containerd.runtimes.nvidia.base_runtime_spec":     "a file of EKS's images, which are its limits on open files; containerd's own here",
 		"containerd.containerd.runtimes.nvidia.options.SystemdCgroup": "as the engine's handler runc has it, and kubelet's cgroupDriver goes by that",

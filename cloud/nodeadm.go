@@ -246,12 +246,12 @@ func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved nodeadmSpec) (string, e
 		}
 	}
 	plugin, version := "io.containerd.cri.v1.runtime", 3
-	if e, err := ownEngine(s, f); err == nil && nodeadmOld(e) {
+	if e, err := ownEngine(f); err == nil && nodeadmOld(e) {
 		plugin, version = "io.containerd.grpc.v1.cri", 2
 	}
 	at := fmt.Sprintf("plugins.%q.containerd", plugin)
 	text := fmt.Sprintf("version = %d\n", version)
-	if s.Runtime.Default {
+	if s.Runtime.SetAsDefault {
 		text += fmt.Sprintf("[%s]\ndefault_runtime_name = %q\n", at, name)
 	}
 	return text + fmt.Sprintf("[%s.runtimes.%s]\nruntime_type = \"io.containerd.runc.v2\"\nbase_runtime_spec = \"/etc/containerd/base-runtime-spec.json\"\n"+

@@ -74,7 +74,7 @@ func (k ownKubelet) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			Try:  []string{"install the package kubelet, in the cluster's version or up to three minor versions older: https://kubernetes.io/releases/version-skew-policy/#kubelet"},
 		}
 	}
-	e, err := ownEngine(s, f)
+	e, err := ownEngine(f)
 	if err != nil {
 		return nil, err
 	}
@@ -138,13 +138,9 @@ func (k ownKubelet) runs(f facts.Facts) []converge.Want {
 	return []converge.Want{running, kubeletFresh(kubeletUnit, []string{kubeletConfig}, "kubelet reads its configuration when it starts")}
 }
 
-// ownEngine is the container engine that kubelet will use: the one that [runtime] prepares, where that says which.
-func ownEngine(s spec.Spec, f facts.Facts) (facts.Engine, error) {
-	names := []string{"containerd", "crio"}
-	if s.Runtime.Engine == "crio" {
-		names = []string{"crio", "containerd"}
-	}
-	for _, name := range names {
+// ownEngine is the container engine that kubelet will use: containerd, which [runtime] prepares, where both are installed.
+func ownEngine(f facts.Facts) (facts.Engine, error) {
+	for _, name := range []string{"containerd", "crio"} {
 		for _, e := range f.Engines {
 			if e.Name == name {
 				return e, nil

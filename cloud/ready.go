@@ -48,13 +48,13 @@ func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
 }
 
 // tellsCluster says whether the spec asks for a node at all.
-func tellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s.Join.How != "none" }
+func tellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s.Join.Method != "none" }
 
 // hasGPU says whether there is anything to be ready.
 func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }
 
 // shouldHaveGPU says whether there is, or the spec says that there must be: a machine that has lost all its GPUs is not ready.
-func shouldHaveGPU(s spec.Spec, f facts.Facts) bool { return hasGPU(f) || s.Driver.Expect > 0 }
+func shouldHaveGPU(s spec.Spec, f facts.Facts) bool { return hasGPU(f) || s.Driver.GPUCount > 0 }
 
 // nodeSection is the section that asks for what is said to the cluster.
 func nodeSection(s spec.Spec) string {
@@ -234,7 +234,7 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 		list[0].Releases = true // labels that the driver tells are unknown now, which is no reason to take them off
 		return list
 	}
-	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or say in [driver] expect how many GPUs it shall have"))
+	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or set gpu_count in [driver] to how many GPUs it has"))
 	if answers != nil && r.spec.Has("runtime") {
 		try := "gpuadm apply runtime"
 		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {

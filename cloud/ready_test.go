@@ -26,7 +26,7 @@ func TestReadyFaults(t *testing.T) {
 		"node.toml wants 570":       func(a *apiNode) { a.spec += "[driver]\nversion = \"570\"\n" },
 		"its library is 570.1":      func(a *apiNode) { a.facts.Driver.NVML = "570.1" },
 		"2 GPUs are on the PCI bus": func(a *apiNode) { a.facts.Driver.GPUs = a.facts.Driver.GPUs[:1] },
-		"node.toml expects 8":       func(a *apiNode) { a.spec += "[driver]\nexpect = 8\n" },
+		"node.toml expects 8":       func(a *apiNode) { a.spec += "[driver]\ngpu_count = 8\n" },
 		"fallen off the bus":        func(a *apiNode) { a.facts.Driver.GPUs[1].Lost = "it has fallen off the bus" },
 		"could not register with the NVLin": func(a *apiNode) {
 			a.facts.Driver.GPUs[0].Fabric = host.Fabric{State: "completed", Status: "NVML_ERROR"}
@@ -76,7 +76,7 @@ func offers(a *apiNode, boot, name, count string) {
 // this boot.
 func TestReadyWaits(t *testing.T) {
 	for _, dra := range []bool{false, true} {
-		a := apiFixture(t, apiSpec+"allocatable = true\n[sharing]\ntime_slicing = 4\n")
+		a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n[sharing]\ntime_slicing = 4\n")
 		waits := func(want string) {
 			t.Helper()
 			a.Advance(time.Minute)

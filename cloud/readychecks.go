@@ -56,8 +56,8 @@ func missingGPUs(s spec.Spec, f facts.Facts) string {
 	switch {
 	case driver != bus:
 		return fmt.Sprintf("%d GPUs are on the PCI bus, the driver has %d", bus, driver)
-	case s.Driver.Expect > 0 && driver != s.Driver.Expect:
-		return fmt.Sprintf("the driver has %d GPUs, node.toml expects %d", driver, s.Driver.Expect)
+	case s.Driver.GPUCount > 0 && driver != s.Driver.GPUCount:
+		return fmt.Sprintf("the driver has %d GPUs, node.toml expects %d", driver, s.Driver.GPUCount)
 	}
 	return ""
 }
@@ -84,7 +84,7 @@ func fabricOpen(d host.Driver) (string, error) {
 // asBought compares the GPUs with those of the instance type that the cloud's controller has put on the Node, so nobody
 // else need be asked. What node.toml expects goes before, and what nobody has verified keeps no node from its pods.
 func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
-	if r.spec.Driver.Expect > 0 || r.facts.Cloud.Name == "" {
+	if r.spec.Driver.GPUCount > 0 || r.facts.Cloud.Name == "" {
 		return "", nil
 	}
 	n, err := r.session.look(ctx, v, r.who, r.looks, "instance type")
@@ -107,7 +107,7 @@ const draDriver = "gpu.nvidia.com"
 // What the Node says counts only once it is of this boot: until the device plugin has registered again the API server shows
 // yesterday's number.
 func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) error {
-	if !r.spec.Node.Allocatable {
+	if !r.spec.Node.WaitForAllocatable {
 		return nil
 	}
 	if told := n.Status.NodeInfo.BootID; told != r.facts.BootID {

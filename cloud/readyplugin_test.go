@@ -32,7 +32,7 @@ func TestPluginStaysAway(t *testing.T) {
 			})
 		}, "the node offers 0 of 2 nvidia.com/gpu", "kubectl get pods -A"},
 	} {
-		a := apiFixture(t, apiSpec+"allocatable = true\n")
+		a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n")
 		c.set(a)
 		offers(a, a.BootID(), "nvidia.com/gpu", "0")
 		_, err := a.engine().Apply(a.ctx, a)

@@ -27,7 +27,7 @@ func TestFormerStartupTaint(t *testing.T) {
 			`startup_taint = "example.com/other=x:NoSchedule"`, false,
 		},
 		"kubelet put it on": {func(a *apiNode) {
-			a.spec += "allocatable = true\n"
+			a.spec += "wait_for_allocatable = true\n"
 			offers(a, a.BootID(), "nvidia.com/gpu", "1")
 			a.applyAndReport(failed)
 		}, `startup_taint = "none"`, false},

@@ -71,7 +71,7 @@ Warning ModuleLoadFailed cannot load nvidia: it is gpuadm
 
 // TestReportWaits: that a server was busy is no news of the GPUs; that they are not offered is.
 func TestReportWaits(t *testing.T) {
-	a := apiFixture(t, apiSpec+"allocatable = true\n")
+	a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n")
 	offers(a, a.BootID(), "nvidia.com/gpu", "2")
 	a.apply()
 	wait := Outcome{Stage: "ready", Err: &converge.Trouble{What: "x", Err: converge.Wait{For: "the server"}}}

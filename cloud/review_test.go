@@ -90,7 +90,7 @@ func TestReportNoNews(t *testing.T) {
 
 // TestReportLost: a machine that has lost all GPUs that the spec expects does not go on calling itself ready.
 func TestReportLost(t *testing.T) {
-	a := apiFixture(t, apiSpec+"[driver]\nexpect = 2\n")
+	a := apiFixture(t, apiSpec+"[driver]\ngpu_count = 2\n")
 	a.apply()
 	a.facts.GPUs, a.facts.Driver = nil, nil
 	if err := a.report(Outcome{Stage: "preflight", Err: errors.New("2 GPUs are missing")}); err != nil || !strings.HasPrefix(a.condition(), "False") {

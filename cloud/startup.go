@@ -148,7 +148,7 @@ func gated(s spec.Spec, f facts.Facts) bool {
 	if f.Kubelet.Unit != "" && f.Files[gateOf(f.Kubelet.Unit)] != nil {
 		return true
 	}
-	return f.Cloud.Nodeadm && (s.Join.How == "eks" || s.Join.How == "auto") && f.Files[bootUnit] != nil
+	return f.Cloud.Nodeadm && (s.Join.Method == "eks" || s.Join.Method == "auto") && f.Files[bootUnit] != nil
 }
 
 // clears says who here may change the node's taints, "" if nobody. The file of the pod is there only if the stage has

@@ -25,7 +25,7 @@ type startupCase struct {
 }
 
 func (c startupCase) make() (s spec.Spec, f facts.Facts) {
-	s = spec.Spec{Node: spec.Node{StartupTaint: c.wanted}, Join: spec.Join{How: "auto", Gate: c.open}}
+	s = spec.Spec{Node: spec.Node{StartupTaint: c.wanted}, Join: spec.Join{Method: "auto", Gate: c.open}}
 	f = facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service"}, Files: map[string][]byte{}}
 	switch c.clearer {
 	case "kubeconfig":

@@ -239,7 +239,7 @@ func startJoin(t *testing.T, archive, more string) *testJoin {
 func (j *testJoin) parse(t *testing.T, more string) {
 	t.Helper()
 	var err error
-	j.spec, err = spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[join]\nhow = \"token\"\nserver = \"" + testServer + "\"\ntoken_file = \"/etc/gpuadm/token\"\n" + more)})
+	j.spec, err = spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[join]\nmethod = \"token\"\nserver = \"" + testServer + "\"\ntoken_file = \"/etc/gpuadm/token\"\n" + more)})
 	if err != nil {
 		t.Fatal(err)
 	}

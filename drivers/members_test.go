@@ -190,10 +190,6 @@ func TestRepositories(t *testing.T) {
 	if ch.Repo.URL != d.Repo.URL || ch.Repo.KeyURL != d.Repo.Key || ch.Repo.Fingerprint != d.Repo.Fingerprint || ch.Repo.Distro != "rhel10" || ch.Stream != "" {
 		t.Errorf("the mirror is not taken: %+v", ch.Repo)
 	}
-	ch = choose(t, machine("fedora", "42", "amd64", "2331"), with(d, "source", "bundle"))
-	if ch.Source != SourceNVIDIA || ch.Repo.URL != d.Repo.URL {
-		t.Errorf("the bundle is not taken: %+v", ch)
-	}
 	ch = choose(t, machine("ubuntu", "24.04", "arm64", "2342"), with(driver("580.95.05"), "source", "runfile"))
 	if ch.Repo.URL != "https://us.download.nvidia.com/tesla/580.95.05/NVIDIA-Linux-aarch64-580.95.05.run" || ch.Source != SourceRunfile {
 		t.Errorf("%+v", ch.Repo)

@@ -102,7 +102,7 @@ func (r random) device(c Catalog, at int) Device {
 func (r random) spec() spec.Driver {
 	d := mirrored(r.of("", "", "470.82.01", "535", "550.90.07", "570.133.20", "575.64", "580", "580.95.05", "595", "595.71.05", "615", "620.1"))
 	d.Modules = r.of("auto", "auto", "open", "proprietary")
-	d.Source = r.of("auto", "auto", "nvidia", "distro", "runfile", "bundle")
+	d.Source = r.of("auto", "auto", "nvidia", "distro", "runfile")
 	d.Build = r.of("auto", "auto", "dkms", "precompiled")
 	d.GDS = r.of("no", "no", "no", "yes") == "yes"
 	d.FabricManager = r.of("auto", "auto", "on", "off")

@@ -102,7 +102,7 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 				continue
 			}
 			switch p.d.Source {
-			case "nvidia", "bundle":
+			case "nvidia":
 				if !vendor {
 					continue
 				}
@@ -148,12 +148,8 @@ func (p *plan) pick(rows []repositoryRow) (repositoryRow, error) {
 func (p *plan) trust() error {
 	repo := &p.choice.Repo
 	if mirror := p.d.Repo; mirror.URL != "" {
-		repo.URL, repo.KeyURL, repo.Fingerprint, repo.Mirror, repo.Signed = mirror.URL, mirror.Key, mirror.Fingerprint, true, mirror.Signed
+		repo.URL, repo.KeyURL, repo.Fingerprint, repo.Mirror, repo.Signed = mirror.URL, mirror.Key, mirror.Fingerprint, true, mirror.Signature
 		return nil
-	}
-	if p.d.Source == "bundle" {
-		return refuse("cannot install from a bundle: the spec does not say where it is",
-			"write the bundle's url, key and fingerprint in [driver.repo]")
 	}
 	if p.repo.URL == "" {
 		return nil // the distribution's own, whose keys it brings

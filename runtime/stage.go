@@ -47,9 +47,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			Try:  []string{fmt.Sprintf("nvidia-ctk runtime configure --runtime=%s, and drop [runtime] from node.toml", e.Name)},
 		}
 	}
-	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.Default, CDI: s.Runtime.CDI}
+	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI}
 	if e.Owner != "" && s.Runtime.Owner != "gpuadm" || s.Runtime.Owner == "other" {
-		if e.Owner == "nodeadm" && (s.Join.How == "eks" || s.Join.How == "auto") {
+		if e.Owner == "nodeadm" && (s.Join.Method == "eks" || s.Join.Method == "auto") {
 			return []converge.Want{nodeadms(e, h)}, nil
 		}
 		return []converge.Want{verify(e, h)}, nil

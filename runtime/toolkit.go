@@ -30,7 +30,7 @@ func ToolkitRepository(t spec.Toolkit, manager, arch string) packages.Repository
 	if manager == "dnf" { // as the .repo file that NVIDIA publishes says: the packages are not, and a mirror's are the same
 		r.Signed = packages.SignedMetadata
 	}
-	r.Signed = packages.SignedAs(t.Repo.Signed, r.Signed)
+	r.Signed = packages.SignedAs(t.Repo.Signature, r.Signed)
 	if r.URL == "" {
 		r.URL = base + "stable/deb/" + arch
 		if manager == "dnf" {

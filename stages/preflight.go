@@ -24,7 +24,7 @@ func preflight(node *cloud.Session) converge.Stage {
 			switch {
 			case !f.Live:
 				return nil, nil
-			case s.Driver.Expect > 0:
+			case s.Driver.GPUCount > 0:
 				return []converge.Want{gpusOnTheBus(s, f)}, nil
 			}
 			return []converge.Want{gpusAsBefore(node, s, f)}, nil
@@ -39,7 +39,7 @@ func gpusAsBefore(node *cloud.Session, s spec.Spec, f facts.Facts) converge.Want
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if why := cloud.MissingGPUs(v, s, f); why != "" {
 			return fmt.Sprintf("cannot go on: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
-				things.OrTry(fmt.Sprintf("if it was taken out on purpose: expect = %d in [driver], at least until one apply has ended well", n)), nil
+				things.OrTry(fmt.Sprintf("if it was taken out on purpose: gpu_count = %d in [driver], at least until one apply has ended well", n)), nil
 		}
 		if lost := cloud.WhyLost(ctx, v, node, s, f); lost.Why != "" {
 			return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + lost.Why + things.OrTry(lost.Meant), nil
@@ -88,7 +88,7 @@ func gpuCount(f facts.Facts) (n int) {
 // gpusOnTheBus wants as many GPUs as the spec expects. A GPU that fell off the bus is gone for lspci too, and a node
 // that joins without it is paid for and never used.
 func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
-	n, expect := gpuCount(f), s.Driver.Expect
+	n, expect := gpuCount(f), s.Driver.GPUCount
 	look := func(_ context.Context, v host.View) (string, error) {
 		if n == expect {
 			return "", nil
@@ -97,12 +97,12 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 		if why := cloud.MissingGPUs(v, s, f); why != "" {
 			problem += ": " + why
 		}
-		meant := fmt.Sprintf("if %d is right: expect = %d in [driver]", n, n)
+		meant := fmt.Sprintf("if %d is right: gpu_count = %d in [driver]", n, n)
 		if n == 0 {
-			meant = "if there shall be none: take expect out of [driver]"
+			meant = "if there shall be none: take gpu_count out of [driver]"
 		}
 		return problem + things.OrTry(meant), nil
 	}
-	return things.Check("NVIDIA GPUs on the PCI bus", look, "expect in [driver]",
+	return things.Check("NVIDIA GPUs on the PCI bus", look, "gpu_count in [driver]",
 		append([]string{"lspci -d 10de: lists them, and dmesg tells of PCI errors"}, power(f)...)...)
 }

@@ -13,11 +13,11 @@ import (
 
 // Law 2 for what needs a network to be looked at: wants are pure, of every machine, and To is idempotent from whatever is found.
 func TestNodeWantsArePure(t *testing.T) {
-	const token = "[join]\nhow = \"token\"\nserver = \"https://api.example:6443\"\nca_file = \"/etc/gpuadm/ca.crt\"\ntoken_file = \"/etc/gpuadm/token\"\ncluster_dns = [\"10.96.0.10\"]\nnode_name = \"gpu-1\"\n"
+	const token = "[join]\nmethod = \"token\"\nserver = \"https://api.example:6443\"\nca_file = \"/etc/gpuadm/ca.crt\"\ntoken_file = \"/etc/gpuadm/token\"\ncluster_dns = [\"10.96.0.10\"]\nnode_name = \"gpu-1\"\n"
 	const node = "[node]\nlabels = { \"example.com/pool\" = \"h200\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
 	tried := 0
 	for _, m := range machines(t) {
-		for name, text := range map[string]string{"node": node, "join": token, "both": node + token, "auto": node + "[join]\nhow = \"auto\"\n"} {
+		for name, text := range map[string]string{"node": node, "join": token, "both": node + token, "auto": node + "[join]\nmethod = \"auto\"\n"} {
 			n, spec := m.boot(t), engine(t, text).Spec
 			f, err := facts.Gather(t.Context(), n, facts.Needs{Files: []string{"/proc/swaps", "/etc/resolv.conf"}})
 			if err != nil {

@@ -18,7 +18,7 @@ import (
 // Whoever is told to stop an instance is told what that loses.
 func TestStoppingLosesLocalDisks(t *testing.T) {
 	for cloud, loses := range map[string]string{"aws": "instance store", "gce": "Local SSD", "azure": "temporary disk", "other": "local disks", "": ""} {
-		for _, spec := range []string{"[driver]\nexpect = 8\n", "[driver]\n"} {
+		for _, spec := range []string{"[driver]\ngpu_count = 8\n", "[driver]\n"} {
 			all := stages.Sequence()
 			preflight := all[slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "preflight" })]
 			var f facts.Facts

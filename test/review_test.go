@@ -87,7 +87,7 @@ func TestOtherOwnerIsNeverTouched(t *testing.T) {
 	}
 	apply(t, n, engine(t, specs["default"]))
 	applied, touches := tree(n), n.Touches()
-	e := engine(t, "[runtime]\ndefault = true\nowner = \"other\"\n")
+	e := engine(t, "[runtime]\nset_as_default = true\nowner = \"other\"\n")
 	if res := apply(t, n, e); res.Run != "" || n.Touches() != touches || tree(n) != applied {
 		t.Errorf("touched: %s", names(res.Made))
 	}

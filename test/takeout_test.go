@@ -103,13 +103,13 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 			"",
 		},
 		"handler renamed after another format": {
-			specs["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\ndefault = true\n", reformatted,
+			specs["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\nset_as_default = true\n", reformatted,
 			[]string{"runtimes.nvidia]", "default_runtime_name = 'nvidia'"},
 			[]string{"runtimes.nvidia-two"},
 			"",
 		},
 		"handler renamed after sed": {
-			specs["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\ndefault = true\n", cgroup,
+			specs["default"], "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\nset_as_default = true\n", cgroup,
 			[]string{`default_runtime_name = "nvidia"`},
 			[]string{"runtimes.nvidia]", "runtimes.nvidia-two", `default_runtime_name = "nvidia-two"`},
 			"with options.SystemdCgroup = false, gpuadm had set true",

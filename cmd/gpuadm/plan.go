@@ -64,9 +64,9 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 }
 
 // noGPU says, in one line, that the machine is none of ours: a node of a mixed pool, where a DaemonSet runs everywhere.
-// With expect in [driver], or where it is known that there were some, it is an error, and preflight says so.
+// With gpu_count in [driver], or where it is known that there were some, it is an error, and preflight says so.
 func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bool, error) {
-	if !h.Live() || e.Spec.Driver.Expect > 0 {
+	if !h.Live() || e.Spec.Driver.GPUCount > 0 {
 		return false, nil
 	}
 	gpus, err := e.GPUs(h)

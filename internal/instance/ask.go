@@ -29,7 +29,7 @@ func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 	return nil, &Error{
 		What:    "cannot ask a cloud's metadata service: neither firmware nor files tell that the machine is in EC2, GCE or Azure",
 		Because: []string{"who asks " + serviceAt + " elsewhere may be answered by anybody"},
-		Try:     []string{"cat /sys/class/dmi/id/sys_vendor /sys/class/dmi/id/product_name", "in no cloud: [join] how = \"token\""},
+		Try:     []string{"cat /sys/class/dmi/id/sys_vendor /sys/class/dmi/id/product_name", "in no cloud: [join] method = \"token\""},
 	}
 }
 

@@ -89,7 +89,7 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 		said = &Error{
 			What:    fmt.Sprintf("cannot ask EC2's metadata service: what answers does not know its version 2 (status %d)", f.status),
 			Because: []string{"gpuadm asks by version 2 alone: it needs a token, which nobody gets who makes a program of the machine fetch a URL"},
-			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: [join] how = \"token\""},
+			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: [join] method = \"token\""},
 		}
 	case !again(f, err):
 		said = strange("EC2", clean(f.path, 100))

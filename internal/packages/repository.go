@@ -75,7 +75,7 @@ func Repositories(database *Reading, manager string, repos []Repository, via hos
 	if i := slices.IndexFunc(repos, func(r Repository) bool { return manager == "apt" && r.Signed == SignedPackages }); i >= 0 {
 		return nil, &converge.Trouble{
 			What: fmt.Sprintf("cannot trust repository %s by its packages' signatures: apt checks those of the metadata", repos[i].URL),
-			Try:  []string{`leave out signed = "packages"; have the mirror sign its Release file`},
+			Try:  []string{`leave out signature = "packages"; have the mirror sign its Release file`},
 		}
 	}
 	switch manager {

@@ -104,21 +104,21 @@ func TestRendered(t *testing.T) {
 
 // randomJoin is a join that makes sense.
 func randomJoin(r *rand.Rand, pick func(...string) string, path func() string) spec.Join {
-	j := spec.Join{How: pick("none", "auto", "eks", "gke", "aks", "token"), KubeletConfig: path(), Gate: "closed"}
-	if j.How == "auto" || j.How == "eks" {
+	j := spec.Join{Method: pick("none", "auto", "eks", "gke", "aks", "token"), KubeletConfig: path(), Gate: "closed"}
+	if j.Method == "auto" || j.Method == "eks" {
 		j.Cluster, j.Region, j.ServiceCIDR = pick("", "a", "A_b-1"), pick("", "eu-west-1", "us-gov-east-1"), pick("", "10.100.0.0/16", "fd00::/108")
 	}
-	if j.How == "auto" || j.How == "eks" || j.How == "aks" {
+	if j.Method == "auto" || j.Method == "eks" || j.Method == "aks" {
 		j.Gate = pick("closed", "open")
 	}
-	if j.How == "gke" || j.How == "aks" {
+	if j.Method == "gke" || j.Method == "aks" {
 		return j
 	}
 	j.Server, j.CAFile, j.NodeName = "https://a:1", "/a", pick("", "a", "a-1.b")
 	if r.IntN(2) == 0 {
 		j.ClusterDNS = []string{"10.0.0.10", "fd00::a"}
 	}
-	if j.How != "eks" {
+	if j.Method != "eks" {
 		j.CAPin, j.TokenFile = pick("", "sha256:"+strings.Repeat("0a", 32)), "/t"
 	}
 	return j
@@ -147,13 +147,13 @@ func random(r *rand.Rand) spec.Spec {
 	}
 	repo := func() spec.Repo {
 		if some() {
-			return spec.Repo{Signed: "auto"}
+			return spec.Repo{Signature: "auto"}
 		}
-		return spec.Repo{URL: pick("https://a/b", "file:///x", "http://a:80"), Key: "/k", Signed: pick("auto", "both", "metadata", "packages"), Fingerprint: strings.Repeat("AB", 20+12*r.IntN(2))}
+		return spec.Repo{URL: pick("https://a/b", "file:///x", "http://a:80"), Key: "/k", Signature: pick("auto", "both", "metadata", "packages"), Fingerprint: strings.Repeat("AB", 20+12*r.IntN(2))}
 	}
 	if section("driver") {
 		s.Driver = spec.Driver{
-			Version: pick("", "580", "580.95", "580.95.05"), Expect: r.IntN(9), Source: allowed("driver", "source"),
+			Version: pick("", "580", "580.95", "580.95.05"), GPUCount: r.IntN(9), Source: allowed("driver", "source"),
 			Modules: allowed("driver", "modules"), Build: allowed("driver", "build"), Owner: allowed("driver", "owner"),
 			Persistenced: some(), FabricManager: allowed("driver", "fabricmanager"), IMEX: allowed("driver", "imex"), Parameters: map[string]string{}, Repo: repo(),
 		}
@@ -172,7 +172,7 @@ func random(r *rand.Rand) spec.Spec {
 		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo()}
 	}
 	if section("runtime") {
-		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "nvidia"), Default: some(), CDI: some()}
+		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "nvidia"), SetAsDefault: some(), CDI: some()}
 	}
 	if section("mig") {
 		s.MIG.File = path()
@@ -201,7 +201,7 @@ func random(r *rand.Rand) spec.Spec {
 		s.Sharing = spec.Sharing{Strategy: allowed("sharing", "strategy"), TimeSlicing: []int{0, 2, 10}[r.IntN(3)]}
 	}
 	if section("node") {
-		s.Node = spec.Node{Labels: map[string]string{}, StartupTaint: pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"), GPULabels: some(), Kubeconfig: path(), Allocatable: some()}
+		s.Node = spec.Node{Labels: map[string]string{}, StartupTaint: pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"), GPULabels: some(), Kubeconfig: path(), WaitForAllocatable: some()}
 		for i := range r.IntN(4) {
 			s.Node.Labels[fmt.Sprint("example.com/l", i)] = pick("a", "1.0", "x_y")
 			s.Node.Taints = append(s.Node.Taints, spec.Taint{Key: fmt.Sprint("t", i), Value: pick("", "v"), Effect: pick("NoSchedule", "NoExecute")})

@@ -115,20 +115,20 @@ func checkNodeName(v string) (string, *finding) {
 
 // join checks what the keys of [join] say together.
 func (d *decoder) join(j Join) {
-	if !d.ok("join.how") {
+	if !d.ok("join.method") {
 		return
 	}
-	const how = `how = "token"`
+	const how = `method = "token"`
 	need := func(name, value, fix string) {
 		if value == "" && d.ok("join."+name) {
-			d.blame("join.how", fix, "%s needs %s", how, name)
+			d.blame("join.method", fix, "%s needs %s", how, name)
 		}
 	}
-	if j.How == "token" {
+	if j.Method == "token" {
 		need("server", j.Server, `write server = "https://HOST:6443"`)
 		need("token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
 		if j.CAFile == "" && j.CAPin == "" && d.ok("join.ca_file", "join.ca_pin") {
-			d.blame("join.how", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, "%s needs ca_file or ca_pin: without one the server could be anybody", how)
+			d.blame("join.method", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, "%s needs ca_file or ca_pin: without one the server could be anybody", how)
 		}
 	}
 	d.misplaced(j)
@@ -156,10 +156,10 @@ func (d *decoder) misplaced(j Join) {
 		{"gate", j.Gate == "open", []string{"eks", "aks", "auto"}, "only where a cloud's scripts start kubelet it is held back"},
 	} {
 		key := "join." + k.name
-		if !k.said || slices.Contains(k.with, j.How) || !d.ok(key) {
+		if !k.said || slices.Contains(k.with, j.Method) || !d.ok(key) {
 			continue
 		}
-		d.blame(key, "take it out, or write how = "+or(quoted(k.with)), "%s means nothing with how = %s: %s", k.name, show(j.How), k.why)
+		d.blame(key, "take it out, or write method = "+or(quoted(k.with)), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)
 	}
 }
 

@@ -72,16 +72,16 @@ func table() []row {
 		section = parent + ".repo"
 		text("url", `""`, "mirror in place of the vendor's repository: http, https or file", checkRepoURL, func(s *Spec) any { return &at(s).URL })
 		text("key", `""`, "absolute path of the key that signs the repository", checkPath, func(s *Spec) any { return &at(s).Key })
-		enum("signed", "what the key signs; packages: dnf alone; auto: as the vendor does", func(s *Spec) any { return &at(s).Signed }, "auto", "both", "metadata", "packages")
+		enum("signature", "what the key signs; packages: dnf alone; auto: as the vendor does", func(s *Spec) any { return &at(s).Signature }, "auto", "both", "metadata", "packages")
 		text("fingerprint", `""`, "what the key must be, 40 or 64 hex digits, or sha256:<64 hex digits> of its file; anything else is refused", checkFingerprint, func(s *Spec) any { return &at(s).Fingerprint })
 	}
 
-	add("format", TypeInt, "", "format of the file: 1; must stand in the first file", nil)
+	add("format", TypeInt, "", "format of the file: 1; must be in the first file", nil)
 
 	section = "driver"
 	text("version", `""`, "exact driver version, or a branch such as \"580\"", checkDriverVersion, func(s *Spec) any { return &s.Driver.Version })
-	add("expect", TypeInt, "0", "number of GPUs that must be on the bus; 0 takes what is found", func(s *Spec) any { return &s.Driver.Expect })
-	enum("source", "where the driver comes from", func(s *Spec) any { return &s.Driver.Source }, "auto", "nvidia", "distro", "runfile", "bundle")
+	add("gpu_count", TypeInt, "0", "number of GPUs that must be on the bus; 0 takes what is found", func(s *Spec) any { return &s.Driver.GPUCount })
+	enum("source", "where the driver comes from", func(s *Spec) any { return &s.Driver.Source }, "auto", "nvidia", "distro", "runfile")
 	enum("modules", "which kernel modules", func(s *Spec) any { return &s.Driver.Modules }, "auto", "open", "proprietary")
 	enum("build", "how the modules get built for the kernel", func(s *Spec) any { return &s.Driver.Build }, "auto", "precompiled", "dkms")
 	enum("owner", "who looks after the driver; other: verify, never touch", func(s *Spec) any { return &s.Driver.Owner }, "auto", "gpuadm", "other")
@@ -105,11 +105,11 @@ func table() []row {
 	repo("toolkit", func(s *Spec) *Repo { return &s.Toolkit.Repo })
 
 	section = "runtime"
-	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd", "crio", "docker")
+	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd")
 	enum("owner", "who writes the engine's config; other: it is not edited, its owner is told", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
 	text("config", `""`, "absolute path of the engine's config; empty: the engine's own", checkPath, func(s *Spec) any { return &s.Runtime.Config })
 	text("handler", `"nvidia"`, "name of the runtime handler", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
-	add("default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.Default })
+	add("set_as_default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.SetAsDefault })
 	add("cdi", TypeBool, "true", "offer the GPUs by the Container Device Interface", func(s *Spec) any { return &s.Runtime.CDI })
 
 	section = "mig"
@@ -127,8 +127,8 @@ func table() []row {
 	add("start", TypeInt, "", "first memory slice of the partition, from 0", func(s *Spec) any { return &spot(s).Start })
 
 	section = "sharing"
-	enum("strategy", "how the device plugin offers MIG partitions", func(s *Spec) any { return &s.Sharing.Strategy }, "none", "single", "mixed")
-	add("time_slicing", TypeInt, "0", "how many pods share a GPU in turns; 0: none", func(s *Spec) any { return &s.Sharing.TimeSlicing })
+	enum("strategy", "how the device plugin was told to offer MIG partitions; gpuadm labels and counts by it, and does not configure the plugin", func(s *Spec) any { return &s.Sharing.Strategy }, "none", "single", "mixed")
+	add("time_slicing", TypeInt, "0", "how many pods share a GPU in turns, as the device plugin was told; 0: none", func(s *Spec) any { return &s.Sharing.TimeSlicing })
 
 	section = "node"
 	add("labels", TypeLabels, "{}", "labels of the node; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Node.Labels })
@@ -136,10 +136,10 @@ func table() []row {
 	text("startup_taint", `"auto"`, "auto, none, or the taint that keeps pods away until the node is ready", checkStartupTaint, func(s *Spec) any { return &s.Node.StartupTaint })
 	add("gpu_labels", TypeBool, "true", "write GPU Feature Discovery's labels", func(s *Spec) any { return &s.Node.GPULabels })
 	text("kubeconfig", `""`, "absolute path of a ServiceAccount's kubeconfig, for what kubelet may not do", checkPath, func(s *Spec) any { return &s.Node.Kubeconfig })
-	add("allocatable", TypeBool, "false", "ready means that kubelet offers the GPUs too, by a device plugin or DRA driver", func(s *Spec) any { return &s.Node.Allocatable })
+	add("wait_for_allocatable", TypeBool, "false", "ready means that kubelet offers the GPUs too, by a device plugin or DRA driver", func(s *Spec) any { return &s.Node.WaitForAllocatable })
 
 	section = "join"
-	enum("how", "how the node joins its cluster", func(s *Spec) any { return &s.Join.How }, "none", "auto", "eks", "gke", "aks", "token")
+	enum("method", "how the node joins its cluster", func(s *Spec) any { return &s.Join.Method }, "none", "auto", "eks", "gke", "aks", "token")
 	text("cluster", `""`, "name of the cluster, for eks; empty: as the user data says", checkCluster, func(s *Spec) any { return &s.Join.Cluster })
 	text("region", `""`, "region of the cluster, for eks; empty: the machine's own", checkRegion, func(s *Spec) any { return &s.Join.Region })
 	text("server", `""`, "https URL of the API server; eks finds it out", checkServer, func(s *Spec) any { return &s.Join.Server })
@@ -150,7 +150,7 @@ func table() []row {
 	add("cluster_dns", TypeStrings, "[]", "addresses of the cluster's DNS; empty: as the cluster says", func(s *Spec) any { return &s.Join.ClusterDNS }).check = checkAddress
 	text("node_name", `""`, "name of the node; empty: the host's, or as the cloud names it", checkNodeName, func(s *Spec) any { return &s.Join.NodeName })
 	text("kubelet_config", `""`, "absolute path of a kubelet config that is merged last", checkPath, func(s *Spec) any { return &s.Join.KubeletConfig })
-	enum("gate", "closed: a node whose GPUs do not stand does not join; open: it joins with a taint", func(s *Spec) any { return &s.Join.Gate }, "closed", "open")
+	enum("gate", "closed: a node whose GPUs are not ready does not join; open: it joins with a taint", func(s *Spec) any { return &s.Join.Gate }, "closed", "open")
 
 	section = "proxy"
 	text("http", `""`, "proxy for http", checkProxy, func(s *Spec) any { return &s.Proxy.HTTP })

@@ -61,8 +61,8 @@ func (m MIG) Asked() bool { return m.Layout != "" || len(m.GPU) > 0 }
 // Driver is [driver]: which NVIDIA driver, from where, and who looks after it.
 type Driver struct {
 	Version       string            // "580.95.05", or a branch "580"; "" where no version is given
-	Expect        int               // GPUs that must be on the bus; 0 = as found
-	Source        string            // auto, nvidia, distro, runfile, bundle
+	GPUCount      int               // GPUs that must be on the bus; 0 = as found
+	Source        string            // auto, nvidia, distro, runfile
 	Modules       string            // auto, open, proprietary
 	Build         string            // auto, precompiled, dkms
 	Owner         string            // auto, gpuadm, other
@@ -91,7 +91,7 @@ type Repo struct {
 	URL         string // http, https or file, without a password
 	Key         string // absolute path of the public key
 	Fingerprint string // of the key: 40 or 64 upper-case hex digits; or "sha256:" and the 64 lower-case ones of its file
-	Signed      string // auto, both, metadata, packages: what the key signs
+	Signature   string // auto, both, metadata, packages: what the key signs
 
 	EnableNeeded bool // of the driver's: enable the repositories that its packages depend on
 }
@@ -104,12 +104,12 @@ type Toolkit struct {
 
 // Runtime is [runtime]: the container engine and how it finds the GPUs.
 type Runtime struct {
-	Engine  string // auto, containerd, crio, docker
-	Owner   string // auto, gpuadm, other
-	Config  string // absolute path; "" = the engine's own
-	Handler string // name of the runtime handler, also of the RuntimeClass
-	Default bool   // make the handler the engine's default
-	CDI     bool   // write CDI specs and let the engine use them
+	Engine       string // auto, containerd
+	Owner        string // auto, gpuadm, other
+	Config       string // absolute path; "" = the engine's own
+	Handler      string // name of the runtime handler, also of the RuntimeClass
+	SetAsDefault bool   // make the handler the engine's default
+	CDI          bool   // write CDI specs and let the engine use them
 }
 
 // MIG is [mig]: how the GPUs are partitioned. Either Layout or GPU is set, or neither.
@@ -148,12 +148,12 @@ type Sharing struct {
 
 // Node is [node]: what the node tells Kubernetes about itself.
 type Node struct {
-	Labels       map[string]string // values are never empty
-	Taints       []Taint           // sorted by key, then effect; each pair once
-	StartupTaint string            // auto, none, or a taint
-	GPULabels    bool              // GPU Feature Discovery's labels
-	Kubeconfig   string            // absolute path; "" = the kubelet's own identity
-	Allocatable  bool              // ready means that kubelet offers the GPUs too, by a device plugin or DRA driver
+	Labels             map[string]string // values are never empty
+	Taints             []Taint           // sorted by key, then effect; each pair once
+	StartupTaint       string            // auto, none, or a taint
+	GPULabels          bool              // GPU Feature Discovery's labels
+	Kubeconfig         string            // absolute path; "" = the kubelet's own identity
+	WaitForAllocatable bool              // ready means that kubelet offers the GPUs too, by a device plugin or DRA driver
 }
 
 // Taint is one taint of a node.
@@ -172,7 +172,7 @@ func (t Taint) String() string {
 
 // Join is [join]: how the node joins its cluster.
 type Join struct {
-	How           string   // none, auto, eks, gke, aks, token
+	Method        string   // none, auto, eks, gke, aks, token
 	Cluster       string   // the cluster's name, for EKS; "" = as the machine's user data says
 	Region        string   // the cluster's region, for EKS; "" = the machine's own
 	Server        string   // https URL of the API server

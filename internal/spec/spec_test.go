@@ -35,7 +35,7 @@ format = 1
 
 [driver]
 version = "580.95.05"        # exact, or a branch "580"
-expect  = 8
+gpu_count  = 8
 source  = "nvidia"
 modules = "open"
 build   = "dkms"
@@ -54,7 +54,7 @@ url = "HTTPS://mirror.example/cuda/debian12/x86_64/"
 key = "/etc/gpuadm//keys/cuda.asc"
 fingerprint = "eb69 3b30 35cd 5710 e231 e123 a4b4 6996 3bf8 63cc"
 enable_needed = true
-signed = "packages"
+signature = "packages"
 
 [toolkit]
 version = "1.18"
@@ -65,7 +65,7 @@ engine  = "containerd"
 owner   = "other"
 config  = "/etc/containerd/config.toml"
 handler = "nvidia-cdi"
-default = true
+set_as_default = true
 cdi     = false
 
 [[mig.gpu]]
@@ -89,10 +89,10 @@ taints = ["nvidia.com/gpu=present:NoSchedule", "example.com/a:NoExecute", "examp
 startup_taint = "example.com/starting:NoSchedule"
 gpu_labels = false
 kubeconfig = "/etc/gpuadm/kubeconfig"
-allocatable = true
+wait_for_allocatable = true
 
 [join]
-how = "auto"
+method = "auto"
 cluster = "my-cluster_1"
 region = "eu-west-1"
 server = "https://10.0.0.1:6443/"
@@ -118,16 +118,16 @@ allow = ["stop-clients", "restart-runtime", "reset-gpu", "restart-runtime"]
 func wholeSpec() spec.Spec {
 	return spec.Spec{
 		Driver: spec.Driver{
-			Version: "580.95.05", Expect: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", IMEX: "host", IMEXNodes: []string{"10.0.0.12", "fd00::b", "gb200-3.example"}, Peermem: true, GDS: true,
+			Version: "580.95.05", GPUCount: 8, Source: "nvidia", Modules: "open", Build: "dkms", Owner: "gpuadm", FabricManager: "on", IMEX: "host", IMEXNodes: []string{"10.0.0.12", "fd00::b", "gb200-3.example"}, Peermem: true, GDS: true,
 			Packages: []string{"libnvidia-gl-580", "nvidia-driver-NVML"}, Without: []string{"libnvidia-encode-580"},
 			Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0", "NVreg_Text": "a b", "NVreg_Flag": "1", "NVreg_Hex": "16"},
-			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "packages", EnableNeeded: true},
+			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "packages", EnableNeeded: true},
 		},
 		Toolkit: spec.Toolkit{
 			Version: "1.18",
-			Repo:    spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signed: "auto"},
+			Repo:    spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "auto"},
 		},
-		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", Default: true},
+		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", SetAsDefault: true},
 		MIG: spec.MIG{GPU: []spec.MIGGPU{
 			{
 				Match: []string{"0x233010DE", "NVIDIA H100 80GB HBM3"}, Devices: spec.Devices{Index: []int{0, 1, 3}}, Enabled: true,
@@ -141,10 +141,10 @@ func wholeSpec() spec.Spec {
 		Node: spec.Node{
 			Labels:       map[string]string{"example.com/pool": "a100", "node.kubernetes.io/instance-type": "p5"},
 			Taints:       []spec.Taint{{"example.com/a", "", "NoExecute"}, {"example.com/a", "", "NoSchedule"}, {"nvidia.com/gpu", "present", "NoSchedule"}},
-			StartupTaint: "example.com/starting:NoSchedule", Kubeconfig: "/etc/gpuadm/kubeconfig", Allocatable: true,
+			StartupTaint: "example.com/starting:NoSchedule", Kubeconfig: "/etc/gpuadm/kubeconfig", WaitForAllocatable: true,
 		},
 		Join: spec.Join{
-			How: "auto", Cluster: "my-cluster_1", Region: "eu-west-1", ServiceCIDR: "fd00:10::/108", ClusterDNS: []string{"10.100.0.10", "fd00::a"}, NodeName: "gpu-1.example", Gate: "open",
+			Method: "auto", Cluster: "my-cluster_1", Region: "eu-west-1", ServiceCIDR: "fd00:10::/108", ClusterDNS: []string{"10.100.0.10", "fd00::a"}, NodeName: "gpu-1.example", Gate: "open",
 			Server: "https://10.0.0.1:6443", CAFile: "/etc/gpuadm/ca.crt", TokenFile: "/etc/gpuadm/token", KubeletConfig: "/etc/gpuadm/kubelet.yaml",
 			CAPin: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 		},
@@ -178,7 +178,7 @@ const example = `
 format = 1
 [driver]
 version = "580.95.05"
-expect  = 0
+gpu_count  = 0
 source  = "auto"
 modules = "auto"
 build   = "auto"
@@ -194,7 +194,7 @@ engine  = "auto"
 owner   = "auto"
 config  = ""
 handler = "nvidia"
-default = false
+set_as_default = false
 cdi     = true
 [mig]
 layout = ""
@@ -208,9 +208,9 @@ taints = []
 startup_taint = "auto"
 gpu_labels = true
 kubeconfig = ""
-allocatable = false
+wait_for_allocatable = false
 [join]
-how = "none"
+method = "none"
 cluster = ""
 region = ""
 server = ""
@@ -253,7 +253,7 @@ func TestDefaults(t *testing.T) {
 			if k.Type == spec.TypeStrings {
 				continue
 			}
-			if _, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v))); err != nil && k.Name != "how" && v != "runfile" && k.Name != "gate" {
+			if _, err := spec.Parse(node(fmt.Sprintf("format = 1\n[%s]\n%s = %q\n", k.Section, k.Name, v))); err != nil && k.Name != "method" && v != "runfile" && k.Name != "gate" {
 				t.Error(err)
 			}
 		}
@@ -294,7 +294,7 @@ func TestHas(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	for _, test := range []struct{ name, first, second, want string }{
-		{"later wins", `driver = { version = "570", expect = 8 }`, `driver = { version = "580" }`, `driver = { version = "580", expect = 8 }`},
+		{"later wins", `driver = { version = "570", gpu_count = 8 }`, `driver = { version = "580" }`, `driver = { version = "580", gpu_count = 8 }`},
 		{"back to the default", `driver = { version = "570" }`, `driver = { version = "" }`, `driver = {}`},
 		{"sections add up", `driver = {}`, `mig = {}`, "mig = {}\ndriver = {}"},
 		{"labels", `node.labels = { a = "1", b = "2", c = "3" }`, `node.labels = { b = "x", c = "", d = "4" }`, `node.labels = { a = "1", b = "x", d = "4" }`},
@@ -313,7 +313,7 @@ func TestMerge(t *testing.T) {
 		{"gpus replace", "[[mig.gpu]]\ndevices = [0]\n[[mig.gpu]]\ndevices = [1]", "[[mig.gpu]]\ndevices = [2]", "[[mig.gpu]]\ndevices = [2]"},
 		{"gpus go", "[[mig.gpu]]", "[mig]\ngpu = []\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"x\"\nfile = \"/m\""},
 		{"layout goes", "[mig]\nlayout = \"x\"\nfile = \"/m\"", "[mig]\nlayout = \"\"\n[[mig.gpu]]", "[mig]\nfile = \"/m\"\n[[mig.gpu]]"},
-		{"how is given up", `join.how = "token"`, `join.how = "none"`, `join = {}`},
+		{"method is given up", `join.method = "token"`, `join.method = "none"`, `join = {}`},
 		{"halves of a repo", `driver.repo = { url = "https://a/b" }`, `driver.repo = { key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`, `driver.repo = { url = "https://a/b", key = "/k", fingerprint = "` + strings.Repeat("0", 40) + `" }`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -327,13 +327,13 @@ func TestMerge(t *testing.T) {
 }
 
 func TestDigest(t *testing.T) {
-	a := parse(t, node("format = 1\n[driver]\nversion = '580' # c\nexpect = 0x8\n[node.labels]\nb = \"2\"\na = \"1\"\n"))
-	b := parse(t, node("\ufeffformat=1\r\nnode.labels={a=\"1\",b=\"2\"}\r\n[driver]\r\nexpect=8\r\n"), part(1, "driver.version = \"\"\"580\"\"\""))
+	a := parse(t, node("format = 1\n[driver]\nversion = '580' # c\ngpu_count = 0x8\n[node.labels]\nb = \"2\"\na = \"1\"\n"))
+	b := parse(t, node("\ufeffformat=1\r\nnode.labels={a=\"1\",b=\"2\"}\r\n[driver]\r\ngpu_count=8\r\n"), part(1, "driver.version = \"\"\"580\"\"\""))
 	if a.Digest() != b.Digest() || len(a.Digest()) != 12 {
 		t.Errorf("%s %s", a.Digest(), b.Digest())
 	}
 	seen := map[string]string{}
-	for _, text := range []string{"", "[driver]", "[mig]", "[driver]\nversion = \"580\"", "[driver]\nexpect = 1", "[[mig.gpu]]", "[[mig.gpu]]\n[[mig.gpu]]", "[[mig.gpu]]\nenabled = false", "[node.labels]\na = \"1\"", "[node]\ntaints = [\"a:NoSchedule\"]"} {
+	for _, text := range []string{"", "[driver]", "[mig]", "[driver]\nversion = \"580\"", "[driver]\ngpu_count = 1", "[[mig.gpu]]", "[[mig.gpu]]\n[[mig.gpu]]", "[[mig.gpu]]\nenabled = false", "[node.labels]\na = \"1\"", "[node]\ntaints = [\"a:NoSchedule\"]"} {
 		digest := parse(t, node("format = 1\n"+text)).Digest()
 		if other, found := seen[digest]; found {
 			t.Errorf("%q and %q have the same digest", text, other)
@@ -345,9 +345,9 @@ func TestDigest(t *testing.T) {
 // The order of keys and sections, and the spread over files, do not matter.
 func TestOrder(t *testing.T) {
 	lines := map[string][]string{
-		"driver":  {`version = "580"`, `expect = 8`, `build = "dkms"`},
+		"driver":  {`version = "580"`, `gpu_count = 8`, `build = "dkms"`},
 		"node":    {`labels = { a = "1" }`, `taints = ["a:NoSchedule", "b:NoSchedule"]`, `gpu_labels = false`},
-		"join":    {`how = "token"`, `server = "https://a"`, `token_file = "/t"`, `ca_file = "/c"`},
+		"join":    {`method = "token"`, `server = "https://a"`, `token_file = "/t"`, `ca_file = "/c"`},
 		"sharing": {`strategy = "single"`, `time_slicing = 2`},
 	}
 	render := func(names []string, order func([]string) []string) string {

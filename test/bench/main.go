@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
-const nodeSpec = "format = 1\n[runtime]\ndefault = true\n"
+const nodeSpec = "format = 1\n[runtime]\nset_as_default = true\n"
 
 func main() {
 	if err := run(); err != nil {

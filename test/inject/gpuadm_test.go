@@ -112,7 +112,7 @@ const (
 version = "535"
 source = "distro"
 [runtime]
-default = true
+set_as_default = true
 `
 	secondSpec = `format = 1
 [driver]

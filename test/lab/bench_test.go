@@ -67,7 +67,7 @@ func bootBench(t *testing.T, headers bool) driverNode {
 	if headers {
 		n.Put("/lib/modules/"+headersOf(t, n.Host)+"/modules.dep", "", 0o644) // so that it counts as a kernel
 	}
-	n.Put(specFile, n.spec("580.65.06", "1.18.0")+"[runtime]\ndefault = true\n", 0o644)
+	n.Put(specFile, n.spec("580.65.06", "1.18.0")+"[runtime]\nset_as_default = true\n", 0o644)
 	n.answers()
 	return n
 }

@@ -38,7 +38,7 @@ func bootNode(t *testing.T) node {
 // installed has the boot unit, and nothing of the spec applied yet.
 func (n node) installed() {
 	n.t.Helper()
-	n.Put(specFile, "format = 1\n[driver]\nexpect = 8\n", 0o644)
+	n.Put(specFile, "format = 1\n[driver]\ngpu_count = 8\n", 0o644)
 	n.gpuadm(0, "apply", "--install")
 	n.Put(specFile, specText, 0o644)
 }

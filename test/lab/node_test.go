@@ -16,7 +16,7 @@ import (
 
 const (
 	specFile = "/etc/gpuadm/node.toml"
-	specText = "format = 1\n[driver]\nexpect = 8\n[runtime]\ndefault = true\n"
+	specText = "format = 1\n[driver]\ngpu_count = 8\n[runtime]\nset_as_default = true\n"
 	daemon   = "containerd.service"
 	config   = "/etc/containerd/config.toml"
 	state    = "/var/lib/gpuadm"

@@ -94,8 +94,8 @@ func TestLabRuntimeChanged(t *testing.T) {
 		n := boot(t, lab.Options{Dist: "trixie", Containerd: engine, GPUs: 8})
 		before := n.effect()
 		for _, want := range []struct{ spec, handler, byDefault string }{
-			{"default = true", "nvidia", "nvidia"},
-			{"handler = \"gpu\"\ndefault = true", "gpu", "gpu"},
+			{"set_as_default = true", "nvidia", "nvidia"},
+			{"handler = \"gpu\"\nset_as_default = true", "gpu", "gpu"},
 			{"handler = \"gpu\"", "gpu", before.DefaultRuntime},
 			{"cdi = false", "nvidia", before.DefaultRuntime},
 		} {

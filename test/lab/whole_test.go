@@ -36,7 +36,7 @@ func TestLabWholeNode(t *testing.T) {
 	n.Must("depmod", kernel)
 	n = n.with(t, "H100-80:8")
 	d := driverNode{n.node, repos.Fingerprint(t, deb)}
-	n.Put(specFile, d.spec("580.65.06", "1.18.0")+"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n[runtime]\ndefault = true\n", 0o644)
+	n.Put(specFile, d.spec("580.65.06", "1.18.0")+"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n[runtime]\nset_as_default = true\n", 0o644)
 	packages, files := n.AptState(), n.TreeOutsideCaches()
 
 	t.Log(n.gpuadm(0, "plan").Stdout)

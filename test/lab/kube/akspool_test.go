@@ -85,7 +85,7 @@ func TestLabKubeAKSPool(t *testing.T) {
 	n := bootGPU(t, c, "aks-pool", "bookworm")
 	n.aksPool()
 	const spec = "[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\n"
-	const join = "[join]\nhow = \"aks\"\n"
+	const join = "[join]\nmethod = \"aks\"\n"
 
 	machine := azureMachine(n)
 	machine.Name, machine.Spot = "aks-gpu-12345678-vmss_0", true // not the host's name

@@ -62,7 +62,7 @@ func spot(t *testing.T, n *kube.Node, m cloudfake.Machine) {
 		t.Errorf("at a higher risk: %s", r)
 	}
 	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: leaving, Faults: []cloudfake.Fault{{What: "drop"}}}})
-	n.Put(specFile, "format = 1\n[runtime]\ndefault = true\n", 0o644)
+	n.Put(specFile, "format = 1\n[runtime]\nset_as_default = true\n", 0o644)
 	if r := n.Exec("gpuadm", "apply"); r.Exit != 0 {
 		t.Errorf("nobody answers: %s", r)
 	}

@@ -69,7 +69,7 @@ func TestLabKubeEKS(t *testing.T) {
 			n.Devices(2 * count)
 			cloud := ec2Machine(n.Node, userData(""))
 			cloud.Cluster.CA = c.CA()
-			join := fmt.Sprintf("[join]\nhow = \"eks\"\nkubelet_config = %q\n", configFile)
+			join := fmt.Sprintf("[join]\nmethod = \"eks\"\nkubelet_config = %q\n", configFile)
 			args, spec, says := []string{"apply"}, partitioned, "+ file /etc/systemd/system/kubelet.service.d/50-gpuadm.conf"
 			if gated {
 				join += fmt.Sprintf("cluster = %q\n", cloud.Cluster.Name)

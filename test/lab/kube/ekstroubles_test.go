@@ -20,7 +20,7 @@ func TestLabKubeEKSTroubles(t *testing.T) {
 	n := bootGPU(t, c, "ip-10-0-1-75.ec2.internal", "trixie")
 	sound := ec2Machine(n.Node, "")
 	sound.Cluster.CA = c.CA()
-	join := fmt.Sprintf("[join]\nhow = \"eks\"\ncluster = %q\nkubelet_config = %q\n", sound.Cluster.Name, configFile)
+	join := fmt.Sprintf("[join]\nmethod = \"eks\"\ncluster = %q\nkubelet_config = %q\n", sound.Cluster.Name, configFile)
 	n.Cloud(sound)
 	tree := func() lab.Tree {
 		return n.Tree([]string{"/etc", "/var"}, "/etc/gpuadm", "/etc/hosts", "/var/lib/gpuadm", "/var/log", "/var/lib/systemd", "/var/lib/fakenvml.state", "/etc/systemd/system/gpuadm-lab-cloud.service")

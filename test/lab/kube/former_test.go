@@ -20,7 +20,7 @@ func TestLabKubeFormerTaint(t *testing.T) {
 	join := n.join()
 	n.account()
 	const account = "kubeconfig = \"" + accountFile + "\"\n"
-	n.wants("[runtime]\n[node]\nallocatable = true\nstartup_taint = \"example.com/starting=x:NoSchedule\"\n"+account, join)
+	n.wants("[runtime]\n[node]\nwait_for_allocatable = true\nstartup_taint = \"example.com/starting=x:NoSchedule\"\n"+account, join)
 
 	t.Log("a device plugin that stays away")
 	toleration := "tolerations: [{key: example.com/starting, operator: Exists, effect: NoSchedule}]"
@@ -41,7 +41,7 @@ func TestLabKubeFormerTaint(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Put(accountFile, text, 0o600)
-	spec := "[runtime]\ndefault = true\n[node]\nstartup_taint = \"none\"\n" + account
+	spec := "[runtime]\nset_as_default = true\n[node]\nstartup_taint = \"none\"\n" + account
 	n.wants(spec, join)
 	n.gpuadm(75, []string{"apply"}, "system:serviceaccount:gpuadm:default may not patch it",
 		"kubectl create clusterrolebinding gpuadm-gpuadm-default --clusterrole=gpuadm-node --serviceaccount=gpuadm:default")

@@ -77,7 +77,7 @@ func TestLabKubeGKE(t *testing.T) {
 	n.gkePool()
 	n.account()
 	before := n.Object()
-	const spec = "[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\nkubeconfig = \"" + accountFile + "\"\nstartup_taint = \"none\"\n[join]\nhow = \"gke\"\n"
+	const spec = "[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\nkubeconfig = \"" + accountFile + "\"\nstartup_taint = \"none\"\n[join]\nmethod = \"gke\"\n"
 	n.wants(spec)
 
 	t.Log("Google takes it away")
@@ -134,7 +134,7 @@ func TestLabKubeGKEAgent(t *testing.T) {
 	n.gkePool()
 	before := n.Object()
 	allow(c)
-	n.agent("[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\n[join]\nhow = \"gke\"\n")
+	n.agent("[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\n[join]\nmethod = \"gke\"\n")
 	n.condition("True")
 	n.gkes(before)
 

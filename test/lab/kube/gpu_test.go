@@ -74,7 +74,7 @@ WantedBy=sysinit.target
 func (n gpuHost) join() string {
 	n.t.Helper()
 	n.Put(tokenFile, n.c.Token()+"\n", 0o600)
-	return fmt.Sprintf("[join]\nhow = \"token\"\nserver = %q\nca_pin = %q\ntoken_file = %q\nkubelet_config = %q\n", kube.Server, n.c.Pin(), tokenFile, configFile)
+	return fmt.Sprintf("[join]\nmethod = \"token\"\nserver = %q\nca_pin = %q\ntoken_file = %q\nkubelet_config = %q\n", kube.Server, n.c.Pin(), tokenFile, configFile)
 }
 
 // wants writes the spec.

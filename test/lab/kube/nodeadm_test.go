@@ -92,7 +92,7 @@ func TestLabKubeNodeadm(t *testing.T) {
 	cloud.Cluster.CA = c.CA()
 	n.nodeadm(cloud)
 	n.wants("[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" +
-		"[join]\nhow = \"eks\"\n")
+		"[join]\nmethod = \"eks\"\n")
 	before := n.Tree([]string{"/etc"}, "/etc/gpuadm")
 	if r := n.Exec("gpuadm", "apply", "--install"); r.Exit != 75 {
 		t.Fatalf("the first apply, on the machine that will be the image: %s", r)
@@ -161,7 +161,7 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.account()
 	spec := []string{
 		"[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" +
-			"kubeconfig = \"" + accountFile + "\"\n[join]\nhow = \"eks\"\ngate = \"open\"\n",
+			"kubeconfig = \"" + accountFile + "\"\n[join]\nmethod = \"eks\"\ngate = \"open\"\n",
 	}
 	n.wants(spec...)
 	if r := n.Exec("gpuadm", "apply", "--install"); r.Exit != 75 {
@@ -202,11 +202,11 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	const state = "FAKENVML_STATE=/var/lib/fakenvml.state"
 	n.Must("sh", "-ec", "rm -r /sys/bus/pci/devices/0000:28:00.0; sed '/^2800/d' /proc/bus/pci/devices >/tmp/bus; cat /tmp/bus >/proc/bus/pci/devices")
 	n.Must("env", state, "fakenvml", "new", "--gpus", "H100-80:1")
-	n.gpuadm(1, []string{"apply"}, "the node was ready with 2, and none is at 0000:28:00.0 any more", "expect = 1 in [driver]")
+	n.gpuadm(1, []string{"apply"}, "the node was ready with 2, and none is at 0000:28:00.0 any more", "gpu_count = 1 in [driver]")
 	if said := kube.Text(n.condition("False"), "message"); !strings.Contains(said, "0000:28:00.0") {
 		t.Errorf("the condition says %q", said)
 	}
-	n.wants(append(spec, "[driver]\nexpect = 1\n")...)
+	n.wants(append(spec, "[driver]\ngpu_count = 1\n")...)
 	n.settled()
 	n.condition("True")
 	n.wants(spec...)

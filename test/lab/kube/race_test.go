@@ -36,7 +36,7 @@ func TestLabKubeRace(t *testing.T) {
 		n.plain("patient")
 		n.account()
 		n.wants("[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n"+
-			"[node]\nallocatable = true\nkubeconfig = \""+accountFile+"\"\n", n.join())
+			"[node]\nwait_for_allocatable = true\nkubeconfig = \""+accountFile+"\"\n", n.join())
 		n.gpuadm(75, []string{"apply"}, "the node offers 0 of 4 nvidia.com/gpu") // there is no device plugin yet
 		n.Ready()
 		n.seenReady()

@@ -23,7 +23,7 @@ strategy = "single"
 [node]
 labels = { "example.com/pool" = "h100" }
 taints = ["example.com/gpu=yes:NoSchedule"]
-allocatable = true
+wait_for_allocatable = true
 `
 
 // TestLabKubeToken: a machine with a container engine, GPUs and kubelet's program becomes a node by one apply, with all that
