@@ -124,7 +124,8 @@ func digit(c byte) bool  { return c >= '0' && c <= '9' }
 // harmless says whether a value of a secret-looking key is none: a path to the secret, a variable, a yes or no.
 func harmless(name, value string) bool {
 	switch strings.ToLower(value) {
-	case "", "true", "false", "yes", "no", "on", "off", "null", "none", "nil", "[]", "{}", "~", "always", "never":
+	case "", "true", "false", "yes", "no", "on", "off", "null", "none", "nil", "[]", "{}", "~", "always", "never",
+		"auto", "both", "metadata", "packages": // what signature in node.toml takes
 		return true
 	}
 	if file(value) || variable(value) {
