@@ -65,3 +65,14 @@ func TestPlanted(t *testing.T) {
 		}
 	}
 }
+
+// TestKernelHeaders: sentences about a kernel's headers are what an administrator needs at night.
+func TestKernelHeaders(t *testing.T) {
+	for _, text := range []string{
+		"these kernels have headers: 5.14.0-2.el9.x86_64", "linux-headers: 6.8.0-41-generic", "kernel headers = 5.14.0-2.el9.x86_64",
+	} {
+		if got := mask.Message(text); got != text {
+			t.Errorf("%q becomes %q", text, got)
+		}
+	}
+}

@@ -34,8 +34,12 @@ func secret(name string) bool {
 	}
 	for _, word := range words {
 		switch word {
-		case "pwd", "pass", "pat", "auth", "auths", "sig", "session", "phpsessid", "jwt", "otp", "psk", "sas", "cred", "creds", "header", "headers", "dsn", "community":
+		case "pwd", "pass", "pat", "auth", "auths", "sig", "session", "phpsessid", "jwt", "otp", "psk", "sas", "cred", "creds", "dsn", "community":
 			return true
+		case "header", "headers": // OTEL_EXPORTER_OTLP_HEADERS; a kernel has headers too
+			if len(words) > 1 && words[0] != "kernel" && words[0] != "linux" {
+				return true
+			}
 		}
 	}
 	if i := slices.Index(words, "key"); i >= 0 && i == len(words)-2 && slices.Contains([]string{"data", "pem", "base64", "b64", "material", "value", "content"}, last) {

@@ -15,7 +15,7 @@ import (
 // at asks for a version from another place than the mirror's, whose key signs what is said.
 func (d *dnfDriver) at(version, url, signed string) {
 	d.t.Helper()
-	d.Put("/etc/gpuadm/node.toml", fmt.Sprintf("format = 1\n\n[driver]\nversion = %q\n\n[driver.repo]\nurl = %q\nkey = %q\nfingerprint = %q\nsigned = %q\n",
+	d.Put("/etc/gpuadm/node.toml", fmt.Sprintf("format = 1\n\n[driver]\nversion = %q\n\n[driver.repo]\nurl = %q\nkey = %q\nfingerprint = %q\nsignature = %q\n",
 		version, url, repos.Key, d.fingerprint, signed), 0o644)
 }
 
