@@ -235,7 +235,7 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// Who must wait for an approval is told which request it is and how to approve it, and goes on with the same one.
+// The error names the request that waits for approval and how to approve it; the next run goes on with the same request.
 func TestApprovalByHand(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.Settle("wait")

@@ -80,7 +80,7 @@ func (p *parted) plain(n *yaml.Node) {
 		if key.Kind != yaml.ScalarNode {
 			p.add(key, "", "a key must be a string")
 		} else if line := first[key.Value]; line > 0 {
-			p.add(key, "keep one of the two", "%q stands twice; first in line %d", key.Value, line)
+			p.add(key, "keep one of the two", "%q is there twice; first in line %d", key.Value, line)
 		} else {
 			first[key.Value] = key.Line
 		}

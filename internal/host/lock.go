@@ -25,7 +25,7 @@ type runLock struct {
 	comes bool // the file comes and goes with the lock
 }
 
-// nameOfLock is the file that stands for a root folder. The folder itself is not locked, since whoever may read it could keep us
+// nameOfLock is the lock file of a root folder. The folder itself is not locked, since any user who can read it could keep us
 // out, and an image shall be left no file: ours is named after the folder, as systemd-nspawn's is
 // (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c, discover-image.c since 248). It lies in
 // /run, or in /tmp for a user who may not write there. Another user can neither open it nor take it away: both folders are

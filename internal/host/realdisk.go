@@ -11,7 +11,7 @@ import (
 )
 
 // realDisk is the kernel's file system below a folder, by the descriptor of that folder. Its path is not used again once it is
-// open: whoever may write in the folder's parent could put another folder in its place, or a link. It is open as long as the
+// open: a user who can write in the folder's parent could put another folder in its place, or a link. It is open as long as the
 // process lives, which opens one or two.
 //
 // Every path is walked part by part with O_NOFOLLOW from an open folder (openat(2)), so whatever is swapped

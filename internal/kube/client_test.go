@@ -170,7 +170,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestDeniedByPolicy: a policy's denial is told apart by its code, no role is advised against it, and a try changes nothing.
+// TestDeniedByPolicy: a policy's denial is recognised by its code, no role is advised against it, and a try changes nothing.
 func TestDeniedByPolicy(t *testing.T) {
 	c, sim, _ := fixture(t)
 	before := fmt.Sprint(sim.Node("gpu-1"))

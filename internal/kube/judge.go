@@ -45,7 +45,7 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 		// pkg/endpoints/handlers/patch.go); what does not pass validation gets 422 with causes.
 		if r.tests && unsaid {
 			e.Why = Conflict
-			e.Cause = said{"somebody changed it meanwhile: what the patch tests is not so any more", nil}
+			e.Cause = said{"another client changed it meanwhile: what the patch tests is not so any more", nil}
 		}
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		e.Why, e.retry = Busy, true

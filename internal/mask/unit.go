@@ -192,7 +192,7 @@ func harmlessValue(value string) bool {
 	return false
 }
 
-// plainFlag says whether a flag is known to hold no secret, and is of use to whoever reads a recording: flags of kubelet, containerd,
+// plainFlag says whether a flag is known to hold no secret, and is of use to a reader of the recording: flags of kubelet, containerd,
 // dockerd, CRI-O and NVIDIA's daemons, by their own help texts.
 func plainFlag(flag string) bool {
 	switch strings.TrimLeft(flag, "-") {
