@@ -55,7 +55,7 @@ func TestSecretsOfAJoinStaySecret(t *testing.T) {
 		"denied":  func(j *testJoin) { j.Settle("Denied") },
 		"forbids": func(j *testJoin) { j.Token(testToken, kubesim.User{Name: "bob " + testToken, Groups: []string{"x"}}) },
 		"repeats": func(j *testJoin) {
-			j.Fail(kubesim.Fault{On: "GET /apis/cert", Status: 500, Body: "no to " + testToken, Times: -1})
+			j.Fail(kubesim.Fault{On: "GET /apis/cert", Status: 400, Body: "no to " + testToken, Times: -1})
 		},
 		"no login": func(j *testJoin) { j.Revoke(testToken) },
 	}
