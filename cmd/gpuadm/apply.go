@@ -34,10 +34,10 @@ func newApply(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply [STAGE…]",
 		Short: "make it so",
-		Long: `Apply makes the machine stand as node.toml says, stage by stage. Everything
+		Long: `Apply makes the machine what node.toml says, stage by stage. Everything
 that can be known is looked at first: if any of it cannot be made, nothing is
 touched. Each change is written to the journal before it is made, and looked at
-afterwards. If one fails, what its stage changed is put back.
+afterwards. If one fails, what its stage changed is rolled back.
 
 Applying twice does nothing the second time. After a crash or a reboot, apply
 again: it goes on where it was.
@@ -59,10 +59,10 @@ what others than root can write to is refused, at its first boot and at any othe
 	f.BoolVar(&a.install, "install", false, "also put this gpuadm and its boot unit on the machine; kubelet then waits for it")
 	f.BoolVar(&a.reboot, "reboot", false, "reboot if a change needs it to hold; the boot unit goes on")
 	f.BoolVar(&a.boot, "boot", false, "as the boot unit calls it: unattended, and tried again a few times")
-	f.BoolVar(&a.unattended, "unattended", false, "nobody is there: do nothing while an undo holds (for units and DaemonSets)")
+	f.BoolVar(&a.unattended, "unattended", false, "no operator is there: do nothing while an undo holds (for units and DaemonSets)")
 	f.StringSliceVar(&a.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
 	f.StringSliceVar(&a.skip, "skip", nil, "leave out this `STAGE`; repeatable")
-	f.DurationVar(&a.deadline, "deadline", 0, "give up after this long, and put back the stage at work; 0 is never")
+	f.DurationVar(&a.deadline, "deadline", 0, "give up after this long, and roll back the stage at work; 0 is never")
 	cmd.RegisterFlagCompletionFunc("skip", stageNames)
 	cmd.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions(strings.Split(breaks, ", "), cobra.ShellCompDirectiveNoFileComp))
 	return cmd

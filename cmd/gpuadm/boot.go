@@ -97,7 +97,7 @@ func newGate(c *common) *cobra.Command {
 		Use:   "gate",
 		Short: "say whether kubelet may start",
 		Long: `Gate exits with 0 if kubelet may start: this boot's apply has ended well, or the
-machine stands as wanted by now, or an undo holds. Kubelet's unit asks it before
+machine is converged by now, or an undo holds. Kubelet's unit asks it before
 each start, so a node that was repaired gets its kubelet back by itself.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

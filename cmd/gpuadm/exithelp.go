@@ -12,12 +12,12 @@ func exitTopic() *cobra.Command {
 
 const exitCodes = `The exit code says what to do next. It means the same for all verbs.
 
-  0   It stands as wanted, or the question is answered: go on. plan exits with 0
+  0   It is converged, or the question is answered: go on. plan exits with 0
       whether changes are pending or not; with --exit-code it tells the two
       apart. An apply with 0 may have left what can only come later, which it
       names, and it does nothing where it is unattended and an undo holds, which
       it says.
-  1   It cannot be, or it failed: somebody has to look. The lines because and
+  1   It cannot be, or it failed: a person has to look. The lines because and
       try say why and what to do. What apply could tell beforehand was refused
       with nothing touched; where something failed at work, its stage was put
       back. The same where the time of --deadline is over. gate: kubelet may not

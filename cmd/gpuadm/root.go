@@ -24,11 +24,11 @@ import (
 
 const about = `gpuadm turns a machine with NVIDIA GPUs into a Kubernetes node, and keeps it one.
 
-One file, /etc/gpuadm/node.toml, says how the node shall stand. plan says what
-would change, apply makes it so, undo puts it back. All three work on this
+One file, /etc/gpuadm/node.toml, is the desired state of the node. plan says what
+would change, apply makes it so, undo reverts it. All three work on this
 machine, or with --root on a folder that holds another one: an image, a disk.
 
-Exit codes: 0 it stands as wanted; 1 it cannot; 2 the spec or the command line
+Exit codes: 0 converged; 1 it cannot be; 2 the spec or the command line
 is wrong; 3 changes are pending; 4 a reboot is needed; 75 not now, try again.
 gpuadm help exit says what to do with each.`
 
@@ -71,7 +71,7 @@ func newRoot(e env) *cobra.Command {
 	f.StringVar(&c.rootDir, "root", "/", "work on the machine whose files lie in `DIR`, nothing of it running")
 	f.StringVarP(&c.output, "output", "o", "text", "`FORM` of the answer: text or json")
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "say nothing but the answer and errors")
-	f.BoolVarP(&c.verbose, "verbose", "v", false, "say also what stands already")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "say also what is converged already")
 	f.BoolVar(&c.noColor, "no-color", false, "use no colour; NO_COLOR does the same")
 	root.AddCommand(
 		newPlan(c),

@@ -20,10 +20,10 @@ import (
 func newStatus(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [STAGE…]",
-		Short: "say what stands, what does not, since when",
+		Short: "say what is converged, what is not, since when",
 		Long: `Status looks at the machine, and at the journal for what gpuadm has made and when.
-It touches nothing. It exits with 0 if all stands as wanted, 3 if changes are
-pending, 1 if something cannot be made to stand.`,
+It touches nothing. It exits with 0 if all is converged, 3 if changes are
+pending, 1 if something cannot be made.`,
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e, h, err := c.engine(args, nil)

@@ -75,10 +75,10 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&u.to, "to", "", "put back this `RUN` and all since, or all")
+	f.StringVar(&u.to, "to", "", "undo this `RUN` and all since, or all")
 	f.StringSliceVar(&u.leave, "leave", nil, "leave the thing of this `NAME` as it is, a file by its path; repeatable")
 	f.StringSliceVar(&u.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
-	f.BoolVar(&u.dryRun, "dry-run", false, "only say what would be put back")
+	f.BoolVar(&u.dryRun, "dry-run", false, "only say what would be undone")
 	f.BoolVarP(&u.yes, "yes", "y", false, "allow whatever it interrupts")
 	return cmd
 }

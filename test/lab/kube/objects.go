@@ -144,6 +144,11 @@ func (c *Cluster) Pin() string { return c.keys.ca.pin() }
 // BootstrapToken makes a bootstrap token as kubeadm does, and waits until cluster-info is signed with it. It is good for
 // the given time, for any use.
 func (c *Cluster) BootstrapToken(ctx context.Context, good time.Duration) (string, error) {
+	return c.GroupToken(ctx, good, bootstrappers)
+}
+
+// GroupToken is BootstrapToken for another group than kubeadm's, which may do what the test allows.
+func (c *Cluster) GroupToken(ctx context.Context, good time.Duration, group string) (string, error) {
 	random := strings.ToLower(rand.Text())
 	id, secret := random[:6], random[6:22] // [a-z0-9]{6} and [a-z0-9]{16}
 	err := c.Admin.Apply(ctx, Object{
@@ -151,7 +156,7 @@ func (c *Cluster) BootstrapToken(ctx context.Context, good time.Duration) (strin
 		"metadata": Object{"name": "bootstrap-token-" + id, "namespace": "kube-system"},
 		"stringData": Object{
 			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
-			"auth-extra-groups": bootstrappers, "expiration": time.Now().Add(good).UTC().Format(time.RFC3339),
+			"auth-extra-groups": group, "expiration": time.Now().Add(good).UTC().Format(time.RFC3339),
 		},
 	})
 	if err != nil {
