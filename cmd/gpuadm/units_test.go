@@ -18,7 +18,7 @@ import (
 // process that does not, and leaves it time to put the stage at work back first.
 func TestBootUnitsHaveALimit(t *testing.T) {
 	for name, text := range map[string][]byte{"gpuadm.service": systemd.Service, "gpuadm-ready.service": systemd.Ready} {
-		options, err := unit.Deserialize(bytes.NewReader(text))
+		options, err := unit.DeserializeOptions(bytes.NewReader(text))
 		if err != nil {
 			t.Fatal(err)
 		}
