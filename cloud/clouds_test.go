@@ -24,6 +24,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -226,7 +227,9 @@ func FuzzNodeadmReads(f *testing.F) {
 	f.Add([]byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"a\n- b","value":"\u0000","effect":"x: y"}]}}}}`))
 	s := spec.Spec{}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		resolved, err := nodeadmReads(data)
+		var resolved nodeadmSpec
+		var err error
+		alloc.Most(t, 1000, len(data), func() { resolved, err = nodeadmReads(data) })
 		if err != nil {
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 var (
@@ -336,7 +337,9 @@ func FuzzConfiguration(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		out, err := kubeletConfEdited(data, []spec.Taint{gpuTaint, newTaint})
+		var out []byte
+		var err error
+		alloc.Most(t, 4000, len(data), func() { out, err = kubeletConfEdited(data, []spec.Taint{gpuTaint, newTaint}) })
 		if err != nil {
 			return
 		}
@@ -367,7 +370,9 @@ func FuzzVariables(f *testing.F) {
 	f.Add([]byte("# c\n" + extra + "=--v=2 \\\n --node-labels=\"a=0\"\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		parts := []string{"a=1", "nvidia.com/gpu.present=true"}
-		out, err := kubeletEdited(data, extra, kubeletLabelFlag(), parts)
+		var out []byte
+		var err error
+		alloc.Most(t, 2000, len(data), func() { out, err = kubeletEdited(data, extra, kubeletLabelFlag(), parts) })
 		if err != nil {
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 func TestStateText(t *testing.T) {
@@ -77,7 +78,9 @@ func FuzzState(f *testing.F) {
 	f.Add("on ?65@3(1c@2,1c) 1g.24gb-me@6()")
 	models := Models()
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseState(text)
+		var s State
+		var err error
+		alloc.Most(t, 1000, len(text), func() { s, err = ParseState(text) })
 		if err != nil {
 			return
 		}
@@ -105,7 +108,9 @@ func FuzzParted(f *testing.F) {
 	f.Add([]byte("version: v1\nmig-configs: {a: [{devices: all, mig-enabled: no, <<: {a: b}}]}"))
 	models := Models()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := ParseParted("f", data)
+		var c Config
+		var err error
+		alloc.Most(t, 2000, len(data), func() { c, err = ParseParted("f", data) })
 		if err != nil {
 			if list, ok := err.(FileErrors); !ok || len(list) == 0 {
 				t.Fatal("refused without a reason")

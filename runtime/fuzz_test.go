@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 // FuzzEdit holds the laws on any bytes: no panic, an own proof of what is right, a second edit that changes nothing.
@@ -23,7 +24,9 @@ func FuzzEdit(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, root, imported []byte, choice byte) {
-		if _, err := tomlTree(root); err != nil {
+		var err error
+		alloc.Most(t, 4000, len(root), func() { _, err = tomlTree(root) })
+		if err != nil {
 			root = bytes.ToValidUTF8(root, nil)
 		}
 		tree := Tree{Root: File{etc + "/config.toml", root}}

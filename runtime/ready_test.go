@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 func message(fields ...any) (m []byte) {
@@ -57,7 +58,9 @@ func TestJudgeStatus(t *testing.T) {
 
 func FuzzJudgeStatus(f *testing.F) {
 	f.Add(status(true, `{"containerd":{}}`))
-	f.Fuzz(func(_ *testing.T, data []byte) { judgeStatus(data, "nvidia") })
+	f.Fuzz(func(t *testing.T, data []byte) {
+		alloc.Most(t, 1000, len(data), func() { judgeStatus(data, "nvidia") })
+	})
 }
 
 // slow answers at the third call.

@@ -6,6 +6,8 @@ package facts
 import (
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 // FuzzParsers gives the same text to every parser of this package: none may panic or hang, and what they return must
@@ -59,7 +61,9 @@ func FuzzParsers(f *testing.F) {
 			"/usr/lib/systemd/system/kubelet.service": a, "/etc/crio/crio.conf.d/a": a, "/etc/docker/daemon.json": b,
 			"/etc/systemd/system/k3s.service": b, "/etc/rancher/k3s/config.yaml": a,
 		}
-		facts, err := Gather(t.Context(), v, Needs{})
+		var facts Facts
+		var err error
+		alloc.Beside(t, 16<<20, 4000, len(a)+len(b), func() { facts, err = Gather(t.Context(), v, Needs{}) })
 		if err != nil && !strings.HasPrefix(err.Error(), "cannot ") {
 			t.Errorf("an error that does not say what cannot be done: %v", err)
 		}

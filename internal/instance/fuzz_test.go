@@ -67,7 +67,8 @@ func FuzzNote(f *testing.F) {
 	}
 	f.Add(data)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, _ := readNote(data)
+		var c *Cluster
+		alloc.Most(t, 1000, len(data), func() { c, _ = readNote(data) })
 		fit(t, c)
 	})
 }
@@ -75,7 +76,9 @@ func FuzzNote(f *testing.F) {
 func FuzzAzure(f *testing.F) {
 	f.Add([]byte(`{"compute":{"vmId":"a","vmSize":"b","location":"c","name":"n"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		i, err := azureVM(data)
+		var i *Instance
+		var err error
+		alloc.Most(t, 1000, len(data), func() { i, err = azureVM(data) })
 		if err != nil {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -153,7 +154,9 @@ func FuzzExecAnswer(f *testing.F) {
 	f.Add([]byte(credentials("v1", map[string]any{"token": planted})))
 	f.Add([]byte(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"clientCertificateData":"x","clientKeyData":"y"}}`))
 	f.Fuzz(func(t *testing.T, out []byte) {
-		got, err := (&plugin{version: execGroup + "v1", argv: []string{"p"}}).read(out)
+		var got *credential
+		var err error
+		alloc.Most(t, 1000, len(out), func() { got, err = (&plugin{version: execGroup + "v1", argv: []string{"p"}}).read(out) })
 		if (got == nil) == (err == nil) {
 			t.Errorf("%v, %v", got, err)
 		}

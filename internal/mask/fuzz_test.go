@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
 func FuzzMask(f *testing.F) {
@@ -16,7 +17,8 @@ func FuzzMask(f *testing.F) {
 		f.Add(p.file, p.text)
 	}
 	f.Fuzz(func(t *testing.T, name, text string) {
-		once := string(mask.File(name, []byte(text)))
+		var once string
+		alloc.Beside(t, 4<<20, 10000, len(text), func() { once = string(mask.File(name, []byte(text))) })
 		if again := string(mask.File(name, []byte(once))); again != once {
 			t.Errorf("a file masked twice is another:\n%q\n%q\n%q", text, once, again)
 		}
