@@ -27,7 +27,7 @@ func Beside(t testing.TB, buffer, k, input int, do func()) {
 	runtime.ReadMemStats(&before)
 	do()
 	runtime.ReadMemStats(&after)
-	if all := after.TotalAlloc - before.TotalAlloc; all > uint64(buffer+k*input) {
+	if all := after.TotalAlloc - before.TotalAlloc; all > slack*uint64(buffer+k*input) {
 		t.Errorf("%d bytes of input had %d bytes allocated: %d and %d for each are allowed", input, all, buffer, k)
 	}
 }
