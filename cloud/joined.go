@@ -42,19 +42,7 @@ type nodeAsk struct {
 }
 
 func nodeOf(s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
-	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, pause: sleepFor}
-}
-
-// sleepFor waits, unless the run ends before.
-func sleepFor(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
+	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, pause: host.Pause}
 }
 
 // get returns the Node object, nil if there is none.

@@ -30,7 +30,7 @@ func TestPrivateUnit(t *testing.T) {
 	}
 }
 
-// What a private unit sets in a variable is not copied into the packages' file of variables, which anybody may read.
+// What a private unit sets in a variable is not copied into the packages' file of variables, which all users may read.
 func TestPrivateVariable(t *testing.T) {
 	unit := plainUnit("$KUBELET_EXTRA_ARGS") + "EnvironmentFile=-/etc/default/kubelet\nEnvironment=\"KUBELET_EXTRA_ARGS=--cloud-secret=hunter2\"\n"
 	n := kubeletMachine(t, simKubelet+strings.Replace(unit, "kubelet.service --", "kubelet.service mode=0600 --", 1))

@@ -66,7 +66,7 @@ func TestMissingGPUs(t *testing.T) {
 		t.Errorf("given to a guest: %q", got)
 	}
 
-	have(1) // and it is meant so: whoever says gpu_count = 1 passes preflight
+	have(1) // and it is meant so: an operator who sets gpu_count = 1 passes preflight
 	a.Advance(time.Minute)
 	a.apply()
 	if got := missing(); got != "" {

@@ -42,7 +42,7 @@ type tokenJoin struct {
 func newTokenJoin(s spec.Spec, f facts.Facts) *tokenJoin {
 	return &tokenJoin{
 		server: strings.TrimSuffix(s.Join.Server, "/"), caFile: s.Join.CAFile, pin: s.Join.CAPin, tokenFile: s.Join.TokenFile,
-		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), kubelet: f.Kubelet.Version, sleep: sleepFor, silence: &silence{},
+		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), kubelet: f.Kubelet.Version, sleep: host.Pause, silence: &silence{},
 	}
 }
 

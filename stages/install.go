@@ -53,7 +53,7 @@ func Install(binary []byte) converge.Stage {
 			return append(wants,
 				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "a node comes back by itself after a boot"),
 				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "what needs a running kubelet is done after it"),
-				things.Exact(gateFile, systemd.Gate, 0o644, "kubelet waits until the node stands"),
+				things.Exact(gateFile, systemd.Gate, 0o644, "kubelet waits until the node is ready"),
 				things.Enabled(BootUnit, "at every boot"),
 				things.Enabled(ReadyUnit, "at every boot, once kubelet runs"),
 				things.UnitFilesRead("systemd starts units as it has read them", BootUnit, ReadyUnit, "kubelet.service"),

@@ -75,19 +75,19 @@ func TestUndoThatFailedHoldsNothing(t *testing.T) {
 		n := node(t)
 		e := edition(t, 1)
 		apply(t, n, e)
-		stood := tree(n)
+		before := tree(n)
 		n.Fail(n.Touches()+touch, syscall.EIO)
 		if _, err := e.Undo(context.Background(), n, "", nil); err == nil {
 			continue
 		}
 		failed++
-		if tree(n) == stood {
+		if tree(n) == before {
 			if held := converge.ReadJournal(n).Held(); held != "" {
 				t.Errorf("failed at touch %d, and the undo of %s holds", touch, held)
 			}
 		}
 		e.Unattended = true
-		if res, err := e.Apply(context.Background(), n); err != nil || res.Held != "" && tree(n) == stood {
+		if res, err := e.Apply(context.Background(), n); err != nil || res.Held != "" && tree(n) == before {
 			t.Errorf("failed at touch %d: held by %q, %v", touch, res.Held, err)
 		}
 	}

@@ -254,7 +254,7 @@ func (c *common) migFitText(list []fitted, offline bool) {
 		case offline:
 			printf(c.stdout, "%s: %s fits\n", f.Model, f.Layout)
 		case f.Now == f.Then:
-			printf(c.stdout, "GPU %d, %s: %s stands\n", f.GPU, f.Model, f.Layout)
+			printf(c.stdout, "GPU %d, %s: %s is there\n", f.GPU, f.Model, f.Layout)
 		default:
 			printf(c.stdout, "GPU %d, %s: %s fits; %d stay, %d go, %d are made\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
 		}

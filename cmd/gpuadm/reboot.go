@@ -71,7 +71,7 @@ func (c *common) mayReboot(ctx context.Context, e *converge.Engine, h host.Host)
 		if slices.Contains(ch.Breaks, "reboot") && ch.Cannot == "" {
 			return &converge.Trouble{
 				What:    fmt.Sprintf("cannot go on after a reboot: %s is not installed", stages.BootUnit),
-				Because: []string{fmt.Sprintf("%s holds only after a reboot, and nobody would make the rest", ch.String()), "nothing was touched"},
+				Because: []string{fmt.Sprintf("%s holds only after a reboot, and no later run would make the rest", ch.String()), "nothing was touched"},
 				Try:     []string{c.typed("apply") + " --install --reboot: it installs the unit first"},
 			}
 		}

@@ -128,7 +128,7 @@ func (c *common) ours(s converge.Status) {
 	}
 	for _, why := range slices.Sorted(maps.Keys(unseen)) {
 		names := converge.Few(unseen[why], 3)
-		printf(c.stdout, "\nOf %s it is not known how it stands: %s.\n", strings.Join(names, ", "), why)
+		printf(c.stdout, "\nThe state of %s is not known: %s.\n", strings.Join(names, ", "), why)
 	}
 	for _, stage := range slices.Sorted(maps.Keys(gone)) {
 		printf(c.stdout, "\n%s: %s of ours that the spec does not ask for; to put back: %s\n", stage, count(gone[stage], "thing"), c.typed("undo"))
@@ -147,7 +147,7 @@ func (c *common) stageStatus(s converge.Status, st converge.StagePlan) {
 	case st.Changes == 0 && st.Stands == 0:
 		printf(c.stdout, "  %-10s =   nothing wanted\n", st.Name)
 	case st.Changes == 0:
-		printf(c.stdout, "  %-10s =   stands%s\n", st.Name, since)
+		printf(c.stdout, "  %-10s =   converged%s\n", st.Name, since)
 	default:
 		c.changeLines(c.stdout, st.Name, of(s.Changes, st.Name), func(stage string, ch converge.Change) { c.changeLine(c.stdout, stage, ch) })
 	}

@@ -152,7 +152,7 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 				return a.strange("ec2:DescribeInstances")
 			}
 		}
-		if wait(ctx, pause) != nil {
+		if host.Pause(ctx, pause) != nil {
 			return &Error{
 				What:    "cannot find out the node's name: EC2 tells no private DNS name of " + i.ID,
 				Because: []string{"it may lag behind for minutes after a launch; where the VPC has no DNS host names it never comes"},

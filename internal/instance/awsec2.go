@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/ec2query"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
@@ -40,7 +39,7 @@ func (a *awsAPI) askEC2API(ctx context.Context, action string, params url.Values
 		if err2 != nil {
 			return err
 		}
-		if wait(ctx, pause) != nil {
+		if host.Pause(ctx, pause) != nil {
 			return err
 		}
 	}
@@ -73,16 +72,4 @@ func (a *awsAPI) askEC2Once(ctx context.Context, body string, into any) error {
 		err = &smithy.GenericAPIError{Code: said.Code, Message: said.Message}
 	}
 	return &smithyhttp.ResponseError{Response: &smithyhttp.Response{Response: answer}, Err: err}
-}
-
-// wait pauses, or returns the context's error.
-func wait(ctx context.Context, pause time.Duration) error {
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

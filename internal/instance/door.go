@@ -153,7 +153,7 @@ func tries(ctx context.Context, patience time.Duration, do func(context.Context)
 		if err == nil || final(nth, err) {
 			return err
 		}
-		if wait(ctx, most/2+rand.N(most/2)) != nil {
+		if host.Pause(ctx, most/2+rand.N(most/2)) != nil {
 			return err
 		}
 	}

@@ -4,7 +4,7 @@
 package instance
 
 // knownTypes are the GPU types of a cloud. Machines to which GPUs are attached in any number (GCE's N1) are not among them, nor
-// are those whose number nobody has written down. The rows were last read against their sources on 2026-11-21.
+// are those whose number is not written down anywhere. The rows were last read against their sources on 2026-11-21.
 func knownTypes(cloud string) []typeRow {
 	switch cloud {
 	case "aws":

@@ -92,17 +92,6 @@ func (c *Client) nap(try int, after time.Duration) time.Duration {
 	return nap
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
-
 // try makes a request once, within so long.
 func (c *Client) try(ctx context.Context, r call, limit time.Duration) *Error {
 	ctx, stop := context.WithTimeoutCause(ctx, limit, errSilent)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// pem replaces PEM blocks, but those that anybody may read. The lines of one go away, as many as there are: where the
+// pem replaces PEM blocks, but those that all may read. The lines of one go away, as many as there are: where the
 // beginning or the end is cut off, all up to it.
 func pem(text string) string {
 	const begin, end, dashes = "-----BEGIN ", "-----END ", "-----"

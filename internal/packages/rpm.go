@@ -204,7 +204,7 @@ func (d *rpmDatabase) fill() {
 }
 
 // fingerprintOf is that of the one key that rpm has under a name; "-" of what is none. The name does not count: it holds the last
-// eight digits, of which anybody can make a key with the same.
+// eight digits, of which any attacker can make a key with the same.
 func fingerprintOf(base64Key string) string {
 	packets, err := base64.StdEncoding.DecodeString(base64Key)
 	if err != nil {

@@ -128,7 +128,7 @@ func (d *decoder) join(j Join) {
 		need("server", j.Server, `write server = "https://HOST:6443"`)
 		need("token_file", j.TokenFile, `put the token in a file of mode 0600 and write token_file = "/etc/gpuadm/token"`)
 		if j.CAFile == "" && j.CAPin == "" && d.ok("join.ca_file", "join.ca_pin") {
-			d.blame("join.method", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, "%s needs ca_file or ca_pin: without one the server could be anybody", how)
+			d.blame("join.method", `write ca_file = "/etc/gpuadm/ca.crt" or ca_pin = "sha256:…"`, "%s needs ca_file or ca_pin: without one any server could pose as the cluster's", how)
 		}
 	}
 	d.misplaced(j)
