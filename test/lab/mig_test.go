@@ -239,7 +239,7 @@ func partialConfig(t *testing.T, n gpuNode) {
 	before := n.dump()
 	says(t, n.wants(0, one), "Nothing to do.")
 	says(t, n.wants(0, one, "plan", "--exit-code", "mig"), "Nothing to do.")
-	says(t, n.wants(0, one, "mig", "fit"), "stands")
+	says(t, n.wants(0, one, "mig", "fit"), "is there")
 	if after := n.dump(); after.Mutations != before.Mutations || len(after.GPUs[1].Instances) > 0 {
 		t.Errorf("%d mutations in a second apply", after.Mutations-before.Mutations)
 	}

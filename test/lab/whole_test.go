@@ -52,7 +52,7 @@ func TestLabWholeNode(t *testing.T) {
 	}
 	pid := n.MainPID(daemon)
 	says(t, n.gpuadm(0, "apply", "--install"), "Nothing to do.")
-	says(t, n.gpuadm(0, "status"), "stands since")
+	says(t, n.gpuadm(0, "status"), "converged since")
 	if now := n.MainPID(daemon); now != pid {
 		t.Errorf("a second apply has restarted %s", daemon)
 	}
