@@ -22,7 +22,7 @@ DEMO      := -tags=netgo,osusergo,demo
 # other people's daemons, a C library, a binary that is built without it.
 NORACE    := /gpuadm/test(/containerd|/fakenvml|/inject)?$$
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom demo test check lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
+.PHONY: help build repro sbom demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,8 +83,10 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
 	$(GO) run ./test/containerd/parts/fetch
 
-lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
+lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts; cached
 	$(GO) run ./test/lab/cmd/lab setup
+
+lab: lab-hosts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
 	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 60m
 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab's matrix over all distributions
@@ -93,8 +95,7 @@ nightly: build ## as root: what takes too long for each change: laws at every to
 	$(GO) run ./test/lab/cmd/lab setup
 	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLabMatrix -count=1 -parallel 3 -timeout 60m
 
-lab-kube: build ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
-	$(GO) run ./test/lab/cmd/lab setup
+lab-kube: lab-hosts ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
 	$(GO) run ./test/lab/kube/cmd/kube build
 	$(LABTEST) ./test/lab/kube -run 'TestLabKube$(CASE)' -count=1 -parallel 4 -timeout 20m # most of them wait most of the time
 
