@@ -117,7 +117,7 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// nvidia-fs is built where its package has brought the source and the kernel has the driver, and anew when that is another.
+// nvidia-fs is built where its package has brought the source and the kernel has the driver, and rebuilt when the driver changes.
 func TestBuiltBeside(t *testing.T) {
 	const kernel, dir = "6.8.0-41-generic", "/lib/modules/6.8.0-41-generic/updates/dkms/"
 	const source = "-- usr/src/nvidia-fs-2.9.1/dkms.conf --\n-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n"

@@ -28,7 +28,7 @@ type freshIMEX struct {
 	converge.Thing // of kind fresh
 }
 
-// imexFresh wants IMEX to run with its files as they are, and to be ready after a restart.
+// imexFresh wants IMEX restarted if its files changed since it started, and ready after a restart.
 func imexFresh() converge.Want {
 	w := things.Fresh(IMEXUnit, []string{IMEXConfig, IMEXNodes}, func(ctx context.Context, v host.View, _ string, _ []string) error {
 		return imexReady(ctx, v)
@@ -38,7 +38,7 @@ func imexFresh() converge.Want {
 }
 
 // IsIMEX says whether the name of a thing of kind fresh is IMEX's: then NewIMEX builds it again. Undo does not wait for IMEX to
-// be ready: what it puts back may be a configuration under which it does not answer.
+// be ready: what it restores may be a configuration under which it does not answer.
 func IsIMEX(name string) bool { return name == IMEXUnit }
 
 // NewIMEX builds IMEX's thing of kind fresh again.
@@ -65,7 +65,7 @@ func (f freshIMEX) Settled(found converge.State) converge.State {
 	return f.Thing.(converge.Settler).Settled(found)
 }
 
-// imexAnswers wants this node's IMEX ready. One that does not run, or does not run with its files as they are wanted, is judged
+// imexAnswers wants this node's IMEX ready. One that does not run, or that runs with other files than wanted, is judged
 // when it is started. One that is not ready holds nothing else back: it may wait for other nodes, or for their administrator.
 func imexAnswers(nodes []string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
@@ -84,7 +84,7 @@ func imexAnswers(nodes []string) converge.Want {
 	return things.Check("IMEX is ready", look, "GPUs of other nodes are reached only through an IMEX that is ready")
 }
 
-// imexWritten says whether IMEX's files are as they are wanted.
+// imexWritten says whether IMEX's files are converged.
 func imexWritten(v host.View, nodes []string) bool {
 	config, err := v.ReadFile(IMEXConfig)
 	if err != nil {

@@ -50,7 +50,7 @@ func simulated(t *testing.T, archive string) *simhost.Node {
 
 func TestModprobeConf(t *testing.T) {
 	got, err := ModprobeConf(map[string]string{"NVreg_B": "1", "NVreg_A": "a=1; b=2", "NVreg_C": "", "NVreg_D": "0x1,0x2"})
-	want := "# Written by gpuadm, anew at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n" +
+	want := "# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n" +
 		"options nvidia NVreg_A=\"a=1; b=2\"\noptions nvidia NVreg_B=1\noptions nvidia NVreg_C=\"\"\noptions nvidia NVreg_D=0x1,0x2\n"
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n%s", err, got)

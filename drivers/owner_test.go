@@ -31,13 +31,13 @@ const ownedNode = `
 580.95.05
 `
 
-// TestOwners: a driver of somebody else's is verified and not touched; the words say whose it is and how to take it over.
+// TestOwners: a driver of another owner is verified and not touched; the message names the owner and how to take it over.
 func TestOwners(t *testing.T) {
 	const operator = "-- run/nvidia/nvidia-driver.pid --\n1\n"
 	os := func(id string) string { return "-- etc/os-release --\nID=" + id + "\nVERSION_ID=\"24.04\"\n" }
 	for _, test := range []struct {
 		name, files, spec string
-		want              []string // none: it stands
+		want              []string // none: it is converged
 	}{
 		{"operator", os("ubuntu") + operator, `version = "580"`, nil},
 		{"operator, another version", os("ubuntu") + operator, `version = "590"`, []string{"580.95.05 is loaded, 590 is wanted", "GPU Operator (its driver container has written", "driver.enabled=false"}},
@@ -83,7 +83,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestLeftAlone: what was installed stays where somebody else comes to look after the driver, or the GPUs fall off the bus.
+// TestLeftAlone: what was installed stays where the driver gets another owner, or the GPUs fall off the bus.
 func TestLeftAlone(t *testing.T) {
 	var said []string
 	for name, later := range map[string]func(*simhost.Node) error{

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Signed modules are taken where each target kernel has them, DKMS's elsewhere, and it is said why; a machine that stands
+// Signed modules are taken where each target kernel has them, DKMS's elsewhere, and it is said why; a converged machine
 // stays with what it has.
 func TestPrecompiledOrDKMS(t *testing.T) {
 	const k, other = "6.8.0-41-generic", "6.8.0-45-generic"
@@ -25,7 +25,7 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		signed bool
 		says   string // a warning, or the refusal
 	}{
-		{"nobody knows", "auto", nil, nil, true, ""},
+		{"not known", "auto", nil, nil, true, ""},
 		{"both kernels", "auto", []string{signed(k), signed(other)}, nil, true, ""},
 		{"one kernel only", "auto", []string{signed(k)}, nil, false, "has no signed modules for kernel " + other + " (" + signed(other) + "): DKMS builds them"},
 		{"another branch's", "auto", []string{strings.Replace(signed(k), "580", "570", 1), signed(other)}, nil, false, "kernel " + k},
@@ -57,8 +57,8 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 	}
 }
 
-// A machine that stands on signed modules stays there when a kernel comes that has none: DKMS would build for every kernel, and
-// depmod prefers what it builds. Nor is one begun with DKMS whose kernel would refuse that.
+// A machine with signed modules stays there when a kernel comes that has none: DKMS would build for every kernel, and
+// depmod prefers what it builds. Nor is a machine begun with DKMS if its kernel would refuse that.
 // RHEL's streams without a suffix have signed proprietary modules, one package for each kernel (test/listings: rhel9 580.178.04).
 func TestPrecompiledStream(t *testing.T) {
 	m := machine("rhel", "9.8", "amd64", "2331")
@@ -83,8 +83,8 @@ func TestSignedStay(t *testing.T) {
 		refuses bool
 		stays   bool
 	}{
-		{"stands", k, map[string]Module{k: {"580.95.05", false}}, []string{}, false, true},
-		{"stands, Secure Boot", k, map[string]Module{k: {"580.95.05", false}}, []string{}, true, true},
+		{"converged", k, map[string]Module{k: {"580.95.05", false}}, []string{}, false, true},
+		{"converged, Secure Boot", k, map[string]Module{k: {"580.95.05", false}}, []string{}, true, true},
 		{"another branch's that the archive follows", k, map[string]Module{k: {"570.1", false}}, []string{signed(k)}, false, true},
 		{"another branch's that it does not follow", k, map[string]Module{k: {"570.1", false}}, []string{}, false, false},
 		{"the newer one was built here", k, map[string]Module{k: {"580.95.05", false}, newer: {"580.95.05", true}}, []string{}, false, true},

@@ -26,7 +26,7 @@ import (
 
 const runfileLib = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so."
 
-// installerNode is a machine on which NVIDIA's installers run: what they are told is written down in said.
+// installerNode is a machine on which NVIDIA's installers run: said records their arguments.
 func installerNode(t *testing.T, said *[]string) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New([]byte(`
@@ -192,7 +192,7 @@ func TestRunfileOptions(t *testing.T) {
 		}
 		for _, o := range strings.Fields(test.hasNot) {
 			if strings.Contains(said[0], o) {
-				t.Errorf("%s is told %s: %s", test.version, o, said[0])
+				t.Errorf("%s is called with %s: %s", test.version, o, said[0])
 			}
 		}
 	}
@@ -232,12 +232,12 @@ func TestRunfileRefused(t *testing.T) {
 		t.Errorf("a failed installer is kept: %v", names)
 	}
 
-	// somebody's own installation of another version has no way back
+	// an administrator's installation of another version cannot be rolled back
 	if err := lay(n.Files, "/var/lib/nvidia/log", []byte("1.0-57086 (570.86)\nx\n")); err != nil {
 		t.Fatal(err)
 	}
 	said = nil
-	apply(n, good, "no way back", "nvidia-uninstall")
+	apply(n, good, "could not roll back to it", "nvidia-uninstall")
 	if len(said) > 0 {
 		t.Errorf("this was run: %v", said)
 	}
@@ -264,7 +264,7 @@ func TestRunfileRefused(t *testing.T) {
 	apply(n, good, "headers", "linux-headers-KERNEL")
 }
 
-// TestByInstaller: what somebody else has made of the installer's files is seen.
+// TestByInstaller: changes to the installer's files outside gpuadm are seen.
 func TestByInstaller(t *testing.T) {
 	for _, test := range []struct{ name, files, want string }{
 		{"none", "", ""},

@@ -226,7 +226,7 @@ func buildKernel(ctx context.Context, v host.View) (string, error) {
 	}
 }
 
-// sweep removes the installers of other versions than the one that stands, and the one before it.
+// sweep removes the installers of other versions than the installed one, and the one before it.
 func sweep(h host.Host, keep ...string) error {
 	names, err := h.ReadDir(Runfiles)
 	if err != nil {

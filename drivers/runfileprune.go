@@ -14,7 +14,7 @@ import (
 )
 
 // PruneRunfiles removes the installers, VERSION-SHA256.run, of versions that none of the changes names. needed is what undo may
-// still put back.
+// still restore.
 func PruneRunfiles(_ context.Context, h host.Host, needed []converge.Change) error {
 	names, _ := h.ReadDir(Runfiles) // none where it is not there
 	var errs []error

@@ -95,7 +95,7 @@ func TestHostileTwoFaultsInAnUndo(t *testing.T) {
 	}
 }
 
-// An undo that needs a reboot for one thing still looks at all others again.
+// An undo that needs a reboot for one thing still verifies all others.
 func TestHostileUndoWithARebootLooksAgain(t *testing.T) {
 	lazy := gadget{name: "/srv/lazy", make: func(_ host.Host, to converge.State) error {
 		if to == "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// gb200 is a tray of a GB200 NVL72 whose driver and nvidia-imex are installed, as the package leaves it: enabled and running,
+// gb200 is a tray of a GB200 NVL72 with its driver and nvidia-imex installed, as the package leaves it: enabled and running,
 // with its configuration file. The keys and their defaults are those of the file in aws/aws-parallelcluster-cookbook.
 const gb200 = `
 -- sim.toml --
@@ -196,7 +196,7 @@ func imexPowerCuts(t *testing.T, name string) {
 	}
 }
 
-// Law 6 on a rack's machine: whatever fails is put back.
+// Law 6 on a rack's machine: whatever fails is rolled back.
 func TestIMEXFailures(t *testing.T) {
 	for _, name := range []string{"auto", "host"} {
 		whole := rack(t)
@@ -248,7 +248,7 @@ func TestIMEXRespectsOthers(t *testing.T) {
 	}
 }
 
-// IMEX that waits for other nodes goes on running: exit code 75, and nothing is put back.
+// IMEX that waits for other nodes goes on running: exit code 75, and nothing is rolled back.
 func TestIMEXWaitsForOthers(t *testing.T) {
 	n := rack(t)
 	apply(t, n, imexEngine(t, "host"))

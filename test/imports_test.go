@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/gpuadm/gpuadm/"
 
-// mayImport is the architecture: which packages of ours each may import. Data goes one way,
+// mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
 	"cmd/gpuadm":           {"cloud", "mig", "stages", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/spec", "internal/things"},

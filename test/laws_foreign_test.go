@@ -309,7 +309,7 @@ func (s straight) edited(t *testing.T, c cutLaw, touch int, how edit, what strin
 	o.like(t, what+", undone", o.fresh(t, s.machine), n)
 }
 
-// A stage that failed and was rolled back has left nothing of ours: an undo has nothing to take out, whatever others did since.
+// A stage that failed and was rolled back has left nothing of gpuadm's: an undo has nothing to take out, whatever others did since.
 func TestForeignEditAfterARollBack(t *testing.T) {
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		if len(othersOf(t, m.boot(t), e()).files()) == 0 {
@@ -350,7 +350,7 @@ var shrinks = map[string][2]string{
 // A spec is applied, others edit, it shrinks, others edit, and all is undone; with and without the first and the second edit,
 // run by run and at once. What is no longer asked for goes, others' keys stay, and undo never fails for want of something to undo.
 func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
-	tried := 0
+	tested := 0
 	for _, m := range machines(t) {
 		for _, name := range slices.Sorted(maps.Keys(shrinks)) {
 			texts := shrinks[name]
@@ -358,7 +358,7 @@ func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
 			if len(plan(t, m.boot(t), e(0)).Cannot())+len(plan(t, m.boot(t), e(1)).Cannot()) > 0 || len(othersOf(t, m.boot(t), e(0)).files()) == 0 {
 				continue
 			}
-			tried++
+			tested++
 			t.Run(m.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				for _, i := range sample(t, 1<<4, 5) {
@@ -373,8 +373,8 @@ func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
 			})
 		}
 	}
-	if tried < 20 {
-		t.Errorf("only %d machines and specs were tried", tried)
+	if tested < 20 {
+		t.Errorf("only %d machines and specs were tested", tested)
 	}
 }
 
@@ -399,6 +399,6 @@ func shrunk(t *testing.T, m machine, e func(int) *converge.Engine, how edit, bet
 	undoAfter(t, n, e(1), "all", "all runs")
 	o.like(t, "all undone", o.fresh(t, m), n)
 	if res := undoAfter(t, n, e(1), "all", "once more"); res.Run != "" {
-		t.Errorf("after undo of all, undo has put back %v", res.Made)
+		t.Errorf("after undo of all, undo has undone %v", res.Made)
 	}
 }

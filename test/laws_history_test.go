@@ -192,7 +192,7 @@ func (h *history) mayRefuse(err error) {
 		return
 	}
 	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Try) == 0 {
-		h.Fatalf("refused, and nothing to try: %v", err)
+		h.Fatalf("refused, and no advice: %v", err)
 	}
 }
 
@@ -269,7 +269,7 @@ func (h *history) edits() {
 	}
 }
 
-// dropKey lets others take out a key of ours.
+// dropKey has another process remove a key of gpuadm's.
 func (h *history) dropKey(name, text string) {
 	base := keysOf(h, name, h.theirs.base[name])
 	var able []string
@@ -290,7 +290,7 @@ func (h *history) dropKey(name, text string) {
 		}
 	}
 	if len(able) > 0 {
-		h.tell("others take a key of ours out of %s", name)
+		h.tell("another process removes a key of gpuadm's from %s", name)
 		h.theirs.write(h, h.node, name, able[h.random.IntN(len(able))])
 	}
 }

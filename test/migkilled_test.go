@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// inUse has somebody's instances on all of its GPUs, one of them in use, one half-made.
+// inUse has instances made outside gpuadm on all of its GPUs, one of them in use, one half-made.
 const inUse = `[[gpu]]
 model = "A100-80"
 mode = true

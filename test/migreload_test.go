@@ -45,7 +45,7 @@ func onDisk(v host.View, _ string) (string, error) {
 	return string(b), err
 }
 
-// reloading is a machine of two GPUs whose driver can be replaced: old is loaded. A module of the flavour "rejected" does not load.
+// reloading is a machine of two GPUs with a driver that can be replaced: old is loaded. A module of the flavour "rejected" does not load.
 func reloading(t testing.TB, tables string) *simhost.Node {
 	t.Helper()
 	n := machine{"reloading", []byte("-- sim.toml --\n[driver]\nmodule = \"/sys/module/nvidia/version\"\n" + tables + persistenced +
@@ -115,7 +115,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 	}
 }
 
-// process is a machine as one process of ours sees it: the driver's library is loaded when the driver is asked first, as it lies
+// process is a machine as one gpuadm process sees it: the driver's library is loaded when the driver is asked first, as it lies
 // on disk then, and answers for a module of its own version only.
 type process struct {
 	*simhost.Node
@@ -182,7 +182,7 @@ func partitioned(t testing.TB, model, layout string) *simhost.Node {
 	return n
 }
 
-// upgraded is a machine whose driver was upgraded, with the layout asked for; before is how its GPUs stood before that.
+// upgraded is a machine with an upgraded driver, with the layout asked for; before is the state of its GPUs before that.
 func upgraded(t testing.TB, model, first, second string) (n *simhost.Node, before string) {
 	t.Helper()
 	n = partitioned(t, model, first)
@@ -191,7 +191,7 @@ func upgraded(t testing.TB, model, first, second string) (n *simhost.Node, befor
 	return n, before
 }
 
-// loaded says how the driver and the GPUs stand.
+// loaded is the state of the driver and the GPUs.
 func loaded(t testing.TB, n *simhost.Node) string {
 	t.Helper()
 	disk, err := onDisk(n, "")
@@ -225,14 +225,14 @@ func refused(t testing.TB, what string, err error, lost ...string) {
 func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
 	for model, l := range layouts {
 		n, before := upgraded(t, model, l[0], l[0])
-		stood, e := loaded(t, n), upgrading(t, newDriver, l[0])
+		before, e := loaded(t, n), upgrading(t, newDriver, l[0])
 		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
 		if i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return slices.Contains(c.Breaks, "lose-partitions") }); err != nil || i < 0 {
 			t.Errorf("%s: the plan of the undo is %+v, %v", model, p.Changes, err)
 		}
 		_, err = e.Undo(t.Context(), newProcess(n), "", nil)
 		refused(t, model, err, "GPU "+first+": 3 MIG instances", "GPU "+second+": 3 MIG instances")
-		compare(t, model+", refused", stood, loaded(t, n))
+		compare(t, model+", refused", before, loaded(t, n))
 
 		undoIn(t, n, undoingUpgrade(t, l[0]), "")
 		if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+oldDriver+", loaded "+strings.TrimSuffix(oldDriver, " open")) || strings.Contains(got, "@") {
@@ -243,14 +243,14 @@ func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
 	}
 }
 
-// An upgrade that makes the partitions of node.toml after it asks for none, whoever has made those that are there.
+// An upgrade that makes the partitions of node.toml after it asks for none, whether or not gpuadm made those that are there.
 func TestUpgradeMakesPartitionsAgain(t *testing.T) {
 	for model, l := range layouts {
 		for _, before := range []string{l[0], l[1], ""} {
 			n := reloading(t, "[[gpu]]\nmodel = \""+model+"\"\ncount = 2\n")
 			if applyIn(t, n, upgrading(t, oldDriver, before)); before == "" {
 				applyIn(t, n, upgrading(t, oldDriver, l[0]))
-				if err := n.Remove(converge.Home + "/journal.jsonl"); err != nil { // somebody else's, then
+				if err := n.Remove(converge.Home + "/journal.jsonl"); err != nil { // made outside gpuadm, then
 					t.Fatal(err)
 				}
 			}
@@ -265,12 +265,12 @@ func TestUpgradeMakesPartitionsAgain(t *testing.T) {
 	}
 }
 
-// An upgrade of a machine that somebody else has partitioned is put back until that is allowed; where node.toml says nothing of
+// An upgrade of a machine with partitions that were made outside gpuadm is rolled back until that is allowed; where node.toml says nothing of
 // partitions the next apply makes none.
 func TestUpgradeAsksForPartitionsOfOthers(t *testing.T) {
 	n := reloading(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"1g.5gb\", start = 5 }]\n[[gpu]]\nmodel = \"A100-40\"\n"+
 		"-- "+partAccess[1:]+" --\n")
-	stood := loaded(t, n)
+	before := loaded(t, n)
 	for _, asked := range []bool{true, false} { // the library is loaded before it is replaced, or not
 		h, lost := newProcess(n), "GPU 0: 1 MIG instance"
 		if asked {
@@ -281,7 +281,7 @@ func TestUpgradeAsksForPartitionsOfOthers(t *testing.T) {
 		}
 		_, err := upgrading(t, newDriver, "").Apply(t.Context(), h)
 		refused(t, fmt.Sprintf("asked %t", asked), err, lost)
-		compare(t, "refused", stood, loaded(t, n))
+		compare(t, "refused", before, loaded(t, n))
 	}
 	e := upgrading(t, newDriver, "")
 	e.Allow = []string{"lose-partitions"}
@@ -303,7 +303,7 @@ func TestKilledUndoOfAnUpgrade(t *testing.T) {
 			n, _ := upgraded(t, model, layouts[model][0], second)
 			n.CutAt(from + at)
 			if _, err := undoingUpgrade(t, second).Undo(t.Context(), newProcess(n), "", nil); err == nil {
-				continue // it was clearing away what nobody needs
+				continue // it was clearing away what no run needs
 			}
 			up := []func(*simhost.Node){(*simhost.Node).Revive, (*simhost.Node).Reboot}[at%2]
 			up(n)
@@ -316,20 +316,20 @@ func TestKilledUndoOfAnUpgrade(t *testing.T) {
 	}
 }
 
-// Undo of everything takes back the layout too, and ends where nobody had made any; in one process as in two.
+// Undo of everything undoes the layout too, and ends without one; in one process as in two.
 func TestUndoOfAllOfAnUpgrade(t *testing.T) {
 	for model, l := range layouts {
-		for _, anew := range []bool{false, true} {
+		for _, twoProcesses := range []bool{false, true} {
 			n := reloading(t, "[[gpu]]\nmodel = \""+model+"\"\ncount = 2\n")
 			first := loaded(t, n)
 			applyIn(t, n, upgrading(t, oldDriver, l[0]))
 			applyIn(t, n, upgrading(t, newDriver, l[1]))
-			if e := undoingUpgrade(t, l[1]); anew {
+			if e := undoingUpgrade(t, l[1]); twoProcesses {
 				undoIn(t, n, e, "all")
 			} else {
 				undo(t, n, e, "all")
 			}
-			compare(t, fmt.Sprintf("%s, anew %t", model, anew), first, loaded(t, n))
+			compare(t, fmt.Sprintf("%s, two processes %t", model, twoProcesses), first, loaded(t, n))
 		}
 	}
 }
@@ -349,6 +349,6 @@ func TestUndoOfADriverThatWasPartitioned(t *testing.T) {
 	}
 	res := undoIn(t, n, undoingUpgrade(t, ""), "")
 	if _, err := n.Stat("/sys/module/nvidia/version"); err == nil || len(res.Made) != 2 {
-		t.Errorf("the module is still loaded, or not all was put back: %+v", res)
+		t.Errorf("the module is still loaded, or not all was undone: %+v", res)
 	}
 }

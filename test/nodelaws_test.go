@@ -11,11 +11,11 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// Law 2 for what needs a network to be looked at: wants are pure, of every machine, and To is idempotent from whatever is found.
+// Law 2 for what needs a network to be read: wants are pure, of every machine, and To is idempotent from whatever is found.
 func TestNodeWantsArePure(t *testing.T) {
 	const token = "[join]\nmethod = \"token\"\nserver = \"https://api.example:6443\"\nca_file = \"/etc/gpuadm/ca.crt\"\ntoken_file = \"/etc/gpuadm/token\"\ncluster_dns = [\"10.96.0.10\"]\nnode_name = \"gpu-1\"\n"
 	const node = "[node]\nlabels = { \"example.com/pool\" = \"h200\" }\ntaints = [\"nvidia.com/gpu=present:NoSchedule\"]\n"
-	tried := 0
+	tested := 0
 	for _, m := range machines(t) {
 		for name, text := range map[string]string{"node": node, "join": token, "both": node + token, "auto": node + "[join]\nmethod = \"auto\"\n"} {
 			n, spec := m.boot(t), engine(t, text).Spec
@@ -41,7 +41,7 @@ func TestNodeWantsArePure(t *testing.T) {
 					if err != nil {
 						continue
 					}
-					tried++
+					tested++
 					if twice, err := w.To(one); err != nil || twice != one {
 						t.Errorf("%s/%s: %s %s: To gives %q, and of itself %q, %v", m.name, name, w.Kind(), w.Name(), one, twice, err)
 					}
@@ -49,7 +49,7 @@ func TestNodeWantsArePure(t *testing.T) {
 			}
 		}
 	}
-	if tried < 100 {
-		t.Errorf("only %d things were tried", tried)
+	if tested < 100 {
+		t.Errorf("only %d things were tested", tested)
 	}
 }

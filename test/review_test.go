@@ -39,7 +39,7 @@ func daemonStage(text string) converge.Stage {
 	return stage(things.Exact("/etc/d.conf", []byte(text), 0o644, ""), things.Fresh("d.service", []string{"/etc/d.conf"}, nil, ""))
 }
 
-// Killed after our file has killed the daemon, and before anything was put back: the next apply does not call it standing.
+// Killed after gpuadm's file has killed the daemon, and before the roll-back: the next apply does not call it converged.
 func TestDaemonThatWeKilledIsNotStanding(t *testing.T) {
 	e := func() *converge.Engine { return engineOf(t, daemonStage("bad\n")) }
 	whole := machine{"dying", []byte(dying)}.boot(t)
@@ -59,7 +59,7 @@ func TestDaemonThatWeKilledIsNotStanding(t *testing.T) {
 	}
 }
 
-// An undo whose bytes kill the daemon of today is turned back itself.
+// An undo to bytes that kill the current daemon is itself rolled back.
 func TestUndoThatKillsIsTurnedBack(t *testing.T) {
 	node := machine{"dying", []byte(dying)}.boot(t)
 	apply(t, node, engineOf(t, daemonStage("ours\n")))
@@ -77,7 +77,7 @@ func TestUndoThatKillsIsTurnedBack(t *testing.T) {
 	}
 }
 
-// A section that only verifies lets go of what it made before.
+// A section that only verifies releases what it made before.
 func TestOtherOwnerIsNeverTouched(t *testing.T) {
 	n := machines(t)[4].boot(t)
 	for _, m := range machines(t) {
@@ -93,7 +93,7 @@ func TestOtherOwnerIsNeverTouched(t *testing.T) {
 	}
 }
 
-// A disk that fills for good in the middle: what was changed is put back all the same.
+// A disk that fills for good in the middle: what was changed is rolled back all the same.
 func TestDiskFullForGoodIsTurnedBack(t *testing.T) {
 	whole := node(t)
 	e := func() *converge.Engine {
@@ -143,11 +143,11 @@ func TestFailedTurnBackIsRemembered(t *testing.T) {
 	}
 	p, err := e.PlanUndo(context.Background(), n, "all", nil)
 	if err != nil || len(p.Changes) != 1 {
-		t.Errorf("undo would put back %v, %v", p.Changes, err)
+		t.Errorf("undo would undo %v, %v", p.Changes, err)
 	}
 }
 
-// stubborn can be made, and not be put back.
+// stubborn can be made, and not be undone.
 type stubborn struct{ file string }
 
 func (s stubborn) Kind() string { return "stub" }
@@ -217,7 +217,7 @@ func TestShrinkingGoesBySection(t *testing.T) {
 	w.Section = "toolkit"
 	apply(t, n, engineOf(t, stage(w)))
 	e := engineOf(t, stage())
-	if p := plan(t, n, e); p.Now() != 0 { // [driver] stands, [toolkit] never did: let go
+	if p := plan(t, n, e); p.Now() != 0 { // [driver] is in the spec, [toolkit] never was: released
 		t.Errorf("planned: %s", names(p.Changes))
 	}
 	e.Spec = parse(t, "[toolkit]\n")

@@ -36,8 +36,8 @@ func saying(e *converge.Engine) (*converge.Engine, *[]string) {
 	return e, &said
 }
 
-// A power cut tears the last line, in one way or another. The next run says so once and passes over it for good: what stands is
-// known, nothing refuses, undo puts all back, and what no undo needs is cleared away.
+// A power cut tears the last line, in one way or another. The next run says so once and ignores the line from then on: gpuadm
+// still knows what it changed, nothing refuses, undo undoes all, and what no undo needs is cleared away.
 func TestTornLastLineIsHealed(t *testing.T) {
 	next := `{"format":1,"what":"make","run":"20260102T030405Z","time":"2026-01-02T03:04:05Z","change":{"stage":"driver","kind":"file","name":"/srv/a","before":"","after":"0644 0:0 ` + strings.Repeat("ab", 32) + ` 3"}}`
 	for name, torn := range map[string]string{
@@ -72,7 +72,7 @@ func TestTornLastLineIsHealed(t *testing.T) {
 		undo(t, n, edition(t, 2), "all")
 		compare(t, name+", undone", first, n.Tree(converge.Home))
 		if left := blobs(n); left > 0 {
-			t.Errorf("%s: %d blobs are kept that nobody needs", name, left)
+			t.Errorf("%s: %d unneeded blobs are kept", name, left)
 		}
 	}
 }
@@ -92,11 +92,11 @@ func TestTornLineOnAFullDisk(t *testing.T) {
 		t.Errorf("torn %v, damaged %v, %v", s.Torn, s.Damaged, err)
 	}
 	if left := blobs(n); left > 0 {
-		t.Errorf("%d blobs are kept that nobody needs", left)
+		t.Errorf("%d unneeded blobs are kept", left)
 	}
 }
 
-// Power may fail again while that is mended, at any touch.
+// Power may fail again while that is repaired, at any touch.
 func TestTornWhileHealing(t *testing.T) {
 	cuts := 0
 	for cut := range 12 {
@@ -131,7 +131,7 @@ func TestLineCutShortInTheMiddle(t *testing.T) {
 		t.Errorf("torn %v, damaged %v, %v, said %q", s.Torn, s.Damaged, err, *said)
 	}
 	if undo(t, n, e, "all"); blobs(n) > 0 {
-		t.Errorf("%d blobs are kept that nobody needs", blobs(n))
+		t.Errorf("%d unneeded blobs are kept", blobs(n))
 	}
 }
 
@@ -163,9 +163,9 @@ func TestDamagedJournal(t *testing.T) {
 	put(t, n, journal, string(bytes.Join(append(lines[:1:1], lines[2:]...), nil))) // sed -i 2d
 	e, said := saying(edition(t, 2))
 	if apply(t, n, e); len(*said) != 0 {
-		t.Errorf("mended, and it says %q", *said)
+		t.Errorf("repaired, and it says %q", *said)
 	}
 	if undo(t, n, e, "all"); blobs(n) > 0 {
-		t.Errorf("%d blobs are kept that nobody needs", blobs(n))
+		t.Errorf("%d unneeded blobs are kept", blobs(n))
 	}
 }

@@ -26,7 +26,7 @@ import (
 
 const blobFolder = converge.Home + "/blobs"
 
-// forged is a machine with a journal whose cut undo would write /usr/bin/rooted, setuid. All of it is root's.
+// forged is a machine with a journal that records a cut undo, which would write /usr/bin/rooted, setuid. All of it is root's.
 func forged(t *testing.T) *simhost.Node {
 	t.Helper()
 	n := node(t)

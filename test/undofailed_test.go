@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// An undo that failed and the one that then ended well have put back the same: nothing of either is ours any more. What the
+// An undo that failed and the one that then ended well have undone the same: gpuadm owns nothing of either any more. What the
 // spec no longer asks for does not come back, and no bytes are kept for it.
 func TestUndoAfterFailedUndo(t *testing.T) {
 	ctx := context.Background()
@@ -35,7 +35,7 @@ func TestUndoAfterFailedUndo(t *testing.T) {
 		}
 		undo(t, n, both, "")
 		if left := blobs(n); left > 0 {
-			t.Errorf("undo failed at touch %d: %d blobs are kept that nobody needs", touch, left)
+			t.Errorf("undo failed at touch %d: %d unneeded blobs are kept", touch, left)
 		}
 	}
 	if failed < 4 {
@@ -43,8 +43,8 @@ func TestUndoAfterFailedUndo(t *testing.T) {
 	}
 }
 
-// An apply that failed and was put back whole has left nothing that is ours. When what stood before it is undone too, nothing is
-// kept for it; and what it had meant to make is made and let go later as on a fresh machine.
+// An apply that failed and was rolled back whole has left nothing. When the run before it is undone too, nothing is
+// kept for it; and what it had meant to make is made and released later as on a fresh machine.
 func TestFailedApplyLeavesNothing(t *testing.T) {
 	ctx := context.Background()
 	a := func(text string) converge.Want { return things.Exact("/srv/a", []byte(text), 0o644, "") }
@@ -67,7 +67,7 @@ func TestFailedApplyLeavesNothing(t *testing.T) {
 		undo(t, n, e, "all")
 		compare(t, "undone", first, n.Tree(converge.Home))
 		if left := blobs(n); left > 0 {
-			t.Errorf("failed at touch %d: %d blobs are kept that nobody needs", touch, left)
+			t.Errorf("failed at touch %d: %d unneeded blobs are kept", touch, left)
 		}
 		apply(t, n, engineOf(t, stage(a("2\n"), b)))
 		apply(t, n, engineOf(t, stage(b)))
@@ -76,6 +76,6 @@ func TestFailedApplyLeavesNothing(t *testing.T) {
 		}
 	}
 	if back < 4 {
-		t.Errorf("only %d changes were put back", back)
+		t.Errorf("only %d changes were rolled back", back)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// What is in the way beside what is left already is told with a command line that leaves both.
+// If a name to leave is given, the advice about another obstacle has a command line that leaves both.
 func TestUndoLeavesBoth(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, ""), things.Exact("/etc/b", []byte("b"), 0o644, "")))

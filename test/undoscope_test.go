@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// Who names a run that is none is told which there are, whether a spec is there to ask status with or not.
+// Undo of an unknown run lists the runs that there are, whether or not there is a spec to ask status with.
 func TestUndoToNoRun(t *testing.T) {
 	n := node(t)
 	e := edition(t, 1)

@@ -83,8 +83,8 @@ func farNode(t *testing.T, f *far) (n *simhost.Node, before string) {
 
 func silent() error { return converge.Wait{For: "api.example does not answer: connection refused"} }
 
-// Undo of what stands with somebody who does not answer touches nothing, says who that is, and that waiting helps; once there is an
-// answer the same undo puts all back.
+// Undo of a thing that a silent server keeps touches nothing, names the server, and says that waiting helps; once there is an
+// answer the same undo undoes all.
 func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
 	f := &far{answers: -1, err: silent()}
 	n, before := farNode(t, f)
@@ -133,7 +133,8 @@ func TestUndoLeavesWhoDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// Where somebody has changed what we made, waiting alone does not help: that is said first, and who could not be asked with it.
+// Where another process has changed what gpuadm made, waiting alone does not help: that comes first, with the servers that
+// could not be asked.
 func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 	f := &far{answers: -1, err: silent()}
 	n, _ := farNode(t, f)
@@ -149,9 +150,9 @@ func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 	}
 }
 
-// Where looking fails for good, nobody is said to have changed anything, nor to have only to wait.
+// Where the read fails for good, undo reports neither a change nor a wait.
 func TestUndoThatCannotLook(t *testing.T) {
-	f := &far{answers: -1, err: &converge.Trouble{What: "no certificate", Because: []string{"it has run out"}, Try: []string{"join anew"}}}
+	f := &far{answers: -1, err: &converge.Trouble{What: "no certificate", Because: []string{"it has run out"}, Try: []string{"join again"}}}
 	n, _ := farNode(t, f)
 	f.answers = 0
 	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
@@ -159,13 +160,13 @@ func TestUndoThatCannotLook(t *testing.T) {
 	if !errors.As(err, &tr) || converge.Passes(err) || !strings.Contains(err.Error(), "no certificate") {
 		t.Fatalf("got %v", err)
 	}
-	if strings.Contains(strings.Join(tr.Try, "\n"), "as we left it") || !slices.Contains(tr.Try, "join anew") || !slices.Contains(tr.Because, "it has run out") {
+	if strings.Contains(strings.Join(tr.Try, "\n"), "as we left it") || !slices.Contains(tr.Try, "join again") || !slices.Contains(tr.Because, "it has run out") {
 		t.Errorf("%+v", tr)
 	}
 }
 
-// Who falls silent at any moment of an undo leaves nothing half done for good: the machine stands as it was found or wholly put
-// back, and the next undo, once there is an answer, puts back the rest.
+// A server that falls silent at any moment of an undo leaves nothing half done for good: the machine is as it was found, or
+// wholly undone, and the next undo, once there is an answer, undoes the rest.
 func TestUndoGoesOnAfterSilence(t *testing.T) {
 	waited := 0
 	for after := range 20 {
@@ -196,7 +197,7 @@ func TestUndoGoesOnAfterSilence(t *testing.T) {
 	}
 }
 
-// Status does not say that somebody has changed what it could not look at.
+// Status does not report a change of what it could not read.
 func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
 	f := &far{answers: -1, err: silent()}
 	n, _ := farNode(t, f)

@@ -14,7 +14,7 @@ import (
 
 // TestNoRestartForWhatWasNotWritten: where a full disk keeps a file from being written, the daemon that reads it is not restarted.
 func TestNoRestartForWhatWasNotWritten(t *testing.T) {
-	tried := 0
+	tested := 0
 	for _, m := range machines(t) {
 		e := engine(t, specs["default"])
 		if len(plan(t, m.boot(t), e).Cannot()) > 0 {
@@ -31,14 +31,14 @@ func TestNoRestartForWhatWasNotWritten(t *testing.T) {
 			if strings.Contains(why, "file ") {
 				continue // it was written, and only its folder could not be synced
 			}
-			tried++
+			tested++
 			if strings.Contains(why, "fresh ") {
 				t.Errorf("%s, touch %d: %v: undone %s", m.name, at, err, why)
 			}
 		}
 	}
-	if tried < 10 {
-		t.Errorf("only %d writes failed", tried)
+	if tested < 10 {
+		t.Errorf("only %d failed writes", tested)
 	}
 }
 

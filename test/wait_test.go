@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// others is a thing that others bring: /srv/theirs. We can only wait for it, when looked at or when made.
+// others is a thing that another process brings: /srv/theirs. gpuadm can only wait for it, in its look or in its make.
 type others struct{ looks bool }
 
 func (others) Kind() string { return "check" }
@@ -49,7 +49,7 @@ func TestWaiting(t *testing.T) {
 			t.Fatalf("%+v: %v", o, err)
 		}
 		if tr := (*converge.Trouble)(nil); o.looks && (!errors.As(err, &tr) || len(tr.Try) != 1 || tr.Try[0] != "ask them") {
-			t.Errorf("no mend: %+v", err)
+			t.Errorf("no fix: %+v", err)
 		}
 		if _, err := n.Stat("/etc/a"); err != nil {
 			t.Errorf("%+v: what was made before is gone: %v", o, err)

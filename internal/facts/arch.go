@@ -46,7 +46,7 @@ func (l *look) arch() string {
 	return goArch(strings.TrimSpace(string(l.read("/etc/dnf/vars/basearch"))))
 }
 
-// elfArch returns the architecture a program is made for, "" if it is none of ours.
+// elfArch returns the architecture a program is made for, "" if gpuadm does not support it.
 func elfArch(b []byte) string {
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {

@@ -11,7 +11,7 @@ const (
 	OSTree      = "the ostree image that this system is"
 )
 
-// DriverOwner is somebody else who looks after the driver.
+// DriverOwner is another owner of the driver.
 type DriverOwner struct {
 	Name string `json:"name"` // GPUOperator, OSTree
 	Why  string `json:"why"`  // by which sign

@@ -13,7 +13,7 @@ import (
 func TestDriverOwner(t *testing.T) {
 	const mounts = "-- proc/self/mounts --\nproc /proc proc rw 0 0\n"
 	for _, test := range []struct{ name, files, want, why string }{
-		{"nobody", mounts, "", ""},
+		{"no owner", mounts, "", ""},
 		{"validated host driver", mounts + "-- run/nvidia/validations/driver-ready --\n", "", ""},
 		{"a folder, not a mount", mounts + "-- run/nvidia/driver/ --\n", "", ""},
 		{"mounted", mounts + "overlay /run/nvidia/driver overlay rw 0 0\n", facts.GPUOperator, "/run/nvidia/driver is mounted, by its driver container"},

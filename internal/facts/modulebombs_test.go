@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
-// withDict is a stream of xz whose block says that its dictionary has 2^12·2^(bits/2) bytes, or half as much again:
+// withDict is a stream of xz with a block that says that its dictionary has 2^12·2^(bits/2) bytes, or half as much again:
 // https://tukaani.org/xz/xz-file-format.txt, 3.1 and 5.3.1.
 func withDict(t *testing.T, stream []byte, bits byte) []byte {
 	t.Helper()

@@ -16,7 +16,7 @@ import (
 )
 
 // Key names a key that signs modules, or a certificate that is trusted to. A signature names its certificate by issuer
-// and serial number, or by the key's id; which of them is up to whoever signed.
+// and serial number, or by the key's id; the signer chooses which.
 type Key struct {
 	Name   string `json:"name"`             // common name: of a certificate's owner, of a signature's issuer
 	Issuer string `json:"issuer,omitempty"` // digest of the issuer's name
@@ -35,7 +35,7 @@ const (
 	maxSignature = 64 << 10 // bytes; that of a 4096-bit key has 700
 )
 
-// signer reads who signed a module; nil if nobody did. What the signature says is not proven here: the kernel does that.
+// signer reads who signed a module; nil if it is not signed. The signature is not proven here: the kernel does that.
 // Source: include/linux/module_signature.h, scripts/sign-file.c in the kernel's tree.
 func signer(r io.ReaderAt, size int64) (*Key, error) {
 	tail := make([]byte, trailer+len(signed))
@@ -66,7 +66,7 @@ func signer(r io.ReaderAt, size int64) (*Key, error) {
 
 var errSignature = errors.New("its signature cannot be read")
 
-// parseSignature reads whose signature a PKCS#7 message holds. Source: RFC 5652, 5.1 and 5.3.
+// parseSignature reads who signed a PKCS#7 message. Source: RFC 5652, 5.1 and 5.3.
 func parseSignature(der []byte) (Key, error) {
 	message, err := inside(der) // type, [0] content
 	if err != nil || len(message) < 2 {

@@ -15,7 +15,7 @@ import (
 // ourUnit runs apply at boot; kubelet is ordered after it.
 const ourUnit = "gpuadm.service"
 
-// boot is what stays as it is until the machine boots again.
+// boot is what does not change until the next boot.
 type boot struct {
 	bootID  string
 	booting bool
@@ -36,7 +36,7 @@ func (c *Cache) node(ctx context.Context, l *look, f *Facts) {
 			cgroup: l.cgroup(),
 			cpus:   l.cpus(),
 			memory: memory(l.attr("/proc/meminfo")),
-			// While it is at work nobody else can hold the run lock, so one answer serves a whole run.
+			// While it is at work no other run can hold the run lock, so one answer serves a whole run.
 			booting: l.active(ctx, ourUnit) == "activating",
 		}
 	}

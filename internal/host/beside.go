@@ -13,7 +13,7 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 )
 
-// Job is a command that the machine's systemd runs as a unit of its own. It lives on when whoever asked for it ends: a pod's
+// Job is a command that the machine's systemd runs as a unit of its own. It outlives the process that asked for it: a pod's
 // process stays in the pod's control group and dies with it, and a container engine that is restarted may take the pod along.
 type Job struct {
 	Unit   string   // "gpuadm-daemonset.service"
@@ -22,11 +22,11 @@ type Job struct {
 	Output string   // file that standard output and error are added to; "" for the journal
 }
 
-// jobPoll is how often a unit that somebody else has started is looked at.
+// jobPoll is how often gpuadm checks a unit that another process has started.
 const jobPoll = time.Second
 
 // Run has systemd run the job, waits for its end, and returns its exit status. If the unit runs already, that is waited for.
-// The systemd is the one whose /run/systemd this process sees.
+// The systemd is the one that has the /run/systemd of this process.
 func (j Job) Run(ctx context.Context) (status int, err error) {
 	b := &bus{}
 	result, err := b.transient(ctx, j)

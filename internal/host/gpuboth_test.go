@@ -58,8 +58,8 @@ func simulatedGPUs(t *testing.T, spec string) *simhost.Node {
 	return n
 }
 
-// alike is what both machines must say. They need not have the same names, nor count as compute profiles those that stand
-// for others (1_SLICE_REV1, 7_SLICE_NVL), which NVML offers on Hopper.
+// alike is what both machines must say. They may have different names, and compute profiles that are other names of one
+// (1_SLICE_REV1, 7_SLICE_NVL), which NVML offers on Hopper, do not count.
 func alike(t *testing.T, h host.View) []host.GPU {
 	t.Helper()
 	d, err := h.Driver(t.Context())
@@ -106,7 +106,7 @@ type step struct {
 	on   func(h host.Host) string
 }
 
-// randomStep picks a step by how the machine stands: mostly ones that may go well.
+// randomStep picks a step by the machine's state: mostly ones that may succeed.
 func randomStep(r *rand.Rand, gpus []host.GPU) step {
 	ctx := context.Background()
 	g := gpus[r.IntN(len(gpus))]

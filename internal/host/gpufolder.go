@@ -5,7 +5,7 @@ package host
 
 import "context"
 
-// Driver is View's: a folder's kernel does not run, so nobody drives its GPUs.
+// Driver is View's: a folder's kernel does not run, so no driver answers for its GPUs.
 func (f *folder) Driver(context.Context) (Driver, error) { return Driver{}, firstBoot() }
 
 // SetMIGMode is Host's.

@@ -22,21 +22,21 @@ func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
 	if len(gpus) == 0 { // without -i nvidia-smi resets all there are
 		return nil
 	}
-	said, err := l.Do(ctx, resetCommand(gpus)...)
-	return withWords(err, said)
+	output, err := l.Do(ctx, resetCommand(gpus)...)
+	return withWords(err, output)
 }
 
 // withWords adds what a program said to its error if it said it in the wrong place: nvidia-smi refuses on standard output.
-func withWords(err error, said []byte) error {
+func withWords(err error, output []byte) error {
 	failed := (*CommandError)(nil)
 	if !errors.As(err, &failed) || failed.Stderr != "" {
 		return err
 	}
 	var words tail
-	_, _ = words.Write(said)
-	told := *failed
-	told.Stderr = words.String()
-	return &told
+	_, _ = words.Write(output)
+	detailed := *failed
+	detailed.Stderr = words.String()
+	return &detailed
 }
 
 // resetCommand is how nvidia-smi is asked to reset GPUs.

@@ -5,7 +5,7 @@ package host
 
 import "fmt"
 
-// ProfileName is the name of a GPU instance profile as nvidia-smi makes it up, for drivers whose NVML has none (before R525):
+// ProfileName is the name of a GPU instance profile as nvidia-smi composes it, for drivers that have no names in NVML (before R525):
 // the memory is the profile's share of the GPU's in eighths, of the GPU's size in whole GiB. Memory is the GPU's, in bytes.
 func ProfileName(p Profile, memory uint64) string {
 	attribute := map[int]string{ // NVML_GPU_INSTANCE_PROFILE_… of nvml.h
@@ -23,8 +23,8 @@ func ProfileName(p Profile, memory uint64) string {
 	return fmt.Sprintf("%dg.%dgb%s", p.Slices, gib, attribute)
 }
 
-// ComputeProfiles is what a GPU instance with this many compute slices offers by rule: NVML can be asked only once such an
-// instance stands. Ids are NVML's enumeration, as in every dump of nvidia-smi mig -lcip so far; the whole instance comes last.
+// ComputeProfiles is what a GPU instance with this many compute slices offers by rule: NVML answers only once such an
+// instance exists. Ids are NVML's enumeration, as in every dump of nvidia-smi mig -lcip so far; the whole instance comes last.
 func ComputeProfiles(slices int) []ComputeProfile {
 	var offered []ComputeProfile
 	for enum, size := range []int{1, 2, 3, 4, 7} { // NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE, …: nvml.h

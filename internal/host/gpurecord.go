@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// drove is what the driver said.
-type drove struct {
+// driverRecord is what the driver answered.
+type driverRecord struct {
 	driver Driver
 	none   *NoDriver
 }
@@ -27,13 +27,13 @@ func (r *Recorder) Driver(ctx context.Context) (Driver, error) {
 	if err == nil || errors.As(err, &none) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.drove = &drove{found, none}
+		r.driverRecord = &driverRecord{found, none}
 	}
 	return found, err
 }
 
 // settings writes [driver] and a [[gpu]] for each, as simhost reads them.
-func (d *drove) settings(b *bytes.Buffer) {
+func (d *driverRecord) settings(b *bytes.Buffer) {
 	if d.none != nil {
 		fmt.Fprintf(b, "\n[driver]\nwhy = %s\ntry = %s\n", quote(d.none.Why), quote(d.none.Try))
 		return

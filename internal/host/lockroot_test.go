@@ -98,15 +98,15 @@ func lockOf(t *testing.T, dir string) string {
 	return name
 }
 
-// TestOthersDoNotLock: who can read a root folder can lock the folder itself, and that keeps no run of ours out.
+// TestOthersDoNotLock: another user who can read a root folder can lock the folder itself, and that keeps no run of gpuadm out.
 func TestOthersDoNotLock(t *testing.T) {
 	dir := t.TempDir()
-	theirs, err := os.Open(dir)
+	dirFile, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer theirs.Close()
-	if err := unix.Flock(int(theirs.Fd()), unix.LOCK_EX); err != nil {
+	defer dirFile.Close()
+	if err := unix.Flock(int(dirFile.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
 	h, err := Open(dir)
@@ -177,7 +177,7 @@ func TestLockFileOfOthers(t *testing.T) {
 	unlock()
 }
 
-// TestOneHasTheLock: a lock whose file comes and goes is not given to two, whatever another run does between opening and locking.
+// TestOneHasTheLock: no two runs hold a lock while its file comes and goes, whatever another run does between opening and locking.
 func TestOneHasTheLock(t *testing.T) {
 	name := lockOf(t, t.TempDir())
 	for i := range 200 {
@@ -194,8 +194,8 @@ func TestOneHasTheLock(t *testing.T) {
 			defer unix.Close(fds[i])
 		}
 		waited := make(chan error)
-		go func() { // gets the lock as soon as it is free: its file has to be gone by then
-			err := again(func() error { return unix.Flock(fds[0], unix.LOCK_EX) })
+		go func() { // gets the lock as soon as it is free: the file must be removed by then
+			err := retryEINTR(func() error { return unix.Flock(fds[0], unix.LOCK_EX) })
 			var st unix.Stat_t
 			if err == nil {
 				err = unix.Fstat(fds[0], &st)

@@ -169,15 +169,15 @@ func (r *reading) computeInstances(in nvml.GpuInstance, offered []ComputeProfile
 
 // uuids asks the MIG devices, one for each compute instance, for their names and what they have.
 func (r *reading) uuids() {
-	due := 0
+	remaining := 0
 	for _, in := range r.gpu.Instances {
-		due += len(in.Compute)
+		remaining += len(in.Compute)
 	}
 	for _, symbol := range []string{
 		"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
 		"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId",
 	} {
-		if due == 0 || !r.has(symbol) {
+		if remaining == 0 || !r.has(symbol) {
 			return
 		}
 	}
@@ -185,7 +185,7 @@ func (r *reading) uuids() {
 	if !r.got("nvmlDeviceGetMaxMigDeviceCount", ret) {
 		return
 	}
-	for i := 0; i < count && due > 0 && r.lost == ""; i++ {
+	for i := 0; i < count && remaining > 0 && r.lost == ""; i++ {
 		device, ret := r.GetMigDeviceHandleByIndex(i)
 		if !r.got("nvmlDeviceGetMigDeviceHandleByIndex", ret) { // indexes have gaps
 			continue
@@ -196,7 +196,7 @@ func (r *reading) uuids() {
 		if ret1 != nvml.SUCCESS || ret2 != nvml.SUCCESS || ret3 != nvml.SUCCESS {
 			continue
 		}
-		due--
+		remaining--
 		r.name(instance, compute, printable(uuid), r.share(device))
 	}
 }

@@ -21,7 +21,7 @@ type realDisk int
 
 // Root needs no permission that the first opening did not: openat(2) of "." would.
 func (d realDisk) Root() (Folder, error) {
-	fd, err := again2(func() (int, error) { return unix.FcntlInt(uintptr(d), unix.F_DUPFD_CLOEXEC, 0) })
+	fd, err := retryEINTR2(func() (int, error) { return unix.FcntlInt(uintptr(d), unix.F_DUPFD_CLOEXEC, 0) })
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (d realDisk) Deep(name string) (Folder, error) {
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
 	}
-	fd, err := again2(func() (int, error) { return unix.Openat2(int(d), "."+name, how) })
+	fd, err := retryEINTR2(func() (int, error) { return unix.Openat2(int(d), "."+name, how) })
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +60,12 @@ func (d realFolder) Folder(name string) (Folder, error) {
 
 func (d realFolder) Lstat(name string) (Info, error) {
 	var x unix.Statx_t
-	err := again(func() error {
+	err := retryEINTR(func() error {
 		return unix.Statx(int(d), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
 	})
 	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
 		var st unix.Stat_t
-		if err := again(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
+		if err := retryEINTR(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
 			return Info{}, err
 		}
 		return info(&st), nil
@@ -88,7 +88,7 @@ func (d realFolder) Lstat(name string) (Info, error) {
 func (d realFolder) Readlink(name string) (string, error) {
 	for size := 256; ; size *= 2 {
 		buf := make([]byte, size)
-		n, err := again2(func() (int, error) { return unix.Readlinkat(int(d), name, buf) })
+		n, err := retryEINTR2(func() (int, error) { return unix.Readlinkat(int(d), name, buf) })
 		if err != nil {
 			return "", err
 		}
@@ -107,7 +107,7 @@ func (d realFolder) Names() ([]string, error) {
 	var names []string
 	buf := make([]byte, 4<<10)
 	for {
-		n, err := again2(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		n, err := retryEINTR2(func() (int, error) { return unix.ReadDirent(fd, buf) })
 		if err != nil {
 			return nil, err
 		}
@@ -139,23 +139,23 @@ func (d realFolder) file(name string, flags int, mode uint32) (File, error) {
 }
 
 func (d realFolder) Mkdir(name string) error {
-	return again(func() error { return unix.Mkdirat(int(d), name, 0o700) })
+	return retryEINTR(func() error { return unix.Mkdirat(int(d), name, 0o700) })
 }
 
 func (d realFolder) Symlink(target, name string) error {
-	return again(func() error { return unix.Symlinkat(target, int(d), name) })
+	return retryEINTR(func() error { return unix.Symlinkat(target, int(d), name) })
 }
 
 func (d realFolder) Rename(from, to string, flags uint) error {
-	return again(func() error { return unix.Renameat2(int(d), from, int(d), to, flags) })
+	return retryEINTR(func() error { return unix.Renameat2(int(d), from, int(d), to, flags) })
 }
 
 func (d realFolder) Unlink(name string) error {
-	return again(func() error { return unix.Unlinkat(int(d), name, 0) })
+	return retryEINTR(func() error { return unix.Unlinkat(int(d), name, 0) })
 }
 
 func (d realFolder) Rmdir(name string) error {
-	return again(func() error { return unix.Unlinkat(int(d), name, unix.AT_REMOVEDIR) })
+	return retryEINTR(func() error { return unix.Unlinkat(int(d), name, unix.AT_REMOVEDIR) })
 }
 
 func (d realFolder) Sync() error {
@@ -164,7 +164,7 @@ func (d realFolder) Sync() error {
 		return err
 	}
 	defer unix.Close(fd)
-	err = again(func() error { return unix.Fsync(fd) })
+	err = retryEINTR(func() error { return unix.Fsync(fd) })
 	if err == unix.EINVAL { // some network and FUSE file systems cannot sync a folder: fsync(2)
 		return nil
 	}
@@ -174,12 +174,12 @@ func (d realFolder) Sync() error {
 func (d realFolder) Close() error { return unix.Close(int(d)) }
 
 func open(at int, name string, flags int, mode uint32) (int, error) {
-	return again2(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
+	return retryEINTR2(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
 }
 
-// again repeats a system call that a signal interrupted: file systems over a network or in user space may say EINTR
+// retryEINTR repeats a system call that a signal interrupted: file systems over a network or in user space may say EINTR
 // in spite of SA_RESTART, as the standard library knows too (go.dev/issue/39237).
-func again(call func() error) error {
+func retryEINTR(call func() error) error {
 	for {
 		if err := call(); err != unix.EINTR {
 			return err
@@ -187,16 +187,16 @@ func again(call func() error) error {
 	}
 }
 
-func again2(call func() (int, error)) (n int, err error) {
-	err = again(func() error { n, err = call(); return err })
+func retryEINTR2(call func() (int, error)) (n int, err error) {
+	err = retryEINTR(func() error { n, err = call(); return err })
 	return n, err
 }
 
 func info(st *unix.Stat_t) Info {
 	return Info{
 		Mode:  fileMode(st.Mode),
-		UID:   seen(int(st.Uid), unix.Geteuid()),
-		GID:   seen(int(st.Gid), unix.Getegid()),
+		UID:   shownOwner(int(st.Uid), unix.Geteuid()),
+		GID:   shownOwner(int(st.Gid), unix.Getegid()),
 		Nlink: int(st.Nlink),
 		Size:  st.Size,
 		Ctime: time.Unix(st.Ctim.Unix()),
@@ -245,19 +245,19 @@ func unixMode(mode fs.FileMode) uint32 {
 	return m
 }
 
-// seen is an owner as machines know it. Without root, what the caller owns counts as root's, as in a user namespace
-// (user_namespaces(7)): so an image can be prepared, and put back, by whoever owns its folder.
-func seen(id, mine int) int {
-	if id == mine {
+// shownOwner is an owner as machines know it. Without root, what the caller owns counts as root's, as in a user namespace
+// (user_namespaces(7)): so the user who owns an image's folder can prepare the image and undo it.
+func shownOwner(id, caller int) int {
+	if id == caller {
 		return 0
 	}
 	return id
 }
 
-// given is the way back.
-func given(id, mine int) int {
+// storedOwner is the reverse.
+func storedOwner(id, caller int) int {
 	if id == 0 {
-		return mine
+		return caller
 	}
 	return id
 }

@@ -17,19 +17,19 @@ type realFile int
 
 func (f realFile) Stat() (Info, error) {
 	var st unix.Stat_t
-	if err := again(func() error { return unix.Fstat(int(f), &st) }); err != nil {
+	if err := retryEINTR(func() error { return unix.Fstat(int(f), &st) }); err != nil {
 		return Info{}, err
 	}
 	return info(&st), nil
 }
 
 func (f realFile) Read(p []byte) (int, error) {
-	n, err := again2(func() (int, error) { return unix.Read(int(f), p) })
+	n, err := retryEINTR2(func() (int, error) { return unix.Read(int(f), p) })
 	return read(n, len(p), err)
 }
 
 func (f realFile) ReadAt(p []byte, off int64) (int, error) {
-	n, err := again2(func() (int, error) { return unix.Pread(int(f), p, off) })
+	n, err := retryEINTR2(func() (int, error) { return unix.Pread(int(f), p, off) })
 	return read(n, len(p), err)
 }
 
@@ -46,7 +46,7 @@ func read(n, want int, err error) (int, error) {
 func (f realFile) Write(p []byte) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, err := again2(func() (int, error) { return unix.Write(int(f), p[done:]) })
+		n, err := retryEINTR2(func() (int, error) { return unix.Write(int(f), p[done:]) })
 		if err != nil {
 			return done, err
 		}
@@ -56,12 +56,12 @@ func (f realFile) Write(p []byte) (int, error) {
 }
 
 func (f realFile) Chown(uid, gid int) error {
-	uid, gid = given(uid, unix.Geteuid()), given(gid, unix.Getegid())
-	return again(func() error { return unix.Fchown(int(f), uid, gid) })
+	uid, gid = storedOwner(uid, unix.Geteuid()), storedOwner(gid, unix.Getegid())
+	return retryEINTR(func() error { return unix.Fchown(int(f), uid, gid) })
 }
 
 func (f realFile) Chmod(mode fs.FileMode) error {
-	return again(func() error { return unix.Fchmod(int(f), unixMode(mode)) })
+	return retryEINTR(func() error { return unix.Fchmod(int(f), unixMode(mode)) })
 }
 
 func (f realFile) Xattrs() (map[string]string, error) {
@@ -92,12 +92,12 @@ func (f realFile) Xattrs() (map[string]string, error) {
 // value asks for the size first and reads then, again if it grew in between (ERANGE).
 func value(get func(buf []byte) (int, error)) (string, error) {
 	for {
-		n, err := again2(func() (int, error) { return get(nil) })
+		n, err := retryEINTR2(func() (int, error) { return get(nil) })
 		if err != nil || n == 0 {
 			return "", err
 		}
 		buf := make([]byte, n)
-		n, err = again2(func() (int, error) { return get(buf) })
+		n, err = retryEINTR2(func() (int, error) { return get(buf) })
 		if err == unix.ERANGE {
 			continue
 		}
@@ -109,12 +109,12 @@ func value(get func(buf []byte) (int, error)) (string, error) {
 }
 
 func (f realFile) SetXattr(name, value string) error {
-	return again(func() error { return unix.Fsetxattr(int(f), name, []byte(value), 0) })
+	return retryEINTR(func() error { return unix.Fsetxattr(int(f), name, []byte(value), 0) })
 }
 
 func (f realFile) RemoveXattr(name string) error {
-	return again(func() error { return unix.Fremovexattr(int(f), name) })
+	return retryEINTR(func() error { return unix.Fremovexattr(int(f), name) })
 }
 
-func (f realFile) Sync() error  { return again(func() error { return unix.Fsync(int(f)) }) }
+func (f realFile) Sync() error  { return retryEINTR(func() error { return unix.Fsync(int(f)) }) }
 func (f realFile) Close() error { return unix.Close(int(f)) }

@@ -90,7 +90,7 @@ func (r replacement) exchange(temp string) error {
 	}
 	return r.drop(temp, func() error {
 		err := r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE)
-		if err != nil || r.ours(temp) {
+		if err != nil || r.isWritten(temp) {
 			return err
 		}
 		return r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE) // ours was changed meanwhile: that change is the newest
@@ -138,8 +138,8 @@ func (r replacement) look(name string) (*Entry, error) {
 	return found, r.changed(err)
 }
 
-// ours says whether a name still leads to what was written.
-func (r replacement) ours(name string) bool {
+// isWritten says whether a name still leads to what was written.
+func (r replacement) isWritten(name string) bool {
 	found, err := entry(r.dir, name)
 	if err != nil || found == nil {
 		return true

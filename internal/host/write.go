@@ -20,7 +20,7 @@ const (
 	tempSuffix = ".tmp"
 )
 
-// tempName is a name nobody else uses; whoever may write in the folder cannot guess it.
+// tempName is a unique name; another user who may write in the folder cannot guess it.
 func tempName() string { return tempPrefix + strings.ToLower(rand.Text()[:16]) + tempSuffix }
 
 // at runs one touch at the place name leads to, and words its error.

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
-// TestContracts asks the metadata services as no client of ours does, over a real network.
+// TestContracts asks the metadata services as gpuadm's clients do not, over a real network.
 func TestContracts(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f := &cloudfake.Fake{Machine: cloudfake.Machine{ID: "1", Zone: "a-b"}, Now: func() time.Time { return now }}

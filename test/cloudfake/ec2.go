@@ -38,7 +38,7 @@ func (f *Fake) EC2() http.Handler {
 
 func (f *Fake) ec2(r *http.Request) answer {
 	switch {
-	case r.Header.Get("X-Forwarded-For") != "": // a proxy gets no token, so that nobody is tricked into fetching one
+	case r.Header.Get("X-Forwarded-For") != "": // a proxy gets no token, so that no server can be tricked into fetching one
 		return ec2Error(403, "Forbidden")
 	case r.Method == http.MethodPut && r.URL.Path == "/latest/api/token":
 		ttl, err := strconv.Atoi(r.Header.Get(tokenHeader + "-Ttl-Seconds"))

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// KubeEnv stands where GKE keeps the key that joins machines to the cluster. Whoever asks for it fails the test.
+// KubeEnv is in the place where GKE keeps the key that joins machines to the cluster. A request for it fails the test.
 const KubeEnv = "TPM_BOOTSTRAP_KEY: planted-kube-env"
 
 // GCE is Compute Engine's metadata service.

@@ -27,7 +27,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
-var update = flag.Bool("update", false, "write table.txt anew")
+var update = flag.Bool("update", false, "rewrite table.txt")
 
 const (
 	etc    = "/etc/containerd"
@@ -168,7 +168,7 @@ func differs(before, after map[string]any, asDefault bool) string {
 		}
 	}
 	for name := range a.Runtimes {
-		if name != "nvidia" && b.Runtimes[name] == nil && parts.Refusal(before) == nil { // a node that was down may be mended
+		if name != "nvidia" && b.Runtimes[name] == nil && parts.Refusal(before) == nil { // a node that was down may be fixed
 			bad = append(bad, "runtime "+name+" is new")
 		}
 	}
@@ -195,7 +195,7 @@ func handler(before parts.Effect, got map[string]any) string {
 		return fmt.Sprintf("handler runs %v", v)
 	}
 	base := before.Runtimes[before.DefaultRuntime]
-	for _, name := range []string{"nvidia", "runc", "crun"} { // an entry of ours keeps its own
+	for _, name := range []string{"nvidia", "runc", "crun"} { // gpuadm's entry keeps its own
 		if r := before.Runtimes[name]; name == "nvidia" && r != nil || base == nil {
 			base = r
 		}
@@ -238,7 +238,7 @@ func outcome(t *testing.T, in input, p parts.Part, before map[string]any, why er
 	switch {
 	case errors.As(err, &refusal):
 		if !slices.Contains(listed, refusal.Code) || refusal.Mend == "" {
-			t.Errorf("refused for no listed reason, or without a mend: %+v", refusal)
+			t.Errorf("refused for no listed reason, or without a fix: %+v", refusal)
 		}
 		return "refused: " + refusal.Code
 	case err != nil:

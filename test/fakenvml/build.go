@@ -55,7 +55,7 @@ func Build(t testing.TB) Parts {
 	return parts
 }
 
-// BuildIn compiles below dir, in a folder named after the content of the sources, and leaves what stands there.
+// BuildIn compiles below dir, in a folder named after the content of the sources, and keeps what is there.
 func BuildIn(dir string) (Parts, error) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {

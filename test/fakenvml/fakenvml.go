@@ -66,7 +66,7 @@ func (f *Fake) Do(args ...string) string {
 	return string(out)
 }
 
-// Reboot starts the machine anew: Hopper and later lose mode and instances, Ampere its instances; clients are gone.
+// Reboot restarts the machine: Hopper and later lose mode and instances, Ampere its instances; clients are gone.
 func (f *Fake) Reboot() { f.t.Helper(); f.Do("reboot") }
 
 // Fail lets the nth call of that name (from now; 1 is the next, 0 each) answer with a code: IN_USE. With an empty name

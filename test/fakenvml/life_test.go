@@ -208,7 +208,7 @@ func TestXid(t *testing.T) {
 	must(t, device(t, lib, 1).RegisterEvents(nvml.EventTypeXidCriticalError, set))
 	_, ret = set.Wait(1)
 	want(t, "nothing happened", ret, nvml.ERROR_TIMEOUT)
-	f.Xid(0, 31) // nobody listens
+	f.Xid(0, 31) // no listener
 	f.Xid(1, 79)
 	event, ret := set.Wait(1000)
 	if must(t, ret); event.EventData != 79 || event.Device != device(t, lib, 1) || event.GpuInstanceId != 0xffffffff {

@@ -18,7 +18,7 @@ func load(t testing.TB, spec string) (*Fake, nvml.Interface) {
 	return f, attach(t, f)
 }
 
-// attach loads the library for a machine that stands.
+// attach loads the library for a running machine.
 func attach(t testing.TB, f *Fake) nvml.Interface {
 	t.Helper()
 	setenv(t, "FAKENVML_STATE", f.State)
@@ -79,7 +79,7 @@ func place(p Profile, start int) *nvml.GpuInstancePlacement {
 	return &nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)}
 }
 
-// id is the driver's numbering, written down anew: whole, halves, quarters, eighths from left to right.
+// id is the driver's numbering, written down independently: whole, halves, quarters, eighths from left to right.
 func id(m Model, start, size int) int {
 	first, width := 0, m.Slices
 	for n := 1; width > size; n *= 2 {

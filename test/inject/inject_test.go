@@ -109,7 +109,7 @@ func TestAtEachCall(t *testing.T) {
 	}
 }
 
-// TestEffect looks at what an injected call has done: nothing, all of it, or half.
+// TestEffect checks what an injected call has done: nothing, all of it, or half.
 func TestEffect(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

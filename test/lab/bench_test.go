@@ -38,7 +38,7 @@ func TestBenchDriver(t *testing.T) {
 	} {
 		var ours, theirs []time.Duration
 		for range rounds {
-			t.Run("round", func(t *testing.T) { // whose hosts go when it ends
+			t.Run("round", func(t *testing.T) { // its hosts go when it ends
 				a, b := bootBench(t, c.headers), bootBench(t, c.headers)
 				ours = append(ours, a.took(slices.Concat([]string{"gpuadm", "apply"}, c.stages)...))
 				theirs = append(theirs, b.took("sh", "-ec", b.shell()))
@@ -187,7 +187,7 @@ func lifetimes(log string) (total float64, children []child) {
 	}
 	for pid := range start {
 		if pid != first && end[pid] > 0 {
-			children = append(children, child{cmp.Or(what[pid], "no program: Go's runtime tries what the kernel can"), start[pid], end[pid]})
+			children = append(children, child{cmp.Or(what[pid], "no program: Go's runtime tests what the kernel can"), start[pid], end[pid]})
 		}
 	}
 	return end[first] - start[first], children

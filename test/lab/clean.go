@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// CleanHosts takes down what killed processes have left: hosts that no process uses and nobody kept.
+// CleanHosts takes down what killed processes have left: hosts that no process uses and that were not kept.
 func CleanHosts(log func(string)) error { return cleanHosts(log, leftover) }
 
 // Clean takes down all hosts that no process uses, and removes the cache.

@@ -22,7 +22,7 @@ openssl req -new -x509 -newkey rsa:2048 -nodes -days 36500 -subj "/CN=Canonical 
 for f in ko/*.ko; do $(ls /usr/lib/linux-kbuild-*/scripts/sign-file | head -1) sha256 k.pem k.der $f; done
 deb() { # NAME VERSION DEPENDS; the files are in d already
 	mkdir -p d/DEBIAN d/usr/share/lab; echo $2 >d/usr/share/lab/$1
-	printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\n%sDescription: stands in for Ubuntu'"'"'s\n' "$1" "$2" "${3:+Depends: $3
+	printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\n%sDescription: a fake of Ubuntu'"'"'s\n' "$1" "$2" "${3:+Depends: $3
 }" >d/DEBIAN/control
 	dpkg-deb --root-owner-group -Zgzip -z1 --build d $r >/dev/null; rm -rf d
 }

@@ -28,7 +28,7 @@ func bootDriver(t *testing.T, o lab.Options) driverNode {
 	repos.Show(n.Host, repos.Good)
 	n.Must("rm", "-f", "/usr/bin/nvidia-container-runtime") // the lab's own, which the toolkit's package has too
 
-	if !o.Headers { // a kernel to be for, whose headers are empty as dkms is
+	if !o.Headers { // a kernel to build for, with empty headers as dkms is empty
 		n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
 		n.Put("/tmp/headers/DEBIAN/control", "Package: linux-headers-"+emptyKernel+"\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
 		n.Must("dpkg-deb", "--build", "/tmp/headers", "/tmp/headers.deb")

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// aptHost is a host whose apt knows NVIDIA's repositories.
+// aptHost is a host with NVIDIA's repositories for apt.
 func aptHost(t *testing.T, dist string) *lab.Host {
 	t.Helper()
 	h := lab.Boot(t, lab.Options{Dist: dist, Repos: repos.Deb(t, repos.Recipe{})})
@@ -157,7 +157,7 @@ func TestLabRepoAptBroken(t *testing.T) {
 		t.Error("no dpkg to kill")
 	}
 	if r := task.Wait(); r.Exit != 100 {
-		t.Errorf("apt whose dpkg was killed: %s", r)
+		t.Errorf("apt after its dpkg was killed: %s", r)
 	}
 	repos.Heal(h)
 	aptExits(t, h, 100, "you must manually run 'dpkg --configure -a'", "install", "nvidia-imex")
@@ -165,7 +165,7 @@ func TestLabRepoAptBroken(t *testing.T) {
 	aptExits(t, h, 0, "", "install", "nvidia-imex")
 }
 
-// TestLabRepoAptLock: apt fails at once while another holds dpkg's lock, and waits if it is told to.
+// TestLabRepoAptLock: apt fails at once while another holds dpkg's lock, and waits if an option says so.
 func TestLabRepoAptLock(t *testing.T) {
 	h := aptHost(t, "trixie")
 	release := h.HoldAptLock()

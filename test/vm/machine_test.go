@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// bootLimit is how long a machine may take from its first instruction to its last. There is no KVM to be had on most
+// bootLimit is how long a machine may take from its first instruction to its last. There is no KVM on most
 // machines that are machines themselves, so it is emulated.
 const bootLimit = 5 * time.Minute
 

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// aksScripts stand for AKS's: they write the files of kubelet and of the container engine, start kubelet and wait for it, and
+// aksScripts replace AKS's: they write the files of kubelet and of the container engine, start kubelet and wait for it, and
 // say that they are done. They run once in a machine's life, started by Azure's agent late in its first boot.
 // Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts, cse_start.sh, cse_main.sh and cse_config.sh.
 const aksScripts = `#!/bin/bash
@@ -105,7 +105,7 @@ func TestLabKubeAKSPool(t *testing.T) {
 	n.gpuadm(0, []string{"plan"}, "/etc/default/kubelet", "SkipGpuDriverInstall=true", "AKS joins the machines of its pools itself")
 	n.gpuadm(75, []string{"apply", "--install"}, "AKS's own scripts to have set this machine up", "cluster-provision.log")
 
-	t.Log("the first boot: the scripts and kubelet wait for the GPUs, and nobody for the scripts")
+	t.Log("the first boot: the scripts and kubelet wait for the GPUs, and nothing waits for the scripts")
 	n.Reboot()
 	n.Ready()
 	n.ordered()

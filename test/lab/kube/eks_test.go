@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // planted is in the user data, beside what is of use there, and has to come out nowhere.
 const planted = "planted-in-the-user-data"
@@ -147,7 +147,7 @@ func (n gpuHost) untold() {
 		said += r.Stdout + r.Stderr
 	}
 	if found := secretIn(said); found != "" {
-		n.t.Errorf("%s is told", found)
+		n.t.Errorf("%s is printed", found)
 	}
 }
 

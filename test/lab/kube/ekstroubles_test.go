@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestLabKubeEKSTroubles: where the machine's cloud does not tell, the message names the mend, the exit code says whether
+// TestLabKubeEKSTroubles: where the machine's cloud does not answer, the message names the fix, the exit code says whether
 // waiting helps, and nothing is touched.
 func TestLabKubeEKSTroubles(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ import (
 // Cloud is the one that a host is in: what its firmware says of it, its metadata service, and its API.
 type Cloud struct {
 	cloudfake.Setup
-	// After is how long after each start the metadata service refuses connections, as one does whose route is not there yet.
+	// After is how long after each start the metadata service refuses connections, as one does before its route is there.
 	After time.Duration
 }
 

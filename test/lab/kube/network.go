@@ -42,7 +42,7 @@ func newNetwork() (*network, error) {
 	}
 	err := n.do(func() error {
 		cmd := exec.Command("ip", "-batch", "-")
-		// A bridge without an address of its own takes the lowest of its ports': when a host goes, the others would send to nobody
+		// A bridge without an address of its own takes the lowest of its ports': when a host goes, the others would send into the void
 		// for half a minute, until they ask again who has the API server's.
 		cmd.Stdin = strings.NewReader("link set lo up\naddress add " + service + "/32 dev lo\nlink add " + bridge + " address 02:00:0a:c8:00:01 type bridge\n" +
 			"address add " + address + "/24 dev " + bridge + "\nlink set " + bridge + " up\n" +

@@ -33,7 +33,7 @@ func (p Parts) Path(name string) string { return p.paths[name] }
 // program is one that test/kube's module builds.
 type program struct {
 	name, from string
-	module     string // whose version it has; "" for our own
+	module     string // the module that gives its version; "" for our own
 }
 
 func programs() []program {

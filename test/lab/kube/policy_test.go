@@ -202,7 +202,7 @@ func policyToken(r policyRequest, bound, free *kube.Client) *kube.Client {
 	return bound
 }
 
-// policySend makes a request of the Node as it is: the controllers of the cluster write to it too, and then it is sent again.
+// policySend makes a request of the current Node: the controllers of the cluster write to it too, and then it is sent again.
 func policySend(t *testing.T, c *kube.T, as *kube.Client, r policyRequest) error {
 	t.Helper()
 	path := "/api/v1/nodes/" + r.node()

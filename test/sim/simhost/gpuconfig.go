@@ -30,7 +30,7 @@ type gpuConfig struct {
 	Instance []instanceConfig // GPU instances by their profile's name
 }
 
-// instanceConfig is a GPU instance that stands when the node starts.
+// instanceConfig is a GPU instance that is there when the node starts.
 type instanceConfig struct {
 	Profile string
 	Start   int
@@ -96,7 +96,7 @@ func (n *Node) addGPU(c gpuConfig) error {
 	return nil
 }
 
-// place makes an instance that stands from the start.
+// place makes an instance that is there from the start.
 func place(g *host.GPU, in instanceConfig) error {
 	i := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.Name == in.Profile })
 	if i < 0 {

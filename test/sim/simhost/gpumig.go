@@ -21,7 +21,7 @@ func setMode(g *host.GPU, on bool) (code string) {
 	case !g.MIG:
 		return "NOT_SUPPORTED"
 	case waitsForReset(g):
-		g.Pending = on // also where somebody uses it
+		g.Pending = on // also where a process uses it
 		if on != g.Mode && len(g.Clients) > 0 {
 			return "IN_USE"
 		}

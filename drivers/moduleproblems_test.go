@@ -13,7 +13,7 @@ import (
 
 // What is wrong with the modules is said in sentences without asking the driver: by what is loaded, what lies on disk, and which
 // version the libraries have that programs load.
-func TestStanding(t *testing.T) {
+func TestModuleProblems(t *testing.T) {
 	const running, newer = "6.8.0-88-generic", "6.8.0-90-generic"
 	f := facts.Facts{Live: true}
 	f.Kernel.Running, f.Kernel.Installed = running, []string{running}
@@ -55,7 +55,7 @@ func TestStanding(t *testing.T) {
 		}},
 		{"nothing is installed yet", facts.Modules{Kernels: []facts.KernelModules{{Kernel: newer}}}, Choice{}, nil},
 	} {
-		got := Standing(f, x.m, x.c)
+		got := ModuleProblems(f, x.m, x.c)
 		for _, w := range x.want {
 			if !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, w) }) {
 				t.Errorf("%s: it does not say %q: %q", x.name, w, got)

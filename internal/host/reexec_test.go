@@ -13,17 +13,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// A process is started anew once, as itself: the same pid, arguments and environment.
-func TestStartAnew(t *testing.T) {
-	if os.Getenv("ANEW_CHILD") != "" {
-		fmt.Printf("\npid %d %s %s\n", os.Getpid(), os.Getenv("ANEW_CHILD"), strings.Join(os.Args[1:], " "))
-		must(t, host.StartAnew())
+// A process re-executes itself once: the same pid, arguments and environment.
+func TestReexec(t *testing.T) {
+	if os.Getenv("REEXEC_CHILD") != "" {
+		fmt.Printf("\npid %d %s %s\n", os.Getpid(), os.Getenv("REEXEC_CHILD"), strings.Join(os.Args[1:], " "))
+		must(t, host.Reexec())
 		return
 	}
 	self, err := os.Executable()
 	must(t, err)
-	cmd := exec.Command(self, "-test.run=^TestStartAnew$", "-test.count=1")
-	cmd.Env = append(os.Environ(), "ANEW_CHILD=kept")
+	cmd := exec.Command(self, "-test.run=^TestReexec$", "-test.count=1")
+	cmd.Env = append(os.Environ(), "REEXEC_CHILD=kept")
 	out, err := cmd.CombinedOutput()
 	must(t, err)
 	var lines []string

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What a new process is told beside the old one's words wins against them, and is read as a flag.
+// The added flags override the old process's arguments, and are read as flags.
 func TestWith(t *testing.T) {
 	for argv, want := range map[string]string{
 		"gpuadm apply --deadline 5m":    "gpuadm apply --deadline 5m --deadline=9s",
