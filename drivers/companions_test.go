@@ -45,7 +45,7 @@ func TestGDS(t *testing.T) {
 		ch, err := Choose(load(t), x.m, x.d)
 		got := names(ch, "gds")
 		if err != nil {
-			if said := whole(err); !slices.ContainsFunc(x.want, func(w string) bool { return !strings.Contains(said, w) }) && x.want != nil {
+			if message := whole(err); !slices.ContainsFunc(x.want, func(w string) bool { return !strings.Contains(message, w) }) && x.want != nil {
 				continue
 			}
 			t.Errorf("%s: %v", x.name, whole(err))

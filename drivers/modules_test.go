@@ -165,19 +165,19 @@ func TestEnrolment(t *testing.T) {
 		{"enforced without Secure Boot", facts.Trust{SecureBoot: "off", BuildCert: dkms, Build: key}, []string{"step 1 of 2"}, []string{"switch Secure Boot off"}},
 		{"waits", facts.Trust{SecureBoot: "on", BuildCert: dkms, Build: key, Waiting: true}, []string{"reboot, and at the console choose Enroll MOK"}, []string{"mokutil", "precompiled", "image"}},
 	} {
-		said := enrolment(x.t)
+		message := enrolment(x.t)
 		at := 0
 		for _, want := range x.has {
-			i := strings.Index(said[at:], want)
+			i := strings.Index(message[at:], want)
 			if i < 0 {
-				t.Errorf("%s: no %q after %q", x.name, want, said[at:])
+				t.Errorf("%s: no %q after %q", x.name, want, message[at:])
 				break
 			}
 			at += i
 		}
 		for _, not := range x.none {
-			if strings.Contains(said, not) {
-				t.Errorf("%s: %q in %s", x.name, not, said)
+			if strings.Contains(message, not) {
+				t.Errorf("%s: %q in %s", x.name, not, message)
 			}
 		}
 	}

@@ -85,14 +85,14 @@ func TestOwners(t *testing.T) {
 
 // TestLeftAlone: what was installed stays where the driver gets another owner, or the GPUs fall off the bus.
 func TestLeftAlone(t *testing.T) {
-	var said []string
+	var message []string
 	for name, later := range map[string]func(*simhost.Node) error{
 		"a driver container comes": func(n *simhost.Node) error { return lay(n.Files, "/run/nvidia/nvidia-driver.pid", []byte("1")) },
 		"the GPU falls off the bus": func(n *simhost.Node) error {
 			return n.WriteFile("/sys/bus/pci/devices/0000:17:00.0/vendor", []byte("0x1234\n"), host.Attr{Mode: 0o644})
 		},
 	} {
-		n := installerNode(t, &said)
+		n := installerNode(t, &message)
 		for file, text := range map[string]string{"vendor": "0x10de\n", "class": "0x030200\n", "device": "0x2330\n"} {
 			if err := lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/"+file, []byte(text)); err != nil {
 				t.Fatal(err)

@@ -41,12 +41,12 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		m := machine("ubuntu", "24.04", "amd64", "2331")
 		m.Kernels, m.Signed, m.OnDisk = []string{k, other}, x.have, x.disk
 		ch, err := Choose(load(t), m, with(with(driver("580"), "source", "distro"), "build", x.build))
-		said := strings.Join(ch.Warnings, "\n")
+		message := strings.Join(ch.Warnings, "\n")
 		if err != nil {
-			said = err.Error()
+			message = err.Error()
 		}
-		if ch.Precompiled != x.signed || !strings.Contains(said, x.says) || (err != nil) != strings.HasPrefix(x.says, "cannot") {
-			t.Errorf("%s: precompiled %t, %v\n%s", x.name, ch.Precompiled, err, said)
+		if ch.Precompiled != x.signed || !strings.Contains(message, x.says) || (err != nil) != strings.HasPrefix(x.says, "cannot") {
+			t.Errorf("%s: precompiled %t, %v\n%s", x.name, ch.Precompiled, err, message)
 		}
 		if err == nil && x.signed != slices.Contains(names(ch, "module"), signed(k)) {
 			t.Errorf("%s: %v", x.name, names(ch, "module"))
@@ -107,9 +107,9 @@ func TestSignedStay(t *testing.T) {
 			}
 			continue
 		}
-		said := strings.Join(ch.Warnings, "\n")
-		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(said, newer+" ("+signed(newer)+"): it is left without") || strings.Contains(said, "DKMS builds them") {
-			t.Errorf("%s: without %v\n%s", x.name, ch.Without, said)
+		message := strings.Join(ch.Warnings, "\n")
+		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(message, newer+" ("+signed(newer)+"): it is left without") || strings.Contains(message, "DKMS builds them") {
+			t.Errorf("%s: without %v\n%s", x.name, ch.Without, message)
 		}
 		for _, member := range ch.Members {
 			if member.PerKernel == newer || strings.HasPrefix(member.Name, "nvidia-dkms") || member.Role == "dkms" || member.Role == "headers" {

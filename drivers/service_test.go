@@ -53,7 +53,7 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 				t.Errorf("kernel %s: %s shall be %q, %v; want %q", running, w.Name(), to, err, want)
 			}
 		}
-		if said := len(ModuleProblems(f, facts.Modules{}, Choice{})) > 0; said != (want == "enabled inactive") {
+		if reported := len(ModuleProblems(f, facts.Modules{}, Choice{})) > 0; reported != (want == "enabled inactive") {
 			t.Errorf("kernel %s: said %v", running, ModuleProblems(f, facts.Modules{}, Choice{}))
 		}
 		if units != 2 {

@@ -119,7 +119,7 @@ func TestCollectThatFailsIsToldAndRefusesNothing(t *testing.T) {
 	apply(t, n, edition(t, 2))
 	stray := converge.Home + "/blobs/" + strings.Repeat("ab", 32)
 	put(t, n, stray, "no record names it")
-	told := func(e *converge.Engine) *int {
+	warnings := func(e *converge.Engine) *int {
 		count := 0
 		e.Tell = func(ev converge.Event) {
 			if ev.What == converge.Remains && strings.Contains(ev.Text, stray) && strings.Contains(ev.Text, "input/output error") {
@@ -129,7 +129,7 @@ func TestCollectThatFailsIsToldAndRefusesNothing(t *testing.T) {
 		return &count
 	}
 	e := edition(t, 2)
-	count := told(e)
+	count := warnings(e)
 	n.Fail(n.Touches(), syscall.EIO)
 	if res := apply(t, n, e); len(res.Made) > 0 || *count != 1 {
 		t.Errorf("made %v, told %d times", res.Made, *count)

@@ -57,11 +57,11 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		if !errors.As(err, &trouble) || len(trouble.Try) == 0 {
 			t.Fatalf("%s: no refusal with a fix: %v", m.name, err)
 		}
-		said := append([]string{trouble.What}, trouble.Because...)
-		for i := range said {
-			said[i] = strings.TrimPrefix(said[i], "also: ")
+		sentences := append([]string{trouble.What}, trouble.Because...)
+		for i := range sentences {
+			sentences[i] = strings.TrimPrefix(sentences[i], "also: ")
 		}
-		for _, list := range [][]string{said, trouble.Try} {
+		for _, list := range [][]string{sentences, trouble.Try} {
 			slices.Sort(list)
 			if once := slices.Compact(slices.Clone(list)); len(once) < len(list) {
 				t.Errorf("said twice: %q", list)

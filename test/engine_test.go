@@ -270,16 +270,16 @@ func TestKeptChangesStayAndAreNamed(t *testing.T) {
 	kept := things.Exact("/etc/kept", []byte("k"), 0o600, "")
 	kept.Keeps = "the firmware"
 	e := engineOf(t, stage(kept, things.Exact("/etc/a", []byte("a"), 0o600, "")))
-	var told []string
+	var events []string
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.Kept {
-			told = append(told, ev.Text)
+			events = append(events, ev.Text)
 		}
 	}
 	apply(t, n, e)
 	undo(t, n, e, "")
-	if _, err := n.Lstat("/etc/kept"); err != nil || len(told) != 1 || told[0] != "the firmware" {
-		t.Errorf("kept: %v, told %v", err, told)
+	if _, err := n.Lstat("/etc/kept"); err != nil || len(events) != 1 || events[0] != "the firmware" {
+		t.Errorf("kept: %v, told %v", err, events)
 	}
 	if _, err := n.Lstat("/etc/a"); err == nil {
 		t.Error("the other was kept too")

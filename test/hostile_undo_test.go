@@ -145,15 +145,15 @@ func TestHostileRollBackKeeps(t *testing.T) {
 	w := converge.Want{Thing: kept, To: to("on"), Keeps: "it is finished"}
 	e := gadgets(t, []gadget{bad, kept}, stage(w, converge.Want{Thing: bad, To: to("on")}))
 	n := node(t)
-	var told []string
+	var events []string
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.Kept {
-			told = append(told, ev.Text)
+			events = append(events, ev.Text)
 		}
 	}
 	_, err := e.Apply(t.Context(), n)
-	if err == nil || len(because(err)) > 0 || len(told) != 1 {
-		t.Errorf("rolled back: %v, because %q, kept %q", err, because(err), told)
+	if err == nil || len(because(err)) > 0 || len(events) != 1 {
+		t.Errorf("rolled back: %v, because %q, kept %q", err, because(err), events)
 	}
 }
 

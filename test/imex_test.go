@@ -71,8 +71,8 @@ func rack(t testing.TB) *simhost.Node {
 		if config, _ := f.ReadFile(drivers.IMEXConfig); !strings.Contains(string(config), "\nIMEX_CMD_ENABLED=1\n") {
 			return nil, &host.CommandError{Argv: argv, Code: 1, Cause: errors.New("exit status 1")}
 		}
-		if said, err := f.ReadFile("/run/imex-says"); err == nil {
-			return said, nil
+		if output, err := f.ReadFile("/run/imex-says"); err == nil {
+			return output, nil
 		}
 		return []byte("READY\n"), nil
 	}})
@@ -238,11 +238,11 @@ func TestIMEXRespectsOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := strings.Replace(string(config), "LOG_LEVEL=4", "LOG_LEVEL=3", 1) + "NETWORK_INTERFACE=bond0\n"
-	put(t, n, drivers.IMEXConfig, theirs)
+	edited := strings.Replace(string(config), "LOG_LEVEL=4", "LOG_LEVEL=3", 1) + "NETWORK_INTERFACE=bond0\n"
+	put(t, n, drivers.IMEXConfig, edited)
 	undo(t, n, imexEngine(t, "host"), "all")
 	got, err := n.ReadFile(drivers.IMEXConfig)
-	want := strings.NewReplacer("IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", "=/etc/nvidia-imex/imex_ctrl.sock", "=").Replace(theirs)
+	want := strings.NewReplacer("IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", "=/etc/nvidia-imex/imex_ctrl.sock", "=").Replace(edited)
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}

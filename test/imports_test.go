@@ -106,8 +106,8 @@ func TestImports(t *testing.T) {
 			if imp == "runtime" && name == "runtime" {
 				t.Errorf("%s imports the standard package of its own name", name)
 			}
-			for theirs, where := range onlyIn {
-				if (imp == theirs || strings.HasPrefix(imp, theirs+"/")) && !slices.Contains(where, name) {
+			for imported, where := range onlyIn {
+				if (imp == imported || strings.HasPrefix(imp, imported+"/")) && !slices.Contains(where, name) {
 					t.Errorf("%s imports %s: only %v may", name, imp, where)
 				}
 			}

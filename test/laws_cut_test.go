@@ -50,12 +50,14 @@ var staleUnit = regexp.MustCompile(`(?m)^(\S+) \w+ active stale$`)
 // running with their old files, a kubelet that has joined, have read them where there was a boot between.
 func (s straight) settled(t testing.TB, what, want string, n *simhost.Node) {
 	t.Helper()
-	compare(t, what, s.ours(want), s.ours(tree(n)))
+	compare(t, what, s.withoutBootDecided(want), s.withoutBootDecided(tree(n)))
 	clean(t, what, n)
 }
 
-// ours is a tree without what only a boot decides.
-func (s straight) ours(tree string) string { return s.others.ReplaceAllString(tree, "$1") }
+// withoutBootDecided is a tree without what only a boot decides.
+func (s straight) withoutBootDecided(tree string) string {
+	return s.others.ReplaceAllString(tree, "$1")
+}
 
 // cut cuts the power of a new machine before a touch of its apply, or of the undo after it, and boots it again.
 func (s straight) cut(t *testing.T, touch int, loss simhost.Loss) *simhost.Node {
@@ -160,7 +162,7 @@ func undoing(t *testing.T, s straight, n *simhost.Node, what string) bool {
 	}
 	known := status.Undoing || status.Held != ""
 	if !known {
-		lost := func(tree string) string { return gpuLines.ReplaceAllString(s.ours(tree), "") }
+		lost := func(tree string) string { return gpuLines.ReplaceAllString(s.withoutBootDecided(tree), "") }
 		compare(t, what+", and nothing knows that there was an undo", lost(s.applied), lost(tree(n)))
 	}
 	return known

@@ -253,7 +253,7 @@ func TestGPUThatIsGone(t *testing.T) {
 	n := gpus(t, h100s)
 	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
 	apply(t, n, e)
-	without := gone{n}
+	without := withoutSecond{n}
 	if p, err := e.Plan(context.Background(), without); err != nil || len(p.Changes) > 0 {
 		t.Errorf("planned %+v, %v", p.Changes, err)
 	}
@@ -265,10 +265,10 @@ func TestGPUThatIsGone(t *testing.T) {
 	}
 }
 
-// gone is a machine without its second GPU.
-type gone struct{ *simhost.Node }
+// withoutSecond is a machine without its second GPU.
+type withoutSecond struct{ *simhost.Node }
 
-func (n gone) Driver(ctx context.Context) (host.Driver, error) {
+func (n withoutSecond) Driver(ctx context.Context) (host.Driver, error) {
 	d, err := n.Node.Driver(ctx)
 	d.GPUs = slices.DeleteFunc(d.GPUs, func(g host.GPU) bool { return g.Address == second })
 	return d, err

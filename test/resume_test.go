@@ -138,10 +138,10 @@ func TestResumedRunLeavesOthersChanges(t *testing.T) {
 	if err := n.WriteFile("/srv/one", []byte("theirs\n"), host.Attr{Mode: 0o600}); err != nil {
 		t.Fatal(err)
 	}
-	theirs := engineOf(t, converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+	otherProcess := engineOf(t, converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{things.Exact("/srv/two", []byte("ours\n"), 0o644, "")}, nil
 	}}, proving(t, &bad).Stages[1])
-	if _, err := theirs.Apply(context.Background(), n); err == nil {
+	if _, err := otherProcess.Apply(context.Background(), n); err == nil {
 		t.Fatal("what cannot be made was made")
 	}
 	if data, _ := n.ReadFile("/srv/one"); string(data) != "theirs\n" {

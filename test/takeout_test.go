@@ -126,8 +126,8 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 			for _, change := range plan(t, n, engine(t, c.to)).Changes {
 				left = append(left, change.Left...)
 			}
-			if said := strings.Join(left, "\n"); (said == "") != (c.left == "") || !strings.Contains(said, c.left) {
-				t.Errorf("the plan says to stay: %q, not %q", said, c.left)
+			if problems := strings.Join(left, "\n"); (problems == "") != (c.left == "") || !strings.Contains(problems, c.left) {
+				t.Errorf("the plan says to stay: %q, not %q", problems, c.left)
 			}
 			apply(t, n, engine(t, c.to))
 			now := readConfig(t, n)

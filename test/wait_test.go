@@ -16,13 +16,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// others is a thing that another process brings: /srv/theirs. gpuadm can only wait for it, in its look or in its make.
-type others struct{ looks bool }
+// foreignThing is a thing that another process brings: /srv/theirs. gpuadm can only wait for it, in its look or in its make.
+type foreignThing struct{ looks bool }
 
-func (others) Kind() string { return "check" }
-func (others) Name() string { return "theirs" }
+func (foreignThing) Kind() string { return "check" }
+func (foreignThing) Name() string { return "theirs" }
 
-func (o others) Look(_ context.Context, v host.View) (converge.State, error) {
+func (o foreignThing) Look(_ context.Context, v host.View) (converge.State, error) {
 	if _, err := v.Stat("/srv/theirs"); err == nil {
 		return "there", nil
 	} else if o.looks {
@@ -31,13 +31,13 @@ func (o others) Look(_ context.Context, v host.View) (converge.State, error) {
 	return "", nil
 }
 
-func (others) Make(context.Context, host.Host, converge.State) error {
+func (foreignThing) Make(context.Context, host.Host, converge.State) error {
 	return converge.Wait{For: "theirs is missing"}
 }
 
 // TestWaiting: what only others can bring stops nothing else, puts nothing back, and the same run goes on once it is there.
 func TestWaiting(t *testing.T) {
-	for _, o := range []others{{looks: true}, {looks: false}} {
+	for _, o := range []foreignThing{{looks: true}, {looks: false}} {
 		n := node(t)
 		e := engineOf(t, stage(
 			things.Exact("/etc/a", []byte("a"), 0o600, ""),

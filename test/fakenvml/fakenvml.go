@@ -57,11 +57,11 @@ func (f *Fake) Do(args ...string) string {
 	f.t.Helper()
 	cmd := exec.Command(f.Tool, args...)
 	cmd.Env = append(os.Environ(), "FAKENVML_STATE="+f.State)
-	var said strings.Builder
-	cmd.Stderr = &said
+	var output strings.Builder
+	cmd.Stderr = &output
 	out, err := cmd.Output()
 	if err != nil {
-		f.t.Fatalf("fakenvml %s: %v: %s", strings.Join(args, " "), err, said.String())
+		f.t.Fatalf("fakenvml %s: %v: %s", strings.Join(args, " "), err, output.String())
 	}
 	return string(out)
 }

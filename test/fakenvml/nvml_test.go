@@ -58,8 +58,8 @@ func enabled(t testing.TB, f *Fake, lib nvml.Interface, index int) nvml.Device {
 	_, ret := d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	must(t, ret)
 	if now, pending, ret := d.GetMigMode(); ret != nvml.SUCCESS || now != pending {
-		if said, code := f.SMI("-r", "-i", f.Dump().GPUs[index].Address); code != 0 {
-			t.Fatalf("reset: %s", said)
+		if output, code := f.SMI("-r", "-i", f.Dump().GPUs[index].Address); code != 0 {
+			t.Fatalf("reset: %s", output)
 		}
 	}
 	return d

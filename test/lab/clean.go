@@ -78,8 +78,8 @@ func removeGone() error {
 	if err != nil {
 		return err
 	}
-	gone, err := filepath.Glob(filepath.Join(cache, goneHost+"*"))
-	for _, dir := range gone {
+	removed, err := filepath.Glob(filepath.Join(cache, goneHost+"*"))
+	for _, dir := range removed {
 		err = errors.Join(err, os.RemoveAll(dir)) // another process may be at the same one, which harms neither
 	}
 	return err

@@ -78,7 +78,7 @@ func TestLabDriverFails(t *testing.T) {
 	r := n.wants(1, n.spec("580.95.05", "1.18.1"))
 	says(t, r, "libnvidia-ml1 580.95.05: told to fail", "could not be rolled back")
 	if state := n.AptState(); state["libcuda1"] != before.packages["libcuda1"] || state["nvidia-container-toolkit"] != before.packages["nvidia-container-toolkit"] {
-		t.Errorf("what can be rolled back is not: %v", ours(state))
+		t.Errorf("what can be rolled back is not: %v", driverPackages(state))
 	}
 	repos.Heal(n.Host)
 	n.wants(0, n.spec("580.95.05", "1.18.1"))

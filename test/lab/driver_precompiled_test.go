@@ -144,7 +144,7 @@ func TestLabDriverPrecompiled(t *testing.T) {
 		t.Errorf("dkms status: %s", out)
 	}
 	if state := n.AptState(); state["nvidia-dkms-580-server-open"] == "" || state["linux-modules-nvidia-580-server-open-5.15.0-1-other"] != "" {
-		t.Errorf("packages of DKMS's: %v", ours(state))
+		t.Errorf("packages of DKMS's: %v", driverPackages(state))
 	}
 	says(t, n.wants(0, spec, apply...), "Nothing to do.")
 }

@@ -79,7 +79,7 @@ func (n driverNode) wants(exit int, spec string, args ...string) lab.Result {
 // has wants every package of NVIDIA's in one version; those of the toolkit in theirs.
 func (n driverNode) has(driver string) {
 	n.t.Helper()
-	for name, is := range ours(n.AptState()) {
+	for name, is := range driverPackages(n.AptState()) {
 		if strings.Contains(name, "container") || name == "dkms" || strings.Contains(is, driver+"-1") {
 			continue
 		}
@@ -137,7 +137,7 @@ func TestLabDriverBranch(t *testing.T) {
 	says(t, n.wants(0, n.spec("570", "")), "Nothing to do.")
 	n.has("570.172.08")
 	if now := n.AptState(); !maps.Equal(now, state) {
-		t.Errorf("packages have changed: %v, were %v", ours(now), ours(state))
+		t.Errorf("packages have changed: %v, were %v", driverPackages(now), driverPackages(state))
 	}
 }
 

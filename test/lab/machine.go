@@ -241,11 +241,11 @@ func (m *Machine) Down() error {
 // remove removes the host's folder, out of the others' sight first: the lock in it goes before all of the rest has gone, and
 // a process that opens the host meanwhile would make another lock there.
 func (m *Machine) remove() error {
-	gone := filepath.Join(filepath.Dir(filepath.Dir(m.dir)), goneHost+m.Name)
-	if err := os.Rename(m.dir, gone); err != nil {
+	removed := filepath.Join(filepath.Dir(filepath.Dir(m.dir)), goneHost+m.Name)
+	if err := os.Rename(m.dir, removed); err != nil {
 		return err
 	}
-	return os.RemoveAll(gone)
+	return os.RemoveAll(removed)
 }
 
 // goneHost begins the name, in the cache, of the folder of a host that is being removed.

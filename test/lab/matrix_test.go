@@ -274,8 +274,8 @@ var (
 
 // sentence is the first thing that a failed run says it cannot do.
 func sentence(r lab.Result) string {
-	if said := cannot.FindString(r.Stderr + r.Stdout); said != "" {
-		return strings.TrimSpace(said)
+	if refusal := cannot.FindString(r.Stderr + r.Stdout); refusal != "" {
+		return strings.TrimSpace(refusal)
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(r.Stderr+r.Stdout), "\n")
 	return first

@@ -327,8 +327,8 @@ func orphan(t *testing.T, n gpuNode) {
 	before := n.dump()
 	n.wants(0, layout(sevenths))
 	after := n.dump()
-	if gone := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]; gone != 0 || strings.Contains(geometry(after.GPUs[0]), "×0") {
-		t.Errorf("%s, %d instances destroyed", geometries(after), gone)
+	if destroyed := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]; destroyed != 0 || strings.Contains(geometry(after.GPUs[0]), "×0") {
+		t.Errorf("%s, %d instances destroyed", geometries(after), destroyed)
 	}
 }
 

@@ -83,10 +83,10 @@ func (h *Host) KillInside(comm string) int {
 		return 0
 	}
 	h.Exec(append([]string{"kill", "-9"}, pids...)...) // one may have ended by itself
-	gone := func() bool {
+	ended := func() bool {
 		return h.Exec("ps", "--no-headers", "-o", "pid", "-p", strings.Join(pids, ",")).Exit != 0
 	}
-	if !until(patience, gone) {
+	if !until(patience, ended) {
 		h.t.Fatalf("cannot kill %s: %v do not go", comm, pids)
 	}
 	return len(pids)

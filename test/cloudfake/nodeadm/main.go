@@ -97,8 +97,8 @@ func run(args []string) error {
 		return err
 	}
 	for _, unit := range []string{"containerd.service", "kubelet.service"} {
-		if said, err := exec.Command("systemctl", "restart", unit).CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot restart %s: %w: %s", unit, err, said)
+		if output, err := exec.Command("systemctl", "restart", unit).CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot restart %s: %w: %s", unit, err, output)
 		}
 	}
 	return nil

@@ -39,11 +39,11 @@ func main() {
 	for i := range *count {
 		p.devices = append(p.devices, &v1beta1.Device{ID: fmt.Sprintf("GPU-%d", i), Health: v1beta1.Healthy})
 	}
-	said := ""
+	message := ""
 	for {
-		if err := p.serve(*dir); err.Error() != said { // it comes back when kubelet has gone
-			said = err.Error()
-			fmt.Println(said)
+		if err := p.serve(*dir); err.Error() != message { // it comes back when kubelet has gone
+			message = err.Error()
+			fmt.Println(message)
 		}
 		time.Sleep(pause)
 	}

@@ -30,8 +30,8 @@ func (n gpuHost) tells(requests ...string) {
 	}
 }
 
-// unsaid wants a word in no file but these, and in no output.
-func (n gpuHost) unsaid(word string, but ...string) {
+// neverPrinted wants a word in no file but these, and in no output.
+func (n gpuHost) neverPrinted(word string, but ...string) {
 	n.t.Helper()
 	r := n.Exec("grep", "-rlFs", "--devices=skip", "-e", word, "/etc", "/var", "/run", "/tmp", "/root", "/usr/local")
 	for name := range strings.Lines(r.Stdout) {

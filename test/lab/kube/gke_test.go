@@ -71,9 +71,9 @@ func TestLabKubeGKE(t *testing.T) {
 			"cluster-name": "gpus", "cluster-location": "us-central1", "cluster-uid": "0123", "startup-script": install, "user-data": install,
 		},
 	}
-	gone := machine
-	gone.Preempted = true
-	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: gone}})
+	preempted := machine
+	preempted.Preempted = true
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: preempted}})
 	n.gkePool()
 	n.account()
 	before := n.Object()
@@ -186,6 +186,6 @@ func (n gpuHost) gkeSecrets() {
 		if text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json"); strings.Contains(text, word) {
 			n.t.Errorf("%s is in facts or plan", word)
 		}
-		n.unsaid(word)
+		n.neverPrinted(word)
 	}
 }

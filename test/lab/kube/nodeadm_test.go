@@ -28,8 +28,8 @@ func nodeadmProgram(t *testing.T) string {
 		name = filepath.Join(t.TempDir(), "nodeadm")
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", name, "github.com/gpuadm/gpuadm/test/cloudfake/nodeadm")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if said, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("cannot build nodeadm's replacement: %v: %s", err, said)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("cannot build nodeadm's replacement: %v: %s", err, output)
 		}
 	}
 	text, err := os.ReadFile(name)
@@ -185,11 +185,11 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 		t.Errorf("gpuadm.service was done at %d µs, and nodeadm-run began at %d", ended, began)
 	}
 	n.condition("False")
-	ours := slices.DeleteFunc(kube.Taints(n.Object()), func(taint string) bool {
+	taints := slices.DeleteFunc(kube.Taints(n.Object()), func(taint string) bool {
 		return strings.HasPrefix(taint, "example.com/") || strings.HasPrefix(taint, "karpenter.sh/") || strings.HasPrefix(taint, "node.cloudprovider.kubernetes.io/")
 	})
-	t.Logf("pods are kept away by %v", ours)
-	if len(ours) != 1 {
+	t.Logf("pods are kept away by %v", taints)
+	if len(taints) != 1 {
 		t.Errorf("taints %v", kube.Taints(n.Object()))
 	}
 
@@ -203,8 +203,8 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.Must("sh", "-ec", "rm -r /sys/bus/pci/devices/0000:28:00.0; sed '/^2800/d' /proc/bus/pci/devices >/tmp/bus; cat /tmp/bus >/proc/bus/pci/devices")
 	n.Must("env", state, "fakenvml", "new", "--gpus", "H100-80:1")
 	n.gpuadm(1, []string{"apply"}, "the node was ready with 2, and none is at 0000:28:00.0 any more", "gpu_count = 1 in [driver]")
-	if said := kube.Text(n.condition("False"), "message"); !strings.Contains(said, "0000:28:00.0") {
-		t.Errorf("the condition says %q", said)
+	if output := kube.Text(n.condition("False"), "message"); !strings.Contains(output, "0000:28:00.0") {
+		t.Errorf("the condition says %q", output)
 	}
 	n.wants(append(spec, "[driver]\ngpu_count = 1\n")...)
 	n.settled()

@@ -164,8 +164,8 @@ func build(ctx context.Context, p program, version, out string) error {
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", moduleDir(), "-trimpath", "-ldflags="+flags, "-o", out, p.from)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return errors.New(strings.TrimSpace(string(said)) + ": " + err.Error())
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return errors.New(strings.TrimSpace(string(output)) + ": " + err.Error())
 	}
 	return nil
 }

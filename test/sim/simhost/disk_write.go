@@ -65,8 +65,8 @@ func (f folder) Symlink(target, name string) error {
 	return f.make(name, &inode{attrs: attrs{mode: fs.ModeSymlink | 0o777}, target: target})
 }
 
-// gone says why a name cannot be taken from its folder.
-func (f folder) gone(ino *inode) error {
+// cannotRemove says why a name cannot be taken from its folder.
+func (f folder) cannotRemove(ino *inode) error {
 	if err := f.ino.locked(); err != nil {
 		return err
 	}
@@ -91,14 +91,14 @@ func (f folder) Rename(from, to string, flags uint) error {
 		case flags == unix.RENAME_EXCHANGE && old == nil:
 			return syscall.ENOENT
 		}
-		if err := f.gone(ino); err != nil {
+		if err := f.cannotRemove(ino); err != nil {
 			return err
 		}
 		if old == nil {
 			f.change(nameChange{from: nil, to: ino})
 			return nil
 		}
-		if err := f.gone(old); err != nil {
+		if err := f.cannotRemove(old); err != nil {
 			return err
 		}
 		if flags == unix.RENAME_EXCHANGE {
@@ -137,7 +137,7 @@ func (f folder) remove(name string, dir bool) error {
 		case len(ino.names) > 0:
 			return syscall.ENOTEMPTY
 		}
-		if err := f.gone(ino); err != nil {
+		if err := f.cannotRemove(ino); err != nil {
 			return err
 		}
 		f.change(nameChange{name: nil})

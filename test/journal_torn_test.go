@@ -27,13 +27,13 @@ func written(t *testing.T, n *simhost.Node) []byte {
 
 // saying has an engine note what it tells of its journal.
 func saying(e *converge.Engine) (*converge.Engine, *[]string) {
-	var said []string
+	var warnings []string
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.Remains || ev.What == converge.Healed || ev.What == converge.Damaged {
-			said = append(said, ev.Text)
+			warnings = append(warnings, ev.Text)
 		}
 	}
-	return e, &said
+	return e, &warnings
 }
 
 // A power cut tears the last line, in one way or another. The next run says so once and ignores the line from then on: gpuadm
@@ -55,12 +55,12 @@ func TestTornLastLineIsHealed(t *testing.T) {
 			t.Errorf("%s: torn %v, damaged %v, %v", name, s.Torn, s.Damaged, err)
 		}
 		for try := range 2 {
-			e, said := saying(edition(t, 2))
+			e, warnings := saying(edition(t, 2))
 			if res := apply(t, n, e); len(res.Made) > 0 {
 				t.Errorf("%s: made %v", name, res.Made)
 			}
-			if len(*said) != 1-try {
-				t.Errorf("%s: try %d says %q", name, try, *said)
+			if len(*warnings) != 1-try {
+				t.Errorf("%s: try %d says %q", name, try, *warnings)
 			}
 		}
 		if s, err := edition(t, 2).Status(t.Context(), n.View()); err != nil || s.Torn != 0 || len(s.Damaged) != 0 || s.Unfinished != "" {
@@ -83,9 +83,9 @@ func TestTornLineOnAFullDisk(t *testing.T) {
 	apply(t, n, edition(t, 1))
 	put(t, n, journal, string(written(t, n))+`{"format":1,"wh`)
 	n.Fail(n.Touches(), syscall.ENOSPC)
-	e, said := saying(edition(t, 1))
-	if apply(t, n, e); len(*said) != 1 {
-		t.Errorf("said %q", *said)
+	e, warnings := saying(edition(t, 1))
+	if apply(t, n, e); len(*warnings) != 1 {
+		t.Errorf("said %q", *warnings)
 	}
 	undo(t, n, edition(t, 1), "")
 	if s, err := edition(t, 1).Status(t.Context(), n.View()); err != nil || s.Torn+len(s.Damaged) != 0 {
@@ -125,10 +125,10 @@ func TestLineCutShortInTheMiddle(t *testing.T) {
 	apply(t, n, edition(t, 1))
 	lines := bytes.SplitAfter(written(t, n), []byte("\n"))
 	put(t, n, journal, string(lines[0])+string(lines[1][:len(lines[1])/3])+"\n"+string(bytes.Join(lines[1:], nil)))
-	e, said := saying(edition(t, 2))
+	e, warnings := saying(edition(t, 2))
 	apply(t, n, e)
-	if s, err := e.Status(t.Context(), n.View()); err != nil || s.Torn+len(s.Damaged) != 0 || len(*said) != 0 {
-		t.Errorf("torn %v, damaged %v, %v, said %q", s.Torn, s.Damaged, err, *said)
+	if s, err := e.Status(t.Context(), n.View()); err != nil || s.Torn+len(s.Damaged) != 0 || len(*warnings) != 0 {
+		t.Errorf("torn %v, damaged %v, %v, said %q", s.Torn, s.Damaged, err, *warnings)
 	}
 	if undo(t, n, e, "all"); blobs(n) > 0 {
 		t.Errorf("%d unneeded blobs are kept", blobs(n))
@@ -146,10 +146,10 @@ func TestDamagedJournal(t *testing.T) {
 	put(t, n, journal, string(bytes.Join(broken, nil)))
 	had := blobs(n)
 	for range 2 {
-		e, said := saying(edition(t, 2))
+		e, warnings := saying(edition(t, 2))
 		apply(t, n, e)
-		if len(*said) != 1 || !strings.Contains((*said)[0], "sed -i '2d' "+journal) {
-			t.Errorf("said %q", *said)
+		if len(*warnings) != 1 || !strings.Contains((*warnings)[0], "sed -i '2d' "+journal) {
+			t.Errorf("said %q", *warnings)
 		}
 	}
 	if s, err := edition(t, 2).Status(t.Context(), n.View()); err != nil || len(s.Damaged) != 1 || s.Damaged[0] != 2 || s.Torn != 0 {
@@ -161,9 +161,9 @@ func TestDamagedJournal(t *testing.T) {
 	}
 	lines = bytes.SplitAfter(written(t, n), []byte("\n"))
 	put(t, n, journal, string(bytes.Join(append(lines[:1:1], lines[2:]...), nil))) // sed -i 2d
-	e, said := saying(edition(t, 2))
-	if apply(t, n, e); len(*said) != 0 {
-		t.Errorf("repaired, and it says %q", *said)
+	e, warnings := saying(edition(t, 2))
+	if apply(t, n, e); len(*warnings) != 0 {
+		t.Errorf("repaired, and it says %q", *warnings)
 	}
 	if undo(t, n, e, "all"); blobs(n) > 0 {
 		t.Errorf("%d unneeded blobs are kept", blobs(n))

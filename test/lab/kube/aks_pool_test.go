@@ -135,6 +135,6 @@ func TestLabKubeAKSPool(t *testing.T) {
 		if text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json"); strings.Contains(text, word) {
 			t.Errorf("%s is in facts or plan", word)
 		}
-		n.unsaid(word, "/etc/kubernetes/azure.json")
+		n.neverPrinted(word, "/etc/kubernetes/azure.json")
 	}
 }
