@@ -60,7 +60,7 @@ func TestRegistration(t *testing.T) {
 			registered{Owner: "kubeadm", LabelsAt: extra, TaintsAt: extra},
 		},
 		{
-			// kubeadm join rewrites the config file.
+			// kubeadm join writes the config file anew.
 			"kubeadm, before the join",
 			files{unitDir + "10-kubeadm.conf": kubeadmUnit, "/var/lib/kubelet/config.yaml": oneTaint},
 			registered{Owner: "kubeadm", Taints: abc, LabelsAt: extra, TaintsAt: extra},
@@ -122,7 +122,7 @@ func TestRegistration(t *testing.T) {
 			registered{Labels: map[string]string{"a": "b"}, Taints: []Taint{{"t", "", "NoSchedule"}}, LabelsAt: unitPlace("/usr/bin/kubelet --v=2"), TaintsAt: unitPlace("/usr/bin/kubelet --v=2")},
 		},
 		{
-			"a variable that is not set",
+			"a variable that nobody sets",
 			files{unitFile: service1("/usr/bin/kubelet $KUBELET_EXTRA_ARGS")},
 			registered{LabelsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs}, TaintsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs}},
 		},
@@ -187,7 +187,7 @@ func TestRegistration(t *testing.T) {
 			},
 		},
 		{
-			"a folder, and no file states taints",
+			"a folder, and nobody states taints",
 			files{unitFile: service1("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), "/k.yaml": noTaints},
 			registered{
 				LabelsAt: unitPlace("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), TaintsAt: Place{How: "drop-in", File: "/k.d", Key: "registerWithTaints"},

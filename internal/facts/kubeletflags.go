@@ -38,7 +38,7 @@ func (k *Kubelet) flags(c kubeletCommand) {
 	case len(c.argv) == 0:
 		k.TaintsAt = k.LabelsAt
 	case k.ConfigOwner == "kubeadm" && !k.Joined:
-		k.TaintsAt = k.LabelsAt // kubeadm join rewrites the config file
+		k.TaintsAt = k.LabelsAt // kubeadm join writes the config file anew
 	case inFile.How != "":
 	case dir != "":
 		k.TaintsAt = Place{How: "drop-in", File: path.Clean(dir), Key: taintsKey}
@@ -94,7 +94,7 @@ func (k *Kubelet) flagPlace(c kubeletCommand) Place {
 	return k.unitPlace(c)
 }
 
-// with makes it a place that sets a variable that no other file sets.
+// with makes it a place that sets a variable that nobody else sets.
 func (p Place) with(name string) Place {
 	if p.How == "unit" {
 		p.Var, p.Value = name, ""

@@ -14,9 +14,9 @@ type Kubelet struct {
 	Version      string   `json:"version,omitempty"`      // if it can be read; kubelet is not run to ask
 	Unit         string   `json:"unit,omitempty"`         // kubelet.service; of K3s and RKE2 their own, which the kubelet is a part of
 	Active       string   `json:"active,omitempty"`       // systemd's ActiveState of the unit; "" where no systemd runs
-	Requires     []string `json:"requires,omitempty"`     // units that restart it when they are restarted
+	Requires     []string `json:"requires,omitempty"`     // units whose restart restarts it
 	Config       string   `json:"config,omitempty"`       // its KubeletConfiguration file
-	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2; "" = no owner
+	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2; "" = nobody
 	CgroupDriver string   `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
 	Endpoint     string   `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
 
@@ -45,10 +45,10 @@ type Place struct {
 	// How is one of
 	//   - "env": the variable Var of the file File of KEY=VALUE lines holds flags; the file need not be there
 	//   - "config": the key Key of the file File, a KubeletConfiguration in YAML or JSON
-	//   - "drop-in": a file of gpuadm's in the folder File, which need not be there, read by name after those that are: a
-	//     KubeletConfiguration NAME.conf with the whole list under Key, or of K3s and RKE2 NAME.yaml with the Key
-	//     "node-label+", which adds to the list
-	//   - "unit": File is gpuadm's own drop-in of kubelet's unit; where Var is set it sets Environment=Var, else it
+	//   - "drop-in": a file of our own in the folder File, which need not be there, read by name after those that are: a
+	//     KubeletConfiguration NAME.conf with the whole list under Key, or of K3s and RKE2 NAME.yaml, whose Key "node-label+"
+	//     adds to the list
+	//   - "unit": File is a drop-in of our own of kubelet's unit; where Var is set it sets Environment=Var, else it
 	//     empties ExecStart and repeats it with a flag more
 	//   - "": there is no such place, and Why says why
 	How  string `json:"how,omitempty"`
@@ -64,7 +64,7 @@ type Place struct {
 	Private bool `json:"-"`
 }
 
-// Uses says whether kubelet is configured to use an engine, by its socket. Without a configured endpoint the answer is no.
+// Uses says whether the kubelet is told to use an engine, by its socket. Without a stated endpoint nobody can tell.
 func (k Kubelet) Uses(e Engine) bool {
 	socket := func(s string) string {
 		s = strings.TrimPrefix(s, "unix://")

@@ -22,7 +22,7 @@ type nvmlDoor struct {
 const nvmlName = "libnvidia-ml.so.1"
 
 // newNVML takes the library that the loader finds, or else the one of a driver container, which has its root in
-// /run/nvidia/driver: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/. Or else Google's on Container-Optimized OS, where
+// /run/nvidia/driver: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/. Or else Google's on Container-Optimized OS, whose
 // /usr is read-only: GKE's installer puts it into the first folder, the one for machines without GKE into the second:
 // https://github.com/GoogleCloudPlatform/container-engine-accelerators, nvidia-driver-installer/cos.
 func newNVML(files *Files) *nvmlDoor {
