@@ -32,7 +32,7 @@ const (
 // Choice is the driver for a machine, and the packages it is made of.
 type Choice struct {
 	Source      string
-	Owner       string // with SourceNone: who looks after the driver; "" if there is no GPU
+	Owner       string // with SourceNone: the driver's owner; "" if there is no GPU
 	Why         string // with SourceNone: why nothing is to be installed
 	Flavour     string
 	Branch      string // 580
@@ -77,7 +77,7 @@ type Repository struct {
 func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
 	if owner := c.owner(m, d); owner != "" {
 		if d.Owner == "gpuadm" {
-			return Choice{}, refuse(fmt.Sprintf("cannot look after the driver: that is left to %s", owner),
+			return Choice{}, refuse(fmt.Sprintf("cannot manage the driver: it is left to %s", owner),
 				`write owner = "other" in [driver]: the driver is then verified, and not touched`, takeOver(owner))
 		}
 		return Choice{Source: SourceNone, Owner: owner, Why: "the driver is left to " + owner}, nil
@@ -141,7 +141,7 @@ func (c Catalog) owner(m Machine, d spec.Driver) string {
 	return ""
 }
 
-// takeOver says how a driver that has another owner becomes ours to look after. GPUCluster has no driver of its own: there
+// takeOver says how a driver that has another owner becomes gpuadm's to manage. GPUCluster has no driver of its own: there
 // NVIDIADriver resources bring it, and one of them may be the default for all nodes.
 // Source: https://github.com/NVIDIA/gpu-operator config/crd/bases; https://github.com/NVIDIA/cloud-native-docs
 // gpu-operator/gpu-driver-configuration.rst and dra-intro-install.rst.
@@ -150,7 +150,7 @@ func takeOver(owner string) string {
 	case strings.HasPrefix(owner, facts.GPUOperator):
 		return `or take it over: have the operator bring no driver to this node. With a ClusterPolicy that manages the driver, set driver.enabled=false; with NVIDIADriver resources (a GPUCluster has only these), delete the one for this node, the default one too, or keep its nodeSelector off this node. Wait until the driver container has left, then write owner = "gpuadm" in [driver]`
 	case strings.HasPrefix(owner, facts.OSTree):
-		return "it cannot be taken over here: have the image bring the driver (rpm-ostree install, or a new image)"
+		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
 	case strings.HasPrefix(owner, otherOwner):
 		return `or take it over: remove what its owner installed, and write owner = "gpuadm" in [driver]`
 	}

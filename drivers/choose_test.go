@@ -247,7 +247,7 @@ func TestRefusals(t *testing.T) {
 		{"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"), "cannot install from Amazon's repository of NVIDIA's packages for amzn2023: it has no packages for arm64"},
 		{"before Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("560"), "source", "distro"), "cannot install driver 560 from Amazon's repository of NVIDIA's packages for amzn2023: no packages of branches before 570 are known there"},
 		{"unknown key", machine("fedora", "45", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for fedora: which key signs it is not known to this release"},
-		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot look after the driver: that is left to Google's cos-gpu-installer, or GKE's driver installer"},
+		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot manage the driver: it is left to Google's cos-gpu-installer, or GKE's driver installer"},
 		{"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), `cannot choose driver "newest": it is no version and no branch`},
 		{"before the repository", machine("ubuntu", "26.04", "amd64", "2331"), driver("580"), "cannot install driver 580 from NVIDIA's repository for ubuntu2604: no packages of branches before 595 are known there"},
 		{"legacy on 26.04", machine("ubuntu", "26.04", "amd64", "1db1"), driver(""), "cannot install driver 580 from NVIDIA's repository for ubuntu2604: no packages of branches before 595 are known there"},

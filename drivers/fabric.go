@@ -28,7 +28,7 @@ const (
 	FabricRack    = "rack"     // switch trays of the rack, which have a fabric manager of their own: GB200, GB300
 )
 
-// FabricOf says by what the GPUs are joined, "" if by nothing that the machine has to look after.
+// FabricOf says what joins the GPUs, "" for nothing that the machine has to manage.
 func FabricOf(c Catalog, f facts.Facts) string {
 	kind := ""
 	for _, p := range f.GPUs {

@@ -68,7 +68,7 @@ func ModuleProblems(f facts.Facts, m facts.Modules, c Choice) (sentences []strin
 		sentences = append(sentences, s+": NVML says \"Driver/library version mismatch\" "+until)
 	}
 	if v := m.Reload(f.Kernel.Running); v != "" {
-		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: it comes with a reload or reboot", m.Version, v))
+		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: reload it or reboot", m.Version, v))
 	}
 	if otherKernel(f) && m.Version == "" {
 		sentences = append(sentences, fmt.Sprintf("kernel %s runs, and is not installed: the driver is for %s, and comes when that is booted", f.Kernel.Running, strings.Join(targets(f), ", ")))

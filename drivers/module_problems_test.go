@@ -38,7 +38,7 @@ func TestModuleProblems(t *testing.T) {
 			"the next boot starts kernel " + running + ", without the GPUs: its module nvidia is 570.172.08",
 		}},
 		{"all was upgraded, and nothing reloaded", facts.Modules{Version: "570.172.08", Libraries: lib("580.95.05"), Kernels: on("580.95.05")}, Choice{}, []string{
-			"\"Driver/library version mismatch\" until the module is reloaded or the machine rebooted", "570.172.08 is loaded, and 580.95.05 is on disk: it comes with a reload or reboot",
+			"\"Driver/library version mismatch\" until the module is reloaded or the machine rebooted", "570.172.08 is loaded, and 580.95.05 is on disk: reload it or reboot",
 		}},
 		{"nouveau", facts.Modules{Nouveau: []string{"0000:17:00.0"}, Kernels: on("580.95.05")}, Choice{}, []string{"nouveau holds 0000:17:00.0"}},
 		{"a kernel that has come since", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: "6.8.0-90-generic"}}, on("580.95.05")...)}, Choice{}, []string{

@@ -30,7 +30,7 @@ type KernelSide struct {
 	Version    string            // 580.95.05
 	Flavour    string            // open, proprietary
 	Build      string            // precompiled, dkms
-	Kernels    []string          // those that shall have the modules; never empty
+	Kernels    []string          // those that must have the modules; never empty
 	Parameters map[string]string // of the module nvidia
 	Companions []string          // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
 	Extra      []string          // packages that bring the kernels' own among them
@@ -50,7 +50,7 @@ func SettingsWants(k KernelSide) ([]converge.Want, error) {
 	}
 	wants := []converge.Want{trusted(k)}
 	wants = append(wants, things.Folders("/etc/modprobe.d", "holds modprobe's settings")...)
-	wants = append(wants, things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs, and tells the module nvidia its parameters"))
+	wants = append(wants, things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs, and sets the parameters of the module nvidia"))
 	wants = append(wants, things.Folders("/etc/modules-load.d", "names what is loaded at boot")...)
 	return append(wants, things.Exact(ModulesLoadFile, load, 0o644, "has the modules loaded at boot, before any container asks for them")), nil
 }
@@ -124,7 +124,7 @@ var (
 
 // ModprobeConf writes the file for modprobe.d. libkmod hands a line's options to the kernel unchanged, which splits them
 // at spaces outside double quotes and knows no escapes (next_arg in lib/cmdline.c), so a value with a quote, a backslash
-// or a control character cannot be told at all.
+// or a control character cannot be set at all.
 func ModprobeConf(parameters map[string]string) ([]byte, error) {
 	var b strings.Builder
 	b.WriteString("# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n")
@@ -251,7 +251,7 @@ func Built(v host.View, version, kernel string) (name string, state converge.Sta
 			state = converge.State(b.State)
 		}
 	}
-	if name == "" { // a package that has not been told to DKMS
+	if name == "" { // a package that is not registered with DKMS
 		names, err := v.ReadDir("/usr/src")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", "", err

@@ -176,7 +176,7 @@ func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
 	if !asked || err != nil || c.Source != SourceNone {
 		return nil
 	}
-	w := things.Check("driver left alone", func(context.Context, host.View) (string, error) { return "", nil }, c.Why)
+	w := things.Check("driver not managed", func(context.Context, host.View) (string, error) { return "", nil }, c.Why)
 	w.Section, w.Releases = "driver", true
 	return []converge.Want{w}
 }

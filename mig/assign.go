@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Entry is one rule: which GPUs, and how they shall be partitioned.
+// Entry is one rule: which GPUs, and their desired partitions.
 type Entry struct {
 	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too) or names of GPUs; empty: all
 	Devices spec.Devices // of those, which

@@ -158,7 +158,7 @@ func Of(g host.GPU) (Model, error) {
 	for _, p := range g.Profiles {
 		p.Name = strings.TrimPrefix(p.Name, "MIG ")
 		p.Compute = plain(p.Compute)
-		if len(p.Compute) == 0 { // NVML tells it only for instances that exist
+		if len(p.Compute) == 0 { // NVML answers only for instances that exist
 			p.Compute = t.compute(p.Slices)
 		}
 		// NVML's counts for the A30 are wrong; NVIDIA's mig-parted has a table for it too (pkg/mig/discovery).

@@ -142,7 +142,7 @@ func verify(a Assigned, w converge.Want, owner string) converge.Want {
 		if err != nil || want == found {
 			return "", err
 		}
-		return fmt.Sprintf("cannot partition GPU %d: %s does that on this machine; it is %q, and %q is wanted", a.GPU.Index, owner, found, want), nil
+		return fmt.Sprintf("cannot partition GPU %d: %s partitions the GPUs of this machine; this one is %q, and %q is wanted", a.GPU.Index, owner, found, want), nil
 	}
 	v := things.Check("partitions of GPU "+strings.TrimSpace(a.GPU.Address), look, owner+" partitions the GPUs, so gpuadm looks and touches nothing",
 		"set the node's label nvidia.com/mig.config for it, or take it off the machine and run the same command again")

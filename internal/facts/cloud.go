@@ -55,7 +55,7 @@ func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
 	f.Cluster, f.NoCluster = a.cluster, a.noCluster
 }
 
-// unanswered tells a cloud that does not answer, which is a fact, from what went wrong here.
+// unanswered separates a cloud that does not answer, which is a fact, from an error on this machine.
 func (l *look) unanswered(verb, object string, err error) *instance.Error {
 	refused, later := (*instance.Error)(nil), host.Later{}
 	switch {

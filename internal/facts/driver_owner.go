@@ -5,7 +5,7 @@ package facts
 
 import "strings"
 
-// Who looks after a machine's driver, where signs on it say so.
+// The owner of a machine's driver, by signs on the machine.
 const (
 	GPUOperator = "NVIDIA's GPU Operator"
 	OSTree      = "the ostree image that this system is"

@@ -83,7 +83,7 @@ func (n Needs) And(o Needs) Needs {
 	}
 }
 
-// Everything needs all that can be found out without being told where to look.
+// Everything needs all that can be found out without a hint.
 var Everything = Needs{Modules: true, Driver: true}
 
 // OS is what os-release says.
@@ -94,7 +94,7 @@ type OS struct {
 	Name    string   `json:"name"`           // PRETTY_NAME
 }
 
-// Kernel tells the kernel that runs from those the work is for.
+// Kernel separates the kernel that runs from those that need modules.
 type Kernel struct {
 	Running   string   `json:"running,omitempty"` // "" in a root folder
 	Installed []string `json:"installed"`         // the folders of /lib/modules, newest first

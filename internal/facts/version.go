@@ -81,7 +81,7 @@ type part struct {
 
 func (p part) ReadAt(b []byte, off int64) (int, error) { return p.v.ReadAt(p.name, b, off) }
 
-// binaryVersion reads the version that the Go linker was told, or that of the module the program was built from.
+// binaryVersion reads the version that the Go linker was given, or that of the module the program was built from.
 func (l *look) binaryVersion(path, module string) string {
 	info, err := buildinfo.Read(part{l.v, path})
 	if err != nil {

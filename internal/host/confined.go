@@ -12,7 +12,7 @@ import (
 
 // Confined says what keeps this process from what root may do, each in a line: capabilities it lacks, a seccomp filter, a
 // security module's profile, a mount namespace of its own. The kernel answers only "operation not permitted" or "read-only
-// file system" for all of them. Nothing comes back for a process that may do all.
+// file system" for all of them. The list is empty for a process that may do all.
 func Confined() []string {
 	status, _ := os.ReadFile("/proc/self/status")
 	label, _ := os.ReadFile("/proc/self/attr/current")
@@ -32,7 +32,7 @@ func confined(status, label, own, initial string) (all []string) {
 		all = append(all, "this process has its own mount namespace, where parts may be read-only (ProtectSystem= or ReadOnlyPaths= in its unit)")
 	}
 	if l := strings.Trim(label, "\x00\n "); !free(l) {
-		all = append(all, fmt.Sprintf("a security module runs this process as %q (ausearch -m avc, or dmesg, tells what it forbade)", l))
+		all = append(all, fmt.Sprintf("a security module runs this process as %q (ausearch -m avc, or dmesg, says what it forbade)", l))
 	}
 	return all
 }

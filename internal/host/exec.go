@@ -166,7 +166,7 @@ func lookPath(name string) (string, error) {
 	return "", fmt.Errorf("it is not installed: %w", fs.ErrNotExist)
 }
 
-// head keeps the first bytes written to it and tells once when there are more.
+// head keeps the first bytes written to it and reports once when there are more.
 type head struct {
 	buf  bytes.Buffer
 	max  int

@@ -57,7 +57,7 @@ func (f *Files) stat(name string, follow bool) (Info, error) {
 	return i, nil
 }
 
-// describe tells all about a name in a folder.
+// describe reads all about a name in a folder.
 func describe(dir Folder, name string) (Info, error) {
 	i, err := dir.Lstat(name)
 	if err != nil {

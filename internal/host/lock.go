@@ -26,7 +26,7 @@ type runLock struct {
 }
 
 // nameOfLock is the lock file of a root folder. The folder itself is not locked, since any user who can read it could keep us
-// out, and an image shall be left no file: ours is named after the folder, as systemd-nspawn's is
+// out, and an image must be left without a file: gpuadm's is named after the folder, as systemd-nspawn's is
 // (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c, discover-image.c since 248). It lies in
 // /run, or in /tmp for a user who may not write there. Another user can neither open it nor take it away: both folders are
 // root's, or sticky (unlink(2), rename(2)). A run of another user, or in a container with a /run of its own, is not seen by it.

@@ -12,7 +12,7 @@ import (
 )
 
 // realFile is a plain descriptor, not an os.File: what is opened here must never wait in the runtime's poller,
-// and a file that blocks (a FIFO, /proc/kmsg) shall say EAGAIN.
+// and a file that blocks (a FIFO, /proc/kmsg) must say EAGAIN.
 type realFile int
 
 func (f realFile) Stat() (Info, error) {

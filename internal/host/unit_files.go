@@ -215,7 +215,7 @@ func (u unitFiles) install(name string, files []string) (map[string][]string, er
 	return all, nil
 }
 
-// enabled is systemd's UnitFileState as far as files tell it. Presets are not asked: they say what shall be, not what is.
+// enabled is systemd's UnitFileState by its files. Presets are not read: they say what should be, not what is.
 func (u unitFiles) enabled(name string, install map[string][]string) (string, error) {
 	for _, at := range []struct{ folder, state string }{{unitFolder, "enabled"}, {unitRuntime, "enabled-runtime"}} {
 		links, err := u.links(at.folder, name)
