@@ -95,7 +95,7 @@ func TestHostileTwoFaultsInAnUndo(t *testing.T) {
 	}
 }
 
-// An undo that needs a reboot for one thing still looks at all others again.
+// An undo that needs a reboot for one thing still verifies all others.
 func TestHostileUndoWithARebootLooksAgain(t *testing.T) {
 	lazy := gadget{name: "/srv/lazy", make: func(_ host.Host, to converge.State) error {
 		if to == "" {
@@ -145,15 +145,15 @@ func TestHostileRollBackKeeps(t *testing.T) {
 	w := converge.Want{Thing: kept, To: to("on"), Keeps: "it is finished"}
 	e := gadgets(t, []gadget{bad, kept}, stage(w, converge.Want{Thing: bad, To: to("on")}))
 	n := node(t)
-	var told []string
+	var events []string
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.Kept {
-			told = append(told, ev.Text)
+			events = append(events, ev.Text)
 		}
 	}
 	_, err := e.Apply(t.Context(), n)
-	if err == nil || len(because(err)) > 0 || len(told) != 1 {
-		t.Errorf("rolled back: %v, because %q, kept %q", err, because(err), told)
+	if err == nil || len(because(err)) > 0 || len(events) != 1 {
+		t.Errorf("rolled back: %v, because %q, kept %q", err, because(err), events)
 	}
 }
 

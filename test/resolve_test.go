@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// drawing is a package whose version may be left open ("newest") and which brings its library along.
+// drawing is a package that may leave its version open ("newest") and that brings its library along.
 type drawing struct{ pkgThing }
 
 func (d drawing) Kind() string { return "drawing" }
@@ -152,11 +152,11 @@ func TestResolvedFromSomethingElse(t *testing.T) {
 	e := engineOf(t, meddler)
 	e.ThingOf = drawings
 	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), "when the change was worked out") {
-		t.Errorf("a package that somebody else installed meanwhile: %v", err)
+		t.Errorf("a package that was installed outside gpuadm meanwhile: %v", err)
 	}
 }
 
-// meddles stands for somebody else, who installs x in another version between the plan and the touch.
+// meddles is another process, which installs x in another version between the plan and the touch.
 type meddles struct{}
 
 func (meddles) Kind() string { return "meddles" }

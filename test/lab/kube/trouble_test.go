@@ -34,7 +34,7 @@ func TestLabKubeTroubles(t *testing.T) {
 	n.settled()
 	n.Ready()
 
-	t.Log("somebody has deleted the node")
+	t.Log("the node was deleted")
 	c.Delete("/api/v1/nodes/" + n.Name)
 	n.gpuadm(75, []string{"apply"}, "restart kubelet")
 	n.Must("systemctl", "restart", "kubelet.service")
@@ -64,7 +64,7 @@ func TestLabKubeTroubles(t *testing.T) {
 		t.Errorf("label %q", is)
 	}
 
-	t.Log("the section [join] is gone: it lets go")
+	t.Log("the section [join] is gone: it is released")
 	pid := n.MainPID("kubelet.service")
 	n.wants("[runtime]\n[node]\nlabels = { \"example.com/pool\" = \"b\" }\n")
 	n.settled()
