@@ -74,14 +74,14 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 		return cloud.NewRegistered(name), nil
 	case "joined":
 		return cloud.NewJoined(name), nil
-	case "fresh":
+	case "restart":
 		if cloud.IsKubelet(name) {
 			return cloud.NewFresh(name, reads), nil
 		}
 		if drivers.IsIMEX(name) {
 			return drivers.NewIMEX(reads), nil
 		}
-		return things.NewFresh(name, reads, runtime.Ready), nil
+		return things.NewRestart(name, reads, runtime.Ready), nil
 	}
 	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the kind; use the newer gpuadm that made it", ref.Kind, ref.Name)
 }

@@ -30,7 +30,7 @@ func trouble(t *testing.T, err error) *converge.Trouble {
 // An apply that failed says which earlier stages' changes remain, and how to undo them: all that it names is then undone.
 func TestFailedApplySaysWhatRemains(t *testing.T) {
 	first, second, third := named("driver", things.Exact("/srv/a", []byte("a\n"), 0o644, "")), named("runtime", things.Exact("/srv/b", []byte("b\n"), 0o644, "")), named("mig", things.Exact("/srv/c", []byte("c\n"), 0o644, ""))
-	const says = "what this run changed before it remains, in "
+	const says = "the changes that this run made in these stages remain: "
 	seen := map[string]bool{}
 	for touch := range 60 {
 		n := node(t)
@@ -56,7 +56,7 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		if strings.Contains(said, says) != (want != "") || want != "" && !slices.Contains(tr.Because, want) {
 			t.Errorf("failed at touch %d: want %q, said %q", touch, want, tr.Because)
 		}
-		if want != "" && !slices.Contains(tr.Try, "or take that back too: gpuadm undo") {
+		if want != "" && !slices.Contains(tr.Try, "or undo them too: gpuadm undo") {
 			t.Errorf("failed at touch %d: try %q", touch, tr.Try)
 		}
 		seen[want] = true

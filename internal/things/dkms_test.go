@@ -120,10 +120,10 @@ func TestInitramfs(t *testing.T) {
 	}{
 		{"none", "-- etc/modprobe.d/gpuadm.conf --\n", "none", ""},
 		{"no nouveau", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n", "silent", ""},
-		{"made later", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + old + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n", "fresh", ""},
-		{"debian", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "stale", "update-initramfs -u -k 6.8.0"},
-		{"rhel", "-- boot/initramfs-6.8.0.img" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- etc/dracut.conf.d/x.conf --\nadd_drivers+=\" nvidia \"\n-- usr/bin/dracut --\n", "stale", "dracut --force --kver 6.8.0 /boot/initramfs-6.8.0.img"},
-		{"removed", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "stale", "update-initramfs -u -k 6.8.0"},
+		{"made later", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + old + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n", things.UpToDate, ""},
+		{"debian", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "older than the settings that it contains", "update-initramfs -u -k 6.8.0"},
+		{"rhel", "-- boot/initramfs-6.8.0.img" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- etc/dracut.conf.d/x.conf --\nadd_drivers+=\" nvidia \"\n-- usr/bin/dracut --\n", "older than the settings that it contains", "dracut --force --kver 6.8.0 /boot/initramfs-6.8.0.img"},
+		{"removed", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "older than the settings that it contains", "update-initramfs -u -k 6.8.0"},
 	} {
 		n, calls := builder(t, c.archive, func(*host.Files, []string) error { return nil })
 		w := things.Initramfs("6.8.0", []string{modprobeFile}, "")

@@ -77,7 +77,7 @@ func denials() []denial {
 		}
 		return argv
 	}
-	const mend = "try      run it where nothing confines root"
+	const mend = "try      run it without these limits"
 	notRoots := func(n node) {
 		n.t.Helper()
 		n.Must("chown", "-R", "daemon:daemon", "/etc/containerd")
