@@ -124,7 +124,7 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	  done; \
 	done
 
-update: ## write the golden files anew
+update: ## rewrite the golden files
 	$(GO) test ./internal/facts ./internal/spec ./drivers ./runtime ./cmd/... ./test/... -update
 	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo -update
 

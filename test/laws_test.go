@@ -300,7 +300,7 @@ func TestBakeThenBootIsLive(t *testing.T) {
 		baked.FirstBoot()
 		for _, c := range plan(t, baked, e()).Changes {
 			here := e().Spec.Has("node") && c.Name == "/etc/default/kubelet" // labels say what GPUs a machine has
-			if c.Kind != "mig" && c.Deferred == "" && !here {                   // a GPU is not partitioned in an image
+			if c.Kind != "mig" && c.Deferred == "" && !here {                // a GPU is not partitioned in an image
 				t.Errorf("after the first boot, still planned: %s", c)
 			}
 		}

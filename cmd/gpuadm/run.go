@@ -31,7 +31,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	voice.close()
 	c.at = res.Stage
 	c.tellCluster(ctx, e, h, cloud.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
-	if err != nil && !(converge.Passes(err) && onlyANewProcess(res)) {
+	if err != nil && !(converge.Passes(err) && needsNewProcess(res)) {
 		return err
 	}
 	select {
@@ -82,7 +82,7 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 // inNewProcess continues in a new process where it must: gpuadm has replaced the driver's library, and the loader does not load it
 // twice.
 func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
-	if c.restartSelf == nil || !onlyANewProcess(res) {
+	if c.restartSelf == nil || !needsNewProcess(res) {
 		return nil
 	}
 	select {
@@ -98,8 +98,8 @@ func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-c
 	return c.restartSelf("--deadline=" + max(time.Until(end), time.Millisecond).String())
 }
 
-// onlyANewProcess says whether a change is deferred until a new process runs.
-func onlyANewProcess(res converge.Result) bool {
+// needsNewProcess says whether a change is deferred until a new process runs.
+func needsNewProcess(res converge.Result) bool {
 	return slices.ContainsFunc(res.Deferred, func(ch converge.Change) bool { return ch.When == host.InNewProcess })
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// builder makes a machine with a DKMS that notes its calls; /built says how the version stands.
+// builder makes a machine with a DKMS that notes its calls; /built has the state of the version.
 func builder(t *testing.T, archive string, run func(f *host.Files, argv []string) error) (*simhost.Node, *[]string) {
 	t.Helper()
 	n, err := simhost.New([]byte(archive))
@@ -143,8 +143,8 @@ func TestInitramfs(t *testing.T) {
 	}
 }
 
-// TestDKMSBeside: a module that is built against the driver's is taken away and built anew, by as many compilers as there is
-// memory for; what fits is left alone, as is what nobody has brought.
+// TestDKMSBeside: a module that is built against the driver's is removed and rebuilt, by as many compilers as there is
+// memory for; a module that fits stays, and a missing one is not built.
 func TestDKMSBeside(t *testing.T) {
 	state := converge.State("of another driver")
 	look := func(host.View, string, string) (string, converge.State, error) { return "2.26.6", state, nil }
