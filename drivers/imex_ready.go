@@ -23,26 +23,28 @@ const (
 	imexPause    = time.Second
 )
 
-// freshIMEX is things.Fresh for a daemon that undo may stop, start or mask: while it does not run it reads its files at its start.
+// freshIMEX is things.Restart for a daemon that undo may stop, start or mask: while it does not run it reads its files at its start.
 type freshIMEX struct {
-	converge.Thing // of kind fresh
+	converge.Thing // of kind restart
 }
 
 // imexFresh wants IMEX restarted if its files changed since it started, and ready after a restart.
 func imexFresh() converge.Want {
-	w := things.Fresh(IMEXUnit, []string{IMEXConfig, IMEXNodes}, func(ctx context.Context, v host.View, _ string, _ []string) error {
+	w := things.Restart(IMEXUnit, []string{IMEXConfig, IMEXNodes}, func(ctx context.Context, v host.View, _ string, _ []string) error {
 		return imexReady(ctx, v)
 	}, "IMEX reads its files when it starts")
 	w.Thing, w.Breaks = freshIMEX{w.Thing}, []string{"stop-clients"}
 	return w
 }
 
-// IsIMEX says whether the name of a thing of kind fresh is IMEX's: then NewIMEX builds it again. Undo does not wait for IMEX to
+// IsIMEX says whether the name of a thing of kind restart is IMEX's: then NewIMEX builds it again. Undo does not wait for IMEX to
 // be ready: what it restores may be a configuration under which it does not answer.
 func IsIMEX(name string) bool { return name == IMEXUnit }
 
-// NewIMEX builds IMEX's thing of kind fresh again.
-func NewIMEX(files []string) converge.Thing { return freshIMEX{things.NewFresh(IMEXUnit, files, nil)} }
+// NewIMEX builds IMEX's thing of kind restart again.
+func NewIMEX(files []string) converge.Thing {
+	return freshIMEX{things.NewRestart(IMEXUnit, files, nil)}
+}
 
 // Reads is converge.Reader's.
 func (f freshIMEX) Reads() []string { return f.Thing.(converge.Reader).Reads() }
@@ -70,7 +72,7 @@ func (f freshIMEX) Settled(found converge.State) converge.State {
 func imexAnswers(nodes []string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		state, err := NewIMEX([]string{IMEXConfig, IMEXNodes}).Look(ctx, v)
-		if errors.As(err, new(host.Later)) || err == nil && (state != "fresh" || !imexWritten(v, nodes)) {
+		if errors.As(err, new(host.Later)) || err == nil && (state != things.UpToDate || !imexWritten(v, nodes)) {
 			return "", nil
 		} else if err != nil {
 			return "", err

@@ -290,7 +290,7 @@ func TestStepIsDoneOnce(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(labstage.Step{Label: "s", Ask: []string{"is-done"}, Do: []string{"do-it"}}.Want("")))
 	_, err := e.Apply(context.Background(), n) // is-done goes on to say no: it did not hold
-	if err == nil || !strings.Contains(err.Error(), "did not hold") {
+	if err == nil || !strings.Contains(err.Error(), "afterwards") {
 		t.Errorf("a step that does not hold: %v", err)
 	}
 }

@@ -168,7 +168,7 @@ func TestHostileFailedLookNamesWhatRemains(t *testing.T) {
 	}}
 	e := gadgets(t, []gadget{blind}, stage(things.Exact("/srv/first", nil, 0o644, "")), named("runtime", converge.Want{Thing: blind, To: to("on")}))
 	_, err := e.Apply(t.Context(), n)
-	if err == nil || !strings.Contains(strings.Join(because(err), " "), "remains, in driver") {
+	if err == nil || !strings.Contains(strings.Join(because(err), " "), "these stages remain: driver") {
 		t.Errorf("failed: %v, because %q", err, because(err))
 	}
 }
@@ -302,18 +302,18 @@ func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 	if err := n.SetUnit(t.Context(), "d.service", host.UnitChange{Job: "start"}); err != nil {
 		t.Fatal(err)
 	}
-	fresh := things.Fresh("d.service", []string{"/etc/d.conf"}, nil, "")
+	restart := things.Restart("d.service", []string{"/etc/d.conf"}, nil, "")
 	of := func(s converge.Stage) *converge.Engine {
 		e := engineOf(t, s)
 		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
-			if ref.Kind == "fresh" {
-				return fresh.Thing, nil
+			if ref.Kind == "restart" {
+				return restart.Thing, nil
 			}
 			return kinds(ref)
 		}
 		return e
 	}
-	apply(t, n, of(stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), fresh)))
+	apply(t, n, of(stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), restart)))
 	n.Advance(1e9)
 	apply(t, n, of(stage()))
 	if content(n, "/etc/d.conf") != "old\n" {

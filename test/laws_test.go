@@ -109,7 +109,7 @@ func TestApplyThenNothingThenUndo(t *testing.T) {
 		res := apply(t, n, e())
 		for i, c := range planned.Changes { // what has waited for an earlier change of the run alone has come
 			if slices.ContainsFunc(res.Made, func(m converge.Change) bool { return m.Kind == c.Kind && m.Name == c.Name }) {
-				planned.Changes[i].Later = ""
+				planned.Changes[i].Deferred = ""
 			}
 		}
 		if got, want := names(res.Made), names(planned.Changes); got != want {
@@ -135,7 +135,7 @@ func TestApplyThenNothingThenUndo(t *testing.T) {
 func names(changes []converge.Change) string {
 	var b strings.Builder
 	for _, c := range changes {
-		if c.Later == "" {
+		if c.Deferred == "" {
 			fmt.Fprintln(&b, c)
 		}
 	}
@@ -300,7 +300,7 @@ func TestBakeThenBootIsLive(t *testing.T) {
 		baked.FirstBoot()
 		for _, c := range plan(t, baked, e()).Changes {
 			here := e().Spec.Has("node") && c.Name == "/etc/default/kubelet" // labels say what GPUs a machine has
-			if c.Kind != "mig" && c.Later == "" && !here {                   // a GPU is not partitioned in an image
+			if c.Kind != "mig" && c.Deferred == "" && !here {                // a GPU is not partitioned in an image
 				t.Errorf("after the first boot, still planned: %s", c)
 			}
 		}

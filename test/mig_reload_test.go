@@ -153,7 +153,7 @@ func inProcesses(t testing.TB, n *simhost.Node, do func(host.Host) (converge.Res
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(res.Later, func(c converge.Change) bool { return c.When == host.InNewProcess }) {
+		if !slices.ContainsFunc(res.Deferred, func(c converge.Change) bool { return c.When == host.InNewProcess }) {
 			return res
 		}
 	}
@@ -214,7 +214,7 @@ func refused(t testing.TB, what string, err error, lost ...string) {
 	t.Helper()
 	trouble := (*converge.Trouble)(nil)
 	if !errors.As(err, &trouble) || !errors.Is(err, converge.ErrInUse) ||
-		!strings.Contains(trouble.What, "module nvidia would lose-partitions, and the GPUs are partitioned") ||
+		!strings.Contains(trouble.What, "cannot make module nvidia: that needs lose-partitions, and the GPUs are partitioned") ||
 		!slices.Equal(trouble.Because, lost) || !slices.Equal(trouble.Try, []string{"run again with --allow lose-partitions"}) {
 		t.Fatalf("%s: %v, %+v; want it refused for %v", what, err, trouble, lost)
 	}
@@ -255,7 +255,7 @@ func TestUpgradeMakesPartitionsAgain(t *testing.T) {
 				}
 			}
 			applyIn(t, n, upgrading(t, newDriver, l[0]))
-			if p := plan(t, n, upgrading(t, newDriver, l[0])); p.Now() > 0 || p.Later > 0 {
+			if p := plan(t, n, upgrading(t, newDriver, l[0])); p.Now() > 0 || p.Deferred > 0 {
 				t.Errorf("%s: planned: %s", model, names(p.Changes))
 			}
 			if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+newDriver) || strings.Count(got, ":9@")+strings.Count(got, ":19@") < 6 {

@@ -243,7 +243,7 @@ func TestNoDriverMeansLater(t *testing.T) {
 	if err := n.Remove("/sys/module/nvidia/version"); err != nil {
 		t.Fatal(err)
 	}
-	if p := plan(t, n, e); len(p.Cannot()) > 0 || p.Now() > 0 || p.Later != 1 {
+	if p := plan(t, n, e); len(p.Cannot()) > 0 || p.Now() > 0 || p.Deferred != 1 {
 		t.Errorf("without a driver: %+v", p.Changes)
 	}
 }

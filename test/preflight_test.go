@@ -33,7 +33,7 @@ func TestStoppingLosesLocalDisks(t *testing.T) {
 				t.Fatal(err)
 			}
 			try := strings.Join(tr.Try, "\n")
-			if stops := strings.Contains(try, "stop the instance"); stops != (cloud != "") || !strings.Contains(try, loses) || strings.Contains(try, "save first") != stops {
+			if stops := strings.Contains(try, "stop the instance"); stops != (cloud != "") || !strings.Contains(try, loses) || strings.Contains(try, "first save") != stops {
 				t.Errorf("%q: %s", cloud, try)
 			}
 		}

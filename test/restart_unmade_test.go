@@ -32,7 +32,7 @@ func TestNoRestartForWhatWasNotWritten(t *testing.T) {
 				continue // it was written, and only its folder could not be synced
 			}
 			tested++
-			if strings.Contains(why, "fresh ") {
+			if strings.Contains(why, "restart ") {
 				t.Errorf("%s, touch %d: %v: undone %s", m.name, at, err, why)
 			}
 		}

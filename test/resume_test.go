@@ -161,8 +161,8 @@ func TestUnresolvedIsNotMade(t *testing.T) {
 	e := engineOf(t, other, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
 	e.ThingOf = drawings
 	res := apply(t, n, e)
-	if len(res.Made) != 1 || len(res.Later) != 2 {
-		t.Errorf("made %v, later %v", res.Made, res.Later)
+	if len(res.Made) != 1 || len(res.Deferred) != 2 {
+		t.Errorf("made %v, later %v", res.Made, res.Deferred)
 	}
 	if _, err := n.Stat("/pkg/x"); err == nil {
 		t.Error("x was made in a version that no query had returned")

@@ -36,7 +36,7 @@ good
 `
 
 func daemonStage(text string) converge.Stage {
-	return stage(things.Exact("/etc/d.conf", []byte(text), 0o644, ""), things.Fresh("d.service", []string{"/etc/d.conf"}, nil, ""))
+	return stage(things.Exact("/etc/d.conf", []byte(text), 0o644, ""), things.Restart("d.service", []string{"/etc/d.conf"}, nil, ""))
 }
 
 // Killed after gpuadm's file has killed the daemon, and before the roll-back: the next apply does not call it converged.

@@ -96,7 +96,7 @@ func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
 		if !converge.Passes(err) || !errors.As(err, &tr) {
 			t.Fatalf("waiting would help, and undo says %v", err)
 		}
-		for _, part := range []string{"cannot look at", "afar one", "afar two", "api.example does not answer"} {
+		for _, part := range []string{"cannot read the state of", "afar one", "afar two", "api.example does not answer"} {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%q is missing in %q", part, err)
 			}

@@ -118,7 +118,7 @@ func (n driverNode) parts(stages []string) {
 	var waits float64
 	for line := range strings.Lines(out) {
 		var e converge.Event
-		if err := json.Unmarshal([]byte(line), &e); err == nil && e.What == converge.Made && e.Change != nil && (e.Change.Kind == "fresh" || e.Change.Kind == "unit") {
+		if err := json.Unmarshal([]byte(line), &e); err == nil && e.What == converge.Made && e.Change != nil && (e.Change.Kind == "restart" || e.Change.Kind == "unit") {
 			waits += float64(e.Millis) / 1e3
 		}
 	}

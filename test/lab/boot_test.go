@@ -130,7 +130,7 @@ func TestLabGate(t *testing.T) {
 	n.Put(config, "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n", 0o644)
 	n.Reboot()
 	n.active(bootUnit, "failed")
-	if log := n.Journal(bootUnit); !strings.Contains(log, "try 2 of 3 failed") || !strings.Contains(log, "tried 3 times since boot") {
+	if log := n.Journal(bootUnit); !strings.Contains(log, "attempt 2 of 3 failed") || !strings.Contains(log, "3 attempts failed since boot") {
 		t.Errorf("after the third try it does not say so:\n%s", log)
 	}
 	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {

@@ -77,7 +77,7 @@ func denials() []denial {
 		}
 		return argv
 	}
-	const fix = "try      run it where nothing confines root"
+	const fix = "try      run it without these limits"
 	notRoots := func(n node) {
 		n.t.Helper()
 		n.Must("chown", "-R", "daemon:daemon", "/etc/containerd")

@@ -145,7 +145,7 @@ func TestLabDnf(t *testing.T) {
 	d := newDnfDriver(t)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	d.spec("580.65.06")
-	d.gpuadm(0, []string{"package-stream nvidia-driver   not there → 580-open", "packages   once"}, "plan", "sources", "packages")
+	d.gpuadm(0, []string{"package-stream nvidia-driver   absent → 580-open", "packages   deferred until"}, "plan", "sources", "packages")
 	d.apply(0)
 	d.installed("580.65.06")
 	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
@@ -273,7 +273,7 @@ func TestLabDnfFlavour(t *testing.T) {
 	d.Put("/etc/dnf/plugins/versionlock.list", "# mine\nnvlsm-0:2025.06.11-1.*\n", 0o644)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	d.spec("590.48.01")
-	d.apply(0, "package kmod-nvidia-latest-dkms   "+was+" → not there")
+	d.apply(0, "package kmod-nvidia-latest-dkms   "+was+" â absent")
 	d.installed("590.48.01")
 	repos.Show(d.Host, repos.Vanished)
 	d.Must("dnf", "-y", "makecache", "--refresh")

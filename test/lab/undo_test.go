@@ -41,7 +41,7 @@ func TestLabUndoKilledAtEachTouch(t *testing.T) {
 			if diff := c.after.Diff(c.files()); diff != "" {
 				c.t.Errorf("not the tree of an undisturbed apply:\n%s", diff)
 			}
-			if out := c.gpuadm(0, "status"); !strings.Contains(out.Stdout, "It stands as wanted.") {
+			if out := c.gpuadm(0, "status"); !strings.Contains(out.Stdout, "\nConverged.") {
 				c.t.Errorf("status: %s", out)
 			}
 			c.clean(touch)

@@ -77,7 +77,7 @@ func TestLabKubeTroubles(t *testing.T) {
 	t.Log("the API server is not there at undo")
 	undo := []string{"undo", "--to", "all"}
 	n.Must("ip", "link", "set", "host0", "down")
-	n.gpuadm(75, undo, "cannot look at node ", "does not answer", "nothing was touched", "wait, and run the same command again", "--leave")
+	n.gpuadm(75, undo, "cannot read the state of node ", "does not answer", "nothing was touched", "wait, and run the same command again", "--leave")
 	if now := n.MainPID("kubelet.service"); now != pid {
 		t.Errorf("an undo that waits: kubelet was %d, is %d", pid, now)
 	}
