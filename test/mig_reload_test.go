@@ -225,14 +225,14 @@ func refused(t testing.TB, what string, err error, lost ...string) {
 func TestUndoOfAnUpgradeAsksForPartitions(t *testing.T) {
 	for model, l := range layouts {
 		n, before := upgraded(t, model, l[0], l[0])
-		before, e := loaded(t, n), upgrading(t, newDriver, l[0])
+		upgraded, e := loaded(t, n), upgrading(t, newDriver, l[0])
 		p, err := e.PlanUndo(t.Context(), newProcess(n), "", nil)
 		if i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return slices.Contains(c.Breaks, "lose-partitions") }); err != nil || i < 0 {
 			t.Errorf("%s: the plan of the undo is %+v, %v", model, p.Changes, err)
 		}
 		_, err = e.Undo(t.Context(), newProcess(n), "", nil)
 		refused(t, model, err, "GPU "+first+": 3 MIG instances", "GPU "+second+": 3 MIG instances")
-		compare(t, model+", refused", before, loaded(t, n))
+		compare(t, model+", refused", upgraded, loaded(t, n))
 
 		undoIn(t, n, undoingUpgrade(t, l[0]), "")
 		if got := loaded(t, n); !strings.HasPrefix(got, "on disk "+oldDriver+", loaded "+strings.TrimSuffix(oldDriver, " open")) || strings.Contains(got, "@") {

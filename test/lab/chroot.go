@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
 // Chroot is a root filesystem, not booted, in which the programs of a distribution build things.
@@ -64,7 +66,7 @@ func (c Chroot) Run(ctx context.Context, env []string, argv ...string) ([]byte, 
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8",
 		"DEBIAN_FRONTEND=noninteractive",
 	}, env...)
-	return run(ctx, "", env, name, append([]string{c.Root}, argv...)...)
+	return parts.Run(ctx, "", env, name, append([]string{c.Root}, argv...)...)
 }
 
 // install installs packages from the distribution's archive, and leaves no trace of having asked it.

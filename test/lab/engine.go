@@ -5,7 +5,6 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,30 +41,20 @@ func engineLayer(name string) (string, error) {
 	return place, nil
 }
 
-// buildPrograms builds the daemon, its client and its shim. It builds in a copy of the module: "go install
-// module@version" refuses modules with replace or exclude directives in go.mod, as containerd has. The binary of
-// test/containerd/parts is not taken: unlike the project's own, it does not say in its build information what version it is.
+// buildPrograms builds the daemon, its client and its shim. The binary of test/containerd/parts is not taken: unlike the
+// project's own, it has no version in its build information.
 func buildPrograms(ctx context.Context, version, bin string) error {
 	const module = "github.com/containerd/containerd/v2"
-	env := []string{"GOFLAGS=-mod=mod -buildvcs=false", "GOWORK=off", "GOBIN=", "CGO_ENABLED=0"}
 	scratch, err := os.MkdirTemp("", "gpuadm-lab-*")
 	if err != nil {
 		return fmt.Errorf("cannot make a scratch folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	out, err := run(ctx, scratch, env, "go", "mod", "download", "-json", module+"@v"+version)
+	src, err := parts.CopyModule(ctx, scratch, module+"@v"+version)
 	if err != nil {
 		return err
 	}
-	var got struct{ Dir string }
-	if err := json.Unmarshal(out, &got); err != nil {
-		return fmt.Errorf("cannot read the answer of go mod download: %w", err)
-	}
-	src := filepath.Join(scratch, "src")
-	if err := os.CopyFS(src, os.DirFS(got.Dir)); err != nil {
-		return fmt.Errorf("cannot copy the module: %w", err)
-	}
-	_, err = run(ctx, src, env, "go", "build", "-o", bin+"/",
+	_, err = parts.Run(ctx, src, parts.ModuleEnv("CGO_ENABLED=0"), "go", "build", "-o", bin+"/",
 		// As its Makefile does; the snapshotters left out need C libraries.
 		fmt.Sprintf("-ldflags=-s -w -X %[1]s/version.Version=v%s -X %[1]s/version.Package=%[1]s", module, version),
 		"-tags=no_btrfs,no_devmapper,no_zfs,no_aufs",

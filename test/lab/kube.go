@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
 // Wire attaches a host to a network, which else has a loopback interface alone.
@@ -67,7 +69,7 @@ func kubeletOver(o Options) ([]string, error) {
 }
 
 // Lock takes an exclusive lock on a file, which ends with the process at the latest. how is 0 or LOCK_NB.
-func Lock(path string, how int) (*os.File, error) { return flock(path, syscall.LOCK_EX|how) }
+func Lock(path string, how int) (*os.File, error) { return parts.Lock(path, syscall.LOCK_EX|how) }
 
 // enterWire moves the calling thread into the network that the host is to be attached to. The thread must be locked, for good.
 func (m *Machine) enterWire() error {

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
 // Machine is a booted host without a test around it; tests use Host.
@@ -156,7 +158,7 @@ func newMachine(o Options) (*Machine, error) {
 			return nil, fmt.Errorf("cannot make a host's folder: %w", err)
 		}
 	}
-	if m.lock, err = flock(filepath.Join(m.dir, lockName), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if m.lock, err = parts.Lock(filepath.Join(m.dir, lockName), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("cannot lock the host: %w", err)
 	}
 	return m, nil
@@ -168,7 +170,7 @@ func lockHosts() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := flock(filepath.Join(cache, ".hosts.lock"), syscall.LOCK_EX)
+	file, err := parts.Lock(filepath.Join(cache, ".hosts.lock"), syscall.LOCK_EX)
 	if err != nil {
 		return nil, fmt.Errorf("cannot lock the hosts: %w", err)
 	}
@@ -279,7 +281,7 @@ func Open(name string) (*Machine, error) {
 	if _, err := os.Stat(m.dir); err != nil {
 		return nil, fmt.Errorf("cannot find the host %s: %w", m.Name, err)
 	}
-	m.lock, err = flock(m.path(lockName), syscall.LOCK_EX|syscall.LOCK_NB)
+	m.lock, err = parts.Lock(m.path(lockName), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the host %s, a process uses it: %w", m.Name, err)
 	}

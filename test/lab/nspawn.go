@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
 // bootLimit is how long a boot may take; a machine with many other things to do needs several seconds.
@@ -42,7 +44,7 @@ func (m *Machine) boot(ctx context.Context) error {
 	}
 	// systemd-nspawn's first child is a helper which ends, so look for a process that is PID 1 and systemd.
 	if !until(bootLimit, func() bool { m.leader = m.findLeader(); return m.leader != 0 || off() }) || m.leader == 0 {
-		return fmt.Errorf("cannot see the host's systemd: %s", last(m.Console(), 5))
+		return fmt.Errorf("cannot see the host's systemd: %s", parts.Last(m.Console(), 5))
 	}
 	var state string
 	settled := until(bootLimit, func() bool {
@@ -54,7 +56,7 @@ func (m *Machine) boot(ctx context.Context) error {
 		return state == "running" || state == "degraded" || off()
 	})
 	if !settled || off() {
-		return fmt.Errorf("systemd is %q, not running: %s", state, last(m.Console(), 5))
+		return fmt.Errorf("systemd is %q, not running: %s", state, parts.Last(m.Console(), 5))
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
 // packages is what a host has. It is the key of the cached root filesystem together with recipe.
@@ -44,13 +46,13 @@ func buildRootfs(ctx context.Context, dist string, log func(string)) error {
 		return err
 	}
 	return Cached(place, func(scratch string) error {
-		mirror, err := DebianMirror(ctx)
+		mirror, err := parts.DebianMirror(ctx)
 		if err != nil {
 			return err
 		}
 		log("mmdebstrap " + dist)
 		// No recommended packages: the hosts shall be small, and apt in them do as the tests say.
-		_, err = run(ctx, "", nil, "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory",
+		_, err = parts.Run(ctx, "", nil, "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory",
 			"--include="+strings.Join(packages(), ","), "--keyring="+keyring,
 			"--aptopt=APT::Install-Recommends \"false\"", dist, scratch, mirror)
 		if err != nil {
@@ -80,7 +82,7 @@ func Cached(place string, build func(scratch string) error) error {
 	if there() {
 		return nil
 	}
-	lock, err := flock(filepath.Join(dir, "."+name+".lock"), syscall.LOCK_EX)
+	lock, err := parts.Lock(filepath.Join(dir, "."+name+".lock"), syscall.LOCK_EX)
 	if err != nil {
 		return fmt.Errorf("cannot lock the cache entry: %w", err)
 	}

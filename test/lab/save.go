@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
 // Save keeps what a host has written on its disk, as a folder of the cache for Options.Over of later hosts. The host
@@ -23,7 +25,7 @@ func (m *Machine) Save(ctx context.Context, place string) error {
 	}
 	return Cached(place, func(scratch string) error {
 		// With the overlay's own marks: whiteouts are devices, opaque folders have an attribute.
-		if _, err := run(ctx, "", nil, "cp", "--archive", "--reflink=auto", m.path("upper")+"/.", scratch); err != nil {
+		if _, err := parts.Run(ctx, "", nil, "cp", "--archive", "--reflink=auto", m.path("upper")+"/.", scratch); err != nil {
 			return fmt.Errorf("cannot save the host's disk: %w", err)
 		}
 		return os.Chmod(scratch, 0o755)

@@ -84,12 +84,12 @@ func installTools(ctx context.Context, log func(string)) error {
 	}
 	env := []string{"DEBIAN_FRONTEND=noninteractive"}
 	log("apt-get update")
-	if _, err := run(ctx, "", env, "apt-get", "-q", "update"); err != nil {
+	if _, err := parts.Run(ctx, "", env, "apt-get", "-q", "update"); err != nil {
 		return err
 	}
 	install := append([]string{"-q", "-y", "install", "--no-install-recommends"}, debs...)
 	log("apt-get " + strings.Join(install[2:], " "))
-	_, err := run(ctx, "", env, "apt-get", install...)
+	_, err := parts.Run(ctx, "", env, "apt-get", install...)
 	return err
 }
 
@@ -101,24 +101,6 @@ func missingTool() error {
 		}
 	}
 	return nil
-}
-
-// DebianMirror asks apt which archive this machine uses.
-func DebianMirror(ctx context.Context) (string, error) {
-	if mirror := os.Getenv("GPUADM_TEST_DEBIAN"); mirror != "" {
-		return mirror, nil
-	}
-	out, err := run(ctx, "", nil, "apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages")
-	if err != nil {
-		return "", err
-	}
-	for site := range strings.Lines(string(out)) {
-		site = strings.TrimRight(strings.TrimSpace(site), "/")
-		if strings.HasSuffix(site, "/debian") {
-			return site, nil
-		}
-	}
-	return "", errors.New("cannot find a Debian archive in this machine's apt sources; GPUADM_TEST_DEBIAN names one")
 }
 
 // buildEngine makes a layer with a containerd, its ctr and its shim, which lies over a root filesystem's own.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
@@ -35,7 +36,7 @@ const debianAt = "127.0.0.1:8099"
 // serveDebian answers a host's apt with this machine's Debian archive. apt checks what it gets by Debian's keys.
 func serveDebian(t *testing.T, h *lab.Host) {
 	t.Helper()
-	mirror, err := lab.DebianMirror(t.Context())
+	mirror, err := parts.DebianMirror(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

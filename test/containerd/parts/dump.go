@@ -139,7 +139,7 @@ func (p Part) Verify(t testing.TB, root string) error {
 	t.Helper()
 	dump, stderr, err := p.Dump(t, root)
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, tail(stderr, 1))
+		return fmt.Errorf("%w: %s", err, Last(stderr, 1))
 	}
 	return Refusal(dump)
 }

@@ -3,12 +3,9 @@ package parts
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -65,12 +62,12 @@ func fetch(ctx context.Context, cache string, w want) Step {
 	if cached() {
 		return step
 	}
-	unlock, err := lock(filepath.Join(cache, w.name+".lock"))
+	held, err := Lock(filepath.Join(cache, w.name+".lock"), syscall.LOCK_EX)
 	if err != nil {
 		step.Err = fmt.Errorf("cannot lock part %s: %w", w.name, err)
 		return step
 	}
-	defer unlock()
+	defer func() { _ = held.Close() }()
 	if cached() { // another process was faster
 		return step
 	}
@@ -136,7 +133,7 @@ func fetchFrom(ctx context.Context, cache string, w want, from origin) (_ Part, 
 // versionOf runs the binary, which also proves that this machine can: a
 // package of a newer release may need a newer C library.
 func versionOf(ctx context.Context, binary string, from origin) (string, error) {
-	out, err := run(ctx, "", nil, binary, "--version")
+	out, err := Run(ctx, "", nil, binary, "--version")
 	if err != nil {
 		return "", err
 	}
@@ -155,7 +152,7 @@ func versionOf(ctx context.Context, binary string, from origin) (string, error) 
 // state, so that the machine's own lists, sources and database are neither
 // needed nor touched, and takes the binary out of it.
 func unpackDebian(ctx context.Context, scratch string, from origin, binary string) error {
-	mirror, err := debianMirror(ctx)
+	mirror, err := DebianMirror(ctx)
 	if err != nil {
 		return err
 	}
@@ -191,11 +188,11 @@ Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 		}
 	}
 	conf := filepath.Join(state, "apt.conf")
-	if _, err := run(ctx, state, nil, "apt-get", "-q", "-c", conf, "update"); err != nil {
+	if _, err := Run(ctx, state, nil, "apt-get", "-q", "-c", conf, "update"); err != nil {
 		return err
 	}
 	debs := filepath.Join(state, "deb")
-	if _, err := run(ctx, debs, nil, "apt-get", "-q", "-c", conf, "download", "containerd"); err != nil {
+	if _, err := Run(ctx, debs, nil, "apt-get", "-q", "-c", conf, "download", "containerd"); err != nil {
 		return err
 	}
 	deb, err := filepath.Glob(filepath.Join(debs, "containerd_*.deb"))
@@ -203,7 +200,7 @@ Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 		return fmt.Errorf("cannot find the downloaded package: %d files", len(deb))
 	}
 	root := filepath.Join(state, "root")
-	if _, err := run(ctx, state, nil, "dpkg-deb", "-x", deb[0], root); err != nil {
+	if _, err := Run(ctx, state, nil, "dpkg-deb", "-x", deb[0], root); err != nil {
 		return err
 	}
 	if err := os.Rename(filepath.Join(root, "usr", "bin", "containerd"), binary); err != nil {
@@ -212,88 +209,17 @@ Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 	return nil
 }
 
-// debianMirror asks apt which archive this machine uses.
-func debianMirror(ctx context.Context) (string, error) {
-	out, err := run(ctx, "", nil, "apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages")
-	if err != nil {
-		return "", err
-	}
-	for site := range strings.Lines(string(out)) {
-		site = strings.TrimRight(strings.TrimSpace(site), "/")
-		if strings.HasSuffix(site, "/debian") {
-			return site, nil
-		}
-	}
-	return "", errors.New("cannot find a Debian archive in this machine's apt sources")
-}
-
-// buildModule builds a module's command as that module's main module, in a
-// copy of its folder: "go install module@version" refuses modules with
-// replace or exclude directives in go.mod, as containerd has.
+// buildModule builds a module's command.
 func buildModule(ctx context.Context, scratch string, from origin, binary string) error {
-	env := []string{"GOFLAGS=-mod=mod -buildvcs=false", "GOWORK=off", "GOBIN="}
-	out, err := run(ctx, scratch, env, "go", "mod", "download", "-json", from.module+"@"+from.version)
+	env := ModuleEnv()
+	src, err := CopyModule(ctx, scratch, from.module+"@"+from.version)
 	if err != nil {
 		return err
-	}
-	var got struct{ Dir string }
-	if err := json.Unmarshal(out, &got); err != nil {
-		return fmt.Errorf("cannot read the answer of go mod download: %w", err)
-	}
-	src := filepath.Join(scratch, "src")
-	if err := os.CopyFS(src, os.DirFS(got.Dir)); err != nil {
-		return fmt.Errorf("cannot copy the module: %w", err)
 	}
 	args := []string{"build", "-trimpath", "-ldflags=-s -w", "-o", binary}
 	if from.tags != "" {
 		args = append(args, "-tags="+from.tags)
 	}
-	_, err = run(ctx, src, env, "go", append(args, from.command)...)
+	_, err = Run(ctx, src, env, "go", append(args, from.command)...)
 	return err
-}
-
-// run runs a command and returns its standard output; its error holds the
-// last lines of standard error.
-func run(ctx context.Context, dir string, env []string, name string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), env...)
-	cmd.WaitDelay = 5 * time.Second
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("cannot run %s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, tail(stderr.String(), 3))
-	}
-	return stdout.Bytes(), nil
-}
-
-// tail returns the last n lines of a text as one line, long ones cut.
-func tail(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	lines = lines[max(0, len(lines)-n):]
-	for i, line := range lines {
-		if len(line) > 300 {
-			lines[i] = line[:300] + "…"
-		}
-	}
-	return strings.Join(lines, " | ")
-}
-
-// lock takes an exclusive lock that ends with the process at the latest.
-func lock(path string) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		_ = file.Close()
-		return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
-	}
-	return func() { _ = file.Close() }, nil
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -76,15 +77,15 @@ func TestCache(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lock(path)
+	held, err := Lock(path, syscall.LOCK_EX)
 	if err != nil {
 		t.Fatal(err)
 	}
 	second := make(chan error)
 	go func() {
-		unlock, err := lock(path)
+		held, err := Lock(path, syscall.LOCK_EX)
 		if err == nil {
-			unlock()
+			_ = held.Close()
 		}
 		second <- err
 	}()
@@ -93,7 +94,7 @@ func TestLock(t *testing.T) {
 		t.Fatal("the second lock did not wait")
 	case <-time.After(20 * time.Millisecond):
 	}
-	unlock()
+	_ = held.Close()
 	if err := <-second; err != nil {
 		t.Fatal(err)
 	}

@@ -5,11 +5,12 @@ package repos
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	shell "github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
 // parts are what packages are made of.
@@ -92,11 +93,5 @@ func firmware(v string) map[string]File {
 
 // command runs a program of this machine.
 func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	out, err := cmd.Output()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return nil, fmt.Errorf("cannot run %s: %w: %s", name, err, exit.Stderr)
-	}
-	return out, err
+	return shell.Run(ctx, dir, nil, name, args...)
 }
