@@ -31,12 +31,12 @@ var allowed = [][3]string{
 	{"test/words_test.go", "", "lists the words"},
 	{"STYLE.md", "| ", "the glossary names the words that it replaces"},
 	{"cmd/gpuadm/script_test.go", `"nobody"`, "the name of a Unix user"},
+	{"CHANGELOG.md", "(`stands`)", "the old name of a key"},
 	{"cmd/gpuadm/main.go", "host.StartAnew", "internal/host is still to be reworded"},
 }
 
 // unswept counts the vague words in folders that are still to be reworded. A count may only fall.
 var unswept = map[string]int{
-	".":                 43,
 	"cloud":             358,
 	"drivers":           94,
 	"internal/facts":    51,

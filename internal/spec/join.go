@@ -140,7 +140,7 @@ func (d *decoder) misplaced(j Join) {
 	const scripts = "the cloud's own scripts join the node"
 	for _, k := range []struct {
 		name string
-		set bool
+		set  bool
 		with []string // the hows that read it
 		why  string
 	}{
