@@ -39,7 +39,7 @@ func TestRightsLacking(t *testing.T) {
 		"nobody knows kubelet": {
 			func(a *apiNode) { a.sim.Fail(kubesim.Fault{Times: -1, Status: 401}) },
 			func(a *apiNode) { a.sim.Heal() },
-			[]string{"does not know us (401)"},
+			[]string{"rejects the credentials (401)"},
 		},
 		"nobody may look": {
 			func(a *apiNode) { a.sim.Token(apiSecret+"-kubelet", kubesim.User{Name: "jane"}) },

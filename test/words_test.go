@@ -31,28 +31,19 @@ var allowed = [][3]string{
 	{"test/words_test.go", "", "lists the words"},
 	{"STYLE.md", "| ", "the glossary names the words that it replaces"},
 	{"cmd/gpuadm/script_test.go", `"nobody"`, "the name of a Unix user"},
+	{"CHANGELOG.md", "(`stands`)", "the old name of a key"},
 }
 
 // unswept counts the vague words in folders that are still to be reworded. A count may only fall.
 var unswept = map[string]int{
-	".":                 44,
-	"cloud":             366,
-	"cmd/gpuadm":        109,
-	"docs":              10,
-	"drivers":           95,
-	"images":            6,
-	"internal/facts":    54,
-	"internal/host":     64,
-	"internal/instance": 45,
-	"internal/kube":     29,
-	"internal/mask":     1,
-	"internal/packages": 196,
-	"internal/spec":     60,
-	"internal/things":   73,
-	"mig":               77,
+	"cloud":             358,
+	"drivers":           94,
+	"internal/facts":    51,
+	"internal/host":     61,
+	"internal/packages": 191,
+	"mig":               76,
 	"runtime":           74,
-	"stages":            5,
-	"test":              436,
+	"test":              405,
 }
 
 // TestWords finds vague words in what people read: comments, strings, identifiers, documents, units, scripts and file names.

@@ -32,7 +32,7 @@ func TestJournalIsNotFlooded(t *testing.T) {
 	log.AddHook(heard{&lines})
 	v := logVoice{log, map[string]time.Time{}}
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	for i := range 25 { // as often as it is told in five minutes
+	for i := range 25 { // as many events as in five minutes
 		v.tell(converge.Event{Time: at.Add(time.Duration(i) * 12 * time.Second), Stage: "packages", What: converge.Waiting, Text: "process 4711 (apt-get upgrade) holds it"})
 	}
 	v.tell(converge.Event{Time: at.Add(290 * time.Second), Stage: "joined", What: converge.Waiting, Text: "for the node"})

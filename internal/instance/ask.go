@@ -12,7 +12,7 @@ import (
 )
 
 // Ask asks the cloud's metadata service. It never goes through a proxy, and never lasts longer than half a minute; where the
-// service answers that it does not tell, that is said at once. Errors are *Error, or a host.Later in a root folder.
+// service refuses, Ask returns at once. Errors are *Error, or a host.Later in a root folder.
 func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 	bound, cancel := context.WithTimeoutCause(ctx, patience+5*time.Second, &Error{
 		What: "cannot ask the cloud's metadata service: it answers too slowly", Waiting: true,
@@ -27,14 +27,14 @@ func Ask(ctx context.Context, v host.View, c Cloud) (*Instance, error) {
 		return askAzure(bound, v)
 	}
 	return nil, &Error{
-		What:    "cannot ask a cloud's metadata service: neither firmware nor files tell that the machine is in EC2, GCE or Azure",
-		Because: []string{"who asks " + serviceAt + " elsewhere may be answered by anybody"},
+		What:    "cannot ask a cloud's metadata service: neither firmware nor files say that the machine is in EC2, GCE or Azure",
+		Because: []string{"outside these clouds any host may answer at " + serviceAt},
 		Try:     []string{"cat /sys/class/dmi/id/sys_vendor /sys/class/dmi/id/product_name", "in no cloud: [join] method = \"token\""},
 	}
 }
 
-// AskNotice asks once, shortly, whether the cloud has said since that it will take the machine away. nil where it has not,
-// or nobody answers. Of an Azure machine without a Name it asks that first, and whether it is a spot one.
+// AskNotice asks once, with a short limit, whether the cloud has announced that it will reclaim the machine. nil where it has not,
+// or the service does not answer. For an Azure machine without a Name it first asks for the name, and whether it is a spot machine.
 func AskNotice(ctx context.Context, v host.View, i *Instance) *Notice {
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, hurry{}, true), noticeMost)
 	defer cancel()

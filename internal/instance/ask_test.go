@@ -25,9 +25,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// golden compares text with what it was when somebody looked over it last.
+// golden compares text with what it was when a developer reviewed it last.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name+".golden")
@@ -50,7 +50,7 @@ func golden(t *testing.T, name, got string) {
 
 const ca = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
 
-// userData names the cluster, and holds what nobody may see.
+// userData names the cluster, and holds a secret.
 func userData() string {
 	return `MIME-Version: 1.0
 Content-Type: multipart/mixed; boundary="//"
@@ -174,7 +174,7 @@ func said(t *testing.T, err error) string {
 		b.WriteString("  waiting helps\n")
 	}
 	if strings.Contains(b.String()+err.Error(), "planted") {
-		t.Errorf("a secret is told: %s", b.String())
+		t.Errorf("a secret is printed: %s", b.String())
 	}
 	return b.String()
 }
@@ -196,7 +196,7 @@ func faults() map[string][]cloudfake.Fault {
 		"control":   {{On: "GET", What: "body", Body: `{"instanceId": "i-\u001b[2J", "instanceType": "x", "region": "r", "compute": {"vmId": "\u001b[2J", "vmSize": "a b", "location": "x"}}`}},
 		"empty":     {{On: "GET", What: "body", Body: ""}},
 		"bare":      {{What: "bare"}},
-		"nobody":    nil,
+		"no answer": nil,
 	}
 }
 
@@ -209,11 +209,11 @@ func quick(name string) bool {
 func TestAskFails(t *testing.T) {
 	for cloud, m := range machines() {
 		var all strings.Builder
-		for _, name := range []string{"drop", "401", "403", "404", "429", "503", "slow", "truncated", "huge", "html", "types", "control", "empty", "bare", "nobody"} {
+		for _, name := range []string{"drop", "401", "403", "404", "429", "503", "slow", "truncated", "huge", "html", "types", "control", "empty", "bare", "no answer"} {
 			synctest.Test(t, func(t *testing.T) {
 				f, n := in(t, cloud, m)
 				f.Break(faults()[name]...)
-				if name == "nobody" {
+				if name == "no answer" {
 					n = made(t)
 				}
 				start := time.Now()
@@ -279,7 +279,7 @@ func TestTokenEnds(t *testing.T) {
 	})
 }
 
-// TestAskStops stops asking when whoever asked does.
+// TestAskStops: Ask ends with its context.
 func TestAskStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -294,8 +294,8 @@ func TestAskStops(t *testing.T) {
 	})
 }
 
-// TestAskNobody refuses to ask where no cloud is seen, and says Later of an image.
-func TestAskNobody(t *testing.T) {
+// TestAskOutsideClouds refuses to ask where no cloud is seen, and says Later of an image.
+func TestAskOutsideClouds(t *testing.T) {
 	_, err := instance.Ask(t.Context(), made(t).View(), instance.Cloud{})
 	golden(t, "fails/none", said(t, err))
 	var later host.Later
@@ -318,14 +318,14 @@ func TestNotice(t *testing.T) {
 		"spot stops": {"aws", func(m *cloudfake.Machine) {
 			m.Spot, m.SpotAction = true, `{"action":"stop","time":"2026-01-02T03:06:05Z"}`
 		}, &instance.Notice{What: "stop", At: at}},
-		"spot says odd":  {"aws", func(m *cloudfake.Machine) { m.Spot, m.SpotAction = true, `{"action":"\u001b[31m","time":7}` }, nil},
-		"rebalance":      {"aws", func(m *cloudfake.Machine) { m.Spot, m.Rebalance = true, `{"noticeTime": "2026-01-02T03:06:05Z"}` }, &instance.Notice{What: "rebalance", At: at}},
-		"scaled in":      {"aws", func(m *cloudfake.Machine) { m.Lifecycle = "Terminated" }, &instance.Notice{What: "terminate"}},
-		"in service":     {"aws", func(m *cloudfake.Machine) { m.Lifecycle = "InService" }, nil},
-		"spot, no word":  {"aws", func(m *cloudfake.Machine) { m.Spot = true }, nil},
-		"preempted":      {"gce", func(m *cloudfake.Machine) { m.Spot, m.Preempted = true, true }, &instance.Notice{What: "preempt"}},
-		"host is mended": {"gce", func(m *cloudfake.Machine) { m.Maintained = "TERMINATE_ON_HOST_MAINTENANCE" }, &instance.Notice{What: "maintenance"}},
-		"moves":          {"gce", func(m *cloudfake.Machine) { m.Maintained = "MIGRATE_ON_HOST_MAINTENANCE" }, nil},
+		"spot says odd":    {"aws", func(m *cloudfake.Machine) { m.Spot, m.SpotAction = true, `{"action":"\u001b[31m","time":7}` }, nil},
+		"rebalance":        {"aws", func(m *cloudfake.Machine) { m.Spot, m.Rebalance = true, `{"noticeTime": "2026-01-02T03:06:05Z"}` }, &instance.Notice{What: "rebalance", At: at}},
+		"scaled in":        {"aws", func(m *cloudfake.Machine) { m.Lifecycle = "Terminated" }, &instance.Notice{What: "terminate"}},
+		"in service":       {"aws", func(m *cloudfake.Machine) { m.Lifecycle = "InService" }, nil},
+		"spot, no word":    {"aws", func(m *cloudfake.Machine) { m.Spot = true }, nil},
+		"preempted":        {"gce", func(m *cloudfake.Machine) { m.Spot, m.Preempted = true, true }, &instance.Notice{What: "preempt"}},
+		"host maintenance": {"gce", func(m *cloudfake.Machine) { m.Maintained = "TERMINATE_ON_HOST_MAINTENANCE" }, &instance.Notice{What: "maintenance"}},
+		"moves":            {"gce", func(m *cloudfake.Machine) { m.Maintained = "MIGRATE_ON_HOST_MAINTENANCE" }, nil},
 		"evicted": {"azure", func(m *cloudfake.Machine) {
 			m.Spot, m.Events = true, `{"DocumentIncarnation":2,"Events":[{"EventId":"a","EventType":"Freeze","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":"Fri, 02 Jan 2026 03:05:05 GMT"},{"EventId":"b","EventType":"Preempt","EventStatus":"Scheduled","ResourceType":"VirtualMachine","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":"Fri, 02 Jan 2026 03:06:05 GMT"}]}`
 		}, &instance.Notice{What: "preempt", At: at}},
@@ -362,7 +362,7 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// TestNoticeSilence lets nobody answer: that is no notice, and is not waited for.
+// TestNoticeSilence gives no answer: that is no notice, and AskNotice does not wait for one.
 func TestNoticeSilence(t *testing.T) {
 	for cloud := range machines() {
 		for _, what := range []string{"drop", "status"} {

@@ -100,27 +100,27 @@ func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
 	if err != nil {
 		return a.explain(ctx, "eks:DescribeCluster", c.Name, err)
 	}
-	if wrong := wrongClock(a.fate().clockOff, "AWS's"); wrong != nil {
+	if wrong := wrongClock(a.outcome().clockOff, "AWS's"); wrong != nil {
 		return wrong
 	}
-	said := out.Cluster
-	if said == nil || said.CertificateAuthority == nil || said.KubernetesNetworkConfig == nil {
-		if said != nil && said.Endpoint == nil { // while it is CREATING
+	reply := out.Cluster
+	if reply == nil || reply.CertificateAuthority == nil || reply.KubernetesNetworkConfig == nil {
+		if reply != nil && reply.Endpoint == nil { // while it is CREATING
 			return &Error{What: "cannot join cluster " + c.Name + ": it is still being made", Try: []string{"aws eks wait cluster-active --name " + c.Name}, Waiting: true}
 		}
 		return a.strange("eks:DescribeCluster")
 	}
-	cidr := aws.ToString(said.KubernetesNetworkConfig.ServiceIpv4Cidr)
-	if said.KubernetesNetworkConfig.IpFamily == "ipv6" {
-		cidr = aws.ToString(said.KubernetesNetworkConfig.ServiceIpv6Cidr)
+	cidr := aws.ToString(reply.KubernetesNetworkConfig.ServiceIpv4Cidr)
+	if reply.KubernetesNetworkConfig.IpFamily == "ipv6" {
+		cidr = aws.ToString(reply.KubernetesNetworkConfig.ServiceIpv6Cidr)
 	}
 	prefix, err := netip.ParsePrefix(cidr)
-	ca := authority(aws.ToString(said.CertificateAuthority.Data))
-	if at := aws.ToString(said.Endpoint); err != nil || ca == nil || !server(at) || aws.ToString(said.Name) != c.Name {
+	ca := authority(aws.ToString(reply.CertificateAuthority.Data))
+	if at := aws.ToString(reply.Endpoint); err != nil || ca == nil || !server(at) || aws.ToString(reply.Name) != c.Name {
 		return a.strange("eks:DescribeCluster")
 	}
-	c.Server, c.CA, c.ServiceCIDR, c.DNS = *said.Endpoint, ca, prefix.String(), clusterDNS(prefix)
-	c.Version, c.From = orNone(aws.ToString(said.Version)), "DescribeCluster"
+	c.Server, c.CA, c.ServiceCIDR, c.DNS = *reply.Endpoint, ca, prefix.String(), clusterDNS(prefix)
+	c.Version, c.From = orNone(aws.ToString(reply.Version)), "DescribeCluster"
 	return nil
 }
 
@@ -135,13 +135,13 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 			Private []string `xml:"reservationSet>item>instancesSet>item>privateDnsName"`
 		}
 		err := own.askEC2API(ctx, "DescribeInstances", url.Values{"InstanceId.1": {i.ID}}, &names)
-		var said smithy.APIError
+		var reply smithy.APIError
 		switch {
-		case errors.As(err, &said) && said.ErrorCode() == "InvalidInstanceID.NotFound": // EC2 has not told all its parts yet
+		case errors.As(err, &reply) && reply.ErrorCode() == "InvalidInstanceID.NotFound": // EC2 has not told all its parts yet
 		case err != nil:
 			return a.explain(ctx, "ec2:DescribeInstances", i.ID, err)
-		case wrongClock(a.fate().clockOff, "AWS's") != nil:
-			return wrongClock(a.fate().clockOff, "AWS's")
+		case wrongClock(a.outcome().clockOff, "AWS's") != nil:
+			return wrongClock(a.outcome().clockOff, "AWS's")
 		case len(names.Private) > 0:
 			name := names.Private[0]
 			if plain(name) {
@@ -168,7 +168,7 @@ func (a *awsAPI) describeInstance(ctx context.Context, i *Instance, c *Cluster) 
 func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 	own := *a
 	own.region = i.Region
-	var said struct {
+	var reply struct {
 		Types []struct {
 			Addresses int `xml:"networkInfo>ipv4AddressesPerInterface"`
 			Card      int `xml:"networkInfo>defaultNetworkCardIndex"`
@@ -178,10 +178,10 @@ func (a *awsAPI) describeType(ctx context.Context, i *Instance, c *Cluster) {
 			} `xml:"networkInfo>networkCards>item"`
 		} `xml:"instanceTypeSet>item"`
 	}
-	if err := own.askEC2API(ctx, "DescribeInstanceTypes", url.Values{"InstanceType.1": {i.Type}}, &said); err != nil || len(said.Types) == 0 {
+	if err := own.askEC2API(ctx, "DescribeInstanceTypes", url.Values{"InstanceType.1": {i.Type}}, &reply); err != nil || len(reply.Types) == 0 {
 		return
 	}
-	kind := said.Types[0]
+	kind := reply.Types[0]
 	for _, card := range kind.Cards {
 		if card.Index == kind.Card && card.Most > 0 && card.Most < 1000 && kind.Addresses > 0 && kind.Addresses < 1000 {
 			c.ENIs, c.IPv4PerENI = card.Most, kind.Addresses

@@ -67,9 +67,9 @@ func (a *awsAPI) askEC2Once(ctx context.Context, body string, into any) error {
 		}
 		return nil
 	}
-	said, err := ec2query.GetErrorResponseComponents(answer.Body)
+	reply, err := ec2query.GetErrorResponseComponents(answer.Body)
 	if err == nil {
-		err = &smithy.GenericAPIError{Code: said.Code, Message: said.Message}
+		err = &smithy.GenericAPIError{Code: reply.Code, Message: reply.Message}
 	}
 	return &smithyhttp.ResponseError{Response: &smithyhttp.Response{Response: answer}, Err: err}
 }

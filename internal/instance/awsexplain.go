@@ -41,21 +41,21 @@ func (a *awsAPI) strange(call string) *Error {
 	}
 }
 
-// explain says why AWS did not tell, and what mends it. What AWS said is shown in one short line: it names roles and
+// explain says why AWS refused, and how to fix it. It shows AWS's message in one short line: that names roles and
 // resources, never keys.
 func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *Error {
 	var cause *Error
 	if errors.As(context.Cause(ctx), &cause) { // time is up: the last answer says more, if there was one
-		if f := a.fate(); f.status == 0 {
+		if f := a.outcome(); f.status == 0 {
 			return a.unreached(call, err)
 		}
 	}
-	var said smithy.APIError
+	var refusal smithy.APIError
 	code, words := "", ""
-	if errors.As(err, &said) {
-		code, words = said.ErrorCode(), clean(said.ErrorMessage(), 300)
+	if errors.As(err, &refusal) {
+		code, words = refusal.ErrorCode(), clean(refusal.ErrorMessage(), 300)
 	}
-	f := a.fate()
+	f := a.outcome()
 	if wrong := wrongClock(f.clockOff, "AWS's"); wrong != nil && f.status >= 400 {
 		wrong.Err = err
 		return wrong
@@ -66,31 +66,31 @@ func (a *awsAPI) explain(ctx context.Context, call, object string, err error) *E
 	}
 	switch {
 	case f.status == http.StatusTooManyRequests, throttled(code):
-		e.What, e.Waiting = e.What+"AWS is asked too often", true
-		e.Because = append(e.Because, "all machines of the account share one bound, and many have started together")
-		e.Try = []string{"wait: apply again does", "[join] server, ca_file and service_cidr: then EKS is not asked at all", "the same in the user data's NodeConfig"}
+		e.What, e.Waiting = e.What+"AWS limits the request rate", true
+		e.Because = append(e.Because, "all machines of the account share one limit")
+		e.Try = []string{"wait, and run apply again", "[join] server, ca_file and service_cidr: then EKS is not asked at all", "the same in the user data's NodeConfig"}
 		if strings.HasPrefix(call, "ec2:") {
-			e.Try = []string{"wait: apply again does", "[join] node_name: then EC2 is not asked for it"}
+			e.Try = []string{"wait, and run apply again", "[join] node_name: then EC2 is not asked for it"}
 		}
 	case f.status == http.StatusNotFound, code == "ResourceNotFoundException":
-		e.What += "there is none of this name"
+		e.What += "not found"
 		e.Try = []string{"aws eks list-clusters --region " + a.region, "[join] cluster and region: the region is " + a.region + " where none is stated, since the machine is there"}
 	case denied(code):
-		e.What += "the instance's role may not"
+		e.What += "the instance's role lacks the permission"
 		e.Try = []string{"allow " + call + " to the role; AWS's policy AmazonEKSWorkerNodePolicy does", "or [join] server, ca_file, service_cidr and node_name: then AWS is not asked"}
 	case strings.HasPrefix(code, "ExpiredToken"), code == "RequestExpired":
-		e.What, e.Waiting = e.What+"the keys of the instance's role have run out", true
+		e.What, e.Waiting = e.What+"the keys of the instance's role have expired", true
 		e.Try = []string{"timedatectl    shows whether the clock is right", "wait: EC2 hands out new keys before the old ones end"}
 	case f.status == http.StatusUnauthorized, f.status == http.StatusForbidden:
-		e.What += "AWS does not take the role's signature"
-		e.Try = []string{"timedatectl    shows whether the clock is right", "aws iam get-role --role-name ROLE: a role made anew keeps no keys of the old one"}
+		e.What += "AWS rejects the role's signature"
+		e.Try = []string{"timedatectl    shows whether the clock is right", "aws iam get-role --role-name ROLE: a role that was deleted and created again does not accept the old keys"}
 	case f.status == 0:
 		return a.unreached(call, err)
 	case f.tooLong:
 		return a.strange(call)
 	case f.status >= 500:
 		e.What, e.Waiting = fmt.Sprintf("%sAWS fails (status %d)", e.What, f.status), true
-		e.Try = []string{"wait: apply again does", "https://health.aws.amazon.com"}
+		e.Try = []string{"wait, and run apply again", "https://health.aws.amazon.com"}
 	default:
 		return a.strange(call)
 	}
@@ -113,7 +113,7 @@ func denied(code string) bool {
 
 // unreached is what is said where AWS's API does not answer.
 func (a *awsAPI) unreached(call string, err error) *Error {
-	f := a.fate()
+	f := a.outcome()
 	e := &Error{
 		What:    fmt.Sprintf("cannot ask %s in %s: %s cannot be reached", call, a.region, f.host),
 		Because: []string{"a private subnet needs a NAT gateway, a VPC endpoint of the service, or a proxy"},

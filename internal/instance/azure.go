@@ -39,8 +39,8 @@ func askAzure(ctx context.Context, v host.View) (*Instance, error) {
 		data, err = a.get(ctx, azureInstance)
 		return err
 	}, func(_ int, err error) bool {
-		f := a.fate()
-		return f.status != http.StatusGone && !again(f, err) // 410: the service is being updated
+		f := a.outcome()
+		return f.status != http.StatusGone && !retryable(f, err) // 410: the service is being updated
 	})
 	if err != nil {
 		return nil, a.explain(ctx, err)
@@ -64,13 +64,13 @@ type azureSays struct {
 
 // azureVM reads what the service says of the machine.
 func azureVM(data []byte) (*Instance, error) {
-	var said azureSays
-	if err := json.Unmarshal(data, &said); err != nil {
+	var reply azureSays
+	if err := json.Unmarshal(data, &reply); err != nil {
 		e := strange("Azure", "the description of the machine")
 		e.Err = err
 		return nil, e
 	}
-	c := said.Compute
+	c := reply.Compute
 	switch {
 	case !plain(c.VMID):
 		return nil, strange("Azure", "vmId")
@@ -96,7 +96,7 @@ func askAzureNotice(ctx context.Context, v host.View, i *Instance) (n *Notice, o
 	if i.Name == "" {
 		data, err := a.get(ctx, azureInstance)
 		if err != nil {
-			return nil, !again(a.fate(), err)
+			return nil, !retryable(a.outcome(), err)
 		}
 		if i, err = azureVM(data); err != nil {
 			return nil, true
@@ -106,14 +106,14 @@ func askAzureNotice(ctx context.Context, v host.View, i *Instance) (n *Notice, o
 }
 
 // notice asks whether the machine is to go, of spot machines alone: the first question wakes a service that is slow then,
-// and that Azure stops when nobody has asked for a day.
+// and that Azure stops after a day without a question.
 func (a azure) notice(ctx context.Context, i *Instance) (n *Notice, ok bool) {
 	if !i.Spot {
 		return nil, true
 	}
 	data, err := a.get(ctx, azureEvents)
 	if err != nil {
-		return nil, !again(a.fate(), err)
+		return nil, !retryable(a.outcome(), err)
 	}
 	return scheduled(data, i.Name), true
 }
@@ -121,17 +121,17 @@ func (a azure) notice(ctx context.Context, i *Instance) (n *Notice, ok bool) {
 // scheduled reads which of the scheduled events stops this machine first. Freeze is left out: it lasts seconds, and memory
 // stays.
 func scheduled(data []byte, name string) *Notice {
-	var said struct {
+	var reply struct {
 		Events []struct {
 			EventType, NotBefore string
 			Resources            []string
 		}
 	}
-	if json.Unmarshal(data, &said) != nil {
+	if json.Unmarshal(data, &reply) != nil {
 		return nil
 	}
 	var first *Notice
-	for _, e := range said.Events {
+	for _, e := range reply.Events {
 		what := strings.ToLower(e.EventType)
 		switch what {
 		case "preempt", "terminate", "reboot", "redeploy":
@@ -153,7 +153,7 @@ func scheduled(data []byte, name string) *Notice {
 	return first
 }
 
-// errStatus is what get says of an answer that is not an answer; fate knows which.
+// errStatus is what get says of an answer that is not an answer; outcome knows which.
 var errStatus = errors.New("the service does not tell")
 
 func (a azure) get(ctx context.Context, url string) ([]byte, error) {
@@ -175,7 +175,7 @@ func (a azure) get(ctx context.Context, url string) ([]byte, error) {
 }
 
 func (a azure) explain(ctx context.Context, err error) error {
-	f := a.fate()
+	f := a.outcome()
 	var e *Error
 	switch {
 	case context.Cause(ctx) != nil:
@@ -194,7 +194,7 @@ func (a azure) explain(ctx context.Context, err error) error {
 			Because: []string{"something else answers at " + serviceAt + ": Azure Stack, or another program that takes the requests"},
 			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who takes them"},
 		}
-	case !again(f, err) && f.status != http.StatusGone:
+	case !retryable(f, err) && f.status != http.StatusGone:
 		e = strange("Azure", "the description of the machine")
 	default:
 		e = unreached("Azure", f)

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// clean is what somebody else said, fit to be shown: one line without control characters, no longer than so many bytes.
+// clean is the text of another program or service, fit for output: one line without control characters, no longer than so many bytes.
 func clean(s string, most int) string {
 	s = strings.TrimSpace(strings.Map(func(r rune) rune {
 		switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// apiPatience is how long a cloud's API is asked. Whoever waits longer is better off ending with "try again later", so that
-// a boot unit shows it.
+// apiPatience bounds the questions to a cloud's API. After it gpuadm ends with "run it again", so that a boot unit shows why it
+// waits.
 const apiPatience = time.Minute
 
 // AskCluster finds out about the machine's EKS cluster: from the user data, else from what was kept, else from EKS's own
@@ -96,8 +96,8 @@ type note struct {
 	Karpenter map[string]string `json:"karpenter,omitempty"` // its tags: by them the startup taint is chosen
 }
 
-// Kept reads from ClusterRef.Kept what a join of this machine to this cluster has written: then nobody is asked. nil where there is
-// none, or the firmware does not tell that it is this machine's.
+// Kept reads from ClusterRef.Kept what a join of this machine to this cluster has written: then no service is asked. nil where there is
+// none, or the firmware does not name this machine.
 func Kept(v host.View, of Cloud, want ClusterRef) (*Instance, *Cluster) {
 	if of.InstanceID == "" || want.Kept == "" {
 		return nil, nil

@@ -273,7 +273,7 @@ func TestToken(t *testing.T) {
 	golden(t, "ask/token", strings.Join(f.Requests(), "\n")+"\n")
 }
 
-// TestTokenClock makes none with a clock that nobody would believe.
+// TestTokenClock makes none with a wrong clock.
 func TestTokenClock(t *testing.T) {
 	f, n := in(t, "aws", ec2())
 	now := n.Now()

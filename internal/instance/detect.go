@@ -52,8 +52,8 @@ func firmware(v host.View) (cloud, why string) {
 		// Source: cloud-init's tools/ds-identify.
 		{"azure", "/sys/class/dmi/id/chassis_asset_tag", exactly("7783-7084-3265-9085-8269-3286-77")},
 	} {
-		if said := attr(v, sign.file); sign.is(said) {
-			return sign.cloud, sign.file + " says " + said
+		if text := attr(v, sign.file); sign.is(text) {
+			return sign.cloud, sign.file + " says " + text
 		}
 	}
 	if uuid := attr(v, "/sys/class/dmi/id/product_uuid"); xenUUID(uuid) && attr(v, "/sys/class/dmi/id/sys_vendor") == "Xen" {
@@ -62,19 +62,19 @@ func firmware(v host.View) (cloud, why string) {
 	return "", ""
 }
 
-func exactly(s string) func(string) bool { return func(said string) bool { return said == s } }
+func exactly(s string) func(string) bool { return func(text string) bool { return text == s } }
 func ending(s string) func(string) bool {
-	return func(said string) bool { return strings.HasSuffix(said, s) }
+	return func(text string) bool { return strings.HasSuffix(text, s) }
 }
 
 func beginning(s string) func(string) bool {
-	return func(said string) bool { return strings.HasPrefix(said, s) }
+	return func(text string) bool { return strings.HasPrefix(text, s) }
 }
 
 // xenUUID says whether an identity is one that EC2's Xen gives: it begins with ec2, or 45e12aec with its bytes swapped. One
 // in four thousand of all others begins so, too: hence the second sign beside it.
-func xenUUID(said string) bool {
-	s := strings.ToLower(said)
+func xenUUID(text string) bool {
+	s := strings.ToLower(text)
 	return len(s) == 36 && (strings.HasPrefix(s, "ec2") || s[4:6] == "2a" && s[6:8] == "ec")
 }
 

@@ -35,8 +35,8 @@ const (
 // errTooLong is what reading an answer ends with that is longer than any true one.
 var errTooLong = errors.New("the answer is longer than any that the service gives")
 
-// door is how requests leave: through the machine's own, with bounds, and remembering how the last one fared. SDKs hide what
-// has to be known to explain a failure.
+// door sends requests through the machine's own transport, with bounds, and remembers the result of the last one: SDKs hide what an
+// error message needs.
 type door struct {
 	through http.RoundTripper
 	now     func() time.Time
@@ -44,13 +44,13 @@ type door struct {
 	flavor  string // what the header Metadata-Flavor of each answer must say
 
 	mu   sync.Mutex
-	last fate
+	last outcome
 }
 
-// fate is how a request fared.
-type fate struct {
+// outcome is the result of a request.
+type outcome struct {
 	method, path, host string
-	connected          bool // somebody accepted the connection
+	connected          bool // the server accepted the connection
 	status             int  // 0: no answer
 	tooLong            bool
 	clockOff           time.Duration // the machine's clock, ahead of the answer's Date
@@ -65,19 +65,19 @@ func open(v host.View, w host.Web, most int64) (*door, error) {
 	return &door{through: through, now: v.Now, most: most}, nil
 }
 
-// client is an HTTP client that follows nobody elsewhere.
+// client is an HTTP client that follows no redirect.
 func (d *door) client() *http.Client {
 	return &http.Client{Transport: d, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// fate returns how the last request fared.
-func (d *door) fate() fate {
+// outcome returns the result of the last request.
+func (d *door) outcome() outcome {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.last
 }
 
-func (d *door) set(change func(*fate)) {
+func (d *door) set(change func(*outcome)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change(&d.last)
@@ -85,9 +85,9 @@ func (d *door) set(change func(*fate)) {
 
 // RoundTrip is http.RoundTripper's.
 func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
-	d.set(func(f *fate) { *f = fate{method: r.Method, path: r.URL.Path, host: r.URL.Hostname()} })
+	d.set(func(f *outcome) { *f = outcome{method: r.Method, path: r.URL.Path, host: r.URL.Hostname()} })
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { d.set(func(f *fate) { f.connected = true }) },
+		GotConn: func(httptrace.GotConnInfo) { d.set(func(f *outcome) { f.connected = true }) },
 	})
 	answer, err := d.through.RoundTrip(r.WithContext(ctx))
 	if err == nil {
@@ -100,16 +100,16 @@ func (d *door) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if d.flavor != "" && answer.StatusCode == http.StatusOK && answer.Header.Get("Metadata-Flavor") != d.flavor {
 		answer.Body.Close()
-		d.set(func(f *fate) { f.status = answer.StatusCode })
+		d.set(func(f *outcome) { f.status = answer.StatusCode })
 		return nil, errFlavor
 	}
-	d.set(func(f *fate) {
+	d.set(func(f *outcome) {
 		f.connected, f.status = true, answer.StatusCode
 		if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
 			f.clockOff = d.now().Sub(date)
 		}
 	})
-	answer.Body = &bounded{ReadCloser: answer.Body, left: d.most, lacks: answer.ContentLength, over: func() { d.set(func(f *fate) { f.tooLong = true }) }}
+	answer.Body = &bounded{ReadCloser: answer.Body, left: d.most, lacks: answer.ContentLength, over: func() { d.set(func(f *outcome) { f.tooLong = true }) }}
 	return answer, nil
 }
 
@@ -141,8 +141,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// tries calls do until it goes well, final says that trying again is of no use, or patience ends. Waits between grow to two
-// seconds and are drawn by lot, so that a thousand machines that start together do not ask together.
+// tries calls do until it succeeds, final says that a retry is useless, or patience ends. Pauses grow to two seconds and are
+// random, so that a thousand machines that start together do not ask together.
 func tries(ctx context.Context, patience time.Duration, do func(context.Context) error, final func(nth int, err error) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

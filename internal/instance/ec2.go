@@ -19,12 +19,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// imdsDoor asks EC2's metadata service, by its version 2 alone: version 1 answers whoever gets a program of the machine to fetch
-// a URL. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
+// imdsDoor asks EC2's metadata service, by its version 2 alone: version 1 also answers an attacker who makes a program of the machine
+// fetch a URL. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html
 type imdsDoor struct {
 	*door
 	api    *imds.Client
-	silent int // how often somebody took the request for a token and did not answer
+	silent int // how often the server accepted the request for a token and did not answer
 	id     string
 }
 
@@ -172,17 +172,17 @@ func (e *imdsDoor) notice(ctx context.Context, i *Instance, patience time.Durati
 // spotAction reads what is said two minutes before a spot machine goes.
 // Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 func spotAction(data []byte) *Notice {
-	var said struct {
+	var reply struct {
 		Action string
 		Time   string
 	}
-	if json.Unmarshal(data, &said) != nil {
+	if json.Unmarshal(data, &reply) != nil {
 		return nil
 	}
-	switch said.Action {
+	switch reply.Action {
 	case "terminate", "stop", "hibernate":
-		at, _ := time.Parse(time.RFC3339, said.Time)
-		return &Notice{What: said.Action, At: at}
+		at, _ := time.Parse(time.RFC3339, reply.Time)
+		return &Notice{What: reply.Action, At: at}
 	}
 	return nil
 }
@@ -190,11 +190,11 @@ func spotAction(data []byte) *Notice {
 // rebalance reads what is said when a spot machine is at a higher risk than usual, which may be long before.
 // Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
 func rebalance(data []byte) *Notice {
-	var said struct{ NoticeTime string }
-	if json.Unmarshal(data, &said) != nil || said.NoticeTime == "" {
+	var reply struct{ NoticeTime string }
+	if json.Unmarshal(data, &reply) != nil || reply.NoticeTime == "" {
 		return nil
 	}
-	at, _ := time.Parse(time.RFC3339, said.NoticeTime)
+	at, _ := time.Parse(time.RFC3339, reply.NoticeTime)
 	return &Notice{What: "rebalance", At: at}
 }
 
@@ -224,7 +224,7 @@ var errMissing = errors.New("not there")
 func (e *imdsDoor) try(ctx context.Context, patience time.Duration, do func(context.Context) error) error {
 	refused := 0
 	err := tries(ctx, patience, do, func(_ int, err error) bool {
-		f := e.fate()
+		f := e.outcome()
 		switch {
 		case f.method == http.MethodPut && f.connected && f.status == 0:
 			e.silent++
@@ -233,7 +233,7 @@ func (e *imdsDoor) try(ctx context.Context, patience time.Duration, do func(cont
 			refused++
 			return refused == 2 // the token has run out: the SDK has thrown it away, and gets another one
 		}
-		return !again(f, err)
+		return !retryable(f, err)
 	})
 	if err == nil {
 		return nil
@@ -242,7 +242,7 @@ func (e *imdsDoor) try(ctx context.Context, patience time.Duration, do func(cont
 }
 
 // again says whether the same request may go well a moment later.
-func again(f fate, err error) bool {
+func retryable(f outcome, err error) bool {
 	var parsing *smithy.DeserializationError
 	switch {
 	case f.tooLong || errors.Is(err, errFlavor) || errors.As(err, &parsing):

@@ -3,7 +3,7 @@
 
 package instance
 
-// Error says what could not be found out about the machine, why, and what mends it.
+// Error says what is not known about the machine, why, and how to fix it.
 type Error struct {
 	What    string   `json:"what"` // cannot <verb> <object>: <cause>
 	Because []string `json:"because,omitempty"`
@@ -15,5 +15,5 @@ type Error struct {
 func (e *Error) Error() string { return e.What }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Waits says whether waiting helps: the same may go well later, with nothing changed by anybody.
+// Waits says whether waiting helps: the same request may succeed later without any change.
 func (e *Error) Waits() bool { return e.Waiting }

@@ -12,17 +12,17 @@ import (
 // serviceAt is where all three clouds' metadata services answer.
 const serviceAt = "169.254.169.254"
 
-// strange is what is said of an answer that is not of the service's form.
+// strange is the error for an answer that is not of the service's form.
 func strange(cloud, what string) *Error {
 	return &Error{
 		What:    fmt.Sprintf("cannot read %s's metadata: %s is not of the form that the service gives", cloud, what),
-		Because: []string{"something else than " + cloud + "'s metadata service answers at " + serviceAt + ", or the answer was changed on the way"},
-		Try:     []string{"ip route get " + serviceAt + "    shows where requests go", "iptables-save | grep " + serviceAt + "    shows who takes them: kube2iam, kiam and their like do"},
+		Because: []string{"another server than " + cloud + "'s metadata service answers at " + serviceAt + ", or the answer was changed on the way"},
+		Try:     []string{"ip route get " + serviceAt + "    shows where requests go", "iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"},
 	}
 }
 
-// unreached is what is said where nobody answers, or only with failures of its own.
-func unreached(cloud string, f fate) *Error {
+// unreached is the error where the service does not answer, or answers with its own failures.
+func unreached(cloud string, f outcome) *Error {
 	e := &Error{Waiting: true, Try: []string{"ip route get " + serviceAt + "    shows where requests go", "nft list ruleset | grep " + serviceAt + "    shows a firewall's rule against it"}}
 	switch {
 	case f.status == http.StatusTooManyRequests:
@@ -31,10 +31,10 @@ func unreached(cloud string, f fate) *Error {
 		e.Try = []string{"wait, and find the program: ss -tnp dst " + serviceAt}
 	case f.status >= 500:
 		e.What = fmt.Sprintf("cannot ask %s's metadata service: it fails (status %d)", cloud, f.status)
-		e.Try = []string{"wait: it was tried for " + patience.String()}
+		e.Try = []string{"wait: gpuadm retried for " + patience.String()}
 	case f.connected:
 		e.What = fmt.Sprintf("cannot ask %s's metadata service: %s takes the connection, and does not answer in time or in full", cloud, serviceAt)
-		e.Because = []string{"it was tried for " + patience.String()}
+		e.Because = []string{"gpuadm retried for " + patience.String()}
 	default:
 		e.What = fmt.Sprintf("cannot reach %s's metadata service at %s in %s", cloud, serviceAt, patience)
 		e.Because = []string{"there is no route to it yet, or a firewall or network policy forbids it"}
@@ -42,27 +42,27 @@ func unreached(cloud string, f fate) *Error {
 	return e
 }
 
-// tooLong is what is said of an answer that does not end.
+// tooLong is the error for an answer that does not end.
 func tooLong(cloud string) *Error {
 	e := strange(cloud, "an answer of more than 256 KiB")
 	e.Err = errTooLong
 	return e
 }
 
-// explain says why EC2's metadata service did not tell, and what mends it.
+// explain says why EC2's metadata service refused, and how to fix it.
 func (e *imdsDoor) explain(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
-		return cause // whoever asked has stopped asking
+		return cause // the caller has stopped
 	}
-	f := e.fate()
+	f := e.outcome()
 	id := e.name()
-	said := &Error{}
+	problem := &Error{}
 	switch token := f.method == http.MethodPut; {
 	case f.tooLong:
 		return tooLong("EC2")
 	case token && f.connected && f.status == 0:
-		said = &Error{
-			What: "cannot ask EC2's metadata service: it does not answer the request for a token, though the connection stands",
+		problem = &Error{
+			What: "cannot ask EC2's metadata service: it does not answer the request for a token, though the connection is open",
 			Because: []string{
 				"the answer may go as many hops as the instance's hop limit says, mostly 1: none is left on the way into a container's network",
 			},
@@ -72,32 +72,32 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 			},
 		}
 	case f.status == http.StatusForbidden:
-		said = &Error{
+		problem = &Error{
 			What:    "cannot ask EC2's metadata service: it is turned off for this instance (status 403)",
 			Because: []string{"the same is answered to requests that come through a proxy; gpuadm sends none through one"},
 			Try:     []string{"aws ec2 modify-instance-metadata-options --instance-id " + id + " --http-endpoint enabled"},
 		}
 	case f.status == http.StatusUnauthorized:
-		said = &Error{
+		problem = &Error{
 			What:    "cannot ask EC2's metadata service: it does not take the token that it gave (status 401)",
 			Because: []string{"something on the way changes requests, or answers in the service's place"},
-			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who takes them: kube2iam, kiam and their like do"},
+			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who takes them: for example kube2iam or kiam"},
 		}
 	case f.status == http.StatusNotFound && !token && f.path != identityPath:
 		return &Error{What: "cannot find " + clean(f.path, 100) + " in EC2's metadata: status 404", Err: errMissing}
 	case f.status == http.StatusNotFound, f.status == http.StatusMethodNotAllowed, f.status == http.StatusBadRequest:
-		said = &Error{
+		problem = &Error{
 			What:    fmt.Sprintf("cannot ask EC2's metadata service: what answers does not know its version 2 (status %d)", f.status),
-			Because: []string{"gpuadm asks by version 2 alone: it needs a token, which nobody gets who makes a program of the machine fetch a URL"},
+			Because: []string{"gpuadm asks by version 2 alone: it needs a token, which an attacker who makes a program fetch a URL cannot get"},
 			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: [join] method = \"token\""},
 		}
-	case !again(f, err):
-		said = strange("EC2", clean(f.path, 100))
+	case !retryable(f, err):
+		problem = strange("EC2", clean(f.path, 100))
 	default:
-		said = unreached("EC2", f)
+		problem = unreached("EC2", f)
 	}
-	said.Err = err
-	return said
+	problem.Err = err
+	return problem
 }
 
 // identityPath is where EC2 says who the machine is.

@@ -70,8 +70,8 @@ func askGCE(ctx context.Context, v host.View) (*Instance, error) {
 	return i, nil
 }
 
-// notice asks whether the machine is to go: a spot machine half a minute before, one with GPUs an hour before its host is
-// mended, since such a machine cannot move.
+// notice asks whether the machine is to go: a spot machine half a minute before, one with GPUs an hour before host
+// maintenance, since such a machine cannot move.
 // Source: https://cloud.google.com/compute/docs/metadata/getting-live-migration-notice
 func (g *gce) notice(ctx context.Context) *Notice {
 	if text, err := g.text(ctx, "instance/preempted", false); err == nil && text == "TRUE" {
@@ -94,10 +94,10 @@ func (g *gce) text(ctx context.Context, path string, need bool) (text string, er
 		text, err = g.api.GetWithContext(ctx, path)
 		return err
 	}, func(_ int, err error) bool {
-		f := g.fate()
-		return errors.Is(err, errFlavor) || f.tooLong || !again(f, err)
+		f := g.outcome()
+		return errors.Is(err, errFlavor) || f.tooLong || !retryable(f, err)
 	})
-	f := g.fate()
+	f := g.outcome()
 	switch {
 	case err == nil:
 		return strings.TrimSpace(text), nil
@@ -120,7 +120,7 @@ func (g *gce) text(ctx context.Context, path string, need bool) (text string, er
 			Try: []string{"run in the host's network: hostNetwork: true"},
 			Err: err,
 		}
-	case !again(f, err):
+	case !retryable(f, err):
 		return "", strange("GCE", path)
 	}
 	e := unreached("GCE", f)

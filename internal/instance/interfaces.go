@@ -7,7 +7,7 @@ import "strings"
 
 // interfacesOf says how many network interfaces a type of EC2 has on its default network card, and how many IPv4 addresses each:
 // by them the number of pods is worked out. It is the table that EKS's nodeadm has built in, as far as it names GPU types, so
-// that nobody need have the right to ask EC2, and a node has as many pods by whichever way it joined. 0 for a type that is not
+// that no role needs the right to ask EC2, and a node has as many pods by whichever way it joined. 0 for a type that is not
 // in it.
 //
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/instance-info.jsonl of commit 81fec2e8 (23 July

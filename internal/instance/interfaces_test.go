@@ -27,6 +27,6 @@ func TestInterfaces(t *testing.T) {
 		}
 	}
 	if enis, _ := interfacesOf("p9.48xlarge"); enis != 0 {
-		t.Error("a type that nobody knows is known")
+		t.Error("an unknown type is known")
 	}
 }

@@ -38,7 +38,7 @@ func (n *Notices) Ask(ctx context.Context, v host.View, i *Instance) *Notice {
 		case <-n.awake:
 			return AskNotice(ctx, v, i)
 		default:
-			return nil // nobody waits twice for it
+			return nil // it is waited for once
 		}
 	}
 	n.awake = make(chan struct{})

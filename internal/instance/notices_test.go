@@ -97,7 +97,7 @@ func TestNoticesAzure(t *testing.T) {
 	})
 }
 
-// TestNoticesOthers: a machine that nobody may take away wakes nothing, and the other clouds are asked as ever.
+// TestNoticesOthers: a machine that its cloud cannot reclaim wakes nothing, and the other clouds are asked as ever.
 func TestNoticesOthers(t *testing.T) {
 	cloud := &cloudfake.Fake{Machine: cloudfake.Machine{ID: "5f2b7a0e", Type: "Standard_ND96isr_H100_v5", Region: "eastus", Name: "gpu_0"}}
 	v := &asleep{cloud: cloud}

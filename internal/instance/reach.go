@@ -48,7 +48,7 @@ func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) err
 		return err
 	}, func(int, error) bool { return false })
 	if err == nil {
-		if wrong := wrongClock(d.fate().clockOff, "AWS's"); wrong != nil {
+		if wrong := wrongClock(d.outcome().clockOff, "AWS's"); wrong != nil {
 			return wrong
 		}
 		return nil

@@ -46,7 +46,7 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	if wrong := wrongClock(m.fate().clockOff, "EC2's metadata service"); wrong != nil {
+	if wrong := wrongClock(m.outcome().clockOff, "EC2's metadata service"); wrong != nil {
 		return "", time.Time{}, wrong
 	}
 	now := v.Now()

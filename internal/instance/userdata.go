@@ -31,7 +31,7 @@ func nodeConfig(data []byte) *Cluster {
 	var c Cluster
 	found := false
 	for _, doc := range documents(unpack(data)) {
-		var said struct {
+		var reply struct {
 			APIVersion string `yaml:"apiVersion"`
 			Kind       string
 			Spec       struct {
@@ -43,10 +43,10 @@ func nodeConfig(data []byte) *Cluster {
 				}
 			}
 		}
-		if yaml.Unmarshal(doc, &said) != nil || said.Kind != "NodeConfig" || !strings.HasPrefix(said.APIVersion, "node.eks.aws/") {
+		if yaml.Unmarshal(doc, &reply) != nil || reply.Kind != "NodeConfig" || !strings.HasPrefix(reply.APIVersion, "node.eks.aws/") {
 			continue
 		}
-		of := said.Spec.Cluster
+		of := reply.Spec.Cluster
 		if clusterName(of.Name) {
 			c.Name, found = of.Name, true
 		}

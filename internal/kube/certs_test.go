@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// authority signs certificates for a test; nobody else trusts it.
+// authority signs certificates for a test; no other program trusts it.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey

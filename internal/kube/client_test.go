@@ -21,7 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// planted is a token that no text of ours may repeat.
+// planted is a token that no output may repeat.
 const planted = "planted-s3cret-token"
 
 const server = "https://api.example:6443"
@@ -145,7 +145,7 @@ func TestPatchNode(t *testing.T) {
 	if got := sim.Requests(); len(got) != 1 {
 		t.Errorf("a conflict was tried again: %v", got)
 	}
-	// Without a test it is not somebody else's doing.
+	// Without a test operation it is not a conflict.
 	_, err = c.PatchNode(t.Context(), "gpu-1", []Op{{"remove", "/metadata/labels/none", nil}})
 	wants(t, err, Refused, "error in our request")
 	// Nor is what does not pass validation, with a test or not.
@@ -197,7 +197,7 @@ func TestDeniedByPolicy(t *testing.T) {
 	}
 }
 
-// TestGrant: whose right is lacking is told with the commands that give it, and no word of a server runs in a shell.
+// TestGrant: an error about a missing right has the commands that grant it, and no word of a server runs in a shell.
 func TestGrant(t *testing.T) {
 	for message, want := range map[string]string{
 		`nodes "gpu-1" is forbidden: User "jane" cannot patch resource "nodes/status" in API group "" at the cluster scope`: "clusterrolebinding gpuadm-jane --clusterrole=gpuadm-node --user=jane",
@@ -364,14 +364,14 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestRedirect wants the token kept from whoever a redirect names.
+// TestRedirect wants the token kept from the target of a redirect.
 func TestRedirect(t *testing.T) {
 	c, sim, _ := fixture(t)
 	n := c.login.view.(*simhost.Node)
 	n.Serve("api.example:6443", http.RedirectHandler("https://evil.example/x", http.StatusFound))
 	n.Serve("evil.example", sim)
 	_, err := c.Node(t.Context(), "gpu-1")
-	wants(t, err, Refused, "sends us elsewhere (302)")
+	wants(t, err, Refused, "redirects (302)")
 	if got := sim.Requests(); got != nil {
 		t.Errorf("it was followed: %v", got)
 	}

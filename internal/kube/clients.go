@@ -13,7 +13,7 @@ import (
 
 // Clients are those of one run on one machine. They are made once for each kubeconfig and kept while it says the same: a
 // pool of thousands of nodes that come up together then costs the API server one TLS handshake for each client, not for each
-// request, and an exec plugin is run once. The zero Clients is ready for use; nil ones are made anew each time.
+// request, and an exec plugin is run once. The zero Clients is ready for use; with nil each request makes its own.
 type Clients struct {
 	mu   sync.Mutex
 	made map[string]kept
@@ -96,5 +96,5 @@ func (s setting) mark() (mark [sha256.Size]byte, ok bool) {
 	return sha256.Sum256(text), true
 }
 
-// hangUp closes connections that nobody uses any more.
+// hangUp closes idle connections.
 func (c *Client) hangUp() { c.http.CloseIdleConnections() }

@@ -20,8 +20,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestClientsShare counts the connections to a real server: one for whoever looks, one for whoever changes, and a new one as
-// soon as the certificate that we show is another.
+// TestClientsShare counts the connections to a real server: one for reads, one for writes, and a new one as
+// soon as the client certificate changes.
 func TestClientsShare(t *testing.T) {
 	ca := newAuthority(t, "CA")
 	sim := kubesim.New(kubesim.Admin())
@@ -92,7 +92,7 @@ func TestClientsShare(t *testing.T) {
 	}
 }
 
-// TestClientsTrust: certificates of authorities that are replaced under the name they had are read anew, wherever they are
+// TestClientsTrust: certificates of authorities that are replaced under the same name are read again, wherever they are
 // named: in the kubeconfig, or in [proxy].
 func TestClientsTrust(t *testing.T) {
 	dir := t.TempDir()
@@ -136,7 +136,7 @@ func TestClientsTrust(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := clients.Ask(h, from); err == nil {
-			t.Errorf("%s: nobody is trusted any more, and there is a client", name)
+			t.Errorf("%s: no authority is trusted any more, and there is a client", name)
 		}
 	}
 }

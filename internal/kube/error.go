@@ -17,12 +17,12 @@ type Why int
 // The kinds.
 const (
 	Broken       Why = iota // the kubeconfig or what it names cannot be used
-	Unreachable             // nobody answers at the server's address
+	Unreachable             // no answer at the server's address
 	Untrusted               // who answers shows a certificate that is not trusted
 	Unauthorized            // the server does not know our credentials (401), or there are none
 	Forbidden               // the server knows us and says no (403)
 	Missing                 // there is no such object (404), or no kubeconfig yet
-	Conflict                // somebody changed the object meanwhile (409, or a "test" of a JSON patch that failed): look again
+	Conflict                // another client changed the object meanwhile (409, or a "test" of a JSON patch that failed): look again
 	Busy                    // the server answers, but not now (429, 5xx), after all tries
 	Refused                 // the server takes the request for wrong (400, 422, ...), or answers what cannot be understood
 	Expired                 // our client certificate has run out, or does not hold or exist yet
@@ -42,7 +42,7 @@ func (w Why) Error() string {
 // Error is what every method of this package fails with.
 type Error struct {
 	Verb   string // get, patch, list, ...
-	What   string // what was to be had: "node worker-1"
+	What   string // the object: "node worker-1"
 	Why    Why
 	Status int // HTTP status, 0 if there was no answer
 	Cause  error
@@ -84,14 +84,14 @@ func (e *Error) Waits() bool {
 	return e.waits
 }
 
-// said is a cause in our words, with the error it stands for.
-type said struct {
+// worded is a cause in gpuadm's words, with the original error.
+type worded struct {
 	text string
 	err  error
 }
 
-func (s said) Error() string { return s.text }
-func (s said) Unwrap() error { return s.err }
+func (s worded) Error() string { return s.text }
+func (s worded) Unwrap() error { return s.err }
 
 // fail completes an error: what was to be done, and no secrets in any text.
 func (c *Client) fail(r call, e *Error) error {
@@ -100,7 +100,7 @@ func (c *Client) fail(r call, e *Error) error {
 	if e.tries > 1 {
 		text += fmt.Sprintf(" (after %d tries)", e.tries)
 	}
-	e.Cause = said{c.login.hide(clean(text, 1000)), e.Cause}
+	e.Cause = worded{c.login.hide(clean(text, 1000)), e.Cause}
 	for i := range e.Because {
 		e.Because[i] = c.login.hide(e.Because[i])
 	}

@@ -30,7 +30,7 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 	e := &Error{Why: Refused, Status: t.status, after: retryAfter(t.header.Get("Retry-After"), c.now())}
 	message, causes, unsaid := words(t.body)
 	e.causes = causes
-	e.Cause = said{fmt.Sprintf("the API server says %d: %s", t.status, message), nil}
+	e.Cause = worded{fmt.Sprintf("the API server says %d: %s", t.status, message), nil}
 	switch t.status {
 	case http.StatusUnauthorized:
 		c.unauthorized(e, t)
@@ -45,7 +45,7 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 		// pkg/endpoints/handlers/patch.go); what does not pass validation gets 422 with causes.
 		if r.tests && unsaid {
 			e.Why = Conflict
-			e.Cause = said{"another client changed it meanwhile: what the patch tests is not so any more", nil}
+			e.Cause = worded{"another client changed it meanwhile: what the patch tests is not so any more", nil}
 		}
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		e.Why, e.retry = Busy, true
@@ -54,7 +54,7 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 		e.Why, e.retry = Busy, true
 	}
 	if t.status >= 300 && t.status < 400 {
-		e.Cause = fmt.Errorf("%s sends us elsewhere (%d), which no API server does", c.server, t.status)
+		e.Cause = fmt.Errorf("%s redirects (%d), which no API server does", c.server, t.status)
 	}
 	if e.Why == Busy && e.after > 0 {
 		e.Because = append(e.Because, fmt.Sprintf("The server asks to come back in %v.", e.after.Round(time.Second)))
@@ -79,7 +79,7 @@ func words(body []byte) (message string, causes []string, unsaid bool) {
 func (c *Client) unauthorized(e *Error, t answer) {
 	e.Why = Unauthorized
 	shown := or(c.login.about, "no credentials")
-	e.Cause = said{"the API server does not know us (401): it was shown " + shown, e.Cause}
+	e.Cause = worded{"the API server rejects the credentials (401): it got " + shown, e.Cause}
 	if user := c.login.user(); user != "" {
 		e.Because = append(e.Because, "The certificate is of "+user+".")
 	}
@@ -111,11 +111,11 @@ func (c *Client) forbidden(e *Error, r call, message string) {
 	case told != nil:
 		who = told[1]
 	default:
-		who = "what we showed (" + or(c.login.about, "no credentials") + ")"
+		who = "the identity (" + or(c.login.about, "no credentials") + ")"
 	}
-	e.Cause = said{fmt.Sprintf("%s may not %s it: %s", who, r.verb, message), e.Cause}
+	e.Cause = worded{fmt.Sprintf("%s may not %s it: %s", who, r.verb, message), e.Cause}
 	if told != nil { // the server's sentence says the same once more
-		e.Cause = said{fmt.Sprintf("%s may not %s it", who, r.verb), e.Cause}
+		e.Cause = worded{fmt.Sprintf("%s may not %s it", who, r.verb), e.Cause}
 		e.Because = append(e.Because, "The API server says: "+message)
 	}
 	switch node := strings.HasPrefix(who, "system:node:"); {
@@ -138,12 +138,12 @@ func denial(message string) []string {
 }
 
 // grant says how a cluster's administrator gives the right that was lacking. The right to a Node is given together with what
-// else we ask of it: one lack is told at a time.
-func grant(told []string) []string {
-	if told == nil {
+// else we ask of it: the server names one missing right at a time.
+func grant(refused []string) []string {
+	if refused == nil {
 		return []string{"give it a ClusterRole with this verb on this object"}
 	}
-	user, verbs, what := told[1], told[2], told[3]
+	user, verbs, what := refused[1], refused[2], refused[3]
 	if what == "nodes" || what == "nodes/status" {
 		verbs, what = "get,patch", "nodes,nodes/status"
 	}
@@ -182,13 +182,13 @@ func (c *Client) judgeLine(ctx context.Context, err error) *Error {
 		return e
 	}
 	at := c.server
-	e := &Error{Why: Unreachable, Cause: said{at + " does not answer: " + err.Error(), err}, retry: passing(err)}
+	e := &Error{Why: Unreachable, Cause: worded{at + " does not answer: " + err.Error(), err}, retry: passing(err)}
 	lookup := (*net.DNSError)(nil)
 	switch {
 	case errors.Is(context.Cause(ctx), errSilent):
-		e.Cause, e.retry = said{at + " does not answer in time", err}, true
+		e.Cause, e.retry = worded{at + " does not answer in time", err}, true
 	case ctx.Err() != nil:
-		e.Cause, e.retry = said{"the wait for " + at + " was ended: " + context.Cause(ctx).Error(), ctx.Err()}, false
+		e.Cause, e.retry = worded{"the wait for " + at + " was ended: " + context.Cause(ctx).Error(), ctx.Err()}, false
 	case errors.Is(err, errLarge):
 		e.Why, e.Cause, e.retry = Refused, err, false
 	case errors.As(err, &lookup):
@@ -227,7 +227,7 @@ func (c *Client) untrusted(err error) *Error {
 				clean(shown.Subject.String(), 200), clean(shown.Issuer.String(), 200)))
 		}
 		e.Because = append(e.Because, "Trusted is: "+c.trusts+".")
-		e.Cause = said{c.server + " cannot be trusted: " + verify.Err.Error(), err}
+		e.Cause = worded{c.server + " cannot be trusted: " + verify.Err.Error(), err}
 		switch {
 		case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 			e.Because = append(e.Because, "The machine's clock says "+c.now().UTC().Format("2006-01-02 15:04 MST")+".")
@@ -238,10 +238,10 @@ func (c *Client) untrusted(err error) *Error {
 			e.Because = append(e.Because, "A proxy on the way may have answered in its place, or the cluster has a new certificate authority.")
 		}
 	case errors.As(err, &alert):
-		e.Cause = said{c.server + " ends the TLS handshake: " + err.Error(), err}
-		e.Because = append(e.Because, "It was shown "+or(c.login.about, "no credentials")+".")
+		e.Cause = worded{c.server + " ends the TLS handshake: " + err.Error(), err}
+		e.Because = append(e.Because, "It got "+or(c.login.about, "no credentials")+".")
 	case errors.As(err, &noTLS), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
-		e.Cause = said{"what answers at " + c.server + " does not speak TLS", err}
+		e.Cause = worded{"what answers at " + c.server + " does not speak TLS", err}
 	default:
 		return nil
 	}

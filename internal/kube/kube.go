@@ -67,7 +67,7 @@ func (c *Client) TryLabel(ctx context.Context, name, key, value string) error {
 	return err
 }
 
-// PatchCondition sets one condition of the Node; others stay as they are. The server merges the list of conditions by their
+// PatchCondition sets one condition of the Node; the others do not change. The server merges the list of conditions by their
 // type, as kubelet itself has it do.
 func (c *Client) PatchCondition(ctx context.Context, name string, cond Condition) (*Node, error) {
 	r := call{verb: "patch", method: http.MethodPatch, form: "application/strategic-merge-patch+json", sub: "status"}
@@ -133,11 +133,11 @@ func (c *Client) Event(ctx context.Context, ev Event) error {
 	if len(ev.Message) > maxNote {
 		ev.Message = strings.ToValidUTF8(ev.Message[:maxNote-3], "") + "..."
 	}
-	// The name is chosen here, so that a second try after a lost answer does not leave a second Event. Clocks stand still and
+	// The name is chosen here, so that a second try after a lost answer does not leave a second Event. Clocks stop and
 	// go back: what it says is a part of it.
-	said := fnv.New32a()
-	_, _ = said.Write([]byte(ev.Reason + " " + ev.Message))
-	ev.Name = or(ev.Name, fmt.Sprintf("%s.%x%08x", about.Name, c.now().UnixNano(), said.Sum32()))
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(ev.Reason + " " + ev.Message))
+	ev.Name = or(ev.Name, fmt.Sprintf("%s.%x%08x", about.Name, c.now().UnixNano(), hash.Sum32()))
 	r := call{
 		verb: "create", what: "an event about " + strings.ToLower(about.Kind) + " " + about.Name, method: http.MethodPost,
 		path: "/api/v1/namespaces/" + ev.Namespace + "/events", form: "application/json", again: true,

@@ -84,7 +84,7 @@ func ofKubeconfig(v host.View, name string) (setting, error) {
 		e.What, e.Cause = "a kubeconfig", errors.New("none is named")
 		return setting{}, e
 	case errors.Is(err, fs.ErrNotExist):
-		e.Why, e.Cause = Missing, errors.New("it is not there (yet): kubelet or whoever joins the machine writes it")
+		e.Why, e.Cause = Missing, errors.New("not found (yet): kubelet or the tool that joins the machine writes it")
 		return setting{}, e
 	case errors.Is(err, fs.ErrPermission):
 		e.Cause, e.Try = err, []string{"run gpuadm as root"}
@@ -242,7 +242,7 @@ func (k kubeconfig) current() (cl cluster, u user, err error) {
 func (cl cluster) setting() (s setting, err error) {
 	switch {
 	case cl.Blind:
-		return s, errors.New("it has insecure-skip-tls-verify, so anybody could answer in the API server's place: give it certificate-authority instead")
+		return s, errors.New("it has insecure-skip-tls-verify, so any host could answer in the API server's place: give it certificate-authority instead")
 	case cl.TLSName != "":
 		return s, errors.New("it has tls-server-name, which is not supported")
 	}
@@ -268,7 +268,7 @@ func (u user) login(at func(string) string) (*login, error) {
 	case u.AuthProvider != nil:
 		return nil, errors.New("it has an auth-provider, which Kubernetes has not known since 1.26: use exec instead")
 	case u.As != "":
-		return nil, errors.New("it acts as somebody else (as), which is not supported")
+		return nil, errors.New("it impersonates another user (as), which is not supported")
 	}
 	if u.Cert != "" {
 		l.certFile = "client-certificate-data"

@@ -30,7 +30,7 @@ func TestForms(t *testing.T) {
 		"token":            {config(`{token: ` + planted + `}`), "known"},
 		"token file":       {config(`{tokenFile: t}`) + "-- etc/t --\n" + planted + "\n", "known"},
 		"token and file":   {config(`{token: old, tokenFile: /t}`) + "-- t --\n" + planted + "\n", "known"},
-		"nobody":           {config(`{}`), "default"},
+		"no user":          {config(`{}`), "default"},
 		"JSON":             {"-- etc/k --\n" + `{"current-context":"here","contexts":[{"name":"here","context":{"cluster":"c","user":""}}],` + "\t" + `"clusters":[{"name":"c","cluster":{"server":"` + server + `"}}]}`, "default"},
 		"cert by file":     {config(`{client-certificate: ../pki/both.pem, client-key: /pki/both.pem}`) + both, "default"},
 		"cert inline":      {config(`{client-certificate-data: ` + b64(cert) + `, client-key-data: ` + b64(key) + `}`), "default"},
@@ -73,7 +73,7 @@ func TestUnusable(t *testing.T) {
 		why   Why
 		words string
 	}{
-		"missing":           {"-- etc/x --\n", Missing, "cannot use kubeconfig /etc/k: it is not there"},
+		"missing":           {"-- etc/x --\n", Missing, "cannot use kubeconfig /etc/k: not found"},
 		"folder":            {"-- etc/k/ --\n", Broken, "a folder"},
 		"FIFO":              {"-- etc/k type=fifo --\n", Broken, "FIFO"},
 		"huge":              {"-- etc/k --\n# " + strings.Repeat("x", maxSmall), Broken, "larger than 1 MiB"},
@@ -99,7 +99,7 @@ func TestUnusable(t *testing.T) {
 		"CA empty":          {with("server:", "certificate-authority: ca.crt, server:") + "-- etc/ca.crt --\n", Broken, "/etc/ca.crt is empty"},
 		"password":          {user(`{username: u, password: ` + planted + `}`), Broken, "password"},
 		"auth provider":     {user(`{auth-provider: {name: gcp, config: {x: ` + planted + `}}}`), Broken, "auth-provider"},
-		"impersonation":     {user(`{token: ` + planted + `, as: root}`), Broken, "somebody else"},
+		"impersonation":     {user(`{token: ` + planted + `, as: root}`), Broken, "impersonates"},
 		"certificate alone": {user(`{client-certificate: /x}`), Broken, "only one of"},
 		"key alone":         {user(`{client-key-data: ` + b64([]byte(planted)) + `}`), Broken, "only one of"},
 		"cert no base64":    {user(`{client-certificate-data: '%` + planted + `'}`), Broken, "not base64"},
@@ -208,7 +208,7 @@ func TestUnauthorized(t *testing.T) {
 	}
 	c.now = func() time.Time { return n.Now().Add(-7 * time.Minute) }
 	_, err = c.Node(t.Context(), "gpu-1")
-	if e := wants(t, err, Unauthorized, "shown the client certificate /etc/c.pem", "of system:node:gpu-1", "7 minutes behind", "timedatectl"); e.Waits() {
+	if e := wants(t, err, Unauthorized, "it got the client certificate /etc/c.pem", "of system:node:gpu-1", "7 minutes behind", "timedatectl"); e.Waits() {
 		t.Error("waiting does not help")
 	}
 }

@@ -98,7 +98,7 @@ func (l *login) certificate() (*tls.Certificate, error) {
 	case got != nil && got.cert != nil:
 		return got.cert, nil
 	}
-	return &tls.Certificate{}, nil // none: what crypto/tls wants to be told
+	return &tls.Certificate{}, nil // none: crypto/tls wants an empty one
 }
 
 // pair reads certificate and key.
@@ -137,14 +137,14 @@ func keyPair(cert, key []byte) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// unread words a file of ours that cannot be read.
+// unread is the error for a credential file that cannot be read.
 func (l *login) unread(err error) *Error {
 	e := &Error{Why: Broken, Cause: err}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		e.Why, e.waits = Expired, true
 		e.Because = []string{"It appears once the machine has joined the cluster."}
-		e.Try = []string{"journalctl -u kubelet   # why it has not got its certificate"}
+		e.Try = []string{"journalctl -u kubelet   # why it has no certificate"}
 	case errors.Is(err, fs.ErrPermission):
 		e.Try = []string{"run gpuadm as root"}
 	}
@@ -172,7 +172,7 @@ func (l *login) valid(cert *x509.Certificate, what string) *Error {
 		return e
 	}
 	// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/troubleshooting-kubeadm/#kubelet-client-cert
-	e.Because = append(e.Because, "kubelet renews its certificate by itself while it runs; a machine that was off for long has to join anew.")
+	e.Because = append(e.Because, "kubelet renews its certificate by itself while it runs; a machine that was off for long has to join again.")
 	e.Try = []string{
 		"journalctl -u kubelet | grep -i certificate   # why kubelet has not renewed it",
 		"with kubeadm, on a control plane node: kubeadm kubeconfig user --org system:nodes --client-name " +

@@ -105,7 +105,7 @@ func start(v host.View, w web, s setting) (*Client, error) {
 	trusts := "the machine's own certificate authorities"
 	switch {
 	case s.blind:
-		trusts = "anybody"
+		trusts = "any server"
 	case s.roots != nil:
 		names, err := authorities(s.roots)
 		if err != nil {
@@ -140,7 +140,7 @@ func serverURL(server string) (*url.URL, error) {
 	case u.User != nil:
 		return nil, errors.New("its server has a user or a password in the URL, which is not supported")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
-		return nil, errors.New("its server is reached by plain http, and whoever listens could take our credentials")
+		return nil, errors.New("its server is reached by plain http, so any listener could read the credentials")
 	case u.Scheme != "https" && u.Scheme != "http":
 		return nil, errors.New("its server is no URL such as https://api.example:6443")
 	}

@@ -66,7 +66,7 @@ func (c *Client) do(ctx context.Context, r call) error {
 		case e.Status == http.StatusConflict && r.again && try > 0:
 			return nil
 		case e.Status == http.StatusUnauthorized && !asked && c.login.forget():
-			asked = true // the plugin's credentials may have run out early: it is asked anew, once
+			asked = true // the plugin's credentials may have run out early: it is asked once more
 			continue
 		case !e.retry || ctx.Err() != nil:
 			return c.fail(r, e)

@@ -35,7 +35,7 @@ func TestTries(t *testing.T) {
 		{"409", kubesim.Fault{Status: 409, Times: -1}, 1, Conflict, []time.Duration{}, "409"},
 		{"400", kubesim.Fault{Status: 400, Times: -1}, 1, Refused, []time.Duration{}, "400"},
 		{"501", kubesim.Fault{Status: 501, Times: -1}, 1, Refused, []time.Duration{}, "501"},
-		{"302", kubesim.Fault{Status: 302, Times: -1}, 1, Refused, []time.Duration{}, "sends us elsewhere"},
+		{"302", kubesim.Fault{Status: 302, Times: -1}, 1, Refused, []time.Duration{}, "redirects (302)"},
 		{"no JSON", kubesim.Fault{Status: 200, Body: "<html>log in</html>"}, 1, Refused, []time.Duration{}, "cannot be read"},
 		{"large", kubesim.Fault{Status: 200, Body: strings.Repeat("x", maxAnswer+1), Times: -1}, 1, Refused, []time.Duration{}, "larger than 16 MiB"},
 	} {

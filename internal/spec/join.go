@@ -140,7 +140,7 @@ func (d *decoder) misplaced(j Join) {
 	const scripts = "the cloud's own scripts join the node"
 	for _, k := range []struct {
 		name string
-		said bool
+		set  bool
 		with []string // the hows that read it
 		why  string
 	}{
@@ -156,7 +156,7 @@ func (d *decoder) misplaced(j Join) {
 		{"gate", j.Gate == "open", []string{"eks", "aks", "auto"}, "only where a cloud's scripts start kubelet it is held back"},
 	} {
 		key := "join." + k.name
-		if !k.said || slices.Contains(k.with, j.Method) || !d.ok(key) {
+		if !k.set || slices.Contains(k.with, j.Method) || !d.ok(key) {
 			continue
 		}
 		d.blame(key, "take it out, or write method = "+or(quoted(k.with)), "%s means nothing with method = %s: %s", k.name, show(j.Method), k.why)

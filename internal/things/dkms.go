@@ -193,7 +193,7 @@ func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 		break
 	}
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) && ce.Stderr != "" {
-		t.Because = append(t.Because, said("dkms", ce.Stderr)...)
+		t.Because = append(t.Because, quoted("dkms", ce.Stderr)...)
 	}
 	return t
 }

@@ -72,8 +72,8 @@ func refusals() [][3]string {
 	}
 }
 
-// said is what a program has said, a reason for each line.
-func said(program, words string) (lines []string) {
+// quoted is what a program has said, a reason for each line.
+func quoted(program, words string) (lines []string) {
 	for line := range strings.Lines(words) {
 		if line = strings.TrimSpace(line); line != "" {
 			lines = append(lines, program+": "+line)
@@ -100,7 +100,7 @@ func notLoaded(ctx context.Context, v host.View, name, version string, err error
 		}
 	}
 	if first < len(words) {
-		t.Because = append(said("modprobe", words), t.Because...)
+		t.Because = append(quoted("modprobe", words), t.Because...)
 	}
 	return t
 }

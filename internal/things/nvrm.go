@@ -12,19 +12,19 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// kernelWords are the last lines that the kernel has said about NVIDIA's modules, before them what some of them mean.
+// kernelWords are the last lines that the kernel has lines about NVIDIA's modules, before them what some of them mean.
 func kernelWords(ctx context.Context, v host.View) []string {
 	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--dmesg", "--output=cat", "--lines=200")
 	if err != nil {
 		return nil
 	}
-	var said []string
+	var lines []string
 	for line := range strings.Lines(string(out)) {
 		if line = strings.TrimSpace(line); strings.Contains(line, "NVRM:") || strings.Contains(line, "nvidia") {
-			said = append(said, line)
+			lines = append(lines, line)
 		}
 	}
-	return append(Meanings(said), said[max(0, len(said)-3):]...)
+	return append(Meanings(lines), lines[max(0, len(lines)-3):]...)
 }
 
 // KernelSays is what the kernel's last lines about NVIDIA's modules mean, as far as that is known; "" if it is not.

@@ -122,7 +122,7 @@ func Resume(ctx context.Context, h host.Host) error {
 func resume(ctx context.Context, h host.Host, name string) error {
 	if address, ok := strings.CutPrefix(name, persistence); ok {
 		err := h.SetPersistence(ctx, address, true)
-		if gone := (*host.GPUError)(nil); errors.As(err, &gone) && (gone.Code == "NOT_FOUND" || gone.Code == "GPU_IS_LOST") {
+		if lost := (*host.GPUError)(nil); errors.As(err, &lost) && (lost.Code == "NOT_FOUND" || lost.Code == "GPU_IS_LOST") {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("cannot turn persistence mode of GPU %s on again: %w", address, err)

@@ -34,7 +34,7 @@ func TestLabKubeEKSTroubles(t *testing.T) {
 		words []string
 	}{
 		{"throttled", func(c *kube.Cloud) { c.Refused = "throttled" }, "", 75, []string{"asked too often", "[join] server, ca_file and service_cidr"}},
-		{"a role without rights", func(c *kube.Cloud) { c.Refused = "denied" }, "", 1, []string{"the instance's role may not", "AmazonEKSWorkerNodePolicy"}},
+		{"a role without rights", func(c *kube.Cloud) { c.Refused = "denied" }, "", 1, []string{"the instance's role lacks the permission", "AmazonEKSWorkerNodePolicy"}},
 		{"no role", func(c *kube.Cloud) { c.Machine.Role = "" }, "", 1, []string{"role", "aws ec2 associate-iam-instance-profile"}},
 		{"a region without the cluster", func(c *kube.Cloud) { c.Refused = "missing" }, "", 1, []string{"there is none of this name", "aws eks list-clusters --region us-east-1"}},
 		{"a clock ten minutes off", func(c *kube.Cloud) { c.ClockOff = 600 }, "", 75, []string{"behind AWS's", "chronyc makestep"}},
