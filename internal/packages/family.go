@@ -72,25 +72,25 @@ func (f *Family) Pins(version string) (pins []Pin) {
 }
 
 // names are the packages whose offers a request needs.
-func (r request) names(installed map[string]State) (names []string) {
-	for _, c := range r.changes {
+func (r Request) Names(installed map[string]State) (names []string) {
+	for _, c := range r.Changes {
 		names = append(names, c.Name)
 	}
-	if r.family == nil {
+	if r.Family == nil {
 		return names
 	}
 	for name, found := range installed {
-		if found.Installed() && r.family.Has(name, found.Version) {
+		if found.Installed() && r.Family.Has(name, found.Version) {
 			names = append(names, name)
 		}
 	}
-	return append(names, r.family.Extras...)
+	return append(names, r.Family.Extras...)
 }
 
 // A choiceOf is the one version of a family, and the source that has it.
-type choiceOf struct {
-	own  string // 580.95.05
-	site string // "" where its packages come from several
+type ChoiceOf struct {
+	Own  string // 580.95.05
+	Site string // "" where its packages come from several
 }
 
 // strangers are the installed packages of the family that a transaction does not name.
@@ -109,38 +109,38 @@ func (f *Family) strangers(all map[string]State, changes []converge.Change) (nam
 
 // fit is how an installed package of the family must be for a choice: in the version that the chosen source has, or
 // removed. kept is true where it can stay.
-func (f *Family) fit(found State, chosen choiceOf, offers []offer) (to State, kept bool) {
-	from := func(o offer) bool { return chosen.site == "" || slices.ContainsFunc(o.from, chosen.isFrom) }
-	if Own(found.Version) == chosen.own {
-		now, known := find(offers, found.Version)
+func (f *Family) Fit(found State, chosen ChoiceOf, offers []Offer) (to State, kept bool) {
+	from := func(o Offer) bool { return chosen.Site == "" || slices.ContainsFunc(o.From, chosen.isFrom) }
+	if Own(found.Version) == chosen.Own {
+		now, known := Find(offers, found.Version)
 		if !known || from(now) {
 			return found, true
 		}
 	}
 	for _, o := range newest(offers) {
-		if Own(o.version) == chosen.own && from(o) {
-			return State{Version: o.version, Held: true, Auto: found.Auto}, false
+		if Own(o.Version) == chosen.Own && from(o) {
+			return State{Version: o.Version, Held: true, Auto: found.Auto}, false
 		}
 	}
-	return State{Version: removed}, false
+	return State{Version: Removed}, false
 }
 
-func (c choiceOf) isFrom(source string) bool {
+func (c ChoiceOf) isFrom(source string) bool {
 	site, _, _ := strings.Cut(source, " ")
-	return site == c.site
+	return site == c.Site
 }
 
 // with returns the changes that the family needs beside those asked for: extras that the source has, packages that do not fit
 // the chosen version, and holds on those that do. offers are of all these names.
 //
 // A package that is held in a version which no asked package has is another's choice, and refused.
-func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) ([]converge.Change, error) {
+func (f *Family) With(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen ChoiceOf) ([]converge.Change, error) {
 	for _, c := range changes { // where only marks of the parts that are asked for change, the others follow
-		if after := Parse(c.After); chosen.own == "" && after.Installed() && f.Has(c.Name, after.Version) {
-			chosen.own = Own(after.Version)
+		if after := Parse(c.After); chosen.Own == "" && after.Installed() && f.Has(c.Name, after.Version) {
+			chosen.Own = Own(after.Version)
 		}
 	}
-	if f == nil || chosen.own == "" {
+	if f == nil || chosen.Own == "" {
 		return changes, nil
 	}
 	ours := map[string]bool{}
@@ -150,8 +150,8 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 			ours[Own(before.Version)] = true
 		}
 		// What the spec no longer asks for goes back to how it was found; a driver that was there before goes with the new one.
-		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.own {
-			to, _ := f.fit(before, chosen, offers[c.Name])
+		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.Own {
+			to, _ := f.Fit(before, chosen, offers[c.Name])
 			changes[i].After = to.String()
 		}
 	}
@@ -161,7 +161,7 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 		}
 	}
 	for _, name := range f.strangers(all, changes) {
-		to, kept := f.fit(all[name], chosen, offers[name])
+		to, kept := f.Fit(all[name], chosen, offers[name])
 		if !kept && all[name].Held && !ours[Own(all[name].Version)] {
 			return nil, held(name, all[name])
 		}
@@ -172,14 +172,14 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 		case to.Installed():
 			add(name, to, "part of the driver: all parts need the same version")
 		default:
-			add(name, to, fmt.Sprintf("does not work beside driver %s", chosen.own))
+			add(name, to, fmt.Sprintf("does not work beside driver %s", chosen.Own))
 		}
 	}
 	for _, name := range f.Extras {
-		if all[name].Installed() || all[name].Version == nowhere || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name }) {
+		if all[name].Installed() || all[name].Version == Nowhere || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name }) {
 			continue
 		}
-		if to, _ := f.fit(State{Auto: true}, chosen, offers[name]); to.Installed() {
+		if to, _ := f.Fit(State{Auto: true}, chosen, offers[name]); to.Installed() {
 			add(name, to, "part of the driver")
 		}
 	}
@@ -190,8 +190,8 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 // branches a part that was asked for by name is a dependency of another (nvidia-persistenced 580, nvidia-compute-utils-570
 // 570.148.08 of test/listings). Parts that are installed in another revision of the chosen version, which the source has no more,
 // come in the revision that it has: the others depend on it. more says whether there was any of the two.
-func (f *Family) needed(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) (with []converge.Change, more bool) {
-	if f == nil || chosen.own == "" {
+func (f *Family) Needed(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen ChoiceOf) (with []converge.Change, more bool) {
+	if f == nil || chosen.Own == "" {
 		return changes, false
 	}
 	for i, c := range changes {
@@ -199,7 +199,7 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 		if Parse(c.After).Installed() || !before.Installed() || !f.Has(c.Name, before.Version) {
 			continue
 		}
-		if to, _ := f.fit(before, chosen, offers[c.Name]); to.Installed() {
+		if to, _ := f.Fit(before, chosen, offers[c.Name]); to.Installed() {
 			to.Auto, more = true, true
 			changes[i].After, changes[i].Drawn, changes[i].Why = to.String(), true, "dependency"
 		}
@@ -210,15 +210,15 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		found := all[name]
-		if !found.Installed() || !f.Has(name, found.Version) || Own(found.Version) != chosen.own {
+		if !found.Installed() || !f.Has(name, found.Version) || Own(found.Version) != chosen.Own {
 			continue
 		}
 		to, i := found, len(changes)
 		if at, is := named[name]; is {
 			to, i = Parse(changes[at].After), at
 		}
-		fits := f.fitting(name, chosen, offers[name])
-		if _, known := find(offers[name], to.Version); known || fits == "" || !to.Installed() {
+		fits := f.Fitting(name, chosen, offers[name])
+		if _, known := Find(offers[name], to.Version); known || fits == "" || !to.Installed() {
 			continue
 		}
 		if to.Version, to.Held, more = fits, true, true; i == len(changes) {
@@ -230,11 +230,11 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 }
 
 // mixed refuses a transaction that would bring parts of another version or branch, however the packager came to them.
-func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
-	if f == nil || chosen.own == "" {
+func (f *Family) Mixed(changes []converge.Change, chosen ChoiceOf) error {
+	if f == nil || chosen.Own == "" {
 		return nil
 	}
-	branch, _, _ := strings.Cut(chosen.own, ".")
+	branch, _, _ := strings.Cut(chosen.Own, ".")
 	var wrong []string
 	others := map[string]bool{}
 	for _, c := range changes {
@@ -242,7 +242,7 @@ func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
 		if !after.Installed() {
 			continue
 		}
-		if own := Own(after.Version); f.Has(c.Name, after.Version) && own != chosen.own {
+		if own := Own(after.Version); f.Has(c.Name, after.Version) && own != chosen.Own {
 			wrong, others[own] = append(wrong, c.Name+" "+after.Version), true
 		} else if of := f.branchOf(c.Name); of != "" && of != branch {
 			wrong, others[of] = append(wrong, c.Name+" "+after.Version), true
@@ -253,7 +253,7 @@ func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
 	}
 	other := slices.Sorted(maps.Keys(others))
 	return &converge.Trouble{
-		What: fmt.Sprintf("cannot install %s %s: its packages depend on packages of %s", f.Group, chosen.own, strings.Join(other, " and ")),
+		What: fmt.Sprintf("cannot install %s %s: its packages depend on packages of %s", f.Group, chosen.Own, strings.Join(other, " and ")),
 		Because: []string{
 			"the packager would also install " + strings.Join(wrong, ", "),
 			"a driver's parts work in one version only; a repository may have packages of one branch that only lead to the next",
@@ -264,20 +264,20 @@ func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
 
 // fitting is the version of a package that was asked for in any version: where the source has it in the family's version it is
 // part of the family, and needs that one. "" where it is none.
-func (f *Family) fitting(name string, chosen choiceOf, offers []offer) string {
-	if f == nil || chosen.own == "" {
+func (f *Family) Fitting(name string, chosen ChoiceOf, offers []Offer) string {
+	if f == nil || chosen.Own == "" {
 		return ""
 	}
 	for _, o := range newest(offers) {
-		if f.Has(name, o.version) && Own(o.version) == chosen.own && (chosen.site == "" || slices.ContainsFunc(o.from, chosen.isFrom)) {
-			return o.version
+		if f.Has(name, o.Version) && Own(o.Version) == chosen.Own && (chosen.Site == "" || slices.ContainsFunc(o.From, chosen.isFrom)) {
+			return o.Version
 		}
 	}
 	return ""
 }
 
 // hold has all parts of the family held like those that were asked for in its version: an upgrade would tear them apart.
-func (f *Family) hold(changes []converge.Change) {
+func (f *Family) Hold(changes []converge.Change) {
 	for i, c := range changes {
 		if after := Parse(c.After); after.Installed() && f.Has(c.Name, after.Version) {
 			after.Held = true
@@ -287,7 +287,7 @@ func (f *Family) hold(changes []converge.Change) {
 }
 
 // familyFirst orders the groups of open versions: the family's version is chosen before those of packages that may be part of it.
-func familyFirst(groups map[string][]int, f *Family) []string {
+func FamilyFirst(groups map[string][]int, f *Family) []string {
 	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		of := func(open string) int {
 			if group, _, _ := strings.Cut(open, "="); f != nil && group == f.Group {
@@ -301,9 +301,9 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 
 // missed says that a package keeps its group at an older version than the others have: on Debian 12 the open modules of 535
 // are of 535.261.03, while its security pocket has all else in 535.309.01 (test/listings).
-func missed(name, version string, members []string, pattern string, offers map[string][]offer) string {
+func Missed(name, version string, members []string, pattern string, offers map[string][]Offer) string {
 	all := owns(members, pattern, offers)
-	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o offer) bool { return Own(o.version) == all[0] }) {
+	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o Offer) bool { return Own(o.Version) == all[0] }) {
 		return ""
 	}
 	return fmt.Sprintf("; the other packages are available in %s, and this one is not: %s is taken, without the fixes since", all[0], Own(version))

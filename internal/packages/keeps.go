@@ -13,7 +13,7 @@ import (
 // keeps says of what gets replaced whether it can be had again; gone says why a version of a package cannot, "" if it
 // can. Of those asked for half is nothing: if one cannot go back, none does. A dependency that was drawn to a newer
 // version serves the older ones as well.
-func keeps(changes []converge.Change, gone func(name, version string) string) {
+func Keeps(changes []converge.Change, gone func(name, version string) string) {
 	whole := ""
 	for i, c := range changes {
 		before, after := Parse(c.Before), Parse(c.After)

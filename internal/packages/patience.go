@@ -24,7 +24,7 @@ type patience struct {
 
 // patiently runs what may find a packager's lock held, again until it is free or the wait has ended. Who holds it is told at
 // once, and then every sayEvery. run is told how long it may wait by itself, where it can: not at all the first time.
-func patiently(ctx context.Context, h host.Host, wait time.Duration, run func(within time.Duration) error) error {
+func Patiently(ctx context.Context, h host.Host, wait time.Duration, run func(within time.Duration) error) error {
 	return patience{wait, time.Second}.run(ctx, h, run)
 }
 
@@ -33,7 +33,7 @@ func (p patience) run(ctx context.Context, h host.Host, run func(within time.Dur
 	within := time.Duration(0)
 	for end := h.Now().Add(p.all); ; {
 		err := run(within)
-		busy := (*locked)(nil)
+		busy := (*Locked)(nil)
 		now := h.Now()
 		left := end.Sub(now)
 		if !errors.As(err, &busy) || left <= 0 {

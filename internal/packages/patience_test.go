@@ -57,7 +57,7 @@ func TestPatienceSays(t *testing.T) {
 				if len(asked) > c.tries {
 					return nil
 				}
-				return &locked{errors.New("held"), "it"}
+				return &Locked{errors.New("held"), "it"}
 			})
 			if (err != nil) != c.fails || !slices.Equal(says, c.says) || !slices.Equal(asked, c.asked) {
 				t.Errorf("%v\nsays  %q\nwant  %q\nasked %v\nwant  %v", err, says, c.says, asked, c.asked)
@@ -75,9 +75,9 @@ func TestPatienceIsNoFlood(t *testing.T) {
 	err := patience{all: 5 * time.Minute}.run(ctx, m, func(time.Duration) error {
 		tries++
 		m.now = m.now.Add(time.Second)
-		return &locked{errors.New("held"), "it"}
+		return &Locked{errors.New("held"), "it"}
 	})
-	if busy := (*locked)(nil); !errors.As(err, &busy) || tries != 300 || said != 25 {
+	if busy := (*Locked)(nil); !errors.As(err, &busy) || tries != 300 || said != 25 {
 		t.Errorf("%d tries, told %d times: %v", tries, said, err)
 	}
 }

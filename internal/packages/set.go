@@ -55,6 +55,12 @@ func (s *Set) Holding(files map[string][]byte) *Set {
 	return s
 }
 
+// InStream says that the packages of the set are in a stream of dnf's module nvidia-driver. "" where there are no streams.
+func (s *Set) InStream(name string) *Set {
+	s.stream = name
+	return s
+}
+
 // ready says whether the packager can be asked what is to be had.
 func (s *Set) ready(ctx context.Context, v host.View) error {
 	if !v.Live() {
@@ -73,7 +79,7 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 			}
 		}
 	}
-	l, err := lists{Detect(v), s.reads}.Look(ctx, v)
+	l, err := NewLists(Detect(v), s.reads, s.Reading).Look(ctx, v)
 	if err == nil && l == stale {
 		err = host.Later{Until: "once the package lists are read"}
 	}
@@ -85,7 +91,7 @@ func (s *Set) stands(all map[string]State, changes []converge.Change) map[string
 	own := map[string]string{}
 	for name, wanted := range s.wanted {
 		among := slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name })
-		if group, _, ok := wanted.open(); ok && !among && all[name].meets(wanted) {
+		if group, _, ok := wanted.Open(); ok && !among && all[name].meets(wanted) {
 			own[group] = Own(all[name].Version)
 		}
 	}
@@ -99,7 +105,7 @@ func (s *Set) stands(all map[string]State, changes []converge.Change) map[string
 // then only others of the family differ, and follow them. "" where they do not agree.
 func (s *Set) agreed(all map[string]State) (own string) {
 	for name, wanted := range s.wanted {
-		if group, _, ok := wanted.open(); !ok || group != s.family.Group {
+		if group, _, ok := wanted.Open(); !ok || group != s.family.Group {
 			continue
 		}
 		is := Own(all[name].Version)
@@ -135,7 +141,7 @@ func (s *Set) splitIn(group string, all map[string]State) bool {
 		return was != "" && was != own
 	}
 	for name, wanted := range s.wanted {
-		g, _, ok := wanted.open()
+		g, _, ok := wanted.Open()
 		if found := all[name]; ok && g == group && found.Installed() && differs(found) {
 			return true
 		}

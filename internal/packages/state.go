@@ -23,9 +23,9 @@ type State struct {
 }
 
 const (
-	removed     = "removed"      // as a Version: not to be installed, whatever remains
-	nowhere     = "-"            // as a Version: not installed, but held so
-	configFiles = "config-files" // as Broken: removed, its configuration remains
+	Removed     = "removed"      // as a Version: not to be installed, whatever remains
+	Nowhere     = "-"            // as a Version: not installed, but held so
+	ConfigFiles = "config-files" // as Broken: removed, its configuration remains
 )
 
 // Parse reads what String wrote.
@@ -62,11 +62,11 @@ func (s State) String() converge.State {
 
 // Installed says whether the package is there, be it broken.
 func (s State) Installed() bool {
-	return s.Version != "" && s.Version != nowhere && s.Version != removed && s.Broken != configFiles
+	return s.Version != "" && s.Version != Nowhere && s.Version != Removed && s.Broken != ConfigFiles
 }
 
 // open returns the group and pattern of a version that was left open.
-func (s State) open() (group, pattern string, ok bool) {
+func (s State) Open() (group, pattern string, ok bool) {
 	group, pattern, ok = strings.Cut(s.Version, "=")
 	return group, pattern, ok
 }
@@ -76,8 +76,8 @@ func (s State) meets(wanted State) bool {
 	if !s.Installed() || s.Broken != "" {
 		return false
 	}
-	if _, pattern, ok := wanted.open(); ok {
-		return matches(pattern, s.Version)
+	if _, pattern, ok := wanted.Open(); ok {
+		return Matches(pattern, s.Version)
 	}
 	return s.Version == wanted.Version
 }

@@ -43,8 +43,8 @@ func held(name string, found State) error {
 
 // to says how a package shall stand that stands as found.
 func (s *Set) to(name string, found, wanted State) (converge.State, error) {
-	group, pattern, isOpen := wanted.open()
-	switch _, _, open := found.open(); {
+	group, pattern, isOpen := wanted.Open()
+	switch _, _, open := found.Open(); {
 	case open, isOpen && pattern == "*" && !wanted.Held && found.Installed() && found.Broken == "":
 		return found.String(), nil // any will do, and whatever it was installed for
 	case found.meets(wanted) && !(isOpen && s.split(group)):
@@ -54,7 +54,7 @@ func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 		return found.String(), nil
 	case found.Installed() && found.Held && !wanted.Held:
 		return "", held(name, found)
-	case found.Version == nowhere:
+	case found.Version == Nowhere:
 		return "", &converge.Trouble{
 			What:    fmt.Sprintf("cannot install package %s: it is held as not installed", name),
 			Because: []string{"somebody put it on hold while it was not installed, which says that it shall not be"},
@@ -68,7 +68,7 @@ func (t thing) Kind() string { return "package" }
 func (t thing) Name() string { return t.pkg }
 
 func (t thing) Look(ctx context.Context, v host.View) (converge.State, error) {
-	all, err := t.set.read(ctx, v)
+	all, err := t.set.Read(ctx, v)
 	if err != nil {
 		return "", err
 	}
@@ -85,19 +85,19 @@ func (t thing) Make(ctx context.Context, h host.Host, to converge.State) error {
 
 // MakeAll makes all changes in one transaction.
 func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
-	m, err := managerOf(h)
+	m, err := t.set.packager(h)
 	if err != nil {
 		return err
 	}
-	defer t.set.forget()
-	return m.transact(ctx, h, changes)
+	defer t.set.Forget()
+	return m.Transact(ctx, h, changes)
 }
 
 // TakeOut takes our change out of a package that has other marks than we left it with, or that a transaction left half
 // way: it is in one of our two versions. Marks that were set or lifted outside gpuadm stay as they are, and so does another version.
 func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	is, was, made := Parse(found), Parse(before), Parse(after)
-	half := is.Broken != "" && is.Version == nowhere // unpacked for the first time, and not to its end
+	half := is.Broken != "" && is.Version == Nowhere // unpacked for the first time, and not to its end
 	switch {
 	case half || is.Version == was.Version || is.Version == made.Version:
 	case before == after:
@@ -123,11 +123,11 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 	var stand, due []converge.Change
 	for _, c := range pending {
 		before, after := Parse(c.Before), Parse(c.After)
-		group, _, isOpen := after.open()
+		group, _, isOpen := after.Open()
 		switch {
 		case isOpen && before.meets(after) && !t.set.split(group):
 			c.After = before.marked(after).String()
-		case after.Version == removed && !before.Installed():
+		case after.Version == Removed && !before.Installed():
 			c.After = c.Before
 		}
 		if c.After == c.Before {
@@ -142,18 +142,15 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 	if err := t.set.ready(ctx, v); err != nil {
 		return nil, err
 	}
-	m, err := managerOf(v)
+	m, err := t.set.packager(v)
 	if err != nil {
 		return nil, err
 	}
-	all, err := t.set.read(ctx, v)
+	all, err := t.set.Read(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.set.streamed(ctx, v, due, t.set.stands(all, due)); err != nil {
-		return nil, err
-	}
-	found, err := m.resolve(ctx, v, request{due, t.set.stands(all, due), t.set.family})
+	found, err := m.Resolve(ctx, v, Request{due, t.set.stands(all, due), t.set.family, t.set.stream})
 	stand = slices.DeleteFunc(stand, func(c converge.Change) bool { // the others may need it in another revision
 		return slices.ContainsFunc(found, func(o converge.Change) bool { return o.Name == c.Name })
 	})

@@ -21,7 +21,7 @@ func Own(version string) string {
 }
 
 // matches says whether a package's version has the own version that a pattern asks for.
-func matches(pattern, version string) bool {
+func Matches(pattern, version string) bool {
 	own := Own(version)
 	if pattern == "*" {
 		return true
@@ -33,7 +33,7 @@ func matches(pattern, version string) bool {
 }
 
 // compareDebian orders versions as dpkg does: deb-version(7).
-func compareDebian(a, b string) int {
+func CompareDebian(a, b string) int {
 	ea, ua, ra := splitDebian(a)
 	eb, ub, rb := splitDebian(b)
 	return cmp.Or(compareNumbers(ea, eb), comparePart(ua, ub), comparePart(ra, rb))
