@@ -15,9 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// database is the packager's own, which an interrupted run leaves in disorder: then it refuses all further work.
+// database is the packager's own, which an interrupted run leaves broken: then it refuses all further work.
 // Its states are "clean", "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages that are not wholly installed.
-// Broken packages that are wanted do not count: they are put right with the others, in one transaction.
+// Broken packages that are wanted do not count: they are repaired with the others, in one transaction.
 type database struct {
 	set *Set
 	of  string // dpkg, rpm
@@ -43,17 +43,17 @@ func NewDatabase(name string, read *Reading) converge.Thing {
 	return database{NewSet().Sharing(read), name}
 }
 
-// orderly says how the database shall stand. What the packager can finish it may; what failed already would fail again,
-// and is for somebody else to mend.
+// orderly is the database's desired state. The packager may finish what it can. What failed already would fail again, and
+// the administrator has to fix it.
 func orderly(name string, found converge.State) (converge.State, error) {
 	what, packages, _ := strings.Cut(string(found), " ")
 	if what != "broken" {
 		return orderlyState, nil
 	}
 	return "", &converge.Trouble{
-		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, which is not of our making", packages),
-		Because: []string{"its script failed when somebody else installed it, and every later installation would report that failure"},
-		Try:     []string{repairs(name) + ", which tells why it fails", "or remove it: apt-get purge " + packages},
+		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, and gpuadm did not install it", packages),
+		Because: []string{"its script failed in another installation, and every later one would report that failure"},
+		Try:     []string{repairs(name) + ", which shows why it fails", "or remove it: apt-get purge " + packages},
 	}
 }
 
@@ -112,7 +112,7 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	err = m.Repair(ctx, h)
 	found, lookErr := d.Look(ctx, h)
 	if found == orderlyState && lookErr == nil {
-		return nil // what failed are packages of ours, which come next
+		return nil // what failed are wanted packages, which come next
 	}
 	if t := (*converge.Trouble)(nil); errors.As(err, &t) {
 		t.Try = append(t.Try, repairs(d.of)+", once its cause is gone")

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Enabled wants what lacks to be enabled, by files of ours and the distribution's packages; all of it goes with undo.
+// Enabled wants what lacks to be enabled, by our files and the distribution's packages; undo removes all of it.
 // packager is what Detect returned.
 func (r *Reading) Enabled(packager string, lacks []Lack) ([]converge.Want, error) {
 	for _, l := range lacks {

@@ -14,8 +14,8 @@ import (
 )
 
 // What apt, dpkg, dnf or rpm say when they fail is shown as they say it: their last lines. These are the only words of theirs
-// that decide anything, where neither an exit code nor a file tells: a lock is waited for, a full disk, a signature and files
-// that do not fit together have next steps of their own. All commands run with LC_ALL=C.
+// that decide anything, where neither an exit code nor a file does: gpuadm waits for a lock; a full disk and a
+// signature have next steps of their own. All commands run with LC_ALL=C.
 var (
 	// apt: GetLock in apt-pkg/contrib/fileutl.cc, Setup in acquire.cc, and deb/debsystem.cc, which also waits; dpkg: file_lock in
 	// lib/dpkg/file.c; rpm: its rpmlock source. dnf has an exit code for it.
@@ -27,11 +27,9 @@ var (
 	markFull = pattern.Of(`(?m)^.*(?:No space left on device|Disk quota exceeded|You don't have enough free space in|more space (?:needed )?on the|more inodes on the).*$`)
 	// apt: apt-pkg/acquire-item.cc, methods/gpgv.cc; dnf: librepo's repo metadata check, dnf/base.py and dnf/cli/cli.py.
 	markDistrust = pattern.Of(`GPG (?:error|signature|verification|check FAILED)|signature verification failed|signatures couldn't be verified|is not signed|is expired \(|is not valid yet|Clearsigned file isn't valid`)
-	// apt: apt-pkg/acquire-item.cc, methods/http.cc; dnf: librepo/downloader.c.
-	markMismatch = pattern.Of(`Hash Sum mismatch|File has unexpected size|checksum doesn't match`)
 )
 
-// locked reports that another process holds a lock of the packager.
+// Locked reports that another process holds a lock of the packager.
 type Locked struct {
 	cause error
 	who   string // process 4711 (apt-get upgrade) holds /var/lib/dpkg/lock-frontend
@@ -40,20 +38,14 @@ type Locked struct {
 func (l *Locked) Error() string { return l.cause.Error() }
 func (l *Locked) Unwrap() error { return l.cause }
 
-// mismatch reports a package that is another one than the lists say, as it is while a repository is published or a mirror
-// follows it. Source: https://github.com/NVIDIA/cuda-repo-management/issues/12.
-type mismatch struct{ error }
-
-func (m mismatch) Unwrap() error { return m.error }
-
-// distrust reports a repository or package whose signature, key or date the packager does not accept.
+// Distrust reports a repository or package whose signature, key or date the packager does not accept.
 type Distrust struct{ error }
 
 func (d Distrust) Unwrap() error { return d.error }
 
 const Cannot = "cannot install packages: "
 
-// busy names who holds a lock, as far as the process is still there.
+// Busy names who holds a lock, as far as the process is still there.
 func Busy(v host.View, pid, lock string, err error) error {
 	who := "another process holds " + lock
 	if pid != "" {
@@ -80,7 +72,7 @@ func commandOf(v host.View, pid string) string {
 	return " (" + string(r) + ")"
 }
 
-// failure is what is said of a packager that failed, with its own lines. known says that its cause is one of those told apart.
+// Failure describes a packager that failed, with its own lines. known says that its cause is a full disk or a signature.
 func Failure(v host.View, failed *host.CommandError, out string, err error) (t *converge.Trouble, known bool) {
 	said := failed.Stderr + "\n" + out
 	t = &converge.Trouble{Because: Tail(failed.Stderr, 6), Err: err}
@@ -90,10 +82,6 @@ func Failure(v host.View, failed *host.CommandError, out string, err error) (t *
 		t.What = Cannot + "the disk is full: " + full
 		t.Because = slices.DeleteFunc(t.Because, func(l string) bool { return clean(l) == full })
 		t.Try = []string{"make room (apt-get clean or dnf clean packages frees what was downloaded), then run the same command again"}
-	case markMismatch().MatchString(said):
-		t.What = Cannot + "the repository's files do not fit together, as while it is being published"
-		t.Try = []string{"run the same command again in some minutes", "if it is a mirror: mirror it again", "see that no proxy rewrites what passes through it"}
-		t.Err = mismatch{err}
 	case markDistrust().MatchString(said):
 		t.What = Cannot + "the signature, key or date of a repository or package is not accepted"
 		t.Try = []string{
@@ -142,7 +130,7 @@ func clean(line string) string {
 	return strings.TrimSuffix(line, ".")
 }
 
-// short leaves out what is said twice or not at all, and all but the first lines.
+// Short leaves out what is said twice or not at all, and all but the first lines.
 func Short(all []string) (some []string) {
 	const most = 8
 	for _, l := range all {
@@ -153,7 +141,7 @@ func Short(all []string) (some []string) {
 	return some
 }
 
-// tail returns the last n lines.
+// Tail returns the last n lines.
 func Tail(text string, n int) []string {
 	all := Lines(text)
 	return Short(all[max(0, len(all)-n):])
@@ -182,14 +170,14 @@ func gpuadmFiles(v host.View, dir string) (files []string) {
 	return files
 }
 
-// unread says of a repository of ours that its lists cannot be read, by what explain has said.
+// Unread names the repository of the spec in an error about its lists.
 func Unread(v host.View, err error, url, file string) error {
 	t := (*converge.Trouble)(nil)
 	if held := (*Locked)(nil); errors.As(err, &held) || !errors.As(err, &t) {
 		return err
 	}
 	t.What = "cannot read repository " + url + " (" + file + "): " + strings.TrimPrefix(t.What, Cannot)
-	if !errors.As(err, new(Distrust)) && !Mismatched(err) {
+	if !errors.As(err, new(Distrust)) {
 		t.Try = append(tryProxy(v), "see that the address is right, and can be reached from this machine: "+url)
 	}
 	return t

@@ -72,7 +72,7 @@ func (f *Family) Pins(version string) (pins []Pin) {
 }
 
 // names are the packages whose offers a request needs.
-func (r Request) Names(installed map[string]State) (names []string) {
+func (r Request) names(installed map[string]State) (names []string) {
 	for _, c := range r.Changes {
 		names = append(names, c.Name)
 	}
@@ -87,10 +87,10 @@ func (r Request) Names(installed map[string]State) (names []string) {
 	return append(names, r.Family.Extras...)
 }
 
-// A choiceOf is the one version of a family, and the source that has it.
-type ChoiceOf struct {
-	Own  string // 580.95.05
-	Site string // "" where its packages come from several
+// A choice is the one version of a family, and the source that has it.
+type choice struct {
+	own  string // 580.95.05
+	site string // "" where its packages come from several
 }
 
 // strangers are the installed packages of the family that a transaction does not name.
@@ -109,38 +109,38 @@ func (f *Family) strangers(all map[string]State, changes []converge.Change) (nam
 
 // fit is how an installed package of the family must be for a choice: in the version that the chosen source has, or
 // removed. kept is true where it can stay.
-func (f *Family) Fit(found State, chosen ChoiceOf, offers []Offer) (to State, kept bool) {
-	from := func(o Offer) bool { return chosen.Site == "" || slices.ContainsFunc(o.From, chosen.isFrom) }
-	if Own(found.Version) == chosen.Own {
+func (f *Family) fit(found State, chosen choice, offers []Offer) (to State, kept bool) {
+	from := func(o Offer) bool { return chosen.site == "" || slices.ContainsFunc(o.From, chosen.isFrom) }
+	if Own(found.Version) == chosen.own {
 		now, known := Find(offers, found.Version)
 		if !known || from(now) {
 			return found, true
 		}
 	}
 	for _, o := range newest(offers) {
-		if Own(o.Version) == chosen.Own && from(o) {
+		if Own(o.Version) == chosen.own && from(o) {
 			return State{Version: o.Version, Held: true, Auto: found.Auto}, false
 		}
 	}
-	return State{Version: Removed}, false
+	return State{Version: removed}, false
 }
 
-func (c ChoiceOf) isFrom(source string) bool {
+func (c choice) isFrom(source string) bool {
 	site, _, _ := strings.Cut(source, " ")
-	return site == c.Site
+	return site == c.site
 }
 
 // with returns the changes that the family needs beside those asked for: extras that the source has, packages that do not fit
 // the chosen version, and holds on those that do. offers are of all these names.
 //
 // A package that is held in a version which no asked package has is another's choice, and refused.
-func (f *Family) With(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen ChoiceOf) ([]converge.Change, error) {
+func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) ([]converge.Change, error) {
 	for _, c := range changes { // where only marks of the parts that are asked for change, the others follow
-		if after := Parse(c.After); chosen.Own == "" && after.Installed() && f.Has(c.Name, after.Version) {
-			chosen.Own = Own(after.Version)
+		if after := Parse(c.After); chosen.own == "" && after.Installed() && f.Has(c.Name, after.Version) {
+			chosen.own = Own(after.Version)
 		}
 	}
-	if f == nil || chosen.Own == "" {
+	if f == nil || chosen.own == "" {
 		return changes, nil
 	}
 	ours := map[string]bool{}
@@ -150,8 +150,8 @@ func (f *Family) With(changes []converge.Change, all map[string]State, offers ma
 			ours[Own(before.Version)] = true
 		}
 		// What the spec no longer asks for goes back to how it was found; a driver that was there before goes with the new one.
-		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.Own {
-			to, _ := f.Fit(before, chosen, offers[c.Name])
+		if after.Installed() && f.Has(c.Name, after.Version) && Own(after.Version) != chosen.own {
+			to, _ := f.fit(before, chosen, offers[c.Name])
 			changes[i].After = to.String()
 		}
 	}
@@ -161,7 +161,7 @@ func (f *Family) With(changes []converge.Change, all map[string]State, offers ma
 		}
 	}
 	for _, name := range f.strangers(all, changes) {
-		to, kept := f.Fit(all[name], chosen, offers[name])
+		to, kept := f.fit(all[name], chosen, offers[name])
 		if !kept && all[name].Held && !ours[Own(all[name].Version)] {
 			return nil, held(name, all[name])
 		}
@@ -172,14 +172,14 @@ func (f *Family) With(changes []converge.Change, all map[string]State, offers ma
 		case to.Installed():
 			add(name, to, "part of the driver: all parts need the same version")
 		default:
-			add(name, to, fmt.Sprintf("does not work beside driver %s", chosen.Own))
+			add(name, to, fmt.Sprintf("does not work beside driver %s", chosen.own))
 		}
 	}
 	for _, name := range f.Extras {
 		if all[name].Installed() || all[name].Version == Nowhere || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name }) {
 			continue
 		}
-		if to, _ := f.Fit(State{Auto: true}, chosen, offers[name]); to.Installed() {
+		if to, _ := f.fit(State{Auto: true}, chosen, offers[name]); to.Installed() {
 			add(name, to, "part of the driver")
 		}
 	}
@@ -190,8 +190,8 @@ func (f *Family) With(changes []converge.Change, all map[string]State, offers ma
 // branches a part that was asked for by name is a dependency of another (nvidia-persistenced 580, nvidia-compute-utils-570
 // 570.148.08 of test/listings). Parts that are installed in another revision of the chosen version, which the source has no more,
 // come in the revision that it has: the others depend on it. more says whether there was any of the two.
-func (f *Family) Needed(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen ChoiceOf) (with []converge.Change, more bool) {
-	if f == nil || chosen.Own == "" {
+func (f *Family) needed(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) (with []converge.Change, more bool) {
+	if f == nil || chosen.own == "" {
 		return changes, false
 	}
 	for i, c := range changes {
@@ -199,7 +199,7 @@ func (f *Family) Needed(changes []converge.Change, all map[string]State, offers 
 		if Parse(c.After).Installed() || !before.Installed() || !f.Has(c.Name, before.Version) {
 			continue
 		}
-		if to, _ := f.Fit(before, chosen, offers[c.Name]); to.Installed() {
+		if to, _ := f.fit(before, chosen, offers[c.Name]); to.Installed() {
 			to.Auto, more = true, true
 			changes[i].After, changes[i].Drawn, changes[i].Why = to.String(), true, "dependency"
 		}
@@ -210,14 +210,14 @@ func (f *Family) Needed(changes []converge.Change, all map[string]State, offers 
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		found := all[name]
-		if !found.Installed() || !f.Has(name, found.Version) || Own(found.Version) != chosen.Own {
+		if !found.Installed() || !f.Has(name, found.Version) || Own(found.Version) != chosen.own {
 			continue
 		}
 		to, i := found, len(changes)
 		if at, is := named[name]; is {
 			to, i = Parse(changes[at].After), at
 		}
-		fits := f.Fitting(name, chosen, offers[name])
+		fits := f.fitting(name, chosen, offers[name])
 		if _, known := Find(offers[name], to.Version); known || fits == "" || !to.Installed() {
 			continue
 		}
@@ -230,11 +230,11 @@ func (f *Family) Needed(changes []converge.Change, all map[string]State, offers 
 }
 
 // mixed refuses a transaction that would bring parts of another version or branch, however the packager came to them.
-func (f *Family) Mixed(changes []converge.Change, chosen ChoiceOf) error {
-	if f == nil || chosen.Own == "" {
+func (f *Family) mixed(changes []converge.Change, chosen choice) error {
+	if f == nil || chosen.own == "" {
 		return nil
 	}
-	branch, _, _ := strings.Cut(chosen.Own, ".")
+	branch, _, _ := strings.Cut(chosen.own, ".")
 	var wrong []string
 	others := map[string]bool{}
 	for _, c := range changes {
@@ -242,7 +242,7 @@ func (f *Family) Mixed(changes []converge.Change, chosen ChoiceOf) error {
 		if !after.Installed() {
 			continue
 		}
-		if own := Own(after.Version); f.Has(c.Name, after.Version) && own != chosen.Own {
+		if own := Own(after.Version); f.Has(c.Name, after.Version) && own != chosen.own {
 			wrong, others[own] = append(wrong, c.Name+" "+after.Version), true
 		} else if of := f.branchOf(c.Name); of != "" && of != branch {
 			wrong, others[of] = append(wrong, c.Name+" "+after.Version), true
@@ -253,7 +253,7 @@ func (f *Family) Mixed(changes []converge.Change, chosen ChoiceOf) error {
 	}
 	other := slices.Sorted(maps.Keys(others))
 	return &converge.Trouble{
-		What: fmt.Sprintf("cannot install %s %s: its packages depend on packages of %s", f.Group, chosen.Own, strings.Join(other, " and ")),
+		What: fmt.Sprintf("cannot install %s %s: its packages depend on packages of %s", f.Group, chosen.own, strings.Join(other, " and ")),
 		Because: []string{
 			"the packager would also install " + strings.Join(wrong, ", "),
 			"a driver's parts work in one version only; a repository may have packages of one branch that only lead to the next",
@@ -264,12 +264,12 @@ func (f *Family) Mixed(changes []converge.Change, chosen ChoiceOf) error {
 
 // fitting is the version of a package that was asked for in any version: where the source has it in the family's version it is
 // part of the family, and needs that one. "" where it is none.
-func (f *Family) Fitting(name string, chosen ChoiceOf, offers []Offer) string {
-	if f == nil || chosen.Own == "" {
+func (f *Family) fitting(name string, chosen choice, offers []Offer) string {
+	if f == nil || chosen.own == "" {
 		return ""
 	}
 	for _, o := range newest(offers) {
-		if f.Has(name, o.Version) && Own(o.Version) == chosen.Own && (chosen.Site == "" || slices.ContainsFunc(o.From, chosen.isFrom)) {
+		if f.Has(name, o.Version) && Own(o.Version) == chosen.own && (chosen.site == "" || slices.ContainsFunc(o.From, chosen.isFrom)) {
 			return o.Version
 		}
 	}
@@ -277,7 +277,7 @@ func (f *Family) Fitting(name string, chosen ChoiceOf, offers []Offer) string {
 }
 
 // hold has all parts of the family held like those that were asked for in its version: an upgrade would tear them apart.
-func (f *Family) Hold(changes []converge.Change) {
+func (f *Family) hold(changes []converge.Change) {
 	for i, c := range changes {
 		if after := Parse(c.After); after.Installed() && f.Has(c.Name, after.Version) {
 			after.Held = true
@@ -287,7 +287,7 @@ func (f *Family) Hold(changes []converge.Change) {
 }
 
 // familyFirst orders the groups of open versions: the family's version is chosen before those of packages that may be part of it.
-func FamilyFirst(groups map[string][]int, f *Family) []string {
+func familyFirst(groups map[string][]int, f *Family) []string {
 	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		of := func(open string) int {
 			if group, _, _ := strings.Cut(open, "="); f != nil && group == f.Group {
@@ -301,7 +301,7 @@ func FamilyFirst(groups map[string][]int, f *Family) []string {
 
 // missed says that a package keeps its group at an older version than the others have: on Debian 12 the open modules of 535
 // are of 535.261.03, while its security pocket has all else in 535.309.01 (test/listings).
-func Missed(name, version string, members []string, pattern string, offers map[string][]Offer) string {
+func missed(name, version string, members []string, pattern string, offers map[string][]Offer) string {
 	all := owns(members, pattern, offers)
 	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o Offer) bool { return Own(o.Version) == all[0] }) {
 		return ""

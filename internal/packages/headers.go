@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// headers is a look at whether the headers of kernels are to be had, before anything is written. It leaves the word to
+// headers verifies that the headers of kernels are available, before anything is written. It leaves the decision to
 // Resolve once our repositories' lists are read; before that it goes by the lists that are there.
 type headers struct {
 	set   *Set
@@ -29,9 +29,9 @@ func Headers(set *Set, repos []Repository, of map[string]string, why string) con
 	return things.Check("headers of the kernels", headers{set, repos, of}.look, why)
 }
 
-const NoHeaders = "cannot build modules for kernel "
+const noHeaders = "cannot build modules for kernel "
 
-// withoutHeaders is what to do about a kernel whose headers are not available. The kernel that runs is not to be removed.
+// WithoutHeaders is what to do about a kernel whose headers are not available. The kernel that runs is not to be removed.
 // Source: proc(5), /proc/sys/kernel/osrelease.
 func WithoutHeaders(v host.View, kernel string) string {
 	running, _ := v.ReadFile("/proc/sys/kernel/osrelease")
@@ -41,7 +41,7 @@ func WithoutHeaders(v host.View, kernel string) string {
 	return "remove kernel " + kernel + " if it is not meant to run, or install one whose headers are available"
 }
 
-// look costs two looks at files per kernel where all headers are there.
+// look reads two files per kernel where all headers are installed.
 func (t headers) look(ctx context.Context, v host.View) (problem string, err error) {
 	with := things.WithHeaders(v)
 	missing := map[string]string{}
@@ -96,7 +96,7 @@ func (t headers) judge(ctx context.Context, v host.View, m Packager, kernel stri
 	if read.IsZero() || !knows && !read.After(cameWhen(v, kernel)) {
 		return "", host.Later{Until: "once the package lists are read"}
 	}
-	said := []string{fmt.Sprintf("%s%s: no source has its headers, %s", NoHeaders, kernel, name)}
+	said := []string{fmt.Sprintf("%s%s: no source has its headers, %s", noHeaders, kernel, name)}
 	for _, r := range t.repos {
 		said = append(said, fmt.Sprintf("%s, which would be added, has drivers and no kernel headers", r.URL))
 	}

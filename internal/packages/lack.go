@@ -31,7 +31,7 @@ type Lack struct {
 	Enabled bool   // by the distribution's package in Release, which is to stay
 	Try     string // what enables it: a command, or what to edit
 
-	File    string // one of ours that enables it as well, with Data; "" where there can be none
+	File    string // a file by gpuadm that enables it as well, with Data; "" where there can be none
 	Data    []byte
 	Release *Release // the package that enables it as well; nil where there is none
 }
@@ -50,10 +50,10 @@ func (l Lack) Unavailable() error {
 	}
 }
 
-// ourFiles begins the names of our files about sources.
+// OurFiles begins the names of our files about sources.
 const OurFiles = "gpuadm-"
 
-// filesIn are the names of others' files in a folder that end in one of the ends.
+// FilesIn are the names of others' files in a folder that end in one of the ends.
 func FilesIn(s System, folder string, ends ...string) (names []string) {
 	for name := range s.Files {
 		if path.Dir(name) == folder && slices.Contains(ends, path.Ext(name)) && !strings.HasPrefix(path.Base(name), OurFiles) {

@@ -14,7 +14,7 @@ import (
 )
 
 // lists are the packager's own of what repositories hold. They settle: once our files about repositories have changed,
-// they are read anew. Their states are "fresh" and "stale"; a repository that is not configured is not read, so fresh.
+// they are read again. Their states are "fresh" and "stale"; a repository that is not configured is not read, so fresh.
 type lists struct {
 	of    Packager // nil where the program does not know it
 	name  string   // apt, dnf
@@ -84,7 +84,7 @@ func (l lists) Unsettled(found converge.State, by converge.Change) converge.Stat
 // Settled says that lists are to be fresh.
 func (l lists) Settled(converge.State) converge.State { return fresh }
 
-// touchList gives a file another ctime: attributes there and back, since those that are as they should be are left alone. Its
+// TouchList gives a file another ctime: attributes there and back, since those that are as they should be are left alone. Its
 // own time stays: packagers ask the server for what is newer than that.
 func TouchList(h host.Host, name string) error {
 	i, err := h.Stat(name)

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// An offer is a version of a package that apt can install.
+// An Offer is a version of a package that apt can install.
 type Offer struct {
 	Version  string
 	Priority int      // as pinned: apt_preferences(5)
 	From     []string // sources: "http://debian.example/debian bookworm/main amd64"
 }
 
-// find returns the offer of a version.
+// Find returns the offer of a version.
 func Find(offers []Offer, version string) (Offer, bool) {
 	i := slices.IndexFunc(offers, func(o Offer) bool { return o.Version == version })
 	if i < 0 {
@@ -29,7 +29,7 @@ func Find(offers []Offer, version string) (Offer, bool) {
 // choose picks a version for each member of a group: the newest own version that matches and that each of them has an
 // offer of, all from one source where one has all of them. Two suppliers' packages of one version do not fit together.
 // site is that source; "" where the packages come from several.
-func Choose(members []string, pattern string, offers map[string][]Offer) (versions map[string]string, site string, ok bool) {
+func choose(members []string, pattern string, offers map[string][]Offer) (versions map[string]string, site string, ok bool) {
 	for _, own := range owns(members, pattern, offers) {
 		type tally struct {
 			have     map[string]string
@@ -98,7 +98,7 @@ func owns(members []string, pattern string, offers map[string][]Offer) []string 
 }
 
 // common returns the own versions that every member has an offer of, newest first.
-func Common(members []string, offers map[string][]Offer) []string {
+func common(members []string, offers map[string][]Offer) []string {
 	return slices.DeleteFunc(owns(members, "*", offers), func(own string) bool {
 		return slices.ContainsFunc(members, func(m string) bool {
 			return !slices.ContainsFunc(offers[m], func(o Offer) bool { return Own(o.Version) == own })
@@ -106,29 +106,25 @@ func Common(members []string, offers map[string][]Offer) []string {
 	})
 }
 
-// told says which versions of a package are to be had, and from where.
-func Told(name string, offers []Offer, found State) string {
-	return name + ": " + toBeHad(offers, found)
-}
-
-// toldAll is told of several packages: of those of which the same is to be said, once.
-func ToldAll(names []string, of func(name string) ([]Offer, State)) (lines []string) {
-	var said []string
+// availableAll says which versions of packages are available, and from where: what is the same of several, once.
+func availableAll(names []string, source string, of func(name string) ([]Offer, State)) (lines []string) {
+	var all []string
 	about := map[string][]string{}
 	for _, name := range names {
-		what := toBeHad(of(name))
+		offers, found := of(name)
+		what := available(offers, source, found)
 		if about[what] == nil {
-			said = append(said, what)
+			all = append(all, what)
 		}
 		about[what] = append(about[what], name)
 	}
-	for _, what := range said {
+	for _, what := range all {
 		lines = append(lines, strings.Join(about[what], ", ")+": "+what)
 	}
 	return lines
 }
 
-func toBeHad(offers []Offer, found State) string {
+func available(offers []Offer, source string, found State) string {
 	const most = 6
 	var places []string
 	at := map[string][]string{} // versions, newest first
@@ -142,7 +138,7 @@ func toBeHad(offers []Offer, found State) string {
 		}
 		at[from] = append(at[from], o.Version)
 	}
-	s := "no source has it"
+	s := "no " + source + " has it"
 	for i, from := range places {
 		if places[i] = strings.Join(at[from], ", "); from != "" {
 			places[i] += " from " + from

@@ -67,10 +67,10 @@ type Packager interface {
 
 // A Request is what Resolve works out.
 type Request struct {
-	Changes []converge.Change
-	Stands  map[string]string // by group: the own version of its members that are not among the changes
-	Family  *Family           // nil where the set has none
-	Stream  string            // of dnf's module nvidia-driver that the packages are in; "" where there is none
+	Changes  []converge.Change
+	Versions map[string]string // by group: the own version of its members that are not among the changes
+	Family   *Family           // nil where the set has none
+	Stream   string            // of dnf's module nvidia-driver that the packages are in; "" where there is none
 }
 
 // An Audit says whether a packager's database is in order.

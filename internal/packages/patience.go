@@ -13,17 +13,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// sayEvery is how often a person is told who is waited for.
+// sayEvery is how often gpuadm says which process it waits for.
 const sayEvery = 12 * time.Second
 
 // patience is how long a packager's lock is waited for.
 type patience struct {
 	all   time.Duration // in all
-	pause time.Duration // between two tries
+	pause time.Duration // between two attempts
 }
 
-// patiently runs what may find a packager's lock held, again until it is free or the wait has ended. Who holds it is told at
-// once, and then every sayEvery. run is told how long it may wait by itself, where it can: not at all the first time.
+// Patiently runs what may find a packager's lock held, again until it is free or the wait has ended. It names the holder at
+// once, and then every sayEvery. run gets how long it may wait by itself, where it can: not at all the first time.
 func Patiently(ctx context.Context, h host.Host, wait time.Duration, run func(within time.Duration) error) error {
 	return patience{wait, time.Second}.run(ctx, h, run)
 }
@@ -47,10 +47,8 @@ func (p patience) run(ctx context.Context, h host.Host, run func(within time.Dur
 			converge.Say(ctx, fmt.Sprintf("%s: waiting for up to %s", busy.who, max(left, 0).Round(time.Second)))
 		}
 		within = min(sayEvery, left)
-		select {
-		case <-ctx.Done():
+		if host.Pause(ctx, p.pause) != nil {
 			return err
-		case <-time.After(p.pause):
 		}
 	}
 }

@@ -22,13 +22,13 @@ type clocked struct {
 
 func (c *clocked) Now() time.Time { return c.now }
 
-// Who holds a lock is told at once and then now and again, with the time that is left; nobody is told of a free one.
+// The holder of a lock is named at once and then now and again, with the time that is left; of a free lock there is no message.
 func TestPatienceSays(t *testing.T) {
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name  string
-		takes time.Duration // each try, beside what it waits by itself
-		tries int           // that find it held
+		takes time.Duration // each run, beside what it waits by itself
+		runs  int           // that find it held
 		wait  time.Duration
 		says  []string
 		fails bool
@@ -36,12 +36,12 @@ func TestPatienceSays(t *testing.T) {
 	}{
 		{name: "free", wait: time.Minute, asked: []time.Duration{0}},
 		{
-			name: "a try waits by itself", tries: 3, wait: 5 * time.Minute,
+			name: "a run waits by itself", runs: 3, wait: 5 * time.Minute,
 			says:  []string{"it: waiting for up to 5m0s", "it: waiting for up to 4m48s", "it: waiting for up to 4m36s"},
 			asked: []time.Duration{0, 12 * time.Second, 12 * time.Second, 12 * time.Second},
 		},
 		{
-			name: "its end", tries: 99, wait: 20 * time.Second, fails: true,
+			name: "its end", runs: 99, wait: 20 * time.Second, fails: true,
 			says:  []string{"it: waiting for up to 20s", "it: waiting for up to 8s"},
 			asked: []time.Duration{0, 12 * time.Second, 8 * time.Second},
 		},
@@ -54,7 +54,7 @@ func TestPatienceSays(t *testing.T) {
 			err := patience{all: c.wait}.run(ctx, m, func(within time.Duration) error {
 				asked = append(asked, within)
 				m.now = m.now.Add(within)
-				if len(asked) > c.tries {
+				if len(asked) > c.runs {
 					return nil
 				}
 				return &Locked{errors.New("held"), "it"}
@@ -66,18 +66,18 @@ func TestPatienceSays(t *testing.T) {
 	}
 }
 
-// Where a try does not wait by itself, it is told of no more often.
+// Where a run does not wait by itself, the message comes no more often.
 func TestPatienceIsNoFlood(t *testing.T) {
 	m := &clocked{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
 	said := 0
 	ctx := converge.Listen(context.Background(), func(converge.What, string) { said++ })
-	tries := 0
+	runs := 0
 	err := patience{all: 5 * time.Minute}.run(ctx, m, func(time.Duration) error {
-		tries++
+		runs++
 		m.now = m.now.Add(time.Second)
 		return &Locked{errors.New("held"), "it"}
 	})
-	if busy := (*Locked)(nil); !errors.As(err, &busy) || tries != 300 || said != 25 {
-		t.Errorf("%d tries, told %d times: %v", tries, said, err)
+	if busy := (*Locked)(nil); !errors.As(err, &busy) || runs != 300 || said != 25 {
+		t.Errorf("%d runs, %d messages: %v", runs, said, err)
 	}
 }

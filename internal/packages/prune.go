@@ -50,7 +50,7 @@ func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Chan
 	return err
 }
 
-// listOf returns the names in a folder, none if it is not there.
+// ListOf returns the names in a folder, none if it is not there.
 func ListOf(v host.View, dir string) []string {
 	names, _ := v.ReadDir(dir)
 	return names

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Reading is the packager's database as last read, for whoever shares it: it is read again once it has changed.
+// Reading is the packager's database as last read, for all who share it: it is read again once it has changed.
 type Reading struct {
 	packagers []Packager
 
@@ -56,7 +56,7 @@ type identity struct {
 	ctime time.Time
 }
 
-// read returns how all packages stand, from memory while the database is the same.
+// Read returns the states of all packages, from memory while the database is the same.
 func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, error) {
 	m, err := r.packager(v)
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *Reading) last() (found map[string]State, edition int) {
 	return r.found, r.reads
 }
 
-// Meets says whether packages are installed as they are wanted.
+// Meets says whether packages are installed as wanted.
 func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State) (bool, error) {
 	all, err := r.Read(ctx, v)
 	for name, wanted := range want {
@@ -103,7 +103,7 @@ func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State)
 	return true, err
 }
 
-// forget has the database read again: a coarse clock may stamp two writes alike.
+// Forget has the database read again: a coarse clock may stamp two writes alike.
 func (r *Reading) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ type Repository struct {
 	Fingerprint string // of the key; or "sha256:" and the digest of its file: see things.Key
 	Pins        []Pin  // what may come from it, and in which version
 	Signed      Signed // what of a dnf repository the key signs
-	Mixed       bool   // somebody made it, of packages that nobody else can tell: it may have kernel headers too
+	Mixed       bool   // its owner chose the packages: it may have kernel headers too
 }
 
 // Signed says what a repository's key signs. There is no word for nothing.
@@ -32,7 +32,7 @@ type Signed string
 const (
 	SignedBoth     Signed = "" // packages and metadata; apt's always sign the metadata, and so all
 	SignedMetadata Signed = "metadata"
-	SignedPackages Signed = "packages" // for mirrors that make their metadata anew
+	SignedPackages Signed = "packages" // for mirrors that write their own metadata
 )
 
 // SignedAs reads what a spec says of it; auto is for what it leaves open.
@@ -104,7 +104,7 @@ func (r *Reading) Leftovers(v host.View) (found []string) {
 	return slices.Compact(found)
 }
 
-const Header = "# Written by gpuadm, anew at each apply.\n"
+const Header = "# Written by gpuadm at each apply.\n"
 
 func Records(pins []Pin) (text string) {
 	for _, p := range pins {
@@ -119,4 +119,28 @@ func glob(version string) string {
 		return version
 	}
 	return version + "-*"
+}
+
+// A Place is where a file says that packages are.
+type Place struct{ File, URL string }
+
+// LeftAt names what earlier instructions for NVIDIA's packages have left among places; twice says what goes wrong where two
+// files name the same one.
+func LeftAt(places []Place, twice string) (found []string) {
+	by := map[string][]string{} // URL → files
+	for _, p := range places {
+		url := strings.TrimSuffix(p.URL, "/")
+		if strings.Contains(url, "nvidia.github.io/nvidia-docker") {
+			found = append(found, p.File+": nvidia-docker's repository is no longer kept; its packages hide the toolkit's")
+		}
+		if (strings.Contains(url, "download.nvidia.c") || strings.Contains(url, "nvidia.github.io/")) && !slices.Contains(by[url], p.File) {
+			by[url] = append(by[url], p.File)
+		}
+	}
+	for url, files := range by {
+		if len(files) > 1 {
+			found = append(found, fmt.Sprintf("%s: each names %s; %s", strings.Join(files, ", "), url, twice))
+		}
+	}
+	return found
 }

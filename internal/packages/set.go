@@ -21,7 +21,7 @@ type Set struct {
 
 	wanted map[string]State
 	reads  []string          // files that the packager's lists are made from: see Lists
-	hold   map[string][]byte // what those files shall hold, as far as that is said
+	hold   map[string][]byte // what those files must contain, as far as that is known
 	stream string            // of dnf's module nvidia-driver: see InStream
 	family *Family           // see Of
 
@@ -32,7 +32,7 @@ type Set struct {
 }
 
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as
-// given to Lists: while lists are to be read anew, nobody can say what is to be had.
+// given to Lists: until lists are read again, available versions are unknown.
 func NewSet(reads ...string) *Set {
 	return &Set{Reading: new(Reading), wanted: map[string]State{}, reads: reads}
 }
@@ -49,7 +49,7 @@ func (s *Set) Of(f *Family) *Set {
 	return s
 }
 
-// Holding says what the files that lists are made from shall hold: until they do, the lists are to be read anew.
+// Holding says what the files that lists are made from must contain: until they do, the lists are stale.
 func (s *Set) Holding(files map[string][]byte) *Set {
 	s.hold = files
 	return s
@@ -61,7 +61,7 @@ func (s *Set) InStream(name string) *Set {
 	return s
 }
 
-// ready says whether the packager can be asked what is to be had.
+// ready says whether the packager can be asked for available versions.
 func (s *Set) ready(ctx context.Context, v host.View) error {
 	if !v.Live() {
 		return host.FirstBoot
@@ -73,8 +73,8 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
 			return host.Later{Until: "once the package lists are read"}
 		}
-		if shall, said := s.hold[name]; said {
-			if is, err := v.ReadFile(name); err != nil || !bytes.Equal(is, shall) {
+		if want, known := s.hold[name]; known {
+			if is, err := v.ReadFile(name); err != nil || !bytes.Equal(is, want) {
 				return host.Join(err, host.Later{Until: "once the package lists are read"})
 			}
 		}
@@ -86,12 +86,12 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 	return err
 }
 
-// stands says which own version the members of each group have that are not among the changes.
-func (s *Set) stands(all map[string]State, changes []converge.Change) map[string]string {
+// versions says which own version the members of each group have that are not among the changes.
+func (s *Set) versions(all map[string]State, changes []converge.Change) map[string]string {
 	own := map[string]string{}
 	for name, wanted := range s.wanted {
 		among := slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name })
-		if group, _, ok := wanted.Open(); ok && !among && all[name].meets(wanted) {
+		if group, _, ok := wanted.open(); ok && !among && all[name].meets(wanted) {
 			own[group] = Own(all[name].Version)
 		}
 	}
@@ -105,7 +105,7 @@ func (s *Set) stands(all map[string]State, changes []converge.Change) map[string
 // then only others of the family differ, and follow them. "" where they do not agree.
 func (s *Set) agreed(all map[string]State) (own string) {
 	for name, wanted := range s.wanted {
-		if group, _, ok := wanted.Open(); !ok || group != s.family.Group {
+		if group, _, ok := wanted.open(); !ok || group != s.family.Group {
 			continue
 		}
 		is := Own(all[name].Version)
@@ -118,7 +118,7 @@ func (s *Set) agreed(all map[string]State) (own string) {
 }
 
 // split says whether the installed members of a group, with the rest of its family, had several versions of their own when
-// last looked at: each may be one that is asked for, and still they do not work together.
+// last read: each may be one that is asked for, and still they do not work together.
 func (s *Set) split(group string) bool {
 	all, edition := s.last()
 	s.mu.Lock()
@@ -141,7 +141,7 @@ func (s *Set) splitIn(group string, all map[string]State) bool {
 		return was != "" && was != own
 	}
 	for name, wanted := range s.wanted {
-		g, _, ok := wanted.Open()
+		g, _, ok := wanted.open()
 		if found := all[name]; ok && g == group && found.Installed() && differs(found) {
 			return true
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// State is how one package stands. Its text is "VERSION[ held][ auto][ BROKEN]"; the zero State, "", is not installed.
+// State is the state of one package. Its text is "VERSION[ held][ auto][ BROKEN]"; the zero State, "", is not installed.
 //
 // A version wanted may be left open: "GROUP=PATTERN", where PATTERN is a driver's or toolkit's own version ("580.95.05"),
 // or a beginning of one that ends in ".*" ("580.*"), or "*". All members of a group get the same version of their own,
@@ -23,7 +23,7 @@ type State struct {
 }
 
 const (
-	Removed     = "removed"      // as a Version: not to be installed, whatever remains
+	removed     = "removed"      // as a Version: not to be installed, whatever remains
 	Nowhere     = "-"            // as a Version: not installed, but held so
 	ConfigFiles = "config-files" // as Broken: removed, its configuration remains
 )
@@ -62,21 +62,21 @@ func (s State) String() converge.State {
 
 // Installed says whether the package is there, be it broken.
 func (s State) Installed() bool {
-	return s.Version != "" && s.Version != Nowhere && s.Version != Removed && s.Broken != ConfigFiles
+	return s.Version != "" && s.Version != Nowhere && s.Version != removed && s.Broken != ConfigFiles
 }
 
 // open returns the group and pattern of a version that was left open.
-func (s State) Open() (group, pattern string, ok bool) {
+func (s State) open() (group, pattern string, ok bool) {
 	group, pattern, ok = strings.Cut(s.Version, "=")
 	return group, pattern, ok
 }
 
-// meets says whether a package that stands as s has the version that the other state asks for, and is whole.
+// meets says whether a package in state s has the version that the other state asks for, and is whole.
 func (s State) meets(wanted State) bool {
 	if !s.Installed() || s.Broken != "" {
 		return false
 	}
-	if _, pattern, ok := wanted.Open(); ok {
+	if _, pattern, ok := wanted.open(); ok {
 		return Matches(pattern, s.Version)
 	}
 	return s.Version == wanted.Version

@@ -25,7 +25,7 @@ func TestStateText(t *testing.T) {
 	}
 }
 
-// TestToIsIdempotent goes through how a package may stand: the second To changes nothing.
+// TestToIsIdempotent goes through the states of a package: the second To changes nothing.
 func TestToIsIdempotent(t *testing.T) {
 	set := NewSet()
 	for _, wanted := range []State{{Version: "driver=580.*", Held: true}, {Version: "580.1-1"}, {Version: "driver=*", Auto: true}} {

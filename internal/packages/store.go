@@ -14,7 +14,7 @@ import (
 // Store is the folder that what gets replaced is fetched to.
 const Store = converge.Home + "/packages"
 
-// folder makes our folder where it is missing. It is for root alone: what lies in it gets installed.
+// Folder makes our folder where it is missing. It is for root alone: what lies in it gets installed.
 func Folder(h host.Host) error {
 	for _, dir := range []string{converge.Home, Store} {
 		_, err := h.Stat(dir)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// TestTakeOut: what a transaction left half way, and what has other marks since, is put back; another version stays, and is named.
+// TestTakeOut: what a transaction left half way, and what has other marks since, is rolled back; another version stays, and is named.
 func TestTakeOut(t *testing.T) {
 	for _, c := range []struct{ found, before, after, want converge.State }{
 		{"2-1", "1-1 held auto", "2-1 held auto", "1-1"},

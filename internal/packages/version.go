@@ -20,7 +20,7 @@ func Own(version string) string {
 	return version
 }
 
-// matches says whether a package's version has the own version that a pattern asks for.
+// Matches says whether a package's version has the own version that a pattern asks for.
 func Matches(pattern, version string) bool {
 	own := Own(version)
 	if pattern == "*" {
@@ -32,7 +32,7 @@ func Matches(pattern, version string) bool {
 	return own == pattern
 }
 
-// compareDebian orders versions as dpkg does: deb-version(7).
+// CompareDebian orders versions as dpkg does: deb-version(7).
 func CompareDebian(a, b string) int {
 	ea, ua, ra := splitDebian(a)
 	eb, ub, rb := splitDebian(b)

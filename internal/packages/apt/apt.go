@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apt is the packager of Debian and Ubuntu: what apt and dpkg each know and say, and how they are told.
+// Package apt is the packager of Debian and Ubuntu: what apt and dpkg know and say, and how gpuadm runs them.
 package apt
 
 import (
@@ -31,11 +31,15 @@ func (apt) Installed(_ context.Context, v host.View) (map[string]packages.State,
 	if err != nil {
 		return nil, err
 	}
+	return d.states(), nil
+}
+
+func (d dpkg) states() map[string]packages.State {
 	all := make(map[string]packages.State, len(d.packages))
 	for name, p := range d.packages {
 		all[name] = p.State
 	}
-	return all, nil
+	return all
 }
 
 func (apt) Audit(_ context.Context, v host.View) (packages.Audit, error) {
@@ -52,7 +56,7 @@ func (apt) Audit(_ context.Context, v host.View) (packages.Audit, error) {
 	return a, nil
 }
 
-// repair has dpkg finish what it was interrupted in.
+// Repair has dpkg finish what it was interrupted in.
 func (a apt) Repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, fmt.Errorf("not done within %v", packages.RepairLimit))
 	defer stop()
@@ -61,12 +65,12 @@ func (a apt) Repair(ctx context.Context, h host.Host) error {
 	})
 }
 
-// readOnly keeps apt from writing its caches anew while it is only asked.
+// readOnly keeps apt from writing its caches while it is only asked.
 func readOnly() []string {
 	return []string{"-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="}
 }
 
-// options make apt do what it is told, all of it, and never ask: apt-get(8), dpkg(1).
+// options make apt do all that its arguments say, and never ask: apt-get(8), dpkg(1).
 func (a apt) options() []string {
 	return []string{
 		"-y", "-q",
@@ -74,7 +78,7 @@ func (a apt) options() []string {
 		"--allow-downgrades", // an exact version may be an older one
 		"--allow-change-held-packages",
 		"-o", "APT::Get::AutomaticRemove=false", "-o", "APT::Get::HideAutoRemove=true",
-		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", // a changed conffile is kept, nobody is asked
+		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", // a changed conffile is kept without a question
 		"-o", "Dpkg::Use-Pty=0",
 		"-o", "Acquire::Retries=3",
 	}
@@ -87,12 +91,12 @@ func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
 	})
 }
 
-// lockTimeout has apt wait for dpkg's lock by itself, so that it is not started anew each second.
+// lockTimeout has apt wait for dpkg's lock by itself, so that it is not started again each second.
 func lockTimeout(within time.Duration) []string {
 	return []string{"-o", fmt.Sprintf("DPkg::Lock::Timeout=%d", int(within.Seconds()))}
 }
 
-// again runs what may find a lock held, until it is free or our patience ends.
+// again runs what may find a lock held, until it is free or the wait ends.
 func (a apt) again(ctx context.Context, h host.Host, run func(within time.Duration) ([]byte, error)) error {
 	return packages.Patiently(ctx, h, a.wait, func(within time.Duration) error {
 		out, err := run(within)
@@ -103,7 +107,7 @@ func (a apt) again(ctx context.Context, h host.Host, run func(within time.Durati
 	})
 }
 
-// install is what apt-get install is told for a change: NAME=VERSION or NAME-.
+// install is the argument of apt-get install for a change: NAME=VERSION or NAME-.
 func install(name string, to packages.State) string {
 	if to.Installed() {
 		return name + "=" + to.Version

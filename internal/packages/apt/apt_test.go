@@ -23,7 +23,7 @@ func (c crowded) ReadFile(name string) ([]byte, error) {
 	return c.machine.ReadFile(name)
 }
 
-// A package's script that builds modules is told by nproc(1) how many compilers to run, in an installation and in a repair:
+// A package's script that builds modules learns from nproc(1) how many compilers to run, in an installation and in a repair:
 // NVIDIA's dkms.conf asks that, and goes by the processors alone.
 func TestScriptsRunFewCompilers(t *testing.T) {
 	m := newMachine(t)

@@ -29,7 +29,7 @@ type debian struct {
 	packages.State
 	arch      string
 	size      int64 // KiB when installed
-	essential bool  // or protected: nobody may remove it
+	essential bool  // or protected: it may not be removed
 	conffiles bool
 }
 
@@ -205,17 +205,13 @@ func (d *dpkg) mark(text []byte) {
 	}
 }
 
-// paragraphs goes through text in the form of deb822(5): for each paragraph a sequence of its fields, without what
-// their continued lines say.
+// paragraphs goes through text in the form of deb822(5): for each paragraph a sequence of its fields, with the lines that
+// continue a value.
 func paragraphs(text []byte) iter.Seq[iter.Seq2[[]byte, []byte]] {
 	return func(yield func(iter.Seq2[[]byte, []byte]) bool) {
 		for len(text) > 0 {
-			paragraph := text
-			if end := bytes.Index(text, []byte("\n\n")); end >= 0 {
-				paragraph, text = text[:end], text[end+2:]
-			} else {
-				text = nil
-			}
+			paragraph, rest, _ := bytes.Cut(text, []byte("\n\n"))
+			text = rest
 			if len(bytes.TrimSpace(paragraph)) > 0 && !yield(fields(paragraph)) {
 				return
 			}
@@ -225,14 +221,26 @@ func paragraphs(text []byte) iter.Seq[iter.Seq2[[]byte, []byte]] {
 
 func fields(paragraph []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
-		for line := range bytes.Lines(paragraph) {
-			if c := line[0]; c == ' ' || c == '\t' || c == '#' {
-				continue
-			}
-			key, value, ok := bytes.Cut(line, []byte(":"))
-			if ok && !yield(key, bytes.TrimSpace(value)) {
+		for len(paragraph) > 0 {
+			end := endOfField(paragraph)
+			key, value, ok := bytes.Cut(paragraph[:end], []byte(":"))
+			if c := paragraph[0]; ok && c != ' ' && c != '\t' && c != '#' && !yield(key, bytes.TrimSpace(value)) {
 				return
 			}
+			paragraph = paragraph[end:]
+		}
+	}
+}
+
+// endOfField is where the first line that neither continues a field nor is a comment begins.
+func endOfField(text []byte) int {
+	for at := 0; ; {
+		line := bytes.IndexByte(text[at:], '\n') + 1
+		if at += line; line == 0 || at == len(text) {
+			return len(text)
+		}
+		if c := text[at]; c != ' ' && c != '\t' && c != '#' {
+			return at
 		}
 	}
 }

@@ -79,12 +79,12 @@ func dpkgFailed(v host.View, t *converge.Trouble, out, said string) bool {
 	}
 	t.Because = nil
 	const dkmsTree = "/var/lib/dkms"
-	for _, module := range packages.ListOf(v, dkmsTree) { // the log goes with the package when that is put back
+	for _, module := range packages.ListOf(v, dkmsTree) { // undo removes the log with the package
 		if log, err := v.ReadFile(path.Join(dkmsTree, module, packages.Own(d.packages[name].Version), "build", "make.log")); err == nil {
 			t.Because = append(t.Because, things.FirstError(string(log)))
 		}
 	}
-	// What scripts say goes to either stream, before dpkg's own words.
+	// Scripts write to either stream, before dpkg's own words.
 	if _, after, ok := strings.Cut(out, "Setting up "+name+" "); ok {
 		t.Because = append(t.Because, packages.Lines(after)[1:min(6, len(packages.Lines(after)))]...)
 	}

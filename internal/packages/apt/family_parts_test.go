@@ -81,8 +81,8 @@ func TestPartThatBecomesADependencyStays(t *testing.T) {
 	}
 }
 
-// tried applies and returns what the error says; "" where it went through.
-func (m *machine) tried(wants func(*packages.Set) []converge.Want) string {
+// refusal applies and returns what the error says; "" where it went through.
+func (m *machine) refusal(wants func(*packages.Set) []converge.Want) string {
 	m.t.Helper()
 	if _, err := m.engine(wants).Apply(m.t.Context(), m); err != nil {
 		return wordsOf(err)
@@ -99,7 +99,7 @@ func TestAdoptedDriverIsUpgradedAcrossNames(t *testing.T) {
 			m.update()
 			m.must("apt-get", "-y", "install", "nvidia-dkms-580-open="+before, "libnvidia-compute-580="+before, "nvidia-kernel-common-580="+before, "libnvidia-gpucomp-580="+before)
 			m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
-			if said := m.tried(leaves(nvidiaDriver(), "595.71.05", "nvidia-dkms-open", "libnvidia-compute")); said != "" {
+			if said := m.refusal(leaves(nvidiaDriver(), "595.71.05", "nvidia-dkms-open", "libnvidia-compute")); said != "" {
 				t.Errorf("the upgrade is refused:\n%s", said)
 			}
 		})
@@ -115,14 +115,14 @@ func TestPackageThatDependsOnAPartIsNotLost(t *testing.T) {
 	m.update()
 	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
 	m.must("apt-get", "-y", "install", "monitoring-agent")
-	said := m.tried(leaves(nvidiaDriver(), "595.71.05", "nvidia-dkms-open", "libnvidia-compute"))
+	said := m.refusal(leaves(nvidiaDriver(), "595.71.05", "nvidia-dkms-open", "libnvidia-compute"))
 	if got := m.state("monitoring-agent"); !got.Installed() {
 		t.Errorf("a user's package was removed: %q (%s)", got.String(), said)
 	}
 }
 
-// strange installs a library of the family from a file, in a version that no repository has.
-func (m *machine) strange() {
+// unknownPart installs a library of the family from a file, in a version that no repository has.
+func (m *machine) unknownPart() {
 	m.t.Helper()
 	m.repo.add(deb{name: "libnvidia-fbc1-580", version: "580.42.01-0local1"})
 	m.update()
@@ -133,12 +133,12 @@ func (m *machine) strange() {
 }
 
 // A library of the family that its owner holds is not removed: the plan refuses, as for a hold on what apt draws along.
-func TestHeldStrangerIsNotRemoved(t *testing.T) {
+func TestHeldPartIsNotRemoved(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
-	m.strange()
+	m.unknownPart()
 	m.must("apt-mark", "hold", "libnvidia-fbc1-580")
-	said := m.tried(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
+	said := m.refusal(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
 	if got := m.state("libnvidia-fbc1-580"); said == "" && !got.Installed() {
 		t.Errorf("a package that its owner holds was removed: %q", got.String())
 	}
@@ -152,7 +152,7 @@ func TestDriverMovedByOthersIsUpgradedAcrossNames(t *testing.T) {
 	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
 	const to = "=580.105.08-0ubuntu1"
 	m.must("apt-get", "-y", "--allow-change-held-packages", "install", "nvidia-dkms-580-open"+to, "libnvidia-compute-580"+to, "nvidia-kernel-common-580"+to, "libnvidia-gpucomp-580"+to)
-	if said := m.tried(leaves(nvidiaDriver(), "595.71.05", "nvidia-dkms-open", "libnvidia-compute")); said != "" {
+	if said := m.refusal(leaves(nvidiaDriver(), "595.71.05", "nvidia-dkms-open", "libnvidia-compute")); said != "" {
 		t.Errorf("the upgrade is refused:\n%s", said)
 	}
 }
@@ -171,7 +171,7 @@ func TestNamedPartFollowsTheDriver(t *testing.T) {
 		}
 	}
 	m.apply(want("580.95.05"))
-	if said := m.tried(want("580.105.08")); said != "" {
+	if said := m.refusal(want("580.105.08")); said != "" {
 		t.Errorf("the upgrade is refused:\n%s", said)
 	}
 }
@@ -215,16 +215,16 @@ func TestNewRevisionAndOnePartMore(t *testing.T) {
 		m.repo.drop(name, old)
 	}
 	m.update()
-	if said := m.tried(leaves(nvidiaDriver(), "580.159.03", "nvidia-utils-580-server", "nvidia-compute-utils-580-server")); said != "" {
+	if said := m.refusal(leaves(nvidiaDriver(), "580.159.03", "nvidia-utils-580-server", "nvidia-compute-utils-580-server")); said != "" {
 		t.Errorf("refused:\n%s", said)
 	}
 }
 
-// Undo ends where a part that was removed cannot be had again.
+// Undo ends although a part that was removed is no longer available.
 func TestUndoAfterAPartThatIsGone(t *testing.T) {
 	m := newMachine(t)
 	m.repo.branches()
-	m.strange()
+	m.unknownPart()
 	m.apply(leaves(nvidiaDriver(), "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580"))
 	m.undo()
 }

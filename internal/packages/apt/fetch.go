@@ -8,15 +8,14 @@ import (
 	"path"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// aptArchives is where apt keeps what it has downloaded, until somebody cleans up.
+// aptArchives is where apt keeps what it has downloaded, until an administrator cleans up.
 const aptArchives = "/var/cache/apt/archives"
 
-// stored returns the file in our own folder that a version of a package can be installed from; "" if there is none.
+// Stored returns the file in our own folder that a version of a package can be installed from; "" if there is none.
 func (apt) Stored(v host.View, name, version string) string { return stored(v, name, version) }
 
 func stored(v host.View, name, version string) string {
@@ -44,24 +43,19 @@ func archive(v host.View, dir, name, version string) string {
 	return ""
 }
 
-// keep brings what gets replaced to our own folder, as far as a source still has it.
-func (a apt) keep(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
-	now := func(name string) packages.State { return d.packages[name].State }
-	kept := func(name, version string) string { return stored(h, name, version) }
-	return packages.Unkept(ctx, changes, now, kept, a.fetch(ctx, h, d, packages.Replaced(changes, now)))
-}
-
-func (a apt) fetch(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
+// fetch brings what gets replaced to Store, as far as a source still has it. What is broken is not worth keeping, and must not
+// stop what repairs it.
+func (a apt) fetch(ctx context.Context, h host.Host, r packages.Resolution) error {
 	var names, want []string
-	for _, c := range changes {
-		if stored(h, c.Name, d.packages[c.Name].Version) == "" {
-			names = append(names, c.Name)
+	for _, name := range r.Replaced() {
+		if found := r.Installed[name]; found.Broken == "" && stored(h, name, found.Version) == "" {
+			names = append(names, name)
 		}
 	}
 	if len(names) == 0 {
 		return nil
 	}
-	offers, err := a.offers(ctx, h, names)
+	offers, err := a.Offers(ctx, h, names)
 	if err != nil {
 		return err
 	}
@@ -69,7 +63,7 @@ func (a apt) fetch(ctx context.Context, h host.Host, d dpkg, changes []converge.
 		return err
 	}
 	for _, name := range names {
-		version := d.packages[name].Version
+		version := r.Installed[name].Version
 		if file := cached(h, name, version); file != "" {
 			if err := copyFile(h, file); err == nil {
 				continue

@@ -30,7 +30,7 @@ func TestKeepsWhatItCan(t *testing.T) {
 	if _, err := e.Apply(t.Context(), m); err != nil {
 		t.Fatalf("apply: %s", wordsOf(err))
 	}
-	m.stands("590.3-1")
+	m.converged("590.3-1")
 	if len(*said) != 1 || !strings.HasPrefix((*said)[0], lost) || !strings.HasSuffix((*said)[0], "will need a repository that has it") {
 		t.Errorf("apply said %q", *said)
 	}
@@ -39,7 +39,7 @@ func TestKeepsWhatItCan(t *testing.T) {
 	if _, err := e.Undo(t.Context(), m, "", nil); err != nil {
 		t.Fatalf("undo: %s", wordsOf(err))
 	}
-	m.stands("580.2-1")
+	m.converged("580.2-1")
 
 	m.must("apt-get", "clean")
 	m.repo.drop("nvidia-kernel", "580.2-1")

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// known asks the lists that are there, and says when the youngest of them was read: never, if one that is configured is
+// Known asks the lists on disk, and says when the youngest of them was read: never, if one that is configured is
 // missing. Ours are left out.
 func (a apt) Known(ctx context.Context, v host.View, names, ours []string) (map[string][]packages.Offer, time.Time, error) {
 	var youngest time.Time
@@ -32,7 +32,7 @@ func (a apt) Known(ctx context.Context, v host.View, names, ours []string) (map[
 	if youngest.IsZero() {
 		return nil, youngest, nil
 	}
-	offers, err := a.offers(ctx, v, names)
+	offers, err := a.Offers(ctx, v, names)
 	return offers, youngest, err
 }
 

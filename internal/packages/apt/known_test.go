@@ -30,7 +30,7 @@ func (r runs) ReadFile(name string) ([]byte, error) {
 }
 
 // What is known of a kernel's headers decides before anything is written, or it is said that it cannot, and why.
-func TestHeadersAreToBeHad(t *testing.T) {
+func TestHeadersAreAvailable(t *testing.T) {
 	const kernel, other = "6.1.0-99-lab", "6.1.0-98-lab"
 	const name, image = "linux-headers-" + kernel, "linux-image-" + kernel
 	mine := packages.Repository{ID: "driver", URL: "https://vendor.example/cuda"}
@@ -94,7 +94,7 @@ func TestHeadersAreToBeHad(t *testing.T) {
 	m.repo.add(deb{name: name, version: "1"})
 	m.update()
 	if found, later, err := judged(mine); found != "ok" || later != "" || err != nil {
-		t.Errorf("they are to be had: %q, later %q, %v", found, later, err)
+		t.Errorf("they are available: %q, later %q, %v", found, later, err)
 	}
 	m.must("apt-get", "-y", "install", name)
 	m.packagers()

@@ -22,7 +22,7 @@ const (
 // Unsettles says that lists are read again with new keys.
 func (apt) Unsettles(_ []string, by converge.Change) bool { return strings.HasPrefix(by.Name, aptKeys) }
 
-// stale compares times of files, and not of what they say: apt keeps a list's own time, that of the repository.
+// Stale compares times of files, and not of what they say: apt keeps a list's own time, that of the repository.
 //
 // Where our files configure no repository, and only pin what the distribution's have, the youngest of its lists counts: some
 // repository of others may have failed for long.

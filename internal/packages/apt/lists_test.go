@@ -118,11 +118,11 @@ func TestDistrustedLists(t *testing.T) {
 
 	m.repo.publish()
 	put(t, m.repo.dir+"/Packages", "Package: evil\n", 0o644)
-	refused("hash mismatch", "do not fit together", "again in some minutes")
+	refused("another size", "File has unexpected size", "see that the address is right")
 
 	m.repo.publish()
 	if err := m.read(); err != nil || m.lists() != "fresh" {
-		t.Errorf("mended: %v, %s", err, m.lists())
+		t.Errorf("fixed: %v, %s", err, m.lists())
 	}
 	// An old list is no reason to trust a tampered one: apt by itself would go on with the old and exit with 0.
 	put(t, release, strings.Replace(string(good), "Origin: test", "Origin: evil", 1), 0o644)
@@ -213,11 +213,11 @@ func TestPinsOnlyOverUnsignedRepository(t *testing.T) {
 		}
 		return wants
 	}
-	if said := m.tried(want); said != "" {
+	if said := m.refusal(want); said != "" {
 		t.Errorf("refused:\n%s", said)
 	}
 	m.packagers()
-	if said := m.tried(want); said != "" || len(m.packagers()) > 0 {
+	if said := m.refusal(want); said != "" || len(m.packagers()) > 0 {
 		t.Errorf("the second apply asks apt again:\n%s", strings.TrimSpace(said))
 	}
 }

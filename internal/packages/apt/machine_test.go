@@ -211,7 +211,7 @@ func newMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second}}
-	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: stands for this machine's\n\n")
+	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: in place of this machine's\n\n")
 	m.write("/etc/apt/apt.conf.d/00test", "APT::Sandbox::User \"root\";\nAcquire::http::Proxy \"DIRECT\";\n")
 	key, err := os.ReadFile(m.repo.key)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// offers asks apt which versions of packages are to be had, newest first. What is only installed is not among them.
-func (a apt) offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
+// Offers asks apt which versions of packages are available, newest first. What is only installed is not among them.
+func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[string][]packages.Offer, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) == 0 {
 		return map[string][]packages.Offer{}, nil
@@ -26,8 +26,8 @@ func (a apt) offers(ctx context.Context, v host.View, names []string) (map[strin
 	return parsePolicy(string(out)), nil
 }
 
-// parsePolicy reads what apt-cache policy NAME… prints: versions with their priority stand behind five signs, the
-// sources of each behind eight.
+// parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five spaces, the
+// sources of each follow eight.
 func parsePolicy(out string) map[string][]packages.Offer {
 	all := map[string][]packages.Offer{}
 	name := ""

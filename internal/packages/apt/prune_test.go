@@ -63,7 +63,7 @@ func TestPrune(t *testing.T) {
 	}
 	for _, name := range m.kept() {
 		if !strings.Contains(name, "_570.1-1_") && !strings.Contains(name, "_580.1-1_") {
-			t.Errorf("%s is kept, and nobody goes back to it", name)
+			t.Errorf("%s is kept, and no undo goes back to it", name)
 		}
 	}
 	if _, err := os.Stat(m.dir + packages.Store + "/readme"); err != nil {
@@ -93,7 +93,7 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 			m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
 			m.update()
 			first := m.has()
-			stack := []string{first} // how it stood before each run that stands
+			stack := []string{first} // the states before each run that is not undone
 			for range 6 {
 				if len(stack) > 1 && r.IntN(3) == 0 {
 					if _, err := m.engine(drivers("*")).Undo(t.Context(), m, "", nil); err != nil {
@@ -132,7 +132,7 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 }
 
 // A package that no repository has any more is kept as long as it is the one that is installed: after an undo the same upgrade
-// is tried again, and must have its way back as the first had.
+// runs again, and must have its way back as the first had.
 func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("570.1-1")
@@ -141,15 +141,15 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 	m.update()
 	m.must("apt-get", "-y", "install", "nvidia-driver=570.1-1", "nvidia-kernel=570.1-1", "libnvidia-compute=570.1-1")
 	first := m.has()
-	for try := range 3 {
+	for attempt := range 3 {
 		res := m.apply(drivers("580.1"))
 		for _, c := range res.Made {
 			if c.Keeps != "" {
-				t.Errorf("try %d: %s stays: %s", try, c, c.Keeps)
+				t.Errorf("attempt %d: %s stays: %s", attempt, c, c.Keeps)
 			}
 		}
 		m.must("apt-get", "clean")
-		if try == 0 {
+		if attempt == 0 {
 			for _, name := range members {
 				m.repo.drop(name, "570.1-1")
 			}
@@ -159,11 +159,11 @@ func TestPruneKeepsWhatIsInstalled(t *testing.T) {
 			t.Fatalf("undo: %s", wordsOf(err))
 		}
 		if now := m.has(); now != first {
-			t.Fatalf("try %d: undo ended in\n%swant\n%s", try, now, first)
+			t.Fatalf("attempt %d: undo ended in\n%swant\n%s", attempt, now, first)
 		}
 		for _, name := range m.kept() {
 			if !strings.Contains(name, "_570.1-1_") {
-				t.Errorf("try %d: %s is kept, and nobody goes back to it", try, name)
+				t.Errorf("attempt %d: %s is kept, and no undo goes back to it", attempt, name)
 			}
 		}
 	}

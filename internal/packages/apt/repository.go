@@ -21,7 +21,7 @@ func aptSource(r packages.Repository) string {
 
 func aptPins(r packages.Repository) string { return "/etc/apt/preferences.d/00-gpuadm-" + r.ID }
 
-// aptKeyring is binary, as every apt takes it; a key that is known by its file's digest stays armored as it is.
+// aptKeyring is binary, as every apt takes it; a key that is known by its file's digest stays armored.
 func aptKeyring(r packages.Repository) string {
 	end := ".gpg"
 	if strings.HasPrefix(r.Fingerprint, "sha256:") {
@@ -84,7 +84,7 @@ func preferences(r packages.Repository) []byte {
 	return fmt.Appendf([]byte(packages.Header), "%s", packages.Records(r.Pins))
 }
 
-// aptProxy is where apt is told how to reach the network, if the spec says so.
+// aptProxy has how apt reaches the network, if the spec says so.
 const aptProxy = "/etc/apt/apt.conf.d/90gpuadm"
 
 // aptConf says how to reach the network. See apt-transport-http(1), apt-transport-https(1).

@@ -15,12 +15,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// A move is one line of apt's simulation.
-type move struct {
-	name    string
-	version string // "" = removed
-}
-
 // What apt-get -s prints: "Inst NAME [OLD] (NEW SOURCE… [ARCH])", "Remv NAME [OLD]", "Purg NAME [OLD]". "Conf" says nothing new.
 var (
 	sayInst = pattern.Of(`^Inst (\S+)(?: \[[^\]]*\])? \((\S+)(?: .*)? \[([^\]]*)\]\)`)
@@ -28,19 +22,19 @@ var (
 )
 
 // parseSimulation returns what apt would do, in its order.
-func parseSimulation(out, native string) []move {
-	var moves []move
+func parseSimulation(out, native string) []packages.Move {
+	var moves []packages.Move
 	for line := range strings.Lines(out) {
 		if m := sayInst().FindStringSubmatch(line); m != nil {
-			moves = append(moves, move{strings.TrimSuffix(m[1], ":"+native), m[2]})
+			moves = append(moves, packages.Move{Name: strings.TrimSuffix(m[1], ":"+native), Version: m[2]})
 		} else if m := sayRemv().FindStringSubmatch(line); m != nil {
-			moves = append(moves, move{strings.TrimSuffix(m[1], ":"+native), ""})
+			moves = append(moves, packages.Move{Name: strings.TrimSuffix(m[1], ":"+native)})
 		}
 	}
 	// A package may be removed to be installed in another version: the last word counts.
-	var last []move
+	var last []packages.Move
 	for i, m := range moves {
-		if !slices.ContainsFunc(moves[i+1:], func(o move) bool { return o.name == m.name }) {
+		if !slices.ContainsFunc(moves[i+1:], func(o packages.Move) bool { return o.Name == m.Name }) {
 			last = append(last, m)
 		}
 	}
@@ -49,7 +43,7 @@ func parseSimulation(out, native string) []move {
 
 // simulate asks apt what installing would do. pins count before those on disk: apt reads the file preferences before the
 // folder preferences.d, and the first record that fits a version counts (ReadPinFile and pkgPolicy::CreatePin in apt-pkg/policy.cc).
-func (a apt) simulate(ctx context.Context, v host.View, native string, what []string, pins []packages.Pin) ([]move, error) {
+func (a apt) simulate(ctx context.Context, v host.View, native string, what []string, pins []packages.Pin) ([]packages.Move, error) {
 	argv := slices.Concat([]string{"apt-get", "-s"}, readOnly(), a.options())
 	ask := v.Ask
 	if len(pins) > 0 {

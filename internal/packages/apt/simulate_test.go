@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
@@ -23,7 +24,7 @@ Conf libc6 (2.36-9+deb12u13 Debian:12.12/oldstable [amd64])
 `
 
 func TestSimulation(t *testing.T) {
-	want := []move{{"nvidia-kernel-open", ""}, {"libc6", "2.36-9+deb12u13"}, {"libfoo:i386", "1.0-1"}, {"huge", "1"}, {"local", "0.9"}, {"gone", ""}}
+	want := []packages.Move{{Name: "nvidia-kernel-open", Version: ""}, {Name: "libc6", Version: "2.36-9+deb12u13"}, {Name: "libfoo:i386", Version: "1.0-1"}, {Name: "huge", Version: "1"}, {Name: "local", Version: "0.9"}, {Name: "gone", Version: ""}}
 	if got := parseSimulation(simulation, "amd64"); !slices.Equal(got, want) {
 		t.Errorf("%+v", got)
 	}
@@ -35,7 +36,7 @@ func FuzzSimulation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, out string) {
 		alloc.Most(t, 400, len(out), func() {
 			for _, m := range parseSimulation(out, "amd64") {
-				if m.name == "" && !strings.Contains(out, "Inst :amd64") && !strings.Contains(out, " :amd64") {
+				if m.Name == "" && !strings.Contains(out, "Inst :amd64") && !strings.Contains(out, " :amd64") {
 					t.Errorf("a move of nothing: %+v", m)
 				}
 			}

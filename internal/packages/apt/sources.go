@@ -28,7 +28,7 @@ type source struct {
 // parseSources reads a file of sources in either form. Entries that are disabled are left out.
 func parseSources(file string, data []byte, arch string) []source {
 	if strings.HasSuffix(file, ".sources") {
-		return parseDeb822(file, string(data), arch)
+		return parseDeb822(file, data, arch)
 	}
 	var all []source
 	for line := range strings.Lines(string(data)) {
@@ -74,25 +74,13 @@ func inDeb822(option string) string {
 // the product of a small one could fill the memory.
 const maxSources = 1000
 
-func parseDeb822(file, data, arch string) []source {
+func parseDeb822(file string, data []byte, arch string) []source {
 	var all []source
-	for paragraph := range strings.SplitSeq(data, "\n\n") {
-		said := map[string][]string{}
-		key := ""
-		for line := range strings.Lines(paragraph) {
-			switch {
-			case strings.HasPrefix(line, "#"):
-			case line[0] == ' ' || line[0] == '\t':
-				said[key] = append(said[key], strings.TrimSpace(line))
-			default:
-				k, value, _ := strings.Cut(line, ":")
-				key = strings.ToLower(strings.TrimSpace(k))
-				said[key] = []string{strings.TrimSpace(value)}
-			}
-		}
+	for paragraph := range paragraphs(data) {
 		fields := map[string]string{}
-		for name, parts := range said {
-			fields[name] = strings.Join(parts, " ")
+		for key, value := range paragraph {
+			lines := slices.DeleteFunc(strings.Split(string(value), "\n"), func(l string) bool { return strings.HasPrefix(l, "#") })
+			fields[strings.ToLower(strings.TrimSpace(string(key)))] = strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
 		}
 		if e := strings.ToLower(fields["enabled"]); e == "no" || e == "false" || e == "0" {
 			continue

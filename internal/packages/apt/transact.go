@@ -6,7 +6,6 @@ package apt
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// transact makes the changes in one apt-get install. It asks apt first what that would do, and touches nothing if it
+// Transact makes the changes in one apt-get install. It asks apt first what that would do, and touches nothing if it
 // is anything else than what the changes say.
 func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Change) error {
 	d, err := readDpkg(h)
@@ -33,9 +32,9 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 			return err
 		}
 	}
-	now := asTheyStand(d, changes)
-	if work := packages.Due(now); len(work) > 0 {
-		if err := a.move(ctx, h, d, work, now); err != nil {
+	now := packages.From(d.states(), changes)
+	if len(packages.Due(now)) > 0 {
+		if err := a.move(ctx, h, d, now); err != nil {
 			if failed := a.markReached(ctx, h, err, now); failed != nil {
 				err = host.Join(err, failed)
 			}
@@ -48,50 +47,34 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if err := a.mark(ctx, h, now); err != nil {
 		return err
 	}
-	return proven(h, changes)
-}
-
-// asTheyStand returns the changes from how things stand now: on the way back from a failure that is not what was planned.
-func asTheyStand(d dpkg, changes []converge.Change) []converge.Change {
-	now := slices.Clone(changes)
-	for i, c := range now {
-		now[i].Before = d.packages[c.Name].State.String()
+	if d, err = readDpkg(h); err != nil {
+		return err
 	}
-	return now
+	return packages.Proven("apt", changes, d.states())
 }
 
-// move installs and removes.
-func (a apt) move(ctx context.Context, h host.Host, d dpkg, work, all []converge.Change) error {
-	return packages.OnceMore(ctx, func() error { return a.moveBy(ctx, h, d, work, all) }, func() error { return a.refresh(ctx, h) })
-}
-
-// moveBy goes by the lists as they are.
-func (a apt) moveBy(ctx context.Context, h host.Host, d dpkg, work, all []converge.Change) error {
+// move installs and removes, after apt has shown that it would do just that.
+func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.Change) error {
 	var names []string
-	for _, c := range work {
+	for _, c := range packages.Due(changes) {
 		names = append(names, c.Name)
 	}
-	offers, err := a.offers(ctx, h, names)
+	offers, err := a.Offers(ctx, h, names)
 	if err != nil {
 		return err
 	}
-	r := resolution{apt: a, d: d, offers: offers, changes: work}
-	if err := r.check(h); err != nil {
+	r := packages.Resolution{Changes: changes, Installed: d.states(), Offers: offers, Solver: solver{a, d}}
+	if err := r.Check(ctx, h); err != nil {
 		return err
 	}
-	what := r.what(h)
-	moves, err := a.simulate(ctx, h, d.native, what, nil)
-	if err != nil {
+	if err := r.Exactly(ctx, h); err != nil {
 		return err
 	}
-	if err := exactly(moves, all, d); err != nil {
+	ours, back := files(h, changes)
+	if err := r.Unkept(ctx, h, a.fetch(ctx, h, r)); err != nil {
 		return err
 	}
-	files, back := r.files(h)
-	if err := a.keep(ctx, h, d, work); err != nil {
-		return err
-	}
-	return a.install(ctx, h, what, files, back)
+	return a.install(ctx, h, arguments(h, changes, offers), ours, back)
 }
 
 // install has apt do it, from the files of our own folder where no source has the versions any more.
@@ -102,32 +85,6 @@ func (a apt) install(ctx context.Context, h host.Host, what, files []string, bac
 		return a.get(ctx, h, append([]string{"-o", "APT::Sandbox::User=root", "install", "--"}, files...)...)
 	}
 	return err
-}
-
-// exactly refuses a simulation that would do anything else than the changes say.
-func exactly(moves []move, changes []converge.Change, d dpkg) error {
-	for _, m := range moves {
-		i := slices.IndexFunc(changes, func(c converge.Change) bool { return c.Name == m.name })
-		var because string
-		switch {
-		case i < 0 && m.version == "":
-			because = fmt.Sprintf("apt would remove %s %s, which depends on what would change", m.name, d.packages[m.name].Version)
-		case i < 0:
-			because = fmt.Sprintf("apt would install %s %s beside it", m.name, m.version)
-		case m.version == "" && d.packages[m.name].essential:
-			because = fmt.Sprintf("apt would remove %s, and this machine cannot do without it", m.name)
-		case (m.version == "") == packages.Parse(changes[i].After).Installed(), m.version != "" && m.version != packages.Parse(changes[i].After).Version:
-			because = fmt.Sprintf("apt would make %s %q instead of %q", m.name, m.version, changes[i].After)
-		default:
-			continue
-		}
-		return &converge.Trouble{
-			What:    "cannot change packages: apt would do something else than was planned",
-			Because: []string{because, "nothing was touched"},
-			Try:     []string{"run the same command again, if somebody else has just installed packages", "apt-get check"},
-		}
-	}
-	return nil
 }
 
 // purge takes away what remains of packages that were not there at all.
@@ -148,7 +105,7 @@ func (a apt) purge(ctx context.Context, h host.Host, changes []converge.Change) 
 	return a.get(ctx, h, append([]string{"purge", "--"}, names...)...)
 }
 
-// markReached marks those packages that stand as they should after a transaction that failed for others: on the way back
+// markReached marks those packages that are converged after a transaction that failed for others: on the way back
 // one script that still fails must not cost all others their holds.
 func (a apt) markReached(ctx context.Context, h host.Host, failed error, changes []converge.Change) error {
 	d, err := readDpkg(h)
@@ -199,26 +156,4 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 		}
 	}
 	return nil
-}
-
-// proven reads the database again and makes sure that every change holds: apt's exit code alone proves nothing.
-func proven(v host.View, changes []converge.Change) error {
-	d, err := readDpkg(v)
-	if err != nil {
-		return err
-	}
-	var because []string
-	for _, c := range changes {
-		if now := d.packages[c.Name].State.String(); now != c.After {
-			because = append(because, fmt.Sprintf("%s is %q and should be %q", c.Name, now, c.After))
-		}
-	}
-	if len(because) == 0 {
-		return nil
-	}
-	return &converge.Trouble{
-		What:    "cannot make packages stand as planned: apt said that it was done, and dpkg's database says otherwise",
-		Because: because,
-		Try:     []string{"/var/log/apt/history.log and term.log, which say what was done"},
-	}
 }

@@ -98,11 +98,11 @@ func (m *machine) state(name string) packages.State {
 	return packages.Parse(s)
 }
 
-func (m *machine) stands(version string) {
+func (m *machine) converged(version string) {
 	m.t.Helper()
 	for _, name := range members {
 		if got := m.state(name); got != (packages.State{Version: version, Held: true}) {
-			m.t.Errorf("%s stands as %q, not at %s held", name, got.String(), version)
+			m.t.Errorf("%s is %q, not at %s held", name, got.String(), version)
 		}
 	}
 }
@@ -121,9 +121,9 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 		t.Fatalf("a plan before the lists were read: %+v, %v", plan.Changes, err)
 	}
 	res := m.apply(drivers("580.65.06"))
-	m.stands("580.65.06-0ubuntu1")
+	m.converged("580.65.06-0ubuntu1")
 	if dep := m.state("dkms-like"); dep != (packages.State{Version: "1.0-1", Auto: true}) {
-		t.Errorf("the dependency stands as %q", dep.String())
+		t.Errorf("the dependency is %q", dep.String())
 	}
 	drawn := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "dkms-like" })
 	if drawn < 0 || !res.Made[drawn].Drawn || res.Made[drawn].After != "1.0-1 auto" {
@@ -138,18 +138,18 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 	}
 
 	m.apply(drivers("580.*"))
-	m.stands("580.65.06-0ubuntu1") // it matches, so it stays
+	m.converged("580.65.06-0ubuntu1") // it matches, so it stays
 	m.apply(drivers("590.48.01"))
-	m.stands("590.48.01-0ubuntu1")
+	m.converged("590.48.01-0ubuntu1")
 	if debs, _ := filepath.Glob(m.dir + packages.Store + "/*580.65.06*.deb"); len(debs) != len(members) {
 		t.Errorf("kept for the way back: %v", debs)
 	}
 	m.must("apt-get", "-y", "upgrade")
-	m.stands("590.48.01-0ubuntu1")
+	m.converged("590.48.01-0ubuntu1")
 	m.apply(drivers("580.95.05"))
-	m.stands("580.95.05-0ubuntu1")
+	m.converged("580.95.05-0ubuntu1")
 	m.must("apt-get", "-y", "dist-upgrade")
-	m.stands("580.95.05-0ubuntu1") // held
+	m.converged("580.95.05-0ubuntu1") // held
 
 	m.undo()
 	if last := m.has(); last != first {
@@ -174,7 +174,7 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	put(t, conf, "changed by its owner\n", 0o644)
 	first := m.has()
 	m.apply(drivers("580.2"))
-	m.stands("580.2-1")
+	m.converged("580.2-1")
 	for _, name := range members {
 		m.repo.drop(name, "570.1-1")
 	}
@@ -188,7 +188,7 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	}
 }
 
-// What the repository had lost before we came cannot be put back, and the plan says so.
+// What the repository had lost before gpuadm came cannot be rolled back, and the plan says so.
 func TestWhatCannotBeHadAgain(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("570.1-1")
@@ -210,7 +210,7 @@ func TestWhatCannotBeHadAgain(t *testing.T) {
 	}
 	m.apply(drivers("580.2"))
 	m.undo()
-	m.stands("580.2-1")
+	m.converged("580.2-1")
 }
 
 func TestVanishedVersion(t *testing.T) {
@@ -234,7 +234,7 @@ func TestVanishedVersion(t *testing.T) {
 		t.Error("something was changed")
 	}
 	m.apply(drivers("580.*")) // the newest that all have
-	m.stands("580.95.05-0ubuntu1")
+	m.converged("580.95.05-0ubuntu1")
 }
 
 func TestFailingScript(t *testing.T) {
@@ -259,10 +259,10 @@ func TestFailingScript(t *testing.T) {
 	m.must("apt-get", "check")
 }
 
-// slow is a package whose script waits to be killed, unless told to pass.
+// slow is a package whose script waits to be killed, unless it may pass.
 const slow = "#!/bin/sh\n[ \"$1\" = configure ] || exit 0\n[ -e /run/pass ] && exit 0\nwhile read -r key value; do [ \"$key\" = PPid: ] && kill -9 \"$value\"; done </proc/self/status\nsleep 1\nexit 1\n"
 
-// A run whose dpkg is killed is turned back. When nobody is left to turn it back, the next run lets dpkg finish first.
+// A run in which dpkg is killed is rolled back. Where gpuadm was killed too, the next run lets dpkg finish first.
 func TestKilledDpkg(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
@@ -276,20 +276,20 @@ func TestKilledDpkg(t *testing.T) {
 		t.Errorf("after a killed dpkg:\n%swas:\n%s", last, first)
 	}
 
-	m.Do(t.Context(), "apt-get", "-y", "install", "nvidia-driver") // somebody else's run, killed in its midst
+	m.Do(t.Context(), "apt-get", "-y", "install", "nvidia-driver") // another run, killed during its transaction
 	if a, err := m.apt.Audit(t.Context(), m); err != nil || !a.Interrupted || len(a.Broken) == 0 {
 		t.Fatalf("the database after it: %+v, %v", a, err)
 	}
 	m.write("/run/pass", "")
 	res := m.apply(drivers("580.1"))
-	m.stands("580.1-1")
+	m.converged("580.1-1")
 	if res.Made[0].Kind != "package-database" || !strings.HasPrefix(string(res.Made[0].Before), "interrupted") {
 		t.Errorf("first made: %+v", res.Made[0])
 	}
 }
 
-// A package that somebody else's installation has left broken is named, and nothing is touched.
-func TestOthersBrokenPackage(t *testing.T) {
+// A package that another installation has left broken is named, and nothing is touched.
+func TestBrokenBeforeGpuadm(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "other", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nexit 7\n"}})
@@ -346,9 +346,9 @@ func TestConflictingFlavour(t *testing.T) {
 	m.must("apt-get", "-y", "install", "nvidia-kernel-open")
 	first := m.has()
 	m.apply(drivers("580.1"))
-	m.stands("580.1-1")
+	m.converged("580.1-1")
 	if got := m.state("nvidia-kernel-open"); got.Installed() || got.Broken != packages.ConfigFiles {
-		t.Errorf("the other flavour stands as %q", got.String())
+		t.Errorf("the other flavour is %q", got.String())
 	}
 	m.undo()
 	if last := m.has(); last != first {
@@ -356,8 +356,8 @@ func TestConflictingFlavour(t *testing.T) {
 	}
 }
 
-// What somebody holds is not changed for our sake.
-func TestOthersHold(t *testing.T) {
+// What is held outside gpuadm is not changed.
+func TestHeldOutsideGpuadm(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "0.5-1"})
@@ -372,7 +372,7 @@ func TestOthersHold(t *testing.T) {
 	}), "cannot change package dkms-like: it is held at 0.5-1")
 }
 
-// A transaction is refused before the touch if apt would do more than it says: here somebody has since installed what
+// A transaction is refused before the touch if apt would do more than it says: here an administrator has since installed what
 // depends on a package that undo would take away.
 func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 	m := newMachine(t)
@@ -389,7 +389,7 @@ func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 	}
 }
 
-// Members that stand at several versions, each of which is one asked for, do not fit together.
+// Members in several versions, each of which is one asked for, do not fit together.
 func TestSplitGroup(t *testing.T) {
 	m := newMachine(t)
 	m.repo.add(deb{name: "a", version: "580.1-1"}, deb{name: "a", version: "580.2-1"}, deb{name: "b", version: "580.1-1"}, deb{name: "b", version: "580.2-1"})
@@ -399,7 +399,7 @@ func TestSplitGroup(t *testing.T) {
 		return []converge.Want{packages.Want(s, "a", packages.State{Version: "x=580.*"}, ""), packages.Want(s, "b", packages.State{Version: "x=580.*"}, "")}
 	})
 	if a, b := m.state("a"), m.state("b"); a.Version != b.Version {
-		t.Errorf("they stand at %s and %s", a.Version, b.Version)
+		t.Errorf("they are %s and %s", a.Version, b.Version)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// update has apt read its lists. All of them first, which also brings those of the distribution that ours depend on;
+// Update has apt read its lists. All of them first, which also brings those of the distribution that ours depend on;
 // if anything fails there, each of our own files alone, strictly: what others have broken does not stop us, and a
 // package that is then missing is named by who needs it.
 func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
@@ -42,7 +42,7 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 			continue // it says versions
 		}
 		err = a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+f, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
-		if busy := (*packages.Locked)(nil); err != nil && (old || packages.Mismatched(err) || errors.As(err, new(packages.Distrust)) || errors.As(err, &busy)) {
+		if busy := (*packages.Locked)(nil); err != nil && (old || errors.As(err, new(packages.Distrust)) || errors.As(err, &busy)) {
 			return packages.Unread(h, err, sources[0].uri, f)
 		}
 	}

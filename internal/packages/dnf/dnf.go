@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dnf is the packager of RHEL and its kin: what dnf 4 and rpm each know and say, and how they are told.
+// Package dnf is the packager of RHEL and its kin: what dnf 4 and rpm know and say, and how gpuadm runs them.
 package dnf
 
 import (
@@ -28,7 +28,7 @@ type dnf struct {
 }
 
 // unfiltered is dnf that also sees what the module streams which are enabled hide: what was installed from another stream
-// must be had again for the way back.
+// must be available for the way back.
 func (a dnf) unfiltered() dnf {
 	a.more = []string{"--setopt=*.module_hotfixes=1"}
 	return a
@@ -40,7 +40,7 @@ func New() packages.Packager { return dnf{wait: packages.LockWait} }
 func (dnf) Name() string     { return "dnf" }
 func (dnf) Database() string { return "rpm" }
 
-// Files leaves out the files beside rpm's: those change whenever somebody looks.
+// Files leaves out the files beside rpm's: those change whenever the database is read.
 func (dnf) Files() []string {
 	files := []string{lockConf, lockList}
 	for _, dir := range packages.RpmFolders() {
@@ -59,7 +59,7 @@ func (dnf) Installed(ctx context.Context, v host.View) (map[string]packages.Stat
 	return d.packages, err
 }
 
-// audit asks rpm nothing unless dnf's lock says that a transaction was cut short: of a dnf that was killed, rpm -V and
+// Audit asks rpm nothing unless dnf's lock says that a transaction was cut short: of a dnf that was killed, rpm -V and
 // dnf check know nothing.
 func (dnf) Audit(ctx context.Context, v host.View) (packages.Audit, error) {
 	if err := spoken(v); err != nil {
@@ -80,7 +80,7 @@ func (dnf) Audit(ctx context.Context, v host.View) (packages.Audit, error) {
 	return a, nil
 }
 
-// repair does what the killed dnf did not come to: it removes what was to be replaced, and installs again what may not
+// Repair does what the killed dnf did not come to: it removes what was to be replaced, and installs again what may not
 // have been installed to its end, scripts included.
 func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, fmt.Errorf("not done within %v", packages.RepairLimit))
@@ -131,8 +131,8 @@ func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	return readRPM(ctx, h)
 }
 
-// options make dnf do exactly what it is told, and never ask: dnf(8), dnf.conf(5). Lists are read by Lists alone, so
-// that what is planned is what is done. Locks are looked after by us: the plugin would hide what they keep away.
+// options make dnf do exactly what its arguments say, and never ask: dnf(8), dnf.conf(5). Lists are read by Lists alone, so
+// that what is planned is what is done. gpuadm itself handles locks: the plugin would hide the packages that they keep away.
 func (a dnf) options() []string {
 	return append([]string{
 		"--disableplugin=versionlock", "--setopt=*.metadata_expire=-1", "--setopt=install_weak_deps=0", "--setopt=best=1", "--setopt=strict=1",
@@ -153,18 +153,18 @@ func (a dnf) run(ctx context.Context, h host.Host, args ...string) (out []byte, 
 	return out, err
 }
 
-// again runs what may find a lock held, until it is free or our patience ends.
+// again runs what may find a lock held, until it is free or the wait ends.
 func (a dnf) again(ctx context.Context, h host.Host, run func() ([]byte, error)) error {
 	return packages.Patiently(ctx, h, a.wait, func(time.Duration) error {
 		out, err := run()
 		if err == nil {
 			return nil
 		}
-		return explainDnf(h, string(out), err)
+		return explain(h, string(out), err)
 	})
 }
 
-// free waits until nobody is in the midst of a transaction: what is installed meanwhile is neither old nor new.
+// free waits until no other process is in a transaction: what is installed meanwhile is neither old nor new.
 func (a dnf) free(ctx context.Context, h host.Host) error {
 	return a.again(ctx, h, func() ([]byte, error) {
 		if pid := holds(h, dnfLock); pid != "" {
@@ -255,13 +255,13 @@ func spoken(v host.View) error {
 	to, err := v.Readlink(program)
 	if err == nil && strings.HasPrefix(path.Base(to), "dnf5") {
 		return &converge.Trouble{
-			What: "cannot look at packages: this machine has dnf 5, and gpuadm speaks dnf 4",
-			Try:  []string{"say owner = \"other\" in [driver], if somebody else installs the driver"},
+			What: "cannot read installed packages: this machine has dnf 5, and gpuadm works with dnf 4",
+			Try:  []string{"say owner = \"other\" in [driver], if another tool installs the driver"},
 		}
 	}
 	if _, err := v.Stat(program); errors.Is(err, fs.ErrNotExist) {
 		return &converge.Trouble{
-			What: "cannot look at packages: rpm manages this machine, and dnf is not installed",
+			What: "cannot read installed packages: rpm manages this machine, and dnf is not installed",
 			Try:  []string{"install dnf (tdnf install dnf on Azure Linux), then run the same command again"},
 		}
 	}

@@ -6,7 +6,6 @@ package dnf
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -27,43 +26,16 @@ func repositoryIDs() map[string]string {
 	}
 }
 
-// A section is one repository in a file of dnf's.
-type section struct {
-	file, id string
-	lines    []string // all but the first, and what says whether it is enabled
-	on       bool
-}
-
-func sections(file string, data []byte) (all []section) {
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimRight(line, "\r\n")
-		if id, is := strings.CutSuffix(strings.TrimSpace(line), "]"); is && strings.HasPrefix(id, "[") {
-			all = append(all, section{file: file, id: id[1:], on: true})
-			continue
-		}
-		if len(all) == 0 || strings.HasPrefix(line, "#") {
-			continue
-		}
-		s := &all[len(all)-1]
-		if key, value, _ := strings.Cut(line, "="); strings.TrimSpace(key) == "enabled" {
-			s.on = slices.Contains([]string{"1", "yes", "true", "on"}, strings.ToLower(strings.TrimSpace(value)))
-		} else if strings.TrimSpace(line) != "" {
-			s.lines = append(s.lines, line)
-		}
-	}
-	return all
-}
-
 // subscribed is the file that subscription-manager writes: what others write there, or copy from it, does not last.
 const subscribed = "/etc/yum.repos.d/redhat.repo"
 
 func lackingRepository(sys packages.System, need string) (packages.Lack, bool) {
 	is := regexp.MustCompile(repositoryIDs()[need])
-	var off []section
+	var off []repository
 	by := releaseOf(sys, need)
 	l := packages.Lack{Name: "the repository " + need, Release: by}
 	for _, file := range packages.FilesIn(sys, "/etc/yum.repos.d", ".repo") {
-		for _, s := range sections(file, sys.Files[file]) {
+		for _, s := range parseRepos(file, sys.Files[file]) {
 			switch {
 			case !is.MatchString(s.id) || strings.Contains(s.id, "-debug-") || strings.Contains(s.id, "-source-"):
 			case s.on && (by == nil || by.File != file):

@@ -24,8 +24,8 @@ var (
 // dnfLocked is dnf's exit code where another dnf holds one of its locks: dnf(8), dnf/cli/main.py in its tree.
 const dnfLocked = 200
 
-// explainDnf says of dnf or rpm that failed what a person can act on.
-func explainDnf(v host.View, out string, err error) error {
+// explain says of dnf or rpm that failed what a person can act on.
+func explain(v host.View, out string, err error) error {
 	failed := (*host.CommandError)(nil)
 	if !errors.As(err, &failed) {
 		return err

@@ -60,10 +60,10 @@ func TestExplainDnf(t *testing.T) {
 		{1, "Error: Failed to download metadata for repo 'cuda': repomd.xml GPG signature verification error: Bad GPG signature\n", "is not accepted"},
 		{1, "  - Status code: 404 for https://example.invalid/x/repodata/repomd.xml.asc (IP: 192.0.2.1)\nError: GPG verification is enabled, but GPG signature is not available. This may", "is not accepted"},
 		{1, "Public key for x.rpm is not installed. Failing package is: x-1-1.x86_64\nError: GPG check FAILED\n", "is not accepted"},
-		{1, "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)\nError: Error downloading packages:\n", "do not fit together"},
+		{1, "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)\nError: Error downloading packages:\n", "cannot install packages: Error downloading packages"},
 		{1, "Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried\n", "cannot install packages: Failed to download metadata for repo 'x': Cannot download repomd.xml: All mirrors were tried"},
 	} {
-		err := explainDnf(n, "", &host.CommandError{Argv: []string{"dnf"}, Code: c.code, Stderr: strings.TrimSpace(c.said), Cause: errors.New("exit status 1")})
+		err := explain(n, "", &host.CommandError{Argv: []string{"dnf"}, Code: c.code, Stderr: strings.TrimSpace(c.said), Cause: errors.New("exit status 1")})
 		if !strings.Contains(err.Error(), c.what) {
 			t.Errorf("%q: %v", c.said, err)
 		}
@@ -81,23 +81,9 @@ func TestExplainedDnfWithAFix(t *testing.T) {
 	}
 	for _, said := range []string{"Error: a message of no known kind", "Error: \n Problem: conflicting requests\n  - nothing provides x\n"} {
 		trouble := (*converge.Trouble)(nil)
-		if err := explainDnf(n, "", &host.CommandError{Stderr: said}); !errors.As(err, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
+		if err := explain(n, "", &host.CommandError{Stderr: said}); !errors.As(err, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
 			t.Errorf("%s: %v", said, err)
 		}
-	}
-}
-
-func TestDnfMismatchExplained(t *testing.T) {
-	n, err := simhost.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = explainDnf(n, "", &host.CommandError{Stderr: "[MIRROR] a.rpm: Downloading successful, but checksum doesn't match. Calculated: e2(sha256)  Expected: c5(sha256)\nError: Error downloading packages:\n  a: Cannot download, all mirrors were already tried without success\n"})
-	if said := wordsOf(err); !packages.Mismatched(err) || !strings.Contains(said, "do not fit together") || !strings.Contains(said, "again in some minutes") {
-		t.Error(said)
-	}
-	if err := explainDnf(n, "", &host.CommandError{Stderr: "Error: Error downloading packages:\n  Status code: 404"}); packages.Mismatched(err) {
-		t.Errorf("%v", err)
 	}
 }
 

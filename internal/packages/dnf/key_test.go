@@ -21,7 +21,7 @@ import (
 // the same end, so the key itself says which it is.
 func TestRPMKeys(t *testing.T) {
 	const trusted, shared = "F22CC24F7F742054127646D9354FB98A5B4AF876", "5b4af876"
-	ours, others := inRPM(t, "../../things/testdata/ed25519.asc"), inRPM(t, "../things/testdata/rsa2048.gpg")
+	ours, others := inRPM(t, "../../things/testdata/ed25519.asc"), inRPM(t, "../../things/testdata/rsa2048.gpg")
 	record := func(id, made, key string) string {
 		return "gpg-pubkey\t0\t" + id + "\t" + made + "\t(none)\t1\t1\t" + key + "\n"
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// known asks dnf's caches, and reads nothing anew.
+// Known asks dnf's caches, and reads no repository.
 func (a dnf) Known(ctx context.Context, v host.View, names, _ []string) (map[string][]packages.Offer, time.Time, error) {
 	var youngest time.Time
 	for _, dir := range packages.ListOf(v, dnfCache) {
@@ -25,7 +25,7 @@ func (a dnf) Known(ctx context.Context, v host.View, names, _ []string) (map[str
 	}
 	cached := a
 	cached.more = append(slices.Clone(a.more), "--cacheonly")
-	offers, err := cached.offers(ctx, v, names)
+	offers, err := cached.Offers(ctx, v, names)
 	if err != nil {
 		return nil, time.Time{}, nil // a repository has no cache yet: nothing is known
 	}

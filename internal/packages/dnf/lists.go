@@ -4,6 +4,7 @@
 package dnf
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -28,54 +29,51 @@ func (dnf) Unsettles(files []string, by converge.Change) bool {
 	return strings.HasPrefix(by.Name, dnfKeys) || by.Kind == "package" && slices.Contains(files, broughtBy(by.Name))
 }
 
-// A dnfRepository is one section of a repository file: dnf.conf(5).
-type dnfRepository struct {
-	id, url, key string
-	elsewhere    string // the URL of a list of mirrors
+// A repository is one section of a repository file: dnf.conf(5).
+type repository struct {
+	file, id string
+	on       bool
+	lines    []string          // all but the first, and the one that says whether it is enabled
+	values   map[string]string // by key
 }
 
-// parseRepos reads a file of ours. Sections that are disabled are left out.
-func parseRepos(data []byte) (all []dnfRepository) {
-	on := true
+func parseRepos(file string, data []byte) (all []repository) {
 	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]") {
-			all, on = append(all, dnfRepository{id: strings.Trim(line, "[]")}), true
+		line = strings.TrimRight(line, "\r\n")
+		if id, is := strings.CutSuffix(strings.TrimSpace(line), "]"); is && strings.HasPrefix(id, "[") {
+			all = append(all, repository{file: file, id: id[1:], on: true, values: map[string]string{}})
 			continue
 		}
-		key, value, ok := strings.Cut(line, "=")
-		if !ok || len(all) == 0 || !on {
+		if len(all) == 0 || strings.HasPrefix(line, "#") || strings.TrimSpace(line) == "" {
 			continue
 		}
-		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		r := &all[len(all)-1]
-		switch key {
-		case "baseurl":
-			if r.elsewhere == "" {
-				r.url = value
-			}
-		case "metalink":
-			r.url, r.elsewhere = value, value
-		case "mirrorlist":
-			if r.elsewhere == "" {
-				r.url, r.elsewhere = value, value
-			}
-		case "gpgkey":
-			r.key = strings.TrimPrefix(value, "file://")
-		case "enabled":
-			if value == "0" {
-				all, on = all[:len(all)-1], false
-			}
+		key, value, _ := strings.Cut(line, "=")
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		if key == "enabled" {
+			r.on = slices.Contains([]string{"1", "yes", "true", "on"}, strings.ToLower(value))
+			continue
 		}
+		r.lines, r.values[key] = append(r.lines, line), value
 	}
 	return all
+}
+
+// enabled reads the repositories of a file that are not disabled.
+func enabled(file string, data []byte) []repository {
+	return slices.DeleteFunc(parseRepos(file, data), func(r repository) bool { return !r.on })
+}
+
+// url is where a repository is, or the list of its mirrors.
+func (r repository) url() string {
+	return cmp.Or(r.values["metalink"], r.values["mirrorlist"], r.values["baseurl"])
 }
 
 // list is the signed list that dnf keeps of a repository, in a folder named after its id and URL. Where only dnf knows the
 // URL, with its variables filled in, it is the youngest that is there.
 // Source: Repo::Impl::getHash in libdnf/repo/Repo.cpp of libdnf's tree.
-func (r dnfRepository) list(v host.View) string {
-	if strings.Contains(r.url, "$") {
+func (r repository) list(v host.View) string {
+	if strings.Contains(r.url(), "$") {
 		var youngest time.Time
 		found := dnfCache + "/" + r.id
 		for _, name := range packages.ListOf(v, dnfCache) {
@@ -87,11 +85,11 @@ func (r dnfRepository) list(v host.View) string {
 		}
 		return found
 	}
-	sum := sha256.Sum256([]byte(r.url))
+	sum := sha256.Sum256([]byte(r.url()))
 	return fmt.Sprintf("%s/%s-%x/repodata/repomd.xml", dnfCache, r.id, sum[:8])
 }
 
-// stale compares times of files, and not of what they say.
+// Stale compares times of files, and not of what they say.
 func (dnf) Stale(v host.View, files []string) (bool, error) {
 	for _, f := range files {
 		data, err := v.ReadFile(f)
@@ -100,14 +98,14 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 		} else if err != nil {
 			return false, err
 		}
-		for _, r := range parseRepos(data) {
+		for _, r := range enabled(f, data) {
 			read, err := v.Stat(r.list(v))
 			if errors.Is(err, fs.ErrNotExist) {
 				return true, nil
 			} else if err != nil {
 				return false, err
 			}
-			for _, name := range []string{f, r.key} {
+			for _, name := range []string{f, strings.TrimPrefix(r.values["gpgkey"], "file://")} {
 				if i, err := v.Stat(name); err == nil && i.Ctime.After(read.Ctime) {
 					return true, nil
 				}
@@ -117,11 +115,10 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 	return false, nil
 }
 
-// update has dnf read its lists. All of them first, which also brings those of the distribution that ours depend on; if
+// Update has dnf read its lists. All of them first, which also brings those of the distribution that ours depend on; if
 // anything fails there, ours alone, strictly: what others have broken does not stop us.
 func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
-	var ours []dnfRepository
-	at := map[string]string{}
+	var ours []repository
 	for _, f := range files {
 		data, err := h.ReadFile(f)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -129,21 +126,19 @@ func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
 		} else if err != nil {
 			return err
 		}
-		for _, r := range parseRepos(data) {
-			ours, at[r.id] = append(ours, r), f
-		}
+		ours = append(ours, enabled(f, data)...)
 	}
 	if _, err := a.run(ctx, h, "makecache", "--refresh"); err != nil {
 		for _, r := range ours {
 			if _, err := a.run(ctx, h, "makecache", "--refresh", "--disablerepo=*", "--enablerepo="+r.id); err != nil {
-				return packages.Unread(h, err, r.url, at[r.id])
+				return packages.Unread(h, err, r.url(), r.file)
 			}
 		}
 	}
 	for _, r := range ours {
 		// One that dnf found to be current, and so left as it was, gets a time after that of our files.
 		if err := packages.TouchList(h, r.list(h)); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s", r.url, r.list(h))
+			return fmt.Errorf("cannot find the list of %s: dnf makecache did not bring %s", r.url(), r.list(h))
 		} else if err != nil {
 			return err
 		}

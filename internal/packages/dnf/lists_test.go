@@ -6,7 +6,6 @@ package dnf
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -16,16 +15,15 @@ import (
 
 func TestParseRepos(t *testing.T) {
 	r := packages.Repository{ID: "cuda", URL: "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64/", About: "x"}
-	all := parseRepos(dnfRepo(r, "/etc/pki/rpm-gpg/k.asc", host.Via{}))
-	want := []dnfRepository{{"gpuadm-cuda", "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64", "/etc/pki/rpm-gpg/k.asc", ""}}
-	if !slices.Equal(all, want) {
-		t.Errorf("got %+v", all)
+	all := enabled("f", dnfRepo(r, "/etc/pki/rpm-gpg/k.asc", host.Via{}))
+	if len(all) != 1 || all[0].id != "gpuadm-cuda" || all[0].url() != "file:///srv/nvidia/compute/cuda/repos/rhel9/x86_64" || all[0].values["gpgkey"] != "file:///etc/pki/rpm-gpg/k.asc" {
+		t.Fatalf("got %+v", all)
 	}
 	all[0].id = "cuda" // what dnf 4.23 called the folder
 	if got := all[0].list(nil); got != "/var/cache/dnf/cuda-993b405957239e4a/repodata/repomd.xml" {
 		t.Errorf("dnf keeps the list at %s", got)
 	}
-	if all := parseRepos([]byte("[a]\nenabled=0\nbaseurl=x\n[b]\nbaseurl=y\n")); len(all) != 1 || all[0].url != "y" {
+	if all := enabled("f", []byte("[a]\nenabled=0\nbaseurl=x\n[b]\nbaseurl=y\n")); len(all) != 1 || all[0].url() != "y" {
 		t.Errorf("one of two is disabled: %+v", all)
 	}
 	for signed, says := range map[packages.Signed]string{packages.SignedBoth: "gpgcheck=1\nrepo_gpgcheck=1", packages.SignedMetadata: "gpgcheck=0\nrepo_gpgcheck=1", packages.SignedPackages: "gpgcheck=1\nrepo_gpgcheck=0"} {

@@ -61,7 +61,7 @@ func (dnf) Contents(repos []packages.Repository, via host.Via) map[string][]byte
 // Upgrades wants nothing: dnf-automatic obeys the locks of versionlock.
 func (dnf) Upgrades([]string, bool) []converge.Want { return nil }
 
-// dnfRepo refuses to go on without the repository: dnf by itself may pass over one whose signature is wrong.
+// dnfRepo refuses to go on without the repository: dnf by itself may skip one with a wrong signature.
 func dnfRepo(r packages.Repository, key string, via host.Via) []byte {
 	gpgcheck, metadata := 1, 1
 	switch r.Signed {

@@ -94,7 +94,7 @@ func bare(evr string) string {
 	return evr
 }
 
-// named is what dnf and rpm are told for a package of ours in a version.
+// named is what dnf and rpm call a wanted package in a version.
 func named(name, version string) string {
 	base, arch, foreign := strings.Cut(name, ".")
 	if i := strings.LastIndex(name, "."); i >= 0 {

@@ -4,6 +4,7 @@
 package dnf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -14,15 +15,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// A dnfMove is one line of the table that dnf shows before it asks.
-type dnfMove struct {
+// A move is one line of the table that dnf shows before it asks.
+type move struct {
 	rpmPackage
-	gone  bool // it is removed
-	drawn bool // as a dependency
+	gone bool // it is removed
 }
 
 // parseTable reads what dnf would do. A name that is too long for its column has a line of its own.
-func parseTable(out string) (moves []dnfMove) {
+func parseTable(out string) (moves []move) {
 	_, table, ok := strings.Cut(out, "\n Package ")
 	if !ok {
 		return nil
@@ -40,7 +40,7 @@ func parseTable(out string) (moves []dnfMove) {
 			section, words = strings.TrimSuffix(line, ":"), nil
 		case f[0] == "replacing" && len(f) >= 3:
 			if i := strings.LastIndex(f[1], "."); i > 0 {
-				moves = append(moves, dnfMove{rpmPackage{f[1][:i], strings.TrimSuffix(f[2], "."), f[1][i+1:]}, true, true})
+				moves = append(moves, move{rpmPackage{f[1][:i], strings.TrimSuffix(f[2], "."), f[1][i+1:]}, true})
 			}
 		default:
 			if words = append(words, f...); len(words) >= 4 {
@@ -54,8 +54,8 @@ func parseTable(out string) (moves []dnfMove) {
 	return moves
 }
 
-func moveIn(section string, words []string) (dnfMove, bool) {
-	m := dnfMove{rpmPackage: rpmPackage{words[0], evrOf(words[2]), words[1]}, drawn: strings.Contains(section, "depend")}
+func moveIn(section string, words []string) (move, bool) {
+	m := move{rpmPackage: rpmPackage{words[0], evrOf(words[2]), words[1]}}
 	switch verb, _, _ := strings.Cut(section, " "); verb {
 	case "Installing", "Upgrading", "Downgrading", "Reinstalling":
 		if strings.Contains(section, "module") || strings.Contains(section, "group") {
@@ -71,19 +71,15 @@ func moveIn(section string, words []string) (dnfMove, bool) {
 
 func evrOf(s string) string { return strings.TrimPrefix(s, "0:") }
 
-// A task is what dnf is told: in one transaction, whatever it is.
-type task struct{ install, reinstall, remove []string }
-
-func (t task) empty() bool { return len(t.install)+len(t.reinstall)+len(t.remove) == 0 }
+// A task is what dnf does in one transaction.
+type task struct{ install, remove []string }
 
 // args are those of the command that does it all; nil where one command cannot.
 func (t task) args() []string {
 	switch {
-	case len(t.reinstall)+len(t.remove) == 0:
+	case len(t.remove) == 0:
 		return append([]string{"install"}, t.install...)
-	case len(t.install)+len(t.remove) == 0:
-		return append([]string{"reinstall"}, t.reinstall...)
-	case len(t.install)+len(t.reinstall) == 0:
+	case len(t.install) == 0:
 		return append([]string{"remove"}, t.remove...)
 	}
 	return nil
@@ -92,42 +88,49 @@ func (t task) args() []string {
 // script is for dnf's shell. That goes on behind a line that fails, so it may run only what a simulation has shown; and it
 // takes files in the first line alone.
 func (t task) script() []byte {
-	var b strings.Builder
-	for _, l := range []struct {
-		verb string
-		what []string
-	}{{"install", t.install}, {"reinstall", t.reinstall}, {"remove", t.remove}} {
-		if len(l.what) > 0 {
-			b.WriteString(l.verb + " " + strings.Join(l.what, " ") + "\n")
-		}
-	}
-	return []byte(b.String() + "run\nexit\n")
+	return []byte("install " + strings.Join(t.install, " ") + "\nremove " + strings.Join(t.remove, " ") + "\nrun\nexit\n")
 }
 
-// task is what dnf is told for changes. Versions that only our folder has are told as files.
-func (r *dnfResolution) task() (t task) {
-	for _, c := range packages.Due(r.changes) {
-		to, found := packages.Parse(c.After), r.d.packages[c.Name]
+// task is what dnf does for changes. Versions that only Store has are given as files.
+func (s solver) task(v host.View, changes []converge.Change, offers map[string][]packages.Offer) (t task) {
+	for _, c := range packages.Due(changes) {
+		to := packages.Parse(c.After)
+		if !to.Installed() {
+			t.remove = append(t.remove, s.d.spec(c.Name))
+			continue
+		}
 		spec := named(c.Name, to.Version)
-		if _, ok := packages.Find(r.offers[c.Name], to.Version); !ok && to.Installed() {
-			if file := storedRPM(r.v, c.Name, to.Version); file != "" {
-				spec = file
-			}
+		if _, ok := packages.Find(offers[c.Name], to.Version); !ok {
+			spec = cmp.Or(storedRPM(v, c.Name, to.Version), spec)
 		}
-		switch {
-		case !to.Installed():
-			t.remove = append(t.remove, r.d.spec(c.Name))
-		case found.Version == to.Version:
-			t.reinstall = append(t.reinstall, spec)
-		default:
-			t.install = append(t.install, spec)
-		}
+		t.install = append(t.install, spec)
 	}
 	return t
 }
 
+// Simulate asks dnf what changes would do. dnf has no pins. A package that only makes room for its other version is not removed.
+func (s solver) Simulate(ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, _ []packages.Pin) (all []packages.Move, err error) {
+	moves, err := s.simulate(ctx, v, s.task(v, changes, offers))
+	if err != nil {
+		return nil, err
+	}
+	asked := map[string]bool{}
+	for _, c := range changes {
+		asked[c.Name] = true
+	}
+	for _, gone := range []bool{false, true} {
+		for _, m := range moves {
+			name := m.key(asked)
+			if m.gone == gone && !slices.ContainsFunc(all, func(o packages.Move) bool { return o.Name == name }) {
+				all = append(all, packages.Move{Name: name, Version: map[bool]string{false: m.evr}[gone]})
+			}
+		}
+	}
+	return all, nil
+}
+
 // simulate asks dnf what a task would do.
-func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]dnfMove, error) {
+func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]move, error) {
 	argv := slices.Concat([]string{"dnf", "--assumeno"}, a.options())
 	var out []byte
 	var err error
@@ -152,7 +155,7 @@ func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]dnfMove, erro
 		if err == nil {
 			err = &host.CommandError{Argv: argv, Stderr: said, Cause: errors.New("not all of it can be done")}
 		}
-		return nil, explainDnf(v, string(out), err)
+		return nil, explain(v, string(out), err)
 	}
 	return moves, nil
 }
@@ -174,44 +177,7 @@ func (a dnf) do(ctx context.Context, h host.Host, t task) ([]byte, error) {
 		err = rm
 	}
 	if err == nil && (sayUnmatched().Match(out) || sayDnfError().Match(out)) {
-		err = explainDnf(h, string(out), &host.CommandError{Argv: []string{"dnf", "shell"}, Stderr: string(out), Cause: errors.New("not all of it was done")})
+		err = explain(h, string(out), &host.CommandError{Argv: []string{"dnf", "shell"}, Stderr: string(out), Cause: errors.New("not all of it was done")})
 	}
 	return out, err
-}
-
-// exactlyDnf refuses a simulation that would do anything else than the changes say, or less.
-func exactlyDnf(moves []dnfMove, changes, work []converge.Change, d rpmDatabase) error {
-	refuse := func(because string) error {
-		return &converge.Trouble{
-			What:    "cannot change packages: dnf would do something else than was planned",
-			Because: []string{because, "nothing was touched"},
-			Try:     []string{"run the same command again, if somebody else has just installed packages", "dnf check"},
-		}
-	}
-	asked := map[string]bool{}
-	for _, c := range changes {
-		asked[c.Name] = true
-	}
-	done := map[string]bool{}
-	for _, m := range moves {
-		name := m.key(asked)
-		i := slices.IndexFunc(changes, func(c converge.Change) bool { return c.Name == name })
-		switch {
-		case i < 0 && m.gone:
-			return refuse("dnf would remove " + m.nevra() + ", which nobody asked for")
-		case i < 0:
-			return refuse("dnf would install " + m.nevra() + " beside it")
-		case m.gone && packages.Parse(changes[i].After).Installed(): // it makes room for its other version
-		case !m.gone && packages.Parse(changes[i].After).Version != m.evr:
-			return refuse("dnf would install " + m.nevra() + " instead of " + packages.Parse(changes[i].After).Version)
-		default:
-			done[name] = true
-		}
-	}
-	for _, c := range work {
-		if !done[c.Name] {
-			return refuse("dnf would leave " + c.Name + " as it is: " + string(d.packages[c.Name].String()))
-		}
-	}
-	return nil
 }

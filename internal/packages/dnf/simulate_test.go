@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
@@ -39,52 +37,20 @@ Transaction Summary
 ================================================================================
 Install    1 Package
 `
-	want := []dnfMove{
-		{rpmPackage{"nvlsm", "2025.06.11-1", "x86_64"}, false, false},
-		{rpmPackage{"kernel-devel-matched-with-a-name-longer-than-its-column", "5.14.0-427.el9", "x86_64"}, false, false},
-		{rpmPackage{"kernel-old", "5.14.0-1.el9", "x86_64"}, true, true},
-		{rpmPackage{"nvidia-driver-cuda", "3:580.65.06-1.el9", "x86_64"}, true, false},
-		{rpmPackage{"libnvidia-container1", "1.18.0-1", "x86_64"}, false, false},
-		{rpmPackage{"libnvidia-cfg", "3:580.65.06-1.el9", "x86_64"}, false, true},
-		{rpmPackage{"nvidia-persistenced", "3:580.65.06-1.el9", "x86_64"}, true, true},
+	want := []move{
+		{rpmPackage{"nvlsm", "2025.06.11-1", "x86_64"}, false},
+		{rpmPackage{"kernel-devel-matched-with-a-name-longer-than-its-column", "5.14.0-427.el9", "x86_64"}, false},
+		{rpmPackage{"kernel-old", "5.14.0-1.el9", "x86_64"}, true},
+		{rpmPackage{"nvidia-driver-cuda", "3:580.65.06-1.el9", "x86_64"}, true},
+		{rpmPackage{"libnvidia-container1", "1.18.0-1", "x86_64"}, false},
+		{rpmPackage{"libnvidia-cfg", "3:580.65.06-1.el9", "x86_64"}, false},
+		{rpmPackage{"nvidia-persistenced", "3:580.65.06-1.el9", "x86_64"}, true},
 	}
 	if got := parseTable(out); !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	if got := parseTable("Dependencies resolved.\nNothing to do.\nComplete!\n"); got != nil {
 		t.Errorf("nothing to do is %v", got)
-	}
-}
-
-// TestTask: one command where it can be; else a script, with files first: dnf's shell takes them only there.
-func TestTask(t *testing.T) {
-	mixed := task{install: []string{"/f.rpm", "a-0:1-1"}, remove: []string{"b-0:1-1.noarch"}}
-	if got := string(mixed.script()); mixed.args() != nil || got != "install /f.rpm a-0:1-1\nremove b-0:1-1.noarch\nrun\nexit\n" {
-		t.Errorf("mixed: %v, %q", mixed.args(), got)
-	}
-	for _, one := range []task{{install: []string{"a"}}, {remove: []string{"a"}}, {reinstall: []string{"a"}}} {
-		if got := one.args(); len(got) != 2 || got[1] != "a" || one.empty() {
-			t.Errorf("%+v: %v", one, got)
-		}
-	}
-}
-
-// TestExactlyDnf: more, less and other than planned is refused.
-func TestExactlyDnf(t *testing.T) {
-	changes := []converge.Change{{Name: "a", Before: "1-1", After: "2-1 held"}, {Name: "b", Before: "1-1", After: ""}, {Name: "c", Before: "1-1", After: "1-1 held"}}
-	work := packages.Due(changes)
-	a, b := dnfMove{rpmPackage{"a", "2-1", "noarch"}, false, false}, dnfMove{rpmPackage{"b", "1-1", "noarch"}, true, false}
-	for says, moves := range map[string][]dnfMove{
-		"":                               {a, b},
-		"leave b as it is":               {a},
-		"install x-1-1.noarch beside it": {a, b, {rpmPackage{"x", "1-1", "noarch"}, false, true}},
-		"remove x-1-1.noarch":            {a, b, {rpmPackage{"x", "1-1", "noarch"}, true, true}},
-		"install a-3-1.noarch":           {{rpmPackage{"a", "3-1", "noarch"}, false, false}, b},
-	} {
-		err := exactlyDnf(moves, changes, work, rpmDatabase{})
-		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(wordsOf(err), says)) {
-			t.Errorf("%v: want %q, got %v", moves, says, err)
-		}
 	}
 }
 
@@ -111,4 +77,17 @@ func FuzzDnf(f *testing.F) {
 			_ = scriptsRan(out)
 		})
 	})
+}
+
+// TestTask: one command where it can be; else a script, with files first: dnf's shell takes them only there.
+func TestTask(t *testing.T) {
+	mixed := task{install: []string{"/f.rpm", "a-0:1-1"}, remove: []string{"b-0:1-1.noarch"}}
+	if got := string(mixed.script()); mixed.args() != nil || got != "install /f.rpm a-0:1-1\nremove b-0:1-1.noarch\nrun\nexit\n" {
+		t.Errorf("mixed: %v, %q", mixed.args(), got)
+	}
+	for _, one := range []task{{install: []string{"a"}}, {remove: []string{"a"}}} {
+		if got := one.args(); len(got) != 2 || got[1] != "a" {
+			t.Errorf("%+v: %v", one, got)
+		}
+	}
 }

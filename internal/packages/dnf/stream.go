@@ -25,13 +25,13 @@ const moduleFolder = "/etc/dnf/modules.d"
 // stream is dnf's choice of a module's stream. Its state is the stream that is enabled; "" if none is.
 type stream string
 
-// Stream wants a stream of dnf's module nvidia-driver to be enabled. Another one, enabled by somebody else, is not
+// Stream wants a stream of dnf's module nvidia-driver to be enabled. Another one, enabled outside gpuadm, is not
 // switched away from: that may replace or remove what is installed from it.
 func Stream(name, why string) converge.Want {
 	return converge.Want{Thing: stream(driverModule), Why: why, To: func(found converge.State) (converge.State, error) {
 		if found != "" && found != converge.State(name) {
 			return "", &converge.Trouble{
-				What:    fmt.Sprintf("cannot enable stream %s of dnf's module %s: somebody has enabled %s", name, driverModule, found),
+				What:    fmt.Sprintf("cannot enable stream %s of dnf's module %s: %s was enabled outside gpuadm", name, driverModule, found),
 				Because: []string{"dnf hides the packages of all other streams, and switching may replace what is installed from this one"},
 				Try: []string{
 					fmt.Sprintf("dnf module reset %s, if that stream is no longer meant; then run the same command again", driverModule),
@@ -87,18 +87,8 @@ func readStream(v host.View, module string) (string, error) {
 	return "", nil
 }
 
-// enabledStream is readStream for words in an error.
-func enabledStream(v host.View, module string) string {
-	is, err := readStream(v, module)
-	if err != nil {
-		return ""
-	}
-	return is
-}
-
-// streamed says whether the stream that packages are in is enabled. Until then it is seen only whether the versions are there
-// at all.
-func (a dnf) streamed(ctx context.Context, v host.View, ask packages.Request) error {
+// streamed says whether the stream that packages are in is enabled. Until then it verifies only that the versions are there.
+func (a dnf) streamed(ctx context.Context, v host.View, ask packages.Request, d rpmDatabase) error {
 	if ask.Stream == "" {
 		return nil
 	}
@@ -106,11 +96,7 @@ func (a dnf) streamed(ctx context.Context, v host.View, ask packages.Request) er
 	if err != nil || is == ask.Stream {
 		return err
 	}
-	r, err := a.unfiltered().begin(ctx, v, ask)
-	if err == nil {
-		err = r.check(ctx)
-	}
-	if err != nil {
+	if _, err := packages.Begin(ctx, v, ask, d.packages, solver{a.unfiltered(), d}); err != nil {
 		return err
 	}
 	return host.Later{Until: fmt.Sprintf("stream %s of %s is enabled", ask.Stream, driverModule)}

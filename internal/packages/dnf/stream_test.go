@@ -51,8 +51,8 @@ func FuzzModuleStream(f *testing.F) {
 			if err != nil || strings.ContainsAny(is, "\n") || is != "" && !strings.Contains(text, "enabled") {
 				t.Errorf("%q, %v", is, err)
 			}
-			for _, r := range parseRepos([]byte(text)) {
-				if strings.ContainsAny(r.id+r.url+r.key, "\n") {
+			for _, r := range parseRepos("f", []byte(text)) {
+				if strings.ContainsAny(r.id+r.url()+r.values["gpgkey"], "\n") {
 					t.Errorf("%+v", r)
 				}
 			}

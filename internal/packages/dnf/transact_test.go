@@ -40,7 +40,11 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	var h host.Host = down{n}
 	name, newer := "kmod-nvidia", packages.State{Version: "3:590.1-1.el9"}
 	change := converge.Change{Kind: "package", Name: name, Before: newer.String(), After: "3:580.1-1.el9"}
-	r := &dnfResolution{v: h, d: rpmDatabase{packages: map[string]packages.State{name: newer}}, changes: []converge.Change{change}}
+	s := solver{d: rpmDatabase{packages: map[string]packages.State{name: newer}}}
+	r := &packages.Resolution{Solver: s, Installed: s.d.packages, Changes: []converge.Change{change}}
+	keep := func(ctx context.Context, all map[string][]packages.Offer) error {
+		return r.Unkept(ctx, h, s.fetch(ctx, h, r.Replaced(), all))
+	}
 	var said []string
 	ctx := converge.Listen(t.Context(), func(what converge.What, text string) { said = append(said, string(what)+": "+text) })
 	for _, c := range []struct {
@@ -52,18 +56,18 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	} {
 		said = nil
 		want := "unkept: cannot keep kmod-nvidia 3:590.1-1.el9: " + c.want + "; to install it again gpuadm will need a repository that has it"
-		if err := r.keep(ctx, h, c.again); err != nil || !slices.Equal(said, []string{want}) {
+		if err := keep(ctx, c.again); err != nil || !slices.Equal(said, []string{want}) {
 			t.Errorf("%v, it said %q, want %q", err, said, want)
 		}
 	}
 	again := map[string][]packages.Offer{name: {{Version: newer.Version}}}
 	stopped, stop := context.WithCancel(ctx)
 	stop()
-	if err := r.keep(stopped, h, again); err == nil {
+	if err := keep(stopped, again); err == nil {
 		t.Error("stopped, it went on")
 	}
-	said, r.changes[0].Keeps = nil, "no repository has it any more"
-	if err := r.keep(ctx, h, again); err != nil || len(said) > 0 {
+	said, r.Changes[0].Keeps = nil, "no repository has it any more"
+	if err := keep(ctx, again); err != nil || len(said) > 0 {
 		t.Errorf("of what the plan called lost: %v, it said %q", err, said)
 	}
 }

@@ -53,7 +53,7 @@ func readLocks(v host.View) (locks, error) {
 	return l, nil
 }
 
-// holds says whether a package is locked at its version, by a line of ours or by a pattern of others.
+// holds says whether a package is locked at its version, by a line of gpuadm or by a pattern of others.
 func (l locks) holds(p rpmPackage) bool {
 	return slices.ContainsFunc(l.lines, func(line string) bool { return locksIn(line, p) })
 }
@@ -161,7 +161,7 @@ func (d rpmDatabase) find(name string) (rpmPackage, bool) {
 	return d.list[i], true
 }
 
-// spec is what dnf is told for what is installed under a name, so that it takes that one and no other.
+// spec is what dnf calls what is installed under a name, so that it takes that one and no other.
 func (d rpmDatabase) spec(name string) string {
 	if p, ok := d.find(name); ok {
 		return p.full()

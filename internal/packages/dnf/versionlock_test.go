@@ -39,10 +39,10 @@ func TestLocks(t *testing.T) {
 	}
 	free, ok := ours.without(rpmPackage{name: p.name, evr: p.evr, arch: p.arch})
 	if got := strings.Join(free.lines, ""); !ok || got != others+"\n" {
-		t.Errorf("let go: %q, %v", got, ok)
+		t.Errorf("unlocked: %q, %v", got, ok)
 	}
 	if _, ok := (locks{lines: []string{"*nvidia*\n"}}).without(p); ok {
-		t.Error("a pattern of others was let go")
+		t.Error("a pattern of others was taken out")
 	}
 }
 
