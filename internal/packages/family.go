@@ -117,7 +117,7 @@ func (f *Family) fit(found State, chosen choice, offers []Offer) (to State, kept
 			return found, true
 		}
 	}
-	for _, o := range newest(offers) {
+	for _, o := range offers {
 		if Own(o.Version) == chosen.own && from(o) {
 			return State{Version: o.Version, Held: true, Auto: found.Auto}, false
 		}
@@ -268,7 +268,7 @@ func (f *Family) fitting(name string, chosen choice, offers []Offer) string {
 	if f == nil || chosen.own == "" {
 		return ""
 	}
-	for _, o := range newest(offers) {
+	for _, o := range offers {
 		if f.Has(name, o.Version) && Own(o.Version) == chosen.own && (chosen.site == "" || slices.ContainsFunc(o.From, chosen.isFrom)) {
 			return o.Version
 		}
@@ -301,8 +301,8 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 
 // missed says that a package keeps its group at an older version than the others have: on Debian 12 the open modules of 535
 // are of 535.261.03, while its security pocket has all else in 535.309.01 (test/listings).
-func missed(name, version string, members []string, pattern string, offers map[string][]Offer) string {
-	all := owns(members, pattern, offers)
+func missed(name, version string, members []string, pattern string, offers map[string][]Offer, compare func(a, b string) int) string {
+	all := owns(members, pattern, offers, compare)
 	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o Offer) bool { return Own(o.Version) == all[0] }) {
 		return ""
 	}

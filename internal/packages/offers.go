@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,8 +30,8 @@ func Find(offers []Offer, version string) (Offer, bool) {
 // choose picks a version for each member of a group: the newest own version that matches and that each of them has an
 // offer of, all from one source where one has all of them. Two suppliers' packages of one version do not fit together.
 // site is that source; "" where the packages come from several.
-func choose(members []string, pattern string, offers map[string][]Offer) (versions map[string]string, site string, ok bool) {
-	for _, own := range owns(members, pattern, offers) {
+func choose(members []string, pattern string, offers map[string][]Offer, compare func(a, b string) int) (versions map[string]string, site string, ok bool) {
+	for _, own := range owns(members, pattern, offers, compare) {
 		type tally struct {
 			have     map[string]string
 			priority int
@@ -38,7 +39,7 @@ func choose(members []string, pattern string, offers map[string][]Offer) (versio
 		from := map[string]*tally{}
 		all := tally{have: map[string]string{}}
 		for _, m := range members {
-			for _, o := range newest(offers[m]) {
+			for _, o := range offers[m] {
 				if Own(o.Version) != own || o.Priority < 0 {
 					continue
 				}
@@ -73,18 +74,14 @@ func choose(members []string, pattern string, offers map[string][]Offer) (versio
 	return nil, "", false
 }
 
-// newest orders offers by priority, then by version.
-func newest(offers []Offer) []Offer {
-	return slices.SortedFunc(slices.Values(offers), func(a, b Offer) int {
-		if a.Priority != b.Priority {
-			return b.Priority - a.Priority
-		}
-		return CompareDebian(b.Version, a.Version)
-	})
+// Newest orders offers by priority, then by version.
+func Newest(offers []Offer, compare func(a, b string) int) []Offer {
+	slices.SortStableFunc(offers, func(a, b Offer) int { return cmp.Or(b.Priority-a.Priority, compare(b.Version, a.Version)) })
+	return offers
 }
 
 // owns returns the own versions that match, of any member, newest first.
-func owns(members []string, pattern string, offers map[string][]Offer) []string {
+func owns(members []string, pattern string, offers map[string][]Offer, compare func(a, b string) int) []string {
 	var all []string
 	for _, m := range members {
 		for _, o := range offers[m] {
@@ -93,13 +90,13 @@ func owns(members []string, pattern string, offers map[string][]Offer) []string 
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b string) int { return CompareDebian(b, a) })
+	slices.SortFunc(all, func(a, b string) int { return compare(b, a) })
 	return slices.Compact(all)
 }
 
 // common returns the own versions that every member has an offer of, newest first.
-func common(members []string, offers map[string][]Offer) []string {
-	return slices.DeleteFunc(owns(members, "*", offers), func(own string) bool {
+func common(members []string, offers map[string][]Offer, compare func(a, b string) int) []string {
+	return slices.DeleteFunc(owns(members, "*", offers, compare), func(own string) bool {
 		return slices.ContainsFunc(members, func(m string) bool {
 			return !slices.ContainsFunc(offers[m], func(o Offer) bool { return Own(o.Version) == own })
 		})
@@ -128,7 +125,7 @@ func available(offers []Offer, source string, found State) string {
 	const most = 6
 	var places []string
 	at := map[string][]string{} // versions, newest first
-	for i, o := range newest(offers) {
+	for i, o := range offers {
 		if i == most {
 			break
 		}

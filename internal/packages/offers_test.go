@@ -5,6 +5,7 @@ package packages
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -15,15 +16,15 @@ func TestChooseFromOneSource(t *testing.T) {
 		"a": {{"580.2-0ubuntu9", 500, ubuntu}, {"580.2-0ubuntu1", 500, cuda}, {"580.1-0ubuntu1", 500, cuda}},
 		"b": {{"580.2-0ubuntu1", 500, cuda}, {"580.1-0ubuntu1", 500, cuda}},
 	}
-	got, _, ok := choose([]string{"a", "b"}, "580.*", offers)
+	got, _, ok := choose([]string{"a", "b"}, "580.*", offers, strings.Compare)
 	if !ok || got["a"] != "580.2-0ubuntu1" || got["b"] != "580.2-0ubuntu1" {
 		t.Errorf("%v, %v", got, ok)
 	}
 	offers["b"] = offers["b"][1:]
-	if got, _, ok := choose([]string{"a", "b"}, "580.*", offers); !ok || got["a"] != "580.1-0ubuntu1" {
+	if got, _, ok := choose([]string{"a", "b"}, "580.*", offers, strings.Compare); !ok || got["a"] != "580.1-0ubuntu1" {
 		t.Errorf("the newest that both have: %v, %v", got, ok)
 	}
-	if got, _, ok := choose([]string{"a", "b"}, "580.2", offers); ok {
+	if got, _, ok := choose([]string{"a", "b"}, "580.2", offers, strings.Compare); ok {
 		t.Errorf("chosen: %v", got)
 	}
 }

@@ -18,8 +18,10 @@ import (
 // A Solver answers for one packager while one request is resolved.
 type Solver interface {
 	Packager
-	// Offers returns the versions that repositories have.
+	// Offers returns the versions that repositories have, newest first: see Newest.
 	Offers(ctx context.Context, v host.View, names []string) (map[string][]Offer, error)
+	// Compare orders versions as the packager does.
+	Compare(a, b string) int
 	// Hidden returns an error where repositories have packages that the packager's settings hide; nil if that is not it.
 	Hidden(ctx context.Context, v host.View, what, pattern string, members []string, seen map[string][]Offer) error
 	// Simulate returns what the packager would do for changes. Where it has pins, these count before those on disk.
@@ -190,7 +192,7 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 		for _, i := range groups[open] {
 			members = append(members, r.Changes[i].Name)
 		}
-		chosen, site, ok := choose(members, pattern, r.Offers)
+		chosen, site, ok := choose(members, pattern, r.Offers, r.Solver.Compare)
 		if !ok {
 			return r.missing(ctx, v, group, pattern, members, versions[group])
 		}
@@ -204,7 +206,7 @@ func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[
 			c := &r.Changes[i]
 			after := Parse(c.After)
 			after.Version = chosen[c.Name]
-			c.After, c.Why = after.String(), c.Why+missed(c.Name, chosen[c.Name], members, pattern, r.Offers)
+			c.After, c.Why = after.String(), c.Why+missed(c.Name, chosen[c.Name], members, pattern, r.Offers, r.Solver.Compare)
 		}
 	}
 	return nil
@@ -237,7 +239,7 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	if others != "" {
 		t.Because = append(t.Because, fmt.Sprintf("the other packages of %s are installed in %s, and all must be the same", group, others))
 	}
-	if all := common(members, r.Offers); len(all) > 0 {
+	if all := common(members, r.Offers, r.Solver.Compare); len(all) > 0 {
 		t.Try = append(t.Try, fmt.Sprintf("ask for a version that all have: %s", strings.Join(all[:min(len(all), 5)], ", ")))
 	}
 	t.Try = append(t.Try, words.Refresh+", if the repository has changed since")

@@ -23,7 +23,11 @@ func (a apt) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	if err != nil {
 		return nil, explain(v, string(out), err)
 	}
-	return parsePolicy(string(out)), nil
+	all := parsePolicy(string(out))
+	for name := range all {
+		all[name] = packages.Newest(all[name], a.Compare)
+	}
+	return all, nil
 }
 
 // parsePolicy reads what apt-cache policy NAME… prints: versions with their priority follow five spaces, the

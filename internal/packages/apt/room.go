@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -83,33 +82,30 @@ func (a apt) room(ctx context.Context, v host.View, d dpkg, changes []converge.C
 			need[aptArchives] += r.download
 		}
 	}
-	out, err := v.Ask(ctx, "df", "--block-size=1", "--output=avail,target", "/usr", aptArchives)
+	usr, err := v.Room("/usr")
 	if err != nil {
-		return nil // it is dpkg that has to know
+		return err
 	}
-	return fits(string(out), need["/usr"], need[aptArchives])
+	archives, err := v.Room(aptArchives)
+	if err != nil {
+		return err
+	}
+	return fits(usr.Bytes, archives.Bytes, need["/usr"], need[aptArchives])
 }
 
-// fits compares with what df says of the two folders' file systems, which may be one.
-func fits(df string, usr, archives int64) error {
-	rows := packages.Lines(df)
-	if len(rows) != 3 {
-		return nil
+// fits compares with the room in both folders. They are on one file system where they have the same.
+func fits(usr, archives uint64, install, download int64) error {
+	if usr == archives {
+		install, download = install+download, 0
 	}
-	need := map[string]int64{}
-	free := map[string]int64{}
-	for i, n := range []int64{usr, archives} {
-		avail, target, _ := strings.Cut(strings.TrimSpace(rows[i+1]), " ")
-		have, err := strconv.ParseInt(avail, 10, 64)
-		if err != nil {
-			return nil
-		}
-		target = strings.TrimSpace(target)
-		need[target] += n
-		free[target] = have
-		if need[target] > have {
+	for _, f := range []struct {
+		dir  string
+		room uint64
+		need int64
+	}{{"/usr", usr, install}, {aptArchives, archives, download}} {
+		if f.need > 0 && uint64(f.need) > f.room {
 			return &converge.Trouble{
-				What: fmt.Sprintf("cannot install packages: the disk is full: they need %d MB in %s, which has %d MB free", need[target]/1e6+1, target, have/1e6),
+				What: fmt.Sprintf("cannot install packages: the disk is full: they need %d MB in %s, which has %d MB free", f.need/1e6+1, f.dir, f.room/1e6),
 				Try:  []string{"make room (apt-get clean frees what apt has downloaded), then run the same command again"},
 			}
 		}

@@ -409,7 +409,7 @@ func TestFullDisk(t *testing.T) {
 	m.update()
 	contains(t, m.refuse(func(s *packages.Set) []converge.Want {
 		return []converge.Want{packages.Want(s, "huge", packages.State{Version: "1"}, "")}
-	}), "the disk is full", "they need 102400000 MB in ", "make room")
+	}), "the disk is full", "they need 10240000", "make room")
 }
 
 var _ host.Host = (*machine)(nil)

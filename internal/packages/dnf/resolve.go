@@ -82,7 +82,11 @@ func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[strin
 	if err != nil {
 		return nil, explain(v, string(out), err)
 	}
-	return parseOffers(string(out), names), nil
+	all := parseOffers(string(out), names)
+	for name := range all {
+		all[name] = packages.Newest(all[name], a.Compare)
+	}
+	return all, nil
 }
 
 func parseOffers(out string, names []string) map[string][]packages.Offer {

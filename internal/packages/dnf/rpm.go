@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	version "github.com/knqyf263/go-rpm-version"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -85,6 +87,9 @@ func evr(epoch, version, release string) string {
 	}
 	return s
 }
+
+// Compare orders versions as rpm does.
+func (dnf) Compare(a, b string) int { return version.NewVersion(a).Compare(version.NewVersion(b)) }
 
 // bare is a version without its epoch.
 func bare(evr string) string {
@@ -183,7 +188,7 @@ func parseRPM(out string) rpmDatabase {
 		if c := strings.Compare(a.name, b.name); c != 0 {
 			return c
 		}
-		return packages.CompareDebian(a.evr, b.evr)
+		return dnf{}.Compare(a.evr, b.evr)
 	})
 	return d
 }
