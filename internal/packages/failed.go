@@ -17,12 +17,9 @@ import (
 // that decide anything, where neither an exit code nor a file does: gpuadm waits for a lock; a full disk and a
 // signature have next steps of their own. All commands run with LC_ALL=C.
 var (
-	// apt: GetLock in apt-pkg/contrib/fileutl.cc, Setup in acquire.cc, and deb/debsystem.cc, which also waits; dpkg: file_lock in
+	// apt: GetLock in apt-pkg/contrib/fileutl.cc, and Setup in acquire.cc; dpkg: file_lock in
 	// lib/dpkg/file.c; rpm: its rpmlock source. dnf has an exit code for it.
-	MarkLock   = pattern.Of(`E: Could not get lock|E: Unable to lock directory|is another process using it\?|dpkg: error: dpkg .*lock was locked|can't create transaction lock on`)
-	MarkWait   = pattern.Of(`Waiting for cache lock: Could not get lock [^\n]*\s*$`)
-	MarkHolder = pattern.Of(`(?:held by process|with pid) (\d+)`)
-	MarkFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
+	MarkLock = pattern.Of(`E: Could not get lock|E: Unable to lock directory|is another process using it\?|dpkg: error: dpkg .*lock was locked|can't create transaction lock on`)
 	// strerror(3) of ENOSPC and EDQUOT; apt: apt-private/private-download.cc; rpm: lib/rpmprob.c; dnf: dnf/base.py.
 	markFull = pattern.Of(`(?m)^.*(?:No space left on device|Disk quota exceeded|You don't have enough free space in|more space (?:needed )?on the|more inodes on the).*$`)
 	// apt: apt-pkg/acquire-item.cc, methods/gpgv.cc; dnf: librepo's repo metadata check, dnf/base.py and dnf/cli/cli.py.

@@ -301,7 +301,9 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 
 // missed says that a package keeps its group at an older version than the others have: on Debian 12 the open modules of 535
 // are of 535.261.03, while its security pocket has all else in 535.309.01 (test/listings).
-func missed(name, version string, members []string, pattern string, offers map[string][]Offer, compare func(a, b string) int) string {
+func missed(
+	name, version string, members []string, pattern string, offers map[string][]Offer, compare order,
+) string {
 	all := owns(members, pattern, offers, compare)
 	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o Offer) bool { return Own(o.Version) == all[0] }) {
 		return ""

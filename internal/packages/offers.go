@@ -30,7 +30,9 @@ func Find(offers []Offer, version string) (Offer, bool) {
 // choose picks a version for each member of a group: the newest own version that matches and that each of them has an
 // offer of, all from one source where one has all of them. Two suppliers' packages of one version do not fit together.
 // site is that source; "" where the packages come from several.
-func choose(members []string, pattern string, offers map[string][]Offer, compare func(a, b string) int) (versions map[string]string, site string, ok bool) {
+func choose(
+	members []string, pattern string, offers map[string][]Offer, compare order,
+) (versions map[string]string, site string, ok bool) {
 	for _, own := range owns(members, pattern, offers, compare) {
 		type tally struct {
 			have     map[string]string
@@ -74,14 +76,17 @@ func choose(members []string, pattern string, offers map[string][]Offer, compare
 	return nil, "", false
 }
 
+// An order compares versions as one packager does.
+type order = func(a, b string) int
+
 // Newest orders offers by priority, then by version.
-func Newest(offers []Offer, compare func(a, b string) int) []Offer {
+func Newest(offers []Offer, compare order) []Offer {
 	slices.SortStableFunc(offers, func(a, b Offer) int { return cmp.Or(b.Priority-a.Priority, compare(b.Version, a.Version)) })
 	return offers
 }
 
 // owns returns the own versions that match, of any member, newest first.
-func owns(members []string, pattern string, offers map[string][]Offer, compare func(a, b string) int) []string {
+func owns(members []string, pattern string, offers map[string][]Offer, compare order) []string {
 	var all []string
 	for _, m := range members {
 		for _, o := range offers[m] {
@@ -95,7 +100,7 @@ func owns(members []string, pattern string, offers map[string][]Offer, compare f
 }
 
 // common returns the own versions that every member has an offer of, newest first.
-func common(members []string, offers map[string][]Offer, compare func(a, b string) int) []string {
+func common(members []string, offers map[string][]Offer, compare order) []string {
 	return slices.DeleteFunc(owns(members, "*", offers, compare), func(own string) bool {
 		return slices.ContainsFunc(members, func(m string) bool {
 			return !slices.ContainsFunc(offers[m], func(o Offer) bool { return Own(o.Version) == own })

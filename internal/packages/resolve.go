@@ -96,7 +96,8 @@ func (r *Resolution) Draw(ctx context.Context, v host.View) error {
 		case m.Version == "" && r.Solver.Essential(m.Name):
 			return r.refused(m.Name, tool+" would remove it, and this machine cannot work without it")
 		case m.Version == "" && r.family != nil && !found.Auto && !r.family.Has(m.Name, found.Version):
-			return r.refused(m.Name, fmt.Sprintf("%s would remove %s %s, which depends on what would change and is no part of the driver", tool, m.Name, found.Version))
+			const because = "%s would remove %s %s, which depends on what would change and is no part of the driver"
+			return r.refused(m.Name, fmt.Sprintf(because, tool, m.Name, found.Version))
 		case found.Held && found.Installed():
 			return r.refused(m.Name, fmt.Sprintf("%s would change it, and it is held at %s", tool, found.Version))
 		}
@@ -147,7 +148,9 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 			r.Offers[name] = offers[name]
 			if to, _ := r.family.fit(found, r.chosen, offers[name]); to.Installed() {
 				to.Auto, more = found.Auto || !found.Installed(), true
-				r.Changes = append(r.Changes, converge.Change{Kind: "package", Name: name, Before: found.String(), After: to.String(), Why: "part of the driver", Drawn: true})
+				r.Changes = append(r.Changes, converge.Change{
+					Kind: "package", Name: name, Before: found.String(), After: to.String(), Why: "part of the driver", Drawn: true,
+				})
 			}
 		}
 		if !more {

@@ -60,9 +60,7 @@ func (apt) Audit(_ context.Context, v host.View) (packages.Audit, error) {
 func (a apt) Repair(ctx context.Context, h host.Host) error {
 	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, fmt.Errorf("not done within %v", packages.RepairLimit))
 	defer stop()
-	return a.again(ctx, h, func(time.Duration) ([]byte, error) {
-		return h.Do(ctx, packages.Quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
-	})
+	return a.again(ctx, h, packages.Quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
 }
 
 // readOnly keeps apt from writing its caches while it is only asked.
@@ -86,25 +84,13 @@ func (a apt) options() []string {
 
 // get runs apt-get.
 func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
-	return a.again(ctx, h, func(within time.Duration) ([]byte, error) {
-		return h.Do(ctx, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), lockTimeout(within), args)...)...)
-	})
+	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), args)...)...)
 }
 
-// lockTimeout has apt wait for dpkg's lock by itself, so that it is not started again each second.
-func lockTimeout(within time.Duration) []string {
-	return []string{"-o", fmt.Sprintf("DPkg::Lock::Timeout=%d", int(within.Seconds()))}
-}
-
-// again runs what may find a lock held, until it is free or the wait ends.
-func (a apt) again(ctx context.Context, h host.Host, run func(within time.Duration) ([]byte, error)) error {
-	return packages.Patiently(ctx, h, a.wait, func(within time.Duration) error {
-		out, err := run(within)
-		if err == nil {
-			return nil
-		}
-		return explain(h, string(out), err)
-	})
+// again runs a command that may find a lock held, until it is free or the wait ends.
+func (a apt) again(ctx context.Context, h host.Host, argv ...string) error {
+	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
+	return err
 }
 
 // install is the argument of apt-get install for a change: NAME=VERSION or NAME-.

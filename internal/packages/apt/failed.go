@@ -4,7 +4,6 @@
 package apt
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path"
@@ -14,7 +13,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Who holds which lock, in the words of apt (GetLock in apt-pkg/contrib/fileutl.cc) and dpkg (file_lock in lib/dpkg/file.c).
+var (
+	markHolder = pattern.Of(`(?:held by process|with pid) (\d+)`)
+	markFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
 )
 
 // explain says of apt or dpkg that failed what a person can act on.
@@ -24,13 +30,12 @@ func explain(v host.View, out string, err error) error {
 		return err
 	}
 	all := failed.Stderr + "\n" + out
-	cut := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
-	if packages.MarkLock().MatchString(failed.Stderr) || cut && packages.MarkWait().MatchString(out) {
+	if packages.MarkLock().MatchString(failed.Stderr) {
 		pid, lock := "", "dpkg's lock"
-		if m := packages.MarkHolder().FindStringSubmatch(all); m != nil {
+		if m := markHolder().FindStringSubmatch(all); m != nil {
 			pid = m[1]
 		}
-		if m := packages.MarkFile().FindStringSubmatch(all); m != nil {
+		if m := markFile().FindStringSubmatch(all); m != nil {
 			lock = m[1]
 		}
 		return packages.Busy(v, pid, lock, err)

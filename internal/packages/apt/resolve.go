@@ -51,7 +51,9 @@ func (s solver) Without(v host.View, name string) converge.State { return s.d.wi
 func (s solver) Essential(name string) bool                      { return s.d.packages[name].essential }
 
 // Simulate asks apt what installing would do. Versions that only Store has it is given as files.
-func (s solver) Simulate(ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, pins []packages.Pin) ([]packages.Move, error) {
+func (s solver) Simulate(
+	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, pins []packages.Pin,
+) ([]packages.Move, error) {
 	return s.simulate(ctx, v, s.d.native, arguments(v, changes, offers), pins)
 }
 

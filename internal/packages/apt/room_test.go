@@ -3,7 +3,12 @@
 
 package apt
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/packages"
+)
 
 func TestFits(t *testing.T) {
 	for _, c := range []struct {
@@ -15,4 +20,13 @@ func TestFits(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
+}
+
+func TestFullDisk(t *testing.T) {
+	m := newMachine(t)
+	m.repo.add(deb{name: "huge", version: "1", fields: "Installed-Size: 99999999999\n"})
+	m.update()
+	contains(t, m.refuse(func(s *packages.Set) []converge.Want {
+		return []converge.Want{packages.Want(s, "huge", packages.State{Version: "1"}, "")}
+	}), "the disk is full", "they need 10240000", "make room")
 }

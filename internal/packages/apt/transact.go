@@ -8,7 +8,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -25,7 +24,7 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if d.interrupted {
 		// apt refuses all work until dpkg has taken over what it left. Asked to set nothing, dpkg does that and no more:
 		// configuring all that is left would run the scripts of what is about to be replaced.
-		if err := a.again(ctx, h, func(time.Duration) ([]byte, error) { return h.Do(ctx, "dpkg", "--set-selections") }); err != nil {
+		if err := a.again(ctx, h, "dpkg", "--set-selections"); err != nil {
 			return err
 		}
 		if d, err = readDpkg(h); err != nil {
@@ -149,9 +148,7 @@ func (a apt) mark(ctx context.Context, h host.Host, changes []converge.Change) e
 		if len(m.names) == 0 {
 			continue
 		}
-		if err := a.again(ctx, h, func(within time.Duration) ([]byte, error) {
-			return h.Do(ctx, slices.Concat([]string{"apt-mark"}, lockTimeout(within), []string{m.verb, "--"}, m.names)...)
-		}); err != nil {
+		if err := a.again(ctx, h, append([]string{"apt-mark", m.verb, "--"}, m.names...)...); err != nil {
 			return err
 		}
 	}

@@ -5,7 +5,6 @@ package apt
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -302,40 +301,6 @@ func TestBrokenBeforeGpuadm(t *testing.T) {
 	}
 }
 
-func TestLockIsNamed(t *testing.T) {
-	m := newMachine(t)
-	m.repo.driver("580.1-1")
-	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "slow", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\ntouch /run/at-work\nwhile [ ! -e /run/pass ]; do sleep 0.1; done\n"}})
-	m.update()
-	other := m.command("apt-get", "-y", "install", "slow")
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.write("/run/pass", ""); other.Wait() })
-	for i := 0; ; i++ {
-		if _, err := os.Stat(m.dir + "/run/at-work"); err == nil {
-			break
-		} else if i == 300 {
-			t.Fatal("the other apt did not get to work")
-		}
-		m.must("sleep", "0.1")
-	}
-	var says []string
-	err := m.apt.get(converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
-	contains(t, wordsOf(err), "cannot install packages: process ", "(apt-get -y install slow) holds ", "never remove the lock file")
-	if busy := (*packages.Locked)(nil); !errors.As(err, &busy) {
-		t.Errorf("%T", err)
-	}
-	if len(says) != 1 || !strings.HasPrefix(says[0], "process ") || !strings.HasSuffix(says[0], "(apt-get -y install slow) holds /var/lib/dpkg/lock-frontend: waiting for up to 2s") {
-		t.Errorf("while it waited it said %q", says)
-	}
-	m.write("/run/pass", "")
-	m.apt.wait = packages.LockWait
-	if err := m.apt.get(t.Context(), m, "install", "--", "nvidia-driver"); err != nil {
-		t.Error(err)
-	}
-}
-
 // Two flavours that conflict: the other one is drawn along, and comes back with undo.
 func TestConflictingFlavour(t *testing.T) {
 	m := newMachine(t)
@@ -401,15 +366,6 @@ func TestSplitGroup(t *testing.T) {
 	if a, b := m.state("a"), m.state("b"); a.Version != b.Version {
 		t.Errorf("they are %s and %s", a.Version, b.Version)
 	}
-}
-
-func TestFullDisk(t *testing.T) {
-	m := newMachine(t)
-	m.repo.add(deb{name: "huge", version: "1", fields: "Installed-Size: 99999999999\n"})
-	m.update()
-	contains(t, m.refuse(func(s *packages.Set) []converge.Want {
-		return []converge.Want{packages.Want(s, "huge", packages.State{Version: "1"}, "")}
-	}), "the disk is full", "they need 10240000", "make room")
 }
 
 var _ host.Host = (*machine)(nil)

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -56,13 +55,14 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 // old list of a repository that was tampered with, and exits with 0.
 func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error {
 	argv := append([]string{"apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any", "-o", "Acquire::Retries=3", "-o", "Acquire::Languages=none"}, options...)
-	return a.again(ctx, h, func(time.Duration) ([]byte, error) {
+	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
 		out, err := h.Do(ctx, argv...)
 		if err == nil && sayErr().Match(out) { // apt before 2.1 knows no Error-Mode
 			err = &host.CommandError{Argv: argv, Stderr: string(out), Cause: errors.New("not every list could be read")}
 		}
 		return out, err
 	})
+	return err
 }
 
 // touch gives lists that apt found to be current, and so left as they were, a time after that of our files.

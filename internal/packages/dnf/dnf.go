@@ -125,7 +125,7 @@ func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 	for _, p := range older {
 		argv = append(argv, p.full())
 	}
-	if err := a.again(ctx, h, func() ([]byte, error) { return h.Do(ctx, packages.Quiet(h, argv...)...) }); err != nil {
+	if _, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, packages.Quiet(h, argv...)...) }); err != nil {
 		return d, err
 	}
 	return readRPM(ctx, h)
@@ -141,37 +141,23 @@ func (a dnf) options() []string {
 }
 
 // run runs dnf once its lock is free, and returns what it said.
-func (a dnf) run(ctx context.Context, h host.Host, args ...string) (out []byte, err error) {
+func (a dnf) run(ctx context.Context, h host.Host, args ...string) ([]byte, error) {
 	argv := slices.Concat(packages.Quiet(h, "dnf", "-y", "--allowerasing"), a.options(), args)
 	if len(args) > 0 && (args[0] == "remove" || args[0] == "reinstall" || args[0] == "mark" || args[0] == "makecache" || args[0] == "download") {
 		argv = slices.DeleteFunc(argv, func(s string) bool { return s == "--allowerasing" })
 	}
-	err = a.again(ctx, h, func() ([]byte, error) {
-		out, err = h.Do(ctx, argv...)
-		return out, err
-	})
-	return out, err
-}
-
-// again runs what may find a lock held, until it is free or the wait ends.
-func (a dnf) again(ctx context.Context, h host.Host, run func() ([]byte, error)) error {
-	return packages.Patiently(ctx, h, a.wait, func(time.Duration) error {
-		out, err := run()
-		if err == nil {
-			return nil
-		}
-		return explain(h, string(out), err)
-	})
+	return packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
 }
 
 // free waits until no other process is in a transaction: what is installed meanwhile is neither old nor new.
 func (a dnf) free(ctx context.Context, h host.Host) error {
-	return a.again(ctx, h, func() ([]byte, error) {
+	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
 		if pid := holds(h, dnfLock); pid != "" {
 			return nil, packages.Busy(h, pid, "dnf's lock", errors.New("another process holds the lock"))
 		}
 		return nil, nil
 	})
+	return err
 }
 
 // dnfLock has the process that is in the midst of a transaction. dnf removes it at the end of each, and one that was killed

@@ -109,7 +109,9 @@ func (s solver) task(v host.View, changes []converge.Change, offers map[string][
 }
 
 // Simulate asks dnf what changes would do. dnf has no pins. A package that only makes room for its other version is not removed.
-func (s solver) Simulate(ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, _ []packages.Pin) (all []packages.Move, err error) {
+func (s solver) Simulate(
+	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, _ []packages.Pin,
+) (all []packages.Move, err error) {
 	moves, err := s.simulate(ctx, v, s.task(v, changes, offers))
 	if err != nil {
 		return nil, err
