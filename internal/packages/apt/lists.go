@@ -4,8 +4,6 @@
 package apt
 
 import (
-	"errors"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -27,32 +25,28 @@ func (apt) Unsettles(_ []string, by converge.Change) bool { return strings.HasPr
 // Where our files configure no repository, and only pin what the distribution's have, the youngest of its lists counts: some
 // repository of others may have failed for long.
 func (apt) Stale(v host.View, files []string) (bool, error) {
-	arch := architecture(v)
-	configured, pinned := 0, time.Time{}
-	for _, f := range files {
-		data, err := v.ReadFile(f)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return false, err
+	sources, err := sourcesIn(v, files)
+	if err != nil {
+		return false, err
+	}
+	for _, s := range sources {
+		_, read := release(v, s)
+		if read.IsZero() {
+			return true, nil
 		}
-		if i, err := v.Stat(f); err == nil {
-			pinned = i.Ctime
-		}
-		for _, s := range parseSources(f, data, arch) {
-			configured++
-			_, read := release(v, s)
-			if read.IsZero() {
+		for _, name := range slices.Concat(files, s.signedBy) {
+			if i, err := v.Stat(name); err == nil && i.Ctime.After(read) {
 				return true, nil
-			}
-			for _, name := range slices.Concat(files, s.signedBy) {
-				if i, err := v.Stat(name); err == nil && i.Ctime.After(read) {
-					return true, nil
-				}
 			}
 		}
 	}
-	if configured > 0 || pinned.IsZero() {
+	pinned := time.Time{}
+	for _, f := range files {
+		if i, err := v.Stat(f); err == nil {
+			pinned = i.Ctime
+		}
+	}
+	if len(sources) > 0 || pinned.IsZero() {
 		return false, nil
 	}
 	_, read := youngest(v)

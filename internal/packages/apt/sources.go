@@ -4,7 +4,9 @@
 package apt
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -160,6 +162,21 @@ func allSources(v host.View) (all []source) {
 		}
 	}
 	return all
+}
+
+// sourcesIn reads files of sources, those that are there.
+func sourcesIn(v host.View, files []string) (all []source, err error) {
+	arch := architecture(v)
+	for _, f := range files {
+		data, err := v.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, parseSources(f, data, arch)...)
+	}
+	return all, nil
 }
 
 func architecture(v host.View) string {

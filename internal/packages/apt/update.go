@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"slices"
 
@@ -29,20 +28,17 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
-		data, err := h.ReadFile(f)
-		if errors.Is(err, fs.ErrNotExist) {
+	sources, err := sourcesIn(h, files)
+	if err != nil {
+		return err
+	}
+	for i, s := range sources {
+		if i > 0 && sources[i-1].file == s.file {
 			continue
-		} else if err != nil {
-			return err
 		}
-		sources := parseSources(f, data, architecture(h))
-		if len(sources) == 0 {
-			continue // it says versions
-		}
-		err = a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+f, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
+		err := a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+s.file, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
 		if busy := (*packages.Locked)(nil); err != nil && (old || errors.As(err, new(packages.Distrust)) || errors.As(err, &busy)) {
-			return packages.Unread(h, err, sources[0].uri, f)
+			return packages.Unread(h, err, s.uri, s.file)
 		}
 	}
 	if _, read := youngest(h); read.IsZero() {
@@ -67,26 +63,20 @@ func (a apt) refresh(ctx context.Context, h host.Host, options ...string) error 
 
 // touch gives lists that apt found to be current, and so left as they were, a time after that of our files.
 func touch(h host.Host, files []string) error {
-	configured := 0
-	for _, f := range files {
-		data, err := h.ReadFile(f)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
+	sources, err := sourcesIn(h, files)
+	if err != nil {
+		return err
+	}
+	for _, s := range sources {
+		name, _ := release(h, s)
+		if name == "" {
+			return fmt.Errorf("cannot find the list of %s %s: apt-get update did not bring it", s.uri, s.suite)
+		}
+		if err := packages.TouchList(h, name); err != nil {
 			return err
 		}
-		for _, s := range parseSources(f, data, architecture(h)) {
-			configured++
-			name, _ := release(h, s)
-			if name == "" {
-				return fmt.Errorf("cannot find the list of %s %s: apt-get update did not bring it", s.uri, s.suite)
-			}
-			if err := packages.TouchList(h, name); err != nil {
-				return err
-			}
-		}
 	}
-	if name, _ := youngest(h); configured == 0 && name != "" {
+	if name, _ := youngest(h); len(sources) == 0 && name != "" {
 		return packages.TouchList(h, name)
 	}
 	return nil

@@ -64,6 +64,20 @@ func enabled(file string, data []byte) []repository {
 	return slices.DeleteFunc(parseRepos(file, data), func(r repository) bool { return !r.on })
 }
 
+// reposIn reads files of repositories, those that are there.
+func reposIn(v host.View, files []string) (all []repository, err error) {
+	for _, f := range files {
+		data, err := v.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, enabled(f, data)...)
+	}
+	return all, nil
+}
+
 // url is where a repository is, or the list of its mirrors.
 func (r repository) url() string {
 	return cmp.Or(r.values["metalink"], r.values["mirrorlist"], r.values["baseurl"])
@@ -91,24 +105,20 @@ func (r repository) list(v host.View) string {
 
 // Stale compares times of files, and not of what they say.
 func (dnf) Stale(v host.View, files []string) (bool, error) {
-	for _, f := range files {
-		data, err := v.ReadFile(f)
+	repos, err := reposIn(v, files)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range repos {
+		read, err := v.Stat(r.list(v))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue
+			return true, nil
 		} else if err != nil {
 			return false, err
 		}
-		for _, r := range enabled(f, data) {
-			read, err := v.Stat(r.list(v))
-			if errors.Is(err, fs.ErrNotExist) {
+		for _, name := range []string{r.file, strings.TrimPrefix(r.values["gpgkey"], "file://")} {
+			if i, err := v.Stat(name); err == nil && i.Ctime.After(read.Ctime) {
 				return true, nil
-			} else if err != nil {
-				return false, err
-			}
-			for _, name := range []string{f, strings.TrimPrefix(r.values["gpgkey"], "file://")} {
-				if i, err := v.Stat(name); err == nil && i.Ctime.After(read.Ctime) {
-					return true, nil
-				}
 			}
 		}
 	}
@@ -118,15 +128,9 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 // Update has dnf read its lists. All of them first, which also brings those of the distribution that ours depend on; if
 // anything fails there, ours alone, strictly: what others have broken does not stop us.
 func (a dnf) Update(ctx context.Context, h host.Host, files []string) error {
-	var ours []repository
-	for _, f := range files {
-		data, err := h.ReadFile(f)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return err
-		}
-		ours = append(ours, enabled(f, data)...)
+	ours, err := reposIn(h, files)
+	if err != nil {
+		return err
 	}
 	if _, err := a.run(ctx, h, "makecache", "--refresh"); err != nil {
 		for _, r := range ours {
