@@ -39,6 +39,7 @@ type Words struct {
 	Source  string // source, repository
 	Refresh string // the command that reads lists again
 	Show    string // the command that simulates an installation
+	At      string // between a package's name and version on its command line
 }
 
 // A Move is one package that a packager would change.
@@ -275,13 +276,13 @@ func (r *Resolution) refused(name, why string) error {
 	var list []string
 	for _, c := range Due(r.Changes) {
 		if after := Parse(c.After); !c.Drawn && after.Installed() {
-			list = append(list, c.Name+" "+after.Version)
+			list = append(list, c.Name+r.Solver.Words().At+after.Version)
 		}
 	}
 	return &converge.Trouble{
-		What:    fmt.Sprintf("cannot install %s: package %s prevents it", strings.Join(list, ", "), name),
+		What:    fmt.Sprintf("cannot install %s: package %s prevents it", strings.Join(list, " "), name),
 		Because: []string{why},
-		Try:     []string{r.Solver.Words().Show + " PACKAGE…, which shows what " + r.Solver.Name() + " would do"},
+		Try:     []string{r.Solver.Words().Show + " " + strings.Join(list, " ") + ", which shows what " + r.Solver.Name() + " would do"},
 	}
 }
 

@@ -39,7 +39,7 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 }
 
 func (solver) Words() packages.Words {
-	return packages.Words{Source: "source", Refresh: "apt-get update", Show: "apt-get -s install"}
+	return packages.Words{Source: "source", Refresh: "apt-get update", Show: "apt-get -s install", At: "="}
 }
 
 // Hidden is nil: apt hides nothing.

@@ -61,7 +61,7 @@ func (d rpmDatabase) withPlugin(changes []converge.Change) []converge.Change {
 }
 
 func (solver) Words() packages.Words {
-	return packages.Words{Source: "repository", Refresh: "dnf makecache --refresh", Show: "dnf --assumeno install"}
+	return packages.Words{Source: "repository", Refresh: "dnf makecache --refresh", Show: "dnf --assumeno install", At: "-"}
 }
 
 // Without is empty: rpm keeps no configuration but what was edited, as .rpmsave.
