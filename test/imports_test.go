@@ -47,6 +47,8 @@ var onlyIn = map[string][]string{
 	"github.com/NVIDIA/go-nvml":            {"internal/host"},
 	"github.com/coreos/go-systemd":         {"internal/host", "cmd/gpuadm", "internal/facts"},
 	"github.com/godbus/dbus":               {"internal/host"},
+	"github.com/knqyf263/go-deb-version":   {"internal/packages/apt"},
+	"github.com/knqyf263/go-rpm-version":   {"internal/packages/dnf"},
 	"github.com/pelletier/go-toml":         {"cloud", "drivers", "internal/spec", "internal/facts", "runtime", "test"},
 	"github.com/spf13/cobra":               {"cmd/gpuadm"},
 	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},

@@ -67,7 +67,7 @@ func (solver) Words() packages.Words {
 // Without is empty: rpm keeps no configuration but what was edited, as .rpmsave.
 func (solver) Without(host.View, string) converge.State { return "" }
 
-// Essential is false: dnf by itself removes no protected package.
+// Essential is false: dnf itself refuses to remove what is protected: dnf.conf(5), protected_packages.
 func (solver) Essential(string) bool { return false }
 
 // Offers asks which versions are available.
