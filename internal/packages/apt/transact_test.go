@@ -188,7 +188,7 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 }
 
 // What the repository had lost before gpuadm came cannot be rolled back, and the plan says so.
-func TestWhatCannotBeHadAgain(t *testing.T) {
+func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("570.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
@@ -295,7 +295,7 @@ func TestBrokenBeforeGpuadm(t *testing.T) {
 	m.update()
 	m.Do(t.Context(), "apt-get", "-y", "install", "other")
 	first := m.has()
-	contains(t, m.refuse(drivers("580.1")), "other is not wholly installed, which is not of our making", "dpkg --configure -a")
+	contains(t, m.refuse(drivers("580.1")), "other is not wholly installed, and gpuadm did not install it", "dpkg --configure -a")
 	if m.has() != first {
 		t.Error("something was changed")
 	}
