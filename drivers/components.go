@@ -10,6 +10,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/packages/apt"
+	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -22,7 +24,9 @@ func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 	if c.Repo.URL == "" {
 		needs = append(needs, strings.Fields(c.Repo.Component)...)
 	}
-	return packages.Lacking(packages.System{ID: f.OS.ID, Version: f.OS.Version, Arch: f.Arch, Files: f.Files}, needs)
+	system := packages.System{ID: f.OS.ID, Version: f.OS.Version, Arch: f.Arch, Files: f.Files}
+	lacks, components := dnf.Lacking(system, needs)
+	return append(lacks, apt.Lacking(system, components)...)
 }
 
 // lacking says what the driver's packages depend on and this machine does not enable, until the driver is installed. It is

@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
@@ -18,7 +19,7 @@ import (
 
 // ThingOf builds a thing again, for undo.
 func ThingOf(ref converge.Ref) (converge.Thing, error) {
-	return thingOf(nil, new(packages.Reading), ref)
+	return thingOf(nil, packagers(), ref)
 }
 
 func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
@@ -34,13 +35,13 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 	case "package":
 		return packages.New(name, database), nil
 	case "package-database":
-		return packages.NewDatabase(name), nil
+		return packages.NewDatabase(name, database), nil
 	case "package-lists":
-		return packages.NewLists(name, reads), nil
+		return packages.NewLists(name, reads, database), nil
 	case "package-stream":
-		return packages.NewStream(name), nil
+		return dnf.NewStream(name), nil
 	case "package-key":
-		return packages.NewKey(name, reads), nil
+		return dnf.NewKey(name, reads, database), nil
 	case "module":
 		return things.NewModule(reads, drivers.OnDisk), nil
 	case "module-file":

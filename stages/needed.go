@@ -5,6 +5,7 @@ package stages
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
@@ -19,7 +20,7 @@ func (w wanted) enables() []packages.Lack {
 
 // reads are our files about sources, those that the distribution's packages bring for us, and what they are to hold.
 func (w wanted) reads(contents map[string][]byte) (files []string, hold map[string][]byte) {
-	files = append(packages.Sources(w.manager, w.repos), packages.EnabledBy(w.enables())...)
+	files = append(slices.Sorted(maps.Keys(contents)), packages.EnabledBy(w.enables())...)
 	hold = maps.Clone(contents)
 	for _, l := range w.enables() {
 		if l.File != "" {

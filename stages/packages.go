@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/runtime"
 )
@@ -105,32 +106,32 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil || len(w.all()) == 0 {
 				return sections(d.LeftAlone(s, f), s), err
 			}
-			wants, err := packages.Repositories(database, w.manager, w.repos, via(s))
+			wants, err := database.Repositories(w.manager, w.repos, via(s))
 			if err != nil {
 				return nil, err
 			}
-			more, err := packages.Enabled(database, w.manager, w.enables())
+			more, err := database.Enabled(w.manager, w.enables())
 			if err != nil {
 				return nil, err
 			}
 			wants = append(more, wants...)
 			if w.stream != "" {
-				wants = append(wants, packages.Stream(w.stream, "dnf hides the driver's packages until their stream is enabled"))
+				wants = append(wants, dnf.Stream(w.stream, "dnf hides the driver's packages until their stream is enabled"))
 			}
 			_, restarts := f.Files[needrestart]
 			set := packages.NewSet().Sharing(database).Of(w.family)
 			for name, to := range w.all() {
 				packages.Want(set, name, to, "") // whose half-done jobs are ours to finish
 			}
-			first := packages.Database(set, packages.DatabaseOf(w.manager), "nothing is installed on top of a half-done job")
-			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, packages.Upgrades(w.manager, w.held(), restarts), wants)
+			first := packages.Database(set, w.manager, "nothing is installed on top of a half-done job")
+			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, database.Upgrades(w.manager, w.held(), restarts), wants)
 			return sections(wants, s), nil
 		},
 		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
 			if !s.Has("driver") && !s.Has("toolkit") {
 				return nil
 			}
-			notes := packages.Leftovers(v)
+			notes := database.Leftovers(v)
 			if w, err := wantedPackages(d, s, f); err == nil {
 				notes = append(notes, packages.Replays(w.manager, w.repos)...)
 			}
@@ -156,7 +157,7 @@ func packageStage(d drivers.Driver, database *packages.Reading) converge.Stage {
 			if err != nil {
 				return nil, err
 			}
-			reads, hold := w.reads(packages.Contents(w.manager, w.repos, via(s)))
+			reads, hold := w.reads(database.Contents(w.manager, w.repos, via(s)))
 			set := packages.NewSet(reads...).Holding(hold).InStream(w.stream).Of(w.family).Sharing(database).Advising(w.lacks)
 			if len(w.headers) > 0 {
 				wants = append(wants, packages.Headers(set, w.repos, w.headers, "modules are built with the headers of exactly their kernel"))

@@ -11,18 +11,23 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/packages/apt"
+	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
-// Sequence returns the bootstrap, first stage first. A stage may rely on the stages before it.
-func Sequence() []converge.Stage { return sequence(new(cloud.Session), new(packages.Reading)) }
+// Sequence returns the bootstrap, first stage first. A stage may rely on what those before it have settled.
+func Sequence() []converge.Stage { return sequence(new(cloud.Session), packagers()) }
 
 // Run returns the bootstrap for one run, with what builds its things again: together they ask for the Node object once.
 func Run(node *cloud.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
-	database := new(packages.Reading)
+	database := packagers()
 	return sequence(node, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(node, database, ref) }
 }
+
+// packagers are those that gpuadm knows, with one reading of the machine's package database for all who share it.
+func packagers() *packages.Reading { return packages.NewReading(apt.New(), dnf.New()) }
 
 // sequence is the bootstrap; node is the Node object, as the stages of one run know it.
 func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage {

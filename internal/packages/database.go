@@ -15,9 +15,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// database is the packager's own, which an interrupted run leaves in disorder: then it refuses all further work.
+// database is the packager's own, which an interrupted run leaves broken: then it refuses all further work.
 // Its states are "clean", "interrupted [PACKAGE…]" and "broken PACKAGE…", with the packages that are not wholly installed.
-// Broken packages that are wanted do not count: they are put right with the others, in one transaction.
+// Broken packages that are wanted do not count: they are repaired with the others, in one transaction.
 type database struct {
 	set *Set
 	of  string // dpkg, rpm
@@ -25,9 +25,12 @@ type database struct {
 
 const orderlyState = "clean"
 
-// Database wants the packager's database clean before anything is asked of it. name is "dpkg" or "rpm"; set is that of
-// the packages that come after it.
-func Database(set *Set, name, why string) converge.Want {
+// Database wants a packager's database clean before anything is asked of it. set is that of the packages that come after it.
+func Database(set *Set, packager, why string) converge.Want {
+	name := "dpkg"
+	if p := set.named(packager); p != nil {
+		name = p.Database()
+	}
 	return converge.Want{
 		Thing: database{set, name}, Why: why,
 		Keeps: "an interrupted installation is finished; it cannot be interrupted again",
@@ -36,19 +39,21 @@ func Database(set *Set, name, why string) converge.Want {
 }
 
 // NewDatabase builds the thing again from its name.
-func NewDatabase(name string) converge.Thing { return database{NewSet(), name} }
+func NewDatabase(name string, read *Reading) converge.Thing {
+	return database{NewSet().Sharing(read), name}
+}
 
-// orderly says how the database shall stand. What the packager can finish it may; what failed already would fail again,
-// and is for somebody else to mend.
+// orderly is the database's desired state. The packager may finish what it can. What failed already would fail again, and
+// the administrator has to fix it.
 func orderly(name string, found converge.State) (converge.State, error) {
 	what, packages, _ := strings.Cut(string(found), " ")
 	if what != "broken" {
 		return orderlyState, nil
 	}
 	return "", &converge.Trouble{
-		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, which is not of our making", packages),
-		Because: []string{"its script failed when somebody else installed it, and every later installation would report that failure"},
-		Try:     []string{repairs(name) + ", which tells why it fails", "or remove it: apt-get purge " + packages},
+		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, and gpuadm did not install it", packages),
+		Because: []string{"its script failed in another installation, and every later one would report that failure"},
+		Try:     []string{repairs(name) + ", which shows why it fails", "or remove it: apt-get purge " + packages},
 	}
 }
 
@@ -63,32 +68,32 @@ func (d database) Kind() string { return "package-database" }
 func (d database) Name() string { return d.of }
 
 func (d database) Look(ctx context.Context, v host.View) (converge.State, error) {
-	m, err := managerOf(v)
+	m, err := d.set.packager(v)
 	if err != nil {
 		return "", err
 	}
-	a, err := m.audit(ctx, v)
+	a, err := m.Audit(ctx, v)
 	if err != nil {
 		return "", err
 	}
 	var broken []string
 	what := "interrupted"
 	var all map[string]State
-	if len(a.broken) > 0 {
-		if all, err = d.set.read(ctx, v); err != nil {
+	if len(a.Broken) > 0 {
+		if all, err = d.set.Read(ctx, v); err != nil {
 			return "", err
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(a.broken)) {
-		if _, wanted := d.set.wanted[name]; (wanted || d.set.family.Has(name, all[name].Version)) && !a.interrupted {
+	for _, name := range slices.Sorted(maps.Keys(a.Broken)) {
+		if _, wanted := d.set.wanted[name]; (wanted || d.set.family.Has(name, all[name].Version)) && !a.Interrupted {
 			continue
 		}
 		broken = append(broken, name)
-		if !a.interrupted && (a.broken[name] == "half-configured" || a.broken[name] == "half-installed") {
+		if !a.Interrupted && (a.Broken[name] == "half-configured" || a.Broken[name] == "half-installed") {
 			what = "broken"
 		}
 	}
-	if !a.interrupted && len(broken) == 0 {
+	if !a.Interrupted && len(broken) == 0 {
 		return orderlyState, nil
 	}
 	return converge.State(strings.TrimSpace(what + " " + strings.Join(broken, " "))), nil
@@ -99,15 +104,15 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	if to != orderlyState {
 		return nil
 	}
-	m, err := managerOf(h)
+	m, err := d.set.packager(h)
 	if err != nil {
 		return err
 	}
-	defer d.set.forget()
-	err = m.repair(ctx, h)
+	defer d.set.Forget()
+	err = m.Repair(ctx, h)
 	found, lookErr := d.Look(ctx, h)
 	if found == orderlyState && lookErr == nil {
-		return nil // what failed are packages of ours, which come next
+		return nil // what failed are wanted packages, which come next
 	}
 	if t := (*converge.Trouble)(nil); errors.As(err, &t) {
 		t.Try = append(t.Try, repairs(d.of)+", once its cause is gone")

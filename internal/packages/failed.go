@@ -14,55 +14,44 @@ import (
 )
 
 // What apt, dpkg, dnf or rpm say when they fail is shown as they say it: their last lines. These are the only words of theirs
-// that decide anything, where neither an exit code nor a file tells: a lock is waited for, a full disk, a signature and files
-// that do not fit together have next steps of their own. All commands run with LC_ALL=C.
+// that decide anything, where neither an exit code nor a file does: gpuadm waits for a lock; a full disk and a
+// signature have next steps of their own. All commands run with LC_ALL=C.
 var (
-	// apt: GetLock in apt-pkg/contrib/fileutl.cc, Setup in acquire.cc, and deb/debsystem.cc, which also waits; dpkg: file_lock in
+	// apt: GetLock in apt-pkg/contrib/fileutl.cc, and Setup in acquire.cc; dpkg: file_lock in
 	// lib/dpkg/file.c; rpm: its rpmlock source. dnf has an exit code for it.
-	markLock   = pattern.Of(`E: Could not get lock|E: Unable to lock directory|is another process using it\?|dpkg: error: dpkg .*lock was locked|can't create transaction lock on`)
-	markWait   = pattern.Of(`Waiting for cache lock: Could not get lock [^\n]*\s*$`)
-	markHolder = pattern.Of(`(?:held by process|with pid) (\d+)`)
-	markFile   = pattern.Of(`lock (?:on )?(/\S*[^\s.])`)
+	MarkLock = pattern.Of(`E: Could not get lock|E: Unable to lock directory|is another process using it\?|dpkg: error: dpkg .*lock was locked|can't create transaction lock on`)
 	// strerror(3) of ENOSPC and EDQUOT; apt: apt-private/private-download.cc; rpm: lib/rpmprob.c; dnf: dnf/base.py.
 	markFull = pattern.Of(`(?m)^.*(?:No space left on device|Disk quota exceeded|You don't have enough free space in|more space (?:needed )?on the|more inodes on the).*$`)
 	// apt: apt-pkg/acquire-item.cc, methods/gpgv.cc; dnf: librepo's repo metadata check, dnf/base.py and dnf/cli/cli.py.
 	markDistrust = pattern.Of(`GPG (?:error|signature|verification|check FAILED)|signature verification failed|signatures couldn't be verified|is not signed|is expired \(|is not valid yet|Clearsigned file isn't valid`)
-	// apt: apt-pkg/acquire-item.cc, methods/http.cc; dnf: librepo/downloader.c.
-	markMismatch = pattern.Of(`Hash Sum mismatch|File has unexpected size|checksum doesn't match`)
 )
 
-// locked reports that another process holds a lock of the packager.
-type locked struct {
+// Locked reports that another process holds a lock of the packager.
+type Locked struct {
 	cause error
 	who   string // process 4711 (apt-get upgrade) holds /var/lib/dpkg/lock-frontend
 }
 
-func (l *locked) Error() string { return l.cause.Error() }
-func (l *locked) Unwrap() error { return l.cause }
+func (l *Locked) Error() string { return l.cause.Error() }
+func (l *Locked) Unwrap() error { return l.cause }
 
-// mismatch reports a package that is another one than the lists say, as it is while a repository is published or a mirror
-// follows it. Source: https://github.com/NVIDIA/cuda-repo-management/issues/12.
-type mismatch struct{ error }
+// Distrust reports a repository or package whose signature, key or date the packager does not accept.
+type Distrust struct{ error }
 
-func (m mismatch) Unwrap() error { return m.error }
+func (d Distrust) Unwrap() error { return d.error }
 
-// distrust reports a repository or package whose signature, key or date the packager does not accept.
-type distrust struct{ error }
+const Cannot = "cannot install packages: "
 
-func (d distrust) Unwrap() error { return d.error }
-
-const cannot = "cannot install packages: "
-
-// busy names who holds a lock, as far as the process is still there.
-func busy(v host.View, pid, lock string, err error) error {
+// Busy names who holds a lock, as far as the process is still there.
+func Busy(v host.View, pid, lock string, err error) error {
 	who := "another process holds " + lock
 	if pid != "" {
 		who = "process " + pid + commandOf(v, pid) + " holds " + lock
 	}
 	return &converge.Trouble{
-		What: cannot + who,
+		What: Cannot + who,
 		Try:  []string{"wait until it is done, then run the same command again; never remove the lock file"},
-		Err:  &locked{err, who},
+		Err:  &Locked{err, who},
 	}
 }
 
@@ -80,31 +69,27 @@ func commandOf(v host.View, pid string) string {
 	return " (" + string(r) + ")"
 }
 
-// failure is what is said of a packager that failed, with its own lines. known says that its cause is one of those told apart.
-func failure(v host.View, failed *host.CommandError, out string, err error) (t *converge.Trouble, known bool) {
+// Failure describes a packager that failed, with its own lines. known says that its cause is a full disk or a signature.
+func Failure(v host.View, failed *host.CommandError, out string, err error) (t *converge.Trouble, known bool) {
 	said := failed.Stderr + "\n" + out
-	t = &converge.Trouble{Because: tail(failed.Stderr, 6), Err: err}
+	t = &converge.Trouble{Because: Tail(failed.Stderr, 6), Err: err}
 	switch {
 	case markFull().MatchString(said):
 		full := clean(markFull().FindString(said))
-		t.What = cannot + "the disk is full: " + full
+		t.What = Cannot + "the disk is full: " + full
 		t.Because = slices.DeleteFunc(t.Because, func(l string) bool { return clean(l) == full })
 		t.Try = []string{"make room (apt-get clean or dnf clean packages frees what was downloaded), then run the same command again"}
-	case markMismatch().MatchString(said):
-		t.What = cannot + "the repository's files do not fit together, as while it is being published"
-		t.Try = []string{"run the same command again in some minutes", "if it is a mirror: mirror it again", "see that no proxy rewrites what passes through it"}
-		t.Err = mismatch{err}
 	case markDistrust().MatchString(said):
-		t.What = cannot + "the signature, key or date of a repository or package is not accepted"
+		t.What = Cannot + "the signature, key or date of a repository or package is not accepted"
 		t.Try = []string{
 			"look up the key's fingerprint at the vendor's, and give that key in the spec if it has changed",
 			"if it is a mirror: mirror it again, signatures included", "see that this machine's clock is right (date), and that no proxy rewrites what passes through it",
 		}
-		t.Err = distrust{err}
+		t.Err = Distrust{err}
 	default:
 		own := ownLines(failed)
 		t.Because = slices.DeleteFunc(t.Because, func(l string) bool { return slices.Contains(own, clean(l)) })
-		t.What, t.Because, t.Try = cannot+own[0], short(append(own[1:], t.Because...)), tryProxy(v)
+		t.What, t.Because, t.Try = Cannot+own[0], Short(append(own[1:], t.Because...)), tryProxy(v)
 		return t, false
 	}
 	return t, true
@@ -113,7 +98,7 @@ func failure(v host.View, failed *host.CommandError, out string, err error) (t *
 // ownLines are what the packager names as its errors: apt's lines that begin with E:, the end of dnf's and rpm's words from
 // their first Error: on; else its last lines. There is at least one.
 func ownLines(failed *host.CommandError) (own []string) {
-	all := lines(failed.Stderr)
+	all := Lines(failed.Stderr)
 	for _, l := range all {
 		if strings.HasPrefix(l, "E: ") {
 			own = append(own, clean(l))
@@ -126,9 +111,9 @@ func ownLines(failed *host.CommandError) (own []string) {
 		}
 	}
 	if len(own) == 0 {
-		own = tail(failed.Stderr, 6)
+		own = Tail(failed.Stderr, 6)
 	}
-	if own = short(own); len(own) == 0 {
+	if own = Short(own); len(own) == 0 {
 		own = []string{failed.Error()}
 	}
 	return own
@@ -142,8 +127,8 @@ func clean(line string) string {
 	return strings.TrimSuffix(line, ".")
 }
 
-// short leaves out what is said twice or not at all, and all but the first lines.
-func short(all []string) (some []string) {
+// Short leaves out what is said twice or not at all, and all but the first lines.
+func Short(all []string) (some []string) {
 	const most = 8
 	for _, l := range all {
 		if l = strings.TrimSpace(l); l != "" && !slices.Contains(some, l) && len(some) < most {
@@ -153,23 +138,17 @@ func short(all []string) (some []string) {
 	return some
 }
 
-// tail returns the last n lines.
-func tail(text string, n int) []string {
-	all := lines(text)
-	return short(all[max(0, len(all)-n):])
+// Tail returns the last n lines.
+func Tail(text string, n int) []string {
+	all := Lines(text)
+	return Short(all[max(0, len(all)-n):])
 }
 
 var proxySet = pattern.Of(`(?m)^(?:Acquire::https?::Proxy "([^"]+)";|proxy=(\S+))$`)
 
 // tryProxy is what to do about the proxy that our own files name to apt or dnf, if they do.
 func tryProxy(v host.View) []string {
-	files := []string{aptProxy}
-	for _, name := range listOf(v, dnfRepos) {
-		if strings.HasPrefix(name, "gpuadm-") {
-			files = append(files, dnfRepos+"/"+name)
-		}
-	}
-	for _, f := range files {
+	for _, f := range append(gpuadmFiles(v, "/etc/apt/apt.conf.d"), gpuadmFiles(v, "/etc/yum.repos.d")...) {
 		data, _ := v.ReadFile(f)
 		if m := proxySet().FindSubmatch(data); m != nil {
 			return []string{"if nothing answers at " + string(m[1]) + string(m[2]) + ": see that the proxy runs, and is the right one in [proxy] of node.toml"}
@@ -178,14 +157,24 @@ func tryProxy(v host.View) []string {
 	return nil
 }
 
-// unread says of a repository of ours that its lists cannot be read, by what explain has said.
-func unread(v host.View, err error, url, file string) error {
+// gpuadmFiles are the files in a folder that have our name.
+func gpuadmFiles(v host.View, dir string) (files []string) {
+	for _, name := range ListOf(v, dir) {
+		if strings.Contains(name, "gpuadm") {
+			files = append(files, dir+"/"+name)
+		}
+	}
+	return files
+}
+
+// Unread names the repository of the spec in an error about its lists.
+func Unread(v host.View, err error, url, file string) error {
 	t := (*converge.Trouble)(nil)
-	if held := (*locked)(nil); errors.As(err, &held) || !errors.As(err, &t) {
+	if held := (*Locked)(nil); errors.As(err, &held) || !errors.As(err, &t) {
 		return err
 	}
-	t.What = "cannot read repository " + url + " (" + file + "): " + strings.TrimPrefix(t.What, cannot)
-	if !errors.As(err, new(distrust)) && !mismatched(err) {
+	t.What = "cannot read repository " + url + " (" + file + "): " + strings.TrimPrefix(t.What, Cannot)
+	if !errors.As(err, new(Distrust)) {
 		t.Try = append(tryProxy(v), "see that the address is right, and can be reached from this machine: "+url)
 	}
 	return t

@@ -72,23 +72,23 @@ func (f *Family) Pins(version string) (pins []Pin) {
 }
 
 // names are the packages whose offers a request needs.
-func (r request) names(installed map[string]State) (names []string) {
-	for _, c := range r.changes {
+func (r Request) names(installed map[string]State) (names []string) {
+	for _, c := range r.Changes {
 		names = append(names, c.Name)
 	}
-	if r.family == nil {
+	if r.Family == nil {
 		return names
 	}
 	for name, found := range installed {
-		if found.Installed() && r.family.Has(name, found.Version) {
+		if found.Installed() && r.Family.Has(name, found.Version) {
 			names = append(names, name)
 		}
 	}
-	return append(names, r.family.Extras...)
+	return append(names, r.Family.Extras...)
 }
 
-// A choiceOf is the one version of a family, and the source that has it.
-type choiceOf struct {
+// A choice is the one version of a family, and the source that has it.
+type choice struct {
 	own  string // 580.95.05
 	site string // "" where its packages come from several
 }
@@ -109,23 +109,23 @@ func (f *Family) strangers(all map[string]State, changes []converge.Change) (nam
 
 // fit is how an installed package of the family must be for a choice: in the version that the chosen source has, or
 // removed. kept is true where it can stay.
-func (f *Family) fit(found State, chosen choiceOf, offers []offer) (to State, kept bool) {
-	from := func(o offer) bool { return chosen.site == "" || slices.ContainsFunc(o.from, chosen.isFrom) }
+func (f *Family) fit(found State, chosen choice, offers []Offer) (to State, kept bool) {
+	from := func(o Offer) bool { return chosen.site == "" || slices.ContainsFunc(o.From, chosen.isFrom) }
 	if Own(found.Version) == chosen.own {
-		now, known := find(offers, found.Version)
+		now, known := Find(offers, found.Version)
 		if !known || from(now) {
 			return found, true
 		}
 	}
-	for _, o := range newest(offers) {
-		if Own(o.version) == chosen.own && from(o) {
-			return State{Version: o.version, Held: true, Auto: found.Auto}, false
+	for _, o := range offers {
+		if Own(o.Version) == chosen.own && from(o) {
+			return State{Version: o.Version, Held: true, Auto: found.Auto}, false
 		}
 	}
 	return State{Version: removed}, false
 }
 
-func (c choiceOf) isFrom(source string) bool {
+func (c choice) isFrom(source string) bool {
 	site, _, _ := strings.Cut(source, " ")
 	return site == c.site
 }
@@ -134,7 +134,7 @@ func (c choiceOf) isFrom(source string) bool {
 // the chosen version, and holds on those that do. offers are of all these names.
 //
 // A package that is held in a version which no asked package has is another's choice, and refused.
-func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) ([]converge.Change, error) {
+func (f *Family) with(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) ([]converge.Change, error) {
 	for _, c := range changes { // where only marks of the parts that are asked for change, the others follow
 		if after := Parse(c.After); chosen.own == "" && after.Installed() && f.Has(c.Name, after.Version) {
 			chosen.own = Own(after.Version)
@@ -176,7 +176,7 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 		}
 	}
 	for _, name := range f.Extras {
-		if all[name].Installed() || all[name].Version == nowhere || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name }) {
+		if all[name].Installed() || all[name].Version == Nowhere || slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name }) {
 			continue
 		}
 		if to, _ := f.fit(State{Auto: true}, chosen, offers[name]); to.Installed() {
@@ -190,7 +190,7 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 // branches a part that was asked for by name is a dependency of another (nvidia-persistenced 580, nvidia-compute-utils-570
 // 570.148.08 of test/listings). Parts that are installed in another revision of the chosen version, which the source has no more,
 // come in the revision that it has: the others depend on it. more says whether there was any of the two.
-func (f *Family) needed(changes []converge.Change, all map[string]State, offers map[string][]offer, chosen choiceOf) (with []converge.Change, more bool) {
+func (f *Family) needed(changes []converge.Change, all map[string]State, offers map[string][]Offer, chosen choice) (with []converge.Change, more bool) {
 	if f == nil || chosen.own == "" {
 		return changes, false
 	}
@@ -218,7 +218,7 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 			to, i = Parse(changes[at].After), at
 		}
 		fits := f.fitting(name, chosen, offers[name])
-		if _, known := find(offers[name], to.Version); known || fits == "" || !to.Installed() {
+		if _, known := Find(offers[name], to.Version); known || fits == "" || !to.Installed() {
 			continue
 		}
 		if to.Version, to.Held, more = fits, true, true; i == len(changes) {
@@ -230,7 +230,7 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 }
 
 // mixed refuses a transaction that would bring parts of another version or branch, however the packager came to them.
-func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
+func (f *Family) mixed(changes []converge.Change, chosen choice) error {
 	if f == nil || chosen.own == "" {
 		return nil
 	}
@@ -264,13 +264,13 @@ func (f *Family) mixed(changes []converge.Change, chosen choiceOf) error {
 
 // fitting is the version of a package that was asked for in any version: where the source has it in the family's version it is
 // part of the family, and needs that one. "" where it is none.
-func (f *Family) fitting(name string, chosen choiceOf, offers []offer) string {
+func (f *Family) fitting(name string, chosen choice, offers []Offer) string {
 	if f == nil || chosen.own == "" {
 		return ""
 	}
-	for _, o := range newest(offers) {
-		if f.Has(name, o.version) && Own(o.version) == chosen.own && (chosen.site == "" || slices.ContainsFunc(o.from, chosen.isFrom)) {
-			return o.version
+	for _, o := range offers {
+		if f.Has(name, o.Version) && Own(o.Version) == chosen.own && (chosen.site == "" || slices.ContainsFunc(o.From, chosen.isFrom)) {
+			return o.Version
 		}
 	}
 	return ""
@@ -301,9 +301,11 @@ func familyFirst(groups map[string][]int, f *Family) []string {
 
 // missed says that a package keeps its group at an older version than the others have: on Debian 12 the open modules of 535
 // are of 535.261.03, while its security pocket has all else in 535.309.01 (test/listings).
-func missed(name, version string, members []string, pattern string, offers map[string][]offer) string {
-	all := owns(members, pattern, offers)
-	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o offer) bool { return Own(o.version) == all[0] }) {
+func missed(
+	name, version string, members []string, pattern string, offers map[string][]Offer, compare order,
+) string {
+	all := owns(members, pattern, offers, compare)
+	if len(all) == 0 || all[0] == Own(version) || slices.ContainsFunc(offers[name], func(o Offer) bool { return Own(o.Version) == all[0] }) {
 		return ""
 	}
 	return fmt.Sprintf("; the other packages are available in %s, and this one is not: %s is taken, without the fixes since", all[0], Own(version))

@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// headers is a look at whether the headers of kernels are to be had, before anything is written. It leaves the word to
+// headers verifies that the headers of kernels are available, before anything is written. It leaves the decision to
 // Resolve once our repositories' lists are read; before that it goes by the lists that are there.
 type headers struct {
 	set   *Set
@@ -31,9 +31,9 @@ func Headers(set *Set, repos []Repository, of map[string]string, why string) con
 
 const noHeaders = "cannot build modules for kernel "
 
-// withoutHeaders is what to do about a kernel whose headers are not available. The kernel that runs is not to be removed.
+// WithoutHeaders is what to do about a kernel whose headers are not available. The kernel that runs is not to be removed.
 // Source: proc(5), /proc/sys/kernel/osrelease.
-func withoutHeaders(v host.View, kernel string) string {
+func WithoutHeaders(v host.View, kernel string) string {
 	running, _ := v.ReadFile("/proc/sys/kernel/osrelease")
 	if v.Live() && strings.TrimSpace(string(running)) == kernel {
 		return "install a kernel whose headers are available and reboot into it, or install the headers of " + kernel + ", which runs now, from another source"
@@ -41,7 +41,7 @@ func withoutHeaders(v host.View, kernel string) string {
 	return "remove kernel " + kernel + " if it is not meant to run, or install one whose headers are available"
 }
 
-// look costs two looks at files per kernel where all headers are there.
+// look reads two files per kernel where all headers are installed.
 func (t headers) look(ctx context.Context, v host.View) (problem string, err error) {
 	with := things.WithHeaders(v)
 	missing := map[string]string{}
@@ -53,7 +53,7 @@ func (t headers) look(ctx context.Context, v host.View) (problem string, err err
 	if len(missing) == 0 {
 		return "", nil
 	}
-	all, err := t.set.read(ctx, v)
+	all, err := t.set.Read(ctx, v)
 	if err != nil {
 		return "", err
 	}
@@ -61,7 +61,7 @@ func (t headers) look(ctx context.Context, v host.View) (problem string, err err
 	if len(missing) == 0 || t.set.ready(ctx, v) == nil {
 		return "", nil
 	}
-	m, err := managerOf(v)
+	m, err := t.set.packager(v)
 	if err != nil {
 		return "", err
 	}
@@ -75,10 +75,10 @@ func (t headers) look(ctx context.Context, v host.View) (problem string, err err
 
 // judge says what the lists that are there say of one kernel's headers. They decide if they know the kernel itself, or are
 // younger than it; and if what they do not know of yet cannot have headers.
-func (t headers) judge(ctx context.Context, v host.View, m manager, kernel string, with []string) (problem string, err error) {
+func (t headers) judge(ctx context.Context, v host.View, m Packager, kernel string, with []string) (problem string, err error) {
 	name := t.of[kernel]
 	images := []string{"linux-image-" + kernel, "kernel-core-" + kernel} // Debian's and Ubuntu's, and Fedora's kin
-	offers, read, err := m.known(ctx, v, append([]string{name}, images...), t.set.reads)
+	offers, read, err := m.Known(ctx, v, append([]string{name}, images...), t.set.reads)
 	if err != nil {
 		return "", err
 	}
@@ -103,7 +103,7 @@ func (t headers) judge(ctx context.Context, v host.View, m manager, kernel strin
 	if len(with) > 0 {
 		said = append(said, "these kernels have headers: "+strings.Join(with, ", "))
 	}
-	return strings.Join(said, "\n") + things.OrTry(withoutHeaders(v, kernel)), nil
+	return strings.Join(said, "\n") + things.OrTry(WithoutHeaders(v, kernel)), nil
 }
 
 // cameWhen says when a kernel was installed. modules.builtin is in its package, and depmod leaves it alone.
@@ -114,62 +114,4 @@ func cameWhen(v host.View, kernel string) time.Time {
 		}
 	}
 	return time.Time{}
-}
-
-// known asks the lists that are there, and says when the youngest of them was read: never, if one that is configured is
-// missing. Ours are left out.
-func (a apt) known(ctx context.Context, v host.View, names, ours []string) (map[string][]offer, time.Time, error) {
-	var youngest time.Time
-	for _, s := range allSources(v) {
-		if slices.Contains(ours, s.file) {
-			continue
-		}
-		read := readAt(v, s)
-		if i, err := v.Stat(s.file); read.IsZero() || err != nil || i.Ctime.After(read) {
-			return nil, time.Time{}, err
-		}
-		if read.After(youngest) {
-			youngest = read
-		}
-	}
-	if youngest.IsZero() {
-		return nil, youngest, nil
-	}
-	offers, err := a.offers(ctx, v, names)
-	return offers, youngest, err
-}
-
-// readAt says when a list of a source was read. One that is not signed, and trusted all the same, has no Release.
-func readAt(v host.View, s source) time.Time {
-	if _, read := release(v, s); !read.IsZero() {
-		return read
-	}
-	for _, name := range listOf(v, aptLists) {
-		if strings.HasPrefix(name, s.list()) {
-			if i, err := v.Lstat(aptLists + "/" + name); err == nil { // of file: URIs it may be a link
-				return i.Ctime
-			}
-		}
-	}
-	return time.Time{}
-}
-
-// known asks dnf's caches, and reads nothing anew.
-func (a dnf) known(ctx context.Context, v host.View, names, _ []string) (map[string][]offer, time.Time, error) {
-	var youngest time.Time
-	for _, dir := range listOf(v, dnfCache) {
-		if i, err := v.Stat(dnfCache + "/" + dir + "/repodata/repomd.xml"); err == nil && i.Ctime.After(youngest) {
-			youngest = i.Ctime
-		}
-	}
-	if youngest.IsZero() {
-		return nil, youngest, nil
-	}
-	cached := a
-	cached.more = append(slices.Clone(a.more), "--cacheonly")
-	offers, err := cached.offers(ctx, v, names)
-	if err != nil {
-		return nil, time.Time{}, nil // a repository has no cache yet: nothing is known
-	}
-	return offers, youngest, nil
 }

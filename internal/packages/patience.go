@@ -13,27 +13,34 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// sayEvery is how often a person is told who is waited for.
+// sayEvery is how often gpuadm says which process it waits for.
 const sayEvery = 12 * time.Second
 
 // patience is how long a packager's lock is waited for.
 type patience struct {
 	all   time.Duration // in all
-	pause time.Duration // between two tries
+	pause time.Duration // between two attempts
 }
 
-// patiently runs what may find a packager's lock held, again until it is free or the wait has ended. Who holds it is told at
-// once, and then every sayEvery. run is told how long it may wait by itself, where it can: not at all the first time.
-func patiently(ctx context.Context, h host.Host, wait time.Duration, run func(within time.Duration) error) error {
-	return patience{wait, time.Second}.run(ctx, h, run)
+// Patiently runs a command that may find a packager's lock held, again until it is free or the wait has ended. It names the
+// holder at once, and then every sayEvery. explain makes an error of what the command said: a Locked where a lock was held.
+func Patiently(
+	ctx context.Context, h host.Host, wait time.Duration, explain func(v host.View, out string, err error) error, run func() ([]byte, error),
+) (out []byte, err error) {
+	err = patience{wait, time.Second}.run(ctx, h, func() error {
+		if out, err = run(); err != nil {
+			err = explain(h, string(out), err)
+		}
+		return err
+	})
+	return out, err
 }
 
-func (p patience) run(ctx context.Context, h host.Host, run func(within time.Duration) error) error {
+func (p patience) run(ctx context.Context, h host.Host, run func() error) error {
 	var said time.Time
-	within := time.Duration(0)
 	for end := h.Now().Add(p.all); ; {
-		err := run(within)
-		busy := (*locked)(nil)
+		err := run()
+		busy := (*Locked)(nil)
 		now := h.Now()
 		left := end.Sub(now)
 		if !errors.As(err, &busy) || left <= 0 {
@@ -46,11 +53,8 @@ func (p patience) run(ctx context.Context, h host.Host, run func(within time.Dur
 			said = now
 			converge.Say(ctx, fmt.Sprintf("%s: waiting for up to %s", busy.who, max(left, 0).Round(time.Second)))
 		}
-		within = min(sayEvery, left)
-		select {
-		case <-ctx.Done():
+		if host.Pause(ctx, p.pause) != nil {
 			return err
-		case <-time.After(p.pause):
 		}
 	}
 }

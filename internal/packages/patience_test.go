@@ -4,7 +4,6 @@
 package packages
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -22,62 +21,35 @@ type clocked struct {
 
 func (c *clocked) Now() time.Time { return c.now }
 
-// Who holds a lock is told at once and then now and again, with the time that is left; nobody is told of a free one.
+// The holder of a lock is named at once and then now and again, with the time that is left; of a free lock there is no message.
 func TestPatienceSays(t *testing.T) {
-	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		name  string
-		takes time.Duration // each try, beside what it waits by itself
-		tries int           // that find it held
+		held  int // how many runs find it held, of 6 s each
 		wait  time.Duration
 		says  []string
 		fails bool
-		asked []time.Duration
+		runs  int
 	}{
-		{name: "free", wait: time.Minute, asked: []time.Duration{0}},
-		{
-			name: "a try waits by itself", tries: 3, wait: 5 * time.Minute,
-			says:  []string{"it: waiting for up to 5m0s", "it: waiting for up to 4m48s", "it: waiting for up to 4m36s"},
-			asked: []time.Duration{0, 12 * time.Second, 12 * time.Second, 12 * time.Second},
-		},
-		{
-			name: "its end", tries: 99, wait: 20 * time.Second, fails: true,
-			says:  []string{"it: waiting for up to 20s", "it: waiting for up to 8s"},
-			asked: []time.Duration{0, 12 * time.Second, 8 * time.Second},
-		},
+		{name: "free", wait: time.Minute, runs: 1},
+		{name: "held for a while", held: 5, wait: 5 * time.Minute, says: []string{"it: waiting for up to 4m54s", "it: waiting for up to 4m42s", "it: waiting for up to 4m30s"}, runs: 6},
+		{name: "its end", held: 99, wait: 20 * time.Second, says: []string{"it: waiting for up to 14s", "it: waiting for up to 2s"}, fails: true, runs: 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &clocked{now: at}
+			m := &clocked{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
 			var says []string
 			ctx := converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) })
-			var asked []time.Duration
-			err := patience{all: c.wait}.run(ctx, m, func(within time.Duration) error {
-				asked = append(asked, within)
-				m.now = m.now.Add(within)
-				if len(asked) > c.tries {
+			runs := 0
+			err := patience{all: c.wait}.run(ctx, m, func() error {
+				m.now = m.now.Add(6 * time.Second)
+				if runs++; runs > c.held {
 					return nil
 				}
-				return &locked{errors.New("held"), "it"}
+				return &Locked{errors.New("held"), "it"}
 			})
-			if (err != nil) != c.fails || !slices.Equal(says, c.says) || !slices.Equal(asked, c.asked) {
-				t.Errorf("%v\nsays  %q\nwant  %q\nasked %v\nwant  %v", err, says, c.says, asked, c.asked)
+			if (err != nil) != c.fails || !slices.Equal(says, c.says) || runs != c.runs {
+				t.Errorf("%v\nsays %q\nwant %q\n%d runs, want %d", err, says, c.says, runs, c.runs)
 			}
 		})
-	}
-}
-
-// Where a try does not wait by itself, it is told of no more often.
-func TestPatienceIsNoFlood(t *testing.T) {
-	m := &clocked{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)}
-	said := 0
-	ctx := converge.Listen(context.Background(), func(converge.What, string) { said++ })
-	tries := 0
-	err := patience{all: 5 * time.Minute}.run(ctx, m, func(time.Duration) error {
-		tries++
-		m.now = m.now.Add(time.Second)
-		return &locked{errors.New("held"), "it"}
-	})
-	if busy := (*locked)(nil); !errors.As(err, &busy) || tries != 300 || said != 25 {
-		t.Errorf("%d tries, told %d times: %v", tries, said, err)
 	}
 }

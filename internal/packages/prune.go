@@ -7,65 +7,51 @@ import (
 	"context"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Prune removes from our folder the packages whose versions none of the changes names, and that are not installed either: a
-// package that no source has any more would have no way back from the next apply. needed is what undo may still put back. What
-// has no name of a package's file is not ours to judge, and stays.
-func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
-	keep := map[string]bool{} // files
+// Prune removes from Store the packages whose versions none of the changes names, and that are not installed either: a
+// package that no source has any more would have no way back from the next apply. needed is what undo may still roll back.
+// A file without a package's name stays.
+func (r *Reading) Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
+	files := slices.DeleteFunc(ListOf(h, Store), func(name string) bool { return path.Ext(name) != ".deb" && path.Ext(name) != ".rpm" })
+	if len(files) == 0 {
+		return nil
+	}
+	p, err := r.packager(h)
+	if err != nil {
+		return err
+	}
+	keep := map[string]bool{}
 	for _, c := range needed {
 		for _, state := range []State{Parse(c.Before), Parse(c.After)} {
 			if c.Kind == (thing{}).Kind() && state.Version != "" {
-				keep[stored(h, c.Name, state.Version)] = true
-				keep[storedRPM(h, c.Name, state.Version)] = true
+				keep[p.Stored(h, c.Name, state.Version)] = true
 			}
 		}
 	}
-	var errs []error
-	var unnamed []string
-	for _, name := range listOf(h, Store) {
-		if ext := path.Ext(name); (ext == ".deb" || ext == ".rpm") && !keep[path.Join(Store, name)] {
-			unnamed = append(unnamed, name)
+	files = slices.DeleteFunc(files, func(name string) bool { return keep[path.Join(Store, name)] })
+	if len(files) == 0 {
+		return nil
+	}
+	all, err := r.Read(ctx, h)
+	for name, found := range all {
+		if found.Installed() {
+			keep[p.Stored(h, name, found.Version)] = true
 		}
 	}
-	if len(unnamed) > 0 { // else nobody is asked
-		all, err := new(Reading).read(ctx, h)
-		if err != nil {
-			return err
-		}
-		for _, name := range unnamed {
-			if !isInstalled(name, all) {
-				errs = append(errs, h.Remove(path.Join(Store, name)))
-			}
+	for _, name := range files {
+		if file := path.Join(Store, name); err == nil && !keep[file] {
+			err = h.Remove(file)
 		}
 	}
-	return host.Join(errs...)
+	return err
 }
 
-// isInstalled says whether a package's file is of the version that is installed.
-func isInstalled(file string, all map[string]State) bool {
-	if p, ok := rpmFile(file); ok {
-		return slices.ContainsFunc(p.keys(), func(key string) bool { return all[key].Installed() && bare(all[key].Version) == bare(p.evr) })
-	}
-	part := strings.Split(strings.TrimSuffix(file, ".deb"), "_") // NAME_VERSION_ARCH
-	if len(part) != 3 {
-		return false
-	}
-	for _, key := range []string{part[0], part[0] + ":" + part[2]} {
-		if now := all[key]; now.Installed() && now.Version == strings.ReplaceAll(part[1], "%3a", ":") {
-			return true
-		}
-	}
-	return false
-}
-
-// listOf returns the names in a folder, none if it is not there.
-func listOf(v host.View, dir string) []string {
+// ListOf returns the names in a folder, none if it is not there.
+func ListOf(v host.View, dir string) []string {
 	names, _ := v.ReadDir(dir)
 	return names
 }

@@ -11,15 +11,42 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Reading is the packager's database as last read, for whoever shares it: it is read again once it has changed.
+// Reading is the packager's database as last read, for all who share it: it is read again once it has changed.
 type Reading struct {
+	packagers []Packager
+
 	mu    sync.Mutex
 	of    []identity
 	found map[string]State
 	reads int
+}
+
+// NewReading returns a reading for a program that knows these packagers.
+func NewReading(packagers ...Packager) *Reading { return &Reading{packagers: packagers} }
+
+// packager returns the one that manages the machine.
+func (r *Reading) packager(v host.View) (Packager, error) {
+	if p := r.named(Detect(v)); p != nil {
+		return p, nil
+	}
+	return nil, &converge.Trouble{
+		What: "cannot read installed packages: this machine has no packaging system that gpuadm knows",
+		Try:  []string{"say owner = \"other\" in the spec, if another tool installs the driver"},
+	}
+}
+
+// named returns the packager of a name; nil if there is none.
+func (r *Reading) named(name string) Packager {
+	for _, p := range r.packagers {
+		if p.Name() == name {
+			return p
+		}
+	}
+	return nil
 }
 
 // identity tells one state of a file from another: a packager replaces its files, or writes them, which both show here.
@@ -29,16 +56,16 @@ type identity struct {
 	ctime time.Time
 }
 
-// read returns how all packages stand, from memory while the database is the same.
-func (r *Reading) read(ctx context.Context, v host.View) (map[string]State, error) {
-	m, err := managerOf(v)
+// Read returns the states of all packages, from memory while the database is the same.
+func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, error) {
+	m, err := r.packager(v)
 	if err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var of []identity
-	for _, name := range m.database() {
+	for _, name := range m.Files() {
 		id := identity{name: name}
 		if i, err := v.Stat(name); err == nil {
 			id.size, id.ctime = i.Size, i.Ctime
@@ -50,7 +77,7 @@ func (r *Reading) read(ctx context.Context, v host.View) (map[string]State, erro
 	if r.found != nil && slices.Equal(of, r.of) {
 		return r.found, nil
 	}
-	found, err := m.installed(ctx, v)
+	found, err := m.Installed(ctx, v)
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +92,9 @@ func (r *Reading) last() (found map[string]State, edition int) {
 	return r.found, r.reads
 }
 
-// Meets says whether packages are installed as they are wanted.
+// Meets says whether packages are installed as wanted.
 func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State) (bool, error) {
-	all, err := r.read(ctx, v)
+	all, err := r.Read(ctx, v)
 	for name, wanted := range want {
 		if err == nil && !all[name].meets(wanted) {
 			return false, nil
@@ -76,8 +103,8 @@ func (r *Reading) Meets(ctx context.Context, v host.View, want map[string]State)
 	return true, err
 }
 
-// forget has the database read again: a coarse clock may stamp two writes alike.
-func (r *Reading) forget() {
+// Forget has the database read again: a coarse clock may stamp two writes alike.
+func (r *Reading) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.found = nil

@@ -21,7 +21,7 @@ type Set struct {
 
 	wanted map[string]State
 	reads  []string          // files that the packager's lists are made from: see Lists
-	hold   map[string][]byte // what those files shall hold, as far as that is said
+	hold   map[string][]byte // what those files must contain, as far as that is known
 	stream string            // of dnf's module nvidia-driver: see InStream
 	family *Family           // see Of
 
@@ -32,7 +32,7 @@ type Set struct {
 }
 
 // NewSet returns a set for the packages of one stage. reads are our files that the packager's lists are made from, as
-// given to Lists: while lists are to be read anew, nobody can say what is to be had.
+// given to Lists: until lists are read again, available versions are unknown.
 func NewSet(reads ...string) *Set {
 	return &Set{Reading: new(Reading), wanted: map[string]State{}, reads: reads}
 }
@@ -49,13 +49,19 @@ func (s *Set) Of(f *Family) *Set {
 	return s
 }
 
-// Holding says what the files that lists are made from shall hold: until they do, the lists are to be read anew.
+// Holding says what the files that lists are made from must contain: until they do, the lists are stale.
 func (s *Set) Holding(files map[string][]byte) *Set {
 	s.hold = files
 	return s
 }
 
-// ready says whether the packager can be asked what is to be had.
+// InStream says that the packages of the set are in a stream of dnf's module nvidia-driver. "" where there are no streams.
+func (s *Set) InStream(name string) *Set {
+	s.stream = name
+	return s
+}
+
+// ready says whether the packager can be asked for available versions.
 func (s *Set) ready(ctx context.Context, v host.View) error {
 	if !v.Live() {
 		return host.FirstBoot
@@ -67,21 +73,21 @@ func (s *Set) ready(ctx context.Context, v host.View) error {
 		if _, err := v.Stat(name); errors.Is(err, fs.ErrNotExist) {
 			return host.Later{Until: "once the package lists are read"}
 		}
-		if shall, said := s.hold[name]; said {
-			if is, err := v.ReadFile(name); err != nil || !bytes.Equal(is, shall) {
+		if want, known := s.hold[name]; known {
+			if is, err := v.ReadFile(name); err != nil || !bytes.Equal(is, want) {
 				return host.Join(err, host.Later{Until: "once the package lists are read"})
 			}
 		}
 	}
-	l, err := lists{Detect(v), s.reads}.Look(ctx, v)
+	l, err := NewLists(Detect(v), s.reads, s.Reading).Look(ctx, v)
 	if err == nil && l == stale {
 		err = host.Later{Until: "once the package lists are read"}
 	}
 	return err
 }
 
-// stands says which own version the members of each group have that are not among the changes.
-func (s *Set) stands(all map[string]State, changes []converge.Change) map[string]string {
+// versions says which own version the members of each group have that are not among the changes.
+func (s *Set) versions(all map[string]State, changes []converge.Change) map[string]string {
 	own := map[string]string{}
 	for name, wanted := range s.wanted {
 		among := slices.ContainsFunc(changes, func(c converge.Change) bool { return c.Name == name })
@@ -112,7 +118,7 @@ func (s *Set) agreed(all map[string]State) (own string) {
 }
 
 // split says whether the installed members of a group, with the rest of its family, had several versions of their own when
-// last looked at: each may be one that is asked for, and still they do not work together.
+// last read: each may be one that is asked for, and still they do not work together.
 func (s *Set) split(group string) bool {
 	all, edition := s.last()
 	s.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// State is how one package stands. Its text is "VERSION[ held][ auto][ BROKEN]"; the zero State, "", is not installed.
+// State is the state of one package. Its text is "VERSION[ held][ auto][ BROKEN]"; the zero State, "", is not installed.
 //
 // A version wanted may be left open: "GROUP=PATTERN", where PATTERN is a driver's or toolkit's own version ("580.95.05"),
 // or a beginning of one that ends in ".*" ("580.*"), or "*". All members of a group get the same version of their own,
@@ -24,8 +24,8 @@ type State struct {
 
 const (
 	removed     = "removed"      // as a Version: not to be installed, whatever remains
-	nowhere     = "-"            // as a Version: not installed, but held so
-	configFiles = "config-files" // as Broken: removed, its configuration remains
+	Nowhere     = "-"            // as a Version: not installed, but held so
+	ConfigFiles = "config-files" // as Broken: removed, its configuration remains
 )
 
 // Parse reads what String wrote.
@@ -62,7 +62,7 @@ func (s State) String() converge.State {
 
 // Installed says whether the package is there, be it broken.
 func (s State) Installed() bool {
-	return s.Version != "" && s.Version != nowhere && s.Version != removed && s.Broken != configFiles
+	return s.Version != "" && s.Version != Nowhere && s.Version != removed && s.Broken != ConfigFiles
 }
 
 // open returns the group and pattern of a version that was left open.
@@ -71,13 +71,13 @@ func (s State) open() (group, pattern string, ok bool) {
 	return group, pattern, ok
 }
 
-// meets says whether a package that stands as s has the version that the other state asks for, and is whole.
+// meets says whether a package in state s has the version that the other state asks for, and is whole.
 func (s State) meets(wanted State) bool {
 	if !s.Installed() || s.Broken != "" {
 		return false
 	}
 	if _, pattern, ok := wanted.open(); ok {
-		return matches(pattern, s.Version)
+		return Matches(pattern, s.Version)
 	}
 	return s.Version == wanted.Version
 }

@@ -36,12 +36,12 @@ func Want(set *Set, name string, to State, why string) converge.Want {
 func held(name string, found State) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot change package %s: it is held at %s", name, found.Version),
-		Because: []string{"somebody holds it there, and the spec does not ask for a hold of its own"},
+		Because: []string{"it was held outside gpuadm, and the spec does not ask for a hold of its own"},
 		Try:     []string{"apt-mark unhold " + name + " (apt) or dnf versionlock delete " + name + ", if the hold is no longer meant"},
 	}
 }
 
-// to says how a package shall stand that stands as found.
+// to returns the desired state of a package that was found in a state.
 func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	group, pattern, isOpen := wanted.open()
 	switch _, _, open := found.open(); {
@@ -54,10 +54,10 @@ func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 		return found.String(), nil
 	case found.Installed() && found.Held && !wanted.Held:
 		return "", held(name, found)
-	case found.Version == nowhere:
+	case found.Version == Nowhere:
 		return "", &converge.Trouble{
 			What:    fmt.Sprintf("cannot install package %s: it is held as not installed", name),
-			Because: []string{"somebody put it on hold while it was not installed, which says that it shall not be"},
+			Because: []string{"it was put on hold outside gpuadm while it was not installed, so it must not be installed"},
 			Try:     []string{"apt-mark unhold " + name + ", if that is no longer meant"},
 		}
 	}
@@ -68,7 +68,7 @@ func (t thing) Kind() string { return "package" }
 func (t thing) Name() string { return t.pkg }
 
 func (t thing) Look(ctx context.Context, v host.View) (converge.State, error) {
-	all, err := t.set.read(ctx, v)
+	all, err := t.set.Read(ctx, v)
 	if err != nil {
 		return "", err
 	}
@@ -85,19 +85,19 @@ func (t thing) Make(ctx context.Context, h host.Host, to converge.State) error {
 
 // MakeAll makes all changes in one transaction.
 func (t thing) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
-	m, err := managerOf(h)
+	m, err := t.set.packager(h)
 	if err != nil {
 		return err
 	}
-	defer t.set.forget()
-	return m.transact(ctx, h, changes)
+	defer t.set.Forget()
+	return m.Transact(ctx, h, changes)
 }
 
 // TakeOut takes our change out of a package that has other marks than we left it with, or that a transaction left half
-// way: it is in one of our two versions. Marks that were set or lifted outside gpuadm stay as they are, and so does another version.
+// way: it is in one of our two versions. Marks that were set or lifted outside gpuadm stay, and so does another version.
 func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	is, was, made := Parse(found), Parse(before), Parse(after)
-	half := is.Broken != "" && is.Version == nowhere // unpacked for the first time, and not to its end
+	half := is.Broken != "" && is.Version == Nowhere // unpacked for the first time, and not to its end
 	switch {
 	case half || is.Version == was.Version || is.Version == made.Version:
 	case before == after:
@@ -117,10 +117,10 @@ func (t thing) TakeOut(_ host.View, found, before, after converge.State) (rest c
 	return was.String(), nil, nil
 }
 
-// Resolve closes what was left open and adds what is drawn along. What stands in a version that is asked for stays
-// there, so that a machine that stands asks nobody.
+// Resolve closes what was left open and adds what is drawn along. A package in a version that is asked for stays there, so
+// that a converged machine asks no packager.
 func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Change) ([]converge.Change, error) {
-	var stand, due []converge.Change
+	var converged, due []converge.Change
 	for _, c := range pending {
 		before, after := Parse(c.Before), Parse(c.After)
 		group, _, isOpen := after.open()
@@ -131,31 +131,28 @@ func (t thing) Resolve(ctx context.Context, v host.View, pending []converge.Chan
 			c.After = c.Before
 		}
 		if c.After == c.Before {
-			stand = append(stand, c)
+			converged = append(converged, c)
 		} else {
 			due = append(due, c)
 		}
 	}
 	if len(due) == 0 {
-		return stand, nil
+		return converged, nil
 	}
 	if err := t.set.ready(ctx, v); err != nil {
 		return nil, err
 	}
-	m, err := managerOf(v)
+	m, err := t.set.packager(v)
 	if err != nil {
 		return nil, err
 	}
-	all, err := t.set.read(ctx, v)
+	all, err := t.set.Read(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.set.streamed(ctx, v, due, t.set.stands(all, due)); err != nil {
-		return nil, err
-	}
-	found, err := m.resolve(ctx, v, request{due, t.set.stands(all, due), t.set.family})
-	stand = slices.DeleteFunc(stand, func(c converge.Change) bool { // the others may need it in another revision
+	found, err := m.Resolve(ctx, v, Request{due, t.set.versions(all, due), t.set.family, t.set.stream})
+	converged = slices.DeleteFunc(converged, func(c converge.Change) bool { // the others may need it in another revision
 		return slices.ContainsFunc(found, func(o converge.Change) bool { return o.Name == c.Name })
 	})
-	return slices.Concat(stand, found), t.set.advised(err)
+	return slices.Concat(converged, found), t.set.advised(err)
 }

@@ -228,7 +228,7 @@ func TestLabDnfRefuses(t *testing.T) {
 		repos.Tampered:   "Bad GPG signature",
 		repos.WrongKey:   "Bad GPG signature",
 		repos.Unsigned:   "GPG signature is not available",
-		repos.Mismatched: "do not fit together",
+		repos.Mismatched: "checksum doesn't match",
 	} {
 		repos.Show(d.Host, repos.Good)
 		repos.Show(d.Host, variant)
@@ -239,7 +239,7 @@ func TestLabDnfRefuses(t *testing.T) {
 	}
 	repos.Show(d.Host, repos.Good)
 	d.Put("/etc/dnf/modules.d/nvidia-driver.module", "[nvidia-driver]\nname=nvidia-driver\nstream=570-open\nprofiles=\nstate=enabled\n", 0o644)
-	d.apply(1, "cannot enable stream 580-open of dnf's module nvidia-driver: somebody has enabled 570-open", "dnf module reset nvidia-driver")
+	d.apply(1, "cannot enable stream 580-open of dnf's module nvidia-driver: 570-open was enabled outside gpuadm", "dnf module reset nvidia-driver")
 	d.Must("rm", "/etc/dnf/modules.d/nvidia-driver.module")
 	d.apply(0)
 	d.installed("580.65.06")

@@ -155,7 +155,7 @@ func TestLabDriverRefused(t *testing.T) {
 	says(t, n.wants(1, n.spec("580.99.99", "")), "580.99.99", "580.95.05")
 	same("a version that never was")
 	for variant, words := range map[repos.Variant]string{
-		repos.Tampered: "signature", repos.WrongKey: "key", repos.Unsigned: "sign", repos.Expired: "expired", repos.Mismatched: "do not fit together",
+		repos.Tampered: "signature", repos.WrongKey: "key", repos.Unsigned: "sign", repos.Expired: "expired", repos.Mismatched: "hash sum mismatch",
 	} {
 		repos.Show(n.Host, repos.Good)
 		repos.Show(n.Host, variant)

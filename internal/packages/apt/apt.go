@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apt is the packager of Debian and Ubuntu: what apt and dpkg know and say, and how gpuadm runs them.
+package apt
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+)
+
+// apt speaks for dpkg and apt.
+type apt struct {
+	wait time.Duration // for a lock that another apt holds
+}
+
+// New returns what manages the machine by apt.
+func New() packages.Packager { return apt{wait: packages.LockWait} }
+
+func (apt) Name() string     { return "apt" }
+func (apt) Database() string { return "dpkg" }
+func (apt) Files() []string  { return []string{packages.DpkgStatus, dpkgUpdates, aptExtStates} }
+
+func (apt) Installed(_ context.Context, v host.View) (map[string]packages.State, error) {
+	d, err := readDpkg(v)
+	if err != nil {
+		return nil, err
+	}
+	return d.states(), nil
+}
+
+func (d dpkg) states() map[string]packages.State {
+	all := make(map[string]packages.State, len(d.packages))
+	for name, p := range d.packages {
+		all[name] = p.State
+	}
+	return all
+}
+
+func (apt) Audit(_ context.Context, v host.View) (packages.Audit, error) {
+	d, err := readDpkg(v)
+	if err != nil {
+		return packages.Audit{}, err
+	}
+	a := packages.Audit{Interrupted: d.interrupted, Broken: map[string]string{}}
+	for name, p := range d.packages {
+		if p.Broken != "" && p.Broken != packages.ConfigFiles {
+			a.Broken[name] = p.Broken
+		}
+	}
+	return a, nil
+}
+
+// Repair has dpkg finish what it was interrupted in.
+func (a apt) Repair(ctx context.Context, h host.Host) error {
+	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, fmt.Errorf("not done within %v", packages.RepairLimit))
+	defer stop()
+	return a.again(ctx, h, packages.Quiet(h, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")...)
+}
+
+// readOnly keeps apt from writing its caches while it is only asked.
+func readOnly() []string {
+	return []string{"-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="}
+}
+
+// options make apt do all that its arguments say, and never ask: apt-get(8), dpkg(1).
+func (a apt) options() []string {
+	return []string{
+		"-y", "-q",
+		"--no-install-recommends",
+		"--allow-downgrades", // an exact version may be an older one
+		"--allow-change-held-packages",
+		"-o", "APT::Get::AutomaticRemove=false", "-o", "APT::Get::HideAutoRemove=true",
+		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold", // a changed conffile is kept without a question
+		"-o", "Dpkg::Use-Pty=0",
+		"-o", "Acquire::Retries=3",
+	}
+}
+
+// get runs apt-get.
+func (a apt) get(ctx context.Context, h host.Host, args ...string) error {
+	return a.again(ctx, h, packages.Quiet(h, slices.Concat([]string{"apt-get"}, a.options(), args)...)...)
+}
+
+// again runs a command that may find a lock held, until it is free or the wait ends.
+func (a apt) again(ctx context.Context, h host.Host, argv ...string) error {
+	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
+	return err
+}
+
+// install is the argument of apt-get install for a change: NAME=VERSION or NAME-.
+func install(name string, to packages.State) string {
+	if to.Installed() {
+		return name + "=" + to.Version
+	}
+	return name + "-"
+}

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/alloc"
+)
+
+const status = `Package: dpkg
+Essential: yes
+Status: install ok installed
+Architecture: amd64
+Version: 1.21.22
+Description: x
+ Package: not-this-one
+
+Package: libfoo
+Status: hold ok installed
+Architecture: i386
+Installed-Size: 12
+Version: 1.0-1
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: all
+Version: 2
+Conffiles:
+ /etc/gone 0123
+
+Package: never
+Status: hold ok not-installed
+Architecture: amd64
+
+Package: half
+Status: install reinstreq half-installed
+Architecture: amd64
+Version: 3
+`
+
+func TestDpkgDatabase(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir+packages.DpkgStatus, status, 0o644)
+	put(t, dir+dpkgUpdates+"/0000", "Package: fresh\nStatus: install ok unpacked\nArchitecture: amd64\nVersion: 4\n", 0o644)
+	put(t, dir+dpkgUpdates+"/tmp.i", "#padding\n", 0o644)
+	put(t, dir+aptExtStates, "Package: libfoo\nArchitecture: i386\nAuto-Installed: 1\n\nPackage: gone\nArchitecture: amd64\nAuto-Installed: 1\n", 0o644)
+	h, err := host.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := readDpkg(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for name, p := range d.packages {
+		got[name] = string(p.String())
+	}
+	want := map[string]string{
+		"dpkg": "1.21.22", "libfoo:i386": "1.0-1 held auto", "gone": "2 config-files", "never": "- held", "half": "3 half-installed", "fresh": "4 unpacked",
+	}
+	if !reflect.DeepEqual(got, want) || !d.interrupted || d.native != "amd64" || !d.packages["dpkg"].essential {
+		t.Errorf("%v, %+v", got, d)
+	}
+}
+
+func FuzzDpkg(f *testing.F) {
+	f.Add([]byte(status))
+	f.Add([]byte("Package: a\nStatus: install ok installed\n\n\n\n :\n"))
+	f.Add([]byte(strings.Repeat("Package: a\nStatus: install ok installed\nVersion: 1\n\n", many)))
+	f.Add([]byte(strings.Repeat("a:\n", many)))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d := dpkg{packages: map[string]debian{}, native: "amd64"}
+		alloc.Most(t, 400, len(text), func() {
+			d.add(text)
+			d.mark(text)
+		})
+		for name, p := range d.packages {
+			if name == "" || p.Installed() && p.Version == "" {
+				t.Errorf("%q: %+v", name, p)
+			}
+		}
+	})
+}
+
+// BenchmarkDatabase reads this machine's own, as each converged apply does.
+func BenchmarkDatabase(b *testing.B) {
+	h, err := host.Open("/")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := readDpkg(h); err != nil {
+			b.Skip(err)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+func TestExplain(t *testing.T) {
+	h, err := host.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for said, want := range map[string]string{
+		"dpkg: error processing archive /var/cache/apt/archives/x.deb (--unpack):\n cannot copy extracted data for './a' to '/a.dpkg-new': failed to write (No space left on device)": "the disk is full",
+		"E: You don't have enough free space in /var/cache/apt/archives/.":                                                                                          "the disk is full",
+		"E: Sub-process /usr/bin/dpkg exited unexpectedly":                                                                                                          "Sub-process /usr/bin/dpkg exited unexpectedly",
+		"E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4194304 (apt-get)":                                                                "process 4194304 holds /var/lib/dpkg/lock-frontend",
+		"dpkg: error: dpkg frontend lock was locked by another process with pid 4194304\nNote: removing the lock is wrong":                                          "process 4194304 holds dpkg's lock",
+		"E: Could not get lock /var/lib/apt/lists/lock. It is held by process 4194304 (apt-get)\nN: Be aware":                                                       "holds /var/lib/apt/lists/lock",
+		"E: Version '9' for 'x' was not found":                                                                                                                      "Version '9' for 'x' was not found",
+		"W: GPG error: file:/srv InRelease: The following signatures were invalid: BADSIG 7C21842EBE06E8C1\nE: The repository 'file:/srv InRelease' is not signed.": "is not accepted",
+		"W: OpenPGP signature verification failed: http://a InRelease: Sub-process /usr/bin/sqv returned an error code (1), error message is: Missing key 9FDD":     "is not accepted",
+		"E: Release file for http://a/InRelease is expired (invalid since 1d 2h 3min 4s). Updates for this repository will not be applied.":                         "is not accepted",
+		"E: The repository 'http://a/ InRelease' does not have a Release file.":                                                                                     "cannot install packages: The repository 'http://a/ InRelease' does not have a Release file",
+	} {
+		err := explain(h, "", &host.CommandError{Argv: []string{"apt-get"}, Code: 100, Stderr: said, Cause: errors.New("exit status 100")})
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\nsays: %v", said, err)
+		}
+	}
+}
+
+// A proxy that our own files name is a next step where nothing else is known; and what is said already is not said again.
+func TestExplainedProxy(t *testing.T) {
+	const said = "E: Failed to fetch http://vendor.invalid/x/InRelease  Could not connect to 127.0.0.1:1 (127.0.0.1). - connect (111: Connection refused)\nE: Some index files failed to download."
+	for text, proxy := range map[string]bool{
+		"": false,
+		"-- etc/apt/apt.conf.d/90gpuadm --\nAcquire::http::Proxy \"http://127.0.0.1:1\";\n":     true,
+		"-- etc/yum.repos.d/gpuadm-driver.repo --\n[gpuadm-driver]\nproxy=http://127.0.0.1:1\n": true,
+		"-- etc/yum.repos.d/theirs.repo --\n[theirs]\nproxy=http://127.0.0.1:1\n":               false,
+	} {
+		n, err := simhost.New([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := wordsOf(packages.Unread(n, explain(n, said, &host.CommandError{Stderr: said}), "http://vendor.invalid/x", "/etc/x.sources"))
+		if strings.Contains(got, "127.0.0.1:1: see that the proxy runs") != proxy {
+			t.Errorf("%s\n%s", text, got)
+		}
+		contains(t, got, "cannot read repository http://vendor.invalid/x (/etc/x.sources): Failed to fetch http://vendor.invalid/x/InRelease  Could not connect", "\nSome index files failed to download", "see that the address is right")
+		if strings.Count(got, "Could not connect to") > 2 { // as the cause, and as what apt said
+			t.Errorf("it is said over and over: %s", got)
+		}
+	}
+}
+
+// What dpkg has left half done is named by its database, with what its script and the compiler said.
+func TestExplainedScript(t *testing.T) {
+	const status = "-- var/lib/dpkg/status --\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: nvidia-dkms\nStatus: install ok half-configured\nArchitecture: amd64\nVersion: 580.95.05-1\n\n"
+	const said = "made to fail\ndpkg: error processing package nvidia-dkms (--configure):\n installed nvidia-dkms package post-installation script subprocess returned error exit status 10\nErrors were encountered while processing:\n nvidia-dkms\nE: Sub-process /usr/bin/dpkg returned an error code (1)"
+	n, err := simhost.New([]byte(status + "-- var/lib/dkms/nvidia/580.95.05/build/make.log --\nfirst line\n/x/nv.c:3:9: error: no such thing\nmake: *** [all] Error 2\n-- var/lib/dpkg/updates/ --\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := wordsOf(explain(n, "Setting up other (1) ...\nSetting up nvidia-dkms (580.95.05-1) ...\nLoading new nvidia DKMS files\n", &host.CommandError{Stderr: said}))
+	contains(t, got, "cannot install package nvidia-dkms: dpkg has left it half-configured\n", "/x/nv.c:3:9: error: no such thing", "Loading new nvidia DKMS files", "made to fail", "exit status 10", "try:", "term.log")
+	if got := wordsOf(explain(n, "", &host.CommandError{Stderr: "E: Unable to fetch some archives"})); strings.Contains(got, "nvidia-dkms") {
+		t.Errorf("dpkg has not run: %s", got)
+	}
+}
+
+// Whatever apt says, there is something to do next.
+func TestExplainedWithAFix(t *testing.T) {
+	n, err := simhost.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, explained := range map[string]error{
+		"unknown": explain(n, "", &host.CommandError{Stderr: "E: a message of no known kind"}),
+		"unmet":   explain(n, "The following packages have unmet dependencies:\n a : Depends: b but it is not installable\n", &host.CommandError{Stderr: "E: Unable to correct problems"}),
+	} {
+		trouble := (*converge.Trouble)(nil)
+		if !errors.As(explained, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
+			t.Errorf("%s: %v", name, explained)
+		}
+	}
+}
+
+func TestLockIsNamed(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("580.1-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "slow", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\ntouch /run/at-work\nwhile [ ! -e /run/pass ]; do sleep 0.1; done\n"}})
+	m.update()
+	other := m.command("apt-get", "-y", "install", "slow")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.write("/run/pass", ""); other.Wait() })
+	for i := 0; ; i++ {
+		if _, err := os.Stat(m.dir + "/run/at-work"); err == nil {
+			break
+		} else if i == 300 {
+			t.Fatal("the other apt did not get to work")
+		}
+		m.must("sleep", "0.1")
+	}
+	var says []string
+	err := m.apt.get(converge.Listen(t.Context(), func(_ converge.What, text string) { says = append(says, text) }), m, "install", "--", "nvidia-driver=580.1-1", "nvidia-kernel=580.1-1", "libnvidia-compute=580.1-1")
+	contains(t, wordsOf(err), "cannot install packages: process ", "(apt-get -y install slow) holds ", "never remove the lock file")
+	if busy := (*packages.Locked)(nil); !errors.As(err, &busy) {
+		t.Errorf("%T", err)
+	}
+	if len(says) != 1 || !strings.HasPrefix(says[0], "process ") || !strings.HasSuffix(says[0], "(apt-get -y install slow) holds /var/lib/dpkg/lock-frontend: waiting for up to 2s") {
+		t.Errorf("while it waited it said %q", says)
+	}
+	m.write("/run/pass", "")
+	m.apt.wait = packages.LockWait
+	if err := m.apt.get(t.Context(), m, "install", "--", "nvidia-driver"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,225 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// leaves wants some packages of the family in one version.
+func leaves(f *packages.Family, version string, names ...string) func(*packages.Set) []converge.Want {
+	return func(s *packages.Set) (wants []converge.Want) {
+		s.Of(f)
+		for _, name := range names {
+			wants = append(wants, packages.Want(s, name, packages.State{Version: "driver=" + version, Held: true}, "NVIDIA driver"))
+		}
+		for i := range wants {
+			wants[i].Section = "driver" // so that what the spec no longer asks for is taken back
+		}
+		return wants
+	}
+}
+
+// A dependency on a virtual package in one version is the packager's to resolve. The Depends and Provides lines are those of
+// 575.57.08 in NVIDIA's repository for Ubuntu 22.04 (test/listings).
+func TestVirtualPackageInOneVersion(t *testing.T) {
+	m := newMachine(t)
+	for _, v := range []string{"575.57.08-0ubuntu1", "575.64.03-0ubuntu1"} {
+		m.repo.add(
+			deb{name: "nvidia-persistenced", version: v, fields: "Depends: libnvidia-cfg1 (= " + v + ")\n"},
+			deb{name: "libnvidia-cfg1-575", version: v, fields: "Provides: libnvidia-cfg1 (= " + v + ")\n"},
+		)
+	}
+	m.repo.add(deb{name: "libnvidia-cfg1", version: "590.48.01-0ubuntu1"}) // a real package from 590 on
+	m.update()
+	m.apply(leaves(nvidiaDriver(), "575.57.08", "nvidia-persistenced"))
+	if got := m.state("libnvidia-cfg1-575"); got != (packages.State{Version: "575.57.08-0ubuntu1", Held: true, Auto: true}) {
+		t.Errorf("libnvidia-cfg1-575 is %q", got.String())
+	}
+	m.packagers()
+	if res := m.apply(leaves(nvidiaDriver(), "575.57.08", "nvidia-persistenced")); res.Run != "" || len(m.packagers()) > 0 {
+		t.Errorf("the second apply changed %v", res.Made)
+	}
+}
+
+// A version that is open in the spec is closed for the dependencies too: Debian 12's open modules are of 535.261.03 while its
+// security pocket has all else in 535.309.01 (test/listings).
+func TestOldestCommonVersionIsDrawn(t *testing.T) {
+	m := newMachine(t)
+	for _, v := range []string{"535.261.03-1", "535.309.01-0+deb12u1"} {
+		m.repo.add(deb{name: "libcuda1", version: v, fields: "Depends: libnvidia-ptxjitcompiler1 (= " + v + ")\n"}, deb{name: "libnvidia-ptxjitcompiler1", version: v})
+	}
+	m.repo.add(deb{name: "nvidia-open-kernel-dkms", version: "535.261.03-1"})
+	m.update()
+	m.write("/etc/apt/preferences.d/00-gpuadm-driver", string(preferences(packages.Repository{Pins: nvidiaDriver().Pins("535.*")}))) // as on disk by then
+	res := m.apply(leaves(nvidiaDriver(), "535.*", "nvidia-open-kernel-dkms", "libcuda1"))
+	if i := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "nvidia-open-kernel-dkms" }); i < 0 || !strings.Contains(res.Made[i].Why, "available in 535.309.01") {
+		t.Errorf("made: %+v", res.Made)
+	}
+	if got := m.state("libnvidia-ptxjitcompiler1"); got.Version != "535.261.03-1" || !got.Held {
+		t.Errorf("libnvidia-ptxjitcompiler1 is %q", got.String())
+	}
+}
+
+// Ubuntu's packages of 590 lead to those of 595: packages.ubuntu.com/noble-updates/libnvidia-extra-590-server.
+func TestOtherBranchIsRefused(t *testing.T) {
+	m := newMachine(t)
+	m.repo.add(
+		deb{name: "libnvidia-compute-590-server", version: "590.48.01-0ubuntu0.24.04.5", fields: "Depends: libnvidia-compute-595-server\n"},
+		deb{name: "libnvidia-compute-595-server", version: "595.71.05-0ubuntu0.24.04.1"},
+		deb{name: "linux-modules-nvidia-590-open-generic", version: "6.8.0-146.146+2", fields: "Depends: linux-modules-nvidia-595-open-generic\n"},
+		deb{name: "linux-modules-nvidia-595-open-generic", version: "6.8.0-146.146+2"},
+	)
+	m.update()
+	first := m.has()
+	said := m.refuse(leaves(nvidiaDriver(), "590.48.01", "libnvidia-compute-590-server"))
+	contains(t, said, "cannot install driver 590.48.01: its packages depend on packages of 595.71.05", "libnvidia-compute-595-server 595.71.05-0ubuntu0.24.04.1", `version = "595.71.05"`)
+	said = m.refuse(func(s *packages.Set) []converge.Want {
+		m.repo.add(deb{name: "nvidia-utils-590-server", version: "590.48.01-0ubuntu0.24.04.5"})
+		m.update()
+		return append(leaves(nvidiaDriver(), "590.48.01", "nvidia-utils-590-server")(s), packages.Want(s, "linux-modules-nvidia-590-open-generic", packages.State{Version: "linux-modules-nvidia-590-open-generic=*"}, ""))
+	})
+	contains(t, said, "linux-modules-nvidia-595-open-generic 6.8.0-146.146+2")
+	if last := m.has(); last != first {
+		t.Errorf("after refusals:\n%s", last)
+	}
+}
+
+// branches adds a driver whose package names lose their branch from 590 on.
+func (r *repo) branches() {
+	for _, v := range []string{"580.95.05-0ubuntu1", "580.105.08-0ubuntu1"} {
+		r.add(
+			deb{name: "nvidia-dkms-580-open", version: v, fields: "Depends: nvidia-kernel-common-580 (= " + v + "), dkms-like\n"},
+			deb{name: "libnvidia-compute-580", version: v, fields: "Depends: libnvidia-gpucomp-580 (= " + v + ")\n"},
+			deb{name: "nvidia-kernel-common-580", version: v, files: map[string]string{"/opt/nvidia.conf": "580\n"}},
+			deb{name: "libnvidia-gpucomp-580", version: v}, deb{name: "nvidia-modprobe", version: v}, deb{name: "libnvidia-encode-580", version: v},
+		)
+	}
+	v := "595.71.05-1ubuntu1"
+	r.add(
+		deb{name: "nvidia-dkms-open", version: v, fields: "Depends: nvidia-kernel-common (= " + v + "), dkms-like\n"},
+		deb{name: "libnvidia-compute", version: v}, deb{name: "nvidia-modprobe", version: v},
+		deb{name: "nvidia-kernel-common", version: v, files: map[string]string{"/opt/nvidia.conf": "595\n"}}, // and no Conflicts, as seen
+		deb{name: "dkms-like", version: "1.0-1"},
+	)
+}
+
+// installs are the commands that changed packages.
+func (m *machine) installs() []string {
+	return slices.DeleteFunc(m.packagers(), func(c string) bool {
+		return !strings.Contains(c, "apt-get") || strings.Contains(c, " -s ") || strings.Contains(c, "download") || strings.Contains(c, " update")
+	})
+}
+
+// An upgrade to a branch with other names is one transaction: nothing of the old branch is left, and undo brings it back.
+func TestUpgradeAcrossNamesIsOneTransaction(t *testing.T) {
+	m := newMachine(t)
+	m.repo.branches()
+	m.update()
+	first := m.has()
+	file := func(wants []converge.Want, text string) []converge.Want { // what comes between: a setting, as drivers write them
+		return append([]converge.Want{things.Exact("/opt/setting", []byte(text), 0o644, "a setting")}, wants...)
+	}
+	old, to := nvidiaDriver(), nvidiaDriver()
+	old.Extras, to.Extras = []string{"nvidia-modprobe", "libnvidia-encode-580", "libnvidia-nscq-580"}, []string{"nvidia-modprobe", "libnvidia-encode"}
+	before := func(s *packages.Set) []converge.Want {
+		return file(leaves(old, "580.95.05", "nvidia-dkms-580-open", "libnvidia-compute-580")(s), "580")
+	}
+	m.apply(before)
+	for _, name := range []string{"nvidia-modprobe", "libnvidia-encode-580", "libnvidia-gpucomp-580"} {
+		if got := m.state(name); got != (packages.State{Version: "580.95.05-0ubuntu1", Held: true, Auto: true}) {
+			t.Errorf("%s is %q", name, got.String())
+		}
+	}
+	m.installs()
+	m.apply(func(s *packages.Set) []converge.Want {
+		return file(leaves(to, "595.71.05", "nvidia-dkms-open", "libnvidia-compute")(s), "595")
+	})
+	if ran := m.installs(); len(ran) != 1 {
+		t.Errorf("the upgrade ran %q", ran)
+	}
+	if left := regexp.MustCompile(`(?m)^.*-580 .*$`).FindAllString(m.must("dpkg-query", "-W", "-f", "${Package} ${Status}\n"), -1); len(left) > 0 {
+		t.Errorf("of the old branch there is still %q", left)
+	}
+	m.apply(before)
+	if ran := m.installs(); len(ran) != 1 {
+		t.Errorf("the downgrade ran %q", ran)
+	}
+	m.undo()
+	if last := m.has(); last != first {
+		t.Errorf("after undo:\n%s", last)
+	}
+	if left, _ := os.ReadDir(m.dir + "/opt"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A change of source removes the other source's packages before it unpacks its own: from 590 on some of their files collide
+// and no Conflicts says so (test/listings: conflict-of-files of nvidia-firmware 595.71.05).
+func TestChangeOfSource(t *testing.T) {
+	m := newMachine(t)
+	ubuntu := newRepo(t)
+	ubuntu.origin = "Ubuntu"
+	firmware := map[string]string{"/opt/gsp.bin": "firmware\n"}
+	ubuntu.add(
+		deb{name: "libnvidia-compute-595-server", version: "595.71.05-0ubuntu0.24.04.1", fields: "Depends: nvidia-firmware-595-595.71.05\n"},
+		deb{name: "nvidia-firmware-595-595.71.05", version: "595.71.05-0ubuntu0.24.04.1", files: firmware},
+		deb{name: "nvidia-utils-595", version: "595.71.05-0ubuntu0.24.04.1"},
+		deb{name: "nvidia-modprobe", version: "595.71.05-9ubuntu0.24.04.1"}, // a newer revision than NVIDIA's
+	)
+	m.repo.add(
+		deb{name: "libnvidia-compute", version: "595.71.05-1ubuntu1", fields: "Depends: nvidia-firmware (= 595.71.05-1ubuntu1), nvidia-modprobe\n"},
+		deb{name: "nvidia-firmware", version: "595.71.05-1ubuntu1", files: firmware},
+		deb{name: "nvidia-modprobe", version: "595.71.05-1ubuntu1"},
+	)
+	key, err := os.ReadFile(ubuntu.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write("/etc/apt/keyrings/ubuntu.gpg", string(key))
+	m.write("/etc/apt/sources.list.d/ubuntu.sources", "Types: deb\nURIs: "+ubuntu.url+"/\nSuites: /\nSigned-By: /etc/apt/keyrings/ubuntu.gpg\n")
+	ubuntu.publish()
+	m.update()
+	theirs, ours := nvidiaDriver(), nvidiaDriver()
+	ours.Exclude, ours.Excluded = "release o=Ubuntu", "/^(libnvidia-|nvidia-(utils|firmware|modprobe))/"
+	first := m.has()
+	m.apply(leaves(theirs, "595.71.05", "libnvidia-compute-595-server", "nvidia-utils-595"))
+	m.installs()
+	m.apply(leaves(ours, "595.71.05", "libnvidia-compute"))
+	if ran := m.installs(); len(ran) != 1 {
+		t.Errorf("the change of source ran %q", ran)
+	}
+	for name, want := range map[string]string{"nvidia-firmware": "595.71.05-1ubuntu1", "nvidia-modprobe": "595.71.05-1ubuntu1", "nvidia-utils-595": "", "nvidia-firmware-595-595.71.05": ""} {
+		if got := m.state(name); got.Version != want {
+			t.Errorf("%s is %q, not %q", name, got.String(), want)
+		}
+	}
+	m.apply(leaves(theirs, "595.71.05", "libnvidia-compute-595-server", "nvidia-utils-595"))
+	for _, name := range []string{"libnvidia-compute", "nvidia-firmware"} {
+		if got := m.state(name); got.Installed() {
+			t.Errorf("back at the first source %s is %q", name, got.String())
+		}
+	}
+	m.undo()
+	if last := m.has(); last != first {
+		t.Errorf("after undo:\n%swas:\n%s", last, first)
+	}
+}
+
+// nvidiaDriver is the family that drivers hands to package packages, as far as these tests need it.
+func nvidiaDriver() *packages.Family {
+	return &packages.Family{
+		Group: "driver", Names: []string{"*nvidia*", "libcuda*", "cuda-drivers*"}, Branch: pattern.Of(`^linux-modules-nvidia-([0-9]+)-`),
+		Apart: []string{"nvidia-settings"},
+	}
+}

@@ -1,0 +1,223 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+)
+
+func (m *machine) lists() converge.State {
+	m.t.Helper()
+	s, err := packages.NewLists("apt", []string{ourSource}, reading()).Look(m.t.Context(), m)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return s
+}
+
+func (m *machine) read() error {
+	return packages.NewLists("apt", []string{ourSource}, reading()).Make(m.t.Context(), m, "fresh")
+}
+
+// touchSource lets time pass, then changes our source, so that its lists are old.
+func (m *machine) touchSource() {
+	m.t.Helper()
+	data, err := os.ReadFile(m.dir + ourSource)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	time.Sleep(20 * time.Millisecond) // a tick of the clock that stamps files
+	m.write(ourSource, string(data))
+}
+
+func TestLists(t *testing.T) {
+	m := newMachine(t)
+	m.repo.add(deb{name: "a", version: "1"})
+	m.repo.publish()
+	if got := m.lists(); got != "stale" {
+		t.Errorf("lists that were never read are %s", got)
+	}
+	if err := m.read(); err != nil || m.lists() != "fresh" {
+		t.Fatalf("read: %v, %s", err, m.lists())
+	}
+	m.packagers()
+	if err := m.read(); err != nil || len(m.packagers()) > 0 {
+		t.Errorf("fresh lists were read again: %v", err)
+	}
+	// The repository is as it was, so apt keeps the list with its old time.
+	m.touchSource()
+	if got := m.lists(); got != "stale" {
+		t.Errorf("lists older than their source are %s", got)
+	}
+	if err := m.read(); err != nil || m.lists() != "fresh" {
+		t.Fatalf("read again: %v, %s", err, m.lists())
+	}
+	// What others have broken does not stop us.
+	m.write("/etc/apt/sources.list.d/theirs.list", "deb [trusted=yes] http://127.0.0.1:1/gone ./\n")
+	m.touchSource()
+	if err := m.read(); err != nil || m.lists() != "fresh" {
+		t.Errorf("beside a broken source: %v, %s", err, m.lists())
+	}
+	if err := os.Remove(m.dir + ourSource); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.lists(); got != "fresh" {
+		t.Errorf("lists of no source are %s", got)
+	}
+}
+
+func TestDistrustedLists(t *testing.T) {
+	m := newMachine(t)
+	m.repo.add(deb{name: "a", version: "1"})
+	m.repo.publish()
+	release := m.repo.dir + "/InRelease"
+	good, err := os.ReadFile(release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what string, parts ...string) {
+		t.Helper()
+		err := m.read()
+		if err == nil {
+			t.Errorf("%s: the lists were taken", what)
+			return
+		}
+		contains(t, wordsOf(err), append(parts, "cannot read repository "+m.repo.url, ourSource)...)
+		if got := m.lists(); got != "stale" {
+			t.Errorf("%s: the lists are %s", what, got)
+		}
+	}
+	put(t, release, strings.Replace(string(good), "Origin: test", "Origin: evil", 1), 0o644)
+	refused("tampered", "is not accepted", "BADSIG ", "no proxy rewrites")
+
+	put(t, release, string(good), 0o644)
+	other := newRepo(t)
+	key, err := os.ReadFile(other.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, err := os.ReadFile(m.repo.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(key))
+	refused("wrong key", "is not accepted", "NO_PUBKEY ", "fingerprint")
+
+	m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(mine))
+	m.repo.sign("Origin: test\nDate: Mon, 01 Jan 2024 00:00:00 UTC\nValid-Until: Tue, 02 Jan 2024 00:00:00 UTC\nSHA256:\n " + strings.Repeat("0", 64) + " 0 Packages\n")
+	refused("expired", "is not accepted", " is expired (invalid since ", "clock")
+
+	m.repo.publish()
+	put(t, m.repo.dir+"/Packages", "Package: evil\n", 0o644)
+	refused("another size", "File has unexpected size", "see that the address is right")
+
+	m.repo.publish()
+	if err := m.read(); err != nil || m.lists() != "fresh" {
+		t.Errorf("fixed: %v, %s", err, m.lists())
+	}
+	// An old list is no reason to trust a tampered one: apt by itself would go on with the old and exit with 0.
+	put(t, release, strings.Replace(string(good), "Origin: test", "Origin: evil", 1), 0o644)
+	m.touchSource()
+	refused("tampered later", "is not accepted", "BADSIG ")
+}
+
+func TestUnsettledLists(t *testing.T) {
+	l := packages.NewLists("apt", []string{"/etc/apt/sources.list.d/a.sources"}, reading()).(converge.Settler)
+	source := converge.Change{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources", After: "0644 0:0 x 1"}
+	gone := source
+	gone.After = ""
+	for _, c := range []struct {
+		found converge.State
+		by    converge.Change
+		want  converge.State
+	}{
+		{"fresh", source, "stale"},
+		{"fresh", gone, "fresh"},
+		{"", gone, "stale"}, // the engine asks whether it settles at all
+		{"fresh", converge.Change{Name: "/etc/apt/keyrings/a.gpg", After: "x"}, "stale"},
+		{"fresh", converge.Change{Name: "/etc/hosts", After: "x"}, "fresh"},
+		{"", converge.Change{Name: "/etc/hosts", After: "x"}, ""},
+	} {
+		if got := l.Unsettled(c.found, c.by); got != c.want {
+			t.Errorf("%q after %+v: %q, want %q", c.found, c.by, got, c.want)
+		}
+	}
+}
+
+// counting counts how often a file is read.
+type counting struct {
+	host.View
+	reads map[string]int
+}
+
+func (c counting) Live() bool { return true }
+
+func (c counting) ReadFile(name string) ([]byte, error) {
+	c.reads[name]++
+	return c.View.ReadFile(name)
+}
+
+// A converged apply looks whether lists are fresh: that must not read dpkg's database of some megabytes for each file of sources.
+func TestStaleReadsTheDatabaseOnce(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"/etc/apt/sources.list.d", "/var/lib/dpkg", "/etc/apt/preferences.d"} {
+		if err := os.MkdirAll(dir+d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 8 {
+		put(t, fmt.Sprintf("%s/etc/apt/sources.list.d/r%d.list", dir, i), fmt.Sprintf("deb http://r%d.example/ stable main\n", i), 0o644)
+	}
+	put(t, dir+"/etc/apt/sources.list.d/gpuadm-driver.sources", "Types: deb\nURIs: http://x.example/\nSuites: /\n", 0o644)
+	put(t, dir+packages.DpkgStatus, strings.Repeat("Package: p\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\n", 50), 0o644)
+	h, err := host.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir+aptLists+"/x.example_InRelease", "", 0o644)
+	c := counting{h, map[string]int{}}
+	old, err := New().Stale(c, []string{"/etc/apt/sources.list.d/gpuadm-driver.sources"})
+	if err != nil || old {
+		t.Fatalf("stale: %v, %v", old, err)
+	}
+	if n := c.reads[packages.DpkgStatus]; n > 1 {
+		t.Errorf("dpkg's database was read %d times", n)
+	}
+}
+
+// Where our files only pin, and no repository of the machine has a signed list (deb [trusted=yes] of a flat folder), the
+// lists settle.
+func TestPinsOnlyOverUnsignedRepository(t *testing.T) {
+	m := newMachine(t)
+	m.repo.branches()
+	m.repo.publish()
+	for _, f := range []string{"Release", "Release.gpg", "InRelease"} {
+		m.repo.run("rm", "-f", m.repo.dir+"/"+f)
+	}
+	m.repo.run("rm", "-f", m.dir+ourSource)
+	m.write("/etc/apt/sources.list", "deb [trusted=yes] "+m.repo.url+"/ ./\n")
+	m.must("apt-get", "-q", "update")
+	want := func(*packages.Set) []converge.Want {
+		wants, err := reading().Repositories("apt", []packages.Repository{{ID: "driver", About: "x", Pins: []packages.Pin{packages.KeepAt("580.95.05", "*nvidia*")}}}, host.Via{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wants
+	}
+	if said := m.refusal(want); said != "" {
+		t.Errorf("refused:\n%s", said)
+	}
+	m.packagers()
+	if said := m.refusal(want); said != "" || len(m.packagers()) > 0 {
+		t.Errorf("the second apply asks apt again:\n%s", strings.TrimSpace(said))
+	}
+}

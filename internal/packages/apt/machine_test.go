@@ -1,0 +1,299 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// A machine of its own for real apt and dpkg: a folder with an empty package database, into which each command sees
+// this machine's /usr mounted. The mounts live in the command's own mount namespace and end with it.
+
+const inside = "GPUADM_TEST_ROOT"
+
+func TestMain(m *testing.M) {
+	if root := os.Getenv(inside); root != "" {
+		enter(root, os.Args[1:])
+	}
+	os.Exit(m.Run())
+}
+
+// enter becomes a command in the folder. It runs in a mount namespace of its own already.
+func enter(root string, argv []string) {
+	must := func(what string, err error) {
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "test: cannot %s: %v\n", what, err)
+			os.Exit(125)
+		}
+	}
+	must("part with the mounts", syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
+	for _, dir := range []string{"/usr", "/dev", "/proc"} {
+		must("mount "+dir, syscall.Mount(dir, root+dir, "", syscall.MS_BIND|syscall.MS_REC, ""))
+	}
+	must("mount /usr read-only", syscall.Mount("", root+"/usr", "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+	must("chroot", syscall.Chroot(root))
+	must("chdir", os.Chdir("/"))
+	path, err := exec.LookPath(argv[0])
+	must("find "+argv[0], err)
+	must("run", syscall.Exec(path, argv, os.Environ()))
+}
+
+// machine is a host whose files lie in the folder and whose commands run there.
+type machine struct {
+	host.Host
+	t    *testing.T
+	dir  string
+	self string // this test's binary
+	repo *repo
+	apt  apt
+
+	mu  sync.Mutex
+	ran []string
+}
+
+func (m *machine) Live() bool { return true }
+
+// ReadFile reads of running processes what the machine's own /proc would show.
+func (m *machine) ReadFile(name string) ([]byte, error) {
+	if strings.HasPrefix(name, "/proc/") {
+		return os.ReadFile(name)
+	}
+	return m.Host.ReadFile(name)
+}
+
+func (m *machine) command(argv ...string) *exec.Cmd {
+	cmd := exec.Command(m.self, argv...)
+	cmd.Env = []string{inside + "=" + m.dir, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Setpgid: true}
+	return cmd
+}
+
+func (m *machine) Do(ctx context.Context, argv ...string) ([]byte, error) {
+	m.mu.Lock()
+	m.ran = append(m.ran, strings.Join(argv, " "))
+	m.mu.Unlock()
+	cmd := m.command(argv...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if os.Getenv("GPUADM_TEST_TALK") != "" {
+		m.t.Logf("%s\n%s%s%v", strings.Join(argv, " "), &stdout, &stderr, err)
+	}
+	if err != nil {
+		return stdout.Bytes(), &host.CommandError{Argv: argv, Code: cmd.ProcessState.ExitCode(), Stderr: strings.TrimSpace(stderr.String()), Cause: err}
+	}
+	return stdout.Bytes(), nil
+}
+
+// AskAbout lays the files below the machine's /tmp.
+func (m *machine) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	dir, err := os.MkdirTemp(m.dir+"/tmp", "ask")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	argv = slices.Clone(argv)
+	for i := range argv {
+		argv[i] = strings.ReplaceAll(argv[i], host.Scratch, strings.TrimPrefix(dir, m.dir))
+	}
+	return m.Do(ctx, argv...)
+}
+
+func (m *machine) Ask(ctx context.Context, argv ...string) ([]byte, error) { return m.Do(ctx, argv...) }
+
+// packagers returns the commands of apt and dpkg that ran since it was last asked.
+func (m *machine) packagers() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := slices.DeleteFunc(m.ran, func(c string) bool { return !strings.Contains(c, "apt") && !strings.Contains(c, "dpkg") })
+	m.ran = nil
+	return all
+}
+
+func (m *machine) must(argv ...string) string {
+	m.t.Helper()
+	out, err := m.Do(m.t.Context(), argv...)
+	if err != nil {
+		m.t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
+	}
+	return string(out)
+}
+
+func (m *machine) write(name, text string) {
+	m.t.Helper()
+	put(m.t, m.dir+name, text, 0o644)
+}
+
+func put(t *testing.T, name, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// has is everything that dpkg and apt say about what is installed: names, versions, selections, marks.
+func (m *machine) has() string {
+	m.t.Helper()
+	return m.must("dpkg-query", "-W", "-f", "${Package} ${Version} ${Status}\n") + m.must("apt-mark", "showauto") + m.must("apt-mark", "showhold")
+}
+
+const ourSource = "/etc/apt/sources.list.d/gpuadm-test.sources"
+
+// newMachine makes a machine that trusts a signed repository, whose lists are read.
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	need(t, "apt-get", "dpkg", "dpkg-deb", "gpg")
+	if os.Geteuid() != 0 {
+		skip(t, "not root: dpkg and chroot need it")
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{
+		"usr", "dev", "proc", "run", "tmp", "root", "opt", "etc/apt/apt.conf.d", "etc/apt/preferences.d", "etc/apt/keyrings", "etc/apt/trusted.gpg.d", "var/lib/dpkg/info",
+		"var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/lib/dpkg/alternatives", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "var/lib/gpuadm",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, link := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := os.Symlink("usr/"+link, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{"/etc/passwd", "/etc/group", "/etc/ld.so.cache"} {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, dir+f, string(data), 0o644)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := host.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{Host: h, t: t, dir: dir, self: self, repo: newRepo(t), apt: apt{wait: 2 * time.Second}}
+	m.write("/var/lib/dpkg/status", "Package: dpkg\nEssential: yes\nStatus: install ok installed\nPriority: required\nSection: admin\nMaintainer: t <t@example.invalid>\nArchitecture: "+m.repo.arch+"\nVersion: 1.21.22\nDescription: in place of this machine's\n\n")
+	m.write("/etc/apt/apt.conf.d/00test", "APT::Sandbox::User \"root\";\nAcquire::http::Proxy \"DIRECT\";\n")
+	key, err := os.ReadFile(m.repo.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write("/etc/apt/keyrings/gpuadm-test.gpg", string(key))
+	m.write(ourSource, "Types: deb\nURIs: "+m.repo.url+"/\nSuites: /\nSigned-By: /etc/apt/keyrings/gpuadm-test.gpg\n")
+	return m
+}
+
+func (m *machine) update() {
+	m.t.Helper()
+	m.repo.publish()
+	m.must("apt-get", "-q", "update", "-o", "APT::Update::Error-Mode=any")
+}
+
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			skip(t, p+" is not installed here")
+		}
+	}
+}
+
+func skip(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
+// engine converges the machine to what the packages are wanted as, with lists and database first.
+func (m *machine) engine(wants func(*packages.Set) []converge.Want) *converge.Engine {
+	reads := []string{ourSource}
+	driver, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580\"\n")})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return &converge.Engine{
+		Spec:  driver,
+		Prune: reading().Prune,
+		Stages: []converge.Stage{
+			{Name: "repositories", About: "knows where packages are", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+				set := newSet(reads...)
+				wants(set)
+				return []converge.Want{packages.Database(set, "apt", "it was interrupted"), packages.Lists(New(), reads)}, nil
+			}},
+			{Name: "packages", About: "installs packages", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+				return wants(newSet(reads...)), nil
+			}},
+		},
+		ThingOf: func(ref converge.Ref) (converge.Thing, error) {
+			switch ref.Kind {
+			case "package":
+				return packages.New(ref.Name, reading()), nil
+			case "file":
+				return things.NewFile(ref.Name, nil), nil
+			case "package-lists":
+				return packages.NewLists(ref.Name, ref.Reads, reading()), nil
+			case "package-database":
+				return packages.NewDatabase(ref.Name, reading()), nil
+			}
+			return nil, fmt.Errorf("no kind %q", ref.Kind)
+		},
+	}
+}
+
+func reading() *packages.Reading { return packages.NewReading(New()) }
+
+func newSet(reads ...string) *packages.Set { return packages.NewSet(reads...).Sharing(reading()) }
+
+func wordsOf(err error) string {
+	t := (*converge.Trouble)(nil)
+	if !errors.As(err, &t) {
+		return err.Error()
+	}
+	return strings.Join(slices.Concat([]string{t.What}, t.Because, []string{"undone:"}, t.Undone, []string{"try:"}, t.Try), "\n")
+}
+
+func contains(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("%q is missing in:\n%s", p, text)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+)
+
+// A source is one entry of apt's list of sources: sources.list(5).
+type source struct {
+	file     string
+	uri      string
+	suite    string
+	signedBy []string // key files; none: every key that apt trusts
+
+	components []string          // main, contrib
+	options    map[string]string // all else that is said of it, by the names that the deb822 form has for it, in lower case
+}
+
+// parseSources reads a file of sources in either form. Entries that are disabled are left out.
+func parseSources(file string, data []byte, arch string) []source {
+	if strings.HasSuffix(file, ".sources") {
+		return parseDeb822(file, data, arch)
+	}
+	var all []source
+	for line := range strings.Lines(string(data)) {
+		line, _, _ = strings.Cut(line, "#")
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if kind != "deb" && kind != "deb-src" {
+			continue
+		}
+		rest = strings.TrimSpace(rest)
+		var signedBy []string
+		said := map[string]string{}
+		if options, after, ok := strings.Cut(rest, "]"); ok && strings.HasPrefix(options, "[") {
+			rest = after
+			for _, o := range strings.Fields(options[1:]) {
+				name, value, _ := strings.Cut(o, "=")
+				said[inDeb822(strings.ToLower(name))] = strings.ReplaceAll(value, ",", " ")
+				if value, is := strings.CutPrefix(strings.ToLower(o), "signed-by="); is {
+					signedBy = keyFiles(o[len(o)-len(value):])
+				}
+			}
+		}
+		if words := strings.Fields(rest); len(words) >= 2 {
+			all = append(all, source{file, withArch(words[0], arch), withArch(words[1], arch), signedBy, words[2:], said})
+		}
+	}
+	return all
+}
+
+// inDeb822 is the name of a one-line entry's option in the other form: sources.list(5).
+func inDeb822(option string) string {
+	switch option {
+	case "arch":
+		return "architectures"
+	case "lang":
+		return "languages"
+	case "target":
+		return "targets"
+	}
+	return option
+}
+
+// maxSources is how many sources of one file count, as each of its URIs goes with each of its suites: no file has so many, and
+// the product of a small one could fill the memory.
+const maxSources = 1000
+
+func parseDeb822(file string, data []byte, arch string) []source {
+	var all []source
+	for paragraph := range paragraphs(data) {
+		fields := map[string]string{}
+		for key, value := range paragraph {
+			lines := slices.DeleteFunc(strings.Split(string(value), "\n"), func(l string) bool { return strings.HasPrefix(l, "#") })
+			fields[strings.ToLower(strings.TrimSpace(string(key)))] = strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+		}
+		if e := strings.ToLower(fields["enabled"]); e == "no" || e == "false" || e == "0" {
+			continue
+		}
+		options := maps.Clone(fields)
+		maps.DeleteFunc(options, func(name, _ string) bool {
+			return slices.Contains([]string{"", "types", "uris", "suites", "components", "enabled"}, name)
+		})
+		keys, components, suites := keyFiles(fields["signed-by"]), strings.Fields(fields["components"]), strings.Fields(fields["suites"])
+		for _, uri := range strings.Fields(fields["uris"]) {
+			for _, suite := range suites[:min(len(suites), maxSources-len(all))] {
+				all = append(all, source{file, withArch(uri, arch), withArch(suite, arch), keys, components, options})
+			}
+		}
+	}
+	return all
+}
+
+func withArch(s, arch string) string { return strings.ReplaceAll(s, "$(ARCH)", arch) }
+
+// keyFiles are the paths in Signed-By; it may also hold fingerprints, or a whole key.
+func keyFiles(signedBy string) (files []string) {
+	for _, f := range strings.FieldsFunc(signedBy, func(r rune) bool { return r == ' ' || r == ',' }) {
+		if strings.HasPrefix(f, "/") {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+// list is the beginning of the names of the files that apt makes of this source: the URI without its scheme, with
+// slashes as underscores and some signs written %xx. Source: apt's URItoFileName, apt-pkg/contrib/strutl.cc.
+func (s source) list() string {
+	uri := strings.TrimSuffix(s.uri, "/") + "/"
+	switch {
+	case s.suite == "/":
+	case strings.HasSuffix(s.suite, "/"):
+		uri += strings.TrimPrefix(s.suite, "/")
+	default:
+		uri += "dists/" + s.suite + "/"
+	}
+	if _, after, ok := strings.Cut(uri, "://"); ok {
+		uri = after
+	} else if _, after, ok := strings.Cut(uri, ":"); ok {
+		uri = after // file:/srv/repo
+	}
+	if host, rest, _ := strings.Cut(uri, "/"); strings.Contains(host, "@") {
+		uri = host[strings.LastIndex(host, "@")+1:] + "/" + rest
+	}
+	var b strings.Builder
+	for _, c := range []byte(uri) {
+		switch {
+		case c == '/':
+			b.WriteByte('_')
+		case strings.IndexByte("\\|{}[]<>\"^~_=!@#$%^&*", c) >= 0 || c <= 0x20 || c >= 0x7f:
+			fmt.Fprintf(&b, "%%%02x", c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// allSources reads every file that apt takes its sources from. What cannot be read, apt will complain about.
+func allSources(v host.View) (all []source) {
+	files := []string{"/etc/apt/sources.list"}
+	names, _ := v.ReadDir("/etc/apt/sources.list.d")
+	for _, n := range names {
+		if e := path.Ext(n); e == ".list" || e == ".sources" {
+			files = append(files, "/etc/apt/sources.list.d/"+n)
+		}
+	}
+	arch := architecture(v)
+	for _, f := range files {
+		if data, err := v.ReadFile(f); err == nil {
+			all = append(all, parseSources(f, data, arch)...)
+		}
+	}
+	return all
+}
+
+// sourcesIn reads files of sources, those that are there.
+func sourcesIn(v host.View, files []string) (all []source, err error) {
+	arch := architecture(v)
+	for _, f := range files {
+		data, err := v.ReadFile(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, parseSources(f, data, arch)...)
+	}
+	return all, nil
+}
+
+func architecture(v host.View) string {
+	status, _ := v.ReadFile(packages.DpkgStatus)
+	return nativeArch(v, status)
+}

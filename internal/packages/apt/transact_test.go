@@ -1,0 +1,371 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+)
+
+// driver adds one version of a small driver: a metapackage with members in lockstep, and a library of others that it
+// draws along.
+func (r *repo) driver(version string) {
+	same := " (= " + version + ")"
+	r.add(
+		deb{name: "nvidia-driver", version: version, fields: "Depends: nvidia-kernel" + same + ", libnvidia-compute" + same + ", dkms-like\n"},
+		deb{name: "nvidia-kernel", version: version, files: map[string]string{"/opt/nvidia-kernel.conf": "as shipped with " + version + "\n", "/DEBIAN/conffiles": "/opt/nvidia-kernel.conf\n"}},
+		deb{name: "libnvidia-compute", version: version},
+	)
+}
+
+var members = []string{"nvidia-driver", "nvidia-kernel", "libnvidia-compute"}
+
+// drivers wants a version of all members, held.
+func drivers(pattern string) func(*packages.Set) []converge.Want {
+	return func(s *packages.Set) (wants []converge.Want) {
+		for _, name := range members {
+			wants = append(wants, packages.Want(s, name, packages.State{Version: "driver=" + pattern, Held: true}, "drives the GPUs"))
+		}
+		return wants
+	}
+}
+
+func (m *machine) apply(wants func(*packages.Set) []converge.Want) converge.Result {
+	m.t.Helper()
+	res, err := m.engine(wants).Apply(m.t.Context(), m)
+	if err != nil {
+		m.t.Fatalf("apply: %s", wordsOf(err))
+	}
+	return res
+}
+
+// refuse applies what must fail, and returns all that the error says.
+func (m *machine) refuse(wants func(*packages.Set) []converge.Want) string {
+	m.t.Helper()
+	_, err := m.engine(wants).Apply(m.t.Context(), m)
+	if err == nil {
+		m.t.Fatal("it went through")
+	}
+	return wordsOf(err)
+}
+
+// unresolved returns all that Resolve says: the engine's plan keeps one line and what to try.
+func (m *machine) unresolved(wants func(*packages.Set) []converge.Want) string {
+	m.t.Helper()
+	var pending []converge.Change
+	all := wants(newSet(ourSource))
+	for _, w := range all {
+		found, err := w.Look(m.t.Context(), m)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		to, err := w.To(found)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		pending = append(pending, converge.Change{Kind: w.Kind(), Name: w.Name(), Before: found, After: to})
+	}
+	_, err := all[0].Thing.(converge.Resolver).Resolve(m.t.Context(), m, pending)
+	if err == nil {
+		m.t.Fatal("it was resolved")
+	}
+	return wordsOf(err)
+}
+
+func (m *machine) undo() {
+	m.t.Helper()
+	if _, err := m.engine(drivers("*")).Undo(m.t.Context(), m, "all", nil); err != nil {
+		m.t.Fatalf("undo: %s", wordsOf(err))
+	}
+}
+
+func (m *machine) state(name string) packages.State {
+	m.t.Helper()
+	s, err := packages.New(name, reading()).Look(m.t.Context(), m)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return packages.Parse(s)
+}
+
+func (m *machine) converged(version string) {
+	m.t.Helper()
+	for _, name := range members {
+		if got := m.state(name); got != (packages.State{Version: version, Held: true}) {
+			m.t.Errorf("%s is %q, not at %s held", name, got.String(), version)
+		}
+	}
+}
+
+func TestInstallUpgradeDowngradeUndo(t *testing.T) {
+	m := newMachine(t)
+	for _, v := range []string{"580.65.06-0ubuntu1", "580.95.05-0ubuntu1", "590.48.01-0ubuntu1"} {
+		m.repo.driver(v)
+	}
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
+	m.repo.publish()
+	first := m.has()
+
+	plan, err := m.engine(drivers("580.65.06")).Plan(t.Context(), m)
+	if err != nil || plan.Deferred != len(members) || plan.Now() != 1 {
+		t.Fatalf("a plan before the lists were read: %+v, %v", plan.Changes, err)
+	}
+	res := m.apply(drivers("580.65.06"))
+	m.converged("580.65.06-0ubuntu1")
+	if dep := m.state("dkms-like"); dep != (packages.State{Version: "1.0-1", Auto: true}) {
+		t.Errorf("the dependency is %q", dep.String())
+	}
+	drawn := slices.IndexFunc(res.Made, func(c converge.Change) bool { return c.Name == "dkms-like" })
+	if drawn < 0 || !res.Made[drawn].Drawn || res.Made[drawn].After != "1.0-1 auto" {
+		t.Errorf("made: %+v", res.Made)
+	}
+	m.packagers()
+	if res := m.apply(drivers("580.65.06")); res.Run != "" {
+		t.Errorf("the second apply made %v", res.Made)
+	}
+	if ran := m.packagers(); len(ran) > 0 {
+		t.Errorf("the second apply ran %v", ran)
+	}
+
+	m.apply(drivers("580.*"))
+	m.converged("580.65.06-0ubuntu1") // it matches, so it stays
+	m.apply(drivers("590.48.01"))
+	m.converged("590.48.01-0ubuntu1")
+	if debs, _ := filepath.Glob(m.dir + packages.Store + "/*580.65.06*.deb"); len(debs) != len(members) {
+		t.Errorf("kept for the way back: %v", debs)
+	}
+	m.must("apt-get", "-y", "upgrade")
+	m.converged("590.48.01-0ubuntu1")
+	m.apply(drivers("580.95.05"))
+	m.converged("580.95.05-0ubuntu1")
+	m.must("apt-get", "-y", "dist-upgrade")
+	m.converged("580.95.05-0ubuntu1") // held
+
+	m.undo()
+	if last := m.has(); last != first {
+		t.Errorf("after undo:\n%swas:\n%s", last, first)
+	}
+	if left, _ := os.ReadDir(m.dir + "/opt"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Undo puts back versions that the repository no longer has, from our own folder, with holds and marks as they were.
+func TestUndoAfterTheRepositoryForgot(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("570.1-1")
+	m.repo.driver("580.2-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
+	m.update()
+	m.must("apt-get", "-y", "install", "nvidia-driver=570.1-1", "nvidia-kernel=570.1-1", "libnvidia-compute=570.1-1")
+	m.must("apt-mark", "auto", "nvidia-kernel", "libnvidia-compute")
+	m.must("apt-mark", "hold", "dkms-like")
+	conf := m.dir + "/opt/nvidia-kernel.conf"
+	put(t, conf, "changed by its owner\n", 0o644)
+	first := m.has()
+	m.apply(drivers("580.2"))
+	m.converged("580.2-1")
+	for _, name := range members {
+		m.repo.drop(name, "570.1-1")
+	}
+	m.update()
+	m.undo()
+	if last := m.has(); last != first {
+		t.Errorf("after undo:\n%swas:\n%s", last, first)
+	}
+	if data, _ := os.ReadFile(conf); string(data) != "changed by its owner\n" {
+		t.Errorf("the conffile is now %q", data)
+	}
+}
+
+// What the repository had lost before gpuadm came cannot be rolled back, and the plan says so.
+func TestVersionThatIsNoLongerAvailable(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("570.1-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
+	m.update()
+	m.must("apt-get", "-y", "install", "nvidia-driver")
+	m.must("apt-get", "clean")
+	m.repo.driver("580.2-1")
+	m.repo.drop("nvidia-kernel", "570.1-1")
+	m.update()
+	plan, err := m.engine(drivers("580.2")).Plan(t.Context(), m)
+	if err != nil || len(plan.Changes) != len(members) {
+		t.Fatalf("%+v, %v", plan.Changes, err)
+	}
+	for _, c := range plan.Changes {
+		if c.Keeps != "no source has nvidia-kernel 570.1-1 any more" {
+			t.Errorf("%s keeps %q", c, c.Keeps)
+		}
+	}
+	m.apply(drivers("580.2"))
+	m.undo()
+	m.converged("580.2-1")
+}
+
+func TestVanishedVersion(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("580.65.06-0ubuntu1")
+	m.repo.driver("580.95.05-0ubuntu1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
+	m.repo.drop("libnvidia-compute", "580.65.06-0ubuntu1")
+	m.update()
+	first := m.has()
+	m.packagers()
+	said := m.refuse(drivers("580.65.06")) + m.unresolved(drivers("580.65.06"))
+	contains(t, said, "cannot install driver 580.65.06: no source has that version of libnvidia-compute",
+		"libnvidia-compute: 580.95.05-0ubuntu1 from "+m.repo.url, "nvidia-driver, nvidia-kernel: 580.95.05-0ubuntu1, 580.65.06-0ubuntu1 from "+m.repo.url, "a version that all have: 580.95.05")
+	for _, c := range m.packagers() {
+		if !strings.HasPrefix(c, "apt-cache ") {
+			t.Errorf("it ran %s", c)
+		}
+	}
+	if m.has() != first {
+		t.Error("something was changed")
+	}
+	m.apply(drivers("580.*")) // the newest that all have
+	m.converged("580.95.05-0ubuntu1")
+}
+
+func TestFailingScript(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("580.65.06-1")
+	m.repo.driver("580.95.05-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"},
+		deb{name: "nvidia-kernel", version: "580.95.05-1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\necho 'building the module'\necho 'error: kernel headers are missing' >&2\nexit 10\n"}})
+	m.update()
+	first := m.has()
+	said := m.refuse(drivers("580.95.05"))
+	contains(t, said, "cannot install package nvidia-kernel: dpkg has left it half-configured", "building the module", "kernel headers are missing", "exit status 10")
+	if last := m.has(); last != first {
+		t.Errorf("after a failed installation:\n%swas:\n%s", last, first)
+	}
+	m.apply(drivers("580.65.06"))
+	first = m.has()
+	contains(t, m.refuse(drivers("580.95.05")), "dpkg has left it half-configured")
+	if last := m.has(); last != first {
+		t.Errorf("after a failed upgrade:\n%swas:\n%s", last, first)
+	}
+	m.must("apt-get", "check")
+}
+
+// slow is a package whose script waits to be killed, unless it may pass.
+const slow = "#!/bin/sh\n[ \"$1\" = configure ] || exit 0\n[ -e /run/pass ] && exit 0\nwhile read -r key value; do [ \"$key\" = PPid: ] && kill -9 \"$value\"; done </proc/self/status\nsleep 1\nexit 1\n"
+
+// A run in which dpkg is killed is rolled back. Where gpuadm was killed too, the next run lets dpkg finish first.
+func TestKilledDpkg(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("580.1-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"},
+		deb{name: "nvidia-kernel", version: "580.1-1", files: map[string]string{"/DEBIAN/postinst": strings.Replace(slow, "</proc/self/status", "</proc/$$/status", 1)}})
+	m.update()
+	first := m.has()
+	said := m.refuse(drivers("580.1"))
+	contains(t, said, "dpkg was killed or interrupted", "nvidia-kernel")
+	if last := m.has(); last != first {
+		t.Errorf("after a killed dpkg:\n%swas:\n%s", last, first)
+	}
+
+	m.Do(t.Context(), "apt-get", "-y", "install", "nvidia-driver") // another run, killed during its transaction
+	if a, err := m.apt.Audit(t.Context(), m); err != nil || !a.Interrupted || len(a.Broken) == 0 {
+		t.Fatalf("the database after it: %+v, %v", a, err)
+	}
+	m.write("/run/pass", "")
+	res := m.apply(drivers("580.1"))
+	m.converged("580.1-1")
+	if res.Made[0].Kind != "package-database" || !strings.HasPrefix(string(res.Made[0].Before), "interrupted") {
+		t.Errorf("first made: %+v", res.Made[0])
+	}
+}
+
+// A package that another installation has left broken is named, and nothing is touched.
+func TestBrokenBeforeGpuadm(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("580.1-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "other", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nexit 7\n"}})
+	m.update()
+	m.Do(t.Context(), "apt-get", "-y", "install", "other")
+	first := m.has()
+	contains(t, m.refuse(drivers("580.1")), "other is not wholly installed, and gpuadm did not install it", "dpkg --configure -a")
+	if m.has() != first {
+		t.Error("something was changed")
+	}
+}
+
+// Two flavours that conflict: the other one is drawn along, and comes back with undo.
+func TestConflictingFlavour(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("580.1-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "nvidia-kernel", version: "580.1-1", fields: "Conflicts: nvidia-kernel-open\n"},
+		deb{name: "nvidia-kernel-open", version: "580.1-1", files: map[string]string{"/opt/open.conf": "shipped\n", "/DEBIAN/conffiles": "/opt/open.conf\n"}})
+	m.update()
+	m.must("apt-get", "-y", "install", "nvidia-kernel-open")
+	first := m.has()
+	m.apply(drivers("580.1"))
+	m.converged("580.1-1")
+	if got := m.state("nvidia-kernel-open"); got.Installed() || got.Broken != packages.ConfigFiles {
+		t.Errorf("the other flavour is %q", got.String())
+	}
+	m.undo()
+	if last := m.has(); last != first {
+		t.Errorf("after undo:\n%swas:\n%s", last, first)
+	}
+}
+
+// What is held outside gpuadm is not changed.
+func TestHeldOutsideGpuadm(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("580.1-1")
+	m.repo.add(deb{name: "dkms-like", version: "0.5-1"})
+	m.update()
+	m.must("apt-get", "-y", "install", "dkms-like")
+	m.must("apt-mark", "hold", "dkms-like")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "nvidia-driver", version: "580.1-1", fields: "Depends: dkms-like (>= 1)\n"})
+	m.update()
+	contains(t, m.refuse(drivers("580.1")), "nvidia-driver : Depends: dkms-like (>= 1)")
+	contains(t, m.refuse(func(s *packages.Set) []converge.Want {
+		return []converge.Want{packages.Want(s, "dkms-like", packages.State{Version: "1.0-1"}, "")}
+	}), "cannot change package dkms-like: it is held at 0.5-1")
+}
+
+// A transaction is refused before the touch if apt would do more than it says: here an administrator has since installed what
+// depends on a package that undo would take away.
+func TestUndoRefusesWhatOthersNeed(t *testing.T) {
+	m := newMachine(t)
+	m.repo.driver("580.1-1")
+	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "theirs", version: "1", fields: "Depends: libnvidia-compute\n"})
+	m.update()
+	m.apply(drivers("580.1"))
+	m.must("apt-get", "-y", "install", "theirs")
+	first := m.has()
+	_, err := m.engine(drivers("580.1")).Undo(context.Background(), m, "all", nil)
+	contains(t, wordsOf(err), "apt would remove theirs 1, which depends on what would change")
+	if last := m.has(); last != first {
+		t.Errorf("after a refused undo:\n%swas:\n%s", last, first)
+	}
+}
+
+// Members in several versions, each of which is one asked for, do not fit together.
+func TestSplitGroup(t *testing.T) {
+	m := newMachine(t)
+	m.repo.add(deb{name: "a", version: "580.1-1"}, deb{name: "a", version: "580.2-1"}, deb{name: "b", version: "580.1-1"}, deb{name: "b", version: "580.2-1"})
+	m.update()
+	m.must("apt-get", "-y", "install", "a=580.1-1", "b=580.2-1")
+	m.apply(func(s *packages.Set) []converge.Want {
+		return []converge.Want{packages.Want(s, "a", packages.State{Version: "x=580.*"}, ""), packages.Want(s, "b", packages.State{Version: "x=580.*"}, "")}
+	})
+	if a, b := m.state("a"), m.state("b"); a.Version != b.Version {
+		t.Errorf("they are %s and %s", a.Version, b.Version)
+	}
+}
+
+var _ host.Host = (*machine)(nil)

@@ -1,0 +1,255 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dnf is the packager of RHEL and its kin: what dnf 4 and rpm know and say, and how gpuadm runs them.
+package dnf
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+)
+
+// dnf speaks for rpm and dnf 4.
+type dnf struct {
+	wait time.Duration // for a lock that another dnf holds
+	more []string      // options
+}
+
+// unfiltered is dnf that also sees what the module streams which are enabled hide: what was installed from another stream
+// must be available for the way back.
+func (a dnf) unfiltered() dnf {
+	a.more = []string{"--setopt=*.module_hotfixes=1"}
+	return a
+}
+
+// New returns what manages the machine by dnf 4.
+func New() packages.Packager { return dnf{wait: packages.LockWait} }
+
+func (dnf) Name() string     { return "dnf" }
+func (dnf) Database() string { return "rpm" }
+
+// Files leaves out the files beside rpm's: those change whenever the database is read.
+func (dnf) Files() []string {
+	files := []string{lockConf, lockList}
+	for _, dir := range packages.RpmFolders() {
+		for _, f := range []string{"rpmdb.sqlite", "Packages.db", "Packages"} {
+			files = append(files, dir+"/"+f)
+		}
+	}
+	return files
+}
+
+func (dnf) Installed(ctx context.Context, v host.View) (map[string]packages.State, error) {
+	if err := spoken(v); err != nil {
+		return nil, err
+	}
+	d, err := readRPM(ctx, v)
+	return d.packages, err
+}
+
+// Audit asks rpm nothing unless dnf's lock says that a transaction was cut short: of a dnf that was killed, rpm -V and
+// dnf check know nothing.
+func (dnf) Audit(ctx context.Context, v host.View) (packages.Audit, error) {
+	if err := spoken(v); err != nil {
+		return packages.Audit{}, err
+	}
+	if cutShort(v).IsZero() {
+		return packages.Audit{}, nil
+	}
+	d, err := readRPM(ctx, v)
+	if err != nil {
+		return packages.Audit{}, err
+	}
+	a := packages.Audit{Broken: map[string]string{}}
+	for _, p := range d.halfDone() {
+		a.Interrupted = true
+		a.Broken[p.keys()[0]] = "half-installed"
+	}
+	return a, nil
+}
+
+// Repair does what the killed dnf did not come to: it removes what was to be replaced, and installs again what may not
+// have been installed to its end, scripts included.
+func (a dnf) Repair(ctx context.Context, h host.Host) error {
+	ctx, stop := context.WithTimeoutCause(ctx, packages.RepairLimit, fmt.Errorf("not done within %v", packages.RepairLimit))
+	defer stop()
+	d, err := a.single(ctx, h)
+	if err != nil {
+		return err
+	}
+	var again []string
+	for _, p := range d.halfDone() {
+		if file := storedRPM(h, p.keys()[0], p.evr); file != "" {
+			again = append(again, file)
+		} else {
+			again = append(again, p.full())
+		}
+	}
+	if len(again) == 0 {
+		return nil
+	}
+	out, err := a.run(ctx, h, append([]string{"reinstall"}, again...)...)
+	if err == nil {
+		err = scriptsRan(string(out))
+	}
+	if t := (*converge.Trouble)(nil); errors.As(err, &t) {
+		t.Because = append(t.Because, "a dnf that was killed has left it unfinished: dnf history")
+	}
+	return err
+}
+
+// single reads the database, and removes the older one of packages that a killed dnf has left installed twice, as it
+// would have.
+func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
+	d, err := readRPM(ctx, h)
+	if err != nil {
+		return d, err
+	}
+	older := d.doubles()
+	if len(older) == 0 {
+		return d, nil
+	}
+	argv := []string{"rpm", "-e", "--nodeps"}
+	for _, p := range older {
+		argv = append(argv, p.full())
+	}
+	if _, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, packages.Quiet(h, argv...)...) }); err != nil {
+		return d, err
+	}
+	return readRPM(ctx, h)
+}
+
+// options make dnf do exactly what its arguments say, and never ask: dnf(8), dnf.conf(5). Lists are read by Lists alone, so
+// that what is planned is what is done. gpuadm itself handles locks: the plugin would hide the packages that they keep away.
+func (a dnf) options() []string {
+	return append([]string{
+		"--disableplugin=versionlock", "--setopt=*.metadata_expire=-1", "--setopt=install_weak_deps=0", "--setopt=best=1", "--setopt=strict=1",
+		"--setopt=skip_broken=0", "--setopt=clean_requirements_on_remove=0", "--setopt=exit_on_lock=1", "--setopt=retries=3", "--color=never",
+	}, a.more...)
+}
+
+// run runs dnf once its lock is free, and returns what it said.
+func (a dnf) run(ctx context.Context, h host.Host, args ...string) ([]byte, error) {
+	argv := slices.Concat(packages.Quiet(h, "dnf", "-y", "--allowerasing"), a.options(), args)
+	if len(args) > 0 && (args[0] == "remove" || args[0] == "reinstall" || args[0] == "mark" || args[0] == "makecache" || args[0] == "download") {
+		argv = slices.DeleteFunc(argv, func(s string) bool { return s == "--allowerasing" })
+	}
+	return packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) { return h.Do(ctx, argv...) })
+}
+
+// free waits until no other process is in a transaction: what is installed meanwhile is neither old nor new.
+func (a dnf) free(ctx context.Context, h host.Host) error {
+	_, err := packages.Patiently(ctx, h, a.wait, explain, func() ([]byte, error) {
+		if pid := holds(h, dnfLock); pid != "" {
+			return nil, packages.Busy(h, pid, "dnf's lock", errors.New("another process holds the lock"))
+		}
+		return nil, nil
+	})
+	return err
+}
+
+// dnfLock has the process that is in the midst of a transaction. dnf removes it at the end of each, and one that was killed
+// leaves it behind until the next. Sources: ProcessLock in dnf/lock.py and Base.do_transaction in dnf/base.py of dnf's tree.
+const dnfLock = "/var/lib/dnf/rpmdb_lock.pid"
+
+// cutShort says when a dnf began its transaction that was killed in it; the zero time if none was, or one is at work.
+func cutShort(v host.View) time.Time {
+	i, err := v.Stat(dnfLock)
+	if err != nil || i.Size == 0 {
+		return time.Time{}
+	}
+	if holds(v, dnfLock) != "" {
+		return time.Time{}
+	}
+	return i.Ctime
+}
+
+// holder is the process that holds one of dnf's locks; "" if none does.
+func holder(v host.View) string {
+	return cmp.Or(holds(v, dnfLock), holds(v, dnfCache+"/metadata_lock.pid"), holds(v, dnfCache+"/download_lock.pid"))
+}
+
+// holds is the process that holds a lock of dnf's: the file stays behind where it was killed.
+func holds(v host.View, lock string) string {
+	data, err := v.ReadFile(lock)
+	pid := strings.TrimSpace(string(data))
+	if err != nil || pid == "" || strings.Trim(pid, "0123456789") != "" {
+		return ""
+	}
+	argv, err := v.ReadFile("/proc/" + pid + "/cmdline")
+	if err != nil || !sayPackager().Match(argv) {
+		return "" // another process has its number now
+	}
+	return pid
+}
+
+// sayPackager is what a process that can hold the lock is called: dnf and yum are programs of Python, others use its library.
+var sayPackager = pattern.Of(`dnf|yum|packagekit|PackageKit`)
+
+// storedRPM returns the file in our own folder that a version of a package can be installed from; "" if there is none.
+// dnf names what it downloads NAME-VERSION-RELEASE.ARCH.rpm.
+func (dnf) Stored(v host.View, name, version string) string { return storedRPM(v, name, version) }
+
+func storedRPM(v host.View, name, version string) string {
+	names, err := v.ReadDir(packages.Store)
+	if err != nil {
+		return ""
+	}
+	for _, n := range names {
+		p, ok := rpmFile(n)
+		if ok && bare(p.evr) == bare(version) && slices.Contains(p.keys(), name) {
+			return path.Join(packages.Store, n)
+		}
+	}
+	return ""
+}
+
+// rpmFile reads NAME-VERSION-RELEASE.ARCH.rpm.
+func rpmFile(file string) (rpmPackage, bool) {
+	nvra, ok := strings.CutSuffix(file, ".rpm")
+	dot := strings.LastIndexByte(nvra, '.')
+	if !ok || dot < 0 {
+		return rpmPackage{}, false
+	}
+	nvr, arch := nvra[:dot], nvra[dot+1:]
+	release := strings.LastIndexByte(nvr, '-')
+	if release < 1 {
+		return rpmPackage{}, false
+	}
+	version := strings.LastIndexByte(nvr[:release], '-')
+	if version < 1 {
+		return rpmPackage{}, false
+	}
+	return rpmPackage{nvr[:version], nvr[version+1:], arch}, true
+}
+
+// spoken refuses a dnf that is no dnf 4: another one has other options, words and files.
+func spoken(v host.View) error {
+	const program = "/usr/bin/dnf"
+	to, err := v.Readlink(program)
+	if err == nil && strings.HasPrefix(path.Base(to), "dnf5") {
+		return &converge.Trouble{
+			What: "cannot read installed packages: this machine has dnf 5, and gpuadm works with dnf 4",
+			Try:  []string{"say owner = \"other\" in [driver], if another tool installs the driver"},
+		}
+	}
+	if _, err := v.Stat(program); errors.Is(err, fs.ErrNotExist) {
+		return &converge.Trouble{
+			What: "cannot read installed packages: rpm manages this machine, and dnf is not installed",
+			Try:  []string{"install dnf (tdnf install dnf on Azure Linux), then run the same command again"},
+		}
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dnf
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// Sections as distributions ship them.
+const (
+	rockyCRB  = "[crb]\nname=Rocky Linux $releasever - CRB\nmirrorlist=https://mirrors.rockylinux.org/mirrorlist?arch=$basearch&repo=CRB-$releasever$rltype\n#baseurl=http://dl.rockylinux.org/x\ngpgcheck=1\nenabled=0\ncountme=1\ngpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9\n\n[crb-debug]\nname=x\nenabled=1\nbaseurl=y\n"
+	redhatCRB = "[codeready-builder-for-rhel-9-x86_64-debug-rpms]\nenabled = 1\n[codeready-builder-for-rhel-9-x86_64-rpms]\nname = CodeReady\nbaseurl = https://cdn.redhat.com/x\nenabled = 0\nsslclientcert = /etc/pki/entitlement/1.pem\n"
+	epel      = "[epel]\nname=EPEL\nmetalink=https://mirrors.fedoraproject.org/metalink?repo=epel-$releasever\nenabled=1\n[epel-debuginfo]\nenabled=0\n"
+)
+
+// TestLackingRepositories: what is not enabled is named with the command of this distribution, or enabled by a file or package.
+func TestLackingRepositories(t *testing.T) {
+	both := []string{"epel", "crb"}
+	for _, x := range []struct {
+		what, id, version string
+		needs             []string
+		files             map[string]string
+		want              []string // TRY | FILE | PACKAGE
+	}{
+		{"fresh Rocky 9", "rocky", "9.6", both, map[string]string{"rocky.repo": rockyCRB}, []string{"dnf install epel-release||epel-release", "dnf config-manager --set-enabled crb|/etc/yum.repos.d/gpuadm-crb.repo|"}},
+		{"fresh Alma 8", "almalinux", "8.10", []string{"epel", "powertools"}, map[string]string{"almalinux-powertools.repo": "[powertools]\nenabled=0\nbaseurl=x\n"}, []string{"dnf install epel-release||epel-release", "dnf config-manager --set-enabled powertools|/etc/yum.repos.d/gpuadm-powertools.repo|"}},
+		{"CentOS Stream 10 that has both", "centos", "10", both, map[string]string{"centos.repo": "[crb]\nbaseurl=x\n", "company.repo": epel}, nil},
+		{"the package's own file", "centos", "10", both, map[string]string{"centos.repo": "[crb]\nenabled=1\n", "epel.repo": epel}, []string{"||epel-release enabled"}},
+		{"EPEL disabled", "rocky", "9.6", []string{"epel"}, map[string]string{"epel.repo": strings.Replace(epel, "enabled=1", "enabled=0", 1)}, []string{"dnf config-manager --set-enabled epel|/etc/yum.repos.d/gpuadm-epel.repo|"}},
+		{"fresh Oracle 9", "ol", "9.6", both, map[string]string{"oracle-linux-ol9.repo": "[ol9_codeready_builder]\nenabled=0\nbaseurl=x\n"}, []string{"dnf install oracle-epel-release-el9||oracle-epel-release-el9", "dnf config-manager --set-enabled ol9_codeready_builder|/etc/yum.repos.d/gpuadm-crb.repo|"}},
+		{"Oracle 10 with its EPEL disabled", "ol", "10.1", []string{"epel"}, map[string]string{"oracle-epel-ol10.repo": "[ol10_u1_developer_EPEL]\nenabled=0\nbaseurl=x\n"}, []string{"dnf config-manager --set-enabled ol10_u1_developer_EPEL|/etc/yum.repos.d/gpuadm-epel.repo|"}},
+		{"RHEL 9 with a subscription", "rhel", "9.6", both, map[string]string{"redhat.repo": redhatCRB}, []string{"dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-9.noarch.rpm||", "subscription-manager repos --enable=codeready-builder-for-rhel-9-x86_64-rpms||"}},
+		{"RHEL 9 of a cloud", "rhel", "9.6", []string{"crb"}, map[string]string{"redhat-rhui.repo": "[codeready-builder-for-rhel-9-rhui-rpms]\nenabled=0\n[codeready-builder-for-rhel-9-rhui-source-rpms]\nenabled=1\n"}, []string{"dnf config-manager --set-enabled codeready-builder-for-rhel-9-rhui-rpms||"}},
+		{"RHEL 10 without", "rhel", "10.0", []string{"crb"}, nil, []string{"subscription-manager repos --enable=codeready-builder-for-rhel-10-x86_64-rpms||"}},
+		{"ours does not count", "rocky", "9.6", []string{"crb"}, map[string]string{"rocky.repo": rockyCRB, "gpuadm-crb.repo": "[gpuadm-crb]\nenabled=1\n"}, []string{"dnf config-manager --set-enabled crb|/etc/yum.repos.d/gpuadm-crb.repo|"}},
+		{"AL2023", "amzn", "2023", []string{"amazonlinux-nvidia"}, nil, []string{"dnf install nvidia-release||nvidia-release"}},
+	} {
+		f := packages.System{ID: x.id, Version: x.version, Arch: "amd64", Files: map[string][]byte{}}
+		for name, data := range x.files {
+			f.Files["/etc/yum.repos.d/"+name] = []byte(data)
+		}
+		var got []string
+		for _, l := range lacking(f, x.needs...) {
+			s := l.Try + "|" + l.File + "|"
+			if l.Release != nil {
+				s += l.Release.Package
+			}
+			if l.Enabled {
+				s += " enabled"
+			}
+			got = append(got, s)
+			if err := l.Unavailable(); (err != nil) != strings.HasSuffix(s, "||") || err != nil && !strings.Contains(strings.Join(err.(*converge.Trouble).Try, "\n"), l.Try) {
+				t.Errorf("%s: %v", x.what, err)
+			}
+		}
+		if !slices.Equal(got, x.want) {
+			t.Errorf("%s:\n got %q\nwant %q", x.what, got, x.want)
+		}
+	}
+}
+
+// TestCopiedSection: our file is the disabled section under our name, and dnf's list of it is found though only dnf knows its URL.
+func TestCopiedSection(t *testing.T) {
+	f := packages.System{ID: "rocky", Version: "9.6", Files: map[string][]byte{"/etc/yum.repos.d/rocky.repo": []byte(rockyCRB)}}
+	l := lacking(f, "crb")[0]
+	want := packages.Header + `# As /etc/yum.repos.d/rocky.repo says of crb, which is disabled there.
+[gpuadm-crb]
+name=Rocky Linux $releasever - CRB
+mirrorlist=https://mirrors.rockylinux.org/mirrorlist?arch=$basearch&repo=CRB-$releasever$rltype
+gpgcheck=1
+countme=1
+gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9
+enabled=1
+`
+	if string(l.Data) != want {
+		t.Errorf("got %s", l.Data)
+	}
+	const list = "var/cache/dnf/gpuadm-crb-0123456789abcdef/repodata/repomd.xml"
+	for files, stale := range map[string]bool{
+		"": true,
+		"-- " + strings.Replace(list, "gpuadm-crb", "gpuadm-crb-more", 1) + " --\n": true,
+		"-- " + list + " --\n": false,
+	} {
+		n, err := simhost.New([]byte("-- etc/yum.repos.d/gpuadm-crb.repo --\n" + want + files))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is, err := New().Stale(n, []string{l.File}); is != stale || err != nil {
+			t.Errorf("with %q: stale %v, %v", files, is, err)
+		}
+	}
+}
+
+// TestEnabledWants: the release package is wanted as long as its file is what enables the repository, and not where another has
+// written a file of that name.
+func TestEnabledWants(t *testing.T) {
+	f := packages.System{ID: "rocky", Version: "9.6", Files: map[string][]byte{}}
+	state := func() (s string) {
+		wants, err := packages.NewReading(New()).Enabled("dnf", lacking(f, "epel"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range wants {
+			none, _ := w.To("")
+			is, _ := w.To(converge.State(packages.State{Version: "9-7.el9"}.String()))
+			name := w.Name()
+			if r, reads := w.Thing.(converge.Reader); reads {
+				name += " " + strings.Join(r.Reads(), " ")
+			}
+			s += w.Kind() + " " + name + ": " + string(none) + ", " + string(is) + "\n"
+		}
+		return s
+	}
+	const key = "package-key /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9 /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9: imported, imported\n"
+	const list = "package-lists dnf /etc/yum.repos.d/epel.repo: fresh, fresh\n"
+	if got, want := state(), "package epel-release: epel-release=*, 9-7.el9\n"+key+list; got != want {
+		t.Errorf("before: %s", got)
+	}
+	f.Files["/etc/yum.repos.d/epel.repo"] = []byte(epel)
+	if got, want := state(), "package epel-release: , 9-7.el9\n"+key+list; got != want {
+		t.Errorf("after: %s", got)
+	}
+	l := packages.NewLists("dnf", []string{"/etc/yum.repos.d/epel.repo"}, packages.NewReading(New())).(converge.Settler)
+	if s := l.Unsettled("fresh", converge.Change{Kind: "package", Name: "epel-release", After: "9-7.el9"}); s != "stale" {
+		t.Errorf("the package leaves the lists %s", s)
+	}
+	if s := l.Unsettled("fresh", converge.Change{Kind: "package", Name: "dkms", After: "3"}); s != "fresh" {
+		t.Errorf("any package makes the lists %s", s)
+	}
+}
+
+func lacking(s packages.System, needs ...string) []packages.Lack {
+	lacks, _ := Lacking(s, needs)
+	return lacks
+}

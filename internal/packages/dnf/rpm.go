@@ -1,0 +1,258 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dnf
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	version "github.com/knqyf263/go-rpm-version"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// An rpmPackage is one package in one version.
+type rpmPackage struct{ name, evr, arch string }
+
+// nevra is what dnf takes and rpm says: NAME-[EPOCH:]VERSION-RELEASE.ARCH.
+func (p rpmPackage) nevra() string { return p.name + "-" + p.evr + "." + p.arch }
+
+// full is nevra with the epoch, be it 0: without one dnf takes any.
+func (p rpmPackage) full() string {
+	if !strings.Contains(p.evr, ":") {
+		return p.name + "-0:" + p.evr + "." + p.arch
+	}
+	return p.nevra()
+}
+
+// several says whether the package can be installed in several versions at a time: a kernel and its parts. In what is
+// wanted these are named with version and architecture, as dnf takes them too: kernel-devel-5.14.0-427.el9.x86_64.
+func (p rpmPackage) several() bool { return strings.HasPrefix(p.name, "kernel") }
+
+// rpmKeyName is what rpm's database calls each public key, as if it were a package; its version is the end of the key's
+// fingerprint (rpm 6: all of it), its release the time of its making.
+const rpmKeyName = "gpg-pubkey"
+
+// keys are the names that the package goes by.
+func (p rpmPackage) keys() []string {
+	name := p.name
+	if p.arch != nativeRPM() && p.arch != "noarch" {
+		name += "." + p.arch
+	}
+	switch {
+	case p.name == rpmKeyName:
+		return []string{p.name + "-" + p.evr}
+	case !p.several():
+		return []string{name}
+	}
+	return []string{p.name + "-" + bare(p.evr) + "." + p.arch, name}
+}
+
+// key is the first of its names, or the one that is asked for.
+func (p rpmPackage) key(asked map[string]bool) string {
+	all := p.keys()
+	for _, k := range all {
+		if asked[k] {
+			return k
+		}
+	}
+	return all[0]
+}
+
+// nativeRPM is what rpm calls the architecture that this program was built for.
+func nativeRPM() string {
+	switch runtime.GOARCH {
+	case "amd64":
+		return "x86_64"
+	case "arm64":
+		return "aarch64"
+	}
+	return runtime.GOARCH
+}
+
+// evr writes a version; epoch 0 is left out.
+func evr(epoch, version, release string) string {
+	s := version + "-" + release
+	if epoch != "" && epoch != "0" && epoch != "(none)" {
+		s = epoch + ":" + s
+	}
+	return s
+}
+
+// Compare orders versions as rpm does.
+func (dnf) Compare(a, b string) int { return version.NewVersion(a).Compare(version.NewVersion(b)) }
+
+// bare is a version without its epoch.
+func bare(evr string) string {
+	if _, after, ok := strings.Cut(evr, ":"); ok {
+		return after
+	}
+	return evr
+}
+
+// named is what dnf and rpm call a wanted package in a version.
+func named(name, version string) string {
+	base, arch, foreign := strings.Cut(name, ".")
+	if i := strings.LastIndex(name, "."); i >= 0 {
+		base, arch = name[:i], name[i+1:]
+	}
+	switch {
+	case strings.HasSuffix(base, "-"+bare(version)): // the version is in the name
+		return name
+	case foreign && (arch == "i686" || arch == "x86_64" || arch == "aarch64"):
+		return base + "-" + withEpoch(version) + "." + arch
+	}
+	return name + "-" + withEpoch(version)
+}
+
+func withEpoch(evr string) string {
+	if strings.Contains(evr, ":") {
+		return evr
+	}
+	return "0:" + evr
+}
+
+// An rpmDatabase is what rpm knows of all packages, and dnf's locks.
+type rpmDatabase struct {
+	list     []rpmPackage
+	came     map[rpmPackage]came
+	keys     map[rpmPackage]string // fingerprints
+	packages map[string]packages.State
+	locks    locks
+	cut      time.Time // when the dnf began that was killed; the zero time if none was
+}
+
+// beginsWithin is how long after it took its lock dnf begins rpm's transaction, in seconds: it has downloaded by then.
+const beginsWithin = 600
+
+// came is when a package was installed, in seconds since 1970, and the id of rpm's transaction: rpm's tags INSTALLTIME and
+// INSTALLTID (docs/manual/tags.md in rpm's tree).
+type came struct{ at, transaction int64 }
+
+// rpmFormat is a line for each package; that of a public key goes on, for the key is base64 on several lines. Other packages have
+// none. Sources: makePubkeyHeader in lib/keystore.cc of rpm 6, and in lib/rpmts.c of rpm 4.14; Datadog's agent asks the same
+// (updateWithRPMDB in comp/metadata/packagesigning/packagesigningimpl/rpmsigning.go).
+const rpmFormat = `%{NAME}\t%{EPOCHNUM}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\t%{INSTALLTIME}\t%{INSTALLTID}\t%{PUBKEYS}\n`
+
+// readRPM asks rpm what is installed, and reads dnf's locks. Why a package is installed only dnf knows, and it keeps that by
+// itself through each transaction: an upgrade, a downgrade and a reinstallation inherit it. So nothing here asks for it.
+func readRPM(ctx context.Context, v host.View) (rpmDatabase, error) {
+	out, err := v.Ask(ctx, "rpm", "-qa", "--qf", rpmFormat)
+	if err != nil {
+		return rpmDatabase{}, fmt.Errorf("cannot read rpm's database: %w", err)
+	}
+	d := parseRPM(string(out))
+	d.cut = cutShort(v)
+	if d.locks, err = readLocks(v); err != nil {
+		return rpmDatabase{}, err
+	}
+	d.fill()
+	return d, nil
+}
+
+func parseRPM(out string) rpmDatabase {
+	d := rpmDatabase{came: map[rpmPackage]came{}, keys: map[rpmPackage]string{}}
+	var key strings.Builder // of the last package
+	keep := func() {
+		if last := len(d.list) - 1; last >= 0 && d.list[last].name == rpmKeyName {
+			d.keys[d.list[last]] = fingerprintOf(key.String())
+		}
+		key.Reset()
+	}
+	for line := range strings.Lines(out) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(f) != 8 {
+			key.WriteString(line)
+			continue
+		}
+		keep()
+		key.WriteString(f[7])
+		p := rpmPackage{f[0], evr(f[1], f[2], f[3]), f[4]}
+		var c came
+		c.at, _ = strconv.ParseInt(f[5], 10, 64)
+		c.transaction, _ = strconv.ParseInt(f[6], 10, 64)
+		d.list, d.came[p] = append(d.list, p), c
+	}
+	keep()
+	// Of several versions the newest counts.
+	slices.SortFunc(d.list, func(a, b rpmPackage) int {
+		if c := strings.Compare(a.name, b.name); c != 0 {
+			return c
+		}
+		return dnf{}.Compare(a.evr, b.evr)
+	})
+	return d
+}
+
+func (d *rpmDatabase) fill() {
+	d.packages = make(map[string]packages.State, len(d.list))
+	for _, p := range d.list {
+		s := packages.State{Version: p.evr, Held: d.locks.holds(p)}
+		if p.name == rpmKeyName {
+			s.Version = d.keys[p]
+		}
+		for _, k := range p.keys() {
+			d.packages[k] = s
+		}
+	}
+}
+
+// fingerprintOf is that of the one key that rpm has under a name; "-" of what is none. The name does not count: it holds the last
+// eight digits, of which any attacker can make a key with the same.
+func fingerprintOf(base64Key string) string {
+	packets, err := base64.StdEncoding.DecodeString(base64Key)
+	if err != nil {
+		return packages.Nowhere
+	}
+	found, err := things.Fingerprints(packets, "")
+	if err != nil || len(found) != 1 {
+		return packages.Nowhere
+	}
+	return found[0]
+}
+
+// halfDone returns what a dnf that was killed has installed, perhaps not to the end: all that came in its transaction. What it
+// was removing when it was killed does not show: rpm has it as installed until its last file is gone.
+func (d rpmDatabase) halfDone() (list []rpmPackage) {
+	if d.cut.IsZero() {
+		return nil
+	}
+	since := d.cut.Unix()
+	first := came{}
+	for _, c := range d.came {
+		if c.at >= since && (first.at == 0 || c.at < first.at) {
+			first = c
+		}
+	}
+	if first.transaction > since+beginsWithin {
+		return nil // dnf was killed before it began, and what came later is not its work
+	}
+	for _, p := range d.list {
+		if c := d.came[p]; first.at != 0 && c.at >= since && c.transaction == first.transaction && p.name != rpmKeyName {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// doubles returns the older ones of packages that are installed twice and should not be: dnf was killed between
+// installing the new and removing the old.
+func (d rpmDatabase) doubles() (older []rpmPackage) {
+	half := d.halfDone()
+	for _, p := range d.list {
+		other := func(o rpmPackage) bool { return o.name == p.name && o.arch == p.arch }
+		if !p.several() && !slices.Contains(half, p) && slices.ContainsFunc(half, other) {
+			older = append(older, p)
+		}
+	}
+	return older
+}

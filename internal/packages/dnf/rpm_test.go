@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package dnf
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// TestHalfDone: of a dnf that was killed all counts that came in its transaction, and what it did not come to remove.
+func TestHalfDone(t *testing.T) {
+	out := "kernel\t0\t5.14.0\t1\tx86_64\t50\t50\t(none)\nkernel\t0\t5.14.0\t2\tx86_64\t101\t100\t(none)\nlibnvidia-ml\t3\t580.65.06\t1.el9\tx86_64\t50\t50\t(none)\n" +
+		"libnvidia-ml\t3\t580.105.08\t1.el9\tx86_64\t103\t100\t(none)\ndkms\t0\t3.0\t1\tnoarch\t99\t99\t(none)\n" +
+		"gpg-pubkey\t0\td42d0685\t62589a51\t(none)\t102\t102\t(none)\nlater\t0\t1\t1\tnoarch\t300\t300\t(none)\n"
+	d := parseRPM(out)
+	d.fill()
+	if got := d.packages["libnvidia-ml"].Version; nativeRPM() == "x86_64" && got != "3:580.105.08-1.el9" {
+		t.Errorf("of two versions %s counts", got)
+	}
+	if got := d.packages["kernel-5.14.0-1."+nativeRPM()].Version; nativeRPM() == "x86_64" && got != "5.14.0-1" {
+		t.Errorf("the older kernel: %q", got)
+	}
+	if d.doubles() != nil || d.halfDone() != nil {
+		t.Error("without a dnf that was killed nothing is half done")
+	}
+	d.cut = time.Unix(100, 5e8)
+	if got, want := d.halfDone(), []rpmPackage{{"kernel", "5.14.0-2", "x86_64"}, {"libnvidia-ml", "3:580.105.08-1.el9", "x86_64"}}; !slices.Equal(got, want) {
+		t.Errorf("half done: %v", got)
+	}
+	if got := d.doubles(); !slices.Equal(got, []rpmPackage{{"libnvidia-ml", "3:580.65.06-1.el9", "x86_64"}}) {
+		t.Errorf("installed twice: %v", got)
+	}
+	if d.cut = time.Unix(301, 0); d.halfDone() != nil || d.doubles() != nil {
+		t.Errorf("it was killed before it had installed anything: %v", d.halfDone())
+	}
+}
+
+// TestCutShort: dnf's lock of a process that is gone is what a killed dnf leaves; that of one at work is none of it.
+func TestCutShort(t *testing.T) {
+	for text, cut := range map[string]bool{
+		"":                                      false,
+		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n": true,
+		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\n/usr/bin/python3 /usr/bin/dnf install x\n": false,
+		"-- var/lib/dnf/rpmdb_lock.pid --\n7\n-- proc/7/cmdline --\nsshd\n":                                    true,
+	} {
+		n, err := simhost.New([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := !cutShort(n).IsZero(); got != cut {
+			t.Errorf("%q: cut short: %v", text, got)
+		}
+	}
+}
+
+func TestNamed(t *testing.T) {
+	for _, c := range [][3]string{
+		{"nvlsm", "2025.06.11-1", "nvlsm-0:2025.06.11-1"},
+		{"libnvidia-ml", "3:580.95.05-1.el9", "libnvidia-ml-3:580.95.05-1.el9"},
+		{"libnvidia-ml.i686", "3:580.95.05-1.el9", "libnvidia-ml-3:580.95.05-1.el9.i686"},
+		{"kernel-devel-5.14.0-427.el9.x86_64", "5.14.0-427.el9", "kernel-devel-5.14.0-427.el9.x86_64"},
+		{"python3.11", "3.11.9-1.el9", "python3.11-0:3.11.9-1.el9"},
+	} {
+		if got := named(c[0], c[1]); got != c[2] {
+			t.Errorf("%s %s is named %s, want %s", c[0], c[1], got, c[2])
+		}
+	}
+}
+
+func TestRPMFile(t *testing.T) {
+	for file, want := range map[string]rpmPackage{
+		"kmod-nvidia-open-dkms-580.65.06-1.el9.x86_64.rpm": {"kmod-nvidia-open-dkms", "580.65.06-1.el9", "x86_64"},
+		"libnvidia-ml-580.65.06-1.el9.i686.rpm":            {"libnvidia-ml", "580.65.06-1.el9", "i686"},
+		"transaction":                                      {}, "a-1.rpm": {}, "a.b-1.rpm": {}, "": {},
+	} {
+		if got, ok := rpmFile(file); got != want || ok != (want.name != "") {
+			t.Errorf("%q: %+v, %v", file, got, ok)
+		}
+	}
+}
+
+// A dnf that was killed before it installed anything leaves its lock. What others install later by rpm itself is not its work.
+func TestStaleLockAndALaterInstallation(t *testing.T) {
+	d := parseRPM("bash\t0\t5.1\t9.el9\tx86_64\t1700000000\t1700000000\t(none)\nagent\t0\t1.0\t1\tx86_64\t1700500000\t1700500000\t(none)\n")
+	d.cut = time.Unix(1700100000, 0) // killed four days before the agent came by rpm -i
+	if half := d.halfDone(); len(half) > 0 {
+		t.Errorf("half-installed: %v", half)
+	}
+}
+
+// FuzzRPM gives rpm's output: each package is known by a name of its own, and a key by its whole fingerprint or not at all.
+func FuzzRPM(f *testing.F) {
+	const key = "gpg-pubkey\t0\t5b4af876\t6b0188f4\t(none)\t1\t1\t"
+	f.Add("bash\t0\t5.1\t9.el9\tx86_64\t1\t1\t(none)\n" + key + "mDMEawGI9BYJKwYBBAHaRw8BAQdA\n1v1e\n")
+	f.Add(key + strings.Repeat("A\n", manyTimes))
+	f.Add(strings.Repeat(key+"A\n", manyTimes))
+	f.Add(strings.Repeat("\t\t\t\t\t\t\t\n", manyTimes))
+	f.Fuzz(func(t *testing.T, out string) {
+		alloc.Most(t, 400, len(out), func() {
+			d := parseRPM(out)
+			d.fill()
+			for p, key := range d.keys {
+				if p.name != rpmKeyName || key != packages.Nowhere && len(key) != 40 && len(key) != 64 {
+					t.Errorf("the key of %v is %q", p, key)
+				}
+			}
+			d.halfDone()
+			d.doubles()
+		})
+	})
+}
+
+// manyTimes is how often what is hostile once is there in a seed: what grows with the square of the input shows.
+const manyTimes = 20_000

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Keeps says of what gets replaced whether it is still available: by offers, as the way back would ask, or in a file here. Of
+// packages that were asked for half is nothing: if one cannot go back, none does. A dependency that was drawn to a newer version
+// serves the older ones as well.
+func (r *Resolution) Keeps(again map[string][]Offer, file func(name, version string) bool) {
+	whole := ""
+	for i, c := range r.Changes {
+		before, after := Parse(c.Before), Parse(c.After)
+		if !before.Installed() || before.Version == after.Version && after.Installed() && before.Broken == "" {
+			continue
+		}
+		why := ""
+		if _, offered := Find(again[c.Name], before.Version); before.Broken != "" {
+			why = fmt.Sprintf("%s was %s, and is not installed so again", c.Name, before.Broken)
+		} else if !offered && !file(c.Name, before.Version) {
+			why = fmt.Sprintf("no %s has %s %s any more", r.Solver.Words().Source, c.Name, before.Version)
+		}
+		if r.Changes[i].Keeps = cmp.Or(why, c.Keeps); why != "" && before.Broken == "" && !(c.Drawn && after.Installed()) {
+			whole = why
+		}
+	}
+	for i, c := range r.Changes {
+		if whole != "" && c.Keeps == "" {
+			r.Changes[i].Keeps = whole
+		}
+	}
+}
+
+// Replaced names the packages whose installed version goes away.
+func (r *Resolution) Replaced() (names []string) {
+	for _, c := range r.Changes {
+		if before := Parse(c.Before); before.Installed() && before.Version != Parse(c.After).Version {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// Unkept warns of packages that get replaced without a copy in Store. The transaction goes on without them, forwards and back:
+// a repository that does not answer must not stop a repair. err is of the fetch, and returned only where the run was stopped.
+// What the plan has named as lost it does not name again, nor what is broken.
+func (r *Resolution) Unkept(ctx context.Context, h host.Host, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	const most = 3
+	var lost []string
+	for _, c := range r.Changes {
+		before := Parse(c.Before)
+		if before.Broken != "" && before.Broken != ConfigFiles {
+			return nil
+		}
+		if slices.Contains(r.Replaced(), c.Name) && c.Keeps == "" && r.Solver.Stored(h, c.Name, before.Version) == "" {
+			lost = append(lost, c.Name+" "+before.Version)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	what, cause := strings.Join(lost[:min(len(lost), most)], ", "), "no repository has that version"
+	if len(lost) > most {
+		what += fmt.Sprintf(" and %d more", len(lost)-most)
+	}
+	if err != nil {
+		cause = strings.TrimPrefix(err.Error(), Cannot)
+		if t := (*converge.Trouble)(nil); errors.As(err, &t) && len(t.Because) > 0 {
+			cause += ": " + t.Because[0]
+		}
+	}
+	converge.Warn(ctx, "cannot keep "+what+": "+cause+"; to install it again gpuadm will need a repository that has it")
+	return nil
+}

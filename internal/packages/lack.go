@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+)
+
+// SourceFolders hold the files of the machine that say where packages come from.
+func SourceFolders() []string {
+	return []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/", "/etc/yum.repos.d/"}
+}
+
+// A System is what a distribution says of itself, its architecture (amd64, arm64) and the contents of its files about sources:
+// see SourceFolders.
+type System struct {
+	ID, Version, Arch string
+	Files             map[string][]byte
+}
+
+// A Lack is something that packages depend on and that no file of the machine enables: a repository of dnf's, or
+// components of apt's archive.
+type Lack struct {
+	Name    string // epel; contrib, non-free
+	Enabled bool   // by the distribution's package in Release, which is to stay
+	Try     string // what enables it: a command, or what to edit
+
+	File    string // a file by gpuadm that enables it as well, with Data; "" where there can be none
+	Data    []byte
+	Release *Release // the package that enables it as well; nil where there is none
+}
+
+// A Release is a package of the distribution that brings the file of a repository.
+type Release struct{ Package, File, Key string }
+
+// Unavailable says that a repository cannot be enabled by us; nil if it can.
+func (l Lack) Unavailable() error {
+	if l.File != "" || l.Release != nil {
+		return nil
+	}
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot enable %s: the files of this machine do not say where it is, or its owner manages them", l.Name),
+		Try:  []string{l.Try, "take enable_needed = true out of [driver.repo], if the driver's packages find what they depend on without it"},
+	}
+}
+
+// OurFiles begins the names of our files about sources.
+const OurFiles = "gpuadm-"
+
+// FilesIn are the names of others' files in a folder that end in one of the ends.
+func FilesIn(s System, folder string, ends ...string) (names []string) {
+	for name := range s.Files {
+		if path.Dir(name) == folder && slices.Contains(ends, path.Ext(name)) && !strings.HasPrefix(path.Base(name), OurFiles) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,356 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// A Solver answers for one packager while one request is resolved.
+type Solver interface {
+	Packager
+	// Offers returns the versions that repositories have, newest first: see Newest.
+	Offers(ctx context.Context, v host.View, names []string) (map[string][]Offer, error)
+	// Compare orders versions as the packager does.
+	Compare(a, b string) int
+	// Hidden returns an error where repositories have packages that the packager's settings hide; nil if that is not it.
+	Hidden(ctx context.Context, v host.View, what, pattern string, members []string, seen map[string][]Offer) error
+	// Simulate returns what the packager would do for changes. Where it has pins, these count before those on disk.
+	Simulate(ctx context.Context, v host.View, changes []converge.Change, offers map[string][]Offer, pins []Pin) ([]Move, error)
+	// Without is the state of a package once it is removed.
+	Without(v host.View, name string) converge.State
+	// Essential says whether the machine cannot work without a package.
+	Essential(name string) bool
+	// Words are the packager's own.
+	Words() Words
+}
+
+// Words are how one packager calls things.
+type Words struct {
+	Source  string // source, repository
+	Refresh string // the command that reads lists again
+	Show    string // the command that simulates an installation
+	At      string // between a package's name and version on its command line
+}
+
+// A Move is one package that a packager would change.
+type Move struct {
+	Name    string
+	Version string // "" = removed
+}
+
+// A Resolution is the work on one request.
+type Resolution struct {
+	Changes   []converge.Change
+	Installed map[string]State
+	Offers    map[string][]Offer
+	Solver    Solver
+
+	family *Family
+	chosen choice // of the family, where it is among the changes
+}
+
+// Begin closes what is open, and checks that all of it is available.
+func Begin(ctx context.Context, v host.View, ask Request, installed map[string]State, by Solver) (*Resolution, error) {
+	r := &Resolution{Changes: slices.Clone(ask.Changes), Installed: installed, Solver: by, family: ask.Family}
+	var err error
+	if r.Offers, err = by.Offers(ctx, v, ask.names(installed)); err != nil {
+		return nil, err
+	}
+	if err := r.closeGroups(ctx, v, ask.Versions); err != nil {
+		return nil, err
+	}
+	if r.Changes, err = r.family.with(r.Changes, installed, r.Offers, r.chosen); err != nil {
+		return nil, err
+	}
+	for i, c := range r.Changes {
+		if Parse(c.After).Version == removed {
+			r.Changes[i].After = by.Without(v, c.Name)
+		}
+	}
+	return r, r.Check(ctx, v)
+}
+
+// Draw asks the packager what else would change, and adds that.
+func (r *Resolution) Draw(ctx context.Context, v host.View) error {
+	moves, err := r.simulate(ctx, v)
+	if err != nil {
+		return err
+	}
+	asked := r.asked()
+	slices.SortStableFunc(moves, func(a, b Move) int { return cmp.Compare(a.Name, b.Name) })
+	for _, m := range moves {
+		found := r.Installed[m.Name]
+		tool := r.Solver.Name()
+		switch {
+		case asked[m.Name]:
+			continue
+		case m.Version == "" && r.Solver.Essential(m.Name):
+			return r.refused(m.Name, tool+" would remove it, and this machine cannot work without it")
+		case m.Version == "" && r.family != nil && !found.Auto && !r.family.Has(m.Name, found.Version):
+			const because = "%s would remove %s %s, which depends on what would change and is no part of the driver"
+			return r.refused(m.Name, fmt.Sprintf(because, tool, m.Name, found.Version))
+		case found.Held && found.Installed():
+			return r.refused(m.Name, fmt.Sprintf("%s would change it, and it is held at %s", tool, found.Version))
+		}
+		c := converge.Change{Kind: "package", Name: m.Name, Before: found.String(), Drawn: true, Why: "dependency"}
+		if m.Version == "" {
+			c.Why, c.After = "cannot stay beside what is installed", r.Solver.Without(v, m.Name)
+		} else {
+			c.After = State{Version: m.Version, Held: found.Held, Auto: found.Auto || !found.Installed()}.String()
+		}
+		r.Changes = append(r.Changes, c)
+	}
+	if because := r.unlike(moves); because != "" {
+		return r.refused(Due(r.Changes)[0].Name, because)
+	}
+	if err := r.family.mixed(r.Changes, r.chosen); err != nil {
+		return err
+	}
+	r.family.hold(r.Changes)
+	return nil
+}
+
+// simulate asks the packager for what it would do. Where a dependency allows several versions of a part of the family it may
+// take the newest: then that part is asked for in the chosen version, and the packager is asked again.
+func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) {
+	for len(Due(r.Changes)) > 0 {
+		moves, err := r.Solver.Simulate(ctx, v, r.Changes, r.Offers, r.pins())
+		if err != nil {
+			changes, more := r.family.needed(r.Changes, r.Installed, r.Offers, r.chosen)
+			if r.Changes = changes; more {
+				continue
+			}
+			return nil, err
+		}
+		asked := r.asked()
+		var wrong []string
+		for _, m := range moves {
+			if m.Version != "" && !asked[m.Name] && r.chosen.own != "" && r.family.Has(m.Name, m.Version) && Own(m.Version) != r.chosen.own {
+				wrong = append(wrong, m.Name)
+			}
+		}
+		offers, err := r.Solver.Offers(ctx, v, wrong)
+		if err != nil {
+			return nil, err
+		}
+		more := false
+		for _, name := range wrong {
+			found := r.Installed[name]
+			r.Offers[name] = offers[name]
+			if to, _ := r.family.fit(found, r.chosen, offers[name]); to.Installed() {
+				to.Auto, more = found.Auto || !found.Installed(), true
+				r.Changes = append(r.Changes, converge.Change{
+					Kind: "package", Name: name, Before: found.String(), After: to.String(), Why: "part of the driver", Drawn: true,
+				})
+			}
+		}
+		if !more {
+			return moves, nil // mixed refuses what is still wrong
+		}
+	}
+	return nil, nil
+}
+
+// pins are those of the version that was just chosen: a version asked for as 580.* is exact only now, and the pins on disk
+// cannot say it. They count more than the pin on disk, which fits newer versions of the branch too.
+func (r *Resolution) pins() []Pin {
+	if r.family == nil || r.chosen.own == "" {
+		return nil
+	}
+	pins := r.family.Pins(r.chosen.own)
+	pins[len(pins)-1].Priority++
+	return pins
+}
+
+func (r *Resolution) asked() map[string]bool {
+	asked := map[string]bool{}
+	for _, c := range r.Changes {
+		asked[c.Name] = true
+	}
+	return asked
+}
+
+// closeGroups fills in the versions of groups.
+func (r *Resolution) closeGroups(ctx context.Context, v host.View, versions map[string]string) error {
+	groups := map[string][]int{} // GROUP=PATTERN
+	for i, c := range r.Changes {
+		after := Parse(c.After)
+		if _, _, ok := after.open(); ok {
+			groups[after.Version] = append(groups[after.Version], i)
+		}
+	}
+	for _, open := range familyFirst(groups, r.family) {
+		group, pattern, _ := strings.Cut(open, "=")
+		pattern = cmp.Or(versions[group], pattern)
+		var members []string
+		for _, i := range groups[open] {
+			members = append(members, r.Changes[i].Name)
+		}
+		chosen, site, ok := choose(members, pattern, r.Offers, r.Solver.Compare)
+		if !ok {
+			return r.missing(ctx, v, group, pattern, members, versions[group])
+		}
+		if r.family != nil && r.family.Group == group {
+			r.chosen = choice{Own(chosen[members[0]]), site}
+		}
+		if fits := r.family.fitting(members[0], r.chosen, r.Offers[members[0]]); pattern == "*" && fits != "" {
+			chosen[members[0]] = fits
+		}
+		for _, i := range groups[open] {
+			c := &r.Changes[i]
+			after := Parse(c.After)
+			after.Version = chosen[c.Name]
+			c.After, c.Why = after.String(), c.Why+missed(c.Name, chosen[c.Name], members, pattern, r.Offers, r.Solver.Compare)
+		}
+	}
+	return nil
+}
+
+// missing says that no one version of a group is available: which versions each member has, and from where.
+func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern string, members []string, others string) error {
+	what, words := strings.TrimSuffix(group+" "+pattern, " *"), r.Solver.Words()
+	if err := r.Solver.Hidden(ctx, v, what, pattern, members, r.Offers); err != nil {
+		return err
+	}
+	t := &converge.Trouble{What: fmt.Sprintf("cannot install %s: no %s has that version of every package of it", what, words.Source)}
+	t.Because = availableAll(members, words.Source, func(m string) ([]Offer, State) { return r.Offers[m], r.Installed[m] })
+	var lack []string
+	for _, m := range members {
+		if !slices.ContainsFunc(r.Offers[m], func(o Offer) bool { return Matches(pattern, o.Version) }) {
+			lack = append(lack, m)
+		}
+	}
+	if len(lack) > 0 {
+		t.What = fmt.Sprintf("cannot install %s: no %s has that version of %s", what, words.Source, strings.Join(lack, ", "))
+	}
+	if kernel, headers := strings.CutPrefix(group, "linux-headers-"); headers {
+		t.What = fmt.Sprintf("%s%s: no source has its headers, %s", noHeaders, kernel, group)
+		t.Try = append(t.Try, WithoutHeaders(v, kernel))
+		if with := things.WithHeaders(v); len(with) > 0 {
+			t.Because = append(t.Because, "these kernels have headers: "+strings.Join(with, ", "))
+		}
+	}
+	if others != "" {
+		t.Because = append(t.Because, fmt.Sprintf("the other packages of %s are installed in %s, and all must be the same", group, others))
+	}
+	if all := common(members, r.Offers, r.Solver.Compare); len(all) > 0 {
+		t.Try = append(t.Try, fmt.Sprintf("ask for a version that all have: %s", strings.Join(all[:min(len(all), 5)], ", ")))
+	}
+	t.Try = append(t.Try, words.Refresh+", if the repository has changed since")
+	return t
+}
+
+// Check makes sure that each version asked for is available: in a repository, or as a file in Store.
+func (r *Resolution) Check(ctx context.Context, v host.View) error {
+	for _, c := range Due(r.Changes) {
+		after, found, words := Parse(c.After), r.Installed[c.Name], r.Solver.Words()
+		if !after.Installed() || found.Installed() && found.Version == after.Version && found.Broken != "half-installed" {
+			continue
+		}
+		if _, ok := Find(r.Offers[c.Name], after.Version); ok || r.Solver.Stored(v, c.Name, after.Version) != "" {
+			continue
+		}
+		if err := r.Solver.Hidden(ctx, v, c.Name+" "+after.Version, Own(after.Version), []string{c.Name}, r.Offers); err != nil {
+			return err
+		}
+		return &converge.Trouble{
+			What:    fmt.Sprintf("cannot install package %s %s: no %s has that version", c.Name, after.Version, words.Source),
+			Because: availableAll([]string{c.Name}, words.Source, func(string) ([]Offer, State) { return r.Offers[c.Name], found }),
+			Try:     []string{"ask for a version that is available", words.Refresh + ", if the repository has changed since"},
+		}
+	}
+	return nil
+}
+
+func (r *Resolution) refused(name, why string) error {
+	var list []string
+	for _, c := range Due(r.Changes) {
+		if after := Parse(c.After); !c.Drawn && after.Installed() {
+			list = append(list, c.Name+r.Solver.Words().At+after.Version)
+		}
+	}
+	return &converge.Trouble{
+		What:    fmt.Sprintf("cannot install %s: package %s prevents it", strings.Join(list, " "), name),
+		Because: []string{why},
+		Try:     []string{r.Solver.Words().Show + " " + strings.Join(list, " ") + ", which shows what " + r.Solver.Name() + " would do"},
+	}
+}
+
+// unlike says in what a simulation differs from the changes; "" where it does exactly those.
+func (r *Resolution) unlike(moves []Move) string {
+	tool, done := r.Solver.Name(), map[string]bool{}
+	for _, m := range moves {
+		done[m.Name] = true
+		i := slices.IndexFunc(r.Changes, func(c converge.Change) bool { return c.Name == m.Name })
+		switch {
+		case i < 0 && m.Version == "":
+			return fmt.Sprintf("%s would remove %s %s, which depends on what would change", tool, m.Name, r.Installed[m.Name].Version)
+		case i < 0:
+			return fmt.Sprintf("%s would install %s %s beside it", tool, m.Name, m.Version)
+		case m.Version == "" && r.Solver.Essential(m.Name):
+			return fmt.Sprintf("%s would remove %s, and this machine cannot work without it", tool, m.Name)
+		}
+		if after := Parse(r.Changes[i].After); after.Installed() != (m.Version != "") || m.Version != "" && m.Version != after.Version {
+			return fmt.Sprintf("%s would make %s %q instead of %q", tool, m.Name, m.Version, after.Version)
+		}
+	}
+	for _, c := range Due(r.Changes) {
+		if found := Parse(c.Before); !done[c.Name] && found.Broken == "" {
+			return fmt.Sprintf("%s would leave %s as it is: %q", tool, c.Name, found.String())
+		}
+	}
+	return ""
+}
+
+// Exactly asks the packager once more, and refuses anything else than the changes.
+func (r *Resolution) Exactly(ctx context.Context, v host.View) error {
+	moves, err := r.Solver.Simulate(ctx, v, r.Changes, r.Offers, nil)
+	if err != nil {
+		return err
+	}
+	if because := r.unlike(moves); because != "" {
+		return &converge.Trouble{
+			What:    "cannot change packages: " + r.Solver.Name() + " would not do what was planned",
+			Because: []string{because, "nothing was touched"},
+			Try:     []string{"run the same command again, if another process has just installed packages"},
+		}
+	}
+	return nil
+}
+
+// Proven refuses where the database that was read after a transaction differs from the changes: an exit code alone proves nothing.
+func Proven(tool string, changes []converge.Change, installed map[string]State) error {
+	var because []string
+	for _, c := range changes {
+		if now := installed[c.Name].String(); now != c.After {
+			because = append(because, fmt.Sprintf("%s is %q and should be %q", c.Name, now, c.After))
+		}
+	}
+	if len(because) == 0 {
+		return nil
+	}
+	return &converge.Trouble{
+		What:    "cannot verify packages: " + tool + " reported success, and its database differs from the plan",
+		Because: because,
+		Try:     []string{"/var/log/apt/term.log or dnf history info last, which say what was done"},
+	}
+}
+
+// From returns the changes from the states that are installed now: on the way back from a failure they are not as planned.
+func From(installed map[string]State, changes []converge.Change) []converge.Change {
+	now := slices.Clone(changes)
+	for i, c := range now {
+		now[i].Before = installed[c.Name].String()
+	}
+	return now
+}
