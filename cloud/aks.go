@@ -68,7 +68,7 @@ func aksNotes(s spec.Spec, f facts.Facts) (notes []string) {
 		"they install a driver too, unless the pool was made with --gpu-driver none or its machines carry the tag SkipGpuDriverInstall=true",
 	}
 	if _, taints, err := registration(s, f); err == nil && len(taints) > 0 {
-		notes = append(notes, fmt.Sprintf("the pool's nodeInitializationTaints must name %s, and not nodeTaints: those AKS puts back whenever they are taken off", kubeletTaintParts(taints)))
+		notes = append(notes, fmt.Sprintf("the pool's nodeInitializationTaints must name %s, and not nodeTaints: those AKS puts back whenever they are taken off", taintTexts(taints)))
 	}
 	return notes
 }

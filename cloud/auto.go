@@ -83,7 +83,7 @@ func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
 		flags = append(flags, "--node-labels="+strings.Join(sortedPairs(labels), ","))
 	}
 	if len(taints) > 0 {
-		flags = append(flags, "--register-with-taints="+strings.Join(kubeletTaintParts(taints), ","))
+		flags = append(flags, "--register-with-taints="+strings.Join(taintTexts(taints), ","))
 	}
 	return strings.Join(flags, " ")
 }

@@ -5,9 +5,11 @@ package cloud
 
 import (
 	"fmt"
-	"maps"
+	"path"
 	"slices"
 	"strings"
+
+	"github.com/hashicorp/go-version"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -71,70 +73,60 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 	if k.LabelsAt.How == "" {
-		labels = nil // the API takes them later; pods cannot come too early for want of a label
+		labels = nil // they are set by the API later; a missing label lets no pod in too early
 	}
-	if k.TaintsAt.How == "" && len(taints) > 0 && !k.Joined {
-		return nil, &converge.Trouble{
-			What: fmt.Sprintf("cannot register the node with the taint %s: %s", taints[0], k.TaintsAt.Why),
-			Try:  []string{"add it there by hand, or drop taints from [node] and write startup_taint = \"none\""},
+	if why := noTaintsAt(k); why != "" && len(taints) > 0 {
+		if !k.Joined {
+			return nil, &converge.Trouble{
+				What: fmt.Sprintf("cannot register the node with the taint %s: %s", taints[0], why),
+				Try:  []string{"add it by hand where kubelet reads it, or drop taints from [node] and write startup_taint = \"none\""},
+			}
 		}
-	}
-	if k.TaintsAt.How == "" {
 		taints = nil
 	}
-	files, err := nodeFiles(k, labels, taints)
-	if err != nil || len(files) == 0 {
-		return nil, err
+	if len(labels) == 0 && len(taints) == 0 {
+		return nil, nil
 	}
-	return nodeFileWants(f, files), nil
+	file := nodeFileFor(k, labels, taints)
+	wants := append(things.Folders(path.Dir(file.name), "holds what kubelet reads"), file.want(nodeWhy(k, labels, taints)))
+	if !k.Joined && !f.Booting { // a kubelet that has registered reads labels and taints no more: it is left alone
+		wants = append(wants, kubeletFresh(k.Unit, []string{file.name}, "kubelet reads its flags and its configuration when it starts"))
+	}
+	return wants, nil
 }
 
-// nodeLabelsSay and nodeTaintsSay say in few words what the node registers with.
-func nodeLabelsSay(labels map[string]string) string {
+// noTaintsAt says why there is no place for taints; "" where there is one.
+func noTaintsAt(k facts.Kubelet) string {
+	if k.TaintsAt.How == "" {
+		return k.TaintsAt.Why
+	}
+	// Kubelets 1.28 and 1.29 start with --config-dir only where KUBELET_CONFIG_DROPIN_DIR_ALPHA is set. Sources:
+	// https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/, https://www.kubernetes.dev/resources/keps/3983/.
+	if v, err := version.NewVersion(k.Version); k.TaintsAt.Key == confTaints && err == nil && v.Segments()[0] == 1 && v.Segments()[1] < 30 {
+		return fmt.Sprintf("gpuadm writes to the folder of --config-dir for kubelet 1.30 and newer, and this is %s", k.Version)
+	}
+	return ""
+}
+
+// nodeSays says in few words what the node registers with.
+func nodeSays(labels map[string]string, taints []spec.Taint) string {
+	var says []string
 	if len(labels) == 1 {
-		return "label " + slices.Sorted(maps.Keys(labels))[0]
+		says = append(says, "label "+sorted(labels)[0])
+	} else if len(labels) > 1 {
+		says = append(says, fmt.Sprintf("%d labels", len(labels)))
 	}
-	return fmt.Sprintf("%d labels", len(labels))
+	for _, t := range taints {
+		says = append(says, "taint "+t.String())
+	}
+	return strings.Join(says, ", ")
 }
 
-func nodeTaintsSay(taints []spec.Taint) string {
-	return "taint " + strings.Join(kubeletTaintParts(taints), ", taint ")
-}
-
-// nodeWhy says what a file has the node register with, and when that cannot come true any more.
-func nodeWhy(k facts.Kubelet, file nodeFile) string {
-	why := "the node registers with " + strings.Join(file.brings, ", ")
+// nodeWhy says what the node registers with, and when that will be.
+func nodeWhy(k facts.Kubelet, labels map[string]string, taints []spec.Taint) string {
+	why := "the node registers with " + nodeSays(labels, taints)
 	if k.Joined {
-		why += "; it has joined already, so this holds when it registers anew"
+		why += "; it has joined already, so this holds when it registers again"
 	}
 	return why
-}
-
-// nodeFileWants wants the files, and kubelet to run with them as long as it has not registered: afterwards they say
-// nothing to it, and it is left alone.
-func nodeFileWants(f facts.Facts, files []nodeFile) (wants []converge.Want) {
-	k := f.Kubelet
-	var names []string
-	unit := false
-	for _, file := range files {
-		wants = append(wants, nodeFolders(file.name, wants)...)
-		wants = append(wants, file.want(nodeWhy(k, file)))
-		names = append(names, file.name)
-		unit = unit || file.unit
-	}
-	if unit {
-		wants = append(wants, things.UnitFilesRead("systemd starts units as it has read them", k.Unit))
-	}
-	if !k.Joined && !f.Booting {
-		wants = append(wants, kubeletFresh(k.Unit, names, "kubelet reads its flags and its configuration when it starts"))
-	}
-	return wants
-}
-
-// nodeFolders wants the folder of a file, and those it lies in, each once.
-func nodeFolders(name string, have []converge.Want) []converge.Want {
-	dir := name[:strings.LastIndexByte(name, '/')]
-	return slices.DeleteFunc(things.Folders(dir, "holds what kubelet reads"), func(w converge.Want) bool {
-		return slices.ContainsFunc(have, func(o converge.Want) bool { return o.Kind() == w.Kind() && o.Name() == w.Name() })
-	})
 }

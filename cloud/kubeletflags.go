@@ -4,293 +4,224 @@
 package cloud
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// kubeletFlag is an option whose value is a list, and how to tell which of its parts are the same label or taint.
-type kubeletFlag struct {
-	name string
-	id   func(part string) string
-	last bool // a later option replaces an earlier one; else they are merged
-}
+// The two flags of kubelet that labels and taints go into, and both are lists. Given twice, labels are merged, and of taints the
+// last list counts: kubernetes, component-base/cli/flag/configuration_map.go and pkg/util/flag/flags.go, RegisterWithTaintsVar.
+const (
+	labelFlag = "node-labels"
+	taintFlag = "register-with-taints"
+)
 
-// kubeletLabelFlag: given twice, the two are merged (kubernetes, component-base/cli/flag/configuration_map.go).
-func kubeletLabelFlag() kubeletFlag {
-	return kubeletFlag{name: "--node-labels", id: func(part string) string {
-		key, _, _ := strings.Cut(part, "=")
-		return strings.TrimSpace(key)
-	}}
-}
-
-// kubeletTaintFlag: given twice, the last one counts (kubernetes, pkg/util/flag/flags.go, RegisterWithTaintsVar).
-func kubeletTaintFlag() kubeletFlag {
-	return kubeletFlag{name: "--register-with-taints", last: true, id: func(part string) string {
-		front, effect, _ := strings.Cut(part, ":")
-		key, _, _ := strings.Cut(front, "=")
-		return key + ":" + effect
-	}}
-}
-
-// kubeletParts writes labels and taints as the two options take them.
-func kubeletParts(labels map[string]string) (list []string) {
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		list = append(list, key+"="+labels[key])
-	}
-	return list
-}
-
-func kubeletTaintParts(taints []spec.Taint) (list []string) {
+// taintTexts writes taints as the flag takes them.
+func taintTexts(taints []spec.Taint) (list []string) {
 	for _, t := range taints {
 		list = append(list, t.String())
 	}
 	return list
 }
 
-// kubeletWord is one word of a command line: its text, and which byte of the line each of its bytes is.
-type kubeletWord struct {
-	text       string
-	at         []int
-	start, end int // in the line, quotes included
+// flagKey tells the parts of a list apart: a label by its key, a taint by its key and effect.
+func flagKey(part string) string {
+	front, effect, _ := strings.Cut(part, ":")
+	key, _, _ := strings.Cut(front, "=")
+	return strings.TrimSpace(key) + ":" + effect
 }
 
-// kubeletWords splits a variable's value as systemd does where a command line says $VARIABLE: at blanks, quotes taken
-// off (systemd, src/basic/extract-word.c). An open quote ends with the line.
-func kubeletWords(line []byte) (words []kubeletWord) {
-	var w *kubeletWord
-	var quote byte
-	for i := 0; i < len(line); i++ {
-		c := line[i]
-		if quote == 0 && kubeletBlank(c) {
-			w = nil
+// flagParts returns the parts that a flag states, those that count.
+func flagParts(words []string, flag string) (parts []string) {
+	lists := facts.Options(append([]string{"kubelet"}, words...), flag, strings.ReplaceAll(flag, "-", "_"))
+	if flag == taintFlag && len(lists) > 1 {
+		lists = lists[len(lists)-1:]
+	}
+	for _, list := range lists {
+		parts = flagUnion(parts, strings.Split(list, ","))
+	}
+	return slices.DeleteFunc(parts, func(p string) bool { return p == "" })
+}
+
+// flagUnion is a list with the parts of another; of two with the same key the other's counts.
+func flagUnion(list, other []string) []string {
+	list = slices.DeleteFunc(slices.Clone(list), func(p string) bool {
+		return slices.ContainsFunc(other, func(o string) bool { return flagKey(o) == flagKey(p) })
+	})
+	return append(list, other...)
+}
+
+// withFlag returns a file of KEY=VALUE lines in which the variable states these labels or taints too, by one more word at its end.
+// others are the taints that kubelet would register with if the variable stated none.
+func withFlag(data []byte, variable, flag string, parts, others []string) ([]byte, error) {
+	value, _ := variableOf(data, variable)
+	stated := flagParts(facts.Words(value), flag)
+	if flag == taintFlag && len(stated) == 0 {
+		stated = others
+	}
+	if !slices.ContainsFunc(parts, func(p string) bool { return !slices.Contains(stated, p) }) {
+		return data, nil
+	}
+	if flag == taintFlag {
+		parts = flagUnion(stated, parts)
+	}
+	return withWord(data, variable, "--"+flag+"="+strings.Join(parts, ","))
+}
+
+// variableOf returns what a file of KEY=VALUE lines sets a variable to, and whether it does. A later line replaces an earlier one.
+func variableOf(data []byte, variable string) (value string, set bool) {
+	for _, pair := range facts.Assignments(string(data)) {
+		if pair[0] == variable {
+			value, set = pair[1], true
+		}
+	}
+	return value, set
+}
+
+// withWord adds a word to the end of a variable: before the quote that ends it, or after all. Where neither adds just the word, the
+// value is refused.
+func withWord(data []byte, variable, word string) ([]byte, error) {
+	value, set := variableOf(data, variable)
+	words := append(facts.Words(value), word)
+	if !set {
+		out := slices.Clone(data)
+		if len(out) > 0 && out[len(out)-1] != '\n' {
+			out = append(out, '\n')
+		}
+		if out = fmt.Appendf(out, "%s=\"%s\"\n", variable, word); sameButFor(data, out, variable, words) {
+			return out, nil
+		}
+	}
+	from, to := lineOf(data, variable)
+	end := from + len(bytes.TrimRight(data[from:to], " \t\r\n"))
+	if value != "" && !strings.HasSuffix(value, " ") {
+		word = " " + word
+	}
+	for _, at := range []int{end - 1, end} {
+		if at > from {
+			if out := slices.Insert(slices.Clone(data), at, []byte(word)...); sameButFor(data, out, variable, words) {
+				return out, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%s is not written on one line, in one pair of quotes or none", variable)
+}
+
+// lineOf is where the last line that sets a variable begins, and where the next line does.
+func lineOf(data []byte, variable string) (from, to int) {
+	at := 0
+	for line := range bytes.Lines(data) {
+		key, _, is := bytes.Cut(line, []byte("="))
+		if is && string(bytes.TrimSpace(key)) == variable {
+			from, to = at, at+len(line)
+		}
+		at += len(line)
+	}
+	return from, to
+}
+
+// sameButFor says whether two files set the same variables to the same values, but for one that the second sets to these words; nil
+// for a variable that it does not set.
+func sameButFor(before, after []byte, variable string, words []string) bool {
+	others := func(data []byte) [][2]string {
+		return slices.DeleteFunc(facts.Assignments(string(data)), func(pair [2]string) bool { return pair[0] == variable })
+	}
+	value, set := variableOf(after, variable)
+	return slices.Equal(others(before), others(after)) && set == (words != nil) && slices.Equal(facts.Words(value), words)
+}
+
+// TakeOut takes the flags that we added to a variable (before → after) out of found, which was changed outside gpuadm since, each
+// as a whole word. What is missing counts as taken out. A label or taint of ours that is in another process's word remains, and
+// left names it.
+func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
+	switch {
+	case bytes.Equal(found, after):
+		return before, nil, nil
+	case bytes.Equal(found, before), bytes.Equal(before, after):
+		return found, nil, nil
+	}
+	variable, ours := addedWords(before, after)
+	if variable == "" {
+		return nil, nil, errors.New("gpuadm did more to it than to add flags for kubelet, so its parts cannot be told apart")
+	}
+	was, _ := variableOf(before, variable)
+	rest = found
+	for _, word := range ours {
+		rest = withoutWord(rest, variable, word)
+		value, _ := variableOf(rest, variable)
+		flag, list, _ := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+		for _, part := range flagParts(facts.Words(value), flag) {
+			if slices.Contains(strings.Split(list, ","), part) && !slices.Contains(flagParts(facts.Words(was), flag), part) {
+				left = append(left, fmt.Sprintf("--%s in %s states %s, in a word that gpuadm did not write", flag, variable, part))
+			}
+		}
+	}
+	if _, set := variableOf(before, variable); !set {
+		from, to := lineOf(rest, variable)
+		if without := slices.Delete(slices.Clone(rest), from, to); to > 0 && sameButFor(rest, without, variable, nil) {
+			if value, _ := variableOf(rest, variable); strings.TrimSpace(value) == "" {
+				rest = without
+			}
+		}
+	}
+	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
+		rest = nil
+	}
+	return rest, left, nil
+}
+
+// addedWords returns the variable to which an edit of ours added words, and those; "" where it was no such edit.
+func addedWords(before, after []byte) (variable string, words []string) {
+	for _, pair := range facts.Assignments(string(after)) {
+		was, _ := variableOf(before, pair[0])
+		is, _ := variableOf(after, pair[0])
+		added, more := strings.CutPrefix(is, was)
+		if !more || added == "" {
 			continue
 		}
-		if w == nil {
-			words = append(words, kubeletWord{start: i})
-			w = &words[len(words)-1]
-		}
-		w.end = i + 1
-		switch {
-		case quote != 0 && c == quote:
-			quote = 0
-		case quote == 0 && (c == '"' || c == '\''):
-			quote = c
-		case c == '\\' && i+1 < len(line):
-			i++
-			w.end = i + 1
-			w.text, w.at = w.text+string(line[i:i+1]), append(w.at, i)
-		default:
-			w.text, w.at = w.text+string(line[i:i+1]), append(w.at, i)
-		}
-	}
-	return words
-}
-
-// kubeletOption is one occurrence of an option: the word that holds its list, and where in that the list begins.
-type kubeletOption struct {
-	word, first, list int // index of the option's own word, of the one with the list; where that begins in its text
-}
-
-// find returns the occurrences of the option, of which those that count.
-func (f kubeletFlag) find(words []kubeletWord) (list []kubeletOption) {
-	for i := 0; i < len(words); i++ {
-		switch {
-		case strings.HasPrefix(words[i].text, f.name+"="):
-			list = append(list, kubeletOption{i, i, len(f.name) + 1})
-		case words[i].text == f.name && i+1 < len(words):
-			list = append(list, kubeletOption{i, i + 1, 0})
-			i++
-		}
-	}
-	if f.last && len(list) > 1 {
-		list = list[len(list)-1:]
-	}
-	return list
-}
-
-// kubeletPart is one part of a list: its text, and from where to where it stands in its word.
-type kubeletPart struct {
-	text     string
-	from, to int
-}
-
-func (o kubeletOption) parts(words []kubeletWord) (list []kubeletPart) {
-	at := o.list
-	for text := range strings.SplitSeq(words[o.first].text[at:], ",") {
-		list = append(list, kubeletPart{text, at, at + len(text)})
-		at += len(text) + 1
-	}
-	return list
-}
-
-// stated returns the parts that count, by what tells them apart, in their order.
-func (f kubeletFlag) stated(value []byte) (ids []string, parts map[string]string) {
-	words := kubeletWords(value)
-	parts = map[string]string{}
-	for _, o := range f.find(words) {
-		for _, p := range o.parts(words) {
-			if p.text == "" {
-				continue
-			}
-			id := f.id(p.text)
-			if _, ok := parts[id]; !ok {
-				ids = append(ids, id)
-			}
-			parts[id] = p.text
-		}
-	}
-	return ids, parts
-}
-
-// union returns what to change so that the option holds the parts beside those that are there.
-func (f kubeletFlag) union(v kubeletVar, want []string) (out []kubeletSplice) {
-	words := kubeletWords(v.value)
-	options := f.find(words)
-	var fresh []string
-	for _, part := range want {
-		there := false
-		for _, o := range options {
-			for _, p := range o.parts(words) {
-				if p.text == "" || f.id(p.text) != f.id(part) {
-					continue
-				}
-				if there = true; p.text != part {
-					out = append(out, v.replaced(words[o.first], p, part)...)
-				}
+		again, err := before, error(nil)
+		words = strings.Fields(added)
+		for _, word := range words {
+			if again, err = withWord(again, pair[0], word); err != nil {
+				return "", nil
 			}
 		}
-		if !there {
-			fresh = append(fresh, part)
+		if bytes.Equal(again, after) {
+			return pair[0], words
 		}
 	}
-	if len(fresh) == 0 {
-		return out
-	}
-	text := strings.Join(fresh, ",")
-	if len(options) == 0 {
-		text = f.name + "=" + text
-		if len(words) == 0 {
-			return append(out, kubeletSplice{v.first, v.first, text})
-		}
-		at := v.to[words[len(words)-1].end-1]
-		return append(out, kubeletSplice{at, at, " " + text})
-	}
-	o := options[len(options)-1]
-	w := words[o.first]
-	if o.list < len(w.text) && w.text[len(w.text)-1] != ',' {
-		text = "," + text
-	}
-	at := v.to[w.end-1]
-	if len(w.at) > 0 {
-		at = v.to[w.at[len(w.at)-1]] // inside the quotes, if there are any
-	} else if w.end-w.start > 1 {
-		at = v.to[w.start]
-	}
-	return append(out, kubeletSplice{at, at, text})
+	return "", nil
 }
 
-// without returns what to change so that the option no longer holds these parts. An option left empty goes, if it is
-// not to stay.
-func (f kubeletFlag) without(v kubeletVar, ids []string, stay bool) (out []kubeletSplice) {
-	words := kubeletWords(v.value)
-	for _, o := range f.find(words) {
-		parts, gone := o.parts(words), 0
-		kept := -1
-		for i, p := range parts {
-			if p.text == "" || !slices.Contains(ids, f.id(p.text)) {
-				kept = i
-				continue
-			}
-			gone++
-			from, to := p.from, p.to
-			if kept >= 0 {
-				from-- // with the comma before it
-			} else if i+1 < len(parts) {
-				to++
-			}
-			out = append(out, v.erased(words[o.first], from, to)...)
-		}
-		if gone == len(parts) && !stay {
-			out = append(out, v.dropped(words, o)...)
-		}
-	}
-	return out
-}
-
-// dropped returns what to change so that a whole option is gone, with the blanks that set it apart.
-func (v *kubeletVar) dropped(words []kubeletWord, o kubeletOption) (out []kubeletSplice) {
-	from, to := words[o.word].start, words[o.first].end
-	switch {
-	case o.word > 0:
-		from = words[o.word-1].end
-	case o.first+1 < len(words):
-		to = words[o.first+1].start
-	}
-	for i := from; i < to; i++ {
-		out = append(out, kubeletSplice{v.from[i], v.to[i], ""})
-	}
-	return out
-}
-
-// erased takes bytes of a word out one by one: quotes and escapes between them stay balanced.
-func (v *kubeletVar) erased(w kubeletWord, from, to int) (out []kubeletSplice) {
-	for _, i := range w.at[from:to] {
-		at := v.from[i]
-		if i > 0 && v.value[i-1] == '\\' && !slices.Contains(w.at, i-1) {
-			at = v.from[i-1] // with the backslash before it
-		}
-		out = append(out, kubeletSplice{at, v.to[i], ""})
-	}
-	return out
-}
-
-func (v *kubeletVar) replaced(w kubeletWord, p kubeletPart, text string) []kubeletSplice {
-	out := v.erased(w, p.from, p.to)
-	if len(out) > 0 {
-		out[0].text = text
-	}
-	return out
-}
-
-// kubeletEdited returns a file of KEY=VALUE lines whose variable also holds these labels and taints.
-func kubeletEdited(data []byte, name string, f kubeletFlag, want []string) ([]byte, error) {
-	vars, err := parseKubeletEnv(data)
-	if err != nil || len(want) == 0 {
-		return data, err
-	}
-	i := kubeletLast(vars, name)
-	var out []byte
+// withoutWord takes a word out of a variable, with the blank before it or after it; it returns the file as it is where the variable
+// has no such word.
+func withoutWord(data []byte, variable, word string) []byte {
+	value, _ := variableOf(data, variable)
+	words := facts.Words(value)
+	i := slices.Index(words, word)
 	if i < 0 {
-		out = kubeletAppended(data, fmt.Sprintf("%s=\"%s=%s\"", name, f.name, strings.Join(want, ",")))
-	} else {
-		out = kubeletSpliced(data, f.union(vars[i], want))
+		return data
 	}
-	return out, f.proven(vars, out, name, func(parts map[string]string) {
-		for _, part := range want {
-			parts[f.id(part)] = part
+	words = slices.Delete(words, i, i+1)
+	if len(words) == 0 {
+		words = []string{}
+	}
+	for _, text := range []string{" " + word, word + " ", word} {
+		for at := 0; ; at++ {
+			next := bytes.Index(data[at:], []byte(text))
+			if next < 0 {
+				break
+			}
+			at += next
+			if out := slices.Delete(slices.Clone(data), at, at+len(text)); sameButFor(data, out, variable, words) {
+				return out
+			}
 		}
-	})
-}
-
-// kubeletLast finds the assignment that counts: a later one replaces an earlier one.
-func kubeletLast(vars []kubeletVar, name string) int {
-	for i, v := range slices.Backward(vars) {
-		if v.key == name {
-			return i
-		}
 	}
-	return -1
-}
-
-// kubeletAppended adds a line at the end, and ends it as the file ends its last one.
-func kubeletAppended(data []byte, line string) []byte {
-	nl := kubeletNewline(data)
-	if len(data) == 0 || data[len(data)-1] == '\n' {
-		return append(slices.Clone(data), line+nl...)
-	}
-	return append(slices.Clone(data), nl+line...)
+	return data
 }

@@ -66,15 +66,8 @@ func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 }
 
 func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) string {
-	var brings []string
-	if len(labels) > 0 {
-		brings = append(brings, nodeLabelsSay(labels))
-	}
-	if len(taints) > 0 {
-		brings = append(brings, nodeTaintsSay(taints))
-	}
-	why := "nodeadm has the node register with " + strings.Join(brings, ", ")
-	if len(brings) == 0 {
+	why := "nodeadm has the node register with " + nodeSays(labels, taints)
+	if len(labels)+len(taints) == 0 {
 		why = "nodeadm gives containerd the NVIDIA runtime"
 	}
 	if f.Kubelet.Active == "active" {

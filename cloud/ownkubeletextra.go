@@ -16,27 +16,21 @@ import (
 // over the configuration file.
 const extraArgs = "KUBELET_EXTRA_ARGS"
 
-// extraFits refuses flags of an administrator's that contradict the join: kubelet would register by another name, with other
-// taints, or as somebody else, and nothing would tell why.
+// extraFits refuses an administrator's flags that contradict the join: kubelet would register under another name, with other
+// taints, or with another cluster.
 func extraFits(f facts.Facts, name string, taints []spec.Taint) error {
 	if !theirUnit(f) {
 		return nil
 	}
 	for _, file := range f.Kubelet.Files {
-		vars, _ := parseKubeletEnv(file.Data) // what is no such file holds no such variable
-		i := kubeletLast(vars, extraArgs)
-		if i < 0 {
-			continue
-		}
-		words := kubeletWords(vars[i].value)
-		for _, flag := range []string{"--hostname-override", "--register-with-taints", "--config", "--kubeconfig", "--bootstrap-kubeconfig"} {
-			for _, o := range (kubeletFlag{name: flag, last: true}).find(words) {
-				if mend := extraMend(flag, words[o.first].text[o.list:], name, taints); mend != "" {
-					return &converge.Trouble{
-						What:    fmt.Sprintf("cannot join: %s states %s, which would win over [join]", file.Path, flag),
-						Because: []string{extraArgs + " comes last on kubelet's command line"},
-						Try:     []string{fmt.Sprintf("take %s out of %s in %s; %s", flag, extraArgs, file.Path, mend)},
-					}
+		value, _ := variableOf(file.Data, extraArgs)
+		words := facts.Words(value)
+		for _, flag := range []string{"hostname-override", taintFlag, "config", "kubeconfig", "bootstrap-kubeconfig"} {
+			if try := extraTry(words, flag, name, taints); try != "" {
+				return &converge.Trouble{
+					What:    fmt.Sprintf("cannot join: %s states --%s, which would win over [join]", file.Path, flag),
+					Because: []string{extraArgs + " comes last on kubelet's command line"},
+					Try:     []string{fmt.Sprintf("take --%s out of %s in %s; %s", flag, extraArgs, file.Path, try)},
 				}
 			}
 		}
@@ -44,29 +38,28 @@ func extraFits(f facts.Facts, name string, taints []spec.Taint) error {
 	return nil
 }
 
-// extraMend says what to write in place of a flag; "" where it contradicts nothing.
-func extraMend(flag, value, name string, taints []spec.Taint) string {
-	switch flag {
-	case "--hostname-override":
-		if value == name {
-			return ""
+// extraTry says what to write in place of a flag; "" where it is missing or contradicts nothing.
+func extraTry(words []string, flag, name string, taints []spec.Taint) string {
+	values := facts.Options(append([]string{"kubelet"}, words...), flag)
+	if len(values) == 0 {
+		return ""
+	}
+	value := values[len(values)-1]
+	switch {
+	case flag == taintFlag:
+		stated := flagParts(words, flag)
+		if slices.ContainsFunc(taints, func(t spec.Taint) bool {
+			return !slices.ContainsFunc(stated, func(p string) bool { return flagKey(p) == flagKey(t.String()) })
+		}) {
+			return "write them as taints in [node]"
 		}
+		return ""
+	case value == map[string]string{"hostname-override": name, "config": kubeletConfig, "kubeconfig": kubeletKubeconfig}[flag]:
+		return ""
+	case flag == "hostname-override":
 		return fmt.Sprintf("write node_name = %q in [join] if that is the name", value)
-	case "--register-with-taints":
-		ids, _ := kubeletTaintFlag().stated([]byte(flag + "=" + value))
-		if !slices.ContainsFunc(taints, func(t spec.Taint) bool { return !slices.Contains(ids, t.Key+":"+t.Effect) }) {
-			return ""
-		}
-		return "write them as taints in [node]"
-	case "--config":
-		if value == kubeletConfig {
-			return ""
-		}
+	case flag == "config":
 		return "what shall differ goes into a file that kubelet_config in [join] names"
-	case "--kubeconfig":
-		if value == kubeletKubeconfig {
-			return ""
-		}
 	}
 	return "the join has its own"
 }
