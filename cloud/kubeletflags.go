@@ -59,8 +59,7 @@ func flagUnion(list, other []string) []string {
 // withFlag returns a file of KEY=VALUE lines in which the variable states these labels or taints too, by one more word at its end.
 // others are the taints that kubelet would register with if the variable stated none.
 func withFlag(data []byte, variable, flag string, parts, others []string) ([]byte, error) {
-	value, _ := variableOf(data, variable)
-	stated := flagParts(facts.Words(value), flag)
+	stated := flagParts(wordsOf(data, variable), flag)
 	if flag == taintFlag && len(stated) == 0 {
 		stated = others
 	}
@@ -83,11 +82,20 @@ func variableOf(data []byte, variable string) (value string, set bool) {
 	return value, set
 }
 
+// wordsOf are the words of a variable; nil if it is not set.
+func wordsOf(data []byte, variable string) []string {
+	value, set := variableOf(data, variable)
+	if !set {
+		return nil
+	}
+	return append([]string{}, facts.Words(value)...)
+}
+
 // withWord adds a word to the end of a variable: before the quote that ends it, or after all. Where neither adds just the word, the
 // value is refused.
 func withWord(data []byte, variable, word string) ([]byte, error) {
 	value, set := variableOf(data, variable)
-	words := append(facts.Words(value), word)
+	words := append(wordsOf(data, variable), word)
 	if !set {
 		out := slices.Clone(data)
 		if len(out) > 0 && out[len(out)-1] != '\n' {
@@ -131,13 +139,13 @@ func sameButFor(before, after []byte, variable string, words []string) bool {
 	others := func(data []byte) [][2]string {
 		return slices.DeleteFunc(facts.Assignments(string(data)), func(pair [2]string) bool { return pair[0] == variable })
 	}
-	value, set := variableOf(after, variable)
-	return slices.Equal(others(before), others(after)) && set == (words != nil) && slices.Equal(facts.Words(value), words)
+	is := wordsOf(after, variable)
+	return slices.Equal(others(before), others(after)) && (is == nil) == (words == nil) && slices.Equal(is, words)
 }
 
-// TakeOut takes the flags that we added to a variable (before → after) out of found, which was changed outside gpuadm since, each
-// as a whole word. What is missing counts as taken out. A label or taint of ours that is in another process's word remains, and
-// left names it.
+// TakeOut takes our edit of a variable (before → after) out of found, which was changed outside gpuadm since, word by word: a word
+// that we added goes, and one that we had in its place comes back. What is missing counts as taken out. A label or taint of ours
+// in another process's word remains, and left names it.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	switch {
 	case bytes.Equal(found, after):
@@ -145,29 +153,27 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	case bytes.Equal(found, before), bytes.Equal(before, after):
 		return found, nil, nil
 	}
-	variable, ours := addedWords(before, after)
+	variable, gone, added := changedWords(before, after)
 	if variable == "" {
 		return nil, nil, errors.New("gpuadm did more to it than to add flags for kubelet, so its parts cannot be told apart")
 	}
-	was, _ := variableOf(before, variable)
 	rest = found
-	for _, word := range ours {
+	for _, word := range added {
 		rest = withoutWord(rest, variable, word)
-		value, _ := variableOf(rest, variable)
-		flag, list, _ := strings.Cut(strings.TrimPrefix(word, "--"), "=")
-		for _, part := range flagParts(facts.Words(value), flag) {
-			if slices.Contains(strings.Split(list, ","), part) && !slices.Contains(flagParts(facts.Words(was), flag), part) {
-				left = append(left, fmt.Sprintf("--%s in %s states %s, in a word that gpuadm did not write", flag, variable, part))
-			}
+	}
+	left = leftParts(before, rest, variable, added)
+	for _, word := range gone {
+		again, err := withWord(rest, variable, word)
+		switch {
+		case slices.Contains(wordsOf(rest, variable), word):
+		case err != nil || bytes.Equal(rest, found):
+			left = append(left, word+" is not back, gpuadm had removed it")
+		default:
+			rest = again
 		}
 	}
-	if _, set := variableOf(before, variable); !set {
-		from, to := lineOf(rest, variable)
-		if without := slices.Delete(slices.Clone(rest), from, to); to > 0 && sameButFor(rest, without, variable, nil) {
-			if value, _ := variableOf(rest, variable); strings.TrimSpace(value) == "" {
-				rest = without
-			}
-		}
+	if wordsOf(before, variable) == nil {
+		rest = withoutLine(rest, variable)
 	}
 	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
 		rest = nil
@@ -175,42 +181,60 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	return rest, left, nil
 }
 
-// addedWords returns the variable to which an edit of ours added words, and those; "" where it was no such edit.
-func addedWords(before, after []byte) (variable string, words []string) {
-	for _, pair := range facts.Assignments(string(after)) {
-		was, _ := variableOf(before, pair[0])
-		is, _ := variableOf(after, pair[0])
-		added, more := strings.CutPrefix(is, was)
-		if !more || added == "" {
+// changedWords returns the variable of which an edit of ours changed words, those that went and those that came; "" where the edit
+// changed anything else.
+func changedWords(before, after []byte) (variable string, gone, added []string) {
+	for _, pair := range slices.Concat(facts.Assignments(string(before)), facts.Assignments(string(after))) {
+		was, is := wordsOf(before, pair[0]), wordsOf(after, pair[0])
+		if slices.Equal(was, is) || !sameButFor(before, after, pair[0], is) {
 			continue
 		}
-		again, err := before, error(nil)
-		words = strings.Fields(added)
-		for _, word := range words {
-			if again, err = withWord(again, pair[0], word); err != nil {
-				return "", nil
+		without := func(list, other []string) []string {
+			return slices.DeleteFunc(slices.Clone(list), func(w string) bool { return slices.Contains(other, w) })
+		}
+		gone, added = without(was, is), without(is, was)
+		for _, word := range append(slices.Clone(gone), added...) {
+			if !strings.HasPrefix(word, "--"+labelFlag+"=") && !strings.HasPrefix(word, "--"+taintFlag+"=") {
+				return "", nil, nil
 			}
 		}
-		if bytes.Equal(again, after) {
-			return pair[0], words
+		return pair[0], gone, added
+	}
+	return "", nil, nil
+}
+
+// leftParts names the labels and taints of our words that the variable states nevertheless, and did not before.
+func leftParts(before, rest []byte, variable string, added []string) (left []string) {
+	was, is := wordsOf(before, variable), wordsOf(rest, variable)
+	for _, word := range added {
+		flag, list, _ := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+		for _, part := range flagParts(is, flag) {
+			if slices.Contains(strings.Split(list, ","), part) && !slices.Contains(flagParts(was, flag), part) {
+				left = append(left, fmt.Sprintf("--%s in %s states %s, in a word that gpuadm did not write", flag, variable, part))
+			}
 		}
 	}
-	return "", nil
+	return left
+}
+
+// withoutLine takes away the line of a variable that says nothing.
+func withoutLine(data []byte, variable string) []byte {
+	from, to := lineOf(data, variable)
+	if out := slices.Delete(slices.Clone(data), from, to); len(wordsOf(data, variable)) == 0 && sameButFor(data, out, variable, nil) {
+		return out
+	}
+	return data
 }
 
 // withoutWord takes a word out of a variable, with the blank before it or after it; it returns the file as it is where the variable
 // has no such word.
 func withoutWord(data []byte, variable, word string) []byte {
-	value, _ := variableOf(data, variable)
-	words := facts.Words(value)
+	words := wordsOf(data, variable)
 	i := slices.Index(words, word)
 	if i < 0 {
 		return data
 	}
 	words = slices.Delete(words, i, i+1)
-	if len(words) == 0 {
-		words = []string{}
-	}
 	for _, text := range []string{" " + word, word + " ", word} {
 		for at := 0; ; at++ {
 			next := bytes.Index(data[at:], []byte(text))

@@ -207,6 +207,9 @@ func TestTakeOutByWords(t *testing.T) {
 		"other value":    {"A=\n", "A=" + ours + "\n", "A=--node-labels=a=2,b=1\n", "A=--node-labels=a=2,b=1\n", "--node-labels in A states b=1, in a word that gpuadm did not write", ""},
 		"stated before":  {"A=--node-labels=b=1\n", "A=--node-labels=b=1 " + ours + "\n", "A=--v=2 --node-labels=b=1 " + ours + "\n", "A=--v=2 --node-labels=b=1\n", "", ""},
 		"two words":      {"A=\n", "A=" + ours + " --register-with-taints=t:NoSchedule\n", "A=" + ours + " --v=2 --register-with-taints=t:NoSchedule\n", "A=--v=2\n", "", ""},
+		"back":           {"A=--node-labels=a=1\n", "A=" + ours + "\n", "A=" + ours + " --v=2\n", "A=--v=2 --node-labels=a=1\n", "", ""},
+		"not back":       {"A=--node-labels=a=1\n", "A=\n", "A=--v=2\n", "A=--v=2\n", "--node-labels=a=1 is not back, gpuadm had removed it", ""},
+		"line not back":  {"B=1\nA=\"" + ours + "\"\n", "B=1\n", "B=2\n", "B=2\n", ours + " is not back, gpuadm had removed it", ""},
 		"undone already": {"A=\n", "A=" + ours + "\n", "A=\nB=1\n", "A=\nB=1\n", "", ""},
 		"nothing done":   {"A=\n", "A=\n", "A=1\n", "A=1\n", "", ""},
 	} {

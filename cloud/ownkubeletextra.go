@@ -23,8 +23,7 @@ func extraFits(f facts.Facts, name string, taints []spec.Taint) error {
 		return nil
 	}
 	for _, file := range f.Kubelet.Files {
-		value, _ := variableOf(file.Data, extraArgs)
-		words := facts.Words(value)
+		words := wordsOf(file.Data, extraArgs)
 		for _, flag := range []string{"hostname-override", taintFlag, "config", "kubeconfig", "bootstrap-kubeconfig"} {
 			if try := extraTry(words, flag, name, taints); try != "" {
 				return &converge.Trouble{
