@@ -21,26 +21,25 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// What EKS's own images tell kubelet is nodeadm's, and a node is to be the same by whichever way it joined: the names of the
-// keys and their values are from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
+// On EKS's own images nodeadm configures kubelet, and a node must be the same whichever way it joined: the keys and their values are
+// from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
 // compares them, and has the reason for each difference.
 
-// eksPlugin is what kubelet calls for a token: ourselves.
+// eksPlugin is the program that kubelet calls for a token: gpuadm.
 const eksPlugin = "/usr/local/sbin/gpuadm"
 
-// config is what kubelet's configuration says beside what all of ours say.
+// config are EKS's keys of kubelet's configuration.
 func (n *eksNode) config(f facts.Facts) table {
 	pods := eksMaxPods(n.cluster)
 	c := table{
 		"clusterDNS":    anys(n.cluster.DNS),
 		"clusterDomain": "cluster.local",
 		"maxPods":       pods,
-		// The cloud controller finds the machine by it: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
+		// By it the cloud controller finds the machine: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
 		"providerID": "aws:///" + n.machine.Zone + "/" + n.machine.ID,
-		// The machine's role is asked for at each login. With this on, kubelet would ask for a client certificate, which EKS
-		// does not sign for it: kubernetes, cmd/kubelet/app/server.go, buildKubeletClientConfig.
+		// Kubelet logs in by the machine's role. With this on, it would ask for a client certificate, which EKS does not sign: kubernetes, cmd/kubelet/app/server.go, buildKubeletClientConfig.
 		"rotateCertificates":  false,
-		"serverTLSBootstrap":  true, // those for its server EKS does sign
+		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
 		"serializeImagePulls": false,
 		"evictionHard":        table{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
 		"tlsCipherSuites": anys([]string{
@@ -66,16 +65,16 @@ func eksMaxPods(c instance.Cluster) int {
 	return c.ENIs*(c.IPv4PerENI-1) + 2
 }
 
-// flags are what kubelet takes by its command line only.
+// flags are the settings that kubelet takes on its command line only.
 func (n *eksNode) flags(s spec.Spec, f facts.Facts) []string {
 	flags := []string{"--cloud-provider=external", "--node-ip=" + n.ip}
-	if s.Join.NodeName == "" { // else every kubelet of ours is told
+	if s.Join.NodeName == "" { // else ownKubelet states it
 		flags = append(flags, "--hostname-override="+n.name)
 	}
 	return append(flags, eksECRFlags(f)...)
 }
 
-// kubeconfig has kubelet call us for a token whenever it needs one. There is nothing secret in it.
+// kubeconfig has kubelet call gpuadm for a token whenever it needs one. It holds no secret.
 func (n *eksNode) kubeconfig() []byte {
 	named := func(kind, name string, value table) []any { return []any{table{"name": name, kind: value}} }
 	text, err := yaml.Marshal(table{
@@ -97,8 +96,8 @@ func (n *eksNode) kubeconfig() []byte {
 	return append([]byte(written), text...)
 }
 
-// accepted wants EKS to take the machine's role for the node that we will be. It is asked before anything is written: a kubelet
-// that is called otherwise than EKS calls it is refused for ever, and says so in its log only.
+// accepted wants EKS to map the machine's role to the node's name, before anything is written: a kubelet with another name is
+// refused for ever, and says so in its log only.
 func (n *eksNode) accepted(via host.Via) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if !v.Live() {
@@ -106,7 +105,7 @@ func (n *eksNode) accepted(via host.Via) converge.Want {
 		}
 		if _, err := v.Stat(eksPlugin); notThere(err) {
 			return "", &converge.Trouble{
-				What: fmt.Sprintf("cannot join EKS: %s is not there, which kubelet would call for its credentials", eksPlugin),
+				What: fmt.Sprintf("cannot join EKS: %s is not installed, which kubelet calls for its credentials", eksPlugin),
 				Try:  []string{"gpuadm apply --install"},
 			}
 		}
@@ -123,10 +122,10 @@ func (n *eksNode) accepted(via host.Via) converge.Want {
 		user, groups, err := c.Whoami(ctx)
 		return "", n.refused(user, groups, err)
 	}
-	return things.Check("EKS takes this machine for its node", look, "a kubelet of another name is refused for ever")
+	return things.Check("EKS takes this machine for its node", look, "EKS refuses a kubelet of another name for ever")
 }
 
-// refused says why the cluster does not take the machine for the node that it will be; nil where it does.
+// refused says why the cluster does not accept the machine as this node; nil where it does.
 func (n *eksNode) refused(user string, groups []string, err error) error {
 	switch is := "system:node:" + n.name; {
 	case errors.Is(err, kube.Unauthorized):
@@ -135,12 +134,12 @@ func (n *eksNode) refused(user string, groups []string, err error) error {
 			Because: []string{oneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
 			Try: []string{
 				"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
-				"aws sts get-caller-identity, on this machine, tells its role",
+				"aws sts get-caller-identity, on this machine, prints its role",
 			},
 			Err: err,
 		}
 	case errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing):
-		return nil // the review is not offered there: kubelet will find out
+		return nil // the cluster offers no such review; kubelet will report a refusal
 	case err != nil:
 		return err
 	case user != is || !slices.Contains(groups, "system:nodes"):

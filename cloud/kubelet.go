@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Node puts labels and taints where a kubelet that somebody else set up reads them before it registers its node.
+// Node puts labels and taints where a kubelet that another program set up reads them before it registers its node.
 func Node() converge.Stage {
 	return converge.Stage{
 		Name:  "node",
@@ -31,8 +31,8 @@ func Node() converge.Stage {
 	}
 }
 
-// nodeOwner says who else brings labels and taints to the kubelet: the join that sets it up or has, or a cloud's own software,
-// whose files are written anew at each boot and which is told by stage join.
+// nodeOwner says who else gives kubelet its labels and taints: the join that sets it up, or a cloud's own software, which writes its
+// files again at each boot and takes them from stage join.
 func nodeOwner(s spec.Spec, f facts.Facts) string {
 	switch k := f.Kubelet; {
 	case ownsKubelet(s, f), setUpByUs(f):
@@ -43,7 +43,7 @@ func nodeOwner(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// nodeNotes says why nothing is wanted of a kubelet.
+// nodeNotes says why the stage wants nothing of kubelet.
 func nodeNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	if !s.Has("node") {
 		return nil
@@ -54,11 +54,11 @@ func nodeNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	case err != nil || owner == "the join":
 		return nil
 	case owner != "":
-		return []string{fmt.Sprintf("kubelet's files are %s's, which writes them anew: labels and taints go through it, or through the API", owner)}
+		return []string{fmt.Sprintf("%[1]s writes kubelet's files again at each boot: labels and taints go through %[1]s or the API", owner)}
 	case k.Unit == "":
-		return []string{"there is no kubelet here that could register with labels and taints yet"}
+		return []string{"no kubelet is installed yet that could register with labels and taints"}
 	case k.LabelsAt.How == "" && len(labels) > 0:
-		return []string{fmt.Sprintf("labels come once the node has registered: %s", k.LabelsAt.Why)}
+		return []string{fmt.Sprintf("labels are set by the API once the node has registered: %s", k.LabelsAt.Why)}
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ import (
 // nodeFile is a file that labels or taints go into.
 type nodeFile struct {
 	name string
-	edit func([]byte) ([]byte, error) // of an administrator's file
-	data []byte                       // else the whole of a file of ours
+	edit func([]byte) ([]byte, error) // an administrator's file is edited,
+	data []byte                       // a file of gpuadm's is written whole
 }
 
 func (n nodeFile) want(why string) converge.Want {

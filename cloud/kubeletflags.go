@@ -29,7 +29,7 @@ func taintTexts(taints []spec.Taint) (list []string) {
 	return list
 }
 
-// flagKey tells the parts of a list apart: a label by its key, a taint by its key and effect.
+// flagKey is what identifies a part of a list: of a label its key, of a taint its key and effect.
 func flagKey(part string) string {
 	front, effect, _ := strings.Cut(part, ":")
 	key, _, _ := strings.Cut(front, "=")

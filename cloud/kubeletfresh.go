@@ -12,16 +12,15 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// freshKubelet is a kubelet that does not run with files older than those there are now. It is things.Fresh for a daemon that
-// may fail for good reasons: before the machine has joined, kubelet dies for want of credentials and systemd starts it
-// again and again. Between two tries it stands, since the next one reads the files as they are; and a restart of it is no
-// failure because it dies once more.
+// freshKubelet is a kubelet that has read its files since they changed. It is things.Fresh for a daemon that may fail for good
+// reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd starts it again and again.
+// Between two starts it counts as converged, since the next start reads the files; a restart after which it exits is no failure.
 type freshKubelet struct {
 	converge.Thing // of kind fresh
 	unit           string
 }
 
-// kubeletFresh wants kubelet to run with these files as they are, if it runs.
+// kubeletFresh wants a running kubelet to have read these files since they changed.
 func kubeletFresh(unit string, files []string, why string) converge.Want {
 	w := things.Fresh(unit, files, nil, why)
 	w.Breaks = []string{"restart-kubelet"}
@@ -29,7 +28,7 @@ func kubeletFresh(unit string, files []string, why string) converge.Want {
 	return w
 }
 
-// IsKubelet says whether the name of a thing of kind fresh is kubelet's: then NewFresh builds it again.
+// IsKubelet says whether a thing of kind fresh is kubelet's, by its name: then NewFresh builds it again.
 func IsKubelet(name string) bool {
 	for _, start := range []string{"kubelet", "k3s", "rke2"} {
 		if strings.HasPrefix(name, start) {
@@ -57,15 +56,15 @@ func (f freshKubelet) Look(ctx context.Context, v host.View) (converge.State, er
 		return "", err
 	}
 	if state != "failed" {
-		if u.Enabled != "enabled" { // undo of a join has stopped it for good, and must not start it again
+		if u.Enabled != "enabled" { // undo of a join has stopped it, and must not start it again
 			return "", host.Later{Until: "its start"}
 		}
 		return state, nil
 	}
-	if u.Active == "activating" { // between two tries
+	if u.Active == "activating" { // between two starts
 		return "fresh", nil
 	}
-	return "inactive", nil // it gave up: whoever starts it has it read its files
+	return "inactive", nil // systemd gave up; its next start reads the files
 }
 
 // Unsettled and Settled are those of any daemon.

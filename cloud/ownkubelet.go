@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Where kubelet's files lie. They are kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which every
-// administrator and every tool of a cluster knows.
+// Where kubelet's files are: kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which every administrator and
+// every tool of a cluster knows.
 const (
 	kubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
 	clusterCA         = "/etc/kubernetes/pki/ca.crt"
@@ -33,27 +33,27 @@ const (
 	kubeletDropIn     = kubeletUnitFile + ".d/60-gpuadm-join.conf" // after kubeadm's, whose name begins with 10
 )
 
-// written is the first line of the files that are ours alone.
+// written is the first line of the files that gpuadm alone writes.
 const written = "# Written by gpuadm, which joined this machine to its cluster. gpuadm undo takes it away.\n"
 
-// ownKubelet is a kubelet that we set up ourselves.
+// ownKubelet is a kubelet that gpuadm sets up.
 type ownKubelet struct {
-	Config     map[string]any    // what its KubeletConfiguration says beside what ownConfig puts there
+	Config     map[string]any    // keys of its KubeletConfiguration, beside those of ownConfig
 	Flags      []string          // "--cloud-provider=external", …
 	Env        map[string]string // its environment: the proxy of its exec plugin, …
-	Kubeconfig string            // where its credentials are told
+	Kubeconfig string            // the file that names its credentials
 	After      []string          // units that it starts after, beside the container engine's
-	Login      []converge.Want   // what it logs in by, which must be there before it starts and be removed after it was stopped
+	Login      []converge.Want   // its credentials, which exist before it starts and until it is stopped
 
-	// learn tells what can be known only once the cluster is asked, the addresses of its DNS: nil where nothing is missing.
-	// It is not asked where the config file that is there tells it.
+	// learn asks the cluster for the addresses of its DNS; nil where they are known. The cluster is not asked where the config
+	// file on the machine has them.
 	learn func(ctx context.Context, v host.View) (map[string]any, error)
 
-	// held says why kubelet may not start yet, as a Later; nil where nothing holds it back.
+	// held says, as a Later, why kubelet may not start yet; nil where it may.
 	held func(ctx context.Context, v host.View) error
 }
 
-// heldUnit is kubelet's unit, which is left alone while something holds it back.
+// heldUnit is kubelet's unit, which gpuadm does not start while held returns an error.
 type heldUnit struct {
 	converge.Merger // the unit
 	held            func(ctx context.Context, v host.View) error
@@ -66,7 +66,7 @@ func (u heldUnit) Look(ctx context.Context, v host.View) (converge.State, error)
 	return u.Merger.Look(ctx, v)
 }
 
-// wants are the files, the unit, and a kubelet that runs with its files as they are.
+// wants are the files, the unit, and a kubelet that has read its files since they changed.
 func (k ownKubelet) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if f.Kubelet.Binary == "" {
 		return nil, &converge.Trouble{
@@ -103,8 +103,7 @@ func (k ownKubelet) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return append(append(wants, k.Login...), k.runs(f)...), nil
 }
 
-// runs wants kubelet enabled and running, with its files as they are. While gpuadm.service is at work systemd holds kubelet
-// back, and starts it after us.
+// runs wants kubelet enabled and running, and its files read since they changed. At boot systemd starts kubelet after gpuadm.service.
 func (k ownKubelet) runs(f facts.Facts) []converge.Want {
 	thing := things.NewUnit(kubeletUnit)
 	if merger, ok := thing.(converge.Merger); ok && k.held != nil {
@@ -121,8 +120,8 @@ func (k ownKubelet) runs(f facts.Facts) []converge.Want {
 		file, now, _ := strings.Cut(string(found), " ")
 		switch {
 		case file == "masked":
-			return "", &converge.Trouble{What: "cannot start kubelet.service: it is masked, so somebody wants it never to run", Try: []string{"systemctl unmask kubelet.service"}}
-		case found == "" && active == "": // the unit's file is made before it
+			return "", &converge.Trouble{What: "cannot start kubelet.service: an administrator has masked it", Try: []string{"systemctl unmask kubelet.service"}}
+		case found == "" && active == "": // its file is made earlier in the same stage
 			now = "inactive"
 		case active != "":
 			now = active
@@ -138,7 +137,7 @@ func (k ownKubelet) runs(f facts.Facts) []converge.Want {
 	return []converge.Want{running, kubeletFresh(kubeletUnit, []string{kubeletConfig}, "kubelet reads its configuration when it starts")}
 }
 
-// ownEngine is the container engine that kubelet will use: containerd, which [runtime] prepares, where both are installed.
+// ownEngine is the container engine that kubelet will use: containerd, which [runtime] configures, where both are installed.
 func ownEngine(f facts.Facts) (facts.Engine, error) {
 	for _, name := range []string{"containerd", "crio"} {
 		for _, e := range f.Engines {
@@ -153,7 +152,7 @@ func ownEngine(f facts.Facts) (facts.Engine, error) {
 	}
 }
 
-// endpoint is the engine's socket as kubelet takes it.
+// endpoint is the engine's socket, as a kubelet's configuration names it.
 func endpoint(e facts.Engine) string {
 	socket := e.Socket
 	switch {
@@ -165,14 +164,14 @@ func endpoint(e facts.Engine) string {
 	return "unix://" + strings.TrimPrefix(socket, "unix://")
 }
 
-// learned is a file that may hold what only the cluster can tell. What is there already is kept, so that a node that stands
-// asks nobody.
+// learned is a file with values that only the cluster knows. Values in the file are kept, so that a converged node does not ask
+// the cluster.
 type learned struct {
 	*things.FileThing
 	write func(ctx context.Context, v host.View, found []byte) ([]byte, error)
 
 	mu   sync.Mutex
-	data []byte // as the last look has it
+	data []byte // as of the last look
 }
 
 // want wants the file as write makes it.
@@ -183,11 +182,11 @@ func (l *learned) want(why string) converge.Want {
 		return bytes.Clone(l.data), nil
 	}, why)
 	w.Thing = l
-	w.AsFound = true // what we wrote earlier tells what the cluster has said
+	w.AsFound = true // what gpuadm wrote earlier has the cluster's answer
 	return w
 }
 
-// Look reads the file, and finds out what it shall hold.
+// Look reads the file, and determines its desired bytes.
 func (l *learned) Look(ctx context.Context, v host.View) (converge.State, error) {
 	found, err := l.FileThing.Look(ctx, v)
 	if err != nil {
@@ -206,7 +205,7 @@ func (l *learned) Look(ctx context.Context, v host.View) (converge.State, error)
 	return found, nil
 }
 
-// notThere says that there is no such file.
+// notThere says that a file was not found.
 func notThere(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // sorted are the keys of a table, in order.

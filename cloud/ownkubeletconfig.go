@@ -33,10 +33,10 @@ type ownConfig struct {
 	learn           func(context.Context, host.View) (map[string]any, error)
 }
 
-// dnsKeys are what a config is asked for before the cluster is.
+// dnsKeys are the keys for which the cluster is asked, where the file on the machine does not have them.
 func dnsKeys() []string { return []string{"clusterDNS", "clusterDomain"} }
 
-// config puts together what is known without asking anybody.
+// config puts together what is known without a request.
 func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Taint) (ownConfig, error) {
 	c := ownConfig{own: k.Config, taints: taints, learn: k.learn, endpoint: endpoint(e)}
 	c.base = table{
@@ -72,36 +72,36 @@ func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []
 
 // readKubeletConfig reads a file of the user's, YAML or JSON.
 func readKubeletConfig(name string, data []byte) (table, error) {
-	const mend = "write kubelet_config = the path of a KubeletConfiguration in YAML or JSON in [join], with what shall differ"
+	const fix = "write kubelet_config = PATH in [join], the path of a KubeletConfiguration in YAML or JSON with the keys that differ"
 	if path.Clean(name) == kubeletConfig {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s as kubelet_config: it is the file that is written", name), Try: []string{"write what shall differ into another file, such as /etc/gpuadm/kubelet.yaml"}}
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s as kubelet_config: gpuadm writes that file", name), Try: []string{"write the keys that differ into another file, such as /etc/gpuadm/kubelet.yaml"}}
 	}
 	if data == nil {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: it is not there", name), Try: []string{mend}}
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: not found", name), Try: []string{fix}}
 	}
 	var t table
 	if len(data) > 1<<20 {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name), Try: []string{mend}}
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name), Try: []string{fix}}
 	}
 	if err := yaml.Unmarshal(data, &t); err != nil {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, oneLine(err.Error())), Try: []string{mend}}
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, oneLine(err.Error())), Try: []string{fix}}
 	}
 	if kind, stated := t["kind"]; stated && kind != "KubeletConfiguration" {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{mend}}
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{fix}}
 	}
 	return t, nil
 }
 
-// merged is the whole config. Of what only the cluster can tell, what was said last wins: here, in the file that is there.
-func (c ownConfig) merged(told table) table {
+// merged is the whole config. learned are the keys that only the cluster knows.
+func (c ownConfig) merged(learned table) table {
 	all := merge(table{}, c.base)
-	all = merge(all, told)
+	all = merge(all, learned)
 	all = merge(all, c.own)
 	if list := taintList(c.taints, nil); len(list) > 0 {
 		all["registerWithTaints"] = taintList(c.taints, listOf(all["registerWithTaints"]))
 	}
 	all = merge(all, c.last)
-	// Lists replace each other. A taint that is lost so would let pods in that it should keep out.
+	// Lists replace each other. A taint that is lost would let pods in too early.
 	if list := taintList(c.taints, listOf(all["registerWithTaints"])); len(list) > 0 {
 		all["registerWithTaints"] = list
 	}
@@ -159,7 +159,7 @@ func anys(texts []string) (list []any) {
 	return list
 }
 
-// want wants the file.
+// want wants the config file.
 func (c ownConfig) want() converge.Want {
 	l := &learned{FileThing: things.NewFile(kubeletConfig, nil)}
 	l.write = func(ctx context.Context, v host.View, found []byte) ([]byte, error) {
@@ -167,11 +167,11 @@ func (c ownConfig) want() converge.Want {
 		if driver := askedDriver(ctx, v, c.endpoint); driver != "" {
 			c.base = merge(c.base, table{"cgroupDriver": driver})
 		}
-		told, err := c.told(ctx, v, found)
+		dns, err := c.dns(ctx, v, found)
 		if err != nil {
 			return nil, err
 		}
-		text, err := yaml.Marshal(c.merged(told))
+		text, err := yaml.Marshal(c.merged(dns))
 		if err != nil {
 			return nil, fmt.Errorf("internal error: %w", err)
 		}
@@ -180,21 +180,20 @@ func (c ownConfig) want() converge.Want {
 	return l.want("kubelet's configuration")
 }
 
-// told is what the cluster says of its DNS: as the file that is there has it, else as the cluster is asked.
-func (c ownConfig) told(ctx context.Context, v host.View, found []byte) (table, error) {
-	known := c.merged(nil)
-	if c.learn == nil || known["clusterDNS"] != nil {
+// dns are the cluster's keys for its DNS: those of the file on the machine, else the cluster's answer.
+func (c ownConfig) dns(ctx context.Context, v host.View, found []byte) (table, error) {
+	if c.learn == nil || c.merged(nil)["clusterDNS"] != nil {
 		return nil, nil
 	}
-	var is, told table
+	var is, known table
 	if yaml.Unmarshal(found, &is) == nil && is["clusterDNS"] != nil {
-		told = table{}
+		known = table{}
 		for _, key := range dnsKeys() {
 			if is[key] != nil {
-				told[key] = is[key]
+				known[key] = is[key]
 			}
 		}
-		return told, nil
+		return known, nil
 	}
 	return c.learn(ctx, v)
 }

@@ -58,7 +58,7 @@ func extraTry(words []string, flag, name string, taints []spec.Taint) string {
 	case flag == "hostname-override":
 		return fmt.Sprintf("write node_name = %q in [join] if that is the name", value)
 	case flag == "config":
-		return "what shall differ goes into a file that kubelet_config in [join] names"
+		return "write the keys that differ into a file, and name it as kubelet_config in [join]"
 	}
 	return "the join has its own"
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// unit returns which file makes kubelet run, and what it says. Where a package brings a unit, a drop-in of ours states the
-// whole command line: whatever the package's own drop-ins say of a bootstrap kubeconfig does not hold then. Else the unit is
-// ours.
+// unit returns the unit file of kubelet and its text. Where a package has a unit, it is a drop-in with the whole command line, which
+// replaces that of the package's drop-ins with its bootstrap kubeconfig.
 func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]string) (name, text string, err error) {
 	for _, word := range append(slices.Clone(k.Flags), sortedPairs(k.Env)...) {
 		if strings.ContainsAny(word, "\n\r\x00") {
@@ -31,7 +30,7 @@ func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[
 	after := append([]string{"network-online.target", engineUnit(e)}, k.After...)
 	// Not Requires=: a restart of the engine would restart kubelet with it.
 	fmt.Fprintf(&b, "Wants=%s\nAfter=%[1]s\n", strings.Join(after, " "))
-	b.WriteString("# It goes on trying for as long as the API server or the GPUs keep it waiting.\nStartLimitIntervalSec=0\n\n[Service]\n")
+	b.WriteString("# Start it again and again, until the API server and the GPUs are ready.\nStartLimitIntervalSec=0\n\n[Service]\n")
 	for _, pair := range sortedPairs(k.Env) {
 		fmt.Fprintf(&b, "Environment=%s\n", systemdWord(pair))
 	}
@@ -40,7 +39,7 @@ func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[
 	}
 	b.WriteString("ExecStart=" + strings.Join(k.argv(s, f, labels), " "))
 	if theirs && mentions(f.Kubelet.Files, extraArgs) {
-		b.WriteString(" $" + extraArgs) // the packages' place for an administrator's flags
+		b.WriteString(" $" + extraArgs) // the packages' variable for an administrator's flags
 	}
 	b.WriteString("\nRestart=always\nRestartSec=5\n")
 	if theirs {
@@ -66,7 +65,7 @@ func (k ownKubelet) argv(s spec.Spec, f facts.Facts, labels map[string]string) [
 	return words
 }
 
-// theirUnit says whether somebody else's unit runs kubelet.
+// theirUnit says whether kubelet runs by a unit that gpuadm did not write.
 func theirUnit(f facts.Facts) bool {
 	if f.Kubelet.Unit == "" {
 		return false
@@ -74,7 +73,7 @@ func theirUnit(f facts.Facts) bool {
 	return !bytes.HasPrefix(f.Files[kubeletUnitFile], []byte(written))
 }
 
-// mentions says whether one of the files, ours excepted, has a word.
+// mentions says whether a file that gpuadm did not write contains a word.
 func mentions(files []facts.File, word string) bool {
 	return slices.ContainsFunc(files, func(at facts.File) bool {
 		return !bytes.HasPrefix(at.Data, []byte(written)) && bytes.Contains(at.Data, []byte(word))
@@ -91,8 +90,8 @@ func engineUnit(e facts.Engine) string {
 	return "containerd.service"
 }
 
-// systemdWord writes one word of a command line or an assignment as systemd reads it back: systemd.service(5), "Command
-// lines": % begins a specifier and $ a variable. In Environment= a $ stays as it is.
+// systemdWord quotes one word of a command line or an assignment for systemd: systemd.service(5), "Command lines": % begins a
+// specifier and $ a variable. In Environment= a $ is a plain character.
 func systemdWord(word string) string {
 	assignment := !strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "/")
 	word = strings.ReplaceAll(word, "%", "%%")
@@ -113,7 +112,7 @@ func sortedPairs(table map[string]string) (pairs []string) {
 	return pairs
 }
 
-// proxyEnv is the environment by which kubelet reaches the API server as we do.
+// proxyEnv is the environment by which kubelet uses the proxies of [proxy].
 func proxyEnv(s spec.Spec) map[string]string {
 	env := map[string]string{}
 	for name, value := range map[string]string{"HTTP_PROXY": s.Proxy.HTTP, "HTTPS_PROXY": s.Proxy.HTTPS, "NO_PROXY": strings.Join(s.Proxy.NoProxy, ",")} {
