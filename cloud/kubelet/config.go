@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package kubelet
 
 import (
 	"context"
@@ -11,9 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -22,7 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// A table is a JSON object.
+// table is a JSON object.
 type table = map[string]any
 
 // ownConfig is a KubeletConfiguration in the making.
@@ -33,19 +31,19 @@ type ownConfig struct {
 	learn           func(context.Context, host.View) (map[string]any, error)
 }
 
-// dnsKeys are the keys for which the cluster is asked, where the file on the machine does not have them.
-func dnsKeys() []string { return []string{"clusterDNS", "clusterDomain"} }
+// DNSKeys are the keys for which the cluster is asked, where the file on the machine does not have them.
+func DNSKeys() []string { return []string{"clusterDNS", "clusterDomain"} }
 
 // config puts together what is known without a request.
-func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Taint) (ownConfig, error) {
-	c := ownConfig{own: k.Config, taints: taints, learn: k.learn, endpoint: endpoint(e)}
+func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Taint) (ownConfig, error) {
+	c := ownConfig{own: k.Config, taints: taints, learn: k.Learn, endpoint: endpoint(e)}
 	c.base = table{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 		"authentication": table{
 			"anonymous": table{"enabled": false},
 			"webhook":   table{"enabled": true},
-			"x509":      table{"clientCAFile": clusterCA},
+			"x509":      table{"clientCAFile": ClusterCA},
 		},
 		"authorization":            table{"mode": "Webhook"},
 		"cgroupDriver":             cgroupDriver(e),
@@ -53,11 +51,11 @@ func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []
 		"containerRuntimeEndpoint": c.endpoint,
 		"rotateCertificates":       true,
 	}
-	if r := reserved(f); r != nil {
+	if r := Reserved(f); r != nil {
 		c.base["kubeReserved"] = r
 	}
 	if len(s.Join.ClusterDNS) > 0 {
-		c.base["clusterDNS"] = anys(s.Join.ClusterDNS)
+		c.base["clusterDNS"] = s.Join.ClusterDNS
 	}
 	// The stub of systemd-resolved is on loopback, where a pod finds itself: https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/#known-issues
 	if strings.Contains(string(f.Files["/etc/resolv.conf"]), "nameserver 127.0.0.53") {
@@ -73,7 +71,7 @@ func (k ownKubelet) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []
 // readKubeletConfig reads a file of the user's, YAML or JSON.
 func readKubeletConfig(name string, data []byte) (table, error) {
 	const fix = "write kubelet_config = PATH in [join], the path of a KubeletConfiguration in YAML or JSON with the keys that differ"
-	if path.Clean(name) == kubeletConfig {
+	if path.Clean(name) == ConfigFile {
 		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s as kubelet_config: gpuadm writes that file", name), Try: []string{"write the keys that differ into another file, such as /etc/gpuadm/kubelet.yaml"}}
 	}
 	if data == nil {
@@ -84,7 +82,7 @@ func readKubeletConfig(name string, data []byte) (table, error) {
 		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name), Try: []string{fix}}
 	}
 	if err := yaml.Unmarshal(data, &t); err != nil {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, oneLine(err.Error())), Try: []string{fix}}
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, strings.Join(strings.Fields(err.Error()), " ")), Try: []string{fix}}
 	}
 	if kind, stated := t["kind"]; stated && kind != "KubeletConfiguration" {
 		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{fix}}
@@ -92,10 +90,10 @@ func readKubeletConfig(name string, data []byte) (table, error) {
 	return t, nil
 }
 
-// merged is the whole config. learned are the keys that only the cluster knows.
-func (c ownConfig) merged(learned table) table {
+// merged is the whole config. Learned are the keys that only the cluster knows.
+func (c ownConfig) merged(Learned table) table {
 	all := merge(table{}, c.base)
-	all = merge(all, learned)
+	all = merge(all, Learned)
 	all = merge(all, c.own)
 	if list := taintList(c.taints, nil); len(list) > 0 {
 		all["registerWithTaints"] = taintList(c.taints, listOf(all["registerWithTaints"]))
@@ -152,17 +150,10 @@ func listOf(value any) []any {
 	return list
 }
 
-func anys(texts []string) (list []any) {
-	for _, t := range texts {
-		list = append(list, t)
-	}
-	return list
-}
-
 // want wants the config file.
 func (c ownConfig) want() converge.Want {
-	l := &learned{FileThing: things.NewFile(kubeletConfig, nil)}
-	l.write = func(ctx context.Context, v host.View, found []byte) ([]byte, error) {
+	l := &Learned{FileThing: things.NewFile(ConfigFile, nil)}
+	l.Write = func(ctx context.Context, v host.View, found []byte) ([]byte, error) {
 		c := c
 		if driver := askedDriver(ctx, v, c.endpoint); driver != "" {
 			c.base = merge(c.base, table{"cgroupDriver": driver})
@@ -175,9 +166,9 @@ func (c ownConfig) want() converge.Want {
 		if err != nil {
 			return nil, fmt.Errorf("internal error: %w", err)
 		}
-		return append([]byte(written), text...), nil
+		return append([]byte(Written), text...), nil
 	}
-	return l.want("kubelet's configuration")
+	return l.Want("kubelet's configuration")
 }
 
 // dns are the cluster's keys for its DNS: those of the file on the machine, else the cluster's answer.
@@ -188,7 +179,7 @@ func (c ownConfig) dns(ctx context.Context, v host.View, found []byte) (table, e
 	var is, known table
 	if yaml.Unmarshal(found, &is) == nil && is["clusterDNS"] != nil {
 		known = table{}
-		for _, key := range dnsKeys() {
+		for _, key := range DNSKeys() {
 			if is[key] != nil {
 				known[key] = is[key]
 			}
@@ -198,11 +189,11 @@ func (c ownConfig) dns(ctx context.Context, v host.View, found []byte) (table, e
 	return c.learn(ctx, v)
 }
 
-// reserved is what pods may not have of the machine. CPU by the steps that GKE and EKS share: 6 % of the first core, 1 % of the
+// Reserved is what pods may not have of the machine. CPU by the steps that GKE and EKS share: 6 % of the first core, 1 % of the
 // second, 0.5 % of the next two, 0.25 % of the rest. Memory as EKS has it, 11 MiB for each of 110 pods and 255 MiB, and at most
 // an eighth of the machine's. nil where the machine is not known.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go.
-func reserved(f facts.Facts) table {
+func Reserved(f facts.Facts) table {
 	if f.CPUs == 0 || f.Memory == 0 {
 		return nil
 	}
@@ -211,76 +202,4 @@ func reserved(f facts.Facts) table {
 	const pods = 110
 	mib := min(uint64(11*pods+255), f.Memory>>20/8)
 	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", mib), "ephemeral-storage": "1Gi"}
-}
-
-// askedDriver is the cgroup driver that a running engine says it uses, "" where none answers that: containerd can from 2.0 on.
-// Kubelets from 1.34 on ask the same. RuntimeConfigResponse{linux (1): {cgroup_driver (1)}}, of k8s.io/cri-api, api.proto: SYSTEMD
-// is 0, which is not written, and CGROUPFS is 1.
-func askedDriver(ctx context.Context, v host.View, endpoint string) string {
-	answer, err := v.Call(ctx, strings.TrimPrefix(endpoint, "unix://"), "/runtime.v1.RuntimeService/RuntimeConfig", nil)
-	if err != nil {
-		return ""
-	}
-	driver := ""
-	err = protoFields(answer, func(n protowire.Number, linux []byte) error {
-		if n == 1 {
-			driver = "systemd"
-			if field, kind, size := protowire.ConsumeTag(linux); size > 0 && field == 1 && kind == protowire.VarintType {
-				if value, read := protowire.ConsumeVarint(linux[size:]); read < 0 || value != 0 {
-					driver = "cgroupfs"
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return ""
-	}
-	return driver
-}
-
-// cgroupDriver is who makes the containers' cgroups, as the engine's configuration says: what is known without asking it.
-// Kubelet must have the same.
-func cgroupDriver(e facts.Engine) string {
-	if e.Name == "crio" {
-		for _, f := range e.Files {
-			var c struct {
-				Crio struct {
-					Runtime struct {
-						Manager string `toml:"cgroup_manager"`
-					}
-				}
-			}
-			if toml.Unmarshal(f.Data, &c) == nil && c.Crio.Runtime.Manager == "cgroupfs" {
-				return "cgroupfs"
-			}
-		}
-		return "systemd" // CRI-O's default
-	}
-	driver := "cgroupfs" // containerd's default
-	for _, f := range e.Files {
-		var t table
-		if toml.Unmarshal(f.Data, &t) != nil {
-			continue
-		}
-		// The first name is that of format 2 and before, the second that of format 3: containerd, docs/cri/config.md.
-		for _, plugin := range []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
-			switch at(t, "plugins", plugin, "containerd", "runtimes", "runc", "options", "SystemdCgroup") {
-			case true:
-				driver = "systemd"
-			case false:
-				driver = "cgroupfs"
-			}
-		}
-	}
-	return driver
-}
-
-// at is what a table holds deep inside, nil if there is nothing.
-func at(t any, keys ...string) any {
-	for _, key := range keys {
-		is, _ := t.(table)
-		t = is[key]
-	}
-	return t
 }

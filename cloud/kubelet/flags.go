@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package kubelet
 
 import (
 	"bytes"
@@ -21,8 +21,8 @@ const (
 	taintFlag = "register-with-taints"
 )
 
-// taintTexts writes taints as the flag takes them.
-func taintTexts(taints []spec.Taint) (list []string) {
+// TaintTexts writes taints as the flag takes them.
+func TaintTexts(taints []spec.Taint) (list []string) {
 	for _, t := range taints {
 		list = append(list, t.String())
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package kubelet
 
 import (
 	"bytes"
@@ -15,14 +15,14 @@ import (
 
 // unit returns the unit file of kubelet and its text. Where a package has a unit, it is a drop-in with the whole command line, which
 // replaces that of the package's drop-ins with its bootstrap kubeconfig.
-func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]string) (name, text string, err error) {
-	for _, word := range append(slices.Clone(k.Flags), sortedPairs(k.Env)...) {
+func (k Own) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]string) (name, text string, err error) {
+	for _, word := range append(slices.Clone(k.Flags), Pairs(k.Env)...) {
 		if strings.ContainsAny(word, "\n\r\x00") {
 			return "", "", fmt.Errorf("internal error: a line break in kubelet's command line")
 		}
 	}
 	var b strings.Builder
-	b.WriteString(written + "\n[Unit]\n")
+	b.WriteString(Written + "\n[Unit]\n")
 	theirs := theirUnit(f)
 	if !theirs {
 		b.WriteString("Description=kubelet, the node agent of Kubernetes\nDocumentation=https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/\n")
@@ -31,7 +31,7 @@ func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[
 	// Not Requires=: a restart of the engine would restart kubelet with it.
 	fmt.Fprintf(&b, "Wants=%s\nAfter=%[1]s\n", strings.Join(after, " "))
 	b.WriteString("# Start it again and again, until the API server and the GPUs are ready.\nStartLimitIntervalSec=0\n\n[Service]\n")
-	for _, pair := range sortedPairs(k.Env) {
+	for _, pair := range Pairs(k.Env) {
 		fmt.Fprintf(&b, "Environment=%s\n", systemdWord(pair))
 	}
 	if theirs {
@@ -43,20 +43,20 @@ func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[
 	}
 	b.WriteString("\nRestart=always\nRestartSec=5\n")
 	if theirs {
-		return kubeletDropIn, b.String(), nil
+		return DropIn, b.String(), nil
 	}
 	b.WriteString("\n[Install]\nWantedBy=multi-user.target\n")
-	return kubeletUnitFile, b.String(), nil
+	return UnitFile, b.String(), nil
 }
 
 // argv is kubelet's command line, in systemd's words.
-func (k ownKubelet) argv(s spec.Spec, f facts.Facts, labels map[string]string) []string {
-	words := []string{f.Kubelet.Binary, "--config=" + kubeletConfig, "--kubeconfig=" + k.Kubeconfig}
+func (k Own) argv(s spec.Spec, f facts.Facts, labels map[string]string) []string {
+	words := []string{f.Kubelet.Binary, "--config=" + ConfigFile, "--kubeconfig=" + k.Kubeconfig}
 	if s.Join.NodeName != "" {
 		words = append(words, "--hostname-override="+s.Join.NodeName)
 	}
 	if len(labels) > 0 {
-		words = append(words, "--node-labels="+strings.Join(sortedPairs(labels), ","))
+		words = append(words, "--node-labels="+strings.Join(Pairs(labels), ","))
 	}
 	words = append(words, k.Flags...)
 	for i := range words {
@@ -70,13 +70,13 @@ func theirUnit(f facts.Facts) bool {
 	if f.Kubelet.Unit == "" {
 		return false
 	}
-	return !bytes.HasPrefix(f.Files[kubeletUnitFile], []byte(written))
+	return !bytes.HasPrefix(f.Files[UnitFile], []byte(Written))
 }
 
 // mentions says whether a file that gpuadm did not write contains a word.
 func mentions(files []facts.File, word string) bool {
 	return slices.ContainsFunc(files, func(at facts.File) bool {
-		return !bytes.HasPrefix(at.Data, []byte(written)) && bytes.Contains(at.Data, []byte(word))
+		return !bytes.HasPrefix(at.Data, []byte(Written)) && bytes.Contains(at.Data, []byte(word))
 	})
 }
 
@@ -104,16 +104,16 @@ func systemdWord(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(word) + `"`
 }
 
-// sortedPairs are the pairs of a table as key=value, in order.
-func sortedPairs(table map[string]string) (pairs []string) {
+// Pairs are the pairs of a table as key=value, in order.
+func Pairs(table map[string]string) (pairs []string) {
 	for _, key := range sorted(table) {
 		pairs = append(pairs, key+"="+table[key])
 	}
 	return pairs
 }
 
-// proxyEnv is the environment by which kubelet uses the proxies of [proxy].
-func proxyEnv(s spec.Spec) map[string]string {
+// ProxyEnv is the environment by which kubelet uses the proxies of [proxy].
+func ProxyEnv(s spec.Spec) map[string]string {
 	env := map[string]string{}
 	for name, value := range map[string]string{"HTTP_PROXY": s.Proxy.HTTP, "HTTPS_PROXY": s.Proxy.HTTPS, "NO_PROXY": strings.Join(s.Proxy.NoProxy, ",")} {
 		if value != "" {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -122,14 +123,14 @@ func kubeletEngine(t testing.TB, text string) *converge.Engine {
 func kubeletThing(ref converge.Ref) (converge.Thing, error) {
 	switch ref.Kind {
 	case "file":
-		return things.NewFile(ref.Name, TakeOut), nil
+		return things.NewFile(ref.Name, kubelet.TakeOut), nil
 	case "folder":
 		return things.NewFolder(ref.Name), nil
 	case "unit-files":
 		return things.NewUnitFiles(ref.Name), nil
 	case "fresh":
-		if IsKubelet(ref.Name) {
-			return NewFresh(ref.Name, ref.Reads), nil
+		if kubelet.Is(ref.Name) {
+			return kubelet.NewFresh(ref.Name, ref.Reads), nil
 		}
 	}
 	return nil, fmt.Errorf("no such kind: %s %s", ref.Kind, ref.Name)
@@ -229,7 +230,7 @@ func TestKubeletThatDies(t *testing.T) {
 	for active, want := range map[string]converge.State{"active": "fresh", "activating": "fresh", "failed": "inactive", "inactive": "inactive"} {
 		files := strings.Replace(layouts()["kubeadm on Debian"].files, `active = "active"`, fmt.Sprintf("active = %q", active), 1)
 		n := kubeletMachine(t, files)
-		thing := NewFresh("kubelet.service", []string{"/etc/default/kubelet"})
+		thing := kubelet.NewFresh("kubelet.service", []string{"/etc/default/kubelet"})
 		if got, err := thing.Look(ctx, n); err != nil || got != want {
 			t.Errorf("%s: %q, %v", active, got, err)
 		}
@@ -241,7 +242,7 @@ func TestKubeletThatDies(t *testing.T) {
 			t.Errorf("%s, again: %v", active, r.Made)
 		}
 	}
-	if IsKubelet("containerd.service") || !IsKubelet("rke2-agent.service") {
+	if kubelet.Is("containerd.service") || !kubelet.Is("rke2-agent.service") {
 		t.Error("kubelets are not told from other daemons")
 	}
 }
@@ -259,7 +260,7 @@ func TestK3sFilesOfOthers(t *testing.T) {
 // At boot kubelet waits for us, and will start with the files as they are.
 func TestNodeAtBoot(t *testing.T) {
 	red := kubeletEngine(t, redSpec).Spec
-	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: extra}
+	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}
 	for _, f := range []facts.Facts{
 		{Booting: true, Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: env}},
 		{Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: env, Joined: true}},
@@ -359,7 +360,7 @@ func TestNodeWantsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	bare, _ := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n")})
-	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: extra}
+	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}
 	for name, c := range map[string]struct {
 		spec spec.Spec
 		k    facts.Kubelet
@@ -384,7 +385,7 @@ func TestNodeWantsNothing(t *testing.T) {
 		}
 	}
 	for version, taken := range map[string]bool{"1.29.4": false, "v1.30.0": true, "1.34.1": true, "": true} {
-		_, err := Node().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", Version: version, TaintsAt: facts.Place{How: "drop-in", File: "/k.d", Key: confTaints}}})
+		_, err := Node().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", Version: version, TaintsAt: facts.Place{How: "drop-in", File: "/k.d", Key: "registerWithTaints"}}})
 		if (err == nil) != taken || err != nil && !strings.Contains(err.Error(), "1.30 and newer") {
 			t.Errorf("kubelet %s: %v", version, err)
 		}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package kubelet
 
 import (
 	"fmt"
@@ -229,8 +229,8 @@ func TestTakeOutByWords(t *testing.T) {
 // The list of our file in kubelet's folder replaces those before it.
 func TestConfigurationRepeatsOthers(t *testing.T) {
 	at := facts.Place{How: "drop-in", File: "/k.d", Key: confTaints, Others: []facts.Taint{{Key: "a", Value: "1", Effect: "NoExecute"}, {Key: "gpu", Value: "old", Effect: "NoSchedule"}}}
-	file := nodeConf(at, []spec.Taint{{Key: "gpu", Value: "true", Effect: "NoSchedule"}})
-	config, err := readKubeletConfig(file.name, file.data)
+	file := confFile(at, []spec.Taint{{Key: "gpu", Value: "true", Effect: "NoSchedule"}})
+	config, err := readKubeletConfig(file.Name, file.data)
 	if err != nil {
 		t.Fatal(err)
 	}

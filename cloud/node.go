@@ -9,8 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hashicorp/go-version"
-
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -75,7 +74,7 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if k.LabelsAt.How == "" {
 		labels = nil // they are set by the API later; a missing label lets no pod in too early
 	}
-	if why := noTaintsAt(k); why != "" && len(taints) > 0 {
+	if why := kubelet.NoTaints(k); why != "" && len(taints) > 0 {
 		if !k.Joined {
 			return nil, &converge.Trouble{
 				What: fmt.Sprintf("cannot register the node with the taint %s: %s", taints[0], why),
@@ -87,34 +86,23 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if len(labels) == 0 && len(taints) == 0 {
 		return nil, nil
 	}
-	file := nodeFileFor(k, labels, taints)
-	wants := append(things.Folders(path.Dir(file.name), "holds what kubelet reads"), file.want(nodeWhy(k, labels, taints)))
+	file := kubelet.FileFor(k, labels, taints)
+	wants := append(things.Folders(path.Dir(file.Name), "holds what kubelet reads"), file.Want(nodeWhy(k, labels, taints)))
 	if !k.Joined && !f.Booting { // a kubelet that has registered reads labels and taints no more: it is left alone
-		wants = append(wants, kubeletFresh(k.Unit, []string{file.name}, "kubelet reads its flags and its configuration when it starts"))
+		wants = append(wants, kubelet.Fresh(k.Unit, []string{file.Name}, "kubelet reads its flags and its configuration when it starts"))
 	}
 	return wants, nil
-}
-
-// noTaintsAt says why there is no place for taints; "" where there is one.
-func noTaintsAt(k facts.Kubelet) string {
-	if k.TaintsAt.How == "" {
-		return k.TaintsAt.Why
-	}
-	// Kubelets 1.28 and 1.29 start with --config-dir only where KUBELET_CONFIG_DROPIN_DIR_ALPHA is set. Sources:
-	// https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/, https://www.kubernetes.dev/resources/keps/3983/.
-	if v, err := version.NewVersion(k.Version); k.TaintsAt.Key == confTaints && err == nil && v.Segments()[0] == 1 && v.Segments()[1] < 30 {
-		return fmt.Sprintf("gpuadm writes to the folder of --config-dir for kubelet 1.30 and newer, and this is %s", k.Version)
-	}
-	return ""
 }
 
 // nodeSays says in few words what the node registers with.
 func nodeSays(labels map[string]string, taints []spec.Taint) string {
 	var says []string
-	if len(labels) == 1 {
-		says = append(says, "label "+sorted(labels)[0])
-	} else if len(labels) > 1 {
+	if len(labels) > 1 {
 		says = append(says, fmt.Sprintf("%d labels", len(labels)))
+	} else {
+		for key := range labels {
+			says = append(says, "label "+key)
+		}
 	}
 	for _, t := range taints {
 		says = append(says, "taint "+t.String())
@@ -129,4 +117,13 @@ func nodeWhy(k facts.Kubelet, labels map[string]string, taints []spec.Taint) str
 		why += "; it has joined already, so this holds when it registers again"
 	}
 	return why
+}
+
+// ownWants wants a kubelet that gpuadm sets up, with the node's name, labels and taints.
+func ownWants(k kubelet.Own, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	labels, taints, err := registration(s, f)
+	if err != nil {
+		return nil, err
+	}
+	return k.Wants(s, f, kubelet.Node{Name: nodeName(s, f), Labels: labels, Taints: taints})
 }

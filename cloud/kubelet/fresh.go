@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package kubelet
 
 import (
 	"context"
@@ -12,24 +12,24 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// freshKubelet is a kubelet that has read its files since they changed. It is things.Fresh for a daemon that may fail for good
+// freshUnit is a kubelet that has read its files since they changed. It is things.Fresh for a daemon that may fail for good
 // reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd starts it again and again.
 // Between two starts it counts as converged, since the next start reads the files; a restart after which it exits is no failure.
-type freshKubelet struct {
+type freshUnit struct {
 	converge.Thing // of kind fresh
 	unit           string
 }
 
-// kubeletFresh wants a running kubelet to have read these files since they changed.
-func kubeletFresh(unit string, files []string, why string) converge.Want {
+// Fresh wants a running kubelet to have read these files since they changed.
+func Fresh(unit string, files []string, why string) converge.Want {
 	w := things.Fresh(unit, files, nil, why)
 	w.Breaks = []string{"restart-kubelet"}
-	w.Thing = freshKubelet{w.Thing, unit}
+	w.Thing = freshUnit{w.Thing, unit}
 	return w
 }
 
-// IsKubelet says whether a thing of kind fresh is kubelet's, by its name: then NewFresh builds it again.
-func IsKubelet(name string) bool {
+// Is says whether a thing of kind fresh is kubelet's, by its name: then NewFresh builds it again.
+func Is(name string) bool {
 	for _, start := range []string{"kubelet", "k3s", "rke2"} {
 		if strings.HasPrefix(name, start) {
 			return true
@@ -40,13 +40,13 @@ func IsKubelet(name string) bool {
 
 // NewFresh builds kubelet's thing of kind fresh again.
 func NewFresh(unit string, files []string) converge.Thing {
-	return freshKubelet{things.NewFresh(unit, files, nil), unit}
+	return freshUnit{things.NewFresh(unit, files, nil), unit}
 }
 
 // Reads is converge.Reader's.
-func (f freshKubelet) Reads() []string { return f.Thing.(converge.Reader).Reads() }
+func (f freshUnit) Reads() []string { return f.Thing.(converge.Reader).Reads() }
 
-func (f freshKubelet) Look(ctx context.Context, v host.View) (converge.State, error) {
+func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error) {
 	state, err := f.Thing.Look(ctx, v)
 	if err != nil || state != "failed" && state != "inactive" && state != "" {
 		return state, err
@@ -68,11 +68,11 @@ func (f freshKubelet) Look(ctx context.Context, v host.View) (converge.State, er
 }
 
 // Unsettled and Settled are those of any daemon.
-func (f freshKubelet) Unsettled(found converge.State, by converge.Change) converge.State {
+func (f freshUnit) Unsettled(found converge.State, by converge.Change) converge.State {
 	return f.Thing.(converge.Settler).Unsettled(found, by)
 }
 
 // Settled is converge.Settler's.
-func (f freshKubelet) Settled(found converge.State) converge.State {
+func (f freshUnit) Settled(found converge.State) converge.State {
 	return f.Thing.(converge.Settler).Settled(found)
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package kubelet
 
 import (
 	"fmt"
@@ -53,7 +53,7 @@ func extraTry(words []string, flag, name string, taints []spec.Taint) string {
 			return "write them as taints in [node]"
 		}
 		return ""
-	case value == map[string]string{"hostname-override": name, "config": kubeletConfig, "kubeconfig": kubeletKubeconfig}[flag]:
+	case value == map[string]string{"hostname-override": name, "config": ConfigFile, "kubeconfig": Kubeconfig}[flag]:
 		return ""
 	case flag == "hostname-override":
 		return fmt.Sprintf("write node_name = %q in [join] if that is the name", value)

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -48,7 +49,7 @@ func (n *eksNode) config(f facts.Facts) table {
 			"TLS_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_256_GCM_SHA384",
 		}),
 	}
-	if r := reserved(f); r != nil {
+	if r := kubelet.Reserved(f); r != nil {
 		r["memory"] = fmt.Sprintf("%dMi", 11*pods+255)
 		c["kubeReserved"] = r
 	}
@@ -68,7 +69,7 @@ func eksMaxPods(c instance.Cluster) int {
 // flags are the settings that kubelet takes on its command line only.
 func (n *eksNode) flags(s spec.Spec, f facts.Facts) []string {
 	flags := []string{"--cloud-provider=external", "--node-ip=" + n.ip}
-	if s.Join.NodeName == "" { // else ownKubelet states it
+	if s.Join.NodeName == "" { // else kubelet.Own states it
 		flags = append(flags, "--hostname-override="+n.name)
 	}
 	return append(flags, eksECRFlags(f)...)
@@ -81,7 +82,7 @@ func (n *eksNode) kubeconfig() []byte {
 		"apiVersion":      "v1",
 		"kind":            "Config",
 		"current-context": "node",
-		"clusters":        named("cluster", "cluster", table{"server": n.cluster.Server, "certificate-authority": clusterCA}),
+		"clusters":        named("cluster", "cluster", table{"server": n.cluster.Server, "certificate-authority": kubelet.ClusterCA}),
 		"users": named("user", "node", table{"exec": table{
 			"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
 			"command":         eksPlugin,
@@ -93,7 +94,7 @@ func (n *eksNode) kubeconfig() []byte {
 	if err != nil {
 		return nil // maps of strings can be written
 	}
-	return append([]byte(written), text...)
+	return append([]byte(kubelet.Written), text...)
 }
 
 // accepted wants EKS to map the machine's role to the node's name, before anything is written: a kubelet with another name is
@@ -153,4 +154,14 @@ func (n *eksNode) refused(user string, groups []string, err error) error {
 		}
 	}
 	return nil
+}
+
+// A table is a JSON object.
+type table = map[string]any
+
+func anys(texts []string) (list []any) {
+	for _, t := range texts {
+		list = append(list, t)
+	}
+	return list
 }

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+// Package kubelet holds what kubelet reads: the flags and files that gpuadm adds to a kubelet that another program set up, and the
+// configuration and the unit of a kubelet that gpuadm sets up.
+package kubelet
 
 import (
 	"bytes"
 	"context"
-	"errors"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -24,20 +24,20 @@ import (
 // Where kubelet's files are: kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which every administrator and
 // every tool of a cluster knows.
 const (
-	kubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
-	clusterCA         = "/etc/kubernetes/pki/ca.crt"
-	kubeletConfig     = "/var/lib/kubelet/config.yaml"
-	kubeletPKI        = "/var/lib/kubelet/pki"
-	kubeletUnit       = "kubelet.service"
-	kubeletUnitFile   = "/etc/systemd/system/" + kubeletUnit
-	kubeletDropIn     = kubeletUnitFile + ".d/60-gpuadm-join.conf" // after kubeadm's, whose name begins with 10
+	Kubeconfig = "/etc/kubernetes/kubelet.conf"
+	ClusterCA  = "/etc/kubernetes/pki/ca.crt"
+	ConfigFile = "/var/lib/kubelet/config.yaml"
+	PKI        = "/var/lib/kubelet/pki"
+	Unit       = "kubelet.service"
+	UnitFile   = "/etc/systemd/system/" + Unit
+	DropIn     = UnitFile + ".d/60-gpuadm-join.conf" // after kubeadm's, whose name begins with 10
 )
 
-// written is the first line of the files that gpuadm alone writes.
-const written = "# Written by gpuadm, which joined this machine to its cluster. gpuadm undo takes it away.\n"
+// Written is the first line of the files that gpuadm alone writes.
+const Written = "# Written by gpuadm, which joined this machine to its cluster. gpuadm undo takes it away.\n"
 
-// ownKubelet is a kubelet that gpuadm sets up.
-type ownKubelet struct {
+// Own is a kubelet that gpuadm sets up.
+type Own struct {
 	Config     map[string]any    // keys of its KubeletConfiguration, beside those of ownConfig
 	Flags      []string          // "--cloud-provider=external", …
 	Env        map[string]string // its environment: the proxy of its exec plugin, …
@@ -45,12 +45,19 @@ type ownKubelet struct {
 	After      []string          // units that it starts after, beside the container engine's
 	Login      []converge.Want   // its credentials, which exist before it starts and until it is stopped
 
-	// learn asks the cluster for the addresses of its DNS; nil where they are known. The cluster is not asked where the config
+	// Learn asks the cluster for the addresses of its DNS; nil where they are known. The cluster is not asked where the config
 	// file on the machine has them.
-	learn func(ctx context.Context, v host.View) (map[string]any, error)
+	Learn func(ctx context.Context, v host.View) (map[string]any, error)
 
-	// held says, as a Later, why kubelet may not start yet; nil where it may.
-	held func(ctx context.Context, v host.View) error
+	// Held says, as a Later, why kubelet may not start yet; nil where it may.
+	Held func(ctx context.Context, v host.View) error
+}
+
+// A Node is what kubelet registers.
+type Node struct {
+	Name   string
+	Labels map[string]string
+	Taints []spec.Taint
 }
 
 // heldUnit is kubelet's unit, which gpuadm does not start while held returns an error.
@@ -66,35 +73,31 @@ func (u heldUnit) Look(ctx context.Context, v host.View) (converge.State, error)
 	return u.Merger.Look(ctx, v)
 }
 
-// wants are the files, the unit, and a kubelet that has read its files since they changed.
-func (k ownKubelet) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+// Wants are the files, the unit, and a kubelet that has read its files since they changed.
+func (k Own) Wants(s spec.Spec, f facts.Facts, node Node) ([]converge.Want, error) {
 	if f.Kubelet.Binary == "" {
 		return nil, &converge.Trouble{
 			What: "cannot join: no kubelet is installed",
 			Try:  []string{"install the package kubelet, in the cluster's version or up to three minor versions older: https://kubernetes.io/releases/version-skew-policy/#kubelet"},
 		}
 	}
-	e, err := ownEngine(f)
+	e, err := EngineOf(f)
 	if err != nil {
 		return nil, err
 	}
-	labels, taints, err := registration(s, f)
+	if err := extraFits(f, node.Name, node.Taints); err != nil {
+		return nil, err
+	}
+	config, err := k.config(s, f, e, node.Taints)
 	if err != nil {
 		return nil, err
 	}
-	if err := extraFits(f, nodeName(s, f), taints); err != nil {
+	if err := Starts(config.merged(nil), s, f); err != nil {
 		return nil, err
 	}
-	config, err := k.config(s, f, e, taints)
-	if err != nil {
-		return nil, err
-	}
-	if err := kubeletStarts(config.merged(nil), s, f); err != nil {
-		return nil, err
-	}
-	wants := things.Folders(path.Dir(kubeletConfig), "holds kubelet's configuration")
+	wants := things.Folders(path.Dir(ConfigFile), "holds kubelet's configuration")
 	wants = append(wants, config.want())
-	unit, text, err := k.unit(s, f, e, labels)
+	unit, text, err := k.unit(s, f, e, node.Labels)
 	if err != nil {
 		return nil, err
 	}
@@ -104,10 +107,10 @@ func (k ownKubelet) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 }
 
 // runs wants kubelet enabled and running, and its files read since they changed. At boot systemd starts kubelet after gpuadm.service.
-func (k ownKubelet) runs(f facts.Facts) []converge.Want {
-	thing := things.NewUnit(kubeletUnit)
-	if merger, ok := thing.(converge.Merger); ok && k.held != nil {
-		thing = heldUnit{merger, k.held}
+func (k Own) runs(f facts.Facts) []converge.Want {
+	thing := things.NewUnit(Unit)
+	if merger, ok := thing.(converge.Merger); ok && k.Held != nil {
+		thing = heldUnit{merger, k.Held}
 	}
 	active := "active"
 	switch {
@@ -134,11 +137,11 @@ func (k ownKubelet) runs(f facts.Facts) []converge.Want {
 	if now := f.Kubelet.Active; now == "" || now == "inactive" {
 		return []converge.Want{running} // it reads its files when it starts
 	}
-	return []converge.Want{running, kubeletFresh(kubeletUnit, []string{kubeletConfig}, "kubelet reads its configuration when it starts")}
+	return []converge.Want{running, Fresh(Unit, []string{ConfigFile}, "kubelet reads its configuration when it starts")}
 }
 
-// ownEngine is the container engine that kubelet will use: containerd, which [runtime] configures, where both are installed.
-func ownEngine(f facts.Facts) (facts.Engine, error) {
+// EngineOf is the container engine that kubelet will use: containerd, which [runtime] configures, where both are installed.
+func EngineOf(f facts.Facts) (facts.Engine, error) {
 	for _, name := range []string{"containerd", "crio"} {
 		for _, e := range f.Engines {
 			if e.Name == name {
@@ -164,18 +167,18 @@ func endpoint(e facts.Engine) string {
 	return "unix://" + strings.TrimPrefix(socket, "unix://")
 }
 
-// learned is a file with values that only the cluster knows. Values in the file are kept, so that a converged node does not ask
+// Learned is a file with values that only the cluster knows. Values in the file are kept, so that a converged node does not ask
 // the cluster.
-type learned struct {
+type Learned struct {
 	*things.FileThing
-	write func(ctx context.Context, v host.View, found []byte) ([]byte, error)
+	Write func(ctx context.Context, v host.View, found []byte) ([]byte, error)
 
 	mu   sync.Mutex
 	data []byte // as of the last look
 }
 
-// want wants the file as write makes it.
-func (l *learned) want(why string) converge.Want {
+// Want wants the file as Write makes it.
+func (l *Learned) Want(why string) converge.Want {
 	w := things.Edited(l.FileThing, func([]byte) ([]byte, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -187,7 +190,7 @@ func (l *learned) want(why string) converge.Want {
 }
 
 // Look reads the file, and determines its desired bytes.
-func (l *learned) Look(ctx context.Context, v host.View) (converge.State, error) {
+func (l *Learned) Look(ctx context.Context, v host.View) (converge.State, error) {
 	found, err := l.FileThing.Look(ctx, v)
 	if err != nil {
 		return "", err
@@ -196,7 +199,7 @@ func (l *learned) Look(ctx context.Context, v host.View) (converge.State, error)
 	if err != nil {
 		return "", err
 	}
-	if data, err = l.write(ctx, v, data); err != nil {
+	if data, err = l.Write(ctx, v, data); err != nil {
 		return "", err
 	}
 	l.mu.Lock()
@@ -204,9 +207,6 @@ func (l *learned) Look(ctx context.Context, v host.View) (converge.State, error)
 	l.data = data
 	return found, nil
 }
-
-// notThere says that a file was not found.
-func notThere(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // sorted are the keys of a table, in order.
 func sorted[T any](table map[string]T) []string { return slices.Sorted(maps.Keys(table)) }
