@@ -69,7 +69,8 @@ func (c kubeletCommand) flagPlace() Place {
 		}
 		file := c.environ.from[name]
 		if file == "" && c.values[name] != "" {
-			return Place{Why: c.name + " sets " + name + " itself, and a file would hide that; move it to /etc/default/kubelet (Debian) or /etc/sysconfig/kubelet (RPM)"}
+			return Place{Why: c.name + " sets " + name + " itself, and a file would hide that; " +
+				"move it to /etc/default/kubelet (Debian) or /etc/sysconfig/kubelet (RPM)"}
 		}
 		for _, f := range c.environ.files {
 			if file == "" && slices.Contains([]string{"/etc/default/kubelet", "/etc/sysconfig/kubelet"}, f.Path) {
