@@ -12,23 +12,23 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// freshUnit is a kubelet that has read its files since they changed. It is things.Fresh for a daemon that may fail for good
+// freshUnit is a kubelet that has read its files since they changed. It is things.Restart for a daemon that may fail for good
 // reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd starts it again and again.
 // Between two starts it counts as converged, since the next start reads the files; a restart after which it exits is no failure.
 type freshUnit struct {
-	converge.Thing // of kind fresh
+	converge.Thing // of kind restart
 	unit           string
 }
 
 // Fresh wants a running kubelet to have read these files since they changed.
 func Fresh(unit string, files []string, why string) converge.Want {
-	w := things.Fresh(unit, files, nil, why)
+	w := things.Restart(unit, files, nil, why)
 	w.Breaks = []string{"restart-kubelet"}
 	w.Thing = freshUnit{w.Thing, unit}
 	return w
 }
 
-// Is says whether a thing of kind fresh is kubelet's, by its name: then NewFresh builds it again.
+// Is says whether a thing of kind restart is kubelet's, by its name: then NewFresh builds it again.
 func Is(name string) bool {
 	for _, start := range []string{"kubelet", "k3s", "rke2"} {
 		if strings.HasPrefix(name, start) {
@@ -38,9 +38,9 @@ func Is(name string) bool {
 	return false
 }
 
-// NewFresh builds kubelet's thing of kind fresh again.
+// NewFresh builds kubelet's thing of kind restart again.
 func NewFresh(unit string, files []string) converge.Thing {
-	return freshUnit{things.NewFresh(unit, files, nil), unit}
+	return freshUnit{things.NewRestart(unit, files, nil), unit}
 }
 
 // Reads is converge.Reader's.
@@ -62,7 +62,7 @@ func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error
 		return state, nil
 	}
 	if u.Active == "activating" { // between two starts
-		return "fresh", nil
+		return things.UpToDate, nil
 	}
 	return "inactive", nil // systemd gave up; its next start reads the files
 }
