@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -68,7 +69,7 @@ func aksNotes(s spec.Spec, f facts.Facts) (notes []string) {
 		"they install a driver too, unless the pool was made with --gpu-driver none or its machines carry the tag SkipGpuDriverInstall=true",
 	}
 	if _, taints, err := registration(s, f); err == nil && len(taints) > 0 {
-		notes = append(notes, fmt.Sprintf("the pool's nodeInitializationTaints must name %s, and not nodeTaints: those AKS puts back whenever they are taken off", kubeletTaintParts(taints)))
+		notes = append(notes, fmt.Sprintf("the pool's nodeInitializationTaints must name %s, and not nodeTaints: those AKS puts back whenever they are taken off", kubelet.TaintTexts(taints)))
 	}
 	return notes
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -80,10 +81,10 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
 	var flags []string
 	if len(labels) > 0 {
-		flags = append(flags, "--node-labels="+strings.Join(sortedPairs(labels), ","))
+		flags = append(flags, "--node-labels="+strings.Join(kubelet.Pairs(labels), ","))
 	}
 	if len(taints) > 0 {
-		flags = append(flags, "--register-with-taints="+strings.Join(kubeletTaintParts(taints), ","))
+		flags = append(flags, "--register-with-taints="+strings.Join(kubelet.TaintTexts(taints), ","))
 	}
 	return strings.Join(flags, " ")
 }

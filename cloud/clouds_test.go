@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/images/systemd"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -41,7 +42,7 @@ func recorded(t *testing.T, name string, files map[string]string) *simhost.Node 
 		t.Fatal(err)
 	}
 	// What the recording left out, and a join reads.
-	for name, text := range map[string]string{nodeadmResolved: "{}", kubeletKubeconfig: "kind: Config\n"} {
+	for name, text := range map[string]string{nodeadmResolved: "{}", kubelet.Kubeconfig: "kind: Config\n"} {
 		if i, err := n.Stat(name); err == nil && i.Size > 0 {
 			eksMust(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
 		}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"path"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -58,7 +59,7 @@ func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 
 // eksOthers says whether somebody else has made the machine a node already: its kubelet's files are theirs.
 func eksOthers(f facts.Facts) bool {
-	return joinedByOthers(f) || f.Kubelet.Joined && f.Kubelet.Kubeconfig != "" && f.Kubelet.Kubeconfig != kubeletKubeconfig
+	return joinedByOthers(f) || f.Kubelet.Joined && f.Kubelet.Kubeconfig != "" && f.Kubelet.Kubeconfig != kubelet.Kubeconfig
 }
 
 // eksOwn says whether the join sets up kubelet itself.
@@ -159,8 +160,8 @@ func eksName(s spec.Spec, f facts.Facts) string {
 
 // wants are all files of the join, in the order in which they are of use.
 func (n *eksNode) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	k := ownKubelet{Kubeconfig: kubeletKubeconfig, Env: proxyEnv(s), Config: n.config(f), Flags: n.flags(s, f)}
-	own, err := k.wants(s, f)
+	k := kubelet.Own{Kubeconfig: kubelet.Kubeconfig, Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(s, f)}
+	own, err := ownWants(k, s, f)
 	if err != nil {
 		return nil, err
 	}
@@ -172,17 +173,17 @@ func (n *eksNode) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !f.Kubelet.Joined {
 		wants = append(wants, n.accepted(via(s)))
 	}
-	for _, folder := range []string{path.Dir(clusterCA), path.Dir(eksKept)} {
+	for _, folder := range []string{path.Dir(kubelet.ClusterCA), path.Dir(eksKept)} {
 		wants = append(wants, things.Folders(folder, "holds what a node of EKS is told")...)
 	}
 	wants = append(wants,
-		things.Exact(clusterCA, n.cluster.CA, 0o644, "whom kubelet trusts to be the API server"),
+		things.Exact(kubelet.ClusterCA, n.cluster.CA, 0o644, "whom kubelet trusts to be the API server"),
 		n.login(),
 		things.Exact(eksKept, kept, 0o644, "a node that stands asks neither EC2 nor EKS again"),
 	)
 	wants = unique(append(append(wants, eksECR(f)...), own...))
 	if !f.Kubelet.Joined {
-		wants = append(wants, waitRegistered(s, f, n.name, kubeletKubeconfig))
+		wants = append(wants, waitRegistered(s, f, n.name, kubelet.Kubeconfig))
 	}
 	return wants, nil
 }

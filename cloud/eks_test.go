@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -179,7 +180,7 @@ func TestEKSLeaves(t *testing.T) {
 	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err == nil || !strings.Contains(err.Error()+joinBecause(err), "0a1b") {
 		t.Errorf("a pod runs: %v", err)
 	}
-	if got := c.read(t, kubeletKubeconfig); !strings.Contains(got, "exec:") {
+	if got := c.read(t, kubelet.Kubeconfig); !strings.Contains(got, "exec:") {
 		t.Errorf("the kubeconfig is\n%s", got)
 	}
 	eksMust(t, c.n.Remove("/var/lib/kubelet/pods/0a1b"))
@@ -197,7 +198,7 @@ func TestEKSAnotherMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.apply(t)
-	if got := c.read(t, kubeletConfig); !strings.Contains(got, "i-0fffffffffffffff0") {
+	if got := c.read(t, kubelet.ConfigFile); !strings.Contains(got, "i-0fffffffffffffff0") {
 		t.Errorf("the provider id is another machine's:\n%s", got)
 	}
 }
@@ -240,10 +241,10 @@ func TestEKSStated(t *testing.T) {
 	if all := strings.Join(c.Requests(), "\n"); strings.Contains(all, "/clusters/") {
 		t.Errorf("EKS was asked:\n%s", all)
 	}
-	if got := c.read(t, kubeletConfig); !strings.Contains(got, "- fd00:1::a") {
+	if got := c.read(t, kubelet.ConfigFile); !strings.Contains(got, "- fd00:1::a") {
 		t.Errorf("the DNS's address:\n%s", got)
 	}
-	if got := c.read(t, kubeletUnitFile); !strings.Contains(got, "--node-ip=2600:1f18::2") {
+	if got := c.read(t, kubelet.UnitFile); !strings.Contains(got, "--node-ip=2600:1f18::2") {
 		t.Errorf("the node's address:\n%s", got)
 	}
 }
@@ -310,7 +311,7 @@ func TestEKSProvider(t *testing.T) {
 	if got := c.read(t, eksProviderConfig); got != theirs {
 		t.Errorf("it is now %s", got)
 	}
-	if got := c.read(t, kubeletUnitFile); !strings.Contains(got, "--image-credential-provider-config="+eksProviderConfig) {
+	if got := c.read(t, kubelet.UnitFile); !strings.Contains(got, "--image-credential-provider-config="+eksProviderConfig) {
 		t.Errorf("kubelet is not told:\n%s", got)
 	}
 }

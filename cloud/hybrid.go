@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -26,7 +27,7 @@ func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !f.Live || f.Booting || f.Kubelet.Joined {
 		return nil, nil
 	}
-	if err := kubeletStarts(table{"failSwapOn": false}, s, f); err != nil {
+	if err := kubelet.Starts(table{"failSwapOn": false}, s, f); err != nil {
 		return nil, err
 	}
 	if s.Join.Region == "" {

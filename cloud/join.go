@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -69,7 +70,7 @@ func Joined(node *Session) converge.Stage {
 			if howOf(s, f) != "token" && !ownsKubelet(s, f) { // a cloud may name it otherwise
 				name = cmp.Or(f.Kubelet.NodeName, name)
 			}
-			w := waitReady(s, f, name, cmp.Or(f.Kubelet.Kubeconfig, kubeletKubeconfig))
+			w := waitReady(s, f, name, cmp.Or(f.Kubelet.Kubeconfig, kubelet.Kubeconfig))
 			j := w.Thing.(joined)
 			j.session, j.looks = node, &nodeLooks{}
 			w.Thing, w.Section = j, "join"
@@ -127,11 +128,11 @@ func ownsKubelet(s spec.Spec, f facts.Facts) bool {
 // setUpByUs says whether kubelet runs by a file that a join of ours has written, whatever [join] says now: a section that is
 // gone lets go, and what it made stands as it is.
 func setUpByUs(f facts.Facts) bool {
-	return slices.ContainsFunc(ownUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(written)) })
+	return slices.ContainsFunc(ownUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(kubelet.Written)) })
 }
 
 // ownUnits are the files by which a kubelet of ours runs: one of them.
-func ownUnits() []string { return []string{kubeletUnitFile, kubeletDropIn} }
+func ownUnits() []string { return []string{kubelet.UnitFile, kubelet.DropIn} }
 
 // joinFiles are the files that joining reads and that anybody may read. The token is not among them: what is in the facts may
 // be printed.
@@ -139,7 +140,7 @@ func joinFiles(s spec.Spec) (names []string) {
 	if s.Join.Method == "none" {
 		return nil
 	}
-	names = []string{"/proc/swaps", "/etc/resolv.conf", kubeletKubeconfig, kubeletUnitFile, kubeletDropIn, nodeadmResolved, nodeadmDropIn, eksProviderConfig}
+	names = []string{"/proc/swaps", "/etc/resolv.conf", kubelet.Kubeconfig, kubelet.UnitFile, kubelet.DropIn, nodeadmResolved, nodeadmDropIn, eksProviderConfig}
 	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
 		if name != "" {
 			names = append(names, name)

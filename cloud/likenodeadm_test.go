@@ -5,7 +5,9 @@ package cloud
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
@@ -60,26 +63,26 @@ func TestLikeNodeadm(t *testing.T) {
 
 	var theirs, ours table
 	eksMust(t, json.Unmarshal([]byte(eksFile(t, "kubelet-config.json")), &theirs))
-	eksMust(t, yaml.Unmarshal([]byte(c.read(t, kubeletConfig)), &ours))
+	eksMust(t, yaml.Unmarshal([]byte(c.read(t, kubelet.ConfigFile)), &ours))
 	round, err := json.Marshal(ours)
 	eksMust(t, err)
 	ours = nil
 	eksMust(t, json.Unmarshal(round, &ours))
 	compare("config", theirs, ours)
 
-	compare("flags", flagsOf(eksFile(t, "environment")), flagsOf(c.read(t, kubeletUnitFile)))
+	compare("flags", flagsOf(eksFile(t, "environment")), flagsOf(c.read(t, kubelet.UnitFile)))
 
 	theirs, ours = nil, nil
 	eksMust(t, yaml.Unmarshal([]byte(eksFile(t, "kubeconfig")), &theirs))
-	eksMust(t, yaml.Unmarshal([]byte(c.read(t, kubeletKubeconfig)), &ours))
+	eksMust(t, yaml.Unmarshal([]byte(c.read(t, kubelet.Kubeconfig)), &ours))
 	compare("kubeconfig", theirs, ours)
 	for _, keys := range [][]string{{"server"}, {"certificate-authority"}} {
-		a, b := at(listOf(theirs["clusters"])[0], "cluster", keys[0]), at(listOf(ours["clusters"])[0], "cluster", keys[0])
+		a, b := at(theirs["clusters"].([]any)[0], "cluster", keys[0]), at(ours["clusters"].([]any)[0], "cluster", keys[0])
 		if a != b {
 			t.Errorf("%s: nodeadm has %v, we have %v", keys[0], a, b)
 		}
 	}
-	if got := c.read(t, clusterCA); got != string(c.Cluster.CA) {
+	if got := c.read(t, kubelet.ClusterCA); got != string(c.Cluster.CA) {
 		t.Errorf("another CA: %s", got)
 	}
 
@@ -128,10 +131,10 @@ func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string
 		}
 		return
 	}
-	for _, key := range sorted(a) {
+	for _, key := range slices.Sorted(maps.Keys(a)) {
 		compareKeys(t, path+"."+key, a[key], b[key], reasons, used)
 	}
-	for _, key := range sorted(b) {
+	for _, key := range slices.Sorted(maps.Keys(b)) {
 		if _, both := a[key]; !both {
 			compareKeys(t, path+".+"+key, nil, b[key], reasons, used)
 		}
@@ -155,4 +158,13 @@ func eksFile(t *testing.T, name string) string {
 	data, err := os.ReadFile("testdata/nodeadm/" + name)
 	eksMust(t, err)
 	return string(data)
+}
+
+// at is what a table holds deep inside, nil if there is nothing.
+func at(t any, keys ...string) any {
+	for _, key := range keys {
+		is, _ := t.(table)
+		t = is[key]
+	}
+	return t
 }

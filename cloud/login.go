@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -18,7 +19,7 @@ type login struct{ *things.FileThing }
 
 // login wants kubelet to log in as the machine's role.
 func (n *eksNode) login() converge.Want {
-	w := things.Exact(kubeletKubeconfig, n.kubeconfig(), 0o600, "has kubelet log in as the machine's role")
+	w := things.Exact(kubelet.Kubeconfig, n.kubeconfig(), 0o600, "has kubelet log in as the machine's role")
 	w.Thing = login{w.Thing.(*things.FileThing)}
 	return w
 }
@@ -26,7 +27,7 @@ func (n *eksNode) login() converge.Want {
 // NewFile names a file, for undo.
 func NewFile(name string, merge things.MergeFunc) converge.Thing {
 	file := things.NewFile(name, merge)
-	if name == kubeletKubeconfig {
+	if name == kubelet.Kubeconfig {
 		return login{file}
 	}
 	return file

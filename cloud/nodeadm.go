@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -66,15 +67,8 @@ func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 }
 
 func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) string {
-	var brings []string
-	if len(labels) > 0 {
-		brings = append(brings, nodeLabelsSay(labels))
-	}
-	if len(taints) > 0 {
-		brings = append(brings, nodeTaintsSay(taints))
-	}
-	why := "nodeadm has the node register with " + strings.Join(brings, ", ")
-	if len(brings) == 0 {
+	why := "nodeadm has the node register with " + nodeSays(labels, taints)
+	if len(labels)+len(taints) == 0 {
 		why = "nodeadm gives containerd the NVIDIA runtime"
 	}
 	if f.Kubelet.Active == "active" {
@@ -96,7 +90,7 @@ func nodeadmComes(yet error) error {
 // until somebody starts it by hand. Open, it waits for gpuadm.service to end, however it ends; Wants= has it start where nothing
 // else does. A oneshot may have Restart=on-failure since systemd 244: Amazon Linux 2023 has 252.
 func nodeadmUnit(s spec.Spec) (name, text string) {
-	text = written + "\n[Unit]\nAfter=gpuadm.service\n"
+	text = kubelet.Written + "\n[Unit]\nAfter=gpuadm.service\n"
 	if s.Join.Gate == "open" {
 		return gateOf(nodeadmRun), text + "Wants=gpuadm.service\n"
 	}
@@ -192,7 +186,7 @@ func nodeadmText(s spec.Spec, f facts.Facts, labels map[string]string, taints []
 		return nil, nil
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n", written, nodeadmAPI, nodeadmKind)
+	fmt.Fprintf(&b, "%sapiVersion: %s\n%s\nspec:\n", kubelet.Written, nodeadmAPI, nodeadmKind)
 	if runtime != "" {
 		b.WriteString("  containerd:\n    config: |\n")
 		for line := range strings.Lines(runtime) {
@@ -203,7 +197,7 @@ func nodeadmText(s spec.Spec, f facts.Facts, labels map[string]string, taints []
 		b.WriteString("  kubelet:\n")
 	}
 	if len(labels) > 0 {
-		b.WriteString("    flags:\n    - " + quotedYAML("--node-labels="+strings.Join(sortedPairs(labels), ",")) + "\n")
+		b.WriteString("    flags:\n    - " + quotedYAML("--node-labels="+strings.Join(kubelet.Pairs(labels), ",")) + "\n")
 	}
 	if len(all) > theirs {
 		b.WriteString("    config:\n      registerWithTaints: # a list in place of the user data's, so that is repeated\n")
@@ -246,7 +240,7 @@ func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved nodeadmSpec) (string, e
 		}
 	}
 	plugin, version := "io.containerd.cri.v1.runtime", 3
-	if e, err := ownEngine(f); err == nil && nodeadmOld(e) {
+	if e, err := kubelet.EngineOf(f); err == nil && nodeadmOld(e) {
 		plugin, version = "io.containerd.grpc.v1.cri", 2
 	}
 	at := fmt.Sprintf("plugins.%q.containerd", plugin)

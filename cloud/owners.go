@@ -4,7 +4,9 @@
 package cloud
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -93,3 +95,6 @@ func foreignTrouble(what, name, owner string) error {
 		Try:  []string{fmt.Sprintf("drop it from %ss in [node], and set it where %s is told to", what, owner)},
 	}
 }
+
+// notThere says that a file was not found.
+func notThere(err error) bool { return errors.Is(err, fs.ErrNotExist) }

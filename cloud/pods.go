@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -78,7 +79,7 @@ func kubeletsSocket(v host.View) string {
 	var is struct {
 		Endpoint string `yaml:"containerRuntimeEndpoint"`
 	}
-	data, err := v.ReadFile(kubeletConfig)
+	data, err := v.ReadFile(kubelet.ConfigFile)
 	if err != nil || yaml.Unmarshal(data, &is) != nil {
 		return ""
 	}
@@ -99,7 +100,7 @@ func podsAt(ctx context.Context, v host.View, socket string) ([]string, error) {
 
 // sandboxes names the pods of a ListPodSandboxResponse that kubectl drain ends.
 func sandboxes(answer []byte) (pods []string, err error) {
-	err = protoFields(answer, func(n protowire.Number, item []byte) error {
+	err = kubelet.ProtoFields(answer, func(n protowire.Number, item []byte) error {
 		if n != 1 { // items
 			return nil
 		}
@@ -120,12 +121,12 @@ func sandboxes(answer []byte) (pods []string, err error) {
 func sandbox(item []byte) (name string, drained bool, err error) {
 	var id, namespace string
 	drained = true
-	err = protoFields(item, func(n protowire.Number, field []byte) error {
+	err = kubelet.ProtoFields(item, func(n protowire.Number, field []byte) error {
 		if n != 2 && n != 5 && n != 6 {
 			return nil
 		}
 		texts := map[protowire.Number]string{} // of a map: its key (1) and its value (2)
-		err := protoFields(field, func(n protowire.Number, value []byte) error { texts[n] = string(value); return nil })
+		err := kubelet.ProtoFields(field, func(n protowire.Number, value []byte) error { texts[n] = string(value); return nil })
 		switch {
 		case n == 2:
 			id, namespace = texts[1], texts[3]
@@ -135,29 +136,4 @@ func sandbox(item []byte) (name string, drained bool, err error) {
 		return err
 	})
 	return oneLine(namespace + "/" + id), drained, err
-}
-
-// protoFields calls see for each field of a message that holds bytes.
-func protoFields(message []byte, see func(protowire.Number, []byte) error) error {
-	for len(message) > 0 {
-		n, kind, size := protowire.ConsumeTag(message)
-		var value []byte
-		if size >= 0 {
-			if message = message[size:]; kind == protowire.BytesType {
-				value, size = protowire.ConsumeBytes(message)
-			} else {
-				size = protowire.ConsumeFieldValue(n, kind, message)
-			}
-		}
-		if size < 0 {
-			return fmt.Errorf("cannot read the container engine's answer: %w", protowire.ParseError(size))
-		}
-		message = message[size:]
-		if kind == protowire.BytesType {
-			if err := see(n, value); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -31,28 +32,28 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 	t := newTokenJoin(s, f)
-	server := things.Edited(things.NewFile(kubeletKubeconfig, nil), t.kubeconfig, "tells kubelet its server and its certificate")
+	server := things.Edited(things.NewFile(kubelet.Kubeconfig, nil), t.kubeconfig, "tells kubelet its server and its certificate")
 	server.AsFound = true // kubelet has written it
-	k := ownKubelet{
-		Kubeconfig: kubeletKubeconfig, Flags: []string{"--bootstrap-kubeconfig=" + bootstrapKubeconfig}, Env: proxyEnv(s), held: t.entered,
-		Login: []converge.Want{server, certificate{path: kubeletKubeconfig, join: t}.want()},
+	k := kubelet.Own{
+		Kubeconfig: kubelet.Kubeconfig, Flags: []string{"--bootstrap-kubeconfig=" + bootstrapKubeconfig}, Env: kubelet.ProxyEnv(s), Held: t.entered,
+		Login: []converge.Want{server, certificate{path: kubelet.Kubeconfig, join: t}.want()},
 	}
 	if len(s.Join.ClusterDNS) == 0 {
-		k.learn = t.dns
+		k.Learn = t.dns
 	}
-	own, err := k.wants(s, f)
+	own, err := ownWants(k, s, f)
 	if err != nil {
 		return nil, err
 	}
 	wants := []converge.Want{}
-	for _, folder := range []string{path.Dir(clusterCA), kubeletPKI} {
+	for _, folder := range []string{path.Dir(kubelet.ClusterCA), kubelet.PKI} {
 		wants = append(wants, things.Folders(folder, "holds the node's credentials")...)
 	}
-	ca := &learned{FileThing: things.NewFile(clusterCA, nil), write: t.authority}
-	wants = unique(append(append(wants, ca.want("whom kubelet trusts to be the API server")), own...))
+	ca := &kubelet.Learned{FileThing: things.NewFile(kubelet.ClusterCA, nil), Write: t.authority}
+	wants = unique(append(append(wants, ca.Want("whom kubelet trusts to be the API server")), own...))
 	wants = append(wants, spent(t, f.Booting))
 	if !f.Kubelet.Joined {
-		there := waitRegistered(s, f, name, kubeletKubeconfig)
+		there := waitRegistered(s, f, name, kubelet.Kubeconfig)
 		r := there.Thing.(registered)
 		r.join = t
 		there.Thing = r
@@ -77,11 +78,11 @@ func unique(wants []converge.Want) (list []converge.Want) {
 // joinedByOthers says whether the machine is a node that somebody else has set up: kubeadm, most often. A kubeconfig of ours
 // that was edited stays ours while our drop-in or unit runs kubelet.
 func joinedByOthers(f facts.Facts) bool {
-	there, ok := f.Files[kubeletKubeconfig]
+	there, ok := f.Files[kubelet.Kubeconfig]
 	switch {
-	case bytes.HasPrefix(there, []byte(written)), setUpByUs(f), bootstrapped(there):
+	case bytes.HasPrefix(there, []byte(kubelet.Written)), setUpByUs(f), bootstrapped(there):
 		return false
-	case f.Kubelet.Joined && f.Kubelet.Kubeconfig != kubeletKubeconfig: // k3s and many others have their own places
+	case f.Kubelet.Joined && f.Kubelet.Kubeconfig != kubelet.Kubeconfig: // k3s and many others have their own places
 		return true
 	}
 	return ok
@@ -91,7 +92,7 @@ func joinedByOthers(f facts.Facts) bool {
 // CA (kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go, writeKubeconfigFromBootstrapping): ours names the file, and kubeadm's
 // has the CA's bytes (cmd/kubeadm/app/discovery/token/token.go).
 func bootstrapped(kubeconfig []byte) bool {
-	return bytes.Contains(kubeconfig, []byte("certificate-authority: "+clusterCA+"\n")) && bytes.Contains(kubeconfig, []byte(currentCertificate))
+	return bytes.Contains(kubeconfig, []byte("certificate-authority: "+kubelet.ClusterCA+"\n")) && bytes.Contains(kubeconfig, []byte(currentCertificate))
 }
 
 // kubeconfig is what kubelet's kubeconfig shall be: as kubelet has written it, unless node.toml names another server by now.
@@ -118,14 +119,14 @@ func (t *tokenJoin) kubeconfigOf(user table) []byte {
 		"apiVersion":      "v1",
 		"kind":            "Config",
 		"current-context": name,
-		"clusters":        named("cluster", table{"server": t.server, "certificate-authority": clusterCA}),
+		"clusters":        named("cluster", table{"server": t.server, "certificate-authority": kubelet.ClusterCA}),
 		"users":           named("user", user),
 		"contexts":        named("context", table{"cluster": name, "user": name}),
 	})
 	if err != nil {
 		return nil // maps of strings can be written
 	}
-	return append([]byte(written), text...)
+	return append([]byte(kubelet.Written), text...)
 }
 
 // tokenFile is the file with the bootstrap token, and the bootstrap kubeconfig that has it too: both are removed once kubelet has its

@@ -28,6 +28,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -158,7 +159,7 @@ func (c *joinCluster) stage(se *Session) converge.Stage {
 // bootstrap is what a kubelet does that runs by a bootstrap kubeconfig: it writes its kubeconfig at once, and its certificate when
 // that was signed.
 func (c *joinCluster) bootstrap() {
-	u, _ := c.n.Unit(context.Background(), kubeletUnit)
+	u, _ := c.n.Unit(context.Background(), kubelet.Unit)
 	data, err := c.n.ReadFile(bootstrapKubeconfig)
 	if u.Active != "active" || err != nil || c.dead {
 		return
@@ -178,7 +179,7 @@ func (c *joinCluster) bootstrap() {
 	if c.key == nil {
 		c.key, _ = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	}
-	_ = c.n.WriteFile(kubeletKubeconfig, []byte("apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority: "+clusterCA+"\n    server: "+testServer+
+	_ = c.n.WriteFile(kubelet.Kubeconfig, []byte("apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority: "+kubelet.ClusterCA+"\n    server: "+testServer+
 		"\n  name: default-cluster\ncontexts:\n- context:\n    cluster: default-cluster\n    user: default-auth\n  name: default-context\ncurrent-context: default-context\nkind: Config\n"+
 		"users:\n- name: default-auth\n  user:\n    client-certificate: "+currentCertificate+"\n    client-key: "+currentCertificate+"\n"), host.Attr{Mode: 0o600})
 	csr, _ := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
@@ -193,7 +194,7 @@ func (c *joinCluster) bootstrap() {
 		return
 	}
 	key, _ := x509.MarshalECPrivateKey(c.key)
-	name := kubeletPKI + "/kubelet-client-2026.pem"
+	name := kubelet.PKI + "/kubelet-client-2026.pem"
 	_ = c.n.WriteFile(name, append(answer.Status.Certificate, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: key})...), host.Attr{Mode: 0o600})
 	_ = c.n.Symlink(currentCertificate, name)
 }
@@ -268,7 +269,7 @@ func testThing(ref converge.Ref) (converge.Thing, error) {
 	case "secret":
 		return things.NewSecret(ref.Name), nil
 	case "restart":
-		return NewFresh(ref.Name, ref.Reads), nil
+		return kubelet.NewFresh(ref.Name, ref.Reads), nil
 	case "bootstrap":
 		return NewCertificate(ref.Name), nil
 	case "registered":
@@ -285,7 +286,7 @@ func (j *testJoin) tree() string {
 	units = slices.DeleteFunc(units, func(u string) bool {
 		return strings.HasPrefix(u, "kubelet.service ") && strings.HasSuffix(u, " inactive")
 	})
-	return j.n.Tree(converge.Home, "/run", "/proc", kubeletPKI+"/kubelet-client-2026.pem", clusterCA, "/etc/gpuadm") + strings.Join(units, "\n")
+	return j.n.Tree(converge.Home, "/run", "/proc", kubelet.PKI+"/kubelet-client-2026.pem", kubelet.ClusterCA, "/etc/gpuadm") + strings.Join(units, "\n")
 }
 
 func (j *testJoin) apply(t *testing.T) converge.Result {
@@ -333,7 +334,7 @@ func TestJoinByToken(t *testing.T) {
 			if got, want := joinNames(soon(res.Made)), joinNames(soon(p.Changes)); got != want {
 				t.Errorf("made and planned differ:\n%s", cmp.Diff(want, got))
 			}
-			if ca := j.read(t, clusterCA); ca != string(j.CA()) {
+			if ca := j.read(t, kubelet.ClusterCA); ca != string(j.CA()) {
 				t.Errorf("the CA is\n%s", ca)
 			}
 			cert := certificates([]byte(j.read(t, currentCertificate)))
@@ -343,7 +344,7 @@ func TestJoinByToken(t *testing.T) {
 			if i, err := j.n.Stat(currentCertificate); err != nil || i.Mode.Perm() != 0o600 {
 				t.Errorf("the key lies open: %v %v", i.Mode, err)
 			}
-			config := j.read(t, kubeletConfig)
+			config := j.read(t, kubelet.ConfigFile)
 			for _, want := range []string{"cgroupDriver: systemd", "- 10.96.0.10", "clusterDomain: cluster.test", "resolvConf: /run/systemd/resolve/resolv.conf", "rotateCertificates: true", "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock", "mode: Webhook"} {
 				if !strings.Contains(config, want) {
 					t.Errorf("kubelet's configuration lacks %q:\n%s", want, config)

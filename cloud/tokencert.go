@@ -14,19 +14,20 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
 // Kubelet asks for its certificate itself, as after kubeadm join. It is given the kubeconfig bootstrapKubeconfig, with the token; it
-// writes kubeletKubeconfig at once, which names currentCertificate, and that file once its request was signed. A kubelet whose
+// writes kubelet.Kubeconfig at once, which names currentCertificate, and that file once its request was signed. A kubelet whose
 // certificate is valid does not read bootstrapKubeconfig. Sources: kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go,
 // LoadClientConfig; https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/.
 const (
 	bootstrapKubeconfig = "/etc/kubernetes/bootstrap-kubelet.conf"
 
-	currentCertificate = kubeletPKI + "/kubelet-client-current.pem" // a link that kubelet replaces when it renews
+	currentCertificate = kubelet.PKI + "/kubelet-client-current.pem" // a link that kubelet replaces when it renews
 	certificatePrefix  = "kubelet-client"
 )
 
@@ -151,7 +152,7 @@ func (c certificate) look(v host.View) (converge.State, error) {
 // server than node.toml names counts as none: it is written again.
 func (c certificate) asksAs(v host.View) (string, error) {
 	data, err := v.ReadFile(bootstrapKubeconfig)
-	if err != nil || !bytes.HasPrefix(data, []byte(written)) {
+	if err != nil || !bytes.HasPrefix(data, []byte(kubelet.Written)) {
 		return "", unlessMissing(err)
 	}
 	if c.join != nil {
@@ -168,7 +169,7 @@ func (c certificate) asksAs(v host.View) (string, error) {
 
 // namesCertificate says whether kubelet's kubeconfig is one that kubelet writes to go by its certificate.
 func namesCertificate(v host.View) bool {
-	data, err := v.ReadFile(kubeletKubeconfig)
+	data, err := v.ReadFile(kubelet.Kubeconfig)
 	return err == nil && bytes.Contains(data, []byte(currentCertificate))
 }
 
@@ -213,18 +214,18 @@ func (c certificate) Make(ctx context.Context, h host.Host, to converge.State) e
 // remove removes what kubelet has asked by, all certificates that it has had, and last the kubeconfig that names them: while that is
 // there, they are not gone.
 func (c certificate) remove(h host.Host) error {
-	names, err := h.ReadDir(kubeletPKI)
+	names, err := h.ReadDir(kubelet.PKI)
 	if err != nil && !notThere(err) {
 		return err
 	}
 	all := []string{bootstrapKubeconfig, currentCertificate}
 	for _, n := range names {
-		if full := path.Join(kubeletPKI, n); full != currentCertificate && strings.HasPrefix(n, certificatePrefix) {
+		if full := path.Join(kubelet.PKI, n); full != currentCertificate && strings.HasPrefix(n, certificatePrefix) {
 			all = append(all, full)
 		}
 	}
 	if namesCertificate(h) {
-		all = append(all, kubeletKubeconfig)
+		all = append(all, kubelet.Kubeconfig)
 	}
 	for _, name := range all {
 		if err := unlessMissing(h.Remove(name)); err != nil {
@@ -250,8 +251,8 @@ func (t *tokenJoin) enter(ctx context.Context, h host.Host) error {
 	if err := h.WriteFile(bootstrapKubeconfig, t.bootstrap(token), host.Attr{Mode: 0o600}); err != nil {
 		return err
 	}
-	if u, err := h.Unit(ctx, kubeletUnit); err == nil && u.Active == "active" {
-		return h.SetUnit(ctx, kubeletUnit, host.UnitChange{Job: "restart"})
+	if u, err := h.Unit(ctx, kubelet.Unit); err == nil && u.Active == "active" {
+		return h.SetUnit(ctx, kubelet.Unit, host.UnitChange{Job: "restart"})
 	}
 	return nil
 }

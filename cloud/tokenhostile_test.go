@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -92,7 +93,7 @@ func TestImageWithoutAName(t *testing.T) {
 func TestClusterDomain(t *testing.T) {
 	j := startJoin(t, testMachine, "cluster_dns = [\"10.96.0.10\"]\n")
 	j.apply(t)
-	if c := j.read(t, kubeletConfig); !strings.Contains(c, "clusterDomain: cluster.local\n") {
+	if c := j.read(t, kubelet.ConfigFile); !strings.Contains(c, "clusterDomain: cluster.local\n") {
 		t.Errorf("no domain:\n%s", c)
 	}
 }
@@ -103,13 +104,13 @@ func TestAnotherCABesideThePinned(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.apply(t)
 	// The administrator has put the next CA beside it on all nodes. It is still the cluster's.
-	if err := j.n.WriteFile(clusterCA, append(other.CA(), j.CA()...), host.Attr{Mode: 0o644}); err != nil {
+	if err := j.n.WriteFile(kubelet.ClusterCA, append(other.CA(), j.CA()...), host.Attr{Mode: 0o644}); err != nil {
 		t.Fatal(err)
 	}
 	if res := j.apply(t); len(res.Made) > 0 {
 		t.Errorf("made %s", joinNames(res.Made))
 	}
-	if err := j.n.WriteFile(clusterCA, other.CA(), host.Attr{Mode: 0o644}); err != nil {
+	if err := j.n.WriteFile(kubelet.ClusterCA, other.CA(), host.Attr{Mode: 0o644}); err != nil {
 		t.Fatal(err)
 	}
 	refusedJoin(t, j, "another cluster's CA lies there")
@@ -130,12 +131,12 @@ func TestNextCAByFile(t *testing.T) {
 	both := append(j.CA(), other.CA()...)
 	put(both)
 	j.apply(t)
-	if j.read(t, clusterCA) != string(both) {
+	if j.read(t, kubelet.ClusterCA) != string(both) {
 		t.Error("the next CA was not taken over")
 	}
 	put(other.CA())
 	j.apply(t) // the old one goes
-	if j.read(t, clusterCA) != string(other.CA()) {
+	if j.read(t, kubelet.ClusterCA) != string(other.CA()) {
 		t.Error("the old CA is still there")
 	}
 }
@@ -143,7 +144,7 @@ func TestNextCAByFile(t *testing.T) {
 // kubelet_config is merged into the file that is written. It cannot be that file: nothing would ever leave it.
 func TestKubeletConfigIsNotItself(t *testing.T) {
 	j := startJoin(t, testMachine+"-- var/lib/kubelet/config.yaml --\nkind: KubeletConfiguration\nmaxPods: 9\n", "kubelet_config = \"/var/lib/kubelet/config.yaml\"\n")
-	refusedJoin(t, j, kubeletConfig, "another file")
+	refusedJoin(t, j, kubelet.ConfigFile, "another file")
 }
 
 // Undo names the Node that is left, though it was there before we looked, and after the certificate was made anew.
@@ -192,7 +193,7 @@ func TestUndoAfterRenewal(t *testing.T) {
 // With two engines kubelet uses the one that [runtime] prepares.
 func TestEngineAsInRuntime(t *testing.T) {
 	f := facts.Facts{Engines: []facts.Engine{{Name: "crio"}, {Name: "containerd"}}}
-	if e, err := ownEngine(f); err != nil || e.Name != "containerd" {
+	if e, err := kubelet.EngineOf(f); err != nil || e.Name != "containerd" {
 		t.Errorf("%+v %v", e, err)
 	}
 }
@@ -201,8 +202,8 @@ func TestEngineAsInRuntime(t *testing.T) {
 func TestKubeconfigEditedByKubectl(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.apply(t)
-	text := strings.Replace(strings.TrimPrefix(j.read(t, kubeletKubeconfig), written), "api.example:6443", "vip.example:6443", 1)
-	if err := j.n.WriteFile(kubeletKubeconfig, []byte(text), host.Attr{Mode: 0o600}); err != nil {
+	text := strings.Replace(strings.TrimPrefix(j.read(t, kubelet.Kubeconfig), kubelet.Written), "api.example:6443", "vip.example:6443", 1)
+	if err := j.n.WriteFile(kubelet.Kubeconfig, []byte(text), host.Attr{Mode: 0o600}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := j.engine().Plan(t.Context(), j.n.View())
@@ -210,47 +211,9 @@ func TestKubeconfigEditedByKubectl(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range p.Changes {
-		if c.Name == currentCertificate || c.Name == kubeletUnit {
+		if c.Name == currentCertificate || c.Name == kubelet.Unit {
 			t.Errorf("the node would leave: %s %s", c, c.Why)
 		}
-	}
-}
-
-// askedView is an engine that answers one question.
-type askedView struct {
-	host.View
-	answer []byte
-	err    error
-}
-
-func (a askedView) Call(_ context.Context, socket, method string, _ []byte) ([]byte, error) {
-	if socket != "/run/containerd/containerd.sock" || method != "/runtime.v1.RuntimeService/RuntimeConfig" {
-		return nil, host.Later{Until: "another question"}
-	}
-	return a.answer, a.err
-}
-
-// What the engine says itself is surer than its files.
-func TestCgroupDriverAsked(t *testing.T) {
-	for want, v := range map[string]askedView{
-		"systemd":  {answer: []byte{0x0a, 0x00}},
-		"cgroupfs": {answer: []byte{0x0a, 0x02, 0x08, 0x01}},
-		"":         {err: host.Later{Until: "never"}},
-	} {
-		if got := askedDriver(t.Context(), v, "unix:///run/containerd/containerd.sock"); got != want {
-			t.Errorf("%q, not %q", got, want)
-		}
-	}
-	for _, torn := range [][]byte{nil, {0x0a}, {0x0a, 0x7f}, {0x12, 0x00}} {
-		if got := askedDriver(t.Context(), askedView{answer: torn}, "unix:///run/containerd/containerd.sock"); got != "" {
-			t.Errorf("% x: %q", torn, got)
-		}
-	}
-	c := ownConfig{base: table{"cgroupDriver": "systemd"}, endpoint: "unix:///run/containerd/containerd.sock"}
-	l := c.want().Thing.(*learned)
-	text, err := l.write(t.Context(), askedView{answer: []byte{0x0a, 0x02, 0x08, 0x01}}, nil)
-	if err != nil || !strings.Contains(string(text), "cgroupDriver: cgroupfs") {
-		t.Errorf("%s %v", text, err)
 	}
 }
 

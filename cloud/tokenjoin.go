@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -106,7 +107,7 @@ func (t *tokenJoin) try(ctx context.Context, v host.View) error {
 		if err != nil {
 			return err
 		}
-		if data, err := v.ReadFile(bootstrapKubeconfig); err == nil && !bytes.HasPrefix(data, []byte(written)) {
+		if data, err := v.ReadFile(bootstrapKubeconfig); err == nil && !bytes.HasPrefix(data, []byte(kubelet.Written)) {
 			return &converge.Trouble{
 				What: fmt.Sprintf("cannot join: %s is there, and another program has written it", bootstrapKubeconfig),
 				Try:  []string{"if this machine was to join otherwise, undo that first (kubeadm reset), or remove the file; then apply again"},
@@ -125,7 +126,7 @@ func (t *tokenJoin) try(ctx context.Context, v host.View) error {
 func (t *tokenJoin) authority(ctx context.Context, v host.View, found []byte) ([]byte, error) {
 	foreign := func(because string) error {
 		return &converge.Trouble{
-			What:    fmt.Sprintf("cannot write %s: another cluster's CA lies there", clusterCA),
+			What:    fmt.Sprintf("cannot write %s: another cluster's CA lies there", kubelet.ClusterCA),
 			Because: []string{because},
 			Try:     []string{"if this machine was a node of another cluster, take it out of that first (kubeadm reset), then apply again"},
 		}
@@ -195,7 +196,7 @@ func (t *tokenJoin) dns(ctx context.Context, v host.View) (table, error) {
 	var is table
 	if err == nil && yaml.Unmarshal([]byte(noted["kubelet"]), &is) == nil && is["clusterDNS"] != nil {
 		told := table{}
-		for _, key := range dnsKeys() {
+		for _, key := range kubelet.DNSKeys() {
 			if is[key] != nil {
 				told[key] = is[key]
 			}

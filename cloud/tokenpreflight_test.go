@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -185,7 +186,7 @@ func TestCgroup1(t *testing.T) {
 		{"1.35.4", 2, nil, false},
 		{"1.35.4", 0, nil, false},
 	} {
-		err := kubeletStarts(c.config, j.spec, facts.Facts{Cgroup: c.cgroup, Kubelet: facts.Kubelet{Version: c.version}})
+		err := kubelet.Starts(c.config, j.spec, facts.Facts{Cgroup: c.cgroup, Kubelet: facts.Kubelet{Version: c.version}})
 		if (err != nil) != c.refused || c.refused && !strings.Contains(joinBecause(err), "failCgroupV1: false") {
 			t.Errorf("%+v: %v\n%s", c, err, joinBecause(err))
 		}

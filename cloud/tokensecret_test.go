@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -82,7 +83,7 @@ func TestSecretsOfAJoinStaySecret(t *testing.T) {
 			print(e.Plan(context.Background(), j.n.View()))
 			var keys []string
 			files := everything(t, j.n, "/")
-			const current = kubeletPKI + "/kubelet-client-2026.pem"
+			const current = kubelet.PKI + "/kubelet-client-2026.pem"
 			for _, name := range []string{current} {
 				for block, rest := pem.Decode([]byte(files[name])); block != nil; block, rest = pem.Decode(rest) {
 					if block.Type == "EC PRIVATE KEY" {
@@ -149,7 +150,7 @@ func TestJoinOfAnImage(t *testing.T) {
 	j.n.Image()
 	res := j.apply(t)
 	later := joinNames(res.Deferred)
-	for _, want := range []string{"bootstrap " + kubeletKubeconfig, "secret /etc/gpuadm/token", "file " + clusterCA} {
+	for _, want := range []string{"bootstrap " + kubelet.Kubeconfig, "secret /etc/gpuadm/token", "file " + kubelet.ClusterCA} {
 		if !strings.Contains(later, want+" first boot") {
 			t.Errorf("%s is not put off:\n%s", want, later)
 		}

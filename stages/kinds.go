@@ -8,6 +8,7 @@ import (
 	"path"
 
 	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -76,8 +77,8 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 	case "joined":
 		return cloud.NewJoined(name), nil
 	case "restart":
-		if cloud.IsKubelet(name) {
-			return cloud.NewFresh(name, reads), nil
+		if kubelet.Is(name) {
+			return kubelet.NewFresh(name, reads), nil
 		}
 		if drivers.IsIMEX(name) {
 			return drivers.NewIMEX(reads), nil
@@ -95,5 +96,5 @@ func mergeOf(name string) things.MergeFunc {
 	case name == drivers.IMEXConfig:
 		return drivers.TakeOutIMEX
 	}
-	return cloud.TakeOut // which refuses files that are not kubelet's
+	return kubelet.TakeOut // which refuses files that are not kubelet's
 }

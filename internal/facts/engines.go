@@ -169,7 +169,7 @@ func (l *look) docker(ctx context.Context) *Engine {
 		Hosts []string `json:"hosts"`
 	}
 	_ = json.Unmarshal(e.Files[0].Data, &c) // a broken file names no socket
-	for _, h := range append(c.Hosts, options(argv, "host", "H")...) {
+	for _, h := range append(c.Hosts, Options(argv, "host", "H")...) {
 		if s, ok := strings.CutPrefix(h, "unix://"); ok && e.Socket == "" {
 			e.Socket = s
 		}

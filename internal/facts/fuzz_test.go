@@ -22,7 +22,7 @@ func FuzzParsers(f *testing.F) {
 		f.Add(s, s)
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
-		for _, kv := range assignments(a) {
+		for _, kv := range Assignments(a) {
 			if kv[0] == "" || strings.ContainsAny(kv[0], "=\n") {
 				t.Errorf("not a name: %q", kv[0])
 			}
@@ -35,13 +35,13 @@ func FuzzParsers(f *testing.F) {
 				t.Error("an empty command line")
 			}
 		}
-		for _, w := range words(a) {
+		for _, w := range Words(a) {
 			if isName(w) && replaceBraced("${"+w+"}", map[string]string{w: b}) != b {
 				t.Errorf("${%s} is not replaced", w)
 			}
 		}
 		argv := commandLine(a, func() map[string]string { return map[string]string{"OPTS": b} })
-		options(argv, "config", "c")
+		Options(argv, "config", "c")
 		dpkgEntry([]byte(a), b).installed()
 		if v := upstream(a); v != "" && upstream(v) != v {
 			t.Errorf("the version of version %q is %q", v, upstream(v))

@@ -72,7 +72,7 @@ func (l *look) kubeletConfig(k *Kubelet, argv []string) {
 		k.merge(File{k.Config, l.read(k.Config)})
 	}
 	if len(argv) > 0 && option(argv, "config") == "" {
-		k.Taints, k.TaintsAt = nil, Place{} // a kubelet that is not told of the file does not read it
+		k.Taints, k.TaintsAt.Others = nil, nil // a kubelet reads no file that its command line does not name
 	}
 	if dir := option(argv, "config-dir"); dir != "" {
 		l.mergeDir(k, dir)
@@ -168,13 +168,11 @@ func (k *Kubelet) yamlTaints(file string, data []byte) {
 	k.configTaints(file, taints)
 }
 
-// configTaints notes what a config file says of taints, and that it says it.
-func (k *Kubelet) configTaints(file string, taints []Taint) {
-	k.Taints, k.TaintsAt = nil, Place{How: "config", File: file, Key: taintsKey}
-	for _, t := range taints {
-		if t.Key != "" {
-			k.Taints = append(k.Taints, t)
-		}
+// configTaints notes what a config file says of taints.
+func (k *Kubelet) configTaints(file string, list []Taint) {
+	k.Taints = slices.DeleteFunc(list, func(t Taint) bool { return t.Key == "" })
+	if path.Base(file) != OwnConf {
+		k.TaintsAt.Others = k.Taints
 	}
 }
 

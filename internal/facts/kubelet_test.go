@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 const (
@@ -38,17 +39,28 @@ type registered struct {
 	TaintsAt Place
 }
 
-func unitPlace(start string) Place { return Place{How: "unit", File: OwnDropIn, Value: start} }
+// noFlags is a unit that takes no flags from a file.
+var noFlags = Place{Why: "kubelet.service takes no KUBELET_EXTRA_ARGS from /etc/default/kubelet or /etc/sysconfig/kubelet"}
 
-func envPlace(file, name, hidden string) Place {
-	return Place{How: "env", File: file, Var: name, Value: hidden}
+var (
+	hiddenVariable = Place{Why: "kubelet.service sets KUBELET_EXTRA_ARGS itself, and a file would hide that; move it to /etc/default/kubelet (Debian) or /etc/sysconfig/kubelet (RPM)"}
+	statedTaints   = Place{Why: "kubelet.service states --register-with-taints, which wins over what could be added"}
+)
+
+func envPlace(file string, others ...Taint) Place {
+	return Place{How: "env", File: file, Var: extraArgs, Others: others}
+}
+
+func confPlace(dir string, others ...Taint) Place {
+	return Place{How: "drop-in", File: dir, Key: "registerWithTaints", Others: others}
 }
 
 func service1(start string) string { return "[Service]\nExecStart=" + start + "\n" }
 
 func TestRegistration(t *testing.T) {
 	abc := []Taint{{"a.b/c", "d", "NoSchedule"}, {"e", "", "NoExecute"}}
-	extra := envPlace("/etc/default/kubelet", extraArgs, "")
+	extra := envPlace("/etc/default/kubelet")
+	kl := []Taint{{"k", "v", "NoExecute"}, {"l", "", "NoSchedule"}}
 	for _, c := range []struct {
 		name  string
 		files files
@@ -60,15 +72,14 @@ func TestRegistration(t *testing.T) {
 			registered{Owner: "kubeadm", LabelsAt: extra, TaintsAt: extra},
 		},
 		{
-			// kubeadm join writes the config file anew.
-			"kubeadm, before the join",
+			"kubeadm, the config file has taints",
 			files{unitDir + "10-kubeadm.conf": kubeadmUnit, "/var/lib/kubelet/config.yaml": oneTaint},
-			registered{Owner: "kubeadm", Taints: abc, LabelsAt: extra, TaintsAt: extra},
+			registered{Owner: "kubeadm", Taints: abc, LabelsAt: extra, TaintsAt: envPlace("/etc/default/kubelet", abc...)},
 		},
 		{
 			"kubeadm, joined",
 			files{unitDir + "10-kubeadm.conf": kubeadmUnit, "/var/lib/kubelet/config.yaml": noTaints, "/etc/kubernetes/kubelet.conf": tokenConfig},
-			registered{Owner: "kubeadm", LabelsAt: extra, TaintsAt: Place{How: "config", File: "/var/lib/kubelet/config.yaml", Key: "registerWithTaints"}},
+			registered{Owner: "kubeadm", LabelsAt: extra, TaintsAt: extra},
 		},
 		{
 			"kubeadm's own flag for taints",
@@ -79,76 +90,53 @@ func TestRegistration(t *testing.T) {
 				"/etc/default/kubelet":               "KUBELET_EXTRA_ARGS='--node-labels=y=2,x=3' \\\n --v=2\n",
 			},
 			registered{
-				Owner: "kubeadm", Labels: map[string]string{"x": "3", "y": "2"}, Taints: []Taint{{"k", "v", "NoExecute"}, {"l", "", "NoSchedule"}}, LabelsAt: extra,
-				TaintsAt: envPlace("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS", ""),
+				Owner: "kubeadm", Labels: map[string]string{"x": "3", "y": "2"}, Taints: kl, LabelsAt: extra, TaintsAt: envPlace("/etc/default/kubelet", kl...),
 			},
 		},
 		{
-			"kubeadm of an RPM; of two flags the last wins",
+			"kubeadm of an RPM; of two flags the last wins, and what the variable states are no others",
 			files{
 				unitDir + "10-kubeadm.conf": strings.ReplaceAll(kubeadmUnit, "/etc/default/", "/etc/sysconfig/"),
 				"/etc/sysconfig/kubelet":    "KUBELET_EXTRA_ARGS=--register-with-taints=a:NoSchedule --register-with-taints b=c:NoExecute\n",
 			},
-			registered{
-				Owner: "kubeadm", Taints: []Taint{{"b", "c", "NoExecute"}},
-				LabelsAt: envPlace("/etc/sysconfig/kubelet", extraArgs, ""), TaintsAt: envPlace("/etc/sysconfig/kubelet", extraArgs, ""),
-			},
+			registered{Owner: "kubeadm", Taints: []Taint{{"b", "c", "NoExecute"}}, LabelsAt: envPlace("/etc/sysconfig/kubelet"), TaintsAt: envPlace("/etc/sysconfig/kubelet")},
 		},
 		{
-			"what the file will hide",
+			"a variable that the unit sets",
 			files{
 				unitDir + "10-kubeadm.conf": kubeadmUnit,
 				unitDir + "20-proxy.conf":   "[Service]\nEnvironment='KUBELET_EXTRA_ARGS=--v=4 --node-labels=z=1'\n",
 			},
-			registered{
-				Owner: "kubeadm", Labels: map[string]string{"z": "1"},
-				LabelsAt: envPlace("/etc/default/kubelet", extraArgs, "--v=4 --node-labels=z=1"), TaintsAt: envPlace("/etc/default/kubelet", extraArgs, "--v=4 --node-labels=z=1"),
+			registered{Owner: "kubeadm", Labels: map[string]string{"z": "1"}, LabelsAt: hiddenVariable, TaintsAt: hiddenVariable},
+		},
+		{
+			"a variable that the unit sets, and the file too",
+			files{
+				unitDir + "10-kubeadm.conf": kubeadmUnit,
+				unitDir + "20-proxy.conf":   "[Service]\nEnvironment='KUBELET_EXTRA_ARGS=--v=4 --node-labels=z=1'\n",
+				"/etc/default/kubelet":      "KUBELET_EXTRA_ARGS=\n",
 			},
+			registered{Owner: "kubeadm", LabelsAt: extra, TaintsAt: extra},
+		},
+		{
+			"taints after the variable",
+			files{unitFile: "[Service]\nEnvironmentFile=-/etc/default/kubelet\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS --register-with-taints=l:NoSchedule\n"},
+			registered{Taints: kl[1:], LabelsAt: extra, TaintsAt: statedTaints},
 		},
 		{
 			"a plain unit",
 			files{unitFile: service1(`/usr/bin/kubelet \` + "\n  --config=/k.yaml " + `\` + "\n  --v=2"), "/k.yaml": oneTaint},
-			registered{
-				Taints: abc, LabelsAt: unitPlace("/usr/bin/kubelet  --config=/k.yaml  --v=2"),
-				TaintsAt: Place{How: "config", File: "/k.yaml", Key: "registerWithTaints"},
-			},
+			registered{Taints: abc, LabelsAt: noFlags, TaintsAt: noFlags},
 		},
 		{
-			"a plain unit with our drop-in is as without",
-			files{
-				unitFile:  service1("/usr/bin/kubelet --v=2"),
-				OwnDropIn: "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --v=2 --node-labels=a=b --register-with-taints=t:NoSchedule\n",
-			},
-			registered{Labels: map[string]string{"a": "b"}, Taints: []Taint{{"t", "", "NoSchedule"}}, LabelsAt: unitPlace("/usr/bin/kubelet --v=2"), TaintsAt: unitPlace("/usr/bin/kubelet --v=2")},
-		},
-		{
-			"a variable that nobody sets",
+			"a variable that no file sets",
 			files{unitFile: service1("/usr/bin/kubelet $KUBELET_EXTRA_ARGS")},
-			registered{LabelsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs}, TaintsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs}},
-		},
-		{
-			"a variable that we set",
-			files{
-				unitFile:  service1("/usr/bin/kubelet $KUBELET_EXTRA_ARGS"),
-				OwnDropIn: "[Service]\nEnvironment=\"KUBELET_EXTRA_ARGS=--node-labels=a=b --register-with-taints=t:NoSchedule\"\n",
-			},
-			registered{
-				Labels: map[string]string{"a": "b"}, Taints: []Taint{{"t", "", "NoSchedule"}},
-				LabelsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs}, TaintsAt: Place{How: "unit", File: OwnDropIn, Var: extraArgs},
-			},
+			registered{LabelsAt: noFlags, TaintsAt: noFlags},
 		},
 		{
 			"a variable in braces is one argument",
-			files{unitFile: service1("/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}")},
-			registered{LabelsAt: unitPlace("/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}"), TaintsAt: unitPlace("/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}")},
-		},
-		{
-			"a later drop-in sets ExecStart",
-			files{unitFile: service1("/usr/bin/kubelet"), unitDir + "99-x.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --v=3\n"},
-			registered{
-				LabelsAt: Place{Why: unitDir + "99-x.conf sets ExecStart after all that could be said before"},
-				TaintsAt: Place{Why: unitDir + "99-x.conf sets ExecStart after all that could be said before"},
-			},
+			files{unitFile: "[Service]\nEnvironmentFile=-/etc/default/kubelet\nExecStart=/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}\n"},
+			registered{LabelsAt: noFlags, TaintsAt: noFlags},
 		},
 		{
 			"a wrapper",
@@ -171,8 +159,7 @@ func TestRegistration(t *testing.T) {
 			registered{
 				Owner: "nodeadm", Labels: map[string]string{"eks.amazonaws.com/nodegroup": "g", "nvidia.com/gpu.present": "true"},
 				Taints:   []Taint{{"karpenter.sh/unregistered", "", "NoExecute"}},
-				LabelsAt: unitPlace("/usr/bin/kubelet $NODEADM_KUBELET_ARGS"),
-				TaintsAt: Place{How: "config", File: "/etc/kubernetes/kubelet/config.json.d/40-nodeadm.conf", Key: "registerWithTaints"},
+				LabelsAt: noFlags, TaintsAt: confPlace("/etc/kubernetes/kubelet/config.json.d", Taint{"karpenter.sh/unregistered", "", "NoExecute"}),
 			},
 		},
 		{
@@ -181,27 +168,25 @@ func TestRegistration(t *testing.T) {
 				unitFile: service1("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), "/k.yaml": oneTaint,
 				"/k.d/10.conf": "registerWithTaints:\n- key: x\n  effect: NoSchedule\n", "/k.d/20.conf": `{"registerWithTaints": null}`, "/k.d/30.conf": "maxPods: 3\n", "/k.d/40.yaml": oneTaint,
 			},
-			registered{
-				LabelsAt: unitPlace("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"),
-				TaintsAt: Place{How: "config", File: "/k.d/20.conf", Key: "registerWithTaints"},
-			},
+			registered{LabelsAt: noFlags, TaintsAt: confPlace("/k.d")},
 		},
 		{
-			"a folder, and nobody states taints",
-			files{unitFile: service1("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), "/k.yaml": noTaints},
-			registered{
-				LabelsAt: unitPlace("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), TaintsAt: Place{How: "drop-in", File: "/k.d", Key: "registerWithTaints"},
+			"ours in the folder are not among the others",
+			files{
+				unitFile: service1("/usr/bin/kubelet --config /k.yaml --config-dir /k.d/"), "/k.yaml": oneTaint,
+				"/k.d/" + OwnConf: "registerWithTaints:\n- key: l\n  effect: NoSchedule\n",
 			},
+			registered{Taints: kl[1:], LabelsAt: noFlags, TaintsAt: confPlace("/k.d", abc...)},
 		},
 		{
-			"a config file that is not there yet",
-			files{unitFile: service1("/usr/bin/kubelet --config /k.yaml")},
-			registered{LabelsAt: unitPlace("/usr/bin/kubelet --config /k.yaml"), TaintsAt: unitPlace("/usr/bin/kubelet --config /k.yaml")},
+			"a folder, and a flag that wins over it",
+			files{unitFile: service1("/usr/bin/kubelet --config-dir /k.d --register_with_taints l:NoSchedule")},
+			registered{Taints: kl[1:], LabelsAt: noFlags, TaintsAt: statedTaints},
 		},
 		{
 			"a config file that kubelet is not told of",
 			files{unitFile: service1("/usr/bin/kubelet"), "/var/lib/kubelet/config.yaml": oneTaint},
-			registered{LabelsAt: unitPlace("/usr/bin/kubelet"), TaintsAt: unitPlace("/usr/bin/kubelet")},
+			registered{LabelsAt: noFlags, TaintsAt: noFlags},
 		},
 		{
 			"AKS",
@@ -213,8 +198,7 @@ func TestRegistration(t *testing.T) {
 			},
 			registered{
 				Owner: "aks", Labels: map[string]string{"agentpool": "gpu", "kubernetes.azure.com/accelerator": "nvidia"}, Taints: []Taint{{"sku", "gpu", "NoSchedule"}},
-				LabelsAt: unitPlace(`/opt/bin/kubelet --node-labels="${KUBELET_NODE_LABELS}" $KUBELET_FLAGS`),
-				TaintsAt: envPlace("/etc/default/kubelet", "KUBELET_FLAGS", ""),
+				LabelsAt: noFlags, TaintsAt: noFlags,
 			},
 		},
 	} {
@@ -223,7 +207,7 @@ func TestRegistration(t *testing.T) {
 				c.files[unitFile] = service1("/usr/bin/kubelet")
 			}
 			k := gather(t, c.files).Kubelet
-			if d := cmp.Diff(c.want, registered{k.ConfigOwner, k.Labels, k.Taints, k.LabelsAt, k.TaintsAt}); d != "" {
+			if d := cmp.Diff(c.want, registered{k.ConfigOwner, k.Labels, k.Taints, k.LabelsAt, k.TaintsAt}, cmpopts.EquateEmpty()); d != "" {
 				t.Error(d)
 			}
 			if text, err := json.Marshal(k); err != nil || strings.Contains(string(text), "--v=4") {

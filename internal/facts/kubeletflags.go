@@ -9,136 +9,79 @@ import (
 	"strings"
 )
 
-// OwnDropIn is the drop-in of kubelet's unit that our flags go into where nothing of the machine's takes them up. Its name
-// comes after those of kubeadm and of the clouds.
-const OwnDropIn = "/etc/systemd/system/kubelet.service.d/90-gpuadm.conf"
-
-// flags reads the labels and taints from the command line and finds out where changes to them must go.
+// flags reads the labels and taints from the command line and finds out where ours must go.
 func (k *Kubelet) flags(c kubeletCommand) {
-	k.Labels = labels(options(c.argv, "node-labels", "node_labels"))
-	k.LabelsAt = k.flagPlace(c)
-	inFile := k.TaintsAt
-	name, stated := "", false // the variable that holds the flag for taints
-	for i := 1; i < len(c.argv); i++ {
-		// One flag replaces another and the config file's list: TaintsVar in pkg/util/flag of Kubernetes.
-		if one := options(append([]string{""}, c.argv[i:min(i+2, len(c.argv))]...), "register-with-taints", "register_with_taints"); isTaintsFlag(c.argv[i]) && len(one) > 0 {
-			k.Taints, name, stated = taints(one[0]), c.from[i], true
+	k.Labels = labels(Options(c.argv, "node-labels", "node_labels"))
+	k.LabelsAt = c.flagPlace()
+	var theirs []string
+	for i, arg := range c.argv {
+		if k.LabelsAt.Var == "" || c.from[i] != k.LabelsAt.Var {
+			theirs = append(theirs, arg)
 		}
 	}
-	dir := option(c.argv, "config-dir")
-	switch {
-	case stated && name != "" && c.environ.from[name] != "":
-		k.TaintsAt = Place{How: "env", File: c.environ.from[name], Var: name, Value: c.hidden[name], Private: c.private}
-	case stated && name != "" && name == k.LabelsAt.Var:
-		k.TaintsAt = k.LabelsAt // the unit sets it: what hides that must carry it over, labels and all
-	case stated && name != "":
-		k.TaintsAt = Place{Why: c.name + " states --register-with-taints in its variable " + name + ", and another flag would replace that"}
-	case stated:
-		k.TaintsAt = k.unitPlace(c)
-	case len(c.argv) == 0:
-		k.TaintsAt = k.LabelsAt
-	case k.ConfigOwner == "kubeadm" && !k.Joined:
-		k.TaintsAt = k.LabelsAt // kubeadm join writes the config file anew
-	case inFile.How != "":
-	case dir != "":
+	// One flag replaces another and the config file's list: TaintsVar in pkg/util/flag of Kubernetes.
+	if lists := taintFlags(c.argv); len(lists) > 0 {
+		k.Taints = taints(lists[len(lists)-1])
+	}
+	others, stated := k.TaintsAt.Others, taintFlags(theirs)
+	if len(stated) > 0 {
+		others = taints(stated[len(stated)-1])
+	}
+	k.TaintsAt = k.LabelsAt
+	if dir := option(c.argv, "config-dir"); k.LabelsAt.How == "" && dir != "" {
 		k.TaintsAt = Place{How: "drop-in", File: path.Clean(dir), Key: taintsKey}
-	case option(c.argv, "config") != "" && k.there(k.Config):
-		k.TaintsAt = Place{How: "config", File: k.Config, Key: taintsKey}
-	default:
-		k.TaintsAt = k.LabelsAt // there is no config file, or none yet: a flag
+	}
+	switch {
+	case k.TaintsAt.How == "drop-in" && len(stated) > 0, k.TaintsAt.How == "env" && c.taintsAfter(k.TaintsAt.Var):
+		k.TaintsAt = Place{Why: c.name + " states --register-with-taints, which wins over what could be added"}
+	case k.TaintsAt.How != "":
+		k.TaintsAt.Others = others
 	}
 }
 
-// there says whether a file of the kubelet's is there.
-func (k *Kubelet) there(name string) bool {
-	return slices.ContainsFunc(k.Files, func(f File) bool { return f.Path == name && f.Data != nil })
+func taintFlags(argv []string) []string {
+	return Options(argv, "register-with-taints", "register_with_taints")
 }
 
-func isTaintsFlag(arg string) bool {
-	name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-	return arg != name && strings.ReplaceAll(name, "_", "-") == "register-with-taints"
+// taintsAfter says whether the command line states taints after a variable.
+func (c kubeletCommand) taintsAfter(name string) bool {
+	_, tail, _ := strings.Cut(c.start[0], "$"+name)
+	after, _ := traced("kubelet "+tail, func() map[string]string { return c.values })
+	return len(taintFlags(after)) > 0
 }
 
-// flagPlace says where one more flag must go.
-func (k *Kubelet) flagPlace(c kubeletCommand) Place {
+// flagPlace says where one more flag must go: into the packages' files for administrators, which come last on the command line.
+// Sources: https://github.com/kubernetes/release, cmd/krel/templates/latest/kubeadm/10-kubeadm.conf;
+// https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/kubelet-integration/
+func (c kubeletCommand) flagPlace() Place {
 	switch {
 	case c.service == nil:
 		return Place{Why: "there is no unit kubelet.service"}
-	case len(c.argv) == 0 && len(c.start) == 0:
+	case len(c.start) == 0:
 		return Place{Why: c.name + " has no ExecStart"}
 	case len(c.argv) == 0:
 		return Place{Why: c.name + " does not start kubelet itself"}
 	}
-	for _, word := range words(c.start[0]) {
+	for _, word := range Words(c.start[0]) {
 		name, ok := strings.CutPrefix(word, "$")
 		if !ok || !isName(name) || !strings.HasSuffix(name, "EXTRA_ARGS") {
 			continue // others are their owners'
 		}
-		p := Place{How: "env", File: c.environ.from[name], Var: name, Value: c.hidden[name], Private: c.private}
-		if p.File == "" {
-			p.Value = c.values[name]
+		file := c.environ.from[name]
+		if file == "" && c.values[name] != "" {
+			return Place{Why: c.name + " sets " + name + " itself, and a file would hide that; " +
+				"move it to /etc/default/kubelet (Debian) or /etc/sysconfig/kubelet (RPM)"}
 		}
 		for _, f := range c.environ.files {
-			// The packages' files for people: https://github.com/kubernetes/release, 10-kubeadm.conf of deb and rpm.
-			if c.environ.from[name] == "" && (f.Path == "/etc/default/kubelet" || f.Path == "/etc/sysconfig/kubelet") {
-				p.File = f.Path
+			if file == "" && slices.Contains([]string{"/etc/default/kubelet", "/etc/sysconfig/kubelet"}, f.Path) {
+				file = f.Path
 			}
 		}
-		if p.File != "" {
-			return p
-		}
-		if _, set := c.values[name]; !set || c.onlyOurs(name) {
-			return k.unitPlace(c).with(name)
+		if file != "" {
+			return Place{How: "env", File: file, Var: name}
 		}
 	}
-	return k.unitPlace(c)
-}
-
-// with makes it a place that sets a variable that nobody else sets.
-func (p Place) with(name string) Place {
-	if p.How == "unit" {
-		p.Var, p.Value = name, ""
-	}
-	return p
-}
-
-// onlyOurs says whether no file but our own drop-in sets a variable.
-func (c kubeletCommand) onlyOurs(name string) bool {
-	for _, line := range c.without(OwnDropIn).env {
-		for _, word := range words(line) {
-			if strings.HasPrefix(word, name+"=") {
-				return false
-			}
-		}
-	}
-	return c.environ.from[name] == ""
-}
-
-// unitPlace is a drop-in of our own.
-func (k *Kubelet) unitPlace(c kubeletCommand) Place {
-	for _, f := range c.service.files {
-		later := &service{start: []string{""}}
-		later.add(string(f.Data))
-		if path.Base(f.Path) > path.Base(OwnDropIn) && path.Ext(f.Path) == ".conf" && (len(later.start) != 1 || later.start[0] != "") {
-			return Place{Why: f.Path + " sets ExecStart after all that could be said before"}
-		}
-	}
-	start := c.without(OwnDropIn).start
-	if len(start) == 0 {
-		return Place{Why: c.name + " has no ExecStart but ours"}
-	}
-	return Place{How: "unit", File: OwnDropIn, Value: start[0], Private: c.private}
-}
-
-// without is the service as it would be without one of its files.
-func (s *service) without(name string) *service {
-	out := &service{name: s.name}
-	for _, f := range s.files {
-		if f.Path != name {
-			out.add(string(f.Data))
-		}
-	}
-	return out
+	return Place{Why: c.name + " takes no KUBELET_EXTRA_ARGS from /etc/default/kubelet or /etc/sysconfig/kubelet"}
 }
 
 // labels reads the values of --node-labels, which add up; the last value of a label counts.

@@ -50,7 +50,7 @@ func (l *look) rancherNode(k *Kubelet, start rancherStart) {
 	}
 	settings := l.rancherSettings(k, start.settings)
 	say := func(name string) []string {
-		if given := options(start.argv, name); given != nil {
+		if given := Options(start.argv, name); given != nil {
 			return given // the command line wins over files, lists and all: https://docs.k3s.io/installation/configuration
 		}
 		return settings[name]
@@ -64,21 +64,21 @@ func (l *look) rancherNode(k *Kubelet, start rancherStart) {
 		kubelet = append(kubelet, "--"+strings.TrimLeft(arg, "-"))
 	}
 	kubelet = append([]string{"kubelet"}, kubelet...)
-	k.Labels = labels(append(say("node-label"), options(kubelet, "node-labels")...))
+	k.Labels = labels(append(say("node-label"), Options(kubelet, "node-labels")...))
 	k.Taints = taints(strings.Join(say("node-taint"), ","))
-	for _, list := range options(kubelet, "register-with-taints") { // it comes after K3s's own, and wins
+	for _, list := range Options(kubelet, "register-with-taints") { // it comes after K3s's own, and wins
 		k.Taints = taints(list)
 	}
 	dir := start.settings.Path + ".d"
 	k.LabelsAt = Place{How: "drop-in", File: dir, Key: "node-label+"}
 	k.TaintsAt = Place{How: "drop-in", File: dir, Key: "node-taint+"}
-	if len(options(start.argv, "node-label")) > 0 {
+	if len(Options(start.argv, "node-label")) > 0 {
 		k.LabelsAt = Place{Why: k.Unit + " has --node-label on its command line, which its files cannot add to"}
 	}
 	switch {
-	case len(options(kubelet, "register-with-taints")) > 0:
+	case len(Options(kubelet, "register-with-taints")) > 0:
 		k.TaintsAt = Place{Why: start.name + " has register-with-taints in its kubelet-arg, which wins over node-taint"}
-	case len(options(start.argv, "node-taint")) > 0:
+	case len(Options(start.argv, "node-taint")) > 0:
 		k.TaintsAt = Place{Why: k.Unit + " has --node-taint on its command line, which its files cannot add to"}
 	}
 }

@@ -131,7 +131,7 @@ func (l *look) buildKey(t *Trust) {
 		}
 	}
 	for _, name := range files {
-		for _, kv := range assignments(string(l.read(name))) {
+		for _, kv := range Assignments(string(l.read(name))) {
 			switch kv[0] {
 			case "mok_signing_key":
 				private, own = kv[1], false

@@ -40,16 +40,12 @@ type Taint struct {
 	Effect string `json:"effect"` // NoSchedule, PreferNoSchedule, NoExecute
 }
 
-// Place is where a change to kubelet's labels or taints must go, so that kubelet reads it and its owner keeps it.
+// Place is where labels or taints of ours go, so that kubelet reads them and the owner of its other files keeps them.
 type Place struct {
 	// How is one of
-	//   - "env": the variable Var of the file File of KEY=VALUE lines holds flags; the file need not be there
-	//   - "config": the key Key of the file File, a KubeletConfiguration in YAML or JSON
-	//   - "drop-in": a file of our own in the folder File, which need not be there, read by name after those that are: a
-	//     KubeletConfiguration NAME.conf with the whole list under Key, or of K3s and RKE2 NAME.yaml, whose Key "node-label+"
-	//     adds to the list
-	//   - "unit": File is a drop-in of our own of kubelet's unit; where Var is set it sets Environment=Var, else it
-	//     empties ExecStart and repeats it with a flag more
+	//   - "env": the variable Var of the file File of KEY=VALUE lines holds an administrator's flags; the file need not exist
+	//   - "drop-in": a file of ours in the folder File, which need not exist: OwnConf, a KubeletConfiguration with the whole list
+	//     under Key, or OwnSettings, of K3s and RKE2, with the Key "node-label+" that adds to the list
 	//   - "": there is no such place, and Why says why
 	How  string `json:"how,omitempty"`
 	File string `json:"file,omitempty"`
@@ -57,12 +53,16 @@ type Place struct {
 	Key  string `json:"key,omitempty"`
 	Why  string `json:"why,omitempty"`
 
-	// Value is what to begin with, as it would be without File: what Var holds then, wherever it is set (a file's line hides
-	// the unit's, so the whole must be carried over), or the ExecStart to repeat.
-	Value string `json:"-"`
-	// Private says that a file of the unit, from which Value may be, is not readable by all: then no copy of it may be either.
-	Private bool `json:"-"`
+	// Others are the taints that kubelet would register with if neither Var nor OwnConf named any. A list replaces those before
+	// it, so what is written to the place must repeat them.
+	Others []Taint `json:"-"`
 }
+
+// The files of ours beside an owner's: both folders are read by name, and what comes last wins.
+const (
+	OwnConf     = "zz-gpuadm.conf" // kubelet reads only names that end in .conf
+	OwnSettings = "zz-gpuadm.yaml" // K3s and RKE2 read .yaml and .yml
+)
 
 // Uses says whether the kubelet is told to use an engine, by its socket. Without a stated endpoint nobody can tell.
 func (k Kubelet) Uses(e Engine) bool {

@@ -114,7 +114,4 @@ func TestFlagLists(t *testing.T) {
 	if got := taints("a=b:NoSchedule,,c:NoExecute,d,=x:NoSchedule"); len(got) != 3 || got[0] != (Taint{"a", "b", "NoSchedule"}) || got[2] != (Taint{Key: "d"}) {
 		t.Errorf("%v", got)
 	}
-	if !isTaintsFlag("--register_with_taints=x") || isTaintsFlag("--register-with-taints-x=y") || isTaintsFlag("register-with-taints") {
-		t.Error("the flag for taints is not recognised as it should be")
-	}
 }

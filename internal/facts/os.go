@@ -20,7 +20,7 @@ func (l *look) os() OS {
 		return OS{}
 	}
 	o := OS{ID: "linux"} // "If not set, a default of ID=linux may be used", says the man page
-	for _, kv := range assignments(string(b)) {
+	for _, kv := range Assignments(string(b)) {
 		// "non-printable characters should not be used", says the man page: what has some is no vendor's value.
 		if strings.ContainsFunc(kv[1], func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }) {
 			continue
@@ -39,10 +39,10 @@ func (l *look) os() OS {
 	return o
 }
 
-// assignments reads NAME=value lines as systemd does in os-release and in EnvironmentFile=: comments from # or ; at a
+// Assignments reads NAME=value lines as systemd does in os-release and in EnvironmentFile=: comments from # or ; at a
 // line's start, 'single' and "double" quotes, backslashes, and values that go on in the next line after a backslash.
 // Nothing is expanded. Source: systemd's src/basic/env-file.c, man pages os-release(5) and systemd.exec(5).
-func assignments(s string) [][2]string {
+func Assignments(s string) [][2]string {
 	var out [][2]string
 	for s != "" {
 		s = strings.TrimLeft(s, " \t\r\n")

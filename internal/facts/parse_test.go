@@ -36,7 +36,7 @@ func TestAssignments(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := "not there"
-			for _, kv := range assignments(c.in) {
+			for _, kv := range Assignments(c.in) {
 				if kv[0] == "A" {
 					got = kv[1]
 				}
@@ -111,7 +111,7 @@ EnvironmentFile=-/etc/default/a
 	}
 	s = &service{}
 	s.add("[Service]\nExecStart=/a \\\n  -b \\\n")
-	if got := words(s.start[0]); !slices.Equal(got, []string{"/a", "-b"}) {
+	if got := Words(s.start[0]); !slices.Equal(got, []string{"/a", "-b"}) {
 		t.Errorf("a line that goes on at the end of the file: %q", got)
 	}
 }

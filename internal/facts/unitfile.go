@@ -20,7 +20,6 @@ type service struct {
 	start    []string // ExecStart= lines
 	env      []string // Environment= lines
 	envFiles []string // EnvironmentFile= values
-	private  bool     // not everybody may read all of the files that are not ours
 	requires []string // units that it is stopped and restarted with
 }
 
@@ -42,9 +41,6 @@ func (l *look) service(ctx context.Context, names ...string) *service {
 		s := &service{name: name, active: u.Active}
 		for _, f := range u.Files {
 			s.files = append(s.files, File{f, l.read(f)})
-			if i, err := l.v.Stat(f); err == nil && i.Mode&0o004 == 0 && f != OwnDropIn {
-				s.private = true
-			}
 			s.add(string(s.files[len(s.files)-1].Data))
 		}
 		return s
@@ -160,16 +156,15 @@ func (l *look) environment(s *service) map[string]string { return l.environ(s).v
 type environ struct {
 	values map[string]string
 	from   map[string]string // the environment file that set the variable last; "" = the unit itself
-	hidden map[string]string // the value that this file hides
 	files  []File            // environment files, there or not
 }
 
 // environ reads the variables that the unit sets: files win over Environment=, later ones over earlier ones.
 // Source: EnvironmentFile= in https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html
 func (l *look) environ(s *service) environ {
-	e := environ{values: map[string]string{}, from: map[string]string{}, hidden: map[string]string{}}
+	e := environ{values: map[string]string{}, from: map[string]string{}}
 	for _, line := range s.env {
-		for _, word := range words(line) {
+		for _, word := range Words(line) {
 			if k, v, ok := strings.Cut(word, "="); ok {
 				e.values[k], e.from[k] = v, ""
 			}
@@ -184,10 +179,7 @@ func (l *look) environ(s *service) environ {
 		for _, file := range there {
 			data := l.read(file)
 			e.files = append(e.files, File{file, data})
-			for _, kv := range assignments(string(data)) {
-				if e.from[kv[0]] != file {
-					e.hidden[kv[0]] = e.values[kv[0]]
-				}
+			for _, kv := range Assignments(string(data)) {
 				e.values[kv[0]], e.from[kv[0]] = kv[1], file
 			}
 		}
@@ -213,7 +205,7 @@ func commandLine(line string, environment func() map[string]string) []string {
 
 // traced is commandLine; the second list says of each argument which variable, alone, it came from: "" = none.
 func traced(line string, environment func() map[string]string) (args, from []string) {
-	args = words(line)
+	args = Words(line)
 	if i := slices.Index(args, ";"); i >= 0 {
 		args = args[:i] // a second command
 	}
@@ -237,7 +229,7 @@ func traced(line string, environment func() map[string]string) (args, from []str
 	for _, a := range args {
 		if name, ok := strings.CutPrefix(a, "$"); ok && isName(name) {
 			// $FOO alone is split at blanks into none or more arguments.
-			for _, w := range words(env[name]) {
+			for _, w := range Words(env[name]) {
 				out, from = append(out, w), append(from, name)
 			}
 			continue

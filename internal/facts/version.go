@@ -96,7 +96,7 @@ func builtVersion(info *buildinfo.BuildInfo, module string) string {
 		if s.Key != "-ldflags" { // left out by builds with -trimpath
 			continue
 		}
-		for _, word := range words(s.Value) {
+		for _, word := range Words(s.Value) {
 			name, value, _ := strings.Cut(strings.TrimPrefix(word, "-X="), "=")
 			if strings.HasSuffix(name, "/version.Version") || strings.HasSuffix(name, "/version.gitVersion") {
 				if v := upstream(value); v != "" {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// words splits a line at blanks as systemd does: 'x y' and "x y" are one word, backslash escapes are C's, %% is %.
+// Words splits a line at blanks as systemd does: 'x y' and "x y" are one word, backslash escapes are C's, %% is %.
 // An open quote ends with the line. Source: "Quoting" in
 // https://www.freedesktop.org/software/systemd/man/latest/systemd.syntax.html
-func words(line string) []string {
+func Words(line string) []string {
 	var out []string
 	var b strings.Builder
 	var quote byte
@@ -79,15 +79,15 @@ func unescape(b *strings.Builder, s string) int {
 // option returns the value of the last of the command line's options with one of the names (given without dashes),
 // written --name value, --name=value or with one dash; "" if there is none.
 func option(argv []string, names ...string) string {
-	values := options(argv, names...)
+	values := Options(argv, names...)
 	if len(values) == 0 {
 		return ""
 	}
 	return values[len(values)-1]
 }
 
-// options returns all such values, in order.
-func options(argv []string, names ...string) []string {
+// Options returns all such values, in order.
+func Options(argv []string, names ...string) []string {
 	var values []string
 	for i := 1; i < len(argv); i++ {
 		a, ok := strings.CutPrefix(argv[i], "-")

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package kubelet
 
 import (
 	"bytes"
@@ -13,17 +13,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// unit returns which file makes kubelet run, and what it says. Where a package brings a unit, a drop-in of ours states the
-// whole command line: whatever the package's own drop-ins say of a bootstrap kubeconfig does not hold then. Else the unit is
-// ours.
-func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]string) (name, text string, err error) {
-	for _, word := range append(slices.Clone(k.Flags), sortedPairs(k.Env)...) {
+// unit returns the unit file of kubelet and its text. Where a package has a unit, it is a drop-in with the whole command line, which
+// replaces that of the package's drop-ins with its bootstrap kubeconfig.
+func (k Own) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[string]string) (name, text string, err error) {
+	for _, word := range append(slices.Clone(k.Flags), Pairs(k.Env)...) {
 		if strings.ContainsAny(word, "\n\r\x00") {
 			return "", "", fmt.Errorf("internal error: a line break in kubelet's command line")
 		}
 	}
 	var b strings.Builder
-	b.WriteString(written + "\n[Unit]\n")
+	b.WriteString(Written + "\n[Unit]\n")
 	theirs := theirUnit(f)
 	if !theirs {
 		b.WriteString("Description=kubelet, the node agent of Kubernetes\nDocumentation=https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/\n")
@@ -31,8 +30,8 @@ func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[
 	after := append([]string{"network-online.target", engineUnit(e)}, k.After...)
 	// Not Requires=: a restart of the engine would restart kubelet with it.
 	fmt.Fprintf(&b, "Wants=%s\nAfter=%[1]s\n", strings.Join(after, " "))
-	b.WriteString("# It goes on trying for as long as the API server or the GPUs keep it waiting.\nStartLimitIntervalSec=0\n\n[Service]\n")
-	for _, pair := range sortedPairs(k.Env) {
+	b.WriteString("# Start it again and again, until the API server and the GPUs are ready.\nStartLimitIntervalSec=0\n\n[Service]\n")
+	for _, pair := range Pairs(k.Env) {
 		fmt.Fprintf(&b, "Environment=%s\n", systemdWord(pair))
 	}
 	if theirs {
@@ -40,24 +39,24 @@ func (k ownKubelet) unit(s spec.Spec, f facts.Facts, e facts.Engine, labels map[
 	}
 	b.WriteString("ExecStart=" + strings.Join(k.argv(s, f, labels), " "))
 	if theirs && mentions(f.Kubelet.Files, extraArgs) {
-		b.WriteString(" $" + extraArgs) // the packages' place for an administrator's flags
+		b.WriteString(" $" + extraArgs) // the packages' variable for an administrator's flags
 	}
 	b.WriteString("\nRestart=always\nRestartSec=5\n")
 	if theirs {
-		return kubeletDropIn, b.String(), nil
+		return DropIn, b.String(), nil
 	}
 	b.WriteString("\n[Install]\nWantedBy=multi-user.target\n")
-	return kubeletUnitFile, b.String(), nil
+	return UnitFile, b.String(), nil
 }
 
 // argv is kubelet's command line, in systemd's words.
-func (k ownKubelet) argv(s spec.Spec, f facts.Facts, labels map[string]string) []string {
-	words := []string{f.Kubelet.Binary, "--config=" + kubeletConfig, "--kubeconfig=" + k.Kubeconfig}
+func (k Own) argv(s spec.Spec, f facts.Facts, labels map[string]string) []string {
+	words := []string{f.Kubelet.Binary, "--config=" + ConfigFile, "--kubeconfig=" + k.Kubeconfig}
 	if s.Join.NodeName != "" {
 		words = append(words, "--hostname-override="+s.Join.NodeName)
 	}
 	if len(labels) > 0 {
-		words = append(words, "--node-labels="+strings.Join(sortedPairs(labels), ","))
+		words = append(words, "--node-labels="+strings.Join(Pairs(labels), ","))
 	}
 	words = append(words, k.Flags...)
 	for i := range words {
@@ -66,18 +65,18 @@ func (k ownKubelet) argv(s spec.Spec, f facts.Facts, labels map[string]string) [
 	return words
 }
 
-// theirUnit says whether somebody else's unit runs kubelet.
+// theirUnit says whether kubelet runs by a unit that gpuadm did not write.
 func theirUnit(f facts.Facts) bool {
 	if f.Kubelet.Unit == "" {
 		return false
 	}
-	return !bytes.HasPrefix(f.Files[kubeletUnitFile], []byte(written))
+	return !bytes.HasPrefix(f.Files[UnitFile], []byte(Written))
 }
 
-// mentions says whether one of the files, ours excepted, has a word.
+// mentions says whether a file that gpuadm did not write contains a word.
 func mentions(files []facts.File, word string) bool {
 	return slices.ContainsFunc(files, func(at facts.File) bool {
-		return !bytes.HasPrefix(at.Data, []byte(written)) && bytes.Contains(at.Data, []byte(word))
+		return !bytes.HasPrefix(at.Data, []byte(Written)) && bytes.Contains(at.Data, []byte(word))
 	})
 }
 
@@ -91,8 +90,8 @@ func engineUnit(e facts.Engine) string {
 	return "containerd.service"
 }
 
-// systemdWord writes one word of a command line or an assignment as systemd reads it back: systemd.service(5), "Command
-// lines": % begins a specifier and $ a variable. In Environment= a $ stays as it is.
+// systemdWord quotes one word of a command line or an assignment for systemd: systemd.service(5), "Command lines": % begins a
+// specifier and $ a variable. In Environment= a $ is a plain character.
 func systemdWord(word string) string {
 	assignment := !strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "/")
 	word = strings.ReplaceAll(word, "%", "%%")
@@ -105,16 +104,16 @@ func systemdWord(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(word) + `"`
 }
 
-// sortedPairs are the pairs of a table as key=value, in order.
-func sortedPairs(table map[string]string) (pairs []string) {
+// Pairs are the pairs of a table as key=value, in order.
+func Pairs(table map[string]string) (pairs []string) {
 	for _, key := range sorted(table) {
 		pairs = append(pairs, key+"="+table[key])
 	}
 	return pairs
 }
 
-// proxyEnv is the environment by which kubelet reaches the API server as we do.
-func proxyEnv(s spec.Spec) map[string]string {
+// ProxyEnv is the environment by which kubelet uses the proxies of [proxy].
+func ProxyEnv(s spec.Spec) map[string]string {
 	env := map[string]string{}
 	for name, value := range map[string]string{"HTTP_PROXY": s.Proxy.HTTP, "HTTPS_PROXY": s.Proxy.HTTPS, "NO_PROXY": strings.Join(s.Proxy.NoProxy, ",")} {
 		if value != "" {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -52,16 +53,18 @@ type layout struct {
 	files string
 	has   map[string][]string // what files must hold after the first spec
 	fresh bool                // kubelet is restarted
-	later bool                // in a root folder nothing is restarted
+	keeps string              // a taint of another owner
+
+	taintsOnly bool // labels have no place, and are set by the API
 }
 
 func layouts() map[string]layout {
 	kubeadm := strings.Replace(kubeadmUnit, "ENVFILE", "/etc/default/kubelet", 1)
-	const config = "-- etc/kubernetes/kubelet.yaml --\nkind: KubeletConfiguration\nmaxPods: 12 # few\n"
+	const config = "-- etc/kubernetes/kubelet.yaml --\nkind: KubeletConfiguration\nmaxPods: 12 # few\nregisterWithTaints: [{key: dedicated, effect: NoSchedule}]\n"
 	return map[string]layout{
 		"kubeadm on Debian": {
 			files: simKubelet + kubeadm, fresh: true,
-			has: map[string][]string{"/etc/default/kubelet": {"KUBELET_EXTRA_ARGS=\"--node-labels=", "team=red", "--register-with-taints=nvidia.com/gpu=present:NoSchedule"}},
+			has: map[string][]string{"/etc/default/kubelet": {"KUBELET_EXTRA_ARGS=\"--node-labels=", "team=red", " --register-with-taints=nvidia.com/gpu=present:NoSchedule\"\n"}},
 		},
 		"kubeadm on RPM": {
 			files: simKubelet + strings.Replace(kubeadmUnit, "ENVFILE", "/etc/sysconfig/kubelet", 1) + "-- etc/sysconfig/kubelet mode=0600 --\nKUBELET_EXTRA_ARGS=\n",
@@ -69,41 +72,27 @@ func layouts() map[string]layout {
 		},
 		"kubeadm, joined": {
 			files: simKubelet + kubeadm + joinedFiles,
-			has:   map[string][]string{"/etc/default/kubelet": {"team=red"}, "/var/lib/kubelet/config.yaml": {"dedicated # theirs", "- key: nvidia.com/gpu\n  value: present\n  effect: NoSchedule\nmaxPods"}},
+			has:   map[string][]string{"/etc/default/kubelet": {"team=red", "--register-with-taints=dedicated:NoSchedule,nvidia.com/gpu=present:NoSchedule"}},
+			keeps: "{dedicated  NoSchedule}",
 		},
-		"plain unit": {
-			files: simKubelet + plainUnit("--config=/etc/kubernetes/kubelet.yaml --kubeconfig=/etc/kubernetes/kubelet.conf") + config, fresh: true,
-			has: map[string][]string{
-				facts.OwnDropIn:                {"ExecStart=\nExecStart=/usr/bin/kubelet --config=/etc/kubernetes/kubelet.yaml --kubeconfig=/etc/kubernetes/kubelet.conf --node-labels=", "team=red\n"},
-				"/etc/kubernetes/kubelet.yaml": {"maxPods: 12 # few\nregisterWithTaints:\n- key: nvidia.com/gpu\n"},
-			},
-		},
-		"JSON": {
-			files: simKubelet + plainUnit("--config /etc/kubernetes/kubelet.json $KUBELET_EXTRA_ARGS") + "-- etc/kubernetes/kubelet.json --\n{\n  \"kind\": \"KubeletConfiguration\",\n  \"registerWithTaints\": []\n}\n", fresh: true,
-			has: map[string][]string{
-				facts.OwnDropIn:                {"Environment=\"KUBELET_EXTRA_ARGS=--node-labels="},
-				"/etc/kubernetes/kubelet.json": {"\"registerWithTaints\": [{\"key\": \"nvidia.com/gpu\", \"value\": \"present\", \"effect\": \"NoSchedule\"}]"},
-			},
-		},
-		"flags alone": {
-			files: simKubelet + plainUnit("--register-with-taints=dedicated:NoSchedule --v=2"), fresh: true,
-			has: map[string][]string{facts.OwnDropIn: {"--register-with-taints=dedicated:NoSchedule,nvidia.com/gpu=present:NoSchedule"}},
-		},
-		"variable of the unit": {
-			files: simKubelet + plainUnit("$KUBELET_EXTRA_ARGS") + "EnvironmentFile=-/etc/default/kubelet\nEnvironment=\"KUBELET_EXTRA_ARGS=--v=4 --node-labels=theirs=1\"\n", fresh: true,
-			has: map[string][]string{"/etc/default/kubelet": {"--v=4", "theirs=1", "team=red", "--register-with-taints=nvidia.com/gpu"}},
+		"unit with the packages' variable": {
+			files: simKubelet + plainUnit("--config=/etc/kubernetes/kubelet.yaml $KUBELET_EXTRA_ARGS") + "EnvironmentFile=-/etc/default/kubelet\n" + config +
+				"-- etc/default/kubelet --\nKUBELET_EXTRA_ARGS=\"--v=4 --node-labels=theirs=1\"\n", fresh: true,
+			has:   map[string][]string{"/etc/default/kubelet": {"\"--v=4 --node-labels=theirs=1 --node-labels=", "team=red", " --register-with-taints=dedicated:NoSchedule,nvidia.com/gpu=present:NoSchedule"}},
+			keeps: "{dedicated  NoSchedule}",
 		},
 		"folder of configurations": {
 			files: simKubelet + plainUnit("--config=/etc/kubernetes/kubelet.yaml --config-dir=/etc/kubernetes/kubelet.d") + config + "-- etc/kubernetes/kubelet.d/ --\n", fresh: true,
-			has: map[string][]string{"/etc/kubernetes/kubelet.d/50-gpuadm.conf": {"kind: KubeletConfiguration\nregisterWithTaints:\n- key: nvidia.com/gpu"}},
+			has:   map[string][]string{"/etc/kubernetes/kubelet.d/zz-gpuadm.conf": {"kind: KubeletConfiguration\nregisterWithTaints:\n- {key: \"dedicated\"", "- {key: \"nvidia.com/gpu\""}},
+			keeps: "{dedicated  NoSchedule}", taintsOnly: true,
 		},
 		"K3s": {
 			files: "[[unit]]\nname = \"k3s.service\"\nenabled = \"enabled\"\nactive = \"active\"\n-- usr/local/bin/k3s mode=0755 size=72 --\n-- etc/systemd/system/k3s.service --\n[Install]\nWantedBy=multi-user.target\n[Service]\nExecStart=/usr/local/bin/k3s agent\n-- etc/rancher/k3s/config.yaml mode=0600 --\nnode-label:\n- theirs=1\n",
-			has:   map[string][]string{"/etc/rancher/k3s/config.yaml.d/50-gpuadm.yaml": {"node-label+:\n- \"", "- \"team=red\"\n", "node-taint+:\n- \"nvidia.com/gpu=present:NoSchedule\"\n"}}, fresh: true,
+			has:   map[string][]string{"/etc/rancher/k3s/config.yaml.d/zz-gpuadm.yaml": {"node-label+:\n- \"", "- \"team=red\"\n", "node-taint+:\n- \"nvidia.com/gpu=present:NoSchedule\"\n"}}, fresh: true,
 		},
 		"image": {
 			files: "live = false\n" + strings.Replace(simKubelet, `"active"`, `""`, 1) + kubeadm,
-			has:   map[string][]string{"/etc/default/kubelet": {"team=red"}}, later: true,
+			has:   map[string][]string{"/etc/default/kubelet": {"team=red"}},
 		},
 	}
 }
@@ -134,14 +123,14 @@ func kubeletEngine(t testing.TB, text string) *converge.Engine {
 func kubeletThing(ref converge.Ref) (converge.Thing, error) {
 	switch ref.Kind {
 	case "file":
-		return things.NewFile(ref.Name, TakeOut), nil
+		return things.NewFile(ref.Name, kubelet.TakeOut), nil
 	case "folder":
 		return things.NewFolder(ref.Name), nil
 	case "unit-files":
 		return things.NewUnitFiles(ref.Name), nil
 	case "restart":
-		if IsKubelet(ref.Name) {
-			return NewFresh(ref.Name, ref.Reads), nil
+		if kubelet.Is(ref.Name) {
+			return kubelet.NewFresh(ref.Name, ref.Reads), nil
 		}
 	}
 	return nil, fmt.Errorf("no such kind: %s %s", ref.Kind, ref.Name)
@@ -186,12 +175,12 @@ func TestNodeLayouts(t *testing.T) {
 					}
 				}
 			}
-			checkRegisters(t, n, map[string]string{"team": "red", "size": "big"}, "{nvidia.com/gpu present NoSchedule}")
+			c.registers(t, n, map[string]string{"team": "red", "size": "big"}, "{nvidia.com/gpu present NoSchedule}")
 			if r := mustApply(t, n, redSpec); len(r.Made) > 0 {
 				t.Errorf("again: %v", r.Made)
 			}
 			mustApply(t, n, blueSpec)
-			checkRegisters(t, n, map[string]string{"team": "blue", "size": ""}, "{readiness.example.com/gpu  NoExecute}")
+			c.registers(t, n, map[string]string{"team": "blue", "size": ""}, "{readiness.example.com/gpu  NoExecute}")
 			other := kubeletMachine(t, c.files)
 			mustApply(t, other, blueSpec)
 			if a, b := n.Tree(converge.Home, "/run", "/proc"), other.Tree(converge.Home, "/run", "/proc"); a != b {
@@ -205,6 +194,15 @@ func TestNodeLayouts(t *testing.T) {
 			}
 		})
 	}
+}
+
+func (c layout) registers(t *testing.T, n *simhost.Node, labels map[string]string, taint string) {
+	t.Helper()
+	if c.taintsOnly {
+		labels = map[string]string{"team": ""}
+	}
+	checkRegisters(t, n, labels, taint)
+	checkRegisters(t, n, nil, c.keeps)
 }
 
 // checkRegisters reads as the facts do what kubelet would register with: what others stated is still there.
@@ -232,7 +230,7 @@ func TestKubeletThatDies(t *testing.T) {
 	for active, want := range map[string]converge.State{"active": things.UpToDate, "activating": things.UpToDate, "failed": "inactive", "inactive": "inactive"} {
 		files := strings.Replace(layouts()["kubeadm on Debian"].files, `active = "active"`, fmt.Sprintf("active = %q", active), 1)
 		n := kubeletMachine(t, files)
-		thing := NewFresh("kubelet.service", []string{"/etc/default/kubelet"})
+		thing := kubelet.NewFresh("kubelet.service", []string{"/etc/default/kubelet"})
 		if got, err := thing.Look(ctx, n); err != nil || got != want {
 			t.Errorf("%s: %q, %v", active, got, err)
 		}
@@ -244,12 +242,12 @@ func TestKubeletThatDies(t *testing.T) {
 			t.Errorf("%s, again: %v", active, r.Made)
 		}
 	}
-	if IsKubelet("containerd.service") || !IsKubelet("rke2-agent.service") {
+	if kubelet.Is("containerd.service") || !kubelet.Is("rke2-agent.service") {
 		t.Error("kubelets are not told from other daemons")
 	}
 }
 
-// A file of others that would replace K3s's lists comes before ours.
+// A file of others that replaces K3s's lists is read before ours.
 func TestK3sFilesOfOthers(t *testing.T) {
 	n := kubeletMachine(t, layouts()["K3s"].files+"-- etc/rancher/k3s/config.yaml.d/90-site.yaml --\nnode-label: [site=x]\nnode-taint: [dedicated:NoSchedule]\n")
 	mustApply(t, n, redSpec)
@@ -262,7 +260,7 @@ func TestK3sFilesOfOthers(t *testing.T) {
 // At boot kubelet waits for us, and will start with the files as they are.
 func TestNodeAtBoot(t *testing.T) {
 	red := kubeletEngine(t, redSpec).Spec
-	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: extra}
+	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}
 	for _, f := range []facts.Facts{
 		{Booting: true, Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: env}},
 		{Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: env, Joined: true}},
@@ -282,14 +280,14 @@ func TestNodeAtBoot(t *testing.T) {
 	}
 }
 
-// Somebody else's edits stay when ours go.
+// Another process's edits stay when ours are undone, and no file but the administrator's was touched.
 func TestNodeUndoneAroundOthers(t *testing.T) {
 	ctx := context.Background()
 	c := layouts()["kubeadm, joined"]
 	n := kubeletMachine(t, c.files)
 	mustApply(t, n, redSpec)
 	for file, change := range map[string][2]string{
-		"/etc/default/kubelet":         {"--node-labels=", "--v=9 --node-labels=more=1,"},
+		"/etc/default/kubelet":         {"--node-labels=", "--v=9 --node-labels=more=1 --node-labels="},
 		"/var/lib/kubelet/config.yaml": {"maxPods: 110", "- key: added\n  effect: NoExecute\nmaxPods: 99"},
 	} {
 		data, err := n.ReadFile(file)
@@ -300,6 +298,8 @@ func TestNodeUndoneAroundOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	mustApply(t, n, redSpec) // the union has their new taint
+	checkRegisters(t, n, map[string]string{"team": "red", "more": "1"}, "{added  NoExecute}")
 	if _, err := kubeletEngine(t, redSpec).Undo(ctx, n, "all", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +316,7 @@ func TestNodeUndoneAroundOthers(t *testing.T) {
 
 // A power cut before any touch, then apply again, ends in the same tree.
 func TestNodePowerCuts(t *testing.T) {
-	c := layouts()["plain unit"]
+	c := layouts()["unit with the packages' variable"]
 	whole := kubeletMachine(t, c.files)
 	mustApply(t, whole, redSpec)
 	want := whole.Tree(converge.Home, "/run", "/proc")
@@ -334,13 +334,33 @@ func TestNodePowerCuts(t *testing.T) {
 	}
 }
 
+// A kubelet that has no place for taints is refused, and the reason says what to do; nothing of another owner is repeated or edited.
+func TestNoPlaceForTaints(t *testing.T) {
+	const config = " --config=/etc/kubernetes/kubelet.yaml"
+	for name, c := range map[string]struct{ files, says string }{
+		"plain unit":           {plainUnit(config), "takes no KUBELET_EXTRA_ARGS"},
+		"variable of the unit": {plainUnit("$KUBELET_EXTRA_ARGS") + "EnvironmentFile=-/etc/default/kubelet\nEnvironment=\"KUBELET_EXTRA_ARGS=--v=4\"\n", "move it to /etc/default/kubelet"},
+		"flag over the folder": {plainUnit("--register-with-taints=a:NoSchedule --config-dir=/k.d"), "states --register-with-taints"},
+	} {
+		n := kubeletMachine(t, simKubelet+c.files)
+		first := kubeletTree(n)
+		_, err := kubeletEngine(t, redSpec).Apply(context.Background(), n)
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if now := kubeletTree(n); now != first {
+			t.Errorf("%s: %s", name, now)
+		}
+	}
+}
+
 func TestNodeWantsNothing(t *testing.T) {
 	red, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + redSpec)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	bare, _ := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n")})
-	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: extra}
+	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}
 	for name, c := range map[string]struct {
 		spec spec.Spec
 		k    facts.Kubelet
@@ -362,6 +382,12 @@ func TestNodeWantsNothing(t *testing.T) {
 		notes := strings.Join(Node().Notes(nil, c.spec, f), "; ")
 		if err != nil || len(wants) > 0 || !strings.Contains(notes, c.note) || c.note == "" && notes != "" {
 			t.Errorf("%s: %d wants, notes %q, %v", name, len(wants), notes, err)
+		}
+	}
+	for version, taken := range map[string]bool{"1.29.4": false, "v1.30.0": true, "1.34.1": true, "": true} {
+		_, err := Node().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", Version: version, TaintsAt: facts.Place{How: "drop-in", File: "/k.d", Key: "registerWithTaints"}}})
+		if (err == nil) != taken || err != nil && !strings.Contains(err.Error(), "1.30 and newer") {
+			t.Errorf("kubelet %s: %v", version, err)
 		}
 	}
 	_, err = Node().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: facts.Place{Why: "a wrapper"}}})

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -21,26 +22,25 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// What EKS's own images tell kubelet is nodeadm's, and a node is to be the same by whichever way it joined: the names of the
-// keys and their values are from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
+// On EKS's own images nodeadm configures kubelet, and a node must be the same whichever way it joined: the keys and their values are
+// from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
 // compares them, and has the reason for each difference.
 
-// eksPlugin is what kubelet calls for a token: ourselves.
+// eksPlugin is the program that kubelet calls for a token: gpuadm.
 const eksPlugin = "/usr/local/sbin/gpuadm"
 
-// config is what kubelet's configuration says beside what all of ours say.
+// config are EKS's keys of kubelet's configuration.
 func (n *eksNode) config(f facts.Facts) table {
 	pods := eksMaxPods(n.cluster)
 	c := table{
 		"clusterDNS":    anys(n.cluster.DNS),
 		"clusterDomain": "cluster.local",
 		"maxPods":       pods,
-		// The cloud controller finds the machine by it: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
+		// By it the cloud controller finds the machine: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
 		"providerID": "aws:///" + n.machine.Zone + "/" + n.machine.ID,
-		// The machine's role is asked for at each login. With this on, kubelet would ask for a client certificate, which EKS
-		// does not sign for it: kubernetes, cmd/kubelet/app/server.go, buildKubeletClientConfig.
+		// Kubelet logs in by the machine's role. With this on, it would ask for a client certificate, which EKS does not sign: kubernetes, cmd/kubelet/app/server.go, buildKubeletClientConfig.
 		"rotateCertificates":  false,
-		"serverTLSBootstrap":  true, // those for its server EKS does sign
+		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
 		"serializeImagePulls": false,
 		"evictionHard":        table{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
 		"tlsCipherSuites": anys([]string{
@@ -49,7 +49,7 @@ func (n *eksNode) config(f facts.Facts) table {
 			"TLS_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_256_GCM_SHA384",
 		}),
 	}
-	if r := reserved(f); r != nil {
+	if r := kubelet.Reserved(f); r != nil {
 		r["memory"] = fmt.Sprintf("%dMi", 11*pods+255)
 		c["kubeReserved"] = r
 	}
@@ -66,23 +66,23 @@ func eksMaxPods(c instance.Cluster) int {
 	return c.ENIs*(c.IPv4PerENI-1) + 2
 }
 
-// flags are what kubelet takes by its command line only.
+// flags are the settings that kubelet takes on its command line only.
 func (n *eksNode) flags(s spec.Spec, f facts.Facts) []string {
 	flags := []string{"--cloud-provider=external", "--node-ip=" + n.ip}
-	if s.Join.NodeName == "" { // else every kubelet of ours is told
+	if s.Join.NodeName == "" { // else kubelet.Own states it
 		flags = append(flags, "--hostname-override="+n.name)
 	}
 	return append(flags, eksECRFlags(f)...)
 }
 
-// kubeconfig has kubelet call us for a token whenever it needs one. There is nothing secret in it.
+// kubeconfig has kubelet call gpuadm for a token whenever it needs one. It holds no secret.
 func (n *eksNode) kubeconfig() []byte {
 	named := func(kind, name string, value table) []any { return []any{table{"name": name, kind: value}} }
 	text, err := yaml.Marshal(table{
 		"apiVersion":      "v1",
 		"kind":            "Config",
 		"current-context": "node",
-		"clusters":        named("cluster", "cluster", table{"server": n.cluster.Server, "certificate-authority": clusterCA}),
+		"clusters":        named("cluster", "cluster", table{"server": n.cluster.Server, "certificate-authority": kubelet.ClusterCA}),
 		"users": named("user", "node", table{"exec": table{
 			"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
 			"command":         eksPlugin,
@@ -94,11 +94,11 @@ func (n *eksNode) kubeconfig() []byte {
 	if err != nil {
 		return nil // maps of strings can be written
 	}
-	return append([]byte(written), text...)
+	return append([]byte(kubelet.Written), text...)
 }
 
-// accepted wants EKS to take the machine's role for the node that we will be. It is asked before anything is written: a kubelet
-// that is called otherwise than EKS calls it is refused for ever, and says so in its log only.
+// accepted wants EKS to map the machine's role to the node's name, before anything is written: a kubelet with another name is
+// refused for ever, and says so in its log only.
 func (n *eksNode) accepted(via host.Via) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if !v.Live() {
@@ -106,7 +106,7 @@ func (n *eksNode) accepted(via host.Via) converge.Want {
 		}
 		if _, err := v.Stat(eksPlugin); notThere(err) {
 			return "", &converge.Trouble{
-				What: fmt.Sprintf("cannot join EKS: %s is not there, which kubelet would call for its credentials", eksPlugin),
+				What: fmt.Sprintf("cannot join EKS: %s is not installed, which kubelet calls for its credentials", eksPlugin),
 				Try:  []string{"gpuadm apply --install"},
 			}
 		}
@@ -123,10 +123,10 @@ func (n *eksNode) accepted(via host.Via) converge.Want {
 		user, groups, err := c.Whoami(ctx)
 		return "", n.refused(user, groups, err)
 	}
-	return things.Check("EKS takes this machine for its node", look, "a kubelet of another name is refused for ever")
+	return things.Check("EKS takes this machine for its node", look, "EKS refuses a kubelet of another name for ever")
 }
 
-// refused says why the cluster does not take the machine for the node that it will be; nil where it does.
+// refused says why the cluster does not accept the machine as this node; nil where it does.
 func (n *eksNode) refused(user string, groups []string, err error) error {
 	switch is := "system:node:" + n.name; {
 	case errors.Is(err, kube.Unauthorized):
@@ -135,12 +135,12 @@ func (n *eksNode) refused(user string, groups []string, err error) error {
 			Because: []string{oneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
 			Try: []string{
 				"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
-				"aws sts get-caller-identity, on this machine, tells its role",
+				"aws sts get-caller-identity, on this machine, prints its role",
 			},
 			Err: err,
 		}
 	case errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing):
-		return nil // the review is not offered there: kubelet will find out
+		return nil // the cluster offers no such review; kubelet will report a refusal
 	case err != nil:
 		return err
 	case user != is || !slices.Contains(groups, "system:nodes"):
@@ -154,4 +154,14 @@ func (n *eksNode) refused(user string, groups []string, err error) error {
 		}
 	}
 	return nil
+}
+
+// A table is a JSON object.
+type table = map[string]any
+
+func anys(texts []string) (list []any) {
+	for _, t := range texts {
+		list = append(list, t)
+	}
+	return list
 }

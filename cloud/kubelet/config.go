@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// table is a JSON object.
+type table = map[string]any
+
+// ownConfig is a KubeletConfiguration in the making.
+type ownConfig struct {
+	base, own, last table
+	taints          []spec.Taint
+	endpoint        string // of the engine
+	learn           func(context.Context, host.View) (map[string]any, error)
+}
+
+// DNSKeys are the keys for which the cluster is asked, where the file on the machine does not have them.
+func DNSKeys() []string { return []string{"clusterDNS", "clusterDomain"} }
+
+// config puts together what is known without a request.
+func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Taint) (ownConfig, error) {
+	c := ownConfig{own: k.Config, taints: taints, learn: k.Learn, endpoint: endpoint(e)}
+	c.base = table{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1",
+		"kind":       "KubeletConfiguration",
+		"authentication": table{
+			"anonymous": table{"enabled": false},
+			"webhook":   table{"enabled": true},
+			"x509":      table{"clientCAFile": ClusterCA},
+		},
+		"authorization":            table{"mode": "Webhook"},
+		"cgroupDriver":             cgroupDriver(e),
+		"clusterDomain":            "cluster.local", // what all but a few clusters have; kubelet knows none by itself
+		"containerRuntimeEndpoint": c.endpoint,
+		"rotateCertificates":       true,
+	}
+	if r := Reserved(f); r != nil {
+		c.base["kubeReserved"] = r
+	}
+	if len(s.Join.ClusterDNS) > 0 {
+		c.base["clusterDNS"] = s.Join.ClusterDNS
+	}
+	// The stub of systemd-resolved is on loopback, where a pod finds itself: https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/#known-issues
+	if strings.Contains(string(f.Files["/etc/resolv.conf"]), "nameserver 127.0.0.53") {
+		c.base["resolvConf"] = "/run/systemd/resolve/resolv.conf"
+	}
+	var err error
+	if name := s.Join.KubeletConfig; name != "" {
+		c.last, err = readKubeletConfig(name, f.Files[name])
+	}
+	return c, err
+}
+
+// readKubeletConfig reads a file of the user's, YAML or JSON.
+func readKubeletConfig(name string, data []byte) (table, error) {
+	const fix = "write kubelet_config = PATH in [join], the path of a KubeletConfiguration in YAML or JSON with the keys that differ"
+	if path.Clean(name) == ConfigFile {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s as kubelet_config: gpuadm writes that file", name), Try: []string{"write the keys that differ into another file, such as /etc/gpuadm/kubelet.yaml"}}
+	}
+	if data == nil {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: not found", name), Try: []string{fix}}
+	}
+	var t table
+	if len(data) > 1<<20 {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name), Try: []string{fix}}
+	}
+	if err := yaml.Unmarshal(data, &t); err != nil {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, strings.Join(strings.Fields(err.Error()), " ")), Try: []string{fix}}
+	}
+	if kind, stated := t["kind"]; stated && kind != "KubeletConfiguration" {
+		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{fix}}
+	}
+	return t, nil
+}
+
+// merged is the whole config. Learned are the keys that only the cluster knows.
+func (c ownConfig) merged(Learned table) table {
+	all := merge(table{}, c.base)
+	all = merge(all, Learned)
+	all = merge(all, c.own)
+	if list := taintList(c.taints, nil); len(list) > 0 {
+		all["registerWithTaints"] = taintList(c.taints, listOf(all["registerWithTaints"]))
+	}
+	all = merge(all, c.last)
+	// Lists replace each other. A taint that is lost would let pods in too early.
+	if list := taintList(c.taints, listOf(all["registerWithTaints"])); len(list) > 0 {
+		all["registerWithTaints"] = list
+	}
+	return all
+}
+
+// merge puts patch over onto, as a JSON merge patch (RFC 7396): tables merge, null removes, all else replaces.
+func merge(onto, patch table) table {
+	out := maps.Clone(onto)
+	if out == nil {
+		out = table{}
+	}
+	for key, value := range patch {
+		inner, is := value.(table)
+		switch {
+		case value == nil:
+			delete(out, key)
+		case is:
+			below, _ := out[key].(table)
+			out[key] = merge(below, inner)
+		default:
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// taintList adds taints to a list of a KubeletConfiguration; one of the same key and effect stays as the list has it.
+func taintList(taints []spec.Taint, list []any) []any {
+	list = slices.Clone(list)
+	for _, t := range taints {
+		if !slices.ContainsFunc(list, func(at any) bool {
+			is, _ := at.(table)
+			return is["key"] == t.Key && is["effect"] == t.Effect
+		}) {
+			one := table{"key": t.Key, "effect": t.Effect}
+			if t.Value != "" {
+				one["value"] = t.Value
+			}
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
+func listOf(value any) []any {
+	list, _ := value.([]any)
+	return list
+}
+
+// want wants the config file.
+func (c ownConfig) want() converge.Want {
+	l := &Learned{FileThing: things.NewFile(ConfigFile, nil)}
+	l.Write = func(ctx context.Context, v host.View, found []byte) ([]byte, error) {
+		c := c
+		if driver := askedDriver(ctx, v, c.endpoint); driver != "" {
+			c.base = merge(c.base, table{"cgroupDriver": driver})
+		}
+		dns, err := c.dns(ctx, v, found)
+		if err != nil {
+			return nil, err
+		}
+		text, err := yaml.Marshal(c.merged(dns))
+		if err != nil {
+			return nil, fmt.Errorf("internal error: %w", err)
+		}
+		return append([]byte(Written), text...), nil
+	}
+	return l.Want("kubelet's configuration")
+}
+
+// dns are the cluster's keys for its DNS: those of the file on the machine, else the cluster's answer.
+func (c ownConfig) dns(ctx context.Context, v host.View, found []byte) (table, error) {
+	if c.learn == nil || c.merged(nil)["clusterDNS"] != nil {
+		return nil, nil
+	}
+	var is, known table
+	if yaml.Unmarshal(found, &is) == nil && is["clusterDNS"] != nil {
+		known = table{}
+		for _, key := range DNSKeys() {
+			if is[key] != nil {
+				known[key] = is[key]
+			}
+		}
+		return known, nil
+	}
+	return c.learn(ctx, v)
+}
+
+// Reserved is what pods may not have of the machine. CPU by the steps that GKE and EKS share: 6 % of the first core, 1 % of the
+// second, 0.5 % of the next two, 0.25 % of the rest. Memory as EKS has it, 11 MiB for each of 110 pods and 255 MiB, and at most
+// an eighth of the machine's. nil where the machine is not known.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go.
+func Reserved(f facts.Facts) table {
+	if f.CPUs == 0 || f.Memory == 0 {
+		return nil
+	}
+	cores := func(from, to int) int { return max(0, min(f.CPUs, to)-from) }
+	hundredths := 6000*cores(0, 1) + 1000*cores(1, 2) + 500*cores(2, 4) + 250*cores(4, f.CPUs) // of a millicore
+	const pods = 110
+	mib := min(uint64(11*pods+255), f.Memory>>20/8)
+	return table{"cpu": fmt.Sprintf("%dm", hundredths/100), "memory": fmt.Sprintf("%dMi", mib), "ephemeral-storage": "1Gi"}
+}

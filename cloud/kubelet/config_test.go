@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/alloc"
+)
+
+// The examples of RFC 7396, appendix A, that are tables.
+func TestMerge(t *testing.T) {
+	for _, c := range [][3]string{
+		{`{"a":"b"}`, `{"a":"c"}`, `{"a":"c"}`},
+		{`{"a":"b"}`, `{"b":"c"}`, `{"a":"b","b":"c"}`},
+		{`{"a":"b"}`, `{"a":null}`, `{}`},
+		{`{"a":"b","b":"c"}`, `{"a":null}`, `{"b":"c"}`},
+		{`{"a":["b"]}`, `{"a":"c"}`, `{"a":"c"}`},
+		{`{"a":"c"}`, `{"a":["b"]}`, `{"a":["b"]}`},
+		{`{"a":{"b":"c"}}`, `{"a":{"b":"d","c":null}}`, `{"a":{"b":"d"}}`},
+		{`{"a":[{"b":"c"}]}`, `{"a":[1]}`, `{"a":[1]}`},
+		{`{"e":null}`, `{"a":1}`, `{"a":1,"e":null}`},
+		{`{}`, `{"a":{"bb":{"ccc":null}}}`, `{"a":{"bb":{}}}`},
+	} {
+		var v [3]table
+		for i := range c {
+			if err := json.Unmarshal([]byte(c[i]), &v[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before, _ := json.Marshal(v[0])
+		if diff := cmp.Diff(v[2], merge(v[0], v[1])); diff != "" {
+			t.Errorf("%s with %s: %s", c[0], c[1], diff)
+		}
+		if after, _ := json.Marshal(v[0]); string(after) != string(before) {
+			t.Errorf("%s was changed to %s", before, after)
+		}
+	}
+}
+
+func TestReserved(t *testing.T) {
+	for _, c := range []struct {
+		cpus        int
+		gib         uint64
+		cpu, memory string
+	}{
+		{1, 64, "60m", "1465Mi"}, {2, 64, "70m", "1465Mi"}, {4, 64, "80m", "1465Mi"}, {8, 64, "90m", "1465Mi"}, {96, 2048, "310m", "1465Mi"}, {2, 4, "70m", "512Mi"},
+	} {
+		r := Reserved(facts.Facts{CPUs: c.cpus, Memory: c.gib << 30})
+		if r["cpu"] != c.cpu || r["memory"] != c.memory {
+			t.Errorf("%d CPUs, %d GiB: %v", c.cpus, c.gib, r)
+		}
+	}
+	if r := Reserved(facts.Facts{}); r != nil {
+		t.Errorf("of a machine that is not known: %v", r)
+	}
+}
+
+func TestCgroupDriver(t *testing.T) {
+	for name, c := range map[string]struct{ engine, data, want string }{
+		"says nothing": {"containerd", "", "cgroupfs"},
+		"format 2":     {"containerd", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nSystemdCgroup = true", "systemd"},
+		"format 3":     {"containerd", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup = true", "systemd"},
+		"off":          {"containerd", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup = false", "cgroupfs"},
+		"another's":    {"containerd", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata.options]\nSystemdCgroup = true", "cgroupfs"},
+		"broken":       {"containerd", "version = = 3", "cgroupfs"},
+		"CRI-O":        {"crio", "", "systemd"},
+		"CRI-O's own":  {"crio", "[crio.runtime]\ncgroup_manager = \"cgroupfs\"", "cgroupfs"},
+	} {
+		if got := cgroupDriver(facts.Engine{Name: c.engine, Files: []facts.File{{Path: "/c", Data: []byte(c.data)}}}); got != c.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+func TestSystemdWord(t *testing.T) {
+	for word, want := range map[string]string{
+		"--a=b": "--a=b", "--a=$b": "--a=$$b", "--a=%h": "--a=%%h", "--a=b c": `"--a=b c"`, `--a="b"`: `"--a=\"b\""`, `--a=b\`: `"--a=b\\"`,
+		"HTTP_PROXY=http://p:1": "HTTP_PROXY=http://p:1", "A=$b": "A=$b", "A=b c": `"A=b c"`,
+	} {
+		if got := systemdWord(word); got != want {
+			t.Errorf("%s: %s, not %s", word, got, want)
+		}
+	}
+}
+
+func FuzzReadKubeletConfig(f *testing.F) {
+	f.Add([]byte("kind: KubeletConfiguration\nclusterDNS: [1]\nregisterWithTaints: 7"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var last table
+		var err error
+		alloc.Most(t, 2000, len(data), func() { last, err = readKubeletConfig("/x", data) })
+		if err != nil {
+			return
+		}
+		c := ownConfig{last: last, taints: []spec.Taint{{Key: "k", Effect: "NoSchedule"}}}
+		if list := listOf(c.merged(nil)["registerWithTaints"]); len(list) == 0 {
+			t.Errorf("the taint was lost: %v", c.merged(nil))
+		}
+	})
+}
+
+// askedView is an engine that answers one question.
+type askedView struct {
+	host.View
+	answer []byte
+	err    error
+}
+
+func (a askedView) Call(_ context.Context, socket, method string, _ []byte) ([]byte, error) {
+	if socket != "/run/containerd/containerd.sock" || method != "/runtime.v1.RuntimeService/RuntimeConfig" {
+		return nil, host.Later{Until: "another question"}
+	}
+	return a.answer, a.err
+}
+
+// What the engine says itself is surer than its files.
+func TestCgroupDriverAsked(t *testing.T) {
+	for want, v := range map[string]askedView{
+		"systemd":  {answer: []byte{0x0a, 0x00}},
+		"cgroupfs": {answer: []byte{0x0a, 0x02, 0x08, 0x01}},
+		"":         {err: host.Later{Until: "never"}},
+	} {
+		if got := askedDriver(t.Context(), v, "unix:///run/containerd/containerd.sock"); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+	for _, torn := range [][]byte{nil, {0x0a}, {0x0a, 0x7f}, {0x12, 0x00}} {
+		if got := askedDriver(t.Context(), askedView{answer: torn}, "unix:///run/containerd/containerd.sock"); got != "" {
+			t.Errorf("% x: %q", torn, got)
+		}
+	}
+	c := ownConfig{base: table{"cgroupDriver": "systemd"}, endpoint: "unix:///run/containerd/containerd.sock"}
+	l := c.want().Thing.(*Learned)
+	text, err := l.Write(t.Context(), askedView{answer: []byte{0x0a, 0x02, 0x08, 0x01}}, nil)
+	if err != nil || !strings.Contains(string(text), "cgroupDriver: cgroupfs") {
+		t.Errorf("%s %v", text, err)
+	}
+}

@@ -1,0 +1,251 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// The two flags of kubelet that labels and taints go into, and both are lists. Given twice, labels are merged, and of taints the
+// last list counts: kubernetes, component-base/cli/flag/configuration_map.go and pkg/util/flag/flags.go, RegisterWithTaintsVar.
+const (
+	labelFlag = "node-labels"
+	taintFlag = "register-with-taints"
+)
+
+// TaintTexts writes taints as the flag takes them.
+func TaintTexts(taints []spec.Taint) (list []string) {
+	for _, t := range taints {
+		list = append(list, t.String())
+	}
+	return list
+}
+
+// flagKey is what identifies a part of a list: of a label its key, of a taint its key and effect.
+func flagKey(part string) string {
+	front, effect, _ := strings.Cut(part, ":")
+	key, _, _ := strings.Cut(front, "=")
+	return strings.TrimSpace(key) + ":" + effect
+}
+
+// flagParts returns the parts that a flag states, those that count.
+func flagParts(words []string, flag string) (parts []string) {
+	lists := facts.Options(append([]string{"kubelet"}, words...), flag, strings.ReplaceAll(flag, "-", "_"))
+	if flag == taintFlag && len(lists) > 1 {
+		lists = lists[len(lists)-1:]
+	}
+	for _, list := range lists {
+		parts = flagUnion(parts, strings.Split(list, ","))
+	}
+	return slices.DeleteFunc(parts, func(p string) bool { return p == "" })
+}
+
+// flagUnion is a list with the parts of another; of two with the same key the other's counts.
+func flagUnion(list, other []string) []string {
+	list = slices.DeleteFunc(slices.Clone(list), func(p string) bool {
+		return slices.ContainsFunc(other, func(o string) bool { return flagKey(o) == flagKey(p) })
+	})
+	return append(list, other...)
+}
+
+// withFlag returns a file of KEY=VALUE lines in which the variable states these labels or taints too, by one more word at its end.
+// others are the taints that kubelet would register with if the variable stated none.
+func withFlag(data []byte, variable, flag string, parts, others []string) ([]byte, error) {
+	stated := flagParts(wordsOf(data, variable), flag)
+	if flag == taintFlag && len(stated) == 0 {
+		stated = others
+	}
+	if !slices.ContainsFunc(parts, func(p string) bool { return !slices.Contains(stated, p) }) {
+		return data, nil
+	}
+	if flag == taintFlag {
+		parts = flagUnion(stated, parts)
+	}
+	return withWord(data, variable, "--"+flag+"="+strings.Join(parts, ","))
+}
+
+// variableOf returns what a file of KEY=VALUE lines sets a variable to, and whether it does. A later line replaces an earlier one.
+func variableOf(data []byte, variable string) (value string, set bool) {
+	for _, pair := range facts.Assignments(string(data)) {
+		if pair[0] == variable {
+			value, set = pair[1], true
+		}
+	}
+	return value, set
+}
+
+// wordsOf are the words of a variable; nil if it is not set.
+func wordsOf(data []byte, variable string) []string {
+	value, set := variableOf(data, variable)
+	if !set {
+		return nil
+	}
+	return append([]string{}, facts.Words(value)...)
+}
+
+// withWord adds a word to the end of a variable: before the quote that ends it, or after all. Where neither adds just the word, the
+// value is refused.
+func withWord(data []byte, variable, word string) ([]byte, error) {
+	value, set := variableOf(data, variable)
+	words := append(wordsOf(data, variable), word)
+	if !set {
+		out := slices.Clone(data)
+		if len(out) > 0 && out[len(out)-1] != '\n' {
+			out = append(out, '\n')
+		}
+		if out = fmt.Appendf(out, "%s=\"%s\"\n", variable, word); sameButFor(data, out, variable, words) {
+			return out, nil
+		}
+	}
+	from, to := lineOf(data, variable)
+	end := from + len(bytes.TrimRight(data[from:to], " \t\r\n"))
+	if value != "" && !strings.HasSuffix(value, " ") {
+		word = " " + word
+	}
+	for _, at := range []int{end - 1, end} {
+		if at > from {
+			if out := slices.Insert(slices.Clone(data), at, []byte(word)...); sameButFor(data, out, variable, words) {
+				return out, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%s is not written on one line, in one pair of quotes or none", variable)
+}
+
+// lineOf is where the last line that sets a variable begins, and where the next line does.
+func lineOf(data []byte, variable string) (from, to int) {
+	at := 0
+	for line := range bytes.Lines(data) {
+		key, _, is := bytes.Cut(line, []byte("="))
+		if is && string(bytes.TrimSpace(key)) == variable {
+			from, to = at, at+len(line)
+		}
+		at += len(line)
+	}
+	return from, to
+}
+
+// sameButFor says whether two files set the same variables to the same values, but for one that the second sets to these words; nil
+// for a variable that it does not set.
+func sameButFor(before, after []byte, variable string, words []string) bool {
+	others := func(data []byte) [][2]string {
+		return slices.DeleteFunc(facts.Assignments(string(data)), func(pair [2]string) bool { return pair[0] == variable })
+	}
+	is := wordsOf(after, variable)
+	return slices.Equal(others(before), others(after)) && (is == nil) == (words == nil) && slices.Equal(is, words)
+}
+
+// TakeOut takes our edit of a variable (before → after) out of found, which was changed outside gpuadm since, word by word: a word
+// that we added goes, and one that we had in its place comes back. What is missing counts as taken out. A label or taint of ours
+// in another process's word remains, and left names it.
+func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
+	switch {
+	case bytes.Equal(found, after):
+		return before, nil, nil
+	case bytes.Equal(found, before), bytes.Equal(before, after):
+		return found, nil, nil
+	}
+	variable, gone, added := changedWords(before, after)
+	if variable == "" {
+		return nil, nil, errors.New("gpuadm did more to it than to add flags for kubelet, so its parts cannot be told apart")
+	}
+	rest = found
+	for _, word := range added {
+		rest = withoutWord(rest, variable, word)
+	}
+	left = leftParts(before, rest, variable, added)
+	for _, word := range gone {
+		again, err := withWord(rest, variable, word)
+		switch {
+		case slices.Contains(wordsOf(rest, variable), word):
+		case err != nil || bytes.Equal(rest, found):
+			left = append(left, word+" is not back, gpuadm had removed it")
+		default:
+			rest = again
+		}
+	}
+	if wordsOf(before, variable) == nil {
+		rest = withoutLine(rest, variable)
+	}
+	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
+		rest = nil
+	}
+	return rest, left, nil
+}
+
+// changedWords returns the variable of which an edit of ours changed words, those that went and those that came; "" where the edit
+// changed anything else.
+func changedWords(before, after []byte) (variable string, gone, added []string) {
+	for _, pair := range slices.Concat(facts.Assignments(string(before)), facts.Assignments(string(after))) {
+		was, is := wordsOf(before, pair[0]), wordsOf(after, pair[0])
+		if slices.Equal(was, is) || !sameButFor(before, after, pair[0], is) {
+			continue
+		}
+		without := func(list, other []string) []string {
+			return slices.DeleteFunc(slices.Clone(list), func(w string) bool { return slices.Contains(other, w) })
+		}
+		gone, added = without(was, is), without(is, was)
+		for _, word := range append(slices.Clone(gone), added...) {
+			if !strings.HasPrefix(word, "--"+labelFlag+"=") && !strings.HasPrefix(word, "--"+taintFlag+"=") {
+				return "", nil, nil
+			}
+		}
+		return pair[0], gone, added
+	}
+	return "", nil, nil
+}
+
+// leftParts names the labels and taints of our words that the variable states nevertheless, and did not before.
+func leftParts(before, rest []byte, variable string, added []string) (left []string) {
+	was, is := wordsOf(before, variable), wordsOf(rest, variable)
+	for _, word := range added {
+		flag, list, _ := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+		for _, part := range flagParts(is, flag) {
+			if slices.Contains(strings.Split(list, ","), part) && !slices.Contains(flagParts(was, flag), part) {
+				left = append(left, fmt.Sprintf("--%s in %s states %s, in a word that gpuadm did not write", flag, variable, part))
+			}
+		}
+	}
+	return left
+}
+
+// withoutLine takes away the line of a variable that says nothing.
+func withoutLine(data []byte, variable string) []byte {
+	from, to := lineOf(data, variable)
+	if out := slices.Delete(slices.Clone(data), from, to); len(wordsOf(data, variable)) == 0 && sameButFor(data, out, variable, nil) {
+		return out
+	}
+	return data
+}
+
+// withoutWord takes a word out of a variable, with the blank before it or after it; it returns the file as it is where the variable
+// has no such word.
+func withoutWord(data []byte, variable, word string) []byte {
+	words := wordsOf(data, variable)
+	i := slices.Index(words, word)
+	if i < 0 {
+		return data
+	}
+	words = slices.Delete(words, i, i+1)
+	for _, text := range []string{" " + word, word + " ", word} {
+		for at := 0; ; at++ {
+			next := bytes.Index(data[at:], []byte(text))
+			if next < 0 {
+				break
+			}
+			at += next
+			if out := slices.Delete(slices.Clone(data), at, at+len(text)); sameButFor(data, out, variable, words) {
+				return out
+			}
+		}
+	}
+	return data
+}

@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/alloc"
+)
+
+const extra = "KUBELET_EXTRA_ARGS"
+
+// Each file gets one word that says a=1 and b=2, and that is all that changes in it.
+func TestLabelsInVariable(t *testing.T) {
+	const word = "--node-labels=a=1,b=2"
+	for name, c := range map[string]struct{ before, after string }{
+		"no file":          {"", extra + "=\"" + word + "\"\n"},
+		"empty":            {extra + "=\n", extra + "=" + word + "\n"},
+		"empty quotes":     {extra + "=\"\"\n", extra + "=\"" + word + "\"\n"},
+		"no newline":       {extra + "=", extra + "=" + word},
+		"other variable":   {"# c\nX=1", "# c\nX=1\n" + extra + "=\"" + word + "\"\n"},
+		"commented out":    {"#" + extra + "=\"--v=2\"\n", "#" + extra + "=\"--v=2\"\n" + extra + "=\"" + word + "\"\n"},
+		"bare flags":       {extra + "=--v=2 --x=y\n", extra + "=--v=2 --x=y " + word + "\n"},
+		"blank at the end": {extra + "=--v=2 \n", extra + "=--v=2 " + word + " \n"},
+		"double":           {"; c\n" + extra + "=\"--v=2\"\nY=2\n", "; c\n" + extra + "=\"--v=2 " + word + "\"\nY=2\n"},
+		"single":           {extra + "='--v=2 '\n", extra + "='--v=2 " + word + "'\n"},
+		"their labels":     {extra + "=--node-labels=x=y,a=0 --v=2\n", extra + "=--node-labels=x=y,a=0 --v=2 " + word + "\n"},
+		"apart":            {extra + "=\"--node-labels x=y --v=2\"\n", extra + "=\"--node-labels x=y --v=2 " + word + "\"\n"},
+		"quotes inside":    {extra + "=\"--v=2 --x='a b'\"\n", extra + "=\"--v=2 --x='a b' " + word + "\"\n"},
+		"quote at the end": {extra + "=--v=2 --x='a b'\n", extra + "=--v=2 --x='a b' " + word + "\n"},
+		"last counts":      {extra + "=--a\n" + extra + "=--b\n", extra + "=--a\n" + extra + "=--b " + word + "\n"},
+		"carriage returns": {"A=1\r\n" + extra + "=--v=2\r\n", "A=1\r\n" + extra + "=--v=2 " + word + "\r\n"},
+		"states them":      {extra + "=--node-labels=b=2,x=y,a=1\n", extra + "=--node-labels=b=2,x=y,a=1\n"},
+		"states them late": {extra + "=--node-labels=a=3 --node_labels b=2,a=1\n", extra + "=--node-labels=a=3 --node_labels b=2,a=1\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before []byte
+			if name != "no file" {
+				before = []byte(c.before)
+			}
+			got, err := withFlag(before, extra, labelFlag, []string{"a=1", "b=2"}, nil)
+			if err != nil || string(got) != c.after {
+				t.Fatalf("got %q, %v\nwant %q", got, err, c.after)
+			}
+			again, err := withFlag(got, extra, labelFlag, []string{"a=1", "b=2"}, nil)
+			if err != nil || string(again) != string(got) {
+				t.Errorf("twice: %q, %v", again, err)
+			}
+			if c.before == c.after {
+				return
+			}
+			foreign := "# another tool's\nOTHER=1\n"
+			out, left, err := TakeOut(before, got, []byte(foreign+string(got)))
+			back := foreign + c.before
+			if name == "other variable" {
+				back += "\n" // which our line began after
+			}
+			if name == "single" {
+				back = strings.Replace(back, "2 '", "2'", 1) // the blank goes with the word
+			}
+			if err != nil || left != nil || string(out) != back {
+				t.Errorf("taken out: %q, left %q, %v", out, left, err)
+			}
+		})
+	}
+}
+
+// What cannot be edited as one line is refused: nothing in it would be certain.
+func TestVariableRefused(t *testing.T) {
+	for name, text := range map[string]string{
+		"open word":       extra + "=--x='a b\n",
+		"several lines":   extra + "=--v=2 \\\n  --x=y\nZ=1\n",
+		"lines in quotes": extra + "=\"--v=2\n--x=y\"\n",
+		"goes on":         "A=1 \\",
+	} {
+		if out, err := withFlag([]byte(text), extra, labelFlag, []string{"a=1"}, nil); err == nil || !strings.Contains(err.Error(), "one line") {
+			t.Errorf("%s: %q, %v", name, out, err)
+		}
+	}
+}
+
+// A list of taints replaces those before it, so ours repeats those that count; the words of others stay.
+func TestTaintsInVariable(t *testing.T) {
+	for name, c := range map[string]struct{ before, others, after string }{
+		"none":            {"--v=2", "", "--v=2 --register-with-taints=gpu=new:NoSchedule"},
+		"in a file":       {"--v=2", "a=b:NoExecute,c:NoSchedule", "--v=2 --register-with-taints=a=b:NoExecute,c:NoSchedule,gpu=new:NoSchedule"},
+		"in the variable": {"--register-with-taints=x:NoSchedule,gpu=old:NoSchedule", "a:NoExecute", "--register-with-taints=x:NoSchedule,gpu=old:NoSchedule --register-with-taints=x:NoSchedule,gpu=new:NoSchedule"},
+		"of two the last": {"--register-with-taints=x:NoSchedule --register-with-taints y:NoExecute", "", "--register-with-taints=x:NoSchedule --register-with-taints y:NoExecute --register-with-taints=y:NoExecute,gpu=new:NoSchedule"},
+		"another effect":  {"--register-with-taints=gpu=new:NoExecute", "", "--register-with-taints=gpu=new:NoExecute --register-with-taints=gpu=new:NoExecute,gpu=new:NoSchedule"},
+		"stated":          {"--register-with-taints=gpu=new:NoSchedule", "a:NoExecute", "--register-with-taints=gpu=new:NoSchedule"},
+		"stated in file":  {"--v=2", "a:NoExecute,gpu=new:NoSchedule", "--v=2"},
+	} {
+		var others []string
+		if c.others != "" {
+			others = strings.Split(c.others, ",")
+		}
+		got, err := withFlag([]byte(extra+"=\""+c.before+"\"\n"), extra, taintFlag, []string{"gpu=new:NoSchedule"}, others)
+		if want := extra + "=\"" + c.after + "\"\n"; err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
+		}
+		again, err := withFlag(got, extra, taintFlag, []string{"gpu=new:NoSchedule"}, others)
+		if err != nil || string(again) != string(got) {
+			t.Errorf("%s, twice: %q, %v", name, again, err)
+		}
+	}
+}
+
+// Whatever the variable holds and whatever we want: an edit done twice is one, and taking it out leaves what was there.
+func TestRandomFlags(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	values := []string{"", `""`, "--v=2", `"--v=2 --x y"`, "'--v=2'", "--node-labels=q=1", `"--node-labels q=1 --register-with-taints=t:NoExecute"`, `--x='a b'`, `"--x='a  b' --y"`}
+	pick := func(list ...string) string { return list[rnd.IntN(len(list))] }
+	for range 3000 {
+		before := []byte("# c\nA=1\n" + extra + "=" + pick(values...) + "\nZ=2\n")
+		if rnd.IntN(8) == 0 {
+			before = []byte("A=1\n")
+		}
+		var others []string
+		flag, parts := taintFlag, []string{pick("t", "nvidia.com/gpu", "1") + pick("", "=v", "=0x1f") + ":" + pick("NoSchedule", "NoExecute")}
+		if rnd.IntN(2) == 0 {
+			flag, parts = labelFlag, []string{"nvidia.com/gpu.present=true", "q=" + pick("0", "1", "2")}
+		} else if rnd.IntN(2) == 0 {
+			others = []string{"o:NoSchedule", "t:NoSchedule"}
+		}
+		after, err := withFlag(before, extra, flag, parts, others)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, before)
+		}
+		value, _ := variableOf(after, extra)
+		stated := flagParts(facts.Words(value), flag)
+		was, _ := variableOf(before, extra)
+		for _, p := range slices.Concat(parts, others, flagParts(facts.Words(was), flag)) {
+			is := slices.ContainsFunc(stated, func(o string) bool { return flagKey(o) == flagKey(p) })
+			if slices.Contains(parts, p) && string(after) != string(before) {
+				is = slices.Contains(stated, p)
+			}
+			if !is && !slices.Contains(others, p) {
+				t.Fatalf("%q states %q, and lacks %s", after, stated, p)
+			}
+		}
+		again, err := withFlag(after, extra, flag, parts, others)
+		if err != nil || string(again) != string(after) {
+			t.Fatalf("twice: %q, %q, %v", after, again, err)
+		}
+		if string(after) == string(before) {
+			continue
+		}
+		out, left, err := TakeOut(before, after, append([]byte("X=1\n"), after...))
+		if err != nil || left != nil || string(out) != "X=1\n"+string(before) {
+			t.Fatalf("taken out of %q: %q, left %q, %v; want %q", after, out, left, err, before)
+		}
+	}
+}
+
+func FuzzVariables(f *testing.F) {
+	f.Add([]byte(extra + "=\"--node-labels=a=1 --x\"\nX='y'\n"))
+	f.Add([]byte(extra + "=--node-labels \x8d\x8d0"))
+	f.Add([]byte("# c\n" + extra + "=--v=2 \\\n --node-labels=\"a=0\"\n"))
+	f.Add([]byte(extra + "\r=\\"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		parts := []string{"a=1", "nvidia.com/gpu.present=true"}
+		var out []byte
+		var err error
+		alloc.Most(t, 2000, len(data), func() { out, err = withFlag(data, extra, labelFlag, parts, nil) })
+		if err != nil {
+			return
+		}
+		again, err := withFlag(out, extra, labelFlag, parts, nil)
+		if err != nil || string(again) != string(out) {
+			t.Errorf("twice: %q, then %q, %v", out, again, err)
+		}
+		rest, _, err := TakeOut(data, out, append([]byte("A=1\n"), out...))
+		if err != nil && string(out) != string(data) {
+			t.Errorf("not taken out of %q: %v", out, err)
+		}
+		if value, _ := variableOf(rest, extra); err == nil && string(out) != string(data) && strings.Contains(value, "--node-labels=a=1,nvidia.com/gpu.present=true") {
+			if was, _ := variableOf(data, extra); !strings.Contains(was, "--node-labels=a=1,nvidia.com/gpu.present=true") {
+				t.Errorf("left in %q", rest)
+			}
+		}
+	})
+}
+
+// What was changed outside gpuadm stays and is named, what is gone counts as taken out, and only what has no parts is refused.
+func TestTakeOutByWords(t *testing.T) {
+	const ours = "--node-labels=a=1,b=1"
+	for name, c := range map[string]struct{ before, after, found, rest, left, err string }{
+		"other file":     {"options nvidia a=1\n", "options nvidia a=2\n", "options nvidia a=3\n", "", "", "cannot be told apart"},
+		"other flag":     {"A=--v=1\n", "A=--v=2\n", "A=--v=3\n", "", "", "cannot be told apart"},
+		"other line":     {"A=\n", "A=" + ours + "\nB=1\n", "A=" + ours + "\n", "", "", "cannot be told apart"},
+		"file of ours":   {"", "[Service]\nX\n", "[Service]\nY\n", "", "", "cannot be told apart"},
+		"word gone":      {"A=\n", "A=" + ours + "\n", "A=--v=2\n", "A=--v=2\n", "", ""},
+		"variable gone":  {"A=\n", "A=" + ours + "\n", "B=\n", "B=\n", "", ""},
+		"word before":    {"A=\n", "A=" + ours + "\n", "A=--v=2 " + ours + "\n", "A=--v=2\n", "", ""},
+		"word after":     {"A=\n", "A=" + ours + "\n", "A=" + ours + " --v=2\n", "A=--v=2\n", "", ""},
+		"own line":       {"B=1\n", "B=1\nA=\"" + ours + "\"\n", "B=2\nA=\"" + ours + "\"\nC=1\n", "B=2\nC=1\n", "", ""},
+		"line added to":  {"B=1\n", "B=1\nA=\"" + ours + "\"\n", "B=1\nA=\"" + ours + " --v=2\"\n", "B=1\nA=\"--v=2\"\n", "", ""},
+		"in a comment":   {"A=\n", "A=" + ours + "\n", "# " + ours + "\nA=" + ours + "\n", "# " + ours + "\nA=\n", "", ""},
+		"longer word":    {"A=\n", "A=" + ours + "\n", "A=" + ours + ",c=1\n", "A=" + ours + ",c=1\n", "--node-labels in A states a=1, in a word that gpuadm did not write\n--node-labels in A states b=1, in a word that gpuadm did not write", ""},
+		"other value":    {"A=\n", "A=" + ours + "\n", "A=--node-labels=a=2,b=1\n", "A=--node-labels=a=2,b=1\n", "--node-labels in A states b=1, in a word that gpuadm did not write", ""},
+		"stated before":  {"A=--node-labels=b=1\n", "A=--node-labels=b=1 " + ours + "\n", "A=--v=2 --node-labels=b=1 " + ours + "\n", "A=--v=2 --node-labels=b=1\n", "", ""},
+		"two words":      {"A=\n", "A=" + ours + " --register-with-taints=t:NoSchedule\n", "A=" + ours + " --v=2 --register-with-taints=t:NoSchedule\n", "A=--v=2\n", "", ""},
+		"back":           {"A=--node-labels=a=1\n", "A=" + ours + "\n", "A=" + ours + " --v=2\n", "A=--v=2 --node-labels=a=1\n", "", ""},
+		"not back":       {"A=--node-labels=a=1\n", "A=\n", "A=--v=2\n", "A=--v=2\n", "--node-labels=a=1 is not back, gpuadm had removed it", ""},
+		"line not back":  {"B=1\nA=\"" + ours + "\"\n", "B=1\n", "B=2\n", "B=2\n", ours + " is not back, gpuadm had removed it", ""},
+		"undone already": {"A=\n", "A=" + ours + "\n", "A=\nB=1\n", "A=\nB=1\n", "", ""},
+		"nothing done":   {"A=\n", "A=\n", "A=1\n", "A=1\n", "", ""},
+	} {
+		out, left, err := TakeOut([]byte(c.before), []byte(c.after), []byte(c.found))
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %q, %v", name, out, err)
+			}
+			continue
+		}
+		if err != nil || string(out) != c.rest || strings.Join(left, "\n") != c.left {
+			t.Errorf("%s: %q, left %q, %v", name, out, left, err)
+		}
+	}
+}
+
+// The list of our file in kubelet's folder replaces those before it.
+func TestConfigurationRepeatsOthers(t *testing.T) {
+	at := facts.Place{How: "drop-in", File: "/k.d", Key: confTaints, Others: []facts.Taint{{Key: "a", Value: "1", Effect: "NoExecute"}, {Key: "gpu", Value: "old", Effect: "NoSchedule"}}}
+	file := confFile(at, []spec.Taint{{Key: "gpu", Value: "true", Effect: "NoSchedule"}})
+	config, err := readKubeletConfig(file.Name, file.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "[map[effect:NoExecute key:a value:1] map[effect:NoSchedule key:gpu value:true]]"
+	if got := fmt.Sprint(config[confTaints]); got != want || config["kind"] != "KubeletConfiguration" {
+		t.Errorf("%s, want %s, in\n%s", got, want, file.data)
+	}
+}

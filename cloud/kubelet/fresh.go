@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kubelet
+
+import (
+	"context"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// freshUnit is a kubelet that has read its files since they changed. It is things.Restart for a daemon that may fail for good
+// reasons: before the machine has joined, kubelet exits because it has no credentials, and systemd starts it again and again.
+// Between two starts it counts as converged, since the next start reads the files; a restart after which it exits is no failure.
+type freshUnit struct {
+	converge.Thing // of kind restart
+	unit           string
+}
+
+// Fresh wants a running kubelet to have read these files since they changed.
+func Fresh(unit string, files []string, why string) converge.Want {
+	w := things.Restart(unit, files, nil, why)
+	w.Breaks = []string{"restart-kubelet"}
+	w.Thing = freshUnit{w.Thing, unit}
+	return w
+}
+
+// Is says whether a thing of kind restart is kubelet's, by its name: then NewFresh builds it again.
+func Is(name string) bool {
+	for _, start := range []string{"kubelet", "k3s", "rke2"} {
+		if strings.HasPrefix(name, start) {
+			return true
+		}
+	}
+	return false
+}
+
+// NewFresh builds kubelet's thing of kind restart again.
+func NewFresh(unit string, files []string) converge.Thing {
+	return freshUnit{things.NewRestart(unit, files, nil), unit}
+}
+
+// Reads is converge.Reader's.
+func (f freshUnit) Reads() []string { return f.Thing.(converge.Reader).Reads() }
+
+func (f freshUnit) Look(ctx context.Context, v host.View) (converge.State, error) {
+	state, err := f.Thing.Look(ctx, v)
+	if err != nil || state != "failed" && state != "inactive" && state != "" {
+		return state, err
+	}
+	u, err := v.Unit(ctx, f.unit)
+	if err != nil {
+		return "", err
+	}
+	if state != "failed" {
+		if u.Enabled != "enabled" { // undo of a join has stopped it, and must not start it again
+			return "", host.Later{Until: "its start"}
+		}
+		return state, nil
+	}
+	if u.Active == "activating" { // between two starts
+		return things.UpToDate, nil
+	}
+	return "inactive", nil // systemd gave up; its next start reads the files
+}
+
+// Unsettled and Settled are those of any daemon.
+func (f freshUnit) Unsettled(found converge.State, by converge.Change) converge.State {
+	return f.Thing.(converge.Settler).Unsettled(found, by)
+}
+
+// Settled is converge.Settler's.
+func (f freshUnit) Settled(found converge.State) converge.State {
+	return f.Thing.(converge.Settler).Settled(found)
+}
