@@ -118,10 +118,10 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 		return err
 	}
 	var missing []string
-	shown, some := false, false
+	some := false
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		now, there := n.Status.Allocatable[name]
-		shown, some = shown || there, some || now.Count() > 0
+		now := n.Status.Allocatable[name]
+		some = some || now.Count() > 0
 		if now.Count() != int64(want[name]) {
 			missing = append(missing, fmt.Sprintf("%d of %d %s", now.Count(), want[name], name))
 		}
@@ -129,7 +129,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 	if len(missing) == 0 {
 		return nil
 	}
-	if !shown { // no device plugin was ever here: it may be the driver for dynamic allocation
+	if !some && !pluginServes(ctx, v) { // it may be the driver for dynamic allocation
 		if has, ok, err := r.slices(ctx, v, n.Name); err != nil {
 			return err
 		} else if ok && has == total {
