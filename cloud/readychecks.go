@@ -103,6 +103,14 @@ func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
 // Source: https://github.com/NVIDIA/k8s-dra-driver-gpu.
 const draDriver = "gpu.nvidia.com"
 
+// gpusReady waits for the GPUs themselves, and until they are offered.
+func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
+	if err := r.waits(ctx, v); err != nil {
+		return err
+	}
+	return r.offered(ctx, v, n)
+}
+
 // offered waits until the cluster has as many GPUs of this node to give away as were planned, where the spec asks for that.
 // What the Node says counts only once it is of this boot: until the device plugin has registered again the API server shows
 // yesterday's number.

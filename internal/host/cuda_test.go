@@ -176,7 +176,7 @@ func TestCUDAHangs(t *testing.T) {
 	}
 }
 
-// TestCUDAStopped: whoever ends the run does not wait for CUDA.
+// TestCUDAStopped: a run that is ended does not wait for CUDA.
 func TestCUDAStopped(t *testing.T) {
 	c := newCUDATest(t, "H100-80")
 	whole, _ := c.uuids()
