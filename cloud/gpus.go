@@ -42,6 +42,7 @@ func GPUs() converge.Stage {
 		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true, Files: joinFiles(s)}) },
 		Whole: true,
+		Holds: true, // the next stages may start kubelet
 	}
 }
 

@@ -120,6 +120,8 @@ type Stage struct {
 	// Whole says that the stage speaks for the whole machine: it is looked at only where all stages of the sequence before it
 	// stand, also those that were not asked for.
 	Whole bool
+	// Holds says that an apply makes nothing after this stage while something in it waits.
+	Holds bool
 	// Notes says what a person may want to know and no want says: in sentences, without a full stop. nil: nothing.
 	Notes func(host.View, spec.Spec, facts.Facts) []string
 }
