@@ -26,7 +26,7 @@ func cudaCheck(f facts.Facts) gpuCheck {
 	return gpuCheck{what: "CUDA", look: func(ctx context.Context, v host.View) (string, error) {
 		problem, err := cudaStarts(ctx, v, f)
 		if problem != "" {
-			problem += things.OrTry("gpuadm " + host.CUDAVerb + ", which prints what CUDA answers; dmesg | grep -e NVRM -e Xid says what the driver found")
+			problem += things.OrTry("gpuadm " + host.CUDAVerb + ", which prints CUDA's answer; dmesg | grep -e NVRM -e Xid says what the driver found")
 		}
 		return problem, err
 	}}
@@ -152,7 +152,7 @@ func cudaProblem(c host.CUDA, f facts.Facts) string {
 }
 
 // cudaPackage names what brings libcuda.so.1. Sources: the package lists of NVIDIA's, Ubuntu's and Debian's repositories, and
-// negativo17/nvidia-driver, nvidia-driver.spec, whose writer makes NVIDIA's RPM packages too.
+// negativo17/nvidia-driver, nvidia-driver.spec (its author makes NVIDIA's RPM packages too).
 func cudaPackage(f facts.Facts) string {
 	branch, _, _ := strings.Cut(f.Driver.Version, ".")
 	in := func(names ...string) bool {
@@ -160,7 +160,8 @@ func cudaPackage(f facts.Facts) string {
 	}
 	switch {
 	case f.OS.ID == "ubuntu":
-		return fmt.Sprintf("libnvidia-compute-%s-server of Ubuntu, or libnvidia-compute-%s (from 590 on libnvidia-compute) of NVIDIA, in version %s", branch, branch, f.Driver.Version)
+		return fmt.Sprintf("libnvidia-compute-%s-server of Ubuntu, or libnvidia-compute-%s (from 590 on libnvidia-compute) of NVIDIA, in version %s",
+			branch, branch, f.Driver.Version)
 	case in("debian"):
 		return "the package libcuda1 in version " + f.Driver.Version
 	case in("rhel", "fedora", "amzn", "azurelinux", "mariner"):

@@ -19,7 +19,7 @@ func cudaWorks(shown []string) host.CUDA {
 	return host.CUDA{Library: "/usr/lib/libcuda.so.1", Devices: len(shown)}
 }
 
-// TestCUDAFaults: whatever keeps CUDA from starting keeps pods off, and kubelet back, and is told with what to type.
+// TestCUDAFaults: what keeps CUDA from starting keeps pods off, and the error says what to type.
 func TestCUDAFaults(t *testing.T) {
 	fabric := func(active string) string {
 		return "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"" + active + "\"\n"

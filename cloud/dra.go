@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// What NVIDIA's DRA driver needs of a node. Its pages differ. Sources: kubernetes-sigs/dra-driver-nvidia-gpu, site/content/docs/prerequisites.md
-// (GPUs: Kubernetes 1.34.2, driver 565; ComputeDomains: Kubernetes 1.32, driver 570.158.01; CDI); NVIDIA/cloud-native-docs,
+// What NVIDIA's DRA driver needs of a node. Its pages differ. Sources: kubernetes-sigs/dra-driver-nvidia-gpu,
+// site/content/docs/prerequisites.md (GPUs: Kubernetes 1.34.2, driver 565; ComputeDomains: Kubernetes 1.32, driver 570.158.01; CDI); NVIDIA/cloud-native-docs,
 // gpu-operator/dra-intro-install.rst (Kubernetes 1.34.2, driver 580).
 const (
 	draKubernetes     = "1.34.2"
@@ -53,18 +53,20 @@ func draReady(v host.View, f facts.Facts) string {
 	}
 	asks := fmt.Sprintf("(%sthe GPU Operator's page asks for %s)", why, operatorNVIDIA)
 	if f.DriverOwner != nil && f.DriverOwner.Name == facts.GPUOperator {
-		nvidia, asks = operatorNVIDIA, fmt.Sprintf("under the GPU Operator (the DRA driver's own page asks for %s, and %s for ComputeDomains)", draNVIDIA, domainsNVIDIA)
+		nvidia = operatorNVIDIA
+		asks = fmt.Sprintf("under the GPU Operator (the DRA driver's own page asks for %s, and %s for ComputeDomains)", draNVIDIA, domainsNVIDIA)
 	}
+	registered := "the DRA driver " + what + " has registered here"
 	switch {
 	case older(f.Kubelet.Version, kubernetes):
-		return fmt.Sprintf("the DRA driver %s has registered here, and kubelet %s is older than %s, which it needs", what, f.Kubelet.Version, kubernetes) +
+		return fmt.Sprintf("%s, and kubelet %s is older than %s, which it needs", registered, f.Kubelet.Version, kubernetes) +
 			things.OrTry("upgrade Kubernetes; "+draPage)
 	case older(f.Driver.Version, nvidia):
-		return fmt.Sprintf("the DRA driver %s has registered here, and the NVIDIA driver %s is older than %s, which it needs %s", what, f.Driver.Version, nvidia, asks) +
+		return fmt.Sprintf("%s, and the NVIDIA driver %s is older than %s, which it needs %s", registered, f.Driver.Version, nvidia, asks) +
 			things.OrTry("a newer version in [driver]; "+draPage)
 	}
 	if why := draEngine(f); why != "" {
-		return fmt.Sprintf("the DRA driver %s has registered here, and gives pods their devices by CDI: %s", what, why)
+		return fmt.Sprintf("%s, and gives pods their devices by CDI: %s", registered, why)
 	}
 	return ""
 }
@@ -81,7 +83,8 @@ func older(is, needed string) bool {
 func draEngine(f facts.Facts) string {
 	for _, e := range f.Engines {
 		oldest := map[string]string{"containerd": "1.7.0", "crio": "1.23.0"}[e.Name]
-		if oldest == "" || e.Version == "" || f.Kubelet.Endpoint != "" && e.Socket != "" && strings.TrimPrefix(f.Kubelet.Endpoint, "unix://") != e.Socket {
+		another := f.Kubelet.Endpoint != "" && e.Socket != "" && strings.TrimPrefix(f.Kubelet.Endpoint, "unix://") != e.Socket
+		if oldest == "" || e.Version == "" || another {
 			continue
 		}
 		if older(e.Version, oldest) {

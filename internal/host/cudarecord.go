@@ -36,8 +36,8 @@ type cudaRecord struct {
 
 // identity reads what an answer is true of. The kernel gives a module's folder in sysfs a number that no folder before it had.
 // Sources: the kernel's fs/kernfs/dir.c (__kernfs_new_node, idr_alloc_cyclic) and include/linux/kernfs.h (kernfs_ino). A driver
-// container writes its file when it has loaded the modules, and removes it at its end. Sources: gpu-operator, assets/state-driver/0400_configmap.yaml,
-// and cmd/nvidia-validator/main.go.
+// container writes its file when it has loaded the modules, and removes it at its end. Sources: gpu-operator,
+// assets/state-driver/0400_configmap.yaml, and cmd/nvidia-validator/main.go.
 func (d *cudaDoor) identity(of string, shown [][]string) cudaIdentity {
 	boot, _ := d.files.ReadFile("/proc/sys/kernel/random/boot_id")
 	return cudaIdentity{
