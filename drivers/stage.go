@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -19,25 +20,45 @@ import (
 )
 
 // Driver is what the stages of the driver have in common: one catalog, and one choice by it.
-type Driver struct{ catalog func() (Catalog, error) }
+type Driver struct {
+	catalog func() (Catalog, error)
+	last    *chosen
+}
+
+// chosen is the last choice, and what it was made from.
+type chosen struct {
+	spec   spec.Driver
+	facts  facts.Facts
+	choice Choice
+	err    error
+}
 
 // New makes ready to choose; the catalog is read when it is first needed.
-func New() Driver { return Driver{Loader()} }
+func New() Driver { return Driver{Loader(), new(chosen)} }
 
-// Choose returns the driver for a machine, and whether the spec asks for one at all.
+// Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of a run ask it for the same machine:
+// the choice is made once.
 func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, err error) {
 	if !s.Has("driver") || s.Driver.Version == "" {
 		return Choice{}, false, nil
 	}
+	if !reflect.DeepEqual(d.last.facts, f) || !reflect.DeepEqual(d.last.spec, s.Driver) {
+		*d.last = chosen{spec: s.Driver, facts: f}
+		d.last.choice, d.last.err = d.choose(s.Driver, f)
+	}
+	return d.last.choice, true, d.last.err
+}
+
+func (d Driver) choose(s spec.Driver, f facts.Facts) (Choice, error) {
 	c, err := d.known(f)
 	if err != nil {
-		return Choice{}, true, err
+		return Choice{}, err
 	}
-	choice, err = Choose(c, MachineOf(f, f.Cloud.Type), s.Driver)
+	choice, err := Choose(c, MachineOf(f, f.Cloud.Type), s)
 	if err == nil {
-		choice.join(c, s.Driver, f)
+		choice.join(c, s, f)
 	}
-	return choice, true, err
+	return choice, err
 }
 
 // known is the catalog with the machine's own rows.
@@ -93,7 +114,7 @@ func (c Choice) Pattern() string {
 	return c.Branch + ".*"
 }
 
-// Packages are how the driver's packages shall stand: the lockstep in one version and held there, the others in any.
+// Packages are the desired states of the driver's packages: the lockstep in one version and held there, the others in any.
 func (c Choice) Packages() map[string]packages.State {
 	want := map[string]packages.State{}
 	for _, m := range c.Members {
@@ -113,7 +134,7 @@ func (c Choice) lockstep() map[string]packages.State {
 	return want
 }
 
-// KernelSide is what is wanted of the modules. known is false while nobody can say the version: of a branch the newest
+// KernelSide is what is wanted of the modules. known is false while the version is not known: of a branch the newest
 // one counts that its packages have brought.
 func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bool) {
 	k = KernelSide{
@@ -147,15 +168,15 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	return k, k.Version != ""
 }
 
-// LeftAlone is a want of every stage whose part of the driver somebody else looks after, or nobody has a use for: it lets
-// go of what was made earlier. Without it a GPU that falls off the bus, or a driver container that comes, would have the
-// driver's packages removed as no longer asked for.
+// LeftAlone is a want of every stage if its part of the driver has another owner or no use: it releases what was made
+// earlier. Without it a GPU that falls off the bus, or a driver container that comes, would have the driver's packages
+// removed as no longer asked for.
 func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source != SourceNone {
 		return nil
 	}
-	w := things.Check("driver left alone", func(context.Context, host.View) (string, error) { return "", nil }, c.Why)
+	w := things.Check("driver not managed", func(context.Context, host.View) (string, error) { return "", nil }, c.Why)
 	w.Section, w.Releases = "driver", true
 	return []converge.Want{w}
 }
@@ -174,7 +195,7 @@ func (d Driver) Runfile(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return []converge.Want{RunfileWant(c, s.Driver.Runfile.SHA256, via)}, nil
 }
 
-// Settings is the stage before the packages: what must stand when their scripts build and load modules.
+// Settings is the stage before the packages: what must be there when their scripts build and load modules.
 func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source == SourceNone {
@@ -220,7 +241,7 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			return slices.Concat(c.Warnings, Standing(f, *f.Modules, c), d.outdated(c, f), besides(v, s.Driver, c), c.lacking(s.Driver, f))
+			return slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), d.outdated(c, f), besides(v, s.Driver, c), c.lacking(s.Driver, f))
 		},
 	}
 }
@@ -254,13 +275,13 @@ func (d Driver) Services() converge.Stage {
 	}
 }
 
-// later stands for what cannot be said yet.
+// later is the want for what is not known yet.
 func later(name, until string) converge.Want {
 	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
 	return things.Check(name, look, "one version for all")
 }
 
-// verified looks whether a driver that somebody else looks after is the one asked for.
+// verified checks whether a driver that has another owner is the one asked for.
 func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 	if c.Owner == "" {
 		return nil // there is no GPU
@@ -279,7 +300,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 		}
 		return "", nil
 	}
-	w := things.Check("driver "+d.Version, look, "the driver is left to "+c.Owner+", so gpuadm looks and does not touch",
+	w := things.Check("driver "+d.Version, look, "the driver is left to "+c.Owner+", so gpuadm checks it and does not change it",
 		"have its owner bring it", takeOver(c.Owner))
 	w.Releases = true
 	return []converge.Want{w}

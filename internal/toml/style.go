@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package toml
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
+
+// top is the offset of the first byte that is not the byte order mark.
+func (d *Doc) top() int {
+	if bytes.HasPrefix(d.src, []byte(BOM)) {
+		return len(BOM)
+	}
+	return 0
+}
+
+// eol is the line break most lines end in.
+func (d *Doc) eol() string {
+	if crlf := bytes.Count(d.src, []byte("\r\n")); crlf > 0 && crlf*2 >= bytes.Count(d.src, []byte("\n")) {
+		return "\r\n"
+	}
+	return "\n"
+}
+
+// quote is the quotation mark most strings and keys stand in.
+func (d *Doc) quote() byte {
+	single, double := 0, 0
+	count := func(off int) {
+		switch d.src[off] {
+		case '\'':
+			single++
+		case '"':
+			double++
+		}
+	}
+	for _, e := range d.exprs {
+		for _, k := range e.keys {
+			count(k.raw.start)
+		}
+		if !e.header {
+			count(e.value.start)
+		}
+	}
+	if single > double {
+		return '\''
+	}
+	return '"'
+}
+
+func (d *Doc) quoteOf(n *node) byte {
+	if d.src[n.value.start] == '\'' {
+		return '\''
+	}
+	return '"'
+}
+
+// keyStep is how much further in a key stands than its header, in the first section that shows it.
+func (d *Doc) keyStep() string {
+	for _, e := range d.exprs {
+		if !e.header && e.section >= 0 {
+			if step, ok := strings.CutPrefix(d.indent(e), d.indent(d.exprs[e.section])); ok {
+				return step
+			}
+		}
+	}
+	if slices.ContainsFunc(d.exprs, func(e expr) bool { return e.header }) {
+		return d.tableStep()
+	}
+	return "  "
+}
+
+// tableStep is how much further in a header stands than that of the table around it.
+func (d *Doc) tableStep() string {
+	for _, e := range d.exprs {
+		if !e.header || len(e.path) < 2 {
+			continue
+		}
+		up := d.lookup(e.path[:len(e.path)-1])
+		if up == nil || up.kind != headed || up.expr < 0 {
+			continue
+		}
+		if step, ok := strings.CutPrefix(d.indent(e), d.indent(d.exprs[up.expr])); ok {
+			return step
+		}
+	}
+	return ""
+}
+
+// airy says whether sections are set apart by an empty line. A header right below another one tells nothing.
+func (d *Doc) airy() bool {
+	yes, no := 0, 0
+	for i, e := range d.exprs {
+		if !e.header || i == 0 || d.exprs[i-1].header {
+			continue
+		}
+		if d.blankBefore(d.aboveComments(e.start)) {
+			yes++
+		} else if len(d.exprs[i-1].path) >= len(e.path) { // options right below their runtime are no sign
+			no++
+		}
+	}
+	return yes >= no
+}
+
+func (d *Doc) blankBefore(at int) bool {
+	start := d.lineBefore(at)
+	return start >= 0 && len(bytes.TrimSpace(d.src[start:at])) == 0
+}
+
+// lineBefore is the start of the line that ends at offset at, -1 when there is none.
+func (d *Doc) lineBefore(at int) int {
+	if at <= d.top() {
+		return -1
+	}
+	return max(d.top(), bytes.LastIndexByte(d.src[:at-1], '\n')+1)
+}
+
+func (d *Doc) isComment(start int) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(d.src[start:], " \t"), []byte("#"))
+}
+
+// aboveComments is the start of the comment lines that stand right above a line and belong to it.
+func (d *Doc) aboveComments(at int) int {
+	for {
+		start := d.lineBefore(at)
+		if start < 0 || !d.isComment(start) || !d.onlyComment(start) {
+			return at
+		}
+		at = start
+	}
+}
+
+// onlyComment says that no value reaches into the line: a # at its start is then a comment, not part of a string.
+func (d *Doc) onlyComment(start int) bool {
+	i, _ := slices.BinarySearchFunc(d.exprs, start, func(e expr, off int) int { return e.end - off })
+	for ; i < len(d.exprs) && d.exprs[i].start <= start; i++ {
+		if d.exprs[i].end > start {
+			return false
+		}
+	}
+	return true
+}
+
+// belowComments is the end of the comment lines that go with the line ending at at:
+// those right below, unless they lead up to the next header.
+func (d *Doc) belowComments(at int) int {
+	end := at
+	for end < len(d.src) && d.isComment(end) {
+		end = lineEnd(d.src, end)
+	}
+	if end < len(d.src) && len(bytes.TrimSpace(d.src[end:lineEnd(d.src, end)])) > 0 {
+		return at
+	}
+	return end
+}
+
+// addSection writes a table with a header of its own, next to its kin.
+func (d *Doc) addSection(path []string, table Table) ([]byte, error) {
+	s := d.sectionStyle(path)
+	lines, err := s.lines(d.headerText(path, s.quote), table)
+	if err != nil {
+		return nil, err
+	}
+	if node := d.lookup(path); node != nil { // only its sub-tables have headers so far: it goes above them
+		for _, e := range d.exprs {
+			if e.header && HasPrefix(e.path, path) {
+				at := d.aboveComments(e.start)
+				if s.airy {
+					lines = append(lines, "")
+				}
+				return d.spliceLines(at, lines), nil
+			}
+		}
+	}
+	at := d.sectionEnd(path)
+	if s.airy && len(bytes.TrimSpace(d.src[d.top():at])) > 0 && !d.blankBefore(at) {
+		lines = slices.Insert(lines, 0, "")
+	}
+	return d.spliceLines(at, lines), nil
+}
+
+// sectionEnd is behind the last line of the nearest kin of a table, or the end of the file.
+func (d *Doc) sectionEnd(path []string) int {
+	kin := d.deepest(path).path
+	if len(kin) < 2 {
+		return len(d.src)
+	}
+	at := len(d.src)
+	for _, e := range d.exprs {
+		if HasPrefix(e.path, kin) {
+			at = e.end
+		}
+	}
+	return d.belowComments(at)
+}
+
+// headerText writes the path of a header, its first parts letter by letter as the nearest header has them.
+func (d *Doc) headerText(path []string, quote byte) string {
+	text, n := "", 0
+	for _, e := range d.exprs {
+		if !e.header {
+			continue
+		}
+		same := 0
+		for same < len(path) && same < len(e.path) && path[same] == e.path[same] {
+			same++
+		}
+		if same > 0 && same >= n {
+			n, text = same, string(d.src[e.keys[0].raw.start:e.keys[same-1].raw.end])
+		}
+	}
+	for i, name := range path[n:] {
+		if n+i > 0 {
+			text += "."
+		}
+		text += KeyText(name, quote)
+	}
+	return text
+}

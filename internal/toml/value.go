@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package toml
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Table is a table to be written, its keys in the order they shall stand. Values are those of Values, or Table.
+type Table []Pair
+
+// Pair is a key of a Table.
+type Pair struct {
+	Key   string
+	Value any
+}
+
+// With is the table with one more key at its end.
+func (t Table) With(key string, value any) Table { return append(t[:len(t):len(t)], Pair{key, value}) }
+
+func (t Table) asMap() map[string]any {
+	m := make(map[string]any, len(t))
+	for _, p := range t {
+		if sub, ok := p.Value.(Table); ok {
+			m[p.Key] = sub.asMap()
+		} else {
+			m[p.Key] = p.Value
+		}
+	}
+	return m
+}
+
+// KeyText writes one part of a key, bare where TOML allows it.
+func KeyText(name string, quote byte) string {
+	bare := name != ""
+	for _, c := range []byte(name) {
+		bare = bare && (c == '-' || c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z')
+	}
+	if bare {
+		return name
+	}
+	return stringText(name, quote)
+}
+
+func stringText(s string, quote byte) string {
+	plain := !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f })
+	if quote == '\'' && plain && !strings.Contains(s, "'") {
+		return "'" + s + "'"
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < 0x20 || r == 0x7f:
+			fmt.Fprintf(&b, "\\u%04X", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// Text writes a value on one line.
+func Text(v any, quote byte) (string, error) {
+	switch v := v.(type) {
+	case string:
+		if !utf8.ValidString(v) {
+			return "", fmt.Errorf("cannot write %q: it is not UTF-8", v)
+		}
+		return stringText(v, quote), nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	case float64:
+		return floatText(v), nil
+	case time.Time:
+		return v.Format(time.RFC3339Nano), nil
+	case toml.LocalDate, toml.LocalTime, toml.LocalDateTime:
+		return fmt.Sprint(v), nil
+	case []any:
+		return arrayText(v, quote)
+	case map[string]any:
+		return inlineText(Sorted(v), quote)
+	case Table:
+		return inlineText(v, quote)
+	}
+	return "", fmt.Errorf("cannot write a value of type %T", v)
+}
+
+func floatText(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "nan"
+	case math.IsInf(v, 1):
+		return "inf"
+	case math.IsInf(v, -1):
+		return "-inf"
+	}
+	s := strconv.FormatFloat(v, 'g', -1, 64)
+	if !strings.ContainsAny(s, ".e") {
+		s += ".0"
+	}
+	return s
+}
+
+func arrayText(v []any, quote byte) (string, error) {
+	parts := make([]string, len(v))
+	for i, e := range v {
+		s, err := Text(e, quote)
+		if err != nil {
+			return "", err
+		}
+		parts[i] = s
+	}
+	return "[" + strings.Join(parts, ", ") + "]", nil
+}
+
+func inlineText(t Table, quote byte) (string, error) {
+	if len(t) == 0 {
+		return "{}", nil
+	}
+	parts := make([]string, len(t))
+	for i, p := range t {
+		s, err := Text(p.Value, quote)
+		if err != nil {
+			return "", err
+		}
+		parts[i] = KeyText(p.Key, quote) + " = " + s
+	}
+	return "{ " + strings.Join(parts, ", ") + " }", nil
+}
+
+// Sorted is a table with its keys in order.
+func Sorted(m map[string]any) Table {
+	t := make(Table, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		t = append(t, Pair{k, m[k]})
+	}
+	return t
+}
+
+// Equal compares values with their types: 1 is not 1.0, and nan is nan.
+func Equal(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		return ok && maps.EqualFunc(a, b, Equal)
+	case []any:
+		b, ok := b.([]any)
+		return ok && slices.EqualFunc(a, b, Equal)
+	case float64:
+		b, ok := b.(float64)
+		return ok && (a == b || math.IsNaN(a) && math.IsNaN(b))
+	case time.Time:
+		b, ok := b.(time.Time)
+		if !ok {
+			return false
+		}
+		_, x := a.Zone()
+		_, y := b.Zone()
+		return a.Equal(b) && x == y
+	}
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && a == b
+}
+
+// Copy is a copy that shares no table or array with v.
+func Copy(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		return CopyTable(v)
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = Copy(v[i])
+		}
+		return out
+	}
+	return v
+}
+
+// CopyTable is Copy of a table.
+func CopyTable(m map[string]any) map[string]any {
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		out[k] = Copy(v)
+	}
+	return out
+}
+
+// Depth counts tables in tables, through arrays too.
+func Depth(v any) int {
+	deepest := 0
+	switch v := v.(type) {
+	case map[string]any:
+		for _, e := range v {
+			deepest = max(deepest, 1+Depth(e))
+		}
+	case []any:
+		for _, e := range v {
+			deepest = max(deepest, Depth(e))
+		}
+	}
+	return deepest
+}
+
+// Show is a value in a message: its type where it is long.
+func Show(v any) string {
+	s, err := Text(v, '"')
+	if err != nil || len(s) > 60 {
+		return fmt.Sprintf("a %T", v)
+	}
+	return s
+}
+
+// ShowPath is a path in a message, its parts quoted where TOML asks for it.
+func ShowPath(path []string) string {
+	parts := make([]string, len(path))
+	for i, p := range path {
+		parts[i] = KeyText(p, '"')
+	}
+	return strings.Join(parts, ".")
+}
