@@ -53,9 +53,10 @@ clusters: [{name: c, cluster: {server: "https://api.example:6443"}}], users: [{n
 `, apiSecret, token)
 }
 
-func apiFixture(t *testing.T, text string) *apiNode {
+// apiFixture makes one; machine are more sections of its archive.
+func apiFixture(t *testing.T, text string, machine ...string) *apiNode {
 	t.Helper()
-	n, err := simhost.New([]byte("-- " + apiKubelet[1:] + " --\n" + apiConfig("kubelet") + "-- " + apiAccount[1:] + " --\n" + apiConfig("account")))
+	n, err := simhost.New([]byte(strings.Join(machine, "") + "-- " + apiKubelet[1:] + " --\n" + apiConfig("kubelet") + "-- " + apiAccount[1:] + " --\n" + apiConfig("account")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +68,7 @@ func apiFixture(t *testing.T, text string) *apiNode {
 		kubesim.Object{"key": "example.com/starting", "effect": "NoSchedule"},
 		kubesim.Object{"key": "theirs.example/late", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"})
 	n.Serve("api.example:6443", sim)
+	n.CUDAAnswers(cudaWorks) // the GPUs are in the facts alone
 	gpus := []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Class: "030200", Model: "H100 80GB"}, {Address: "0000:18:00.0", Vendor: "10de", Class: "030200", Model: "H100 80GB"}}
 	driver := &host.Driver{Version: "580.95.05", NVML: "580.95.05", GPUs: []host.GPU{{Address: gpus[0].Address, Name: "NVIDIA H100"}, {Address: gpus[1].Address, Name: "NVIDIA H100"}}}
 	a := &apiNode{Node: n, t: t, sim: sim, spec: text, ctx: t.Context()}

@@ -5,6 +5,7 @@ package cloud
 
 import (
 	"context"
+	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -33,7 +34,7 @@ func GPUs() converge.Stage {
 					}
 					return problem, err
 				}
-				w := things.Check("before kubelet: "+c.what, look, "kubelet is held back until the GPUs stand", c.try)
+				w := things.Check("before kubelet: "+c.what, look, "kubelet is held back until the GPUs stand", c.try...)
 				w.Section = nodeSection(s)
 				list = append(list, w)
 			}
@@ -41,6 +42,7 @@ func GPUs() converge.Stage {
 		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true, Files: joinFiles(s)}) },
 		Whole: true,
+		Holds: true, // the next stages may start kubelet
 	}
 }
 
@@ -48,23 +50,41 @@ func GPUs() converge.Stage {
 type gpuCheck struct {
 	what string
 	look func(context.Context, host.View) (problem string, err error)
-	try  string
+	try  []string
 }
 
 // gpuChecks are all of them, one where no driver answers.
 func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	if f.Driver == nil {
-		return []gpuCheck{{"the driver", func(context.Context, host.View) (string, error) { return noDriver(f) }, "gpuadm apply, which loads it; gpuadm facts says more"}}
+		return []gpuCheck{{"the driver", func(context.Context, host.View) (string, error) { return noDriver(f) }, []string{"gpuadm apply, which loads it; gpuadm facts says more"}}}
 	}
 	pure := func(problem string) func(context.Context, host.View) (string, error) {
 		return func(context.Context, host.View) (string, error) { return problem, nil }
 	}
 	return []gpuCheck{
-		{"the driver", pure(wrongDriver(s, *f.Driver)), "gpuadm plan modules, which says how to get there"},
-		{"all GPUs", pure(missingGPUs(s, f)), "lspci -d 10de: lists them; dmesg tells why one fell off the bus"},
+		{"the driver", pure(wrongDriver(s, *f.Driver)), []string{"gpuadm plan modules, which says how to get there"}},
+		{"all GPUs", pure(missingGPUs(s, f)), []string{"lspci -d 10de: lists them; dmesg tells why one fell off the bus"}},
 		{
 			"NVLink fabric", func(context.Context, host.View) (string, error) { return fabricOpen(*f.Driver) },
-			"systemctl status nvidia-fabricmanager; its version must be the driver's",
+			[]string{"systemctl status nvidia-fabricmanager; its version must be the driver's"},
 		},
+		cudaCheck(f),
+	}
+}
+
+// waitsForGPUs returns what says which of the checks has to wait. A problem has stopped the apply before, and a check that waits stops
+// only what asks for it.
+func waitsForGPUs(s spec.Spec, f facts.Facts) func(context.Context, host.View) error {
+	var once sync.Once
+	var waits error
+	return func(ctx context.Context, v host.View) error {
+		once.Do(func() {
+			for _, c := range gpuChecks(s, f) {
+				if _, waits = c.look(ctx, v); waits != nil {
+					return
+				}
+			}
+		})
+		return waits
 	}
 }

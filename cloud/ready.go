@@ -72,10 +72,11 @@ type readyStage struct {
 	who     who
 	looks   *nodeLooks
 	section string
+	waits   func(context.Context, host.View) error // for the GPUs, asked once
 }
 
 func newReadyStage(se *Session, s spec.Spec, f facts.Facts) readyStage {
-	return readyStage{se, s, f, whose(s, f), &nodeLooks{}, nodeSection(s)}
+	return readyStage{se, s, f, whose(s, f), &nodeLooks{}, nodeSection(s), waitsForGPUs(s, f)}
 }
 
 func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
@@ -116,7 +117,7 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 // lastWants are the word to the cluster and what it opens.
 func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
 	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "the cluster is told that the GPUs stand")
-	condition.Thing = r.part(condition.Name(), r.offered)
+	condition.Thing = r.part(condition.Name(), r.gpusReady)
 	if failed, on := failedTaint(r.spec, r.facts); on { // Report puts it on, of which the journal has nothing
 		condition.Leaves = fmt.Sprintf("the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s", failed, byHand("NODE", failed))
 	}
@@ -164,13 +165,13 @@ func (r readyStage) want(name string, to converge.State, why string) converge.Wa
 	}
 }
 
-// goes waits for the GPUs to be offered, and for whoever takes the taint off where that is not ours to do.
+// goes waits for the GPUs to work and to be offered, and for whoever takes the taint off where that is not ours to do.
 func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *kube.Node) error {
 	return func(ctx context.Context, v host.View, n *kube.Node) error {
 		if !ours(r.part(taintName(t), nil).of(n)) {
 			return nil
 		}
-		if err := r.offered(ctx, v, n); err != nil {
+		if err := r.gpusReady(ctx, v, n); err != nil {
 			return err
 		}
 		if r.who.serviceAccount(v) == "" {
@@ -228,13 +229,14 @@ func bootMark(id string) string {
 func (r readyStage) checks(answers Answers) []converge.Want {
 	var list []converge.Want
 	for _, c := range gpuChecks(r.spec, r.facts) {
-		list = append(list, r.check(c.what, c.look, c.try))
+		list = append(list, r.check(c.what, c.look, c.try...))
 	}
 	if r.facts.Driver == nil {
 		list[0].Releases = true // labels that the driver tells are unknown now, which is no reason to take them off
 		return list
 	}
 	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or set gpu_count in [driver] to how many GPUs it has"))
+	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts), nil }))
 	if answers != nil && r.spec.Has("runtime") {
 		try := "gpuadm apply runtime"
 		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {

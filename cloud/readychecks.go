@@ -103,6 +103,14 @@ func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
 // Source: https://github.com/NVIDIA/k8s-dra-driver-gpu.
 const draDriver = "gpu.nvidia.com"
 
+// gpusReady waits for the GPUs themselves, and until they are offered.
+func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
+	if err := r.waits(ctx, v); err != nil {
+		return err
+	}
+	return r.offered(ctx, v, n)
+}
+
 // offered waits until the cluster has as many GPUs of this node to give away as were planned, where the spec asks for that.
 // What the Node says counts only once it is of this boot: until the device plugin has registered again the API server shows
 // yesterday's number.
@@ -118,10 +126,10 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 		return err
 	}
 	var missing []string
-	shown, some := false, false
+	some := false
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		now, there := n.Status.Allocatable[name]
-		shown, some = shown || there, some || now.Count() > 0
+		now := n.Status.Allocatable[name]
+		some = some || now.Count() > 0
 		if now.Count() != int64(want[name]) {
 			missing = append(missing, fmt.Sprintf("%d of %d %s", now.Count(), want[name], name))
 		}
@@ -129,7 +137,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 	if len(missing) == 0 {
 		return nil
 	}
-	if !shown { // no device plugin was ever here: it may be the driver for dynamic allocation
+	if !some && !pluginServes(ctx, v) { // it may be the driver for dynamic allocation
 		if has, ok, err := r.slices(ctx, v, n.Name); err != nil {
 			return err
 		} else if ok && has == total {

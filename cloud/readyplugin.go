@@ -6,6 +6,7 @@ package cloud
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -88,4 +89,24 @@ func (r readyStage) plugin(ctx context.Context, v host.View, node string) (pod s
 		}
 	}
 	return "", true
+}
+
+// pluginSockets is where kubelet's device plugins listen. Sources: kubelet's pluginapi.DevicePluginPath (k8s.io/kubelet,
+// pkg/apis/deviceplugin/v1beta1/constants.go), and "Device Plugins" on kubernetes.io.
+const pluginSockets = "/var/lib/kubelet/device-plugins"
+
+// pluginServes says whether NVIDIA's device plugin runs. Kubelet shows the zero of one that is gone for ever (kubernetes issues
+// 92396 and 52510), so a zero alone is no offer. A plugin that was killed leaves its socket, so the plugin is asked. Sources for
+// the name and the call: NVIDIA/k8s-device-plugin, internal/plugin/server.go; k8s.io/kubelet, deviceplugin/v1beta1/api.proto.
+func pluginServes(ctx context.Context, v host.View) bool {
+	names, _ := v.ReadDir(pluginSockets)
+	for _, name := range names {
+		if !strings.HasPrefix(name, "nvidia") || !strings.HasSuffix(name, ".sock") {
+			continue
+		}
+		if _, err := v.Call(ctx, path.Join(pluginSockets, name), "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err == nil {
+			return true
+		}
+	}
+	return false
 }

@@ -85,6 +85,7 @@ func newRoot(e env) *cobra.Command {
 		newStages(c),
 		newFacts(c),
 		newVersion(c),
+		newStartCUDA(),
 		specTopic(),
 		exitTopic(),
 	)

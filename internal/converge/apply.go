@@ -93,6 +93,9 @@ func (r *run) stages(ctx context.Context) error {
 		if err := r.stage(ctx, st); err != nil {
 			return err
 		}
+		if st.Holds && slices.ContainsFunc(r.Deferred, func(c Change) bool { return c.Stage == st.Name && c.Waits != "" }) {
+			return nil
+		}
 	}
 	return nil
 }

@@ -120,6 +120,8 @@ type Stage struct {
 	// Whole says that the stage speaks for the whole machine: it is made only where all stages before it in the sequence are
 	// converged, also those that the operator did not select.
 	Whole bool
+	// Holds says that an apply makes nothing after this stage while something in it waits.
+	Holds bool
 	// Notes tells the operator what no want says: in sentences, without a full stop. nil: nothing.
 	Notes func(host.View, spec.Spec, facts.Facts) []string
 }

@@ -124,6 +124,7 @@ func (f files) AskWeb(host.Web) (http.RoundTripper, error) {
 	return nil, host.FirstBoot
 }
 
-func (files) OpenDevices(int) ([]host.Device, error) { return nil, nil }
+func (files) CUDA(context.Context, string, ...[]string) ([]host.CUDA, error) { return nil, nil }
+func (files) OpenDevices(int) ([]host.Device, error)                         { return nil, nil }
 
 func (f files) Room(string) (host.Room, error) { return host.Room{}, host.FirstBoot }

@@ -135,3 +135,8 @@ func tomlValue(of any) string {
 	}
 	return ""
 }
+
+// CUDA is View's; the answers are not noted.
+func (r *Recorder) CUDA(ctx context.Context, of string, shown ...[]string) ([]CUDA, error) {
+	return r.view.CUDA(ctx, of, shown...)
+}

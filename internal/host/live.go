@@ -15,11 +15,12 @@ type live struct {
 	units  systemd
 	lock   runLock
 	nvml   *nvmlDoor
+	cuda   *cudaDoor
 }
 
 func newLive(disk realDisk) *live {
 	files := NewFiles(disk)
-	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files)}
+	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files), cuda: newCUDA(files)}
 }
 
 func (l *live) Root() string   { return "/" }

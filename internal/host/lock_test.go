@@ -21,6 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	swap.Child()
 	lockChild()
+	cudaChild()
 	path := os.Getenv("GPUADM_TEST_LOCK")
 	if path == "" {
 		os.Exit(m.Run())

@@ -21,19 +21,25 @@ type nvmlDoor struct {
 
 const nvmlName = "libnvidia-ml.so.1"
 
-// newNVML takes the library that the loader finds, or else the one of a driver container, which has its root in
-// /run/nvidia/driver: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/. Or else Google's on Container-Optimized OS, whose
-// /usr is read-only: GKE's installer puts it into the first folder, the one for machines without GKE into the second:
-// https://github.com/GoogleCloudPlatform/container-engine-accelerators, nvidia-driver-installer/cos.
+// driverContainer is the root of a driver container: https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/.
+const driverContainer = "/run/nvidia/driver"
+
 func newNVML(files *Files) *nvmlDoor {
-	libraries := []string{nvmlName}
+	return &nvmlDoor{files: files, libraries: driverLibraries(nvmlName)}
+}
+
+// driverLibraries are where a library of the driver may lie: where the loader finds it, or else below the root of a driver container. Or
+// else where Google's is on Container-Optimized OS, whose /usr is read-only: GKE's installer puts it into the first folder, the one for
+// machines without GKE into the second: https://github.com/GoogleCloudPlatform/container-engine-accelerators, nvidia-driver-installer/cos.
+func driverLibraries(name string) []string {
+	libraries := []string{name}
 	for _, dir := range []string{"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"} {
-		libraries = append(libraries, path.Join("/run/nvidia/driver", dir, nvmlName))
+		libraries = append(libraries, path.Join(driverContainer, dir, name))
 	}
 	for _, dir := range []string{"/home/kubernetes/bin/nvidia/lib64", "/var/lib/nvidia/lib64"} {
-		libraries = append(libraries, path.Join(dir, nvmlName))
+		libraries = append(libraries, path.Join(dir, name))
 	}
-	return &nvmlDoor{files: files, libraries: libraries}
+	return libraries
 }
 
 // because says why no driver answers. Code is NVML's name of what its initialisation returned.

@@ -20,13 +20,17 @@ import (
 //go:embed c/*.c c/*.h
 var sources embed.FS
 
-// Soname is what NVML's users load.
-const Soname = "libnvidia-ml.so.1"
+// What the users of NVML and of CUDA load.
+const (
+	Soname     = "libnvidia-ml.so.1"
+	CUDASoname = "libcuda.so.1"
+)
 
 // Parts are the built files.
 type Parts struct {
-	Dir       string // holds all three; put it in LD_LIBRARY_PATH and PATH
+	Dir       string // holds all of them; put it in LD_LIBRARY_PATH and PATH
 	Library   string // libnvidia-ml.so.1
+	CUDA      string // libcuda.so.1, as far as it tells whether CUDA starts
 	Tool      string // fakenvml
 	NvidiaSMI string // nvidia-smi
 }
@@ -66,7 +70,7 @@ func BuildIn(dir string) (Parts, error) {
 		return Parts{}, err
 	}
 	at := filepath.Join(dir, sum)
-	parts := Parts{Dir: at, Library: filepath.Join(at, Soname), Tool: filepath.Join(at, "fakenvml"), NvidiaSMI: filepath.Join(at, "nvidia-smi")}
+	parts := Parts{Dir: at, Library: filepath.Join(at, Soname), CUDA: filepath.Join(at, CUDASoname), Tool: filepath.Join(at, "fakenvml"), NvidiaSMI: filepath.Join(at, "nvidia-smi")}
 	if _, err := os.Stat(parts.Library); err == nil {
 		return parts, nil
 	}
@@ -133,6 +137,7 @@ func compile(cc, work, out string) error {
 	common := []string{"-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"}
 	for name, own := range map[string][]string{
 		Soname:       {"-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname," + Soname, "call.c", "device.c", "partition.c", "compute.c", "health.c"},
+		CUDASoname:   {"-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname," + CUDASoname, "cuda.c"},
 		"fakenvml":   {"tool.c", "make.c", "dump.c"},
 		"nvidia-smi": {"smi.c"},
 	} {

@@ -110,7 +110,7 @@ func TestLabKubeGKE(t *testing.T) {
 	t.Log("Container-Optimized OS")
 	n.Must("sh", "-c", "rm /etc/os-release; printf 'ID=cos\\nVERSION_ID=121\\nPRETTY_NAME=COS\\n' >/etc/os-release")
 	const lib64 = "/home/kubernetes/bin/nvidia/lib64" // where GKE's installer puts it there: /usr is read-only
-	n.Must("sh", "-ec", "mkdir -p "+lib64+"; mv /usr/lib/*-linux-gnu/libnvidia-ml.so.1 "+lib64+"; ldconfig")
+	n.Must("sh", "-ec", "mkdir -p "+lib64+"; mv /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib/*-linux-gnu/libcuda.so.1 "+lib64+"; ldconfig")
 	n.gpuadm(0, []string{"apply"}, "Nothing to do.") // GPUs, partitions and labels are verified by that library
 	n.wants(spec, "[driver]\nversion = \"580\"\n")
 	r := n.Exec("gpuadm", "plan")

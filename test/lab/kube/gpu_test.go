@@ -42,6 +42,7 @@ func bootGPU(t *testing.T, c *kube.T, name, dist string) gpuHost {
 	triple := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 	for from, to := range map[string]string{
 		parts.Library:   "/usr/lib/" + triple + "/" + fakenvml.Soname,
+		parts.CUDA:      "/usr/lib/" + triple + "/" + fakenvml.CUDASoname,
 		parts.Tool:      "/usr/local/bin/fakenvml",
 		parts.NvidiaSMI: "/usr/bin/nvidia-smi",
 	} {
@@ -61,6 +62,7 @@ After=local-fs.target
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/ln -sf `+state+` /run/fakenvml.state
+ExecStart=/bin/ln -sf null /dev/nvidia-uvm
 ExecStart=/usr/local/bin/fakenvml reboot
 [Install]
 WantedBy=sysinit.target

@@ -49,6 +49,7 @@ type Node struct {
 	locked   bool
 	lastPID  int
 	driver   driver
+	cuda     func(shown []string) host.CUDA                                 // nil: as the driver answers
 	servers  map[string]http.Handler                                        // by host
 	daemons  map[string]func(method string, request []byte) ([]byte, error) // by socket
 }

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// CUDA is what a new process got of CUDA.
+type CUDA struct {
+	Shown     []string `json:"-"`       // the devices that the process was shown, by UUID
+	Library   string   `json:"library"` // the libcuda that was loaded
+	NoLibrary string   `json:"noLibrary,omitempty"`
+	Code      int      `json:"code"`            // what cuInit or cuDeviceGetCount answers: 0, 802
+	Name      string   `json:"name,omitempty"`  // the library's name of it: CUDA_ERROR_SYSTEM_NOT_READY
+	Devices   int      `json:"devices"`         // how many CUDA counts
+	NoUVM     string   `json:"noUVM,omitempty"` // why /dev/nvidia-uvm cannot be opened
+	Ended     string   `json:"-"`               // why the process gave no answer
+}
+
+// What CUDA answers. Sources: cuda.h of the CUDA toolkit; https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html.
+const (
+	CUDANoDevice       = 100
+	CUDASystemNotReady = 802
+)
+
+// Works says whether CUDA started and counts just the devices that it was shown. A process that is shown none has none.
+func (c CUDA) Works() bool {
+	if c.Ended != "" || c.NoLibrary != "" || c.NoUVM != "" {
+		return false
+	}
+	return c.Code == 0 && c.Devices == len(c.Shown) || len(c.Shown) == 0 && c.Code == CUDANoDevice
+}
+
+// CUDAVerb is the verb by which gpuadm starts itself to start CUDA.
+const CUDAVerb = "start-cuda"
+
+// cudaLimit is how long a process may take to start CUDA. It takes longest where no nvidia-persistenced holds the GPUs.
+const cudaLimit = 10 * time.Second
+
+const cudaName = "libcuda.so.1"
+
+// cudaQuestion is what the child is told.
+type cudaQuestion struct {
+	Libraries []string `json:"libraries"` // to load the first that there is
+	UVM       []string `json:"uvm"`       // one of which must be the device of unified memory
+}
+
+// cudaDoor starts CUDA in children. In this process it would be too late for the next driver, and a library that hangs or
+// crashes would take gpuadm with it.
+type cudaDoor struct {
+	question cudaQuestion
+	self     string   // the program to start
+	env      []string // more of the environment
+	files    *Files
+	record   string // where an answer is remembered
+	after    func(time.Duration) <-chan time.Time
+	children func() // is called for each child
+}
+
+// newCUDA takes libcuda from the places of NVML. With a driver container the devices lie below its root, too, and on the machine only
+// once something has made them. Source: gpu-operator, cmd/nvidia-validator (devRoot); nvidia-container-toolkit, pkg/nvcdi (devRoot).
+func newCUDA(files *Files) *cudaDoor {
+	return &cudaDoor{
+		question: defaultCUDA(), self: "/proc/self/exe", files: files, record: "/run/gpuadm-cuda.json",
+		after: time.After, children: func() {},
+	}
+}
+
+func defaultCUDA() cudaQuestion {
+	const uvm = "/dev/nvidia-uvm"
+	return cudaQuestion{driverLibraries(cudaName), []string{uvm, path.Join(driverContainer, uvm)}}
+}
+
+// CUDA is View's.
+func (l *live) CUDA(ctx context.Context, of string, shown ...[]string) ([]CUDA, error) {
+	return l.cuda.ask(ctx, of, shown)
+}
+
+// ask gives an answer that is remembered, or starts a child for each list at the same time.
+func (d *cudaDoor) ask(ctx context.Context, of string, shown [][]string) ([]CUDA, error) {
+	before := d.identity(of, shown)
+	if answers, ok := d.remembered(before); ok {
+		return answers, nil
+	}
+	answers, failed := make([]CUDA, len(shown)), make([]error, len(shown))
+	var wg sync.WaitGroup
+	for i := range shown {
+		wg.Go(func() { answers[i], failed[i] = d.start(ctx, shown[i]) })
+	}
+	wg.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return nil, err
+	}
+	d.remember(before, d.identity(of, shown), answers)
+	return answers, nil
+}
+
+// start has a child start CUDA. A child in the kernel's hands cannot be killed, so nothing waits for its end once its time is over.
+func (d *cudaDoor) start(ctx context.Context, shown []string) (CUDA, error) {
+	none := CUDA{Shown: shown}
+	question, err := json.Marshal(d.question)
+	if err != nil {
+		return none, err
+	}
+	fd, err := unix.MemfdCreate("gpuadm-cuda", unix.MFD_CLOEXEC)
+	if err != nil {
+		return none, fail("make room for", "CUDA's answer", err)
+	}
+	answer := os.NewFile(uintptr(fd), "CUDA's answer")
+	defer answer.Close()
+	cmd := exec.Cmd{
+		Path: d.self, Args: []string{"gpuadm", CUDAVerb, string(question)}, Dir: "/", ExtraFiles: []*os.File{answer},
+		Env: append(environment(), append(d.env,
+			"CUDA_VISIBLE_DEVICES="+strings.Join(shown, ","),
+			// A client of a control daemon of MPS would have it start a server, or end one of another user. Where there is no daemon
+			// CUDA goes on without. Source: nvidia-cuda-mps-control(1); https://docs.nvidia.com/deploy/mps, CUDA_MPS_PIPE_DIRECTORY.
+			"CUDA_MPS_PIPE_DIRECTORY=/nonexistent")...),
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+	}
+	if err := context.Cause(ctx); err != nil {
+		return none, err
+	}
+	if err := cmd.Start(); err != nil {
+		return none, fail("start", "gpuadm "+CUDAVerb, err)
+	}
+	d.children()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err = <-ended:
+	case <-d.after(cudaLimit):
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		none.Ended = fmt.Sprintf("it gave no answer within %v and was killed", cudaLimit)
+		return none, nil
+	case <-ctx.Done():
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		return none, context.Cause(ctx)
+	}
+	if err != nil {
+		none.Ended = "it ended without an answer: " + err.Error()
+		return none, nil
+	}
+	return readCUDA(answer, none)
+}
+
+// readCUDA reads what a child that ended well has left.
+func readCUDA(answer *os.File, none CUDA) (CUDA, error) {
+	text := make([]byte, 64<<10)
+	n, _ := answer.ReadAt(text, 0)
+	got := none
+	if err := json.Unmarshal(text[:n], &got); err != nil {
+		none.Ended = "it ended without an answer"
+		return none, nil
+	}
+	got.NoLibrary, got.Name, got.Library = printable(got.NoLibrary), printable(got.Name), printable(got.Library)
+	return got, nil
+}
+
+// StartCUDA is the child: it starts CUDA and writes what it got, to the parent or, where a person has typed the verb, to stdout.
+func StartCUDA(question string) error {
+	q, out := defaultCUDA(), os.Stdout
+	if question != "" {
+		q, out = cudaQuestion{}, os.NewFile(3, "the parent")
+		if err := json.Unmarshal([]byte(question), &q); err != nil {
+			return fmt.Errorf("internal error: cannot read what to ask CUDA: %w", err)
+		}
+	}
+	got := callCUDA(q.Libraries)
+	got.NoUVM = openUVM(q.UVM) // after cuInit, which as root loads the module and makes the device
+	return json.NewEncoder(out).Encode(got)
+}
+
+// openUVM says why none of the names is a device that can be opened. The kernel module makes none by itself: that is done by
+// nvidia-modprobe, by udev's rules, or by cuInit as root. Sources: open-gpu-kernel-modules, kernel-open/nvidia-uvm/uvm.c (no class of
+// devices); nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c (nvidia_uvm_mknod).
+func openUVM(names []string) string {
+	var why []string
+	for _, name := range names {
+		fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			if len(why) == 0 {
+				why = append(why, err.Error())
+			}
+			continue
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+		unix.Close(fd)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
+			return ""
+		}
+		why = append(why, "it is no device")
+	}
+	return strings.Join(why, ", ")
+}
