@@ -31,9 +31,11 @@ type nodeFile struct {
 
 func (n nodeFile) want(why string) converge.Want {
 	if n.data != nil {
-		return things.Exact(n.name, n.data, cmp.Or(n.mode, 0o644), why)
+		w := things.Exact(n.name, n.data, cmp.Or(n.mode, 0o644), why)
+		w.Thing.(*things.FileThing).Formed(FormKubelet) // undo may find it with lines of others
+		return w
 	}
-	return things.Edited(things.NewFile(n.name, TakeOut), func(found []byte) (out []byte, err error) {
+	return things.Edited(things.NewFile(n.name, TakeOut).Formed(FormKubelet), func(found []byte) (out []byte, err error) {
 		out = found
 		for _, edit := range n.edits {
 			if out, err = edit(out); err != nil {

@@ -12,6 +12,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
+// FormKubelet is what the journal calls the form of files whose edits TakeOut takes out.
+const FormKubelet = "kubelet"
+
 // login is the kubeconfig by which kubelet is the node where it has no certificate, but calls a program for tokens. With it
 // goes what a certificate's undo takes away elsewhere.
 type login struct{ *things.FileThing }
@@ -24,8 +27,8 @@ func (n *eksNode) login() converge.Want {
 }
 
 // NewFile names a file, for undo.
-func NewFile(name string, merge things.MergeFunc) converge.Thing {
-	file := things.NewFile(name, merge)
+func NewFile(name string, merge things.MergeFunc, form string) converge.Thing {
+	file := things.NewFile(name, merge).Formed(form)
 	if name == kubeletKubeconfig {
 		return login{file}
 	}

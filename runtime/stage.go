@@ -86,7 +86,7 @@ func containerdWants(e facts.Engine, k facts.Kubelet, h Handler) ([]converge.Wan
 		}
 		return answers(ctx, v, socket(e), h.Name)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Proven(judge), edit, why))
+	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Formed(FormTOML).Proven(judge), edit, why))
 	unit := e.Unit
 	if unit == "" {
 		unit = "containerd.service"

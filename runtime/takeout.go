@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// FormTOML is what the journal calls the form of files whose edits TakeOut takes out.
+const FormTOML = "toml"
+
 // TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside gpuadm since, key by key. A key
 // that is as we wrote it becomes what it was; one that is gone, or is what it was, counts as taken out; any other value stays, and
 // left names it. Parsing proves that rest is found without what was taken out and nothing else. rest is nil when we made the file
