@@ -85,6 +85,9 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 		if drivers.IsIMEX(name) {
 			return drivers.NewIMEX(reads), nil
 		}
+		if runtime.IsDocker(name) {
+			return runtime.NewDocker(name, reads), nil
+		}
 		return things.NewFresh(name, reads, runtime.Ready), nil
 	}
 	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the kind; use the newer gpuadm that made it", ref.Kind, ref.Name)
@@ -99,6 +102,8 @@ func mergeOf(ref converge.Ref) (merge things.MergeFunc, known bool) {
 		return nil, true
 	case runtime.FormTOML:
 		return runtime.TakeOut, true
+	case runtime.FormDocker:
+		return runtime.TakeOutDocker, true
 	case drivers.FormIMEX:
 		return drivers.TakeOutIMEX, true
 	case cloud.FormKubelet:

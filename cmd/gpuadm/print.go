@@ -314,6 +314,7 @@ func interrupts(changes []converge.Change) string {
 	for _, b := range []struct{ what, text string }{
 		{"restart-runtime", " Restarts the container engine; running containers keep running."},
 		{"restart-kubelet", " Restarts kubelet with it, since its unit requires the engine's."},
+		{"stop-containers", " Stops the containers of Docker."},
 		{"stop-clients", " Stops the processes that hold a GPU."},
 		{"lose-partitions", " Loses MIG partitions, which node.toml does not have made again."},
 		{"reset-gpu", " Resets a GPU."},
