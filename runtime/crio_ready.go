@@ -7,17 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
-
-// maxSocketAnswer is the size in bytes above which a daemon's answer on its socket is refused.
-const maxSocketAnswer = 4 << 20
 
 // crioMust is what CRI-O must have loaded: handlers, and the default one if that is named.
 type crioMust struct {
@@ -46,7 +41,7 @@ func crioReady(ctx context.Context, v host.View, socket string, must crioMust) e
 	})
 	var loaded []byte
 	if err == nil {
-		loaded, err = askSocket(ctx, v, socket, "/config")
+		loaded, err = host.AskSocket(ctx, v, socket, "/config")
 	}
 	if later := (host.Later{}); errors.As(err, &later) {
 		return nil // no daemon runs here
@@ -90,28 +85,4 @@ func untilDone(ctx context.Context, try func() error) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-}
-
-// askSocket gets what a daemon says at its socket.
-func askSocket(ctx context.Context, v host.View, socket, path string) ([]byte, error) {
-	through, err := v.AskWeb(host.Web{Socket: socket})
-	if err != nil {
-		return nil, err
-	}
-	client := http.Client{Transport: through}
-	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxSocketAnswer))
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("HTTP status %s", res.Status)
-	}
-	return body, err
 }

@@ -180,7 +180,7 @@ func dockerOf(ctx context.Context, v host.View, config string) (facts.Engine, er
 func askDocker(ctx context.Context, v host.View, socket string) (info dockerInfo, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
-	answer, err := askSocket(ctx, v, socket, "/info")
+	answer, err := host.AskSocket(ctx, v, socket, "/info")
 	if err == nil {
 		err = json.Unmarshal(answer, &info)
 	}
