@@ -4,10 +4,8 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 )
 
@@ -47,19 +45,10 @@ func dockerOver(o Options) ([]string, error) {
 func (h *Host) DockerRun(name string) (pid string) {
 	h.t.Helper()
 	h.image.Do(func() {
-		busybox, err := os.ReadFile(h.path("root") + "/bin/busybox")
-		if err != nil {
-			h.t.Fatalf("cannot read busybox: %v", err)
-		}
-		image, err := ociImage(imageName, busybox, nil, "/bin/sh")
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		if r := h.ExecInput(bytes.NewReader(image), "docker", "load"); r.Exit != 0 {
-			h.t.Fatalf("cannot load the image: %s", r)
-		}
+		h.Must("sh", "-c", "mkdir -p /run/image/bin && cp /bin/busybox /run/image/bin/sh && cp /bin/busybox /run/image/bin/sleep && "+
+			"tar -C /run/image -c . | docker import - lab:local")
 	})
-	h.Must("docker", "run", "--detach", "--network=none", "--name", name, imageName, "/bin/sh", "-c", "trap exit TERM; while sleep 1; do :; done")
+	h.Must("docker", "run", "--detach", "--network=none", "--name", name, "lab:local", "/bin/sh", "-c", "trap exit TERM; while sleep 1; do :; done")
 	return h.DockerProcess(name)
 }
 
