@@ -63,7 +63,7 @@ func crioLoaded(loaded []byte, must crioMust) error {
 	settings := sub(tree, "crio", "runtime")
 	for _, name := range must.handlers {
 		if sub(settings, "runtimes")[name] == nil {
-			return fmt.Errorf("CRI-O has loaded its configuration without the handler %s, as it does if the handler's program is missing: journalctl -u crio says why", name)
+			return fmt.Errorf("CRI-O runs without the handler %s, as it does if the handler's program is missing: journalctl -u crio says why", name)
 		}
 	}
 	if is := text(settings, "default_runtime"); must.byDefault != "" && is != must.byDefault {

@@ -74,16 +74,19 @@ func proveDocker(ctx context.Context, v host.View, e facts.Engine, before, after
 // dockerNotes say what a person may want to know of Docker's configuration.
 func dockerNotes(e facts.Engine, k facts.Kubelet, h Handler) (notes []string) {
 	if k.Endpoint != "" && !k.Uses(e) {
-		notes = append(notes, fmt.Sprintf("kubelet talks to %s, not to Docker: what is configured here is for Docker's own containers, and not for pods", k.Endpoint))
+		notes = append(notes,
+			fmt.Sprintf("kubelet talks to %s, not to Docker: this is for Docker's own containers, and not for pods", k.Endpoint))
 	}
 	has, _ := dockerCDI(e.Version)
 	d, err := jsonedit.Parse(e.Files[0].Data)
 	switch {
 	case !h.CDI || err != nil:
 	case !has:
-		notes = append(notes, fmt.Sprintf("Docker %s has no CDI, which came with 25.0: containers get GPUs by --runtime %s only", e.Version, h.Name))
+		notes = append(notes,
+			fmt.Sprintf("Docker %s has no CDI, which came with 25.0: containers get GPUs by --runtime %s only", e.Version, h.Name))
 	case string(d.Text(dockerFeatures, "cdi")) == "false":
-		notes = append(notes, fmt.Sprintf("%s switches CDI off by features.cdi, which gpuadm did not write, so it stays: containers get GPUs by --runtime %s only", e.Config, h.Name))
+		notes = append(notes,
+			fmt.Sprintf("%s switches CDI off by features.cdi, and keeps it off: containers get GPUs by --runtime %s only", e.Config, h.Name))
 	}
 	return notes
 }

@@ -22,8 +22,8 @@ import (
 // proxy, and trusts the machine's own certificates.
 type Web struct {
 	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
-	Via   Via    // proxies, and certificates to trust beside the machine's own
-	Roots []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
+	Via    Via    // proxies, and certificates to trust beside the machine's own
+	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
 	// Blind takes any certificate. It is for bytes that prove themselves, as a cluster-info that is signed by the token does.
 	Blind bool
 	// Cert returns the certificate to show, and is asked at each handshake; nil for none.
