@@ -67,7 +67,7 @@ func TestLabDocker(t *testing.T) {
 		t.Errorf("undo did not bring back:\n%s", diff)
 	}
 	n.Must("rm", "-rf", state)
-	for at := 2; at <= touches; at += 4 { // each restart of Docker takes seconds; the laws cut at every touch
+	for at := 2; at <= touches; at += max(1, touches/3) { // each restart of Docker takes seconds; the laws cut at every touch
 		n.Touches(func(now lab.Touch) bool { return now.N < at }, "gpuadm", "apply")
 		n.gpuadm(0, "apply")
 		check("killed and applied again", "nvidia", "CDI", "nvidia")
