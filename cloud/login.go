@@ -25,8 +25,8 @@ func (n *eksNode) login() converge.Want {
 }
 
 // NewFile names a file, for undo.
-func NewFile(name string, merge things.MergeFunc) converge.Thing {
-	file := things.NewFile(name, merge)
+func NewFile(name string, merge things.MergeFunc, form string) converge.Thing {
+	file := things.NewFile(name, merge).Formed(form)
 	if name == kubelet.Kubeconfig {
 		return login{file}
 	}

@@ -261,7 +261,7 @@ func (j *testJoin) engine() *converge.Engine {
 func testThing(ref converge.Ref) (converge.Thing, error) {
 	switch ref.Kind {
 	case "file":
-		return NewFile(ref.Name, nil), nil
+		return NewFile(ref.Name, nil, ""), nil
 	case "folder":
 		return things.NewFolder(ref.Name), nil
 	case "unit":

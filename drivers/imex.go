@@ -24,6 +24,7 @@ import (
 const (
 	IMEXUnit   = "nvidia-imex.service"
 	IMEXConfig = "/etc/nvidia-imex/config.cfg"
+	FormIMEX   = "imex"                              // what the journal calls the form of IMEXConfig: TakeOutIMEX takes edits out of it
 	IMEXNodes  = "/etc/nvidia-imex/nodes_config.cfg" // one address a line, the same on all nodes: imex-guide/config.html
 
 	// imexSocket is hostSocketPath of the DRA driver's chart, where its kubelet plugin asks the host's IMEX whether it is ready:
@@ -69,7 +70,7 @@ func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	wants := []converge.Want{
 		imexNodesKnown(len(s.IMEXNodes) > 0),
 		daemonFits(IMEXUnit, "nvidia-imex", "IMEX", s.IMEXPackage, s.Version),
-		things.Edited(things.NewFile(IMEXConfig, TakeOutIMEX), editIMEX(len(s.IMEXNodes) > 0), "the DRA driver's kubelet plugin asks IMEX through its command socket whether it is ready"),
+		things.Edited(things.NewFile(IMEXConfig, TakeOutIMEX).Formed(FormIMEX), editIMEX(len(s.IMEXNodes) > 0), "the DRA driver's kubelet plugin asks IMEX through its command socket whether it is ready"),
 	}
 	if len(s.IMEXNodes) > 0 {
 		wants = append(wants, things.Folders("/etc/nvidia-imex", "holds IMEX's configuration")...)

@@ -10,6 +10,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
+// FormTOML is what the journal calls the form of files whose edits TakeOut takes out.
+const FormTOML = "toml"
+
 // TakeOut takes our edit of containerd's configuration (before → after) out of found, as toml.TakeOut does. A runtime of ours with
 // keys of others stays whole, and so does one that is the default of what remains.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"time"
 
@@ -31,7 +32,8 @@ const (
 // Ready waits until the daemon behind a restart thing answers CRI again. What a restart thing reads starts with the
 // daemon's configuration, which says where it listens.
 func Ready(ctx context.Context, v host.View, unit string, files []string) error {
-	if !strings.HasPrefix(unit, "containerd") || len(files) == 0 {
+	isCRIO := strings.HasPrefix(unit, "crio") || strings.HasPrefix(unit, "cri-o")
+	if !strings.HasPrefix(unit, "containerd") && !isCRIO || len(files) == 0 {
 		return nil
 	}
 	f, err := facts.Gather(ctx, v, facts.Needs{})
@@ -39,7 +41,11 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 		return err
 	}
 	for _, e := range f.Engines {
-		if e.Config == files[0] {
+		switch {
+		case e.Config != files[0]:
+		case isCRIO:
+			return crioReady(ctx, v, crioSocket(e), crioMustBy(v, path.Join(e.Folder, crioDropIn)))
+		default:
 			return answers(ctx, v, socket(e), "")
 		}
 	}
@@ -52,11 +58,22 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 		return nil
 	}
 	e, err := engine(s.Runtime, f)
-	if err != nil || e.Name != "containerd" {
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
+	h := plainHandler(s.Runtime)
+	switch e.Name {
+	case "crio":
+		must := crioMust{handlers: []string{h.Name}}
+		if h.Default {
+			must.byDefault = h.Name
+		}
+		return crioReady(ctx, v, crioSocket(e), must)
+	case "docker":
+		return dockerAnswers(ctx, v, e, h)
+	}
 	return answers(ctx, v, socket(e), s.Runtime.Handler)
 }
 

@@ -27,7 +27,7 @@ var Stage = converge.Stage{
 	Name:  "runtime",
 	About: "points the container engine at the NVIDIA runtime",
 	Wants: wants,
-	Notes: lacksToolkit,
+	Notes: notes,
 }
 
 // Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.
@@ -41,11 +41,11 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.Name != "containerd" {
-		return nil, &converge.Trouble{
-			What: fmt.Sprintf("cannot configure %s: this gpuadm edits containerd's configuration only", e.Name),
-			Try:  []string{fmt.Sprintf("nvidia-ctk runtime configure --runtime=%s, and drop [runtime] from node.toml", e.Name)},
-		}
+	switch e.Name {
+	case "crio":
+		return crioWants(s, f, e)
+	case "docker":
+		return dockerWants(s, e)
 	}
 	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI}
 	if e.Owner != "" && s.Runtime.Owner != "gpuadm" || s.Runtime.Owner == "other" {
@@ -86,7 +86,7 @@ func containerdWants(e facts.Engine, k facts.Kubelet, h Handler) ([]converge.Wan
 		}
 		return answers(ctx, v, socket(e), h.Name)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Proven(judge), edit, why))
+	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Formed(FormTOML).Proven(judge), edit, why))
 	unit := e.Unit
 	if unit == "" {
 		unit = "containerd.service"

@@ -26,7 +26,11 @@ func ThingOf(ref converge.Ref) (converge.Thing, error) {
 func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
 	switch name, reads := ref.Name, ref.Reads; ref.Kind {
 	case "file":
-		return cloud.NewFile(name, mergeOf(name)), nil
+		merge, known := mergeOf(ref)
+		if !known {
+			return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the form %s; use the newer gpuadm that made it", ref.Kind, name, ref.Form)
+		}
+		return cloud.NewFile(name, merge, ref.Form), nil
 	case "folder":
 		return things.NewFolder(name), nil
 	case "mig":
@@ -83,13 +87,35 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 		if drivers.IsIMEX(name) {
 			return drivers.NewIMEX(reads), nil
 		}
+		if runtime.IsDocker(name) {
+			return runtime.NewDocker(name, reads), nil
+		}
 		return things.NewRestart(name, reads, runtime.Ready), nil
 	}
 	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the kind; use the newer gpuadm that made it", ref.Kind, ref.Name)
 }
 
-// mergeOf returns how to take gpuadm's part out of a file that was changed outside gpuadm since.
-func mergeOf(name string) things.MergeFunc {
+// mergeOf returns how to take gpuadm's part out of a file that was changed outside gpuadm since, by the form that the journal names.
+func mergeOf(ref converge.Ref) (merge things.MergeFunc, known bool) {
+	switch ref.Form {
+	case "":
+		return mergeUnnamed(ref.Name), true
+	case things.Whole:
+		return nil, true
+	case runtime.FormTOML:
+		return runtime.TakeOut, true
+	case runtime.FormDocker:
+		return runtime.TakeOutDocker, true
+	case drivers.FormIMEX:
+		return drivers.TakeOutIMEX, true
+	case kubelet.FormKubelet:
+		return kubelet.TakeOut, true
+	}
+	return nil, false
+}
+
+// mergeUnnamed is mergeOf for the journal of a gpuadm that named no form: these are the files that it edited.
+func mergeUnnamed(name string) things.MergeFunc {
 	switch {
 	case path.Ext(name) == ".toml":
 		return runtime.TakeOut

@@ -24,13 +24,17 @@ import (
 
 // specs are wanted of every machine, and each is shrunk and grown into every other.
 var specs = map[string]string{
-	"nothing": "",
-	"handler": "[runtime]\nengine = \"containerd\"\ncdi = false\n",
-	"default": "[runtime]\nengine = \"containerd\"\nset_as_default = true\n",
-	"other":   "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\n",
-	"mig":     "[[mig.gpu]]\nlayout = { \"7g.80gb\" = 1 }\nmatch = [\"H100-80GB\"]\n[[mig.gpu]]\nlayout = { \"1g.5gb\" = 7 }\nmatch = [\"A100-40GB\"]\n",
-	"mig two": "[[mig.gpu]]\nplacements = [{ profile = \"3g.40gb\", start = 4 }, { profile = \"2g.20gb\", start = 0 }]\nmatch = [\"H100-80GB\"]\n[[mig.gpu]]\nenabled = false\nmatch = [\"A100-40GB\"]\n",
-	"ours":    "[runtime]\nengine = \"containerd\"\nowner = \"gpuadm\"\nset_as_default = true\n",
+	"nothing":        "",
+	"handler":        "[runtime]\nengine = \"containerd\"\ncdi = false\n",
+	"default":        "[runtime]\nengine = \"containerd\"\nset_as_default = true\n",
+	"other":          "[runtime]\nengine = \"containerd\"\nhandler = \"nvidia-two\"\n",
+	"crio":           "[runtime]\nengine = \"crio\"\n",
+	"crio default":   "[runtime]\nengine = \"crio\"\nset_as_default = true\n",
+	"docker":         "[runtime]\nengine = \"docker\"\n",
+	"docker default": "[runtime]\nengine = \"docker\"\nset_as_default = true\ncdi = false\n",
+	"mig":            "[[mig.gpu]]\nlayout = { \"7g.80gb\" = 1 }\nmatch = [\"H100-80GB\"]\n[[mig.gpu]]\nlayout = { \"1g.5gb\" = 7 }\nmatch = [\"A100-40GB\"]\n",
+	"mig two":        "[[mig.gpu]]\nplacements = [{ profile = \"3g.40gb\", start = 4 }, { profile = \"2g.20gb\", start = 0 }]\nmatch = [\"H100-80GB\"]\n[[mig.gpu]]\nenabled = false\nmatch = [\"A100-40GB\"]\n",
+	"ours":           "[runtime]\nengine = \"containerd\"\nowner = \"gpuadm\"\nset_as_default = true\n",
 }
 
 const (

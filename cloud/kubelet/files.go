@@ -18,6 +18,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
+// FormKubelet is what the journal calls the form of files whose edits TakeOut takes out.
+const FormKubelet = "kubelet"
+
 // File is a file that labels or taints go into.
 type File struct {
 	Name string
@@ -28,9 +31,11 @@ type File struct {
 // Want wants the file.
 func (n File) Want(why string) converge.Want {
 	if n.edit == nil {
-		return things.Exact(n.Name, n.data, 0o644, why)
+		w := things.Exact(n.Name, n.data, 0o644, why)
+		w.Thing.(*things.FileThing).Formed(FormKubelet) // undo may find it with lines of others
+		return w
 	}
-	return things.Edited(things.NewFile(n.Name, TakeOut), func(found []byte) ([]byte, error) {
+	return things.Edited(things.NewFile(n.Name, TakeOut).Formed(FormKubelet), func(found []byte) ([]byte, error) {
 		out, err := n.edit(found)
 		if err != nil {
 			return nil, &converge.Trouble{

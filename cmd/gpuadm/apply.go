@@ -27,7 +27,7 @@ type applyFlags struct {
 }
 
 // breaks are the words that --allow and [disruption] allow take.
-const breaks = "restart-runtime, stop-clients, lose-partitions, reset-gpu, reboot"
+const breaks = "restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot"
 
 func newApply(c *common) *cobra.Command {
 	var a applyFlags

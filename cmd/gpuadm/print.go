@@ -311,6 +311,7 @@ func interrupts(changes []converge.Change) string {
 	for _, b := range []struct{ what, text string }{
 		{"restart-runtime", " Restarts the container engine; running containers keep running."},
 		{"restart-kubelet", " Restarts kubelet too: its unit requires the engine's."},
+		{"stop-containers", " Stops the containers of Docker."},
 		{"stop-clients", " Stops the processes that hold a GPU."},
 		{"lose-partitions", " Destroys MIG partitions that node.toml does not ask for."},
 		{"reset-gpu", " Resets a GPU."},

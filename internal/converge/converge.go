@@ -35,6 +35,13 @@ type Reader interface {
 	Reads() []string
 }
 
+// A Formed thing says in which form its bytes are. The journal notes it, so that undo takes an edit out by the merger that knows
+// what was written, and does not guess it from the name.
+type Formed interface {
+	Thing
+	Form() string
+}
+
 // A Stored thing's State names bytes by their SHA-256. The engine keeps them beside the journal and shows them as a diff.
 type Stored interface {
 	Thing
@@ -95,7 +102,7 @@ type Want struct {
 	To      func(found State) (State, error)
 	Why     string   // one line, shown by plan
 	Section string   // the spec's section that asks for it; "" = the stage's name
-	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, lose-partitions, reset-gpu, reboot
+	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot
 	Keeps   string   // why undo does not revert it
 	Leaves  string   // what undo cannot remove elsewhere
 
@@ -133,6 +140,7 @@ type Change struct {
 	Kind      string    `json:"kind"`
 	Name      string    `json:"name"`
 	Reads     []string  `json:"reads,omitempty"` // of a Reader
+	Form      string    `json:"form,omitempty"`  // of a Formed thing
 	Before    State     `json:"before"`
 	After     State     `json:"after"`
 	Why       string    `json:"why,omitempty"`
@@ -163,19 +171,23 @@ type Ref struct {
 	Kind  string   `json:"kind"`
 	Name  string   `json:"name"`
 	Reads []string `json:"reads,omitempty"` // the files of a Reader
+	Form  string   `json:"form,omitempty"`  // in which form a Formed thing is; "" in journals of a gpuadm that did not note it
 }
 
-func (c Change) ref() Ref { return Ref{c.Kind, c.Name, c.Reads} }
+func (c Change) ref() Ref { return Ref{c.Kind, c.Name, c.Reads, c.Form} }
 
 func refOf(t Thing) Ref {
 	r := Ref{Kind: t.Kind(), Name: t.Name()}
 	if reader, ok := t.(Reader); ok {
 		r.Reads = reader.Reads()
 	}
+	if formed, ok := t.(Formed); ok {
+		r.Form = formed.Form()
+	}
 	return r
 }
 
-// key is a Ref that can be compared.
+// key is what tells things apart, and can be compared. A thing in another form is the same thing.
 type key struct{ kind, name, reads string }
 
 func (r Ref) key() key    { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }

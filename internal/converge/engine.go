@@ -95,6 +95,9 @@ func hits(what string) (why, try string) {
 	if what == "lose-partitions" {
 		return "the GPUs are partitioned", ""
 	}
+	if what == "stop-containers" {
+		return "containers run", "stop them, or have them live on (live-restore in Docker's documentation), or "
+	}
 	return "the GPUs are in use", "stop them, or "
 }
 

@@ -155,7 +155,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	}
 	for _, w := range wants {
 		s := step{want: w, Change: Change{
-			Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads, Why: w.Why,
+			Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads, Form: refOf(w.Thing).Form, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
 		}}
 		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w.Thing) }); i >= 0 {

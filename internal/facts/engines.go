@@ -101,11 +101,11 @@ func (l *look) crio(ctx context.Context) *Engine {
 	e := &Engine{Name: "crio"}
 	argv := l.start(ctx, e, []string{"crio.service"}, []string{"/usr/bin/crio", "/usr/local/bin/crio", "/usr/libexec/crio/crio"})
 	e.Config = or(option(argv, "config", "c"), "/etc/crio/crio.conf")
-	dir := or(option(argv, "config-dir", "d"), "/etc/crio/crio.conf.d")
+	e.Folder = or(option(argv, "config-dir", "d"), "/etc/crio/crio.conf.d")
 	// CRI-O reads the file, which may be missing, then all files of the folder and its folders, by name.
 	// Source: UpdateFromPath in pkg/config/config.go of https://github.com/cri-o/cri-o
 	e.Files = []File{{Path: e.Config, Data: l.read(e.Config)}}
-	for _, f := range l.walk(dir, 0) {
+	for _, f := range l.walk(e.Folder, 0) {
 		e.Files = append(e.Files, File{Path: f, Data: l.read(f)})
 	}
 	if bare(*e) == 1 && e.Files[0].Data == nil && len(e.Files) == 1 {

@@ -145,7 +145,8 @@ type Engine struct {
 	Socket  string `json:"socket,omitempty"`  // /run/containerd/containerd.sock
 	Unit    string `json:"unit,omitempty"`    // containerd.service
 	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
-	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = no owner
+	Folder  string `json:"folder,omitempty"`  // of CRI-O's drop-ins: /etc/crio/crio.conf.d, there or not
+	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, â¦; "" = no owner
 	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
 }

@@ -21,8 +21,9 @@ import (
 // Web says how an HTTP client of the machine reaches the other side, and whom it trusts. The zero Web goes directly, by no
 // proxy, and trusts the machine's own certificates.
 type Web struct {
-	Via   Via    // proxies, and certificates to trust beside the machine's own
-	Roots []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
+	Socket string // a Unix socket that answers in place of the URL's host; "" for the network
+	Via    Via    // proxies, and certificates to trust beside the machine's own
+	Roots  []byte // PEM certificates to trust in place of all others; nil for the machine's own and Via.CAFile
 	// Blind takes any certificate. It is for bytes that prove themselves, as a cluster-info that is signed by the token does.
 	Blind bool
 	// Cert returns the certificate to show, and is asked at each handshake; nil for none.
@@ -70,6 +71,11 @@ func (f *Files) transport(w Web) (*http.Transport, error) {
 	}
 	if w.Cert != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return w.Cert() }
+	}
+	if w.Socket != "" {
+		return &http.Transport{ResponseHeaderTimeout: webSilence, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", w.Socket)
+		}}, nil
 	}
 	proxies := (&httpproxy.Config{HTTPProxy: w.Via.HTTP, HTTPSProxy: w.Via.HTTPS, NoProxy: strings.Join(w.Via.No, ",")}).ProxyFunc()
 	return &http.Transport{

@@ -105,7 +105,7 @@ func table() []row {
 	repo("toolkit", func(s *Spec) *Repo { return &s.Toolkit.Repo })
 
 	section = "runtime"
-	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd")
+	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd", "crio", "docker")
 	enum("owner", "who manages the engine's config; other: gpuadm does not edit it, and says what its owner must set", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
 	text("config", `""`, "absolute path of the engine's config; empty: the engine's own", checkPath, func(s *Spec) any { return &s.Runtime.Config })
 	text("handler", `"nvidia"`, "name of the runtime handler", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
@@ -160,7 +160,7 @@ func table() []row {
 
 	section = "disruption"
 	add("allow", TypeStrings, "[]", "what may be interrupted without asking", func(s *Spec) any { return &s.Disruption.Allow }).
-		Allowed = []string{"restart-runtime", "stop-clients", "lose-partitions", "reset-gpu", "reboot"}
+		Allowed = []string{"restart-runtime", "stop-containers", "stop-clients", "lose-partitions", "reset-gpu", "reboot"}
 
 	return rows
 }

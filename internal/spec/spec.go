@@ -104,7 +104,7 @@ type Toolkit struct {
 
 // Runtime is [runtime]: the container engine and how it finds the GPUs.
 type Runtime struct {
-	Engine       string // auto, containerd
+	Engine       string // auto, containerd, crio, docker
 	Owner        string // auto, gpuadm, other
 	Config       string // absolute path; "" = the engine's own
 	Handler      string // name of the runtime handler, also of the RuntimeClass
@@ -195,5 +195,5 @@ type Proxy struct {
 
 // Disruption is [disruption]: what may be interrupted without asking.
 type Disruption struct {
-	Allow []string // restart-runtime, stop-clients, lose-partitions, reset-gpu, reboot; sorted, each once
+	Allow []string // restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot; sorted, each once
 }

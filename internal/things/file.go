@@ -21,6 +21,7 @@ import (
 type FileThing struct {
 	name  string
 	merge MergeFunc
+	form  string
 	prove ProveFunc
 
 	last lastLook
@@ -44,6 +45,23 @@ func NewFile(name string, merge MergeFunc) *FileThing {
 func (f *FileThing) Proven(prove ProveFunc) *FileThing {
 	f.prove = prove
 	return f
+}
+
+// Formed names the form of the file's bytes, for the journal: by it undo finds the same merger again.
+func (f *FileThing) Formed(form string) *FileThing {
+	f.form = form
+	return f
+}
+
+// Whole is the form of files that gpuadm writes as a whole: no merger takes an edit out of them.
+const Whole = "whole"
+
+// Form is converge.Formed's.
+func (f *FileThing) Form() string {
+	if f.form == "" && f.merge == nil {
+		return Whole
+	}
+	return f.form
 }
 
 // Exact wants a file with these bytes and this mode, owned by root.

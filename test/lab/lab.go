@@ -62,6 +62,8 @@ type Options struct {
 	Name string
 	// Wire is the network it is attached to; nil for none.
 	Wire *Wire
+	// Docker says that the host, a trixie, has Debian's Docker, which runs.
+	Docker bool
 	// Kubelet says that the host, one of Dists, has what kubelet needs: plugins for the pods' network, and a containerd
 	// that knows PauseImage. Kubelet itself is one of Files, and is not started.
 	Kubelet bool

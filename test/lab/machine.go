@@ -102,6 +102,8 @@ func layersOf(o Options) (layers []string, err error) {
 	}
 	find := Rootfs
 	switch {
+	case o.Docker:
+		find = func(string) ([]string, error) { return dockerOver(o) }
 	case o.Kubelet:
 		find = func(string) ([]string, error) { return kubeletOver(o) }
 	case o.Headers:

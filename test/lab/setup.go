@@ -55,6 +55,7 @@ func Setup(ctx context.Context, log func(string)) error {
 	steps = append(steps, step{"root filesystem " + RHELish, buildRHELish})
 	steps = each(steps, "headers for", Dists(), buildHeaders)
 	steps = each(steps, "kubelet's needs on", Dists(), buildKubelet)
+	steps = append(steps, step{"Docker on " + dockerDist, buildDocker})
 	steps = each(steps, "containerd", Engines(), buildEngine)
 	for _, s := range steps {
 		began := time.Now()

@@ -53,6 +53,11 @@ func (w web) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 			return err
 		}
 		server := w.node.servers[r.URL.Host]
+		if w.how.Socket != "" {
+			if server = w.node.servers[w.how.Socket]; server == nil { // daemons of a simulated node do not talk unless a test has them
+				return host.Later{Until: "a real machine"}
+			}
+		}
 		if server == nil {
 			return fmt.Errorf("dial tcp: lookup %s: no such host", r.URL.Hostname())
 		}

@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package jsonedit changes single values of a JSON object as text: what is not asked for keeps every byte, its order, indentation
+// and numbers of any size. The standard library reads and judges JSON, and cannot write it like that.
+package jsonedit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// deepest is how deep a document may be nested. Configuration files are nested a few deep.
+const deepest = 100
+
+// A Doc is the text of one JSON object, and the places of its values. An empty text is an empty object.
+type Doc struct {
+	text []byte
+	root *node
+}
+
+// node is a value: text[start:end].
+type node struct {
+	start, end int
+	object     bool
+	members    []member
+}
+
+type member struct {
+	start int // of the key
+	key   string
+	value *node
+}
+
+// Parse reads one object. Two members of one name are refused: readers differ in which of them counts.
+func Parse(text []byte) (*Doc, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return &Doc{text: text}, nil
+	}
+	if err := valid(text); err != nil {
+		return nil, err
+	}
+	p := parser{text: text}
+	root, err := p.value(0)
+	if err != nil {
+		return nil, err
+	}
+	if !root.object {
+		return nil, errors.New("it is no JSON object")
+	}
+	return &Doc{text, root}, nil
+}
+
+// valid says where a text is no JSON.
+func valid(text []byte) error {
+	var v json.RawMessage
+	err := json.Unmarshal(text, &v)
+	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+		line := 1 + bytes.Count(text[:min(int(syntax.Offset), len(text))], []byte("\n"))
+		return fmt.Errorf("line %d: %w", line, err)
+	}
+	return err
+}
+
+// parser places the parts of valid JSON.
+type parser struct {
+	text []byte
+	at   int
+}
+
+// blanks passes over white space, and over the comma or colon that a parser of valid text need not tell apart.
+func (p *parser) blanks() {
+	for p.at < len(p.text) && strings.IndexByte(" \t\r\n,:", p.text[p.at]) >= 0 {
+		p.at++
+	}
+}
+
+func (p *parser) value(depth int) (*node, error) {
+	if depth > deepest {
+		return nil, fmt.Errorf("it is nested more than %d deep", deepest)
+	}
+	p.blanks()
+	n := &node{start: p.at}
+	var err error
+	switch p.text[p.at] {
+	case '{':
+		n.object = true
+		err = p.object(n, depth)
+	case '[':
+		p.at++
+		for p.blanks(); p.text[p.at] != ']' && err == nil; p.blanks() {
+			_, err = p.value(depth + 1)
+		}
+		p.at++
+	case '"':
+		p.word()
+	default:
+		for p.at < len(p.text) && strings.IndexByte(" \t\r\n,]}", p.text[p.at]) < 0 {
+			p.at++
+		}
+	}
+	n.end = p.at
+	return n, err
+}
+
+func (p *parser) object(n *node, depth int) error {
+	p.at++
+	for p.blanks(); p.text[p.at] != '}'; p.blanks() {
+		m := member{start: p.at}
+		if err := json.Unmarshal(p.word(), &m.key); err != nil {
+			return err
+		}
+		if n.member(m.key) != nil {
+			return fmt.Errorf("line %d: %q is there twice", 1+bytes.Count(p.text[:m.start], []byte("\n")), m.key)
+		}
+		var err error
+		if m.value, err = p.value(depth + 1); err != nil {
+			return err
+		}
+		n.members = append(n.members, m)
+	}
+	p.at++
+	return nil
+}
+
+// word passes over a string, and returns it with its quotes.
+func (p *parser) word() []byte {
+	start := p.at
+	for p.at++; p.text[p.at] != '"'; p.at++ {
+		if p.text[p.at] == '\\' {
+			p.at++
+		}
+	}
+	p.at++
+	return p.text[start:p.at]
+}
+
+func (n *node) member(key string) *member {
+	for i := range n.members {
+		if n.members[i].key == key {
+			return &n.members[i]
+		}
+	}
+	return nil
+}
+
+// find returns the value at a path, nil if there is none.
+func (d *Doc) find(path []string) *node {
+	n := d.root
+	for _, key := range path {
+		if n == nil {
+			return nil
+		}
+		m := n.member(key)
+		if m == nil {
+			return nil
+		}
+		n = m.value
+	}
+	return n
+}
+
+// Text returns the text of the value at a path, nil if there is none.
+func (d *Doc) Text(path ...string) []byte {
+	n := d.find(path)
+	if n == nil {
+		return nil
+	}
+	return d.text[n.start:n.end]
+}
+
+// Keys returns the names of the members of the object at a path, in their order; none if there is no object.
+func (d *Doc) Keys(path ...string) (keys []string) {
+	if n := d.find(path); n != nil {
+		for _, m := range n.members {
+			keys = append(keys, m.key)
+		}
+	}
+	return keys
+}
+
+// IsObject says whether the value at a path is an object.
+func (d *Doc) IsObject(path ...string) bool {
+	n := d.find(path)
+	return n != nil && n.object
+}
+
+// Line returns the line, from 1, of the value at a path.
+func (d *Doc) Line(path ...string) int {
+	n := d.find(path)
+	if n == nil {
+		return 1
+	}
+	return 1 + bytes.Count(d.text[:n.start], []byte("\n"))
+}
+
+// same says whether two texts mean the same value. Numbers are compared as they are written: no digit may be lost.
+func same(a, b []byte) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	x, err1 := decoded(a)
+	y, err2 := decoded(b)
+	return err1 == nil && err2 == nil && reflect.DeepEqual(x, y)
+}
+
+func decoded(text []byte) (v any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err = d.Decode(&v); errors.Is(err, io.EOF) {
+		return map[string]any{}, nil // an empty text is an empty object
+	}
+	return v, err
+}
+
+// with is the decoded document with a value at a path; nil takes it away. Objects that lead there are made.
+func with(tree any, path []string, value any) any {
+	old, _ := tree.(map[string]any)
+	out := map[string]any{}
+	for k, v := range old {
+		out[k] = v
+	}
+	switch {
+	case len(path) > 1:
+		out[path[0]] = with(out[path[0]], path[1:], value)
+	case value == nil:
+		delete(out, path[0])
+	default:
+		out[path[0]] = value
+	}
+	return out
+}
+
+func under(path, of []string) bool { return len(path) >= len(of) && slices.Equal(path[:len(of)], of) }

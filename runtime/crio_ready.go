@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/toml"
+)
+
+// crioMust is what CRI-O must have loaded: handlers, and the default one if that is named.
+type crioMust struct {
+	handlers  []string
+	byDefault string
+}
+
+// crioMustBy is what gpuadm's drop-in asks for. One that is not there asks for nothing: the files from before gpuadm are back.
+func crioMustBy(v host.View, dropIn string) (m crioMust) {
+	data, err := v.ReadFile(dropIn)
+	if err != nil {
+		return m
+	}
+	tree, _ := toml.Values(data) // CRI-O judges it
+	settings := sub(tree, "crio", "runtime")
+	return crioMust{slices.Sorted(maps.Keys(sub(settings, "runtimes"))), text(settings, "default_runtime")}
+}
+
+// crioReady waits until CRI-O answers CRI, then has it say what it has loaded.
+func crioReady(ctx context.Context, v host.View, socket string, must crioMust) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := untilDone(ctx, func() error {
+		_, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", nil)
+		return err
+	})
+	var loaded []byte
+	if err == nil {
+		loaded, err = host.AskSocket(ctx, v, socket, "/config")
+	}
+	if later := (host.Later{}); errors.As(err, &later) {
+		return nil // no daemon runs here
+	} else if err != nil {
+		return fmt.Errorf("CRI-O does not answer at %s: %w", socket, err)
+	}
+	return crioLoaded(loaded, must)
+}
+
+// crioLoaded judges what CRI-O has loaded, as TOML: what `crio status config` prints, which asks the same socket for the same path in
+// all versions. CRI-O drops a handler whose program is missing, and says so in its log only.
+// Sources: ConfigInfo in internal/client/client.go and InspectConfigEndpoint in server/inspect.go of https://github.com/cri-o/cri-o at
+// v1.23.0 and v1.36.3; ValidateRuntimes in pkg/config/config.go there.
+func crioLoaded(loaded []byte, must crioMust) error {
+	tree, err := toml.Values(loaded)
+	if err != nil {
+		return fmt.Errorf("cannot read the configuration that CRI-O has loaded: %w", err)
+	}
+	settings := sub(tree, "crio", "runtime")
+	for _, name := range must.handlers {
+		if sub(settings, "runtimes")[name] == nil {
+			return fmt.Errorf("CRI-O runs without the handler %s, as it does if the handler's program is missing: journalctl -u crio says why", name)
+		}
+	}
+	if is := text(settings, "default_runtime"); must.byDefault != "" && is != must.byDefault {
+		return fmt.Errorf("CRI-O has loaded its configuration with the default runtime %q, not %q", is, must.byDefault)
+	}
+	return nil
+}
+
+// untilDone tries until it is done or the time is over. A Later is done.
+func untilDone(ctx context.Context, try func() error) error {
+	for {
+		err := try()
+		if err == nil || errors.As(err, &host.Later{}) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// crioWants writes one drop-in, and wants CRI-O to run with it. CRI-O reads CDI specs in all its versions that gpuadm knows, so there
+// is nothing to switch on: cdi_spec_dirs in docs/crio.conf.5.md of https://github.com/cri-o/cri-o at v1.23.0.
+func crioWants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
+	h := plainHandler(sp.Runtime)
+	if othersWrite(sp.Runtime, e) {
+		return []converge.Want{verified(e, h, crioLacks(e.Files, e.Version, h))}, nil
+	}
+	target := path.Join(e.Folder, crioDropIn)
+	state, err := readCRIO(e.Files, e.Version)
+	if err != nil {
+		return nil, err
+	}
+	edit := func(found []byte) ([]byte, error) { return editCRIO(e.Files, e.Version, h, target, found) }
+	var wants []converge.Want
+	if entry, file := state.owners(h.Name, target); entry != nil {
+		wants = append(wants, ownersProgram(h.Name, file, text(entry, "runtime_path"), entry[crioInherits] == true))
+	}
+	if out, err := edit(nil); err != nil {
+		return nil, err
+	} else if out != nil {
+		wants = append(wants, things.Folders(e.Folder, "holds the engine's configuration")...)
+	}
+	judge := func(ctx context.Context, v host.View, before, after []byte) error {
+		return proveCRIO(ctx, v, e, h, target, before, after)
+	}
+	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Formed(FormTOML).Proven(judge), edit, handlerWhy(h)))
+	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
+		return crioReady(ctx, v, crioSocket(e), crioMustBy(v, target))
+	}
+	fresh := things.Restart(unitOf(e), []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")
+	if slices.Contains(f.Kubelet.Requires, unitOf(e)) {
+		fresh.Breaks = append(fresh.Breaks, "restart-kubelet")
+	}
+	return append(wants, fresh), nil
+}
+
+func crioSocket(e facts.Engine) string {
+	if e.Socket == "" {
+		return "/run/crio/crio.sock"
+	}
+	return e.Socket
+}
+
+// proveCRIO asks CRI-O what it would make of its files with the candidate among them: `crio config` reads them, judges them, and
+// prints the result. It runs nothing. Sources: internal/criocli/config.go of https://github.com/cri-o/cri-o at v1.23.0 and v1.36.3;
+// docs/crio.8.md there, "config".
+func proveCRIO(ctx context.Context, v host.View, e facts.Engine, h Handler, target string, before, after []byte) error {
+	if e.Binary == "" {
+		return nil // not installed yet; the image's package brings it
+	}
+	dump := func(data []byte) ([]byte, error) {
+		files := map[string][]byte{e.Config: {}, path.Join(e.Folder, "00-gpuadm-asks.conf"): {}} // both must be there to be read
+		for _, f := range crioWith(e.Files, target, data) {
+			if f.Data != nil {
+				files[f.Path] = f.Data
+			}
+		}
+		return v.AskAbout(ctx, files, e.Binary, "--config", host.Scratch+e.Config, "--config-dir", host.Scratch+e.Folder, "config")
+	}
+	was, err := dump(before)
+	if later := (host.Later{}); errors.As(err, &later) {
+		return nil // what gpuadm knows of CRI-O has to do
+	} else if err != nil {
+		return &converge.Trouble{
+			What: fmt.Sprintf("cannot edit %s: CRI-O rejects its configuration before the edit: %v", target, err),
+			Try:  []string{e.Binary + " config, which says where"}, Err: err,
+		}
+	}
+	is, err := dump(after)
+	if err == nil {
+		err = judgeCRIO(was, is, h)
+	}
+	if err != nil {
+		return &converge.Trouble{
+			What:    fmt.Sprintf("cannot edit %s: CRI-O would not do with it what it should: %v", target, err),
+			Because: []string{e.Binary + " config was asked about a copy; the machine's own files have not changed"},
+			Try:     []string{"report it with gpuadm facts --record and the configuration: gpuadm should have known"}, Err: err,
+		}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/jsonedit"
+)
+
+// FormDocker is what the journal calls the form of Docker's daemon.json, whose edits TakeOutDocker takes out.
+const FormDocker = "docker"
+
+// Docker's keys, in https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file and daemon/config of
+// https://github.com/moby/moby at v20.10.24 and v28.5.2.
+const (
+	dockerRuntimes = "runtimes"
+	dockerDefault  = "default-runtime"
+	dockerFeatures = "features"
+)
+
+// dockerCDI says how a Docker takes CDI: not at all before 25.0; where features.cdi is true; from 28.2 on, where it is not false.
+// Sources: commits 7ec9561a, d22c775e (v25.0.0) and 4cecce03 (v28.2.0) of https://github.com/moby/moby;
+// https://docs.docker.com/engine/release-notes/.
+func dockerCDI(version string) (has, byDefault bool) {
+	return dockerSince(version, 25, 0), dockerSince(version, 28, 2)
+}
+
+// dockerSince says whether a Docker is of a version, or newer. An unknown version is older.
+func dockerSince(version string, major, minor int) bool {
+	is, andMinor, known := parseVersion(version)
+	return known && (is > major || is == major && andMinor >= minor)
+}
+
+// editDocker returns the new bytes of daemon.json, of which found are the present ones (nil: not there), so that Docker has the
+// runtime. A runtime of this name that others wrote is right as it is, and so is a features.cdi of others.
+func editDocker(file, version string, h Handler, found []byte) ([]byte, error) {
+	d, err := jsonedit.Parse(found)
+	if err != nil {
+		return nil, &converge.Trouble{
+			What: fmt.Sprintf("cannot edit %s: it is no JSON that Docker reads: %v", file, err),
+			Try:  []string{"fix it; journalctl -u docker says the same when Docker starts"}, Err: err,
+		}
+	}
+	if h.Name == "runc" {
+		return nil, &converge.Trouble{
+			What: "cannot configure Docker: it keeps the name runc for its own runtime", Try: []string{"give the handler another name in [runtime]"},
+		}
+	}
+	type value struct {
+		text string
+		path []string
+	}
+	var wanted []value
+	if program, _ := dockerProgram(d, h.Name); program == "" {
+		wanted = append(wanted, value{jsonedit.Quote(h.Binary), []string{dockerRuntimes, h.Name, "path"}})
+	}
+	if h.Default {
+		wanted = append(wanted, value{jsonedit.Quote(h.Name), []string{dockerDefault}})
+	}
+	if has, byDefault := dockerCDI(version); h.CDI && has && !byDefault && d.Text(dockerFeatures, "cdi") == nil {
+		wanted = append(wanted, value{"true", []string{dockerFeatures, "cdi"}})
+	}
+	out := found
+	for _, w := range wanted {
+		if d, err = jsonedit.Parse(out); err == nil {
+			out, err = d.Set(w.text, w.path...)
+		}
+		if err != nil {
+			return nil, &converge.Trouble{
+				What: fmt.Sprintf("cannot edit %s: %v", file, err), Try: []string{"fix it; Docker refuses it too"}, Err: err,
+			}
+		}
+	}
+	return out, nil
+}
+
+// dockerProgram is the program of a runtime, or its shim; "" if there is no such runtime. Docker reads the fields of a runtime in any
+// case, as encoding/json does.
+func dockerProgram(d *jsonedit.Doc, name string) (program string, shim bool) {
+	var r struct {
+		Path string `json:"path"`
+		Type string `json:"runtimeType"`
+	}
+	if json.Unmarshal(d.Text(dockerRuntimes, name), &r) != nil {
+		return "", false
+	}
+	if r.Path == "" {
+		return r.Type, r.Type != ""
+	}
+	return r.Path, false
+}
+
+// TakeOutDocker takes gpuadm's edit of daemon.json (before → after) out of found, which was changed outside gpuadm since, key by key.
+// A runtime of gpuadm's that has keys of others by now stays whole, since half a runtime is worse than one too many; and so does one
+// that is the default by what others wrote: Docker would not start without it.
+func TakeOutDocker(before, after, found []byte) (rest []byte, left []string, err error) {
+	became, err := jsonedit.Parse(after)
+	if err != nil {
+		return nil, nil, err
+	}
+	return jsonedit.TakeOut(before, after, found, func(is *jsonedit.Doc, c jsonedit.Change) string {
+		if len(c.Path) < 2 || c.Path[0] != dockerRuntimes || c.Old != nil {
+			return ""
+		}
+		entry := c.Path[:2]
+		for _, key := range is.Keys(entry...) {
+			if !slices.Contains(became.Keys(entry...), key) {
+				return fmt.Sprintf("%s is there, with %s", strings.Join(entry, "."), key)
+			}
+		}
+		if named := string(is.Text(dockerDefault)); named == jsonedit.Quote(entry[1]) && string(became.Text(dockerDefault)) != named {
+			return fmt.Sprintf("%s is there, as the default runtime that was set outside gpuadm", strings.Join(entry, "."))
+		}
+		return ""
+	})
+}
+
+// dockerLacksOf says what a daemon.json that others write lacks of a runtime, "" if nothing.
+func dockerLacksOf(e facts.Engine, h Handler) string {
+	d, err := jsonedit.Parse(e.Files[0].Data)
+	if err != nil {
+		return "cannot have it: " + err.Error()
+	}
+	switch program, _ := dockerProgram(d, h.Name); {
+	case program == "":
+		return "does not have it"
+	case h.Default && string(d.Text(dockerDefault)) != jsonedit.Quote(h.Name):
+		return "has another default runtime"
+	}
+	return ""
+}
