@@ -34,6 +34,15 @@ type Handler struct {
 	Binary  string // "/usr/bin/nvidia-container-runtime"
 	Default bool   // make it default_runtime_name; false leaves the default alone
 	CDI     bool   // enable_cdi = true where that version has the key and it is not on already
+
+	// Programs are the NVIDIA runtimes that are there. An entry that runs one of them is right: it is another program's, such as the
+	// GPU Operator's.
+	Programs []string
+}
+
+// runs says whether an entry that runs program is right.
+func (h Handler) runs(program string) bool {
+	return program == h.Binary || slices.Contains(h.Programs, program)
 }
 
 // dropIn is the name of our file in a folder that the root imports.

@@ -80,7 +80,7 @@ func (c *criTree) mendEntry(f configFile, h Handler, entry map[string]any) []tom
 	stated, _ := own[h.Name].(map[string]any)
 	v1 := c.reader.merge == mergeWhole
 	kind := text(entry, "runtime_type")
-	if v1 && kind == linuxV1 && text(entry, "runtime_engine") == h.Binary {
+	if v1 && kind == linuxV1 && h.runs(text(entry, "runtime_engine")) {
 		return nil // the oldest shape, and it works
 	}
 	var ops []tomlOp
@@ -117,7 +117,7 @@ func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler
 			}
 		}
 	}
-	if v := sub(entry, "options")[name]; v != h.Binary {
+	if v, _ := sub(entry, "options")[name].(string); !h.runs(v) {
 		ops = append(ops, tomlOp{append(slices.Clone(at), name), h.Binary})
 	}
 	return ops
@@ -140,7 +140,7 @@ func (c *criTree) defaultOps(f configFile, h Handler) []tomlOp {
 		// A default_runtime with a type beats default_runtime_name until containerd 2.0.
 		old := sub(c.cri, "containerd", "default_runtime")
 		if text(old, "runtime_type") != "" {
-			if text(old, "runtime_engine") == h.Binary || text(sub(old, "options"), "BinaryName") == h.Binary {
+			if h.runs(text(old, "runtime_engine")) || h.runs(text(sub(old, "options"), "BinaryName")) {
 				return nil
 			}
 			key, _ := field(old, "runtime_type")

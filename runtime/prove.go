@@ -120,11 +120,11 @@ func judgeEntry(was, is map[string]any, h Handler) error {
 	}
 	options := sub(entry, "options")
 	for key, value := range options {
-		if strings.EqualFold(key, "BinaryName") && value != h.Binary {
+		if program, _ := value.(string); strings.EqualFold(key, "BinaryName") && !h.runs(program) {
 			return fmt.Errorf("the handler %s would run %v", h.Name, value)
 		}
 	}
-	if text(options, "BinaryName") != h.Binary {
+	if !h.runs(text(options, "BinaryName")) {
 		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
 	}
 	base := sub(was, "runtimes", text(was, "default_runtime_name"))

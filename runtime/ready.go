@@ -57,7 +57,7 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
-	return answers(ctx, v, socket(e), s.Runtime.Handler)
+	return answers(ctx, v, socket(e), handlerOf(s, f, e).Name)
 }
 
 // answers waits until the CRI plugin says that it is ready, and knows the handler if one is named. A daemon whose CRI

@@ -76,12 +76,20 @@ func pattern(version string) string {
 }
 
 // lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
-func lacksToolkit(v host.View, s spec.Spec, _ facts.Facts) []string {
-	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() {
+func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
+	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() || len(f.Programs) > 0 {
 		return nil
 	}
-	if _, err := v.Stat(Binary); err == nil {
-		return nil
+	e, err := engine(s.Runtime, f)
+	if err != nil {
+		return nil // the stage says so
 	}
-	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), s.Runtime.Handler)}
+	h := handlerOf(s, f, e)
+	switch {
+	case h.Name == "":
+		return nil
+	case e.Owner == "k3s" || e.Owner == "rke2":
+		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and gpuadm apply restarts %s then", path.Base(Binary), e.Owner, h.Name, e.Unit)}
+	}
+	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), h.Name)}
 }
