@@ -39,7 +39,8 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.
 	case finds(e, h):
 		return []converge.Want{wroteHandler(e, h), rancherFresh(f, e, h, h.Binary)}, nil
 	case dropIn != "":
-		return editWants(f, e, h, dropIn, []string{path.Dir(dropIn)}), nil
+		h, works := asDefault(s, f, e, h)
+		return append(works, editWants(f, e, h, dropIn, []string{path.Dir(dropIn)})...), nil
 	}
 	return templated(f, e, h)
 }

@@ -56,11 +56,12 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Wa
 	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
 		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // nothing is gained by a change from one that is missing to another
 	}
+	h, works := asDefault(s, f, e, h)
 	target, err := Target(tree(e), Daemon{Version: e.Version}, h)
 	if err != nil {
 		return nil, trouble(err)
 	}
-	return editWants(f, e, h, target, reads(tree(e))), nil
+	return append(works, editWants(f, e, h, target, reads(tree(e)))...), nil
 }
 
 // editWants wants the handler in the file target, and a daemon that has started after what it reads was changed.

@@ -67,9 +67,8 @@ var wishes = sync.OnceValue(func() map[string]wish {
 		needs: "-- etc/apt/apt.conf.d/ --\n-- etc/apt/preferences.d/ --\n-- etc/gpuadm/key.asc --\n" + string(key), on: "bake-root",
 	}
 	// K3s imports a folder of drop-ins; RKE2, as it was recorded, takes a template.
-	const program = "-- usr/bin/nvidia-container-runtime mode=0755 --\n"
-	all["k3s"] = wish{text: specs["default"], needs: program, on: "k3s"}
-	all["rke2"] = wish{text: specs["other"], needs: program, on: "rke2"}
+	all["k3s"] = wish{text: specs["default"], on: "k3s"}
+	all["rke2"] = wish{text: specs["other"], on: "rke2"}
 	return all
 })
 

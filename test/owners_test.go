@@ -166,7 +166,7 @@ func TestOwnersCases(t *testing.T) {
 // removed. What is written is younger than the daemons that run.
 func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
 	t.Helper()
-	all := machines(t)
+	all := archives(t)
 	n := all[slices.IndexFunc(all, func(m machine) bool { return m.name == name })].boot(t)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if gone, is := strings.CutPrefix(name, "-"); is {
@@ -194,7 +194,7 @@ func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
 // TestOwnersTable: every recorded machine, with a plain [runtime] and with the spec that the shipped DaemonSet carries.
 func TestOwnersTable(t *testing.T) {
 	table, shipped := ownersTable(), shippedSpec(t)
-	for _, m := range machines(t) {
+	for _, m := range archives(t) {
 		t.Run(m.name, func(t *testing.T) {
 			want, known := table[m.name]
 			if !known {
