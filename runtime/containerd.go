@@ -35,6 +35,8 @@ type Handler struct {
 	Default bool   // make it default_runtime_name; false leaves the default alone
 	CDI     bool   // enable_cdi = true where that version has the key and it is not on already
 
+	Overrides bool // CDI counts more than an enable_cdi = false that is there
+
 	// Programs are the NVIDIA runtimes that are there. An entry that runs one of them is right: it is another program's, such as the
 	// GPU Operator's.
 	Programs []string

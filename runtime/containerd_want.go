@@ -28,7 +28,7 @@ func (c *criTree) ops(i int, h Handler) ([]tomlOp, error) {
 		ops = append(ops, c.defaultOps(f, h)...)
 	}
 	if h.CDI {
-		ops = append(ops, c.cdiOps(f)...)
+		ops = append(ops, c.cdiOps(f, h)...)
 	}
 	if v, ok := c.versionFor(i); ok && len(ops) > 0 {
 		ops = slices.Insert(ops, 0, tomlOp{[]string{"version"}, v})
@@ -159,8 +159,12 @@ func (c *criTree) defaultOps(f configFile, h Handler) []tomlOp {
 	return ops
 }
 
-func (c *criTree) cdiOps(f configFile) []tomlOp {
+// cdiOps switches CDI on where it is off by the daemon's default, and where the configuration says so only if the spec overrides it.
+func (c *criTree) cdiOps(f configFile, h Handler) []tomlOp {
 	_, v := field(c.cri, "enable_cdi")
+	if v == false && !h.Overrides {
+		return nil
+	}
 	if c.reader.cdi == cdiOff && v != true || c.reader.cdi == cdiOn && v == false {
 		return []tomlOp{{c.at(f, "enable_cdi"), true}}
 	}

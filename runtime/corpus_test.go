@@ -129,7 +129,7 @@ func daemons() []Daemon {
 func handlers() []Handler {
 	h := Handler{Name: "nvidia", Binary: "/usr/bin/nvidia-container-runtime"}
 	all := h
-	all.Default, all.CDI = true, true
+	all.Default, all.CDI, all.Overrides = true, true, true
 	return []Handler{h, all}
 }
 

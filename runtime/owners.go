@@ -58,7 +58,7 @@ func ownerOf(s spec.Spec, e facts.Engine) owner {
 
 // handlerOf is the handler that the spec asks for on this machine. Its name is "" where the machine needs none.
 func handlerOf(s spec.Spec, f facts.Facts, e facts.Engine) Handler {
-	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI, Programs: slices.Clone(f.Programs)}
+	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI, Overrides: s.Runtime.CDIStated, Programs: slices.Clone(f.Programs)}
 	if !s.Has("toolkit") && !slices.Contains(f.Programs, Binary) && slices.Contains(f.Programs, facts.RuntimeOfOperator) {
 		h.Binary = facts.RuntimeOfOperator
 	}
@@ -164,6 +164,8 @@ func lacking(e facts.Engine, h Handler) string {
 		return fmt.Sprintf("in %s it runs %s, which is not there or is no NVIDIA runtime", e.Config, program)
 	case h.Default && c.defaultName() != h.Name:
 		return fmt.Sprintf("the default in %s is %s", e.Config, c.defaultName())
+	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:
+		return fmt.Sprintf("CDI is off in %s", e.Config)
 	}
 	return ""
 }

@@ -27,7 +27,9 @@ var Stage = converge.Stage{
 	Name:  "runtime",
 	About: "points the container engine at the NVIDIA runtime",
 	Wants: wants,
-	Notes: lacksToolkit,
+	Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+		return slices.Concat(lacksToolkit(v, s, f), keepsCDI(s, f))
+	},
 }
 
 // Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.

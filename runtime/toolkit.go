@@ -75,6 +75,23 @@ func pattern(version string) string {
 	return version
 }
 
+// keepsCDI notes that a configuration switches CDI off and that this stays so: only a spec that says cdi = true overrides it.
+func keepsCDI(s spec.Spec, f facts.Facts) []string {
+	e, err := engine(s.Runtime, f)
+	if !s.Has("runtime") || err != nil || e.Name != "containerd" {
+		return nil
+	}
+	h := handlerOf(s, f, e)
+	c, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	if err != nil || !h.CDI || h.Overrides || c.reader.cdi == cdiFixed {
+		return nil
+	}
+	if _, v := field(c.cri, "enable_cdi"); v != false {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config)}
+}
+
 // lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
 func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
 	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() || len(f.Programs) > 0 {

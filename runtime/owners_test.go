@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// parsed is a spec's [runtime].
+func parsed(t *testing.T, text string) spec.Spec {
+	t.Helper()
+	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestCDIKeepsTheOwnersWord: an enable_cdi = false stays where the spec does not say cdi = true itself, and a note names it. containerd
+// 1.6 has no such key, and 2.4 none any more.
+func TestCDIKeepsTheOwnersWord(t *testing.T) {
+	for _, version := range []string{"1.6.36", "1.7.24", "2.0.4", "2.1.5", "2.4.2"} {
+		for _, says := range []string{"", "enable_cdi = false", "enable_cdi = true"} {
+			for _, text := range []string{"", "cdi = true\n", "cdi = false\n"} {
+				found := fmt.Appendf(nil, "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n%s\n", says)
+				e := facts.Engine{Name: "containerd", Version: version, Config: etc + "/config.toml", Files: []facts.File{{Path: etc + "/config.toml", Data: found}}}
+				s, f := parsed(t, text), facts.Facts{Engines: []facts.Engine{e}}
+				out, err := Edit(tree(e), Daemon{version}, handlerOf(s, f, e), e.Config, found)
+				if err != nil {
+					t.Fatal(err)
+				}
+				key := version != "1.6.36" && version != "2.4.2"
+				off := says == "" && version == "1.7.24"
+				want := says
+				if key && (off && text != "cdi = false\n" || says == "enable_cdi = false" && text == "cdi = true\n") {
+					want = "enable_cdi = true"
+				}
+				if got := bytes.Count(out, []byte("enable_cdi")); want == "" && got > 0 || want != "" && !bytes.Contains(out, []byte(want)) || got > 1 {
+					t.Errorf("%s, %q, %q: want %q\n%s", version, says, text, want, out)
+				}
+				note := strings.Join(keepsCDI(s, f), "\n")
+				if kept := key && says == "enable_cdi = false" && text == ""; strings.Contains(note, e.Config+" says enable_cdi = false, which stays") != kept {
+					t.Errorf("%s, %q, %q: note %q", version, says, text, note)
+				}
+			}
+		}
+	}
+}
