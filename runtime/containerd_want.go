@@ -209,6 +209,9 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	if names[0] == "containerd" && len(names) == 2 && names[1] != "runtimes" {
 		return c.nameFor(f, []string{"containerd", "runtimes"})
 	}
+	if names[0] == "containerd" && read[0] == criV3 && sleeps(scopes[0]) {
+		return criV3
+	}
 	for _, plugins := range scopes {
 		for _, name := range read {
 			table, ok := plugins[name].(map[string]any)
@@ -221,6 +224,22 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 		return criV2
 	}
 	return read[0]
+}
+
+// sleeps says whether containerd 2.x passes over settings of images under an older name, and would not with a table of runtimes beside
+// them: a handler there would switch the node's snapshotter. Source: plugins/cri/images/plugin.go of containerd v2.1.0 and v2.3.0, whose
+// migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
+func sleeps(plugins map[string]any) bool {
+	for _, name := range []string{criV2, criV1} {
+		cri, _ := plugins[name].(map[string]any)
+		containerd := sub(cri, "containerd")
+		for _, key := range []string{"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"} {
+			if _, set := field(containerd, key); set != nil && sub(containerd, "runtimes") == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *criTree) defaultName() string {
