@@ -6,16 +6,18 @@ package runtime
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
 // Tree is a containerd configuration as found: the root file and what it imports, in the order the daemon reads them.
 type Tree struct {
 	Root    File
 	Imports []File
+	Globs   string // where relative imports with a star start, see facts.Globs
 }
 
 // File is one configuration file. Data is nil when it does not exist.
@@ -150,8 +152,7 @@ func proveEffect(before, after *criTree, h Handler, ops []tomlOp) error {
 	return nil
 }
 
-// imports are the patterns of a file; relative ones start at the folder of the file that holds them
-// (https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md).
+// imports are the patterns of a file, as absolute ones.
 func (f configFile) imports() ([]string, error) {
 	key, v := field(f.tree, "imports")
 	if v == nil {
@@ -167,12 +168,9 @@ func (f configFile) imports() ([]string, error) {
 		if !ok {
 			return nil, f.refuse(RefusedShape, []string{key}, "imports is not an array of strings", `write imports = ["/etc/containerd/conf.d/*.toml"]`)
 		}
-		if s = filepath.Clean(s); !filepath.IsAbs(s) {
-			s = filepath.Join(filepath.Dir(f.path), s)
-		}
 		out = append(out, s)
 	}
-	return out, nil
+	return facts.Absolute(f.path, out, f.globs), nil
 }
 
 // check says what is wrong with a handler before anything is read.

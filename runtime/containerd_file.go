@@ -16,6 +16,7 @@ const maxConfig = 1 << 20
 // configFile is one file of the tree, read.
 type configFile struct {
 	path    string
+	globs   string // where its relative imports with a star start
 	data    []byte
 	tree    map[string]any
 	version int64 // as stated; 0 when it is not
@@ -23,8 +24,8 @@ type configFile struct {
 	fresh   bool // holds no key at all: what we write into it begins with a version
 }
 
-func readFile(f File) (configFile, error) {
-	c := configFile{path: f.Path, data: f.Data}
+func readFile(f File, globs string) (configFile, error) {
+	c := configFile{path: f.Path, data: f.Data, globs: globs}
 	if len(f.Data) > maxConfig {
 		return c, &Refusal{
 			Code: RefusedSize, File: f.Path, Reason: fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),

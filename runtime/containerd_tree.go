@@ -27,7 +27,7 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 		if i > 0 && f.Data == nil {
 			continue
 		}
-		c, err := readFile(f)
+		c, err := readFile(f, t.Globs)
 		if err != nil {
 			return nil, criReader{}, err
 		}

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -50,6 +52,39 @@ func TestCDIKeepsTheOwnersWord(t *testing.T) {
 					t.Errorf("%s, %q, %q: note %q", version, says, text, note)
 				}
 			}
+		}
+	}
+}
+
+// TestImportsOfImports: a daemon that runs is stale once a file changes that an imported file imports.
+func TestImportsOfImports(t *testing.T) {
+	e := facts.Engine{Name: "containerd", Unit: "containerd.service", Version: "1.7.24", Config: etc + "/config.toml", Files: []facts.File{
+		{Path: etc + "/config.toml", Data: []byte("version = 2\nimports = [\"conf.d/*.toml\"]\n")},
+		{Path: etc + "/conf.d/10-more.toml", Data: []byte("version = 2\nimports = [\"/srv/more.d/*.toml\", \"one.toml\"]\n")},
+		{Path: "/srv/more.d/50-cri.toml", Data: []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n")},
+	}}
+	s, f := parsed(t, ""), facts.Facts{Engines: []facts.Engine{e}}
+	all, err := wants(s, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := all[len(all)-1].Thing
+	got := strings.Join(last.(converge.Reader).Reads(), " ")
+	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {
+		t.Errorf("reads %s, want %s", got, want)
+	}
+	if state := last.(converge.Settler).Unsettled("fresh", converge.Change{Kind: "file", Name: "/srv/more.d/50-cri.toml"}); state != "stale" {
+		t.Errorf("after the edit it is %s", state)
+	}
+}
+
+// TestRelativeImportsMoved: the copy that a daemon judges imports the same files, also where it takes a star from its working directory.
+func TestRelativeImportsMoved(t *testing.T) {
+	f := File{Path: etc + "/config.toml", Data: []byte("imports = [\"conf.d/*.toml\", \"one.toml\"]\n")}
+	for version, want := range map[string]string{"1.6.20": "/conf.d/*.toml", "1.6.29": etc + "/conf.d/*.toml", "1.7.15": "/conf.d/*.toml", "1.7.16": etc + "/conf.d/*.toml", "2.1.5": etc + "/conf.d/*.toml"} {
+		moved, err := relocate(f, facts.Globs(version))
+		if err != nil || !strings.Contains(string(moved), host.Scratch+want+"\"") || !strings.Contains(string(moved), host.Scratch+etc+"/one.toml\"") {
+			t.Errorf("%s: %v %s", version, err, moved)
 		}
 	}
 }

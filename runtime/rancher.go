@@ -115,7 +115,7 @@ func templateTable(name string, h Handler) string {
 // template returns the template that the handler goes into: the one of the generated file's version.
 func template(e facts.Engine) facts.File {
 	v3 := false
-	if c, err := readFile(tree(e).Root); err == nil {
+	if c, err := readFile(tree(e).Root, ""); err == nil {
 		v3 = c.version >= 3
 	}
 	i := slices.IndexFunc(e.Templates, func(t facts.File) bool { return strings.Contains(path.Base(t.Path), "-v3") == v3 })

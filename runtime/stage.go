@@ -177,7 +177,7 @@ func socket(e facts.Engine) string {
 }
 
 func tree(e facts.Engine) Tree {
-	t := Tree{Root: File{Path: e.Config}}
+	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version)}
 	for _, f := range e.Files {
 		if f.Path == e.Config {
 			t.Root.Data = f.Data
@@ -197,15 +197,19 @@ func data(t Tree, name string) []byte {
 	return nil
 }
 
-// reads lists what the daemon reads at its start: its file, and the folders and files that it imports.
+// reads lists what the daemon reads at its start: its file, and the folders and files that it and what it imports import.
 func reads(t Tree) []string {
 	names := []string{t.Root.Path}
-	patterns, _ := facts.Imports(t.Root.Path, t.Root.Data) // what cannot be read imports nothing
-	for _, p := range patterns {
-		if strings.ContainsAny(p, "*?[") {
-			p = path.Dir(p)
+	for _, f := range append([]File{t.Root}, t.Imports...) {
+		patterns, _ := facts.Imports(f.Path, f.Data, t.Globs) // what cannot be read imports nothing
+		for _, p := range patterns {
+			if strings.ContainsAny(p, "*?[") {
+				p = path.Dir(p)
+			}
+			if !slices.Contains(names, p) {
+				names = append(names, p)
+			}
 		}
-		names = append(names, p)
 	}
 	return names
 }

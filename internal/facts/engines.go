@@ -64,18 +64,18 @@ func (l *look) containerd(ctx context.Context, os OS) *Engine {
 	if bare(*e) == 1 && !l.has(e.Config) {
 		return nil
 	}
+	l.engineVersion(ctx, e)
 	l.containerdConfig(e)
 	e.Socket = or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
-	l.engineVersion(ctx, e)
 	if e.Config == containerdDefault { // what the owners write; a unit of the machine's own may name another file
 		e.Owner, e.Why = l.owner(os)
 	}
 	return e
 }
 
-// containerdConfig fills in the engine's files and the socket they name.
+// containerdConfig fills in the engine's files and the socket they name, by the version that it has been found to have.
 func (l *look) containerdConfig(e *Engine) {
-	e.Files, e.Socket = l.containerdFiles(e.Config)
+	e.Files, e.Socket = l.containerdFiles(e.Config, Globs(e.Version))
 }
 
 func (l *look) engineVersion(ctx context.Context, e *Engine) {

@@ -29,9 +29,13 @@ func (l *look) programs(engines []Engine) []string {
 		}
 	}
 	slices.Sort(names)
-	return slices.DeleteFunc(slices.Compact(names), func(name string) bool {
-		return !strings.HasPrefix(path.Base(name), "nvidia") || !l.runs(name)
-	})
+	var there []string
+	for _, name := range slices.Compact(names) {
+		if strings.HasPrefix(path.Base(name), "nvidia") && l.runs(name) {
+			there = append(there, name)
+		}
+	}
+	return there
 }
 
 // programsIn returns what handlers run: options.BinaryName in containerd's configuration, runtime_engine in its oldest form,
