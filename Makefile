@@ -120,7 +120,7 @@ bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak me
 fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	@for p in $$($(GO) list ./...); do \
 	  for t in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
-	    echo "== $$p $$t"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+	    echo "== $$p $$t"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime $(FUZZMINIMIZE) $$p || exit 1; \
 	  done; \
 	done
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxConfig bounds what is parsed. A full configuration has 15 KB.
@@ -49,6 +50,9 @@ func syntaxRefusal(f File, err error) *Refusal {
 			Code: RefusedTemplate, File: f.Path, Reason: "it is a Go template ({{ … }}), not TOML",
 			Mend: "edit the template by hand, or configure the handler where its owner reads it (k3s and RKE2: config-v3.toml.d)",
 		}
+	}
+	if !utf8.Valid(f.Data) {
+		return notUTF8(f)
 	}
 	r := &Refusal{Code: RefusedSyntax, File: f.Path, Mend: "mend the line, and try containerd config dump"}
 	line, column := tomlErrorLine(err)

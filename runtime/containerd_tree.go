@@ -38,6 +38,9 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 		if err := f.checkVersion(r); err != nil {
 			return nil, r, err
 		}
+		if err := f.checkNewer(r); err != nil {
+			return nil, r, err
+		}
 		if r.known && r.merge == mergeWhole {
 			hideUnread(sub(f.tree, "plugins"))
 		}
