@@ -11,6 +11,8 @@ GOVULNDB  ?= https://vuln.go.dev
 TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-quiet --
 LABTEST   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose --
 FUZZTIME  ?= 5m
+# Minimising an input that is interesting takes up to a minute by default, and a target does little else then.
+FUZZMINIMIZE ?= 1s
 OLDLIBC   := $(BIN)/oldlibc
 # go-nvml calls what nvml.h marks as deprecated.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
