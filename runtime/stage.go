@@ -134,6 +134,15 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint != "" && !k.Uses(e) {
 		return e, notKubelets(k.Endpoint, f.Engines)
 	}
+	if e.Wrapper != "" && r.Config != e.Config {
+		return e, &converge.Trouble{
+			What: fmt.Sprintf("cannot tell which configuration %s reads: %s starts it by %s", e.Name, e.Unit, e.Wrapper),
+			Try: []string{
+				fmt.Sprintf("have ExecStart= in %s start %s itself, with its options", e.Unit, e.Name),
+				fmt.Sprintf("or, if it reads %s, write config = %q into [runtime]", e.Config, e.Config),
+			},
+		}
+	}
 	if r.Config != "" && r.Config != e.Config {
 		return e, &converge.Trouble{
 			What: fmt.Sprintf("cannot edit %s: %s reads %s", r.Config, e.Name, e.Config),

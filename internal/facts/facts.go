@@ -148,6 +148,7 @@ type Engine struct {
 	Socket  string `json:"socket,omitempty"`  // /run/containerd/containerd.sock
 	Unit    string `json:"unit,omitempty"`    // containerd.service
 	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
+	Wrapper string `json:"wrapper,omitempty"` // the program of the machine's own by which the unit starts the engine, so that its options are unknown
 	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = nobody
 	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them

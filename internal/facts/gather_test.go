@@ -218,9 +218,28 @@ func TestContainerdPlace(t *testing.T) {
 			},
 			"/usr/local/bin/containerd", "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
 		},
+		{
+			"started by nice",
+			files{
+				"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/nice -n -5 /usr/local/bin/containerd --config /x.toml\n",
+				"/usr/local/bin/containerd":                  "x",
+			},
+			"/usr/local/bin/containerd", "/x.toml", "/run/containerd/containerd.sock",
+		},
+		{
+			"by a script that has a folder of that name",
+			files{
+				"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/opt/start.sh --state /run/containerd --config /x.toml\n",
+				"/usr/bin/containerd":                        "x", "/run/containerd/containerd.sock": "",
+			},
+			"/usr/bin/containerd", "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := engine(t, c.files)
+			if hidden := strings.HasPrefix(c.name, "wrapped") || strings.HasPrefix(c.name, "by a script"); hidden != (e.Wrapper != "") {
+				t.Errorf("started by %q", e.Wrapper)
+			}
 			want := [...]string{c.binary, c.config, c.socket}
 			if got := [...]string{e.Binary, e.Config, e.Socket}; got != want {
 				t.Errorf("got %q, want %q", got, want)
