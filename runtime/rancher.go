@@ -40,7 +40,7 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.
 		return []converge.Want{wroteHandler(e, h), rancherFresh(f, e, h, h.Binary)}, nil
 	case dropIn != "":
 		h, works := asDefault(s, f, e, h)
-		return append(works, editWants(f, e, h, dropIn, []string{path.Dir(dropIn)})...), nil
+		return append(works, editWants(f, e, h, dropIn, []string{dropIn})...), nil
 	}
 	return templated(f, e, h)
 }
