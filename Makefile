@@ -11,6 +11,8 @@ GOVULNDB  ?= https://vuln.go.dev
 TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-quiet --
 LABTEST   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose --
 FUZZTIME  ?= 5m
+# Minimising an input that is interesting takes up to a minute by default, and a target does little else then.
+FUZZMINIMIZE ?= 1s
 OLDLIBC   := $(BIN)/oldlibc
 # go-nvml calls what nvml.h marks as deprecated.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
@@ -126,7 +128,7 @@ bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak me
 fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	@for p in $$($(GO) list ./...); do \
 	  for t in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
-	    echo "== $$p $$t"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+	    echo "== $$p $$t"; $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime $(FUZZMINIMIZE) $$p || exit 1; \
 	  done; \
 	done
 

@@ -228,7 +228,7 @@ func quotedYAML(text string) string {
 // nvidia, which the template has, with CDI. The file itself is written anew at each boot.
 func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved nodeadmSpec) (string, error) {
 	name := s.Runtime.Handler
-	if !s.Has("runtime") || s.Runtime.Owner == "gpuadm" || name == "nvidia" || name == "" {
+	if !s.Has("runtime") || s.Runtime.Owner == "gpuadm" || name == "nvidia" || name == "auto" || name == "" {
 		return "", nil
 	}
 	ours := bytes.Contains(f.Files[nodeadmDropIn], []byte("\n  containerd:\n"))

@@ -242,7 +242,7 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {
 			try = "reboot: nodeadm writes containerd's configuration, and the handler into it, at each boot"
 		}
-		list = append(list, r.check("runtime handler "+r.spec.Runtime.Handler, func(ctx context.Context, v host.View) (string, error) {
+		list = append(list, r.check(strings.TrimSuffix("runtime handler "+r.spec.Runtime.Handler, " auto"), func(ctx context.Context, v host.View) (string, error) {
 			err := answers(ctx, v, r.spec, r.facts)
 			switch {
 			case err == nil:

@@ -6,11 +6,11 @@ package runtime
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
@@ -18,6 +18,7 @@ import (
 type Tree struct {
 	Root    File
 	Imports []File
+	Globs   string // where relative imports with a star start, see facts.Globs
 }
 
 // File is one configuration file. Data is nil when it does not exist.
@@ -36,6 +37,17 @@ type Handler struct {
 	Binary  string // "/usr/bin/nvidia-container-runtime"
 	Default bool   // make it default_runtime_name; false leaves the default alone
 	CDI     bool   // enable_cdi = true where that version has the key and it is not on already
+
+	Overrides bool // CDI counts more than an enable_cdi = false that is there
+
+	// Programs are the NVIDIA runtimes that are there. An entry that runs one of them is right: it is another program's, such as the
+	// GPU Operator's.
+	Programs []string
+}
+
+// runs says whether an entry that runs program is right.
+func (h Handler) runs(program string) bool {
+	return program == h.Binary || slices.Contains(h.Programs, program)
 }
 
 // dropIn is the name of our file in a folder that the root imports.
@@ -141,8 +153,7 @@ func proveEffect(before, after *criTree, h Handler, ops []toml.Op) error {
 	return nil
 }
 
-// imports are the patterns of a file; relative ones start at the folder of the file that holds them
-// (https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md).
+// imports are the patterns of a file, as absolute ones.
 func (f configFile) imports() ([]string, error) {
 	key, v := field(f.tree, "imports")
 	if v == nil {
@@ -158,12 +169,9 @@ func (f configFile) imports() ([]string, error) {
 		if !ok {
 			return nil, f.refuse(RefusedShape, []string{key}, "imports is not an array of strings", `write imports = ["/etc/containerd/conf.d/*.toml"]`)
 		}
-		if s = filepath.Clean(s); !filepath.IsAbs(s) {
-			s = filepath.Join(filepath.Dir(f.path), s)
-		}
 		out = append(out, s)
 	}
-	return out, nil
+	return facts.Absolute(f.path, out, f.globs), nil
 }
 
 // check says what is wrong with a handler before anything is read.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
@@ -18,6 +19,7 @@ const maxConfig = 1 << 20
 // configFile is one file of the tree, read.
 type configFile struct {
 	path    string
+	globs   string // where its relative imports with a star start
 	data    []byte
 	tree    map[string]any
 	version int64 // as stated; 0 when it is not
@@ -25,8 +27,8 @@ type configFile struct {
 	fresh   bool // holds no key at all: what we write into it begins with a version
 }
 
-func readFile(f File) (configFile, error) {
-	c := configFile{path: f.Path, data: f.Data}
+func readFile(f File, globs string) (configFile, error) {
+	c := configFile{path: f.Path, data: f.Data, globs: globs}
 	if len(f.Data) > maxConfig {
 		return c, &Refusal{
 			Code: RefusedSize, File: f.Path, Reason: fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),
@@ -50,6 +52,9 @@ func syntaxRefusal(f File, err error) *Refusal {
 			Code: RefusedTemplate, File: f.Path, Reason: "it is a Go template ({{ … }}), not TOML",
 			Mend: "edit the template by hand, or configure the handler where its owner reads it (k3s and RKE2: config-v3.toml.d)",
 		}
+	}
+	if !utf8.Valid(f.Data) {
+		return notUTF8(f)
 	}
 	r := &Refusal{Code: RefusedSyntax, File: f.Path, Mend: "mend the line, and try containerd config dump"}
 	line, column := toml.ErrorPlace(err)

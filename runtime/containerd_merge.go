@@ -47,6 +47,7 @@ type criReader struct {
 	max    int64 // the newest version of the format it reads
 	create int64 // the version of a file written for it
 	cdi    cdiKind
+	newer  bool // it reads TOML 1.1
 }
 
 func newReader(d Daemon, files []configFile) criReader {
@@ -62,8 +63,9 @@ func newReader(d Daemon, files []configFile) criReader {
 		return r
 	}
 	r.merge, r.max, r.create, r.cdi = migrateThenMerge, 4, 3, cdiFixed
+	r.newer = true
 	if major == 2 && minor < 4 {
-		r.cdi = cdiOn
+		r.cdi, r.newer = cdiOn, false
 	}
 	if major == 2 && minor < 3 {
 		r.merge, r.max = mergeThenMigrate, 3

@@ -29,7 +29,7 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 		if i > 0 && f.Data == nil {
 			continue
 		}
-		c, err := readFile(f)
+		c, err := readFile(f, t.Globs)
 		if err != nil {
 			return nil, criReader{}, err
 		}
@@ -38,6 +38,9 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 	r := newReader(d, files)
 	for _, f := range files {
 		if err := f.checkVersion(r); err != nil {
+			return nil, r, err
+		}
+		if err := f.checkNewer(r); err != nil {
 			return nil, r, err
 		}
 		if r.known && r.merge == mergeWhole {

@@ -30,7 +30,7 @@ func (c *criTree) ops(i int, h Handler) ([]toml.Op, error) {
 		ops = append(ops, c.defaultOps(f, h)...)
 	}
 	if h.CDI {
-		ops = append(ops, c.cdiOps(f)...)
+		ops = append(ops, c.cdiOps(f, h)...)
 	}
 	if v, ok := c.versionFor(i); ok && len(ops) > 0 {
 		ops = slices.Insert(ops, 0, toml.Set([]string{"version"}, v))
@@ -82,7 +82,7 @@ func (c *criTree) mendEntry(f configFile, h Handler, entry map[string]any) []tom
 	stated, _ := own[h.Name].(map[string]any)
 	v1 := c.reader.merge == mergeWhole
 	kind := text(entry, "runtime_type")
-	if v1 && kind == linuxV1 && text(entry, "runtime_engine") == h.Binary {
+	if v1 && kind == linuxV1 && h.runs(text(entry, "runtime_engine")) {
 		return nil // the oldest shape, and it works
 	}
 	var ops []toml.Op
@@ -119,7 +119,7 @@ func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler
 			}
 		}
 	}
-	if v := sub(entry, "options")[name]; v != h.Binary {
+	if v, _ := sub(entry, "options")[name].(string); !h.runs(v) {
 		ops = append(ops, toml.Set(append(slices.Clone(at), name), h.Binary))
 	}
 	return ops
@@ -142,7 +142,7 @@ func (c *criTree) defaultOps(f configFile, h Handler) []toml.Op {
 		// A default_runtime with a type beats default_runtime_name until containerd 2.0.
 		old := sub(c.cri, "containerd", "default_runtime")
 		if text(old, "runtime_type") != "" {
-			if text(old, "runtime_engine") == h.Binary || text(sub(old, "options"), "BinaryName") == h.Binary {
+			if h.runs(text(old, "runtime_engine")) || h.runs(text(sub(old, "options"), "BinaryName")) {
 				return nil
 			}
 			key, _ := field(old, "runtime_type")
@@ -161,8 +161,12 @@ func (c *criTree) defaultOps(f configFile, h Handler) []toml.Op {
 	return ops
 }
 
-func (c *criTree) cdiOps(f configFile) []toml.Op {
+// cdiOps switches CDI on where it is off by the daemon's default, and where the configuration says so only if the spec overrides it.
+func (c *criTree) cdiOps(f configFile, h Handler) []toml.Op {
 	_, v := field(c.cri, "enable_cdi")
+	if v == false && !h.Overrides {
+		return nil
+	}
 	if c.reader.cdi == cdiOff && v != true || c.reader.cdi == cdiOn && v == false {
 		return []toml.Op{toml.Set(c.at(f, "enable_cdi"), true)}
 	}
@@ -207,6 +211,9 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	if names[0] == "containerd" && len(names) == 2 && names[1] != "runtimes" {
 		return c.nameFor(f, []string{"containerd", "runtimes"})
 	}
+	if names[0] == "containerd" && read[0] == criV3 && sleeps(scopes[0]) {
+		return criV3
+	}
 	for _, plugins := range scopes {
 		for _, name := range read {
 			table, ok := plugins[name].(map[string]any)
@@ -219,6 +226,22 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 		return criV2
 	}
 	return read[0]
+}
+
+// sleeps says whether containerd 2.x passes over settings of images under an older name, and would not with a table of runtimes beside
+// them: a handler there would switch the node's snapshotter. Source: plugins/cri/images/plugin.go of containerd v2.1.0 and v2.3.0, whose
+// migration returns early without that table; measured on 2.1.9, 2.3.4 and 2.4.2.
+func sleeps(plugins map[string]any) bool {
+	for _, name := range []string{criV2, criV1} {
+		cri, _ := plugins[name].(map[string]any)
+		containerd := sub(cri, "containerd")
+		for _, key := range []string{"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"} {
+			if _, set := field(containerd, key); set != nil && sub(containerd, "runtimes") == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *criTree) defaultName() string {

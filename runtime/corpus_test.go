@@ -73,15 +73,18 @@ func corpusTree(t testing.TB, dir string) Tree {
 // layTree orders files as the daemon reads them.
 func layTree(t testing.TB, files map[string][]byte) Tree {
 	tree := Tree{Root: File{etc + "/config.toml", files[etc+"/config.toml"]}}
-	patterns, err := facts.Imports(tree.Root.Path, tree.Root.Data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range patterns {
-		for _, name := range slices.Sorted(maps.Keys(files)) {
-			known := slices.ContainsFunc(tree.Imports, func(f File) bool { return f.Path == name })
-			if ok, _ := path.Match(p, name); ok && !known && name != tree.Root.Path {
-				tree.Imports = append(tree.Imports, File{name, files[name]})
+	for i := 0; i <= len(tree.Imports); i++ { // it grows by what its files import
+		f := append([]File{tree.Root}, tree.Imports...)[i]
+		patterns, err := facts.Imports(f.Path, f.Data, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range patterns {
+			for _, name := range slices.Sorted(maps.Keys(files)) {
+				known := slices.ContainsFunc(tree.Imports, func(f File) bool { return f.Path == name })
+				if ok, _ := path.Match(p, name); ok && !known && name != tree.Root.Path {
+					tree.Imports = append(tree.Imports, File{name, files[name]})
+				}
 			}
 		}
 	}
@@ -129,7 +132,7 @@ func daemons() []Daemon {
 func handlers() []Handler {
 	h := Handler{Name: "nvidia", Binary: "/usr/bin/nvidia-container-runtime"}
 	all := h
-	all.Default, all.CDI = true, true
+	all.Default, all.CDI, all.Overrides = true, true, true
 	return []Handler{h, all}
 }
 

@@ -159,7 +159,7 @@ func TestJudgeCRIO(t *testing.T) {
 		"runs the default":       {top, top + strings.ReplaceAll(ours, "false", "true"), h, "would not run"},
 		"another setting":        {top, "[crio.runtime]\npids_limit = 1\n" + ours, h, "pids_limit"},
 		"a default not asked":    {top, top + "default_runtime = \"nvidia\"\n" + ours, h, "default_runtime"},
-		"a default asked":        {top, top + "default_runtime = \"nvidia\"\n" + ours, Handler{"nvidia", Binary, true, true}, ""},
+		"a default asked":        {top, top + "default_runtime = \"nvidia\"\n" + ours, Handler{Name: "nvidia", Binary: Binary, Default: true, CDI: true}, ""},
 		"for people":             {"{", "{", h, ""},
 	} {
 		if err := judgeCRIO([]byte(c.was), []byte(c.is), c.h); (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -52,7 +53,7 @@ func verified(e facts.Engine, h Handler, lacks string) converge.Want {
 
 // notes say what is missing, and what the engine does not do.
 func notes(v host.View, s spec.Spec, f facts.Facts) []string {
-	list := lacksToolkit(v, s, f)
+	list := slices.Concat(lacksToolkit(v, s, f), keepsCDI(s, f))
 	if e, err := engine(s.Runtime, f); s.Has("runtime") && err == nil && e.Name == "docker" {
 		list = append(list, dockerNotes(e, f.Kubelet, plainHandler(s.Runtime))...)
 	}

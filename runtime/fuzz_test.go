@@ -33,7 +33,7 @@ func FuzzEdit(f *testing.F) {
 		tree := Tree{Root: File{etc + "/config.toml", root}}
 		if len(imported) > 0 {
 			tree.Imports = []File{{etc + "/conf.d/50-x.toml", imported}}
-			if patterns, err := facts.Imports(tree.Root.Path, root); err != nil || !covers(patterns) {
+			if patterns, err := facts.Imports(tree.Root.Path, root, ""); err != nil || !covers(patterns) {
 				tree.Imports = nil
 			}
 		}

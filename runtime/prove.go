@@ -56,7 +56,7 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, t
 func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
 	files := map[string][]byte{}
 	for _, f := range append([]File{t.Root}, t.Imports...) {
-		moved, err := relocate(f)
+		moved, err := relocate(f, t.Globs)
 		if err != nil {
 			return nil, err
 		}
@@ -71,11 +71,11 @@ func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]a
 
 // relocate makes a file's imports lead into the copy of the tree. A root that is missing is empty there: with --config
 // daemons of 1.x want a file, and an empty one means the same.
-func relocate(f File) ([]byte, error) {
+func relocate(f File, globs string) ([]byte, error) {
 	if f.Data == nil {
 		return []byte{}, nil
 	}
-	c, err := readFile(f)
+	c, err := readFile(f, globs)
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +121,11 @@ func judgeEntry(was, is map[string]any, h Handler) error {
 	}
 	options := sub(entry, "options")
 	for key, value := range options {
-		if strings.EqualFold(key, "BinaryName") && value != h.Binary {
+		if program, _ := value.(string); strings.EqualFold(key, "BinaryName") && !h.runs(program) {
 			return fmt.Errorf("the handler %s would run %v", h.Name, value)
 		}
 	}
-	if text(options, "BinaryName") != h.Binary {
+	if !h.runs(text(options, "BinaryName")) {
 		return fmt.Errorf("the handler %s would not run %s", h.Name, h.Binary)
 	}
 	base := sub(was, "runtimes", text(was, "default_runtime_name"))

@@ -63,8 +63,7 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
-	h := plainHandler(s.Runtime)
-	switch e.Name {
+	switch h := plainHandler(s.Runtime); e.Name {
 	case "crio":
 		must := crioMust{handlers: []string{h.Name}}
 		if h.Default {
@@ -74,7 +73,7 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	case "docker":
 		return dockerAnswers(ctx, v, e, h)
 	}
-	return answers(ctx, v, socket(e), s.Runtime.Handler)
+	return answers(ctx, v, socket(e), handlerOf(s, f, e).Name)
 }
 
 // answers waits until the CRI plugin says that it is ready, and knows the handler if one is named. A daemon whose CRI

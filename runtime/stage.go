@@ -31,7 +31,7 @@ var Stage = converge.Stage{
 }
 
 // Binary is where the NVIDIA Container Toolkit's packages put the runtime that a handler runs.
-const Binary = "/usr/bin/nvidia-container-runtime"
+const Binary = facts.RuntimeOfPackages
 
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !s.Has("runtime") {
@@ -46,24 +46,31 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return crioWants(s, f, e)
 	case "docker":
 		return dockerWants(s, e)
+	case "containerd":
+		return ownerOf(s, e).wants(s, f, e, handlerOf(s, f, e))
 	}
-	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI}
-	if e.Owner != "" && s.Runtime.Owner != "gpuadm" || s.Runtime.Owner == "other" {
-		if e.Owner == "nodeadm" && (s.Join.Method == "eks" || s.Join.Method == "auto") {
-			return []converge.Want{nodeadms(e, h)}, nil
-		}
-		return []converge.Want{verify(e, h)}, nil
+	return nil, &converge.Trouble{
+		What: fmt.Sprintf("cannot configure %s: this gpuadm edits the configuration of containerd, CRI-O and Docker only", e.Name),
+		Try:  []string{fmt.Sprintf("nvidia-ctk runtime configure --runtime=%s, and drop [runtime] from node.toml", e.Name)},
 	}
-	return containerdWants(e, f.Kubelet, h)
 }
 
-// containerdWants edits one file, in place or as a drop-in, and wants the daemon to run with it.
-func containerdWants(e facts.Engine, k facts.Kubelet, h Handler) ([]converge.Want, error) {
-	tree, daemon := tree(e), Daemon{Version: e.Version}
-	target, err := Target(tree, daemon, h)
+// edits wants the handler in one file, in place or as a drop-in, and the daemon to run with it.
+func edits(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
+	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
+		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // nothing is gained by a change from one that is missing to another
+	}
+	h, works := asDefault(s, f, e, h)
+	target, err := Target(tree(e), Daemon{Version: e.Version}, h)
 	if err != nil {
 		return nil, trouble(err)
 	}
+	return append(works, editWants(f, e, h, target, reads(tree(e)))...), nil
+}
+
+// editWants wants the handler in the file target, and a daemon that has started after what it reads was changed.
+func editWants(f facts.Facts, e facts.Engine, h Handler, target string, reads []string) []converge.Want {
+	tree, daemon := tree(e), Daemon{Version: e.Version}
 	edit := func(found []byte) ([]byte, error) {
 		out, err := Edit(tree, daemon, h, target, found)
 		return out, trouble(err)
@@ -76,6 +83,12 @@ func containerdWants(e facts.Engine, k facts.Kubelet, h Handler) ([]converge.Wan
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
 		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
 	}
+	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Formed(FormTOML).Proven(judge), edit, why))
+	return append(wants, restarted(f, e, h, reads, target, edit))
+}
+
+// restarted wants the daemon to run with its files as they are now, and to serve the handler while target is as wanted.
+func restarted(f facts.Facts, e facts.Engine, h Handler, reads []string, target string, edit func([]byte) ([]byte, error)) converge.Want {
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
 		found, err := v.ReadFile(target)
 		if err != nil {
@@ -86,16 +99,15 @@ func containerdWants(e facts.Engine, k facts.Kubelet, h Handler) ([]converge.Wan
 		}
 		return answers(ctx, v, socket(e), h.Name)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Formed(FormTOML).Proven(judge), edit, why))
 	unit := e.Unit
 	if unit == "" {
 		unit = "containerd.service"
 	}
-	restart := things.Restart(unit, reads(tree), ready, "containerd reads its configuration when it starts")
-	if slices.Contains(k.Requires, unit) {
+	restart := things.Restart(unit, reads, ready, "containerd reads its configuration when it starts")
+	if unit == f.Kubelet.Unit || slices.Contains(f.Kubelet.Requires, unit) {
 		restart.Breaks = append(restart.Breaks, "restart-kubelet")
 	}
-	return append(wants, restart), nil
+	return restart
 }
 
 // engine returns the container engine that kubelet talks to, or the one asked for.
@@ -105,7 +117,7 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	for i, e := range f.Engines {
 		found = append(found, e.Name)
 		switch {
-		case r.Engine != "auto" && e.Name != r.Engine:
+		case r.Engine != "auto" && e.Name != r.Engine, r.Engine == "auto" && f.Kubelet.Endpoint == "" && dockers(e, f.Engines):
 		case pick < 0, f.Kubelet.Uses(e):
 			pick = i
 		}
@@ -124,6 +136,15 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 	if k := f.Kubelet; r.Engine == "auto" && k.Endpoint != "" && !k.Uses(e) {
 		return e, notKubelets(k.Endpoint, f.Engines)
 	}
+	if e.Wrapper != "" && r.Config != e.Config {
+		return e, &converge.Trouble{
+			What: fmt.Sprintf("cannot tell which configuration %s reads: %s starts it by %s", e.Name, e.Unit, e.Wrapper),
+			Try: []string{
+				fmt.Sprintf("have ExecStart= in %s start %s itself, with its options", e.Unit, e.Name),
+				fmt.Sprintf("or, if it reads %s, write config = %q into [runtime]", e.Config, e.Config),
+			},
+		}
+	}
 	if r.Config != "" && r.Config != e.Config {
 		return e, &converge.Trouble{
 			What: fmt.Sprintf("cannot edit %s: %s reads %s", r.Config, e.Name, e.Config),
@@ -131,6 +152,17 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		}
 	}
 	return e, nil
+}
+
+// dockers says whether a containerd is Docker's alone: Docker is there, and the CRI plugin is switched off, as Docker's package of
+// containerd has it. Kubernetes cannot use it, and containers that Docker starts do not depend on its configuration.
+func dockers(e facts.Engine, all []facts.Engine) bool {
+	if e.Name != "containerd" || !slices.ContainsFunc(all, func(o facts.Engine) bool { return o.Name == "docker" && o.Binary != "" }) {
+		return false
+	}
+	_, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	r := (*Refusal)(nil)
+	return errors.As(err, &r) && r.Code == RefusedDisabled
 }
 
 // notKubelets says that kubelet talks to an engine that was not found: editing another one would do nothing for its pods.
@@ -148,55 +180,6 @@ func notKubelets(endpoint string, engines []facts.Engine) error {
 	}
 }
 
-// verify looks whether a configuration that is somebody else's has the handler. We do not edit what its owner would
-// write anew at the next boot.
-func verify(e facts.Engine, h Handler) converge.Want {
-	owner := e.Owner
-	if owner == "" {
-		owner = "somebody else"
-	}
-	look := func(context.Context, host.View) (string, error) {
-		if lacks := lacking(e, h); lacks != "" {
-			return fmt.Sprintf("cannot use the handler %s: %s %s, and %s writes that file", h.Name, e.Config, lacks, owner), nil
-		}
-		return "", nil
-	}
-	why := fmt.Sprintf("%s writes %s (%s), so gpuadm looks and does not edit", owner, e.Config, e.Why)
-	w := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
-		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
-	w.Releases = true
-	return w
-}
-
-// lacking says what a configuration lacks of a handler, "" if nothing.
-func lacking(e facts.Engine, h Handler) string {
-	tree, daemon := tree(e), Daemon{Version: e.Version}
-	target, err := Target(tree, daemon, h)
-	if err != nil {
-		return "cannot have it: " + err.Error()
-	}
-	found := data(tree, target)
-	switch out, err := Edit(tree, daemon, h, target, found); {
-	case err != nil:
-		return "cannot have it: " + err.Error()
-	case found == nil || string(out) != string(found):
-		return "does not have it as wanted"
-	}
-	return ""
-}
-
-// nodeadms is verify where nodeadm writes the file: when it runs, which is after us in a boot, and waits for us. So a handler that
-// is not there yet is nothing to wait for here. Stage join tells nodeadm, and stage ready has the engine itself say whether
-// it has the handler, before pods come.
-func nodeadms(e facts.Engine, h Handler) converge.Want {
-	w := verify(e, h)
-	if lacking(e, h) != "" {
-		w.Thing = things.Check(e.Config+" is nodeadm's", func(context.Context, host.View) (string, error) { return "", nil }, "").Thing
-		w.Why = "nodeadm writes it when it runs next, and the handler into it"
-	}
-	return w
-}
-
 func socket(e facts.Engine) string {
 	if e.Socket == "" {
 		return defaultSocket
@@ -205,7 +188,7 @@ func socket(e facts.Engine) string {
 }
 
 func tree(e facts.Engine) Tree {
-	t := Tree{Root: File{Path: e.Config}}
+	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version)}
 	for _, f := range e.Files {
 		if f.Path == e.Config {
 			t.Root.Data = f.Data
@@ -225,15 +208,19 @@ func data(t Tree, name string) []byte {
 	return nil
 }
 
-// reads lists what the daemon reads at its start: its file, and the folders and files that it imports.
+// reads lists what the daemon reads at its start: its file, and the folders and files that it and what it imports import.
 func reads(t Tree) []string {
 	names := []string{t.Root.Path}
-	patterns, _ := facts.Imports(t.Root.Path, t.Root.Data) // what cannot be read imports nothing
-	for _, p := range patterns {
-		if strings.ContainsAny(p, "*?[") {
-			p = path.Dir(p)
+	for _, f := range append([]File{t.Root}, t.Imports...) {
+		patterns, _ := facts.Imports(f.Path, f.Data, t.Globs) // what cannot be read imports nothing
+		for _, p := range patterns {
+			if strings.ContainsAny(p, "*?[") {
+				p = path.Dir(p)
+			}
+			if !slices.Contains(names, p) {
+				names = append(names, p)
+			}
 		}
-		names = append(names, p)
 	}
 	return names
 }

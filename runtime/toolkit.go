@@ -75,13 +75,38 @@ func pattern(version string) string {
 	return version
 }
 
+// keepsCDI notes that a configuration switches CDI off and that this stays so: only a spec that says cdi = true overrides it.
+func keepsCDI(s spec.Spec, f facts.Facts) []string {
+	e, err := engine(s.Runtime, f)
+	if !s.Has("runtime") || err != nil || e.Name != "containerd" {
+		return nil
+	}
+	h := handlerOf(s, f, e)
+	c, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	if err != nil || !h.CDI || h.Overrides || c.reader.cdi == cdiFixed {
+		return nil
+	}
+	if _, v := field(c.cri, "enable_cdi"); v != false {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config)}
+}
+
 // lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
-func lacksToolkit(v host.View, s spec.Spec, _ facts.Facts) []string {
-	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() {
+func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
+	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() || len(f.Programs) > 0 {
 		return nil
 	}
-	if _, err := v.Stat(Binary); err == nil {
-		return nil
+	e, err := engine(s.Runtime, f)
+	if err != nil {
+		return nil // the stage says so
 	}
-	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), s.Runtime.Handler)}
+	h := handlerOf(s, f, e)
+	switch {
+	case h.Name == "":
+		return nil
+	case e.Owner == "k3s" || e.Owner == "rke2":
+		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and gpuadm apply restarts %s then", path.Base(Binary), e.Owner, h.Name, e.Unit)}
+	}
+	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), h.Name)}
 }

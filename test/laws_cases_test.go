@@ -70,6 +70,9 @@ var wishes = sync.OnceValue(func() map[string]wish {
 		text:  "[driver]\nversion = \"580.95.05\"\n[driver.repo]\n" + mirror + "[toolkit]\nversion = \"1.18.0\"\n[toolkit.repo]\n" + mirror,
 		needs: "-- etc/apt/apt.conf.d/ --\n-- etc/apt/preferences.d/ --\n-- etc/gpuadm/key.asc --\n" + string(key), on: "bake-root",
 	}
+	// K3s imports a folder of drop-ins; RKE2, as it was recorded, takes a template.
+	all["k3s"] = wish{text: specs["default"], on: "k3s"}
+	all["rke2"] = wish{text: specs["other"], on: "rke2"}
 	return all
 })
 

@@ -4,10 +4,12 @@
 package test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +26,20 @@ type machine struct {
 	archive []byte
 }
 
+// machines are the recorded machines, each with the program of NVIDIA's runtime: without it nothing is made the default.
 func machines(t testing.TB) []machine {
+	t.Helper()
+	all := archives(t)
+	for i, m := range all {
+		if !bytes.Contains(m.archive, []byte("\n-- usr/bin/nvidia-container-runtime ")) {
+			all[i].archive = slices.Concat(m.archive, []byte("\n-- usr/bin/nvidia-container-runtime mode=0755 --\n"))
+		}
+	}
+	return all
+}
+
+// archives are the recorded machines as they are.
+func archives(t testing.TB) []machine {
 	t.Helper()
 	names, err := filepath.Glob("hosts/*.txtar")
 	names = append(names, "../cmd/gpuadm/demo.txtar")

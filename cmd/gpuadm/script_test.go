@@ -86,6 +86,9 @@ func cmdHost(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		ts.Check(b.node.WriteFile("/etc/gpuadm/node.toml", spec, host.Attr{Mode: 0o644}))
 	}
+	if len(args) > 1 { // toolkit: what a default handler runs
+		ts.Check(b.node.WriteFile("/usr/bin/nvidia-container-runtime", nil, host.Attr{Mode: 0o755}))
+	}
 	b.first, b.touches = tree(b.node), b.node.Touches()
 }
 

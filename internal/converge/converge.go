@@ -10,6 +10,7 @@ package converge
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -190,7 +191,13 @@ func refOf(t Thing) Ref {
 // key is what tells things apart, and can be compared. A thing in another form is the same thing.
 type key struct{ kind, name, reads string }
 
-func (r Ref) key() key    { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
+func (r Ref) key() key { return key{r.Kind, r.Name, strings.Join(r.Reads, "\n")} }
+
+// covers says that what is done for one is done for the other: the same thing, which reads all that the other reads.
+func (r Ref) covers(o Ref) bool {
+	return r.Kind == o.Kind && r.Name == o.Name && !slices.ContainsFunc(o.Reads, func(name string) bool { return !slices.Contains(r.Reads, name) })
+}
+
 func (c Change) key() key { return c.ref().key() }
 func keyOf(t Thing) key   { return refOf(t).key() }
 

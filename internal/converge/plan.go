@@ -148,7 +148,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		s.Why = "no longer asked for"
 		unwanted = append(unwanted, s)
 		for _, t := range e.settlers(o.Change) {
-			if !slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w.Thing) == keyOf(t) }) {
+			if !slices.ContainsFunc(wants, func(w Want) bool { return refOf(w.Thing).covers(refOf(t)) }) {
 				wants = append(wants, settled(t))
 			}
 		}

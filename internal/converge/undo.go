@@ -238,7 +238,8 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 		steps = append(steps, s)
 		for _, t := range e.settlers(o.Change) {
 			c := Change{Stage: o.Stage, Kind: t.Kind(), Name: t.Name(), Reads: refOf(t).Reads, Settles: true}
-			if !slices.ContainsFunc(settle, func(s step) bool { return s.key() == c.key() }) {
+			settle = slices.DeleteFunc(settle, func(s step) bool { return c.ref().covers(s.ref()) })
+			if !slices.ContainsFunc(settle, func(s step) bool { return s.ref().covers(c.ref()) }) {
 				settle = append(settle, step{Change: c, want: settled(t), strict: true})
 			}
 		}

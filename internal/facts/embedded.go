@@ -5,6 +5,7 @@ package facts
 
 import (
 	"context"
+	"path"
 	"slices"
 )
 
@@ -58,8 +59,12 @@ func (l *look) rancher(ctx context.Context, name string, units []string) *Engine
 		l.ranchers = map[string]rancherStart{}
 	}
 	l.ranchers[name] = start
-	l.containerdConfig(e)
-	e.Socket = or(e.Socket, "/run/k3s/containerd/containerd.sock")
 	l.engineVersion(ctx, e)
+	l.containerdConfig(e)
+	for _, name := range []string{"config-v3.toml.tmpl", "config.toml.tmpl"} { // the first that is there is used
+		p := path.Join(path.Dir(e.Config), name)
+		e.Templates = append(e.Templates, File{p, l.read(p)})
+	}
+	e.Socket = or(e.Socket, "/run/k3s/containerd/containerd.sock")
 	return e
 }

@@ -42,11 +42,24 @@ func (l *look) start(ctx context.Context, e *Engine, units, places []string) []s
 	if s != nil {
 		e.Unit = s.name
 	}
-	if len(argv) == 0 || path.Base(argv[0]) != path.Base(places[0]) {
-		argv = nil // a wrapper's options are not the engine's
-	} else if path.IsAbs(argv[0]) && l.has(argv[0]) {
-		e.Binary = argv[0]
-		return argv
+	name := path.Base(places[0])
+	i := -1
+	for n, word := range argv {
+		info, err := l.v.Stat(word)
+		if path.Base(word) == name && (n == 0 || path.IsAbs(word) && err == nil && info.Mode.IsRegular()) {
+			i = n
+			break
+		}
+	}
+	switch {
+	case i >= 0:
+		argv = argv[i:] // what comes before it starts it: nice, env, taskset
+		if path.IsAbs(argv[0]) && l.has(argv[0]) {
+			e.Binary = argv[0]
+			return argv
+		}
+	case len(argv) > 0:
+		e.Wrapper, argv = argv[0], nil // its options are not the engine's
 	}
 	e.Binary = l.first(places...)
 	return argv
@@ -64,18 +77,18 @@ func (l *look) containerd(ctx context.Context, os OS) *Engine {
 	if bare(*e) == 1 && !l.has(e.Config) {
 		return nil
 	}
+	l.engineVersion(ctx, e)
 	l.containerdConfig(e)
 	e.Socket = or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
-	l.engineVersion(ctx, e)
 	if e.Config == containerdDefault { // what the owners write; a unit of the machine's own may name another file
 		e.Owner, e.Why = l.owner(os)
 	}
 	return e
 }
 
-// containerdConfig fills in the engine's files and the socket they name.
+// containerdConfig fills in the engine's files and the socket they name, by the version that it has been found to have.
 func (l *look) containerdConfig(e *Engine) {
-	e.Files, e.Socket = l.containerdFiles(e.Config)
+	e.Files, e.Socket = l.containerdFiles(e.Config, Globs(e.Version))
 }
 
 func (l *look) engineVersion(ctx context.Context, e *Engine) {

@@ -26,6 +26,9 @@ type Facts struct {
 	Engines []Engine `json:"engines"`
 	Kubelet Kubelet  `json:"kubelet"`
 
+	// Programs are the NVIDIA runtimes that are there and can be run: absolute paths, or names as a handler states them.
+	Programs []string `json:"programs,omitempty"`
+
 	Cloud instance.Cloud `json:"cloud,omitzero"` // by the firmware and files: the network is not asked
 
 	Hostname  string `json:"hostname,omitempty"`
@@ -146,9 +149,13 @@ type Engine struct {
 	Unit    string `json:"unit,omitempty"`    // containerd.service
 	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
 	Folder  string `json:"folder,omitempty"`  // of CRI-O's drop-ins: /etc/crio/crio.conf.d, there or not
-	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, â¦; "" = no owner
+	Wrapper string `json:"wrapper,omitempty"` // the program of the machine's own by which the unit starts the engine, so that its options are unknown
+	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = no owner
 	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
+
+	// Templates are the files from which K3s or RKE2 makes the config file; of those that are not there Data is nil.
+	Templates []File `json:"-"`
 }
 
 // File is a config file's bytes. They are not printed: such files may hold passwords.

@@ -44,6 +44,7 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	f.Cloud = instance.Detect(v)
 	l.cloud = f.Cloud
 	f.Engines = l.engines(ctx, f.OS)
+	f.Programs = l.programs(f.Engines)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
 	c.node(ctx, l, &f)
 	c.needed(ctx, l, &f, needs)

@@ -129,12 +129,31 @@ func TestImports(t *testing.T) {
 			}
 		})
 	}
-	got, err := Imports("/etc/x/config.toml", []byte(`imports = ["/a/*.toml", "conf.d/*.toml", "../b.toml"]`))
+	got, err := Imports("/etc/x/config.toml", []byte(`imports = ["/a/*.toml", "conf.d/*.toml", "../b.toml"]`), "")
 	if d := cmp.Diff([]string{"/a/*.toml", "/etc/x/conf.d/*.toml", "/etc/b.toml"}, got); err != nil || d != "" {
 		t.Error(err, d)
 	}
-	if _, err := Imports("/etc/x/config.toml", []byte("a = ")); err == nil {
+	if _, err := Imports("/etc/x/config.toml", []byte("a = "), ""); err == nil {
 		t.Error("no error for a file that is no TOML")
+	}
+}
+
+// TestRelativeStars: some versions take relative imports with a star from their working directory, which systemd makes /, and those
+// without from the file's folder.
+func TestRelativeStars(t *testing.T) {
+	const etc = "/etc/containerd/"
+	for version, star := range map[string]string{
+		"1.6.20": "/conf.d/a.toml", "1.6.28": "/conf.d/a.toml", "1.6.29": etc + "conf.d/b.toml", "1.7.0": "/conf.d/a.toml", "1.7.9": "/conf.d/a.toml",
+		"1.7.15": "/conf.d/a.toml", "1.7.16": etc + "conf.d/b.toml", "1.7.24": etc + "conf.d/b.toml", "2.1.5": etc + "conf.d/b.toml",
+	} {
+		f := files{
+			"/usr/bin/containerd": "x", "/var/lib/dpkg/info/containerd.list": "/usr/bin/containerd\n",
+			"/var/lib/dpkg/status": "Package: containerd\nStatus: install ok installed\nVersion: " + version + "\n\n",
+			etc + "config.toml":    `imports = ["conf.d/*.toml", "one.toml"]`, "/conf.d/a.toml": "", etc + "conf.d/b.toml": "", etc + "one.toml": "",
+		}
+		if d := cmp.Diff([]string{etc + "config.toml", star, etc + "one.toml"}, paths(engine(t, f).Files)); d != "" {
+			t.Errorf("%s:\n%s", version, d)
+		}
 	}
 }
 
@@ -199,9 +218,28 @@ func TestContainerdPlace(t *testing.T) {
 			},
 			"/usr/local/bin/containerd", "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
 		},
+		{
+			"started by nice",
+			files{
+				"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/nice -n -5 /usr/local/bin/containerd --config /x.toml\n",
+				"/usr/local/bin/containerd":                  "x",
+			},
+			"/usr/local/bin/containerd", "/x.toml", "/run/containerd/containerd.sock",
+		},
+		{
+			"by a script that has a folder of that name",
+			files{
+				"/usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/opt/start.sh --state /run/containerd --config /x.toml\n",
+				"/usr/bin/containerd":                        "x", "/run/containerd/containerd.sock": "",
+			},
+			"/usr/bin/containerd", "/etc/containerd/config.toml", "/run/containerd/containerd.sock",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := engine(t, c.files)
+			if hidden := strings.HasPrefix(c.name, "wrapped") || strings.HasPrefix(c.name, "by a script"); hidden != (e.Wrapper != "") {
+				t.Errorf("started by %q", e.Wrapper)
+			}
 			want := [...]string{c.binary, c.config, c.socket}
 			if got := [...]string{e.Binary, e.Config, e.Socket}; got != want {
 				t.Errorf("got %q, want %q", got, want)

@@ -13,16 +13,29 @@ import (
 )
 
 // Imports returns what the imports of a containerd config file name, in order: absolute paths, some with a * to be
-// expanded. Relative ones are meant from the folder of the file that imports. All containerd versions from 1.6 to 2.4 do
-// it this way: resolveImports in cmd/containerd/server/config/config.go of https://github.com/containerd/containerd.
-func Imports(file string, data []byte) ([]string, error) {
+// expanded. Relative ones are meant from the folder of the file that imports; where Globs says so, those with a * are not.
+// Source: resolveImports in services/server/config/config.go and cmd/containerd/server/config/config.go of
+// https://github.com/containerd/containerd.
+func Imports(file string, data []byte, globs string) ([]string, error) {
 	var c struct {
 		Imports []string `toml:"imports"`
 	}
 	if err := unmarshal(data, &c); err != nil {
 		return nil, err
 	}
-	return absolute(file, c.Imports), nil
+	return Absolute(file, c.Imports, globs), nil
+}
+
+// Globs is the folder from which this version of containerd takes relative imports with a *: systemd's "/", where it takes them from its
+// working directory, which is so in 1.6 before 1.6.29 and in 1.7 before 1.7.16; else "", for the importing file's. Sources: services/server/config/config.go of
+// containerd v1.6.28, v1.6.29, v1.7.15 and v1.7.16; https://github.com/containerd/containerd/pull/9834.
+func Globs(version string) string {
+	for minor, fixed := range map[string]string{"1.6": "1.6.29", "1.7": "1.7.16"} {
+		if strings.HasPrefix(version, minor+".") && newer(version, fixed) < 0 {
+			return "/"
+		}
+	}
+	return ""
 }
 
 // unmarshal reads TOML, also after a byte order mark, which containerd 1.x takes.
@@ -30,10 +43,15 @@ func unmarshal(data []byte, to any) error {
 	return toml.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), to)
 }
 
-func absolute(file string, imports []string) []string {
+// Absolute makes paths of what a file imports.
+func Absolute(file string, imports []string, globs string) []string {
 	out := make([]string, len(imports))
 	for i, p := range imports {
-		if p = path.Clean(p); !path.IsAbs(p) {
+		switch p = path.Clean(p); {
+		case path.IsAbs(p):
+		case globs != "" && strings.Contains(p, "*"):
+			p = path.Join(globs, p)
+		default:
 			p = path.Join(path.Dir(file), p)
 		}
 		out[i] = p
@@ -68,7 +86,7 @@ var (
 //
 // containerd works breadth first: a file, then its imports, then theirs; no path twice. Later files win. A file that
 // containerd would refuse imports nothing here; its bytes are returned all the same.
-func (l *look) containerdFiles(root string) (files []File, address string) {
+func (l *look) containerdFiles(root, globs string) (files []File, address string) {
 	seen := map[string]bool{}
 	for pending := []string{root}; len(pending) > 0; pending = pending[1:] {
 		name := pending[0]
@@ -92,7 +110,7 @@ func (l *look) containerdFiles(root string) (files []File, address string) {
 		if c.Plugins.GRPC.Address != "" {
 			address = c.Plugins.GRPC.Address
 		}
-		for _, p := range absolute(name, c.Imports) {
+		for _, p := range Absolute(name, c.Imports, globs) {
 			if strings.Contains(p, "*") { // containerd takes ? and [ alone literally
 				pending = append(pending, l.glob(p)...)
 			} else {

@@ -133,6 +133,9 @@ func (d *decoder) key(r row, v *value) {
 	if !d.set(r, v) {
 		at.bad = true
 	}
+	if r.stated != nil {
+		*r.stated(&d.spec) = true
+	}
 	d.places[r.Section+"."+r.Name] = at
 }
 

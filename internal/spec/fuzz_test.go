@@ -172,7 +172,7 @@ func random(r *rand.Rand) spec.Spec {
 		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo()}
 	}
 	if section("runtime") {
-		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "nvidia"), SetAsDefault: some(), CDI: some()}
+		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "auto", "nvidia"), SetAsDefault: some(), CDI: some(), CDIStated: true}
 	}
 	if section("mig") {
 		s.MIG.File = path()

@@ -45,8 +45,9 @@ func IsSection(name string) bool {
 // A row is a key and where its value goes.
 type row struct {
 	Key
-	ref   func(*Spec) any                 // a pointer into the Spec, for arrays of tables into the last one; nil for format
-	check func(string) (string, *finding) // of a string that is not empty or not the default; returns its canonical form
+	ref    func(*Spec) any                 // a pointer into the Spec, for arrays of tables into the last one; nil for format
+	check  func(string) (string, *finding) // of a string that is not empty or not the default; returns its canonical form
+	stated func(*Spec) *bool               // where it is kept that a file states the key, for keys that mean more then; nil for all others
 	// quiet is set where the value may be a secret put in the wrong place: then no message repeats it.
 	quiet bool
 }
@@ -108,9 +109,10 @@ func table() []row {
 	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd", "crio", "docker")
 	enum("owner", "who manages the engine's config; other: gpuadm does not edit it, and says what its owner must set", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
 	text("config", `""`, "absolute path of the engine's config; empty: the engine's own", checkPath, func(s *Spec) any { return &s.Runtime.Config })
-	text("handler", `"nvidia"`, "name of the runtime handler", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
+	text("handler", `"auto"`, "name of the runtime handler; auto: the one that the config's owner made, else nvidia", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
 	add("set_as_default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.SetAsDefault })
-	add("cdi", TypeBool, "true", "offer the GPUs by the Container Device Interface", func(s *Spec) any { return &s.Runtime.CDI })
+	add("cdi", TypeBool, "true", "offer the GPUs by the Container Device Interface; written out, it overrides a config that says no", func(s *Spec) any { return &s.Runtime.CDI }).
+		stated = func(s *Spec) *bool { return &s.Runtime.CDIStated }
 
 	section = "mig"
 	text("layout", `""`, "name of a layout in file; or write [[mig.gpu]] tables", checkName, func(s *Spec) any { return &s.MIG.Layout })

@@ -107,9 +107,10 @@ type Runtime struct {
 	Engine       string // auto, containerd, crio, docker
 	Owner        string // auto, gpuadm, other
 	Config       string // absolute path; "" = the engine's own
-	Handler      string // name of the runtime handler, also of the RuntimeClass
+	Handler      string // name of the runtime handler, also of the RuntimeClass; auto = the owner's, else nvidia
 	SetAsDefault bool   // make the handler the engine's default
 	CDI          bool   // write CDI specs and let the engine use them
+	CDIStated    bool   `json:",omitempty"` // a file says so: CDI overrides what the engine's config says
 }
 
 // MIG is [mig]: how the GPUs are partitioned. Either Layout or GPU is set, or neither.

@@ -127,7 +127,7 @@ func wholeSpec() spec.Spec {
 			Version: "1.18",
 			Repo:    spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "auto"},
 		},
-		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", SetAsDefault: true},
+		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", SetAsDefault: true, CDIStated: true},
 		MIG: spec.MIG{GPU: []spec.MIGGPU{
 			{
 				Match: []string{"0x233010DE", "NVIDIA H100 80GB HBM3"}, Devices: spec.Devices{Index: []int{0, 1, 3}}, Enabled: true,
@@ -193,7 +193,7 @@ parameters = {}
 engine  = "auto"
 owner   = "auto"
 config  = ""
-handler = "nvidia"
+handler = "auto"
 set_as_default = false
 cdi     = true
 [mig]
@@ -229,20 +229,24 @@ gate = "closed"
 func TestDefaults(t *testing.T) {
 	got := parse(t, node(example))
 	want := parse(t, node("format = 1\n[driver]\nversion=\"580.95.05\"\n[toolkit]\n[runtime]\n[mig]\n[sharing]\n[node]\n[join]\n[proxy]\n[disruption]"))
+	if !got.Runtime.CDIStated || want.Runtime.CDIStated { // written out, cdi = true overrides what the engine's config says
+		t.Errorf("cdi is stated: %v %v", got.Runtime, want.Runtime)
+	}
+	want.Runtime.CDIStated = true
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the example says\n%s\nthe defaults are\n%s", got.TOML(), want.TOML())
 	}
 	if got := parse(t, node("format = 1")); !reflect.DeepEqual(got, spec.Defaults()) {
 		t.Errorf("without sections:\n%s", got.TOML())
 	}
-	if d := spec.Defaults(); d.Runtime.Handler != "nvidia" || !d.Runtime.CDI || d.Driver.Source != "auto" || d.Node.Labels == nil {
+	if d := spec.Defaults(); d.Runtime.Handler != "auto" || !d.Runtime.CDI || d.Driver.Source != "auto" || d.Node.Labels == nil {
 		t.Errorf("%+v", d)
 	}
 	for _, k := range spec.Keys() {
 		if k.Doc == "" || k.Type == "" || strings.Contains(k.Doc, "\n") {
 			t.Errorf("%+v has no line for the manual", k)
 		}
-		if k.Default == "" || k.Section == "" || strings.HasPrefix(k.Section, "mig.gpu") {
+		if k.Default == "" || k.Section == "" || strings.HasPrefix(k.Section, "mig.gpu") || k.Name == "cdi" {
 			continue
 		}
 		text := fmt.Sprintf("format = 1\n[%s]\n%s = %s\n", k.Section, k.Name, k.Default)

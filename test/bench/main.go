@@ -71,6 +71,7 @@ func (b bench) lay() error {
 		"root/etc/os-release":                    "ID=debian\nVERSION_ID=\"13\"\n",
 		"root/etc/containerd/config.toml":        string(b.config),
 		"root/usr/bin/containerd":                "",
+		"root/usr/bin/nvidia-container-runtime":  "",
 		"root/var/lib/dpkg/status":               "Package: containerd\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.7.24~ds1-6\n\n",
 		"root/var/lib/dpkg/info/containerd.list": "/usr/bin/containerd\n",
 		"theirs/config.toml":                     string(b.config),

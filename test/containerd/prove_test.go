@@ -35,7 +35,7 @@ func TestProofAcceptsOurs(t *testing.T) {
 				t.Parallel()
 				for _, asDefault := range []bool{false, true} {
 					h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault, CDI: true}
-					tree, d := in.tree(t), runtime.Daemon{Version: p.Version}
+					tree, d := in.tree(t, p), runtime.Daemon{Version: p.Version}
 					target, err := runtime.Target(tree, d, h)
 					if err != nil {
 						continue // refused

@@ -84,14 +84,17 @@ func inputs(t *testing.T) []input {
 }
 
 // tree reads an input as facts reads a machine: the root, and what it imports in the daemon's order.
-func (in input) tree(t *testing.T) runtime.Tree {
+func (in input) tree(t *testing.T, p parts.Part) runtime.Tree {
 	t.Helper()
 	dir := t.TempDir()
 	h, err := host.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lay := map[string][]byte{"/etc/os-release": []byte("ID=debian\n"), "/usr/bin/containerd": nil}
+	lay := map[string][]byte{
+		"/etc/os-release": []byte("ID=debian\n"), "/usr/bin/containerd": nil, "/var/lib/dpkg/info/containerd.list": []byte("/usr/bin/containerd\n"),
+		"/var/lib/dpkg/status": []byte("Package: containerd\nStatus: install ok installed\nVersion: " + p.Version + "\n\n"),
+	}
 	maps.Copy(lay, in.files)
 	for name, data := range lay {
 		at := filepath.Join(dir, name)
@@ -106,7 +109,7 @@ func (in input) tree(t *testing.T) runtime.Tree {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree := runtime.Tree{Root: runtime.File{Path: etc + "/config.toml"}}
+	tree := runtime.Tree{Root: runtime.File{Path: etc + "/config.toml"}, Globs: facts.Globs(p.Version)}
 	for _, file := range f.Engines[0].Files {
 		if file.Path == tree.Root.Path {
 			tree.Root.Data = file.Data
@@ -122,7 +125,7 @@ func gpuadmEdit(t *testing.T, in input, p parts.Part, asDefault bool) (map[strin
 	t.Helper()
 	h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault}
 	d := runtime.Daemon{Version: p.Version}
-	tree := in.tree(t)
+	tree := in.tree(t, p)
 	target, err := runtime.Target(tree, d, h)
 	if err != nil {
 		return nil, err

@@ -142,8 +142,11 @@ func fresh(t *testing.T, root string) {
 			t.Fatal(err)
 		}
 	}
-	config := filepath.Join(root, "etc/containerd/config.toml")
+	config, program := filepath.Join(root, "etc/containerd/config.toml"), filepath.Join(root, "usr/bin/nvidia-container-runtime")
 	err := os.Chmod(config, 0o640)
+	if err == nil {
+		err = os.WriteFile(program, nil, 0o755) // without it nothing is made the default
+	}
 	if err == nil && os.Getuid() == 0 {
 		err = os.Chown(config, 0, 4)
 	}

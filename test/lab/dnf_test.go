@@ -273,7 +273,7 @@ func TestLabDnfFlavour(t *testing.T) {
 	d.Put("/etc/dnf/plugins/versionlock.list", "# mine\nnvlsm-0:2025.06.11-1.*\n", 0o644)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	d.spec("590.48.01")
-	d.apply(0, "package kmod-nvidia-latest-dkms   "+was+" â absent")
+	d.apply(0, "package kmod-nvidia-latest-dkms   "+was+" → absent")
 	d.installed("590.48.01")
 	repos.Show(d.Host, repos.Vanished)
 	d.Must("dnf", "-y", "makecache", "--refresh")

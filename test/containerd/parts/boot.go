@@ -44,7 +44,7 @@ func (p Part) Boot(t testing.TB, root string) Booted {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", hidden, "sh",
 		p.Path, "--config", filepath.Join(root, "config.toml"), "--log-level", "info",
 		"--root", filepath.Join(state, "root"), "--state", filepath.Join(state, "state"), "--address", filepath.Join(state, "sock"))
-	cmd.Dir = root
+	cmd.Dir = "/" // as systemd runs it
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second

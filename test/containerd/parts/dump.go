@@ -48,7 +48,7 @@ func (p Part) exec(t testing.TB, root string, args ...string) (stdout []byte, st
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.Path, args...)
-	cmd.Dir = root
+	cmd.Dir = "/" // as systemd runs a service: some versions take relative imports from there
 	cmd.WaitDelay = time.Second
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log

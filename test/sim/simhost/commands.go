@@ -88,8 +88,22 @@ func (n *Node) run(argv []string, ask bool) ([]byte, error) {
 		}
 		return []byte(c.Stdout), nil
 	}
+	if path.Base(argv[0]) == "nvidia-container-runtime" && len(argv) == 2 && argv[1] == "--version" {
+		if _, err := n.raw.Stat(argv[0]); err == nil {
+			return []byte(toolkitVersion), nil
+		}
+	}
 	return nil, failed(argv, -1, "", fmt.Errorf("the simulated machine does not know %q: %w", strings.Join(argv, " "), fs.ErrNotExist))
 }
+
+// toolkitVersion is what the toolkit's runtime prints, and then runc. Sources: NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go
+// and internal/info/version.go; https://github.com/NVIDIA/nvidia-container-toolkit/issues/548.
+const toolkitVersion = `NVIDIA Container Runtime version 1.18.0
+commit: f8daa5e26de9fd7eb79259040b6dd5a52060048c
+spec: 1.2.1
+
+runc version 1.3.3
+`
 
 // violation notes that something was asked that changes something.
 func (n *Node) violation(argv []string) error {

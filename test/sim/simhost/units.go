@@ -44,6 +44,9 @@ func (n *Node) unitFile(u unit) error {
 	root := host.Attr{Mode: 0o644}
 	if is.Load == "not-found" {
 		text := "[Service]\nExecStart=/usr/bin/true\n"
+		if u.Name == "containerd.service" { // whose options say what it reads
+			text = "[Service]\nExecStart=/usr/bin/containerd\n"
+		}
 		if u.Enabled == "enabled" || u.Enabled == "disabled" || u.Enabled == "" {
 			text += "\n[Install]\nWantedBy=multi-user.target\n"
 		}

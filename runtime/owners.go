@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
+)
+
+// An owner writes containerd's configuration on its machines.
+type owner struct {
+	handler func(facts.Engine, []string) string // the name that "auto" means, of the programs that are there; "" = it needs none
+	wants   func(spec.Spec, facts.Facts, facts.Engine, Handler) ([]converge.Want, error)
+}
+
+// owners has what the runtime stage wants for each owner of a configuration, by the names that facts give them. Nothing else in this
+// package depends on who the owner is.
+func owners() map[string]owner {
+	return map[string]owner{
+		"":              {itsNvidia, edits},     // the file is edited, and the daemon restarted
+		"k3s":           {itsNvidia, rancher},   // their unit is restarted, which writes the handler; else a drop-in or a template
+		"rke2":          {itsNvidia, rancher},   //
+		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
+		"cos":           {itsNone, none},        //
+		"nodeadm":       {itsEntry, byNodeadm},  // writes the file after us in a boot
+		"aks":           {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
+		"eks-bootstrap": {itsEntry, verifyOnly}, //
+		"bottlerocket":  {itsEntry, verifyOnly}, //
+		"talos":         {itsEntry, verifyOnly}, //
+		"other":         {itsEntry, verifyOnly}, // the spec says so
+	}
+}
+
+// ownerOf is the owner of an engine's configuration. The spec can say that there is none, but for the file that K3s and RKE2
+// generate at each start.
+func ownerOf(s spec.Spec, e facts.Engine) owner {
+	all := owners()
+	switch o, known := all[e.Owner]; {
+	case e.Owner == "k3s" || e.Owner == "rke2":
+		return o
+	case s.Runtime.Owner == "gpuadm":
+		return all[""]
+	case s.Runtime.Owner == "other" || !known:
+		return all["other"]
+	default:
+		return o
+	}
+}
+
+// handlerOf is the handler that the spec asks for on this machine. Its name is "" where the machine needs none.
+func handlerOf(s spec.Spec, f facts.Facts, e facts.Engine) Handler {
+	h := Handler{Name: s.Runtime.Handler, Binary: Binary, Default: s.Runtime.SetAsDefault, CDI: s.Runtime.CDI, Overrides: s.Runtime.CDIStated, Programs: slices.Clone(f.Programs)}
+	if !s.Has("toolkit") && !slices.Contains(f.Programs, Binary) && slices.Contains(f.Programs, facts.RuntimeOfOperator) {
+		h.Binary = facts.RuntimeOfOperator
+	}
+	if h.Name == "auto" {
+		h.Name = ownerOf(s, e).handler(e, f.Programs)
+	}
+	return h
+}
+
+func itsNvidia(facts.Engine, []string) string { return "nvidia" }
+func itsNone(facts.Engine, []string) string   { return "" }
+
+// itsEntry is the name of the owner's entry that runs an NVIDIA runtime that is there: AKS calls it nvidia-container-runtime, and
+// makes it the default (Azure/AgentBaker, pkg/agent/baker.go and aks-node-controller/parser/templates/containerd.toml.gtpl), but for
+// images for GB200, where it is nvidia (the same, parts/linux/cloud-init/artifacts/ubuntu/gb/containerd-nvidia.toml).
+func itsEntry(e facts.Engine, programs []string) string {
+	c, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	if err != nil {
+		return "nvidia"
+	}
+	runtimes := sub(c.cri, "containerd", "runtimes")
+	names := []string{c.defaultName(), "nvidia"}
+	for _, p := range toml.Sorted(runtimes) {
+		names = append(names, p.Key)
+	}
+	for _, name := range names {
+		if entry, ok := runtimes[name].(map[string]any); ok && slices.Contains(programs, programOf(entry)) {
+			return name
+		}
+	}
+	return "nvidia"
+}
+
+// programOf is what an entry runs, "" if it does not say.
+func programOf(entry map[string]any) string {
+	options := sub(entry, "options")
+	if names := binaryNames(options); len(names) > 0 {
+		program, _ := options[names[len(names)-1]].(string)
+		return program
+	}
+	return text(entry, "runtime_engine")
+}
+
+func none(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
+	if h.Name != "" {
+		return []converge.Want{verify(e, h)}, nil
+	}
+	right := func(context.Context, host.View) (string, error) { return "", nil }
+	w := things.Check(e.Config+" is "+e.Owner+"'s", right, e.Owner+" needs no handler: its device plugin mounts the driver's files into containers")
+	w.Releases = true
+	return []converge.Want{w}, nil
+}
+
+func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
+	return []converge.Want{verify(e, h)}, nil
+}
+
+// byNodeadm is verify where nodeadm writes the file: when it runs, which is after us in a boot, and waits for us. So a handler that
+// is not there yet is nothing to wait for here. Stage join tells nodeadm, and stage ready has the engine itself say whether
+// it has the handler, before pods come.
+func byNodeadm(s spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
+	w := verify(e, h)
+	if (s.Join.Method == "eks" || s.Join.Method == "auto") && lacking(e, h) != "" {
+		w.Thing = things.Check(e.Config+" is nodeadm's", func(context.Context, host.View) (string, error) { return "", nil }, "").Thing
+		w.Why = "nodeadm writes it when it runs next, and the handler into it"
+	}
+	return []converge.Want{w}, nil
+}
+
+// verify looks whether a configuration of another owner has the handler. We do not edit what its owner writes again.
+func verify(e facts.Engine, h Handler) converge.Want {
+	owner := e.Owner
+	if owner == "" {
+		owner = "another program" // the spec says so
+	}
+	look := func(context.Context, host.View) (string, error) {
+		if lacks := lacking(e, h); lacks != "" {
+			return fmt.Sprintf("cannot use the handler %s: %s, and %s writes that file", h.Name, lacks, owner), nil
+		}
+		return "", nil
+	}
+	why := fmt.Sprintf("%s writes %s (%s), so gpuadm verifies and does not edit", owner, e.Config, e.Why)
+	w := things.Check(fmt.Sprintf("handler %s in %s", h.Name, e.Config), look, why,
+		fmt.Sprintf("let %s write it, or set owner = \"gpuadm\" in [runtime] if it no longer does", owner))
+	w.Releases = true
+	return w
+}
+
+// lacking says what a configuration lacks of a handler, "" if nothing.
+func lacking(e facts.Engine, h Handler) string {
+	c, err := readCRI(tree(e), Daemon{Version: e.Version}, h)
+	if err != nil {
+		return err.Error()
+	}
+	runtimes := sub(c.cri, "containerd", "runtimes")
+	entry, found := runtimes[h.Name].(map[string]any)
+	switch program := programOf(entry); {
+	case !found:
+		return fmt.Sprintf("%s has no such handler, only %s", e.Config, listed(runtimes))
+	case program == "":
+		return fmt.Sprintf("in %s it names no program, so it runs runc", e.Config)
+	case !slices.Contains(h.Programs, program):
+		return fmt.Sprintf("in %s it runs %s, which is not there or is no NVIDIA runtime", e.Config, program)
+	case h.Default && c.defaultName() != h.Name:
+		return fmt.Sprintf("the default in %s is %s", e.Config, c.defaultName())
+	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:
+		return fmt.Sprintf("CDI is off in %s", e.Config)
+	}
+	return ""
+}
+
+// listed are the names of handlers, for a message.
+func listed(runtimes map[string]any) string {
+	var names []string
+	for _, p := range toml.Sorted(runtimes) {
+		names = append(names, p.Key)
+	}
+	if len(names) == 0 {
+		return "the built-in runc"
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// parsed is a spec's [runtime].
+func parsed(t *testing.T, text string) spec.Spec {
+	t.Helper()
+	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\n" + text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestCDIKeepsTheOwnersWord: an enable_cdi = false stays where the spec does not say cdi = true itself, and a note names it. containerd
+// 1.6 has no such key, and 2.4 none any more.
+func TestCDIKeepsTheOwnersWord(t *testing.T) {
+	for _, version := range []string{"1.6.36", "1.7.24", "2.0.4", "2.1.5", "2.4.2"} {
+		for _, says := range []string{"", "enable_cdi = false", "enable_cdi = true"} {
+			for _, text := range []string{"", "cdi = true\n", "cdi = false\n"} {
+				found := fmt.Appendf(nil, "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n%s\n", says)
+				e := facts.Engine{Name: "containerd", Version: version, Config: etc + "/config.toml", Files: []facts.File{{Path: etc + "/config.toml", Data: found}}}
+				s, f := parsed(t, text), facts.Facts{Engines: []facts.Engine{e}}
+				out, err := Edit(tree(e), Daemon{version}, handlerOf(s, f, e), e.Config, found)
+				if err != nil {
+					t.Fatal(err)
+				}
+				key := version != "1.6.36" && version != "2.4.2"
+				off := says == "" && version == "1.7.24"
+				want := says
+				if key && (off && text != "cdi = false\n" || says == "enable_cdi = false" && text == "cdi = true\n") {
+					want = "enable_cdi = true"
+				}
+				if got := bytes.Count(out, []byte("enable_cdi")); want == "" && got > 0 || want != "" && !bytes.Contains(out, []byte(want)) || got > 1 {
+					t.Errorf("%s, %q, %q: want %q\n%s", version, says, text, want, out)
+				}
+				note := strings.Join(keepsCDI(s, f), "\n")
+				if kept := key && says == "enable_cdi = false" && text == ""; strings.Contains(note, e.Config+" says enable_cdi = false, which stays") != kept {
+					t.Errorf("%s, %q, %q: note %q", version, says, text, note)
+				}
+			}
+		}
+	}
+}
+
+// TestImportsOfImports: a daemon that runs is stale once a file changes that an imported file imports.
+func TestImportsOfImports(t *testing.T) {
+	e := facts.Engine{Name: "containerd", Unit: "containerd.service", Version: "1.7.24", Config: etc + "/config.toml", Files: []facts.File{
+		{Path: etc + "/config.toml", Data: []byte("version = 2\nimports = [\"conf.d/*.toml\"]\n")},
+		{Path: etc + "/conf.d/10-more.toml", Data: []byte("version = 2\nimports = [\"/srv/more.d/*.toml\", \"one.toml\"]\n")},
+		{Path: "/srv/more.d/50-cri.toml", Data: []byte("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n")},
+	}}
+	s, f := parsed(t, ""), facts.Facts{Engines: []facts.Engine{e}}
+	all, err := wants(s, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := all[len(all)-1].Thing
+	got := strings.Join(last.(converge.Reader).Reads(), " ")
+	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {
+		t.Errorf("reads %s, want %s", got, want)
+	}
+	if state := last.(converge.Settler).Unsettled("fresh", converge.Change{Kind: "file", Name: "/srv/more.d/50-cri.toml"}); state != "stale" {
+		t.Errorf("after the edit it is %s", state)
+	}
+}
+
+// TestRelativeImportsMoved: the copy that a daemon judges imports the same files, also where it takes a star from its working directory.
+func TestRelativeImportsMoved(t *testing.T) {
+	f := File{Path: etc + "/config.toml", Data: []byte("imports = [\"conf.d/*.toml\", \"one.toml\"]\n")}
+	for version, want := range map[string]string{"1.6.20": "/conf.d/*.toml", "1.6.29": etc + "/conf.d/*.toml", "1.7.15": "/conf.d/*.toml", "1.7.16": etc + "/conf.d/*.toml", "2.1.5": etc + "/conf.d/*.toml"} {
+		moved, err := relocate(f, facts.Globs(version))
+		if err != nil || !strings.Contains(string(moved), host.Scratch+want+"\"") || !strings.Contains(string(moved), host.Scratch+etc+"/one.toml\"") {
+			t.Errorf("%s: %v %s", version, err, moved)
+		}
+	}
+}
+
+// TestWrapper: where a program of the machine's own starts the engine, its configuration is edited only if the spec says which it is.
+func TestWrapper(t *testing.T) {
+	e := facts.Engine{Name: "containerd", Version: "1.7.24", Unit: "containerd.service", Wrapper: "/opt/start.sh", Config: etc + "/config.toml"}
+	for text, refused := range map[string]bool{"": true, "config = \"/srv/c.toml\"\n": true, "config = \"/etc/containerd/config.toml\"\n": false} {
+		_, err := wants(parsed(t, text), facts.Facts{Engines: []facts.Engine{e}})
+		if (err != nil) != refused || refused && err.Error() != "cannot tell which configuration containerd reads: containerd.service starts it by /opt/start.sh" {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// asDefault wants the program of a default handler to work: without it no new container of any kind starts. It returns the handler
+// without the default where the packages that bring the program are still to come.
+func asDefault(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) (Handler, []converge.Want) {
+	if !h.Default {
+		return h, nil
+	}
+	program := h.Binary
+	if c, err := readCRI(tree(e), Daemon{Version: e.Version}, h); err == nil {
+		if p := programOf(sub(c.cri, "containerd", "runtimes", h.Name)); h.runs(p) {
+			program = p
+		}
+	}
+	made := lacking(e, h) != "" || f.Booting
+	look := func(ctx context.Context, v host.View) (string, error) {
+		i, err := v.Stat(program)
+		switch {
+		case err != nil && s.Has("toolkit"):
+			return "", host.Later{Until: "the toolkit's packages are installed"}
+		case err != nil:
+			return fmt.Sprintf("cannot make %s the default: %s is not there, and without it no container starts", h.Name, program), nil
+		case !i.Mode.IsRegular() || i.Mode&0o111 == 0:
+			return fmt.Sprintf("cannot make %s the default: %s cannot be run", h.Name, program), nil
+		case !made || !v.Live():
+			return "", nil
+		}
+		return answersVersion(ctx, v, h.Name, program)
+	}
+	w := things.Check(program+" runs", look, "as the default it starts every container",
+		"install it: write [toolkit] into node.toml", "or drop set_as_default from [runtime]: pods ask for the handler by a RuntimeClass")
+	if !slices.Contains(f.Programs, program) && s.Has("toolkit") {
+		h.Default = false // it would name a program that is not there yet
+	}
+	return h, []converge.Want{w}
+}
+
+// answersVersion runs the program as far as it goes without a container: it reads its configuration, finds the runtime below it, runc
+// or crun, and has that say its version too. Sources: NVIDIA/nvidia-container-toolkit, internal/runtime/runtime.go and
+// internal/oci/runtime_low_level.go.
+func answersVersion(ctx context.Context, v host.View, handler, program string) (string, error) {
+	_, err := v.Ask(ctx, program, "--version")
+	failed := (*host.CommandError)(nil)
+	if !errors.As(err, &failed) {
+		return "", err
+	}
+	return fmt.Sprintf("cannot make %s the default: %s --version fails: %v", handler, path.Base(program), err) +
+		things.OrTry("install runc where it looks for it, or see runtimes in /etc/nvidia-container-runtime/config.toml"), nil
+}

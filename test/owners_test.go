@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// shippedSpec is the node.toml that the DaemonSet's ConfigMap carries.
+func shippedSpec(t *testing.T) string {
+	t.Helper()
+	file, err := os.Open("../images/daemonset/daemonset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var config struct {
+		Data map[string]string `yaml:"data"`
+	}
+	if err := yaml.NewDecoder(file).Decode(&config); err != nil {
+		t.Fatal(err)
+	}
+	text, found := strings.CutPrefix(config.Data["node.toml"], "format = 1\n")
+	if !found || !strings.Contains(text, "[runtime]") {
+		t.Fatalf("cannot read the ConfigMap's node.toml: %q", text)
+	}
+	return text
+}
+
+// runtimeOutcome says in one line what the runtime stage wants of a machine, and why it cannot be had.
+func runtimeOutcome(t *testing.T, n *simhost.Node, text string) string {
+	t.Helper()
+	e := engine(t, text)
+	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "runtime" })
+	p := plan(t, n, e)
+	var words []string
+	for _, c := range p.Changes {
+		switch {
+		case c.Cannot != "":
+			return "refused: " + c.Cannot
+		case c.Kind != "folder":
+			words = append(words, fmt.Sprintf("%s %s", c.Kind, c.Name))
+		}
+	}
+	if len(words) == 0 {
+		return "nothing to do"
+	}
+	return strings.Join(words, ", ")
+}
+
+const (
+	editsDefault  = "file /etc/containerd/config.toml, fresh containerd.service"
+	onlyContainer = "this gpuadm edits containerd's configuration only"
+)
+
+// ownersTable has for every recorded machine what a plain [runtime] does there. A healthy machine is never refused: the two that are
+// have another engine, which the words say.
+func ownersTable() map[string]string {
+	return map[string]string{
+		"a100-mixed-t4":         "file /srv/containerd/d/99-gpuadm.toml, fresh containerd.service",
+		"aks-ubuntu2204":        "nothing to do",
+		"al2023-eks-nvidia":     "nothing to do",
+		"arm64-gh200":           editsDefault,
+		"bake-root":             editsDefault,
+		"bare-folder":           editsDefault,
+		"debian12-containerd16": editsDefault,
+		"debian13-containerd17": "nothing to do",
+		"demo":                  editsDefault,
+		"docker-only":           "refused: cannot configure docker: " + onlyContainer,
+		"gke-ubuntu":            "nothing to do",
+		"k3s":                   "nothing to do",
+		"mig-h100-a100-t4":      "refused: cannot configure a container engine: none is installed",
+		"no-gpu":                editsDefault, // the verbs say before that it has no GPU,
+		"rke2":                  "nothing to do",
+		"rocky9-crio":           "refused: cannot configure crio: " + onlyContainer,
+		"ubuntu24-h100":         editsDefault,
+	}
+}
+
+const (
+	k3sDir  = "/var/lib/rancher/k3s/agent/etc/containerd/"
+	rke2Dir = "/var/lib/rancher/rke2/agent/etc/containerd/"
+)
+
+// TestOwnersCases: what the owner's file and the programs that are there decide.
+func TestOwnersCases(t *testing.T) {
+	only := func(name, text string) map[string]string { return map[string]string{name: text} }
+	with := func(a, b map[string]string) map[string]string {
+		both := maps.Clone(a)
+		maps.Copy(both, b)
+		return both
+	}
+	entry := func(dir, program string) map[string]string {
+		return only(dir+"config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]\n"+
+			"runtime_type = \"io.containerd.runc.v2\"\noptions = {BinaryName = \""+program+"\"}\n")
+	}
+	program, operators := only("/usr/bin/nvidia-container-runtime", ""), only("/usr/local/nvidia/toolkit/nvidia-container-runtime", "")
+	// As NVIDIA/nvidia-container-toolkit, cmd/nvidia-ctk-installer/container/runtime/containerd/config_test.go has it for version 3, and
+	// with the folder that https://github.com/NVIDIA/gpu-operator/issues/2387 shows.
+	dropIn := only("/srv/containerd/d/99-nvidia.toml", `version = 3
+
+[plugins]
+
+  [plugins."io.containerd.cri.v1.runtime"]
+
+    [plugins."io.containerd.cri.v1.runtime".containerd]
+
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes]
+
+        [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]
+          runtime_type = "io.containerd.runc.v2"
+
+          [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
+            BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+`)
+	for _, c := range []struct {
+		name, machine string
+		files         map[string]string
+		spec, want    string
+	}{
+		{"AKS, its entry's program is missing", "aks-ubuntu2204", only("-/usr/bin/nvidia-container-runtime", ""), "", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file"},
+		{"AKS, its own is the default", "aks-ubuntu2204", nil, "set_as_default = true\n", "nothing to do"},
+		{"AKS, by its name", "aks-ubuntu2204", nil, "handler = \"nvidia-container-runtime\"\n", "nothing to do"},
+		{"AKS, another name", "aks-ubuntu2204", nil, "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file"},
+		{"AKS, the spec takes the file over", "aks-ubuntu2204", nil, "owner = \"gpuadm\"\n", editsDefault},
+		{"GKE, the spec names one", "gke-ubuntu", program, "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only runc, and gke writes that file"},
+		{"the GPU Operator's drop-in", "a100-mixed-t4", with(operators, dropIn), "", "fresh containerd.service"},
+		{"the GPU Operator's drop-in beside the packages", "a100-mixed-t4", with(operators, with(program, dropIn)), "", "fresh containerd.service"},
+		{"the GPU Operator's drop-in before its program", "a100-mixed-t4", dropIn, "", "fresh containerd.service"},
+		{"the GPU Operator went, and the packages are there", "a100-mixed-t4", with(program, dropIn), "", "file /srv/containerd/d/99-nvidia.toml, fresh containerd.service"},
+		{"the GPU Operator's program alone", "a100-mixed-t4", operators, "", "file /srv/containerd/d/99-gpuadm.toml, fresh containerd.service"},
+		{"K3s writes it when it starts", "k3s", program, "", "fresh k3s.service"},
+		{"K3s, the GPU Operator's program", "k3s", operators, "", "fresh k3s.service"},
+		{"K3s has written it", "k3s", with(program, entry(k3sDir, "/usr/bin/nvidia-container-runtime")), "", "nothing to do"},
+		{"K3s has written it, and the program went", "k3s", entry(k3sDir, "/usr/bin/nvidia-container-runtime"), "", "nothing to do"},
+		{"K3s, as the default", "k3s", program, "set_as_default = true\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, fresh k3s.service"},
+		{"K3s, another name", "k3s", program, "handler = \"gpu\"\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, fresh k3s.service"},
+		{"K3s is nobody else's", "k3s", program, "owner = \"gpuadm\"\n", "fresh k3s.service"},
+		{"RKE2 writes it when it starts", "rke2", program, "", "fresh rke2-agent.service"},
+		{"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n", "file " + rke2Dir + "config-v3.toml.tmpl, fresh rke2-agent.service"},
+		{"RKE2 imports no folder, as the default", "rke2", program, "set_as_default = true\n", "refused: cannot make nvidia the default runtime: rke2 generates " + rke2Dir + "config.toml"},
+		{"RKE2 has a template of its administrator's", "rke2", with(program, only(rke2Dir+"config.toml.tmpl", "x\n")), "handler = \"gpu\"\n", "refused: cannot add the handler gpu: " + rke2Dir + "config.toml.tmpl is there, and gpuadm edits no template"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := runtimeOutcome(t, changed(t, c.machine, c.files), "[runtime]\n"+c.spec); got != c.want {
+				t.Errorf("%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+}
+
+// changed is a recorded machine after the files were written: a name without a text is a program, and one that begins with - is
+// removed. What is written is younger than the daemons that run.
+func changed(t *testing.T, name string, files map[string]string) *simhost.Node {
+	t.Helper()
+	all := archives(t)
+	n := all[slices.IndexFunc(all, func(m machine) bool { return m.name == name })].boot(t)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if gone, is := strings.CutPrefix(name, "-"); is {
+			if err := n.Remove(gone); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		mode := fs.FileMode(0o644)
+		if files[name] == "" {
+			mode = 0o755
+		}
+		for i, c := range name {
+			if c == '/' && i > 0 {
+				_ = n.Mkdir(name[:i], host.Attr{Mode: 0o755}) // where it is not there
+			}
+		}
+		if err := n.WriteFile(name, []byte(files[name]), host.Attr{Mode: mode}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+// TestOwnersTable: every recorded machine, with a plain [runtime] and with the spec that the shipped DaemonSet carries.
+func TestOwnersTable(t *testing.T) {
+	table, shipped := ownersTable(), shippedSpec(t)
+	for _, m := range archives(t) {
+		t.Run(m.name, func(t *testing.T) {
+			want, known := table[m.name]
+			if !known {
+				t.Fatalf("a new machine: say in the table what [runtime] does there; it does: %s", runtimeOutcome(t, m.boot(t), "[runtime]\n"))
+			}
+			for _, text := range []string{"[runtime]\n", shipped} {
+				if got := runtimeOutcome(t, m.boot(t), text); got != want {
+					t.Errorf("%q:\n%s\nwant\n%s", text, got, want)
+				}
+			}
+		})
+	}
+}
