@@ -11,18 +11,18 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// CDI keeps what containers get the GPUs by: the toolkit's spec, and links to the device nodes. It comes after the partitions,
-// which the spec names and does not follow by itself.
-var CDI = converge.Stage{
-	Name:  "cdi",
-	About: "keeps the CDI spec of the GPUs current, and links to their device nodes",
-	Wants: cdiWants,
-	Notes: cdiNotes,
+// Toolkit keeps what containers get the GPUs by: the toolkit's configuration and CDI spec, and links to the device nodes. It comes
+// after the partitions, which the spec names and does not follow by itself.
+var Toolkit = converge.Stage{
+	Name:  "toolkit",
+	About: "configures the container toolkit, keeps its CDI spec current, and links to the device nodes",
+	Wants: func(s spec.Spec, _ facts.Facts) ([]converge.Want, error) { return append(configWants(s), cdiWants(s)...), nil },
+	Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string { return append(configNotes(s), cdiNotes(v, s)...) },
 }
 
-func cdiWants(s spec.Spec, _ facts.Facts) ([]converge.Want, error) {
+func cdiWants(s spec.Spec) []converge.Want {
 	if !s.Has("runtime") || !s.Runtime.CDI {
-		return nil, nil
+		return nil
 	}
 	wants := []converge.Want{
 		ifInstalled(things.Enabled(things.CDIUnit, "writes the CDI spec at each boot")),
@@ -35,7 +35,7 @@ func cdiWants(s spec.Spec, _ facts.Facts) ([]converge.Want, error) {
 	for i := range wants {
 		wants[i].Section = "runtime"
 	}
-	return wants, nil
+	return wants
 }
 
 // ifInstalled leaves a unit alone that is not installed, as before toolkit 1.18, or that is masked.
@@ -51,7 +51,7 @@ func ifInstalled(w converge.Want) converge.Want {
 }
 
 // cdiNotes names specs of others for the same devices.
-func cdiNotes(v host.View, s spec.Spec, _ facts.Facts) []string {
+func cdiNotes(v host.View, s spec.Spec) []string {
 	if !s.Has("runtime") || !s.Runtime.CDI || !v.Live() {
 		return nil
 	}

@@ -169,7 +169,10 @@ func random(r *rand.Rand) spec.Spec {
 		s.Driver.Runfile = spec.Runfile{URL: pick("", "https://a/b.run", "file:///b.run"), SHA256: strings.Repeat("0a", 32)}
 	}
 	if section("toolkit") {
-		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo()}
+		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo(), AcceptEnvvarUnprivileged: some()}
+		if some() {
+			s.Toolkit.Runtimes = []string{"/usr/libexec/crio/crun", "/b"}
+		}
 	}
 	if section("runtime") {
 		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "nvidia"), SetAsDefault: some(), CDI: some()}

@@ -102,6 +102,8 @@ func table() []row {
 
 	section = "toolkit"
 	text("version", `""`, "exact version of the container toolkit, or a branch such as \"1.18\"", checkToolkitVersion, func(s *Spec) any { return &s.Toolkit.Version })
+	add("accept_envvar_unprivileged", TypeBool, "true", "false: a pod gets GPUs from the device plugin alone, not by an environment variable of its image; the plugin then needs volume mounts or CDI. true: the toolkit's configuration stays", func(s *Spec) any { return &s.Toolkit.AcceptEnvvarUnprivileged })
+	add("runtimes", TypeStrings, "[]", "absolute paths of what nvidia-container-runtime runs, the first that is there, such as CRI-O's /usr/libexec/crio/crun; empty: runc or crun on its PATH", func(s *Spec) any { return &s.Toolkit.Runtimes }).check = checkPath
 	repo("toolkit", func(s *Spec) *Repo { return &s.Toolkit.Repo })
 
 	section = "runtime"

@@ -100,6 +100,9 @@ type Repo struct {
 type Toolkit struct {
 	Version string // "1.18.0", or a branch "1.18"; "" = the newest
 	Repo    Repo
+
+	AcceptEnvvarUnprivileged bool     // false: NVIDIA_VISIBLE_DEVICES of a pod without privileges counts for nothing; true: not touched
+	Runtimes                 []string // absolute paths; empty = not touched
 }
 
 // Runtime is [runtime]: the container engine and how it finds the GPUs.

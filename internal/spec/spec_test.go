@@ -58,6 +58,8 @@ signature = "packages"
 
 [toolkit]
 version = "1.18"
+accept_envvar_unprivileged = false
+runtimes = ["/usr/libexec/crio//crun"]
 repo = { url = "file:///srv/toolkit", key = "/k", fingerprint = "EB693B3035CD5710E231E123A4B469963BF863CC" }
 
 [runtime]
@@ -124,8 +126,8 @@ func wholeSpec() spec.Spec {
 			Repo:       spec.Repo{URL: "https://mirror.example/cuda/debian12/x86_64", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "packages", EnableNeeded: true},
 		},
 		Toolkit: spec.Toolkit{
-			Version: "1.18",
-			Repo:    spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "auto"},
+			Version: "1.18", Runtimes: []string{"/usr/libexec/crio/crun"},
+			Repo: spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "auto"},
 		},
 		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", SetAsDefault: true},
 		MIG: spec.MIG{GPU: []spec.MIGGPU{
