@@ -16,8 +16,12 @@ import (
 var Toolkit = converge.Stage{
 	Name:  "toolkit",
 	About: "configures the container toolkit, keeps its CDI spec current, and links to the device nodes",
-	Wants: func(s spec.Spec, _ facts.Facts) ([]converge.Want, error) { return append(configWants(s), cdiWants(s)...), nil },
-	Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string { return append(configNotes(s), cdiNotes(v, s)...) },
+	Wants: func(s spec.Spec, _ facts.Facts) ([]converge.Want, error) {
+		return append(configWants(s), cdiWants(s)...), nil
+	},
+	Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
+		return append(configNotes(s), cdiNotes(v, s)...)
+	},
 }
 
 func cdiWants(s spec.Spec) []converge.Want {
