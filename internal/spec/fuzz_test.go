@@ -202,6 +202,9 @@ func random(r *rand.Rand) spec.Spec {
 	}
 	if section("sharing") {
 		s.Sharing = spec.Sharing{Strategy: allowed("sharing", "strategy"), TimeSlicing: []int{0, 2, 10}[r.IntN(3)]}
+		if s.Sharing.TimeSlicing == 0 && s.Sharing.Strategy == "none" && !s.MIG.Asked() && some() {
+			s.Sharing.MPS = 3
+		}
 	}
 	if section("node") {
 		s.Node = spec.Node{Labels: map[string]string{}, StartupTaint: pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"), GPULabels: some(), Kubeconfig: path(), WaitForAllocatable: some()}

@@ -129,8 +129,9 @@ func table() []row {
 	add("start", TypeInt, "", "first memory slice of the partition, from 0", func(s *Spec) any { return &spot(s).Start })
 
 	section = "sharing"
-	enum("strategy", "how the device plugin was told to offer MIG partitions; gpuadm labels and counts by it, and does not configure the plugin", func(s *Spec) any { return &s.Sharing.Strategy }, "none", "single", "mixed")
-	add("time_slicing", TypeInt, "0", "how many pods share a GPU in turns, as the device plugin was told; 0: none", func(s *Spec) any { return &s.Sharing.TimeSlicing })
+	enum("strategy", "how the device plugin offers MIG partitions. gpuadm manifest device-plugin prints the plugin's configuration; labels and counts go by it", func(s *Spec) any { return &s.Sharing.Strategy }, "none", "single", "mixed")
+	add("time_slicing", TypeInt, "0", "how many pods share a GPU in turns; 0: none", func(s *Spec) any { return &s.Sharing.TimeSlicing })
+	add("mps", TypeInt, "0", "how many pods share a GPU by CUDA MPS, each with its part of the memory; 0: none; not with MIG", func(s *Spec) any { return &s.Sharing.MPS })
 
 	section = "node"
 	add("labels", TypeLabels, "{}", "labels of the node; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Node.Labels })

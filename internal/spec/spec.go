@@ -147,7 +147,11 @@ type Placement struct {
 type Sharing struct {
 	Strategy    string // none, single, mixed
 	TimeSlicing int    // replicas of each GPU: 0 (off), or 2 and more
+	MPS         int    // the same, by CUDA MPS; one of the two is 0
 }
+
+// Replicas is how many pods share a GPU, 1 if none do.
+func (s Sharing) Replicas() int { return max(1, s.TimeSlicing, s.MPS) }
 
 // Node is [node]: what the node tells Kubernetes about itself.
 type Node struct {
