@@ -163,7 +163,7 @@ func TestWhole(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got.TOML(), want.TOML())
 	}
 	for _, k := range spec.Keys() {
-		if !strings.Contains(text, k.Name) {
+		if !strings.Contains(text, k.Name) && k.Name != "mps" { // which goes neither with time_slicing nor with MIG
 			t.Errorf("%s %s is not in this test", k.Section, k.Name)
 		}
 	}
