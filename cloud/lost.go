@@ -66,14 +66,22 @@ func typeHas(cloud, name string) string {
 	return ""
 }
 
-// journalHas is what the condition said when the node was last made ready here, unless that was undone.
-func journalHas(v host.View) (why string) {
-	for _, r := range remembered(v, "condition "+GPUReady) {
-		if had := saidReady(r.after); had != "" {
-			why = fmt.Sprintf("on %s the node was ready with %s", r.on, had)
-		}
+// journalHas is with how many GPUs the node was last made ready here, unless that was undone.
+func journalHas(v host.View) string {
+	all := remembered(v, "record "+gpuRecord)
+	if len(all) == 0 {
+		return ""
 	}
-	return why
+	last := all[len(all)-1]
+	return fmt.Sprintf("on %s the node was ready with %s", last.on, recordedCount(stateValue(converge.State(last.after))))
+}
+
+// recordedCount is how many GPUs a record names.
+func recordedCount(record string) string {
+	if n := len(strings.Split(record, ",")); n > 1 {
+		return fmt.Sprintf("%d GPUs", n)
+	}
+	return "1 GPU"
 }
 
 // memory is how a run of the journal left a part of the Node.
@@ -94,16 +102,6 @@ func remembered(v host.View, part string) (list []memory) {
 	return list
 }
 
-// saidReady is which GPUs a true condition tells of: readyStage.summary begins with them.
-func saidReady(state string) string {
-	rest, ok := strings.CutPrefix(state, "True "+readyReason+" ")
-	had, _, whole := strings.Cut(rest, ", driver ")
-	if !ok || !whole {
-		return ""
-	}
-	return had
-}
-
 // nodeHas asks the Node, once and without patience. A kubelet that does not run is not started by what a cluster says.
 func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) Lost {
 	w := whose(s, f)
@@ -116,13 +114,11 @@ func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts
 	}
 	// The journal does not know of it, so undo leaves it; a kubelet registers anew when it starts.
 	anew := takenOut + "kubectl delete node " + n.Name + ", then systemctl restart kubelet"
-	if c := conditionOf(n, GPUReady); c != nil {
-		if had := saidReady(string(conditionState(*c))); had != "" {
-			return Lost{"the node was ready with " + had, anew}
-		}
-		if c.Status == kube.False {
-			return Lost{"the node has the condition " + GPUReady + ", as only nodes with GPUs do", anew}
-		}
+	if record := n.Annotations[gpuRecord]; record != "" {
+		return Lost{"the node was ready with " + recordedCount(record), anew}
+	}
+	if c := conditionOf(n, GPUReady); c != nil && c.Status == kube.False {
+		return Lost{"the node has the condition " + GPUReady + ", as only nodes with GPUs do", anew}
 	}
 	if why := typeHas(f.Cloud.Name, n.Labels[kube.InstanceType]); why != "" {
 		return Lost{why, withoutGPUs}

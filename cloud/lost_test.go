@@ -22,7 +22,7 @@ func TestLostGPUs(t *testing.T) {
 		"kubelet registers with the label nvidia.com/gpu.count=2": func(a *apiNode) {
 			a.facts.Kubelet.Labels = map[string]string{"nvidia.com/gpu.count": "2"}
 		},
-		"the node was ready with 2 × H100 80GB": func(a *apiNode) { // here, says the journal
+		"the node was ready with 2 GPUs": func(a *apiNode) { // here, says the journal
 			gpus := a.facts.GPUs
 			a.facts.GPUs = apiFixture(a.t, apiSpec).facts.GPUs
 			a.apply()
@@ -33,9 +33,11 @@ func TestLostGPUs(t *testing.T) {
 			a.facts.Kubelet.Active = "active"
 			said(a, "False", "MigFailed", "x")
 		},
-		"the node was ready with 4 × A100": func(a *apiNode) { // and no journal
+		"the node was ready with 4 GPUs": func(a *apiNode) { // and no journal
 			a.facts.Kubelet.Active = "active"
-			said(a, "True", readyReason, "4 × A100, driver 580.95.05, boot 12345678")
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				n["metadata"].(kubesim.Object)["annotations"] = kubesim.Object{gpuRecord: "0000:17:00.0,0000:27:00.0,0000:37:00.0,0000:47:00.0"}
+			})
 		},
 		"a Standard_ND96isr_H100_v5 has 8": func(a *apiNode) {
 			a.facts.Kubelet.Active, a.facts.Cloud.Name = "active", "azure"
@@ -80,9 +82,11 @@ func TestLostGPUsAdvice(t *testing.T) {
 			a.apply()
 			a.facts.GPUs = gpus
 		}, "gpuadm undo --to all, then apply again", "kubectl"},
-		{"the Node's condition", func(a *apiNode) {
+		{"the Node's record of GPUs", func(a *apiNode) {
 			a.facts.Kubelet.Active = "active"
-			said(a, "True", readyReason, "4 × A100, driver 580.95.05, boot 12345678")
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				n["metadata"].(kubesim.Object)["annotations"] = kubesim.Object{gpuRecord: "0000:17:00.0,0000:27:00.0,0000:37:00.0,0000:47:00.0"}
+			})
 		}, "kubectl delete node gpu-1", "undo"},
 		{"the Node's failure", func(a *apiNode) {
 			a.facts.Kubelet.Active = "active"

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -19,25 +20,45 @@ import (
 )
 
 // Driver is what the stages of the driver have in common: one catalog, and one choice by it.
-type Driver struct{ catalog func() (Catalog, error) }
+type Driver struct {
+	catalog func() (Catalog, error)
+	last    *chosen
+}
+
+// chosen is the last choice, and what it was made from.
+type chosen struct {
+	spec   spec.Driver
+	facts  facts.Facts
+	choice Choice
+	err    error
+}
 
 // New makes ready to choose; the catalog is read when it is first needed.
-func New() Driver { return Driver{Loader()} }
+func New() Driver { return Driver{Loader(), new(chosen)} }
 
-// Choose returns the driver for a machine, and whether the spec asks for one at all.
+// Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of a run ask it for the same machine:
+// the choice is made once.
 func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, err error) {
 	if !s.Has("driver") || s.Driver.Version == "" {
 		return Choice{}, false, nil
 	}
+	if !reflect.DeepEqual(d.last.facts, f) || !reflect.DeepEqual(d.last.spec, s.Driver) {
+		*d.last = chosen{spec: s.Driver, facts: f}
+		d.last.choice, d.last.err = d.choose(s.Driver, f)
+	}
+	return d.last.choice, true, d.last.err
+}
+
+func (d Driver) choose(s spec.Driver, f facts.Facts) (Choice, error) {
 	c, err := d.known(f)
 	if err != nil {
-		return Choice{}, true, err
+		return Choice{}, err
 	}
-	choice, err = Choose(c, MachineOf(f, f.Cloud.Type), s.Driver)
+	choice, err := Choose(c, MachineOf(f, f.Cloud.Type), s)
 	if err == nil {
-		choice.join(c, s.Driver, f)
+		choice.join(c, s, f)
 	}
-	return choice, true, err
+	return choice, err
 }
 
 // known is the catalog with the machine's own rows.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Tree is a containerd configuration as found: the root file and what it imports, in the order the daemon reads them.
@@ -77,7 +79,7 @@ func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error
 	if len(ops) == 0 {
 		return found, nil
 	}
-	out, err := editTOML(found, ops)
+	out, err := toml.Edit(found, ops)
 	if err != nil {
 		return nil, fmt.Errorf("cannot edit %s: %w", path, err)
 	}
@@ -122,19 +124,19 @@ func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, erro
 }
 
 // proveEffect compares what the daemon made of the tree with what it will make of it.
-func proveEffect(before, after *criTree, h Handler, ops []tomlOp) error {
+func proveEffect(before, after *criTree, h Handler, ops []toml.Op) error {
 	if i := after.target(h); i >= 0 {
 		left, err := after.ops(i, h)
 		if err != nil {
 			return err
 		}
 		if len(left) > 0 {
-			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].path, "."), after.files[i].path)
+			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].Path, "."), after.files[i].path)
 		}
 	}
 	a, b := before.outside(h, ops), after.outside(h, ops)
-	if !tomlEqual(a, b) {
-		return fmt.Errorf("internal error: the daemon would see %s changed", firstDifference(a, b))
+	if !toml.Equal(a, b) {
+		return fmt.Errorf("internal error: the daemon would see %s changed", toml.FirstDifference(a, b))
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // containerd 1.x reads its own field names as written, in capitals, or with a small first letter (go-toml v1),
@@ -17,26 +19,22 @@ import (
 // checkSpelling refuses a file for 1.x whose settings that daemon passes over because of how a name is written.
 func (f configFile) checkSpelling(r criReader) error {
 	for _, name := range []string{"version", "imports", "plugins", "disabled_plugins"} {
-		for _, p := range sortedTable(f.tree) {
-			if unread(p.key, name) {
-				return f.refuse(RefusedNames, []string{p.key}, fmt.Sprintf("%s does not read %s: it minds upper and lower case", r.daemon, p.key), "write "+name)
+		for _, p := range toml.Sorted(f.tree) {
+			if unread(p.Key, name) {
+				return f.refuse(RefusedNames, []string{p.Key}, fmt.Sprintf("%s does not read %s: it minds upper and lower case", r.daemon, p.Key), "write "+name)
 			}
 		}
 	}
 	if !bytes.ContainsRune(f.data, '\\') {
 		return nil
 	}
-	d, err := parseTOML(f.data)
+	d, err := toml.Parse(f.data)
 	if err != nil {
 		return err
 	}
-	for _, e := range d.exprs {
-		i := len(e.path) - len(e.keys)
-		for _, k := range e.keys {
-			name := e.path[i]
-			if i++; i == 2 && (name == criV2 || name == criV1) && bytes.ContainsRune(d.src[k.raw.start:k.raw.end], '\\') {
-				return f.refuse(RefusedNames, e.path[:2], fmt.Sprintf("%s does not decode the escape in %s", r.daemon, d.src[k.raw.start:k.raw.end]), fmt.Sprintf("write %q", name))
-			}
+	for path, raw := range d.Keys() {
+		if name := path[len(path)-1]; len(path) == 2 && (name == criV2 || name == criV1) && strings.ContainsRune(raw, '\\') {
+			return f.refuse(RefusedNames, path, fmt.Sprintf("%s does not decode the escape in %s", r.daemon, raw), fmt.Sprintf("write %q", name))
 		}
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // maxConfig bounds what is parsed. A full configuration has 15 KB.
@@ -31,9 +33,9 @@ func readFile(f File) (configFile, error) {
 			Mend: "move what is not containerd's configuration elsewhere",
 		}
 	}
-	tree, err := tomlTree(f.Data)
-	if err == nil && tomlDepthOf(tree) > tomlDepth {
-		err = errTooDeep
+	tree, err := toml.Values(f.Data)
+	if err == nil && toml.Depth(tree) > toml.MaxDepth {
+		err = toml.ErrTooDeep
 	}
 	if err != nil {
 		return c, syntaxRefusal(f, err)
@@ -50,7 +52,7 @@ func syntaxRefusal(f File, err error) *Refusal {
 		}
 	}
 	r := &Refusal{Code: RefusedSyntax, File: f.Path, Mend: "mend the line, and try containerd config dump"}
-	line, column := tomlErrorLine(err)
+	line, column := toml.ErrorPlace(err)
 	r.Line = line
 	r.Reason = "it is not valid TOML: " + strings.TrimPrefix(err.Error(), "toml: ")
 	if line > 0 {
@@ -66,7 +68,7 @@ func (f *configFile) readVersion() error {
 	}
 	n, ok := v.(int64)
 	if !ok || n < 0 {
-		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version is %s, not a positive integer", show(v)), "write version = 2 (3 for containerd 2.0 and later), without quotation marks")
+		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version is %s, not a positive integer", toml.Show(v)), "write version = 2 (3 for containerd 2.0 and later), without quotation marks")
 	}
 	f.version, f.stated = n, true
 	return nil
@@ -115,8 +117,8 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range sortedTable(runtimes) {
-		if err := f.checkEntry(p.value, append(slices.Clone(at), p.key)); err != nil {
+	for _, p := range toml.Sorted(runtimes) {
+		if err := f.checkEntry(p.Value, append(slices.Clone(at), p.Key)); err != nil {
 			return err
 		}
 	}
@@ -151,18 +153,18 @@ func (f configFile) checkEntry(v any, at []string) error {
 func (f configFile) table(v any, at []string) (map[string]any, error) {
 	t, ok := v.(map[string]any)
 	if v != nil && !ok {
-		return nil, f.refuse(RefusedShape, at, fmt.Sprintf("%s is %s, not a table", showPath(at), show(v)), "make it a table, or take it out")
+		return nil, f.refuse(RefusedShape, at, fmt.Sprintf("%s is %s, not a table", toml.ShowPath(at), toml.Show(v)), "make it a table, or take it out")
 	}
 	return t, nil
 }
 
 // scalars refuses values that are not of the type of the example.
 func (f configFile) scalars(t map[string]any, at []string, examples map[string]any) error {
-	for _, p := range sortedTable(examples) {
-		key, v := field(t, p.key)
-		if v != nil && fmt.Sprintf("%T", v) != fmt.Sprintf("%T", p.value) {
+	for _, p := range toml.Sorted(examples) {
+		key, v := field(t, p.Key)
+		if v != nil && fmt.Sprintf("%T", v) != fmt.Sprintf("%T", p.Value) {
 			path := append(slices.Clone(at), key)
-			return f.refuse(RefusedShape, path, fmt.Sprintf("%s is %s, not a %T", showPath(path), show(v), p.value), "write it as the daemon reads it, or take it out")
+			return f.refuse(RefusedShape, path, fmt.Sprintf("%s is %s, not a %T", toml.ShowPath(path), toml.Show(v), p.Value), "write it as the daemon reads it, or take it out")
 		}
 	}
 	return nil
@@ -197,7 +199,7 @@ func (f configFile) checkVersion(r criReader) error {
 		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version %d is newer than %s reads (%d)", f.version, r.daemon, r.max),
 			"install the containerd this file was written for, or write the file for this one (containerd config default)")
 	}
-	if r.known && r.merge != mergeWhole && bytes.HasPrefix(f.data, []byte(utf8BOM)) {
+	if r.known && r.merge != mergeWhole && bytes.HasPrefix(f.data, []byte(toml.BOM)) {
 		return &Refusal{
 			Code: RefusedSyntax, File: f.path, Line: 1, Reason: fmt.Sprintf("it begins with a byte order mark, which %s does not read", r.daemon),
 			Mend: "take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' " + f.path,
@@ -219,20 +221,4 @@ func field(t map[string]any, name string) (key string, value any) {
 		}
 	}
 	return key, value
-}
-
-func show(v any) string {
-	s, err := tomlText(v, '"')
-	if err != nil || len(s) > 60 {
-		return fmt.Sprintf("a %T", v)
-	}
-	return s
-}
-
-func showPath(path []string) string {
-	parts := make([]string, len(path))
-	for i, p := range path {
-		parts[i] = tomlKeyText(p, '"')
-	}
-	return strings.Join(parts, ".")
 }

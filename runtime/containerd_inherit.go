@@ -6,43 +6,45 @@ package runtime
 import (
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // inherit makes a new handler's table from the runtime that pods get today, so that cgroups, base spec, CNI and
 // annotations stay as they are and only the binary differs.
-func (c *criTree) inherit(h Handler, plugin string) tomlTable {
+func (c *criTree) inherit(h Handler, plugin string) toml.Table {
 	like := c.template(h)
 	kind := text(like, "runtime_type")
-	options := tomlTable{{"BinaryName", h.Binary}}
-	entry := tomlTable{{"runtime_type", runcV2}}
-	for _, p := range sortedTable(like) {
-		if inheritable(p.key, kind) && !isZero(p.value) {
-			if plugin != criV3 && p.key == "sandboxer" && like["sandbox_mode"] == nil {
-				p.key = "sandbox_mode" // as files of version 2 call it, and migration has renamed it
+	options := toml.Table{}.With("BinaryName", h.Binary)
+	entry := toml.Table{}.With("runtime_type", runcV2)
+	for _, p := range toml.Sorted(like) {
+		if inheritable(p.Key, kind) && !isZero(p.Value) {
+			if plugin != criV3 && p.Key == "sandboxer" && like["sandbox_mode"] == nil {
+				p.Key = "sandbox_mode" // as files of version 2 call it, and migration has renamed it
 			}
 			entry = append(entry, p)
 		}
 	}
 	switch {
 	case isRunc(kind):
-		for _, p := range sortedTable(sub(like, "options")) {
+		for _, p := range toml.Sorted(sub(like, "options")) {
 			// What is empty is the daemon's default; SystemdCgroup is worth seeing even so.
-			if !strings.EqualFold(p.key, "BinaryName") && (!isZero(p.value) || strings.EqualFold(p.key, "SystemdCgroup")) {
+			if !strings.EqualFold(p.Key, "BinaryName") && (!isZero(p.Value) || strings.EqualFold(p.Key, "SystemdCgroup")) {
 				options = append(options, p)
 			}
 		}
 	case kind == linuxV1:
 		if root := text(like, "runtime_root"); root != "" {
-			options = append(options, tomlPair{"Root", root})
+			options = options.With("Root", root)
 		}
 		if on(c.cri, "systemd_cgroup") {
-			options = append(options, tomlPair{"SystemdCgroup", true})
+			options = options.With("SystemdCgroup", true)
 		}
 		if on(sub(c.cri, "containerd"), "no_pivot") {
-			options = append(options, tomlPair{"NoPivotRoot", true})
+			options = options.With("NoPivotRoot", true)
 		}
 	}
-	return append(entry, tomlPair{"options", options})
+	return entry.With("options", options)
 }
 
 // template is the entry to inherit from: the default one, else runc, else crun, else any that takes runc's options.
@@ -54,8 +56,8 @@ func (c *criTree) template(h Handler) map[string]any {
 	}
 	runtimes := sub(containerd, "runtimes")
 	names := []string{c.defaultName(), "runc", "crun"}
-	for _, p := range sortedTable(runtimes) {
-		names = append(names, p.key)
+	for _, p := range toml.Sorted(runtimes) {
+		names = append(names, p.Key)
 	}
 	for _, name := range names {
 		entry, ok := runtimes[name].(map[string]any)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // The CRI plugin has had three names. From 3 on it is split, and its runtimes are under this one.
@@ -122,7 +124,7 @@ func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, vers
 			maps.Copy(plugins, from)
 			continue
 		}
-		from = copyTable(from)
+		from = toml.CopyTable(from)
 		if f.version < 2 {
 			renameV1(from)
 		}
@@ -133,7 +135,7 @@ func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, vers
 	}
 	raw = plugins
 	if r.merge == mergeThenMigrate && version < 3 {
-		plugins = copyTable(raw)
+		plugins = toml.CopyTable(raw)
 		migrateCRI(plugins)
 	}
 	whole["plugins"] = plugins
@@ -154,9 +156,9 @@ func (r criReader) mergeTop(to, from map[string]any) {
 		case []any:
 			old, _ := to[name].([]any)
 			for _, e := range v {
-				same := func(x any) bool { return tomlEqual(x, e) }
+				same := func(x any) bool { return toml.Equal(x, e) }
 				if r.merge == mergeWhole || !slices.ContainsFunc(old, same) {
-					old = append(old, tomlCopy(e))
+					old = append(old, toml.Copy(e))
 				}
 			}
 			to[name] = old
@@ -168,7 +170,7 @@ func (r criReader) mergeTop(to, from map[string]any) {
 			}
 			for k, e := range v {
 				if keyed := name == "timeouts" || name == "proxy_plugins" || name == "stream_processors"; keyed || !isZero(e) {
-					old[k] = tomlCopy(e)
+					old[k] = toml.Copy(e)
 				}
 			}
 		default:
@@ -209,14 +211,14 @@ func migrateCRI(plugins map[string]any) {
 	dst := tableIn(plugins, criV3)
 	for key, v := range src {
 		if _, there := dst[key]; !there && key != "containerd" && key != "cni" && !slices.Contains(movedElsewhere(), key) {
-			dst[key] = tomlCopy(v)
+			dst[key] = toml.Copy(v)
 		}
 	}
 	if cni, ok := src["cni"].(map[string]any); ok {
 		to := tableIn(dst, "cni")
 		for key, v := range cni {
 			if _, there := to[key]; !there {
-				to[key] = tomlCopy(v)
+				to[key] = toml.Copy(v)
 			}
 		}
 	}
@@ -227,7 +229,7 @@ func migrateCRI(plugins map[string]any) {
 	to := tableIn(dst, "containerd")
 	for key, v := range containerd {
 		if _, there := to[key]; !there && key != "snapshotter" && key != "disable_snapshot_annotations" && key != "discard_unpacked_layers" {
-			to[key] = tomlCopy(v)
+			to[key] = toml.Copy(v)
 		}
 	}
 	runtimes, _ := to["runtimes"].(map[string]any)

@@ -3,7 +3,11 @@
 
 package runtime
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
+)
 
 // Codes of a Refusal.
 const (
@@ -34,8 +38,8 @@ func (r *Refusal) Error() string {
 // refuse points at the thing at path in a file that has been read.
 func (f configFile) refuse(code string, path []string, reason, mend string) *Refusal {
 	r := &Refusal{Code: code, File: f.path, Reason: reason, Mend: mend}
-	if d, err := parseTOML(f.data); err == nil && len(path) > 0 {
-		r.Line = d.lineOf(path)
+	if d, err := toml.Parse(f.data); err == nil && len(path) > 0 {
+		r.Line = d.LineOf(path)
 	}
 	return r
 }

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // outcome is what becomes of one shape for one daemon and handler.
@@ -166,7 +168,7 @@ func stands(t testing.TB, tree Tree, d Daemon, h Handler) {
 func linesKept(t testing.TB, before, after []byte) {
 	t.Helper()
 	editable := regexp.MustCompile(`(?i)default_runtime_name|enable_cdi|binaryname|runtime_type|runtime_engine|runtime_root|systemd_cgroup|no_pivot|[{}]`)
-	a, b := splitLines(before), splitLines(after)
+	a, b := toml.SplitLines(before), toml.SplitLines(after)
 	if n := len(a); n > 0 && !bytes.HasSuffix(before, []byte("\n")) && !bytes.HasSuffix(after, a[n-1]) {
 		end := "\n" // what was the last line stands further up now, and ends like the others
 		if bytes.Contains(before, []byte("\r\n")) {

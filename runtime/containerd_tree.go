@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // criTree is a configuration read with the eyes of one daemon.
@@ -139,7 +141,7 @@ func (c *criTree) checkNames() error {
 				continue
 			}
 			if unread == nil {
-				reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, tomlKeyText(name, '"'), max(f.version, 1))
+				reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, toml.KeyText(name, '"'), max(f.version, 1))
 				unread = f.refuse(RefusedNames, []string{key, name}, reason, c.mendName(f, name))
 			}
 		}
@@ -263,8 +265,8 @@ func (c *criTree) dropIn() (path string, place int) {
 }
 
 // outside is all the daemon sees but what the edit is about.
-func (c *criTree) outside(h Handler, ops []tomlOp) map[string]any {
-	rest := copyTable(c.whole)
+func (c *criTree) outside(h Handler, ops []toml.Op) map[string]any {
+	rest := toml.CopyTable(c.whole)
 	delete(rest, "version")
 	plugins, _ := rest["plugins"].(map[string]any)
 	for _, name := range []string{criV1, criV2, criV3} {
@@ -273,8 +275,8 @@ func (c *criTree) outside(h Handler, ops []tomlOp) map[string]any {
 			continue
 		}
 		for _, op := range ops {
-			if len(op.path) > 2 {
-				forget(cri, op.path[2:])
+			if len(op.Path) > 2 {
+				forget(cri, op.Path[2:])
 			}
 		}
 		runtimes := sub(cri, "containerd", "runtimes")

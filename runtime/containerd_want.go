@@ -6,6 +6,8 @@ package runtime
 import (
 	"slices"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Types of a runtime that runs runc or something that takes its options.
@@ -16,7 +18,7 @@ const (
 )
 
 // ops lists what must change in file i so that the tree has the handler; none if it has it.
-func (c *criTree) ops(i int, h Handler) ([]tomlOp, error) {
+func (c *criTree) ops(i int, h Handler) ([]toml.Op, error) {
 	f := c.files[i]
 	ops := c.builtinOps(f, h)
 	if entry, there := sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any); there {
@@ -31,7 +33,7 @@ func (c *criTree) ops(i int, h Handler) ([]tomlOp, error) {
 		ops = append(ops, c.cdiOps(f)...)
 	}
 	if v, ok := c.versionFor(i); ok && len(ops) > 0 {
-		ops = slices.Insert(ops, 0, tomlOp{[]string{"version"}, v})
+		ops = slices.Insert(ops, 0, toml.Set([]string{"version"}, v))
 	}
 	return ops, nil
 }
@@ -51,15 +53,15 @@ func (c *criTree) versionFor(i int) (int64, bool) {
 	return root.version, root.stated
 }
 
-func (c *criTree) newEntry(f configFile, h Handler) []tomlOp {
+func (c *criTree) newEntry(f configFile, h Handler) []toml.Op {
 	at := c.at(f, "containerd", "runtimes")
-	return []tomlOp{{append(at, h.Name), c.inherit(h, at[1])}}
+	return []toml.Op{toml.Set(append(at, h.Name), c.inherit(h, at[1]))}
 }
 
 // builtinOps write the built-in runc where 1.x would go without: there, naming any runtime drops it, and the CRI plugin
 // does not load when its default runtime is not named. nvidia-ctk leaves nodes down that way
 // (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
-func (c *criTree) builtinOps(f configFile, h Handler) []tomlOp {
+func (c *criTree) builtinOps(f configFile, h Handler) []toml.Op {
 	containerd := sub(c.cri, "containerd")
 	_, stated := field(containerd, "runtimes")
 	_, runc := sub(containerd, "runtimes")["runc"]
@@ -70,11 +72,11 @@ func (c *criTree) builtinOps(f configFile, h Handler) []tomlOp {
 	if stated != nil && !needed {
 		return nil
 	}
-	return []tomlOp{{append(c.at(f, "containerd", "runtimes"), "runc"), tomlTable{{"runtime_type", runcV2}}}}
+	return []toml.Op{toml.Set(append(c.at(f, "containerd", "runtimes"), "runc"), toml.Table{}.With("runtime_type", runcV2))}
 }
 
 // mendEntry keeps what somebody wrote for the handler and sets what must be.
-func (c *criTree) mendEntry(f configFile, h Handler, entry map[string]any) []tomlOp {
+func (c *criTree) mendEntry(f configFile, h Handler, entry map[string]any) []toml.Op {
 	at := append(c.at(f, "containerd", "runtimes"), h.Name)
 	own := sub(f.plugin(at[1]), "containerd", "runtimes")
 	stated, _ := own[h.Name].(map[string]any)
@@ -83,14 +85,14 @@ func (c *criTree) mendEntry(f configFile, h Handler, entry map[string]any) []tom
 	if v1 && kind == linuxV1 && text(entry, "runtime_engine") == h.Binary {
 		return nil // the oldest shape, and it works
 	}
-	var ops []tomlOp
+	var ops []toml.Op
 	if kind != runcV2 && !(v1 && kind == runcV1) {
 		key, _ := field(entry, "runtime_type")
-		ops = append(ops, tomlOp{append(slices.Clone(at), key), runcV2})
+		ops = append(ops, toml.Set(append(slices.Clone(at), key), runcV2))
 	}
 	for _, name := range []string{"runtime_engine", "runtime_root"} { // only linuxV1 may have them, or the plugin does not load
 		if key, v := field(stated, name); v1 && v != nil && v != "" {
-			ops = append(ops, tomlOp{append(slices.Clone(at), key), nil})
+			ops = append(ops, toml.Unset(append(slices.Clone(at), key)))
 		}
 	}
 	return append(ops, c.binaryOps(at, stated, entry, h)...)
@@ -98,7 +100,7 @@ func (c *criTree) mendEntry(f configFile, h Handler, entry map[string]any) []tom
 
 // binaryOps sets options.BinaryName. The daemon takes it in any case of its letters and, of several, one that differs
 // by version: so one is left where that can be, else the one that wins is set.
-func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler) []tomlOp {
+func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler) []toml.Op {
 	key, _ := field(entry, "options")
 	at = append(slices.Clone(at), key)
 	spellings, own := binaryNames(sub(entry, "options")), binaryNames(sub(stated, "options"))
@@ -106,36 +108,36 @@ func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler
 	if len(spellings) > 0 {
 		name = spellings[len(spellings)-1] // go-toml v2 decodes in sorted order, the last stays
 	}
-	var ops []tomlOp
+	var ops []toml.Op
 	if len(spellings) > 1 && slices.Equal(spellings, own) {
 		if slices.Contains(own, "BinaryName") {
 			name = "BinaryName"
 		}
 		for _, other := range own {
 			if other != name {
-				ops = append(ops, tomlOp{append(slices.Clone(at), other), nil})
+				ops = append(ops, toml.Unset(append(slices.Clone(at), other)))
 			}
 		}
 	}
 	if v := sub(entry, "options")[name]; v != h.Binary {
-		ops = append(ops, tomlOp{append(slices.Clone(at), name), h.Binary})
+		ops = append(ops, toml.Set(append(slices.Clone(at), name), h.Binary))
 	}
 	return ops
 }
 
 func binaryNames(options map[string]any) []string {
 	var names []string
-	for _, p := range sortedTable(options) {
-		if strings.EqualFold(p.key, "BinaryName") {
-			names = append(names, p.key)
+	for _, p := range toml.Sorted(options) {
+		if strings.EqualFold(p.Key, "BinaryName") {
+			names = append(names, p.Key)
 		}
 	}
 	return names
 }
 
 // defaultOps makes the handler the default one.
-func (c *criTree) defaultOps(f configFile, h Handler) []tomlOp {
-	var ops []tomlOp
+func (c *criTree) defaultOps(f configFile, h Handler) []toml.Op {
+	var ops []toml.Op
 	if c.reader.merge == mergeWhole {
 		// A default_runtime with a type beats default_runtime_name until containerd 2.0.
 		old := sub(c.cri, "containerd", "default_runtime")
@@ -144,25 +146,25 @@ func (c *criTree) defaultOps(f configFile, h Handler) []tomlOp {
 				return nil
 			}
 			key, _ := field(old, "runtime_type")
-			ops = append(ops, tomlOp{append(c.at(f, "containerd", "default_runtime"), key), ""})
+			ops = append(ops, toml.Set(append(c.at(f, "containerd", "default_runtime"), key), ""))
 		}
 		// Both are for linuxV1 only: with another default the plugin does not load. The new entry has them as options.
 		for _, flag := range [][]string{{"systemd_cgroup"}, {"containerd", "no_pivot"}} {
 			if on(sub(c.cri, flag[:len(flag)-1]...), flag[len(flag)-1]) {
-				ops = append(ops, tomlOp{c.at(f, flag...), false})
+				ops = append(ops, toml.Set(c.at(f, flag...), false))
 			}
 		}
 	}
 	if text(sub(c.cri, "containerd"), "default_runtime_name") != h.Name {
-		ops = append(ops, tomlOp{c.at(f, "containerd", "default_runtime_name"), h.Name})
+		ops = append(ops, toml.Set(c.at(f, "containerd", "default_runtime_name"), h.Name))
 	}
 	return ops
 }
 
-func (c *criTree) cdiOps(f configFile) []tomlOp {
+func (c *criTree) cdiOps(f configFile) []toml.Op {
 	_, v := field(c.cri, "enable_cdi")
 	if c.reader.cdi == cdiOff && v != true || c.reader.cdi == cdiOn && v == false {
-		return []tomlOp{{c.at(f, "enable_cdi"), true}}
+		return []toml.Op{toml.Set(c.at(f, "enable_cdi"), true)}
 	}
 	return nil
 }

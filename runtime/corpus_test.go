@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pelletier/go-toml/v2"
+	gotoml "github.com/pelletier/go-toml/v2"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 )
@@ -137,7 +137,7 @@ func handlers() []Handler {
 func leaves(t testing.TB, data []byte) map[string]string {
 	t.Helper()
 	var tree map[string]any
-	if err := toml.Unmarshal(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), &tree); err != nil {
+	if err := gotoml.Unmarshal(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), &tree); err != nil {
 		t.Fatalf("not TOML: %v\n%s", err, data)
 	}
 	out := map[string]string{}
@@ -178,8 +178,19 @@ func textDiff(before, after []byte) string {
 	return out.String()
 }
 
-// diffExact is diffLines with line breaks compared too, by the plain quadratic way.
-func diffExact(a, b [][]byte) []lineHunk {
+// hunk says that lines [a0,a1) of one text became lines [b0,b1) of another.
+type hunk struct{ a0, a1, b0, b1 int }
+
+func splitLines(b []byte) [][]byte {
+	lines := bytes.SplitAfter(b, []byte("\n"))
+	if len(lines[len(lines)-1]) == 0 {
+		lines = lines[:len(lines)-1]
+	}
+	return lines
+}
+
+// diffExact compares texts with line breaks compared too, by the plain quadratic way.
+func diffExact(a, b [][]byte) []hunk {
 	n, m := len(a), len(b)
 	lcs := make([][]int, n+1)
 	for i := range lcs {
@@ -194,14 +205,14 @@ func diffExact(a, b [][]byte) []lineHunk {
 			}
 		}
 	}
-	var out []lineHunk
+	var out []hunk
 	for i, j := 0, 0; i < n || j < m; {
 		if i < n && j < m && bytes.Equal(a[i], b[j]) {
 			i++
 			j++
 			continue
 		}
-		h := lineHunk{i, i, j, j}
+		h := hunk{i, i, j, j}
 		for i < n || j < m {
 			if i < n && j < m && bytes.Equal(a[i], b[j]) {
 				break

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
@@ -25,7 +26,7 @@ func FuzzEdit(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, root, imported []byte, choice byte) {
 		var err error
-		alloc.Most(t, 4000, len(root), func() { _, err = tomlTree(root) })
+		alloc.Most(t, 4000, len(root), func() { _, err = toml.Values(root) })
 		if err != nil {
 			root = bytes.ToValidUTF8(root, nil)
 		}
@@ -122,7 +123,7 @@ func FuzzTakeOut(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, before, after, found []byte) {
 		for _, data := range [][]byte{before, after, found} {
-			if tree, err := tomlTree(data); err != nil || tomlDepthOf(tree) > tomlDepth || bytes.Contains(data, []byte("0000")) {
+			if tree, err := toml.Values(data); err != nil || toml.Depth(tree) > toml.MaxDepth || bytes.Contains(data, []byte("0000")) {
 				return // leaves tells no key with a zero in it from two
 			}
 		}

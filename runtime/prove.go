@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Prove asks the machine's own daemon what it would make of the tree with the candidate in it, and judges the answer.
@@ -65,7 +66,7 @@ func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]a
 	if err != nil {
 		return nil, err
 	}
-	return tomlTree(out)
+	return toml.Values(out)
 }
 
 // relocate makes a file's imports lead into the copy of the tree. A root that is missing is empty there: with --config
@@ -87,7 +88,7 @@ func relocate(f File) ([]byte, error) {
 		moved[i] = host.Scratch + name
 	}
 	key, _ := field(c.tree, "imports")
-	return editTOML(f.Data, []tomlOp{{[]string{key}, moved}})
+	return toml.Edit(f.Data, []toml.Op{toml.Set([]string{key}, moved)})
 }
 
 // judge compares two dumps: the handler must be right in the second, and nothing else may differ from the first.
@@ -97,9 +98,9 @@ func judge(was, is map[string]any, h Handler) error {
 		return errors.New("the CRI plugin is gone")
 	}
 	_, criWas := criOf(was)
-	for _, c := range tomlDiff(was, is, nil) {
+	for _, c := range toml.Diff(was, is, nil) {
 		if !meant(c, plugin, h, serves(criWas)) {
-			what := fmt.Sprintf("it would change %s = from %s to %s", showPath(c.path), show(c.old), show(c.new))
+			what := fmt.Sprintf("it would change %s = from %s to %s", toml.ShowPath(c.Path), toml.Show(c.Old), toml.Show(c.New))
 			return errors.New(mask.Message(what))
 		}
 	}
@@ -132,8 +133,8 @@ func judgeEntry(was, is map[string]any, h Handler) error {
 		return nil
 	}
 	for key, value := range sub(base, "options") {
-		if _, got := field(options, key); !strings.EqualFold(key, "BinaryName") && !tomlEqual(got, value) && !isZero(value) {
-			return fmt.Errorf("the handler %s would lack %s = %s", h.Name, key, show(value))
+		if _, got := field(options, key); !strings.EqualFold(key, "BinaryName") && !toml.Equal(got, value) && !isZero(value) {
+			return fmt.Errorf("the handler %s would lack %s = %s", h.Name, key, toml.Show(value))
 		}
 	}
 	return nil
@@ -159,24 +160,24 @@ func serves(cri map[string]any) bool {
 }
 
 // meant says whether a difference between the dumps is what was asked for.
-func meant(c tomlChange, plugin string, h Handler, served bool) bool {
-	if c.path[0] == "imports" {
+func meant(c toml.Change, plugin string, h Handler, served bool) bool {
+	if c.Path[0] == "imports" {
 		return true // they name the copy's own files
 	}
-	if len(c.path) < 3 || c.path[1] != plugin {
+	if len(c.Path) < 3 || c.Path[1] != plugin {
 		return false
 	}
-	in := strings.Join(c.path[2:], "/")
+	in := strings.Join(c.Path[2:], "/")
 	runtimes := "containerd/runtimes/"
 	switch {
 	case strings.HasPrefix(in, runtimes+h.Name+"/") || in == runtimes+h.Name:
 		return true
-	case strings.HasPrefix(in, runtimes) && (!served || nothing(c.old) && nothing(c.new)):
+	case strings.HasPrefix(in, runtimes) && (!served || nothing(c.Old) && nothing(c.New)):
 		return true // the built-in runc, once stated, prints its zeros otherwise; or a node that was down is mended
 	case in == "containerd/default_runtime_name":
-		return h.Default && c.new == h.Name
+		return h.Default && c.New == h.Name
 	case in == "enable_cdi":
-		return h.CDI && c.new == true
+		return h.CDI && c.New == true
 	}
 	// What beats the default's name on 1.x has to go for the name to count.
 	return h.Default && (strings.HasPrefix(in, "containerd/default_runtime/") || in == "systemd_cgroup" || in == "containerd/no_pivot")

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // shaper writes one and the same kind of configuration in any of the ways TOML has.
@@ -41,10 +43,10 @@ func (s *shaper) text(v any) string {
 	switch v := v.(type) {
 	case string:
 		return s.quote + v + s.quote
-	case tomlTable:
+	case toml.Table:
 		parts := make([]string, len(v))
 		for i, p := range v {
-			parts[i] = s.key(p.key) + " = " + s.text(p.value)
+			parts[i] = s.key(p.Key) + " = " + s.text(p.Value)
 		}
 		return "{" + strings.Join(parts, ",") + "}"
 	case []any:
@@ -54,15 +56,15 @@ func (s *shaper) text(v any) string {
 }
 
 // table writes a table below a header that stands already ("" header: the top of the file).
-func (s *shaper) table(lines *[]string, above, path []string, t tomlTable) {
+func (s *shaper) table(lines *[]string, above, path []string, t toml.Table) {
 	indent := strings.Repeat(s.step, min(len(above), 4))
 	for _, p := range t {
-		at := append(slices.Clone(path), p.key)
-		sub, ok := p.value.(tomlTable)
+		at := append(slices.Clone(path), p.Key)
+		sub, ok := p.Value.(toml.Table)
 		how := s.IntN(10)
 		switch {
 		case !ok:
-			*lines = append(*lines, indent+s.dotted(at)+" = "+s.text(p.value)+s.tail())
+			*lines = append(*lines, indent+s.dotted(at)+" = "+s.text(p.Value)+s.tail())
 		case how == 0:
 			*lines = append(*lines, indent+s.dotted(at)+" = "+s.text(sub)+s.tail())
 		case how < 3 && len(sub) > 0 && allDotted(sub):
@@ -76,18 +78,18 @@ func (s *shaper) table(lines *[]string, above, path []string, t tomlTable) {
 }
 
 // allDotted says that a table can be written by dotted keys alone: every one below it comes to a value.
-func allDotted(t tomlTable) bool {
+func allDotted(t toml.Table) bool {
 	for _, p := range t {
-		if sub, ok := p.value.(tomlTable); ok && (len(sub) == 0 || !allDotted(sub)) {
+		if sub, ok := p.Value.(toml.Table); ok && (len(sub) == 0 || !allDotted(sub)) {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *shaper) section(path []string, t tomlTable) {
+func (s *shaper) section(path []string, t toml.Table) {
 	var lines []string
-	values := slices.ContainsFunc(t, func(p tomlPair) bool { _, ok := p.value.(tomlTable); return !ok })
+	values := slices.ContainsFunc(t, func(p toml.Pair) bool { _, ok := p.Value.(toml.Table); return !ok })
 	if values || len(t) == 0 || s.IntN(2) == 0 {
 		if s.IntN(3) == 0 {
 			lines = append(lines, "# "+path[len(path)-1])
@@ -103,7 +105,7 @@ func (s *shaper) section(path []string, t tomlTable) {
 		return
 	}
 	for _, p := range t {
-		s.section(append(slices.Clone(path), p.key), p.value.(tomlTable))
+		s.section(append(slices.Clone(path), p.Key), p.Value.(toml.Table))
 	}
 }
 
@@ -111,59 +113,60 @@ func (s *shaper) tail() string {
 	return []string{"", "", "", " ", "\t# [x] = 'y'"}[s.IntN(5)]
 }
 
-func (s *shaper) runtimes() tomlTable {
-	var t tomlTable
+func (s *shaper) runtimes() toml.Table {
+	var t toml.Table
 	for _, name := range []string{"runc", "crun", "kata", "nvidia", "é.x"} {
 		if s.IntN(3) > 0 {
 			continue
 		}
-		var entry, options tomlTable
+		var entry, options toml.Table
 		if s.IntN(5) > 0 {
-			entry = append(entry, tomlPair{"runtime_type", []string{runcV2, runcV2, runcV1, "io.containerd.kata.v2"}[s.IntN(4)]})
+			entry = entry.With("runtime_type", []string{runcV2, runcV2, runcV1, "io.containerd.kata.v2"}[s.IntN(4)])
 		}
 		if s.IntN(4) == 0 {
-			entry = append(entry, tomlPair{"pod_annotations", []any{"[x]"}})
+			entry = entry.With("pod_annotations", []any{"[x]"})
 		}
-		for _, p := range []tomlPair{{"SystemdCgroup", true}, {"binaryName", "/usr/bin/x"}, {"BinaryName", "/usr/bin/nvidia-container-runtime"}, {"Root", "/run/x"}} {
+		named := toml.Table{}.With("SystemdCgroup", true).With("binaryName", "/usr/bin/x")
+		for _, p := range named.With("BinaryName", "/usr/bin/nvidia-container-runtime").With("Root", "/run/x") {
 			if s.IntN(3) == 0 {
 				options = append(options, p)
 			}
 		}
 		if options != nil || s.IntN(3) == 0 {
-			entry = append(entry, tomlPair{"options", options})
+			entry = entry.With("options", options)
 		}
-		t = append(t, tomlPair{name, entry})
+		t = t.With(name, entry)
 	}
 	return t
 }
 
-func (s *shaper) plugin() tomlTable {
-	var cri, containerd tomlTable
+func (s *shaper) plugin() toml.Table {
+	var cri, containerd toml.Table
 	if s.IntN(2) == 0 {
-		cri = append(cri, tomlPair{"sandbox_image", "pause:3"})
+		cri = cri.With("sandbox_image", "pause:3")
 	}
 	if s.IntN(3) == 0 {
-		cri = append(cri, tomlPair{"enable_cdi", s.IntN(2) == 0})
+		cri = cri.With("enable_cdi", s.IntN(2) == 0)
 	}
 	if s.IntN(3) > 0 {
-		containerd = append(containerd, tomlPair{"default_runtime_name", []string{"runc", "crun", "nvidia"}[s.IntN(3)]})
+		containerd = containerd.With("default_runtime_name", []string{"runc", "crun", "nvidia"}[s.IntN(3)])
 	}
 	if s.IntN(4) > 0 {
-		containerd = append(containerd, tomlPair{"runtimes", s.runtimes()})
+		containerd = containerd.With("runtimes", s.runtimes())
 	}
 	if containerd != nil || s.IntN(2) == 0 {
-		cri = append(cri, tomlPair{"containerd", containerd})
+		cri = cri.With("containerd", containerd)
 	}
-	return append(cri, tomlPair{"cni", tomlTable{{"conf_dir", "/etc/cni"}}})
+	return cri.With("cni", toml.Table{}.With("conf_dir", "/etc/cni"))
 }
 
 func (s *shaper) file() []byte {
 	names := map[int][]string{0: {criV1}, 1: {criV1}, 2: {criV2, criV2, criV3}, 3: {criV3}, 4: {criV3}}[s.version]
-	plugins := tomlTable{{"example.one", tomlTable{{"x", 1}}}}
+	plugins := toml.Table{}.With("example.one", toml.Table{}.With("x", 1))
 	if s.IntN(5) > 0 {
-		plugins = append(plugins, tomlPair{names[s.IntN(len(names))], s.plugin()})
+		plugins = plugins.With(names[s.IntN(len(names))], s.plugin())
 	}
-	whole := tomlTable{{"oom_score", -5}, {"plugins", plugins}, {"metrics", tomlTable{{"address", ""}}}}
+	whole := toml.Table{}.With("oom_score", -5).With("plugins", plugins).With("metrics", toml.Table{}.With("address", ""))
 	if s.version > 0 {
 		s.root = append(s.root, fmt.Sprintf("version = %d", s.version))
 	}
@@ -194,7 +197,7 @@ func TestLawsOnRandomShapes(t *testing.T) {
 		}
 		data := s.file()
 		tree := Tree{Root: File{etc + "/config.toml", data}}
-		if _, err := tomlTree(data); err != nil {
+		if _, err := toml.Values(data); err != nil {
 			t.Fatalf("the generator wrote no TOML: %v\n%s", err, data)
 		}
 		d, h := daemons()[rng.IntN(len(daemons()))], handlers()[rng.IntN(2)]
@@ -204,7 +207,7 @@ func TestLawsOnRandomShapes(t *testing.T) {
 		}
 		edited++
 		if found := meddle(rng, after); rng.IntN(2) == 0 {
-			if _, err := tomlTree(found); err == nil {
+			if _, err := toml.Values(found); err == nil {
 				takenOut(t, data, after, found)
 			}
 		} else {

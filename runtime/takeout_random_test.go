@@ -12,7 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pelletier/go-toml/v2"
+	gotoml "github.com/pelletier/go-toml/v2"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // TestTakeOutRandom has every shape edited by us, and then changed outside gpuadm at random: keys set, removed and added, ours too,
@@ -52,26 +54,26 @@ func TestTakeOutRandom(t *testing.T) {
 }
 
 func isTOML(data []byte) bool {
-	_, err := tomlTree(data)
+	_, err := toml.Values(data)
 	return err == nil
 }
 
 // foreign changes a file outside gpuadm.
 func foreign(t testing.TB, rng *rand.Rand, before, found []byte) []byte {
-	tree, err := tomlTree(found)
+	tree, err := toml.Values(found)
 	if err != nil {
 		t.Fatal(err)
 	}
-	was, err := tomlTree(before)
+	was, err := toml.Values(before)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := tomlDiff(map[string]any{}, tree, nil)
+	all := toml.Diff(map[string]any{}, tree, nil)
 	if len(all) == 0 {
 		return meddle(rng, found)
 	}
 	at := all[rng.IntN(len(all))]
-	op := tomlOp{at.path, nil}
+	op := toml.Unset(at.Path)
 	switch rng.IntN(7) {
 	case 0:
 		return meddle(rng, found)
@@ -79,31 +81,31 @@ func foreign(t testing.TB, rng *rand.Rand, before, found []byte) []byte {
 		return marshalled(t, found)
 	case 2: // removed
 	case 3: // added beside it
-		op = tomlOp{append(slices.Clone(at.path[:len(at.path)-1]), fmt.Sprintf("foreign%d", rng.IntN(9))), int64(rng.IntN(9))}
+		op = toml.Set(append(slices.Clone(at.Path[:len(at.Path)-1]), fmt.Sprintf("foreign%d", rng.IntN(9))), int64(rng.IntN(9)))
 	case 4: // as it was before us
-		op.value = valueAt(was, at.path)
+		op.Value = toml.ValueAt(was, at.Path)
 	case 5: // a table, removed with all that is in it
-		if len(at.path) > 1 {
-			op.path = at.path[:1+rng.IntN(len(at.path)-1)]
+		if len(at.Path) > 1 {
+			op.Path = at.Path[:1+rng.IntN(len(at.Path)-1)]
 		}
 	default:
-		switch v := at.new.(type) {
+		switch v := at.New.(type) {
 		case string:
-			op.value = v + "x"
+			op.Value = v + "x"
 		case bool:
-			op.value = !v
+			op.Value = !v
 		case int64:
-			op.value = v + 1
+			op.Value = v + 1
 		}
 	}
-	if out, err := editTOML(found, []tomlOp{op}); err == nil {
+	if out, err := toml.Edit(found, []toml.Op{op}); err == nil {
 		return out
 	}
-	changed, err := applyOps(tree, []tomlOp{op})
+	changed, err := toml.Apply(tree, []toml.Op{op})
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := toml.Marshal(changed)
+	out, err := gotoml.Marshal(changed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +114,7 @@ func foreign(t testing.TB, rng *rand.Rand, before, found []byte) []byte {
 
 // meddle puts lines in, and tables at the end.
 func meddle(rng *rand.Rand, b []byte) []byte {
-	lines := splitLines(bytes.Clone(b))
+	lines := toml.SplitLines(bytes.Clone(b))
 	for i := range 1 + rng.IntN(4) {
 		at := rng.IntN(len(lines) + 1)
 		line := []byte(fmt.Sprintf("# foreign %d\n", i))
@@ -124,7 +126,7 @@ func meddle(rng *rand.Rand, b []byte) []byte {
 		}
 		lines = append(lines[:at], append([][]byte{line}, lines[at:]...)...)
 	}
-	out := joinLines(lines, "\n")
+	out := toml.JoinLines(lines, "\n")
 	if rng.IntN(2) == 0 {
 		out = append(out, fmt.Sprintf("\n[foreign.t%d]\nx = %d\n", rng.IntN(9), rng.IntN(99))...)
 	}
@@ -143,7 +145,7 @@ func takenOut(t testing.TB, before, after, found []byte) (left []string) {
 		path := strings.Split(key, "\x00")[1:]
 		return slices.ContainsFunc(left, func(text string) bool {
 			for n := range path {
-				if strings.HasPrefix(text, showPath(path[:n+1])+" is ") {
+				if strings.HasPrefix(text, toml.ShowPath(path[:n+1])+" is ") {
 					return true
 				}
 			}
@@ -171,7 +173,7 @@ func takenOut(t testing.TB, before, after, found []byte) (left []string) {
 	if again, _, err := TakeOut(before, after, got); err != nil || got != nil && !bytes.Equal(again, got) {
 		fail("", fmt.Sprintf("is taken out twice: %v\n%s", err, again))
 	}
-	for _, l := range splitLines(found) {
+	for _, l := range toml.SplitLines(found) {
 		if bytes.Contains(l, []byte("# foreign")) && !bytes.Contains(got, bytes.TrimSpace(l)) {
 			t.Fatalf("%q was lost:\n%s", l, got)
 		}

@@ -6,12 +6,14 @@ package runtime
 import (
 	"bytes"
 	"maps"
-	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/pelletier/go-toml/v2"
+	gotoml "github.com/pelletier/go-toml/v2"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 const kubeadm = "11-v2-kubeadm-comments"
@@ -63,7 +65,7 @@ func TestTakeOut(t *testing.T) {
 		"comments gone":   {func(b []byte) []byte { return swap(b, "      # nothing but runc is supported\n", "") }, true},
 		"unix to dos":     {func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n")) }, true},
 		"written anew":    {func(b []byte) []byte { return marshalled(t, b) }, false},
-		"turned round":    {func(b []byte) []byte { return turned(t, b) }, false},
+		"turned round":    {func(b []byte) []byte { return turned(b) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := c.change(before)
@@ -83,11 +85,11 @@ func TestTakeOut(t *testing.T) {
 
 // marshalled is the file as nvidia-ctk or any other program writes it: same keys, no comments, other order.
 func marshalled(t testing.TB, b []byte) []byte {
-	tree, err := tomlTree(b)
+	tree, err := toml.Values(b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := toml.Marshal(tree)
+	out, err := gotoml.Marshal(tree)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,16 +97,10 @@ func marshalled(t testing.TB, b []byte) []byte {
 }
 
 // turned has the sections in the opposite order.
-func turned(t testing.TB, b []byte) []byte {
-	d, err := parseTOML(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+func turned(b []byte) []byte {
 	var cuts []int
-	for _, e := range d.exprs {
-		if e.header {
-			cuts = append(cuts, e.start)
-		}
+	for _, at := range regexp.MustCompile(`(?m)^[ \t]*\[[^\n]*\][ \t]*(#.*)?$`).FindAllIndex(b, -1) {
+		cuts = append(cuts, at[0])
 	}
 	out := bytes.Clone(b[:cuts[0]])
 	cuts = append(cuts, len(b))
@@ -161,9 +157,9 @@ func TestTakeOutLeaves(t *testing.T) {
 			}
 			want := c.want
 			if want == nil { // the entry stays whole, the default and enable_cdi go
-				if want, err = editTOML(c.found, []tomlOp{
-					{[]string{"plugins", criV2, "containerd", "default_runtime_name"}, "runc"},
-					{[]string{"plugins", criV2, "enable_cdi"}, nil},
+				if want, err = toml.Edit(c.found, []toml.Op{
+					toml.Set([]string{"plugins", criV2, "containerd", "default_runtime_name"}, "runc"),
+					toml.Unset([]string{"plugins", criV2, "enable_cdi"}),
 				}); err != nil {
 					t.Fatal(err)
 				}
@@ -267,40 +263,5 @@ func TestTakeOutOfOurOwnFile(t *testing.T) {
 	if want := "version = 2\n\n[debug]\nlevel = \"info\"\n"; err != nil || string(got) != want || len(left) != 1 ||
 		left[0] != "version is 2 (line 1), and what was added outside gpuadm is read by it" {
 		t.Errorf("a file that others write into: got %q %q %v", got, left, err)
-	}
-}
-
-func TestDiffLines(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	text := func() [][]byte {
-		lines := make([][]byte, rng.IntN(12))
-		for i := range lines {
-			lines[i] = []byte{byte('a' + rng.IntN(4)), '\n'}
-		}
-		return lines
-	}
-	for range 5000 {
-		a, b := text(), text()
-		var out [][]byte
-		at, edits := 0, 0
-		for _, h := range diffLines(a, b) {
-			if h.a0 < at || h.a0 == h.a1 && h.b0 == h.b1 {
-				t.Fatalf("bad hunk %v for %s %s", h, a, b)
-			}
-			out = append(append(out, a[at:h.a0]...), b[h.b0:h.b1]...)
-			at = h.a1
-			edits += h.a1 - h.a0 + h.b1 - h.b0
-		}
-		out = append(out, a[at:]...)
-		if !bytes.Equal(bytes.Join(out, nil), bytes.Join(b, nil)) {
-			t.Fatalf("%s -> %s gives %s", a, b, out)
-		}
-		least := 0
-		for _, h := range diffExact(a, b) {
-			least += h.a1 - h.a0 + h.b1 - h.b0
-		}
-		if edits != least {
-			t.Fatalf("%s -> %s in %d edits, not %d", a, b, edits, least)
-		}
 	}
 }

@@ -24,7 +24,7 @@ var mayImport = map[string][]string{
 	"stages":               {"cloud", "drivers", "images/systemd", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/spec", "internal/things"},
 	"drivers":              {"internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/pattern", "internal/spec", "internal/things"},
 	"mig":                  {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
-	"runtime":              {"internal/converge", "internal/facts", "internal/host", "internal/mask", "internal/packages", "internal/spec", "internal/things"},
+	"runtime":              {"internal/converge", "internal/facts", "internal/host", "internal/mask", "internal/packages", "internal/spec", "internal/things", "internal/toml"},
 	"cloud":                {"internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/kube", "internal/mask", "internal/spec", "internal/things"},
 	"internal/kube":        {"internal/host", "internal/mask"},
 	"internal/instance":    {"internal/host"},
@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"internal/facts":       {"internal/host", "internal/instance", "internal/pattern"},
 	"internal/pattern":     {},
 	"internal/spec":        {},
+	"internal/toml":        {},
 	"internal/host":        {"internal/mask"},
 }
 
@@ -45,7 +46,7 @@ var onlyIn = map[string][]string{
 	"github.com/NVIDIA/go-nvml":            {"internal/host"},
 	"github.com/coreos/go-systemd":         {"internal/host", "cmd/gpuadm", "internal/facts"},
 	"github.com/godbus/dbus":               {"internal/host"},
-	"github.com/pelletier/go-toml":         {"cloud", "drivers", "internal/spec", "internal/facts", "runtime", "test"},
+	"github.com/pelletier/go-toml":         {"cloud", "drivers", "internal/spec", "internal/facts", "internal/toml", "runtime", "test"},
 	"github.com/spf13/cobra":               {"cmd/gpuadm"},
 	"github.com/sirupsen/logrus":           {"cmd/gpuadm"},
 	"log":                                  {},

@@ -82,7 +82,7 @@ func (r *run) nothing() error {
 		return nil
 	}
 	result := "ok"
-	if len(r.cut.Undoes) > 0 || !r.covers(r.cut) { // not all that was cut short has been looked at
+	if len(r.cut.Undoes) > 0 || !r.covers(r.cut) || r.cut.rollingBack() { // its last changes may not have been made
 		result = overtaken
 	}
 	return r.j.write(r.h, Record{What: "end", Run: r.cut.ID, Result: result})

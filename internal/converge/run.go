@@ -178,7 +178,7 @@ func (r *run) end(err error) (Result, error) {
 		result = "failed"
 	}
 	as := result
-	if r.unsure {
+	if r.unsure || r.unsureRollBack() {
 		as = overtaken
 	}
 	if werr := r.j.write(r.h, Record{What: "end", Run: r.id, Result: as}); werr != nil && err == nil {
@@ -187,6 +187,9 @@ func (r *run) end(err error) (Result, error) {
 	r.event(Event{What: Ended, Text: result})
 	return r.Result, err
 }
+
+// unsureRollBack says whether this run goes on with one that was cut short in a roll-back, and the journal does not say so yet.
+func (r *run) unsureRollBack() bool { return r.first == resumed && r.cut.rollingBack() }
 
 // unclosed says that a run has done all it had to do, and the journal does not say so: the next run finds it open, and ends it.
 func unclosed(err error) error {
@@ -232,7 +235,7 @@ func (r *run) journal(t Thing, c Change) (err error) {
 	c.Diff, c.Left = "", nil
 	for _, rec := range slices.Backward(r.j.Records) { // a change that waits for its reboot is tried again and again
 		if rec.Run == r.id && rec.Change != nil && rec.Change.key() == c.key() {
-			if rec.Change.Before == c.Before && rec.Change.After == c.After {
+			if rec.Change.Before == c.Before && rec.Change.After == c.After && !r.unsureRollBack() {
 				return nil
 			}
 			break

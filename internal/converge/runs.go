@@ -85,6 +85,15 @@ func (r Run) changed() bool {
 	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.links[len(o.links)-1].open || !o.back() })
 }
 
+// rollingBack says whether a run was about to restore a thing that it had changed.
+func (r Run) rollingBack() bool {
+	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool {
+		return slices.ContainsFunc(o.links, func(l link) bool {
+			return l.After == l.Before || slices.Contains(l.made[:len(l.made)-1], l.After)
+		})
+	})
+}
+
 // A link is a series of changes of ours to one thing without a change from outside gpuadm between them. The last of them may never
 // have been made: it is journalled before the touch, and the power may fail between. So every state of the series counts as ours.
 type link struct {

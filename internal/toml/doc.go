@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package runtime
+// Package toml edits TOML files: it changes single keys and leaves every other byte, and takes its edits out again.
+package toml
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -14,74 +16,74 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-var errTooDeep = fmt.Errorf("tables are nested more than %d deep", tomlDepth)
+var ErrTooDeep = fmt.Errorf("tables are nested more than %d deep", MaxDepth)
 
-// utf8BOM is accepted before the first key by containerd 1.x (go-toml v1) and rejected by 2.x (go-toml v2).
-const utf8BOM = "\xef\xbb\xbf"
+// BOM is accepted before the first key by containerd 1.x (go-toml v1) and rejected by 2.x (go-toml v2).
+const BOM = "\xef\xbb\xbf"
 
-// tomlDepth bounds tables in tables: no configuration comes near it, and paths cost its square.
-const tomlDepth = 100
+// MaxDepth bounds tables in tables: no configuration comes near it, and paths cost its square.
+const MaxDepth = 100
 
-// tomlDoc is a TOML file with the place of every key and table in its bytes.
-type tomlDoc struct {
+// Doc is a TOML file with the place of every key and table in its bytes.
+type Doc struct {
 	src   []byte // as found, byte order mark included
-	exprs []tomlExpr
-	root  *tomlNode
+	exprs []expr
+	root  *node
 }
 
-// tomlExpr is a header or a key with its value: what stands on lines of its own.
-type tomlExpr struct {
+// expr is a header or a key with its value: what stands on lines of its own.
+type expr struct {
 	header     bool
 	array      bool // [[header]]
 	inArray    bool // below a [[header]]: its path does not name one place
 	start, end int  // whole lines, indentation and line break included
 	head, tail int  // from the first byte of the key (or the bracket) to the end of the value (or the bracket)
-	keys       []tomlKey
-	value      tomlSpan
+	keys       []key
+	value      span
 	path       []string // from the top of the file, through all headers
 	section    int      // the header it stands under, -1 for none
 }
 
-type tomlSpan struct{ start, end int }
+type span struct{ start, end int }
 
-type tomlKey struct {
+type key struct {
 	name string
-	raw  tomlSpan
+	raw  span
 }
 
-type tomlKind int
+type kind int
 
 const (
-	tomlImplicit tomlKind = iota // only named by the headers of tables below it
-	tomlHeader                   // has its own [header], or is the top of the file
-	tomlDotted                   // only named by dotted keys
-	tomlInline                   // { … }
-	tomlTables                   // array of tables
-	tomlLeaf
+	implicit kind = iota // only named by the headers of tables below it
+	headed               // has its own [header], or is the top of the file
+	dotted               // only named by dotted keys
+	inlined              // { … }
+	tables               // array of tables
+	leaf
 )
 
-// tomlNode is a table or value in the tree of the file.
-type tomlNode struct {
-	kind   tomlKind
+// node is a table or value in the tree of the file.
+type node struct {
+	kind   kind
 	path   []string
-	kids   map[string]*tomlNode
-	expr   int        // the header's, or that of the line the value stands on; -1 for the top
-	inline *tomlNode  // the inline table around it, nil outside of any
-	value  tomlSpan   // of a value or inline table
-	elems  []tomlSpan // of an inline table: each key = value
+	kids   map[string]*node
+	expr   int    // the header's, or that of the line the value stands on; -1 for the top
+	inline *node  // the inline table around it, nil outside of any
+	value  span   // of a value or inline table
+	elems  []span // of an inline table: each key = value
 }
 
-// tomlTree reads the values of a file, checked as strictly as containerd 2.x does.
-func tomlTree(data []byte) (map[string]any, error) {
+// Values reads the values of a file, checked as strictly as containerd 2.x does.
+func Values(data []byte) (map[string]any, error) {
 	tree := map[string]any{}
-	if err := toml.Unmarshal(bytes.TrimPrefix(data, []byte(utf8BOM)), &tree); err != nil {
+	if err := toml.Unmarshal(bytes.TrimPrefix(data, []byte(BOM)), &tree); err != nil {
 		return nil, err
 	}
 	return tree, nil
 }
 
-// tomlErrorLine is where the parser stumbled, 0 when it does not say.
-func tomlErrorLine(err error) (line, column int) {
+// ErrorPlace is where the parser stumbled, 0 when it does not say.
+func ErrorPlace(err error) (line, column int) {
 	var at *toml.DecodeError
 	if errors.As(err, &at) {
 		return at.Position()
@@ -89,12 +91,12 @@ func tomlErrorLine(err error) (line, column int) {
 	return 0, 0
 }
 
-// parseTOML finds the places in a file that tomlTree has accepted.
-func parseTOML(src []byte) (*tomlDoc, error) {
-	d := &tomlDoc{src: src, root: &tomlNode{kind: tomlHeader, kids: map[string]*tomlNode{}, expr: -1}}
+// Parse finds the places in a file that Values has accepted.
+func Parse(src []byte) (*Doc, error) {
+	d := &Doc{src: src, root: &node{kind: headed, kids: map[string]*node{}, expr: -1}}
 	base := 0
-	if bytes.HasPrefix(src, []byte(utf8BOM)) {
-		base = len(utf8BOM)
+	if bytes.HasPrefix(src, []byte(BOM)) {
+		base = len(BOM)
 	}
 	p := unstable.Parser{}
 	p.Reset(src[base:])
@@ -104,8 +106,8 @@ func parseTOML(src []byte) (*tomlDoc, error) {
 		e := d.newExpr(n, base)
 		d.takeLines(&e, base)
 		e.section = section
-		if len(at.path)+len(e.keys) > tomlDepth {
-			return nil, errTooDeep
+		if len(at.path)+len(e.keys) > MaxDepth {
+			return nil, ErrTooDeep
 		}
 		if n.Kind == unstable.KeyValue {
 			e.path = slices.Concat(at.path, keyNames(e.keys))
@@ -131,12 +133,12 @@ func parseTOML(src []byte) (*tomlDoc, error) {
 }
 
 // newExpr reads the offsets of a header or key; the parser gives none for arrays and for brackets.
-func (d *tomlDoc) newExpr(n *unstable.Node, base int) tomlExpr {
-	e := tomlExpr{header: n.Kind != unstable.KeyValue, array: n.Kind == unstable.ArrayTable}
+func (d *Doc) newExpr(n *unstable.Node, base int) expr {
+	e := expr{header: n.Kind != unstable.KeyValue, array: n.Kind == unstable.ArrayTable}
 	for it := n.Key(); it.Next(); {
 		k := it.Node()
-		raw := tomlSpan{base + int(k.Raw.Offset), base + int(k.Raw.Offset+k.Raw.Length)}
-		e.keys = append(e.keys, tomlKey{string(k.Data), raw})
+		raw := span{base + int(k.Raw.Offset), base + int(k.Raw.Offset+k.Raw.Length)}
+		e.keys = append(e.keys, key{string(k.Data), raw})
 	}
 	first, last := e.keys[0].raw.start, e.keys[len(e.keys)-1].raw.end
 	if e.header {
@@ -148,39 +150,39 @@ func (d *tomlDoc) newExpr(n *unstable.Node, base int) tomlExpr {
 		}
 	} else {
 		e.head, e.tail = first, base+int(n.Raw.Offset+n.Raw.Length)
-		e.value = tomlSpan{valueStart(d.src, last), e.tail}
+		e.value = span{valueStart(d.src, last), e.tail}
 	}
 	return e
 }
 
-func (d *tomlDoc) takeLines(e *tomlExpr, base int) {
+func (d *Doc) takeLines(e *expr, base int) {
 	e.start = max(base, bytes.LastIndexByte(d.src[:e.head], '\n')+1)
 	e.end = lineEnd(d.src, e.tail)
 }
 
 // addHeader puts the table of a [header] into the tree and returns it.
-func (d *tomlDoc) addHeader(expr int) (*tomlNode, error) {
+func (d *Doc) addHeader(expr int) (*node, error) {
 	e := &d.exprs[expr]
 	at := d.root
 	for i, k := range e.keys {
 		kid := at.kids[k.name]
 		last := i == len(e.keys)-1
 		if kid == nil {
-			kid = &tomlNode{path: e.path[:i+1], kids: map[string]*tomlNode{}, expr: -1}
+			kid = &node{path: e.path[:i+1], kids: map[string]*node{}, expr: -1}
 			at.kids[k.name] = kid
 		}
-		if kid.kind == tomlLeaf || kid.kind == tomlInline {
+		if kid.kind == leaf || kid.kind == inlined {
 			return nil, fmt.Errorf("%s is a value and a table", strings.Join(kid.path, "."))
 		}
 		if last && e.array {
-			kid.kind, kid.expr = tomlTables, expr
+			kid.kind, kid.expr = tables, expr
 		}
-		if kid.kind == tomlTables {
+		if kid.kind == tables {
 			// What is below belongs to one element: it is out of reach by path alone.
 			e.inArray = true
-			kid.kids = map[string]*tomlNode{}
+			kid.kids = map[string]*node{}
 		} else if last {
-			kid.kind, kid.expr = tomlHeader, expr
+			kid.kind, kid.expr = headed, expr
 		}
 		at = kid
 	}
@@ -188,13 +190,13 @@ func (d *tomlDoc) addHeader(expr int) (*tomlNode, error) {
 }
 
 // addValue puts a key and its value into the tree, inline tables with all that is in them.
-func (d *tomlDoc) addValue(at *tomlNode, keys []tomlKey, val tomlSpan, n *unstable.Node, base, expr int, inline *tomlNode) error {
+func (d *Doc) addValue(at *node, keys []key, val span, n *unstable.Node, base, expr int, inline *node) error {
 	for i, k := range keys {
 		kid := at.kids[k.name]
 		path := append(slices.Clone(at.path), k.name)
 		if i < len(keys)-1 {
 			if kid == nil {
-				kid = &tomlNode{kind: tomlDotted, path: path, kids: map[string]*tomlNode{}, expr: -1, inline: inline}
+				kid = &node{kind: dotted, path: path, kids: map[string]*node{}, expr: -1, inline: inline}
 				at.kids[k.name] = kid
 			}
 			at = kid
@@ -203,7 +205,7 @@ func (d *tomlDoc) addValue(at *tomlNode, keys []tomlKey, val tomlSpan, n *unstab
 		if kid != nil {
 			return fmt.Errorf("%s is defined twice", strings.Join(path, "."))
 		}
-		kid = &tomlNode{kind: tomlLeaf, path: path, expr: expr, inline: inline, value: val}
+		kid = &node{kind: leaf, path: path, expr: expr, inline: inline, value: val}
 		at.kids[k.name] = kid
 		if n.Kind == unstable.InlineTable {
 			return d.addInline(kid, n, base, expr)
@@ -212,18 +214,18 @@ func (d *tomlDoc) addValue(at *tomlNode, keys []tomlKey, val tomlSpan, n *unstab
 	return nil
 }
 
-func (d *tomlDoc) addInline(table *tomlNode, n *unstable.Node, base, expr int) error {
-	table.kind, table.kids = tomlInline, map[string]*tomlNode{}
+func (d *Doc) addInline(table *node, n *unstable.Node, base, expr int) error {
+	table.kind, table.kids = inlined, map[string]*node{}
 	for it := n.Children(); it.Next(); {
 		kv := it.Node()
 		if kv.Kind != unstable.KeyValue {
 			continue
 		}
 		e := d.newExpr(kv, base)
-		if len(table.path)+len(e.keys) > tomlDepth {
-			return errTooDeep
+		if len(table.path)+len(e.keys) > MaxDepth {
+			return ErrTooDeep
 		}
-		table.elems = append(table.elems, tomlSpan{e.head, e.tail})
+		table.elems = append(table.elems, span{e.head, e.tail})
 		if err := d.addValue(table, e.keys, e.value, kv.Value(), base, expr, table); err != nil {
 			return err
 		}
@@ -231,8 +233,22 @@ func (d *tomlDoc) addInline(table *tomlNode, n *unstable.Node, base, expr int) e
 	return nil
 }
 
+// Keys are the parts of all keys and headers in the order of the file: the path to each, itself included, and how it is spelt there.
+func (d *Doc) Keys() iter.Seq2[[]string, string] {
+	return func(yield func([]string, string) bool) {
+		for _, e := range d.exprs {
+			above := len(e.path) - len(e.keys)
+			for i, k := range e.keys {
+				if !yield(e.path[:above+i+1], string(d.src[k.raw.start:k.raw.end])) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // lookup follows a path through tables; nil when there is nothing.
-func (d *tomlDoc) lookup(path []string) *tomlNode {
+func (d *Doc) lookup(path []string) *node {
 	at := d.root
 	for _, name := range path {
 		if at = at.kids[name]; at == nil {
@@ -243,7 +259,7 @@ func (d *tomlDoc) lookup(path []string) *tomlNode {
 }
 
 // deepest is the last table or value on the path that is there.
-func (d *tomlDoc) deepest(path []string) *tomlNode {
+func (d *Doc) deepest(path []string) *node {
 	at := d.root
 	for _, name := range path {
 		kid := at.kids[name]
@@ -255,8 +271,8 @@ func (d *tomlDoc) deepest(path []string) *tomlNode {
 	return at
 }
 
-// lineOf is the line of the thing at a path or of the nearest above it, 1 for the top.
-func (d *tomlDoc) lineOf(path []string) int {
+// LineOf is the line of the thing at a path or of the nearest above it, 1 for the top.
+func (d *Doc) LineOf(path []string) int {
 	n := d.deepest(path)
 	switch {
 	case n.value.end > 0:
@@ -265,18 +281,18 @@ func (d *tomlDoc) lineOf(path []string) int {
 		return d.lineAt(d.exprs[n.expr].head)
 	}
 	for _, e := range d.exprs {
-		if hasPrefix(e.path, n.path) {
+		if HasPrefix(e.path, n.path) {
 			return d.lineAt(e.head)
 		}
 	}
 	return 1
 }
 
-func (d *tomlDoc) lineAt(off int) int { return 1 + bytes.Count(d.src[:off], []byte("\n")) }
+func (d *Doc) lineAt(off int) int { return 1 + bytes.Count(d.src[:off], []byte("\n")) }
 
-func (d *tomlDoc) indent(e tomlExpr) string { return string(d.src[e.start:e.head]) }
+func (d *Doc) indent(e expr) string { return string(d.src[e.start:e.head]) }
 
-func keyNames(keys []tomlKey) []string {
+func keyNames(keys []key) []string {
 	names := make([]string, len(keys))
 	for i, k := range keys {
 		names[i] = k.name
@@ -301,6 +317,7 @@ func indentOf(b []byte) string {
 	return string(b[:len(b)-len(bytes.TrimLeft(b, " \t"))])
 }
 
-func hasPrefix(path, prefix []string) bool {
+// HasPrefix says whether a path begins with another.
+func HasPrefix(path, prefix []string) bool {
 	return len(path) >= len(prefix) && slices.Equal(path[:len(prefix)], prefix)
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package runtime
+package toml
 
 import (
 	"fmt"
@@ -17,28 +17,32 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// tomlTable is a table to be written, its keys in the order they shall stand. Values are those of tomlTree, or tomlTable.
-type tomlTable []tomlPair
+// Table is a table to be written, its keys in the order they shall stand. Values are those of Values, or Table.
+type Table []Pair
 
-type tomlPair struct {
-	key   string
-	value any
+// Pair is a key of a Table.
+type Pair struct {
+	Key   string
+	Value any
 }
 
-func (t tomlTable) asMap() map[string]any {
+// With is the table with one more key at its end.
+func (t Table) With(key string, value any) Table { return append(t[:len(t):len(t)], Pair{key, value}) }
+
+func (t Table) asMap() map[string]any {
 	m := make(map[string]any, len(t))
 	for _, p := range t {
-		if sub, ok := p.value.(tomlTable); ok {
-			m[p.key] = sub.asMap()
+		if sub, ok := p.Value.(Table); ok {
+			m[p.Key] = sub.asMap()
 		} else {
-			m[p.key] = p.value
+			m[p.Key] = p.Value
 		}
 	}
 	return m
 }
 
-// tomlKeyText writes one part of a key, bare where TOML allows it.
-func tomlKeyText(name string, quote byte) string {
+// KeyText writes one part of a key, bare where TOML allows it.
+func KeyText(name string, quote byte) string {
 	bare := name != ""
 	for _, c := range []byte(name) {
 		bare = bare && (c == '-' || c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z')
@@ -46,10 +50,10 @@ func tomlKeyText(name string, quote byte) string {
 	if bare {
 		return name
 	}
-	return tomlString(name, quote)
+	return stringText(name, quote)
 }
 
-func tomlString(s string, quote byte) string {
+func stringText(s string, quote byte) string {
 	plain := !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f })
 	if quote == '\'' && plain && !strings.Contains(s, "'") {
 		return "'" + s + "'"
@@ -71,35 +75,35 @@ func tomlString(s string, quote byte) string {
 	return b.String()
 }
 
-// tomlText writes a value on one line.
-func tomlText(v any, quote byte) (string, error) {
+// Text writes a value on one line.
+func Text(v any, quote byte) (string, error) {
 	switch v := v.(type) {
 	case string:
 		if !utf8.ValidString(v) {
 			return "", fmt.Errorf("cannot write %q: it is not UTF-8", v)
 		}
-		return tomlString(v, quote), nil
+		return stringText(v, quote), nil
 	case bool:
 		return strconv.FormatBool(v), nil
 	case int64:
 		return strconv.FormatInt(v, 10), nil
 	case float64:
-		return tomlFloat(v), nil
+		return floatText(v), nil
 	case time.Time:
 		return v.Format(time.RFC3339Nano), nil
 	case toml.LocalDate, toml.LocalTime, toml.LocalDateTime:
 		return fmt.Sprint(v), nil
 	case []any:
-		return tomlArray(v, quote)
+		return arrayText(v, quote)
 	case map[string]any:
-		return tomlInlineText(sortedTable(v), quote)
-	case tomlTable:
-		return tomlInlineText(v, quote)
+		return inlineText(Sorted(v), quote)
+	case Table:
+		return inlineText(v, quote)
 	}
 	return "", fmt.Errorf("cannot write a value of type %T", v)
 }
 
-func tomlFloat(v float64) string {
+func floatText(v float64) string {
 	switch {
 	case math.IsNaN(v):
 		return "nan"
@@ -115,10 +119,10 @@ func tomlFloat(v float64) string {
 	return s
 }
 
-func tomlArray(v []any, quote byte) (string, error) {
+func arrayText(v []any, quote byte) (string, error) {
 	parts := make([]string, len(v))
 	for i, e := range v {
-		s, err := tomlText(e, quote)
+		s, err := Text(e, quote)
 		if err != nil {
 			return "", err
 		}
@@ -127,38 +131,39 @@ func tomlArray(v []any, quote byte) (string, error) {
 	return "[" + strings.Join(parts, ", ") + "]", nil
 }
 
-func tomlInlineText(t tomlTable, quote byte) (string, error) {
+func inlineText(t Table, quote byte) (string, error) {
 	if len(t) == 0 {
 		return "{}", nil
 	}
 	parts := make([]string, len(t))
 	for i, p := range t {
-		s, err := tomlText(p.value, quote)
+		s, err := Text(p.Value, quote)
 		if err != nil {
 			return "", err
 		}
-		parts[i] = tomlKeyText(p.key, quote) + " = " + s
+		parts[i] = KeyText(p.Key, quote) + " = " + s
 	}
 	return "{ " + strings.Join(parts, ", ") + " }", nil
 }
 
-func sortedTable(m map[string]any) tomlTable {
-	t := make(tomlTable, 0, len(m))
+// Sorted is a table with its keys in order.
+func Sorted(m map[string]any) Table {
+	t := make(Table, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		t = append(t, tomlPair{k, m[k]})
+		t = append(t, Pair{k, m[k]})
 	}
 	return t
 }
 
-// tomlEqual compares values with their types: 1 is not 1.0, and nan is nan.
-func tomlEqual(a, b any) bool {
+// Equal compares values with their types: 1 is not 1.0, and nan is nan.
+func Equal(a, b any) bool {
 	switch a := a.(type) {
 	case map[string]any:
 		b, ok := b.(map[string]any)
-		return ok && maps.EqualFunc(a, b, tomlEqual)
+		return ok && maps.EqualFunc(a, b, Equal)
 	case []any:
 		b, ok := b.([]any)
-		return ok && slices.EqualFunc(a, b, tomlEqual)
+		return ok && slices.EqualFunc(a, b, Equal)
 	case float64:
 		b, ok := b.(float64)
 		return ok && (a == b || math.IsNaN(a) && math.IsNaN(b))
@@ -174,41 +179,60 @@ func tomlEqual(a, b any) bool {
 	return reflect.TypeOf(a) == reflect.TypeOf(b) && a == b
 }
 
-// tomlCopy is a copy that shares no table or array with v.
-func tomlCopy(v any) any {
+// Copy is a copy that shares no table or array with v.
+func Copy(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
-		return copyTable(v)
+		return CopyTable(v)
 	case []any:
 		out := make([]any, len(v))
 		for i := range v {
-			out[i] = tomlCopy(v[i])
+			out[i] = Copy(v[i])
 		}
 		return out
 	}
 	return v
 }
 
-func copyTable(m map[string]any) map[string]any {
+// CopyTable is Copy of a table.
+func CopyTable(m map[string]any) map[string]any {
 	out := make(map[string]any, len(m))
 	for k, v := range m {
-		out[k] = tomlCopy(v)
+		out[k] = Copy(v)
 	}
 	return out
 }
 
-// tomlDepthOf counts tables in tables, through arrays too.
-func tomlDepthOf(v any) int {
+// Depth counts tables in tables, through arrays too.
+func Depth(v any) int {
 	deepest := 0
 	switch v := v.(type) {
 	case map[string]any:
 		for _, e := range v {
-			deepest = max(deepest, 1+tomlDepthOf(e))
+			deepest = max(deepest, 1+Depth(e))
 		}
 	case []any:
 		for _, e := range v {
-			deepest = max(deepest, tomlDepthOf(e))
+			deepest = max(deepest, Depth(e))
 		}
 	}
 	return deepest
+}
+
+// Show is a value in a message: its type where it is long.
+func Show(v any) string {
+	s, err := Text(v, '"')
+	if err != nil || len(s) > 60 {
+		return fmt.Sprintf("a %T", v)
+	}
+	return s
+}
+
+// ShowPath is a path in a message, its parts quoted where TOML asks for it.
+func ShowPath(path []string) string {
+	parts := make([]string, len(path))
+	for i, p := range path {
+		parts[i] = KeyText(p, '"')
+	}
+	return strings.Join(parts, ".")
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package runtime
+package toml
 
 import (
 	"bytes"
@@ -10,20 +10,26 @@ import (
 	"strings"
 )
 
-// tomlOp is one wanted difference: the value at path shall be this one, or the key shall be gone.
-// A tomlTable is only ever put where nothing stands.
-type tomlOp struct {
-	path  []string
-	value any // nil: gone
+// Op is one wanted difference: the value at path shall be this one, or the key shall be gone.
+// A Table is only ever put where nothing stands.
+type Op struct {
+	Path  []string
+	Value any // nil: gone
 }
 
-// applyOps changes the parsed values; it knows nothing of the text, so that it can prove what was done to the text.
-func applyOps(tree map[string]any, ops []tomlOp) (map[string]any, error) {
-	out := copyTable(tree)
+// Set is a key with a value.
+func Set(path []string, value any) Op { return Op{path, value} }
+
+// Unset is a key that is gone.
+func Unset(path []string) Op { return Op{path, nil} }
+
+// Apply changes the parsed values; it knows nothing of the text, so that it can prove what was done to the text.
+func Apply(tree map[string]any, ops []Op) (map[string]any, error) {
+	out := CopyTable(tree)
 	for _, op := range ops {
 		at := out
-		last := len(op.path) - 1
-		for i, name := range op.path[:last] {
+		last := len(op.Path) - 1
+		for i, name := range op.Path[:last] {
 			kid, there := at[name]
 			if !there {
 				kid = map[string]any{}
@@ -31,29 +37,29 @@ func applyOps(tree map[string]any, ops []tomlOp) (map[string]any, error) {
 			}
 			table, ok := kid.(map[string]any)
 			if !ok {
-				return nil, fmt.Errorf("%s is not a table", strings.Join(op.path[:i+1], "."))
+				return nil, fmt.Errorf("%s is not a table", strings.Join(op.Path[:i+1], "."))
 			}
 			at = table
 		}
-		switch v := op.value.(type) {
+		switch v := op.Value.(type) {
 		case nil:
-			delete(at, op.path[last])
-		case tomlTable:
-			at[op.path[last]] = v.asMap()
+			delete(at, op.Path[last])
+		case Table:
+			at[op.Path[last]] = v.asMap()
 		default:
-			at[op.path[last]] = v
+			at[op.Path[last]] = v
 		}
 	}
 	return out, nil
 }
 
-// editTOML makes the wanted differences in the text and nothing else, and proves it by parsing the result.
-func editTOML(src []byte, ops []tomlOp) ([]byte, error) {
-	before, err := tomlTree(src)
+// Edit makes the wanted differences in the text and nothing else, and proves it by parsing the result.
+func Edit(src []byte, ops []Op) ([]byte, error) {
+	before, err := Values(src)
 	if err != nil {
 		return nil, err
 	}
-	want, err := applyOps(before, ops)
+	want, err := Apply(before, ops)
 	if err != nil {
 		return nil, err
 	}
@@ -63,45 +69,45 @@ func editTOML(src []byte, ops []tomlOp) ([]byte, error) {
 			return nil, err
 		}
 	}
-	got, err := tomlTree(out)
+	got, err := Values(out)
 	if err != nil {
 		return nil, fmt.Errorf("internal error: the edit would not parse: %w", err)
 	}
-	if !tomlEqual(got, want) {
-		return nil, fmt.Errorf("internal error: the edit would change %s", firstDifference(want, got))
+	if !Equal(got, want) {
+		return nil, fmt.Errorf("internal error: the edit would change %s", FirstDifference(want, got))
 	}
 	return out, nil
 }
 
-func editOnce(src []byte, op tomlOp) ([]byte, error) {
-	d, err := parseTOML(src)
+func editOnce(src []byte, op Op) ([]byte, error) {
+	d, err := Parse(src)
 	if err != nil {
 		return nil, err
 	}
-	n := d.lookup(op.path)
+	n := d.lookup(op.Path)
 	switch {
-	case op.value == nil && n == nil:
+	case op.Value == nil && n == nil:
 		return src, nil
-	case op.value == nil:
+	case op.Value == nil:
 		return d.takeAway(n)
 	case n == nil:
-		return d.add(op.path, op.value)
-	case n.kind != tomlLeaf:
-		return nil, fmt.Errorf("%s is a table", strings.Join(op.path, "."))
+		return d.add(op.Path, op.Value)
+	case n.kind != leaf:
+		return nil, fmt.Errorf("%s is a table", strings.Join(op.Path, "."))
 	}
-	text, err := tomlText(op.value, d.quoteOf(n))
+	text, err := Text(op.Value, d.quoteOf(n))
 	if err != nil {
 		return nil, err
 	}
 	return d.splice(n.value.start, n.value.end, text), nil
 }
 
-func (d *tomlDoc) splice(start, end int, text string) []byte {
+func (d *Doc) splice(start, end int, text string) []byte {
 	return slices.Concat(d.src[:start], []byte(text), d.src[end:])
 }
 
 // spliceLines puts whole lines before offset at, which is the start of a line or the end of the file.
-func (d *tomlDoc) spliceLines(at int, lines []string) []byte {
+func (d *Doc) spliceLines(at int, lines []string) []byte {
 	eol := d.eol()
 	text := strings.Join(lines, eol) + eol
 	if at > d.top() && d.src[at-1] != '\n' {
@@ -111,29 +117,29 @@ func (d *tomlDoc) spliceLines(at int, lines []string) []byte {
 }
 
 // add puts a value where nothing stands, in the manner of what is around it.
-func (d *tomlDoc) add(path []string, value any) ([]byte, error) {
+func (d *Doc) add(path []string, value any) ([]byte, error) {
 	at := d.deepest(path)
 	switch {
-	case at.kind == tomlLeaf || at.kind == tomlTables:
+	case at.kind == leaf || at.kind == tables:
 		return nil, fmt.Errorf("%s is not a table", strings.Join(at.path, "."))
-	case at.kind == tomlInline:
+	case at.kind == inlined:
 		return d.addInside(at, path[len(at.path):], value)
 	case at.inline != nil:
 		return d.addInside(at.inline, path[len(at.inline.path):], value)
-	case at.kind == tomlDotted:
+	case at.kind == dotted:
 		return d.addDotted(at, path, value)
 	}
-	if table, ok := value.(tomlTable); ok {
+	if table, ok := value.(Table); ok {
 		return d.addSection(path, table)
 	}
-	if parent := path[:len(path)-1]; len(at.path) < len(parent) || at.kind == tomlImplicit {
-		return d.addSection(parent, tomlTable{{path[len(path)-1], value}})
+	if parent := path[:len(path)-1]; len(at.path) < len(parent) || at.kind == implicit {
+		return d.addSection(parent, Table{{path[len(path)-1], value}})
 	}
 	return d.addKey(at, path[len(path)-1], value)
 }
 
 // addKey puts a key under the header of its table, after the keys that are there.
-func (d *tomlDoc) addKey(table *tomlNode, name string, value any) ([]byte, error) {
+func (d *Doc) addKey(table *node, name string, value any) ([]byte, error) {
 	at, indent, quote := d.top(), "", d.quote()
 	if table.expr >= 0 {
 		h := d.exprs[table.expr]
@@ -145,11 +151,11 @@ func (d *tomlDoc) addKey(table *tomlNode, name string, value any) ([]byte, error
 			at, indent, empty = e.end, d.indent(e), false
 		}
 	}
-	text, err := tomlText(value, quote)
+	text, err := Text(value, quote)
 	if err != nil {
 		return nil, err
 	}
-	lines := []string{indent + tomlKeyText(name, quote) + " = " + text}
+	lines := []string{indent + KeyText(name, quote) + " = " + text}
 	switch {
 	case table.expr >= 0 || !empty:
 	case len(d.exprs) > 0:
@@ -165,12 +171,12 @@ func (d *tomlDoc) addKey(table *tomlNode, name string, value any) ([]byte, error
 }
 
 // addDotted puts dotted keys after those that make up the table: TOML forbids giving it a [header] afterwards.
-func (d *tomlDoc) addDotted(table *tomlNode, path []string, value any) ([]byte, error) {
-	var like tomlExpr
+func (d *Doc) addDotted(table *node, path []string, value any) ([]byte, error) {
+	var like expr
 	depth := 0
 	for _, e := range d.exprs {
 		above := len(e.path) - len(e.keys) // parts of the path that the section's header holds
-		if !e.header && !e.inArray && hasPrefix(e.path, table.path) && above < len(table.path) {
+		if !e.header && !e.inArray && HasPrefix(e.path, table.path) && above < len(table.path) {
 			like, depth = e, len(table.path)-above
 		}
 	}
@@ -180,7 +186,7 @@ func (d *tomlDoc) addDotted(table *tomlNode, path []string, value any) ([]byte, 
 	quote := d.quote()
 	prefix := string(d.src[like.head:like.keys[depth-1].raw.end])
 	for _, name := range path[len(table.path):] {
-		prefix += "." + tomlKeyText(name, quote)
+		prefix += "." + KeyText(name, quote)
 	}
 	lines, err := dottedLines(d.indent(like)+prefix, value, quote)
 	if err != nil {
@@ -190,14 +196,14 @@ func (d *tomlDoc) addDotted(table *tomlNode, path []string, value any) ([]byte, 
 }
 
 func dottedLines(prefix string, value any, quote byte) ([]string, error) {
-	table, ok := value.(tomlTable)
+	table, ok := value.(Table)
 	if !ok || len(table) == 0 {
-		text, err := tomlText(value, quote)
+		text, err := Text(value, quote)
 		return []string{prefix + " = " + text}, err
 	}
 	var lines []string
 	for _, p := range table {
-		more, err := dottedLines(prefix+"."+tomlKeyText(p.key, quote), p.value, quote)
+		more, err := dottedLines(prefix+"."+KeyText(p.Key, quote), p.Value, quote)
 		if err != nil {
 			return nil, err
 		}
@@ -207,15 +213,15 @@ func dottedLines(prefix string, value any, quote byte) ([]string, error) {
 }
 
 // addInside puts a key between the braces of an inline table, after those that are there.
-func (d *tomlDoc) addInside(table *tomlNode, keys []string, value any) ([]byte, error) {
+func (d *Doc) addInside(table *node, keys []string, value any) ([]byte, error) {
 	quote := d.quote()
-	text, err := tomlText(value, quote)
+	text, err := Text(value, quote)
 	if err != nil {
 		return nil, err
 	}
 	parts := make([]string, len(keys))
 	for i, name := range keys {
-		parts[i] = tomlKeyText(name, quote)
+		parts[i] = KeyText(name, quote)
 	}
 	text = strings.Join(parts, ".") + " = " + text
 	if len(table.elems) > 0 {
@@ -230,8 +236,8 @@ func (d *tomlDoc) addInside(table *tomlNode, keys []string, value any) ([]byte, 
 }
 
 // takeAway removes a key: its lines, or its part of an inline table.
-func (d *tomlDoc) takeAway(n *tomlNode) ([]byte, error) {
-	if n.kind != tomlLeaf && n.kind != tomlInline {
+func (d *Doc) takeAway(n *node) ([]byte, error) {
+	if n.kind != leaf && n.kind != inlined {
 		return nil, fmt.Errorf("%s is not a value", strings.Join(n.path, "."))
 	}
 	if n.inline == nil {
@@ -239,7 +245,7 @@ func (d *tomlDoc) takeAway(n *tomlNode) ([]byte, error) {
 		return d.splice(e.start, e.end, ""), nil
 	}
 	elems := n.inline.elems
-	i := slices.IndexFunc(elems, func(s tomlSpan) bool { return s.end == n.value.end })
+	i := slices.IndexFunc(elems, func(s span) bool { return s.end == n.value.end })
 	switch {
 	case i < 0:
 		return nil, fmt.Errorf("internal error: %s is not in its table", strings.Join(n.path, "."))
@@ -251,11 +257,11 @@ func (d *tomlDoc) takeAway(n *tomlNode) ([]byte, error) {
 	return d.splice(n.inline.value.start+1, n.inline.value.end-1, ""), nil
 }
 
-// firstDifference names a key in which the trees differ, for a message.
-func firstDifference(a, b map[string]any) string {
-	diff := tomlDiff(a, b, nil)
+// FirstDifference names a key in which the trees differ, for a message.
+func FirstDifference(a, b map[string]any) string {
+	diff := Diff(a, b, nil)
 	if len(diff) == 0 {
 		return "the number of empty tables"
 	}
-	return strings.Join(diff[0].path, ".")
+	return strings.Join(diff[0].Path, ".")
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package runtime
+package toml
 
 import (
 	"bytes"
@@ -12,11 +12,11 @@ import (
 type lineHunk struct{ a0, a1, b0, b1 int }
 
 // byLines turns our hunks back where others changed nothing of them: three-way merge with our edit reversed.
-func (u *tomlTakeOut) byLines() []byte {
-	before, after, found := splitLines(u.before), splitLines(u.after), splitLines(u.found)
-	theirs := diffLines(after, found)
+func (u *TakingOut) byLines() []byte {
+	before, after, found := SplitLines(u.before), SplitLines(u.after), SplitLines(u.found)
+	theirs := DiffLines(after, found)
 	out, eol := slices.Clone(found), eolOf(u.found)
-	for _, h := range slices.Backward(diffLines(before, after)) {
+	for _, h := range slices.Backward(DiffLines(before, after)) {
 		shift, changed := 0, false
 		for _, t := range theirs {
 			switch {
@@ -35,11 +35,11 @@ func (u *tomlTakeOut) byLines() []byte {
 		}
 		out = slices.Replace(out, h.b0+shift, h.b1+shift, back...)
 	}
-	return joinLines(out, eol)
+	return JoinLines(out, eol)
 }
 
-// splitLines cuts after each line break.
-func splitLines(b []byte) [][]byte {
+// SplitLines cuts after each line break.
+func SplitLines(b []byte) [][]byte {
 	lines := bytes.SplitAfter(b, []byte("\n"))
 	if len(lines[len(lines)-1]) == 0 {
 		lines = lines[:len(lines)-1]
@@ -47,8 +47,8 @@ func splitLines(b []byte) [][]byte {
 	return lines
 }
 
-// joinLines ends every line but the last: what was the last line once may stand further up now.
-func joinLines(lines [][]byte, eol string) []byte {
+// JoinLines ends every line but the last: what was the last line once may stand further up now.
+func JoinLines(lines [][]byte, eol string) []byte {
 	for i, l := range lines {
 		if i < len(lines)-1 && !bytes.HasSuffix(l, []byte("\n")) {
 			if eol == "" {
@@ -88,8 +88,8 @@ func sameLine(a, b []byte) bool {
 // maxEdits bounds the search for a diff; beyond, the file was written anew and lines tell nothing.
 const maxEdits = 1000
 
-// diffLines is the greedy algorithm of Myers, "An O(ND) Difference Algorithm and Its Variations" (1986).
-func diffLines(a, b [][]byte) []lineHunk {
+// DiffLines is the greedy algorithm of Myers, "An O(ND) Difference Algorithm and Its Variations" (1986).
+func DiffLines(a, b [][]byte) []lineHunk {
 	skip := 0
 	for skip < len(a) && skip < len(b) && sameLine(a[skip], b[skip]) {
 		skip++

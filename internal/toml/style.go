@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package runtime
+package toml
 
 import (
 	"bytes"
@@ -10,15 +10,15 @@ import (
 )
 
 // top is the offset of the first byte that is not the byte order mark.
-func (d *tomlDoc) top() int {
-	if bytes.HasPrefix(d.src, []byte(utf8BOM)) {
-		return len(utf8BOM)
+func (d *Doc) top() int {
+	if bytes.HasPrefix(d.src, []byte(BOM)) {
+		return len(BOM)
 	}
 	return 0
 }
 
 // eol is the line break most lines end in.
-func (d *tomlDoc) eol() string {
+func (d *Doc) eol() string {
 	if crlf := bytes.Count(d.src, []byte("\r\n")); crlf > 0 && crlf*2 >= bytes.Count(d.src, []byte("\n")) {
 		return "\r\n"
 	}
@@ -26,7 +26,7 @@ func (d *tomlDoc) eol() string {
 }
 
 // quote is the quotation mark most strings and keys stand in.
-func (d *tomlDoc) quote() byte {
+func (d *Doc) quote() byte {
 	single, double := 0, 0
 	count := func(off int) {
 		switch d.src[off] {
@@ -50,7 +50,7 @@ func (d *tomlDoc) quote() byte {
 	return '"'
 }
 
-func (d *tomlDoc) quoteOf(n *tomlNode) byte {
+func (d *Doc) quoteOf(n *node) byte {
 	if d.src[n.value.start] == '\'' {
 		return '\''
 	}
@@ -58,7 +58,7 @@ func (d *tomlDoc) quoteOf(n *tomlNode) byte {
 }
 
 // keyStep is how much further in a key stands than its header, in the first section that shows it.
-func (d *tomlDoc) keyStep() string {
+func (d *Doc) keyStep() string {
 	for _, e := range d.exprs {
 		if !e.header && e.section >= 0 {
 			if step, ok := strings.CutPrefix(d.indent(e), d.indent(d.exprs[e.section])); ok {
@@ -66,20 +66,20 @@ func (d *tomlDoc) keyStep() string {
 			}
 		}
 	}
-	if slices.ContainsFunc(d.exprs, func(e tomlExpr) bool { return e.header }) {
+	if slices.ContainsFunc(d.exprs, func(e expr) bool { return e.header }) {
 		return d.tableStep()
 	}
 	return "  "
 }
 
 // tableStep is how much further in a header stands than that of the table around it.
-func (d *tomlDoc) tableStep() string {
+func (d *Doc) tableStep() string {
 	for _, e := range d.exprs {
 		if !e.header || len(e.path) < 2 {
 			continue
 		}
 		up := d.lookup(e.path[:len(e.path)-1])
-		if up == nil || up.kind != tomlHeader || up.expr < 0 {
+		if up == nil || up.kind != headed || up.expr < 0 {
 			continue
 		}
 		if step, ok := strings.CutPrefix(d.indent(e), d.indent(d.exprs[up.expr])); ok {
@@ -90,7 +90,7 @@ func (d *tomlDoc) tableStep() string {
 }
 
 // airy says whether sections are set apart by an empty line. A header right below another one tells nothing.
-func (d *tomlDoc) airy() bool {
+func (d *Doc) airy() bool {
 	yes, no := 0, 0
 	for i, e := range d.exprs {
 		if !e.header || i == 0 || d.exprs[i-1].header {
@@ -105,25 +105,25 @@ func (d *tomlDoc) airy() bool {
 	return yes >= no
 }
 
-func (d *tomlDoc) blankBefore(at int) bool {
+func (d *Doc) blankBefore(at int) bool {
 	start := d.lineBefore(at)
 	return start >= 0 && len(bytes.TrimSpace(d.src[start:at])) == 0
 }
 
 // lineBefore is the start of the line that ends at offset at, -1 when there is none.
-func (d *tomlDoc) lineBefore(at int) int {
+func (d *Doc) lineBefore(at int) int {
 	if at <= d.top() {
 		return -1
 	}
 	return max(d.top(), bytes.LastIndexByte(d.src[:at-1], '\n')+1)
 }
 
-func (d *tomlDoc) isComment(start int) bool {
+func (d *Doc) isComment(start int) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(d.src[start:], " \t"), []byte("#"))
 }
 
 // aboveComments is the start of the comment lines that stand right above a line and belong to it.
-func (d *tomlDoc) aboveComments(at int) int {
+func (d *Doc) aboveComments(at int) int {
 	for {
 		start := d.lineBefore(at)
 		if start < 0 || !d.isComment(start) || !d.onlyComment(start) {
@@ -134,8 +134,8 @@ func (d *tomlDoc) aboveComments(at int) int {
 }
 
 // onlyComment says that no value reaches into the line: a # at its start is then a comment, not part of a string.
-func (d *tomlDoc) onlyComment(start int) bool {
-	i, _ := slices.BinarySearchFunc(d.exprs, start, func(e tomlExpr, off int) int { return e.end - off })
+func (d *Doc) onlyComment(start int) bool {
+	i, _ := slices.BinarySearchFunc(d.exprs, start, func(e expr, off int) int { return e.end - off })
 	for ; i < len(d.exprs) && d.exprs[i].start <= start; i++ {
 		if d.exprs[i].end > start {
 			return false
@@ -146,7 +146,7 @@ func (d *tomlDoc) onlyComment(start int) bool {
 
 // belowComments is the end of the comment lines that go with the line ending at at:
 // those right below, unless they lead up to the next header.
-func (d *tomlDoc) belowComments(at int) int {
+func (d *Doc) belowComments(at int) int {
 	end := at
 	for end < len(d.src) && d.isComment(end) {
 		end = lineEnd(d.src, end)
@@ -158,7 +158,7 @@ func (d *tomlDoc) belowComments(at int) int {
 }
 
 // addSection writes a table with a header of its own, next to its kin.
-func (d *tomlDoc) addSection(path []string, table tomlTable) ([]byte, error) {
+func (d *Doc) addSection(path []string, table Table) ([]byte, error) {
 	s := d.sectionStyle(path)
 	lines, err := s.lines(d.headerText(path, s.quote), table)
 	if err != nil {
@@ -166,7 +166,7 @@ func (d *tomlDoc) addSection(path []string, table tomlTable) ([]byte, error) {
 	}
 	if node := d.lookup(path); node != nil { // only its sub-tables have headers so far: it goes above them
 		for _, e := range d.exprs {
-			if e.header && hasPrefix(e.path, path) {
+			if e.header && HasPrefix(e.path, path) {
 				at := d.aboveComments(e.start)
 				if s.airy {
 					lines = append(lines, "")
@@ -183,14 +183,14 @@ func (d *tomlDoc) addSection(path []string, table tomlTable) ([]byte, error) {
 }
 
 // sectionEnd is behind the last line of the nearest kin of a table, or the end of the file.
-func (d *tomlDoc) sectionEnd(path []string) int {
+func (d *Doc) sectionEnd(path []string) int {
 	kin := d.deepest(path).path
 	if len(kin) < 2 {
 		return len(d.src)
 	}
 	at := len(d.src)
 	for _, e := range d.exprs {
-		if hasPrefix(e.path, kin) {
+		if HasPrefix(e.path, kin) {
 			at = e.end
 		}
 	}
@@ -198,7 +198,7 @@ func (d *tomlDoc) sectionEnd(path []string) int {
 }
 
 // headerText writes the path of a header, its first parts letter by letter as the nearest header has them.
-func (d *tomlDoc) headerText(path []string, quote byte) string {
+func (d *Doc) headerText(path []string, quote byte) string {
 	text, n := "", 0
 	for _, e := range d.exprs {
 		if !e.header {
@@ -216,7 +216,7 @@ func (d *tomlDoc) headerText(path []string, quote byte) string {
 		if n+i > 0 {
 			text += "."
 		}
-		text += tomlKeyText(name, quote)
+		text += KeyText(name, quote)
 	}
 	return text
 }

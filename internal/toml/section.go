@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package runtime
+package toml
 
 // sectionStyle is how a new section is to be written so that it looks like those beside it.
 type sectionStyle struct {
@@ -13,16 +13,16 @@ type sectionStyle struct {
 }
 
 // sectionStyle looks at the last sibling with a header, else at the table around.
-func (d *tomlDoc) sectionStyle(path []string) sectionStyle {
+func (d *Doc) sectionStyle(path []string) sectionStyle {
 	s := sectionStyle{airy: d.airy(), quote: d.quote()}
 	step, keyStep := d.tableStep(), d.keyStep()
 	sibling, parent := -1, -1
 	for i, e := range d.exprs {
 		switch {
 		case !e.header || e.array:
-		case len(e.path) == len(path) && hasPrefix(e.path, path[:len(path)-1]):
+		case len(e.path) == len(path) && HasPrefix(e.path, path[:len(path)-1]):
 			sibling = i
-		case len(e.path) < len(path) && hasPrefix(path, e.path) && (parent < 0 || len(e.path) >= len(d.exprs[parent].path)):
+		case len(e.path) < len(path) && HasPrefix(path, e.path) && (parent < 0 || len(e.path) >= len(d.exprs[parent].path)):
 			parent = i
 		}
 	}
@@ -44,10 +44,10 @@ func (d *tomlDoc) sectionStyle(path []string) sectionStyle {
 }
 
 // subStyle takes the manner of a table inside from the sibling's own.
-func (d *tomlDoc) subStyle(s *sectionStyle, sibling int, keyStep string) {
+func (d *Doc) subStyle(s *sectionStyle, sibling int, keyStep string) {
 	above := d.exprs[sibling].path
 	for i, e := range d.exprs {
-		if e.header && !e.array && len(e.path) == len(above)+1 && hasPrefix(e.path, above) {
+		if e.header && !e.array && len(e.path) == len(above)+1 && HasPrefix(e.path, above) {
 			s.subHeader = d.indent(e)
 			s.subKey = d.keyIndent(i, s.subHeader+keyStep)
 			s.subAiry = d.blankBefore(d.aboveComments(e.start))
@@ -57,7 +57,7 @@ func (d *tomlDoc) subStyle(s *sectionStyle, sibling int, keyStep string) {
 }
 
 // keyIndent is the indentation of the first key under a header.
-func (d *tomlDoc) keyIndent(header int, otherwise string) string {
+func (d *Doc) keyIndent(header int, otherwise string) string {
 	if next := header + 1; next < len(d.exprs) && !d.exprs[next].header {
 		return d.indent(d.exprs[next])
 	}
@@ -65,19 +65,19 @@ func (d *tomlDoc) keyIndent(header int, otherwise string) string {
 }
 
 // lines writes a section: the plain values first, then each table under a header of its own.
-func (s sectionStyle) lines(header string, table tomlTable) ([]string, error) {
+func (s sectionStyle) lines(header string, table Table) ([]string, error) {
 	lines := []string{s.header + "[" + header + "]"}
-	var subs tomlTable
+	var subs Table
 	for _, p := range table {
-		if _, ok := p.value.(tomlTable); ok {
+		if _, ok := p.Value.(Table); ok {
 			subs = append(subs, p)
 			continue
 		}
-		text, err := tomlText(p.value, s.quote)
+		text, err := Text(p.Value, s.quote)
 		if err != nil {
 			return nil, err
 		}
-		lines = append(lines, s.key+tomlKeyText(p.key, s.quote)+" = "+text)
+		lines = append(lines, s.key+KeyText(p.Key, s.quote)+" = "+text)
 	}
 	for _, p := range subs {
 		if s.subAiry {
@@ -85,7 +85,7 @@ func (s sectionStyle) lines(header string, table tomlTable) ([]string, error) {
 		}
 		inner := s
 		inner.header, inner.key = s.subHeader, s.subKey
-		more, err := inner.lines(header+"."+tomlKeyText(p.key, s.quote), p.value.(tomlTable))
+		more, err := inner.lines(header+"."+KeyText(p.Key, s.quote), p.Value.(Table))
 		if err != nil {
 			return nil, err
 		}

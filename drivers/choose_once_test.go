@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// TestChoiceIsMadeOnce: the stages of one plan choose the driver once; other facts, or another spec, choose again.
+func TestChoiceIsMadeOnce(t *testing.T) {
+	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := 0
+	d := New()
+	load := d.catalog
+	d.catalog = func() (Catalog, error) { times++; return load() }
+	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Live: true, GPUs: []facts.PCI{pci("2330", "030200")}, Modules: &facts.Modules{}}
+	plan := func(f facts.Facts) {
+		t.Helper()
+		_, _, _ = d.Choose(s, f)
+		_, _ = d.Settings(s, f)
+		_, _ = d.Runfile(s, f)
+		_ = d.LeftAlone(s, f)
+		_, _ = d.Modules(new(packages.Reading)).Wants(s, f)
+		_, _ = d.Services().Wants(s, f)
+	}
+	for n, kernel := range []string{"6.1.0-30-amd64", "6.1.0-31-amd64"} {
+		f.Kernel = facts.Kernel{Running: kernel, Installed: []string{kernel}}
+		plan(f)
+		plan(f)
+		if times != n+1 {
+			t.Errorf("%d choices for %d machines", times, n+1)
+		}
+	}
+	s.Driver.Version = "580.105.08"
+	plan(f)
+	if times != 3 {
+		t.Errorf("%d choices after the spec has changed", times)
+	}
+}

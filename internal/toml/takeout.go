@@ -1,0 +1,302 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package toml
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Rules are what a kind of file knows of its keys beyond TOML. Either may be nil.
+type Rules struct {
+	Whole func(*TakingOut) (kept [][]string) // before all else: tables that stay whole, noted by Stays
+	Keep  func(*TakingOut)                   // after it was decided what is due: takes keys off Due that must stay
+}
+
+// TakeOut takes our edit of a TOML file (before → after) out of found, which was changed outside gpuadm since, key by key. A key
+// that is as we wrote it becomes what it was; one that is gone, or is what it was, counts as taken out; any other value stays, and
+// left names it. Parsing proves that rest is found without what was taken out and nothing else. rest is nil when we made the file
+// and nothing else is in it.
+func TakeOut(before, after, found []byte, rules Rules) (rest []byte, left []string, err error) {
+	switch {
+	case bytes.Equal(found, after):
+		return before, nil, nil
+	case bytes.Equal(found, before), bytes.Equal(before, after):
+		return found, nil, nil
+	}
+	u, err := newTakeOut(before, after, found)
+	if err != nil {
+		return nil, nil, err
+	}
+	u.decide(rules)
+	rest, err = u.rest()
+	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
+		rest = nil
+	}
+	return rest, u.left, err
+}
+
+// TakingOut is an edit of ours and the file it is to be taken out of.
+type TakingOut struct {
+	Was, Became, Is map[string]any // before our edit, after it, and as found
+	Made            [][]string     // tables that our edit brought, outer ones first
+	Due             []Change       // what of our edit is reverted
+
+	before, after, found []byte
+	doc                  *Doc     // found, for its lines
+	changes              []Change // our edit
+	left                 []string
+}
+
+func newTakeOut(before, after, found []byte) (*TakingOut, error) {
+	u := &TakingOut{before: before, after: after, found: found}
+	for _, f := range []struct {
+		data []byte
+		into *map[string]any
+		when string
+	}{{found, &u.Is, ""}, {before, &u.Was, "before gpuadm edited it "}, {after, &u.Became, "as gpuadm wrote it "}} {
+		tree, err := Values(f.data)
+		if err == nil && Depth(tree) > MaxDepth {
+			err = ErrTooDeep
+		}
+		if err != nil {
+			line, _ := ErrorPlace(err)
+			return nil, fmt.Errorf("%sit is not valid TOML: line %d: %s", f.when, line, strings.TrimPrefix(err.Error(), "toml: "))
+		}
+		*f.into = tree
+	}
+	u.changes = Diff(u.Was, u.Became, nil)
+	u.Made = newTables(u.Was, u.Became, nil)
+	var err error
+	u.doc, err = Parse(found)
+	return u, err
+}
+
+// newTables lists the tables of b that a does not have.
+func newTables(a, b map[string]any, at []string) [][]string {
+	var out [][]string
+	for _, p := range Sorted(b) {
+		table, ok := p.Value.(map[string]any)
+		if !ok {
+			continue
+		}
+		path := append(slices.Clone(at), p.Key)
+		old, had := a[p.Key].(map[string]any)
+		if !had {
+			out = append(out, path)
+		}
+		out = append(out, newTables(old, table, path)...)
+	}
+	return out
+}
+
+// decide says what of our edit is turned back, and what stays.
+func (u *TakingOut) decide(rules Rules) {
+	var kept [][]string
+	if rules.Whole != nil {
+		kept = rules.Whole(u)
+	}
+	for _, c := range u.changes {
+		if slices.ContainsFunc(kept, func(entry []string) bool { return HasPrefix(c.Path, entry) }) {
+			continue
+		}
+		now := ValueAt(u.Is, c.Path)
+		_, isTable := now.(map[string]any)
+		_, wasEmptyTable := c.New.(map[string]any)
+		switch {
+		case now == nil && c.New == nil && u.hasParent(c.Path), now != nil && c.New != nil && Equal(now, c.New):
+			u.Due = append(u.Due, c)
+		case now == nil, c.Old != nil && Equal(now, c.Old), isTable && wasEmptyTable:
+		case c.New == nil:
+			u.Stays(c.Path, "is "+Show(now), ", gpuadm had removed it")
+		default:
+			u.Stays(c.Path, "is "+Show(now), ", gpuadm had set "+Show(c.New))
+		}
+	}
+	if rules.Keep != nil {
+		rules.Keep(u)
+	}
+}
+
+// Stays notes what is left, how it is found, and why that is so.
+func (u *TakingOut) Stays(path []string, is, why string) {
+	u.left = append(u.left, fmt.Sprintf("%s %s (line %d)%s", ShowPath(path), is, u.doc.LineOf(path), why))
+}
+
+// hasParent says whether the table around a key is there: half an entry is not brought back.
+func (u *TakingOut) hasParent(path []string) bool {
+	if len(path) == 1 {
+		return true
+	}
+	_, ok := ValueAt(u.Is, path[:len(path)-1]).(map[string]any)
+	return ok
+}
+
+// Want is what found must parse to without what is due.
+func (u *TakingOut) Want() (map[string]any, error) {
+	var ops []Op
+	for _, c := range u.Due {
+		ops = append(ops, Op{c.Path, c.Old})
+	}
+	out, err := Apply(u.Is, ops)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range slices.Backward(u.Made) {
+		if isEmptyTable(ValueAt(out, path)) {
+			forgetExactly(out, path)
+		}
+	}
+	return out, nil
+}
+
+func isEmptyTable(v any) bool {
+	t, ok := v.(map[string]any)
+	return ok && len(t) == 0
+}
+
+// rest turns back what is due: by lines first, which brings back every byte; by keys where the file was written anew.
+func (u *TakingOut) rest() ([]byte, error) {
+	want, err := u.Want()
+	if err != nil {
+		return nil, err
+	}
+	if u.same(u.Is, want) && !slices.ContainsFunc(u.Made, func(path []string) bool { return isEmptyTable(ValueAt(u.Is, path)) }) {
+		return u.found, nil
+	}
+	if out := u.byLines(); u.proven(out, want) == nil {
+		return out, nil
+	}
+	return u.byKeys()
+}
+
+// proven says what is wrong with a text that shall parse to a tree.
+func (u *TakingOut) proven(out []byte, want map[string]any) error {
+	got, err := Values(out)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the result would not parse: %w", err)
+	case !u.same(got, want):
+		return fmt.Errorf("the result would change %s", FirstDifference(want, got))
+	}
+	return nil
+}
+
+// same compares trees. Whether a table around a key of ours that holds nothing is there is a matter of the text.
+func (u *TakingOut) same(a, b map[string]any) bool {
+	a, b = CopyTable(a), CopyTable(b)
+	for _, c := range u.changes {
+		for n := len(c.Path); n > 0; n-- {
+			for _, t := range []map[string]any{a, b} {
+				if isEmptyTable(ValueAt(t, c.Path[:n])) {
+					forgetExactly(t, c.Path[:n])
+				}
+			}
+		}
+	}
+	return Equal(a, b)
+}
+
+// byKeys turns each key back by itself, wherever it is now, and proves it. What cannot be proven stays.
+func (u *TakingOut) byKeys() ([]byte, error) {
+	old, err := Parse(u.before)
+	if err != nil {
+		return nil, err
+	}
+	out, tree := u.found, u.Is
+	edit := func(path []string, value any, change func(d *Doc) ([]byte, error)) error {
+		want, err := Apply(tree, []Op{{path, value}})
+		if err != nil {
+			return err
+		}
+		d, err := Parse(out)
+		if err != nil {
+			return err
+		}
+		next, err := change(d)
+		if err != nil {
+			return err
+		}
+		if err := u.proven(next, want); err != nil {
+			return err
+		}
+		out = next
+		tree, err = Values(out)
+		return err
+	}
+	for _, c := range u.Due {
+		if err := edit(c.Path, c.Old, func(d *Doc) ([]byte, error) { return d.revert(c, old) }); err != nil {
+			u.Stays(c.Path, "is as gpuadm wrote it", ", and cannot be taken out: "+err.Error())
+		}
+	}
+	for _, path := range slices.Backward(u.Made) {
+		if !isEmptyTable(ValueAt(tree, path)) {
+			continue
+		}
+		if err := edit(path, nil, func(d *Doc) ([]byte, error) { return d.dropEmpty(path) }); err != nil {
+			u.Stays(path, "is an empty table that gpuadm wrote", ", and cannot be taken out: "+err.Error())
+		}
+	}
+	return out, nil
+}
+
+// ValueAt is the value at a path; nil where there is none.
+func ValueAt(t map[string]any, path []string) any {
+	for _, name := range path[:len(path)-1] {
+		t, _ = t[name].(map[string]any)
+	}
+	return t[path[len(path)-1]]
+}
+
+func forgetExactly(t map[string]any, path []string) {
+	for _, name := range path[:len(path)-1] {
+		t, _ = t[name].(map[string]any)
+	}
+	delete(t, path[len(path)-1])
+}
+
+// revert turns one change back; a former value comes back letter by letter.
+func (d *Doc) revert(c Change, old *Doc) ([]byte, error) {
+	n := d.lookup(c.Path)
+	_, table := c.New.(map[string]any)
+	switch was := old.lookup(c.Path); {
+	case c.New == nil:
+		if _, ok := c.Old.(map[string]any); ok {
+			return d.add(c.Path, Table{})
+		}
+		return d.add(c.Path, c.Old)
+	case c.Old == nil && table:
+		return d.src, nil // an empty table: dropEmpty's
+	case n == nil:
+		return nil, fmt.Errorf("%s is out of reach", ShowPath(c.Path))
+	case c.Old == nil:
+		return d.takeAway(n)
+	case n.kind != leaf || was == nil || was.kind != leaf:
+		return nil, fmt.Errorf("%s is not a plain value", ShowPath(c.Path))
+	default:
+		return d.splice(n.value.start, n.value.end, string(old.src[was.value.start:was.value.end])), nil
+	}
+}
+
+// dropEmpty takes the header or braces of a table away that holds nothing, and the empty line that set it apart.
+func (d *Doc) dropEmpty(path []string) ([]byte, error) {
+	n := d.lookup(path)
+	switch {
+	case n == nil || len(n.kids) > 0:
+		return d.src, nil
+	case n.kind == inlined:
+		return d.takeAway(n)
+	case n.kind != headed:
+		return d.src, nil
+	}
+	e := d.exprs[n.expr]
+	start := e.start
+	last := e.end == len(d.src) || len(bytes.TrimSpace(d.src[e.end:lineEnd(d.src, e.end)])) == 0
+	if last && d.blankBefore(start) {
+		start = d.lineBefore(start)
+	}
+	return d.splice(start, e.end, ""), nil
+}
