@@ -11,6 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // ToolkitConfig is what nvidia-container-runtime reads whenever it starts a container, so nothing is restarted for it. A key that it
@@ -47,53 +48,53 @@ func configWants(s spec.Spec) []converge.Want {
 }
 
 // toolkitKeys are the keys that a spec sets.
-func toolkitKeys(t spec.Toolkit) (set []tomlOp) {
+func toolkitKeys(t spec.Toolkit) (set []toml.Op) {
 	if !t.AcceptEnvvarUnprivileged {
-		set = append(set, tomlOp{[]string{acceptEnvvar}, false}, tomlOp{[]string{acceptMounts}, true})
+		set = append(set, toml.Set([]string{acceptEnvvar}, false), toml.Set([]string{acceptMounts}, true))
 	}
 	if len(t.Runtimes) > 0 {
 		var list []any
 		for _, name := range t.Runtimes {
 			list = append(list, name)
 		}
-		set = append(set, tomlOp{[]string{"nvidia-container-runtime", "runtimes"}, list})
+		set = append(set, toml.Set([]string{"nvidia-container-runtime", "runtimes"}, list))
 	}
 	return set
 }
 
 // editToolkit sets those keys that say something else.
-func editToolkit(found []byte, set []tomlOp) ([]byte, error) {
-	tree, err := tomlTree(found)
+func editToolkit(found []byte, set []toml.Op) ([]byte, error) {
+	tree, err := toml.Values(found)
 	if err != nil {
-		line, _ := tomlErrorLine(err)
+		line, _ := toml.ErrorPlace(err)
 		return nil, &converge.Trouble{
 			What: fmt.Sprintf("cannot edit %s:%d: it is not valid TOML: %s", ToolkitConfig, line, strings.TrimPrefix(err.Error(), "toml: ")),
 			Try:  []string{"correct that line: nvidia-container-runtime cannot read the file either", "or move the file away: nvidia-ctk config --in-place makes another"},
 		}
 	}
-	var ops []tomlOp
+	var ops []toml.Op
 	for _, op := range set {
 		at := tree
-		for _, name := range op.path[:len(op.path)-1] {
+		for _, name := range op.Path[:len(op.Path)-1] {
 			at, _ = at[name].(map[string]any)
 		}
-		if is, there := at[op.path[len(op.path)-1]]; !there || !tomlEqual(is, op.value) {
+		if is, there := at[op.Path[len(op.Path)-1]]; !there || !toml.Equal(is, op.Value) {
 			ops = append(ops, op)
 		}
 	}
 	if len(ops) == 0 {
 		return found, nil
 	}
-	out, err := editTOML(found, ops)
+	out, err := toml.Edit(found, ops)
 	if err != nil {
 		return nil, &converge.Trouble{What: fmt.Sprintf("cannot edit %s: %v", ToolkitConfig, err), Err: err, Try: []string{"write the keys into it by hand: " + strings.Join(keysOf(ops), ", ")}}
 	}
 	return out, nil
 }
 
-func keysOf(ops []tomlOp) (names []string) {
+func keysOf(ops []toml.Op) (names []string) {
 	for _, op := range ops {
-		names = append(names, showPath(op.path))
+		names = append(names, toml.ShowPath(op.Path))
 	}
 	return names
 }
