@@ -4,6 +4,9 @@
 package runtime
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -54,10 +57,31 @@ func ifInstalled(w converge.Want) converge.Want {
 	return w
 }
 
+// pluginUnit is a unit of the machine that runs the device plugin: AKS's managed GPU nodes and Bottlerocket have one.
+// Sources: Azure/AgentBaker:parts/linux/cloud-init/artifacts/nvidia-device-plugin.service;
+// bottlerocket-os/bottlerocket-core-kit:packages/nvidia-k8s-device-plugin.
+func pluginUnit(v host.View) string {
+	for _, name := range []string{"nvidia-device-plugin.service", "nvidia-k8s-device-plugin.service"} {
+		for _, dir := range []string{"/etc/systemd/system/", "/usr/lib/systemd/system/"} {
+			if _, err := v.Stat(dir + name); err == nil {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
 // cdiNotes names specs of others for the same devices.
 func cdiNotes(v host.View, s spec.Spec) []string {
 	if !s.Has("runtime") || !s.Runtime.CDI || !v.Live() {
 		return nil
 	}
-	return things.ForeignCDI(v)
+	notes := things.ForeignCDI(v)
+	if who := things.CDIInjectors(v); len(who) > 0 && s.Runtime.Inject != "cdi" {
+		notes = append(notes, fmt.Sprintf(`%s gives containers GPUs by CDI here: inject = "cdi" in [runtime] does without a handler`, strings.Join(who, " and ")))
+	}
+	if unit := pluginUnit(v); unit != "" && s.Has("sharing") {
+		notes = append(notes, unit+" runs the device plugin on this machine: it reads no ConfigMap, so its own options must say what [sharing] says")
+	}
+	return notes
 }

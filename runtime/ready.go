@@ -57,6 +57,9 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
+	if s.Runtime.Inject == "cdi" {
+		return answers(ctx, v, socket(e), "")
+	}
 	return answers(ctx, v, socket(e), s.Runtime.Handler)
 }
 

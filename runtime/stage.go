@@ -41,6 +41,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.Runtime.Inject == "cdi" {
+		return []converge.Want{injected(e)}, nil
+	}
 	if e.Name != "containerd" {
 		return nil, &converge.Trouble{
 			What: fmt.Sprintf("cannot configure %s: this gpuadm edits containerd's configuration only", e.Name),

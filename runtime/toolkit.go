@@ -77,7 +77,7 @@ func pattern(version string) string {
 
 // lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
 func lacksToolkit(v host.View, s spec.Spec, _ facts.Facts) []string {
-	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() {
+	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() || s.Runtime.Inject == "cdi" {
 		return nil
 	}
 	if _, err := v.Stat(Binary); err == nil {

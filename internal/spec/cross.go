@@ -31,6 +31,7 @@ func (d *decoder) cross() {
 	d.join(d.spec.Join)
 	d.mig(d.spec.MIG)
 	d.sharing(d.spec)
+	d.inject(d.spec.Runtime)
 	d.labels(d.spec.Node)
 }
 
@@ -121,6 +122,19 @@ func (d *decoder) migGPU(v *value) {
 	}
 	if len(gpu.Layout) > 0 && !maps.Equal(gpu.Layout, placed) {
 		d.src.addf(at, "give every partition of the layout its place, or leave the layout or the placements out", "the placements are not those of the layout")
+	}
+}
+
+// inject: without a handler there is none to be the default, and CDI is what is left.
+func (d *decoder) inject(r Runtime) {
+	if r.Inject != "cdi" || !d.ok("runtime.inject", "runtime.set_as_default", "runtime.cdi") {
+		return
+	}
+	switch {
+	case r.SetAsDefault:
+		d.blame("runtime.set_as_default", `write inject = "handler" in [runtime], or take it out`, `inject = "cdi" configures no handler that could be the default`)
+	case !r.CDI:
+		d.blame("runtime.cdi", `write inject = "handler" in [runtime], or take it out`, `inject = "cdi" gives no container a GPU without CDI`)
 	}
 }
 

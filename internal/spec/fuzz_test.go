@@ -175,7 +175,10 @@ func random(r *rand.Rand) spec.Spec {
 		}
 	}
 	if section("runtime") {
-		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "nvidia"), SetAsDefault: some(), CDI: some()}
+		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "nvidia"), Inject: allowed("runtime", "inject"), SetAsDefault: some(), CDI: some()}
+		if s.Runtime.Inject == "cdi" {
+			s.Runtime.SetAsDefault, s.Runtime.CDI = false, true
+		}
 	}
 	if section("mig") {
 		s.MIG.File = path()

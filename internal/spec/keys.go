@@ -111,6 +111,7 @@ func table() []row {
 	enum("owner", "who writes the engine's config; other: it is not edited, its owner is told", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
 	text("config", `""`, "absolute path of the engine's config; empty: the engine's own", checkPath, func(s *Spec) any { return &s.Runtime.Config })
 	text("handler", `"nvidia"`, "name of the runtime handler", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
+	enum("inject", "how containers get GPUs. handler: by the NVIDIA runtime. cdi: a device plugin, the DRA driver or the GPU Operator's NRI plugin names CDI devices; no handler is configured, the engine's configuration stays, and CDI must be on in it", func(s *Spec) any { return &s.Runtime.Inject }, "handler", "cdi")
 	add("set_as_default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.SetAsDefault })
 	add("cdi", TypeBool, "true", "offer the GPUs by the Container Device Interface", func(s *Spec) any { return &s.Runtime.CDI })
 

@@ -111,6 +111,7 @@ type Runtime struct {
 	Owner        string // auto, gpuadm, other
 	Config       string // absolute path; "" = the engine's own
 	Handler      string // name of the runtime handler, also of the RuntimeClass
+	Inject       string // handler, cdi: how containers get GPUs; cdi leaves the engine's configuration alone
 	SetAsDefault bool   // make the handler the engine's default
 	CDI          bool   // write CDI specs and let the engine use them
 }

@@ -6,6 +6,7 @@ package things_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -229,7 +230,17 @@ func TestForeignCDI(t *testing.T) {
 	if len(notes) != 1 || !strings.Contains(notes[0], "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too") || !strings.Contains(notes[0], "names /usr/lib/libcuda.so.570.1.2, which is not there") {
 		t.Errorf("%q", notes)
 	}
+	if who := things.CDIInjectors(n); !slices.Equal(who, []string{"a device plugin"}) {
+		t.Errorf("a device plugin by CDI: %q", who)
+	}
+	both := withSpec(t, cdiNode+"-- var/run/cdi/plugin.json --\n"+dp, "var/run/cdi/claim.yaml", "kind: k8s.gpu.nvidia.com/claim\n")
+	if who := things.CDIInjectors(both); len(who) != 2 {
+		t.Errorf("and the DRA driver: %q", who)
+	}
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good, "var/run/cdi/other.yaml", good)
+	if who := things.CDIInjectors(n); who != nil {
+		t.Errorf("the toolkit's own spec alone: %q", who)
+	}
 	if notes := things.ForeignCDI(n); len(notes) != 1 || !strings.Contains(notes[0], "remove one of the two") {
 		t.Errorf("%q", notes)
 	}

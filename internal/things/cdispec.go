@@ -196,3 +196,26 @@ func ForeignCDI(v host.View) (notes []string) {
 	}
 	return notes
 }
+
+// CDIInjectors are those who name CDI devices of their own to the engine here, by the specs that they write: then containers get GPUs
+// without a handler. The GPU Operator's NRI plugin writes none by which it could be told.
+// Sources: cmd/nvidia-device-plugin/plugin-manager.go of https://github.com/NVIDIA/k8s-device-plugin (k8s.device-plugin.nvidia.com);
+// cmd/gpu-kubelet-plugin/cdi.go of https://github.com/NVIDIA/k8s-dra-driver-gpu ("k8s." and the driver's name, gpu.nvidia.com).
+func CDIInjectors(v host.View) (who []string) {
+	const dir = "/var/run/cdi"
+	names, _ := v.ReadDir(dir) // a folder that is not there has none
+	for _, name := range names {
+		text, err := v.ReadFile(path.Join(dir, name))
+		var s cdiFile
+		if err != nil || yaml.Unmarshal(text, &s) != nil {
+			continue
+		}
+		for vendor, is := range map[string]string{"k8s.device-plugin.nvidia.com": "a device plugin", "k8s.gpu.nvidia.com": "the DRA driver"} {
+			if strings.HasPrefix(s.Kind, vendor+"/") && !slices.Contains(who, is) {
+				who = append(who, is)
+			}
+		}
+	}
+	slices.Sort(who)
+	return who
+}
