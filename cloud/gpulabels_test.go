@@ -45,6 +45,7 @@ func labelCases() []labelCase {
 		{name: "t4-single", gpus: "T4:2", strategy: "single", machine: "Virtual Machine"},
 		{name: "a100-whole-mixed", gpus: "A100-40:8", strategy: "mixed", machine: "p4d.24xlarge"},
 		{name: "t4-shared", gpus: "T4", strategy: "none", replicas: 4, machine: "g4dn.xlarge"},
+		// Not run: t4-shared with what internal/lm/nvml.go (newSharingLabeler) and resource.go (baseLabeler) have for MPS.
 		{name: "t4-mps", gpus: "T4:2", strategy: "none", mps: 4, machine: "g4dn.xlarge"},
 		{name: "a100-single", gpus: "A100-40:2", layout: map[int][]string{0: sevenths, 1: sevenths}, strategy: "single", machine: "DGXA100 920-23687-2530-000"},
 		{name: "a100-single-shared", gpus: "A100-40:1", layout: map[int][]string{0: sevenths}, strategy: "single", replicas: 4, machine: "a2-highgpu-1g"},

@@ -35,9 +35,7 @@ func cdiWants(s spec.Spec) []converge.Want {
 		ifInstalled(things.Enabled(things.CDIUnit, "writes the CDI spec at each boot")),
 		ifInstalled(things.Running(things.CDIPath, "has the CDI spec written again when the driver or the toolkit is another")),
 		things.DeviceLinks(),
-	}
-	if !s.MIG.Asked() { // else stage mig has it current, so that it follows an undo of partitions too
-		wants = append(wants, things.CDISpec())
+		things.CDISpec(),
 	}
 	for i := range wants {
 		wants[i].Section = "runtime"

@@ -30,7 +30,7 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 	case "mig":
 		return mig.New(name), nil
 	case "cdi":
-		return things.NewCDI(), nil
+		return things.NewCDI(name), nil
 	case "device-links":
 		return things.NewDeviceLinks(), nil
 	case "paused":

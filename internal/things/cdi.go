@@ -43,9 +43,6 @@ func CDISpec() converge.Want {
 	}}
 }
 
-// NewCDI builds the thing again.
-func NewCDI() converge.Thing { return cdi{} }
-
 func (cdi) Kind() string { return "cdi" }
 func (cdi) Name() string { return "spec" }
 
@@ -135,13 +132,8 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 	}}
 }
 
-// Unsettled says that partitions that change make the spec outdated.
-func (cdi) Unsettled(found converge.State, by converge.Change) converge.State {
-	if by.Kind != "mig" || found == cdiNone {
-		return found
-	}
-	return cdiOutdated + ": partitions change"
-}
+// Unsettled is as found: the stage that changes partitions has the service run.
+func (cdi) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
 
 // Settled is current, but where nothing writes a spec.
 func (cdi) Settled(found converge.State) converge.State {

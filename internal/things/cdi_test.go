@@ -172,11 +172,15 @@ func TestCDISpecElsewhere(t *testing.T) {
 type refreshing struct {
 	*simhost.Node
 	writes string
+	fails  bool
 	jobs   []string
 }
 
 func (r *refreshing) SetUnit(_ context.Context, name string, c host.UnitChange) error {
 	r.jobs = append(r.jobs, name+" "+c.Job)
+	if r.fails {
+		return errors.New("it died")
+	}
 	if r.writes == "" {
 		return nil
 	}
@@ -191,7 +195,7 @@ func TestCDISpecMade(t *testing.T) {
 		if works {
 			r.writes = cdiSpec(t, n)
 		}
-		err := things.NewCDI().Make(t.Context(), r, "current")
+		err := things.NewCDI("spec").Make(t.Context(), r, "current")
 		trouble := (*converge.Trouble)(nil)
 		switch {
 		case strings.Join(r.jobs, ",") != "nvidia-cdi-refresh.service restart":
@@ -204,16 +208,38 @@ func TestCDISpecMade(t *testing.T) {
 	}
 }
 
-// Partitions that change make the spec outdated, where there is one.
-func TestCDISpecSettles(t *testing.T) {
-	s := things.NewCDI().(converge.Settler)
-	for found, want := range map[converge.State]converge.State{"": "current", "current": "current", "none": "none"} {
-		if got := s.Settled(s.Unsettled(found, converge.Change{Kind: "mig"})); got != want {
-			t.Errorf("%q: %q, want %q", found, got, want)
+// After partitions have changed the service runs, where it is installed and would start now; whether it worked is not asked.
+func TestCDIRun(t *testing.T) {
+	run := things.NewCDI("nvidia-cdi-refresh.service").(converge.Settler)
+	late := "-- usr/lib/systemd/system/nvidia-cdi-refresh.service --\n[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\n[Install]\nWantedBy=multi-user.target\n"
+	for _, x := range []struct {
+		name, archive string
+		found         converge.State
+		jobs          int
+	}{
+		{"installed", cdiNode, "ran", 1},
+		{"not installed", "-- etc/os-release --\n", "none", 0},
+		{"1.19.0 at boot", cdiNode + late, "ran", 0},
+	} {
+		n, err := simhost.New([]byte(x.archive))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if got := s.Unsettled(found, converge.Change{Kind: "file"}); got != found {
-			t.Errorf("%q after a file: %q", found, got)
+		r := &refreshing{Node: n, fails: true}
+		found, err := run.Look(t.Context(), r)
+		if found != x.found || err != nil || run.Settled(found) != found || run.Unsettled(found, converge.Change{Kind: "file"}) != found {
+			t.Errorf("%s: %q, %v", x.name, found, err)
 		}
+		due := run.Unsettled(found, converge.Change{Kind: "mig"})
+		if to := run.Settled(due); to != due {
+			err = run.Make(t.Context(), r, to)
+		}
+		if err != nil || len(r.jobs) != x.jobs {
+			t.Errorf("%s: %v, jobs %q", x.name, err, r.jobs)
+		}
+	}
+	if got := run.Unsettled("", converge.Change{Kind: "mig"}); got == "" {
+		t.Error("an undo of partitions is not followed by a run")
 	}
 }
 
