@@ -103,7 +103,7 @@ func RuntimeClassManifest(handler string) map[string]any {
 }
 
 // advertised says whether the node offers devices that [sharing] counts: then their number is compared with what it says, also where
-// nobody waits for a device plugin. One that offers another number was configured otherwise.
+// wait_for_allocatable is false. A device plugin that offers another number was configured otherwise.
 func advertised(s spec.Spec, d host.Driver, n *kube.Node) bool {
 	want, _, err := planned(s, d)
 	if err != nil || !s.Has("sharing") {

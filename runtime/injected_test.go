@@ -52,7 +52,7 @@ func TestInjected(t *testing.T) {
 	}
 }
 
-// What somebody else does about CDI and device plugins on this machine is said.
+// What others do about CDI and device plugins on this machine is said.
 func TestToolkitNotes(t *testing.T) {
 	const plugin = "-- var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json --\n{\"kind\": \"k8s.device-plugin.nvidia.com/gpu\"}\n"
 	const unit = "-- etc/systemd/system/nvidia-device-plugin.service --\n[Service]\nExecStart=/usr/bin/nvidia-device-plugin\n"

@@ -26,8 +26,8 @@ func newManifest(c *common) *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use:   "runtimeclass",
 		Short: "print a RuntimeClass of the runtime handler",
-		Long: `Runtimeclass prints a RuntimeClass whose handler is the one of [runtime], for pods
-that name it in runtimeClassName. Where the handler is the engine's default, and with
+		Long: `Runtimeclass prints a RuntimeClass with the handler of [runtime], for pods that name
+it in runtimeClassName. Where the handler is the engine's default, and with
 CDI by the device plugin, the DRA driver or NRI, pods need none.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -45,8 +45,8 @@ CDI by the device plugin, the DRA driver or NRI, pods need none.`,
 		Use:   "device-plugin",
 		Short: "print the device plugin's configuration as a ConfigMap",
 		Long: `Device-plugin prints what [sharing] says as a configuration of NVIDIA's device plugin,
-in a ConfigMap: the MIG strategy, time slicing or MPS. It has one entry, whose name
-follows from [sharing]; where nodes differ, put the entries into one ConfigMap. The
+in a ConfigMap: the MIG strategy, time slicing or MPS. It has one entry, named after
+what [sharing] says; where nodes differ, put the entries into one ConfigMap. The
 plugin's DaemonSet reads it if its chart has config.name=nvidia-plugin-configs (with
 the GPU Operator: devicePlugin.config.name of the ClusterPolicy), and takes the entry
 that the Node's label nvidia.com/device-plugin.config names.

@@ -168,7 +168,7 @@ func TestCDISpecElsewhere(t *testing.T) {
 	}
 }
 
-// refreshing is a node whose service writes a spec when it is started.
+// refreshing is a node with a service that writes a spec when it is started, or fails.
 type refreshing struct {
 	*simhost.Node
 	writes string

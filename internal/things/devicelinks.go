@@ -124,7 +124,7 @@ func charNodes(v host.View) (map[string]string, error) {
 	return nodes, nil
 }
 
-// Unsettled is as found: each partition's node is there once a driver's client has asked for it, and not by a change of ours.
+// Unsettled is as found: the driver's clients have a partition's node made, and no change of gpuadm's does.
 func (deviceLinks) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
 
 // Settled is linked, where there are nodes.
