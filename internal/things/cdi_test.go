@@ -208,38 +208,27 @@ func TestCDISpecMade(t *testing.T) {
 	}
 }
 
-// After partitions have changed the service runs, where it is installed and would start now; whether it worked is not asked.
+// Partitions that change make the spec outdated, where there is one. A service that fails then takes no partitions back.
 func TestCDIRun(t *testing.T) {
 	run := things.NewCDI("nvidia-cdi-refresh.service").(converge.Settler)
-	late := "-- usr/lib/systemd/system/nvidia-cdi-refresh.service --\n[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\n[Install]\nWantedBy=multi-user.target\n"
-	for _, x := range []struct {
-		name, archive string
-		found         converge.State
-		jobs          int
-	}{
-		{"installed", cdiNode, "ran", 1},
-		{"not installed", "-- etc/os-release --\n", "none", 0},
-		{"1.19.0 at boot", cdiNode + late, "ran", 0},
-	} {
-		n, err := simhost.New([]byte(x.archive))
-		if err != nil {
-			t.Fatal(err)
+	for found, want := range map[converge.State]converge.State{"": "current", "current": "current", "none": "none"} {
+		if got := run.Settled(run.Unsettled(found, converge.Change{Kind: "mig"})); got != want {
+			t.Errorf("%q: %q, want %q", found, got, want)
 		}
-		r := &refreshing{Node: n, fails: true}
-		found, err := run.Look(t.Context(), r)
-		if found != x.found || err != nil || run.Settled(found) != found || run.Unsettled(found, converge.Change{Kind: "file"}) != found {
-			t.Errorf("%s: %q, %v", x.name, found, err)
-		}
-		due := run.Unsettled(found, converge.Change{Kind: "mig"})
-		if to := run.Settled(due); to != due {
-			err = run.Make(t.Context(), r, to)
-		}
-		if err != nil || len(r.jobs) != x.jobs {
-			t.Errorf("%s: %v, jobs %q", x.name, err, r.jobs)
+		if got := run.Unsettled(found, converge.Change{Kind: "file"}); got != found {
+			t.Errorf("%q after a file: %q", found, got)
 		}
 	}
-	if got := run.Unsettled("", converge.Change{Kind: "mig"}); got == "" {
-		t.Error("an undo of partitions is not followed by a run")
+	for _, fails := range []bool{false, true} {
+		r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n"), fails: fails}
+		r.writes = cdiSpec(t, r.Node)
+		found, err := run.Look(t.Context(), r)
+		if !strings.HasPrefix(string(found), "outdated: ") || err != nil {
+			t.Fatalf("%q, %v", found, err)
+		}
+		if err := run.Make(t.Context(), r, run.Settled(found)); fails != errors.As(err, new(converge.Stays)) || !fails && err != nil {
+			t.Errorf("fails %v: %v", fails, err)
+		}
 	}
 }
 
