@@ -5,9 +5,9 @@ BIN       := bin
 GOFUMPT   := $(GO) run mvdan.cc/gofumpt@v0.12.0
 STATICCHK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 VULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
-# Where govulncheck has its findings from.
+# The database of govulncheck.
 GOVULNDB  ?= https://vuln.go.dev
-# go test that says at the end what failed and what was skipped, and why: a log of an hour is read from its end.
+# go test that lists at the end what failed and what was skipped, and why: a person reads a log of an hour from its end.
 TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-quiet --
 LABTEST   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose --
 FUZZTIME  ?= 5m
@@ -19,10 +19,13 @@ export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 # Only a build for the demo links the simulated node.
 DEMO      := -tags=netgo,osusergo,demo
 # Tests that the race detector would slow down several times for little: a power cut at every touch (of which it gets some),
-# other people's daemons, a C library, a binary that is built without it.
+# real daemons, a C library, a binary that is built without it.
 NORACE    := /gpuadm/test(/containerd|/fakenvml|/inject)?$$
+# Packages with tests that boot machines, and the names of those tests: each has a target of its own.
+LAB       := /gpuadm/test/(lab|vm)(/|$$)
+LABTESTS  := Test(Lab|Slow|Bench|VM)
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom demo test check lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
+.PHONY: help build repro sbom demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,9 +68,11 @@ demo: ## take an embedded simulated node through plan, apply, apply, undo
 	$(BIN)/gpuadm-demo demo
 
 test: check ## check, then run all tests that need neither root nor a GPU
-	$(TEST) -race -shuffle=on -timeout 30m $$($(GO) list ./... | grep -vE '$(NORACE)')
+	$(TEST) -race -shuffle=on -timeout 30m $$($(GO) list ./... | grep -vE '$(NORACE)|$(LAB)')
 	$(TEST) -race -short -skip 'TestKilledAtEveryTouchOfGPUs|TestShrinkingSpecs' -shuffle=on -timeout 30m ./test
 	$(TEST) -shuffle=on -timeout 30m $$($(GO) list ./... | grep -E '$(NORACE)')
+	$(TEST) -race -shuffle=on -skip '$(LABTESTS)' -timeout 30m $$($(GO) list ./... | grep -E '$(LAB)')
+	@echo "$$(grep -rhE '^func $(LABTESTS)' --include='*_test.go' test/lab test/vm | wc -l) lab tests: make lab, make lab-kube, make lab-slow, make vm"
 
 check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, arm64 and no cgo, known vulnerabilities
 	@f=$$($(GOFUMPT) -l .) && [ -z "$$f" ] || { echo "gofumpt: $$f"; exit 1; }
@@ -83,8 +88,10 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 parts: ## fetch and build what the containerd tests compare with (four containerds, nvidia-ctk); cached
 	$(GO) run ./test/containerd/parts/fetch
 
-lab: build parts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
+lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts; cached
 	$(GO) run ./test/lab/cmd/lab setup
+
+lab: lab-hosts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
 	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 60m
 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab's matrix over all distributions
@@ -93,8 +100,7 @@ nightly: build ## as root: what takes too long for each change: laws at every to
 	$(GO) run ./test/lab/cmd/lab setup
 	LAB_ALL=1 $(LABTEST) ./test/lab -run TestLabMatrix -count=1 -parallel 3 -timeout 60m
 
-lab-kube: build ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
-	$(GO) run ./test/lab/cmd/lab setup
+lab-kube: lab-hosts ## as root: real kubelets on such hosts join a real control plane; the first time, minutes to build it (CASE=prefix selects)
 	$(GO) run ./test/lab/kube/cmd/kube build
 	$(LABTEST) ./test/lab/kube -run 'TestLabKube$(CASE)' -count=1 -parallel 4 -timeout 20m # most of them wait most of the time
 
@@ -124,7 +130,7 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	  done; \
 	done
 
-update: ## write the golden files anew
+update: ## rewrite the golden files
 	$(GO) test ./internal/facts ./internal/spec ./drivers ./runtime ./cmd/... ./test/... -update
 	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo -update
 

@@ -298,12 +298,12 @@ func TestAPINotYet(t *testing.T) {
 		a := apiFixture(t, apiSpec)
 		set(a)
 		res := a.apply()
-		if res.Run != "" || len(res.Later) == 0 || len(a.sim.Requests()) > 0 {
+		if res.Run != "" || len(res.Deferred) == 0 || len(a.sim.Requests()) > 0 {
 			t.Errorf("%s: %+v", want, res)
 		}
-		for _, c := range res.Later {
-			if c.Later != want {
-				t.Errorf("%s waits: %q, want %q", c, c.Later, want)
+		for _, c := range res.Deferred {
+			if c.Deferred != want {
+				t.Errorf("%s waits: %q, want %q", c, c.Deferred, want)
 			}
 		}
 	}

@@ -139,7 +139,7 @@ func kubeletThing(ref converge.Ref) (converge.Thing, error) {
 		return things.NewFolder(ref.Name), nil
 	case "unit-files":
 		return things.NewUnitFiles(ref.Name), nil
-	case "fresh":
+	case "restart":
 		if IsKubelet(ref.Name) {
 			return NewFresh(ref.Name, ref.Reads), nil
 		}
@@ -171,7 +171,7 @@ func TestNodeLayouts(t *testing.T) {
 				t.Fatalf("%v, %+v", err, p.Cannot())
 			}
 			r := mustApply(t, n, redSpec)
-			restarted := strings.Contains(fmt.Sprint(r.Made), "fresh ")
+			restarted := strings.Contains(fmt.Sprint(r.Made), "restart ")
 			if restarted != c.fresh {
 				t.Errorf("kubelet restarted: %v, made %v", restarted, r.Made)
 			}
@@ -229,14 +229,14 @@ func checkRegisters(t *testing.T, n *simhost.Node, labels map[string]string, tai
 // is started.
 func TestKubeletThatDies(t *testing.T) {
 	ctx := context.Background()
-	for active, want := range map[string]converge.State{"active": "fresh", "activating": "fresh", "failed": "inactive", "inactive": "inactive"} {
+	for active, want := range map[string]converge.State{"active": things.UpToDate, "activating": things.UpToDate, "failed": "inactive", "inactive": "inactive"} {
 		files := strings.Replace(layouts()["kubeadm on Debian"].files, `active = "active"`, fmt.Sprintf("active = %q", active), 1)
 		n := kubeletMachine(t, files)
 		thing := NewFresh("kubelet.service", []string{"/etc/default/kubelet"})
 		if got, err := thing.Look(ctx, n); err != nil || got != want {
 			t.Errorf("%s: %q, %v", active, got, err)
 		}
-		restarts := strings.Contains(fmt.Sprint(mustApply(t, n, redSpec).Made), "fresh ")
+		restarts := strings.Contains(fmt.Sprint(mustApply(t, n, redSpec).Made), "restart ")
 		if restarts != (active == "active") {
 			t.Errorf("%s: restarted: %v", active, restarts)
 		}
@@ -272,7 +272,7 @@ func TestNodeAtBoot(t *testing.T) {
 			t.Fatalf("%d wants, %v", len(wants), err)
 		}
 		for _, w := range wants {
-			if w.Kind() == "fresh" {
+			if w.Kind() == "restart" {
 				t.Errorf("wants %s %s", w.Kind(), w.Name())
 			}
 		}

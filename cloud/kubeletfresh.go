@@ -12,24 +12,24 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// freshKubelet is a kubelet that does not run with files older than those there are now. It is things.Fresh for a daemon that
+// freshKubelet is a kubelet that does not run with files older than those there are now. It is things.Restart for a daemon that
 // may fail for good reasons: before the machine has joined, kubelet dies for want of credentials and systemd starts it
 // again and again. Between two tries it stands, since the next one reads the files as they are; and a restart of it is no
 // failure because it dies once more.
 type freshKubelet struct {
-	converge.Thing // of kind fresh
+	converge.Thing // of kind restart
 	unit           string
 }
 
 // kubeletFresh wants kubelet to run with these files as they are, if it runs.
 func kubeletFresh(unit string, files []string, why string) converge.Want {
-	w := things.Fresh(unit, files, nil, why)
+	w := things.Restart(unit, files, nil, why)
 	w.Breaks = []string{"restart-kubelet"}
 	w.Thing = freshKubelet{w.Thing, unit}
 	return w
 }
 
-// IsKubelet says whether the name of a thing of kind fresh is kubelet's: then NewFresh builds it again.
+// IsKubelet says whether the name of a thing of kind restart is kubelet's: then NewFresh builds it again.
 func IsKubelet(name string) bool {
 	for _, start := range []string{"kubelet", "k3s", "rke2"} {
 		if strings.HasPrefix(name, start) {
@@ -39,9 +39,9 @@ func IsKubelet(name string) bool {
 	return false
 }
 
-// NewFresh builds kubelet's thing of kind fresh again.
+// NewFresh builds kubelet's thing of kind restart again.
 func NewFresh(unit string, files []string) converge.Thing {
-	return freshKubelet{things.NewFresh(unit, files, nil), unit}
+	return freshKubelet{things.NewRestart(unit, files, nil), unit}
 }
 
 // Reads is converge.Reader's.
@@ -63,7 +63,7 @@ func (f freshKubelet) Look(ctx context.Context, v host.View) (converge.State, er
 		return state, nil
 	}
 	if u.Active == "activating" { // between two tries
-		return "fresh", nil
+		return things.UpToDate, nil
 	}
 	return "inactive", nil // it gave up: whoever starts it has it read its files
 }

@@ -83,7 +83,7 @@ func TestChangedConfigRestartsKubelet(t *testing.T) {
 	pin := "ca_pin = \"" + j.Pin() + "\"\n"
 	j.parse(t, pin+"cluster_dns = [\"10.96.0.11\"]\n")
 	res := j.apply(t)
-	if got := joinNames(res.Made); !strings.Contains(got, "fresh kubelet.service") || !strings.Contains(j.n.Units(), "kubelet.service enabled active fresh") {
+	if got := joinNames(res.Made); !strings.Contains(got, "restart kubelet.service") || !strings.Contains(j.n.Units(), "kubelet.service enabled active fresh") {
 		t.Errorf("made %s\n%s", got, j.n.Units())
 	}
 	if _, err := j.engine().Undo(t.Context(), j.n, "", nil); err != nil {

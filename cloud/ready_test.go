@@ -223,7 +223,7 @@ func TestWhole(t *testing.T) {
 	e = a.engine()
 	e.Stages = []converge.Stage{file, ready}
 	p, err := e.Plan(a.ctx, a)
-	if err != nil || len(p.Cannot()) > 0 || p.Now() != 1 || p.Later < 3 || p.Changes[1].Later != "once stage early is converged" {
+	if err != nil || len(p.Cannot()) > 0 || p.Now() != 1 || p.Deferred < 3 || p.Changes[1].Deferred != "once stage early is converged" {
 		t.Fatalf("plan: %v %+v", err, p.Changes)
 	}
 	if _, err := e.Apply(a.ctx, a); err != nil {

@@ -267,7 +267,7 @@ func testThing(ref converge.Ref) (converge.Thing, error) {
 		return things.NewUnit(ref.Name), nil
 	case "secret":
 		return things.NewSecret(ref.Name), nil
-	case "fresh":
+	case "restart":
 		return NewFresh(ref.Name, ref.Reads), nil
 	case "bootstrap":
 		return NewCertificate(ref.Name), nil
@@ -361,8 +361,8 @@ func TestJoinByToken(t *testing.T) {
 				}
 			}
 			j.Requests()
-			if res := j.apply(t); res.Run != "" || len(res.Later) > 0 {
-				t.Errorf("a second apply made %s, later %s", joinNames(res.Made), joinNames(res.Later))
+			if res := j.apply(t); res.Run != "" || len(res.Deferred) > 0 {
+				t.Errorf("a second apply made %s, later %s", joinNames(res.Made), joinNames(res.Deferred))
 			}
 			if asked := j.Requests(); len(asked) > 1 {
 				t.Errorf("a node that stands asks %v", asked)
@@ -381,7 +381,7 @@ func TestJoinByToken(t *testing.T) {
 func joinNames(changes []converge.Change) string {
 	var b strings.Builder
 	for _, c := range changes {
-		fmt.Fprintln(&b, c, c.Later)
+		fmt.Fprintln(&b, c, c.Deferred)
 	}
 	return b.String()
 }

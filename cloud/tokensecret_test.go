@@ -127,7 +127,7 @@ func TestJoinAtBoot(t *testing.T) {
 	if u, err := n.Unit(context.Background(), "kubelet.service"); err != nil || u.Enabled != "enabled" || u.Active != "inactive" {
 		t.Errorf("started while gpuadm.service is at work, or not enabled: %+v %v", u, err)
 	}
-	later := joinNames(res.Later)
+	later := joinNames(res.Deferred)
 	if !strings.Contains(later, "registered gpu-1 once kubelet runs") {
 		t.Errorf("later:\n%s", later)
 	}
@@ -148,7 +148,7 @@ func TestJoinOfAnImage(t *testing.T) {
 	j := startJoin(t, testMachine, `cluster_dns = ["10.96.0.10"]`+"\n")
 	j.n.Image()
 	res := j.apply(t)
-	later := joinNames(res.Later)
+	later := joinNames(res.Deferred)
 	for _, want := range []string{"bootstrap " + kubeletKubeconfig, "secret /etc/gpuadm/token", "file " + clusterCA} {
 		if !strings.Contains(later, want+" first boot") {
 			t.Errorf("%s is not put off:\n%s", want, later)

@@ -80,8 +80,8 @@ func TestJoinSectionGone(t *testing.T) {
 				if len(p.Notes) > 0 {
 					t.Errorf("notes %q", p.Notes)
 				}
-				if res, err := e.Apply(context.Background(), j.n); err != nil || len(res.Later) > 0 {
-					t.Fatalf("%v\n%s", err, joinNames(res.Later))
+				if res, err := e.Apply(context.Background(), j.n); err != nil || len(res.Deferred) > 0 {
+					t.Fatalf("%v\n%s", err, joinNames(res.Deferred))
 				}
 				if after := j.tree(); after != before {
 					t.Errorf("before\n%s\nafter\n%s", before, after)

@@ -13,7 +13,7 @@ import (
 func (p *plan) refuse(what string, more ...string) error {
 	try := append(p.instead(), more...)
 	if len(try) == 0 {
-		try = []string{`no supported driver is known that works with all GPUs here: take out those that it does not fit, or write owner = "other" in [driver] and look after the driver yourself`}
+		try = []string{`no supported driver is known that works with all GPUs here: remove those that it does not support, or write owner = "other" in [driver] and manage the driver yourself`}
 	}
 	return refuse(what, try...)
 }

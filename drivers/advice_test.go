@@ -101,7 +101,7 @@ func follow(t *testing.T, c Catalog, m Machine, d spec.Driver, err error) (named
 func TestAdviceInWords(t *testing.T) {
 	c := load(t)
 	late := func(m Machine, day string) Machine { m.Day = day; return m }
-	const none = `no supported driver is known that works with all GPUs here: take out those that it does not fit, or write owner = "other" in [driver] and look after the driver yourself`
+	const none = `no supported driver is known that works with all GPUs here: remove those that it does not support, or write owner = "other" in [driver] and manage the driver yourself`
 	for _, x := range []struct {
 		m    Machine
 		d    spec.Driver

@@ -16,7 +16,7 @@ func TestBesides(t *testing.T) {
 		ether = "-- sys/bus/pci/devices/0000:5e:00.0/vendor --\n0x15b3\n-- sys/bus/pci/devices/0000:5e:00.0/class --\n0x020000\n"
 		mlx5  = "-- sys/module/mlx5_ib/refcnt --\n0\n"
 	)
-	ours := Choice{Source: SourceNVIDIA}
+	choice := Choice{Source: SourceNVIDIA}
 	for _, x := range []struct {
 		name         string
 		peermem, gds bool
@@ -24,14 +24,14 @@ func TestBesides(t *testing.T) {
 		files        string
 		want         []string
 	}{
-		{"neither is asked for", false, false, ours, card, nil},
+		{"neither is asked for", false, false, choice, card, nil},
 		{"another owner", true, true, Choice{Source: SourceNone}, card, nil},
-		{"peermem without OFED", true, false, ours, ether, []string{"only if that is installed before the driver's modules are built, and none is here"}},
-		{"peermem with OFED", true, false, ours, ofa + card + mlx5, []string{"build the driver's modules again after an update of it"}},
-		{"peermem with DOCA by DKMS", true, false, ours, dkms, []string{"build the driver's modules again after an update of it"}},
-		{"peermem, and a card without its module", true, false, ours, ofa + card, []string{"build the driver's modules again", "InfiniBand card 0000:5e:00.0 is on the bus, and the module mlx5_ib is not loaded"}},
-		{"gds without OFED", false, true, ours, card, []string{"which has to be installed before nvidia-fs, and none is here"}},
-		{"gds with OFED", false, true, ours, ofa, nil},
+		{"peermem without OFED", true, false, choice, ether, []string{"only if that is installed before the driver's modules are built, and none is here"}},
+		{"peermem with OFED", true, false, choice, ofa + card + mlx5, []string{"build the driver's modules again after an update of it"}},
+		{"peermem with DOCA by DKMS", true, false, choice, dkms, []string{"build the driver's modules again after an update of it"}},
+		{"peermem, and a card without its module", true, false, choice, ofa + card, []string{"build the driver's modules again", "InfiniBand card 0000:5e:00.0 is on the bus, and the module mlx5_ib is not loaded"}},
+		{"gds without OFED", false, true, choice, card, []string{"which has to be installed before nvidia-fs, and none is here"}},
+		{"gds with OFED", false, true, choice, ofa, nil},
 	} {
 		d := driver("580")
 		d.Peermem, d.GDS = x.peermem, x.gds

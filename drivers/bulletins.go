@@ -33,7 +33,7 @@ func (c Catalog) known() (day string) {
 }
 
 // unfixed says in one line which security fixes a driver lacks, "" if none are known that it lacks. Version may be a branch:
-// then its newest version is meant. Who is how the sentence calls it: "driver 580.95.05".
+// then that is its newest version. Who is its name in the sentence: "driver 580.95.05".
 func (c Catalog) unfixed(who, version, day string) string {
 	major, _, exact := strings.Cut(version, ".")
 	branch, err := strconv.Atoi(major)

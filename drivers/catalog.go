@@ -61,7 +61,7 @@ type Architecture struct {
 	Origin
 }
 
-// Load reads the catalog that is built in. It parses it anew each time; see Loader.
+// Load reads the catalog that is built in. It parses it each time; see Loader.
 func Load() (Catalog, error) {
 	sub, err := fs.Sub(embedded, "catalog")
 	if err != nil {
@@ -70,11 +70,11 @@ func Load() (Catalog, error) {
 	return Parse(sub)
 }
 
-// Loader returns a function that loads the built-in catalog when it is first called. Whoever needs it more than once
+// Loader returns a function that loads the built-in catalog when it is first called. A caller that needs it more than once
 // keeps the function.
 func Loader() func() (Catalog, error) { return sync.OnceValues(Load) }
 
-// Parse reads a catalog from the TOML files of a folder. Keys that nobody knows are refused.
+// Parse reads a catalog from the TOML files of a folder. Unknown keys are refused.
 func Parse(dir fs.FS) (Catalog, error) {
 	var c Catalog
 	names, err := fs.Glob(dir, "*.toml")
@@ -182,7 +182,7 @@ func (c Catalog) gpu(id string) *gpuRow {
 	return nil
 }
 
-// cudaMajor returns the newest CUDA major version whose programs a driver version, or any of a branch, runs; 0 if none.
+// cudaMajor returns the newest CUDA major version with programs that a driver version, or any of a branch, runs; 0 if none.
 func (c Catalog) cudaMajor(version string) int {
 	newest := 0
 	for _, row := range c.CUDA {

@@ -299,7 +299,7 @@ func TestNameSets(t *testing.T) {
 		for _, m := range s.Members {
 			for _, w := range m.When {
 				if !slices.Contains(conditions, w) {
-					t.Errorf("%s is taken when %q: nobody knows that", m.Name, w)
+					t.Errorf("%s is taken when %q: no such condition", m.Name, w)
 				}
 			}
 			if strings.Contains(m.Name, "{v}") && !m.Extra && !slices.Contains(m.When, "precompiled") {

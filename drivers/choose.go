@@ -32,7 +32,7 @@ const (
 // Choice is the driver for a machine, and the packages it is made of.
 type Choice struct {
 	Source      string
-	Owner       string // with SourceNone: who looks after the driver; "" if there is no GPU
+	Owner       string // with SourceNone: the driver's owner; "" if there is no GPU
 	Why         string // with SourceNone: why nothing is to be installed
 	Flavour     string
 	Branch      string // 580
@@ -47,7 +47,7 @@ type Choice struct {
 	Without     []string          // kernels that it has no signed modules for, and that are left without
 	Parameters  map[string]string // of the module nvidia, which the machine's kind asks for and the spec does not set
 	Fabric      string            // what joins the GPUs: FabricOf
-	CUDA        string            // the newest CUDA major version whose programs run: 13
+	CUDA        string            // the newest CUDA major version with programs that run: 13
 	Warnings    []string
 }
 
@@ -64,7 +64,7 @@ type Repository struct {
 	URL         string   // "" for what the distribution has set up by itself
 	Distro      string   // ubuntu2404
 	Arch        string   // as the repository says it: x86_64, sbsa
-	Mirror      bool     // the spec names it: what else is in it nobody can tell
+	Mirror      bool     // the spec names it: its other contents are not known
 	Signed      string   // what the key signs, where the spec says it: both, metadata, packages
 	KeyURL      string   // URL, or absolute path where the spec names a key
 	Fingerprint string   // of the key: 40 or 64 upper-case hex digits; or "sha256:" and the digest of its file
@@ -72,12 +72,12 @@ type Repository struct {
 	Needs       []string // repositories or components that the packages depend on: epel, crb, contrib
 }
 
-// Choose chooses the driver for a machine. It is pure. An error is a *converge.Trouble whose first sentence says which
+// Choose chooses the driver for a machine. It is pure. An error is a *converge.Trouble; its first sentence says which
 // GPU, or what else, forbids what.
 func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
 	if owner := c.owner(m, d); owner != "" {
 		if d.Owner == "gpuadm" {
-			return Choice{}, refuse(fmt.Sprintf("cannot look after the driver: that is left to %s", owner),
+			return Choice{}, refuse(fmt.Sprintf("cannot manage the driver: it is left to %s", owner),
 				`write owner = "other" in [driver]: the driver is then verified, and not touched`, takeOver(owner))
 		}
 		return Choice{Source: SourceNone, Owner: owner, Why: "the driver is left to " + owner}, nil
@@ -120,7 +120,7 @@ func (p *plan) warn(format string, args ...any) {
 
 func refuse(what string, try ...string) error { return &converge.Trouble{What: what, Try: try} }
 
-// owner names who else looks after the driver; "" if nobody does.
+// owner names the driver's owner; "" if that is gpuadm.
 func (c Catalog) owner(m Machine, d spec.Driver) string {
 	if m.Owner != "" {
 		return m.Owner
@@ -136,12 +136,12 @@ func (c Catalog) owner(m Machine, d spec.Driver) string {
 		}
 	}
 	if d.Owner == "other" {
-		return somebody + `: the spec says owner = "other"`
+		return otherOwner + `: the spec says owner = "other"`
 	}
 	return ""
 }
 
-// takeOver says how a driver that has another owner becomes ours to look after. GPUCluster has no driver of its own: there
+// takeOver says how a driver that has another owner becomes gpuadm's to manage. GPUCluster has no driver of its own: there
 // NVIDIADriver resources bring it, and one of them may be the default for all nodes.
 // Source: https://github.com/NVIDIA/gpu-operator config/crd/bases; https://github.com/NVIDIA/cloud-native-docs
 // gpu-operator/gpu-driver-configuration.rst and dra-intro-install.rst.
@@ -150,15 +150,15 @@ func takeOver(owner string) string {
 	case strings.HasPrefix(owner, facts.GPUOperator):
 		return `or take it over: have the operator bring no driver to this node. With a ClusterPolicy that manages the driver, set driver.enabled=false; with NVIDIADriver resources (a GPUCluster has only these), delete the one for this node, the default one too, or keep its nodeSelector off this node. Wait until the driver container has left, then write owner = "gpuadm" in [driver]`
 	case strings.HasPrefix(owner, facts.OSTree):
-		return "it cannot be taken over here: have the image bring the driver (rpm-ostree install, or a new image)"
-	case strings.HasPrefix(owner, somebody):
+		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
+	case strings.HasPrefix(owner, otherOwner):
 		return `or take it over: remove what its owner installed, and write owner = "gpuadm" in [driver]`
 	}
 	return "it cannot be taken over on this system: have its owner bring another version"
 }
 
-// somebody is who a spec leaves the driver to.
-const somebody = "somebody else"
+// otherOwner is the owner that a spec names with owner = "other".
+const otherOwner = "another owner"
 
 // remark fills in what follows from the rest, and says what a person may want to know.
 func (p *plan) remark() {
@@ -179,7 +179,7 @@ func (p *plan) remark() {
 		}
 	}
 	if p.m.GPUs == nil {
-		p.warn("nobody could look at the GPUs: kernel modules are chosen for GPUs of today")
+		p.warn("cannot see the GPUs from here: kernel modules are chosen for current GPUs")
 	}
 	p.remarkBranch()
 	for _, k := range p.m.Kernels {

@@ -21,7 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // machine has the GPUs, at addresses in their order; an id with class 0680 in front is an NVSwitch's.
 func machine(id, version, arch string, gpus ...string) Machine {
@@ -50,7 +50,7 @@ func driver(version string) spec.Driver {
 	return d
 }
 
-// mirrored is a spec for repositories whose key's fingerprint the catalog does not know.
+// mirrored is a spec for repositories with a key that the catalog does not know.
 func mirrored(version string) spec.Driver {
 	d := driver(version)
 	d.Repo = spec.Repo{URL: "https://mirror.example/cuda", Key: "/etc/gpuadm/keys/cuda.asc", Fingerprint: strings.Repeat("0", 40)}
@@ -76,7 +76,7 @@ var samples = []sample{
 	{withGDS, "amd64", "", []string{"2335"}},
 }
 
-// withGDS is a sample whose spec asks for GPUDirect Storage.
+// withGDS is a sample with a spec that asks for GPUDirect Storage.
 const withGDS = "H200 gds"
 
 // TestTables writes down which packages each GPU gets of each branch, for every distribution and source.
@@ -150,7 +150,7 @@ func table(c Catalog, id, version, source string) string {
 			}
 			rows.WriteString("\n")
 			for _, w := range ch.Warnings {
-				if strings.HasPrefix(w, "no version is asked for") || strings.Contains(w, " ended in ") || strings.Contains(w, "security fixes") || strings.HasPrefix(w, "nobody could look") {
+				if strings.HasPrefix(w, "no version is asked for") || strings.Contains(w, " ended in ") || strings.Contains(w, "security fixes") || strings.HasPrefix(w, "cannot see the GPUs") {
 					continue // in every row; see TestWarnings
 				}
 				rows.WriteString("        warning: " + w + "\n")
@@ -247,7 +247,7 @@ func TestRefusals(t *testing.T) {
 		{"Amazon's on arm64", machine("amzn", "2023", "arm64", "2342"), with(driver("580"), "source", "distro"), "cannot install from Amazon's repository of NVIDIA's packages for amzn2023: it has no packages for arm64"},
 		{"before Amazon's", machine("amzn", "2023", "amd64", "2331"), with(driver("560"), "source", "distro"), "cannot install driver 560 from Amazon's repository of NVIDIA's packages for amzn2023: no packages of branches before 570 are known there"},
 		{"unknown key", machine("fedora", "45", "amd64", "2331"), driver("580"), "cannot trust NVIDIA's repository for fedora: which key signs it is not known to this release"},
-		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot look after the driver: that is left to Google's cos-gpu-installer, or GKE's driver installer"},
+		{"COS", machine("cos", "121", "amd64", "2331"), with(driver("580"), "owner", "gpuadm"), "cannot manage the driver: it is left to Google's cos-gpu-installer, or GKE's driver installer"},
 		{"no version", machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), `cannot choose driver "newest": it is no version and no branch`},
 		{"before the repository", machine("ubuntu", "26.04", "amd64", "2331"), driver("580"), "cannot install driver 580 from NVIDIA's repository for ubuntu2604: no packages of branches before 595 are known there"},
 		{"legacy on 26.04", machine("ubuntu", "26.04", "amd64", "1db1"), driver(""), "cannot install driver 580 from NVIDIA's repository for ubuntu2604: no packages of branches before 595 are known there"},
@@ -274,7 +274,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestNoBranch is about a catalog that somebody else wrote.
+// TestNoBranch is about a catalog without the branch.
 func TestNoBranch(t *testing.T) {
 	c := load(t)
 	c.Branches = nil
@@ -333,7 +333,7 @@ func TestOwners(t *testing.T) {
 // A folder in which nothing tells the architecture is refused for that, and not for a repository that lacks "".
 func TestNoArchitecture(t *testing.T) {
 	_, err := Choose(load(t), machine("debian", "12", "", "2331"), driver("580"))
-	if err == nil || !strings.Contains(whole(err), "what processors this machine is for cannot be told") || !strings.Contains(whole(err), "root of an image") {
+	if err == nil || !strings.Contains(whole(err), "cannot determine the CPU architecture") || !strings.Contains(whole(err), "root of an image") {
 		t.Error(err)
 	}
 }

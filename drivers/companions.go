@@ -68,7 +68,7 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	if file == "" && name == storage && !sourced(v) {
 		return "", host.Later{Until: "once the package of nvidia-fs is installed"}
 	} else if file == "" && name == storage && k.Build == "dkms" {
-		return "", nil // it is built when all else stands: things.DKMSBeside
+		return "", nil // it is built when all else is there: things.DKMSBeside
 	} else if file == "" {
 		return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
 	}
@@ -85,7 +85,7 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	return "", nil
 }
 
-// BuiltBeside says how a module stands that DKMS builds against the driver's: by its source's version and by the times of the
+// BuiltBeside returns the state of a module that DKMS builds against the driver's: by its source's version and by the times of the
 // two files, since nothing in it says which driver that was. nvidia-fs takes the sums of the driver's symbols from the
 // module that it finds (create_nv.symvers.sh in https://github.com/NVIDIA/gds-nvidia-fs), and the kernel compares them.
 func BuiltBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
@@ -100,17 +100,17 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 	if err != nil || file == "" {
 		return version, things.BesideNotBuilt, err
 	}
-	mine, err := v.Stat(file)
+	built, err := v.Stat(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return version, things.BesideNotBuilt, nil
 	} else if err != nil {
 		return version, "", err
 	}
-	theirs, err := v.Stat(driver)
+	driverFile, err := v.Stat(driver)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return version, "", err
 	}
-	if err == nil && mine.Ctime.Before(theirs.Ctime) {
+	if err == nil && built.Ctime.Before(driverFile.Ctime) {
 		return version, things.BesideOld, nil
 	}
 	return version, things.BesideFits, nil

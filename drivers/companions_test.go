@@ -45,7 +45,7 @@ func TestGDS(t *testing.T) {
 		ch, err := Choose(load(t), x.m, x.d)
 		got := names(ch, "gds")
 		if err != nil {
-			if said := whole(err); !slices.ContainsFunc(x.want, func(w string) bool { return !strings.Contains(said, w) }) && x.want != nil {
+			if message := whole(err); !slices.ContainsFunc(x.want, func(w string) bool { return !strings.Contains(message, w) }) && x.want != nil {
 				continue
 			}
 			t.Errorf("%s: %v", x.name, whole(err))
@@ -117,7 +117,7 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// nvidia-fs is built where its package has brought the source and the kernel has the driver, and anew when that is another.
+// nvidia-fs is built where its package has brought the source and the kernel has the driver, and rebuilt when the driver changes.
 func TestBuiltBeside(t *testing.T) {
 	const kernel, dir = "6.8.0-41-generic", "/lib/modules/6.8.0-41-generic/updates/dkms/"
 	const source = "-- usr/src/nvidia-fs-2.9.1/dkms.conf --\n-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n"

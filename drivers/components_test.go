@@ -38,20 +38,20 @@ func TestLackingIsSaid(t *testing.T) {
 			f.Files[name] = []byte(data)
 		}
 		c := choose(t, x.m, x.d)
-		said := c.lacking(x.d, f)
-		if len(said) != len(x.says) {
-			t.Errorf("%s: %q", x.what, said)
+		message := c.lacking(x.d, f)
+		if len(message) != len(x.says) {
+			t.Errorf("%s: %q", x.what, message)
 			continue
 		}
 		for i, want := range x.says {
-			if !strings.Contains(said[i], want) {
-				t.Errorf("%s: %q, want %q", x.what, said[i], want)
+			if !strings.Contains(message[i], want) {
+				t.Errorf("%s: %q, want %q", x.what, message[i], want)
 			}
 		}
 		f.Modules.Libraries = []facts.Library{{}}
 		x.d.Repo.EnableNeeded = false
-		if said := c.lacking(x.d, f); said != nil {
-			t.Errorf("%s, with a driver: %q", x.what, said)
+		if message := c.lacking(x.d, f); message != nil {
+			t.Errorf("%s, with a driver: %q", x.what, message)
 		}
 	}
 }

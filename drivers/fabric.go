@@ -28,7 +28,7 @@ const (
 	FabricRack    = "rack"     // switch trays of the rack, which have a fabric manager of their own: GB200, GB300
 )
 
-// FabricOf says by what the GPUs are joined, "" if by nothing that the machine has to look after.
+// FabricOf says what joins the GPUs, "" for nothing that the machine has to manage.
 func FabricOf(c Catalog, f facts.Facts) string {
 	kind := ""
 	for _, p := range f.GPUs {
@@ -116,7 +116,7 @@ func infinibandFiles(v host.View, kernel string, k KernelSide) (problem string, 
 }
 
 // switchReady looks for what NVLink 5's fabric manager needs beside the driver: the switches' management function, an
-// InfiniBand device whose product data say SW_MNG, and the module ib_umad to talk to it. The stage before loads the modules.
+// InfiniBand device with SW_MNG in its product data, and the module ib_umad to talk to it. The stage before loads the modules.
 // Sources: https://github.com/NVIDIA/gpu-operator/issues/2781; NVIDIA/gpu-driver-container:ubuntu24.04/nvidia-driver.
 func switchReady() converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {

@@ -31,7 +31,7 @@ const (
 	imexSocket = "/etc/nvidia-imex/imex_ctrl.sock"
 	// imexDropIn lets the unit make that socket where it has ProtectSystem=full: systemd.exec(5), ReadWritePaths=.
 	imexDropIn     = "/etc/systemd/system/" + IMEXUnit + ".d"
-	imexDropInText = "# Written by gpuadm; it is put back to this at the next apply.\n[Service]\nReadWritePaths=-/etc/nvidia-imex\n"
+	imexDropInText = "# Written by gpuadm; each apply reverts changes to this file.\n[Service]\nReadWritePaths=-/etc/nvidia-imex\n"
 
 	// imexChannel has the module make /dev/nvidia-caps-imex-channels/channel0. Sources: kernel-open/nvidia/nv-caps-imex.c in
 	// https://github.com/NVIDIA/open-gpu-kernel-modules; Azure/AgentBaker:parts/linux/cloud-init/artifacts/ubuntu/gb/modprobe-nvidia-parameters.conf.

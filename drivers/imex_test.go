@@ -145,9 +145,9 @@ func TestIMEXParameterAndNotes(t *testing.T) {
 			t.Errorf("%s: %v, loads %v", x.text, k.Parameters, k.Companions)
 		}
 		for archive, says := range map[string]string{"-- x --\n": x.says, theirs: x.saysTheirs} {
-			said := strings.Join(New().Services().Notes(simulated(t, archive), s, f), "\n")
-			if !strings.Contains(said, says) || (x.says == "") != (said == "") {
-				t.Errorf("%s: %q, want %q", x.text, said, says)
+			message := strings.Join(New().Services().Notes(simulated(t, archive), s, f), "\n")
+			if !strings.Contains(message, says) || (x.says == "") != (message == "") {
+				t.Errorf("%s: %q, want %q", x.text, message, says)
 			}
 		}
 	}

@@ -57,9 +57,9 @@ func (c Choice) brings(kernel string) string {
 	return "its headers, or the package of its signed modules"
 }
 
-// Standing lists, in sentences, what is wrong with the kernel modules as they are. c says what a kernel without a module
+// ModuleProblems lists, in sentences, what is wrong with the kernel modules. c says what a kernel without a module
 // needs.
-func Standing(f facts.Facts, m facts.Modules, c Choice) (sentences []string) {
+func ModuleProblems(f facts.Facts, m facts.Modules, c Choice) (sentences []string) {
 	if s := m.Mismatch(); s != "" {
 		until := "until the module is reloaded or the machine rebooted"
 		if k, _ := m.Of(f.Kernel.Running); k.Nvidia != nil && k.Nvidia.Version == m.Version {
@@ -68,7 +68,7 @@ func Standing(f facts.Facts, m facts.Modules, c Choice) (sentences []string) {
 		sentences = append(sentences, s+": NVML says \"Driver/library version mismatch\" "+until)
 	}
 	if v := m.Reload(f.Kernel.Running); v != "" {
-		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: it comes with a reload or reboot", m.Version, v))
+		sentences = append(sentences, fmt.Sprintf("the module nvidia %s is loaded, and %s is on disk: reload it or reboot", m.Version, v))
 	}
 	if otherKernel(f) && m.Version == "" {
 		sentences = append(sentences, fmt.Sprintf("kernel %s runs, and is not installed: the driver is for %s, and comes when that is booted", f.Kernel.Running, strings.Join(targets(f), ", ")))

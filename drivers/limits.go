@@ -65,7 +65,7 @@ func below(asked, min string) bool {
 	return Compare(asked, min) < 0
 }
 
-// first returns the first GPU whose architecture says this of open kernel modules.
+// first returns the first GPU with an architecture that says this of open kernel modules.
 func (p *plan) first(open string) (limit, bool) {
 	i := slices.IndexFunc(p.limits, func(l limit) bool { return l.arch.Open == open })
 	if i < 0 {
@@ -79,7 +79,7 @@ func (p *plan) mixed() error {
 	for _, l := range p.limits {
 		if l.arch.Name == "" {
 			return refuse(fmt.Sprintf("cannot choose a driver: GPU %s has the device id %q, which is none", l.gpu.Address, l.gpu.ID),
-				"look at /sys/bus/pci/devices/"+l.gpu.Address+"/device")
+				"cat /sys/bus/pci/devices/"+l.gpu.Address+"/device")
 		}
 	}
 	must, hasMust := p.first("must")
@@ -196,7 +196,7 @@ func (p *plan) highest() (of limit, min string) {
 	return of, min
 }
 
-// oldest returns the GPU whose last branch is the oldest, and which; 0 if none has a last one.
+// oldest returns the GPU with the oldest last branch, and that branch; 0 if none has a last one.
 func (p *plan) oldest() (of limit, last int) {
 	for _, l := range p.limits {
 		if l.arch.Last > 0 && (last == 0 || l.arch.Last < last) {

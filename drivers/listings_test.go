@@ -110,7 +110,7 @@ func branchText(version string) string { b, _, _ := strings.Cut(version, "."); r
 // notListed are names that no listing of their sources and branches has, and why they are asked for all the same.
 var notListed = map[string]string{
 	"ubuntu nvidia-imex-{b}":      "https://packages.ubuntu.com/source/noble/nvidia-imex-550, -570, -575, -595; https://github.com/canonical/apt-packaging-imex",
-	"nvidia nvidia-imex-{b}":      "debian12: named as in NVIDIA's repositories for Ubuntu (ubuntu2404 570.124.06), whose companions are the same packages",
+	"nvidia nvidia-imex-{b}":      "debian12: named as in NVIDIA's repositories for Ubuntu (ubuntu2404 570.124.06), which have the same companion packages",
 	"nvidia nvidia-imex":          "debian12: the same (ubuntu2404 580.126.20)",
 	"nvidia nvidia-fabricmanager": "debian12: the same (ubuntu2404 580.95.05)",
 }

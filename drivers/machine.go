@@ -12,7 +12,7 @@ import (
 
 // Machine is what the choice of a driver depends on.
 type Machine struct {
-	GPUs      []Device          // by PCI address; nil where nobody could look, as in an image that is being made
+	GPUs      []Device          // by PCI address; nil where they cannot be seen, as in an image that is being made
 	Switches  []Device          // NVSwitches
 	ID        string            // os-release's: ubuntu
 	Version   string            // VERSION_ID: 24.04
@@ -21,9 +21,9 @@ type Machine struct {
 	Arch      string            // amd64, arm64
 	Kernels   []string          // releases of the kernels that the modules are for
 	Instance  string            // the cloud's type of instance, g4dn.xlarge; "" if unknown or no cloud
-	Owner     string            // who looks after the driver, if signs on the machine say so; "" = nobody
+	Owner     string            // the driver's owner, if signs on the machine name one; "" = none
 	OnDisk    map[string]Module // by kernel: the module nvidia that it has
-	Signed    []string          // packages of signed modules that are to be had for the kernels; nil where nobody knows
+	Signed    []string          // packages of signed modules that are available for the kernels; nil where that is not known
 	Running   string            // the kernel that runs; "" in a root folder
 	Day       string            // by the machine's clock: 2026-11-22; "" where it has none
 	Compilers map[string]string // by kernel, where known: the package of the compiler that it was built with

@@ -102,8 +102,8 @@ func (p *plan) signedStay(has []string) bool {
 	return slices.Contains(has, p.m.Running) && (there && !m.DKMS || p.m.RefusesBuilds)
 }
 
-// unsigned names the package of signed modules that a kernel would need and that is not to be had. A kernel that has modules
-// of the branch has shown already which they are, and stays with them. Where nobody knows, apt has to.
+// unsigned names the package of signed modules that a kernel would need and that is not available. A kernel that has modules
+// of the branch has shown already which they are, and stays with them. Where that is not known, apt decides.
 func (p *plan) unsigned(kernel string) (name string, lacks bool) {
 	set, _ := p.set()
 	i := slices.IndexFunc(set.Members, func(m memberRow) bool {
@@ -252,7 +252,7 @@ func (p *plan) names() (names []string) {
 }
 
 func (p *plan) warnNoKernel() {
-	const text = "no kernel is installed: nobody can tell which one the modules are for"
+	const text = "no kernel is installed: cannot determine which one the modules are for"
 	if !slices.Contains(p.choice.Warnings, text) {
 		p.warn(text)
 	}

@@ -134,9 +134,9 @@ func TestWarnings(t *testing.T) {
 		{machine("ubuntu", "22.04", "amd64", "20b5"), driver("535.309.01"), []string{"driver branch 535 ended in 2026-06: no security fix will come for it"}},
 		{machine("ubuntu", "24.04", "amd64", "2331"), driver("700"), []string{"driver branch 700 is not known to this release"}},
 		{bad, driver("535.154.05"), []string{"driver 535.154.05 lacks the security fixes of NVIDIA's bulletin 5821 (2026-05-19), which 535.309.01 has; branch 535 ended in 2026-06, and no fix will come for what was found since", "driver 535.154.05 on kernel 6.6.15-x64v3: the kernel made __rcu_read_lock GPL-only, which the proprietary modules use through pfn_valid: they do not build"}},
-		{bare, driver("580"), []string{"no kernel is installed: nobody can tell which one the modules are for"}},
+		{bare, driver("580"), []string{"no kernel is installed: cannot determine which one the modules are for"}},
 		{like, driver("580"), []string{"navix 9.6 is like rhel, says its os-release: the packages of rhel9 are taken"}},
-		{blind, driver("580"), []string{"nobody could look at the GPUs: kernel modules are chosen for GPUs of today"}},
+		{blind, driver("580"), []string{"cannot see the GPUs from here: kernel modules are chosen for current GPUs"}},
 		{aws, with(driver("580"), "modules", "open"), []string{"AWS runs these instances on the proprietary modules without GPU firmware; open kernel modules were chosen nevertheless"}},
 		{machine("ubuntu", "24.04", "amd64", "4000"), driver("595"), []string{"GPU 0000:01:00.0 (device 4000) is newer than this release knows: open kernel modules are taken, and it may need a newer driver"}},
 		{machine("ubuntu", "24.04", "amd64", "1900"), driver("580"), []string{"GPU 0000:01:00.0 (device 1900) is not known to this release, and older than Turing by its id: proprietary kernel modules are taken"}},
@@ -259,15 +259,15 @@ func TestMachineOf(t *testing.T) {
 	}
 	f.GPUs = nil
 	if MachineOf(f, "").GPUs != nil {
-		t.Error("nobody looked, and it is said that there is nothing")
+		t.Error("the GPUs were not read, and it is said that there are none")
 	}
 	f.GPUs = []facts.PCI{}
 	if MachineOf(f, "").GPUs == nil {
-		t.Error("somebody looked, and it is said that nobody did")
+		t.Error("the GPUs were read, and it is said that they were not")
 	}
 }
 
-// TestParse wants a catalog with a key that nobody knows, or without files, to be refused.
+// TestParse wants a catalog with an unknown key, or without files, to be refused.
 func TestParse(t *testing.T) {
 	if _, err := Parse(fstest.MapFS{}); err == nil {
 		t.Error("a catalog without files is taken")

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Files of ours that modprobe(8) and systemd-modules-load.service(8) read.
+// Files of gpuadm's that modprobe(8) and systemd-modules-load.service(8) read.
 const (
 	ModprobeFile    = "/etc/modprobe.d/gpuadm.conf"
 	ModulesLoadFile = "/etc/modules-load.d/gpuadm.conf"
@@ -30,14 +30,14 @@ type KernelSide struct {
 	Version    string            // 580.95.05
 	Flavour    string            // open, proprietary
 	Build      string            // precompiled, dkms
-	Kernels    []string          // those that shall have the modules; never empty
+	Kernels    []string          // those that must have the modules; never empty
 	Parameters map[string]string // of the module nvidia
 	Companions []string          // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
 	Extra      []string          // packages that bring the kernels' own among them
 	Remade     bool              // the spec has the GPUs partitioned again once the module is loaded again
 }
 
-// SettingsWants are what must stand before the driver's packages come: nouveau kept away, parameters told, and no build
+// SettingsWants are what must be there before the driver's packages come: nouveau blacklisted, parameters set, and no build
 // begun that the kernel would refuse.
 func SettingsWants(k KernelSide) ([]converge.Want, error) {
 	conf, err := ModprobeConf(k.Parameters)
@@ -50,13 +50,13 @@ func SettingsWants(k KernelSide) ([]converge.Want, error) {
 	}
 	wants := []converge.Want{trusted(k)}
 	wants = append(wants, things.Folders("/etc/modprobe.d", "holds modprobe's settings")...)
-	wants = append(wants, things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs, and tells the module nvidia its parameters"))
+	wants = append(wants, things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs, and sets the parameters of the module nvidia"))
 	wants = append(wants, things.Folders("/etc/modules-load.d", "names what is loaded at boot")...)
 	return append(wants, things.Exact(ModulesLoadFile, load, 0o644, "has the modules loaded at boot, before any container asks for them")), nil
 }
 
-// ModuleWants are what must stand once the driver's packages are there: modules of the one version for every kernel,
-// proven by their files, the initial file systems that know of nouveau's absence, and the module loaded. The order of
+// ModuleWants are what must be there once the driver's packages are there: modules of the one version for every kernel,
+// proven by their files, the initial file systems without nouveau, and the module loaded. The order of
 // what settles matters: a module that waits for a reboot must not keep the initial file system from being made first.
 func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error) {
 	if len(k.Kernels) == 0 {
@@ -105,7 +105,7 @@ func loaded(f facts.Facts, remade bool) converge.Want {
 	return things.Module(f.Kernel.Running, []string{ModprobeFile, ModulesLoadFile}, OnDisk, remade, "the module runs as it lies on disk")
 }
 
-// orFirstBoot waits for the first boot with what does not stand in a root folder, where nobody is there to make it.
+// orFirstBoot defers to the first boot what is not converged in a root folder, where it cannot be made.
 func orFirstBoot(to func(converge.State) (converge.State, error)) func(converge.State) (converge.State, error) {
 	return func(found converge.State) (converge.State, error) {
 		want, err := to(found)
@@ -122,20 +122,20 @@ var (
 	moduleName     = pattern.Of(`^[a-z0-9_-]+$`)
 )
 
-// ModprobeConf writes the file for modprobe.d. libkmod hands a line's options to the kernel as they are, which splits them
+// ModprobeConf writes the file for modprobe.d. libkmod hands a line's options to the kernel unchanged, which splits them
 // at spaces outside double quotes and knows no escapes (next_arg in lib/cmdline.c), so a value with a quote, a backslash
-// or a control character cannot be told at all.
+// or a control character cannot be set at all.
 func ModprobeConf(parameters map[string]string) ([]byte, error) {
 	var b strings.Builder
-	b.WriteString("# Written by gpuadm, anew at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n")
+	b.WriteString("# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n")
 	for _, name := range slices.Sorted(maps.Keys(parameters)) {
 		value := parameters[name]
 		odd := func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }
 		switch {
 		case !parameterName().MatchString(name):
-			return nil, &converge.Trouble{What: fmt.Sprintf("cannot tell the module nvidia its parameter %q: a name has letters, digits and _ only", name), Try: []string{"mend parameters in [driver]; modinfo -p nvidia lists the names"}}
+			return nil, &converge.Trouble{What: fmt.Sprintf("cannot set parameter %q of the module nvidia: a name has letters, digits and _ only", name), Try: []string{"fix parameters in [driver]; modinfo -p nvidia lists the names"}}
 		case strings.ContainsFunc(value, odd):
-			return nil, &converge.Trouble{What: fmt.Sprintf("cannot tell the module nvidia its parameter %s: the kernel takes no quotes, backslashes or control characters in values", name), Try: []string{"mend parameters in [driver]"}}
+			return nil, &converge.Trouble{What: fmt.Sprintf("cannot set parameter %s of the module nvidia: the kernel takes no quotes, backslashes or control characters in values", name), Try: []string{"fix parameters in [driver]"}}
 		case !plainParameter().MatchString(value):
 			value = `"` + value + `"`
 		}
@@ -145,7 +145,7 @@ func ModprobeConf(parameters map[string]string) ([]byte, error) {
 }
 
 func modulesLoad(companions []string) ([]byte, error) {
-	text := "# Written by gpuadm, anew at each apply.\nnvidia\n"
+	text := "# Written by gpuadm, rewritten at each apply.\nnvidia\n"
 	for _, c := range companions {
 		if !moduleName().MatchString(c) {
 			return nil, fmt.Errorf("internal error: %q is no module's name", c)
@@ -181,7 +181,7 @@ func trusted(k KernelSide) converge.Want {
 	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot")
 }
 
-// enrolment is what to do where the kernel does not trust the key that DKMS signs with, step by step. The next look at the
+// enrolment is what to do where the kernel does not trust the key that DKMS signs with, step by step. The next read of the
 // keyrings shows whether it was done.
 //
 // Sources: https://github.com/dkms-project/dkms README.md ("Secure Boot") and prepare_mok in dkms.in; mokutil(1). Images:
@@ -215,7 +215,7 @@ func enrolment(t facts.Trust) (try string) {
 	return try
 }
 
-// served refuses to call a machine done whose loaded module serves some of its GPUs only. What is not loaded yet, or is
+// served refuses to call a machine converged if its loaded module serves some of its GPUs only. What is not loaded yet, or is
 // to be replaced, is judged when it is loaded.
 func served(k KernelSide) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
@@ -225,8 +225,8 @@ func served(k KernelSide) converge.Want {
 		problem, err := things.UnboundGPUs(v)
 		if problem != "" {
 			problem = "cannot use all GPUs: " + problem
-			if said := things.KernelSays(ctx, v); said != "" {
-				problem += "; " + said
+			if kernelLog := things.KernelSays(ctx, v); kernelLog != "" {
+				problem += "; " + kernelLog
 			}
 		}
 		return problem, err
@@ -236,7 +236,7 @@ func served(k KernelSide) converge.Want {
 		"modules = \"open\" or \"proprietary\" in [driver], if the other flavour is meant for them")
 }
 
-// Built says how a version stands in DKMS's tree for a kernel, and proves by its files what DKMS says is installed.
+// Built returns the state of a version in DKMS's tree for a kernel, and proves by its files what DKMS says is installed.
 func Built(v host.View, version, kernel string) (name string, state converge.State, err error) {
 	builds, err := facts.Builds(v)
 	if err != nil {
@@ -251,7 +251,7 @@ func Built(v host.View, version, kernel string) (name string, state converge.Sta
 			state = converge.State(b.State)
 		}
 	}
-	if name == "" { // a package that has not been told to DKMS
+	if name == "" { // a package that is not registered with DKMS
 		names, err := v.ReadDir("/usr/src")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", "", err

@@ -50,7 +50,7 @@ func simulated(t *testing.T, archive string) *simhost.Node {
 
 func TestModprobeConf(t *testing.T) {
 	got, err := ModprobeConf(map[string]string{"NVreg_B": "1", "NVreg_A": "a=1; b=2", "NVreg_C": "", "NVreg_D": "0x1,0x2"})
-	want := "# Written by gpuadm, anew at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n" +
+	want := "# Written by gpuadm, rewritten at each apply.\nblacklist nouveau\noptions nouveau modeset=0\n" +
 		"options nvidia NVreg_A=\"a=1; b=2\"\noptions nvidia NVreg_B=1\noptions nvidia NVreg_C=\"\"\noptions nvidia NVreg_D=0x1,0x2\n"
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n%s", err, got)
@@ -165,19 +165,19 @@ func TestEnrolment(t *testing.T) {
 		{"enforced without Secure Boot", facts.Trust{SecureBoot: "off", BuildCert: dkms, Build: key}, []string{"step 1 of 2"}, []string{"switch Secure Boot off"}},
 		{"waits", facts.Trust{SecureBoot: "on", BuildCert: dkms, Build: key, Waiting: true}, []string{"reboot, and at the console choose Enroll MOK"}, []string{"mokutil", "precompiled", "image"}},
 	} {
-		said := enrolment(x.t)
+		message := enrolment(x.t)
 		at := 0
 		for _, want := range x.has {
-			i := strings.Index(said[at:], want)
+			i := strings.Index(message[at:], want)
 			if i < 0 {
-				t.Errorf("%s: no %q after %q", x.name, want, said[at:])
+				t.Errorf("%s: no %q after %q", x.name, want, message[at:])
 				break
 			}
 			at += i
 		}
 		for _, not := range x.none {
-			if strings.Contains(said, not) {
-				t.Errorf("%s: %q in %s", x.name, not, said)
+			if strings.Contains(message, not) {
+				t.Errorf("%s: %q in %s", x.name, not, message)
 			}
 		}
 	}

@@ -34,9 +34,9 @@ func (c Catalog) overlaid(text []byte) (Catalog, error) {
 	c.Branches = slices.DeleteFunc(slices.Clone(c.Branches), func(b branchRow) bool {
 		return slices.ContainsFunc(over.Branches, func(o branchRow) bool { return o.Branch == b.Branch })
 	})
-	mine, theirs := reflect.ValueOf(&over).Elem(), reflect.ValueOf(c)
-	for i := range mine.NumField() {
-		mine.Field(i).Set(reflect.AppendSlice(mine.Field(i), theirs.Field(i)))
+	overlay, base := reflect.ValueOf(&over).Elem(), reflect.ValueOf(c)
+	for i := range overlay.NumField() {
+		overlay.Field(i).Set(reflect.AppendSlice(overlay.Field(i), base.Field(i)))
 	}
 	return over, nil
 }

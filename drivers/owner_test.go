@@ -31,13 +31,13 @@ const ownedNode = `
 580.95.05
 `
 
-// TestOwners: a driver of somebody else's is verified and not touched; the words say whose it is and how to take it over.
+// TestOwners: a driver of another owner is verified and not touched; the message names the owner and how to take it over.
 func TestOwners(t *testing.T) {
 	const operator = "-- run/nvidia/nvidia-driver.pid --\n1\n"
 	os := func(id string) string { return "-- etc/os-release --\nID=" + id + "\nVERSION_ID=\"24.04\"\n" }
 	for _, test := range []struct {
 		name, files, spec string
-		want              []string // none: it stands
+		want              []string // none: it is converged
 	}{
 		{"operator", os("ubuntu") + operator, `version = "580"`, nil},
 		{"operator, another version", os("ubuntu") + operator, `version = "590"`, []string{"580.95.05 is loaded, 590 is wanted", "GPU Operator (its driver container has written", "driver.enabled=false"}},
@@ -83,16 +83,16 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestLeftAlone: what was installed stays where somebody else comes to look after the driver, or the GPUs fall off the bus.
+// TestLeftAlone: what was installed stays where the driver gets another owner, or the GPUs fall off the bus.
 func TestLeftAlone(t *testing.T) {
-	var said []string
+	var message []string
 	for name, later := range map[string]func(*simhost.Node) error{
 		"a driver container comes": func(n *simhost.Node) error { return lay(n.Files, "/run/nvidia/nvidia-driver.pid", []byte("1")) },
 		"the GPU falls off the bus": func(n *simhost.Node) error {
 			return n.WriteFile("/sys/bus/pci/devices/0000:17:00.0/vendor", []byte("0x1234\n"), host.Attr{Mode: 0o644})
 		},
 	} {
-		n := installerNode(t, &said)
+		n := installerNode(t, &message)
 		for file, text := range map[string]string{"vendor": "0x10de\n", "class": "0x030200\n", "device": "0x2330\n"} {
 			if err := lay(n.Files, "/sys/bus/pci/devices/0000:17:00.0/"+file, []byte(text)); err != nil {
 				t.Fatal(err)

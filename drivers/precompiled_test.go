@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Signed modules are taken where each target kernel has them, DKMS's elsewhere, and it is said why; a machine that stands
+// Signed modules are taken where each target kernel has them, DKMS's elsewhere, and it is said why; a converged machine
 // stays with what it has.
 func TestPrecompiledOrDKMS(t *testing.T) {
 	const k, other = "6.8.0-41-generic", "6.8.0-45-generic"
@@ -25,7 +25,7 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		signed bool
 		says   string // a warning, or the refusal
 	}{
-		{"nobody knows", "auto", nil, nil, true, ""},
+		{"not known", "auto", nil, nil, true, ""},
 		{"both kernels", "auto", []string{signed(k), signed(other)}, nil, true, ""},
 		{"one kernel only", "auto", []string{signed(k)}, nil, false, "has no signed modules for kernel " + other + " (" + signed(other) + "): DKMS builds them"},
 		{"another branch's", "auto", []string{strings.Replace(signed(k), "580", "570", 1), signed(other)}, nil, false, "kernel " + k},
@@ -41,12 +41,12 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 		m := machine("ubuntu", "24.04", "amd64", "2331")
 		m.Kernels, m.Signed, m.OnDisk = []string{k, other}, x.have, x.disk
 		ch, err := Choose(load(t), m, with(with(driver("580"), "source", "distro"), "build", x.build))
-		said := strings.Join(ch.Warnings, "\n")
+		message := strings.Join(ch.Warnings, "\n")
 		if err != nil {
-			said = err.Error()
+			message = err.Error()
 		}
-		if ch.Precompiled != x.signed || !strings.Contains(said, x.says) || (err != nil) != strings.HasPrefix(x.says, "cannot") {
-			t.Errorf("%s: precompiled %t, %v\n%s", x.name, ch.Precompiled, err, said)
+		if ch.Precompiled != x.signed || !strings.Contains(message, x.says) || (err != nil) != strings.HasPrefix(x.says, "cannot") {
+			t.Errorf("%s: precompiled %t, %v\n%s", x.name, ch.Precompiled, err, message)
 		}
 		if err == nil && x.signed != slices.Contains(names(ch, "module"), signed(k)) {
 			t.Errorf("%s: %v", x.name, names(ch, "module"))
@@ -57,8 +57,8 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 	}
 }
 
-// A machine that stands on signed modules stays there when a kernel comes that has none: DKMS would build for every kernel, and
-// depmod prefers what it builds. Nor is one begun with DKMS whose kernel would refuse that.
+// A machine with signed modules stays there when a kernel comes that has none: DKMS would build for every kernel, and
+// depmod prefers what it builds. Nor is a machine begun with DKMS if its kernel would refuse that.
 // RHEL's streams without a suffix have signed proprietary modules, one package for each kernel (test/listings: rhel9 580.178.04).
 func TestPrecompiledStream(t *testing.T) {
 	m := machine("rhel", "9.8", "amd64", "2331")
@@ -83,8 +83,8 @@ func TestSignedStay(t *testing.T) {
 		refuses bool
 		stays   bool
 	}{
-		{"stands", k, map[string]Module{k: {"580.95.05", false}}, []string{}, false, true},
-		{"stands, Secure Boot", k, map[string]Module{k: {"580.95.05", false}}, []string{}, true, true},
+		{"converged", k, map[string]Module{k: {"580.95.05", false}}, []string{}, false, true},
+		{"converged, Secure Boot", k, map[string]Module{k: {"580.95.05", false}}, []string{}, true, true},
 		{"another branch's that the archive follows", k, map[string]Module{k: {"570.1", false}}, []string{signed(k)}, false, true},
 		{"another branch's that it does not follow", k, map[string]Module{k: {"570.1", false}}, []string{}, false, false},
 		{"the newer one was built here", k, map[string]Module{k: {"580.95.05", false}, newer: {"580.95.05", true}}, []string{}, false, true},
@@ -107,9 +107,9 @@ func TestSignedStay(t *testing.T) {
 			}
 			continue
 		}
-		said := strings.Join(ch.Warnings, "\n")
-		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(said, newer+" ("+signed(newer)+"): it is left without") || strings.Contains(said, "DKMS builds them") {
-			t.Errorf("%s: without %v\n%s", x.name, ch.Without, said)
+		message := strings.Join(ch.Warnings, "\n")
+		if !slices.Equal(ch.Without, []string{newer}) || !strings.Contains(message, newer+" ("+signed(newer)+"): it is left without") || strings.Contains(message, "DKMS builds them") {
+			t.Errorf("%s: without %v\n%s", x.name, ch.Without, message)
 		}
 		for _, member := range ch.Members {
 			if member.PerKernel == newer || strings.HasPrefix(member.Name, "nvidia-dkms") || member.Role == "dkms" || member.Role == "headers" {

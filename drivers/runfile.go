@@ -61,7 +61,7 @@ func (r runfile) Name() string { return "nvidia" }
 func (r runfile) Look(_ context.Context, v host.View) (converge.State, error) {
 	state, err := ByInstaller(v)
 	if err == nil && !v.Live() && state != r.wanted() {
-		return "", host.FirstBoot // nobody is there to build
+		return "", host.FirstBoot // nothing can be built there
 	}
 	return state, err
 }
@@ -91,7 +91,7 @@ func ByInstaller(v host.View) (converge.State, error) {
 	} else if flavour != "" {
 		state += " " + flavour
 	}
-	for _, whole := range []func(host.View, string, string) (string, error){libraryGone, uninstallerGone} {
+	for _, whole := range []func(host.View, string, string) (string, error){libraryProblem, uninstallerProblem} {
 		if problem, err := whole(v, m[1], files); err != nil || problem != "" {
 			return converge.State(state + ", " + problem), err
 		}
@@ -99,9 +99,9 @@ func ByInstaller(v host.View) (converge.State, error) {
 	return converge.State(state), nil
 }
 
-// libraryGone looks whether the library by which all others talk to the driver is the one that was installed: a package
+// libraryProblem checks whether the library by which all others talk to the driver is the one that was installed: a package
 // may have taken its place. A line "1: PATH" is a file that was installed.
-func libraryGone(v host.View, version, files string) (string, error) {
+func libraryProblem(v host.View, version, files string) (string, error) {
 	for line := range strings.Lines(files) {
 		number, name, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if number != "1" || path.Base(name) != "libnvidia-ml.so."+version || strings.Contains(name, "32") || strings.Contains(name, "i386") {
@@ -125,7 +125,7 @@ func libraryGone(v host.View, version, files string) (string, error) {
 	return "no libnvidia-ml.so." + version + " was installed", nil
 }
 
-func uninstallerGone(v host.View, _, _ string) (string, error) {
+func uninstallerProblem(v host.View, _, _ string) (string, error) {
 	if _, err := v.Lstat(uninstaller); errors.Is(err, fs.ErrNotExist) {
 		return uninstaller + " is gone", nil
 	} else if err != nil {
@@ -180,7 +180,7 @@ func (r runfile) Prove(ctx context.Context, v host.View, before, after converge.
 			return err
 		} else if kept == "" {
 			return &converge.Trouble{
-				What: fmt.Sprintf("cannot install driver %s in place of %s: somebody has installed that one with NVIDIA's installer, and there would be no way back to it", r.version, was),
+				What: fmt.Sprintf("cannot install driver %s in place of %s: that one was installed with NVIDIA's installer outside gpuadm, and gpuadm could not roll back to it", r.version, was),
 				Try:  []string{"nvidia-uninstall --silent, then apply again"},
 			}
 		}

@@ -26,8 +26,8 @@ import (
 
 const runfileLib = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so."
 
-// installerNode is a machine on which NVIDIA's installers run: what they are told is written down in said.
-func installerNode(t *testing.T, said *[]string) *simhost.Node {
+// installerNode is a machine on which NVIDIA's installers run: calls records their arguments.
+func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 	t.Helper()
 	n, err := simhost.New([]byte(`
 -- proc/sys/kernel/osrelease --
@@ -93,11 +93,11 @@ func installerNode(t *testing.T, said *[]string) *simhost.Node {
 		return err
 	}
 	n.Install("sh", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
-		*said = append(*said, strings.Join(argv[2:], " "))
+		*calls = append(*calls, strings.Join(argv[2:], " "))
 		return nil, install(f, argv)
 	}})
 	n.Install("nvidia-uninstall", simhost.Program{Looks: changes, Run: func(f *host.Files, argv []string) ([]byte, error) {
-		*said = append(*said, strings.Join(argv, " "))
+		*calls = append(*calls, strings.Join(argv, " "))
 		return nil, uninstall(f)
 	}})
 	return n
@@ -126,8 +126,8 @@ func have(t *testing.T, n *simhost.Node, want converge.State) {
 }
 
 func TestRunfileThereAndBack(t *testing.T) {
-	var said []string
-	n, ctx := installerNode(t, &said), context.Background()
+	var calls []string
+	n, ctx := installerNode(t, &calls), context.Background()
 	first := n.Tree(converge.Home)
 	old, new := runfileEngine("570.172.08", "open", "570.run", "570.172.08 fine\n"), runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
 	for _, e := range []*converge.Engine{old, new} {
@@ -162,7 +162,7 @@ func TestRunfileThereAndBack(t *testing.T) {
 	if d := cmp.Diff(first, n.Tree(converge.Home)); strings.Count(d, "\n+") > 0 {
 		t.Errorf("after undo (-first +now)\n%s", d)
 	}
-	if got := said[0]; !strings.Contains(got, "--silent") || !strings.Contains(got, "--dkms") || !strings.Contains(got, "--kernel-name=6.8.0") || !strings.Contains(got, "--kernel-module-type=open") {
+	if got := calls[0]; !strings.Contains(got, "--silent") || !strings.Contains(got, "--dkms") || !strings.Contains(got, "--kernel-name=6.8.0") || !strings.Contains(got, "--kernel-module-type=open") {
 		t.Errorf("the installer was told %s", got)
 	}
 }
@@ -176,23 +176,23 @@ func TestRunfileOptions(t *testing.T) {
 		{"550.54.14", "--skip-module-load --no-rebuild-initramfs --kernel-module-build-directory=kernel-open", "--kernel-module-type"},
 		{"555.42.02", "--skip-module-load --kernel-module-type=open", "--kernel-module-build-directory"},
 	} {
-		var said []string
-		n := installerNode(t, &said)
+		var calls []string
+		n := installerNode(t, &calls)
 		if err := n.WriteFile("/simulated-net/mirror.example/x.run", []byte(test.version+" fine"), host.Attr{Mode: 0o644}); err != nil {
 			t.Fatal(err)
 		}
 		_, _ = runfileEngine(test.version, "open", "x.run", test.version+" fine").Apply(context.Background(), n)
-		if len(said) == 0 {
+		if len(calls) == 0 {
 			t.Fatal("it was not run")
 		}
 		for _, o := range strings.Fields(test.has) {
-			if !strings.Contains(said[0], o) {
-				t.Errorf("%s is not told %s: %s", test.version, o, said[0])
+			if !strings.Contains(calls[0], o) {
+				t.Errorf("%s is not told %s: %s", test.version, o, calls[0])
 			}
 		}
 		for _, o := range strings.Fields(test.hasNot) {
-			if strings.Contains(said[0], o) {
-				t.Errorf("%s is told %s: %s", test.version, o, said[0])
+			if strings.Contains(calls[0], o) {
+				t.Errorf("%s is called with %s: %s", test.version, o, calls[0])
 			}
 		}
 	}
@@ -214,11 +214,11 @@ func TestRunfileRefused(t *testing.T) {
 	}
 	good := runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
 
-	var said []string
-	n := installerNode(t, &said)
+	var calls []string
+	n := installerNode(t, &calls)
 	apply(n, runfileEngine("580.95.05", "open", "580.run", "another"), "SHA-256", "nothing of it was run", "[driver.runfile]")
-	if len(said) > 0 {
-		t.Errorf("with a wrong digest this was run: %v", said)
+	if len(calls) > 0 {
+		t.Errorf("with a wrong digest this was run: %v", calls)
 	}
 	have(t, n, "")
 
@@ -232,18 +232,18 @@ func TestRunfileRefused(t *testing.T) {
 		t.Errorf("a failed installer is kept: %v", names)
 	}
 
-	// somebody's own installation of another version has no way back
+	// an administrator's installation of another version cannot be rolled back
 	if err := lay(n.Files, "/var/lib/nvidia/log", []byte("1.0-57086 (570.86)\nx\n")); err != nil {
 		t.Fatal(err)
 	}
-	said = nil
-	apply(n, good, "no way back", "nvidia-uninstall")
-	if len(said) > 0 {
-		t.Errorf("this was run: %v", said)
+	calls = nil
+	apply(n, good, "could not roll back to it", "nvidia-uninstall")
+	if len(calls) > 0 {
+		t.Errorf("this was run: %v", calls)
 	}
 
 	// packages of a driver
-	n = installerNode(t, &said)
+	n = installerNode(t, &calls)
 	if err := lay(n.Files, "/var/lib/dpkg/status", []byte("Package: nvidia-utils-580\n\n")); err != nil {
 		t.Fatal(err)
 	}
@@ -252,19 +252,19 @@ func TestRunfileRefused(t *testing.T) {
 		return []byte(out), &host.CommandError{Argv: []string{"dpkg-query"}, Code: 1, Cause: errors.New("exit status 1")}
 	}})
 	apply(n, good, "packages of a driver are installed", "installed: nvidia-utils-580", `source = "auto"`)
-	if len(said) > 0 {
-		t.Errorf("this was run: %v", said)
+	if len(calls) > 0 {
+		t.Errorf("this was run: %v", calls)
 	}
 
 	// no headers
-	n = installerNode(t, &said)
+	n = installerNode(t, &calls)
 	if err := n.Remove("/lib/modules/6.8.0/build/Makefile"); err != nil {
 		t.Fatal(err)
 	}
 	apply(n, good, "headers", "linux-headers-KERNEL")
 }
 
-// TestByInstaller: what somebody else has made of the installer's files is seen.
+// TestByInstaller: changes to the installer's files outside gpuadm are seen.
 func TestByInstaller(t *testing.T) {
 	for _, test := range []struct{ name, files, want string }{
 		{"none", "", ""},

@@ -41,7 +41,7 @@ func (c Choice) services(s spec.Driver, version string) Services {
 // persistencedUnit is for a driver of NVIDIA's installer: that brings the daemon, and a unit for it only as a sample in
 // an archive. The daemon's own words: nvidia-persistenced(1).
 func persistencedUnit() []converge.Want {
-	const unit = `# Written by gpuadm; it is put back to this at the next apply.
+	const unit = `# Written by gpuadm; each apply reverts changes to this file.
 [Unit]
 Description=NVIDIA Persistence Daemon
 After=systemd-modules-load.service
@@ -60,7 +60,7 @@ WantedBy=multi-user.target
 	}
 }
 
-// ServiceWants are what must stand once the module is loaded: the daemons that serve it. They belong to a stage of their
+// ServiceWants are what must run once the module is loaded: the daemons that serve it. They belong to a stage of their
 // own behind the driver's, since the module settles last in its stage and the daemons need it loaded.
 func ServiceWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	var wants []converge.Want

@@ -12,7 +12,7 @@ import (
 )
 
 // TestServicesAreTheDrivers: the spec has no section of the stage's name, so a daemon that it no longer asks for would
-// never be put back, and status would call it let go.
+// never be reverted, and status would call it released.
 func TestServicesAreTheDrivers(t *testing.T) {
 	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"535.261.03\"\nsource = \"distro\"\n")})
 	if err != nil {
@@ -30,7 +30,7 @@ func TestServicesAreTheDrivers(t *testing.T) {
 	}
 }
 
-// TestServicesOfAnotherKernel: daemons whose module is for a kernel that does not run are enabled for the boot that starts
+// TestServicesOfAnotherKernel: daemons with a module for a kernel that does not run are enabled for the boot that starts
 // it, and not started: Debian's nvidia-persistenced fails without a device.
 func TestServicesOfAnotherKernel(t *testing.T) {
 	f := facts.Facts{Live: true, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}, {Vendor: "10de", Device: "22a3", Class: "068000"}}}
@@ -53,8 +53,8 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 				t.Errorf("kernel %s: %s shall be %q, %v; want %q", running, w.Name(), to, err, want)
 			}
 		}
-		if said := len(Standing(f, facts.Modules{}, Choice{})) > 0; said != (want == "enabled inactive") {
-			t.Errorf("kernel %s: said %v", running, Standing(f, facts.Modules{}, Choice{}))
+		if reported := len(ModuleProblems(f, facts.Modules{}, Choice{})) > 0; reported != (want == "enabled inactive") {
+			t.Errorf("kernel %s: said %v", running, ModuleProblems(f, facts.Modules{}, Choice{}))
 		}
 		if units != 2 {
 			t.Errorf("kernel %s: %d daemons, want 2", running, units)

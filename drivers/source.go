@@ -65,7 +65,7 @@ func (c Catalog) repositories(m Machine) (rows []repositoryRow, like string) {
 // from settles where the packages come from. Sources are never mixed: their packages replace each other in part.
 func (p *plan) from() error {
 	if p.m.Arch == "" {
-		return refuse("cannot choose a driver: what processors this machine is for cannot be told: there is no dynamic loader, no shell and no packaging system",
+		return refuse("cannot choose a driver: cannot determine the CPU architecture: there is no dynamic loader, no shell and no packaging system",
 			"make sure that the folder is the root of an image")
 	}
 	if p.d.Source == SourceRunfile {
@@ -152,7 +152,7 @@ func (p *plan) trust() error {
 		return nil
 	}
 	if p.repo.URL == "" {
-		return nil // the distribution's own, whose keys it brings
+		return nil // the distribution's own repository, which brings its keys
 	}
 	repo.URL = strings.NewReplacer("{arch}", repo.Arch, "{version}", p.m.Version).Replace(p.repo.URL)
 	if p.repo.Key == "" {

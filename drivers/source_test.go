@@ -38,12 +38,12 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 			t.Errorf("%s: not refused: %v", x.what, err)
 			continue
 		}
-		said := strings.Join(refused.Try, "\n")
-		if !strings.Contains(said, x.advice) {
-			t.Errorf("%s: %q\nadvises\n%s\nand not %s", x.what, refused.What, said, x.advice)
+		message := strings.Join(refused.Try, "\n")
+		if !strings.Contains(message, x.advice) {
+			t.Errorf("%s: %q\nadvises\n%s\nand not %s", x.what, refused.What, message, x.advice)
 		}
-		if strings.Contains(said, `source = "nvidia"`) && x.m.Arch == "arm64" && x.m.ID == "debian" {
-			t.Errorf("%s: advises NVIDIA's repository, which has none for arm64: %s", x.what, said)
+		if strings.Contains(message, `source = "nvidia"`) && x.m.Arch == "arm64" && x.m.ID == "debian" {
+			t.Errorf("%s: advises NVIDIA's repository, which has none for arm64: %s", x.what, message)
 		}
 		if _, err := Choose(load(t), x.m, x.then); err != nil {
 			t.Errorf("%s: %s is refused too: %v", x.what, x.advice, err)

@@ -114,7 +114,7 @@ func (c Choice) Pattern() string {
 	return c.Branch + ".*"
 }
 
-// Packages are how the driver's packages shall stand: the lockstep in one version and held there, the others in any.
+// Packages are the desired states of the driver's packages: the lockstep in one version and held there, the others in any.
 func (c Choice) Packages() map[string]packages.State {
 	want := map[string]packages.State{}
 	for _, m := range c.Members {
@@ -134,7 +134,7 @@ func (c Choice) lockstep() map[string]packages.State {
 	return want
 }
 
-// KernelSide is what is wanted of the modules. known is false while nobody can say the version: of a branch the newest
+// KernelSide is what is wanted of the modules. known is false while the version is not known: of a branch the newest
 // one counts that its packages have brought.
 func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bool) {
 	k = KernelSide{
@@ -168,15 +168,15 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	return k, k.Version != ""
 }
 
-// LeftAlone is a want of every stage whose part of the driver somebody else looks after, or nobody has a use for: it lets
-// go of what was made earlier. Without it a GPU that falls off the bus, or a driver container that comes, would have the
-// driver's packages removed as no longer asked for.
+// LeftAlone is a want of every stage if its part of the driver has another owner or no use: it releases what was made
+// earlier. Without it a GPU that falls off the bus, or a driver container that comes, would have the driver's packages
+// removed as no longer asked for.
 func (d Driver) LeftAlone(s spec.Spec, f facts.Facts) []converge.Want {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source != SourceNone {
 		return nil
 	}
-	w := things.Check("driver left alone", func(context.Context, host.View) (string, error) { return "", nil }, c.Why)
+	w := things.Check("driver not managed", func(context.Context, host.View) (string, error) { return "", nil }, c.Why)
 	w.Section, w.Releases = "driver", true
 	return []converge.Want{w}
 }
@@ -195,7 +195,7 @@ func (d Driver) Runfile(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return []converge.Want{RunfileWant(c, s.Driver.Runfile.SHA256, via)}, nil
 }
 
-// Settings is the stage before the packages: what must stand when their scripts build and load modules.
+// Settings is the stage before the packages: what must be there when their scripts build and load modules.
 func (d Driver) Settings(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	c, asked, err := d.Choose(s, f)
 	if !asked || err != nil || c.Source == SourceNone {
@@ -241,7 +241,7 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			return slices.Concat(c.Warnings, Standing(f, *f.Modules, c), d.outdated(c, f), besides(v, s.Driver, c), c.lacking(s.Driver, f))
+			return slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), d.outdated(c, f), besides(v, s.Driver, c), c.lacking(s.Driver, f))
 		},
 	}
 }
@@ -275,13 +275,13 @@ func (d Driver) Services() converge.Stage {
 	}
 }
 
-// later stands for what cannot be said yet.
+// later is the want for what is not known yet.
 func later(name, until string) converge.Want {
 	look := func(context.Context, host.View) (string, error) { return "", host.Later{Until: until} }
 	return things.Check(name, look, "one version for all")
 }
 
-// verified looks whether a driver that somebody else looks after is the one asked for.
+// verified checks whether a driver that has another owner is the one asked for.
 func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 	if c.Owner == "" {
 		return nil // there is no GPU
@@ -300,7 +300,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 		}
 		return "", nil
 	}
-	w := things.Check("driver "+d.Version, look, "the driver is left to "+c.Owner+", so gpuadm looks and does not touch",
+	w := things.Check("driver "+d.Version, look, "the driver is left to "+c.Owner+", so gpuadm checks it and does not change it",
 		"have its owner bring it", takeOver(c.Owner))
 	w.Releases = true
 	return []converge.Want{w}

@@ -14,12 +14,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Entry is one rule: which GPUs, and how they shall be partitioned.
+// Entry is one rule: which GPUs, and their desired partitions.
 type Entry struct {
 	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too) or names of GPUs; empty: all
 	Devices spec.Devices // of those, which
 	Layout  Layout
-	Where   string // where it stands, for words: `entry 2 of "all-balanced", mig.yaml:14`
+	Where   string // its place in the file, for messages: `entry 2 of "all-balanced", mig.yaml:14`
 }
 
 // Entries are the [[mig.gpu]] tables of a spec.
@@ -61,49 +61,49 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	var all []Assigned
 	idle := false // an entry asks for no MIG where there is none
 	for _, g := range gpus {
-		if g.Lost != "" && g.Device == "" { // nobody can say which of the entries it is for, so it is taken to be for one
+		if g.Lost != "" && g.Device == "" { // which of the entries it is for is not known, so it is taken to be for one
 			if i := slices.IndexFunc(entries, func(e Entry) bool { return e.counts(g) }); i >= 0 {
 				all = append(all, Assigned{g, entries[i]})
 			}
 			continue
 		}
-		var mine *Entry
+		var entry *Entry
 		for i, e := range entries {
 			if !e.Matches(g) {
 				continue
 			}
-			if mine != nil {
+			if entry != nil {
 				return nil, &converge.Trouble{
 					What:    fmt.Sprintf("cannot partition GPU %d, %s: two entries are for it", g.Index, named(g)),
-					Because: []string{mine.Where, e.Where},
+					Because: []string{entry.Where, e.Where},
 					Try:     []string{"let the filters or the devices of the two tell the GPUs apart"},
 				}
 			}
-			mine = &entries[i]
+			entry = &entries[i]
 		}
-		if mine == nil {
+		if entry == nil {
 			continue
 		}
 		if !g.MIG && g.Lost == "" {
-			if mine.Layout.Enabled && !mine.Devices.All {
+			if entry.Layout.Enabled && !entry.Devices.All {
 				return nil, &converge.Trouble{
 					What: fmt.Sprintf("cannot partition GPU %d: %s has no MIG", g.Index, named(g)),
-					Try:  []string{"take " + strconv.Itoa(g.Index) + " out of the devices of " + mine.Where},
+					Try:  []string{"take " + strconv.Itoa(g.Index) + " out of the devices of " + entry.Where},
 				}
 			}
-			idle = idle || !mine.Layout.Enabled
+			idle = idle || !entry.Layout.Enabled
 			continue
 		}
-		all = append(all, Assigned{g, *mine})
+		all = append(all, Assigned{g, *entry})
 	}
 	if len(all) == 0 && len(entries) > 0 && !idle {
-		return nil, nobody(gpus)
+		return nil, noGPU(gpus)
 	}
 	return all, nil
 }
 
-func nobody(gpus []host.GPU) error {
-	t := &converge.Trouble{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"look at the filters and the devices"}}
+func noGPU(gpus []host.GPU) error {
+	t := &converge.Trouble{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"check the filters and the devices"}}
 	for _, g := range gpus {
 		has := ""
 		if !g.MIG {

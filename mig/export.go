@@ -11,8 +11,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Parted is how the GPUs stand as a file for mig-parted, with one layout of this name. The same GPUs give the same
-// bytes. Places cannot be said in it; comments tell them, and what mig-parted would not see.
+// Parted is the GPUs' state as a file for mig-parted, with one layout of this name. The same GPUs give the same
+// bytes. The format has no places; comments name them, and what mig-parted would not see.
 func Parted(name string, gpus []host.GPU) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version: v1\nmig-configs:\n  %s:\n", quoted(name))
@@ -47,7 +47,7 @@ func Parted(name string, gpus []host.GPU) string {
 	return b.String()
 }
 
-// Tables is how the GPUs stand as [[mig.gpu]] tables for node.toml, places included. The same GPUs give the same bytes.
+// Tables is the GPUs' state as [[mig.gpu]] tables for node.toml, places included. The same GPUs give the same bytes.
 // Where compute instances of one size share an instance, node.toml can count them but not place them.
 func Tables(gpus []host.GPU) string {
 	var b strings.Builder
@@ -75,7 +75,7 @@ func Tables(gpus []host.GPU) string {
 	return b.String()
 }
 
-// placements are the lines of a table of placements; false where a partition would stand there twice.
+// placements are the lines of a table of placements; false where a partition would be in it twice.
 func placements(s State) (string, bool) {
 	var b strings.Builder
 	for _, p := range s.Parts {

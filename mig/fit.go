@@ -16,11 +16,11 @@ import (
 
 // Fit is where a layout lies on a GPU.
 type Fit struct {
-	Target   State  // how the GPU shall stand
+	Target   State  // the GPU's desired state
 	Keeps    int    // instances that stay
 	Destroys int    // instances that go
 	Creates  int    // instances that are made
-	Disturbs []Part // instances in use that go, or whose compute instances change
+	Disturbs []Part // instances in use that are destroyed, or that get other compute instances
 }
 
 // item is one GPU instance that is wanted, as this GPU knows it.
@@ -30,8 +30,8 @@ type item struct {
 	compute []int // never nil
 }
 
-// standing is one GPU instance that was found, as this GPU knows it.
-type standing struct {
+// placedPart is one GPU instance that was found, as this GPU knows it.
+type placedPart struct {
 	Part
 	profile int // its id; -1 if the GPU has no such profile or place: it cannot stay
 	mask    uint64
@@ -42,13 +42,13 @@ type standing struct {
 // that go.
 type cost [4]int
 
-// Fit finds how the layout lies on a GPU that stands as found, such that the least is disturbed: never an instance in
+// Fit finds how the layout lies on a GPU in the state found, with the least disturbance: never an instance in
 // use if there is any other way, then as few instances as possible; proven by exhaustive search. Of ways that are alike
 // it takes the one that leaves the most room, then the first by places, so that the same wish ends in the same places.
 // Errors are a *converge.Trouble that says why the layout cannot be, with a picture where that explains it.
 func (m Model) Fit(found State, want Layout) (Fit, error) {
 	if found.Mode == Unknown {
-		return Fit{}, errors.New("cannot plan the partitions: it is not known how the GPU stands")
+		return Fit{}, errors.New("cannot plan the partitions: the GPU's state is not known")
 	}
 	if !want.Enabled {
 		f := Fit{Target: State{Mode: Off, Next: Off}, Destroys: len(found.Parts)}
@@ -63,7 +63,7 @@ func (m Model) Fit(found State, want Layout) (Fit, error) {
 	if err != nil {
 		return Fit{}, err
 	}
-	s := search{model: m, items: items, found: m.standings(found)}
+	s := search{model: m, items: items, found: m.placedParts(found)}
 	if s.run(); s.best == nil {
 		return Fit{}, m.refuse(want, items)
 	}
@@ -77,11 +77,11 @@ func mask(at host.Span) uint64 {
 	return (1<<at.Size - 1) << at.Start
 }
 
-func (m Model) standings(found State) []standing {
-	var all []standing
+func (m Model) placedParts(found State) []placedPart {
+	var all []placedPart
 	var seen uint64
 	for _, p := range found.Parts {
-		s := standing{Part: p, profile: -1}
+		s := placedPart{Part: p, profile: -1}
 		for _, q := range m.Profiles {
 			i := slices.IndexFunc(q.Places, func(at host.Span) bool { return at.Start == p.Start })
 			if q.Name == p.Profile && i >= 0 && mask(q.Places[i])&seen == 0 {
@@ -142,7 +142,7 @@ func (it item) like(other item) bool {
 type search struct {
 	model Model
 	items []item
-	found []standing
+	found []placedPart
 	any   bool // the first way will do
 
 	at   []host.Span // where each item before the current one lies
@@ -192,13 +192,13 @@ func (it item) has(attribute string) bool {
 // place lays the items from i on, where used slices are taken and changes is what instances that stay cost by now.
 func (s *search) place(i int, used uint64, changes cost) {
 	if s.best != nil {
-		least := changes.plus(s.gone(used))
+		least := changes.plus(s.removed(used))
 		if s.any || slices.Compare(least[:], s.bestCost[:]) > 0 {
 			return
 		}
 	}
 	if i == len(s.items) {
-		s.leaf(used, changes.plus(s.gone(^uint64(0))))
+		s.leaf(used, changes.plus(s.removed(^uint64(0))))
 		return
 	}
 	it := s.items[i]
@@ -226,8 +226,8 @@ func (s *search) place(i int, used uint64, changes cost) {
 	}
 }
 
-// gone is the cost of the found instances in these slices that do not stay.
-func (s *search) gone(used uint64) cost {
+// removed is the cost of the found instances in these slices that do not stay.
+func (s *search) removed(used uint64) cost {
 	var c cost
 	for k, f := range s.found {
 		if s.kept&(1<<k) != 0 || f.mask&used == 0 && f.profile >= 0 {
@@ -248,7 +248,7 @@ func (c cost) plus(d cost) cost {
 	return c
 }
 
-func changed(f standing, it item) cost {
+func changed(f placedPart, it item) cost {
 	destroy, create := recompute(f.Compute, it.compute)
 	c := cost{0, 0, len(destroy), len(create)}
 	if f.Busy && len(destroy) > 0 {

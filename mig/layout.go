@@ -24,7 +24,7 @@ type Want struct {
 	Compute []int  // slices of its compute instances, largest first; nil: one that takes them all
 }
 
-// Layout is what one GPU shall be partitioned into.
+// Layout is the desired partitions of one GPU.
 type Layout struct {
 	Enabled bool // MIG mode; when false, there are no wants
 	Wants   []Want

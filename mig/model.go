@@ -90,7 +90,7 @@ func read() table {
 	return t
 }
 
-// Models are all GPUs whose profiles are known without asking a driver, in the order of their generations.
+// Models are all GPUs with profiles that are known without a driver, in the order of their generations.
 func Models() []Model {
 	t := read()
 	all := make([]Model, 0, len(t.GPUs))
@@ -158,7 +158,7 @@ func Of(g host.GPU) (Model, error) {
 	for _, p := range g.Profiles {
 		p.Name = strings.TrimPrefix(p.Name, "MIG ")
 		p.Compute = plain(p.Compute)
-		if len(p.Compute) == 0 { // NVML tells it only for instances that exist
+		if len(p.Compute) == 0 { // NVML answers only for instances that exist
 			p.Compute = t.compute(p.Slices)
 		}
 		// NVML's counts for the A30 are wrong; NVIDIA's mig-parted has a table for it too (pkg/mig/discovery).
@@ -187,7 +187,7 @@ func plain(all []host.ComputeProfile) []host.ComputeProfile {
 	return slices.CompactFunc(sorted, func(a, b host.ComputeProfile) bool { return a.Slices == b.Slices })
 }
 
-// called is a GPU's address, or its index where it has fallen off the bus and nobody can say which address that was.
+// called is a GPU's address, or its index where it has fallen off the bus and its address is not known.
 func called(g host.GPU) string {
 	if g.Address == "" {
 		return strconv.Itoa(g.Index)
@@ -217,7 +217,7 @@ func (m Model) byID(id int) int {
 	return slices.IndexFunc(m.Profiles, func(p host.Profile) bool { return p.ID == id })
 }
 
-// GPU is a GPU of this model that nobody has touched, for planning without one: MIG is off and nothing is on it.
+// GPU is a GPU of this model that was never changed, for planning without a driver: MIG is off and nothing is on it.
 func (m Model) GPU() host.GPU {
 	g := host.GPU{Name: m.Title, Arch: m.Arch, MIG: true, Profiles: m.Profiles}
 	if len(m.Devices) > 0 {

@@ -183,7 +183,7 @@ func TestOracle(t *testing.T) {
 			t.Errorf("%s: %d layouts, %d maximal; want %v", m.Name, feasible, maximal, want)
 		}
 		t.Logf("%s: %d layouts, %d of them maximal", m.Name, feasible, maximal)
-		slots, over, tried, taken := 7, 0, 0, 0
+		slots, over, tested, taken := 7, 0, 0, 0
 		if m.Compute == 4 {
 			slots = 4
 		}
@@ -191,7 +191,7 @@ func TestOracle(t *testing.T) {
 			over = 1
 		}
 		each(m.Profiles, slots, over, func(count []int) {
-			tried++
+			tested++
 			key := fmt.Sprint(count)
 			_, err := m.Fit(empty(), o.layout(count))
 			if ok := o.layouts[key] != nil || strings.Trim(key, "[0 ]") == ""; ok != (err == nil) {
@@ -201,7 +201,7 @@ func TestOracle(t *testing.T) {
 			}
 		})
 		if taken != feasible+1 { // the empty one
-			t.Errorf("%s: of %d layouts the planner took %d, want %d", m.Name, tried, taken, feasible+1)
+			t.Errorf("%s: of %d layouts the planner took %d, want %d", m.Name, tested, taken, feasible+1)
 		}
 	}
 }

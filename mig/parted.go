@@ -78,7 +78,7 @@ func (e FileErrors) Error() string {
 const maxFile = 1 << 20
 
 // ParseParted reads a file in mig-parted's format, and refuses more than mig-parted does: filters that name no device,
-// negative and repeated indices, profiles that cannot be, keys that stand twice. A count of 0 is none.
+// negative and repeated indices, profiles that cannot be, repeated keys. A count of 0 is none.
 // The error is FileErrors, with every fault.
 func ParseParted(file string, data []byte) (Config, error) {
 	p := &parted{file: file}

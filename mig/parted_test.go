@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// files are the configurations whose every layout is planned: our own, and mig-parted's where somebody has it.
+// files are the configurations with layouts to plan: our own, and mig-parted's where it is on this machine.
 func files(t *testing.T) []string {
 	list := []string{filepath.Join("testdata", "every-gpu.yaml")}
 	if corpus := os.Getenv("GPUADM_TEST_CORPUS"); corpus != "" {
@@ -28,7 +28,7 @@ func files(t *testing.T) []string {
 	return list
 }
 
-// TestEveryLayout: every layout of a whole configuration is read as it is, and is planned and made on each GPU that it
+// TestEveryLayout: every layout of a whole configuration is read unchanged, and is planned and made on each GPU that it
 // is meant for: those that its filters name, or that offer its profiles where it has no filters.
 func TestEveryLayout(t *testing.T) {
 	for _, file := range files(t) {
@@ -62,7 +62,7 @@ func TestEveryLayout(t *testing.T) {
 	}
 }
 
-// boards are GPUs whose driver has other names than the table under one device id.
+// boards are GPUs with a driver that has other names than the table under one device id.
 var boards = map[string]string{"1g.24gb": "GB200", "2g.47gb": "GB200", "3g.95gb": "GB200", "4g.95gb": "GB200", "7g.189gb": "GB200"}
 
 func makeOn(l NamedLayout, m Model, g host.GPU) (int, error) {
@@ -104,7 +104,7 @@ func makeOn(l NamedLayout, m Model, g host.GPU) (int, error) {
 		return 0, err
 	}
 	if got := StateOf(x.gpu).String(); got != fit.Target.String() {
-		return 0, fmt.Errorf("stands %s, want %s", got, fit.Target)
+		return 0, fmt.Errorf("state %s, want %s", got, fit.Target)
 	}
 	return 1, nil
 }
@@ -201,9 +201,9 @@ func TestPartedReads(t *testing.T) {
 	}
 }
 
-// TestExport: how GPUs stand is written as both formats, and reading them plans nothing to do.
+// TestExport: the state of GPUs is written in both formats, and reading it plans nothing to do.
 func TestExport(t *testing.T) {
-	stands := []struct{ gpu, state string }{
+	gpuStates := []struct{ gpu, state string }{
 		{"A100-40", "on 1g.5gb+me@0 2g.10gb@2 3g.20gb@4"},
 		{"A100-40", "off"},
 		{"A100-40", "on 1g.5gb+me@0 2g.10gb@2 3g.20gb@4"},
@@ -214,7 +214,7 @@ func TestExport(t *testing.T) {
 		{"RTX PRO 6000", "on 1g.24gb-me@0 1g.24gb-me@3 2g.48gb+me.all@6"},
 	}
 	var gpus []host.GPU
-	for i, s := range stands {
+	for i, s := range gpuStates {
 		g := newSim(model(t, s.gpu), state(t, s.state)).gpu
 		g.Index, g.Address = i, fmt.Sprintf("0000:%02x:00.0", i+1)
 		gpus = append(gpus, g)
@@ -236,8 +236,8 @@ func TestExport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(as) != len(stands) {
-			t.Errorf("%s: %d GPUs, want %d", name, len(as), len(stands))
+		if len(as) != len(gpuStates) {
+			t.Errorf("%s: %d GPUs, want %d", name, len(as), len(gpuStates))
 		}
 		for i, a := range as {
 			m, err := Of(a.GPU)
@@ -248,7 +248,7 @@ func TestExport(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := strings.Replace(stands[i].state, "()", "", 1); fit.Target.String() != want || fit.Destroys+fit.Creates > 0 {
+			if want := strings.Replace(gpuStates[i].state, "()", "", 1); fit.Target.String() != want || fit.Destroys+fit.Creates > 0 {
 				t.Errorf("%s: GPU %d: %+v, want %s", name, i, fit, want)
 			}
 		}

@@ -23,7 +23,7 @@ func (m Model) cell() int {
 	return max(1, min(15, (width-16)/m.Memory))
 }
 
-// Picture draws how a GPU stands, in at most 80 columns; every line ends in a newline.
+// Picture draws a GPU's state, in at most 80 columns; every line ends in a newline.
 //
 //	slice  0       1       2       3       4       5       6       7
 //	       |3g.40gb                        |2g.20gb        |1g.10gb|-      |
@@ -40,7 +40,7 @@ func (m Model) Picture(s State) string {
 	var beside []string
 	for at := 0; at < m.Memory; {
 		text, size := "-", 1
-		p, known := m.standingAt(s, at)
+		p, known := m.placedAt(s, at)
 		if known {
 			text, size = p.label(cell*p.size-1), p.size
 			if note := p.note(text); note != "" {
@@ -52,7 +52,7 @@ func (m Model) Picture(s State) string {
 	}
 	out := "slice  " + strings.TrimRight(ruler.String(), " ") + "\n       " + bar.String() + "|\n"
 	for _, p := range s.Parts {
-		if _, known := m.standingAt(s, p.Start); !known {
+		if _, known := m.placedAt(s, p.Start); !known {
 			beside = append(beside, p.String()+" is no instance that this GPU offers")
 		}
 	}
@@ -70,9 +70,9 @@ type drawn struct {
 	size int
 }
 
-// standingAt is the instance that begins at a slice.
-func (m Model) standingAt(s State, start int) (drawn, bool) {
-	for _, f := range m.standings(s) {
+// placedAt is the instance that begins at a slice.
+func (m Model) placedAt(s State, start int) (drawn, bool) {
+	for _, f := range m.placedParts(s) {
 		if f.profile >= 0 && f.Start == start {
 			return drawn{f.Part, size(m.Profiles[m.byID(f.profile)])}, true
 		}

@@ -144,7 +144,7 @@ func (it item) want() Want {
 	return w
 }
 
-// overlap finds two items that are told to lie in the same slices.
+// overlap finds two items that were asked to lie in the same slices.
 func overlap(items []item) (a, b string) {
 	place := func(it item) uint64 {
 		for _, at := range it.profile.Places {

@@ -29,43 +29,45 @@ type Way struct {
 	Steps []Step
 }
 
-// Turned is how one GPU was brought back.
-type Turned struct {
+// RolledBack is how one GPU was rolled back.
+type RolledBack struct {
 	GPU    string // PCI address
-	Before State  // how it stood
-	After  State  // how it stands now; the zero State if it does not say
+	Before State  // the state before the run
+	After  State  // the state now; the zero State if it does not answer
 	Undone []Step // what was done to bring it back
 	Left   []error
 }
 
-// Restored says whether the GPU stands as it did.
-func (t *Turned) Restored() bool { return t.After.String() == t.Before.String() && len(t.Left) == 0 }
-
-// Failure is what Run returns when a step failed: all GPUs were brought back to how they stood, or as near as it went.
-type Failure struct {
-	Turned          // the GPU whose step failed
-	Step   Step     // the one that failed
-	Err    error    // why
-	Others []Turned // the other GPUs
+// Restored says whether the GPU is in its former state.
+func (t *RolledBack) Restored() bool {
+	return t.After.String() == t.Before.String() && len(t.Left) == 0
 }
 
-// Restored says whether all GPUs stand as they did.
+// Failure is what Run returns when a step failed: all GPUs were rolled back, as far as that was possible.
+type Failure struct {
+	RolledBack              // the GPU of the failed step
+	Step       Step         // the one that failed
+	Err        error        // why
+	Others     []RolledBack // the other GPUs
+}
+
+// Restored says whether all GPUs are in their former state.
 func (f *Failure) Restored() bool {
-	return f.Turned.Restored() && !slices.ContainsFunc(f.Others, func(t Turned) bool { return !t.Restored() })
+	return f.RolledBack.Restored() && !slices.ContainsFunc(f.Others, func(t RolledBack) bool { return !t.Restored() })
 }
 
 func (f *Failure) Error() string {
 	s := fmt.Sprintf("cannot %s on GPU %s: %v", f.Step, f.GPU, f.Err)
 	if f.Restored() {
-		return s + "; it stands as before"
+		return s + "; it is in its former state"
 	}
-	for _, t := range append([]Turned{f.Turned}, f.Others...) {
+	for _, t := range append([]RolledBack{f.RolledBack}, f.Others...) {
 		name := "it"
 		if t.GPU != f.GPU {
 			name = "GPU " + t.GPU
 		}
 		if !t.Restored() {
-			s += fmt.Sprintf("; %s stood %q and stands %q now", name, t.Before, t.After)
+			s += fmt.Sprintf("; %s was %q and is %q now", name, t.Before, t.After)
 		}
 		for _, err := range t.Left {
 			s += "; " + err.Error()
@@ -77,9 +79,9 @@ func (f *Failure) Error() string {
 func (f *Failure) Unwrap() error { return f.Err }
 
 // Run goes the ways of several GPUs as one. Those that are to be reset are reset in one call, and no others with them: GPUs
-// joined by NVLink can only be reset together, and a reset takes a GPU from whoever uses it. If a step fails it brings back
-// the instances that stood before, at the places they had, on all the GPUs, and returns a *Failure; also when the context
-// ends between two steps.
+// joined by NVLink can only be reset together, and a reset takes a GPU from every process that uses it. If a step fails, or the
+// context ends between two steps, it restores the instances that were there before, at the places they had, on all the GPUs,
+// and returns a *Failure.
 func Run(ctx context.Context, dev Device, ways ...Way) error {
 	ways = slices.DeleteFunc(slices.Clone(ways), func(w Way) bool { return len(w.Steps) == 0 })
 	if len(ways) == 0 {
@@ -87,7 +89,7 @@ func Run(ctx context.Context, dev Device, ways ...Way) error {
 	}
 	r := &runner{dev: dev}
 	for _, w := range ways {
-		r.gpus = append(r.gpus, &onWay{Way: w})
+		r.gpus = append(r.gpus, &gpuRun{Way: w})
 	}
 	if err := r.look(ctx); err != nil {
 		return err
@@ -96,11 +98,11 @@ func Run(ctx context.Context, dev Device, ways ...Way) error {
 		g.before = g.now
 		g.before.Instances = slices.Clone(g.now.Instances) // the runner changes its own
 	}
-	if g, s, err := r.walk(ctx, func(*onWay, Step, error) bool { return false }); err != nil {
+	if g, s, err := r.walk(ctx, func(*gpuRun, Step, error) bool { return false }); err != nil {
 		f := &Failure{Step: s, Err: err}
 		for _, t := range r.back(context.WithoutCancel(ctx)) {
 			if t.GPU == g.GPU {
-				f.Turned = t
+				f.RolledBack = t
 			} else {
 				f.Others = append(f.Others, t)
 			}
@@ -113,11 +115,11 @@ func Run(ctx context.Context, dev Device, ways ...Way) error {
 // runner goes ways and keeps in mind what is on the GPUs, since to ask the driver each time costs more than the steps do.
 type runner struct {
 	dev  Device
-	gpus []*onWay
+	gpus []*gpuRun
 }
 
-// onWay is a GPU on its way.
-type onWay struct {
+// gpuRun is a GPU with steps under way.
+type gpuRun struct {
 	Way
 	before, now host.GPU
 }
@@ -143,9 +145,9 @@ func (r *runner) look(ctx context.Context) error {
 
 // walk goes all ways: each up to its reset, then the resets, then each to its end. It stops at the first error, unless on
 // says to go on.
-func (r *runner) walk(ctx context.Context, on func(*onWay, Step, error) bool) (*onWay, Step, error) {
+func (r *runner) walk(ctx context.Context, on func(*gpuRun, Step, error) bool) (*gpuRun, Step, error) {
 	resets := func(s Step) bool { return s.Do == Reset }
-	var due []*onWay
+	var toReset []*gpuRun
 	for _, g := range r.gpus {
 		i := slices.IndexFunc(g.Steps, resets)
 		if i < 0 {
@@ -154,10 +156,10 @@ func (r *runner) walk(ctx context.Context, on func(*onWay, Step, error) bool) (*
 		if s, err := r.each(ctx, g, g.Steps[:i], on); err != nil {
 			return g, s, err
 		}
-		due = append(due, g)
+		toReset = append(toReset, g)
 	}
-	if err := r.reset(ctx, due); err != nil {
-		for _, g := range due {
+	if err := r.reset(ctx, toReset); err != nil {
+		for _, g := range toReset {
 			if !on(g, Step{Do: Reset}, err) {
 				return g, Step{Do: Reset}, err
 			}
@@ -171,7 +173,7 @@ func (r *runner) walk(ctx context.Context, on func(*onWay, Step, error) bool) (*
 	return nil, Step{}, nil
 }
 
-func (r *runner) each(ctx context.Context, g *onWay, steps []Step, on func(*onWay, Step, error) bool) (Step, error) {
+func (r *runner) each(ctx context.Context, g *gpuRun, steps []Step, on func(*gpuRun, Step, error) bool) (Step, error) {
 	for _, s := range steps {
 		err := ctx.Err()
 		if err == nil {
@@ -184,25 +186,25 @@ func (r *runner) each(ctx context.Context, g *onWay, steps []Step, on func(*onWa
 	return Step{}, nil
 }
 
-func (r *runner) reset(ctx context.Context, due []*onWay) error {
+func (r *runner) reset(ctx context.Context, toReset []*gpuRun) error {
 	var names []string
-	for _, g := range due {
+	for _, g := range toReset {
 		names = append(names, g.GPU)
 	}
-	if len(due) == 0 {
+	if len(toReset) == 0 {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	err := r.dev.ResetGPUs(ctx, names...)
-	for _, g := range due {
+	for _, g := range toReset {
 		g.now.Instances = nil
 	}
 	return err
 }
 
-func (r *runner) do(ctx context.Context, g *onWay, s Step) error {
+func (r *runner) do(ctx context.Context, g *gpuRun, s Step) error {
 	switch s.Do {
 	case ModeOn, ModeOff:
 		return r.dev.SetMIGMode(ctx, g.GPU, s.Do == ModeOn)
@@ -235,7 +237,7 @@ func (r *runner) do(ctx context.Context, g *onWay, s Step) error {
 	return fmt.Errorf("internal error: unknown step %q", s.Do)
 }
 
-func (r *runner) createCompute(ctx context.Context, g *onWay, instance int, s Step) error {
+func (r *runner) createCompute(ctx context.Context, g *gpuRun, instance int, s Step) error {
 	profile, err := r.computeProfile(ctx, g, s)
 	if err != nil {
 		return err
@@ -253,7 +255,7 @@ func (r *runner) createCompute(ctx context.Context, g *onWay, instance int, s St
 }
 
 // destroyCompute destroys the compute instance at the step's place, or the last one of its size.
-func (r *runner) destroyCompute(ctx context.Context, g *onWay, in *host.Instance, s Step) error {
+func (r *runner) destroyCompute(ctx context.Context, g *gpuRun, in *host.Instance, s Step) error {
 	i := -1
 	for j, c := range in.Compute {
 		exact := s.Spot.Size == 0 || c.At == s.Spot
@@ -273,7 +275,7 @@ func (r *runner) destroyCompute(ctx context.Context, g *onWay, in *host.Instance
 
 // computeProfile is the driver's own id of the step's compute instance, and the step's where the driver says none: in
 // +me instances it differs from the table's on some GPUs. Some drivers say it only once the instance exists.
-func (r *runner) computeProfile(ctx context.Context, g *onWay, s Step) (int, error) {
+func (r *runner) computeProfile(ctx context.Context, g *gpuRun, s Step) (int, error) {
 	for range 2 {
 		for _, p := range g.now.Profiles {
 			offers := plain(p.Compute)
@@ -292,25 +294,25 @@ func (r *runner) computeProfile(ctx context.Context, g *onWay, s Step) (int, err
 	return s.Compute, nil
 }
 
-// back brings the GPUs back to how they stood. It looks first: the driver knows what was done, whatever the call said. It
-// goes on after an error, since most of an old layout is better than none, and looks again at the end.
-func (r *runner) back(ctx context.Context) []Turned {
-	turned := make([]Turned, len(r.gpus))
-	at := map[*onWay]*Turned{}
+// back rolls the GPUs back. It asks the driver first: the driver knows what was done, whatever the call returned. It
+// goes on after an error, since most of an old layout is better than none, and asks the driver again at the end.
+func (r *runner) back(ctx context.Context) []RolledBack {
+	rolledBack := make([]RolledBack, len(r.gpus))
+	at := map[*gpuRun]*RolledBack{}
 	for i, g := range r.gpus {
-		turned[i] = Turned{GPU: g.GPU, Before: StateOf(g.before)}
-		at[g] = &turned[i]
+		rolledBack[i] = RolledBack{GPU: g.GPU, Before: StateOf(g.before)}
+		at[g] = &rolledBack[i]
 	}
 	if err := r.look(ctx); err != nil {
-		turned[0].Left = append(turned[0].Left, err)
-		return turned
+		rolledBack[0].Left = append(rolledBack[0].Left, err)
+		return rolledBack
 	}
-	failed := map[*onWay][]Step{}
+	failed := map[*gpuRun][]Step{}
 	for _, g := range r.gpus {
 		// Whether a reset is needed shows in the modes: only then can they differ.
 		g.Steps = way(exactly(g.now), exactly(g.before), g.now.Mode != g.before.Mode && g.before.Arch == "ampere")
 	}
-	_, _, _ = r.walk(ctx, func(g *onWay, s Step, err error) bool {
+	_, _, _ = r.walk(ctx, func(g *gpuRun, s Step, err error) bool {
 		failed[g] = append(failed[g], s)
 		at[g].Left = append(at[g].Left, fmt.Errorf("cannot %s: %w", s, err))
 		return true
@@ -319,16 +321,16 @@ func (r *runner) back(ctx context.Context) []Turned {
 		at[g].Undone = slices.DeleteFunc(g.Steps, func(s Step) bool { return slices.Contains(failed[g], s) })
 	}
 	if err := r.look(ctx); err != nil {
-		turned[0].Left = append(turned[0].Left, err)
-		return turned
+		rolledBack[0].Left = append(rolledBack[0].Left, err)
+		return rolledBack
 	}
 	for _, g := range r.gpus {
 		at[g].After = StateOf(g.now)
 	}
-	return turned
+	return rolledBack
 }
 
-// exactly is how a GPU stands, with the places of compute instances.
+// exactly is a GPU's state, with the places of compute instances.
 func exactly(g host.GPU) geometry {
 	out := geometry{mode: mode(g.Mode), next: mode(g.Pending)}
 	for _, i := range g.Instances {

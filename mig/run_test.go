@@ -48,7 +48,7 @@ func TestSteps(t *testing.T) {
 				t.Fatal(err)
 			}
 			if leg[0] == leg[1] && len(steps) > 0 {
-				t.Errorf("%s: %q stands and has steps %v", c.gpu, leg[0], steps)
+				t.Errorf("%s: %q is converged and has steps %v", c.gpu, leg[0], steps)
 			}
 			if err := Run(context.Background(), x, Way{x.gpu.Address, steps}); err != nil {
 				t.Fatalf("%s: %q → %q: %v\n%v", c.gpu, leg[0], leg[1], err, steps)
@@ -183,7 +183,7 @@ func sizes(list []Compute) (n []int) {
 	return n
 }
 
-// TestFailure: whichever call fails, before or after it took effect, the GPU stands as it did, ids included.
+// TestFailure: whichever call fails, before or after it took effect, the GPU gets its former state back, ids included.
 func TestFailure(t *testing.T) {
 	runs := 0
 	for _, c := range scenarios(t) {
@@ -208,7 +208,7 @@ func TestFailure(t *testing.T) {
 					t.Fatalf("%s → %s: call %d failed and Run says %v", c.from, c.to, n, err)
 				}
 				if !f.Restored() || x.shape() != before {
-					t.Errorf("%s: %s → %s, call %d: stands %s, stood %s: %v", c.m.Name, c.from, c.to, n, x.shape(), before, err)
+					t.Errorf("%s: %s → %s, call %d: is %s, was %s: %v", c.m.Name, c.from, c.to, n, x.shape(), before, err)
 				}
 			}
 		}
@@ -281,7 +281,7 @@ func TestBackFails(t *testing.T) {
 		return none
 	}
 	err = Run(context.Background(), x, Way{x.gpu.Address, steps})
-	want := `cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN; it stood "on 3g.20gb@0 3g.20gb@4" and stands "on 3g.20gb@0" now; ` +
+	want := `cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN; it was "on 3g.20gb@0 3g.20gb@4" and is "on 3g.20gb@0" now; ` +
 		`cannot create 3g.20gb at 4: ERROR_UNKNOWN; cannot create compute 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
@@ -309,7 +309,7 @@ func TestCancelled(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if got := StateOf(x.gpu).String(); got != from.String() {
-		t.Errorf("stands %s", got)
+		t.Errorf("state %s", got)
 	}
 }
 

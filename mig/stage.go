@@ -49,7 +49,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 	var list []converge.Want
-	shared := &said{driver: f.Driver}
+	shared := &driverCache{driver: f.Driver}
 	for _, a := range all {
 		w, err := partitioned(a, shared)
 		if err != nil {
@@ -93,7 +93,7 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 	return c.Layout(m.Layout)
 }
 
-// unknown stands for all partitions while no driver can be asked.
+// unknown is the want for all partitions while no driver answers.
 func unknown(f facts.Facts) converge.Want {
 	later := host.FirstBoot
 	switch {
@@ -103,13 +103,13 @@ func unknown(f facts.Facts) converge.Want {
 		later = host.Later{Until: "once the driver answers (" + f.NoDriver + ")"}
 	}
 	look := func(context.Context, host.View) (string, error) { return "", later }
-	w := things.Check("partitions of the GPUs", look, "their driver says how they stand")
-	w.Releases = true // what was made earlier cannot be looked at now, which is no reason to take it back
+	w := things.Check("partitions of the GPUs", look, "their driver reports their state")
+	w.Releases = true // what was made earlier cannot be read now, which is no reason to undo it
 	return w
 }
 
 // partitioned wants one GPU to have its entry's layout, as the least disturbance has it.
-func partitioned(a Assigned, shared *said) (converge.Want, error) {
+func partitioned(a Assigned, shared *driverCache) (converge.Want, error) {
 	w := converge.Want{Thing: gpu{a.GPU.Address, shared}, Why: fmt.Sprintf("GPU %d: %s", a.GPU.Index, a.Entry.Layout), AsFound: true}
 	m, err := Of(a.GPU)
 	if err != nil {
@@ -134,7 +134,7 @@ func partitioned(a Assigned, shared *said) (converge.Want, error) {
 	return w, err
 }
 
-// verify looks only: somebody else partitions this machine's GPUs.
+// verify only reads: another owner partitions this machine's GPUs.
 func verify(a Assigned, w converge.Want, owner string) converge.Want {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		found, err := w.Look(ctx, v)
@@ -145,7 +145,7 @@ func verify(a Assigned, w converge.Want, owner string) converge.Want {
 		if err != nil || want == found {
 			return "", err
 		}
-		return fmt.Sprintf("cannot partition GPU %d: %s does that on this machine; it stands %q, and %q is wanted", a.GPU.Index, owner, found, want), nil
+		return fmt.Sprintf("cannot partition GPU %d: %s partitions the GPUs of this machine; this one is %q, and %q is wanted", a.GPU.Index, owner, found, want), nil
 	}
 	v := things.Check("partitions of GPU "+strings.TrimSpace(a.GPU.Address), look, owner+" partitions the GPUs, so gpuadm looks and touches nothing",
 		"set the node's label nvidia.com/mig.config for it, or take it off the machine and run the same command again")

@@ -22,7 +22,7 @@ const (
 	On      Mode = "on"
 )
 
-// State is how one GPU stands. Its text is canonical: two GPUs stand alike if and only if their texts are equal.
+// State is the MIG state of one GPU. Its text is canonical: two GPUs have the same state if and only if their texts are equal.
 //
 //	state    = "" | mode { " " instance } [ ", " mode " after a reset" ]
 //	mode     = "off" | "on"                     without instances when off
@@ -55,7 +55,7 @@ type Compute struct {
 	Start  int // Anywhere where the driver chooses
 }
 
-// StateOf is how a GPU stands by its driver; the zero State if it has no MIG or does not answer.
+// StateOf is a GPU's state by its driver; the zero State if it has no MIG or does not answer.
 func StateOf(g host.GPU) State {
 	if !g.MIG || g.Lost != "" {
 		return State{}

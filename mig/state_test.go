@@ -149,7 +149,7 @@ func FuzzLayout(f *testing.F) {
 	})
 }
 
-// checkFit: what fits overlaps nowhere, is what was asked for, stands once made, and can be made.
+// checkFit: what fits overlaps nowhere, is what was asked for, can be made, and has this state once made.
 func checkFit(t *testing.T, m Model, l Layout) {
 	t.Helper()
 	fit, err := m.Fit(StateOf(m.GPU()), l)
@@ -157,7 +157,7 @@ func checkFit(t *testing.T, m Model, l Layout) {
 		return
 	}
 	var used uint64
-	for _, f := range m.standings(fit.Target) {
+	for _, f := range m.placedParts(fit.Target) {
 		if f.profile < 0 || used&f.mask != 0 {
 			t.Fatalf("%s on %s: %s", l, m.Name, fit.Target)
 		}

@@ -76,7 +76,7 @@ type geometry struct {
 // instance is made at its place. The way back is Steps with the two exchanged.
 func (m Model) Steps(from, to State) ([]Step, error) {
 	if from.Mode == Unknown || to.Mode == Unknown {
-		return nil, fmt.Errorf("cannot plan the steps from %q to %q: how the GPU stands is not known", from, to)
+		return nil, fmt.Errorf("cannot plan the steps from %q to %q: the GPU's state is not known", from, to)
 	}
 	a, _ := m.geometry(from)
 	b, err := m.geometry(to)
@@ -131,16 +131,16 @@ func (m Model) geometry(s State) (geometry, error) {
 
 // way is the steps from one geometry to another.
 func way(from, to geometry, resets bool) []Step {
-	var gone, made, modes []Step
+	var destroyed, made, modes []Step
 	keep := from.mode == On && to.mode == On
 	for _, p := range from.pieces {
 		i := slices.IndexFunc(to.pieces, p.same)
 		if i < 0 || !keep {
-			gone = append(append(gone, p.bits(DestroyCompute, p.compute)...), p.step(DestroyInstance))
+			destroyed = append(append(destroyed, p.bits(DestroyCompute, p.compute)...), p.step(DestroyInstance))
 			continue
 		}
 		destroy, create := p.turn(to.pieces[i].compute)
-		gone = append(gone, p.bits(DestroyCompute, destroy)...)
+		destroyed = append(destroyed, p.bits(DestroyCompute, destroy)...)
 		made = append(made, to.pieces[i].bits(CreateCompute, create)...)
 	}
 	for _, p := range to.pieces {
@@ -167,7 +167,7 @@ func way(from, to geometry, resets bool) []Step {
 	if next != to.next {
 		set(to.next)
 	}
-	return slices.Concat(gone, modes, made)
+	return slices.Concat(destroyed, modes, made)
 }
 
 func (p piece) same(q piece) bool { return p.profile == q.profile && p.at.Start == q.at.Start }

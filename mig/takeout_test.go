@@ -28,8 +28,8 @@ func TestTakeOut(t *testing.T) {
 		"of the same layout": {"on" + ours + old + theirs, "on" + old, "on" + ours + old, "on" + old + theirs, ""},
 	} {
 		rest, left, err := gpu{"a", nil}.TakeOut(nil, state(c.found), state(c.before), state(c.after))
-		said := strings.Join(left, "\n")
-		if err != nil || rest != state(c.rest) || (said == "") != (c.left == "") || !strings.HasPrefix(said, c.left) {
+		problems := strings.Join(left, "\n")
+		if err != nil || rest != state(c.rest) || (problems == "") != (c.left == "") || !strings.HasPrefix(problems, c.left) {
 			t.Errorf("%s: %q, left %q, %v", name, rest, left, err)
 		}
 	}

@@ -18,42 +18,42 @@ import (
 
 // gpu is how one GPU is partitioned.
 type gpu struct {
-	address string
-	said    *said // nil: the driver is asked each time
+	address     string
+	driverCache *driverCache // nil: the driver is asked each time
 }
 
-// said is what the driver has said, shared by all GPUs of a stage: to ask it once costs little more than for one GPU. An
-// answer serves each GPU for one look; whoever looks a second time wants to know how it stands by then.
-type said struct {
+// driverCache is the driver's answer, shared by all GPUs of a stage: to ask it once costs little more than for one GPU. Each
+// GPU gets an answer once; a second read of the same GPU asks the driver again.
+type driverCache struct {
 	mu     sync.Mutex
 	driver *host.Driver
-	told   map[string]bool // the GPUs that have looked at this answer
+	readBy map[string]bool // the GPUs that have read this answer
 }
 
-// ask returns the driver's answer for one look at a GPU.
-func (s *said) ask(ctx context.Context, v host.View, address string) (*host.Driver, error) {
+// ask returns the driver's answer for one read of a GPU.
+func (s *driverCache) ask(ctx context.Context, v host.View, address string) (*host.Driver, error) {
 	if s == nil {
 		d, err := v.Driver(ctx)
 		return &d, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.driver == nil || s.told[address] {
+	if s.driver == nil || s.readBy[address] {
 		d, err := v.Driver(ctx)
 		if err != nil {
 			return nil, err
 		}
-		s.driver, s.told = &d, nil
+		s.driver, s.readBy = &d, nil
 	}
-	if s.told == nil {
-		s.told = map[string]bool{}
+	if s.readBy == nil {
+		s.readBy = map[string]bool{}
 	}
-	s.told[address] = true
+	s.readBy[address] = true
 	return s.driver, nil
 }
 
 // last returns the answer of the last look.
-func (s *said) last(ctx context.Context, v host.View, address string) (*host.Driver, error) {
+func (s *driverCache) last(ctx context.Context, v host.View, address string) (*host.Driver, error) {
 	if s != nil {
 		s.mu.Lock()
 		d := s.driver
@@ -65,7 +65,7 @@ func (s *said) last(ctx context.Context, v host.View, address string) (*host.Dri
 	return s.ask(ctx, v, address)
 }
 
-func (s *said) forget() {
+func (s *driverCache) forget() {
 	if s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (g gpu) Name() string { return g.address }
 
 // Look is "" for a GPU that the driver does not know: it was taken out of the machine.
 func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
-	d, err := g.said.ask(ctx, v, g.address)
+	d, err := g.driverCache.ask(ctx, v, g.address)
 	if err != nil {
 		return "", err
 	}
@@ -101,7 +101,7 @@ func (g gpu) Look(ctx context.Context, v host.View) (converge.State, error) {
 	case !known:
 		return "", nil
 	case at.Lost != "":
-		return "", fmt.Errorf("cannot look at GPU %s: %s", g.address, at.Lost)
+		return "", fmt.Errorf("cannot read GPU %s: %s", g.address, at.Lost)
 	}
 	return converge.State(StateOf(at).String()), nil
 }
@@ -121,7 +121,7 @@ func (g gpu) TakeOut(_ host.View, found, before, after converge.State) (rest con
 	for _, p := range is.Parts {
 		switch {
 		case !p.among(append(slices.Clone(was.Parts), made.Parts...)):
-			left = append(left, fmt.Sprintf("GPU %s has %s, which was made outside gpuadm: it is not put back to %q", g.address, p, before))
+			left = append(left, fmt.Sprintf("GPU %s has %s, which was made outside gpuadm: gpuadm does not restore %q", g.address, p, before))
 			stay = append(stay, p)
 		case p.among(was.Parts):
 			stay = append(stay, p)
@@ -162,16 +162,16 @@ func within(some, known []Compute) bool {
 	return true
 }
 
-// Breaks says who would lose an instance or the GPU. Instances that nobody uses come and go unnoticed; a GPU that is reset, or
-// changes its mode, loses whoever holds it open.
+// Breaks says who would lose an instance or the GPU. Changes to an instance without clients break nothing; a GPU that is reset,
+// or changes its mode, is lost to every process that holds it open.
 func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
-	d, err := g.said.last(ctx, v, g.address)
+	d, err := g.driverCache.last(ctx, v, g.address)
 	if err != nil {
 		return nil, nil, err
 	}
 	at, known := find(d, g.address)
 	if !known || StateOf(at).String() != string(before) {
-		return nil, nil, nil // it will be looked at again
+		return nil, nil, nil // it will be read again
 	}
 	target, err := ParseState(string(after))
 	if err != nil {
@@ -218,7 +218,7 @@ func hit(g host.GPU, steps []Step) (list []string) {
 	return list
 }
 
-// Make goes the shortest way from how the GPU stands.
+// Make goes the shortest way from the GPU's current state.
 func (g gpu) Make(ctx context.Context, h host.Host, to converge.State) error {
 	return g.MakeAll(ctx, h, []converge.Change{{Kind: g.Kind(), Name: g.address, After: to}})
 }
@@ -226,8 +226,8 @@ func (g gpu) Make(ctx context.Context, h host.Host, to converge.State) error {
 // MakeAll changes several GPUs as one, so that a reset is of all that need one. GPUs that refuse their reset keep the mode
 // they were asked for, for the next boot: that is the one half-way house, and it is the driver's own.
 func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) error {
-	g.said.forget()
-	defer g.said.forget()
+	g.driverCache.forget()
+	defer g.driverCache.forget()
 	d, err := h.Driver(ctx)
 	if err != nil {
 		return err
@@ -273,7 +273,7 @@ func (g gpu) MakeAll(ctx context.Context, h host.Host, all []converge.Change) er
 	return explain(err)
 }
 
-// wayTo is the way of one GPU to how it shall stand.
+// wayTo is the way of one GPU to its desired state.
 func wayTo(d *host.Driver, c converge.Change) (Way, State, error) {
 	at, known := find(d, c.Name)
 	if !known {
@@ -319,14 +319,14 @@ func explain(err error) error {
 		return err
 	}
 	t := &converge.Trouble{What: fmt.Sprintf("cannot %s on GPU %s: %v", f.Step, f.GPU, f.Err), Err: err}
-	for _, g := range append([]Turned{f.Turned}, f.Others...) {
+	for _, g := range append([]RolledBack{f.RolledBack}, f.Others...) {
 		for _, s := range g.Undone {
 			t.Undone = append(t.Undone, fmt.Sprintf("GPU %s: %s", g.GPU, s))
 		}
 		if g.Restored() {
-			t.Because = append(t.Because, fmt.Sprintf("GPU %s stands as before: %s", g.GPU, g.Before))
+			t.Because = append(t.Because, fmt.Sprintf("GPU %s is in its former state: %s", g.GPU, g.Before))
 		} else {
-			t.Because = append(t.Because, fmt.Sprintf("GPU %s stood %q and stands %q now", g.GPU, g.Before, g.After))
+			t.Because = append(t.Because, fmt.Sprintf("GPU %s was %q and is %q now", g.GPU, g.Before, g.After))
 		}
 		for _, err := range g.Left {
 			t.Because = append(t.Because, err.Error())

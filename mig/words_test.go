@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// words is an error with all that a person is told.
+// words is an error with all that gpuadm prints of it.
 func words(err error) string {
 	var t *converge.Trouble
 	if err == nil {
@@ -53,7 +53,7 @@ func ask(list ...string) Layout {
 	return l
 }
 
-// TestRefusals holds what a person is told, word by word.
+// TestRefusals holds what gpuadm prints, word by word.
 func TestRefusals(t *testing.T) {
 	var out strings.Builder
 	for _, c := range []struct {

@@ -26,7 +26,7 @@ type parted struct {
 	errs FileErrors
 }
 
-// maxFaults is how many faults are told; nobody reads more, and to find the nearest name costs.
+// maxFaults is how many faults are reported; more help no reader, and to find the nearest name costs time.
 const maxFaults = 20
 
 func (p *parted) add(n *yaml.Node, fix, format string, args ...any) {
@@ -109,7 +109,7 @@ func (p *parted) isMapping(n *yaml.Node, called string) bool {
 	return n.Kind == yaml.MappingNode
 }
 
-// mapping reads a mapping whose keys are known.
+// mapping reads a mapping that has known keys.
 func (p *parted) mapping(n *yaml.Node, called string, keys map[string]func(*yaml.Node), required ...string) {
 	before := len(p.errs)
 	if !p.isMapping(n, called) {

@@ -28,7 +28,7 @@ const (
 	defaultSocket = "/run/containerd/containerd.sock"
 )
 
-// Ready waits until the daemon behind a fresh thing answers CRI again. What a fresh thing reads starts with the
+// Ready waits until the daemon behind a restart thing answers CRI again. What a restart thing reads starts with the
 // daemon's configuration, which says where it listens.
 func Ready(ctx context.Context, v host.View, unit string, files []string) error {
 	if !strings.HasPrefix(unit, "containerd") || len(files) == 0 {

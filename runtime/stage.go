@@ -94,11 +94,11 @@ func containerdWants(e facts.Engine, k facts.Kubelet, h Handler) ([]converge.Wan
 	if unit == "" {
 		unit = "containerd.service"
 	}
-	fresh := things.Fresh(unit, reads(tree), ready, "containerd reads its configuration when it starts")
+	restart := things.Restart(unit, reads(tree), ready, "containerd reads its configuration when it starts")
 	if slices.Contains(k.Requires, unit) {
-		fresh.Breaks = append(fresh.Breaks, "restart-kubelet")
+		restart.Breaks = append(restart.Breaks, "restart-kubelet")
 	}
-	return append(wants, fresh), nil
+	return append(wants, restart), nil
 }
 
 // engine returns the container engine that kubelet talks to, or the one asked for.

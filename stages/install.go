@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Where the boot unit and its binary lie.
+// The paths of the boot unit and its binary.
 const (
 	Binary    = "/usr/local/sbin/gpuadm"
 	BootUnit  = "gpuadm.service"
@@ -26,7 +26,7 @@ const (
 // Units returns the unit files of the install stage.
 func Units() []string { return []string{unitDir + BootUnit, unitDir + ReadyUnit, gateFile} }
 
-// Installed returns what of ours runs at boot: the unit files, and the binary if they are there to run it. Where they are not,
+// Installed returns gpuadm's files that run at boot: the unit files, and the binary if a unit file runs it. Without unit files
 // nothing says that a binary of this name will run as root; and on a Debian that has /etc/staff-group-for-usr-local the group
 // staff can write to its folder (Debian policy 9.1.2; base-files, /usr/share/base-files/staff-group-for-usr-local).
 func Installed(v host.View) []string {
@@ -37,26 +37,26 @@ func Installed(v host.View) []string {
 	return names
 }
 
-// Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. It is asked for on the
-// command line and not in the spec: once installed it stays, until undo.
+// Install puts a gpuadm binary and its boot unit on the machine, and makes kubelet wait for it. A flag asks for it, not the
+// spec: once installed it stays until undo.
 func Install(binary []byte) converge.Stage {
 	return converge.Stage{
 		Name:  "install",
 		About: "gpuadm and its boot unit, which kubelet waits for",
 		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 			wants := things.Folders("/usr/local/sbin", "")
-			wants = append(wants, things.Exact(Binary, binary, 0o755, "the boot unit calls it"))
+			wants = append(wants, things.Exact(Binary, binary, 0o755, "the boot unit runs it"))
 			wants = append(wants, things.Folders(gateDir, "")...)
 			// Where it is missing, enabling makes it and disabling removes it, and a run that is cut short between would leave it.
 			enabled := things.Folders(wantsDir, "")
 			wants = append(wants, enabled[len(enabled)-1])
 			return append(wants,
-				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "a node comes back by itself after a boot"),
-				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "what needs a running kubelet is done after it"),
+				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "it converges the node at every boot"),
+				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "it makes the stages that need a running kubelet"),
 				things.Exact(gateFile, systemd.Gate, 0o644, "kubelet waits until the node is ready"),
 				things.Enabled(BootUnit, "at every boot"),
 				things.Enabled(ReadyUnit, "at every boot, once kubelet runs"),
-				things.UnitFilesRead("systemd starts units as it has read them", BootUnit, ReadyUnit, "kubelet.service"),
+				things.UnitFilesRead("systemd must read the changed unit files", BootUnit, ReadyUnit, "kubelet.service"),
 			), nil
 		},
 	}

@@ -78,19 +78,19 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 		return cloud.NewRegistered(name), nil
 	case "joined":
 		return cloud.NewJoined(name), nil
-	case "fresh":
+	case "restart":
 		if cloud.IsKubelet(name) {
 			return cloud.NewFresh(name, reads), nil
 		}
 		if drivers.IsIMEX(name) {
 			return drivers.NewIMEX(reads), nil
 		}
-		return things.NewFresh(name, reads, runtime.Ready), nil
+		return things.NewRestart(name, reads, runtime.Ready), nil
 	}
 	return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the kind; use the newer gpuadm that made it", ref.Kind, ref.Name)
 }
 
-// mergeOf returns how to take our part out of a file that somebody else has changed since.
+// mergeOf returns how to take gpuadm's part out of a file that was changed outside gpuadm since.
 func mergeOf(name string) things.MergeFunc {
 	switch {
 	case path.Ext(name) == ".toml":
@@ -98,5 +98,5 @@ func mergeOf(name string) things.MergeFunc {
 	case name == drivers.IMEXConfig:
 		return drivers.TakeOutIMEX
 	}
-	return cloud.TakeOut // which refuses what is no kubelet's
+	return cloud.TakeOut // which refuses files that are not kubelet's
 }

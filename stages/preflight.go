@@ -15,11 +15,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// preflight looks at what must hold before the first touch; node is the Node object, which may know of GPUs that are gone.
+// preflight verifies what must be true before the first touch; node is the Node object, which may name GPUs that are missing.
 func preflight(node *cloud.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "preflight",
-		About: "what must hold before the first touch",
+		About: "verifies that the expected GPUs are present, before the first touch",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			switch {
 			case !f.Live:
@@ -32,33 +32,33 @@ func preflight(node *cloud.Session) converge.Stage {
 	}
 }
 
-// gpusAsBefore refuses a machine that has lost GPUs: one without any would be taken for one that has none, and one with seven of
-// eight for one of seven.
+// gpusAsBefore refuses a machine that has lost GPUs. Without this check a machine without GPUs would count as one that never had
+// any, and a machine with seven of eight GPUs as one with seven.
 func gpusAsBefore(node *cloud.Session, s spec.Spec, f facts.Facts) converge.Want {
 	n := gpuCount(f)
 	look := func(ctx context.Context, v host.View) (string, error) {
 		if why := cloud.MissingGPUs(v, s, f); why != "" {
-			return fmt.Sprintf("cannot go on: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
-				things.OrTry(fmt.Sprintf("if it was taken out on purpose: gpu_count = %d in [driver], at least until one apply has ended well", n)), nil
+			return fmt.Sprintf("cannot prepare this node: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
+				things.OrTry(fmt.Sprintf("if it was removed on purpose: gpu_count = %d in [driver], at least until one apply has succeeded", n)), nil
 		}
 		if lost := cloud.WhyLost(ctx, v, node, s, f); lost.Why != "" {
-			return "cannot go on: no NVIDIA GPU is on the PCI bus, and there were some: " + lost.Why + things.OrTry(lost.Meant), nil
+			return "cannot prepare this node: no NVIDIA GPU is on the PCI bus, and it had some: " + lost.Why + things.OrTry(lost.Meant), nil
 		}
 		return "", nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "a GPU that falls off the bus leaves nothing on it",
-		append([]string{"dmesg tells of PCI errors"}, power(f)...)...)
+		append([]string{"dmesg shows PCI errors"}, power(f)...)...)
 }
 
-// power is what brings a GPU back that fell off the bus. A reboot leaves it without: it does not take its power.
+// power says how to recover a GPU that fell off the bus. A reboot does not help: it does not power cycle the GPU.
 func power(f facts.Facts) []string {
 	if f.Cloud.Name != "" {
 		return []string{
-			"stop the instance and start it, which most often gives it other hardware, or have it replaced; a reboot does neither",
-			"save first what you need of its " + localDisks(f.Cloud.Name) + ": stopping it loses what is on them",
+			"stop the instance and start it, which usually moves it to other hardware, or replace it; a reboot does not help",
+			"first save your data on its " + localDisks(f.Cloud.Name) + ": a stop deletes it",
 		}
 	}
-	return []string{"power the machine off and on; if that does not help, look at the GPU's seating, cables and power"}
+	return []string{"power the machine off and on; if that does not help, check the GPU's seating, cables and power"}
 }
 
 // localDisks are the disks that lie in the hardware which a cloud's instance gives back when it stops, by their name there.
@@ -93,16 +93,16 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 		if n == expect {
 			return "", nil
 		}
-		problem := fmt.Sprintf("cannot go on: %d NVIDIA GPUs are on the PCI bus, node.toml expects %d", n, expect)
+		problem := fmt.Sprintf("cannot prepare this node: %d NVIDIA GPUs are on the PCI bus, node.toml expects %d", n, expect)
 		if why := cloud.MissingGPUs(v, s, f); why != "" {
 			problem += ": " + why
 		}
 		meant := fmt.Sprintf("if %d is right: gpu_count = %d in [driver]", n, n)
 		if n == 0 {
-			meant = "if there shall be none: take gpu_count out of [driver]"
+			meant = "if the machine should have none: remove gpu_count from [driver]"
 		}
 		return problem + things.OrTry(meant), nil
 	}
 	return things.Check("NVIDIA GPUs on the PCI bus", look, "gpu_count in [driver]",
-		append([]string{"lspci -d 10de: lists them, and dmesg tells of PCI errors"}, power(f)...)...)
+		append([]string{"lspci -d 10de: lists them, and dmesg shows PCI errors"}, power(f)...)...)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
-// Prune removes the packages and installers that were kept for undo, and that no change needs which undo may still put back.
+// Prune removes kept packages and installers that no undo needs any more.
 func Prune(ctx context.Context, h host.Host, needed []converge.Change) error {
 	return host.Join(packages.Prune(ctx, h, needed), drivers.PruneRunfiles(ctx, h, needed))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
-// Sequence returns the bootstrap, first stage first. A stage may rely on what those before it have settled.
+// Sequence returns the bootstrap, first stage first. A stage may rely on the stages before it.
 func Sequence() []converge.Stage { return sequence(new(cloud.Session), new(packages.Reading)) }
 
 // Run returns the bootstrap for one run, with what builds its things again: together they ask for the Node object once.
@@ -28,7 +28,7 @@ func Run(node *cloud.Session) ([]converge.Stage, func(converge.Ref) (converge.Th
 func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage {
 	driver := drivers.New()
 	return []converge.Stage{
-		cloud.NewGuard(node),                  // no pods come before this boot's GPUs were looked at
+		cloud.NewGuard(node),                  // no pods come before this boot's GPUs are verified
 		preflight(node),                       // what must hold before the first touch
 		sources(driver, database),             // where packages come from, and whose key signs them
 		packageStage(driver, database),        // driver and toolkit, each in its one version: one transaction
@@ -38,20 +38,20 @@ func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage 
 		runtime.Toolkit,                       // what containers get them by follows the partitions
 		runtime.Stage,                         // the container engine runs the NVIDIA runtime
 		cloud.Node(),                          // labels and taints, where kubelet takes them from when it registers
-		cloud.GPUs(),                          // what kubelet is held back for, looked at before it may start
+		cloud.GPUs(),                          // the GPUs answer: verified before kubelet may start
 		cloud.Join(node),                      // EKS, GKE, AKS, or a token
 		cloud.Joined(node),                    // the cluster has the node
-		cloud.NewReady(node, runtime.Answers), // all of it looked at once more; then, and only then, pods may come
+		cloud.NewReady(node, runtime.Answers), // all of it verified once more; only then pods may come
 	}
 }
 
-// BeforeKubelet returns the part of the sequence that has to stand before kubelet may start: what comes after needs it.
+// BeforeKubelet returns the stages that must be converged before kubelet may start: the later ones need a running kubelet.
 func BeforeKubelet() []converge.Stage {
 	all := Sequence()
 	return all[:slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]
 }
 
-// BeforeNodeadm is BeforeKubelet where EKS's nodeadm makes the machine a node: what it is to be told is written by then, too.
+// BeforeNodeadm is BeforeKubelet where EKS's nodeadm makes the machine a node: its configuration must be written by then, too.
 func BeforeNodeadm() []converge.Stage {
 	all := Sequence()
 	return all[:1+slices.IndexFunc(all, func(st converge.Stage) bool { return st.Name == "join" })]

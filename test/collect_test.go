@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// edition is an engine whose stage writes two files in one of many editions, and one file in some of them only.
+// edition is an engine with one stage that writes two files in one of many editions, and one file in some of them only.
 func edition(t testing.TB, n int) *converge.Engine {
 	wants := []converge.Want{
 		things.Exact("/srv/a", fmt.Appendf(nil, "a %d\n", n), 0o644, ""),
@@ -82,7 +82,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 					if run.ID == "all" || !strings.Contains(err.Error(), "no such run") {
 						t.Fatalf("seed %d: undo to %s: %v", seed, run.ID, err)
 					}
-					continue // it has left nothing to put back
+					continue // it has left nothing to roll back
 				}
 				for _, c := range p.Changes {
 					thing, err := kinds(converge.Ref{Kind: c.Kind, Name: c.Name})
@@ -102,7 +102,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 		}
 		compare(t, fmt.Sprintf("seed %d, undone", seed), first, n.Tree(converge.Home))
 		if left := blobs(n); left > 0 {
-			t.Errorf("seed %d: %d blobs are kept that nobody needs", seed, left)
+			t.Errorf("seed %d: %d unneeded blobs are kept", seed, left)
 		}
 	}
 	if collected < 20 {
@@ -110,7 +110,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 	}
 }
 
-// What cannot be cleared away is told, and keeps nobody from an apply or from an undo: a bad sector under an old copy must
+// What cannot be cleared away is reported, and blocks neither apply nor undo: a bad sector under an old copy must
 // not hold a machine for ever.
 func TestCollectThatFailsIsToldAndRefusesNothing(t *testing.T) {
 	ctx := context.Background()
@@ -118,8 +118,8 @@ func TestCollectThatFailsIsToldAndRefusesNothing(t *testing.T) {
 	apply(t, n, edition(t, 1))
 	apply(t, n, edition(t, 2))
 	stray := converge.Home + "/blobs/" + strings.Repeat("ab", 32)
-	put(t, n, stray, "nobody names it")
-	told := func(e *converge.Engine) *int {
+	put(t, n, stray, "no record names it")
+	warnings := func(e *converge.Engine) *int {
 		count := 0
 		e.Tell = func(ev converge.Event) {
 			if ev.What == converge.Remains && strings.Contains(ev.Text, stray) && strings.Contains(ev.Text, "input/output error") {
@@ -129,7 +129,7 @@ func TestCollectThatFailsIsToldAndRefusesNothing(t *testing.T) {
 		return &count
 	}
 	e := edition(t, 2)
-	count := told(e)
+	count := warnings(e)
 	n.Fail(n.Touches(), syscall.EIO)
 	if res := apply(t, n, e); len(res.Made) > 0 || *count != 1 {
 		t.Errorf("made %v, told %d times", res.Made, *count)

@@ -15,16 +15,16 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// longHistory is a machine whose journal has so many runs, which have changed edition 1 for 2 and back, and 2 last. stood is the
+// longHistory is a machine with a journal of so many runs, which have changed edition 1 for 2 and back, and 2 last. beforeLast is the
 // tree before the last run.
-func longHistory(t *testing.T, runs int) (n *simhost.Node, first, stood, last string) {
+func longHistory(t *testing.T, runs int) (n *simhost.Node, first, beforeLast, last string) {
 	t.Helper()
 	n = node(t)
 	first = tree(n)
 	for i := range 3 {
 		apply(t, n, edition(t, 1+i%2))
 	}
-	stood = tree(n)
+	beforeLast = tree(n)
 	apply(t, n, edition(t, 2))
 	last = tree(n)
 	var each [][]byte
@@ -43,7 +43,7 @@ func longHistory(t *testing.T, runs int) (n *simhost.Node, first, stood, last st
 		text.Write(bytes.ReplaceAll(again, append(bytes.Clone(id), '"'), fmt.Appendf(nil, `20260102T030405Z-old%d"`, i)))
 	}
 	put(t, n, journal, text.String())
-	return n, first, stood, last
+	return n, first, beforeLast, last
 }
 
 func many() int {
@@ -57,7 +57,7 @@ func many() int {
 // so can all, from one by one.
 func TestLongHistoryIsCompacted(t *testing.T) {
 	const most = 64 << 10
-	n, first, stood, last := longHistory(t, many())
+	n, first, beforeLast, last := longHistory(t, many())
 	if runs := len(converge.ReadJournal(n).Runs()); runs != many() {
 		t.Fatalf("the journal has %d runs", runs)
 	}
@@ -67,7 +67,7 @@ func TestLongHistoryIsCompacted(t *testing.T) {
 	}
 	compare(t, "compacted", last, tree(n))
 	undo(t, n, edition(t, 2), "")
-	compare(t, "the last run undone", stood, tree(n))
+	compare(t, "the last run undone", beforeLast, tree(n))
 	undo(t, n, edition(t, 2), "")
 	compare(t, "the last two runs undone", last, tree(n))
 	apply(t, n, edition(t, 3))
@@ -95,7 +95,7 @@ func TestCutWhileCompacting(t *testing.T) {
 	for _, loss := range []simhost.Loss{simhost.LoseAll, simhost.LoseData, simhost.LoseNothing, 1, 2} {
 		cuts := 0
 		for cut := 0; ; cut++ {
-			n, first, stood, _ := longHistory(t, 100)
+			n, first, beforeLast, _ := longHistory(t, 100)
 			n.CutAt(n.Touches() + cut)
 			_, err := edition(t, 2).Apply(context.Background(), n)
 			n.Boot(loss)
@@ -107,7 +107,7 @@ func TestCutWhileCompacting(t *testing.T) {
 				t.Fatalf("%s, cut at touch %d: the journal has %d runs", loss, cut, runs)
 			}
 			undo(t, n, edition(t, 2), "")
-			compare(t, fmt.Sprintf("%s, cut at touch %d: the last run undone", loss, cut), stood, tree(n))
+			compare(t, fmt.Sprintf("%s, cut at touch %d: the last run undone", loss, cut), beforeLast, tree(n))
 			undo(t, n, edition(t, 2), "all")
 			compare(t, fmt.Sprintf("%s, cut at touch %d: all undone", loss, cut), first, tree(n))
 			if cut > 40 {

@@ -21,7 +21,7 @@ func TestDriverPlans(t *testing.T) {
 	for _, m := range machines(t) {
 		n := m.boot(t)
 		if packages.Detect(n) != "apt" {
-			continue // nobody recorded what rpm would say
+			continue // rpm's answers were not recorded
 		}
 		planned++
 		for _, text := range []string{
@@ -35,7 +35,7 @@ func TestDriverPlans(t *testing.T) {
 			}
 			for _, c := range p.Cannot() {
 				if !strings.HasPrefix(c.Cannot, "cannot ") || len(c.Try) == 0 {
-					t.Errorf("%s: a refusal without a mend: %s: %s %q", m.name, c, c.Cannot, c.Try)
+					t.Errorf("%s: a refusal without a fix: %s: %s %q", m.name, c, c.Cannot, c.Try)
 				}
 			}
 		}
@@ -55,13 +55,13 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		_, err := engine(t, "[driver]\nversion = \"123.45.67\"\n").Apply(context.Background(), n)
 		trouble := (*converge.Trouble)(nil)
 		if !errors.As(err, &trouble) || len(trouble.Try) == 0 {
-			t.Fatalf("%s: no refusal with a mend: %v", m.name, err)
+			t.Fatalf("%s: no refusal with a fix: %v", m.name, err)
 		}
-		said := append([]string{trouble.What}, trouble.Because...)
-		for i := range said {
-			said[i] = strings.TrimPrefix(said[i], "also: ")
+		sentences := append([]string{trouble.What}, trouble.Because...)
+		for i := range sentences {
+			sentences[i] = strings.TrimPrefix(sentences[i], "also: ")
 		}
-		for _, list := range [][]string{said, trouble.Try} {
+		for _, list := range [][]string{sentences, trouble.Try} {
 			slices.Sort(list)
 			if once := slices.Compact(slices.Clone(list)); len(once) < len(list) {
 				t.Errorf("said twice: %q", list)

@@ -187,13 +187,13 @@ func TestRebootAndResume(t *testing.T) {
 		t.Fatal("no reboot asked for")
 	}
 	before := written(t, n)
-	for range 3 { // it may be possible without a reboot by now, so it is tried again; the journal gets no record of that
+	for range 3 { // it may be possible without a reboot by now, so it is attempted again; the journal gets no record of that
 		if again := apply(t, n, e); again.Reboot == "" || again.Run != res.Run {
 			t.Errorf("before the reboot: %+v", again)
 		}
 	}
 	if !bytes.Equal(written(t, n), before) {
-		t.Error("tries that changed nothing have grown the journal")
+		t.Error("attempts that changed nothing have grown the journal")
 	}
 	n.Reboot()
 	res2 := apply(t, n, e)
@@ -270,16 +270,16 @@ func TestKeptChangesStayAndAreNamed(t *testing.T) {
 	kept := things.Exact("/etc/kept", []byte("k"), 0o600, "")
 	kept.Keeps = "the firmware"
 	e := engineOf(t, stage(kept, things.Exact("/etc/a", []byte("a"), 0o600, "")))
-	var told []string
+	var events []string
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.Kept {
-			told = append(told, ev.Text)
+			events = append(events, ev.Text)
 		}
 	}
 	apply(t, n, e)
 	undo(t, n, e, "")
-	if _, err := n.Lstat("/etc/kept"); err != nil || len(told) != 1 || told[0] != "the firmware" {
-		t.Errorf("kept: %v, told %v", err, told)
+	if _, err := n.Lstat("/etc/kept"); err != nil || len(events) != 1 || events[0] != "the firmware" {
+		t.Errorf("kept: %v, told %v", err, events)
 	}
 	if _, err := n.Lstat("/etc/a"); err == nil {
 		t.Error("the other was kept too")
@@ -290,7 +290,7 @@ func TestStepIsDoneOnce(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(labstage.Step{Label: "s", Ask: []string{"is-done"}, Do: []string{"do-it"}}.Want("")))
 	_, err := e.Apply(context.Background(), n) // is-done goes on to say no: it did not hold
-	if err == nil || !strings.Contains(err.Error(), "did not hold") {
+	if err == nil || !strings.Contains(err.Error(), "afterwards") {
 		t.Errorf("a step that does not hold: %v", err)
 	}
 }
@@ -383,7 +383,7 @@ func everyFile(t *testing.T, n *simhost.Node, dir string) (all []string) {
 	return all
 }
 
-// Two runs and somebody else's change between: undo of all goes back over it only if it can be taken apart.
+// Two runs and a change outside gpuadm between: undo of all goes back over it only if it can be taken apart.
 func TestUndoRange(t *testing.T) {
 	n := node(t)
 	first := n.Tree(converge.Home)
@@ -417,7 +417,7 @@ func TestUndoStopsAtSomebodyElsesChange(t *testing.T) {
 	touches := n.Touches()
 	var trouble *converge.Trouble
 	if _, err := e.Undo(context.Background(), n, "", nil); !errors.As(err, &trouble) || n.Touches() != touches {
-		t.Fatalf("undone over somebody else's change: %v, %d touches", err, n.Touches()-touches)
+		t.Fatalf("undone over a change outside gpuadm: %v, %d touches", err, n.Touches()-touches)
 	}
 	res, err := e.Undo(context.Background(), n, "", []string{"/etc/d.conf"})
 	if err != nil || len(res.Left) != 1 {

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// A gadget is a thing whose state is the text of a file, and whose look and make a test can spoil.
+// A gadget is a thing with the text of a file as its state; a test can spoil its look and its make.
 type gadget struct {
 	name string
 	look func() error

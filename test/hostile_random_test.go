@@ -69,21 +69,21 @@ func TestHostileRandom(t *testing.T) {
 	bad := 0
 	for seed := from; seed < from+many && bad < 3; seed++ {
 		for _, edits := range []bool{false, true} {
-			if told, err := hostileHistory(t, seed, edits); err != "" {
+			if events, err := hostileHistory(t, seed, edits); err != "" {
 				bad++
-				t.Errorf("seed %d, edits %t: %s\n%s", seed, edits, err, strings.Join(told, "\n"))
+				t.Errorf("seed %d, edits %t: %s\n%s", seed, edits, err, strings.Join(events, "\n"))
 			}
 		}
 	}
 }
 
-func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong string) {
+func hostileHistory(t *testing.T, seed uint64, edits bool) (events []string, wrong string) {
 	r := rand.New(rand.NewPCG(seed, 99))
 	ctx := context.Background()
 	n := node(t)
 	put(t, n, "/srv/x", "theirs")
 	put(t, n, "/srv/y", "theirs")
-	tell := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
+	tell := func(format string, args ...any) { events = append(events, fmt.Sprintf(format, args...)) }
 	see := func(n *simhost.Node) string {
 		tree := n.Tree(converge.Home, "/srv/last-transaction", "/srv/x", "/srv/y")
 		var keep []string
@@ -94,7 +94,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		}
 		return strings.Join(keep, "\n") + "\n" + sorted(content(n, "/srv/x")) + "\n" + sorted(content(n, "/srv/y"))
 	}
-	theirs := ""
+	foreign := ""
 	var runs []string
 	for i := range 3 + r.IntN(8) {
 		n.Advance(1e9)
@@ -161,7 +161,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 				n.Reboot()
 			}
 		} else if fault == "" && err != nil && !strings.Contains(err.Error(), "no such run") {
-			return told, "an error without a fault"
+			return events, "an error without a fault"
 		}
 		if edits && r.IntN(3) == 0 {
 			word := fmt.Sprintf("edit%d", i)
@@ -170,7 +170,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 			if err := n.WriteFile(name, []byte(text+" "+word), host.Attr{Mode: 0o600}); err != nil {
 				t.Fatal(err)
 			}
-			theirs += name + word + " "
+			foreign += name + word + " "
 			tell("edit %s of %s: %q", name, word, content(n, name))
 		}
 	}
@@ -184,7 +184,7 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 		}
 	}
 	words := func(name string) (all string) {
-		for _, w := range strings.Fields(theirs) {
+		for _, w := range strings.Fields(foreign) {
 			if rest, ok := strings.CutPrefix(w, name); ok {
 				all += " " + rest
 			}
@@ -193,28 +193,28 @@ func hostileHistory(t *testing.T, seed uint64, edits bool) (told []string, wrong
 	}
 	if r.IntN(2) == 0 {
 		if _, err := hostileEngine(t, 3).Apply(ctx, n); err != nil {
-			return told, fmt.Sprintf("the last apply: %v %q", err, because(err))
+			return events, fmt.Sprintf("the last apply: %v %q", err, because(err))
 		}
 		fresh := node(t)
 		put(t, fresh, "/srv/x", "theirs"+words("/srv/x"))
 		put(t, fresh, "/srv/y", "theirs"+words("/srv/y"))
 		apply(t, fresh, hostileEngine(t, 3))
 		if see(fresh) != see(n) {
-			return told, "applied it is\n" + see(n) + "\nwant\n" + see(fresh)
+			return events, "applied it is\n" + see(n) + "\nwant\n" + see(fresh)
 		}
 		tell("applied: x %q, y %q", content(n, "/srv/x"), content(n, "/srv/y"))
 	}
 	n.Advance(1e9)
 	if _, err := hostileEngine(t, 3).Undo(ctx, n, "all", nil); err != nil && !errors.Is(err, context.Canceled) {
-		return told, fmt.Sprintf("the last undo: %v %q", err, because(err))
+		return events, fmt.Sprintf("the last undo: %v %q", err, because(err))
 	}
 	fresh := node(t)
 	put(t, fresh, "/srv/x", "theirs"+words("/srv/x"))
 	put(t, fresh, "/srv/y", "theirs"+words("/srv/y"))
 	if see(fresh) != see(n) {
-		return told, "undone it is\n" + see(n) + "\nwant\n" + see(fresh)
+		return events, "undone it is\n" + see(n) + "\nwant\n" + see(fresh)
 	}
-	return told, ""
+	return events, ""
 }
 
 func sorted(text string) string {

@@ -95,7 +95,7 @@ func TestHostileTwoFaultsInAnUndo(t *testing.T) {
 	}
 }
 
-// An undo that needs a reboot for one thing still looks at all others again.
+// An undo that needs a reboot for one thing still verifies all others.
 func TestHostileUndoWithARebootLooksAgain(t *testing.T) {
 	lazy := gadget{name: "/srv/lazy", make: func(_ host.Host, to converge.State) error {
 		if to == "" {
@@ -145,15 +145,15 @@ func TestHostileRollBackKeeps(t *testing.T) {
 	w := converge.Want{Thing: kept, To: to("on"), Keeps: "it is finished"}
 	e := gadgets(t, []gadget{bad, kept}, stage(w, converge.Want{Thing: bad, To: to("on")}))
 	n := node(t)
-	var told []string
+	var events []string
 	e.Tell = func(ev converge.Event) {
 		if ev.What == converge.Kept {
-			told = append(told, ev.Text)
+			events = append(events, ev.Text)
 		}
 	}
 	_, err := e.Apply(t.Context(), n)
-	if err == nil || len(because(err)) > 0 || len(told) != 1 {
-		t.Errorf("rolled back: %v, because %q, kept %q", err, because(err), told)
+	if err == nil || len(because(err)) > 0 || len(events) != 1 {
+		t.Errorf("rolled back: %v, because %q, kept %q", err, because(err), events)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestHostileFailedLookNamesWhatRemains(t *testing.T) {
 	}}
 	e := gadgets(t, []gadget{blind}, stage(things.Exact("/srv/first", nil, 0o644, "")), named("runtime", converge.Want{Thing: blind, To: to("on")}))
 	_, err := e.Apply(t.Context(), n)
-	if err == nil || !strings.Contains(strings.Join(because(err), " "), "remains, in driver") {
+	if err == nil || !strings.Contains(strings.Join(because(err), " "), "these stages remain: driver") {
 		t.Errorf("failed: %v, because %q", err, because(err))
 	}
 }
@@ -302,18 +302,18 @@ func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 	if err := n.SetUnit(t.Context(), "d.service", host.UnitChange{Job: "start"}); err != nil {
 		t.Fatal(err)
 	}
-	fresh := things.Fresh("d.service", []string{"/etc/d.conf"}, nil, "")
+	restart := things.Restart("d.service", []string{"/etc/d.conf"}, nil, "")
 	of := func(s converge.Stage) *converge.Engine {
 		e := engineOf(t, s)
 		e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
-			if ref.Kind == "fresh" {
-				return fresh.Thing, nil
+			if ref.Kind == "restart" {
+				return restart.Thing, nil
 			}
 			return kinds(ref)
 		}
 		return e
 	}
-	apply(t, n, of(stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), fresh)))
+	apply(t, n, of(stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), restart)))
 	n.Advance(1e9)
 	apply(t, n, of(stage()))
 	if content(n, "/etc/d.conf") != "old\n" {

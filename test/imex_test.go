@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// gb200 is a tray of a GB200 NVL72 whose driver and nvidia-imex are installed, as the package leaves it: enabled and running,
+// gb200 is a tray of a GB200 NVL72 with its driver and nvidia-imex installed, as the package leaves it: enabled and running,
 // with its configuration file. The keys and their defaults are those of the file in aws/aws-parallelcluster-cookbook.
 const gb200 = `
 -- sim.toml --
@@ -71,8 +71,8 @@ func rack(t testing.TB) *simhost.Node {
 		if config, _ := f.ReadFile(drivers.IMEXConfig); !strings.Contains(string(config), "\nIMEX_CMD_ENABLED=1\n") {
 			return nil, &host.CommandError{Argv: argv, Code: 1, Cause: errors.New("exit status 1")}
 		}
-		if said, err := f.ReadFile("/run/imex-says"); err == nil {
-			return said, nil
+		if output, err := f.ReadFile("/run/imex-says"); err == nil {
+			return output, nil
 		}
 		return []byte("READY\n"), nil
 	}})
@@ -196,7 +196,7 @@ func imexPowerCuts(t *testing.T, name string) {
 	}
 }
 
-// Law 6 on a rack's machine: whatever fails is put back.
+// Law 6 on a rack's machine: whatever fails is rolled back.
 func TestIMEXFailures(t *testing.T) {
 	for _, name := range []string{"auto", "host"} {
 		whole := rack(t)
@@ -238,17 +238,17 @@ func TestIMEXRespectsOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := strings.Replace(string(config), "LOG_LEVEL=4", "LOG_LEVEL=3", 1) + "NETWORK_INTERFACE=bond0\n"
-	put(t, n, drivers.IMEXConfig, theirs)
+	edited := strings.Replace(string(config), "LOG_LEVEL=4", "LOG_LEVEL=3", 1) + "NETWORK_INTERFACE=bond0\n"
+	put(t, n, drivers.IMEXConfig, edited)
 	undo(t, n, imexEngine(t, "host"), "all")
 	got, err := n.ReadFile(drivers.IMEXConfig)
-	want := strings.NewReplacer("IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", "=/etc/nvidia-imex/imex_ctrl.sock", "=").Replace(theirs)
+	want := strings.NewReplacer("IMEX_CMD_ENABLED=1", "IMEX_CMD_ENABLED=0", "=/etc/nvidia-imex/imex_ctrl.sock", "=").Replace(edited)
 	if err != nil || string(got) != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, got, want)
 	}
 }
 
-// IMEX that waits for other nodes goes on running: exit code 75, and nothing is put back.
+// IMEX that waits for other nodes goes on running: exit code 75, and nothing is rolled back.
 func TestIMEXWaitsForOthers(t *testing.T) {
 	n := rack(t)
 	apply(t, n, imexEngine(t, "host"))

@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/gpuadm/gpuadm/"
 
-// mayImport is the architecture: which packages of ours each may import. Data goes one way,
+// mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
 	"cmd/gpuadm":           {"cloud", "mig", "stages", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/spec", "internal/things"},
@@ -107,8 +107,8 @@ func TestImports(t *testing.T) {
 			if imp == "runtime" && name == "runtime" {
 				t.Errorf("%s imports the standard package of its own name", name)
 			}
-			for theirs, where := range onlyIn {
-				if (imp == theirs || strings.HasPrefix(imp, theirs+"/")) && !slices.Contains(where, name) {
+			for imported, where := range onlyIn {
+				if (imp == imported || strings.HasPrefix(imp, imported+"/")) && !slices.Contains(where, name) {
 					t.Errorf("%s imports %s: only %v may", name, imp, where)
 				}
 			}

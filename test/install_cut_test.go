@@ -24,7 +24,7 @@ func installing(t testing.TB, text string) *converge.Engine {
 // A kill loses nothing of the disk and leaves the units as they run; a power cut boots the machine.
 func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 	ctx := context.Background()
-	tried := map[string]bool{}
+	tested := map[string]bool{}
 	for _, m := range machines(t) {
 		e := func() *converge.Engine { return installing(t, specs["default"]) }
 		whole := m.boot(t)
@@ -33,10 +33,10 @@ func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 		}
 		whole.Reboot()
 		made := fmt.Sprint(whole.Live(), names(plan(t, whole, e()).Changes))
-		if tried[made] {
+		if tested[made] {
 			continue // another machine like one before it
 		}
-		tried[made] = true
+		tested[made] = true
 		first := tree(whole)
 		apply(t, whole, e())
 		applied := whole.Touches()
@@ -72,7 +72,7 @@ func TestUndoOfInstallCutAtEveryTouch(t *testing.T) {
 			}
 		})
 	}
-	if len(tried) < 4 {
-		t.Errorf("only %d machines tried", len(tried))
+	if len(tested) < 4 {
+		t.Errorf("only %d machines tested", len(tested))
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// TestJudgeOfAChangedSpec: what an earlier spec of ours has put into the file is not for the judge to miss. A judge is shown
-// what the wish was made from: the file without us.
+// TestJudgeOfAChangedSpec: the judge must not rely on what an earlier spec put into the file. The judge gets
+// the state from which the want was computed: the file without gpuadm's part.
 func TestJudgeOfAChangedSpec(t *testing.T) {
 	n := node(t)
 	var judged []string

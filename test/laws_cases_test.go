@@ -45,7 +45,7 @@ type wish struct {
 	text    string
 	install bool
 	needs   string // what the machine must have for it, as sections of its archive
-	on      string // the only machine that it is tried on; "" = all
+	on      string // the only machine that it is tested on; "" = all
 }
 
 // wishes are the specs, and what takes more than a spec.
@@ -99,7 +99,7 @@ type lawCase struct {
 }
 
 // lawCases are all recorded machines with all wishes that can be applied there. Wishes that ask the same of a machine are
-// tried once.
+// tested once.
 func lawCases(t testing.TB) (cases []lawCase) {
 	t.Helper()
 	for _, recorded := range machines(t) {
@@ -135,7 +135,7 @@ func each(t *testing.T, law func(t *testing.T, m machine, e func() *converge.Eng
 	}
 }
 
-// wholly says that laws are tried at each touch, and not only at a sample of them: minutes for two processors.
+// wholly says that laws are tested at each touch, and not only at a sample of them: minutes for two processors.
 func wholly() bool { return os.Getenv("LAB_ALL") != "" }
 
 // sample picks numbers below n: all of them in a nightly run, else one of each of `most` equal stretches, always the same ones.

@@ -22,7 +22,7 @@ type straight struct {
 	e              func() *converge.Engine
 	first, applied string         // the trees before and between
 	made, undone   int            // the touches that the apply, and both, take
-	others         *regexp.Regexp // finds whether units that gpuadm does not restart run with their files as they are
+	others         *regexp.Regexp // finds whether units that gpuadm does not restart run with their current files
 }
 
 func run(t *testing.T, m machine, e func() *converge.Engine) straight {
@@ -50,12 +50,14 @@ var staleUnit = regexp.MustCompile(`(?m)^(\S+) \w+ active stale$`)
 // running with their old files, a kubelet that has joined, have read them where there was a boot between.
 func (s straight) settled(t testing.TB, what, want string, n *simhost.Node) {
 	t.Helper()
-	compare(t, what, s.ours(want), s.ours(tree(n)))
+	compare(t, what, s.withoutBootDecided(want), s.withoutBootDecided(tree(n)))
 	clean(t, what, n)
 }
 
-// ours is a tree without what only a boot decides.
-func (s straight) ours(tree string) string { return s.others.ReplaceAllString(tree, "$1") }
+// withoutBootDecided is a tree without what only a boot decides.
+func (s straight) withoutBootDecided(tree string) string {
+	return s.others.ReplaceAllString(tree, "$1")
+}
 
 // cut cuts the power of a new machine before a touch of its apply, or of the undo after it, and boots it again.
 func (s straight) cut(t *testing.T, touch int, loss simhost.Loss) *simhost.Node {
@@ -76,7 +78,7 @@ func (s straight) cut(t *testing.T, touch int, loss simhost.Loss) *simhost.Node 
 	return n
 }
 
-// A cutLaw says what a command makes of a machine whose power was cut in an apply, or in the undo after it.
+// A cutLaw is what a command makes of a machine after a power cut in an apply, or in the undo after it.
 type cutLaw struct {
 	name    string
 	undoing bool
@@ -99,7 +101,7 @@ var cutLaws = []cutLaw{
 	{"undo cut, then apply", true, byHand},
 }
 
-// Each is tried at some touches of each case, and at all of them in a nightly run.
+// Each is tested at some touches of each case, and at all of them in a nightly run.
 func TestPowerCutThenAnyCommand(t *testing.T) {
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		s := run(t, m, e)
@@ -148,7 +150,7 @@ func booted(t *testing.T, s straight, n *simhost.Node, what string) {
 	}
 }
 
-// gpuLines finds how the GPUs stand: a boot loses that.
+// gpuLines finds the GPUs' states: a boot loses them.
 var gpuLines = regexp.MustCompile(`(?m)^GPU .*\n`)
 
 // undoing says whether the undo that was cut is known. One that is not has touched nothing.
@@ -160,7 +162,7 @@ func undoing(t *testing.T, s straight, n *simhost.Node, what string) bool {
 	}
 	known := status.Undoing || status.Held != ""
 	if !known {
-		lost := func(tree string) string { return gpuLines.ReplaceAllString(s.ours(tree), "") }
+		lost := func(tree string) string { return gpuLines.ReplaceAllString(s.withoutBootDecided(tree), "") }
 		compare(t, what+", and nothing knows that there was an undo", lost(s.applied), lost(tree(n)))
 	}
 	return known

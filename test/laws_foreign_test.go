@@ -27,7 +27,7 @@ import (
 // Law 10: others edit the files that gpuadm edits, at any time. Their keys are never lost, and ours go and come key by key.
 
 // theirs is what the files would be without gpuadm: as they were at first, with what others have done to them since.
-type theirs struct {
+type foreignEdits struct {
 	first, base map[string]string // texts by name; a file that is not there is not in it
 	edited      map[string]bool
 	count       int
@@ -45,9 +45,9 @@ func shared(name string) bool {
 }
 
 // othersOf begins with the files that an engine would edit on this machine.
-func othersOf(t testing.TB, n *simhost.Node, engines ...*converge.Engine) *theirs {
+func othersOf(t testing.TB, n *simhost.Node, engines ...*converge.Engine) *foreignEdits {
 	t.Helper()
-	o := &theirs{first: map[string]string{}, edited: map[string]bool{}}
+	o := &foreignEdits{first: map[string]string{}, edited: map[string]bool{}}
 	for _, e := range engines {
 		for _, c := range plan(t, n, e).Changes {
 			if c.Kind == "file" && shared(c.Name) {
@@ -62,7 +62,7 @@ func othersOf(t testing.TB, n *simhost.Node, engines ...*converge.Engine) *their
 	return o
 }
 
-func (o *theirs) files() []string { return slices.Sorted(maps.Keys(o.edited)) }
+func (o *foreignEdits) files() []string { return slices.Sorted(maps.Keys(o.edited)) }
 
 func textOf(t testing.TB, n *simhost.Node, name string) (text string, there bool) {
 	t.Helper()
@@ -77,7 +77,7 @@ func textOf(t testing.TB, n *simhost.Node, name string) (text string, there bool
 }
 
 // addition is what others write at the end of a file: a comment, and a key that is theirs.
-func (o *theirs) addition(name string) string {
+func (o *foreignEdits) addition(name string) string {
 	o.count++
 	text := fmt.Sprintf("\n# an administrator's note %d\n", o.count)
 	switch path.Ext(name) {
@@ -89,7 +89,7 @@ func (o *theirs) addition(name string) string {
 	return text + fmt.Sprintf("THEIRS_%d=\"kept\"\n", o.count)
 }
 
-func (o *theirs) write(t testing.TB, n *simhost.Node, name, text string) {
+func (o *foreignEdits) write(t testing.TB, n *simhost.Node, name, text string) {
 	t.Helper()
 	attr := host.Attr{Mode: 0o644}
 	if info, err := n.Stat(name); err == nil {
@@ -102,10 +102,10 @@ func (o *theirs) write(t testing.TB, n *simhost.Node, name, text string) {
 }
 
 // An edit is what others do to a file that is there.
-type edit func(o *theirs, t testing.TB, n *simhost.Node, name, text string)
+type edit func(o *foreignEdits, t testing.TB, n *simhost.Node, name, text string)
 
 // appends is an administrator's.
-func appends(o *theirs, t testing.TB, n *simhost.Node, name, text string) {
+func appends(o *foreignEdits, t testing.TB, n *simhost.Node, name, text string) {
 	t.Helper()
 	added := o.addition(name)
 	o.write(t, n, name, text+added)
@@ -120,7 +120,7 @@ func appends(o *theirs, t testing.TB, n *simhost.Node, name, text string) {
 var versionLine = regexp.MustCompile(`(?m)^version = \d\n`)
 
 // rewrites is a tool's, which has a template and knows nothing of our keys.
-func rewrites(o *theirs, t testing.TB, n *simhost.Node, name, text string) {
+func rewrites(o *foreignEdits, t testing.TB, n *simhost.Node, name, text string) {
 	t.Helper()
 	template, there := o.first[name]
 	if !there {
@@ -133,7 +133,7 @@ func rewrites(o *theirs, t testing.TB, n *simhost.Node, name, text string) {
 var edits = map[string]edit{"appended": appends, "rewritten": rewrites}
 
 // edit edits all files that are there.
-func (o *theirs) edit(t testing.TB, n *simhost.Node, how edit) {
+func (o *foreignEdits) edit(t testing.TB, n *simhost.Node, how edit) {
 	t.Helper()
 	for _, name := range o.files() {
 		if text, there := textOf(t, n, name); there {
@@ -178,7 +178,7 @@ func keysOf(t testing.TB, name, text string) map[string]string {
 }
 
 // fresh is the machine as if gpuadm had never been there, and others had done the same.
-func (o *theirs) fresh(t testing.TB, m machine) *simhost.Node {
+func (o *foreignEdits) fresh(t testing.TB, m machine) *simhost.Node {
 	t.Helper()
 	n := m.boot(t)
 	for _, name := range o.files() {
@@ -210,7 +210,7 @@ func mkdirs(n *simhost.Node, dir string) error {
 
 // like holds that a machine is like another: byte by byte, but for the files that others have edited. These have the same keys,
 // and the folders that hold them may be there for their sake.
-func (o *theirs) like(t testing.TB, what string, want, got *simhost.Node) {
+func (o *foreignEdits) like(t testing.TB, what string, want, got *simhost.Node) {
 	t.Helper()
 	clean(t, what, got)
 	skip := []string{converge.Home, "/run", "/proc"}
@@ -309,7 +309,7 @@ func (s straight) edited(t *testing.T, c cutLaw, touch int, how edit, what strin
 	o.like(t, what+", undone", o.fresh(t, s.machine), n)
 }
 
-// A stage that failed and was rolled back has left nothing of ours: an undo has nothing to take out, whatever others did since.
+// A stage that failed and was rolled back has left nothing of gpuadm's: an undo has nothing to take out, whatever others did since.
 func TestForeignEditAfterARollBack(t *testing.T) {
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		if len(othersOf(t, m.boot(t), e()).files()) == 0 {
@@ -350,7 +350,7 @@ var shrinks = map[string][2]string{
 // A spec is applied, others edit, it shrinks, others edit, and all is undone; with and without the first and the second edit,
 // run by run and at once. What is no longer asked for goes, others' keys stay, and undo never fails for want of something to undo.
 func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
-	tried := 0
+	tested := 0
 	for _, m := range machines(t) {
 		for _, name := range slices.Sorted(maps.Keys(shrinks)) {
 			texts := shrinks[name]
@@ -358,7 +358,7 @@ func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
 			if len(plan(t, m.boot(t), e(0)).Cannot())+len(plan(t, m.boot(t), e(1)).Cannot()) > 0 || len(othersOf(t, m.boot(t), e(0)).files()) == 0 {
 				continue
 			}
-			tried++
+			tested++
 			t.Run(m.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				for _, i := range sample(t, 1<<4, 5) {
@@ -373,8 +373,8 @@ func TestForeignEditsAroundAShrinkingSpec(t *testing.T) {
 			})
 		}
 	}
-	if tried < 20 {
-		t.Errorf("only %d machines and specs were tried", tried)
+	if tested < 20 {
+		t.Errorf("only %d machines and specs were tested", tested)
 	}
 }
 
@@ -399,6 +399,6 @@ func shrunk(t *testing.T, m machine, e func(int) *converge.Engine, how edit, bet
 	undoAfter(t, n, e(1), "all", "all runs")
 	o.like(t, "all undone", o.fresh(t, m), n)
 	if res := undoAfter(t, n, e(1), "all", "once more"); res.Run != "" {
-		t.Errorf("after undo of all, undo has put back %v", res.Made)
+		t.Errorf("after undo of all, undo has undone %v", res.Made)
 	}
 }

@@ -82,13 +82,13 @@ func TestRandomHistories(t *testing.T) {
 // A history is a machine that much happens to.
 type history struct {
 	*testing.T
-	machine machine
-	seed    uint64
-	random  *rand.Rand
-	node    *simhost.Node
-	theirs  *theirs
-	alone   []string // files that are gpuadm's alone, and that others may remove
-	told    []string
+	machine      machine
+	seed         uint64
+	random       *rand.Rand
+	node         *simhost.Node
+	foreignEdits *foreignEdits
+	alone        []string // files that are gpuadm's alone, and that others may remove
+	told         []string
 }
 
 func newHistory(t *testing.T, m machine, seed uint64) *history {
@@ -98,7 +98,7 @@ func newHistory(t *testing.T, m machine, seed uint64) *history {
 	for _, w := range slices.Concat(pool, lastly) {
 		engines = append(engines, w.engine(t))
 	}
-	h.theirs = othersOf(t, h.node, engines...)
+	h.foreignEdits = othersOf(t, h.node, engines...)
 	h.alone = []string{stages.Binary, "/etc/systemd/system/" + stages.BootUnit, "/etc/systemd/system/kubelet.service.d/50-gpuadm.conf"}
 	return h
 }
@@ -126,7 +126,7 @@ func (h *history) run() {
 	}
 	last := lastly[h.random.IntN(len(lastly))]
 	h.tell("at last: %s", last)
-	want := h.theirs.fresh(h, h.machine)
+	want := h.foreignEdits.fresh(h, h.machine)
 	_, refused := last.engine(h).Apply(context.Background(), want) // as others have left the machine: without an engine
 	_, err := last.engine(h).Apply(context.Background(), h.node)
 	switch {
@@ -135,12 +135,12 @@ func (h *history) run() {
 	case err != nil:
 		h.Fatalf("cannot apply: %v", err)
 	default:
-		h.theirs.like(h, "applied at last", want, h.node)
+		h.foreignEdits.like(h, "applied at last", want, h.node)
 	}
 	if _, err := last.engine(h).Undo(context.Background(), h.node, "all", nil); err != nil {
 		h.Fatalf("cannot undo all: %v", err)
 	}
-	h.theirs.like(h, "all undone", h.theirs.fresh(h, h.machine), h.node)
+	h.foreignEdits.like(h, "all undone", h.foreignEdits.fresh(h, h.machine), h.node)
 }
 
 func (w wish) String() string {
@@ -192,7 +192,7 @@ func (h *history) mayRefuse(err error) {
 		return
 	}
 	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Try) == 0 {
-		h.Fatalf("refused, and nothing to try: %v", err)
+		h.Fatalf("refused, and no advice: %v", err)
 	}
 }
 
@@ -237,7 +237,7 @@ var oneKey = regexp.MustCompile(`^\s*(?:BinaryName|default_runtime_name|KUBELET_
 
 // edits lets others edit a file.
 func (h *history) edits() {
-	names := h.theirs.files()
+	names := h.foreignEdits.files()
 	if h.random.IntN(6) == 0 {
 		names = h.alone
 	}
@@ -253,25 +253,25 @@ func (h *history) edits() {
 		}
 	case how < 2:
 		h.tell("others append to %s", name)
-		appends(h.theirs, h, h.node, name, text)
+		appends(h.foreignEdits, h, h.node, name, text)
 	case how < 4:
 		h.tell("others rewrite %s", name)
-		rewrites(h.theirs, h, h.node, name, text)
+		rewrites(h.foreignEdits, h, h.node, name, text)
 	case how == 4 && path.Ext(name) != ".yaml": // kubelet does not start without it
 		h.tell("others remove %s", name)
 		if err := h.node.Remove(name); err != nil {
 			h.Fatal(err)
 		}
-		delete(h.theirs.base, name)
-		h.theirs.edited[name] = true
+		delete(h.foreignEdits.base, name)
+		h.foreignEdits.edited[name] = true
 	default:
 		h.dropKey(name, text)
 	}
 }
 
-// dropKey lets others take out a key of ours.
+// dropKey has another process remove a key of gpuadm's.
 func (h *history) dropKey(name, text string) {
-	base := keysOf(h, name, h.theirs.base[name])
+	base := keysOf(h, name, h.foreignEdits.base[name])
 	var able []string
 	for line := range strings.Lines(text) {
 		if !oneKey.MatchString(line) {
@@ -290,7 +290,7 @@ func (h *history) dropKey(name, text string) {
 		}
 	}
 	if len(able) > 0 {
-		h.tell("others take a key of ours out of %s", name)
-		h.theirs.write(h, h.node, name, able[h.random.IntN(len(able))])
+		h.tell("another process removes a key of gpuadm's from %s", name)
+		h.foreignEdits.write(h, h.node, name, able[h.random.IntN(len(able))])
 	}
 }

@@ -221,12 +221,12 @@ func TestNewerJournal(t *testing.T) {
 	}
 }
 
-// Tries that change nothing are no runs: a boot loop does not fill the journal, and undo is of what changed something.
-func TestTriesThatChangeNothingAreNoRuns(t *testing.T) {
+// Attempts that change nothing are no runs: a boot loop does not fill the journal, and undo is of what changed something.
+func TestAttemptsThatChangeNothingAreNoRuns(t *testing.T) {
 	const most = 64 << 10
-	tries := 1000
+	attempts := 1000
 	if testing.Short() {
-		tries = 100
+		attempts = 100
 	}
 	bad := true
 	failing := func(t *testing.T) *converge.Engine { return proving(t, &bad) }
@@ -244,34 +244,34 @@ func TestTriesThatChangeNothingAreNoRuns(t *testing.T) {
 			n := node(t)
 			first := n.Tree(converge.Home)
 			kept := apply(t, n, wants(t))
-			stood := n.Tree(converge.Home)
-			for i := range tries {
+			before := n.Tree(converge.Home)
+			for i := range attempts {
 				if _, err := try(t).Apply(context.Background(), n); err == nil {
 					t.Fatal("it was applied")
 				}
 				if i%100 == 0 {
-					compare(t, "tried", stood, n.Tree(converge.Home))
+					compare(t, "attempted", before, n.Tree(converge.Home))
 				}
 				if info, err := n.Stat(journal); err != nil || info.Size > 2*most {
-					t.Fatalf("after %d tries the journal has %d bytes, %v", i+1, info.Size, err)
+					t.Fatalf("after %d attempts the journal has %d bytes, %v", i+1, info.Size, err)
 				}
 			}
 			apply(t, n, edition(t, 1))
 			if info, err := n.Stat(journal); err != nil || info.Size > most {
-				t.Errorf("after %d tries and a run the journal has %d bytes, %v", tries, info.Size, err)
+				t.Errorf("after %d attempts and a run the journal has %d bytes, %v", attempts, info.Size, err)
 			}
 			undo(t, n, edition(t, 1), "")
-			compare(t, "the last run undone", stood, n.Tree(converge.Home))
+			compare(t, "the last run undone", before, n.Tree(converge.Home))
 			for range 3 {
 				if _, err := try(t).Apply(context.Background(), n); err == nil {
 					t.Fatal("it was applied")
 				}
 			}
 			if p, err := wants(t).PlanUndo(context.Background(), n, "", nil); err != nil || len(p.Runs) != 1 || p.Runs[0] != kept.Run {
-				t.Errorf("undo would put back %v, not %s, which alone has changed something; %v", p.Runs, kept.Run, err)
+				t.Errorf("undo would undo %v, not %s, which alone has changed something; %v", p.Runs, kept.Run, err)
 			}
 			if res := undo(t, n, wants(t), ""); len(res.Made) != 1 {
-				t.Errorf("undo has put back %s", names(res.Made))
+				t.Errorf("undo has undone %s", names(res.Made))
 			}
 			compare(t, "all undone", first, n.Tree(converge.Home))
 		})

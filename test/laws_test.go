@@ -33,7 +33,7 @@ func TestPlanTouchesNothing(t *testing.T) {
 	})
 }
 
-// What cannot be made is refused before anything is touched, with a reason and a mend.
+// What cannot be made is refused before anything is touched, with a reason and a fix.
 func TestRefusalsTouchNothing(t *testing.T) {
 	refused := 0
 	for _, m := range machines(t) {
@@ -46,7 +46,7 @@ func TestRefusalsTouchNothing(t *testing.T) {
 			_, err := e.Apply(context.Background(), n)
 			var trouble *converge.Trouble
 			if !errors.As(err, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
-				t.Errorf("%s/%s: not a refusal with a mend: %v", m.name, name, err)
+				t.Errorf("%s/%s: not a refusal with a fix: %v", m.name, name, err)
 			}
 			if n.Touches() != 0 {
 				t.Errorf("%s/%s: refused after %d touches", m.name, name, n.Touches())
@@ -109,7 +109,7 @@ func TestApplyThenNothingThenUndo(t *testing.T) {
 		res := apply(t, n, e())
 		for i, c := range planned.Changes { // what has waited for an earlier change of the run alone has come
 			if slices.ContainsFunc(res.Made, func(m converge.Change) bool { return m.Kind == c.Kind && m.Name == c.Name }) {
-				planned.Changes[i].Later = ""
+				planned.Changes[i].Deferred = ""
 			}
 		}
 		if got, want := names(res.Made), names(planned.Changes); got != want {
@@ -135,14 +135,14 @@ func TestApplyThenNothingThenUndo(t *testing.T) {
 func names(changes []converge.Change) string {
 	var b strings.Builder
 	for _, c := range changes {
-		if c.Later == "" {
+		if c.Deferred == "" {
 			fmt.Fprintln(&b, c)
 		}
 	}
 	return b.String()
 }
 
-// Law 6: whatever fails, at any touch, its stage is put back; and the next apply makes it.
+// Law 6: a failure at any touch rolls its stage back, and the next apply makes it.
 func TestFailureAtEveryTouchIsTurnedBack(t *testing.T) {
 	ctx := context.Background()
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
@@ -185,13 +185,13 @@ func section(text string) string {
 }
 
 // Law 9: apply(A) then apply(B) ends as apply(B) on a fresh machine; undo of all in the first tree. A section that is
-// gone lets go of what it made.
+// removed releases what it made.
 func TestShrinkingSpecs(t *testing.T) {
 	for _, m := range machines(t) {
 		for a, textA := range specs {
 			for b, textB := range specs {
 				if section(textA) != section(textB) && textB != "" {
-					continue // the one is let go, the other made: both are tested by themselves
+					continue // one section is released, the other made: both have tests of their own
 				}
 				if len(plan(t, m.boot(t), engine(t, textA)).Cannot())+len(plan(t, m.boot(t), engine(t, textB)).Cannot()) > 0 {
 					continue
@@ -201,7 +201,7 @@ func TestShrinkingSpecs(t *testing.T) {
 					n, fresh := m.boot(t), m.boot(t)
 					first := tree(n)
 					apply(t, n, engine(t, textA))
-					want := tree(n) // let go
+					want := tree(n) // released
 					if textB != "" {
 						apply(t, fresh, engine(t, textB))
 						want = tree(fresh)
@@ -216,7 +216,7 @@ func TestShrinkingSpecs(t *testing.T) {
 	}
 }
 
-// Law 10: after undo a hold stands, for unattended applies only, until an apply by hand.
+// Law 10: after undo unattended applies are held until an apply by hand.
 func TestHold(t *testing.T) {
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		n := m.boot(t)
@@ -300,7 +300,7 @@ func TestBakeThenBootIsLive(t *testing.T) {
 		baked.FirstBoot()
 		for _, c := range plan(t, baked, e()).Changes {
 			here := e().Spec.Has("node") && c.Name == "/etc/default/kubelet" // labels say what GPUs a machine has
-			if c.Kind != "mig" && c.Later == "" && !here {                   // a GPU is not partitioned in an image
+			if c.Kind != "mig" && c.Deferred == "" && !here {                // a GPU is not partitioned in an image
 				t.Errorf("after the first boot, still planned: %s", c)
 			}
 		}
@@ -338,7 +338,7 @@ func TestFactsAreStable(t *testing.T) {
 
 // A daemon that does not come back with what we wrote gets its old files and runs again.
 func TestDaemonThatDiesIsRestored(t *testing.T) {
-	tried := 0
+	tested := 0
 	for _, m := range machines(t) {
 		dies := machine{m.name, []byte(strings.ReplaceAll(string(m.archive), "\nreads = [", "\nrefuses = \"nvidia-container-runtime\"\nreads = ["))}
 		n, err := simhost.New(dies.archive)
@@ -352,7 +352,7 @@ func TestDaemonThatDiesIsRestored(t *testing.T) {
 		if len(p.Cannot()) > 0 || p.Now() == 0 || !strings.Contains(first, "containerd.service enabled active fresh") {
 			continue
 		}
-		tried++
+		tested++
 		_, err = e.Apply(context.Background(), n)
 		var trouble *converge.Trouble
 		if !errors.As(err, &trouble) || len(trouble.Undone) == 0 || len(trouble.Try) == 0 {
@@ -360,7 +360,7 @@ func TestDaemonThatDiesIsRestored(t *testing.T) {
 		}
 		compare(t, m.name+": after the daemon died", first, tree(n))
 	}
-	if tried < 3 {
-		t.Errorf("only %d machines tried", tried)
+	if tested < 3 {
+		t.Errorf("only %d machines tested", tested)
 	}
 }

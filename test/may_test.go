@@ -15,7 +15,7 @@ import (
 )
 
 // TestMayIsAskedBeforeEachStage: a notice that comes in the midst of a run keeps the stages after it from beginning, and what
-// stands asks nobody.
+// is converged does not ask.
 func TestMayIsAskedBeforeEachStage(t *testing.T) {
 	n := node(t)
 	named := func(name string, want converge.Want) converge.Stage {
@@ -42,6 +42,6 @@ func TestMayIsAskedBeforeEachStage(t *testing.T) {
 	}
 	e.Stages = e.Stages[:1]
 	if apply(t, n, e); asked != 2 {
-		t.Errorf("asked %d times; a stage that stands asks nobody", asked)
+		t.Errorf("asked %d times; a converged stage does not ask", asked)
 	}
 }

@@ -32,7 +32,7 @@ const (
 
 func wantsMIG(layout string) string { return "[[mig.gpu]]\nlayout = { " + layout + " }\n" }
 
-// ids says how GPUs stand, ids of instances and places of compute instances included.
+// ids is the state of GPUs, ids of instances and places of compute instances included.
 func ids(t testing.TB, v host.View) string {
 	t.Helper()
 	d, err := v.Driver(context.Background())
@@ -53,14 +53,14 @@ func ids(t testing.TB, v host.View) string {
 	return b.String()
 }
 
-// told is a machine whose resets are told, and may be refused.
-type told struct {
+// resetRecorder is a machine that records resets and may refuse them.
+type resetRecorder struct {
 	host.Host
 	resets *[]string
 	refuse bool
 }
 
-func (n told) ResetGPUs(ctx context.Context, all ...string) error {
+func (n resetRecorder) ResetGPUs(ctx context.Context, all ...string) error {
 	*n.resets = append(*n.resets, strings.Join(all, ","))
 	if n.refuse {
 		return &host.CommandError{Argv: []string{"nvidia-smi"}, Code: 255, Cause: errors.New("exit status 255"), Stderr: "The following GPUs could not be reset"}
@@ -72,7 +72,7 @@ func (n told) ResetGPUs(ctx context.Context, all ...string) error {
 func TestGPUsAreResetTogether(t *testing.T) {
 	n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\n"+strings.ReplaceAll(a100s, "= 2", "= 3"))
 	var resets []string
-	res, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), told{n, &resets, false})
+	res, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), resetRecorder{n, &resets, false})
 	if err != nil || len(res.Made) != 4 {
 		t.Fatalf("%v, made %v", err, res.Made)
 	}
@@ -86,7 +86,7 @@ func TestRefusedResetAsksForAReboot(t *testing.T) {
 	n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"7g.40gb\", start = 0 }]\n"+a100s)
 	var resets []string
 	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
-	res, err := e.Apply(context.Background(), told{n, &resets, true})
+	res, err := e.Apply(context.Background(), resetRecorder{n, &resets, true})
 	if err != nil || res.Reboot == "" {
 		t.Fatalf("%v, %+v", err, res)
 	}
@@ -102,9 +102,9 @@ func TestRefusedResetAsksForAReboot(t *testing.T) {
 
 // Where one GPU fails the others are brought back too, to the same places and ids, at whichever call of all it was.
 func TestFailureOnOneGPUTurnsAllBack(t *testing.T) {
-	somebody := "mode = true\ninstance = [{ profile = \"3g.20gb\", start = 4, compute = [2, 1] }, { profile = \"1g.5gb\", start = 2 }]\n"
+	foreign := "mode = true\ninstance = [{ profile = \"3g.20gb\", start = 4, compute = [2, 1] }, { profile = \"1g.5gb\", start = 2 }]\n"
 	boot := func() *simhost.Node {
-		return gpus(t, "[[gpu]]\nmodel = \"A100-40\"\n"+somebody+"[[gpu]]\nmodel = \"A100-40\"\n"+"[[gpu]]\nmodel = \"A100-40\"\n"+somebody+persistenced)
+		return gpus(t, "[[gpu]]\nmodel = \"A100-40\"\n"+foreign+"[[gpu]]\nmodel = \"A100-40\"\n"+"[[gpu]]\nmodel = \"A100-40\"\n"+foreign+persistenced)
 	}
 	whole := boot()
 	apply(t, whole, engine(t, wantsMIG(`"1g.5gb" = 7`)))
@@ -173,8 +173,8 @@ func TestPausedServiceThatDoesNotStart(t *testing.T) {
 	}
 }
 
-// Somebody else's layout is what undo ends in: at once, and after a reboot that took all instances.
-func TestUndoToSomebodysLayout(t *testing.T) {
+// Undo restores a layout that was made outside gpuadm: at once, and after a reboot that took all instances.
+func TestUndoToForeignLayout(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		for _, model := range []string{"A100-40", "H100-80"} {
 			profile := map[string]string{"A100-40": "1g.5gb", "H100-80": "1g.10gb"}[model]
@@ -193,7 +193,7 @@ func TestUndoToSomebodysLayout(t *testing.T) {
 	}
 }
 
-// An entry that is gone puts its GPU back, and no other; what somebody uses there is named by who uses it now.
+// An entry that is removed from the spec undoes its GPU, and no other; clients there are named by what they use now.
 func TestEntryThatIsGone(t *testing.T) {
 	n := gpus(t, h100s)
 	both, one := engine(t, wantsMIG(`"3g.40gb" = 2`)), engine(t, "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n")
@@ -227,7 +227,7 @@ func TestClientsOfAnotherDay(t *testing.T) {
 	undo(t, n, engine(t, ""), "all")
 }
 
-// ends is a machine whose processes end in the moment before an instance goes.
+// ends is a machine on which processes end in the moment before an instance is destroyed.
 type ends struct{ *simhost.Node }
 
 func (n ends) DestroyCompute(ctx context.Context, gpu string, in, id int) error {
@@ -243,7 +243,7 @@ func TestNoDriverMeansLater(t *testing.T) {
 	if err := n.Remove("/sys/module/nvidia/version"); err != nil {
 		t.Fatal(err)
 	}
-	if p := plan(t, n, e); len(p.Cannot()) > 0 || p.Now() > 0 || p.Later != 1 {
+	if p := plan(t, n, e); len(p.Cannot()) > 0 || p.Now() > 0 || p.Deferred != 1 {
 		t.Errorf("without a driver: %+v", p.Changes)
 	}
 }
@@ -253,7 +253,7 @@ func TestGPUThatIsGone(t *testing.T) {
 	n := gpus(t, h100s)
 	e := engine(t, wantsMIG(`"3g.40gb" = 2`))
 	apply(t, n, e)
-	without := gone{n}
+	without := withoutSecond{n}
 	if p, err := e.Plan(context.Background(), without); err != nil || len(p.Changes) > 0 {
 		t.Errorf("planned %+v, %v", p.Changes, err)
 	}
@@ -265,17 +265,17 @@ func TestGPUThatIsGone(t *testing.T) {
 	}
 }
 
-// gone is a machine without its second GPU.
-type gone struct{ *simhost.Node }
+// withoutSecond is a machine without its second GPU.
+type withoutSecond struct{ *simhost.Node }
 
-func (n gone) Driver(ctx context.Context) (host.Driver, error) {
+func (n withoutSecond) Driver(ctx context.Context) (host.Driver, error) {
 	d, err := n.Node.Driver(ctx)
 	d.GPUs = slices.DeleteFunc(d.GPUs, func(g host.GPU) bool { return g.Address == second })
 	return d, err
 }
 
-// Compute instances that somebody has made in an instance of ours are theirs.
-func TestSomebodysComputeInstances(t *testing.T) {
+// Compute instances that were made outside gpuadm in one of its instances are kept.
+func TestForeignComputeInstances(t *testing.T) {
 	n := gpus(t, "[[gpu]]\nmodel = \"H100-80\"\n")
 	e := engine(t, wantsMIG(`"3g.40gb" = 1`))
 	apply(t, n, e)
@@ -300,7 +300,7 @@ func TestSomebodysComputeInstances(t *testing.T) {
 
 func second2(_ int, err error) error { return err }
 
-// One kind of interruption that hits nobody does not hide another that does.
+// One kind of interruption without clients does not hide another that has some.
 func TestConsentForEachKind(t *testing.T) {
 	e := engineOf(t, stage(
 		converge.Want{Thing: pkgThing{"a"}, To: to("1"), Breaks: []string{"reset-gpu"}},
@@ -312,7 +312,7 @@ func TestConsentForEachKind(t *testing.T) {
 	}
 }
 
-// An undo that was killed while services were paused starts them when it goes on, also where nothing is left to put back.
+// An undo that was killed while services were paused starts them when it goes on, also where nothing is left to undo.
 func TestKilledUndoResumes(t *testing.T) {
 	boot := func() (*simhost.Node, *converge.Engine) {
 		n, e := gpus(t, a100s+persistenced), engine(t, wantsMIG(`"3g.20gb" = 2`))

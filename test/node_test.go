@@ -70,7 +70,7 @@ func tree(n *simhost.Node) string {
 	return n.Tree(converge.Home, "/run", "/proc") + n.Units() + partitions(n)
 }
 
-// partitions says how the GPUs of a node stand.
+// partitions is the state of the GPUs of a node.
 func partitions(n *simhost.Node) string {
 	d, err := n.Driver(context.Background())
 	if err != nil {

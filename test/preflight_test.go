@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// Whoever is told to stop an instance is told what that loses.
+// Advice to stop an instance says what that loses.
 func TestStoppingLosesLocalDisks(t *testing.T) {
 	for cloud, loses := range map[string]string{"aws": "instance store", "gce": "Local SSD", "azure": "temporary disk", "other": "local disks", "": ""} {
 		for _, spec := range []string{"[driver]\ngpu_count = 8\n", "[driver]\n"} {
@@ -33,7 +33,7 @@ func TestStoppingLosesLocalDisks(t *testing.T) {
 				t.Fatal(err)
 			}
 			try := strings.Join(tr.Try, "\n")
-			if stops := strings.Contains(try, "stop the instance"); stops != (cloud != "") || !strings.Contains(try, loses) || strings.Contains(try, "save first") != stops {
+			if stops := strings.Contains(try, "stop the instance"); stops != (cloud != "") || !strings.Contains(try, loses) || strings.Contains(try, "first save") != stops {
 				t.Errorf("%q: %s", cloud, try)
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// reader is a thing whose files belong to its identity.
+// reader is a thing with files that belong to its identity.
 type reader struct{ pkgThing }
 
 func (reader) Kind() string    { return "reader" }

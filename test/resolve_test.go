@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// drawing is a package whose version may be left open ("newest") and which brings its library along.
+// drawing is a package that may leave its version open ("newest") and that brings its library along.
 type drawing struct{ pkgThing }
 
 func (d drawing) Kind() string { return "drawing" }
@@ -103,8 +103,8 @@ func TestWhatCannotBeResolved(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(wantDrawing("x", "9"), wantDrawing("y", "2")))
 	e.ThingOf = drawings
-	if res := apply(t, n, e); len(res.Later) != 2 || len(res.Made) != 0 {
-		t.Errorf("without a repository: made %v, later %v", res.Made, res.Later)
+	if res := apply(t, n, e); len(res.Deferred) != 2 || len(res.Made) != 0 {
+		t.Errorf("without a repository: made %v, later %v", res.Made, res.Deferred)
 	}
 	if err := n.WriteFile("/srv/candidates", []byte("7\n"), host.Attr{Mode: 0o644}); err != nil {
 		t.Fatal(err)
@@ -151,12 +151,12 @@ func TestResolvedFromSomethingElse(t *testing.T) {
 	}}
 	e := engineOf(t, meddler)
 	e.ThingOf = drawings
-	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), "when the change was worked out") {
-		t.Errorf("a package that somebody else installed meanwhile: %v", err)
+	if _, err := e.Apply(context.Background(), n); err == nil || !strings.Contains(err.Error(), " in the plan and is ") {
+		t.Errorf("a package that was installed outside gpuadm meanwhile: %v", err)
 	}
 }
 
-// meddles stands for somebody else, who installs x in another version between the plan and the touch.
+// meddles is another process, which installs x in another version between the plan and the touch.
 type meddles struct{}
 
 func (meddles) Kind() string { return "meddles" }

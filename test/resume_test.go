@@ -57,7 +57,7 @@ func (m mayFail) Make(_ context.Context, h host.Host, to converge.State) error {
 	return h.WriteFile("/srv/done", nil, host.Attr{Mode: 0o644})
 }
 
-// Where a stage proves one that proves another, all three are put back if the last fails: it is one thing that was wanted.
+// Where a stage proves one that proves another, all three are rolled back if the last fails: they make one desired state.
 func TestProofsAreTurnedBackInARow(t *testing.T) {
 	bad := true
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
@@ -80,7 +80,7 @@ func TestProofsAreTurnedBackInARow(t *testing.T) {
 		t.Fatal("what cannot be made was made")
 	}
 	if want := []string{"/srv/three", "/srv/two", "/srv/one"}; !slices.Equal(back, want) {
-		t.Errorf("put back %v, want %v", back, want)
+		t.Errorf("rolled back %v, want %v", back, want)
 	}
 	if err := n.Remove("/srv/four"); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestProofsAreTurnedBackInARow(t *testing.T) {
 	compare(t, "failed at the end of a row of proofs", first, n.Tree(converge.Home))
 }
 
-// A run that was killed anywhere and goes on, and then fails in the stage that proves another, puts back what the process
+// A run that was killed anywhere and goes on, and then fails in the stage that proves another, rolls back what the process
 // before it had changed too: it is one run.
 func TestResumedRunIsTurnedBackWhole(t *testing.T) {
 	bad := false
@@ -120,7 +120,7 @@ func TestResumedRunIsTurnedBackWhole(t *testing.T) {
 	}
 }
 
-// What somebody else has changed while the run was cut short is theirs, and stays.
+// What another process changed after the run was cut short is not gpuadm's, and stays.
 func TestResumedRunLeavesOthersChanges(t *testing.T) {
 	bad := true
 	n := node(t)
@@ -138,17 +138,17 @@ func TestResumedRunLeavesOthersChanges(t *testing.T) {
 	if err := n.WriteFile("/srv/one", []byte("theirs\n"), host.Attr{Mode: 0o600}); err != nil {
 		t.Fatal(err)
 	}
-	theirs := engineOf(t, converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+	otherProcess := engineOf(t, converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{things.Exact("/srv/two", []byte("ours\n"), 0o644, "")}, nil
 	}}, proving(t, &bad).Stages[1])
-	if _, err := theirs.Apply(context.Background(), n); err == nil {
+	if _, err := otherProcess.Apply(context.Background(), n); err == nil {
 		t.Fatal("what cannot be made was made")
 	}
 	if data, _ := n.ReadFile("/srv/one"); string(data) != "theirs\n" {
 		t.Errorf("/srv/one says %q", data)
 	}
 	if _, err := n.Stat("/srv/two"); err == nil {
-		t.Error("/srv/two was not put back")
+		t.Error("/srv/two was not rolled back")
 	}
 }
 
@@ -161,10 +161,10 @@ func TestUnresolvedIsNotMade(t *testing.T) {
 	e := engineOf(t, other, stage(wantDrawing("x", "newest"), wantDrawing("y", "2")))
 	e.ThingOf = drawings
 	res := apply(t, n, e)
-	if len(res.Made) != 1 || len(res.Later) != 2 {
-		t.Errorf("made %v, later %v", res.Made, res.Later)
+	if len(res.Made) != 1 || len(res.Deferred) != 2 {
+		t.Errorf("made %v, later %v", res.Made, res.Deferred)
 	}
 	if _, err := n.Stat("/pkg/x"); err == nil {
-		t.Error("x was made in a version that nobody had found out")
+		t.Error("x was made in a version that no query had returned")
 	}
 }

@@ -86,8 +86,8 @@ func TestRootFolderWithADriver(t *testing.T) {
 			if err != nil {
 				t.Fatalf("apply: %v", err)
 			}
-			if len(res.Made) != p.Now() || len(res.Later) != p.Later {
-				t.Errorf("the plan has %d changes and %d deferred ones, apply made %d and deferred %d", p.Now(), p.Later, len(res.Made), len(res.Later))
+			if len(res.Made) != p.Now() || len(res.Deferred) != p.Deferred {
+				t.Errorf("the plan has %d changes and %d deferred ones, apply made %d and deferred %d", p.Now(), p.Deferred, len(res.Made), len(res.Deferred))
 			}
 			for _, made := range res.Made {
 				if made.Kind == "package" || made.Kind == "package-lists" {

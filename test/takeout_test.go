@@ -126,8 +126,8 @@ func TestShrinkingAfterARewrite(t *testing.T) {
 			for _, change := range plan(t, n, engine(t, c.to)).Changes {
 				left = append(left, change.Left...)
 			}
-			if said := strings.Join(left, "\n"); (said == "") != (c.left == "") || !strings.Contains(said, c.left) {
-				t.Errorf("the plan says to stay: %q, not %q", said, c.left)
+			if problems := strings.Join(left, "\n"); (problems == "") != (c.left == "") || !strings.Contains(problems, c.left) {
+				t.Errorf("the plan says to stay: %q, not %q", problems, c.left)
 			}
 			apply(t, n, engine(t, c.to))
 			now := readConfig(t, n)
@@ -174,7 +174,7 @@ func TestUndoAfterARewrite(t *testing.T) {
 		"dropped, appended":         {[]step{{spec: on}, {spec: less}, {change: appended(table)}}, first + table},
 		"edit, dropped, edit":       {[]step{{spec: on}, {change: appended(comment)}, {spec: less}, {change: appended(table)}}, first + comment + table},
 		"dropped, then set by hand": {[]step{{spec: on}, {change: appended(comment)}, {spec: less}, {change: swapped(`default_runtime_name = "runc"`, `default_runtime_name = "kata"`)}}, swapped(`"runc"`+"\n", `"kata"`+"\n")(first) + comment},
-		"put back by hand":          {[]step{{spec: on}, {change: func(string) string { return first + table }}}, first + table},
+		"reverted by hand":          {[]step{{spec: on}, {change: func(string) string { return first + table }}}, first + table},
 		"migrated": {
 			[]step{{spec: on}, {change: swapped("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")}},
 			"", // all of it is under names that gpuadm did not write
@@ -219,8 +219,8 @@ func TestWhatWasTakenBackIsNotOurs(t *testing.T) {
 	}
 }
 
-// A stage that failed and was put back has nothing in a file that an administrator changes then.
-func TestUndoOfWhatWasPutBack(t *testing.T) {
+// A stage that failed and was rolled back has nothing in a file that an administrator changes then.
+func TestUndoOfWhatWasRolledBack(t *testing.T) {
 	n := kubeadmNode(t)
 	e := engine(t, specs["default"])
 	rest := converge.Stage{Name: "driver", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
@@ -248,7 +248,7 @@ func TestUndoOfWhatWasPutBack(t *testing.T) {
 	if _, err := e.Apply(context.Background(), n); err == nil {
 		t.Fatal("what cannot be made was made")
 	}
-	compare(t, "put back", first, readConfig(t, n))
+	compare(t, "rolled back", first, readConfig(t, n))
 	outside(t, n, appended("[debug]\nlevel = \"info\"\n"))
 	want := readConfig(t, n)
 	undo(t, n, e, "all")

@@ -16,13 +16,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// others is a thing that others bring: /srv/theirs. We can only wait for it, when looked at or when made.
-type others struct{ looks bool }
+// foreignThing is a thing that another process brings: /srv/theirs. gpuadm can only wait for it, in its look or in its make.
+type foreignThing struct{ looks bool }
 
-func (others) Kind() string { return "check" }
-func (others) Name() string { return "theirs" }
+func (foreignThing) Kind() string { return "check" }
+func (foreignThing) Name() string { return "theirs" }
 
-func (o others) Look(_ context.Context, v host.View) (converge.State, error) {
+func (o foreignThing) Look(_ context.Context, v host.View) (converge.State, error) {
 	if _, err := v.Stat("/srv/theirs"); err == nil {
 		return "there", nil
 	} else if o.looks {
@@ -31,13 +31,13 @@ func (o others) Look(_ context.Context, v host.View) (converge.State, error) {
 	return "", nil
 }
 
-func (others) Make(context.Context, host.Host, converge.State) error {
+func (foreignThing) Make(context.Context, host.Host, converge.State) error {
 	return converge.Wait{For: "theirs is missing"}
 }
 
 // TestWaiting: what only others can bring stops nothing else, puts nothing back, and the same run goes on once it is there.
 func TestWaiting(t *testing.T) {
-	for _, o := range []others{{looks: true}, {looks: false}} {
+	for _, o := range []foreignThing{{looks: true}, {looks: false}} {
 		n := node(t)
 		e := engineOf(t, stage(
 			things.Exact("/etc/a", []byte("a"), 0o600, ""),
@@ -49,7 +49,7 @@ func TestWaiting(t *testing.T) {
 			t.Fatalf("%+v: %v", o, err)
 		}
 		if tr := (*converge.Trouble)(nil); o.looks && (!errors.As(err, &tr) || len(tr.Try) != 1 || tr.Try[0] != "ask them") {
-			t.Errorf("no mend: %+v", err)
+			t.Errorf("no fix: %+v", err)
 		}
 		if _, err := n.Stat("/etc/a"); err != nil {
 			t.Errorf("%+v: what was made before is gone: %v", o, err)

@@ -4,144 +4,236 @@
 package test
 
 import (
-	"context"
-	"errors"
+	"bytes"
+	"fmt"
+	"go/scanner"
+	"go/token"
+	"os"
+	"os/exec"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-
-	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// What a run says when it ends.
-
-func trouble(t *testing.T, err error) *converge.Trouble {
-	t.Helper()
-	tr := (*converge.Trouble)(nil)
-	if !errors.As(err, &tr) {
-		t.Fatalf("no trouble: %v", err)
-	}
-	return tr
+// vague are words that hide who acts, or that mean two things here. STYLE.md has the words to use in their place.
+// Each is a pattern over lower-case words with one space between them.
+var vague = []string{
+	`stands?`, `stood`, `standing`, `anew`, `mend(s|ed|ing)?`, `nobody`, `somebody`, `anybody`, `who(m|se)?(so)?ever`,
+	`puts? (\w+ ){0,2}back`, `(is|are|was|were|be|been|being) to be had`, `to be had`, `let(s|ting)? go`,
+	`(is|are|was|were|be|been) told`, `goes on at`, `makes? (it|them|all) so`, `as they are`,
+	`stale fresh`, `of ours`, `it is said`,
 }
 
-// An apply that failed says which earlier stages' changes remain, and how to undo them: all that it names is then undone.
-func TestFailedApplySaysWhatRemains(t *testing.T) {
-	first, second, third := named("driver", things.Exact("/srv/a", []byte("a\n"), 0o644, "")), named("runtime", things.Exact("/srv/b", []byte("b\n"), 0o644, "")), named("mig", things.Exact("/srv/c", []byte("c\n"), 0o644, ""))
-	const says = "what this run changed before it remains, in "
-	seen := map[string]bool{}
-	for touch := range 60 {
-		n := node(t)
-		before := tree(n)
-		e := engineOf(t, first, second, third)
-		n.Fail(n.Touches()+touch, syscall.EIO)
-		_, err := e.Apply(context.Background(), n)
-		if err == nil || strings.HasPrefix(err.Error(), "cannot close the run") {
-			continue
-		}
-		tr := &converge.Trouble{}
-		errors.As(err, &tr) // the first touches of a run fail in plain words
-		_, a := n.Stat("/srv/a")
-		_, b := n.Stat("/srv/b")
-		want := ""
-		switch {
-		case a == nil && b == nil:
-			want = says + "driver, runtime"
-		case a == nil:
-			want = says + "driver"
-		}
-		said := strings.Join(tr.Because, "\n")
-		if strings.Contains(said, says) != (want != "") || want != "" && !slices.Contains(tr.Because, want) {
-			t.Errorf("failed at touch %d: want %q, said %q", touch, want, tr.Because)
-		}
-		if want != "" && !slices.Contains(tr.Try, "or take that back too: gpuadm undo") {
-			t.Errorf("failed at touch %d: try %q", touch, tr.Try)
-		}
-		seen[want] = true
-		undo(t, n, e, "")
-		compare(t, "undone", before, tree(n))
-	}
-	if len(seen) != 3 {
-		t.Errorf("seen %v", seen)
-	}
+// allowed are lines that keep such a word: a part of the file's name, a part of the line, and the reason.
+var allowed = [][3]string{
+	{"test/words_test.go", "", "lists the words"},
+	{"STYLE.md", "| ", "the glossary names the words that it replaces"},
+	{"cmd/gpuadm/script_test.go", `"nobody"`, "the name of a Unix user"},
 }
 
-// An undo that failed, or had nothing to undo, holds nothing: the next unattended apply works.
-func TestUndoThatFailedHoldsNothing(t *testing.T) {
-	failed := 0
-	for touch := range 30 {
-		n := node(t)
-		e := edition(t, 1)
-		apply(t, n, e)
-		before := tree(n)
-		n.Fail(n.Touches()+touch, syscall.EIO)
-		if _, err := e.Undo(context.Background(), n, "", nil); err == nil {
-			continue
+// unswept counts the vague words in folders that are still to be reworded. A count may only fall.
+var unswept = map[string]int{
+	".":                 44,
+	"cloud":             366,
+	"cmd/gpuadm":        109,
+	"docs":              10,
+	"drivers":           95,
+	"images":            6,
+	"internal/facts":    54,
+	"internal/host":     64,
+	"internal/instance": 45,
+	"internal/kube":     29,
+	"internal/mask":     1,
+	"internal/packages": 196,
+	"internal/spec":     60,
+	"internal/things":   73,
+	"mig":               77,
+	"runtime":           74,
+	"stages":            5,
+	"test":              436,
+}
+
+// TestWords finds vague words in what people read: comments, strings, identifiers, documents, units, scripts and file names.
+func TestWords(t *testing.T) {
+	count := map[string]int{}
+	for _, name := range ourTexts(t) {
+		data, err := os.ReadFile(path.Join("..", name))
+		if os.IsNotExist(err) {
+			continue // deleted, and not committed yet
 		}
-		failed++
-		if tree(n) == before {
-			if held := converge.ReadJournal(n).Held(); held != "" {
-				t.Errorf("failed at touch %d, and the undo of %s holds", touch, held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		folder := folderOf(name)
+		for _, hit := range vagueWords(name, data) {
+			if _, exempt := unswept[folder]; !exempt {
+				t.Errorf("%s; STYLE.md has the words to use", hit)
 			}
-		}
-		e.Unattended = true
-		if res, err := e.Apply(context.Background(), n); err != nil || res.Held != "" && tree(n) == before {
-			t.Errorf("failed at touch %d: held by %q, %v", touch, res.Held, err)
+			count[folder]++
 		}
 	}
-	if failed < 5 {
-		t.Errorf("%d undos failed", failed)
-	}
-	bad := true
-	n := node(t)
-	e := proving(t, &bad)
-	if _, err := e.Apply(context.Background(), n); err == nil {
-		t.Fatal("it was applied")
-	}
-	if res := undo(t, n, e, ""); res.Run != "" || converge.ReadJournal(n).Held() != "" {
-		t.Errorf("of a run that changed nothing: run %q, held by %q", res.Run, converge.ReadJournal(n).Held())
+	for folder, most := range unswept {
+		switch n := count[folder]; {
+		case n > most:
+			t.Errorf("%s has %d vague words, and had %d", folder, n, most)
+		case n == 0:
+			t.Errorf("%s has no vague word: remove it from the exceptions", folder)
+		case n < most:
+			t.Logf("%s: %d left of %d; lower its count", folder, n, most)
+		}
 	}
 }
 
-// Two refusals that are the same are said once, by apply and by undo, with their reasons.
-func TestSameRefusalIsSaidOnce(t *testing.T) {
-	refusal := func(name string) converge.Want {
-		return things.Check(name, func(context.Context, host.View) (string, error) {
-			return "cannot go on: the disk is broken\ndmesg says so", nil
-		}, "", "replace it")
+// TestWordsAreFound plants vague words in each kind of text, and what only resembles them.
+func TestWordsAreFound(t *testing.T) {
+	const head = "package a\n"
+	for _, c := range []struct {
+		name, text string
+		want       int
+	}{
+		{"a.go", head + "// It stands.\n", 1},
+		{"a.go", head + "var whoseAnew = 1\n", 1},
+		{"a.go", head + "const a = \"it is to be\" +\n\t\" had anew\"\n", 2},
+		{"a.go", head + "// what is put\n// back\n", 1},
+		{"a.go", head + "// a stand-in, a standard, a standalone, understand, standIn, amendment\n", 0},
+		{"a.md", "Nobody\nlets it go.\n", 1},
+		{"a.md", "what cannot be\nlet go\n", 1},
+		{"a.yaml", "# whoever mends it\n", 2},
+		{"a.service", "Description=stale → fresh\n", 1},
+		{"mend_test.go", head, 1},
+		{"Makefile", "help: ## write the goldens anew\n", 1},
+	} {
+		if hits := vagueWords(c.name, []byte(c.text)); len(hits) != c.want {
+			t.Errorf("%s %q: found %q, want %d", c.name, c.text, hits, c.want)
+		}
 	}
-	n := node(t)
-	e := engineOf(t, named("driver", refusal("one")), named("runtime", refusal("two"), refusal("three")))
-	_, err := e.Apply(context.Background(), n)
-	once(t, trouble(t, err))
-
-	n = node(t)
-	e = engineOf(t, named("driver", things.Exact("/srv/a", []byte("a\n"), 0o644, ""), things.Exact("/srv/b", []byte("b\n"), 0o644, "")))
-	apply(t, n, e)
-	e.ThingOf = func(ref converge.Ref) (converge.Thing, error) {
-		t, err := kinds(ref)
-		return unanswered{t}, err
-	}
-	_, err = e.Undo(context.Background(), n, "", nil)
-	once(t, trouble(t, err))
 }
 
-// unanswered cannot say what making it would interrupt.
-type unanswered struct{ converge.Thing }
-
-func (unanswered) Breaks(context.Context, host.View, converge.State, converge.State) ([]string, map[string][]string, error) {
-	return nil, nil, &converge.Trouble{What: "cannot find out who uses the GPUs", Because: []string{"the driver does not answer"}, Try: []string{"reboot"}}
-}
-
-func once(t *testing.T, tr *converge.Trouble) {
+// ourTexts lists the files that people read. What other programs have said is recorded in testdata folders: goldens of ours alone
+// are read there.
+func ourTexts(t *testing.T) (names []string) {
 	t.Helper()
-	said := map[string]bool{}
-	for _, line := range slices.Concat([]string{tr.What}, tr.Because, tr.Try) {
-		if line = strings.TrimPrefix(line, "also: "); said[line] {
-			t.Errorf("%q is said twice: %q, %q, %q", line, tr.What, tr.Because, tr.Try)
+	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("cannot list the repository's files: %v", err)
+	}
+	ends := []string{".go", ".md", ".yaml", ".toml", ".sh", ".service", ".conf", ".golden", ".txtar", "Makefile", ".ci/run"}
+	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		goldens := strings.HasPrefix(name, "cmd/gpuadm/testdata/") || strings.HasSuffix(name, ".golden") || strings.HasSuffix(name, ".txtar")
+		if strings.Contains(name, "testdata/") && !goldens || strings.HasPrefix(name, "test/listings/") || strings.HasPrefix(name, "test/hosts/") {
+			continue
 		}
-		said[line] = true
+		if goldens || slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(name, end) }) {
+			names = append(names, name)
+		}
+	}
+	if len(names) < 200 {
+		t.Fatalf("%d files only", len(names))
+	}
+	return names
+}
+
+// folderOf is the folder that a file is counted under.
+func folderOf(name string) string {
+	parts := strings.Split(name, "/")
+	switch {
+	case len(parts) == 1:
+		return "."
+	case (parts[0] == "internal" || parts[0] == "cmd") && len(parts) > 2:
+		return parts[0] + "/" + parts[1]
+	}
+	return parts[0]
+}
+
+var (
+	vaguePattern = regexp.MustCompile(`(?:^| )(` + strings.Join(vague, "|") + `)(?: |$)`)
+	camel        = regexp.MustCompile(`([a-z0-9])([A-Z])`)
+	notLetters   = regexp.MustCompile(`[^\pL']+`)
+	standIn      = regexp.MustCompile(`(?i)stand-?ins?\b`)
+)
+
+// vagueWords returns where a text has a vague word, file:line first.
+func vagueWords(name string, data []byte) (hits []string) {
+	lines := strings.Split(string(data), "\n")
+	for _, p := range append(pieces(name, data), piece{1, path.Base(name)}) {
+		words, starts := "", []int{} // where each line starts in words
+		for line := range strings.SplitSeq(p.text, "\n") {
+			starts = append(starts, len(words))
+			line = camel.ReplaceAllString(standIn.ReplaceAllString(line, " "), "$1 $2")
+			words = strings.TrimRight(words+strings.ToLower(notLetters.ReplaceAllString(" "+line+" ", " ")), " ")
+		}
+		for from := 0; from < len(words); {
+			at := vaguePattern.FindStringSubmatchIndex(words[from:])
+			if at == nil {
+				break
+			}
+			line := p.line
+			for _, start := range starts[1:] {
+				if start <= from+at[0] {
+					line++
+				}
+			}
+			if !isAllowed(name, lines[min(line, len(lines))-1]) {
+				hits = append(hits, fmt.Sprintf("%s:%d: %q", name, line, words[from+at[2]:from+at[3]]))
+			}
+			from += at[3]
+		}
+	}
+	return hits
+}
+
+func isAllowed(name, line string) bool {
+	return slices.ContainsFunc(allowed, func(a [3]string) bool { return strings.Contains(name, a[0]) && strings.Contains(line, a[1]) })
+}
+
+// A piece is text that is read in one go: a comment, a message of several literals, a paragraph.
+type piece struct {
+	line int
+	text string
+}
+
+// pieces of Go are its comments, its strings and its identifiers; of other files the paragraphs.
+func pieces(name string, data []byte) (all []piece) {
+	if !strings.HasSuffix(name, ".go") {
+		line := 1
+		for par := range strings.SplitSeq(string(data), "\n\n") {
+			all = append(all, piece{line, strings.NewReplacer("\n#", "\n", "\n//", "\n").Replace(par)})
+			line += strings.Count(par, "\n") + 2
+		}
+		return all
+	}
+	var s scanner.Scanner
+	file := token.NewFileSet().AddFile(name, -1, len(data))
+	s.Init(file, data, nil, scanner.ScanComments)
+	last := token.ILLEGAL
+	for {
+		pos, tok, text := s.Scan()
+		if tok == token.EOF {
+			return all
+		}
+		line := file.Line(pos)
+		switch tok {
+		case token.COMMENT, token.STRING:
+			if tok == token.STRING {
+				text = string(bytes.Trim([]byte(text), "\"`"))
+			}
+			if n := len(all) - 1; n >= 0 && tok == last && line == all[n].line+strings.Count(all[n].text, "\n")+1 {
+				all[n].text += "\n" + text
+				continue
+			}
+			last = tok
+		case token.ADD, token.SEMICOLON:
+			continue // between two parts of a message, or behind a comment
+		case token.IDENT:
+			last = tok
+		default:
+			last = tok
+			continue
+		}
+		all = append(all, piece{line, text})
 	}
 }

@@ -33,36 +33,36 @@ func newApply(c *common) *cobra.Command {
 	var a applyFlags
 	cmd := &cobra.Command{
 		Use:   "apply [STAGE…]",
-		Short: "make it so",
-		Long: `Apply makes the machine what node.toml says, stage by stage. Everything
-that can be known is looked at first: if any of it cannot be made, nothing is
-touched. Each change is written to the journal before it is made, and looked at
-afterwards. If one fails, what its stage changed is rolled back.
+		Short: "converge the machine to node.toml",
+		Long: `Apply converges the machine to node.toml, stage by stage. It plans everything
+first: if any change cannot be made, it touches nothing. It writes each change to
+the journal before it makes it, and verifies it afterwards. If a change fails,
+apply rolls back what its stage changed.
 
-Applying twice does nothing the second time. After a crash or a reboot, apply
-again: it goes on where it was.
+A second apply does nothing. After a crash or a reboot, run apply again: it
+continues where it was.
 
-What would take a GPU from a running process is done only with --allow or --yes.
-Some changes hold only after a reboot. Apply then stops with exit code 4; with
---reboot it reboots, and the boot unit goes on before kubelet starts.
+Apply takes a GPU from a running process only with --allow or --yes. Some changes
+take effect only after a reboot. Apply then stops with exit code 4; with --reboot
+it reboots, and the boot unit continues before kubelet starts.
 
-In a root folder nothing runs, so what needs the running machine waits for its
-first boot, and is named. Pack a tree that was prepared without root as root:root:
-what others than root can write to is refused, at its first boot and at any other.`,
+In a root folder nothing runs. Changes that need the running machine are deferred
+until its first boot, and apply names them. Pack a tree that was prepared without
+root as root:root: gpuadm refuses files that users other than root can write to.`,
 		Example:           "  gpuadm apply\n  gpuadm apply runtime --root /mnt/image -f node.toml\n  gpuadm apply --deadline 10m --unattended",
 		ValidArgsFunction: stageNames,
 		RunE:              func(cmd *cobra.Command, args []string) error { return c.runApply(cmd.Context(), args, a) },
 	}
 	f := cmd.Flags()
-	f.BoolVar(&a.dryRun, "dry-run", false, "only say what would be done: the same as plan")
-	f.BoolVarP(&a.yes, "yes", "y", false, "allow whatever it interrupts")
-	f.BoolVar(&a.install, "install", false, "also put this gpuadm and its boot unit on the machine; kubelet then waits for it")
-	f.BoolVar(&a.reboot, "reboot", false, "reboot if a change needs it to hold; the boot unit goes on")
-	f.BoolVar(&a.boot, "boot", false, "as the boot unit calls it: unattended, and tried again a few times")
-	f.BoolVar(&a.unattended, "unattended", false, "no operator is there: do nothing while an undo holds (for units and DaemonSets)")
+	f.BoolVar(&a.dryRun, "dry-run", false, "print what would change: the same as plan")
+	f.BoolVarP(&a.yes, "yes", "y", false, "allow all interruptions")
+	f.BoolVar(&a.install, "install", false, "also install this gpuadm and its boot unit; kubelet then waits for it at each boot")
+	f.BoolVar(&a.reboot, "reboot", false, "reboot if a change needs it; the boot unit continues")
+	f.BoolVar(&a.boot, "boot", false, "as the boot unit calls it: unattended, with a few retries")
+	f.BoolVar(&a.unattended, "unattended", false, "for units and DaemonSets: do nothing while an undo holds applies")
 	f.StringSliceVar(&a.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
-	f.StringSliceVar(&a.skip, "skip", nil, "leave out this `STAGE`; repeatable")
-	f.DurationVar(&a.deadline, "deadline", 0, "give up after this long, and roll back the stage at work; 0 is never")
+	f.StringSliceVar(&a.skip, "skip", nil, "skip this `STAGE`; repeatable")
+	f.DurationVar(&a.deadline, "deadline", 0, "give up after this time, and roll back the current stage; 0: never")
 	cmd.RegisterFlagCompletionFunc("skip", stageNames)
 	cmd.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions(strings.Split(breaks, ", "), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -73,7 +73,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	if err := allowable(a.allow); err != nil {
 		return err
 	} else if a.deadline < 0 {
-		return usage{fmt.Errorf("cannot give up after %v: --deadline takes a time such as 10m, or 0 for never", a.deadline)}
+		return usage{fmt.Errorf("cannot use --deadline %v: it takes a time such as 10m, or 0 for never", a.deadline)}
 	}
 	if a.reboot {
 		if err := c.rebootable(); err != nil {
@@ -122,7 +122,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	return err
 }
 
-// allowable refuses words of --allow that nothing would obey.
+// allowable refuses unknown words of --allow.
 func allowable(words []string) error {
 	for _, what := range words {
 		if !slices.Contains(strings.Split(breaks, ", "), what) {
@@ -144,7 +144,7 @@ func (c *common) mayTouch(verb string) error {
 func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	spec := path.Join(specHome, "node.toml")
 	if _, err := h.Stat(spec); err != nil {
-		return &converge.Trouble{What: fmt.Sprintf("cannot install the boot unit: %v", err), Because: []string{"at boot, " + spec + " says how the node shall stand"}, Try: []string{"put the spec there first, and leave out -f"}, Err: err}
+		return &converge.Trouble{What: fmt.Sprintf("cannot install the boot unit: %v", err), Because: []string{"the boot unit applies " + spec}, Try: []string{"write the spec to that file, and leave out -f"}, Err: err}
 	}
 	name, err := os.Executable()
 	if err != nil {

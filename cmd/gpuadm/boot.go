@@ -25,9 +25,9 @@ import (
 const (
 	bootTries = 3                // how often a boot's apply is tried before it gives up
 	bootPause = 10 * time.Second // before the second try; twice that before the third
-	busyPause = 2 * time.Second  // while another run is at work
-	busyLimit = 10 * time.Minute // then the boot goes on without
-	// What comes by itself is waited for as long as Karpenter and AKS give a node to register.
+	busyPause = 2 * time.Second  // while another run is in progress
+	busyLimit = 10 * time.Minute // then the boot continues without it
+	// The boot waits as long as Karpenter and AKS give a node to register.
 	waitLimit = 15 * time.Minute
 	waitPause = 5 * time.Second
 )
@@ -36,7 +36,7 @@ const (
 // kubelet start meanwhile below systemd 254.
 func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) error {
 	c.booting = true
-	began, said := time.Now(), ""
+	began, lastWait := time.Now(), ""
 	for try := 1; ; {
 		err := c.apply(ctx, e, h)
 		pause := time.Duration(try) * bootPause
@@ -46,16 +46,16 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 		case errors.As(err, &busy) && time.Since(began) < busyLimit:
 			pause = busyPause
 		case converge.Passes(err) && time.Since(began) < waitLimit:
-			if said != err.Error() {
-				said = err.Error()
-				printf(c.stderr, "gpuadm: waiting until %s at the latest: %s\n", began.Add(waitLimit).Format("15:04:05"), said)
+			if lastWait != err.Error() {
+				lastWait = err.Error()
+				printf(c.stderr, "gpuadm: waiting until %s at the latest: %s\n", began.Add(waitLimit).Format("15:04:05"), lastWait)
 			}
 			pause = waitPause
 		case try == bootTries:
 			c.tellCluster(ctx, e, h, cloud.Outcome{Stage: c.at, Err: err, GaveUp: true})
 			return c.gaveUp(ctx, h, err)
 		default:
-			printf(c.stderr, "gpuadm: try %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
+			printf(c.stderr, "gpuadm: attempt %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
 			try++
 		}
 		select {
@@ -66,19 +66,19 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 	}
 }
 
-// gaveUp says why a boot's apply failed for good, to the journal by name: what a process prints right before its end is
-// often not counted as its unit's.
+// gaveUp logs why a boot's apply has failed, with the unit's name: journald often cannot assign the last lines of a process to its
+// unit.
 func (c *common) gaveUp(ctx context.Context, h host.Host, err error) error {
 	t := &converge.Trouble{What: err.Error(), Err: err}
 	if inner := (*converge.Trouble)(nil); errors.As(err, &inner) {
 		t = inner
 	}
 	advise(c.env, t, err)
-	held := "kubelet is held back until gpuadm apply succeeds"
+	held := "kubelet does not start until gpuadm apply succeeds"
 	if u, err := h.Unit(ctx, stages.BootUnit); err == nil && u.Active == "active" {
-		held = "pods are kept off as before until gpuadm apply succeeds"
+		held = "pods are kept away as before until gpuadm apply succeeds"
 	}
-	t.Because = append(t.Because, fmt.Sprintf("tried %d times since boot; %s", bootTries, held))
+	t.Because = append(t.Because, fmt.Sprintf("%d attempts failed since boot; %s", bootTries, held))
 	if !c.toJournal() {
 		return t
 	}
@@ -96,9 +96,9 @@ func newGate(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "gate",
 		Short: "say whether kubelet may start",
-		Long: `Gate exits with 0 if kubelet may start: this boot's apply has ended well, or the
-machine is converged by now, or an undo holds. Kubelet's unit asks it before
-each start, so a node that was repaired gets its kubelet back by itself.`,
+		Long: `Gate exits with 0 if kubelet may start: this boot's apply has succeeded, or the
+machine is converged by now, or an undo holds applies. Kubelet's unit runs it before
+each start, so kubelet starts by itself on a node that was repaired.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir)
@@ -109,7 +109,7 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 				return nil
 			}
 			if _, err := h.Lstat(path.Join(specHome, "node.toml")); errors.Is(err, fs.ErrNotExist) && len(c.files) == 0 {
-				return nil // nothing is wanted of this machine
+				return nil // this machine has no spec
 			}
 			e, h, err := c.engine(nil, nil)
 			if err != nil {
@@ -120,15 +120,15 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 			}
 			before := stages.BeforeKubelet()
 			if instance.Detect(h).Managed == "eks" {
-				before = stages.BeforeNodeadm() // which starts kubelet, and reads at that what it was told
+				before = stages.BeforeNodeadm() // which starts kubelet, and reads its configuration then
 			}
 			e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
-			e.Before = e.Stages // kubelet starts whether the cluster can be asked or not
+			e.Before = e.Stages // kubelet starts whether the API server answers or not
 			if none, err := c.noGPU(cmd.Context(), e, h); none || err != nil {
 				return err
 			}
 			if e.Spec.Join.Gate == "open" {
-				return nil // it joins all the same, and a taint keeps pods away
+				return nil // the node joins, and a taint keeps pods away
 			}
 			s, err := e.Pending(cmd.Context(), h)
 			cut := s.Unfinished != "" && !atWork(h)
@@ -143,11 +143,11 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 				t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
 				t.Try = []string{"gpuadm undo, which finishes it, or gpuadm apply; kubelet then starts by itself"}
 			} else if cannot := s.Cannot(); len(cannot) > 0 {
-				t.What, t.Try = "cannot let kubelet start: the node cannot be made to stand as it is", nil
+				t.What, t.Try = "cannot let kubelet start: the node cannot converge", nil
 				for _, ch := range cannot {
 					t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
 				}
-				t.Try = append(t.Try, "then gpuadm apply; kubelet comes by itself")
+				t.Try = append(t.Try, "then gpuadm apply; kubelet then starts by itself")
 			}
 			if s.Damage != "" {
 				t.Because = append(t.Because, s.Damage)
@@ -160,17 +160,17 @@ each start, so a node that was repaired gets its kubelet back by itself.`,
 	}
 }
 
-// gateLine is why kubelet may not start in one line: kubelet's Restart= has the gate asked again every few seconds, and the
-// journal would be full of it.
+// gateLine says in one line why kubelet may not start: kubelet's Restart= runs the gate every few seconds, and more lines would
+// fill the journal.
 func gateLine(t *converge.Trouble) error {
 	line := t.What
 	if len(t.Because) > 0 {
 		line += ": " + t.Because[0]
 	}
-	return &converge.Trouble{What: line + "; gpuadm status says how to mend it"}
+	return &converge.Trouble{What: line + "; gpuadm status says how to fix it"}
 }
 
-// atWork says whether a run that has not ended is at work rather than cut short: the one that starts kubelet, most often.
+// atWork says whether an unfinished run is in progress, and not cut short: most often the run that starts kubelet.
 func atWork(h host.Host) bool {
 	unlock, err := h.Lock()
 	if err == nil {

@@ -22,13 +22,13 @@ import (
 
 const (
 	podUnit = "gpuadm-daemonset.service"
-	podHome = "/run/gpuadm" // on the machine: gone after a boot, as all that a pod leaves should be
+	podHome = "/run/gpuadm" // on the machine: a reboot empties it
 	// Not in podHome: Debian's and Ubuntu's initramfs mounts /run noexec (initramfs-tools, init).
 	podProgram = converge.Home + "/daemonset"
 	// On Container-Optimized OS nothing under /var can be executed but in a few folders, of which this is one:
 	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
 	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
-	podAgain      = 20 * time.Second // after an apply that waits for something
+	podRetry      = 20 * time.Second // after an apply that waits for something
 )
 
 // pod is the DaemonSet's process: it brings this program and the spec to the machine, and has the machine's systemd run them.
@@ -44,29 +44,30 @@ func newDaemonSet(c *common) *cobra.Command {
 	p := pod{common: c}
 	cmd := &cobra.Command{
 		Use:   "daemonset",
-		Short: "from a pod, keep the machine it runs on as the spec says",
-		Long: `Daemonset is what the DaemonSet in images/daemonset runs. It copies this program
-to the machine's /var/lib/gpuadm (on Container-Optimized OS /var/lib/google), since
-a /run may be one that nothing can be executed from, and the specs in /etc/gpuadm
-(a ConfigMap) to its /run/gpuadm. Then the machine's own systemd runs apply, in a
-unit of its own: it goes on when the pod is killed or the container engine
-restarts. What the unit prints is printed here.
+		Short: "from a pod, keep its machine converged",
+		Long: `The DaemonSet in images/daemonset runs this command. It copies this program to the
+machine's /var/lib/gpuadm (on Container-Optimized OS /var/lib/google), since /run
+may be mounted noexec, and the specs in /etc/gpuadm (a ConfigMap) to its
+/run/gpuadm. Then the machine's own systemd runs apply in a separate unit, which
+continues when the pod is killed or the container engine restarts. This command
+prints the unit's output.
 
-The pod's ServiceAccount is lent to it for the node's taints, if the policy of
-rbac.yaml narrows that account: before each apply a change that the policy must
-deny is tried on the pod's own Node, as a dry run. Where it is not denied, or the
-cluster has no such policies (Kubernetes before 1.30), a warning says so, and
-kubelet's identity is used: it sets labels and the condition, and no taints.
+The unit uses the pod's ServiceAccount for the node's taints, if the policy of
+rbac.yaml limits that account: before each apply this command sends, as a dry run,
+a change of the pod's own Node that the policy must deny. If the API server does not
+deny it, or the cluster has no such policies (Kubernetes before 1.30), the command
+warns, and apply uses kubelet's identity: it sets labels and the condition, and no
+taints.
 
 With --once it ends after one apply, with its exit code: as an init container.
-A machine without the spec of a ConfigMap uses its own /etc/gpuadm/node.toml.`,
+Without a spec from a ConfigMap the machine's own /etc/gpuadm/node.toml applies.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&p.root, "host", "/host", "`DIR` at which the machine's / is mounted")
-	f.DurationVar(&p.every, "every", 10*time.Minute, "look again after this long")
-	f.BoolVar(&p.withoutPolicy, "without-policy", false, "lend the ServiceAccount to the machine also where no policy narrows it")
+	f.DurationVar(&p.every, "every", 10*time.Minute, "time between two applies")
+	f.BoolVar(&p.withoutPolicy, "without-policy", false, "use the ServiceAccount also where no policy limits it")
 	f.BoolVar(&p.once, "once", false, "end after one apply that does not wait for anything")
 	return cmd
 }
@@ -89,9 +90,9 @@ func (p *pod) run(ctx context.Context) error {
 			t := &converge.Trouble{What: err.Error()}
 			errors.As(err, &t)
 			printTrouble(p.env, t)
-			pause = podAgain
+			pause = podRetry
 		case status == exitAgain, p.unknown:
-			pause = podAgain
+			pause = podRetry
 		case p.once && status != 0:
 			return exit(status)
 		case p.once:
@@ -105,7 +106,7 @@ func (p *pod) run(ctx context.Context) error {
 	}
 }
 
-// apply brings to the machine what it needs, and has it run.
+// apply copies the program and the spec to the machine, and runs it there.
 func (p *pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	argv, err := p.lay(ctx, machine)
 	if err != nil {
@@ -121,13 +122,13 @@ func (p *pod) apply(ctx context.Context, machine host.Host) (int, error) {
 	defer stop()
 	go p.renew(renewing, machine, tick.C)
 	status, err := host.Job{Unit: podUnit, About: "gpuadm, for its DaemonSet", Argv: argv, Output: log}.Run(ctx)
-	if said, rerr := machine.ReadFile(log); rerr == nil {
-		_, _ = p.stdout.Write(said)
+	if output, rerr := machine.ReadFile(log); rerr == nil {
+		_, _ = p.stdout.Write(output)
 	}
 	return status, err
 }
 
-// lay brings all of it, and returns the command that the machine is to run.
+// lay copies all of it, and returns the command for the machine.
 func (p *pod) lay(ctx context.Context, machine host.Host) (argv []string, err error) {
 	program := podProgram
 	if release, err := machine.ReadFile("/etc/os-release"); err == nil && bytes.Contains(append([]byte("\n"), release...), []byte("\nID=cos\n")) {

@@ -30,7 +30,7 @@ type account struct {
 	withoutPolicy bool   // lend it, whatever it may do
 	narrow        bool   // the cluster's last answer: the policy narrows it
 	unknown       bool   // the cluster has not answered yet
-	warned        string // what was said of it last: it is said once
+	warned        string // the last warning about it: it is printed once
 }
 
 // lend lends the pod's ServiceAccount to the machine, by a token that is short-lived and bound to the pod. Without one
@@ -49,7 +49,7 @@ func (p *pod) lend(ctx context.Context, machine host.Host) error {
 	}
 	name, port := p.getenv("KUBERNETES_SERVICE_HOST"), p.getenv("KUBERNETES_SERVICE_PORT")
 	if name == "" {
-		return errors.New("cannot find the API server: KUBERNETES_SERVICE_HOST is not set, so this is no pod")
+		return errors.New("cannot find the API server: KUBERNETES_SERVICE_HOST is not set, so this is not a pod")
 	}
 	for _, f := range []struct {
 		name string
@@ -78,18 +78,18 @@ func (p *pod) mayLend(ctx context.Context) bool {
 	}
 	if err != nil {
 		p.unknown = !p.narrow
-		trouble = &converge.Trouble{What: "cannot find out whether the policy narrows the DaemonSet's ServiceAccount: " + err.Error()}
+		trouble = &converge.Trouble{What: "cannot check whether the policy limits the DaemonSet's ServiceAccount: " + err.Error()}
 	} else {
 		p.narrow, p.unknown = trouble == nil, false
 	}
-	says := ""
+	warning := ""
 	if trouble != nil {
-		says = trouble.Error()
+		warning = trouble.Error()
 	}
-	if says != p.warned && says != "" {
+	if warning != p.warned && warning != "" {
 		printTrouble(p.env, trouble)
 	}
-	p.warned = says
+	p.warned = warning
 	return p.narrow
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// env is what a command knows of the world, so that tests and the demo can hand it another one.
+// env is a command's view of the system: tests and the demo replace it.
 type env struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -28,7 +28,7 @@ type env struct {
 	read           func(name string) ([]byte, error)      // a file named on the command line
 	stat           func(name string) (fs.FileInfo, error) // the same file's owner and mode; may be nil
 	confined       func() []string                        // what keeps root from what root may do; may be nil
-	startAnew      func(more ...string) error             // replaces this process by a new one with more flags, once; may be nil
+	restartSelf    func(more ...string) error             // replaces this process by a new one with more flags, once; may be nil
 }
 
 // tty says whether w is a terminal that can rewrite its last line.
@@ -40,7 +40,7 @@ func (e env) tty(w io.Writer) bool {
 // specHome is where the spec lies on the machine it is for.
 const specHome = "/etc/gpuadm"
 
-// catalog is the machine's own rows of the driver catalog, which count before ours.
+// catalog has the machine's own rows of the driver catalog, which override the built-in ones.
 const catalog = specHome + "/catalog.toml"
 
 // spec reads the files named with -f, or the machine's own.
@@ -85,7 +85,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		if v.Root() != "/" {
 			where = " in " + v.Root()
 		}
-		return nil, usage{fmt.Errorf("cannot read %s%s: there is no such file; write one (see gpuadm help spec) or name another with -f", main, where)}
+		return nil, usage{fmt.Errorf("cannot read %s%s: file not found; write one (see gpuadm help spec) or name another with -f", main, where)}
 	} else if err != nil {
 		return nil, err
 	}

@@ -14,11 +14,11 @@ import (
 )
 
 // printf is how all text gets out. Whatever a value says stays in its line and changes nothing around it: names of processes
-// and files and the words of other programs may come from a tenant, who would forge lines of ours with them.
+// and files and the words of other programs may come from a tenant, who could use them to forge gpuadm's lines.
 func printf(w io.Writer, format string, values ...any) {
 	for i, v := range values {
 		switch v := v.(type) {
-		case ours:
+		case verbatim:
 			values[i] = string(v)
 		case int, int64, float64:
 		default:
@@ -28,8 +28,8 @@ func printf(w io.Writer, format string, values ...any) {
 	fmt.Fprintf(w, format, values...)
 }
 
-// ours is text of several lines, or with colours, that gpuadm has made of its own words alone: printf leaves it as it is.
-type ours string
+// verbatim is text of several lines, or with colours, that contains gpuadm's own words alone: printf does not escape it.
+type verbatim string
 
 // printable writes control characters, line separators and what turns writing round as Go does in a string: \n, \x1b, \u202e.
 // Tabs stay, as in the lines of files.

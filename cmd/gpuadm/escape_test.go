@@ -165,11 +165,11 @@ func TestTroubleIsNotForged(t *testing.T) {
 	change := converge.Change{Kind: "unit", Name: planted, Before: planted, After: planted, Why: planted, Diff: "+a" + planted + "\n"}
 	p := converge.Plan{Notes: list, Changes: []converge.Change{
 		change,
-		{Kind: "k", Name: planted, Later: planted, Waits: planted},
+		{Kind: "k", Name: planted, Deferred: planted, Waits: planted},
 		{Name: planted, Cannot: planted, Because: list, Try: list, Keeps: planted},
 	}}
 	p.Host.Summary = planted
-	p.Stages = []converge.StagePlan{{Name: "", Changes: 3, Stands: 1}}
+	p.Stages = []converge.StagePlan{{Name: "", Changes: 3, Converged: 1}}
 	c.planText(p)
 	c.undoPlanText(converge.UndoPlan{Changes: p.Changes, Kept: p.Changes, Left: p.Changes})
 	waitingText(&out, p.Changes)

@@ -20,11 +20,11 @@ import (
 
 // The exit codes, one per next act of the caller.
 const (
-	exitCannot  = 1  // look at it
-	exitUsage   = 2  // mend the spec or the command line; trying again does not help
+	exitCannot  = 1  // an operator must fix the cause
+	exitUsage   = 2  // fix the spec or the command line; another run does not help
 	exitPending = 3  // changes are pending: decide
-	exitReboot  = 4  // reboot; then it goes on
-	exitAgain   = 75 // try again: sysexits' EX_TEMPFAIL
+	exitReboot  = 4  // reboot; then gpuadm continues
+	exitAgain   = 75 // run it again: sysexits' EX_TEMPFAIL
 )
 
 // usage is an error of the command line or the spec.
@@ -32,17 +32,17 @@ type usage struct{ error }
 
 func (u usage) Unwrap() error { return u.error }
 
-// overdue is an error of a run whose --deadline is over.
+// overdue is an error of a run that is over its --deadline.
 type overdue struct{ error }
 
 func (o overdue) Unwrap() error { return o.error }
 
-// exit asks for an exit code where nothing is wrong that would need words.
+// exit is an exit code that needs no message.
 type exit int
 
 func (x exit) Error() string { return fmt.Sprintf("exit code %d", int(x)) }
 
-// report prints an error in our form and returns the exit code.
+// report prints an error and returns the exit code.
 func report(e env, cmd *cobra.Command, err error) int {
 	var code exit
 	var wrong spec.Errors
@@ -66,13 +66,13 @@ func report(e env, cmd *cobra.Command, err error) int {
 	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable(), strings.HasPrefix(err.Error(), "unknown command"):
 		code = exitUsage
 	case errors.As(err, &overdue{}):
-		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: append(slices.Clone(t.Try), "apply again with a longer --deadline: it goes on from here")}
+		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: append(slices.Clone(t.Try), "apply again with a longer --deadline: it continues from here")}
 	case errors.Is(err, converge.ErrStopped):
 		code = exitAgain
 	case converge.Passes(err):
 		code = exitAgain
 		if len(t.Try) == 0 {
-			t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"wait, and run the same command again: it goes on from here"}}
+			t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"wait, and run the same command again: it continues from here"}}
 		}
 	default:
 		advise(e, t, err)
@@ -87,7 +87,7 @@ func report(e env, cmd *cobra.Command, err error) int {
 	return int(code)
 }
 
-// advise adds to a trouble that the machine makes, and not the spec, why it may be so and what to do.
+// advise adds likely causes and what to do, where the machine and not the spec is at fault.
 func advise(e env, t *converge.Trouble, err error) {
 	readOnly, denied := errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission)
 	denied = denied || errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
@@ -99,17 +99,17 @@ func advise(e env, t *converge.Trouble, err error) {
 	switch {
 	case len(t.Try) > 0:
 	case len(confined) > 0:
-		t.Try = []string{"run it where nothing confines root: in a shell of root's, or by a unit without these settings"}
+		t.Try = []string{"run it without these limits: in a root shell, or in a unit without these settings"}
 	case readOnly:
-		t.Try = []string{"find out why it is read-only (dmesg tells of disk errors), and mount -o remount,rw"}
+		t.Try = []string{"find out why it is read-only (dmesg shows disk errors), then: mount -o remount,rw"}
 	case errors.Is(err, syscall.ENOSPC):
-		t.Try = []string{"make room (df -h and df -i tell where), and run the same command again"}
+		t.Try = []string{"free space (df -h and df -i show where), and run the same command again"}
 	case denied && !e.root:
 		t.Try = []string{"run it as root: sudo gpuadm …"}
 	}
 }
 
-// printTrouble prints an error with its reasons and the way out.
+// printTrouble prints an error with its reasons and what to do.
 func printTrouble(e env, t *converge.Trouble) {
 	printf(e.stderr, "gpuadm: %s\n", t)
 	for _, part := range []struct {
@@ -144,7 +144,7 @@ func printSpecErrors(e env, wrong spec.Errors) {
 	printf(e.stderr, "%s in the spec. Nothing was touched.\n", n)
 }
 
-// indent returns blanks up to a column, tabs kept so that the mark stands under its place.
+// indent returns blanks up to a column, with its tabs, so that the mark is under its column.
 func indent(text string, column int) string {
 	var b strings.Builder
 	for i, r := range []rune(text) {

@@ -18,13 +18,12 @@ func newFacts(c *common) *cobra.Command {
 	var record bool
 	cmd := &cobra.Command{
 		Use:   "facts",
-		Short: "say what machine this is",
-		Long: `Facts prints what gpuadm has found out about the machine: OS, kernel, GPUs on the
+		Short: "show what machine this is",
+		Long: `Facts prints what gpuadm knows about the machine: OS, kernel, GPUs on the
 PCI bus, container engines, kubelet.
 
-With --record it prints instead a recording of all that it looked at, as a
-txtar archive from which the machine can be simulated: attach it to a bug
-report. Only files that are known to hold no secrets are recorded with their
+With --record it prints a recording of all that it read, as a txtar archive from
+which tests can simulate the machine: attach it to a bug report. Only files that are known to hold no secrets are recorded with their
 content; values of keys that look like secrets are masked.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

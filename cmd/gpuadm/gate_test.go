@@ -10,16 +10,16 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// TestGateLine: what the journal gets each time that kubelet tries is one line, and says where more is to be had.
+// TestGateLine: each attempt of kubelet logs one line, which names the command that says more.
 func TestGateLine(t *testing.T) {
 	err := gateLine(&converge.Trouble{What: "cannot let kubelet start", Because: []string{"no GPU answers", "and more"}, Try: []string{"lspci"}})
-	want := "cannot let kubelet start: no GPU answers; gpuadm status says how to mend it"
+	want := "cannot let kubelet start: no GPU answers; gpuadm status says how to fix it"
 	if trouble, ok := err.(*converge.Trouble); !ok || trouble.What != want || len(trouble.Because)+len(trouble.Try) > 0 {
 		t.Errorf("%+v", err)
 	}
 }
 
-// TestWaitingText: status says once of each thing that is waited for what to do if it does not come.
+// TestWaitingText: status prints once what each change waits for, and what to do if it does not happen.
 func TestWaitingText(t *testing.T) {
 	var b strings.Builder
 	plugin := converge.Change{Waits: "not yet: the node offers 0 of 8", Try: []string{"add tolerations"}}

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// group makes a verb that only groups others: alone it shows its help, and a word that is none of theirs is an error. cobra would
-// show the help for that too, and exit with 0: a script with a slip in it would go on.
+// group makes a verb that only groups others: alone it shows its help, and an unknown word is an error. cobra would show the help
+// for that too, and exit with 0: a script with a typing error would continue.
 func group(cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	cmd.Args = cobra.ArbitraryArgs

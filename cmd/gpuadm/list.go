@@ -12,7 +12,7 @@ import (
 func newStages(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stages",
-		Short: "list the stages, in the order in which they are made",
+		Short: "list the stages, in order",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			type stage struct {

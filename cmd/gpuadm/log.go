@@ -18,16 +18,16 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// runEvent is the journal's MESSAGE_ID of all our events: journalctl MESSAGE_ID=… finds them whatever the words say.
+// runEvent is the journal's MESSAGE_ID of all events of gpuadm: journalctl MESSAGE_ID=… finds them by it.
 const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 
 // logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=.
 type logVoice struct {
 	log    *logrus.Logger
-	waited map[string]time.Time // when it was last told that a stage waits
+	waited map[string]time.Time // when each stage last logged that it waits
 }
 
-// waitingEvery keeps what waits from filling the journal.
+// waitingEvery keeps a stage that waits from filling the journal.
 const waitingEvery = time.Minute
 
 func newLogVoice(c *common) logVoice {
@@ -55,7 +55,7 @@ func (v logVoice) tell(e converge.Event) {
 	text := e.Text
 	if e.Change != nil {
 		fields["THING"] = e.Change.String()
-		text = strings.TrimSpace(told(e) + "  " + e.Text)
+		text = strings.TrimSpace(summary(e) + "  " + e.Text)
 	}
 	entry := v.log.WithFields(fields)
 	switch e.What {
@@ -63,7 +63,7 @@ func (v logVoice) tell(e converge.Event) {
 		entry.Errorf("%s failed: %s", e.Stage, text)
 	case converge.Remains, converge.Unkept, converge.Healed, converge.Damaged:
 		entry.Warn(text)
-	case converge.Making, converge.Stands, converge.Nothing: // the answer says that there was nothing to do
+	case converge.Making, converge.AllConverged, converge.Nothing: // the answer says that there was nothing to do
 		entry.Debugf("%s %s: %s", e.Stage, e.What, text)
 	default:
 		entry.Info(strings.TrimSpace(fmt.Sprintf("%s %s: %s", e.Stage, e.What, text)))

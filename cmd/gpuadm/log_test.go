@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// heard keeps what a log is told.
+// heard keeps what is logged.
 type heard struct{ lines *[]string }
 
 func (heard) Levels() []logrus.Level { return logrus.AllLevels }
@@ -24,7 +24,7 @@ func (h heard) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// Who is waited for is told in the journal at once and then each minute, however often it is told.
+// The journal gets a waiting event at once and then each minute, however many events come.
 func TestJournalIsNotFlooded(t *testing.T) {
 	var lines []string
 	log := logrus.New()

@@ -53,6 +53,6 @@ func system() env {
 		stat:     os.Stat,
 		confined: host.Confined,
 
-		startAnew: host.StartAnew,
+		restartSelf: host.Reexec,
 	}
 }

@@ -27,8 +27,8 @@ func newMIG(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mig",
 		Short: "see what GPUs can be partitioned into, and whether a layout fits",
-		Long: `Mig looks at partitions (MIG). It touches nothing: the stage mig of apply
-partitions the GPUs. With --gpu it needs no GPU, and works on any machine.`,
+		Long: `Mig shows MIG partitions. It touches nothing: the stage mig of apply partitions
+the GPUs. With --gpu it needs no GPU, and works on any machine.`,
 	}
 	group(cmd)
 	cmd.AddCommand(newMIGFit(c), newMIGProfiles(c), newMIGExport(c))
@@ -43,12 +43,12 @@ func newMIGFit(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fit",
 		Short: "say whether a layout fits, and what it would disturb",
-		Long: `Fit finds where a layout's partitions would lie on each GPU such that the least is
-disturbed, and draws it, or says why it cannot be. --file takes a node.toml or,
-with --layout, a file in mig-parted's format.
+		Long: `Fit places a layout's partitions on each GPU so that it disturbs as few instances
+as possible, and draws the result, or says why the layout does not fit. --file
+takes a node.toml or, with --layout, a file in mig-parted's format.
 
-Exit codes: 0 it stands, or with --gpu it fits; 3 it fits and would change
-something; 1 it cannot be.`,
+Exit codes: 0 the GPUs have the layout, or with --gpu it fits; 3 it fits, and apply
+would change partitions; 1 it does not fit.`,
 		Example: "  gpuadm mig fit\n  gpuadm mig fit --gpu H100-80GB --file config.yaml --layout all-balanced",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -93,8 +93,8 @@ func newMIGExport(c *common) *cobra.Command {
 		Use:   "export",
 		Short: "print how the GPUs are partitioned, as [[mig.gpu]] tables",
 		Long: `Export prints how the GPUs of this machine are partitioned, as [[mig.gpu]] tables for
-node.toml with the places of all partitions; with --parted as a file in
-mig-parted's format, which knows no places.`,
+node.toml with the placement of all partitions; with --parted as a file in
+mig-parted's format, which has no placement.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			gpus, err := c.migGPUs(cmd.Context(), nil)
@@ -137,7 +137,7 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 	}
 	d, err := h.Driver(ctx)
 	if none := (*host.NoDriver)(nil); errors.As(err, &none) {
-		return nil, &converge.Trouble{What: err.Error(), Try: []string{none.Try, "--gpu MODEL plans for a GPU that is not here"}, Err: err}
+		return nil, &converge.Trouble{What: err.Error(), Try: []string{none.Try, "--gpu MODEL plans for a GPU that this machine does not have"}, Err: err}
 	}
 	return d.GPUs, err
 }
@@ -254,18 +254,18 @@ func (c *common) migFitText(list []fitted, offline bool) {
 		case offline:
 			printf(c.stdout, "%s: %s fits\n", f.Model, f.Layout)
 		case f.Now == f.Then:
-			printf(c.stdout, "GPU %d, %s: %s is there\n", f.GPU, f.Model, f.Layout)
+			printf(c.stdout, "GPU %d, %s: already has %s\n", f.GPU, f.Model, f.Layout)
 		default:
-			printf(c.stdout, "GPU %d, %s: %s fits; %d stay, %d go, %d are made\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
+			printf(c.stdout, "GPU %d, %s: %s fits; keeps %d, destroys %d, creates %d instances\n", f.GPU, f.Model, f.Layout, f.Keeps, f.Destroys, f.Creates)
 		}
-		printf(c.stdout, "%s", ours(f.picture))
+		printf(c.stdout, "%s", verbatim(f.picture))
 		if !offline {
 			for _, s := range f.Steps {
 				printf(c.stdout, "       %s\n", s)
 			}
 		}
 		if len(f.Disturbs) > 0 {
-			printf(c.stdout, "       in use, and would go: %s\n", strings.Join(f.Disturbs, ", "))
+			printf(c.stdout, "       destroys instances in use: %s\n", strings.Join(f.Disturbs, ", "))
 		}
 	}
 }
@@ -285,7 +285,7 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 		}
 	}
 	if len(models) == 0 {
-		return &converge.Trouble{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that is not here"}}
+		return &converge.Trouble{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that this machine does not have"}}
 	}
 	if c.output == "json" {
 		return c.json(map[string]any{"format": 1, "models": models})
@@ -294,7 +294,7 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 		if i > 0 {
 			printf(c.stdout, "\n")
 		}
-		printf(c.stdout, "%s", ours(m.Offer()))
+		printf(c.stdout, "%s", verbatim(m.Offer()))
 	}
 	return nil
 }

@@ -19,12 +19,12 @@ func newPlan(c *common) *cobra.Command {
 	var exitCode bool
 	cmd := &cobra.Command{
 		Use:   "plan [STAGE…]",
-		Short: "say what apply would do; touch nothing",
-		Long: `Plan looks at the machine and says what apply would change, and why, and what
-that would interrupt. It touches nothing, and needs root only for files that
-only root may read.
+		Short: "show what apply would change; touch nothing",
+		Long: `Plan checks the machine and shows what apply would change, why, and what that
+would interrupt. It touches nothing, and needs root only for files that only root
+may read.
 
-Signs: + new, ~ changed, - gone, ? known or possible later, ! cannot be.`,
+Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 		Example:           "  gpuadm plan\n  gpuadm plan runtime --root /mnt/image -f node.toml\n  gpuadm plan --exit-code -o json",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,17 +63,17 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	return nil
 }
 
-// noGPU says, in one line, that the machine is none of ours: a node of a mixed pool, where a DaemonSet runs everywhere.
-// With gpu_count in [driver], or where it is known that there were some, it is an error, and preflight says so.
+// noGPU says in one line that the machine has no NVIDIA GPU: in a mixed pool a DaemonSet runs on such nodes too. With gpu_count in
+// [driver], or where the node had GPUs before, that is an error, which preflight reports.
 func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bool, error) {
 	if !h.Live() || e.Spec.Driver.GPUCount > 0 {
 		return false, nil
 	}
 	gpus, err := e.GPUs(h)
-	if err != nil || slices.ContainsFunc(gpus, facts.PCI.Display) { // and all else about them is for the plan
+	if err != nil || slices.ContainsFunc(gpus, facts.PCI.Display) { // the plan reports all else about them
 		return false, err
 	}
-	f, err := facts.Gather(ctx, h, facts.Needs{}) // no cloud is asked what a machine without GPUs joins
+	f, err := facts.Gather(ctx, h, facts.Needs{}) // a machine without GPUs needs no facts from its cloud
 	if err != nil || cloud.LostGPUs(ctx, h, c.node, e.Spec, f) != "" {
 		return false, err
 	}

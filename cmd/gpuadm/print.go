@@ -3,12 +3,12 @@
 
 package main
 
-// Our voice:
-//   - stdout is the answer, stderr the talk. An answer can be piped, the talk can be thrown away.
+// Output:
+//   - stdout has the answer, stderr the progress and the errors. A script can pipe the first and drop the second.
 //   - Text is rendered from the very structs that -o json prints, so the two cannot say different things.
 //   - A sign carries the meaning; colour only helps to find it.
 //   - The last sentence says what is interrupted and what to type next.
-//   - Nothing is said twice, and nothing in capitals.
+//   - No line repeats another, and no word is in capitals.
 
 import (
 	"bytes"
@@ -39,13 +39,13 @@ func printJSON(w io.Writer, v any) error {
 		if err := json.Unmarshal(quoted, &text); err != nil || mask.Message(text) == text {
 			return quoted
 		}
-		var again bytes.Buffer
-		enc := json.NewEncoder(&again)
+		var maskedText bytes.Buffer
+		enc := json.NewEncoder(&maskedText)
 		enc.SetEscapeHTML(false)
 		if err := enc.Encode(mask.Message(text)); err != nil {
 			return quoted
 		}
-		return bytes.TrimSuffix(again.Bytes(), []byte("\n"))
+		return bytes.TrimSuffix(maskedText.Bytes(), []byte("\n"))
 	})
 	_, err := w.Write(masked)
 	return err
@@ -54,12 +54,12 @@ func printJSON(w io.Writer, v any) error {
 var jsonString = pattern.Of(`"(?:[^"\\]|\\.)*"`)
 
 // colour wraps a sign for a terminal.
-func (c *common) colour(w io.Writer, sign string) ours {
+func (c *common) colour(w io.Writer, sign string) verbatim {
 	code := map[string]string{"+": "32", "~": "33", "-": "31", "?": "36", "!": "31;1"}[sign]
 	if code == "" || c.noColor || c.getenv("NO_COLOR") != "" || !c.tty(w) {
-		return ours(sign)
+		return verbatim(sign)
 	}
-	return ours("\x1b[" + code + "m" + sign + "\x1b[0m")
+	return verbatim("\x1b[" + code + "m" + sign + "\x1b[0m")
 }
 
 // sign says what kind of change it is.
@@ -67,7 +67,7 @@ func sign(ch converge.Change) string {
 	switch {
 	case ch.Cannot != "":
 		return "!"
-	case ch.Later != "":
+	case ch.Deferred != "":
 		return "?"
 	case ch.Before == "":
 		return "+"
@@ -79,12 +79,18 @@ func sign(ch converge.Change) string {
 
 var digestWord = pattern.Of(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
-// states says how a change goes from one state to the other, digests cut short.
-func states(ch converge.Change) string { return short(ch.Before) + " → " + short(ch.After) }
+// states is a change from one state to the other, with short digests. A thing that settles has one desired state, so the state
+// found says all: "its configuration changed since it started".
+func states(ch converge.Change) string {
+	if ch.Settles && ch.Before != "" {
+		return short(ch.Before)
+	}
+	return short(ch.Before) + " → " + short(ch.After)
+}
 
 func short(s converge.State) string {
 	if s == "" {
-		return "not there"
+		return "absent"
 	}
 	return digestWord().ReplaceAllString(string(s), "$1…")
 }
@@ -98,13 +104,13 @@ func attributes(ch converge.Change) string {
 	return strings.Join(b[:2], " ") + " → " + strings.Join(a[:2], " ")
 }
 
-// changeLine prints one change in a line, and what is wrong with it in the next ones.
+// changeLine prints one change in a line, and why it cannot be made in the next ones.
 func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	state := ""
 	switch {
 	case ch.Cannot != "":
-	case ch.Later != "":
-		state = "   " + when(ch.Later)
+	case ch.Deferred != "":
+		state = "   " + until(ch.Deferred)
 	case ch.Diff == "":
 		state = "   " + states(ch)
 	}
@@ -121,26 +127,21 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	}
 }
 
-// when says what is waited for: "at first boot", "once the driver answers".
-func when(later string) string {
-	if strings.HasPrefix(later, "once ") {
-		return later
-	}
-	return "at " + later
-}
+// until names the event that a change is deferred until: "first boot", "the driver answers".
+func until(event string) string { return "deferred until " + strings.TrimPrefix(event, "once ") }
 
-// changeLines prints changes of a stage, those in one line that are of a kind and wait for the same.
+// changeLines prints changes of a stage. It puts three or more deferred changes of one kind and one event in one line.
 func (c *common) changeLines(w io.Writer, stage string, changes []converge.Change, print func(stage string, ch converge.Change)) {
 	for len(changes) > 0 {
 		ch, n := changes[0], 1
-		for n < len(changes) && ch.Later != "" && changes[n].Later == ch.Later && changes[n].Kind == ch.Kind {
+		for n < len(changes) && ch.Deferred != "" && changes[n].Deferred == ch.Deferred && changes[n].Kind == ch.Kind {
 			n++
 		}
 		if n < 3 {
 			print(stage, ch)
 			n = 1
 		} else {
-			printf(w, "  %-10s %s %s   %s\n", stage, c.colour(w, sign(ch)), count(n, ch.Kind), when(ch.Later))
+			printf(w, "  %-10s %s %s   %s\n", stage, c.colour(w, sign(ch)), count(n, ch.Kind), until(ch.Deferred))
 			line := " "
 			for i, ch := range changes[:n] {
 				name := " " + ch.Name
@@ -165,7 +166,7 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	if ch.Waits != "" {
 		printf(w, "               %s\n", ch.Waits)
 	}
-	if ch.Cannot != "" || ch.Later != "" {
+	if ch.Cannot != "" || ch.Deferred != "" {
 		return
 	}
 	if s := attributes(ch); s != "" {
@@ -178,7 +179,7 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 		if l == "" {
 			continue
 		}
-		var mark ours
+		var mark verbatim
 		if l[0] == '+' || l[0] == '-' {
 			mark, l = c.colour(w, l[:1]), l[1:]
 		}
@@ -201,7 +202,7 @@ func (c *common) planText(p converge.Plan) {
 	}
 	for _, st := range p.Stages {
 		if st.Changes == 0 {
-			if st.Stands > 0 || c.verbose {
+			if st.Converged > 0 || c.verbose {
 				quiet = append(quiet, st.Name)
 			}
 			continue
@@ -210,7 +211,7 @@ func (c *common) planText(p converge.Plan) {
 		c.changeLines(w, st.Name, of(p.Changes, st.Name), func(stage string, ch converge.Change) { c.changeText(w, stage, ch) })
 	}
 	flush()
-	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Stands > 0 {
+	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Converged > 0 {
 		printf(w, "\n")
 	}
 	c.notes(p)
@@ -219,7 +220,7 @@ func (c *common) planText(p converge.Plan) {
 	}
 }
 
-// notes prints what a person may want to know beside the changes.
+// notes prints the plan's notes.
 func (c *common) notes(p converge.Plan) {
 	for _, n := range p.Notes {
 		printf(c.stdout, "Note: %s.\n", n)
@@ -241,47 +242,43 @@ func (c *common) planEnd(p converge.Plan) []string {
 	switch {
 	case cannot > 0:
 		return []string{fmt.Sprintf("%s cannot be made, so apply would touch nothing. Nothing was touched.", count(cannot, "change"))}
-	case now == 0 && p.Later == 0:
+	case now == 0 && p.Deferred == 0:
 		return []string{"Nothing to do."}
 	case now == 0:
-		return []string{fmt.Sprintf("Nothing to do now; %s.", waits(p.Changes))}
+		return []string{fmt.Sprintf("Nothing to do now; %s.", deferred(p.Changes))}
 	}
 	stages := map[string]bool{}
 	for _, ch := range p.Changes {
-		if ch.Later == "" {
+		if ch.Deferred == "" {
 			stages[ch.Stage] = true
 		}
 	}
 	s := fmt.Sprintf("%s in %s", count(now, "change"), count(len(stages), "stage"))
-	if p.Later > 0 {
-		s += "; " + waits(p.Changes)
+	if p.Deferred > 0 {
+		s += "; " + deferred(p.Changes)
 	}
-	return []string{s + "." + interrupts(p.Changes), "Nothing was touched. To make it so: " + c.typed("apply")}
+	return []string{s + "." + interrupts(p.Changes), "Nothing was touched. To apply: " + c.typed("apply")}
 }
 
-// waits says which changes wait, and for what.
-func waits(changes []converge.Change) string {
+// deferred says which changes are deferred, and until when.
+func deferred(changes []converge.Change) string {
 	var out, order []string
 	by := map[string][]converge.Change{}
 	for _, ch := range changes {
-		if ch.Later == "" {
+		if ch.Deferred == "" {
 			continue
 		}
-		if by[ch.Later] == nil {
-			order = append(order, ch.Later)
+		if by[ch.Deferred] == nil {
+			order = append(order, ch.Deferred)
 		}
-		by[ch.Later] = append(by[ch.Later], ch)
+		by[ch.Deferred] = append(by[ch.Deferred], ch)
 	}
-	for _, until := range order {
-		verb := " waits for "
-		if len(by[until]) > 1 {
-			verb = " wait for "
+	for _, event := range order {
+		verb := " is "
+		if len(by[event]) > 1 {
+			verb = " are "
 		}
-		if clause, ok := strings.CutPrefix(until, "once "); ok {
-			verb, until = strings.Replace(verb, "for", "until", 1), clause
-			by[until] = by["once "+clause]
-		}
-		out = append(out, several(by[until])+verb+until)
+		out = append(out, several(by[event])+verb+until(event))
 	}
 	return strings.Join(out, "; ")
 }
@@ -308,18 +305,18 @@ func several(changes []converge.Change) string {
 	return strings.Join(names, ", ")
 }
 
-// interrupts says what making the changes interrupts.
+// interrupts says what the changes interrupt.
 func interrupts(changes []converge.Change) string {
 	var out []string
 	for _, b := range []struct{ what, text string }{
 		{"restart-runtime", " Restarts the container engine; running containers keep running."},
-		{"restart-kubelet", " Restarts kubelet with it, since its unit requires the engine's."},
+		{"restart-kubelet", " Restarts kubelet too: its unit requires the engine's."},
 		{"stop-clients", " Stops the processes that hold a GPU."},
-		{"lose-partitions", " Loses MIG partitions, which node.toml does not have made again."},
+		{"lose-partitions", " Destroys MIG partitions that node.toml does not ask for."},
 		{"reset-gpu", " Resets a GPU."},
 		{"reboot", " Reboots."},
 	} {
-		if slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Later == "" && slices.Contains(ch.Breaks, b.what) }) {
+		if slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Deferred == "" && slices.Contains(ch.Breaks, b.what) }) {
 			out = append(out, b.text)
 		}
 	}
@@ -370,5 +367,5 @@ func (c *common) undoPlanText(p converge.UndoPlan) {
 		printf(c.stdout, "Nothing to undo.\n")
 		return
 	}
-	printf(c.stdout, "\n%s to put back.%s\nNothing was touched. To put it back: %s\n", count(len(p.Changes), "change"), interrupts(p.Changes), c.typed("undo"))
+	printf(c.stdout, "\n%s to undo.%s\nNothing was touched. To undo: %s\n", count(len(p.Changes), "change"), interrupts(p.Changes), c.typed("undo"))
 }

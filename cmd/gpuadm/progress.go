@@ -9,7 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
-// A voice tells a run's events while it goes on.
+// A voice reports the events of a run while it works.
 type voice interface {
 	tell(converge.Event)
 	close()
@@ -82,20 +82,20 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	switch e.What {
 	case converge.Began:
 		if e.Text != "" {
-			printf(w, "Going on with run %s.\n", e.Run)
+			printf(w, "Continuing run %s.\n", e.Run)
 		}
-	case converge.Stands:
+	case converge.AllConverged:
 		if c.verbose {
 			printf(w, "  %-10s =\n", e.Stage)
 		}
 	case converge.Waiting:
 		printf(w, "  %-10s … %s\n", e.Stage, e.Text)
-	case converge.Made, converge.Waits:
-		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), told(e))
-	case converge.Undone:
-		text := e.Change.String() + "   put back"
+	case converge.Made, converge.Deferred:
+		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), summary(e))
+	case converge.Undone, converge.RolledBack:
+		text := e.Change.String() + "   " + string(e.What)
 		if e.Change.Settles {
-			text = told(e)
+			text = summary(e)
 		}
 		printf(w, "  %-10s %s %s\n", e.Stage, c.colour(w, sign(*e.Change)), text)
 	case converge.Kept:
@@ -109,11 +109,11 @@ func (c *common) line(w io.Writer, e converge.Event) {
 	}
 }
 
-// told is a change in one line: its name, and how it stands now or when it will.
-func told(e converge.Event) string {
+// summary is a change in one line: its name, and its states or the event that it is deferred until.
+func summary(e converge.Event) string {
 	switch {
-	case e.Change.Later != "":
-		return e.Change.String() + "   " + when(e.Change.Later)
+	case e.Change.Deferred != "":
+		return e.Change.String() + "   " + until(e.Change.Deferred)
 	case e.Change.Diff != "" || len(e.Change.After) > 40:
 		return e.Change.String()
 	}

@@ -13,13 +13,13 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// rebootable refuses an apply --reboot that nobody could go on with: the boot unit works on this machine, by its own spec.
+// rebootable refuses an apply --reboot that the boot unit cannot continue: it works on this machine, with its own spec.
 func (c *common) rebootable() error {
 	switch {
 	case c.rootDir != "/":
-		return usage{fmt.Errorf("cannot reboot %s: nothing of that machine runs; leave out --reboot", c.rootDir)}
+		return usage{fmt.Errorf("cannot reboot %s: that machine does not run; leave out --reboot", c.rootDir)}
 	case len(c.files) > 0:
-		return usage{fmt.Errorf("cannot go on after a reboot with -f: the boot unit reads %s; put the spec there", specHome)}
+		return usage{fmt.Errorf("cannot continue after a reboot with -f: the boot unit reads %s; write the spec there", specHome)}
 	}
 	return nil
 }
@@ -27,8 +27,8 @@ func (c *common) rebootable() error {
 // installStage is the name of the stage that installs the boot unit.
 const installStage = "install"
 
-// installed adds the install stage: after those that make the GPUs stand, so that kubelet is made to wait only by a node that
-// stands, and before those that depend on whether kubelet waits: without that they would have a taint keep pods away.
+// installed adds the install stage: after the stages that make the GPUs ready, so that kubelet waits only on a node with ready GPUs,
+// and before the stages that depend on whether kubelet waits: else they would ask for a taint that keeps pods away.
 func installed(chosen []converge.Stage, install converge.Stage) []converge.Stage {
 	at := slices.IndexFunc(chosen, func(st converge.Stage) bool {
 		return !slices.ContainsFunc(stages.BeforeKubelet(), func(b converge.Stage) bool { return b.Name == st.Name }) || st.Name == "node"
@@ -49,7 +49,7 @@ func installFirst(e *converge.Engine) {
 	}
 }
 
-// mayReboot refuses, before anything is touched, a reboot after which nobody goes on.
+// mayReboot refuses, before anything is touched, a reboot after which no boot unit continues.
 func (c *common) mayReboot(ctx context.Context, e *converge.Engine, h host.Host) error {
 	c.reboots = true
 	if slices.ContainsFunc(e.Stages, func(st converge.Stage) bool { return st.Name == installStage }) {
@@ -57,12 +57,12 @@ func (c *common) mayReboot(ctx context.Context, e *converge.Engine, h host.Host)
 	}
 	u, err := h.Unit(ctx, stages.BootUnit)
 	if err != nil {
-		return fmt.Errorf("cannot look for the boot unit: %w", err)
+		return fmt.Errorf("cannot check the boot unit: %w", err)
 	}
 	if u.Enabled == "enabled" {
 		return nil
 	}
-	c.reboots = false // also if a change asks for a reboot that the plan does not tell of
+	c.reboots = false // also where a change asks for a reboot that the plan does not show
 	p, err := e.Plan(ctx, h)
 	if err != nil {
 		return err
@@ -70,8 +70,8 @@ func (c *common) mayReboot(ctx context.Context, e *converge.Engine, h host.Host)
 	for _, ch := range p.Changes {
 		if slices.Contains(ch.Breaks, "reboot") && ch.Cannot == "" {
 			return &converge.Trouble{
-				What:    fmt.Sprintf("cannot go on after a reboot: %s is not installed", stages.BootUnit),
-				Because: []string{fmt.Sprintf("%s holds only after a reboot, and no later run would make the rest", ch.String()), "nothing was touched"},
+				What:    fmt.Sprintf("cannot continue after a reboot: %s is not installed", stages.BootUnit),
+				Because: []string{fmt.Sprintf("%s takes effect only after a reboot, and no unit would then make the other changes", ch.String()), "nothing was touched"},
 				Try:     []string{c.typed("apply") + " --install --reboot: it installs the unit first"},
 			}
 		}
@@ -84,7 +84,7 @@ func reboot(ctx context.Context, h host.Host) error {
 	if _, err := h.Do(context.WithoutCancel(ctx), "systemctl", "reboot"); err != nil {
 		return &converge.Trouble{
 			What:    fmt.Sprintf("cannot reboot: %v", err),
-			Because: []string{"all that was made is in the journal, and the boot unit goes on after any reboot"},
+			Because: []string{"the journal has all changes, and the boot unit continues after any reboot"},
 			Try:     []string{"reboot by hand"},
 			Err:     err,
 		}

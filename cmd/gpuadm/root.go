@@ -24,29 +24,29 @@ import (
 
 const about = `gpuadm turns a machine with NVIDIA GPUs into a Kubernetes node, and keeps it one.
 
-One file, /etc/gpuadm/node.toml, is the desired state of the node. plan says what
-would change, apply makes it so, undo reverts it. All three work on this
+One file, /etc/gpuadm/node.toml, is the desired state of the node. plan shows what
+would change, apply changes it, undo reverts it. All three work on this
 machine, or with --root on a folder that holds another one: an image, a disk.
 
-Exit codes: 0 converged; 1 it cannot be; 2 the spec or the command line
-is wrong; 3 changes are pending; 4 a reboot is needed; 75 not now, try again.
-gpuadm help exit says what to do with each.`
+Exit codes: 0 converged; 1 cannot converge, or failed; 2 the spec or the command
+line is wrong; 3 changes are pending; 4 a reboot is needed; 75 busy or waiting, run
+it again. gpuadm help exit says what to do with each.`
 
 // common are the flags that every verb has.
 type common struct {
 	env
-	files   []string
-	rootDir string
-	output  string
-	quiet   bool
-	verbose bool
-	noColor bool
-	booting bool           // the boot unit calls
-	reboots bool           // apply reboots by itself where a change needs it
-	at      string         // the stage at which the last apply failed
-	node    *cloud.Session // the Node object, as this run knows it
-	told    string         // the failure that the cluster was told last
-	chosen  []string       // stages and flags that say what to apply, to be typed again
+	files    []string
+	rootDir  string
+	output   string
+	quiet    bool
+	verbose  bool
+	noColor  bool
+	booting  bool           // the boot unit calls
+	reboots  bool           // apply reboots by itself where a change needs it
+	at       string         // the stage at which the last apply failed
+	node     *cloud.Session // the Node object, as this run knows it
+	reported string         // the failure that the last report to the cluster had
+	chosen   []string       // stages and flags that say what to apply, to be typed again
 }
 
 // newRoot lists all verbs.
@@ -68,10 +68,10 @@ func newRoot(e env) *cobra.Command {
 	})
 	f := root.PersistentFlags()
 	f.StringArrayVarP(&c.files, "file", "f", nil, "read the spec from `FILE` (- is stdin) in place of /etc/gpuadm; repeatable, later wins by key")
-	f.StringVar(&c.rootDir, "root", "/", "work on the machine whose files lie in `DIR`, nothing of it running")
+	f.StringVar(&c.rootDir, "root", "/", "work on the files of a machine in `DIR` (an image, a mounted disk); nothing runs there")
 	f.StringVarP(&c.output, "output", "o", "text", "`FORM` of the answer: text or json")
-	f.BoolVarP(&c.quiet, "quiet", "q", false, "say nothing but the answer and errors")
-	f.BoolVarP(&c.verbose, "verbose", "v", false, "say also what is converged already")
+	f.BoolVarP(&c.quiet, "quiet", "q", false, "print only the answer and errors")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print what is converged already")
 	f.BoolVar(&c.noColor, "no-color", false, "use no colour; NO_COLOR does the same")
 	root.AddCommand(
 		newPlan(c),

@@ -31,43 +31,43 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	voice.close()
 	c.at = res.Stage
 	c.tellCluster(ctx, e, h, cloud.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
-	if err != nil && !(converge.Passes(err) && onlyANewProcess(res)) {
+	if err != nil && !(converge.Passes(err) && needsNewProcess(res)) {
 		return err
 	}
 	select {
 	case <-stop:
-		c.reboots = false // whoever stops a run wants no reboot either
+		c.reboots = false // an operator who stops a run wants no reboot either
 	default:
 	}
 	if c.output != "json" {
 		c.answer(c.applied(res, h.Now().Sub(began).Seconds()))
-		c.atFirstBoot(ctx, h, res.Later)
+		c.atFirstBoot(ctx, h, res.Deferred)
 		if c.rootDir != "/" && !c.root {
 			c.answer("Pack this tree as root:root (tar --owner=0 --group=0): at its first boot gpuadm trusts no other user's files.")
 		}
 	}
 	switch {
 	case res.Reboot == "":
-		return c.anew(ctx, res, stop)
+		return c.inNewProcess(ctx, res, stop)
 	case c.reboots:
 		return reboot(ctx, h)
 	}
 	return exit(exitReboot)
 }
 
-// tellCluster leaves word with the cluster of how an apply went. What keeps it from that is no fault of the apply's.
+// tellCluster reports the result of an apply to the cluster. The apply does not fail if that fails.
 func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Host, o cloud.Outcome) {
-	if c.rootDir != "/" || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == c.told {
+	if c.rootDir != "/" || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == c.reported {
 		return
 	}
-	c.told = ""
+	c.reported = ""
 	if o.Err != nil {
-		c.told = o.Err.Error() // the boot unit tries again and again: once is enough
+		c.reported = o.Err.Error() // the boot unit retries, and reports an error once
 	}
 	if o.Err == nil && len(o.Made) == 0 {
 		return
 	}
-	// A run whose time is over has a word to leave all the same.
+	// A run that is over its deadline still reports.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
 	f, err := e.Facts(ctx, h)
@@ -75,14 +75,14 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 		err = cloud.Report(ctx, c.node, h, e.Spec, f, o)
 	}
 	if err != nil && c.verbose {
-		printf(c.stderr, "gpuadm: cannot tell the cluster: %v\n", err)
+		printf(c.stderr, "gpuadm: cannot report to the cluster: %v\n", err)
 	}
 }
 
-// anew goes on in a new process where only that can: the driver's library was replaced while this one ran, and the loader
-// does not load it twice.
-func (c *common) anew(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
-	if c.startAnew == nil || !onlyANewProcess(res) {
+// inNewProcess continues in a new process where it must: gpuadm has replaced the driver's library, and the loader does not load it
+// twice.
+func (c *common) inNewProcess(ctx context.Context, res converge.Result, stop <-chan struct{}) error {
+	if c.restartSelf == nil || !needsNewProcess(res) {
 		return nil
 	}
 	select {
@@ -92,51 +92,51 @@ func (c *common) anew(ctx context.Context, res converge.Result, stop <-chan stru
 	}
 	end, bounded := ctx.Deadline()
 	if !bounded {
-		return c.startAnew()
+		return c.restartSelf()
 	}
-	// What is left of it, not all of it once more; and 0 would be none.
-	return c.startAnew("--deadline=" + max(time.Until(end), time.Millisecond).String())
+	// The time that is left; 0 would mean no deadline.
+	return c.restartSelf("--deadline=" + max(time.Until(end), time.Millisecond).String())
 }
 
-// onlyANewProcess says whether something of an apply is left to a new process.
-func onlyANewProcess(res converge.Result) bool {
-	return slices.ContainsFunc(res.Later, func(ch converge.Change) bool { return ch.When == host.InNewProcess })
+// needsNewProcess says whether a change is deferred until a new process runs.
+func needsNewProcess(res converge.Result) bool {
+	return slices.ContainsFunc(res.Deferred, func(ch converge.Change) bool { return ch.When == host.InNewProcess })
 }
 
 // applied is an apply's last sentence.
 func (c *common) applied(res converge.Result, seconds float64) string {
 	switch {
 	case len(res.Undone) > 0:
-		return fmt.Sprintf("%s undone: the undo that was cut short is finished. Held since the undo of run %s. To go on: %s",
+		return fmt.Sprintf("%s undone: this finishes the undo that was cut short. Held since the undo of run %s. To continue: %s",
 			count(len(res.Undone), "change"), res.Held, c.typed("apply"))
 	case res.Held != "":
-		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To go on: %s", res.Held, c.typed("apply"))
+		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To continue: %s", res.Held, c.typed("apply"))
 	case res.Reboot != "" && c.reboots:
-		return fmt.Sprintf("Rebooting: %s. The boot unit goes on.", res.Reboot)
+		return fmt.Sprintf("Rebooting: %s. The boot unit continues.", res.Reboot)
 	case res.Reboot != "":
 		return fmt.Sprintf("A reboot is needed: %s. Reboot, then: %s", res.Reboot, c.typed("apply"))
-	case res.Run == "" && len(res.Later) > 0:
-		return fmt.Sprintf("Nothing to do now; %s.", waits(res.Later))
+	case res.Run == "" && len(res.Deferred) > 0:
+		return fmt.Sprintf("Nothing to do now; %s.", deferred(res.Deferred))
 	case res.Run == "":
 		return "Nothing to do."
 	}
 	s := fmt.Sprintf("%s made in %.1f s, run %s", count(len(res.Made), "change"), seconds, res.Run)
-	if len(res.Later) > 0 {
-		s += "; " + waits(res.Later)
+	if len(res.Deferred) > 0 {
+		s += "; " + deferred(res.Deferred)
 	}
-	return s + ". To put it back: " + c.typed("undo")
+	return s + ". To undo: " + c.typed("undo")
 }
 
-// atFirstBoot says of an image in which something is left for the first boot if nobody will be there to make it.
-func (c *common) atFirstBoot(ctx context.Context, h host.Host, later []converge.Change) {
-	if c.rootDir == "/" || !slices.ContainsFunc(later, func(ch converge.Change) bool { return !ch.Settles && ch.When == host.AtFirstBoot }) {
+// atFirstBoot warns of an image with changes that are deferred until first boot, where no unit will make them.
+func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []converge.Change) {
+	if c.rootDir == "/" || !slices.ContainsFunc(postponed, func(ch converge.Change) bool { return !ch.Settles && ch.When == host.AtFirstBoot }) {
 		return
 	}
-	// In a folder the links are what can be seen of a unit.
+	// In a folder the unit's links alone say whether it is enabled.
 	if u, err := h.Unit(ctx, stages.BootUnit); err != nil && !errors.As(err, new(host.Later)) || u.Enabled == "enabled" {
 		return
 	}
-	c.answer(fmt.Sprintf("Nobody goes on at first boot: the image has no %s. To put it there: %s", stages.BootUnit, strings.Replace(c.typed("install"), "install", "apply --install", 1)))
+	c.answer(fmt.Sprintf("First-boot steps will not run: the image has no %s. To install it: %s", stages.BootUnit, strings.Replace(c.typed("install"), "install", "apply --install", 1)))
 }
 
 // undo runs an undo and says how it went.
@@ -157,13 +157,13 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 		printf(c.stdout, "Nothing to undo.\n")
 		return nil
 	}
-	s := count(len(res.Made), "change") + " put back"
+	s := count(len(res.Made), "change") + " undone"
 	if len(res.Left) > 0 {
 		s += fmt.Sprintf(", %d left", len(res.Left))
 	}
-	printf(c.stdout, "%s. Unattended applies are held; to lift it: %s\n", s, c.typed("apply"))
+	printf(c.stdout, "%s. Unattended applies are held; to lift the hold: %s\n", s, c.typed("apply"))
 	if res.Reboot != "" {
-		printf(c.stdout, "Some of it holds after a reboot: %s.\n", res.Reboot)
+		printf(c.stdout, "Some of it takes effect after a reboot: %s.\n", res.Reboot)
 		return exit(exitReboot)
 	}
 	return nil

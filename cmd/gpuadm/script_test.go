@@ -23,7 +23,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-var update = flag.Bool("update", false, "write the golden sections anew")
+var update = flag.Bool("update", false, "rewrite the golden sections")
 
 // bench is what one script works on: a simulated node, and what it looked like at first.
 type benchNode struct {
@@ -40,7 +40,7 @@ type benchKey struct{}
 //	host NAME            take a recorded machine from test/hosts; its spec is the script's node.toml, if there is one
 //	gpuadm ARGS…         run it on that machine; in a script without one, on the real one: use --root
 //	exits N ARGS…        run it and want exit code N
-//	put FILE PATH        somebody else writes the script's FILE to the machine's PATH
+//	put FILE PATH        another program writes the script's FILE to the machine's PATH
 //	owner UID MODE PATH  another process gives the machine's PATH to a user
 //	cat PATH             the machine's file, to stdout
 //	touched N            since the last look, N changes were made to the disk

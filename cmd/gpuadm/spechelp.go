@@ -25,7 +25,7 @@ func specTopic() *cobra.Command {
 // specHelp lists every key of node.toml, from the table that also checks it.
 func specHelp() string {
 	var b strings.Builder
-	b.WriteString("The spec is /etc/gpuadm/node.toml, then /etc/gpuadm/node.d/*.toml in name order; later\nwins by key. Without a section its stage looks and reports, but wants nothing. A file\nof them is refused if others than root can write to it, or to a folder on the way to it.\n")
+	b.WriteString("The spec is /etc/gpuadm/node.toml, then /etc/gpuadm/node.d/*.toml in name order; later\nwins by key. Without a section, its stage changes nothing. gpuadm refuses a file that\nusers other than root can write to, or to a folder on the way to it.\n")
 	section := "-"
 	for _, k := range spec.Keys() {
 		if k.Section != section {

@@ -20,10 +20,10 @@ import (
 func newStatus(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [STAGE…]",
-		Short: "say what is converged, what is not, since when",
-		Long: `Status looks at the machine, and at the journal for what gpuadm has made and when.
+		Short: "show what is converged, what is not, since when",
+		Long: `Status checks the machine, and reads from the journal what gpuadm has made and when.
 It touches nothing. It exits with 0 if all is converged, 3 if changes are
-pending, 1 if something cannot be made.`,
+pending, 1 if a change cannot be made.`,
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e, h, err := c.engine(args, nil)
@@ -68,7 +68,7 @@ func (c *common) statusText(s converge.Status, h host.Host) {
 	for _, st := range s.Stages {
 		c.stageStatus(s, st)
 	}
-	c.ours(s)
+	c.notAsLeft(s)
 	if n := len(s.Runs); n > 0 {
 		printf(w, "\nruns\n")
 		for _, r := range s.Runs[max(0, n-5):] {
@@ -85,20 +85,20 @@ func (c *common) statusText(s converge.Status, h host.Host) {
 	printf(w, "\n")
 	c.notes(s.Plan)
 	if s.Unfinished != "" && atWork(h) {
-		printf(w, "Run %s is at work.\n", s.Unfinished)
+		printf(w, "Run %s is in progress.\n", s.Unfinished)
 		return
 	}
 	printf(w, "%s\n", c.statusEnd(s))
 }
 
-// waitingText says what is waited for, each once, and what to do if it does not come.
+// waitingText prints once what each change waits for, and what to do if it does not happen.
 func waitingText(w io.Writer, changes []converge.Change) {
-	said := map[string]bool{}
+	printed := map[string]bool{}
 	for _, ch := range changes {
-		if ch.Waits == "" || said[ch.Waits] {
+		if ch.Waits == "" || printed[ch.Waits] {
 			continue
 		}
-		said[ch.Waits] = true
+		printed[ch.Waits] = true
 		printf(w, "\n%s\n", ch.Waits)
 		for _, b := range ch.Because {
 			printf(w, "  because  %s\n", b)
@@ -109,9 +109,9 @@ func waitingText(w io.Writer, changes []converge.Change) {
 	}
 }
 
-// ours says what of ours is not as the spec has it: let go of, or changed by somebody else.
-func (c *common) ours(s converge.Status) {
-	gone := map[string]int{}
+// notAsLeft prints which of gpuadm's things are released, or not as gpuadm left them.
+func (c *common) notAsLeft(s converge.Status) {
+	released := map[string]int{}
 	unseen := map[string][]string{}
 	for _, m := range s.Made {
 		if m.Unseen != "" {
@@ -119,19 +119,19 @@ func (c *common) ours(s converge.Status) {
 		}
 		switch name := m.Kind + " " + m.Name; {
 		case m.Released:
-			gone[m.Stage]++
+			released[m.Stage]++
 		case m.Changed:
 			printf(c.stdout, "\n%s was changed outside gpuadm since %s.\n", name, m.Since.Format(day))
 		case m.Reverted:
-			printf(c.stdout, "\n%s is not as gpuadm left it on %s, but as it was earlier.\n", name, m.Since.Format(day))
+			printf(c.stdout, "\n%s has the state from before gpuadm changed it on %s.\n", name, m.Since.Format(day))
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(unseen)) {
 		names := converge.Few(unseen[why], 3)
-		printf(c.stdout, "\nThe state of %s is not known: %s.\n", strings.Join(names, ", "), why)
+		printf(c.stdout, "\nCannot read the state of %s: %s.\n", strings.Join(names, ", "), why)
 	}
-	for _, stage := range slices.Sorted(maps.Keys(gone)) {
-		printf(c.stdout, "\n%s: %s of ours that the spec does not ask for; to put back: %s\n", stage, count(gone[stage], "thing"), c.typed("undo"))
+	for _, stage := range slices.Sorted(maps.Keys(released)) {
+		printf(c.stdout, "\n%s: the spec has no section for it any more; gpuadm no longer manages %s of it. To undo: %s\n", stage, count(released[stage], "thing"), c.typed("undo"))
 	}
 }
 
@@ -144,7 +144,7 @@ func (c *common) stageStatus(s converge.Status, st converge.StagePlan) {
 		}
 	}
 	switch {
-	case st.Changes == 0 && st.Stands == 0:
+	case st.Changes == 0 && st.Converged == 0:
 		printf(c.stdout, "  %-10s =   nothing wanted\n", st.Name)
 	case st.Changes == 0:
 		printf(c.stdout, "  %-10s =   converged%s\n", st.Name, since)
@@ -158,9 +158,9 @@ func outcome(r converge.Run) string {
 	case r.Undone:
 		return "undone"
 	case len(r.Undoes) > 0 && r.Result == "ok":
-		return "put back " + strings.Join(r.Undoes, ", ")
+		return "undid " + strings.Join(r.Undoes, ", ")
 	case r.Result == "":
-		return "not finished"
+		return "unfinished"
 	}
 	return r.Result
 }
@@ -169,17 +169,17 @@ func (c *common) statusEnd(s converge.Status) string {
 	cannot := s.Cannot()
 	switch {
 	case s.Undoing:
-		return fmt.Sprintf("Run %s, an undo, was cut short. To go on: %s", s.Unfinished, c.typed("undo"))
+		return fmt.Sprintf("Run %s, an undo, was cut short. To continue: %s", s.Unfinished, c.typed("undo"))
 	case s.Unfinished != "":
-		return fmt.Sprintf("Run %s was cut short. To go on: %s", s.Unfinished, c.typed("apply"))
+		return fmt.Sprintf("Run %s was cut short. To continue: %s", s.Unfinished, c.typed("apply"))
 	case len(cannot) > 0:
-		return "It cannot be made to stand as it is: see ! above."
+		return "Cannot converge: see ! above."
 	case s.Held != "" && s.Now() > 0:
-		return fmt.Sprintf("Held since the undo of run %s; %s pending. To go on: %s", s.Held, count(s.Now(), "change"), c.typed("apply"))
+		return fmt.Sprintf("Held since the undo of run %s; %s pending. To continue: %s", s.Held, count(s.Now(), "change"), c.typed("apply"))
 	case s.Now() > 0:
 		return fmt.Sprintf("%s pending. To see them: %s", count(s.Now(), "change"), c.typed("plan"))
-	case slices.ContainsFunc(s.Stages, func(st converge.StagePlan) bool { return st.Stands > 0 }):
-		return "It stands as wanted."
+	case slices.ContainsFunc(s.Stages, func(st converge.StagePlan) bool { return st.Converged > 0 }):
+		return "Converged."
 	}
-	return "Nothing is wanted: the spec has no section with a stage."
+	return "Nothing to do: the spec has no section with a stage."
 }

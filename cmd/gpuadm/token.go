@@ -15,18 +15,18 @@ import (
 func newToken(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "print what kubelet shows to its API server, for kubelet to call",
+		Short: "print a credential for kubelet (kubelet runs this)",
 	}
 	group(cmd)
 	var cluster, region string
 	eks := &cobra.Command{
 		Use:   "eks",
 		Short: "print a token of the machine's role for an EKS cluster",
-		Long: `Eks prints an ExecCredential with a token that an EKS cluster's API server takes:
-who the machine's IAM role is, signed with the keys that the metadata service hands
-out. A kubelet that gpuadm has joined to EKS calls it; it needs no AWS CLI.
+		Long: `Eks prints an ExecCredential with a token for an EKS cluster's API server. The token
+names the machine's IAM role, and is signed with the role's keys from the metadata
+service. A kubelet that gpuadm has joined to EKS runs it; it needs no AWS CLI.
 
-What it prints is a secret, and good for a quarter of an hour.`,
+The output is a secret, valid for 15 minutes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			h, err := c.open(c.rootDir)

@@ -18,20 +18,20 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// trustInstalled refuses to go on where another user could have written the boot units, or the binary that they run as root.
+// trustInstalled refuses to continue where another user could have written the boot units, or the binary that they run as root.
 // The install stage writes these files, as root's: before it only the folders count.
 func trustInstalled(h host.View, e *converge.Engine) error {
-	names, again := stages.Installed(h), []string{"or install them again, by a gpuadm that you trust: apply --install"}
+	names, reinstall := stages.Installed(h), []string{"or install them again with a gpuadm that you trust: apply --install"}
 	if slices.ContainsFunc(e.Stages, func(st converge.Stage) bool { return st.Name == installStage }) {
 		names = append(stages.Units(), stages.Binary)
 		for i := range names {
 			names[i] = path.Dir(names[i])
 		}
-		again = nil
+		reinstall = nil
 	}
 	if err := h.Trusted(names...); err != nil {
 		t := converge.Distrust(h.Root(), err)
-		t.Try = append(t.Try, again...)
+		t.Try = append(t.Try, reinstall...)
 		return t
 	}
 	return nil
@@ -45,8 +45,8 @@ func trust(h host.View, names ...string) error {
 	return nil
 }
 
-// warnOfWriters tells which of the files that -f names other users can change. They are the operator's choice, and are used
-// all the same: with sudo they often lie in a home folder.
+// warnOfWriters names the -f files that other users can change. gpuadm uses them: the operator chose them, and with sudo they are
+// often in a home folder.
 func (c *common) warnOfWriters() {
 	for _, name := range c.files {
 		if c.stat == nil || c.quiet || name == "-" {
@@ -60,7 +60,7 @@ func (c *common) warnOfWriters() {
 	}
 }
 
-// writers says who else than root and the caller can change a file, "" if no user can. A group that has its owner's number is that
+// writers says which users besides root and the caller can change a file, "" if no user can. A group that has its owner's number is that
 // user's own, as useradd makes it (USERGROUPS_ENAB in login.defs(5), and Debian's adduser): with it comes a umask of 002.
 func writers(i fs.FileInfo, caller int, login func() int) string {
 	st, ok := i.Sys().(*syscall.Stat_t)

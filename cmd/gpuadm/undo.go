@@ -32,13 +32,13 @@ func newUndo(c *common) *cobra.Command {
 --to, that run and all since; with --to all, everything gpuadm ever did here.
 
 A file that was changed outside gpuadm since is not overwritten: gpuadm's part is
-taken out of it key by key, and what stays is named. Where no part can be told
-apart nothing is touched; --leave NAME undoes the rest. An undo that was cut short
-goes on with the next one, or with the next boot.
+taken out of it key by key, and what stays is named. Where undo cannot
+separate gpuadm's part it touches nothing; --leave NAME undoes the rest. The next
+undo, or the next boot, finishes an undo that was cut short.
 
-A driver that is loaded again has no MIG partitions. Where GPUs have some, undo of an
-upgrade asks first (--allow lose-partitions). The next apply makes those of node.toml
-again; also after an upgrade that has failed, which loses them without asking.
+Reloading the driver destroys MIG partitions. Where GPUs have some, undo of an upgrade
+needs --allow lose-partitions. The next apply creates those of node.toml again. An
+upgrade that fails is rolled back, and destroys them without asking.
 
 Afterwards unattended applies are held: the boot unit and the DaemonSet change
 nothing until an operator runs gpuadm apply. No spec is needed.`,
@@ -76,15 +76,15 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&u.to, "to", "", "undo this `RUN` and all since, or all")
-	f.StringSliceVar(&u.leave, "leave", nil, "leave the thing of this `NAME` as it is, a file by its path; repeatable")
+	f.StringSliceVar(&u.leave, "leave", nil, "do not undo this `NAME`, for example the path of a file; repeatable")
 	f.StringSliceVar(&u.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
-	f.BoolVar(&u.dryRun, "dry-run", false, "only say what would be undone")
-	f.BoolVarP(&u.yes, "yes", "y", false, "allow whatever it interrupts")
+	f.BoolVar(&u.dryRun, "dry-run", false, "print what would be undone")
+	f.BoolVarP(&u.yes, "yes", "y", false, "allow all interruptions")
 	return cmd
 }
 
-// leavable refuses a name to leave that names nothing which we have made here: it is a slip, and what was meant by it would be
-// put back. What an earlier undo has put back is known too, so that the same command line may be given again.
+// leavable refuses a --leave name that gpuadm has not made here: a typing error would undo what the operator wants to keep. It
+// accepts names that an earlier undo has undone, so that the same command line works again.
 func leavable(h host.View, leave []string) error {
 	if len(leave) == 0 {
 		return nil
@@ -107,15 +107,15 @@ func leavable(h host.View, leave []string) error {
 		}
 	}
 	if len(made) == 0 {
-		return nil // all is put back already
+		return nil // all is undone already
 	}
 	made = converge.Few(made, 6)
 	for _, name := range leave {
 		if !named(name) {
 			return usage{&converge.Trouble{
-				What:    fmt.Sprintf("cannot leave %s: gpuadm has made nothing of this name here", name),
-				Because: []string{"it has made " + strings.Join(made, ", "), "nothing was touched"},
-				Try:     []string{"gpuadm undo --dry-run    says what would be put back, or what of it somebody has changed, by its names"},
+				What:    fmt.Sprintf("cannot leave %s: gpuadm has made no such thing here", name),
+				Because: []string{"gpuadm has made " + strings.Join(made, ", "), "nothing was touched"},
+				Try:     []string{"gpuadm undo --dry-run    lists what undo would revert, and what was changed outside gpuadm"},
 			}}
 		}
 	}

@@ -32,7 +32,7 @@ func version() string {
 func newVersion(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "say which gpuadm this is",
+		Short: "print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if c.output == "json" {

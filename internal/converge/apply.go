@@ -11,10 +11,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Apply makes the desired state so. It looks at everything that can be known first, and touches nothing if any of it cannot be
-// made. Then it looks at each stage again when its turn comes; every change is in the journal before it is made, and is looked at
-// afterwards; when one fails, the stage's changes of this run are rolled back. An undo that was cut short is finished first, unless
-// an operator applies: that overtakes it.
+// Apply converges the machine. It plans all stages first, and touches nothing if any change cannot be made. Then it plans each
+// stage again when its turn comes. It journals every change before it makes it, and verifies it afterwards. When a change fails, it
+// rolls back what this run changed for the stage. An unattended apply first finishes an undo that was cut short; an operator's
+// apply supersedes that undo.
 func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	r, unlock, err := e.resume(h)
 	if err != nil {
@@ -49,8 +49,8 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		if err := r.nothing(); err != nil {
 			return Result{}, err
 		}
-		e.tell(Event{Time: h.Now(), What: Nothing, Text: fmt.Sprint(plan.Stands)})
-		return Result{Later: plan.Changes}, waiting(plan.Changes)
+		e.tell(Event{Time: h.Now(), What: Nothing, Text: fmt.Sprint(plan.Converged)})
+		return Result{Deferred: plan.Changes}, waiting(plan.Changes)
 	}
 	if err := r.begin(nil); err != nil {
 		return Result{}, err
@@ -65,10 +65,10 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 			return result, err
 		}
 	}
-	return r.Result, waiting(r.Later)
+	return r.Result, waiting(r.Deferred)
 }
 
-// nothing ends what an apply with nothing to make leaves open: a hold, and a run that was cut short.
+// nothing lifts a hold and closes a run that was cut short, where an apply has nothing to make.
 func (r *run) nothing() error {
 	if r.j.Newer > 0 {
 		return nil
@@ -97,7 +97,7 @@ func (r *run) stages(ctx context.Context) error {
 	return nil
 }
 
-// stage makes one stage's changes, each looked at when its turn comes, those that settle last.
+// stage makes one stage's changes. Settlers come last.
 func (r *run) stage(ctx context.Context, st Stage) error {
 	r.at = st.Name
 	f, err := r.Facts(ctx, r.h)
@@ -106,14 +106,14 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	if err == nil {
 		steps, err = r.look(ctx, r.h, st, f, mine)
 	}
-	if err == nil && st.Whole && !ownLater(steps) && !cannotItself(steps) {
+	if err == nil && st.Whole && !allDeferred(steps) && !cannotItself(steps) {
 		var o open
 		if o, err = r.before(ctx, r.h, st, f, mine, nil); err == nil {
 			err = o.trouble(st.Name)
 		}
 	}
 	if err == nil && !slices.ContainsFunc(steps, func(s step) bool { return !s.converged() }) {
-		r.event(Event{Stage: st.Name, What: Stands, Text: fmt.Sprint(len(steps))})
+		r.event(Event{Stage: st.Name, What: AllConverged, Text: fmt.Sprint(len(steps))})
 		return nil
 	}
 	if err == nil && r.May != nil {
@@ -133,7 +133,7 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 	return r.rollBack(ctx, err, r.proved(st)) // which says too what earlier stages have changed
 }
 
-// proved says which stages are rolled back with this one: those whose worth shows in it.
+// proved says which stages are rolled back with this one: those that this stage verifies.
 func (r *run) proved(st Stage) func(stage string) bool {
 	names := []string{st.Name}
 	for st.Proves != "" {
@@ -154,13 +154,13 @@ func refuse(p Plan) error {
 		return nil
 	}
 	t := &Trouble{What: cannot[0].Cannot}
-	var said []string // stages that all need the same may be refused for the same
+	var reasons []string // several stages may be refused for the same reason
 	for i, c := range cannot {
 		t.Try = also(t.Try, c.Try...)
-		if slices.Contains(said, c.Cannot) {
+		if slices.Contains(reasons, c.Cannot) {
 			continue
 		}
-		if said = append(said, c.Cannot); i > 0 {
+		if reasons = append(reasons, c.Cannot); i > 0 {
 			t.Because = append(t.Because, "also: "+c.Cannot)
 		}
 		t.Because = also(t.Because, c.Because...)

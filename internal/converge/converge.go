@@ -25,8 +25,8 @@ type State string
 type Thing interface {
 	Kind() string                                   // "file"
 	Name() string                                   // with Kind and a Reader's files, enough to build the Thing again
-	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where it cannot be looked at yet
-	Make(context.Context, host.Host, State) error   // the same forwards and back; host.Reboot where it holds only after one
+	Look(context.Context, host.View) (State, error) // never changes anything; host.Later where the state cannot be known yet
+	Make(context.Context, host.Host, State) error   // also makes the Before of an undo; host.Reboot where the change takes effect after a reboot
 }
 
 // A Reader depends on files beside its name: undo must know them too.
@@ -48,42 +48,42 @@ type Batch interface {
 	MakeAll(context.Context, host.Host, []Change) error
 }
 
-// A Resolver is a Batch whose changes draw others of their kind along: a package brings its dependencies.
+// A Resolver is a Batch whose changes bring further changes of their kind: a package brings its dependencies.
 type Resolver interface {
 	Batch
-	// Resolve is handed all changes of the kind that a stage has pending, and returns what making them would change: the
-	// same with what To left open filled in, and those drawn along, with Drawn set. host.Later if that cannot be known yet.
+	// Resolve gets all pending changes of the kind in a stage, and returns what making them would change: the same changes with
+	// what To left open filled in, and the further ones, with Drawn set. host.Later if that cannot be known yet.
 	Resolve(ctx context.Context, v host.View, pending []Change) ([]Change, error)
 }
 
-// A Settler is looked at and made after all other things of its stage, in undo too, and has no Before to restore:
-// a daemon restarted because files it reads have changed.
+// A Settler comes after all other things of its stage, in undo too, and has no Before to restore: a daemon that must restart
+// because its files have changed.
 type Settler interface {
 	Thing
-	// Unsettled returns how it will stand once the other change is made. Pure.
+	// Unsettled returns its state after the other change. Pure.
 	Unsettled(found State, by Change) State
-	// Settled returns how it shall stand, from how it was found. Pure.
+	// Settled returns its desired state, from the state found. Pure.
 	Settled(found State) State
 }
 
-// A Merger can take our part out of what was changed outside gpuadm since.
+// A Merger can take gpuadm's part out of a state that was changed outside gpuadm since.
 type Merger interface {
 	Thing
-	// TakeOut returns found without our change from before to after, part by part. left names, in one clause each, what of ours stays
-	// as it is found, because it was changed outside gpuadm since. What is not there counts as taken out; found itself is there. It
-	// fails only where it can say nothing.
+	// TakeOut returns found without gpuadm's change from before to after, part by part. left names, in one clause each, gpuadm's parts
+	// that stay, because they were changed outside gpuadm since. A part that is missing counts as taken out; found itself is not
+	// empty. It fails only where it cannot tell the parts.
 	TakeOut(v host.View, found, before, after State) (rest State, left []string, err error)
 }
 
-// A Prover can have a change judged before anything is touched: by the daemon that will read the file. It is shown the thing as
-// it was found, without what we made of it earlier, which is not to be missed when the spec has changed.
+// A Prover has a change verified before anything is touched: by the daemon that will read the file. found is the state without
+// gpuadm's earlier changes: a changed spec may drop one of them, and that is no fault.
 type Prover interface {
 	Thing
 	Prove(ctx context.Context, v host.View, found, after State) error
 }
 
-// A Breaker says what making it interrupts, and whom that would hit, by how things are when it is asked. It is asked for every
-// change, those of undo and of a shrunk spec included: what the journal knows of that is from another day.
+// A Breaker says what a change interrupts now, and which processes that affects. The engine asks it for every change, those of undo
+// and of a shrunk spec included: the journal's answer may be out of date.
 type Breaker interface {
 	Thing
 	Breaks(ctx context.Context, v host.View, before, after State) (what []string, clients map[string][]string, err error)
@@ -96,15 +96,15 @@ type Want struct {
 	Why     string   // one line, shown by plan
 	Section string   // the spec's section that asks for it; "" = the stage's name
 	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-clients, lose-partitions, reset-gpu, reboot
-	Keeps   string   // why undo does not take it back
-	Leaves  string   // what stays elsewhere, out of reach, once it is undone
+	Keeps   string   // why undo does not revert it
+	Leaves  string   // what undo cannot remove elsewhere
 
-	// AsFound has To go by the state found, what gpuadm made earlier included: what disturbs least depends on it.
+	// AsFound gives To the state found, gpuadm's earlier changes included: the least disturbing target depends on it.
 	AsFound bool
-	// Releases stops managing what the stage made earlier: another owner has it now, and only verifying is left to us.
+	// Releases stops managing what the stage made earlier: it has another owner now, and gpuadm only verifies it.
 	Releases bool
 
-	// Clients has for each of the breaks whom it would hit, where that is known better than by who holds any GPU.
+	// Clients names for each of the breaks the processes that it affects, where that is more precise than all that hold a GPU.
 	Clients map[string][]string
 }
 
@@ -114,17 +114,17 @@ type Stage struct {
 	About string // "points the container engine at the NVIDIA runtime"
 	Wants func(spec.Spec, facts.Facts) ([]Want, error)
 	Needs func(spec.Spec) facts.Needs // facts that cost more, for its wants; nil: none
-	// Proves names an earlier stage whose changes show their worth only here: if this stage fails they are put back too, with
-	// those of the stage that it proves in turn, and what settles here settles again when they are undone.
+	// Proves names an earlier stage that only this stage can verify. If this stage fails, gpuadm rolls back that stage too, and the
+	// stage that it proves in turn. When their changes are undone, the Settlers of this stage settle again.
 	Proves string
-	// Whole says that the stage speaks for the whole machine: it is looked at only where all stages of the sequence before it
-	// stand, also those that were not asked for.
+	// Whole says that the stage speaks for the whole machine: it is made only where all stages before it in the sequence are
+	// converged, also those that the operator did not select.
 	Whole bool
-	// Notes says what a person may want to know and no want says: in sentences, without a full stop. nil: nothing.
+	// Notes tells the operator what no want says: in sentences, without a full stop. nil: nothing.
 	Notes func(host.View, spec.Spec, facts.Facts) []string
 }
 
-// A Change is one line of a plan. It is data: printed, journalled, turned round.
+// A Change is one line of a plan. It is data: printed, journalled, reversed.
 type Change struct {
 	Stage     string    `json:"stage"`
 	Section   string    `json:"section,omitempty"`
@@ -134,23 +134,23 @@ type Change struct {
 	Before    State     `json:"before"`
 	After     State     `json:"after"`
 	Why       string    `json:"why,omitempty"`
-	Later     string    `json:"later,omitempty"` // why it cannot be made yet: "first boot"
-	When      host.When `json:"when,omitempty"`  // and when, where that is for a program to know
+	Deferred  string    `json:"deferred,omitempty"` // until when: "first boot", "once the driver answers"
+	When      host.When `json:"when,omitempty"`     // the same for a program
 	Breaks    []string  `json:"breaks,omitempty"`
 	Keeps     string    `json:"keeps,omitempty"`
 	Leaves    string    `json:"leaves,omitempty"`
-	Left      []string  `json:"left,omitempty"`      // what of ours stays, since it was changed outside gpuadm
-	Drawn     bool      `json:"drawn,omitempty"`     // drawn along by its neighbours, not asked for: it goes back with undo only
-	Settles   bool      `json:"settles,omitempty"`   // the thing settles: it has no Before to go back to
+	Left      []string  `json:"left,omitempty"`      // gpuadm's parts that stay, since they were changed outside gpuadm
+	Drawn     bool      `json:"drawn,omitempty"`     // a dependency of another change: only undo reverts it
+	Settles   bool      `json:"settles,omitempty"`   // the thing is a Settler: it has no Before to restore
 	Unsettles []Ref     `json:"unsettles,omitempty"` // what must settle after this, and after its undo
 	Unsure    bool      `json:"unsure,omitempty"`    // in a compacted journal: of a run that was cut short, which may not have made it
-	// Clients are those that each of the breaks would hit.
+	// Clients are the processes that each of the breaks affects.
 	Clients map[string][]string `json:"clients,omitempty"`
 	Diff    string              `json:"diff,omitempty"`    // unified diff of the bytes, secrets masked; not journalled
-	Cannot  string              `json:"cannot,omitempty"`  // why it cannot be made to stand
+	Cannot  string              `json:"cannot,omitempty"`  // why it cannot be made
 	Because []string            `json:"because,omitempty"` // more about Cannot
 	Try     []string            `json:"try,omitempty"`     // what to do about Cannot, or Waits
-	Waits   string              `json:"waits,omitempty"`   // what it waits for that comes by itself or from others; Later says it shorter
+	Waits   string              `json:"waits,omitempty"`   // what it waits for that comes by itself or from others; Deferred says it shorter
 }
 
 // String is the change's thing in two words.

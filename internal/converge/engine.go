@@ -22,21 +22,21 @@ type Engine struct {
 	Before  []Stage                                            // the whole sequence, where a part is asked for; nil: Stages
 	Spec    spec.Spec                                          //
 	ThingOf func(Ref) (Thing, error)                           // builds a thing again from the journal
-	Clients func(context.Context, host.View) ([]string, error) // who holds the GPUs, for the breaks that would kill them
+	Clients func(context.Context, host.View) ([]string, error) // processes that hold a GPU, for the breaks that would kill them
 	Prune   func(context.Context, host.Host, []Change) error   // removes kept files that none of the changes needs; may be nil
 	Tell    func(Event)                                        // progress; may be nil
 	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
 	Version string                                             // of gpuadm, for the journal
 
-	// May is asked before a stage touches anything: a machine that its cloud takes away soon begins nothing. nil: it may.
+	// May is asked before a stage touches anything: gpuadm begins nothing on a machine that its cloud will soon reclaim. nil: it may.
 	May func(context.Context, host.View, facts.Facts) error
 
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
 	Yes        bool     // all breaks are allowed
 	Allow      []string // these breaks are allowed
 
-	cache  facts.Cache // versions found in binaries, which cost most to find out
-	proven sync.Map    // changes that were judged, and how: a judge is asked once a run
+	cache  facts.Cache // versions read from binaries: the most expensive facts
+	proven sync.Map    // changes that a Prover has verified: it is asked once a run
 }
 
 // forbidden returns the breaks of the changes that were not allowed, in their order.
@@ -47,7 +47,7 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 	}
 	for _, c := range changes {
 		for _, b := range c.Breaks {
-			if c.Later == "" && !e.Yes && !ok[b] {
+			if c.Deferred == "" && !e.Yes && !ok[b] {
 				ok[b] = true
 				list = append(list, b)
 			}
@@ -56,31 +56,31 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 	return list
 }
 
-// ErrInUse reports that a change would take the GPUs from a process whose owner has not agreed. It says nothing against the GPUs.
+// ErrInUse reports that a change would take the GPUs from a process, and the operator has not allowed that. The GPUs are not at fault.
 var ErrInUse = errors.New("the GPUs are in use")
 
 // consent refuses changes that interrupt what was not allowed to be interrupted.
 func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
 	for _, what := range e.forbidden(changes) {
 		var names, clients []string
-		anybody := false
+		asksAll := false
 		for _, c := range changes {
-			if c.Later == "" && slices.Contains(c.Breaks, what) {
+			if c.Deferred == "" && slices.Contains(c.Breaks, what) {
 				names, clients = append(names, c.String()), append(clients, c.Clients[what]...)
-				anybody = anybody || len(c.Clients[what]) == 0
+				asksAll = asksAll || len(c.Clients[what]) == 0
 			}
 		}
-		if anybody && e.Clients != nil {
+		if asksAll && e.Clients != nil {
 			holders, err := e.Clients(ctx, v)
 			if err != nil {
-				return fmt.Errorf("cannot find out who uses the GPUs: %w", err)
+				return fmt.Errorf("cannot list the processes that use the GPUs: %w", err)
 			}
 			clients = append(clients, holders...)
 		}
 		if len(clients) > 0 {
 			why, try := hits(what)
 			return &Trouble{
-				What:    fmt.Sprintf("cannot go on: %s would %s, and %s", strings.Join(names, ", "), what, why),
+				What:    fmt.Sprintf("cannot make %s: that needs %s, and %s", strings.Join(names, ", "), what, why),
 				Because: Few(clients, 6),
 				Try:     []string{try + "run again with --allow " + what},
 				Err:     ErrInUse,

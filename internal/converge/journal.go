@@ -23,7 +23,7 @@ import (
 // JournalFormat is the version of the journal's lines.
 const JournalFormat = 1
 
-// overtaken is the result of a run that was cut short and that another kind of run did not go on with: the last change of a thing
+// overtaken is the result of a run that was cut short and that another kind of run superseded: the last change of a thing
 // in it may not have been made.
 const overtaken = "overtaken"
 
@@ -49,7 +49,7 @@ type Record struct {
 	Tool   string    `json:"tool,omitempty"`   // begin: gpuadm's version
 	Spec   string    `json:"spec,omitempty"`   // begin: the spec's digest
 	Undoes []string  `json:"undoes,omitempty"` // begin: this run undoes those
-	Leave  []string  `json:"leave,omitempty"`  // begin: what the undo leaves as it is, as asked
+	Leave  []string  `json:"leave,omitempty"`  // begin: what the operator told the undo to leave
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
 	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make: resumed
 }
@@ -161,7 +161,7 @@ func (j *Journal) write(h host.Host, r Record) error {
 		}
 	}
 	if err := h.Append(journalFile, append(line, '\n')); err != nil {
-		t := &Trouble{What: fmt.Sprintf("cannot write the journal: %v", err), Err: err, Because: []string{"gpuadm touches nothing that it could not undo"}}
+		t := &Trouble{What: fmt.Sprintf("cannot write the journal: %v", err), Err: err, Because: []string{"gpuadm makes no change that it could not undo"}}
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			t.Try = []string{"free space for " + path.Join(h.Root(), Home) + ", then run the same command again"}
 		}
@@ -186,7 +186,7 @@ func makeHome(h host.Host) error {
 }
 
 // compact rewrites a journal that has grown: runs of which nothing is left to undo go, and those before the newest become one run,
-// with the name of the oldest. The records of a run that was cut short stay as they are. A full disk is no reason to stop.
+// with the name of the oldest. The records of a run that was cut short stay. A full disk is no reason to stop.
 func (j *Journal) compact(h host.Host) {
 	if len(j.Records) <= compactAbove || j.Newer > 0 || j.Problem != "" {
 		return
@@ -296,9 +296,9 @@ func (j Journal) damage(v host.View) string {
 	case j.Refused != nil:
 		return fmt.Sprintf("%s: apply and undo refuse until that is fixed: %s", j.Refused.What, j.Refused.Try[0])
 	case j.Newer > 0:
-		return fmt.Sprintf("%s was written by a newer gpuadm (its format is %d, this gpuadm reads %d): this gpuadm looks, but changes nothing here", file, j.Newer, JournalFormat)
+		return fmt.Sprintf("%s was written by a newer gpuadm (its format is %d, this gpuadm reads %d): this gpuadm can plan, and changes nothing here", file, j.Newer, JournalFormat)
 	case j.Problem != "":
-		return fmt.Sprintf("cannot read %s: %s: gpuadm goes on without it, and what it changed before cannot be undone", file, j.Problem)
+		return fmt.Sprintf("cannot read %s: %s: gpuadm continues without it; earlier changes cannot be undone", file, j.Problem)
 	case len(j.Damaged) == 0:
 		return ""
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Stays is what Make returns when a thing of ours must stay because others have come to depend on it: a folder that holds their
-// files. Undo leaves it and says so.
+// Stays is what Make returns when a thing must stay because others depend on it by now: a folder that contains their files. Undo
+// leaves it and says so.
 type Stays struct{ Why string }
 
 func (s Stays) Error() string { return s.Why }
@@ -65,7 +65,7 @@ func changes(steps []step) (list []Change) {
 // superfluous.
 func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 	for _, s := range steps {
-		if s.want.Thing != nil && !s.stuck && !(s.resolved && s.Later != "") { // what a Resolver could not answer, To alone does not say
+		if s.want.Thing != nil && !s.stuck && !(s.resolved && s.Deferred != "") { // what a Resolver could not answer, To alone does not say
 			r.lookAt(ctx, r.h, &s)
 		}
 		switch {
@@ -73,8 +73,8 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 			return nil, &Trouble{What: s.Cannot, Because: s.Because, Try: s.Try}
 		case s.blocked():
 			return nil, s.err
-		case s.Later != "":
-			r.later(s)
+		case s.Deferred != "":
+			r.postpone(s)
 		case !s.converged():
 			due = append(due, s)
 		case r.rolling && !s.Settles && s.Before == s.mine[len(s.mine)-1].Before:
@@ -86,24 +86,24 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 	return due, nil
 }
 
-func (r *run) later(s step) {
+func (r *run) postpone(s step) {
 	if t, ok := s.want.Thing.(Settler); ok {
 		if s.foresee(t, r.Made); s.idle || r.back {
 			return
 		}
 	}
-	r.Later = append(r.Later, s.Change)
-	r.event(Event{Stage: s.Stage, What: Waits, Change: &s.Change})
+	r.Deferred = append(r.Deferred, s.Change)
+	r.event(Event{Stage: s.Stage, What: Deferred, Change: &s.Change})
 }
 
-// make journals a batch, makes it as one, looks at each change again, and tells.
+// make journals a batch, makes it as one, verifies each change, and reports it.
 func (r *run) make(ctx context.Context, due []step) error {
 	for i := range due {
 		s := &due[i]
 		if err := r.rebootBudget(s.Change); err != nil && !r.back && r.asked(s.Change) {
 			return err // nothing has changed about it since the last reboot
 		}
-		// A roll-back needs no line of its own: the Before is in the journal, and a full disk must not keep it from being restored.
+		// A roll-back needs no line of its own: the Before is in the journal, and a full disk must not prevent the roll-back.
 		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling {
 			return err
 		}
@@ -119,7 +119,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 	case errors.As(err, &stays):
 		for _, s := range due {
 			r.leave(s.Change, stays.Why)
-			if !r.back { // from now on it is theirs
+			if !r.back { // from now on it belongs to the others
 				s.Keeps, s.Before = stays.Why, s.After
 				if err := r.journal(s.want.Thing, s.Change); err != nil {
 					return err
@@ -137,20 +137,23 @@ func (r *run) make(ctx context.Context, due []step) error {
 	case err != nil:
 		r.remember(ctx, due)
 		if t := (*Trouble)(nil); errors.As(err, &t) && t.Error() == err.Error() {
-			return err // it says by itself what cannot be done
+			return err // it names what cannot be done
 		}
 		return fmt.Errorf("cannot make %s: %w", names(changes(due)), err)
 	}
 	what := Made
-	if r.back {
+	switch {
+	case r.rolling:
+		what = RolledBack
+	case r.back:
 		what = Undone
 	}
 	for _, s := range due {
 		now, err := s.want.Look(ctx, r.h)
 		if err != nil {
-			err = fmt.Errorf("cannot look at %s again: %w", s, err)
+			err = fmt.Errorf("cannot verify %s: %w", s, err)
 		} else if now != s.After && boot == "" {
-			err = fmt.Errorf("cannot make %s: it did not hold: wanted %q, found %q", s, s.After, now)
+			err = fmt.Errorf("cannot make %s: wanted %q, found %q afterwards", s, s.After, now)
 		}
 		if err != nil {
 			r.remember(ctx, due)
@@ -159,7 +162,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 		r.Made = append(r.Made, s.Change)
 		r.event(Event{Stage: s.Stage, What: what, Change: &s.Change, Text: boot, Millis: r.h.Now().Sub(began).Milliseconds()})
 		for _, left := range s.Left {
-			if !r.back || r.rolling { // the plan of an undo has said it
+			if !r.back || r.rolling { // the plan of an undo names it
 				r.leave(s.Change, left)
 			}
 		}
@@ -167,7 +170,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 	return nil
 }
 
-// leave notes what stays of ours.
+// leave notes a change of gpuadm's that stays.
 func (r *run) leave(c Change, why string) {
 	c.Cannot = why
 	r.Left = append(r.Left, c)
@@ -259,14 +262,14 @@ func (r *run) rebootBudget(c Change) error {
 		return nil
 	}
 	return &Trouble{
-		What:    fmt.Sprintf("cannot make %s: it still does not hold after %d reboots", c, len(boots)),
+		What:    fmt.Sprintf("cannot make %s: it has no effect after %d reboots", c, len(boots)),
 		Because: []string{"another reboot would not help, so the run stops here"},
 	}
 }
 
-// rollBack takes back what this run has changed, or of it what some stages have changed, last first, and says so.
+// rollBack reverts what this run has changed in the given stages, last first, and says so.
 func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) bool) error {
-	ctx = context.WithoutCancel(ctx) // a run that ran out of time still leaves nothing half done
+	ctx = context.WithoutCancel(ctx) // also a run that is over its deadline leaves nothing half done
 	at, made, reboot := r.at, r.Made, r.Reboot
 	t := &Trouble{What: cause.Error(), Err: cause}
 	if inner := (*Trouble)(nil); errors.As(cause, &inner) {
@@ -295,7 +298,7 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	for len(steps) > 0 {
 		n := batch(steps)
 		if err := r.walk(ctx, steps[:n]); err != nil {
-			t.Because = append(t.Because, fmt.Sprintf("and it could not be rolled back: %v", err))
+			t.Because = append(t.Because, fmt.Sprintf("this could not be rolled back: %v", err))
 		}
 		steps = steps[n:]
 	}
@@ -308,8 +311,8 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 		return slices.ContainsFunc(undone, func(b Change) bool { return b.key() == c.key() })
 	})
 	if len(rest) > 0 {
-		t.Because = append(t.Because, "what this run changed before it remains, in "+strings.Join(rest, ", "))
-		t.Try = append(t.Try, "or take that back too: gpuadm undo")
+		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(rest, ", "))
+		t.Try = append(t.Try, "or undo them too: gpuadm undo")
 	}
 	return t
 }

@@ -14,13 +14,13 @@ import (
 
 // A Plan says what an apply would do. It is what `plan -o json` prints, and the text is rendered from it.
 type Plan struct {
-	Format  int         `json:"format"`
-	Host    Host        `json:"host"`
-	Stages  []StagePlan `json:"stages"`
-	Changes []Change    `json:"changes"`
-	Stands  int         `json:"stands"` // wants that are converged
-	Later   int         `json:"later"`  // changes that cannot be made yet
-	Notes   []string    `json:"notes,omitempty"`
+	Format    int         `json:"format"`
+	Host      Host        `json:"host"`
+	Stages    []StagePlan `json:"stages"`
+	Changes   []Change    `json:"changes"`
+	Converged int         `json:"converged"` // wants that are converged
+	Deferred  int         `json:"deferred"`  // changes that wait for an event
+	Notes     []string    `json:"notes,omitempty"`
 }
 
 // Host names the machine and the spec that a plan is for.
@@ -33,9 +33,9 @@ type Host struct {
 
 // StagePlan counts one stage's wants.
 type StagePlan struct {
-	Name    string `json:"name"`
-	Stands  int    `json:"stands"`
-	Changes int    `json:"changes"` // those that are later or cannot be made included
+	Name      string `json:"name"`
+	Converged int    `json:"converged"`
+	Changes   int    `json:"changes"` // also those that are deferred or cannot be made
 }
 
 // PlanFormat is the version of the plan's JSON.
@@ -46,8 +46,8 @@ func (p Plan) Cannot() []Change {
 	return slices.DeleteFunc(slices.Clone(p.Changes), func(c Change) bool { return c.Cannot == "" })
 }
 
-// Now counts the changes an apply would make at once.
-func (p Plan) Now() int { return len(p.Changes) - p.Later }
+// Now counts the pending changes: those that an apply would make at once, and those that it cannot make.
+func (p Plan) Now() int { return len(p.Changes) - p.Deferred }
 
 // Facts finds out what the machine is. What a run cannot change is looked up once.
 func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
@@ -100,18 +100,18 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error)
 		for _, step := range steps {
 			switch {
 			case step.converged():
-				s.Stands++
+				s.Converged++
 				for _, left := range step.Left {
 					p.Notes = append(p.Notes, fmt.Sprintf("%s: %s, and stays: it was changed outside gpuadm", step.Change, left))
 				}
 				continue
-			case step.Later != "":
-				p.Later++
+			case step.Deferred != "":
+				p.Deferred++
 			}
 			s.Changes++
 			p.Changes = append(p.Changes, step.show(v))
 		}
-		p.Stands += s.Stands
+		p.Converged += s.Converged
 		p.Stages = append(p.Stages, s)
 	}
 	return p, ctx.Err()
@@ -139,11 +139,11 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 			continue
 		}
 		if o.back() && !o.links[len(o.links)-1].open {
-			continue // it was taken back, and what settled then is not gpuadm's to settle again
+			continue // it was rolled back, and its Settlers settled then
 		}
 		s, err := e.without(o)
 		if err != nil {
-			continue // a kind of another gpuadm's: only its undo is lost
+			continue // a kind of another gpuadm version: only its undo is lost
 		}
 		s.Why = "no longer asked for"
 		unwanted = append(unwanted, s)
@@ -176,12 +176,12 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 func (e *Engine) without(o ours) (step, error) {
 	t, err := e.ThingOf(o.ref())
 	c := o.Change
-	c.Why, c.Later, c.When, c.Unsure = "", "", "", false
+	c.Why, c.Deferred, c.When, c.Unsure = "", "", "", false
 	same := func(found State) (State, error) { return found, nil }
 	return step{Change: c, mine: o.links, want: Want{Thing: t, To: same}}, err
 }
 
-// settled wants what settles to settle.
+// settled wants a Settler to settle.
 func settled(t Settler) Want {
 	return Want{Thing: t, To: func(found State) (State, error) { return t.Settled(found), nil }}
 }
@@ -232,11 +232,11 @@ func gather(unwanted, wanted []step) (steps []step) {
 // settledBy returns what settles in the stages that prove this one. A stage that cannot say yet what it wants settles
 // nothing.
 func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
-	for _, later := range e.Stages {
-		if later.Proves != st.Name {
+	for _, prover := range e.Stages {
+		if prover.Proves != st.Name {
 			continue
 		}
-		wants, err := later.Wants(e.Spec, f)
+		wants, err := prover.Wants(e.Spec, f)
 		if err != nil {
 			continue
 		}

@@ -25,7 +25,7 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step
 		}
 		var pending []Change
 		for j := range steps {
-			if same(steps[j]) && !steps[j].converged() && steps[j].Later == "" {
+			if same(steps[j]) && !steps[j].converged() && steps[j].Deferred == "" {
 				steps[j].resolved = true
 				pending = append(pending, steps[j].Change)
 			}
@@ -45,7 +45,7 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step
 	return steps, nil
 }
 
-// unresolved marks what could not be resolved: all of it as later, or the first with the reason, which is all there is
+// unresolved marks what could not be resolved: all of it as deferred, or the first with the reason, which is all there is
 // to say about the others too.
 func unresolved(steps []step, pending []Change, err error) []step {
 	later := host.Later{}
@@ -55,7 +55,7 @@ func unresolved(steps []step, pending []Change, err error) []step {
 		isOne := slices.ContainsFunc(pending, func(c Change) bool { return c.key() == s.key() })
 		switch {
 		case isOne && waits:
-			s.Before, s.After, s.Later, s.When = "", "", later.Until, later.When
+			s.Before, s.After, s.Deferred, s.When = "", "", later.Until, later.When
 		case isOne && s.key() == pending[0].key():
 			s.fail(err)
 			s.stuck = true
@@ -89,7 +89,7 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 		}
 		s := &steps[i]
 		if to, err := s.accepts(c); s.converged() && (err != nil || to != c.After) {
-			s.fail(fmt.Errorf("cannot keep %s as it is: the others would change it from %q to %q", s, c.Before, c.After))
+			s.fail(fmt.Errorf("cannot keep %s: the other changes need %q in place of %q", s, c.After, c.Before))
 			continue
 		}
 		s.Before, s.After, s.Why, s.Keeps, s.Drawn, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Drawn, nil
@@ -111,7 +111,7 @@ func (s step) accepts(c Change) (State, error) {
 func asFound(c Change) func(State) (State, error) {
 	return func(found State) (State, error) {
 		if found != c.Before && found != c.After {
-			return "", fmt.Errorf("cannot make %s: it was %q when the change was worked out and is %q now; run the same command again", c, c.Before, found)
+			return "", fmt.Errorf("cannot make %s: it was %q in the plan and is %q now; run the same command again", c, c.Before, found)
 		}
 		return c.After, nil
 	}

@@ -16,18 +16,18 @@ import (
 )
 
 // ErrStopped reports that a run was asked to stop between two changes. The next run goes on.
-var ErrStopped = errors.New("stopped as asked; the same command goes on from here")
+var ErrStopped = errors.New("stopped as asked; the same command continues from here")
 
 // Result is how an apply or undo ended.
 type Result struct {
-	Run    string   `json:"run,omitempty"` // "" if there was nothing to do
-	Made   []Change `json:"made,omitempty"`
-	Later  []Change `json:"later,omitempty"`  // what is deferred, for the last line
-	Left   []Change `json:"left,omitempty"`   // undo: what stays as it is
-	Undone []Change `json:"undone,omitempty"` // what an unattended apply has undone, to finish an undo that was cut short
-	Held   string   `json:"held,omitempty"`   // the undo that holds unattended applies
-	Reboot string   `json:"reboot,omitempty"` // why a reboot is needed
-	Stage  string   `json:"stage,omitempty"`  // the stage at work when it ended with an error, or the first that cannot be made
+	Run      string   `json:"run,omitempty"` // "" if there was nothing to do
+	Made     []Change `json:"made,omitempty"`
+	Deferred []Change `json:"deferred,omitempty"` // for the last line
+	Left     []Change `json:"left,omitempty"`     // undo: what stays
+	Undone   []Change `json:"undone,omitempty"`   // what an unattended apply has undone, to finish an undo that was cut short
+	Held     string   `json:"held,omitempty"`     // the undo that holds unattended applies
+	Reboot   string   `json:"reboot,omitempty"`   // why a reboot is needed
+	Stage    string   `json:"stage,omitempty"`    // the stage at work when it ended with an error, or the first that cannot be made
 }
 
 // run is one apply or undo at work.
@@ -57,7 +57,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	e.proven.Clear() // a judge that could not be asked in the last try may be now
+	e.proven.Clear() // a prover that did not answer in the last run may answer now
 	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h)}
 	if r.j.Refused != nil {
 		unlock()
@@ -76,7 +76,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 		return nil, nil, err
 	}
 	if r.j.Torn > 0 {
-		r.event(Event{What: Healed, Text: fmt.Sprintf("a power cut has cut line %d of %s short: nothing was touched under it", r.j.Torn, journalFile)})
+		r.event(Event{What: Healed, Text: fmt.Sprintf("a power cut has torn line %d of %s; its change was not made", r.j.Torn, journalFile)})
 		_ = r.j.rewrite(h, r.j.Records) // where there is no room for that, the next run does it
 	}
 	r.j.compact(h)
@@ -138,7 +138,7 @@ func (r *run) begin(undoes []string, leave ...string) error {
 	}
 	if r.open && slices.Equal(r.cut.Undoes, undoes) && (len(undoes) > 0 || r.covers(r.cut)) {
 		r.id, r.Run, r.first = r.cut.ID, r.cut.ID, resumed
-		r.event(Event{What: Began, Text: "goes on"})
+		r.event(Event{What: Began, Text: "continues"})
 		return nil
 	}
 	if r.open { // another kind of run overtakes it
@@ -191,18 +191,18 @@ func (r *run) end(err error) (Result, error) {
 // unsureRollBack says whether this run goes on with one that was cut short in a roll-back, and the journal does not say so yet.
 func (r *run) unsureRollBack() bool { return r.first == resumed && r.cut.rollingBack() }
 
-// unclosed says that a run has done all it had to do, and the journal does not say so: the next run finds it open, and ends it.
+// unclosed says that a run has made all changes, and could not journal its end: the next run ends it.
 func unclosed(err error) error {
-	t := &Trouble{What: fmt.Sprintf("cannot close the run: %v", err), Err: err, Because: []string{"all its changes were made; only the line that ends it is missing"}}
+	t := &Trouble{What: fmt.Sprintf("cannot close the run: %v", err), Err: err, Because: []string{"all changes were made; only the line that ends the run is missing"}}
 	if inner := (*Trouble)(nil); errors.As(err, &inner) {
 		t.Try = inner.Try
 	}
 	return t
 }
 
-// newProcess says that a new process goes on: the run stays open, and what is made there belongs to it.
+// newProcess says that a new process continues: the run stays open, and its changes belong to it.
 func (r *run) newProcess() bool {
-	return slices.ContainsFunc(r.Later, func(c Change) bool { return c.When == host.InNewProcess })
+	return slices.ContainsFunc(r.Deferred, func(c Change) bool { return c.When == host.InNewProcess })
 }
 
 func (r *run) stopped() bool {

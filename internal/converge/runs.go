@@ -94,7 +94,7 @@ func (r Run) rollingBack() bool {
 	})
 }
 
-// A link is a series of changes of ours to one thing without a change from outside gpuadm between them. The last of them may never
+// A link is a series of gpuadm's changes to one thing without a change from outside gpuadm between them. The last of them may never
 // have been made: it is journalled before the touch, and the power may fail between. So every state of the series counts as ours.
 type link struct {
 	Before, After State
@@ -112,7 +112,7 @@ type ours struct {
 	first  Run // which run touched it first
 }
 
-// present folds runs into what of ours is on the machine.
+// present folds runs into gpuadm's changes that are on the machine.
 func present(runs []Run) []ours {
 	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
 }
@@ -150,7 +150,7 @@ func (o *ours) add(c Change) {
 	o.links = append(o.links, link{Before: c.Before, After: c.After, made: []State{c.After}, from: c.Before})
 }
 
-// back says that the thing was rolled back to how it was before us, as far as the journal knows.
+// back says that the thing has its first Before again, as far as the journal knows.
 func (o *ours) back() bool {
 	return !slices.ContainsFunc(o.links, func(l link) bool { return l.Before != l.After })
 }

@@ -34,8 +34,8 @@ type Mark struct {
 	Since    time.Time `json:"since"`
 	Changed  bool      `json:"changed,omitempty"`  // it is in a state that was never gpuadm's: changed outside gpuadm
 	Reverted bool      `json:"reverted,omitempty"` // it is as before gpuadm: a reboot can do that, or a run that was cut short
-	Unseen   string    `json:"unseen,omitempty"`   // why it could not be looked at
-	Released bool      `json:"released,omitempty"` // the spec has its section no more: it stays until undo
+	Unseen   string    `json:"unseen,omitempty"`   // why its state could not be read
+	Released bool      `json:"released,omitempty"` // the spec no longer has its section: it stays until undo
 }
 
 // Pending is Status without a look at what was made, which the Node object is a part of: a gate must not wait for an API server.

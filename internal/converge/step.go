@@ -29,12 +29,12 @@ type step struct {
 	unseen   bool    // because the thing could not be looked at
 }
 
-func (s step) converged() bool { return s.Before == s.After && s.Later == "" && s.Cannot == "" }
+func (s step) converged() bool { return s.Before == s.After && s.Deferred == "" && s.Cannot == "" }
 
-// blocked says that an undo cannot go on without an answer about this thing. What settles and does not run is no obstacle: it will
-// start with the files that it then finds.
+// blocked says that an undo must know the state of this thing first. A Settler that does not run is no obstacle: it will read its
+// files when it starts.
 func (s step) blocked() bool {
-	return s.Cannot != "" || s.strict && s.Later != "" && settles(s.want.Thing) == 0 && s.When != host.InNewProcess
+	return s.Cannot != "" || s.strict && s.Deferred != "" && settles(s.want.Thing) == 0 && s.When != host.InNewProcess
 }
 
 func settles(t Thing) int {
@@ -76,12 +76,12 @@ func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step
 	return slices.DeleteFunc(steps, func(s step) bool { return s.idle }), nil
 }
 
-// lookAt looks at one step's thing, asks what the change interrupts, and has it judged if there is a judge.
+// lookAt reads the state of one step's thing, asks what the change interrupts, and has a Prover verify it.
 func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
 	s.breaks(ctx, v)
 	p, ok := s.want.Thing.(Prover)
-	if !ok || s.strict || s.converged() || s.Cannot != "" || s.Later != "" {
+	if !ok || s.strict || s.converged() || s.Cannot != "" || s.Deferred != "" {
 		return
 	}
 	type change struct {
@@ -96,10 +96,10 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	}
 }
 
-// breaks has a Breaker say what the change interrupts.
+// breaks asks a Breaker what the change interrupts.
 func (s *step) breaks(ctx context.Context, v host.View) {
 	b, ok := s.want.Thing.(Breaker)
-	if !ok || s.Later != "" || s.Cannot != "" {
+	if !ok || s.Deferred != "" || s.Cannot != "" {
 		return
 	}
 	s.Breaks, s.Clients = nil, nil
@@ -113,12 +113,12 @@ func (s *step) breaks(ctx context.Context, v host.View) {
 
 // look fills in the state found and the state desired.
 func (s *step) look(ctx context.Context, v host.View) {
-	s.Before, s.After, s.Later, s.When, s.Waits = "", "", "", "", ""
+	s.Before, s.After, s.Deferred, s.When, s.Waits = "", "", "", "", ""
 	s.Cannot, s.Because, s.Try, s.Left = "", nil, nil, nil
 	found, err := s.want.Look(ctx, v)
 	s.err, s.unseen = err, err != nil
 	if s.unseen && !errors.As(err, new(host.Later)) && !Passes(err) {
-		err = fmt.Errorf("cannot look at %s: %w", s, err)
+		err = fmt.Errorf("cannot read the state of %s: %w", s, err)
 	} else if err == nil {
 		s.Before = found
 		s.After, err = s.to(v, found)
@@ -126,7 +126,7 @@ func (s *step) look(ctx context.Context, v host.View) {
 	}
 	switch later := (host.Later{}); {
 	case errors.As(err, &later):
-		s.Before, s.After, s.Later, s.When = "", "", later.Until, later.When
+		s.Before, s.After, s.Deferred, s.When = "", "", later.Until, later.When
 	case Passes(err):
 		s.Before, s.After = "", ""
 		s.await(err)
@@ -150,7 +150,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 		if s.strict {
 			return "", err
 		}
-		s.Left = []string{err.Error()} // To decides by the thing as it is found
+		s.Left = []string{err.Error()} // To gets the state found
 		base = found
 	}
 	if last := s.mine[len(s.mine)-1]; !s.strict && !last.ours(found) && load(v, s.want.Thing, last.Before) == nil {
@@ -168,7 +168,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 				Try: []string{"restore " + Home + " from a backup"},
 			}
 		}
-		return s.want.To(found) // the blobs are gone: only undo is lost with them
+		return s.want.To(found) // the blobs are missing: only undo is lost
 	}
 	s.base = base
 	after, err := s.want.To(base)
@@ -182,8 +182,8 @@ func (s *step) to(v host.View, found State) (State, error) {
 	return after, err
 }
 
-// foresee makes a settler's line say what the pending changes will do to it. What cannot be looked at yet counts only if they affect
-// it: a daemon that does not run will start with the files as they are.
+// foresee computes a Settler's state after the pending changes. A state that cannot be known yet counts only if they affect it: a
+// daemon that does not run will read its files when it starts.
 func (s *step) foresee(t Settler, pending []Change) {
 	if s.Cannot != "" {
 		return
@@ -193,7 +193,7 @@ func (s *step) foresee(t Settler, pending []Change) {
 		st = t.Unsettled(st, c)
 	}
 	if st == s.Before {
-		s.idle = s.Later != ""
+		s.idle = s.Deferred != ""
 		return
 	}
 	s.Before, s.After = st, t.Settled(st)
@@ -216,7 +216,7 @@ func (c *Change) fail(err error) {
 func (s step) show(v host.View) Change {
 	c := s.Change
 	st, ok := s.want.Thing.(Stored)
-	if !ok || c.Later != "" || c.Cannot != "" {
+	if !ok || c.Deferred != "" || c.Cannot != "" {
 		return c
 	}
 	before, err1 := st.Bytes(v, c.Before)

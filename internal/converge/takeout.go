@@ -22,8 +22,8 @@ func (l link) halfWay(v host.View, m Merger, found State) bool {
 	return false
 }
 
-// takeOut takes our links out of a found state. What is not there counts as taken out. left names what of ours stays, because it was
-// changed outside gpuadm since, also where gpuadm left it in an earlier run.
+// takeOut takes gpuadm's links out of a found state. A part that is missing counts as taken out. left names gpuadm's parts that stay,
+// because they were changed outside gpuadm since, also where gpuadm left them in an earlier run.
 func takeOut(v host.View, t Thing, found State, links []link) (rest State, left []string, err error) {
 	rest, left, err = strip(v, t, found, links)
 	m, merges := t.(Merger)
@@ -50,7 +50,7 @@ func strip(v host.View, t Thing, found State, links []link) (rest State, left []
 			return rest, nil, err
 		}
 	}
-	if found == "" && (merges || !last.open) { // else a make of ours that was cut short may have left nothing
+	if found == "" && (merges || !last.open) { // else a make that was cut short may have left nothing
 		return "", nil, nil
 	}
 	base, err := without(v, t, links)
@@ -58,7 +58,7 @@ func strip(v host.View, t Thing, found State, links []link) (rest State, left []
 	case err != nil, found == "":
 		return base, nil, err
 	case !merges && base == last.After && !last.open:
-		return found, nil, nil // nothing of ours is in it
+		return found, nil, nil // it contains nothing of gpuadm's
 	case !merges:
 		return "", nil, fmt.Errorf("cannot undo %s %s: it was changed outside gpuadm since: left as %q, found as %q", t.Kind(), t.Name(), last.After, found)
 	}

@@ -18,7 +18,7 @@ import (
 type Trouble struct {
 	What    string   // cannot <verb> <object>: <cause>
 	Because []string // why, in more words
-	Undone  []string // what was turned back
+	Undone  []string // what was rolled back
 	Try     []string // what to type or change next
 	Err     error    // the cause, for errors.Is and errors.As
 }
@@ -62,13 +62,13 @@ func Distrust(root string, err error) *Trouble {
 	if more := len(whys) - most; more > 0 {
 		t.Because = append(t.Because, fmt.Sprintf("also: %d more, which the command names", more))
 	}
-	t.Because = append(t.Because, "who can change it decides what root does here", nothingTouched)
+	t.Because = append(t.Because, "a user who can change it decides what root does here", nothingTouched)
 	t.Try = []string{"see what is in it, then: " + strings.Join(fix, " && ")}
 	return t
 }
 
 // Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
-// put back for it, and the same command goes on from there.
+// rolled back for it, and the same command continues from there.
 type Wait struct {
 	For string   // "the device plugin offers 7 of 8 GPUs"
 	Try []string // what to do if it does not come
@@ -85,7 +85,7 @@ func Passes(err error) bool {
 	return errors.As(err, &w) && w.Waits()
 }
 
-// unknown is what a stage wants that cannot say it yet: it waits for what it must be told.
+// unknown replaces the wants of a stage that does not know them yet: it waits for an answer from outside.
 type unknown struct {
 	stage string
 	err   error
@@ -98,9 +98,9 @@ func (u unknown) Look(context.Context, host.View) (State, error) { return "", u.
 
 func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
 
-// await has a change wait for what its error names.
+// await defers a change until what its error names.
 func (c *Change) await(err error) {
-	c.Waits, c.Later = err.Error(), "once what it waits for is there"
+	c.Waits, c.Deferred = err.Error(), "once that has happened"
 	if w := (Wait{}); errors.As(err, &w) {
 		c.Try = w.Try
 	}
@@ -125,7 +125,7 @@ func waiting(left []Change) error {
 		return nil
 	}
 	if len(t.Try) == 0 {
-		t.Try = []string{"wait, and run the same command again: it goes on from here"}
+		t.Try = []string{"wait, and run the same command again: it continues from here"}
 	}
 	return t
 }
@@ -134,9 +134,9 @@ func waiting(left []Change) error {
 func Few(all []string, most int) []string {
 	seen := make(map[string]bool, len(all))
 	all = slices.DeleteFunc(slices.Clone(all), func(line string) bool {
-		said := seen[line]
+		repeated := seen[line]
 		seen[line] = true
-		return said
+		return repeated
 	})
 	if more := len(all) - most; more > 0 {
 		return append(all[:most:most], fmt.Sprintf("and %d more", more))
@@ -145,11 +145,11 @@ func Few(all []string, most int) []string {
 }
 
 // also adds lines, each of them once.
-func also(said []string, lines ...string) []string {
+func also(all []string, lines ...string) []string {
 	for _, line := range lines {
-		if !slices.Contains(said, line) {
-			said = append(said, line)
+		if !slices.Contains(all, line) {
+			all = append(all, line)
 		}
 	}
-	return said
+	return all
 }

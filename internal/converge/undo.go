@@ -29,16 +29,16 @@ type UndoPlan struct {
 func (e *Engine) PlanUndo(ctx context.Context, v host.View, to string, leave []string) (UndoPlan, error) {
 	p, err := e.planUndo(ctx, v, ReadJournal(v), to, leave)
 	for _, s := range p.steps {
-		if !s.converged() && s.Later == "" {
+		if !s.converged() && s.Deferred == "" {
 			p.Changes = append(p.Changes, s.show(v))
 		}
 	}
 	return p, err
 }
 
-// Undo takes back what runs have changed: the last one (to = ""), all since and with one (to = its id), or "all". Per thing, the
-// oldest Before of the range is restored. Where a thing was changed outside gpuadm since, gpuadm's part alone is taken out, and
-// what of it cannot be is named; where nothing can be taken out, nothing at all is touched, unless leave names the thing.
+// Undo reverts what runs have changed: the last one (to = ""), all since and with one (to = its id), or "all". Per thing, the
+// oldest Before of the range is restored. Where a thing was changed outside gpuadm since, Undo takes out gpuadm's part alone, and names
+// the parts that stay. Where it cannot separate gpuadm's part, it touches nothing at all, unless leave names the thing.
 // Afterwards unattended applies are held until an apply by hand.
 func (e *Engine) Undo(ctx context.Context, h host.Host, to string, leave []string) (Result, error) {
 	r, unlock, err := e.resume(h)
@@ -110,7 +110,7 @@ func (r *run) waits(err error) error {
 	}
 	t.Because = append(t.Because, fmt.Sprintf("%d changes are undone so far", len(r.Made)))
 	if len(t.Try) == 0 {
-		t.Try = []string{"wait, and run gpuadm undo again: it goes on from here"}
+		t.Try = []string{"wait, and run gpuadm undo again: it continues from here"}
 	}
 	return t
 }
@@ -138,7 +138,7 @@ func (j Journal) scope(to string) ([]string, error) {
 
 // noRun says that there is no such run to undo, and which there are, oldest first. Status lists them too, but asks for a spec.
 func noRun(to string, ids []string) error {
-	t := &Trouble{What: fmt.Sprintf("cannot undo run %q: no such run, or it is undone already", to), Try: []string{"--to takes a run or all; without it the last run is undone"}}
+	t := &Trouble{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to), Try: []string{"--to takes a run or all; without it the last run is undone"}}
 	const most = 6
 	switch n := len(ids); {
 	case n == 0:
@@ -299,7 +299,7 @@ func obstacles(steps []step, undo string) error {
 			} else {
 				why = s.err.Error()
 			}
-			why = fmt.Sprintf("cannot look at %s: %s", names(same[s.err.Error()]), why)
+			why = fmt.Sprintf("cannot read the state of %s: %s", names(same[s.err.Error()]), why)
 		}
 		if slices.Contains(all, why) {
 			continue
@@ -334,7 +334,7 @@ func undoing(v host.View, to string, leave []string) string {
 	return words
 }
 
-// typed is a thing's name as it is typed into a shell: "label example.com/rack" is one word.
+// typed is a thing's name, quoted for a shell: "label example.com/rack" is one word.
 func typed(name string) string {
 	if strings.ContainsAny(name, " *?") {
 		return "'" + name + "'"

@@ -7,31 +7,32 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// open is what keeps a machine from being converged as a whole.
+// open names the first stage that is not converged.
 type open struct {
 	stage string
-	first Change // the first change of the stage that is left
+	first Change // its first pending or deferred change
 }
 
-// now says that an apply of the same stages makes it: it is pending, and can be made.
-func (o *open) now() bool { return o.first.Later == "" && o.first.Cannot == "" }
+// now says that an apply of the same stages makes the change.
+func (o *open) now() bool { return o.first.Deferred == "" && o.first.Cannot == "" }
 
-// note keeps the first stage that does not stand, those before ones that only wait: what can be made may be what the
-// others wait for.
+// note keeps the first stage that is not converged. A stage that can be made comes before one that is deferred: the other may
+// be deferred until the first is made.
 func (o *open) note(stage string, steps []step) {
 	for _, s := range steps {
-		if !s.converged() && (o.stage == "" || s.Later == "" && s.Cannot == "" && !o.now()) {
+		if !s.converged() && (o.stage == "" || s.Deferred == "" && s.Cannot == "" && !o.now()) {
 			o.stage, o.first = stage, s.Change
 		}
 	}
 }
 
-// before looks at all stages of the sequence before one, except those named.
+// before plans all stages of the sequence before one, except those named.
 func (e *Engine) before(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, but []Stage) (o open, err error) {
 	all := e.Before
 	if all == nil {
@@ -60,34 +61,34 @@ func (o *open) trouble(stage string) error {
 	}
 	t := &Trouble{
 		What: fmt.Sprintf("cannot make stage %s: stage %s is not converged: %s", stage, o.stage, o.first),
-		Try:  []string{"gpuadm apply, which makes all stages in their order"},
+		Try:  []string{"gpuadm apply, which converges all stages in order"},
 	}
 	switch {
 	case o.first.Cannot != "":
 		t.Because, t.Try = append([]string{o.first.Cannot}, o.first.Because...), append(o.first.Try, t.Try...)
 	case o.first.Waits != "":
 		t.Because, t.Try, t.Err = []string{o.first.Waits}, o.first.Try, Wait{For: o.first.Waits}
-	case o.first.Later != "":
-		t.Because = []string{"it waits: " + o.first.Later}
+	case o.first.Deferred != "":
+		t.Because = []string{"deferred until " + strings.TrimPrefix(o.first.Deferred, "once ")}
 	}
 	return t
 }
 
-// ownLater says that a stage waits by itself for what is known, and says better than others why.
-func ownLater(steps []step) bool {
-	return !slices.ContainsFunc(steps, func(s step) bool { return s.Later == "" || s.Waits != "" })
+// allDeferred says that all changes of a stage wait for an event that it names itself, which is better than a general reason.
+func allDeferred(steps []step) bool {
+	return !slices.ContainsFunc(steps, func(s step) bool { return s.Deferred == "" || s.Waits != "" })
 }
 
-// cannotItself says that a stage has a reason of its own not to be made, which is nearer to the cause than what waits before it.
+// cannotItself says that a stage itself has a change that cannot be made: that is nearer to the cause than an earlier stage.
 func cannotItself(steps []step) bool {
 	return slices.ContainsFunc(steps, func(s step) bool { return s.Cannot != "" })
 }
 
-// wholly plans a stage that speaks for the whole machine. It comes later where an apply of the same stages makes first what
-// does not stand; it cannot be made where something else does not.
+// wholly plans a stage that speaks for the whole machine. The stage is deferred while an earlier stage of the same apply is not
+// converged; it cannot be made while any other stage is not converged.
 func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Facts, mine []ours, steps []step, asked open) ([]step, error) {
 	rest, err := e.before(ctx, v, st, f, mine, e.Stages)
-	if err != nil || ownLater(steps) {
+	if err != nil || allDeferred(steps) {
 		return steps, err
 	}
 	if asked.stage != "" && asked.now() {
@@ -97,7 +98,7 @@ func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Fact
 				continue
 			}
 			s.Before, s.After, s.Waits, s.Cannot, s.Because, s.Try = "", "", "", "", nil, nil
-			s.Later = "once stage " + asked.stage + " is converged"
+			s.Deferred = "once stage " + asked.stage + " is converged"
 			left = append(left, s)
 		}
 		return left, nil

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// arch returns the architecture of the machine's files in Go's words, "" if nothing there tells it. The root folder may
+// arch returns the architecture of the machine's files in Go's words, "" if no file says it. The root folder may
 // be another machine's than the one this runs on.
 func (l *look) arch() string {
 	// The dynamic loader's path is fixed by each architecture's ABI, so to see it there is enough. Hosts set up for
-	// building or running foreign programs have more than one of them, and then none of them tells.
+	// building or running foreign programs have more than one of them, and then none of them decides.
 	var byLoader []string
 	for _, loader := range [...][2]string{
 		{"/lib64/ld-linux-x86-64.so.2", "amd64"},
@@ -46,7 +46,7 @@ func (l *look) arch() string {
 	return goArch(strings.TrimSpace(string(l.read("/etc/dnf/vars/basearch"))))
 }
 
-// elfArch returns the architecture a program is made for, "" if it is none of ours.
+// elfArch returns the architecture a program is made for, "" if gpuadm does not support it.
 func elfArch(b []byte) string {
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {

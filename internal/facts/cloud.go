@@ -18,7 +18,7 @@ type asked struct {
 	noInstance *instance.Error
 	cluster    *instance.Cluster
 	noCluster  *instance.Error
-	ref        instance.ClusterRef // whose answer it is
+	ref        instance.ClusterRef // the cluster that was asked about
 }
 
 // askCloud asks the cloud what it was asked for. Only whether the machine is about to be taken away is asked each time.
@@ -36,9 +36,9 @@ func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
 	a := &c.asked
 	switch {
 	case a.instance != nil:
-		again := *a.instance
-		again.Notice = instance.AskNotice(ctx, l.v, &again)
-		a.instance = &again
+		refreshed := *a.instance
+		refreshed.Notice = instance.AskNotice(ctx, l.v, &refreshed)
+		a.instance = &refreshed
 	case a.noInstance == nil:
 		var err error
 		a.instance, err = instance.Ask(ctx, l.v, f.Cloud)
@@ -55,13 +55,13 @@ func (c *Cache) askCloud(ctx context.Context, l *look, f *Facts, needs Needs) {
 	f.Cluster, f.NoCluster = a.cluster, a.noCluster
 }
 
-// unanswered tells a cloud that does not answer, which is a fact, from what went wrong here.
+// unanswered separates a cloud that does not answer, which is a fact, from an error on this machine.
 func (l *look) unanswered(verb, object string, err error) *instance.Error {
-	said, later := (*instance.Error)(nil), host.Later{}
+	refused, later := (*instance.Error)(nil), host.Later{}
 	switch {
 	case err == nil || errors.As(err, &later):
-	case errors.As(err, &said):
-		return said
+	case errors.As(err, &refused):
+		return refused
 	default:
 		l.fail(verb, object, err)
 	}

@@ -47,7 +47,7 @@ func TestCloud(t *testing.T) {
 	}
 }
 
-// TestNoCloud keeps why nobody answers, and does not wait for it before each stage.
+// TestNoCloud keeps why no cloud answers, and does not wait for it before each stage.
 func TestNoCloud(t *testing.T) {
 	f := &cloudfake.Fake{}
 	f.Break(cloudfake.Fault{What: "status", Status: 403})

@@ -114,7 +114,7 @@ func (l *look) crio(ctx context.Context) *Engine {
 	e.Socket = or(option(argv, "listen"), crioSocket(e.Files), "/run/crio/crio.sock")
 	l.engineVersion(ctx, e)
 	if l.has("/etc/machine-config-daemon") {
-		// OpenShift's operator renders the node's files and puts back what others changed.
+		// OpenShift's operator renders the node's files and reverts what others changed.
 		e.Owner, e.Why = "machine-config-operator", "/etc/machine-config-daemon"
 	}
 	return e

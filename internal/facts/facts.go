@@ -22,7 +22,7 @@ type Facts struct {
 	Arch    string   `json:"arch"` // amd64, arm64: of the machine's own files, not of this binary
 	Kernel  Kernel   `json:"kernel"`
 	Virt    string   `json:"virt,omitempty"` // kvm, amazon, …, "" for bare metal or unknown; container names for containers
-	GPUs    []PCI    `json:"gpus"`           // every PCI function of vendor 10de, NVSwitches and audio functions included; nil where nobody can look
+	GPUs    []PCI    `json:"gpus"`           // every PCI function of vendor 10de, NVSwitches and audio functions included; nil where there is no PCI bus to read
 	Engines []Engine `json:"engines"`
 	Kubelet Kubelet  `json:"kubelet"`
 
@@ -37,20 +37,20 @@ type Facts struct {
 	Memory    uint64 `json:"memory,omitempty"`  // bytes that the kernel manages; 0 if unknown
 
 	// What costs more to find out, and is asked for by Needs.
-	// Signed names the packages of signed modules that are to be had for target kernels; nil where nobody asked, or the lists
-	// that are there know of none for any kernel.
+	// Signed names the packages of signed modules that are available for target kernels; nil where they were not asked for, or
+	// where the package lists know of none for any kernel.
 	Signed      []string          `json:"signed,omitempty"`
 	Modules     *Modules          `json:"modules,omitempty"`
 	Driver      *host.Driver      `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
 	NoDriver    string            `json:"noDriver,omitempty"`    // why none answers
-	DriverOwner *DriverOwner      `json:"driverOwner,omitempty"` // who else looks after the driver; nil where nobody is seen to
+	DriverOwner *DriverOwner      `json:"driverOwner,omitempty"` // who else manages the driver; nil where no other owner is found
 	MIGOwner    string            `json:"migOwner,omitempty"`    // who else partitions the GPUs: nvidia-mig-manager
 	GFD         string            `json:"gfd,omitempty"`         // the sign by which GPU Feature Discovery is seen to label this node
 	Machine     string            `json:"machine,omitempty"`     // the firmware's name of it; "unknown" where it has none
 	VGPU        *VGPU             `json:"vgpu,omitempty"`        // nil where no GPU is a virtual one
 	Files       map[string][]byte `json:"-"`                     // those asked for that are there
 
-	Instance   *instance.Instance `json:"instance,omitempty"`   // as the cloud's metadata service says; nil in no cloud, or where nobody answers
+	Instance   *instance.Instance `json:"instance,omitempty"`   // as the cloud's metadata service says; nil in no cloud, or where it does not answer
 	NoInstance *instance.Error    `json:"noInstance,omitempty"` // why none answers
 	Cluster    *instance.Cluster  `json:"cluster,omitempty"`    // EKS: from the user data, from what was kept, or as EKS says
 	NoCluster  *instance.Error    `json:"noCluster,omitempty"`  // why it could not be found out
@@ -64,7 +64,7 @@ type Needs struct {
 	Modules bool     // kernel modules, loaded and on disk
 	Driver  bool     // what the loaded driver says about the GPUs
 	Files   []string // contents of these files; of a name that ends in a slash, of all files of that folder
-	Signed  string   // a driver branch, 580: which kernels its signed modules are to be had for, as far as they have none
+	Signed  string   // a driver branch, 580: for which kernels its signed modules are available, as far as they have none
 
 	Instance bool                 // what the cloud's metadata service says
 	Cluster  *instance.ClusterRef // what a node must know of this EKS cluster, and Instance, where no scripts of EKS make the machine a node; from Kept, where that is this machine's
@@ -83,7 +83,7 @@ func (n Needs) And(o Needs) Needs {
 	}
 }
 
-// Everything needs all that can be found out without being told where to look.
+// Everything needs all that can be found out without a hint.
 var Everything = Needs{Modules: true, Driver: true}
 
 // OS is what os-release says.
@@ -94,14 +94,14 @@ type OS struct {
 	Name    string   `json:"name"`           // PRETTY_NAME
 }
 
-// Kernel tells the kernel that runs from those the work is for.
+// Kernel separates the kernel that runs from those that need modules.
 type Kernel struct {
 	Running   string   `json:"running,omitempty"` // "" in a root folder
 	Installed []string `json:"installed"`         // the folders of /lib/modules, newest first
 }
 
 // Targets lists the kernels that need modules: the one that runs and those newer than it, of which one may be booted next.
-// Nobody can tell which one of a root folder will be, so there it is all of them.
+// Which one a root folder will boot is unknown, so there it is all of them.
 func (k Kernel) Targets(live bool) []string {
 	if !live {
 		return slices.Clone(k.Installed)
@@ -145,7 +145,7 @@ type Engine struct {
 	Socket  string `json:"socket,omitempty"`  // /run/containerd/containerd.sock
 	Unit    string `json:"unit,omitempty"`    // containerd.service
 	Config  string `json:"config"`            // /etc/containerd/config.toml, there or not
-	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = nobody
+	Owner   string `json:"owner,omitempty"`   // who rewrites the config file: nodeadm, aks, gke, k3s, rke2, …; "" = no owner
 	Why     string `json:"why,omitempty"`     // by which sign the owner was recognised
 	Files   []File `json:"files,omitempty"`   // the config file and what it imports, in the order the engine reads them
 }

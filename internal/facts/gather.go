@@ -19,13 +19,13 @@ import (
 
 // Gather finds out what the machine is. It reads small files and asks systemd about a few units.
 //
-// What is missing is an empty field, not an error. An error means that something is there and could not be looked at;
+// What is missing is an empty field, not an error. An error means that something is there and could not be read;
 // the facts beside it hold all the rest.
 func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	return new(Cache).Gather(ctx, v, needs)
 }
 
-// Gather is the package's Gather, without looking at what the cache knows.
+// Gather is the package's Gather, but does not repeat what the cache knows.
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
@@ -50,7 +50,7 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	return f, l.err
 }
 
-// GPUs are the GPUs of Gather's facts, by a look at the PCI bus alone.
+// GPUs are the GPUs of Gather's facts, from the PCI bus alone.
 func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 	l := c.look(v)
 	all := l.pci()
@@ -104,7 +104,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 	}
 }
 
-// look is one look at a machine: the View, and the first thing that went wrong.
+// look is one gathering of a machine's facts: the View, and the first error.
 type look struct {
 	v     host.View
 	cache *Cache
@@ -142,8 +142,8 @@ func (l *look) fail(verb, object string, err error) {
 	if l.err != nil {
 		return
 	}
-	var said *host.FileError
-	if errors.As(err, &said) {
+	var fileErr *host.FileError
+	if errors.As(err, &fileErr) {
 		l.err = err // it names verb and object itself
 		return
 	}
@@ -183,7 +183,7 @@ func (l *look) attr(name string) string {
 func (l *look) has(name string) bool {
 	_, err := l.v.Stat(name)
 	if err != nil && !missing(err) {
-		l.fail("look at", name, err)
+		l.fail("check", name, err)
 	}
 	return err == nil
 }

@@ -215,7 +215,7 @@ func TestOwner(t *testing.T) {
 		name, owner, why string
 		files            files
 	}{
-		{"nobody", "", "", files{}},
+		{"no owner", "", "", files{}},
 		{"flatcar", "", "", files{"/etc/os-release": "ID=flatcar"}},
 		{
 			"nodeadm", "nodeadm", "/usr/bin/nodeadm and nodeadm-run.service",

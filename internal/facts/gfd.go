@@ -18,7 +18,7 @@ type VGPU struct {
 // gfd says by which sign GPU Feature Discovery is seen to label this node, "" if by none.
 //
 // It runs in a pod and hands its labels over either in the API or in a file, both to Node Feature Discovery. The link that
-// kubelet keeps in /var/log/containers for each container names pod and container, and stands from the boot on, before
+// kubelet keeps in /var/log/containers for each container names pod and container. It exists from the boot on, before
 // kubelet has started the pod again. Source: https://github.com/NVIDIA/k8s-device-plugin, cmd/gpu-feature-discovery and the
 // names in deployments/helm; kubernetes' pkg/kubelet/kuberuntime/legacy.go for the links.
 func (l *look) gfd() string {

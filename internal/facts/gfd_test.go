@@ -30,7 +30,7 @@ func TestGFDSeen(t *testing.T) {
 				t.Errorf("%q, %v, want %q", f.GFD, err, c.want)
 			}
 			if f, _ := Gather(t.Context(), n, Needs{}); f.GFD != "" || f.Machine != "" {
-				t.Error("found out what nobody asked for")
+				t.Error("found out what was not asked for")
 			}
 		})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func open(t testing.TB, file string) *simhost.Node {
 	t.Helper()
@@ -33,8 +33,7 @@ func open(t testing.TB, file string) *simhost.Node {
 	return n
 }
 
-// TestHosts gathers the facts of every recorded machine and compares them with what they were when somebody looked over
-// them last.
+// TestHosts gathers the facts of every recorded machine and compares them with the golden files, which a person has reviewed.
 func TestHosts(t *testing.T) {
 	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
 	if err != nil || len(hosts) == 0 {

@@ -93,7 +93,7 @@ func (l *look) containerdFiles(root string) (files []File, address string) {
 			address = c.Plugins.GRPC.Address
 		}
 		for _, p := range absolute(name, c.Imports) {
-			if strings.Contains(p, "*") { // containerd takes ? and [ alone as they are
+			if strings.Contains(p, "*") { // containerd takes ? and [ alone literally
 				pending = append(pending, l.glob(p)...)
 			} else {
 				pending = append(pending, p)

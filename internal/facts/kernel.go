@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// kernel tells the running kernel, and the installed ones newest first.
+// kernel returns the running kernel, and the installed ones newest first.
 func (l *look) kernel() Kernel {
 	k := Kernel{Installed: []string{}}
 	if l.v.Live() {

@@ -17,7 +17,7 @@ import (
 // maxParsed is the size in bytes above which a config file of kubelet's is taken for broken. Real ones have a few thousand.
 const maxParsed = 1 << 20
 
-// kubelet tells what is known of the kubelet from its unit, its command line and its config files.
+// kubelet is what is known of kubelet from its unit, its command line and its config files.
 func (l *look) kubelet(ctx context.Context, engines []Engine) Kubelet {
 	k := Kubelet{Binary: l.first("/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet", "/home/kubernetes/bin/kubelet")}
 	s := l.service(ctx, "kubelet.service")

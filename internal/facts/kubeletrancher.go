@@ -100,11 +100,11 @@ func (l *look) rancherSettings(k *Kubelet, first File) map[string][]string {
 	k.Files = append(files, k.Files...)
 	settings := map[string][]string{}
 	for _, f := range files {
-		var said map[string]yaml.Node
-		if len(f.Data) > maxParsed || yaml.Unmarshal(f.Data, &said) != nil {
+		var doc map[string]yaml.Node
+		if len(f.Data) > maxParsed || yaml.Unmarshal(f.Data, &doc) != nil {
 			continue
 		}
-		for key, node := range said {
+		for key, node := range doc {
 			var list []string
 			if node.Decode(&list) != nil {
 				var one string

@@ -104,14 +104,14 @@ func (l *look) modules(kernels Kernel, gpus []PCI, arch string, cache ModuleCach
 func LoadedDriver(v host.View) (version, flavour string) {
 	l := &look{v: v}
 	version = l.attr("/sys/module/nvidia/version")
-	said := l.attr("/proc/driver/nvidia/version")
+	procVersion := l.attr("/proc/driver/nvidia/version")
 	if version == "" {
 		return "", ""
 	}
-	if said == "" {
+	if procVersion == "" {
 		return version, ""
 	}
-	if strings.Contains(said, "Open Kernel Module") {
+	if strings.Contains(procVersion, "Open Kernel Module") {
 		return version, "open"
 	}
 	return version, "proprietary"
@@ -182,7 +182,7 @@ func listedIn(dir string, dep []byte) (names []string) {
 	return names
 }
 
-// kernelModules looks at one kernel's modules.
+// kernelModules reads one kernel's modules.
 func (l *look) kernelModules(kernel string, cache ModuleCache) KernelModules {
 	dir := "/lib/modules/" + kernel
 	dep := l.read(dir + "/modules.dep")

@@ -246,7 +246,7 @@ func TestGeneratedKey(t *testing.T) {
 	}
 	own["/etc/dkms/framework.conf"] = "mok_signing_key=/var/lib/dkms/mok.key\n"
 	if trust, _ := ReadTrust(own); trust.Generated {
-		t.Error("a key that somebody has named was not made by DKMS")
+		t.Error("a key that an administrator has named was not made by DKMS")
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// Trust is whose modules the kernel loads.
+// Trust is which signers' modules the kernel loads.
 type Trust struct {
 	SecureBoot string   `json:"secureBoot"`          // on, off, unknown
 	Lockdown   string   `json:"lockdown,omitempty"`  // none, integrity, confidentiality; "" if unknown
@@ -23,7 +23,7 @@ type Trust struct {
 	BuildCert  string   `json:"-"`                   // the file with its certificate, there or where DKMS would make it
 	Waiting    bool     `json:"waiting,omitempty"`   // mokutil has handed it to the firmware: a person confirms it at the next boot
 	BuildKey   string   `json:"buildKey,omitempty"`  // the file with its private half, where there is one
-	Generated  bool     `json:"generated,omitempty"` // DKMS made that key by itself: nobody has asked for it
+	Generated  bool     `json:"generated,omitempty"` // DKMS made that key by itself: no administrator asked for it
 }
 
 // Demands says whether the kernel refuses modules that are not signed by a key it trusts. Distributions' kernels lock
@@ -65,7 +65,7 @@ const (
 	mokNew = efivars + "/MokNew-605dab50-e046-4300-abb6-3dd810dd8b23"
 )
 
-// trust finds out whose modules the kernel loads.
+// trust finds out which signers' modules the kernel loads.
 func (l *look) trust() Trust {
 	t := Trust{SecureBoot: "unknown"}
 	if l.v.Live() {
@@ -180,7 +180,7 @@ func keyNames(list string) (names []string) {
 	return names
 }
 
-// ReadTrust finds out whose modules the kernel loads.
+// ReadTrust finds out which signers' modules the kernel loads.
 func ReadTrust(v host.View) (Trust, error) {
 	l := &look{v: v}
 	return l.trust(), l.err

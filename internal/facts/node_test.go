@@ -39,7 +39,7 @@ func clientPEM(t *testing.T, name string) (string, time.Time) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})) + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})), end
 }
 
-// booted is files of a machine that runs, and how its units stand.
+// booted is files of a machine that runs, and the states of its units.
 type booted struct {
 	files
 	units map[string]string

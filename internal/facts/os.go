@@ -85,7 +85,7 @@ func value1(s string) (value, rest string) {
 		}
 		s = strings.TrimLeft(s, " \t")
 	}
-	// Outside quotes a backslash takes the next byte as it is and swallows a line's end; blanks at the end do not count.
+	// Outside quotes a backslash takes the next byte literally and swallows a line's end; blanks at the end do not count.
 	kept := b.Len()
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
@@ -107,7 +107,7 @@ func value1(s string) (value, rest string) {
 	return b.String()[:kept], ""
 }
 
-// doubleQuoted writes what stands up to the closing quote and returns what follows.
+// doubleQuoted writes what precedes the closing quote and returns what follows.
 func doubleQuoted(b *strings.Builder, s string) string {
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {

@@ -3,8 +3,8 @@
 
 package facts
 
-// owner finds out who writes the node's /etc/containerd/config.toml anew, at boot or when the node is provisioned, so
-// that what others write there does not last. It returns the sign seen.
+// owner finds out which program rewrites the node's /etc/containerd/config.toml, at boot or when the node is provisioned:
+// other changes to it do not last. It returns the sign seen.
 // Flatcar and plain distributions rewrite nothing; nor does eks-hybrid, but when its administrator calls it.
 func (l *look) owner(os OS) (owner, why string) {
 	why = l.cloud.ManagedWhy

@@ -17,7 +17,7 @@ func TestAssignments(t *testing.T) {
 		{"single quotes", `A='a "b" \n $c'`, `a "b" \n $c`},
 		{"escapes in double quotes", `A="\$5 \"x\" \\ \` + "`" + ` \n"`, `$5 "x" \ ` + "`" + ` \n`},
 		{"escapes outside", `A=a\ b\"c`, `a b"c`},
-		{"quotes in the middle stand", `A=a"b"c`, `a"b"c`},
+		{"quotes in the middle are kept", `A=a"b"c`, `a"b"c`},
 		{"quoted parts join", `A="a"'b'c`, "abc"},
 		{"trailing blanks go", "A=a b \t\nB=x", "a b"},
 		{"escaped blank stays", "A=a\\ \nB=x", "a "},

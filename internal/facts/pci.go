@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// pci lists the NVIDIA functions on the bus, in bus order. Not nil: it was looked at.
+// pci lists the NVIDIA functions on the bus, in bus order. Not nil: the bus was read.
 // The attributes are what the kernel has cached; reading them does not wake a sleeping device.
 // Source: Documentation/ABI/testing/sysfs-bus-pci in the kernel's tree.
 func (l *look) pci() []PCI {
@@ -42,11 +42,11 @@ func (l *look) pci() []PCI {
 	return found
 }
 
-// function reads all that stays as it is of one function, of NVIDIA's only.
+// function reads what never changes of one function, of NVIDIA's only.
 func (l *look) function(bus, address string) PCI {
 	dev := bus + "/" + address + "/"
 	if real, err := l.v.Resolve(bus + "/" + address); err == nil {
-		dev = real + "/" // in sysfs it is a link, which would be followed anew for each attribute
+		dev = real + "/" // in sysfs it is a link, which would be followed for each attribute
 	}
 	p := PCI{Address: address}
 	if l.hex(dev+"vendor") != nvidia {

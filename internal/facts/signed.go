@@ -13,8 +13,8 @@ import (
 // Source: https://documentation.ubuntu.com/server/how-to/graphics/install-nvidia-drivers/
 const signedModules = "linux-modules-nvidia-"
 
-// signed asks apt which of them it knows of, where a target kernel has no module of the branch yet: a machine that stands
-// asks nobody.
+// signed asks apt which of them it knows, where a target kernel has no module of the branch yet: a converged machine does
+// not ask.
 func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
 	if !f.Live || f.OS.ID != "ubuntu" && !slices.Contains(f.OS.Like, "ubuntu") {
 		return nil
@@ -35,7 +35,7 @@ func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
 	out, err := l.v.Ask(ctx, "apt-cache", "-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=", "-o", "Dir::State::status=/dev/null",
 		"search", "--names-only", "^"+signedModules)
 	if err != nil || len(out) == 0 {
-		return nil // no lists, or not of the component that has them: then nobody knows
+		return nil // no lists, or not of the component that has them: then it is unknown
 	}
 	found := []string{}
 	for line := range strings.Lines(string(out)) {

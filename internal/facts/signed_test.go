@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// Which signed modules are to be had is asked where a target kernel has none of the branch; a machine of another
+// apt is asked which signed modules are available where a target kernel has none of the branch; a machine of another
 // distribution, and lists that know of none at all, say nothing.
 func TestSigned(t *testing.T) {
 	const k, old = "6.8.0-45-generic", "6.8.0-41-generic"

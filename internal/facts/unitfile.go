@@ -73,7 +73,7 @@ func (l *look) unitThere(name string) bool {
 	return l.units[name]
 }
 
-// add reads one more file of the unit: lists grow, an empty value starts them anew.
+// add reads one more file of the unit: lists grow, an empty value clears them.
 // Source: https://www.freedesktop.org/software/systemd/man/latest/systemd.syntax.html
 func (s *service) add(text string) {
 	section := ""
@@ -95,7 +95,7 @@ func (s *service) add(text string) {
 	}
 }
 
-// list is where a setting's values go; nil if it is none of ours. A restart of what is required, bound to or part of
+// list is where a setting's values go; nil for any other setting. A restart of what is required, bound to or part of
 // restarts the unit too: https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html#Requires=
 func (s *service) list(section, key string) *[]string {
 	switch section + key {

@@ -16,7 +16,7 @@ import (
 
 // Cache remembers, from one Gather to the next, what does not change while a machine runs (its system, architecture,
 // hypervisor, what is on its PCI bus) and the versions found in binaries that no package database knows; these hold as
-// long as the binary's path, size and ctime do. Given another View it starts anew. The zero value is empty and usable.
+// long as the binary's path, size and ctime do. Given another View it starts from nothing. The zero value is empty and usable.
 type Cache struct {
 	view     host.View
 	known    bool
@@ -40,8 +40,8 @@ type binary struct {
 // program says how a program's version can be found out.
 type program struct {
 	packages []string // deb packages that own it
-	module   string   // Go module whose version is the program's, as main module or as a part
-	ask      bool     // it may be run with --version; what that prints is told apart by its words
+	module   string   // Go module that has the program's version, as main module or as a part
+	ask      bool     // it may be run with --version; its words tell which program it is
 }
 
 // version finds a program's version: dpkg says it, then the Go build information in the binary, then the program
@@ -81,7 +81,7 @@ type part struct {
 
 func (p part) ReadAt(b []byte, off int64) (int, error) { return p.v.ReadAt(p.name, b, off) }
 
-// binaryVersion reads the version that the Go linker was told, or that of the module the program was built from.
+// binaryVersion reads the version that the Go linker was given, or that of the module the program was built from.
 func (l *look) binaryVersion(path, module string) string {
 	info, err := buildinfo.Read(part{l.v, path})
 	if err != nil {

@@ -57,8 +57,8 @@ func both(t *testing.T, test func(t *testing.T, h host.Host)) {
 	t.Run("simulated", func(t *testing.T) { test(t, simulated(t, "-- sim.toml --\nlive = false\n")) })
 }
 
-// mine is an Attr of the user the test runs as.
-func mine(mode fs.FileMode) host.Attr {
+// ownedBySelf is an Attr of the user the test runs as.
+func ownedBySelf(mode fs.FileMode) host.Attr {
 	return host.Attr{Mode: mode, UID: os.Getuid(), GID: os.Getgid()}
 }
 
@@ -98,8 +98,8 @@ func TestSameDisk(t *testing.T) {
 		real, dir := openFolder(t)
 		likeSimulated(t, real, dir)
 		sim := simulated(t, "-- sim.toml --\nlive = false\n")
-		must(t, real.Mkdir("/w", mine(0o755)))
-		must(t, sim.Mkdir("/w", mine(0o755)))
+		must(t, real.Mkdir("/w", ownedBySelf(0o755)))
+		must(t, sim.Mkdir("/w", ownedBySelf(0o755)))
 		var log []string
 		for range 60 {
 			name, do := randomWork(r)
@@ -117,9 +117,9 @@ func TestSameDisk(t *testing.T) {
 func likeSimulated(t *testing.T, h host.Host, dir string) {
 	must(t, os.Chmod(dir, 0o755))
 	for _, name := range []string{"dev", "etc", "proc", "root", "run", "sys", "tmp", "usr", "usr/bin", "usr/lib", "var", "var/lib", "var/log"} {
-		must(t, h.Mkdir("/"+name, mine(0o755)))
+		must(t, h.Mkdir("/"+name, ownedBySelf(0o755)))
 	}
-	must(t, h.SetAttr("/tmp", mine(fs.ModeSticky|0o777)))
+	must(t, h.SetAttr("/tmp", ownedBySelf(fs.ModeSticky|0o777)))
 }
 
 func randomPath(r *rand.Rand) string {
@@ -135,7 +135,7 @@ func randomWork(r *rand.Rand) (string, func(host.Host) string) {
 	p := randomPath(r)
 	switch r.IntN(10) {
 	case 0, 1:
-		return "write " + p, func(h host.Host) string { return errno(h.WriteFile(p, []byte(p+"\n"), mine(0o640))) }
+		return "write " + p, func(h host.Host) string { return errno(h.WriteFile(p, []byte(p+"\n"), ownedBySelf(0o640))) }
 	case 2:
 		return "append " + p, func(h host.Host) string { return errno(h.Append(p, []byte("more"))) }
 	case 3, 4:
@@ -145,7 +145,7 @@ func randomWork(r *rand.Rand) (string, func(host.Host) string) {
 		}
 		return "link " + p + " -> " + target, func(h host.Host) string { return errno(h.Symlink(p, target)) }
 	case 5, 6:
-		return "mkdir " + p, func(h host.Host) string { return errno(h.Mkdir(p, mine(0o750))) }
+		return "mkdir " + p, func(h host.Host) string { return errno(h.Mkdir(p, ownedBySelf(0o750))) }
 	case 7:
 		return "remove " + p, func(h host.Host) string { return errno(h.Remove(p)) }
 	case 8:
@@ -167,9 +167,9 @@ func randomWork(r *rand.Rand) (string, func(host.Host) string) {
 func TestResolve(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
 		for _, dir := range []string{"/d", "/d/e", "/d/e/f"} {
-			must(t, h.Mkdir(dir, mine(0o755)))
+			must(t, h.Mkdir(dir, ownedBySelf(0o755)))
 		}
-		must(t, h.WriteFile("/d/file", []byte("x"), mine(0o644)))
+		must(t, h.WriteFile("/d/file", []byte("x"), ownedBySelf(0o644)))
 		for name, target := range map[string]string{
 			"/abs": "/d/e", "/rel": "d/e", "/deep": "/d/e/f", "/d/up": "..", "/d/out": "../../../../d/e", "/top": "/",
 			"/over": "../../../../../../../..", "/loop": "/pool", "/pool": "loop", "/self": "self", "/d/dot": ".", "/dangling": "d/none",
@@ -228,12 +228,12 @@ func TestResolve(t *testing.T) {
 
 func TestWriteKeepsLinks(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/d", mine(0o755)))
-		must(t, h.WriteFile("/d/file", []byte("old"), mine(0o600)))
+		must(t, h.Mkdir("/d", ownedBySelf(0o755)))
+		must(t, h.WriteFile("/d/file", []byte("old"), ownedBySelf(0o600)))
 		must(t, h.Symlink("/link", "/d/file"))
 		must(t, h.Symlink("/dangling", "d/new"))
-		must(t, h.WriteFile("/link", []byte("new"), mine(0o640)))
-		must(t, h.WriteFile("/dangling", []byte("made"), mine(0o400)))
+		must(t, h.WriteFile("/link", []byte("new"), ownedBySelf(0o640)))
+		must(t, h.WriteFile("/dangling", []byte("made"), ownedBySelf(0o400)))
 		for name, want := range map[string]string{"/d/file": "new", "/d/new": "made"} {
 			if got := read(t, h, name); got != want {
 				t.Errorf("%s is %q, want %q", name, got, want)
@@ -251,7 +251,7 @@ func TestWriteKeepsLinks(t *testing.T) {
 		if _, err := h.Stat("/d/file"); err != nil {
 			t.Error("removing a link took its target")
 		}
-		if err := h.Mkdir("/dangling", mine(0o755)); !errors.Is(err, fs.ErrExist) {
+		if err := h.Mkdir("/dangling", ownedBySelf(0o755)); !errors.Is(err, fs.ErrExist) {
 			t.Errorf("a folder in place of a link: %v", err)
 		}
 	})
@@ -259,16 +259,16 @@ func TestWriteKeepsLinks(t *testing.T) {
 
 func TestNotRegular(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/d", mine(0o755)))
+		must(t, h.Mkdir("/d", ownedBySelf(0o755)))
 		_, err := h.ReadFile("/d")
 		for what, err := range map[string]error{
-			"read": err, "write": h.WriteFile("/d", nil, mine(0o644)), "append": h.Append("/d", nil), "link": h.Symlink("/d", "x"),
+			"read": err, "write": h.WriteFile("/d", nil, ownedBySelf(0o644)), "append": h.Append("/d", nil), "link": h.Symlink("/d", "x"),
 		} {
 			if !errors.Is(err, syscall.EISDIR) {
 				t.Errorf("%s a folder: %v", what, err)
 			}
 		}
-		must(t, h.WriteFile("/d/x", nil, mine(0o644)))
+		must(t, h.WriteFile("/d/x", nil, ownedBySelf(0o644)))
 		if err := h.Remove("/d"); !errors.Is(err, syscall.ENOTEMPTY) || err.Error() != "cannot remove /d: directory not empty" {
 			t.Error(err)
 		}
@@ -291,15 +291,15 @@ func TestAppend(t *testing.T) {
 
 func TestAttr(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/d", mine(0o750|fs.ModeSetgid)))
-		must(t, h.WriteFile("/d/x", []byte("x"), mine(0o755|fs.ModeSetuid)))
+		must(t, h.Mkdir("/d", ownedBySelf(0o750|fs.ModeSetgid)))
+		must(t, h.WriteFile("/d/x", []byte("x"), ownedBySelf(0o755|fs.ModeSetuid)))
 		for name, want := range map[string]fs.FileMode{"/d": fs.ModeDir | fs.ModeSetgid | 0o750, "/d/x": fs.ModeSetuid | 0o755} {
 			if i, err := h.Stat(name); err != nil || i.Mode != want || i.UID != os.Getuid() {
 				t.Errorf("%s is %v of %d (%v), want %v", name, i.Mode, i.UID, err, want)
 			}
 		}
-		must(t, h.SetAttr("/d/x", mine(0o600)))
-		must(t, h.SetAttr("/d", mine(0o700)))
+		must(t, h.SetAttr("/d/x", ownedBySelf(0o600)))
+		must(t, h.SetAttr("/d", ownedBySelf(0o700)))
 		for name, want := range map[string]fs.FileMode{"/d": fs.ModeDir | 0o700, "/d/x": 0o600} {
 			if i, err := h.Stat(name); err != nil || i.Mode != want {
 				t.Errorf("%s is %v (%v), want %v", name, i.Mode, err, want)
@@ -320,7 +320,7 @@ func TestAttr(t *testing.T) {
 
 func TestXattrs(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		want := mine(0o644)
+		want := ownedBySelf(0o644)
 		want.Xattrs = map[string]string{"user.a": "1", "user.b": "\x00\xff"}
 		err := h.WriteFile("/x", []byte("x"), want)
 		if errors.Is(err, syscall.ENOTSUP) {
@@ -334,7 +334,7 @@ func TestXattrs(t *testing.T) {
 			}
 		}
 		has(want.Xattrs)
-		must(t, h.WriteFile("/x", []byte("y"), mine(0o600))) // nil keeps
+		must(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o600))) // nil keeps
 		has(want.Xattrs)
 		want.Xattrs = map[string]string{"user.b": "2"}
 		must(t, h.SetAttr("/x", want))

@@ -60,7 +60,7 @@ func dial(ctx context.Context) (*dbus.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// On the message bus the ends of jobs are told only to who has asked for them.
+	// The message bus reports the ends of jobs only to subscribers.
 	if err := conn.Subscribe(); err != nil {
 		conn.Close()
 		return nil, err

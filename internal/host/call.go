@@ -68,8 +68,8 @@ func unframe(res *http.Response, body []byte) ([]byte, error) {
 			if err != nil {
 				text = h.Get("Grpc-Message")
 			}
-			said := fmt.Sprintf("gRPC status %s: %s", code, text)
-			return nil, errors.New(strings.ToValidUTF8(said[:min(len(said), maxSaid)], "?"))
+			message := fmt.Sprintf("gRPC status %s: %s", code, text)
+			return nil, errors.New(strings.ToValidUTF8(message[:min(len(message), maxSaid)], "?"))
 		}
 	}
 	if res.StatusCode != http.StatusOK {

@@ -77,7 +77,7 @@ func TestCall(t *testing.T) {
 		})
 	}
 	if _, err := call(t.Context(), "/nosuch/socket", "/x", nil); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no such socket: %v", err)
 	}
 }
 
@@ -99,13 +99,13 @@ func TestScratchIsPrivateAndGone(t *testing.T) {
 
 func TestOwnersWithoutRoot(t *testing.T) {
 	for _, id := range []int{0, 1, 1000, 65534} {
-		for _, mine := range []int{0, 1000} {
-			if back := given(seen(id, mine), mine); back != id && id != 0 {
-				t.Errorf("owner %d, seen by %d, goes back as %d", id, mine, back)
+		for _, caller := range []int{0, 1000} {
+			if back := storedOwner(shownOwner(id, caller), caller); back != id && id != 0 {
+				t.Errorf("owner %d, seen by %d, goes back as %d", id, caller, back)
 			}
 		}
 	}
-	if seen(1000, 1000) != 0 || given(0, 1000) != 1000 || seen(7, 1000) != 7 {
+	if shownOwner(1000, 1000) != 0 || storedOwner(0, 1000) != 1000 || shownOwner(7, 1000) != 7 {
 		t.Error("what the caller owns does not count as root's")
 	}
 }

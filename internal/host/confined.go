@@ -12,27 +12,27 @@ import (
 
 // Confined says what keeps this process from what root may do, each in a line: capabilities it lacks, a seccomp filter, a
 // security module's profile, a mount namespace of its own. The kernel answers only "operation not permitted" or "read-only
-// file system" for all of them. Nothing comes back for a process that may do all.
+// file system" for all of them. The list is empty for a process that may do all.
 func Confined() []string {
 	status, _ := os.ReadFile("/proc/self/status")
 	label, _ := os.ReadFile("/proc/self/attr/current")
-	mine, _ := os.Readlink("/proc/self/ns/mnt")
-	first, _ := os.Readlink("/proc/1/ns/mnt") // "" without CAP_SYS_PTRACE: nothing is known then
-	return confined(string(status), string(label), mine, first)
+	own, _ := os.Readlink("/proc/self/ns/mnt")
+	initial, _ := os.Readlink("/proc/1/ns/mnt") // "" without CAP_SYS_PTRACE: nothing is known then
+	return confined(string(status), string(label), own, initial)
 }
 
-func confined(status, label, mine, first string) (all []string) {
+func confined(status, label, own, initial string) (all []string) {
 	if missing := missingCapabilities(field(status, "CapEff")); len(missing) > 0 {
 		all = append(all, "this process lacks the capabilities "+strings.Join(missing, ", ")+" (its unit's CapabilityBoundingSet=, or a container's, says which it has)")
 	}
 	if field(status, "Seccomp") == "2" {
 		all = append(all, "a seccomp filter forbids this process some system calls (SystemCallFilter= and the like in its unit, or a container's profile)")
 	}
-	if mine != "" && first != "" && mine != first {
-		all = append(all, "this process has a mount namespace of its own, in which parts may be read-only (ProtectSystem= or ReadOnlyPaths= in its unit)")
+	if own != "" && initial != "" && own != initial {
+		all = append(all, "this process has its own mount namespace, where parts may be read-only (ProtectSystem= or ReadOnlyPaths= in its unit)")
 	}
 	if l := strings.Trim(label, "\x00\n "); !free(l) {
-		all = append(all, fmt.Sprintf("a security module runs this process as %q (ausearch -m avc, or dmesg, tells what it forbade)", l))
+		all = append(all, fmt.Sprintf("a security module runs this process as %q (ausearch -m avc, or dmesg, says what it forbade)", l))
 	}
 	return all
 }

@@ -24,7 +24,7 @@ func TestConfined(t *testing.T) {
 		{"a broken mask", "CapEff:\twhat\n", "", "", "", ""},
 		{"a filter", "Seccomp:\t2\n", "", "", "", "a seccomp filter"},
 		{"its own mounts", all, "", "mnt:[2]", "mnt:[1]", "ReadOnlyPaths="},
-		{"not allowed to look at process 1", all, "", "mnt:[2]", "", ""},
+		{"not allowed to read process 1", all, "", "mnt:[2]", "", ""},
 	} {
 		got := strings.Join(confined(c.status, c.label, c.mine, c.first), "\n")
 		if !strings.Contains(got, c.want) || (c.want == "") != (got == "") || strings.Contains(got, "\n") {

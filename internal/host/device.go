@@ -70,12 +70,12 @@ func (f *Files) openDevices(name string) ([]Device, error) {
 // fs/proc/base.c; for the flags: statx(2), and nfs_getattr in fs/nfs/inode.c.
 func (d realFolder) Device(name string) (Device, error) {
 	var x unix.Statx_t
-	err := again(func() error {
+	err := retryEINTR(func() error {
 		return unix.Statx(int(d), name, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &x)
 	})
 	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
 		var st unix.Stat_t
-		if err := again(func() error { return unix.Fstatat(int(d), name, &st, 0) }); err != nil {
+		if err := retryEINTR(func() error { return unix.Fstatat(int(d), name, &st, 0) }); err != nil {
 			return Device{}, err
 		}
 		x.Mode, x.Rdev_major, x.Rdev_minor = uint16(st.Mode), unix.Major(uint64(st.Rdev)), unix.Minor(uint64(st.Rdev))

@@ -36,7 +36,7 @@ type Folder interface {
 	// Device says which character device name leads to, links followed as the kernel does; the zero Device if it is none.
 	Device(name string) (Device, error)
 
-	// Open opens a file or folder for reading, without waiting for anybody (O_NONBLOCK); ELOOP if name is a link.
+	// Open opens a file or folder for reading, without waiting for a writer (O_NONBLOCK); ELOOP if name is a link.
 	Open(name string) (File, error)
 	// OpenAppend opens a file for reading, and for writing at its end.
 	OpenAppend(name string) (File, error)

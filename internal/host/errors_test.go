@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// TestErrorsAreOneLine: what a program has said in several lines, and several errors, are told in one.
+// TestErrorsAreOneLine: a program's message of several lines, and several errors, become one line.
 func TestErrorsAreOneLine(t *testing.T) {
 	failed := &host.CommandError{Argv: []string{"apt-get"}, Code: 1, Stderr: "E: a\nE: b", Cause: errors.New("exit status 1")}
 	if got, want := failed.Error(), "cannot run apt-get: exit status 1: E: a; E: b"; got != want {

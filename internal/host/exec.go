@@ -142,7 +142,7 @@ func environment() []string {
 		"PATH=" + searchPath,
 		"LC_ALL=C",                       // messages and numbers as programs expect them
 		"HOME=/root",                     // gpg, helm and others fail without one
-		"DEBIAN_FRONTEND=noninteractive", // nobody is there to answer debconf: debconf(7)
+		"DEBIAN_FRONTEND=noninteractive", // debconf must not ask: debconf(7)
 	}
 	for _, name := range []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {
 		if value, ok := os.LookupEnv(name); ok {
@@ -166,7 +166,7 @@ func lookPath(name string) (string, error) {
 	return "", fmt.Errorf("it is not installed: %w", fs.ErrNotExist)
 }
 
-// head keeps the first bytes written to it and tells once when there are more.
+// head keeps the first bytes written to it and reports once when there are more.
 type head struct {
 	buf  bytes.Buffer
 	max  int

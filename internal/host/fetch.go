@@ -59,7 +59,7 @@ const (
 	fetchSilence = 30 * time.Second // without a byte: the other side has gone
 
 	// A server that sends a byte now and then would hold an apply, and a boot, for ever. A mirror that is slow for a minute is
-	// tried again; one that is slow all the time is given up.
+	// asked again; one that is slow all the time is given up.
 	fetchFloor  = 4 << 10 // bytes a second that must come, over fetchWindow
 	fetchWindow = time.Minute
 	fetchGrace  = 5 * time.Minute // for a download of no bytes
@@ -81,14 +81,14 @@ func (f *Files) Download(ctx context.Context, r Request, name string, attr Attr)
 	return f.get(ctx, r, func(body io.Reader) error { return f.WriteFrom(name, body, attr) })
 }
 
-// get gets and checks; what passes over a flaky line is tried again, each time from the beginning.
+// get gets and checks; what a bad connection broke is fetched again, each time from the beginning.
 func (f *Files) get(ctx context.Context, r Request, take func(io.Reader) error) error {
 	u, err := url.Parse(r.URL)
 	if err != nil {
 		return &FetchError{URL: anonymousURL(r.URL), Cause: errors.New("it is not a URL")}
 	}
 	fail := func(err error) error {
-		if said := (*FetchError)(nil); err == nil || errors.As(err, &said) {
+		if failed := (*FetchError)(nil); err == nil || errors.As(err, &failed) {
 			return err
 		}
 		return &FetchError{URL: anonymousURL(u.String()), Cause: err}
@@ -123,7 +123,7 @@ func anonymousURL(text string) string {
 	return scheme + "://" + rest
 }
 
-// persist tries again what may go well another time.
+// persist repeats what may succeed another time.
 func persist(ctx context.Context, once func() error) error {
 	for pause, try := fetchPause, 1; ; pause, try = 2*pause, try+1 {
 		err := once()

@@ -111,8 +111,8 @@ func TestFetchMasksPasswords(t *testing.T) {
 	cancel()
 	for _, url := range []string{"http://me:hunter2@localhost:1/x", "http://me:hunter2@local host/x", "ftp://me:hunter2@localhost/x", "http://me:hunter2@localhost:port?q"} {
 		_, err := h.Fetch(ctx, Request{URL: url, Max: 1})
-		told := (*FetchError)(nil)
-		if !errors.As(err, &told) || strings.Contains(err.Error(), "hunter2") || strings.Contains(told.URL, "me") {
+		failed := (*FetchError)(nil)
+		if !errors.As(err, &failed) || strings.Contains(err.Error(), "hunter2") || strings.Contains(failed.URL, "me") {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
@@ -209,8 +209,8 @@ func (d *drip) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: d, ContentLength: -1}, nil
 }
 
-// TestFetchHasAFloor: bytes that come, and never enough of them, are a reason to try again; a download that would take days at a
-// speed just above that is given up. A slow disk of ours is no reason.
+// TestFetchHasAFloor: a transfer that is too slow is repeated; a download that would take days at a speed just above that is
+// given up. A slow disk on this machine is no reason.
 func TestFetchHasAFloor(t *testing.T) {
 	const mib = 1 << 20
 	for what, tt := range map[string]struct {

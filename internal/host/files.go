@@ -57,7 +57,7 @@ func (f *Files) stat(name string, follow bool) (Info, error) {
 	return i, nil
 }
 
-// describe tells all about a name in a folder.
+// describe reads all about a name in a folder.
 func describe(dir Folder, name string) (Info, error) {
 	i, err := dir.Lstat(name)
 	if err != nil {
@@ -167,7 +167,7 @@ func (f *Files) ReadFile(name string) ([]byte, error) {
 }
 
 func readRegular(at place) ([]byte, error) {
-	// Looked at before it is opened: opening a device may do something (a watchdog starts, a tape rewinds).
+	// Checked before it is opened: opening a device may have an effect (a watchdog starts, a tape rewinds).
 	i, err := at.lstat()
 	if err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func appendTo(dir Folder, name string, data []byte) error {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	// The folder too, also if the file was there: whoever made it may have been killed before syncing its name.
+	// The folder too, also if the file was there: the process that made it may have been killed before it synced the name.
 	return dir.Sync()
 }
 

@@ -78,7 +78,7 @@ type Instance struct {
 	ID      int
 	Profile int // Profile.ID
 	At      Span
-	Compute []ComputeInstance // by id; none: somebody stopped half way
+	Compute []ComputeInstance // by id; none: its creation was not completed
 	Clients []int             // processes that use it; ascending
 }
 

@@ -3,7 +3,7 @@
 
 // Package host is the one door to the machine: files, commands, units, the kernel. Nothing else writes files or runs commands.
 //
-// A View looks and cannot touch: whoever is handed a View, as planning is, changes nothing, and the compiler proves it.
+// A View reads and cannot write: planning gets a View and changes nothing, and the compiler proves it.
 // The same door opens the running machine ("/"), a root folder (an image, a mounted disk) and a simulated node.
 package host
 
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// View looks at a machine and never touches it. Names are absolute paths as the machine's own processes see them:
+// View reads a machine and never writes to it. Names are absolute paths as the machine's own processes see them:
 // links inside are followed as if the root folder were "/", and nothing leads out of it.
 type View interface {
 	// Root says where the machine's files lie: "/" or the root folder.
@@ -44,8 +44,8 @@ type View interface {
 	// error is *Untrusted. Of a name that is not there the folders are judged that are.
 	Trusted(names ...string) error
 
-	// Ask runs a command that only looks and returns its standard output. Errors are *CommandError.
-	// In a root folder there is nobody to ask: the error is a Later.
+	// Ask runs a command that only reads, and returns its standard output. Errors are *CommandError.
+	// In a root folder no command can run: the error is a Later.
 	Ask(ctx context.Context, argv ...string) ([]byte, error)
 	// AskAbout asks about files that are not on the machine: they are laid into a private folder, which is removed
 	// afterwards, and wherever argv or a file says Scratch it is that folder. Names in files are relative to it.
@@ -64,7 +64,7 @@ type View interface {
 	// Unit describes a systemd unit. Where no systemd runs the error is a Later, but Enabled, Load and Files
 	// are filled from the files all the same.
 	Unit(ctx context.Context, name string) (Unit, error)
-	// Driver asks the NVIDIA driver how the GPUs stand, through NVML. *NoDriver where none answers, a Later in a root folder.
+	// Driver asks the NVIDIA driver for the state of the GPUs, through NVML. *NoDriver where none answers, a Later in a root folder.
 	Driver(ctx context.Context) (Driver, error)
 }
 
@@ -74,7 +74,7 @@ type Host interface {
 	View
 	// WriteFile replaces or makes a file: a temporary file in the same folder, synced, renamed, folder synced.
 	// A link at name is kept and its target written; another hard link to a replaced file keeps the old. The folder must exist.
-	// attr.Xattrs is the whole set wanted, labels apart that nobody may take off; nil keeps those of the file that is
+	// attr.Xattrs is the whole set wanted, except labels that cannot be removed; nil keeps those of the file that is
 	// replaced, or takes what the folder's defaults give.
 	WriteFile(name string, data []byte, attr Attr) error
 	// Download gets what a URL names into a file, as WriteFile writes it, without holding it in memory.
@@ -184,7 +184,7 @@ type UnitChange struct {
 	Job  string // "start", "stop", "restart", "reload"
 }
 
-// Later reports that something cannot be looked at or made yet, and when it can: "first boot", or "once the driver answers".
+// Later reports that something cannot be read or made yet, and when it can: "first boot", or "once the driver answers".
 type Later struct {
 	Until string // for people
 	When  When   // for programs, "" where none acts on it

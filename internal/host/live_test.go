@@ -105,7 +105,7 @@ func TestLive(t *testing.T) {
 	}
 	says(set("gpuadm-fails.service", "enable", ""), "no [Install] section")
 	write("gpuadm-fails.service", "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")
-	must(t, set("gpuadm-fails.service", "", "start")) // mended, and its many failures do not count
+	must(t, set("gpuadm-fails.service", "", "start")) // fixed, and its many failures do not count
 	must(t, set("gpuadm-fails.service", "", "stop"))
 
 	write("gpuadm-never.service", "[Unit]\nConditionPathExists=/none\n[Service]\nExecStart=/bin/sleep 1000\n")

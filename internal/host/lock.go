@@ -26,13 +26,13 @@ type runLock struct {
 }
 
 // nameOfLock is the lock file of a root folder. The folder itself is not locked, since any user who can read it could keep us
-// out, and an image shall be left no file: ours is named after the folder, as systemd-nspawn's is
+// out, and an image must be left without a file: gpuadm's is named after the folder, as systemd-nspawn's is
 // (/run/systemd/nspawn/locks/inode-DEV:INO: image_path_lock in src/shared/machine-image.c, discover-image.c since 248). It lies in
 // /run, or in /tmp for a user who may not write there. Another user can neither open it nor take it away: both folders are
 // root's, or sticky (unlink(2), rename(2)). A run of another user, or in a container with a /run of its own, is not seen by it.
 func nameOfLock(root realDisk) (string, error) {
 	var st unix.Stat_t
-	if err := again(func() error { return unix.Fstat(int(root), &st) }); err != nil {
+	if err := retryEINTR(func() error { return unix.Fstat(int(root), &st) }); err != nil {
 		return "", err
 	}
 	in := "/run"
@@ -86,7 +86,7 @@ func (l *runLock) lock(fd int) error {
 			return err
 		}
 	}
-	err := again(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	err := retryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if err == unix.EWOULDBLOCK {
 		return holder(fd)
 	}
@@ -109,8 +109,8 @@ func onlyOurs(stat func(*unix.Stat_t) error) error {
 	return fmt.Errorf("user %d owns it, and it is not as gpuadm makes it: remove it", st.Uid)
 }
 
-// release lets go for all who inherited the lock: after a run that ended by itself, what a package left running
-// in the background shall not keep the next run out. Only a killed run leaves its children holding it.
+// release frees the lock for all processes that inherited it: after a run that ended by itself, what a package left running
+// in the background must not keep the next run out. Only a killed run leaves its children holding it.
 func (l *runLock) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

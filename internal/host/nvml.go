@@ -15,7 +15,7 @@ import (
 // /dev/nvidiactl, and the kernel module could not be unloaded.
 type nvmlDoor struct {
 	files     *Files     // where the module's version and the libraries are looked up
-	libraries []string   // to try in this order: a name for the loader, or paths
+	libraries []string   // in the order of preference: a name for the loader, or paths
 	one       sync.Mutex // go-nvml keeps which symbols the library has in variables of its own
 }
 
@@ -67,9 +67,9 @@ func (d *nvmlDoor) because(code string) *NoDriver {
 // mismatch says which versions do not fit, and whether it is only this process that is behind: the loader never unloads
 // a library that a program has called by name, so it stays the one that was there when NVML was first asked.
 func (d *nvmlDoor) mismatch(module string) *NoDriver {
-	loaded, gone := d.loadedLibrary()
+	loaded, deleted := d.loadedLibrary()
 	version := strings.TrimPrefix(path.Base(loaded), "libnvidia-ml.so.")
-	if _, err := d.files.Stat(path.Join(path.Dir(loaded), "libnvidia-ml.so."+module)); gone || err == nil && version != module {
+	if _, err := d.files.Stat(path.Join(path.Dir(loaded), "libnvidia-ml.so."+module)); deleted || err == nil && version != module {
 		return &NoDriver{
 			Why: fmt.Sprintf("the driver was changed from %s to %s while gpuadm ran, and its library cannot be loaded twice", version, module),
 			Try: "run gpuadm again", Again: true,
@@ -77,7 +77,7 @@ func (d *nvmlDoor) mismatch(module string) *NoDriver {
 	}
 	return &NoDriver{
 		Why: fmt.Sprintf("the kernel module is of driver %s and the library of %s", known(module), known(version)),
-		Try: "stop what uses the GPUs and load the kernel module anew, or reboot",
+		Try: "stop what uses the GPUs and reload the kernel module, or reboot",
 	}
 }
 
@@ -98,7 +98,7 @@ func (d *nvmlDoor) moduleVersion() string {
 }
 
 // loadedLibrary is the file that this process has loaded NVML from, and whether that file is gone: proc_pid_maps(5).
-func (d *nvmlDoor) loadedLibrary() (file string, gone bool) {
+func (d *nvmlDoor) loadedLibrary() (file string, deleted bool) {
 	maps, err := d.files.ReadFile("/proc/self/maps")
 	if err != nil {
 		return "", false

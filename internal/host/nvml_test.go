@@ -200,7 +200,7 @@ var newer = []string{
 	"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceSetPersistenceMode", "nvmlComputeInstanceGetInfo_v2",
 }
 
-// TestNVMLOld reads a driver whose library lacks newer symbols. To call one ends the process, so a child does it.
+// TestNVMLOld reads a driver with a library that lacks newer symbols. To call one ends the process, so a child does it.
 func TestNVMLOld(t *testing.T) {
 	if library := os.Getenv("GPUADM_TEST_OLD_NVML"); library != "" {
 		oldNVML(t, host.LiveWithNVML(library, nil))

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Open opens the machine whose files lie at root: "/" is the running machine, any other folder an image,
-// of which only files can be looked at and touched.
+// Open opens the machine with its files at root: "/" is the running machine, any other folder an image,
+// of which only files can be read and written.
 func Open(root string) (Host, error) {
 	abs, err := filepath.Abs(root)
 	if err != nil {

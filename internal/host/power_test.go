@@ -191,7 +191,7 @@ func again(t *testing.T, n *simhost.Node, w work, old, want string) {
 	}
 }
 
-// TestFail lets every touch of every work fail once, as a full disk does: the old stands, no temporary file is left, and
+// TestFail lets every touch of every work fail once, as a full disk does: the old content remains, no temporary file is left, and
 // the work done again is safe from a power cut.
 func TestFail(t *testing.T) {
 	for _, w := range works() {
@@ -231,20 +231,20 @@ func TestFail(t *testing.T) {
 // TestSweep finds what a killed gpuadm left and nothing else gone.
 func TestSweep(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/w", mine(0o755)))
+		must(t, h.Mkdir("/w", ownedBySelf(0o755)))
 		for _, name := range []string{".gpuadm-x.tmp", ".gpuadm-config", "x.tmp"} {
-			must(t, h.WriteFile("/w/"+name, nil, mine(0o600)))
+			must(t, h.WriteFile("/w/"+name, nil, ownedBySelf(0o600)))
 		}
-		must(t, h.WriteFile("/w/.gpuadm-x.tmp", nil, mine(0o600)))
-		must(t, h.Mkdir("/w/.gpuadm-y.tmp", mine(0o700)))
+		must(t, h.WriteFile("/w/.gpuadm-x.tmp", nil, ownedBySelf(0o600)))
+		must(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
 		must(t, h.Symlink("/w/.gpuadm-z.tmp", "x"))
-		must(t, h.WriteFile("/w/a", nil, mine(0o600)))
+		must(t, h.WriteFile("/w/a", nil, ownedBySelf(0o600)))
 		names, err := h.ReadDir("/w")
 		if want := []string{".gpuadm-config", "a", "x.tmp"}; !slices.Equal(names, want) {
 			t.Errorf("%q (%v), want %q", names, err, want)
 		}
 		// In another folder, which it is asked for: through a link, and where none is.
-		must(t, h.Mkdir("/w/.gpuadm-y.tmp", mine(0o700)))
+		must(t, h.Mkdir("/w/.gpuadm-y.tmp", ownedBySelf(0o700)))
 		must(t, h.Symlink("/l", "w"))
 		must(t, h.Sweep("/l"))
 		for _, none := range []string{"/none", "/w/none/none", "/w/a", "/w/a/none"} {
@@ -285,7 +285,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestLabels: SELinux labels stay and cannot be taken off, what the kernel computes from the content is no attribute of ours.
+// TestLabels: SELinux labels stay and cannot be removed; what the kernel computes from the content is not restored.
 func TestLabels(t *testing.T) {
 	n := simulated(t, "-- etc/x xattr=security.selinux=label xattr=security.ima=sum xattr=security.evm=sum xattr=user.a=b --\nold\n")
 	i, err := n.Stat("/etc/x")

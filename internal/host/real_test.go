@@ -27,15 +27,15 @@ func TestSwappedFolder(t *testing.T) {
 	must(t, os.WriteFile(canary, []byte("outside"), 0o644))
 	up, err := filepath.Rel(filepath.Join(dir, "d"), outside)
 	must(t, err)
-	must(t, h.Mkdir("/d", mine(0o755)))
-	must(t, h.Mkdir("/d/real", mine(0o755)))
+	must(t, h.Mkdir("/d", ownedBySelf(0o755)))
+	must(t, h.Mkdir("/d/real", ownedBySelf(0o755)))
 	d := func(name string) string { return filepath.Join(dir, "d", name) }
 	must(t, os.Symlink(outside, d("absolute")))
 	must(t, os.Symlink(up, d("relative")))
 	defer swapping(t, d("real"), d("absolute"), d("relative"))()
 	wrote, failed := 0, 0
 	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
-		if err := h.WriteFile("/d/real/file", []byte("inside"), mine(0o644)); err == nil {
+		if err := h.WriteFile("/d/real/file", []byte("inside"), ownedBySelf(0o644)); err == nil {
 			wrote++
 		} else {
 			failed++
@@ -43,7 +43,7 @@ func TestSwappedFolder(t *testing.T) {
 		if data, _ := h.ReadFile("/d/real/file"); string(data) == "outside" {
 			t.Fatal("read a file outside of the root")
 		}
-		h.SetAttr("/d/real/file", mine(0o600))
+		h.SetAttr("/d/real/file", ownedBySelf(0o600))
 		h.Append("/d/real/file", []byte("x"))
 		h.Remove("/d/real/file")
 	}
@@ -89,14 +89,14 @@ func TestSwappedFile(t *testing.T) {
 	h, dir := openFolder(t)
 	canary := filepath.Join(tempDir(t), "file")
 	must(t, os.WriteFile(canary, []byte("outside"), 0o644))
-	must(t, h.WriteFile("/file", []byte("inside"), mine(0o644)))
+	must(t, h.WriteFile("/file", []byte("inside"), ownedBySelf(0o644)))
 	must(t, os.Symlink(canary, filepath.Join(dir, "link")))
 	defer swapping(t, filepath.Join(dir, "file"), filepath.Join(dir, "link"))()
 	for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
 		if data, _ := h.ReadFile("/file"); string(data) == "outside" {
 			t.Fatal("read a file outside of the root")
 		}
-		h.SetAttr("/file", mine(0o600))
+		h.SetAttr("/file", ownedBySelf(0o600))
 		h.Append("/file", []byte("x"))
 	}
 	untouched(t, canary)
@@ -107,7 +107,7 @@ func TestStrangeFiles(t *testing.T) {
 	h, dir := openFolder(t)
 	must(t, unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	opened := make(chan error, 1)
-	go func() { // waits until somebody opens the FIFO to read
+	go func() { // waits until the test opens the FIFO to read
 		f, err := os.OpenFile(filepath.Join(dir, "fifo"), os.O_WRONLY, 0)
 		f.Close()
 		opened <- err
@@ -132,7 +132,7 @@ func TestStrangeFiles(t *testing.T) {
 		<-opened
 		f.Close()
 	}
-	if err := h.WriteFile("/fifo", nil, mine(0o600)); !errors.Is(err, fs.ErrInvalid) {
+	if err := h.WriteFile("/fifo", nil, ownedBySelf(0o600)); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("wrote to a FIFO: %v", err)
 	}
 	if err := h.Append("/fifo", nil); !errors.Is(err, fs.ErrInvalid) {
@@ -171,7 +171,7 @@ func TestACL(t *testing.T) {
 	// acl(5), the form in Linux: version 2, then (tag, permissions, ID) each: user, user 7, group, mask, other.
 	acl := "\x02\x00\x00\x00" + "\x01\x00\x06\x00\xff\xff\xff\xff" + "\x02\x00\x04\x00\x07\x00\x00\x00" +
 		"\x04\x00\x00\x00\xff\xff\xff\xff" + "\x10\x00\x04\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"
-	attr := mine(0o640)
+	attr := ownedBySelf(0o640)
 	attr.Xattrs = map[string]string{"system.posix_acl_access": acl}
 	err = h.WriteFile("/x", []byte("x"), attr)
 	if errors.Is(err, syscall.ENOTSUP) {
@@ -185,16 +185,16 @@ func TestACL(t *testing.T) {
 		}
 	}
 	has("/x", 0o640, acl)
-	must(t, h.WriteFile("/x", []byte("y"), mine(0o640)))
+	must(t, h.WriteFile("/x", []byte("y"), ownedBySelf(0o640)))
 	has("/x", 0o640, acl)
 
 	// A folder's default is for new files only.
-	must(t, h.Mkdir("/d", mine(0o755)))
-	must(t, h.WriteFile("/d/old", nil, mine(0o640)))
+	must(t, h.Mkdir("/d", ownedBySelf(0o755)))
+	must(t, h.WriteFile("/d/old", nil, ownedBySelf(0o640)))
 	must(t, h.SetAttr("/d", host.Attr{Mode: 0o755, UID: os.Getuid(), GID: os.Getgid(), Xattrs: map[string]string{"system.posix_acl_default": acl}}))
-	must(t, h.WriteFile("/d/old", []byte("x"), mine(0o640)))
+	must(t, h.WriteFile("/d/old", []byte("x"), ownedBySelf(0o640)))
 	has("/d/old", 0o640, "")
-	must(t, h.WriteFile("/d/new", []byte("x"), mine(0o640)))
+	must(t, h.WriteFile("/d/new", []byte("x"), ownedBySelf(0o640)))
 	if i, err := h.Stat("/d/new"); err != nil || i.Mode != 0o640 || i.Xattrs["system.posix_acl_access"] == "" {
 		t.Errorf("the folder's default was not taken: %v %q (%v)", i.Mode, i.Xattrs, err)
 	}
@@ -220,7 +220,7 @@ func TestImmutable(t *testing.T) {
 	dir := t.TempDir()
 	h, err := host.Open(dir)
 	must(t, err)
-	must(t, h.WriteFile("/x", []byte("old"), mine(0o644)))
+	must(t, h.WriteFile("/x", []byte("old"), ownedBySelf(0o644)))
 	f, err := os.Open(filepath.Join(dir, "x"))
 	must(t, err)
 	defer f.Close()
@@ -228,7 +228,7 @@ func TestImmutable(t *testing.T) {
 		t.Skip("no immutable files here:", err)
 	}
 	defer unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0)
-	err = h.WriteFile("/x", []byte("new"), mine(0o644))
+	err = h.WriteFile("/x", []byte("new"), ownedBySelf(0o644))
 	if err == nil || err.Error() != "cannot write /x: it is immutable (chattr +i)" || !errors.Is(err, fs.ErrPermission) {
 		t.Error(err)
 	}

@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// Recorder is a View that notes all that is looked at, so that the machine can be simulated elsewhere with the same answers.
-// What is written down is decided by an allow-list: of all other files only that they are there and how big they are.
+// Recorder is a View that records all that is read, so that the machine can be simulated elsewhere with the same answers.
+// An allow-list decides what is written down: of all other files only that they exist and their size.
 type Recorder struct {
 	view View
 
-	mu      sync.Mutex
-	files   map[string]*recorded // by path, free of links
-	absent  map[string]bool
-	asked   []answer
-	units   map[string]Unit
-	uptime  time.Duration
-	drove   *drove    // nil: nobody asked
-	started time.Time // when the recording began
+	mu           sync.Mutex
+	files        map[string]*recorded // by path, free of links
+	absent       map[string]bool
+	asked        []answer
+	units        map[string]Unit
+	uptime       time.Duration
+	driverRecord *driverRecord // nil: not asked
+	started      time.Time     // when the recording began
 }
 
 // recorded is one thing in the tree.
@@ -164,10 +164,10 @@ func (r *Recorder) Unit(ctx context.Context, name string) (Unit, error) {
 
 // note notes a name and all links and folders on the way to it, and returns what is there.
 func (r *Recorder) note(name string, follow bool) *recorded {
-	at, due := "/", parts(name)
-	for hops := 0; len(due) > 0 && hops <= maxHops; {
-		part := due[0]
-		due = due[1:]
+	at, rest := "/", parts(name)
+	for hops := 0; len(rest) > 0 && hops <= maxHops; {
+		part := rest[0]
+		rest = rest[1:]
 		if part == ".." {
 			at = path.Dir(at)
 			continue
@@ -179,14 +179,14 @@ func (r *Recorder) note(name string, follow bool) *recorded {
 			return nil
 		case found.info.Mode&fs.ModeSymlink == 0:
 			at = next
-		case len(due) == 0 && !follow:
+		case len(rest) == 0 && !follow:
 			return found
 		default:
 			hops++
 			if strings.HasPrefix(found.link, "/") {
 				at = "/"
 			}
-			due = append(parts(found.link), due...)
+			rest = append(parts(found.link), rest...)
 		}
 	}
 	return r.noteOne(at)

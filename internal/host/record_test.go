@@ -121,7 +121,7 @@ AP/+AQ==
 YQ0KYg==
 `
 
-// look looks at much and says what it saw.
+// look reads much of the machine and returns what it saw.
 func look(t *testing.T, v host.View) string {
 	t.Helper()
 	var b strings.Builder
@@ -161,7 +161,7 @@ func TestRecord(t *testing.T) {
 	r := host.Record(n.View())
 	seen := look(t, r)
 	if !strings.Contains(seen, planted) {
-		t.Fatal("the secret is not in what was looked at")
+		t.Fatal("the secret is not in what was read")
 	}
 	archive := r.Txtar()
 	for i, line := range strings.Split(string(archive), "\n") {

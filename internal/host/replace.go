@@ -40,7 +40,7 @@ func (s strayed) Error() string {
 func (s strayed) Unwrap() error { return s.error }
 
 // Replace is Host's. Most changes by others are seen by the look before the step. One that comes between the two is seen by the
-// look after it, since the step is an exchange: what was replaced is at hand, and goes back. Only a process that opened the file
+// look after the exchange: what was replaced is at hand, and goes back. Only a process that opened the file
 // before the exchange and writes to it after the second look is not noticed. Where the file system knows no exchange, or a
 // seccomp filter forbids it, the first look has to do.
 func (f *Files) Replace(name string, with *Entry, expected func(found *Entry) bool) error {
@@ -90,7 +90,7 @@ func (r replacement) exchange(temp string) error {
 	}
 	return r.drop(temp, func() error {
 		err := r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE)
-		if err != nil || r.ours(temp) {
+		if err != nil || r.isWritten(temp) {
 			return err
 		}
 		return r.dir.Rename(temp, r.name, unix.RENAME_EXCHANGE) // ours was changed meanwhile: that change is the newest
@@ -138,8 +138,8 @@ func (r replacement) look(name string) (*Entry, error) {
 	return found, r.changed(err)
 }
 
-// ours says whether a name still leads to what was written.
-func (r replacement) ours(name string) bool {
+// isWritten says whether a name still leads to what was written.
+func (r replacement) isWritten(name string) bool {
 	found, err := entry(r.dir, name)
 	if err != nil || found == nil {
 		return true

@@ -59,7 +59,7 @@ func edits() map[string]struct {
 			if errors.Is(err, fs.ErrNotExist) {
 				file, err = dir.Create("file")
 			} else if errors.Is(err, syscall.ELOOP) {
-				return theirs(dir)
+				return writeEditor(dir)
 			}
 			if err != nil {
 				return err
@@ -67,7 +67,7 @@ func edits() map[string]struct {
 			_, err = file.Write([]byte("theirs"))
 			return err
 		}, func(s string) bool { return strings.HasSuffix(s, "theirs|") }},
-		"replaced": {theirs, func(s string) bool { return strings.HasSuffix(s, ";theirs|") }},
+		"replaced": {writeEditor, func(s string) bool { return strings.HasSuffix(s, ";theirs|") }},
 		"replaced by a link": {func(dir host.Folder) error {
 			if err := dir.Symlink("theirs", "editor"); err != nil {
 				return err
@@ -89,7 +89,7 @@ func edits() map[string]struct {
 		"opened to all": {func(dir host.Folder) error {
 			file, err := dir.Open("file")
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP) {
-				return theirs(dir)
+				return writeEditor(dir)
 			} else if err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ func edits() map[string]struct {
 }
 
 // theirs replaces a file as editors do.
-func theirs(dir host.Folder) error {
+func writeEditor(dir host.Folder) error {
 	file, err := dir.Create("editor")
 	if err != nil {
 		return err
@@ -177,10 +177,10 @@ func TestReplaceLosesNoEdit(t *testing.T) {
 // TestReplace replaces, makes and removes, and refuses what is not as expected, in time and just too late.
 func TestReplace(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/w", mine(0o755)))
-		with := &host.Entry{Data: []byte("ours\n"), Attr: mine(0o604)}
+		must(t, h.Mkdir("/w", ownedBySelf(0o755)))
+		with := &host.Entry{Data: []byte("ours\n"), Attr: ownedBySelf(0o604)}
 		for name, next := range map[string]*host.Entry{"/w/a": with, "/w/b": {Link: "ours"}, "/w/c": nil} {
-			must(t, h.WriteFile(name, []byte("old\n"), mine(0o640)))
+			must(t, h.WriteFile(name, []byte("old\n"), ownedBySelf(0o640)))
 			old := show(t, h, name)
 			what := "cannot write " + name + ": it was changed while gpuadm was writing it"
 			if next == nil {
@@ -192,7 +192,7 @@ func TestReplace(t *testing.T) {
 			if got := show(t, h, name); !errors.As(err, new(host.Changed)) || err.Error() != what || got != old {
 				t.Errorf("%v: %s", err, got)
 			}
-			// The first look agrees, then the file is changed: only the look at what came out can see that.
+			// The first check agrees, then the file is changed: only the check of the result can see that.
 			as, looks := seen(t, h, name), 0
 			err = h.Replace(name, next, func(found *host.Entry) bool {
 				if looks++; looks == 1 {
@@ -207,7 +207,7 @@ func TestReplace(t *testing.T) {
 			must(t, h.Replace(name, next, seen(t, h, name)))
 			want := "nothing"
 			if next != nil && next.Link == "" {
-				want = fmt.Sprintf("-rw----r--;%d:%d;map[];ours\n|", mine(0).UID, mine(0).GID)
+				want = fmt.Sprintf("-rw----r--;%d:%d;map[];ours\n|", ownedBySelf(0).UID, ownedBySelf(0).GID)
 			} else if next != nil {
 				want = "-> ours"
 			}
@@ -357,9 +357,9 @@ func TestMkdirReplacesNothing(t *testing.T) {
 // TestRename gives another name in the folder, and never takes one.
 func TestRename(t *testing.T) {
 	both(t, func(t *testing.T, h host.Host) {
-		must(t, h.Mkdir("/w", mine(0o755)))
-		must(t, h.WriteFile("/w/a", []byte("a"), mine(0o600)))
-		must(t, h.WriteFile("/w/b", []byte("b"), mine(0o600)))
+		must(t, h.Mkdir("/w", ownedBySelf(0o755)))
+		must(t, h.WriteFile("/w/a", []byte("a"), ownedBySelf(0o600)))
+		must(t, h.WriteFile("/w/b", []byte("b"), ownedBySelf(0o600)))
 		if err := h.Rename("/w/a", "/w/b"); !errors.Is(err, fs.ErrExist) || err.Error() != "cannot rename /w/a: file exists" {
 			t.Error(err)
 		}

@@ -39,7 +39,7 @@ type step struct {
 	name string
 }
 
-// way is the folders from the root to where a walk stands.
+// way is the folders from the root to where a walk has come.
 type way []step
 
 // up leaves the innermost folder; the root's parent is the root.
@@ -89,9 +89,9 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 		return place{}, err
 	}
 	hops := 0
-	for due := parts(name); ; {
+	for rest := parts(name); ; {
 		here := w[len(w)-1].dir
-		if len(due) == 0 { // the path ended in a folder we stand in: "/", "x/..", a link to one of these
+		if len(rest) == 0 { // the path ended in the current folder: "/", "x/..", a link to one of these
 			if len(w) == 1 {
 				return w.end("."), nil
 			}
@@ -99,13 +99,13 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 			w.up()
 			return w.end(last), nil
 		}
-		part := due[0]
-		due = due[1:]
+		part := rest[0]
+		rest = rest[1:]
 		if part == ".." {
 			w.up()
 			continue
 		}
-		if len(due) > 0 {
+		if len(rest) > 0 {
 			next, err := here.Folder(part)
 			if err == nil {
 				w = append(w, step{next, part})
@@ -119,9 +119,9 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 		}
 		target, err := here.Readlink(part)
 		switch {
-		case errors.Is(err, syscall.EINVAL) && len(due) > 0: // no link and no folder
+		case errors.Is(err, syscall.EINVAL) && len(rest) > 0: // no link and no folder
 			return fail(syscall.ENOTDIR)
-		case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT) && len(due) == 0:
+		case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT) && len(rest) == 0:
 			return w.end(part), nil
 		case err != nil:
 			return fail(err)
@@ -134,15 +134,15 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 				w.up()
 			}
 		}
-		due = append(parts(target), due...)
+		rest = append(parts(target), rest...)
 	}
 }
 
 // errWalk says that a path has to be walked.
 var errWalk = errors.New("internal error: this path was to be walked")
 
-// jump is walk in two calls, for a path without links on a disk that can do that. Most are: a look at a machine finds a few
-// hundred of them, five parts each.
+// jump is walk in two calls, for a path without links on a disk that can do that. Most paths are: gathering the facts resolves
+// a few hundred of them, five parts each.
 func (f *Files) jump(name string, follow bool) (place, error) {
 	disk, ok := f.disk.(deepDisk)
 	if !ok || name == "/" || path.Clean(name) != name {

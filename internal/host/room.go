@@ -48,7 +48,7 @@ func (f *Files) roomAt(name string) (Room, error) {
 	}
 	defer dir.Close()
 	var s unix.Statfs_t
-	if err := again(func() error { return unix.Fstatfs(int(dir.(realFolder)), &s) }); err != nil {
+	if err := retryEINTR(func() error { return unix.Fstatfs(int(dir.(realFolder)), &s) }); err != nil {
 		return Room{}, err
 	}
 	room := Room{Bytes: s.Bfree * uint64(s.Bsize), Files: s.Ffree}

@@ -22,8 +22,8 @@ func openRoot(abs string) (realDisk, error) {
 	if err != nil {
 		return -1, err
 	}
-	w := rootWalk{at: realFolder(fd), path: "/", due: parts(abs)}
-	for len(w.due) > 0 {
+	w := rootWalk{at: realFolder(fd), path: "/", rest: parts(abs)}
+	for len(w.rest) > 0 {
 		if err := w.step(); err != nil {
 			w.at.Close()
 			return -1, err
@@ -36,14 +36,14 @@ func openRoot(abs string) (realDisk, error) {
 type rootWalk struct {
 	at   realFolder
 	path string   // where that is
-	due  []string // the parts that are left to go
+	rest []string // the parts that are left to go
 	hops int      // links so far
 }
 
 // step goes over one part: a folder or a link.
 func (w *rootWalk) step() error {
-	part := w.due[0]
-	w.due = w.due[1:]
+	part := w.rest[0]
+	w.rest = w.rest[1:]
 	next, err := w.at.Folder(part)
 	if err == unix.ENOTDIR {
 		return w.link(part)
@@ -88,7 +88,7 @@ func (w *rootWalk) link(part string) error {
 		return fmt.Errorf("user %d owns the link %s, and could make it lead elsewhere: name the folder that you mean", uid, name)
 	}
 	var fs unix.Statfs_t
-	if err := again(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
+	if err := retryEINTR(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
 		return err
 	}
 	if fs.Type == unix.PROC_SUPER_MAGIC {
@@ -111,6 +111,6 @@ func (w *rootWalk) link(part string) error {
 		w.at.Close()
 		w.at, w.path = realFolder(top), "/"
 	}
-	w.due = append(parts(target), w.due...)
+	w.rest = append(parts(target), w.rest...)
 	return nil
 }

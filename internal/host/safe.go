@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
-// safePaths are the files whose content may leave the machine in a recording, by path.Match; "/**" is all below.
+// safePaths are the files that may leave the machine with their content in a recording, by path.Match; "/**" is all below.
 // All else is recorded as a name and a size. A name is added here only if no secret belongs into such a file; where one
 // can be in it by its format (a registry's password), package mask takes it out.
 func safePaths() []string {
@@ -102,18 +102,18 @@ func cloudTag(tag string) bool {
 	return false
 }
 
-// ours matches the packages that decide anything here.
-func ours() *regexp.Regexp {
+// knownPackages matches the packages that decide anything here.
+func knownPackages() *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^Package: .*(nvidia|cuda|containerd|docker|cri-|kube|runc|dkms|linux-(image|headers|modules|objects)|^Package: (gcc|make|libc6|systemd|kmod|initramfs-tools)$)`)
 }
 
-// extract keeps the paragraphs of a dpkg database that are about packages of ours, without descriptions.
+// extract keeps the paragraphs of a dpkg database that are about packages that gpuadm knows, without descriptions.
 func extract(data []byte) []byte {
-	mine := ours()
+	known := knownPackages()
 	prose := regexp.MustCompile(`(?m)^(Description|Conffiles|Maintainer|Homepage|Original-Maintainer):.*\n([ \t].*\n)*`)
 	var kept [][]byte
 	for paragraph := range bytes.SplitSeq(data, []byte("\n\n")) {
-		if mine.Match(paragraph) {
+		if known.Match(paragraph) {
 			paragraph = prose.ReplaceAll(append(bytes.Clone(paragraph), '\n'), nil)
 			kept = append(kept, bytes.TrimSpace(paragraph))
 		}
@@ -124,7 +124,7 @@ func extract(data []byte) []byte {
 	return append(bytes.Join(kept, []byte("\n\n")), "\n\n"...)
 }
 
-// kernelFile says whether a file is the kernel's, whose times mean nothing.
+// kernelFile says whether a file is the kernel's: its times mean nothing.
 func kernelFile(name string) bool {
 	return strings.HasPrefix(name, "/proc/") || strings.HasPrefix(name, "/sys/") || strings.HasPrefix(name, "/dev/")
 }

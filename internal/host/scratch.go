@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch stands for the private folder in what AskAbout is given.
+// Scratch is replaced by the private folder in what AskAbout is given.
 const Scratch = "{gpuadm scratch folder}"
 
 const (

@@ -124,7 +124,7 @@ func (s swapped) exchange(t *testing.T) {
 	}
 }
 
-// onBothDisks opens a root folder as it is, and as where the kernel has no openat2(2).
+// onBothDisks opens a root folder with openat2(2), and as where the kernel has none.
 func onBothDisks(t *testing.T, root string, test func(t *testing.T, h *folder)) {
 	for _, way := range []string{"at once", "part by part"} {
 		h, err := Open(root)
@@ -254,23 +254,23 @@ func TestRootOfAnotherUsersLink(t *testing.T) {
 		}
 		return name
 	}
-	mine, theirs := link("mine", "img", 0), link("theirs", "img", swap.UID)
-	beyond := link("beyond", theirs, 0)
+	own, foreign := link("mine", "img", 0), link("theirs", "img", swap.UID)
+	beyond := link("beyond", foreign, 0)
 	inner := filepath.Join(link("up", filepath.Join("..", filepath.Base(base)), 0), "mine")
 	f, err := os.Open(filepath.Join(base, "img"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for _, root := range []string{mine, inner, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), fmt.Sprintf("/dev/fd/%d", f.Fd())} {
+	for _, root := range []string{own, inner, fmt.Sprintf("/proc/self/fd/%d", f.Fd()), fmt.Sprintf("/dev/fd/%d", f.Fd())} {
 		if h, err := Open(root); err != nil {
 			t.Error(err)
 		} else if _, err := h.Stat("/var/lib/log"); err != nil {
 			t.Errorf("%s leads elsewhere: %v", root, err)
 		}
 	}
-	for _, root := range []string{theirs, beyond, theirs + "/etc"} {
-		want := "cannot open root folder " + root + ": user 65534 owns the link " + theirs + ", and could make it lead elsewhere: " +
+	for _, root := range []string{foreign, beyond, foreign + "/etc"} {
+		want := "cannot open root folder " + root + ": user 65534 owns the link " + foreign + ", and could make it lead elsewhere: " +
 			"name the folder that you mean"
 		if _, err := Open(root); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)

@@ -63,9 +63,9 @@ func (f *Files) Trusted(names ...string) error {
 // It ends where nothing is, or where the caller may not look: who reads the file hears of that.
 func (f *Files) trail(name string, judged map[string]Info) (trail []string) {
 	at, hops := "/", 0
-	for due := append([]string{"."}, parts(name)...); len(due) > 0; {
-		next := path.Join(at, due[0])
-		due = due[1:]
+	for rest := append([]string{"."}, parts(name)...); len(rest) > 0; {
+		next := path.Join(at, rest[0])
+		rest = rest[1:]
 		i, ok := judged[next]
 		if !ok {
 			var err error
@@ -84,7 +84,7 @@ func (f *Files) trail(name string, judged map[string]Info) (trail []string) {
 		if strings.HasPrefix(target, "/") {
 			at = "/"
 		}
-		due = append(parts(target), due...)
+		rest = append(parts(target), rest...)
 	}
 	return trail
 }

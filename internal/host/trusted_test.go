@@ -36,13 +36,13 @@ func TestTrusted(t *testing.T) {
 	}
 	both(t, func(t *testing.T, h host.Host) {
 		for _, dir := range []string{"/a", "/a/b", "/theirs", "/open"} {
-			must(t, h.Mkdir(dir, mine(0o755)))
+			must(t, h.Mkdir(dir, ownedBySelf(0o755)))
 		}
 		for _, name := range []string{"/a/b/x", "/theirs/x", "/open/x"} {
-			must(t, h.WriteFile(name, nil, mine(0o644)))
+			must(t, h.WriteFile(name, nil, ownedBySelf(0o644)))
 		}
 		must(t, h.SetAttr("/theirs", host.Attr{Mode: 0o755, UID: 7, GID: 7}))
-		must(t, h.SetAttr("/open", mine(fs.ModeSticky|0o777)))
+		must(t, h.SetAttr("/open", ownedBySelf(fs.ModeSticky|0o777)))
 		must(t, h.WriteFile("/a/foreign", nil, host.Attr{Mode: 0o664, UID: 7, GID: 7}))
 		must(t, h.WriteFile("/a/group", nil, host.Attr{Mode: 0o664, GID: 7}))
 		must(t, h.WriteFile("/a/read", nil, host.Attr{Mode: 0o444, GID: 7}))
@@ -77,7 +77,7 @@ func TestTrusted(t *testing.T) {
 		if got, want := faults(t, h, "/a/b/x", "/theirs/x", "/theirs/link", "/a/group"), "/theirs/x[{user 7 owns /theirs}] [{its group can write to /a/group}]"; got != want {
 			t.Errorf("together: %q, want %q", got, want)
 		}
-		must(t, h.SetAttr("/", mine(0o775)))
+		must(t, h.SetAttr("/", ownedBySelf(0o775)))
 		if got, want := faults(t, h, "/a/b/x"), "/a/b/x[] [{its group can write to /}]"; got != want {
 			t.Errorf("below a root that others write to: %q, want %q", got, want)
 		}
@@ -124,7 +124,7 @@ func TestTrustedUnprivileged(t *testing.T) {
 // TestNames counts a file's names.
 func TestNames(t *testing.T) {
 	h, dir := openFolder(t)
-	must(t, h.WriteFile("/x", nil, mine(0o644)))
+	must(t, h.WriteFile("/x", nil, ownedBySelf(0o644)))
 	must(t, os.Link(filepath.Join(dir, "x"), filepath.Join(dir, "y")))
 	if i, err := h.Stat("/x"); err != nil || i.Nlink != 2 {
 		t.Errorf("%d names, %v", i.Nlink, err)

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
-// Txtar is all that was looked at as a txtar archive, the form in which package simhost takes machines.
+// Txtar is all that was read, as a txtar archive, the form in which package simhost takes machines.
 func (r *Recorder) Txtar() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,8 +70,8 @@ func (r *Recorder) settings(b *bytes.Buffer) {
 			fmt.Fprintf(b, "files = %s\n", quoteAll(u.Files))
 		}
 	}
-	if r.drove != nil {
-		r.drove.settings(b)
+	if r.driverRecord != nil {
+		r.driverRecord.settings(b)
 	}
 	seen := map[string]bool{}
 	for _, a := range slices.Backward(r.asked) { // the last answer of each counts
@@ -85,7 +85,7 @@ func (r *Recorder) settings(b *bytes.Buffer) {
 func (a answer) settings(b *bytes.Buffer) {
 	failed := (*CommandError)(nil)
 	if errors.As(a.err, &failed) && failed.Code < 0 {
-		return // not installed, or it did not end: nobody answers
+		return // not installed, or it did not end: no answer
 	}
 	fmt.Fprintf(b, "\n[[command]]\nargv = %s\n", quoteAll(mask.Args(a.argv)))
 	if safeCommand(a.argv) {
@@ -166,7 +166,7 @@ func (f *recorded) markers(name string) (data []byte, markers []string) {
 	return data, markers
 }
 
-// plainText says whether content can stand in a txtar as it is.
+// plainText says whether content can be in a txtar unchanged.
 func plainText(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsAny(data, "\x00\r") && !bytes.HasPrefix(data, []byte("-- ")) && !bytes.Contains(data, []byte("\n-- "))
 }

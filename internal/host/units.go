@@ -54,7 +54,7 @@ func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
 		u.Uptime, err = uptime()
 	}
 	if err != nil {
-		return u, &UnitError{"look at", name, err}
+		return u, &UnitError{"check", name, err}
 	}
 	return u, nil
 }
@@ -86,7 +86,7 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 	return u, p, nil
 }
 
-// uptime is the clock that systemd's Monotonic timestamps are of: it stands still while the machine sleeps.
+// uptime is the clock of systemd's Monotonic timestamps: it does not advance while the machine sleeps.
 func uptime() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -195,7 +195,7 @@ func (s *systemd) job(ctx context.Context, name, job string) error {
 		}
 	}
 	if job == "start" || job == "restart" {
-		// Else a unit that failed often, or that a run had to restart often, is not started though all is mended: StartLimitBurst in systemd.unit(5).
+		// Else a unit that failed often, or that a run restarted often, does not start though its cause is fixed: StartLimitBurst in systemd.unit(5).
 		s.bus.resetFailed(ctx, name)
 	}
 	result, err := s.bus.job(ctx, name, job)

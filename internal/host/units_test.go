@@ -54,11 +54,11 @@ func layUnits(t *testing.T, h host.Host) {
 		at := "/"
 		for _, part := range strings.Split(strings.Trim(path.Dir(name), "/"), "/") {
 			at = path.Join(at, part)
-			if err := h.Mkdir(at, mine(0o755)); err != nil && !errors.Is(err, fs.ErrExist) {
+			if err := h.Mkdir(at, ownedBySelf(0o755)); err != nil && !errors.Is(err, fs.ErrExist) {
 				t.Fatal(err)
 			}
 		}
-		must(t, h.WriteFile(name, []byte(text), mine(0o644)))
+		must(t, h.WriteFile(name, []byte(text), ownedBySelf(0o644)))
 	}
 	must(t, h.Symlink("/lib", "usr/lib"))
 }
@@ -184,29 +184,29 @@ func TestLikeSystemctl(t *testing.T) {
 		})
 		return all
 	}
-	ours, dir := openFolder(t)
-	layUnits(t, ours)
-	theirs, theirDir := openFolder(t)
-	layUnits(t, theirs)
+	one, dir := openFolder(t)
+	layUnits(t, one)
+	other, otherDir := openFolder(t)
+	layUnits(t, other)
 	for _, step := range []string{
 		"enable containerd.service", "enable with-also.service", "enable tpl@x.service", "enable gpu-feature-discovery.service", "enable moved.service", "enable own.service",
 		"mask static.service", "disable with-also.service", "disable containerd.service", "mask containerd.service", "unmask containerd.service",
 		"enable containerd.service", "unmask static.service", "disable tpl@x.service", "disable gpu-feature-discovery.service", "disable moved.service",
 	} {
 		change, name, _ := strings.Cut(step, " ")
-		must(t, ours.SetUnit(t.Context(), name, host.UnitChange{File: change}))
-		if out, err := exec.Command(systemctl, "--root="+theirDir, change, name).CombinedOutput(); err != nil {
+		must(t, one.SetUnit(t.Context(), name, host.UnitChange{File: change}))
+		if out, err := exec.Command(systemctl, "--root="+otherDir, change, name).CombinedOutput(); err != nil {
 			t.Fatalf("systemctl %s: %v: %s", step, err, out)
 		}
-		if a, b := links(dir), links(theirDir); !slices.Equal(a, b) {
+		if a, b := links(dir), links(otherDir); !slices.Equal(a, b) {
 			t.Fatalf("after %s:\nours   %s\ntheirs %s", step, strings.Join(a, "\n       "), strings.Join(b, "\n       "))
 		}
 		for name := range unitTree() {
 			if ext := path.Ext(name); ext != ".service" && ext != ".socket" || strings.Contains(name, "@") {
 				continue
 			}
-			out, _ := exec.Command(systemctl, "--root="+theirDir, "is-enabled", path.Base(name)).Output()
-			u, _ := ours.Unit(t.Context(), path.Base(name))
+			out, _ := exec.Command(systemctl, "--root="+otherDir, "is-enabled", path.Base(name)).Output()
+			u, _ := one.Unit(t.Context(), path.Base(name))
 			if want := strings.TrimSpace(string(out)); u.Enabled != want {
 				t.Errorf("after %s: %s is %s, systemctl says %s", step, path.Base(name), u.Enabled, want)
 			}

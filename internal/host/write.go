@@ -20,7 +20,7 @@ const (
 	tempSuffix = ".tmp"
 )
 
-// tempName is a name nobody else uses; whoever may write in the folder cannot guess it.
+// tempName is a unique name; another user who may write in the folder cannot guess it.
 func tempName() string { return tempPrefix + strings.ToLower(rand.Text()[:16]) + tempSuffix }
 
 // at runs one touch at the place name leads to, and words its error.
@@ -72,7 +72,7 @@ func lay(dir Folder, temp string, from io.Reader, attr Attr) error {
 	return file.Sync()
 }
 
-// inherit completes what a new version of a file shall carry, and refuses what is no regular file.
+// inherit completes what a new version of a file must carry, and refuses what is no regular file.
 func inherit(dir Folder, name string, attr Attr) (Attr, error) {
 	old, err := dir.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {

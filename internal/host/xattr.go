@@ -24,7 +24,7 @@ func xattrs(file File) (map[string]string, error) {
 }
 
 // setXattrs makes a file's extended attributes be the wanted ones: ACLs, capabilities and SELinux labels among them.
-// Those that already stand are not set again: where SELinux labels come from a mount option they can be read but not set.
+// Attributes that already have the wanted value are not set again: SELinux labels from a mount option can be read but not set.
 func setXattrs(file File, want map[string]string) error {
 	have, err := xattrs(file)
 	if err != nil {
@@ -49,7 +49,7 @@ func setXattrs(file File, want map[string]string) error {
 	return nil
 }
 
-// label says whether an attribute is a label that every file bears and nobody may take off: SELinux answers EACCES
+// label says whether an attribute is a label that every file bears and that cannot be removed: SELinux answers EACCES
 // (security/selinux/hooks.c, "No one is allowed to remove a SELinux security label").
 func label(name string) bool {
 	return strings.HasPrefix(name, "security.") && name != "security.capability"

@@ -103,17 +103,17 @@ type masker struct {
 	prose     bool   // the text is a sentence
 	variables bool   // the file is one of variables
 	below     string // the next line
-	inTable   bool   // in a table all of whose values are secrets
+	inTable   bool   // in a table of nothing but secrets
 
 	brackets []byte  // open in a secret value that goes on over lines
 	single   bool    // what follows that value on its line is not a part of it
 	wantKey  bool    // the next word in the brackets is a key
 	until    string  // ends a secret text that goes on over lines
-	indent   int     // of a key whose value is in the lines below; -1: none
+	indent   int     // of a key that has its value in the lines below; -1: none
 	text     bool    // that value is a text
 	all      bool    // all values below it are secrets
 	named    bool    // the name of a name and value pair is a secret's
-	flagged  bool    // the list item above is a flag whose value is a secret
+	flagged  bool    // the list item above is a flag that takes a secret
 	going    setting // a unit's setting that goes on after a backslash
 	flag     string  // the flag at the end of the command line so far
 }

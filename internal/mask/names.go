@@ -94,7 +94,7 @@ func descends(name string) bool {
 	return strings.HasPrefix(flat, "authentic") || strings.HasPrefix(flat, "authoriz") || flat == "auths" || strings.HasSuffix(flat, "credentials") || flat == "session"
 }
 
-// split takes a name apart at what is no letter or digit, and where a capital follows a small letter. It looks at the last
+// split takes a name apart at what is no letter or digit, and where a capital follows a small letter. It reads the last
 // bytes alone: no name is longer, and what is longer must not cost more than its length.
 func split(name string) (words []string) {
 	const most = 128

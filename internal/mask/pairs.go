@@ -197,7 +197,7 @@ func wordEnd(s string) int {
 	return len(s)
 }
 
-// flagWaits says whether a word is a flag whose value, a secret, is the next word.
+// flagWaits says whether a word is a flag that takes a secret in the next word.
 func flagWaits(word string) bool {
 	return strings.HasPrefix(word, "-") && !strings.Contains(word, "=") && len(word) > 2 && !strings.Contains(word, " ") && secret(word)
 }

@@ -97,7 +97,7 @@ func TestMaskedFalsely(t *testing.T) {
 	t.Logf("%d lines of about %d values", len(list), values)
 }
 
-// What gpuadm itself says of tokens, keys and logins stays as it is.
+// What gpuadm itself says of tokens, keys and logins is not masked.
 func TestSentencesStay(t *testing.T) {
 	n := 0
 	for _, dir := range []string{"cloud", "cmd/gpuadm", "drivers", "internal/*", "mig", "runtime", "stages"} {

@@ -20,7 +20,7 @@ func (m *masker) assigned(out *strings.Builder, name, rest string, a assignment)
 	if !secret(name) && !m.pair(name, rest) {
 		return 0
 	}
-	probe := rest[:min(len(rest), 300)] // longer values are not looked at: the next key may ask for them again
+	probe := rest[:min(len(rest), 300)] // longer values are not examined: the next key may ask for them again
 	end := valueEnd(probe)
 	value := strings.Trim(probe[:end], `"'`)
 	plain := strings.TrimSpace(rest)

@@ -95,7 +95,7 @@ func (l lists) Make(ctx context.Context, h host.Host, to converge.State) error {
 
 // Unsettled says that a change to a file about a repository makes the lists stale, but not its going away.
 func (l lists) Unsettled(found converge.State, by converge.Change) converge.State {
-	if found != "" && by.After == "" && by.Later == "" {
+	if found != "" && by.After == "" && by.Deferred == "" {
 		return found
 	}
 	if slices.Contains(l.files, by.Name) || by.Kind == "package" && slices.Contains(l.files, broughtBy(by.Name)) || strings.HasPrefix(by.Name, keysOf(l.system)) {

@@ -133,7 +133,7 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 	first := m.has()
 
 	plan, err := m.engine(drivers("580.65.06")).Plan(t.Context(), m)
-	if err != nil || plan.Later != len(members) || plan.Now() != 1 {
+	if err != nil || plan.Deferred != len(members) || plan.Now() != 1 {
 		t.Fatalf("a plan before the lists were read: %+v, %v", plan.Changes, err)
 	}
 	res := m.apply(drivers("580.65.06"))

@@ -66,7 +66,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// talk is what is said about files: each error, the line with a mark below, the mend.
+// talk is what is said about files: each error, the line with a mark below, the fix.
 func talk(t *testing.T, files []spec.File) string {
 	t.Helper()
 	s, err := spec.Parse(files...)

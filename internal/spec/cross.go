@@ -35,7 +35,7 @@ func (d *decoder) cross() {
 	d.labels(d.spec.Node)
 }
 
-// repo: a key that nobody compares with its fingerprint is no protection.
+// repo: a key without a fingerprint to compare with is no protection.
 func (d *decoder) repo(section string, r Repo) {
 	section += ".repo"
 	keys := []string{section + ".url", section + ".key", section + ".fingerprint"}

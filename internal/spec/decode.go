@@ -219,7 +219,7 @@ func (d *decoder) unknown(section string, m *value) {
 		if section == "join" {
 			fix = "put it in a file of mode 0600, and write the name of that file: token_file = \"/etc/gpuadm/token\""
 		}
-		d.src.addf(m.key, fix, "a secret must not stand in this file: %s", show(m.name))
+		d.src.addf(m.key, fix, "this file must not contain a secret: %s", show(m.name))
 		return
 	}
 	what, where := "key", " in "+header(section)

@@ -16,12 +16,12 @@ type Error struct {
 	Column  int    // from 1, in characters as an editor counts them; of the key or value at fault
 	Text    string // the source line; cut where it is very long, and from the first secret on
 	Message string // what is wrong
-	Fix     string // how to mend it
+	Fix     string // how to fix it
 
 	order int // of the file
 }
 
-// Error is the place and what is wrong, without the mend: `node.toml:7:3: unknown key "x" in [driver]`.
+// Error is the place and what is wrong, without the fix: `node.toml:7:3: unknown key "x" in [driver]`.
 func (e Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }

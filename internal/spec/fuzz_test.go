@@ -21,8 +21,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
 
-// FuzzParse: whatever the bytes, an answer; an error has a place and a mend; what is no TOML to go-toml is none to us;
-// what is taken is taken again in its canonical form, as the same.
+// FuzzParse: any bytes get an answer; an error has a place and a fix; what go-toml refuses is refused here;
+// an accepted spec is accepted again in its canonical form, with the same result.
 func FuzzParse(f *testing.F) {
 	names, _ := filepath.Glob("testdata/broken/*.txtar")
 	for _, name := range names {

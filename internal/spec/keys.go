@@ -51,7 +51,7 @@ type row struct {
 	quiet bool
 }
 
-// table is the single place that knows the keys. It is a function, so that nobody can change it.
+// table is the single place that knows the keys. It is a function, so that no caller can change it.
 func table() []row {
 	var rows []row
 	section := ""
@@ -108,7 +108,7 @@ func table() []row {
 
 	section = "runtime"
 	enum("engine", "the container engine", func(s *Spec) any { return &s.Runtime.Engine }, "auto", "containerd")
-	enum("owner", "who writes the engine's config; other: it is not edited, its owner is told", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
+	enum("owner", "who manages the engine's config; other: gpuadm does not edit it, and says what its owner must set", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
 	text("config", `""`, "absolute path of the engine's config; empty: the engine's own", checkPath, func(s *Spec) any { return &s.Runtime.Config })
 	text("handler", `"nvidia"`, "name of the runtime handler", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
 	enum("inject", "how containers get GPUs. handler: by the NVIDIA runtime. cdi: a device plugin, the DRA driver or the GPU Operator's NRI plugin names CDI devices; no handler is configured, the engine's configuration stays, and CDI must be on in it", func(s *Spec) any { return &s.Runtime.Inject }, "handler", "cdi")
@@ -146,11 +146,11 @@ func table() []row {
 	enum("method", "how the node joins its cluster", func(s *Spec) any { return &s.Join.Method }, "none", "auto", "eks", "gke", "aks", "token")
 	text("cluster", `""`, "name of the cluster, for eks; empty: as the user data says", checkCluster, func(s *Spec) any { return &s.Join.Cluster })
 	text("region", `""`, "region of the cluster, for eks; empty: the machine's own", checkRegion, func(s *Spec) any { return &s.Join.Region })
-	text("server", `""`, "https URL of the API server; eks finds it out", checkServer, func(s *Spec) any { return &s.Join.Server })
-	text("ca_file", `""`, "absolute path of the cluster's CA certificate; eks finds it out", checkPath, func(s *Spec) any { return &s.Join.CAFile })
+	text("server", `""`, "https URL of the API server; eks: found automatically", checkServer, func(s *Spec) any { return &s.Join.Server })
+	text("ca_file", `""`, "absolute path of the cluster's CA certificate; eks: found automatically", checkPath, func(s *Spec) any { return &s.Join.CAFile })
 	text("ca_pin", `""`, "sha256:<64 hex digits> of the CA's public key, for token", checkPin, func(s *Spec) any { return &s.Join.CAPin })
 	text("token_file", `""`, "absolute path of a 0600 file with the token; it is removed after use", checkPath, func(s *Spec) any { return &s.Join.TokenFile }).quiet = true
-	text("service_cidr", `""`, "network of the cluster's services, for eks; empty: as found out", checkNetwork, func(s *Spec) any { return &s.Join.ServiceCIDR })
+	text("service_cidr", `""`, "network of the cluster's services, for eks; empty: found automatically", checkNetwork, func(s *Spec) any { return &s.Join.ServiceCIDR })
 	add("cluster_dns", TypeStrings, "[]", "addresses of the cluster's DNS; empty: as the cluster says", func(s *Spec) any { return &s.Join.ClusterDNS }).check = checkAddress
 	text("node_name", `""`, "name of the node; empty: the host's, or as the cloud names it", checkNodeName, func(s *Spec) any { return &s.Join.NodeName })
 	text("kubelet_config", `""`, "absolute path of a kubelet config that is merged last", checkPath, func(s *Spec) any { return &s.Join.KubeletConfig })

@@ -11,7 +11,7 @@ import (
 )
 
 // RestrictedLabel says whether Kubernetes forbids a kubelet to set a label on its own node: kubelet does not start
-// with it in --node-labels, and the NodeRestriction admission refuses it. Only somebody else's identity can set it,
+// with it in --node-labels, and the NodeRestriction admission refuses it. Only another identity can set it,
 // such as the one of [node] kubeconfig.
 //
 // Source: kubernetes, pkg/kubelet/apis/well_known_labels.go (staging: k8s.io/kubelet/pkg/apis).

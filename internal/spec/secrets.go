@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// node.toml is world-readable and goes into images, so no secret may stand in it. When one does, the error about it
-// must not carry it on into a log: what looks like a secret is left out of every text that leaves this package.
+// node.toml is world-readable and goes into images, so it must not contain a secret. If it does, the error must not
+// repeat the secret in a log: every text that leaves this package omits what looks like a secret.
 
-// mask stands where a secret stood.
+// mask replaces a secret.
 const mask = "***"
 
 func secretWords() []string {
@@ -27,9 +27,9 @@ func secretKey(name string) bool {
 	return slices.ContainsFunc(secretWords(), func(word string) bool { return strings.Contains(flat, word) })
 }
 
-// likeSecretKey is secretKey that forgives a slip of the finger: whoever mistypes "token" has a token to hide.
+// likeSecretKey is secretKey that tolerates a typing error: a mistyped "token" has a secret value too.
 func likeSecretKey(name string) bool {
-	if len(name) < 4 { // no secret word is so short, with a slip or without
+	if len(name) < 4 { // no secret word is so short, mistyped or not
 		return false
 	}
 	if secretKey(name) {
@@ -59,7 +59,7 @@ func flatten(name string) string {
 const (
 	// A word, and what separates a name from a value.
 	assignment = `([\w-]+)["']?[ \t]*[=:.][ \t]*`
-	// A secret by its shape: what stands before an @ in a URL, kubeadm's bootstrap tokens, JSON web tokens, PEM blocks of keys.
+	// A secret by its shape: the part before an @ in a URL, kubeadm's bootstrap tokens, JSON web tokens, PEM blocks of keys.
 	secretShape = `://[^\n]*@|\b[a-z0-9]{6}\.[a-z0-9]{16}\b|\beyJ[\w-]{8,}\.[\w.-]*|-----BEGIN [A-Z ]*PRIVATE KEY`
 )
 
@@ -81,7 +81,7 @@ func lexicalSecrets(data []byte, line span) []span {
 }
 
 // brokenSecrets finds where secrets may begin in an expression that is no TOML. From there to the end of the file
-// nothing is shown: without its grammar nobody knows where a secret ends.
+// nothing is shown: without a grammar the end of a secret is not known.
 func brokenSecrets(data []byte, from int) []span {
 	for _, at := range regexp.MustCompile(`[\w-]+`).FindAllIndex(data[from:], -1) {
 		if !likeSecretKey(string(data[from+at[0] : from+at[1]])) {

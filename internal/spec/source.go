@@ -15,7 +15,7 @@ import (
 const (
 	maxFiles    = 100
 	maxSize     = 1 << 20 // bytes of a file
-	maxFindings = 200     // of a file: beyond that nobody reads on, and a hostile file would cost minutes
+	maxFindings = 200     // of a file: more help no reader, and a hostile file would take minutes
 	maxText     = 200     // characters of a source line in an Error
 )
 
@@ -81,7 +81,7 @@ func (s *source) finish() Errors {
 	slices.SortFunc(s.secrets, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	if s.full {
 		last := s.errors[len(s.errors)-1]
-		last.Message, last.Fix = "too many problems; the rest is not shown", "mend those above first"
+		last.Message, last.Fix = "too many problems; the rest is not shown", "fix those above first"
 		s.errors = append(s.errors, last)
 	}
 	scrub(s.errors)

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spec reads node.toml, the one file that says how a node shall stand.
+// Package spec reads node.toml, the one file with the desired state of a node.
 //
-// It is strict: whatever it does not understand, it refuses, with the place and the mend. Reading is pure:
+// It is strict: whatever it does not understand, it refuses, with the place and the fix. Reading is pure:
 // Parse is given bytes and opens no file, so a spec can be checked anywhere.
 package spec
 
@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// Spec is how a node shall stand: what all the files together say, later ones over earlier ones, with the
+// Spec is the desired state of a node: all files together, later ones over earlier ones, with the
 // defaults of Keys for what they leave open. An absent section has its defaults too; Has tells the two apart.
 type Spec struct {
 	Driver     Driver
@@ -27,12 +27,12 @@ type Spec struct {
 	Proxy      Proxy
 	Disruption Disruption
 
-	// Sections are the sections that stand in a file, in the order of Keys. The stage of a section
-	// that is not among them looks and reports, but wants nothing.
+	// Sections are the sections that the files have, in the order of Keys. The stage of another section
+	// changes nothing.
 	Sections []string
 }
 
-// Has says whether a section stands in any file: "driver", "runtime", "mig", …
+// Has says whether any file has a section: "driver", "runtime", "mig", …
 // The repositories and tables inside a section count when something is in them: "driver.repo", "mig.gpu".
 func (s Spec) Has(section string) bool {
 	switch section {
@@ -191,7 +191,7 @@ type Join struct {
 	ClusterDNS    []string // addresses of the cluster's DNS; empty = as the cluster says
 	NodeName      string   // "" = the host's name, or as the cloud names it
 	KubeletConfig string   // absolute path of a kubelet config that is merged last
-	Gate          string   // closed, open: whether a node whose GPUs do not stand joins all the same, with a taint
+	Gate          string   // closed, open: whether a node joins before its GPUs are ready, with a taint
 }
 
 // Proxy is [proxy]: what everything that we configure uses to reach the network.

@@ -291,7 +291,7 @@ func TestHas(t *testing.T) {
 		}
 	}
 	if s := parse(t, node(strings.Replace(whole, "[[mig.gpu.placements]]\n", "", 1))); !s.Has("driver.repo") || !s.Has("toolkit.repo") || !s.Has("mig.gpu") {
-		t.Error("what stands in the sections is not found")
+		t.Error("the sections are not found")
 	}
 }
 

@@ -51,7 +51,7 @@ func (b *builder) syntax(start, at int, message string) (int, *finding) {
 	case has("unexpected character") && strings.IndexByte("\r\n#", byteAt(data, at)) >= 0:
 		message, fix = "the value is missing", "write one, text in \"quotes\""
 	case has("unexpected character"):
-		message = "text must stand in quotes"
+		message = "text needs quotes"
 	}
 	return at, wrong(fix, "invalid TOML: %s", message)
 }
@@ -109,7 +109,7 @@ func (b *builder) bareText(line span) (int, *finding) {
 		}
 		return at, wrong("write "+fix, "invalid TOML: %s is no number", show(raw))
 	}
-	return at, wrong("write "+key+" = "+show(raw), "invalid TOML: text must stand in quotes")
+	return at, wrong("write "+key+" = "+show(raw), "invalid TOML: text needs quotes")
 }
 
 func boolText(word string) string {
@@ -120,7 +120,7 @@ func boolText(word string) string {
 	return "false"
 }
 
-// typeOf is the type of a key under the header that stands open, "" if there is no such key.
+// typeOf is the type of a key under the current header, "" if there is no such key.
 func (b *builder) typeOf(key string) string {
 	full := dotted(b.header) + "." + key
 	for _, r := range table() {

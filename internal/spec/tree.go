@@ -13,7 +13,7 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// go-toml decodes into Go values and forgets where they stood. Here its parser's expressions are put together to a
+// go-toml decodes into Go values without their places. Here its parser's expressions are put together to a
 // tree that remembers, so that each finding has its place and a file's problems are found all at once.
 
 // kind is what a value is, in words.
@@ -48,7 +48,7 @@ type value struct {
 	name    string // the key's last part
 	key     int    // offset of that part; of an element, of the element
 	at      int    // offset of the value
-	text    string // of a string what it says, of other scalars what stands in the file
+	text    string // of a string what it says, of other scalars the text in the file
 	items   []*value
 	members []*value // of a table, in the order of the file
 	index   map[string]*value
@@ -100,7 +100,7 @@ type builder struct {
 }
 
 // tree parses the file. It returns nil where it is no TOML; the error is then noted. Keys and tables that are
-// written twice are noted too, and the first of them stands.
+// written twice are noted too, and the first of them counts.
 func (s *source) tree() *value {
 	b := &builder{src: s, root: &value{kind: tableKind, made: byHeader}}
 	b.table = b.root
@@ -305,7 +305,7 @@ func (b *builder) broken(err error) {
 // expressionStart is where the expression begins that the parser could not read.
 func (b *builder) expressionStart() int {
 	data, at := b.src.data, b.end
-	if at > 0 { // a comment may stand behind the last expression, and the brackets of a header
+	if at > 0 { // a comment may follow the last expression, and the brackets of a header
 		for at < len(data) && data[at] != '\n' {
 			at++
 		}

@@ -77,7 +77,7 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *finding) {
 	}
 	switch {
 	case u.User != nil:
-		return nil, wrong("take it out: this file can be read by all", "a user name or password must not stand in a URL")
+		return nil, wrong("take it out: this file can be read by all", "a URL must not contain a user name or password")
 	case u.Fragment != "" || strings.HasSuffix(v, "#"):
 		return nil, wrong("take out what begins with #", "a fragment makes no sense here")
 	case u.Scheme == "file":

@@ -47,12 +47,12 @@ func (d *decoder) is(r row, v *value, want kind) bool {
 	if v.kind == want {
 		return true
 	}
-	d.src.addf(v.at, "write "+mend(r, v), "%s must be %s, not %s", r.Name, a(r.Type), v.kind)
+	d.src.addf(v.at, "write "+suggestion(r, v), "%s must be %s, not %s", r.Name, a(r.Type), v.kind)
 	return false
 }
 
-// mend is what a value of a wrong type may have been meant to be: `key = value`.
-func mend(r row, v *value) string {
+// suggestion is what a value of a wrong type may have been meant to be: `key = value`.
+func suggestion(r row, v *value) string {
 	word := v.text
 	if r.quiet || v.kind == tableKind || v.kind == listKind {
 		word = ""
@@ -185,7 +185,7 @@ func (d *decoder) strings(r row, v *value, to *[]string) {
 // entry merges one label or parameter into a table. An empty value takes it out.
 func (d *decoder) entry(r row, m *value, to map[string]string) {
 	if m.kind == tableKind {
-		fix := "write " + mend(r, &value{})
+		fix := "write " + suggestion(r, &value{})
 		if m.made == byDots && r.Type == TypeParameters {
 			fix = "write the name alone, without the module: NVreg_Name"
 		} else if m.made == byDots {
@@ -262,7 +262,7 @@ func (d *decoder) counts(r row, v *value, to map[string]int) {
 }
 
 func (d *decoder) devices(r row, v *value, to *Devices) {
-	fix := "write " + mend(r, v)
+	fix := "write " + suggestion(r, v)
 	if v.kind == stringKind && v.text == "all" {
 		*to = Devices{All: true}
 		return

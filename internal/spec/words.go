@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// show quotes what a file says, so that it can stand in a message: no control characters, no endless tails.
+// show quotes what a file says, so that a message can contain it: no control characters, no endless tails.
 func show(text string) string {
 	return strconv.Quote(clip(text))
 }

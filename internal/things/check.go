@@ -13,25 +13,25 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// check is something that can be looked at and not made: "8 GPUs on the bus". Its state is "ok" or what is wrong.
+// check verifies a state that gpuadm cannot make: "8 GPUs on the bus". Its state is "ok" or what is wrong.
 type check struct {
 	name string
 	look func(context.Context, host.View) (problem string, err error)
 }
 
-// orTry begins a line of a problem that says a mend.
+// orTry begins a line of a problem that names a fix.
 const orTry = "try: "
 
-// OrTry is added to a problem that has a mend of its own, beside the check's: one that depends on what was found.
-func OrTry(mend string) string {
-	if mend == "" {
+// OrTry adds to a problem a fix that depends on what was found, besides the check's own.
+func OrTry(fix string) string {
+	if fix == "" {
 		return ""
 	}
-	return "\n" + orTry + mend
+	return "\n" + orTry + fix
 }
 
-// Check wants look to find no problem. What it finds stops an apply before anything is touched; try says the mend. A problem's lines
-// after the first say more about it, as those of an error that a program has told in several; OrTry adds what can be done.
+// Check wants look to find no problem. A problem stops an apply before anything is touched; try names the fix. The problem's first
+// line says what is wrong, the others say why; OrTry adds fixes.
 func Check(name string, look func(context.Context, host.View) (problem string, err error), why string, try ...string) converge.Want {
 	return converge.Want{Thing: check{name, look}, Why: why, To: func(found converge.State) (converge.State, error) {
 		if found == "ok" {

@@ -19,12 +19,12 @@ import (
 // do, unless they say so.
 func TestCheckLines(t *testing.T) {
 	for problem, want := range map[string]converge.Trouble{
-		"cannot a":                           {What: "cannot a", Try: []string{"mend"}},
-		"cannot a\nrpc b\n\nc":               {What: "cannot a", Because: []string{"rpc b", "c"}, Try: []string{"mend"}},
-		"cannot a" + things.OrTry("if b: c"): {What: "cannot a", Try: []string{"mend", "if b: c"}},
-		"cannot a\n  why \r\n" + things.OrTry("b") + "\nwhy": {What: "cannot a", Because: []string{"why", "why"}, Try: []string{"mend", "b"}},
+		"cannot a":                           {What: "cannot a", Try: []string{"fix"}},
+		"cannot a\nrpc b\n\nc":               {What: "cannot a", Because: []string{"rpc b", "c"}, Try: []string{"fix"}},
+		"cannot a" + things.OrTry("if b: c"): {What: "cannot a", Try: []string{"fix", "if b: c"}},
+		"cannot a\n  why \r\n" + things.OrTry("b") + "\nwhy": {What: "cannot a", Because: []string{"why", "why"}, Try: []string{"fix", "b"}},
 	} {
-		w := things.Check("a", func(context.Context, host.View) (string, error) { return problem, nil }, "", "mend")
+		w := things.Check("a", func(context.Context, host.View) (string, error) { return problem, nil }, "", "fix")
 		_, err := w.To(converge.State(problem))
 		got := (*converge.Trouble)(nil)
 		if !errors.As(err, &got) {

@@ -24,7 +24,7 @@ type dkmsBuild struct {
 	built           BuildFunc
 }
 
-// A BuildFunc says how a version stands in DKMS's tree for a kernel, proven by the files, and which name it has there:
+// A BuildFunc returns the state of a version in DKMS's tree for a kernel, proven by the files, and its name there:
 // nvidia, nvidia-open. The name is "" where DKMS does not know the version.
 type BuildFunc func(v host.View, version, kernel string) (name string, state converge.State, err error)
 
@@ -52,7 +52,7 @@ func (d dkmsBuild) Name() string { return "nvidia/" + d.version + " " + d.kernel
 func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) {
 	_, state, err := d.built(v, d.version, d.kernel)
 	if err == nil && state != installed && !v.Live() {
-		return "", host.FirstBoot // nobody is there to build
+		return "", host.FirstBoot // only the booted machine can build
 	}
 	return state, err
 }
@@ -94,7 +94,7 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	if err := headers(h, d.kernel); err != nil {
 		return err
 	}
-	// NVIDIA's dkms.conf says -j$(nproc) whatever dkms is told: one compiler a core exhausts the memory of a machine with
+	// NVIDIA's dkms.conf says -j$(nproc) whatever option dkms gets: one compiler a core exhausts the memory of a machine with
 	// many. nproc(1) obeys this variable.
 	jobs := strconv.Itoa(BuildJobs(h))
 	argv := append([]string{"env", "OMP_NUM_THREADS=" + jobs, "dkms", "install", "-j", jobs}, about...)

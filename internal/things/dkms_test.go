@@ -16,7 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// builder makes a machine with a DKMS that notes its calls; /built says how the version stands.
+// builder makes a machine with a DKMS that notes its calls; /built has the state of the version.
 func builder(t *testing.T, archive string, run func(f *host.Files, argv []string) error) (*simhost.Node, *[]string) {
 	t.Helper()
 	n, err := simhost.New([]byte(archive))
@@ -120,10 +120,10 @@ func TestInitramfs(t *testing.T) {
 	}{
 		{"none", "-- etc/modprobe.d/gpuadm.conf --\n", "none", ""},
 		{"no nouveau", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n", "silent", ""},
-		{"made later", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + old + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n", "fresh", ""},
-		{"debian", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "stale", "update-initramfs -u -k 6.8.0"},
-		{"rhel", "-- boot/initramfs-6.8.0.img" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- etc/dracut.conf.d/x.conf --\nadd_drivers+=\" nvidia \"\n-- usr/bin/dracut --\n", "stale", "dracut --force --kver 6.8.0 /boot/initramfs-6.8.0.img"},
-		{"removed", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "stale", "update-initramfs -u -k 6.8.0"},
+		{"made later", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + old + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n", things.UpToDate, ""},
+		{"debian", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "older than the settings that it contains", "update-initramfs -u -k 6.8.0"},
+		{"rhel", "-- boot/initramfs-6.8.0.img" + made + " --\n-- etc/modprobe.d/gpuadm.conf" + young + " --\n-- etc/dracut.conf.d/x.conf --\nadd_drivers+=\" nvidia \"\n-- usr/bin/dracut --\n", "older than the settings that it contains", "dracut --force --kver 6.8.0 /boot/initramfs-6.8.0.img"},
+		{"removed", "-- boot/initrd.img-6.8.0" + made + " --\n-- etc/modprobe.d/" + young + " --\n-- lib/modules/6.8.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko --\n-- usr/sbin/update-initramfs --\n", "older than the settings that it contains", "update-initramfs -u -k 6.8.0"},
 	} {
 		n, calls := builder(t, c.archive, func(*host.Files, []string) error { return nil })
 		w := things.Initramfs("6.8.0", []string{modprobeFile}, "")
@@ -143,8 +143,8 @@ func TestInitramfs(t *testing.T) {
 	}
 }
 
-// TestDKMSBeside: a module that is built against the driver's is taken away and built anew, by as many compilers as there is
-// memory for; what fits is left alone, as is what nobody has brought.
+// TestDKMSBeside: a module that is built against the driver's is removed and rebuilt, by as many compilers as there is
+// memory for; a module that fits stays, and a missing one is not built.
 func TestDKMSBeside(t *testing.T) {
 	state := converge.State("of another driver")
 	look := func(host.View, string, string) (string, converge.State, error) { return "2.26.6", state, nil }

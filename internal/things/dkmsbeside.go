@@ -14,7 +14,7 @@ import (
 )
 
 // beside is a module that DKMS builds against the driver's, of a package with a version of its own: nvidia-fs. What it was
-// built against is what the kernel compares when it is loaded, so another driver wants it built anew, there and back. Its
+// built against is what the kernel compares when it is loaded, so DKMS must rebuild it for another driver, also at undo. Its
 // states are "not built", "of another driver" and "fits": built for the driver that is there, or there is nothing to build, or
 // no driver to build it against.
 type beside struct {
@@ -22,7 +22,7 @@ type beside struct {
 	built        BesideFunc
 }
 
-// A BesideFunc says how such a module stands for a kernel, and which version of its source DKMS is to build.
+// A BesideFunc returns the state of such a module for a kernel, and which version of its source DKMS is to build.
 type BesideFunc func(v host.View, name, kernel string) (version string, state converge.State, err error)
 
 const (
@@ -52,12 +52,12 @@ func (b beside) Name() string { return b.name + " for " + b.kernel }
 func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
 	_, state, err := b.built(v, b.name, b.kernel)
 	if err == nil && state != BesideFits && !v.Live() {
-		return "", host.FirstBoot // nobody is there to build
+		return "", host.FirstBoot // only the booted machine can build
 	}
 	return state, err
 }
 
-// Unsettled says that another driver wants it built anew, whether DKMS is told to build that or packages bring it.
+// Unsettled says that another driver needs a rebuild, whether DKMS builds that driver or packages bring it.
 func (b beside) Unsettled(found converge.State, by converge.Change) converge.State {
 	switch {
 	case by.Kind == "package" && strings.HasPrefix(by.Name, b.name) && by.After == "" && by.Before != "":
@@ -71,7 +71,7 @@ func (b beside) Unsettled(found converge.State, by converge.Change) converge.Sta
 // Settled is always what fits.
 func (b beside) Settled(converge.State) converge.State { return BesideFits }
 
-// Make builds it anew from the start: dkms installs again what it has built before, unless that is taken away.
+// Make removes the earlier build first: else dkms would install that again.
 func (b beside) Make(ctx context.Context, h host.Host, _ converge.State) error {
 	version, now, err := b.built(h, b.name, b.kernel)
 	if err != nil || now == BesideFits {

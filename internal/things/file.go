@@ -28,8 +28,8 @@ type FileThing struct {
 	seen map[string][]byte // bytes by SHA-256
 }
 
-// A MergeFunc takes the change from before to after out of found, key by key. left names what of ours stays, because it was changed
-// outside gpuadm since. It fails only where it can say nothing. nil bytes are a file that is not there.
+// A MergeFunc takes the change from before to after out of found, key by key. left names gpuadm's parts that stay, because they were
+// changed outside gpuadm since. It fails only where it cannot separate the parts. nil bytes mean no file.
 type MergeFunc func(before, after, found []byte) (rest []byte, left []string, err error)
 
 // A ProveFunc says what is wrong with a file's bytes to be, before they are written.
@@ -186,7 +186,7 @@ func (f *FileThing) Bytes(v host.View, state converge.State) ([]byte, error) {
 	return data, nil
 }
 
-// Prove has a change judged: by chattr(1)'s attributes, then by whoever will read the file.
+// Prove verifies a change: by chattr(1)'s attributes, then by the program that will read the file.
 func (f *FileThing) Prove(ctx context.Context, v host.View, before, after converge.State) error {
 	if err := writable(v, f.name, true, after); err != nil {
 		return err

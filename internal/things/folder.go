@@ -17,7 +17,7 @@ import (
 // removed only when it is empty: what others have put there stays, and the folder with it.
 type folder string
 
-// Folders wants every folder on the way to name, and name itself, to be there. Those that are there stay as they are.
+// Folders wants every folder on the way to name, and name itself, to exist. Existing folders do not change.
 func Folders(name, why string) []converge.Want {
 	var wants []converge.Want
 	for dir := path.Clean(name); dir != "/" && dir != "."; dir = path.Dir(dir) {
@@ -52,8 +52,8 @@ func (f folder) Look(_ context.Context, v host.View) (converge.State, error) {
 	return converge.State(fmt.Sprintf("%s %d:%d", modeText(a.Mode), a.UID, a.GID)), nil
 }
 
-// TakeOut removes a folder of ours whatever its mode is by now: what others need of it lies in it. One that was there before us
-// stays as it is found.
+// TakeOut removes a folder that gpuadm made, whatever its mode is by now. Make keeps it if others have files in it. A folder that
+// existed before gpuadm stays.
 func (f folder) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	if before != "" && found != before {
 		return found, []string{fmt.Sprintf("folder %s is %s, gpuadm had made it %s", string(f), found, after)}, nil

@@ -15,15 +15,17 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// initramfs is a kernel's initial file system, which carries copies of modprobe's settings: what stands in /etc only is
-// not heard by modules that load from it, such as nouveau. Its states are "fresh", "stale", "none" (the kernel has no image)
-// and "silent": a kernel without nouveau, in an image that is not told to carry NVIDIA's modules, has nothing to hear.
+// initramfs is a kernel's initial file system. It contains copies of modprobe's settings: modules that load from it, such as
+// nouveau, do not read /etc. Its states are UpToDate, olderImage, "none" (the kernel has no image) and "silent": the kernel
+// has no nouveau, and the image does not include NVIDIA's modules, so it needs no settings.
 type initramfs struct {
 	kernel string
 	files  []string // of modprobe's settings
 }
 
-// Initramfs wants a kernel's initial file system made after the files' last change, where it carries what they are about.
+const olderImage converge.State = "older than the settings that it contains"
+
+// Initramfs wants a kernel's initial file system made after the files' last change, where it contains the modules that they configure.
 func Initramfs(kernel string, files []string, why string) converge.Want {
 	i := initramfs{kernel, files}
 	return converge.Want{Thing: i, Why: why, To: func(found converge.State) (converge.State, error) { return i.Settled(found), nil }}
@@ -81,12 +83,12 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 		}
 		if info.Ctime.After(made) && !info.Ctime.After(v.Now()) { // one that lies ahead of now would be so for ever
 			if !v.Live() {
-				return "", host.FirstBoot // nobody is there to make it
+				return "", host.FirstBoot // the tools that make it run on the booted machine alone
 			}
-			return "stale", nil
+			return olderImage, nil
 		}
 	}
-	return "fresh", nil
+	return UpToDate, nil
 }
 
 // carries says whether modules that the settings are about may be in the image. The image is not opened: that costs
@@ -118,9 +120,9 @@ func (i initramfs) carries(v host.View) (bool, error) {
 	return false, nil
 }
 
-// Make has the distribution's own tool make the image anew, for this kernel only.
+// Make rebuilds the image with the distribution's own tool, for this kernel only.
 func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) error {
-	if to != "fresh" {
+	if to != UpToDate {
 		return nil
 	}
 	image, _, err := i.image(h)
@@ -142,25 +144,25 @@ func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) err
 		_, err = h.Do(ctx, "dracut", "--force", "--kver", i.kernel, image)
 	default:
 		return &converge.Trouble{
-			What: fmt.Sprintf("cannot make %s anew: neither update-initramfs nor dracut is installed", image),
-			Try:  []string{"make it by the tool that made it, then run the same command again"},
+			What: fmt.Sprintf("cannot rebuild %s: neither update-initramfs nor dracut is installed", image),
+			Try:  []string{"rebuild it with the tool that built it, then run the same command again"},
 		}
 	}
 	return err
 }
 
-// Unsettled says that a change to a file it carries makes it stale.
+// Unsettled says that a change to a file that the image contains makes the image older.
 func (i initramfs) Unsettled(found converge.State, by converge.Change) converge.State {
-	if (found == "" || found == "fresh") && by.Kind == "file" && slices.Contains(i.files, by.Name) {
-		return "stale"
+	if (found == "" || found == UpToDate) && by.Kind == "file" && slices.Contains(i.files, by.Name) {
+		return olderImage
 	}
 	return found
 }
 
-// Settled says that a stale image is made anew.
+// Settled says that an older image is rebuilt.
 func (i initramfs) Settled(found converge.State) converge.State {
-	if found == "stale" {
-		return "fresh"
+	if found == olderImage {
+		return UpToDate
 	}
 	return found
 }

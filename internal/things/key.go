@@ -79,7 +79,7 @@ func (k key) Look(_ context.Context, v host.View) (converge.State, error) {
 	} else if err != nil {
 		return "", err
 	}
-	is, _ := k.last.keep(converge.State(digest(data)), nil) // more than the fingerprints tell: an edit may leave those as they are
+	is, _ := k.last.keep(converge.State(digest(data)), nil) // the digest, since an edit may keep the fingerprints
 	if k.pinned {
 		return is, nil
 	}
@@ -147,7 +147,7 @@ func Fingerprints(data []byte, trusted string) ([]string, error) {
 	return fingerprints(data)
 }
 
-// cause is why a file could not be had, without its address, which whoever says so has named.
+// cause is why a download failed, without the address, which the message has already.
 func cause(err error) error {
 	if f := (*host.FetchError)(nil); errors.As(err, &f) {
 		err = f.Cause

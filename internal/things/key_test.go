@@ -86,7 +86,7 @@ func TestKeyIsWhatItIs(t *testing.T) {
 	}
 	trouble := (*converge.Trouble)(nil)
 	if _, err := w.To(found); !errors.As(err, &trouble) || len(trouble.Try) == 0 {
-		t.Errorf("somebody else's keyring: %v", err)
+		t.Errorf("a keyring of another owner: %v", err)
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// TestKeyThatCannotBeHad: a key that does not come, over the network or from a file, has its mend.
-func TestKeyThatCannotBeHad(t *testing.T) {
+// TestKeyNotFound: a key that cannot be read, over the network or from a file, comes with a fix.
+func TestKeyNotFound(t *testing.T) {
 	for from, try := range map[string]string{
 		"https://mirror.example/key.pub": "[proxy]",
 		"/srv/key.pub":                   "key in",

@@ -63,7 +63,7 @@ func fingerprint(body []byte) (string, error) {
 		sum := sha256.Sum256(append([]byte{0x9b, 0, 0, byte(n >> 8), byte(n)}, body...))
 		return strings.ToUpper(hex.EncodeToString(sum[:])), nil
 	}
-	return "", errors.New("it holds a key of a version that nobody signs repositories with")
+	return "", errors.New("it holds a key of a version that no repository uses")
 }
 
 var errTorn = errors.New("it is cut off, or no OpenPGP key")
@@ -88,7 +88,7 @@ func packet(b []byte) (tag int, body, rest []byte, err error) {
 		}
 	} else {
 		tag = int(b[0]>>2) & 0xf
-		n := 1 << (b[0] & 3) // bytes of length: 1, 2, 4; 8 stands for "to the end"
+		n := 1 << (b[0] & 3) // bytes of length: 1, 2, 4; 8 means "to the end"
 		if n == 8 || len(b) < 1+n {
 			return 0, nil, nil, errTorn
 		}

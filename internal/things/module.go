@@ -121,7 +121,7 @@ func (m module) look(v host.View) (s moduleState, err error) {
 
 // lacks lists the parameters that are not as the files say, and the modules they name that are not loaded.
 func (m module) lacks(v host.View) (lacks []string, err error) {
-	told, companions, err := m.told(v)
+	told, companions, err := m.configured(v)
 	if err != nil {
 		return nil, err
 	}
@@ -152,9 +152,9 @@ func builtIn(v host.View, name string) bool {
 	return strings.Contains(list, "/"+strings.ReplaceAll(name, "-", "_")+".ko") || strings.Contains(list, "/"+strings.ReplaceAll(name, "_", "-")+".ko")
 }
 
-// told reads the parameters of the module nvidia from the files in modprobe.d's form, and the modules to load from those
-// in modules-load.d's. Of a file that is not there nothing is told.
-func (m module) told(v host.View) (params, companions []string, err error) {
+// configured reads the parameters of the module nvidia from the files in modprobe.d's form, and the modules to load from those
+// in modules-load.d's. A missing file names none.
+func (m module) configured(v host.View) (params, companions []string, err error) {
 	for _, name := range m.files {
 		data, err := v.ReadFile(name)
 		if missing(err) {
@@ -212,18 +212,18 @@ func parameters(list string) map[string]string {
 	return found
 }
 
-// sameParameter compares a parameter as it was told with how the driver shows it: unsigned, in decimal.
-func sameParameter(told, is string) bool {
-	a, err1 := strconv.ParseInt(told, 0, 64)
+// sameParameter compares a configured parameter with the one that the driver shows: unsigned, in decimal.
+func sameParameter(configured, is string) bool {
+	a, err1 := strconv.ParseInt(configured, 0, 64)
 	b, err2 := strconv.ParseInt(is, 0, 64)
 	if err1 == nil && err2 == nil {
 		return a == b || uint32(a) == uint32(b) && (a < 0) != (b < 0)
 	}
-	return told == is
+	return configured == is
 }
 
-// Unsettled foresees that a module that is built or packaged anew is another on disk, and that changed files tell
-// other parameters. What is built for another kernel than the running one changes nothing here.
+// Unsettled foresees that a new build or package brings another module on disk, and that changed files set other
+// parameters. A build for another kernel than the running one changes nothing here.
 func (m module) Unsettled(found converge.State, by converge.Change) converge.State {
 	brought := ""
 	switch {
@@ -255,11 +255,11 @@ func (m module) Unsettled(found converge.State, by converge.Change) converge.Sta
 }
 
 // bringsModule says whether a change replaces what lies on disk by itself, as scripts of packages and NVIDIA's installer do:
-// whoever undoes it has to load what it brings back.
+// its undo has to load the module that it restores.
 func bringsModule(by converge.Change) bool {
 	before, _, _ := strings.Cut(string(by.Before), " ")
 	after, _, _ := strings.Cut(string(by.After), " ")
-	if before == after && before != "" { // a mark and no version; "" where nobody has looked yet
+	if before == after && before != "" { // a mark and no version; "" where the state is not known yet
 		return false
 	}
 	return by.Kind == "runfile" || by.Kind == "package" && strings.Contains(by.Name, "nvidia") && !strings.Contains(by.Name, "container")
@@ -343,7 +343,7 @@ func stopAll(ctx context.Context, h host.Host, units []string) error {
 	return nil
 }
 
-// unloadOne takes one module out if it is loaded and nothing holds it. rmmod is told its one name: modprobe -r would
+// unloadOne takes one module out if it is loaded and nothing holds it. rmmod gets its one name: modprobe -r would
 // obey install and remove lines that packages bring, and take out more than was asked for.
 func unloadOne(ctx context.Context, h host.Host, name string) error {
 	use, err := loadedModule(h, name)

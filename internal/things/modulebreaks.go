@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// Breaks asks whoever uses the GPUs, and where the module is loaded again without partitions being made after it, whoever has
-// partitioned them: a driver that is unloaded forgets all MIG instances, and GPUs newer than Ampere their mode.
+// Breaks names the processes that use the GPUs, and, where no partitions are made after the module is loaded again, the GPUs that
+// have partitions: a driver that is unloaded forgets all MIG instances, and GPUs newer than Ampere their mode.
 // Source: MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func (m module) Breaks(ctx context.Context, v host.View, found, _ converge.State) (what []string, clients map[string][]string, err error) {
 	what = []string{"stop-clients"}

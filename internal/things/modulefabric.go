@@ -55,7 +55,7 @@ func (f fabric) Look(ctx context.Context, v host.View) (converge.State, error) {
 	return state, nil
 }
 
-// registered says how the registration stands, and a sentence for each GPU that is not done.
+// registered returns the state of the registration, and a sentence for each GPU that is not done.
 func registered(d host.Driver) (state converge.State, sentences []string) {
 	for _, g := range d.GPUs {
 		switch {
@@ -118,7 +118,7 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 	}
 }
 
-// Unsettled says that GPUs register anew when the fabric manager starts.
+// Unsettled says that GPUs register again when the fabric manager starts.
 func (f fabric) Unsettled(found converge.State, by converge.Change) converge.State {
 	if by.Kind == "unit" && by.Name == "nvidia-fabricmanager.service" && strings.HasSuffix(string(by.After), " active") {
 		return "waiting"

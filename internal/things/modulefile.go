@@ -22,7 +22,7 @@ type moduleFile struct {
 // A ModuleFileFunc says which module a kernel has on disk, "580.95.05 open", and after a comma what is wrong with it.
 type ModuleFileFunc func(v host.View, kernel string) (converge.State, error)
 
-// ModuleFile wants a kernel to have the module of a version and flavour. What brings it stands before it in the stage.
+// ModuleFile wants a kernel to have the module of a version and flavour. What brings it comes before it in the stage.
 func ModuleFile(kernel, version, flavour string, proof ModuleFileFunc, why string) converge.Want {
 	return converge.Want{Thing: moduleFile{kernel, proof}, Why: why, To: func(converge.State) (converge.State, error) {
 		return converge.State(version + " " + flavour), nil
@@ -41,7 +41,7 @@ func (m moduleFile) Look(_ context.Context, v host.View) (converge.State, error)
 	return m.proof(v, m.kernel)
 }
 
-// Make cannot: whoever gets here has packages that did not bring what they say.
+// Make always fails: here the packages did not bring the module that they promise.
 func (m moduleFile) Make(_ context.Context, h host.Host, to converge.State) error {
 	found, err := m.proof(h, m.kernel)
 	if err != nil {

@@ -27,7 +27,7 @@ type Holder struct {
 	Container string   // the first 12 digits of the container's id
 }
 
-// String names the holder so that somebody can find it: process 4711 (python3) of pod ml/train-0, container 0123456789ab.
+// String names the holder so that an operator can find it: process 4711 (python3) of pod ml/train-0, container 0123456789ab.
 func (h Holder) String() string {
 	s := fmt.Sprintf("process %d (%s)", h.PID, h.Command)
 	switch {

@@ -16,7 +16,7 @@ import (
 
 // load loads the module and its companions, makes the device nodes, and sees that every GPU is served.
 func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
-	_, companions, err := m.told(h)
+	_, companions, err := m.configured(h)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func Meanings(lines []string) (found []string) {
 	return found
 }
 
-// offAndOn is what gives a GPU its power anew, which a reboot does not.
+// offAndOn power cycles a GPU, which a reboot does not.
 const offAndOn = "power the machine off and on (in a cloud: stop the instance and start it, which loses what is on its local disks)"
 
 // nvrm are what the driver says when it does not start a GPU, the more special first.

@@ -95,8 +95,8 @@ func note(h host.Host, lines []string) error {
 	return h.WriteFile(pausedFile, []byte(strings.Join(all, "\n")+"\n"), host.Attr{Mode: 0o644})
 }
 
-// Resume starts what was paused, last stopped first. All are tried; the error names those that did not start, and they stay
-// on the list. What somebody has taken away or masked since shall not run.
+// Resume starts what was paused, last stopped first. It continues after a failure; the error names those that did not start, and they stay
+// on the list. A unit that was removed or masked since does not start.
 func Resume(ctx context.Context, h host.Host) error {
 	units, err := pausedUnits(h)
 	if err != nil || len(units) == 0 {

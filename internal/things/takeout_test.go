@@ -49,14 +49,14 @@ func TestTakeOutOfFiles(t *testing.T) {
 		"mode changed":                 {nil, "0644 0:0 was", "0644 0:0 ours", "0600 0:0 ours", "0600 0:0 was", "", ""},
 		"our mode changed":             {nil, "0640 0:0 was", "0644 0:0 ours", "0600 0:0 ours", "0600 0:0 was", `mode of /f is "0600", gpuadm had set "0644"`, ""},
 		"our mode":                     {merge, "0640 0:0 was\n", "0644 0:0 was\nours\n", "0644 0:0 was\nours\nx\n", "0640 0:0 was\nx\n", "", ""},
-		"bytes put back":               {nil, "0640 0:0 was", "0644 0:0 ours", "0644 0:0 was", "0640 0:0 was", "", ""},
+		"bytes restored":               {nil, "0640 0:0 was", "0644 0:0 ours", "0644 0:0 was", "0640 0:0 was", "", ""},
 		"our file, other mode":         {nil, "", "0644 0:0 ours", "0600 5:5 ours", "", "", ""},
 		"our file, nothing else in it": {merge, "", "0644 0:0 ours\n", "0600 0:0 ours\n\n", "", "", ""},
 		"our file, added to":           {merge, "", "0644 0:0 ours\n", "0600 0:0 ours\nx\n", "0600 0:0 x\n", "", ""},
 		"removed by us":                {nil, "0644 0:0 was", "", "0600 0:0 was", "0600 0:0 was", "", ""},
 		"another's since":              {nil, "0644 0:0 was", "", "0644 0:0 x", "0644 0:0 x", "/f is there, gpuadm had removed it", ""},
 		"no parts":                     {nil, "0644 0:0 was", "0644 0:0 ours", "0644 0:0 x", "", "", "cannot take gpuadm's part out of /f: it was changed outside gpuadm since, and is no file"},
-		"no change of ours":            {nil, "0644 0:0 was", "0644 0:0 was", "0644 0:0 x", "0644 0:0 x", "", ""},
+		"no change by gpuadm":          {nil, "0644 0:0 was", "0644 0:0 was", "0644 0:0 x", "0644 0:0 x", "", ""},
 	} {
 		f := NewFile("/f", c.merge)
 		state := func(text string) converge.State {

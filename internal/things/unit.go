@@ -60,7 +60,7 @@ func wantUnit(name, active, why string) converge.Want {
 		case found == "":
 			return "", host.Later{Until: "its installation"}
 		case f == "masked":
-			return "", &converge.Trouble{What: fmt.Sprintf("cannot start %s: it is masked, so somebody wants it never to run", name), Try: []string{"systemctl unmask " + name}}
+			return "", &converge.Trouble{What: fmt.Sprintf("cannot start %s: the unit is masked", name), Try: []string{"systemctl unmask " + name}}
 		}
 		if f == "disabled" { // static, generated, alias and the like are enabled by others
 			f = "enabled"

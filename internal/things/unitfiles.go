@@ -12,8 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// unitFiles are units whose files systemd has read as they are now: its own copy decides how they start the next time,
-// also after their files were put back. Its states are "read" and "outdated".
+// unitFiles are units: systemd must have read their present files. Its own copy decides how they start the next time,
+// also after gpuadm restored their files. Its states are "read" and "outdated".
 type unitFiles string
 
 // UnitFilesRead wants systemd to have read the files of these units.

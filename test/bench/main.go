@@ -89,24 +89,24 @@ func (b bench) lay() error {
 }
 
 func (b bench) compare() error {
-	root, theirs := filepath.Join(b.dir, "root"), filepath.Join(b.dir, "theirs")
-	ours := []string{b.gpuadm, "apply", "--root", root, "-f", filepath.Join(b.dir, "node.toml"), "-q"}
-	peer := []string{b.ctk, "runtime", "configure", "--runtime=containerd", "--set-as-default", "--config=" + theirs + "/config.toml", "--drop-in-config=" + theirs + "/conf.d/99-nvidia.toml"}
-	fresh := fmt.Sprintf("cp %[1]s/config.toml %[2]s/etc/containerd/config.toml; cp %[1]s/config.toml %[3]s/config.toml; rm -rf %[2]s/var/lib/gpuadm %[3]s/conf.d", b.dir, root, theirs)
+	root, reference := filepath.Join(b.dir, "root"), filepath.Join(b.dir, "theirs")
+	gpuadm := []string{b.gpuadm, "apply", "--root", root, "-f", filepath.Join(b.dir, "node.toml"), "-q"}
+	peer := []string{b.ctk, "runtime", "configure", "--runtime=containerd", "--set-as-default", "--config=" + reference + "/config.toml", "--drop-in-config=" + reference + "/conf.d/99-nvidia.toml"}
+	fresh := fmt.Sprintf("cp %[1]s/config.toml %[2]s/etc/containerd/config.toml; cp %[1]s/config.toml %[3]s/config.toml; rm -rf %[2]s/var/lib/gpuadm %[3]s/conf.d", b.dir, root, reference)
 
 	fmt.Println("                     gpuadm      nvidia-ctk   ratio")
-	first, err := b.hyperfine(fresh, ours, peer)
+	first, err := b.hyperfine(fresh, gpuadm, peer)
 	if err != nil {
 		return err
 	}
 	row("first edit, wall", first, "ms")
-	noop, err := b.hyperfine("true", ours, peer)
+	noop, err := b.hyperfine("true", gpuadm, peer)
 	if err != nil {
 		return err
 	}
 	row("no-op, wall", noop, "ms")
 	var rss [2]float64
-	for i, argv := range [][]string{ours, peer} {
+	for i, argv := range [][]string{gpuadm, peer} {
 		if _, rss[i], err = spent(argv); err != nil {
 			return err
 		}

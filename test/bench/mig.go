@@ -26,7 +26,7 @@ mode = true
 instance = [{ profile = "3g.20gb", start = 4 }, { profile = "2g.10gb", start = 0 }, { profile = "1g.5gb", start = 2 }, { profile = "1g.5gb", start = 3 }]
 `
 
-// slow is a machine whose driver takes its time for each change, and counts them.
+// slow is a machine with a driver that takes its time for each change, and counts them.
 type slow struct {
 	host.Host
 	takes time.Duration
@@ -60,9 +60,9 @@ func (s slow) DestroyCompute(ctx context.Context, gpu string, in, id int) error 
 	return s.Host.DestroyCompute(ctx, gpu, in, id)
 }
 
-// partitions compares an apply with a planner that leaves alone a GPU that stands, and else destroys and makes all on it.
+// partitions compares an apply with a planner that skips a converged GPU, and else destroys and rebuilds all on it.
 func partitions() error {
-	fmt.Println("\npartitions of 8 GPUs                     gpuadm            all anew       ratio")
+	fmt.Println("\npartitions of 8 GPUs                     gpuadm            rebuilt        ratio")
 	for _, c := range []struct{ what, layout string }{
 		{"nothing to do", `"3g.20gb" = 1, "2g.10gb" = 1, "1g.5gb" = 2`},
 		{"3g 2g 1g 1g to 3g 2g 2g", `"3g.20gb" = 1, "2g.10gb" = 2`},
@@ -71,7 +71,7 @@ func partitions() error {
 		for _, takes := range []time.Duration{0, 100 * time.Millisecond} {
 			var calls [2]int
 			var wall [2]time.Duration
-			for i, do := range []func(host.Host, spec.Spec) error{converged, anew} {
+			for i, do := range []func(host.Host, spec.Spec) error{converged, rebuilt} {
 				n, err := simhost.New([]byte(gpus))
 				if err != nil {
 					return err
@@ -102,7 +102,7 @@ func converged(h host.Host, s spec.Spec) error {
 	return err
 }
 
-func anew(h host.Host, s spec.Spec) error {
+func rebuilt(h host.Host, s spec.Spec) error {
 	ctx := context.Background()
 	d, err := h.Driver(ctx)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudfake stands in for the clouds: the metadata services of EC2, GCE and Azure, and those calls of EKS, EC2 and
+// Package cloudfake simulates the clouds: the metadata services of EC2, GCE and Azure, and those calls of EKS, EC2 and
 // STS that gpuadm makes. It answers as they are documented to, and fails as they do.
 //
 // In a unit test its handlers are put on a simulated node's network; in the lab a small command serves them at the real
@@ -71,7 +71,7 @@ type Fake struct {
 type Fault struct {
 	On    string // the beginning of "METHOD /path"; "" = all. Of EC2's API the path is "/" and the Action, of all APIs without host
 	Times int    // how often; 0 = always
-	// What happens: "drop" (the connection stands, and nothing comes back), "status" (Status and Body), "slow" (the answer
+	// What happens: "drop" (the connection is open, and no answer comes), "status" (Status and Body), "slow" (the answer
 	// begins, and stops), "truncated" (half of it), "huge" (it does not end), "body" (Body in its place), "forget" (EC2's
 	// session tokens end), "bare" (headers that prove the service are left out).
 	What   string
@@ -85,13 +85,6 @@ func (f *Fake) Break(faults ...Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.faults = append(f.faults, faults...)
-}
-
-// Mend ends all faults.
-func (f *Fake) Mend() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.faults = nil
 }
 
 // Requests are those that came so far, in words that never change: "GET /latest/meta-data/mac with token: 200".
@@ -149,7 +142,7 @@ func (f *Fake) serve(name, note func(*http.Request) string, say func(*http.Reque
 			a = say(r)
 		}
 		if broken && (x.What == "drop" || x.What == "slow" || x.What == "huge") {
-			f.write(line + note(r) + ": " + x.What) // before whoever asks gives up
+			f.write(line + note(r) + ": " + x.What) // before the client gives up
 			f.never(w, r, x, a)
 			return
 		}

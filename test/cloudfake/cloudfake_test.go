@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
-// TestContracts asks the metadata services as no client of ours does, over a real network.
+// TestContracts asks the metadata services as gpuadm's clients do not, over a real network.
 func TestContracts(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f := &cloudfake.Fake{Machine: cloudfake.Machine{ID: "1", Zone: "a-b"}, Now: func() time.Time { return now }}
@@ -45,9 +45,9 @@ func TestContracts(t *testing.T) {
 		return answer.StatusCode, string(body), answer.Header
 	}
 	const ttl, token = "X-aws-ec2-metadata-token-ttl-seconds", "X-aws-ec2-metadata-token"
-	_, mine, head := ask("aws", "PUT", "/latest/api/token", ttl, "60")
-	if head.Get(ttl) != "60" || mine == "" {
-		t.Errorf("token %q %v", mine, head)
+	_, fresh, head := ask("aws", "PUT", "/latest/api/token", ttl, "60")
+	if head.Get(ttl) != "60" || fresh == "" {
+		t.Errorf("token %q %v", fresh, head)
 	}
 	for _, c := range []struct {
 		cloud, method, path string
@@ -60,9 +60,9 @@ func TestContracts(t *testing.T) {
 		{"aws", "PUT", "/latest/api/token", []string{ttl, "60", "X-Forwarded-For", "10.0.0.1"}, 403},
 		{"aws", "GET", "/latest/meta-data/instance-id", nil, 401},
 		{"aws", "GET", "/latest/meta-data/instance-id", []string{token, "x"}, 401},
-		{"aws", "GET", "/latest/meta-data/instance-id", []string{token, mine}, 200},
-		{"aws", "GET", "/latest/user-data", []string{token, mine}, 404},
-		{"aws", "GET", "/latest/meta-data/tags/instance/", []string{token, mine}, 404},
+		{"aws", "GET", "/latest/meta-data/instance-id", []string{token, fresh}, 200},
+		{"aws", "GET", "/latest/user-data", []string{token, fresh}, 404},
+		{"aws", "GET", "/latest/meta-data/tags/instance/", []string{token, fresh}, 404},
 		{"gce", "GET", "/computeMetadata/v1/instance/id", nil, 403},
 		{"gce", "GET", "/computeMetadata/v1/instance/id", []string{"Metadata-Flavor", "Google", "X-Forwarded-For", "10.0.0.1"}, 403},
 		{"gce", "GET", "/computeMetadata/v1/instance/id", []string{"Metadata-Flavor", "Google"}, 200},
@@ -76,7 +76,7 @@ func TestContracts(t *testing.T) {
 		}
 	}
 	now = now.Add(time.Minute)
-	if got, _, _ := ask("aws", "GET", "/latest/meta-data/instance-id", token, mine); got != 401 {
+	if got, _, _ := ask("aws", "GET", "/latest/meta-data/instance-id", token, fresh); got != 401 {
 		t.Errorf("a token that has ended: %d", got)
 	}
 	if err := f.CheckToken("k8s-aws-v1.aHR0cHM6Ly9ldmlsLmV4YW1wbGUv"); err == nil || !strings.Contains(err.Error(), "not STS's") {

@@ -38,7 +38,7 @@ func (f *Fake) EC2() http.Handler {
 
 func (f *Fake) ec2(r *http.Request) answer {
 	switch {
-	case r.Header.Get("X-Forwarded-For") != "": // a proxy gets no token, so that nobody is tricked into fetching one
+	case r.Header.Get("X-Forwarded-For") != "": // a proxy gets no token, so that no server can be tricked into fetching one
 		return ec2Error(403, "Forbidden")
 	case r.Method == http.MethodPut && r.URL.Path == "/latest/api/token":
 		ttl, err := strconv.Atoi(r.Header.Get(tokenHeader + "-Ttl-Seconds"))
@@ -64,8 +64,8 @@ func (f *Fake) ec2(r *http.Request) answer {
 	if !known || !f.now().Before(ends) {
 		return ec2Error(401, "Unauthorized")
 	}
-	if said, ok := f.ec2Says(r.URL.Path); ok {
-		return text(said)
+	if answer, ok := f.ec2Says(r.URL.Path); ok {
+		return text(answer)
 	}
 	return ec2Error(404, "Not Found")
 }
@@ -101,22 +101,22 @@ func (f *Fake) ec2Says(path string) (string, bool) {
 	if name == "" {
 		name = m.Name
 	}
-	said := map[string]string{
+	answer := map[string]string{
 		"instance-id": m.ID, "instance-type": m.Type, "local-ipv4": m.PrivateIP, "mac": m.MAC, "local-hostname": name,
 		"placement/availability-zone": m.Zone, "placement/region": m.Region, "services/domain": "amazonaws.com", "services/partition": "aws",
 		"instance-life-cycle": life, "network/interfaces/macs/" + m.MAC + "/ipv6s": m.IPv6,
 		"autoscaling/target-lifecycle-state": m.Lifecycle, "spot/instance-action": m.SpotAction, "events/recommendations/rebalance": m.Rebalance,
 	}
 	if m.Role != "" {
-		said["iam/security-credentials/"] = m.Role
+		answer["iam/security-credentials/"] = m.Role
 		// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html
 		keys, _ := json.MarshalIndent(map[string]any{
 			"Code": "Success", "LastUpdated": f.now().UTC().Format(time.RFC3339), "Type": "AWS-HMAC", "AccessKeyId": AccessKey,
 			"SecretAccessKey": SecretKey, "Token": SessionToken, "Expiration": f.now().Add(6 * time.Hour).UTC().Format(time.RFC3339),
 		}, "", "  ")
-		said["iam/security-credentials/"+m.Role] = string(keys)
+		answer["iam/security-credentials/"+m.Role] = string(keys)
 	}
-	return said[path], said[path] != ""
+	return answer[path], answer[path] != ""
 }
 
 // ec2Tag is what is said of a tag, or which there are.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// KubeEnv stands where GKE keeps the key that joins machines to the cluster. Whoever asks for it fails the test.
+// KubeEnv is in the place where GKE keeps the key that joins machines to the cluster. A request for it fails the test.
 const KubeEnv = "TPM_BOOTSTRAP_KEY: planted-kube-env"
 
 // GCE is Compute Engine's metadata service.
@@ -40,8 +40,8 @@ func (f *Fake) gce(r *http.Request) answer {
 	if !ok {
 		return answer{status: 404}
 	}
-	if said, ok := f.gceSays(path); ok {
-		return text(said)
+	if answer, ok := f.gceSays(path); ok {
+		return text(answer)
 	}
 	return answer{status: 404, body: "<title>404 Not Found</title>"}
 }
@@ -55,7 +55,7 @@ func (f *Fake) gceSays(path string) (string, bool) {
 	if maintained == "" {
 		maintained = "NONE"
 	}
-	said := map[string]string{
+	answer := map[string]string{
 		"instance/id": m.ID, "instance/name": m.Name, "instance/zone": "projects/424242/zones/" + m.Zone, "instance/image": m.Image,
 		"instance/machine-type": "projects/424242/machineTypes/" + m.Type, "instance/scheduling/preemptible": upper(m.Spot),
 		"instance/preempted": upper(m.Preempted), "instance/maintenance-event": maintained, "project/project-id": m.Account,
@@ -63,7 +63,7 @@ func (f *Fake) gceSays(path string) (string, bool) {
 		"instance/attributes/kube-env": KubeEnv,
 	}
 	for k, v := range m.Attributes {
-		said["instance/attributes/"+k] = v
+		answer["instance/attributes/"+k] = v
 	}
 	if path == "instance/attributes/" {
 		names := []string{"kube-env"}
@@ -73,5 +73,5 @@ func (f *Fake) gceSays(path string) (string, bool) {
 		slices.Sort(names)
 		return strings.Join(names, "\n"), true
 	}
-	return said[path], said[path] != ""
+	return answer[path], answer[path] != ""
 }

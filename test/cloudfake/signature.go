@@ -32,9 +32,9 @@ func (f *Fake) signature(r *http.Request) string {
 	if service(r) == "sts" {
 		return "" // signed in its URL: verify
 	}
-	said := r.Header.Get("Authorization")
+	authorization := r.Header.Get("Authorization")
 	fields := map[string]string{}
-	for _, kv := range strings.Split(strings.TrimPrefix(said, "AWS4-HMAC-SHA256 "), ",") {
+	for _, kv := range strings.Split(strings.TrimPrefix(authorization, "AWS4-HMAC-SHA256 "), ",") {
 		k, v, _ := strings.Cut(strings.TrimSpace(kv), "=")
 		fields[k] = v
 	}
@@ -58,20 +58,20 @@ func (f *Fake) signature(r *http.Request) string {
 		body, _ = io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	again, err := http.NewRequest(r.Method, "https://"+host(r)+r.URL.RequestURI(), bytes.NewReader(body))
+	rebuilt, err := http.NewRequest(r.Method, "https://"+host(r)+r.URL.RequestURI(), bytes.NewReader(body))
 	if err != nil {
 		return err.Error()
 	}
 	for _, name := range strings.Split(fields["SignedHeaders"], ";") {
 		if name != "host" && name != "content-length" {
-			again.Header[http.CanonicalHeaderKey(name)] = r.Header.Values(name)
+			rebuilt.Header[http.CanonicalHeaderKey(name)] = r.Header.Values(name)
 		}
 	}
 	sum := sha256.Sum256(body)
-	if err := v4.NewSigner().SignHTTP(context.Background(), keys(), again, hex.EncodeToString(sum[:]), scope[3], scope[2], at); err != nil {
+	if err := v4.NewSigner().SignHTTP(context.Background(), keys(), rebuilt, hex.EncodeToString(sum[:]), scope[3], scope[2], at); err != nil {
 		return err.Error()
 	}
-	if again.Header.Get("Authorization") != said {
+	if rebuilt.Header.Get("Authorization") != authorization {
 		return "The request signature we calculated does not match the signature you provided."
 	}
 	return ""
@@ -96,17 +96,17 @@ func (f *Fake) verify(signed, cluster string) (time.Time, error) {
 		return at, errors.New("the token is not for a cluster")
 	}
 	bare := url.Values{"Action": q["Action"], "Version": q["Version"], "X-Amz-Expires": q["X-Amz-Expires"]}
-	again, err := http.NewRequest(http.MethodGet, "https://"+u.Host+"/?"+bare.Encode(), nil)
+	rebuilt, err := http.NewRequest(http.MethodGet, "https://"+u.Host+"/?"+bare.Encode(), nil)
 	if err != nil {
 		return at, err
 	}
-	again.Header.Set("X-K8s-Aws-Id", cluster)
+	rebuilt.Header.Set("X-K8s-Aws-Id", cluster)
 	none := sha256.Sum256(nil)
-	ours, _, err := v4.NewSigner().PresignHTTP(context.Background(), keys(), again, hex.EncodeToString(none[:]), "sts", f.Machine.Region, at)
+	expected, _, err := v4.NewSigner().PresignHTTP(context.Background(), keys(), rebuilt, hex.EncodeToString(none[:]), "sts", f.Machine.Region, at)
 	if err != nil {
 		return at, err
 	}
-	o, err := url.Parse(ours)
+	o, err := url.Parse(expected)
 	if err != nil || o.Query().Get("X-Amz-Signature") != q.Get("X-Amz-Signature") {
 		return at, errors.New("the token's signature does not match")
 	}

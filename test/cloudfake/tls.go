@@ -29,7 +29,7 @@ func TLS(caCert, caKey, region string) (*tls.Config, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: names,
-		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour), // machines whose clock is off meet it, too
+		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour), // machines with a wrong clock use it, too
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, ca.Leaf, key.Public(), ca.PrivateKey)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestNoDeadNodes(t *testing.T) {
 						return
 					}
 					served.Add(1)
-					files, err := ours(t, in, p, true)
+					files, err := gpuadmEdit(t, in, p, true)
 					var refusal *runtime.Refusal
 					if err != nil && !errors.As(err, &refusal) {
 						t.Fatal(err)

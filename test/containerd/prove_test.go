@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
-// judge is a machine whose daemon is the part.
+// judge is a machine with the part as its daemon.
 type judge struct {
 	host.View
 	part parts.Part

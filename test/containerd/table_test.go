@@ -27,7 +27,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 )
 
-var update = flag.Bool("update", false, "write table.txt anew")
+var update = flag.Bool("update", false, "rewrite table.txt")
 
 const (
 	etc    = "/etc/containerd"
@@ -117,8 +117,8 @@ func (in input) tree(t *testing.T) runtime.Tree {
 	return tree
 }
 
-// ours edits as the runtime stage does.
-func ours(t *testing.T, in input, p parts.Part, asDefault bool) (map[string][]byte, error) {
+// gpuadmEdit edits as the runtime stage does.
+func gpuadmEdit(t *testing.T, in input, p parts.Part, asDefault bool) (map[string][]byte, error) {
 	t.Helper()
 	h := runtime.Handler{Name: "nvidia", Binary: binary, Default: asDefault}
 	d := runtime.Daemon{Version: p.Version}
@@ -168,7 +168,7 @@ func differs(before, after map[string]any, asDefault bool) string {
 		}
 	}
 	for name := range a.Runtimes {
-		if name != "nvidia" && b.Runtimes[name] == nil && parts.Refusal(before) == nil { // a node that was down may be mended
+		if name != "nvidia" && b.Runtimes[name] == nil && parts.Refusal(before) == nil { // a node that was down may be fixed
 			bad = append(bad, "runtime "+name+" is new")
 		}
 	}
@@ -195,7 +195,7 @@ func handler(before parts.Effect, got map[string]any) string {
 		return fmt.Sprintf("handler runs %v", v)
 	}
 	base := before.Runtimes[before.DefaultRuntime]
-	for _, name := range []string{"nvidia", "runc", "crun"} { // an entry of ours keeps its own
+	for _, name := range []string{"nvidia", "runc", "crun"} { // gpuadm's entry keeps its own
 		if r := before.Runtimes[name]; name == "nvidia" && r != nil || base == nil {
 			base = r
 		}
@@ -233,12 +233,12 @@ func fold(m map[string]any, key string) (all []any) {
 // outcome of our edit, judged by the daemon.
 func outcome(t *testing.T, in input, p parts.Part, before map[string]any, why error, asDefault bool) string {
 	t.Helper()
-	files, err := ours(t, in, p, asDefault)
+	files, err := gpuadmEdit(t, in, p, asDefault)
 	var refusal *runtime.Refusal
 	switch {
 	case errors.As(err, &refusal):
 		if !slices.Contains(listed, refusal.Code) || refusal.Mend == "" {
-			t.Errorf("refused for no listed reason, or without a mend: %+v", refusal)
+			t.Errorf("refused for no listed reason, or without a fix: %+v", refusal)
 		}
 		return "refused: " + refusal.Code
 	case err != nil:
@@ -271,8 +271,8 @@ var exceptions = map[string]string{
 	"05-v1-oldest-default-runtime": "what overrides it is off",
 }
 
-// theirs is what nvidia-ctk makes of the same.
-func theirs(t *testing.T, in input, p, ctk parts.Part, before map[string]any, asDefault bool) string {
+// toolkitEdit is what nvidia-ctk makes of the same.
+func toolkitEdit(t *testing.T, in input, p, ctk parts.Part, before map[string]any, asDefault bool) string {
 	t.Helper()
 	root := parts.Lay(t, in.files)
 	flags := []string{}
@@ -315,7 +315,7 @@ func TestTable(t *testing.T) {
 					}
 					row := fmt.Sprintf("%-34s %s", in.name, p.Name)
 					for _, asDefault := range []bool{false, true} {
-						row += fmt.Sprintf(" | %-22s | %-44s", outcome(t, in, p, before, err, asDefault), theirs(t, in, p, all.CTK, before, asDefault))
+						row += fmt.Sprintf(" | %-22s | %-44s", outcome(t, in, p, before, err, asDefault), toolkitEdit(t, in, p, all.CTK, before, asDefault))
 					}
 					mu.Lock()
 					defer mu.Unlock()

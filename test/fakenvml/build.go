@@ -55,7 +55,7 @@ func Build(t testing.TB) Parts {
 	return parts
 }
 
-// BuildIn compiles below dir, in a folder named after the content of the sources, and leaves what stands there.
+// BuildIn compiles below dir, in a folder named after the content of the sources, and keeps what is there.
 func BuildIn(dir string) (Parts, error) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -92,7 +92,7 @@ func BuildIn(dir string) (Parts, error) {
 	}
 	// The folder appears whole. Where another process was faster, its work is the same.
 	if err := os.Rename(out, at); err != nil {
-		if _, gone := os.Stat(parts.Library); gone != nil {
+		if _, missing := os.Stat(parts.Library); missing != nil {
 			return Parts{}, fmt.Errorf("cannot place the fake NVML: %w", err)
 		}
 	}
@@ -139,8 +139,8 @@ func compile(cc, work, out string) error {
 		args := slices.Concat(common, own, shared(), []string{"-o", filepath.Join(out, name)})
 		cmd := exec.Command(cc, args...)
 		cmd.Dir = work
-		if said, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot compile %s: %w\n%s", name, err, said)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot compile %s: %w\n%s", name, err, output)
 		}
 	}
 	return nil

@@ -57,16 +57,16 @@ func (f *Fake) Do(args ...string) string {
 	f.t.Helper()
 	cmd := exec.Command(f.Tool, args...)
 	cmd.Env = append(os.Environ(), "FAKENVML_STATE="+f.State)
-	var said strings.Builder
-	cmd.Stderr = &said
+	var output strings.Builder
+	cmd.Stderr = &output
 	out, err := cmd.Output()
 	if err != nil {
-		f.t.Fatalf("fakenvml %s: %v: %s", strings.Join(args, " "), err, said.String())
+		f.t.Fatalf("fakenvml %s: %v: %s", strings.Join(args, " "), err, output.String())
 	}
 	return string(out)
 }
 
-// Reboot starts the machine anew: Hopper and later lose mode and instances, Ampere its instances; clients are gone.
+// Reboot restarts the machine: Hopper and later lose mode and instances, Ampere its instances; clients are gone.
 func (f *Fake) Reboot() { f.t.Helper(); f.Do("reboot") }
 
 // Fail lets the nth call of that name (from now; 1 is the next, 0 each) answer with a code: IN_USE. With an empty name

@@ -99,13 +99,13 @@ func TestABI(t *testing.T) {
 	Build(t) // skips without a compiler
 	check := func(more ...string) string {
 		args := append([]string{"-std=c11", "-fsyntax-only", "-I", header, "-I", "c"}, more...)
-		said, _ := exec.Command("cc", append(args, "c/abi_check.c")...).CombinedOutput()
-		return string(said)
+		output, _ := exec.Command("cc", append(args, "c/abi_check.c")...).CombinedOutput()
+		return string(output)
 	}
-	if said := check(); said != "" {
-		t.Error(said)
+	if output := check(); output != "" {
+		t.Error(output)
 	}
-	if said := check("-Dclique=clique, more"); !strings.Contains(said, "a_fabric2 has another size") {
-		t.Errorf("a field too many was not noticed: %s", said)
+	if output := check("-Dclique=clique, more"); !strings.Contains(output, "a_fabric2 has another size") {
+		t.Errorf("a field too many was not noticed: %s", output)
 	}
 }

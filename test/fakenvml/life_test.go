@@ -29,8 +29,8 @@ func TestAmpere(t *testing.T) {
 	if got := mode(t, d); got != [2]int{0, 1} {
 		t.Errorf("mode and pending %v before the reset", got)
 	}
-	if said, code := f.SMI("--gpu-reset", "-i", address); code != 0 || said != "GPU 00000000:17:00.0 was successfully reset.\n" {
-		t.Errorf("%d: %s", code, said)
+	if output, code := f.SMI("--gpu-reset", "-i", address); code != 0 || output != "GPU 00000000:17:00.0 was successfully reset.\n" {
+		t.Errorf("%d: %s", code, output)
 	}
 	if got := mode(t, d); got != [2]int{1, 1} {
 		t.Errorf("mode and pending %v after it", got)
@@ -39,9 +39,9 @@ func TestAmpere(t *testing.T) {
 	activation, ret = d.SetMigMode(0)
 	must(t, ret)
 	want(t, "activation on a busy GPU", activation, nvml.ERROR_IN_USE)
-	said, code := f.SMI("-r", "-i", address+",0000:1f:00.0")
-	if code != 255 || !strings.Contains(said, "\nThe following GPUs could not be reset:\n  GPU 00000000:17:00.0: In use by another client\n\n1 device is currently being used") {
-		t.Errorf("%d: %s", code, said)
+	output, code := f.SMI("-r", "-i", address+",0000:1f:00.0")
+	if code != 255 || !strings.Contains(output, "\nThe following GPUs could not be reset:\n  GPU 00000000:17:00.0: In use by another client\n\n1 device is currently being used") {
+		t.Errorf("%d: %s", code, output)
 	}
 	if got := mode(t, d); got != [2]int{1, 0} {
 		t.Errorf("mode and pending %v after a refused reset", got)
@@ -51,12 +51,12 @@ func TestAmpere(t *testing.T) {
 	if _, code := f.SMI("-r", "-i", address); code != 255 {
 		t.Errorf("persistence mode does not hold the GPU: %d", code)
 	}
-	if said, code := f.SMI("-pm", "0", "-i", address); code != 0 {
-		t.Errorf("%d: %s", code, said)
+	if output, code := f.SMI("-pm", "0", "-i", address); code != 0 {
+		t.Errorf("%d: %s", code, output)
 	}
 	f.Do("reset-refused", "--gpu", "0")
-	if said, code := f.SMI("-r", "-i", address); code != 255 || !strings.Contains(said, "Not Supported") {
-		t.Errorf("%d: %s", code, said)
+	if output, code := f.SMI("-r", "-i", address); code != 255 || !strings.Contains(output, "Not Supported") {
+		t.Errorf("%d: %s", code, output)
 	}
 	f.Reboot()
 	if got := mode(t, d); got != [2]int{0, 0} {
@@ -208,7 +208,7 @@ func TestXid(t *testing.T) {
 	must(t, device(t, lib, 1).RegisterEvents(nvml.EventTypeXidCriticalError, set))
 	_, ret = set.Wait(1)
 	want(t, "nothing happened", ret, nvml.ERROR_TIMEOUT)
-	f.Xid(0, 31) // nobody listens
+	f.Xid(0, 31) // no listener
 	f.Xid(1, 79)
 	event, ret := set.Wait(1000)
 	if must(t, ret); event.EventData != 79 || event.Device != device(t, lib, 1) || event.GpuInstanceId != 0xffffffff {

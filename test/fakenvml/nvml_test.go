@@ -18,7 +18,7 @@ func load(t testing.TB, spec string) (*Fake, nvml.Interface) {
 	return f, attach(t, f)
 }
 
-// attach loads the library for a machine that stands.
+// attach loads the library for a running machine.
 func attach(t testing.TB, f *Fake) nvml.Interface {
 	t.Helper()
 	setenv(t, "FAKENVML_STATE", f.State)
@@ -58,8 +58,8 @@ func enabled(t testing.TB, f *Fake, lib nvml.Interface, index int) nvml.Device {
 	_, ret := d.SetMigMode(nvml.DEVICE_MIG_ENABLE)
 	must(t, ret)
 	if now, pending, ret := d.GetMigMode(); ret != nvml.SUCCESS || now != pending {
-		if said, code := f.SMI("-r", "-i", f.Dump().GPUs[index].Address); code != 0 {
-			t.Fatalf("reset: %s", said)
+		if output, code := f.SMI("-r", "-i", f.Dump().GPUs[index].Address); code != 0 {
+			t.Fatalf("reset: %s", output)
 		}
 	}
 	return d
@@ -79,7 +79,7 @@ func place(p Profile, start int) *nvml.GpuInstancePlacement {
 	return &nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(p.Size)}
 }
 
-// id is the driver's numbering, written down anew: whole, halves, quarters, eighths from left to right.
+// id is the driver's numbering, written down independently: whole, halves, quarters, eighths from left to right.
 func id(m Model, start, size int) int {
 	first, width := 0, m.Slices
 	for n := 1; width > size; n *= 2 {

@@ -79,7 +79,7 @@ func mutating(tid int, info syscallInfo) (Call, bool) {
 
 // file is what a descriptor leads to, and whether it is a file or a folder.
 func file(tid int, fd uint64) (string, bool) {
-	var st unix.Stat_t // os.FileMode takes an eventfd, whose inode has no type, for a file
+	var st unix.Stat_t // os.FileMode takes an eventfd, which has an inode without a type, for a file
 	err := unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", tid, int32(fd)), &st)
 	kind := st.Mode & unix.S_IFMT
 	return descriptor(tid, fd), err == nil && (kind == unix.S_IFREG || kind == unix.S_IFDIR)

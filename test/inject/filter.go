@@ -40,7 +40,7 @@ func filter() []unix.SockFilter {
 }
 
 // install gives a thread that has just stopped at its exec the filter. Only the thread itself can take it, so it is made to
-// do so: two system calls in place of its first instructions, which are put back afterwards.
+// do so: two system calls in place of its first instructions, which are restored afterwards.
 func install(tid int) error {
 	var before unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &before); err != nil {

@@ -23,7 +23,7 @@ import (
 // whole asks for every injection at every call; without it there is a sample.
 var whole = os.Getenv("INJECT_ALL") != ""
 
-// scratch is a folder for root folders and the program. Nothing here tries a power cut, so memory is as good as a disk, and
+// scratch is a folder for root folders and the program. Nothing here tests a power cut, so memory is as good as a disk, and
 // a disk would only be slower.
 var scratch = sync.OnceValues(func() (string, error) {
 	var room unix.Statfs_t
@@ -80,7 +80,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return name, nil
 })
 
-// gpuadm is the program at work on a root folder. Its environment has nothing of ours.
+// gpuadm is the program at work on a root folder. Its environment has nothing of the test's.
 func gpuadm(t *testing.T, root, command string) *exec.Cmd {
 	t.Helper()
 	name, err := program()

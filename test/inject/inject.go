@@ -81,7 +81,7 @@ func (i Injection) Counts(c Call) bool {
 // Call is one mutating system call, as the program entered it.
 type Call struct {
 	Name string
-	// What is the file it is about, as far as it is known before the call.
+	// What is the file it is about, if it is known before the call.
 	What string
 }
 

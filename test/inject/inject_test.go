@@ -64,8 +64,8 @@ func take(t *testing.T, in inject.Injection) (dir string, r inject.Result) {
 	return dir, r
 }
 
-// said is what the program says when it takes its first n steps.
-func said(n int) string {
+// output is what the program prints when it takes its first n steps.
+func output(n int) string {
 	var b strings.Builder
 	for i := range n {
 		fmt.Fprintln(&b, "step", i+1)
@@ -76,7 +76,7 @@ func said(n int) string {
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	_, r := take(t, inject.Injection{})
-	if r.Exit != 0 || r.Stderr != "" || r.Stdout != said(len(steps())) || len(r.Calls) != len(steps()) || r.Hit != nil {
+	if r.Exit != 0 || r.Stderr != "" || r.Stdout != output(len(steps())) || len(r.Calls) != len(steps()) || r.Hit != nil {
 		t.Errorf("exit %d, %q, %q, calls %v, hit %v", r.Exit, r.Stdout, r.Stderr, r.Calls, r.Hit)
 	}
 }
@@ -88,7 +88,7 @@ func TestAtEachCall(t *testing.T) {
 	all := len(steps())
 	for n := 1; n <= all; n++ {
 		ends := inject.Injection{Kind: []inject.Kind{inject.Kill, inject.KillAfter}[n%2], At: n}
-		if _, r := take(t, ends); r.Exit != 128+9 || r.Stdout != said(n-1) || len(r.Calls) != n {
+		if _, r := take(t, ends); r.Exit != 128+9 || r.Stdout != output(n-1) || len(r.Calls) != n {
 			t.Errorf("%v at %d: exit %d, %q, calls %v", ends, n, r.Exit, r.Stdout, r.Calls)
 		}
 		fails := inject.Injection{Kind: inject.Errno, At: n, Errno: []unix.Errno{unix.EIO, unix.ENOSPC}[n%2]}
@@ -97,19 +97,19 @@ func TestAtEachCall(t *testing.T) {
 			text = "exit status 1" // its child's
 		}
 		_, r := take(t, fails)
-		if r.Exit != 1 || r.Stdout != said(n-1) || len(r.Calls) != n || !strings.HasSuffix(r.Stderr, text+"\n") {
+		if r.Exit != 1 || r.Stdout != output(n-1) || len(r.Calls) != n || !strings.HasSuffix(r.Stderr, text+"\n") {
 			t.Errorf("%v at %d: exit %d, %q, %q, calls %v", fails, n, r.Exit, r.Stdout, r.Stderr, r.Calls)
 		}
 		if n%4 == 0 {
 			_, r := take(t, inject.Injection{Kind: inject.Signal, At: n, Signal: unix.SIGTERM})
-			if r.Exit != 0 || r.Stdout != said(all)+"terminated\n" || len(r.Calls) != all {
+			if r.Exit != 0 || r.Stdout != output(all)+"terminated\n" || len(r.Calls) != all {
 				t.Errorf("signal at %d: exit %d, %q, calls %v", n, r.Exit, r.Stdout, r.Calls)
 			}
 		}
 	}
 }
 
-// TestEffect looks at what an injected call has done: nothing, all of it, or half.
+// TestEffect checks what an injected call has done: nothing, all of it, or half.
 func TestEffect(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -112,7 +112,7 @@ func (is tree) differs(from tree) []string {
 	return lines
 }
 
-// copyTree copies a root folder with all that readTree looks at.
+// copyTree copies a root folder with all that readTree reads.
 func copyTree(t *testing.T, from string) (to string) {
 	t.Helper()
 	to = filepath.Join(folder(t), "root")

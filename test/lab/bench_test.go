@@ -36,12 +36,12 @@ func TestBenchDriver(t *testing.T) {
 		{"no module is built", false, []string{"sources", "packages", "runtime"}},
 		{"dkms builds a small module", true, nil},
 	} {
-		var ours, theirs []time.Duration
+		var gpuadm, reference []time.Duration
 		for range rounds {
-			t.Run("round", func(t *testing.T) { // whose hosts go when it ends
+			t.Run("round", func(t *testing.T) { // its hosts go when it ends
 				a, b := bootBench(t, c.headers), bootBench(t, c.headers)
-				ours = append(ours, a.took(slices.Concat([]string{"gpuadm", "apply"}, c.stages)...))
-				theirs = append(theirs, b.took("sh", "-ec", b.shell()))
+				gpuadm = append(gpuadm, a.took(slices.Concat([]string{"gpuadm", "apply"}, c.stages)...))
+				reference = append(reference, b.took("sh", "-ec", b.shell()))
 				if x, y := a.installed(), b.installed(); !maps.Equal(x, y) {
 					t.Errorf("gpuadm installs %v, the shell %v", x, y)
 				}
@@ -50,7 +50,7 @@ func TestBenchDriver(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-		a, b := median(ours), median(theirs)
+		a, b := median(gpuadm), median(reference)
 		t.Logf("%-28s gpuadm %6.2f s   shell %6.2f s   ratio %.2f   (medians of %d)", c.what, a, b, a/b, rounds)
 		t.Run("parts", func(t *testing.T) { bootBench(t, c.headers).parts(c.stages) })
 	}
@@ -118,7 +118,7 @@ func (n driverNode) parts(stages []string) {
 	var waits float64
 	for line := range strings.Lines(out) {
 		var e converge.Event
-		if err := json.Unmarshal([]byte(line), &e); err == nil && e.What == converge.Made && e.Change != nil && (e.Change.Kind == "fresh" || e.Change.Kind == "unit") {
+		if err := json.Unmarshal([]byte(line), &e); err == nil && e.What == converge.Made && e.Change != nil && (e.Change.Kind == "restart" || e.Change.Kind == "unit") {
 			waits += float64(e.Millis) / 1e3
 		}
 	}
@@ -187,7 +187,7 @@ func lifetimes(log string) (total float64, children []child) {
 	}
 	for pid := range start {
 		if pid != first && end[pid] > 0 {
-			children = append(children, child{cmp.Or(what[pid], "no program: Go's runtime tries what the kernel can"), start[pid], end[pid]})
+			children = append(children, child{cmp.Or(what[pid], "no program: Go's runtime tests what the kernel can"), start[pid], end[pid]})
 		}
 	}
 	return end[first] - start[first], children

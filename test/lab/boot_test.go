@@ -12,9 +12,9 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// kubelet is a stand-in with what matters of the real one's unit: it is enabled, and comes back by itself.
+// kubelet is a fake with what matters of the real one's unit: it is enabled, and comes back by itself.
 const kubelet = `[Unit]
-Description=a stand-in for kubelet
+Description=a fake kubelet
 After=containerd.service
 [Service]
 ExecStart=/bin/sleep infinity
@@ -121,7 +121,7 @@ func TestLabHeld(t *testing.T) {
 	}
 }
 
-// TestLabGate: a node that cannot be made to stand has no kubelet; once it is repaired, kubelet comes by itself.
+// TestLabGate: a node that cannot converge has no kubelet; once it is repaired, kubelet comes by itself.
 func TestLabGate(t *testing.T) {
 	t.Parallel()
 	n := bootNode(t)
@@ -130,11 +130,11 @@ func TestLabGate(t *testing.T) {
 	n.Put(config, "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n", 0o644)
 	n.Reboot()
 	n.active(bootUnit, "failed")
-	if log := n.Journal(bootUnit); !strings.Contains(log, "try 2 of 3 failed") || !strings.Contains(log, "tried 3 times since boot") {
+	if log := n.Journal(bootUnit); !strings.Contains(log, "attempt 2 of 3 failed") || !strings.Contains(log, "3 attempts failed since boot") {
 		t.Errorf("after the third try it does not say so:\n%s", log)
 	}
 	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
-		t.Error("kubelet runs on a node that does not stand")
+		t.Error("kubelet runs on a node that is not converged")
 	}
 	if log := n.Journal("kubelet.service"); !strings.Contains(log, "cannot let kubelet start") {
 		t.Errorf("kubelet's log does not say why it is held back:\n%s", log)

@@ -22,7 +22,7 @@ type Chroot struct {
 }
 
 // InChroot lays a folder over a distribution's layers, the topmost first, and calls do. What do's programs write ends up
-// in the folder upper, which is on the cache's file system; the layers stay as they are.
+// in the folder upper, which is on the cache's file system; the layers do not change.
 func InChroot(layers []string, upper string, do func(Chroot) error) (err error) {
 	side, err := os.MkdirTemp(filepath.Dir(upper), ".chroot-")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// CleanHosts takes down what killed processes have left: hosts that no process uses and nobody kept.
+// CleanHosts takes down what killed processes have left: hosts that no process uses and that were not kept.
 func CleanHosts(log func(string)) error { return cleanHosts(log, leftover) }
 
 // Clean takes down all hosts that no process uses, and removes the cache.
@@ -78,8 +78,8 @@ func removeGone() error {
 	if err != nil {
 		return err
 	}
-	gone, err := filepath.Glob(filepath.Join(cache, goneHost+"*"))
-	for _, dir := range gone {
+	removed, err := filepath.Glob(filepath.Join(cache, goneHost+"*"))
+	for _, dir := range removed {
 		err = errors.Join(err, os.RemoveAll(dir)) // another process may be at the same one, which harms neither
 	}
 	return err

@@ -21,7 +21,7 @@ type denial struct {
 }
 
 // TestLabDenied: a process of root's that lacks a capability, may not make a system call, or sees a read-only file system
-// is told which it is and what to do; nothing is half done; and in a shell of root's the next apply does it all.
+// gets a message with which it is and what to do; nothing is half done; and in a shell of root's the next apply does it all.
 // SELinux cannot be shown here: the hosts share the kernel of the machine they run on. See TestConfined for its words.
 func TestLabDenied(t *testing.T) {
 	t.Parallel()
@@ -77,7 +77,7 @@ func denials() []denial {
 		}
 		return argv
 	}
-	const mend = "try      run it where nothing confines root"
+	const fix = "try      run it without these limits"
 	notRoots := func(n node) {
 		n.t.Helper()
 		n.Must("chown", "-R", "daemon:daemon", "/etc/containerd")
@@ -87,12 +87,12 @@ func denials() []denial {
 		{
 			name: "no capability to override owners", make: notRoots,
 			by:   []string{"setpriv", "--bounding-set", "-sys_admin,-dac_override,-dac_read_search", "--inh-caps", "-all"},
-			exit: 1, says: []string{"/etc/containerd", "permission denied", "lacks the capabilities CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN", mend},
+			exit: 1, says: []string{"/etc/containerd", "permission denied", "lacks the capabilities CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN", fix},
 		},
 		{
 			name: "no capability to change owners", make: notRoots,
 			by:   unit("CapabilityBoundingSet=~CAP_CHOWN"),
-			exit: 1, says: []string{"cannot write " + config, "owner", "operation not permitted", "lacks the capabilities CAP_CHOWN (", mend},
+			exit: 1, says: []string{"cannot write " + config, "owner", "operation not permitted", "lacks the capabilities CAP_CHOWN (", fix},
 		},
 		{
 			// Root's own files need none, and systemd takes root's word.
@@ -101,15 +101,15 @@ func denials() []denial {
 		},
 		{
 			name: "everything is read-only", by: unit("ProtectSystem=strict"),
-			exit: 1, says: []string{"read-only file system", "mount namespace of its own", "ProtectSystem=", mend},
+			exit: 1, says: []string{"read-only file system", "its own mount namespace", "ProtectSystem=", fix},
 		},
 		{
 			name: "etc is read-only for the unit", by: unit("ReadOnlyPaths=/etc", "NoNewPrivileges=yes"),
-			exit: 1, says: []string{"cannot write " + config, "read-only file system", "ReadOnlyPaths=", mend},
+			exit: 1, says: []string{"cannot write " + config, "read-only file system", "ReadOnlyPaths=", fix},
 		},
 		{
 			name: "no renaming", by: unit("SystemCallFilter=~rename renameat renameat2", "SystemCallErrorNumber=EPERM"),
-			exit: 1, says: []string{"operation not permitted", "a seccomp filter", mend},
+			exit: 1, says: []string{"operation not permitted", "a seccomp filter", fix},
 		},
 		{
 			// Without an error number the kernel ends the process at such a call, with SIGSYS: it cannot say anything.
@@ -118,7 +118,7 @@ func denials() []denial {
 		},
 		{
 			name: "no way to systemd", by: unit("RestrictAddressFamilies=AF_INET", "NoNewPrivileges=yes"),
-			exit: 1, says: []string{"systemd does not answer", "address family not supported", "a seccomp filter", mend},
+			exit: 1, says: []string{"systemd does not answer", "address family not supported", "a seccomp filter", fix},
 		},
 	}
 }

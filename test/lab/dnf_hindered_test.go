@@ -23,25 +23,25 @@ func (d *dnfDriver) idle() {
 	}
 }
 
-// TestLabDnfHindered: a file system without room, and a script that fails on the way to another version, leave what stood; an
+// TestLabDnfHindered: a file system without room, and a script that fails on the way to another version, leave what was there; an
 // apply that has nothing to do runs hardly anything.
 func TestLabDnfHindered(t *testing.T) {
 	d := newDnfDriver(t)
 	d.spec("580.65.06")
 	d.apply(0)
 	d.idle()
-	stood := d.RpmState()
+	before := d.RpmState()
 
 	const firmware = "/usr/lib/firmware/nvidia"
 	d.Must("sh", "-c", "cp -a "+firmware+" /run/held; mount -t tmpfs -o size=12k tmpfs "+firmware+"; cp -a /run/held/. "+firmware)
 	d.spec("580.95.05")
 	t.Log(d.apply(1, "the disk is full", firmware, "try").Stderr)
 	d.Must("umount", firmware)
-	d.stands("580.65.06")
-	for _, d := range differ(d.RpmState(), stood) {
+	d.installed("580.65.06")
+	for _, d := range differ(d.RpmState(), before) {
 		t.Error(d)
 	}
 	d.apply(0)
-	d.stands("580.95.05")
+	d.installed("580.95.05")
 	d.idle()
 }

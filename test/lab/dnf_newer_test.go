@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// at asks for a version from another place than the mirror's, whose key signs what is said.
+// at asks for a version from another place than the mirror's; signed is what its key signs.
 func (d *dnfDriver) at(version, url, signed string) {
 	d.t.Helper()
 	d.Put("/etc/gpuadm/node.toml", fmt.Sprintf("format = 1\n\n[driver]\nversion = %q\n\n[driver.repo]\nurl = %q\nkey = %q\nfingerprint = %q\nsignature = %q\n",
@@ -27,27 +27,27 @@ func TestLabDnfNewer(t *testing.T) {
 	repos.Show(d.Host, repos.Vanished)
 	d.spec("580.65.06")
 	d.apply(0)
-	d.stands("580.65.06")
+	d.installed("580.65.06")
 	repos.Show(d.Host, repos.Lagging)
 	d.spec(repos.Gone)
 	d.apply(0)
-	d.stands(repos.Gone)
+	d.installed(repos.Gone)
 
 	d.at("580.65.06", "file://"+lab.RepoDir+"/"+string(repos.Vanished)+below, "auto")
 	d.apply(0)
-	d.stands("580.65.06")
+	d.installed("580.65.06")
 	d.spec(repos.Gone)
 	d.apply(0)
-	d.stands(repos.Gone)
+	d.installed(repos.Gone)
 	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
 		t.Errorf("another apply: %s", out)
 	}
 }
 
-// TestLabDnfSigned: of a mirror that makes its metadata anew the packages' signatures are what is trusted, if the spec says
+// TestLabDnfSigned: of a mirror that rebuilds its metadata the packages' signatures are trusted, if the spec says
 // so: one without is refused.
 func TestLabDnfSigned(t *testing.T) {
-	const mirror = "/srv/anew"
+	const mirror = "/srv/rebuilt"
 	d := newDnfDriver(t)
 	d.Must("cp", "-a", lab.RepoDir+"/"+string(repos.Good)+"/compute/cuda/repos/rhel9/x86_64", mirror)
 	d.Must("sh", "-c", "rm -f "+mirror+"/repodata/repomd.xml.asc")
@@ -57,26 +57,26 @@ func TestLabDnfSigned(t *testing.T) {
 	unsigned := strings.Fields(d.Must("sh", "-c", "ls "+mirror+"/libnvidia-ml-580.65.06-*.rpm"))
 	d.Must("cp", unsigned[0], "/srv/signed.rpm")
 	d.Must("rpmsign", "--delsign", unsigned[0])
-	anew := func() {
+	rebuild := func() {
 		d.Must("createrepo_c", "-q", mirror) // it takes the module streams over from the metadata that is there
 	}
-	anew()
+	rebuild()
 	d.at("580.65.06", "file://"+mirror, "packages")
 	d.apply(1, "cannot install packages: the signature, key or date of a repository or package is not accepted", "libnvidia-ml")
 	if out := d.Must("rpm", "-qa", "*nvidia*"); out != "" {
 		t.Errorf("installed are %s", out)
 	}
 	d.Must("cp", "/srv/signed.rpm", unsigned[0])
-	anew()
+	rebuild()
 	d.Must("rm", "-rf", "/var/cache/dnf")
 	d.apply(0)
-	d.stands("580.65.06")
+	d.installed("580.65.06")
 	if r := d.apply(0); !strings.Contains(r.Stdout, "Nothing to do.") {
 		t.Errorf("the second apply: %s", r)
 	}
 }
 
-// TestLabDnfNoHeaders: a kernel whose headers no repository has is refused before anything is installed, as with apt: before
+// TestLabDnfNoHeaders: a kernel without headers in any repository is refused before anything is installed, as with apt: before
 // anything is written at all, where the lists that are there know enough.
 func TestLabDnfNoHeaders(t *testing.T) {
 	const lonely, other = "5.14.0-1.el9.x86_64", "5.14.0-2.el9.x86_64"

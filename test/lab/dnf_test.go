@@ -24,7 +24,7 @@ type dnfDriver struct {
 const tools = `Name: lab-tools
 Version: 1
 Release: 1.el9
-Summary: stands for what builds modules
+Summary: replaces what builds modules
 License: Apache-2.0
 BuildArch: noarch
 AutoReqProv: no
@@ -101,8 +101,8 @@ var dnfMembers = []string{
 	"nvidia-kmod-common", "nvidia-modprobe", "nvidia-persistenced",
 }
 
-// stands wants all members in a version, and locked there. Those that were a dependency before stay one: dnf keeps reasons.
-func (d *dnfDriver) stands(version string) {
+// installed wants all members in a version, and locked there. Those that were a dependency before stay one: dnf keeps reasons.
+func (d *dnfDriver) installed(version string) {
 	d.t.Helper()
 	state := d.RpmState()
 	for _, name := range dnfMembers {
@@ -145,18 +145,18 @@ func TestLabDnf(t *testing.T) {
 	d := newDnfDriver(t)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	d.spec("580.65.06")
-	d.gpuadm(0, []string{"package-stream nvidia-driver   not there → 580-open", "packages   once"}, "plan", "sources", "packages")
+	d.gpuadm(0, []string{"package-stream nvidia-driver   absent → 580-open", "packages   deferred until"}, "plan", "sources", "packages")
 	d.apply(0)
-	d.stands("580.65.06")
+	d.installed("580.65.06")
 	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
 		t.Errorf("the second apply: %s", out)
 	}
 	for _, v := range []string{"580.95.05", "590.48.01", "580.95.05", "570.172.08"} {
 		d.spec(v)
 		d.apply(0)
-		d.stands(v)
+		d.installed(v)
 		dnfExits(t, d.Host, 0, "Nothing to do", "upgrade")
-		d.stands(v)
+		d.installed(v)
 	}
 	repos.Show(d.Host, repos.Vanished)
 	d.Must("dnf", "-y", "makecache", "--refresh")
@@ -180,7 +180,7 @@ func TestLabDnfFails(t *testing.T) {
 	d.apply(0)
 	d.spec(repos.BadDriver)
 	d.apply(1, "cannot install package kmod-nvidia-open-dkms-3:580.105.08-1.el9.noarch: its script %post failed, exit status 10", "Bad return status")
-	d.stands("580.65.06")
+	d.installed("580.65.06")
 
 	d.spec("580.95.05")
 	there, _ := repos.Waits(d.Host, "after", "libnvidia-ml")
@@ -192,9 +192,9 @@ func TestLabDnfFails(t *testing.T) {
 	repos.Heal(d.Host)
 	r := task.Wait()
 	if r.Exit != 1 {
-		t.Errorf("apply whose dnf was killed: %s", r)
+		t.Errorf("apply after its dnf was killed: %s", r)
 	}
-	if d.stands("580.65.06"); t.Failed() {
+	if d.installed("580.65.06"); t.Failed() {
 		t.Fatalf("after a failed apply: %s", r)
 	}
 
@@ -209,7 +209,7 @@ func TestLabDnfFails(t *testing.T) {
 		t.Errorf("dnf's history after a kill: %s", r)
 	}
 	d.apply(0, "package-database rpm   interrupted")
-	d.stands("580.95.05")
+	d.installed("580.95.05")
 	if out := d.Must("rpm", "-qa", "--qf", "%{NAME}.%{ARCH}\n"); len(strings.Fields(out)) != len(d.RpmState()) {
 		t.Errorf("packages are installed twice:\n%s", out)
 	}
@@ -218,7 +218,7 @@ func TestLabDnfFails(t *testing.T) {
 	}
 }
 
-// TestLabDnfRefuses: repositories that are not to be trusted, a wrong key, streams and locks of somebody else.
+// TestLabDnfRefuses: repositories that are not to be trusted, a wrong key, streams and locks of an administrator.
 func TestLabDnfRefuses(t *testing.T) {
 	d := newDnfDriver(t)
 	d.specBy("580.65.06", strings.Repeat("0", 40))
@@ -242,7 +242,7 @@ func TestLabDnfRefuses(t *testing.T) {
 	d.apply(1, "cannot enable stream 580-open of dnf's module nvidia-driver: somebody has enabled 570-open", "dnf module reset nvidia-driver")
 	d.Must("rm", "/etc/dnf/modules.d/nvidia-driver.module")
 	d.apply(0)
-	d.stands("580.65.06")
+	d.installed("580.65.06")
 
 	// Another dnf is at work.
 	there, goOn := repos.Waits(d.Host, "after", "nvlsm")
@@ -257,10 +257,10 @@ func TestLabDnfRefuses(t *testing.T) {
 	if r := waits.Wait(); r.Exit != 0 {
 		t.Errorf("apply that had to wait for another dnf: %s", r)
 	}
-	d.stands("580.95.05")
+	d.installed("580.95.05")
 }
 
-// TestLabDnfFlavour: what somebody has installed with proprietary modules is replaced by a newer version with open ones
+// TestLabDnfFlavour: what was installed outside gpuadm with proprietary modules is replaced by a newer version with open ones
 // in one transaction, and undo, which installs, downgrades and removes in one, brings back names, versions, locks and
 // reasons. What was fetched for that is installed although its stream is not enabled, and no repository has it any more.
 func TestLabDnfFlavour(t *testing.T) {
@@ -273,8 +273,8 @@ func TestLabDnfFlavour(t *testing.T) {
 	d.Put("/etc/dnf/plugins/versionlock.list", "# mine\nnvlsm-0:2025.06.11-1.*\n", 0o644)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	d.spec("590.48.01")
-	d.apply(0, "package kmod-nvidia-latest-dkms   "+was+" → not there")
-	d.stands("590.48.01")
+	d.apply(0, "package kmod-nvidia-latest-dkms   "+was+" â absent")
+	d.installed("590.48.01")
 	repos.Show(d.Host, repos.Vanished)
 	d.Must("dnf", "-y", "makecache", "--refresh")
 	d.Must("rm", "-rf", "/etc/gpuadm")

@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// dnfStands wants what a node needs in one version, locked there, whatever the names in its branch are, and nothing of another version.
-func (d *dnfDriver) dnfStands(version string) {
+// dnfInstalled wants what a node needs in one version, locked there, whatever the names in its branch are, and nothing of another version.
+func (d *dnfDriver) dnfInstalled(version string) {
 	d.t.Helper()
 	found := 0
 	for name, is := range lab.Only(d.RpmState(), "*nvidia*") {
@@ -42,7 +42,7 @@ func TestLabDnfTransactions(t *testing.T) {
 	for _, version := range []string{"580.95.05", "580.178.04", "580.95.05", "595.71.05", "570.172.08", "610.43.02"} {
 		d.spec(version)
 		oneTransaction(t, d.Host, "apply", "sources", "packages")
-		d.dnfStands(version)
+		d.dnfInstalled(version)
 	}
 	d.Must("rm", "-rf", "/etc/gpuadm")
 	d.gpuadm(0, nil, "undo", "--to", "all")

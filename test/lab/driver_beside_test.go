@@ -16,7 +16,7 @@ const asDebian = `set -e
 from=$1 r=/srv/debian; mkdir -p $r; cd /srv
 deb() { # NAME VERSION DEPENDS; the files are in d already
 	mkdir -p d/DEBIAN d/usr/share/lab; echo $2 >d/usr/share/lab/$1
-	printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\n%sDescription: stands in for Debian'"'"'s\n' "$1" "$2" "${3:+Depends: $3
+	printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\n%sDescription: a fake of Debian'"'"'s\n' "$1" "$2" "${3:+Depends: $3
 }" >d/DEBIAN/control
 	dpkg-deb --root-owner-group -Zgzip -z1 --build d $r >/dev/null; rm -rf d
 }
@@ -68,8 +68,8 @@ func (n driverNode) besides(kernel, driver string) {
 	}
 }
 
-// TestLabDriverBeside: peermem and gds bring their modules with the driver, loaded at boot; another driver has nvidia-fs, whose
-// package stays the same, built anew, and so has undo; without them in the spec they go.
+// TestLabDriverBeside: peermem and gds bring their modules with the driver, loaded at boot; another driver has a rebuilt nvidia-fs,
+// with the same package, and so has undo; without them in the spec they go.
 func TestLabDriverBeside(t *testing.T) {
 	n, kernel := bootDKMS(t, "bookworm")
 	n.Put("/etc/initramfs-tools/conf.d/lab", "MODULES=list\n", 0o644) // a small image is made sooner

@@ -70,15 +70,15 @@ func TestLabDriverFails(t *testing.T) {
 	repos.Heal(n.Host)
 
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
-	stood := n.snapshot()
+	before := n.snapshot()
 	says(t, n.wants(1, n.spec(repos.BadDriver, "1.18.1")), "nvidia-kernel-open-dkms", "Bad return status for module build", "try")
-	n.same(stood)
+	n.same(before)
 
 	repos.Fails(n.Host, "after", "libnvidia-ml1")
 	r := n.wants(1, n.spec("580.95.05", "1.18.1"))
 	says(t, r, "libnvidia-ml1 580.95.05: told to fail", "could not be rolled back")
-	if state := n.AptState(); state["libcuda1"] != stood.packages["libcuda1"] || state["nvidia-container-toolkit"] != stood.packages["nvidia-container-toolkit"] {
-		t.Errorf("what can be put back is not: %v", ours(state))
+	if state := n.AptState(); state["libcuda1"] != before.packages["libcuda1"] || state["nvidia-container-toolkit"] != before.packages["nvidia-container-toolkit"] {
+		t.Errorf("what can be rolled back is not: %v", driverPackages(state))
 	}
 	repos.Heal(n.Host)
 	n.wants(0, n.spec("580.95.05", "1.18.1"))
@@ -95,7 +95,7 @@ func TestLabDriverFails(t *testing.T) {
 func TestLabDriverKilled(t *testing.T) {
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	n.wants(0, n.spec("570.172.08", ""))
-	stood := n.snapshot()
+	before := n.snapshot()
 
 	there, _ := repos.Waits(n.Host, "after", "libcuda1")
 	n.Put(specFile, n.spec("580.65.06", ""), 0o644)
@@ -110,7 +110,7 @@ func TestLabDriverKilled(t *testing.T) {
 		t.Errorf("want exit 1: %s", r)
 	}
 	says(t, r, "dpkg was killed")
-	n.same(stood, "/etc/apt")
+	n.same(before, "/etc/apt")
 	n.wants(0, n.spec("580.65.06", ""))
 	n.has("580.65.06")
 
@@ -139,11 +139,11 @@ func TestLabDriverKilled(t *testing.T) {
 	says(t, n.wants(0, n.spec("580.65.06", "")), "Nothing to do.")
 }
 
-// TestLabDriverHindered: what stands in the way is named, and nothing is changed.
+// TestLabDriverHindered: an obstacle is named, and nothing is changed.
 func TestLabDriverHindered(t *testing.T) {
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
-	stood := n.snapshot()
+	before := n.snapshot()
 
 	release := n.HoldAptLock()
 	pid := strings.TrimSpace(n.Get("/run/gpuadm-lab-lock"))
@@ -151,13 +151,13 @@ func TestLabDriverHindered(t *testing.T) {
 	r := n.gpuadm(1, "apply", "sources", "packages", "--deadline", "4s")
 	says(t, r, "… process "+pid+" (perl -e", "holds /var/lib/dpkg/lock-frontend: waiting for up to ", "try")
 	release()
-	n.same(stood, "/etc/apt")
+	n.same(before, "/etc/apt")
 
 	const archives = "/var/cache/apt/archives"
 	n.Must("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", archives)
 	says(t, n.wants(1, n.spec("580.95.05", "1.18.0")), "the disk is full", archives)
 	n.Must("umount", archives)
-	n.same(stood, "/etc/apt")
+	n.same(before, "/etc/apt")
 
 	// Where neither gpuadm nor apt looks, dpkg finds out in its midst.
 	const firmware = "/usr/lib/firmware/nvidia"
@@ -167,12 +167,12 @@ func TestLabDriverHindered(t *testing.T) {
 		t.Errorf("firmware: %s", diff)
 	}
 	n.Must("umount", firmware)
-	n.same(stood, "/etc/apt")
+	n.same(before, "/etc/apt")
 
 	repos.Show(n.Host, repos.Vanished)
 	n.Must("apt-get", "update")
 	says(t, n.wants(1, n.spec(repos.Gone, "1.18.0")), "cannot install driver "+repos.Gone, "580.65.06", "try")
-	n.same(stood, "/etc/apt", "/srv")
-	n.wants(0, n.spec("580.65.06", "1.18.0")) // what stands stays, though 1.18.0 has left the repository
-	n.same(stood, "/srv")
+	n.same(before, "/etc/apt", "/srv")
+	n.wants(0, n.spec("580.65.06", "1.18.0")) // what is installed stays, though 1.18.0 has left the repository
+	n.same(before, "/srv")
 }

@@ -15,7 +15,7 @@ const (
 	brokenHeader = "/usr/include/this-is-not-there.h"
 )
 
-// bootDKMS is a host whose kernel, which does not run, has real headers.
+// bootDKMS is a host with real headers of a kernel that does not run.
 func bootDKMS(t *testing.T, dist string) (n driverNode, kernel string) {
 	t.Helper()
 	n = bootDriver(t, lab.Options{Dist: dist, Headers: true})
@@ -81,14 +81,14 @@ func TestLabDriverDKMS(t *testing.T) {
 				t.Errorf("%s does not run", persistenced)
 			}
 			if now := n.image(kernel); now == image && image != "" {
-				t.Error("the initial file system, which has nouveau, was not made anew")
+				t.Error("the initial file system, which has nouveau, was not rebuilt")
 			}
 			n.idle()
 			if dist == "bookworm" {
 				n.upgrades(kernel)
 			}
 			t.Log(n.gpuadm(0, "undo", "--to", "all").Stdout)
-			n.same(first, "/boot/initrd.img-"+kernel) // made anew
+			n.same(first, "/boot/initrd.img-"+kernel) // rebuilt
 			if r := n.Exec("modinfo", "-k", kernel, "nvidia"); r.Exit == 0 {
 				t.Errorf("undo of all left a module: %s", r)
 			}
@@ -104,14 +104,14 @@ func (n driverNode) upgrades(kernel string) {
 	if now := n.MainPID(persistenced); now == 0 || now == pid {
 		n.t.Errorf("%s is process %d, was %d", persistenced, now, pid)
 	}
-	stood := n.snapshot()
+	before := n.snapshot()
 
 	// dkms(8) reads this file for that version alone.
 	n.Put("/etc/dkms/nvidia-590.48.01.conf", `MAKE[0]="make -C ${kernel_source_dir} M=${dkms_tree}/nvidia/590.48.01/build KCPPFLAGS='-include `+brokenHeader+`' modules"`+"\n", 0o644)
 	r := n.wants(1, n.spec("590.48.01", "1.18.0"), "apply")
 	says(n.t, r, "nvidia-kernel-open-dkms", "this-is-not-there.h", "try")
 	n.Must("rm", "/etc/dkms/nvidia-590.48.01.conf")
-	n.same(stood, "/etc/apt", "/usr/lib/modules", "/var/lib/dkms") // built anew
+	n.same(before, "/etc/apt", "/usr/lib/modules", "/var/lib/dkms") // rebuilt
 	n.built(kernel, "580.95.05")
 	n.wants(0, n.spec("580.95.05", "1.18.0"), "apply")
 	n.idle()
@@ -122,7 +122,7 @@ func TestLabDriverNoHeaders(t *testing.T) {
 	n, kernel := bootDKMS(t, "bookworm")
 	n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
 	first := n.snapshot()
-	// A mirror may have headers too, which its lists tell: what was written for it is put back.
+	// A mirror may have headers too, which its lists say: what was written for it is rolled back.
 	r := n.wants(1, n.spec("580.65.06", ""), "apply")
 	says(t, r, "linux-headers-"+emptyKernel, "these kernels have headers: "+kernel, "undone", "sources.list.d/gpuadm-driver.sources", "try")
 	n.same(first)

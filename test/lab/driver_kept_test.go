@@ -12,7 +12,7 @@ import (
 )
 
 // TestLabDriverKept: what an administrator has changed survives an upgrade, without a question; automatic upgrades are
-// told to leave our packages alone, and leave them; nobody's password gets into what gpuadm says or keeps.
+// set to skip gpuadm's packages, and skip them; no password gets into what gpuadm says or keeps.
 func TestLabDriverKept(t *testing.T) {
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	const theirs, password = "/etc/apt/sources.list.d/theirs.list", "hunter2"
@@ -28,7 +28,7 @@ func TestLabDriverKept(t *testing.T) {
 	apply := []string{"env", "http_proxy=http://me:" + password + "@127.0.0.1:1", "gpuadm", "apply", "sources", "packages"}
 	r := n.Exec(apply...)
 	if quiet(r); r.Exit != 0 {
-		t.Errorf("a repository of somebody else that cannot be read stands in the way: %s", r)
+		t.Errorf("another owner's repository that cannot be read blocks apply: %s", r)
 	}
 
 	dump := n.Must("apt-config", "dump", "Unattended-Upgrade::Package-Blacklist")

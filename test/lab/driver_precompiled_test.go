@@ -22,7 +22,7 @@ openssl req -new -x509 -newkey rsa:2048 -nodes -days 36500 -subj "/CN=Canonical 
 for f in ko/*.ko; do $(ls /usr/lib/linux-kbuild-*/scripts/sign-file | head -1) sha256 k.pem k.der $f; done
 deb() { # NAME VERSION DEPENDS; the files are in d already
 	mkdir -p d/DEBIAN d/usr/share/lab; echo $2 >d/usr/share/lab/$1
-	printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\n%sDescription: stands in for Ubuntu'"'"'s\n' "$1" "$2" "${3:+Depends: $3
+	printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: lab <lab@example.invalid>\n%sDescription: a fake of Ubuntu'"'"'s\n' "$1" "$2" "${3:+Depends: $3
 }" >d/DEBIAN/control
 	dpkg-deb --root-owner-group -Zgzip -z1 --build d $r >/dev/null; rm -rf d
 }
@@ -144,7 +144,7 @@ func TestLabDriverPrecompiled(t *testing.T) {
 		t.Errorf("dkms status: %s", out)
 	}
 	if state := n.AptState(); state["nvidia-dkms-580-server-open"] == "" || state["linux-modules-nvidia-580-server-open-5.15.0-1-other"] != "" {
-		t.Errorf("packages of DKMS's: %v", ours(state))
+		t.Errorf("packages of DKMS's: %v", driverPackages(state))
 	}
 	says(t, n.wants(0, spec, apply...), "Nothing to do.")
 }

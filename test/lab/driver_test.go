@@ -28,7 +28,7 @@ func bootDriver(t *testing.T, o lab.Options) driverNode {
 	repos.Show(n.Host, repos.Good)
 	n.Must("rm", "-f", "/usr/bin/nvidia-container-runtime") // the lab's own, which the toolkit's package has too
 
-	if !o.Headers { // a kernel to be for, whose headers are empty as dkms is
+	if !o.Headers { // a kernel to build for, with empty headers as dkms is empty
 		n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
 		n.Put("/tmp/headers/DEBIAN/control", "Package: linux-headers-"+emptyKernel+"\nVersion: 1\nArchitecture: all\nMaintainer: lab <lab@example.invalid>\nDescription: none\n", 0o644)
 		n.Must("dpkg-deb", "--build", "/tmp/headers", "/tmp/headers.deb")
@@ -79,7 +79,7 @@ func (n driverNode) wants(exit int, spec string, args ...string) lab.Result {
 // has wants every package of NVIDIA's in one version; those of the toolkit in theirs.
 func (n driverNode) has(driver string) {
 	n.t.Helper()
-	for name, is := range ours(n.AptState()) {
+	for name, is := range driverPackages(n.AptState()) {
 		if strings.Contains(name, "container") || name == "dkms" || strings.Contains(is, driver+"-1") {
 			continue
 		}
@@ -137,7 +137,7 @@ func TestLabDriverBranch(t *testing.T) {
 	says(t, n.wants(0, n.spec("570", "")), "Nothing to do.")
 	n.has("570.172.08")
 	if now := n.AptState(); !maps.Equal(now, state) {
-		t.Errorf("packages have changed: %v, were %v", ours(now), ours(state))
+		t.Errorf("packages have changed: %v, were %v", driverPackages(now), driverPackages(state))
 	}
 }
 

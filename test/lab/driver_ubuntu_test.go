@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// listedNode is a host whose package repositories are made of recorded listings, and which says it is their distribution.
+// listedNode is a host with package repositories that are made of recorded listings, and with their distribution's name.
 type listedNode struct {
 	driverNode
 	distro string
@@ -40,7 +40,7 @@ func bootListed(t *testing.T, distro string) listedNode {
 	return n
 }
 
-// hasKernel gives the host a kernel to be for, whose headers are empty as dkms is.
+// hasKernel gives the host a kernel to build for, with empty headers as dkms is empty.
 func (n driverNode) hasKernel() {
 	n.t.Helper()
 	n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
@@ -76,9 +76,9 @@ func (n listedNode) driver() map[string]string {
 	return list
 }
 
-// stands wants packages of the driver, all in one upstream version, and among them those that do what a node needs: a module, NVML and
+// installed wants packages of the driver, all in one upstream version, and among them those that do what a node needs: a module, NVML and
 // CUDA, the persistence daemon.
-func (n listedNode) stands(version string) {
+func (n listedNode) installed(version string) {
 	n.t.Helper()
 	list := n.driver()
 	if len(list) == 0 {
@@ -109,21 +109,21 @@ func TestLabUbuntuVersions(t *testing.T) {
 	first := n.snapshot()
 	for _, version := range []string{"580.95.05", "580.105.08", "580.95.05", "595.71.05"} {
 		n.once(n.of(version))
-		n.stands(version)
+		n.installed(version)
 		says(t, n.wants(0, n.of(version)), "Nothing to do.")
 	}
 	n.gpuadm(0, "undo", "--to", "all")
 	n.same(first)
 }
 
-// TestLabUbuntuFewer: branches whose listing lacks what another branch has: nvidia-utils from 590 on, libnvidia-gpucomp up to 570,
+// TestLabUbuntuFewer: branches with a listing that lacks what another branch has: nvidia-utils from 590 on, libnvidia-gpucomp up to 570,
 // nvidia-persistenced up to 550.
 func TestLabUbuntuFewer(t *testing.T) {
 	n := bootListed(t, "ubuntu2404")
 	first := n.snapshot()
 	for _, version := range []string{"590.48.01", "570.133.20", "550.54.15", "535.183.01", "610.43.02", "615.71.09"} {
 		n.once(n.of(version))
-		n.stands(version)
+		n.installed(version)
 		n.gpuadm(0, "undo", "--to", "all")
 		n.same(first)
 	}
@@ -134,11 +134,11 @@ func TestLabUbuntuVirtual(t *testing.T) {
 	n := bootListed(t, "ubuntu2204")
 	for _, version := range []string{"575.57.08", "580.95.05", "570.148.08"} {
 		n.once(n.of(version))
-		n.stands(version)
+		n.installed(version)
 	}
 }
 
-// TestLabUbuntuTransitional: the packages of a branch whose packages only draw in another's are refused before anything is changed.
+// TestLabUbuntuTransitional: packages that only draw in another branch's are refused before anything is changed.
 func TestLabUbuntuTransitional(t *testing.T) {
 	n := bootListed(t, "ubuntu2404")
 	first := n.AptState()
@@ -149,18 +149,18 @@ func TestLabUbuntuTransitional(t *testing.T) {
 		}
 	}
 	n.once(ofDistro("580.173.02"))
-	n.stands("580.173.02")
+	n.installed("580.173.02")
 }
 
-// TestLabUbuntuSources: from Ubuntu's 595 to NVIDIA's, whose files lie in the same places without a Conflicts, and back by undo.
+// TestLabUbuntuSources: from Ubuntu's 595 to NVIDIA's, with files in the same places and no Conflicts, and back by undo.
 func TestLabUbuntuSources(t *testing.T) {
 	n := bootListed(t, "ubuntu2404")
 	n.once(ofDistro("595.71.05"))
-	n.stands("595.71.05")
+	n.installed("595.71.05")
 	before := n.driver()
 	n.Put(specFile, n.of("595.71.05"), 0o644)
 	n.gpuadm(0, "apply", "sources", "packages")
-	n.stands("595.71.05")
+	n.installed("595.71.05")
 	for name, is := range n.driver() {
 		if strings.Contains(name, "-server") || strings.Contains(is, "24.04") {
 			t.Errorf("package %s %s is Ubuntu's", name, is)
@@ -195,7 +195,7 @@ func TestLabRepoUbuntu(t *testing.T) {
 	} {
 		pin(c[0])
 		aptExits(t, n.Host, 0, "", append([]string{"install", "--allow-downgrades"}, c[1:]...)...)
-		n.stands(c[0])
+		n.installed(c[0])
 		aptExits(t, n.Host, 0, "", "purge", "*nvidia*") // from one branch's leaf to another's apt does not go by itself
 	}
 	n.Must("rm", "/etc/apt/preferences.d/pin")

@@ -43,7 +43,7 @@ func engineLayer(name string) (string, error) {
 }
 
 // buildPrograms builds the daemon, its client and its shim. It builds in a copy of the module: "go install
-// module@version" refuses modules whose go.mod has replace or exclude directives, as containerd's has. The binary of
+// module@version" refuses modules with replace or exclude directives in go.mod, as containerd has. The binary of
 // test/containerd/parts is not taken: unlike the project's own, it does not say in its build information what version it is.
 func buildPrograms(ctx context.Context, version, bin string) error {
 	const module = "github.com/containerd/containerd/v2"

@@ -18,7 +18,7 @@ const (
 	ourWants = "/usr/lib/systemd/system/sysinit.target.wants/gpuadm-lab.service"
 )
 
-// furnish fills the host's own layer: gpuadm, a stand-in for NVIDIA's runtime, a simulated PCI bus, and a unit that
+// furnish fills the host's own layer: gpuadm, a fake of NVIDIA's runtime, a simulated PCI bus, and a unit that
 // early at each boot makes of the container what a machine is.
 func (m *Machine) furnish(binary string) error {
 	gpuadm, err := os.ReadFile(binary)

@@ -132,7 +132,7 @@ func (h *Host) MainPID(unit string) int {
 func (h *Host) KillMain(unit string) {
 	h.t.Helper()
 	pid := h.MainPID(unit)
-	if pid == 0 { // that would kill whoever asks
+	if pid == 0 { // that would kill the test itself
 		h.t.Fatalf("cannot kill the main process of %s: it does not run", unit)
 	}
 	h.Must("kill", "-9", strconv.Itoa(pid))
@@ -180,7 +180,7 @@ func (h *Host) Cut() {
 
 // PowerLoss ends all processes of the host at once, none of which sees it coming, and boots its disk again. The kernel
 // lives on, and with it what was written but not synced to the disk: this shows what half-done work leaves behind, not
-// a missing fsync. That is shown by the simulated node (test/sim/simhost), whose disk forgets.
+// a missing fsync. That is shown by the simulated node (test/sim/simhost): its disk forgets.
 func (h *Host) PowerLoss() {
 	h.t.Helper()
 	h.again()

@@ -121,7 +121,7 @@ func TestLabHostTree(t *testing.T) {
 	before := look()
 	t.Logf("%d entries in %s", len(before), time.Since(began).Round(10*time.Millisecond))
 	if diff := before.Touched(look()); diff != "" {
-		t.Errorf("nobody touched anything, but\n%s", diff)
+		t.Errorf("nothing was touched, but\n%s", diff)
 	}
 	h.Must("cp", "/etc/fstab", "/etc/hosts.new")
 	h.Must("chmod", "600", "/usr/bin/less")

@@ -132,7 +132,7 @@ func (m *Machine) furnishWire(put func(name, text string, mode os.FileMode) erro
 	own, _, _ := strings.Cut(w.Address, "/")
 	for name, text := range map[string]string{
 		"/etc/hosts":       "127.0.0.1 localhost\n" + own + " " + m.hostname() + "\n",
-		"/etc/resolv.conf": "# nobody answers here\n",
+		"/etc/resolv.conf": "# no name server\n",
 	} {
 		if err := put(name, text, 0o644); err != nil {
 			return err

@@ -56,14 +56,14 @@ type Options struct {
 	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel that does not run:
 	// Debian's own.
 	Headers bool
-	// Over is a folder of the cache that Machine.Save filled: the disk of a host of this Dist as it once stood. "" for none.
+	// Over is a folder of the cache that Machine.Save filled: an earlier disk of a host of this Dist. "" for none.
 	Over string
 	// Name is what the host calls itself; "" for "node".
 	Name string
 	// Wire is the network it is attached to; nil for none.
 	Wire *Wire
 	// Kubelet says that the host, one of Dists, has what kubelet needs: plugins for the pods' network, and a containerd
-	// that knows PauseImage. Kubelet itself is one of Files, and nobody starts it.
+	// that knows PauseImage. Kubelet itself is one of Files, and is not started.
 	Kubelet bool
 	// Files are files of this machine that the host has, read-only, by their names in the host.
 	Files map[string]string

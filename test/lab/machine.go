@@ -122,7 +122,7 @@ func Source() string {
 		}
 		dir = filepath.Join(dir, "..")
 	}
-	return "." // and whoever looks for something there says that it is missing
+	return "." // where the caller then says that a part is missing
 }
 
 // builtBinary is bin/gpuadm of the source tree.
@@ -239,13 +239,13 @@ func (m *Machine) Down() error {
 }
 
 // remove removes the host's folder, out of the others' sight first: the lock in it goes before all of the rest has gone, and
-// whoever opens the host meanwhile would make another lock there.
+// a process that opens the host meanwhile would make another lock there.
 func (m *Machine) remove() error {
-	gone := filepath.Join(filepath.Dir(filepath.Dir(m.dir)), goneHost+m.Name)
-	if err := os.Rename(m.dir, gone); err != nil {
+	removed := filepath.Join(filepath.Dir(filepath.Dir(m.dir)), goneHost+m.Name)
+	if err := os.Rename(m.dir, removed); err != nil {
 		return err
 	}
-	return os.RemoveAll(gone)
+	return os.RemoveAll(removed)
 }
 
 // goneHost begins the name, in the cache, of the folder of a host that is being removed.

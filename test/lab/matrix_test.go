@@ -86,7 +86,7 @@ func TestLabMatrix(t *testing.T) {
 					m := &matrixHost{d: d, source: source, say: say}
 					m.dir = repos.For(t, m.kind(), repos.Recipe{})
 					for _, branch := range matrixBranches() {
-						t.Run(branch, func(t *testing.T) { // whose host ends with it
+						t.Run(branch, func(t *testing.T) { // the host ends with it
 							m.boot(t)
 							m.branch(t, branch)
 						})
@@ -166,7 +166,7 @@ func (m *matrixHost) boot(t *testing.T) {
 		m.Put("/etc/yum.repos.d/tools.repo", "[tools]\nname=tools\nbaseurl=file:///srv/tools\nenabled=1\ngpgcheck=0\n", 0o644)
 		return
 	}
-	m.Put(repos.LetPass, "", 0o644) // a version whose module does not build is what other tests are about
+	m.Put(repos.LetPass, "", 0o644) // other tests are about a version with a module that does not build
 	driverNode{node{m.Host, t}, ""}.hasKernel()
 	if m.kind() != "debian12" {
 		distro := strings.TrimSuffix(m.kind(), "-archive")
@@ -266,7 +266,7 @@ func readPlan(r lab.Result) (asked []string, refused string) {
 }
 
 var (
-	// machineKernel is a package of the running kernel's, whose name differs from machine to machine.
+	// machineKernel is a package of the running kernel's: its name differs from machine to machine.
 	machineKernel = regexp.MustCompile(`^(kernel)(?:6\.\d+)?(-devel|-modules-extra)-\d\S*$|^(linux-headers)-\d\S*$`)
 	// cannot is what a run says it cannot do, in words or as a field of JSON.
 	cannot = regexp.MustCompile(`cannot [^"\n]*`)
@@ -274,8 +274,8 @@ var (
 
 // sentence is the first thing that a failed run says it cannot do.
 func sentence(r lab.Result) string {
-	if said := cannot.FindString(r.Stderr + r.Stdout); said != "" {
-		return strings.TrimSpace(said)
+	if refusal := cannot.FindString(r.Stderr + r.Stdout); refusal != "" {
+		return strings.TrimSpace(refusal)
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(r.Stderr+r.Stdout), "\n")
 	return first

@@ -17,7 +17,7 @@ import (
 
 const fakeState = "/var/lib/fakenvml.state"
 
-// gpuNode is a host whose GPUs are fake and whose gpuadm is not: it loads libnvidia-ml.so.1 as on any machine.
+// gpuNode is a host with fake GPUs and a real gpuadm: it loads libnvidia-ml.so.1 as on any machine.
 type gpuNode struct {
 	node
 }
@@ -225,7 +225,7 @@ func modeAlone(t *testing.T, n gpuNode) {
 	after := n.dump()
 	for _, m := range after.Log[len(before.Log):] {
 		if m.GPU == 1 {
-			t.Errorf("GPU 1 stood already, and had %s", m.Call)
+			t.Errorf("GPU 1 was converged already, and had %s", m.Call)
 		}
 	}
 	if geometry(after.GPUs[0]) != geometry(after.GPUs[1]) {
@@ -277,7 +277,7 @@ func nthFails(t *testing.T, n gpuNode) {
 			return
 		}
 		if after := geometries(n.dump()); !slices.Equal(after, before) {
-			t.Fatalf("call %d failed, and it stands\n%s\nbefore\n%s\n%s", nth, after, before, r)
+			t.Fatalf("call %d failed, and it is\n%s\nbefore\n%s\n%s", nth, after, before, r)
 		}
 	}
 }
@@ -306,7 +306,7 @@ func killedAnywhere(t *testing.T, n gpuNode) {
 			if again.Exit != 0 || strings.Count(geometry(s.GPUs[0]), "1g.5gb@") != 7 || geometry(s.GPUs[0]) != geometry(s.GPUs[1]) {
 				t.Fatalf("killed at call %d, then applied again: %s\n%s", nth, geometries(s), again)
 			}
-			if nth%4 == 1 { // undo of a killed and a mended run is one
+			if nth%4 == 1 { // undo of a killed and a completed run is one
 				if r := n.Exec("gpuadm", "undo", "--to", "all"); r.Exit != 0 || n.dump().GPUs[0].Mode != 0 {
 					t.Fatalf("undone after a kill at call %d: %s\n%s", nth, geometries(n.dump()), r)
 				}
@@ -327,8 +327,8 @@ func orphan(t *testing.T, n gpuNode) {
 	before := n.dump()
 	n.wants(0, layout(sevenths))
 	after := n.dump()
-	if gone := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]; gone != 0 || strings.Contains(geometry(after.GPUs[0]), "×0") {
-		t.Errorf("%s, %d instances destroyed", geometries(after), gone)
+	if destroyed := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]; destroyed != 0 || strings.Contains(geometry(after.GPUs[0]), "×0") {
+		t.Errorf("%s, %d instances destroyed", geometries(after), destroyed)
 	}
 }
 
@@ -385,7 +385,7 @@ func otherOwner(t *testing.T, n gpuNode) {
 	defer n.Must("systemctl", "disable", "--quiet", "nvidia-mig-manager.service")
 	says(t, n.wants(1, layout(sevenths)), "nvidia-mig-manager.service does that")
 	if s := n.dump(); s.Mutations != 0 {
-		t.Errorf("%d mutations of what somebody else owns", s.Mutations)
+		t.Errorf("%d mutations of what another owner has", s.Mutations)
 	}
 }
 

@@ -30,7 +30,7 @@ cp /root/epel.key %{buildroot}/etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9
 /etc/pki/rpm-gpg/RPM-GPG-KEY-EPEL-9
 `
 
-// freshRocky is a machine as Rocky's image leaves it: dkms is in EPEL, whose package is in extras, and gcc in CRB, which is
+// freshRocky is a machine as Rocky's image leaves it: dkms is in EPEL, which has its package in extras, and gcc in CRB, which is
 // disabled.
 func freshRocky(t *testing.T) *dnfDriver {
 	t.Helper()
@@ -52,7 +52,7 @@ func freshRocky(t *testing.T) *dnfDriver {
 }
 
 // TestLabNeeded: a fresh Rocky is refused with the commands that help; enable_needed does it, by a package and a file
-// of ours, and undo takes both back. The repository's key is trusted by the digest of its file.
+// of gpuadm's, and undo undoes both. The repository's key is trusted by the digest of its file.
 func TestLabNeeded(t *testing.T) {
 	d := freshRocky(t)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
@@ -71,7 +71,7 @@ func TestLabNeeded(t *testing.T) {
 	spec("enable_needed = true\n")
 	d.gpuadm(0, []string{"package epel-release", "gpuadm-crb.repo", "once the package lists are read"}, "plan", "sources", "packages")
 	d.apply(0)
-	d.stands("580.95.05")
+	d.installed("580.95.05")
 	now := d.RpmState()
 	for _, name := range []string{"epel-release", "dkms", "gcc"} {
 		if now[name] == "" {

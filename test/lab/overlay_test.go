@@ -35,7 +35,7 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 `
 
 // withLabStage builds gpuadm from this tree with package labstage's stage in front of its own, and returns the binary's
-// bytes. The tree is not written to: the compiler is told to read two files elsewhere (go help build, -overlay).
+// bytes. The tree is not written to: the compiler reads two files elsewhere (go help build, -overlay).
 func withLabStage(t *testing.T) string {
 	t.Helper()
 	top, err := filepath.Abs(filepath.Join("..", ".."))

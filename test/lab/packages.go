@@ -12,7 +12,7 @@ import (
 // RepoDir is where a host has the folder of Options.Repos.
 const RepoDir = "/srv/repo"
 
-// AptState is how Debian's packages stand, by name, as dpkg-query and apt-mark say: "VERSION[ held][ auto][ STATUS]",
+// AptState is the states of Debian's packages, by name, as dpkg-query and apt-mark say: "VERSION[ held][ auto][ STATUS]",
 // where STATUS is dpkg's word for a package that is not installed properly, such as half-configured. A package of which
 // only the configuration is left is missing, as is one that was never there.
 func (h *Host) AptState() map[string]string {
@@ -38,7 +38,7 @@ func (h *Host) AptState() map[string]string {
 	return state
 }
 
-// RpmState is how RPM packages stand, by name, as rpm, dnf versionlock and dnf repoquery say: "[EPOCH:]VERSION[ held][ auto]".
+// RpmState is the states of RPM packages, by name, as rpm, dnf versionlock and dnf repoquery say: "[EPOCH:]VERSION[ held][ auto]".
 func (h *Host) RpmState() map[string]string {
 	h.t.Helper()
 	state := map[string]string{}
@@ -61,7 +61,7 @@ func (h *Host) RpmState() map[string]string {
 	return state
 }
 
-// Only keeps the packages whose name matches a pattern of path.Match.
+// Only keeps the packages with a name that matches a pattern of path.Match.
 func Only(state map[string]string, patterns ...string) map[string]string {
 	some := map[string]string{}
 	for name, is := range state {
@@ -74,7 +74,7 @@ func Only(state map[string]string, patterns ...string) map[string]string {
 	return some
 }
 
-// KillInside kills with signal 9 all processes of the host whose command name is this one, and returns how many there
+// KillInside kills with signal 9 all processes of the host with this command name, and returns how many there
 // were. It waits until they are gone.
 func (h *Host) KillInside(comm string) int {
 	h.t.Helper()
@@ -83,10 +83,10 @@ func (h *Host) KillInside(comm string) int {
 		return 0
 	}
 	h.Exec(append([]string{"kill", "-9"}, pids...)...) // one may have ended by itself
-	gone := func() bool {
+	ended := func() bool {
 		return h.Exec("ps", "--no-headers", "-o", "pid", "-p", strings.Join(pids, ",")).Exit != 0
 	}
-	if !until(patience, gone) {
+	if !until(patience, ended) {
 		h.t.Fatalf("cannot kill %s: %v do not go", comm, pids)
 	}
 	return len(pids)
@@ -129,7 +129,7 @@ func (t *Task) Wait() Result {
 }
 
 // TreeOutsideCaches is the whole of /etc, /usr, /opt, /boot, /srv and /var, without logs and caches and without what apt,
-// dpkg, rpm and dnf write anew at each of their runs: for those there are AptState and RpmState.
+// dpkg, rpm and dnf rewrite at each of their runs: for those there are AptState and RpmState.
 func (h *Host) TreeOutsideCaches() Tree {
 	h.t.Helper()
 	return h.Tree([]string{"/etc", "/usr", "/opt", "/boot", "/srv", "/var"},

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// A host without a name server, whose one way out is a proxy: what is fetched, lists and packages, comes through it.
+// A host without a name server, with a proxy as its one way out: what is fetched, lists and packages, comes through it.
 const (
 	proxyAt  = "127.0.0.1:8077"
 	vendorAt = "http://vendor.invalid"
@@ -68,7 +68,7 @@ func TestLabDnfProxy(t *testing.T) {
 	t.Log(d.apply(1, "127.0.0.1:1", "see that the proxy runs", "[proxy] of node.toml", "undone").Stderr)
 	ask(proxyAt)
 	d.apply(0)
-	d.stands("580.65.06")
+	d.installed("580.65.06")
 	proxied(t, asked(), "repomd.xml", "nvidia-driver-cuda-")
 	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
 		t.Errorf("another apply: %s", out)

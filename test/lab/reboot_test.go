@@ -10,7 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 )
 
-// rebootNode has a stand-in for kubelet, a gpuadm with a stage that may need a reboot ahead of all others, and the setting
+// rebootNode has a fake kubelet, a gpuadm with a stage that may need a reboot ahead of all others, and the setting
 // that it shall make.
 func rebootNode(t *testing.T, setting string) node {
 	t.Helper()
@@ -20,7 +20,7 @@ func rebootNode(t *testing.T, setting string) node {
 	return n
 }
 
-// TestLabRebootInTheMiddle: apply --reboot refuses where nobody would go on after the reboot. With the boot unit it
+// TestLabRebootInTheMiddle: apply --reboot refuses where nothing would continue the run after the reboot. With the boot unit it
 // reboots the host when a change asks for it and all is in the journal; the boot unit makes the rest, and kubelet starts
 // after that. Once nothing needs a reboot, none is made.
 func TestLabRebootInTheMiddle(t *testing.T) {
@@ -46,7 +46,7 @@ func TestLabRebootInTheMiddle(t *testing.T) {
 	engine := n.engineFiles()
 	r = n.gpuadm(4, "apply", "--install", "--reboot")
 	t.Logf("with the boot unit: %s", r)
-	if !strings.Contains(r.Stdout, "Rebooting: the setting is read at boot. The boot unit goes on.") {
+	if !strings.Contains(r.Stdout, "Rebooting: the setting is read at boot. The boot unit continues.") {
 		t.Errorf("it does not say that it reboots: %s", r)
 	}
 	n.Rebooted()
@@ -71,7 +71,7 @@ func TestLabRebootInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestLabRebootInVain: a change that still does not hold after the second reboot is not tried for ever: the boot unit
+// TestLabRebootInVain: a change that still does not hold after the second reboot is not repeated for ever: the boot unit
 // says so and kubelet is held back, until it holds.
 func TestLabRebootInVain(t *testing.T) {
 	t.Parallel()
@@ -86,17 +86,17 @@ func TestLabRebootInVain(t *testing.T) {
 	n.active(bootUnit, "failed")
 	log := n.Journal(bootUnit)
 	t.Log(log)
-	for _, words := range []string{"still does not hold after 2 reboots", "tried 3 times since boot"} {
+	for _, words := range []string{"has no effect after 2 reboots", "3 attempts failed since boot"} {
 		if !strings.Contains(log, words) {
 			t.Errorf("after the second reboot it does not say %q", words)
 		}
 	}
 	if is := n.Property("kubelet.service", "ActiveState"); is == "active" {
-		t.Error("kubelet runs on a node that does not stand")
+		t.Error("kubelet runs on a node that is not converged")
 	}
 	n.Reboot() // a third one by hand does not start it all over
 	n.active(bootUnit, "failed")
-	if log := n.Journal(bootUnit); !strings.Contains(log, "still does not hold after 2 reboots") {
+	if log := n.Journal(bootUnit); !strings.Contains(log, "has no effect after 2 reboots") {
 		t.Errorf("after the third reboot it does not stop:\n%s", log)
 	}
 	n.Put(labstage.Setting, "", 0o644)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestLabHostRemoved: a host that is being removed is nobody else's to take down, though all who start one look for what was left.
+// TestLabHostRemoved: a host that is being removed is not taken down by another process, though each process that starts one looks for remains.
 func TestLabHostRemoved(t *testing.T) {
 	Asked(t)
 	stop := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// aptHost is a host whose apt knows NVIDIA's repositories.
+// aptHost is a host with NVIDIA's repositories for apt.
 func aptHost(t *testing.T, dist string) *lab.Host {
 	t.Helper()
 	h := lab.Boot(t, lab.Options{Dist: dist, Repos: repos.Deb(t, repos.Recipe{})})
@@ -51,8 +51,8 @@ func versions(state map[string]string) map[string]int {
 	return count
 }
 
-// ours are NVIDIA's packages in a host.
-func ours(state map[string]string) map[string]string {
+// driverPackages are NVIDIA's packages in a host.
+func driverPackages(state map[string]string) map[string]string {
 	return lab.Only(state, "nvidia-*", "libnvidia-*", "libcuda1", "firmware-nvidia-*", "cuda-*", "dkms")
 }
 
@@ -65,8 +65,8 @@ func TestLabRepoApt(t *testing.T) {
 			h := aptHost(t, dist)
 			aptExits(t, h, 100, "held broken packages", "install", "nvidia-driver-cuda=580.65.06-1")
 			aptExits(t, h, 0, "", slices.Concat([]string{"install"}, driverSet("580.65.06"))...)
-			if got := versions(ours(h.AptState())); !maps.Equal(got, map[string]int{"580.65.06-1": 12, "0.lab-1 auto": 1}) {
-				t.Errorf("installed: %v\n%v", got, ours(h.AptState()))
+			if got := versions(driverPackages(h.AptState())); !maps.Equal(got, map[string]int{"580.65.06-1": 12, "0.lab-1 auto": 1}) {
+				t.Errorf("installed: %v\n%v", got, driverPackages(h.AptState()))
 			}
 			if out := h.Must("ldconfig", "-p"); !strings.Contains(out, "libnvidia-ml.so.1 ") {
 				t.Errorf("ldconfig does not know libnvidia-ml.so.1: %s", out)
@@ -81,7 +81,7 @@ func TestLabRepoApt(t *testing.T) {
 
 			h.Must(slices.Concat([]string{"apt-mark", "hold"}, names(driverSet("")))...)
 			aptExits(t, h, 0, "", "dist-upgrade")
-			if got := versions(ours(h.AptState())); got["580.65.06-1 held"] != 12 {
+			if got := versions(driverPackages(h.AptState())); got["580.65.06-1 held"] != 12 {
 				t.Errorf("a dist-upgrade went over the hold: %v", got)
 			}
 			aptExits(t, h, 100, "Held packages were changed", slices.Concat([]string{"install"}, driverSet("580.95.05"))...)
@@ -94,7 +94,7 @@ func TestLabRepoApt(t *testing.T) {
 			aptExits(t, h, 0, "", slices.Concat([]string{"install", "--allow-downgrades"}, driverSet("570.172.08"))...)
 			aptExits(t, h, 0, "", "install", "nvidia-open")
 			if state := h.AptState(); state["nvidia-open"] != "590.48.01-1" || state["nvidia-driver-libs"] != "590.48.01-1 auto" {
-				t.Errorf("the newest nvidia-open: %v", ours(state))
+				t.Errorf("the newest nvidia-open: %v", driverPackages(state))
 			}
 		})
 	}
@@ -137,7 +137,7 @@ func TestLabRepoAptBroken(t *testing.T) {
 	h := aptHost(t, "bookworm")
 	aptExits(t, h, 100, "post-installation script", slices.Concat([]string{"install"}, driverSet(repos.BadDriver))...)
 	if state := h.AptState(); state["nvidia-kernel-open-dkms"] != "580.105.08-1 half-configured" {
-		t.Errorf("after the failing postinst: %v", ours(state))
+		t.Errorf("after the failing postinst: %v", driverPackages(state))
 	}
 	aptExits(t, h, 100, "", "install", "nvlsm")
 	if h.AptState()["nvlsm"] == "" {
@@ -157,7 +157,7 @@ func TestLabRepoAptBroken(t *testing.T) {
 		t.Error("no dpkg to kill")
 	}
 	if r := task.Wait(); r.Exit != 100 {
-		t.Errorf("apt whose dpkg was killed: %s", r)
+		t.Errorf("apt after its dpkg was killed: %s", r)
 	}
 	repos.Heal(h)
 	aptExits(t, h, 100, "you must manually run 'dpkg --configure -a'", "install", "nvidia-imex")
@@ -165,7 +165,7 @@ func TestLabRepoAptBroken(t *testing.T) {
 	aptExits(t, h, 0, "", "install", "nvidia-imex")
 }
 
-// TestLabRepoAptLock: apt fails at once while another holds dpkg's lock, and waits if it is told to.
+// TestLabRepoAptLock: apt fails at once while another holds dpkg's lock, and waits if an option says so.
 func TestLabRepoAptLock(t *testing.T) {
 	h := aptHost(t, "trixie")
 	release := h.HoldAptLock()

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// headersOf names the one kernel whose headers a host has.
+// headersOf names the one kernel of which a host has the headers.
 func headersOf(t *testing.T, h *lab.Host) string {
 	t.Helper()
 	kernels := strings.Fields(h.Must("sh", "-c", "cd /lib/modules && ls -d */build"))
@@ -27,7 +27,7 @@ func modinfo(h *lab.Host, kernel, field, module string) string {
 	return strings.TrimSpace(h.Must("modinfo", "-k", kernel, "-F", field, module))
 }
 
-// TestLabDKMS: dkms really builds the package's modules for the kernel whose headers are there, not for the running one;
+// TestLabDKMS: dkms really builds the package's modules for the kernel of the headers, not for the running one;
 // an upgrade builds the new version's; a removal takes them away.
 func TestLabDKMS(t *testing.T) {
 	for _, dist := range lab.Dists() {

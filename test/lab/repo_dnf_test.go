@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
-// dnfHost is a host whose dnf knows NVIDIA's repositories.
+// dnfHost is a host with NVIDIA's repositories for dnf.
 func dnfHost(t *testing.T) *lab.Host {
 	t.Helper()
 	h := lab.Boot(t, lab.Options{Dist: lab.RHELish, GPUs: 8, Repos: repos.RPM(t, repos.Recipe{})})
@@ -108,7 +108,7 @@ func TestLabRepoDnfBroken(t *testing.T) {
 	}
 	repos.Heal(h)
 	if got := h.RpmState()["nvlsm"]; got == "" {
-		t.Error("rpm does not know a package whose post was running when dnf was killed")
+		t.Error("rpm does not know a package with its post script running when dnf was killed")
 	}
 	dnfExits(t, h, 0, "", "install", "nvidia-imex-"+repos.PlainRPMVersion("580.95.05"), "nvidia-container-toolkit-"+repos.PlainRPMVersion("1.18.0"))
 	h.Must("systemctl", "start", "nvidia-imex.service")

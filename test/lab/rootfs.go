@@ -21,7 +21,7 @@ func packages() []string {
 		"apt", "apt-utils", "gpg", "gpgv", "ca-certificates", // that installs packages
 		"containerd", "runc", "kmod", "iproute2", "iptables", // as a Kubernetes node has them
 		"procps", "netbase", "login", "passwd", "less",
-		"strace", "busybox-static", // for the tests: to look at gpuadm, and to make a container's image of
+		"strace", "busybox-static", // for the tests: to trace gpuadm, and to make a container's image of
 	}
 }
 

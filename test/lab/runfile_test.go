@@ -77,7 +77,7 @@ func TestLabRunfile(t *testing.T) {
 	}
 }
 
-// withoutLogs leaves out logs, and what depmod writes anew.
+// withoutLogs leaves out logs, and what depmod rewrites.
 func withoutLogs(diff string) string {
 	var left []string
 	for line := range strings.Lines(diff) {

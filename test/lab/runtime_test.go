@@ -33,8 +33,8 @@ func TestLabPlanTouchesNothing(t *testing.T) {
 	})
 }
 
-// TestLabApplyTwiceUndo: apply makes it so with one restart, under which a container keeps running; apply again does
-// nothing; undo puts back bytes, mode, owner and a daemon that runs with them; status tells the truth all along.
+// TestLabApplyTwiceUndo: apply converges with one restart, under which a container keeps running; a second apply does
+// nothing; undo restores bytes, mode, owner and a daemon that runs with them; status is right all along.
 func TestLabApplyTwiceUndo(t *testing.T) {
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)
@@ -68,7 +68,7 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 		n.gpuadm(0, "undo")
 		n.working()
 		if diff := before.Diff(n.everything()); diff != "" {
-			t.Errorf("undo did not put back:\n%s", diff)
+			t.Errorf("undo did not undo:\n%s", diff)
 		}
 		if e := n.effect(); e.DefaultRuntime != effect.DefaultRuntime || len(e.Runtimes) != len(effect.Runtimes) {
 			t.Errorf("after undo containerd's default is %q, was %q", e.DefaultRuntime, effect.DefaultRuntime)
@@ -87,7 +87,7 @@ func TestLabApplyTwiceUndo(t *testing.T) {
 }
 
 // TestLabRuntimeChanged: what an earlier node.toml had containerd do goes with it, and containerd's own judgement of the change
-// does not take that for somebody else's.
+// does not take that for a change outside gpuadm.
 func TestLabRuntimeChanged(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"", "2.4"} {

@@ -35,7 +35,7 @@ func tools() []tool {
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 // Setup puts in place all that Boot needs: programs from the machine's own package archive, the root filesystems, and
-// the containerds that can be put in. What is there already is left alone. log is told what is done and how long it took.
+// the containerds that can be put in. What is there already is left alone. log gets what is done and how long it took.
 func Setup(ctx context.Context, log func(string)) error {
 	if os.Getuid() != 0 {
 		return errors.New("cannot set up the lab: it needs root")

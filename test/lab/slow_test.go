@@ -75,7 +75,7 @@ func slowPlace(t *testing.T) string {
 }
 
 // TestSlowDebianDriver: Debian's own driver, from Debian's archive, compiled by dkms for Debian's kernel, which is not the
-// running one. That takes minutes and is done once: later runs find the disk in the cache, and look at it anew.
+// running one. That takes minutes and is done once: later runs find the disk in the cache, and check it again.
 func TestSlowDebianDriver(t *testing.T) {
 	lab.Asked(t)
 	place := slowPlace(t)

@@ -26,14 +26,14 @@ type Touch struct {
 	// N counts from 1, over all threads and children of the program.
 	N    int
 	Call string
-	// What is the file or socket, as far as it is known before the call.
+	// What is the file or socket, if it is known before the call.
 	What string
 }
 
 func (t Touch) String() string { return fmt.Sprintf("%d %s %s", t.N, t.Call, t.What) }
 
-// Touches runs a program in the host and calls before ahead of each of its touches, while the whole program stands
-// still. If before returns false, the program is killed with signal 9 there and then, and the call is not made.
+// Touches runs a program in the host and calls before ahead of each of its touches, while the whole program is stopped.
+// If before returns false, the program is killed with signal 9 at that point, and the call is not made.
 //
 // It is made with ptrace(2), not with strace --inject, which counts calls for each thread by itself: a Go program's
 // calls come from whatever thread is free.
@@ -155,7 +155,7 @@ func (tr *tracer) stop(tid int, status unix.WaitStatus) (signal int) {
 			tr.payload = tid
 		}
 		return 0
-	case sig == unix.SIGSTOP: // a new thread starts so; nobody else stops anything here
+	case sig == unix.SIGSTOP: // a new thread starts so; no other process stops anything here
 		return 0
 	default:
 		return int(sig)
@@ -174,7 +174,7 @@ type syscallInfo struct {
 	Extra [2]uint64
 }
 
-// call looks at a system call that is about to be made, and asks whether to go on if it is a touch.
+// call handles a system call that is about to be made, and asks whether to go on if it is a touch.
 func (tr *tracer) call(tid int) {
 	if tr.payload == 0 || tr.killed {
 		return
@@ -202,7 +202,7 @@ func (tr *tracer) call(tid int) {
 }
 
 func ptraceSyscall(tid, signal int) error {
-	// A program killed while it stood still may be gone, or not yet gone: wait for either a little.
+	// A program killed while it was stopped may be gone, or not yet gone: wait for either a little.
 	err := unix.PtraceSyscall(tid, signal)
 	for range 3 {
 		if !errors.Is(err, unix.EBUSY) {

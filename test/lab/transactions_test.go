@@ -70,7 +70,7 @@ func TestTransactions(t *testing.T) {
 // line that changes packages.
 func oneTransaction(t *testing.T, h *lab.Host, args ...string) {
 	t.Helper()
-	// gpg-agent, which dnf leaves running, must not keep strace, nor strace us: so it is not our child and has no pipe of ours.
+	// gpg-agent, which dnf leaves running, must not keep strace, nor strace the test: so it is no child of the test's and has none of its pipes.
 	const log, trace = "/run/strace.argv", `exec strace -D -f --seccomp-bpf -v -s 4096 -e trace=execve -e signal=none -o "$0" gpuadm --no-color "$@" >/run/said 2>&1`
 	r := h.Exec(slices.Concat([]string{"sh", "-c", trace, log}, args)...)
 	if r.Exit != 0 {

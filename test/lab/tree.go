@@ -27,7 +27,7 @@ type Entry struct {
 	UID, GID uint32
 	// Is is a file's SHA-256 and size, or where a link leads.
 	Is string
-	// Changed is the time of the last change to it or its mode and owner (ctime), which nobody can set back.
+	// Changed is the time of the last change to it or its mode and owner (ctime), which no process can set back.
 	Changed time.Time
 }
 

@@ -13,8 +13,8 @@ import (
 // trouble is one way in which a machine is not as it should be.
 type trouble struct {
 	name string
-	// make brings the trouble about, mend ends it.
-	make, mend func(node)
+	// make brings the trouble about, fix ends it.
+	make, fix func(node)
 	// exit and says are what apply has to answer: the words shall be in its output.
 	exit int
 	says []string
@@ -29,7 +29,7 @@ type trouble struct {
 }
 
 // TestLabTrouble: on a machine with a trouble gpuadm says which it is, exits as the caller must know, leaves nothing half
-// done, and once the trouble is mended the next apply does it all.
+// done, and once the trouble is fixed the next apply does it all.
 func TestLabTrouble(t *testing.T) {
 	for _, tr := range troubles() {
 		t.Run(strings.ReplaceAll(tr.name, " ", "-"), func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestLabTrouble(t *testing.T) {
 				if now := n.MainPID(daemon); now != pid && !tr.restarts {
 					t.Errorf("containerd's process is %d, was %d", now, pid)
 				}
-				tr.mend(n)
+				tr.fix(n)
 				n.gpuadm(0, "apply")
 				n.configured()
 				n.working()
@@ -107,25 +107,25 @@ func troubles() []trouble {
 		{
 			name: "etc is read-only",
 			make: all(must("mount", "--bind", "/etc", "/etc"), must("mount", "-o", "remount,ro,bind", "/etc")),
-			mend: must("umount", "/etc"),
+			fix:  must("umount", "/etc"),
 			exit: 1, says: []string{config, "read-only file system"},
 		},
 		{
-			name: "etc containerd is full", make: full("/etc/containerd"), mend: must("umount", "/etc/containerd"),
+			name: "etc containerd is full", make: full("/etc/containerd"), fix: must("umount", "/etc/containerd"),
 			exit: 1, says: []string{config, "no space left on device"},
 		},
 		{
-			name: "var lib gpuadm is full", make: full(state), mend: must("umount", state),
+			name: "var lib gpuadm is full", make: full(state), fix: must("umount", state),
 			exit: 1, says: []string{state, "no space left on device"},
 		},
 		{
 			// Root asks systemd itself, so the message bus may be down.
 			name: "no message bus",
-			make: must("systemctl", "stop", "dbus.socket", "dbus.service"), mend: must("systemctl", "start", "dbus.socket"),
+			make: must("systemctl", "stop", "dbus.socket", "dbus.service"), fix: must("systemctl", "start", "dbus.socket"),
 			exit: 0, says: []string{"2 changes made"}, restarts: true,
 		},
 		{
-			name: "systemd does not answer", make: must("true"), mend: must("true"),
+			name: "systemd does not answer", make: must("true"), fix: must("true"),
 			exit: 1, says: []string{daemon, "systemd does not answer"}, refused: true,
 			apply: []string{
 				"unshare", "--mount", "sh", "-c",
@@ -134,18 +134,18 @@ func troubles() []trouble {
 		},
 		{
 			name: "containerd is masked and runs",
-			make: must("systemctl", "mask", daemon), mend: must("systemctl", "unmask", daemon),
+			make: must("systemctl", "mask", daemon), fix: must("systemctl", "unmask", daemon),
 			exit: 1, says: []string{daemon, "masked", "unmask"}, never: []string{"could not be rolled back"}, refused: true,
 		},
 		{
 			name: "containerd is masked and stopped",
 			make: must("systemctl", "mask", "--now", daemon),
-			mend: all(must("systemctl", "unmask", daemon), start),
+			fix:  all(must("systemctl", "unmask", daemon), start),
 			exit: 1, says: []string{daemon, "masked", "unmask"}, refused: true,
 		},
 		{
-			// Nobody asked us to start it. It will read its file when it starts.
-			name: "containerd is stopped", make: must("systemctl", "stop", daemon), mend: start,
+			// It was stopped on purpose. It will read its file when it starts.
+			name: "containerd is stopped", make: must("systemctl", "stop", daemon), fix: start,
 			exit: 0, says: []string{"1 change made"},
 		},
 	}

@@ -23,8 +23,8 @@ func k3s() engine {
 	return engine{"k3s.service", "/var/lib/rancher/k3s/data/current/bin/containerd", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock"}
 }
 
-// nobodys is a containerd that somebody has set up beside the system's: gpuadm knows no such unit.
-func nobodys() engine {
+// unknownEngine is a containerd that an administrator has set up beside the system's: gpuadm knows no such unit.
+func unknownEngine() engine {
 	return engine{"sandboxes.service", "/opt/sandboxes/containerd", "/etc/sandboxes/config.toml", "/run/sandboxes/containerd.sock"}
 }
 
@@ -48,7 +48,7 @@ func (n node) serves(e engine) {
 	}
 }
 
-// kubeletOf is a stand-in for kubelet that is told to talk to an engine.
+// kubeletOf is a fake kubelet that is configured to use an engine.
 func (n node) kubeletOf(e engine) {
 	n.t.Helper()
 	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
@@ -82,13 +82,13 @@ func TestLabTwoContainerds(t *testing.T) {
 
 func twos() []two {
 	return []two{
-		{name: "no kubelet and one nobody knows", other: nobodys(), edits: system()},
-		{name: "kubelet of the system beside one nobody knows", other: nobodys(), kubelet: system(), edits: system()},
+		{name: "no kubelet and an unknown one", other: unknownEngine(), edits: system()},
+		{name: "kubelet of the system beside an unknown one", other: unknownEngine(), kubelet: system(), edits: system()},
 		{
-			name: "kubelet of one nobody knows", other: nobodys(), kubelet: nobodys(),
+			name: "kubelet of an unknown one", other: unknownEngine(), kubelet: unknownEngine(),
 			says: []string{"kubelet talks to unix:///run/sandboxes/containerd.sock", "containerd at /run/containerd/containerd.sock", `engine = "containerd"`, "nothing was touched"},
 		},
-		{name: "kubelet of one nobody knows and the spec names the engine", other: nobodys(), kubelet: nobodys(), spec: "engine = \"containerd\"\n", edits: system()},
+		{name: "kubelet of an unknown one and the spec names the engine", other: unknownEngine(), kubelet: unknownEngine(), spec: "engine = \"containerd\"\n", edits: system()},
 		{
 			name: "k3s with its own kubelet", other: k3s(),
 			says: []string{"cannot use the handler nvidia", k3s().config, "k3s writes that file", "nothing was touched"},
@@ -143,7 +143,7 @@ func (c two) test(n node) {
 	}
 	n.gpuadm(0, "undo")
 	if diff := before.Diff(n.files()); diff != "" {
-		n.t.Errorf("undo did not put back:\n%s", diff)
+		n.t.Errorf("undo did not undo:\n%s", diff)
 	}
 	for _, e := range both {
 		n.serves(e)

@@ -32,7 +32,7 @@ func TestLabUndoKilledAtEachTouch(t *testing.T) {
 			if r.Exit != 137 {
 				t.Fatalf("before touch %v: %s", touch, r)
 			}
-			if at/stride(o)%2 == 0 { // the same again; where nothing was left to put back, it says so
+			if at/stride(o)%2 == 0 { // the same again; where nothing was left to undo, it says so
 				c.gpuadm(0, "undo", "--to", "all")
 				c.undone()
 			}
@@ -41,7 +41,7 @@ func TestLabUndoKilledAtEachTouch(t *testing.T) {
 			if diff := c.after.Diff(c.files()); diff != "" {
 				c.t.Errorf("not the tree of an undisturbed apply:\n%s", diff)
 			}
-			if out := c.gpuadm(0, "status"); !strings.Contains(out.Stdout, "It stands as wanted.") {
+			if out := c.gpuadm(0, "status"); !strings.Contains(out.Stdout, "\nConverged.") {
 				c.t.Errorf("status: %s", out)
 			}
 			c.clean(touch)

@@ -81,15 +81,15 @@ func Start(t testing.TB, folder, a, b string) (stop func()) {
 		t.Fatal(err)
 	}
 	says := bufio.NewReader(out)
-	if said, err := says.ReadString('\n'); said != "swapping\n" {
-		t.Fatalf("nothing is swapped: %q (%v)", said, err)
+	if output, err := says.ReadString('\n'); output != "swapping\n" {
+		t.Fatalf("nothing is swapped: %q (%v)", output, err)
 	}
 	return func() {
 		in.Close()
-		said, _ := io.ReadAll(says)
+		output, _ := io.ReadAll(says)
 		if err := child.Wait(); err != nil {
-			t.Errorf("the swapping ended: %v (%s)", err, said)
+			t.Errorf("the swapping ended: %v (%s)", err, output)
 		}
-		t.Logf("swapped %s times", strings.TrimSpace(string(said)))
+		t.Logf("swapped %s times", strings.TrimSpace(string(output)))
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// bootLimit is how long a machine may take from its first instruction to its last. There is no KVM to be had on most
+// bootLimit is how long a machine may take from its first instruction to its last. There is no KVM on most
 // machines that are machines themselves, so it is emulated.
 const bootLimit = 5 * time.Minute
 
@@ -59,11 +59,11 @@ func boot(t *testing.T, m image, parameters string) map[string]answer {
 		"-append", "rdinit=/init console=ttyS0 panic=-1 "+parameters, "-serial", "file:"+console, "-serial", "file:"+answers)
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
-	said, _ := os.ReadFile(console)
+	output, _ := os.ReadFile(console)
 	text, _ := os.ReadFile(answers)
 	clean := strings.ReplaceAll(string(text), "\r", "")
-	if err != nil || strings.Contains(string(said), "Kernel panic") || !strings.HasSuffix(clean, "end of answers\n") {
-		lines := strings.SplitAfter(string(said), "\n")
+	if err != nil || strings.Contains(string(output), "Kernel panic") || !strings.HasSuffix(clean, "end of answers\n") {
+		lines := strings.SplitAfter(string(output), "\n")
 		t.Fatalf("the machine did not come to its end: %v: %s\nits answers:\n%s\nits console said last:\n%s",
 			err, out, clean, strings.Join(lines[max(0, len(lines)-30):], ""))
 	}
@@ -76,18 +76,18 @@ var answerEnd = regexp.MustCompile(`^>>> (\S+) (\d+)$`)
 func parse(text string) map[string]answer {
 	found := map[string]answer{}
 	var open string
-	var said strings.Builder
+	var output strings.Builder
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		if end := answerEnd.FindStringSubmatch(line); end != nil && end[1] == open {
 			code, _ := strconv.Atoi(end[2])
-			found[open] = answer{said.String(), code}
+			found[open] = answer{output.String(), code}
 			open = ""
 		} else if name, ok := strings.CutPrefix(line, "<<< "); ok && open == "" {
 			open = name
-			said.Reset()
+			output.Reset()
 		} else if open != "" {
-			said.WriteString(line + "\n")
+			output.WriteString(line + "\n")
 		}
 	}
 	return found

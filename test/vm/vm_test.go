@@ -32,7 +32,7 @@ func asked(t *testing.T) {
 	}
 }
 
-// TestVM boots the kernel as it is, and as it is where modules must be signed by a key it knows.
+// TestVM boots the kernel without Secure Boot, and where modules must be signed by a key it knows.
 func TestVM(t *testing.T) {
 	asked(t)
 	m := makeImage(t)

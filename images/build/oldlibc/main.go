@@ -46,7 +46,7 @@ func run(args []string, out io.Writer) error {
 		}
 		symbols := newest(all, args[1])
 		if len(symbols) == 0 {
-			return fmt.Errorf("%s has nothing of %s: it is older than glibc 2.34, and can be linked with as it is", args[2], args[1])
+			return fmt.Errorf("%s has nothing of %s: it is older than glibc 2.34; link with it directly", args[2], args[1])
 		}
 		buffered := bufio.NewWriter(out)
 		if args[0] == "assembly" {

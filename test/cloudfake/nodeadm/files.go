@@ -72,12 +72,12 @@ const runtimeSpec = `{"ociVersion":"1.1.0","process":{"cwd":"/","user":{"uid":0,
 // kubelet writes kubelet's files.
 func kubelet(node cached) error {
 	cluster, _ := node.Spec["cluster"].(table)
-	said := func(key string) string { text, _ := cluster[key].(string); return text }
-	ca, err := base64.StdEncoding.DecodeString(said("certificateAuthority"))
+	value := func(key string) string { text, _ := cluster[key].(string); return text }
+	ca, err := base64.StdEncoding.DecodeString(value("certificateAuthority"))
 	if err != nil {
 		return err
 	}
-	services, err := netip.ParsePrefix(said("cidr"))
+	services, err := netip.ParsePrefix(value("cidr"))
 	if err != nil {
 		return err
 	}
@@ -102,9 +102,9 @@ func kubelet(node cached) error {
 		"--cloud-provider=external", "--hostname-override=" + of.Name, "--node-ip=" + ip, "--config=/etc/kubernetes/kubelet/config.json",
 		"--kubeconfig=/var/lib/kubelet/kubeconfig", "--runtime-cgroups=/runtime.slice/containerd.service",
 	}
-	theirs, _ := node.Spec["kubelet"].(table)
+	kubeletSpec, _ := node.Spec["kubelet"].(table)
 	files := map[string]any{"/etc/kubernetes/kubelet/config.json": config}
-	if more, _ := theirs["config"].(table); len(more) > 0 {
+	if more, _ := kubeletSpec["config"].(table); len(more) > 0 {
 		files["/etc/kubernetes/kubelet/config.json.d/40-nodeadm.conf"] = merge(table{"kind": kind, "apiVersion": version}, more)
 		flags = append(flags, "--config-dir=/etc/kubernetes/kubelet/config.json.d")
 	}
@@ -117,17 +117,17 @@ func kubelet(node cached) error {
 			return err
 		}
 	}
-	list, _ := theirs["flags"].([]any)
+	list, _ := kubeletSpec["flags"].([]any)
 	for _, flag := range list {
 		flags = append(flags, fmt.Sprint(flag))
 	}
 	kubeconfig, err := yaml.Marshal(table{
 		"apiVersion": "v1", "kind": "Config", "current-context": "kubelet",
-		"clusters": []any{table{"name": "kubernetes", "cluster": table{"certificate-authority": "/etc/kubernetes/pki/ca.crt", "server": said("apiServerEndpoint")}}},
+		"clusters": []any{table{"name": "kubernetes", "cluster": table{"certificate-authority": "/etc/kubernetes/pki/ca.crt", "server": value("apiServerEndpoint")}}},
 		"contexts": []any{table{"name": "kubelet", "context": table{"cluster": "kubernetes", "user": "kubelet"}}},
 		"users": []any{table{"name": "kubelet", "user": table{"exec": table{
 			"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws",
-			"args": []any{"eks", "get-token", "--cluster-name", said("name"), "--region", of.Region},
+			"args": []any{"eks", "get-token", "--cluster-name", value("name"), "--region", of.Region},
 		}}}},
 	})
 	return errors.Join(err, write("/var/lib/kubelet/kubeconfig", string(kubeconfig)), write("/etc/kubernetes/pki/ca.crt", string(ca)),

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nodeadm stands in for EKS's nodeadm in the lab, where that cannot be had: the Go module proxy serves one version of
+// Command nodeadm replaces EKS's nodeadm in the lab, where that is not available: the Go module proxy serves one version of
 // it, of February 2024, which reads neither /etc/eks/nodeadm.d nor a note of what it resolved. This one takes the same
 // command line, and does to a machine what the real one does as far as gpuadm meets it: it merges the NodeConfigs of the
 // user data and of that folder by the same rules, notes the result, writes the files of kubelet and containerd to the same
@@ -77,7 +77,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	// What is known holds only for the spec it was found for: another one is configured anew, whatever is to be skipped.
+	// What is known holds only for the spec it was found for: another one is configured again, whatever is to be skipped.
 	if !slices.Contains(skip, "config") || !known && there(cache) {
 		if err := configure(node); err != nil {
 			return err
@@ -97,8 +97,8 @@ func run(args []string) error {
 		return err
 	}
 	for _, unit := range []string{"containerd.service", "kubelet.service"} {
-		if said, err := exec.Command("systemctl", "restart", unit).CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot restart %s: %w: %s", unit, err, said)
+		if output, err := exec.Command("systemctl", "restart", unit).CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot restart %s: %w: %s", unit, err, output)
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ const (
 
 // Dump asks the daemon what the config tree under root (see Lay) means to
 // it: "config dump" of root/config.toml. The dump is the daemon's own, parsed,
-// with /etc/containerd where the temporary folder stood. If the daemon
+// with /etc/containerd in place of the temporary folder. If the daemon
 // rejects the tree the error is an *exec.ExitError and stderr says why.
 func (p Part) Dump(t testing.TB, root string) (dump map[string]any, stderr string, err error) {
 	t.Helper()
@@ -75,7 +75,7 @@ type Effect struct {
 	Rest map[string]any
 }
 
-// EffectOf takes a dump apart; the dump is left as it is. The CRI runtime
+// EffectOf takes a dump apart; the dump is not changed. The CRI runtime
 // plugin's table is found under the name that the daemon's version prints.
 func EffectOf(dump map[string]any) Effect {
 	rest := clone(dump)

@@ -20,9 +20,9 @@ type Step struct {
 	Part   Part
 	Cached bool
 	Took   time.Duration
-	// Tried holds why the origins before the one that worked did not.
-	Tried []error
-	Err   error
+	// Failed has the errors of the origins before the one that worked.
+	Failed []error
+	Err    error
 }
 
 // Fetch puts the named parts, or all, into the cache and reports each. A
@@ -80,12 +80,12 @@ func fetch(ctx context.Context, cache string, w want) Step {
 			step.Part, step.Took = part, time.Since(start)
 			return step
 		}
-		step.Tried = append(step.Tried, fmt.Errorf("cannot get part %s from %s: %w", w.name, from, err))
+		step.Failed = append(step.Failed, fmt.Errorf("cannot get part %s from %s: %w", w.name, from, err))
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	step.Took, step.Err, step.Tried = time.Since(start), errors.Join(step.Tried...), nil
+	step.Took, step.Err, step.Failed = time.Since(start), errors.Join(step.Failed...), nil
 	return step
 }
 
@@ -231,8 +231,8 @@ func debianMirror(ctx context.Context) (string, error) {
 }
 
 // buildModule builds a module's command as that module's main module, in a
-// copy of its folder: "go install module@version" refuses modules whose
-// go.mod has replace or exclude directives, as containerd's has.
+// copy of its folder: "go install module@version" refuses modules with
+// replace or exclude directives in go.mod, as containerd has.
 func buildModule(ctx context.Context, scratch string, from origin, binary string) error {
 	env := []string{"GOFLAGS=-mod=mod -buildvcs=false", "GOWORK=off", "GOBIN="}
 	out, err := run(ctx, scratch, env, "go", "mod", "download", "-json", from.module+"@"+from.version)

@@ -56,7 +56,7 @@ static enum code lead(struct call *c, enum kind kind, handle h) {
 	return OK;
 }
 
-// strike finds the rule whose turn this call is.
+// strike finds the rule that applies to this call.
 static int strike(struct call *c) {
 	int found = -1;
 	for (int i = 0; i < MAX_RULES; i++) {

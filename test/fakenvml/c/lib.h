@@ -14,7 +14,7 @@
 
 enum kind { DEVICE = 1, MIG_DEVICE, GPU_INSTANCE, COMPUTE_INSTANCE };
 
-// A call under way. begin fills it and holds the state's lock if it returns OK; end lets go and returns the code.
+// A call under way. begin fills it and holds the state's lock if it returns OK; end releases it and returns the code.
 struct call {
 	u32 name, number, changes;
 	struct state *s;
@@ -38,7 +38,7 @@ handle ci_handle(u32 gpu, const struct gi *gi, const struct ci *ci);
 int is_mig(handle h);
 enum code put_text(char *out, u32 length, const char *text);
 
-// BEGIN opens a call whose first argument is a handle.
+// BEGIN opens a call that has a handle as its first argument.
 #define BEGIN(fn, kind, h) \
 	struct call c; \
 	enum code began = begin(&c, CALL_##fn, kind, h); \

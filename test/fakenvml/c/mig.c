@@ -201,8 +201,8 @@ static void drop_instances(struct gpu *g) {
 	for (int i = 0; i < MAX_GIS; i++) g->gi[i].used = 0;
 }
 
-// mode_set: on Ampere the new mode is pending until a reset, which nvmlDeviceSetMigMode tries itself on an idle GPU unless
-// it is passed through (self_reset). Hopper and later switch at once, when nobody uses the GPU.
+// mode_set: on Ampere the new mode is pending until a reset, which nvmlDeviceSetMigMode attempts itself on an idle GPU unless
+// it is passed through (self_reset). Hopper and later switch at once, when no process uses the GPU.
 enum code mode_set(struct state *s, struct gpu *g, u32 mode, u32 *activation) {
 	u32 busy = clients(s, number(s, g), NOWHERE, NOWHERE);
 	*activation = OK;

@@ -76,7 +76,7 @@ int state_create(const char *path, const struct state *fresh) {
 	return 0;
 }
 
-// range locks one byte of the file: 0 for the state, 1 for whoever changes something.
+// range locks one byte of the file: 0 for the state, 1 for a process that changes something.
 static void range(short type, off_t byte) {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
 	while (fcntl(fd, F_OFD_SETLKW, &lock) != 0 && errno == EINTR) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command devplug is a device plugin whose devices are not there: kubelet counts them, and a container that asks for some
-// gets their names in its environment. It registers again whenever kubelet has started anew.
+// Command devplug is a device plugin without devices: kubelet counts names, and a container that asks for some
+// gets their names in its environment. It registers again whenever kubelet has restarted.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// pause is between two looks at whether kubelet runs.
+// pause is between two checks whether kubelet runs.
 const pause = 100 * time.Millisecond
 
 type plugin struct {
@@ -39,11 +39,11 @@ func main() {
 	for i := range *count {
 		p.devices = append(p.devices, &v1beta1.Device{ID: fmt.Sprintf("GPU-%d", i), Health: v1beta1.Healthy})
 	}
-	said := ""
+	message := ""
 	for {
-		if err := p.serve(*dir); err.Error() != said { // it comes back when kubelet has gone
-			said = err.Error()
-			fmt.Println(said)
+		if err := p.serve(*dir); err.Error() != message { // it comes back when kubelet has gone
+			message = err.Error()
+			fmt.Println(message)
 		}
 		time.Sleep(pause)
 	}
@@ -75,7 +75,7 @@ func (p *plugin) serve(dir string) error {
 			return fmt.Errorf("cannot serve: %w", err)
 		case <-time.After(pause):
 			if _, err := os.Stat(socket); err != nil {
-				return errors.New("kubelet has started anew")
+				return errors.New("kubelet has restarted")
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func (p *plugin) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1bet
 	return &v1beta1.DevicePluginOptions{}, nil
 }
 
-// ListAndWatch tells the devices once: they stay as they are.
+// ListAndWatch sends the devices once: they do not change.
 func (p *plugin) ListAndWatch(_ *v1beta1.Empty, stream v1beta1.DevicePlugin_ListAndWatchServer) error {
 	if err := stream.Send(&v1beta1.ListAndWatchResponse{Devices: p.devices}); err != nil {
 		return err

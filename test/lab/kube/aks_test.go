@@ -10,7 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 )
 
-// azureMachine is a machine of Azure. What its owner wrote into its custom data is nobody's business.
+// azureMachine is a machine of Azure. What its owner wrote into its custom data must not be printed.
 func azureMachine(n gpuHost) cloudfake.Machine {
 	return cloudfake.Machine{
 		ID: "5f2b7a0e-0000-4000-8000-000000000001", Type: "Standard_NC80adis_H100_v5", Region: "eastus", Zone: "1", Name: n.Name,
@@ -30,8 +30,8 @@ func (n gpuHost) tells(requests ...string) {
 	}
 }
 
-// unsaid wants a word in no file but these, nor in what anybody said.
-func (n gpuHost) unsaid(word string, but ...string) {
+// neverPrinted wants a word in no file but these, and in no output.
+func (n gpuHost) neverPrinted(word string, but ...string) {
 	n.t.Helper()
 	r := n.Exec("grep", "-rlFs", "--devices=skip", "-e", word, "/etc", "/var", "/run", "/tmp", "/root", "/usr/local")
 	for name := range strings.Lines(r.Stdout) {

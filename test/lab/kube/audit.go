@@ -25,7 +25,7 @@ rules:
   userGroups: ["system:nodes", "system:serviceaccounts:gpuadm"]
 `
 
-// Requests are what somebody, a node or a ServiceAccount, has asked the API server for since it kept a line for the first
+// Requests are what a node or a ServiceAccount has asked the API server for since it kept a line for the first
 // time, kubelet's own requests aside: "get /api/v1/nodes/gpu-1".
 func (t *T) Requests(user string) (list []string) {
 	t.Helper()

@@ -15,8 +15,8 @@ import (
 // whole is a spec for partitioned GPUs, without a device plugin.
 const whole = "[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\n"
 
-// TestLabKubeOrdering: where the boot unit holds kubelet back, no pod starts in a new boot before the GPUs stand, after a
-// reboot and after a power loss, and kubelet comes once they do: by the boot unit's next try, or by an apply by hand.
+// TestLabKubeOrdering: where the boot unit holds kubelet back, no pod starts in a new boot before the GPUs are ready, after a
+// reboot and after a power loss, and kubelet comes once they do: by the boot unit's next attempt, or by an apply by hand.
 func TestLabKubeOrdering(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -45,7 +45,7 @@ func TestLabKubeOrdering(t *testing.T) {
 
 	t.Log("a power loss with GPUs that do not answer at first")
 	n.breaks()
-	n.Put("/etc/systemd/system/mend.service", `[Unit]
+	n.Put("/etc/systemd/system/fix.service", `[Unit]
 DefaultDependencies=no
 [Service]
 Type=oneshot
@@ -54,7 +54,7 @@ ExecStart=/usr/local/bin/fakenvml driver --init SUCCESS
 [Install]
 WantedBy=multi-user.target
 `, 0o644)
-	n.Must("systemctl", "enable", "--quiet", "mend.service")
+	n.Must("systemctl", "enable", "--quiet", "fix.service")
 	n.PowerLoss()
 	if log := n.Journal("gpuadm.service"); !strings.Contains(log, "try 1 of 3 failed") {
 		t.Errorf("the GPUs answered the first try: %s", log)
@@ -84,7 +84,7 @@ func (n gpuHost) held(pod string) {
 	}
 }
 
-// back wants a node and its pod to run, after the GPUs were found to stand in this boot.
+// back wants a node and its pod to run, after the GPUs were found ready in this boot.
 func (n gpuHost) back(pod string) {
 	n.t.Helper()
 	n.Ready()
@@ -109,9 +109,9 @@ func (n gpuHost) ordered() {
 		}
 		return us
 	}
-	stands, kubelet, ready := at("gpuadm.service", "ExecMainExitTimestampMonotonic"), at("kubelet.service", "ExecMainStartTimestampMonotonic"),
+	converged, kubelet, ready := at("gpuadm.service", "ExecMainExitTimestampMonotonic"), at("kubelet.service", "ExecMainStartTimestampMonotonic"),
 		at("gpuadm-ready.service", "ExecMainStartTimestampMonotonic")
-	if stands > kubelet || kubelet > ready {
-		n.t.Errorf("gpuadm.service was done at %d µs, kubelet started at %d, gpuadm-ready.service at %d", stands, kubelet, ready)
+	if converged > kubelet || kubelet > ready {
+		n.t.Errorf("gpuadm.service was done at %d µs, kubelet started at %d, gpuadm-ready.service at %d", converged, kubelet, ready)
 	}
 }

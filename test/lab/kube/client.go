@@ -22,7 +22,7 @@ import (
 // Object is a Kubernetes object, or a part of one.
 type Object = map[string]any
 
-// Client asks the API server as somebody.
+// Client asks the API server as one user.
 type Client struct {
 	http  *http.Client
 	token string
@@ -55,7 +55,7 @@ func StatusOf(err error) int {
 	return http.StatusOK
 }
 
-// client asks as the owner of a certificate or of a token, or as nobody.
+// client asks as the owner of a certificate or of a token, or as an anonymous client.
 func (c *Cluster) client(cert *tls.Certificate, token string) *Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(c.keys.ca.cert)
@@ -78,7 +78,7 @@ func (c *Cluster) Node(name string) (*Client, error) {
 	return c.client(&cert, ""), nil
 }
 
-// Bearer asks as the owner of a token; "" asks as nobody.
+// Bearer asks as the owner of a token; "" asks as an anonymous client.
 func (c *Cluster) Bearer(token string) *Client { return c.client(nil, token) }
 
 // Close ends the client's connections.

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestLabKubeCloud proves the ground the clouds' tests stand on: a host is in the cloud that it is put in, and is in another
+// TestLabKubeCloud proves what the clouds' tests depend on: a host is in the cloud that it is put in, and is in another
 // one when it is put there; and that on EC2 nothing is begun after a notice.
 func TestLabKubeCloud(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func spot(t *testing.T, n *kube.Node, m cloudfake.Machine) {
 	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "aws", Machine: leaving, Faults: []cloudfake.Fault{{What: "drop"}}}})
 	n.Put(specFile, "format = 1\n[runtime]\nset_as_default = true\n", 0o644)
 	if r := n.Exec("gpuadm", "apply"); r.Exit != 0 {
-		t.Errorf("nobody answers: %s", r)
+		t.Errorf("no answer: %s", r)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // planted is in the user data, beside what is of use there, and has to come out nowhere.
 const planted = "planted-in-the-user-data"
@@ -85,13 +85,13 @@ func TestLabKubeEKS(t *testing.T) {
 			n.wants(spec, join)
 			n.gpuadm(0, []string{"plan"}, "aws:///us-east-1a/i-0abcdef1234567890")
 			n.asked("eks-plan-" + map[bool]string{true: "described", false: "userdata"}[gated])
-			if said := n.traced(args...); !strings.Contains(said, says) {
-				t.Errorf("the first apply does not say %q: %s", says, said)
+			if output := n.traced(args...); !strings.Contains(output, says) {
+				t.Errorf("the first apply does not say %q: %s", says, output)
 			}
 			n.settled(args[1:]...)
 			n.Ready()
 			n.eksNode(cloud)
-			n.untold()
+			n.noSecrets()
 			n.asks("eks-again")
 			n.leaves(before)
 		})
@@ -99,7 +99,7 @@ func TestLabKubeEKS(t *testing.T) {
 }
 
 // traced applies once, and wants no secret in a command line.
-func (n gpuHost) traced(args ...string) (said string) {
+func (n gpuHost) traced(args ...string) (output string) {
 	n.t.Helper()
 	const log = "/run/argv"
 	r := n.Exec(append([]string{"strace", "-f", "-e", "trace=execve", "-s", "10000", "-v", "-o", log, "gpuadm"}, args...)...)
@@ -128,9 +128,9 @@ func secretIn(text string) string {
 	return ""
 }
 
-// untold wants nothing secret in any file, in the journal, in a command line, and in what gpuadm tells. gpuadm itself, and the
+// noSecrets wants nothing secret in any file, in the journal, in a command line, and in gpuadm's output. gpuadm itself, and the
 // image that has it, hold the words by which a token is made.
-func (n gpuHost) untold() {
+func (n gpuHost) noSecrets() {
 	n.t.Helper()
 	for _, s := range secrets() {
 		r := n.Exec("grep", "-rlFs", "--devices=skip", "--exclude=gpuadm", "--exclude-dir=io.containerd.content.v1.content", "-e", s, "/etc", "/var", "/run", "/tmp", "/root", "/usr/local")
@@ -141,13 +141,13 @@ func (n gpuHost) untold() {
 			n.t.Errorf("%s is in the journal: %s", s, r.Stdout)
 		}
 	}
-	said := n.Exec("sh", "-c", "cat /proc/[0-9]*/cmdline").Stdout
+	output := n.Exec("sh", "-c", "cat /proc/[0-9]*/cmdline").Stdout
 	for _, args := range [][]string{{"facts", "-o", "json"}, {"plan"}, {"plan", "-o", "json"}, {"status"}, {"status", "-o", "json"}, {"doctor"}} {
 		r := n.Exec(append([]string{"gpuadm"}, args...)...)
-		said += r.Stdout + r.Stderr
+		output += r.Stdout + r.Stderr
 	}
-	if found := secretIn(said); found != "" {
-		n.t.Errorf("%s is told", found)
+	if found := secretIn(output); found != "" {
+		n.t.Errorf("%s is printed", found)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestLabKubeFormerTaint: a startup taint waits for a device plugin that does not tolerate it, and that is said with the mend;
+// TestLabKubeFormerTaint: a startup taint waits for a device plugin that does not tolerate it, and that is said with the fix;
 // dropped from node.toml it goes off the Node. An identity without rights keeps the machine from nothing meanwhile.
 func TestLabKubeFormerTaint(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// gkeScript stands for GKE's configure-helper.sh: at each boot it writes the files of kubelet and of the container engine, and
+// gkeScript replaces GKE's configure-helper.sh: at each boot it writes the files of kubelet and of the container engine, and
 // starts kubelet.
 // Source: https://github.com/kubernetes/kubernetes/tree/v1.34.4/cluster/gce/gci, configure-helper.sh and node.yaml.
 const gkeScript = `#!/bin/bash
@@ -58,7 +58,7 @@ func (n gpuHost) gkePool() {
 }
 
 // TestLabKubeGKE: a node of a pool is taken through all stages but the join, which GKE has done; GKE's labels, taints and files
-// stay as they are, over a reboot too; nothing is begun once Google takes the machine away; and on Container-Optimized OS
+// do not change, over a reboot too; nothing is begun once Google takes the machine away; and on Container-Optimized OS
 // Google's own installer is named.
 func TestLabKubeGKE(t *testing.T) {
 	t.Parallel()
@@ -71,9 +71,9 @@ func TestLabKubeGKE(t *testing.T) {
 			"cluster-name": "gpus", "cluster-location": "us-central1", "cluster-uid": "0123", "startup-script": install, "user-data": install,
 		},
 	}
-	gone := machine
-	gone.Preempted = true
-	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: gone}})
+	preempted := machine
+	preempted.Preempted = true
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: preempted}})
 	n.gkePool()
 	n.account()
 	before := n.Object()
@@ -97,7 +97,7 @@ func TestLabKubeGKE(t *testing.T) {
 	n.gpuadm(0, []string{"apply"}, "Nothing to do.")
 	n.tells()
 
-	t.Log("a reboot, at which GKE writes its files anew")
+	t.Log("a reboot, at which GKE rewrites its files")
 	n.Reboot()
 	n.Ready()
 	n.settled()
@@ -122,7 +122,7 @@ func TestLabKubeGKE(t *testing.T) {
 }
 
 // TestLabKubeGKEAgent: on a node of a pool that GKE has joined, the pod of images/daemonset does every stage but the join: the startup
-// taint that nobody else knows goes once the GPUs stand, and comes back first after a reboot that GKE's scripts start kubelet at.
+// taint that no other controller knows goes once the GPUs are ready, and comes back first after a reboot that GKE's scripts start kubelet at.
 func TestLabKubeGKEAgent(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -186,6 +186,6 @@ func (n gpuHost) gkeSecrets() {
 		if text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json"); strings.Contains(text, word) {
 			n.t.Errorf("%s is in facts or plan", word)
 		}
-		n.unsaid(word)
+		n.neverPrinted(word)
 	}
 }

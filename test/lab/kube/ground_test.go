@@ -93,6 +93,6 @@ func TestLabKubeDiscovery(t *testing.T) {
 		t.Errorf("%v, %v", o, err)
 	}
 	if _, err := c.Bearer("").Get(t.Context(), "/api/v1/namespaces/kube-system/configmaps/kubelet-config"); kube.StatusOf(err) != 403 {
-		t.Errorf("nobody reads kubelet-config: %v", err)
+		t.Errorf("an anonymous client reads kubelet-config: %v", err)
 	}
 }

@@ -139,7 +139,7 @@ func (c *Cluster) folder() error {
 		return fmt.Errorf("cannot list clusters: %w", err)
 	}
 	for _, name := range left {
-		if file, err := lab.Lock(name, syscall.LOCK_NB); err == nil { // nobody uses it
+		if file, err := lab.Lock(name, syscall.LOCK_NB); err == nil { // no process uses it
 			_ = os.RemoveAll(name[:len(name)-len(".lock")])
 			_ = os.Remove(name)
 			_ = file.Close()

@@ -35,7 +35,7 @@ ExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf
 -- etc/kubernetes/kubelet.conf --
 `
 
-// onTheWire is a simulated machine whose network is the real one.
+// onTheWire is a simulated machine on the real network.
 type onTheWire struct {
 	*simhost.Node
 	real host.Host
@@ -64,7 +64,7 @@ func (o *onTheWire) hangUp() {
 
 // TestBenchKubeLoad prints what it costs one API server that 5,000 nodes come up at once, each by all of gpuadm's stages, with
 // a connection and a certificate of its own: labels, taints and the condition, and how it went, told; then once more, when
-// all stands. LOAD says how many else.
+// all is converged. LOAD says how many else.
 func TestBenchKubeLoad(t *testing.T) {
 	c := cluster.Run(t)
 	nodes := 5000
@@ -110,7 +110,7 @@ func TestBenchKubeLoad(t *testing.T) {
 		}
 		t.Logf("standing once more: %t: %s", again, figures)
 		// One GET, one PATCH, one PATCH of the status, and an Event for each of the two stages that changed something; then one GET.
-		budget := 5.01 // somebody's retry may be among thousands
+		budget := 5.01 // a retry may be among thousands
 		if again {
 			budget = 6.01
 		}

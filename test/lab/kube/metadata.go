@@ -19,7 +19,7 @@ import (
 // Cloud is the one that a host is in: what its firmware says of it, its metadata service, and its API.
 type Cloud struct {
 	cloudfake.Setup
-	// After is how long after each start the metadata service refuses connections, as one does whose route is not there yet.
+	// After is how long after each start the metadata service refuses connections, as one does before its route is there.
 	After time.Duration
 }
 
@@ -47,8 +47,8 @@ func (n *Node) Cloud(c Cloud) {
 	}
 	n.Put(cloudDir+"/setup.json", string(text), 0o600)
 	n.Must("rm", "-rf", cloudDir+"/firmware")
-	for name, said := range firmware(c.Setup) {
-		n.Put(cloudDir+"/firmware/dmi/id/"+name, said+"\n", 0o444)
+	for name, output := range firmware(c.Setup) {
+		n.Put(cloudDir+"/firmware/dmi/id/"+name, output+"\n", 0o444)
 	}
 	if !n.clouded {
 		n.clouded = true
@@ -178,8 +178,8 @@ func buildServer() (string, error) {
 	out := filepath.Join(dir, "serve")
 	cmd := exec.Command("go", "build", "-C", filepath.Join(moduleDir(), "..", ".."), "-trimpath", "-ldflags=-s -w", "-o", out, "./test/cloudfake/serve")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cannot build the fake cloud: %w: %s", err, said)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cannot build the fake cloud: %w: %s", err, output)
 	}
 	data, err := os.ReadFile(out)
 	return string(data), err

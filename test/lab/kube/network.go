@@ -42,13 +42,13 @@ func newNetwork() (*network, error) {
 	}
 	err := n.do(func() error {
 		cmd := exec.Command("ip", "-batch", "-")
-		// A bridge without an address of its own takes the lowest of its ports': when a host goes, the others would send to nobody
+		// A bridge without an address of its own takes the lowest of its ports': when a host goes, the others would send into the void
 		// for half a minute, until they ask again who has the API server's.
 		cmd.Stdin = strings.NewReader("link set lo up\naddress add " + service + "/32 dev lo\nlink add " + bridge + " address 02:00:0a:c8:00:01 type bridge\n" +
 			"address add " + address + "/24 dev " + bridge + "\nlink set " + bridge + " up\n" +
 			"route add unreachable default\n") // what is elsewhere is known at once to be out of reach
-		if said, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("cannot set up the cluster's network: %w: %s", err, said)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot set up the cluster's network: %w: %s", err, output)
 		}
 		if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil { // of this thread's network
 			return fmt.Errorf("cannot set up the cluster's network: %w", err)

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// nodeadmProgram is EKS's nodeadm where GPUADM_TEST_NODEADM names it, else what stands in for it: test/cloudfake/nodeadm says
+// nodeadmProgram is EKS's nodeadm where GPUADM_TEST_NODEADM names it, else its replacement: test/cloudfake/nodeadm says
 // why.
 func nodeadmProgram(t *testing.T) string {
 	t.Helper()
@@ -28,8 +28,8 @@ func nodeadmProgram(t *testing.T) string {
 		name = filepath.Join(t.TempDir(), "nodeadm")
 		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", name, "github.com/gpuadm/gpuadm/test/cloudfake/nodeadm")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if said, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("cannot build nodeadm's stand-in: %v: %s", err, said)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("cannot build nodeadm's replacement: %v: %s", err, output)
 		}
 	}
 	text, err := os.ReadFile(name)
@@ -52,7 +52,7 @@ func nodeadmUnits() map[string]string {
 		"kubelet.service": "[Unit]\nAfter=containerd.service\nWants=containerd.service\n[Service]\nSlice=runtime.slice\nEnvironmentFile=/etc/eks/kubelet/environment\n" +
 			"ExecStart=/usr/bin/kubelet $NODEADM_KUBELET_ARGS\nRestart=on-failure\nRestartSec=5\nKillMode=process\n" + wanted,
 		"containerd.service.d/00-runtime-slice.conf": "[Service]\nSlice=runtime.slice\n",
-		// Somebody's script of the user data brings the toolkit, after nodeadm has looked for it.
+		// A script of the user data brings the toolkit, after nodeadm has looked for it.
 		"toolkit.service": "[Unit]\nAfter=nodeadm-config.service\nBefore=gpuadm.service\n[Service]\nType=oneshot\n" +
 			"ExecStart=/bin/cp /opt/nvidia-container-runtime /usr/bin/nvidia-container-runtime\n" + wanted,
 	}
@@ -82,7 +82,7 @@ func (n gpuHost) nodeadm(cloud kube.Cloud) {
 }
 
 // TestLabKubeNodeadm: on EKS's images nodeadm makes the node. gpuadm's NodeConfig lies before nodeadm-run reads it; nodeadm-run
-// waits while the GPUs do not stand, and goes on by itself once they do; and the node registers with what the user data and
+// waits while the GPUs are not ready, and goes on by itself once they do; and the node registers with what the user data and
 // node.toml say.
 func TestLabKubeNodeadm(t *testing.T) {
 	t.Parallel()
@@ -137,9 +137,9 @@ func TestLabKubeNodeadm(t *testing.T) {
 		}
 		return us
 	}
-	if noted, stands, runs := at("nodeadm-config.service", "ExecMainExitTimestampMonotonic"), at("gpuadm.service", "ExecMainExitTimestampMonotonic"),
-		at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); noted > stands || stands > runs {
-		t.Errorf("nodeadm-config was done at %d µs, gpuadm.service at %d, and nodeadm-run began at %d", noted, stands, runs)
+	if noted, ready, runs := at("nodeadm-config.service", "ExecMainExitTimestampMonotonic"), at("gpuadm.service", "ExecMainExitTimestampMonotonic"),
+		at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); noted > ready || ready > runs {
+		t.Errorf("nodeadm-config was done at %d µs, gpuadm.service at %d, and nodeadm-run began at %d", noted, ready, runs)
 	}
 	n.gpuadm(0, []string{"undo", "--to", "all"})
 	after := n.Tree([]string{"/etc"}, "/etc/gpuadm")
@@ -149,8 +149,8 @@ func TestLabKubeNodeadm(t *testing.T) {
 }
 
 // TestLabKubeNodeadmOpen: with gate = "open" nodeadm-run waits for gpuadm.service to end, however it ends: the node of a machine
-// whose GPUs do not answer joins all the same, and a taint beside the user data's keeps pods away until they do. A GPU that falls
-// off the bus of the node later is named, and the node is not ready before somebody says that it is meant so.
+// with GPUs that do not answer joins all the same, and a taint beside the user data's keeps pods away until they do. A GPU that falls
+// off the bus of the node later is named, and the node is not ready before an administrator says that this is intended.
 func TestLabKubeNodeadmOpen(t *testing.T) {
 	t.Parallel()
 	c := cluster.Run(t)
@@ -185,11 +185,11 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 		t.Errorf("gpuadm.service was done at %d µs, and nodeadm-run began at %d", ended, began)
 	}
 	n.condition("False")
-	ours := slices.DeleteFunc(kube.Taints(n.Object()), func(taint string) bool {
+	taints := slices.DeleteFunc(kube.Taints(n.Object()), func(taint string) bool {
 		return strings.HasPrefix(taint, "example.com/") || strings.HasPrefix(taint, "karpenter.sh/") || strings.HasPrefix(taint, "node.cloudprovider.kubernetes.io/")
 	})
-	t.Logf("pods are kept away by %v", ours)
-	if len(ours) != 1 {
+	t.Logf("pods are kept away by %v", taints)
+	if len(taints) != 1 {
 		t.Errorf("taints %v", kube.Taints(n.Object()))
 	}
 
@@ -203,8 +203,8 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.Must("sh", "-ec", "rm -r /sys/bus/pci/devices/0000:28:00.0; sed '/^2800/d' /proc/bus/pci/devices >/tmp/bus; cat /tmp/bus >/proc/bus/pci/devices")
 	n.Must("env", state, "fakenvml", "new", "--gpus", "H100-80:1")
 	n.gpuadm(1, []string{"apply"}, "the node was ready with 2, and none is at 0000:28:00.0 any more", "gpu_count = 1 in [driver]")
-	if said := kube.Text(n.condition("False"), "message"); !strings.Contains(said, "0000:28:00.0") {
-		t.Errorf("the condition says %q", said)
+	if output := kube.Text(n.condition("False"), "message"); !strings.Contains(output, "0000:28:00.0") {
+		t.Errorf("the condition says %q", output)
 	}
 	n.wants(append(spec, "[driver]\ngpu_count = 1\n")...)
 	n.settled()

@@ -79,7 +79,7 @@ func readable(namespace, what, name string, subjects ...Object) []Object {
 	}
 }
 
-// kubeconfig is a kubeconfig in JSON, which is YAML too: of a certificate's owner, a token's, or nobody's.
+// kubeconfig is a kubeconfig in JSON, which is YAML too: of a certificate's owner, a token's, or an anonymous client's.
 func (c *Cluster) kubeconfig(server string, cert *tls.Certificate, token string) (string, error) {
 	user := Object{}
 	if cert != nil {
@@ -109,7 +109,7 @@ func (c *Cluster) kubeconfig(server string, cert *tls.Certificate, token string)
 	return string(text) + "\n", nil
 }
 
-// AdminConfig is a kubeconfig of somebody who may do anything.
+// AdminConfig is a kubeconfig of a user who may do anything.
 func (c *Cluster) AdminConfig(server string) (string, error) {
 	cert, err := c.keys.certify("admin", "system:masters")
 	if err != nil {

@@ -33,7 +33,7 @@ func (p Parts) Path(name string) string { return p.paths[name] }
 // program is one that test/kube's module builds.
 type program struct {
 	name, from string
-	module     string // whose version it has; "" for our own
+	module     string // the module that gives its version; "" for our own
 }
 
 func programs() []program {
@@ -164,8 +164,8 @@ func build(ctx context.Context, p program, version, out string) error {
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-C", moduleDir(), "-trimpath", "-ldflags="+flags, "-o", out, p.from)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return errors.New(strings.TrimSpace(string(said)) + ": " + err.Error())
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return errors.New(strings.TrimSpace(string(output)) + ": " + err.Error())
 	}
 	return nil
 }

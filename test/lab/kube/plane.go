@@ -67,8 +67,8 @@ func (p *process) stop() error {
 	}
 }
 
-// said is the end of what a program said.
-func (p *process) said() string {
+// lastOutput is the end of a program's output.
+func (p *process) lastOutput() string {
 	text, _ := os.ReadFile(p.log)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return strings.Join(lines[max(0, len(lines)-8):], "\n")
@@ -177,9 +177,9 @@ func (c *Cluster) wait(ctx context.Context, p *process, what string, ask func(co
 		}
 		select {
 		case <-p.ended:
-			return fmt.Errorf("cannot wait until %s: %s has ended: %s", what, p.name, p.said())
+			return fmt.Errorf("cannot wait until %s: %s has ended: %s", what, p.name, p.lastOutput())
 		case <-ctx.Done():
-			return fmt.Errorf("cannot wait until %s: %w: %s said\n%s", what, err, p.name, p.said())
+			return fmt.Errorf("cannot wait until %s: %w: %s said\n%s", what, err, p.name, p.lastOutput())
 		case <-time.After(30 * time.Millisecond):
 		}
 	}

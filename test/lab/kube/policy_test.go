@@ -69,8 +69,8 @@ func TestLabKubePolicy(t *testing.T) {
 	c.Until("RBAC is known and no policy is in force", probe)
 	for _, r := range append(denied, passing...) {
 		policyNode(c, r.node())
-		if said := denialOf(policySend(t, c, policyToken(r, bound, free), r)); said != "" {
-			t.Errorf("without the policy, %s: denied: %s", r.what, said)
+		if denial := denialOf(policySend(t, c, policyToken(r, bound, free), r)); denial != "" {
+			t.Errorf("without the policy, %s: denied: %s", r.what, denial)
 		}
 	}
 
@@ -81,8 +81,8 @@ func TestLabKubePolicy(t *testing.T) {
 		}
 	})
 	c.Until("the policy is in force", func() string {
-		if said := probe(); !strings.Contains(said, neverKey) {
-			return "the probe gets: " + said
+		if denial := probe(); !strings.Contains(denial, neverKey) {
+			return "the probe gets: " + denial
 		}
 		return ""
 	})
@@ -91,12 +91,12 @@ func TestLabKubePolicy(t *testing.T) {
 		if r.says == "" { // what is denied changes nothing
 			policyNode(c, r.node())
 		}
-		said := denialOf(policySend(t, c, policyToken(r, bound, free), r))
+		denial := denialOf(policySend(t, c, policyToken(r, bound, free), r))
 		switch {
-		case r.says == "" && said != "":
-			t.Errorf("%s: denied: %s", r.what, said)
-		case r.says != "" && !strings.Contains(said, r.says):
-			t.Errorf("%s: the denial is %q, want %q in it", r.what, said, r.says)
+		case r.says == "" && denial != "":
+			t.Errorf("%s: denied: %s", r.what, denial)
+		case r.says != "" && !strings.Contains(denial, r.says):
+			t.Errorf("%s: the denial is %q, want %q in it", r.what, denial, r.says)
 		}
 	}
 	t.Logf("%d requests were denied and %d passed; without the policy all passed", len(denied), len(passing))
@@ -202,7 +202,7 @@ func policyToken(r policyRequest, bound, free *kube.Client) *kube.Client {
 	return bound
 }
 
-// policySend makes a request of the Node as it is: the controllers of the cluster write to it too, and then it is sent again.
+// policySend makes a request of the current Node: the controllers of the cluster write to it too, and then it is sent again.
 func policySend(t *testing.T, c *kube.T, as *kube.Client, r policyRequest) error {
 	t.Helper()
 	path := "/api/v1/nodes/" + r.node()

@@ -10,7 +10,7 @@ import (
 )
 
 // TestLabKubeRace: a pod that wants nothing waits for a node. Where kubelet joins first and a script taints then, it is on
-// the node before its GPUs stand. With the startup taint that gpuadm has kubelet register with it is not, and comes after.
+// the node before its GPUs are ready. With the startup taint that gpuadm has kubelet register with it is not, and comes after.
 func TestLabKubeRace(t *testing.T) {
 	t.Run("naive", func(t *testing.T) {
 		t.Parallel()
@@ -26,7 +26,7 @@ func TestLabKubeRace(t *testing.T) {
 			t.Error("the race is not shown: the pod did not slip in")
 		}
 		if is := kube.Condition(n.Object(), gpuReady); is != nil {
-			t.Errorf("nobody has looked at the GPUs, and yet: %v", is)
+			t.Errorf("the GPUs were not checked, and yet: %v", is)
 		}
 	})
 	t.Run("startup taint", func(t *testing.T) {
@@ -44,12 +44,12 @@ func TestLabKubeRace(t *testing.T) {
 			t.Errorf("taints %v", taints)
 		}
 		if node, _ := n.landed("patient"); node != "" {
-			t.Error("the pod slipped in before the GPUs stood")
+			t.Error("the pod slipped in before the GPUs were ready")
 		}
 		n.Devices(2 * count)
 		n.Allocatable("nvidia.com/gpu", 2*count)
 		if node, _ := n.landed("patient"); node != "" {
-			t.Error("the pod slipped in before all was looked at")
+			t.Error("the pod slipped in before all was checked")
 		}
 		n.settled()
 		c.PodReady("default", "patient")

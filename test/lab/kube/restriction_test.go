@@ -10,8 +10,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestLabKubeRestriction holds down what a kubelet's own identity may do to its Node and what not: the ground that
-// gpuadm's split between kubelet's registration and a ServiceAccount stands on.
+// TestLabKubeRestriction tests what a kubelet's own identity may do to its Node and what not: gpuadm's
+// split between kubelet's registration and a ServiceAccount depends on it.
 // Source: plugin/pkg/admission/noderestriction of Kubernetes.
 func TestLabKubeRestriction(t *testing.T) {
 	c := cluster.Run(t)
@@ -44,7 +44,7 @@ func TestLabKubeRestriction(t *testing.T) {
 		status     int
 	}{
 		{"label nvidia.com/", own, label("nvidia.com/x"), 200},
-		{"label of anybody", own, label("example.com/x"), 200},
+		{"any other label", own, label("example.com/x"), 200},
 		{"label without a prefix", own, label("x"), 200},
 		{"label node.kubernetes.io/instance-type", own, label("node.kubernetes.io/instance-type"), 200},
 		{"label kubelet.kubernetes.io/", own, label("kubelet.kubernetes.io/x"), 200},
@@ -95,6 +95,6 @@ func TestLabKubeRestriction(t *testing.T) {
 		t.Errorf("it lists another's ResourceSlices: %v", err)
 	}
 	if _, err := c.Bearer("abcdef.0123456789abcdef").Get(t.Context(), own); kube.StatusOf(err) != 401 {
-		t.Errorf("a token nobody made: %v", err)
+		t.Errorf("an unknown token: %v", err)
 	}
 }

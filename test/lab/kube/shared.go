@@ -123,7 +123,7 @@ func (t *T) Token() string {
 }
 
 // Account makes a token of a ServiceAccount, bound to a pod that is on a node, whatever taints that has, as images/daemonset's is; ""
-// binds it to none. The pod, which nobody waits for, is deleted when the test ends.
+// binds it to none. The test does not wait for the pod, which is deleted when the test ends.
 func (t *T) Account(namespace, account, node string) string {
 	t.Helper()
 	pod := Pod{}

@@ -172,14 +172,14 @@ func (n gpuHost) leaves(before lab.Tree) {
 		n.t.Error("kubelet still runs")
 	}
 	after := n.tree()
-	for _, tree := range []lab.Tree{before, after} { // systemd makes links and folders for units of ours, which are not gpuadm's
+	for _, tree := range []lab.Tree{before, after} { // systemd makes links and folders for the test's units, which are not gpuadm's
 		maps.DeleteFunc(tree, func(name string, _ lab.Entry) bool { return strings.Contains(name, "devplug") })
 	}
 	if diff := before.Diff(after); diff != "" {
 		n.t.Errorf("not as before:\n%s", diff)
 	}
 	if left := n.Exec("find", "/var/lib/kubelet", "-name", "config.yaml", "-o", "-name", "kubelet-client*"); left.Stdout != "" {
-		n.t.Errorf("left of ours: %s", left.Stdout)
+		n.t.Errorf("left by gpuadm: %s", left.Stdout)
 	}
 	if o := n.Object(); kube.Condition(o, gpuReady)["status"] == "True" {
 		n.t.Errorf("who reads the Node still takes the GPUs for ready: %s", n.Describe())

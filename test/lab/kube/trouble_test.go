@@ -34,7 +34,7 @@ func TestLabKubeTroubles(t *testing.T) {
 	n.settled()
 	n.Ready()
 
-	t.Log("somebody has deleted the node")
+	t.Log("the node was deleted")
 	c.Delete("/api/v1/nodes/" + n.Name)
 	n.gpuadm(75, []string{"apply"}, "restart kubelet")
 	n.Must("systemctl", "restart", "kubelet.service")
@@ -64,7 +64,7 @@ func TestLabKubeTroubles(t *testing.T) {
 		t.Errorf("label %q", is)
 	}
 
-	t.Log("the section [join] is gone: it lets go")
+	t.Log("the section [join] is gone: it is released")
 	pid := n.MainPID("kubelet.service")
 	n.wants("[runtime]\n[node]\nlabels = { \"example.com/pool\" = \"b\" }\n")
 	n.settled()
@@ -77,7 +77,7 @@ func TestLabKubeTroubles(t *testing.T) {
 	t.Log("the API server is not there at undo")
 	undo := []string{"undo", "--to", "all"}
 	n.Must("ip", "link", "set", "host0", "down")
-	n.gpuadm(75, undo, "cannot look at node ", "does not answer", "nothing was touched", "wait, and run the same command again", "--leave")
+	n.gpuadm(75, undo, "cannot read the state of node ", "does not answer", "nothing was touched", "wait, and run the same command again", "--leave")
 	if now := n.MainPID("kubelet.service"); now != pid {
 		t.Errorf("an undo that waits: kubelet was %d, is %d", pid, now)
 	}

@@ -64,7 +64,7 @@ func wants(spec.Spec, facts.Facts) ([]converge.Want, error) {
 	return []converge.Want{slow, reboots}, nil
 }
 
-// How the setting can stand; "" is not made.
+// The states of the setting; "" is not made.
 const (
 	notAsked converge.State = "not asked for"
 	waits    converge.State = "waits for a reboot"
@@ -99,7 +99,7 @@ func (setting) Look(_ context.Context, v host.View) (converge.State, error) {
 
 func (setting) Make(_ context.Context, h host.Host, to converge.State) error {
 	if to != holds {
-		return fmt.Errorf("cannot make it stand as %q", to)
+		return fmt.Errorf("cannot make it %q", to)
 	}
 	now, err := boot(h)
 	if err != nil {

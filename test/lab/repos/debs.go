@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// BadDriver is the version of Debian 12 and RHEL 9 whose module package fails when it is configured, unless the file LetPass is there.
+// BadDriver is the version of Debian 12 and RHEL 9 with a module package that fails when it is configured, unless the file LetPass is there.
 const (
 	BadDriver = "580.105.08"
 	LetPass   = "/run/let-postinst-pass"
 )
 
-// Gone is the version that the repository Vanished has no more, newest the one whose companions Lagging lacks.
+// Gone is the version that the repository Vanished no longer has; newest has no companions in Lagging.
 const (
 	Gone   = "580.95.05"
 	newest = "590.48.01"

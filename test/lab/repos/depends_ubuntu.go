@@ -9,8 +9,8 @@ import (
 )
 
 // ubuntuDepends says what a package of Ubuntu's names needs where no listing does. Sources: the pages of nvidia-headless-no-dkms-550,
-// nvidia-headless-550, nvidia-dkms-550-server, nvidia-compute-utils-595 and libnvidia-compute-580-server at packages.ubuntu.com, whose
-// packages NVIDIA's follow; that nvidia-headless-580 draws in the decoder, and nvidia-driver-580 nvidia-persistenced and
+// nvidia-headless-550, nvidia-dkms-550-server, nvidia-compute-utils-595 and libnvidia-compute-580-server at packages.ubuntu.com: NVIDIA's
+// packages follow those; that nvidia-headless-580 draws in the decoder, and nvidia-driver-580 nvidia-persistenced and
 // nvidia-modprobe, is in the listings of 580.159.03 and 580.65.06. What is not in the edition is not needed.
 func ubuntuDepends(e edition, name string, has func(string) bool) []string {
 	var list []string

@@ -116,11 +116,11 @@ func (e edition) rows() ([]row, error) {
 			}
 		}
 	}
-	gone, err := e.absent()
+	absentPackages, err := e.absent()
 	if err != nil {
 		return nil, err
 	}
-	rows = slices.DeleteFunc(rows, func(r row) bool { return slices.Contains(gone, r.name) })
+	rows = slices.DeleteFunc(rows, func(r row) bool { return slices.Contains(absentPackages, r.name) })
 	for i := range rows {
 		if err := e.relate(&rows[i]); err != nil {
 			return nil, err
@@ -173,16 +173,16 @@ func noArch(arch string) string {
 
 // absent are the names that some listing of the same branch, in the same repository of a like distribution, says are not there.
 func (e edition) absent() ([]string, error) {
-	gone := slices.Clone(e.without)
+	absentPackages := slices.Clone(e.without)
 	distro, repository, _ := strings.Cut(e.of, " ")
 	for _, l := range listings.All() {
 		if family(l.Distro) == family(distro) && l.Repository == repository && branch(l.Version) == e.branch() {
 			for _, name := range l.Absent {
-				gone = append(gone, e.adopt(l, name))
+				absentPackages = append(absentPackages, e.adopt(l, name))
 			}
 		}
 	}
-	return gone, nil
+	return absentPackages, nil
 }
 
 // family is ubuntu, debian, rhel, amzn or azl.

@@ -75,16 +75,16 @@ func ubuntuArchive(distro string) []edition {
 		old.draws = "580" // the source page says transitional; to 580 is reasoned from Ubuntu 26.04, where the target is known
 		return []edition{old, at("570.195.03", "2"), at("580.159.03", "1")}
 	case "ubuntu2404":
-		old, gone, next := at("535.309.01", "2"), at("590.48.01", "5"), at("595.71.05", "1")
-		old.draws, gone.draws = "580", "595"
-		next.component, gone.component = "multiverse", "multiverse"
-		return []edition{old, at("570.211.01", "1"), at("580.159.03", "1"), at("580.173.02", "1"), gone, next}
+		old, absent, next := at("535.309.01", "2"), at("590.48.01", "5"), at("595.71.05", "1")
+		old.draws, absent.draws = "580", "595"
+		next.component, absent.component = "multiverse", "multiverse"
+		return []edition{old, at("570.211.01", "1"), at("580.159.03", "1"), at("580.173.02", "1"), absent, next}
 	default: // of 535, 570 and 590 only names are left there: transitional, with the version of what they draw in
 		list := []edition{at("580.173.02", "1"), at("595.71.05", "1")}
 		for named, of := range map[string]int{"535": 0, "570": 0, "590": 1} {
-			gone := list[of]
-			gone.named, gone.draws = named, branch(gone.version)
-			list = append(list, gone)
+			absent := list[of]
+			absent.named, absent.draws = named, branch(absent.version)
+			list = append(list, absent)
 		}
 		return list
 	}

@@ -13,7 +13,7 @@ import (
 type gpgKey struct{ home string }
 
 // newKey makes a key pair that has no end: repositories lie in the cache for long. gpg's agent listens on a socket in its
-// home, whose path must be short: so it is in the temporary folder. drop ends the agent and forgets the key.
+// home, which must have a short path: so it is in the temporary folder. drop ends the agent and forgets the key.
 func newKey(ctx context.Context, owner string) (key gpgKey, drop func(), err error) {
 	home, err := os.MkdirTemp("", "gpuadm-key-")
 	if err != nil {

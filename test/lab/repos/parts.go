@@ -15,23 +15,23 @@ import (
 // parts are what packages are made of.
 type parts struct {
 	Recipe
-	stand string // the program that stands for NVIDIA's daemons
+	fake string // the program in place of NVIDIA's daemons
 }
 
 // makeParts builds what is not in the recipe.
 func makeParts(ctx context.Context, r Recipe, dir string) (parts, error) {
-	stand := filepath.Join(dir, "daemon")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", stand, "github.com/gpuadm/gpuadm/test/lab/repos/daemon")
+	fake := filepath.Join(dir, "daemon")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", fake, "github.com/gpuadm/gpuadm/test/lab/repos/daemon")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return parts{}, fmt.Errorf("cannot build the daemon of the packages: %w: %s", err, out)
 	}
-	return parts{r, stand}, nil
+	return parts{r, fake}, nil
 }
 
 // program is one that says a version, and otherwise waits.
 func (in parts) program(says string) File {
-	return File{From: in.stand, Text: "\n" + says + "\n", Mode: 0o755}
+	return File{From: in.fake, Text: "\n" + says + "\n", Mode: 0o755}
 }
 
 // daemon is a program and its unit, of the program's name or the one given.
@@ -73,7 +73,7 @@ func (in parts) toolkit(v string) map[string]File {
 	}
 }
 
-// smi is nvidia-smi on a machine whose module is not loaded, which is what every host of the lab is.
+// smi is nvidia-smi on a machine that has not loaded the module, as every host of the lab.
 func smi() File {
 	return File{
 		Text: "#!/bin/sh\necho \"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. " +

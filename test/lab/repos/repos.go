@@ -184,7 +184,7 @@ func For(t testing.TB, distro string, r Recipe) string {
 	return dir
 }
 
-// Deb is For Debian 12 and 13, whose packages are the same.
+// Deb is For Debian 12 and 13, which have the same packages.
 func Deb(t testing.TB, r Recipe) string {
 	t.Helper()
 	return For(t, "debian12", r)

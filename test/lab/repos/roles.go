@@ -174,7 +174,7 @@ func (in parts) rpmRole(p *Package, v string) error {
 }
 
 // rpmLibraries are the libraries in NVIDIA's RPM packages: nvidia-driver.spec of negativo17/nvidia-driver on GitHub at 535.54.03,
-// 570.133.07, 580.95.05 and 610.43.02, whose writer makes NVIDIA's too.
+// 570.133.07, 580.95.05 and 610.43.02, by the author of NVIDIA's.
 func rpmLibraries() map[string][]string {
 	return map[string][]string{
 		"nvidia-driver-cuda-libs": {"libcuda"},

@@ -72,7 +72,7 @@ func buildRPMs(ctx context.Context, c lab.Chroot, list []Package) error {
 	name, release := "lab-"+first.Name+"-"+version[1], version[2]
 	tree := "/build/" + name
 	spec := "Name: " + name + "\nVersion: " + version[1] + "\nRelease: " + release + "\nSummary: makes the others\nLicense: Apache-2.0\n" +
-		// As they are: programs end in what they say.
+		// Unchanged: programs end in what they say.
 		"%global debug_package %{nil}\n%global __os_install_post %{nil}\n%description\nMakes the others.\n" +
 		"%install\nmkdir -p %{buildroot} && cp -a " + tree + "/. %{buildroot}/\n"
 	if err := os.MkdirAll(filepath.Join(c.Root, tree), 0o755); err != nil {

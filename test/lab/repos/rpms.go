@@ -96,7 +96,7 @@ func (in parts) rpmPackages(e edition) ([]Package, error) {
 
 // rpmDepends says what a package needs where no listing does. Sources: nvidia-driver.spec of negativo17/nvidia-driver on GitHub
 // at 535.54.03, 570.133.07, 580.95.05 and 610.43.02, nvidia-persistenced.spec of negativo17/nvidia-persistenced, nvidia-kmod-common.spec of
-// negativo17/nvidia-kmod-common, whose writer makes NVIDIA's too. Left out is what is in no repository of NVIDIA's: OpenCL, X.
+// negativo17/nvidia-kmod-common, by the author of NVIDIA's. Left out is what is in no repository of NVIDIA's: OpenCL, X.
 func rpmDepends(e edition, name string, has func(string) bool) []string {
 	var list []string
 	same := func(names ...string) []string {

@@ -20,7 +20,7 @@ func (s *Server) answer(r *http.Request) answer {
 	if what, ok := s.raw[r.URL.Path]; ok && r.Method == http.MethodGet {
 		return answer{200, what}
 	}
-	user := s.nobody
+	user := s.anonymous
 	if header := r.Header.Get("Authorization"); header != "" {
 		user = s.users[strings.TrimPrefix(header, "Bearer ")]
 	}
@@ -86,7 +86,7 @@ func (u User) may(verb, what, name string) bool {
 	case "get nodes":
 		return name == own // Kubernetes 1.32 and later (AuthorizeNodeWithSelectors)
 	case "patch nodes", "patch nodes/status", "create events":
-		return true // whose is admission's matter
+		return true // admission decides which objects
 	case "list pods", "list resourceslices":
 		return name == own
 	}

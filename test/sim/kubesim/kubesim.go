@@ -5,7 +5,7 @@
 // what, and faults on demand.
 //
 // It is an http.Handler: simhost.Node.Serve puts it on a simulated network, httptest.NewServer on a real one. It answers as the
-// server of Kubernetes 1.35 does, where gpuadm looks at the answer.
+// server of Kubernetes 1.35 does, where gpuadm reads the answer.
 package kubesim
 
 import (
@@ -58,25 +58,25 @@ type Fault struct {
 
 // Server is the API server.
 type Server struct {
-	mu       sync.Mutex
-	version  int
-	nodes    map[string]Object
-	events   []Object
-	pods     []Object
-	slices   map[string][]Object // by version of resource.k8s.io
-	raw      map[string]any      // what else is served by its path, to everybody
-	users    map[string]User     // by bearer token
-	nobody   User
-	admit    func(u User, old, made Object) string
-	signer   *Signer // nil: nobody joins
-	faults   []Fault
-	requests []string
+	mu        sync.Mutex
+	version   int
+	nodes     map[string]Object
+	events    []Object
+	pods      []Object
+	slices    map[string][]Object // by version of resource.k8s.io
+	raw       map[string]any      // what else is served by its path, to everybody
+	users     map[string]User     // by bearer token
+	anonymous User
+	admit     func(u User, old, made Object) string
+	signer    *Signer // nil: no machine joins
+	faults    []Fault
+	requests  []string
 }
 
 // New makes a server on which requests without a bearer token come from one user: there is no TLS on a simulated network that
-// could show a certificate. The zero User is nobody: such requests get 401.
+// could show a certificate. With the zero User such requests get 401.
 func New(withoutToken User) *Server {
-	return &Server{version: 100, nodes: map[string]Object{}, raw: map[string]any{}, users: map[string]User{}, nobody: withoutToken}
+	return &Server{version: 100, nodes: map[string]Object{}, raw: map[string]any{}, users: map[string]User{}, anonymous: withoutToken}
 }
 
 // Token makes a bearer token known.
@@ -118,7 +118,7 @@ func (s *Server) AddNode(name string, labels map[string]string, taints ...Object
 	s.PutNode(Object{"metadata": meta, "spec": spec, "status": Object{"conditions": []any{Object{"type": "Ready", "status": "True"}}}})
 }
 
-// EditNode changes a Node as somebody else would: a controller, another run. It does nothing where there is no such Node.
+// EditNode changes a Node as another client would: a controller, another run. It does nothing where there is no such Node.
 func (s *Server) EditNode(name string, edit func(Object)) {
 	s.locked(func() {
 		if n := s.nodes[name]; n != nil {
@@ -158,7 +158,7 @@ func (s *Server) AddSlice(version string, slice Object) {
 	})
 }
 
-// Serve answers GETs of a path, from anybody, with an object as JSON or a string as it is.
+// Serve answers GETs of a path, from any user, with an object as JSON or with a string.
 func (s *Server) Serve(path string, what any) { s.locked(func() { s.raw[path] = what }) }
 
 // Fail adds a fault; the first that fits a request is taken.

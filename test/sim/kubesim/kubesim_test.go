@@ -63,7 +63,7 @@ func TestPatches(t *testing.T) {
 		{"restricted label", "node", "gpu-1", jsonPatch, `[{"op":"add","path":"/metadata/labels/x.node-restriction.kubernetes.io~1x","value":"y"}]`, 403, "is not allowed"},
 		{"another node", "node", "gpu-2", jsonPatch, `[{"op":"add","path":"/metadata/labels","value":{}}]`, 403, `node "gpu-1" is not allowed to modify node "gpu-2"`},
 		{"no node", "node", "gpu-3", jsonPatch, `[]`, 404, `nodes "gpu-3" not found`},
-		{"nobody", "", "gpu-1", jsonPatch, `[]`, 401, "Unauthorized"},
+		{"no user", "", "gpu-1", jsonPatch, `[]`, 401, "Unauthorized"},
 		{"no role", "none", "gpu-1", jsonPatch, `[]`, 403, `User "none" cannot patch resource "nodes"`},
 		{"a role", "role", "gpu-1", jsonPatch, `[{"op":"remove","path":"/spec/taints"}]`, 200, ""},
 		{"role, not status", "role", "gpu-1/status", strategic, `{}`, 403, "cannot patch"},

@@ -26,7 +26,7 @@ import (
 // Signer is what a cluster has for machines that want to join: cluster-info with its signatures, and a controller that
 // approves and signs certificates.
 type Signer struct {
-	// Approve says what becomes of a request: "" it is signed, "wait" no controller looks at it, "Approved" it is not signed, "Denied", "Failed".
+	// Approve says what becomes of a request: "" it is signed, "wait" no controller handles it, "Approved" it is not signed, "Denied", "Failed".
 	Approve string
 	Now     time.Time // certificates hold for a year from then on
 
@@ -80,7 +80,7 @@ func (g *Signer) Pin() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Publish makes cluster-info anew, signed by these tokens.
+// Publish rewrites cluster-info, signed by these tokens.
 func (g *Signer) Publish(tokens ...string) {
 	text := "apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n    certificate-authority-data: " +
 		base64.StdEncoding.EncodeToString(g.CA()) + "\n    server: " + g.url + "\n"

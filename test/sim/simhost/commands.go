@@ -21,7 +21,7 @@ type Program struct {
 	// Looks says whether a call only looks; to ask one that does not is a violation.
 	Looks func(argv []string) bool
 	// Run runs it on the node's files, on which each change is durable and part of the one touch.
-	// An error that is a *host.CommandError is returned as it is.
+	// An error that is a *host.CommandError is returned unchanged.
 	Run func(files *host.Files, argv []string) (stdout []byte, err error)
 }
 

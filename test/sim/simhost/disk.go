@@ -41,7 +41,7 @@ type attrs struct {
 	xattrs   map[string]string // neither
 }
 
-// nameChange is one change of a folder's names: what stands at each name after it, nil for nothing.
+// nameChange is one change of a folder's names: what is at each name after it, nil for nothing.
 type nameChange map[string]*inode
 
 func (c nameChange) apply(names map[string]*inode) {
@@ -135,7 +135,7 @@ func (f folder) get(name string) (*inode, error) {
 	return nil, syscall.ENOENT
 }
 
-// looks runs a look at a name.
+// looks runs a read of a name.
 func (f folder) looks(name string, do func(*inode) error) error {
 	return f.d.look(func() error {
 		ino, err := f.get(name)

@@ -21,7 +21,7 @@ type file struct {
 	off int64
 }
 
-// errUnread is what a file says whose content was left out when the node was recorded.
+// errUnread is the error of a file with content that was left out when the node was recorded.
 var errUnread = errors.New("its content was not recorded")
 
 func (f *file) Stat() (i host.Info, err error) {

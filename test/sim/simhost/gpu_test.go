@@ -231,7 +231,7 @@ writes = { "/sys/module/nvidia/version" = "570.1\n" }
 			must(t, err)
 		}
 		if g := driver(t, n).GPUs[0]; len(g.Instances) > 0 || g.Mode != mode || g.Pending != mode || g.Persistent {
-			t.Errorf("%s: loaded anew, and %s, mode %t, pending %t, persistent %t", model, layout(g), g.Mode, g.Pending, g.Persistent)
+			t.Errorf("%s: reloaded, and %s, mode %t, pending %t, persistent %t", model, layout(g), g.Mode, g.Pending, g.Persistent)
 		}
 	}
 }

@@ -26,7 +26,7 @@ const tick = 50 * time.Millisecond
 type Node struct {
 	*host.Files // the machine's files, each touch counted
 
-	raw *host.Files // the same files for daemons and commands, whose writes are part of their one touch
+	raw *host.Files // the same files for daemons and commands: all their writes are one touch
 
 	mu       sync.Mutex
 	root     *inode
@@ -200,7 +200,7 @@ func (n *Node) PlainRenames() {
 	n.plain = true
 }
 
-// Revive makes a power cut one of the process alone: it was killed, and the machine runs on as it stood.
+// Revive makes a power cut one of the process alone: it was killed, and the machine runs on.
 func (n *Node) Revive() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

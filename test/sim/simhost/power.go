@@ -40,7 +40,7 @@ func (l Loss) String() string {
 }
 
 // Boot brings the node up again after a power cut (or cuts it now): what was not synced is lost as loss says, /run is empty,
-// the boot ID is new, the run lock free, enabled units start and read their files as they are then. No touch is cut or fails any more.
+// the boot ID is new, the run lock free, enabled units start and read their files. No touch is cut or fails any more.
 func (n *Node) Boot(loss Loss) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,7 +51,7 @@ func (n *Node) Boot(loss Loss) {
 // Reboot is a clean one: nothing is lost but /run.
 func (n *Node) Reboot() { n.Boot(LoseNothing) }
 
-// Image turns the node off and into an image: from then on only its files can be looked at and touched.
+// Image turns the node off and into an image: from then on only its files can be read and changed.
 func (n *Node) Image() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -67,7 +67,7 @@ func (i *inode) kind() string {
 	return "file"
 }
 
-// content is short text as it is, all else by digest.
+// content is short text itself, all else by digest.
 func content(data []byte) string {
 	if len(data) <= 400 && utf8.Valid(data) {
 		return strconv.Quote(string(data))

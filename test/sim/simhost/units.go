@@ -64,7 +64,7 @@ func (n *Node) unitFile(u unit) error {
 	return notLater(host.SetUnitOf(n.raw, u.Name, host.UnitChange{File: change}))
 }
 
-// notLater takes for no error that a machine is looked at by its files.
+// notLater drops the error that says that only the files of this machine can be read.
 func notLater(err error) error {
 	if errors.As(err, new(host.Later)) {
 		return nil
@@ -153,7 +153,7 @@ func (n *Node) job(name, job string) error {
 	return nil
 }
 
-// start starts a daemon, which reads its files as they are now.
+// start starts a daemon, which reads its files.
 func (d *daemon) start(n *Node, at time.Time) error {
 	content, digest := d.read(n)
 	if d.refuses != nil && d.refuses.MatchString(content) {

@@ -57,7 +57,7 @@ func (w web) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 			return fmt.Errorf("dial tcp: lookup %s: no such host", r.URL.Hostname())
 		}
 		if t := httptrace.ContextClientTrace(r.Context()); t != nil && t.GotConn != nil {
-			t.GotConn(httptrace.GotConnInfo{}) // who asks sees that somebody took the connection, answer or not
+			t.GotConn(httptrace.GotConnInfo{}) // the client sees that a server took the connection, answer or not
 		}
 		rec := httptest.NewRecorder()
 		rec.Header().Set("Date", w.node.now.UTC().Format(http.TimeFormat))

@@ -27,7 +27,7 @@ func main() {
 
 // report prints one line for a part, and one for each origin that failed.
 func report(step parts.Step) {
-	for _, err := range step.Tried {
+	for _, err := range step.Failed {
 		fmt.Printf("%-10s  %v\n", step.Part.Name, err)
 	}
 	how := fmt.Sprintf("fetched in %.1f s", step.Took.Seconds())

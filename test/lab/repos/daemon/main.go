@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command daemon stands where a package of NVIDIA's has a program or a daemon. Its last line, put behind the program by
-// package repos, is what it says to --version; asked for nothing else, it waits until it is told to end.
+// Command daemon replaces a program or a daemon of NVIDIA's packages. Its last line, put behind the program by
+// package repos, is what it says to --version; without arguments it runs until a signal ends it.
 package main
 
 import (

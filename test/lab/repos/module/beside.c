@@ -21,5 +21,5 @@ static void __exit lab_exit(void)
 module_init(lab_init);
 module_exit(lab_exit);
 MODULE_LICENSE(LAB_LICENSE);
-MODULE_DESCRIPTION("stands in for NVIDIA's in tests");
+MODULE_DESCRIPTION("a fake of NVIDIA's for tests");
 MODULE_VERSION(LAB_VERSION);

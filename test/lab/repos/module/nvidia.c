@@ -21,7 +21,7 @@ static void __exit lab_exit(void)
 module_init(lab_init);
 module_exit(lab_exit);
 MODULE_LICENSE(LAB_LICENSE);
-MODULE_DESCRIPTION("stands in for NVIDIA's in tests");
+MODULE_DESCRIPTION("a fake of NVIDIA's for tests");
 MODULE_VERSION(LAB_VERSION);
 MODULE_FIRMWARE("nvidia/" LAB_VERSION "/gsp_ga10x.bin");
 MODULE_FIRMWARE("nvidia/" LAB_VERSION "/gsp_tu10x.bin");

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// replaced is a machine whose driver was replaced while this process ran.
+type replaced struct {
+	host.Host
+	again bool
+}
+
+func (r replaced) Driver(context.Context) (host.Driver, error) {
+	return host.Driver{}, &host.NoDriver{Why: "the driver was changed while gpuadm ran", Again: r.again}
+}
+
+// An apply that only a new process can continue starts one, after it has released the run lock.
+func TestNewProcess(t *testing.T) { startsNewProcess(t, "") }
+
+// The new process gets the time that is left until the deadline.
+func TestNewProcessHasTheTimeLeft(t *testing.T) { startsNewProcess(t, "1h") }
+
+func startsNewProcess(t *testing.T, deadline string) {
+	for _, again := range []bool{true, false} {
+		n, err := simhost.New([]byte("-- sim.toml --\n[[gpu]]\nmodel = \"H100-80\"\n-- sys/bus/pci/devices/0000:17:00.0/vendor --\n0x10de\n-- sys/bus/pci/devices/0000:17:00.0/device --\n0x2330\n-- sys/bus/pci/devices/0000:17:00.0/class --\n0x030200\n-- etc/gpuadm/node.toml --\nformat = 1\n[[mig.gpu]]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out, bad strings.Builder
+		started := 0
+		e := env{
+			stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: func(string) string { return "" }, root: true,
+			open: func(string) (host.Host, error) { return replaced{n, again}, nil },
+			read: func(string) ([]byte, error) { return nil, io.EOF },
+			restartSelf: func(more ...string) error {
+				unlock, err := n.Lock()
+				if err != nil {
+					t.Errorf("started a new process with the lock held: %v", err)
+				} else {
+					unlock()
+				}
+				started++
+				if deadline == "" && len(more) > 0 {
+					t.Errorf("started a new process with %q", more)
+				} else if deadline != "" {
+					left := time.Duration(0)
+					if len(more) == 1 {
+						left, _ = time.ParseDuration(strings.TrimPrefix(more[0], "--deadline="))
+					}
+					if left <= 0 || left >= time.Hour {
+						t.Errorf("started a new process with %q: want the time left of the hour", more)
+					}
+				}
+				return nil
+			},
+		}
+		argv := []string{"apply", "mig"}
+		if deadline != "" {
+			argv = append(argv, "--deadline", deadline)
+		}
+		code := run(context.Background(), e, argv)
+		if want := map[bool]int{true: 1}[again]; code != 0 || started != want {
+			t.Errorf("again %t: exit %d, started a new process %d times, want %d: %s%s", again, code, started, want, out.String(), bad.String())
+		}
+	}
+}

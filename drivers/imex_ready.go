@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+const (
+	// imexPatience is how long IMEX may take from its start until it is ready; with its peers there it takes seconds.
+	imexPatience = time.Minute
+	imexPause    = time.Second
+)
+
+// freshIMEX is things.Restart for a daemon that undo may stop, start or mask: while it does not run it reads its files at its start.
+type freshIMEX struct {
+	converge.Thing // of kind restart
+}
+
+// imexFresh wants IMEX restarted if its files changed since it started, and ready after a restart.
+func imexFresh() converge.Want {
+	w := things.Restart(IMEXUnit, []string{IMEXConfig, IMEXNodes}, func(ctx context.Context, v host.View, _ string, _ []string) error {
+		return imexReady(ctx, v)
+	}, "IMEX reads its files when it starts")
+	w.Thing, w.Breaks = freshIMEX{w.Thing}, []string{"stop-clients"}
+	return w
+}
+
+// IsIMEX says whether the name of a thing of kind restart is IMEX's: then NewIMEX builds it again. Undo does not wait for IMEX to
+// be ready: what it restores may be a configuration under which it does not answer.
+func IsIMEX(name string) bool { return name == IMEXUnit }
+
+// NewIMEX builds IMEX's thing of kind restart again.
+func NewIMEX(files []string) converge.Thing {
+	return freshIMEX{things.NewRestart(IMEXUnit, files, nil)}
+}
+
+// Reads is converge.Reader's.
+func (f freshIMEX) Reads() []string { return f.Thing.(converge.Reader).Reads() }
+
+func (f freshIMEX) Look(ctx context.Context, v host.View) (converge.State, error) {
+	state, err := f.Thing.Look(ctx, v)
+	word, _, _ := strings.Cut(string(state), ",") // a mask is for the want of the unit, which comes before this one
+	if err == nil && (word == "inactive" || word == "") {
+		return "", host.Later{Until: "its start"}
+	}
+	return converge.State(word), err
+}
+
+func (f freshIMEX) Unsettled(found converge.State, by converge.Change) converge.State {
+	return f.Thing.(converge.Settler).Unsettled(found, by)
+}
+
+// Settled is converge.Settler's.
+func (f freshIMEX) Settled(found converge.State) converge.State {
+	return f.Thing.(converge.Settler).Settled(found)
+}
+
+// imexAnswers wants this node's IMEX ready. One that does not run, or that runs with other files than wanted, is judged
+// when it is started. One that is not ready holds nothing else back: it may wait for other nodes, or for their administrator.
+func imexAnswers(nodes []string) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
+		state, err := NewIMEX([]string{IMEXConfig, IMEXNodes}).Look(ctx, v)
+		if errors.As(err, new(host.Later)) || err == nil && (state != things.UpToDate || !imexWritten(v, nodes)) {
+			return "", nil
+		} else if err != nil {
+			return "", err
+		}
+		err = imexReady(ctx, v)
+		if t := (*converge.Trouble)(nil); errors.As(err, &t) {
+			return "", converge.Wait{For: strings.TrimPrefix(t.What, "cannot use IMEX on the host: "), Try: t.Try}
+		}
+		return "", err
+	}
+	return things.Check("IMEX is ready", look, "GPUs of other nodes are reached only through an IMEX that is ready")
+}
+
+// imexWritten says whether IMEX's files are converged.
+func imexWritten(v host.View, nodes []string) bool {
+	config, err := v.ReadFile(IMEXConfig)
+	if err != nil {
+		return false
+	}
+	edited, _ := editIMEX(len(nodes) > 0)(config)
+	named, _ := v.ReadFile(IMEXNodes) // missing where the configuration names another
+	return bytes.Equal(edited, config) && (len(nodes) == 0 || string(named) == imexNodesText(nodes))
+}
+
+func imexTry() []string {
+	return []string{
+		"journalctl -u " + IMEXUnit + " and /var/log/nvidia-imex.log, which say why",
+		"nvidia-imex-ctl -N, which shows the nodes of the domain; this node's own address belongs to the list of them",
+	}
+}
+
+// imexReady waits until nvidia-imex-ctl says that this node's IMEX is ready, for as long as one that was just started may take.
+// It prints one word: READY, INITIALIZING, STARTING_AUTH_SERVER, WAITING_FOR_PEERS, WAITING_FOR_RECOVERY, INIT_GPU, SHUTTING_DOWN
+// or UNAVAILABLE. Nodes that wait for each other are not turned back: each would take itself away from the others.
+// Sources: https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/cmdservice.html; DCGM_FI_IMEX_DAEMON_STATUS in
+// dcgmlib/dcgm_fields.h of https://github.com/NVIDIA/DCGM; cmd/compute-domain-daemon/main.go in
+// https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu, which takes "READY\n" for ready and nothing else.
+func imexReady(ctx context.Context, v host.View) error {
+	if config, err := v.ReadFile(IMEXConfig); err != nil || imexValues(config)[imexEnabled] != "1" {
+		return nil // as it was before us, to which a restart that failed goes back: it does not answer
+	}
+	u, err := v.Unit(ctx, IMEXUnit)
+	if err != nil {
+		return err
+	}
+	over := time.Now().Add(imexPatience - (u.Uptime - u.Since))
+	for {
+		out, err := v.Ask(ctx, "nvidia-imex-ctl", "-q")
+		state := strings.TrimSpace(string(out))
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, fs.ErrNotExist):
+			return &converge.Trouble{What: "cannot ask IMEX whether it is ready: nvidia-imex-ctl is not installed", Try: []string{"install the package nvidia-imex whole"}}
+		case err == nil && state == "READY":
+			return nil
+		case err != nil:
+			state = "UNAVAILABLE"
+		}
+		if !time.Now().Before(over) {
+			if state == "WAITING_FOR_PEERS" || state == "WAITING_FOR_RECOVERY" {
+				return converge.Wait{For: "IMEX of the other nodes answers this node's", Try: []string{"nvidia-imex-ctl -N, which shows the nodes of the domain and their state"}}
+			}
+			t := &converge.Trouble{What: fmt.Sprintf("cannot use IMEX on the host: nvidia-imex-ctl -q says %s, and not READY", state), Try: imexTry(), Err: err}
+			if err != nil {
+				t.Because = []string{err.Error()}
+			}
+			return t
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(imexPause):
+		}
+	}
+}

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import "strings"
+
+// The owner of a machine's driver, by signs on the machine.
+const (
+	GPUOperator = "NVIDIA's GPU Operator"
+	OSTree      = "the ostree image that this system is"
+)
+
+// DriverOwner is another owner of the driver.
+type DriverOwner struct {
+	Name string `json:"name"` // GPUOperator, OSTree
+	Why  string `json:"why"`  // by which sign
+}
+
+// driverOwner says who else brings the driver. What an os-release says is for who knows the distributions.
+func (l *look) driverOwner() *DriverOwner {
+	if !l.v.Live() {
+		return nil // what is in /run is this boot's
+	}
+	// The driver container mounts its root for others to find, holds its process's file while it runs, and says by another
+	// one that it is ready. The operator's validator has files beside it, also where the driver is the machine's own.
+	// Source: nvidia-driver in https://github.com/NVIDIA/gpu-driver-container; validator in https://github.com/NVIDIA/gpu-operator.
+	const container = "/run/nvidia/driver"
+	for line := range strings.Lines(l.attr("/proc/self/mounts")) {
+		if f := strings.Fields(line); len(f) > 1 && f[1] == container {
+			return &DriverOwner{GPUOperator, container + " is mounted, by its driver container"}
+		}
+	}
+	for _, sign := range []string{"/run/nvidia/nvidia-driver.pid", "/run/nvidia/validations/.driver-ctr-ready"} {
+		if l.has(sign) {
+			return &DriverOwner{GPUOperator, "its driver container has written " + sign}
+		}
+	}
+	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages come with the image.
+	if booted := "/run/ostree-booted"; l.has(booted) {
+		return &DriverOwner{OSTree, booted + " is there"}
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts_test
+
+import (
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+func TestDriverOwner(t *testing.T) {
+	const mounts = "-- proc/self/mounts --\nproc /proc proc rw 0 0\n"
+	for _, test := range []struct{ name, files, want, why string }{
+		{"no owner", mounts, "", ""},
+		{"validated host driver", mounts + "-- run/nvidia/validations/driver-ready --\n", "", ""},
+		{"a folder, not a mount", mounts + "-- run/nvidia/driver/ --\n", "", ""},
+		{"mounted", mounts + "overlay /run/nvidia/driver overlay rw 0 0\n", facts.GPUOperator, "/run/nvidia/driver is mounted, by its driver container"},
+		{"at work", mounts + "-- run/nvidia/nvidia-driver.pid --\n4242\n", facts.GPUOperator, "its driver container has written /run/nvidia/nvidia-driver.pid"},
+		{"ready", mounts + "-- run/nvidia/validations/.driver-ctr-ready --\n", facts.GPUOperator, "its driver container has written /run/nvidia/validations/.driver-ctr-ready"},
+		{"ostree", mounts + "-- run/ostree-booted --\n", facts.OSTree, "/run/ostree-booted is there"},
+	} {
+		n, err := simhost.New([]byte(test.files))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := facts.Gather(t.Context(), n, facts.Needs{Modules: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := facts.DriverOwner{}
+		if f.DriverOwner != nil {
+			got = *f.DriverOwner
+		}
+		if want := (facts.DriverOwner{Name: test.want, Why: test.why}); got != want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, want)
+		}
+	}
+}

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	bin "encoding/binary"
+	"encoding/hex"
+	"errors"
+	"io"
+	"math/big"
+)
+
+// Key names a key that signs modules, or a certificate that is trusted to. A signature names its certificate by issuer
+// and serial number, or by the key's id; the signer chooses which.
+type Key struct {
+	Name   string `json:"name"`             // common name: of a certificate's owner, of a signature's issuer
+	Issuer string `json:"issuer,omitempty"` // digest of the issuer's name
+	Serial string `json:"serial,omitempty"` // hex
+	ID     string `json:"id,omitempty"`     // subject key id, hex
+}
+
+// Same says whether two names are of one key.
+func (k Key) Same(o Key) bool {
+	return k.Issuer != "" && k.Issuer == o.Issuer && k.Serial == o.Serial || k.ID != "" && k.ID == o.ID
+}
+
+const (
+	signed       = "~Module signature appended~\n"
+	trailer      = 12       // bytes of struct module_signature
+	maxSignature = 64 << 10 // bytes; that of a 4096-bit key has 700
+)
+
+// signer reads who signed a module; nil if it is not signed. The signature is not proven here: the kernel does that.
+// Source: include/linux/module_signature.h, scripts/sign-file.c in the kernel's tree.
+func signer(r io.ReaderAt, size int64) (*Key, error) {
+	tail := make([]byte, trailer+len(signed))
+	if size < int64(len(tail)) {
+		return nil, nil
+	}
+	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if string(tail[trailer:]) != signed {
+		return nil, nil
+	}
+	const pkcs7 = 2
+	n := int64(bin.BigEndian.Uint32(tail[8:12]))
+	if tail[2] != pkcs7 || n > maxSignature || n > size-int64(len(tail)) {
+		return nil, errors.New("its signature is of no known kind")
+	}
+	der := make([]byte, n)
+	if _, err := r.ReadAt(der, size-int64(len(tail))-n); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	k, err := parseSignature(der)
+	if err != nil {
+		return nil, err
+	}
+	return &k, nil
+}
+
+var errSignature = errors.New("its signature cannot be read")
+
+// parseSignature reads who signed a PKCS#7 message. Source: RFC 5652, 5.1 and 5.3.
+func parseSignature(der []byte) (Key, error) {
+	message, err := inside(der) // type, [0] content
+	if err != nil || len(message) < 2 {
+		return Key{}, errSignature
+	}
+	data, err := inside(message[1].Bytes) // version, digests, content, certificates and CRLs if any, signers
+	if err != nil || len(data) < 4 {
+		return Key{}, errSignature
+	}
+	var first asn1.RawValue
+	if _, err := asn1.Unmarshal(data[len(data)-1].Bytes, &first); err != nil {
+		return Key{}, errSignature
+	}
+	info, err := inside(first.FullBytes) // version, who, …
+	if err != nil || len(info) < 2 {
+		return Key{}, errSignature
+	}
+	who := info[1]
+	if who.Class == asn1.ClassContextSpecific && who.Tag == 0 {
+		return Key{ID: hex.EncodeToString(who.Bytes)}, nil
+	}
+	names, err := inside(who.FullBytes) // issuer, serial number
+	var serial *big.Int
+	if err != nil || len(names) < 2 {
+		return Key{}, errSignature
+	}
+	if _, err := asn1.Unmarshal(names[1].FullBytes, &serial); err != nil {
+		return Key{}, errSignature
+	}
+	var rdn pkix.RDNSequence
+	if _, err := asn1.Unmarshal(names[0].FullBytes, &rdn); err != nil {
+		return Key{}, errSignature
+	}
+	var name pkix.Name
+	name.FillFromRDNSequence(&rdn)
+	return Key{Name: commonName(name), Issuer: digest(names[0].FullBytes), Serial: serial.Text(16)}, nil
+}
+
+// inside returns the parts of a sequence.
+func inside(der []byte) (parts []asn1.RawValue, err error) {
+	var outer asn1.RawValue
+	if _, err := asn1.Unmarshal(der, &outer); err != nil {
+		return nil, err
+	}
+	if outer.Class != asn1.ClassUniversal || outer.Tag != asn1.TagSequence {
+		return nil, errSignature
+	}
+	for rest := outer.Bytes; len(rest) > 0; {
+		var p asn1.RawValue
+		if rest, err = asn1.Unmarshal(rest, &p); err != nil {
+			return nil, err
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
+// certificate names the key that an X.509 certificate is about.
+func certificate(der []byte) (Key, bool) {
+	c, err := x509.ParseCertificate(der)
+	if err != nil || c.SerialNumber == nil {
+		return Key{}, false
+	}
+	return Key{Name: commonName(c.Subject), Issuer: digest(c.RawIssuer), Serial: c.SerialNumber.Text(16), ID: hex.EncodeToString(c.SubjectKeyId)}, true
+}
+
+func commonName(n pkix.Name) string {
+	if n.CommonName == "" {
+		return n.String()
+	}
+	return n.CommonName
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+// efiKeys reads the X.509 certificates out of EFI signature lists. Source: UEFI specification 2.10, 32.4.1.
+func efiKeys(data []byte) (keys []Key) {
+	const (
+		head  = 28 // type, size of the list, of its header, of each signature
+		owner = 16
+		x509  = "\xa1\x59\xc0\xa5\xe4\x94\xa7\x4a\x87\xb5\xab\x15\x5c\x2b\xf0\x72" // EFI_CERT_X509_GUID
+	)
+	for len(data) >= head {
+		list, header, each := bin.LittleEndian.Uint32(data[16:]), bin.LittleEndian.Uint32(data[20:]), bin.LittleEndian.Uint32(data[24:])
+		if list < head || uint64(list) > uint64(len(data)) || uint64(header)+head > uint64(list) || each <= owner {
+			return keys
+		}
+		if string(data[:16]) == x509 {
+			for sigs := data[head+header : list]; uint64(len(sigs)) >= uint64(each); sigs = sigs[each:] {
+				if k, ok := certificate(sigs[owner:each]); ok {
+					keys = append(keys, k)
+				}
+			}
+		}
+		data = data[list:]
+	}
+	return keys
+}

@@ -1,0 +1,263 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// realDisk is the kernel's file system below a folder, by the descriptor of that folder. Its path is not used again once it is
+// open: a user who can write in the folder's parent could put another folder in its place, or a link. It is open as long as the
+// process lives, which opens one or two.
+//
+// Every path is walked part by part with O_NOFOLLOW from an open folder (openat(2)), so whatever is swapped
+// for a link meanwhile, the kernel itself never follows one and nothing leads out of the root. Where no link is on the way
+// the kernel can do the same at once (Deep); RHEL 8's lacks that, and older seccomp profiles answer EPERM.
+type realDisk int
+
+// Root needs no permission that the first opening did not: openat(2) of "." would.
+func (d realDisk) Root() (Folder, error) {
+	fd, err := retryEINTR2(func() (int, error) { return unix.FcntlInt(uintptr(d), unix.F_DUPFD_CLOEXEC, 0) })
+	if err != nil {
+		return nil, err
+	}
+	return realFolder(fd), nil
+}
+
+// Deep is deepDisk's, by openat2(2): Linux 5.6 and newer. The path is clean, so that no ".." is in it, which could lead out of a
+// folder that is moved meanwhile; RESOLVE_BENEATH would refuse that too. Paths with links are walked: an image's absolute
+// links start at its root, and RESOLVE_IN_ROOT does not say where they led.
+func (d realDisk) Deep(name string) (Folder, error) {
+	how := &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	}
+	fd, err := retryEINTR2(func() (int, error) { return unix.Openat2(int(d), "."+name, how) })
+	if err != nil {
+		return nil, err
+	}
+	return realFolder(fd), nil
+}
+
+// realFolder is a descriptor opened with O_PATH: it needs only search permission.
+type realFolder int
+
+func (d realFolder) Folder(name string) (Folder, error) {
+	// O_DIRECTORY makes the kernel mount what systemd automounts there; without it O_PATH would not (open(2)).
+	fd, err := open(int(d), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err == unix.ELOOP { // older kernels, for a link
+		err = unix.ENOTDIR
+	}
+	if err != nil {
+		return nil, err
+	}
+	return realFolder(fd), nil
+}
+
+func (d realFolder) Lstat(name string) (Info, error) {
+	var x unix.Statx_t
+	err := retryEINTR(func() error {
+		return unix.Statx(int(d), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
+	})
+	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
+		var st unix.Stat_t
+		if err := retryEINTR(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
+			return Info{}, err
+		}
+		return info(&st), nil
+	}
+	if err != nil {
+		return Info{}, err
+	}
+	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
+	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed})
+	i.Nlink = int(x.Nlink)
+	switch {
+	case x.Attributes&unix.STATX_ATTR_IMMUTABLE != 0:
+		i.Chattr = "i"
+	case x.Attributes&unix.STATX_ATTR_APPEND != 0:
+		i.Chattr = "a"
+	}
+	return i, nil
+}
+
+func (d realFolder) Readlink(name string) (string, error) {
+	for size := 256; ; size *= 2 {
+		buf := make([]byte, size)
+		n, err := retryEINTR2(func() (int, error) { return unix.Readlinkat(int(d), name, buf) })
+		if err != nil {
+			return "", err
+		}
+		if n < size { // readlinkat(2) truncates without a word
+			return string(buf[:n]), nil
+		}
+	}
+}
+
+func (d realFolder) Names() ([]string, error) {
+	fd, err := open(int(d), ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var names []string
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := retryEINTR2(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return names, nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names) // leaves out . and ..
+	}
+}
+
+func (d realFolder) Open(name string) (File, error) {
+	return d.file(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+}
+
+func (d realFolder) OpenAppend(name string) (File, error) {
+	return d.file(name, unix.O_RDWR|unix.O_APPEND|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+}
+
+func (d realFolder) Create(name string) (File, error) {
+	return d.file(name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o600)
+}
+
+func (d realFolder) file(name string, flags int, mode uint32) (File, error) {
+	fd, err := open(int(d), name, flags|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return nil, err
+	}
+	return realFile(fd), nil
+}
+
+func (d realFolder) Mkdir(name string) error {
+	return retryEINTR(func() error { return unix.Mkdirat(int(d), name, 0o700) })
+}
+
+func (d realFolder) Symlink(target, name string) error {
+	return retryEINTR(func() error { return unix.Symlinkat(target, int(d), name) })
+}
+
+func (d realFolder) Rename(from, to string, flags uint) error {
+	return retryEINTR(func() error { return unix.Renameat2(int(d), from, int(d), to, flags) })
+}
+
+func (d realFolder) Unlink(name string) error {
+	return retryEINTR(func() error { return unix.Unlinkat(int(d), name, 0) })
+}
+
+func (d realFolder) Rmdir(name string) error {
+	return retryEINTR(func() error { return unix.Unlinkat(int(d), name, unix.AT_REMOVEDIR) })
+}
+
+func (d realFolder) Sync() error {
+	fd, err := open(int(d), ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	err = retryEINTR(func() error { return unix.Fsync(fd) })
+	if err == unix.EINVAL { // some network and FUSE file systems cannot sync a folder: fsync(2)
+		return nil
+	}
+	return err
+}
+
+func (d realFolder) Close() error { return unix.Close(int(d)) }
+
+func open(at int, name string, flags int, mode uint32) (int, error) {
+	return retryEINTR2(func() (int, error) { return unix.Openat(at, name, flags|unix.O_CLOEXEC, mode) })
+}
+
+// retryEINTR repeats a system call that a signal interrupted: file systems over a network or in user space may say EINTR
+// in spite of SA_RESTART, as the standard library knows too (go.dev/issue/39237).
+func retryEINTR(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func retryEINTR2(call func() (int, error)) (n int, err error) {
+	err = retryEINTR(func() error { n, err = call(); return err })
+	return n, err
+}
+
+func info(st *unix.Stat_t) Info {
+	return Info{
+		Mode:  fileMode(st.Mode),
+		UID:   shownOwner(int(st.Uid), unix.Geteuid()),
+		GID:   shownOwner(int(st.Gid), unix.Getegid()),
+		Nlink: int(st.Nlink),
+		Size:  st.Size,
+		Ctime: time.Unix(st.Ctim.Unix()),
+	}
+}
+
+func fileMode(m uint32) fs.FileMode {
+	mode := fs.FileMode(m & 0o777)
+	switch m & unix.S_IFMT {
+	case unix.S_IFDIR:
+		mode |= fs.ModeDir
+	case unix.S_IFLNK:
+		mode |= fs.ModeSymlink
+	case unix.S_IFIFO:
+		mode |= fs.ModeNamedPipe
+	case unix.S_IFSOCK:
+		mode |= fs.ModeSocket
+	case unix.S_IFCHR:
+		mode |= fs.ModeDevice | fs.ModeCharDevice
+	case unix.S_IFBLK:
+		mode |= fs.ModeDevice
+	}
+	if m&unix.S_ISUID != 0 {
+		mode |= fs.ModeSetuid
+	}
+	if m&unix.S_ISGID != 0 {
+		mode |= fs.ModeSetgid
+	}
+	if m&unix.S_ISVTX != 0 {
+		mode |= fs.ModeSticky
+	}
+	return mode
+}
+
+func unixMode(mode fs.FileMode) uint32 {
+	m := uint32(mode.Perm())
+	if mode&fs.ModeSetuid != 0 {
+		m |= unix.S_ISUID
+	}
+	if mode&fs.ModeSetgid != 0 {
+		m |= unix.S_ISGID
+	}
+	if mode&fs.ModeSticky != 0 {
+		m |= unix.S_ISVTX
+	}
+	return m
+}
+
+// shownOwner is an owner as machines know it. Without root, what the caller owns counts as root's, as in a user namespace
+// (user_namespaces(7)): so the user who owns an image's folder can prepare the image and undo it.
+func shownOwner(id, caller int) int {
+	if id == caller {
+		return 0
+	}
+	return id
+}
+
+// storedOwner is the reverse.
+func storedOwner(id, caller int) int {
+	if id == 0 {
+		return caller
+	}
+	return id
+}

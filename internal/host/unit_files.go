@@ -1,0 +1,269 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/coreos/go-systemd/v22/unit"
+)
+
+// Where units are made and enabled by hand or by us, and all places systemd reads, first wins: systemd.unit(5).
+const (
+	unitFolder  = "/etc/systemd/system"
+	unitRuntime = "/run/systemd/system"
+)
+
+func unitFolders() []string {
+	return []string{
+		"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",
+		unitFolder, "/etc/systemd/system.attached", unitRuntime, "/run/systemd/system.attached", "/run/systemd/generator",
+		"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/generator.late",
+	}
+}
+
+// unitFiles reads what systemd would know of a unit from its files alone, as where systemd does not run.
+type unitFiles struct {
+	*Files
+	folders []string // those of unitFolders that are there, each once: on most machines /lib is /usr/lib
+}
+
+func (f *Files) units() unitFiles {
+	u := unitFiles{Files: f}
+	seen := map[string]bool{}
+	for _, folder := range unitFolders() {
+		at, err := f.walk(folder, true)
+		if err == nil {
+			_, err = at.lstat()
+			at.dir.Close()
+		}
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && seen[at.path] {
+			continue
+		}
+		seen[at.path] = true
+		u.folders = append(u.folders, folder)
+	}
+	return u
+}
+
+// unitFile is a unit by its files.
+type unitFile struct {
+	Unit
+	install map[string][]string // the [Install] section, drop-ins added
+	link    string              // what a link that enables it says: its file as it was found
+}
+
+// read describes a unit. A unit that is not there is no error: its Load is not-found.
+func (u unitFiles) read(name string) (unitFile, error) {
+	found, err := u.list(name)
+	if err != nil || found.Load != "loaded" {
+		return found, err
+	}
+	if found.install, err = u.install(name, found.Files); err != nil {
+		found.Load = "bad-setting"
+		return found, nil
+	}
+	found.Enabled, err = u.enabled(name, found.install)
+	return found, err
+}
+
+// list is read without what the files say.
+func (u unitFiles) list(name string) (unitFile, error) {
+	found := unitFile{Unit: Unit{Load: "not-found"}}
+	file, masked, err := u.find(name)
+	switch {
+	case err != nil:
+		return found, err
+	case masked:
+		found.Load, found.Enabled = "masked", "masked"
+		return found, nil
+	case file == "":
+		return found, nil
+	}
+	found.Load, found.link = "loaded", file
+	if real, err := u.Resolve(file); err == nil {
+		found.Files = append(found.Files, real)
+	}
+	dropins, err := u.dropins(name)
+	found.Files = append(found.Files, dropins...)
+	return found, err
+}
+
+// find looks for a unit's own file, that of its template if it is an instance.
+func (u unitFiles) find(name string) (file string, masked bool, err error) {
+	names := []string{name}
+	if template, _, ok := instance(name); ok {
+		names = append(names, template)
+	}
+	for _, name := range names {
+		for _, folder := range u.folders {
+			file := path.Join(folder, name)
+			i, err := u.Lstat(file)
+			if err == nil && i.Mode&fs.ModeSymlink != 0 {
+				if to, err := u.Readlink(file); err == nil && path.Clean(to) == "/dev/null" {
+					return file, true, nil
+				}
+				i, err = u.Stat(file)
+			}
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+				continue
+			}
+			if err != nil {
+				return "", false, err
+			}
+			return file, i.Size == 0 || !i.Mode.IsRegular(), nil // an empty file masks as well: systemd.unit(5)
+		}
+	}
+	return "", false, nil
+}
+
+// instance splits foo@x.service into foo@.service and x.
+func instance(name string) (template, of string, ok bool) {
+	kind := path.Ext(name)
+	before, of, ok := strings.Cut(strings.TrimSuffix(name, kind), "@")
+	if !ok || of == "" {
+		return "", "", false
+	}
+	return before + "@" + kind, of, true
+}
+
+// dropins lists the drop-ins of a unit in the order systemd reads them: by their own name, of those with
+// the same name the one in the more special folder. systemd.unit(5).
+func (u unitFiles) dropins(name string) ([]string, error) {
+	kind := path.Ext(name)
+	names := []string{name + ".d"}
+	stem := name
+	if template, _, ok := instance(name); ok {
+		names = append(names, template+".d")
+		stem = template
+	}
+	for stem = strings.TrimSuffix(stem, kind); ; { // foo-bar.service also reads foo-.service.d
+		cut := strings.LastIndex(strings.TrimSuffix(stem, "-"), "-")
+		if cut < 0 {
+			break
+		}
+		stem = stem[:cut+1]
+		names = append(names, stem+kind+".d")
+	}
+	names = append(names, strings.TrimPrefix(kind, ".")+".d")
+
+	seen := map[string]string{}
+	for _, name := range names {
+		for _, folder := range u.folders {
+			dir := path.Join(folder, name)
+			files, err := u.ReadDir(dir)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			for _, file := range files {
+				if _, ok := seen[file]; !ok && strings.HasSuffix(file, ".conf") {
+					seen[file] = path.Join(dir, file)
+				}
+			}
+		}
+	}
+	var all []string
+	for _, file := range slices.Sorted(maps.Keys(seen)) {
+		real, err := u.Resolve(seen[file])
+		if i, err2 := u.Stat(seen[file]); err != nil || err2 != nil || !i.Mode.IsRegular() { // masked by a link to /dev/null, or dangling
+			continue
+		}
+		all = append(all, real)
+	}
+	return slices.Compact(all), nil // /lib and /usr/lib are one on most machines
+}
+
+// install collects the [Install] section of a unit's files. An empty value drops what came before.
+// Of drop-ins only the unit's own and its template's count, as for systemctl (unit_file_search in systemd's install.c).
+func (u unitFiles) install(name string, files []string) (map[string][]string, error) {
+	all := map[string][]string{}
+	template, _, _ := instance(name)
+	for i, file := range files {
+		if own := path.Base(path.Dir(file)); i > 0 && own != name+".d" && own != template+".d" {
+			continue
+		}
+		data, err := u.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		options, err := unit.DeserializeOptions(bytes.NewReader(data))
+		if err != nil {
+			return nil, fail("read", file, err)
+		}
+		for _, o := range options {
+			if o.Section != "Install" {
+				continue
+			}
+			if o.Value == "" {
+				delete(all, o.Name)
+				continue
+			}
+			all[o.Name] = append(all[o.Name], strings.Fields(o.Value)...)
+		}
+	}
+	return all, nil
+}
+
+// enabled is systemd's UnitFileState by its files. Presets are not read: they say what should be, not what is.
+func (u unitFiles) enabled(name string, install map[string][]string) (string, error) {
+	for _, at := range []struct{ folder, state string }{{unitFolder, "enabled"}, {unitRuntime, "enabled-runtime"}} {
+		links, err := u.links(at.folder, name)
+		if err != nil {
+			return "", err
+		}
+		if len(links) > 0 {
+			return at.state, nil
+		}
+	}
+	if _, err := u.Readlink(path.Join(unitFolder, name)); err == nil {
+		return "linked", nil
+	}
+	for _, by := range []string{"WantedBy", "RequiredBy", "UpheldBy", "Alias"} {
+		if len(install[by]) > 0 {
+			return "disabled", nil
+		}
+	}
+	if len(install["Also"]) > 0 {
+		return "indirect", nil
+	}
+	return "static", nil
+}
+
+// links lists the links that enable a unit: those with its name in the .wants, .requires and .upholds folders of others,
+// and those beside it that lead to it under another name.
+func (u unitFiles) links(folder, name string) ([]string, error) {
+	names, err := u.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, other := range names {
+		at := path.Join(folder, other)
+		switch path.Ext(other) {
+		case ".wants", ".requires", ".upholds":
+			at = path.Join(at, name)
+			if _, err := u.Readlink(at); err == nil {
+				all = append(all, at)
+			}
+		default:
+			if to, err := u.Readlink(at); err == nil && other != name && path.Base(to) == name {
+				all = append(all, at)
+			}
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// restart is a daemon that must have started after the last change of its files. The state is compared, and no write is remembered:
+// so gpuadm restarts the daemon also where it crashed between a write and the restart. Its states are UpToDate, Outdated, "inactive"
+// (a stopped daemon reads its files when it starts), "failed" (it should run and cannot) and "" (not installed).
+type restart struct {
+	unit  string
+	files []string // what it reads beside its unit files; a folder means all files in it
+	ready ReadyFunc
+}
+
+// The states of a daemon that runs.
+const (
+	UpToDate converge.State = "up to date"
+	Outdated converge.State = "its configuration changed since it started"
+)
+
+// A ReadyFunc waits until a restarted daemon serves again, or says why it does not. files are those it reads.
+type ReadyFunc func(ctx context.Context, v host.View, unit string, files []string) error
+
+// startMargin is how much later than its files' last change a daemon must have started: within it the two clocks
+// cannot be distinguished (a tick of the coarse clock that stamps files is up to 10 ms, at HZ=100).
+const startMargin = 10 * time.Millisecond
+
+// Restart wants a running daemon to have started after the last change of the files it reads, and to be ready.
+func Restart(unit string, files []string, ready ReadyFunc, why string) converge.Want {
+	r := restart{unit, files, ready}
+	return converge.Want{Thing: r, Why: why, Breaks: []string{"restart-runtime"}, To: func(found converge.State) (converge.State, error) {
+		if found == Outdated+masked || found == "inactive"+masked {
+			return "", &converge.Trouble{What: fmt.Sprintf("cannot restart %s: the unit is masked", unit), Try: []string{"systemctl unmask " + unit}}
+		}
+		return r.Settled(found), nil
+	}}
+}
+
+// NewRestart builds the thing again.
+func NewRestart(unit string, files []string, ready ReadyFunc) converge.Thing {
+	return restart{unit, files, ready}
+}
+
+func (r restart) Kind() string { return "restart" }
+
+func (r restart) Name() string { return r.unit }
+
+// Reads is converge.Reader's.
+func (r restart) Reads() []string { return r.files }
+
+// masked is the end of a masked unit's state: the daemon may go on running, and systemd refuses to start it again.
+const masked = ", masked"
+
+func (r restart) Look(ctx context.Context, v host.View) (converge.State, error) {
+	u, err := v.Unit(ctx, r.unit)
+	if err != nil {
+		return "", err
+	}
+	s, err := r.look(v, u)
+	if u.Load == "masked" && err == nil {
+		s += masked
+	}
+	return s, err
+}
+
+func (r restart) look(v host.View, u host.Unit) (converge.State, error) {
+	switch {
+	case u.Load == "not-found":
+		return "", nil
+	case u.PID == 0 && (u.Active == "failed" || u.Active == "activating"): // activating without a process: between two tries
+		return "failed", nil
+	case u.PID == 0 || u.Started.IsZero():
+		return "inactive", nil
+	}
+	for _, name := range append(slices.Clone(r.files), u.Files...) {
+		late, err := changedSince(v, name, u)
+		if err != nil {
+			return "", err
+		}
+		if late {
+			return Outdated, nil
+		}
+	}
+	return UpToDate, nil
+}
+
+// changedSince says whether a file, the folder it lies in, or something in it if it is a folder, changed after the
+// daemon had started. A folder's own time tells of files that came, went or were renamed over.
+func changedSince(v host.View, name string, u host.Unit) (bool, error) {
+	names := []string{name}
+	info, err := v.Stat(name)
+	switch {
+	case missing(err):
+		names = []string{nearestFolder(v, name)}
+	case err != nil:
+		return false, err
+	case info.Mode.IsDir():
+		in, err := v.ReadDir(name)
+		if err != nil {
+			return false, err
+		}
+		for _, n := range in {
+			names = append(names, path.Join(name, n))
+		}
+	}
+	for _, n := range names {
+		info, err := v.Stat(n)
+		if missing(err) {
+			continue // a link that leads nowhere
+		} else if err != nil {
+			return false, err
+		}
+		if after(info.Ctime, v.Now(), u) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func nearestFolder(v host.View, name string) string {
+	for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
+		if info, err := v.Stat(dir); err == nil && info.Mode.IsDir() {
+			return dir
+		}
+	}
+	return "/"
+}
+
+// after compares a file's time with a start. Files are stamped by the wall clock, which NTP may step; starts are known by
+// both clocks. A step can move the file's time either way, so it is early enough only if both clocks say so. A time that
+// lies ahead of now comes from a clock that was set back later: the file's age is unknown, and the daemon would be older than it
+// after each restart. So it counts as early.
+func after(ctime, now time.Time, u host.Unit) bool {
+	if ctime.After(now) {
+		return false
+	}
+	age := now.Sub(ctime)
+	running := u.Uptime - u.Since
+	return age < running+startMargin && running > 0 || ctime.Add(startMargin).After(u.Started)
+}
+
+func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to != UpToDate {
+		return nil
+	}
+	u, err := h.Unit(ctx, r.unit)
+	if err != nil {
+		return err
+	}
+	// The daemon must start measurably later than its files changed, and be seen to.
+	if wait := r.youngest(h, u).Add(2 * startMargin).Sub(h.Now()); wait > 0 && wait < time.Second {
+		time.Sleep(wait)
+	}
+	err = h.SetUnit(ctx, r.unit, host.UnitChange{Job: "restart"})
+	if err == nil && r.ready != nil {
+		err = r.ready(ctx, h, r.unit, r.files)
+	}
+	if err != nil {
+		return &converge.Trouble{What: err.Error(), Because: lastWords(ctx, h, r.unit), Try: []string{"journalctl -u " + r.unit + ", which has more"}, Err: err}
+	}
+	return nil
+}
+
+// lastWords are the last lines of a unit's log; none where journalctl does not answer.
+func lastWords(ctx context.Context, v host.View, unit string) []string {
+	out, err := v.Ask(ctx, "journalctl", "--no-pager", "--quiet", "--output=cat", "--lines=3", "--unit="+unit)
+	if err != nil || len(out) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+func (r restart) youngest(v host.View, u host.Unit) (t time.Time) {
+	for _, name := range append(slices.Clone(r.files), u.Files...) {
+		for _, n := range []string{name, path.Dir(name)} {
+			if info, err := v.Stat(n); err == nil && info.Ctime.After(t) {
+				t = info.Ctime
+			}
+		}
+	}
+	return t
+}
+
+// Unsettled says that a change to a file the daemon reads makes the daemon outdated.
+func (r restart) Unsettled(found converge.State, by converge.Change) converge.State {
+	state, suffix, _ := strings.Cut(string(found), ",")
+	if state == "inactive" || by.Kind == "restart" {
+		return found
+	}
+	if suffix != "" {
+		suffix = "," + suffix
+	}
+	for _, name := range r.files {
+		if by.Name == name || strings.HasPrefix(by.Name, name+"/") {
+			return Outdated + converge.State(suffix)
+		}
+	}
+	return found
+}
+
+// Settled says that gpuadm restarts an outdated daemon, and one that its own restart may have left dead. All else stays.
+func (r restart) Settled(found converge.State) converge.State {
+	if found == Outdated || found == "failed" {
+		return UpToDate
+	}
+	return found
+}

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+// aksScripts replace AKS's: they write the files of kubelet and of the container engine, start kubelet and wait for it, and
+// say that they are done. They run once in a machine's life, started by Azure's agent late in its first boot.
+// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts, cse_start.sh, cse_main.sh and cse_config.sh.
+const aksScripts = `#!/bin/bash
+test -e /opt/azure/containers/provision.complete && exit 0
+set -e
+mkdir -p /etc/kubernetes/certs /var/lib/kubelet /var/log/azure
+for f in $(cd /opt/azure/rendered && find . -type f); do install -D -m 0600 /opt/azure/rendered/$f /$f; done
+systemctl restart containerd.service
+systemctl enable --quiet kubelet.service
+for try in $(seq 100); do
+  timeout 30 systemctl restart kubelet.service && break
+  echo "kubelet does not start, try $try" >>/var/log/azure/cluster-provision.log
+  sleep 1
+done
+touch /opt/azure/containers/provision.complete
+`
+
+// aksKubelet is kubelet's unit on AKS's images. Source: the same folder, kubelet.service.
+const aksKubelet = `[Unit]
+Description=Kubelet
+ConditionPathExists=/opt/bin/kubelet
+Wants=network-online.target containerd.service
+After=network-online.target containerd.service
+[Service]
+Restart=always
+RestartSec=2
+EnvironmentFile=/etc/default/kubelet
+SuccessExitStatus=143
+ExecStart=/opt/bin/kubelet --node-labels="${KUBELET_NODE_LABELS}" --v=2 $KUBELET_TLS_BOOTSTRAP_FLAGS $KUBELET_CONFIG_FILE_FLAGS $KUBELET_CONTAINERD_FLAGS $KUBELET_FLAGS
+[Install]
+WantedBy=multi-user.target
+`
+
+// aksPool makes of a host what one of an AKS pool is before its first boot: AKS's image, and what AKS will have written.
+func (n gpuHost) aksPool() {
+	n.t.Helper()
+	token := n.c.Token()
+	bootstrap, err := n.c.BearerConfig(kube.Server, token)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	engine := n.Get("/etc/containerd/config.toml")
+	const rendered = "/opt/azure/rendered"
+	for name, text := range map[string]string{
+		"/opt/azure/containers/provision.sh": aksScripts, "/etc/systemd/system/kubelet.service": aksKubelet,
+		"/etc/systemd/system/kubelet.service.d/10-tlsbootstrap.conf":    "[Service]\nEnvironment=\"KUBELET_TLS_BOOTSTRAP_FLAGS=--kubeconfig /var/lib/kubelet/kubeconfig --bootstrap-kubeconfig /var/lib/kubelet/bootstrap-kubeconfig\"\n",
+		"/etc/systemd/system/kubelet.service.d/10-componentconfig.conf": "[Service]\nEnvironment=\"KUBELET_CONFIG_FILE_FLAGS=--config /etc/default/kubeletconfig.json\"\n",
+		"/etc/systemd/system/walinuxagent.service":                      "[Unit]\nAfter=network-online.target\n[Service]\nType=simple\nExecStart=/bin/bash /opt/azure/containers/provision.sh\n[Install]\nWantedBy=multi-user.target\n",
+		rendered + "/etc/kubernetes/azure.json":                         "{\"aadClientSecret\": \"" + aksSecret + "\"}\n",
+		rendered + "/etc/kubernetes/certs/ca.crt":                       string(n.c.CA()),
+		rendered + "/etc/default/kubelet":                               "KUBELET_FLAGS=--max-pods=110\nKUBELET_NODE_LABELS=agentpool=gpu,kubernetes.azure.com/agentpool=gpu,kubernetes.azure.com/accelerator=nvidia,kubernetes.azure.com/scalesetpriority=spot\n",
+		rendered + "/etc/default/kubeletconfig.json":                    kube.LabConfigFile(),
+		rendered + "/var/lib/kubelet/bootstrap-kubeconfig":              bootstrap,
+		rendered + "/etc/containerd/config.toml":                        "# AKS writes this\n" + engine,
+	} {
+		n.Put(name, text, 0o600)
+	}
+	n.Must("mkdir", "-p", "/opt/bin")
+	n.Must("ln", "-s", "/usr/bin/kubelet", "/opt/bin/kubelet")
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--quiet", "walinuxagent.service")
+}
+
+const aksSecret = "planted-in-azure-json-77aa"
+
+// TestLabKubeAKSPool: on a machine of a pool gpuadm is in the image. AKS's scripts join it, and start kubelet, which waits for
+// the GPUs; their files stay as they wrote them; and nothing is begun on a spot machine that Azure takes away.
+func TestLabKubeAKSPool(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "aks-pool", "bookworm")
+	n.aksPool()
+	const spec = "[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[sharing]\nstrategy = \"single\"\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\n"
+	const join = "[join]\nmethod = \"aks\"\n"
+
+	machine := azureMachine(n)
+	machine.Name, machine.Spot = "aks-gpu-12345678-vmss_0", true // not the host's name
+	machine.Attributes["vm-scale-set"] = "aks-gpu-12345678-vmss"
+	leaving := machine
+	leaving.Events = `{"DocumentIncarnation":1,"Events":[{"EventId":"a","EventType":"Preempt","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":"Sat, 21 Nov 2037 18:29:47 GMT"}]}`
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "azure", Machine: leaving}})
+	n.wants(spec, join)
+	before := n.tree()
+	n.gpuadm(1, []string{"apply"}, "Azure takes this machine away at 2037-11-21T18:29:47Z", "the machine that comes in its place")
+	if diff := before.Diff(n.tree()); diff != "" {
+		t.Errorf("on a machine that goes:\n%s", diff)
+	}
+	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "azure", Machine: machine}})
+
+	t.Log("by hand, before AKS's scripts have run")
+	n.gpuadm(0, []string{"plan"}, "/etc/default/kubelet", "SkipGpuDriverInstall=true", "AKS joins the machines of its pools itself")
+	n.gpuadm(75, []string{"apply", "--install"}, "AKS's own scripts to have set this machine up", "cluster-provision.log")
+
+	t.Log("the first boot: the scripts and kubelet wait for the GPUs, and nothing waits for the scripts")
+	n.Reboot()
+	n.Ready()
+	n.ordered()
+	n.condition("True")
+	n.seenReady()
+	o := n.Object()
+	for key, want := range map[string]string{
+		"agentpool": "gpu", "kubernetes.azure.com/scalesetpriority": "spot", "example.com/pool": "h100", "nvidia.com/mig.strategy": "single",
+	} {
+		if is := kube.Text(o, "metadata", "labels", key); is != want {
+			t.Errorf("label %s is %q, want %q", key, is, want)
+		}
+	}
+	if taints := kube.Taints(o); len(taints) > 0 {
+		t.Errorf("taints %v", taints)
+	}
+	n.Must("test", "-e", "/opt/azure/containers/provision.complete")
+	if diff := n.Must("sh", "-c", "cd /opt/azure/rendered && for f in $(find . -type f); do cmp $f /$f || true; done"); diff != "" {
+		t.Errorf("AKS's files: %s", diff)
+	}
+	n.tells("GET /metadata/instance?api-version=2021-02-01: 200", "GET /metadata/scheduledevents?api-version=2020-07-01: 200")
+	if r := n.gpuadm(0, []string{"apply"}); r.Stdout != "Nothing to do.\n" {
+		t.Errorf("the second apply: %s", r)
+	}
+	n.tells()
+	for _, word := range []string{customData, aksSecret} {
+		if text := n.Must("gpuadm", "facts", "-o", "json") + n.Must("gpuadm", "plan", "-o", "json"); strings.Contains(text, word) {
+			t.Errorf("%s is in facts or plan", word)
+		}
+		n.neverPrinted(word, "/etc/kubernetes/azure.json")
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package simhost
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// What follows is what NVIDIA's driver does to one GPU. A code that is not "" is NVML's name of the refusal.
+
+// waitsForReset says whether MIG mode changes at a reset only, and outlives the driver: Ampere. Later GPUs switch at once and
+// forget the mode when the driver goes: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
+func waitsForReset(g *host.GPU) bool { return g.Arch == "ampere" }
+
+func setMode(g *host.GPU, on bool) (code string) {
+	switch {
+	case !g.MIG:
+		return "NOT_SUPPORTED"
+	case waitsForReset(g):
+		g.Pending = on // also where a process uses it
+		if on != g.Mode && len(g.Clients) > 0 {
+			return "IN_USE"
+		}
+		return ""
+	case on == g.Mode:
+		return ""
+	case len(g.Clients)+len(g.Instances) > 0:
+		return "IN_USE"
+	}
+	g.Mode, g.Pending = on, on
+	return ""
+}
+
+// reset is what a reset leaves of a GPU.
+func reset(g *host.GPU) {
+	g.Instances, g.RemapWaits = nil, false
+	g.Mode = g.Pending
+}
+
+// boot is what a boot, or the driver's reload, leaves of a GPU: processes are gone, persistence mode is off.
+func boot(g *host.GPU) {
+	g.Pending = g.Pending && waitsForReset(g)
+	reset(g)
+	g.Clients, g.Persistent, g.Lost = nil, false, ""
+}
+
+func instance(g *host.GPU, id int) *host.Instance {
+	for i := range g.Instances {
+		if g.Instances[i].ID == id {
+			return &g.Instances[i]
+		}
+	}
+	return nil
+}
+
+// instanceID is a function of the place: the driver numbers the tree of whole, halves, quarters, eighths.
+func instanceID(g *host.GPU, at host.Span) int {
+	whole := 0
+	for _, p := range g.Profiles {
+		for _, place := range p.Places {
+			whole = max(whole, place.Start+place.Size)
+		}
+	}
+	return whole/at.Size - 1 + at.Start/at.Size
+}
+
+func overlap(a, b host.Span) bool { return a.Start < b.Start+b.Size && b.Start < a.Start+a.Size }
+
+func createInstance(g *host.GPU, profile int, at host.Span) (id int, code string) {
+	switch {
+	case profile < 0 || at.Start < 0 || at.Size <= 0: // the door itself refuses
+		return 0, "INVALID_ARGUMENT"
+	case !g.Mode:
+		return 0, "NOT_SUPPORTED"
+	}
+	p := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == profile })
+	if p < 0 || !slices.Contains(g.Profiles[p].Places, at) {
+		return 0, "INVALID_ARGUMENT"
+	}
+	same := 0
+	for _, in := range g.Instances {
+		if in.Profile == profile {
+			same++
+		}
+		if overlap(in.At, at) || !mediaFit(nameOf(g, in.Profile), g.Profiles[p].Name) {
+			return 0, "INSUFFICIENT_RESOURCES"
+		}
+	}
+	if same >= g.Profiles[p].Max {
+		return 0, "INSUFFICIENT_RESOURCES"
+	}
+	made := host.Instance{ID: instanceID(g, at), Profile: profile, At: at}
+	g.Instances = append(g.Instances, made)
+	slices.SortFunc(g.Instances, func(a, b host.Instance) int { return a.ID - b.ID })
+	return made.ID, ""
+}
+
+func nameOf(g *host.GPU, profile int) string {
+	for _, p := range g.Profiles {
+		if p.ID == profile {
+			return p.Name
+		}
+	}
+	return ""
+}
+
+// mediaFit says whether two profiles leave each other their media engines. One with all of them leaves none to others (assumed:
+// RTX PRO 6000 has four of each, as many as +me.all takes); of those that +me gives there is one set.
+func mediaFit(a, b string) bool {
+	has := func(name, suffix string) bool { return strings.HasSuffix(name, suffix) }
+	if has(a, "+me.all") || has(b, "+me.all") {
+		return has(a, "-me") || has(b, "-me")
+	}
+	return !has(a, "+me") || !has(b, "+me")
+}
+
+// find finds an instance as the driver's clients do.
+func find(g *host.GPU, id int) (in *host.Instance, code string) {
+	if !g.Mode {
+		return nil, "NOT_SUPPORTED"
+	}
+	if in = instance(g, id); in == nil {
+		return nil, "NOT_FOUND"
+	}
+	return in, ""
+}
+
+func destroyInstance(g *host.GPU, id int) (call, code string) {
+	in, code := find(g, id)
+	if code != "" {
+		return "nvmlDeviceGetGpuInstanceById", code
+	}
+	if len(in.Compute)+len(in.Clients) > 0 {
+		return "nvmlGpuInstanceDestroy", "IN_USE"
+	}
+	g.Instances = slices.DeleteFunc(g.Instances, func(in host.Instance) bool { return in.ID == id })
+	return "", ""
+}
+
+func createCompute(g *host.GPU, in *host.Instance, profile int, at host.Span) (id int, code string) {
+	parent := slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.ID == in.Profile })
+	offered := g.Profiles[parent]
+	c := slices.IndexFunc(offered.Compute, func(c host.ComputeProfile) bool { return c.ID == profile })
+	if c < 0 {
+		return 0, "NOT_SUPPORTED"
+	}
+	size := offered.Compute[c].Slices
+	free := func(at host.Span) bool {
+		return !slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return overlap(c.At, at) })
+	}
+	starts := computeStarts(offered.Slices, size)
+	if at.Size > 0 {
+		if at.Size != size || !slices.Contains(starts, at.Start) {
+			return 0, "INVALID_ARGUMENT"
+		}
+		starts = []int{at.Start}
+	}
+	s := slices.IndexFunc(starts, func(start int) bool { return free(host.Span{Start: start, Size: size}) })
+	if s < 0 {
+		return 0, "INSUFFICIENT_RESOURCES"
+	}
+	for slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return c.ID == id }) {
+		id++
+	}
+	in.Compute = append(in.Compute, host.ComputeInstance{
+		ID: id, Profile: profile, At: host.Span{Start: starts[s], Size: size}, UUID: migUUID(g, in.ID, id),
+		Share: share(g, offered, size),
+	})
+	slices.SortFunc(in.Compute, func(a, b host.ComputeInstance) int { return a.ID - b.ID })
+	return id, ""
+}
+
+// computeStarts is where a compute instance of a size may start in a GPU instance of a number of compute slices.
+func computeStarts(slices, size int) []int {
+	var starts []int
+	for start := 0; start+size <= slices; start += alignment(size) {
+		starts = append(starts, start)
+	}
+	return starts
+}
+
+// alignment: three slices lie as four do.
+func alignment(size int) int {
+	if size == 3 {
+		return 4
+	}
+	return size
+}
+
+func destroyCompute(in *host.Instance, id int) (call, code string) {
+	i := slices.IndexFunc(in.Compute, func(c host.ComputeInstance) bool { return c.ID == id })
+	if i < 0 {
+		return "nvmlGpuInstanceGetComputeInstanceById", "NOT_FOUND"
+	}
+	if len(in.Clients) > 0 {
+		return "nvmlComputeInstanceDestroy", "IN_USE"
+	}
+	in.Compute = slices.Delete(in.Compute, i, i+1)
+	return "", ""
+}
