@@ -45,8 +45,10 @@ func askGFD(t *testing.T, c labelCase, program, golden string) {
 	}
 	dir := t.TempDir()
 	config := fmt.Sprintf("version: v1\nflags:\n  migStrategy: %s\n", c.strategy)
-	if c.replicas > 0 {
-		config += fmt.Sprintf("sharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: %d\n", c.replicas)
+	for how, replicas := range map[string]int{"timeSlicing": c.replicas, "mps": c.mps} {
+		if replicas > 0 {
+			config += fmt.Sprintf("sharing:\n  %s:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: %d\n", how, replicas)
+		}
 	}
 	for name, text := range map[string]string{"config": config, "machine": c.machine + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

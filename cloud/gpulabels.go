@@ -44,7 +44,7 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 	case f.Driver == nil:
 		return labels, cmp.Or(f.NoDriver, "the driver was not asked")
 	}
-	found := discovery{labels: map[string]string{}, replicas: s.Sharing.TimeSlicing, driver: *f.Driver}
+	found := discovery{labels: map[string]string{}, replicas: s.Sharing.Replicas(), mps: s.Sharing.MPS > 0, driver: *f.Driver}
 	if why = found.all(s.Sharing.Strategy, f); why != "" {
 		return labels, why
 	}
@@ -59,7 +59,8 @@ func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string
 // discovery is one reading of the machine's GPUs.
 type discovery struct {
 	labels   map[string]string
-	replicas int // pods that share a GPU; 0 and 1: none do
+	replicas int  // pods that share a GPU; 1: none do
+	mps      bool // they do so by CUDA MPS
 	driver   host.Driver
 }
 
@@ -79,7 +80,7 @@ func (d *discovery) all(strategy string, f facts.Facts) (why string) {
 	d.set("gpu.machine", sanitise(f.Machine))
 	d.set("gpu.mode", gpuMode(d.driver.GPUs, f.GPUs))
 	d.set("mig.capable", slices.ContainsFunc(d.driver.GPUs, func(g host.GPU) bool { return g.MIG }))
-	d.set("mps.capable", false) // only where pods share GPUs by MPS, which [sharing] does not offer
+	d.set("mps.capable", d.mps) // only where pods share GPUs by MPS; its control daemon's DaemonSet goes by the label
 	if clique := clique(d.driver.GPUs); clique != "" {
 		d.set("gpu.clique", clique)
 	}
@@ -169,6 +170,9 @@ func (d *discovery) offer(name string, count int, product ...string) {
 	replicas, strategy := 1, "none"
 	if d.replicas > 1 && name == "gpu" {
 		replicas, strategy, product = d.replicas, "time-slicing", append(product, "SHARED")
+		if d.mps {
+			strategy = "mps"
+		}
 	}
 	d.set(name+".product", strings.Join(product, "-"))
 	d.set(name+".count", count)

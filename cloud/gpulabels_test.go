@@ -31,6 +31,7 @@ type labelCase struct {
 	layout   map[int][]string // partitions of a GPU: 1g.10gb, or 3g.40gb/1,2 with its compute instances; no entry: MIG is off
 	strategy string
 	replicas int
+	mps      int
 	machine  string
 }
 
@@ -44,6 +45,8 @@ func labelCases() []labelCase {
 		{name: "t4-single", gpus: "T4:2", strategy: "single", machine: "Virtual Machine"},
 		{name: "a100-whole-mixed", gpus: "A100-40:8", strategy: "mixed", machine: "p4d.24xlarge"},
 		{name: "t4-shared", gpus: "T4", strategy: "none", replicas: 4, machine: "g4dn.xlarge"},
+		// Not run: t4-shared with what internal/lm/nvml.go (newSharingLabeler) and resource.go (baseLabeler) have for MPS.
+		{name: "t4-mps", gpus: "T4:2", strategy: "none", mps: 4, machine: "g4dn.xlarge"},
 		{name: "a100-single", gpus: "A100-40:2", layout: map[int][]string{0: sevenths, 1: sevenths}, strategy: "single", machine: "DGXA100 920-23687-2530-000"},
 		{name: "a100-single-shared", gpus: "A100-40:1", layout: map[int][]string{0: sevenths}, strategy: "single", replicas: 4, machine: "a2-highgpu-1g"},
 		{name: "a100-none-in-mig-mode", gpus: "A100-40:2", layout: map[int][]string{0: sevenths, 1: sevenths}, strategy: "none", replicas: 4, machine: ""},
@@ -158,7 +161,7 @@ func TestGPULabelsAreGFDs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.replicas}, Node: spec.Node{GPULabels: true}}
+			s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.replicas, MPS: c.mps}, Node: spec.Node{GPULabels: true}}
 			labels, why := gpuLabels(s, f)
 			if why != "" || labels[gpuPresent] != "true" {
 				t.Fatalf("%v, %q", labels, why)

@@ -129,6 +129,11 @@ func TestPlanned(t *testing.T) {
 		{"mixed", 3, []host.GPU{whole, cut}, "map[nvidia.com/gpu:3 nvidia.com/mig-1g.10gb:2]", 3},
 	} {
 		s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.slicing}}
+		if c.strategy == "none" && c.slicing > 0 {
+			if mps, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "none", MPS: c.slicing}}, host.Driver{GPUs: c.gpus}); err != nil || fmt.Sprint(mps) != c.want {
+				t.Errorf("MPS × %d: %v, %v; want %s", c.slicing, mps, err, c.want)
+			}
+		}
 		got, total, err := planned(s, host.Driver{GPUs: c.gpus})
 		if err != nil || fmt.Sprint(got) != c.want || total != c.total {
 			t.Errorf("%s × %d: %v, %d, %v; want %s, %d", c.strategy, c.slicing, got, total, err, c.want, c.total)

@@ -115,7 +115,7 @@ func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) er
 // What the Node says counts only once it is of this boot: until the device plugin has registered again the API server shows
 // yesterday's number.
 func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) error {
-	if !r.spec.Node.WaitForAllocatable {
+	if !r.spec.Node.WaitForAllocatable && !advertised(r.spec, *r.facts.Driver, n) {
 		return nil
 	}
 	if told := n.Status.NodeInfo.BootID; told != r.facts.BootID {
@@ -196,7 +196,7 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 		}
 	}
 	if n, ok := want[gpu]; ok { // partitions under names of their own are not shared
-		want[gpu] = n * max(1, s.Sharing.TimeSlicing)
+		want[gpu] = n * s.Sharing.Replicas()
 	}
 	return want, total, nil
 }

@@ -60,6 +60,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		}
 		list = append(list, w)
 	}
+	if !s.Has("runtime") || s.Runtime.CDI {
+		list = append(list, things.CDIRun())
+	}
 	return append(list, things.Resumed()), nil
 }
 

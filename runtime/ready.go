@@ -63,9 +63,16 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
-	switch h := plainHandler(s.Runtime); e.Name {
+	h := plainHandler(s.Runtime)
+	if s.Runtime.Inject == "cdi" {
+		h.Name, h.Default = "", false
+	}
+	switch e.Name {
 	case "crio":
-		must := crioMust{handlers: []string{h.Name}}
+		must := crioMust{}
+		if h.Name != "" {
+			must.handlers = []string{h.Name}
+		}
 		if h.Default {
 			must.byDefault = h.Name
 		}
@@ -73,7 +80,10 @@ func Answers(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) error
 	case "docker":
 		return dockerAnswers(ctx, v, e, h)
 	}
-	return answers(ctx, v, socket(e), handlerOf(s, f, e).Name)
+	if h.Name != "" {
+		h.Name = handlerOf(s, f, e).Name
+	}
+	return answers(ctx, v, socket(e), h.Name)
 }
 
 // answers waits until the CRI plugin says that it is ready, and knows the handler if one is named. A daemon whose CRI

@@ -41,6 +41,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.Runtime.Inject == "cdi" {
+		return []converge.Want{injected(e)}, nil
+	}
 	switch e.Name {
 	case "crio":
 		return crioWants(s, f, e)

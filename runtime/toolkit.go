@@ -94,7 +94,7 @@ func keepsCDI(s spec.Spec, f facts.Facts) []string {
 
 // lacksToolkit notes that the handler's program is not there and that nothing in the spec brings it.
 func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
-	if !s.Has("runtime") || s.Has("toolkit") || !v.Live() || len(f.Programs) > 0 {
+	if !s.Has("runtime") || s.Has("toolkit") || s.Runtime.Inject == "cdi" || !v.Live() || len(f.Programs) > 0 {
 		return nil
 	}
 	e, err := engine(s.Runtime, f)

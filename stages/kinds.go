@@ -35,6 +35,10 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 		return things.NewFolder(name), nil
 	case "mig":
 		return mig.New(name), nil
+	case "cdi":
+		return things.NewCDI(name), nil
+	case "device-links":
+		return things.NewDeviceLinks(), nil
 	case "paused":
 		return things.NewPaused(name), nil
 	case "package":

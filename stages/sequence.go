@@ -40,6 +40,7 @@ func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage 
 		driver.Modules(database),              // for every kernel that may boot; the running one has it loaded
 		driver.Services(),                     // what keeps the GPUs ready, and joins them over NVSwitch
 		mig.Stage,                             // partitioned, before anything can hold them
+		runtime.Toolkit,                       // what containers get them by follows the partitions
 		runtime.Stage,                         // the container engine runs the NVIDIA runtime
 		cloud.Node(),                          // labels and taints, where kubelet takes them from when it registers
 		cloud.GPUs(),                          // the GPUs answer: verified before kubelet may start

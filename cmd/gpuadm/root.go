@@ -81,6 +81,7 @@ func newRoot(e env) *cobra.Command {
 		newGate(c),
 		newDaemonSet(c),
 		newToken(c),
+		newManifest(c),
 		newMIG(c),
 		newStages(c),
 		newFacts(c),

@@ -30,6 +30,8 @@ func (d *decoder) cross() {
 	d.imex(d.spec.Driver)
 	d.join(d.spec.Join)
 	d.mig(d.spec.MIG)
+	d.sharing(d.spec)
+	d.inject(d.spec.Runtime)
 	d.labels(d.spec.Node)
 }
 
@@ -120,6 +122,34 @@ func (d *decoder) migGPU(v *value) {
 	}
 	if len(gpu.Layout) > 0 && !maps.Equal(gpu.Layout, placed) {
 		d.src.addf(at, "give every partition of the layout its place, or leave the layout or the placements out", "the placements are not those of the layout")
+	}
+}
+
+// inject: without a handler there is none to be the default, and CDI is what is left.
+func (d *decoder) inject(r Runtime) {
+	if r.Inject != "cdi" || !d.ok("runtime.inject", "runtime.set_as_default", "runtime.cdi") {
+		return
+	}
+	switch {
+	case r.SetAsDefault:
+		d.blame("runtime.set_as_default", `write inject = "handler" in [runtime], or take it out`, `inject = "cdi" configures no handler that could be the default`)
+	case !r.CDI:
+		d.blame("runtime.cdi", `write inject = "handler" in [runtime], or take it out`, `inject = "cdi" gives no container a GPU without CDI`)
+	}
+}
+
+// sharing: the device plugin takes the one or the other, and refuses MPS on GPUs with MIG.
+// Source: api/config/v1/sharing.go and "With CUDA MPS" in the README of https://github.com/NVIDIA/k8s-device-plugin;
+// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
+func (d *decoder) sharing(s Spec) {
+	if s.Sharing.MPS == 0 || !d.ok("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.gpu") {
+		return
+	}
+	switch mig := s.MIG.Layout != "" || slices.ContainsFunc(s.MIG.GPU, func(g MIGGPU) bool { return g.Enabled }); {
+	case s.Sharing.TimeSlicing > 0:
+		d.blame("sharing.mps", "keep one of the two", "[sharing] has mps and time_slicing")
+	case mig || s.Sharing.Strategy != "none":
+		d.blame("sharing.mps", "take mps out, or MIG", "the device plugin does not share GPUs with MIG by MPS")
 	}
 }
 

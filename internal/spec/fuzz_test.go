@@ -169,10 +169,16 @@ func random(r *rand.Rand) spec.Spec {
 		s.Driver.Runfile = spec.Runfile{URL: pick("", "https://a/b.run", "file:///b.run"), SHA256: strings.Repeat("0a", 32)}
 	}
 	if section("toolkit") {
-		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo()}
+		s.Toolkit = spec.Toolkit{Version: pick("", "1", "1.18", "1.18.0", "1.18.0-1", "1.18.0~rc.1-1"), Repo: repo(), AcceptEnvvarUnprivileged: some()}
+		if some() {
+			s.Toolkit.Runtimes = []string{"/usr/libexec/crio/crun", "/b"}
+		}
 	}
 	if section("runtime") {
-		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "auto", "nvidia"), SetAsDefault: some(), CDI: some(), CDIStated: true}
+		s.Runtime = spec.Runtime{Engine: allowed("runtime", "engine"), Owner: allowed("runtime", "owner"), Config: path(), Handler: pick("a", "auto", "nvidia"), Inject: allowed("runtime", "inject"), SetAsDefault: some(), CDI: some(), CDIStated: true}
+		if s.Runtime.Inject == "cdi" {
+			s.Runtime.SetAsDefault, s.Runtime.CDI = false, true
+		}
 	}
 	if section("mig") {
 		s.MIG.File = path()
@@ -199,6 +205,9 @@ func random(r *rand.Rand) spec.Spec {
 	}
 	if section("sharing") {
 		s.Sharing = spec.Sharing{Strategy: allowed("sharing", "strategy"), TimeSlicing: []int{0, 2, 10}[r.IntN(3)]}
+		if s.Sharing.TimeSlicing == 0 && s.Sharing.Strategy == "none" && !s.MIG.Asked() && some() {
+			s.Sharing.MPS = 3
+		}
 	}
 	if section("node") {
 		s.Node = spec.Node{Labels: map[string]string{}, StartupTaint: pick("auto", "none", "a:NoExecute", "a/b=c:NoSchedule"), GPULabels: some(), Kubeconfig: path(), WaitForAllocatable: some()}

@@ -103,6 +103,8 @@ func table() []row {
 
 	section = "toolkit"
 	text("version", `""`, "exact version of the container toolkit, or a branch such as \"1.18\"", checkToolkitVersion, func(s *Spec) any { return &s.Toolkit.Version })
+	add("accept_envvar_unprivileged", TypeBool, "true", "false: a pod gets GPUs from the device plugin alone, not by an environment variable of its image; the plugin then needs volume mounts or CDI. true: the toolkit's configuration stays", func(s *Spec) any { return &s.Toolkit.AcceptEnvvarUnprivileged })
+	add("runtimes", TypeStrings, "[]", "absolute paths of what nvidia-container-runtime runs, the first that is there, such as CRI-O's /usr/libexec/crio/crun; empty: runc or crun on its PATH", func(s *Spec) any { return &s.Toolkit.Runtimes }).check = checkPath
 	repo("toolkit", func(s *Spec) *Repo { return &s.Toolkit.Repo })
 
 	section = "runtime"
@@ -110,6 +112,7 @@ func table() []row {
 	enum("owner", "who manages the engine's config; other: gpuadm does not edit it, and says what its owner must set", func(s *Spec) any { return &s.Runtime.Owner }, "auto", "gpuadm", "other")
 	text("config", `""`, "absolute path of the engine's config; empty: the engine's own", checkPath, func(s *Spec) any { return &s.Runtime.Config })
 	text("handler", `"auto"`, "name of the runtime handler; auto: the one that the config's owner made, else nvidia", checkHandler, func(s *Spec) any { return &s.Runtime.Handler })
+	enum("inject", "how containers get GPUs. handler: by the NVIDIA runtime. cdi: a device plugin, the DRA driver or the GPU Operator's NRI plugin names CDI devices; no handler is configured, the engine's configuration stays, and CDI must be on in it", func(s *Spec) any { return &s.Runtime.Inject }, "handler", "cdi")
 	add("set_as_default", TypeBool, "false", "make the handler the engine's default", func(s *Spec) any { return &s.Runtime.SetAsDefault })
 	add("cdi", TypeBool, "true", "offer the GPUs by the Container Device Interface; written out, it overrides a config that says no", func(s *Spec) any { return &s.Runtime.CDI }).
 		stated = func(s *Spec) *bool { return &s.Runtime.CDIStated }
@@ -129,8 +132,9 @@ func table() []row {
 	add("start", TypeInt, "", "first memory slice of the partition, from 0", func(s *Spec) any { return &spot(s).Start })
 
 	section = "sharing"
-	enum("strategy", "the MIG strategy of the device plugin; gpuadm labels and counts by it, and does not configure the plugin", func(s *Spec) any { return &s.Sharing.Strategy }, "none", "single", "mixed")
-	add("time_slicing", TypeInt, "0", "how many pods share a GPU in turns, as configured in the device plugin; 0: none", func(s *Spec) any { return &s.Sharing.TimeSlicing })
+	enum("strategy", "how the device plugin offers MIG partitions. gpuadm manifest device-plugin prints the plugin's configuration; labels and counts go by it", func(s *Spec) any { return &s.Sharing.Strategy }, "none", "single", "mixed")
+	add("time_slicing", TypeInt, "0", "how many pods share a GPU in turns; 0: none", func(s *Spec) any { return &s.Sharing.TimeSlicing })
+	add("mps", TypeInt, "0", "how many pods share a GPU by CUDA MPS, each with its part of the memory; 0: none; not with MIG", func(s *Spec) any { return &s.Sharing.MPS })
 
 	section = "node"
 	add("labels", TypeLabels, "{}", "labels of the node; an empty value removes one of an earlier file", func(s *Spec) any { return &s.Node.Labels })

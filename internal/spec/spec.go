@@ -100,6 +100,9 @@ type Repo struct {
 type Toolkit struct {
 	Version string // "1.18.0", or a branch "1.18"; "" = the newest
 	Repo    Repo
+
+	AcceptEnvvarUnprivileged bool     // false: NVIDIA_VISIBLE_DEVICES of a pod without privileges counts for nothing; true: not touched
+	Runtimes                 []string // absolute paths; empty = not touched
 }
 
 // Runtime is [runtime]: the container engine and how it finds the GPUs.
@@ -108,6 +111,7 @@ type Runtime struct {
 	Owner        string // auto, gpuadm, other
 	Config       string // absolute path; "" = the engine's own
 	Handler      string // name of the runtime handler, also of the RuntimeClass; auto = the owner's, else nvidia
+	Inject       string // handler, cdi: how containers get GPUs; cdi leaves the engine's configuration alone
 	SetAsDefault bool   // make the handler the engine's default
 	CDI          bool   // write CDI specs and let the engine use them
 	CDIStated    bool   `json:",omitempty"` // a file says so: CDI overrides what the engine's config says
@@ -145,7 +149,11 @@ type Placement struct {
 type Sharing struct {
 	Strategy    string // none, single, mixed
 	TimeSlicing int    // replicas of each GPU: 0 (off), or 2 and more
+	MPS         int    // the same, by CUDA MPS; one of the two is 0
 }
+
+// Replicas is how many pods share a GPU, 1 if none do.
+func (s Sharing) Replicas() int { return max(1, s.TimeSlicing, s.MPS) }
 
 // Node is [node]: what the node tells Kubernetes about itself.
 type Node struct {

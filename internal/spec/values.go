@@ -150,8 +150,8 @@ func (d *decoder) number(r row, v *value, to *int) {
 		d.src.addf(v.at, "write a smaller number", "%s is too large", r.Name)
 	case n < 0:
 		d.src.addf(v.at, "write 0 or more", "%s cannot be negative", r.Name)
-	case r.Name == "time_slicing" && n == 1:
-		d.src.addf(v.at, "write 0 for no time slicing, or 2 and more", "time_slicing cannot be 1: one pod for each GPU is what there is without it")
+	case r.Section == "sharing" && n == 1:
+		d.src.addf(v.at, "write 0 for none, or 2 and more", "%s cannot be 1: one pod for each GPU is what there is without it", r.Name)
 	default:
 		*to = n
 	}

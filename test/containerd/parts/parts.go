@@ -34,7 +34,7 @@ import (
 type Part struct {
 	// Name is what tests call it: "1.6", "2.4", "nvidia-ctk".
 	Name string
-	// Version is what the binary, or for nvidia-ctk the table, says it is.
+	// Version is what the binary, or for the toolkit the table, says it is.
 	Version string
 	// Origin tells where it came from, for people.
 	Origin string
@@ -46,12 +46,17 @@ type Part struct {
 type Parts struct {
 	// Containerd holds the daemons, oldest first.
 	Containerd []Part
-	// CTK is nvidia-ctk; its Path is empty if it was not asked for.
-	CTK Part
+	// CTK is nvidia-ctk, Runtime nvidia-container-runtime and Hook
+	// nvidia-cdi-hook; the Path of one that was not asked for is empty.
+	CTK, Runtime, Hook Part
 }
 
-// CTK is the name of the part nvidia-ctk.
-const CTK = "nvidia-ctk"
+// The parts of the NVIDIA Container Toolkit.
+const (
+	CTK     = "nvidia-ctk"
+	Runtime = "nvidia-container-runtime"
+	Hook    = "nvidia-cdi-hook"
+)
 
 const howToGet = "go run ./test/containerd/parts/fetch"
 
@@ -83,9 +88,14 @@ func Get(t testing.TB, names ...string) Parts {
 		if err != nil {
 			missing(t, fmt.Sprintf("%v; to get it: %s %s", err, howToGet, w.name))
 		}
-		if w.name == CTK {
+		switch w.name {
+		case CTK:
 			parts.CTK = part
-		} else {
+		case Runtime:
+			parts.Runtime = part
+		case Hook:
+			parts.Hook = part
+		default:
 			parts.Containerd = append(parts.Containerd, part)
 		}
 	}
@@ -208,6 +218,12 @@ func table() []want {
 		// Snapshotters that need C libraries; CRI does not need them.
 		tags = "no_btrfs,no_devmapper,no_zfs,no_aufs"
 	)
+	toolkit := func(name string) want {
+		return want{name, name, []origin{{
+			module:  "github.com/NVIDIA/nvidia-container-toolkit",
+			version: "v1.20.1", command: "./cmd/" + name,
+		}}}
+	}
 	return []want{
 		{"1.6", "containerd", []origin{
 			{release: "bookworm", series: "1.6."},
@@ -221,10 +237,7 @@ func table() []want {
 		// 2.3.4 is the one that refuses drop-ins newer than their root.
 		{"2.3", "containerd", []origin{{module: v2, version: "v2.3.4", command: cmd, tags: tags}}},
 		{"2.4", "containerd", []origin{{module: v2, version: "v2.4.2", command: cmd, tags: tags}}},
-		{CTK, "nvidia-ctk", []origin{{
-			module:  "github.com/NVIDIA/nvidia-container-toolkit",
-			version: "v1.20.1", command: "./cmd/nvidia-ctk",
-		}}},
+		toolkit(CTK), toolkit(Runtime), toolkit(Hook),
 	}
 }
 

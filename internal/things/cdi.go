@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// NVIDIA's Container Toolkit writes the CDI spec by a service of its own, from 1.18.0 on. It does not run when partitions change.
+// Sources: deployments/systemd in https://github.com/NVIDIA/nvidia-container-toolkit at v1.18.0, v1.19.0, v1.19.1 and v1.20.1;
+// its "systemd unit for CDI refresh" in
+// https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html.
+const (
+	CDIUnit = "nvidia-cdi-refresh.service"
+	CDIPath = "nvidia-cdi-refresh.path"
+
+	cdiDefault = "/var/run/cdi/nvidia.yaml"
+	cdiEnv     = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+	cdiOutput  = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH" // in cdiEnv
+)
+
+// States of the spec, beside "outdated: " and why. The file is judged, not the unit's result: its conditions may skip it.
+const (
+	cdiNone     = "none" // nothing writes one here, or there is no device to offer
+	cdiCurrent  = "current"
+	cdiOutdated = "outdated"
+)
+
+// cdi is the spec that the toolkit's service writes. It is current if it has the devices that the driver has, in the driver's version.
+type cdi struct{}
+
+// CDISpec wants the spec to be current, where the toolkit's service is installed.
+func CDISpec() converge.Want {
+	return converge.Want{Thing: cdi{}, Why: "containers get the GPUs by it, and it does not follow partitions by itself", To: func(found converge.State) (converge.State, error) {
+		return cdi{}.Settled(found), nil
+	}}
+}
+
+func (cdi) Kind() string { return "cdi" }
+func (cdi) Name() string { return "spec" }
+
+func (cdi) Look(ctx context.Context, v host.View) (converge.State, error) {
+	u, err := v.Unit(ctx, CDIUnit)
+	if u.Load == "not-found" || u.Load == "masked" {
+		return cdiNone, nil
+	} else if err != nil {
+		return "", err
+	}
+	d, err := v.Driver(ctx)
+	if errors.As(err, new(*host.NoDriver)) {
+		return "", host.Later{Until: "once the driver answers"}
+	} else if err != nil {
+		return "", err
+	}
+	want := cdiDevices(d)
+	if len(want) == 0 {
+		return cdiNone, nil
+	}
+	name := CDIOutput(v)
+	problem, err := "it is being written", error(nil)
+	if u.Active != "activating" { // one that is at work may have asked the driver before its partitions changed
+		problem, err = cdiProblem(v, name, d, want)
+	}
+	if err != nil || problem == "" {
+		return cdiCurrent, err
+	}
+	if waits, err := cdiWaits(ctx, v, u); err != nil || waits {
+		return "", host.Later{Until: "once multi-user.target is reached: " + CDIUnit + " is ordered after it"}
+	}
+	return converge.State(cdiOutdated + ": " + name + ": " + problem), nil
+}
+
+// cdiWaits says whether the service would not start now: that of 1.19.0 is ordered after multi-user.target, which waits for kubelet,
+// which waits for gpuadm. At boot it then runs by itself, after the partitions are made.
+func cdiWaits(ctx context.Context, v host.View, u host.Unit) (bool, error) {
+	const target = "multi-user.target"
+	for _, file := range u.Files {
+		text, err := v.ReadFile(file)
+		if err != nil {
+			return false, err
+		}
+		for line := range strings.Lines(string(text)) {
+			after, is := strings.CutPrefix(strings.TrimSpace(line), "After=")
+			if !is || !strings.Contains(" "+after+" ", " "+target+" ") {
+				continue
+			}
+			t, err := v.Unit(ctx, target)
+			return t.Active != "active", err
+		}
+	}
+	return false, nil
+}
+
+// CDIOutput is the file that the service writes.
+func CDIOutput(v host.View) string {
+	env, err := v.ReadFile(cdiEnv)
+	if err != nil {
+		return cdiDefault // the unit does without the file, too
+	}
+	name := cdiDefault
+	for line := range strings.Lines(string(env)) {
+		if key, value, _ := strings.Cut(strings.TrimSpace(line), "="); key == cdiOutput {
+			name = strings.Trim(value, `"'`)
+		}
+	}
+	return name
+}
+
+func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to != cdiCurrent {
+		return nil
+	}
+	err := h.SetUnit(ctx, CDIUnit, host.UnitChange{Job: "restart"})
+	what := ""
+	if err != nil {
+		what = err.Error()
+	} else if is, err := c.Look(ctx, h); err != nil || is == to {
+		return err
+	} else {
+		what = fmt.Sprintf("cannot make the CDI spec current: %s ran, and the spec is %s", CDIUnit, is)
+	}
+	return &converge.Trouble{What: what, Because: lastWords(ctx, h, CDIUnit), Err: err, Try: []string{
+		"systemctl status " + CDIUnit + ", which says whether one of its conditions does not hold",
+		"cdi = false in [runtime], if containers get the GPUs without CDI here",
+	}}
+}
+
+// Unsettled is as found: the stage that changes partitions has the service run.
+func (cdi) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
+
+// Settled is current, but where nothing writes a spec.
+func (cdi) Settled(found converge.State) converge.State {
+	if strings.HasPrefix(string(found), cdiOutdated) {
+		return cdiCurrent
+	}
+	return found
+}

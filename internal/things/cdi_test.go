@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package things_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// cdiNode is a machine of two A100, the first one with MIG and two compute instances, and the toolkit's service.
+const cdiNode = `-- sim.toml --
+[driver]
+version = "580.95.05"
+[[gpu]]
+model = "A100-40"
+mode = true
+[[gpu.instance]]
+profile = "3g.20gb"
+start = 0
+[[gpu.instance]]
+profile = "3g.20gb"
+start = 4
+[[gpu]]
+model = "A100-40"
+[[unit]]
+name = "nvidia-cdi-refresh.service"
+enabled = "enabled"
+-- dev/nvidia0 device=195:0 --
+-- dev/nvidia1 device=195:1 --
+-- dev/nvidiactl device=195:255 --
+-- usr/bin/nvidia-cdi-hook mode=0755 --
+-- usr/lib/libcuda.so.580.95.05 --
+-- usr/lib/libnvidia-ml.so.580.95.05 --
+`
+
+// cdiSpec is a spec in the form in which nvidia-ctk 1.20.1 writes it.
+func cdiSpec(t *testing.T, n *simhost.Node) string {
+	t.Helper()
+	d, err := n.Driver(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s strings.Builder
+	s.WriteString("---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n")
+	add := func(name, node string) {
+		s.WriteString("    - name: \"" + name + "\"\n      containerEdits:\n        deviceNodes:\n            - path: " + node + "\n")
+	}
+	for i, in := range d.GPUs[0].Instances {
+		add("0:"+string('0'+rune(i)), "/dev/nvidia0")
+		add(in.Compute[0].UUID, "/dev/nvidia0")
+	}
+	add("1", "/dev/nvidia1")
+	add(d.GPUs[1].UUID, "/dev/nvidia1")
+	add("all", "/dev/nvidia1")
+	s.WriteString(`containerEdits:
+    deviceNodes:
+        - path: /dev/nvidiactl
+    hooks:
+        - hookName: createContainer
+          path: /usr/bin/nvidia-cdi-hook
+    mounts:
+        - hostPath: /usr/lib/libcuda.so.580.95.05
+          containerPath: /usr/lib/libcuda.so.580.95.05
+        - hostPath: /usr/lib/libnvidia-ml.so.580.95.05
+          containerPath: /usr/lib/libnvidia-ml.so.580.95.05
+`)
+	return s.String()
+}
+
+func withSpec(t *testing.T, archive, file, text string) *simhost.Node {
+	t.Helper()
+	n, err := simhost.New([]byte(archive + "-- " + file + " --\n" + text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The spec is current if it has what the driver has, whatever its age; what it differs in is said.
+func TestCDISpecJudged(t *testing.T) {
+	const at = "var/run/cdi/nvidia.yaml"
+	plain, err := simhost.New([]byte(cdiNode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := cdiSpec(t, plain)
+	d, err := plain.Driver(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpu, part := d.GPUs[1].UUID, d.GPUs[0].Instances[1].Compute[0].UUID
+	if gpu == "" || part == "" {
+		t.Fatal("the simulated GPUs have no UUIDs")
+	}
+	swap := func(from, to string) string { return strings.ReplaceAll(good, from, to) }
+	var noUUIDs []string
+	for block := range strings.SplitSeq(good, "    - name: ") {
+		if !strings.HasPrefix(block, `"GPU-`) && !strings.HasPrefix(block, `"MIG-`) {
+			noUUIDs = append(noUUIDs, block)
+		}
+	}
+	indexes := strings.Join(noUUIDs, "    - name: ")
+	for _, x := range []struct{ name, archive, spec, says string }{
+		{"current", cdiNode, good, ""},
+		{"named by index alone", cdiNode, indexes, ""},
+		{"too few, named by index alone", cdiNode, strings.Replace(indexes, `- name: "0:1"`, `- name: all`, 1), "it has 2 devices, the driver has 3"},
+		{"no spec", cdiNode, "kind: ''\n", "it is no CDI spec"},
+		{"no YAML", cdiNode, "\t[", "it is no CDI spec"},
+		{"a partition is not in it", cdiNode, swap(part, part+"0"), part + " is not in it"},
+		{"a partition that is gone", cdiNode, strings.Replace(good, `- name: "1"`, `- name: "MIG-gone"`, 1), "it names MIG-gone, which is not there"},
+		{"a GPU that has another node now", cdiNode, swap("/dev/nvidia1", "/dev/nvidia0"), "it gives " + gpu + " without /dev/nvidia1"},
+		{"the driver before", cdiNode, swap("580.95.05", "570.1.2"), "it mounts the driver 570.1.2, and 580.95.05 is loaded"},
+		{"a library that is gone", strings.Replace(cdiNode, "-- usr/lib/libcuda.so.580.95.05 --\n", "", 1), good, "it names /usr/lib/libcuda.so.580.95.05, which is not there"},
+		{"no nvidia-cdi-hook", strings.Replace(cdiNode, "-- usr/bin/nvidia-cdi-hook mode=0755 --\n", "", 1), good, "it names /usr/bin/nvidia-cdi-hook, which is not there"},
+		{"no node", strings.Replace(cdiNode, "-- dev/nvidiactl device=195:255 --\n", "", 1), good, "it names /dev/nvidiactl, which is not there"},
+	} {
+		state, err := things.CDISpec().Look(t.Context(), withSpec(t, x.archive, at, x.spec))
+		want := converge.State("current")
+		if x.says != "" {
+			want = converge.State("outdated: /" + at + ": " + x.says)
+		}
+		if state != want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", x.name, state, err, want)
+		}
+	}
+	elsewhere := withSpec(t, cdiNode+"-- etc/nvidia-container-toolkit/nvidia-cdi-refresh.env --\n# NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/x\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH=\"/etc/cdi/gpus.yaml\"\n", "etc/cdi/gpus.yaml", good)
+	if state, err := things.CDISpec().Look(t.Context(), elsewhere); state != "current" || err != nil {
+		t.Errorf("where the service's environment says: %q, %v", state, err)
+	}
+}
+
+// Where nothing writes a spec nothing is wanted, and what cannot be judged or made yet waits.
+func TestCDISpecElsewhere(t *testing.T) {
+	late := "-- usr/lib/systemd/system/nvidia-cdi-refresh.service --\n[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\n[Install]\nWantedBy=multi-user.target\n"
+	reached := strings.Replace(cdiNode, "[[unit]]\n", "[[unit]]\nname = \"multi-user.target\"\nactive = \"active\"\n[[unit]]\n", 1)
+	for _, x := range []struct {
+		name, archive string
+		state         converge.State
+		later         string
+	}{
+		{"no toolkit", strings.Replace(cdiNode, "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n", "", 1), "none", ""},
+		{"masked", strings.Replace(cdiNode, "enabled = \"enabled\"", "enabled = \"masked\"", 1), "none", ""},
+		{"an image", strings.Replace(cdiNode, "[driver]", "live = false\n[driver]", 1), "", "first boot"},
+		{"no driver", strings.Replace(cdiNode, "580.95.05\"", "580.95.05\"\nwhy = \"not loaded\"", 1), "", "the driver answers"},
+		{"MIG without partitions", "-- sim.toml --\n[[gpu]]\nmodel = \"A100-40\"\nmode = true\n[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n", "none", ""},
+		{"being written", strings.Replace(cdiNode, "enabled = \"enabled\"", "enabled = \"enabled\"\nactive = \"activating\"", 1), "outdated: /var/run/cdi/nvidia.yaml: it is being written", ""},
+		{"missing", cdiNode, "outdated: /var/run/cdi/nvidia.yaml: it is not there", ""},
+		{"1.19.0 at boot", cdiNode + late, "", "multi-user.target is reached"},
+		{"1.19.0 later", reached + late, "outdated: /var/run/cdi/nvidia.yaml: it is not there", ""},
+	} {
+		n, err := simhost.New([]byte(x.archive))
+		if err != nil {
+			t.Fatal(err)
+		}
+		state, err := things.CDISpec().Look(t.Context(), n)
+		if state != x.state || (x.later == "") != (err == nil) || x.later != "" && (!errors.As(err, new(host.Later)) || !strings.Contains(err.Error(), x.later)) {
+			t.Errorf("%s: %q, %v; want %q, later %q", x.name, state, err, x.state, x.later)
+		}
+	}
+}
+
+// refreshing is a node with a service that writes a spec when it is started, or fails.
+type refreshing struct {
+	*simhost.Node
+	writes string
+	fails  bool
+	jobs   []string
+}
+
+func (r *refreshing) SetUnit(_ context.Context, name string, c host.UnitChange) error {
+	r.jobs = append(r.jobs, name+" "+c.Job)
+	if r.fails {
+		return errors.New("it died")
+	}
+	if r.writes == "" {
+		return nil
+	}
+	return r.WriteFile("/var/run/cdi/nvidia.yaml", []byte(r.writes), host.Attr{Mode: 0o644})
+}
+
+// The service's result is not believed: the spec that it leaves is.
+func TestCDISpecMade(t *testing.T) {
+	for _, works := range []bool{true, false} {
+		n := withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
+		r := &refreshing{Node: n}
+		if works {
+			r.writes = cdiSpec(t, n)
+		}
+		err := things.NewCDI("spec").Make(t.Context(), r, "current")
+		trouble := (*converge.Trouble)(nil)
+		switch {
+		case strings.Join(r.jobs, ",") != "nvidia-cdi-refresh.service restart":
+			t.Errorf("jobs: %q", r.jobs)
+		case works && err != nil:
+			t.Error(err)
+		case !works && (!errors.As(err, &trouble) || !strings.Contains(trouble.What, "it has 0 devices, the driver has 3") || len(trouble.Try) == 0):
+			t.Errorf("a service that wrote nothing: %v", err)
+		}
+	}
+}
+
+// Partitions that change make the spec outdated, where there is one. A service that fails then takes no partitions back.
+func TestCDIRun(t *testing.T) {
+	run := things.NewCDI("nvidia-cdi-refresh.service").(converge.Settler)
+	for found, want := range map[converge.State]converge.State{"": "current", "current": "current", "none": "none"} {
+		if got := run.Settled(run.Unsettled(found, converge.Change{Kind: "mig"})); got != want {
+			t.Errorf("%q: %q, want %q", found, got, want)
+		}
+		if got := run.Unsettled(found, converge.Change{Kind: "file"}); got != found {
+			t.Errorf("%q after a file: %q", found, got)
+		}
+	}
+	for _, fails := range []bool{false, true} {
+		r := &refreshing{Node: withSpec(t, cdiNode, "var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n"), fails: fails}
+		r.writes = cdiSpec(t, r.Node)
+		found, err := run.Look(t.Context(), r)
+		if !strings.HasPrefix(string(found), "outdated: ") || err != nil {
+			t.Fatalf("%q, %v", found, err)
+		}
+		if err := run.Make(t.Context(), r, run.Settled(found)); fails != errors.As(err, new(converge.Stays)) || !fails && err != nil {
+			t.Errorf("fails %v: %v", fails, err)
+		}
+	}
+}
+
+// Specs of others for the same devices are named, with what is wrong with them.
+func TestForeignCDI(t *testing.T) {
+	const dp = "kind: k8s.device-plugin.nvidia.com/gpu\ndevices: []\n"
+	n, err := simhost.New([]byte(cdiNode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := cdiSpec(t, n)
+	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good+"-- var/run/cdi/plugin.json --\n"+dp+"-- etc/cdi/readme.txt --\n"+good, "etc/cdi/nvidia.yaml", strings.ReplaceAll(good, "/usr/lib/libcuda.so.580.95.05", "/usr/lib/libcuda.so.570.1.2"))
+	notes := things.ForeignCDI(n)
+	if len(notes) != 1 || !strings.Contains(notes[0], "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too") || !strings.Contains(notes[0], "names /usr/lib/libcuda.so.570.1.2, which is not there") {
+		t.Errorf("%q", notes)
+	}
+	if who := things.CDIInjectors(n); !slices.Equal(who, []string{"a device plugin"}) {
+		t.Errorf("a device plugin by CDI: %q", who)
+	}
+	both := withSpec(t, cdiNode+"-- var/run/cdi/plugin.json --\n"+dp, "var/run/cdi/claim.yaml", "kind: k8s.gpu.nvidia.com/claim\n")
+	if who := things.CDIInjectors(both); len(who) != 2 {
+		t.Errorf("and the DRA driver: %q", who)
+	}
+	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good, "var/run/cdi/other.yaml", good)
+	if who := things.CDIInjectors(n); who != nil {
+		t.Errorf("the toolkit's own spec alone: %q", who)
+	}
+	if notes := things.ForeignCDI(n); len(notes) != 1 || !strings.Contains(notes[0], "remove one of the two") {
+		t.Errorf("%q", notes)
+	}
+}
+
+// Each device node that is there has a link by its numbers; a wrong one is replaced.
+func TestDeviceLinks(t *testing.T) {
+	const nodes = "-- proc/devices --\nCharacter devices:\n195 nvidia\n235 nvidia-caps\n511 nvidia-uvm\n" +
+		"-- dev/nvidia0 device=195:0 --\n-- dev/nvidia11 device=195:11 --\n-- dev/nvidiactl device=195:255 --\n-- dev/nvidia-uvm device=511:0 --\n" +
+		"-- dev/nvidia-caps/nvidia-cap12 device=235:12 --\n-- dev/nvidia2 --\nno device\n-- dev/nvidia-modeset device=195:254 --\n"
+	n, err := simhost.New([]byte(nodes + "-- dev/char/195:11 link=../nvidia0 --\n-- dev/char/195:254 link=/dev/nvidia-modeset --\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := things.DeviceLinks()
+	state, err := l.Look(t.Context(), n)
+	if state != "missing nvidia0 nvidia11 nvidiactl nvidia-cap12 nvidia-uvm" || err != nil {
+		t.Errorf("%q, %v", state, err)
+	}
+	to, err := l.To(state)
+	if err != nil || l.Make(t.Context(), n, to) != nil {
+		t.Fatal(to, err)
+	}
+	if state, err = l.Look(t.Context(), n); state != "linked" || err != nil {
+		t.Errorf("made: %q, %v", state, err)
+	}
+	if is, err := n.Readlink("/dev/char/235:12"); is != "../nvidia-caps/nvidia-cap12" || err != nil {
+		t.Errorf("%q, %v", is, err)
+	}
+	bare, err := simhost.New([]byte("-- dev/null device=1:3 --\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, err := l.Look(t.Context(), bare); state != "none" || err != nil {
+		t.Errorf("no GPU: %q, %v", state, err)
+	}
+}

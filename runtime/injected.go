@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// injected wants CDI on in the engine, where something in the cluster names CDI devices and no handler is wanted. Its configuration
+// stays, also what gpuadm wrote into it earlier: its cdi key may be ours.
+// Sources: gpu-operator/cdi.rst of NVIDIA/cloud-native-docs; README of https://github.com/NVIDIA/k8s-device-plugin (cdi-cri).
+func injected(e facts.Engine) converge.Want {
+	look := func(context.Context, host.View) (string, error) {
+		if why := withoutCDI(e); why != "" {
+			return fmt.Sprintf("cannot have GPUs injected by CDI: %s", why), nil
+		}
+		return "", nil
+	}
+	w := things.Check("CDI is on in "+e.Name, look, "containers get GPUs by CDI alone, so "+e.Config+" is read and not edited",
+		`write inject = "handler" in [runtime], if containers get GPUs by the NVIDIA runtime here`)
+	w.Releases = true
+	return w
+}
+
+// withoutCDI says why an engine does not give containers CDI devices; "" if it does.
+// Sources: containerd, pkg/cri/config/config_unix.go (v1.7.0) and internal/cri/config/config_unix.go (v2.0.0); prerequisites.md of
+// kubernetes-sigs/dra-driver-nvidia-gpu, which has CRI-O's version too; Docker has no CRI.
+func withoutCDI(e facts.Engine) string {
+	major, minor, known := parseVersion(e.Version)
+	switch {
+	case e.Name == "crio" && known && (major < 1 || major == 1 && minor < 27):
+		return fmt.Sprintf("CRI-O %s has no CDI by default: 1.27 is the first", e.Version)
+	case e.Name == "crio":
+		return ""
+	case e.Name != "containerd":
+		return e.Name + " is not what kubelet runs containers with"
+	case known && (major < 1 || major == 1 && minor < 7):
+		return fmt.Sprintf("containerd %s has no CDI: 1.7 is the first", e.Version)
+	}
+	c, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	if err != nil {
+		return "its configuration cannot be read: " + err.Error()
+	}
+	if len(c.cdiOps(c.files[0], Handler{Overrides: true})) > 0 {
+		return fmt.Sprintf("CDI is off in %s: write enable_cdi = true into its CRI plugin, and restart containerd", e.Config)
+	}
+	return ""
+}

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// Whether CDI is on goes by the engine, its version and its file; enable_cdi came with containerd 1.7, is off there, and on from 2.0.
+func TestInjected(t *testing.T) {
+	const (
+		v2  = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nenable_cdi = "
+		v3  = "version = 3\n[plugins.\"io.containerd.cri.v1.runtime\"]\nenable_cdi = "
+		off = "CDI is off in /etc/containerd/config.toml"
+	)
+	for _, x := range []struct{ engine, version, config, says string }{
+		{"containerd", "1.6.36", "", "containerd 1.6.36 has no CDI"},
+		{"containerd", "1.7.24", "", off},
+		{"containerd", "1.7.24", v2 + "true\n", ""},
+		{"containerd", "1.7.24", v2 + "false\n", off},
+		{"containerd", "2.1.5", "", ""},
+		{"containerd", "2.1.5", v3 + "true\n", ""},
+		{"containerd", "2.1.5", v3 + "false\n", off},
+		{"containerd", "2.4.2", "version = 3\n", ""},
+		{"containerd", "1.7.24", "version = ", "cannot be read"},
+		{"crio", "1.26.3", "", "CRI-O 1.26.3 has no CDI by default"},
+		{"crio", "1.34.0", "", ""},
+		{"docker", "28.3.0", "", "docker is not what kubelet runs containers with"},
+	} {
+		e := facts.Engine{Name: x.engine, Version: x.version, Config: "/etc/containerd/config.toml", Files: []facts.File{{Path: "/etc/containerd/config.toml", Data: []byte(x.config)}}}
+		if x.config == "" {
+			e.Files[0].Data = nil
+		}
+		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[runtime]\ninject = \"cdi\"\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := wants(s, facts.Facts{Live: true, Engines: []facts.Engine{e}})
+		if err != nil || len(list) != 1 || list[0].Kind() != "check" || !list[0].Releases {
+			t.Fatalf("%s %s: %v, %v", x.engine, x.version, list, err)
+		}
+		problem, err := list[0].Look(t.Context(), nil)
+		if err != nil || (problem == "ok") != (x.says == "") || !strings.Contains(string(problem), x.says) {
+			t.Errorf("%s %s with %q: %q, %v; want %q", x.engine, x.version, x.config, problem, err, x.says)
+		}
+	}
+}
+
+// What others do about CDI and device plugins on this machine is said.
+func TestToolkitNotes(t *testing.T) {
+	const plugin = "-- var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json --\n{\"kind\": \"k8s.device-plugin.nvidia.com/gpu\"}\n"
+	const unit = "-- etc/systemd/system/nvidia-device-plugin.service --\n[Service]\nExecStart=/usr/bin/nvidia-device-plugin\n"
+	for _, x := range []struct{ spec, archive, says string }{
+		{"[runtime]\n", "-- etc/os-release --\n", ""},
+		{"[runtime]\n", plugin, `a device plugin gives containers GPUs by CDI here: inject = "cdi"`},
+		{"[runtime]\ninject = \"cdi\"\n", plugin, ""},
+		{"[runtime]\ncdi = false\n", plugin, ""},
+		{"[runtime]\n", unit, ""},
+		{"[runtime]\n[sharing]\ntime_slicing = 4\n", unit, "nvidia-device-plugin.service runs the device plugin on this machine"},
+	} {
+		n, err := simhost.New([]byte(x.archive))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + x.spec)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Join(Toolkit.Notes(n, s, facts.Facts{}), "\n")
+		if !strings.Contains(said, x.says) || (x.says == "") != (said == "") {
+			t.Errorf("%q: %q, want %q", x.spec, said, x.says)
+		}
+	}
+}

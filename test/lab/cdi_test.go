@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+const (
+	cdiUnit = "nvidia-cdi-refresh.service"
+	cdiSpec = "/var/run/cdi/nvidia.yaml"
+	toolkit = "/etc/nvidia-container-runtime/config.toml"
+)
+
+// The toolkit's units, as deployments/systemd of https://github.com/NVIDIA/nvidia-container-toolkit has them at these versions.
+const (
+	cdiPathUnit = "[Unit]\nDescription=Trigger CDI refresh on NVIDIA driver or toolkit install / upgrade events\n\n[Path]\n" +
+		"PathChanged=/lib/modules/%v/modules.dep\nPathChanged=/lib/modules/%v/modules.dep.bin\nPathChanged=/usr/bin/nvidia-ctk\n\n[Install]\nWantedBy=multi-user.target\n"
+	cdi1190 = `[Unit]
+Description=Refresh NVIDIA CDI specification file
+ConditionPathExists=|/usr/bin/nvidia-smi
+ConditionPathExists=|/usr/sbin/nvidia-smi
+ConditionPathExists=/usr/bin/nvidia-ctk
+After=multi-user.target
+
+[Service]
+Type=oneshot
+Environment=NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/var/run/cdi/nvidia.yaml
+EnvironmentFile=-/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
+ExecCondition=/usr/bin/grep -qE '/(nvidia|nvidia-current)\\.ko' /lib/modules/%v/modules.dep
+ExecStart=/usr/bin/nvidia-ctk cdi generate
+CapabilityBoundingSet=CAP_SYS_MODULE CAP_SYS_ADMIN CAP_MKNOD
+
+[Install]
+WantedBy=multi-user.target
+`
+	cdi1201 = `[Unit]
+Description=Refresh NVIDIA CDI specification file
+ConditionPathExists=|/usr/bin/nvidia-smi
+ConditionPathExists=|/usr/sbin/nvidia-smi
+ConditionPathExists=|/usr/lib/wsl/lib/nvidia-smi
+ConditionPathExists=/usr/bin/nvidia-ctk
+StartLimitBurst=5
+StartLimitIntervalSec=10s
+
+[Service]
+Type=oneshot
+Environment=NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/var/run/cdi/nvidia.yaml
+EnvironmentFile=-/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
+ExecCondition=/bin/sh -c '/usr/bin/grep -qE "/(nvidia|nvidia-current)[.]ko" /lib/modules/%v/modules.dep || [ -e /dev/dxg ]'
+ExecStart=/bin/sh -c '/usr/bin/nvidia-smi -L || /usr/sbin/nvidia-smi -L || /usr/lib/wsl/lib/nvidia-smi -L'
+ExecStart=-/bin/sh -c '[ -e /dev/dxg ] || /usr/bin/grep -q "^nvgpu " /proc/modules || /usr/bin/nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules || /usr/bin/nvidia-ctk system create-device-nodes --control-devices'
+ExecStart=/usr/bin/nvidia-ctk cdi generate
+CapabilityBoundingSet=CAP_SYS_MODULE CAP_SYS_ADMIN CAP_MKNOD
+Restart=on-failure
+RestartSec=1s
+
+[Install]
+WantedBy=multi-user.target
+`
+	cdi1201Engines = "[Unit]\nBefore=docker.service containerd.service crio.service\n\n[Service]\nTimeoutStartSec=90s\n"
+)
+
+// fakeDevices makes at each boot what the kernel modules and nvidia-modprobe make: device nodes, those of MIG included, and the file
+// that says which node is of which instance (15 GPU instances with 8 compute instances each, from 3 on).
+// Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
+const fakeDevices = `#!/bin/sh
+set -e
+mkdir -p /run/driver/nvidia-caps /dev/nvidia-caps
+mknod /dev/nvidia0 c 195 0; mknod /dev/nvidia1 c 195 1; mknod /dev/nvidiactl c 195 255
+printf 'config 1\nmonitor 2\n' >/run/driver/nvidia-caps/mig-minors
+minor=3
+for gpu in 0 1; do for gi in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do
+  for access in access ci0/access ci1/access ci2/access ci3/access ci4/access ci5/access ci6/access ci7/access; do
+    echo "gpu$gpu/gi$gi/$access $minor" >>/run/driver/nvidia-caps/mig-minors
+    mknod /dev/nvidia-caps/nvidia-cap$minor c 235 $minor
+    minor=$((minor+1))
+  done
+done; done
+mount --bind /run/driver /proc/driver
+`
+
+// bootCDI boots a host with two fake A100, NVIDIA's own container toolkit, and the toolkit's units of a version.
+func bootCDI(t *testing.T, units map[string]string) gpuNode {
+	t.Helper()
+	p := parts.Get(t, parts.CTK, parts.Runtime, parts.Hook)
+	library := fakenvml.Build(t).Library
+	n := bootGPUs(t)
+	const lib = "/usr/lib/x86_64-linux-gnu/"
+	for to, from := range map[string]string{
+		"/usr/bin/nvidia-ctk": p.CTK.Path, "/usr/bin/nvidia-container-runtime": p.Runtime.Path, "/usr/bin/nvidia-cdi-hook": p.Hook.Path,
+		lib + "libnvidia-ml.so.580.95.05": library, lib + "libcuda.so.580.95.05": library,
+	} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Put(to, string(data), 0o755)
+	}
+	n.Must("ln", "-sf", "libnvidia-ml.so.580.95.05", lib+"libnvidia-ml.so.1")
+	n.Must("ln", "-sf", "libcuda.so.580.95.05", lib+"libcuda.so.1")
+	n.Must("ldconfig")
+	kernel := strings.TrimSpace(n.Must("uname", "-r"))
+	n.Put("/lib/modules/"+kernel+"/modules.dep", "updates/dkms/nvidia.ko:\n", 0o644)
+	n.Put("/usr/local/sbin/fake-devices", fakeDevices, 0o755)
+	n.Put("/etc/systemd/system/fake-devices.service", "[Unit]\nDefaultDependencies=no\nBefore=sysinit.target\n[Service]\nType=oneshot\nExecStart=/usr/local/sbin/fake-devices\n[Install]\nWantedBy=sysinit.target\n", 0o644)
+	for name, text := range units {
+		n.Put("/usr/lib/systemd/system/"+name, text, 0o644)
+	}
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--now", "--quiet", "fake-devices.service")
+	n.Must("sh", "-c", "nvidia-ctk --quiet config --config-file="+toolkit+" --in-place && sed -i 's/^mode = .*/mode = \"cdi\"/' "+toolkit)
+	return n.with(t, "A100-40:2")
+}
+
+// inside runs a container with the program of the handler that containerd has loaded, and says what it sees of a GPU.
+func (n gpuNode) inside(name, devices string) lab.Result {
+	n.t.Helper()
+	options, _ := n.effect().Runtimes["nvidia"]["options"].(map[string]any)
+	program, _ := options["BinaryName"].(string)
+	const look = "cd /dev && busybox ls -d nvidia* nvidia-caps/* 2>/dev/null; busybox find / -xdev -name 'libcuda.so*' -o -name 'libnvidia-ml.so*'; busybox grep -o ' /usr/lib[^ ]*so[^ ]*' /proc/self/mounts"
+	return n.Exec("ctr", "-n", "lab", "run", "--rm", "--runc-binary", program, "--env", "NVIDIA_VISIBLE_DEVICES="+devices, "lab.invalid/busybox:1", name, "/bin/sh", "-c", look)
+}
+
+// TestLabCDI: a real container, started through the handler that gpuadm configured, by NVIDIA's own runtime in CDI mode: the device
+// nodes and the driver's libraries are inside; the same of partitions that gpuadm made a moment ago; a machine without
+// nvidia-cdi-hook is refused before containerd is configured.
+func TestLabCDI(t *testing.T) {
+	n := bootCDI(t, map[string]string{cdiUnit: cdi1201, cdiUnit + ".d/10-container-engines.conf": cdi1201Engines, "nvidia-cdi-refresh.path": cdiPathUnit})
+	const runtime = "[runtime]\n"
+	n.Must("mv", "/usr/bin/nvidia-cdi-hook", "/root/hook")
+	before := n.Get(config)
+	says(t, n.wants(1, runtime, "apply"), "/usr/bin/nvidia-cdi-hook, which is not there")
+	if n.Get(config) != before {
+		t.Error("containerd was configured for a runtime that starts no container")
+	}
+	n.Must("mv", "/root/hook", "/usr/bin/nvidia-cdi-hook")
+	n.Must("rm", "-f", cdiSpec)
+
+	n.wants(0, runtime, "apply")
+	says(t, n.wants(0, runtime, "apply"), "Nothing to do.")
+	n.ContainerRun("imported")
+	for _, unit := range []string{cdiUnit, "nvidia-cdi-refresh.path"} {
+		if is := n.Property(unit, "UnitFileState"); is != "enabled" {
+			t.Errorf("%s is %s", unit, is)
+		}
+	}
+	if to := n.Must("readlink", "-f", "/dev/char/195:1"); to != "/dev/nvidia1\n" {
+		t.Errorf("/dev/char/195:1 leads to %s", to)
+	}
+	r := n.inside("whole", "1")
+	says(t, r, "nvidia1\n", "nvidiactl\n", "libcuda.so.580.95.05", "libnvidia-ml.so.580.95.05")
+	if r.Exit != 0 || strings.Contains(r.Stdout, "nvidia0") || strings.Contains(r.Stdout, "nvidia-cap") {
+		t.Errorf("a container with GPU 1: %s", r)
+	}
+
+	with := runtime + "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 2 }\n"
+	n.wants(0, with, "apply")
+	says(t, n.wants(0, with, "apply"), "Nothing to do.")
+	g := n.dump().GPUs[0]
+	for i, in := range g.Instances {
+		cap := 3 + 9*in.ID
+		r := n.inside(fmt.Sprint("part", i), in.Compute[0].UUID)
+		says(t, r, "nvidia0\n", fmt.Sprintf("nvidia-caps/nvidia-cap%d\n", cap), fmt.Sprintf("nvidia-caps/nvidia-cap%d\n", cap+1+in.Compute[0].ID), "libcuda.so.580.95.05")
+		if r.Exit != 0 || strings.Contains(r.Stdout, "nvidia1\n") || strings.Count(r.Stdout, "nvidia-caps/nvidia-cap") != 2 {
+			t.Errorf("a container with partition %d: %s", i, r)
+		}
+	}
+	part := g.Instances[0].Compute[0].UUID
+	n.wants(0, with, "undo")
+	if text := n.Get(cdiSpec); strings.Contains(text, part) || !strings.Contains(text, g.UUID) {
+		t.Errorf("after undo of the partitions the spec is of the partitions:\n%s", text)
+	}
+	n.Put("/etc/cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia7\n", 0o644)
+	says(t, n.wants(0, runtime, "plan"), "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too", "/dev/nvidia7, which is not there")
+}
+
+// TestLabCDIBoot: at boot the spec is that of the partitions which gpuadm makes again, whichever order the toolkit's units ask for,
+// before kubelet starts where they can; no unit waits for itself.
+func TestLabCDIBoot(t *testing.T) {
+	for name, units := range map[string]map[string]string{
+		"1.20.1": {cdiUnit: cdi1201, cdiUnit + ".d/10-container-engines.conf": cdi1201Engines, "nvidia-cdi-refresh.path": cdiPathUnit},
+		"1.19.0": {cdiUnit: cdi1190, "nvidia-cdi-refresh.path": cdiPathUnit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := bootCDI(t, units)
+			n.Put("/etc/systemd/system/kubelet.service", kubelet, 0o644)
+			n.Must("systemctl", "daemon-reload")
+			n.Must("systemctl", "enable", "--quiet", "kubelet.service")
+			const spec = "[runtime]\n[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 2 }\n"
+			n.wants(0, spec, "apply", "--install")
+			if r := n.Exec("systemd-analyze", "verify", "multi-user.target", cdiUnit, bootUnit, "kubelet.service"); strings.Contains(r.Stdout+r.Stderr, "cycle") {
+				t.Errorf("systemd-analyze verify: %s", r)
+			}
+			for range 2 {
+				n.Reboot()
+				n.active("kubelet.service", "active")
+				if is := n.Exec("journalctl", "--boot", "--no-pager", "--grep", "ordering cycle"); is.Exit == 0 {
+					t.Errorf("units wait for each other:\n%s", is.Stdout)
+				}
+				parts := n.dump().GPUs[0].Instances
+				if len(parts) != 2 {
+					t.Fatalf("%d partitions after a boot: %s", len(parts), n.Journal(bootUnit))
+				}
+				current := func() bool {
+					r := n.Exec("cat", cdiSpec)
+					return strings.Contains(r.Stdout, parts[0].Compute[0].UUID) && strings.Contains(r.Stdout, parts[1].Compute[0].UUID)
+				}
+				if name == "1.19.0" && !eventually(current) || name != "1.19.0" && !current() {
+					t.Errorf("the spec after a boot is not of the partitions:\n%s\n%s%s", n.Exec("cat", cdiSpec).Stdout, n.Journal(cdiUnit), n.Journal(bootUnit))
+				}
+				if !eventually(func() bool { return n.Exec("gpuadm", "status").Exit == 0 }) {
+					t.Errorf("%s", n.Exec("gpuadm", "status"))
+				}
+			}
+		})
+	}
+}
