@@ -46,11 +46,11 @@ func crioWants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, er
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
 		return crioReady(ctx, v, crioSocket(e), crioMustBy(v, target))
 	}
-	fresh := things.Restart(unitOf(e), []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")
+	restart := things.Restart(unitOf(e), []string{e.Config, e.Folder}, ready, "CRI-O reads its configuration when it starts")
 	if slices.Contains(f.Kubelet.Requires, unitOf(e)) {
-		fresh.Breaks = append(fresh.Breaks, "restart-kubelet")
+		restart.Breaks = append(restart.Breaks, "restart-kubelet")
 	}
-	return append(wants, fresh), nil
+	return append(wants, restart), nil
 }
 
 func crioSocket(e facts.Engine) string {

@@ -40,9 +40,9 @@ func dockerWants(s spec.Spec, e facts.Engine) ([]converge.Want, error) {
 		return proveDocker(ctx, v, e, before, after)
 	}
 	wants = append(wants, things.Edited(things.NewFile(e.Config, TakeOutDocker).Formed(FormDocker).Proven(judge), edit, handlerWhy(h)))
-	fresh := things.Restart(unitOf(e), []string{e.Config}, dockerReady, "Docker runs with its configuration")
-	fresh.Thing = dockerFresh{fresh.Thing, edited}
-	return append(wants, fresh), nil
+	restart := things.Restart(unitOf(e), []string{e.Config}, dockerReady, "Docker runs with its configuration")
+	restart.Thing = dockerRestart{restart.Thing, edited}
+	return append(wants, restart), nil
 }
 
 // proveDocker has dockerd judge the file. It runs nothing, and does not see the options of the machine's unit.

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/jsonedit"
+	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -213,7 +214,7 @@ WantedBy=multi-user.target
 }
 
 // What Docker says that it has loaded decides whether it runs with its file, and what a change interrupts.
-func TestDockerFresh(t *testing.T) {
+func TestDockerRestart(t *testing.T) {
 	type info = map[string]any
 	runtimes := func(names ...string) info {
 		all := info{"runc": info{"path": "runc"}, "io.containerd.runc.v2": info{"path": "runc"}}
@@ -230,31 +231,31 @@ func TestDockerFresh(t *testing.T) {
 		info          info
 		state, breaks string
 	}{
-		"loaded":              {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, "fresh", ""},
-		"to be reloaded":      {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes(), "ContainersRunning": 3}, "stale", ""},
-		"CDI, none runs":      {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, "stale", "restart-runtime"},
-		"CDI, live-restore":   {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 3, "LiveRestoreEnabled": true}, "stale", "restart-runtime"},
-		"CDI, they would end": {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 3}, "stale", "restart-runtime stop-containers"},
-		"CDI is on":           {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs}, "fresh", ""},
-		"CDI is no key yet":   {"24.0.9", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, "fresh", ""},
-		"on by default":       {"28.2.0", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs}, "fresh", ""},
-		"the old default":     {"24.0.9", "{}", info{"DefaultRuntime": "nvidia", "Runtimes": runtimes("nvidia"), "ContainersRunning": 1}, "stale", "restart-runtime stop-containers"},
-		"one it still knows":  {"24.0.9", "{}", info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 1}, "fresh", ""},
-		"does not answer":     {"26.1.5", withCDI, nil, "stale", "restart-runtime"},
+		"loaded":              {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.UpToDate, ""},
+		"to be reloaded":      {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes(), "ContainersRunning": 3}, things.Outdated, ""},
+		"CDI, none runs":      {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.Outdated, "restart-runtime"},
+		"CDI, live-restore":   {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 3, "LiveRestoreEnabled": true}, things.Outdated, "restart-runtime"},
+		"CDI, they would end": {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 3}, things.Outdated, "restart-runtime stop-containers"},
+		"CDI is on":           {"26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs}, things.UpToDate, ""},
+		"CDI is no key yet":   {"24.0.9", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.UpToDate, ""},
+		"on by default":       {"28.2.0", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs}, things.UpToDate, ""},
+		"the old default":     {"24.0.9", "{}", info{"DefaultRuntime": "nvidia", "Runtimes": runtimes("nvidia"), "ContainersRunning": 1}, things.Outdated, "restart-runtime stop-containers"},
+		"one it still knows":  {"24.0.9", "{}", info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "ContainersRunning": 1}, things.UpToDate, ""},
+		"does not answer":     {"26.1.5", withCDI, nil, things.Outdated, "restart-runtime"},
 	} {
 		n := dockerHost(t, c.version, c.file, c.info)
-		f := dockerFresh{NewDocker("docker.service", []string{daemonJSON}).(dockerFresh).Thing, []byte(c.file)}
+		f := dockerRestart{NewDocker("docker.service", []string{daemonJSON}).(dockerRestart).Thing, []byte(c.file)}
 		if state, err := f.Look(t.Context(), n); err != nil || string(state) != c.state {
 			t.Errorf("%s: %s, want %s: %v", name, state, c.state, err)
 		}
-		what, clients, err := f.Breaks(t.Context(), n, "stale", "fresh")
+		what, clients, err := f.Breaks(t.Context(), n, things.Outdated, things.UpToDate)
 		if err != nil || strings.Join(what, " ") != c.breaks || (len(clients) > 0) != strings.Contains(c.breaks, "stop-containers") {
 			t.Errorf("%s: breaks %v %v, want %s: %v", name, what, clients, c.breaks, err)
 		}
 	}
 	// In an undo the file to be is not known: it is the present one, without what only a restart takes away.
 	n := dockerHost(t, "26.1.5", withCDI, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia"), "CDISpecDirs": dirs, "ContainersRunning": 1})
-	if what, _, _ := NewDocker("docker.service", []string{daemonJSON}).(converge.Breaker).Breaks(t.Context(), n, "stale", "fresh"); len(what) != 2 {
+	if what, _, _ := NewDocker("docker.service", []string{daemonJSON}).(converge.Breaker).Breaks(t.Context(), n, things.Outdated, things.UpToDate); len(what) != 2 {
 		t.Errorf("undo breaks %v", what)
 	}
 }
@@ -277,7 +278,7 @@ func TestDockerMake(t *testing.T) {
 		if name == "runtime" {
 			h.then = func() { info["Runtimes"].(map[string]any)["nvidia"] = map[string]any{"path": Binary} }
 		}
-		if err := NewDocker("docker.service", []string{daemonJSON}).Make(t.Context(), h, "fresh"); err != nil || strings.Join(h.asked, " ") != c.job {
+		if err := NewDocker("docker.service", []string{daemonJSON}).Make(t.Context(), h, things.UpToDate); err != nil || strings.Join(h.asked, " ") != c.job {
 			t.Errorf("%s: %v, want %s: %v", name, h.asked, c.job, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // parsed is a spec's [runtime].
@@ -73,7 +74,7 @@ func TestImportsOfImports(t *testing.T) {
 	if want := "/etc/containerd/config.toml /etc/containerd/conf.d /srv/more.d /etc/containerd/conf.d/one.toml"; got != want {
 		t.Errorf("reads %s, want %s", got, want)
 	}
-	if state := last.(converge.Settler).Unsettled("fresh", converge.Change{Kind: "file", Name: "/srv/more.d/50-cri.toml"}); state != "stale" {
+	if state := last.(converge.Settler).Unsettled(things.UpToDate, converge.Change{Kind: "file", Name: "/srv/more.d/50-cri.toml"}); state != things.Outdated {
 		t.Errorf("after the edit it is %s", state)
 	}
 }

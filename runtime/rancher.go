@@ -37,7 +37,7 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.
 	case !there:
 		return nil, nil // and a note says so: the program comes later, and with it the handler
 	case finds(e, h):
-		return []converge.Want{wroteHandler(e, h), rancherFresh(f, e, h, h.Binary)}, nil
+		return []converge.Want{wroteHandler(e, h), rancherRestart(f, e, h, h.Binary)}, nil
 	case dropIn != "":
 		h, works := asDefault(s, f, e, h)
 		return append(works, editWants(f, e, h, dropIn, []string{dropIn})...), nil
@@ -68,9 +68,9 @@ func lessFile(e facts.Engine, name string) facts.Engine {
 	return e
 }
 
-// rancherFresh wants the unit to have started after the last change of a file, and to serve the handler then. The file is never the
+// rancherRestart wants the unit to have started after the last change of a file, and to serve the handler then. The file is never the
 // generated one, which is younger than the unit's process.
-func rancherFresh(f facts.Facts, e facts.Engine, h Handler, file string) converge.Want {
+func rancherRestart(f facts.Facts, e facts.Engine, h Handler, file string) converge.Want {
 	w := restarted(f, e, h, []string{file}, file, func(found []byte) ([]byte, error) { return found, nil })
 	w.Why = fmt.Sprintf("%s writes the handler when it starts", e.Owner)
 	return w
@@ -79,10 +79,10 @@ func rancherFresh(f facts.Facts, e facts.Engine, h Handler, file string) converg
 // wroteHandler finds a problem where the unit has started with the program there, and has written no handler: another restart would
 // not bring it.
 func wroteHandler(e facts.Engine, h Handler) converge.Want {
-	fresh := things.NewRestart(e.Unit, []string{h.Binary}, nil)
+	restart := things.NewRestart(e.Unit, []string{h.Binary}, nil)
 	look := func(ctx context.Context, v host.View) (string, error) {
-		state, err := fresh.Look(ctx, v)
-		if err != nil || state != "fresh" {
+		state, err := restart.Look(ctx, v)
+		if err != nil || state != things.UpToDate {
 			return "", err
 		}
 		return fmt.Sprintf("cannot use the handler %s: %s has started after %s was there, and has not written it", h.Name, e.Unit, h.Binary), nil
@@ -156,5 +156,5 @@ func templated(f facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error
 		return templateOf(name, h), nil
 	}
 	file := things.Edited(things.NewFile(name, nil), edit, e.Owner+" generates the configuration from it")
-	return append(things.Folders(path.Dir(name), ""), file, rancherFresh(f, e, h, name)), nil
+	return append(things.Folders(path.Dir(name), ""), file, rancherRestart(f, e, h, name)), nil
 }

@@ -17,54 +17,54 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// dockerFresh is things.Restart for Docker. What Docker says that it has loaded wins over the times of file and process, and what it
+// dockerRestart is things.Restart for Docker. What Docker says that it has loaded wins over the times of file and process, and what it
 // can take by a reload is not restarted for: without live-restore a restart stops all containers.
 // Sources: "Configuration reload behavior" in https://docs.docker.com/reference/cli/dockerd/; reloadPlatform in
 // daemon/reload_unix.go of https://github.com/moby/moby at v26.1.5: a reload takes runtimes and default-runtime that the file has,
 // and never takes one away that the file has no more; CDI is set up once at the start, in cmd/dockerd/daemon.go;
 // https://docs.docker.com/engine/daemon/live-restore/.
-type dockerFresh struct {
-	converge.Thing        // of kind fresh
+type dockerRestart struct {
+	converge.Thing        // of kind restart
 	edited         []byte // daemon.json as it will be; nil if that is not known, as in an undo
 }
 
-// IsDocker says whether the name of a thing of kind fresh is Docker's: then NewDocker builds it again.
+// IsDocker says whether the name of a thing of kind restart is Docker's: then NewDocker builds it again.
 func IsDocker(unit string) bool { return unit == "docker.service" }
 
-// NewDocker builds Docker's thing of kind fresh again.
+// NewDocker builds Docker's thing of kind restart again.
 func NewDocker(unit string, files []string) converge.Thing {
-	return dockerFresh{Thing: things.NewRestart(unit, files, dockerReady)}
+	return dockerRestart{Thing: things.NewRestart(unit, files, dockerReady)}
 }
 
 // Reads is converge.Reader's.
-func (f dockerFresh) Reads() []string { return f.Thing.(converge.Reader).Reads() }
+func (f dockerRestart) Reads() []string { return f.Thing.(converge.Reader).Reads() }
 
 // Unsettled is converge.Settler's.
-func (f dockerFresh) Unsettled(found converge.State, by converge.Change) converge.State {
+func (f dockerRestart) Unsettled(found converge.State, by converge.Change) converge.State {
 	return f.Thing.(converge.Settler).Unsettled(found, by)
 }
 
 // Settled is converge.Settler's.
-func (f dockerFresh) Settled(found converge.State) converge.State {
+func (f dockerRestart) Settled(found converge.State) converge.State {
 	return f.Thing.(converge.Settler).Settled(found)
 }
 
-func (f dockerFresh) Look(ctx context.Context, v host.View) (converge.State, error) {
+func (f dockerRestart) Look(ctx context.Context, v host.View) (converge.State, error) {
 	state, err := f.Thing.Look(ctx, v)
-	if err != nil || state != "stale" {
+	if err != nil || state != things.Outdated {
 		return state, err
 	}
 	d, err := f.lacks(ctx, v, nil)
 	if err == nil && d == (dockerLacks{}) {
-		return "fresh", nil
+		return things.UpToDate, nil
 	}
 	return state, nil // also where Docker does not answer: then the times count
 }
 
 // Make reloads Docker if that is enough, and else restarts it.
-func (f dockerFresh) Make(ctx context.Context, h host.Host, to converge.State) error {
+func (f dockerRestart) Make(ctx context.Context, h host.Host, to converge.State) error {
 	d, err := f.lacks(ctx, h, nil)
-	if to != "fresh" || err != nil || d.restart != "" || d.reload == "" {
+	if to != things.UpToDate || err != nil || d.restart != "" || d.reload == "" {
 		return f.Thing.Make(ctx, h, to)
 	}
 	if err := h.SetUnit(ctx, f.Name(), host.UnitChange{Job: "reload"}); err != nil {
@@ -90,8 +90,8 @@ func (f dockerFresh) Make(ctx context.Context, h host.Host, to converge.State) e
 
 // Breaks says what the change interrupts. Where gpuadm does not know the file to be, it is the present one without what only a
 // restart takes away.
-func (f dockerFresh) Breaks(ctx context.Context, v host.View, _, after converge.State) (what []string, clients map[string][]string, err error) {
-	if after != "fresh" {
+func (f dockerRestart) Breaks(ctx context.Context, v host.View, _, after converge.State) (what []string, clients map[string][]string, err error) {
+	if after != things.UpToDate {
 		return nil, nil, nil
 	}
 	info, file, err := f.asked(ctx, v)
@@ -108,7 +108,7 @@ func (f dockerFresh) Breaks(ctx context.Context, v host.View, _, after converge.
 	return []string{"restart-runtime", "stop-containers"}, map[string][]string{"stop-containers": {running}}, nil
 }
 
-func (f dockerFresh) toBe(file dockerFile) *jsonedit.Doc {
+func (f dockerRestart) toBe(file dockerFile) *jsonedit.Doc {
 	if f.edited != nil {
 		if d, err := jsonedit.Parse(f.edited); err == nil {
 			return d
@@ -144,7 +144,7 @@ type dockerInfo struct {
 }
 
 // asked has Docker say what it has loaded. An error is where it does not answer, or does not run: nothing starts it for the question.
-func (f dockerFresh) asked(ctx context.Context, v host.View) (info dockerInfo, file dockerFile, err error) {
+func (f dockerRestart) asked(ctx context.Context, v host.View) (info dockerInfo, file dockerFile, err error) {
 	u, err := v.Unit(ctx, f.Name())
 	if err != nil {
 		return info, file, err
@@ -190,7 +190,7 @@ func askDocker(ctx context.Context, v host.View, socket string) (info dockerInfo
 // dockerLacks is what Docker has not loaded, in a clause each: what a reload loads, and what only a restart does.
 type dockerLacks struct{ reload, restart string }
 
-func (f dockerFresh) lacks(ctx context.Context, v host.View, want *jsonedit.Doc) (dockerLacks, error) {
+func (f dockerRestart) lacks(ctx context.Context, v host.View, want *jsonedit.Doc) (dockerLacks, error) {
 	info, file, err := f.asked(ctx, v)
 	if err != nil {
 		return dockerLacks{}, err
@@ -236,7 +236,7 @@ func dockerReady(ctx context.Context, v host.View, unit string, files []string) 
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	began := time.Now()
-	f := dockerFresh{Thing: things.NewRestart(unit, files, nil)}
+	f := dockerRestart{Thing: things.NewRestart(unit, files, nil)}
 	var d dockerLacks
 	err := untilDone(ctx, func() (err error) {
 		d, err = f.lacks(ctx, v, nil)

@@ -13,9 +13,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// TestFreshOnce: a daemon is one line of a plan, and is restarted once, where its configuration imports more than when gpuadm first
+// TestRestartOnce: a daemon is one line of a plan, and is restarted once, where its configuration imports more than when gpuadm first
 // edited it: then what it reads is another list of files, and gpuadm's part lies in another file.
-func TestFreshOnce(t *testing.T) {
+func TestRestartOnce(t *testing.T) {
 	const config, imports = "/srv/containerd/config.toml", "imports = [\"/srv/containerd/d/*.toml\"]\n"
 	all := machines(t)
 	n := all[slices.IndexFunc(all, func(m machine) bool { return m.name == "a100-mixed-t4" })].boot(t)
@@ -31,14 +31,14 @@ func TestFreshOnce(t *testing.T) {
 	}
 	once := func(what string, changes []converge.Change) {
 		t.Helper()
-		fresh := 0
+		restarts := 0
 		for _, c := range changes {
-			if c.Kind == "fresh" {
-				fresh++
+			if c.Kind == "restart" {
+				restarts++
 			}
 		}
-		if fresh != 1 {
-			t.Errorf("%s: containerd is to be restarted %d times", what, fresh)
+		if restarts != 1 {
+			t.Errorf("%s: containerd is to be restarted %d times", what, restarts)
 		}
 	}
 	others(imports, "")
