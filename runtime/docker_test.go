@@ -229,7 +229,8 @@ func TestDockerRestart(t *testing.T) {
 	for name, c := range map[string]struct {
 		version, file string
 		info          info
-		state, breaks string
+		state         converge.State
+		breaks        string
 	}{
 		"loaded":              {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes("nvidia")}, things.UpToDate, ""},
 		"to be reloaded":      {"24.0.9", file, info{"DefaultRuntime": "runc", "Runtimes": runtimes(), "ContainersRunning": 3}, things.Outdated, ""},
@@ -245,7 +246,7 @@ func TestDockerRestart(t *testing.T) {
 	} {
 		n := dockerHost(t, c.version, c.file, c.info)
 		f := dockerRestart{NewDocker("docker.service", []string{daemonJSON}).(dockerRestart).Thing, []byte(c.file)}
-		if state, err := f.Look(t.Context(), n); err != nil || string(state) != c.state {
+		if state, err := f.Look(t.Context(), n); err != nil || state != c.state {
 			t.Errorf("%s: %s, want %s: %v", name, state, c.state, err)
 		}
 		what, clients, err := f.Breaks(t.Context(), n, things.Outdated, things.UpToDate)
