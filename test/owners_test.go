@@ -62,15 +62,15 @@ func runtimeOutcome(t *testing.T, n *simhost.Node, text string) string {
 }
 
 const (
-	editsDefault  = "file /etc/containerd/config.toml, fresh containerd.service"
-	onlyContainer = "this gpuadm edits containerd's configuration only"
+	editsDefault  = "file /etc/containerd/config.toml, restart containerd.service"
+	crioDropIn    = "file /etc/crio/crio.conf.d/99-gpuadm.conf, restart crio.service"
 )
 
-// ownersTable has for every recorded machine what a plain [runtime] does there. A healthy machine is never refused: the two that are
-// have another engine, which the words say.
+// ownersTable has for every recorded machine what a plain [runtime] does there. A healthy machine is never refused: the one
+// that is has no engine.
 func ownersTable() map[string]string {
 	return map[string]string{
-		"a100-mixed-t4":         "file /srv/containerd/d/99-gpuadm.toml, fresh containerd.service",
+		"a100-mixed-t4":         "file /srv/containerd/d/99-gpuadm.toml, restart containerd.service",
 		"aks-ubuntu2204":        "nothing to do",
 		"al2023-eks-nvidia":     "nothing to do",
 		"arm64-gh200":           editsDefault,
@@ -78,14 +78,16 @@ func ownersTable() map[string]string {
 		"bare-folder":           editsDefault,
 		"debian12-containerd16": editsDefault,
 		"debian13-containerd17": "nothing to do",
+		"debian13-docker":       editsDefault,
 		"demo":                  editsDefault,
-		"docker-only":           "refused: cannot configure docker: " + onlyContainer,
+		"docker-only":           "file /etc/docker/daemon.json, restart docker.service",
 		"gke-ubuntu":            "nothing to do",
 		"k3s":                   "nothing to do",
 		"mig-h100-a100-t4":      "refused: cannot configure a container engine: none is installed",
 		"no-gpu":                editsDefault, // the verbs say before that it has no GPU,
 		"rke2":                  "nothing to do",
-		"rocky9-crio":           "refused: cannot configure crio: " + onlyContainer,
+		"rocky9-crio":           crioDropIn,
+		"rocky9-crio125":        crioDropIn,
 		"ubuntu24-h100":         editsDefault,
 	}
 }
@@ -137,20 +139,20 @@ func TestOwnersCases(t *testing.T) {
 		{"AKS, another name", "aks-ubuntu2204", nil, "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file"},
 		{"AKS, the spec takes the file over", "aks-ubuntu2204", nil, "owner = \"gpuadm\"\n", editsDefault},
 		{"GKE, the spec names one", "gke-ubuntu", program, "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only runc, and gke writes that file"},
-		{"the GPU Operator's drop-in", "a100-mixed-t4", with(operators, dropIn), "", "fresh containerd.service"},
-		{"the GPU Operator's drop-in beside the packages", "a100-mixed-t4", with(operators, with(program, dropIn)), "", "fresh containerd.service"},
-		{"the GPU Operator's drop-in before its program", "a100-mixed-t4", dropIn, "", "fresh containerd.service"},
-		{"the GPU Operator went, and the packages are there", "a100-mixed-t4", with(program, dropIn), "", "file /srv/containerd/d/99-nvidia.toml, fresh containerd.service"},
-		{"the GPU Operator's program alone", "a100-mixed-t4", operators, "", "file /srv/containerd/d/99-gpuadm.toml, fresh containerd.service"},
-		{"K3s writes it when it starts", "k3s", program, "", "fresh k3s.service"},
-		{"K3s, the GPU Operator's program", "k3s", operators, "", "fresh k3s.service"},
+		{"the GPU Operator's drop-in", "a100-mixed-t4", with(operators, dropIn), "", "restart containerd.service"},
+		{"the GPU Operator's drop-in beside the packages", "a100-mixed-t4", with(operators, with(program, dropIn)), "", "restart containerd.service"},
+		{"the GPU Operator's drop-in before its program", "a100-mixed-t4", dropIn, "", "restart containerd.service"},
+		{"the GPU Operator went, and the packages are there", "a100-mixed-t4", with(program, dropIn), "", "file /srv/containerd/d/99-nvidia.toml, restart containerd.service"},
+		{"the GPU Operator's program alone", "a100-mixed-t4", operators, "", "file /srv/containerd/d/99-gpuadm.toml, restart containerd.service"},
+		{"K3s writes it when it starts", "k3s", program, "", "restart k3s.service"},
+		{"K3s, the GPU Operator's program", "k3s", operators, "", "restart k3s.service"},
 		{"K3s has written it", "k3s", with(program, entry(k3sDir, "/usr/bin/nvidia-container-runtime")), "", "nothing to do"},
 		{"K3s has written it, and the program went", "k3s", entry(k3sDir, "/usr/bin/nvidia-container-runtime"), "", "nothing to do"},
-		{"K3s, as the default", "k3s", program, "set_as_default = true\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, fresh k3s.service"},
-		{"K3s, another name", "k3s", program, "handler = \"gpu\"\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, fresh k3s.service"},
-		{"K3s is nobody else's", "k3s", program, "owner = \"gpuadm\"\n", "fresh k3s.service"},
-		{"RKE2 writes it when it starts", "rke2", program, "", "fresh rke2-agent.service"},
-		{"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n", "file " + rke2Dir + "config-v3.toml.tmpl, fresh rke2-agent.service"},
+		{"K3s, as the default", "k3s", program, "set_as_default = true\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
+		{"K3s, another name", "k3s", program, "handler = \"gpu\"\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
+		{"K3s is nobody else's", "k3s", program, "owner = \"gpuadm\"\n", "restart k3s.service"},
+		{"RKE2 writes it when it starts", "rke2", program, "", "restart rke2-agent.service"},
+		{"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n", "file " + rke2Dir + "config-v3.toml.tmpl, restart rke2-agent.service"},
 		{"RKE2 imports no folder, as the default", "rke2", program, "set_as_default = true\n", "refused: cannot make nvidia the default runtime: rke2 generates " + rke2Dir + "config.toml"},
 		{"RKE2 has a template of its administrator's", "rke2", with(program, only(rke2Dir+"config.toml.tmpl", "x\n")), "handler = \"gpu\"\n", "refused: cannot add the handler gpu: " + rke2Dir + "config.toml.tmpl is there, and gpuadm edits no template"},
 	} {

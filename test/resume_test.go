@@ -58,7 +58,7 @@ func (m mayFail) Make(_ context.Context, h host.Host, to converge.State) error {
 }
 
 // Where a stage proves one that proves another, all three are rolled back if the last fails: they make one desired state.
-func TestProofsAreTurnedBackInARow(t *testing.T) {
+func TestProofsAreRolledBackInARow(t *testing.T) {
 	bad := true
 	stageNamed := func(name, proves string, wants ...converge.Want) converge.Stage {
 		return converge.Stage{Name: name, Proves: proves, Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) { return wants, nil }}
@@ -72,7 +72,7 @@ func TestProofsAreTurnedBackInARow(t *testing.T) {
 		stageNamed("modules", "driver", things.Exact("/srv/three", []byte("ours\n"), 0o644, ""), converge.Want{Thing: mayFail{&bad}, To: to("done")}))
 	var back []string
 	e.Tell = func(ev converge.Event) {
-		if ev.What == converge.Undone {
+		if ev.What == converge.RolledBack {
 			back = append(back, ev.Change.Name)
 		}
 	}
