@@ -62,8 +62,8 @@ func runtimeOutcome(t *testing.T, n *simhost.Node, text string) string {
 }
 
 const (
-	editsDefault  = "file /etc/containerd/config.toml, restart containerd.service"
-	crioDropIn    = "file /etc/crio/crio.conf.d/99-gpuadm.conf, restart crio.service"
+	editsDefault = "file /etc/containerd/config.toml, restart containerd.service"
+	crioDropIn   = "file /etc/crio/crio.conf.d/99-gpuadm.conf, restart crio.service"
 )
 
 // ownersTable has for every recorded machine what a plain [runtime] does there. A healthy machine is never refused: the one
