@@ -86,7 +86,7 @@ func TestLabDriverBeside(t *testing.T) {
 	}
 	n.idle()
 
-	says(t, n.wants(0, spec("535.261.03", both), "apply"), "dkms nvidia-fs for "+kernel+"   of another driver → fits")
+	says(t, n.wants(0, spec("535.261.03", both), "apply"), "dkms nvidia-fs for "+kernel+"   of another driver")
 	n.besides(kernel, "535.261.03")
 	n.idle()
 	n.gpuadm(0, "undo")
