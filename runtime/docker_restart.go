@@ -246,9 +246,9 @@ func dockerReady(ctx context.Context, v host.View, unit string, files []string) 
 	case errors.As(err, &host.Later{}):
 		return nil // no daemon runs here
 	case err != nil:
-		return fmt.Errorf("Docker did not answer within %v: %w", time.Since(began).Round(time.Second), err)
+		return fmt.Errorf("docker did not answer within %v: %w", time.Since(began).Round(time.Second), err)
 	case d.reload != "":
-		return fmt.Errorf("Docker runs without its configuration: %s", d.reload)
+		return fmt.Errorf("docker runs without its configuration: %s", d.reload)
 	}
 	return nil // its default may be an option of its unit, and CDI may be off for want of folders
 }
@@ -260,13 +260,13 @@ func dockerAnswers(ctx context.Context, v host.View, e facts.Engine, h Handler) 
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("Docker does not answer at %s: %w", e.Socket, err)
+		return fmt.Errorf("docker does not answer at %s: %w", e.Socket, err)
 	}
 	if _, there := info.Runtimes[h.Name]; !there {
-		return fmt.Errorf("Docker has not loaded the runtime %s", h.Name)
+		return fmt.Errorf("docker has not loaded the runtime %s", h.Name)
 	}
 	if h.Default && info.DefaultRuntime != h.Name {
-		return fmt.Errorf("Docker's default runtime is %s, not %s", info.DefaultRuntime, h.Name)
+		return fmt.Errorf("docker's default runtime is %s, not %s", info.DefaultRuntime, h.Name)
 	}
 	return nil
 }

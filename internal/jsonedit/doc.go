@@ -236,5 +236,3 @@ func with(tree any, path []string, value any) any {
 	}
 	return out
 }
-
-func under(path, of []string) bool { return len(path) >= len(of) && slices.Equal(path[:len(of)], of) }
