@@ -136,5 +136,5 @@ func TestLabDriverNoHeaders(t *testing.T) {
 	r = n.wants(1, "format = 1\n[driver]\nversion = \"580.65.06\"\n", "apply")
 	says(t, r, "linux-headers-"+emptyKernel, "these kernels have headers: "+kernel, "nothing was touched", "no kernel headers", "try")
 	n.same(first)
-	says(t, n.wants(0, n.spec("580.65.06", ""), "plan", "packages"), "once the lists of", "no source that is known now has linux-headers-"+emptyKernel)
+	says(t, n.wants(0, n.spec("580.65.06", ""), "plan", "packages"), "until the lists of", "no source that is known now has linux-headers-"+emptyKernel)
 }

@@ -49,14 +49,14 @@ func TestLabKubeOrdering(t *testing.T) {
 DefaultDependencies=no
 [Service]
 Type=oneshot
-ExecStart=/bin/sh -c 'until journalctl --boot --unit=gpuadm.service | grep -q "try 1 of 3 failed"; do sleep 0.2; done'
+ExecStart=/bin/sh -c 'until journalctl --boot --unit=gpuadm.service | grep -q "attempt 1 of 3 failed"; do sleep 0.2; done'
 ExecStart=/usr/local/bin/fakenvml driver --init SUCCESS
 [Install]
 WantedBy=multi-user.target
 `, 0o644)
 	n.Must("systemctl", "enable", "--quiet", "fix.service")
 	n.PowerLoss()
-	if log := n.Journal("gpuadm.service"); !strings.Contains(log, "try 1 of 3 failed") {
+	if log := n.Journal("gpuadm.service"); !strings.Contains(log, "attempt 1 of 3 failed") {
 		t.Errorf("the GPUs answered the first try: %s", log)
 	}
 	n.active("kubelet.service", "active")
