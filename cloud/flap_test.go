@@ -14,7 +14,7 @@ import (
 func TestFailedKeepsGuard(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 	all := a.facts.Driver.GPUs
 	for boot := range 2 {
 		a.Reboot()
@@ -41,5 +41,5 @@ func TestFailedKeepsGuard(t *testing.T) {
 	a.facts.Driver.GPUs = all
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }

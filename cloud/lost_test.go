@@ -162,7 +162,7 @@ func TestReportShuts(t *testing.T) {
 		}
 		a.Advance(time.Minute)
 		a.apply()
-		a.stands(a.mark())
+		a.converged(a.mark())
 	}
 }
 

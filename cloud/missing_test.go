@@ -28,7 +28,7 @@ func TestMissingGPUs(t *testing.T) {
 	}
 	have(2)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 	a.sim.Requests()
 	if got := missing(); got != "" {
 		t.Errorf("with both: %q", got)

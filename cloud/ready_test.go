@@ -106,7 +106,7 @@ func TestReadyWaits(t *testing.T) {
 		}
 		a.Advance(time.Minute)
 		a.apply()
-		a.stands(a.mark())
+		a.converged(a.mark())
 	}
 }
 
@@ -163,7 +163,7 @@ func TestGuard(t *testing.T) {
 	if a.mark() == first {
 		t.Fatal("the simulated boots have one mark")
 	}
-	a.stands(a.mark())
+	a.converged(a.mark())
 	if got := a.sim.Requests(); len(got) != 5 || got[0][:3] != "GET" {
 		t.Errorf("requests after a reboot: %v", got)
 	}
@@ -229,7 +229,7 @@ func TestWhole(t *testing.T) {
 	if _, err := e.Apply(a.ctx, a); err != nil {
 		t.Fatal(err)
 	}
-	a.stands(a.mark())
+	a.converged(a.mark())
 	waits := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", converge.Wait{For: "the sun"} }, "")}, nil
 	}}

@@ -66,7 +66,7 @@ Warning ModuleLoadFailed cannot load nvidia: it is gpuadm
 	}
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }
 
 // TestReportWaits: that a server was busy is no news of the GPUs; that they are not offered is.

@@ -37,5 +37,5 @@ func TestReportAgain(t *testing.T) {
 	}
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }

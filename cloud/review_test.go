@@ -122,7 +122,7 @@ func TestAPIStandingCost(t *testing.T) {
 	}
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }
 
 // TestAPIAnotherMachine: a machine that was cloned with the certificate of another one's kubelet leaves that one's Node alone.
@@ -142,5 +142,5 @@ func TestAPIAnotherMachine(t *testing.T) {
 	})
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }

@@ -75,7 +75,7 @@ func TestRightsLacking(t *testing.T) {
 			c.give(a)
 			a.Advance(time.Minute)
 			a.apply()
-			a.stands(a.mark())
+			a.converged(a.mark())
 		})
 	}
 }
