@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestFailedKeepsGuard: a node whose failure the cluster was told of is shut by that taint: a further try, in this boot or the
-// next, puts no startup taint beside it, and has no run of its own. Once the GPUs stand neither taint is left.
+// TestFailedKeepsGuard: the taint of a failure that gpuadm has reported shuts the node: a further try, in this boot or the
+// next, adds no startup taint beside it, and has no run of its own. Once the GPUs are ready neither taint is left.
 func TestFailedKeepsGuard(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
