@@ -48,8 +48,8 @@ func (r readyStage) recorded(labels map[string]string) converge.Want {
 	return w
 }
 
-// readRecord returns the labels that a record names, with their values: a label that has another value now belongs to another client,
-// or an undo has restored the value that it had before us. Keys and values of labels have neither commas nor equals signs.
+// readRecord returns the labels that a record names, with their values: a label that has another value now belongs to another
+// client, or an undo has restored the value that it had before us. Keys and values of labels have neither commas nor equals signs.
 func readRecord(s converge.State) map[string]string {
 	named := map[string]string{}
 	for part := range strings.SplitSeq(stateValue(s), ",") {

@@ -24,8 +24,8 @@ import (
 // with kubelet's own files, so that an operator who clears those clears it too.
 const eksKept = "/var/lib/kubelet/gpuadm-eks.json"
 
-// eks joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what the
-// node registers with; else the join sets up kubelet itself.
+// eks joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what
+// the node registers with; else the join sets up kubelet itself.
 func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "eks":

@@ -170,8 +170,8 @@ func TestEKS(t *testing.T) {
 	}
 }
 
-// TestEKSLeaves takes the machine out of its cluster only where that breaks no node: a kubelet that logs in by our tokens is no node
-// without them.
+// TestEKSLeaves takes the machine out of its cluster only where that breaks no node: a kubelet that logs in by our tokens is no
+// node without them.
 func TestEKSLeaves(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
@@ -259,8 +259,8 @@ func TestEKSMaxPods(t *testing.T) {
 	}
 }
 
-// TestEKSPodsGuessed: of a type that gpuadm does not know, and that EC2 does not describe, the plan says that the number is a guess, and what
-// says otherwise.
+// TestEKSPodsGuessed: of a type that gpuadm does not know, and that EC2 does not describe, the plan says that the number is a
+// guess, and which setting overrides it.
 func TestEKSPodsGuessed(t *testing.T) {
 	for kind, want := range map[string]bool{"p5.48xlarge": false, "p9.48xlarge": true} {
 		c := startEKS(t, eksMachine, eksJoin+"kubelet_config = \"/etc/gpuadm/kubelet.yaml\"\n")

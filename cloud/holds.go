@@ -12,8 +12,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Holds says what keeps pods off the machine at its next boot until the GPUs are ready; "" where it is no node that gpuadm manages, or has no GPUs.
-// A taint gates new pods alone: those that are bound to the node already come back with kubelet, as after any reboot.
+// Holds says what keeps pods off the machine at its next boot until the GPUs are ready; "" where it is no node that gpuadm
+// manages, or has no GPUs. A taint gates new pods alone: those that are bound to the node already come back with kubelet, as after
+// any reboot.
 func Holds(ctx context.Context, v host.View, s spec.Spec) (string, error) {
 	if !tellsCluster(s) || !v.Live() {
 		return "", nil

@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out, though gpuadm has shown the cluster
-// their loss.
+// TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out, though gpuadm has shown the
+// cluster their loss.
 func TestLostGPUsReportedUndone(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()

@@ -12,7 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestPluginStaysAway: the message names a device plugin that is kept away by the very taint that waits for it, with the YAML to add.
+// TestPluginStaysAway: the message names a device plugin that is kept away by the very taint that waits for it, with the YAML to
+// add.
 func TestPluginStaysAway(t *testing.T) {
 	toleration := "tolerations: [{key: theirs.example/busy, operator: Exists, effect: NoSchedule}, {key: example.com/starting, operator: Exists, effect: NoSchedule}, {key: theirs.example/late, operator: Exists, effect: NoExecute}"
 	for name, c := range map[string]struct {

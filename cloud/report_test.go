@@ -88,8 +88,8 @@ func TestReportWaits(t *testing.T) {
 	}
 }
 
-// TestReportQuiet: gpuadm asks nothing where there is nothing to report or no cluster to report it to, and a cluster that does not answer
-// is an error of its own.
+// TestReportQuiet: gpuadm asks nothing where there is nothing to report or no cluster to report it to, and a cluster that does not
+// answer is an error of its own.
 func TestReportQuiet(t *testing.T) {
 	for name, set := range map[string]func(*apiNode){
 		"not joined": func(a *apiNode) { a.facts.Kubelet.Joined = false },

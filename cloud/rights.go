@@ -11,8 +11,8 @@ import (
 )
 
 // lacking makes something to wait for of a right that the cluster does not give us, or of credentials that it does not know: only
-// its administrator can. What is said to the cluster waits for it, and gpuadm fixes the machine all the same. Kubelet is held back by
-// stages that ask the cluster nothing.
+// its administrator can. What is said to the cluster waits for it, and gpuadm fixes the machine all the same. Kubelet is held back
+// by stages that ask the cluster nothing.
 func lacking(err error) error {
 	if !errors.Is(err, kube.Forbidden) && !errors.Is(err, kube.Unauthorized) {
 		return err

@@ -18,8 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestRightsLacking: a right that is lacking keeps the machine from nothing. The message names it, and how an administrator grants it; after
-// that the same command continues.
+// TestRightsLacking: a right that is lacking keeps the machine from nothing. The message names it, and how an administrator grants
+// it; after that the same command continues.
 func TestRightsLacking(t *testing.T) {
 	const account = "system:serviceaccount:gpuadm:gpuadm"
 	bind := "kubectl create clusterrolebinding gpuadm-gpuadm-gpuadm --clusterrole=gpuadm-node --serviceaccount=gpuadm:gpuadm"

@@ -29,8 +29,8 @@ func Leaving(f facts.Facts) error {
 }
 
 // AskLeaving is Leaving, where the facts do not tell: then the metadata service is asked once, for two seconds at most. It
-// is for a caller that is about to touch something; a converged machine needs not ask. Where Azure's service must be woken, the answer to
-// the first stage's question is there for one of the next.
+// is for a caller that is about to touch something; a converged machine needs not ask. Where Azure's service must be woken, the
+// answer to the first stage's question is there for one of the next.
 func (s *Session) AskLeaving(ctx context.Context, v host.View, f facts.Facts) error {
 	if f.Instance != nil && f.Instance.Notice != nil || f.Cloud.Name == "" || !f.Live {
 		return Leaving(f)

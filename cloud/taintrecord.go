@@ -96,8 +96,8 @@ func recordedTaints(s converge.State) (taints []spec.Taint) {
 	return taints
 }
 
-// dropped are the taints that go with an edit of the record: those that it names no more, as far as the Node has them as it named them
-// and they have no edit of their own. An undo takes off the record alone.
+// dropped are the taints that go with an edit of the record: those that it names no more, that the Node still has as it named
+// them, and that have no edit of their own. An undo takes off the record alone.
 func (e partEdit) dropped(n *kube.Node, others []partEdit) (list []partEdit) {
 	if e.what != "record" || e.key != taintRecord || e.after == "" {
 		return nil

@@ -148,8 +148,8 @@ func (c certificate) look(v host.View) (converge.State, error) {
 	return state, nil
 }
 
-// asksAs is whose certificate kubelet asks for by gpuadm's bootstrap kubeconfig, "" if by none. One with another token or of another
-// server than node.toml names counts as none: it is written again.
+// asksAs is whose certificate kubelet asks for by gpuadm's bootstrap kubeconfig, "" if by none. One with another token or of
+// another server than node.toml names counts as none: it is written again.
 func (c certificate) asksAs(v host.View) (string, error) {
 	data, err := v.ReadFile(bootstrapKubeconfig)
 	if err != nil || !bytes.HasPrefix(data, []byte(kubelet.Written)) {

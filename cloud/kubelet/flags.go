@@ -144,8 +144,8 @@ func sameButFor(before, after []byte, variable string, words []string) bool {
 }
 
 // TakeOut takes our edit of a variable (before → after) out of found, which was changed outside gpuadm since, word by word: a word
-// that we added goes, and one that we had in its place comes back. What is missing counts as taken out. A label or taint of gpuadm's
-// in another process's word remains, and left names it.
+// that we added goes, and one that we had in its place comes back. What is missing counts as taken out. A label or taint of
+// gpuadm's in another process's word remains, and left names it.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	switch {
 	case bytes.Equal(found, after):
