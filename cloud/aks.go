@@ -69,7 +69,7 @@ func aksNotes(s spec.Spec, f facts.Facts) (notes []string) {
 		"they install a driver too, unless the pool was made with --gpu-driver none or its machines carry the tag SkipGpuDriverInstall=true",
 	}
 	if _, taints, err := registration(s, f); err == nil && len(taints) > 0 {
-		notes = append(notes, fmt.Sprintf("the pool's nodeInitializationTaints must name %s, and not nodeTaints: those AKS puts back whenever they are taken off", kubelet.TaintTexts(taints)))
+		notes = append(notes, fmt.Sprintf("the pool's nodeInitializationTaints must name %s, and not nodeTaints: AKS restores those each time they are removed", kubelet.TaintTexts(taints)))
 	}
 	return notes
 }

@@ -36,7 +36,7 @@ type Session struct {
 	me      who       // for them
 	meAt    time.Time // when that was found out
 
-	silence silence // of the API server towards whoever joins
+	silence silence // of the API server to a machine that wants to join
 
 	clients kube.Clients
 	notices instance.Notices
@@ -49,7 +49,7 @@ type nodeLooks struct {
 }
 
 const (
-	// answerServes is how long an answer serves: plan, look and touch are one moment, as far as anybody can tell. What others
+	// answerServes is how long an answer serves: plan, look and touch are one moment for an operator. What others
 	// change within it makes our change a Conflict, and then the Node is looked at again.
 	answerServes = 5 * time.Second
 	// answerLooks is how many looks of one thing an answer serves in one evaluation of its stage: the first, and the one right
@@ -65,7 +65,7 @@ type who struct {
 	via     host.Via   // proxies
 	machine string     // the machine's id; "" if it has none
 	renews  bool       // the join gets kubelet a new certificate when its has run out
-	later   host.Later // why there is nobody to ask yet: "once the node has joined"; "" where there is
+	later   host.Later // why there is no API server to ask yet: "once the node has joined"; "" where there is
 }
 
 // untilJoined is what waits for the join.
@@ -268,7 +268,7 @@ func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 			For: fmt.Sprintf("the node %s has the machine id %s, and this machine's is %s: it is another machine's node, or kubelet has not reported since the id became another", n.Name, told, w.machine),
 			Try: []string{
 				"if this machine's id was changed: systemctl restart kubelet",
-				"if it is a clone: it needs a name, a machine id and kubelet credentials of its own; remove those and let it join anew",
+				"if it is a clone: it needs a name, a machine id and kubelet credentials of its own; remove those, and it joins again",
 			},
 		}
 	}
@@ -282,7 +282,7 @@ func explainNode(err error, name string) error {
 		return err
 	}
 	return unregistered{converge.Wait{
-		For: fmt.Sprintf("kubelet has not registered the node %s, or somebody has deleted it", name),
+		For: fmt.Sprintf("kubelet has not registered the node %s, or another client has deleted it", name),
 		Try: []string{"if it does not come, restart kubelet: it registers when it starts"},
 	}}
 }

@@ -22,7 +22,7 @@ import (
 func TestAPIIsMade(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 	want := []string{"GET /api/v1/nodes/gpu-1", "PATCH /api/v1/nodes/gpu-1", "PATCH /api/v1/nodes/gpu-1/status", "PATCH /api/v1/nodes/gpu-1"}
 	if got := a.sim.Requests(); !slices.Equal(got, want) {
 		t.Errorf("requests of a change:\n%s", strings.Join(got, "\n"))
@@ -33,10 +33,10 @@ func TestAPIIsMade(t *testing.T) {
 		t.Errorf("a second apply did %v", res.Made)
 	}
 	if got := a.sim.Requests(); !slices.Equal(got, want[:1]) {
-		t.Errorf("requests while standing: %v", got)
+		t.Errorf("requests of a converged node: %v", got)
 	}
 	if fmt.Sprint(before) != fmt.Sprint(a.sim.Node("gpu-1")) {
-		t.Errorf("the standing Node was changed")
+		t.Errorf("the converged Node was changed")
 	}
 }
 
@@ -145,7 +145,7 @@ func TestAPIPowerCut(t *testing.T) {
 		if err != nil {
 			t.Fatalf("cut at %d: %v", cut, err)
 		}
-		a.stands(a.mark())
+		a.converged(a.mark())
 	}
 }
 
@@ -198,14 +198,14 @@ func TestAPIOthersWrite(t *testing.T) {
 		}
 		got = strings.Replace(got, fmt.Sprintf("their.example/count=%d\n", writes), "", 1)
 		got = strings.Replace(got, fmt.Sprintf("taint their.example/moving=%d:NoSchedule <nil>\n", writes), "", 1)
-		if got != apiStands+a.mark() {
+		if got != apiConverged+a.mark() {
 			t.Fatalf("round %d:\n%s", round, got)
 		}
 	}
 }
 
-// TestAPIOthersBetween: what somebody writes between our look and our PATCH makes us look again, and is kept; what he makes of
-// our own label is his, until the next look.
+// TestAPIOthersBetween: what another client writes between our look and our PATCH makes us look again, and is kept; its
+// value of our own label stays until the next look.
 func TestAPIOthersBetween(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	n := 0
@@ -225,7 +225,7 @@ func TestAPIOthersBetween(t *testing.T) {
 		}
 		got = strings.Replace(got, line, "", 1)
 	}
-	if n != 4 || got != apiStands+a.mark() {
+	if n != 4 || got != apiConverged+a.mark() {
 		t.Errorf("after %d writes of others:\n%s", n, got)
 	}
 
@@ -239,7 +239,7 @@ func TestAPIOthersBetween(t *testing.T) {
 		t.Errorf("somebody's new value of our label: %v\n%s", err, a.shown())
 	}
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }
 
 // TestAPIFaults: what waiting helps against is waited for, with nothing half done that stays; the rest is an error.
@@ -266,7 +266,7 @@ func TestAPIFaults(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				a.stands(a.mark())
+				a.converged(a.mark())
 				return
 			}
 			if err == nil || converge.Passes(err) != c.passes {
@@ -283,12 +283,12 @@ func TestAPIFaults(t *testing.T) {
 					kubesim.Object{"key": "theirs.example/late", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"})
 			}
 			a.apply()
-			a.stands(a.mark())
+			a.converged(a.mark())
 		})
 	}
 }
 
-// TestAPINotYet: before the join nothing is asked of anybody.
+// TestAPINotYet: before the join gpuadm asks no server.
 func TestAPINotYet(t *testing.T) {
 	for want, set := range map[string]func(*apiNode){
 		"once the node has joined": func(a *apiNode) { a.facts.Kubelet.Joined = false },
@@ -309,13 +309,13 @@ func TestAPINotYet(t *testing.T) {
 	}
 }
 
-// TestAPINobody: without a ServiceAccount a taint is refused before anything is touched, with the mend.
-func TestAPINobody(t *testing.T) {
+// TestAPINoAccount: without a ServiceAccount a taint is refused before anything is touched, with the fix.
+func TestAPINoAccount(t *testing.T) {
 	a := apiFixture(t, "[node]\ntaints = [\"example.com/a:NoSchedule\"]\nlabels = { \"example.com/b\" = \"c\" }\ngpu_labels = false\n")
 	a.facts.GPUs = nil
 	before := a.shown()
 	_, err := a.engine().Apply(a.ctx, a)
-	if err == nil || !strings.Contains(err.Error(), "nobody here may") || converge.Passes(err) {
+	if err == nil || !strings.Contains(err.Error(), "no account here may") || converge.Passes(err) {
 		t.Fatalf("got %v", err)
 	}
 	if a.shown() != before {

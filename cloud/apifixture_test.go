@@ -37,7 +37,7 @@ const (
 	apiSecret  = "planted-s3cret-token"
 )
 
-// apiSpec asks for a label that kubelet may set, one that it may not, a taint of ours, and a startup taint.
+// apiSpec asks for a label that kubelet may set, one that it may not, a taint, and a startup taint.
 const apiSpec = `
 [node]
 labels = { "example.com/rack" = "r7", "node-role.kubernetes.io/gpu" = "yes" }
@@ -153,7 +153,7 @@ func (a *apiNode) condition() string {
 	return ""
 }
 
-const apiStands = `example.com/rack=r7
+const apiConverged = `example.com/rack=r7
 kubernetes.io/os=linux
 node-role.kubernetes.io/gpu=yes
 theirs.example/x=1
@@ -162,10 +162,10 @@ taint theirs.example/busy=y:NoSchedule <nil>
 taint theirs.example/late=<nil>:NoExecute 2026-01-02T03:04:05Z
 True GPUsReady 2 × H100 80GB, driver 580.95.05, boot `
 
-func (a *apiNode) stands(boot string) {
+func (a *apiNode) converged(boot string) {
 	a.t.Helper()
-	if got, want := a.shown(), apiStands+boot; got != want {
-		a.t.Errorf("the Node stands\n%s\nwant\n%s", got, want)
+	if got, want := a.shown(), apiConverged+boot; got != want {
+		a.t.Errorf("the Node is\n%s\nwant\n%s", got, want)
 	}
 }
 

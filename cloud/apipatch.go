@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
-// patchTries is how often a change is worked out anew because somebody else changed the same Node meanwhile.
+// patchTries is how often a change is computed again because another client changed the same Node meanwhile.
 const patchTries = 8
 
 // A partEdit is a change of one part of the Node.
@@ -49,7 +49,7 @@ func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.C
 	return p.session.patch(ctx, h, w, edits)
 }
 
-// patch makes the edits, and works them out anew where the Node is not as it was found.
+// patch makes the edits, and computes them again where the Node is not as it was found.
 func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdit) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdi
 	if s.name != w.node {
 		n = nil
 	}
-	s.node, s.err = nil, nil // until it is known how it stands
+	s.node, s.err = nil, nil // until its state is known
 	for try := range patchTries {
 		if n == nil {
 			if n, err = s.get(ctx, h, w); err != nil {
@@ -85,7 +85,7 @@ func (s *Session) patch(ctx context.Context, h host.Host, w who, edits []partEdi
 	return err
 }
 
-// breathe lets whoever else writes finish: up to 20 ms at first, then twice as long each time.
+// breathe lets another client finish its writes: up to 20 ms at first, then twice as long each time.
 func breathe(ctx context.Context, try int) error {
 	most := 20 * time.Millisecond << min(try, 6)
 	select {
@@ -96,12 +96,12 @@ func breathe(ctx context.Context, try int) error {
 	}
 }
 
-// meanwhile refuses to overwrite what somebody else has made of our own parts since they were looked at: it would be lost to
+// meanwhile refuses to overwrite what another client has made of our own parts since gpuadm looked: it would be lost to
 // undo. The next look sees it.
 func meanwhile(n *kube.Node, edits []partEdit) error {
 	for _, e := range edits {
 		if now := e.of(n); now != e.before && now != e.after && e.what != "condition" {
-			return converge.Wait{For: fmt.Sprintf("somebody has just changed the %s of the node: %q was found, and now it is %q", e.Name(), e.before, now)}
+			return converge.Wait{For: fmt.Sprintf("another client has just changed the %s of the node: %q was found, and now it is %q", e.Name(), e.before, now)}
 		}
 	}
 	return nil
@@ -121,7 +121,7 @@ func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, ed
 		case e.what == "condition":
 			status = append(status, e)
 		case e.needsAccount() && account == "":
-			return n, e.nobody()
+			return n, e.noAccount()
 		case e.needsAccount() || kubelet == account:
 			ours = append(ours, e)
 			comes = comes || e.what == "taint" && e.after != ""
@@ -157,7 +157,7 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *ku
 	}
 	done, err := c.PatchNode(ctx, n.Name, nodeOps(n, edits))
 	if errors.Is(err, kube.Refused) {
-		// A list with a taint twice is refused as wrong, not as a conflict: somebody may have put the same one there meanwhile.
+		// A list with a taint twice is refused as wrong, not as a conflict: another client may have added the same one meanwhile.
 		if now, gerr := c.Node(ctx, n.Name); gerr == nil && slices.ContainsFunc(edits, func(e partEdit) bool { return e.of(now) != e.of(n) }) {
 			return now, &kube.Error{Verb: "patch", What: "node " + n.Name, Why: kube.Conflict, Cause: err}
 		}
@@ -240,7 +240,7 @@ func nodeOps(n *kube.Node, edits []partEdit) []kube.Op {
 // the whole list, and with it what others have put there meanwhile.
 func taintOps(n *kube.Node, edits []partEdit) (tests, changes []kube.Op) {
 	const list = "/spec/taints"
-	slices.SortStableFunc(edits, func(a, b partEdit) int { return b.index(n) - a.index(n) }) // from the end: places before stay as they are
+	slices.SortStableFunc(edits, func(a, b partEdit) int { return b.index(n) - a.index(n) }) // from the end: earlier indexes stay valid
 	var added []kube.Taint
 	for _, e := range edits {
 		t := kube.Taint{Key: e.key, Value: stateValue(e.after), Effect: e.effect}

@@ -13,13 +13,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// labelRecord is the annotation of the Node that names the labels of ours. Kubelet puts most of them on when it registers the
+// labelRecord is the annotation of the Node that names gpuadm's labels. Kubelet puts most of them on when it registers the
 // node, and no journal tells those from a cloud's: without the record a label that is dropped from node.toml, or of a partition
 // that is gone, would stay for ever.
 const labelRecord = "nvidia.com/gpuadm.labels"
 
 // recorded wants the record to name these labels. What it named before and does not any more goes with it, in the same PATCH.
-// Labels that GPU Feature Discovery has taken over stay named: they are let go of, and not taken off.
+// Labels that GPU Feature Discovery has taken over stay named: gpuadm releases them, and does not remove them.
 func (r readyStage) recorded(labels map[string]string) converge.Want {
 	w := r.want("record "+labelRecord, "", "so that labels can be taken off that are no longer asked for")
 	_, gfd := gpuLabels(r.spec, r.facts)
@@ -48,8 +48,8 @@ func (r readyStage) recorded(labels map[string]string) converge.Want {
 	return w
 }
 
-// readRecord returns the labels that a record names, with their values: a label that has another value now is somebody else's,
-// or was put back to what it was before us. Keys and values of labels have neither commas nor equals signs.
+// readRecord returns the labels that a record names, with their values: a label that has another value now belongs to another
+// client, or an undo has restored the value that it had before us. Keys and values of labels have neither commas nor equals signs.
 func readRecord(s converge.State) map[string]string {
 	named := map[string]string{}
 	for part := range strings.SplitSeq(stateValue(s), ",") {
@@ -60,8 +60,8 @@ func readRecord(s converge.State) map[string]string {
 	return named
 }
 
-// recordOps changes a record, and takes off the labels that it named and does not any more. An undo takes off the record
-// alone: what else there is to put back has its own line.
+// recordOps changes a record, and takes off the labels that it named and does not any more. An undo removes the record
+// alone: what else it restores has its own line in the journal.
 func recordOps(n *kube.Node, e partEdit, others []partEdit) (tests, changes []kube.Op) {
 	at := kube.Pointer("metadata", "annotations", e.key)
 	if old, ok := n.Annotations[e.key]; ok {

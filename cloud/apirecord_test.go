@@ -15,11 +15,11 @@ func TestRecordedLabels(t *testing.T) {
 	a.sim.AddNode("gpu-1", map[string]string{"example.com/rack": "r7", "example.com/row": "3", "theirs.example/x": "1"})
 	a.apply()
 	if shown := a.shown(); !strings.Contains(shown, "example.com/rack=r7") || !strings.Contains(shown, "example.com/row=3") {
-		t.Fatalf("labels of ours are gone:\n%s", shown)
+		t.Fatalf("gpuadm's labels are gone:\n%s", shown)
 	}
 	before := len(a.sim.Requests())
 	if a.apply(); len(a.sim.Requests()) > before+1 {
-		t.Errorf("standing costs %v", a.sim.Requests()[before:])
+		t.Errorf("a converged node costs %v", a.sim.Requests()[before:])
 	}
 	a.spec = "\n[node]\nlabels = { \"example.com/rack\" = \"r7\" }\ngpu_labels = false\n"
 	a.Advance(answerServes * 2)

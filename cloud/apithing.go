@@ -27,12 +27,12 @@ type nodePart struct {
 	rebuilt bool       // from the journal
 	who     *who       // nil: to be found out on the machine
 
-	// must says why the part cannot be made yet, by how the Node stands: a converge.Wait. nil: it always can.
+	// must says why the part cannot be made yet, by the state of the Node: a converge.Wait. nil: it always can.
 	must func(context.Context, host.View, *kube.Node) error
 }
 
 // NewNodePart builds the thing again from its name. With the session of the run's stages it sees what they see, and the cluster
-// is not asked anew for each of what may be dozens; with none it asks at each look.
+// is not asked again for each of what may be dozens; with none it asks at each look.
 func NewNodePart(name string, s *Session) (converge.Thing, error) {
 	what, rest, _ := strings.Cut(name, " ")
 	p := nodePart{what: what, key: rest, rebuilt: true}
@@ -74,7 +74,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	if err != nil {
 		return "", err
 	}
-	undoing := p.rebuilt // then nothing of ours is on a Node that is gone, or whose cluster the machine has left
+	undoing := p.rebuilt // then no part of gpuadm's is on a Node that is gone, or whose cluster the machine has left
 	switch {
 	case w.later.Until == untilJoined && undoing:
 		return "", nil
@@ -89,7 +89,7 @@ func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error)
 	}
 	if p.must != nil {
 		if err := p.must(ctx, v, n); err != nil {
-			p.session.forget() // whoever looks again wants to know whether it has come
+			p.session.forget() // the next look wants to know whether it has come
 			return "", err
 		}
 	}
@@ -114,7 +114,7 @@ func stateValue(s converge.State) string {
 	return string(s)
 }
 
-// of is how the part stands on a Node.
+// of is the state of the part on a Node.
 func (p nodePart) of(n *kube.Node) converge.State {
 	switch p.what {
 	case "label":
@@ -168,7 +168,7 @@ func conditionFrom(kind string, s converge.State) kube.Condition {
 	if s == "" {
 		return kube.Condition{
 			Type: kind, Status: kube.Unknown, Reason: undoneReason,
-			Message: "gpuadm undo was run: nobody looks after the GPUs",
+			Message: "gpuadm undo was run: gpuadm does not check the GPUs any more",
 		}
 	}
 	status, rest, _ := strings.Cut(string(s), " ")
@@ -181,18 +181,19 @@ func (p nodePart) needsAccount() bool {
 	return p.what == "taint" || p.what == "record" && p.key == taintRecord || p.what == "label" && spec.RestrictedLabel(p.key)
 }
 
-// Prove refuses a change that nobody here may make, before anything is touched.
+// Prove refuses a change that no account here may make, before anything is touched.
 func (p nodePart) Prove(ctx context.Context, v host.View, _, _ converge.State) error {
 	w, err := p.whom(ctx, v)
 	if err != nil || !p.needsAccount() || w.serviceAccount(v) != "" {
 		return err
 	}
-	return p.nobody()
+	return p.noAccount()
 }
 
-func (p nodePart) nobody() error {
+// noAccount says that kubelet may not make the change, and that there is no ServiceAccount that may.
+func (p nodePart) noAccount() error {
 	return &converge.Trouble{
-		What:    fmt.Sprintf("cannot change the %s of the node: nobody here may", p.Name()),
+		What:    fmt.Sprintf("cannot change the %s of the node: no account here may", p.Name()),
 		Because: []string{"a kubelet sets taints, and labels of Kubernetes' own, at its first registration only, if at all"},
 		Try: []string{
 			"set kubeconfig in [node] to one of a ServiceAccount that may patch this node, or let gpuadm's DaemonSet do it",
@@ -201,8 +202,8 @@ func (p nodePart) nobody() error {
 	}
 }
 
-// TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Of a failure, and of a boot that
-// nobody has looked in yet, the cluster is told without a line in the journal (Report, guard), and that keeps nobody from undo.
+// TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Report and guard show the cluster
+// a failure, and a boot in which gpuadm has not looked yet, without a line in the journal: that does not prevent an undo.
 func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
 	if p.what == "condition" || p.what == "record" || found == before || found == after {
 		return before, nil, nil

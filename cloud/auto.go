@@ -29,7 +29,7 @@ func howOf(s spec.Spec, f facts.Facts) string {
 		return "gke"
 	}
 	switch {
-	case s.Join.TokenFile != "": // somebody has brought a token to a machine that no cloud makes a node
+	case s.Join.TokenFile != "": // an operator has brought a token to a machine that no cloud makes a node
 		return "token"
 	case f.Cloud.Name == "aws":
 		return "eks"
@@ -77,7 +77,7 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 	return nil
 }
 
-// kubeletFlagsSay are the flags that somebody else's kubelet must be started with to register as we would have it; "" for none.
+// kubeletFlagsSay are the flags that a kubelet of another owner must be started with to register as node.toml asks; "" for none.
 func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
 	var flags []string
 	if len(labels) > 0 {

@@ -192,7 +192,7 @@ func TestNodeadmGate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if wants, err := eks(s, f); err != nil || strings.Contains(fmt.Sprint(wants), nodeadmRun) {
-			t.Errorf("without gpuadm.service nodeadm-run waits for nobody: %v %v", wants, err)
+			t.Errorf("without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
 		}
 		if _, text := nodeadmUnit(s); !strings.Contains(text, want) || !strings.Contains(text, "After=gpuadm.service") || strings.Contains(text, "Requires=") {
 			t.Errorf("%s:\n%s", gate, text)
@@ -272,7 +272,7 @@ func TestClouds(t *testing.T) {
 		"EKS, bootstrap.sh":   {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/etc/eks/bootstrap.sh": "#!/bin/sh\n"}, notes: []string{"--kubelet-extra-args '--node-labels=k8s.amazonaws.com/accelerator="}},
 		"EKS, hybrid":         {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/opt/nodeadm/tracker": "x"}, notes: []string{"nodeadm of EKS Hybrid Nodes joins"}},
 		"AKS Flex":            {host: "ubuntu24-h100", join: `method = "auto"`, files: map[string]string{"/etc/aks-flex-node/config.json": "{}"}, notes: []string{"AKS Flex Node joins"}},
-		"not to join anybody": {host: "al2023-eks-nvidia", join: `method = "none"`},
+		"EKS, but not joined": {host: "al2023-eks-nvidia", join: `method = "none"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := recorded(t, c.host, c.files)
@@ -342,7 +342,7 @@ func TestAKSBoots(t *testing.T) {
 	}
 }
 
-// TestPoolWaits waits for nobody within a run where the cloud's own scripts have not joined the machine yet: they may be waiting
+// TestPoolWaits does not wait within a run where the cloud's own scripts have not joined the machine yet: they may be waiting
 // for us, or come in an hour.
 func TestPoolWaits(t *testing.T) {
 	for name, how := range map[string]string{"aks-ubuntu2204": "aks", "gke-ubuntu": "gke", "al2023-eks-nvidia": "eks"} {

@@ -20,12 +20,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// eksKept is what was found out about the cluster and the machine. A node that stands goes by it and asks nobody. It lies
-// with kubelet's own files, so that who clears those clears it too.
+// eksKept is what was found out about the cluster and the machine. A converged node reads it, and asks no service. It lies
+// with kubelet's own files, so that an operator who clears those clears it too.
 const eksKept = "/var/lib/kubelet/gpuadm-eks.json"
 
-// eks joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and are told what the
-// node is to register with; else the join sets up kubelet itself.
+// eks joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what
+// the node registers with; else the join sets up kubelet itself.
 func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "eks":
@@ -37,7 +37,7 @@ func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	switch {
 	case !f.Live:
-		return []converge.Want{eksLater("which cluster of EKS to join", host.FirstBoot, "the machine is told when it boots")}, nil
+		return []converge.Want{eksLater("which cluster of EKS to join", host.FirstBoot, "the machine learns it when it boots")}, nil
 	case f.Cloud.Name != "aws":
 		return nil, &converge.Trouble{
 			What:    "cannot join EKS: the machine is not in EC2, where it would get its credentials",
@@ -57,7 +57,7 @@ func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return n.wants(s, f)
 }
 
-// eksOthers says whether somebody else has made the machine a node already: its kubelet's files are theirs.
+// eksOthers says whether another tool has made the machine a node already: its kubelet's files are theirs.
 func eksOthers(f facts.Facts) bool {
 	return joinedByOthers(f) || f.Kubelet.Joined && f.Kubelet.Kubeconfig != "" && f.Kubelet.Kubeconfig != kubelet.Kubeconfig
 }
@@ -85,7 +85,7 @@ func eksLater(what string, later host.Later, why string) converge.Want {
 	}, why)
 }
 
-// eksNode is what a kubelet of EKS must be told.
+// eksNode is what a kubelet of EKS must know.
 type eksNode struct {
 	cluster instance.Cluster // what node.toml states, over what was found out
 	machine instance.Instance
@@ -101,7 +101,7 @@ func newEKSNode(s spec.Spec, f facts.Facts) (*eksNode, error) {
 		}
 	}
 	if f.Instance == nil || f.Cluster == nil {
-		return nil, &converge.Trouble{What: "cannot join EKS: nobody tells which machine and which cluster this is", Try: []string{"gpuadm facts, which says who was asked"}}
+		return nil, &converge.Trouble{What: "cannot join EKS: no service says which machine and which cluster this is", Try: []string{"gpuadm facts, which says who was asked"}}
 	}
 	n := &eksNode{cluster: *f.Cluster, machine: *f.Instance, region: cmp.Or(s.Join.Region, f.Instance.Region)}
 	c := &n.cluster
@@ -134,7 +134,7 @@ func newEKSNode(s spec.Spec, f facts.Facts) (*eksNode, error) {
 	if n.ip == "" {
 		return nil, &converge.Trouble{
 			What: fmt.Sprintf("cannot join EKS: the cluster's services are at %s, and EC2 knows no address of that family for this machine", services),
-			Try:  []string{"give the machine's subnet addresses of that family, and start it anew"},
+			Try:  []string{"give the machine's subnet addresses of that family, and start it again"},
 		}
 	}
 	return n, nameFits(n.name, s)
@@ -174,12 +174,12 @@ func (n *eksNode) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		wants = append(wants, n.accepted(via(s)))
 	}
 	for _, folder := range []string{path.Dir(kubelet.ClusterCA), path.Dir(eksKept)} {
-		wants = append(wants, things.Folders(folder, "holds what a node of EKS is told")...)
+		wants = append(wants, things.Folders(folder, "holds the settings of a node of EKS")...)
 	}
 	wants = append(wants,
 		things.Exact(kubelet.ClusterCA, n.cluster.CA, 0o644, "whom kubelet trusts to be the API server"),
 		n.login(),
-		things.Exact(eksKept, kept, 0o644, "a node that stands asks neither EC2 nor EKS again"),
+		things.Exact(eksKept, kept, 0o644, "a converged node asks neither EC2 nor EKS again"),
 	)
 	wants = unique(append(append(wants, eksECR(f)...), own...))
 	if !f.Kubelet.Joined {
@@ -213,12 +213,12 @@ func eksNotes(s spec.Spec, f facts.Facts) []string {
 		}
 		return notes
 	}
-	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and writes kubelet's and containerd's files anew at each boot; gpuadm tells it by " + nodeadmDropIn}
+	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by " + nodeadmDropIn}
 	if f.Files[bootUnit] == nil {
-		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs stand: gpuadm apply --install")
+		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: gpuadm apply --install")
 	}
 	if f.Kubelet.Joined && !bytes.Contains(f.Files[nodeadmDropIn], []byte(nodeadmKind)) {
-		notes = append(notes, "the node has joined already: what nodeadm is told holds from its next run on, at the next boot")
+		notes = append(notes, "the node has joined already: nodeadm reads its settings at its next run, at the next boot")
 	}
 	return notes
 }
@@ -228,5 +228,5 @@ func eksPodsNote(s spec.Spec, f facts.Facts) []string {
 	if !eksOwn(s, f) || f.Cluster == nil || f.Instance == nil || f.Cluster.ENIs > 0 || bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods")) {
 		return nil
 	}
-	return []string{fmt.Sprintf("kubelet is told to take %d pods, since nobody tells how many addresses a %s has: the instance's role may lack ec2:DescribeInstanceTypes; maxPods in the file that kubelet_config in [join] names says how many", eksMaxPods(*f.Cluster), f.Instance.Type)}
+	return []string{fmt.Sprintf("kubelet takes %d pods at most, since no source says how many addresses a %s has: the instance's role may lack ec2:DescribeInstanceTypes; maxPods in the file that kubelet_config in [join] names says how many", eksMaxPods(*f.Cluster), f.Instance.Type)}
 }

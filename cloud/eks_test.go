@@ -139,7 +139,7 @@ func (c *eksCloud) read(t *testing.T, name string) string {
 
 const eksJoin = "[join]\nmethod = \"eks\"\ncluster = \"gpus\"\n"
 
-// TestEKS joins a machine without nodeadm, and then asks nobody but the API server any more.
+// TestEKS joins a machine without nodeadm, and then asks the API server alone.
 func TestEKS(t *testing.T) {
 	for how, join := range map[string]string{"eks": eksJoin, "auto": "[join]\nmethod = \"auto\"\ncluster = \"gpus\"\n"} {
 		t.Run(how, func(t *testing.T) {
@@ -153,8 +153,8 @@ func TestEKS(t *testing.T) {
 			if !strings.Contains(c.n.Units(), "kubelet.service enabled active") {
 				t.Errorf("kubelet does not run:\n%s", c.n.Units())
 			}
-			before, stood := len(c.Requests()), c.n.Touches()
-			if res := c.apply(t); len(res.Made) > 0 || len(c.Requests()) != before || c.n.Touches() != stood {
+			before, touched := len(c.Requests()), c.n.Touches()
+			if res := c.apply(t); len(res.Made) > 0 || len(c.Requests()) != before || c.n.Touches() != touched {
 				t.Errorf("a second apply: %v, asked %v", res.Made, c.Requests()[before:])
 			}
 			if all := c.n.Tree(); strings.Contains(all, "k8s-aws-v1.") || strings.Contains(all, "X-Amz-Signature") {
@@ -170,8 +170,8 @@ func TestEKS(t *testing.T) {
 	}
 }
 
-// TestEKSLeaves takes the machine out of its cluster only where nobody is hit: a kubelet that logs in by our tokens is no node
-// without them.
+// TestEKSLeaves takes the machine out of its cluster only where that breaks no node: a kubelet that logs in by our tokens is no
+// node without them.
 func TestEKSLeaves(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
@@ -259,8 +259,8 @@ func TestEKSMaxPods(t *testing.T) {
 	}
 }
 
-// TestEKSPodsGuessed: of a type that nobody knows, and that EC2 does not tell of, the plan says that the number is a guess, and what
-// says otherwise.
+// TestEKSPodsGuessed: of a type that gpuadm does not know, and that EC2 does not describe, the plan says that the number is a
+// guess, and which setting overrides it.
 func TestEKSPodsGuessed(t *testing.T) {
 	for kind, want := range map[string]bool{"p5.48xlarge": false, "p9.48xlarge": true} {
 		c := startEKS(t, eksMachine, eksJoin+"kubelet_config = \"/etc/gpuadm/kubelet.yaml\"\n")
@@ -274,10 +274,10 @@ func TestEKSPodsGuessed(t *testing.T) {
 			eksMust(t, err)
 			return strings.Join(p.Notes, "\n")
 		}
-		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"); strings.Contains(got, "110 pods, since nobody tells how many addresses a "+kind+" has") != want {
+		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"); strings.Contains(got, "110 pods at most, since no source says how many addresses a "+kind+" has") != want {
 			t.Errorf("%s: noted: %s", kind, got)
 		}
-		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 58\n"); strings.Contains(got, "nobody tells") {
+		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 58\n"); strings.Contains(got, "no source says") {
 			t.Errorf("%s, stated: noted: %s", kind, got)
 		}
 	}
@@ -302,7 +302,7 @@ func userDataOf(c cloudfake.Cluster) string {
 		c.Name, c.Server, base64.StdEncoding.EncodeToString(c.CA), c.ServiceCIDR)
 }
 
-// TestEKSProvider leaves the configuration of kubelet's plugins as somebody has written it, and has kubelet read it.
+// TestEKSProvider leaves the configuration of kubelet's plugins as an operator has written it, and has kubelet read it.
 func TestEKSProvider(t *testing.T) {
 	const theirs = "{\"kind\":\"CredentialProviderConfig\"}\n"
 	c := startEKS(t, eksMachine, eksJoin)

@@ -26,7 +26,7 @@ func eksRegistries() []string {
 	}
 }
 
-// eksECR wants kubelet's plugin for ECR to be told its hosts, where the plugin is on the machine. A configuration that somebody
+// eksECR wants kubelet's plugin for ECR to know its hosts, where the plugin is on the machine. A configuration that an operator
 // has written stays: it may name other plugins too.
 func eksECR(f facts.Facts) []converge.Want {
 	if !f.Cloud.ECRPlugin {

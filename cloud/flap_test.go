@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// TestFailedKeepsGuard: a node whose failure the cluster was told of is shut by that taint: a further try, in this boot or the
-// next, puts no startup taint beside it, and has no run of its own. Once the GPUs stand neither taint is left.
+// TestFailedKeepsGuard: the taint of a failure that gpuadm has reported shuts the node: a further try, in this boot or the
+// next, adds no startup taint beside it, and has no run of its own. Once the GPUs are ready neither taint is left.
 func TestFailedKeepsGuard(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 	all := a.facts.Driver.GPUs
 	for boot := range 2 {
 		a.Reboot()
@@ -41,5 +41,5 @@ func TestFailedKeepsGuard(t *testing.T) {
 	a.facts.Driver.GPUs = all
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// gke wants nothing: GKE's own scripts make the machines of its pools nodes, and nobody else can. GKE signs a kubelet's
+// gke wants nothing: GKE's own scripts make the machines of its pools nodes, and no other tool can. GKE signs a kubelet's
 // certificate only for a machine whose virtual TPM proves that it is in one of the cluster's instance groups.
 // Source: https://github.com/kubernetes/cloud-provider-gcp at 2d9194ef6^, cmd/gcp-controller-manager/node_csr_approver.go.
 func gke(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {

@@ -136,7 +136,7 @@ func (d *discovery) gpus() {
 	}
 	g := slices.MinFunc(d.driver.GPUs, rank)
 	d.offer("gpu", counts[g.Name], g.Name)
-	if !whole[g.Name] { // a GPU in MIG mode is offered to nobody as a whole
+	if !whole[g.Name] { // no pod gets a GPU in MIG mode as a whole
 		d.set("gpu.product", sanitise(g.Name))
 		d.set("gpu.replicas", 0)
 		d.set("gpu.sharing-strategy", "none")

@@ -21,7 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
-// gfd lets NVIDIA's own program write the goldens anew: it is asked about the same GPUs, simulated by test/fakenvml.
+// gfd lets NVIDIA's own program rewrite the goldens: it is asked about the same GPUs, simulated by test/fakenvml.
 var gfd = flag.String("gfd", "", "path of gpu-feature-discovery (v0.20 or newer): write what it says into testdata/gfd")
 
 // labelCase is a machine. Its golden file is what GPU Feature Discovery writes on it.

@@ -14,13 +14,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// GPUs is the last stage before kubelet: it looks whether the GPUs stand. Without it a kubelet would start whose GPUs do not
+// GPUs is the last stage before kubelet: it checks that the GPUs work. Without it a kubelet would start whose GPUs do not
 // answer, since what the stages before want of a driver that does not answer can only wait, and the node has no startup
 // taint where kubelet is held back.
 func GPUs() converge.Stage {
 	return converge.Stage{
 		Name:  "gpus",
-		About: "sees that the GPUs stand, before kubelet starts",
+		About: "verifies that the GPUs work, before kubelet starts",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			if !tellsCluster(s) || !hasGPU(f) || !f.Live || s.Join.Gate == "open" || !gated(s, f) && !ownsKubelet(s, f) {
 				return nil, nil
@@ -34,7 +34,7 @@ func GPUs() converge.Stage {
 					}
 					return problem, err
 				}
-				w := things.Check("before kubelet: "+c.what, look, "kubelet is held back until the GPUs stand", c.try...)
+				w := things.Check("before kubelet: "+c.what, look, "kubelet is held back until the GPUs work", c.try...)
 				w.Section = nodeSection(s)
 				list = append(list, w)
 			}

@@ -12,8 +12,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Holds says what keeps pods off the machine at its next boot until the GPUs stand; "" where it is no node of ours, or has no GPUs.
-// A taint gates new pods alone: those that are bound to the node already come back with kubelet, as after any reboot.
+// Holds says what keeps pods off the machine at its next boot until the GPUs are ready; "" where it is no node that gpuadm
+// manages, or has no GPUs. A taint gates new pods alone: those that are bound to the node already come back with kubelet, as after
+// any reboot.
 func Holds(ctx context.Context, v host.View, s spec.Spec) (string, error) {
 	if !tellsCluster(s) || !v.Live() {
 		return "", nil
@@ -32,9 +33,9 @@ func holds(s spec.Spec, f facts.Facts) string {
 	case err != nil:
 		return "" // the plan has it
 	case held:
-		return "at a boot kubelet waits until the GPUs stand, and pods that are bound to the node wait with it"
+		return "at a boot kubelet waits until the GPUs are ready, and pods that are bound to the node wait with it"
 	case on:
-		return fmt.Sprintf("at a boot the taint %s keeps new pods away until the GPUs stand; those that are bound to the node already come back with kubelet: drain it first, or have kubelet wait, by gpuadm apply --install", startup)
+		return fmt.Sprintf("at a boot the taint %s keeps new pods away until the GPUs are ready; those that are bound to the node already come back with kubelet: drain it first, or have kubelet wait, by gpuadm apply --install", startup)
 	}
-	return "at a boot nothing keeps pods away before the GPUs stand: " + why
+	return "at a boot nothing keeps pods away before the GPUs are ready: " + why
 }

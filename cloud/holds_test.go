@@ -18,7 +18,7 @@ func TestHolds(t *testing.T) {
 		case err != nil:
 			want = ""
 		case (c.gate == "drop-in" || c.gate == "nodeadm") && c.open == "closed":
-			want = "kubelet waits until the GPUs stand, and pods that are bound to the node wait with it"
+			want = "kubelet waits until the GPUs are ready, and pods that are bound to the node wait with it"
 		case on:
 			want = "those that are bound to the node already come back with kubelet"
 		}
@@ -27,7 +27,7 @@ func TestHolds(t *testing.T) {
 		}
 	})
 	n := recorded(t, "ubuntu24-h100", nil)
-	for text, want := range map[string]string{"[runtime]\n": "", "[node]\n": "nothing keeps pods away before the GPUs stand: nobody here could take a startup taint off"} {
+	for text, want := range map[string]string{"[runtime]\n": "", "[node]\n": "nothing keeps pods away before the GPUs are ready: no account here may take a startup taint off"} {
 		if got, err := Holds(t.Context(), n.View(), joinSpec(t, text)); err != nil || !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%q: %q %v", text, got, err)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Join makes the machine a node of its cluster, or leaves that to whoever does it on this cloud. It looks at the Node object
+// Join makes the machine a node of its cluster, or leaves that to the tool that does it on this cloud. It looks at the Node object
 // together with the other stages of a run.
 func Join(node *Session) converge.Stage {
 	return converge.Stage{
@@ -52,7 +52,7 @@ func joinNeeds(s spec.Spec) facts.Needs {
 }
 
 // Joined waits until the node is ready in the cluster. It is a stage of its own: a node that is slow to become ready, for want
-// of a network plugin perhaps, has joined all the same, and the join is not put back for it.
+// of a network plugin perhaps, has joined all the same, and gpuadm does not roll the join back for it.
 func Joined(node *Session) converge.Stage {
 	return converge.Stage{
 		Name:  "joined",
@@ -95,7 +95,7 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 		case "eks": // where the first fails, as for want of the metadata service, the second never starts kubelet
 			try[0] = "journalctl -u nodeadm-config -u " + nodeadmRun + " -u kubelet, which say what they wait for"
 		case "eks-hybrid":
-			try = append([]string{hybridInit + ", where nobody has called it yet: everything before the join stands"}, try...)
+			try = append([]string{hybridInit + ", if it has not run yet: everything before the join has converged"}, try...)
 		}
 		return "", converge.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
 	}, "kubelet registers the node")
@@ -120,21 +120,21 @@ func joinWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 }
 
 // ownsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
-// somebody else's kubelet has nothing to do.
+// a kubelet of another owner has nothing to do.
 func ownsKubelet(s spec.Spec, f facts.Facts) bool {
 	return howOf(s, f) == "token" && !joinedByOthers(f) || eksOwn(s, f)
 }
 
-// setUpByUs says whether kubelet runs by a file that a join of ours has written, whatever [join] says now: a section that is
-// gone lets go, and what it made stands as it is.
+// setUpByUs says whether kubelet runs by a file that gpuadm's join has written, whatever [join] says now: where the
+// section is gone, gpuadm releases what it made, and leaves it.
 func setUpByUs(f facts.Facts) bool {
 	return slices.ContainsFunc(ownUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(kubelet.Written)) })
 }
 
-// ownUnits are the files by which a kubelet of ours runs: one of them.
+// ownUnits are the files by which a kubelet runs that gpuadm has set up: one of them.
 func ownUnits() []string { return []string{kubelet.UnitFile, kubelet.DropIn} }
 
-// joinFiles are the files that joining reads and that anybody may read. The token is not among them: what is in the facts may
+// joinFiles are the files that joining reads and that every user may read. The token is not among them: what is in the facts may
 // be printed.
 func joinFiles(s spec.Spec) (names []string) {
 	if s.Join.Method == "none" {

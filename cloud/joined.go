@@ -25,7 +25,7 @@ const (
 	readyPatience    = 5 * time.Minute
 )
 
-// nodeAsk asks for one Node object, by the kubelet's identity. The zero kubeconfig asks nobody.
+// nodeAsk asks for one Node object, by the kubelet's identity. The zero kubeconfig asks no server.
 type nodeAsk struct {
 	name       string
 	kubeconfig string
@@ -60,7 +60,7 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*kube.Node, error) {
 	if errors.Is(err, kube.Expired) && !notThere(err) {
 		return nil, host.Later{Until: "once its certificate holds again"} // what can be done about it says the stage that joins
 	}
-	if errors.Is(err, kube.Missing) || notThere(err) { // who lacks the files has not joined yet, and nobody to ask as
+	if errors.Is(err, kube.Missing) || notThere(err) { // a machine without the files has not joined yet, and has no identity to ask by
 		if n.session != nil && n.session.silence.known(v) != nil {
 			return nil, host.Later{Until: untilJoined} // the stage that joins says what it waits for
 		}
@@ -85,13 +85,13 @@ func (n nodeAsk) ask(ctx context.Context, v host.View) (*kube.Node, error) {
 func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*kube.Node) (problem string)) error {
 	const longest = time.Second // between two looks; a real kubelet needs less than that to register
 	if n.session != nil {
-		defer n.session.forget() // whoever looks next shall see what we have seen
+		defer n.session.forget() // the next look shall see what we have seen
 		n.session = nil
 	}
 	n.clients = new(kube.Clients)
 	problem := ""
-	vigil := startVigil(v, limit)
-	for between := 50 * time.Millisecond; ; vigil.paused, between = vigil.paused+between, min(2*between, longest) {
+	wait := startWait(v, limit)
+	for between := 50 * time.Millisecond; ; wait.paused, between = wait.paused+between, min(2*between, longest) {
 		found, err := n.get(ctx, v)
 		waits := (*kube.Error)(nil)
 		switch {
@@ -104,14 +104,14 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 		default:
 			return err
 		}
-		vigil.tell(ctx, "node "+n.name+": "+problem)
-		if vigil.over() || n.pause(ctx, between) != nil {
+		wait.tell(ctx, "node "+n.name+": "+problem)
+		if wait.over() || n.pause(ctx, between) != nil {
 			try := []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"}
 			if strings.Contains(strings.ToLower(problem), "cni") {
 				try = append([]string{"the cluster's network plugin must run here: " + podsOn(n.name)}, try...)
 			}
 			return &converge.Trouble{
-				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.name, vigil.so().Round(time.Second), problem),
+				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.name, wait.so().Round(time.Second), problem),
 				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
 				Try:     try,
 				Err:     errors.Join(stillWaits{}, err),
@@ -120,7 +120,7 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 	}
 }
 
-// stillWaits marks an error that time may cure: the caller is told to try again.
+// stillWaits marks an error that time may cure: the caller tries again.
 type stillWaits struct{}
 
 func (stillWaits) Error() string { return "not yet" }
@@ -133,7 +133,7 @@ type registered struct {
 	nodeAsk
 	join *tokenJoin // nil where kubelet has its credentials from elsewhere
 	// absent says that it was not there when its stage was looked at, and is still to be waited for: a kubelet that is quicker than
-	// our next look has registered it all the same because we started it, and that has to stand in the journal. nil for undo.
+	// our next look has registered it all the same because we started it, and the journal has to say so. nil for undo.
 	absent *bool
 }
 
@@ -196,10 +196,10 @@ func (r registered) Make(ctx context.Context, h host.Host, to converge.State) er
 }
 
 // joined is the node being ready, as kubelet has said in this boot: an API server shows the last boot's word until then.
-// Nothing is put back: it settles.
+// An undo restores nothing: it settles.
 type joined struct{ nodeAsk }
 
-const standsReady = "ready"
+const isReady = "ready"
 
 // waitReady wants the node to be ready in this boot.
 func waitReady(s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
@@ -217,7 +217,7 @@ func (j joined) Name() string { return j.name }
 
 func (j joined) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if j.kubeconfig == "" {
-		return standsReady, nil
+		return isReady, nil
 	}
 	found, err := j.get(ctx, v)
 	if err != nil {
@@ -226,7 +226,7 @@ func (j joined) Look(ctx context.Context, v host.View) (converge.State, error) {
 	if problem := unready(found, j.bootID); problem != "" {
 		return "not ready", nil
 	}
-	return standsReady, nil
+	return isReady, nil
 }
 
 func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
@@ -237,7 +237,7 @@ func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
 func (j joined) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
 
 // Settled is ready.
-func (j joined) Settled(converge.State) converge.State { return standsReady }
+func (j joined) Settled(converge.State) converge.State { return isReady }
 
 // unready says why a node is not ready in this boot, "" if it is.
 func unready(n *kube.Node, bootID string) string {

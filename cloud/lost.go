@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// LostGPUs says how it is known that a machine whose PCI bus shows no GPU had some; "" where nobody knows of any: then it is a
+// LostGPUs says how it is known that a machine whose PCI bus shows no GPU had some; "" where no witness knows of any: then it is a
 // machine without GPUs, as in a mixed pool. GPUs that fall off the bus leave nothing behind on it, so what was said of them
 // before is asked: the instance type in the firmware, the labels that kubelet registers with, the journal, and, where kubelet
 // runs, the Node.
@@ -112,13 +112,13 @@ func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts
 	if err != nil {
 		return Lost{}
 	}
-	// The journal does not know of it, so undo leaves it; a kubelet registers anew when it starts.
-	anew := takenOut + "kubectl delete node " + n.Name + ", then systemctl restart kubelet"
+	// The journal does not know of it, so undo leaves it; a kubelet registers again when it starts.
+	deleteNode := takenOut + "kubectl delete node " + n.Name + ", then systemctl restart kubelet"
 	if record := n.Annotations[gpuRecord]; record != "" {
-		return Lost{"the node was ready with " + recordedCount(record), anew}
+		return Lost{"the node was ready with " + recordedCount(record), deleteNode}
 	}
 	if c := conditionOf(n, GPUReady); c != nil && c.Status == kube.False {
-		return Lost{"the node has the condition " + GPUReady + ", as only nodes with GPUs do", anew}
+		return Lost{"the node has the condition " + GPUReady + ", as only nodes with GPUs do", deleteNode}
 	}
 	if why := typeHas(f.Cloud.Name, n.Labels[kube.InstanceType]); why != "" {
 		return Lost{why, withoutGPUs}

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestLostGPUs: a machine that had GPUs is told from one that never had any, by each witness alone.
+// TestLostGPUs: each witness alone distinguishes a machine that had GPUs from one that never had any.
 func TestLostGPUs(t *testing.T) {
 	for want, set := range map[string]func(*apiNode){
 		"": func(*apiNode) {},
@@ -129,7 +129,7 @@ func TestLostGPUsUndone(t *testing.T) {
 	}
 }
 
-// TestReportAllLost: the cluster is told of GPUs that are gone, and pods are kept away where a taint is all that does.
+// TestReportAllLost: gpuadm shows the cluster that GPUs are gone, and keeps pods away where only a taint can.
 func TestReportAllLost(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -162,7 +162,7 @@ func TestReportShuts(t *testing.T) {
 		}
 		a.Advance(time.Minute)
 		a.apply()
-		a.stands(a.mark())
+		a.converged(a.mark())
 	}
 }
 

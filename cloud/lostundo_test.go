@@ -13,8 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out, though the cluster was told of
-// their loss.
+// TestLostGPUsReportedUndone: what preflight advises where GPUs were taken out for good leads out, though gpuadm has shown the
+// cluster their loss.
 func TestLostGPUsReportedUndone(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()
@@ -55,7 +55,7 @@ func TestUndoOfReportedNode(t *testing.T) {
 			}
 		},
 		"another startup taint, and a boot": func(a *apiNode) {
-			a.spec = strings.Replace(apiSpec, "example.com/starting:", "example.com/anew:", 1)
+			a.spec = strings.Replace(apiSpec, "example.com/starting:", "example.com/other:", 1)
 			a.Reboot()
 			a.Advance(time.Minute)
 			a.apply()

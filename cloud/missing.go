@@ -16,10 +16,10 @@ import (
 )
 
 // gpuRecord is the annotation of the Node that has the PCI addresses of the GPUs that it was last ready with. The journal keeps
-// what it said: a GPU that falls off the bus leaves nothing on it, and seven that stand look like a machine of seven.
+// what it said: a GPU that falls off the bus leaves nothing on it, and seven that work look like a machine of seven.
 const gpuRecord = "nvidia.com/gpuadm.gpus"
 
-// recordedGPUs wants the record to name the GPUs that are on the bus. It comes after the checks, so these were found to stand.
+// recordedGPUs wants the record to name the GPUs that are on the bus. It comes after the checks, so these were found to work.
 func (r readyStage) recordedGPUs() converge.Want {
 	return r.want("record "+gpuRecord, valueState(strings.Join(gpusOnBus(r.facts), ",")), "so that a GPU that falls off the bus is missed")
 }

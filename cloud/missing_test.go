@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestMissingGPUs: a machine that was ready with two GPUs and has one is told by the other's address, from its own journal,
+// TestMissingGPUs: a machine that was ready with two GPUs and has one names the other's address, from its own journal,
 // without a question to the cluster; and what leads out of it leads out for good.
 func TestMissingGPUs(t *testing.T) {
 	a := apiFixture(t, apiSpec)
@@ -28,7 +28,7 @@ func TestMissingGPUs(t *testing.T) {
 	}
 	have(2)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 	a.sim.Requests()
 	if got := missing(); got != "" {
 		t.Errorf("with both: %q", got)
@@ -77,7 +77,7 @@ func TestMissingGPUs(t *testing.T) {
 	a.apply()
 	have(1)
 	if missing() == "" {
-		t.Error("put back in and lost again it is not missed")
+		t.Error("a GPU that was added again and lost again is not missed")
 	}
 	if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
 		t.Fatal(err)

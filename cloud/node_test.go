@@ -219,7 +219,7 @@ func checkRegisters(t *testing.T, n *simhost.Node, labels map[string]string, tai
 	}
 	all := fmt.Sprint(f.Kubelet.Taints)
 	if !strings.Contains(all, taint) || strings.Count(all, "gpu") != 1 {
-		t.Errorf("taints are %s, and should have %s and no other of ours", all, taint)
+		t.Errorf("taints are %s, and should have %s and no other of gpuadm's", all, taint)
 	}
 }
 
@@ -257,7 +257,7 @@ func TestK3sFilesOfOthers(t *testing.T) {
 	}
 }
 
-// At boot kubelet waits for us, and will start with the files as they are.
+// At boot kubelet waits for us, and will start with the files that are there.
 func TestNodeAtBoot(t *testing.T) {
 	red := kubeletEngine(t, redSpec).Spec
 	env := facts.Place{How: "env", File: "/etc/default/kubelet", Var: "KUBELET_EXTRA_ARGS"}

@@ -32,7 +32,7 @@ const (
 	nodeadmAPI      = "node.eks.aws/v1alpha1"
 )
 
-// nodeadm tells nodeadm what the node shall register with, and holds it back until the GPUs stand.
+// nodeadm tells nodeadm what the node shall register with, and holds it back until the GPUs are ready.
 //
 // That the file is there has one more use. nodeadm gives containerd the NVIDIA runtime where it finds that installed, and
 // looks when nodeadm-config runs: before a toolkit that is installed in the same boot. nodeadm-run takes over what was
@@ -53,14 +53,14 @@ func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	var wants []converge.Want
 	if text != nil {
-		wants = append(wants, things.Folders(path.Dir(nodeadmDropIn), "holds what nodeadm is told")...)
+		wants = append(wants, things.Folders(path.Dir(nodeadmDropIn), "holds nodeadm's settings")...)
 		wants = append(wants, things.Exact(nodeadmDropIn, text, 0o644, nodeadmWhy(f, labels, taints)))
 	}
 	if f.Files[bootUnit] != nil {
 		drop, text := nodeadmUnit(s)
 		wants = append(wants, things.Folders(path.Dir(drop), "holds what "+nodeadmRun+" waits for")...)
 		wants = append(wants,
-			things.Exact(drop, []byte(text), 0o644, "kubelet is started by it, and not before the GPUs stand"),
+			things.Exact(drop, []byte(text), 0o644, "it starts kubelet, and not before the GPUs are ready"),
 			things.UnitFilesRead("systemd starts units as it has read them", nodeadmRun))
 	}
 	return wants, nil
@@ -87,7 +87,7 @@ func nodeadmComes(yet error) error {
 
 // nodeadmUnit is the drop-in by which nodeadm-run waits. Closed, it asks the gate and tries again, as kubelet does elsewhere,
 // and not Requires=: after a failed apply that would leave nodeadm-run failed, and a node that was repaired would stay out
-// until somebody starts it by hand. Open, it waits for gpuadm.service to end, however it ends; Wants= has it start where nothing
+// until an operator starts it by hand. Open, it waits for gpuadm.service to end, however it ends; Wants= has it start where nothing
 // else does. A oneshot may have Restart=on-failure since systemd 244: Amazon Linux 2023 has 252.
 func nodeadmUnit(s spec.Spec) (name, text string) {
 	text = kubelet.Written + "\n[Unit]\nAfter=gpuadm.service\n"
@@ -118,8 +118,8 @@ func nodeadmReads(data []byte) (n nodeadmSpec, err error) {
 	if err := json.Unmarshal(data, &n); err != nil {
 		return n, &converge.Trouble{
 			What:    fmt.Sprintf("cannot read %s: it is not what nodeadm writes: %s", nodeadmResolved, oneLine(err.Error())),
-			Because: []string{"the taints of the user data are in there, and a list of ours in their place would take them off"},
-			Try:     []string{"nodeadm init, or a reboot, which makes it anew"},
+			Because: []string{"the taints of the user data are in there, and gpuadm's list in their place would remove them"},
+			Try:     []string{"nodeadm init, or a reboot, which rewrites it"},
 		}
 	}
 	return n, nil
@@ -225,7 +225,7 @@ func quotedYAML(text string) string {
 }
 
 // nodeadmRuntime is what nodeadm must write into containerd's configuration beside its own template: nothing for the handler
-// nvidia, which the template has, with CDI. The file itself is written anew at each boot.
+// nvidia, which the template has, with CDI. nodeadm rewrites the file itself at each boot.
 func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved nodeadmSpec) (string, error) {
 	name := s.Runtime.Handler
 	if !s.Has("runtime") || s.Runtime.Owner == "gpuadm" || name == "nvidia" || name == "auto" || name == "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// ownerOf says whose a label or taint key is that is never ours to change; "" where nobody keeps it but who writes it.
+// ownerOf names the owner of a label or taint key that gpuadm must never change; "" where the writer alone keeps it.
 // Two sides that write one key take it from each other for ever, or, as with the marks of spot nodes, lie to a scheduler.
 func ownerOf(key string) (owner string) {
 	if slices.Contains([]string{
@@ -74,7 +74,7 @@ func owners() []owner {
 	}
 }
 
-// refuseForeign refuses a spec that asks for a label or taint that somebody else keeps.
+// refuseForeign refuses a spec that asks for a label or taint that another owner keeps.
 func refuseForeign(s spec.Spec) error {
 	for _, key := range slices.Sorted(maps.Keys(s.Node.Labels)) {
 		if owner := ownerOf(key); owner != "" {
@@ -92,7 +92,7 @@ func refuseForeign(s spec.Spec) error {
 func foreignTrouble(what, name, owner string) error {
 	return &converge.Trouble{
 		What: fmt.Sprintf("cannot set the %s %s: it is %s's to set", what, name, owner),
-		Try:  []string{fmt.Sprintf("drop it from %ss in [node], and set it where %s is told to", what, owner)},
+		Try:  []string{fmt.Sprintf("drop it from %ss in [node], and set it where %s is configured", what, owner)},
 	}
 }
 

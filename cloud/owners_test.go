@@ -89,7 +89,7 @@ func TestRefuseForeign(t *testing.T) {
 		case c.want == "" && err != nil, c.want != "" && (!errors.As(err, &trouble) || trouble.What != c.want):
 			t.Errorf("%v, want %q", err, c.want)
 		case c.want != "" && (len(trouble.Try) != 1 || !strings.Contains(trouble.Try[0], "[node]")):
-			t.Errorf("no mend: %+v", trouble)
+			t.Errorf("no fix: %+v", trouble)
 		}
 	}
 }

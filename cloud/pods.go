@@ -74,7 +74,7 @@ func podFolders(v host.View) []string {
 	return uids
 }
 
-// kubeletsSocket is the engine's socket as kubelet's configuration of ours has it, "" where there is none.
+// kubeletsSocket is the engine's socket in the configuration that gpuadm wrote for kubelet, "" where there is none.
 func kubeletsSocket(v host.View) string {
 	var is struct {
 		Endpoint string `yaml:"containerRuntimeEndpoint"`

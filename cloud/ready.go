@@ -18,7 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// GPUReady is the type of the Node's condition that tells the cluster how the GPUs stand.
+// GPUReady is the type of the Node's condition that tells the cluster whether the GPUs are ready.
 const GPUReady = "nvidia.com/GPUReady"
 
 // readyReason is the condition's reason while it is true.
@@ -32,14 +32,14 @@ type Answers func(context.Context, host.View, spec.Spec, facts.Facts) error
 func NewReady(se *Session, answers Answers) converge.Stage {
 	return converge.Stage{
 		Name:  "ready",
-		About: "shows the cluster that the GPUs stand, and lets pods in",
+		About: "shows the cluster that the GPUs are ready, and lets pods in",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) { return readyWants(se, answers, s, f) },
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true}) },
 		Whole: true,
 	}
 }
 
-// readyNeeds are what tells who may change taints, and more, where anything is told at all.
+// readyNeeds are the facts that say who may change taints, and more, where the cluster is to know at all.
 func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
 	if !tellsCluster(s) {
 		return facts.Needs{}
@@ -116,7 +116,7 @@ func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]con
 
 // lastWants are the word to the cluster and what it opens.
 func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
-	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "the cluster is told that the GPUs stand")
+	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "so that the cluster knows that the GPUs are ready")
 	condition.Thing = r.part(condition.Name(), r.gpusReady)
 	if failed, on := failedTaint(r.spec, r.facts); on { // Report puts it on, of which the journal has nothing
 		condition.Leaves = fmt.Sprintf("the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s", failed, byHand("NODE", failed))
@@ -135,7 +135,7 @@ func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
 
 // off wants a taint off the node, as far as it is ours.
 func (r readyStage) off(t spec.Taint, ours func(found converge.State) bool) converge.Want {
-	w := r.want(taintName(t), "", "all GPUs stand: pods may come")
+	w := r.want(taintName(t), "", "all GPUs are ready: pods may come")
 	w.Thing = r.part(taintName(t), r.goes(t, ours))
 	w.To = func(found converge.State) (converge.State, error) {
 		if ours(found) {
@@ -143,7 +143,7 @@ func (r readyStage) off(t spec.Taint, ours func(found converge.State) bool) conv
 		}
 		return found, nil
 	}
-	w.Keeps = "the taint " + t.String() + " is off the node, and nobody would take it off again"
+	w.Keeps = "the taint " + t.String() + " is off the node, and no other tool would remove it"
 	return w
 }
 
@@ -157,7 +157,7 @@ func (r readyStage) part(name string, must func(context.Context, host.View, *kub
 	return p
 }
 
-// want wants a part of the Node to stand like this.
+// want wants a part of the Node to have this state.
 func (r readyStage) want(name string, to converge.State, why string) converge.Want {
 	return converge.Want{
 		Thing: r.part(name, nil), Why: why, Section: r.section,
@@ -165,7 +165,7 @@ func (r readyStage) want(name string, to converge.State, why string) converge.Wa
 	}
 }
 
-// goes waits for the GPUs to work and to be offered, and for whoever takes the taint off where that is not ours to do.
+// goes waits for the GPUs to work and to be offered, and for the client that removes the taint where gpuadm may not.
 func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *kube.Node) error {
 	return func(ctx context.Context, v host.View, n *kube.Node) error {
 		if !ours(r.part(taintName(t), nil).of(n)) {
@@ -176,7 +176,7 @@ func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(cont
 		}
 		if r.who.serviceAccount(v) == "" {
 			return converge.Wait{
-				For: fmt.Sprintf("somebody must take the taint %s off: a kubelet may not", t),
+				For: fmt.Sprintf("another client must remove the taint %s: a kubelet may not", t),
 				Try: []string{
 					"where the node readiness controller runs it does so by the condition " + GPUReady,
 					"else: " + byHand(n.Name, t),
@@ -187,7 +187,7 @@ func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(cont
 	}
 }
 
-// summary is the condition's message. It ends with the boot that it is true for: after another one nobody has looked yet.
+// summary is the condition's message. It ends with the boot that it is true for: after another one gpuadm has not looked yet.
 func (r readyStage) summary() string {
 	var models []string
 	counts := map[string]int{}
@@ -225,7 +225,7 @@ func bootMark(id string) string {
 	return ", boot " + id[max(0, len(id)-8):]
 }
 
-// checks look at everything once more. Each says what is wrong; none can be made to stand here.
+// checks verify everything once more. Each says what is wrong; this stage can fix none.
 func (r readyStage) checks(answers Answers) []converge.Want {
 	var list []converge.Want
 	for _, c := range gpuChecks(r.spec, r.facts) {
@@ -258,7 +258,7 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 
 func (r readyStage) check(what string, look func(context.Context, host.View) (string, error), try ...string) converge.Want {
 	inside := func(ctx context.Context, v host.View) (string, error) {
-		if r.who.later.Until != "" { // whoever has not joined is not ready, and that is no fault
+		if r.who.later.Until != "" { // a machine that has not joined is not ready, and that is no fault
 			return "", r.who.later
 		}
 		problem, err := look(ctx, v)

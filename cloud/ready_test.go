@@ -19,7 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestReadyFaults: whatever does not stand keeps the condition from being true and the startup taint on.
+// TestReadyFaults: each fault keeps the condition from being true and the startup taint on.
 func TestReadyFaults(t *testing.T) {
 	for want, set := range map[string]func(*apiNode){
 		"no NVIDIA driver answers":  func(a *apiNode) { a.facts.Driver, a.facts.NoDriver = nil, "the module is not loaded" },
@@ -106,7 +106,7 @@ func TestReadyWaits(t *testing.T) {
 		}
 		a.Advance(time.Minute)
 		a.apply()
-		a.stands(a.mark())
+		a.converged(a.mark())
 	}
 }
 
@@ -158,12 +158,12 @@ func TestGuard(t *testing.T) {
 	a.apply()
 	all := strings.Split(strings.TrimSpace(seen), "\n\n")
 	if len(all) < 2 || !strings.Contains(all[1], "taint example.com/starting=") || !strings.Contains(all[1], "False NewBoot") {
-		t.Errorf("behind the guard the Node stood:\n%s", seen)
+		t.Errorf("behind the guard the Node was:\n%s", seen)
 	}
 	if a.mark() == first {
 		t.Fatal("the simulated boots have one mark")
 	}
-	a.stands(a.mark())
+	a.converged(a.mark())
 	if got := a.sim.Requests(); len(got) != 5 || got[0][:3] != "GET" {
 		t.Errorf("requests after a reboot: %v", got)
 	}
@@ -172,7 +172,7 @@ func TestGuard(t *testing.T) {
 		t.Errorf("apply again did %v", res.Made)
 	}
 	if got := a.sim.Requests(); len(got) != 1 {
-		t.Errorf("requests while standing: %v", got)
+		t.Errorf("requests of a converged node: %v", got)
 	}
 }
 
@@ -208,7 +208,7 @@ func TestConditionTimes(t *testing.T) {
 }
 
 // TestWhole: a stage that speaks for the whole machine waits for what the same apply makes, and refuses to speak where
-// another stage does not stand.
+// another stage has not converged.
 func TestWhole(t *testing.T) {
 	file := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{things.Exact("/etc/early", []byte("x"), 0o644, "")}, nil
@@ -229,7 +229,7 @@ func TestWhole(t *testing.T) {
 	if _, err := e.Apply(a.ctx, a); err != nil {
 		t.Fatal(err)
 	}
-	a.stands(a.mark())
+	a.converged(a.mark())
 	waits := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", converge.Wait{For: "the sun"} }, "")}, nil
 	}}

@@ -81,8 +81,8 @@ func fabricOpen(d host.Driver) (string, error) {
 	return "", nil
 }
 
-// asBought compares the GPUs with those of the instance type that the cloud's controller has put on the Node, so nobody
-// else need be asked. What node.toml expects goes before, and what nobody has verified keeps no node from its pods.
+// asBought compares the GPUs with those of the instance type that the cloud's controller has put on the Node, so gpuadm
+// asks no other service. What node.toml expects goes before. A figure that is not verified keeps no node from its pods.
 func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
 	if r.spec.Driver.GPUCount > 0 || r.facts.Cloud.Name == "" {
 		return "", nil
@@ -151,7 +151,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 		w.Try = []string{"see what the log of the device plugin says of the others: " + podsOn(n.Name)}
 		return w
 	}
-	return r.nobodyOffers(ctx, v, n, w)
+	return r.noOffer(ctx, v, n, w)
 }
 
 // slices counts the devices that the driver for dynamic allocation offers.
@@ -169,7 +169,7 @@ func (r readyStage) slices(ctx context.Context, v host.View, node string) (devic
 	return devices, ok, err
 }
 
-// planned is what the device plugin will offer of how the GPUs stand, by name, and how many devices that are.
+// planned is what the device plugin will offer of the GPUs' state, by name, and how many devices that are.
 // Source: https://github.com/NVIDIA/k8s-device-plugin, internal/rm and README: with strategy none partitions do not count;
 // single has them all under the GPUs' own name; mixed has each kind under its own, and whole GPUs beside.
 func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err error) {

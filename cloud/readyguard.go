@@ -21,7 +21,7 @@ import (
 func NewGuard(se *Session) converge.Stage {
 	return converge.Stage{
 		Name:  "guard",
-		About: "keeps pods away until the GPUs stand in this boot",
+		About: "keeps pods away until the GPUs are ready in this boot",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w := whose(s, f)
 			if !tellsCluster(s) || !shouldHaveGPU(s, f) || w.later.Until != "" || f.BootID == "" {
@@ -39,8 +39,8 @@ func NewGuard(se *Session) converge.Stage {
 					}
 					return found, nil
 				},
-				Why: "nobody has looked at the GPUs since this boot", Section: nodeSection(s),
-				Keeps: "the node keeps the taint " + startup.String() + ", until gpuadm apply finds that the GPUs stand",
+				Why: "gpuadm has not checked the GPUs since this boot", Section: nodeSection(s),
+				Keeps: "the node keeps the taint " + startup.String() + ", until gpuadm apply finds that the GPUs are ready",
 			}}, nil
 		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{}) },
@@ -57,11 +57,11 @@ type guard struct {
 	boot    string
 }
 
-// How a guard stands.
+// The states of a guard.
 const (
-	guardOpen  converge.State = "open"  // pods may come, and nobody has looked at the GPUs in this boot
+	guardOpen  converge.State = "open"  // pods may come, and gpuadm has not checked the GPUs in this boot
 	guardShut  converge.State = "shut"  // they may not
-	guardReady converge.State = "ready" // they may: the GPUs were found to stand in this boot
+	guardReady converge.State = "ready" // they may: the GPUs were found ready in this boot
 )
 
 // NewGuardThing builds the thing again from its name, and the session as NewNodePart does. What it has shut, only the stage ready opens.
@@ -105,13 +105,13 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	switch {
 	case readyIn(n, boot):
 		return guardReady, nil
-	case g.part().index(n) >= 0, failureTold(n), w.serviceAccount(v) == "" && !isTrue: // then whoever puts the taint on goes by the condition
+	case g.part().index(n) >= 0, failureTold(n), w.serviceAccount(v) == "" && !isTrue: // then the client that adds the taint goes by the condition
 		return guardShut, nil
 	}
 	return guardOpen, nil
 }
 
-// readyIn says whether the GPUs were found to stand in a boot.
+// readyIn says whether the GPUs were found ready in a boot.
 func readyIn(n *kube.Node, boot string) bool {
 	c := conditionOf(n, GPUReady)
 	return c != nil && c.Status == kube.True && strings.HasSuffix(c.Message, bootMark(boot))
@@ -155,7 +155,7 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	}
 	if c := conditionOf(n, GPUReady); c != nil && c.Status == kube.True {
 		p := nodePart{what: "condition", key: GPUReady, session: g.session}
-		edits = append(edits, partEdit{p, p.of(n), "False NewBoot nobody has looked at the GPUs since this boot"})
+		edits = append(edits, partEdit{p, p.of(n), "False NewBoot gpuadm has not checked the GPUs since this boot"})
 	}
 	return g.session.patch(ctx, h, *w, edits)
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 )
 
-// nobodyOffers waits for whoever offers the GPUs, and says what keeps him away. A startup taint that waits for a device plugin
-// which does not tolerate it waits for ever, and the cluster tells of that nowhere on this node: a DaemonSet makes no pod for a
-// node whose taints it does not tolerate.
-func (r readyStage) nobodyOffers(ctx context.Context, v host.View, n *kube.Node, w converge.Wait) error {
+// noOffer waits for the device plugin or DRA driver that offers the GPUs, and says what keeps it away. A startup taint that waits
+// for a device plugin which does not tolerate it waits for ever, and the cluster says so nowhere on this node: a DaemonSet makes no
+// pod for a node whose taints it does not tolerate.
+func (r readyStage) noOffer(ctx context.Context, v host.View, n *kube.Node, w converge.Wait) error {
 	see := "see that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
 	taints := repelling(n)
 	pod, known := r.plugin(ctx, v, n.Name)

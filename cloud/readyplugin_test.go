@@ -12,7 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestPluginStaysAway: a device plugin that is kept away by the very taint that waits for it is told of, with the YAML to add.
+// TestPluginStaysAway: the message names a device plugin that is kept away by the very taint that waits for it, with the YAML to
+// add.
 func TestPluginStaysAway(t *testing.T) {
 	toleration := "tolerations: [{key: theirs.example/busy, operator: Exists, effect: NoSchedule}, {key: example.com/starting, operator: Exists, effect: NoSchedule}, {key: theirs.example/late, operator: Exists, effect: NoExecute}"
 	for name, c := range map[string]struct {
@@ -23,7 +24,7 @@ func TestPluginStaysAway(t *testing.T) {
 		"one runs": {func(a *apiNode) {
 			a.sim.AddPod(kubesim.Object{"metadata": kubesim.Object{"name": "nvidia-device-plugin-x1", "namespace": "kube-system"}, "spec": kubesim.Object{"nodeName": "gpu-1"}})
 		}, "the node offers 0 of 2 nvidia.com/gpu", "kubectl -n kube-system logs nvidia-device-plugin-x1"},
-		"nobody may see": {func(a *apiNode) { a.sim.Fail(kubesim.Fault{On: "GET /api/v1/pods", Times: -1, Status: 403}) }, "a device plugin that does not tolerate the taint theirs.example/busy=y:NoSchedule, example.com/starting:NoSchedule", toleration},
+		"no right to see pods": {func(a *apiNode) { a.sim.Fail(kubesim.Fault{On: "GET /api/v1/pods", Times: -1, Status: 403}) }, "a device plugin that does not tolerate the taint theirs.example/busy=y:NoSchedule, example.com/starting:NoSchedule", toleration},
 		"no taint": {func(a *apiNode) {
 			a.spec = strings.Replace(a.spec, `startup_taint = "example.com/starting:NoSchedule"`, `startup_taint = "none"`, 1)
 			a.spec = strings.Replace(a.spec, `taints = ["nvidia.com/gpu=present:NoSchedule"]`, "", 1)
@@ -41,7 +42,7 @@ func TestPluginStaysAway(t *testing.T) {
 			t.Errorf("%s: %v %+v", name, err, trouble)
 		}
 		if name == "no taint" && strings.Contains(err.Error(), "taint") {
-			t.Errorf("a taint is told of that keeps nobody away: %v", err)
+			t.Errorf("the message names a taint that keeps no plugin away: %v", err)
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestFormerStartupTaint: a startup taint that node.toml names no more goes off the Node once the GPUs stand, whoever had put it
-// on for us, and one that is somebody else's stays.
+// TestFormerStartupTaint: a startup taint that node.toml names no more goes off the Node once the GPUs are ready, by whichever way
+// it came there, and one of another owner stays.
 func TestFormerStartupTaint(t *testing.T) {
 	failed := Outcome{Stage: "mig", Err: &converge.Trouble{What: "x", Err: converge.Wait{For: "x"}}, GaveUp: false}
 	for name, c := range map[string]struct {
@@ -42,7 +42,7 @@ func TestFormerStartupTaint(t *testing.T) {
 				s["taints"] = append(s["taints"].([]any), kubesim.Object{"key": "example.com/starting", "value": "theirs", "effect": "NoSchedule"})
 			})
 		}, `startup_taint = "none"`, true},
-		"nobody has recorded it": {func(*apiNode) {}, `startup_taint = "none"`, true},
+		"no record": {func(*apiNode) {}, `startup_taint = "none"`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := apiFixture(t, apiSpec)
@@ -84,7 +84,7 @@ func (a *apiNode) applyAndReport(o Outcome) {
 	}
 }
 
-// TestFormerStartupTaintWithoutAccount: where nobody here may take it off, it is said who can.
+// TestFormerStartupTaintWithoutAccount: where no account here may remove it, the message names who can.
 func TestFormerStartupTaintWithoutAccount(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.apply()

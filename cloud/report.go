@@ -25,7 +25,7 @@ type Outcome struct {
 	Made  []converge.Change // what it has made
 	Stage string            // the stage that failed; "" if none is known
 	Err   error             // why it failed or what it waits for; nil if it went well
-	// GaveUp says that nobody tries again by himself: what was waited for did not come.
+	// GaveUp says that no process will try again by itself: what gpuadm waited for did not come.
 	GaveUp bool
 }
 
@@ -93,7 +93,7 @@ func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outco
 }
 
 // swap takes the startup taint off and puts the one of a failure on, where we may. Where the first is not there it puts the
-// second on all the same, unless the GPUs were found to stand in this boot, whatever has failed in it since: pods may run on them.
+// second on all the same, unless the GPUs were found ready in this boot, whatever has failed in it since: pods may run on them.
 // What fails before anything is touched leaves the guard no time to shut the node.
 func (r readyStage) swap(v host.View, n *kube.Node) []partEdit {
 	startup, _, _, err := startupTaint(r.spec, r.facts)

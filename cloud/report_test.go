@@ -31,8 +31,8 @@ func (a *apiNode) told() string {
 	return b.String()
 }
 
-// TestReport: a failure is told once, by the condition, an Event and the other taint; and all of it is taken back when the GPUs
-// stand.
+// TestReport: gpuadm reports a failure once, by the condition, an Event and the other taint; and revokes all of it when the GPUs
+// are ready.
 func TestReport(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	failed := Outcome{
@@ -66,7 +66,7 @@ Warning ModuleLoadFailed cannot load nvidia: it is gpuadm
 	}
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }
 
 // TestReportWaits: that a server was busy is no news of the GPUs; that they are not offered is.
@@ -88,8 +88,8 @@ func TestReportWaits(t *testing.T) {
 	}
 }
 
-// TestReportQuiet: nothing is asked where there is nothing to tell or nobody to tell it to, and a cluster that does not answer
-// is an error of its own.
+// TestReportQuiet: gpuadm asks nothing where there is nothing to report or no cluster to report it to, and a cluster that does not
+// answer is an error of its own.
 func TestReportQuiet(t *testing.T) {
 	for name, set := range map[string]func(*apiNode){
 		"not joined": func(a *apiNode) { a.facts.Kubelet.Joined = false },

@@ -11,7 +11,7 @@ import (
 )
 
 // TestReportAgain: what is no reason to keep pods away when an apply fails is none when the next one fails too: the GPUs were found
-// to stand in this boot, there is no startup taint to swap, and pods run. After a reboot they are kept away, once and for all.
+// ready in this boot, there is no startup taint to swap, and pods run. After a reboot they are kept away, once and for all.
 func TestReportAgain(t *testing.T) {
 	fails := func(a *apiNode, why string) {
 		t.Helper()
@@ -37,5 +37,5 @@ func TestReportAgain(t *testing.T) {
 	}
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }

@@ -51,7 +51,7 @@ func TestAPIOneNode(t *testing.T) {
 	}
 }
 
-// TestStartupTaintDropped: a startup taint that the spec no longer asks for still goes once the GPUs stand; what others put on
+// TestStartupTaintDropped: a startup taint that the spec no longer asks for still goes once the GPUs are ready; what others put on
 // by the same key stays.
 func TestStartupTaintDropped(t *testing.T) {
 	auto, failed := autoscalerTaint(), "status-taint.cluster-autoscaler.kubernetes.io/gpu"
@@ -111,7 +111,7 @@ func TestAPIStandingCost(t *testing.T) {
 		t.Errorf("apply again did %v", res.Made)
 	}
 	if got := a.sim.Requests(); len(got) != 1 {
-		t.Errorf("requests while standing: %v", got)
+		t.Errorf("requests of a converged node: %v", got)
 	}
 	a.Advance(time.Minute)
 	if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
@@ -122,7 +122,7 @@ func TestAPIStandingCost(t *testing.T) {
 	}
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }
 
 // TestAPIAnotherMachine: a machine that was cloned with the certificate of another one's kubelet leaves that one's Node alone.
@@ -142,5 +142,5 @@ func TestAPIAnotherMachine(t *testing.T) {
 	})
 	a.Advance(time.Minute)
 	a.apply()
-	a.stands(a.mark())
+	a.converged(a.mark())
 }

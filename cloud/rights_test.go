@@ -18,8 +18,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestRightsLacking: a right that is lacking keeps the machine from nothing. It is said which, and how it is given; once it is,
-// the same command goes on.
+// TestRightsLacking: a right that is lacking keeps the machine from nothing. The message names it, and how an administrator grants
+// it; after that the same command continues.
 func TestRightsLacking(t *testing.T) {
 	const account = "system:serviceaccount:gpuadm:gpuadm"
 	bind := "kubectl create clusterrolebinding gpuadm-gpuadm-gpuadm --clusterrole=gpuadm-node --serviceaccount=gpuadm:gpuadm"
@@ -36,12 +36,12 @@ func TestRightsLacking(t *testing.T) {
 			},
 			[]string{account + " may not patch it", "kubectl create clusterrole gpuadm-node --verb=get,patch --resource=nodes,nodes/status", bind},
 		},
-		"nobody knows kubelet": {
+		"unknown kubelet": {
 			func(a *apiNode) { a.sim.Fail(kubesim.Fault{Times: -1, Status: 401}) },
 			func(a *apiNode) { a.sim.Heal() },
 			[]string{"rejects the credentials (401)"},
 		},
-		"nobody may look": {
+		"no right to look": {
 			func(a *apiNode) { a.sim.Token(apiSecret+"-kubelet", kubesim.User{Name: "jane"}) },
 			func(a *apiNode) { a.sim.Token(apiSecret+"-kubelet", kubesim.Node("gpu-1")) },
 			[]string{"jane may not get it", "--user=jane"},
@@ -50,7 +50,7 @@ func TestRightsLacking(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := apiFixture(t, apiSpec)
 			machine := converge.Stage{Name: "machine", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-				return []converge.Want{things.Exact("/etc/machine", []byte("mended"), 0o644, "")}, nil
+				return []converge.Want{things.Exact("/etc/machine", []byte("fixed"), 0o644, "")}, nil
 			}}
 			e := a.engine()
 			e.Stages = []converge.Stage{a.stages[0], machine, a.stages[1]}
@@ -66,8 +66,8 @@ func TestRightsLacking(t *testing.T) {
 					t.Errorf("%q is not said:\n%s", want, all)
 				}
 			}
-			if data, err := a.ReadFile("/etc/machine"); string(data) != "mended" {
-				t.Errorf("the machine was not mended: %v", err)
+			if data, err := a.ReadFile("/etc/machine"); string(data) != "fixed" {
+				t.Errorf("the machine was not fixed: %v", err)
 			}
 			if !strings.Contains(a.shown(), "example.com/starting") {
 				t.Errorf("pods may come:\n%s", a.shown())
@@ -75,7 +75,7 @@ func TestRightsLacking(t *testing.T) {
 			c.give(a)
 			a.Advance(time.Minute)
 			a.apply()
-			a.stands(a.mark())
+			a.converged(a.mark())
 		})
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // Leaving refuses to begin anything on a machine that its cloud is about to take away: a driver that takes ten minutes to build
 // is not done on a machine that has two. It is asked before the first touch, so nothing is left half done. Waiting does not
-// help where whoever calls again would do so on a machine that is gone; it does where the cloud restarts the machine.
+// help where the next call would come to a machine that is gone; it does where the cloud restarts the machine.
 //
 // A recommendation to rebalance and a maintenance that the machine survives are no reason: EC2 sends the first when the risk
 // is higher than usual, and the machine may live on for weeks.
@@ -29,8 +29,8 @@ func Leaving(f facts.Facts) error {
 }
 
 // AskLeaving is Leaving, where the facts do not tell: then the metadata service is asked once, for two seconds at most. It
-// is for who is about to touch something; a machine that stands needs not ask. Where Azure's service must be woken, the answer to
-// the first stage's question is there for one of the next.
+// is for a caller that is about to touch something; a converged machine needs not ask. Where Azure's service must be woken, the
+// answer to the first stage's question is there for one of the next.
 func (s *Session) AskLeaving(ctx context.Context, v host.View, f facts.Facts) error {
 	if f.Instance != nil && f.Instance.Notice != nil || f.Cloud.Name == "" || !f.Live {
 		return Leaving(f)
@@ -59,7 +59,7 @@ func leaves(cloud string, n *instance.Notice) error {
 			does = "restarts this machine on other hardware"
 		}
 	case "stop", "hibernate":
-		does, try = "stops this machine", "run the same command again once it has been started anew, or on the machine that comes in its place"
+		does, try = "stops this machine", "run the same command again once it has started again, or on the machine that comes in its place"
 	}
 	name := map[string]string{"aws": "EC2", "gce": "Google", "azure": "Azure"}[cloud]
 	when := "at any moment"

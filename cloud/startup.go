@@ -30,12 +30,12 @@ func autoscalerTaint() spec.Taint {
 	return spec.Taint{Key: "startup-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "pending", Effect: "NoSchedule"}
 }
 
-// startupTaint is the taint that keeps pods away from its first registration on until the GPUs stand: whether there is one,
+// startupTaint is the taint that keeps pods away from its first registration on until the GPUs are ready: whether there is one,
 // and why or why not.
 //
 // A kubelet may register its node with any taint whose key and value are well formed, but never change or take off one
 // afterwards (kubernetes, plugin/pkg/admission/noderestriction: "not allowed to modify taints"; validateNodeTaints in
-// pkg/apis/core/validation). So there is none on anybody's behalf unless somebody is seen who can take it off.
+// pkg/apis/core/validation). So there is no such taint unless gpuadm sees a client that can remove it.
 func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, err error) {
 	switch wanted := s.Node.StartupTaint; wanted {
 	case "none":
@@ -46,13 +46,13 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 	}
 	if gated(s, f) {
 		if s.Join.Gate != "open" {
-			return spec.Taint{}, false, "kubelet does not start before the GPUs stand", nil
+			return spec.Taint{}, false, "kubelet does not start before the GPUs are ready", nil
 		}
-		why = "kubelet starts even if the GPUs do not stand: gate is open; "
+		why = "kubelet starts even if the GPUs are not ready: gate is open; "
 	}
 	by := clears(s, f)
 	if by == "" {
-		return spec.Taint{}, false, why + "nobody here could take a startup taint off: [node] kubeconfig is not set", nil
+		return spec.Taint{}, false, why + "no account here may take a startup taint off: [node] kubeconfig is not set", nil
 	}
 	if sign := karpenter(f); sign != "" {
 		return karpenterTaint(), true, why + by + " takes it off; " + sign + ": Karpenter knows taints of " + readinessDomain, nil
@@ -76,7 +76,7 @@ func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bo
 	}
 	if by == "" {
 		return spec.Taint{}, false, "", &converge.Trouble{
-			What: "cannot put on the startup taint " + t.String() + ": nobody could take it off again",
+			What: "cannot put on the startup taint " + t.String() + ": no account here may take it off again",
 			Because: []string{
 				"a kubelet may not take taints off its own node (NodeRestriction)",
 				"[node] kubeconfig names no other identity, and gpuadm does not run as a DaemonSet",
@@ -98,7 +98,7 @@ func parsedTaint(text string) spec.Taint {
 	return spec.Taint{Key: key, Value: value, Effect: effect}
 }
 
-// failedTaint replaces the startup taint where the GPUs could not be made to stand: cluster-autoscaler then counts the node
+// failedTaint replaces the startup taint where gpuadm could not make the GPUs ready: cluster-autoscaler then counts the node
 // as one that will not get pods and may make another, while the pool's template stays as it was. A startup taint that never
 // goes would let it stop for the whole cluster. Source: cluster-autoscaler/FAQ.md, "status taints".
 //
@@ -117,7 +117,7 @@ func failureTaint() spec.Taint {
 	return spec.Taint{Key: "status-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "failed", Effect: "NoSchedule"}
 }
 
-// formerTaints are those that an earlier spec, or a machine that was gated otherwise, may have left on the node: nobody else
+// formerTaints are those that an earlier spec, or a machine that was gated otherwise, may have left on the node: no other client
 // would take them off. They are ours by their values too.
 func formerTaints(f facts.Facts) []spec.Taint {
 	if karpenter(f) != "" {
@@ -141,7 +141,7 @@ const bootUnit = "/etc/systemd/system/gpuadm.service"
 // gateOf is the drop-in of a unit that waits for gpuadm.service.
 func gateOf(unit string) string { return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf" }
 
-// gated says whether kubelet is held back until the GPUs stand: by the drop-in of its unit, or, on EKS's images, since
+// gated says whether kubelet is held back until the GPUs are ready: by the drop-in of its unit, or, on EKS's images, since
 // nodeadm-run starts it and the stage join orders that after gpuadm.service. The latter goes by the spec and not by the
 // drop-in, which is only made after this was asked for the first time.
 func gated(s spec.Spec, f facts.Facts) bool {
@@ -151,7 +151,7 @@ func gated(s spec.Spec, f facts.Facts) bool {
 	return f.Cloud.Nodeadm && (s.Join.Method == "eks" || s.Join.Method == "auto") && f.Files[bootUnit] != nil
 }
 
-// clears says who here may change the node's taints, "" if nobody. The file of the pod is there only if the stage has
+// clears says which account here may change the node's taints, "" if none. The file of the pod is there only if the stage has
 // asked for it.
 func clears(s spec.Spec, f facts.Facts) string {
 	switch {
@@ -177,7 +177,7 @@ func karpenter(f facts.Facts) string {
 	if f.Kubelet.Labels[pool] != "" {
 		return "kubelet registers with the label " + pool
 	}
-	if said, err := nodeadmReads(f.Files[nodeadmResolved]); err == nil { // an error is said where it is told anything
+	if said, err := nodeadmReads(f.Files[nodeadmResolved]); err == nil { // the stage that writes nodeadm's settings reports an error
 		for _, t := range said.Spec.Kubelet.Config.RegisterWithTaints {
 			if t.Key == unregistered {
 				return "the user data has kubelet register with the taint " + unregistered

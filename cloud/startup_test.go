@@ -107,7 +107,7 @@ func TestStartupTaint(t *testing.T) {
 		case errors.As(err, &trouble):
 			got = "refused"
 			if len(trouble.Try) == 0 || len(trouble.Because) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
-				t.Errorf("%+v: no mend: %+v", c, trouble)
+				t.Errorf("%+v: no fix: %+v", c, trouble)
 			}
 		case on:
 			got = taint.String()

@@ -15,12 +15,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// taintRecord is the annotation of the Node that names its startup taints of ours. One that node.toml stated and does not any
-// more has a key that nobody else would know to be ours, and it would keep pods away for ever.
+// taintRecord is the annotation of the Node that names gpuadm's startup taints of it. One that node.toml stated and does not any
+// more has a key that no other tool would know to be ours, and it would keep pods away for ever.
 const taintRecord = "nvidia.com/gpuadm.startup-taints"
 
 // recordedTaint wants the record to name the startup taint. What it named before and does not any more goes with it, in the same
-// PATCH, and so only when all stands. Where nobody here may change taints the record stays as it is.
+// PATCH, and so only when all has converged. Where no account here may change taints the record stays as it is.
 func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	w := r.want("record "+taintRecord, "", "so that a startup taint can be taken off that node.toml names no more")
 	w.Thing = r.part(w.Name(), func(ctx context.Context, v host.View, n *kube.Node) error {
@@ -54,7 +54,7 @@ func (r readyStage) recordedTaint(startup spec.Taint, on bool) converge.Want {
 	return w
 }
 
-// former are the taints of a record that nobody asks for any more. One that has become a lasting taint stays named.
+// former are the taints of a record that node.toml asks for no more. One that has become a lasting taint stays named.
 func (r readyStage) former(found converge.State, startup spec.Taint, on bool) []spec.Taint {
 	return slices.DeleteFunc(recordedTaints(found), func(t spec.Taint) bool {
 		return on && taintName(t) == taintName(startup) ||
@@ -84,8 +84,8 @@ func taintsState(taints []spec.Taint) converge.State {
 	return valueState(strings.Join(list, ","))
 }
 
-// recordedTaints are the taints that a record names. It lies where others may write: a taint that is somebody else's is none of
-// ours, whoever says so.
+// recordedTaints are the taints that a record names. Other clients may write the record: a taint of another owner is never
+// gpuadm's, whatever the record says.
 func recordedTaints(s converge.State) (taints []spec.Taint) {
 	for part := range strings.SplitSeq(stateValue(s), ",") {
 		t := parsedTaint(part)
@@ -96,8 +96,8 @@ func recordedTaints(s converge.State) (taints []spec.Taint) {
 	return taints
 }
 
-// dropped are the taints that go with an edit of the record: those that it names no more, as far as they stand as it named them
-// and have no edit of their own. An undo takes off the record alone.
+// dropped are the taints that go with an edit of the record: those that it names no more, that the Node still has as it named
+// them, and that have no edit of their own. An undo takes off the record alone.
 func (e partEdit) dropped(n *kube.Node, others []partEdit) (list []partEdit) {
 	if e.what != "record" || e.key != taintRecord || e.after == "" {
 		return nil
@@ -113,7 +113,7 @@ func (e partEdit) dropped(n *kube.Node, others []partEdit) (list []partEdit) {
 	return list
 }
 
-// byHand is how a taint is taken off by whoever may.
+// byHand is the command by which an administrator removes a taint.
 func byHand(node string, t spec.Taint) string {
 	return fmt.Sprintf("kubectl taint node %s %s:%s-", node, t.Key, t.Effect)
 }

@@ -26,7 +26,7 @@ import (
 func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	name := nodeName(s, f)
 	if joinedByOthers(f) {
-		return nil, nil // a node already, which somebody else has set up: its files are theirs
+		return nil, nil // a node already, which another tool has set up: its files are that tool's
 	}
 	if err := nameFits(name, s); err != nil && (f.Live || s.Join.NodeName != "") { // an image's machine gets its name when it boots
 		return nil, err
@@ -75,8 +75,8 @@ func unique(wants []converge.Want) (list []converge.Want) {
 	return list
 }
 
-// joinedByOthers says whether the machine is a node that somebody else has set up: kubeadm, most often. A kubeconfig of ours
-// that was edited stays ours while our drop-in or unit runs kubelet.
+// joinedByOthers says whether the machine is a node that another tool has set up: kubeadm, most often. gpuadm's kubeconfig
+// that was edited stays gpuadm's while our drop-in or unit runs kubelet.
 func joinedByOthers(f facts.Facts) bool {
 	there, ok := f.Files[kubelet.Kubeconfig]
 	switch {
@@ -88,7 +88,7 @@ func joinedByOthers(f facts.Facts) bool {
 	return ok
 }
 
-// bootstrapped says whether kubelet has written its kubeconfig from a bootstrap kubeconfig of ours. It takes over how that names the
+// bootstrapped says whether kubelet has written its kubeconfig from gpuadm's bootstrap kubeconfig. It takes over how that names the
 // CA (kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go, writeKubeconfigFromBootstrapping): ours names the file, and kubeadm's
 // has the CA's bytes (cmd/kubeadm/app/discovery/token/token.go).
 func bootstrapped(kubeconfig []byte) bool {

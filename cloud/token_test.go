@@ -366,7 +366,7 @@ func TestJoinByToken(t *testing.T) {
 				t.Errorf("a second apply made %s, later %s", joinNames(res.Made), joinNames(res.Deferred))
 			}
 			if asked := j.Requests(); len(asked) > 1 {
-				t.Errorf("a node that stands asks %v", asked)
+				t.Errorf("a converged node asks %v", asked)
 			}
 			res, err = j.engine().Undo(context.Background(), j.n, "", nil)
 			if err != nil {

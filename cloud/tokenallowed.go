@@ -133,7 +133,7 @@ func (t *tokenJoin) explain(err error) error {
 		out.Try = append(out.Try, "openssl s_client -connect "+t.address()+" -showcerts, which shows who answers", "if that is a proxy, write no_proxy = [\""+name+"\"] in [proxy]")
 	case errors.As(err, &lookup) || strings.Contains(err.Error(), "no such host"):
 		out.What = fmt.Sprintf("cannot find %s: no name server knows it", name)
-		out.Try = append(out.Try, "getent hosts "+name, "mend /etc/resolv.conf, or the name in server in [join]")
+		out.Try = append(out.Try, "getent hosts "+name, "fix /etc/resolv.conf, or the name in server in [join]")
 	case e.Why == kube.Unreachable:
 		out.What = fmt.Sprintf("cannot reach %s: %s", t.server, strings.Replace(oneLine(e.Cause.Error()), t.server+" does", "it does", 1))
 		out.Try = append(out.Try, "curl -kv "+t.server+"/version, from this machine", "a firewall, a security group or a route may be in the way")

@@ -148,8 +148,8 @@ func (c certificate) look(v host.View) (converge.State, error) {
 	return state, nil
 }
 
-// asksAs is whose certificate kubelet asks for by a bootstrap kubeconfig of ours, "" if by none. One with another token or of another
-// server than node.toml names counts as none: it is written again.
+// asksAs is whose certificate kubelet asks for by gpuadm's bootstrap kubeconfig, "" if by none. One with another token or of
+// another server than node.toml names counts as none: it is written again.
 func (c certificate) asksAs(v host.View) (string, error) {
 	data, err := v.ReadFile(bootstrapKubeconfig)
 	if err != nil || !bytes.HasPrefix(data, []byte(kubelet.Written)) {
@@ -293,7 +293,7 @@ func (t *tokenJoin) nameFree(ctx context.Context, v host.View, c *kube.Client) e
 		},
 		Try: []string{
 			`write another node_name in [join], or hostnamectl set-hostname NAME`,
-			fmt.Sprintf("if it was this machine before it was installed anew: kubectl delete node %s", t.name),
+			fmt.Sprintf("if it was this machine before it was reinstalled: kubectl delete node %s", t.name),
 		},
 	}
 }

@@ -42,7 +42,7 @@ type signingRequest struct {
 // waitCertified waits until kubelet has its certificate, and says of a request that was not signed which one it is.
 func (t *tokenJoin) waitCertified(ctx context.Context, h host.Host) error {
 	between := 50 * time.Millisecond
-	for watch := startVigil(h, certificatePatience); ; watch.paused, between = watch.paused+between, min(2*between, 2*time.Second) {
+	for watch := startWait(h, certificatePatience); ; watch.paused, between = watch.paused+between, min(2*between, 2*time.Second) {
 		if t.certified(h) {
 			return nil
 		}

@@ -147,10 +147,10 @@ func TestKubeletConfigIsNotItself(t *testing.T) {
 	refusedJoin(t, j, kubelet.ConfigFile, "another file")
 }
 
-// Undo names the Node that is left, though it was there before we looked, and after the certificate was made anew.
+// Undo names the Node that is left, though it was there before we looked, and after gpuadm renewed the certificate.
 func TestUndoOfARejoin(t *testing.T) {
 	j := startJoin(t, testMachine, "")
-	j.gets.Store(9) // the Node is there whenever somebody looks: kubelet is quick, or the machine was installed anew
+	j.gets.Store(9) // the Node is there at each look: kubelet is quick, or the machine was reinstalled
 	j.apply(t)
 	var told []string
 	e := j.engine()
@@ -170,7 +170,7 @@ func TestUndoOfARejoin(t *testing.T) {
 	}
 }
 
-// An undo of all takes a certificate away that was made anew meanwhile.
+// An undo of all takes a certificate away that was renewed meanwhile.
 func TestUndoAfterRenewal(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	first := j.tree()
@@ -198,7 +198,7 @@ func TestEngineAsInRuntime(t *testing.T) {
 	}
 }
 
-// What the cluster's kubeconfig was edited by kubectl stays a join of ours.
+// A join whose kubeconfig kubectl has edited stays gpuadm's.
 func TestKubeconfigEditedByKubectl(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.apply(t)
@@ -217,7 +217,7 @@ func TestKubeconfigEditedByKubectl(t *testing.T) {
 	}
 }
 
-// A certificate that has run out is the join's to mend: the stages around it wait for that, and do not refuse the apply.
+// A certificate that has run out is the join's to fix: the stages around it wait for that, and do not refuse the apply.
 func TestReadyWaitsForTheRenewal(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.apply(t)

@@ -24,11 +24,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// tokenJoin is what the things of one join share: whom they ask, and what they were told.
+// tokenJoin is what the things of one join share: which servers they ask, and the answers.
 type tokenJoin struct {
 	server, caFile, pin, tokenFile string
 	name, machineID                string
-	kubelet                        string // its version, "" where nobody knows
+	kubelet                        string // its version, "" where it is not known
 	ca                             []byte // ca_file's bytes
 	via                            host.Via
 
@@ -143,7 +143,7 @@ func (t *tokenJoin) authority(ctx context.Context, v host.View, found []byte) ([
 		}
 		return found, nil
 	}
-	if t.caFile != "" { // it was given: nobody need be asked
+	if t.caFile != "" { // node.toml names it: no server needs to say it
 		given, err := t.givenAuthority()
 		return given, t.elsewhere(v, err)
 	}

@@ -44,7 +44,7 @@ func (j *testJoin) joiner(t *testing.T) *tokenJoin {
 	return join
 }
 
-// Each thing that keeps a machine from joining is told apart, before anything is touched, with a mend.
+// Each thing that keeps a machine from joining has its own message, before anything is touched, with a fix.
 func TestPreflightOfAJoin(t *testing.T) {
 	write := func(j *testJoin, name, text string, mode uint32) {
 		if err := j.n.WriteFile(name, []byte(text), host.Attr{Mode: fs.FileMode(mode)}); err != nil {
@@ -109,7 +109,7 @@ func TestPreflightOfAJoin(t *testing.T) {
 		}, says: "it is no Kubernetes API server", try: "kubectl cluster-info"},
 		"ca_file": {more: `ca_file = "/etc/gpuadm/ca.crt"`, spoil: func(j *testJoin) {
 			write(j, "/etc/gpuadm/ca.crt", string(j.CA()), 0o644)
-			j.Publish() // nobody need sign for a token then
+			j.Publish() // no server has to sign for a token then
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestPreflightOfAJoin(t *testing.T) {
 				all = err.Error() + "\n" + joinBecause(err)
 			}
 			if !strings.HasPrefix(all, "cannot ") || !strings.Contains(all, c.says) || !strings.Contains(all, c.try) {
-				t.Errorf("wanted %q and the mend %q:\n%s", c.says, c.try, all)
+				t.Errorf("wanted %q and the fix %q:\n%s", c.says, c.try, all)
 			}
 			if strings.Contains(all, "s3cr3t") {
 				t.Errorf("it tells the token: %s", all)
@@ -143,7 +143,7 @@ func TestPreflightOfAJoin(t *testing.T) {
 	}
 }
 
-// What the machine itself lacks is found without asking anybody.
+// What the machine itself lacks is found without a question to any server.
 func TestPreflightOfTheMachine(t *testing.T) {
 	for name, c := range map[string]struct {
 		old, new, more, says, try string
@@ -201,7 +201,7 @@ func TestNameTaken(t *testing.T) {
 	}{
 		"another":                {"ffff", "99999999-2222-3333-4444-555555555555", "True", true},
 		"another's clone":        {testID, "99999999-2222-3333-4444-555555555555", "True", true},
-		"installed anew":         {"ffff", "11111111-2222-3333-4444-555555555555", "True", true},
+		"reinstalled":            {"ffff", "11111111-2222-3333-4444-555555555555", "True", true},
 		"ours":                   {testID, "11111111-2222-3333-4444-555555555555", "True", false},
 		"what another has left":  {"ffff", "99999999-2222-3333-4444-555555555555", "Unknown", false},
 		"ours, in other letters": {testID, strings.ToUpper("11111111-2222-3333-4444-555555555555"), "True", false},
@@ -306,7 +306,7 @@ func TestNameNotChecked(t *testing.T) {
 	}
 }
 
-// A CA of another cluster, and a node that somebody else has set up, are left alone.
+// gpuadm does not touch a CA of another cluster, nor a node that another tool has set up.
 func TestForeignFilesStay(t *testing.T) {
 	other := startJoin(t, testMachine, "")
 	j := startJoin(t, testMachine+"-- etc/kubernetes/pki/ca.crt --\n"+string(other.CA()), "")
@@ -321,7 +321,7 @@ func TestForeignFilesStay(t *testing.T) {
 	}
 }
 
-// A certificate that has run out, since the machine was off for long, is had anew by another token.
+// A certificate that has run out, since the machine was off for long, is renewed by another token.
 func TestCertificateThatHasRunOut(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.apply(t)

@@ -94,7 +94,7 @@ func TestSecretsOfAJoinStaySecret(t *testing.T) {
 			if name == "well" && len(keys) != 1 {
 				t.Fatalf("%d keys: the test would find none", len(keys))
 			}
-			files["what was told"] = out.String()
+			files["the messages"] = out.String()
 			for _, secret := range append(keys, testToken, strings.Split(testToken, ".")[1]) {
 				for name, text := range files {
 					if !strings.Contains(text, secret) {

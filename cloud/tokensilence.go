@@ -23,7 +23,7 @@ const (
 	silenceServes = time.Minute
 )
 
-// silence is what a run knows of an API server that does not answer whoever wants to join.
+// silence is what a run knows of an API server that does not answer a machine that wants to join.
 type silence struct {
 	mu  sync.Mutex
 	err error     // what the last question ended with, where waiting may help

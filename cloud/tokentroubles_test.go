@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// whole is the join as it stands in the bootstrap: among stages that look at it too.
+// whole is the join as the bootstrap has it: among stages that look at it too.
 func (j *testJoin) whole() *converge.Engine {
 	e, se := j.engine(), new(Session)
 	e.Stages = []converge.Stage{Node(), GPUs(), j.stage(se), Joined(se), NewReady(se, nil)}
@@ -55,7 +55,7 @@ func TestUnreachableServer(t *testing.T) {
 	}
 }
 
-// A section [join] that is gone lets go: the node that it made stands, and nothing of it is put back or waited for.
+// Without its section [join] gpuadm releases the node that it made: it restores nothing and waits for nothing.
 func TestJoinSectionGone(t *testing.T) {
 	for name, archive := range map[string]string{"own unit": testMachine, "kubeadm's unit": testMachine + tokenKubeadmUnit} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestJoinSectionGone(t *testing.T) {
 	}
 }
 
-// Who lets a certificate run out is told that, and not only that there is no token.
+// A message about a certificate that has run out says that, and not only that there is no token.
 func TestRunOutWithoutToken(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.apply(t)

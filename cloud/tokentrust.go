@@ -60,11 +60,11 @@ func (t *tokenJoin) trust(ctx context.Context, v host.View, token bootstrapToken
 	if !pinned(roots, t.pin) {
 		return nil, &converge.Trouble{
 			What:    fmt.Sprintf("cannot trust %s: its certificate authority is not the one that ca_pin says", t.server),
-			Because: []string{"ca_pin is " + t.pin, "the cluster's is " + strings.Join(pins(roots), ", "), "either the pin is of another cluster, or somebody else answers in its place"},
+			Because: []string{"ca_pin is " + t.pin, "the cluster's is " + strings.Join(pins(roots), ", "), "either the pin is of another cluster, or another server answers in its place"},
 			Try:     []string{"kubeadm token create --print-join-command, on the control plane, which prints the right pin"},
 		}
 	}
-	// Who answered could be anybody up to here. Asked again, by the certificate, it must say the same.
+	// Up to here any server could have answered. Asked again, by the certificate, it must say the same.
 	sure, err := kube.Anonymous(v, t.server, t.via, roots, false)
 	if err != nil {
 		return nil, err
@@ -114,8 +114,8 @@ func (t *tokenJoin) published(ctx context.Context, v host.View, c *kube.Client, 
 	}
 }
 
-// unknownToken says that the cluster does not know the token. One that has expired is removed by its tokencleaner, so the two
-// cannot be told apart.
+// unknownToken says that the cluster does not know the token. One that has expired is removed by its tokencleaner, so gpuadm
+// cannot distinguish the two.
 func (t *tokenJoin) unknownToken(token bootstrapToken) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot use the token in %s: the cluster knows no token %s", t.tokenFile, token.id),
@@ -212,7 +212,7 @@ func shareAuthority(a, b []byte) bool {
 	return slices.ContainsFunc(certificates(a), func(one *x509.Certificate) bool { return slices.ContainsFunc(certificates(b), one.Equal) })
 }
 
-// sameAuthorities says whether two PEM texts hold the same certificates, whatever stands between them.
+// sameAuthorities says whether two PEM texts hold the same certificates, whatever text is between them.
 func sameAuthorities(a, b []byte) bool {
 	return slices.EqualFunc(certificates(a), certificates(b), func(a, b *x509.Certificate) bool { return bytes.Equal(a.Raw, b.Raw) })
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestUndoOfSilentCluster: an API server that does not answer, or has no time, is told and waited for, and the next
-// undo puts the Node back.
+// TestUndoOfSilentCluster: gpuadm names an API server that does not answer, or has no time, and waits for it, and the next
+// undo restores the Node.
 func TestUndoOfSilentCluster(t *testing.T) {
 	for name, fault := range map[string]kubesim.Fault{
 		"busy":             {Times: -1, Status: http.StatusServiceUnavailable},
@@ -37,7 +37,7 @@ func TestUndoOfSilentCluster(t *testing.T) {
 		if _, err := a.engine().Undo(a.ctx, a, "", nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if got := a.shown(); strings.Contains(got, "example.com") || strings.Contains(got, "nvidia.com/gpu=") || !strings.Contains(got, undoneReason) {
-			t.Errorf("%s: the Node stands\n%s", name, got)
+			t.Errorf("%s: the Node is\n%s", name, got)
 		}
 	}
 }

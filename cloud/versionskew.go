@@ -16,7 +16,7 @@ import (
 const oldestKubelet = 3
 
 // versionsFit refuses a kubelet that the API server's version does not go with: it may register, and fail later in ways that
-// nobody traces back to that. What has no version that can be read is let through.
+// do not point to the cause. What has no version that can be read is let through.
 func versionsFit(kubelet, server string) error {
 	k, kerr := version.NewVersion(kubelet)
 	s, serr := version.NewVersion(server)

@@ -42,10 +42,10 @@ func TestPreflightOfVersions(t *testing.T) {
 		hides   bool
 		refused bool
 	}{
-		"newer":        {"1.99.0", false, true},
-		"older":        {"1.20.0", false, true},
-		"not told":     {"1.99.0", true, false},
-		"nobody knows": {"", false, false},
+		"newer":     {"1.99.0", false, true},
+		"older":     {"1.20.0", false, true},
+		"not told":  {"1.99.0", true, false},
+		"not known": {"", false, false},
 	} {
 		j := startJoin(t, testMachine, "")
 		if c.hides {

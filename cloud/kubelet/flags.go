@@ -144,8 +144,8 @@ func sameButFor(before, after []byte, variable string, words []string) bool {
 }
 
 // TakeOut takes our edit of a variable (before → after) out of found, which was changed outside gpuadm since, word by word: a word
-// that we added goes, and one that we had in its place comes back. What is missing counts as taken out. A label or taint of ours
-// in another process's word remains, and left names it.
+// that we added goes, and one that we had in its place comes back. What is missing counts as taken out. A label or taint of
+// gpuadm's in another process's word remains, and left names it.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	switch {
 	case bytes.Equal(found, after):
@@ -155,7 +155,7 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	}
 	variable, gone, added := changedWords(before, after)
 	if variable == "" {
-		return nil, nil, errors.New("gpuadm did more to it than to add flags for kubelet, so its parts cannot be told apart")
+		return nil, nil, errors.New("gpuadm did more to it than to add flags for kubelet, so it cannot tell its parts from others")
 	}
 	rest = found
 	for _, word := range added {
@@ -181,7 +181,7 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	return rest, left, nil
 }
 
-// changedWords returns the variable of which an edit of ours changed words, those that went and those that came; "" where the edit
+// changedWords returns the variable of which gpuadm's edit changed words, those that went and those that came; "" where the edit
 // changed anything else.
 func changedWords(before, after []byte) (variable string, gone, added []string) {
 	for _, pair := range slices.Concat(facts.Assignments(string(before)), facts.Assignments(string(after))) {

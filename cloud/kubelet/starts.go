@@ -42,8 +42,8 @@ func Starts(config table, s spec.Spec, f facts.Facts) error {
 	return nil
 }
 
-// refusesCgroup1 says whether a kubelet refuses cgroup v1 unless it is told not to: failCgroupV1 is true by default from 1.35 on
-// (kubernetes, pkg/kubelet/apis/config/v1beta1/defaults.go).
+// refusesCgroup1 says whether a kubelet refuses cgroup v1 unless its configuration says otherwise: failCgroupV1 is true by default
+// from 1.35 on (kubernetes, pkg/kubelet/apis/config/v1beta1/defaults.go).
 func refusesCgroup1(kubelet string) bool {
 	v, err := version.NewVersion(kubelet)
 	return err == nil && v.Core().GreaterThanOrEqual(version.Must(version.NewVersion("1.35.0")))

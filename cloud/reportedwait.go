@@ -12,11 +12,11 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// vigilSays is how often whoever watches a run is told what it waits for.
-const vigilSays = 15 * time.Second
+// reportEvery is how often a run says what it waits for.
+const reportEvery = 15 * time.Second
 
-// vigil is a wait that tells what for: at once, and then every vigilSays.
-type vigil struct {
+// reportedWait is a wait that says what it waits for: at once, and then every reportEvery.
+type reportedWait struct {
 	view   host.View
 	began  time.Time
 	limit  time.Duration
@@ -25,21 +25,21 @@ type vigil struct {
 	spoke  bool
 }
 
-func startVigil(v host.View, limit time.Duration) *vigil {
-	return &vigil{view: v, began: v.Now(), limit: limit}
+func startWait(v host.View, limit time.Duration) *reportedWait {
+	return &reportedWait{view: v, began: v.Now(), limit: limit}
 }
 
 // so is for how long it has waited: what the questions took counts too, since a server that does not answer takes half a minute
 // for each.
-func (w *vigil) so() time.Duration { return max(w.paused, w.view.Now().Sub(w.began)) }
+func (w *reportedWait) so() time.Duration { return max(w.paused, w.view.Now().Sub(w.began)) }
 
 // over says whether it has waited long enough.
-func (w *vigil) over() bool { return w.so() >= w.limit }
+func (w *reportedWait) over() bool { return w.so() >= w.limit }
 
 // tell says what it waits for, if that is due.
-func (w *vigil) tell(ctx context.Context, problem string) {
+func (w *reportedWait) tell(ctx context.Context, problem string) {
 	so := w.so()
-	if w.spoke && so-w.told < vigilSays {
+	if w.spoke && so-w.told < reportEvery {
 		return
 	}
 	w.spoke, w.told = true, so

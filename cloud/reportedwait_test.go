@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestWaitsTell: whoever watches is told at once what is waited for, since when and until when, and then every 15 seconds.
+// TestWaitsTell: a run says at once what it waits for, since when and until when, and then every 15 seconds.
 func TestWaitsTell(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	said(a, "False", "x", "x")
@@ -25,12 +25,12 @@ func TestWaitsTell(t *testing.T) {
 	ctx := converge.Listen(a.ctx, func(_ converge.What, text string) { told = append(told, text) })
 	slept := time.Duration(0)
 	j := joined{nodeAsk{name: "gpu-1", kubeconfig: apiKubelet, pause: func(_ context.Context, d time.Duration) error { slept += d; return nil }}}
-	err := j.Make(ctx, a, standsReady)
+	err := j.Make(ctx, a, isReady)
 	if !converge.Passes(err) {
 		t.Fatalf("got %v", err)
 	}
 	first := a.Now()
-	if want := int(readyPatience / vigilSays); len(told) < want-2 || len(told) > want+2 {
+	if want := int(readyPatience / reportEvery); len(told) < want-2 || len(told) > want+2 {
 		t.Errorf("told %d times in %v", len(told), slept)
 	}
 	if len(told) == 0 || !strings.Contains(told[0], "node gpu-1: it is not ready: KubeletNotReady: cni plugin not initialized; waiting since "+first.Format("15:04")) {
@@ -50,7 +50,7 @@ func TestWaitsEnd(t *testing.T) {
 	}
 }
 
-// TestCertificateWaitTells: who has to approve is told while it is waited for.
+// TestCertificateWaitTells: a run says who has to approve, while it waits for that.
 func TestCertificateWaitTells(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.Approve = "wait"

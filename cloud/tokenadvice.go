@@ -34,7 +34,7 @@ func (t *tokenJoin) notApproved(request string) error {
 	always := "or, for all to come: kubectl create clusterrolebinding gpuadm-approve --clusterrole=system:certificates.k8s.io:certificatesigningrequests:nodeclient --group=system:bootstrappers"
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot join yet: the request %s waits to be approved", request),
-		Because: []string{fmt.Sprintf("the cluster does not approve it by itself: nobody may who shows this token; it asks to be node %s", t.name)},
+		Because: []string{fmt.Sprintf("the cluster does not approve it by itself for this token; it asks to be node %s", t.name)},
 		Try:     []string{"as the cluster's administrator: kubectl certificate approve " + request + ", then apply again: it goes on with the same request", always},
 		Err:     stillWaits{},
 	}
