@@ -31,19 +31,14 @@ var allowed = [][3]string{
 	{"test/words_test.go", "", "lists the words"},
 	{"STYLE.md", "| ", "the glossary names the words that it replaces"},
 	{"cmd/gpuadm/script_test.go", `"nobody"`, "the name of a Unix user"},
+	{"test/script/", "env USER=nobody", "the name of a Unix user"},
 	{"CHANGELOG.md", "(`stands`)", "the old name of a key"},
 }
 
 // unswept counts the vague words in folders that are still to be reworded. A count may only fall.
 var unswept = map[string]int{
-	"cloud":             358,
-	"drivers":           94,
-	"internal/facts":    51,
-	"internal/host":     61,
-	"internal/packages": 191,
-	"mig":               76,
-	"runtime":           74,
-	"test":              405,
+	"cloud": 358,
+	"test":  5, // what stages of cloud say, in test/script/
 }
 
 // TestWords finds vague words in what people read: comments, strings, identifiers, documents, units, scripts and file names.
