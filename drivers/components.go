@@ -29,8 +29,8 @@ func (c Choice) Lacks(f facts.Facts) []packages.Lack {
 	return append(lacks, apt.Lacking(system, components)...)
 }
 
-// lacking says what the driver's packages depend on and this machine does not enable, until the driver is installed. It is
-// said and not refused: a repository may be there under another name, and a mirror may have it all.
+// lacking notes what the driver's packages depend on and this machine does not enable, until the driver is installed. It is
+// a note and no refusal: the machine may enable the repository under another name, and a mirror may have all packages.
 func (c Choice) lacking(s spec.Driver, f facts.Facts) (notes []string) {
 	if len(f.Modules.Libraries) > 0 || c.Repo.Mirror || s.Repo.EnableNeeded {
 		return nil

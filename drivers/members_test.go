@@ -259,11 +259,11 @@ func TestMachineOf(t *testing.T) {
 	}
 	f.GPUs = nil
 	if MachineOf(f, "").GPUs != nil {
-		t.Error("the GPUs were not read, and it is said that there are none")
+		t.Error("the GPUs were not read, and MachineOf says that there are none")
 	}
 	f.GPUs = []facts.PCI{}
 	if MachineOf(f, "").GPUs == nil {
-		t.Error("the GPUs were read, and it is said that they were not")
+		t.Error("the GPUs were read, and MachineOf says that they were not")
 	}
 }
 

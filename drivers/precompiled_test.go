@@ -12,8 +12,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// Signed modules are taken where each target kernel has them, DKMS's elsewhere, and it is said why; a converged machine
-// stays with what it has.
+// gpuadm chooses signed modules where each target kernel has them, and DKMS's elsewhere, and gives the reason. A converged
+// machine keeps the modules that it has.
 func TestPrecompiledOrDKMS(t *testing.T) {
 	const k, other = "6.8.0-41-generic", "6.8.0-45-generic"
 	signed := func(kernel string) string { return "linux-modules-nvidia-580-server-open-" + kernel }

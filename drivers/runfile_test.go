@@ -163,7 +163,7 @@ func TestRunfileThereAndBack(t *testing.T) {
 		t.Errorf("after undo (-first +now)\n%s", d)
 	}
 	if got := calls[0]; !strings.Contains(got, "--silent") || !strings.Contains(got, "--dkms") || !strings.Contains(got, "--kernel-name=6.8.0") || !strings.Contains(got, "--kernel-module-type=open") {
-		t.Errorf("the installer was told %s", got)
+		t.Errorf("the installer's arguments are %s", got)
 	}
 }
 

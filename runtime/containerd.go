@@ -31,7 +31,7 @@ type File struct {
 // ("1.7.24", "v2.1.5", "2.1.5~ds1"); "" is unknown.
 type Daemon struct{ Version string }
 
-// Handler is a CRI runtime handler as it shall stand.
+// Handler is the desired state of a CRI runtime handler.
 type Handler struct {
 	Name    string // "nvidia"
 	Binary  string // "/usr/bin/nvidia-container-runtime"
@@ -53,8 +53,8 @@ func (h Handler) runs(program string) bool {
 // dropIn is the name of our file in a folder that the root imports.
 const dropIn = "99-gpuadm.toml"
 
-// Target says which one file shall be edited for the handler: the root, a file it imports, or a drop-in of ours in a
-// folder that the root imports already. The answer is the same before and after our own edit.
+// Target says which one file shall be edited for the handler: the root, a file it imports, or gpuadm's drop-in in a
+// folder that the root imports already. The answer is the same before and after gpuadm's edit.
 func Target(t Tree, d Daemon, h Handler) (string, error) {
 	c, err := readCRI(t, d, h)
 	if err != nil {
@@ -126,7 +126,7 @@ func (t Tree) withDropIn(c *criTree, path string, found []byte) (Tree, int, erro
 	if own != path {
 		return t, 0, fmt.Errorf("cannot edit %s: the daemon does not read it", path)
 	}
-	// An empty file stands for the missing one; at counts the root, which is not among the imports.
+	// An empty file replaces the missing one; at counts the root, which is not among the imports.
 	imports := slices.DeleteFunc(slices.Clone(t.Imports), func(f File) bool { return f.Path == path })
 	if found == nil {
 		found = []byte{}

@@ -40,7 +40,7 @@ func (f configFile) checkSpelling(r criReader) error {
 	return nil
 }
 
-// unread says that 1.x passes over a key that stands for one of its fields.
+// unread says that 1.x ignores a key that means one of its fields.
 func unread(key, name string) bool {
 	return strings.EqualFold(key, name) && key != name && key != strings.ToUpper(name)
 }

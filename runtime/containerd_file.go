@@ -32,7 +32,7 @@ func readFile(f File, globs string) (configFile, error) {
 	if len(f.Data) > maxConfig {
 		return c, &Refusal{
 			Code: RefusedSize, File: f.Path, Reason: fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),
-			Mend: "move what is not containerd's configuration elsewhere",
+			Fix: "move what is not containerd's configuration elsewhere",
 		}
 	}
 	tree, err := toml.Values(f.Data)
@@ -50,13 +50,13 @@ func syntaxRefusal(f File, err error) *Refusal {
 	if isTemplate(f.Data) {
 		return &Refusal{
 			Code: RefusedTemplate, File: f.Path, Reason: "it is a Go template ({{ … }}), not TOML",
-			Mend: "edit the template by hand, or configure the handler where its owner reads it (k3s and RKE2: config-v3.toml.d)",
+			Fix: "edit the template by hand, or configure the handler where its owner reads it (k3s and RKE2: config-v3.toml.d)",
 		}
 	}
 	if !utf8.Valid(f.Data) {
 		return notUTF8(f)
 	}
-	r := &Refusal{Code: RefusedSyntax, File: f.Path, Mend: "mend the line, and try containerd config dump"}
+	r := &Refusal{Code: RefusedSyntax, File: f.Path, Fix: "fix the line, and verify it with containerd config dump"}
 	line, column := toml.ErrorPlace(err)
 	r.Line = line
 	r.Reason = "it is not valid TOML: " + strings.TrimPrefix(err.Error(), "toml: ")
@@ -207,7 +207,7 @@ func (f configFile) checkVersion(r criReader) error {
 	if r.known && r.merge != mergeWhole && bytes.HasPrefix(f.data, []byte(toml.BOM)) {
 		return &Refusal{
 			Code: RefusedSyntax, File: f.path, Line: 1, Reason: fmt.Sprintf("it begins with a byte order mark, which %s does not read", r.daemon),
-			Mend: "take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' " + f.path,
+			Fix: "take the first three bytes out: sed -i '1s/^\\xef\\xbb\\xbf//' " + f.path,
 		}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 )
 
 // inherit makes a new handler's table from the runtime that pods get today, so that cgroups, base spec, CNI and
-// annotations stay as they are and only the binary differs.
+// annotations stay the same and only the binary differs.
 func (c *criTree) inherit(h Handler, plugin string) toml.Table {
 	like := c.template(h)
 	kind := text(like, "runtime_type")

@@ -204,7 +204,7 @@ func renameV1(plugins map[string]any) {
 	}
 }
 
-// migrateCRI is configMigration of plugins/cri/runtime in containerd 2.x: what stands under the new name already stays.
+// migrateCRI is configMigration of plugins/cri/runtime in containerd 2.x: a value that the new name already has stays.
 func migrateCRI(plugins map[string]any) {
 	src, ok := plugins[criV2].(map[string]any)
 	if !ok {

@@ -20,11 +20,11 @@ const (
 	RefusedSize     = "too-large"
 )
 
-// Refusal is why a configuration cannot be edited, and how it can be mended. Line is 0 when it is not one place.
+// Refusal is why a configuration cannot be edited, and how an operator fixes it. Line is 0 when it is not one place.
 type Refusal struct {
-	Code, File   string
-	Line         int
-	Reason, Mend string
+	Code, File  string
+	Line        int
+	Reason, Fix string
 }
 
 func (r *Refusal) Error() string {
@@ -36,8 +36,8 @@ func (r *Refusal) Error() string {
 }
 
 // refuse points at the thing at path in a file that has been read.
-func (f configFile) refuse(code string, path []string, reason, mend string) *Refusal {
-	r := &Refusal{Code: code, File: f.path, Reason: reason, Mend: mend}
+func (f configFile) refuse(code string, path []string, reason, fix string) *Refusal {
+	r := &Refusal{Code: code, File: f.path, Reason: reason, Fix: fix}
 	if d, err := toml.Parse(f.data); err == nil && len(path) > 0 {
 		r.Line = d.LineOf(path)
 	}

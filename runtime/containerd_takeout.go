@@ -13,8 +13,8 @@ import (
 // FormTOML is what the journal calls the form of files whose edits TakeOut takes out.
 const FormTOML = "toml"
 
-// TakeOut takes our edit of containerd's configuration (before → after) out of found, as toml.TakeOut does. A runtime of ours with
-// keys of others stays whole, and so does one that is the default of what remains.
+// TakeOut takes our edit of containerd's configuration (before → after) out of found, as toml.TakeOut does. A runtime that gpuadm
+// added stays whole where others added keys to it, and where it is the default of what remains.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
 	return toml.TakeOut(before, after, found, toml.Rules{
 		Whole: changedEntries,
@@ -22,7 +22,7 @@ func TakeOut(before, after, found []byte) (rest []byte, left []string, err error
 	})
 }
 
-// broughtEntries are the runtimes that our edit brought, as they are found.
+// broughtEntries are the paths in the found file of the runtimes that gpuadm's edit added.
 func broughtEntries(u *toml.TakingOut) (paths [][]string) {
 	for _, path := range u.Made {
 		if _, there := toml.ValueAt(u.Is, path).(map[string]any); there && len(path) > 2 && path[len(path)-2] == "runtimes" {
@@ -32,8 +32,8 @@ func broughtEntries(u *toml.TakingOut) (paths [][]string) {
 	return paths
 }
 
-// changedEntries are the runtimes of ours that have keys of others by now. Half a runtime is worse than one too many, so such an
-// entry stays whole.
+// changedEntries are the runtimes that gpuadm added and others have added keys to. Half a runtime is worse than one too many, so
+// such an entry stays whole.
 func changedEntries(u *toml.TakingOut) (kept [][]string) {
 	for _, path := range broughtEntries(u) {
 		ours, _ := toml.ValueAt(u.Became, path).(map[string]any)
@@ -53,7 +53,7 @@ func changedEntries(u *toml.TakingOut) (kept [][]string) {
 	return kept
 }
 
-// keepDefault keeps a runtime of ours that is the default of what stays: without it the CRI plugin would not load.
+// keepDefault keeps a runtime that gpuadm added and that is the default of what stays: without it the CRI plugin would not load.
 func keepDefault(u *toml.TakingOut) {
 	for _, path := range broughtEntries(u) {
 		inside := func(c toml.Change) bool { return toml.HasPrefix(c.Path, path) }
@@ -74,8 +74,8 @@ func lacksDefault(tree map[string]any, entry []string) bool {
 	return runtimes[name] == nil && (set == name || set == "" && name == "runc" && len(runtimes) > 0)
 }
 
-// keepVersion keeps the version that our edit brought while others' content is read by it. Where nothing else of ours is there
-// the file was written anew, and the version with it.
+// keepVersion keeps the version that gpuadm's edit wrote while containerd reads others' content by it. Where the file has nothing
+// else of gpuadm's, another program rewrote it, and the version with it.
 func keepVersion(u *toml.TakingOut) {
 	isVersion := func(c toml.Change) bool { return len(c.Path) == 1 && c.Path[0] == "version" && c.Old == nil }
 	rest, err := u.Want()

@@ -39,10 +39,10 @@ func refusalText(t *testing.T, err error) string {
 		t.Errorf("not a refusal: %v", err)
 		return err.Error() + "\n"
 	}
-	if r.Code == "" || r.Reason == "" || r.Mend == "" || r.File == "" {
+	if r.Code == "" || r.Reason == "" || r.Fix == "" || r.File == "" {
 		t.Errorf("incomplete refusal: %+v", r)
 	}
-	return fmt.Sprintf("refused (%s): %v\nmend: %s\n", r.Code, err, r.Mend)
+	return fmt.Sprintf("refused (%s): %v\nfix: %s\n", r.Code, err, r.Fix)
 }
 
 func TestCorpus(t *testing.T) {
@@ -118,7 +118,7 @@ func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
 	if to, err := Target(then, d, h); err != nil || to != target {
 		t.Fatalf("containerd %q: target was %s, is %s %v after the edit\n%s", d.Version, target, to, err, after)
 	}
-	stands(t, then, d, h)
+	checkHandler(t, then, d, h)
 	linesKept(t, before, after)
 	back, _, err := TakeOut(before, after, after)
 	if err != nil || !bytes.Equal(back, before) || (back == nil) != (before == nil) {
@@ -127,8 +127,8 @@ func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
 	return after
 }
 
-// stands looks for the handler in what the daemon will see.
-func stands(t testing.TB, tree Tree, d Daemon, h Handler) {
+// checkHandler verifies the handler in what the daemon will see.
+func checkHandler(t testing.TB, tree Tree, d Daemon, h Handler) {
 	t.Helper()
 	c, err := readCRI(tree, d, h)
 	if err != nil {
@@ -170,7 +170,7 @@ func linesKept(t testing.TB, before, after []byte) {
 	editable := regexp.MustCompile(`(?i)default_runtime_name|enable_cdi|binaryname|runtime_type|runtime_engine|runtime_root|systemd_cgroup|no_pivot|[{}]`)
 	a, b := toml.SplitLines(before), toml.SplitLines(after)
 	if n := len(a); n > 0 && !bytes.HasSuffix(before, []byte("\n")) && !bytes.HasSuffix(after, a[n-1]) {
-		end := "\n" // what was the last line stands further up now, and ends like the others
+		end := "\n" // the former last line is further up now, and ends like the others
 		if bytes.Contains(before, []byte("\r\n")) {
 			end = "\r\n"
 		}

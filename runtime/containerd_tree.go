@@ -124,7 +124,7 @@ func (c *criTree) namesIn(f configFile) []string {
 	return []string{criV3, criV2, criV1}
 }
 
-// checkNames refuses a tree whose CRI settings all stand under a name that this daemon does not read.
+// checkNames refuses a tree in which all CRI settings have a name that this daemon does not read.
 func (c *criTree) checkNames() error {
 	var unread *Refusal
 	for _, f := range c.files {
@@ -145,7 +145,7 @@ func (c *criTree) checkNames() error {
 			}
 			if unread == nil {
 				reason := fmt.Sprintf("%s does not read [plugins.%s] in a file of version %d", c.reader.daemon, toml.KeyText(name, '"'), max(f.version, 1))
-				unread = f.refuse(RefusedNames, []string{key, name}, reason, c.mendName(f, name))
+				unread = f.refuse(RefusedNames, []string{key, name}, reason, c.fixName(f, name))
 			}
 		}
 	}
@@ -155,7 +155,7 @@ func (c *criTree) checkNames() error {
 	return nil
 }
 
-func (c *criTree) mendName(f configFile, name string) string {
+func (c *criTree) fixName(f configFile, name string) string {
 	switch {
 	case name == criV2 && f.version < 2:
 		return "write version = 2 as the first line"
@@ -206,8 +206,8 @@ func (c *criTree) index(path string) int {
 	return i
 }
 
-// target is the file to be edited, -1 for the drop-in that is not there yet. It goes by what stands where, never by
-// what is wrong: so the answer is the same when all is right.
+// target is the file to be edited, -1 for the drop-in that is not there yet. It depends on where the settings are, and never on
+// what is wrong with them: so the answer is the same once all is right.
 func (c *criTree) target(h Handler) int {
 	at := -1
 	for i, f := range c.files {
@@ -225,7 +225,7 @@ func (c *criTree) target(h Handler) int {
 	path, place := c.dropIn()
 	entry := slices.IndexFunc(c.files, func(f configFile) bool { return f.path != path && c.hasEntry(f, h.Name) })
 	if path == "" || entry >= 0 {
-		return max(at, 0) // an entry that somebody wrote is mended where it stands
+		return max(at, 0) // an entry that an operator wrote is fixed in its own file
 	}
 	if i := c.index(path); i >= 0 && at <= i {
 		return i

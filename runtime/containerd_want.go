@@ -22,7 +22,7 @@ func (c *criTree) ops(i int, h Handler) ([]toml.Op, error) {
 	f := c.files[i]
 	ops := c.builtinOps(f, h)
 	if entry, there := sub(c.cri, "containerd", "runtimes")[h.Name].(map[string]any); there {
-		ops = append(ops, c.mendEntry(f, h, entry)...)
+		ops = append(ops, c.fixEntry(f, h, entry)...)
 	} else {
 		ops = append(ops, c.newEntry(f, h)...)
 	}
@@ -75,8 +75,8 @@ func (c *criTree) builtinOps(f configFile, h Handler) []toml.Op {
 	return []toml.Op{toml.Set(append(c.at(f, "containerd", "runtimes"), "runc"), toml.Table{}.With("runtime_type", runcV2))}
 }
 
-// mendEntry keeps what somebody wrote for the handler and sets what must be.
-func (c *criTree) mendEntry(f configFile, h Handler, entry map[string]any) []toml.Op {
+// fixEntry keeps what an operator wrote for the handler and sets the keys that gpuadm needs.
+func (c *criTree) fixEntry(f configFile, h Handler, entry map[string]any) []toml.Op {
 	at := append(c.at(f, "containerd", "runtimes"), h.Name)
 	own := sub(f.plugin(at[1]), "containerd", "runtimes")
 	stated, _ := own[h.Name].(map[string]any)

@@ -21,7 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 const corpusDir = "../test/containerd/corpus"
 

@@ -81,7 +81,7 @@ func lawfulFuzz(t *testing.T, tree Tree, d Daemon, h Handler) {
 	if to, err := Target(then, d, h); err != nil || to != target {
 		t.Fatalf("containerd %q: target was %s, is %s %v\n%q", d.Version, target, to, err, after)
 	}
-	stands(t, then, d, h)
+	checkHandler(t, then, d, h)
 	was, is := leaves(t, before), leaves(t, after)
 	for key, v := range was {
 		if is[key] != v && !editable(key) {

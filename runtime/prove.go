@@ -22,15 +22,15 @@ import (
 func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, target string, before, after []byte) error {
 	was, err := dump(ctx, v, binary, t.with(target, before))
 	if later := (host.Later{}); errors.As(err, &later) {
-		return nil // nobody to ask: what we know of the daemon has to do
+		return nil // no daemon answers here: what gpuadm knows of it decides
 	} else if err != nil && binary == "" { // its unit may still run what was removed
 		return &converge.Trouble{
-			What: fmt.Sprintf("cannot edit %s: the engine's program is not found, so nobody can say what it would make of the change", target),
-			Try:  []string{"install the engine anew; its unit and its configuration are there"}, Err: err,
+			What: fmt.Sprintf("cannot edit %s: the engine's program is not found, so gpuadm cannot verify the change with it", target),
+			Try:  []string{"reinstall the engine: its unit and its configuration are there"}, Err: err,
 		}
 	} else if err != nil {
 		return &converge.Trouble{
-			What: fmt.Sprintf("cannot edit %s: the daemon rejects its configuration as it stands: %v", target, err),
+			What: fmt.Sprintf("cannot edit %s: the daemon rejects its present configuration: %v", target, err),
 			Try:  []string{binary + " config dump, which says where"}, Err: err,
 		}
 	}
@@ -152,7 +152,7 @@ func criOf(dump map[string]any) (string, map[string]any) {
 }
 
 // serves says whether the CRI plugin would load: its default runtime is configured. On 1.x a table default_runtime
-// stands in for the name.
+// replaces the name.
 func serves(cri map[string]any) bool {
 	containerd := sub(cri, "containerd")
 	return text(sub(containerd, "default_runtime"), "runtime_type") != "" ||
@@ -173,7 +173,7 @@ func meant(c toml.Change, plugin string, h Handler, served bool) bool {
 	case strings.HasPrefix(in, runtimes+h.Name+"/") || in == runtimes+h.Name:
 		return true
 	case strings.HasPrefix(in, runtimes) && (!served || nothing(c.Old) && nothing(c.New)):
-		return true // the built-in runc, once stated, prints its zeros otherwise; or a node that was down is mended
+		return true // the built-in runc, once stated, prints its zeros otherwise; or the change fixes a node that was down
 	case in == "containerd/default_runtime_name":
 		return h.Default && c.New == h.Name
 	case in == "enable_cdi":

@@ -95,7 +95,7 @@ func answers(ctx context.Context, v host.View, socket, handler string) error {
 	for {
 		status, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/Status", []byte{0x08, 0x01}) // verbose = true
 		if later := (host.Later{}); errors.As(err, &later) {
-			return nil // nobody to ask
+			return nil // no daemon answers here
 		}
 		if err == nil {
 			return judgeStatus(status, handler)

@@ -55,7 +55,7 @@ func (s *shaper) text(v any) string {
 	return fmt.Sprint(v)
 }
 
-// table writes a table below a header that stands already ("" header: the top of the file).
+// table writes a table below a header that is there already ("" header: the top of the file).
 func (s *shaper) table(lines *[]string, above, path []string, t toml.Table) {
 	indent := strings.Repeat(s.step, min(len(above), 4))
 	for _, p := range t {

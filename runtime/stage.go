@@ -90,7 +90,7 @@ func editWants(f facts.Facts, e facts.Engine, h Handler, target string, reads []
 	return append(wants, restarted(f, e, h, reads, target, edit))
 }
 
-// restarted wants the daemon to run with its files as they are now, and to serve the handler while target is as wanted.
+// restarted wants the daemon to run with its present files, and to serve the handler while target has its desired state.
 func restarted(f facts.Facts, e facts.Engine, h Handler, reads []string, target string, edit func([]byte) ([]byte, error)) converge.Want {
 	ready := func(ctx context.Context, v host.View, _ string, _ []string) error {
 		found, err := v.ReadFile(target)
@@ -234,5 +234,5 @@ func trouble(err error) error {
 	if !errors.As(err, &r) {
 		return err
 	}
-	return &converge.Trouble{What: r.Error(), Try: []string{r.Mend}, Err: r}
+	return &converge.Trouble{What: r.Error(), Try: []string{r.Fix}, Err: r}
 }

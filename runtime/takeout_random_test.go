@@ -18,7 +18,7 @@ import (
 )
 
 // TestTakeOutRandom has every shape edited by us, and then changed outside gpuadm at random: keys set, removed and added, ours too,
-// lines put in, the whole file written anew. It never fails, changes no key that is not ours, and what it does not name is gone.
+// lines put in, the whole file rewritten. It never fails, changes no key that is not ours, and what it does not name is gone.
 func TestTakeOutRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	done, kept := 0, 0
@@ -49,7 +49,7 @@ func TestTakeOutRandom(t *testing.T) {
 		}
 	}
 	if done < 500 || kept < 100 || kept > done*9/10 {
-		t.Errorf("%d files were tried, in %d of them something of ours was to stay", done, kept)
+		t.Errorf("TakeOut had %d files, and in %d of them a part of gpuadm's edit was to stay", done, kept)
 	}
 }
 

@@ -64,7 +64,7 @@ func TestTakeOut(t *testing.T) {
 		"neighbour added": {func(b []byte) []byte { return swap(b, "# --- metrics", kata+"# --- metrics") }, true},
 		"comments gone":   {func(b []byte) []byte { return swap(b, "      # nothing but runc is supported\n", "") }, true},
 		"unix to dos":     {func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n")) }, true},
-		"written anew":    {func(b []byte) []byte { return marshalled(t, b) }, false},
+		"rewritten":       {func(b []byte) []byte { return marshalled(t, b) }, false},
 		"turned round":    {func(b []byte) []byte { return turned(b) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func turned(b []byte) []byte {
 	return out
 }
 
-// What was changed outside gpuadm since stays and is named; all else of ours goes.
+// What was changed outside gpuadm since stays and is named; TakeOut removes the rest of gpuadm's edit.
 func TestTakeOutLeaves(t *testing.T) {
 	before, after := edited(t, kubeadm)
 	const (
@@ -134,7 +134,7 @@ func TestTakeOutLeaves(t *testing.T) {
 			swap(before, `default_runtime_name = "runc"`, `default_runtime_name = "kata"`),
 			[]string{name + ` is "kata" (line 17), gpuadm had set "nvidia"`},
 		},
-		"default put back": {swap(after, `default_runtime_name = "nvidia"`, `default_runtime_name = "runc"`), before, nil},
+		"default restored": {swap(after, `default_runtime_name = "nvidia"`, `default_runtime_name = "runc"`), before, nil},
 		"default gone":     {swap(after, "default_runtime_name = \"nvidia\"", ""), swap(before, "default_runtime_name = \"runc\"", ""), nil},
 		"our key gone":     {swap(after, "  enable_cdi = true\n", ""), before, nil},
 		"value changed in ours": {
@@ -199,7 +199,7 @@ func TestTakeOutOfRemoval(t *testing.T) {
 	}
 }
 
-// A tool that writes the whole file anew takes ours away with it, under whatever name it writes the rest.
+// A tool that rewrites the whole file removes gpuadm's edit with it, under any name that it writes the rest.
 func TestTakeOutOfAnotherToolsFile(t *testing.T) {
 	before, after := edited(t, kubeadm)
 	_, own := edited(t, "00-missing")
@@ -224,7 +224,7 @@ func TestTakeOutOfAnotherToolsFile(t *testing.T) {
 		`plugins."io.containerd.grpc.v1.cri".containerd.default_runtime_name is "runc" (line 16), gpuadm had set "nvidia"`,
 	}
 	if err != nil || !slices.Equal(left, want) || !bytes.Equal(rest, before) {
-		t.Errorf("our own file written anew: %q %v\n%s", left, err, textDiff(before, rest))
+		t.Errorf("gpuadm's own file, rewritten: %q %v\n%s", left, err, textDiff(before, rest))
 	}
 }
 

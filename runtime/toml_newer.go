@@ -87,7 +87,7 @@ func (f configFile) checkNewer(r criReader) error {
 	return &Refusal{
 		Code: RefusedSyntax, File: f.path, Line: 1 + bytes.Count(f.data[:at], []byte("\n")),
 		Reason: fmt.Sprintf("%s is new in TOML 1.1, and %s reads TOML 1.0", what, r.daemon),
-		Mend:   "write it as TOML 1.0 has it: a table in { } on one line and without a comma at its end, times with seconds, \\u001b for \\e",
+		Fix:    "write it as TOML 1.0 has it: a table in { } on one line and without a comma at its end, times with seconds, \\u001b for \\e",
 	}
 }
 
@@ -104,6 +104,6 @@ func notUTF8(f File) *Refusal {
 	return &Refusal{
 		Code: RefusedSyntax, File: f.Path, Line: 1 + bytes.Count(f.Data[:at], []byte("\n")),
 		Reason: fmt.Sprintf("byte 0x%X is no UTF-8, as TOML wants it, also in comments; containerd 1.x reads it all the same, 2.x does not", f.Data[at]),
-		Mend:   fmt.Sprintf("if it is Latin-1: iconv -f latin1 -t utf-8 -o %s.new %[1]s && mv %[1]s.new %[1]s", f.Path),
+		Fix:    fmt.Sprintf("if it is Latin-1: iconv -f latin1 -t utf-8 -o %s.new %[1]s && mv %[1]s.new %[1]s", f.Path),
 	}
 }

@@ -47,7 +47,7 @@ func TestLatin1(t *testing.T) {
 	tree := Tree{Root: File{Path: etc + "/config.toml", Data: []byte("version = 2\n# \xf6\n")}}
 	_, err := Target(tree, Daemon{"1.7.24"}, handlers()[0])
 	r := (*Refusal)(nil)
-	if !errors.As(err, &r) || r.Line != 2 || !strings.Contains(r.Reason, "byte 0xF6 is no UTF-8") || !strings.Contains(r.Mend, "iconv -f latin1") {
+	if !errors.As(err, &r) || r.Line != 2 || !strings.Contains(r.Reason, "byte 0xF6 is no UTF-8") || !strings.Contains(r.Fix, "iconv -f latin1") {
 		t.Errorf("%v", err)
 	}
 }

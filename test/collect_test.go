@@ -112,7 +112,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 
 // What cannot be cleared away is reported, and blocks neither apply nor undo: a bad sector under an old copy must
 // not hold a machine for ever.
-func TestCollectThatFailsIsToldAndRefusesNothing(t *testing.T) {
+func TestCollectThatFailsIsReportedAndRefusesNothing(t *testing.T) {
 	ctx := context.Background()
 	n := node(t)
 	apply(t, n, edition(t, 1))

@@ -407,7 +407,7 @@ func TestUndoRange(t *testing.T) {
 	}
 }
 
-func TestUndoStopsAtSomebodyElsesChange(t *testing.T) {
+func TestUndoStopsAtChangeOutside(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, stage(things.Exact("/etc/d.conf", []byte("ours"), 0o644, ""), things.Exact("/etc/a", []byte("a"), 0o644, "")))
 	apply(t, n, e)

@@ -38,7 +38,7 @@ func machines(t testing.TB) []machine {
 	return all
 }
 
-// archives are the recorded machines as they are.
+// archives are the recorded machines, unchanged.
 func archives(t testing.TB) []machine {
 	t.Helper()
 	names, err := filepath.Glob("hosts/*.txtar")

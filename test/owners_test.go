@@ -150,7 +150,7 @@ func TestOwnersCases(t *testing.T) {
 		{"K3s has written it, and the program went", "k3s", entry(k3sDir, "/usr/bin/nvidia-container-runtime"), "", "nothing to do"},
 		{"K3s, as the default", "k3s", program, "set_as_default = true\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
 		{"K3s, another name", "k3s", program, "handler = \"gpu\"\n", "file " + k3sDir + "config-v3.toml.d/99-gpuadm.toml, restart k3s.service"},
-		{"K3s is nobody else's", "k3s", program, "owner = \"gpuadm\"\n", "restart k3s.service"},
+		{"K3s is gpuadm's", "k3s", program, "owner = \"gpuadm\"\n", "restart k3s.service"},
 		{"RKE2 writes it when it starts", "rke2", program, "", "restart rke2-agent.service"},
 		{"RKE2 imports no folder", "rke2", program, "handler = \"gpu\"\n", "file " + rke2Dir + "config-v3.toml.tmpl, restart rke2-agent.service"},
 		{"RKE2 imports no folder, as the default", "rke2", program, "set_as_default = true\n", "refused: cannot make nvidia the default runtime: rke2 generates " + rke2Dir + "config.toml"},

@@ -40,7 +40,7 @@ func daemonStage(text string) converge.Stage {
 }
 
 // Killed after gpuadm's file has killed the daemon, and before the roll-back: the next apply does not call it converged.
-func TestDaemonThatWeKilledIsNotStanding(t *testing.T) {
+func TestKilledDaemonIsNotConverged(t *testing.T) {
 	e := func() *converge.Engine { return engineOf(t, daemonStage("bad\n")) }
 	whole := machine{"dying", []byte(dying)}.boot(t)
 	if _, err := e().Apply(context.Background(), whole); err == nil {
@@ -54,7 +54,7 @@ func TestDaemonThatWeKilledIsNotStanding(t *testing.T) {
 		n.Boot(simhost.LoseNothing)
 		_, err := e().Apply(context.Background(), n)
 		if b, _ := n.ReadFile("/etc/d.conf"); err == nil && string(b) == "bad\n" && !strings.Contains(n.Units(), "d.service enabled active") {
-			t.Errorf("cut at touch %d: called standing, with a dead daemon: %s", cut, n.Units())
+			t.Errorf("cut at touch %d: called converged, with a dead daemon: %s", cut, n.Units())
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (foreignThing) Make(context.Context, host.Host, converge.State) error {
 	return converge.Wait{For: "theirs is missing"}
 }
 
-// TestWaiting: what only others can bring stops nothing else, puts nothing back, and the same run goes on once it is there.
+// TestWaiting: a thing that only others can bring stops nothing else and rolls nothing back. The same run continues once it is there.
 func TestWaiting(t *testing.T) {
 	for _, o := range []foreignThing{{looks: true}, {looks: false}} {
 		n := node(t)

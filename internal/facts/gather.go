@@ -60,7 +60,7 @@ func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 
 func (c *Cache) look(v host.View) *look {
 	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
-		*c = Cache{view: v} // another machine, or one that cannot be told from it
+		*c = Cache{view: v} // another machine, or a view that cannot be compared
 	}
 	return &look{v: v, cache: c}
 }

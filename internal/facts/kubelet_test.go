@@ -271,10 +271,10 @@ const tokenConfig = kubeconfigHead + "    token: t0p.s3cret\n"
 const kubeconfigHead = `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://10.0.0.1:6443"}}]
-contexts: [{name: other, context: {cluster: c, user: nobody}}, {name: x, context: {cluster: c, user: u}}]
+contexts: [{name: other, context: {cluster: c, user: stranger}}, {name: x, context: {cluster: c, user: u}}]
 current-context: x
 users:
-- name: nobody
+- name: stranger
 - name: u
   user:
 `
@@ -330,7 +330,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// TestRotated: what is remembered of one certificate must not be told of the next.
+// TestRotated: what is cached of one certificate must not be reported for the next.
 func TestRotated(t *testing.T) {
 	const pem = "/p"
 	first, _ := clientPEM(t, "a")

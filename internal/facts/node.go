@@ -16,7 +16,7 @@ type Kubelet struct {
 	Active       string   `json:"active,omitempty"`       // systemd's ActiveState of the unit; "" where no systemd runs
 	Requires     []string `json:"requires,omitempty"`     // units whose restart restarts it
 	Config       string   `json:"config,omitempty"`       // its KubeletConfiguration file
-	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2; "" = nobody
+	ConfigOwner  string   `json:"configOwner,omitempty"`  // who writes its files: kubeadm (at join only), nodeadm, aks, gke, k3s, rke2; "" = no program
 	CgroupDriver string   `json:"cgroupDriver,omitempty"` // systemd, cgroupfs; "" if unknown
 	Endpoint     string   `json:"endpoint,omitempty"`     // containerRuntimeEndpoint, where stated
 
@@ -40,11 +40,11 @@ type Taint struct {
 	Effect string `json:"effect"` // NoSchedule, PreferNoSchedule, NoExecute
 }
 
-// Place is where labels or taints of ours go, so that kubelet reads them and the owner of its other files keeps them.
+// Place is where gpuadm writes its labels or taints: kubelet reads them there, and the owner of its other files keeps them.
 type Place struct {
 	// How is one of
 	//   - "env": the variable Var of the file File of KEY=VALUE lines holds an administrator's flags; the file need not exist
-	//   - "drop-in": a file of ours in the folder File, which need not exist: OwnConf, a KubeletConfiguration with the whole list
+	//   - "drop-in": gpuadm's file in the folder File, which need not exist: OwnConf, a KubeletConfiguration with the whole list
 	//     under Key, or OwnSettings, of K3s and RKE2, with the Key "node-label+" that adds to the list
 	//   - "": there is no such place, and Why says why
 	How  string `json:"how,omitempty"`
@@ -58,13 +58,13 @@ type Place struct {
 	Others []Taint `json:"-"`
 }
 
-// The files of ours beside an owner's: both folders are read by name, and what comes last wins.
+// gpuadm's files beside an owner's: the daemons read both folders in the order of names, and the last file wins.
 const (
 	OwnConf     = "zz-gpuadm.conf" // kubelet reads only names that end in .conf
 	OwnSettings = "zz-gpuadm.yaml" // K3s and RKE2 read .yaml and .yml
 )
 
-// Uses says whether the kubelet is told to use an engine, by its socket. Without a stated endpoint nobody can tell.
+// Uses says whether kubelet's endpoint is an engine's socket. Without a stated endpoint it is unknown.
 func (k Kubelet) Uses(e Engine) bool {
 	socket := func(s string) string {
 		s = strings.TrimPrefix(s, "unix://")

@@ -112,7 +112,7 @@ EnvironmentFile=-/etc/default/a
 	s = &service{}
 	s.add("[Service]\nExecStart=/a \\\n  -b \\\n")
 	if got := Words(s.start[0]); !slices.Equal(got, []string{"/a", "-b"}) {
-		t.Errorf("a line that goes on at the end of the file: %q", got)
+		t.Errorf("a line that ends the file with a backslash: %q", got)
 	}
 }
 

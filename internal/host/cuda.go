@@ -53,7 +53,7 @@ const cudaLimit = 10 * time.Second
 
 const cudaName = "libcuda.so.1"
 
-// cudaQuestion is what the child is told.
+// cudaQuestion is the child's input.
 type cudaQuestion struct {
 	Libraries []string `json:"libraries"` // to load the first that there is
 	UVM       []string `json:"uvm"`       // one of which must be the device of unified memory

@@ -31,7 +31,7 @@ func cudaChild() {
 	os.Exit(0)
 }
 
-// cudaTest is the door over a libcuda that is told what goes wrong.
+// cudaTest is the door over a libcuda that fails where the test says.
 type cudaTest struct {
 	*cudaDoor
 	t       *testing.T
@@ -87,7 +87,7 @@ func (c *cudaTest) uuids() (whole, mig []string) {
 	return whole, mig
 }
 
-// TestCUDAStarts: what goes wrong is told, and only what works works.
+// TestCUDAStarts: each failure is reported, and only devices without one count as working.
 func TestCUDAStarts(t *testing.T) {
 	c := newCUDATest(t, "H100-80:2")
 	whole, _ := c.uuids()

@@ -178,7 +178,7 @@ func use(h host.Host, g host.GPU, in int, some bool) string {
 		if some && !slices.Contains(g.Clients, pid) {
 			h.fake.Hold(g.Index, in, pid)
 		} else {
-			h.fake.LetGo(pid)
+			h.fake.EndUse(pid)
 		}
 	}
 	return ""

@@ -68,7 +68,7 @@ type View interface {
 	Driver(ctx context.Context) (Driver, error)
 	// CUDA starts CUDA as a program in a pod does, for each list in a process that is shown these devices, by UUID, and no others. Of
 	// says what else the answers are true of. Answers in which all worked are given again while all that they are true of is the same:
-	// of and the lists, the boot, the modules as they are loaded, the library. A Later in a root folder.
+	// of and the lists, the boot, the loaded modules, the library. A Later in a root folder.
 	CUDA(ctx context.Context, of string, shown ...[]string) ([]CUDA, error)
 }
 

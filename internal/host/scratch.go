@@ -35,7 +35,7 @@ func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...st
 }
 
 // scratch lays files into a folder that only we can read; wherever their text has Scratch it is that folder.
-// It is locked while it is in use, so that a leftover can be told from one.
+// It is locked while it is in use: so an unlocked folder is a leftover.
 func scratch(files map[string][]byte) (dir string, drop func(), err error) {
 	// /run is in memory and gone after a boot, so a killed gpuadm leaves nothing for long. Not everybody may write there.
 	parent := scratchParent

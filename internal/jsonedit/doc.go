@@ -199,7 +199,7 @@ func (d *Doc) Line(path ...string) int {
 	return 1 + bytes.Count(d.text[:n.start], []byte("\n"))
 }
 
-// same says whether two texts mean the same value. Numbers are compared as they are written: no digit may be lost.
+// same says whether two texts mean the same value. Numbers are compared by their text: no digit may be lost.
 func same(a, b []byte) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil

@@ -92,7 +92,7 @@ func TestTakeOut(t *testing.T) {
 		"changed":           {before, after, `{"x": 1, "d": "their", "r": {"n": {"p": "/y"}}}`, `{"x": 1, "d": "their", "r": {"n": {"p": "/y"}}}`, `d is "their" (line 1), gpuadm had set "new"; r.n.p is "/y" (line 1), gpuadm had set "/x"`},
 		"gone":              {before, after, `{"x": 1}`, `{"x": 1}`, ""},
 		"turned back":       {before, after, `{"x": 1, "d": "old"}`, `{"x": 1, "d": "old"}`, ""},
-		"written anew":      {before, after, "{\n  \"d\": \"new\",\n  \"r\": {\"n\": {\"p\": \"/x\"}}\n}", "{\n  \"d\": \"old\"\n}", ""},
+		"rewritten":         {before, after, "{\n  \"d\": \"new\",\n  \"r\": {\"n\": {\"p\": \"/x\"}}\n}", "{\n  \"d\": \"old\"\n}", ""},
 		"the file was ours": {"", `{"a": {"b": 1}}`, "{\n\"a\": {\"b\": 1}\n}", "", ""},
 	} {
 		b := []byte(c.before)

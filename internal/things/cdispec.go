@@ -198,7 +198,7 @@ func ForeignCDI(v host.View) (notes []string) {
 }
 
 // CDIInjectors are those who name CDI devices of their own to the engine here, by the specs that they write: then containers get GPUs
-// without a handler. The GPU Operator's NRI plugin writes none by which it could be told.
+// without a handler. The GPU Operator's NRI plugin writes none, so gpuadm cannot see it.
 // Sources: cmd/nvidia-device-plugin/plugin-manager.go of https://github.com/NVIDIA/k8s-device-plugin (k8s.device-plugin.nvidia.com);
 // cmd/gpu-kubelet-plugin/cdi.go of https://github.com/NVIDIA/k8s-dra-driver-gpu ("k8s." and the driver's name, gpu.nvidia.com).
 func CDIInjectors(v host.View) (who []string) {

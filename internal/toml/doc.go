@@ -31,7 +31,7 @@ type Doc struct {
 	root  *node
 }
 
-// expr is a header or a key with its value: what stands on lines of its own.
+// expr is a header or a key with its value: what has lines of its own.
 type expr struct {
 	header     bool
 	array      bool // [[header]]
@@ -41,7 +41,7 @@ type expr struct {
 	keys       []key
 	value      span
 	path       []string // from the top of the file, through all headers
-	section    int      // the header it stands under, -1 for none
+	section    int      // the header above it, -1 for none
 }
 
 type span struct{ start, end int }
@@ -67,7 +67,7 @@ type node struct {
 	kind   kind
 	path   []string
 	kids   map[string]*node
-	expr   int    // the header's, or that of the line the value stands on; -1 for the top
+	expr   int    // the header's, or that of the line of the value; -1 for the top
 	inline *node  // the inline table around it, nil outside of any
 	value  span   // of a value or inline table
 	elems  []span // of an inline table: each key = value

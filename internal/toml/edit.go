@@ -11,7 +11,7 @@ import (
 )
 
 // Op is one wanted difference: the value at path shall be this one, or the key shall be gone.
-// A Table is only ever put where nothing stands.
+// A Table goes only where there is nothing.
 type Op struct {
 	Path  []string
 	Value any // nil: gone
@@ -116,7 +116,7 @@ func (d *Doc) spliceLines(at int, lines []string) []byte {
 	return d.splice(at, at, text)
 }
 
-// add puts a value where nothing stands, in the manner of what is around it.
+// add writes a value where there is none, in the style of the lines around it.
 func (d *Doc) add(path []string, value any) ([]byte, error) {
 	at := d.deepest(path)
 	switch {

@@ -47,7 +47,7 @@ func SplitLines(b []byte) [][]byte {
 	return lines
 }
 
-// JoinLines ends every line but the last: what was the last line once may stand further up now.
+// JoinLines ends every line but the last: the former last line may be further up now.
 func JoinLines(lines [][]byte, eol string) []byte {
 	for i, l := range lines {
 		if i < len(lines)-1 && !bytes.HasSuffix(l, []byte("\n")) {
@@ -85,7 +85,7 @@ func sameLine(a, b []byte) bool {
 	return bytes.Equal(bytes.TrimRight(a, "\r\n"), bytes.TrimRight(b, "\r\n"))
 }
 
-// maxEdits bounds the search for a diff; beyond, the file was written anew and lines tell nothing.
+// maxEdits bounds the search for a diff; beyond it the file was rewritten, and its lines say nothing.
 const maxEdits = 1000
 
 // DiffLines is the greedy algorithm of Myers, "An O(ND) Difference Algorithm and Its Variations" (1986).

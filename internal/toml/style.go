@@ -25,7 +25,7 @@ func (d *Doc) eol() string {
 	return "\n"
 }
 
-// quote is the quotation mark most strings and keys stand in.
+// quote is the quotation mark around most strings and keys.
 func (d *Doc) quote() byte {
 	single, double := 0, 0
 	count := func(off int) {
@@ -57,7 +57,7 @@ func (d *Doc) quoteOf(n *node) byte {
 	return '"'
 }
 
-// keyStep is how much further in a key stands than its header, in the first section that shows it.
+// keyStep is how much further a key is indented than its header, in the first section that shows it.
 func (d *Doc) keyStep() string {
 	for _, e := range d.exprs {
 		if !e.header && e.section >= 0 {
@@ -72,7 +72,7 @@ func (d *Doc) keyStep() string {
 	return "  "
 }
 
-// tableStep is how much further in a header stands than that of the table around it.
+// tableStep is how much further a header is indented than that of the table around it.
 func (d *Doc) tableStep() string {
 	for _, e := range d.exprs {
 		if !e.header || len(e.path) < 2 {
@@ -122,7 +122,7 @@ func (d *Doc) isComment(start int) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(d.src[start:], " \t"), []byte("#"))
 }
 
-// aboveComments is the start of the comment lines that stand right above a line and belong to it.
+// aboveComments is the start of the comment lines that are right above a line and belong to it.
 func (d *Doc) aboveComments(at int) int {
 	for {
 		start := d.lineBefore(at)

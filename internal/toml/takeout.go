@@ -39,7 +39,7 @@ func TakeOut(before, after, found []byte, rules Rules) (rest []byte, left []stri
 	return rest, u.left, err
 }
 
-// TakingOut is an edit of ours and the file it is to be taken out of.
+// TakingOut is gpuadm's edit, and the file that it is to be removed from.
 type TakingOut struct {
 	Was, Became, Is map[string]any // before our edit, after it, and as found
 	Made            [][]string     // tables that our edit brought, outer ones first
@@ -158,7 +158,7 @@ func isEmptyTable(v any) bool {
 	return ok && len(t) == 0
 }
 
-// rest turns back what is due: by lines first, which brings back every byte; by keys where the file was written anew.
+// rest undoes what is due: by lines first, which restores every byte; by keys where the file was rewritten.
 func (u *TakingOut) rest() ([]byte, error) {
 	want, err := u.Want()
 	if err != nil {
@@ -185,7 +185,7 @@ func (u *TakingOut) proven(out []byte, want map[string]any) error {
 	return nil
 }
 
-// same compares trees. Whether a table around a key of ours that holds nothing is there is a matter of the text.
+// same compares trees. Whether there is an empty table around gpuadm's key is a matter of the text.
 func (u *TakingOut) same(a, b map[string]any) bool {
 	a, b = CopyTable(a), CopyTable(b)
 	for _, c := range u.changes {

@@ -17,7 +17,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Table is a table to be written, its keys in the order they shall stand. Values are those of Values, or Table.
+// Table is a table to be written, its keys in the order of the lines. Values are those of Values, or Table.
 type Table []Pair
 
 // Pair is a key of a Table.

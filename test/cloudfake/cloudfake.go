@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package cloudfake simulates the clouds: the metadata services of EC2, GCE and Azure, and those calls of EKS, EC2 and
-// STS that gpuadm makes. It answers as they are documented to, and fails as they do.
+// STS that gpuadm makes. It answers as their documents say, and fails as they do.
 //
 // In a unit test its handlers are put on a simulated node's network; in the lab a small command serves them at the real
 // addresses, so that the unmodified binary meets them.

@@ -240,7 +240,7 @@ func outcome(t *testing.T, in input, p parts.Part, before map[string]any, why er
 	var refusal *runtime.Refusal
 	switch {
 	case errors.As(err, &refusal):
-		if !slices.Contains(listed, refusal.Code) || refusal.Mend == "" {
+		if !slices.Contains(listed, refusal.Code) || refusal.Fix == "" {
 			t.Errorf("refused for no listed reason, or without a fix: %+v", refusal)
 		}
 		return "refused: " + refusal.Code

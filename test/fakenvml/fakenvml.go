@@ -109,8 +109,8 @@ func (f *Fake) Hold(gpu, gi, pid int) {
 	f.Do(args...)
 }
 
-// LetGo ends a process's use of all GPUs.
-func (f *Fake) LetGo(pid int) { f.t.Helper(); f.Do("client", "rm", "--pid", fmt.Sprint(pid)) }
+// EndUse ends a process's use of all GPUs.
+func (f *Fake) EndUse(pid int) { f.t.Helper(); f.Do("client", "rm", "--pid", fmt.Sprint(pid)) }
 
 // Lose lets a GPU fall off the bus, until the next reboot.
 func (f *Fake) Lose(gpu int) { f.t.Helper(); f.Do("lost", "--gpu", fmt.Sprint(gpu)) }

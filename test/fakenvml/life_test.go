@@ -46,7 +46,7 @@ func TestAmpere(t *testing.T) {
 	if got := mode(t, d); got != [2]int{1, 0} {
 		t.Errorf("mode and pending %v after a refused reset", got)
 	}
-	f.LetGo(99)
+	f.EndUse(99)
 	f.Set(0, "persistence=1")
 	if _, code := f.SMI("-r", "-i", address); code != 255 {
 		t.Errorf("persistence mode does not hold the GPU: %d", code)
@@ -93,7 +93,7 @@ func TestHopper(t *testing.T) {
 	if got := mode(t, d); got != [2]int{0, 0} {
 		t.Errorf("mode and pending %v", got)
 	}
-	f.LetGo(7)
+	f.EndUse(7)
 	enabled(t, f, lib, 0)
 	info, ret := d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_7_SLICE)
 	must(t, ret)
@@ -107,7 +107,7 @@ func TestHopper(t *testing.T) {
 	must(t, ret)
 	f.Hold(0, 0, 8)
 	want(t, "destroy under a client", ci.Destroy(), nvml.ERROR_IN_USE)
-	f.LetGo(8)
+	f.EndUse(8)
 	must(t, ci.Destroy())
 	must(t, gi.Destroy())
 	setenv(t, "FAKENVML_READONLY", "1")

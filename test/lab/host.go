@@ -161,7 +161,7 @@ func (h *Host) Reboot() {
 	h.Rebooted()
 }
 
-// Rebooted waits until a host that was told to reboot, by what runs on it, is up again.
+// Rebooted waits until a host that a program on it reboots is up again.
 func (h *Host) Rebooted() {
 	h.t.Helper()
 	if err := h.waitOff(bootLimit); err != nil {

@@ -59,7 +59,7 @@ func TestExplainedProxy(t *testing.T) {
 		}
 		contains(t, got, "cannot read repository http://vendor.invalid/x (/etc/x.sources): Failed to fetch http://vendor.invalid/x/InRelease  Could not connect", "\nSome index files failed to download", "see that the address is right")
 		if strings.Count(got, "Could not connect to") > 2 { // as the cause, and as what apt said
-			t.Errorf("it is said over and over: %s", got)
+			t.Errorf("the message repeats the cause: %s", got)
 		}
 	}
 }

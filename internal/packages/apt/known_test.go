@@ -29,7 +29,7 @@ func (r runs) ReadFile(name string) ([]byte, error) {
 	return r.machine.ReadFile(name)
 }
 
-// What is known of a kernel's headers decides before anything is written, or it is said that it cannot, and why.
+// What gpuadm knows of a kernel's headers decides before it writes anything. Where it cannot decide, it gives the reason.
 func TestHeadersAreAvailable(t *testing.T) {
 	const kernel, other = "6.1.0-99-lab", "6.1.0-98-lab"
 	const name, image = "linux-headers-" + kernel, "linux-image-" + kernel

@@ -159,7 +159,7 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 	}
 }
 
-// Undo puts back versions that the repository no longer has, from our own folder, with holds and marks as they were.
+// Undo installs former versions that the repository no longer has, from gpuadm's own folder, with their former holds and marks.
 func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 	m := newMachine(t)
 	m.repo.driver("570.1-1")

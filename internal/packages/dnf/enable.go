@@ -13,7 +13,7 @@ import (
 )
 
 // repositoryIDs are what distributions call the repositories that NVIDIA's packages depend on. Those with debug symbols and
-// sources have longer names. Sources: the .repo files of the distributions as they are used in Azure/azhpc-images
+// sources have longer names. Sources: the distributions' .repo files in Azure/azhpc-images
 // (AlmaLinux, Rocky), NVIDIA/gpu-driver-container (RHEL 10) and EM-GeekLab/nvidia-driver-installer (RHEL, Rocky, Oracle);
 // Amazon's user guide of AL2023, nvidia-drivers.html, and awslabs/amazon-eks-ami.
 func repositoryIDs() map[string]string {

@@ -108,7 +108,7 @@ func TestBenchKubeLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("standing once more: %t: %s", again, figures)
+		t.Logf("applied twice: %t: %s", again, figures)
 		// One GET, one PATCH, one PATCH of the status, and an Event for each of the two stages that changed something; then one GET.
 		budget := 5.01 // a retry may be among thousands
 		if again {

@@ -61,7 +61,7 @@ func (t *T) Boot(name string, o lab.Options) *Node {
 	return n
 }
 
-// LabConfig is what kubelet must be told on the lab's hosts beside what any node's kubelet is: the machine may have
+// LabConfig is what kubelet's configuration needs on the lab's hosts beside what it needs on any node: the machine may have
 // cgroups of the first version, it may not lower out-of-memory scores, its disk may be rather full, and tests do not want
 // to wait. It is a file for kubelet_config of gpuadm's [join].
 func LabConfig() Object {

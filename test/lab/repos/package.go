@@ -60,7 +60,7 @@ type File struct {
 // which a waiting script leaves; SCRIPT is before, after or gone.
 const Switches = "/run/gpuadm-lab"
 
-// script puts what every script of these packages can be told to do before its own lines.
+// script puts the switches of every script of these packages before its own lines.
 func script(p Package, name, body string) string {
 	at := Switches + "/" + name + "." + p.Name
 	return fmt.Sprintf(`if [ -e %[1]s.wait ]; then

@@ -19,7 +19,7 @@ import (
 // ErrPower is what everything answers between a power cut and the next Boot.
 var ErrPower = errors.New("power cut")
 
-// tick is how far the clock goes on at each touch: far enough for ctimes and process starts to be told apart.
+// tick is how far the clock advances at each touch: far enough that ctimes and process starts differ.
 const tick = 50 * time.Millisecond
 
 // Node is a simulated machine.
@@ -72,7 +72,7 @@ func (n *Node) Live() bool {
 	return n.live
 }
 
-// Now is host.View's. The clock goes on at touches only.
+// Now is host.View's. The clock advances at touches only.
 func (n *Node) Now() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
