@@ -33,10 +33,10 @@ func TestLabKubeEKSTroubles(t *testing.T) {
 		exit  int
 		words []string
 	}{
-		{"throttled", func(c *kube.Cloud) { c.Refused = "throttled" }, "", 75, []string{"asked too often", "[join] server, ca_file and service_cidr"}},
+		{"throttled", func(c *kube.Cloud) { c.Refused = "throttled" }, "", 75, []string{"AWS limits the request rate", "[join] server, ca_file and service_cidr"}},
 		{"a role without rights", func(c *kube.Cloud) { c.Refused = "denied" }, "", 1, []string{"the instance's role lacks the permission", "AmazonEKSWorkerNodePolicy"}},
 		{"no role", func(c *kube.Cloud) { c.Machine.Role = "" }, "", 1, []string{"role", "aws ec2 associate-iam-instance-profile"}},
-		{"a region without the cluster", func(c *kube.Cloud) { c.Refused = "missing" }, "", 1, []string{"there is none of this name", "aws eks list-clusters --region us-east-1"}},
+		{"a region without the cluster", func(c *kube.Cloud) { c.Refused = "missing" }, "", 1, []string{"in us-east-1: not found", "aws eks list-clusters --region us-east-1"}},
 		{"a clock ten minutes off", func(c *kube.Cloud) { c.ClockOff = 600 }, "", 75, []string{"behind AWS's", "chronyc makestep"}},
 		{"no route to AWS", func(*kube.Cloud) { n.Must("sed", "-i", "/ eks.us-east-1.amazonaws.com/d", "/etc/hosts") }, "", 75, []string{"the name eks.us-east-1.amazonaws.com is not known", "aws ec2 create-vpc-endpoint"}},
 	} {
