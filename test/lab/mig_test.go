@@ -239,7 +239,7 @@ func partialConfig(t *testing.T, n gpuNode) {
 	before := n.dump()
 	says(t, n.wants(0, one), "Nothing to do.")
 	says(t, n.wants(0, one, "plan", "--exit-code", "mig"), "Nothing to do.")
-	says(t, n.wants(0, one, "mig", "fit"), "is there")
+	says(t, n.wants(0, one, "mig", "fit"), "already has")
 	if after := n.dump(); after.Mutations != before.Mutations || len(after.GPUs[1].Instances) > 0 {
 		t.Errorf("%d mutations in a second apply", after.Mutations-before.Mutations)
 	}
@@ -383,7 +383,7 @@ func otherOwner(t *testing.T, n gpuNode) {
 	n.Put("/etc/systemd/system/nvidia-mig-manager.service", "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n", 0o644)
 	n.Must("systemctl", "enable", "--quiet", "nvidia-mig-manager.service")
 	defer n.Must("systemctl", "disable", "--quiet", "nvidia-mig-manager.service")
-	says(t, n.wants(1, layout(sevenths)), "nvidia-mig-manager.service does that")
+	says(t, n.wants(1, layout(sevenths)), "nvidia-mig-manager.service partitions the GPUs")
 	if s := n.dump(); s.Mutations != 0 {
 		t.Errorf("%d mutations of what another owner has", s.Mutations)
 	}
