@@ -69,7 +69,7 @@ func TestLabNeeded(t *testing.T) {
 
 	d.Must("rm", "-rf", "/var/cache/dnf") // an image has no lists
 	spec("enable_needed = true\n")
-	d.gpuadm(0, []string{"package epel-release", "gpuadm-crb.repo", "once the package lists are read"}, "plan", "sources", "packages")
+	d.gpuadm(0, []string{"package epel-release", "gpuadm-crb.repo", "until the package lists are read"}, "plan", "sources", "packages")
 	d.apply(0)
 	d.installed("580.95.05")
 	now := d.RpmState()
