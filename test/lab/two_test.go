@@ -91,7 +91,7 @@ func twos() []two {
 		{name: "kubelet of an unknown one and the spec names the engine", other: unknownEngine(), kubelet: unknownEngine(), spec: "engine = \"containerd\"\n", edits: system()},
 		{
 			name: "k3s with its own kubelet", other: k3s(),
-			says: []string{"cannot use the handler nvidia", k3s().config, "k3s writes that file", "nothing was touched"},
+			says: []string{"cannot make nvidia the default runtime: k3s generates " + k3s().config, "default-runtime: nvidia", "nothing was touched"},
 		},
 		{name: "kubelet of the system beside k3s", other: k3s(), kubelet: system(), edits: system()},
 	}
