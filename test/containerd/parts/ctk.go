@@ -23,15 +23,22 @@ type CTKRun struct {
 // place, so a daemon can dump it afterwards.
 func (p Part) RunCTK(t testing.TB, root string, flags ...string) CTKRun {
 	t.Helper()
-	_, stderr, err := p.exec(t, root, append([]string{
-		"runtime", "configure", "--runtime=containerd",
+	run := p.Configure(t, root, append([]string{
+		"--runtime=containerd",
 		"--config=" + filepath.Join(root, "config.toml"),
 		"--drop-in-config=" + filepath.Join(root, "conf.d", "99-nvidia.toml"),
 	}, flags...)...)
-	run := CTKRun{Stderr: stderr}
+	run.Files = Files(t, root)
+	return run
+}
+
+// Configure runs "nvidia-ctk runtime configure" with these flags; it reads no file back.
+func (p Part) Configure(t testing.TB, root string, flags ...string) (run CTKRun) {
+	t.Helper()
+	_, stderr, err := p.exec(t, root, append([]string{"runtime", "configure"}, flags...)...)
+	run.Stderr = stderr
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		run.Exit = exit.ExitCode()
 	}
-	run.Files = Files(t, root)
 	return run
 }

@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"os"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// A ctkInput is a configuration as the world has it, which gpuadm and nvidia-ctk both edit.
+type ctkInput struct {
+	name, version string
+	files         []facts.File // in the engine's order; none: the machine has no file
+	ownFile       bool         // nvidia-ctk edits crio.conf itself: its --drop-in-config= is empty
+}
+
+// dockerInputs are files of Docker 26.1, which reads features.cdi.
+func dockerInputs(t *testing.T) []ctkInput {
+	all := []ctkInput{
+		{name: "missing"}, // test/hosts/debian13-docker.txtar
+		recordedInput(t, "docker-only"),
+	}
+	for _, c := range [][2]string{
+		// dockerd takes a file without a byte: getConflictFreeConfiguration in daemon/config/config.go of https://github.com/moby/moby.
+		{"empty file", ""},
+		{"empty object", "{}\n"},
+		// Keys and values of the full example in docs/reference/dockerd.md of https://github.com/docker/cli.
+		{"typical", "{\n  \"data-root\": \"/var/lib/docker\",\n  \"default-address-pools\": [\n    {\n      \"base\": \"172.30.0.0/16\",\n      \"size\": 24\n    },\n" +
+			"    {\n      \"base\": \"172.31.0.0/16\",\n      \"size\": 24\n    }\n  ],\n  \"live-restore\": true,\n  \"log-driver\": \"json-file\",\n" +
+			"  \"log-opts\": {\n    \"max-file\": \"5\",\n    \"max-size\": \"10m\"\n  }\n}\n"},
+		// The same example as docs/reference/commandline/dockerd.md has it in older versions: with tabs.
+		{"tabs", "{\n\t\"max-concurrent-downloads\": 3,\n\t\"max-concurrent-uploads\": 5,\n\t\"debug\": true,\n\t\"hosts\": [],\n\t\"log-level\": \"\",\n\t\"default-ulimits\": {}\n}\n"},
+		// A limit has the form that the example has; its type is int64: Ulimit in ulimit.go of https://github.com/docker/go-units.
+		{"big integer", "{\n  \"default-ulimits\": {\n    \"memlock\": {\n      \"Hard\": 9223372036854775807,\n      \"Name\": \"memlock\",\n      \"Soft\": 9223372036854775807\n    }\n  }\n}\n"},
+		// "unknown-option" is the key that the text on --validate there has.
+		{"unknown keys", "{\n  \"unknown-option\": {\n    \"z\": 1,\n    \"a\": [1, 2]\n  },\n  \"bip\": \"\"\n}\n"},
+		// The runtimes of that full example, and its default.
+		{"other runtimes", "{\n  \"default-runtime\": \"runc\",\n  \"runtimes\": {\n    \"cc-runtime\": {\n      \"path\": \"/usr/bin/cc-runtime\"\n    },\n" +
+			"    \"custom\": {\n      \"path\": \"/usr/local/bin/my-runc-replacement\",\n      \"runtimeArgs\": [\n        \"--debug\"\n      ]\n    }\n  }\n}\n"},
+		// README.md of https://github.com/NVIDIA/k8s-device-plugin in its versions for Docker.
+		{"owner's nvidia", "{\n    \"default-runtime\": \"nvidia\",\n    \"runtimes\": {\n        \"nvidia\": {\n            \"path\": \"/usr/bin/nvidia-container-runtime\",\n" +
+			"            \"runtimeArgs\": []\n        }\n    }\n}\n"},
+		// https://gist.github.com/ZekunZh/84cc41df085a2f6631b94d316fbf1f62.
+		{"features and nvidia", "{\n    \"graph\": \"/data/docker\",\n    \"storage-driver\": \"overlay2\",\n    \"runtimes\": {\n        \"nvidia\": {\n" +
+			"            \"path\": \"nvidia-container-runtime\",\n            \"runtimeArgs\": []\n        }\n    },\n    \"features\": {\n        \"buildkit\": true\n    }\n}\n"},
+		// integration/container/cdi_test.go of https://github.com/moby/moby: "CDI explicitly disabled".
+		{"CDI off", `{"features": {"cdi": false}}`},
+		// The comma after no-proxy is in that full example of Docker's own documentation.
+		{"invalid JSON", "{\n  \"proxies\": {\n    \"http-proxy\": \"http://proxy.example.com:80\",\n    \"no-proxy\": \"*.test.example.com,.example.org\",\n  }\n}\n"},
+	} {
+		all = append(all, ctkInput{name: c[0], files: []facts.File{{Path: daemonJSON, Data: []byte(c[1])}}})
+	}
+	for i := range all {
+		all[i].version = "26.1.5"
+	}
+	return all
+}
+
+// crioInputs are files of CRI-O.
+func crioInputs(t *testing.T) []ctkInput {
+	read := func(name string) string {
+		data, err := os.ReadFile("testdata/ctk/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	// An excerpt of roles/container-engine/cri-o/templates/crio.conf.j2 of https://github.com/kubernetes-sigs/kubespray, filled in with
+	// crun as the default.
+	kubespray := crioFiles("/etc/crio/crio.conf", read("kubespray-crio.conf"))
+	return []ctkInput{
+		{name: "missing 1.33", version: "1.33.6"},
+		recordedInput(t, "rocky9-crio"),
+		recordedInput(t, "rocky9-crio125"),
+		// templates/master/01-master-container-runtime/_base/files/crio.yaml of https://github.com/openshift/machine-config-operator,
+		// without what depends on the cluster.
+		{name: "OpenShift", version: "1.33.6", files: crioFiles(crioFolder+"/00-default", read("openshift-00-default"))},
+		{name: "Kubespray", version: "1.33.6", files: kubespray},
+		{name: "Kubespray, own file", version: "1.33.6", files: kubespray, ownFile: true},
+		// contrib/bundle/10-crun.conf of https://github.com/cri-o/cri-o.
+		{name: "bundle's crun", version: "1.28.4", files: crioFiles(crioFolder+"/10-crun.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n\n[crio.runtime.runtimes.crun]\n")},
+	}
+}
+
+// recordedInput is the engine of a recorded machine that gpuadm configures.
+func recordedInput(t *testing.T, name string) ctkInput {
+	t.Helper()
+	archive, err := os.ReadFile("../test/hosts/" + name + ".txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := simhost.New(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := facts.Gather(t.Context(), n.View(), facts.Needs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range f.Engines {
+		if e.Name != "containerd" {
+			return ctkInput{name: name, version: e.Version, files: e.Files}
+		}
+	}
+	t.Fatalf("%s has no such engine", name)
+	return ctkInput{}
+}

@@ -1,0 +1,223 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/diff"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/containerd/parts"
+)
+
+// ctkResult is what a tool made of an input.
+type ctkResult struct {
+	refused string // the error
+	files   map[string][]byte
+	out     bool // the tool takes its edit out, byte for byte
+
+	lost           []string // what did not survive in the owner's files
+	wrong          []string // what is otherwise in the engine's eyes
+	added, removed int      // lines
+}
+
+// TestBesideCTK is the table for Docker and CRI-O that test/containerd/table.txt is for containerd: what gpuadm's edit and nvidia-ctk's
+// make of the same files. gpuadm may be worse in no row.
+func TestBesideCTK(t *testing.T) {
+	ctk := parts.Get(t, parts.CTK).CTK
+	if help := ctk.Configure(t, "/", "--help"); help.Exit != 0 {
+		t.Fatalf("nvidia-ctk: %s", help.Stderr)
+	}
+	text := "What gpuadm | nvidia-ctk " + ctk.Version + " make of the same files: lines added and removed; what survives in the owner's files (keys, order, comments,\n" +
+		"integers, layout); the effect beside the handler that was asked for; whether the tool takes it out again, byte for byte.\n\n"
+	for _, engine := range []string{"docker", "crio"} {
+		inputs := dockerInputs(t)
+		if engine == "crio" {
+			inputs = crioInputs(t)
+		}
+		for _, in := range inputs {
+			for _, asDefault := range []bool{false, true} {
+				h := Handler{Name: "nvidia", Binary: Binary, CDI: engine == "docker", Default: asDefault}
+				ours, theirs := gpuadmResult(t, engine, in, h), toolkitResult(t, ctk, engine, in, h)
+				for _, r := range []*ctkResult{&ours, &theirs} {
+					r.judge(engine, in, h)
+				}
+				for _, bad := range ours.worse(theirs) {
+					t.Errorf("%s, %s, default %v: gpuadm %s", engine, in.name, asDefault, bad)
+				}
+				text += fmt.Sprintf("%-6s %-19s %-7s | %s | %s\n", engine, in.name, map[bool]string{true: "default"}[asDefault], ours, theirs)
+			}
+		}
+	}
+	const golden = "testdata/ctk/table.txt"
+	if *update {
+		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if d := cmp.Diff(string(want), text); err != nil || d != "" {
+		t.Errorf("%s is not what happens (-table +now), %v; if that is meant: make update\n%s", golden, err, d)
+	}
+}
+
+// gpuadmResult edits as the runtime stage does, and takes the edit out.
+func gpuadmResult(t *testing.T, engine string, in ctkInput, h Handler) (r ctkResult) {
+	t.Helper()
+	target, takeOut := daemonJSON, TakeOutDocker
+	if engine == "crio" {
+		target, takeOut = crioFolder+"/"+crioDropIn, TakeOut
+	}
+	r.files = in.byPath()
+	found := r.files[target]
+	var edited []byte
+	var err error
+	if engine == "crio" {
+		edited, err = editCRIO(in.files, in.version, h, target, found)
+	} else {
+		edited, err = editDocker(target, in.version, h, found)
+	}
+	if err != nil {
+		r.refused = err.Error()
+		return r
+	}
+	// What takes an edit out of a file that changed since; a file that did not change is restored from the journal. It goes by values,
+	// so of a file without a byte an object without a key may stay.
+	rest, left, err := takeOut(found, edited, edited)
+	r.out = err == nil && len(left) == 0 && (bytes.Equal(rest, found) || found != nil && len(found) == 0 && string(bytes.TrimSpace(rest)) == "{}")
+	r.files[target] = edited
+	return r
+}
+
+// toolkitResult runs nvidia-ctk on a copy, with the names of the files that it has by default. It has no command that takes a runtime
+// out: cmd/nvidia-ctk/runtime of https://github.com/NVIDIA/nvidia-container-toolkit at v1.20.1 has configure only.
+func toolkitResult(t *testing.T, ctk parts.Part, engine string, in ctkInput, h Handler) (r ctkResult) {
+	t.Helper()
+	root := t.TempDir()
+	for name, data := range in.byPath() {
+		if err := os.MkdirAll(filepath.Dir(root+name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(root+name, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flags := []string{"--runtime=" + engine, "--nvidia-runtime-path=" + h.Binary, fmt.Sprint("--set-as-default=", h.Default), fmt.Sprint("--cdi.enabled=", h.CDI)}
+	switch {
+	case engine == "docker":
+		flags = append(flags, "--config="+root+daemonJSON)
+	case in.ownFile:
+		flags = append(flags, "--config="+root+"/etc/crio/crio.conf", "--drop-in-config=")
+	default:
+		flags = append(flags, "--config="+root+"/etc/crio/crio.conf", "--drop-in-config="+root+crioFolder+"/99-nvidia.toml")
+	}
+	if run := ctk.Configure(t, root, flags...); run.Exit != 0 {
+		r.refused = run.Stderr
+	}
+	r.files = map[string][]byte{}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		r.files[strings.TrimPrefix(p, root)], err = os.ReadFile(p)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (in ctkInput) byPath() map[string][]byte {
+	all := map[string][]byte{}
+	for _, f := range in.files {
+		if f.Data != nil {
+			all[f.Path] = f.Data
+		}
+	}
+	return all
+}
+
+// judge compares the files with those before.
+func (r *ctkResult) judge(engine string, in ctkInput, h Handler) {
+	before := in.byPath()
+	for name, data := range r.files {
+		for line := range strings.Lines(diff.Texts(name, before[name], data)) {
+			switch {
+			case strings.HasPrefix(line, "+++"), strings.HasPrefix(line, "---"):
+			case line[0] == '+':
+				r.added++
+			case line[0] == '-':
+				r.removed++
+			}
+		}
+	}
+	for name, data := range before {
+		r.lost = append(r.lost, ctkLost(engine, string(data), string(r.files[name]))...)
+	}
+	if r.refused != "" && !cmp.Equal(before, r.files) {
+		r.wrong = append(r.wrong, "files changed")
+	} else if r.refused == "" && engine == "crio" {
+		r.wrong = crioWrong(in, r.files, h)
+	} else if r.refused == "" {
+		r.wrong = dockerWrong(before[daemonJSON], r.files[daemonJSON], h)
+	}
+}
+
+// worse says where a result is worse than another.
+func (r ctkResult) worse(other ctkResult) (bad []string) {
+	say := func(is bool, format string, args ...any) {
+		if is {
+			bad = append(bad, fmt.Sprintf(format, args...))
+		}
+	}
+	say(len(r.wrong) > 0, "is wrong: %v", r.wrong)
+	if r.refused != "" {
+		say(other.refused == "" && len(other.wrong) == 0, "refuses what nvidia-ctk does: %s", r.refused)
+		return bad
+	}
+	say(!r.out, "does not take its edit out byte for byte")
+	for _, what := range r.lost {
+		say(other.refused != "" || !slices.Contains(other.lost, what), "loses %s", what)
+	}
+	say(other.refused == "" && r.removed > other.removed, "removes %d lines, nvidia-ctk %d", r.removed, other.removed)
+	say(other.refused == "" && len(other.wrong) == 0 && r.added > other.added, "adds %d lines, nvidia-ctk %d", r.added, other.added)
+	return bad
+}
+
+// String is the cell of the table.
+func (r ctkResult) String() string {
+	list := func(good, bad string, all []string) string {
+		if len(all) == 0 {
+			return good
+		}
+		return bad + strings.Join(all, ", ")
+	}
+	if r.refused != "" {
+		return list("refused", "refused, but ", r.wrong)
+	}
+	out := "out again"
+	if !r.out {
+		out = "no way out"
+	}
+	return fmt.Sprintf("+%d -%d; %s; %s; %s", r.added, r.removed, list("all survives", "loses ", r.lost), list("exact", "wrong: ", r.wrong), out)
+}
+
+// crioTree are the files as CRI-O reads them: the file, then the drop-ins by name.
+func crioTree(files map[string][]byte) (all []facts.File) {
+	for name, data := range files {
+		all = append(all, facts.File{Path: name, Data: data})
+	}
+	slices.SortFunc(all, func(a, b facts.File) int { return strings.Compare(a.Path, b.Path) })
+	return all // /etc/crio/crio.conf is less than /etc/crio/crio.conf.d/…
+}
