@@ -132,12 +132,18 @@ func (n gpuNode) inside(name, devices string) lab.Result {
 
 // TestLabCDI: a real container, started through the handler that gpuadm configured, by NVIDIA's own runtime in CDI mode: the device
 // nodes and the driver's libraries are inside; the same of partitions that gpuadm made a moment ago; a machine without
-// nvidia-cdi-hook is refused before containerd is configured.
+// nvidia-cdi-hook, or without the program that is to be the default, is refused before containerd is configured.
 func TestLabCDI(t *testing.T) {
 	n := bootCDI(t, map[string]string{cdiUnit: cdi1201, cdiUnit + ".d/10-container-engines.conf": cdi1201Engines, "nvidia-cdi-refresh.path": cdiPathUnit})
 	const runtime = "[runtime]\n"
-	n.Must("mv", "/usr/bin/nvidia-cdi-hook", "/root/hook")
 	before := n.Get(config)
+	n.Must("mv", "/usr/bin/nvidia-container-runtime", "/root/program")
+	says(t, n.wants(1, runtime+"set_as_default = true\n", "apply"), "/usr/bin/nvidia-container-runtime is not there, and without it no container starts")
+	if n.Get(config) != before || n.Property(cdiUnit, "UnitFileState") == "enabled" {
+		t.Error("something was changed for a default that starts no container")
+	}
+	n.Must("mv", "/root/program", "/usr/bin/nvidia-container-runtime")
+	n.Must("mv", "/usr/bin/nvidia-cdi-hook", "/root/hook")
 	says(t, n.wants(1, runtime, "apply"), "/usr/bin/nvidia-cdi-hook, which is not there")
 	if n.Get(config) != before {
 		t.Error("containerd was configured for a runtime that starts no container")
