@@ -27,30 +27,111 @@ func dockerInputs(t *testing.T) []ctkInput {
 	for _, c := range [][2]string{
 		// dockerd takes a file without a byte: getConflictFreeConfiguration in daemon/config/config.go of https://github.com/moby/moby.
 		{"empty file", ""},
-		{"empty object", "{}\n"},
+		{"empty object", `{}
+`},
 		// Keys and values of the full example in docs/reference/dockerd.md of https://github.com/docker/cli.
-		{"typical", "{\n  \"data-root\": \"/var/lib/docker\",\n  \"default-address-pools\": [\n    {\n      \"base\": \"172.30.0.0/16\",\n      \"size\": 24\n    },\n" +
-			"    {\n      \"base\": \"172.31.0.0/16\",\n      \"size\": 24\n    }\n  ],\n  \"live-restore\": true,\n  \"log-driver\": \"json-file\",\n" +
-			"  \"log-opts\": {\n    \"max-file\": \"5\",\n    \"max-size\": \"10m\"\n  }\n}\n"},
+		{"typical", `{
+  "data-root": "/var/lib/docker",
+  "default-address-pools": [
+    {
+      "base": "172.30.0.0/16",
+      "size": 24
+    },
+    {
+      "base": "172.31.0.0/16",
+      "size": 24
+    }
+  ],
+  "live-restore": true,
+  "log-driver": "json-file",
+  "log-opts": {
+    "max-file": "5",
+    "max-size": "10m"
+  }
+}
+`},
 		// The same example as docs/reference/commandline/dockerd.md has it in older versions: with tabs.
-		{"tabs", "{\n\t\"max-concurrent-downloads\": 3,\n\t\"max-concurrent-uploads\": 5,\n\t\"debug\": true,\n\t\"hosts\": [],\n\t\"log-level\": \"\",\n\t\"default-ulimits\": {}\n}\n"},
+		{"tabs", `{
+	"max-concurrent-downloads": 3,
+	"max-concurrent-uploads": 5,
+	"debug": true,
+	"hosts": [],
+	"log-level": "",
+	"default-ulimits": {}
+}
+`},
 		// A limit has the form that the example has; its type is int64: Ulimit in ulimit.go of https://github.com/docker/go-units.
-		{"big integer", "{\n  \"default-ulimits\": {\n    \"memlock\": {\n      \"Hard\": 9223372036854775807,\n      \"Name\": \"memlock\",\n      \"Soft\": 9223372036854775807\n    }\n  }\n}\n"},
+		{"big integer", `{
+  "default-ulimits": {
+    "memlock": {
+      "Hard": 9223372036854775807,
+      "Name": "memlock",
+      "Soft": 9223372036854775807
+    }
+  }
+}
+`},
 		// "unknown-option" is the key that the text on --validate there has.
-		{"unknown keys", "{\n  \"unknown-option\": {\n    \"z\": 1,\n    \"a\": [1, 2]\n  },\n  \"bip\": \"\"\n}\n"},
+		{"unknown keys", `{
+  "unknown-option": {
+    "z": 1,
+    "a": [1, 2]
+  },
+  "bip": ""
+}
+`},
 		// The runtimes of that full example, and its default.
-		{"other runtimes", "{\n  \"default-runtime\": \"runc\",\n  \"runtimes\": {\n    \"cc-runtime\": {\n      \"path\": \"/usr/bin/cc-runtime\"\n    },\n" +
-			"    \"custom\": {\n      \"path\": \"/usr/local/bin/my-runc-replacement\",\n      \"runtimeArgs\": [\n        \"--debug\"\n      ]\n    }\n  }\n}\n"},
+		{"other runtimes", `{
+  "default-runtime": "runc",
+  "runtimes": {
+    "cc-runtime": {
+      "path": "/usr/bin/cc-runtime"
+    },
+    "custom": {
+      "path": "/usr/local/bin/my-runc-replacement",
+      "runtimeArgs": [
+        "--debug"
+      ]
+    }
+  }
+}
+`},
 		// README.md of https://github.com/NVIDIA/k8s-device-plugin in its versions for Docker.
-		{"owner's nvidia", "{\n    \"default-runtime\": \"nvidia\",\n    \"runtimes\": {\n        \"nvidia\": {\n            \"path\": \"/usr/bin/nvidia-container-runtime\",\n" +
-			"            \"runtimeArgs\": []\n        }\n    }\n}\n"},
+		{"owner's nvidia", `{
+    "default-runtime": "nvidia",
+    "runtimes": {
+        "nvidia": {
+            "path": "/usr/bin/nvidia-container-runtime",
+            "runtimeArgs": []
+        }
+    }
+}
+`},
 		// https://gist.github.com/ZekunZh/84cc41df085a2f6631b94d316fbf1f62.
-		{"features and nvidia", "{\n    \"graph\": \"/data/docker\",\n    \"storage-driver\": \"overlay2\",\n    \"runtimes\": {\n        \"nvidia\": {\n" +
-			"            \"path\": \"nvidia-container-runtime\",\n            \"runtimeArgs\": []\n        }\n    },\n    \"features\": {\n        \"buildkit\": true\n    }\n}\n"},
+		{"features and nvidia", `{
+    "graph": "/data/docker",
+    "storage-driver": "overlay2",
+    "runtimes": {
+        "nvidia": {
+            "path": "nvidia-container-runtime",
+            "runtimeArgs": []
+        }
+    },
+    "features": {
+        "buildkit": true
+    }
+}
+`},
 		// integration/container/cdi_test.go of https://github.com/moby/moby: "CDI explicitly disabled".
 		{"CDI off", `{"features": {"cdi": false}}`},
 		// The comma after no-proxy is in that full example of Docker's own documentation.
-		{"invalid JSON", "{\n  \"proxies\": {\n    \"http-proxy\": \"http://proxy.example.com:80\",\n    \"no-proxy\": \"*.test.example.com,.example.org\",\n  }\n}\n"},
+		{"invalid JSON", `{
+  "proxies": {
+    "http-proxy": "http://proxy.example.com:80",
+    "no-proxy": "*.test.example.com,.example.org",
+  }
+}
+`},
 	} {
 		all = append(all, ctkInput{name: c[0], files: []facts.File{{Path: daemonJSON, Data: []byte(c[1])}}})
 	}
@@ -82,7 +163,8 @@ func crioInputs(t *testing.T) []ctkInput {
 		{name: "Kubespray", version: "1.33.6", files: kubespray},
 		{name: "Kubespray, own file", version: "1.33.6", files: kubespray, ownFile: true},
 		// contrib/bundle/10-crun.conf of https://github.com/cri-o/cri-o.
-		{name: "bundle's crun", version: "1.28.4", files: crioFiles(crioFolder+"/10-crun.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n\n[crio.runtime.runtimes.crun]\n")},
+		{name: "bundle's crun", version: "1.28.4", files: crioFiles(crioFolder+"/10-crun.conf",
+			"[crio.runtime]\ndefault_runtime = \"crun\"\n\n[crio.runtime.runtimes.crun]\n")},
 	}
 }
 

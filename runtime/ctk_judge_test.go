@@ -111,15 +111,15 @@ func crioWrong(in ctkInput, files map[string][]byte, h Handler) (wrong []string)
 		wrong = append(wrong, "no handler")
 	}
 	base := before.runtimes[before.byDefault]
-	for _, key := range slices.Sorted(maps.Keys(base)) {
-		if is, there := entry[key]; before.from[before.byDefault] != "" && key != "runtime_path" && (!there || !toml.Equal(map[string]any{"": is}, map[string]any{"": base[key]})) {
-			wrong = append(wrong, "handler without "+key)
+	for _, c := range toml.Diff(base, entry, nil) {
+		if before.from[before.byDefault] != "" && c.Old != nil && c.Path[0] != "runtime_path" { // CRI-O's own entry is no file's
+			wrong = append(wrong, "handler without "+c.Path[0])
 		}
 	}
 	// What is beside the table of runtimes is in the owner's files, each on its own.
-	for name, data := range in.byPath() {
-		b, _ := toml.Values(data)
-		a, _ := toml.Values(files[name])
+	for _, f := range in.files {
+		b, _ := toml.Values(f.Data)
+		a, _ := toml.Values(files[f.Path])
 		for _, m := range []map[string]any{b, a} {
 			if settings := sub(m, "crio", "runtime"); settings != nil {
 				delete(settings, "runtimes")

@@ -31,15 +31,16 @@ type ctkResult struct {
 	added, removed int      // lines
 }
 
-// TestBesideCTK is the table for Docker and CRI-O that test/containerd/table.txt is for containerd: what gpuadm's edit and nvidia-ctk's
-// make of the same files. gpuadm may be worse in no row.
+// TestBesideCTK makes the table for Docker and CRI-O that test/containerd/table.txt is for containerd: what gpuadm and nvidia-ctk make
+// of the same files. gpuadm may be worse in no row. The effect is what a reader of the whole configuration sees: encoding/json for
+// Docker, and readCRIO's rules, which are CRI-O's, for CRI-O.
 func TestBesideCTK(t *testing.T) {
 	ctk := parts.Get(t, parts.CTK).CTK
 	if help := ctk.Configure(t, "/", "--help"); help.Exit != 0 {
 		t.Fatalf("nvidia-ctk: %s", help.Stderr)
 	}
-	text := "What gpuadm | nvidia-ctk " + ctk.Version + " make of the same files: lines added and removed; what survives in the owner's files (keys, order, comments,\n" +
-		"integers, layout); the effect beside the handler that was asked for; whether the tool takes it out again, byte for byte.\n\n"
+	text := "What gpuadm | nvidia-ctk " + ctk.Version + " make of the same files: lines added and removed; what survives in the owner's files\n" +
+		"(keys, order, comments, integers, layout); the effect beside the handler that was asked for; whether the tool takes it out again.\n\n"
 	for _, engine := range []string{"docker", "crio"} {
 		inputs := dockerInputs(t)
 		if engine == "crio" {
@@ -52,10 +53,11 @@ func TestBesideCTK(t *testing.T) {
 				for _, r := range []*ctkResult{&ours, &theirs} {
 					r.judge(engine, in, h)
 				}
+				row := fmt.Sprintf("%-6s %-19s %-7s", engine, in.name, map[bool]string{true: "default"}[asDefault])
 				for _, bad := range ours.worse(theirs) {
-					t.Errorf("%s, %s, default %v: gpuadm %s", engine, in.name, asDefault, bad)
+					t.Errorf("%s: gpuadm %s", row, bad)
 				}
-				text += fmt.Sprintf("%-6s %-19s %-7s | %s | %s\n", engine, in.name, map[bool]string{true: "default"}[asDefault], ours, theirs)
+				text += fmt.Sprintf("%s | %s | %s\n", row, ours, theirs)
 			}
 		}
 	}
@@ -94,13 +96,17 @@ func gpuadmResult(t *testing.T, engine string, in ctkInput, h Handler) (r ctkRes
 	// What takes an edit out of a file that changed since; a file that did not change is restored from the journal. It goes by values,
 	// so of a file without a byte an object without a key may stay.
 	rest, left, err := takeOut(found, edited, edited)
-	r.out = err == nil && len(left) == 0 && (bytes.Equal(rest, found) || found != nil && len(found) == 0 && string(bytes.TrimSpace(rest)) == "{}")
+	if found != nil && len(found) == 0 && string(bytes.TrimSpace(rest)) == "{}" {
+		rest = nil
+	}
+	r.out = err == nil && len(left) == 0 && bytes.Equal(rest, found)
 	r.files[target] = edited
 	return r
 }
 
-// toolkitResult runs nvidia-ctk on a copy, with the names of the files that it has by default. It has no command that takes a runtime
-// out: cmd/nvidia-ctk/runtime of https://github.com/NVIDIA/nvidia-container-toolkit at v1.20.1 has configure only.
+// toolkitResult runs nvidia-ctk on a copy, with its own defaults: the names of the files, and --config-source=file, so that of CRI-O it
+// reads crio.conf and no drop-in. (The other source, command, asks a CRI-O that runs.) It has no command that takes a runtime out.
+// Source: cmd/nvidia-ctk/runtime of https://github.com/NVIDIA/nvidia-container-toolkit at v1.20.1, which has configure only.
 func toolkitResult(t *testing.T, ctk parts.Part, engine string, in ctkInput, h Handler) (r ctkResult) {
 	t.Helper()
 	root := t.TempDir()
@@ -112,7 +118,10 @@ func toolkitResult(t *testing.T, ctk parts.Part, engine string, in ctkInput, h H
 			t.Fatal(err)
 		}
 	}
-	flags := []string{"--runtime=" + engine, "--nvidia-runtime-path=" + h.Binary, fmt.Sprint("--set-as-default=", h.Default), fmt.Sprint("--cdi.enabled=", h.CDI)}
+	flags := []string{
+		"--runtime=" + engine, "--nvidia-runtime-path=" + h.Binary,
+		fmt.Sprint("--set-as-default=", h.Default), fmt.Sprint("--cdi.enabled=", h.CDI),
+	}
 	switch {
 	case engine == "docker":
 		flags = append(flags, "--config="+root+daemonJSON)
@@ -162,8 +171,8 @@ func (r *ctkResult) judge(engine string, in ctkInput, h Handler) {
 			}
 		}
 	}
-	for name, data := range before {
-		r.lost = append(r.lost, ctkLost(engine, string(data), string(r.files[name]))...)
+	for _, f := range in.files {
+		r.lost = append(r.lost, ctkLost(engine, string(f.Data), string(r.files[f.Path]))...)
 	}
 	if r.refused != "" && !cmp.Equal(before, r.files) {
 		r.wrong = append(r.wrong, "files changed")
@@ -210,7 +219,8 @@ func (r ctkResult) String() string {
 	if !r.out {
 		out = "no way out"
 	}
-	return fmt.Sprintf("+%d -%d; %s; %s; %s", r.added, r.removed, list("all survives", "loses ", r.lost), list("exact", "wrong: ", r.wrong), out)
+	survives, effect := list("all survives", "loses ", r.lost), list("exact", "wrong: ", r.wrong)
+	return fmt.Sprintf("+%d -%d; %s; %s; %s", r.added, r.removed, survives, effect, out)
 }
 
 // crioTree are the files as CRI-O reads them: the file, then the drop-ins by name.
