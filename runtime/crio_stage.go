@@ -29,11 +29,15 @@ func crioWants(sp spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, er
 	if err != nil {
 		return nil, err
 	}
-	edit := func(found []byte) ([]byte, error) { return editCRIO(e.Files, e.Version, h, target, found) }
 	var wants []converge.Want
+	program := h.Binary
 	if entry, file := state.owners(h.Name, target); entry != nil {
-		wants = append(wants, ownersProgram(h.Name, file, text(entry, "runtime_path"), entry[crioInherits] == true))
+		program = text(entry, "runtime_path")
+		wants = append(wants, ownersProgram(h.Name, file, program, entry[crioInherits] == true))
 	}
+	h, works := defaultRuns(sp, f, h, program, crioLacks(e.Files, e.Version, h) != "")
+	wants = append(wants, works...)
+	edit := func(found []byte) ([]byte, error) { return editCRIO(e.Files, e.Version, h, target, found) }
 	if out, err := edit(nil); err != nil {
 		return nil, err
 	} else if out != nil {

@@ -18,21 +18,24 @@ import (
 )
 
 // dockerWants edits daemon.json, and wants Docker to run with it.
-func dockerWants(s spec.Spec, e facts.Engine) ([]converge.Want, error) {
+func dockerWants(s spec.Spec, f facts.Facts, e facts.Engine) ([]converge.Want, error) {
 	h := plainHandler(s.Runtime)
 	if othersWrite(s.Runtime, e) {
 		return []converge.Want{verified(e, h, dockerLacksOf(e, h))}, nil
 	}
 	found := e.Files[0].Data
+	var wants []converge.Want
+	program := h.Binary
+	if d, err := jsonedit.Parse(found); err == nil {
+		if owners, shim := dockerProgram(d, h.Name); owners != "" && !shim && owners != h.Binary {
+			wants, program = append(wants, ownersProgram(h.Name, e.Config, owners, false)), owners
+		}
+	}
+	h, works := defaultRuns(s, f, h, program, dockerLacksOf(e, h) != "")
+	wants = append(wants, works...)
 	edited, err := editDocker(e.Config, e.Version, h, found)
 	if err != nil {
 		return nil, err
-	}
-	var wants []converge.Want
-	if d, err := jsonedit.Parse(found); err == nil {
-		if program, shim := dockerProgram(d, h.Name); program != "" && !shim && program != h.Binary {
-			wants = append(wants, ownersProgram(h.Name, e.Config, program, false))
-		}
 	}
 	wants = append(wants, things.Folders(path.Dir(e.Config), "holds the engine's configuration")...)
 	edit := func(found []byte) ([]byte, error) { return editDocker(e.Config, e.Version, h, found) }

@@ -17,19 +17,25 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// asDefault wants the program of a default handler to work: without it no new container of any kind starts. It returns the handler
-// without the default where the packages that bring the program are still to come.
+// asDefault is defaultRuns for containerd: an entry of the owner's may run another program.
 func asDefault(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) (Handler, []converge.Want) {
-	if !h.Default {
-		return h, nil
-	}
 	program := h.Binary
 	if c, err := readCRI(tree(e), Daemon{Version: e.Version}, h); err == nil {
 		if p := programOf(sub(c.cri, "containerd", "runtimes", h.Name)); h.runs(p) {
 			program = p
 		}
 	}
-	made := lacking(e, h) != "" || f.Booting
+	return defaultRuns(s, f, h, program, lacking(e, h) != "")
+}
+
+// defaultRuns wants the program of a default handler to work: without it no new container of any kind starts. made says that the entry
+// is made now: then, and at boot, the program is run too. It returns the handler without the default where the packages that bring the
+// program are still to come.
+func defaultRuns(s spec.Spec, f facts.Facts, h Handler, program string, made bool) (Handler, []converge.Want) {
+	if !h.Default {
+		return h, nil
+	}
+	made = made || f.Booting
 	look := func(ctx context.Context, v host.View) (string, error) {
 		i, err := v.Stat(program)
 		switch {

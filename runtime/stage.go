@@ -48,7 +48,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	case "crio":
 		return crioWants(s, f, e)
 	case "docker":
-		return dockerWants(s, e)
+		return dockerWants(s, f, e)
 	case "containerd":
 		return ownerOf(s, e).wants(s, f, e, handlerOf(s, f, e))
 	}
