@@ -5,10 +5,6 @@ package facts
 
 import (
 	"io/fs"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -365,80 +361,6 @@ func TestDpkgVersion(t *testing.T) {
 	}
 }
 
-func TestKubelet(t *testing.T) {
-	const kubeadm = `[Service]
-Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
-Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
-EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-EnvironmentFile=-/etc/default/kubelet
-ExecStart=
-ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
-`
-	yaml := "apiVersion: kubelet.config.k8s.io/v1beta1\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: \"\"\nkind: KubeletConfiguration\n"
-	base := func(more files) files {
-		v := files{"/usr/bin/kubelet": "x", "/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n"}
-		for k, c := range more {
-			v[k] = c
-		}
-		return v
-	}
-	unit := Kubelet{Binary: "/usr/bin/kubelet", Unit: "kubelet.service"}
-	with := func(config, driver, endpoint string) Kubelet {
-		k := unit
-		k.Config, k.CgroupDriver, k.Endpoint = config, driver, endpoint
-		return k
-	}
-	for _, c := range []struct {
-		name  string
-		files files
-		want  Kubelet
-	}{
-		{"none", files{"/etc/x": ""}, Kubelet{}},
-		{"installed, not joined", base(nil), unit},
-		{"config in kubeadm's place", base(files{"/var/lib/kubelet/config.yaml": yaml}), with("/var/lib/kubelet/config.yaml", "systemd", "")},
-		{"kubeadm", base(files{
-			"/etc/systemd/system/kubelet.service.d/10-kubeadm.conf": kubeadm,
-			"/var/lib/kubelet/config.yaml":                          yaml,
-			"/var/lib/kubelet/kubeadm-flags.env":                    `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock --pod-infra-container-image=registry.k8s.io/pause:3.10"` + "\n",
-			"/etc/default/kubelet":                                  "KUBELET_EXTRA_ARGS=--cgroup-driver=cgroupfs\n",
-		}), with("/var/lib/kubelet/config.yaml", "cgroupfs", "unix:///run/containerd/containerd.sock")},
-		{"JSON and a folder", base(files{
-			"/etc/systemd/system/kubelet.service.d/x.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --config /etc/k.json --config-dir=/etc/k.d\n",
-			"/etc/k.json":      `{"kind": "KubeletConfiguration", "cgroupDriver": "cgroupfs", "containerRuntimeEndpoint": "unix:///a.sock"}`,
-			"/etc/k.d/10.conf": `{"cgroupDriver": "systemd"}`, "/etc/k.d/20.txt": `{"cgroupDriver": "x"}`,
-		}), with("/etc/k.json", "systemd", "unix:///a.sock")},
-		{"broken JSON", base(files{"/var/lib/kubelet/config.yaml": "{"}), with("/var/lib/kubelet/config.yaml", "", "")},
-		{
-			"K3s",
-			files{
-				"/etc/systemd/system/k3s-agent.service":                              "[Service]\nExecStart=/usr/local/bin/k3s agent\n",
-				"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf": "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/k3s/containerd/containerd.sock\n",
-			},
-			Kubelet{Unit: "k3s-agent.service", CgroupDriver: "systemd", Endpoint: "unix:///run/k3s/containerd/containerd.sock"},
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			k := gather(t, c.files).Kubelet
-			got := Kubelet{Binary: k.Binary, Version: k.Version, Unit: k.Unit, Requires: k.Requires, Config: k.Config, CgroupDriver: k.CgroupDriver, Endpoint: k.Endpoint}
-			if d := cmp.Diff(c.want, got); d != "" { // the rest is in TestNode
-				t.Error(d)
-			}
-		})
-	}
-}
-
-func TestUses(t *testing.T) {
-	e := Engine{Socket: "/run/containerd/containerd.sock"}
-	for endpoint, want := range map[string]bool{
-		"unix:///run/containerd/containerd.sock": true, "unix:///var/run/containerd/containerd.sock": true,
-		"/run/containerd/containerd.sock": true, "unix:///run/crio/crio.sock": false, "": false,
-	} {
-		if (Kubelet{Endpoint: endpoint}).Uses(e) != want {
-			t.Errorf("%q: want %v", endpoint, want)
-		}
-	}
-}
-
 func TestArch(t *testing.T) {
 	const amd64, arm64 = "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"
 	elfHeader := func(machine byte) string {
@@ -517,64 +439,6 @@ func TestModels(t *testing.T) {
 	} {
 		if got := model(c[0], c[1]); got != c[2] {
 			t.Errorf("%s %s: got %q, want %q", c[0], c[1], got, c[2])
-		}
-	}
-}
-
-// TestBinaryVersion builds a program as release builds do and reads its version.
-func TestBinaryVersion(t *testing.T) {
-	goTool, err := exec.LookPath("go")
-	if err != nil || testing.Short() {
-		t.Skip("no Go compiler: ", err)
-	}
-	dir := t.TempDir()
-	for name, text := range map[string]string{"go.mod": "module example.org/daemon\n", "main.go": "package main\n\nfunc main() {}\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	build := exec.Command(goTool, "build", "-o", "daemon", "-buildvcs=false", "-ldflags", "-s -w -X example.org/daemon/version.Version=v1.7.24+ds1 -X main.x=y", ".")
-	build.Dir, build.Env = dir, append(os.Environ(), "GOFLAGS=") // Debian builds so; with -trimpath a binary does not tell its flags
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	data, err := os.ReadFile(filepath.Join(dir, "daemon"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &look{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
-	p := program{module: "example.org/daemon", ask: true}
-	if a := l.version(t.Context(), "/usr/bin/x", p); a != "1.7.24" {
-		t.Errorf("%+v", a)
-	}
-	if a := l.version(t.Context(), "/usr/bin/y", p); a != "" {
-		t.Errorf("no program: %q", a)
-	}
-}
-
-func TestBuiltVersion(t *testing.T) {
-	const containerd = "github.com/containerd/containerd"
-	module := func(path, version string) debug.Module { return debug.Module{Path: path, Version: version} }
-	k3s, fork, api := module(containerd+"/v2", "v2.1.5"), module("github.com/k3s-io/containerd/v2", "v2.1.5-k3s1"), module(containerd+"/api", "v1.9.0")
-	k3s.Replace = &fork
-	for _, c := range []struct {
-		name, want string
-		info       debug.BuildInfo
-	}{
-		{"tagged", "2.1.5", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.5")}},
-		{"from changed sources", "2.1.5", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.5+dirty")}},
-		{"a commit", "", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.6-0.20251105010203-0123456789ab")}},
-		{"a commit after a pre-release", "", debug.BuildInfo{Main: module(containerd+"/v2", "v2.2.0-rc.1.0.20251105010203-0123456789ab")}},
-		{"a commit without tags", "", debug.BuildInfo{Main: module(containerd, "v0.0.0-20251105010203-0123456789ab")}},
-		{"devel", "", debug.BuildInfo{Main: module(containerd, "(devel)")}},
-		{"part of another program", "2.1.5", debug.BuildInfo{Main: module("github.com/k3s-io/k3s", "v1.33.5"), Deps: []*debug.Module{&api, &k3s}}},
-		{"linker flags first", "2.0.0-rc.1", debug.BuildInfo{
-			Main:     module(containerd+"/v2", "v2.1.5"),
-			Settings: []debug.BuildSetting{{Key: "-ldflags", Value: "-X=" + containerd + "/v2/version.Version=v2.0.0-rc.1 '-extldflags=-static -x'"}},
-		}},
-	} {
-		if got := builtVersion(&c.info, containerd); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
 }

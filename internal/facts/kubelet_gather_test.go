@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestKubelet(t *testing.T) {
+	const kubeadm = `[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
+Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
+EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
+EnvironmentFile=-/etc/default/kubelet
+ExecStart=
+ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
+`
+	yaml := "apiVersion: kubelet.config.k8s.io/v1beta1\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: \"\"\nkind: KubeletConfiguration\n"
+	base := func(more files) files {
+		v := files{"/usr/bin/kubelet": "x", "/usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n"}
+		for k, c := range more {
+			v[k] = c
+		}
+		return v
+	}
+	unit := Kubelet{Binary: "/usr/bin/kubelet", Unit: "kubelet.service"}
+	with := func(config, driver, endpoint string) Kubelet {
+		k := unit
+		k.Config, k.CgroupDriver, k.Endpoint = config, driver, endpoint
+		return k
+	}
+	for _, c := range []struct {
+		name  string
+		files files
+		want  Kubelet
+	}{
+		{"none", files{"/etc/x": ""}, Kubelet{}},
+		{"installed, not joined", base(nil), unit},
+		{"config in kubeadm's place", base(files{"/var/lib/kubelet/config.yaml": yaml}), with("/var/lib/kubelet/config.yaml", "systemd", "")},
+		{"kubeadm", base(files{
+			"/etc/systemd/system/kubelet.service.d/10-kubeadm.conf": kubeadm,
+			"/var/lib/kubelet/config.yaml":                          yaml,
+			"/var/lib/kubelet/kubeadm-flags.env":                    `KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/containerd/containerd.sock --pod-infra-container-image=registry.k8s.io/pause:3.10"` + "\n",
+			"/etc/default/kubelet":                                  "KUBELET_EXTRA_ARGS=--cgroup-driver=cgroupfs\n",
+		}), with("/var/lib/kubelet/config.yaml", "cgroupfs", "unix:///run/containerd/containerd.sock")},
+		{"JSON and a folder", base(files{
+			"/etc/systemd/system/kubelet.service.d/x.conf": "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --config /etc/k.json --config-dir=/etc/k.d\n",
+			"/etc/k.json":      `{"kind": "KubeletConfiguration", "cgroupDriver": "cgroupfs", "containerRuntimeEndpoint": "unix:///a.sock"}`,
+			"/etc/k.d/10.conf": `{"cgroupDriver": "systemd"}`, "/etc/k.d/20.txt": `{"cgroupDriver": "x"}`,
+		}), with("/etc/k.json", "systemd", "unix:///a.sock")},
+		{"broken JSON", base(files{"/var/lib/kubelet/config.yaml": "{"}), with("/var/lib/kubelet/config.yaml", "", "")},
+		{
+			"K3s",
+			files{
+				"/etc/systemd/system/k3s-agent.service":                              "[Service]\nExecStart=/usr/local/bin/k3s agent\n",
+				"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf": "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/k3s/containerd/containerd.sock\n",
+			},
+			Kubelet{Unit: "k3s-agent.service", CgroupDriver: "systemd", Endpoint: "unix:///run/k3s/containerd/containerd.sock"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := gather(t, c.files).Kubelet
+			got := Kubelet{Binary: k.Binary, Version: k.Version, Unit: k.Unit, Requires: k.Requires, Config: k.Config, CgroupDriver: k.CgroupDriver, Endpoint: k.Endpoint}
+			if d := cmp.Diff(c.want, got); d != "" { // the rest is in TestNode
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestUses(t *testing.T) {
+	e := Engine{Socket: "/run/containerd/containerd.sock"}
+	for endpoint, want := range map[string]bool{
+		"unix:///run/containerd/containerd.sock": true, "unix:///var/run/containerd/containerd.sock": true,
+		"/run/containerd/containerd.sock": true, "unix:///run/crio/crio.sock": false, "": false,
+	} {
+		if (Kubelet{Endpoint: endpoint}).Uses(e) != want {
+			t.Errorf("%q: want %v", endpoint, want)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"testing"
+)
+
+// TestBinaryVersion builds a program as release builds do and reads its version.
+func TestBinaryVersion(t *testing.T) {
+	goTool, err := exec.LookPath("go")
+	if err != nil || testing.Short() {
+		t.Skip("no Go compiler: ", err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"go.mod": "module example.org/daemon\n", "main.go": "package main\n\nfunc main() {}\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command(goTool, "build", "-o", "daemon", "-buildvcs=false", "-ldflags", "-s -w -X example.org/daemon/version.Version=v1.7.24+ds1 -X main.x=y", ".")
+	build.Dir, build.Env = dir, append(os.Environ(), "GOFLAGS=") // Debian builds so; with -trimpath a binary does not tell its flags
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "daemon"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &look{v: files{"/usr/bin/x": data, "/usr/bin/y": "no program"}, cache: new(Cache)}
+	p := program{module: "example.org/daemon", ask: true}
+	if a := l.version(t.Context(), "/usr/bin/x", p); a != "1.7.24" {
+		t.Errorf("%+v", a)
+	}
+	if a := l.version(t.Context(), "/usr/bin/y", p); a != "" {
+		t.Errorf("no program: %q", a)
+	}
+}
+
+func TestBuiltVersion(t *testing.T) {
+	const containerd = "github.com/containerd/containerd"
+	module := func(path, version string) debug.Module { return debug.Module{Path: path, Version: version} }
+	k3s, fork, api := module(containerd+"/v2", "v2.1.5"), module("github.com/k3s-io/containerd/v2", "v2.1.5-k3s1"), module(containerd+"/api", "v1.9.0")
+	k3s.Replace = &fork
+	for _, c := range []struct {
+		name, want string
+		info       debug.BuildInfo
+	}{
+		{"tagged", "2.1.5", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.5")}},
+		{"from changed sources", "2.1.5", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.5+dirty")}},
+		{"a commit", "", debug.BuildInfo{Main: module(containerd+"/v2", "v2.1.6-0.20251105010203-0123456789ab")}},
+		{"a commit after a pre-release", "", debug.BuildInfo{Main: module(containerd+"/v2", "v2.2.0-rc.1.0.20251105010203-0123456789ab")}},
+		{"a commit without tags", "", debug.BuildInfo{Main: module(containerd, "v0.0.0-20251105010203-0123456789ab")}},
+		{"devel", "", debug.BuildInfo{Main: module(containerd, "(devel)")}},
+		{"part of another program", "2.1.5", debug.BuildInfo{Main: module("github.com/k3s-io/k3s", "v1.33.5"), Deps: []*debug.Module{&api, &k3s}}},
+		{"linker flags first", "2.0.0-rc.1", debug.BuildInfo{
+			Main:     module(containerd+"/v2", "v2.1.5"),
+			Settings: []debug.BuildSetting{{Key: "-ldflags", Value: "-X=" + containerd + "/v2/version.Version=v2.0.0-rc.1 '-extldflags=-static -x'"}},
+		}},
+	} {
+		if got := builtVersion(&c.info, containerd); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
