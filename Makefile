@@ -94,7 +94,7 @@ lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts;
 	$(GO) run ./test/lab/cmd/lab setup
 
 lab: lab-hosts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
-	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 60m
+	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 75m
 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab's matrix over all distributions
 	LAB_ALL=1 $(TEST) -timeout 4h ./test -run 'TestPowerCutThenAny|TestFailureAtEvery|TestForeignEdit|TestRandomHistories|TestHostileRandom|TestFlippedBit'
