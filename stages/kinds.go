@@ -6,6 +6,8 @@ package stages
 import (
 	"fmt"
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
@@ -24,6 +26,9 @@ func ThingOf(ref converge.Ref) (converge.Thing, error) {
 }
 
 func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
+	if slices.Contains([]string{"file", "folder", "secret", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
+		return nil, fmt.Errorf("cannot undo %s %s: its line in the journal is damaged: it names no absolute path", ref.Kind, ref.Name)
+	}
 	switch name, reads := ref.Name, ref.Reads; ref.Kind {
 	case "file":
 		merge, known := mergeOf(ref)
