@@ -177,7 +177,7 @@ func (n *eksNode) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		wants = append(wants, things.Folders(folder, "holds the settings of a node of EKS")...)
 	}
 	wants = append(wants,
-		things.Exact(kubelet.ClusterCA, n.cluster.CA, 0o644, "whom kubelet trusts to be the API server"),
+		things.Exact(kubelet.ClusterCA, n.cluster.CA, 0o644, "the CA by which kubelet verifies the API server"),
 		n.login(),
 		things.Exact(eksKept, kept, 0o644, "a converged node asks neither EC2 nor EKS again"),
 	)

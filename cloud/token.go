@@ -50,7 +50,7 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		wants = append(wants, things.Folders(folder, "holds the node's credentials")...)
 	}
 	ca := &kubelet.Learned{FileThing: things.NewFile(kubelet.ClusterCA, nil), Write: t.authority}
-	wants = unique(append(append(wants, ca.Want("whom kubelet trusts to be the API server")), own...))
+	wants = unique(append(append(wants, ca.Want("the CA by which kubelet verifies the API server")), own...))
 	wants = append(wants, spent(t, f.Booting))
 	if !f.Kubelet.Joined {
 		there := waitRegistered(s, f, name, kubelet.Kubeconfig)
