@@ -36,11 +36,11 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	if !strings.HasPrefix(unit, "containerd") && !isCRIO || len(files) == 0 {
 		return nil
 	}
-	f, err := facts.Gather(ctx, v, facts.Needs{})
+	engines, err := facts.Engines(ctx, v)
 	if err != nil {
 		return err
 	}
-	for _, e := range f.Engines {
+	for _, e := range engines {
 		switch {
 		case e.Config != files[0]:
 		case isCRIO:
