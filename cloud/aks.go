@@ -42,7 +42,7 @@ func aksDone(f facts.Facts) converge.Want {
 		switch _, err := v.Stat(aksProvisioned); {
 		case err == nil:
 			return "", nil
-		case !notThere(err):
+		case !host.NotExist(err):
 			return "", err
 		case !v.Live():
 			return "", host.FirstBoot

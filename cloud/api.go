@@ -220,7 +220,7 @@ func (s *Session) keep(v host.View, w who, n *kube.Node) {
 
 // renewed makes a Later of a certificate that has run out, where the stage that joins gets another before this one's turn.
 func (s *Session) renewed(w who, err error) error {
-	if !w.renews || !errors.Is(err, kube.Expired) || notThere(err) {
+	if !w.renews || !errors.Is(err, kube.Expired) || host.NotExist(err) {
 		return err
 	}
 	s.forget()

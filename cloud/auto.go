@@ -14,29 +14,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// howOf is how the node joins: as [join] says, or, with method = "auto", as the machine's files and its firmware tell. "" where
-// they tell nothing.
-func howOf(s spec.Spec, f facts.Facts) string {
-	if s.Join.Method != "auto" {
-		return s.Join.Method
-	}
-	switch f.Cloud.Managed {
-	case "eks", "eks-hybrid", "eks-al2":
-		return "eks"
-	case "aks", "aks-flex":
-		return "aks"
-	case "gke":
-		return "gke"
-	}
-	switch {
-	case s.Join.TokenFile != "": // an operator has brought a token to a machine that no cloud makes a node
-		return "token"
-	case f.Cloud.Name == "aws":
-		return "eks"
-	}
-	return ""
-}
-
 // untold says what was looked for, where nothing tells how to join.
 func untold(f facts.Facts) error {
 	seen := "the firmware tells of no cloud"
@@ -54,14 +31,14 @@ func untold(f facts.Facts) error {
 }
 
 // tokenAnyway is a join by token that method = "auto" has led to: of it the spec did not check that all is there.
-func tokenAnyway(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func tokenAnyway(se *Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if s.Join.Server == "" || s.Join.CAFile == "" && s.Join.CAPin == "" {
 		return nil, &converge.Trouble{
 			What: "cannot join by the token in " + s.Join.TokenFile + ": server, or ca_file or ca_pin, is missing in [join]",
 			Try:  []string{"write server = \"https://HOST:6443\" and ca_pin = \"sha256:…\" in [join], as kubeadm token create --print-join-command prints them"},
 		}
 	}
-	return tokenWants(s, f)
+	return tokenWants(se, s, f)
 }
 
 // joinNotes tell who does what, where it is not us.

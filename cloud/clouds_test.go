@@ -191,7 +191,7 @@ func TestNodeadmGate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if wants, err := eks(s, f); err != nil || strings.Contains(fmt.Sprint(wants), nodeadmRun) {
+		if wants, err := eks(new(Session), s, f); err != nil || strings.Contains(fmt.Sprint(wants), nodeadmRun) {
 			t.Errorf("without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
 		}
 		if _, text := nodeadmUnit(s); !strings.Contains(text, want) || !strings.Contains(text, "After=gpuadm.service") || strings.Contains(text, "Requires=") {
@@ -216,7 +216,7 @@ func TestNodeadmHandler(t *testing.T) {
 		t.Errorf("%v\n%s", err, got)
 	}
 	resolved := strings.Replace(resolvedConfig, `"config":""`, `"config":"oom_score = 1"`, 1)
-	_, err = eks(s, gather(map[string]string{nodeadmResolved: resolved}))
+	_, err = eks(new(Session), s, gather(map[string]string{nodeadmResolved: resolved}))
 	if err == nil || !strings.Contains(err.Error(), "spec.containerd.config already") {
 		t.Error(err)
 	}

@@ -20,13 +20,9 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// eksKept is what was found out about the cluster and the machine. A converged node reads it, and asks no service. It lies
-// with kubelet's own files, so that an operator who clears those clears it too.
-const eksKept = "/var/lib/kubelet/gpuadm-eks.json"
-
 // eks joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what
 // the node registers with; else the join sets up kubelet itself.
-func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func eks(se *Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "eks":
 		return nodeadm(s, f)
@@ -54,28 +50,7 @@ func eks(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.wants(s, f)
-}
-
-// eksOthers says whether another tool has made the machine a node already: its kubelet's files are theirs.
-func eksOthers(f facts.Facts) bool {
-	return joinedByOthers(f) || f.Kubelet.Joined && f.Kubelet.Kubeconfig != "" && f.Kubelet.Kubeconfig != kubelet.Kubeconfig
-}
-
-// eksOwn says whether the join sets up kubelet itself.
-func eksOwn(s spec.Spec, f facts.Facts) bool {
-	return howOf(s, f) == "eks" && f.Cloud.Managed == "" && f.Cloud.Name == "aws" && !eksOthers(f)
-}
-
-// eksRef says which cluster must be known; nil where EKS is not joined. Of machines with EKS's own tools nothing is asked.
-func eksRef(s spec.Spec) *instance.ClusterRef {
-	if s.Join.Method != "eks" && (s.Join.Method != "auto" || s.Join.TokenFile != "") {
-		return nil
-	}
-	return &instance.ClusterRef{
-		Name: s.Join.Cluster, Region: s.Join.Region, Via: via(s), Kept: eksKept, NodeName: s.Join.NodeName,
-		Stated: s.Join.Server != "" && s.Join.CAFile != "" && s.Join.ServiceCIDR != "",
-	}
+	return n.wants(se, s, f)
 }
 
 // eksLater is what cannot be looked at before then.
@@ -150,16 +125,8 @@ func eksDNS(services netip.Prefix) []string {
 	return []string{ip.String()}
 }
 
-// eksName is what the node will be called, where that is known.
-func eksName(s spec.Spec, f facts.Facts) string {
-	if f.Cluster == nil || !eksOwn(s, f) {
-		return ""
-	}
-	return f.Cluster.PrivateDNS
-}
-
 // wants are all files of the join, in the order in which they are of use.
-func (n *eksNode) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func (n *eksNode) wants(se *Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	k := kubelet.Own{Kubeconfig: kubelet.Kubeconfig, Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(s, f)}
 	own, err := ownWants(k, s, f)
 	if err != nil {
@@ -183,7 +150,7 @@ func (n *eksNode) wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	)
 	wants = unique(append(append(wants, eksECR(f)...), own...))
 	if !f.Kubelet.Joined {
-		wants = append(wants, waitRegistered(s, f, n.name, kubelet.Kubeconfig))
+		wants = append(wants, waitRegistered(se, s, f, n.name, kubelet.Kubeconfig, nil))
 	}
 	return wants, nil
 }

@@ -30,9 +30,9 @@ import (
 const eksPlugin = "/usr/local/sbin/gpuadm"
 
 // config are EKS's keys of kubelet's configuration.
-func (n *eksNode) config(f facts.Facts) table {
+func (n *eksNode) config(f facts.Facts) map[string]any {
 	pods := eksMaxPods(n.cluster)
-	c := table{
+	c := map[string]any{
 		"clusterDNS":    anys(n.cluster.DNS),
 		"clusterDomain": "cluster.local",
 		"maxPods":       pods,
@@ -42,7 +42,7 @@ func (n *eksNode) config(f facts.Facts) table {
 		"rotateCertificates":  false,
 		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
 		"serializeImagePulls": false,
-		"evictionHard":        table{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
+		"evictionHard":        map[string]any{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
 		"tlsCipherSuites": anys([]string{
 			"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
 			"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
@@ -77,19 +77,21 @@ func (n *eksNode) flags(s spec.Spec, f facts.Facts) []string {
 
 // kubeconfig has kubelet call gpuadm for a token whenever it needs one. It holds no secret.
 func (n *eksNode) kubeconfig() []byte {
-	named := func(kind, name string, value table) []any { return []any{table{"name": name, kind: value}} }
-	text, err := yaml.Marshal(table{
+	named := func(kind, name string, value map[string]any) []any {
+		return []any{map[string]any{"name": name, kind: value}}
+	}
+	text, err := yaml.Marshal(map[string]any{
 		"apiVersion":      "v1",
 		"kind":            "Config",
 		"current-context": "node",
-		"clusters":        named("cluster", "cluster", table{"server": n.cluster.Server, "certificate-authority": kubelet.ClusterCA}),
-		"users": named("user", "node", table{"exec": table{
+		"clusters":        named("cluster", "cluster", map[string]any{"server": n.cluster.Server, "certificate-authority": kubelet.ClusterCA}),
+		"users": named("user", "node", map[string]any{"exec": map[string]any{
 			"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
 			"command":         eksPlugin,
 			"args":            anys([]string{"token", "eks", "--cluster", n.cluster.Name, "--region", n.region}),
 			"interactiveMode": "Never",
 		}}),
-		"contexts": named("context", "node", table{"cluster": "cluster", "user": "node"}),
+		"contexts": named("context", "node", map[string]any{"cluster": "cluster", "user": "node"}),
 	})
 	if err != nil {
 		return nil // maps of strings can be written
@@ -104,7 +106,7 @@ func (n *eksNode) accepted(via host.Via) converge.Want {
 		if !v.Live() {
 			return "", host.FirstBoot
 		}
-		if _, err := v.Stat(eksPlugin); notThere(err) {
+		if _, err := v.Stat(eksPlugin); host.NotExist(err) {
 			return "", &converge.Trouble{
 				What: fmt.Sprintf("cannot join EKS: %s is not installed, which kubelet calls for its credentials", eksPlugin),
 				Try:  []string{"gpuadm apply --install"},
@@ -132,7 +134,7 @@ func (n *eksNode) refused(user string, groups []string, err error) error {
 	case errors.Is(err, kube.Unauthorized):
 		return &converge.Trouble{
 			What:    fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
-			Because: []string{oneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
+			Because: []string{converge.OneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
 			Try: []string{
 				"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
 				"aws sts get-caller-identity, on this machine, prints its role",
@@ -145,7 +147,7 @@ func (n *eksNode) refused(user string, groups []string, err error) error {
 		return err
 	case user != is || !slices.Contains(groups, "system:nodes"):
 		return &converge.Trouble{
-			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(oneLine(user)), is),
+			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(converge.OneLine(user)), is),
 			Because: []string{"a node's name and the name that EKS gives its role must be the same"},
 			Try: []string{
 				"give the role an access entry of type EC2_LINUX, in place of another type",
@@ -155,9 +157,6 @@ func (n *eksNode) refused(user string, groups []string, err error) error {
 	}
 	return nil
 }
-
-// A table is a JSON object.
-type table = map[string]any
 
 func anys(texts []string) (list []any) {
 	for _, t := range texts {

@@ -13,9 +13,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// eksProviderConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR, beside the plugin.
-const eksProviderConfig = "/etc/eks/image-credential-provider/config.json"
-
 // eksRegistries are the hosts of ECR, by partition of AWS: each may have images that only the machine's role may pull.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/image-credential-provider.go.
 func eksRegistries() []string {
@@ -37,9 +34,9 @@ func eksECR(f facts.Facts) []converge.Want {
 		if found != nil {
 			return found, nil
 		}
-		text, err := json.MarshalIndent(table{
+		text, err := json.MarshalIndent(map[string]any{
 			"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig",
-			"providers": []any{table{
+			"providers": []any{map[string]any{
 				"name": path.Base(instance.ECRPlugin), "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
 				"defaultCacheDuration": "12h0m0s", "matchImages": anys(eksRegistries()), // ECR's tokens are good for 12 hours
 			}},

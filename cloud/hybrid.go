@@ -27,7 +27,7 @@ func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !f.Live || f.Booting || f.Kubelet.Joined {
 		return nil, nil
 	}
-	if err := kubelet.Starts(table{"failSwapOn": false}, s, f); err != nil {
+	if err := kubelet.Starts(map[string]any{"failSwapOn": false}, s, f); err != nil {
 		return nil, err
 	}
 	if s.Join.Region == "" {

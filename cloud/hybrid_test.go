@@ -68,11 +68,11 @@ func TestHybridJoined(t *testing.T) {
 	f, err := facts.Gather(t.Context(), n, Join(new(Session)).Needs(s))
 	eksMust(t, err)
 	f.Kubelet.Joined = true
-	if wants, err := joinWants(s, f); err != nil || len(wants) != 0 {
+	if wants, err := joinWants(new(Session), s, f); err != nil || len(wants) != 0 {
 		t.Errorf("%v %v", wants, err)
 	}
 	f.Kubelet.Joined, f.Cgroup, f.Kubelet.Version = false, 1, "1.36.0"
-	if _, err := joinWants(s, f); err == nil || !strings.Contains(err.Error(), "cgroup v1") {
+	if _, err := joinWants(new(Session), s, f); err == nil || !strings.Contains(err.Error(), "cgroup v1") {
 		t.Error(err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -41,8 +40,8 @@ type nodeAsk struct {
 	clients *kube.Clients // nil: one that looks once
 }
 
-func nodeOf(s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
-	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, pause: host.Pause}
+func nodeOf(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
+	return nodeAsk{name: name, kubeconfig: kubeconfig, via: via(s), booting: f.Booting, bootID: f.BootID, pause: host.Pause, session: se, looks: &nodeLooks{}}
 }
 
 // get returns the Node object, nil if there is none.
@@ -57,10 +56,10 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*kube.Node, error) {
 	if err == nil {
 		return found, nil
 	}
-	if errors.Is(err, kube.Expired) && !notThere(err) {
+	if errors.Is(err, kube.Expired) && !host.NotExist(err) {
 		return nil, host.Later{Until: "once its certificate holds again"} // what can be done about it says the stage that joins
 	}
-	if errors.Is(err, kube.Missing) || notThere(err) { // a machine without the files has not joined yet, and has no identity to ask by
+	if errors.Is(err, kube.Missing) || host.NotExist(err) { // a machine without the files has not joined yet, and has no identity to ask by
 		if n.session != nil && n.session.silence.known(v) != nil {
 			return nil, host.Later{Until: untilJoined} // the stage that joins says what it waits for
 		}
@@ -131,16 +130,16 @@ func (stillWaits) Waits() bool { return true }
 // registered is the Node object being there. Kubelet makes it, and undo cannot take it away: a node may not delete itself.
 type registered struct {
 	nodeAsk
-	join *tokenJoin // nil where kubelet has its credentials from elsewhere
+	held func(context.Context, host.View) error // why kubelet cannot have started yet; nil where it has its credentials from elsewhere
 	// absent says that it was not there when its stage was looked at, and is still to be waited for: a kubelet that is quicker than
 	// our next look has registered it all the same because we started it, and the journal has to say so. nil for undo.
 	absent *bool
 }
 
-// waitRegistered wants kubelet to have registered the node.
-func waitRegistered(s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
+// waitRegistered wants kubelet to have registered the node. held may be nil; it says why kubelet cannot have started yet.
+func waitRegistered(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string, held func(context.Context, host.View) error) converge.Want {
 	return converge.Want{
-		Thing: registered{nodeAsk: nodeOf(s, f, name, kubeconfig), absent: new(bool)},
+		Thing: registered{nodeAsk: nodeOf(se, s, f, name, kubeconfig), held: held, absent: new(bool)},
 		Why:   "kubelet registers it",
 		To:    func(converge.State) (converge.State, error) { return "there", nil },
 		Keeps: nodeLeft(name),
@@ -162,8 +161,10 @@ func (r registered) Look(ctx context.Context, v host.View) (converge.State, erro
 	if r.kubeconfig == "" {
 		return "", nil
 	}
-	if err := r.join.entered(ctx, v); err != nil {
-		return "", err
+	if r.held != nil {
+		if err := r.held(ctx, v); err != nil {
+			return "", err
+		}
 	}
 	found, err := r.get(ctx, v)
 	missing := errors.As(err, new(unregistered)) || err == nil && found == nil
@@ -202,8 +203,8 @@ type joined struct{ nodeAsk }
 const isReady = "ready"
 
 // waitReady wants the node to be ready in this boot.
-func waitReady(s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
-	j := joined{nodeOf(s, f, name, kubeconfig)}
+func waitReady(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
+	j := joined{nodeOf(se, s, f, name, kubeconfig)}
 	return converge.Want{Thing: j, Why: "kubelet says so, in this boot", To: func(found converge.State) (converge.State, error) {
 		return j.Settled(found), nil
 	}}
@@ -252,33 +253,8 @@ func unready(n *kube.Node, bootID string) string {
 		case c.Status == kube.True:
 			return ""
 		default:
-			return "it is not ready: " + oneLine(c.Reason+": "+c.Message)
+			return "it is not ready: " + converge.OneLine(c.Reason+": "+c.Message)
 		}
 	}
 	return "it does not say whether it is ready"
-}
-
-// oneLine makes a text of others fit into a message.
-func oneLine(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 300 {
-		text = strings.ToValidUTF8(text[:300], "") + "…"
-	}
-	return text
-}
-
-// askOnce keeps the answer to a question that several things of a stage ask while it is planned.
-type askOnce struct {
-	mu   sync.Mutex
-	done bool
-	err  error
-}
-
-func (o *askOnce) do(ask func() error) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.done {
-		o.done, o.err = true, ask()
-	}
-	return o.err
 }

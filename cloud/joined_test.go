@@ -14,7 +14,9 @@ import (
 // and undo says that the cluster still has the node. One that was there at first is nobody's change.
 func TestQuickKubelet(t *testing.T) {
 	a := apiFixture(t, apiSpec)
-	wanted := func() converge.Want { return waitRegistered(spec.Spec{}, a.facts, "gpu-1", apiKubelet) }
+	wanted := func() converge.Want {
+		return waitRegistered(new(Session), spec.Spec{}, a.facts, "gpu-1", apiKubelet, nil)
+	}
 	look := func(w converge.Want, want converge.State) {
 		t.Helper()
 		if is, err := w.Look(a.ctx, a); err != nil || is != want {

@@ -61,7 +61,7 @@ func TestLikeNodeadm(t *testing.T) {
 	used := map[string]bool{}
 	compare := func(at string, theirs, ours any) { compareKeys(t, at, theirs, ours, reasons, used) }
 
-	var theirs, ours table
+	var theirs, ours map[string]any
 	eksMust(t, json.Unmarshal([]byte(eksFile(t, "kubelet-config.json")), &theirs))
 	eksMust(t, yaml.Unmarshal([]byte(c.read(t, kubelet.ConfigFile)), &ours))
 	round, err := json.Marshal(ours)
@@ -112,7 +112,7 @@ func TestLikeNodeadm(t *testing.T) {
 }
 
 // cri is what containerd's configuration says of Kubernetes's containers.
-func cri(config table, plugin string) any { return at(config, "plugins", plugin) }
+func cri(config map[string]any, plugin string) any { return at(config, "plugins", plugin) }
 
 // compareKeys compares two tables, and takes no difference without a reason. A key that only we have has a + before it.
 func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string]string, used map[string]bool) {
@@ -123,8 +123,8 @@ func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string
 		}
 		return
 	}
-	a, aIs := theirs.(table)
-	b, bIs := ours.(table)
+	a, aIs := theirs.(map[string]any)
+	b, bIs := ours.(map[string]any)
 	if !aIs || !bIs {
 		if !cmp.Equal(theirs, ours) {
 			t.Errorf("%s: nodeadm has %v, we have %v, and no reason is given", path, theirs, ours)
@@ -142,8 +142,8 @@ func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string
 }
 
 // flagsOf are the flags in a text, as a table.
-func flagsOf(text string) table {
-	flags := table{}
+func flagsOf(text string) map[string]any {
+	flags := map[string]any{}
 	for _, word := range strings.Fields(text) {
 		_, word, _ = strings.Cut(" "+word, "--")
 		if name, value, ok := strings.Cut(word, "="); ok {
@@ -160,10 +160,10 @@ func eksFile(t *testing.T, name string) string {
 	return string(data)
 }
 
-// at is what a table holds deep inside, nil if there is nothing.
+// at is what a map[string]any holds deep inside, nil if there is nothing.
 func at(t any, keys ...string) any {
 	for _, key := range keys {
-		is, _ := t.(table)
+		is, _ := t.(map[string]any)
 		t = is[key]
 	}
 	return t

@@ -56,5 +56,5 @@ func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
 		return ""
 	}
 	gone := slices.DeleteFunc(slices.Clone(had), func(at string) bool { return slices.Contains(now, at) })
-	return fmt.Sprintf("on %s the node was ready with %d, and none is at %s any more", last.on, len(had), oneLine(strings.Join(gone, ", ")))
+	return fmt.Sprintf("on %s the node was ready with %d, and none is at %s any more", last.on, len(had), converge.OneLine(strings.Join(gone, ", ")))
 }

@@ -20,18 +20,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// On EKS's images nodeadm makes the machine a node. At each boot nodeadm-config.service reads the user data, before cloud-init,
-// and notes what it resolved; nodeadm-run.service, after cloud-init, reads that again together with the files of a folder,
-// writes the files of kubelet and containerd, and starts both. So we tell it by a file in the folder, and have it wait for us.
-// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/rootfs/etc/systemd/system, nodeadm/cmd/nodeadm/init.
-const (
-	nodeadmDropIn   = "/etc/eks/nodeadm.d/50-gpuadm.yaml"
-	nodeadmResolved = "/run/eks/nodeadm/config.json"
-	nodeadmRun      = "nodeadm-run.service"
-	nodeadmKind     = "kind: NodeConfig"
-	nodeadmAPI      = "node.eks.aws/v1alpha1"
-)
-
 // nodeadm tells nodeadm what the node shall register with, and holds it back until the GPUs are ready.
 //
 // That the file is there has one more use. nodeadm gives containerd the NVIDIA runtime where it finds that installed, and
@@ -77,14 +65,6 @@ func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) st
 	return why
 }
 
-// nodeadmComes waits for nodeadm-run, which gives containerd its configuration and then starts it and kubelet.
-func nodeadmComes(yet error) error {
-	return converge.Wait{
-		For: "nodeadm to configure containerd and start kubelet: " + oneLine(yet.Error()),
-		Try: []string{"journalctl -u " + nodeadmRun + ", which says what it waits for", "gpuadm apply, once it has run"},
-	}
-}
-
 // nodeadmUnit is the drop-in by which nodeadm-run waits. Closed, it asks the gate and tries again, as kubelet does elsewhere,
 // and not Requires=: after a failed apply that would leave nodeadm-run failed, and a node that was repaired would stay out
 // until an operator starts it by hand. Open, it waits for gpuadm.service to end, however it ends; Wants= has it start where nothing
@@ -95,34 +75,6 @@ func nodeadmUnit(s spec.Spec) (name, text string) {
 		return gateOf(nodeadmRun), text + "Wants=gpuadm.service\n"
 	}
 	return gateOf(nodeadmRun), text + "StartLimitIntervalSec=0\n\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate\nRestart=on-failure\nRestartSec=10\n"
-}
-
-// nodeadmSpec is what of a NodeConfig concerns us.
-type nodeadmSpec struct {
-	Spec struct {
-		Containerd struct{ Config string }
-		Kubelet    struct {
-			Flags  []string
-			Config struct {
-				RegisterWithTaints []struct{ Key, Value, Effect string }
-			}
-		}
-	}
-}
-
-// nodeadmReads reads what nodeadm has resolved from the user data, and from our file once nodeadm-run was at work.
-func nodeadmReads(data []byte) (n nodeadmSpec, err error) {
-	if len(bytes.Trim(data, " \t\r\n\x00")) == 0 {
-		return n, nil // not yet: an image, or a boot that is too young
-	}
-	if err := json.Unmarshal(data, &n); err != nil {
-		return n, &converge.Trouble{
-			What:    fmt.Sprintf("cannot read %s: it is not what nodeadm writes: %s", nodeadmResolved, oneLine(err.Error())),
-			Because: []string{"the taints of the user data are in there, and gpuadm's list in their place would remove them"},
-			Try:     []string{"nodeadm init, or a reboot, which rewrites it"},
-		}
-	}
-	return n, nil
 }
 
 // fromNode is how our file marks the taints that node.toml asks for, so that they can go again.

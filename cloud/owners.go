@@ -4,9 +4,7 @@
 package cloud
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -95,6 +93,3 @@ func foreignTrouble(what, name, owner string) error {
 		Try:  []string{fmt.Sprintf("drop it from %ss in [node], and set it where %s is configured", what, owner)},
 	}
 }
-
-// notThere says that a file was not found.
-func notThere(err error) bool { return errors.Is(err, fs.ErrNotExist) }

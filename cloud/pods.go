@@ -39,7 +39,7 @@ func podsRun(ctx context.Context, v host.View) error {
 	pods, err := podsAt(ctx, v, socket)
 	var because []string
 	if err != nil { // containers outlive an engine that was stopped
-		pods, because = podFolders(v), []string{fmt.Sprintf("the container engine does not answer at %s: %s", socket, oneLine(err.Error()))}
+		pods, because = podFolders(v), []string{fmt.Sprintf("the container engine does not answer at %s: %s", socket, converge.OneLine(err.Error()))}
 	}
 	if len(pods) == 0 {
 		return nil
@@ -135,5 +135,5 @@ func sandbox(item []byte) (name string, drained bool, err error) {
 		}
 		return err
 	})
-	return oneLine(namespace + "/" + id), drained, err
+	return converge.OneLine(namespace + "/" + id), drained, err
 }

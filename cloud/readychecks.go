@@ -200,3 +200,11 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 	}
 	return want, total, nil
 }
+
+// nodeadmComes waits for nodeadm-run, which gives containerd its configuration and then starts it and kubelet.
+func nodeadmComes(yet error) error {
+	return converge.Wait{
+		For: "nodeadm to configure containerd and start kubelet: " + converge.OneLine(yet.Error()),
+		Try: []string{"journalctl -u " + nodeadmRun + ", which says what it waits for", "gpuadm apply, once it has run"},
+	}
+}

@@ -4,7 +4,6 @@
 package cloud
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"path"
@@ -23,7 +22,7 @@ import (
 // who is to be trusted and whether the name is free is found out by the token; then kubelet asks for its certificate itself.
 
 // tokenWants are the wants of method = "token".
-func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func tokenWants(se *Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	name := nodeName(s, f)
 	if joinedByOthers(f) {
 		return nil, nil // a node already, which another tool has set up: its files are that tool's
@@ -31,7 +30,7 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if err := nameFits(name, s); err != nil && (f.Live || s.Join.NodeName != "") { // an image's machine gets its name when it boots
 		return nil, err
 	}
-	t := newTokenJoin(s, f)
+	t := newTokenJoin(se, s, f)
 	server := things.Edited(things.NewFile(kubelet.Kubeconfig, nil), t.kubeconfig, "tells kubelet its server and its certificate")
 	server.AsFound = true // kubelet has written it
 	k := kubelet.Own{
@@ -53,11 +52,7 @@ func tokenWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	wants = unique(append(append(wants, ca.Want("the CA by which kubelet verifies the API server")), own...))
 	wants = append(wants, spent(t, f.Booting))
 	if !f.Kubelet.Joined {
-		there := waitRegistered(s, f, name, kubelet.Kubeconfig)
-		r := there.Thing.(registered)
-		r.join = t
-		there.Thing = r
-		wants = append(wants, there)
+		wants = append(wants, waitRegistered(se, s, f, name, kubelet.Kubeconfig, t.entered))
 	}
 	return wants, nil
 }
@@ -75,26 +70,6 @@ func unique(wants []converge.Want) (list []converge.Want) {
 	return list
 }
 
-// joinedByOthers says whether the machine is a node that another tool has set up: kubeadm, most often. gpuadm's kubeconfig
-// that was edited stays gpuadm's while our drop-in or unit runs kubelet.
-func joinedByOthers(f facts.Facts) bool {
-	there, ok := f.Files[kubelet.Kubeconfig]
-	switch {
-	case bytes.HasPrefix(there, []byte(kubelet.Written)), setUpByUs(f), bootstrapped(there):
-		return false
-	case f.Kubelet.Joined && f.Kubelet.Kubeconfig != kubelet.Kubeconfig: // k3s and many others have their own places
-		return true
-	}
-	return ok
-}
-
-// bootstrapped says whether kubelet has written its kubeconfig from gpuadm's bootstrap kubeconfig. It takes over how that names the
-// CA (kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go, writeKubeconfigFromBootstrapping): ours names the file, and kubeadm's
-// has the CA's bytes (cmd/kubeadm/app/discovery/token/token.go).
-func bootstrapped(kubeconfig []byte) bool {
-	return bytes.Contains(kubeconfig, []byte("certificate-authority: "+kubelet.ClusterCA+"\n")) && bytes.Contains(kubeconfig, []byte(currentCertificate))
-}
-
 // kubeconfig is what kubelet's kubeconfig shall be: as kubelet has written it, unless node.toml names another server by now.
 func (t *tokenJoin) kubeconfig(found []byte) ([]byte, error) {
 	var is struct {
@@ -103,25 +78,25 @@ func (t *tokenJoin) kubeconfig(found []byte) ([]byte, error) {
 	if found == nil || yaml.Unmarshal(found, &is) == nil && len(is.Clusters) == 1 && is.Clusters[0].Cluster.Server == t.server {
 		return found, nil
 	}
-	return t.kubeconfigOf(table{"client-certificate": currentCertificate, "client-key": currentCertificate}), nil
+	return t.kubeconfigOf(map[string]any{"client-certificate": kubelet.CurrentCertificate, "client-key": kubelet.CurrentCertificate}), nil
 }
 
 // bootstrap is the kubeconfig by which kubelet asks for its certificate.
 func (t *tokenJoin) bootstrap(token bootstrapToken) []byte {
-	return t.kubeconfigOf(table{"token": token.bearer()})
+	return t.kubeconfigOf(map[string]any{"token": token.bearer()})
 }
 
 // kubeconfigOf is a kubeconfig of a user, who is called as the node will be.
-func (t *tokenJoin) kubeconfigOf(user table) []byte {
+func (t *tokenJoin) kubeconfigOf(user map[string]any) []byte {
 	name := "system:node:" + t.name
-	named := func(kind string, value table) []any { return []any{table{"name": name, kind: value}} }
-	text, err := yaml.Marshal(table{
+	named := func(kind string, value map[string]any) []any { return []any{map[string]any{"name": name, kind: value}} }
+	text, err := yaml.Marshal(map[string]any{
 		"apiVersion":      "v1",
 		"kind":            "Config",
 		"current-context": name,
-		"clusters":        named("cluster", table{"server": t.server, "certificate-authority": kubelet.ClusterCA}),
+		"clusters":        named("cluster", map[string]any{"server": t.server, "certificate-authority": kubelet.ClusterCA}),
 		"users":           named("user", user),
-		"contexts":        named("context", table{"cluster": name, "user": name}),
+		"contexts":        named("context", map[string]any{"cluster": name, "user": name}),
 	})
 	if err != nil {
 		return nil // maps of strings can be written

@@ -173,7 +173,7 @@ func (c *joinCluster) bootstrap() {
 	}
 	token := is.Users[0].User.Token
 	id, _, _ := strings.Cut(token, ".")
-	if _, err := c.n.ReadFile(currentCertificate); err == nil {
+	if _, err := c.n.ReadFile(kubelet.CurrentCertificate); err == nil {
 		id += "-renewed"
 	}
 	if c.key == nil {
@@ -181,11 +181,11 @@ func (c *joinCluster) bootstrap() {
 	}
 	_ = c.n.WriteFile(kubelet.Kubeconfig, []byte("apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority: "+kubelet.ClusterCA+"\n    server: "+testServer+
 		"\n  name: default-cluster\ncontexts:\n- context:\n    cluster: default-cluster\n    user: default-auth\n  name: default-context\ncurrent-context: default-context\nkind: Config\n"+
-		"users:\n- name: default-auth\n  user:\n    client-certificate: "+currentCertificate+"\n    client-key: "+currentCertificate+"\n"), host.Attr{Mode: 0o600})
+		"users:\n- name: default-auth\n  user:\n    client-certificate: "+kubelet.CurrentCertificate+"\n    client-key: "+kubelet.CurrentCertificate+"\n"), host.Attr{Mode: 0o600})
 	csr, _ := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		Subject: pkix.Name{Organization: []string{"system:nodes"}, CommonName: is.Current},
 	}, c.key)
-	request, _ := json.Marshal(table{"metadata": table{"name": "csr-" + id}, "spec": table{
+	request, _ := json.Marshal(map[string]any{"metadata": map[string]any{"name": "csr-" + id}, "spec": map[string]any{
 		"signerName": kubeletSigner, "request": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}),
 	}})
 	_ = c.ask(token, http.MethodPost, requests, request)
@@ -196,7 +196,7 @@ func (c *joinCluster) bootstrap() {
 	key, _ := x509.MarshalECPrivateKey(c.key)
 	name := kubelet.PKI + "/kubelet-client-2026.pem"
 	_ = c.n.WriteFile(name, append(answer.Status.Certificate, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: key})...), host.Attr{Mode: 0o600})
-	_ = c.n.Symlink(currentCertificate, name)
+	_ = c.n.Symlink(kubelet.CurrentCertificate, name)
 }
 
 // ask makes a request of kubelet's.
@@ -337,11 +337,11 @@ func TestJoinByToken(t *testing.T) {
 			if ca := j.read(t, kubelet.ClusterCA); ca != string(j.CA()) {
 				t.Errorf("the CA is\n%s", ca)
 			}
-			cert := certificates([]byte(j.read(t, currentCertificate)))
+			cert := certificates([]byte(j.read(t, kubelet.CurrentCertificate)))
 			if len(cert) != 1 || cert[0].Subject.CommonName != "system:node:gpu-1" {
 				t.Errorf("the certificate is of %v", cert)
 			}
-			if i, err := j.n.Stat(currentCertificate); err != nil || i.Mode.Perm() != 0o600 {
+			if i, err := j.n.Stat(kubelet.CurrentCertificate); err != nil || i.Mode.Perm() != 0o600 {
 				t.Errorf("the key lies open: %v %v", i.Mode, err)
 			}
 			config := j.read(t, kubelet.ConfigFile)
@@ -400,7 +400,7 @@ func TestUndoOfAJoin(t *testing.T) {
 	if all := strings.Join(told, "\n"); !strings.Contains(all, "kubectl delete node gpu-1") {
 		t.Errorf("undo does not say what is left:\n%s", all)
 	}
-	if _, err := j.n.Stat(currentCertificate); err == nil {
+	if _, err := j.n.Stat(kubelet.CurrentCertificate); err == nil {
 		t.Error("the certificate is still there")
 	}
 }

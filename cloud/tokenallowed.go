@@ -64,7 +64,7 @@ func (t *tokenJoin) allowed(ctx context.Context, v host.View, token bootstrapTok
 func (t *tokenJoin) unauthorized(token bootstrapToken, err error) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot join: %s does not take the token %s in %s", t.server, token.id, t.tokenFile),
-		Because: []string{oneLine(err.Error()), "it has expired (after 24 hours, if not made otherwise), it is wrong, or it may not be used to log in"},
+		Because: []string{converge.OneLine(err.Error()), "it has expired (after 24 hours, if not made otherwise), it is wrong, or it may not be used to log in"},
 		Try:     []string{t.known(), t.another()},
 		Err:     err,
 	}
@@ -72,7 +72,7 @@ func (t *tokenJoin) unauthorized(token bootstrapToken, err error) error {
 
 func (t *tokenJoin) noBootstrapper(user string) error {
 	return &converge.Trouble{
-		What:    fmt.Sprintf("cannot join: the token in %s is no bootstrap token; the cluster knows it as %s", t.tokenFile, oneLine(user)),
+		What:    fmt.Sprintf("cannot join: the token in %s is no bootstrap token; the cluster knows it as %s", t.tokenFile, converge.OneLine(user)),
 		Because: []string{"a certificate that is asked for by others than system:bootstrappers is not approved by the cluster itself"},
 		Try:     []string{t.another()},
 	}
@@ -128,19 +128,19 @@ func (t *tokenJoin) explain(err error) error {
 	lookup := (*net.DNSError)(nil)
 	switch {
 	case e.Why == kube.Untrusted:
-		out.What = fmt.Sprintf("cannot trust %s: %s", t.server, oneLine(e.Cause.Error()))
+		out.What = fmt.Sprintf("cannot trust %s: %s", t.server, converge.OneLine(e.Cause.Error()))
 		out.Because = append(out.Because, "this machine trusts "+strings.Join(pins(t.rootsGiven()), ", "))
 		out.Try = append(out.Try, "openssl s_client -connect "+t.address()+" -showcerts, which shows who answers", "if that is a proxy, write no_proxy = [\""+name+"\"] in [proxy]")
 	case errors.As(err, &lookup) || strings.Contains(err.Error(), "no such host"):
 		out.What = fmt.Sprintf("cannot find %s: no name server knows it", name)
 		out.Try = append(out.Try, "getent hosts "+name, "fix /etc/resolv.conf, or the name in server in [join]")
 	case e.Why == kube.Unreachable:
-		out.What = fmt.Sprintf("cannot reach %s: %s", t.server, strings.Replace(oneLine(e.Cause.Error()), t.server+" does", "it does", 1))
+		out.What = fmt.Sprintf("cannot reach %s: %s", t.server, strings.Replace(converge.OneLine(e.Cause.Error()), t.server+" does", "it does", 1))
 		out.Try = append(out.Try, "curl -kv "+t.server+"/version, from this machine", "a firewall, a security group or a route may be in the way")
 	case e.Status >= 300 && e.Status < 400 || e.Why == kube.Missing || e.Why == kube.Refused:
 		return t.noAPI(e.Cause)
 	default:
-		out.What = fmt.Sprintf("cannot join by %s: %s", t.server, oneLine(e.Error()))
+		out.What = fmt.Sprintf("cannot join by %s: %s", t.server, converge.OneLine(e.Error()))
 	}
 	t.proxied(out, e.Why, name)
 	return out
@@ -170,7 +170,7 @@ func (t *tokenJoin) proxied(out *converge.Trouble, why kube.Why, name string) {
 func (t *tokenJoin) noAPI(err error) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot join by %s: it is no Kubernetes API server", t.server),
-		Because: []string{oneLine(err.Error())},
+		Because: []string{converge.OneLine(err.Error())},
 		Try:     []string{"kubectl cluster-info, where kubectl works, which prints the right server for [join]"},
 	}
 }

@@ -21,14 +21,13 @@ import (
 )
 
 // Kubelet asks for its certificate itself, as after kubeadm join. It is given the kubeconfig bootstrapKubeconfig, with the token; it
-// writes kubelet.Kubeconfig at once, which names currentCertificate, and that file once its request was signed. A kubelet whose
+// writes kubelet.Kubeconfig at once, which names kubelet.CurrentCertificate, and that file once its request was signed. A kubelet whose
 // certificate is valid does not read bootstrapKubeconfig. Sources: kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go,
 // LoadClientConfig; https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/.
 const (
 	bootstrapKubeconfig = "/etc/kubernetes/bootstrap-kubelet.conf"
 
-	currentCertificate = kubelet.PKI + "/kubelet-client-current.pem" // a link that kubelet replaces when it renews
-	certificatePrefix  = "kubelet-client"
+	certificatePrefix = "kubelet-client"
 )
 
 // certificate is by what the cluster knows the node: kubelet's kubeconfig and client certificate, or the bootstrap kubeconfig by
@@ -104,7 +103,7 @@ func (c certificate) Look(ctx context.Context, v host.View) (converge.State, err
 func (c certificate) unrenewed(v host.View, found converge.State, err error) error {
 	t := (*converge.Trouble)(nil)
 	user, over := strings.CutSuffix(string(found), ranOut)
-	data, _ := v.ReadFile(currentCertificate)
+	data, _ := v.ReadFile(kubelet.CurrentCertificate)
 	list := certificates(data)
 	if !over || len(list) == 0 || !errors.As(err, &t) {
 		return err
@@ -124,8 +123,8 @@ func (c certificate) unrenewed(v host.View, found converge.State, err error) err
 
 // look reads whose certificate is there, or is asked for. While a part of it is left to remove it is not gone.
 func (c certificate) look(v host.View) (converge.State, error) {
-	data, err := v.ReadFile(currentCertificate)
-	if err != nil && !notThere(err) {
+	data, err := v.ReadFile(kubelet.CurrentCertificate)
+	if err != nil && !host.NotExist(err) {
 		return "", err
 	}
 	state := converge.State("")
@@ -170,12 +169,12 @@ func (c certificate) asksAs(v host.View) (string, error) {
 // namesCertificate says whether kubelet's kubeconfig is one that kubelet writes to go by its certificate.
 func namesCertificate(v host.View) bool {
 	data, err := v.ReadFile(kubelet.Kubeconfig)
-	return err == nil && bytes.Contains(data, []byte(currentCertificate))
+	return err == nil && bytes.Contains(data, []byte(kubelet.CurrentCertificate))
 }
 
 // unlessMissing is an error but for that of a file that is not there.
 func unlessMissing(err error) error {
-	if notThere(err) {
+	if host.NotExist(err) {
 		return nil
 	}
 	return err
@@ -196,7 +195,7 @@ func (c certificate) TakeOut(_ host.View, found, before, after converge.State) (
 	case before == after:
 		return found, nil, nil
 	case user != string(after) && user != unclear:
-		return found, []string{fmt.Sprintf("%s is the certificate of %s, gpuadm had got that of %s", currentCertificate, user, after)}, nil
+		return found, []string{fmt.Sprintf("%s is the certificate of %s, gpuadm had got that of %s", kubelet.CurrentCertificate, user, after)}, nil
 	}
 	return before, nil, nil
 }
@@ -215,12 +214,12 @@ func (c certificate) Make(ctx context.Context, h host.Host, to converge.State) e
 // there, they are not gone.
 func (c certificate) remove(h host.Host) error {
 	names, err := h.ReadDir(kubelet.PKI)
-	if err != nil && !notThere(err) {
+	if err != nil && !host.NotExist(err) {
 		return err
 	}
-	all := []string{bootstrapKubeconfig, currentCertificate}
+	all := []string{bootstrapKubeconfig, kubelet.CurrentCertificate}
 	for _, n := range names {
-		if full := path.Join(kubelet.PKI, n); full != currentCertificate && strings.HasPrefix(n, certificatePrefix) {
+		if full := path.Join(kubelet.PKI, n); full != kubelet.CurrentCertificate && strings.HasPrefix(n, certificatePrefix) {
 			all = append(all, full)
 		}
 	}
@@ -259,7 +258,7 @@ func (t *tokenJoin) enter(ctx context.Context, h host.Host) error {
 
 // certified says whether kubelet has a valid certificate of this node.
 func (t *tokenJoin) certified(v host.View) bool {
-	data, err := v.ReadFile(currentCertificate)
+	data, err := v.ReadFile(kubelet.CurrentCertificate)
 	list := certificates(data)
 	return err == nil && len(list) > 0 && list[0].Subject.CommonName == "system:node:"+t.name && !v.Now().After(list[0].NotAfter)
 }

@@ -115,7 +115,7 @@ func (r *signingRequest) problem() (string, error) {
 		case "Denied", "Failed":
 			return "", &converge.Trouble{
 				What:    fmt.Sprintf("cannot join: the request %s for the node's certificate is %s", name, strings.ToLower(c.Type)),
-				Because: []string{oneLine(c.Reason + ": " + c.Message)},
+				Because: []string{converge.OneLine(c.Reason + ": " + c.Message)},
 				Try:     []string{"kubectl describe csr " + name + "; once its cause is fixed: kubectl delete csr " + name + ", then apply again"},
 			}
 		case "Approved":

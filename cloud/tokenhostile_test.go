@@ -211,7 +211,7 @@ func TestKubeconfigEditedByKubectl(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range p.Changes {
-		if c.Name == currentCertificate || c.Name == kubelet.Unit {
+		if c.Name == kubelet.CurrentCertificate || c.Name == kubelet.Unit {
 			t.Errorf("the node would leave: %s %s", c, c.Why)
 		}
 	}

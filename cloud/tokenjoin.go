@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -40,10 +41,10 @@ type tokenJoin struct {
 	roots     []byte // whom the API server's certificate must come from, once that was found out
 }
 
-func newTokenJoin(s spec.Spec, f facts.Facts) *tokenJoin {
+func newTokenJoin(se *Session, s spec.Spec, f facts.Facts) *tokenJoin {
 	return &tokenJoin{
 		server: strings.TrimSuffix(s.Join.Server, "/"), caFile: s.Join.CAFile, pin: s.Join.CAPin, tokenFile: s.Join.TokenFile,
-		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), kubelet: f.Kubelet.Version, sleep: host.Pause, silence: &silence{},
+		name: nodeName(s, f), machineID: f.MachineID, ca: f.Files[s.Join.CAFile], via: via(s), kubelet: f.Kubelet.Version, sleep: host.Pause, silence: &se.silence,
 	}
 }
 
@@ -70,7 +71,7 @@ func (t *tokenJoin) read(v host.View) (bootstrapToken, error) {
 	again := t.another()
 	i, err := v.Lstat(t.tokenFile)
 	switch {
-	case notThere(err):
+	case host.NotExist(err):
 		return bootstrapToken{}, &converge.Trouble{
 			What: fmt.Sprintf("cannot join: there is no bootstrap token, %s is not there", t.tokenFile), Try: []string{again}, Err: noToken{t.tokenFile},
 		}
@@ -155,7 +156,7 @@ func (t *tokenJoin) authority(ctx context.Context, v host.View, found []byte) ([
 
 // elsewhere makes a Later of what the certificate's own line in the plan says already: once is enough.
 func (t *tokenJoin) elsewhere(v host.View, err error) error {
-	if _, there := v.Stat(currentCertificate); err == nil || errors.As(err, &host.Later{}) || !notThere(there) {
+	if _, there := v.Stat(kubelet.CurrentCertificate); err == nil || errors.As(err, &host.Later{}) || !host.NotExist(there) {
 		return err
 	}
 	return host.Later{Until: "once the cluster was asked"}
@@ -180,7 +181,7 @@ func (t *tokenJoin) givenAuthority() ([]byte, error) {
 
 // dns is what kubeadm has noted for all kubelets of the cluster about its DNS. A bootstrap token may read it where kubeadm has
 // made the cluster (kubernetes, cmd/kubeadm/app/phases/kubelet/config.go, createConfigMapRBACRules).
-func (t *tokenJoin) dns(ctx context.Context, v host.View) (table, error) {
+func (t *tokenJoin) dns(ctx context.Context, v host.View) (map[string]any, error) {
 	if err := t.try(ctx, v); err != nil {
 		return nil, t.elsewhere(v, err)
 	}
@@ -193,9 +194,9 @@ func (t *tokenJoin) dns(ctx context.Context, v host.View) (table, error) {
 		noted, err = configMap(ctx, t.client(v, token), "kube-system", "kubelet-config")
 		return err
 	})
-	var is table
+	var is map[string]any
 	if err == nil && yaml.Unmarshal([]byte(noted["kubelet"]), &is) == nil && is["clusterDNS"] != nil {
-		told := table{}
+		told := map[string]any{}
 		for _, key := range kubelet.DNSKeys() {
 			if is[key] != nil {
 				told[key] = is[key]
@@ -211,4 +212,37 @@ func (t *tokenJoin) dns(ctx context.Context, v host.View) (table, error) {
 		Because: []string{"the ConfigMap kubelet-config in kube-system, in which kubeadm notes it, is not there or not for us to read"},
 		Try:     []string{`write cluster_dns = ["10.96.0.10"] in [join], with the address that kubectl -n kube-system get service kube-dns shows`},
 	}
+}
+
+// entered is a Later while the node has no certificate and the API server is silent: a kubelet that was started then would
+// register nowhere, and we would wait for it.
+func (t *tokenJoin) entered(ctx context.Context, v host.View) error {
+	if t == nil {
+		return nil
+	}
+	for _, name := range []string{kubelet.CurrentCertificate, bootstrapKubeconfig} {
+		if _, err := v.Stat(name); !host.NotExist(err) {
+			return nil
+		}
+	}
+	if err := t.try(ctx, v); converge.Passes(err) {
+		return t.elsewhere(v, err)
+	}
+	return nil
+}
+
+// askOnce keeps the answer to a question that several things of a stage ask while it is planned.
+type askOnce struct {
+	mu   sync.Mutex
+	done bool
+	err  error
+}
+
+func (o *askOnce) do(ask func() error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.done {
+		o.done, o.err = true, ask()
+	}
+	return o.err
 }

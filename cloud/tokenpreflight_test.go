@@ -29,7 +29,7 @@ func (j *testJoin) wants(t *testing.T) ([]converge.Want, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return joinWants(j.spec, f)
+	return joinWants(new(Session), j.spec, f)
 }
 
 // joiner is one join that does not really sleep.
@@ -39,7 +39,7 @@ func (j *testJoin) joiner(t *testing.T) *tokenJoin {
 	if err != nil {
 		t.Fatal(err)
 	}
-	join := newTokenJoin(j.spec, f)
+	join := newTokenJoin(new(Session), j.spec, f)
 	join.sleep = func(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 	return join
 }
@@ -175,12 +175,12 @@ func TestCgroup1(t *testing.T) {
 	for _, c := range []struct {
 		version string
 		cgroup  int
-		config  table
+		config  map[string]any
 		refused bool
 	}{
 		{"1.35.4", 1, nil, true},
-		{"1.35.4", 1, table{"failCgroupV1": false}, false},
-		{"1.36.0-rc.1", 1, table{"failCgroupV1": true}, true},
+		{"1.35.4", 1, map[string]any{"failCgroupV1": false}, false},
+		{"1.36.0-rc.1", 1, map[string]any{"failCgroupV1": true}, true},
 		{"1.34.9", 1, nil, false},
 		{"", 1, nil, false},
 		{"1.35.4", 2, nil, false},
@@ -335,7 +335,7 @@ func TestCertificateThatHasRunOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.apply(t)
-	if list := certificates([]byte(j.read(t, currentCertificate))); len(list) != 1 || !list[0].NotAfter.After(j.n.Now()) {
+	if list := certificates([]byte(j.read(t, kubelet.CurrentCertificate))); len(list) != 1 || !list[0].NotAfter.After(j.n.Now()) {
 		t.Errorf("it has run out still: %v", list)
 	}
 	if p, err := j.engine().Plan(context.Background(), j.n.View()); err != nil || len(p.Changes) > 0 {

@@ -101,7 +101,7 @@ func TestSecretsOfAJoinStaySecret(t *testing.T) {
 						continue
 					}
 					i, err := j.n.Stat(name)
-					ours := name == "/etc/gpuadm/token" || name == bootstrapKubeconfig || name == current || name == currentCertificate
+					ours := name == "/etc/gpuadm/token" || name == bootstrapKubeconfig || name == current || name == kubelet.CurrentCertificate
 					if !ours || err != nil || i.Mode.Perm() != 0o600 {
 						t.Errorf("%s tells a secret", name)
 					}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -95,7 +96,7 @@ func TestJoinSectionGone(t *testing.T) {
 func TestRunOutWithoutToken(t *testing.T) {
 	j := startJoin(t, testMachine, "")
 	j.apply(t)
-	ends := certificates([]byte(j.read(t, currentCertificate)))[0].NotAfter
+	ends := certificates([]byte(j.read(t, kubelet.CurrentCertificate)))[0].NotAfter
 	j.n.Advance(2 * 365 * 24 * time.Hour)
 	_, err := j.engine().Apply(context.Background(), j.n)
 	if err == nil {

@@ -131,7 +131,7 @@ func (t *tokenJoin) noInfo(err error) error {
 	}
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot find out whom to trust: %s does not show the ConfigMap cluster-info in kube-public to everybody", t.server),
-		Because: []string{oneLine(err.Error()), "kubeadm makes it; clusters made otherwise may have none, or answer no one they do not know"},
+		Because: []string{converge.OneLine(err.Error()), "kubeadm makes it; clusters made otherwise may have none, or answer no one they do not know"},
 		Try:     []string{`write ca_file = "/etc/gpuadm/ca.crt" in [join], with the cluster's CA certificate, in place of ca_pin`},
 	}
 }

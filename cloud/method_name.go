@@ -8,8 +8,21 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
+
+// nodeName is what the node is called: as kubelet does it, the host's name in lower case
+// (kubernetes, pkg/util/node/node.go, GetHostname).
+func nodeName(s spec.Spec, f facts.Facts) string {
+	if s.Join.NodeName != "" {
+		return s.Join.NodeName
+	}
+	if name := eksName(s, f); name != "" {
+		return name
+	}
+	return strings.ToLower(strings.TrimSpace(f.Hostname))
+}
 
 // nameFits refuses what cannot be a node's name: RFC 1123 in lower case (kubernetes, pkg/apis/core/validation:
 // ValidateNodeName), and at most 63 characters, since kubelet makes it the value of the label kubernetes.io/hostname too

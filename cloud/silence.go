@@ -69,20 +69,3 @@ func (q *silence) fresh(v host.View) error {
 	}
 	return q.err
 }
-
-// entered is a Later while the node has no certificate and the API server is silent: a kubelet that was started then would
-// register nowhere, and we would wait for it.
-func (t *tokenJoin) entered(ctx context.Context, v host.View) error {
-	if t == nil {
-		return nil
-	}
-	for _, name := range []string{currentCertificate, bootstrapKubeconfig} {
-		if _, err := v.Stat(name); !notThere(err) {
-			return nil
-		}
-	}
-	if err := t.try(ctx, v); converge.Passes(err) {
-		return t.elsewhere(v, err)
-	}
-	return nil
-}
