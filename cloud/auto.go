@@ -5,9 +5,7 @@ package cloud
 
 import (
 	"fmt"
-	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -52,16 +50,4 @@ func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
 		return gkeNotes(f)
 	}
 	return nil
-}
-
-// kubeletFlagsSay are the flags that a kubelet of another owner must be started with to register as node.toml asks; "" for none.
-func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
-	var flags []string
-	if len(labels) > 0 {
-		flags = append(flags, "--node-labels="+strings.Join(kubelet.Pairs(labels), ","))
-	}
-	if len(taints) > 0 {
-		flags = append(flags, "--register-with-taints="+strings.Join(kubelet.TaintTexts(taints), ","))
-	}
-	return strings.Join(flags, " ")
 }

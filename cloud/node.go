@@ -127,3 +127,16 @@ func ownWants(k kubelet.Own, s spec.Spec, f facts.Facts) ([]converge.Want, error
 	}
 	return k.Wants(s, f, kubelet.Node{Name: nodeName(s, f), Labels: labels, Taints: taints})
 }
+
+// unique leaves out folders that are wanted twice.
+func unique(wants []converge.Want) (list []converge.Want) {
+	seen := map[string]bool{}
+	for _, w := range wants {
+		id := w.Kind() + " " + w.Name()
+		if !seen[id] {
+			list = append(list, w)
+		}
+		seen[id] = true
+	}
+	return list
+}

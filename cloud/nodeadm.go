@@ -213,3 +213,15 @@ func nodeadmOld(e facts.Engine) bool {
 	}
 	return strings.HasPrefix(e.Version, "1.")
 }
+
+// kubeletFlagsSay are the flags that a kubelet of another owner must be started with to register as node.toml asks; "" for none.
+func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
+	var flags []string
+	if len(labels) > 0 {
+		flags = append(flags, "--node-labels="+strings.Join(kubelet.Pairs(labels), ","))
+	}
+	if len(taints) > 0 {
+		flags = append(flags, "--register-with-taints="+strings.Join(kubelet.TaintTexts(taints), ","))
+	}
+	return strings.Join(flags, " ")
+}

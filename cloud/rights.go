@@ -25,3 +25,11 @@ func lacking(err error) error {
 		Err:     errors.Join(converge.Wait{For: "a right in the cluster"}, err),
 	}
 }
+
+func kubeError(err error) *kube.Error {
+	e := (*kube.Error)(nil)
+	if !errors.As(err, &e) {
+		return nil
+	}
+	return e
+}

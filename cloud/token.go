@@ -57,19 +57,6 @@ func tokenWants(se *Session, s spec.Spec, f facts.Facts) ([]converge.Want, error
 	return wants, nil
 }
 
-// unique leaves out folders that are wanted twice.
-func unique(wants []converge.Want) (list []converge.Want) {
-	seen := map[string]bool{}
-	for _, w := range wants {
-		id := w.Kind() + " " + w.Name()
-		if !seen[id] {
-			list = append(list, w)
-		}
-		seen[id] = true
-	}
-	return list
-}
-
 // kubeconfig is what kubelet's kubeconfig shall be: as kubelet has written it, unless node.toml names another server by now.
 func (t *tokenJoin) kubeconfig(found []byte) ([]byte, error) {
 	var is struct {

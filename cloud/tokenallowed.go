@@ -207,14 +207,6 @@ func (t *tokenJoin) client(v host.View, token bootstrapToken) *kube.Client {
 // refused says that the server answers, and has no such thing for us.
 func refused(err error) bool { return errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing) }
 
-func kubeError(err error) *kube.Error {
-	e := (*kube.Error)(nil)
-	if !errors.As(err, &e) {
-		return nil
-	}
-	return e
-}
-
 // configMap reads a ConfigMap.
 func configMap(ctx context.Context, c *kube.Client, namespace, name string) (map[string]string, error) {
 	data, _, err := configMapDated(ctx, c, namespace, name)
