@@ -6,6 +6,12 @@ package cloud
 import (
 	"fmt"
 
+	"github.com/gpuadm/gpuadm/cloud/aks"
+	"github.com/gpuadm/gpuadm/cloud/eks"
+	"github.com/gpuadm/gpuadm/cloud/gke"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/cloud/token"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -29,25 +35,25 @@ func untold(f facts.Facts) error {
 }
 
 // tokenAnyway is a join by token that method = "auto" has led to: of it the spec did not check that all is there.
-func tokenAnyway(se *Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func tokenAnyway(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if s.Join.Server == "" || s.Join.CAFile == "" && s.Join.CAPin == "" {
 		return nil, &converge.Trouble{
 			What: "cannot join by the token in " + s.Join.TokenFile + ": server, or ca_file or ca_pin, is missing in [join]",
 			Try:  []string{"write server = \"https://HOST:6443\" and ca_pin = \"sha256:…\" in [join], as kubeadm token create --print-join-command prints them"},
 		}
 	}
-	return tokenWants(se, s, f)
+	return token.Wants(se, s, f)
 }
 
 // joinNotes tell who does what, where it is not us.
 func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
-	switch howOf(s, f) {
+	switch method.Of(s, f) {
 	case "eks":
-		return eksNotes(s, f)
+		return eks.Notes(s, f)
 	case "aks":
-		return aksNotes(s, f)
+		return aks.Notes(s, f)
 	case "gke":
-		return gkeNotes(f)
+		return gke.Notes(f)
 	}
 	return nil
 }
