@@ -103,10 +103,8 @@ func answers(ctx context.Context, v host.View, socket, handler string) error {
 		if strings.Contains(err.Error(), "gRPC status 12") {
 			return fmt.Errorf("containerd runs, and its CRI plugin does not: journalctl -u containerd says why")
 		}
-		select {
-		case <-ctx.Done():
+		if host.Pause(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("containerd did not answer CRI within %v: %w", time.Since(began).Round(time.Second), err)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
