@@ -165,11 +165,11 @@ func (f dockerRestart) asked(ctx context.Context, v host.View) (info dockerInfo,
 }
 
 func dockerOf(ctx context.Context, v host.View, config string) (facts.Engine, error) {
-	f, err := facts.Gather(ctx, v, facts.Needs{})
+	engines, err := facts.Engines(ctx, v)
 	if err != nil {
 		return facts.Engine{}, err
 	}
-	for _, e := range f.Engines {
+	for _, e := range engines {
 		if e.Name == "docker" && e.Config == config {
 			return e, nil
 		}
