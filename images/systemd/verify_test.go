@@ -149,7 +149,7 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 	put("kubelet.service.d/50-gpuadm.conf", string(systemd.Gate))
 	cmd := exec.Command(program, "verify", "--man=no", "multi-user.target", "gpuadm-spec.service")
 	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+folder+":")
-	cmd.Dir = folder // it finds units in the current folder first
+	cmd.Dir = folder                  // it finds units in the current folder first
 	output, _ := cmd.CombinedOutput() // what it finds decides, not the exit code: this machine lacks most programs
 	var said strings.Builder
 	for line := range strings.Lines(string(output)) {
