@@ -8,11 +8,13 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/coreos/go-systemd/v22/unit"
+	"golang.org/x/tools/txtar"
 
 	"github.com/gpuadm/gpuadm/images/systemd"
 	"github.com/gpuadm/gpuadm/test/lab"
@@ -89,6 +91,17 @@ func TestVerify(t *testing.T) {
 		for name, text := range lab.NodeadmUnits() {
 			if strings.HasPrefix(name, "nodeadm") {
 				units[name] = text
+			}
+		}
+		for _, host := range []string{"al2023-eks-nvidia", "al2023-eks-trees"} {
+			archive, err := txtar.ParseFile("../../test/hosts/" + host + ".txtar")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range archive.Files {
+				if name := path.Base(f.Name); strings.Contains(f.Name, "/systemd/system/") && (strings.Contains(name, "nvidia") || strings.HasSuffix(name, ".mount")) {
+					units[name] = string(f.Data)
+				}
 			}
 		}
 		units["nodeadm-run.service.d/50-gpuadm.conf"] = "[Unit]\nAfter=gpuadm.service\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate --wait\n"
