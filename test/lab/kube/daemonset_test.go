@@ -26,6 +26,7 @@ func TestLabKubeDaemonSet(t *testing.T) {
 	n.lets("first")
 	n.untainted()
 	t.Logf("kubelet's identity: %v", c.Requests(n.user()))
+	n.cheap()
 
 	t.Log("a reboot with GPUs that do not answer")
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
