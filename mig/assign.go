@@ -102,6 +102,17 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	return all, nil
 }
 
+// Needs is how many GPUs the indices in the entries take there to be.
+func Needs(entries []Entry) int {
+	n := 0
+	for _, e := range entries {
+		for _, i := range e.Devices.Index {
+			n = max(n, i+1)
+		}
+	}
+	return n
+}
+
 func noGPU(gpus []host.GPU) error {
 	t := &converge.Trouble{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"check the filters and the devices"}}
 	for _, g := range gpus {

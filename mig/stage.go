@@ -66,9 +66,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return append(list, things.Resumed()), nil
 }
 
-// Asked reads what a spec asks for: its tables, or a layout of a file in mig-parted's format.
+// Asked reads what a spec asks for: its tables, or a layout of a file in mig-parted's format, by its name or the only one.
 func Asked(m spec.MIG, file []byte) ([]Entry, error) {
-	if m.Layout == "" {
+	if m.Layout == "" && (len(m.GPU) > 0 || m.File == "") {
 		return Entries(m)
 	}
 	if file == nil {

@@ -118,7 +118,7 @@ func table() []row {
 		stated = func(s *Spec) *bool { return &s.Runtime.CDIStated }
 
 	section = "mig"
-	text("layout", `""`, "name of a layout in file; or write [[mig.gpu]] tables", checkName, func(s *Spec) any { return &s.MIG.Layout })
+	text("layout", `""`, "name of a layout in file; empty: its only one; or write [[mig.gpu]] tables", checkName, func(s *Spec) any { return &s.MIG.Layout })
 	text("file", `""`, "absolute path of a file in mig-parted's format", checkPath, func(s *Spec) any { return &s.MIG.File })
 	section = "mig.gpu"
 	last := func(s *Spec) *MIGGPU { return &s.MIG.GPU[len(s.MIG.GPU)-1] }

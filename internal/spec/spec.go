@@ -56,7 +56,7 @@ func (s Spec) Digest() string {
 }
 
 // Asked says whether the spec has any GPU partitioned.
-func (m MIG) Asked() bool { return m.Layout != "" || len(m.GPU) > 0 }
+func (m MIG) Asked() bool { return m.Layout != "" || m.File != "" || len(m.GPU) > 0 }
 
 // Driver is [driver]: which NVIDIA driver, from where, and who looks after it.
 type Driver struct {
@@ -119,7 +119,7 @@ type Runtime struct {
 
 // MIG is [mig]: how the GPUs are partitioned. Either Layout or GPU is set, or neither.
 type MIG struct {
-	Layout string // a name from File
+	Layout string // a name from File; "" with a File and no GPU: its only layout
 	File   string // absolute path of a file in mig-parted's format
 	GPU    []MIGGPU
 }
