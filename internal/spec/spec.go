@@ -122,6 +122,8 @@ type MIG struct {
 	Layout string // a name from File; "" with a File and no GPU: its only layout
 	File   string // absolute path of a file in mig-parted's format
 	GPU    []MIGGPU
+
+	TrustDriver bool // what the table of known GPUs excludes is left to the driver
 }
 
 // MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.

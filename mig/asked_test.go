@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// bus is two H100, an audio function, a GPU that the table does not know, and one that is given to a virtual machine.
+func bus() []facts.PCI {
+	return []facts.PCI{
+		{Address: "0000:17:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:16c1"},
+		{Address: "0000:17:00.1", Vendor: "10de", Device: "10f0", Class: "040300"},
+		{Address: "0000:2a:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:1626", Driver: "vfio-pci"},
+		{Address: "0000:3d:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:1626"},
+		{Address: "0000:60:00.0", Vendor: "10de", Device: "9999", Class: "030200"},
+	}
+}
+
+// TestImpossibleWithoutDriver: while no driver answers, the PCI ids say what the GPUs are, and a layout that they cannot have is
+// refused. GPUs that the table does not know, and those of a virtual machine, are left to the driver.
+func TestImpossibleWithoutDriver(t *testing.T) {
+	for _, c := range []struct{ toml, says string }{
+		{"[[mig.gpu]]\nlayout = { \"1g.18gb\" = 7 }\n", "cannot make 1g.18gb on H100-80GB"},
+		{"[[mig.gpu]]\nlayout = { \"3g\" = 2, \"1g\" = 1 }\n", "it needs 9 memory slices"},
+		{"[[mig.gpu]]\ndevices = [1]\nlayout = { \"1g.18gb\" = 7 }\n", "cannot make 1g.18gb on H100-80GB"},
+		{"[[mig.gpu]]\nmatch = [\"0x233010DE:0x162610DE\"]\nlayout = { \"1g.18gb\" = 7 }\n", "cannot make 1g.18gb on H100-80GB"},
+		{"[mig]\nlayout = \"a\"\nfile = \"/mig.yaml\"\n", "cannot make 1g.5gb on H100-80GB"},
+		{"[mig]\nlayout = \"b\"\nfile = \"/mig.yaml\"\n", `cannot find layout "b"`},
+		{"[[mig.gpu]]\ndevices = [2]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
+		{"[[mig.gpu]]\nmatch = [\"0x233010DE:0x999910DE\"]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
+		{"[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n", ""},
+		{"[mig]\ntrust_driver = true\n[[mig.gpu]]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
+		{"[mig]\nlayout = \"a\"\nfile = \"/another.yaml\"\n", ""}, // it may come before the driver does
+	} {
+		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.toml)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := facts.Facts{Live: true, GPUs: bus(), NoDriver: "the module is not loaded", Files: map[string][]byte{
+			"/mig.yaml": []byte("version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}]\n"),
+		}}
+		list, err := wants(s, f)
+		switch said := words(err); {
+		case c.says == "" && (err != nil || len(list) != 1):
+			t.Errorf("%s: %v wants, %s", c.toml, len(list), said)
+		case c.says != "" && !strings.Contains(said, c.says):
+			t.Errorf("%s: %s; want %s", c.toml, said, c.says)
+		case strings.Contains(c.says, "cannot make") && !strings.Contains(said, "trust_driver = true in [mig]"):
+			t.Errorf("%s: %s: the way round is not named", c.toml, said)
+		}
+	}
+}
