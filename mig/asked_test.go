@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -53,6 +54,46 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 			t.Errorf("%s: %s; want %s", c.toml, said, c.says)
 		case strings.Contains(c.says, "cannot make") && !strings.Contains(said, "trust_driver = true in [mig]"):
 			t.Errorf("%s: %s: the way round is not named", c.toml, said)
+		}
+	}
+}
+
+// TestPicksOneGPU: an entry names a GPU by its UUID or PCI address, as nvidia-smi, lspci and sysfs write them, and a subsystem also
+// where GPUs are planned for that no machine has.
+func TestPicksOneGPU(t *testing.T) {
+	live := host.GPU{Address: "0000:3d:00.0", UUID: "GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", Device: "0x233010DE", Sub: "0x162610DE", MIG: true}
+	bare, err := Find("H100-80GB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := Find("0x233010DE:0x162610DE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		match string
+		gpu   host.GPU
+		want  bool
+	}{
+		{"GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", live, true},
+		{"gpu-5A3C1D7E-11b0-4a66-9c2f-0d1e2f3a4b5c", live, true},
+		{"GPU-00000000-11b0-4a66-9c2f-0d1e2f3a4b5c", live, false},
+		{"0000:3d:00.0", live, true},
+		{"00000000:3D:00.0", live, true},
+		{"3d:00.0", live, true},
+		{"0001:3d:00.0", live, false},
+		{"3e:00.0", live, false},
+		{"0x233010DE:0x162610DE", live, true},
+		{"0x233010DE:0x162610DE", bare.GPU(), true}, // which subsystem is planned for was not said
+		{"0x233010DE:0x162610DE", other.GPU(), true},
+		{"0x233010DE:0x16C110DE", other.GPU(), false},
+	} {
+		e := Entry{Match: []string{c.match}, Devices: spec.Devices{All: true}}
+		if got := e.Matches(c.gpu); got != c.want {
+			t.Errorf("%s is for %s %s: %t", c.match, c.gpu.Address, c.gpu.Sub, got)
+		}
+		if err := e.check([]host.GPU{c.gpu}); err != nil {
+			t.Errorf("%s: %v", c.match, err) // one file serves many machines
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // Entry is one rule: which GPUs, and their desired partitions.
 type Entry struct {
-	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too) or names of GPUs; empty: all
+	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too), names, UUIDs or PCI addresses of GPUs; empty: all
 	Devices spec.Devices // of those, which
 	Layout  Layout
 	Where   string // its place in the file, for messages: `entry 2 of "all-balanced", mig.yaml:14`
@@ -144,7 +144,11 @@ func (e Entry) counts(g host.GPU) bool {
 func matches(s string, g host.GPU) bool {
 	device, sub, has := strings.Cut(s, ":")
 	if isID(device) {
-		return strings.EqualFold(device, g.Device) && (!has || strings.EqualFold(sub, g.Sub))
+		return strings.EqualFold(device, g.Device) && (!has || g.Sub == "" || strings.EqualFold(sub, g.Sub))
+	}
+	if one(s) {
+		s = strings.ToLower(s)
+		return strings.EqualFold(s, g.UUID) || slices.Contains([]string{g.Address, "0000" + g.Address, strings.TrimPrefix(g.Address, "0000:")}, s)
 	}
 	if len(g.Device) == 10 && sameDevice(g.Device, s) {
 		return true
@@ -156,6 +160,13 @@ func matches(s string, g host.GPU) bool {
 	words := tokens(g.Name)
 	asked := tokens(s)
 	return letters(asked) && !slices.ContainsFunc(asked, func(t string) bool { return !slices.Contains(words, t) })
+}
+
+// one says whether s names one GPU: by its UUID, or by its PCI address as sysfs, nvidia-smi or lspci write it.
+func one(s string) bool {
+	s = strings.ToLower(s)
+	address := strings.Contains(s, ":") && strings.Contains(s, ".") && strings.Trim(s, "0123456789abcdef:.") == ""
+	return address || strings.HasPrefix(s, "gpu-") && len(s) == len("GPU-")+36
 }
 
 // check refuses indices and names that no GPU has: a slip there would otherwise do nothing, and look done. A model
@@ -175,7 +186,7 @@ func (e Entry) check(gpus []host.GPU) error {
 	}
 	for _, s := range e.Match {
 		device, _, _ := strings.Cut(s, ":")
-		if isID(device) || slices.ContainsFunc(gpus, func(g host.GPU) bool { return matches(s, g) }) {
+		if isID(device) || one(s) || slices.ContainsFunc(gpus, func(g host.GPU) bool { return matches(s, g) }) {
 			continue
 		}
 		_, err := Find(s)

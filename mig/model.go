@@ -35,6 +35,7 @@ type Model struct {
 	Profiles  []host.Profile
 
 	words []string
+	sub   string // the subsystem of the GPU that is planned for; "" if it was not said
 }
 
 // Resets says whether a change of MIG mode holds only after a reset of the GPU. Only Ampere needs one
@@ -219,16 +220,21 @@ func (m Model) byID(id int) int {
 
 // GPU is a GPU of this model that was never changed, for planning without a driver: MIG is off and nothing is on it.
 func (m Model) GPU() host.GPU {
-	g := host.GPU{Name: m.Title, Arch: m.Arch, MIG: true, Profiles: m.Profiles}
+	g := host.GPU{Name: m.Title, Arch: m.Arch, MIG: true, Profiles: m.Profiles, Sub: m.sub}
 	if len(m.Devices) > 0 {
 		g.Device = m.Devices[0]
 	}
 	return g
 }
 
-// Find is the model that a person means: by PCI device id (0x233010DE, 2330, 10de:2330) or by name (H100-80GB, h200,
-// "NVIDIA A100-SXM4-40GB"). The error is a *converge.Trouble that lists what was meant.
+// Find is the model that a person means: by PCI device id (0x233010DE, 2330, 10de:2330, with :0x16C110DE the subsystem too) or by
+// name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *converge.Trouble that lists what was meant.
 func Find(name string) (Model, error) {
+	if device, sub, _ := strings.Cut(name, ":"); isID(device) && isID(sub) {
+		m, err := Find(device)
+		m.sub = sub
+		return m, err
+	}
 	all := Models()
 	var fit []Model
 	tokens := tokens(name)

@@ -225,7 +225,7 @@ func TestAssign(t *testing.T) {
 	}
 	t4 := host.GPU{Index: 2, Name: "Tesla T4", Device: "0x1EB810DE"}
 	gpus := []host.GPU{gpu(0, "A100-40"), gpu(1, "H100-80"), t4, gpu(3, "A100-40")}
-	gpus[0].Sub = "0x134F10DE"
+	gpus[0].Sub, gpus[3].Sub = "0x134F10DE", "0x134F0000"
 	all := spec.Devices{All: true}
 	on := Layout{Enabled: true}
 	var out strings.Builder

@@ -123,7 +123,7 @@ func table() []row {
 	add("trust_driver", TypeBool, "false", "true: while no driver answers, a layout that the known GPUs cannot have is not refused: a newer driver may know more", func(s *Spec) any { return &s.MIG.TrustDriver })
 	section = "mig.gpu"
 	last := func(s *Spec) *MIGGPU { return &s.MIG.GPU[len(s.MIG.GPU)-1] }
-	add("match", TypeStrings, "[]", "PCI device ids or names of the GPUs meant; empty: all", func(s *Spec) any { return &last(s).Match }).check = checkName
+	add("match", TypeStrings, "[]", "PCI device ids, names, UUIDs or PCI addresses of the GPUs meant; empty: all", func(s *Spec) any { return &last(s).Match }).check = checkName
 	add("devices", TypeDevices, `"all"`, "which GPUs, by index", func(s *Spec) any { return &last(s).Devices })
 	add("enabled", TypeBool, "true", "MIG mode", func(s *Spec) any { return &last(s).Enabled })
 	add("layout", TypeCounts, "{}", "how many of each profile on each GPU", func(s *Spec) any { return &last(s).Layout }).check = checkProfile

@@ -128,7 +128,7 @@ type MIG struct {
 
 // MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.
 type MIGGPU struct {
-	Match      []string       // PCI device ids or names of GPUs; empty = all
+	Match      []string       // PCI device ids, names, UUIDs or PCI addresses of GPUs; empty = all
 	Devices    Devices        // which of them
 	Enabled    bool           // MIG mode; when false, Layout and Placements are empty
 	Layout     map[string]int // profile -> how many of it on each GPU
