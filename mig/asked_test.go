@@ -61,7 +61,7 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 // TestPicksOneGPU: an entry names a GPU by its UUID or PCI address, as nvidia-smi, lspci and sysfs write them, and a subsystem also
 // where GPUs are planned for that no machine has.
 func TestPicksOneGPU(t *testing.T) {
-	live := host.GPU{Address: "0000:3d:00.0", UUID: "GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", Device: "0x233010DE", Sub: "0x162610DE", MIG: true}
+	live := host.GPU{Address: "0000:3d:00.0", UUID: "GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", Name: "NVIDIA H100 PCIe", Device: "0x233010DE", Sub: "0x162610DE", MIG: true}
 	bare, err := Find("H100-80GB")
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +83,8 @@ func TestPicksOneGPU(t *testing.T) {
 		{"3d:00.0", live, true},
 		{"0001:3d:00.0", live, false},
 		{"3e:00.0", live, false},
+		{"H20-3e", live, false},
+		{"H100", live, true},
 		{"0x233010DE:0x162610DE", live, true},
 		{"0x233010DE:0x162610DE", bare.GPU(), true}, // which subsystem is planned for was not said
 		{"0x233010DE:0x162610DE", other.GPU(), true},

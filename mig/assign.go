@@ -4,6 +4,7 @@
 package mig
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -190,7 +191,7 @@ func (e Entry) check(gpus []host.GPU) error {
 			continue
 		}
 		_, err := Find(s)
-		if t, ok := err.(*converge.Trouble); ok && !strings.HasPrefix(t.What, "cannot tell") { // several models: known
+		if t, ok := err.(*converge.Trouble); ok && !errors.Is(err, errKnown) {
 			return &converge.Trouble{What: fmt.Sprintf("cannot find GPU %q, which %s is for", s, e.Where), Because: t.Because, Try: t.Try}
 		}
 	}

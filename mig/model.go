@@ -9,6 +9,7 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -55,6 +56,11 @@ type table struct {
 	Grids   map[string]grid
 	Compute map[string][]struct{ ID, Slices, Max int }
 	GPUs    []gpuRow
+
+	Unlisted []struct {
+		Name, Why      string
+		Words, Devices []string
+	}
 }
 
 type grid struct {
@@ -227,6 +233,9 @@ func (m Model) GPU() host.GPU {
 	return g
 }
 
+// errKnown is the cause of errors of Find about GPUs that are known: one of several, or one without a table.
+var errKnown = errors.New("the GPU is known")
+
 // Find is the model that a person means: by PCI device id (0x233010DE, 2330, 10de:2330, with :0x16C110DE the subsystem too) or by
 // name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *converge.Trouble that lists what was meant.
 func Find(name string) (Model, error) {
@@ -259,6 +268,17 @@ func Find(name string) (Model, error) {
 		return Model{}, &converge.Trouble{
 			What: fmt.Sprintf("cannot tell which GPU %q is: there are %s", name, strings.Join(names(fit), ", ")),
 			Try:  []string{"write the memory too: " + strconv.Quote(fit[0].Name)},
+			Err:  errKnown,
+		}
+	}
+	for _, u := range read().Unlisted {
+		named := letters(tokens) && !slices.ContainsFunc(tokens, func(t string) bool { return !slices.Contains(u.Words, t) })
+		if named || slices.ContainsFunc(u.Devices, func(d string) bool { return sameDevice("0x"+d+"10DE", name) }) {
+			return Model{}, &converge.Trouble{
+				What: fmt.Sprintf("cannot plan for %s without its driver: %s", u.Name, u.Why),
+				Try:  []string{"run the same command without --gpu on the machine, where the driver says what it can be partitioned into"},
+				Err:  errKnown,
+			}
 		}
 	}
 	try := "write one of " + strings.Join(names(all), ", ") + ", or a PCI device id"
