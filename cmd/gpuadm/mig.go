@@ -30,7 +30,7 @@ func newMIG(c *common) *cobra.Command {
 the GPUs. With --gpu it needs no GPU, and works on any machine.`,
 	}
 	group(cmd)
-	cmd.AddCommand(newMIGFit(c), newMIGProfiles(c), newMIGExport(c))
+	cmd.AddCommand(newMIGFit(c), newMIGProfiles(c), newMIGExport(c), newMIGGenerate(c))
 	return cmd
 }
 
@@ -119,6 +119,35 @@ mig-parted's format, which has no placement.`,
 		},
 	}
 	cmd.Flags().StringVar(&parted, "parted", "", "print mig-parted's format, the layout called `NAME`")
+	return cmd
+}
+
+func newMIGGenerate(c *common) *cobra.Command {
+	var models []string
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "print one layout for each profile, in mig-parted's format",
+		Long: `Generate prints a file in mig-parted's format for [mig] file: for each profile of
+the GPUs a layout all-PROFILE with as many as fit, and all-disabled and all-enabled.`,
+		Example: "  gpuadm mig generate > /etc/gpuadm/mig.yaml\n  gpuadm mig generate --gpu H100-80GB --gpu A100-40GB",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			gpus, err := c.migGPUs(cmd.Context(), models)
+			if err != nil {
+				return err
+			}
+			file, err := mig.Generate(gpus)
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return c.json(file)
+			}
+			_, err = c.stdout.Write(file.YAML())
+			return err
+		},
+	}
+	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
 	return cmd
 }
 
