@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
@@ -52,7 +52,7 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 			}
 			pause = waitPause
 		case try == bootTries:
-			c.tellCluster(ctx, e, h, cloud.Outcome{Stage: c.at, Err: err, GaveUp: true})
+			c.tellCluster(ctx, e, h, node.Outcome{Stage: c.at, Err: err, GaveUp: true})
 			return c.gaveUp(ctx, h, err)
 		default:
 			printf(c.stderr, "gpuadm: attempt %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -41,7 +41,7 @@ func daemonSetBrings(t *testing.T, id, at string) {
 	if !strings.HasPrefix(argv[0], at) || len(argv) < 3 || argv[1] != "apply" || argv[2] != "--unattended" {
 		t.Errorf("the machine runs %q", argv)
 	}
-	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o700, podHome + "/token": 0o600, cloud.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
+	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o700, podHome + "/token": 0o600, node.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
 		if i, err := n.Stat(name); err != nil || i.Mode.Perm() != mode {
 			t.Errorf("%s: %v %v, want %v", name, i.Mode, err, mode)
 		}
