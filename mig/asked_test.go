@@ -99,3 +99,25 @@ func TestPicksOneGPU(t *testing.T) {
 		}
 	}
 }
+
+// TestDynamicMIG: where the DRA driver makes partitions as pods ask for them, gpuadm touches none, releases its own, and says so once.
+func TestDynamicMIG(t *testing.T) {
+	gpu := model(t, "H100-80").GPU()
+	gpu.Address = "0000:17:00.0"
+	f := facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{gpu}}, DynamicMIG: "process 77"}
+	s := spec.Spec{MIG: spec.MIG{GPU: []spec.MIGGPU{{Devices: spec.Devices{All: true}, Enabled: true}}}}
+	list, err := wants(s, f)
+	if err != nil || len(list) != 1 || list[0].Thing.Kind() != "check" || !list[0].Releases {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if state, err := list[0].Look(t.Context(), nil); err != nil || state != "ok" {
+		t.Errorf("%q, %v", state, err)
+	}
+	notes := Stage.Notes(nil, s, f)
+	if len(notes) != 1 || !strings.Contains(notes[0], "DynamicMIG") {
+		t.Errorf("%q", notes)
+	}
+	if notes := Stage.Notes(nil, spec.Spec{}, f); notes != nil {
+		t.Errorf("%q without [mig]", notes)
+	}
+}

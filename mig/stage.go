@@ -21,6 +21,12 @@ var Stage = converge.Stage{
 	Name:  "mig",
 	About: "partitions the GPUs that can be",
 	Wants: wants,
+	Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
+		if !s.MIG.Asked() || f.DynamicMIG == "" {
+			return nil
+		}
+		return []string{"the DRA driver makes partitions as pods ask for them (DynamicMIG, " + f.DynamicMIG + "): gpuadm leaves MIG to it, and [mig] does nothing"}
+	},
 	Needs: func(s spec.Spec) facts.Needs {
 		if !s.MIG.Asked() {
 			return facts.Needs{}
@@ -36,6 +42,11 @@ var Stage = converge.Stage{
 func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !s.MIG.Asked() {
 		return nil, nil
+	}
+	if f.DynamicMIG != "" {
+		w := things.Check("partitions of the GPUs", func(context.Context, host.View) (string, error) { return "", nil }, "the DRA driver makes them")
+		w.Releases = true
+		return []converge.Want{w}, nil
 	}
 	if f.Driver == nil {
 		return []converge.Want{unknown(f)}, impossible(s.MIG, f)
