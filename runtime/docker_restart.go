@@ -68,7 +68,7 @@ func (f dockerRestart) Make(ctx context.Context, h host.Host, to converge.State)
 	})
 	if err != nil {
 		return &converge.Trouble{
-			What: fmt.Sprintf("cannot have Docker reload its configuration: %v", err), Err: err,
+			What: fmt.Sprintf("cannot reload the configuration of Docker: %v", err), Err: err,
 			Try: []string{fmt.Sprintf("journalctl -u %s, which says why", f.Name())},
 		}
 	}

@@ -85,6 +85,11 @@ func Passes(err error) bool {
 	return errors.As(err, &w) && w.Waits()
 }
 
+// DriverLoads waits for a unit that loads the driver.
+func DriverLoads(unit string) Wait {
+	return Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
+}
+
 // unknown replaces the wants of a stage that does not know them yet: it waits for an answer from outside.
 type unknown struct {
 	stage string

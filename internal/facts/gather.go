@@ -107,7 +107,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		f.Signed = l.signed(ctx, *f, needs.Signed)
 	}
 	if needs.Driver {
-		f.MIGOwner, f.GFD, f.Machine = l.migOwner(), l.gfd(), l.machine()
+		f.MIGOwner, f.DynamicMIG, f.GFD, f.Machine = l.migOwner(), l.dynamicMIG(), l.gfd(), l.machine()
 		f.VGPU = l.vgpu(f.Virt, f.GPUs)
 		d, err := l.v.Driver(ctx)
 		none, later := (*host.NoDriver)(nil), host.Later{}
