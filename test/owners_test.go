@@ -22,7 +22,7 @@ import (
 // shippedSpec is the node.toml that the DaemonSet's ConfigMap carries.
 func shippedSpec(t *testing.T) string {
 	t.Helper()
-	file, err := os.Open("../images/daemonset/daemonset.yaml")
+	file, err := os.Open("../images/daemonset/onprem.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

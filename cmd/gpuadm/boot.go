@@ -58,10 +58,8 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 			printf(c.stderr, "gpuadm: attempt %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
 			try++
 		}
-		select {
-		case <-ctx.Done():
+		if host.Pause(ctx, pause) != nil {
 			return err
-		case <-time.After(pause):
 		}
 	}
 }

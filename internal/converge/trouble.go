@@ -48,7 +48,7 @@ func Distrust(root string, err error) *Trouble {
 			if f.Name != u.Name {
 				what = name
 			}
-			whys, part.argv = append(whys, f.Why+" "+what), part.argv+" "+typed(name)
+			whys, part.argv = append(whys, f.Why+" "+what), part.argv+" "+host.ShellWord(name)
 		}
 		if len(part.faults) > 0 {
 			fix = append(fix, part.argv)
