@@ -48,6 +48,7 @@ func TestLabNodeadmWaits(t *testing.T) {
 	}
 	n.Put(specFile, strings.Replace(gpus, "= 8", "= 9", 1), 0o644)
 
+	n.Options.Waits = "nodeadm-run.service"
 	n.Reboot()
 	n.active(bootUnit, "failed")
 	calls := func() string { return strings.Join(strings.Fields(n.Get("/run/nodeadm-calls")), " ") }
