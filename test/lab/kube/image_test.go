@@ -13,7 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
-// TestLabKubeShipped: the manifests and the image as they are shipped, with the image's digest put in, take two nodes with GPUs from
+// TestLabKubeShipped: the shipped manifests and image, with the digest of the image in its place, take two nodes with GPUs from
 // nothing to ready, and containerd is restarted under the pods.
 func TestLabKubeShipped(t *testing.T) {
 	t.Parallel()
