@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -132,10 +133,14 @@ each start, so kubelet starts by itself on a node that was repaired.`,
 			}
 			s, err := e.Pending(cmd.Context(), h)
 			cut := s.Unfinished != "" && !atWork(h)
-			if err != nil || !cut && (s.Held != "" || s.Now() == 0) {
+			alone := slices.DeleteFunc(slices.Clone(s.Changes), func(ch converge.Change) bool { return ch.Stage != mig.Stage.Name || ch.Waits == "" })
+			if err != nil || !cut && (s.Held != "" || s.Now() == 0 && len(alone) == 0) {
 				return err
 			}
-			t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now(), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
+			t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
+			for _, ch := range alone {
+				t.Because = append(t.Because, ch.Waits)
+			}
 			if cut {
 				t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
 			}
