@@ -20,12 +20,12 @@ import (
 
 // untold says what was looked for, where nothing tells how to join.
 func untold(f facts.Facts) error {
-	seen := "the firmware tells of no cloud"
+	seen := "the firmware names no cloud"
 	if f.Cloud.Name != "" {
 		seen = fmt.Sprintf("the machine is in %s (%s), and none of that cloud's own scripts is on it", f.Cloud.Name, f.Cloud.Why)
 	}
 	return &converge.Trouble{
-		What: `cannot join by method = "auto": nothing here tells whose node this machine is to be`,
+		What: `cannot join by method = "auto": gpuadm cannot determine which cluster this machine is for`,
 		Because: []string{
 			seen,
 			"looked for: nodeadm or bootstrap.sh (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware, a token_file in [join]",

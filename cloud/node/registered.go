@@ -58,7 +58,7 @@ func (n nodeAsk) get(ctx context.Context, v host.View) (*kube.Node, error) {
 		return found, nil
 	}
 	if errors.Is(err, kube.Expired) && !host.NotExist(err) {
-		return nil, host.Later{Until: "once its certificate holds again"} // what can be done about it says the stage that joins
+		return nil, host.Later{Until: "once its certificate is valid again"} // what can be done about it says the stage that joins
 	}
 	if errors.Is(err, kube.Missing) || host.NotExist(err) { // a machine without the files has not joined yet, and has no identity to ask by
 		if n.session != nil && n.session.Silence.known(v) != nil {

@@ -225,7 +225,7 @@ func (s *Session) renewed(w who, err error) error {
 		return err
 	}
 	s.forget()
-	return host.Later{Until: "once its certificate holds again"}
+	return host.Later{Until: "once its certificate is valid again"}
 }
 
 // forget makes the next look ask.

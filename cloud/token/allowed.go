@@ -65,7 +65,7 @@ func (t *join) allowed(ctx context.Context, v host.View, token bootstrapToken) e
 func (t *join) unauthorized(token bootstrapToken, err error) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot join: %s does not take the token %s in %s", t.server, token.id, t.tokenFile),
-		Because: []string{converge.OneLine(err.Error()), "it has expired (after 24 hours, if not made otherwise), it is wrong, or it may not be used to log in"},
+		Because: []string{converge.OneLine(err.Error()), "the token has expired (after 24 hours by default), is wrong, or lacks the usage authentication"},
 		Try:     []string{t.known(), t.another()},
 		Err:     err,
 	}
@@ -110,7 +110,7 @@ func (t *join) skew(v host.View, server time.Time) error {
 	}
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot join: this machine's clock is %v %s the API server's", off, way),
-		Because: []string{"a certificate would not hold yet, or no longer, and every login would fail without saying why"},
+		Because: []string{"a new certificate would be outside its validity period, and every login would fail without naming the cause"},
 		Try:     []string{"timedatectl set-ntp true, and wait until timedatectl says that the clock is synchronized", "or chronyc makestep, where chrony keeps the time"},
 	}
 }

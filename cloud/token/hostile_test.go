@@ -236,7 +236,7 @@ func TestReadyWaitsForTheRenewal(t *testing.T) {
 	if err != nil || len(p.Cannot()) > 0 {
 		t.Fatalf("%v %+v", err, p.Cannot())
 	}
-	if !strings.Contains(joins.Names(p.Changes), "node label example.com/pool once its certificate holds again") {
+	if !strings.Contains(joins.Names(p.Changes), "node label example.com/pool once its certificate is valid again") {
 		t.Errorf("planned:\n%s", joins.Names(p.Changes))
 	}
 }

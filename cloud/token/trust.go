@@ -120,7 +120,7 @@ func (t *join) published(ctx context.Context, v host.View, c *kube.Client, token
 func (t *join) unknownToken(token bootstrapToken) error {
 	return &converge.Trouble{
 		What:    fmt.Sprintf("cannot use the token in %s: the cluster knows no token %s", t.tokenFile, token.id),
-		Because: []string{"a token that has expired (after 24 hours, if not made otherwise) is gone; or it is of another cluster, or may not sign"},
+		Because: []string{"the token has expired (after 24 hours by default), belongs to another cluster, or lacks the usage signing"},
 		Try:     []string{"kubeadm token create, on the control plane, and write what it prints into " + t.tokenFile},
 	}
 }
