@@ -157,8 +157,7 @@ func (c *common) gate(ctx context.Context) error {
 	}
 	s, err := e.Pending(ctx, h)
 	cut := s.Unfinished != "" && !atWork(h)
-	alone := slices.DeleteFunc(slices.Clone(s.Changes), func(ch converge.Change) bool { return ch.Stage != mig.Stage.Name || ch.Waits == "" })
-	if err != nil || !cut && (s.Held != "" || s.Now() == 0 && len(alone) == 0) {
+	if err != nil || !cut && (s.Held != "" || s.Now() == 0 && len(alone(s)) == 0) {
 		return err
 	}
 	t := closed(s, cut)
@@ -168,10 +167,15 @@ func (c *common) gate(ctx context.Context) error {
 	return t
 }
 
+// alone are the GPUs' changes that wait while those of the other GPUs were made.
+func alone(s converge.Status) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch converge.Change) bool { return ch.Stage != mig.Stage.Name || ch.Waits == "" })
+}
+
 // closed says why kubelet may not start on a machine of this status.
 func closed(s converge.Status, cut bool) *converge.Trouble {
-	t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
-	for _, ch := range alone {
+	t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone(s)), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
+	for _, ch := range alone(s) {
 		t.Because = append(t.Because, ch.Waits)
 	}
 	if cut {
