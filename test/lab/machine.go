@@ -106,6 +106,8 @@ func layersOf(o Options) (layers []string, err error) {
 		find = func(string) ([]string, error) { return dockerOver(o) }
 	case o.Kubelet:
 		find = func(string) ([]string, error) { return kubeletOver(o) }
+	case o.SSH:
+		find = func(string) ([]string, error) { return sshOver(o) }
 	case o.Headers:
 		find = headersOver
 	}

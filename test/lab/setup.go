@@ -56,6 +56,7 @@ func Setup(ctx context.Context, log func(string)) error {
 	steps = each(steps, "headers for", Dists(), buildHeaders)
 	steps = each(steps, "kubelet's needs on", Dists(), buildKubelet)
 	steps = append(steps, step{"Docker on " + dockerDist, buildDocker})
+	steps = append(steps, step{"SSH on " + sshDist, buildSSH})
 	steps = each(steps, "containerd", Engines(), buildEngine)
 	for _, s := range steps {
 		began := time.Now()
