@@ -159,7 +159,7 @@ func (c *common) sshSummary(results []remote.Result, typed func(hosts []string) 
 				printf(c.stdout, "  %s  because: %s\n", strings.Repeat(" ", width+14), b)
 			}
 		}
-		if !r.Fine() {
+		if !r.Fine() && !(r.State == remote.Ended && r.Exit == exitPending) { // that is an answer
 			left = append(left, r.Host)
 		}
 	}

@@ -122,8 +122,10 @@ func (s *session) next(ctx context.Context, limit time.Duration) (line string, a
 		select {
 		case line, ok := <-s.out:
 			if !ok {
-				for text := range s.err {
-					s.keep(text)
+				if s.err != nil { // it may be at its end already
+					for text := range s.err {
+						s.keep(text)
+					}
 				}
 				return "", false, errEnded
 			}
