@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -96,7 +95,7 @@ func (c *common) ssh(cmd *cobra.Command, args []string, s sshFlags) error {
 		return err
 	}
 	request.Install = s.install
-	program, err := exec.LookPath("ssh")
+	program, err := remote.Client()
 	if err != nil {
 		return &converge.Trouble{What: "cannot find ssh: it is not installed", Try: []string{"install your distribution's openssh-client"}}
 	}

@@ -43,6 +43,9 @@ type session struct {
 	result *Result
 }
 
+// Client finds the system's ssh.
+func Client() (string, error) { return exec.LookPath("ssh") }
+
 // options of every ssh. All else is the operator's: configuration, keys, agent, jump hosts, known hosts.
 func (f *Fleet) options(host string) []string {
 	argv := []string{
