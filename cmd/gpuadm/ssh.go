@@ -107,7 +107,8 @@ func (c *common) ssh(cmd *cobra.Command, args []string, s sshFlags) error {
 		Parallel: s.parallel, FailFast: s.failFast || s.unavailable > 0, Timeout: s.timeout, Tell: view.tell,
 		Password: func(host string) (string, error) {
 			if !terminal {
-				return "", errors.New("cannot become root: sudo asks for a password, and no terminal is here to ask you for it; give the login NOPASSWD in sudoers(5), or root")
+				return "", errors.New("cannot become root: sudo asks for a password, and no terminal is here to ask you for it; " +
+					"give the login NOPASSWD in sudoers(5), or log in as root")
 			}
 			return view.password(host, int(stdin.Fd()))
 		},

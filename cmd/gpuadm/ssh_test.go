@@ -8,9 +8,11 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -48,7 +50,8 @@ func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes strin
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("HOMES", homes)
 	var out, bad bytes.Buffer
-	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: func(string) string { return "" }, open: host.Open, read: os.ReadFile}
+	none := func(string) string { return "" }
+	e := env{stdin: strings.NewReader(""), stdout: &out, stderr: &bad, getenv: none, open: host.Open, read: os.ReadFile}
 	code = run(context.Background(), e, args)
 	return code, out.String(), bad.String(), homes
 }
@@ -59,7 +62,10 @@ func TestSSHMany(t *testing.T) {
 	if code != 1 {
 		t.Errorf("exit %d", code)
 	}
-	for _, want := range []string{"one  : gpuadm devel", "three: gpuadm devel", "cannot connect: the connection ended", "because: ssh: connect to host down port 22: No route to host", "gpuadm ssh down -- version\n"} {
+	for _, want := range []string{
+		"one  : gpuadm devel", "three: gpuadm devel", "cannot connect: the connection ended",
+		"because: ssh: connect to host down port 22: No route to host", "gpuadm ssh down -- version\n",
+	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it does not say %q:\n%s%s", want, out, bad)
 		}
@@ -94,7 +100,8 @@ func TestSSHJSON(t *testing.T) {
 // After a machine that fails no other is begun.
 func TestSSHRolls(t *testing.T) {
 	code, out, _, homes := runSSH(t, "ssh", "--max-unavailable", "1", "one", "down", "three", "--", "version")
-	if code != 1 || !strings.Contains(out, "1 machine untouched. To continue, once the cause is fixed: gpuadm ssh --max-unavailable=1 down three -- version") {
+	const want = "\n1 machine untouched. To continue, once the cause is fixed: gpuadm ssh --max-unavailable=1 down three -- version\n"
+	if code != 1 || !strings.Contains(out, want) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	if _, err := os.Stat(filepath.Join(homes, "three")); err == nil {
@@ -117,9 +124,18 @@ func TestSSHCarriesFiles(t *testing.T) {
 // A wrong command line is refused before any machine is reached.
 func TestSSHRefuses(t *testing.T) {
 	for _, args := range [][]string{
-		{"one"}, {"one", "--"}, {"--", "plan"}, {"one", "--", "pln"}, {"one", "--", "plan", "--nonsense"}, {"-oProxyCommand=x", "--", "plan"},
-		{"one", "--", "plan", "-f", "/nonexistent"}, {"-f", "x", "one", "--", "plan"}, {"--parallel", "0", "one", "--", "plan"},
-		{"one", "--", "ssh", "two", "--", "plan"}, {"--hosts", "/nonexistent", "--", "plan"}, {"one two", "--", "plan"},
+		{"one"},
+		{"one", "--"},
+		{"--", "plan"},
+		{"one", "--", "pln"},
+		{"one", "--", "plan", "--nonsense"},
+		{"-oProxyCommand=x", "--", "plan"},
+		{"one", "--", "plan", "-f", "/nonexistent"},
+		{"-f", "x", "one", "--", "plan"},
+		{"--parallel", "0", "one", "--", "plan"},
+		{"one", "--", "ssh", "two", "--", "plan"},
+		{"--hosts", "/nonexistent", "--", "plan"},
+		{"one two", "--", "plan"},
 	} {
 		if code, out, _, homes := runSSH(t, append([]string{"ssh"}, args...)...); code != 2 {
 			t.Errorf("%q: exit %d: %s", args, code, out)
@@ -169,5 +185,29 @@ func TestSSHTyped(t *testing.T) {
 	const want = `gpuadm ssh --timeout=10m0s root@a -- apply -f 'it'\''s.toml'`
 	if got := sshTyped(cmd, []string{"root@a"}, []string{"apply", "-f", "it's.toml"}); got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A terminal that hangs up stops no run: proc_pid_status(5) has the signals that a process ignores.
+func TestHangupIsIgnored(t *testing.T) {
+	ignored := func() bool {
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(status), "\nSigIgn:\t")
+		mask, _, _ := strings.Cut(rest, "\n")
+		return strings.ContainsAny(mask[len(mask)-1:], "13579bdf") // SIGHUP is signal 1, the lowest bit
+	}
+	if ignored() {
+		signal.Reset(syscall.SIGHUP)
+	}
+	before := ignored()
+	_, done := onSignal()
+	after := ignored()
+	done()
+	signal.Reset(syscall.SIGHUP)
+	if before || !after {
+		t.Errorf("ignored before %v, during a run %v", before, after)
 	}
 }

@@ -34,7 +34,7 @@ func newOffice(t *testing.T, count int) *office {
 		return node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, SSH: true, Name: name, Wire: wires.Wire(n)}), t}
 	}
 	o := &office{node: host("laptop", 10)}
-	o.Must("sh", "-ec", "mkdir -p -m 700 /root/.ssh; ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519; ssh-keygen -q -t ed25519 -N '' -f /root/other")
+	o.Must("sh", "-ec", "mkdir -p -m 700 /root/.ssh; for key in .ssh/id_ed25519 other; do ssh-keygen -q -t ed25519 -N '' -f /root/$key; done")
 	o.Put(spec, specText+specMore, 0o600)
 	key := o.Get("/root/.ssh/id_ed25519.pub")
 	config := &strings.Builder{}
@@ -320,7 +320,9 @@ func TestLabSSHInterrupted(t *testing.T) {
 		if !eventually(func() bool { return n.Exec("sh", "-c", "test -e /run/gpuadm-ssh-*/end").Exit == 0 }) {
 			t.Errorf("%s: the run did not end", n.Options.Name)
 		}
-		if !eventually(func() bool { return n.Exec("sh", "-c", "ls -d /home/op/.gpuadm* /root/.gpuadm* /run/.gpuadm* /run/gpuadm-ssh-*/request").Stdout == "" }) {
+		if !eventually(func() bool {
+			return n.Exec("sh", "-c", "ls -d /home/op/.gpuadm* /root/.gpuadm* /run/.gpuadm* /run/gpuadm-ssh-*/request").Stdout == ""
+		}) {
 			t.Errorf("%s: the program or the operator's files are still there", n.Options.Name)
 		}
 	}
