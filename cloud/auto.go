@@ -5,46 +5,27 @@ package cloud
 
 import (
 	"fmt"
-	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/aks"
+	"github.com/gpuadm/gpuadm/cloud/eks"
+	"github.com/gpuadm/gpuadm/cloud/gke"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/cloud/token"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// howOf is how the node joins: as [join] says, or, with method = "auto", as the machine's files and its firmware tell. "" where
-// they tell nothing.
-func howOf(s spec.Spec, f facts.Facts) string {
-	if s.Join.Method != "auto" {
-		return s.Join.Method
-	}
-	switch f.Cloud.Managed {
-	case "eks", "eks-hybrid", "eks-al2":
-		return "eks"
-	case "aks", "aks-flex":
-		return "aks"
-	case "gke":
-		return "gke"
-	}
-	switch {
-	case s.Join.TokenFile != "": // an operator has brought a token to a machine that no cloud makes a node
-		return "token"
-	case f.Cloud.Name == "aws":
-		return "eks"
-	}
-	return ""
-}
-
 // untold says what was looked for, where nothing tells how to join.
 func untold(f facts.Facts) error {
-	seen := "the firmware tells of no cloud"
+	seen := "the firmware names no cloud"
 	if f.Cloud.Name != "" {
 		seen = fmt.Sprintf("the machine is in %s (%s), and none of that cloud's own scripts is on it", f.Cloud.Name, f.Cloud.Why)
 	}
 	return &converge.Trouble{
-		What: `cannot join by method = "auto": nothing here tells whose node this machine is to be`,
+		What: `cannot join by method = "auto": gpuadm cannot determine which cluster this machine is for`,
 		Because: []string{
 			seen,
 			"looked for: nodeadm or bootstrap.sh (EKS), /opt/azure/containers (AKS), /home/kubernetes (GKE), EC2's firmware, a token_file in [join]",
@@ -54,37 +35,25 @@ func untold(f facts.Facts) error {
 }
 
 // tokenAnyway is a join by token that method = "auto" has led to: of it the spec did not check that all is there.
-func tokenAnyway(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+func tokenAnyway(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if s.Join.Server == "" || s.Join.CAFile == "" && s.Join.CAPin == "" {
 		return nil, &converge.Trouble{
 			What: "cannot join by the token in " + s.Join.TokenFile + ": server, or ca_file or ca_pin, is missing in [join]",
 			Try:  []string{"write server = \"https://HOST:6443\" and ca_pin = \"sha256:…\" in [join], as kubeadm token create --print-join-command prints them"},
 		}
 	}
-	return tokenWants(s, f)
+	return token.Wants(se, s, f)
 }
 
 // joinNotes tell who does what, where it is not us.
 func joinNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
-	switch howOf(s, f) {
+	switch method.Of(s, f) {
 	case "eks":
-		return eksNotes(s, f)
+		return eks.Notes(s, f)
 	case "aks":
-		return aksNotes(s, f)
+		return aks.Notes(s, f)
 	case "gke":
-		return gkeNotes(f)
+		return gke.Notes(f)
 	}
 	return nil
-}
-
-// kubeletFlagsSay are the flags that a kubelet of another owner must be started with to register as node.toml asks; "" for none.
-func kubeletFlagsSay(labels map[string]string, taints []spec.Taint) string {
-	var flags []string
-	if len(labels) > 0 {
-		flags = append(flags, "--node-labels="+strings.Join(kubelet.Pairs(labels), ","))
-	}
-	if len(taints) > 0 {
-		flags = append(flags, "--register-with-taints="+strings.Join(kubelet.TaintTexts(taints), ","))
-	}
-	return strings.Join(flags, " ")
 }

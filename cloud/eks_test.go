@@ -17,12 +17,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
+	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -30,7 +31,7 @@ import (
 const eksServer = "https://api.example"
 
 // eksMachine is a p5.48xlarge with an image of one's own: containerd, kubelet and EKS's plugin for ECR, and no nodeadm.
-const eksMachine = testMachine + `-- sys/class/dmi/id/sys_vendor --
+const eksMachine = joins.Machine + `-- sys/class/dmi/id/sys_vendor --
 Amazon EC2
 -- sys/class/dmi/id/board_asset_tag --
 i-0abcdef1234567890
@@ -100,21 +101,12 @@ func startEKS(t *testing.T, archive, join string) *eksCloud {
 			return []byte(`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","status":{"token":"by-exec"}}`), nil
 		},
 	})
-	c.spec = joinSpec(t, join)
+	c.spec = joins.Spec(t, join)
 	return c
 }
 
-func joinSpec(t *testing.T, join string) spec.Spec {
-	t.Helper()
-	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + join)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 func (c *eksCloud) engine() *converge.Engine {
-	return &converge.Engine{Stages: []converge.Stage{Join(new(Session))}, Spec: c.spec, ThingOf: testThing, Version: "test"}
+	return &converge.Engine{Stages: []converge.Stage{Join(new(node.Session))}, Spec: c.spec, ThingOf: testThing, Version: "test"}
 }
 
 func (c *eksCloud) apply(t *testing.T) converge.Result {
@@ -123,7 +115,7 @@ func (c *eksCloud) apply(t *testing.T) converge.Result {
 	defer cancel()
 	res, err := c.engine().Apply(ctx, c.n)
 	if err != nil {
-		t.Fatalf("cannot apply: %v\n%s", err, joinBecause(err))
+		t.Fatalf("cannot apply: %v\n%s", err, joins.Because(err))
 	}
 	return res
 }
@@ -175,15 +167,15 @@ func TestEKS(t *testing.T) {
 func TestEKSLeaves(t *testing.T) {
 	c := startEKS(t, eksMachine, eksJoin)
 	c.apply(t)
-	eksMust(t, c.n.Mkdir("/var/lib/kubelet/pods", host.Attr{Mode: 0o755}))
-	eksMust(t, c.n.Mkdir("/var/lib/kubelet/pods/0a1b", host.Attr{Mode: 0o755}))
-	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err == nil || !strings.Contains(err.Error()+joinBecause(err), "0a1b") {
+	joins.Must(t, c.n.Mkdir("/var/lib/kubelet/pods", host.Attr{Mode: 0o755}))
+	joins.Must(t, c.n.Mkdir("/var/lib/kubelet/pods/0a1b", host.Attr{Mode: 0o755}))
+	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err == nil || !strings.Contains(err.Error()+joins.Because(err), "0a1b") {
 		t.Errorf("a pod runs: %v", err)
 	}
 	if got := c.read(t, kubelet.Kubeconfig); !strings.Contains(got, "exec:") {
 		t.Errorf("the kubeconfig is\n%s", got)
 	}
-	eksMust(t, c.n.Remove("/var/lib/kubelet/pods/0a1b"))
+	joins.Must(t, c.n.Remove("/var/lib/kubelet/pods/0a1b"))
 	if _, err := c.engine().Undo(t.Context(), c.n, "", nil); err != nil {
 		t.Error(err)
 	}
@@ -213,15 +205,15 @@ func TestEKSSays(t *testing.T) {
 		"unknown role": {func(c *eksCloud) { c.known.Store(false) }, eksJoin, "does not know this machine's role"},
 		"another name": {func(c *eksCloud) { c.name = "ip-10-9-9-9.ec2.internal" }, eksJoin, `takes this machine for "system:node:ip-10-9-9-9.ec2.internal", and its kubelet would be system:node:ip-10-0-1-2.ec2.internal`},
 		"no cluster":   {func(*eksCloud) {}, "[join]\nmethod = \"eks\"\n", "which cluster to join"},
-		"no binary":    {func(c *eksCloud) { eksMust(t, c.n.Remove(eksPlugin)) }, eksJoin, "gpuadm apply --install"},
+		"no binary":    {func(c *eksCloud) { joins.Must(t, c.n.Remove("/usr/local/sbin/gpuadm")) }, eksJoin, "gpuadm apply --install"},
 		"half stated":  {func(c *eksCloud) { c.Cluster.ServiceCIDR = "fd00:1::/108"; c.Machine.IPv6 = "" }, eksJoin, "no address of that family"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := startEKS(t, eksMachine, c.join)
 			c.edit(at)
 			_, err := at.engine().Apply(t.Context(), at.n)
-			if err == nil || !strings.Contains(err.Error()+joinBecause(err), c.want) {
-				t.Errorf("%v\n%s", err, joinBecause(err))
+			if err == nil || !strings.Contains(err.Error()+joins.Because(err), c.want) {
+				t.Errorf("%v\n%s", err, joins.Because(err))
 			}
 			if at.n.Touches() > 0 && strings.Contains(at.n.Tree(), "kubelet.conf") {
 				t.Error("something was written")
@@ -236,7 +228,7 @@ func TestEKSStated(t *testing.T) {
 	if err := c.n.WriteFile("/etc/gpuadm/ca.crt", c.Cluster.CA, host.Attr{Mode: 0o644}); err != nil {
 		t.Fatal(err)
 	}
-	c.spec = joinSpec(t, eksJoin+"server = \""+eksServer+"\"\nca_file = \"/etc/gpuadm/ca.crt\"\nservice_cidr = \"fd00:1::/108\"\n")
+	c.spec = joins.Spec(t, eksJoin+"server = \""+eksServer+"\"\nca_file = \"/etc/gpuadm/ca.crt\"\nservice_cidr = \"fd00:1::/108\"\n")
 	c.apply(t)
 	if all := strings.Join(c.Requests(), "\n"); strings.Contains(all, "/clusters/") {
 		t.Errorf("EKS was asked:\n%s", all)
@@ -246,16 +238,6 @@ func TestEKSStated(t *testing.T) {
 	}
 	if got := c.read(t, kubelet.UnitFile); !strings.Contains(got, "--node-ip=2600:1f18::2") {
 		t.Errorf("the node's address:\n%s", got)
-	}
-}
-
-func TestEKSMaxPods(t *testing.T) {
-	// Published by EKS: templates/shared/runtime/eni-max-pods.txt has 737 for p4d and 58 for g4dn.4xlarge's smaller sister g5.xlarge.
-	for _, c := range []struct{ enis, ips, pods int }{{15, 50, 737}, {4, 15, 58}, {2, 50, 100}, {0, 0, 110}, {1, 1, 110}} {
-		f := startFacts(c.enis, c.ips)
-		if got := eksMaxPods(*f.Cluster); got != c.pods {
-			t.Errorf("%d ENIs of %d addresses: %d pods, not %d", c.enis, c.ips, got, c.pods)
-		}
 	}
 }
 
@@ -269,9 +251,9 @@ func TestEKSPodsGuessed(t *testing.T) {
 		denied.On = "ec2 DescribeInstanceTypes"
 		c.Break(denied)
 		notes := func(config string) string {
-			eksMust(t, c.n.WriteFile("/etc/gpuadm/kubelet.yaml", []byte(config), host.Attr{Mode: 0o644}))
+			joins.Must(t, c.n.WriteFile("/etc/gpuadm/kubelet.yaml", []byte(config), host.Attr{Mode: 0o644}))
 			p, err := c.engine().Plan(t.Context(), c.n)
-			eksMust(t, err)
+			joins.Must(t, err)
 			return strings.Join(p.Notes, "\n")
 		}
 		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"); strings.Contains(got, "110 pods at most, since no source says how many addresses a "+kind+" has") != want {
@@ -280,19 +262,6 @@ func TestEKSPodsGuessed(t *testing.T) {
 		if got := notes("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 58\n"); strings.Contains(got, "no source says") {
 			t.Errorf("%s, stated: noted: %s", kind, got)
 		}
-	}
-}
-
-func startFacts(enis, ips int) facts.Facts {
-	f := facts.Facts{Cluster: &instance.Cluster{}}
-	f.Cluster.ENIs, f.Cluster.IPv4PerENI = enis, ips
-	return f
-}
-
-func eksMust(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -306,12 +275,12 @@ func userDataOf(c cloudfake.Cluster) string {
 func TestEKSProvider(t *testing.T) {
 	const theirs = "{\"kind\":\"CredentialProviderConfig\"}\n"
 	c := startEKS(t, eksMachine, eksJoin)
-	eksMust(t, c.n.WriteFile(eksProviderConfig, []byte(theirs), host.Attr{Mode: 0o644}))
+	joins.Must(t, c.n.WriteFile(method.ECRConfig, []byte(theirs), host.Attr{Mode: 0o644}))
 	c.apply(t)
-	if got := c.read(t, eksProviderConfig); got != theirs {
+	if got := c.read(t, method.ECRConfig); got != theirs {
 		t.Errorf("it is now %s", got)
 	}
-	if got := c.read(t, kubelet.UnitFile); !strings.Contains(got, "--image-credential-provider-config="+eksProviderConfig) {
+	if got := c.read(t, kubelet.UnitFile); !strings.Contains(got, "--image-credential-provider-config="+method.ECRConfig) {
 		t.Errorf("kubelet is not told:\n%s", got)
 	}
 }
@@ -323,5 +292,19 @@ func TestEKSUserData(t *testing.T) {
 	c.apply(t)
 	if slices.ContainsFunc(c.Requests(), func(r string) bool { return strings.Contains(r, "/clusters/") }) {
 		t.Errorf("EKS was asked: %v", c.Requests())
+	}
+}
+
+// TestEKSWithoutECR: an image of one's own that lacks kubelet's plugin for ECR is refused before it joins: the CNI's image, which
+// EKS has in ECR, would never come.
+func TestEKSWithoutECR(t *testing.T) {
+	const plugin = "-- etc/eks/image-credential-provider/ecr-credential-provider mode=0755 --\n"
+	c := startEKS(t, strings.Replace(eksMachine, plugin, "", 1), "[join]\nmethod = \"eks\"\ncluster = \"gpus\"\n")
+	_, err := c.engine().Apply(t.Context(), c.n)
+	if err == nil || !strings.Contains(err.Error(), "ecr-credential-provider is not there") || !strings.Contains(joins.Because(err), "cloud-provider-aws") {
+		t.Errorf("%v\n%s", err, joins.Because(err))
+	}
+	if _, err := c.n.Lstat("/var/lib/kubelet/kubeconfig"); err == nil {
+		t.Error("the node has joined")
 	}
 }

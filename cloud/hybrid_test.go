@@ -10,8 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpuadm/gpuadm/cloud/eks"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/test/joins"
 )
 
 // TestHybrid: a machine of one's own with nodeadm for hybrid nodes is looked at first, without credentials, and then handed over:
@@ -23,13 +26,13 @@ func TestHybrid(t *testing.T) {
 		want  []string
 		waits bool
 	}{
-		"all is well":   {"region = \"us-west-2\"\n", 0, []string{"nodeadm to join this machine", hybridInit}, true},
-		"no region":     {"", 0, []string{"nodeadm to join this machine", hybridInit}, true},
+		"all is well":   {"region = \"us-west-2\"\n", 0, []string{"nodeadm to join this machine", eks.HybridInit}, true},
+		"no region":     {"", 0, []string{"nodeadm to join this machine", eks.HybridInit}, true},
 		"wrong clock":   {"region = \"us-west-2\"\n", -10 * time.Minute, []string{"clock is 10m0s ahead of AWS's", "chronyc makestep"}, true},
 		"no way to AWS": {"region = \"us-west-9\"\n", 0, []string{"the name eks.us-west-9.amazonaws.com is not known", "[join] region", "[proxy] https"}, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			n := recorded(t, "debian13-containerd17", map[string]string{"/opt/nodeadm/tracker": "x"})
+			n := joins.Recorded(t, "debian13-containerd17", map[string]string{"/opt/nodeadm/tracker": "x"})
 			now := n.Now()
 			n.Serve("eks.us-west-2.amazonaws.com", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Authorization") != "" || r.Method != http.MethodGet {
@@ -38,14 +41,14 @@ func TestHybrid(t *testing.T) {
 				w.Header().Set("Date", now.Add(c.off).UTC().Format(http.TimeFormat))
 				w.WriteHeader(http.StatusForbidden)
 			}))
-			e := cloudEngine(joinSpec(t, "[join]\nmethod = \"auto\"\n"+c.spec+"[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))
-			e.Stages = append(e.Stages, Joined(new(Session)))
+			e := cloudEngine(joins.Spec(t, "[join]\nmethod = \"auto\"\n"+c.spec+"[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))
+			e.Stages = append(e.Stages, Joined(new(node.Session)))
 			_, err := e.Apply(t.Context(), n)
 			if err == nil || converge.Passes(err) != c.waits {
 				t.Fatalf("%s: %v", name, err)
 			}
 			for _, want := range c.want {
-				if all := err.Error() + joinBecause(err); !strings.Contains(all, want) {
+				if all := err.Error() + joins.Because(err); !strings.Contains(all, want) {
 					t.Errorf("%s: want %q in %s", name, want, all)
 				}
 			}
@@ -63,16 +66,16 @@ func TestHybrid(t *testing.T) {
 
 // TestHybridJoined: once nodeadm has joined it nothing of AWS is asked.
 func TestHybridJoined(t *testing.T) {
-	n := recorded(t, "debian13-containerd17", map[string]string{"/opt/nodeadm/tracker": "x"})
-	s := joinSpec(t, "[join]\nmethod = \"auto\"\nregion = \"us-west-2\"\n")
-	f, err := facts.Gather(t.Context(), n, Join(new(Session)).Needs(s))
-	eksMust(t, err)
+	n := joins.Recorded(t, "debian13-containerd17", map[string]string{"/opt/nodeadm/tracker": "x"})
+	s := joins.Spec(t, "[join]\nmethod = \"auto\"\nregion = \"us-west-2\"\n")
+	f, err := facts.Gather(t.Context(), n, Join(new(node.Session)).Needs(s))
+	joins.Must(t, err)
 	f.Kubelet.Joined = true
-	if wants, err := joinWants(s, f); err != nil || len(wants) != 0 {
+	if wants, err := joinWants(new(node.Session), s, f); err != nil || len(wants) != 0 {
 		t.Errorf("%v %v", wants, err)
 	}
 	f.Kubelet.Joined, f.Cgroup, f.Kubelet.Version = false, 1, "1.36.0"
-	if _, err := joinWants(s, f); err == nil || !strings.Contains(err.Error(), "cgroup v1") {
+	if _, err := joinWants(new(node.Session), s, f); err == nil || !strings.Contains(err.Error(), "cgroup v1") {
 		t.Error(err)
 	}
 }

@@ -142,10 +142,8 @@ func imexReady(ctx context.Context, v host.View) error {
 			}
 			return t
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(imexPause):
+		if err := host.Pause(ctx, imexPause); err != nil {
+			return err
 		}
 	}
 }

@@ -95,7 +95,7 @@ func proveCRIO(ctx context.Context, v host.View, e facts.Engine, h Handler, targ
 	}
 	if err != nil {
 		return &converge.Trouble{
-			What:    fmt.Sprintf("cannot edit %s: CRI-O would not do with it what it should: %v", target, err),
+			What:    fmt.Sprintf("cannot edit %s: CRI-O would read the edited files differently: %v", target, err),
 			Because: []string{e.Binary + " config was asked about a copy; the machine's own files have not changed"},
 			Try:     []string{"report it with gpuadm facts --record and the configuration: gpuadm should have known"}, Err: err,
 		}

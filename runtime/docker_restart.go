@@ -81,7 +81,7 @@ func (f dockerRestart) Make(ctx context.Context, h host.Host, to converge.State)
 	})
 	if err != nil {
 		return &converge.Trouble{
-			What: fmt.Sprintf("cannot have Docker reload its configuration: %v", err), Err: err,
+			What: fmt.Sprintf("cannot reload the configuration of Docker: %v", err), Err: err,
 			Try: []string{fmt.Sprintf("journalctl -u %s, which says why", f.Name())},
 		}
 	}
@@ -165,11 +165,11 @@ func (f dockerRestart) asked(ctx context.Context, v host.View) (info dockerInfo,
 }
 
 func dockerOf(ctx context.Context, v host.View, config string) (facts.Engine, error) {
-	f, err := facts.Gather(ctx, v, facts.Needs{})
+	engines, err := facts.Engines(ctx, v)
 	if err != nil {
 		return facts.Engine{}, err
 	}
-	for _, e := range f.Engines {
+	for _, e := range engines {
 		if e.Name == "docker" && e.Config == config {
 			return e, nil
 		}

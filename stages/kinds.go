@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/cloud/token"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -25,7 +27,7 @@ func ThingOf(ref converge.Ref) (converge.Thing, error) {
 	return thingOf(nil, packagers(), ref)
 }
 
-func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
+func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
 	if slices.Contains([]string{"file", "folder", "secret", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
 		return nil, fmt.Errorf("cannot undo %s %s: its line in the journal is damaged: it names no absolute path", ref.Kind, ref.Name)
 	}
@@ -35,7 +37,7 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 		if !known {
 			return nil, fmt.Errorf("cannot undo %s %s: this gpuadm does not know the form %s; use the newer gpuadm that made it", ref.Kind, name, ref.Form)
 		}
-		return cloud.NewFile(name, merge, ref.Form), nil
+		return eks.NewFile(name, merge, ref.Form), nil
 	case "folder":
 		return things.NewFolder(name), nil
 	case "mig":
@@ -80,15 +82,15 @@ func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) 
 	case "unit":
 		return things.NewUnit(name), nil
 	case "node":
-		return cloud.NewNodePart(name, node)
+		return node.NewPart(name, session)
 	case "guard":
-		return cloud.NewGuardThing(name, node)
+		return node.NewGuardThing(name, session)
 	case "bootstrap":
-		return cloud.NewCertificate(name), nil
+		return token.NewCertificate(name), nil
 	case "registered":
-		return cloud.NewRegistered(name), nil
+		return node.NewRegistered(name), nil
 	case "joined":
-		return cloud.NewJoined(name), nil
+		return node.NewJoined(name), nil
 	case "restart":
 		if kubelet.Is(name) {
 			return kubelet.NewFresh(name, reads), nil

@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -16,7 +16,7 @@ import (
 )
 
 // preflight verifies what must be true before the first touch; node is the Node object, which may name GPUs that are missing.
-func preflight(node *cloud.Session) converge.Stage {
+func preflight(session *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "preflight",
 		About: "verifies that the expected GPUs are present, before the first touch",
@@ -27,21 +27,21 @@ func preflight(node *cloud.Session) converge.Stage {
 			case s.Driver.GPUCount > 0:
 				return []converge.Want{gpusOnTheBus(s, f)}, nil
 			}
-			return []converge.Want{gpusAsBefore(node, s, f)}, nil
+			return []converge.Want{gpusAsBefore(session, s, f)}, nil
 		},
 	}
 }
 
 // gpusAsBefore refuses a machine that has lost GPUs. Without this check a machine without GPUs would count as one that never had
 // any, and a machine with seven of eight GPUs as one with seven.
-func gpusAsBefore(node *cloud.Session, s spec.Spec, f facts.Facts) converge.Want {
+func gpusAsBefore(session *node.Session, s spec.Spec, f facts.Facts) converge.Want {
 	n := gpuCount(f)
 	look := func(ctx context.Context, v host.View) (string, error) {
-		if why := cloud.MissingGPUs(v, s, f); why != "" {
+		if why := node.MissingGPUs(v, s, f); why != "" {
 			return fmt.Sprintf("cannot prepare this node: only %d NVIDIA GPUs are on the PCI bus: %s", n, why) +
 				things.OrTry(fmt.Sprintf("if it was removed on purpose: gpu_count = %d in [driver], at least until one apply has succeeded", n)), nil
 		}
-		if lost := cloud.WhyLost(ctx, v, node, s, f); lost.Why != "" {
+		if lost := node.WhyLost(ctx, v, session, s, f); lost.Why != "" {
 			return "cannot prepare this node: no NVIDIA GPU is on the PCI bus, and it had some: " + lost.Why + things.OrTry(lost.Meant), nil
 		}
 		return "", nil
@@ -94,7 +94,7 @@ func gpusOnTheBus(s spec.Spec, f facts.Facts) converge.Want {
 			return "", nil
 		}
 		problem := fmt.Sprintf("cannot prepare this node: %d NVIDIA GPUs are on the PCI bus, node.toml expects %d", n, expect)
-		if why := cloud.MissingGPUs(v, s, f); why != "" {
+		if why := node.MissingGPUs(v, s, f); why != "" {
 			problem += ": " + why
 		}
 		meant := fmt.Sprintf("if %d is right: gpu_count = %d in [driver]", n, n)

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -18,35 +19,35 @@ import (
 )
 
 // Sequence returns the bootstrap, first stage first. A stage may rely on what those before it have settled.
-func Sequence() []converge.Stage { return sequence(new(cloud.Session), packagers()) }
+func Sequence() []converge.Stage { return sequence(new(node.Session), packagers()) }
 
 // Run returns the bootstrap for one run, with what builds its things again: together they ask for the Node object once.
-func Run(node *cloud.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
+func Run(session *node.Session) ([]converge.Stage, func(converge.Ref) (converge.Thing, error)) {
 	database := packagers()
-	return sequence(node, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(node, database, ref) }
+	return sequence(session, database), func(ref converge.Ref) (converge.Thing, error) { return thingOf(session, database, ref) }
 }
 
 // packagers are those that gpuadm knows, with one reading of the machine's package database for all who share it.
 func packagers() *packages.Reading { return packages.NewReading(apt.New(), dnf.New()) }
 
-// sequence is the bootstrap; node is the Node object, as the stages of one run know it.
-func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage {
+// sequence is the bootstrap; session is the Node object, as the stages of one run know it.
+func sequence(session *node.Session, database *packages.Reading) []converge.Stage {
 	driver := drivers.New()
 	return []converge.Stage{
-		cloud.NewGuard(node),                  // no pods come before this boot's GPUs are verified
-		preflight(node),                       // what must hold before the first touch
-		sources(driver, database),             // where packages come from, and whose key signs them
-		packageStage(driver, database),        // driver and toolkit, each in its one version: one transaction
-		driver.Modules(database),              // for every kernel that may boot; the running one has it loaded
-		driver.Services(),                     // what keeps the GPUs ready, and joins them over NVSwitch
-		mig.Stage,                             // partitioned, before anything can hold them
-		runtime.Toolkit,                       // what containers get them by follows the partitions
-		runtime.Stage,                         // the container engine runs the NVIDIA runtime
-		cloud.Node(),                          // labels and taints, where kubelet takes them from when it registers
-		cloud.GPUs(),                          // the GPUs answer: verified before kubelet may start
-		cloud.Join(node),                      // EKS, GKE, AKS, or a token
-		cloud.Joined(node),                    // the cluster has the node
-		cloud.NewReady(node, runtime.Answers), // all of it verified once more; only then pods may come
+		node.NewGuard(session),                  // no pods come before this boot's GPUs are verified
+		preflight(session),                      // what must hold before the first touch
+		sources(driver, database),               // where packages come from, and whose key signs them
+		packageStage(driver, database),          // driver and toolkit, each in its one version: one transaction
+		driver.Modules(database),                // for every kernel that may boot; the running one has it loaded
+		driver.Services(),                       // what keeps the GPUs ready, and joins them over NVSwitch
+		mig.Stage,                               // partitioned, before anything can hold them
+		runtime.Toolkit,                         // what containers get them by follows the partitions
+		runtime.Stage,                           // the container engine runs the NVIDIA runtime
+		node.Stage(),                            // labels and taints, where kubelet takes them from when it registers
+		node.GPUs(),                             // the GPUs answer: verified before kubelet may start
+		cloud.Join(session),                     // EKS, GKE, AKS, or a token
+		cloud.Joined(session),                   // the cluster has the node
+		node.NewReady(session, runtime.Answers), // all of it verified once more; only then pods may come
 	}
 }
 

@@ -24,13 +24,14 @@ import (
 // Where kubelet's files are: kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which every administrator and
 // every tool of a cluster knows.
 const (
-	Kubeconfig = "/etc/kubernetes/kubelet.conf"
-	ClusterCA  = "/etc/kubernetes/pki/ca.crt"
-	ConfigFile = "/var/lib/kubelet/config.yaml"
-	PKI        = "/var/lib/kubelet/pki"
-	Unit       = "kubelet.service"
-	UnitFile   = "/etc/systemd/system/" + Unit
-	DropIn     = UnitFile + ".d/60-gpuadm-join.conf" // after kubeadm's, whose name begins with 10
+	Kubeconfig         = "/etc/kubernetes/kubelet.conf"
+	ClusterCA          = "/etc/kubernetes/pki/ca.crt"
+	ConfigFile         = "/var/lib/kubelet/config.yaml"
+	PKI                = "/var/lib/kubelet/pki"
+	CurrentCertificate = PKI + "/kubelet-client-current.pem" // a link that kubelet replaces when it renews
+	Unit               = "kubelet.service"
+	UnitFile           = "/etc/systemd/system/" + Unit
+	DropIn             = UnitFile + ".d/60-gpuadm-join.conf" // after kubeadm's, whose name begins with 10
 )
 
 // Written is the first line of the files that gpuadm alone writes.

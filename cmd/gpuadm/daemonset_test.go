@@ -8,8 +8,9 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -41,7 +42,7 @@ func daemonSetBrings(t *testing.T, id, at string) {
 	if !strings.HasPrefix(argv[0], at) || len(argv) < 3 || argv[1] != "apply" || argv[2] != "--unattended" {
 		t.Errorf("the machine runs %q", argv)
 	}
-	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o700, podHome + "/token": 0o600, cloud.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
+	for name, mode := range map[string]fs.FileMode{argv[0]: 0o755, podHome: 0o700, podHome + "/token": 0o600, node.PodKubeconfig: 0o600, "/var/lib/gpuadm": 0o700} {
 		if i, err := n.Stat(name); err != nil || i.Mode.Perm() != mode {
 			t.Errorf("%s: %v %v, want %v", name, i.Mode, err, mode)
 		}
@@ -83,6 +84,15 @@ func TestDaemonSetOwners(t *testing.T) {
 		touches := n.Touches()
 		if _, err := p.lay(t.Context(), n); err != nil || n.Touches() != touches {
 			t.Errorf("%s: laid again: %d touches, %v", marks, n.Touches()-touches, err)
+		}
+	}
+}
+
+// TestDaemonSetSpread: pods that started together do not stay together, and on average a pod applies as often as it was told to.
+func TestDaemonSetSpread(t *testing.T) {
+	for random, want := range map[float64]time.Duration{0: 8 * time.Minute, 0.5: 10 * time.Minute, 1: 12 * time.Minute} {
+		if is := spread(10*time.Minute, random); is != want {
+			t.Errorf("by %v: %v, want %v", random, is, want)
 		}
 	}
 }

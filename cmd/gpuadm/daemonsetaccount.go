@@ -11,7 +11,7 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -57,7 +57,7 @@ func (p *pod) lend(ctx context.Context, machine host.Host) error {
 	}{
 		{podToken, token},
 		{podCA, ca},
-		{cloud.PodKubeconfig, cloud.TokenKubeconfig(name, port, podCA, podToken)},
+		{node.PodKubeconfig, node.TokenKubeconfig(name, port, podCA, podToken)},
 	} {
 		if err := put(machine, f.name, f.data, 0o600); err != nil {
 			return err
@@ -74,7 +74,7 @@ func (p *pod) mayLend(ctx context.Context) bool {
 	trouble := (*converge.Trouble)(nil)
 	self, err := p.open("/")
 	if err == nil {
-		trouble, err = cloud.ProbePolicy(ctx, self)
+		trouble, err = node.ProbePolicy(ctx, self)
 	}
 	if err != nil {
 		p.unknown = !p.narrow
@@ -95,7 +95,7 @@ func (p *pod) mayLend(ctx context.Context) bool {
 
 // withdraw takes from the machine what an earlier pod has lent to it.
 func withdraw(machine host.Host) error {
-	for _, name := range []string{cloud.PodKubeconfig, podToken, podCA} {
+	for _, name := range []string{node.PodKubeconfig, podToken, podCA} {
 		if err := machine.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -54,7 +54,7 @@ func TestDaemonSetLends(t *testing.T) {
 			sim.Heal()
 			sim.Admit(nil)
 			if on {
-				sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + cloud.PolicyCode + "]" })
+				sim.Admit(func(kubesim.User, kubesim.Object, kubesim.Object) string { return "denied [" + node.PolicyCode + "]" })
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func TestDaemonSetLends(t *testing.T) {
 		if err := p.lend(t.Context(), machine); err != nil {
 			t.Fatal(step.what, err)
 		}
-		for _, name := range []string{cloud.PodKubeconfig, podToken, podCA} {
+		for _, name := range []string{node.PodKubeconfig, podToken, podCA} {
 			if _, err := machine.Stat(name); (err == nil) != step.lent {
 				t.Errorf("%s: %s: %v", step.what, name, err)
 			}
@@ -96,7 +96,7 @@ func TestDaemonSetLends(t *testing.T) {
 	if err := p.lend(t.Context(), machine); err != nil || len(sim.Requests()) > 0 {
 		t.Errorf("--without-policy: %v, or it asked", err)
 	}
-	if _, err := machine.Stat(cloud.PodKubeconfig); err != nil {
+	if _, err := machine.Stat(node.PodKubeconfig); err != nil {
 		t.Errorf("--without-policy: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -36,7 +36,7 @@ CDI by the device plugin, the DRA driver or NRI, pods need none.`,
 				if name == "" || name == "auto" {
 					name = engineHandler
 				}
-				return "", cloud.RuntimeClassManifest(name), nil
+				return "", node.RuntimeClassManifest(name), nil
 			})
 		},
 	})
@@ -55,8 +55,8 @@ A device plugin that runs as a unit of the machine reads no ConfigMap.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return c.manifest(func(s spec.Spec) (string, map[string]any, error) {
-				m, err := cloud.PluginManifest(s, namespace)
-				label := fmt.Sprintf("# The label that selects it, in node.toml: [node] labels = { %q = %q }\n", cloud.PluginConfigLabel, cloud.PluginEntry(s.Sharing))
+				m, err := node.PluginManifest(s, namespace)
+				label := fmt.Sprintf("# The label that selects it, in node.toml: [node] labels = { %q = %q }\n", node.PluginConfigLabel, node.PluginEntry(s.Sharing))
 				return label, m, err
 			})
 		},

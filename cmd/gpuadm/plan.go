@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -74,7 +74,7 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bo
 		return false, err
 	}
 	f, err := facts.Gather(ctx, h, facts.Needs{}) // a machine without GPUs needs no facts from its cloud
-	if err != nil || cloud.LostGPUs(ctx, h, c.node, e.Spec, f) != "" {
+	if err != nil || node.LostGPUs(ctx, h, c.node, e.Spec, f) != "" {
 		return false, err
 	}
 	if c.output == "json" {

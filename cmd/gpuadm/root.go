@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -41,12 +41,12 @@ type common struct {
 	quiet    bool
 	verbose  bool
 	noColor  bool
-	booting  bool           // the boot unit calls
-	reboots  bool           // apply reboots by itself where a change needs it
-	at       string         // the stage at which the last apply failed
-	node     *cloud.Session // the Node object, as this run knows it
-	reported string         // the failure that the last report to the cluster had
-	chosen   []string       // stages and flags that say what to apply, to be typed again
+	booting  bool          // the boot unit calls
+	reboots  bool          // apply reboots by itself where a change needs it
+	at       string        // the stage at which the last apply failed
+	node     *node.Session // the Node object, as this run knows it
+	reported string        // the failure that the last report to the cluster had
+	chosen   []string      // stages and flags that say what to apply, to be typed again
 }
 
 // newRoot lists all verbs.
@@ -129,7 +129,7 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 	for _, name := range skip {
 		c.chosen = append(c.chosen, "--skip", name)
 	}
-	c.node = new(cloud.Session)
+	c.node = new(node.Session)
 	all, thingOf := stages.Run(c.node)
 	sequence, err := choose(all, only, skip)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
@@ -30,7 +30,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	res, err := e.Apply(ctx, h)
 	voice.close()
 	c.at = res.Stage
-	c.tellCluster(ctx, e, h, cloud.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
+	c.tellCluster(ctx, e, h, node.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
 	if err != nil && !(converge.Passes(err) && needsNewProcess(res)) {
 		return err
 	}
@@ -56,7 +56,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 }
 
 // tellCluster reports the result of an apply to the cluster. The apply does not fail if that fails.
-func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Host, o cloud.Outcome) {
+func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Host, o node.Outcome) {
 	if c.rootDir != "/" || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == c.reported {
 		return
 	}
@@ -72,7 +72,7 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 	defer cancel()
 	f, err := e.Facts(ctx, h)
 	if err == nil {
-		err = cloud.Report(ctx, c.node, h, e.Spec, f, o)
+		err = node.Report(ctx, c.node, h, e.Spec, f, o)
 	}
 	if err != nil && c.verbose {
 		printf(c.stderr, "gpuadm: cannot report to the cluster: %v\n", err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -37,7 +37,7 @@ pending, 1 if a change cannot be made.`,
 			if err != nil {
 				return err
 			}
-			if held, err := cloud.Holds(cmd.Context(), h, e.Spec); err != nil {
+			if held, err := node.Holds(cmd.Context(), h, e.Spec); err != nil {
 				return err
 			} else if held != "" {
 				s.Notes = append(s.Notes, held)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -55,7 +55,7 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 			if err := leavable(h, u.leave); err != nil {
 				return err
 			}
-			_, thingOf := stages.Run(new(cloud.Session))
+			_, thingOf := stages.Run(new(node.Session))
 			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version(), Yes: u.yes, Allow: u.allow}
 			if u.dryRun {
 				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)

@@ -73,14 +73,14 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	if j.Refused != nil {
 		return Plan{}, j.Refused
 	}
-	return e.plan(ctx, v, j)
-}
-
-func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error) {
 	f, err := e.Facts(ctx, v)
 	if err != nil {
 		return Plan{}, err
 	}
+	return e.plan(ctx, v, j, f)
+}
+
+func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts) (Plan, error) {
 	p := Plan{Format: PlanFormat, Host: Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}, Changes: []Change{}}
 	mine := present(j.Runs())
 	var asked open

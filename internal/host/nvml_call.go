@@ -24,11 +24,19 @@ func (d *nvmlDoor) session(ctx context.Context, do func(nvmlSession) error) erro
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
+	keep := keptOf(ctx)
+	if keep != nil && keep.session != nil {
+		return do(*keep.session)
+	}
 	ret := nvml.ERROR_LIBRARY_NOT_FOUND
 	for _, library := range d.libraries {
 		s := nvmlSession{nvml.New(nvml.WithLibraryPath(library))}
 		if ret = s.Init(); ret == nvml.SUCCESS {
-			defer s.Shutdown()
+			if keep != nil {
+				keep.session = &s
+			} else {
+				defer s.end()
+			}
 			return do(s)
 		}
 		if ret != nvml.ERROR_LIBRARY_NOT_FOUND {
@@ -37,6 +45,8 @@ func (d *nvmlDoor) session(ctx context.Context, do func(nvmlSession) error) erro
 	}
 	return d.because(nvmlCode(ret))
 }
+
+func (s nvmlSession) end() { s.Shutdown() }
 
 // has says whether the library has one of the symbols. To call one it lacks ends the process: go-nvml is linked with
 // --unresolved-symbols=ignore-in-object-files, and the loader finds out at the call.

@@ -184,14 +184,14 @@ func (a azure) explain(ctx context.Context, err error) error {
 		return tooLong("Azure")
 	case f.status == http.StatusForbidden, f.status == http.StatusUnauthorized:
 		e = &Error{
-			What:    fmt.Sprintf("cannot ask Azure's metadata service: it forbids it (status %d)", f.status),
+			What:    fmt.Sprintf("cannot ask Azure's metadata service: it refused the request (status %d)", f.status),
 			Because: []string{"on AKS with IMDS restriction, pods outside the host's network are refused; so are requests through a proxy"},
 			Try:     []string{"run in the host's network: hostNetwork: true"},
 		}
 	case f.status == http.StatusNotFound, f.status == http.StatusBadRequest, f.status == http.StatusMethodNotAllowed:
 		e = &Error{
-			What:    fmt.Sprintf("cannot ask Azure's metadata service: what answers does not know the request (status %d)", f.status),
-			Because: []string{"something else answers at " + serviceAt + ": Azure Stack, or another program that takes the requests"},
+			What:    fmt.Sprintf("cannot ask Azure's metadata service: the server that answers does not know the request (status %d)", f.status),
+			Because: []string{"it is not Azure's service that answers at " + serviceAt + ": Azure Stack, or another program that takes the requests"},
 			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who takes them"},
 		}
 	case !retryable(f, err) && f.status != http.StatusGone:

@@ -88,7 +88,7 @@ func (e *imdsDoor) explain(ctx context.Context, err error) error {
 	case f.status == http.StatusNotFound, f.status == http.StatusMethodNotAllowed, f.status == http.StatusBadRequest:
 		problem = &Error{
 			What:    fmt.Sprintf("cannot ask EC2's metadata service: what answers does not know its version 2 (status %d)", f.status),
-			Because: []string{"gpuadm asks by version 2 alone: it needs a token, which an attacker who makes a program fetch a URL cannot get"},
+			Because: []string{"gpuadm uses IMDSv2 only: its token protects against programs that are made to fetch a URL"},
 			Try:     []string{"iptables-save | grep " + serviceAt + "    shows who answers in its place", "where the machine is not in EC2: [join] method = \"token\""},
 		}
 	case !retryable(f, err):

@@ -98,7 +98,7 @@ func (c *Client) unauthorized(e *Error, t answer) {
 		e.Because = append(e.Because, "Another cluster than the one that signed it may answer at "+c.server+".")
 		e.Try = append(e.Try, "openssl x509 -noout -issuer -enddate -in "+l.certFile+"   # is the issuer this cluster's CA?")
 	case l.tokenFile != "" || l.token != "":
-		e.Because = append(e.Because, "A bootstrap token lives for 24 hours unless it was made otherwise; a ServiceAccount's ends with it.")
+		e.Because = append(e.Because, "A bootstrap token lives for 24 hours by default; a ServiceAccount's ends with it.")
 		e.Try = append(e.Try, "kubeadm token list   # on a control plane node", "kubectl create token NAME   # for a ServiceAccount; write it where the old one was")
 	}
 }
@@ -148,23 +148,15 @@ func grant(refused []string) []string {
 		verbs, what = "get,patch", "nodes,nodes/status"
 	}
 	role := "gpuadm-" + strings.NewReplacer("nodes,nodes/status", "node", "/", "-").Replace(what)
-	subject, name := "--user="+shell(user), user
+	subject, name := "--user="+host.ShellWord(user), user
 	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
-		subject, name = "--serviceaccount="+shell(rest), rest
+		subject, name = "--serviceaccount="+host.ShellWord(rest), rest
 	}
 	name = regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(name), "-")
 	return []string{
 		"as the cluster's administrator, once: kubectl create clusterrole " + role + " --verb=" + verbs + " --resource=" + what,
 		"and: kubectl create clusterrolebinding gpuadm-" + strings.Trim(name, "-") + " --clusterrole=" + role + " " + subject,
 	}
-}
-
-// shell quotes a word for a shell where it needs that.
-func shell(word string) string {
-	if regexp.MustCompile(`^[A-Za-z0-9:@./_-]+$`).MatchString(word) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // judgeLine says why there was no answer.

@@ -22,11 +22,11 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 )
 
-func sequence(node *cloud.Session, database *packages.Reading) []converge.Stage {
+func sequence(node *node.Session, database *packages.Reading) []converge.Stage {
 	return append(labstage.Stages(), shippedsequence(node, database)...)
 }
 
-func thingOf(node *cloud.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
+func thingOf(node *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
 	if t := labstage.ThingOf(ref); t != nil {
 		return t, nil
 	}

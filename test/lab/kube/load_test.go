@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -128,8 +128,8 @@ func TestBenchKubeLoad(t *testing.T) {
 
 // bringUp is what gpuadm apply does.
 func bringUp(ctx context.Context, h host.Host, s spec.Spec) error {
-	node := new(cloud.Session)
-	sequence, thingOf := stages.Run(node)
+	session := new(node.Session)
+	sequence, thingOf := stages.Run(session)
 	e := &converge.Engine{Stages: sequence, Spec: s, ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
 	result, err := e.Apply(ctx, h)
 	if err != nil {
@@ -139,5 +139,5 @@ func bringUp(ctx context.Context, h host.Host, s spec.Spec) error {
 	if err != nil {
 		return err
 	}
-	return cloud.Report(ctx, node, h, s, f, cloud.Outcome{Made: result.Made})
+	return node.Report(ctx, session, h, s, f, node.Outcome{Made: result.Made})
 }

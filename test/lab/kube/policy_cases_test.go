@@ -4,7 +4,7 @@
 package kube_test
 
 import (
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
 
@@ -20,7 +20,7 @@ func deniedRequests() []policyRequest {
 		status     = "only the condition nvidia.com/GPUReady"
 		own        = "only the Node that its pod runs on"
 	)
-	ready := condition(cloud.GPUReady, "True")
+	ready := condition(node.GPUReady, "True")
 	return []policyRequest{
 		{what: "a restricted label", edit: label(restricted+"x", "y"), says: restricted + "x of its Node: keys of"},
 		{what: "a restricted label of the list, changed", edit: label(restricted+"tenant", "blue"), says: neverKey},
@@ -90,7 +90,7 @@ func passingRequests() []policyRequest {
 		{what: "the startup taint for Karpenter", edit: taint("readiness.k8s.io/gpu", "NoSchedule")},
 		{what: "a listed taint", edit: taint("example.com/rack", "NoExecute")},
 		{what: "label, record and taint in one", edit: all(label("nvidia.com/x", "y"), annotation("nvidia.com/gpuadm.gpus", "2"), taintIs(starting, "", ""))},
-		{what: "the condition", at: "/status", edit: condition(cloud.GPUReady, "True")},
-		{what: "the condition removed", at: "/status", edit: condition(cloud.GPUReady, "")},
+		{what: "the condition", at: "/status", edit: condition(node.GPUReady, "True")},
+		{what: "the condition removed", at: "/status", edit: condition(node.GPUReady, "")},
 	}
 }

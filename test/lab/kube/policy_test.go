@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
@@ -34,8 +34,8 @@ func (r policyRequest) node() string { return cmp.Or(r.on, "own") }
 const (
 	ownNode     = "/api/v1/nodes/own"
 	foreignNode = "/api/v1/nodes/foreign"
-	neverKey    = "are never allowed [" + cloud.PolicyCode + "]"
-	notListed   = "variable keys of the ValidatingAdmissionPolicy gpuadm-own-node [" + cloud.PolicyCode + "]"
+	neverKey    = "are never allowed [" + node.PolicyCode + "]"
+	notListed   = "variable keys of the ValidatingAdmissionPolicy gpuadm-own-node [" + node.PolicyCode + "]"
 )
 
 // TestLabKubePolicy proves images/daemonset/rbac.yaml against the API server: gpuadm changes the Node its pod is on, and of that
@@ -189,7 +189,7 @@ func policyNode(c *kube.T, name string) {
 		"conditions": []kube.Object{
 			{"type": "Ready", "status": "True", "reason": "KubeletReady"},
 			{"type": "MemoryPressure", "status": "False"},
-			{"type": cloud.GPUReady, "status": "False", "reason": "Test"},
+			{"type": node.GPUReady, "status": "False", "reason": "Test"},
 		},
 		"images": []kube.Object{{"names": []string{"registry.invalid/a:1"}, "sizeBytes": 1}},
 	}})

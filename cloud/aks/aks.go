@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package aks leaves joining to AKS's own scripts, and says who does what.
+package aks
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// aksProvisioned is what AKS's scripts make when they are done.
+// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_start.sh.
+const provisionComplete = "/opt/azure/containers/provision.complete"
+
+// aks leaves the machines of a pool to AKS's own scripts.
+func Wants(f facts.Facts) ([]converge.Want, error) {
+	switch f.Cloud.Managed {
+	case "aks-flex":
+		return nil, nil // its kubelet runs in a container, and its own agent writes its files
+	case "aks":
+		return []converge.Want{provisioned(f)}, nil
+	}
+	return nil, &converge.Trouble{
+		What:    "cannot join AKS: this machine is in none of its node pools",
+		Because: []string{"looked for /opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service"},
+		Try:     []string{"add a GPU node pool: az aks nodepool add --gpu-driver none"},
+	}
+}
+
+// aksDone wants AKS's scripts to have ended. They write kubelet's and containerd's files, and install a driver or not: what
+// we look at before that is not what will be. But where kubelet waits for us at a boot, so do the scripts, which start it.
+// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_main.sh, nodePrep: ensureKubelet.
+func provisioned(f facts.Facts) converge.Want {
+	return things.Check("AKS's own scripts have set this machine up", func(_ context.Context, v host.View) (string, error) {
+		switch _, err := v.Stat(provisionComplete); {
+		case err == nil:
+			return "", nil
+		case !host.NotExist(err):
+			return "", err
+		case !v.Live():
+			return "", host.FirstBoot
+		case f.Booting:
+			return "", host.Later{Until: "once AKS's own scripts have run"}
+		}
+		return "", converge.Wait{
+			For: "AKS's own scripts to have set this machine up (" + provisionComplete + " is not there)",
+			Try: []string{"tail /var/log/azure/cluster-provision.log"},
+		}
+	}, "AKS writes kubelet's and containerd's files")
+}
+
+// aksNotes say who does what.
+func Notes(s spec.Spec, f facts.Facts) (notes []string) {
+	switch {
+	case f.Cloud.Managed == "aks-flex":
+		return []string{"AKS Flex Node joins this machine (" + f.Cloud.ManagedWhy + ") and writes the files of its kubelet; the driver is ours"}
+	case f.Cloud.Managed != "aks":
+		return nil
+	}
+	notes = []string{
+		"AKS joins the machines of its pools itself (" + f.Cloud.ManagedWhy + "): its scripts own /etc/containerd/config.toml, /etc/default/kubelet, kubelet.service.d and /etc/kubernetes, and gpuadm leaves those alone",
+		"they install a driver too, unless the pool was made with --gpu-driver none or its machines carry the tag SkipGpuDriverInstall=true",
+	}
+	if _, taints, err := node.Registration(s, f); err == nil && len(taints) > 0 {
+		notes = append(notes, fmt.Sprintf("the pool's nodeInitializationTaints must name %s, and not nodeTaints: AKS restores those each time they are removed", kubelet.TaintTexts(taints)))
+	}
+	return notes
+}

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package eks joins EKS: by nodeadm on AWS's own images, by nodeadm for hybrid nodes, or with a kubelet of gpuadm's own.
+package eks
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"path"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// eks joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what
+// the node registers with; else the join sets up kubelet itself.
+func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	switch f.Cloud.Managed {
+	case "eks":
+		return nodeadm(s, f)
+	case "eks-hybrid":
+		return hybrid(s, f)
+	case "eks-al2":
+		return nil, nil
+	}
+	switch {
+	case !f.Live:
+		return []converge.Want{Deferred("which cluster of EKS to join", host.FirstBoot, "the machine learns it when it boots")}, nil
+	case f.Cloud.Name != "aws":
+		return nil, &converge.Trouble{
+			What:    "cannot join EKS: the machine is not in EC2, where it would get its credentials",
+			Because: []string{"neither the firmware nor a file says that it is"},
+			Try: []string{
+				"a machine elsewhere joins as a hybrid node, by AWS's nodeadm: https://docs.aws.amazon.com/eks/latest/userguide/hybrid-nodes-overview.html",
+				"then run gpuadm again: it goes on where nodeadm has set up kubelet",
+			},
+		}
+	case method.EKSOthers(f):
+		return nil, nil
+	}
+	n, err := newOwnNode(s, f)
+	if err != nil {
+		return nil, err
+	}
+	return n.wants(se, s, f)
+}
+
+// eksLater is what cannot be looked at before then.
+func Deferred(what string, later host.Later, why string) converge.Want {
+	return things.Check(what, func(context.Context, host.View) (string, error) {
+		return "", later
+	}, why)
+}
+
+// eksNode is what a kubelet of EKS must know.
+type ownNode struct {
+	cluster instance.Cluster // what node.toml states, over what was found out
+	machine instance.Instance
+	region  string
+	name    string // of the node, which must be the one that EKS derives from the machine's role session
+	ip      string // of the family that the services have
+}
+
+func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
+	for _, e := range []*instance.Error{f.NoInstance, f.NoCluster} {
+		if e != nil {
+			return nil, &converge.Trouble{What: e.What, Because: e.Because, Try: e.Try, Err: e}
+		}
+	}
+	if f.Instance == nil || f.Cluster == nil {
+		return nil, &converge.Trouble{What: "cannot join EKS: no service says which machine and which cluster this is", Try: []string{"gpuadm facts, which says who was asked"}}
+	}
+	n := &ownNode{cluster: *f.Cluster, machine: *f.Instance, region: cmp.Or(s.Join.Region, f.Instance.Region)}
+	c := &n.cluster
+	c.Name, c.Server = cmp.Or(s.Join.Cluster, c.Name), cmp.Or(s.Join.Server, c.Server)
+	c.ServiceCIDR = cmp.Or(s.Join.ServiceCIDR, c.ServiceCIDR)
+	if file := s.Join.CAFile; file != "" {
+		if c.CA = f.Files[file]; c.CA == nil {
+			return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: it is not there", file), Try: []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"}}
+		}
+	}
+	n.name = cmp.Or(s.Join.NodeName, c.PrivateDNS)
+	services, err := netip.ParsePrefix(c.ServiceCIDR)
+	switch {
+	case c.Server == "" || c.CA == nil || err != nil:
+		return nil, &converge.Trouble{
+			What: fmt.Sprintf("cannot join EKS: of the cluster %s not all is known that a node must know", c.Name),
+			Try:  []string{"write server, ca_file and service_cidr in [join], or none of them: then EKS is asked"},
+		}
+	case n.machine.ID == "" || n.machine.Zone == "":
+		return nil, &converge.Trouble{What: "cannot join EKS: EC2 does not tell the machine's id and zone", Try: []string{"gpuadm facts"}}
+	}
+	if err := needsECR(f); err != nil {
+		return nil, err
+	}
+	c.DNS = clusterDNS(services)
+	if len(s.Join.ClusterDNS) > 0 {
+		c.DNS = s.Join.ClusterDNS
+	}
+	n.ip = n.machine.PrivateIP
+	if services.Addr().Is6() {
+		n.ip = n.machine.IPv6
+	}
+	if n.ip == "" {
+		return nil, &converge.Trouble{
+			What: fmt.Sprintf("cannot join EKS: the cluster's services are at %s, and EC2 knows no address of that family for this machine", services),
+			Try:  []string{"give the machine's subnet addresses of that family, and start it again"},
+		}
+	}
+	return n, method.NameFits(n.name, s)
+}
+
+// eksDNS is where EKS puts the cluster's DNS: the services' tenth address, 10.100.0.10 or fd00::a.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go, GetClusterDns.
+func clusterDNS(services netip.Prefix) []string {
+	ip := services.Masked().Addr()
+	for range 10 {
+		ip = ip.Next()
+	}
+	return []string{ip.String()}
+}
+
+// wants are all files of the join, in the order in which they are of use.
+func (n *ownNode) wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	k := kubelet.Own{Kubeconfig: kubelet.Kubeconfig, Env: kubelet.ProxyEnv(s), Config: n.config(f), Flags: n.flags(s, f)}
+	own, err := node.OwnKubelet(k, s, f)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := n.cluster.Keep(&n.machine, n.region)
+	if err != nil {
+		return nil, fmt.Errorf("internal error: %w", err)
+	}
+	var wants []converge.Want
+	if !f.Kubelet.Joined {
+		wants = append(wants, n.accepted(method.Via(s)))
+	}
+	for _, folder := range []string{path.Dir(kubelet.ClusterCA), path.Dir(method.EKSKept)} {
+		wants = append(wants, things.Folders(folder, "holds the settings of a node of EKS")...)
+	}
+	wants = append(wants,
+		things.Exact(kubelet.ClusterCA, n.cluster.CA, 0o644, "the CA by which kubelet verifies the API server"),
+		n.login(),
+		things.Exact(method.EKSKept, kept, 0o644, "a converged node asks neither EC2 nor EKS again"),
+	)
+	wants = node.Unique(append(append(wants, ecr(f)...), own...))
+	if !f.Kubelet.Joined {
+		wants = append(wants, node.WaitRegistered(se, s, f, n.name, kubelet.Kubeconfig, nil))
+	}
+	return wants, nil
+}
+
+// eksNotes say what EKS's own tools do, where they are on the machine.
+func Notes(s spec.Spec, f facts.Facts) []string {
+	labels, taints, err := node.Registration(s, f)
+	flags := kubeletFlagsSay(labels, taints)
+	switch managed := f.Cloud.Managed; {
+	case managed == "":
+		return podsNote(s, f)
+	case err != nil:
+		return nil
+	case managed == "eks-hybrid":
+		notes := []string{"nodeadm of EKS Hybrid Nodes joins this machine (" + f.Cloud.ManagedWhy + "): it gets the credentials, writes kubelet's and containerd's files and checks clock, network and rights; gpuadm does every stage but that"}
+		if flags != "" {
+			notes = append(notes, "give nodeadm's NodeConfig, in spec.kubelet.flags: "+flags)
+		}
+		if !f.Kubelet.Joined && s.Join.Region == "" {
+			notes = append(notes, "with region in [join] it is tried first whether AWS can be reached from here, and whether the clock is right")
+		}
+		return notes
+	case managed == "eks-al2":
+		notes := []string{"/etc/eks/bootstrap.sh joins this machine; gpuadm does every stage but that"}
+		if flags != "" {
+			notes = append(notes, "pass it --kubelet-extra-args '"+flags+"'")
+		}
+		return notes
+	}
+	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by " + method.NodeadmDropIn}
+	if f.Files[node.BootUnit] == nil {
+		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: gpuadm apply --install")
+	}
+	if f.Kubelet.Joined && !bytes.Contains(f.Files[method.NodeadmDropIn], []byte(method.NodeadmKind)) {
+		notes = append(notes, "the node has joined already: nodeadm reads its settings at its next run, at the next boot")
+	}
+	return notes
+}
+
+// eksPodsNote says so where the number of pods is a guess.
+func podsNote(s spec.Spec, f facts.Facts) []string {
+	if !method.EKSOwn(s, f) || f.Cluster == nil || f.Instance == nil || f.Cluster.ENIs > 0 || bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods")) {
+		return nil
+	}
+	return []string{fmt.Sprintf("kubelet takes %d pods at most, since no source says how many addresses a %s has: the instance's role may lack ec2:DescribeInstanceTypes; maxPods in the file that kubelet_config in [join] names says how many", maxPods(*f.Cluster), f.Instance.Type)}
+}

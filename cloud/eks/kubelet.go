@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package eks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// On EKS's own images nodeadm configures kubelet, and a node must be the same whichever way it joined: the keys and their values are
+// from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
+// compares them, and has the reason for each difference.
+
+// eksPlugin is the program that kubelet calls for a token: gpuadm.
+const plugin = "/usr/local/sbin/gpuadm"
+
+// config are EKS's keys of kubelet's configuration.
+func (n *ownNode) config(f facts.Facts) map[string]any {
+	pods := maxPods(n.cluster)
+	c := map[string]any{
+		"clusterDNS":    anys(n.cluster.DNS),
+		"clusterDomain": "cluster.local",
+		"maxPods":       pods,
+		// By it the cloud controller finds the machine: https://kubernetes.io/docs/concepts/architecture/cloud-controller/
+		"providerID": "aws:///" + n.machine.Zone + "/" + n.machine.ID,
+		// Kubelet logs in by the machine's role. With this on, it would ask for a client certificate, which EKS does not sign: kubernetes, cmd/kubelet/app/server.go, buildKubeletClientConfig.
+		"rotateCertificates":  false,
+		"serverTLSBootstrap":  true, // EKS signs the certificate of its server
+		"serializeImagePulls": false,
+		"evictionHard":        map[string]any{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%"},
+		"tlsCipherSuites": anys([]string{
+			"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+			"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+			"TLS_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_256_GCM_SHA384",
+		}),
+	}
+	if r := kubelet.Reserved(f); r != nil {
+		r["memory"] = fmt.Sprintf("%dMi", 11*pods+255)
+		c["kubeReserved"] = r
+	}
+	return c
+}
+
+// eksMaxPods is how many pods the VPC CNI has addresses for: on each interface one is the interface's own, and two pods use
+// the host's. 110 where the type is not known.
+// Source: https://github.com/awslabs/amazon-eks-ami, templates/shared/runtime/eni-max-pods.txt.
+func maxPods(c instance.Cluster) int {
+	if c.ENIs < 1 || c.IPv4PerENI < 2 {
+		return 110
+	}
+	return c.ENIs*(c.IPv4PerENI-1) + 2
+}
+
+// flags are the settings that kubelet takes on its command line only.
+func (n *ownNode) flags(s spec.Spec, f facts.Facts) []string {
+	flags := []string{"--cloud-provider=external", "--node-ip=" + n.ip}
+	if s.Join.NodeName == "" { // else kubelet.Own states it
+		flags = append(flags, "--hostname-override="+n.name)
+	}
+	return append(flags, ecrFlags(f)...)
+}
+
+// kubeconfig has kubelet call gpuadm for a token whenever it needs one. It holds no secret.
+func (n *ownNode) kubeconfig() []byte {
+	named := func(kind, name string, value map[string]any) []any {
+		return []any{map[string]any{"name": name, kind: value}}
+	}
+	text, err := yaml.Marshal(map[string]any{
+		"apiVersion":      "v1",
+		"kind":            "Config",
+		"current-context": "node",
+		"clusters":        named("cluster", "cluster", map[string]any{"server": n.cluster.Server, "certificate-authority": kubelet.ClusterCA}),
+		"users": named("user", "node", map[string]any{"exec": map[string]any{
+			"apiVersion":      "client.authentication.k8s.io/v1", // kubelets from 1.22 on
+			"command":         plugin,
+			"args":            anys([]string{"token", "eks", "--cluster", n.cluster.Name, "--region", n.region}),
+			"interactiveMode": "Never",
+		}}),
+		"contexts": named("context", "node", map[string]any{"cluster": "cluster", "user": "node"}),
+	})
+	if err != nil {
+		return nil // maps of strings can be written
+	}
+	return append([]byte(kubelet.Written), text...)
+}
+
+// accepted wants EKS to map the machine's role to the node's name, before anything is written: a kubelet with another name is
+// refused for ever, and says so in its log only.
+func (n *ownNode) accepted(via host.Via) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
+		if !v.Live() {
+			return "", host.FirstBoot
+		}
+		if _, err := v.Stat(plugin); host.NotExist(err) {
+			return "", &converge.Trouble{
+				What: fmt.Sprintf("cannot join EKS: %s is not installed, which kubelet calls for its credentials", plugin),
+				Try:  []string{"gpuadm apply --install"},
+			}
+		}
+		token, _, err := instance.Token(ctx, v, n.cluster.Name, n.region)
+		if said := (*instance.Error)(nil); errors.As(err, &said) {
+			return "", &converge.Trouble{What: said.What, Because: said.Because, Try: said.Try, Err: said}
+		} else if err != nil {
+			return "", err
+		}
+		c, err := kube.WithToken(v, n.cluster.Server, n.cluster.CA, token, via)
+		if err != nil {
+			return "", err
+		}
+		user, groups, err := c.Whoami(ctx)
+		return "", n.refused(user, groups, err)
+	}
+	return things.Check("EKS takes this machine for its node", look, "EKS refuses a kubelet of another name for ever")
+}
+
+// refused says why the cluster does not accept the machine as this node; nil where it does.
+func (n *ownNode) refused(user string, groups []string, err error) error {
+	switch is := "system:node:" + n.name; {
+	case errors.Is(err, kube.Unauthorized):
+		return &converge.Trouble{
+			What:    fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
+			Because: []string{converge.OneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
+			Try: []string{
+				"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
+				"aws sts get-caller-identity, on this machine, prints its role",
+			},
+			Err: err,
+		}
+	case errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing):
+		return nil // the cluster offers no such review; kubelet will report a refusal
+	case err != nil:
+		return err
+	case user != is || !slices.Contains(groups, "system:nodes"):
+		return &converge.Trouble{
+			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(converge.OneLine(user)), is),
+			Because: []string{"a node's name and the name that EKS gives its role must be the same"},
+			Try: []string{
+				"give the role an access entry of type EC2_LINUX, in place of another type",
+				"and drop node_name from [join], if it is there: EKS calls a machine by its private DNS name",
+			},
+		}
+	}
+	return nil
+}
+
+func anys(texts []string) (list []any) {
+	for _, t := range texts {
+		list = append(list, t)
+	}
+	return list
+}

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package eks
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// login is the kubeconfig by which kubelet is the node where it has no certificate, but calls a program for tokens. With it
+// goes what a certificate's undo takes away elsewhere.
+type login struct{ *things.FileThing }
+
+// login wants kubelet to log in as the machine's role.
+func (n *ownNode) login() converge.Want {
+	w := things.Exact(kubelet.Kubeconfig, n.kubeconfig(), 0o600, "has kubelet log in as the machine's role")
+	w.Thing = login{w.Thing.(*things.FileThing)}
+	return w
+}
+
+// NewFile names a file, for undo.
+func NewFile(name string, merge things.MergeFunc, form string) converge.Thing {
+	file := things.NewFile(name, merge).Formed(form)
+	if name == kubelet.Kubeconfig {
+		return login{file}
+	}
+	return file
+}
+
+// Breaks refuses to take kubelet's credentials away while pods run here.
+func (l login) Breaks(ctx context.Context, v host.View, before, after converge.State) ([]string, map[string][]string, error) {
+	if before == "" || after != "" {
+		return nil, nil, nil
+	}
+	text, err := l.Bytes(v, before)
+	if err != nil || !callsProgram(text) {
+		return nil, nil, err
+	}
+	return nil, nil, node.RefuseWhilePodsRun(ctx, v)
+}
+
+// callsProgram says whether a kubeconfig has a program called for tokens.
+func callsProgram(kubeconfig []byte) bool { return bytes.Contains(kubeconfig, []byte(" exec:\n")) }

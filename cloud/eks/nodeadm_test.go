@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package eks
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/joins"
+)
+
+func TestNodeadmGate(t *testing.T) {
+	for gate, want := range map[string]string{"closed": "gate --wait\n", "open": "Wants=gpuadm.service"} {
+		s := joins.Spec(t, "[join]\nmethod = \"eks\"\ngate = \""+gate+"\"\n")
+		n := joins.Recorded(t, "al2023-eks-nvidia", nil)
+		f, err := facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wants, err := Wants(new(node.Session), s, f); err != nil || strings.Contains(fmt.Sprint(wants), method.NodeadmRun) {
+			t.Errorf("without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
+		}
+		if _, text := nodeadmUnit(s); !strings.Contains(text, want) || !strings.Contains(text, "After=gpuadm.service") || strings.Contains(text, "Requires=") || strings.Contains(text, "Restart=") {
+			t.Errorf("%s:\n%s", gate, text)
+		}
+	}
+}
+
+// TestNodeadmOld: the images before v20251023 do not read the folder, so the node would register without its labels. That is refused.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm-run.service before and after 0d558ec3 and 81179a55.
+func TestNodeadmOld(t *testing.T) {
+	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[node]\nlabels = { \"example.com/a\" = \"b\" }\n")
+	for files, refused := range map[string]bool{"": false, "[Service]\nType=oneshot\nExecStart=/usr/bin/nodeadm init --skip config\n": true} {
+		machine := joins.Recorded(t, "al2023-eks-nvidia", nil)
+		if files != "" {
+			machine = joins.Recorded(t, "al2023-eks-nvidia", map[string]string{method.NodeadmUnit: files})
+		}
+		f, err := facts.Gather(t.Context(), machine, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wants, err := Wants(new(node.Session), s, f); (err != nil) != refused || refused && !strings.Contains(joins.Because(err), "v20251023") {
+			t.Errorf("refused %v: %v %v", refused, wants, err)
+		}
+	}
+}
+
+// TestNodeadmHandler gives containerd a handler of another name through nodeadm, and not beside the user data's.
+func TestNodeadmHandler(t *testing.T) {
+	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[runtime]\nhandler = \"gpu\"\nset_as_default = true\n")
+	gather := func(files map[string]string) facts.Facts {
+		f, err := facts.Gather(t.Context(), joins.Recorded(t, "al2023-eks-nvidia", files), node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	got, err := nodeadmRuntime(s, gather(nil), method.NodeadmSpec{})
+	if err != nil || !strings.Contains(got, "version = 3\n[plugins.\"io.containerd.cri.v1.runtime\".containerd]\ndefault_runtime_name = \"gpu\"\n") ||
+		!strings.Contains(got, `.runtimes."gpu".options]`) {
+		t.Errorf("%v\n%s", err, got)
+	}
+	resolved := strings.Replace(joins.Resolved, `"config":""`, `"config":"oom_score = 1"`, 1)
+	_, err = Wants(new(node.Session), s, gather(map[string]string{method.NodeadmResolved: resolved}))
+	if err == nil || !strings.Contains(err.Error(), "spec.containerd.config already") {
+		t.Error(err)
+	}
+}
+
+// FuzzNodeadmReads has nothing that others wrote break the file that we write.
+func FuzzNodeadmReads(f *testing.F) {
+	f.Add([]byte(joins.Resolved))
+	f.Add([]byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"a\n- b","value":"\u0000","effect":"x: y"}]}}}}`))
+	s := spec.Spec{}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var resolved method.NodeadmSpec
+		var err error
+		alloc.Most(t, 1000, len(data), func() { resolved, err = method.NodeadmReads(data) })
+		if err != nil {
+			return
+		}
+		ours := spec.Taint{Key: "example.com/x", Value: "y", Effect: "NoSchedule"}
+		text, err := nodeadmText(s, facts.Facts{}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := nodeadmText(s, facts.Facts{Files: map[string][]byte{method.NodeadmDropIn: text}}, map[string]string{"a": "b"}, []spec.Taint{ours}, resolved)
+		if err != nil || string(again) != string(text) {
+			t.Errorf("not the same again: %v\n%s\n%s", err, text, again)
+		}
+		var doc map[string]any
+		if err := yaml.Unmarshal(text, &doc); err != nil {
+			t.Errorf("%v\n%s", err, text)
+		}
+	})
+}

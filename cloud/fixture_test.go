@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"github.com/gpuadm/gpuadm/cloud/eks"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/joins"
+)
+
+func testThing(ref converge.Ref) (converge.Thing, error) {
+	switch ref.Kind {
+	case "file":
+		return eks.NewFile(ref.Name, nil, ""), nil
+	case "registered":
+		return node.NewRegistered(ref.Name), nil
+	case "joined":
+		return node.NewJoined(ref.Name), nil
+	}
+	return joins.Thing(ref)
+}

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gke leaves joining to GKE's own scripts, and says who does what.
+package gke
+
+import (
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// gke wants nothing: GKE's own scripts make the machines of its pools nodes, and no other tool can. GKE signs a kubelet's
+// certificate only for a machine whose virtual TPM proves that it is in one of the cluster's instance groups.
+// Source: https://github.com/kubernetes/cloud-provider-gcp at 2d9194ef6^, cmd/gcp-controller-manager/node_csr_approver.go.
+func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	if f.Cloud.Managed == "gke" {
+		return nil, nil
+	}
+	return nil, &converge.Trouble{
+		What: "cannot join GKE: it takes no machines but those of its own node pools, and this is none of them",
+		Because: []string{
+			"GKE signs kubelet's certificate for machines only that prove by their virtual TPM to be in a pool's instance group",
+			"a pool's key startup-script is GKE's own and cannot be used either",
+		},
+		Try: []string{
+			"add a node pool with Ubuntu nodes and gpu-driver-version=disabled, and run gpuadm there as a DaemonSet: gpuadm daemonset",
+			"or have the pool run gpuadm as each node starts: linuxNodeConfig.customNodeInit.initScript of GKE's API",
+			"or join this machine to a cluster of your own: method = \"token\"",
+		},
+	}
+}
+
+// gkeNotes say who does what on a pool's node.
+func Notes(f facts.Facts) []string {
+	if f.Cloud.Managed != "gke" {
+		return nil
+	}
+	const joins = "GKE joins the machines of its pools itself (" // and the sign
+	if f.OS.ID == "cos" {
+		return []string{
+			joins + f.Cloud.ManagedWhy + "); gpuadm verifies and labels",
+			"Container-Optimized OS loads only modules that Google has signed: the driver is Google's to install, by gpu-driver-version=default or latest of the pool, or by the DaemonSet nvidia-driver-installer",
+		}
+	}
+	return []string{
+		joins + f.Cloud.ManagedWhy + "); gpuadm does every stage but that",
+		"the pool must say gpu-driver-version=disabled, or GKE installs a driver of its own beside ours",
+		"GKE sets cloud.google.com/gke-accelerator, gke-gpu-partition-size, gke-gpu-sharing-strategy and the marks of spot nodes, and the taint nvidia.com/gpu=present: gpuadm leaves them alone",
+	}
+}

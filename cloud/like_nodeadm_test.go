@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/pelletier/go-toml/v2"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/runtime"
+	"github.com/gpuadm/gpuadm/test/joins"
+)
+
+// TestLikeNodeadm compares every key that nodeadm writes with what we write for the same machine and cluster; each difference has
+// its reason. testdata/nodeadm is what nodeadm of commit 81fec2e8 (23 July 2026) has written in the lab for kubelet 1.34.4, 192
+// CPUs, and a p5.48xlarge with 2 interfaces of 50 addresses: TestLabKubeNodeadmRecord.
+func TestLikeNodeadm(t *testing.T) {
+	c := startEKS(t, eksMachine, eksJoin)
+	c.apply(t)
+	reasons := map[string]string{
+		"config.address":                                              "kubelet's default",
+		"config.authentication.webhook.cacheTTL":                      "kubelet's default",
+		"config.authorization.webhook":                                "kubelet's defaults",
+		"config.cgroupRoot":                                           "kubelet's default",
+		"config.featureGates":                                         "on by default in the kubelets that have them (1.12, 1.34, 1.35); an older one does not start with a gate that it does not know",
+		"config.hairpinMode":                                          "nothing has read it since dockershim went",
+		"config.kubeReservedCgroup":                                   "kubelet reads it only where enforceNodeAllocatable names kube-reserved, which neither does",
+		"config.systemReservedCgroup":                                 "the same",
+		"config.logging":                                              "kubelet's default is 0; who debugs raises it by kubelet_config",
+		"config.protectKernelDefaults":                                "kubelet does not start where a sysctl differs; EKS's images set them",
+		"config.readOnlyPort":                                         "kubelet's default in a config file",
+		"config.shutdownGracePeriod":                                  "it has kubelet write /etc/systemd/logind.conf.d/99-kubelet.conf, which would outlive an undo; who wants it writes kubelet_config",
+		"config.shutdownGracePeriodCriticalPods":                      "the same",
+		"config.+rotateCertificates":                                  "stated, since all kubelets that gpuadm sets up rotate but EKS's",
+		"flags.config":                                                "the file lies where kubeadm has it",
+		"flags.kubeconfig":                                            "the file lies where kubeadm has it",
+		"flags.runtime-cgroups":                                       "an image of one's own has no runtime.slice",
+		"containerd.containerd.default_runtime_name":                  "pods that ask for no GPU run as they do elsewhere; set_as_default = true in [runtime] makes it nvidia",
+		"containerd.containerd.discard_unpacked_layers":               "the image's own, and what runs here may rely on the layers",
+		"containerd.containerd.runtimes.nvidia.base_runtime_spec":     "a file of EKS's images, which are its limits on open files; containerd's own here",
+		"containerd.containerd.runtimes.nvidia.options.SystemdCgroup": "as the engine's handler runc has it, and kubelet's cgroupDriver goes by that",
+		"containerd.containerd.runtimes.+runc":                        "the engine's own handler, stated where another one is",
+		"containerd.cni":                                              "the engine's own configuration says where: gpuadm adds a handler to what is there",
+		"containerd.sandbox_image":                                    "the same",
+		"containerd.registry":                                         "the same",
+		"containerd.enable_cdi":                                       "cdi in [runtime] turns it on",
+		"kubeconfig.clusters":                                         "other names, same server and CA: checked below",
+		"kubeconfig.contexts":                                         "other names",
+		"kubeconfig.current-context":                                  "another name",
+		"kubeconfig.users":                                            "gpuadm in place of the AWS CLI: checked below",
+		"config.+resolvConf":                                          "the test's image has systemd-resolved's stub, which EKS's images have not",
+	}
+	used := map[string]bool{}
+	compare := func(at string, theirs, ours any) { compareKeys(t, at, theirs, ours, reasons, used) }
+
+	var theirs, ours map[string]any
+	joins.Must(t, json.Unmarshal([]byte(eksFile(t, "kubelet-config.json")), &theirs))
+	joins.Must(t, yaml.Unmarshal([]byte(c.read(t, kubelet.ConfigFile)), &ours))
+	round, err := json.Marshal(ours)
+	joins.Must(t, err)
+	ours = nil
+	joins.Must(t, json.Unmarshal(round, &ours))
+	compare("config", theirs, ours)
+
+	compare("flags", flagsOf(eksFile(t, "environment")), flagsOf(c.read(t, kubelet.UnitFile)))
+
+	theirs, ours = nil, nil
+	joins.Must(t, yaml.Unmarshal([]byte(eksFile(t, "kubeconfig")), &theirs))
+	joins.Must(t, yaml.Unmarshal([]byte(c.read(t, kubelet.Kubeconfig)), &ours))
+	compare("kubeconfig", theirs, ours)
+	for _, keys := range [][]string{{"server"}, {"certificate-authority"}} {
+		a, b := at(theirs["clusters"].([]any)[0], "cluster", keys[0]), at(ours["clusters"].([]any)[0], "cluster", keys[0])
+		if a != b {
+			t.Errorf("%s: nodeadm has %v, we have %v", keys[0], a, b)
+		}
+	}
+	if got := c.read(t, kubelet.ClusterCA); got != string(c.Cluster.CA) {
+		t.Errorf("another CA: %s", got)
+	}
+
+	theirs, ours = nil, nil
+	joins.Must(t, json.Unmarshal([]byte(eksFile(t, "credential-provider.json")), &theirs))
+	joins.Must(t, json.Unmarshal([]byte(c.read(t, method.ECRConfig)), &ours))
+	compare("credentials", theirs, ours)
+
+	for version, file := range map[string]string{"1.7.27": "containerd.toml", "2.1.5": "containerd2.toml"} {
+		theirs, ours = nil, nil
+		joins.Must(t, toml.Unmarshal([]byte(eksFile(t, file)), &theirs))
+		plugin := "io.containerd.grpc.v1.cri"
+		if version > "2" {
+			plugin = "io.containerd.cri.v1.runtime"
+		}
+		tree, h := runtime.Tree{Root: runtime.File{Path: "/etc/containerd/config.toml"}}, runtime.Handler{Name: "nvidia", Binary: runtime.Binary}
+		text, err := runtime.Edit(tree, runtime.Daemon{Version: version}, h, tree.Root.Path, nil)
+		joins.Must(t, err)
+		joins.Must(t, toml.Unmarshal(text, &ours))
+		compare("containerd", cri(theirs, plugin), cri(ours, plugin))
+	}
+	for at := range reasons {
+		if !used[at] {
+			t.Errorf("a reason without a difference: %s", at)
+		}
+	}
+}
+
+// cri is what containerd's configuration says of Kubernetes's containers.
+func cri(config map[string]any, plugin string) any { return at(config, "plugins", plugin) }
+
+// compareKeys compares two tables, and takes no difference without a reason. A key that only we have has a + before it.
+func compareKeys(t *testing.T, path string, theirs, ours any, reasons map[string]string, used map[string]bool) {
+	t.Helper()
+	if reasons[path] != "" {
+		if !cmp.Equal(theirs, ours) {
+			used[path] = true
+		}
+		return
+	}
+	a, aIs := theirs.(map[string]any)
+	b, bIs := ours.(map[string]any)
+	if !aIs || !bIs {
+		if !cmp.Equal(theirs, ours) {
+			t.Errorf("%s: nodeadm has %v, we have %v, and no reason is given", path, theirs, ours)
+		}
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(a)) {
+		compareKeys(t, path+"."+key, a[key], b[key], reasons, used)
+	}
+	for _, key := range slices.Sorted(maps.Keys(b)) {
+		if _, both := a[key]; !both {
+			compareKeys(t, path+".+"+key, nil, b[key], reasons, used)
+		}
+	}
+}
+
+// flagsOf are the flags in a text, as a table.
+func flagsOf(text string) map[string]any {
+	flags := map[string]any{}
+	for _, word := range strings.Fields(text) {
+		_, word, _ = strings.Cut(" "+word, "--")
+		if name, value, ok := strings.Cut(word, "="); ok {
+			flags[name] = value
+		}
+	}
+	return flags
+}
+
+func eksFile(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile("testdata/nodeadm/" + name)
+	joins.Must(t, err)
+	return string(data)
+}
+
+// at is what a map[string]any holds deep inside, nil if there is nothing.
+func at(t any, keys ...string) any {
+	for _, key := range keys {
+		is, _ := t.(map[string]any)
+		t = is[key]
+	}
+	return t
+}

@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package method says how a machine joins its cluster, under which name, and whose its kubelet is: by the spec, and by what is on
+// the machine.
+package method
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// howOf is how the node joins: as [join] says, or, with method = "auto", as the machine's files and its firmware tell. "" where
+// they tell nothing.
+func Of(s spec.Spec, f facts.Facts) string {
+	if s.Join.Method != "auto" {
+		return s.Join.Method
+	}
+	switch f.Cloud.Managed {
+	case "eks", "eks-hybrid", "eks-al2":
+		return "eks"
+	case "aks", "aks-flex":
+		return "aks"
+	case "gke":
+		return "gke"
+	}
+	switch {
+	case s.Join.TokenFile != "": // an operator has brought a token to a machine that no cloud makes a node
+		return "token"
+	case f.Cloud.Name == "aws":
+		return "eks"
+	}
+	return ""
+}
+
+// joinsIt names whose scripts make the machine a node, "" if nobody's.
+func Joiner(f facts.Facts) string {
+	return map[string]string{"eks": "nodeadm", "eks-hybrid": "nodeadm", "eks-al2": "EKS's bootstrap.sh", "aks": "AKS", "gke": "GKE"}[f.Cloud.Managed]
+}
+
+// ownsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
+// a kubelet of another owner has nothing to do.
+func OwnsKubelet(s spec.Spec, f facts.Facts) bool {
+	return Of(s, f) == "token" && !JoinedByOthers(f) || EKSOwn(s, f)
+}
+
+// setUpByUs says whether kubelet runs by a file that gpuadm's join has written, whatever [join] says now: where the
+// section is gone, gpuadm releases what it made, and leaves it.
+func SetUpByGpuadm(f facts.Facts) bool {
+	return slices.ContainsFunc(OwnUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(kubelet.Written)) })
+}
+
+// ownUnits are the files by which a kubelet runs that gpuadm has set up: one of them.
+func OwnUnits() []string { return []string{kubelet.UnitFile, kubelet.DropIn} }
+
+// joinedByOthers says whether the machine is a node that another tool has set up: kubeadm, most often. gpuadm's kubeconfig
+// that was edited stays gpuadm's while our drop-in or unit runs kubelet.
+func JoinedByOthers(f facts.Facts) bool {
+	there, ok := f.Files[kubelet.Kubeconfig]
+	switch {
+	case bytes.HasPrefix(there, []byte(kubelet.Written)), SetUpByGpuadm(f), bootstrapped(there):
+		return false
+	case f.Kubelet.Joined && f.Kubelet.Kubeconfig != kubelet.Kubeconfig: // k3s and many others have their own places
+		return true
+	}
+	return ok
+}
+
+// bootstrapped says whether kubelet has written its kubeconfig from gpuadm's bootstrap kubeconfig. It takes over how that names the
+// CA (kubernetes, pkg/kubelet/certificate/bootstrap/bootstrap.go, writeKubeconfigFromBootstrapping): ours names the file, and kubeadm's
+// has the CA's bytes (cmd/kubeadm/app/discovery/token/token.go).
+func bootstrapped(kubeconfig []byte) bool {
+	return bytes.Contains(kubeconfig, []byte("certificate-authority: "+kubelet.ClusterCA+"\n")) && bytes.Contains(kubeconfig, []byte(kubelet.CurrentCertificate))
+}
+
+// joinFiles are the files that joining reads and that every user may read. The token is not among them: what is in the facts may
+// be printed.
+func Files(s spec.Spec) (names []string) {
+	if s.Join.Method == "none" {
+		return nil
+	}
+	names = []string{"/proc/swaps", "/etc/resolv.conf", kubelet.Kubeconfig, kubelet.UnitFile, kubelet.DropIn, NodeadmResolved, NodeadmDropIn, NodeadmUnit, ECRConfig}
+	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// via is how the machine reaches the API server.
+func Via(s spec.Spec) host.Via {
+	return host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
+}

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// fabricManager is the daemon without which CUDA does not start where GPUs are joined by NVSwitches.
+const fabricManager = "nvidia-fabricmanager.service"
+
+// cudaCheck starts CUDA, which may fail where NVML answers: without the NVLink fabric (gpu-operator issue 2781), or without the device of
+// unified memory (issue 2685).
+func cudaCheck(f facts.Facts) gpuCheck {
+	return gpuCheck{what: "CUDA", look: func(ctx context.Context, v host.View) (string, error) {
+		problem, err := cudaStarts(ctx, v, f)
+		if problem != "" {
+			problem += things.OrTry("gpuadm " + host.CUDAVerb + ", which prints CUDA's answer; dmesg | grep -e NVRM -e Xid says what the driver found")
+		}
+		return problem, err
+	}}
+}
+
+func cudaStarts(ctx context.Context, v host.View, f facts.Facts) (string, error) {
+	if _, err := fabricOpen(*f.Driver); err != nil {
+		return "", err // CUDA waits for the fabric, too
+	}
+	of, err := cudaOf(ctx, v, f)
+	if err != nil {
+		return "", err
+	}
+	answers, err := v.CUDA(ctx, of, cudaDevices(*f.Driver)...)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range answers {
+		if c.Works() {
+			continue
+		}
+		if c.Code == host.CUDASystemNotReady && c.NoUVM == "" {
+			return cudaNotReady(ctx, v)
+		}
+		return cudaProblem(c, f), nil
+	}
+	return "", nil
+}
+
+// cudaDevices are what processes are shown, by UUID: all whole GPUs at once, and of each GPU in MIG mode one device. A process that sees
+// a MIG device may see no other and no GPU beside it (up to R525), and more in newer drivers, so each is asked about alone. A GPU in MIG
+// mode without instances has nothing that CUDA could see. Sources: MIG user guide, "Device Enumeration"; CUDA programming guide, "CUDA
+// Environment Variables" (CUDA_VISIBLE_DEVICES).
+func cudaDevices(d host.Driver) (lists [][]string) {
+	whole := []string{}
+	for _, g := range d.GPUs {
+		switch {
+		case g.Lost != "":
+		case !g.Mode:
+			whole = append(whole, g.UUID)
+		default:
+			for _, in := range g.Instances {
+				if len(in.Compute) > 0 {
+					// Before R470 MIG devices had no UUIDs: the guide's section on CUDA_VISIBLE_DEVICES, and go-nvml's nvml.h.
+					name := cmp.Or(in.Compute[0].UUID, fmt.Sprintf("MIG-%s/%d/%d", g.UUID, in.ID, in.Compute[0].ID))
+					lists = append(lists, []string{name})
+					break
+				}
+			}
+		}
+	}
+	if len(whole) > 0 || len(lists) == 0 {
+		lists = append([][]string{whole}, lists...)
+	}
+	return lists
+}
+
+// cudaOf is what an answer is true of, as the driver and systemd say it now. Before Hopper NVML knows nothing of the fabric, and only the
+// daemon's process tells whether it was started again.
+func cudaOf(ctx context.Context, v host.View, f facts.Facts) (string, error) {
+	type gpu struct {
+		Address, UUID, Lost string
+		Mode                bool
+		Fabric              host.Fabric
+	}
+	of := struct {
+		Driver, NVML string
+		GPUs         []gpu
+		Fabric       []string
+	}{Driver: f.Driver.Version, NVML: f.Driver.NVML}
+	for _, g := range f.Driver.GPUs {
+		of.GPUs = append(of.GPUs, gpu{g.Address, g.UUID, g.Lost, g.Mode, g.Fabric})
+	}
+	if slices.ContainsFunc(f.GPUs, func(p facts.PCI) bool { return strings.HasPrefix(p.Class, "0680") }) { // NVSwitches
+		u, _ := v.Unit(ctx, fabricManager) // where systemd does not answer its process is unknown, and stays so
+		of.Fabric = []string{u.Active, fmt.Sprint(u.PID), u.Since.String()}
+	}
+	text, err := json.Marshal(of)
+	return string(text), err
+}
+
+// cudaNotReady is what 802 means: the fabric. While its daemon runs it may still come. Sources: cuda.h (CUDA_ERROR_SYSTEM_NOT_READY: "all
+// required driver daemons"); NVIDIA's fabric manager user guide; gpu-operator issues 375 and 545.
+func cudaNotReady(ctx context.Context, v host.View) (string, error) {
+	const means = "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY)"
+	see := "systemctl status nvidia-fabricmanager; its version must be the driver's. nvidia-smi -q shows each GPU's state under Fabric"
+	u, err := v.Unit(ctx, fabricManager)
+	if err == nil && (u.Active == "active" || u.Active == "activating") {
+		return "", converge.Wait{
+			For: "CUDA cannot start: " + means + ": the fabric manager runs, and has not made the NVLink fabric ready",
+			Try: []string{"if it takes longer than some minutes: " + see},
+		}
+	}
+	return "CUDA cannot start: " + means + ": the fabric manager does not run, or the NVLink fabric is not ready" +
+		things.OrTry("systemctl enable --now nvidia-fabricmanager") + things.OrTry(see), nil
+}
+
+// cudaProblem is what keeps CUDA from starting, and what to type.
+func cudaProblem(c host.CUDA, f facts.Facts) string {
+	answer := fmt.Sprintf("cuInit answers %d", c.Code)
+	if c.Name != "" {
+		answer += " (" + c.Name + ")"
+	}
+	switch {
+	case c.NoLibrary != "":
+		return "CUDA cannot start: its library libcuda.so.1 cannot be loaded, which pods get from this machine: " + c.NoLibrary +
+			things.OrTry("install "+cudaPackage(f))
+	case c.Ended != "":
+		return "CUDA cannot start: the process that started it did not succeed: " + c.Ended +
+			things.OrTry("systemctl enable --now nvidia-persistenced, without which each start initialises all GPUs")
+	case c.NoUVM != "":
+		problem := "CUDA cannot start: /dev/nvidia-uvm cannot be opened: " + c.NoUVM
+		if c.Code != 0 {
+			problem += "; " + answer
+		}
+		return problem + things.OrTry("modprobe nvidia-uvm && nvidia-modprobe -u -c 0")
+	case c.Code != 0:
+		return "CUDA cannot start: " + answer + things.OrTry("modprobe -r nvidia-uvm && modprobe nvidia-uvm, where no process uses the GPUs")
+	case len(c.Shown) == 1 && strings.HasPrefix(c.Shown[0], "MIG-"):
+		return fmt.Sprintf("CUDA does not see the MIG device %s, which the driver has", c.Shown[0])
+	}
+	return fmt.Sprintf("CUDA counts %d GPUs, the driver has %d that are not in MIG mode", c.Devices, len(c.Shown))
+}
+
+// cudaPackage names what brings libcuda.so.1. Sources: the package lists of NVIDIA's, Ubuntu's and Debian's repositories, and
+// negativo17/nvidia-driver, nvidia-driver.spec (its author makes NVIDIA's RPM packages too).
+func cudaPackage(f facts.Facts) string {
+	branch, _, _ := strings.Cut(f.Driver.Version, ".")
+	in := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return f.OS.ID == n || slices.Contains(f.OS.Like, n) })
+	}
+	switch {
+	case f.OS.ID == "ubuntu":
+		return fmt.Sprintf("libnvidia-compute-%s-server of Ubuntu, or libnvidia-compute-%s (from 590 on libnvidia-compute) of NVIDIA, in version %s",
+			branch, branch, f.Driver.Version)
+	case in("debian"):
+		return "the package libcuda1 in version " + f.Driver.Version
+	case in("rhel", "fedora", "amzn", "azurelinux", "mariner"):
+		return "the package nvidia-driver-cuda-libs in version " + f.Driver.Version
+	}
+	return "the package that has libcuda.so.1 of driver " + f.Driver.Version
+}

@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/joins"
+)
+
+// cudaWorks is a CUDA that sees all that it is shown.
+func cudaWorks(shown []string) host.CUDA {
+	return host.CUDA{Library: "/usr/lib/libcuda.so.1", Devices: len(shown)}
+}
+
+// TestCUDAFaults: what keeps CUDA from starting keeps pods off, and the error says what to type.
+func TestCUDAFaults(t *testing.T) {
+	fabric := func(active string) string {
+		return "[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"" + active + "\"\n"
+	}
+	for name, c := range map[string]struct {
+		answer host.CUDA
+		units  string
+		os     facts.OS
+		says   []string
+		waits  bool
+	}{
+		"802": {
+			answer: host.CUDA{Code: 802, Name: "CUDA_ERROR_SYSTEM_NOT_READY"},
+			says:   []string{"802 (CUDA_ERROR_SYSTEM_NOT_READY): the fabric manager does not run, or the NVLink fabric is not ready", "try systemctl enable --now nvidia-fabricmanager"},
+		},
+		"802, the daemon has failed": {
+			answer: host.CUDA{Code: 802}, units: fabric("failed"), says: []string{"the fabric manager does not run", "systemctl status nvidia-fabricmanager"},
+		},
+		"802, the daemon runs": {
+			answer: host.CUDA{Code: 802}, units: fabric("active"), says: []string{"802 (CUDA_ERROR_SYSTEM_NOT_READY): the fabric manager runs, and has not made the NVLink fabric ready"}, waits: true,
+		},
+		"999":              {answer: host.CUDA{Code: 999, Name: "CUDA_ERROR_UNKNOWN"}, says: []string{"cuInit answers 999 (CUDA_ERROR_UNKNOWN)", "try modprobe -r nvidia-uvm", "gpuadm start-cuda"}},
+		"no name":          {answer: host.CUDA{Code: 36}, says: []string{"cuInit answers 36"}},
+		"hangs":            {answer: host.CUDA{Ended: "it gave no answer within 10s and was killed"}, says: []string{"within 10s and was killed", "try systemctl enable --now nvidia-persistenced"}},
+		"crashes":          {answer: host.CUDA{Ended: "it ended without an answer: signal: segmentation fault"}, says: []string{"segmentation fault"}},
+		"no device of uvm": {answer: host.CUDA{NoUVM: "no such file or directory", Code: 802}, says: []string{"/dev/nvidia-uvm cannot be opened: no such file or directory; cuInit answers 802", "try modprobe nvidia-uvm && nvidia-modprobe -u -c 0"}},
+		"uvm alone":        {answer: host.CUDA{NoUVM: "permission denied", Devices: 2}, says: []string{"/dev/nvidia-uvm cannot be opened: permission denied"}},
+		"fewer":            {answer: host.CUDA{Devices: 1}, says: []string{"CUDA counts 1 GPUs, the driver has 2 that are not in MIG mode"}},
+		"more":             {answer: host.CUDA{Devices: 3}, says: []string{"CUDA counts 3 GPUs"}},
+		"no library, Debian": {
+			answer: host.CUDA{NoLibrary: "libcuda.so.1: cannot open shared object file"}, os: facts.OS{ID: "debian"},
+			says: []string{"libcuda.so.1 cannot be loaded, which pods get from this machine: libcuda.so.1: cannot", "try install the package libcuda1 in version 580.95.05"},
+		},
+		"no library, Ubuntu":  {answer: host.CUDA{NoLibrary: "x"}, os: facts.OS{ID: "ubuntu", Like: []string{"debian"}}, says: []string{"try install libnvidia-compute-580-server of Ubuntu, or libnvidia-compute-580"}},
+		"no library, Rocky":   {answer: host.CUDA{NoLibrary: "x"}, os: facts.OS{ID: "rocky", Like: []string{"rhel", "centos"}}, says: []string{"try install the package nvidia-driver-cuda-libs in version 580.95.05"}},
+		"no library, another": {answer: host.CUDA{NoLibrary: "x"}, says: []string{"try install the package that has libcuda.so.1 of driver 580.95.05"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := apiFixture(t, apiSpec, "-- sim.toml --\n"+c.units)
+			a.facts.OS = c.os
+			a.CUDAAnswers(func([]string) host.CUDA { return c.answer })
+			_, err := a.engine().Apply(a.ctx, a)
+			if err == nil || converge.Passes(err) != c.waits {
+				t.Errorf("it is %v, waits: %t", err, c.waits)
+			}
+			said := joins.Because(err)
+			for _, w := range c.says {
+				if !strings.Contains(said+fmt.Sprint(err), w) {
+					t.Errorf("%q is not in %v\n%s", w, err, said)
+				}
+			}
+			if got := a.shown(); strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
+				t.Errorf("pods may come:\n%s", got)
+			}
+		})
+	}
+}
+
+// TestCUDAShown: whole GPUs are shown together, a MIG device alone, and of a GPU in MIG mode without instances nothing.
+func TestCUDAShown(t *testing.T) {
+	whole := func(id string) host.GPU { return host.GPU{UUID: id} }
+	cut := func(id string, devices ...string) host.GPU {
+		g := host.GPU{UUID: id, Mode: true, Instances: []host.Instance{{ID: 9}}} // one without a compute instance
+		for i, uuid := range devices {
+			g.Instances = append(g.Instances, host.Instance{ID: i, Compute: []host.ComputeInstance{{ID: 3, UUID: uuid}}})
+		}
+		return g
+	}
+	lost := host.GPU{UUID: "GPU-lost", Lost: "it has fallen off the bus"}
+	for want, gpus := range map[string][]host.GPU{
+		"[[GPU-a GPU-b]]":           {whole("GPU-a"), lost, whole("GPU-b")},
+		"[[GPU-a] [MIG-b]]":         {whole("GPU-a"), cut("GPU-b", "MIG-b", "MIG-c")},
+		"[[MIG-b] [MIG-c]]":         {cut("GPU-b", "MIG-b"), cut("GPU-c", "MIG-c")},
+		"[[GPU-a]]":                 {cut("GPU-b"), whole("GPU-a")},
+		"[[]]":                      {cut("GPU-b")},
+		"[[MIG-GPU-b/0/3]]":         {cut("GPU-b", "")},
+		"[[GPU-a] [MIG-GPU-b/0/3]]": {cut("GPU-b", ""), whole("GPU-a")},
+	} {
+		if got := fmt.Sprint(cudaDevices(host.Driver{GPUs: gpus})); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// TestCUDAWaitsForFabric: while GPUs register with the fabric nothing is started: CUDA would say no more than that it is not ready.
+func TestCUDAWaitsForFabric(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.facts.Driver.GPUs[1].Fabric.State = "in-progress"
+	a.CUDAAnswers(func([]string) host.CUDA { t.Error("CUDA was started"); return host.CUDA{} })
+	if _, err := a.engine().Apply(a.ctx, a); !converge.Passes(err) {
+		t.Error(err)
+	}
+}
+
+// TestCUDAOf: what an answer is true of differs with all that may keep CUDA from starting.
+func TestCUDAOf(t *testing.T) {
+	a := apiFixture(t, apiSpec, "-- sim.toml --\n[[unit]]\nname = \"nvidia-fabricmanager.service\"\nactive = \"active\"\n")
+	of := func() string {
+		text, err := cudaOf(a.ctx, a, a.facts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	seen := map[string]string{of(): "at first"}
+	for _, c := range []struct {
+		what string
+		set  func()
+	}{
+		{"another driver", func() { a.facts.Driver.Version = "590.1" }},
+		{"another library of NVML", func() { a.facts.Driver.NVML = "590.1" }},
+		{"a GPU is lost", func() { a.facts.Driver.GPUs[0].Lost = "it has fallen off the bus" }},
+		{"MIG mode", func() { a.facts.Driver.GPUs[1].Mode = true }},
+		{"the fabric", func() { a.facts.Driver.GPUs[1].Fabric.State = "completed" }},
+		{"NVSwitches", func() { a.facts.GPUs = append(a.facts.GPUs, facts.PCI{Vendor: "10de", Class: "068000"}) }},
+		{"another process of the daemon", func() {
+			a.Advance(time.Minute)
+			if err := a.SetUnit(a.ctx, fabricManager, host.UnitChange{Job: "restart"}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		c.set()
+		if before, ok := seen[of()]; ok {
+			t.Errorf("%s is as %s", c.what, before)
+		}
+		seen[of()] = c.what
+	}
+}

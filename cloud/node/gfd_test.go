@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+)
+
+// layoutEnv hands a layout to a process of our own that has the fake driver in its library path.
+const layoutEnv = "GPUADM_TEST_LAYOUT"
+
+// askGFD writes what NVIDIA's program says on a fake machine into a golden file.
+func askGFD(t *testing.T, c labelCase, program, golden string) {
+	t.Helper()
+	fake := fakenvml.New(t, c.gpus)
+	run := func(argv []string, env ...string) string {
+		t.Helper()
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Env = append(append(os.Environ(), fake.Env()...), env...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", argv, err, out)
+		}
+		return string(out)
+	}
+	layout, _ := json.Marshal(c.layout)
+	for range 2 {
+		said := run([]string{os.Args[0], "-test.run=^TestPartitionFake$", "-test.v"}, layoutEnv+"="+string(layout))
+		for line := range strings.Lines(said) {
+			if _, gpus, ok := strings.Cut(strings.TrimSpace(line), "to be reset: "); ok {
+				fake.SMI("--gpu-reset", "-i", gpus)
+			}
+		}
+	}
+	dir := t.TempDir()
+	config := fmt.Sprintf("version: v1\nflags:\n  migStrategy: %s\n", c.strategy)
+	for how, replicas := range map[string]int{"timeSlicing": c.replicas, "mps": c.mps} {
+		if replicas > 0 {
+			config += fmt.Sprintf("sharing:\n  %s:\n    resources:\n    - name: nvidia.com/gpu\n      replicas: %d\n", how, replicas)
+		}
+	}
+	for name, text := range map[string]string{"config": config, "machine": c.machine + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run([]string{
+		program, "--oneshot", "--no-timestamp", "--use-node-feature-api=false", "--device-discovery-strategy=nvml",
+		"--config-file", filepath.Join(dir, "config"), "--machine-type-file", filepath.Join(dir, "machine"), "--output-file", filepath.Join(dir, "out"),
+	})
+	out, err := os.ReadFile(filepath.Join(dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sorted := slices.Sorted(strings.Lines(string(out)))
+	if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(golden, []byte(strings.Join(sorted, "")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPartitionFake is what askGFD runs in a process of its own. In any other it has nothing to do.
+func TestPartitionFake(t *testing.T) {
+	text := os.Getenv(layoutEnv)
+	if text == "" {
+		return
+	}
+	var layout map[int][]string
+	if err := json.Unmarshal([]byte(text), &layout); err != nil {
+		t.Fatal(err)
+	}
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := h.Driver(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(d.GPUs, func(g host.GPU) bool { return len(g.Instances) > 0 }) {
+		return // the run before did it
+	}
+	if wait := partition(t, h, layout); len(wait) > 0 {
+		fmt.Println("to be reset: " + strings.Join(wait, ","))
+	}
+}

@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// gpuPresent says that the node has NVIDIA GPUs. GPU Feature Discovery does not write it: NVIDIA's charts and the GPU
+// Operator place their pods by it, GPU Feature Discovery's own too, so it stays where that runs.
+// Source: https://github.com/NVIDIA/k8s-device-plugin, deployments/helm values.yaml.
+const gpuPresent = "nvidia.com/gpu.present"
+
+// gpuLabels are the labels that GPU Feature Discovery writes on a machine like this, letter by letter, so that the node has
+// them from its registration on and nothing changes when it starts. Left out is its timestamp, which would change at each
+// look. Why says why there is no more than gpuPresent, or nothing.
+//
+// What it writes was read off https://github.com/NVIDIA/k8s-device-plugin, internal/lm, and the tests' goldens are its own
+// words on simulated machines. Where it finds something that it cannot understand it stops and writes nothing; so do we.
+func gpuLabels(s spec.Spec, f facts.Facts) (labels map[string]string, why string) {
+	switch {
+	case !s.Node.GPULabels:
+		return nil, "gpu_labels is false"
+	case !f.Live:
+		return nil, "the GPUs of a machine are known once it runs"
+	case f.Driver == nil && !slices.ContainsFunc(f.GPUs, facts.PCI.Display):
+		return nil, "there is no NVIDIA GPU"
+	}
+	labels = map[string]string{gpuPresent: "true"}
+	switch {
+	case f.GFD != "":
+		return labels, "GPU Feature Discovery runs: " + f.GFD
+	case f.Driver == nil:
+		return labels, cmp.Or(f.NoDriver, "the driver was not asked")
+	}
+	found := discovery{labels: map[string]string{}, replicas: s.Sharing.Replicas(), mps: s.Sharing.MPS > 0, driver: *f.Driver}
+	if why = found.all(s.Sharing.Strategy, f); why != "" {
+		return labels, why
+	}
+	// A value that Kubernetes refuses would stop kubelet from registering. Node Feature Discovery drops such labels too:
+	// https://github.com/kubernetes-sigs/node-feature-discovery, pkg/apis/nfd/validate.
+	valid := regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
+	maps.DeleteFunc(found.labels, func(_, value string) bool { return !valid.MatchString(value) })
+	maps.Copy(labels, found.labels)
+	return labels, ""
+}
+
+// discovery is one reading of the machine's GPUs.
+type discovery struct {
+	labels   map[string]string
+	replicas int  // pods that share a GPU; 1: none do
+	mps      bool // they do so by CUDA MPS
+	driver   host.Driver
+}
+
+// all finds out all labels, or why there are none.
+func (d *discovery) all(strategy string, f facts.Facts) (why string) {
+	for _, g := range d.driver.GPUs {
+		if g.Lost != "" {
+			return "GPU " + g.Address + " does not answer: " + g.Lost
+		}
+	}
+	if len(d.driver.GPUs) == 0 {
+		return "the driver sees no GPU"
+	}
+	if !d.versions() {
+		return "the driver's version " + strconv.Quote(d.driver.Version) + " is not of the form X.Y or X.Y.Z"
+	}
+	d.set("gpu.machine", sanitise(f.Machine))
+	d.set("gpu.mode", gpuMode(d.driver.GPUs, f.GPUs))
+	d.set("mig.capable", slices.ContainsFunc(d.driver.GPUs, func(g host.GPU) bool { return g.MIG }))
+	d.set("mps.capable", d.mps) // only where pods share GPUs by MPS; its control daemon's DaemonSet goes by the label
+	if clique := clique(d.driver.GPUs); clique != "" {
+		d.set("gpu.clique", clique)
+	}
+	d.set("vgpu.present", f.VGPU != nil)
+	if f.VGPU != nil {
+		d.set("vgpu.host-driver-version", f.VGPU.Version)
+		d.set("vgpu.host-driver-branch", f.VGPU.Branch)
+	}
+	d.gpus()
+	if strategy == "single" || strategy == "mixed" {
+		d.set("mig.strategy", strategy)
+		return d.mig(strategy)
+	}
+	return ""
+}
+
+func (d *discovery) set(name string, value any) { d.labels["nvidia.com/"+name] = fmt.Sprint(value) }
+
+// versions are the driver's and that of the newest CUDA it supports, each in today's form and in the one before.
+func (d *discovery) versions() bool {
+	parts := strings.Split(d.driver.Version, ".")
+	if len(parts) < 2 || len(parts) > 3 {
+		return false
+	}
+	parts = append(parts, "")[:3]
+	for i, names := range [3][2]string{{"major", "major"}, {"minor", "minor"}, {"revision", "rev"}} {
+		d.set("cuda.driver-version."+names[0], parts[i])
+		d.set("cuda.driver."+names[1], parts[i])
+	}
+	d.set("cuda.driver-version.full", d.driver.Version)
+	major, minor, ok := strings.Cut(d.driver.CUDA, ".")
+	if !ok {
+		return true
+	}
+	d.set("cuda.runtime-version.full", d.driver.CUDA)
+	d.set("cuda.runtime-version.major", major)
+	d.set("cuda.runtime-version.minor", minor)
+	d.set("cuda.runtime.major", major)
+	d.set("cuda.runtime.minor", minor)
+	return true
+}
+
+// gpus describes whole GPUs. Of several models GPU Feature Discovery takes one at random, but those that are not
+// partitioned go first; here it is the one with most GPUs. The count is of all GPUs of its name.
+func (d *discovery) gpus() {
+	counts, whole := map[string]int{}, map[string]bool{}
+	for _, g := range d.driver.GPUs {
+		counts[g.Name]++
+		whole[g.Name] = whole[g.Name] || !g.Mode
+	}
+	rank := func(a, b host.GPU) int {
+		return cmp.Or(boolRank(whole[b.Name], whole[a.Name]), cmp.Compare(counts[b.Name], counts[a.Name]), cmp.Compare(a.Name, b.Name))
+	}
+	g := slices.MinFunc(d.driver.GPUs, rank)
+	d.offer("gpu", counts[g.Name], g.Name)
+	if !whole[g.Name] { // no pod gets a GPU in MIG mode as a whole
+		d.set("gpu.product", sanitise(g.Name))
+		d.set("gpu.replicas", 0)
+		d.set("gpu.sharing-strategy", "none")
+	}
+	if mib := g.Memory >> 20; mib != 0 {
+		d.set("gpu.memory", mib)
+	}
+	if major, minor, ok := strings.Cut(g.Compute, "."); ok && major != "0" {
+		d.set("gpu.family", family(major, minor))
+		d.set("gpu.compute.major", major)
+		d.set("gpu.compute.minor", minor)
+	}
+}
+
+func boolRank(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// offer describes what pods can ask for under a name: gpu, mig-1g.10gb. Only whole GPUs, and partitions offered under
+// their name, are shared: the device plugin's config names what is.
+func (d *discovery) offer(name string, count int, product ...string) {
+	for i := range product {
+		product[i] = sanitise(product[i])
+	}
+	replicas, strategy := 1, "none"
+	if d.replicas > 1 && name == "gpu" {
+		replicas, strategy, product = d.replicas, "time-slicing", append(product, "SHARED")
+		if d.mps {
+			strategy = "mps"
+		}
+	}
+	d.set(name+".product", strings.Join(product, "-"))
+	d.set(name+".count", count)
+	d.set(name+".replicas", replicas)
+	d.set(name+".sharing-strategy", strategy)
+}
+
+// sanitise makes a name into what a label may hold.
+func sanitise(name string) string {
+	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', strings.ContainsRune("-_. ", r):
+			return r
+		}
+		return -1
+	}, name)), "-")
+}
+
+// family is the architecture's name by compute capability: NVIDIA's https://developer.nvidia.com/cuda-gpus.
+func family(major, minor string) string {
+	switch major {
+	case "7":
+		if minor < "5" {
+			return "volta"
+		}
+		return "turing"
+	case "8":
+		if minor < "9" {
+			return "ampere"
+		}
+		return "ada-lovelace"
+	}
+	name, ok := map[string]string{
+		"1": "tesla", "2": "fermi", "3": "kepler", "5": "maxwell", "6": "pascal",
+		"9": "hopper", "10": "blackwell", "12": "blackwell", "13": "rubin",
+	}[major]
+	if !ok {
+		return "undefined"
+	}
+	return name
+}
+
+// gpuMode says by their PCI classes whether the GPUs drive displays.
+func gpuMode(gpus []host.GPU, bus []facts.PCI) string {
+	modes := map[string]bool{}
+	for _, g := range gpus {
+		mode := "unknown"
+		for _, p := range bus {
+			if p.Address == g.Address && len(p.Class) >= 4 {
+				mode = map[string]string{"030000": "graphics", "030200": "compute"}[p.Class]
+			}
+		}
+		modes[cmp.Or(mode, "unknown")] = true
+	}
+	if len(modes) != 1 {
+		return "unknown"
+	}
+	return slices.Collect(maps.Keys(modes))[0]
+}
+
+// clique names the NVLink domain that all GPUs in one have in common; "" where there is none, or more than one.
+func clique(gpus []host.GPU) string {
+	clusters, cliques := map[string]bool{}, map[uint32]bool{}
+	for _, g := range gpus {
+		if g.Fabric.State == "completed" && g.Fabric.Status == "" && g.Fabric.Cluster != "" {
+			clusters[g.Fabric.Cluster], cliques[g.Fabric.Clique] = true, true
+		}
+	}
+	if len(clusters) != 1 || len(cliques) != 1 {
+		return ""
+	}
+	return slices.Collect(maps.Keys(clusters))[0] + "." + fmt.Sprint(slices.Collect(maps.Keys(cliques))[0])
+}

@@ -1,0 +1,299 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// gfd lets NVIDIA's own program rewrite the goldens: it is asked about the same GPUs, simulated by test/fakenvml.
+var gfd = flag.String("gfd", "", "path of gpu-feature-discovery (v0.20 or newer): write what it says into testdata/gfd")
+
+// labelCase is a machine. Its golden file is what GPU Feature Discovery writes on it.
+type labelCase struct {
+	name     string
+	gpus     string           // as fakenvml.New takes it
+	layout   map[int][]string // partitions of a GPU: 1g.10gb, or 3g.40gb/1,2 with its compute instances; no entry: MIG is off
+	strategy string
+	replicas int
+	mps      int
+	machine  string
+}
+
+func labelCases() []labelCase {
+	sevenths := slices.Repeat([]string{"1g.5gb"}, 7)
+	return []labelCase{
+		{name: "h100-none", gpus: "H100-80:8", strategy: "none", machine: "PowerEdge XE9680"},
+		{name: "t4-none", gpus: "T4", strategy: "none", machine: "Google Compute Engine"},
+		{name: "l40s-none", gpus: "L40S:4", strategy: "none", machine: "g6e.12xlarge"},
+		{name: "b200-none", gpus: "B200:8", strategy: "none", machine: "Standard PC (Q35 + ICH9, 2009)"},
+		{name: "t4-single", gpus: "T4:2", strategy: "single", machine: "Virtual Machine"},
+		{name: "a100-whole-mixed", gpus: "A100-40:8", strategy: "mixed", machine: "p4d.24xlarge"},
+		{name: "t4-shared", gpus: "T4", strategy: "none", replicas: 4, machine: "g4dn.xlarge"},
+		// Not run: t4-shared with what internal/lm/nvml.go (newSharingLabeler) and resource.go (baseLabeler) have for MPS.
+		{name: "t4-mps", gpus: "T4:2", strategy: "none", mps: 4, machine: "g4dn.xlarge"},
+		{name: "a100-single", gpus: "A100-40:2", layout: map[int][]string{0: sevenths, 1: sevenths}, strategy: "single", machine: "DGXA100 920-23687-2530-000"},
+		{name: "a100-single-shared", gpus: "A100-40:1", layout: map[int][]string{0: sevenths}, strategy: "single", replicas: 4, machine: "a2-highgpu-1g"},
+		{name: "a100-none-in-mig-mode", gpus: "A100-40:2", layout: map[int][]string{0: sevenths, 1: sevenths}, strategy: "none", replicas: 4, machine: ""},
+		{name: "a100-single-two-sizes", gpus: "A100-40:2", layout: map[int][]string{0: sevenths, 1: {"3g.20gb", "3g.20gb"}}, strategy: "single"},
+		{name: "a100-single-one-whole", gpus: "A100-40:2", layout: map[int][]string{1: sevenths}, strategy: "single"},
+		{name: "a100-single-empty", gpus: "A100-40:2", layout: map[int][]string{0: sevenths, 1: {}}, strategy: "single"},
+		{name: "a100-mixed", gpus: "A100-40:2", layout: map[int][]string{1: {"2g.10gb", "2g.10gb", "1g.5gb", "1g.5gb+me"}}, strategy: "mixed", machine: "x"},
+		{name: "a100-mixed-compute", gpus: "A100-80", layout: map[int][]string{0: {"4g.40gb/4", "3g.40gb/2,1"}}, strategy: "mixed", machine: "x"},
+		{name: "h200-mixed", gpus: "H200:2", layout: map[int][]string{0: {"3g.71gb", "1g.18gb+me", "1g.35gb"}, 1: {}}, strategy: "mixed", machine: "x"},
+		{name: "b200-mixed", gpus: "B200", layout: map[int][]string{0: {"4g.90gb", "2g.45gb", "1g.23gb"}}, strategy: "mixed", replicas: 2, machine: "x"},
+		{name: "rtx-mixed", gpus: "RTX-PRO-6000", layout: map[int][]string{0: {"2g.48gb-me", "1g.24gb+me.all", "1g.24gb-me"}}, strategy: "mixed", machine: "x"},
+		{name: "a30-mixed", gpus: "A30:2", layout: map[int][]string{0: {"2g.12gb", "1g.6gb", "1g.6gb+me"}, 1: {"4g.24gb"}}, strategy: "mixed", machine: "x"},
+		{name: "a100-and-t4", gpus: "A100-40,T4:3", layout: map[int][]string{0: sevenths}, strategy: "mixed", machine: "x"},
+	}
+}
+
+// node makes the machine in memory.
+func (c labelCase) node(t *testing.T) *simhost.Node {
+	t.Helper()
+	archive := "-- sys/class/dmi/id/product_name --\n" + c.machine + "\n-- sim.toml --\n"
+	for _, part := range strings.Split(c.gpus, ",") {
+		model, count, _ := strings.Cut(part, ":")
+		if count == "" {
+			count = "1"
+		}
+		archive += fmt.Sprintf("[[gpu]]\nmodel = %q\ncount = %s\n", model, count)
+		if model == "H100-80" || model == "H200" || model == "B200" { // the fake driver's NVLink domain
+			archive += "fabric = { state = \"completed\", cluster = \"5a61686f-767d-848b-9299-a0a7aeb5bcc3\" }\n"
+		}
+	}
+	n, err := simhost.New([]byte(archive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wait := partition(t, n, c.layout); len(wait) > 0 {
+		if err := n.ResetGPUs(t.Context(), wait...); err != nil {
+			t.Fatal(err)
+		}
+		partition(t, n, c.layout)
+	}
+	return n
+}
+
+// partition makes a layout. It returns the GPUs that must be reset first, and is run again then.
+func partition(t *testing.T, h host.Host, layout map[int][]string) (wait []string) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	gpus := func() []host.GPU {
+		d, err := h.Driver(t.Context())
+		must(err)
+		return d.GPUs
+	}
+	for _, g := range gpus() {
+		if _, on := layout[g.Index]; on && !g.Mode {
+			must(h.SetMIGMode(t.Context(), g.Address, true))
+		}
+	}
+	for _, g := range gpus() {
+		if _, on := layout[g.Index]; on && !g.Mode {
+			wait = append(wait, g.Address)
+		}
+	}
+	if len(wait) > 0 {
+		return wait
+	}
+	for _, g := range gpus() {
+		for _, want := range layout[g.Index] {
+			name, compute, _ := strings.Cut(want, "/")
+			create(t, h, g, name, compute)
+		}
+	}
+	return nil
+}
+
+// create makes a partition where there is room for it.
+func create(t *testing.T, h host.Host, g host.GPU, name, compute string) {
+	t.Helper()
+	p := g.Profiles[slices.IndexFunc(g.Profiles, func(p host.Profile) bool { return p.Name == name })]
+	id, err := 0, error(nil)
+	for _, at := range p.Places {
+		if id, err = h.CreateInstance(t.Context(), g.Address, p.ID, at); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	if compute == "" {
+		compute = fmt.Sprint(p.Slices)
+	}
+	for _, size := range strings.Split(compute, ",") {
+		kind := p.Compute[slices.IndexFunc(p.Compute, func(c host.ComputeProfile) bool { return fmt.Sprint(c.Slices) == size })]
+		if _, err := h.CreateCompute(t.Context(), g.Address, id, kind.ID, host.Span{}); err != nil {
+			t.Fatalf("%s/%s: %v", name, size, err)
+		}
+	}
+}
+
+func TestGPULabelsAreGFDs(t *testing.T) {
+	for _, c := range labelCases() {
+		t.Run(c.name, func(t *testing.T) {
+			golden := filepath.Join("testdata", "gfd", c.name+".txt")
+			if *gfd != "" {
+				askGFD(t, c, *gfd, golden)
+			}
+			f, err := facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.replicas, MPS: c.mps}, Node: spec.Node{GPULabels: true}}
+			labels, why := gpuLabels(s, f)
+			if why != "" || labels[gpuPresent] != "true" {
+				t.Fatalf("%v, %q", labels, why)
+			}
+			delete(labels, gpuPresent)
+			data, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(lines(string(data)), labels); diff != "" {
+				t.Errorf("(-GPU Feature Discovery +gpuadm):\n%s", diff)
+			}
+		})
+	}
+}
+
+func lines(text string) map[string]string {
+	labels := map[string]string{}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		labels[key] = value
+	}
+	return labels
+}
+
+func TestGPULabelsWhyNot(t *testing.T) {
+	c := labelCases()[0]
+	f, err := facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	present := map[string]string{gpuPresent: "true"}
+	t4 := []facts.PCI{{Address: "0000:17:00.0", Vendor: "10de", Device: "1eb8", Class: "030200"}}
+	for name, c := range map[string]struct {
+		change func(*spec.Spec, *facts.Facts)
+		want   map[string]string
+		why    string
+	}{
+		"not asked for":   {func(s *spec.Spec, _ *facts.Facts) { s.Node.GPULabels = false }, nil, "gpu_labels is false"},
+		"in a folder":     {func(_ *spec.Spec, f *facts.Facts) { f.Live = false }, nil, "the GPUs of a machine are known once it runs"},
+		"no GPU":          {func(_ *spec.Spec, f *facts.Facts) { f.Driver = nil }, nil, "there is no NVIDIA GPU"},
+		"an NVSwitch":     {func(_ *spec.Spec, f *facts.Facts) { f.Driver, f.GPUs = nil, []facts.PCI{{Class: "068000"}} }, nil, "there is no NVIDIA GPU"},
+		"no driver":       {func(_ *spec.Spec, f *facts.Facts) { f.Driver, f.GPUs, f.NoDriver = nil, t4, "it is not loaded" }, present, "it is not loaded"},
+		"GFD runs":        {func(_ *spec.Spec, f *facts.Facts) { f.GFD = "process 7" }, present, "GPU Feature Discovery runs: process 7"},
+		"a GPU is lost":   {func(_ *spec.Spec, f *facts.Facts) { f.Driver.GPUs[3].Lost = "gone" }, present, "GPU " + f.Driver.GPUs[3].Address + " does not answer: gone"},
+		"no GPU answers":  {func(_ *spec.Spec, f *facts.Facts) { f.Driver.GPUs = nil }, present, "the driver sees no GPU"},
+		"strange version": {func(_ *spec.Spec, f *facts.Facts) { f.Driver.Version = "580" }, present, `the driver's version "580" is not of the form X.Y or X.Y.Z`},
+		"no shares": {func(s *spec.Spec, f *facts.Facts) {
+			g := &f.Driver.GPUs[0]
+			s.Sharing.Strategy, g.Mode = "single", true
+			g.Instances = []host.Instance{{Profile: 19, Compute: []host.ComputeInstance{{}}}}
+		}, present, "the driver does not say what the partitions of GPU " + f.Driver.GPUs[0].Address + " have"},
+	} {
+		s := spec.Spec{Node: spec.Node{GPULabels: true}}
+		f := f
+		driver := *f.Driver
+		driver.GPUs = slices.Clone(driver.GPUs)
+		f.Driver = &driver
+		c.change(&s, &f)
+		labels, why := gpuLabels(s, f)
+		if diff := cmp.Diff(c.want, labels); diff != "" || why != c.why {
+			t.Errorf("%s: %q, want %q (-want +got):\n%s", name, why, c.why, diff)
+		}
+	}
+}
+
+// TestGPULabelsBeside is about what the fake driver's machine does not have.
+func TestGPULabelsBeside(t *testing.T) {
+	c := labelCases()[0]
+	f, err := facts.Gather(t.Context(), c.node(t), facts.Needs{Driver: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := spec.Spec{Node: spec.Node{GPULabels: true}}
+	says := func(key, want string) {
+		t.Helper()
+		labels, why := gpuLabels(s, f)
+		if got, there := labels["nvidia.com/"+key]; why != "" || got != want || there == (want == "") {
+			t.Errorf("%s = %q, %q, want %q", key, got, why, want)
+		}
+	}
+	for _, g := range f.Driver.GPUs {
+		f.GPUs = append(f.GPUs, facts.PCI{Address: g.Address, Vendor: "10de", Class: "030200"})
+	}
+	says("gpu.mode", "compute")
+	f.GPUs[2].Class = "030000"
+	says("gpu.mode", "unknown")
+	for i := range f.GPUs {
+		f.GPUs[i].Class = "030000"
+	}
+	says("gpu.mode", "graphics")
+	f.GPUs = f.GPUs[1:]
+	says("gpu.mode", "unknown")
+
+	f.VGPU = &facts.VGPU{Version: "550.90", Branch: "r550_00"}
+	says("vgpu.present", "true")
+	says("vgpu.host-driver-version", "550.90")
+	says("vgpu.host-driver-branch", "r550_00")
+
+	says("gpu.clique", "5a61686f-767d-848b-9299-a0a7aeb5bcc3.0")
+	f.Driver.GPUs[3].Fabric.Clique = 9
+	says("gpu.clique", "")
+	f.Driver.GPUs[3].Fabric.Status = "UNKNOWN"
+	says("gpu.clique", "5a61686f-767d-848b-9299-a0a7aeb5bcc3.0")
+	f.Driver.GPUs[3].Fabric = host.Fabric{State: "completed", Cluster: "11111111-0000-4000-8000-000000000000"}
+	says("gpu.clique", "")
+
+	f.Machine = strings.Repeat("a", 64)
+	says("gpu.machine", "")
+	f.Machine = "-x"
+	says("gpu.machine", "")
+	f.Machine = " A  (B)  µC/D "
+	says("gpu.machine", "A-B-CD")
+
+	f.Driver.Version = "470.57"
+	labels, _ := gpuLabels(s, f)
+	if v, there := labels["nvidia.com/cuda.driver-version.revision"]; v != "" || !there {
+		t.Errorf("revision %q, %t", v, there)
+	}
+	if slices.ContainsFunc(slices.Collect(maps.Keys(labels)), func(k string) bool { return strings.Contains(k, "timestamp") }) {
+		t.Error("a timestamp")
+	}
+}
+
+func TestFamily(t *testing.T) {
+	for compute, want := range map[string]string{
+		"3.7": "kepler", "5.2": "maxwell", "6.1": "pascal", "7.0": "volta", "7.5": "turing", "8.0": "ampere", "8.6": "ampere",
+		"8.9": "ada-lovelace", "9.0": "hopper", "10.0": "blackwell", "10.3": "blackwell", "12.0": "blackwell", "13.0": "rubin", "11.0": "undefined",
+	} {
+		major, minor, _ := strings.Cut(compute, ".")
+		if got := family(major, minor); got != want {
+			t.Errorf("%s: %s, want %s", compute, got, want)
+		}
+	}
+}

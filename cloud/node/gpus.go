@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// GPUs is the last stage before kubelet: it checks that the GPUs work. Without it a kubelet would start whose GPUs do not
+// answer, since what the stages before want of a driver that does not answer can only wait, and the node has no startup
+// taint where kubelet is held back.
+func GPUs() converge.Stage {
+	return converge.Stage{
+		Name:  "gpus",
+		About: "verifies that the GPUs work, before kubelet starts",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			if !tellsCluster(s) || !hasGPU(f) || !f.Live || s.Join.Gate == "open" || !gated(s, f) && !method.OwnsKubelet(s, f) {
+				return nil, nil
+			}
+			var list []converge.Want
+			for _, c := range gpuChecks(s, f) {
+				look := func(ctx context.Context, v host.View) (string, error) {
+					problem, err := c.look(ctx, v)
+					if problem != "" {
+						problem = "cannot let kubelet start: " + problem
+					}
+					return problem, err
+				}
+				w := things.Check("before kubelet: "+c.what, look, "kubelet is held back until the GPUs work", c.try...)
+				w.Section = nodeSection(s)
+				list = append(list, w)
+			}
+			return list, nil
+		},
+		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true, Files: method.Files(s)}) },
+		Whole: true,
+		Holds: true, // the next stages may start kubelet
+	}
+}
+
+// gpuCheck is what must be so of the GPUs, whatever the cluster knows.
+type gpuCheck struct {
+	what string
+	look func(context.Context, host.View) (problem string, err error)
+	try  []string
+}
+
+// gpuChecks are all of them, one where no driver answers.
+func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
+	if f.Driver == nil {
+		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{"gpuadm apply, which loads it; gpuadm facts says more"}}}
+	}
+	pure := func(problem string) func(context.Context, host.View) (string, error) {
+		return func(context.Context, host.View) (string, error) { return problem, nil }
+	}
+	return []gpuCheck{
+		{"the driver", pure(wrongDriver(s, *f.Driver)), []string{"gpuadm plan modules, which says how to get there"}},
+		{"all GPUs", pure(missingGPUs(s, f)), []string{"lspci -d 10de: lists them; dmesg tells why one fell off the bus"}},
+		{
+			"NVLink fabric", func(context.Context, host.View) (string, error) { return fabricOpen(*f.Driver) },
+			[]string{"systemctl status nvidia-fabricmanager; its version must be the driver's"},
+		},
+		cudaCheck(f),
+	}
+}
+
+// waitsForGPUs returns what says which of the checks has to wait. A problem has stopped the apply before, and a check that waits stops
+// only what asks for it.
+func waitsForGPUs(s spec.Spec, f facts.Facts) func(context.Context, host.View) error {
+	var once sync.Once
+	var waits error
+	return func(ctx context.Context, v host.View) error {
+		once.Do(func() {
+			for _, c := range gpuChecks(s, f) {
+				if _, waits = c.look(ctx, v); waits != nil {
+					return
+				}
+			}
+		})
+		return waits
+	}
+}

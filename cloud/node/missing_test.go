@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMissingGPUs: a machine that was ready with two GPUs and has one names the other's address, from its own journal,
+// without a question to the cluster; and what leads out of it leads out for good.
+func TestMissingGPUs(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	missing := func() string {
+		f := a.facts
+		f.Live = true
+		return MissingGPUs(a, a.engine().Spec, f)
+	}
+	both, driver := a.facts.GPUs, *a.facts.Driver
+	have := func(n int) {
+		a.facts.GPUs, a.facts.Driver.GPUs = both[:n], driver.GPUs[:n]
+	}
+	have(1)
+	if got := missing(); got != "" {
+		t.Errorf("before it was ready with both: %q", got)
+	}
+	have(2)
+	a.apply()
+	a.converged(a.mark())
+	a.sim.Requests()
+	if got := missing(); got != "" {
+		t.Errorf("with both: %q", got)
+	}
+	have(1)
+	for _, part := range []string{"ready with 2", "none is at 0000:18:00.0"} {
+		if got := missing(); !strings.Contains(got, part) {
+			t.Errorf("want %q in %q", part, got)
+		}
+	}
+	if n := len(a.sim.Requests()); n > 0 {
+		t.Errorf("the cluster was asked %d times", n)
+	}
+
+	a.facts.Cloud.Name, a.facts.Cloud.Type = "aws", "g5.xlarge" // another type by now, which has one
+	if got := missing(); got != "" {
+		t.Errorf("of a type that has one: %q", got)
+	}
+	a.facts.Cloud.Type = "g5g.16xlarge"
+	if missing() == "" {
+		t.Error("of a type that has two nothing is missing")
+	}
+	a.facts.Cloud.Name, a.facts.Cloud.Type = "", ""
+
+	moved := both[0]
+	moved.Address = "0000:99:00.0"
+	a.facts.GPUs = append(both[1:2:2], moved)
+	if got := missing(); got != "" {
+		t.Errorf("at other places: %q", got)
+	}
+	passed := both[1]
+	passed.Driver = "vfio-pci"
+	a.facts.GPUs = append(both[:1:1], passed)
+	if got := missing(); got != "" {
+		t.Errorf("given to a guest: %q", got)
+	}
+
+	have(1) // and it is meant so: an operator who sets gpu_count = 1 passes preflight
+	a.Advance(time.Minute)
+	a.apply()
+	if got := missing(); got != "" {
+		t.Errorf("after the node was ready with one: %q", got)
+	}
+	have(2)
+	a.Advance(time.Minute)
+	a.apply()
+	have(1)
+	if missing() == "" {
+		t.Error("a GPU that was added again and lost again is not missed")
+	}
+	if _, err := a.engine().Undo(a.ctx, a, "all", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := missing(); got != "" {
+		t.Errorf("after undo: %q", got)
+	}
+}

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+const (
+	// engineAnswers is how long a container engine has to say what runs.
+	engineAnswers = 10 * time.Second
+	// kubeletPods is where kubelet has a folder for each pod.
+	kubeletPods = "/var/lib/kubelet/pods"
+	// podsNamed is how many pods a refusal names.
+	podsNamed = 5
+)
+
+// podsRun refuses to take the machine out of its cluster while pods run here. They would hold the GPUs with no kubelet to end them,
+// and those that the cluster starts on another node would run twice. Pods of DaemonSets and static pods do not count: kubectl drain
+// leaves them too.
+func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
+	if !v.Live() {
+		return nil
+	}
+	socket := cmp.Or(kubeletsSocket(v), "/run/containerd/containerd.sock")
+	pods, err := podsAt(ctx, v, socket)
+	var because []string
+	if err != nil { // containers outlive an engine that was stopped
+		pods, because = podFolders(v), []string{fmt.Sprintf("the container engine does not answer at %s: %s", socket, converge.OneLine(err.Error()))}
+	}
+	if len(pods) == 0 {
+		return nil
+	}
+	w, err := whoseAgain(ctx, v)
+	if err != nil {
+		return err
+	}
+	count, more := fmt.Sprintf("%d pods run", len(pods)), ""
+	if len(pods) == 1 {
+		count = "1 pod runs"
+	}
+	if n := len(pods) - podsNamed; n > 0 {
+		pods, more = pods[:podsNamed], fmt.Sprintf(" and %d more", n)
+	}
+	return &converge.Trouble{
+		What:    fmt.Sprintf("cannot take this machine out of its cluster: %s here: %s%s", count, strings.Join(pods, ", "), more),
+		Because: append(because, "without kubelet a pod keeps its GPUs, and would run twice once the cluster starts it on another node"),
+		Try: []string{
+			"kubectl drain " + w.node + " --ignore-daemonsets --delete-emptydir-data, then undo again",
+			"if the cluster is gone: systemctl stop kubelet; crictl -r unix://" + socket + " rmp --all --force; then undo again",
+		},
+	}
+}
+
+// podFolders names the pods of which kubelet has a folder.
+func podFolders(v host.View) []string {
+	uids, _ := v.ReadDir(kubeletPods) // no folder, no pods
+	for i, uid := range uids {
+		uids[i] = "the pod with UID " + uid
+	}
+	return uids
+}
+
+// kubeletsSocket is the engine's socket in the configuration that gpuadm wrote for kubelet, "" where there is none.
+func kubeletsSocket(v host.View) string {
+	var is struct {
+		Endpoint string `yaml:"containerRuntimeEndpoint"`
+	}
+	data, err := v.ReadFile(kubelet.ConfigFile)
+	if err != nil || yaml.Unmarshal(data, &is) != nil {
+		return ""
+	}
+	return strings.TrimPrefix(is.Endpoint, "unix://")
+}
+
+// podsAt names the pods that run, as the container engine knows them: ListPodSandboxRequest{filter: {state: {state: SANDBOX_READY}}},
+// of k8s.io/cri-api, api.proto. The API server may be away, and kubelet may be stopped.
+func podsAt(ctx context.Context, v host.View, socket string) ([]string, error) {
+	ctx, stop := context.WithTimeout(ctx, engineAnswers)
+	defer stop()
+	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListPodSandbox", []byte{0x0a, 0x02, 0x12, 0x00})
+	if err != nil {
+		return nil, err
+	}
+	return sandboxes(answer)
+}
+
+// sandboxes names the pods of a ListPodSandboxResponse that kubectl drain ends.
+func sandboxes(answer []byte) (pods []string, err error) {
+	err = kubelet.ProtoFields(answer, func(n protowire.Number, item []byte) error {
+		if n != 1 { // items
+			return nil
+		}
+		name, drained, err := sandbox(item)
+		if drained {
+			pods = append(pods, name)
+		}
+		return err
+	})
+	slices.Sort(pods)
+	return pods, err
+}
+
+// sandbox reads a PodSandbox: metadata (2) with name (1) and namespace (3), labels (5), annotations (6). It says whether kubectl drain
+// ends the pod. Kubelet gives a sandbox its pod's labels and annotations (kubernetes, pkg/kubelet/kuberuntime/labels.go). All pods of
+// DaemonSets have the label pod-template-generation (pkg/controller/daemon/util/daemonset_util.go, CreatePodTemplate), and static pods
+// the annotation kubernetes.io/config.source, "file" or "http" (pkg/kubelet/types/pod_update.go).
+func sandbox(item []byte) (name string, drained bool, err error) {
+	var id, namespace string
+	drained = true
+	err = kubelet.ProtoFields(item, func(n protowire.Number, field []byte) error {
+		if n != 2 && n != 5 && n != 6 {
+			return nil
+		}
+		texts := map[protowire.Number]string{} // of a map: its key (1) and its value (2)
+		err := kubelet.ProtoFields(field, func(n protowire.Number, value []byte) error { texts[n] = string(value); return nil })
+		switch {
+		case n == 2:
+			id, namespace = texts[1], texts[3]
+		case texts[1] == "pod-template-generation", texts[1] == "kubernetes.io/config.source" && texts[2] != "api":
+			drained = false
+		}
+		return err
+	})
+	return converge.OneLine(namespace + "/" + id), drained, err
+}

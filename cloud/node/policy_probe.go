@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+)
+
+// PolicyCode is in the denial of a key by the policy of images/daemonset/rbac.yaml, and nowhere else. Its number is that of what
+// the policy promises: it grows when the policy takes more from the ServiceAccount.
+const PolicyCode = "gpuadm-node-keys-1"
+
+// probeLabel is a label that only the administrators of a cluster may set, on any Node.
+const probeLabel = "node-restriction.kubernetes.io/gpuadm-probe"
+
+// ProbePolicy tries, as the ServiceAccount of the pod that this process runs in, a change of its own Node that the policy must
+// deny. It returns nil if the policy denied it; else why the account is not to be lent to the machine: a token that may do more
+// than a kubelet gives a thief of the node more than the node. An error says that the cluster did not answer. Nothing is changed.
+func ProbePolicy(ctx context.Context, pod host.Host) (*converge.Trouble, error) {
+	c, err := kube.Do(pod, kube.From{Pod: true})
+	if err != nil {
+		return nil, err
+	}
+	node, err := c.PodsNode(ctx)
+	if err == nil && node != "" {
+		err = c.TryLabel(ctx, node, probeLabel, "denied")
+	}
+	e := KubeError(err)
+	switch {
+	case err == nil || errors.Is(err, kube.Missing) && node == "":
+		return widePolicy(ctx, c), nil
+	case e != nil && e.Denied(PolicyCode):
+		return nil, nil
+	case errors.Is(err, kube.Forbidden) && e != nil:
+		return &converge.Trouble{
+			What:    "the DaemonSet's ServiceAccount is not used: it may not change its Node",
+			Because: append([]string{e.Error(), kubeletAlone}, e.Because...),
+			Try:     []string{applyRBAC},
+			Err:     err,
+		}, nil
+	}
+	return nil, err
+}
+
+const (
+	kubeletAlone = "kubelet's identity is used: it sets labels and the condition, and no taints"
+	applyRBAC    = "for taints: kubectl apply -f rbac.yaml, of images/daemonset in the same version"
+)
+
+// widePolicy says that no policy narrows the account.
+func widePolicy(ctx context.Context, c *kube.Client) *converge.Trouble {
+	t := &converge.Trouble{
+		What: "the DaemonSet's ServiceAccount is not used: no policy narrows it to its own Node and its own keys",
+		Because: []string{
+			"a thief of a node would get by its token what a kubelet may not do: restricted labels, roles, other taints", kubeletAlone,
+		},
+		Try: []string{applyRBAC, "or, if the cluster has another fence: gpuadm daemonset --without-policy"},
+	}
+	var is struct{ GitVersion string }
+	if answer, _, err := c.Get(ctx, "/version"); err == nil && json.Unmarshal(answer, &is) == nil && is.GitVersion != "" {
+		t.Because = append(t.Because, "the API server is Kubernetes "+is.GitVersion+"; the policy needs 1.30 or newer")
+	}
+	return t
+}

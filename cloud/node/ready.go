@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// GPUReady is the type of the Node's condition that tells the cluster whether the GPUs are ready.
+const GPUReady = "nvidia.com/GPUReady"
+
+// readyReason is the condition's reason while it is true.
+const readyReason = "GPUsReady"
+
+// Answers asks whether a container engine answers and has the runtime handler.
+type Answers func(context.Context, host.View, spec.Spec, facts.Facts) error
+
+// NewReady is the last stage: labels and taints that are not there yet, one more look at everything, then the condition,
+// and then the startup taint goes. Answers may be nil. The session is shared with NewGuard.
+func NewReady(se *Session, answers Answers) converge.Stage {
+	return converge.Stage{
+		Name:  "ready",
+		About: "shows the cluster that the GPUs are ready, and lets pods in",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) { return readyWants(se, answers, s, f) },
+		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true}) },
+		Whole: true,
+	}
+}
+
+// readyNeeds are the facts that say who may change taints, and more, where the cluster is to know at all.
+func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
+	if !tellsCluster(s) {
+		return facts.Needs{}
+	}
+	return more.And(StartupNeeds())
+}
+
+// tellsCluster says whether the spec asks for a node at all.
+func tellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s.Join.Method != "none" }
+
+// hasGPU says whether there is anything to be ready.
+func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }
+
+// shouldHaveGPU says whether there is, or the spec says that there must be: a machine that has lost all its GPUs is not ready.
+func shouldHaveGPU(s spec.Spec, f facts.Facts) bool { return hasGPU(f) || s.Driver.GPUCount > 0 }
+
+// nodeSection is the section that asks for what is said to the cluster.
+func nodeSection(s spec.Spec) string {
+	if s.Has("node") {
+		return "node"
+	}
+	return "join"
+}
+
+// readyStage is one evaluation of the stage.
+type readyStage struct {
+	session *Session
+	spec    spec.Spec
+	facts   facts.Facts
+	who     who
+	looks   *nodeLooks
+	section string
+	waits   func(context.Context, host.View) error // for the GPUs, asked once
+}
+
+func newReadyStage(se *Session, s spec.Spec, f facts.Facts) readyStage {
+	return readyStage{se, s, f, whose(s, f), &nodeLooks{}, nodeSection(s), waitsForGPUs(s, f)}
+}
+
+func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	if !tellsCluster(s) {
+		return nil, nil
+	}
+	r := newReadyStage(se, s, f)
+	labels, taints, err := Registration(s, f)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(labels, s.Node.Labels) // those that only the API takes, too
+	startup, on, _, err := startupTaint(s, f)
+	if err != nil {
+		return nil, err
+	}
+	var list []converge.Want
+	if hasGPU(f) {
+		list = r.checks(answers)
+	}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		list = append(list, r.want("label "+key, valueState(labels[key]), "as node.toml says, or as the GPUs are"))
+	}
+	list = append(list, r.recorded(labels))
+	for _, t := range taints {
+		if on && t.Key == startup.Key && t.Effect == startup.Effect {
+			continue
+		}
+		list = append(list, r.want(taintName(t), valueState(t.Value), "taints in [node]"))
+	}
+	if !hasGPU(f) || f.Driver == nil {
+		return list, nil
+	}
+	list = append(list, r.recordedTaint(startup, on), r.recordedGPUs())
+	return append(list, r.lastWants(startup)...), nil
+}
+
+// lastWants are the word to the cluster and what it opens.
+func (r readyStage) lastWants(startup spec.Taint) []converge.Want {
+	condition := r.want("condition "+GPUReady, converge.State("True "+readyReason+" "+r.summary()), "so that the cluster knows that the GPUs are ready")
+	condition.Thing = r.part(condition.Name(), r.gpusReady)
+	if failed, on := failedTaint(r.spec, r.facts); on { // Report puts it on, of which the journal has nothing
+		condition.Leaves = fmt.Sprintf("the node keeps the taint %s if the last report to the cluster was a failure; remove it with: %s", failed, byHand("NODE", failed))
+	}
+	list := []converge.Want{condition}
+	for _, t := range formerTaints(r.facts) {
+		if taintName(t) != taintName(startup) && !slices.ContainsFunc(r.spec.Node.Taints, func(o spec.Taint) bool { return taintName(o) == taintName(t) }) {
+			list = append(list, r.off(t, func(found converge.State) bool { return found == valueState(t.Value) }))
+		}
+	}
+	if startup.Key != "" {
+		list = append(list, r.off(startup, func(found converge.State) bool { return found != "" }))
+	}
+	return list
+}
+
+// off wants a taint off the node, as far as it is ours.
+func (r readyStage) off(t spec.Taint, ours func(found converge.State) bool) converge.Want {
+	w := r.want(taintName(t), "", "all GPUs are ready: pods may come")
+	w.Thing = r.part(taintName(t), r.goes(t, ours))
+	w.To = func(found converge.State) (converge.State, error) {
+		if ours(found) {
+			return "", nil
+		}
+		return found, nil
+	}
+	w.Keeps = "the taint " + t.String() + " is off the node, and no other tool would remove it"
+	return w
+}
+
+func taintName(t spec.Taint) string { return "taint " + t.Key + ":" + t.Effect }
+
+// part is a part of the Node in this evaluation.
+func (r readyStage) part(name string, must func(context.Context, host.View, *kube.Node) error) nodePart {
+	t, _ := NewPart(name, r.session) // the names are ours
+	p, _ := t.(nodePart)
+	p.looks, p.who, p.must, p.rebuilt = r.looks, &r.who, must, false
+	return p
+}
+
+// want wants a part of the Node to have this state.
+func (r readyStage) want(name string, to converge.State, why string) converge.Want {
+	return converge.Want{
+		Thing: r.part(name, nil), Why: why, Section: r.section,
+		To: func(converge.State) (converge.State, error) { return to, nil },
+	}
+}
+
+// goes waits for the GPUs to work and to be offered, and for the client that removes the taint where gpuadm may not.
+func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(context.Context, host.View, *kube.Node) error {
+	return func(ctx context.Context, v host.View, n *kube.Node) error {
+		if !ours(r.part(taintName(t), nil).of(n)) {
+			return nil
+		}
+		if err := r.gpusReady(ctx, v, n); err != nil {
+			return err
+		}
+		if r.who.serviceAccount(v) == "" {
+			return converge.Wait{
+				For: fmt.Sprintf("another client must remove the taint %s: a kubelet may not", t),
+				Try: []string{
+					"where the node readiness controller runs it does so by the condition " + GPUReady,
+					"else: " + byHand(n.Name, t),
+				},
+			}
+		}
+		return nil
+	}
+}
+
+// summary is the condition's message. It ends with the boot that it is true for: after another one gpuadm has not looked yet.
+func (r readyStage) summary() string {
+	var models []string
+	counts := map[string]int{}
+	partitions := 0
+	for _, g := range r.facts.Driver.GPUs {
+		name := strings.TrimPrefix(g.Name, "NVIDIA ")
+		if i := slices.IndexFunc(r.facts.GPUs, func(p facts.PCI) bool { return p.Address == g.Address && p.Model != "" }); i >= 0 {
+			name = r.facts.GPUs[i].Model
+		}
+		if counts[name]++; counts[name] == 1 {
+			models = append(models, name)
+		}
+		for _, in := range g.Instances {
+			partitions += len(in.Compute)
+		}
+	}
+	for i, name := range models {
+		models[i] = fmt.Sprintf("%d × %s", counts[name], name)
+	}
+	text := strings.Join(models, " + ") + ", driver " + r.facts.Driver.Version
+	switch {
+	case partitions == 1:
+		text += ", 1 MIG partition"
+	case partitions > 1:
+		text += fmt.Sprintf(", %d MIG partitions", partitions)
+	}
+	return text + bootMark(r.facts.BootID)
+}
+
+// bootMark names a boot at a message's end, by as much of its id as tells it from any other.
+func bootMark(id string) string {
+	if id == "" {
+		return ""
+	}
+	return ", boot " + id[max(0, len(id)-8):]
+}
+
+// checks verify everything once more. Each says what is wrong; this stage can fix none.
+func (r readyStage) checks(answers Answers) []converge.Want {
+	var list []converge.Want
+	for _, c := range gpuChecks(r.spec, r.facts) {
+		list = append(list, r.check(c.what, c.look, c.try...))
+	}
+	if r.facts.Driver == nil {
+		list[0].Releases = true // labels that the driver tells are unknown now, which is no reason to take them off
+		return list
+	}
+	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or set gpu_count in [driver] to how many GPUs it has"))
+	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts), nil }))
+	if answers != nil && r.spec.Has("runtime") {
+		try := "gpuadm apply runtime"
+		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {
+			try = "reboot: nodeadm writes containerd's configuration, and the handler into it, at each boot"
+		}
+		list = append(list, r.check(strings.TrimSuffix("runtime handler "+r.spec.Runtime.Handler, " auto"), func(ctx context.Context, v host.View) (string, error) {
+			err := answers(ctx, v, r.spec, r.facts)
+			switch {
+			case err == nil:
+				return "", nil
+			case r.facts.Cloud.Managed == "eks" && r.facts.Kubelet.Active != "active":
+				return "", nodeadmComes(err)
+			}
+			return err.Error(), nil
+		}, try))
+	}
+	return list
+}
+
+func (r readyStage) check(what string, look func(context.Context, host.View) (string, error), try ...string) converge.Want {
+	inside := func(ctx context.Context, v host.View) (string, error) {
+		if r.who.later.Until != "" { // a machine that has not joined is not ready, and that is no fault
+			return "", r.who.later
+		}
+		problem, err := look(ctx, v)
+		if problem != "" {
+			problem = "cannot call the node ready: " + problem
+		}
+		return problem, err
+	}
+	w := things.Check("ready: "+what, inside, "looked at once more before pods come", try...)
+	w.Section = r.section
+	return w
+}

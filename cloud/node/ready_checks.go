@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+func noDriver(ctx context.Context, v host.View, f facts.Facts) (string, error) {
+	if f.DriverAgain {
+		return "", host.NewProcess
+	}
+	if loader := facts.LoadsDriver(ctx, v); loader != "" {
+		return "", converge.DriverLoads(loader)
+	}
+	return "no NVIDIA driver answers: " + cmp.Or(f.NoDriver, "it was not asked"), nil
+}
+
+// wrongDriver says what is wrong with the driver that is loaded.
+func wrongDriver(s spec.Spec, d host.Driver) string {
+	pin := s.Driver.Version
+	switch {
+	case pin != "" && d.Version != pin && !strings.HasPrefix(d.Version, pin+"."):
+		return fmt.Sprintf("driver %s is loaded, node.toml wants %s", d.Version, pin)
+	case d.NVML != "" && d.NVML != d.Version:
+		return fmt.Sprintf("driver %s is loaded, and its library is %s", d.Version, d.NVML)
+	}
+	return ""
+}
+
+// missingGPUs compares what the driver has with the bus and with the spec. A GPU that is passed through to a virtual
+// machine is not the driver's.
+func missingGPUs(s spec.Spec, f facts.Facts) string {
+	bus, driver := 0, 0
+	for _, p := range f.GPUs {
+		if p.Display() && p.Driver != "vfio-pci" {
+			bus++
+		}
+	}
+	for _, g := range f.Driver.GPUs {
+		if g.Lost != "" {
+			return fmt.Sprintf("GPU %s does not answer: %s", g.Address, g.Lost)
+		}
+		driver++
+	}
+	switch {
+	case driver != bus:
+		return fmt.Sprintf("%d GPUs are on the PCI bus, the driver has %d", bus, driver)
+	case s.Driver.GPUCount > 0 && driver != s.Driver.GPUCount:
+		return fmt.Sprintf("the driver has %d GPUs, node.toml expects %d", driver, s.Driver.GPUCount)
+	}
+	return ""
+}
+
+// fabricOpen says what keeps the GPUs from each other. They register with the fabric by themselves, in seconds to minutes.
+func fabricOpen(d host.Driver) (string, error) {
+	for _, g := range d.GPUs {
+		switch {
+		case g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "":
+		case g.Fabric.State == "in-progress":
+			return "", converge.Wait{
+				For: fmt.Sprintf("GPU %s is still registering with the NVLink fabric", g.Address),
+				Try: []string{"if it takes longer than some minutes: systemctl status nvidia-fabricmanager"},
+			}
+		case g.Fabric.State == "completed":
+			return fmt.Sprintf("GPU %s could not register with the NVLink fabric: %s", g.Address, g.Fabric.Status), nil
+		default:
+			return fmt.Sprintf("GPU %s has not registered with the NVLink fabric: %s", g.Address, g.Fabric.State), nil
+		}
+	}
+	return "", nil
+}
+
+// asBought compares the GPUs with those of the instance type that the cloud's controller has put on the Node, so gpuadm
+// asks no other service. What node.toml expects goes before. A figure that is not verified keeps no node from its pods.
+func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
+	if r.spec.Driver.GPUCount > 0 || r.facts.Cloud.Name == "" {
+		return "", nil
+	}
+	n, err := r.session.look(ctx, v, r.who, r.looks, "instance type")
+	if err != nil {
+		return "", err
+	}
+	name := n.Labels[kube.InstanceType]
+	bought, known := instance.TypeOf(r.facts.Cloud.Name, name)
+	if has := len(r.facts.Driver.GPUs); known && bought.Verified && bought.GPUs > 0 && has != bought.GPUs {
+		return fmt.Sprintf("the driver has %d GPUs, and a %s has %d", has, name, bought.GPUs), nil
+	}
+	return "", nil
+}
+
+// draDriver is NVIDIA's driver for dynamic allocation, under which its devices are published.
+// Source: https://github.com/NVIDIA/k8s-dra-driver-gpu.
+const draDriver = "gpu.nvidia.com"
+
+// gpusReady waits for the GPUs themselves, and until they are offered.
+func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
+	if err := r.waits(ctx, v); err != nil {
+		return err
+	}
+	return r.offered(ctx, v, n)
+}
+
+// offered waits until the cluster has as many GPUs of this node to give away as were planned, where the spec asks for that.
+// What the Node says counts only once it is of this boot: until the device plugin has registered again the API server shows
+// yesterday's number.
+func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) error {
+	if !r.spec.Node.WaitForAllocatable && !advertised(r.spec, *r.facts.Driver, n) {
+		return nil
+	}
+	if told := n.Status.NodeInfo.BootID; told != r.facts.BootID {
+		return converge.Wait{For: "kubelet has not reported since this boot", Try: []string{"systemctl status kubelet; journalctl -u kubelet"}}
+	}
+	want, total, err := planned(r.spec, *r.facts.Driver)
+	if err != nil {
+		return err
+	}
+	var missing []string
+	some := false
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		now := n.Status.Allocatable[name]
+		some = some || now.Count() > 0
+		if now.Count() != int64(want[name]) {
+			missing = append(missing, fmt.Sprintf("%d of %d %s", now.Count(), want[name], name))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if !some && !pluginServes(ctx, v) { // it may be the driver for dynamic allocation
+		if has, ok, err := r.slices(ctx, v, n.Name); err != nil {
+			return err
+		} else if ok && has == total {
+			return nil
+		} else if ok {
+			missing = []string{fmt.Sprintf("%d of %d devices of %s", has, total, draDriver)}
+		}
+	}
+	w := converge.Wait{For: "the node offers " + strings.Join(missing, ", ")}
+	if some {
+		w.Try = []string{"see what the log of the device plugin says of the others: " + podsOn(n.Name)}
+		return w
+	}
+	return r.noOffer(ctx, v, n, w)
+}
+
+// slices counts the devices that the driver for dynamic allocation offers.
+func (r readyStage) slices(ctx context.Context, v host.View, node string) (devices int, ok bool, err error) {
+	name, err := r.who.first(v)
+	if err != nil {
+		return 0, false, err
+	}
+	c, err := r.session.clients.Ask(v, r.who.from(name))
+	if err != nil {
+		return 0, false, err
+	}
+	all, err := c.Slices(ctx, node)
+	devices, ok = all[draDriver]
+	return devices, ok, err
+}
+
+// planned is what the device plugin will offer of the GPUs' state, by name, and how many devices that are.
+// Source: https://github.com/NVIDIA/k8s-device-plugin, internal/rm and README: with strategy none partitions do not count;
+// single has them all under the GPUs' own name; mixed has each kind under its own, and whole GPUs beside.
+func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err error) {
+	const gpu = "nvidia.com/gpu"
+	want = map[string]int{}
+	for _, g := range d.GPUs {
+		parts, why := migDevices(g)
+		if why != "" {
+			return nil, 0, fmt.Errorf("cannot say what the device plugin shall offer: %s", why)
+		}
+		if !g.Mode {
+			total++
+		}
+		total += len(parts)
+		switch {
+		case s.Sharing.Strategy == "none" || s.Sharing.Strategy == "" || !g.Mode:
+			want[gpu]++
+		case s.Sharing.Strategy == "single":
+			want[gpu] += len(parts)
+		default:
+			for _, p := range parts {
+				want["nvidia.com/mig-"+p.name]++
+			}
+		}
+	}
+	if n, ok := want[gpu]; ok { // partitions under names of their own are not shared
+		want[gpu] = n * s.Sharing.Replicas()
+	}
+	return want, total, nil
+}
+
+// nodeadmComes waits for nodeadm-run, which gives containerd its configuration and then starts it and kubelet.
+func nodeadmComes(yet error) error {
+	return converge.Wait{
+		For: "nodeadm to configure containerd and start kubelet: " + converge.OneLine(yet.Error()),
+		Try: []string{"journalctl -u " + method.NodeadmRun + ", which says what it waits for", "gpuadm apply, once it has run"},
+	}
+}

@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+)
+
+// noOffer waits for the device plugin or DRA driver that offers the GPUs, and says what keeps it away. A startup taint that waits
+// for a device plugin which does not tolerate it waits for ever, and the cluster says so nowhere on this node: a DaemonSet makes no
+// pod for a node whose taints it does not tolerate.
+func (r readyStage) noOffer(ctx context.Context, v host.View, n *kube.Node, w converge.Wait) error {
+	see := "see that NVIDIA's device plugin or DRA driver runs on this node: " + podsOn(n.Name)
+	taints := repelling(n)
+	pod, known := r.plugin(ctx, v, n.Name)
+	switch {
+	case len(taints) == 0, pod != "":
+		if pod != "" {
+			see = "the pod " + pod + " runs here; its log says what it sees: kubectl -n " + strings.Replace(pod, "/", " logs ", 1)
+		}
+		w.Try = []string{see}
+		return w
+	case known:
+		w.For += fmt.Sprintf(", and no device plugin runs here: the node has the taint %s, and pods that do not tolerate it stay away", shownTaints(taints))
+	default:
+		w.For += fmt.Sprintf("; a device plugin that does not tolerate the taint %s stays away", shownTaints(taints))
+	}
+	w.Try = []string{"add to the pod template of the device plugin's DaemonSet: tolerations: [" + tolerations(taints) + "]", see}
+	return w
+}
+
+// podsOn is how a person sees the pods of a node.
+func podsOn(node string) string {
+	return "kubectl get pods -A -o wide --field-selector spec.nodeName=" + node
+}
+
+// repelling are the taints that keep a DaemonSet's pods away. Those of Kubernetes' own conditions do not: each DaemonSet
+// tolerates them. Source: kubernetes, pkg/controller/daemon/util/daemonset_util.go, AddOrUpdateDaemonPodTolerations.
+func repelling(n *kube.Node) []kube.Taint {
+	return slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t kube.Taint) bool {
+		return t.Effect == "PreferNoSchedule" || strings.HasPrefix(t.Key, "node.kubernetes.io/")
+	})
+}
+
+func shownTaints(taints []kube.Taint) string {
+	var names []string
+	for _, t := range taints {
+		names = append(names, t.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// tolerations is what a pod template needs, in YAML.
+func tolerations(taints []kube.Taint) string {
+	var list []string
+	for _, t := range taints {
+		list = append(list, fmt.Sprintf("{key: %s, operator: Exists, effect: %s}", t.Key, t.Effect))
+	}
+	return strings.Join(list, ", ")
+}
+
+// plugin names the pod on this node that looks like one that offers GPUs, "" if there is none; known is false where we may not
+// see pods: kubelet may see those of its node, our ServiceAccount none.
+func (r readyStage) plugin(ctx context.Context, v host.View, node string) (pod string, known bool) {
+	name, err := r.who.first(v)
+	if err != nil {
+		return "", false
+	}
+	c, err := r.session.clients.Ask(v, r.who.from(name))
+	if err != nil {
+		return "", false
+	}
+	pods, err := c.Pods(ctx, node)
+	if err != nil {
+		return "", false
+	}
+	for _, p := range pods {
+		if strings.Contains(p.Name, "device-plugin") || strings.Contains(p.Name, "dra-driver") {
+			return p.Namespace + "/" + p.Name, true
+		}
+	}
+	return "", true
+}
+
+// pluginSockets is where kubelet's device plugins listen. Sources: kubelet's pluginapi.DevicePluginPath (k8s.io/kubelet,
+// pkg/apis/deviceplugin/v1beta1/constants.go), and "Device Plugins" on kubernetes.io.
+const pluginSockets = "/var/lib/kubelet/device-plugins"
+
+// pluginServes says whether NVIDIA's device plugin runs. Kubelet shows the zero of one that is gone for ever (kubernetes issues
+// 92396 and 52510), so a zero alone is no offer. A plugin that was killed leaves its socket, so the plugin is asked. Sources for
+// the name and the call: NVIDIA/k8s-device-plugin, internal/plugin/server.go; k8s.io/kubelet, deviceplugin/v1beta1/api.proto.
+func pluginServes(ctx context.Context, v host.View) bool {
+	names, _ := v.ReadDir(pluginSockets)
+	for _, name := range names {
+		if !strings.HasPrefix(name, "nvidia") || !strings.HasSuffix(name, ".sock") {
+			continue
+		}
+		if _, err := v.Call(ctx, path.Join(pluginSockets, name), "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err == nil {
+			return true
+		}
+	}
+	return false
+}

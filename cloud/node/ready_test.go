@@ -1,0 +1,257 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+)
+
+// TestReadyFaults: each fault keeps the condition from being true and the startup taint on.
+func TestReadyFaults(t *testing.T) {
+	for want, set := range map[string]func(*apiNode){
+		"no NVIDIA driver answers":  func(a *apiNode) { a.facts.Driver, a.facts.NoDriver = nil, "the module is not loaded" },
+		"node.toml wants 570":       func(a *apiNode) { a.spec += "[driver]\nversion = \"570\"\n" },
+		"its library is 570.1":      func(a *apiNode) { a.facts.Driver.NVML = "570.1" },
+		"2 GPUs are on the PCI bus": func(a *apiNode) { a.facts.Driver.GPUs = a.facts.Driver.GPUs[:1] },
+		"node.toml expects 8":       func(a *apiNode) { a.spec += "[driver]\ngpu_count = 8\n" },
+		"fallen off the bus":        func(a *apiNode) { a.facts.Driver.GPUs[1].Lost = "it has fallen off the bus" },
+		"could not register with the NVLin": func(a *apiNode) {
+			a.facts.Driver.GPUs[0].Fabric = host.Fabric{State: "completed", Status: "NVML_ERROR"}
+		},
+		"has not registered with the NVLin": func(a *apiNode) { a.facts.Driver.GPUs[0].Fabric.State = "not-started" },
+		"still registering with the NVLink": func(a *apiNode) { a.facts.Driver.GPUs[0].Fabric.State = "in-progress" },
+		"a p5.48xlarge has 8": func(a *apiNode) {
+			a.facts.Cloud.Name = "aws"
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["node.kubernetes.io/instance-type"] = "p5.48xlarge"
+			})
+		},
+		"handler nvidia is not there": func(a *apiNode) {
+			a.spec += "[runtime]\n"
+			a.stages[1] = a.with(NewReady(new(Session), func(context.Context, host.View, spec.Spec, facts.Facts) error {
+				return errors.New("handler nvidia is not there")
+			}))
+		},
+	} {
+		a := apiFixture(t, apiSpec)
+		set(a)
+		_, err := a.engine().Apply(a.ctx, a)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+		if waits := strings.Contains(want, "still"); converge.Passes(err) != waits {
+			t.Errorf("%q passes by waiting: %v", want, !waits)
+		}
+		if got := a.shown(); strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
+			t.Errorf("%q: pods may come:\n%s", want, got)
+		}
+	}
+}
+
+func offers(a *apiNode, boot, name, count string) {
+	a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		status := n["status"].(kubesim.Object)
+		status["nodeInfo"] = kubesim.Object{"bootID": boot}
+		status["allocatable"] = kubesim.Object{"cpu": "8"}
+		if name != "" {
+			status["allocatable"].(kubesim.Object)[name] = count
+		}
+	})
+}
+
+// TestReadyWaits: labels come at once, since the device plugin may be placed by them; the rest once the GPUs are offered in
+// this boot.
+func TestReadyWaits(t *testing.T) {
+	for _, dra := range []bool{false, true} {
+		a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n[sharing]\ntime_slicing = 4\n")
+		waits := func(want string) {
+			t.Helper()
+			a.Advance(time.Minute)
+			_, err := a.engine().Apply(a.ctx, a)
+			if !converge.Passes(err) || !strings.Contains(err.Error(), want) {
+				t.Fatalf("want to wait for %q, got %v", want, err)
+			}
+			if got := a.shown(); !strings.Contains(got, "example.com/rack=r7") || strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
+				t.Fatalf("while it waits for %q:\n%s", want, got)
+			}
+		}
+		offers(a, "another", "nvidia.com/gpu", "8")
+		waits("kubelet has not reported since this boot")
+		offers(a, a.BootID(), "", "")
+		waits("0 of 8 nvidia.com/gpu")
+		if dra {
+			slice := func(devices ...any) kubesim.Object {
+				return kubesim.Object{"spec": kubesim.Object{"nodeName": "gpu-1", "driver": draDriver, "pool": kubesim.Object{"name": "gpu-1", "generation": 1, "resourceSliceCount": 2}, "devices": devices}}
+			}
+			a.sim.AddSlice("v1", slice(kubesim.Object{"name": "gpu-0"}))
+			waits("0 of 2 devices of gpu.nvidia.com")
+			a.sim.AddSlice("v1", slice(kubesim.Object{"name": "gpu-1"}))
+		} else {
+			offers(a, a.BootID(), "nvidia.com/gpu", "7")
+			waits("7 of 8 nvidia.com/gpu")
+			offers(a, a.BootID(), "nvidia.com/gpu", "8")
+		}
+		a.Advance(time.Minute)
+		a.apply()
+		a.converged(a.mark())
+	}
+}
+
+// TestPlanned: what the device plugin will offer.
+func TestPlanned(t *testing.T) {
+	share := host.Share{Memory: 10 << 30, Slices: 1, Compute: 1}
+	part := host.Instance{Profile: 19, Compute: []host.ComputeInstance{{Share: share}}}
+	whole := host.GPU{Memory: 80 << 30}
+	cut := host.GPU{Memory: 80 << 30, Mode: true, Profiles: []host.Profile{{ID: 19, Name: "1g.10gb", Slices: 1, Memory: 10 << 30}}, Instances: []host.Instance{part, part}}
+	for _, c := range []struct {
+		strategy string
+		slicing  int
+		gpus     []host.GPU
+		want     string
+		total    int
+	}{
+		{"none", 0, []host.GPU{whole, whole}, "map[nvidia.com/gpu:2]", 2},
+		{"none", 4, []host.GPU{whole, cut}, "map[nvidia.com/gpu:8]", 3},
+		{"single", 0, []host.GPU{cut, cut}, "map[nvidia.com/gpu:4]", 4},
+		{"mixed", 3, []host.GPU{whole, cut}, "map[nvidia.com/gpu:3 nvidia.com/mig-1g.10gb:2]", 3},
+	} {
+		s := spec.Spec{Sharing: spec.Sharing{Strategy: c.strategy, TimeSlicing: c.slicing}}
+		if c.strategy == "none" && c.slicing > 0 {
+			if mps, _, err := planned(spec.Spec{Sharing: spec.Sharing{Strategy: "none", MPS: c.slicing}}, host.Driver{GPUs: c.gpus}); err != nil || fmt.Sprint(mps) != c.want {
+				t.Errorf("MPS × %d: %v, %v; want %s", c.slicing, mps, err, c.want)
+			}
+		}
+		got, total, err := planned(s, host.Driver{GPUs: c.gpus})
+		if err != nil || fmt.Sprint(got) != c.want || total != c.total {
+			t.Errorf("%s × %d: %v, %d, %v; want %s, %d", c.strategy, c.slicing, got, total, err, c.want, c.total)
+		}
+	}
+}
+
+// TestGuard: after a reboot the startup taint is back before anything else is done, and the condition no longer claims what
+// was true of another boot; then both follow the GPUs again. It costs no look of its own.
+func TestGuard(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	first := a.mark()
+	a.Reboot()
+	a.sim.Requests()
+	seen := ""
+	probe := converge.Stage{Name: "probe", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		look := func(context.Context, host.View) (string, error) { seen += a.shown() + "\n\n"; return "", nil }
+		return []converge.Want{things.Check("probe", look, "")}, nil
+	}}
+	a.stages = []converge.Stage{a.stages[0], probe, a.stages[1]}
+	a.apply()
+	all := strings.Split(strings.TrimSpace(seen), "\n\n")
+	if len(all) < 2 || !strings.Contains(all[1], "taint example.com/starting=") || !strings.Contains(all[1], "False NewBoot") {
+		t.Errorf("behind the guard the Node was:\n%s", seen)
+	}
+	if a.mark() == first {
+		t.Fatal("the simulated boots have one mark")
+	}
+	a.converged(a.mark())
+	if got := a.sim.Requests(); len(got) != 5 || got[0][:3] != "GET" {
+		t.Errorf("requests after a reboot: %v", got)
+	}
+	a.Advance(time.Minute)
+	if res := a.apply(); res.Run != "" {
+		t.Errorf("apply again did %v", res.Made)
+	}
+	if got := a.sim.Requests(); len(got) != 1 {
+		t.Errorf("requests of a converged node: %v", got)
+	}
+}
+
+// TestConditionTimes: the time of transition moves with the status alone.
+func TestConditionTimes(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	at := func() (transition, beat string) {
+		conditions := a.sim.Node("gpu-1")["status"].(kubesim.Object)["conditions"].([]any)
+		for _, c := range conditions {
+			if o := c.(kubesim.Object); o["type"] == GPUReady {
+				return o["lastTransitionTime"].(string), o["lastHeartbeatTime"].(string)
+			}
+		}
+		t.Fatal("there is no condition")
+		return "", ""
+	}
+	a.apply()
+	began, _ := at()
+	a.Advance(time.Hour)
+	a.facts.GPUs[0].Model, a.facts.GPUs[1].Model = "H200", "H200" // another message
+	a.apply()
+	transition, beat := at()
+	if transition != began || beat == began {
+		t.Errorf("true since %s: then %s, said at %s", began, transition, beat)
+	}
+	a.Advance(time.Hour)
+	if err := a.report(Outcome{Stage: "mig", Err: errors.New("x")}); err != nil {
+		t.Fatal(err)
+	}
+	if transition, _ := at(); transition == began {
+		t.Errorf("false since it was true")
+	}
+}
+
+// TestWhole: a stage that speaks for the whole machine waits for what the same apply makes, and refuses to speak where
+// another stage has not converged.
+func TestWhole(t *testing.T) {
+	file := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{things.Exact("/etc/early", []byte("x"), 0o644, "")}, nil
+	}}
+	a := apiFixture(t, apiSpec)
+	ready := a.stages[1]
+	e := a.engine()
+	e.Stages, e.Before = []converge.Stage{ready}, []converge.Stage{file, ready}
+	if _, err := e.Apply(a.ctx, a); err == nil || !strings.Contains(err.Error(), "stage early is not converged") || strings.Contains(a.shown(), "True") {
+		t.Fatalf("apply ready alone: %v\n%s", err, a.shown())
+	}
+	e = a.engine()
+	e.Stages = []converge.Stage{file, ready}
+	p, err := e.Plan(a.ctx, a)
+	if err != nil || len(p.Cannot()) > 0 || p.Now() != 1 || p.Deferred < 3 || p.Changes[1].Deferred != "once stage early is converged" {
+		t.Fatalf("plan: %v %+v", err, p.Changes)
+	}
+	if _, err := e.Apply(a.ctx, a); err != nil {
+		t.Fatal(err)
+	}
+	a.converged(a.mark())
+	waits := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", converge.Wait{For: "the sun"} }, "")}, nil
+	}}
+	e = a.engine()
+	e.Stages = []converge.Stage{waits, ready}
+	if _, err := e.Apply(a.ctx, a); !converge.Passes(err) || !strings.Contains(err.Error(), "the sun") {
+		t.Errorf("behind what waits: %v", err)
+	}
+
+	// What is left when its turn comes keeps it from speaking, too.
+	late := converge.Stage{Name: "late", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
+		return []converge.Want{things.Check("y", func(context.Context, host.View) (string, error) {
+			return "", host.Later{Until: "once the driver answers"}
+		}, "")}, nil
+	}}
+	a = apiFixture(t, apiSpec)
+	e = a.engine()
+	e.Stages = []converge.Stage{file, late, a.stages[1]}
+	if _, err := e.Apply(a.ctx, a); err == nil || converge.Passes(err) || !strings.Contains(err.Error(), "stage late is not converged") || strings.Contains(a.shown(), "True") {
+		t.Errorf("with a stage that is left for later: %v\n%s", err, a.shown())
+	}
+	if _, err := a.Stat("/etc/early"); err != nil {
+		t.Errorf("what was made before it is gone: %v", err)
+	}
+}

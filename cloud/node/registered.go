@@ -1,0 +1,261 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+const (
+	// patience how long a kubelet that was started has to register, and to become ready. A real one took 1 to 4 seconds;
+	// the images of a network plugin may have to be pulled first.
+	registerPatience = 2 * time.Minute
+	readyPatience    = 5 * time.Minute
+)
+
+// nodeAsk asks for one Node object, by the kubelet's identity. The zero kubeconfig asks no server.
+type nodeAsk struct {
+	name       string
+	kubeconfig string
+	via        host.Via
+	booting    bool
+	bootID     string
+
+	pause func(context.Context, time.Duration) error
+
+	session *Session // what the stages of one run know of the Node; nil: the cluster is asked
+	looks   *nodeLooks
+
+	clients *kube.Clients // nil: one that looks once
+}
+
+func nodeOf(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) nodeAsk {
+	return nodeAsk{name: name, kubeconfig: kubeconfig, via: method.Via(s), booting: f.Booting, bootID: f.BootID, pause: host.Pause, session: se, looks: &nodeLooks{}}
+}
+
+// get returns the Node object, nil if there is none.
+func (n nodeAsk) get(ctx context.Context, v host.View) (*kube.Node, error) {
+	switch {
+	case !v.Live():
+		return nil, host.FirstBoot
+	case n.booting:
+		return nil, host.Later{Until: "once kubelet runs"}
+	}
+	found, err := n.ask(ctx, v)
+	if err == nil {
+		return found, nil
+	}
+	if errors.Is(err, kube.Expired) && !host.NotExist(err) {
+		return nil, host.Later{Until: "once its certificate is valid again"} // what can be done about it says the stage that joins
+	}
+	if errors.Is(err, kube.Missing) || host.NotExist(err) { // a machine without the files has not joined yet, and has no identity to ask by
+		if n.session != nil && n.session.Silence.known(v) != nil {
+			return nil, host.Later{Until: UntilJoined} // the stage that joins says what it waits for
+		}
+		return nil, nil
+	}
+	return nil, err
+}
+
+// ask asks the cluster, or takes what it has just said.
+func (n nodeAsk) ask(ctx context.Context, v host.View) (*kube.Node, error) {
+	if n.session != nil {
+		return n.session.look(ctx, v, who{node: n.name, kubelet: n.kubeconfig, via: n.via}, n.looks, "joined "+n.name)
+	}
+	c, err := n.clients.Ask(v, kube.From{Kubeconfig: n.kubeconfig, Via: n.via})
+	if err != nil {
+		return nil, err
+	}
+	return c.Node(ctx, n.name)
+}
+
+// wait asks until want is content with the node, or for so long. An API server that does not answer is waited for too.
+func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, want func(*kube.Node) (problem string)) error {
+	const longest = time.Second // between two looks; a real kubelet needs less than that to register
+	if n.session != nil {
+		defer n.session.forget() // the next look shall see what we have seen
+		n.session = nil
+	}
+	n.clients = new(kube.Clients)
+	problem := ""
+	wait := StartWait(v, limit)
+	for between := 50 * time.Millisecond; ; wait.Paused, between = wait.Paused+between, min(2*between, longest) {
+		found, err := n.get(ctx, v)
+		waits := (*kube.Error)(nil)
+		switch {
+		case err == nil:
+			if problem = want(found); problem == "" {
+				return nil
+			}
+		case errors.As(err, &waits) && waits.Waits():
+			problem = err.Error()
+		default:
+			return err
+		}
+		wait.Tell(ctx, "node "+n.name+": "+problem)
+		if wait.Over() || n.pause(ctx, between) != nil {
+			try := []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"}
+			if strings.Contains(strings.ToLower(problem), "cni") {
+				try = append([]string{"the cluster's network plugin must run here: " + podsOn(n.name)}, try...)
+			}
+			return &converge.Trouble{
+				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.name, wait.so().Round(time.Second), problem),
+				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
+				Try:     try,
+				Err:     errors.Join(StillWaits{}, err),
+			}
+		}
+	}
+}
+
+// stillWaits marks an error that time may cure: the caller tries again.
+type StillWaits struct{}
+
+func (StillWaits) Error() string { return "not yet" }
+
+// Waits says that waiting helps.
+func (StillWaits) Waits() bool { return true }
+
+// registered is the Node object being there. Kubelet makes it, and undo cannot take it away: a node may not delete itself.
+type registered struct {
+	nodeAsk
+	held func(context.Context, host.View) error // why kubelet cannot have started yet; nil where it has its credentials from elsewhere
+	// absent says that it was not there when its stage was looked at, and is still to be waited for: a kubelet that is quicker than
+	// our next look has registered it all the same because we started it, and the journal has to say so. nil for undo.
+	absent *bool
+}
+
+// waitRegistered wants kubelet to have registered the node. held may be nil; it says why kubelet cannot have started yet.
+func WaitRegistered(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string, held func(context.Context, host.View) error) converge.Want {
+	return converge.Want{
+		Thing: registered{nodeAsk: nodeOf(se, s, f, name, kubeconfig), held: held, absent: new(bool)},
+		Why:   "kubelet registers it",
+		To:    func(converge.State) (converge.State, error) { return "there", nil },
+		Keeps: LeftInCluster(name),
+	}
+}
+
+// nodeLeft says what is left in the cluster when the machine has left it.
+func LeftInCluster(name string) string {
+	return "the cluster still has the node: kubectl delete node " + name + "; pods of DaemonSets that still run here: crictl rmp --all --force"
+}
+
+// NewRegistered names a node, for undo, which leaves it.
+func NewRegistered(name string) converge.Thing { return registered{nodeAsk: nodeAsk{name: name}} }
+
+func (r registered) Kind() string { return "registered" }
+func (r registered) Name() string { return r.name }
+
+func (r registered) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if r.kubeconfig == "" {
+		return "", nil
+	}
+	if r.held != nil {
+		if err := r.held(ctx, v); err != nil {
+			return "", err
+		}
+	}
+	found, err := r.get(ctx, v)
+	missing := errors.As(err, new(unregistered)) || err == nil && found == nil
+	switch {
+	case missing && r.absent != nil:
+		*r.absent = true
+	case missing:
+	case err != nil:
+		return "", err
+	case r.absent == nil || !*r.absent:
+		return "there", nil
+	}
+	return "", nil
+}
+
+func (r registered) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to == "" {
+		return converge.Stays{Why: "a node may not delete itself"}
+	}
+	err := r.wait(ctx, h, registerPatience, func(n *kube.Node) string {
+		if n == nil {
+			return "kubelet has not registered it"
+		}
+		return ""
+	})
+	if err == nil && r.absent != nil {
+		*r.absent = false
+	}
+	return err
+}
+
+// joined is the node being ready, as kubelet has said in this boot: an API server shows the last boot's word until then.
+// An undo restores nothing: it settles.
+type joined struct{ nodeAsk }
+
+const isReady = "ready"
+
+// waitReady wants the node to be ready in this boot.
+func WaitReady(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
+	j := joined{nodeOf(se, s, f, name, kubeconfig)}
+	return converge.Want{Thing: j, Why: "kubelet says so, in this boot", To: func(found converge.State) (converge.State, error) {
+		return j.Settled(found), nil
+	}}
+}
+
+// NewJoined names a node, for undo, to which it means nothing.
+func NewJoined(name string) converge.Thing { return joined{nodeAsk{name: name}} }
+
+func (j joined) Kind() string { return "joined" }
+func (j joined) Name() string { return j.name }
+
+func (j joined) Look(ctx context.Context, v host.View) (converge.State, error) {
+	if j.kubeconfig == "" {
+		return isReady, nil
+	}
+	found, err := j.get(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	if problem := Unready(found, j.bootID); problem != "" {
+		return "not ready", nil
+	}
+	return isReady, nil
+}
+
+func (j joined) Make(ctx context.Context, h host.Host, _ converge.State) error {
+	return j.wait(ctx, h, readyPatience, func(n *kube.Node) string { return Unready(n, j.bootID) })
+}
+
+// Unsettled is as found.
+func (j joined) Unsettled(found converge.State, _ converge.Change) converge.State { return found }
+
+// Settled is ready.
+func (j joined) Settled(converge.State) converge.State { return isReady }
+
+// unready says why a node is not ready in this boot, "" if it is.
+func Unready(n *kube.Node, bootID string) string {
+	if n == nil {
+		return "the cluster has no node of this name"
+	}
+	for _, c := range n.Status.Conditions {
+		switch {
+		case c.Type != "Ready":
+		case n.Status.NodeInfo.BootID != bootID && bootID != "":
+			return "kubelet has not said how it is since the last boot"
+		case c.Status == kube.True:
+			return ""
+		default:
+			return "it is not ready: " + converge.OneLine(c.Reason+": "+c.Message)
+		}
+	}
+	return "it does not say whether it is ready"
+}

@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// Outcome is how an apply went.
+type Outcome struct {
+	Made  []converge.Change // what it has made
+	Stage string            // the stage that failed; "" if none is known
+	Err   error             // why it failed or what it waits for; nil if it went well
+	// GaveUp says that no process will try again by itself: what gpuadm waited for did not come.
+	GaveUp bool
+}
+
+const (
+	reportLimit  = 10 * time.Second // to tell the cluster: an apply that failed has said so already, and must end
+	maxCondition = 1024             // bytes of a message: what kubectl shows in one line is far less
+)
+
+// Report tells the cluster how an apply went: an Event for each stage that changed something, and for a failure; then the
+// condition is false and says why, and the startup taint is swapped for one by which an autoscaler may buy a replacement. It
+// says each thing once: a failure that the condition tells already makes no more noise. Its error is for a log, and hides
+// none of the apply's.
+func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
+	w := whose(s, f)
+	if !tellsCluster(s) || w.later.Until != "" || o.Err == nil && len(o.Made) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
+	defer cancel()
+	if !shouldHaveGPU(s, f) && LostGPUs(ctx, h, se, s, f) == "" {
+		return nil
+	}
+	n, err := se.look(ctx, h, w, &nodeLooks{}, "report")
+	if err != nil {
+		return err
+	}
+	r := newReadyStage(se, s, f)
+	reason, message := r.told(ctx, h, n, o)
+	events := made(o.Made)
+	if reason != "" {
+		p := r.part("condition "+GPUReady, nil)
+		state := converge.State("False " + reason + " " + message)
+		if p.of(n) != state {
+			events = append(events, event{"Warning", reason, message})
+		}
+		edits := []partEdit{{p, p.of(n), state}}
+		if startup, on, _, serr := startupTaint(s, f); serr == nil && on && w.serviceAccount(h) != "" {
+			if e, due := recordTaint(n, startup, se); due {
+				edits = append(edits, e)
+			}
+		}
+		if !converge.Passes(o.Err) || o.GaveUp {
+			edits = append(edits, r.swap(h, n)...)
+		}
+		err = se.patch(ctx, h, w, edits)
+	}
+	return errors.Join(err, se.tell(ctx, h, w, n, events))
+}
+
+// told is the condition's reason and message; "" where the apply says nothing about the GPUs. That an API server was not
+// there for a moment is no news of the GPUs; that the cluster has none of them to give away is.
+func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
+	switch {
+	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), errors.Is(o.Err, converge.ErrInUse):
+		return "", ""
+	case !converge.Passes(o.Err), o.GaveUp:
+		return cmp.Or(camel(o.Stage), "Apply") + "Failed", firstLine(o.Err)
+	case r.facts.Driver == nil:
+		return "", ""
+	}
+	if err := r.offered(ctx, v, n); errors.As(err, new(converge.Wait)) {
+		return "WaitingForGPUs", firstLine(err)
+	}
+	return "", ""
+}
+
+// swap takes the startup taint off and puts the one of a failure on, where we may. Where the first is not there it puts the
+// second on all the same, unless the GPUs were found ready in this boot, whatever has failed in it since: pods may run on them.
+// What fails before anything is touched leaves the guard no time to shut the node.
+func (r readyStage) swap(v host.View, n *kube.Node) []partEdit {
+	startup, _, _, err := startupTaint(r.spec, r.facts)
+	failed, on := failedTaint(r.spec, r.facts)
+	if err != nil || startup.Key == "" || !on || r.who.serviceAccount(v) == "" {
+		return nil
+	}
+	old, now := r.part(taintName(startup), nil), r.part(taintName(failed), nil)
+	if old.index(n) < 0 && (now.index(n) >= 0 || readyIn(n, r.facts.BootID) || madeReadyIn(v, r.facts.BootID)) {
+		return nil
+	}
+	return []partEdit{{old, old.of(n), ""}, {now, now.of(n), valueState(failed.Value)}}
+}
+
+// madeReadyIn says whether the journal has it that the node was made ready in a boot: the first failure since has taken the word
+// of the condition.
+func madeReadyIn(v host.View, boot string) bool {
+	return slices.ContainsFunc(converge.ReadJournal(v).Records, func(r converge.Record) bool {
+		return r.What == "make" && r.Change.Name == "condition "+GPUReady && strings.HasSuffix(string(r.Change.After), bootMark(boot))
+	})
+}
+
+// event is one line of what kubectl describe node tells.
+type event struct{ kind, reason, message string }
+
+// made is an Event for each stage that has changed something. The stage ready tells its own by the condition.
+func made(changes []converge.Change) (list []event) {
+	var order []string
+	names := map[string][]string{}
+	for _, c := range changes {
+		if !slices.Contains(order, c.Stage) {
+			order = append(order, c.Stage)
+		}
+		names[c.Stage] = append(names[c.Stage], c.String())
+	}
+	for _, stage := range order {
+		what := names[stage]
+		text := fmt.Sprintf("%s: %d changes: %s", stage, len(what), strings.Join(what, ", "))
+		if len(what) == 1 {
+			text = stage + ": " + what[0]
+		}
+		list = append(list, event{"Normal", camel(stage) + "Made", clip(text)})
+	}
+	return list
+}
+
+// tell leaves the Events, as kubelet's identity.
+func (s *Session) tell(ctx context.Context, h host.Host, w who, n *kube.Node, events []event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	name, err := w.first(h)
+	if err != nil {
+		return err
+	}
+	c, err := s.clients.Do(h, w.from(name))
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		ev := kube.Event{Type: e.kind, Reason: e.reason, Message: e.message}
+		ev.InvolvedObject = kube.Reference{Kind: "Node", Name: n.Name}
+		if err := c.Event(ctx, ev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// camel is a stage's name as a reason: unit-files, UnitFiles.
+func camel(name string) string {
+	var b strings.Builder
+	for _, word := range strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == ' ' || r == '_' }) {
+		b.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return b.String()
+}
+
+// firstLine is an error as a condition's message: its first line, without what a person would do about it.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
+	return clip(strings.Join(strings.Fields(line), " "))
+}
+
+// clip keeps a message short, and without secrets.
+func clip(text string) string {
+	text = mask.Message(text) // all who can read Nodes and Events read it
+	if len(text) > maxCondition {
+		text = strings.ToValidUTF8(text[:maxCondition-3], "") + "…"
+	}
+	return text
+}

@@ -1,0 +1,294 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// A Session is what the stages of one run share about the machine's own Node object: the cluster is asked once for all of
+// them, and what it answers to a change is the next look. The zero Session is ready for use, for one machine.
+type Session struct {
+	mu   sync.Mutex
+	node *kube.Node // the last answer
+	err  error      // or why there was none
+	name string     // of the Node that was asked for
+	at   time.Time  // when, by the machine's clock
+	nth  int        // how many answers there were
+	real string     // the Node's name where the server knows us by another than the machine's files say
+
+	rebuilt nodeLooks // of things that were built from the journal
+	me      who       // for them
+	meAt    time.Time // when that was found out
+
+	Silence Silence // of the API server to a machine that wants to join
+
+	clients kube.Clients
+	notices instance.Notices
+}
+
+// nodeLooks counts how often things of one evaluation of a stage have looked at an answer.
+type nodeLooks struct {
+	nth  int // which answer
+	told map[string]int
+}
+
+const (
+	// answerServes is how long an answer serves: plan, look and touch are one moment for an operator. What others
+	// change within it makes our change a Conflict, and then the Node is looked at again.
+	answerServes = 5 * time.Second
+	// answerLooks is how many looks of one thing an answer serves in one evaluation of its stage: the first, and the one right
+	// before the touch. Who looks once more has touched something, maybe through a thing that was built from the journal.
+	answerLooks = 2
+)
+
+// who says whose Node it is and as whom we may ask for it and change it.
+type who struct {
+	node    string     // the Node's name
+	kubelet string     // kubelet's kubeconfig: may set most labels of its own Node and its status, and never its taints
+	account string     // a ServiceAccount's kubeconfig that was asked for, for the rest
+	via     host.Via   // proxies
+	machine string     // the machine's id; "" if it has none
+	renews  bool       // the join gets kubelet a new certificate when its has run out
+	later   host.Later // why there is no API server to ask yet: "once the node has joined"; "" where there is
+}
+
+// untilJoined is what waits for the join.
+const UntilJoined = "once the node has joined"
+
+// whose works that out from what is known of the machine.
+func whose(s spec.Spec, f facts.Facts) who {
+	k := f.Kubelet
+	w := who{
+		node: cmp.Or(k.NodeName, method.NodeName(s, f)), kubelet: k.Kubeconfig, account: s.Node.Kubeconfig, via: method.Via(s),
+		machine: f.MachineID,
+	}
+	w.renews = method.Of(s, f) == "token" && !method.JoinedByOthers(f)
+	switch {
+	case !f.Live:
+		w.later = host.FirstBoot
+	case !k.Joined:
+		w.later = host.Later{Until: UntilJoined}
+	case f.Booting:
+		w.later = host.Later{Until: "once kubelet runs"}
+	}
+	return w
+}
+
+// whoseAgain works it out where no spec is at hand, for undo: from the machine, and the spec that lies there.
+func whoseAgain(ctx context.Context, v host.View) (who, error) {
+	f, err := facts.Gather(ctx, v, facts.Needs{})
+	if err != nil {
+		return who{}, err
+	}
+	return whose(specOn(v), f), nil
+}
+
+// specHome is where a machine's spec lies.
+const specHome = "/etc/gpuadm"
+
+// specOn reads the spec that lies on the machine; one that cannot be read says nothing.
+func specOn(v host.View) spec.Spec {
+	names := []string{path.Join(specHome, "node.toml")}
+	more, _ := v.ReadDir(path.Join(specHome, "node.d")) // sorted
+	for _, name := range more {
+		if path.Ext(name) == ".toml" {
+			names = append(names, path.Join(specHome, "node.d", name))
+		}
+	}
+	var files []spec.File
+	for _, name := range names {
+		if data, err := v.ReadFile(name); err == nil {
+			files = append(files, spec.File{Name: name, Data: data})
+		}
+	}
+	s, err := spec.Parse(files...)
+	if err != nil {
+		return spec.Spec{}
+	}
+	return s
+}
+
+// serviceAccount is the kubeconfig of an identity that may change taints, "" where there is none: the one asked for, or what
+// the DaemonSet's pod lends.
+func (w who) serviceAccount(v host.View) string {
+	if w.account != "" {
+		return w.account
+	}
+	if _, err := v.Stat(PodKubeconfig); err == nil {
+		return PodKubeconfig
+	}
+	return ""
+}
+
+// from is where a client of one of the identities comes from.
+func (w who) from(kubeconfig string) kube.From { return kube.From{Kubeconfig: kubeconfig, Via: w.via} }
+
+// first is the kubeconfig to look with.
+func (w who) first(v host.View) (string, error) {
+	if name := cmp.Or(w.kubelet, w.serviceAccount(v)); name != "" {
+		return name, nil
+	}
+	return "", &converge.Trouble{
+		What: "cannot ask the cluster about this node: kubelet's command line names no kubeconfig",
+		Try:  []string{"set kubeconfig in [node] to one that may read and patch this node"},
+	}
+}
+
+// look returns the Node for one look of a thing. Without a count of looks the cluster is asked each time.
+func (s *Session) look(ctx context.Context, v host.View, w who, l *nodeLooks, thing string) (*kube.Node, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (s.node != nil || s.err != nil) && s.name == w.node && serves(v, s.at) && l.serves(s.nth, thing) {
+		return w.own(s.node, s.err)
+	}
+	if s.err != nil { // one that did not answer a moment ago is not given half a minute again
+		ctx = kube.Within(ctx, 0)
+	}
+	s.node, s.err = nil, nil
+	n, err := s.get(ctx, v, w)
+	if err != nil && ctx.Err() != nil { // that the run has ended says nothing of the cluster
+		return nil, err
+	}
+	s.keep(v, w, n)
+	if s.err = err; err != nil {
+		s.node = nil
+	}
+	l.serves(s.nth, thing)
+	return w.own(s.node, err)
+}
+
+// serves says whether what was known then is known still.
+func serves(v host.View, at time.Time) bool {
+	age := v.Now().Sub(at)
+	return age >= 0 && age < answerServes
+}
+
+// again is what a thing that is built from the journal asks with; without a session it has one of its own, and asks each time.
+func (s *Session) again() (*Session, *nodeLooks) {
+	if s == nil {
+		return new(Session), nil
+	}
+	return s, &s.rebuilt
+}
+
+// whose is whoseAgain, once for all things that ask at one moment.
+func (s *Session) whose(ctx context.Context, v host.View) (w who, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.meAt.IsZero() || !serves(v, s.meAt) {
+		if w, err = whoseAgain(ctx, v); err != nil {
+			return w, err
+		}
+		s.me, s.meAt = w, v.Now()
+	}
+	return s.me, nil
+}
+
+// serves says whether the nth answer serves one more look of a thing, and counts it; the session is locked.
+func (l *nodeLooks) serves(nth int, thing string) bool {
+	if l == nil {
+		return false
+	}
+	if l.nth != nth {
+		l.nth, l.told = nth, map[string]int{}
+	}
+	l.told[thing]++
+	return l.told[thing] <= answerLooks
+}
+
+// keep makes an answer serve the next looks; the session is locked.
+func (s *Session) keep(v host.View, w who, n *kube.Node) {
+	s.node, s.err, s.name, s.at = n, nil, w.node, v.Now()
+	s.nth++
+}
+
+// renewed makes a Later of a certificate that has run out, where the stage that joins gets another before this one's turn.
+func (s *Session) renewed(w who, err error) error {
+	if !w.renews || !errors.Is(err, kube.Expired) || host.NotExist(err) {
+		return err
+	}
+	s.forget()
+	return host.Later{Until: "once its certificate is valid again"}
+}
+
+// forget makes the next look ask.
+func (s *Session) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.node, s.err = nil, nil
+}
+
+// get asks the cluster; the session is locked.
+func (s *Session) get(ctx context.Context, v host.View, w who) (*kube.Node, error) {
+	name, err := w.first(v)
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.clients.Ask(v, w.from(name))
+	if err != nil {
+		return nil, err
+	}
+	n, err := c.Node(ctx, cmp.Or(s.real, w.node))
+	if s.real == "" && (errors.Is(err, kube.Forbidden) || errors.Is(err, kube.Missing)) {
+		// A cloud may have named the node: EC2 by its private DNS name, whatever the machine calls itself.
+		user, _, werr := c.Whoami(ctx)
+		if real, ok := strings.CutPrefix(user, "system:node:"); werr == nil && ok && real != w.node {
+			s.real = real
+			n, err = c.Node(ctx, real)
+		}
+	}
+	return n, lacking(explainNode(err, cmp.Or(s.real, w.node)))
+}
+
+// own refuses the Node of another machine: a clone has the host's name and kubelet's certificate of what it was cloned from.
+// A kubelet reports the machine's id when it starts, so one that has just got a new id is waited for. Who names no machine
+// has looked himself.
+func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
+	if err != nil || w.machine == "" {
+		return n, err
+	}
+	if told := n.Status.NodeInfo.MachineID; told != "" && told != w.machine {
+		return nil, converge.Wait{
+			For: fmt.Sprintf("the node %s has the machine id %s, and this machine's is %s: it is another machine's node, or kubelet has not reported since the id became another", n.Name, told, w.machine),
+			Try: []string{
+				"if this machine's id was changed: systemctl restart kubelet",
+				"if it is a clone: it needs a name, a machine id and kubelet credentials of its own; remove those, and it joins again",
+			},
+		}
+	}
+	return n, nil
+}
+
+// explainNode says what to do about a Node that is not there. Kubelet makes it when it starts, and only then: one that was
+// deleted stays away. Source: kubernetes, pkg/kubelet/kubelet_node_status.go, registerWithAPIServer.
+func explainNode(err error, name string) error {
+	if !errors.Is(err, kube.Missing) {
+		return err
+	}
+	return unregistered{converge.Wait{
+		For: fmt.Sprintf("kubelet has not registered the node %s, or another client has deleted it", name),
+		Try: []string{"if it does not come, restart kubelet: it registers when it starts"},
+	}}
+}
+
+// unregistered reports that there is no Node.
+type unregistered struct{ converge.Wait }
+
+func (u unregistered) Unwrap() error { return u.Wait }

@@ -1,0 +1,346 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// TestAPIIsMade: labels, taints, condition, and the startup taint gone, by the right identities and within the budget.
+func TestAPIIsMade(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	a.converged(a.mark())
+	want := []string{"GET /api/v1/nodes/gpu-1", "PATCH /api/v1/nodes/gpu-1", "PATCH /api/v1/nodes/gpu-1/status", "PATCH /api/v1/nodes/gpu-1"}
+	if got := a.sim.Requests(); !slices.Equal(got, want) {
+		t.Errorf("requests of a change:\n%s", strings.Join(got, "\n"))
+	}
+	before := a.sim.Node("gpu-1")
+	a.Advance(time.Minute)
+	if res := a.apply(); res.Run != "" {
+		t.Errorf("a second apply did %v", res.Made)
+	}
+	if got := a.sim.Requests(); !slices.Equal(got, want[:1]) {
+		t.Errorf("requests of a converged node: %v", got)
+	}
+	if fmt.Sprint(before) != fmt.Sprint(a.sim.Node("gpu-1")) {
+		t.Errorf("the converged Node was changed")
+	}
+}
+
+// TestAPIUndo: labels and taints go, foreign ones stay; the startup taint stays off, and the condition says nothing any more.
+func TestAPIUndo(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	if _, err := a.engine().Undo(a.ctx, a, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	got := a.shown()
+	for _, gone := range []string{"example.com/rack", "node-role", "nvidia.com/gpu=", "example.com/starting", "True"} {
+		if strings.Contains(got, gone) {
+			t.Errorf("undo left %s:\n%s", gone, got)
+		}
+	}
+	for _, stays := range []string{"theirs.example/x=1", "theirs.example/busy=y", "theirs.example/late", "Unknown Undone"} {
+		if !strings.Contains(got, stays) {
+			t.Errorf("undo took %s:\n%s", stays, got)
+		}
+	}
+}
+
+// TestAPIUndoWithoutNode: a machine that has left its cluster, or whose Node was deleted, can be undone.
+func TestAPIUndoWithoutNode(t *testing.T) {
+	for name, set := range map[string]func(*apiNode){
+		"left":    func(a *apiNode) { a.facts.Kubelet.Joined = false },
+		"deleted": func(a *apiNode) { a.sim.DeleteNode("gpu-1") },
+	} {
+		a := apiFixture(t, apiSpec)
+		a.apply()
+		set(a)
+		a.Advance(time.Minute)
+		if _, err := a.engine().Undo(a.ctx, a, "", nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestSpecOn: undo finds the ServiceAccount in the spec that lies on the machine, where the last file wins.
+func TestSpecOn(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	if got := specOn(a).Node.Kubeconfig; got != "" {
+		t.Errorf("no spec says %q", got)
+	}
+	for _, dir := range []string{"/etc/gpuadm", "/etc/gpuadm/node.d"} {
+		_ = a.Mkdir(dir, host.Attr{Mode: 0o755}) // the first is there
+	}
+	for name, text := range map[string]string{
+		"/etc/gpuadm/node.toml": "format = 1\n" + apiSpec, "/etc/gpuadm/node.d/10.toml": "format = 1\n[node]\nkubeconfig = \"/other\"\n", "/etc/gpuadm/node.d/x.bak": "junk",
+	} {
+		if err := a.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := specOn(a).Node.Kubeconfig; got != "/other" {
+		t.Errorf("the spec says %q", got)
+	}
+}
+
+// TestAPIShrinks: what the spec no longer asks for goes, what the node had before us comes back.
+func TestAPIShrinks(t *testing.T) {
+	t.Run("with GPUs", func(t *testing.T) { apiShrinks(t, func(*apiNode) {}) })
+	// Without checks between them, what goes and what comes is one batch, made by a thing from the journal.
+	t.Run("without", func(t *testing.T) { apiShrinks(t, func(a *apiNode) { a.facts.GPUs = nil }) })
+}
+
+func apiShrinks(t *testing.T, set func(*apiNode)) {
+	t.Helper()
+	a := apiFixture(t, strings.Replace(apiSpec, `"example.com/rack"`, `"theirs.example/x" = "2", "example.com/rack"`, 1))
+	set(a)
+	a.apply()
+	if !strings.Contains(a.shown(), "theirs.example/x=2") {
+		t.Fatalf("the label was not taken over:\n%s", a.shown())
+	}
+	a.spec = strings.Replace(apiSpec, `"node-role.kubernetes.io/gpu" = "yes"`, `"example.com/row" = "3"`, 1)
+	a.sim.Requests()
+	a.apply()
+	got := a.shown()
+	if strings.Contains(got, "node-role") || !strings.Contains(got, "example.com/row=3") || !strings.Contains(got, "theirs.example/x=1") {
+		t.Errorf("after a shrunk spec:\n%s", got)
+	}
+	if res := a.apply(); res.Run != "" {
+		t.Errorf("apply again did %v", res.Made)
+	}
+}
+
+// TestAPIPowerCut: cut at every touch, then applied again, the Node is the same.
+func TestAPIPowerCut(t *testing.T) {
+	for cut := 0; ; cut++ {
+		a := apiFixture(t, apiSpec)
+		a.CutAt(cut)
+		_, err := a.engine().Apply(a.ctx, a)
+		if err == nil {
+			if cut < 5 {
+				t.Errorf("only %d touches", cut)
+			}
+			return
+		}
+		a.Boot(simhost.LoseAll)
+		for range 3 {
+			if _, err = a.engine().Apply(a.ctx, a); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		a.converged(a.mark())
+	}
+}
+
+// TestAPIOthersWrite: another controller's labels and taints survive everything we do, whenever it writes.
+func TestAPIOthersWrite(t *testing.T) {
+	for round := range 100 {
+		a := apiFixture(t, apiSpec)
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		writes, begun := 0, make(chan struct{})
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				writes++
+				a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+					n["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["their.example/count"] = fmt.Sprint(writes)
+					sp := n["spec"].(kubesim.Object)
+					taints, _ := sp["taints"].([]any)
+					taints = slices.DeleteFunc(taints, func(t any) bool { return t.(kubesim.Object)["key"] == "their.example/moving" })
+					at := writes % (len(taints) + 1)
+					sp["taints"] = slices.Insert(taints, at, any(kubesim.Object{"key": "their.example/moving", "value": fmt.Sprint(writes), "effect": "NoSchedule"}))
+				})
+				if writes == 1 {
+					close(begun)
+				}
+				time.Sleep(time.Duration(writes%5) * 100 * time.Microsecond)
+			}
+		})
+		<-begun
+		var err error
+		for range 50 { // a storm may outlast a run: the next one goes on
+			if _, err = a.engine().Apply(a.ctx, a); err == nil || !converge.Passes(err) {
+				break
+			}
+		}
+		close(stop)
+		wg.Wait()
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		got := a.shown()
+		for _, theirs := range []string{fmt.Sprintf("their.example/count=%d\n", writes), fmt.Sprintf("taint their.example/moving=%d:NoSchedule", writes)} {
+			if !strings.Contains(got, theirs) {
+				t.Fatalf("round %d: their write %q was lost:\n%s", round, theirs, got)
+			}
+		}
+		got = strings.Replace(got, fmt.Sprintf("their.example/count=%d\n", writes), "", 1)
+		got = strings.Replace(got, fmt.Sprintf("taint their.example/moving=%d:NoSchedule <nil>\n", writes), "", 1)
+		if got != apiConverged+a.mark() {
+			t.Fatalf("round %d:\n%s", round, got)
+		}
+	}
+}
+
+// TestAPIOthersBetween: what another client writes between our look and our PATCH makes us look again, and is kept; its
+// value of our own label stays until the next look.
+func TestAPIOthersBetween(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	n := 0
+	a.sim.Fail(kubesim.Fault{On: "PATCH", Times: 4, Do: func(s *kubesim.Server) {
+		n++
+		s.EditNode("gpu-1", func(o kubesim.Object) {
+			sp := o["spec"].(kubesim.Object)
+			sp["taints"] = slices.Insert(sp["taints"].([]any), 0, any(kubesim.Object{"key": fmt.Sprintf("their.example/t%d", n), "effect": "NoSchedule"}))
+		})
+	}})
+	a.apply()
+	got := a.shown()
+	for i := range n {
+		line := fmt.Sprintf("taint their.example/t%d=<nil>:NoSchedule <nil>\n", i+1)
+		if !strings.Contains(got, line) {
+			t.Errorf("lost: %s", line)
+		}
+		got = strings.Replace(got, line, "", 1)
+	}
+	if n != 4 || got != apiConverged+a.mark() {
+		t.Errorf("after %d writes of others:\n%s", n, got)
+	}
+
+	a = apiFixture(t, apiSpec)
+	a.sim.Fail(kubesim.Fault{On: "PATCH", Do: func(s *kubesim.Server) {
+		s.EditNode("gpu-1", func(o kubesim.Object) {
+			o["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["example.com/rack"] = "theirs"
+		})
+	}})
+	if _, err := a.engine().Apply(a.ctx, a); !converge.Passes(err) || !strings.Contains(a.shown(), "rack=theirs") {
+		t.Errorf("somebody's new value of our label: %v\n%s", err, a.shown())
+	}
+	a.apply()
+	a.converged(a.mark())
+}
+
+// TestAPIFaults: what waiting helps against is waited for, with nothing half done that stays; the rest is an error.
+func TestAPIFaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault  kubesim.Fault
+		passes bool
+	}{
+		"api busy":           {kubesim.Fault{On: "GET", Times: -1, Status: 429}, true},
+		"api broken":         {kubesim.Fault{On: "PATCH", Times: -1, Status: 500}, true},
+		"conflict for ever":  {kubesim.Fault{On: "PATCH", Times: -1, Status: 409}, true},
+		"two conflicts":      {kubesim.Fault{On: "PATCH", Times: 2, Status: 409}, true},
+		"unknown token":      {kubesim.Fault{On: "GET", Times: -1, Status: 401}, true},
+		"may not":            {kubesim.Fault{On: "PATCH", Times: -1, Status: 403}, true},
+		"deleted meanwhile":  {kubesim.Fault{On: "PATCH", Do: func(s *kubesim.Server) { s.DeleteNode("gpu-1") }}, true},
+		"answer of one lost": {kubesim.Fault{On: "PATCH", Lost: true, Status: 500}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := apiFixture(t, apiSpec)
+			a.ctx = kube.Within(a.ctx, 0)
+			a.sim.Fail(c.fault)
+			_, err := a.engine().Apply(a.ctx, a)
+			if name == "two conflicts" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.converged(a.mark())
+				return
+			}
+			if err == nil || converge.Passes(err) != c.passes {
+				t.Fatalf("passes by waiting: want %v, got %v", c.passes, err)
+			}
+			if strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("the error repeats a secret: %v", err)
+			}
+			a.sim.Heal()
+			a.Advance(time.Minute)
+			if a.sim.Node("gpu-1") == nil {
+				a.sim.AddNode("gpu-1", map[string]string{"kubernetes.io/os": "linux", "theirs.example/x": "1"},
+					kubesim.Object{"key": "theirs.example/busy", "value": "y", "effect": "NoSchedule"},
+					kubesim.Object{"key": "theirs.example/late", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"})
+			}
+			a.apply()
+			a.converged(a.mark())
+		})
+	}
+}
+
+// TestAPINotYet: before the join gpuadm asks no server.
+func TestAPINotYet(t *testing.T) {
+	for want, set := range map[string]func(*apiNode){
+		"once the node has joined": func(a *apiNode) { a.facts.Kubelet.Joined = false },
+		"once kubelet runs":        func(a *apiNode) { a.facts.Booting = true },
+		"first boot":               func(a *apiNode) { a.Image() },
+	} {
+		a := apiFixture(t, apiSpec)
+		set(a)
+		res := a.apply()
+		if res.Run != "" || len(res.Deferred) == 0 || len(a.sim.Requests()) > 0 {
+			t.Errorf("%s: %+v", want, res)
+		}
+		for _, c := range res.Deferred {
+			if c.Deferred != want {
+				t.Errorf("%s waits: %q, want %q", c, c.Deferred, want)
+			}
+		}
+	}
+}
+
+// TestAPINoAccount: without a ServiceAccount a taint is refused before anything is touched, with the fix.
+func TestAPINoAccount(t *testing.T) {
+	a := apiFixture(t, "[node]\ntaints = [\"example.com/a:NoSchedule\"]\nlabels = { \"example.com/b\" = \"c\" }\ngpu_labels = false\n")
+	a.facts.GPUs = nil
+	before := a.shown()
+	_, err := a.engine().Apply(a.ctx, a)
+	if err == nil || !strings.Contains(err.Error(), "no account here may") || converge.Passes(err) {
+		t.Fatalf("got %v", err)
+	}
+	if a.shown() != before {
+		t.Errorf("something was touched:\n%s", a.shown())
+	}
+}
+
+// TestAPINames: every name builds the same thing again, and says what it is.
+func TestAPINames(t *testing.T) {
+	for _, name := range []string{"label nvidia.com/gpu.count", "taint nvidia.com/gpu:NoSchedule", "condition " + GPUReady} {
+		thing, err := NewPart(name, nil)
+		if err != nil || thing.Name() != name || thing.Kind() != "node" {
+			t.Errorf("%s: %v %v", name, thing, err)
+		}
+	}
+	guard, err := NewGuardThing("startup taint example.com/a=b:NoSchedule", nil)
+	if err != nil || guard.Name() != "startup taint example.com/a=b:NoSchedule" || guard.Kind() != "guard" {
+		t.Errorf("%v %v", guard, err)
+	}
+	for _, name := range []string{"", "label", "taint x", "finger x", "label "} {
+		if thing, err := NewPart(name, nil); err == nil {
+			t.Errorf("%q made %+v", name, thing)
+		}
+	}
+	if s := valueState(""); s == "" || stateValue(s) != "" {
+		t.Errorf("a taint without a value is like none: %q", s)
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// PluginConfigLabel selects, on a Node, the entry of the device plugin's ConfigMap that counts there. PluginConfigs is what README
+// and the GPU Operator's pages call that ConfigMap.
+// Sources: README of https://github.com/NVIDIA/k8s-device-plugin ("Updating Per-Node Configuration With a Node Label");
+// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
+const (
+	PluginConfigLabel = "nvidia.com/device-plugin.config"
+	PluginConfigs     = "nvidia-plugin-configs"
+)
+
+// PluginEntry names the entry that a spec's [sharing] asks for: specs that say the same have one entry.
+func PluginEntry(s spec.Sharing) string {
+	var parts []string
+	if s.Strategy != "none" {
+		parts = append(parts, "mig-"+s.Strategy)
+	}
+	switch {
+	case s.MPS > 0:
+		parts = append(parts, fmt.Sprintf("mps-%d", s.MPS))
+	case s.TimeSlicing > 0:
+		parts = append(parts, fmt.Sprintf("time-slicing-%d", s.TimeSlicing))
+	}
+	if len(parts) == 0 {
+		return "unshared"
+	}
+	return strings.Join(parts, "-")
+}
+
+// pluginConfig is the device plugin's own file, as far as a spec decides it.
+// Source: api/config/v1 of https://github.com/NVIDIA/k8s-device-plugin; its README.
+type pluginConfig struct {
+	Version string `yaml:"version"`
+	Flags   struct {
+		Strategy string            `yaml:"migStrategy"`
+		Plugin   map[string]string `yaml:"plugin,omitempty"`
+	} `yaml:"flags"`
+	Sharing map[string]sharedResources `yaml:"sharing,omitempty"`
+}
+
+type sharedResources struct {
+	Resources []sharedResource `yaml:"resources"`
+}
+
+type sharedResource struct {
+	Name     string `yaml:"name"`
+	Replicas int    `yaml:"replicas"`
+}
+
+// PluginManifest is a ConfigMap with the device plugin's configuration for nodes of this spec.
+func PluginManifest(s spec.Spec, namespace string) (map[string]any, error) {
+	if !s.Has("sharing") {
+		return nil, &converge.Trouble{
+			What: "cannot print a configuration for the device plugin: node.toml has no [sharing]",
+			Try:  []string{"write [sharing] with strategy, time_slicing or mps; gpuadm help spec has its keys"},
+		}
+	}
+	c := pluginConfig{Version: "v1"}
+	c.Flags.Strategy = s.Sharing.Strategy
+	if !s.Toolkit.AcceptEnvvarUnprivileged { // the plugin's default gives a pod without privileges nothing then
+		c.Flags.Plugin = map[string]string{"deviceListStrategy": "volume-mounts"}
+	}
+	shared := sharedResources{[]sharedResource{{"nvidia.com/gpu", s.Sharing.Replicas()}}}
+	switch {
+	case s.Sharing.MPS > 0:
+		c.Sharing = map[string]sharedResources{"mps": shared}
+	case s.Sharing.TimeSlicing > 0:
+		c.Sharing = map[string]sharedResources{"timeSlicing": shared}
+	}
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("internal error: cannot write the device plugin's configuration: %w", err)
+	}
+	return map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": PluginConfigs, "namespace": namespace},
+		"data":     map[string]any{PluginEntry(s.Sharing): string(text)},
+	}, nil
+}
+
+// RuntimeClassManifest is a RuntimeClass of the handler's name, for pods that name one.
+// Source: https://kubernetes.io/docs/concepts/containers/runtime-class/.
+func RuntimeClassManifest(handler string) map[string]any {
+	return map[string]any{
+		"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
+		"metadata": map[string]any{"name": handler}, "handler": handler,
+	}
+}
+
+// advertised says whether the node offers devices that [sharing] counts: then their number is compared with what it says, also where
+// wait_for_allocatable is false. A device plugin that offers another number was configured otherwise.
+func advertised(s spec.Spec, d host.Driver, n *kube.Node) bool {
+	want, _, err := planned(s, d)
+	if err != nil || !s.Has("sharing") {
+		return false
+	}
+	for name := range want {
+		if q := n.Status.Allocatable[name]; q.Count() > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package node shows the cluster what a machine is: the labels and taints that its node registers with (stage node), the taint that
+// keeps pods away (stage guard), and the condition that the GPUs are ready (stages gpus and ready). The Node object's parts are things.
+package node
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Node puts labels and taints where a kubelet that another program set up reads them before it registers its node.
+func Stage() converge.Stage {
+	return converge.Stage{
+		Name:  "node",
+		About: "gives kubelet the labels and taints to register its node with",
+		Wants: nodeWants,
+		Needs: func(s spec.Spec) facts.Needs {
+			return StartupNeeds().And(facts.Needs{Driver: s.Has("node") && s.Node.GPULabels, Files: method.OwnUnits()})
+		},
+		Notes: nodeNotes,
+	}
+}
+
+// nodeOwner says who else gives kubelet its labels and taints: the join that sets it up, or a cloud's own software, which writes its
+// files again at each boot and takes them from stage join.
+func nodeOwner(s spec.Spec, f facts.Facts) string {
+	switch k := f.Kubelet; {
+	case method.OwnsKubelet(s, f), method.SetUpByGpuadm(f):
+		return "the join"
+	case slices.Contains([]string{"nodeadm", "aks", "gke"}, k.ConfigOwner):
+		return k.ConfigOwner
+	}
+	return ""
+}
+
+// nodeNotes says why the stage wants nothing of kubelet.
+func nodeNotes(_ host.View, s spec.Spec, f facts.Facts) []string {
+	if !s.Has("node") {
+		return nil
+	}
+	k := f.Kubelet
+	labels, _, err := Registration(s, f)
+	switch owner := nodeOwner(s, f); {
+	case err != nil || owner == "the join":
+		return nil
+	case owner != "":
+		return []string{fmt.Sprintf("%[1]s writes kubelet's files again at each boot: labels and taints go through %[1]s or the API", owner)}
+	case k.Unit == "":
+		return []string{"no kubelet is installed yet that could register with labels and taints"}
+	case k.LabelsAt.How == "" && len(labels) > 0:
+		return []string{fmt.Sprintf("labels are set by the API once the node has registered: %s", k.LabelsAt.Why)}
+	}
+	return nil
+}
+
+func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	k := f.Kubelet
+	if !s.Has("node") || k.Unit == "" || nodeOwner(s, f) != "" {
+		return nil, nil
+	}
+	labels, taints, err := Registration(s, f)
+	if err != nil {
+		return nil, err
+	}
+	if k.LabelsAt.How == "" {
+		labels = nil // they are set by the API later; a missing label lets no pod in too early
+	}
+	if why := kubelet.NoTaints(k); why != "" && len(taints) > 0 {
+		if !k.Joined {
+			return nil, &converge.Trouble{
+				What: fmt.Sprintf("cannot register the node with the taint %s: %s", taints[0], why),
+				Try:  []string{"add it by hand where kubelet reads it, or drop taints from [node] and write startup_taint = \"none\""},
+			}
+		}
+		taints = nil
+	}
+	if len(labels) == 0 && len(taints) == 0 {
+		return nil, nil
+	}
+	file := kubelet.FileFor(k, labels, taints)
+	wants := append(things.Folders(path.Dir(file.Name), "holds what kubelet reads"), file.Want(nodeWhy(k, labels, taints)))
+	if !k.Joined && !f.Booting { // a kubelet that has registered reads labels and taints no more: it is left alone
+		wants = append(wants, kubelet.Fresh(k.Unit, []string{file.Name}, "kubelet reads its flags and its configuration when it starts"))
+	}
+	return wants, nil
+}
+
+// nodeSays says in few words what the node registers with.
+func RegistersWith(labels map[string]string, taints []spec.Taint) string {
+	var says []string
+	if len(labels) > 1 {
+		says = append(says, fmt.Sprintf("%d labels", len(labels)))
+	} else {
+		for key := range labels {
+			says = append(says, "label "+key)
+		}
+	}
+	for _, t := range taints {
+		says = append(says, "taint "+t.String())
+	}
+	return strings.Join(says, ", ")
+}
+
+// nodeWhy says what the node registers with, and when that will be.
+func nodeWhy(k facts.Kubelet, labels map[string]string, taints []spec.Taint) string {
+	why := "the node registers with " + RegistersWith(labels, taints)
+	if k.Joined {
+		why += "; it has joined already, so this holds when it registers again"
+	}
+	return why
+}
+
+// ownWants wants a kubelet that gpuadm sets up, with the node's name, labels and taints.
+func OwnKubelet(k kubelet.Own, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	labels, taints, err := Registration(s, f)
+	if err != nil {
+		return nil, err
+	}
+	return k.Wants(s, f, kubelet.Node{Name: method.NodeName(s, f), Labels: labels, Taints: taints})
+}
+
+// unique leaves out folders that are wanted twice.
+func Unique(wants []converge.Want) (list []converge.Want) {
+	seen := map[string]bool{}
+	for _, w := range wants {
+		id := w.Kind() + " " + w.Name()
+		if !seen[id] {
+			list = append(list, w)
+		}
+		seen[id] = true
+	}
+	return list
+}

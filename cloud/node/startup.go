@@ -1,0 +1,198 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"strings"
+
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// readinessDomain is the domain of taints that the node readiness controller puts on and takes off by conditions of the
+// Node, by rules that the cluster's owner declares: https://github.com/kubernetes-sigs/node-readiness-controller.
+const readinessDomain = "readiness.k8s.io/"
+
+// karpenterTaint is the startup taint for nodes that Karpenter makes. It knows taints of this domain to be ephemeral
+// without being told in its NodePool, so it makes no second node while ours starts. Those of cluster-autoscaler it takes
+// for lasting, unless the NodePool's startupTaints name them.
+// Source: https://github.com/kubernetes-sigs/karpenter, pkg/scheduling/taints.go, KnownEphemeralTaintKeyPrefixes.
+func karpenterTaint() spec.Taint {
+	return spec.Taint{Key: readinessDomain + "gpu", Value: "pending", Effect: "NoSchedule"}
+}
+
+// autoscalerTaint is the startup taint for all others. cluster-autoscaler counts a node with a taint of this domain as one
+// that will soon be ready, without being told by flags; where there is no autoscaler it is a taint like any other.
+// Source: https://github.com/kubernetes/autoscaler, cluster-autoscaler/FAQ.md, "startup taints".
+func autoscalerTaint() spec.Taint {
+	return spec.Taint{Key: "startup-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "pending", Effect: "NoSchedule"}
+}
+
+// startupTaint is the taint that keeps pods away from its first registration on until the GPUs are ready: whether there is one,
+// and why or why not.
+//
+// A kubelet may register its node with any taint whose key and value are well formed, but never change or take off one
+// afterwards (kubernetes, plugin/pkg/admission/noderestriction: "not allowed to modify taints"; validateNodeTaints in
+// pkg/apis/core/validation). So there is no such taint unless gpuadm sees a client that can remove it.
+func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string, err error) {
+	switch wanted := s.Node.StartupTaint; wanted {
+	case "none":
+		return spec.Taint{}, false, "startup_taint is none", nil
+	case "auto", "":
+	default:
+		return statedTaint(s, f, wanted)
+	}
+	if gated(s, f) {
+		if s.Join.Gate != "open" {
+			return spec.Taint{}, false, "kubelet does not start before the GPUs are ready", nil
+		}
+		why = "kubelet starts even if the GPUs are not ready: gate is open; "
+	}
+	by := clears(s, f)
+	if by == "" {
+		return spec.Taint{}, false, why + "no account here may take a startup taint off: [node] kubeconfig is not set", nil
+	}
+	if sign := karpenter(f); sign != "" {
+		return karpenterTaint(), true, why + by + " takes it off; " + sign + ": Karpenter knows taints of " + readinessDomain, nil
+	}
+	return autoscalerTaint(), true, why + by + " takes it off", nil
+}
+
+// statedTaint is the one that the spec states. It is put on whether kubelet is held back or not.
+func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bool, why string, err error) {
+	t = parsedTaint(wanted)
+	if owner := ownerOf(t.Key); owner != "" {
+		return spec.Taint{}, false, "", &converge.Trouble{
+			What:    "cannot use the startup taint " + t.String(),
+			Because: []string{"it is " + owner + "'s"},
+			Try:     []string{"name a taint of your own in startup_taint, or write auto"},
+		}
+	}
+	by := clears(s, f)
+	if strings.HasPrefix(t.Key, readinessDomain) && by == "" {
+		by = "the node readiness controller" // a taint of its domain declares a rule of it
+	}
+	if by == "" {
+		return spec.Taint{}, false, "", &converge.Trouble{
+			What: "cannot put on the startup taint " + t.String() + ": no account here may take it off again",
+			Because: []string{
+				"a kubelet may not take taints off its own node (NodeRestriction)",
+				"[node] kubeconfig names no other identity, and gpuadm does not run as a DaemonSet",
+			},
+			Try: []string{
+				"set kubeconfig in [node] to that of a ServiceAccount that may patch this node",
+				"or name a taint of " + readinessDomain + " and let the node readiness controller take it off",
+				"or write startup_taint = \"none\"",
+			},
+		}
+	}
+	return t, true, by + " takes it off", nil
+}
+
+// parsedTaint reads a taint as the spec writes it, which has checked it: key=value:Effect or key:Effect.
+func parsedTaint(text string) spec.Taint {
+	rest, effect, _ := strings.Cut(text, ":")
+	key, value, _ := strings.Cut(rest, "=")
+	return spec.Taint{Key: key, Value: value, Effect: effect}
+}
+
+// failedTaint replaces the startup taint where gpuadm could not make the GPUs ready: cluster-autoscaler then counts the node
+// as one that will not get pods and may make another, while the pool's template stays as it was. A startup taint that never
+// goes would let it stop for the whole cluster. Source: cluster-autoscaler/FAQ.md, "status taints".
+//
+// Karpenter knows no such taint. It replaces nodes by conditions that its cloud provider lists as reasons for repair
+// (pkg/cloudprovider/types.go, RepairPolicies), and a node that keeps its startup taint is not initialised: pods stay
+// away, and the condition tells why. So there is nothing to swap.
+func failedTaint(s spec.Spec, f facts.Facts) (spec.Taint, bool) {
+	_, on, _, err := startupTaint(s, f)
+	if err != nil || !on || clears(s, f) == "" || karpenter(f) != "" {
+		return spec.Taint{}, false
+	}
+	return failureTaint(), true
+}
+
+func failureTaint() spec.Taint {
+	return spec.Taint{Key: "status-taint.cluster-autoscaler.kubernetes.io/gpu", Value: "failed", Effect: "NoSchedule"}
+}
+
+// formerTaints are those that an earlier spec, or a machine that was gated otherwise, may have left on the node: no other client
+// would take them off. They are ours by their values too.
+func formerTaints(f facts.Facts) []spec.Taint {
+	if karpenter(f) != "" {
+		return []spec.Taint{failureTaint(), karpenterTaint(), autoscalerTaint()}
+	}
+	return []spec.Taint{failureTaint(), autoscalerTaint()}
+}
+
+// startupNeeds is what must be known to choose the startup taint, beside what is always known.
+func StartupNeeds() facts.Needs {
+	files := []string{PodKubeconfig, BootUnit, method.NodeadmResolved}
+	for _, unit := range []string{"kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"} {
+		files = append(files, GateOf(unit+".service"))
+	}
+	return facts.Needs{Files: files}
+}
+
+// bootUnit is what runs apply at each boot.
+const BootUnit = "/etc/systemd/system/gpuadm.service"
+
+// gateOf is the drop-in of a unit that waits for gpuadm.service.
+func GateOf(unit string) string { return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf" }
+
+// gated says whether kubelet is held back until the GPUs are ready: by the drop-in of its unit, or, on EKS's images, since
+// nodeadm-run starts it and the stage join orders that after gpuadm.service. The latter goes by the spec and not by the
+// drop-in, which is only made after this was asked for the first time.
+func gated(s spec.Spec, f facts.Facts) bool {
+	if f.Kubelet.Unit != "" && f.Files[GateOf(f.Kubelet.Unit)] != nil {
+		return true
+	}
+	return f.Cloud.Nodeadm && (s.Join.Method == "eks" || s.Join.Method == "auto") && f.Files[BootUnit] != nil
+}
+
+// clears says which account here may change the node's taints, "" if none. The file of the pod is there only if the stage has
+// asked for it.
+func clears(s spec.Spec, f facts.Facts) string {
+	switch {
+	case s.Node.Kubeconfig != "":
+		return "the identity of " + s.Node.Kubeconfig
+	case f.Files[PodKubeconfig] != nil:
+		return "the DaemonSet's ServiceAccount"
+	}
+	return ""
+}
+
+// karpenter says by which sign Karpenter made this node, "" if by none. The taint is what every node of its own registers
+// with; kubelet's labels name its NodePool, and so do the instance's tags where the cloud shows them. On a first boot of EKS's images
+// kubelet's files are not written yet, and the user data says it, as nodeadm has resolved it.
+// Source: https://karpenter.sh/docs/concepts/nodeclasses/, "spec.userData" and "spec.tags".
+func karpenter(f facts.Facts) string {
+	const unregistered, pool = "karpenter.sh/unregistered", "karpenter.sh/nodepool"
+	for _, t := range f.Kubelet.Taints {
+		if t.Key == unregistered {
+			return "kubelet registers with the taint " + unregistered
+		}
+	}
+	if f.Kubelet.Labels[pool] != "" {
+		return "kubelet registers with the label " + pool
+	}
+	if said, err := method.NodeadmReads(f.Files[method.NodeadmResolved]); err == nil { // the stage that writes nodeadm's settings reports an error
+		for _, t := range said.Spec.Kubelet.Config.RegisterWithTaints {
+			if t.Key == unregistered {
+				return "the user data has kubelet register with the taint " + unregistered
+			}
+		}
+		for _, flag := range said.Spec.Kubelet.Flags {
+			labels, ok := strings.CutPrefix(flag, "--node-labels=")
+			if ok && strings.Contains(","+labels, ","+pool+"=") {
+				return "the user data has kubelet register with the label " + pool
+			}
+		}
+	}
+	if f.Instance != nil && f.Instance.Tags[pool] != "" {
+		return "the instance has the tag " + pool
+	}
+	return ""
+}

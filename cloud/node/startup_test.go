@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// startupCase is one combination of what the startup taint depends on.
+type startupCase struct {
+	wanted  string // startup_taint
+	clearer string // "", kubeconfig, pod
+	gate    string // "", drop-in, other's (of another unit), nodeadm, nodeadm without the boot unit
+	open    string // [join] gate
+	maker   string // "", taint, label, tag, resolved taint, resolved label: how Karpenter is seen
+}
+
+func (c startupCase) make() (s spec.Spec, f facts.Facts) {
+	s = spec.Spec{Node: spec.Node{StartupTaint: c.wanted}, Join: spec.Join{Method: "auto", Gate: c.open}}
+	f = facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service"}, Files: map[string][]byte{}}
+	switch c.clearer {
+	case "kubeconfig":
+		s.Node.Kubeconfig = "/etc/gpuadm/kubeconfig"
+	case "pod":
+		f.Files["/run/gpuadm/kubeconfig"] = []byte("x")
+	}
+	switch c.gate {
+	case "drop-in":
+		f.Files["/etc/systemd/system/kubelet.service.d/50-gpuadm.conf"] = []byte("x")
+	case "other's":
+		f.Files["/etc/systemd/system/k3s.service.d/50-gpuadm.conf"] = []byte("x")
+	case "nodeadm":
+		f.Cloud.Nodeadm, f.Files["/etc/systemd/system/gpuadm.service"] = true, []byte("x")
+	case "nodeadm alone":
+		f.Cloud.Nodeadm = true
+	}
+	switch c.maker {
+	case "taint":
+		f.Kubelet.Taints = []facts.Taint{{Key: "karpenter.sh/unregistered", Effect: "NoExecute"}}
+	case "label":
+		f.Kubelet.Labels = map[string]string{"karpenter.sh/nodepool": "gpus"}
+	case "resolved taint": // by nodeadm, which has not written kubelet's files yet
+		f.Files[method.NodeadmResolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"}]}}}}`)
+	case "resolved label":
+		f.Files[method.NodeadmResolved] = []byte(`{"spec":{"kubelet":{"flags":["--v=2","--node-labels=a=b,karpenter.sh/nodepool=gpus"]}}}`)
+	case "tag":
+		f.Instance = &instance.Instance{Tags: map[string]string{"karpenter.sh/nodepool": "gpus"}}
+	}
+	return s, f
+}
+
+func each(do func(c startupCase)) {
+	for _, wanted := range []string{"auto", "none", "example.com/starting=yes:NoExecute", "readiness.k8s.io/mine:NoSchedule", "karpenter.sh/unregistered:NoExecute"} {
+		for _, clearer := range []string{"", "kubeconfig", "pod"} {
+			for _, gate := range []string{"", "drop-in", "other's", "nodeadm", "nodeadm alone"} {
+				for _, open := range []string{"closed", "open"} {
+					for _, maker := range []string{"", "taint", "label", "tag", "resolved taint", "resolved label"} {
+						do(startupCase{wanted, clearer, gate, open, maker})
+					}
+				}
+			}
+		}
+	}
+}
+
+// expected is what the rules of the design say, in their own words.
+func (c startupCase) expected() (taint, failed string) {
+	const ca, karpenter, status = "startup-taint.cluster-autoscaler.kubernetes.io/gpu=pending:NoSchedule", "readiness.k8s.io/gpu=pending:NoSchedule",
+		"status-taint.cluster-autoscaler.kubernetes.io/gpu=failed:NoSchedule"
+	held := (c.gate == "drop-in" || c.gate == "nodeadm") && c.open == "closed"
+	switch {
+	case c.wanted == "none", c.wanted == "auto" && (held || c.clearer == ""):
+		return "", ""
+	case strings.HasPrefix(c.wanted, "karpenter.sh/"), strings.HasPrefix(c.wanted, "example.com/") && c.clearer == "":
+		return "refused", ""
+	case c.wanted != "auto":
+		taint = c.wanted
+	case c.maker != "":
+		taint = karpenter
+	default:
+		taint = ca
+	}
+	if c.clearer != "" && c.maker == "" {
+		failed = status
+	}
+	return taint, failed
+}
+
+func TestStartupTaint(t *testing.T) {
+	counts := map[string]int{}
+	each(func(c startupCase) {
+		s, f := c.make()
+		want, wantFailed := c.expected()
+		taint, on, why, err := startupTaint(s, f)
+		got := ""
+		trouble := (*converge.Trouble)(nil)
+		switch {
+		case errors.As(err, &trouble):
+			got = "refused"
+			if len(trouble.Try) == 0 || len(trouble.Because) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
+				t.Errorf("%+v: no fix: %+v", c, trouble)
+			}
+		case on:
+			got = taint.String()
+		}
+		if got != want || err == nil && why == "" || !on && taint != (spec.Taint{}) {
+			t.Errorf("%+v: %s, %q, %v; want %q", c, got, why, err, want)
+		}
+		status, on := failedTaint(s, f)
+		if got := fmt.Sprint(status, on); got != fmt.Sprint(parsedTaint(wantFailed), wantFailed != "") {
+			t.Errorf("%+v: failed taint %s, want %q", c, got, wantFailed)
+		}
+		counts[want]++
+	})
+	if len(counts) != 6 {
+		t.Errorf("the cases lead to %v", counts)
+	}
+}
+
+// TestStartupNeeds: what is looked at must have been asked for.
+func TestStartupNeeds(t *testing.T) {
+	asked := map[string]bool{}
+	for _, name := range StartupNeeds().Files {
+		asked[name] = true
+	}
+	each(func(c startupCase) {
+		_, f := c.make()
+		for name := range f.Files {
+			if !asked[name] {
+				t.Fatalf("%s is not asked for", name)
+			}
+		}
+	})
+}
+
+func TestParsedTaint(t *testing.T) {
+	for _, text := range []string{"a:NoSchedule", "a/b=c:NoExecute", "a=b:PreferNoSchedule"} {
+		if got := parsedTaint(text).String(); got != text {
+			t.Errorf("%s became %s", text, got)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+)
+
+// TestFormerStartupTaint: a startup taint that node.toml names no more goes off the Node once the GPUs are ready, by whichever way
+// it came there, and one of another owner stays.
+func TestFormerStartupTaint(t *testing.T) {
+	failed := Outcome{Stage: "mig", Err: &converge.Trouble{What: "x", Err: converge.Wait{For: "x"}}, GaveUp: false}
+	for name, c := range map[string]struct {
+		before func(*apiNode) // how the node came by it
+		after  string         // what node.toml says then
+		stays  bool
+	}{
+		"the guard put it on, none": {func(a *apiNode) { a.apply(); a.Reboot(); a.stages = a.stages[:1]; a.apply() }, `startup_taint = "none"`, false},
+		"the guard put it on, another": {
+			func(a *apiNode) { a.apply(); a.Reboot(); a.stages = a.stages[:1]; a.apply() },
+			`startup_taint = "example.com/other=x:NoSchedule"`, false,
+		},
+		"kubelet put it on": {func(a *apiNode) {
+			a.spec += "wait_for_allocatable = true\n"
+			offers(a, a.BootID(), "nvidia.com/gpu", "1")
+			a.applyAndReport(failed)
+		}, `startup_taint = "none"`, false},
+		"it is a lasting one now": {
+			func(a *apiNode) { a.apply(); a.Reboot(); a.stages = a.stages[:1]; a.apply() },
+			"taints = [\"example.com/starting:NoSchedule\"]\nstartup_taint = \"none\"", true,
+		},
+		"it has another value": {func(a *apiNode) {
+			a.apply()
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+				s := n["spec"].(kubesim.Object)
+				s["taints"] = append(s["taints"].([]any), kubesim.Object{"key": "example.com/starting", "value": "theirs", "effect": "NoSchedule"})
+			})
+		}, `startup_taint = "none"`, true},
+		"no record": {func(*apiNode) {}, `startup_taint = "none"`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := apiFixture(t, apiSpec)
+			all := a.stages
+			c.before(a)
+			if !strings.Contains(a.shown(), "example.com/starting") {
+				t.Fatalf("it is not there before:\n%s", a.shown())
+			}
+			a.stages = all
+			a.spec = strings.Replace(apiSpec, `startup_taint = "example.com/starting:NoSchedule"`, c.after, 1)
+			if strings.HasPrefix(c.after, "taints") {
+				a.spec = strings.Replace(a.spec, "taints = [\"nvidia.com/gpu=present:NoSchedule\"]\n", "", 1)
+			}
+			a.Advance(2 * answerServes)
+			a.apply()
+			if got := strings.Contains(a.shown(), "example.com/starting"); got != c.stays || !strings.Contains(a.shown(), "theirs.example/busy") {
+				t.Errorf("it stays: %v, want %v:\n%s", got, c.stays, a.shown())
+			}
+			if strings.Contains(a.shown(), "example.com/other") {
+				t.Errorf("the new one stays:\n%s", a.shown())
+			}
+			a.Advance(2 * answerServes)
+			if res := a.apply(); res.Run != "" {
+				t.Errorf("apply again did %v", res.Made)
+			}
+		})
+	}
+}
+
+// applyAndReport is an apply that waits, and the report of it.
+func (a *apiNode) applyAndReport(o Outcome) {
+	a.t.Helper()
+	_, err := a.engine().Apply(a.ctx, a)
+	if !converge.Passes(err) {
+		a.t.Fatalf("apply: %v", err)
+	}
+	if err := a.report(o); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// TestFormerStartupTaintWithoutAccount: where no account here may remove it, the message names who can.
+func TestFormerStartupTaintWithoutAccount(t *testing.T) {
+	a := apiFixture(t, apiSpec)
+	a.apply()
+	a.Reboot()
+	all := a.stages
+	a.stages = all[:1]
+	a.apply()
+	a.stages = all
+	a.spec = "[node]\nlabels = { \"example.com/rack\" = \"r7\" }\nstartup_taint = \"none\"\ngpu_labels = false\n"
+	a.Advance(2 * answerServes)
+	_, err := a.engine().Apply(a.ctx, a)
+	trouble := (*converge.Trouble)(nil)
+	if !converge.Passes(err) || !errors.As(err, &trouble) || !strings.Contains(err.Error(), "example.com/starting") ||
+		!strings.Contains(strings.Join(trouble.Try, "\n"), "kubectl taint node gpu-1 example.com/starting:NoSchedule-") {
+		t.Errorf("got %v %+v", err, trouble)
+	}
+}

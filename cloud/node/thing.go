@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// nodePart is one label, taint or condition of the machine's own Node object. Which Node that is, and as whom it is changed,
+// is no part of the name: a kubeconfig that moves must not make another thing of the same label.
+type nodePart struct {
+	what    string // label, taint, condition, record
+	key     string // of the label, the taint or the record's annotation, or the condition's type
+	effect  string // of the taint
+	session *Session
+	looks   *nodeLooks // nil: each look asks the cluster
+	rebuilt bool       // from the journal
+	who     *who       // nil: to be found out on the machine
+
+	// must says why the part cannot be made yet, by the state of the Node: a converge.Wait. nil: it always can.
+	must func(context.Context, host.View, *kube.Node) error
+}
+
+// NewPart builds the thing again from its name. With the session of the run's stages it sees what they see, and the cluster
+// is not asked again for each of what may be dozens; with none it asks at each look.
+func NewPart(name string, s *Session) (converge.Thing, error) {
+	what, rest, _ := strings.Cut(name, " ")
+	p := nodePart{what: what, key: rest, rebuilt: true}
+	p.session, p.looks = s.again()
+	if what == "taint" {
+		i := strings.LastIndex(rest, ":")
+		if i < 0 {
+			return nil, fmt.Errorf("internal error: a taint without an effect: %q", name)
+		}
+		p.key, p.effect = rest[:i], rest[i+1:]
+	}
+	if !slices.Contains([]string{"label", "taint", "condition", "record"}, what) || p.key == "" {
+		return nil, fmt.Errorf("internal error: no part of a node: %q", name)
+	}
+	return p, nil
+}
+
+func (p nodePart) Kind() string { return "node" }
+
+func (p nodePart) Name() string {
+	if p.what == "taint" {
+		return "taint " + p.key + ":" + p.effect
+	}
+	return p.what + " " + p.key
+}
+
+// whom says whose Node it is and who asks.
+func (p nodePart) whom(ctx context.Context, v host.View) (who, error) {
+	if p.who != nil {
+		return *p.who, nil
+	}
+	return p.session.whose(ctx, v)
+}
+
+// Look is the value of a label or a taint, where an empty one reads "", with quotes; or the condition's status, reason and
+// message.
+func (p nodePart) Look(ctx context.Context, v host.View) (converge.State, error) {
+	w, err := p.whom(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	undoing := p.rebuilt // then no part of gpuadm's is on a Node that is gone, or whose cluster the machine has left
+	switch {
+	case w.later.Until == UntilJoined && undoing:
+		return "", nil
+	case w.later.Until != "":
+		return "", w.later
+	}
+	n, err := p.session.look(ctx, v, w, p.looks, p.Name())
+	if errors.As(err, new(unregistered)) && undoing {
+		return "", nil
+	} else if err != nil {
+		return "", p.session.renewed(w, err)
+	}
+	if p.must != nil {
+		if err := p.must(ctx, v, n); err != nil {
+			p.session.forget() // the next look wants to know whether it has come
+			return "", err
+		}
+	}
+	return p.of(n), nil
+}
+
+const emptyValue = `""` // no value of a label or taint has quotes
+
+// valueState is a value as a state: "" is for what is not there.
+func valueState(value string) converge.State {
+	if value == "" {
+		return emptyValue
+	}
+	return converge.State(value)
+}
+
+// stateValue is a state's value.
+func stateValue(s converge.State) string {
+	if s == emptyValue {
+		return ""
+	}
+	return string(s)
+}
+
+// of is the state of the part on a Node.
+func (p nodePart) of(n *kube.Node) converge.State {
+	switch p.what {
+	case "label":
+		if value, ok := n.Labels[p.key]; ok {
+			return valueState(value)
+		}
+	case "taint":
+		if i := p.index(n); i >= 0 {
+			return valueState(n.Spec.Taints[i].Value)
+		}
+	case "record":
+		if value, ok := n.Annotations[p.key]; ok {
+			return valueState(value)
+		}
+	case "condition":
+		if c := conditionOf(n, p.key); c != nil {
+			return conditionState(*c)
+		}
+	}
+	return ""
+}
+
+// index is the taint's place on a Node, -1 for none. A node has one taint of a key and an effect.
+func (p nodePart) index(n *kube.Node) int {
+	return slices.IndexFunc(n.Spec.Taints, func(t kube.Taint) bool { return t.Key == p.key && t.Effect == p.effect })
+}
+
+func conditionOf(n *kube.Node, kind string) *kube.Condition {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == kind {
+			return &n.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// undoneReason marks a condition that says nothing any more. It stays as Unknown: a controller that follows it would take
+// one that is gone for one that has not come yet.
+const undoneReason = "Undone"
+
+// conditionState is a condition as a state. One that was undone counts as not there.
+func conditionState(c kube.Condition) converge.State {
+	if c.Status == kube.Unknown && c.Reason == undoneReason {
+		return ""
+	}
+	return converge.State(strings.TrimSpace(fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)))
+}
+
+// conditionFrom is a state as a condition, without its times.
+func conditionFrom(kind string, s converge.State) kube.Condition {
+	if s == "" {
+		return kube.Condition{
+			Type: kind, Status: kube.Unknown, Reason: undoneReason,
+			Message: "gpuadm undo was run: gpuadm does not check the GPUs any more",
+		}
+	}
+	status, rest, _ := strings.Cut(string(s), " ")
+	reason, message, _ := strings.Cut(rest, " ")
+	return kube.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+// needsAccount says that kubelet's identity may not change the part. Source: kubernetes, the admission plugin NodeRestriction.
+func (p nodePart) needsAccount() bool {
+	return p.what == "taint" || p.what == "record" && p.key == taintRecord || p.what == "label" && spec.RestrictedLabel(p.key)
+}
+
+// Prove refuses a change that no account here may make, before anything is touched.
+func (p nodePart) Prove(ctx context.Context, v host.View, _, _ converge.State) error {
+	w, err := p.whom(ctx, v)
+	if err != nil || !p.needsAccount() || w.serviceAccount(v) != "" {
+		return err
+	}
+	return p.noAccount()
+}
+
+// noAccount says that kubelet may not make the change, and that there is no ServiceAccount that may.
+func (p nodePart) noAccount() error {
+	return &converge.Trouble{
+		What:    fmt.Sprintf("cannot change the %s of the node: no account here may", p.Name()),
+		Because: []string{"a kubelet sets taints, and labels of Kubernetes' own, at its first registration only, if at all"},
+		Try: []string{
+			"set kubeconfig in [node] to one of a ServiceAccount that may patch this node, or let gpuadm's DaemonSet do it",
+			"or change it by hand: kubectl taint, kubectl label",
+		},
+	}
+}
+
+// TakeOut is converge.Merger's: the condition and the records are ours alone, whatever they say. Report and guard show the cluster
+// a failure, and a boot in which gpuadm has not looked yet, without a line in the journal: that does not prevent an undo.
+func (p nodePart) TakeOut(_ host.View, found, before, after converge.State) (rest converge.State, left []string, err error) {
+	if p.what == "condition" || p.what == "record" || found == before || found == after {
+		return before, nil, nil
+	}
+	if before == after {
+		return found, nil, nil
+	}
+	return found, []string{fmt.Sprintf("the %s of the node is %q, gpuadm had made it %q", p.Name(), stateValue(found), stateValue(after))}, nil
+}
+
+// Make changes one part alone.
+func (p nodePart) Make(ctx context.Context, h host.Host, to converge.State) error {
+	found, err := p.Look(ctx, h)
+	if err != nil {
+		return err
+	}
+	return p.MakeAll(ctx, h, []converge.Change{{Kind: p.Kind(), Name: p.Name(), Before: found, After: to}})
+}

@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/gpuadm/gpuadm/cloud/aks"
+	"github.com/gpuadm/gpuadm/cloud/eks"
+	"github.com/gpuadm/gpuadm/cloud/gke"
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/cloud/method"
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Join makes the machine a node of its cluster, or leaves that to the tool that does it on this cloud. It looks at the Node object
+// together with the other stages of a run.
+func Join(se *node.Session) converge.Stage {
+	return converge.Stage{
+		Name:  "join",
+		About: "joins the cluster",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			return joinWants(se, s, f)
+		},
+		Needs: joinNeeds,
+		Notes: joinNotes,
+	}
+}
+
+// joinNeeds: a kubelet that the join sets up registers with all labels and taints.
+func joinNeeds(s spec.Spec) facts.Needs {
+	if s.Join.Method == "none" {
+		return facts.Needs{Files: method.Files(s)}
+	}
+	return node.StartupNeeds().And(facts.Needs{Driver: s.Node.GPULabels, Files: method.Files(s), Cluster: method.EKSRef(s)})
+}
+
+// Joined waits until the node is ready in the cluster. It is a stage of its own: a node that is slow to become ready, for want
+// of a network plugin perhaps, has joined all the same, and gpuadm does not roll the join back for it.
+func Joined(se *node.Session) converge.Stage {
+	return converge.Stage{
+		Name:  "joined",
+		About: "waits until the cluster has the node",
+		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+			switch by := method.Joiner(f); {
+			case s.Join.Method == "none", f.Cloud.Managed == "aks-flex": // whose kubelet is out of sight, in a container
+				return nil, nil
+			case by != "" && method.Of(s, f) != "token" && !method.OwnsKubelet(s, f) && !f.Kubelet.Joined:
+				return []converge.Want{notJoinedYet(by, f)}, nil
+			case method.EKSOwn(s, f) && !f.Kubelet.Joined: // the stage before this one says what it waits for
+				return []converge.Want{eks.Deferred("the cluster has the node", host.Later{Until: node.UntilJoined}, "kubelet registers the node")}, nil
+			}
+			name := method.NodeName(s, f)
+			if method.Of(s, f) != "token" && !method.OwnsKubelet(s, f) { // a cloud may name it otherwise
+				name = cmp.Or(f.Kubelet.NodeName, name)
+			}
+			w := node.WaitReady(se, s, f, name, cmp.Or(f.Kubelet.Kubeconfig, kubelet.Kubeconfig))
+			w.Section = "join"
+			return []converge.Want{w}, nil
+		},
+	}
+}
+
+// notJoinedYet waits for a cloud's own scripts, which may come in an hour, or wait for this very run: it is not waited within it.
+func notJoinedYet(by string, f facts.Facts) converge.Want {
+	return things.Check(by+" has joined this machine", func(_ context.Context, v host.View) (string, error) {
+		if f.Booting || !v.Live() {
+			return "", host.Later{Until: "once kubelet runs"}
+		}
+		try := []string{"journalctl -u kubelet, which says what it waits for", "gpuadm apply, once it has joined"}
+		switch f.Cloud.Managed {
+		case "eks": // where the first fails, as for want of the metadata service, the second never starts kubelet
+			try[0] = "journalctl -u nodeadm-config -u " + method.NodeadmRun + " -u kubelet, which say what they wait for"
+		case "eks-hybrid":
+			try = append([]string{eks.HybridInit + ", if it has not run yet: everything before the join has converged"}, try...)
+		}
+		return "", converge.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
+	}, "kubelet registers the node")
+}
+
+func joinWants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
+	switch method.Of(s, f) {
+	case "none":
+		return nil, nil
+	case "token":
+		return tokenAnyway(se, s, f)
+	case "eks":
+		return eks.Wants(se, s, f)
+	case "gke":
+		return gke.Wants(s, f)
+	case "aks":
+		return aks.Wants(f)
+	case "":
+		return nil, untold(f)
+	}
+	return nil, fmt.Errorf("internal error: no way to join is called %q", s.Join.Method)
+}

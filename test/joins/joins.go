@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package joins is what the tests of all ways to join share: a machine, a spec, and what an error says.
+package joins
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/cloud/kubelet"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// Machine has containerd and kubelet's binary, and no unit for it.
+const Machine = `
+-- sim.toml --
+now = 2026-02-03T04:05:06Z
+[[unit]]
+name = "containerd.service"
+enabled = "enabled"
+active = "active"
+reads = ["/etc/containerd/config.toml"]
+makes = ["/run/containerd/containerd.sock"]
+-- lib link=usr/lib --
+-- etc/os-release --
+ID=debian
+VERSION_ID="12"
+-- etc/hostname --
+gpu-1
+-- proc/sys/kernel/hostname --
+gpu-1
+-- proc/sys/kernel/osrelease --
+6.1.0
+-- proc/swaps --
+Filename				Type		Size		Used		Priority
+-- etc/machine-id --
+0123456789abcdef0123456789abcdef
+-- sys/class/dmi/id/product_uuid --
+11111111-2222-3333-4444-555555555555
+-- etc/resolv.conf --
+nameserver 127.0.0.53
+-- etc/containerd/config.toml --
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = true
+-- usr/bin/containerd mode=0755 size=1000 --
+-- usr/bin/kubelet mode=0755 size=1000 --
+-- etc/gpuadm/token mode=0600 --
+abcdef.s3cr3t0123456789
+-- usr/lib/systemd/system/ --
+-- etc/systemd/system/ --
+`
+
+// Because is what an error says of its cause, and of what to do.
+func Because(err error) string {
+	t := (*converge.Trouble)(nil)
+	if !errors.As(err, &t) {
+		return ""
+	}
+	return "because " + strings.Join(t.Because, "\n") + "\ntry " + strings.Join(t.Try, "\n")
+}
+
+// Names lists changes, a line each.
+func Names(changes []converge.Change) string {
+	var b strings.Builder
+	for _, c := range changes {
+		fmt.Fprintln(&b, c, c.Deferred)
+	}
+	return b.String()
+}
+
+// Mkdirs makes a folder and those above it.
+func Mkdirs(n *simhost.Node, name string) error {
+	if _, err := n.Stat(name); err == nil {
+		return nil
+	}
+	if err := Mkdirs(n, path.Dir(name)); err != nil {
+		return err
+	}
+	return n.Mkdir(name, host.Attr{Mode: 0o755})
+}
+
+// Spec is a node.toml without its first line.
+func Spec(t *testing.T, join string) spec.Spec {
+	t.Helper()
+	s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + join)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Must ends the test on an error.
+func Must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Thing builds a thing again, of the kinds that every join makes.
+func Thing(ref converge.Ref) (converge.Thing, error) {
+	switch ref.Kind {
+	case "file":
+		return things.NewFile(ref.Name, nil), nil
+	case "folder":
+		return things.NewFolder(ref.Name), nil
+	case "unit":
+		return things.NewUnit(ref.Name), nil
+	case "unit-files":
+		return things.NewUnitFiles(ref.Name), nil
+	case "secret":
+		return things.NewSecret(ref.Name), nil
+	case "restart":
+		return kubelet.NewFresh(ref.Name, ref.Reads), nil
+	}
+	return nil, fmt.Errorf("no kind %s", ref.Kind)
+}
+
+// Recorded is a machine of test/hosts, with files beside its own.
+func Recorded(t *testing.T, name string, files map[string]string) *simhost.Node {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(root(t), "test", "hosts", name+".txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := simhost.New(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What the recording left out, and a join reads.
+	for name, text := range map[string]string{"/run/eks/nodeadm/config.json": "{}", kubelet.Kubeconfig: "kind: Config\n"} {
+		if i, err := n.Stat(name); err == nil && i.Size > 0 {
+			Must(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
+		}
+	}
+	for name, text := range files {
+		var folders []string
+		for dir := path.Dir(name); dir != "/"; dir = path.Dir(dir) {
+			folders = append(folders, dir)
+		}
+		for _, dir := range slices.Backward(folders) {
+			if _, err := n.Stat(dir); err != nil {
+				Must(t, n.Mkdir(dir, host.Attr{Mode: 0o755}))
+			}
+		}
+		Must(t, n.WriteFile(name, []byte(text), host.Attr{Mode: 0o644}))
+	}
+	return n
+}
+
+// root is the folder of go.mod.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	Must(t, err)
+	for dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Fatal("no go.mod above")
+	return ""
+}
+
+// Resolved is what nodeadm-config notes of Karpenter's user data.
+const Resolved = `{"spec":{"cluster":{"name":"gpus"},"containerd":{"config":""},"kubelet":{"config":{"maxPods":250,
+ "registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"}]},"flags":["--node-labels=karpenter.sh/nodepool=gpu"]}},"status":{}}`
