@@ -153,6 +153,8 @@ func takeOver(owner string) string {
 		return "or take it over: make a node pool with az aks nodepool add --gpu-driver none; where this pool is one, AKS's removal of its driver was incomplete: reimage the node"
 	case strings.HasPrefix(owner, facts.OSTree):
 		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
+	case strings.HasPrefix(owner, facts.EKSImage):
+		return "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make it from one without"
 	case strings.HasPrefix(owner, otherOwner):
 		return `or take it over: remove what its owner installed, and write owner = "gpuadm" in [driver]`
 	}
