@@ -35,6 +35,11 @@ func Join(se *node.Session) converge.Stage {
 	}
 }
 
+// Begin is what must be true of a cloud's own scripts and pools before the first touch.
+func Begin(s spec.Spec, f facts.Facts) []converge.Want {
+	return append(aks.Begin(f), gke.Begin(s, f)...)
+}
+
 // joinNeeds: a kubelet that the join sets up registers with all labels and taints.
 func joinNeeds(s spec.Spec) facts.Needs {
 	if s.Join.Method == "none" {

@@ -33,8 +33,8 @@ func owners() map[string]owner {
 		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
 		"cos":           {itsNone, none},        //
 		"nodeadm":       {itsEntry, byNodeadm},  // writes the file after us in a boot
-		"aks":           {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
-		"eks-bootstrap": {itsEntry, verifyOnly}, //
+		"aks":           {itsEntry, onAKS},      // its own handler is verified; where it has none, ours is added once its scripts have ended
+		"eks-bootstrap": {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
 		"bottlerocket":  {itsEntry, verifyOnly}, //
 		"talos":         {itsEntry, verifyOnly}, //
 		"other":         {itsEntry, verifyOnly}, // the spec says so
@@ -48,6 +48,8 @@ func ownerOf(s spec.Spec, e facts.Engine) owner {
 	switch o, known := all[e.Owner]; {
 	case e.Owner == "k3s" || e.Owner == "rke2":
 		return o
+	case s.Runtime.Owner == "gpuadm" && e.Owner == "gke":
+		return owner{itsNone, rewritten}
 	case s.Runtime.Owner == "gpuadm":
 		return all[""]
 	case s.Runtime.Owner == "other" || !known:
@@ -115,6 +117,29 @@ func none(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Wan
 
 func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
 	return []converge.Want{verify(e, h)}, nil
+}
+
+// aksHandler is what AKS calls the handler in its own file (see itsEntry).
+const aksHandler = "nvidia-container-runtime"
+
+// onAKS edits where AKS wrote no handler of its own, as in pools made with --gpu-driver none. Its scripts write the file once, and
+// not again after they have ended. It goes by the handler's name and not by what the file lacks: after our edit it lacks nothing.
+// Source: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/cse_main.sh (what comes after provision.complete) and
+// cse_config.sh (ensureContainerd); pkg/agent/baker.go (containerdV1NoGPUConfigTemplate).
+func onAKS(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
+	if f.Files[facts.AKSProvisioned] == nil || h.Name == aksHandler {
+		return verifyOnly(s, f, e, h)
+	}
+	return edits(s, f, e, h)
+}
+
+// rewritten refuses to own a file that configure-helper makes again at each boot: an edit would be gone then.
+// Source: kubernetes/kubernetes, cluster/gce/gci/node.yaml and configure-helper.sh; https://github.com/cilium/cilium/pull/18486.
+func rewritten(_ spec.Spec, _ facts.Facts, e facts.Engine, _ Handler) ([]converge.Want, error) {
+	return nil, &converge.Trouble{
+		What: "cannot own " + e.Config + ": GKE's configure-helper writes it again at each boot",
+		Try:  []string{`drop owner = "gpuadm" from [runtime], and let a device plugin with CDI give GPUs to pods`},
+	}
 }
 
 // byNodeadm is verify where nodeadm writes the file: when it runs, which is after us in a boot, and waits for us. So a handler that

@@ -27,6 +27,7 @@ var Stage = converge.Stage{
 	Name:  "runtime",
 	About: "points the container engine at the NVIDIA runtime",
 	Wants: wants,
+	Needs: func(spec.Spec) facts.Needs { return facts.Needs{Files: []string{facts.AKSProvisioned}} },
 	Notes: notes,
 }
 

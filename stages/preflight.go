@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/gpuadm/gpuadm/cloud"
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
@@ -19,15 +20,16 @@ import (
 func preflight(session *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "preflight",
-		About: "verifies that the expected GPUs are present, before the first touch",
+		About: "verifies what must hold before the first touch: the expected GPUs, and the cloud's own scripts",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-			switch {
+			switch first := cloud.Begin(s, f); {
 			case !f.Live:
 				return nil, nil
 			case s.Driver.GPUCount > 0:
-				return []converge.Want{gpusOnTheBus(s, f)}, nil
+				return append(first, gpusOnTheBus(s, f)), nil
+			default:
+				return append(first, gpusAsBefore(session, s, f)), nil
 			}
-			return []converge.Want{gpusAsBefore(session, s, f)}, nil
 		},
 	}
 }

@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 	"cloud":                 {"cloud/aks", "cloud/eks", "cloud/gke", "cloud/kubelet", "cloud/method", "cloud/node", "cloud/token", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
 	"cloud/aks":             {"cloud/kubelet", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
 	"cloud/eks":             {"cloud/kubelet", "cloud/method", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/kube", "internal/spec", "internal/things"},
-	"cloud/gke":             {"internal/converge", "internal/facts", "internal/spec"},
+	"cloud/gke":             {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
 	"cloud/token":           {"cloud/kubelet", "cloud/method", "cloud/node", "internal/converge", "internal/facts", "internal/host", "internal/kube", "internal/mask", "internal/spec", "internal/things"},
 	"cloud/node":            {"cloud/kubelet", "cloud/method", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/kube", "internal/mask", "internal/spec", "internal/things"},
 	"cloud/method":          {"cloud/kubelet", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/spec"},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/runtime"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -129,16 +130,40 @@ func TestOwnersCases(t *testing.T) {
           [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
             BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 `)
+	// As Azure/AgentBaker, pkg/agent/baker.go, containerdV1NoGPUConfigTemplate and aks-node-controller/parser/templates/containerd_no_GPU.toml.gtpl
+	// have it where the pool has no driver of AKS's.
+	const aksNoDriver = `version = 2
+oom_score = -999
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "mcr.microsoft.com/oss/kubernetes/pause:3.6"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      BinaryName = "/usr/bin/runc"
+      SystemdCgroup = true
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.untrusted]
+      runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.untrusted.options]
+      BinaryName = "/usr/bin/runc"
+`
+	noDriver := only("/etc/containerd/config.toml", aksNoDriver)
+	edited := only("/etc/containerd/config.toml", editedByGpuadm(t, aksNoDriver))
 	for _, c := range []struct {
 		name, machine string
 		files         map[string]string
 		spec, want    string
 	}{
-		{"AKS, its entry's program is missing", "aks-ubuntu2204", only("-/usr/bin/nvidia-container-runtime", ""), "", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file"},
+		{"AKS, its entry's program is missing", "aks-ubuntu2204", only("-/usr/bin/nvidia-container-runtime", ""), "", editsDefault},
+		{"AKS, before its scripts have ended", "aks-ubuntu2204", only("-/opt/azure/containers/provision.complete", ""), "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file"},
+		{"AKS, --gpu-driver none", "aks-ubuntu2204", with(program, noDriver), "", editsDefault},
+		{"AKS, --gpu-driver none, edited and not restarted", "aks-ubuntu2204", with(program, edited), "", "restart containerd.service"},
 		{"AKS, its own is the default", "aks-ubuntu2204", nil, "set_as_default = true\n", "nothing to do"},
 		{"AKS, by its name", "aks-ubuntu2204", nil, "handler = \"nvidia-container-runtime\"\n", "nothing to do"},
-		{"AKS, another name", "aks-ubuntu2204", nil, "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only nvidia-container-runtime, untrusted, and aks writes that file"},
+		{"AKS, another name", "aks-ubuntu2204", nil, "handler = \"nvidia\"\n", editsDefault},
 		{"AKS, the spec takes the file over", "aks-ubuntu2204", nil, "owner = \"gpuadm\"\n", editsDefault},
+		{"GKE, the spec takes over a file that is rewritten at each boot", "gke-ubuntu", nil, "owner = \"gpuadm\"\n", "refused: cannot own /etc/containerd/config.toml: GKE's configure-helper writes it again at each boot"},
 		{"GKE, the spec names one", "gke-ubuntu", program, "handler = \"nvidia\"\n", "refused: cannot use the handler nvidia: /etc/containerd/config.toml has no such handler, only runc, and gke writes that file"},
 		{"the GPU Operator's drop-in", "a100-mixed-t4", with(operators, dropIn), "", "restart containerd.service"},
 		{"the GPU Operator's drop-in beside the packages", "a100-mixed-t4", with(operators, with(program, dropIn)), "", "restart containerd.service"},
@@ -166,6 +191,18 @@ func TestOwnersCases(t *testing.T) {
 			}
 		})
 	}
+}
+
+// editedByGpuadm is a file of containerd 1.7 after gpuadm's edit.
+func editedByGpuadm(t *testing.T, text string) string {
+	t.Helper()
+	const name = "/etc/containerd/config.toml"
+	handler := runtime.Handler{Name: "nvidia", Binary: runtime.Binary, CDI: true}
+	out, err := runtime.Edit(runtime.Tree{Root: runtime.File{Path: name, Data: []byte(text)}}, runtime.Daemon{Version: "1.7.27"}, handler, name, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
 }
 
 // changed is a recorded machine after the files were written: a name without a text is a program, and one that begins with - is

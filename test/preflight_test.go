@@ -44,3 +44,50 @@ func TestStoppingLosesLocalDisks(t *testing.T) {
 		}
 	}
 }
+
+// TestPreflightWaitsForAKS: no stage touches a machine of AKS's before its scripts have ended, which may remove a driver by path.
+func TestPreflightWaitsForAKS(t *testing.T) {
+	const spec = "[driver]\n[runtime]\n"
+	for _, gone := range []string{"", "-/opt/azure/containers/provision.complete"} {
+		files := map[string]string{gone: ""}
+		delete(files, "")
+		n := changed(t, "aks-ubuntu2204", files)
+		e := engine(t, spec)
+		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "preflight" })
+		if _, err := e.Apply(t.Context(), n); converge.Passes(err) != (gone != "") || gone == "" && err != nil {
+			t.Errorf("%q: %v", gone, err)
+		}
+	}
+}
+
+// TestPreflightGKEPlugin: Google's device plugin finds no driver but Google's, so where gpuadm installs one the pool must keep that
+// plugin off, and gpuadm says so before anything is installed.
+func TestPreflightGKEPlugin(t *testing.T) {
+	for _, c := range []struct{ name, machine, options, spec, want string }{
+		{"labelled", "gke-ubuntu", "", "[driver]\nversion = \"580\"\n", ""},
+		{"not labelled", "gke-ubuntu", "--node-labels=a=b", "[driver]\nversion = \"580\"\n", "cannot install a driver on this node of GKE"},
+		{"labelled otherwise", "gke-ubuntu", "--node-labels=gke-no-default-nvidia-gpu-device-plugin=false", "[driver]\nversion = \"580\"\n", "cannot install a driver on this node of GKE"},
+		{"no driver is asked for", "gke-ubuntu", "--node-labels=a=b", "[driver]\n[runtime]\n", ""},
+		{"the driver is another's", "gke-ubuntu", "--node-labels=a=b", "[driver]\nversion = \"580\"\nowner = \"other\"\n", ""},
+	} {
+		files := map[string]string{}
+		if c.options != "" {
+			files["/etc/default/kubelet"] = "KUBELET_OPTS=\"--kubeconfig=/var/lib/kubelet/kubeconfig --config /home/kubernetes/kubelet-config.yaml " + c.options + "\"\n"
+		}
+		e := engine(t, c.spec)
+		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "preflight" })
+		var cannot []string
+		for _, ch := range plan(t, changed(t, c.machine, files), e).Changes {
+			if ch.Cannot != "" {
+				cannot = append(cannot, ch.Cannot+"\n"+strings.Join(ch.Try, "\n"))
+			}
+		}
+		got := strings.Join(cannot, "\n")
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q", c.name, got)
+		}
+		if c.want != "" && (!strings.Contains(got, "gke-no-default-nvidia-gpu-device-plugin=true") || !strings.Contains(got, "exactly one device plugin")) {
+			t.Errorf("%s: no advice: %s", c.name, got)
+		}
+	}
+}

@@ -17,17 +17,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// aksProvisioned is what AKS's scripts make when they are done.
-// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_start.sh.
-const provisionComplete = "/opt/azure/containers/provision.complete"
-
-// aks leaves the machines of a pool to AKS's own scripts.
+// Wants leaves the machines of a pool to AKS's own scripts.
 func Wants(f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
 	case "aks-flex":
 		return nil, nil // its kubelet runs in a container, and its own agent writes its files
 	case "aks":
-		return []converge.Want{provisioned(f)}, nil
+		return []converge.Want{provisioned(f.Booting)}, nil
 	}
 	return nil, &converge.Trouble{
 		What:    "cannot join AKS: this machine is in none of its node pools",
@@ -36,29 +32,39 @@ func Wants(f facts.Facts) ([]converge.Want, error) {
 	}
 }
 
-// aksDone wants AKS's scripts to have ended. They write kubelet's and containerd's files, and install a driver or not: what
+// Begin is what must be before the first touch. AKS's scripts write containerd's file, and at their end they remove a driver that
+// their image carries by its paths: another's at the same paths would go with it. That holds at a boot, too.
+// Source: the same, ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver; and cse_config.sh: ensureContainerd.
+func Begin(f facts.Facts) []converge.Want {
+	if f.Cloud.Managed != "aks" {
+		return nil
+	}
+	return []converge.Want{provisioned(false)}
+}
+
+// provisioned wants AKS's scripts to have ended. They write kubelet's and containerd's files, and install a driver or not: what
 // we look at before that is not what will be. But where kubelet waits for us at a boot, so do the scripts, which start it.
 // Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_main.sh, nodePrep: ensureKubelet.
-func provisioned(f facts.Facts) converge.Want {
+func provisioned(booting bool) converge.Want {
 	return things.Check("AKS's own scripts have set this machine up", func(_ context.Context, v host.View) (string, error) {
-		switch _, err := v.Stat(provisionComplete); {
+		switch _, err := v.Stat(facts.AKSProvisioned); {
 		case err == nil:
 			return "", nil
 		case !host.NotExist(err):
 			return "", err
 		case !v.Live():
 			return "", host.FirstBoot
-		case f.Booting:
+		case booting:
 			return "", host.Later{Until: "once AKS's own scripts have run"}
 		}
 		return "", converge.Wait{
-			For: "AKS's own scripts to have set this machine up (" + provisionComplete + " is not there)",
+			For: "AKS's own scripts to have set this machine up (" + facts.AKSProvisioned + " is not there)",
 			Try: []string{"tail /var/log/azure/cluster-provision.log"},
 		}
 	}, "AKS writes kubelet's and containerd's files")
 }
 
-// aksNotes say who does what.
+// Notes say who does what.
 func Notes(s spec.Spec, f facts.Facts) (notes []string) {
 	switch {
 	case f.Cloud.Managed == "aks-flex":

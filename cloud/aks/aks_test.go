@@ -18,10 +18,10 @@ import (
 // TestAKSWaits waits for AKS's own scripts.
 func TestAKSWaits(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
-	if err := n.Remove(provisionComplete); err != nil {
+	if err := n.Remove(facts.AKSProvisioned); err != nil {
 		t.Fatal(err)
 	}
-	w := provisioned(facts.Facts{})
+	w := provisioned(false)
 	if _, err := w.Look(t.Context(), n.View()); !converge.Passes(err) {
 		t.Error(err)
 	}
@@ -30,7 +30,7 @@ func TestAKSWaits(t *testing.T) {
 // TestAKSBoots does not wait for scripts that wait for us: they start kubelet, which waits for gpuadm.service.
 func TestAKSBoots(t *testing.T) {
 	n := joins.Recorded(t, "aks-ubuntu2204", nil)
-	if err := n.Remove(provisionComplete); err != nil {
+	if err := n.Remove(facts.AKSProvisioned); err != nil {
 		t.Fatal(err)
 	}
 	s := joins.Spec(t, "[join]\nmethod = \"aks\"\n")

@@ -68,7 +68,7 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 			}
 		}
 		if !converge.Passes(o.Err) || o.GaveUp {
-			edits = append(edits, r.swap(h, n)...)
+			edits = append(edits, r.swap(h, n, len(o.Made) > 0)...)
 		}
 		err = se.patch(ctx, h, w, edits)
 	}
@@ -94,18 +94,24 @@ func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outco
 
 // swap takes the startup taint off and puts the one of a failure on, where we may. Where the first is not there it puts the
 // second on all the same, unless the GPUs were found ready in this boot, whatever has failed in it since: pods may run on them.
-// What fails before anything is touched leaves the guard no time to shut the node.
-func (r readyStage) swap(v host.View, n *kube.Node) []partEdit {
+// What fails before anything is touched leaves the guard no time to shut the node. But such a failure marks no node that
+// gpuadm never made ready: that may be a healthy one of a cloud's, of which the spec is wrong.
+func (r readyStage) swap(v host.View, n *kube.Node, touched bool) []partEdit {
 	startup, _, _, err := startupTaint(r.spec, r.facts)
 	failed, on := failedTaint(r.spec, r.facts)
 	if err != nil || startup.Key == "" || !on || r.who.serviceAccount(v) == "" {
 		return nil
 	}
 	old, now := r.part(taintName(startup), nil), r.part(taintName(failed), nil)
-	if old.index(n) < 0 && (now.index(n) >= 0 || readyIn(n, r.facts.BootID) || madeReadyIn(v, r.facts.BootID)) {
+	if old.index(n) < 0 && (!touched && !everReady(v, n) || now.index(n) >= 0 || readyIn(n, r.facts.BootID) || madeReadyIn(v, r.facts.BootID)) {
 		return nil
 	}
 	return []partEdit{{old, old.of(n), ""}, {now, now.of(n), valueState(failed.Value)}}
+}
+
+// everReady says whether gpuadm has made this node ready before, by the Node or by the journal.
+func everReady(v host.View, n *kube.Node) bool {
+	return n.Annotations[gpuRecord] != "" || len(remembered(v, "record "+gpuRecord)) > 0
 }
 
 // madeReadyIn says whether the journal has it that the node was made ready in a boot: the first failure since has taken the word

@@ -111,3 +111,30 @@ func TestReportQuiet(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestReportHealthyNode: a failure that touched nothing marks no node for an autoscaler that gpuadm never made ready: the node may be
+// a healthy one of AKS's or GKE's, with pods on it. What touched something, or what was ready once, is marked.
+func TestReportHealthyNode(t *testing.T) {
+	const failed = "status-taint.cluster-autoscaler"
+	for _, c := range []struct {
+		name    string
+		started bool // the startup taint is on the node
+		made    []converge.Change
+		marked  bool
+	}{
+		{"nothing touched", false, nil, false},
+		{"packages touched", false, []converge.Change{{Stage: "packages", Kind: "package", Name: "a"}}, true},
+		{"nothing touched, and the node waits for gpuadm", true, nil, true},
+	} {
+		a := apiFixture(t, apiSpec)
+		if !c.started {
+			a.sim.EditNode("gpu-1", func(n kubesim.Object) { delete(n["spec"].(kubesim.Object), "taints") })
+		}
+		if err := a.report(Outcome{Stage: "runtime", Made: c.made, Err: errors.New("cannot use the handler")}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(a.shown(), failed); got != c.marked {
+			t.Errorf("%s: marked %v\n%s", c.name, got, a.shown())
+		}
+	}
+}

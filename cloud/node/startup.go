@@ -4,6 +4,7 @@
 package node
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
@@ -16,10 +17,12 @@ import (
 // Node, by rules that the cluster's owner declares: https://github.com/kubernetes-sigs/node-readiness-controller.
 const readinessDomain = "readiness.k8s.io/"
 
-// karpenterTaint is the startup taint for nodes that Karpenter makes. It knows taints of this domain to be ephemeral
-// without being told in its NodePool, so it makes no second node while ours starts. Those of cluster-autoscaler it takes
-// for lasting, unless the NodePool's startupTaints name them.
-// Source: https://github.com/kubernetes-sigs/karpenter, pkg/scheduling/taints.go, KnownEphemeralTaintKeyPrefixes.
+// karpenterTaint is the startup taint for nodes that Karpenter makes. It makes no second node while one starts with a taint that
+// the NodePool's startupTaints name. From 1.13 on it knows taints of this domain without that; but no sign on a node tells its
+// version, so gpuadm puts it on only where startupTaints are seen to name it. There is no key that an older one knows by itself
+// and that is not another owner's.
+// Source: kubernetes-sigs/karpenter at 22664681, pkg/scheduling/taints.go, KnownEphemeralTaints and KnownEphemeralTaintKeyPrefixes,
+// which pull 3025 brought; and https://karpenter.sh/docs/concepts/nodepools/, "spec.template.spec.startupTaints".
 func karpenterTaint() spec.Taint {
 	return spec.Taint{Key: readinessDomain + "gpu", Value: "pending", Effect: "NoSchedule"}
 }
@@ -56,7 +59,12 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 		return spec.Taint{}, false, why + "no account here may take a startup taint off: [node] kubeconfig is not set", nil
 	}
 	if sign := karpenter(f); sign != "" {
-		return karpenterTaint(), true, why + by + " takes it off; " + sign + ": Karpenter knows taints of " + readinessDomain, nil
+		taint := karpenterTaint()
+		if !named(f, taint) {
+			return spec.Taint{}, false, why + sign + ": Karpenter before 1.13 would make a second node for a taint that its NodePool does not name; name " +
+				taint.String() + " in startupTaints, or with 1.13 or newer write it in startup_taint", nil
+		}
+		return taint, true, why + by + " takes it off; " + sign + ", and the NodePool's startupTaints name it", nil
 	}
 	return autoscalerTaint(), true, why + by + " takes it off", nil
 }
@@ -162,6 +170,15 @@ func clears(s spec.Spec, f facts.Facts) string {
 		return "the DaemonSet's ServiceAccount"
 	}
 	return ""
+}
+
+// named says whether the node registers with a taint that its maker has named: Karpenter hands startupTaints to kubelet.
+// Source: aws/karpenter-provider-aws, pkg/providers/amifamily/resolver.go, which appends them to the taints, and bootstrap/nodeadm.go,
+// which makes both registerWithTaints.
+func named(f facts.Facts, t spec.Taint) bool {
+	said, err := method.NodeadmReads(f.Files[method.NodeadmResolved])
+	return slices.ContainsFunc(f.Kubelet.Taints, func(o facts.Taint) bool { return o.Key == t.Key && o.Effect == t.Effect }) ||
+		err == nil && slices.ContainsFunc(said.Spec.Kubelet.Config.RegisterWithTaints, func(o struct{ Key, Value, Effect string }) bool { return o.Key == t.Key })
 }
 
 // karpenter says by which sign Karpenter made this node, "" if by none. The taint is what every node of its own registers

@@ -23,6 +23,7 @@ type startupCase struct {
 	gate    string // "", drop-in, other's (of another unit), nodeadm, nodeadm without the boot unit
 	open    string // [join] gate
 	maker   string // "", taint, label, tag, resolved taint, resolved label: how Karpenter is seen
+	named   string // "", kubelet, user data: where the NodePool's startupTaints are seen to name Karpenter's startup taint
 }
 
 func (c startupCase) make() (s spec.Spec, f facts.Facts) {
@@ -56,6 +57,12 @@ func (c startupCase) make() (s spec.Spec, f facts.Facts) {
 	case "tag":
 		f.Instance = &instance.Instance{Tags: map[string]string{"karpenter.sh/nodepool": "gpus"}}
 	}
+	switch c.named {
+	case "kubelet":
+		f.Kubelet.Taints = append(f.Kubelet.Taints, facts.Taint{Key: "readiness.k8s.io/gpu", Value: "pending", Effect: "NoSchedule"})
+	case "user data":
+		f.Files[method.NodeadmResolved] = []byte(`{"spec":{"kubelet":{"config":{"registerWithTaints":[{"key":"karpenter.sh/unregistered","effect":"NoExecute"},{"key":"readiness.k8s.io/gpu","value":"pending","effect":"NoSchedule"}]}}}}`)
+	}
 	return s, f
 }
 
@@ -65,7 +72,11 @@ func each(do func(c startupCase)) {
 			for _, gate := range []string{"", "drop-in", "other's", "nodeadm", "nodeadm alone"} {
 				for _, open := range []string{"closed", "open"} {
 					for _, maker := range []string{"", "taint", "label", "tag", "resolved taint", "resolved label"} {
-						do(startupCase{wanted, clearer, gate, open, maker})
+						do(startupCase{wanted, clearer, gate, open, maker, ""})
+						do(startupCase{wanted, clearer, gate, open, maker, "kubelet"})
+						if maker == "resolved taint" {
+							do(startupCase{wanted, clearer, gate, open, maker, "user data"})
+						}
 					}
 				}
 			}
@@ -86,6 +97,9 @@ func (c startupCase) expected() (taint, failed string) {
 	case c.wanted != "auto":
 		taint = c.wanted
 	case c.maker != "":
+		if c.named == "" { // Karpenter before 1.13 would take it for a lasting one
+			return "", ""
+		}
 		taint = karpenter
 	default:
 		taint = ca

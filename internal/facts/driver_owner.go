@@ -13,6 +13,7 @@ import (
 // The owner of a machine's driver, by signs on the machine.
 const (
 	GPUOperator = "NVIDIA's GPU Operator"
+	AKSDriver   = "AKS" // whose images can carry a driver
 	OSTree      = "the ostree image that this system is"
 	EKSImage    = "the EKS image"
 )
@@ -34,7 +35,7 @@ func LoadsDriver(ctx context.Context, v host.View) string {
 
 // DriverOwner is another owner of the driver.
 type DriverOwner struct {
-	Name string `json:"name"` // GPUOperator, OSTree, EKSImage
+	Name string `json:"name"` // GPUOperator, AKSDriver, OSTree, EKSImage
 	Why  string `json:"why"`  // by which sign
 }
 
@@ -56,6 +57,13 @@ func (l *look) driverOwner() *DriverOwner {
 		if l.has(sign) {
 			return &DriverOwner{GPUOperator, "its driver container has written " + sign}
 		}
+	}
+	// The driver that is built into AKS's Ubuntu images. Its provisioning uses it, or removes it by path at its end; where that was
+	// incomplete the marker stays, and the next provisioning removes it then.
+	// Sources: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver,
+	// and vhdbuilder/packer/install-dependencies.sh, which builds it.
+	if sign := "/opt/azure/aks-gpu/dkms-marker"; l.cloud.Managed == "aks" && l.has(sign) {
+		return &DriverOwner{AKSDriver, sign + " is there"}
 	}
 	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages come with the image.
 	if booted := "/run/ostree-booted"; l.has(booted) {

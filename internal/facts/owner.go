@@ -8,6 +8,10 @@ import (
 	"strings"
 )
 
+// AKSProvisioned is what AKS's scripts make when they have ended, well or not. From then on they do nothing at later boots either.
+// Source: https://github.com/Azure/AgentBaker, parts/linux/cloud-init/artifacts/cse_start.sh and cse_main.sh.
+const AKSProvisioned = "/opt/azure/containers/provision.complete"
+
 // owner finds out which program rewrites the node's /etc/containerd/config.toml, at boot or when the node is provisioned:
 // other changes to it do not last. It returns the sign seen.
 // Flatcar and plain distributions rewrite nothing; nor does eks-hybrid, but when its administrator calls it.

@@ -332,9 +332,6 @@ func TestNotice(t *testing.T) {
 		"another's": {"azure", func(m *cloudfake.Machine) {
 			m.Spot, m.Events = true, `{"Events":[{"EventType":"Preempt","Resources":["aks-gpu-12345678-vmss_1"],"NotBefore":""}]}`
 		}, nil},
-		"not asked": {"azure", func(m *cloudfake.Machine) {
-			m.Events = `{"Events":[{"EventType":"Preempt","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":""}]}`
-		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := machines()[c.cloud]
@@ -359,6 +356,22 @@ func TestNotice(t *testing.T) {
 				t.Errorf("asked of a machine that nothing was asked of before: not %v", c.want)
 			}
 		})
+	}
+}
+
+// TestAzureNoticeOfEveryMachine: Azure restarts and redeploys machines that are no spot ones, too; only the question before the first
+// touch wakes its service, and not each look at the facts.
+func TestAzureNoticeOfEveryMachine(t *testing.T) {
+	f, n := in(t, "azure", machines()["azure"])
+	f.Machine.Events = `{"Events":[{"EventType":"Redeploy","Resources":["aks-gpu-12345678-vmss_0"],"NotBefore":"Fri, 02 Jan 2026 03:06:05 GMT"}]}`
+	i, err := instance.Ask(t.Context(), n.View(), instance.Cloud{Name: "azure"})
+	if err != nil || i.Spot || i.Notice != nil {
+		t.Fatal(i, err)
+	}
+	for _, of := range []*instance.Instance{i, {Cloud: "azure", ID: i.ID}} {
+		if got := instance.AskNotice(t.Context(), n.View(), of); got == nil || got.What != "redeploy" || got.At.IsZero() {
+			t.Errorf("asked of %+v: %+v", of, got)
+		}
 	}
 }
 

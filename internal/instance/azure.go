@@ -49,9 +49,11 @@ func askAzure(ctx context.Context, v host.View) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	i.Notice, _ = a.notice(soon, i)
+	if i.Spot { // of others the question waits for the first touch: it wakes a service that is slow then
+		soon, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		i.Notice, _ = a.notice(soon, i)
+	}
 	return i, nil
 }
 
@@ -105,12 +107,10 @@ func askAzureNotice(ctx context.Context, v host.View, i *Instance) (n *Notice, o
 	return a.notice(ctx, i)
 }
 
-// notice asks whether the machine is to go, of spot machines alone: the first question wakes a service that is slow then,
-// and that Azure stops after a day without a question.
+// notice asks whether the machine is to go or to restart: Azure plans that for machines that are no spot ones, too. The first
+// question wakes a service that is slow then, and that Azure stops after a day without a question.
+// Source: https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events, "Event types" and "Enabling and disabling".
 func (a azure) notice(ctx context.Context, i *Instance) (n *Notice, ok bool) {
-	if !i.Spot {
-		return nil, true
-	}
 	data, err := a.get(ctx, azureEvents)
 	if err != nil {
 		return nil, !retryable(a.outcome(), err)
