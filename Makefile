@@ -14,6 +14,11 @@ FUZZTIME  ?= 5m
 # Minimising an input that is interesting takes up to a minute by default, and a target does little else then.
 FUZZMINIMIZE ?= 1s
 OLDLIBC   := $(BIN)/oldlibc
+# Go programs that run here, while GOARCH and CC name another architecture.
+HOSTGO    := env -u GOARCH -u CC CGO_ENABLED=0 $(GO)
+# What the image is made for. On Debian: gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
+ARCHES    ?= amd64 arm64
+VERSION   ?= devel
 # go-nvml calls what nvml.h marks as deprecated.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 # The same flags for all: what is built once serves the next target too.
@@ -27,7 +32,7 @@ NORACE    := /gpuadm/test(/containerd|/fakenvml|/inject)?$$
 LAB       := /gpuadm/test/(lab|vm)(/|$$)
 LABTESTS  := Test(Lab|Slow|Bench|VM)
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
+.PHONY: help build repro sbom image demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +47,7 @@ build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on gli
 
 $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
 	mkdir -p $(OLDLIBC)
-	CGO_ENABLED=0 $(GO) build -o $(OLDLIBC)/oldlibc ./images/build/oldlibc
+	$(HOSTGO) build -o $(OLDLIBC)/oldlibc ./images/build/oldlibc
 	set -e; libc=$$($(CC) -print-file-name=libc.so.6); for part in libpthread:0 libdl:2 libc:6; do \
 	  name=$${part%:*}; \
 	  $(OLDLIBC)/oldlibc assembly $$name $$libc >$(OLDLIBC)/$$name.s; \
@@ -50,20 +55,31 @@ $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
 	  $(CC) -shared -nostdlib -Wl,--version-script=$(OLDLIBC)/$$name.map -Wl,-soname,$$name.so.$${part#*:} -o $(OLDLIBC)/$$name.so $(OLDLIBC)/$$name.s; \
 	done
 
-repro: ## build in two folders, and compare the binaries byte by byte
+repro: ## build program and image in two folders, and compare them byte by byte
 	set -e; at=$$(mktemp -d); trap 'rm -rf "$$at"' EXIT; \
 	for folder in one two/with/a/longer/path; do \
 	  mkdir -p $$at/$$folder; \
 	  git ls-files -z --cached --others --exclude-standard | tar --create --null --files-from=- --ignore-failed-read | tar --extract -C $$at/$$folder; \
-	  $(MAKE) --no-print-directory -C $$at/$$folder build; \
+	  $(MAKE) --no-print-directory -C $$at/$$folder image; \
 	done; \
-	cmp $$at/one/bin/gpuadm $$at/two/with/a/longer/path/bin/gpuadm
+	for made in gpuadm gpuadm-image.tar; do cmp $$at/one/bin/$$made $$at/two/with/a/longer/path/bin/$$made; done
 
 sbom: build ## write bin/gpuadm.cdx.json: the modules that are linked in, their versions and licences, in CycloneDX's form
-	$(GO) run -C images/build/sbom . $(abspath $(BIN))/gpuadm >$(BIN)/gpuadm.cdx.json
+	$(HOSTGO) run -C images/build/sbom . $(abspath $(BIN))/gpuadm >$(BIN)/gpuadm.cdx.json
 	@$(GO) version -m $(BIN)/gpuadm | awk '$$1 == "dep" {print $$2 "@" $$3}' | while read -r module; do \
 	  grep -qF "\"pkg:golang/$$module\"" $(BIN)/gpuadm.cdx.json || { echo "sbom: $$module is missing"; exit 1; }; \
 	done
+
+image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (amd64 arm64) of the program and the C library, and print its digests
+	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
+	  if [ $$arch = $$native ]; then at=$(BIN); $(MAKE) --no-print-directory sbom; \
+	  else \
+	    at=$(BIN)/$$arch; case $$arch in amd64) cc=x86_64-linux-gnu-gcc;; arm64) cc=aarch64-linux-gnu-gcc;; esac; \
+	    $(MAKE) --no-print-directory sbom BIN=$$at GOARCH=$$arch CC=$$cc; \
+	  fi; \
+	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm=$(CURDIR)/$$at/gpuadm.cdx.json"; \
+	done; \
+	$(HOSTGO) run -C images/build/image . -version $(VERSION) -licence $(CURDIR)/LICENSE -cache $(abspath $(BIN)) -out $(abspath $(BIN))/gpuadm-image.tar $$parts
 
 demo: ## take an embedded simulated node through plan, apply, apply, undo
 	$(GO) build $(DEMO) -o $(BIN)/gpuadm-demo ./cmd/gpuadm
@@ -82,6 +98,7 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	$(STATICCHK) ./...
 	$(GO) mod tidy -diff
 	$(GO) test ./test ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
+	$(GO) test -C images/build/chart .
 	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
 	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
@@ -135,6 +152,7 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 update: ## rewrite the golden files
 	$(GO) test ./internal/facts ./internal/spec ./drivers ./runtime ./cmd/... ./test/... -update
 	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo -update
+	$(GO) test -C images/build/chart . -run TestManifests -update
 
 clean: ## remove what was built here
 	rm -rf $(BIN)

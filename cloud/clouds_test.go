@@ -84,7 +84,7 @@ func TestNodeadm(t *testing.T) {
 	if got := fmt.Sprint(doc.Spec.Kubelet.Config.Taints); got != "[{karpenter.sh/unregistered  NoExecute} {nvidia.com/gpu present NoSchedule}]" {
 		t.Errorf("taints %s", got)
 	}
-	if got := read(node.GateOf(method.NodeadmRun)); !strings.Contains(got, "ExecStartPre=/usr/local/sbin/gpuadm gate\nRestart=on-failure\n") {
+	if got := read(node.GateOf(method.NodeadmRun)); !strings.Contains(got, "ExecStartPre=/usr/local/sbin/gpuadm gate --wait\n") {
 		t.Errorf("nodeadm-run does not ask the gate:\n%s", got)
 	}
 	for _, owned := range []string{"/etc/containerd/config.toml", "/etc/kubernetes/kubelet/config.json", "/etc/eks/kubelet/environment"} {

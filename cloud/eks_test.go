@@ -294,3 +294,17 @@ func TestEKSUserData(t *testing.T) {
 		t.Errorf("EKS was asked: %v", c.Requests())
 	}
 }
+
+// TestEKSWithoutECR: an image of one's own that lacks kubelet's plugin for ECR is refused before it joins: the CNI's image, which
+// EKS has in ECR, would never come.
+func TestEKSWithoutECR(t *testing.T) {
+	const plugin = "-- etc/eks/image-credential-provider/ecr-credential-provider mode=0755 --\n"
+	c := startEKS(t, strings.Replace(eksMachine, plugin, "", 1), "[join]\nmethod = \"eks\"\ncluster = \"gpus\"\n")
+	_, err := c.engine().Apply(t.Context(), c.n)
+	if err == nil || !strings.Contains(err.Error(), "ecr-credential-provider is not there") || !strings.Contains(joins.Because(err), "cloud-provider-aws") {
+		t.Errorf("%v\n%s", err, joins.Because(err))
+	}
+	if _, err := c.n.Lstat("/var/lib/kubelet/kubeconfig"); err == nil {
+		t.Error("the node has joined")
+	}
+}

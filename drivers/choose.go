@@ -151,6 +151,8 @@ func takeOver(owner string) string {
 		return `or take it over: have the operator bring no driver to this node. With a ClusterPolicy that manages the driver, set driver.enabled=false; with NVIDIADriver resources (a GPUCluster has only these), delete the one for this node, the default one too, or keep its nodeSelector off this node. Wait until the driver container has left, then write owner = "gpuadm" in [driver]`
 	case strings.HasPrefix(owner, facts.OSTree):
 		return "gpuadm cannot take it over here: install the driver in the image (rpm-ostree install, or a new image)"
+	case strings.HasPrefix(owner, facts.EKSImage):
+		return "gpuadm cannot take it over here: use an image with the driver that is wanted, or one without a driver. An image that was made from an instance with GPUs keeps the driver of that instance: make it from one without"
 	case strings.HasPrefix(owner, otherOwner):
 		return `or take it over: remove what its owner installed, and write owner = "gpuadm" in [driver]`
 	}

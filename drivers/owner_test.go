@@ -6,6 +6,7 @@ package drivers_test
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -34,20 +35,20 @@ const ownedNode = `
 // TestOwners: a driver of another owner is verified and not touched; the message names the owner and how to take it over.
 func TestOwners(t *testing.T) {
 	const operator = "-- run/nvidia/nvidia-driver.pid --\n1\n"
-	os := func(id string) string { return "-- etc/os-release --\nID=" + id + "\nVERSION_ID=\"24.04\"\n" }
+	release := func(id string) string { return "-- etc/os-release --\nID=" + id + "\nVERSION_ID=\"24.04\"\n" }
 	for _, test := range []struct {
 		name, files, spec string
 		want              []string // none: it is converged
 	}{
-		{"operator", os("ubuntu") + operator, `version = "580"`, nil},
-		{"operator, another version", os("ubuntu") + operator, `version = "590"`, []string{"580.95.05 is loaded, 590 is wanted", "GPU Operator (its driver container has written", "driver.enabled=false"}},
-		{"operator, and we", os("ubuntu") + operator, "version = \"580\"\nowner = \"gpuadm\"", []string{"left to NVIDIA's GPU Operator", "driver.enabled=false"}},
-		{"spec", os("ubuntu"), "version = \"570\"\nowner = \"other\"", []string{"580.95.05 is loaded", `owner = "other"`, "remove what its owner installed"}},
-		{"ostree", os("rhel") + "-- run/ostree-booted --\n", `version = "590"`, []string{"the ostree image", "rpm-ostree install"}},
-		{"cos", os("cos"), `version = "590"`, []string{"cos-gpu-installer", "cannot be taken over"}},
-		{"flatcar", os("flatcar"), `version = "590"`, []string{"Flatcar", "cannot be taken over"}},
-		{"bottlerocket", os("bottlerocket"), `version = "580.95.05"`, nil},
-		{"talos", os("talos"), `version = "590"`, []string{"Talos", "cannot be taken over"}},
+		{"operator", release("ubuntu") + operator, `version = "580"`, nil},
+		{"operator, another version", release("ubuntu") + operator, `version = "590"`, []string{"580.95.05 is loaded, 590 is wanted", "GPU Operator (its driver container has written", "driver.enabled=false"}},
+		{"operator, and we", release("ubuntu") + operator, "version = \"580\"\nowner = \"gpuadm\"", []string{"left to NVIDIA's GPU Operator", "driver.enabled=false"}},
+		{"spec", release("ubuntu"), "version = \"570\"\nowner = \"other\"", []string{"580.95.05 is loaded", `owner = "other"`, "remove what its owner installed"}},
+		{"ostree", release("rhel") + "-- run/ostree-booted --\n", `version = "590"`, []string{"the ostree image", "rpm-ostree install"}},
+		{"cos", release("cos"), `version = "590"`, []string{"cos-gpu-installer", "cannot be taken over"}},
+		{"flatcar", release("flatcar"), `version = "590"`, []string{"Flatcar", "cannot be taken over"}},
+		{"bottlerocket", release("bottlerocket"), `version = "580.95.05"`, nil},
+		{"talos", release("talos"), `version = "590"`, []string{"Talos", "cannot be taken over"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n, err := simhost.New([]byte(ownedNode + test.files))
@@ -80,6 +81,49 @@ func TestOwners(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestEKSImage: the driver of EKS's accelerated image, in both its forms, is verified and not touched; while the image's unit loads it,
+// an apply waits.
+func TestEKSImage(t *testing.T) {
+	for name, loader := range map[string]string{"al2023-eks-nvidia": "nvidia-kmod-load.service", "al2023-eks-trees": "nvidia-setup.service"} {
+		archive, err := os.ReadFile("../test/hosts/" + name + ".txtar")
+		if err != nil {
+			t.Fatal(err)
+		}
+		active := "name = \"" + loader + "\"\nenabled = \"enabled\"\nactive = "
+		module := "-- sys/module/nvidia/version --\n580.105.08\n-- proc/driver/nvidia/version --"
+		loading := strings.NewReplacer(active+`"active"`, active+`"activating"`, module, "-- tmp/x --").Replace(string(archive))
+		for version, on := range map[string]string{"580": string(archive), "595": string(archive), "580.105.08": loading} {
+			n, err := simhost.New([]byte(on))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"" + version + "\"\n")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := &converge.Engine{ThingOf: stages.ThingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
+			res, err := e.Apply(t.Context(), n)
+			if n.Touches() != 0 || len(res.Made) != 0 {
+				t.Errorf("%s was touched: %v", name, res.Made)
+			}
+			switch version {
+			case "580":
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			case "595":
+				if err == nil || converge.Passes(err) || !strings.Contains(err.Error(), "580.105.08 is loaded, 595 is wanted, and the driver is left to the EKS image") {
+					t.Errorf("%s: %v", name, err)
+				}
+			default:
+				if !converge.Passes(err) || !strings.Contains(err.Error(), loader) {
+					t.Errorf("%s does not wait for %s: %v", name, loader, err)
+				}
+			}
+		}
 	}
 }
 

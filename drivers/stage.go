@@ -286,7 +286,7 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 	if c.Owner == "" {
 		return nil // there is no GPU
 	}
-	look := func(_ context.Context, v host.View) (string, error) {
+	look := func(ctx context.Context, v host.View) (string, error) {
 		if !v.Live() {
 			return "", host.FirstBoot
 		}
@@ -294,6 +294,9 @@ func verified(c Choice, d spec.Driver, f facts.Facts) []converge.Want {
 		is := strings.TrimSuffix(version, ".")
 		switch {
 		case is == "":
+			if loader := facts.LoadsDriver(ctx, v); loader != "" {
+				return "", converge.DriverLoads(loader)
+			}
 			return fmt.Sprintf("cannot use the driver: no module nvidia is loaded, and the driver is left to %s", c.Owner), nil
 		case is != d.Version && !InBranch(is, d.Version):
 			return fmt.Sprintf("cannot use the driver: %s is loaded, %s is wanted, and the driver is left to %s", is, d.Version, c.Owner), nil

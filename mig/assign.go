@@ -4,6 +4,7 @@
 package mig
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,7 +17,7 @@ import (
 
 // Entry is one rule: which GPUs, and their desired partitions.
 type Entry struct {
-	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too) or names of GPUs; empty: all
+	Match   []string     // PCI ids (0x233010DE, with :0x16C110DE the subsystem too), names, UUIDs or PCI addresses of GPUs; empty: all
 	Devices spec.Devices // of those, which
 	Layout  Layout
 	Where   string // its place in the file, for messages: `entry 2 of "all-balanced", mig.yaml:14`
@@ -102,6 +103,17 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	return all, nil
 }
 
+// Needs is how many GPUs the indices in the entries take there to be.
+func Needs(entries []Entry) int {
+	n := 0
+	for _, e := range entries {
+		for _, i := range e.Devices.Index {
+			n = max(n, i+1)
+		}
+	}
+	return n
+}
+
 func noGPU(gpus []host.GPU) error {
 	t := &converge.Trouble{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"check the filters and the devices"}}
 	for _, g := range gpus {
@@ -133,7 +145,11 @@ func (e Entry) counts(g host.GPU) bool {
 func matches(s string, g host.GPU) bool {
 	device, sub, has := strings.Cut(s, ":")
 	if isID(device) {
-		return strings.EqualFold(device, g.Device) && (!has || strings.EqualFold(sub, g.Sub))
+		return strings.EqualFold(device, g.Device) && (!has || g.Sub == "" || strings.EqualFold(sub, g.Sub))
+	}
+	if one(s) {
+		s = strings.ToLower(s)
+		return strings.EqualFold(s, g.UUID) || slices.Contains([]string{g.Address, "0000" + g.Address, strings.TrimPrefix(g.Address, "0000:")}, s)
 	}
 	if len(g.Device) == 10 && sameDevice(g.Device, s) {
 		return true
@@ -145,6 +161,13 @@ func matches(s string, g host.GPU) bool {
 	words := tokens(g.Name)
 	asked := tokens(s)
 	return letters(asked) && !slices.ContainsFunc(asked, func(t string) bool { return !slices.Contains(words, t) })
+}
+
+// one says whether s names one GPU: by its UUID, or by its PCI address as sysfs, nvidia-smi or lspci write it.
+func one(s string) bool {
+	s = strings.ToLower(s)
+	address := strings.Contains(s, ":") && strings.Contains(s, ".") && strings.Trim(s, "0123456789abcdef:.") == ""
+	return address || strings.HasPrefix(s, "gpu-") && len(s) == len("GPU-")+36
 }
 
 // check refuses indices and names that no GPU has: a slip there would otherwise do nothing, and look done. A model
@@ -164,11 +187,11 @@ func (e Entry) check(gpus []host.GPU) error {
 	}
 	for _, s := range e.Match {
 		device, _, _ := strings.Cut(s, ":")
-		if isID(device) || slices.ContainsFunc(gpus, func(g host.GPU) bool { return matches(s, g) }) {
+		if isID(device) || one(s) || slices.ContainsFunc(gpus, func(g host.GPU) bool { return matches(s, g) }) {
 			continue
 		}
 		_, err := Find(s)
-		if t, ok := err.(*converge.Trouble); ok && !strings.HasPrefix(t.What, "cannot tell") { // several models: known
+		if t, ok := err.(*converge.Trouble); ok && !errors.Is(err, errKnown) {
 			return &converge.Trouble{What: fmt.Sprintf("cannot find GPU %q, which %s is for", s, e.Where), Because: t.Because, Try: t.Try}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -35,6 +36,7 @@ type Model struct {
 	Profiles  []host.Profile
 
 	words []string
+	sub   string // the subsystem of the GPU that is planned for; "" if it was not said
 }
 
 // Resets says whether a change of MIG mode holds only after a reset of the GPU. Only Ampere needs one
@@ -54,6 +56,11 @@ type table struct {
 	Grids   map[string]grid
 	Compute map[string][]struct{ ID, Slices, Max int }
 	GPUs    []gpuRow
+
+	Unlisted []struct {
+		Name, Why      string
+		Words, Devices []string
+	}
 }
 
 type grid struct {
@@ -219,16 +226,24 @@ func (m Model) byID(id int) int {
 
 // GPU is a GPU of this model that was never changed, for planning without a driver: MIG is off and nothing is on it.
 func (m Model) GPU() host.GPU {
-	g := host.GPU{Name: m.Title, Arch: m.Arch, MIG: true, Profiles: m.Profiles}
+	g := host.GPU{Name: m.Title, Arch: m.Arch, MIG: true, Profiles: m.Profiles, Sub: m.sub}
 	if len(m.Devices) > 0 {
 		g.Device = m.Devices[0]
 	}
 	return g
 }
 
-// Find is the model that a person means: by PCI device id (0x233010DE, 2330, 10de:2330) or by name (H100-80GB, h200,
-// "NVIDIA A100-SXM4-40GB"). The error is a *converge.Trouble that lists what was meant.
+// errKnown is the cause of errors of Find about GPUs that are known: one of several, or one without a table.
+var errKnown = errors.New("the GPU is known")
+
+// Find is the model that a person means: by PCI device id (0x233010DE, 2330, 10de:2330, with :0x16C110DE the subsystem too) or by
+// name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *converge.Trouble that lists what was meant.
 func Find(name string) (Model, error) {
+	if device, sub, _ := strings.Cut(name, ":"); isID(device) && isID(sub) {
+		m, err := Find(device)
+		m.sub = sub
+		return m, err
+	}
 	all := Models()
 	var fit []Model
 	tokens := tokens(name)
@@ -253,6 +268,17 @@ func Find(name string) (Model, error) {
 		return Model{}, &converge.Trouble{
 			What: fmt.Sprintf("cannot tell which GPU %q is: there are %s", name, strings.Join(names(fit), ", ")),
 			Try:  []string{"write the memory too: " + strconv.Quote(fit[0].Name)},
+			Err:  errKnown,
+		}
+	}
+	for _, u := range read().Unlisted {
+		named := letters(tokens) && !slices.ContainsFunc(tokens, func(t string) bool { return !slices.Contains(u.Words, t) })
+		if named || slices.ContainsFunc(u.Devices, func(d string) bool { return sameDevice("0x"+d+"10DE", name) }) {
+			return Model{}, &converge.Trouble{
+				What: fmt.Sprintf("cannot plan for %s without its driver: %s", u.Name, u.Why),
+				Try:  []string{"run the same command without --gpu on the machine, where the driver says what it can be partitioned into"},
+				Err:  errKnown,
+			}
 		}
 	}
 	try := "write one of " + strings.Join(names(all), ", ") + ", or a PCI device id"

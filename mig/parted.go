@@ -26,11 +26,11 @@ type NamedLayout struct {
 	Entries []Entry
 }
 
-// Layout is the entries of a layout. The error is a *converge.Trouble that says which there are.
+// Layout is the entries of a layout; without a name, of the only one. The error is a *converge.Trouble that says which there are.
 func (c Config) Layout(name string) ([]Entry, error) {
 	var names []string
 	for _, l := range c.Layouts {
-		if l.Name == name {
+		if l.Name == name || name == "" && len(c.Layouts) == 1 {
 			return l.Entries, nil
 		}
 		names = append(names, l.Name)
@@ -38,6 +38,10 @@ func (c Config) Layout(name string) ([]Entry, error) {
 	t := &converge.Trouble{What: fmt.Sprintf("cannot find layout %q in %s", name, c.File)}
 	if near := nearest(name, names); near != "" {
 		t.Try = append(t.Try, "did you mean "+strconv.Quote(near)+"?")
+	}
+	if name == "" && len(names) > 0 {
+		t.What = "cannot choose a layout of " + c.File
+		t.Try = []string{fmt.Sprintf("--layout %s, or layout = %q in [mig]", names[0], names[0])}
 	}
 	if len(names) <= 12 {
 		t.Because = []string{"it has " + strings.Join(names, ", ")}

@@ -5,6 +5,7 @@ package mig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -78,27 +79,50 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
+// Runner goes ways on a device.
+type Runner struct {
+	Device
+	Found *host.Driver // what the device says now; nil: Run asks it
+	// Idle keeps what holds these GPUs away from them while their mode changes: they may be reset for it.
+	Idle func(ctx context.Context, gpus []string, change func() error) error
+	// Holders names the processes that have a device of these GPUs open.
+	Holders func(ctx context.Context, gpus []string) ([]string, error)
+}
+
+// Run goes ways on a device, by itself.
+func Run(ctx context.Context, dev Device, ways ...Way) error {
+	return Runner{Device: dev}.Run(ctx, ways...)
+}
+
 // Run goes the ways of several GPUs as one. Those that are to be reset are reset in one call, and no others with them: GPUs
 // joined by NVLink can only be reset together, and a reset takes a GPU from every process that uses it. If a step fails, or the
 // context ends between two steps, it restores the instances that were there before, at the places they had, on all the GPUs,
-// and returns a *Failure.
-func Run(ctx context.Context, dev Device, ways ...Way) error {
+// and returns a *Failure. Where only a boot changes the mode of some, the others go their ways, and the error is an *Unreset.
+func (x Runner) Run(ctx context.Context, ways ...Way) error {
 	ways = slices.DeleteFunc(slices.Clone(ways), func(w Way) bool { return len(w.Steps) == 0 })
 	if len(ways) == 0 {
 		return nil
 	}
-	r := &runner{dev: dev}
+	r := &runner{Runner: x}
 	for _, w := range ways {
 		r.gpus = append(r.gpus, &gpuRun{Way: w})
 	}
-	if err := r.look(ctx); err != nil {
+	var err error
+	if x.Found != nil {
+		err = r.see(*x.Found)
+	} else {
+		err = r.look(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	for _, g := range r.gpus {
 		g.before = g.now
 		g.before.Instances = slices.Clone(g.now.Instances) // the runner changes its own
 	}
-	if g, s, err := r.walk(ctx, func(*gpuRun, Step, error) bool { return false }); err != nil {
+	g, s, err := r.walk(ctx, nil)
+	switch {
+	case err != nil:
 		f := &Failure{Step: s, Err: err}
 		for _, t := range r.back(context.WithoutCancel(ctx)) {
 			if t.GPU == g.GPU {
@@ -108,14 +132,17 @@ func Run(ctx context.Context, dev Device, ways ...Way) error {
 			}
 		}
 		return f
+	case r.unreset != nil:
+		return r.unreset
 	}
 	return nil
 }
 
 // runner goes ways and keeps in mind what is on the GPUs, since to ask the driver each time costs more than the steps do.
 type runner struct {
-	dev  Device
-	gpus []*gpuRun
+	Runner
+	gpus    []*gpuRun
+	unreset *Unreset // GPUs that wait for a boot
 }
 
 // gpuRun is a GPU with steps under way.
@@ -125,91 +152,126 @@ type gpuRun struct {
 }
 
 func (r *runner) look(ctx context.Context) error {
-	d, err := r.dev.Driver(ctx)
+	d, err := r.Driver(ctx)
 	if err != nil {
 		return err
 	}
+	return r.see(d)
+}
+
+// see takes in what the driver says.
+func (r *runner) see(d host.Driver) error {
 	for _, g := range r.gpus {
-		i := slices.IndexFunc(d.GPUs, func(now host.GPU) bool { return now.Address == g.GPU })
-		if i < 0 {
+		now, known := find(&d, g.GPU)
+		if !known {
 			return fmt.Errorf("cannot partition GPU %s: the driver does not know it", g.GPU)
 		}
-		if lost := d.GPUs[i].Lost; lost != "" {
-			return fmt.Errorf("cannot partition GPU %s: %s", g.GPU, lost)
+		if now.Lost != "" {
+			return fmt.Errorf("cannot partition GPU %s: %s", g.GPU, now.Lost)
 		}
-		g.now = d.GPUs[i]
+		g.now = now
 		g.now.Instances = slices.Clone(g.now.Instances)
 	}
 	return nil
 }
 
-// walk goes all ways: each up to its reset, then the resets, then each to its end. It stops at the first error, unless on
-// says to go on.
-func (r *runner) walk(ctx context.Context, on func(*gpuRun, Step, error) bool) (*gpuRun, Step, error) {
-	resets := func(s Step) bool { return s.Do == Reset }
-	var toReset []*gpuRun
+// walk goes all ways: those of GPUs that change their mode up to that, all of them together; then each to its end. It stops at the
+// first error, unless failed takes it.
+func (r *runner) walk(ctx context.Context, failed func(*gpuRun, Step, error)) (at *gpuRun, s Step, err error) {
+	var names []string
+	head := map[*gpuRun]int{} // how many steps it takes to change the mode
 	for _, g := range r.gpus {
-		i := slices.IndexFunc(g.Steps, resets)
-		if i < 0 {
-			continue
-		}
-		if s, err := r.each(ctx, g, g.Steps[:i], on); err != nil {
-			return g, s, err
-		}
-		toReset = append(toReset, g)
-	}
-	if err := r.reset(ctx, toReset); err != nil {
-		for _, g := range toReset {
-			if !on(g, Step{Do: Reset}, err) {
-				return g, Step{Do: Reset}, err
+		for i, s := range g.Steps {
+			if changesMode([]Step{s}) {
+				head[g] = i + 1
+			}
+			if s.Do == Reset {
+				break // a mode that is asked for after it is to stay pending
 			}
 		}
+		if head[g] > 0 {
+			names = append(names, g.GPU)
+		}
+	}
+	if len(names) > 0 {
+		change := func() error {
+			at, s, err = r.modes(ctx, head, failed)
+			return err
+		}
+		if r.Idle == nil {
+			_ = change()
+		} else if idle := r.Idle(ctx, names, change); err == nil && idle != nil {
+			at, s, err = r.gpus[slices.IndexFunc(r.gpus, func(g *gpuRun) bool { return head[g] > 0 })], Step{Do: Reset}, idle
+			if failed != nil {
+				failed(at, s, err)
+				err = nil
+			}
+		}
+		if err != nil {
+			return at, s, err
+		}
 	}
 	for _, g := range r.gpus {
-		if s, err := r.each(ctx, g, g.Steps[slices.IndexFunc(g.Steps, resets)+1:], on); err != nil {
+		if s, err := r.each(ctx, g, g.Steps[min(head[g], len(g.Steps)):], failed); err != nil {
 			return g, s, err
 		}
 	}
 	return nil, Step{}, nil
 }
 
-func (r *runner) each(ctx context.Context, g *gpuRun, steps []Step, on func(*gpuRun, Step, error) bool) (Step, error) {
+// modes changes modes: of each GPU by itself, and then by the reset of all that wait for one.
+func (r *runner) modes(ctx context.Context, head map[*gpuRun]int, failed func(*gpuRun, Step, error)) (*gpuRun, Step, error) {
+	var asked []*gpuRun
+	for _, g := range r.gpus {
+		steps := g.Steps[:head[g]]
+		if i := slices.IndexFunc(steps, func(s Step) bool { return s.Do == Reset }); i >= 0 {
+			steps, asked = steps[:i], append(asked, g) // a reset is the last of them
+		}
+		if s, err := r.each(ctx, g, steps, failed); err != nil {
+			return g, s, err
+		}
+	}
+	err := r.reset(ctx, asked)
+	unreset := (*Unreset)(nil)
+	if errors.As(err, &unreset) && unreset.Boot() && failed == nil {
+		r.leave(unreset)
+		return nil, Step{}, nil
+	}
+	if err == nil {
+		return nil, Step{}, nil
+	}
+	at := asked[0]
+	if unreset != nil {
+		at = asked[slices.IndexFunc(asked, func(g *gpuRun) bool { return g.GPU == unreset.GPUs[0] })]
+	}
+	if failed == nil {
+		return at, Step{Do: Reset}, err
+	}
+	failed(at, Step{Do: Reset}, err)
+	return nil, Step{}, nil
+}
+
+func (r *runner) each(ctx context.Context, g *gpuRun, steps []Step, failed func(*gpuRun, Step, error)) (Step, error) {
 	for _, s := range steps {
 		err := ctx.Err()
 		if err == nil {
 			err = r.do(ctx, g, s)
 		}
-		if err != nil && !on(g, s, err) {
+		if err != nil && failed == nil {
 			return s, err
+		} else if err != nil {
+			failed(g, s, err)
 		}
 	}
 	return Step{}, nil
 }
 
-func (r *runner) reset(ctx context.Context, toReset []*gpuRun) error {
-	var names []string
-	for _, g := range toReset {
-		names = append(names, g.GPU)
-	}
-	if len(toReset) == 0 {
-		return nil
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	err := r.dev.ResetGPUs(ctx, names...)
-	for _, g := range toReset {
-		g.now.Instances = nil
-	}
-	return err
-}
-
 func (r *runner) do(ctx context.Context, g *gpuRun, s Step) error {
 	switch s.Do {
 	case ModeOn, ModeOff:
-		return r.dev.SetMIGMode(ctx, g.GPU, s.Do == ModeOn)
+		return r.SetMIGMode(ctx, g.GPU, s.Do == ModeOn)
 	case CreateInstance:
-		id, err := r.dev.CreateInstance(ctx, g.GPU, s.Profile, s.At)
+		id, err := r.CreateInstance(ctx, g.GPU, s.Profile, s.At)
 		if err == nil {
 			g.now.Instances = append(g.now.Instances, host.Instance{ID: id, Profile: s.Profile, At: s.At})
 		}
@@ -224,7 +286,7 @@ func (r *runner) do(ctx context.Context, g *gpuRun, s Step) error {
 	in := &g.now.Instances[i]
 	switch s.Do {
 	case DestroyInstance:
-		if err := r.dev.DestroyInstance(ctx, g.GPU, in.ID); err != nil {
+		if err := r.DestroyInstance(ctx, g.GPU, in.ID); err != nil {
 			return err
 		}
 		g.now.Instances = slices.Delete(g.now.Instances, i, i+1)
@@ -242,7 +304,7 @@ func (r *runner) createCompute(ctx context.Context, g *gpuRun, instance int, s S
 	if err != nil {
 		return err
 	}
-	id, err := r.dev.CreateCompute(ctx, g.GPU, instance, profile, s.Spot)
+	id, err := r.CreateCompute(ctx, g.GPU, instance, profile, s.Spot)
 	if err != nil {
 		return err
 	}
@@ -266,7 +328,7 @@ func (r *runner) destroyCompute(ctx context.Context, g *gpuRun, in *host.Instanc
 	if i < 0 {
 		return fmt.Errorf("there is no compute instance %dc in %s at %d", s.Slices, s.Name, s.At.Start)
 	}
-	if err := r.dev.DestroyCompute(ctx, g.GPU, in.ID, in.Compute[i].ID); err != nil {
+	if err := r.DestroyCompute(ctx, g.GPU, in.ID, in.Compute[i].ID); err != nil {
 		return err
 	}
 	in.Compute = slices.Delete(slices.Clone(in.Compute), i, i+1)
@@ -312,10 +374,9 @@ func (r *runner) back(ctx context.Context) []RolledBack {
 		// Whether a reset is needed shows in the modes: only then can they differ.
 		g.Steps = way(exactly(g.now), exactly(g.before), g.now.Mode != g.before.Mode && g.before.Arch == "ampere")
 	}
-	_, _, _ = r.walk(ctx, func(g *gpuRun, s Step, err error) bool {
+	_, _, _ = r.walk(ctx, func(g *gpuRun, s Step, err error) {
 		failed[g] = append(failed[g], s)
 		at[g].Left = append(at[g].Left, fmt.Errorf("cannot %s: %w", s, err))
-		return true
 	})
 	for _, g := range r.gpus {
 		at[g].Undone = slices.DeleteFunc(g.Steps, func(s Step) bool { return slices.Contains(failed[g], s) })
@@ -334,7 +395,7 @@ func (r *runner) back(ctx context.Context) []RolledBack {
 func exactly(g host.GPU) geometry {
 	out := geometry{mode: mode(g.Mode), next: mode(g.Pending)}
 	for _, i := range g.Instances {
-		p := piece{name: fmt.Sprintf("?%d", i.Profile), profile: i.Profile, at: i.At}
+		p := piece{name: fmt.Sprintf("?%d", i.Profile), profile: i.Profile, at: i.At, busy: len(i.Clients) > 0}
 		for _, q := range g.Profiles {
 			if q.ID == i.Profile {
 				p.name = strings.TrimPrefix(q.Name, "MIG ")

@@ -204,6 +204,9 @@ func TestFailure(t *testing.T) {
 				}
 				err := Run(context.Background(), x, Way{x.gpu.Address, steps})
 				var f *Failure
+				if err == nil && how == late && x.log[n-1] == "reset" && StateOf(x.gpu).String() == c.to.String() {
+					continue // it had worked, and the runner looks
+				}
 				if !errors.As(err, &f) || !errors.Is(err, errSim) {
 					t.Fatalf("%s → %s: call %d failed and Run says %v", c.from, c.to, n, err)
 				}

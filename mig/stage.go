@@ -21,6 +21,12 @@ var Stage = converge.Stage{
 	Name:  "mig",
 	About: "partitions the GPUs that can be",
 	Wants: wants,
+	Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
+		if !s.MIG.Asked() || f.DynamicMIG == "" {
+			return nil
+		}
+		return []string{"the DRA driver makes partitions as pods ask for them (DynamicMIG, " + f.DynamicMIG + "): gpuadm leaves MIG to it, and [mig] does nothing"}
+	},
 	Needs: func(s spec.Spec) facts.Needs {
 		if !s.MIG.Asked() {
 			return facts.Needs{}
@@ -37,8 +43,13 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if !s.MIG.Asked() {
 		return nil, nil
 	}
+	if f.DynamicMIG != "" {
+		w := things.Check("partitions of the GPUs", func(context.Context, host.View) (string, error) { return "", nil }, "the DRA driver makes them")
+		w.Releases = true
+		return []converge.Want{w}, nil
+	}
 	if f.Driver == nil {
-		return []converge.Want{unknown(f)}, nil
+		return []converge.Want{unknown(f)}, impossible(s.MIG, f)
 	}
 	entries, err := Asked(s.MIG, f.Files[s.MIG.File])
 	if err != nil {
@@ -51,9 +62,16 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	var list []converge.Want
 	shared := &driverCache{driver: f.Driver}
 	for _, a := range all {
+		if a.GPU.Lost != "" && perGPU(s, f) {
+			list = append(list, waits(a.GPU, "its driver reports its state"))
+			continue
+		}
 		w, err := partitioned(a, shared)
 		if err != nil {
 			return nil, err
+		}
+		if perGPU(s, f) && !mayStop(s) {
+			w.Thing = alone{w.Thing.(gpu), w.To}
 		}
 		if f.MIGOwner != "" {
 			w = verify(a, w, f.MIGOwner)
@@ -66,9 +84,9 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return append(list, things.Resumed()), nil
 }
 
-// Asked reads what a spec asks for: its tables, or a layout of a file in mig-parted's format.
+// Asked reads what a spec asks for: its tables, or a layout of a file in mig-parted's format, by its name or the only one.
 func Asked(m spec.MIG, file []byte) ([]Entry, error) {
-	if m.Layout == "" {
+	if m.Layout == "" && (len(m.GPU) > 0 || m.File == "") {
 		return Entries(m)
 	}
 	if file == nil {
@@ -92,6 +110,46 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 	}
 	return c.Layout(m.Layout)
 }
+
+// impossible refuses, while no driver answers, what the GPUs on the bus cannot have by the table of known ones. GPUs that it does
+// not know are left to the driver, and so is a file that is not there yet.
+func impossible(m spec.MIG, f facts.Facts) error {
+	if m.TrustDriver || m.File != "" && len(m.GPU) == 0 && f.Files[m.File] == nil {
+		return nil
+	}
+	entries, err := Asked(m, f.Files[m.File])
+	if err != nil {
+		return err
+	}
+	t, index := read(), 0
+	for _, p := range f.GPUs {
+		if !p.Display() || p.Driver == "vfio-pci" { // those of a virtual machine have no index for the driver
+			continue
+		}
+		model, known := t.byDevice(wide(p.Device + ":" + p.Vendor))
+		g := model.GPU()
+		vendor, device, _ := strings.Cut(p.Subsystem, ":")
+		g.Index, g.Address, g.Device, g.Sub = index, p.Address, wide(p.Device+":"+p.Vendor), wide(device+":"+vendor)
+		index++
+		for _, e := range entries {
+			if !known || !e.Matches(g) {
+				continue
+			}
+			_, err := model.Fit(StateOf(g), e.Layout)
+			if trouble := (*converge.Trouble)(nil); errors.As(err, &trouble) {
+				trouble.Because = append(trouble.Because, fmt.Sprintf("no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs", p.Address, g.Device))
+				trouble.Try = append(trouble.Try, "trust_driver = true in [mig], if the driver to come knows more")
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// wide writes two PCI ids, "2330:10de", as host.GPU and mig-parted do: 0x233010DE.
+func wide(pair string) string { return "0x" + strings.ToUpper(strings.ReplaceAll(pair, ":", "")) }
 
 // unknown is the want for all partitions while no driver answers.
 func unknown(f facts.Facts) converge.Want {

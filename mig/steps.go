@@ -58,6 +58,7 @@ type piece struct {
 	profile int
 	at      host.Span
 	compute []bit // the largest first
+	busy    bool
 }
 
 // bit is a compute instance as steps need it.
@@ -94,7 +95,7 @@ func (m Model) geometry(s State) (geometry, error) {
 	g := geometry{mode: s.Mode, next: cmp.Or(s.Next, s.Mode)}
 	var wrong error
 	for _, p := range s.Parts {
-		made := piece{name: p.Profile, profile: -1, at: host.Span{Start: p.Start}}
+		made := piece{name: p.Profile, profile: -1, at: host.Span{Start: p.Start}, busy: p.Busy}
 		if id, unnamed := strings.CutPrefix(p.Profile, "?"); unnamed {
 			made.profile, _ = strconv.Atoi(id)
 		}
@@ -129,11 +130,13 @@ func (m Model) geometry(s State) (geometry, error) {
 	return g, wrong
 }
 
-// way is the steps from one geometry to another.
+// way is the steps from one geometry to another. What is in use goes first: where it does not go, nothing idle is lost.
 func way(from, to geometry, resets bool) []Step {
 	var destroyed, made, modes []Step
 	keep := from.mode == On && to.mode == On
-	for _, p := range from.pieces {
+	busy := func(p piece) bool { return p.busy }
+	idle := func(p piece) bool { return !p.busy }
+	for _, p := range slices.Concat(slices.DeleteFunc(slices.Clone(from.pieces), idle), slices.DeleteFunc(slices.Clone(from.pieces), busy)) {
 		i := slices.IndexFunc(to.pieces, p.same)
 		if i < 0 || !keep {
 			destroyed = append(append(destroyed, p.bits(DestroyCompute, p.compute)...), p.step(DestroyInstance))

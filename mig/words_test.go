@@ -137,13 +137,16 @@ func TestFind(t *testing.T) {
 		"h200": "H200-141GB", "b200": "B200-180GB", "gb200": "GB200-186GB", "b300": "B300-269GB", "GB300": "GB300-278GB",
 		"H100 NVL": "H100-94GB", "H100-96": "H100-96GB", "GH200-144": "GH200-144GB", "NVIDIA GH200 480GB": "H100-96GB",
 		"rtx pro 6000": "RTX-PRO-6000-96GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000-96GB",
+		"NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "RTX-PRO-6000-96GB", "2BB1": "RTX-PRO-6000-96GB",
+		"NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "RTX-PRO-6000-96GB", "2BB4": "RTX-PRO-6000-96GB",
+		"NVIDIA B300 SXM6 AC": "B300-269GB", "NVIDIA B300 SXM6 AC 269GB": "B300-269GB",
 	} {
 		if m, err := Find(asked); err != nil || m.Name != want {
 			t.Errorf("%q: %s, %v; want %s", asked, m.Name, err, want)
 		}
 	}
 	var out strings.Builder
-	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40"} {
+	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "NVIDIA H20-3e", "RTX PRO 5000", "2C31"} {
 		_, err := Find(asked)
 		fmt.Fprintf(&out, "=== %q\n%s", asked, words(err))
 	}
@@ -225,7 +228,7 @@ func TestAssign(t *testing.T) {
 	}
 	t4 := host.GPU{Index: 2, Name: "Tesla T4", Device: "0x1EB810DE"}
 	gpus := []host.GPU{gpu(0, "A100-40"), gpu(1, "H100-80"), t4, gpu(3, "A100-40")}
-	gpus[0].Sub = "0x134F10DE"
+	gpus[0].Sub, gpus[3].Sub = "0x134F10DE", "0x134F0000"
 	all := spec.Devices{All: true}
 	on := Layout{Enabled: true}
 	var out strings.Builder

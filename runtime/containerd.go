@@ -56,8 +56,16 @@ const dropIn = "99-gpuadm.toml"
 // Target says which one file shall be edited for the handler: the root, a file it imports, or gpuadm's drop-in in a
 // folder that the root imports already. The answer is the same before and after gpuadm's edit.
 func Target(t Tree, d Daemon, h Handler) (string, error) {
-	c, err := readCRI(t, d, h)
+	c, err := readCRI(t, d)
 	if err != nil {
+		return "", err
+	}
+	return c.targetPath(h)
+}
+
+// targetPath is Target of a configuration that has been read.
+func (c *criTree) targetPath(h Handler) (string, error) {
+	if err := h.check(); err != nil {
 		return "", err
 	}
 	if i := c.target(h); i >= 0 {
@@ -70,8 +78,11 @@ func Target(t Tree, d Daemon, h Handler) (string, error) {
 // Edit returns the new bytes of the file at path, of which found are the present ones (nil: not there), so that the
 // whole tree has the handler. It proves that nothing else changes. Edit(Edit(x)) == Edit(x).
 func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error) {
+	if err := h.check(); err != nil {
+		return nil, err
+	}
 	t = t.with(path, found)
-	before, err := readCRI(t, d, h)
+	before, err := readCRI(t, d)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +91,7 @@ func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error
 		if t, i, err = t.withDropIn(before, path, found); err != nil {
 			return nil, err
 		}
-		if before, err = readCRI(t, d, h); err != nil {
+		if before, err = readCRI(t, d); err != nil {
 			return nil, err
 		}
 	}
@@ -95,7 +106,7 @@ func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error
 	if err != nil {
 		return nil, fmt.Errorf("cannot edit %s: %w", path, err)
 	}
-	after, err := readCRI(t.with(path, out), d, h)
+	after, err := readCRI(t.with(path, out), d)
 	if err != nil {
 		return nil, fmt.Errorf("cannot edit %s: internal error: the result would be refused: %w", path, err)
 	}

@@ -130,7 +130,7 @@ func lawful(t testing.TB, tree Tree, d Daemon, h Handler) []byte {
 // checkHandler verifies the handler in what the daemon will see.
 func checkHandler(t testing.TB, tree Tree, d Daemon, h Handler) {
 	t.Helper()
-	c, err := readCRI(tree, d, h)
+	c, err := readCRI(tree, d)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
@@ -50,10 +51,10 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 	return files, r, nil
 }
 
-func readCRI(t Tree, d Daemon, h Handler) (*criTree, error) {
-	if err := h.check(); err != nil {
-		return nil, err
-	}
+// asRead is an engine's configuration as the engine reads it.
+func asRead(e facts.Engine) (*criTree, error) { return readCRI(tree(e), Daemon{Version: e.Version}) }
+
+func readCRI(t Tree, d Daemon) (*criTree, error) {
 	files, r, err := readAll(t, d)
 	if err != nil {
 		return nil, err

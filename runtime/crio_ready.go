@@ -80,10 +80,8 @@ func untilDone(ctx context.Context, try func() error) error {
 		if err == nil || errors.As(err, &host.Later{}) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if host.Pause(ctx, 50*time.Millisecond) != nil {
 			return err
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -44,7 +44,7 @@ func withoutCDI(e facts.Engine) string {
 	case known && (major < 1 || major == 1 && minor < 7):
 		return fmt.Sprintf("containerd %s has no CDI: 1.7 is the first", e.Version)
 	}
-	c, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	c, err := asRead(e)
 	if err != nil {
 		return "its configuration cannot be read: " + err.Error()
 	}

@@ -76,7 +76,7 @@ func itsNone(facts.Engine, []string) string   { return "" }
 // makes it the default (Azure/AgentBaker, pkg/agent/baker.go and aks-node-controller/parser/templates/containerd.toml.gtpl), but for
 // images for GB200, where it is nvidia (the same, parts/linux/cloud-init/artifacts/ubuntu/gb/containerd-nvidia.toml).
 func itsEntry(e facts.Engine, programs []string) string {
-	c, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	c, err := asRead(e)
 	if err != nil {
 		return "nvidia"
 	}
@@ -150,23 +150,29 @@ func verify(e facts.Engine, h Handler) converge.Want {
 
 // lacking says what a configuration lacks of a handler, "" if nothing.
 func lacking(e facts.Engine, h Handler) string {
-	c, err := readCRI(tree(e), Daemon{Version: e.Version}, h)
+	c, err := asRead(e)
 	if err != nil {
 		return err.Error()
 	}
+	return c.lacks(h)
+}
+
+// lacks is lacking of a configuration that has been read.
+func (c *criTree) lacks(h Handler) string {
+	config := c.files[0].path
 	runtimes := sub(c.cri, "containerd", "runtimes")
 	entry, found := runtimes[h.Name].(map[string]any)
 	switch program := programOf(entry); {
 	case !found:
-		return fmt.Sprintf("%s has no such handler, only %s", e.Config, listed(runtimes))
+		return fmt.Sprintf("%s has no such handler, only %s", config, listed(runtimes))
 	case program == "":
-		return fmt.Sprintf("in %s it names no program, so it runs runc", e.Config)
+		return fmt.Sprintf("in %s it names no program, so it runs runc", config)
 	case !slices.Contains(h.Programs, program):
-		return fmt.Sprintf("in %s it runs %s, which is not there or is no NVIDIA runtime", e.Config, program)
+		return fmt.Sprintf("in %s it runs %s, which is not there or is no NVIDIA runtime", config, program)
 	case h.Default && c.defaultName() != h.Name:
-		return fmt.Sprintf("the default in %s is %s", e.Config, c.defaultName())
+		return fmt.Sprintf("the default in %s is %s", config, c.defaultName())
 	case h.CDI && h.Overrides && len(c.cdiOps(c.files[0], h)) > 0:
-		return fmt.Sprintf("CDI is off in %s", e.Config)
+		return fmt.Sprintf("CDI is off in %s", config)
 	}
 	return ""
 }

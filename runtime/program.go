@@ -18,14 +18,12 @@ import (
 )
 
 // asDefault is defaultRuns for containerd: an entry of the owner's may run another program.
-func asDefault(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) (Handler, []converge.Want) {
+func asDefault(s spec.Spec, f facts.Facts, c *criTree, h Handler) (Handler, []converge.Want) {
 	program := h.Binary
-	if c, err := readCRI(tree(e), Daemon{Version: e.Version}, h); err == nil {
-		if p := programOf(sub(c.cri, "containerd", "runtimes", h.Name)); h.runs(p) {
-			program = p
-		}
+	if p := programOf(sub(c.cri, "containerd", "runtimes", h.Name)); h.runs(p) {
+		program = p
 	}
-	return defaultRuns(s, f, h, program, lacking(e, h) != "")
+	return defaultRuns(s, f, h, program, c.lacks(h) != "")
 }
 
 // defaultRuns wants the program of a default handler to work: without it no new container of any kind starts. made says that the entry

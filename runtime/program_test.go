@@ -86,7 +86,11 @@ func TestDefaultNeedsItsProgram(t *testing.T) {
 			if c.m.mode != 0 {
 				f.Programs = []string{Binary}
 			}
-			h, wants := asDefault(s, f, e, handlerOf(s, f, e))
+			read, err := asRead(e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, wants := asDefault(s, f, read, handlerOf(s, f, e))
 			if len(wants) != 1 || h.Default == c.later {
 				t.Fatalf("%d wants, default %v", len(wants), h.Default)
 			}

@@ -39,7 +39,11 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.
 	case finds(e, h):
 		return []converge.Want{wroteHandler(e, h), rancherRestart(f, e, h, h.Binary)}, nil
 	case dropIn != "":
-		h, works := asDefault(s, f, e, h)
+		c, err := asRead(e)
+		if err != nil {
+			return nil, trouble(err)
+		}
+		h, works := asDefault(s, f, c, h)
 		return append(works, editWants(f, e, h, dropIn, []string{dropIn})...), nil
 	}
 	return templated(f, e, h)
@@ -54,7 +58,7 @@ func finds(e facts.Engine, h Handler) bool {
 
 // rancherDropIn is the path of our file in the folder that the generated file imports, "" if it imports none.
 func rancherDropIn(e facts.Engine, h Handler) string {
-	c, err := readCRI(tree(e), Daemon{Version: e.Version}, h)
+	c, err := asRead(e)
 	if err != nil {
 		return ""
 	}

@@ -36,11 +36,11 @@ func Ready(ctx context.Context, v host.View, unit string, files []string) error 
 	if !strings.HasPrefix(unit, "containerd") && !isCRIO || len(files) == 0 {
 		return nil
 	}
-	f, err := facts.Gather(ctx, v, facts.Needs{})
+	engines, err := facts.Engines(ctx, v)
 	if err != nil {
 		return err
 	}
-	for _, e := range f.Engines {
+	for _, e := range engines {
 		switch {
 		case e.Config != files[0]:
 		case isCRIO:
@@ -103,10 +103,8 @@ func answers(ctx context.Context, v host.View, socket, handler string) error {
 		if strings.Contains(err.Error(), "gRPC status 12") {
 			return fmt.Errorf("containerd runs, and its CRI plugin does not: journalctl -u containerd says why")
 		}
-		select {
-		case <-ctx.Done():
+		if host.Pause(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("containerd did not answer CRI within %v: %w", time.Since(began).Round(time.Second), err)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -63,10 +63,14 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Wa
 	if !s.Has("toolkit") && !slices.Contains(h.Programs, h.Binary) {
 		h.Programs = append(h.Programs, facts.RuntimeOfOperator) // nothing is gained by a change from one that is missing to another
 	}
-	h, works := asDefault(s, f, e, h)
-	target, err := Target(tree(e), Daemon{Version: e.Version}, h)
+	c, err := asRead(e)
 	if err != nil {
 		return nil, trouble(err)
+	}
+	h, works := asDefault(s, f, c, h)
+	target, err := c.targetPath(h)
+	if err != nil {
+		return nil, err
 	}
 	return append(works, editWants(f, e, h, target, reads(tree(e)))...), nil
 }
@@ -163,7 +167,7 @@ func dockers(e facts.Engine, all []facts.Engine) bool {
 	if e.Name != "containerd" || !slices.ContainsFunc(all, func(o facts.Engine) bool { return o.Name == "docker" && o.Binary != "" }) {
 		return false
 	}
-	_, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	_, err := asRead(e)
 	r := (*Refusal)(nil)
 	return errors.As(err, &r) && r.Code == RefusedDisabled
 }

@@ -82,7 +82,7 @@ func keepsCDI(s spec.Spec, f facts.Facts) []string {
 		return nil
 	}
 	h := handlerOf(s, f, e)
-	c, err := readCRI(tree(e), Daemon{Version: e.Version}, Handler{Name: "nvidia", Binary: Binary})
+	c, err := asRead(e)
 	if err != nil || !h.CDI || h.Overrides || c.reader.cdi == cdiFixed {
 		return nil
 	}

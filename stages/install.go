@@ -17,6 +17,8 @@ const (
 	Binary    = "/usr/local/sbin/gpuadm"
 	BootUnit  = "gpuadm.service"
 	ReadyUnit = "gpuadm-ready.service"
+	specPath  = "gpuadm-spec.path"
+	specUnit  = "gpuadm-spec.service"
 	unitDir   = "/etc/systemd/system/"
 	gateDir   = "/etc/systemd/system/kubelet.service.d"
 	wantsDir  = "/etc/systemd/system/multi-user.target.wants"
@@ -24,7 +26,9 @@ const (
 )
 
 // Units returns the unit files of the install stage.
-func Units() []string { return []string{unitDir + BootUnit, unitDir + ReadyUnit, gateFile} }
+func Units() []string {
+	return []string{unitDir + BootUnit, unitDir + ReadyUnit, gateFile, unitDir + specPath, unitDir + specUnit}
+}
 
 // Installed returns gpuadm's files that run at boot: the unit files, and the binary if a unit file runs it. Without unit files
 // nothing says that a binary of this name will run as root; and on a Debian that has /etc/staff-group-for-usr-local the group
@@ -53,10 +57,13 @@ func Install(binary []byte) converge.Stage {
 			return append(wants,
 				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "it converges the node at every boot"),
 				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "it makes the stages that need a running kubelet"),
+				things.Exact(unitDir+specUnit, systemd.Spec, 0o644, "kubelet waits for a spec that cloud-init writes late"),
+				things.Exact(unitDir+specPath, systemd.SpecPath, 0o644, "it finds such a spec"),
 				things.Exact(gateFile, systemd.Gate, 0o644, "kubelet waits until the node is ready"),
 				things.Enabled(BootUnit, "at every boot"),
 				things.Enabled(ReadyUnit, "at every boot, once kubelet runs"),
-				things.UnitFilesRead("systemd must read the changed unit files", BootUnit, ReadyUnit, "kubelet.service"),
+				things.Enabled(specPath, "at every boot"),
+				things.UnitFilesRead("systemd must read the changed unit files", BootUnit, ReadyUnit, specPath, specUnit, "kubelet.service"),
 			), nil
 		},
 	}

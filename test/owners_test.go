@@ -22,7 +22,7 @@ import (
 // shippedSpec is the node.toml that the DaemonSet's ConfigMap carries.
 func shippedSpec(t *testing.T) string {
 	t.Helper()
-	file, err := os.Open("../images/daemonset/daemonset.yaml")
+	file, err := os.Open("../images/daemonset/onprem.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +73,7 @@ func ownersTable() map[string]string {
 		"a100-mixed-t4":         "file /srv/containerd/d/99-gpuadm.toml, restart containerd.service",
 		"aks-ubuntu2204":        "nothing to do",
 		"al2023-eks-nvidia":     "nothing to do",
+		"al2023-eks-trees":      "nothing to do",
 		"arm64-gh200":           editsDefault,
 		"bake-root":             editsDefault,
 		"bare-folder":           editsDefault,

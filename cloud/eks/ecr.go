@@ -24,6 +24,24 @@ func registries() []string {
 	}
 }
 
+// needsECR refuses a machine without the plugin before it joins: EKS has the images of the CNI and of kube-proxy in ECR, so the node
+// would never become ready.
+// Sources: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/image-credential-provider.go, which fails without it,
+// and templates/al2023/provisioners/install-worker.sh; https://github.com/kubernetes/cloud-provider-aws, cmd/ecr-credential-provider.
+func needsECR(f facts.Facts) error {
+	if f.Cloud.ECRPlugin || f.Kubelet.Joined {
+		return nil
+	}
+	return &converge.Trouble{
+		What:    "cannot join EKS: " + instance.ECRPlugin + " is not there",
+		Because: []string{"it is kubelet's plugin that logs in to ECR, where EKS has the images of the CNI and of kube-proxy: without them the node never becomes ready"},
+		Try: []string{
+			"put it there, with mode 0755: AWS has it beside kubelet, as s3://amazon-eks/VERSION/DATE/bin/linux/ARCH/ecr-credential-provider",
+			"or build it from cmd/ecr-credential-provider of https://github.com/kubernetes/cloud-provider-aws",
+		},
+	}
+}
+
 // eksECR wants kubelet's plugin for ECR to know its hosts, where the plugin is on the machine. A configuration that an operator
 // has written stays: it may name other plugins too.
 func ecr(f facts.Facts) []converge.Want {

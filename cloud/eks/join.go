@@ -101,6 +101,9 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 	case n.machine.ID == "" || n.machine.Zone == "":
 		return nil, &converge.Trouble{What: "cannot join EKS: EC2 does not tell the machine's id and zone", Try: []string{"gpuadm facts"}}
 	}
+	if err := needsECR(f); err != nil {
+		return nil, err
+	}
 	c.DNS = clusterDNS(services)
 	if len(s.Join.ClusterDNS) > 0 {
 		c.DNS = s.Join.ClusterDNS

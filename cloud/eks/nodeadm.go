@@ -22,6 +22,10 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
+// nodeadmReadsFolder is how nodeadm-run.service has nodeadm read our file; nodeadm by itself reads no folder.
+// Source: https://github.com/awslabs/amazon-eks-ami, pulls 2427 and 2477, first in v20251023; nodeadm/internal/cli/options.go.
+const nodeadmReadsFolder = "--config-source file:///etc/eks/nodeadm.d"
+
 // nodeadm tells nodeadm what the node shall register with, and holds it back until the GPUs are ready.
 //
 // That the file is there has one more use. nodeadm gives containerd the NVIDIA runtime where it finds that installed, and
@@ -40,6 +44,13 @@ func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	text, err := nodeadmText(s, f, labels, taints, resolved)
 	if err != nil {
 		return nil, err
+	}
+	if unit := f.Files[method.NodeadmUnit]; text != nil && unit != nil && !bytes.Contains(unit, []byte(nodeadmReadsFolder)) {
+		return nil, &converge.Trouble{
+			What:    fmt.Sprintf("cannot have nodeadm register the node with %s: this image's %s does not read %s", node.RegistersWith(labels, taints), method.NodeadmRun, path.Dir(method.NodeadmDropIn)),
+			Because: []string{"EKS's images before v20251023 do not have " + nodeadmReadsFolder + " in its ExecStart"},
+			Try:     []string{"use an image v20251023 or newer", "or give labels and taints in the NodeConfig of the user data, and write method = \"none\" in [join]"},
+		}
 	}
 	var wants []converge.Want
 	if text != nil {
@@ -67,16 +78,17 @@ func nodeadmWhy(f facts.Facts, labels map[string]string, taints []spec.Taint) st
 	return why
 }
 
-// nodeadmUnit is the drop-in by which nodeadm-run waits. Closed, it asks the gate and tries again, as kubelet does elsewhere,
-// and not Requires=: after a failed apply that would leave nodeadm-run failed, and a node that was repaired would stay out
-// until an operator starts it by hand. Open, it waits for gpuadm.service to end, however it ends; Wants= has it start where nothing
-// else does. A oneshot may have Restart=on-failure since systemd 244: Amazon Linux 2023 has 252.
+// nodeadmUnit is the drop-in by which nodeadm-run waits. Closed, it waits inside, for the gate. Each restart of nodeadm-run would
+// run nodeadm-config again, which it requires, and one failure of that would leave the node out for good; so would a failed
+// gpuadm.service that it required. A oneshot may start for as long as it takes. Open, it waits for gpuadm.service to end, however it
+// ends; Wants= has it start where nothing else does.
+// Sources: systemd.unit(5), Requires=; systemd.service(5), TimeoutStartSec=; nodeadm-run.service in awslabs/amazon-eks-ami.
 func nodeadmUnit(s spec.Spec) (name, text string) {
 	text = kubelet.Written + "\n[Unit]\nAfter=gpuadm.service\n"
 	if s.Join.Gate == "open" {
 		return node.GateOf(method.NodeadmRun), text + "Wants=gpuadm.service\n"
 	}
-	return node.GateOf(method.NodeadmRun), text + "StartLimitIntervalSec=0\n\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate\nRestart=on-failure\nRestartSec=10\n"
+	return node.GateOf(method.NodeadmRun), text + "\n[Service]\nExecStartPre=/usr/local/sbin/gpuadm gate --wait\n"
 }
 
 // fromNode is how our file marks the taints that node.toml asks for, so that they can go again.

@@ -19,7 +19,7 @@ import (
 )
 
 func TestNodeadmGate(t *testing.T) {
-	for gate, want := range map[string]string{"closed": "ExecStartPre=", "open": "Wants=gpuadm.service"} {
+	for gate, want := range map[string]string{"closed": "gate --wait\n", "open": "Wants=gpuadm.service"} {
 		s := joins.Spec(t, "[join]\nmethod = \"eks\"\ngate = \""+gate+"\"\n")
 		n := joins.Recorded(t, "al2023-eks-nvidia", nil)
 		f, err := facts.Gather(t.Context(), n, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
@@ -29,8 +29,27 @@ func TestNodeadmGate(t *testing.T) {
 		if wants, err := Wants(new(node.Session), s, f); err != nil || strings.Contains(fmt.Sprint(wants), method.NodeadmRun) {
 			t.Errorf("without gpuadm.service nodeadm-run waits for no unit: %v %v", wants, err)
 		}
-		if _, text := nodeadmUnit(s); !strings.Contains(text, want) || !strings.Contains(text, "After=gpuadm.service") || strings.Contains(text, "Requires=") {
+		if _, text := nodeadmUnit(s); !strings.Contains(text, want) || !strings.Contains(text, "After=gpuadm.service") || strings.Contains(text, "Requires=") || strings.Contains(text, "Restart=") {
 			t.Errorf("%s:\n%s", gate, text)
+		}
+	}
+}
+
+// TestNodeadmOld: the images before v20251023 do not read the folder, so the node would register without its labels. That is refused.
+// Source: https://github.com/awslabs/amazon-eks-ami, nodeadm-run.service before and after 0d558ec3 and 81179a55.
+func TestNodeadmOld(t *testing.T) {
+	s := joins.Spec(t, "[join]\nmethod = \"eks\"\n[node]\nlabels = { \"example.com/a\" = \"b\" }\n")
+	for files, refused := range map[string]bool{"": false, "[Service]\nType=oneshot\nExecStart=/usr/bin/nodeadm init --skip config\n": true} {
+		machine := joins.Recorded(t, "al2023-eks-nvidia", nil)
+		if files != "" {
+			machine = joins.Recorded(t, "al2023-eks-nvidia", map[string]string{method.NodeadmUnit: files})
+		}
+		f, err := facts.Gather(t.Context(), machine, node.StartupNeeds().And(facts.Needs{Files: method.Files(s)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wants, err := Wants(new(node.Session), s, f); (err != nil) != refused || refused && !strings.Contains(joins.Because(err), "v20251023") {
+			t.Errorf("refused %v: %v %v", refused, wants, err)
 		}
 	}
 }

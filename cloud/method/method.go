@@ -84,7 +84,7 @@ func Files(s spec.Spec) (names []string) {
 	if s.Join.Method == "none" {
 		return nil
 	}
-	names = []string{"/proc/swaps", "/etc/resolv.conf", kubelet.Kubeconfig, kubelet.UnitFile, kubelet.DropIn, NodeadmResolved, NodeadmDropIn, ECRConfig}
+	names = []string{"/proc/swaps", "/etc/resolv.conf", kubelet.Kubeconfig, kubelet.UnitFile, kubelet.DropIn, NodeadmResolved, NodeadmDropIn, NodeadmUnit, ECRConfig}
 	for _, name := range []string{s.Join.CAFile, s.Join.KubeletConfig} {
 		if name != "" {
 			names = append(names, name)

@@ -19,6 +19,7 @@ const (
 	NodeadmDropIn   = "/etc/eks/nodeadm.d/50-gpuadm.yaml"
 	NodeadmResolved = "/run/eks/nodeadm/config.json"
 	NodeadmRun      = "nodeadm-run.service"
+	NodeadmUnit     = "/etc/systemd/system/" + NodeadmRun
 	NodeadmKind     = "kind: NodeConfig"
 	NodeadmAPI      = "node.eks.aws/v1alpha1"
 )

@@ -57,7 +57,7 @@ type gpuCheck struct {
 // gpuChecks are all of them, one where no driver answers.
 func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	if f.Driver == nil {
-		return []gpuCheck{{"the driver", func(context.Context, host.View) (string, error) { return noDriver(f) }, []string{"gpuadm apply, which loads it; gpuadm facts says more"}}}
+		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{"gpuadm apply, which loads it; gpuadm facts says more"}}}
 	}
 	pure := func(problem string) func(context.Context, host.View) (string, error) {
 		return func(context.Context, host.View) (string, error) { return problem, nil }

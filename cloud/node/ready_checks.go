@@ -20,9 +20,12 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-func noDriver(f facts.Facts) (string, error) {
+func noDriver(ctx context.Context, v host.View, f facts.Facts) (string, error) {
 	if f.DriverAgain {
 		return "", host.NewProcess
+	}
+	if loader := facts.LoadsDriver(ctx, v); loader != "" {
+		return "", converge.DriverLoads(loader)
 	}
 	return "no NVIDIA driver answers: " + cmp.Or(f.NoDriver, "it was not asked"), nil
 }

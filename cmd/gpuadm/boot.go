@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -58,10 +59,8 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 			printf(c.stderr, "gpuadm: attempt %d of %d failed, the next is in %v: %v\n", try, bootTries, pause, err)
 			try++
 		}
-		select {
-		case <-ctx.Done():
+		if host.Pause(ctx, pause) != nil {
 			return err
-		case <-time.After(pause):
 		}
 	}
 }
@@ -93,71 +92,109 @@ func (c *common) gaveUp(ctx context.Context, h host.Host, err error) error {
 }
 
 func newGate(c *common) *cobra.Command {
-	return &cobra.Command{
+	wait := false
+	cmd := &cobra.Command{
 		Use:   "gate",
 		Short: "say whether kubelet may start",
 		Long: `Gate exits with 0 if kubelet may start: this boot's apply has succeeded, or the
 machine is converged by now, or an undo holds applies. Kubelet's unit runs it before
-each start, so kubelet starts by itself on a node that was repaired.`,
+each start, so kubelet starts by itself on a node that was repaired. With --wait it
+asks again until kubelet may start, as EKS's nodeadm-run needs it: systemd starts all
+that a unit requires at each of its restarts.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			h, err := c.open(c.rootDir)
-			if err != nil {
-				return err
-			}
-			if u, err := h.Unit(cmd.Context(), stages.BootUnit); err == nil && u.Active == "active" {
-				return nil
-			}
-			if _, err := h.Lstat(path.Join(specHome, "node.toml")); errors.Is(err, fs.ErrNotExist) && len(c.files) == 0 {
-				return nil // this machine has no spec
-			}
-			e, h, err := c.engine(nil, nil)
-			if err != nil {
-				return err
-			}
-			if err := trustInstalled(h, e); err != nil {
-				return err
-			}
-			before := stages.BeforeKubelet()
-			if instance.Detect(h).Managed == "eks" {
-				before = stages.BeforeNodeadm() // which starts kubelet, and reads its configuration then
-			}
-			e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
-			e.Before = e.Stages // kubelet starts whether the API server answers or not
-			if none, err := c.noGPU(cmd.Context(), e, h); none || err != nil {
-				return err
-			}
-			if e.Spec.Join.Gate == "open" {
-				return nil // the node joins, and a taint keeps pods away
-			}
-			s, err := e.Pending(cmd.Context(), h)
-			cut := s.Unfinished != "" && !atWork(h)
-			if err != nil || !cut && (s.Held != "" || s.Now() == 0) {
-				return err
-			}
-			t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now(), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
-			if cut {
-				t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
-			}
-			if cut && s.Undoing {
-				t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
-				t.Try = []string{"gpuadm undo, which finishes it, or gpuadm apply; kubelet then starts by itself"}
-			} else if cannot := s.Cannot(); len(cannot) > 0 {
-				t.What, t.Try = "cannot let kubelet start: the node cannot converge", nil
-				for _, ch := range cannot {
-					t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
+			for said := ""; ; {
+				err := c.gate(cmd.Context())
+				if err == nil || !wait {
+					return err
 				}
-				t.Try = append(t.Try, "then gpuadm apply; kubelet then starts by itself")
+				if why := err.Error(); why != said {
+					printf(c.stderr, "gpuadm: waiting: %s\n", why)
+					said = why
+				}
+				select {
+				case <-cmd.Context().Done():
+					return err
+				case <-time.After(waitPause):
+				}
 			}
-			if s.Damage != "" {
-				t.Because = append(t.Because, s.Damage)
-			}
-			if c.toJournal() {
-				return gateLine(t)
-			}
-			return t
 		},
 	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until kubelet may start")
+	return cmd
+}
+
+// gate says why kubelet may not start; nil if it may.
+func (c *common) gate(ctx context.Context) error {
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return err
+	}
+	if u, err := h.Unit(ctx, stages.BootUnit); err == nil && u.Active == "active" {
+		return nil
+	}
+	if _, err := h.Lstat(path.Join(specHome, "node.toml")); errors.Is(err, fs.ErrNotExist) && len(c.files) == 0 {
+		return nil // this machine has no spec
+	}
+	e, h, err := c.engine(nil, nil)
+	if err != nil {
+		return err
+	}
+	if err := trustInstalled(h, e); err != nil {
+		return err
+	}
+	before := stages.BeforeKubelet()
+	if instance.Detect(h).Managed == "eks" {
+		before = stages.BeforeNodeadm() // which starts kubelet, and reads its configuration then
+	}
+	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
+	e.Before = e.Stages // kubelet starts whether the API server answers or not
+	if none, err := c.noGPU(ctx, e, h); none || err != nil {
+		return err
+	}
+	if e.Spec.Join.Gate == "open" {
+		return nil // the node joins, and a taint keeps pods away
+	}
+	s, err := e.Pending(ctx, h)
+	cut := s.Unfinished != "" && !atWork(h)
+	if err != nil || !cut && (s.Held != "" || s.Now() == 0 && len(alone(s)) == 0) {
+		return err
+	}
+	t := closed(s, cut)
+	if c.toJournal() {
+		return gateLine(t)
+	}
+	return t
+}
+
+// alone are the GPUs' changes that wait while those of the other GPUs were made.
+func alone(s converge.Status) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch converge.Change) bool { return ch.Stage != mig.Stage.Name || ch.Waits == "" })
+}
+
+// closed says why kubelet may not start on a machine of this status.
+func closed(s converge.Status, cut bool) *converge.Trouble {
+	t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone(s)), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
+	for _, ch := range alone(s) {
+		t.Because = append(t.Because, ch.Waits)
+	}
+	if cut {
+		t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
+	}
+	if cut && s.Undoing {
+		t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
+		t.Try = []string{"gpuadm undo, which finishes it, or gpuadm apply; kubelet then starts by itself"}
+	} else if cannot := s.Cannot(); len(cannot) > 0 {
+		t.What, t.Try = "cannot let kubelet start: the node cannot converge", nil
+		for _, ch := range cannot {
+			t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
+		}
+		t.Try = append(t.Try, "then gpuadm apply; kubelet then starts by itself")
+	}
+	if s.Damage != "" {
+		t.Because = append(t.Because, s.Damage)
+	}
+	return t
 }
 
 // gateLine says in one line why kubelet may not start: kubelet's Restart= runs the gate every few seconds, and more lines would

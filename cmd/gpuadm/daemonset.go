@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,7 +68,7 @@ Without a spec from a ConfigMap the machine's own /etc/gpuadm/node.toml applies.
 	}
 	f := cmd.Flags()
 	f.StringVar(&p.root, "host", "/host", "`DIR` at which the machine's / is mounted")
-	f.DurationVar(&p.every, "every", 10*time.Minute, "time between two applies")
+	f.DurationVar(&p.every, "every", 10*time.Minute, "time between two applies, up to a fifth more or less")
 	f.BoolVar(&p.withoutPolicy, "without-policy", false, "use the ServiceAccount also where no policy limits it")
 	f.BoolVar(&p.once, "once", false, "end after one apply that does not wait for anything")
 	return cmd
@@ -98,12 +100,19 @@ func (p *pod) run(ctx context.Context) error {
 		case p.once:
 			return nil
 		}
+		debug.FreeOSMemory() // the program's bytes were read twice; now the pod waits for long
 		select {
 		case <-stop:
 			return nil
-		case <-time.After(pause):
+		case <-time.After(spread(pause, rand.Float64())):
 		}
 	}
+}
+
+// spread makes a time up to a fifth shorter or longer, by a number from 0 to 1: the pods of many nodes that started together, as when
+// their image is replaced, do not ask the API server together for long.
+func spread(pause time.Duration, random float64) time.Duration {
+	return pause*4/5 + time.Duration(random*float64(pause)*2/5)
 }
 
 // apply copies the program and the spec to the machine, and runs it there.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -83,6 +84,15 @@ func TestDaemonSetOwners(t *testing.T) {
 		touches := n.Touches()
 		if _, err := p.lay(t.Context(), n); err != nil || n.Touches() != touches {
 			t.Errorf("%s: laid again: %d touches, %v", marks, n.Touches()-touches, err)
+		}
+	}
+}
+
+// TestDaemonSetSpread: pods that started together do not stay together, and on average a pod applies as often as its flag says.
+func TestDaemonSetSpread(t *testing.T) {
+	for random, want := range map[float64]time.Duration{0: 8 * time.Minute, 0.5: 10 * time.Minute, 1: 12 * time.Minute} {
+		if is := spread(10*time.Minute, random); is != want {
+			t.Errorf("by %v: %v, want %v", random, is, want)
 		}
 	}
 }

@@ -104,6 +104,8 @@ func advise(e env, t *converge.Trouble, err error) {
 		t.Try = []string{"find out why it is read-only (dmesg shows disk errors), then: mount -o remount,rw"}
 	case errors.Is(err, syscall.ENOSPC):
 		t.Try = []string{"free space (df -h and df -i show where), and run the same command again"}
+	case errors.As(err, new(*host.GPUError)) && denied: // MIG mode needs CAP_SYS_ADMIN: MIG user guide, "Device Nodes and Capabilities"
+		t.Try = []string{"run it as root: sudo gpuadm …; in a container only with CAP_SYS_ADMIN"}
 	case denied && !e.root:
 		t.Try = []string{"run it as root: sudo gpuadm …"}
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,7 +30,7 @@ func newMIG(c *common) *cobra.Command {
 the GPUs. With --gpu it needs no GPU, and works on any machine.`,
 	}
 	group(cmd)
-	cmd.AddCommand(newMIGFit(c), newMIGProfiles(c), newMIGExport(c))
+	cmd.AddCommand(newMIGFit(c), newMIGProfiles(c), newMIGExport(c), newMIGGenerate(c))
 	return cmd
 }
 
@@ -45,7 +44,8 @@ func newMIGFit(c *common) *cobra.Command {
 		Short: "say whether a layout fits, and what it would disturb",
 		Long: `Fit places a layout's partitions on each GPU so that it disturbs as few instances
 as possible, and draws the result, or says why the layout does not fit. --file
-takes a node.toml or, with --layout, a file in mig-parted's format.
+takes a node.toml or a file in mig-parted's format; --layout names the layout
+where that file has several.
 
 Exit codes: 0 the GPUs have the layout, or with --gpu it fits; 3 it fits, and apply
 would change partitions; 1 it does not fit.`,
@@ -59,6 +59,12 @@ would change partitions; 1 it does not fit.`,
 			gpus, err := c.migGPUs(cmd.Context(), models)
 			if err != nil {
 				return err
+			}
+			if n := mig.Needs(entries); len(models) > 0 && n > len(models) {
+				return &converge.Trouble{
+					What: fmt.Sprintf("cannot partition GPU %d: --gpu is there for %d, and GPUs are counted from 0", n-1, len(models)),
+					Try:  []string{"write --gpu once for each GPU: " + strings.TrimSpace(strings.Repeat("--gpu "+models[0]+" ", min(n, 16)))},
+				}
 			}
 			return c.migFit(entries, gpus, len(models) > 0)
 		},
@@ -116,6 +122,35 @@ mig-parted's format, which has no placement.`,
 	return cmd
 }
 
+func newMIGGenerate(c *common) *cobra.Command {
+	var models []string
+	cmd := &cobra.Command{
+		Use:   "generate",
+		Short: "print one layout for each profile, in mig-parted's format",
+		Long: `Generate prints a file in mig-parted's format for [mig] file: for each profile of
+the GPUs a layout all-PROFILE with as many as fit, and all-disabled and all-enabled.`,
+		Example: "  gpuadm mig generate > /etc/gpuadm/mig.yaml\n  gpuadm mig generate --gpu H100-80GB --gpu A100-40GB",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			gpus, err := c.migGPUs(cmd.Context(), models)
+			if err != nil {
+				return err
+			}
+			file, err := mig.Generate(gpus)
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return c.json(file)
+			}
+			_, err = c.stdout.Write(file.YAML())
+			return err
+		},
+	}
+	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	return cmd
+}
+
 // migGPUs are this machine's GPUs, or untouched ones of the models asked for.
 func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, error) {
 	var gpus []host.GPU
@@ -146,7 +181,7 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 // caller is, not on the machine that --root names.
 func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	if len(c.files) == 1 && slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(c.files[0])) {
-		data, err := os.ReadFile(c.files[0])
+		data, err := c.read(c.files[0])
 		if err != nil {
 			return nil, fmt.Errorf("cannot read %s: %w", c.files[0], errors.Unwrap(err))
 		}
@@ -164,7 +199,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	if layout != "" {
 		want.Layout, want.GPU = layout, nil
 	}
-	if want.Layout == "" && len(want.GPU) == 0 {
+	if !want.Asked() || want.Layout != "" && want.File == "" {
 		return nil, &converge.Trouble{What: "cannot fit a layout: the spec asks for none", Try: []string{"[mig] in node.toml, or --file config.yaml --layout NAME; gpuadm help spec shows the keys"}}
 	}
 	var data []byte
@@ -198,7 +233,7 @@ func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) erro
 		return err
 	}
 	changes := false
-	var list []fitted
+	list := []fitted{}
 	for _, a := range all {
 		f, err := fitOn(a)
 		if err != nil {

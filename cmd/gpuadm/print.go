@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
@@ -339,9 +340,7 @@ func (c *common) typed(verb string) string {
 		words = append(words, c.chosen...)
 	}
 	for i, w := range words {
-		if strings.ContainsAny(w, " \t'\"$`\\*?[](){}<>|&;!~#") {
-			words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
+		words[i] = host.ShellWord(w)
 	}
 	return strings.Join(words, " ")
 }

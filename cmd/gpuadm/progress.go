@@ -114,6 +114,8 @@ func summary(e converge.Event) string {
 	switch {
 	case e.Change.Deferred != "":
 		return e.Change.String() + "   " + until(e.Change.Deferred)
+	case e.Change.Diff == "" && len(e.Change.After) > 40 && e.Change.Why != "":
+		return e.Change.String() + "   " + e.Change.Why
 	case e.Change.Diff != "" || len(e.Change.After) > 40:
 		return e.Change.String()
 	}

@@ -87,6 +87,8 @@ func newRoot(e env) *cobra.Command {
 		newFacts(c),
 		newVersion(c),
 		newStartCUDA(),
+		newSSH(c),
+		newServeSSH(c),
 		specTopic(),
 		exitTopic(),
 	)
@@ -181,11 +183,12 @@ func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDire
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// onSignal closes the channel at the first SIGTERM, SIGINT or SIGHUP: what is being made is finished, then the run stops.
-// A second signal ends the process at once, as it would have.
+// onSignal closes the channel at the first SIGTERM or SIGINT: what is being made is finished, then the run stops.
+// A second signal ends the process at once, as it would have. A terminal or a connection that is lost stops no run.
 func onSignal() (<-chan struct{}, func()) {
 	sig, stop := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Ignore(syscall.SIGHUP)
+	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		if _, ok := <-sig; ok {
 			signal.Stop(sig)

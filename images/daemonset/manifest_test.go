@@ -10,7 +10,15 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
+
+// expression is about a label, or a taint.
+type expression struct {
+	Key, Operator string
+	Values        []string
+}
 
 // workload is what is looked at of a manifest.
 type workload struct {
@@ -18,14 +26,16 @@ type workload struct {
 	Spec struct {
 		Template struct {
 			Spec struct {
-				AutomountServiceAccountToken *bool `yaml:"automountServiceAccountToken"`
-				HostPID                      bool  `yaml:"hostPID"`
-				HostNetwork                  bool  `yaml:"hostNetwork"`
+				AutomountServiceAccountToken *bool             `yaml:"automountServiceAccountToken"`
+				NodeSelector                 map[string]string `yaml:"nodeSelector"`
+				Tolerations                  []expression
+				HostPID                      bool `yaml:"hostPID"`
+				HostNetwork                  bool `yaml:"hostNetwork"`
 				Affinity                     struct {
 					NodeAffinity struct {
 						Required struct {
 							NodeSelectorTerms []struct {
-								MatchExpressions []struct{ Key, Operator string } `yaml:"matchExpressions"`
+								MatchExpressions []expression `yaml:"matchExpressions"`
 							} `yaml:"nodeSelectorTerms"`
 						} `yaml:"requiredDuringSchedulingIgnoredDuringExecution"`
 					} `yaml:"nodeAffinity"`
@@ -54,15 +64,35 @@ type workload struct {
 	}
 }
 
-// TestPodIsNarrow: the pod has no privilege, a token that is good for an hour, and no place on a control plane.
-func TestPodIsNarrow(t *testing.T) {
-	var w workload
-	for d := yaml.NewDecoder(bytes.NewReader(Manifest)); w.Kind != "DaemonSet"; {
+// clouds have a manifest each.
+func clouds() []string { return []string{"eks", "aks", "gke", "onprem"} }
+
+// read reads a cloud's DaemonSet.
+func read(t *testing.T, cloud string) (w workload) {
+	t.Helper()
+	text, err := Manifests.ReadFile(cloud + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := yaml.NewDecoder(bytes.NewReader(text)); w.Kind != "DaemonSet"; {
 		w = workload{}
 		if err := d.Decode(&w); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return w
+}
+
+// TestPodIsNarrow: the pod has no privilege, a token that is good for an hour, and no place on a control plane or on what is no
+// Linux machine with GPUs.
+func TestPodIsNarrow(t *testing.T) {
+	for _, cloud := range clouds() {
+		t.Run(cloud, func(t *testing.T) { podIsNarrow(t, read(t, cloud)) })
+	}
+}
+
+func podIsNarrow(t *testing.T, w workload) {
+	t.Helper()
 	pod := w.Spec.Template.Spec
 	if pod.HostPID || pod.HostNetwork {
 		t.Errorf("hostPID is %v, hostNetwork is %v", pod.HostPID, pod.HostNetwork)
@@ -95,9 +125,44 @@ func TestPodIsNarrow(t *testing.T) {
 	if len(terms) == 0 || len(pod.Containers) != 1 {
 		t.Fatalf("%d terms of affinity, %d containers", len(terms), len(pod.Containers))
 	}
-	for _, term := range terms { // one is enough, so each must keep control planes out
-		if e := term.MatchExpressions; len(e) != 2 || e[0].Key != "node-role.kubernetes.io/control-plane" || e[0].Operator != "DoesNotExist" {
+	for _, term := range terms { // one is enough, so each must keep out control planes and what is no machine
+		e := term.MatchExpressions
+		if len(e) != 4 || e[0].Key != "node-role.kubernetes.io/control-plane" || e[0].Operator != "DoesNotExist" ||
+			e[1].Key != "type" || e[1].Operator != "NotIn" || !slices.Equal(e[1].Values, []string{"virtual-kubelet"}) {
 			t.Errorf("the affinity has the term %+v", e)
+		}
+	}
+	if os := pod.NodeSelector["kubernetes.io/os"]; os != "linux" {
+		t.Errorf("the nodes' system is %q", os)
+	}
+}
+
+// TestTolerations: a pod comes to a node that nothing else may run on. AKS refuses a toleration without a key, so there each has one, and
+// that of AKS's system nodes is not among them.
+func TestTolerations(t *testing.T) {
+	for _, cloud := range clouds() {
+		all := read(t, cloud).Spec.Template.Spec.Tolerations
+		blanket := slices.ContainsFunc(all, func(e expression) bool { return e.Key == "" })
+		system := slices.ContainsFunc(all, func(e expression) bool { return e.Key == "CriticalAddonsOnly" })
+		if blanket != (cloud != "aks") || system || len(all) == 0 {
+			t.Errorf("%s: the tolerations are %+v", cloud, all)
+		}
+	}
+}
+
+// TestSpecs: gpuadm takes the node.toml that each manifest has.
+func TestSpecs(t *testing.T) {
+	for _, cloud := range clouds() {
+		text, err := Manifests.ReadFile(cloud + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config struct{ Data map[string]string }
+		if err := yaml.Unmarshal(text, &config); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(config.Data["node.toml"])}); err != nil {
+			t.Errorf("%s: %v", cloud, err)
 		}
 	}
 }

@@ -16,6 +16,16 @@ var Service []byte
 //go:embed gpuadm-ready.service
 var Ready []byte
 
+// Spec is gpuadm-spec.service.
+//
+//go:embed gpuadm-spec.service
+var Spec []byte
+
+// SpecPath is gpuadm-spec.path.
+//
+//go:embed gpuadm-spec.path
+var SpecPath []byte
+
 // Gate is the drop-in that makes kubelet wait for it.
 //
 //go:embed kubelet-gpuadm.conf

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -35,7 +36,11 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		}
 	}
 	r.prune(ctx) // before all else, since a full disk may be why the last run failed
-	plan, err := e.plan(ctx, h, r.j)
+	f, err := r.gathered(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	plan, err := e.plan(ctx, h, r.j, f)
 	if err != nil {
 		return Result{}, err
 	}
@@ -103,7 +108,7 @@ func (r *run) stages(ctx context.Context) error {
 // stage makes one stage's changes. Settlers come last.
 func (r *run) stage(ctx context.Context, st Stage) error {
 	r.at = st.Name
-	f, err := r.Facts(ctx, r.h)
+	f, err := r.gathered(ctx)
 	var steps []step
 	mine := present(r.j.Runs())
 	if err == nil {
@@ -134,6 +139,18 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 		return err
 	}
 	return r.rollBack(ctx, err, r.proved(st)) // which says too what earlier stages have changed
+}
+
+// gathered returns the machine's facts. They are gathered again once this run has changed something.
+func (r *run) gathered(ctx context.Context) (facts.Facts, error) {
+	if r.facts != nil {
+		return *r.facts, nil
+	}
+	f, err := r.Facts(ctx, r.h)
+	if err == nil {
+		r.facts = &f
+	}
+	return f, err
 }
 
 // proved says which stages are rolled back with this one: those that this stage verifies.

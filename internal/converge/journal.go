@@ -314,5 +314,5 @@ func (j Journal) damage(v host.View) string {
 		}
 	}
 	return fmt.Sprintf("cannot read %d of the lines of %s: undo does not know the changes that they name. Restore the file from a backup, or remove the lines: sed -i '%s' %s",
-		len(j.Damaged), file, strings.Join(script, ";"), typed(file))
+		len(j.Damaged), file, strings.Join(script, ";"), host.ShellWord(file))
 }

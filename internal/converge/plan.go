@@ -64,23 +64,20 @@ func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 	return e.cache.Gather(ctx, v, needs)
 }
 
-// GPUs looks at the machine's PCI bus, and at nothing else.
-func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) { return e.cache.GPUs(v) }
-
 // Plan says what Apply would do, and touches nothing: a View cannot.
 func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	j := ReadJournal(v)
 	if j.Refused != nil {
 		return Plan{}, j.Refused
 	}
-	return e.plan(ctx, v, j)
-}
-
-func (e *Engine) plan(ctx context.Context, v host.View, j Journal) (Plan, error) {
 	f, err := e.Facts(ctx, v)
 	if err != nil {
 		return Plan{}, err
 	}
+	return e.plan(ctx, v, j, f)
+}
+
+func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts) (Plan, error) {
 	p := Plan{Format: PlanFormat, Host: Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}, Changes: []Change{}}
 	mine := present(j.Runs())
 	var asked open

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -46,6 +47,7 @@ type run struct {
 	cut     Run    // the last run, if it has no end
 	open    bool   // and there is one
 	boot    string
+	facts   *facts.Facts // gathered since this run last changed something; nil: not yet
 	Result
 }
 

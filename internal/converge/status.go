@@ -50,7 +50,10 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error)
 			s.Runs = append(s.Runs, run)
 		}
 	}
-	s.Plan, err = e.plan(ctx, v, j)
+	f, err := e.Facts(ctx, v)
+	if err == nil {
+		s.Plan, err = e.plan(ctx, v, j, f)
+	}
 	return s, err
 }
 

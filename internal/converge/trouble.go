@@ -48,7 +48,7 @@ func Distrust(root string, err error) *Trouble {
 			if f.Name != u.Name {
 				what = name
 			}
-			whys, part.argv = append(whys, f.Why+" "+what), part.argv+" "+typed(name)
+			whys, part.argv = append(whys, f.Why+" "+what), part.argv+" "+host.ShellWord(name)
 		}
 		if len(part.faults) > 0 {
 			fix = append(fix, part.argv)
@@ -83,6 +83,11 @@ func (Wait) Waits() bool { return true }
 func Passes(err error) bool {
 	w := interface{ Waits() bool }(nil)
 	return errors.As(err, &w) && w.Waits()
+}
+
+// DriverLoads waits for a unit that loads the driver.
+func DriverLoads(unit string) Wait {
+	return Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
 }
 
 // unknown replaces the wants of a stage that does not know them yet: it waits for an answer from outside.

@@ -288,7 +288,7 @@ func obstacles(steps []step, undo string) error {
 		if !s.blocked() {
 			continue
 		}
-		leave = append(leave, "--leave "+typed(s.Name))
+		leave = append(leave, "--leave "+host.ShellWord(s.Name))
 		waits = waits && s.Waits != ""
 		if t.Err == nil || !Passes(s.err) {
 			t.Err = s.err
@@ -324,21 +324,13 @@ func obstacles(steps []step, undo string) error {
 func undoing(v host.View, to string, leave []string) string {
 	words := "gpuadm undo"
 	if to != "" {
-		words += " --to " + typed(to)
+		words += " --to " + host.ShellWord(to)
 	}
 	if v.Root() != "/" {
-		words += " --root " + typed(v.Root())
+		words += " --root " + host.ShellWord(v.Root())
 	}
 	for _, name := range leave {
-		words += " --leave " + typed(name)
+		words += " --leave " + host.ShellWord(name)
 	}
 	return words
-}
-
-// typed is a thing's name, quoted for a shell: "label example.com/rack" is one word.
-func typed(name string) string {
-	if strings.ContainsAny(name, " *?") {
-		return "'" + name + "'"
-	}
-	return name
 }

@@ -3,24 +3,45 @@
 
 package facts
 
-import "strings"
+import (
+	"context"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
 
 // The owner of a machine's driver, by signs on the machine.
 const (
 	GPUOperator = "NVIDIA's GPU Operator"
 	OSTree      = "the ostree image that this system is"
+	EKSImage    = "the EKS image"
 )
+
+// eksLoaders are the units by which EKS's accelerated images of Amazon Linux 2023 load their driver at each boot: from archives of DKMS,
+// and since 2026-09 from prebuilt trees, which are laid over /usr. rpm names a proprietary package whichever modules are loaded.
+// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/gpu at 81fec2e8, and pulls 2783, 2792 and 2819.
+func eksLoaders() []string { return []string{"nvidia-kmod-load.service", "nvidia-setup.service"} }
+
+// LoadsDriver names the unit that loads the driver of EKS's image just now; "" if none does.
+func LoadsDriver(ctx context.Context, v host.View) string {
+	for _, name := range eksLoaders() {
+		if u, err := v.Unit(ctx, name); err == nil && u.Active == "activating" {
+			return name
+		}
+	}
+	return ""
+}
 
 // DriverOwner is another owner of the driver.
 type DriverOwner struct {
-	Name string `json:"name"` // GPUOperator, OSTree
+	Name string `json:"name"` // GPUOperator, OSTree, EKSImage
 	Why  string `json:"why"`  // by which sign
 }
 
 // driverOwner says who else brings the driver. What an os-release says is for who knows the distributions.
 func (l *look) driverOwner() *DriverOwner {
 	if !l.v.Live() {
-		return nil // what is in /run is this boot's
+		return l.eksImage() // what is in /run is this boot's
 	}
 	// The driver container mounts its root for others to find, holds its process's file while it runs, and says by another
 	// one that it is ready. The operator's validator has files beside it, also where the driver is the machine's own.
@@ -39,6 +60,16 @@ func (l *look) driverOwner() *DriverOwner {
 	// Made by ostree-prepare-root(1) at each boot; on such a system /usr is read-only, and packages come with the image.
 	if booted := "/run/ostree-booted"; l.has(booted) {
 		return &DriverOwner{OSTree, booted + " is there"}
+	}
+	return l.eksImage()
+}
+
+// eksImage goes by the images' own units; NVIDIA's packages have none of these names.
+func (l *look) eksImage() *DriverOwner {
+	for _, name := range eksLoaders() {
+		if at := "/etc/systemd/system/" + name; l.has(at) {
+			return &DriverOwner{EKSImage, at + " is there"}
+		}
 	}
 	return nil
 }

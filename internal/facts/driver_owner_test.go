@@ -19,6 +19,9 @@ func TestDriverOwner(t *testing.T) {
 		{"mounted", mounts + "overlay /run/nvidia/driver overlay rw 0 0\n", facts.GPUOperator, "/run/nvidia/driver is mounted, by its driver container"},
 		{"at work", mounts + "-- run/nvidia/nvidia-driver.pid --\n4242\n", facts.GPUOperator, "its driver container has written /run/nvidia/nvidia-driver.pid"},
 		{"ready", mounts + "-- run/nvidia/validations/.driver-ctr-ready --\n", facts.GPUOperator, "its driver container has written /run/nvidia/validations/.driver-ctr-ready"},
+		{"EKS, by archives", "-- etc/systemd/system/nvidia-kmod-load.service --\n[Service]\n", facts.EKSImage, "/etc/systemd/system/nvidia-kmod-load.service is there"},
+		{"EKS, by trees", "-- etc/systemd/system/nvidia-setup.service --\n[Service]\n", facts.EKSImage, "/etc/systemd/system/nvidia-setup.service is there"},
+		{"the operator on EKS' image", "-- etc/systemd/system/nvidia-setup.service --\n[Service]\n-- run/nvidia/nvidia-driver.pid --\n1\n", facts.GPUOperator, "its driver container has written /run/nvidia/nvidia-driver.pid"},
 		{"ostree", mounts + "-- run/ostree-booted --\n", facts.OSTree, "/run/ostree-booted is there"},
 	} {
 		n, err := simhost.New([]byte(test.files))

@@ -48,6 +48,7 @@ type Facts struct {
 	NoDriver    string            `json:"noDriver,omitempty"`    // why none answers
 	DriverOwner *DriverOwner      `json:"driverOwner,omitempty"` // who else manages the driver; nil where no other owner is found
 	MIGOwner    string            `json:"migOwner,omitempty"`    // who else partitions the GPUs: nvidia-mig-manager
+	DynamicMIG  string            `json:"dynamicMIG,omitempty"`  // the sign by which the DRA driver is seen to make partitions as pods ask for them
 	GFD         string            `json:"gfd,omitempty"`         // the sign by which GPU Feature Discovery is seen to label this node
 	Machine     string            `json:"machine,omitempty"`     // the firmware's name of it; "unknown" where it has none
 	VGPU        *VGPU             `json:"vgpu,omitempty"`        // nil where no GPU is a virtual one

@@ -29,31 +29,31 @@ func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
-	if !c.known {
-		c.os, c.arch, c.virt, c.bus = l.os(), l.arch(), "", nil
-		if f.Live {
-			c.virt = l.virt()
-		}
-		c.known = l.err == nil
-	}
-	f.OS, f.Arch, f.Virt = c.os, c.arch, c.virt
-	f.Kernel = l.kernel()
+	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
 	if f.Live {
-		f.GPUs = l.pci()
+		f.Virt, f.GPUs = l.virt(), l.pci()
 	}
-	f.Cloud = instance.Detect(v)
+	f.Cloud = instance.Detect(l.v)
 	l.cloud = f.Cloud
 	f.Engines = l.engines(ctx, f.OS)
 	f.Programs = l.programs(f.Engines)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
-	c.node(ctx, l, &f)
+	l.node(ctx, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err
 }
 
+// Engines finds the container engines, as Gather does, and nothing else.
+func Engines(ctx context.Context, v host.View) ([]Engine, error) {
+	l := new(Cache).look(v)
+	l.cloud = instance.Detect(l.v)
+	found := l.engines(ctx, l.os())
+	return found, l.err
+}
+
 // GPUs are the GPUs of Gather's facts, from the PCI bus alone.
-func (c *Cache) GPUs(v host.View) ([]PCI, error) {
-	l := c.look(v)
+func GPUs(v host.View) ([]PCI, error) {
+	l := new(Cache).look(v)
 	all := l.pci()
 	return all, l.err
 }
@@ -62,7 +62,27 @@ func (c *Cache) look(v host.View) *look {
 	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
 		*c = Cache{view: v} // another machine, or a view that cannot be compared
 	}
-	return &look{v: v, cache: c}
+	return &look{v: once{v, map[string]answer{}}, cache: c}
+}
+
+// once is a machine for one gathering: each file is read once, so that all facts are of the same bytes.
+type once struct {
+	host.View
+	read map[string]answer
+}
+
+type answer struct {
+	data []byte
+	err  error
+}
+
+func (o once) ReadFile(name string) ([]byte, error) {
+	a, ok := o.read[name]
+	if !ok {
+		a.data, a.err = o.View.ReadFile(name)
+		o.read[name] = a
+	}
+	return a.data, a.err
 }
 
 // needed finds out what was asked for beside.
@@ -79,7 +99,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		f.Signed = l.signed(ctx, *f, needs.Signed)
 	}
 	if needs.Driver {
-		f.MIGOwner, f.GFD, f.Machine = l.migOwner(), l.gfd(), l.machine()
+		f.MIGOwner, f.DynamicMIG, f.GFD, f.Machine = l.migOwner(), l.dynamicMIG(), l.gfd(), l.machine()
 		f.VGPU = l.vgpu(f.Virt, f.GPUs)
 		d, err := l.v.Driver(ctx)
 		none, later := (*host.NoDriver)(nil), host.Later{}

@@ -130,10 +130,8 @@ func persist(ctx context.Context, once func() error) error {
 		if err == nil || try == fetchTries || !worthATry(err) || ctx.Err() != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if Pause(ctx, pause/2+rand.N(pause)) != nil {
 			return err
-		case <-time.After(pause/2 + rand.N(pause)):
 		}
 	}
 }

@@ -3,7 +3,10 @@
 
 package host
 
-import "fmt"
+import (
+	"fmt"
+	"io/fs"
+)
 
 // Driver is what the NVIDIA driver that is loaded says through NVML.
 type Driver struct {
@@ -113,6 +116,11 @@ type GPUError struct {
 	Call string // NVML's name of it: nvmlDeviceSetMigMode
 	GPU  string // PCI address
 	Code string // NVML's name of the answer: IN_USE
+}
+
+// Is makes a lack of rights one of fs.ErrPermission.
+func (e *GPUError) Is(target error) bool {
+	return target == fs.ErrPermission && e.Code == "NO_PERMISSION"
 }
 
 func (e *GPUError) Error() string {

@@ -29,6 +29,18 @@ type faked struct {
 
 func openFake(t testing.TB, spec string) faked {
 	t.Helper()
+	spec, passed := strings.CutPrefix(spec, "passed ")
+	f := openedFake(t, spec)
+	if passed {
+		for i := range f.fake.Dump().GPUs {
+			f.fake.PassThrough(i)
+		}
+	}
+	return f
+}
+
+func openedFake(t testing.TB, spec string) faked {
+	t.Helper()
 	fake := fakenvml.New(t, spec)
 	t.Setenv("FAKENVML_STATE", fake.State)
 	return faked{host.LiveWithNVML(fake.Library, nil), fake}
@@ -46,12 +58,13 @@ func (f faked) ResetGPUs(_ context.Context, gpus ...string) error {
 func simulatedGPUs(t *testing.T, spec string) *simhost.Node {
 	t.Helper()
 	archive := "-- sim.toml --\n"
+	spec, passed := strings.CutPrefix(spec, "passed ")
 	for _, part := range strings.Split(spec, ",") {
 		model, count, _ := strings.Cut(part, ":")
 		if count == "" {
 			count = "1"
 		}
-		archive += fmt.Sprintf("[[gpu]]\nmodel = %q\ncount = %s\n", model, count)
+		archive += fmt.Sprintf("[[gpu]]\nmodel = %q\ncount = %s\npassthrough = %t\n", model, count, passed)
 	}
 	n, err := simhost.New([]byte(archive))
 	must(t, err)
@@ -187,7 +200,7 @@ func use(h host.Host, g host.GPU, in int, some bool) string {
 // TestGPUBoth takes random steps on the real door over a fake driver and on the simulated node: each must answer the same and
 // leave the same.
 func TestGPUBoth(t *testing.T) {
-	for _, spec := range []string{"A100-40:2", "A100-80", "H100-80,T4", "H200,L40S", "B200", "A30", "RTX-PRO-6000:2"} {
+	for _, spec := range []string{"A100-40:2", "passed A100-40:2", "passed A30", "A100-80", "H100-80,T4", "H200,L40S", "B200", "A30", "RTX-PRO-6000:2"} {
 		t.Run(spec, func(t *testing.T) {
 			real, sim := openFake(t, spec), simulatedGPUs(t, spec)
 			well := map[string]int{}

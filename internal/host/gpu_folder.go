@@ -33,5 +33,8 @@ func (f *folder) DestroyCompute(context.Context, string, int, int) error { retur
 // SetPersistence is Host's.
 func (f *folder) SetPersistence(context.Context, string, bool) error { return firstBoot() }
 
+// Terminate is Host's.
+func (f *folder) Terminate(int) error { return firstBoot() }
+
 // CUDA is View's.
 func (f *folder) CUDA(context.Context, string, ...[]string) ([]CUDA, error) { return nil, firstBoot() }

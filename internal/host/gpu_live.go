@@ -22,6 +22,7 @@ func (l *live) ResetGPUs(ctx context.Context, gpus ...string) error {
 	if len(gpus) == 0 { // without -i nvidia-smi resets all there are
 		return nil
 	}
+	keptOf(ctx).end() // what is open holds the GPUs, gpuadm's own session too
 	output, err := l.Do(ctx, resetCommand(gpus)...)
 	return withWords(err, output)
 }

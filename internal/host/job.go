@@ -100,10 +100,8 @@ func (b *bus) ends(ctx context.Context, unit string) (string, error) {
 		case p["ActiveState"] != "activating":
 			return "done", nil
 		}
-		select {
-		case <-ctx.Done():
+		if Pause(ctx, jobPoll) != nil {
 			return "", context.Cause(ctx)
-		case <-time.After(jobPoll):
 		}
 	}
 }

@@ -5,6 +5,9 @@ package host
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"syscall"
 	"time"
 )
 
@@ -39,6 +42,16 @@ func (l *live) Unit(ctx context.Context, name string) (Unit, error) { return l.u
 
 func (l *live) SetUnit(ctx context.Context, name string, to UnitChange) error {
 	return l.units.set(ctx, name, to)
+}
+
+func (l *live) Terminate(pid int) error {
+	if pid <= 1 { // kill(2): 0 and less are groups of processes
+		return fmt.Errorf("cannot end process %d: it is no process of a program", pid)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("cannot end process %d: %w", pid, err)
+	}
+	return nil
 }
 
 func (l *live) Lock() (func(), error) {

@@ -12,6 +12,10 @@ func withoutCgo() error {
 	return &NoDriver{Why: "this gpuadm was built without cgo, and the driver's library is a C library", Try: "build it with CGO_ENABLED=1"}
 }
 
+type nvmlSession struct{}
+
+func (nvmlSession) end() {}
+
 func (d *nvmlDoor) driver(context.Context) (Driver, error) { return Driver{}, withoutCgo() }
 
 func (d *nvmlDoor) setMIGMode(context.Context, string, bool) error { return withoutCgo() }

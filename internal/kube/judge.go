@@ -148,23 +148,15 @@ func grant(refused []string) []string {
 		verbs, what = "get,patch", "nodes,nodes/status"
 	}
 	role := "gpuadm-" + strings.NewReplacer("nodes,nodes/status", "node", "/", "-").Replace(what)
-	subject, name := "--user="+shell(user), user
+	subject, name := "--user="+host.ShellWord(user), user
 	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
-		subject, name = "--serviceaccount="+shell(rest), rest
+		subject, name = "--serviceaccount="+host.ShellWord(rest), rest
 	}
 	name = regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(name), "-")
 	return []string{
 		"as the cluster's administrator, once: kubectl create clusterrole " + role + " --verb=" + verbs + " --resource=" + what,
 		"and: kubectl create clusterrolebinding gpuadm-" + strings.Trim(name, "-") + " --clusterrole=" + role + " " + subject,
 	}
-}
-
-// shell quotes a word for a shell where it needs that.
-func shell(word string) string {
-	if regexp.MustCompile(`^[A-Za-z0-9:@./_-]+$`).MatchString(word) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // judgeLine says why there was no answer.

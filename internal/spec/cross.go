@@ -142,10 +142,10 @@ func (d *decoder) inject(r Runtime) {
 // Source: api/config/v1/sharing.go and "With CUDA MPS" in the README of https://github.com/NVIDIA/k8s-device-plugin;
 // https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-sharing.html.
 func (d *decoder) sharing(s Spec) {
-	if s.Sharing.MPS == 0 || !d.ok("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.gpu") {
+	if s.Sharing.MPS == 0 || !d.ok("sharing.mps", "sharing.time_slicing", "sharing.strategy", "mig.layout", "mig.file", "mig.gpu") {
 		return
 	}
-	switch mig := s.MIG.Layout != "" || slices.ContainsFunc(s.MIG.GPU, func(g MIGGPU) bool { return g.Enabled }); {
+	switch mig := s.MIG.Layout != "" || s.MIG.File != "" && len(s.MIG.GPU) == 0 || slices.ContainsFunc(s.MIG.GPU, func(g MIGGPU) bool { return g.Enabled }); {
 	case s.Sharing.TimeSlicing > 0:
 		d.blame("sharing.mps", "keep one of the two", "[sharing] has mps and time_slicing")
 	case mig || s.Sharing.Strategy != "none":

@@ -118,11 +118,13 @@ func table() []row {
 		stated = func(s *Spec) *bool { return &s.Runtime.CDIStated }
 
 	section = "mig"
-	text("layout", `""`, "name of a layout in file; or write [[mig.gpu]] tables", checkName, func(s *Spec) any { return &s.MIG.Layout })
+	text("layout", `""`, "name of a layout in file; empty: its only one; or write [[mig.gpu]] tables", checkName, func(s *Spec) any { return &s.MIG.Layout })
 	text("file", `""`, "absolute path of a file in mig-parted's format", checkPath, func(s *Spec) any { return &s.MIG.File })
+	enum("failure", "one GPU that is busy or gone keeps the others from a change (all-or-nothing), or waits alone (per-gpu); auto: per-gpu at boot; the node is not ready either way", func(s *Spec) any { return &s.MIG.Failure }, "auto", "all-or-nothing", "per-gpu")
+	add("trust_driver", TypeBool, "false", "true: while no driver answers, a layout that the known GPUs cannot have is not refused: a newer driver may know more", func(s *Spec) any { return &s.MIG.TrustDriver })
 	section = "mig.gpu"
 	last := func(s *Spec) *MIGGPU { return &s.MIG.GPU[len(s.MIG.GPU)-1] }
-	add("match", TypeStrings, "[]", "PCI device ids or names of the GPUs meant; empty: all", func(s *Spec) any { return &last(s).Match }).check = checkName
+	add("match", TypeStrings, "[]", "PCI device ids, names, UUIDs or PCI addresses of the GPUs meant; empty: all", func(s *Spec) any { return &last(s).Match }).check = checkName
 	add("devices", TypeDevices, `"all"`, "which GPUs, by index", func(s *Spec) any { return &last(s).Devices })
 	add("enabled", TypeBool, "true", "MIG mode", func(s *Spec) any { return &last(s).Enabled })
 	add("layout", TypeCounts, "{}", "how many of each profile on each GPU", func(s *Spec) any { return &last(s).Layout }).check = checkProfile

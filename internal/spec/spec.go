@@ -56,7 +56,7 @@ func (s Spec) Digest() string {
 }
 
 // Asked says whether the spec has any GPU partitioned.
-func (m MIG) Asked() bool { return m.Layout != "" || len(m.GPU) > 0 }
+func (m MIG) Asked() bool { return m.Layout != "" || m.File != "" || len(m.GPU) > 0 }
 
 // Driver is [driver]: which NVIDIA driver, from where, and who looks after it.
 type Driver struct {
@@ -119,14 +119,17 @@ type Runtime struct {
 
 // MIG is [mig]: how the GPUs are partitioned. Either Layout or GPU is set, or neither.
 type MIG struct {
-	Layout string // a name from File
+	Layout string // a name from File; "" with a File and no GPU: its only layout
 	File   string // absolute path of a file in mig-parted's format
 	GPU    []MIGGPU
+
+	Failure     string // auto, all-or-nothing, per-gpu: what one GPU that cannot change means for the others
+	TrustDriver bool   // what the table of known GPUs excludes is left to the driver
 }
 
 // MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.
 type MIGGPU struct {
-	Match      []string       // PCI device ids or names of GPUs; empty = all
+	Match      []string       // PCI device ids, names, UUIDs or PCI addresses of GPUs; empty = all
 	Devices    Devices        // which of them
 	Enabled    bool           // MIG mode; when false, Layout and Placements are empty
 	Layout     map[string]int // profile -> how many of it on each GPU

@@ -37,7 +37,9 @@ func clientNames(holders []Holder) (clients []string) {
 // https://github.com/NVIDIA/nvidia-container-toolkit.
 func nvidiaMajors(v host.View) (map[uint32]string, error) {
 	b, err := v.ReadFile("/proc/devices")
-	if err != nil {
+	if missing(err) {
+		return nil, nil
+	} else if err != nil {
 		return nil, err
 	}
 	characters, _, _ := strings.Cut(string(b), "Block devices:")
@@ -54,13 +56,12 @@ func nvidiaMajors(v host.View) (map[uint32]string, error) {
 
 // gpuFiles names the devices of NVIDIA's that a process has open. Only their numbers say what they are: in a mount namespace of
 // its own any user may call any file /dev/nvidia0.
-func gpuFiles(v host.View, pid int, majors map[uint32]string) ([]string, error) {
-	devices, err := v.OpenDevices(pid)
+func gpuFiles(v host.View, pid int, majors map[uint32]string) (files []string, devices []OpenDevice, err error) {
+	all, err := v.OpenDevices(pid)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var files []string
-	for _, d := range devices {
+	for _, d := range all {
 		driver, ok := majors[d.Major]
 		if !ok {
 			continue
@@ -69,7 +70,7 @@ func gpuFiles(v host.View, pid int, majors map[uint32]string) ([]string, error) 
 		if !strings.HasPrefix(name, "/dev/nvidia") || path.Clean(name) != name || len(name) > 64 {
 			name = fmt.Sprintf("device %d:%d of %s", d.Major, d.Minor, driver)
 		}
-		files = append(files, name)
+		files, devices = append(files, name), append(devices, OpenDevice{driver, d.Major, d.Minor})
 	}
-	return converge.Few(files, 4), nil
+	return converge.Few(files, 4), devices, nil
 }

@@ -105,15 +105,13 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 		if state == "completed" {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if host.Pause(ctx, fabricPause) != nil {
 			return &converge.Trouble{
 				What:    fmt.Sprintf("cannot register the GPUs with the fabric manager: %v", context.Cause(ctx)),
 				Because: append(sentences, lastWords(context.WithoutCancel(ctx), h, unit)...),
 				Try:     []string{"journalctl -u " + unit, "nvidia-smi -q, section Fabric"},
 				Err:     context.Cause(ctx),
 			}
-		case <-time.After(fabricPause):
 		}
 	}
 }

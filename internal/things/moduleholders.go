@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -22,14 +23,29 @@ type Holder struct {
 	PID       int
 	Command   string   // its name, as ps -o comm shows it
 	Files     []string // device nodes, a few of them named and the others counted
-	Unit      string   // the systemd service it belongs to, "" if none
-	Pod       string   // NAMESPACE/NAME, or uid UID where kubelet has left no name; "" if it is in no pod
-	Container string   // the first 12 digits of the container's id
+	Devices   []OpenDevice
+	Unit      string // the systemd service it belongs to, "" if none
+	Pod       string // NAMESPACE/NAME, or uid UID where kubelet has left no name; "" if it is in no pod
+	Container string // the first 12 digits of the container's id
 }
 
-// String names the holder so that an operator can find it: process 4711 (python3) of pod ml/train-0, container 0123456789ab.
+// An OpenDevice is a device of NVIDIA's that a process has open.
+type OpenDevice struct {
+	Driver       string // its name in /proc/devices; several may have one number
+	Major, Minor uint32
+}
+
+// String names the holder and what it has open.
 func (h Holder) String() string {
-	s := fmt.Sprintf("process %d (%s)", h.PID, h.Command)
+	return h.Who() + " has " + strings.Join(h.Files, ", ") + " open"
+}
+
+// Who names the holder so that an operator can find it: process 4711 (python3) of pod ml/train-0, container 0123456789ab.
+func (h Holder) Who() string {
+	s := fmt.Sprintf("process %d", h.PID)
+	if h.Command != "" {
+		s += " (" + h.Command + ")"
+	}
 	switch {
 	case h.Pod != "":
 		s += " of pod " + h.Pod
@@ -39,7 +55,7 @@ func (h Holder) String() string {
 	if h.Container != "" {
 		s += ", container " + h.Container + ","
 	}
-	return s + " has " + strings.Join(h.Files, ", ") + " open"
+	return s
 }
 
 // Daemon says whether it is one of the driver's own, which only serve others and are stopped and started with the module.
@@ -59,6 +75,7 @@ func GPUHolders(ctx context.Context, v host.View) ([]Holder, error) {
 	if err != nil || len(majors) == 0 {
 		return nil, err
 	}
+	own := strconv.Itoa(os.Getpid()) // gpuadm asks the driver itself
 	pids, err := v.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -67,10 +84,10 @@ func GPUHolders(ctx context.Context, v host.View) ([]Holder, error) {
 	pods := podNames(v)
 	for _, name := range pids {
 		pid, err := strconv.Atoi(name)
-		if err != nil {
+		if err != nil || name == own {
 			continue
 		}
-		files, err := gpuFiles(v, pid, majors)
+		files, devices, err := gpuFiles(v, pid, majors)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +95,7 @@ func GPUHolders(ctx context.Context, v host.View) ([]Holder, error) {
 			continue
 		}
 		comm, _ := v.ReadFile(path.Join("/proc", name, "comm")) // gone with its process
-		h := Holder{PID: pid, Command: strings.TrimSpace(string(comm)), Files: files}
+		h := Holder{PID: pid, Command: strings.TrimSpace(string(comm)), Files: files, Devices: devices}
 		group, _ := v.ReadFile(path.Join("/proc", name, "cgroup"))
 		h.belong(string(group), pods)
 		found = append(found, h)

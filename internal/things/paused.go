@@ -21,17 +21,26 @@ const pausedFile = "/run/gpuadm-paused"
 // persistence begins the line of a GPU whose persistence mode was on.
 const persistence = "persistence-mode:"
 
+// Persistenced keeps GPUs attached while no process uses them.
+const Persistenced = "nvidia-persistenced.service"
+
+func runs(u host.Unit) bool {
+	return u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
+}
+
 // Pause stops those of the units that run, and notes them first: a run that is killed before Resume leaves word of them.
 func Pause(ctx context.Context, h host.Host, units []string) error {
 	var running []string
+	pids := map[int]bool{}
 	for _, name := range units {
 		u, err := h.Unit(ctx, name)
 		if err != nil {
 			return err
 		}
-		if u.Active != "active" && u.Active != "activating" && u.Active != "reloading" {
+		if !runs(u) || u.PID != 0 && pids[u.PID] { // another name of one that is in the list
 			continue
 		}
+		pids[u.PID] = true
 		if u.Load == "masked" || u.Enabled == "masked" {
 			return &converge.Trouble{
 				What: fmt.Sprintf("cannot pause %s: it runs and is masked, so it could not be started again", name),
@@ -51,15 +60,23 @@ func Pause(ctx context.Context, h host.Host, units []string) error {
 	return nil
 }
 
-// PausePersistence turns off persistence mode where one of the GPUs, named by address, still has it once nvidia-persistenced is
-// paused: it holds a GPU as a process does (https://github.com/NVIDIA/NVSentinel/issues/1690). Resume turns it on again.
-func PausePersistence(ctx context.Context, h host.Host, gpus []string) error {
-	if len(gpus) == 0 {
-		return nil
-	}
-	d, err := h.Driver(ctx)
+// PausePersistence pauses nvidia-persistenced, and turns off persistence mode where one of the GPUs, named by address, has it still: it
+// holds a GPU as a process does (https://github.com/NVIDIA/NVSentinel/issues/1690). ResumePersistence turns both on again. The driver is
+// what it said last.
+func PausePersistence(ctx context.Context, h host.Host, gpus []string, d *host.Driver) error {
+	u, err := h.Unit(ctx, Persistenced)
 	if err != nil {
 		return err
+	}
+	if runs(u) {
+		if err := Pause(ctx, h, []string{Persistenced}); err != nil {
+			return err
+		}
+		now, err := h.Driver(ctx) // it takes the mode of its GPUs with it
+		if err != nil {
+			return err
+		}
+		d = &now
 	}
 	var on, lines []string
 	for _, g := range d.GPUs {
@@ -98,19 +115,32 @@ func note(h host.Host, lines []string) error {
 // Resume starts what was paused, last stopped first. It continues after a failure; the error names those that did not start, and they stay
 // on the list. A unit that was removed or masked since does not start.
 func Resume(ctx context.Context, h host.Host) error {
+	return resumeThose(ctx, h, func(string) bool { return true })
+}
+
+// ResumePersistence is Resume of what PausePersistence has paused: GPUs that nothing holds are attached for each client.
+func ResumePersistence(ctx context.Context, h host.Host) error {
+	return resumeThose(ctx, h, func(name string) bool { return name == Persistenced || strings.HasPrefix(name, persistence) })
+}
+
+func resumeThose(ctx context.Context, h host.Host, due func(name string) bool) error {
 	units, err := pausedUnits(h)
-	if err != nil || len(units) == 0 {
+	if err != nil || !slices.ContainsFunc(units, due) {
 		return err
 	}
 	var failed error
 	var left []string
 	for _, name := range slices.Backward(units) {
+		if !due(name) {
+			left = append([]string{name}, left...)
+			continue
+		}
 		if err := resume(ctx, h, name); err != nil {
 			failed = host.Join(failed, err)
 			left = append([]string{name}, left...)
 		}
 	}
-	if failed == nil {
+	if len(left) == 0 {
 		return h.Remove(pausedFile)
 	}
 	if len(left) < len(units) {

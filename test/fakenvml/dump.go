@@ -12,6 +12,7 @@ type State struct {
 	Boots     int            `json:"boots"`
 	LatencyMS int            `json:"latency_ms"`
 	Mutations int            `json:"mutations"` // calls that change something, failed ones too, and resets
+	Attaches  int            `json:"attaches"`  // of GPUs that no process held, to a session
 	GPUs      []GPU          `json:"gpus"`
 	Clients   []Client       `json:"clients"`
 	Rules     []Rule         `json:"rules"`

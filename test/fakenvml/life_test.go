@@ -21,6 +21,7 @@ func mode(t *testing.T, d nvml.Device) [2]int {
 
 func TestAmpere(t *testing.T) {
 	f, lib := load(t, "A100-40:2")
+	f.PassThrough(0)
 	d := device(t, lib, 0)
 	address := f.Dump().GPUs[0].Address
 	activation, ret := d.SetMigMode(1)
@@ -55,7 +56,7 @@ func TestAmpere(t *testing.T) {
 		t.Errorf("%d: %s", code, output)
 	}
 	f.Do("reset-refused", "--gpu", "0")
-	if output, code := f.SMI("-r", "-i", address); code != 255 || !strings.Contains(output, "Not Supported") {
+	if output, code := f.SMI("-r", "-i", address); code != 3 || !strings.Contains(output, "Not Supported") {
 		t.Errorf("%d: %s", code, output)
 	}
 	f.Reboot()

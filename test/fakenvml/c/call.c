@@ -13,7 +13,7 @@
 #include "lib.h"
 
 static struct state *mapped;
-static u32 inits;
+static u32 inits, attached; // attached: bit n for the nth GPU, in this session
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
 // A handle's bits: kind, GPU, GPU instance, compute instance and the serial number of what it names, so that a handle to
@@ -32,6 +32,16 @@ static void wait_ms(u32 ms) {
 	struct timespec left = {ms / 1000, (long)(ms % 1000) * 1000000};
 	while (nanosleep(&left, &left) != 0 && errno == EINTR) {
 	}
+}
+
+// attach: the driver initialises a GPU that no process holds for its first client, which takes 1 to 3 seconds:
+// docs.nvidia.com/deploy/driver-persistence. A session holds it.
+void attach(struct state *s, u32 gpu) {
+	if (attached >> gpu & 1) return;
+	attached |= 1u << gpu;
+	if (s->gpu[gpu].set.persistence || clients(s, gpu, NOWHERE, NOWHERE)) return;
+	s->attaches++;
+	wait_ms(s->attach_ms);
 }
 
 // lead follows a handle. kind DEVICE takes MIG devices too, as NVML's device calls do; the call itself may refuse them.
@@ -157,7 +167,7 @@ EXPORT enum code nvmlInitWithFlags(u32 flags) {
 EXPORT enum code nvmlShutdown(void) {
 	pthread_mutex_lock(&starting);
 	enum code code = inits ? OK : UNINITIALIZED;
-	if (inits) inits--;
+	if (inits && --inits == 0) attached = 0;
 	pthread_mutex_unlock(&starting);
 	return code;
 }

@@ -27,6 +27,7 @@ EXPORT enum code nvmlDeviceGetCount_v2(u32 *out) {
 // give hands out a GPU; one that is lost is not handed out, unless it gets lost between.
 static enum code give(struct call *c, u32 gpu, handle *out) {
 	if (c->s->gpu[gpu].set.lost && !c->s->gpu[gpu].set.lost_late) return GPU_IS_LOST;
+	attach(c->s, gpu);
 	*out = device_handle(gpu);
 	return OK;
 }

@@ -67,8 +67,8 @@ static void dump_log(const struct state *s) {
 
 void dump(struct state *s) {
 	const char *comma = "";
-	printf("{\"driver\":\"%s\",\"nvml\":\"%s\",\"cuda\":%u,\"init\":\"%s\",\"boots\":%u,\"latency_ms\":%u,\"mutations\":%llu,\"gpus\":[", s->driver, s->nvml, s->cuda,
-		code_name(s->init_code), s->boots, s->latency_ms, s->mutations);
+	printf("{\"driver\":\"%s\",\"nvml\":\"%s\",\"cuda\":%u,\"init\":\"%s\",\"boots\":%u,\"latency_ms\":%u,\"mutations\":%llu,\"attaches\":%u,\"gpus\":[", s->driver, s->nvml, s->cuda,
+		code_name(s->init_code), s->boots, s->latency_ms, s->mutations, s->attaches);
 	for (u32 i = 0; i < s->gpus; i++) dump_gpu(&s->gpu[i], i);
 	printf("],\"clients\":[");
 	for (int i = 0; i < MAX_CLIENTS; i++) {

@@ -36,6 +36,7 @@ handle mig_handle(u32 gpu, const struct gi *gi, const struct ci *ci);
 handle gi_handle(u32 gpu, const struct gi *gi);
 handle ci_handle(u32 gpu, const struct gi *gi, const struct ci *ci);
 int is_mig(handle h);
+void attach(struct state *s, u32 gpu);
 enum code put_text(char *out, u32 length, const char *text);
 
 // BEGIN opens a call that has a handle as its first argument.

@@ -41,6 +41,7 @@ static void add(struct state *s, const char *key) {
 	g->bus = 0x17 + 8 * s->gpus; // 17, 1f, 27, …: in the order of the addresses, as NVML counts
 	identify(g, s->gpus);
 	g->set.ecc = g->set.ecc_pending = MODELS[model].ecc;
+	g->set.self_reset = MODELS[model].needs_reset; // a machine of metal; 0: passed through to a virtual machine
 	g->set.fabric_state = MODELS[model].fabric ? 3 : 0;
 	s->gpus++;
 }

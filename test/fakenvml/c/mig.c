@@ -201,8 +201,8 @@ static void drop_instances(struct gpu *g) {
 	for (int i = 0; i < MAX_GIS; i++) g->gi[i].used = 0;
 }
 
-// mode_set: on Ampere the new mode is pending until a reset, which nvmlDeviceSetMigMode attempts itself on an idle GPU unless
-// it is passed through (self_reset). Hopper and later switch at once, when no process uses the GPU.
+// mode_set: on Ampere the new mode is pending until a reset. nvmlDeviceSetMigMode resets an idle GPU itself (self_reset), but not one
+// that is passed through to a virtual machine: nvml.h. Hopper and later switch at once, when no process uses the GPU.
 enum code mode_set(struct state *s, struct gpu *g, u32 mode, u32 *activation) {
 	u32 busy = clients(s, number(s, g), NOWHERE, NOWHERE);
 	*activation = OK;
@@ -243,8 +243,10 @@ enum code gpu_resettable(const struct state *s, const struct gpu *g) {
 	return OK;
 }
 
-// gpu_reset: on Hopper and later the mode lives as long as the driver is loaded, so a reset keeps it.
+// gpu_reset: on Hopper and later the mode lives as long as the driver is loaded, so a reset keeps it. reset_void: on some virtual
+// machines a reset says that it went well and the mode stays (cse_main.sh in github.com/Azure/AgentBaker, and its pull 2508).
 void gpu_reset(struct gpu *g) {
+	if (g->set.reset_void) return;
 	renew(g);
 	g->mode = g->pending;
 }

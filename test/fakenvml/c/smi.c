@@ -63,7 +63,7 @@ static int lost(void) {
 
 // reset is all or nothing: GPUs joined by NVLink go together.
 static int reset(void) {
-	u32 busy = 0, refused = 0;
+	u32 busy = 0, refused = 0; // exit 3: the operation is not available on the device (nvidia-smi(1), RETURN VALUE)
 	char at[32];
 	int code = lost();
 	if (code) return code;
@@ -80,7 +80,7 @@ static int reset(void) {
 			   "monitoring application such as another instance of nvidia-smi). Please first kill all processes using %s and all compute applications running in the "
 			   "system.\n",
 			busy, busy == 1 ? " is" : "s are", busy == 1 ? "this device" : "these devices");
-	if (refused) return 255;
+	if (refused) return busy ? 255 : 3;
 	for (u32 i = 0; i < choices; i++) {
 		gpu_reset(&s->gpu[chosen[i]]);
 		s->mutations++;

@@ -20,7 +20,7 @@ enum {
 };
 
 #define STATE_MAGIC 0x6c6d766e656b6166ull
-#define STATE_VERSION 1
+#define STATE_VERSION 2
 
 // Models, generated from models.txt.
 struct gi_model {
@@ -46,11 +46,11 @@ extern const u32 MODEL_COUNT;
 
 struct ci { u32 used, serial, id, profile, start, size; };                        // profile: index in the model
 struct gi { u32 used, serial, id, profile, start, size; struct ci ci[MAX_CIS]; }; // the same
-struct client { u32 gpu, gi, ci, pid, type; };                                     // type: 0 compute, 1 graphics, 2 MPS; pid 0: free
+struct client { u32 gpu, gi, ci, pid, type; };                                     // type: 0 compute, 1 graphics, 2 MPS, 3 one that NVML does not list; pid 0: free
 
 // What can be set from outside, by name (settings.c).
 struct settings {
-	u32 lost, lost_late, reset_refused, self_reset, persistence;
+	u32 lost, lost_late, reset_refused, reset_void, self_reset, persistence;
 	u32 ecc, ecc_pending, remap_corrected, remap_uncorrected, remap_pending, remap_failed, retired_pending;
 	u32 fabric_state, fabric_status, clique, links_down, repair_channel, repair_tpc, xid_count;
 	u64 ecc_corrected, ecc_uncorrected, ecc_corrected_ever, ecc_uncorrected_ever, link_errors;
@@ -73,7 +73,7 @@ struct mutation { u32 pid, call, gpu, gi, ci, profile, start, size, code; };
 struct state {
 	u64 magic;
 	u32 version, size;
-	u32 init_code, boots, latency_ms, latency_all, serial, gpus;
+	u32 init_code, boots, latency_ms, latency_all, attach_ms, attaches, serial, gpus;
 	u32 cuda;
 	char driver[32], nvml[32];
 	unsigned char cluster[16];

@@ -17,11 +17,12 @@ static const char usage[] =
 	"  new --gpus MODEL[:N],… [--driver 580.95.05] [--cuda 13.0]   a machine; the old state is gone\n"
 	"  driver [--version V] [--cuda V] [--init CODE]               what nvmlInit answers: SUCCESS, LIB_RM_VERSION_MISMATCH, …\n"
 	"  reboot                                                      Hopper and later lose mode and instances, Ampere instances\n"
-	"  client add|rm --pid P [--gpu N] [--gi N [--ci N]] [--type compute|graphics|mps]\n"
+	"  client add|rm --pid P [--gpu N] [--gi N [--ci N]] [--type compute|graphics|mps|unlisted]\n"
 	"  fail --code CODE [--call NAME] [--gpu N] [--nth N] [--late]  the nth such call (0: each; no NAME: any change); --late: done, and yet an error\n"
 	"  kill [--call NAME] [--gpu N] [--nth N] [--late]             the caller is killed before, or --late after it\n"
 	"  heal                                                        no more fail and kill\n"
 	"  latency --ms N [--mutations-only]\n"
+	"  attach --ms N                                               what the first handle of a session takes for a GPU that no process holds\n"
 	"  set [--gpu N] NAME=VALUE…                                   names: see dump, settings\n"
 	"  lost|reset-refused --gpu N [--off]\n"
 	"  fabric [--gpu N] --state completed|in-progress|not-started [--status N] [--clique N]\n"
@@ -99,7 +100,7 @@ static void client(struct state *s) {
 	u32 ci = (u32)number("ci", gi == NOWHERE ? NOWHERE : 0), type = 0;
 	if (!pid) stop("--pid is missing");
 	const char *kind = option("type");
-	if (kind) type = strcmp(kind, "graphics") == 0 ? 1 : strcmp(kind, "mps") == 0 ? 2 : 0;
+	if (kind) type = strcmp(kind, "graphics") == 0 ? 1 : strcmp(kind, "mps") == 0 ? 2 : strcmp(kind, "unlisted") == 0 ? 3 : 0;
 	if (strcmp(args[0], "rm") == 0) {
 		for (int i = 0; i < MAX_CLIENTS; i++)
 			if (s->client[i].pid == pid && (gpu == NOWHERE || s->client[i].gpu == gpu) && (gi == NOWHERE || s->client[i].gi == gi)) s->client[i].pid = 0;
@@ -164,7 +165,7 @@ static void xid(struct state *s) {
 
 static void forget(struct state *s) {
 	memset(s->counts, 0, sizeof s->counts);
-	s->mutations = s->logged = 0;
+	s->mutations = s->logged = s->attaches = 0;
 }
 
 static void command(struct state *s, const char *what) {
@@ -175,6 +176,7 @@ static void command(struct state *s, const char *what) {
 	else if (strcmp(what, "kill") == 0) rule(s, RULE_KILL);
 	else if (strcmp(what, "heal") == 0) memset(s->rule, 0, sizeof s->rule);
 	else if (strcmp(what, "latency") == 0) s->latency_ms = (u32)number("ms", 0), s->latency_all = !flag("mutations-only");
+	else if (strcmp(what, "attach") == 0) s->attach_ms = (u32)number("ms", 0);
 	else if (strcmp(what, "set") == 0) settings(s, "");
 	else if (strcmp(what, "ecc") == 0) settings(s, "ecc_");
 	else if (strcmp(what, "remap") == 0) settings(s, "remap_");

@@ -72,7 +72,7 @@ int call_by_name(const char *name) {
 
 #define SETTING(name) {#name, offsetof(struct settings, name), sizeof(((struct settings *)0)->name)}
 static const struct { const char *name; size_t at, size; } SETTINGS[] = {
-	SETTING(lost), SETTING(lost_late), SETTING(reset_refused), SETTING(self_reset), SETTING(persistence),
+	SETTING(lost), SETTING(lost_late), SETTING(reset_refused), SETTING(reset_void), SETTING(self_reset), SETTING(persistence),
 	SETTING(ecc), SETTING(ecc_pending), SETTING(ecc_corrected), SETTING(ecc_uncorrected), SETTING(ecc_corrected_ever), SETTING(ecc_uncorrected_ever),
 	SETTING(remap_corrected), SETTING(remap_uncorrected), SETTING(remap_pending), SETTING(remap_failed), SETTING(retired_pending),
 	SETTING(fabric_state), SETTING(fabric_status), SETTING(clique), SETTING(links_down), SETTING(link_errors),

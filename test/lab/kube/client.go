@@ -155,6 +155,15 @@ func (c *Client) Delete(ctx context.Context, path string) error {
 
 // Apply makes objects be there as stated, by server-side apply.
 func (c *Client) Apply(ctx context.Context, objects ...Object) error {
+	return c.apply(ctx, "force=true", objects)
+}
+
+// DryRun has the API server judge objects as for Apply, an unknown field included, and makes nothing.
+func (c *Client) DryRun(ctx context.Context, objects ...Object) error {
+	return c.apply(ctx, "force=true&dryRun=All&fieldValidation=Strict", objects)
+}
+
+func (c *Client) apply(ctx context.Context, options string, objects []Object) error {
 	for _, o := range objects {
 		path, err := c.path(ctx, o)
 		if err != nil {
@@ -164,7 +173,7 @@ func (c *Client) Apply(ctx context.Context, objects ...Object) error {
 		if err != nil {
 			return fmt.Errorf("cannot write an object: %w", err)
 		}
-		if _, err := c.Do(ctx, http.MethodPatch, path+"?fieldManager=lab&force=true", "application/apply-patch+yaml", body); err != nil {
+		if _, err := c.Do(ctx, http.MethodPatch, path+"?fieldManager=lab&"+options, "application/apply-patch+yaml", body); err != nil {
 			return err
 		}
 	}

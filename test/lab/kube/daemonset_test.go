@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/images/daemonset"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/kube"
 )
@@ -27,6 +26,7 @@ func TestLabKubeDaemonSet(t *testing.T) {
 	n.lets("first")
 	n.untainted()
 	t.Logf("kubelet's identity: %v", c.Requests(n.user()))
+	n.cheap()
 
 	t.Log("a reboot with GPUs that do not answer")
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
@@ -69,7 +69,7 @@ func TestLabKubeDaemonSet(t *testing.T) {
 func (n gpuHost) takenOff() {
 	n.t.Helper()
 	var commands []string
-	for line := range strings.Lines(string(daemonset.Manifest)) {
+	for line := range strings.Lines(string(manifest(n.t, "onprem"))) {
 		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "#   sudo "); ok {
 			commands = append(commands, command)
 		}
@@ -138,7 +138,7 @@ const nfdLabel = "feature.node.kubernetes.io/pci-10de.present"
 // looks.
 func (n gpuHost) agent(spec string) {
 	n.t.Helper()
-	objects, err := kube.Documents(daemonset.Manifest)
+	objects, err := kube.Documents(manifest(n.t, "onprem"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func (n gpuHost) agent(spec string) {
 					from["name"] = name
 				}
 			}
-			pod["nodeSelector"] = kube.Object{"kubernetes.io/hostname": n.Name}
+			kube.At(pod, "nodeSelector").(kube.Object)["kubernetes.io/hostname"] = n.Name
 			n.c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"metadata": kube.Object{"labels": kube.Object{nfdLabel: "true"}}})
 			main := kube.List(pod, "containers")[0]
 			main["image"], main["imagePullPolicy"] = lab.AgentImage, "Never"

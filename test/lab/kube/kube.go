@@ -57,7 +57,8 @@ type Cluster struct {
 	// Local is the API server's address for programs of this machine, outside the cluster's network.
 	Local string
 
-	dir       string // of the cache, removed at the end
+	flags     []string // of the API server, beside those that each has
+	dir       string   // of the cache, removed at the end
 	lock      *os.File
 	network   *network
 	keys      *keys
@@ -68,8 +69,8 @@ type Cluster struct {
 	hosts     int // that were attached
 }
 
-// Start starts a control plane and waits until it serves: some ten seconds.
-func Start(ctx context.Context) (c *Cluster, err error) {
+// Start starts a control plane, its API server with more flags, and waits until it serves: some ten seconds.
+func Start(ctx context.Context, flags ...string) (c *Cluster, err error) {
 	if os.Getuid() != 0 {
 		return nil, errors.New("cannot start a control plane: it needs root")
 	}
@@ -77,7 +78,7 @@ func Start(ctx context.Context) (c *Cluster, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c = &Cluster{}
+	c = &Cluster{flags: flags}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("cannot start a control plane: %w", err), c.Close())

@@ -39,35 +39,20 @@ func nodeadmProgram(t *testing.T) string {
 	return string(text)
 }
 
-// nodeadmUnits are the units of EKS's images that matter here, with their order.
-// Source: https://github.com/awslabs/amazon-eks-ami, templates/al2023/runtime/rootfs/etc/systemd/system.
-func nodeadmUnits() map[string]string {
-	const run = "[Service]\nType=oneshot\nExecStart=/usr/bin/nodeadm init "
-	const note = " --config-source imds://user-data --config-cache /run/eks/nodeadm/config.json\n"
-	const wanted = "[Install]\nWantedBy=multi-user.target\n"
-	return map[string]string{
-		"nodeadm-config.service": "[Unit]\nBefore=cloud-init.service\nAfter=systemd-networkd-wait-online.service\n" + run + "--skip run" + note + wanted,
-		"nodeadm-run.service": "[Unit]\nAfter=nodeadm-config.service cloud-final.service\nRequires=nodeadm-config.service\n" +
-			run + "--skip config --config-source imds://user-data --config-source file:///etc/eks/nodeadm.d/" + strings.TrimPrefix(note, " --config-source imds://user-data") + wanted,
-		"kubelet.service": "[Unit]\nAfter=containerd.service\nWants=containerd.service\n[Service]\nSlice=runtime.slice\nEnvironmentFile=/etc/eks/kubelet/environment\n" +
-			"ExecStart=/usr/bin/kubelet $NODEADM_KUBELET_ARGS\nRestart=on-failure\nRestartSec=5\nKillMode=process\n" + wanted,
-		"containerd.service.d/00-runtime-slice.conf": "[Service]\nSlice=runtime.slice\n",
-		// A script of the user data brings the toolkit, after nodeadm has looked for it.
-		"toolkit.service": "[Unit]\nAfter=nodeadm-config.service\nBefore=gpuadm.service\n[Service]\nType=oneshot\n" +
-			"ExecStart=/bin/cp /opt/nvidia-container-runtime /usr/bin/nvidia-container-runtime\n" + wanted,
-	}
-}
+// toolkitUnit is in the place of a script of the user data that brings the toolkit, after nodeadm has looked for it.
+const toolkitUnit = "[Unit]\nAfter=nodeadm-config.service\nBefore=gpuadm.service\n[Service]\nType=oneshot\n" +
+	"ExecStart=/bin/cp /opt/nvidia-container-runtime /usr/bin/nvidia-container-runtime\n[Install]\nWantedBy=multi-user.target\n"
 
 // nodeadm makes of a host what EKS's images are, and gives it user data as Karpenter does.
 func (n gpuHost) nodeadm(cloud kube.Cloud) {
 	n.t.Helper()
 	n.Put("/usr/bin/nodeadm", nodeadmProgram(n.t), 0o755)
-	for name, text := range nodeadmUnits() {
+	for name, text := range lab.NodeadmUnits() {
 		n.Put("/etc/systemd/system/"+name, text, 0o644)
 	}
+	n.Put("/etc/systemd/system/toolkit.service", toolkitUnit, 0o644)
 	// The images have AWS's command line, which gives kubelet its tokens.
 	n.Put("/usr/bin/aws", "#!/bin/sh\n[ \"$1 $2 $3 $5\" = 'eks get-token --cluster-name --region' ] && exec gpuadm token eks --cluster \"$4\" --region \"$6\"\n", 0o755)
-	n.Put("/etc/eks/image-credential-provider/ecr-credential-provider", "#!/bin/sh\nexit 1\n", 0o755)
 	n.Must("sh", "-ec", "mkdir -p /opt/cni /etc/eks/nodeadm.d; ln -s /usr/lib/cni /opt/cni/bin; mv /usr/bin/nvidia-container-runtime /opt; ctr -n k8s.io images tag lab.invalid/pause:1 localhost/kubernetes/pause:latest")
 	config := kube.LabConfig()
 	maps.Copy(config, kube.Object{
@@ -100,10 +85,11 @@ func TestLabKubeNodeadm(t *testing.T) {
 
 	t.Log("a boot with GPUs that do not answer")
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
+	n.Options.Waits = "nodeadm-run.service"
 	n.Reboot()
 	n.active("gpuadm.service", "failed")
-	c.Until("nodeadm-run was refused", func() string {
-		if log := n.Journal("nodeadm-run.service"); !strings.Contains(log, "Failed with result 'exit-code'") {
+	c.Until("nodeadm-run waits", func() string {
+		if log := n.Journal("nodeadm-run.service"); !strings.Contains(log, "cannot let kubelet start") {
 			return log
 		}
 		return ""
@@ -256,7 +242,6 @@ func TestLabKubeNodeadmRecord(t *testing.T) {
 	cloud.Machine.UserData = string(text)
 	n.Cloud(cloud)
 	n.Put("/usr/bin/nodeadm", nodeadmProgram(t), 0o755)
-	n.Put("/etc/eks/image-credential-provider/ecr-credential-provider", "#!/bin/sh\n", 0o755)
 	n.Put("/etc/eks/kubelet-version.txt", "Kubernetes v1.34.4\n", 0o644)
 	n.Must("sh", "-ec", "mkdir -p /run/cpu /run/node; cd /run/cpu; for i in $(seq 0 191); do mkdir cpu$i; done; echo 0-191 >online")
 	for engine, version := range map[string]string{"config.toml": "1.7.27", "config2.toml": "2.1.5"} {

@@ -91,7 +91,7 @@ func (c *Cluster) run(ctx context.Context, parts Parts) error {
 	if err := c.serveReviews(); err != nil {
 		return err
 	}
-	apiserver, err := c.spawn(parts.Path("kube-apiserver"), c.apiserver()...)
+	apiserver, err := c.spawn(parts.Path("kube-apiserver"), append(c.apiserver(), c.flags...)...)
 	if err != nil {
 		return err
 	}

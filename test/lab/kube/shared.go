@@ -17,6 +17,9 @@ import (
 
 // Shared is a control plane for all tests of a package: the first that asks starts it.
 type Shared struct {
+	// Flags are more flags of the API server.
+	Flags []string
+
 	once    sync.Once
 	cluster *Cluster
 	err     error
@@ -34,7 +37,7 @@ func (s *Shared) Run(t testing.TB) *T {
 	lab.Asked(t)
 	s.once.Do(func() {
 		began := time.Now()
-		s.cluster, s.err = Start(context.Background())
+		s.cluster, s.err = Start(context.Background(), s.Flags...)
 		if s.err == nil {
 			t.Logf("a control plane was there after %s", time.Since(began).Round(100*time.Millisecond))
 		}

@@ -20,6 +20,8 @@ type driver struct {
 	module              string // a file without which no driver answers
 	none                *host.NoDriver
 	gpus                []*host.GPU
+	deaf                map[int]bool    // processes that do not end when they are asked to
+	passed              map[string]bool // GPUs that are passed through to a virtual machine, by address
 }
 
 // answers says whether the driver answers, and its version; the node is locked.
@@ -142,7 +144,9 @@ func (n *Node) gpuTouch(ctx context.Context, gpu string, do func(*host.GPU) (cal
 
 // SetMIGMode is host.Host's.
 func (n *Node) SetMIGMode(ctx context.Context, gpu string, on bool) error {
-	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) { return "nvmlDeviceSetMigMode", setMode(g, on) })
+	return n.gpuTouch(ctx, gpu, func(g *host.GPU) (string, string) {
+		return "nvmlDeviceSetMigMode", setMode(g, on, n.driver.passed[gpu])
+	})
 }
 
 // SetPersistence is host.Host's.
@@ -223,6 +227,40 @@ func (n *Node) ResetGPUs(ctx context.Context, gpus ...string) error {
 		}
 		return nil
 	})
+}
+
+// Terminate is host.Host's: the process ends, its files are closed, and it uses no GPU.
+func (n *Node) Terminate(pid int) error {
+	if !n.Live() {
+		return host.FirstBoot
+	}
+	return n.touch(func() error {
+		if n.driver.deaf[pid] {
+			return nil
+		}
+		is := func(p int) bool { return p == pid }
+		for _, g := range n.driver.gpus {
+			g.Clients = slices.DeleteFunc(g.Clients, is)
+			for i := range g.Instances {
+				g.Instances[i].Clients = slices.DeleteFunc(g.Instances[i].Clients, is)
+			}
+		}
+		fds := fmt.Sprintf("/proc/%d/fd", pid)
+		names, _ := n.raw.ReadDir(fds)
+		for _, name := range names {
+			if err := n.raw.Remove(fds + "/" + name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Deafen makes a process ignore that it is asked to end.
+func (n *Node) Deafen(pid int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.driver.deaf[pid] = true
 }
 
 // Use lets these processes and no others use a GPU, in one of its instances if of is not negative.

@@ -28,6 +28,8 @@ type gpuConfig struct {
 	Model    string           // as gpumodels.go lists them
 	Count    int              // of GPUs like this; 1 if not said
 	Instance []instanceConfig // GPU instances by their profile's name
+
+	PassThrough bool // to a virtual machine: it does not reset itself
 }
 
 // instanceConfig is a GPU instance that is there when the node starts.
@@ -46,7 +48,7 @@ func (n *Node) configureGPUs(d *driverConfig, gpus []gpuConfig) error {
 	if d == nil {
 		d = &driverConfig{Version: "580.95.05", CUDA: "13.0"}
 	}
-	n.driver = driver{version: d.Version, nvml: d.NVML, cuda: d.CUDA, module: d.Module}
+	n.driver = driver{passed: map[string]bool{}, deaf: map[int]bool{}, version: d.Version, nvml: d.NVML, cuda: d.CUDA, module: d.Module}
 	if d.Why != "" {
 		n.driver.none = &host.NoDriver{Why: d.Why, Try: d.Try}
 	}
@@ -87,7 +89,7 @@ func (n *Node) addGPU(c gpuConfig) error {
 	if g.Address == "" {
 		return errors.New("neither model nor address")
 	}
-	n.driver.gpus = append(n.driver.gpus, &g)
+	n.driver.gpus, n.driver.passed[g.Address] = append(n.driver.gpus, &g), c.PassThrough
 	for _, in := range c.Instance {
 		if err := place(&g, in); err != nil {
 			return err

@@ -16,7 +16,8 @@ import (
 // forget the mode when the driver goes: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/.
 func waitsForReset(g *host.GPU) bool { return g.Arch == "ampere" }
 
-func setMode(g *host.GPU, on bool) (code string) {
+// setMode resets an idle GPU of Ampere itself, unless it is passed through to a virtual machine: nvml.h, nvmlDeviceSetMigMode.
+func setMode(g *host.GPU, on, passed bool) (code string) {
 	switch {
 	case !g.MIG:
 		return "NOT_SUPPORTED"
@@ -24,6 +25,9 @@ func setMode(g *host.GPU, on bool) (code string) {
 		g.Pending = on // also where a process uses it
 		if on != g.Mode && len(g.Clients) > 0 {
 			return "IN_USE"
+		}
+		if on != g.Mode && !passed {
+			g.Mode, g.Instances = on, nil
 		}
 		return ""
 	case on == g.Mode:

@@ -1,0 +1,223 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command image makes the OCI image of gpuadm, for each architecture that it gets a program for, as an archive of an image layout. It
+// needs no daemon, and the same programs give the same bytes. It is a module of its own, so that gpuadm's own list stays free of what it
+// needs.
+//
+//	image [flags] ARCHITECTURE=PROGRAM=BILL…
+//
+// PROGRAM is gpuadm, and BILL its bill of materials, which images/build/sbom prints. Flags: -help.
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// options are the flags.
+type options struct{ out, version, licence, cache, debian string }
+
+func main() {
+	o := options{}
+	flag.StringVar(&o.out, "out", "gpuadm-image.tar", "write the image to `FILE`")
+	flag.StringVar(&o.version, "version", "devel", "gpuadm's `VERSION`")
+	flag.StringVar(&o.licence, "licence", "LICENSE", "`FILE` with gpuadm's licence")
+	flag.StringVar(&o.cache, "cache", ".", "keep Debian's packages in `DIR`")
+	flag.StringVar(&o.debian, "debian", "http://deb.debian.org/debian https://snapshot.debian.org/archive/debian/20261101T000000Z",
+		"`ADDRESSES` of Debian's archive, of which the first that has the package is taken")
+	flag.Parse()
+	if err := run(o, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options, programs []string) error {
+	if len(programs) == 0 {
+		return errors.New("usage: image [flags] ARCHITECTURE=PROGRAM=BILL…")
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, program := range programs {
+		parts := strings.Split(program, "=")
+		if len(parts) != 3 {
+			return fmt.Errorf("cannot read %q: want ARCHITECTURE=PROGRAM=BILL", program)
+		}
+		image, err := o.image(parts[0], parts[1], parts[2])
+		if err != nil {
+			return err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: parts[0]}},
+		})
+		digest, err := image.Digest()
+		if err != nil {
+			return fmt.Errorf("cannot tell the image's digest: %w", err)
+		}
+		fmt.Printf("%s  linux/%s\n", digest, parts[0])
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return fmt.Errorf("cannot tell the image's digest: %w", err)
+	}
+	if err := o.write(index); err != nil {
+		return fmt.Errorf("cannot write the image: %w", err)
+	}
+	fmt.Printf("%s  %s: all of them, for the DaemonSet's image: gpuadm@%[1]s\n", digest, o.out)
+	return nil
+}
+
+// image is that of one architecture: a layer of the C library, which stays while gpuadm changes, and a layer of gpuadm.
+func (o options) image(arch, program, bill string) (v1.Image, error) {
+	debian, known := libraries()[arch]
+	if !known {
+		return nil, fmt.Errorf("cannot make an image for %s: its C library is not known", arch)
+	}
+	library, err := debian.files(o.cache, strings.Fields(o.debian))
+	if err != nil {
+		return nil, err
+	}
+	text, err := bills(bill, debian)
+	if err != nil {
+		return nil, err
+	}
+	own := []file{{name: "usr/share/doc/gpuadm/gpuadm.cdx.json", mode: 0o644, data: text}}
+	for name, from := range map[string]string{"usr/bin/gpuadm": program, "usr/share/doc/gpuadm/copyright": o.licence} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read what goes into the image: %w", err)
+		}
+		mode := int64(0o644)
+		if name == "usr/bin/gpuadm" {
+			mode = 0o755
+		}
+		own = append(own, file{name: name, mode: mode, data: data})
+	}
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	for _, files := range [][]file{library, own} {
+		layer, err := layerOf(files)
+		if err != nil {
+			return nil, fmt.Errorf("cannot make a layer: %w", err)
+		}
+		if image, err = mutate.AppendLayers(image, layer); err != nil {
+			return nil, fmt.Errorf("cannot make the image: %w", err)
+		}
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the image: %w", err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: time.Unix(0, 0).UTC()}
+	config.Config = v1.Config{
+		Env: []string{"PATH=/usr/bin"}, Entrypoint: []string{"/usr/bin/gpuadm"}, User: "0",
+		Labels: map[string]string{
+			"org.opencontainers.image.title": "gpuadm", "org.opencontainers.image.version": o.version,
+			"org.opencontainers.image.licenses": "Apache-2.0 AND LGPL-2.1-or-later",
+		},
+	}
+	return mutate.ConfigFile(image, config)
+}
+
+// file is one of a layer; a link has no data.
+type file struct {
+	name, link string
+	mode       int64
+	data       []byte
+}
+
+// layerOf is a layer with these files and the folders above them, all of them root's and of 1970.
+func layerOf(files []file) (v1.Layer, error) {
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
+	made := map[string]bool{".": true}
+	for _, f := range files {
+		var folders []string
+		for dir := filepath.Dir(f.name); !made[dir]; dir = filepath.Dir(dir) {
+			made[dir] = true
+			folders = append(folders, dir)
+		}
+		for _, dir := range slices.Backward(folders) {
+			if err := put(w, tar.Header{Name: dir + "/", Mode: 0o755, Typeflag: tar.TypeDir}, nil); err != nil {
+				return nil, err
+			}
+		}
+		head := tar.Header{Name: f.name, Mode: f.mode, Typeflag: tar.TypeReg}
+		if f.link != "" {
+			head.Typeflag, head.Linkname, head.Mode = tar.TypeSymlink, f.link, 0o777
+		}
+		if err := put(w, head, f.data); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil },
+		tarball.WithMediaType(types.OCILayer))
+}
+
+func put(w *tar.Writer, head tar.Header, data []byte) error {
+	head.Size, head.ModTime, head.Format = int64(len(data)), time.Unix(0, 0), tar.FormatUSTAR
+	if err := w.WriteHeader(&head); err != nil {
+		return err
+	}
+	_, err := w.Write(data)
+	return err
+}
+
+// write writes an archive of the image layout, as ctr, skopeo and crane read it.
+func (o options) write(index v1.ImageIndex) error {
+	dir, err := os.MkdirTemp("", "gpuadm-image")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	path, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	named := map[string]string{"org.opencontainers.image.ref.name": o.version}
+	if err := path.AppendIndex(index, layout.WithAnnotations(named)); err != nil {
+		return err
+	}
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || name == "." {
+			return err
+		}
+		if entry.IsDir() {
+			return put(w, tar.Header{Name: name + "/", Mode: 0o755, Typeflag: tar.TypeDir}, nil)
+		}
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		return put(w, tar.Header{Name: name, Mode: 0o644, Typeflag: tar.TypeReg}, data)
+	}); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(o.out, archive.Bytes(), 0o644)
+}

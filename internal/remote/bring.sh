@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: The gpuadm authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# The first half of a session, on the other machine: says what it is, takes the program from standard input, and runs it as root.
+# It is one function: a shell must have read all of it before the program's bytes follow on the same standard input. The other side
+# sends them only after the first answer, since a shell may read ahead.
+sum() { sha256sum "$1" </dev/null | cut -d ' ' -f 1; }
+bring() {
+	PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
+	export PATH LC_ALL
+	umask 077
+	dir= there=$(command -v gpuadm) && has=$(sum "$there")
+	trap '[ -z "$dir" ] || rm -rf "$dir"' 0
+	trap 'exit 1' 1 2 13 15
+	if [ "$(id -u)" = 0 ]; then
+		as=root
+		set -- /run
+	elif ! command -v sudo >/dev/null; then
+		as=nothing
+	elif sudo -n true </dev/null 2>/dev/null; then
+		as=sudo
+	else
+		as=password
+	fi
+	for in in "$@" "${HOME:-/root}" "${XDG_RUNTIME_DIR:-/run}" /var/tmp /tmp /dev/shm; do
+		[ -d "$in" ] && [ -w "$in" ] || continue
+		set -- $(df -Pk "$in" 2>/dev/null | tail -n 1)
+		# SERVER:/PATH is NFS, where root of this machine may have no rights. The program has less than 40 MB.
+		case $1 in *:*) continue ;; esac
+		[ "${4:-0}" -gt 40000 ] || continue
+		dir=$(mktemp -d "$in/.gpuadm-ssh.XXXXXX" 2>/dev/null) || continue
+		# A folder may be mounted noexec: Debian's initramfs mounts /run so.
+		printf '#!/bin/sh\n' >"$dir/gpuadm" && chmod 700 "$dir/gpuadm" && "$dir/gpuadm" </dev/null 2>/dev/null && break
+		rm -rf "$dir"
+		dir=
+	done
+	echo "gpuadm-ssh machine $(uname -m) $as ${has:-none} ${dir:-none}"
+	read -r size digest || exit 1
+	program=$dir/gpuadm
+	if [ "$size" = 0 ]; then
+		program=$there
+		rm -rf "$dir"
+		dir=
+	elif ! head -c "$size" >"$program" || [ "$(sum "$program")" != "$digest" ]; then
+		echo "gpuadm-ssh broken"
+		exit 1
+	fi
+	echo "gpuadm-ssh brought"
+	case $as in
+	root) "$program" serve-ssh "$dir" ;;
+	sudo) sudo -n -- "$program" serve-ssh "$dir" ;;
+	*) sudo -S -p 'gpuadm-ssh password
+' -- "$program" serve-ssh "$dir" ;;
+	esac
+	[ $? != 9 ] || dir= # a run that goes on without us removes it
+	exit 0
+}
+bring

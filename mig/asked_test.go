@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// bus is two H100, an audio function, a GPU that the table does not know, and one that is given to a virtual machine.
+func bus() []facts.PCI {
+	return []facts.PCI{
+		{Address: "0000:17:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:16c1"},
+		{Address: "0000:17:00.1", Vendor: "10de", Device: "10f0", Class: "040300"},
+		{Address: "0000:2a:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:1626", Driver: "vfio-pci"},
+		{Address: "0000:3d:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:1626"},
+		{Address: "0000:60:00.0", Vendor: "10de", Device: "9999", Class: "030200"},
+	}
+}
+
+// TestImpossibleWithoutDriver: while no driver answers, the PCI ids say what the GPUs are, and a layout that they cannot have is
+// refused. GPUs that the table does not know, and those of a virtual machine, are left to the driver.
+func TestImpossibleWithoutDriver(t *testing.T) {
+	for _, c := range []struct{ toml, says string }{
+		{"[[mig.gpu]]\nlayout = { \"1g.18gb\" = 7 }\n", "cannot make 1g.18gb on H100-80GB"},
+		{"[[mig.gpu]]\nlayout = { \"3g\" = 2, \"1g\" = 1 }\n", "it needs 9 memory slices"},
+		{"[[mig.gpu]]\ndevices = [1]\nlayout = { \"1g.18gb\" = 7 }\n", "cannot make 1g.18gb on H100-80GB"},
+		{"[[mig.gpu]]\nmatch = [\"0x233010DE:0x162610DE\"]\nlayout = { \"1g.18gb\" = 7 }\n", "cannot make 1g.18gb on H100-80GB"},
+		{"[mig]\nlayout = \"a\"\nfile = \"/mig.yaml\"\n", "cannot make 1g.5gb on H100-80GB"},
+		{"[mig]\nlayout = \"b\"\nfile = \"/mig.yaml\"\n", `cannot find layout "b"`},
+		{"[[mig.gpu]]\ndevices = [2]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
+		{"[[mig.gpu]]\nmatch = [\"0x233010DE:0x999910DE\"]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
+		{"[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n", ""},
+		{"[mig]\ntrust_driver = true\n[[mig.gpu]]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
+		{"[mig]\nlayout = \"a\"\nfile = \"/another.yaml\"\n", ""}, // it may come before the driver does
+	} {
+		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte("format = 1\n" + c.toml)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := facts.Facts{Live: true, GPUs: bus(), NoDriver: "the module is not loaded", Files: map[string][]byte{
+			"/mig.yaml": []byte("version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}]\n"),
+		}}
+		list, err := wants(s, f)
+		switch said := words(err); {
+		case c.says == "" && (err != nil || len(list) != 1):
+			t.Errorf("%s: %v wants, %s", c.toml, len(list), said)
+		case c.says != "" && !strings.Contains(said, c.says):
+			t.Errorf("%s: %s; want %s", c.toml, said, c.says)
+		case strings.Contains(c.says, "cannot make") && !strings.Contains(said, "trust_driver = true in [mig]"):
+			t.Errorf("%s: %s: the way round is not named", c.toml, said)
+		}
+	}
+}
+
+// TestPicksOneGPU: an entry names a GPU by its UUID or PCI address, as nvidia-smi, lspci and sysfs write them, and a subsystem also
+// where GPUs are planned for that no machine has.
+func TestPicksOneGPU(t *testing.T) {
+	live := host.GPU{Address: "0000:3d:00.0", UUID: "GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", Name: "NVIDIA H100 PCIe", Device: "0x233010DE", Sub: "0x162610DE", MIG: true}
+	bare, err := Find("H100-80GB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := Find("0x233010DE:0x162610DE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		match string
+		gpu   host.GPU
+		want  bool
+	}{
+		{"GPU-5a3c1d7e-11b0-4a66-9c2f-0d1e2f3a4b5c", live, true},
+		{"gpu-5A3C1D7E-11b0-4a66-9c2f-0d1e2f3a4b5c", live, true},
+		{"GPU-00000000-11b0-4a66-9c2f-0d1e2f3a4b5c", live, false},
+		{"0000:3d:00.0", live, true},
+		{"00000000:3D:00.0", live, true},
+		{"3d:00.0", live, true},
+		{"0001:3d:00.0", live, false},
+		{"3e:00.0", live, false},
+		{"H20-3e", live, false},
+		{"H100", live, true},
+		{"0x233010DE:0x162610DE", live, true},
+		{"0x233010DE:0x162610DE", bare.GPU(), true}, // which subsystem is planned for was not said
+		{"0x233010DE:0x162610DE", other.GPU(), true},
+		{"0x233010DE:0x16C110DE", other.GPU(), false},
+	} {
+		e := Entry{Match: []string{c.match}, Devices: spec.Devices{All: true}}
+		if got := e.Matches(c.gpu); got != c.want {
+			t.Errorf("%s is for %s %s: %t", c.match, c.gpu.Address, c.gpu.Sub, got)
+		}
+		if err := e.check([]host.GPU{c.gpu}); err != nil {
+			t.Errorf("%s: %v", c.match, err) // one file serves many machines
+		}
+	}
+}
+
+// TestDynamicMIG: where the DRA driver makes partitions as pods ask for them, gpuadm touches none, releases its own, and says so once.
+func TestDynamicMIG(t *testing.T) {
+	gpu := model(t, "H100-80").GPU()
+	gpu.Address = "0000:17:00.0"
+	f := facts.Facts{Live: true, Driver: &host.Driver{GPUs: []host.GPU{gpu}}, DynamicMIG: "process 77"}
+	s := spec.Spec{MIG: spec.MIG{GPU: []spec.MIGGPU{{Devices: spec.Devices{All: true}, Enabled: true}}}}
+	list, err := wants(s, f)
+	if err != nil || len(list) != 1 || list[0].Thing.Kind() != "check" || !list[0].Releases {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if state, err := list[0].Look(t.Context(), nil); err != nil || state != "ok" {
+		t.Errorf("%q, %v", state, err)
+	}
+	notes := Stage.Notes(nil, s, f)
+	if len(notes) != 1 || !strings.Contains(notes[0], "DynamicMIG") {
+		t.Errorf("%q", notes)
+	}
+	if notes := Stage.Notes(nil, spec.Spec{}, f); notes != nil {
+		t.Errorf("%q without [mig]", notes)
+	}
+}

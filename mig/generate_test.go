@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"bytes"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// partedFile is all that mig-parted reads of a file: it refuses unknown keys, a version other than v1, layouts without entries,
+// entries without devices or mig-enabled, partitions where MIG is off, and none (not even an empty map) where it is on. Sources:
+// NVIDIA/mig-parted, api/spec/v1/spec.go and README.md ("mig-configs").
+type partedFile struct {
+	Version string
+	Configs map[string][]struct {
+		Filter  []string `yaml:"device-filter"`
+		Devices any
+		Enabled *bool          `yaml:"mig-enabled"`
+		Parts   map[string]int `yaml:"mig-devices"`
+	} `yaml:"mig-configs"`
+}
+
+// TestGenerate: there is one layout for each profile of each GPU, mig-parted reads them all, a Node's label can name each, and each
+// GPU can have what the layouts say for it.
+func TestGenerate(t *testing.T) {
+	// https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+	label := regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	var all []host.GPU
+	for _, m := range Models() {
+		for _, group := range [][]host.GPU{{m.GPU()}, {m.GPU(), m.GPU()}} {
+			generated(t, m.Name, group, label)
+		}
+		all = append(all, m.GPU())
+	}
+	text := generated(t, "all models", all, label)
+	for _, want := range []string{"all-disabled:", "all-enabled:", "all-1g.10gb.me:", "all-1g.24gb-me:", "all-7g.141gb:", `- "0x233010DE"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s is not in\n%s", want, text)
+		}
+	}
+	if _, err := Generate([]host.GPU{{Name: "Tesla T4"}}); err == nil {
+		t.Error("layouts for a GPU without MIG")
+	}
+}
+
+func generated(t *testing.T, name string, gpus []host.GPU, label *regexp.Regexp) string {
+	t.Helper()
+	for i := range gpus {
+		gpus[i].Index = i
+	}
+	file, err := Generate(gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := file.YAML()
+	var read partedFile
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&read); err != nil || read.Version != "v1" {
+		t.Fatalf("%s: %v\n%s", name, err, text)
+	}
+	for key, entries := range read.Configs {
+		if !label.MatchString(key) || len(entries) == 0 {
+			t.Errorf("%s: %s with %d entries", name, key, len(entries))
+		}
+		for _, e := range entries {
+			if e.Devices != "all" || e.Enabled == nil || e.Parts == nil || !*e.Enabled && len(e.Parts) > 0 {
+				t.Errorf("%s: %s: %+v", name, key, e)
+			}
+		}
+	}
+	c, err := ParseParted("generated.yaml", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	profiles := map[string]bool{}
+	for _, l := range c.Layouts {
+		as, err := Assign(l.Entries, gpus)
+		if err != nil {
+			t.Errorf("%s: %s: %v", name, l.Name, err)
+		}
+		for _, a := range as {
+			m, err := Of(a.GPU)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.Fit(StateOf(a.GPU), a.Entry.Layout); err != nil {
+				t.Errorf("%s: %s: %v", name, l.Name, err)
+			}
+			for _, w := range a.Entry.Layout.Wants {
+				profiles[m.Name+w.Profile] = true
+			}
+		}
+	}
+	for _, g := range gpus {
+		m, err := Of(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := slices.IndexFunc(m.Profiles, func(p host.Profile) bool { return !profiles[m.Name+p.Name] }); i >= 0 {
+			t.Errorf("%s: no layout has %s of %s", name, m.Profiles[i].Name, m.Name)
+		}
+	}
+	return string(text)
+}

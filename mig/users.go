@@ -1,0 +1,243 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// user is a process that keeps a step from being made.
+type user struct {
+	things.Holder
+	text string
+}
+
+// Breaks says who would lose an instance or the GPU. Changes to an instance without clients break nothing; a GPU that is reset,
+// or changes its mode, is lost to every process that holds it open.
+func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.State) (what []string, clients map[string][]string, err error) {
+	d, err := g.driverCache.ask(ctx, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	at, known := find(d, g.address)
+	if !known || StateOf(at).String() != string(before) {
+		return nil, nil, nil // it will be read again
+	}
+	w, err := wayTo(d, converge.Change{Name: g.address, After: after})
+	if err != nil {
+		return nil, nil, err
+	}
+	ways := []Way{w}
+	if !disturbs(ways) {
+		return nil, nil, nil
+	}
+	if err := watched(ctx, v, ways); err != nil {
+		return nil, nil, err
+	}
+	open, err := g.driverCache.open(ctx, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	pods, err := things.PodDevices(ctx, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	users := withOwners(usersOf(v, at, w.Steps, open), at, w.Steps, pods)
+	if len(users) > 0 {
+		what = append(what, "stop-clients")
+	}
+	if changesMode(w.Steps) && at.Arch == "ampere" {
+		what = append(what, "reset-gpu")
+	}
+	return what, map[string][]string{"stop-clients": texts(users), "reset-gpu": texts(users)}, nil
+}
+
+func texts(users []user) (list []string) {
+	for _, u := range users {
+		list = append(list, u.text)
+	}
+	return list
+}
+
+// usersOf lists the processes that the steps would take their GPU or instance from: those that the driver lists, and those that have
+// the device open. DCGM and others keep an instance from its end though the driver lists no process
+// (https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/go-nvml/issues/146). The services that are paused do not count.
+func usersOf(v host.View, g host.GPU, steps []Step, open []things.Holder) (list []user) {
+	add := func(pids []int, of string, holds func(things.Holder) bool) {
+		for _, pid := range pids {
+			h := things.Holder{PID: pid}
+			if i := slices.IndexFunc(open, func(h things.Holder) bool { return h.PID == pid }); i >= 0 {
+				h = open[i]
+			}
+			list = append(list, user{h, fmt.Sprintf("%s uses %s", h.Who(), of)})
+		}
+		for _, h := range open {
+			if holds(h) && !slices.Contains(pids, h.PID) {
+				list = append(list, user{h, h.String()})
+			}
+		}
+	}
+	if changesMode(steps) {
+		add(g.Clients, fmt.Sprintf("GPU %d", g.Index), func(h things.Holder) bool { return h.HasGPU(g.Minor) })
+	}
+	for i, in := range g.Instances {
+		if changesMode(steps) || !goes(g, i, steps) {
+			continue
+		}
+		var compute []int
+		for _, c := range in.Compute {
+			compute = append(compute, c.ID)
+		}
+		caps := things.Capabilities(v, g.Minor, in.ID, compute)
+		add(in.Clients, fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index), func(h things.Holder) bool { return h.HasCapability(caps) })
+	}
+	paused := append(modeServices(), instanceServices()...)
+	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) || u.Unit == things.Persistenced })
+}
+
+// instanceServices are services of the machine's own that hold instances, in the order to stop them in. dcgm.service is another name of
+// nvidia-dcgm.service. Sources: nvidia-mig-manager's clients; config-files/systemd in https://github.com/NVIDIA/DCGM; packaging in
+// https://github.com/NVIDIA/dcgm-exporter; deployments/systemd in https://github.com/NVIDIA/nvidia-container-toolkit.
+func instanceServices() []string {
+	return []string{
+		"nvidia-dcgm-exporter.service", "dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service",
+		"nvidia-device-plugin.service", things.CDIUnit,
+	}
+}
+
+// modeServices hold every GPU, and keep it from changing its mode: nvidia-mig-manager's clients, and
+// https://github.com/NVIDIA/mig-parted/issues/181.
+func modeServices() []string {
+	return []string{"nvsm.service", "nvsm-core.service", "nvsm-mqtt.service", "nvsm-notifier.service", "nvsm-api-gateway.service"}
+}
+
+// pausedFor are the services to pause for some ways. nvidia-persistenced is paused for the change of a mode alone.
+func pausedFor(ways []Way) []string {
+	if slices.ContainsFunc(ways, func(w Way) bool { return changesMode(w.Steps) }) {
+		return append(modeServices(), instanceServices()...)
+	}
+	return instanceServices()
+}
+
+// watched refuses to pause what EKS's node monitoring agent watches: it reports a DCGM that it cannot reach, and the node may be replaced
+// for that. Sources: docs/node-health-issues.adoc in https://github.com/aws/eks-node-monitoring-agent,
+// https://docs.aws.amazon.com/eks/latest/userguide/node-health.html.
+func watched(ctx context.Context, v host.View, ways []Way) error {
+	const agent = "eks-node-monitoring-agent"
+	pods, _ := v.ReadDir("/var/log/pods") // there is no kubelet
+	if !slices.ContainsFunc(pods, func(name string) bool { return strings.Contains(name, "_"+agent) }) {
+		return nil
+	}
+	for _, name := range pausedFor(ways) {
+		if !strings.Contains(name, "dcgm") {
+			continue
+		}
+		u, err := v.Unit(ctx, name)
+		if err != nil {
+			return err
+		}
+		if u.Active == "active" {
+			return &converge.Trouble{
+				What:    fmt.Sprintf("cannot pause %s for this change: %s runs here and watches it", name, agent),
+				Because: []string{"the agent reports DCGM as lost, and EKS may replace the node for that"},
+				Try:     []string{"switch automatic node repair off for this node, stop " + name + ", and run the same command again"},
+			}
+		}
+	}
+	return nil
+}
+
+// users lists the processes that keep the ways from being gone.
+func users(ctx context.Context, v host.View, d *host.Driver, ways []Way) (list []user, err error) {
+	open, err := things.GPUHolders(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := things.PodDevices(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range ways {
+		if g, known := find(d, w.GPU); known {
+			list = append(list, withOwners(usersOf(v, g, w.Steps, open), g, w.Steps, pods)...)
+		}
+	}
+	return list, nil
+}
+
+// holding names the processes that have a device of GPUs open.
+func holding(ctx context.Context, v host.View, d *host.Driver, gpus []string) (list []string, err error) {
+	open, err := things.GPUHolders(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range open {
+		holds := slices.ContainsFunc(gpus, func(name string) bool {
+			g, known := find(d, name)
+			return known && (h.HasGPU(g.Minor) || slices.ContainsFunc(g.Instances, func(in host.Instance) bool {
+				return h.HasCapability(things.Capabilities(v, g.Minor, in.ID, nil))
+			}))
+		})
+		if holds {
+			list = append(list, h.String())
+		}
+	}
+	return list, nil
+}
+
+func names(ways []Way) (list []string) {
+	for _, w := range ways {
+		list = append(list, w.GPU)
+	}
+	return list
+}
+
+// refuseUsers refuses before anything is touched: processes that came since the operator agreed, and those of pods, which nothing but
+// a drain may end.
+func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all []converge.Change) error {
+	found, err := users(ctx, h, d, ways)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	allowed := slices.ContainsFunc(all, func(c converge.Change) bool { return slices.Contains(c.Breaks, "stop-clients") })
+	pods := slices.DeleteFunc(slices.Clone(found), func(u user) bool { return u.Pod == "" })
+	switch {
+	case !allowed:
+		return &converge.Trouble{
+			What: "cannot change the partitions: the GPUs are in use", Because: converge.Few(texts(found), 6), Err: converge.ErrInUse,
+			Try: []string{"stop them, or run again with --allow stop-clients"},
+		}
+	case len(pods) > 0:
+		return &converge.Trouble{
+			What: "cannot take GPUs from pods: Kubernetes would start their processes again", Because: converge.Few(texts(pods), 6), Err: converge.ErrInUse,
+			Try: []string{"kubectl drain this node, or delete these pods, and run the same command again"},
+		}
+	}
+	return nil
+}
+
+// endUsers ends the processes that use what goes, which the operator has allowed. All of them end before anything is destroyed.
+func endUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way) error {
+	found, err := users(ctx, h, d, ways)
+	if err != nil {
+		return err
+	}
+	var holders []things.Holder
+	for _, u := range found {
+		if u.PID == 0 { // a pod that has come since: it has no process to end
+			return &converge.Trouble{What: "cannot change the partitions: " + u.text, Err: converge.ErrInUse, Try: []string{"run the same command again"}}
+		}
+		if !slices.ContainsFunc(holders, func(o things.Holder) bool { return o.PID == u.PID }) {
+			holders = append(holders, u.Holder)
+		}
+	}
+	return things.End(ctx, h, holders)
+}

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"fmt"
+	"strings"
+)
+
+const (
+	// measured is how many applies of a converged node are measured.
+	measured = 10
+	// mostRequests is how many requests one of them may send: a defect that asks in a loop is seen here, and by no other test.
+	mostRequests = 3
+)
+
+// requests counts what the pod and the machine's apply have asked about this Node, and how many applies that were: before each the
+// pod asks once whether the policy limits its account.
+func (n gpuHost) requests() (count map[string]int, applies int) {
+	count = map[string]int{}
+	for _, request := range append(n.c.Requests(accountUser), n.c.Requests(n.user())...) {
+		if strings.Contains(request, "/nodes/"+n.Name) {
+			count[request]++
+		}
+	}
+	return count, count["patch /api/v1/nodes/"+n.Name+"?dryRun=All"]
+}
+
+// cheap measures what the DaemonSet costs on a node that is converged.
+func (n gpuHost) cheap() {
+	n.t.Helper()
+	const pid = `for p in /proc/[0-9]*; do [ "$(tr '\0' ' ' <$p/cmdline 2>/dev/null)" = "/usr/local/sbin/gpuadm daemonset --every 1s " ] && break; done; `
+	ticks := func() (t int) { // of 10 ms, user and system
+		for _, word := range strings.Fields(n.Must("sh", "-c", pid+`cut -d' ' -f14,15 $p/stat`)) {
+			var some int
+			if _, err := fmt.Sscan(word, &some); err != nil {
+				n.t.Fatal(err)
+			}
+			t += some
+		}
+		return t
+	}
+	before, began := n.requests()
+	spent := ticks()
+	after, applies := before, 0
+	n.c.Until("converged applies are over", func() string {
+		if after, applies = n.requests(); applies < began+measured {
+			return fmt.Sprintf("%d of %d", applies-began, measured)
+		}
+		return ""
+	})
+	applies -= began
+	sum := 0
+	for request := range after {
+		after[request] -= before[request]
+		sum += after[request]
+	}
+	n.t.Logf("converged, %d applies: %d requests, %d ms of CPU in the pod's own process\n%v\n%s", applies, sum, 10*(ticks()-spent), after,
+		n.Must("sh", "-c", pid+"grep -E 'VmRSS|VmHWM|RssAnon' $p/status"))
+	n.t.Logf("apply in the machine: %s",
+		n.Exec("bash", "-c", "time -p /var/lib/gpuadm/daemonset apply --unattended -f /run/gpuadm/node.toml >/dev/null"))
+	if sum > mostRequests*(applies+1) {
+		n.t.Errorf("%d applies that change nothing sent %d requests", applies, sum)
+	}
+}

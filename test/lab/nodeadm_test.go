@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// nodeadmScript does of nodeadm what its units see: the config phase answers the first time in a boot only, and the run phase
+// starts kubelet. It counts both.
+const nodeadmScript = `#!/bin/sh
+echo "$3" >>/run/nodeadm-calls
+if [ "$3" = run ]; then # --skip run
+	[ "$(grep -c '^run$' /run/nodeadm-calls)" = 1 ] || { echo 'no metadata service' >&2; exit 1; }
+	mkdir -p /run/eks/nodeadm; echo '{"spec":{}}' >/run/eks/nodeadm/config.json
+	exit 0
+fi
+exec systemctl restart kubelet.service
+`
+
+// TestLabNodeadmWaits: nodeadm-run waits for two minutes while the gate is closed. It starts nodeadm-config once only, so that a
+// failure of that meanwhile does not matter; and it starts kubelet by itself once an apply opens the gate.
+func TestLabNodeadmWaits(t *testing.T) {
+	t.Parallel()
+	n := bootGPUs(t).with(t, "H100-80:8")
+	n.cuda()
+	n.Put("/usr/bin/nodeadm", nodeadmScript, 0o755)
+	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+	n.Put("/etc/eks/kubelet/environment", "NODEADM_KUBELET_ARGS=\n", 0o644)
+	for name, text := range lab.NodeadmUnits() {
+		n.Put("/etc/systemd/system/"+name, text, 0o644)
+	}
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--quiet", "nodeadm-config.service", "nodeadm-run.service")
+	const gpus = "format = 1\n[driver]\ngpu_count = 8\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\n[join]\nmethod = \"eks\"\n"
+	n.Put(specFile, gpus, 0o644)
+	// No cluster is here: the stages that wait for its answer are left out.
+	apply := []string{"apply", "--skip", "joined,ready"}
+	if r := n.gpuadm(0, append(apply, "--install")...); !strings.Contains(r.Stderr, "nodeadm-run.service.d/50-gpuadm.conf") {
+		t.Fatalf("nodeadm-run does not wait: %s", r)
+	}
+	n.Put(specFile, strings.Replace(gpus, "= 8", "= 9", 1), 0o644)
+
+	n.Options.Waits = "nodeadm-run.service"
+	n.Reboot()
+	n.active(bootUnit, "failed")
+	calls := func() string { return strings.Join(strings.Fields(n.Get("/run/nodeadm-calls")), " ") }
+	if !eventually(func() bool { return strings.Contains(n.Journal("nodeadm-run.service"), "cannot let kubelet start") }) {
+		t.Fatalf("nodeadm-run did not ask the gate: %s", n.Journal("nodeadm-run.service"))
+	}
+	time.Sleep(2 * time.Minute)
+	if is := n.Property("nodeadm-run.service", "ActiveState"); is != "activating" || calls() != "run" {
+		t.Errorf("nodeadm-run is %s, and nodeadm was called for all but: %s\n%s", is, calls(), n.Journal("nodeadm-run.service"))
+	}
+	if r := n.Exec("systemctl", "start", "nodeadm-config.service"); r.Exit == 0 {
+		t.Errorf("nodeadm-config has not failed: %s", r)
+	}
+	if n.MainPID("kubelet.service") != 0 {
+		t.Error("kubelet runs, and the gate is closed")
+	}
+
+	n.Put(specFile, gpus, 0o644)
+	n.gpuadm(0, apply...)
+	n.active("kubelet.service", "active")
+	if calls() != "run run config" {
+		t.Errorf("nodeadm was called for all but: %s\n%s", calls(), n.Journal("nodeadm-run.service"))
+	}
+	if lines := strings.Count(n.Journal("nodeadm-run.service"), "cannot let kubelet start"); lines > 3 {
+		t.Errorf("the gate has logged its reason %d times", lines)
+	}
+}
+
+// cuda has CUDA start on the host's fake GPUs, at each boot.
+func (n gpuNode) cuda() {
+	n.t.Helper()
+	library, err := os.ReadFile(fakenvml.Build(n.t).CUDA)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.Put("/usr/lib/x86_64-linux-gnu/"+fakenvml.CUDASoname, string(library), 0o755)
+	n.Put("/etc/systemd/system/fake-gpus.service.d/cuda.conf", "[Service]\nExecStart=/bin/ln -sf null /dev/nvidia-uvm\n", 0o644)
+	n.Must("ln", "-sf", "null", "/dev/nvidia-uvm")
+	n.Must("systemctl", "daemon-reload")
+}
