@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"cloud/node":            {"cloud/kubelet", "cloud/method", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/kube", "internal/mask", "internal/spec", "internal/things"},
 	"cloud/method":          {"cloud/kubelet", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/spec"},
 	"cloud/kubelet":         {"internal/converge", "internal/facts", "internal/host", "internal/spec", "internal/things"},
-	"internal/kube":         {"internal/host", "internal/mask"},
+	"internal/kube":         {"internal/host", "internal/instance", "internal/mask"},
 	"internal/instance":     {"internal/host"},
 	"internal/packages":     {"internal/converge", "internal/host", "internal/pattern", "internal/things"},
 	"internal/packages/apt": {"internal/converge", "internal/host", "internal/packages", "internal/pattern", "internal/things"},

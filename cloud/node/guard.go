@@ -105,7 +105,7 @@ func (g guard) Look(ctx context.Context, v host.View) (converge.State, error) {
 	switch {
 	case readyIn(n, boot):
 		return guardReady, nil
-	case g.part().index(n) >= 0, failureTold(n), w.serviceAccount(v) == "" && !isTrue: // then the client that adds the taint goes by the condition
+	case g.part().index(n) >= 0, failureTold(n), foreignReason(n, v.Now()) != "", w.serviceAccount(v) == "" && !isTrue: // then the client that adds the taint goes by the condition
 		return guardShut, nil
 	}
 	return guardOpen, nil
@@ -155,7 +155,7 @@ func (g guard) Make(ctx context.Context, h host.Host, to converge.State) error {
 	}
 	if c := conditionOf(n, GPUReady); c != nil && c.Status == kube.True {
 		p := nodePart{what: "condition", key: GPUReady, session: g.session}
-		edits = append(edits, partEdit{p, p.of(n), "False NewBoot gpuadm has not checked the GPUs since this boot"})
+		edits = append(edits, partEdit{p, p.of(n), "False " + newBootReason + " gpuadm has not checked the GPUs since this boot"})
 	}
 	return g.session.patch(ctx, h, *w, edits)
 }

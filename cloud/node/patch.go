@@ -28,7 +28,7 @@ type partEdit struct {
 	before, after converge.State
 }
 
-// MakeAll changes parts of the Node as one: one PATCH by each identity, one of its status. A patch tests what it found, so
+// MakeAll changes parts of the Node as one: one PATCH by each identity. A patch tests what it found, so
 // that it changes all of that or nothing, and nothing that is not ours.
 func (p nodePart) MakeAll(ctx context.Context, h host.Host, changes []converge.Change) error {
 	w, err := p.whom(ctx, h)
@@ -107,36 +107,32 @@ func meanwhile(n *kube.Node, edits []partEdit) error {
 	return nil
 }
 
-// once sends what is not yet as wanted. Who may do it: kubelet its labels and its status, and only the ServiceAccount the
-// rest. A taint that comes, comes before the condition says why; one that goes, goes last of all.
+// once sends what is not yet as wanted: one PATCH by each identity. Kubelet may change its labels and its status, and only the
+// ServiceAccount the rest. A taint that comes, comes before the condition says why; one that goes, goes last of all.
 func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	account := w.serviceAccount(h)
 	kubelet := cmp.Or(w.kubelet, account)
 	var theirs, ours []partEdit // kubelet's, the ServiceAccount's
-	var status []partEdit
 	comes, goes := false, false
 	for _, e := range edits {
 		switch {
 		case e.of(n) == e.after:
-		case e.what == "condition":
-			status = append(status, e)
-		case e.needsAccount() && account == "":
+		case e.what == "condition" || !e.needsAccount() && kubelet != account:
+			theirs = append(theirs, e)
+		case account == "":
 			return n, e.noAccount()
-		case e.needsAccount() || kubelet == account:
+		default:
 			ours = append(ours, e)
 			comes = comes || e.what == "taint" && e.after != ""
 			goes = goes || e.what == "taint" && e.after == "" || len(e.dropped(n, edits)) > 0
-		default:
-			theirs = append(theirs, e)
 		}
 	}
 	steps := []func() error{
 		func() (err error) { n, err = s.send(ctx, h, w, kubelet, n, theirs); return err },
-		func() (err error) { n, err = s.status(ctx, h, w, kubelet, n, status); return err },
 		func() (err error) { n, err = s.send(ctx, h, w, account, n, ours); return err },
 	}
 	if comes && !goes {
-		steps[1], steps[2] = steps[2], steps[1]
+		slices.Reverse(steps)
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -146,7 +142,7 @@ func (s *Session) once(ctx context.Context, h host.Host, w who, n *kube.Node, ed
 	return n, nil
 }
 
-// send makes one PATCH of labels and taints.
+// send makes one PATCH, of the status where a condition is among the edits.
 func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *kube.Node, edits []partEdit) (*kube.Node, error) {
 	if len(edits) == 0 {
 		return n, nil
@@ -155,7 +151,11 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *ku
 	if err != nil {
 		return n, err
 	}
-	done, err := c.PatchNode(ctx, n.Name, nodeOps(n, edits))
+	patch := c.PatchNode
+	if slices.ContainsFunc(edits, func(e partEdit) bool { return e.what == "condition" }) {
+		patch = c.PatchStatus
+	}
+	done, err := patch(ctx, n.Name, nodeOps(n, edits, h.Now()))
 	if errors.Is(err, kube.Refused) {
 		// A list with a taint twice is refused as wrong, not as a conflict: another client may have added the same one meanwhile.
 		if now, gerr := c.Node(ctx, n.Name); gerr == nil && slices.ContainsFunc(edits, func(e partEdit) bool { return e.of(now) != e.of(n) }) {
@@ -168,35 +168,31 @@ func (s *Session) send(ctx context.Context, h host.Host, w who, as string, n *ku
 	return done, nil
 }
 
-// status makes one PATCH of the conditions. A condition's time of transition moves with its status only; its heartbeat is the
-// time of our last word.
-func (s *Session) status(ctx context.Context, h host.Host, w who, as string, n *kube.Node, edits []partEdit) (*kube.Node, error) {
-	if len(edits) == 0 {
-		return n, nil
+// conditionOps sets a condition. Its time of transition moves with its status only; its heartbeat is the time of our last word. A list
+// in a JSON patch has no keys: one that is added must find the Node as it was looked at, or it could be there twice.
+func conditionOps(n *kube.Node, e partEdit, now time.Time) (tests, changes []kube.Op) {
+	const list = "/status/conditions"
+	cond := conditionFrom(e.key, e.after)
+	cond.LastHeartbeatTime = now.UTC().Truncate(time.Second)
+	cond.LastTransitionTime = cond.LastHeartbeatTime
+	old := conditionOf(n, e.key)
+	switch {
+	case len(n.Status.Conditions) == 0:
+		return []kube.Op{{Op: "test", Path: list, Value: nodeLacks()}}, []kube.Op{{Op: "add", Path: list, Value: []kube.Condition{cond}}}
+	case old == nil:
+		return []kube.Op{{Op: "test", Path: "/metadata/resourceVersion", Value: n.ResourceVersion}}, []kube.Op{{Op: "add", Path: list + "/-", Value: cond}}
+	case old.Status == cond.Status && !old.LastTransitionTime.IsZero():
+		cond.LastTransitionTime = old.LastTransitionTime
 	}
-	c, err := s.clients.Do(h, w.from(as))
-	if err != nil {
-		return n, err
-	}
-	for _, e := range edits {
-		cond := conditionFrom(e.key, e.after)
-		cond.LastHeartbeatTime = h.Now()
-		cond.LastTransitionTime = cond.LastHeartbeatTime
-		if old := conditionOf(n, e.key); old != nil && old.Status == cond.Status && !old.LastTransitionTime.IsZero() {
-			cond.LastTransitionTime = old.LastTransitionTime
-		}
-		if n, err = c.PatchCondition(ctx, n.Name, cond); err != nil {
-			return n, err
-		}
-	}
-	return n, nil
+	at := list + "/" + strconv.Itoa(slices.IndexFunc(n.Status.Conditions, func(c kube.Condition) bool { return c.Type == e.key }))
+	return []kube.Op{{Op: "test", Path: at + "/type", Value: e.key}}, []kube.Op{{Op: "replace", Path: at, Value: cond}}
 }
 
 // nodeLacks is the value of a test that something is not there. The API server wants it spelt out.
 func nodeLacks() json.RawMessage { return json.RawMessage("null") }
 
-// nodeOps is the JSON patch of some edits of labels and taints of a Node: tests of what was found, then the changes.
-func nodeOps(n *kube.Node, edits []partEdit) []kube.Op {
+// nodeOps is the JSON patch of some edits of a Node: tests of what was found, then the changes.
+func nodeOps(n *kube.Node, edits []partEdit, now time.Time) []kube.Op {
 	var tests, changes []kube.Op
 	var taints []partEdit
 	if n.UID != "" { // another Node may have this one's name by now, and has it in another cluster
@@ -211,13 +207,18 @@ func nodeOps(n *kube.Node, edits []partEdit) []kube.Op {
 		changes = append(changes, kube.Op{Op: "add", Path: "/metadata/annotations", Value: map[string]string{}})
 	}
 	for _, e := range edits {
-		if e.what == "taint" {
+		switch e.what {
+		case "taint":
 			taints = append(taints, e)
 			continue
-		} else if e.what == "record" {
+		case "record":
 			t, c := recordOps(n, e, edits)
 			tests, changes = append(tests, t...), append(changes, c...)
 			taints = append(taints, e.dropped(n, edits)...)
+			continue
+		case "condition":
+			t, c := conditionOps(n, e, now)
+			tests, changes = append(tests, t...), append(changes, c...)
 			continue
 		}
 		at := kube.Pointer("metadata", "labels", e.key)

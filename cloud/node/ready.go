@@ -21,8 +21,14 @@ import (
 // GPUReady is the type of the Node's condition that tells the cluster whether the GPUs are ready.
 const GPUReady = "nvidia.com/GPUReady"
 
-// readyReason is the condition's reason while it is true.
-const readyReason = "GPUsReady"
+// The condition's reasons: while it is true; after a boot; while the cluster has none of the GPUs to give away; and what the reason of
+// a failure ends with. By them gpuadm knows what it has written.
+const (
+	readyReason   = "GPUsReady"
+	newBootReason = "NewBoot"
+	waitingReason = "WaitingForGPUs"
+	failedSuffix  = "Failed"
+)
 
 // Answers asks whether a container engine answers and has the runtime handler.
 type Answers func(context.Context, host.View, spec.Spec, facts.Facts) error

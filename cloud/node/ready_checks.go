@@ -107,8 +107,11 @@ func (r readyStage) asBought(ctx context.Context, v host.View) (string, error) {
 // Source: https://github.com/NVIDIA/k8s-dra-driver-gpu.
 const draDriver = "gpu.nvidia.com"
 
-// gpusReady waits for the GPUs themselves, and until they are offered.
+// gpusReady waits for the GPUs themselves, for the components that watch and repair them, and until they are offered.
 func (r readyStage) gpusReady(ctx context.Context, v host.View, n *kube.Node) error {
+	if err := cmp.Or(refuseSecondOwner(n, v.Now()), repairWaits(n)); err != nil {
+		return err
+	}
 	if err := r.waits(ctx, v); err != nil {
 		return err
 	}

@@ -79,15 +79,15 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 // there for a moment is no news of the GPUs; that the cluster has none of them to give away is.
 func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
 	switch {
-	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), errors.Is(o.Err, converge.ErrInUse):
+	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), errors.Is(o.Err, converge.ErrInUse), foreignReason(n, v.Now()) != "":
 		return "", ""
 	case !converge.Passes(o.Err), o.GaveUp:
-		return cmp.Or(camel(o.Stage), "Apply") + "Failed", firstLine(o.Err)
+		return cmp.Or(camel(o.Stage), "Apply") + failedSuffix, firstLine(o.Err)
 	case r.facts.Driver == nil:
 		return "", ""
 	}
 	if err := r.offered(ctx, v, n); errors.As(err, new(converge.Wait)) {
-		return "WaitingForGPUs", firstLine(err)
+		return waitingReason, firstLine(err)
 	}
 	return "", ""
 }

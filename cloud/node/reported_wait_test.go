@@ -5,6 +5,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
-// TestWaitsTell: a run says at once what it waits for, since when and until when, and then every 15 seconds.
+// TestWaitsTell: a run says at once what it waits for, since when and until when, and then with each look, every 15 seconds at most.
 func TestWaitsTell(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	said(a, "False", "x", "x")
@@ -30,7 +31,7 @@ func TestWaitsTell(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	first := a.Now()
-	if want := int(readyPatience / reportEvery); len(told) < want-2 || len(told) > want+2 {
+	if most := int(readyPatience/reportEvery) + 2; len(told) < most/2 || len(told) > most {
 		t.Errorf("told %d times in %v", len(told), slept)
 	}
 	if len(told) == 0 || !strings.Contains(told[0], "node gpu-1: it is not ready: KubeletNotReady: cni plugin not initialized; waiting since "+first.Format("15:04")) {
@@ -47,5 +48,41 @@ func TestWaitsEnd(t *testing.T) {
 	err := r.wait(kube.Within(a.ctx, 0), a, registerPatience, nil)
 	if !converge.Passes(err) || asked > 8 {
 		t.Errorf("asked %d times: %v", asked, err)
+	}
+}
+
+// TestWaitsSeldom: a kubelet that is quick is seen at once, and thousands that are slow do not ask the API server every second: in
+// five minutes a node asks some forty times, at other moments than its neighbours, and the server's cache answers.
+func TestWaitsSeldom(t *testing.T) {
+	waits := func() (pauses []time.Duration, asked []string) {
+		a := apiFixture(t, apiSpec)
+		a.sim.EditNode("gpu-1", func(n kubesim.Object) {
+			n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}}
+		})
+		j := joined{nodeAsk{name: "gpu-1", kubeconfig: apiKubelet, pause: func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }}}
+		if err := j.Make(a.ctx, a, isReady); !converge.Passes(err) {
+			t.Fatalf("got %v", err)
+		}
+		return pauses, a.sim.Requests()
+	}
+	pauses, asked := waits()
+	if len(asked) < 20 || len(asked) > 60 {
+		t.Errorf("asked %d times", len(asked))
+	}
+	for _, r := range asked {
+		if r != "GET /api/v1/nodes/gpu-1 cached" {
+			t.Errorf("asked %s", r)
+		}
+	}
+	if early := pauses[0] + pauses[1] + pauses[2]; early > 6*time.Second {
+		t.Errorf("the first three pauses take %v", early)
+	}
+	for i, d := range pauses {
+		if d > 15*time.Second || i > 4 && d < 2*time.Second {
+			t.Errorf("pause %d is %v", i, d)
+		}
+	}
+	if others, _ := waits(); slices.Equal(others, pauses) {
+		t.Error("two nodes ask at the same moments")
 	}
 }

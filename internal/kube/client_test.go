@@ -211,26 +211,25 @@ func TestGrant(t *testing.T) {
 	}
 }
 
-func TestPatchCondition(t *testing.T) {
+// TestPatchStatus: the status and the labels change as one, and the spec stays.
+func TestPatchStatus(t *testing.T) {
 	c, sim, _ := fixture(t)
-	for _, status := range []string{"False", "True"} {
-		node, err := c.PatchCondition(t.Context(), "gpu-1", Condition{Type: "GPUReady", Status: status, Reason: "R"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := map[string]string{}
-		for _, cond := range node.Status.Conditions {
-			got[cond.Type] = cond.Status
-		}
-		if want := map[string]string{"Ready": "True", "GPUReady": status}; !cmp.Equal(got, want) {
-			t.Error(cmp.Diff(want, got))
-		}
+	node, err := c.PatchStatus(t.Context(), "gpu-1", []Op{
+		{Op: "add", Path: "/status/conditions/-", Value: Condition{Type: "GPUReady", Status: "True", Reason: "R"}},
+		{Op: "add", Path: "/metadata/labels/b", Value: "c"},
+		{Op: "remove", Path: "/spec/taints/0"},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := sim.Requests(); !slices.Equal(got, []string{"PATCH /api/v1/nodes/gpu-1/status", "PATCH /api/v1/nodes/gpu-1/status"}) {
+	if len(node.Status.Conditions) != 2 || node.Status.Conditions[1].Type != "GPUReady" || node.Labels["b"] != "c" || len(node.Spec.Taints) != 1 {
+		t.Errorf("got %+v", node)
+	}
+	if got := sim.Requests(); !slices.Equal(got, []string{"PATCH /api/v1/nodes/gpu-1/status"}) {
 		t.Error(got)
 	}
 	sim.DeleteNode("gpu-1")
-	_, err := c.PatchCondition(t.Context(), "gpu-1", Condition{Type: "X"})
+	_, err = c.PatchStatus(t.Context(), "gpu-1", nil)
 	wants(t, err, Missing, "cannot patch the status of node gpu-1", `nodes "gpu-1" not found`)
 }
 

@@ -10,10 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 )
 
 // plugin is a program that gives credentials, as EKS and GKE have kubelet use:
@@ -67,9 +70,12 @@ func (l *login) ask(ctx context.Context) (*credential, *Error) {
 	if got != nil && (got.expires.IsZero() || l.view.Now().Add(10*time.Second).Before(got.expires)) {
 		return got, nil
 	}
-	out, err := l.view.Ask(host.WithEnv(ctx, append([]string{l.execInfo()}, l.exec.env...)...), l.exec.argv...)
-	if err == nil {
-		got, err = l.exec.read(out)
+	got, err := l.signed(ctx)
+	if got == nil || err != nil {
+		var out []byte
+		if out, err = l.view.Ask(host.WithEnv(ctx, append([]string{l.execInfo()}, l.exec.env...)...), l.exec.argv...); err == nil {
+			got, err = l.exec.read(out)
+		}
 	}
 	if err != nil {
 		e := &Error{Why: Unauthorized, Cause: fmt.Errorf("no credentials: %w", err)}
@@ -84,6 +90,33 @@ func (l *login) ask(ctx context.Context) (*credential, *Error) {
 	l.got = got
 	l.mu.Unlock()
 	return got, nil
+}
+
+// signed is a token of EKS that the plugin would make by the machine's role: gpuadm makes it by itself, which takes milliseconds where
+// Python's aws takes a second of the machine's time. nil where the plugin would do, or might do, something else.
+func (l *login) signed(ctx context.Context) (*credential, error) {
+	p := l.exec
+	cluster, region := p.eks()
+	if cluster == "" || len(p.env) > 0 || instance.Detect(l.view).Name != "aws" {
+		return nil, nil
+	}
+	if _, err := l.view.Stat("/root/.aws"); !host.NotExist(err) { // keys, a profile or a role of another: the program takes those first
+		return nil, nil
+	}
+	token, expires, err := instance.Token(ctx, l.view, cluster, region)
+	return &credential{token: token, expires: expires}, err
+}
+
+// eks is the cluster and the region of a plugin that makes tokens for EKS, as EKS's own images call one; "" for any other.
+// Sources: awslabs/amazon-eks-ami, nodeadm/internal/kubelet/kubeconfig.template.yaml and, before its pull 2645,
+// templates/al2/runtime/kubelet-kubeconfig; aws/aws-cli, awscli/customizations/eks/get_token.py; kubernetes-sigs/aws-iam-authenticator.
+func (p *plugin) eks() (cluster, region string) {
+	if a := p.argv; len(a) == 7 && path.Base(a[0]) == "aws" && slices.Equal(a[1:4], []string{"eks", "get-token", "--cluster-name"}) && a[5] == "--region" {
+		return a[4], a[6]
+	} else if len(a) == 6 && path.Base(a[0]) == "aws-iam-authenticator" && slices.Equal(a[1:3], []string{"token", "-i"}) && a[4] == "--region" {
+		return a[3], a[5]
+	}
+	return "", ""
 }
 
 // forget has the plugin asked again; false where that would change nothing.

@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/alloc"
+	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -164,4 +166,54 @@ func FuzzExecAnswer(f *testing.F) {
 			t.Errorf("it repeats the answer: %v", err)
 		}
 	})
+}
+
+// TestExecOfEKS: on EC2 gpuadm signs the token itself that the kubeconfigs of EKS's images have a program make, and runs nothing. What
+// the program would do otherwise than by the machine's role is left to it.
+func TestExecOfEKS(t *testing.T) {
+	const ec2 = "-- sys/class/dmi/id/sys_vendor --\nAmazon EC2\n"
+	// The arguments are those of awslabs/amazon-eks-ami: nodeadm/internal/kubelet/kubeconfig.template.yaml, and, before its pull 2645,
+	// templates/al2/runtime/kubelet-kubeconfig.
+	const nodeadm, al2 = `command: aws, args: [eks, get-token, --cluster-name, gpus, --region, us-east-1]`,
+		`command: /usr/bin/aws-iam-authenticator, args: [token, -i, gpus, --region, us-east-1]`
+	for name, tt := range map[string]struct {
+		machine, exec string
+		ran           bool
+	}{
+		"nodeadm":             {ec2, nodeadm, false},
+		"Amazon Linux 2":      {ec2, al2, false},
+		"not on EC2":          {"", nodeadm, true},
+		"another role":        {ec2, strings.Replace(nodeadm, "]", ", --role-arn, x]", 1), true},
+		"a profile":           {ec2, nodeadm + ", env: [{name: AWS_PROFILE, value: x}]", true},
+		"keys on the machine": {ec2 + "-- root/.aws/credentials --\n", nodeadm, true},
+		"another program":     {ec2, strings.Replace(nodeadm, "command: aws", "command: aws-like", 1), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := machine(t, tt.machine+"-- etc/k --\n"+withUser(`{exec: {apiVersion: `+execGroup+`v1beta1, `+tt.exec+`}}`))
+			now := n.Now()
+			cloud := &cloudfake.Fake{Machine: cloudfake.Machine{Region: "us-east-1", Role: "node"}, Cluster: cloudfake.Cluster{Name: "gpus"}, Now: func() time.Time { return now }}
+			n.Serve("169.254.169.254", cloud.EC2())
+			n.Serve("api.example:6443", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if err := cloud.CheckToken(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")); err != nil {
+					http.Error(w, err.Error(), http.StatusUnauthorized)
+					return
+				}
+				fmt.Fprint(w, `{"status": {"userInfo": {"username": "system:node:gpu-1"}}}`)
+			}))
+			ran := false
+			for _, program := range []string{"aws", "aws-iam-authenticator", "aws-like"} {
+				n.Install(program, simhost.Program{
+					Looks: func([]string) bool { return true },
+					Run:   func(*host.Files, []string) ([]byte, error) { ran = true; return nil, errors.New("it was run") },
+				})
+			}
+			c, err := Ask(n, From{Kubeconfig: "/etc/k"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err = c.Whoami(t.Context()); (err != nil) != tt.ran || ran != tt.ran {
+				t.Errorf("a program was run: %t, and then: %v", ran, err)
+			}
+		})
+	}
 }

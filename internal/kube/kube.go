@@ -42,9 +42,20 @@ func (c *Client) Node(ctx context.Context, name string) (*Node, error) {
 	return c.node(ctx, call{verb: "get", method: http.MethodGet}, name)
 }
 
+// CachedNode returns the Node object as the API server's cache has it, a moment late at most, and costs etcd nothing. It is for those who
+// ask again and again; kubelet reads its own Node so. Sources: kubernetes, pkg/kubelet/kubelet_node_status.go (tryUpdateNodeStatus);
+// https://kubernetes.io/docs/reference/using-api/api-concepts/#semantics-for-get-and-list (resourceVersion="0").
+func (c *Client) CachedNode(ctx context.Context, name string) (*Node, error) {
+	return c.node(ctx, call{verb: "get", method: http.MethodGet, query: url.Values{"resourceVersion": {"0"}}}, name)
+}
+
 // PatchNode applies a JSON patch to the Node object, all of it or nothing.
 func (c *Client) PatchNode(ctx context.Context, name string, ops []Op) (*Node, error) {
-	r := call{verb: "patch", method: http.MethodPatch, form: "application/json-patch+json"}
+	return c.patch(ctx, "", name, ops)
+}
+
+func (c *Client) patch(ctx context.Context, sub, name string, ops []Op) (*Node, error) {
+	r := call{verb: "patch", method: http.MethodPatch, form: "application/json-patch+json", sub: sub}
 	for _, op := range ops {
 		r.tests = r.tests || op.Op == "test"
 	}
@@ -67,17 +78,11 @@ func (c *Client) TryLabel(ctx context.Context, name, key, value string) error {
 	return err
 }
 
-// PatchCondition sets one condition of the Node; the others do not change. The server merges the list of conditions by their
-// type, as kubelet itself has it do.
-func (c *Client) PatchCondition(ctx context.Context, name string, cond Condition) (*Node, error) {
-	r := call{verb: "patch", method: http.MethodPatch, form: "application/strategic-merge-patch+json", sub: "status"}
-	cond.LastHeartbeatTime, cond.LastTransitionTime = seconds(cond.LastHeartbeatTime), seconds(cond.LastTransitionTime)
-	var err error
-	patch := map[string]any{"status": map[string]any{"conditions": []Condition{cond}}}
-	if r.body, err = json.Marshal(patch); err != nil {
-		return nil, c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
-	}
-	return c.node(ctx, r, name)
+// PatchStatus is PatchNode for what the status of a Node and its metadata have: the API server keeps the spec as it is. Kubelet changes
+// labels and annotations with its status, too. Sources: kubernetes, pkg/registry/core/node/strategy.go (nodeStatusStrategy);
+// kubernetes/component-helpers, node/util/status.go (preparePatchBytesforNodeStatus).
+func (c *Client) PatchStatus(ctx context.Context, name string, ops []Op) (*Node, error) {
+	return c.patch(ctx, "status", name, ops)
 }
 
 // node makes a call about a Node.

@@ -172,7 +172,7 @@ func (s *Server) node(r *http.Request, u User, parts []string, body []byte) answ
 	return s.patch(r, u, name, what == "nodes/status", body)
 }
 
-// patch applies a patch as the real server does: the object, or its status alone.
+// patch applies a patch as the real server does: all but the status, or, by the status, all but the spec.
 func (s *Server) patch(r *http.Request, u User, name string, status bool, body []byte) answer {
 	old := s.nodes[name]
 	made, bad := apply(clone(old), r.Header.Get("Content-Type"), body)
@@ -183,9 +183,10 @@ func (s *Server) patch(r *http.Request, u User, name string, status bool, body [
 		return failure(409, "Conflict", fmt.Sprintf("Operation cannot be fulfilled on nodes %q: the object has been modified; please apply your changes to the latest version and try again", name), nil)
 	}
 	kept := clone(old)
-	if status {
-		kept["status"] = made["status"]
-		made = kept
+	if status { // labels and annotations are changed too: kubernetes, pkg/registry/core/node/strategy.go, nodeStatusStrategy
+		if delete(made, "spec"); kept["spec"] != nil {
+			made["spec"] = kept["spec"]
+		}
 	} else {
 		made["status"] = kept["status"]
 	}

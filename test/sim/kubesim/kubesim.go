@@ -173,7 +173,7 @@ func (s *Server) Events() (all []Object) {
 	return all
 }
 
-// Requests returns what was asked, "GET /api/v1/nodes/x", and forgets it.
+// Requests returns what was asked, "GET /api/v1/nodes/x", with "cached" where the server's cache may answer, and forgets it.
 func (s *Server) Requests() (all []string) {
 	s.locked(func() { all, s.requests = s.requests, nil })
 	return all
@@ -217,7 +217,11 @@ func (s *Server) take(request string) (f Fault) {
 
 // ServeHTTP is http.Handler's.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f := s.take(r.Method + " " + r.URL.Path)
+	request := r.Method + " " + r.URL.Path
+	if r.URL.Query().Get("resourceVersion") == "0" {
+		request += " cached"
+	}
+	f := s.take(request)
 	if f.Do != nil {
 		f.Do(s)
 	}

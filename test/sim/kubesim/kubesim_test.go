@@ -96,12 +96,12 @@ func version(s *kubesim.Server) any {
 	return s.Node("gpu-1")["metadata"].(kubesim.Object)["resourceVersion"]
 }
 
-// TestStatus wants conditions merged by type, and nothing beside the status changed through it, nor the status from beside it.
+// TestStatus wants conditions merged by type, no spec changed through the status, and no status from beside it. Labels change by both.
 func TestStatus(t *testing.T) {
 	s := kubesim.New(kubesim.Admin())
 	s.AddNode("gpu-1", nil)
 	for _, body := range []string{
-		`{"metadata":{"labels":{"x":"y"}},"status":{"conditions":[{"type":"X","status":"False","reason":"R"}]}}`,
+		`{"metadata":{"labels":{"x":"y"}},"spec":{"unschedulable":true},"status":{"conditions":[{"type":"X","status":"False","reason":"R"}]}}`,
 		`{"status":{"conditions":[{"type":"X","status":"True"}]}}`,
 	} {
 		if code, o := send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1/status", strategic, body); code != 200 {
@@ -110,8 +110,8 @@ func TestStatus(t *testing.T) {
 	}
 	send(t, s, "", http.MethodPatch, "/api/v1/nodes/gpu-1", strategic, `{"status":{"conditions":[{"type":"Y","status":"True"}]}}`)
 	n := s.Node("gpu-1")
-	got, err := json.Marshal([]any{n["metadata"].(kubesim.Object)["labels"], n["status"]})
-	if want := `[null,{"conditions":[{"status":"True","type":"Ready"},{"reason":"R","status":"True","type":"X"}]}]`; err != nil || string(got) != want {
+	got, err := json.Marshal([]any{n["metadata"].(kubesim.Object)["labels"], n["spec"].(kubesim.Object)["unschedulable"], n["status"]})
+	if want := `[{"x":"y"},null,{"conditions":[{"status":"True","type":"Ready"},{"reason":"R","status":"True","type":"X"}]}]`; err != nil || string(got) != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	before := version(s)
