@@ -88,7 +88,7 @@ func TestDaemonSetOwners(t *testing.T) {
 	}
 }
 
-// TestDaemonSetSpread: pods that started together do not stay together, and on average a pod applies as often as it was told to.
+// TestDaemonSetSpread: pods that started together do not stay together, and on average a pod applies as often as its flag says.
 func TestDaemonSetSpread(t *testing.T) {
 	for random, want := range map[float64]time.Duration{0: 8 * time.Minute, 0.5: 10 * time.Minute, 1: 12 * time.Minute} {
 		if is := spread(10*time.Minute, random); is != want {

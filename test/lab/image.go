@@ -9,7 +9,10 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"testing"
 )
 
 // imageName is what the image of containers that no pod has is called in the host.
@@ -59,6 +62,20 @@ func ociImage(name string, busybox []byte, more []tarFile, command ...string) ([
 		return nil, fmt.Errorf("cannot make an image: %w", err)
 	}
 	return tarball(append(files, tarFile{name: "index.json", mode: 0o644, data: index}))
+}
+
+// AgentArchive is gpuadm's own image, an archive that ctr imports. It skips the test where make image has not made it.
+func AgentArchive(t testing.TB) []byte {
+	t.Helper()
+	Asked(t)
+	archive, err := os.ReadFile(filepath.Join(Source(), "bin", "gpuadm-image.tar"))
+	if err != nil && os.Getenv("CI") != "true" {
+		t.Skip("the image is not built: make image")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return archive
 }
 
 // tarFile is a file, a folder (its name ends in a slash) or a link.

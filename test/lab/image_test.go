@@ -6,32 +6,16 @@ package lab_test
 import (
 	"bytes"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// image is the archive that make image has made.
-func image(t *testing.T) []byte {
-	t.Helper()
-	lab.Asked(t)
-	archive, err := os.ReadFile(filepath.Join(lab.Source(), "bin", "gpuadm-image.tar"))
-	if err != nil && os.Getenv("CI") != "true" {
-		t.Skip("the image is not built: make image")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return archive
-}
-
 // TestLabImage: the machine's containerd takes the image, and as the DaemonSet runs it the program in it converges the machine: with a root
 // folder that cannot be written, without capabilities, while containerd restarts under it.
 func TestLabImage(t *testing.T) {
-	archive := image(t)
+	archive := lab.AgentArchive(t)
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)
 		if r := n.ExecInput(bytes.NewReader(archive), "ctr", "-n", "lab", "images", "import", "--base-name", "lab.invalid/gpuadm", "-"); r.Exit != 0 {
