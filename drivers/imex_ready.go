@@ -24,16 +24,14 @@ const (
 )
 
 // freshIMEX is things.Restart for a daemon that undo may stop, start or mask: while it does not run it reads its files at its start.
-type freshIMEX struct {
-	converge.Thing // of kind restart
-}
+type freshIMEX struct{ things.Daemon }
 
 // imexFresh wants IMEX restarted if its files changed since it started, and ready after a restart.
 func imexFresh() converge.Want {
 	w := things.Restart(IMEXUnit, []string{IMEXConfig, IMEXNodes}, func(ctx context.Context, v host.View, _ string, _ []string) error {
 		return imexReady(ctx, v)
 	}, "IMEX reads its files when it starts")
-	w.Thing, w.Breaks = freshIMEX{w.Thing}, []string{"stop-clients"}
+	w.Thing, w.Breaks = freshIMEX{w.Thing.(things.Daemon)}, []string{"stop-clients"}
 	return w
 }
 
@@ -46,25 +44,13 @@ func NewIMEX(files []string) converge.Thing {
 	return freshIMEX{things.NewRestart(IMEXUnit, files, nil)}
 }
 
-// Reads is converge.Reader's.
-func (f freshIMEX) Reads() []string { return f.Thing.(converge.Reader).Reads() }
-
 func (f freshIMEX) Look(ctx context.Context, v host.View) (converge.State, error) {
-	state, err := f.Thing.Look(ctx, v)
+	state, err := f.Daemon.Look(ctx, v)
 	word, _, _ := strings.Cut(string(state), ",") // a mask is for the want of the unit, which comes before this one
 	if err == nil && (word == "inactive" || word == "") {
 		return "", host.Later{Until: "its start"}
 	}
 	return converge.State(word), err
-}
-
-func (f freshIMEX) Unsettled(found converge.State, by converge.Change) converge.State {
-	return f.Thing.(converge.Settler).Unsettled(found, by)
-}
-
-// Settled is converge.Settler's.
-func (f freshIMEX) Settled(found converge.State) converge.State {
-	return f.Thing.(converge.Settler).Settled(found)
 }
 
 // imexAnswers wants this node's IMEX ready. One that does not run, or that runs with other files than wanted, is judged

@@ -62,9 +62,16 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	var list []converge.Want
 	shared := &driverCache{driver: f.Driver}
 	for _, a := range all {
+		if a.GPU.Lost != "" && perGPU(s, f) {
+			list = append(list, waits(a.GPU, "its driver reports its state"))
+			continue
+		}
 		w, err := partitioned(a, shared)
 		if err != nil {
 			return nil, err
+		}
+		if perGPU(s, f) && !mayStop(s) {
+			w.Thing = alone{w.Thing.(gpu), w.To}
 		}
 		if f.MIGOwner != "" {
 			w = verify(a, w, f.MIGOwner)

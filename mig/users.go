@@ -46,7 +46,11 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if err != nil {
 		return nil, nil, err
 	}
-	users := usersOf(v, at, w.Steps, open)
+	pods, err := things.PodDevices(ctx, v)
+	if err != nil {
+		return nil, nil, err
+	}
+	users := withOwners(usersOf(v, at, w.Steps, open), at, w.Steps, pods)
 	if len(users) > 0 {
 		what = append(what, "stop-clients")
 	}
@@ -85,11 +89,7 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []things.Holder) (list 
 		add(g.Clients, fmt.Sprintf("GPU %d", g.Index), func(h things.Holder) bool { return h.HasGPU(g.Minor) })
 	}
 	for i, in := range g.Instances {
-		part := StateOf(host.GPU{MIG: true, Mode: true, Pending: true, Profiles: g.Profiles, Instances: g.Instances[i : i+1]}).Parts[0]
-		goes := func(s Step) bool {
-			return (s.Do == DestroyInstance || s.Do == DestroyCompute) && s.At.Start == in.At.Start && s.Name == part.Profile
-		}
-		if changesMode(steps) || !slices.ContainsFunc(steps, goes) {
+		if changesMode(steps) || !goes(g, i, steps) {
 			continue
 		}
 		var compute []int
@@ -97,7 +97,7 @@ func usersOf(v host.View, g host.GPU, steps []Step, open []things.Holder) (list 
 			compute = append(compute, c.ID)
 		}
 		caps := things.Capabilities(v, g.Minor, in.ID, compute)
-		add(in.Clients, fmt.Sprintf("%s of GPU %d", part, g.Index), func(h things.Holder) bool { return h.HasCapability(caps) })
+		add(in.Clients, fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index), func(h things.Holder) bool { return h.HasCapability(caps) })
 	}
 	paused := append(modeServices(), instanceServices()...)
 	return slices.DeleteFunc(list, func(u user) bool { return slices.Contains(paused, u.Unit) || u.Unit == things.Persistenced })
@@ -161,9 +161,13 @@ func users(ctx context.Context, v host.View, d *host.Driver, ways []Way) (list [
 	if err != nil {
 		return nil, err
 	}
+	pods, err := things.PodDevices(ctx, v)
+	if err != nil {
+		return nil, err
+	}
 	for _, w := range ways {
 		if g, known := find(d, w.GPU); known {
-			list = append(list, usersOf(v, g, w.Steps, open)...)
+			list = append(list, withOwners(usersOf(v, g, w.Steps, open), g, w.Steps, pods)...)
 		}
 	}
 	return list, nil
@@ -213,7 +217,7 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, a
 		}
 	case len(pods) > 0:
 		return &converge.Trouble{
-			What: "cannot end the processes of pods: Kubernetes would start them again", Because: converge.Few(texts(pods), 6), Err: converge.ErrInUse,
+			What: "cannot take GPUs from pods: Kubernetes would start their processes again", Because: converge.Few(texts(pods), 6), Err: converge.ErrInUse,
 			Try: []string{"kubectl drain this node, or delete these pods, and run the same command again"},
 		}
 	}
@@ -228,6 +232,9 @@ func endUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way) erro
 	}
 	var holders []things.Holder
 	for _, u := range found {
+		if u.PID == 0 { // a pod that has come since: it has no process to end
+			return &converge.Trouble{What: "cannot change the partitions: " + u.text, Err: converge.ErrInUse, Try: []string{"run the same command again"}}
+		}
 		if !slices.ContainsFunc(holders, func(o things.Holder) bool { return o.PID == u.PID }) {
 			holders = append(holders, u.Holder)
 		}

@@ -24,8 +24,8 @@ import (
 // and never takes one away that the file has no more; CDI is set up once at the start, in cmd/dockerd/daemon.go;
 // https://docs.docker.com/engine/daemon/live-restore/.
 type dockerRestart struct {
-	converge.Thing        // of kind restart
-	edited         []byte // daemon.json as it will be; nil if that is not known, as in an undo
+	things.Daemon
+	edited []byte // daemon.json as it will be; nil if that is not known, as in an undo
 }
 
 // IsDocker says whether the name of a thing of kind restart is Docker's: then NewDocker builds it again.
@@ -33,24 +33,11 @@ func IsDocker(unit string) bool { return unit == "docker.service" }
 
 // NewDocker builds Docker's thing of kind restart again.
 func NewDocker(unit string, files []string) converge.Thing {
-	return dockerRestart{Thing: things.NewRestart(unit, files, dockerReady)}
-}
-
-// Reads is converge.Reader's.
-func (f dockerRestart) Reads() []string { return f.Thing.(converge.Reader).Reads() }
-
-// Unsettled is converge.Settler's.
-func (f dockerRestart) Unsettled(found converge.State, by converge.Change) converge.State {
-	return f.Thing.(converge.Settler).Unsettled(found, by)
-}
-
-// Settled is converge.Settler's.
-func (f dockerRestart) Settled(found converge.State) converge.State {
-	return f.Thing.(converge.Settler).Settled(found)
+	return dockerRestart{Daemon: things.NewRestart(unit, files, dockerReady)}
 }
 
 func (f dockerRestart) Look(ctx context.Context, v host.View) (converge.State, error) {
-	state, err := f.Thing.Look(ctx, v)
+	state, err := f.Daemon.Look(ctx, v)
 	if err != nil || state != things.Outdated {
 		return state, err
 	}
@@ -65,7 +52,7 @@ func (f dockerRestart) Look(ctx context.Context, v host.View) (converge.State, e
 func (f dockerRestart) Make(ctx context.Context, h host.Host, to converge.State) error {
 	d, err := f.lacks(ctx, h, nil)
 	if to != things.UpToDate || err != nil || d.restart != "" || d.reload == "" {
-		return f.Thing.Make(ctx, h, to)
+		return f.Daemon.Make(ctx, h, to)
 	}
 	if err := h.SetUnit(ctx, f.Name(), host.UnitChange{Job: "reload"}); err != nil {
 		return err
@@ -236,7 +223,7 @@ func dockerReady(ctx context.Context, v host.View, unit string, files []string) 
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	began := time.Now()
-	f := dockerRestart{Thing: things.NewRestart(unit, files, nil)}
+	f := dockerRestart{Daemon: things.NewRestart(unit, files, nil)}
 	var d dockerLacks
 	err := untilDone(ctx, func() (err error) {
 		d, err = f.lacks(ctx, v, nil)

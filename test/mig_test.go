@@ -26,7 +26,8 @@ const (
 	first, second = "0000:17:00.0", "0000:1f:00.0"
 
 	persistenced = "\n[[unit]]\nname = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"active\"\n"
-	a100s        = "[[gpu]]\nmodel = \"A100-40\"\ncount = 2\n"
+	a100s        = "[[gpu]]\nmodel = \"A100-40\"\ncount = 2\n" // they reset themselves
+	passed       = a100s + "passthrough = true\n"              // to a virtual machine: they do not
 	h100s        = "[[gpu]]\nmodel = \"H100-80\"\ncount = 2\n"
 )
 
@@ -51,53 +52,6 @@ func ids(t testing.TB, v host.View) string {
 		b.WriteString("\n")
 	}
 	return b.String()
-}
-
-// resetRecorder is a machine that records resets and may refuse them.
-type resetRecorder struct {
-	host.Host
-	resets *[]string
-	refuse bool
-}
-
-func (n resetRecorder) ResetGPUs(ctx context.Context, all ...string) error {
-	*n.resets = append(*n.resets, strings.Join(all, ","))
-	if n.refuse {
-		return &host.CommandError{Argv: []string{"nvidia-smi"}, Code: 255, Cause: errors.New("exit status 255"), Stderr: "The following GPUs could not be reset"}
-	}
-	return n.Host.ResetGPUs(ctx, all...)
-}
-
-// GPUs that change their mode are reset in one call, since those joined by NVLink are only reset together, and no other GPU is.
-func TestGPUsAreResetTogether(t *testing.T) {
-	n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\n"+strings.ReplaceAll(a100s, "= 2", "= 3"))
-	var resets []string
-	res, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), resetRecorder{n, &resets, false})
-	if err != nil || len(res.Made) != 4 {
-		t.Fatalf("%v, made %v", err, res.Made)
-	}
-	if want := []string{"0000:1f:00.0,0000:27:00.0,0000:2f:00.0"}; !slices.Equal(resets, want) {
-		t.Errorf("resets of %v, want %v", resets, want)
-	}
-}
-
-// A refused reset changes nothing before the reboot that is asked for, on any of the GPUs.
-func TestRefusedResetAsksForAReboot(t *testing.T) {
-	n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"7g.40gb\", start = 0 }]\n"+a100s)
-	var resets []string
-	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
-	res, err := e.Apply(context.Background(), resetRecorder{n, &resets, true})
-	if err != nil || res.Reboot == "" {
-		t.Fatalf("%v, %+v", err, res)
-	}
-	if p := partitions(n); strings.Count(p, "7g.40gb") != 1 {
-		t.Errorf("before the reboot: %s", p)
-	}
-	n.Reboot()
-	apply(t, n, e)
-	if p := plan(t, n, e); p.Now() > 0 {
-		t.Errorf("still planned: %v", p.Changes)
-	}
 }
 
 // Where one GPU fails the others are brought back too, to the same places and ids, at whichever call of all it was.
@@ -212,27 +166,6 @@ func TestEntryThatIsGone(t *testing.T) {
 	fresh := gpus(t, h100s)
 	apply(t, fresh, one)
 	compare(t, "shrunk", ids(t, fresh), ids(t, n))
-}
-
-// Who used a GPU on the day of an apply does not hold up its undo on another.
-func TestClientsOfAnotherDay(t *testing.T) {
-	n := gpus(t, "[[gpu]]\nmodel = \"A100-40\"\nmode = true\ninstance = [{ profile = \"7g.40gb\", start = 0 }]\n")
-	n.Use(first, 0, 4711)
-	e := engine(t, wantsMIG(`"3g.20gb" = 2`))
-	e.Allow = []string{"stop-clients"}
-	ending := ends{n}
-	if _, err := e.Apply(context.Background(), ending); err != nil {
-		t.Fatal(err)
-	}
-	undo(t, n, engine(t, ""), "all")
-}
-
-// ends is a machine on which processes end in the moment before an instance is destroyed.
-type ends struct{ *simhost.Node }
-
-func (n ends) DestroyCompute(ctx context.Context, gpu string, in, id int) error {
-	n.Use(gpu, -1)
-	return n.Node.DestroyCompute(ctx, gpu, in, id)
 }
 
 // A driver that does not answer now is no reason to take back what was partitioned, and none to fail.

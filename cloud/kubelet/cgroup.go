@@ -5,7 +5,6 @@ package kubelet
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -24,7 +23,7 @@ func askedDriver(ctx context.Context, v host.View, endpoint string) string {
 		return ""
 	}
 	driver := ""
-	err = ProtoFields(answer, func(n protowire.Number, linux []byte) error {
+	err = host.ProtoFields(answer, func(n protowire.Number, linux []byte) error {
 		if n == 1 {
 			driver = "systemd"
 			if field, kind, size := protowire.ConsumeTag(linux); size > 0 && field == 1 && kind == protowire.VarintType {
@@ -85,29 +84,4 @@ func at(t any, keys ...string) any {
 		t = is[key]
 	}
 	return t
-}
-
-// ProtoFields calls see for each field of a message that holds bytes.
-func ProtoFields(message []byte, see func(protowire.Number, []byte) error) error {
-	for len(message) > 0 {
-		n, kind, size := protowire.ConsumeTag(message)
-		var value []byte
-		if size >= 0 {
-			if message = message[size:]; kind == protowire.BytesType {
-				value, size = protowire.ConsumeBytes(message)
-			} else {
-				size = protowire.ConsumeFieldValue(n, kind, message)
-			}
-		}
-		if size < 0 {
-			return fmt.Errorf("cannot read the container engine's answer: %w", protowire.ParseError(size))
-		}
-		message = message[size:]
-		if kind == protowire.BytesType {
-			if err := see(n, value); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -156,7 +157,7 @@ func (c *common) gate(ctx context.Context) error {
 	}
 	s, err := e.Pending(ctx, h)
 	cut := s.Unfinished != "" && !atWork(h)
-	if err != nil || !cut && (s.Held != "" || s.Now() == 0) {
+	if err != nil || !cut && (s.Held != "" || s.Now() == 0 && len(alone(s)) == 0) {
 		return err
 	}
 	t := closed(s, cut)
@@ -166,9 +167,17 @@ func (c *common) gate(ctx context.Context) error {
 	return t
 }
 
+// alone are the GPUs' changes that wait while those of the other GPUs were made.
+func alone(s converge.Status) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(s.Changes), func(ch converge.Change) bool { return ch.Stage != mig.Stage.Name || ch.Waits == "" })
+}
+
 // closed says why kubelet may not start on a machine of this status.
 func closed(s converge.Status, cut bool) *converge.Trouble {
-	t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now(), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
+	t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone(s)), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
+	for _, ch := range alone(s) {
+		t.Because = append(t.Because, ch.Waits)
+	}
 	if cut {
 		t.What = fmt.Sprintf("cannot let kubelet start: run %s was cut short", s.Unfinished)
 	}

@@ -67,3 +67,14 @@ func TestNoPermissionSaysRoot(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
+
+// TestGateStaysShut: a GPU that waits alone leaves the node not ready: apply says so by its exit code, and kubelet may not start.
+func TestGateStaysShut(t *testing.T) {
+	n := twoH100(t, "[mig]\nfailure = \"per-gpu\"\n[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n")
+	n.Use("0000:1f:00.0", -1, 4711)
+	code, out := outputOn(n, true, "apply")
+	gate, why := outputOn(n, true, "gate")
+	if code == 0 || gate == 0 {
+		t.Errorf("apply: exit code %d\n%s\ngate: exit code %d\n%s", code, out, gate, why)
+	}
+}

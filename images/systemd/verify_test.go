@@ -35,7 +35,7 @@ const (
 // https://github.com/canonical/cloud-init at the version that its package has. Debian 12's are those of the package
 // cloud-init_22.4.2-1+deb12u4_all.deb, too.
 func distributions() map[string]cloudInit {
-	debian := cloudInit{ // 22.4.2, and Debian 13's 25.1.4 in what makes an order
+	debian := cloudInit{ // Debian 12's 22.4.2; Debian 13's 25.1.4 is as Ubuntu's
 		"cloud-init-local.service": early + localStage,
 		"cloud-init.service":       early + "Wants=cloud-init-local.service\nAfter=cloud-init-local.service systemd-networkd-wait-online.service networking.service\nBefore=network-online.target systemd-user-sessions.service\n",
 		"cloud-config.target":      "Wants=cloud-init-local.service cloud-init.service\nAfter=cloud-init-local.service cloud-init.service\n",
@@ -54,7 +54,7 @@ func distributions() map[string]cloudInit {
 		"cloud-config.service":     online,
 		"cloud-final.service":      "After=network-online.target cloud-config.service rc-local.service\nWants=network-online.target cloud-config.service\n",
 	}
-	rhel := maps.Clone(ubuntu) // 24.4 and newer: the last stage waits for multi-user.target there, too (pull 5830)
+	rhel := maps.Clone(ubuntu) // 24.4: the last stage waits for multi-user.target on all distributions from then on (pull 5830)
 	rhel["cloud-init-main.service"] = strings.Replace(ubuntu["cloud-init-main.service"], "After=", "Requires=dbus.socket\nAfter=dbus.socket ", 1)
 	rhel["cloud-init-local.service"] = "DefaultDependencies=no\n" + localStage + "Before=shutdown.target\nConflicts=shutdown.target\n"
 	rhel["cloud-init-network.service"] = "Wants=cloud-init-local.service\nAfter=cloud-init-local.service NetworkManager.service NetworkManager-wait-online.service\nBefore=network-online.target systemd-user-sessions.service\n"

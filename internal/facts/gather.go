@@ -29,24 +29,16 @@ func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
-	if !c.known {
-		c.os, c.arch, c.virt, c.bus = l.os(), l.arch(), "", nil
-		if f.Live {
-			c.virt = l.virt()
-		}
-		c.known = l.err == nil
-	}
-	f.OS, f.Arch, f.Virt = c.os, c.arch, c.virt
-	f.Kernel = l.kernel()
+	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
 	if f.Live {
-		f.GPUs = l.pci()
+		f.Virt, f.GPUs = l.virt(), l.pci()
 	}
 	f.Cloud = instance.Detect(l.v)
 	l.cloud = f.Cloud
 	f.Engines = l.engines(ctx, f.OS)
 	f.Programs = l.programs(f.Engines)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
-	c.node(ctx, l, &f)
+	l.node(ctx, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err
 }
@@ -60,8 +52,8 @@ func Engines(ctx context.Context, v host.View) ([]Engine, error) {
 }
 
 // GPUs are the GPUs of Gather's facts, from the PCI bus alone.
-func (c *Cache) GPUs(v host.View) ([]PCI, error) {
-	l := c.look(v)
+func GPUs(v host.View) ([]PCI, error) {
+	l := new(Cache).look(v)
 	all := l.pci()
 	return all, l.err
 }

@@ -330,7 +330,7 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// TestRotated: what is cached of one certificate must not be reported for the next.
+// TestRotated: what was read of one certificate must not be reported for the next.
 func TestRotated(t *testing.T) {
 	const pem = "/p"
 	first, _ := clientPEM(t, "a")

@@ -4,31 +4,29 @@
 package facts
 
 import (
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"path"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // credentials says whether a kubeconfig is there with what it names to prove who we are, and until when that holds. Its
 // bytes, a key may be among them, are kept nowhere. What is there and cannot be read, by who is not root, counts as good:
-// to join once more would be worse.
-func (k *Kubelet) credentials(l *look, kubeconfig string) {
+// to join once more would be worse. It returns the node's name where a certificate says it.
+func (k *Kubelet) credentials(l *look, kubeconfig string) (node string) {
 	k.Kubeconfig = kubeconfig
 	if kubeconfig == "" {
-		return
+		return ""
 	}
 	data, there := l.peek(kubeconfig)
 	if data == nil {
 		k.Joined = there
-		return
+		return ""
 	}
-	u := l.cache.kubeconfigUser(data)
+	u := readKubeconfig(data)
 	at := func(name string) string {
 		if path.IsAbs(name) {
 			return name
@@ -41,7 +39,12 @@ func (k *Kubelet) credentials(l *look, kubeconfig string) {
 		cert, there = l.peek(at(u.Cert))
 		hidden = there && cert == nil
 	}
-	k.Expired = l.cache.certificateEnd(cert)
+	if c := clientCertificate(cert); c != nil {
+		k.Expired = c.NotAfter.UTC()
+		if name, ok := strings.CutPrefix(c.Subject.CommonName, "system:node:"); ok {
+			node = name
+		}
+	}
 	switch {
 	case u.Token != "":
 		k.Joined = true
@@ -52,6 +55,7 @@ func (k *Kubelet) credentials(l *look, kubeconfig string) {
 	case hidden || !k.Expired.IsZero():
 		k.Joined = u.KeyData != "" || u.Key != "" && l.has(at(u.Key))
 	}
+	return node
 }
 
 // peek returns a file's bytes, nil if they cannot be had, and whether the file is there.
@@ -139,41 +143,4 @@ func clientCertificate(data []byte) *x509.Certificate {
 		}
 	}
 	return nil
-}
-
-// identity remembers what was read of the kubelet's kubeconfig and certificate, by digest: to read them costs more than
-// the rest of the kubelet.
-type identity struct {
-	kubeconfig, cert [sha256.Size]byte
-	user             kubeUser // without what is secret
-	end              time.Time
-	name             string // of the node, as the certificate says
-}
-
-func (c *Cache) kubeconfigUser(data []byte) kubeUser {
-	if sum := sha256.Sum256(data); c.identity.kubeconfig != sum {
-		u := readKubeconfig(data)
-		if u.KeyData != "" {
-			u.KeyData = "yes"
-		}
-		if u.Token != "" {
-			u.Token = "yes"
-		}
-		c.identity.kubeconfig, c.identity.user = sum, u
-	}
-	return c.identity.user
-}
-
-func (c *Cache) certificateEnd(data []byte) time.Time {
-	if sum := sha256.Sum256(data); c.identity.cert != sum {
-		c.identity.cert, c.identity.end, c.identity.name = sum, time.Time{}, ""
-		if cert := clientCertificate(data); cert != nil {
-			c.identity.end = cert.NotAfter.UTC()
-			c.identity.name, _ = strings.CutPrefix(cert.Subject.CommonName, "system:node:")
-			if c.identity.name == cert.Subject.CommonName {
-				c.identity.name = ""
-			}
-		}
-	}
-	return c.identity.end
 }

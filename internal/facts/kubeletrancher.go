@@ -44,7 +44,7 @@ func (l *look) embeddedKubelet(engines []Engine) Kubelet {
 // Source: pkg/daemons/agent/agent_linux.go and pkg/agent/config/config.go of https://github.com/k3s-io/k3s
 func (l *look) rancherNode(k *Kubelet, start rancherStart) {
 	// Only the data folder's own kubeconfig is known, and named so.
-	k.credentials(l, start.data+"/agent/kubelet.kubeconfig")
+	node := k.credentials(l, start.data+"/agent/kubelet.kubeconfig")
 	if !l.has(k.Kubeconfig) {
 		k.Kubeconfig = ""
 	}
@@ -55,7 +55,7 @@ func (l *look) rancherNode(k *Kubelet, start rancherStart) {
 		}
 		return settings[name]
 	}
-	k.NodeName = nodeName(l.cache.identity.name, l.hostname())
+	k.NodeName = nodeName(node, l.hostname())
 	if names := say("node-name"); len(names) > 0 {
 		k.NodeName = nodeName(names[len(names)-1], k.NodeName)
 	}

@@ -15,33 +15,14 @@ import (
 // ourUnit runs apply at boot; kubelet is ordered after it.
 const ourUnit = "gpuadm.service"
 
-// boot is what does not change until the next boot.
-type boot struct {
-	bootID  string
-	booting bool
-	cgroup  int
-	cpus    int
-	memory  uint64
-}
-
 // node fills in what tells this machine and this boot from others.
-func (c *Cache) node(ctx context.Context, l *look, f *Facts) {
+func (l *look) node(ctx context.Context, f *Facts) {
 	f.Hostname, f.MachineID = l.hostname(), l.machineID()
 	if !f.Live {
 		return
 	}
-	if c.boot == nil {
-		c.boot = &boot{
-			bootID: l.attr("/proc/sys/kernel/random/boot_id"),
-			cgroup: l.cgroup(),
-			cpus:   l.cpus(),
-			memory: memory(l.attr("/proc/meminfo")),
-			// While it is at work no other run can hold the run lock, so one answer serves a whole run.
-			booting: l.active(ctx, ourUnit) == "activating",
-		}
-	}
-	m := *c.boot
-	f.BootID, f.Booting, f.Cgroup, f.CPUs, f.Memory = m.bootID, m.booting, m.cgroup, m.cpus, m.memory
+	f.BootID, f.Booting = l.attr("/proc/sys/kernel/random/boot_id"), l.active(ctx, ourUnit) == "activating"
+	f.Cgroup, f.CPUs, f.Memory = l.cgroup(), l.cpus(), memory(l.attr("/proc/meminfo"))
 }
 
 // hostname is the running machine's name, or the one it will have. Source: hostname(5).

@@ -15,24 +15,12 @@ import (
 func (l *look) pci() []PCI {
 	found := []PCI{}
 	const bus = "/sys/bus/pci/devices"
-	names := l.names(bus)
-	before := l.cache.bus
-	l.cache.bus = make(map[string]PCI, len(names)) // without those that have gone: another may come in their place
-	var maybe map[[3]uint64]bool
-	asked := false
-	for _, address := range names {
-		p, known := before[address]
-		if !known {
-			if !asked {
-				maybe, asked = l.nvidiaSlots(), true
-			}
-			p = PCI{Address: address}
-			if maybe == nil || maybe[slot(address)] {
-				p = l.function(bus, address)
-			}
+	maybe := l.nvidiaSlots()
+	for _, address := range l.names(bus) {
+		if maybe != nil && !maybe[slot(address)] {
+			continue
 		}
-		l.cache.bus[address] = p
-		if p.Vendor == nvidia {
+		if p := l.function(bus, address); p.Vendor == nvidia {
 			if to, err := l.v.Readlink(bus + "/" + address + "/driver"); err == nil {
 				p.Driver = path.Base(to)
 			}

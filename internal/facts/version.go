@@ -14,21 +14,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
-// Cache remembers, from one Gather to the next, what does not change while a machine runs (its system, architecture,
-// hypervisor, what is on its PCI bus) and the versions found in binaries that no package database knows; these hold as
-// long as the binary's path, size and ctime do. Given another View it starts from nothing. The zero value is empty and usable.
+// Cache remembers, from one Gather to the next, what costs most to find out: the versions found in binaries that no package
+// database knows, and modules, which hold as long as the file's path, size and ctime do; and what a cloud answered, for a run.
+// Given another View it starts from nothing. The zero value is empty and usable.
 type Cache struct {
 	view     host.View
-	known    bool
-	os       OS
-	arch     string
-	virt     string
-	bus      map[string]PCI // by address; without a Vendor for functions that are not NVIDIA's
 	versions map[binary]string
 	modules  ModuleCache
 	asked    asked
-	boot     *boot // nil until it is known
-	identity identity
 }
 
 type binary struct {

@@ -14,6 +14,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // maxAnswer is the size in bytes above which an answer to Call is refused.
@@ -79,4 +81,29 @@ func unframe(res *http.Response, body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the answer is not one whole gRPC message")
 	}
 	return body[5:], nil
+}
+
+// ProtoFields calls see for each field of a message that holds bytes.
+func ProtoFields(message []byte, see func(protowire.Number, []byte) error) error {
+	for len(message) > 0 {
+		n, kind, size := protowire.ConsumeTag(message)
+		var value []byte
+		if size >= 0 {
+			if message = message[size:]; kind == protowire.BytesType {
+				value, size = protowire.ConsumeBytes(message)
+			} else {
+				size = protowire.ConsumeFieldValue(n, kind, message)
+			}
+		}
+		if size < 0 {
+			return fmt.Errorf("cannot read the answer: %w", protowire.ParseError(size))
+		}
+		message = message[size:]
+		if kind == protowire.BytesType {
+			if err := see(n, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

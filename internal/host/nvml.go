@@ -14,9 +14,16 @@ import (
 // nvmlDoor is NVML, the driver's library. It is opened for each call and shut down after it: an open NVML holds
 // /dev/nvidiactl, and the kernel module could not be unloaded.
 type nvmlDoor struct {
-	files     *Files     // where the module's version and the libraries are looked up
-	libraries []string   // in the order of preference: a name for the loader, or paths
-	one       sync.Mutex // go-nvml keeps which symbols the library has in variables of its own
+	files     *Files           // where the module's version and the libraries are looked up
+	libraries []string         // in the order of preference: a name for the loader, or paths
+	offers    map[string]offer // what each model of GPU offers, as the driver has said in this process
+	one       sync.Mutex       // go-nvml keeps which symbols the library has in variables of its own
+}
+
+// offer is what the GPUs of a model can be partitioned into: it is the same for all of them and as long as the driver is.
+type offer struct {
+	profiles []Profile
+	compute  map[int][]ComputeProfile // by the profile's id; the driver says it once an instance exists
 }
 
 const nvmlName = "libnvidia-ml.so.1"

@@ -15,6 +15,17 @@ import (
 // nvmlSession is NVML between its initialisation and its shutdown.
 type nvmlSession struct {
 	nvml.Interface
+	door *nvmlDoor
+	seen *seen
+	keep bool // several calls share it: they read partitions, and do without the names of MIG devices
+}
+
+// seen is what a session has found out.
+type seen struct {
+	version   string                 // the driver's
+	devices   map[string]nvml.Device // by PCI address
+	instances map[string]map[int]nvml.GpuInstance
+	named     map[string]GPU // what does not change about a GPU
 }
 
 // session opens NVML for one call of the door.
@@ -30,7 +41,7 @@ func (d *nvmlDoor) session(ctx context.Context, do func(nvmlSession) error) erro
 	}
 	ret := nvml.ERROR_LIBRARY_NOT_FOUND
 	for _, library := range d.libraries {
-		s := nvmlSession{nvml.New(nvml.WithLibraryPath(library))}
+		s := nvmlSession{nvml.New(nvml.WithLibraryPath(library)), d, &seen{devices: map[string]nvml.Device{}, instances: map[string]map[int]nvml.GpuInstance{}, named: map[string]GPU{}}, keep != nil}
 		if ret = s.Init(); ret == nvml.SUCCESS {
 			if keep != nil {
 				keep.session = &s
@@ -61,12 +72,18 @@ func (s nvmlSession) has(symbols ...string) bool {
 
 // gpu finds a GPU by its PCI address.
 func (s nvmlSession) gpu(address string) (nvml.Device, error) {
+	if device, ok := s.seen.devices[address]; ok {
+		return device, nil
+	}
 	device, ret := s.DeviceGetHandleByPciBusId(address)
+	if ret == nvml.SUCCESS {
+		s.seen.devices[address], s.seen.instances[address] = device, map[int]nvml.GpuInstance{}
+	}
 	return device, refusal("nvmlDeviceGetHandleByPciBusId", address, ret)
 }
 
 // change opens NVML, finds a GPU and changes something about it.
-func (d *nvmlDoor) change(ctx context.Context, address, symbol string, do func(nvml.Device) error) error {
+func (d *nvmlDoor) change(ctx context.Context, address, symbol string, do func(nvmlSession, nvml.Device) error) error {
 	return d.session(ctx, func(s nvmlSession) error {
 		if !s.has(symbol) {
 			return refusal(symbol, address, nvml.ERROR_FUNCTION_NOT_FOUND)
@@ -78,7 +95,7 @@ func (d *nvmlDoor) change(ctx context.Context, address, symbol string, do func(n
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		return do(device)
+		return do(s, device)
 	})
 }
 

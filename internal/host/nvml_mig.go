@@ -7,6 +7,7 @@ package host
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -45,6 +46,11 @@ func (r *reading) mig() error {
 
 // profiles asks for each kind of GPU instance that NVML knows; most GPUs have seven.
 func (r *reading) profiles() {
+	model := r.model()
+	if known, ok := r.door.offers[model]; ok {
+		r.gpu.Profiles = copied(known.profiles)
+		return
+	}
 	named := r.has("nvmlDeviceGetGpuInstanceProfileInfoV")
 	for enum := range nvml.GPU_INSTANCE_PROFILE_COUNT {
 		p, ret := Profile{Enum: enum}, nvml.SUCCESS
@@ -79,6 +85,26 @@ func (r *reading) profiles() {
 		p.Compute = ComputeProfiles(p.Slices)
 		r.gpu.Profiles = append(r.gpu.Profiles, p)
 	}
+	if r.lost == "" {
+		if r.door.offers == nil {
+			r.door.offers = map[string]offer{}
+		}
+		r.door.offers[model] = offer{copied(r.gpu.Profiles), map[int][]ComputeProfile{}}
+	}
+}
+
+// copied shares nothing with the list: callers change what they get.
+func copied(list []Profile) []Profile {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Places, list[i].Compute = slices.Clone(list[i].Places), slices.Clone(list[i].Compute)
+	}
+	return list
+}
+
+// model is what GPUs have in common that offer the same, as far as NVML says it. Names of profiles follow from the memory.
+func (r *reading) model() string {
+	return strings.Join([]string{r.seen.version, r.gpu.Name, r.gpu.Device, r.gpu.Sub, strconv.FormatUint(r.gpu.Memory, 10)}, "|")
 }
 
 func cString(chars []int8) string {
@@ -113,7 +139,7 @@ func (r *reading) instances() error {
 				return nil
 			}
 			if n == 0 {
-				p.Compute = r.computeProfiles(instance)
+				p.Compute = r.computeProfiles(instance, p.ID)
 			}
 			r.gpu.Instances = append(r.gpu.Instances, Instance{
 				ID: int(info.Id), Profile: int(info.ProfileId),
@@ -123,13 +149,19 @@ func (r *reading) instances() error {
 		}
 	}
 	slices.SortFunc(r.gpu.Instances, func(a, b Instance) int { return a.ID - b.ID })
-	r.uuids()
+	if !r.keep {
+		r.uuids()
+	}
 	return nil
 }
 
 // computeProfiles asks an instance what its profile offers.
-func (r *reading) computeProfiles(in nvml.GpuInstance) []ComputeProfile {
+func (r *reading) computeProfiles(in nvml.GpuInstance, profile int) []ComputeProfile {
 	const call = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+	known, ok := r.door.offers[r.model()]
+	if offers, asked := known.compute[profile]; ok && asked {
+		return slices.Clone(offers)
+	}
 	var found []ComputeProfile
 	for enum := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		info, ret := in.GetComputeInstanceProfileInfo(enum, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
@@ -141,6 +173,9 @@ func (r *reading) computeProfiles(in nvml.GpuInstance) []ComputeProfile {
 			return nil
 		}
 		found = append(found, ComputeProfile{ID: int(info.Id), Enum: enum, Slices: int(info.SliceCount), Max: int(info.InstanceCount)})
+	}
+	if ok {
+		known.compute[profile] = slices.Clone(found)
 	}
 	return found
 }

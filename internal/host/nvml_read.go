@@ -19,6 +19,7 @@ import (
 func (d *nvmlDoor) driver(ctx context.Context) (found Driver, err error) {
 	err = d.session(ctx, func(s nvmlSession) error {
 		found, err = s.versions(), nil
+		s.seen.version = found.Version
 		count, ret := s.DeviceGetCount()
 		if ret != nvml.SUCCESS {
 			return d.because(nvmlCode(ret))
@@ -158,13 +159,23 @@ func (r *reading) text(call string, read func() (string, nvml.Return)) string {
 
 func (r *reading) identity() error {
 	g := &r.gpu
+	if minor, ret := r.GetMinorNumber(); r.got("nvmlDeviceGetMinorNumber", ret) {
+		g.Minor = minor
+	}
+	if known, ok := r.seen.named[g.Address]; ok {
+		known.Minor = g.Minor
+		*g = known
+		return nil
+	}
+	defer func() {
+		if r.lost == "" {
+			r.seen.named[g.Address] = *g
+		}
+	}()
 	g.Name = r.text("nvmlDeviceGetName", r.GetName)
 	g.UUID = r.text("nvmlDeviceGetUUID", r.GetUUID)
 	if g.Serial = r.text("nvmlDeviceGetSerial", r.GetSerial); g.Serial == "0" { // boards without one
 		g.Serial = ""
-	}
-	if minor, ret := r.GetMinorNumber(); r.got("nvmlDeviceGetMinorNumber", ret) {
-		g.Minor = minor
 	}
 	if memory, ret := r.GetMemoryInfo(); r.got("nvmlDeviceGetMemoryInfo", ret) {
 		g.Memory = memory.Total

@@ -22,7 +22,9 @@ func toggle(on bool) int {
 // as IN_USE, asks for another try (nvml.h at nvmlDeviceSetMigMode), so it is an error.
 func (d *nvmlDoor) setMIGMode(ctx context.Context, gpu string, on bool) error {
 	const symbol = "nvmlDeviceSetMigMode"
-	return d.change(ctx, gpu, symbol, func(device nvml.Device) error {
+	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
+		delete(s.seen.devices, gpu) // attributes may change, nvml.h says
+		delete(s.seen.named, gpu)
 		activation, ret := device.SetMigMode(toggle(on))
 		if ret == nvml.SUCCESS && activation != nvml.ERROR_RESET_REQUIRED {
 			ret = activation
@@ -33,7 +35,7 @@ func (d *nvmlDoor) setMIGMode(ctx context.Context, gpu string, on bool) error {
 
 func (d *nvmlDoor) setPersistence(ctx context.Context, gpu string, on bool) error {
 	const symbol = "nvmlDeviceSetPersistenceMode"
-	return d.change(ctx, gpu, symbol, func(device nvml.Device) error {
+	return d.change(ctx, gpu, symbol, func(_ nvmlSession, device nvml.Device) error {
 		state := nvml.FEATURE_DISABLED
 		if on {
 			state = nvml.FEATURE_ENABLED
@@ -44,7 +46,7 @@ func (d *nvmlDoor) setPersistence(ctx context.Context, gpu string, on bool) erro
 
 func (d *nvmlDoor) createInstance(ctx context.Context, gpu string, profile int, at Span) (id int, err error) {
 	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
-	err = d.change(ctx, gpu, symbol, func(device nvml.Device) error {
+	err = d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
 		if profile < 0 || at.Start < 0 || at.Size <= 0 {
 			return refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
 		}
@@ -54,7 +56,9 @@ func (d *nvmlDoor) createInstance(ctx context.Context, gpu string, profile int, 
 			return refusal(symbol, gpu, ret)
 		}
 		info, ret := made.GetInfo()
-		id = int(info.Id)
+		if id = int(info.Id); ret == nvml.SUCCESS {
+			s.seen.instances[gpu][id] = made
+		}
 		return refusal("nvmlGpuInstanceGetInfo", gpu, ret)
 	})
 	return id, err
@@ -62,11 +66,12 @@ func (d *nvmlDoor) createInstance(ctx context.Context, gpu string, profile int, 
 
 func (d *nvmlDoor) destroyInstance(ctx context.Context, gpu string, id int) error {
 	const symbol = "nvmlGpuInstanceDestroy"
-	return d.change(ctx, gpu, symbol, func(device nvml.Device) error {
-		instance, err := instanceOf(device, gpu, id)
+	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
+		instance, err := s.instance(device, gpu, id)
 		if err != nil {
 			return err
 		}
+		delete(s.seen.instances[gpu], id)
 		return refusal(symbol, gpu, instance.Destroy())
 	})
 }
@@ -81,7 +86,7 @@ func (d *nvmlDoor) createCompute(ctx context.Context, gpu string, instance, prof
 		if err != nil {
 			return err
 		}
-		parent, err := instanceOf(device, gpu, instance)
+		parent, err := s.instance(device, gpu, instance)
 		if err != nil {
 			return err
 		}
@@ -111,8 +116,8 @@ func (d *nvmlDoor) createCompute(ctx context.Context, gpu string, instance, prof
 
 func (d *nvmlDoor) destroyCompute(ctx context.Context, gpu string, instance, id int) error {
 	const symbol = "nvmlComputeInstanceDestroy"
-	return d.change(ctx, gpu, symbol, func(device nvml.Device) error {
-		parent, err := instanceOf(device, gpu, instance)
+	return d.change(ctx, gpu, symbol, func(s nvmlSession, device nvml.Device) error {
+		parent, err := s.instance(device, gpu, instance)
 		if err != nil {
 			return err
 		}
@@ -127,11 +132,14 @@ func (d *nvmlDoor) destroyCompute(ctx context.Context, gpu string, instance, id 
 	})
 }
 
-// instanceOf finds a GPU instance by its id.
-func instanceOf(device nvml.Device, gpu string, id int) (nvml.GpuInstance, error) {
+// instance finds a GPU instance by its id.
+func (s nvmlSession) instance(device nvml.Device, gpu string, id int) (nvml.GpuInstance, error) {
 	const symbol = "nvmlDeviceGetGpuInstanceById"
 	if id < 0 {
 		return nil, refusal(symbol, gpu, nvml.ERROR_INVALID_ARGUMENT)
+	}
+	if found, ok := s.seen.instances[gpu][id]; ok {
+		return found, nil
 	}
 	instance, ret := device.GetGpuInstanceById(id)
 	return instance, refusal(symbol, gpu, ret)

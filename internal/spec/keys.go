@@ -120,6 +120,7 @@ func table() []row {
 	section = "mig"
 	text("layout", `""`, "name of a layout in file; empty: its only one; or write [[mig.gpu]] tables", checkName, func(s *Spec) any { return &s.MIG.Layout })
 	text("file", `""`, "absolute path of a file in mig-parted's format", checkPath, func(s *Spec) any { return &s.MIG.File })
+	enum("failure", "one GPU that is busy or gone keeps the others from a change (all-or-nothing), or waits alone (per-gpu); auto: per-gpu at boot; the node is not ready either way", func(s *Spec) any { return &s.MIG.Failure }, "auto", "all-or-nothing", "per-gpu")
 	add("trust_driver", TypeBool, "false", "true: while no driver answers, a layout that the known GPUs cannot have is not refused: a newer driver may know more", func(s *Spec) any { return &s.MIG.TrustDriver })
 	section = "mig.gpu"
 	last := func(s *Spec) *MIGGPU { return &s.MIG.GPU[len(s.MIG.GPU)-1] }

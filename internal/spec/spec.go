@@ -123,7 +123,8 @@ type MIG struct {
 	File   string // absolute path of a file in mig-parted's format
 	GPU    []MIGGPU
 
-	TrustDriver bool // what the table of known GPUs excludes is left to the driver
+	Failure     string // auto, all-or-nothing, per-gpu: what one GPU that cannot change means for the others
+	TrustDriver bool   // what the table of known GPUs excludes is left to the driver
 }
 
 // MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.

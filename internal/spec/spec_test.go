@@ -72,6 +72,7 @@ set_as_default = true
 cdi     = false
 
 [mig]
+failure = "per-gpu"
 trust_driver = true
 [[mig.gpu]]
 match = ["0x233010DE", "NVIDIA H100 80GB HBM3"]
@@ -133,7 +134,7 @@ func wholeSpec() spec.Spec {
 			Repo: spec.Repo{URL: "file:///srv/toolkit", Key: "/k", Fingerprint: "EB693B3035CD5710E231E123A4B469963BF863CC", Signature: "auto"},
 		},
 		Runtime: spec.Runtime{Engine: "containerd", Owner: "other", Config: "/etc/containerd/config.toml", Handler: "nvidia-cdi", Inject: "handler", SetAsDefault: true, CDIStated: true},
-		MIG: spec.MIG{TrustDriver: true, GPU: []spec.MIGGPU{
+		MIG: spec.MIG{Failure: "per-gpu", TrustDriver: true, GPU: []spec.MIGGPU{
 			{
 				Match: []string{"0x233010DE", "NVIDIA H100 80GB HBM3"}, Devices: spec.Devices{Index: []int{0, 1, 3}}, Enabled: true,
 				Layout:     map[string]int{"1g.10gb": 1, "3g.40gb": 2},

@@ -70,7 +70,7 @@ func gpuFiles(v host.View, pid int, majors map[uint32]string) (files []string, d
 		if !strings.HasPrefix(name, "/dev/nvidia") || path.Clean(name) != name || len(name) > 64 {
 			name = fmt.Sprintf("device %d:%d of %s", d.Major, d.Minor, driver)
 		}
-		files, devices = append(files, name), append(devices, OpenDevice{driver, d.Minor})
+		files, devices = append(files, name), append(devices, OpenDevice{driver, d.Major, d.Minor})
 	}
 	return converge.Few(files, 4), devices, nil
 }

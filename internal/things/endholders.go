@@ -20,11 +20,13 @@ import (
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html.
 const capsDriver = "nvidia-caps"
 
+// gpuMajor is the major number of /dev/nvidiaN, of /dev/nvidiactl and of /dev/nvidia-modeset: NV_MAJOR_DEVICE_NUMBER in
+// https://github.com/NVIDIA/open-gpu-kernel-modules, and Documentation/admin-guide/devices.txt of the kernel.
+const gpuMajor = 195
+
 // HasGPU says whether the holder has the device /dev/nvidiaN of a GPU open, by its minor number.
 func (h Holder) HasGPU(minor int) bool {
-	return minor >= 0 && slices.ContainsFunc(h.Devices, func(d OpenDevice) bool {
-		return (d.Driver == "nvidia" || d.Driver == "nvidia-frontend") && d.Minor == uint32(minor)
-	})
+	return minor >= 0 && slices.ContainsFunc(h.Devices, func(d OpenDevice) bool { return d.Major == gpuMajor && d.Minor == uint32(minor) })
 }
 
 // HasCapability says whether the holder has one of the devices below /dev/nvidia-caps open, by their minor numbers.
@@ -79,6 +81,7 @@ func End(ctx context.Context, h host.Host, holders []Holder) error {
 		files, _, err := gpuFiles(h, p.PID, majors)
 		return len(files) > 0, err
 	}
+	began := h.Now()
 	for _, p := range holders {
 		is, err := open(p)
 		switch {
@@ -96,7 +99,6 @@ func End(ctx context.Context, h host.Host, holders []Holder) error {
 			return err
 		}
 	}
-	began := h.Now()
 	for _, p := range holders {
 		for {
 			is, err := open(p)

@@ -31,8 +31,8 @@ type Holder struct {
 
 // An OpenDevice is a device of NVIDIA's that a process has open.
 type OpenDevice struct {
-	Driver string // its name in /proc/devices
-	Minor  uint32
+	Driver       string // its name in /proc/devices; several may have one number
+	Major, Minor uint32
 }
 
 // String names the holder and what it has open.

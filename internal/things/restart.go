@@ -48,8 +48,14 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 	}}
 }
 
+// A Daemon is a thing of kind restart. Daemons that say more of themselves embed it.
+type Daemon interface {
+	converge.Reader
+	converge.Settler
+}
+
 // NewRestart builds the thing again.
-func NewRestart(unit string, files []string, ready ReadyFunc) converge.Thing {
+func NewRestart(unit string, files []string, ready ReadyFunc) Daemon {
 	return restart{unit, files, ready}
 }
 

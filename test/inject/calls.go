@@ -43,7 +43,7 @@ const changes = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
 
 // mutating says what a thread is about to do, and whether it changes files: writing to a pipe or a device, which is where
 // output goes, does not. Files that are opened for reading do not come here: see filter.
-func mutating(tid int, info syscallInfo) (Call, bool) {
+func mutating(tid int, info Syscall) (Call, bool) {
 	name, ok := names()[info.Nr]
 	if !ok {
 		return Call{}, false
@@ -52,23 +52,23 @@ func mutating(tid int, info syscallInfo) (Call, bool) {
 	var what string
 	switch name {
 	case "openat":
-		what = at(tid, a[0], a[1])
+		what = At(tid, a[0], a[1])
 	case "openat2": // its third argument points to struct open_how, which begins with the flags
-		flags := append(peek(tid, a[2], 8), make([]byte, 8)...)
-		what, ok = at(tid, a[0], a[1]), binary.NativeEndian.Uint64(flags)&changes != 0
+		flags := append(Peek(tid, a[2], 8), make([]byte, 8)...)
+		what, ok = At(tid, a[0], a[1]), binary.NativeEndian.Uint64(flags)&changes != 0
 	case "renameat", "renameat2", "linkat":
-		what = at(tid, a[0], a[1]) + " → " + at(tid, a[2], a[3])
+		what = At(tid, a[0], a[1]) + " → " + At(tid, a[2], a[3])
 	case "rename", "link":
-		what = at(tid, cwd, a[0]) + " → " + at(tid, cwd, a[1])
+		what = At(tid, cwd, a[0]) + " → " + At(tid, cwd, a[1])
 	case "symlinkat":
-		what = at(tid, a[1], a[2]) + " → " + text(tid, a[0])
+		what = At(tid, a[1], a[2]) + " → " + Text(tid, a[0])
 	case "symlink":
-		what = at(tid, cwd, a[1]) + " → " + text(tid, a[0])
+		what = At(tid, cwd, a[1]) + " → " + Text(tid, a[0])
 	case "unlinkat", "mkdirat", "mknodat", "utimensat", "fchmodat", "fchmodat2", "fchownat":
-		what = at(tid, a[0], a[1])
+		what = At(tid, a[0], a[1])
 	case "open", "creat", "unlink", "mkdir", "rmdir", "chmod", "chown", "lchown", "mknod", "truncate",
 		"setxattr", "lsetxattr", "removexattr", "lremovexattr":
-		what = at(tid, cwd, a[0])
+		what = At(tid, cwd, a[0])
 	case "copy_file_range":
 		what, ok = file(tid, a[2])
 	default: // the first argument is a descriptor
@@ -82,38 +82,39 @@ func file(tid int, fd uint64) (string, bool) {
 	var st unix.Stat_t // os.FileMode takes an eventfd, which has an inode without a type, for a file
 	err := unix.Stat(fmt.Sprintf("/proc/%d/fd/%d", tid, int32(fd)), &st)
 	kind := st.Mode & unix.S_IFMT
-	return descriptor(tid, fd), err == nil && (kind == unix.S_IFREG || kind == unix.S_IFDIR)
+	return Descriptor(tid, fd), err == nil && (kind == unix.S_IFREG || kind == unix.S_IFDIR)
 }
 
 // cwd is a folder's descriptor as calls without one have it.
 const cwd = uint64(0xffffffff_ffffff9c) // AT_FDCWD
 
-// at is a name relative to a folder's descriptor.
-func at(tid int, dir, name uint64) string {
-	n := text(tid, name)
+// At is a name relative to a folder's descriptor.
+func At(tid int, dir, name uint64) string {
+	n := Text(tid, name)
 	if strings.HasPrefix(n, "/") {
 		return n
 	}
-	folder := descriptor(tid, dir)
+	folder := Descriptor(tid, dir)
 	if int32(dir) == unix.AT_FDCWD {
 		folder, _ = os.Readlink(fmt.Sprintf("/proc/%d/cwd", tid))
 	}
 	return strings.TrimSuffix(folder, "/") + "/" + n
 }
 
-func descriptor(tid int, fd uint64) string {
+// Descriptor is what a traced thread's descriptor leads to.
+func Descriptor(tid int, fd uint64) string {
 	name, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, int32(fd)))
 	return name
 }
 
-// text reads a string of the traced thread's memory.
-func text(tid int, addr uint64) string {
-	b, _, _ := bytes.Cut(peek(tid, addr, 512), []byte{0})
+// Text reads a string of the traced thread's memory.
+func Text(tid int, addr uint64) string {
+	b, _, _ := bytes.Cut(Peek(tid, addr, 512), []byte{0})
 	return string(b)
 }
 
-// peek reads up to n bytes of the traced thread's memory; fewer where it ends.
-func peek(tid int, addr uint64, n int) []byte {
+// Peek reads up to n bytes of the traced thread's memory; fewer where it ends.
+func Peek(tid int, addr uint64, n int) []byte {
 	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", tid))
 	if err != nil {
 		return nil

@@ -108,9 +108,9 @@ func (t *tracer) stop(tid int, status unix.WaitStatus) (signal int) {
 	}
 }
 
-// syscallInfo is struct ptrace_syscall_info: ptrace(2), PTRACE_GET_SYSCALL_INFO.
-type syscallInfo struct {
-	Op   uint8
+// Syscall is a system call that a traced thread is at: struct ptrace_syscall_info of ptrace(2), PTRACE_GET_SYSCALL_INFO.
+type Syscall struct {
+	Op   uint8 // 1: it enters the call, 2: the call returns
 	_    [3]uint8
 	Arch uint32
 	IP   uint64
@@ -120,12 +120,20 @@ type syscallInfo struct {
 	_    [2]uint64
 }
 
-func (t *tracer) enter(tid int) {
-	var info syscallInfo
+// Stopped returns the system call at which a traced thread has stopped.
+func Stopped(tid int) (call Syscall, err error) {
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),
-		unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+		unsafe.Sizeof(call), uintptr(unsafe.Pointer(&call)), 0, 0)
 	if errno != 0 {
-		t.failed(errno)
+		return call, errno
+	}
+	return call, nil
+}
+
+func (t *tracer) enter(tid int) {
+	info, err := Stopped(tid)
+	if err != nil {
+		t.failed(err)
 		return
 	}
 	call, ok := mutating(tid, info)

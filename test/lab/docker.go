@@ -3,43 +3,13 @@
 
 package lab
 
-import (
-	"context"
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // dockerDist is the distribution with a Docker that knows --validate and CDI: Debian 13's 26.1; Debian 12's 20.10 has neither.
 const dockerDist = "trixie"
 
-// dockerPackages are Docker and its client.
-func dockerPackages() []string { return []string{"docker.io", "docker-cli"} }
-
-func dockerDir() (string, error) { return layerDir(dockerDist, "docker", "1", dockerPackages()) }
-
-// buildDocker makes the layer of Options.Docker.
-func buildDocker(ctx context.Context, log func(string)) error {
-	place, err := dockerDir()
-	if err != nil {
-		return err
-	}
-	return Cached(place, func(scratch string) error {
-		below, err := Rootfs(dockerDist)
-		if err != nil {
-			return err
-		}
-		log("apt-get install " + strings.Join(dockerPackages(), " "))
-		return InChroot(below, scratch, func(c Chroot) error { return c.install(ctx, dockerPackages()) })
-	})
-}
-
-func dockerOver(o Options) ([]string, error) {
-	if o.Dist != dockerDist {
-		return nil, fmt.Errorf("cannot boot a host with Docker on %s: only on %s", o, dockerDist)
-	}
-	layer, err := dockerDir()
-	return over(o.Dist, layer, err)
-}
+// dockerLayer has Docker and its client: of Options.Docker.
+func dockerLayer() layer { return layer{"docker", "1", []string{"docker.io", "docker-cli"}, nil} }
 
 // DockerRun starts a container that stays until it is killed, by Docker, and returns its process. Its image is made here.
 func (h *Host) DockerRun(name string) (pid string) {

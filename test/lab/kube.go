@@ -5,13 +5,11 @@ package lab
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -37,35 +35,9 @@ const (
 	AgentImage = "lab.invalid/gpuadm:1"
 )
 
-// kubeletPackages are what kubelet's pods need beside containerd.
-func kubeletPackages() []string { return []string{"containernetworking-plugins"} }
-
-func kubeletDir(dist string) (string, error) {
-	return layerDir(dist, "kubelet", "1", kubeletPackages())
-}
-
-// buildKubelet makes the layer of Options.Kubelet.
-func buildKubelet(ctx context.Context, dist string, log func(string)) error {
-	place, err := kubeletDir(dist)
-	if err != nil {
-		return err
-	}
-	return Cached(place, func(scratch string) error {
-		below, err := Rootfs(dist)
-		if err != nil {
-			return err
-		}
-		log("apt-get install " + strings.Join(kubeletPackages(), " "))
-		return InChroot(below, scratch, func(c Chroot) error { return c.install(ctx, kubeletPackages()) })
-	})
-}
-
-func kubeletOver(o Options) ([]string, error) {
-	if o.Headers || !slices.Contains(Dists(), o.Dist) {
-		return nil, fmt.Errorf("cannot boot a host with kubelet on %s: only on %s", o, strings.Join(Dists(), " and "))
-	}
-	layer, err := kubeletDir(o.Dist)
-	return over(o.Dist, layer, err)
+// kubeletLayer has what kubelet's pods need beside containerd: of Options.Kubelet.
+func kubeletLayer() layer {
+	return layer{"kubelet", "1", []string{"containernetworking-plugins"}, nil}
 }
 
 // Lock takes an exclusive lock on a file, which ends with the process at the latest. how is 0 or LOCK_NB.

@@ -67,6 +67,10 @@ type Options struct {
 	// Kubelet says that the host, one of Dists, has what kubelet needs: plugins for the pods' network, and a containerd
 	// that knows PauseImage. Kubelet itself is one of Files, and is not started.
 	Kubelet bool
+	// Waits is a unit that may still be starting when the host counts as booted; "" for none.
+	Waits string
+	// SSH says that the host, a bookworm, has an SSH server, which runs, a client, and sudo.
+	SSH bool
 	// Files are files of this machine that the host has, read-only, by their names in the host.
 	Files map[string]string
 }

@@ -15,27 +15,28 @@ import (
 	"syscall"
 )
 
-// rhelPackages make of a Debian 13 a host that dnf and rpm manage, and that can build packages for them.
-func rhelPackages() []string {
-	return []string{"dnf", "rpm", "createrepo-c", "dnf-plugins-core", "gpg-agent"}
+// A layer is what packages, and what is done with them, make of a distribution's root filesystem.
+type layer struct {
+	name     string
+	recipe   string // changes with what more does
+	packages []string
+	more     func(context.Context, Chroot) error // nil: nothing
 }
 
-// headerPackages build modules for a kernel that does not run.
-func headerPackages() []string {
-	return []string{"linux-headers-" + runtime.GOARCH, "dkms", "gcc", "make", "libc6-dev"}
+// rhelLayer makes of a Debian 13 a host that dnf and rpm manage, and that can build packages for them.
+func rhelLayer() layer {
+	return layer{RHELish, "2", []string{"dnf", "rpm", "createrepo-c", "dnf-plugins-core", "gpg-agent"}, makeRHELish}
 }
 
-// These change with what buildRHELish and buildHeaders do beside installing packages.
-const (
-	rhelRecipe    = "2"
-	headersRecipe = "1"
-)
+// headersLayer has what builds modules for a kernel that does not run: of Options.Headers.
+func headersLayer() layer {
+	return layer{"headers", "1", []string{"linux-headers-" + runtime.GOARCH, "dkms", "gcc", "make", "libc6-dev"}, nil}
+}
 
 // Rootfs finds the layers that a distribution's root filesystem is made of, the topmost first.
 func Rootfs(dist string) ([]string, error) {
 	if dist == RHELish {
-		layer, err := rhelDir()
-		return over("trixie", layer, err)
+		return rhelLayer().over("trixie")
 	}
 	place, err := rootfsDir(dist)
 	if err != nil {
@@ -47,51 +48,41 @@ func Rootfs(dist string) ([]string, error) {
 	return []string{place}, nil
 }
 
-// over finds a layer and what it lies on.
-func over(dist, layer string, err error) ([]string, error) {
+// over finds the layer and what it lies on.
+func (l layer) over(dist string) ([]string, error) {
+	place, err := l.dir(dist)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(layer); err != nil {
-		return nil, errMissing{"cannot find the layer " + filepath.Base(layer)}
+	if _, err := os.Stat(place); err != nil {
+		return nil, errMissing{"cannot find the layer " + filepath.Base(place)}
 	}
 	below, err := Rootfs(dist)
-	return append([]string{layer}, below...), err
+	return append([]string{place}, below...), err
 }
 
-// layerDir is where a layer lies that is made by installing packages over a distribution.
-func layerDir(dist, name, recipe string, packages []string) (string, error) {
+// dir is where the layer lies.
+func (l layer) dir(dist string) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return "", err
 	}
 	below := dist
 	if dist == RHELish {
-		below, err = rhelDir()
+		below, err = rhelLayer().dir("trixie")
 	} else {
 		below, err = rootfsDir(dist)
 	}
 	if err != nil {
 		return "", err
 	}
-	key := sha256.Sum256([]byte(recipe + " " + filepath.Base(below) + " " + strings.Join(packages, " ")))
-	return filepath.Join(cache, fmt.Sprintf("%s-%s-%x", dist, name, key[:6])), nil
+	key := sha256.Sum256([]byte(l.recipe + " " + filepath.Base(below) + " " + strings.Join(l.packages, " ")))
+	return filepath.Join(cache, fmt.Sprintf("%s-%s-%x", dist, l.name, key[:6])), nil
 }
 
-func rhelDir() (string, error) { return layerDir("trixie", RHELish, rhelRecipe, rhelPackages()) }
-
-func headersDir(dist string) (string, error) {
-	return layerDir(dist, "headers", headersRecipe, headerPackages())
-}
-
-func headersOver(dist string) ([]string, error) {
-	layer, err := headersDir(dist)
-	return over(dist, layer, err)
-}
-
-// buildHeaders makes the layer of Options.Headers.
-func buildHeaders(ctx context.Context, dist string, log func(string)) error {
-	place, err := headersDir(dist)
+// build makes the layer where it is missing.
+func (l layer) build(ctx context.Context, dist string, log func(string)) error {
+	place, err := l.dir(dist)
 	if err != nil {
 		return err
 	}
@@ -100,8 +91,14 @@ func buildHeaders(ctx context.Context, dist string, log func(string)) error {
 		if err != nil {
 			return err
 		}
-		log("apt-get install " + strings.Join(headerPackages(), " "))
-		return InChroot(below, scratch, func(c Chroot) error { return c.install(ctx, headerPackages()) })
+		log("apt-get install " + strings.Join(l.packages, " "))
+		return InChroot(below, scratch, func(c Chroot) error {
+			err := c.install(ctx, l.packages)
+			if err == nil && l.more != nil {
+				err = l.more(ctx, c)
+			}
+			return err
+		})
 	})
 }
 
@@ -131,27 +128,7 @@ func shims() map[string]string {
 	}
 }
 
-// buildRHELish makes the layer of RHELish.
-func buildRHELish(ctx context.Context, log func(string)) error {
-	place, err := rhelDir()
-	if err != nil {
-		return err
-	}
-	return Cached(place, func(scratch string) error {
-		below, err := Rootfs("trixie")
-		if err != nil {
-			return err
-		}
-		return InChroot(below, scratch, func(c Chroot) error {
-			log("apt-get install " + strings.Join(rhelPackages(), " "))
-			if err := c.install(ctx, rhelPackages()); err != nil {
-				return err
-			}
-			return makeRHELish(ctx, c)
-		})
-	})
-}
-
+// makeRHELish has a Debian with rpm say that it is a RHEL.
 func makeRHELish(ctx context.Context, c Chroot) error {
 	files := map[string]string{
 		"usr/lib/os-release": osRelease,

@@ -102,12 +102,20 @@ func layersOf(o Options) (layers []string, err error) {
 	}
 	find := Rootfs
 	switch {
+	case o.Docker && o.Dist != dockerDist:
+		return nil, fmt.Errorf("cannot boot a host with Docker on %s: only on %s", o, dockerDist)
+	case o.SSH && (o.Dist != sshDist || o.Headers || o.Kubelet):
+		return nil, fmt.Errorf("cannot boot a host with an SSH server on %s: only on %s", o, sshDist)
+	case o.Kubelet && (o.Headers || !slices.Contains(Dists(), o.Dist)):
+		return nil, fmt.Errorf("cannot boot a host with kubelet on %s: only on %s", o, strings.Join(Dists(), " and "))
 	case o.Docker:
-		find = func(string) ([]string, error) { return dockerOver(o) }
+		find = dockerLayer().over
 	case o.Kubelet:
-		find = func(string) ([]string, error) { return kubeletOver(o) }
+		find = kubeletLayer().over
+	case o.SSH:
+		find = sshLayer().over
 	case o.Headers:
-		find = headersOver
+		find = headersLayer().over
 	}
 	below, err := find(o.Dist)
 	layers = append(layers, below...)

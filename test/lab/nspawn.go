@@ -48,17 +48,40 @@ func (m *Machine) boot(ctx context.Context) error {
 	}
 	var state string
 	settled := until(bootLimit, func() bool {
-		var out strings.Builder
-		cmd := m.inside(ctx, "systemctl", "is-system-running", "--wait")
-		cmd.Stdout = &out
-		_ = runInside(cmd) // it exits with 1 while the host is not up
-		state = strings.TrimSpace(out.String())
-		return state == "running" || state == "degraded" || off()
+		ask := []string{"systemctl", "is-system-running", "--wait"}
+		if m.Options.Waits != "" {
+			ask = ask[:2]
+		}
+		state = m.asked(ctx, ask...) // it exits with 1 while the host is not up
+		return state == "running" || state == "degraded" || m.waits(ctx) || off()
 	})
 	if !settled || off() {
 		return fmt.Errorf("systemd is %q, not running: %s", state, parts.Last(m.Console(), 5))
 	}
 	return nil
+}
+
+// asked is what a command in the host says, whatever its exit code.
+func (m *Machine) asked(ctx context.Context, argv ...string) string {
+	var out strings.Builder
+	cmd := m.inside(ctx, argv...)
+	cmd.Stdout = &out
+	_ = runInside(cmd)
+	return strings.TrimSpace(out.String())
+}
+
+// waits says whether all that the host's boot still does is to start the unit of Options.Waits.
+func (m *Machine) waits(ctx context.Context) bool {
+	if m.Options.Waits == "" {
+		return false
+	}
+	var at []string // units with a job that runs
+	for line := range strings.Lines(m.asked(ctx, "systemctl", "list-jobs", "--no-legend", "--plain")) {
+		if f := strings.Fields(line); len(f) == 4 && f[3] == "running" {
+			at = append(at, f[1])
+		}
+	}
+	return len(at) == 1 && at[0] == m.Options.Waits
 }
 
 // spawn runs systemd-nspawn from a thread of its own, which enters the host's cgroups to start it.

@@ -52,10 +52,11 @@ func Setup(ctx context.Context, log func(string)) error {
 	}
 	steps := []step{{"programs", installTools}}
 	steps = each(steps, "root filesystem", Dists(), buildRootfs)
-	steps = append(steps, step{"root filesystem " + RHELish, buildRHELish})
-	steps = each(steps, "headers for", Dists(), buildHeaders)
-	steps = each(steps, "kubelet's needs on", Dists(), buildKubelet)
-	steps = append(steps, step{"Docker on " + dockerDist, buildDocker})
+	steps = each(steps, "RHEL's packager on", []string{"trixie"}, rhelLayer().build)
+	steps = each(steps, "headers for", Dists(), headersLayer().build)
+	steps = each(steps, "kubelet's needs on", Dists(), kubeletLayer().build)
+	steps = each(steps, "Docker on", []string{dockerDist}, dockerLayer().build)
+	steps = each(steps, "SSH on", []string{sshDist}, sshLayer().build)
 	steps = each(steps, "containerd", Engines(), buildEngine)
 	for _, s := range steps {
 		began := time.Now()

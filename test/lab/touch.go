@@ -14,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -162,28 +161,14 @@ func (tr *tracer) stop(tid int, status unix.WaitStatus) (signal int) {
 	}
 }
 
-// syscallInfo is struct ptrace_syscall_info at the entry of a call: ptrace(2), PTRACE_GET_SYSCALL_INFO.
-type syscallInfo struct {
-	Op    uint8
-	_     [3]uint8
-	Arch  uint32
-	IP    uint64
-	SP    uint64
-	Nr    uint64
-	Args  [6]uint64
-	Extra [2]uint64
-}
-
 // call handles a system call that is about to be made, and asks whether to go on if it is a touch.
 func (tr *tracer) call(tid int) {
 	if tr.payload == 0 || tr.killed {
 		return
 	}
-	var info syscallInfo
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),
-		unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	info, err := inject.Stopped(tid)
 	const entry = 1
-	if errno != 0 || info.Op != entry {
+	if err != nil || info.Op != entry {
 		return
 	}
 	name, ok := tr.calls[info.Nr]

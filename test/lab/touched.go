@@ -4,12 +4,13 @@
 package lab
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpuadm/gpuadm/test/inject"
 )
 
 // touchCalls are the system calls that may be touches, by number. Programs built for arm64 have no others; those that
@@ -33,30 +34,30 @@ func touched(tid int, name string, args [6]uint64) (what string, ok bool) {
 	const creates = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
 	switch name {
 	case "openat":
-		what, ok = at(tid, args[0], args[1]), args[2]&creates != 0
+		what, ok = inject.At(tid, args[0], args[1]), args[2]&creates != 0
 	case "openat2": // its third argument points to struct open_how, which begins with the flags
 		flags := uint64(0)
-		if b := peek(tid, args[2], 8); len(b) == 8 {
+		if b := inject.Peek(tid, args[2], 8); len(b) == 8 {
 			for i, v := range b {
 				flags |= uint64(v) << (8 * i)
 			}
 		}
-		what, ok = at(tid, args[0], args[1]), flags&creates != 0
+		what, ok = inject.At(tid, args[0], args[1]), flags&creates != 0
 	case "renameat", "renameat2", "linkat":
-		what, ok = at(tid, args[0], args[1])+" → "+at(tid, args[2], args[3]), true
+		what, ok = inject.At(tid, args[0], args[1])+" → "+inject.At(tid, args[2], args[3]), true
 	case "symlinkat":
-		what, ok = at(tid, args[1], args[2])+" → "+text(tid, args[0]), true
+		what, ok = inject.At(tid, args[1], args[2])+" → "+inject.Text(tid, args[0]), true
 	case "unlinkat", "mkdirat", "mknodat", "fchmodat", "fchownat", "utimensat":
-		what, ok = at(tid, args[0], args[1]), true
+		what, ok = inject.At(tid, args[0], args[1]), true
 	case "setxattr", "lsetxattr", "execve", "mount":
-		what, ok = text(tid, args[0]), true
+		what, ok = inject.Text(tid, args[0]), true
 	case "kill":
 		// The runtime interrupts its own threads with tgkill; kill is for other processes.
 		what, ok = fmt.Sprintf("%d with %d", args[0], args[1]), true
 	default: // the first argument is a descriptor
-		what = descriptor(tid, args[0])
+		what = inject.Descriptor(tid, args[0])
 		if name == "copy_file_range" {
-			what = descriptor(tid, args[2])
+			what = inject.Descriptor(tid, args[2])
 		}
 		ok = strings.HasPrefix(what, "/") && what != os.DevNull || strings.HasPrefix(what, "socket:")
 		if strings.HasPrefix(what, "socket:") {
@@ -64,39 +65,4 @@ func touched(tid int, name string, args [6]uint64) (what string, ok bool) {
 		}
 	}
 	return what, ok
-}
-
-// at is a name relative to a folder's descriptor.
-func at(tid int, dir, name uint64) string {
-	n := text(tid, name)
-	if int32(dir) == unix.AT_FDCWD || strings.HasPrefix(n, "/") {
-		return n
-	}
-	return strings.TrimSuffix(descriptor(tid, dir), "/") + "/" + n
-}
-
-func descriptor(tid int, fd uint64) string {
-	name, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, int32(fd)))
-	return name
-}
-
-// text reads a string of the traced thread's memory.
-func text(tid int, addr uint64) string {
-	b := peek(tid, addr, 512)
-	if end := bytes.IndexByte(b, 0); end >= 0 {
-		b = b[:end]
-	}
-	return string(b)
-}
-
-// peek reads up to n bytes of the traced thread's memory; fewer where it ends.
-func peek(tid int, addr uint64, n int) []byte {
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", tid))
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = mem.Close() }()
-	b := make([]byte, n)
-	n, _ = mem.ReadAt(b, int64(addr))
-	return b[:n]
 }

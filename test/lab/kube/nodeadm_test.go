@@ -85,6 +85,7 @@ func TestLabKubeNodeadm(t *testing.T) {
 
 	t.Log("a boot with GPUs that do not answer")
 	n.Must("fakenvml", "driver", "--init", "DRIVER_NOT_LOADED")
+	n.Options.Waits = "nodeadm-run.service"
 	n.Reboot()
 	n.active("gpuadm.service", "failed")
 	c.Until("nodeadm-run waits", func() string {

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// withOwners adds the pods that kubelet has given the GPU or an instance that goes, and that have no process among the users: a pod
+// whose image is still pulled has none yet.
+func withOwners(users []user, g host.GPU, steps []Step, pods []things.PodDevice) []user {
+	mode := changesMode(steps)
+	for _, p := range pods {
+		of := ""
+		if mode && p.Device == g.UUID {
+			of = fmt.Sprintf("GPU %d", g.Index)
+		}
+		for i, in := range g.Instances {
+			if slices.ContainsFunc(in.Compute, func(c host.ComputeInstance) bool { return c.UUID == p.Device }) && (mode || goes(g, i, steps)) {
+				of = fmt.Sprintf("%s of GPU %d", partOf(g, i), g.Index)
+			}
+		}
+		if of != "" && p.Device != "" && !slices.ContainsFunc(users, func(u user) bool { return u.Pod == p.Pod }) {
+			users = append(users, user{things.Holder{Pod: p.Pod}, fmt.Sprintf("pod %s has %s", p.Pod, of)})
+		}
+	}
+	return users
+}
+
+// partOf is an instance of a GPU as its state writes it.
+func partOf(g host.GPU, i int) Part {
+	return StateOf(host.GPU{MIG: true, Mode: true, Pending: true, Profiles: g.Profiles, Instances: g.Instances[i : i+1]}).Parts[0]
+}
+
+// goes says whether the steps destroy an instance of a GPU, or compute instances of it.
+func goes(g host.GPU, i int, steps []Step) bool {
+	part := partOf(g, i)
+	return slices.ContainsFunc(steps, func(s Step) bool {
+		return (s.Do == DestroyInstance || s.Do == DestroyCompute) && s.At.Start == part.Start && s.Name == part.Profile
+	})
+}
