@@ -17,7 +17,7 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":            {"cloud/node", "mig", "stages", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/spec", "internal/things"},
+	"cmd/gpuadm":            {"cloud/node", "mig", "stages", "internal/converge", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/remote", "internal/spec", "internal/things"},
 	"images/build/oldlibc":  {},
 	"images/daemonset":      {},
 	"images/systemd":        {},
@@ -48,11 +48,12 @@ var mayImport = map[string][]string{
 	"internal/spec":         {},
 	"internal/toml":         {},
 	"internal/host":         {"internal/mask"},
+	"internal/remote":       {"internal/host"},
 }
 
 // onlyIn says where alone a package of others may be imported. "test" is anything below test/.
 var onlyIn = map[string][]string{
-	"os/exec":                              {"internal/host", "test"},
+	"os/exec":                              {"internal/host", "internal/remote", "test"},
 	"github.com/NVIDIA/go-nvml":            {"internal/host"},
 	"github.com/coreos/go-systemd":         {"internal/host", "cmd/gpuadm", "internal/facts"},
 	"github.com/godbus/dbus":               {"internal/host"},

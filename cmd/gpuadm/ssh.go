@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -96,7 +95,7 @@ func (c *common) ssh(cmd *cobra.Command, args []string, s sshFlags) error {
 		return err
 	}
 	request.Install = s.install
-	program, err := exec.LookPath("ssh")
+	program, err := remote.Client()
 	if err != nil {
 		return &converge.Trouble{What: "cannot find ssh: it is not installed", Try: []string{"install your distribution's openssh-client"}}
 	}
@@ -108,7 +107,8 @@ func (c *common) ssh(cmd *cobra.Command, args []string, s sshFlags) error {
 		Parallel: s.parallel, FailFast: s.failFast || s.unavailable > 0, Timeout: s.timeout, Tell: view.tell,
 		Password: func(host string) (string, error) {
 			if !terminal {
-				return "", errors.New("cannot become root: sudo asks for a password, and no terminal is here to ask you for it; give the login NOPASSWD in sudoers(5), or root")
+				return "", errors.New("cannot become root: sudo asks for a password, and no terminal is here to ask you for it; " +
+					"give the login NOPASSWD in sudoers(5), or log in as root")
 			}
 			return view.password(host, int(stdin.Fd()))
 		},

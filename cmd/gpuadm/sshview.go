@@ -55,7 +55,8 @@ func (v *sshView) tell(l remote.Line) {
 	case l.Result != nil:
 		v.work = slices.DeleteFunc(v.work, func(h string) bool { return h == l.Host })
 	case l.Attached != nil:
-		v.print(l.Host, fmt.Sprintf("Attached to the run of %s, which continued without a connection.", l.Attached.Local().Format(time.DateTime)), true)
+		began := l.Attached.Local().Format(time.DateTime)
+		v.print(l.Host, fmt.Sprintf("Attached to the run of %s, which continued without a connection.", began), true)
 	default:
 		v.row[l.Host] = l.Text
 		v.print(l.Host, l.Text, l.Error)
@@ -153,25 +154,24 @@ func (c *common) sshSummary(results []remote.Result, typed func(hosts []string) 
 		} else {
 			took = fmt.Sprintf("%.1f s", r.Took.Seconds())
 		}
-		printf(c.stdout, "  %s  %s  %s  %s\n", verbatim(fmt.Sprintf("%-*s", width, printable(r.Host))), fmt.Sprintf("%2s", code), fmt.Sprintf("%8s", took), sshOutcome(r))
+		printf(c.stdout, "  %s  %s\n", verbatim(fmt.Sprintf("%-*s  %2s  %8s", width, printable(r.Host), code, took)), sshOutcome(r))
 		if r.State == remote.Failed || r.State == remote.Continuing {
 			for _, b := range r.Because {
 				printf(c.stdout, "  %s  because: %s\n", strings.Repeat(" ", width+14), b)
 			}
 		}
-		if !r.Fine() {
+		if !r.Fine() && !(r.State == remote.Ended && r.Exit == exitPending) { // that is an answer
 			left = append(left, r.Host)
 		}
 	}
 	if len(left) == 0 {
 		return
 	}
+	before := ""
 	if untouched > 0 {
-		printf(c.stdout, "\n%s untouched.", count(untouched, "machine"))
-	} else {
-		printf(c.stdout, "\n")
+		before = count(untouched, "machine") + " untouched. "
 	}
-	printf(c.stdout, " To continue, once the cause is fixed: %s\n", typed(left))
+	printf(c.stdout, "\n%sTo continue, once the cause is fixed: %s\n", before, typed(left))
 }
 
 // sshOutcome says how it went on a machine.

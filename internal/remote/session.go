@@ -43,6 +43,9 @@ type session struct {
 	result *Result
 }
 
+// Client finds the system's ssh.
+func Client() (string, error) { return exec.LookPath("ssh") }
+
 // options of every ssh. All else is the operator's: configuration, keys, agent, jump hosts, known hosts.
 func (f *Fleet) options(host string) []string {
 	argv := []string{
@@ -122,8 +125,10 @@ func (s *session) next(ctx context.Context, limit time.Duration) (line string, a
 		select {
 		case line, ok := <-s.out:
 			if !ok {
-				for text := range s.err {
-					s.keep(text)
+				if s.err != nil { // it may be at its end already
+					for text := range s.err {
+						s.keep(text)
+					}
 				}
 				return "", false, errEnded
 			}

@@ -71,7 +71,7 @@ func (m *Machine) furnish(binary string) error {
 	if m.Options.Name != "" {
 		put("/etc/hostname", m.Options.Name+"\n", 0o644)
 	}
-	if err := errors.Join(m.furnishWire(put), m.furnishKubelet(put)); err != nil {
+	if err := errors.Join(m.furnishWire(put), m.furnishKubelet(put), m.furnishSSH(put)); err != nil {
 		return err
 	}
 	return put("/usr/bin/nvidia-container-runtime", "#!/bin/sh\nexec /usr/bin/runc \"$@\"\n", 0o755)

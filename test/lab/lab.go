@@ -69,6 +69,8 @@ type Options struct {
 	Kubelet bool
 	// Waits is a unit that may still be starting when the host counts as booted; "" for none.
 	Waits string
+	// SSH says that the host, a bookworm, has an SSH server, which runs, a client, and sudo.
+	SSH bool
 	// Files are files of this machine that the host has, read-only, by their names in the host.
 	Files map[string]string
 }

@@ -104,12 +104,16 @@ func layersOf(o Options) (layers []string, err error) {
 	switch {
 	case o.Docker && o.Dist != dockerDist:
 		return nil, fmt.Errorf("cannot boot a host with Docker on %s: only on %s", o, dockerDist)
+	case o.SSH && (o.Dist != sshDist || o.Headers || o.Kubelet):
+		return nil, fmt.Errorf("cannot boot a host with an SSH server on %s: only on %s", o, sshDist)
 	case o.Kubelet && (o.Headers || !slices.Contains(Dists(), o.Dist)):
 		return nil, fmt.Errorf("cannot boot a host with kubelet on %s: only on %s", o, strings.Join(Dists(), " and "))
 	case o.Docker:
 		find = dockerLayer().over
 	case o.Kubelet:
 		find = kubeletLayer().over
+	case o.SSH:
+		find = sshLayer().over
 	case o.Headers:
 		find = headersLayer().over
 	}

@@ -56,6 +56,7 @@ func Setup(ctx context.Context, log func(string)) error {
 	steps = each(steps, "headers for", Dists(), headersLayer().build)
 	steps = each(steps, "kubelet's needs on", Dists(), kubeletLayer().build)
 	steps = each(steps, "Docker on", []string{dockerDist}, dockerLayer().build)
+	steps = each(steps, "SSH on", []string{sshDist}, sshLayer().build)
 	steps = each(steps, "containerd", Engines(), buildEngine)
 	for _, s := range steps {
 		began := time.Now()

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// sshDist is the distribution of hosts with Options.SSH.
+const sshDist = "bookworm"
+
+// sshLayer has an SSH server and client, sudo, and what gpuadm ssh is measured beside.
+func sshLayer() layer {
+	return layer{"ssh", "1", []string{"openssh-server", "openssh-client", "sudo", "ansible-core"}, nil}
+}
+
+// furnishSSH keeps the manager of a user who has logged out: in cgroups of the first version a systemd that is itself in a container
+// is not told that the manager's have emptied, and waits for them for minutes, as the user's next login does. See furnishKubelet.
+func (m *Machine) furnishSSH(put func(name, text string, mode os.FileMode) error) error {
+	if !m.Options.SSH {
+		return nil
+	}
+	return put("/etc/systemd/logind.conf.d/10-lab.conf", "[Login]\nUserStopDelaySec=infinity\n", 0o644)
+}
+
+// Switch is a network for some hosts of a test: a bridge in a network namespace of its own.
+type Switch struct{ namespace *os.File }
+
+// NewSwitch makes one, which ends with the test.
+func NewSwitch(t testing.TB) *Switch {
+	t.Helper()
+	Asked(t)
+	s := &Switch{}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread, which is in the new network, ends with this goroutine
+		done <- s.make()
+	}()
+	if err := <-done; err != nil {
+		t.Fatalf("cannot make a network for hosts: %v", err)
+	}
+	t.Cleanup(func() { _ = s.namespace.Close() })
+	return s
+}
+
+func (s *Switch) make() (err error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	if s.namespace, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+		return err
+	}
+	cmd := exec.Command("ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader("link add lab0 address 02:00:0a:c9:00:01 type bridge\naddress add 10.201.0.1/24 dev lab0\nlink set lab0 up\n")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, output)
+	}
+	return nil
+}
+
+// Wire attaches a host, as 10.201.0.N.
+func (s *Switch) Wire(n int) *Wire {
+	return &Wire{
+		Namespace: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.namespace.Fd()), Bridge: "lab0",
+		Address: fmt.Sprintf("10.201.0.%d/24", n), Gateway: "10.201.0.1",
+	}
+}

@@ -1,0 +1,358 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+)
+
+// office is an operator's machine and nodes that it reaches by ssh as n1, n2, …: real sshd, a login with sudo, no gpuadm.
+type office struct {
+	node  // the operator's
+	nodes []node
+	first []lab.Tree
+}
+
+const (
+	hold     = "/etc/lab-hold" // while it is there, containerd does not start
+	spec     = "/root/node.toml"
+	planted  = "planted-5f1e"
+	specMore = "# " + planted + "\n"
+)
+
+func newOffice(t *testing.T, count int) *office {
+	t.Helper()
+	wires := lab.NewSwitch(t)
+	host := func(name string, n int) node {
+		return node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, SSH: true, Name: name, Wire: wires.Wire(n)}), t}
+	}
+	o := &office{node: host("laptop", 10)}
+	o.Must("sh", "-ec", "mkdir -p -m 700 /root/.ssh; for key in .ssh/id_ed25519 other; do ssh-keygen -q -t ed25519 -N '' -f /root/$key; done")
+	o.Put(spec, specText+specMore, 0o600)
+	key := o.Get("/root/.ssh/id_ed25519.pub")
+	config := &strings.Builder{}
+	for i := range count {
+		n := host(fmt.Sprintf("node%d", i+1), 11+i)
+		n.Must("sh", "-ec", `rm /usr/local/sbin/gpuadm
+for user in op asks; do useradd --create-home --shell /bin/bash $user; mkdir -m 700 /home/$user/.ssh; done
+mkdir -p -m 700 /root/.ssh
+echo "asks:`+planted+`-sudo" | chpasswd
+echo "op ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/op; echo "asks ALL=(ALL) ALL" >/etc/sudoers.d/asks
+echo "Defaults lecture=never" >>/etc/sudoers.d/asks
+for home in /root /home/op /home/asks; do echo '`+strings.TrimSpace(key)+`' >$home/.ssh/authorized_keys; chown -R --reference=$home $home/.ssh; done
+mkdir -p /etc/systemd/system/containerd.service.d /etc/gpuadm
+printf '[Service]\nTimeoutStartSec=infinity\nExecStartPre=/bin/sh -c "while [ -e `+hold+` ]; do sleep 0.1; done"\n' >/etc/systemd/system/containerd.service.d/hold.conf
+systemctl daemon-reload`)
+		n.answers()
+		fmt.Fprintf(config, "Host n%d a%[1]d r%[1]d\n  HostName 10.201.0.%d\n", i+1, 11+i)
+		o.Must("sh", "-c", fmt.Sprintf("ssh-keyscan 10.201.0.%d >>/root/.ssh/known_hosts", 11+i))
+		o.nodes = append(o.nodes, n)
+	}
+	config.WriteString("Host a*\n  User asks\nHost r*\n  User root\nHost down\n  HostName 10.201.0.99\nHost hang\n  HostName 127.0.0.1\n  Port 2222\n" +
+		"Host wrong\n  HostName 10.201.0.11\n  UserKnownHostsFile /root/.ssh/wrong\nHost *\n  User op\n  StrictHostKeyChecking yes\n")
+	o.Put("/root/.ssh/config", config.String(), 0o600)
+	o.Must("sh", "-c", `echo "10.201.0.11 $(cat /root/other.pub)" >/root/.ssh/wrong`)
+	for _, n := range o.nodes {
+		o.first = append(o.first, n.whole())
+	}
+	return o
+}
+
+// whole is all that gpuadm ssh and what it runs could touch, without gpuadm's journal.
+func (n node) whole() lab.Tree {
+	n.t.Helper()
+	return n.Tree([]string{"/etc", "/usr", "/var", "/home", "/root", "/opt", "/srv", "/tmp"}, state)
+}
+
+// ssh runs gpuadm ssh and wants an exit code.
+func (o *office) ssh(exit int, args ...string) lab.Result {
+	o.t.Helper()
+	r := o.gpuadm(exit, append([]string{"ssh"}, args...)...)
+	o.t.Logf("gpuadm ssh %s: %s", strings.Join(args, " "), r)
+	return r
+}
+
+// clean wants nothing to run or lie about on the nodes.
+func (o *office) clean() {
+	o.t.Helper()
+	for _, n := range o.nodes {
+		found := func() string {
+			return n.Exec("sh", "-c", "pgrep -a gpuadm; systemctl list-units --all --no-legend 'gpuadm*'; "+
+				"find / -xdev \\( -path /proc -o -path /sys \\) -prune -o -name '*gpuadm*' -print; find /run /dev/shm /tmp -name '*gpuadm*'").Stdout
+		}
+		left := func() []string {
+			return slices.DeleteFunc(strings.Split(strings.TrimSpace(found()), "\n"), func(line string) bool {
+				return line == "" || strings.Contains(line, "gpuadm-lab") || strings.HasPrefix(line, "/etc/gpuadm") || strings.HasPrefix(line, state) || line == "/run/gpuadm.lock"
+			})
+		}
+		if !eventually(func() bool { return len(left()) == 0 }) {
+			o.t.Errorf("%s: left behind: %q", n.Options.Name, left())
+		}
+	}
+}
+
+// same wants the nodes to be as at first.
+func (o *office) same() {
+	o.t.Helper()
+	o.clean()
+	for i, n := range o.nodes {
+		if diff := o.first[i].Diff(n.whole()); diff != "" {
+			o.t.Errorf("%s is not as at first:\n%s", n.Options.Name, diff)
+		}
+	}
+}
+
+// wants wants texts in a result.
+func wants(t *testing.T, r lab.Result, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(r.Stdout+r.Stderr, text) {
+			t.Errorf("it does not say %q: %s", text, r)
+		}
+	}
+}
+
+// TestLabSSH: gpuadm ssh takes three nodes through plan, apply and undo at the same time; nothing stays of it, and a secret of the
+// spec and sudo's password are in no log, no argv and no file.
+func TestLabSSH(t *testing.T) {
+	o := newOffice(t, 3)
+	all := []string{"n1", "r2", "n3"}
+	for _, n := range o.nodes {
+		n.Must("systemd-run", "--unit=watch-argv", "sh", "-c", "while sleep 0.05; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -ae plante[d] -e serve-ss[h]; done >/run/watched")
+	}
+	r := o.ssh(0, append(all, "--", "facts", "-o", "json")...)
+	wants(t, r, "n1: {", "r2: {", "n3: {")
+	o.same()
+	r = o.ssh(0, append(all, "--", "plan", "-f", spec)...)
+	wants(t, r, "n1: debian 12", "r2: ", "n3: ")
+	o.same()
+	o.ssh(3, append(all, "--", "plan", "--exit-code", "-f", spec)...)
+	r = o.ssh(0, append(all, "--verify", "--", "apply", "-f", spec)...)
+	wants(t, r, "n1: ", "r2: ", "n3: ", "done")
+	for _, n := range o.nodes {
+		n.configured()
+		n.working()
+	}
+	o.clean()
+	var answer struct {
+		Exit     int
+		Machines []struct {
+			Host    string
+			Exit    int
+			Answers []json.RawMessage
+		}
+	}
+	r = o.ssh(0, append([]string{"-o", "json"}, append(all, "--", "status", "-f", spec)...)...)
+	if err := json.Unmarshal([]byte(r.Stdout), &answer); err != nil || len(answer.Machines) != 3 || answer.Machines[1].Host != "r2" || len(answer.Machines[1].Answers) != 1 {
+		t.Errorf("the JSON answer: %v %+v", err, answer)
+	}
+	o.ssh(0, append(all, "--", "undo")...)
+	o.same()
+
+	// sudo asks, at a terminal; the wrong password is refused.
+	o.Put("/root/password", planted+"-sudo\n", 0o600)
+	asks := func(line string) lab.Result {
+		return o.Exec("sh", "-c", line+" | script --quiet --return --command 'gpuadm ssh a1 a2 -- status -f "+spec+"' /dev/null")
+	}
+	if r := asks("cat /root/password"); r.Exit != 3 || strings.Count(r.Stdout, "sudo's password on") != 1 {
+		t.Errorf("with sudo's password: %s", r)
+	}
+	if r := asks("echo wrong"); r.Exit != 1 || !strings.Contains(r.Stdout, "sudo refuses the password") {
+		t.Errorf("with a wrong password: %s", r)
+	}
+	wants(t, o.ssh(1, "a1", "--", "status", "-f", spec), "no terminal is here")
+	o.same()
+
+	for _, n := range o.nodes {
+		n.Must("systemctl", "stop", "watch-argv")
+		n.Must("journalctl", "--sync")
+		if watched := n.Get("/run/watched"); strings.Contains(watched, planted) || !strings.Contains(watched, "serve-ssh") {
+			t.Errorf("%s: a secret in an argv or environment, or none was seen at all", n.Options.Name)
+		}
+		if r := n.Exec("grep", "-rl", "--devices=skip", planted, "/run", "/tmp", "/var/log", "/home", "/root", "/var/lib/gpuadm"); r.Stdout != "" {
+			t.Errorf("%s: the secret lies in %s", n.Options.Name, r.Stdout)
+		}
+		if r := n.Exec("sh", "-c", "journalctl --no-pager | grep "+planted); r.Exit != 1 {
+			t.Errorf("%s: the secret is in the journal: %s", n.Options.Name, r)
+		}
+	}
+}
+
+// TestLabSSHTroubles: each machine that cannot be used is said why, and the others are done.
+func TestLabSSHTroubles(t *testing.T) {
+	o := newOffice(t, 4)
+	o.Listen("127.0.0.1:2222") // nothing answers there
+	o.nodes[1].Must("mv", "/usr/bin/sudo", "/usr/bin/sudo-away")
+	o.nodes[2].Must("sh", "-c", "mv /usr/bin/uname /usr/bin/uname-away; printf '#!/bin/sh\\necho aarch64\\n' >/usr/bin/uname; chmod 755 /usr/bin/uname")
+	// A broken machine: /tmp, /var/tmp and /run are noexec, home is full, PATH is wrong, and the login shell is talkative.
+	o.nodes[3].Must("sh", "-ec", `for dir in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o noexec,mode=1777 none $dir; done
+mount -t tmpfs -o size=64k,mode=755 none /home/op
+mkdir -m 700 /home/op/.ssh; cp /root/.ssh/authorized_keys /home/op/.ssh; chown -R op /home/op
+printf 'export PATH=/nowhere\necho hello\n' >/home/op/.bashrc; chown op /home/op/.bashrc; dd if=/dev/zero of=/home/op/full bs=1k count=100 || :
+mount -t tmpfs -o noexec,mode=755 none /run/lock`)
+	r := o.ssh(1, "n1", "down", "wrong", "hang", "n2", "n3", "n4", "--", "plan", "-f", spec)
+	rows := map[string]string{}
+	for line := range strings.Lines(r.Stdout) {
+		if f := strings.Fields(line); strings.HasPrefix(line, "  ") && len(f) > 3 {
+			rows[f[0]] = line
+		}
+	}
+	for host, text := range map[string]string{
+		"n1": " 0 ", "down": "cannot connect", "wrong": "cannot connect", "hang": "no answer within", "n2": "sudo is not installed",
+		"n3": "none for arm64", "n4": " 0 ",
+	} {
+		if !strings.Contains(rows[host], text) {
+			t.Errorf("%s has %q, want %q", host, rows[host], text)
+		}
+	}
+	wants(t, r, "Host key verification failed", "No route to host", "down wrong hang n2 n3 -- plan")
+	for _, verb := range [][]string{{"status", "-f", spec}, {"facts"}, {"version"}} {
+		o.gpuadm(map[string]int{"status": 3}[verb[0]], append([]string{"ssh", "n4", "--"}, verb...)...)
+	}
+	o.nodes[1].Must("mv", "/usr/bin/sudo-away", "/usr/bin/sudo")
+	o.nodes[2].Must("mv", "/usr/bin/uname-away", "/usr/bin/uname")
+	o.nodes[3].Must("umount", "/home/op", "/tmp", "/var/tmp", "/dev/shm", "/run/lock")
+	o.same()
+}
+
+// held starts an apply on the nodes that cannot finish a change of its own, and waits until it is at it.
+func (o *office) held(args ...string) *lab.Task {
+	o.t.Helper()
+	for _, n := range o.nodes {
+		n.Put(hold, "", 0o644)
+	}
+	task := o.Go(append([]string{"gpuadm", "ssh"}, args...)...)
+	for _, n := range o.nodes {
+		if !eventually(func() bool { return n.Property(daemon, "ActiveState") == "activating" }) {
+			o.t.Fatalf("%s does not restart containerd", n.Options.Name)
+		}
+	}
+	return task
+}
+
+func (o *office) release() {
+	o.t.Helper()
+	for _, n := range o.nodes {
+		n.Must("rm", hold)
+	}
+}
+
+// TestLabSSHInterrupted: Ctrl-C has each run finish its change and stop; a connection that is cut stops none, and the same command
+// attaches to the run, or says how it ended.
+func TestLabSSHInterrupted(t *testing.T) {
+	o := newOffice(t, 3)
+	for _, n := range o.nodes {
+		n.Put(specFile, specText, 0o644)
+	}
+	o.first = nil
+	for _, n := range o.nodes {
+		o.first = append(o.first, n.whole())
+	}
+	all := []string{"n1", "r2", "n3", "--", "apply"}
+
+	task := o.held(append(all, "--install")...)
+	o.Must("pkill", "-INT", "-x", "gpuadm")
+	if !eventually(func() bool { return o.Exec("pgrep", "-x", "gpuadm").Exit == 0 }) {
+		t.Error("gpuadm ssh did not wait for the runs")
+	}
+	o.release()
+	r := task.Wait()
+	if r.Exit != 75 || strings.Count(r.Stderr, "stopped as asked") != 3 {
+		t.Errorf("after Ctrl-C: %s", r)
+	}
+	o.clean()
+	for _, n := range o.nodes {
+		n.configured() // the change it was making
+		if n.Exec("test", "-e", "/etc/systemd/system/gpuadm.service").Exit == 0 {
+			t.Errorf("%s: the next stage was begun", n.Options.Name)
+		}
+	}
+	o.ssh(0, "n1", "r2", "n3", "--", "undo")
+	o.same()
+
+	cut := func() {
+		task = o.held(all...)
+		o.Must("pkill", "-KILL", "-x", "ssh")
+		r := task.Wait()
+		if r.Exit != 75 {
+			t.Errorf("after the connection was cut: %s", r)
+		}
+		wants(t, r, "the run continues there", "the same command attaches to it")
+		for _, n := range o.nodes {
+			if !eventually(func() bool { return n.Exec("pgrep", "-f", "serve-ssh /").Exit != 0 }) {
+				t.Errorf("%s: the session did not end", n.Options.Name)
+			}
+			if n.Exec("sh", "-c", "systemctl list-units --no-legend 'gpuadm-ssh-*' | grep -q activating").Exit != 0 {
+				t.Errorf("%s: no run continues: %s", n.Options.Name, n.Exec("systemctl", "list-units", "--all", "gpuadm*"))
+			}
+		}
+	}
+	cut()
+	task = o.Go(append([]string{"gpuadm", "ssh"}, all...)...)
+	for _, n := range o.nodes {
+		if !eventually(func() bool { return n.Exec("pgrep", "-f", "serve-ssh /").Exit == 0 }) {
+			t.Errorf("%s: no session", n.Options.Name)
+		}
+	}
+	o.release()
+	r = task.Wait()
+	if r.Exit != 0 || strings.Count(r.Stderr, "Attached to the run of") != 3 || strings.Count(r.Stdout, "made in") != 3 {
+		t.Errorf("attached: %s", r)
+	}
+	o.clean()
+	r = o.ssh(0, all...)
+	if strings.Count(r.Stdout, "Nothing to do.") != 3 {
+		t.Errorf("it was not done: %s", r)
+	}
+	o.ssh(0, "n1", "r2", "n3", "--", "undo")
+	o.same()
+
+	cut()
+	o.release()
+	for _, n := range o.nodes {
+		if !eventually(func() bool { return n.Exec("sh", "-c", "test -e /run/gpuadm-ssh-*/end").Exit == 0 }) {
+			t.Errorf("%s: the run did not end", n.Options.Name)
+		}
+		if !eventually(func() bool {
+			return n.Exec("sh", "-c", "ls -d /home/op/.gpuadm* /root/.gpuadm* /run/.gpuadm* /run/gpuadm-ssh-*/request").Stdout == ""
+		}) {
+			t.Errorf("%s: the program or the operator's files are still there", n.Options.Name)
+		}
+	}
+	r = o.ssh(0, all...)
+	if strings.Count(r.Stdout, "made in") != 3 || strings.Count(r.Stdout, "while no connection was there") != 3 {
+		t.Errorf("it does not say how the runs ended: %s", r)
+	}
+	o.clean()
+	o.ssh(0, "n1", "r2", "n3", "--", "undo")
+	o.same()
+}
+
+// TestLabSSHRolling: a rolling change stops at the machine that fails; the rest is untouched, and the summary says what to type.
+func TestLabSSHRolling(t *testing.T) {
+	o := newOffice(t, 6)
+	o.nodes[2].Must("sh", "-c", "mkdir -p /etc/containerd && echo 'broken [' >/etc/containerd/config.toml")
+	o.first[2] = o.nodes[2].whole()
+	o.Put("/root/pool", "# the pool\nn1\nn2\n\nn3 # broken\nn4\nn5\nn6\n", 0o644)
+	r := o.ssh(1, "--hosts", "/root/pool", "--max-unavailable", "1", "--verify", "--", "apply", "-f", spec)
+	wants(t, r, "3 machines untouched. To continue, once the cause is fixed: gpuadm ssh --max-unavailable=1 --verify=true n3 n4 n5 n6 -- apply -f "+spec)
+	for i, n := range o.nodes {
+		diff := o.first[i].Diff(n.whole())
+		if touched := diff != ""; touched != (i < 2) {
+			t.Errorf("%s: touched %v:\n%s", n.Options.Name, touched, diff)
+		}
+	}
+	o.nodes[2].Must("rm", "/etc/containerd/config.toml")
+	o.ssh(0, "--max-unavailable=1", "--verify=true", "n3", "n4", "n5", "n6", "--", "apply", "-f", spec)
+	for _, n := range o.nodes {
+		n.configured()
+	}
+	o.clean()
+}
