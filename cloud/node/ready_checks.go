@@ -70,6 +70,7 @@ func missingGPUs(s spec.Spec, f facts.Facts) string {
 func fabricOpen(d host.Driver) (string, error) {
 	for _, g := range d.GPUs {
 		switch {
+		case g.Mode: // MIG has no NVLink: the MIG user guide of NVIDIA, and the states of links in bottlerocket's pull 4418
 		case g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "":
 		case g.Fabric.State == "in-progress":
 			return "", converge.Wait{

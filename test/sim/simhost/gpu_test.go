@@ -106,9 +106,9 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// TestGPUBoot: Ampere's mode waits for a reset and outlives a boot, later GPUs forget theirs. Instances are always forgotten.
+// TestGPUBoot: Ampere's mode outlives a boot, later GPUs forget theirs. Instances are always forgotten.
 func TestGPUBoot(t *testing.T) {
-	for model, want := range map[string]struct{ atOnce, booted bool }{"A100-40": {false, true}, "A30": {false, true}, "H200": {true, false}, "RTX-PRO-6000": {true, false}} {
+	for model, want := range map[string]struct{ atOnce, booted bool }{"A100-40": {true, true}, "A30": {true, true}, "H200": {true, false}, "RTX-PRO-6000": {true, false}} {
 		n, ctx := node(t, "-- sim.toml --\n[[gpu]]\nmodel = \""+model+"\"\npersistent = true\nclients = [7]\n"), t.Context()
 		mode := func() (now, pending bool) { g := driver(t, n).GPUs[0]; return g.Mode, g.Pending }
 		if err := n.SetMIGMode(ctx, first, true); code(t, err) != "IN_USE" {
