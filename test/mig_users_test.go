@@ -150,7 +150,7 @@ func TestUnlistedHolders(t *testing.T) {
 	p := plan(t, n, engine(t, wantsMIG(`"7g.40gb" = 1`)))
 	if i := slices.IndexFunc(p.Changes, func(c converge.Change) bool { return c.Kind == "mig" }); i < 0 ||
 		!slices.Contains(p.Changes[i].Clients["stop-clients"], "process 4711 (nv-hostengine) has /dev/nvidia-caps/nvidia-cap21 open") {
-		t.Errorf("the plan names nobody: %+v", p.Changes)
+		t.Errorf("the plan names no process: %+v", p.Changes)
 	}
 	if _, err := stopping(t, `"7g.40gb" = 1`).Apply(context.Background(), n); err != nil {
 		t.Errorf("%v %v", err, because(err))
