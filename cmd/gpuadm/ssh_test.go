@@ -106,7 +106,11 @@ func TestSSHJSON(t *testing.T) {
 
 // After a machine that fails no other is begun.
 func TestSSHRolls(t *testing.T) {
-	code, out, _, homes := runSSH(t, "ssh", "--max-unavailable", "1", "one", "down", "three", "--", "version")
+	pool := filepath.Join(t.TempDir(), "pool")
+	if err := os.WriteFile(pool, []byte("one # first\n\ndown\nthree\none\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _, homes := runSSH(t, "ssh", "--max-unavailable", "1", "--hosts", pool, "--", "version")
 	const want = "\n1 machine untouched. To continue, once the cause is fixed: gpuadm ssh --max-unavailable=1 down three -- version\n"
 	if code != 1 || !strings.Contains(out, want) {
 		t.Errorf("exit %d: %s", code, out)

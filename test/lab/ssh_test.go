@@ -337,7 +337,7 @@ func TestLabSSHInterrupted(t *testing.T) {
 
 // TestLabSSHRolling: a rolling change stops at the machine that fails; the rest is untouched, and the summary says what to type.
 func TestLabSSHRolling(t *testing.T) {
-	const machines, broken = 3, 1
+	const machines, broken = 6, 2
 	o := newOffice(t, machines)
 	o.nodes[broken].Must("sh", "-c", "mkdir -p /etc/containerd && echo 'broken [' >/etc/containerd/config.toml")
 	o.first[broken] = o.nodes[broken].whole()
