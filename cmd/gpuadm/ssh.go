@@ -86,7 +86,7 @@ func (c *common) ssh(cmd *cobra.Command, args []string, s sshFlags) error {
 	if s.parallel < 1 || s.unavailable < 0 || s.timeout < 0 {
 		return usage{errors.New("cannot use a number below 1 for --parallel, or below 0 for --max-unavailable or --timeout")}
 	}
-	hosts, err := c.hosts(args[:dash], s.hostsFile)
+	hosts, err := c.hosts(slices.Clone(args[:dash]), s.hostsFile)
 	if err != nil {
 		return err
 	}

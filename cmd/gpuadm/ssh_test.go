@@ -34,7 +34,7 @@ while [ "$1" != -- ]; do shift; done
 case $2 in down*) echo "ssh: connect to host $2 port 22: No route to host" >&2; exit 255 ;; esac
 echo "a talkative login shell"
 mkdir -p "$HOMES/$2"
-HOME=$HOMES/$2 exec /bin/sh -c "$3"
+HOME=$HOMES/$2 /bin/sh -c "$3" | tee "$HOMES/$2/said"
 `
 
 func runSSH(t *testing.T, args ...string) (code int, stdout, stderr, homes string) {
@@ -70,9 +70,16 @@ func TestSSHMany(t *testing.T) {
 			t.Errorf("it does not say %q:\n%s%s", want, out, bad)
 		}
 	}
-	left, err := filepath.Glob(homes + "/*/.*")
-	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v %v", left, err)
+	for _, name := range []string{"one", "three"} {
+		said, err := os.ReadFile(filepath.Join(homes, name, "said"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(string(said), "\n") // "gpuadm-ssh machine x86_64 root none /run/.gpuadm-ssh.0a1b2c"
+		words := strings.Fields(first)
+		if _, err := os.Stat(words[len(words)-1]); !os.IsNotExist(err) || len(words) != 6 {
+			t.Errorf("%s: left behind: %q: %v", name, first, err)
+		}
 	}
 }
 
@@ -99,7 +106,11 @@ func TestSSHJSON(t *testing.T) {
 
 // After a machine that fails no other is begun.
 func TestSSHRolls(t *testing.T) {
-	code, out, _, homes := runSSH(t, "ssh", "--max-unavailable", "1", "one", "down", "three", "--", "version")
+	pool := filepath.Join(t.TempDir(), "pool")
+	if err := os.WriteFile(pool, []byte("one # first\n\ndown\nthree\none\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _, homes := runSSH(t, "ssh", "--max-unavailable", "1", "--hosts", pool, "--", "version")
 	const want = "\n1 machine untouched. To continue, once the cause is fixed: gpuadm ssh --max-unavailable=1 down three -- version\n"
 	if code != 1 || !strings.Contains(out, want) {
 		t.Errorf("exit %d: %s", code, out)

@@ -337,20 +337,29 @@ func TestLabSSHInterrupted(t *testing.T) {
 
 // TestLabSSHRolling: a rolling change stops at the machine that fails; the rest is untouched, and the summary says what to type.
 func TestLabSSHRolling(t *testing.T) {
-	o := newOffice(t, 6)
-	o.nodes[2].Must("sh", "-c", "mkdir -p /etc/containerd && echo 'broken [' >/etc/containerd/config.toml")
-	o.first[2] = o.nodes[2].whole()
-	o.Put("/root/pool", "# the pool\nn1\nn2\n\nn3 # broken\nn4\nn5\nn6\n", 0o644)
+	const machines, broken = 6, 2
+	o := newOffice(t, machines)
+	o.nodes[broken].Must("sh", "-c", "mkdir -p /etc/containerd && echo 'broken [' >/etc/containerd/config.toml")
+	o.first[broken] = o.nodes[broken].whole()
+	var pool, left []string
+	for i := range machines {
+		pool = append(pool, fmt.Sprintf("n%d # machine %d", i+1, i+1))
+		if i >= broken {
+			left = append(left, fmt.Sprintf("n%d", i+1))
+		}
+	}
+	o.Put("/root/pool", "# the pool\n\n"+strings.Join(pool, "\n")+"\n", 0o644)
 	r := o.ssh(1, "--hosts", "/root/pool", "--max-unavailable", "1", "--verify", "--", "apply", "-f", spec)
-	wants(t, r, "3 machines untouched. To continue, once the cause is fixed: gpuadm ssh --max-unavailable=1 --verify=true n3 n4 n5 n6 -- apply -f "+spec)
+	typed := "gpuadm ssh --max-unavailable=1 --verify=true " + strings.Join(left, " ") + " -- apply -f " + spec
+	wants(t, r, " untouched. To continue, once the cause is fixed: "+typed+"\n")
 	for i, n := range o.nodes {
 		diff := o.first[i].Diff(n.whole())
-		if touched := diff != ""; touched != (i < 2) {
+		if touched := diff != ""; touched != (i < broken) {
 			t.Errorf("%s: touched %v:\n%s", n.Options.Name, touched, diff)
 		}
 	}
-	o.nodes[2].Must("rm", "/etc/containerd/config.toml")
-	o.ssh(0, "--max-unavailable=1", "--verify=true", "n3", "n4", "n5", "n6", "--", "apply", "-f", spec)
+	o.nodes[broken].Must("rm", "/etc/containerd/config.toml")
+	o.gpuadm(0, strings.Fields(typed)[1:]...)
 	for _, n := range o.nodes {
 		n.configured()
 	}
