@@ -40,7 +40,7 @@ func (f *Failure) Restored() bool {
 }
 
 func (f *Failure) Error() string {
-	s := fmt.Sprintf("cannot %s on GPU %s: %v", f.Step, f.GPU, f.Err)
+	s := fmt.Sprintf("cannot %s: %v", f.Step.of(f.GPU), f.Err)
 	if f.Restored() {
 		return s + "; it is in its former state"
 	}
