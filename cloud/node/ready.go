@@ -41,6 +41,7 @@ func NewReady(se *Session, answers Answers) converge.Stage {
 		About: "shows the cluster that the GPUs are ready, and lets pods in",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) { return readyWants(se, answers, s, f) },
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true}) },
+		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string { return fabricNotes(s, f) },
 		Whole: true,
 	}
 }
