@@ -89,9 +89,14 @@ func (c check) do(args ...string) (stdout []byte, err error) {
 // read changes nothing. It returns the names of the layouts that the GPUs offer.
 func (c check) read() ([]string, error) {
 	for _, args := range [][]string{
-		{c.gpuadm, "version"}, {c.gpuadm, "facts"}, {c.gpuadm, "facts", "--record"},
-		{c.gpuadm, "mig", "profiles"}, {c.gpuadm, "mig", "export"},
-		{"nvidia-smi", "mig", "-lgip"}, {"nvidia-smi", "mig", "-lgipp"}, {"nvidia-smi", "topo", "-m"},
+		{c.gpuadm, "version"},
+		{c.gpuadm, "facts"},
+		{c.gpuadm, "facts", "--record"},
+		{c.gpuadm, "mig", "profiles"},
+		{c.gpuadm, "mig", "export"},
+		{"nvidia-smi", "mig", "-lgip"},
+		{"nvidia-smi", "mig", "-lgipp"},
+		{"nvidia-smi", "topo", "-m"},
 	} {
 		_, _ = c.do(args...) // what a machine does not have is in the report
 	}
