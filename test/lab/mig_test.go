@@ -333,6 +333,7 @@ func orphan(t *testing.T, n gpuNode) {
 }
 
 func resetRefused(t *testing.T, n gpuNode) {
+	n.fake("set", "--gpu", "0", "self_reset=0") // as where it is passed through to a virtual machine
 	n.fake("reset-refused", "--gpu", "0")
 	r := n.wants(4, layout(sevenths))
 	says(t, r, "reboot")
@@ -374,7 +375,7 @@ func lostGPU(t *testing.T, n gpuNode) {
 
 func noDriver(t *testing.T, n gpuNode) {
 	n.fake("driver", "--init", "DRIVER_NOT_LOADED")
-	says(t, n.wants(0, layout(sevenths)), "not loaded")
+	says(t, n.wants(0, layout(`"1g.10gb" = 7`)), "not loaded") // the PCI bus has H100s
 	says(t, n.wants(1, layout(sevenths), "mig", "profiles"), "not loaded", "--gpu")
 	n.fake("driver", "--init", "SUCCESS")
 }
