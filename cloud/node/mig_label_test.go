@@ -89,8 +89,11 @@ func TestMIGLabelProtocol(t *testing.T) {
 		paused  string
 		resumed bool
 	}{
-		{"under the operator", kubesim.Object{deploy + "device-plugin": "true", deploy + "dcgm": "false", deploy + "client": "true", deploy + "driver": "true"},
-			deploy + "client=paused-for-mig-change " + deploy + "dcgm=false " + deploy + "device-plugin=paused-for-mig-change " + deploy + "driver=true", true},
+		{
+			"under the operator",
+			kubesim.Object{deploy + "device-plugin": "true", deploy + "dcgm": "false", deploy + "client": "true", deploy + "driver": "true"},
+			deploy + "client=paused-for-mig-change " + deploy + "dcgm=false " + deploy + "device-plugin=paused-for-mig-change " + deploy + "driver=true", true,
+		},
 		{"without it", kubesim.Object{}, "", false},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
@@ -161,7 +164,9 @@ func labelsOf(a *apiNode, prefix string) string {
 func TestPodsMIGLabel(t *testing.T) {
 	n, sim := probePod(t)
 	sim.Token(apiSecret, kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"get nodes"}, OnNode: "gpu-1"})
-	sim.EditNode("gpu-1", func(o kubesim.Object) { o["metadata"].(kubesim.Object)["labels"] = kubesim.Object{MIGConfig: "all-balanced"} })
+	sim.EditNode("gpu-1", func(o kubesim.Object) {
+		o["metadata"].(kubesim.Object)["labels"] = kubesim.Object{MIGConfig: "all-balanced"}
+	})
 	if got, err := PodsMIGLabel(t.Context(), n); err != nil || got != "all-balanced" {
 		t.Errorf("%q, %v", got, err)
 	}

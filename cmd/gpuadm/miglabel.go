@@ -60,9 +60,10 @@ type partitions struct {
 
 // partitions plans the stage mig alone.
 func (c *common) partitions(ctx context.Context, e *converge.Engine, h host.Host) (partitions, error) {
-	only := *e
-	only.Stages = slices.DeleteFunc(slices.Clone(e.Stages), func(st converge.Stage) bool { return st.Name != mig.Stage.Name })
-	p, err := only.Plan(ctx, h)
+	all := e.Stages
+	e.Stages = slices.DeleteFunc(slices.Clone(all), func(st converge.Stage) bool { return st.Name != mig.Stage.Name })
+	p, err := e.Plan(ctx, h)
+	e.Stages = all
 	if err != nil {
 		return partitions{follows: true}, err
 	}
@@ -113,31 +114,35 @@ func (c *common) beginMIG(ctx context.Context, e *converge.Engine, h host.Host) 
 	return is, nil
 }
 
-// endMIG tells by the label how the change went, and renews what reads partitions only when it starts.
-func (c *common) endMIG(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result) error {
+// endMIG tells by the label how the change went, and renews what reads partitions only when it starts. The partitions are made by then:
+// an error is printed, and the next apply writes the label.
+func (c *common) endMIG(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), labelTold)
 	defer cancel()
-	changed := slices.ContainsFunc(res.Made, func(ch converge.Change) bool { return ch.Kind == "mig" })
-	resumed := false
+	resumed, err := false, error(nil)
 	if is.follows {
-		label, err := c.node.MIGLabel(ctx, h, e.Spec)
-		if err != nil {
-			return err
-		}
-		now, err := label.Layout(ctx, h)
-		if err != nil {
-			return err
-		}
-		if now.Asked {
-			if resumed, err = label.End(ctx, h, c.migState(ctx, e, h, is, res)); err != nil {
-				return err
-			}
-		}
+		resumed, err = c.tellState(ctx, e, h, is, res)
 	}
-	if !changed || resumed || !h.Live() {
-		return nil
+	changed := slices.ContainsFunc(res.Made, func(ch converge.Change) bool { return ch.Kind == "mig" })
+	if err == nil && changed && !resumed && h.Live() {
+		err = renewPlugin(ctx, h)
 	}
-	return renewPlugin(ctx, h)
+	if err != nil {
+		printf(c.stderr, "gpuadm: cannot tell the GPUs' clients of the partitions: %v\n", err)
+	}
+}
+
+// tellState writes the label of the state, where the API server answers.
+func (c *common) tellState(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result) (resumed bool, err error) {
+	label, err := c.node.MIGLabel(ctx, h, e.Spec)
+	if err != nil {
+		return false, err
+	}
+	now, err := label.Layout(ctx, h)
+	if err != nil || !now.Asked {
+		return false, err
+	}
+	return label.End(ctx, h, c.migState(ctx, e, h, is, res))
 }
 
 // migState is the state to write after an apply.

@@ -84,7 +84,7 @@ func (d *decoder) imex(v Driver) {
 
 func (d *decoder) mig(m MIG) {
 	if m.FollowLabel && d.ok("mig.follow_label", "mig.layout", "mig.file", "mig.gpu") && (m.File == "" || m.Layout != "" || len(m.GPU) > 0) {
-		d.blame("mig.follow_label", `write file = "/etc/gpuadm/mig.yaml", and neither layout nor [[mig.gpu]]`, "the label names a layout of the file, and nothing else may")
+		d.blame("mig.follow_label", `write file = "/etc/gpuadm/mig.yaml", and neither layout nor [[mig.gpu]]`, "follow_label needs file, and excludes layout and [[mig.gpu]]")
 		return
 	}
 	if !d.ok("mig.layout", "mig.file", "mig.gpu") || m.Layout == "" {
