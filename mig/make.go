@@ -132,10 +132,10 @@ func explain(err error, held []string) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	t := &converge.Trouble{What: fmt.Sprintf("cannot %s on GPU %s: %v", f.Step, f.GPU, f.Err), Err: err}
+	t := &converge.Trouble{What: fmt.Sprintf("cannot %s: %v", f.Step.of(f.GPU), f.Err), Err: err}
 	for _, g := range append([]RolledBack{f.RolledBack}, f.Others...) {
 		for _, s := range g.Undone {
-			t.Undone = append(t.Undone, fmt.Sprintf("GPU %s: %s", g.GPU, s))
+			t.Undone = append(t.Undone, s.of(g.GPU))
 		}
 		if g.Restored() {
 			t.Because = append(t.Because, fmt.Sprintf("GPU %s is in its former state: %s", g.GPU, g.Before))

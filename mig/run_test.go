@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -57,37 +56,6 @@ func TestSteps(t *testing.T) {
 				t.Errorf("%s: %q → %q ends in %q", c.gpu, leg[0], leg[1], got)
 			}
 		}
-	}
-}
-
-func TestStepsInWords(t *testing.T) {
-	m := model(t, "A100-40")
-	steps, err := m.Steps(state(t, "on 1g.5gb@0 3g.20gb@4(1c,1c)"), state(t, "off"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := m.Steps(state(t, "off"), state(t, "on 3g.20gb@4(2c,1c)"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var words []string
-	for _, s := range append(steps, back...) {
-		words = append(words, s.String())
-	}
-	want := `destroy compute 1c in 1g.5gb at 0
-destroy 1g.5gb at 0
-destroy compute 1c in 3g.20gb at 4
-destroy compute 1c in 3g.20gb at 4
-destroy 3g.20gb at 4
-mode off
-reset
-mode on
-reset
-create 3g.20gb at 4
-create compute 2c in 3g.20gb at 4
-create compute 1c in 3g.20gb at 4`
-	if got := strings.Join(words, "\n"); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 
@@ -285,7 +253,7 @@ func TestBackFails(t *testing.T) {
 	}
 	err = Run(context.Background(), x, Way{x.gpu.Address, steps})
 	want := `cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN; it was "on 3g.20gb@0 3g.20gb@4" and is "on 3g.20gb@0" now; ` +
-		`cannot create 3g.20gb at 4: ERROR_UNKNOWN; cannot create compute 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4`
+		`cannot create 3g.20gb at 4: ERROR_UNKNOWN; cannot create compute instance 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -337,11 +305,11 @@ func TestExactCompute(t *testing.T) {
 func TestPendingMode(t *testing.T) {
 	m := model(t, "A100-40")
 	for want, c := range map[string][2]string{
-		"[reset]":          {"off, on after a reset", "on"},
-		"[mode off]":       {"off, on after a reset", "off"},
-		"[mode on]":        {"on, off after a reset", "on"},
-		"[mode on reset]":  {"off", "on"},
-		"[mode off reset]": {"on", "off"},
+		"[reset the GPU]":                     {"off, on after a reset", "on"},
+		"[switch MIG mode off]":               {"off, on after a reset", "off"},
+		"[switch MIG mode on]":                {"on, off after a reset", "on"},
+		"[switch MIG mode on reset the GPU]":  {"off", "on"},
+		"[switch MIG mode off reset the GPU]": {"on", "off"},
 	} {
 		if steps, err := m.Steps(state(t, c[0]), state(t, c[1])); err != nil || fmt.Sprint(steps) != want {
 			t.Errorf("%q → %q: %v, %v; want %s", c[0], c[1], steps, err, want)

@@ -17,13 +17,13 @@ import (
 type Deed string
 
 const (
-	ModeOn          Deed = "mode on"
-	ModeOff         Deed = "mode off"
-	Reset           Deed = "reset"
-	DestroyCompute  Deed = "destroy compute"
+	ModeOn          Deed = "switch MIG mode on"
+	ModeOff         Deed = "switch MIG mode off"
+	Reset           Deed = "reset the GPU"
+	DestroyCompute  Deed = "destroy compute instance"
 	DestroyInstance Deed = "destroy"
 	CreateInstance  Deed = "create"
-	CreateCompute   Deed = "create compute"
+	CreateCompute   Deed = "create compute instance"
 )
 
 // Step is one change to one GPU. Instances are named by profile and place, since ids are known only once they exist.
@@ -37,7 +37,7 @@ type Step struct {
 	Spot    host.Span // its place; zero where the driver chooses, or where any of its size may go
 }
 
-// String is the step in words: "destroy 3g.40gb at 4", "create compute 1c in 3g.40gb at 4".
+// String is the step in words: "destroy 3g.40gb at 4", "create compute instance 1c in 3g.40gb at 4".
 func (s Step) String() string {
 	switch s.Do {
 	case DestroyInstance, CreateInstance:
@@ -50,6 +50,17 @@ func (s Step) String() string {
 		return fmt.Sprintf("%s %dc%s in %s at %d", s.Do, s.Slices, spot, s.Name, s.At.Start)
 	}
 	return string(s.Do)
+}
+
+// of is the step in words with the GPU, by its PCI address: what an error says that gpuadm cannot do.
+func (s Step) of(gpu string) string {
+	switch s.Do {
+	case ModeOn, ModeOff:
+		return s.String() + " for GPU " + gpu
+	case Reset:
+		return "reset GPU " + gpu
+	}
+	return s.String() + " on GPU " + gpu
 }
 
 // piece is an instance as steps need it.

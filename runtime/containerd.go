@@ -43,6 +43,9 @@ type Handler struct {
 	// Programs are the NVIDIA runtimes that are there. An entry that runs one of them is right: it is another program's, such as the
 	// GPU Operator's.
 	Programs []string
+
+	// Owned says that the file's owner has the handler: where that works, nothing is added to it.
+	Owned bool
 }
 
 // runs says whether an entry that runs program is right.
@@ -85,6 +88,9 @@ func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error
 	before, err := readCRI(t, d)
 	if err != nil {
 		return nil, err
+	}
+	if h.Owned && before.lacks(h) == "" {
+		return found, nil
 	}
 	i := before.index(path)
 	if i < 0 {

@@ -33,7 +33,7 @@ func owners() map[string]owner {
 		"gke":           {itsNone, none},        // Google's device plugin mounts the driver's files into containers
 		"cos":           {itsNone, none},        //
 		"nodeadm":       {itsEntry, byNodeadm},  // writes the file after us in a boot
-		"aks":           {itsEntry, onAKS},      // its own handler is verified; where it has none, ours is added once its scripts have ended
+		"aks":           {entryOfAKS, onAKS},    // its own handler is verified; where it has none, ours is added once its scripts have ended
 		"eks-bootstrap": {itsEntry, verifyOnly}, // the file must have a handler that runs a program that is there
 		"bottlerocket":  {itsEntry, verifyOnly}, //
 		"talos":         {itsEntry, verifyOnly}, //
@@ -122,14 +122,26 @@ func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]conver
 // aksHandler is what AKS calls the handler in its own file (see itsEntry).
 const aksHandler = "nvidia-container-runtime"
 
-// onAKS edits where AKS wrote no handler of its own, as in pools made with --gpu-driver none. Its scripts write the file once, and
-// not again after they have ended. It goes by the handler's name and not by what the file lacks: after our edit it lacks nothing.
+// entryOfAKS is AKS's own handler where its file has it with a program that is there, whatever is the default: ours may be.
+func entryOfAKS(e facts.Engine, programs []string) string {
+	if c, err := asRead(e); err == nil {
+		entry, _ := sub(c.cri, "containerd", "runtimes")[aksHandler].(map[string]any)
+		if slices.Contains(programs, programOf(entry)) {
+			return aksHandler
+		}
+	}
+	return itsEntry(e, programs)
+}
+
+// onAKS edits the file in place once AKS's scripts have ended: they write it once, and not again. A handler of its own is right as
+// it is; in pools made with --gpu-driver none there is none.
 // Source: Azure/AgentBaker at 06836ee2, parts/linux/cloud-init/artifacts/cse_main.sh (what comes after provision.complete) and
 // cse_config.sh (ensureContainerd); pkg/agent/baker.go (containerdV1NoGPUConfigTemplate).
 func onAKS(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
-	if f.Files[facts.AKSProvisioned] == nil || h.Name == aksHandler {
+	if f.Files[facts.AKSProvisioned] == nil {
 		return verifyOnly(s, f, e, h)
 	}
+	h.Owned = h.Name == aksHandler
 	return edits(s, f, e, h)
 }
 

@@ -24,7 +24,7 @@ func NewGuard(se *Session) converge.Stage {
 		About: "keeps pods away until the GPUs are ready in this boot",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			w := whose(s, f)
-			if !tellsCluster(s) || !shouldHaveGPU(s, f) || w.later.Until != "" || f.BootID == "" {
+			if !TellsCluster(s) || !shouldHaveGPU(s, f) || w.later.Until != "" || f.BootID == "" {
 				return nil, nil
 			}
 			startup, on, _, err := startupTaint(s, f)

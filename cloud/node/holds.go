@@ -16,7 +16,7 @@ import (
 // manages, or has no GPUs. A taint gates new pods alone: those that are bound to the node already come back with kubelet, as after
 // any reboot.
 func Holds(ctx context.Context, v host.View, s spec.Spec) (string, error) {
-	if !tellsCluster(s) || !v.Live() {
+	if !TellsCluster(s) || !v.Live() {
 		return "", nil
 	}
 	f, err := facts.Gather(ctx, v, StartupNeeds())

@@ -105,7 +105,7 @@ func remembered(v host.View, part string) (list []memory) {
 // nodeHas asks the Node, once and without patience. A kubelet that does not run is not started by what a cluster says.
 func nodeHas(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts.Facts) Lost {
 	w := whose(s, f)
-	if se == nil || !tellsCluster(s) || w.later.Until != "" || f.Kubelet.Active != "active" {
+	if se == nil || !TellsCluster(s) || w.later.Until != "" || f.Kubelet.Active != "active" {
 		return Lost{}
 	}
 	n, err := se.look(kube.Within(ctx, 0), v, w, &nodeLooks{}, "lost")

@@ -40,7 +40,7 @@ func gpusOnBus(f facts.Facts) (addresses []string) {
 // network, and an undo forgets it.
 func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
 	now := gpusOnBus(f)
-	if len(now) == 0 || !f.Live || !tellsCluster(s) {
+	if len(now) == 0 || !f.Live || !TellsCluster(s) {
 		return ""
 	}
 	all := remembered(v, "record "+gpuRecord)

@@ -41,20 +41,21 @@ func NewReady(se *Session, answers Answers) converge.Stage {
 		About: "shows the cluster that the GPUs are ready, and lets pods in",
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) { return readyWants(se, answers, s, f) },
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{Driver: true}) },
+		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string { return fabricNotes(s, f) },
 		Whole: true,
 	}
 }
 
 // readyNeeds are the facts that say who may change taints, and more, where the cluster is to know at all.
 func readyNeeds(s spec.Spec, more facts.Needs) facts.Needs {
-	if !tellsCluster(s) {
+	if !TellsCluster(s) {
 		return facts.Needs{}
 	}
 	return more.And(StartupNeeds())
 }
 
-// tellsCluster says whether the spec asks for a node at all.
-func tellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s.Join.Method != "none" }
+// TellsCluster says whether the spec asks for a node at all.
+func TellsCluster(s spec.Spec) bool { return s.Has("node") || s.Has("join") && s.Join.Method != "none" }
 
 // hasGPU says whether there is anything to be ready.
 func hasGPU(f facts.Facts) bool { return slices.ContainsFunc(f.GPUs, facts.PCI.Display) }
@@ -86,7 +87,7 @@ func newReadyStage(se *Session, s spec.Spec, f facts.Facts) readyStage {
 }
 
 func readyWants(se *Session, answers Answers, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
-	if !tellsCluster(s) {
+	if !TellsCluster(s) {
 		return nil, nil
 	}
 	r := newReadyStage(se, s, f)

@@ -66,12 +66,13 @@ func missingGPUs(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// fabricOpen says what keeps the GPUs from each other. They register with the fabric by themselves, in seconds to minutes.
+// fabricOpen says what keeps the GPUs from each other. They register with the fabric by themselves, in seconds to minutes. A GPU in MIG
+// mode counts as registered: it cannot use NVLink, though the links stay active on H100 and later. Sources: "Interoperability with MIG" in
+// https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html; NVIDIA's answer in https://github.com/NVIDIA/nccl/issues/1716.
 func fabricOpen(d host.Driver) (string, error) {
 	for _, g := range d.GPUs {
 		switch {
-		case g.Mode: // MIG has no NVLink: the MIG user guide of NVIDIA, and the states of links in bottlerocket's pull 4418
-		case g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "":
+		case g.Mode || inFabric(g):
 		case g.Fabric.State == "in-progress":
 			return "", converge.Wait{
 				For: fmt.Sprintf("GPU %s is still registering with the NVLink fabric", g.Address),
@@ -84,6 +85,29 @@ func fabricOpen(d host.Driver) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// inFabric says whether a GPU has registered with the fabric, or has none to register with.
+func inFabric(g host.GPU) bool {
+	return g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == ""
+}
+
+// fabricNotes names the GPUs that the node would wait for without MIG mode.
+func fabricNotes(s spec.Spec, f facts.Facts) []string {
+	if !TellsCluster(s) || f.Driver == nil {
+		return nil
+	}
+	var exempt []string
+	for _, g := range f.Driver.GPUs {
+		if g.Mode && !inFabric(g) {
+			exempt = append(exempt, g.Address)
+		}
+	}
+	if len(exempt) == 0 {
+		return nil
+	}
+	const why = "the node does not wait until GPUs in MIG mode have registered with the NVLink fabric, since they cannot use NVLink: "
+	return []string{why + strings.Join(exempt, ", ")}
 }
 
 // asBought compares the GPUs with those of the instance type that the cloud's controller has put on the Node, so gpuadm

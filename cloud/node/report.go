@@ -40,7 +40,7 @@ const (
 // none of the apply's.
 func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, o Outcome) error {
 	w := whose(s, f)
-	if !tellsCluster(s) || w.later.Until != "" || o.Err == nil && len(o.Made) == 0 {
+	if !TellsCluster(s) || w.later.Until != "" || o.Err == nil && len(o.Made) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)

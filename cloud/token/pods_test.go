@@ -48,7 +48,7 @@ func TestUndoRefusesPods(t *testing.T) {
 		"seven":           {answer: seven, says: []string{": 7 pods run here: default/work-0, default/work-1, default/work-2, default/work-3, default/work-4 and 2 more\n"}},
 		"engine is down":  {err: syscall.ECONNREFUSED, folder: true, says: []string{"the pod with UID 8e5a", "does not answer at " + podsSocket + ": connection refused"}},
 		"nothing was run": {err: syscall.ECONNREFUSED},
-		"broken answer":   {answer: "\x0a\xff", folder: true, says: []string{"cannot read the container engine's answer"}},
+		"broken answer":   {answer: "\x0a\xff", folder: true, says: []string{"cannot read the answer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := startJoin(t, joins.Machine, "")

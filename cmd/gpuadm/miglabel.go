@@ -142,7 +142,8 @@ func (c *common) tellState(ctx context.Context, e *converge.Engine, h host.Host,
 	if err != nil || !now.Asked {
 		return false, err
 	}
-	return label.End(ctx, h, c.migState(ctx, e, h, is, res))
+	c.followed.Kept, c.followed.State = c.followed.Layout, c.migState(ctx, e, h, is, res) // for the boot unit's next attempt
+	return label.End(ctx, h, c.followed.State)
 }
 
 // migState is the state to write after an apply.

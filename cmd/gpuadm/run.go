@@ -70,8 +70,8 @@ func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Hos
 	if o.Err != nil {
 		c.reported = o.Err.Error() // the boot unit retries, and reports an error once
 	}
-	if o.Err == nil && len(o.Made) == 0 {
-		return
+	if o.Err == nil && len(o.Made) == 0 || !node.TellsCluster(e.Spec) {
+		return // to gather facts would ask the driver again
 	}
 	// A run that is over its deadline still reports.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)

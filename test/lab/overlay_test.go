@@ -16,21 +16,21 @@ import (
 const overlaid = `package stages
 
 import (
-	"github.com/gpuadm/gpuadm/cloud"
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 )
 
-func sequence(node *node.Session, database *packages.Reading) []converge.Stage {
-	return append(labstage.Stages(), shippedsequence(node, database)...)
+func sequence(session *node.Session, database *packages.Reading) []converge.Stage {
+	return append(labstage.Stages(), shippedsequence(session, database)...)
 }
 
-func thingOf(node *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
+func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
 	if t := labstage.ThingOf(ref); t != nil {
 		return t, nil
 	}
-	return shippedthingOf(node, database, ref)
+	return shippedthingOf(session, database, ref)
 }
 `
 
