@@ -142,7 +142,8 @@ func (c *common) tellState(ctx context.Context, e *converge.Engine, h host.Host,
 	if err != nil || !now.Asked {
 		return false, err
 	}
-	c.followed.Kept, c.followed.State = c.followed.Layout, c.migState(ctx, e, h, is, res) // for the boot unit's next attempt
+	// The boot unit's next attempt goes by what is written.
+	c.followed.Kept, c.followed.State = c.followed.Layout, c.migState(ctx, e, h, is, res)
 	return label.End(ctx, h, c.followed.State)
 }
 
