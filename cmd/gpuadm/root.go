@@ -85,6 +85,7 @@ func newRoot(e env) *cobra.Command {
 		newMIG(c),
 		newStages(c),
 		newFacts(c),
+		newOwners(c),
 		newVersion(c),
 		newStartCUDA(),
 		newSSH(c),
