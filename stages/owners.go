@@ -40,10 +40,10 @@ type Ends struct {
 }
 
 const (
-	ownerGPUADM = "gpuadm"
+	ownerGPUADM  = "gpuadm"
 	ownerToolkit = "NVIDIA's Container Toolkit"
-	ownerDRA    = "NVIDIA's DRA driver"
-	ownerPlugin = "the device plugin"
+	ownerDRA     = "NVIDIA's DRA driver"
+	ownerPlugin  = "the device plugin"
 )
 
 // The operator keeps a label of a pool where it has a value. A GPUCluster has neither toolkit nor MIG manager: it takes them from the
@@ -81,7 +81,7 @@ func operatorEnds(part string) []Ends {
 
 // OwnersNeeds says which facts Owners needs.
 func OwnersNeeds(s spec.Spec) facts.Needs {
-	return facts.Needs{Driver: true}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s))
+	return facts.Needs{Driver: true, Modules: true}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s))
 }
 
 // Owners says who owns each part of this node, as the stages decide it.
