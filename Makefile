@@ -32,7 +32,7 @@ NORACE    := /gpuadm/test(/containerd|/fakenvml|/inject)?$$
 LAB       := /gpuadm/test/(lab|vm)(/|$$)
 LABTESTS  := Test(Lab|Slow|Bench|VM)
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench fuzz parts update clean
+.PHONY: help build repro sbom image demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,10 @@ bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak me
 	$(GO) run ./test/lab/kube/cmd/kube build
 	$(GO) test ./test/lab/kube -run TestBenchKubeLoad -v -count=1 -timeout 30m
 	$(GO) test -run '^$$' -bench . -benchmem ./internal/... ./runtime/... ./stages/... ./test/...
+
+metal: build ## as root, on a machine with GPUs: a report of what gpuadm finds; FULL=1 makes layouts, too, and undoes them: docs/metal.md
+	$(HOSTGO) build -o $(BIN)/metal ./test/metal
+	$(BIN)/metal -gpuadm $(BIN)/gpuadm -o $(BIN)/metal.txt $(if $(FULL),-full)
 
 fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	@for p in $$($(GO) list ./...); do \

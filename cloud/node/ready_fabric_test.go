@@ -43,11 +43,11 @@ func TestFabricNote(t *testing.T) {
 		{[]host.GPU{done, none, whole}, nil},
 	} {
 		a := apiFixture(t, apiSpec)
-		if got := fabricNotes(a.engine().Spec, facts.Facts{Driver: &host.Driver{GPUs: c.gpus}}); !slices.Equal(got, c.want) {
+		if got := NewReady(new(Session), nil).Notes(a, a.engine().Spec, facts.Facts{Driver: &host.Driver{GPUs: c.gpus}}); !slices.Equal(got, c.want) {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
-	if got := fabricNotes(spec.Spec{}, facts.Facts{Driver: &host.Driver{GPUs: []host.GPU{open}}}); got != nil {
+	if got := NewReady(new(Session), nil).Notes(nil, spec.Spec{}, facts.Facts{Driver: &host.Driver{GPUs: []host.GPU{open}}}); got != nil {
 		t.Errorf("no node is asked for: %q", got)
 	}
 }

@@ -40,8 +40,9 @@ func TestLabImage(t *testing.T) {
 			t.Errorf("not converged: %s%s", n.Exec("gpuadm", "status"), n.Exec("cat", "/run/gpuadm/daemonset.log"))
 		}
 		n.configured()
-		if task := n.Must("ctr", "-n", "lab", "tasks", "list"); !strings.Contains(task, "agent") || !strings.Contains(task, "RUNNING") {
-			t.Errorf("the container did not survive: %s", task)
+		// containerd may not have its socket yet: it has just been restarted.
+		if task := func() string { return n.Exec("ctr", "-n", "lab", "tasks", "list").Stdout }; !eventually(func() bool { return strings.Contains(task(), "RUNNING") }) {
+			t.Errorf("the container did not survive: %s", task())
 		}
 		n.Must("ctr", "-n", "lab", "tasks", "kill", "--signal", "KILL", "agent")
 	})

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestLabMetal: the check for machines with real GPUs changes nothing; the full one changes GPUs that no process uses, and restores them.
+func TestLabMetal(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "metal")
+	build := exec.Command("go", "build", "-o", binary, "../metal")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	program, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := bootGPUs(t).with(t, "H100-80:2,A100-40,T4")
+	n.Put("/usr/local/bin/metal", string(program), 0o755)
+	n.wants(0, "[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 1, \"1g.10gb\" = 2 }\n[[mig.gpu]]\ndevices = [1]\nlayout = { \"7g.80gb\" = 1 }\n")
+	n.Must("rm", "-rf", state)
+	n.fake("client", "add", "--gpu", "1", "--gi", fmt.Sprint(n.dump().GPUs[1].Instances[0].ID), "--pid", "4711")
+	before := n.dump()
+
+	n.fake("forget")
+	read := n.Exec("metal", "-o", "/root/metal.txt")
+	if after := n.dump(); read.Exit != 0 || after.Mutations > 0 || !slices.Equal(geometries(before), geometries(after)) {
+		t.Errorf("the check that only reads: %s\n%v", read, geometries(after))
+	}
+	says(t, read, "### gpuadm facts --record: 0", "NVIDIA H100 80GB HBM3", "### gpuadm mig profiles: 0", "all-1g.10gb")
+	if n.Get("/root/metal.txt") != read.Stdout {
+		t.Error("the file has another report")
+	}
+	for _, g := range before.GPUs {
+		if strings.Contains(read.Stdout, g.UUID) || strings.Contains(read.Stdout, g.Serial) && g.Serial != "0" {
+			t.Errorf("the report names GPU %s", g.UUID)
+		}
+	}
+
+	changed := n.Exec("metal", "-full")
+	after := n.dump()
+	if changed.Exit != 0 || after.Mutations == 0 {
+		t.Errorf("the full check: %s", changed)
+	}
+	ids := regexp.MustCompile(`#\d+`) // a new instance may have another one
+	for i := range before.GPUs {
+		was, is := geometry(before.GPUs[i]), geometry(after.GPUs[i])
+		if i != 1 { // that one is in use, so its instance is the same
+			was, is = ids.ReplaceAllString(was, ""), ids.ReplaceAllString(is, "")
+		}
+		if was != is {
+			t.Errorf("GPU %d: was %s, is %s", i, was, is)
+		}
+	}
+	says(t, changed, "the partitions are as before")
+	again := n.Exec("metal", "-full")
+	if again.Exit != 1 {
+		t.Errorf("a machine that gpuadm has changed: %s", again)
+	}
+	says(t, again, "gpuadm has changed this machine before")
+}

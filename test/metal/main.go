@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Metal checks gpuadm on a machine with real GPUs, and prints what its authors need to know. It only reads; with -full it makes each
+// layout that the GPUs offer, and undoes it. docs/metal.md says what each touches.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// journal is there on a machine that gpuadm has changed.
+const journal = "/var/lib/gpuadm"
+
+type check struct {
+	gpuadm, dir string
+	out         io.Writer
+}
+
+func main() {
+	gpuadm := flag.String("gpuadm", "gpuadm", "the `program` to check")
+	report := flag.String("o", "", "write the report to this `file`, too")
+	full := flag.Bool("full", false, "change the partitions of GPUs that no process uses, and undo it")
+	flag.Parse()
+	if err := run(*gpuadm, *report, *full); err != nil {
+		fmt.Fprintln(os.Stderr, "metal:", err)
+		os.Exit(1)
+	}
+}
+
+func run(gpuadm, report string, full bool) error {
+	gpuadm, err := exec.LookPath(gpuadm)
+	if err != nil {
+		return err
+	}
+	if gpuadm, err = filepath.Abs(gpuadm); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("/run", "gpuadm-metal-") // gpuadm refuses files that users other than root can replace
+	if err != nil {
+		return fmt.Errorf("cannot make a folder for the specs: %w; run it as root", err)
+	}
+	defer os.RemoveAll(dir)
+	c := check{gpuadm, dir, os.Stdout}
+	if report != "" {
+		f, err := os.Create(report)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		c.out = io.MultiWriter(os.Stdout, f)
+	}
+	layouts, err := c.read()
+	if err != nil || !full {
+		return err
+	}
+	return c.change(layouts)
+}
+
+// do runs a command and reports its output, exit status and time.
+func (c check) do(args ...string) (stdout []byte, err error) {
+	var out, problems bytes.Buffer
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	began := time.Now()
+	err = cmd.Run()
+	said := "0"
+	if err != nil {
+		said = err.Error()
+	}
+	args = slices.Clone(args)
+	args[0] = filepath.Base(args[0])
+	fmt.Fprintf(c.out, "### %s: %s, %.1f s\n%s%s\n", strings.Join(args, " "), said, time.Since(began).Seconds(), out.Bytes(), problems.Bytes())
+	return out.Bytes(), err
+}
+
+// read changes nothing. It returns the names of the layouts that the GPUs offer.
+func (c check) read() ([]string, error) {
+	for _, args := range [][]string{
+		{c.gpuadm, "version"},
+		{c.gpuadm, "facts"},
+		{c.gpuadm, "facts", "--record"},
+		{c.gpuadm, "mig", "profiles"},
+		{c.gpuadm, "mig", "export"},
+		{"nvidia-smi", "mig", "-lgip"},
+		{"nvidia-smi", "mig", "-lgipp"},
+		{"nvidia-smi", "topo", "-m"},
+	} {
+		_, _ = c.do(args...) // what a machine does not have is in the report
+	}
+	text, err := c.do(c.gpuadm, "mig", "generate", "-o", "json")
+	if err != nil {
+		return nil, errors.New("cannot list the layouts of the GPUs: the report says why")
+	}
+	var file struct {
+		Layouts map[string]json.RawMessage `json:"mig-configs"`
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return nil, fmt.Errorf("cannot read the layouts of the GPUs: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "layouts.yaml"), text, 0o600); err != nil { // JSON is YAML
+		return nil, err
+	}
+	names := slices.Sorted(maps.Keys(file.Layouts))
+	for _, name := range names {
+		if err := c.spec(name); err != nil {
+			return nil, err
+		}
+		_, _ = c.do(c.gpuadm, "plan", "mig", "-f", c.specFile(name))
+	}
+	return names, nil
+}
+
+func (c check) specFile(layout string) string { return filepath.Join(c.dir, layout+".toml") }
+
+// spec writes a spec that leaves GPUs in use alone.
+func (c check) spec(layout string) error {
+	text := fmt.Sprintf("format = 1\n[mig]\nfile = %q\nlayout = %q\nfailure = \"per-gpu\"\n", filepath.Join(c.dir, "layouts.yaml"), layout)
+	return os.WriteFile(c.specFile(layout), []byte(text), 0o600)
+}
+
+// change makes each layout and undoes it. It stops where the GPUs are not as they were.
+func (c check) change(layouts []string) error {
+	if _, err := os.Stat(journal); err == nil {
+		return fmt.Errorf("cannot change partitions: gpuadm has changed this machine before (%s is there), and an undo would hold its boot unit", journal)
+	}
+	before, err := c.do(c.gpuadm, "mig", "export")
+	if err != nil {
+		return errors.New("cannot read the partitions: the report says why")
+	}
+	open := 0
+	for _, name := range layouts {
+		if _, err := c.do(c.gpuadm, "apply", "mig", "-f", c.specFile(name), "--allow", "reset-gpu"); err != nil {
+			open++ // or a GPU is in use, and gpuadm has left it alone
+		}
+		_, _ = c.do(c.gpuadm, "mig", "export")
+		_, err := c.do(c.gpuadm, "undo", "--allow", "reset-gpu")
+		after, read := c.do(c.gpuadm, "mig", "export")
+		if err != nil || read != nil || !bytes.Equal(before, after) {
+			return fmt.Errorf("cannot restore the partitions after %s: the report says why; gpuadm undo continues, and a reboot of the machine ends MIG instances", name)
+		}
+	}
+	fmt.Fprintf(c.out, "### %d layouts, of which %d were not made on all GPUs that offer them; the partitions are as before\n", len(layouts), open)
+	return nil
+}
