@@ -86,6 +86,7 @@ func newRoot(e env) *cobra.Command {
 		newMIG(c),
 		newStages(c),
 		newFacts(c),
+		newOwners(c),
 		newVersion(c),
 		newStartCUDA(),
 		newSSH(c),
