@@ -70,6 +70,23 @@ func (d Driver) known(f facts.Facts) (Catalog, error) {
 	return c.overlaid(f.Files[overlay])
 }
 
+// Other is what is known of a machine's driver whatever a spec asks for.
+type Other struct {
+	Owner    string // who else brings the driver; "" if no sign names one
+	TakeOver string // how it becomes gpuadm's
+	Rack     bool   // GPUs are joined to those of other machines: FabricRack
+}
+
+// Other says who else brings the driver, and whether the GPUs are of a rack.
+func (d Driver) Other(f facts.Facts) (Other, error) {
+	c, err := d.known(f)
+	if err != nil {
+		return Other{}, err
+	}
+	owner := c.owner(MachineOf(f, f.Cloud.Type), spec.Driver{})
+	return Other{Owner: owner, TakeOver: takeOver(owner), Rack: FabricOf(c, f) == FabricRack}, nil
+}
+
 // Needs says which facts the driver's stages need.
 func Needs(s spec.Spec) facts.Needs {
 	n := facts.Needs{Modules: s.Has("driver") && s.Driver.Version != ""}

@@ -48,6 +48,11 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		w.Releases = true
 		return []converge.Want{w}, nil
 	}
+	if s.MIG.FollowLabel && s.MIG.Layout == "" {
+		w := things.Check("partitions of the GPUs", func(context.Context, host.View) (string, error) { return "", nil }, "no label nvidia.com/mig.config has named a layout yet")
+		w.Releases = true
+		return []converge.Want{w}, nil
+	}
 	if f.Driver == nil {
 		return []converge.Want{unknown(f)}, impossible(s.MIG, f)
 	}

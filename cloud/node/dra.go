@@ -4,7 +4,9 @@
 package node
 
 import (
+	"context"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/hashicorp/go-version"
@@ -32,14 +34,25 @@ const (
 // k8s.io/dynamic-resource-allocation, kubeletplugin; kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/main.go.
 const draRegistry = "/var/lib/kubelet/plugins_registry"
 
-// draReady says what this node lacks for NVIDIA's DRA driver, where that has registered here.
-func draReady(v host.View, f facts.Facts) string {
-	gpus, domains := false, false
+// draRegistered is the socket by which a driver has registered here, "" if it has not.
+func draRegistered(v host.View, driver string) string {
 	names, _ := v.ReadDir(draRegistry)
 	for _, name := range names {
-		gpus = gpus || strings.HasPrefix(name, draDriver)
-		domains = domains || strings.HasPrefix(name, domainsDriver)
+		if strings.HasPrefix(name, driver) {
+			return path.Join(draRegistry, name)
+		}
 	}
+	return ""
+}
+
+// Allocators are the sockets of those that give kubelet's GPUs to pods, and of ComputeDomains; "" for what is not here.
+func Allocators(ctx context.Context, v host.View) (plugin, dra, domains string) {
+	return pluginSocket(ctx, v), draRegistered(v, draDriver), draRegistered(v, domainsDriver)
+}
+
+// draReady says what this node lacks for NVIDIA's DRA driver, where that has registered here.
+func draReady(v host.View, f facts.Facts) string {
+	gpus, domains := draRegistered(v, draDriver) != "", draRegistered(v, domainsDriver) != ""
 	if !gpus && !domains {
 		return ""
 	}

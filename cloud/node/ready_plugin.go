@@ -98,15 +98,19 @@ const pluginSockets = "/var/lib/kubelet/device-plugins"
 // pluginServes says whether NVIDIA's device plugin runs. Kubelet shows the zero of one that is gone for ever (kubernetes issues
 // 92396 and 52510), so a zero alone is no offer. A plugin that was killed leaves its socket, so the plugin is asked. Sources for
 // the name and the call: NVIDIA/k8s-device-plugin, internal/plugin/server.go; k8s.io/kubelet, deviceplugin/v1beta1/api.proto.
-func pluginServes(ctx context.Context, v host.View) bool {
+func pluginServes(ctx context.Context, v host.View) bool { return pluginSocket(ctx, v) != "" }
+
+// pluginSocket is the socket at which it answers, "" if it does not.
+func pluginSocket(ctx context.Context, v host.View) string {
 	names, _ := v.ReadDir(pluginSockets)
 	for _, name := range names {
 		if !strings.HasPrefix(name, "nvidia") || !strings.HasSuffix(name, ".sock") {
 			continue
 		}
-		if _, err := v.Call(ctx, path.Join(pluginSockets, name), "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err == nil {
-			return true
+		socket := path.Join(pluginSockets, name)
+		if _, err := v.Call(ctx, socket, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err == nil {
+			return socket
 		}
 	}
-	return false
+	return ""
 }

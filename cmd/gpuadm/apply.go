@@ -80,7 +80,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 			return err
 		}
 	}
-	e, h, err := c.engine(args, a.skip)
+	e, h, err := c.engine(ctx, args, a.skip)
 	if err != nil {
 		return err
 	}

@@ -136,7 +136,7 @@ func (c *common) gate(ctx context.Context) error {
 	if _, err := h.Lstat(path.Join(specHome, "node.toml")); errors.Is(err, fs.ErrNotExist) && len(c.files) == 0 {
 		return nil // this machine has no spec
 	}
-	e, h, err := c.engine(nil, nil)
+	e, h, err := c.engine(ctx, nil, nil)
 	if err != nil {
 		return err
 	}

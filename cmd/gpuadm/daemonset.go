@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -31,6 +32,7 @@ const (
 	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
 	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
 	podRetry      = 20 * time.Second // after an apply that waits for something
+	podPolls      = 24 * time.Second // between two looks at the node's label, up to a fifth more or less: 30 s at most
 )
 
 // pod is the DaemonSet's process: it brings this program and the spec to the machine, and has the machine's systemd run them.
@@ -39,6 +41,9 @@ type pod struct {
 	root  string        // where the machine's files are mounted
 	every time.Duration // between two applies
 	once  bool
+
+	follows bool   // the spec has follow_label in [mig]
+	layout  string // by the label, when the last apply began
 	account
 }
 
@@ -60,6 +65,10 @@ a change of the pod's own Node that the policy must deny. If the API server does
 deny it, or the cluster has no such policies (Kubernetes before 1.30), the command
 warns, and apply uses kubelet's identity: it sets labels and the condition, and no
 taints.
+
+With follow_label in [mig] the command reads the label nvidia.com/mig.config of its
+Node every 20 to 30 seconds, and applies at once when that has changed (Kubernetes
+1.30 or newer; before, at the next apply).
 
 With --once it ends after one apply, with its exit code: as an init container.
 Without a spec from a ConfigMap the machine's own /etc/gpuadm/node.toml applies.`,
@@ -83,6 +92,9 @@ func (p *pod) run(ctx context.Context) error {
 	stop, done := onSignal()
 	defer done()
 	for {
+		if p.follows = p.wantsLabel(machine); p.follows {
+			_ = p.relabelled(ctx) // before apply reads it: a change meanwhile is seen
+		}
 		status, err := p.apply(ctx, machine)
 		pause := p.every
 		switch {
@@ -101,12 +113,45 @@ func (p *pod) run(ctx context.Context) error {
 			return nil
 		}
 		debug.FreeOSMemory() // the program's bytes were read twice; now the pod waits for long
-		select {
-		case <-stop:
+		if p.rest(ctx, pause, stop) {
 			return nil
-		case <-time.After(spread(pause, rand.Float64())):
 		}
 	}
+}
+
+// rest waits for the next apply: a time, or less where the node's label names another layout. It says whether a signal has come.
+func (p *pod) rest(ctx context.Context, pause time.Duration, stop <-chan struct{}) bool {
+	due := time.After(spread(pause, rand.Float64()))
+	for {
+		var polls <-chan time.Time
+		if p.follows {
+			polls = time.After(spread(podPolls, rand.Float64()))
+		}
+		select {
+		case <-stop:
+			return true
+		case <-due:
+			return false
+		case <-polls:
+			if p.relabelled(ctx) {
+				return false
+			}
+		}
+	}
+}
+
+// relabelled says whether the node's label names another layout than when it was last asked.
+func (p *pod) relabelled(ctx context.Context) bool {
+	self, err := p.open("/")
+	if err != nil {
+		return false
+	}
+	layout, err := node.PodsMIGLabel(ctx, self)
+	if err != nil || layout == p.layout {
+		return false // the next apply asks, too
+	}
+	p.layout = layout
+	return true
 }
 
 // spread makes a time up to a fifth shorter or longer, by a number from 0 to 1: the pods of many nodes that started together, as when
@@ -165,11 +210,7 @@ func (p *pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 		return nil, err
 	}
 	argv = []string{program, "apply", "--unattended"}
-	specs, err := filepath.Glob(specHome + "/*.toml")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range specs {
+	for _, name := range podSpecs() {
 		to := path.Join(podHome, path.Base(name))
 		if err := p.bring(machine, name, to, 0o600); err != nil {
 			return nil, err
@@ -177,6 +218,18 @@ func (p *pod) lay(ctx context.Context, machine host.Host) (argv []string, err er
 		argv = append(argv, "-f", to)
 	}
 	return argv, p.lend(ctx, machine)
+}
+
+// podSpecs are the specs of the ConfigMap.
+func podSpecs() []string {
+	names, _ := filepath.Glob(specHome + "/*.toml") // the pattern is well-formed
+	return names
+}
+
+// wantsLabel says whether the spec that apply will read has follow_label.
+func (p *pod) wantsLabel(machine host.Host) bool {
+	s, err := p.spec(machine, podSpecs())
+	return err == nil && s.MIG.FollowLabel
 }
 
 // bring copies a file of the pod to the machine, unless it is there.

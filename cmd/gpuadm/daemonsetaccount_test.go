@@ -125,3 +125,37 @@ func TestDaemonSetRenews(t *testing.T) {
 		}
 	}
 }
+
+// TestDaemonSetFollows: a pod whose spec has follow_label asks its own Node, and sees each change of the label once.
+func TestDaemonSetFollows(t *testing.T) {
+	p, sim, _, machine, _ := accountPod(t)
+	if p.wantsLabel(machine) {
+		t.Error("a machine without a spec follows a label")
+	}
+	for text, want := range map[string]bool{"": false, "[mig]\nfile = \"/f.yaml\"\nfollow_label = true\n": true} {
+		n, err := simhost.New([]byte("-- etc/gpuadm/node.toml --\nformat = 1\n" + text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.wantsLabel(n) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
+	}
+	sim.Token("secret", kubesim.User{Name: "system:serviceaccount:gpuadm:gpuadm", May: []string{"get nodes"}, OnNode: "gpu-1"})
+	for i, step := range []struct {
+		label   string
+		fails   bool
+		changed bool
+	}{{"", false, false}, {"two", false, true}, {"two", false, false}, {"three", true, false}, {"three", false, true}} {
+		sim.EditNode("gpu-1", func(n kubesim.Object) {
+			n["metadata"].(kubesim.Object)["labels"] = kubesim.Object{node.MIGConfig: step.label}
+		})
+		sim.Heal()
+		if step.fails {
+			sim.Fail(kubesim.Fault{On: "GET", Status: 403})
+		}
+		if got := p.relabelled(t.Context()); got != step.changed {
+			t.Errorf("step %d: changed %v", i, got)
+		}
+	}
+}

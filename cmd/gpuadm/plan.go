@@ -36,7 +36,7 @@ Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 }
 
 func (c *common) plan(ctx context.Context, only []string, exitCode bool) error {
-	e, h, err := c.engine(only, nil)
+	e, h, err := c.engine(ctx, only, nil)
 	if err != nil {
 		return err
 	}
@@ -51,6 +51,7 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 	if err != nil {
 		return err
 	}
+	p.Notes = append(p.Notes, c.followNote(e.Spec)...)
 	if err := c.printPlan(p); err != nil {
 		return err
 	}

@@ -47,6 +47,7 @@ type common struct {
 	node     *node.Session // the Node object, as this run knows it
 	reported string        // the failure that the last report to the cluster had
 	chosen   []string      // stages and flags that say what to apply, to be typed again
+	followed node.FollowedMIG
 }
 
 // newRoot lists all verbs.
@@ -85,6 +86,7 @@ func newRoot(e env) *cobra.Command {
 		newMIG(c),
 		newStages(c),
 		newFacts(c),
+		newOwners(c),
 		newVersion(c),
 		newStartCUDA(),
 		newSSH(c),
@@ -124,7 +126,7 @@ func (c *common) check(cmd *cobra.Command) error {
 }
 
 // engine makes ready to converge: the machine opened, the spec read, the stages chosen.
-func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error) {
+func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Engine, host.Host, error) {
 	c.chosen = slices.Clone(only)
 	for _, name := range skip {
 		c.chosen = append(c.chosen, "--skip", name)
@@ -142,6 +144,9 @@ func (c *common) engine(only, skip []string) (*converge.Engine, host.Host, error
 	c.warnOfWriters()
 	s, err := c.spec(h, c.files)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.follow(ctx, h, &s); err != nil {
 		return nil, nil, err
 	}
 	return &converge.Engine{

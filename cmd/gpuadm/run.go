@@ -27,8 +27,14 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop
 	began := h.Now()
+	parts, err := c.beginMIG(ctx, e, h)
+	if err != nil {
+		voice.close()
+		return err
+	}
 	res, err := e.Apply(ctx, h)
 	voice.close()
+	c.endMIG(ctx, e, h, parts, res)
 	c.at = res.Stage
 	c.tellCluster(ctx, e, h, node.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
 	if err != nil && !(converge.Passes(err) && needsNewProcess(res)) {
@@ -150,6 +156,7 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	if err != nil {
 		return err
 	}
+	c.endMIG(ctx, e, h, partitions{}, res)
 	if c.output == "json" {
 		return nil
 	}

@@ -26,7 +26,7 @@ It touches nothing. It exits with 0 if all is converged, 3 if changes are
 pending, 1 if a change cannot be made.`,
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, h, err := c.engine(args, nil)
+			e, h, err := c.engine(cmd.Context(), args, nil)
 			if err != nil {
 				return err
 			}

@@ -122,6 +122,9 @@ type Reference struct {
 // Pod is a pod that runs on a node.
 type Pod struct {
 	Meta `json:"metadata"`
+	Spec struct {
+		NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	} `json:"spec"`
 }
 
 // refusal is what the API server answers instead of an object: a Status.

@@ -83,6 +83,10 @@ func (d *decoder) imex(v Driver) {
 }
 
 func (d *decoder) mig(m MIG) {
+	if m.FollowLabel && d.ok("mig.follow_label", "mig.layout", "mig.file", "mig.gpu") && (m.File == "" || m.Layout != "" || len(m.GPU) > 0) {
+		d.blame("mig.follow_label", `write file = "/etc/gpuadm/mig.yaml", and neither layout nor [[mig.gpu]]`, "follow_label needs file, and excludes layout and [[mig.gpu]]")
+		return
+	}
 	if !d.ok("mig.layout", "mig.file", "mig.gpu") || m.Layout == "" {
 		return
 	}

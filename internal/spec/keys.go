@@ -122,6 +122,7 @@ func table() []row {
 	text("file", `""`, "absolute path of a file in mig-parted's format", checkPath, func(s *Spec) any { return &s.MIG.File })
 	enum("failure", "one GPU that is busy or gone keeps the others from a change (all-or-nothing), or waits alone (per-gpu); auto: per-gpu at boot; the node is not ready either way", func(s *Spec) any { return &s.MIG.Failure }, "auto", "all-or-nothing", "per-gpu")
 	add("trust_driver", TypeBool, "false", "true: while no driver answers, a layout that the known GPUs cannot have is not refused: a newer driver may know more", func(s *Spec) any { return &s.MIG.TrustDriver })
+	add("follow_label", TypeBool, "false", "true: the node's label nvidia.com/mig.config names the layout, as with the GPU Operator's MIG manager, and nvidia.com/mig.config.state says pending, rebooting, success or failed. The DaemonSet applies a changed label within 30 s", func(s *Spec) any { return &s.MIG.FollowLabel })
 	section = "mig.gpu"
 	last := func(s *Spec) *MIGGPU { return &s.MIG.GPU[len(s.MIG.GPU)-1] }
 	add("match", TypeStrings, "[]", "PCI device ids, names, UUIDs or PCI addresses of the GPUs meant; empty: all", func(s *Spec) any { return &last(s).Match }).check = checkName

@@ -125,6 +125,7 @@ type MIG struct {
 
 	Failure     string // auto, all-or-nothing, per-gpu: what one GPU that cannot change means for the others
 	TrustDriver bool   // what the table of known GPUs excludes is left to the driver
+	FollowLabel bool   `json:",omitempty"` // the node's label names Layout: it is "" as parsed, and until there was a label
 }
 
 // MIGGPU is one [[mig.gpu]]: the partitions of some of the GPUs.

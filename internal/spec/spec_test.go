@@ -74,6 +74,7 @@ cdi     = false
 [mig]
 failure = "per-gpu"
 trust_driver = true
+follow_label = false
 [[mig.gpu]]
 match = ["0x233010DE", "NVIDIA H100 80GB HBM3"]
 devices = [3, 0, 1]

@@ -365,3 +365,27 @@ func TestLabSSHRolling(t *testing.T) {
 	}
 	o.clean()
 }
+
+// TestLabSSHStays: with --install the program stays, and the next session brings none; a run that is over its time is asked to stop, and
+// ends with the change that it is making; at a terminal the table shows how far each machine is.
+func TestLabSSHStays(t *testing.T) {
+	o := newOffice(t, 2)
+	first := o.nodes[0]
+	o.ssh(0, "--install", "n1", "--", "version")
+	if there, here := first.Must("sha256sum", "/usr/local/sbin/gpuadm"), o.Must("sha256sum", "/usr/local/sbin/gpuadm"); there != here {
+		t.Errorf("installed: %s, here: %s", there, here)
+	}
+	first.Must("mount", "-t", "tmpfs", "-o", "size=1M,mode=755", "none", "/home/op")
+	first.Must("sh", "-ec", "mkdir -m 700 /home/op/.ssh; cp /root/.ssh/authorized_keys /home/op/.ssh; chown -R op /home/op")
+	o.ssh(0, "n1", "--", "facts")
+	first.Must("umount", "/home/op")
+
+	o.nodes[1].Must("touch", hold)
+	o.nodes[1].Must("systemd-run", "--on-active=8s", "rm", hold)
+	wants(t, o.ssh(75, "--timeout", "3s", "n2", "--", "apply", "-f", spec), "stopped as asked")
+	o.ssh(0, "n2", "--", "apply", "-f", spec)
+	shown := o.Exec("sh", "-c", "script --quiet --return --command 'gpuadm ssh n1 n2 -- version' /dev/null")
+	if shown.Exit != 0 || !strings.Contains(shown.Stdout, "n1") || !strings.Contains(shown.Stdout, "n2") || !strings.Contains(shown.Stdout, "\x1b[") {
+		t.Errorf("at a terminal: %q", shown.Stdout)
+	}
+}

@@ -55,7 +55,7 @@ func (s *Server) answer(r *http.Request) answer {
 	case strings.HasPrefix(path, "/api/v1/namespaces/") && len(parts) == 5 && parts[4] == "events" && r.Method == http.MethodPost:
 		return s.event(user, parts[3], body)
 	case path == "/api/v1/pods" && r.Method == http.MethodGet:
-		return s.list(r, user, "pods", "PodList", "v1", s.pods)
+		return s.list(r, user, "pods", "PodList", "v1", s.placed())
 	case strings.HasPrefix(path, "/apis/resource.k8s.io/") && len(parts) == 4 && parts[3] == "resourceslices" && r.Method == http.MethodGet:
 		if _, known := s.slices[parts[2]]; known {
 			return s.list(r, user, "resourceslices", "ResourceSliceList", "resource.k8s.io/"+parts[2], s.slices[parts[2]])
@@ -96,6 +96,22 @@ func (u User) may(verb, what, name string) bool {
 func forbidden(u User, verb, what, name, group string) answer {
 	return failure(403, "Forbidden", fmt.Sprintf("%s %q is forbidden: User %q cannot %s resource %q in API group %q at the cluster scope",
 		strings.TrimSuffix(what, "/status"), name, u.Name, verb, what, group), nil)
+}
+
+// placed are the pods whose node has the labels of their nodeSelector: the controller of a DaemonSet ends the others.
+// Source: kubernetes, pkg/controller/daemon/daemon_controller.go, podsShouldBeOnNode.
+func (s *Server) placed() []Object {
+	return slices.DeleteFunc(slices.Clone(s.pods), func(pod Object) bool {
+		spec := below(pod, "spec")
+		name, _ := spec["nodeName"].(string)
+		selects, _ := spec["nodeSelector"].(Object)
+		for key, value := range selects {
+			if n := s.nodes[name]; n != nil && below(below(n, "metadata"), "labels")[key] != value {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // list answers for what lies on one node.

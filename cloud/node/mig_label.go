@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// The labels of NVIDIA's MIG manager and what it writes to them: https://github.com/NVIDIA/mig-parted at bd7160f4,
+// pkg/mig/reconfigure/reconfigure.go and deployments/container/reconfigure-mig.sh. The GPU Operator runs the manager on a node with
+// migManager "true": https://github.com/NVIDIA/gpu-operator at a22dbf67, assets/state-mig-manager/0600_daemonset.yaml; a "false" it
+// leaves: controllers/state_manager.go, hasMIGManagerLabel.
+const (
+	MIGConfig  = "nvidia.com/mig.config"
+	migState   = MIGConfig + ".state"
+	migManager = "nvidia.com/gpu.deploy.mig-manager"
+	migPaused  = "paused-for-mig-change"
+
+	MIGPending   = "pending"
+	MIGRebooting = "rebooting"
+	MIGSuccess   = "success"
+	MIGFailed    = "failed"
+)
+
+// migClients are the labels by which the manager pauses the pods that hold GPUs. The operator's DaemonSets select nodes by them.
+func migClients() []string {
+	const deploy = "nvidia.com/gpu.deploy."
+	return []string{
+		deploy + "device-plugin", deploy + "gpu-feature-discovery", deploy + "dcgm-exporter", deploy + "dcgm", deploy + "nvsm", deploy + "client",
+	}
+}
+
+const (
+	migKept       = converge.Home + "/mig-layout" // what the label said last, for a boot without the API server
+	migAnswers    = 5 * time.Second               // for the API server to say the label
+	migClientsEnd = 5 * time.Minute               // for the clients' pods, as the manager waits
+)
+
+// A MIGLabel is the part of NVIDIA's MIG manager that gpuadm takes on a node with follow_label in [mig].
+type MIGLabel struct {
+	session *Session
+	who     who
+}
+
+// MIGLabel finds out whose label it is.
+func (s *Session) MIGLabel(ctx context.Context, v host.View, sp spec.Spec) (*MIGLabel, error) {
+	f, err := facts.Gather(ctx, v, facts.Needs{})
+	return &MIGLabel{s, whose(sp, f)}, err
+}
+
+// FollowedMIG is what the label says.
+type FollowedMIG struct {
+	Layout string // by the label, or by Kept; "": no label has named one yet
+	Kept   string // the name that the last apply followed
+	State  string // of the last change, as the Node's label has it
+	Asked  bool   // the API server has answered
+}
+
+// Layout reads the label. Without an answer of the API server, or a label, the last name counts. The error is a *converge.Trouble: the
+// operator's own manager may act on this node.
+func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error) {
+	kept, err := v.ReadFile(migKept)
+	if err != nil && !host.NotExist(err) {
+		return FollowedMIG{}, err
+	}
+	is := FollowedMIG{Kept: strings.TrimSpace(string(kept))}
+	is.Layout = is.Kept
+	if m.who.later.Until != "" {
+		return is, nil
+	}
+	n, err := m.session.look(kube.Within(ctx, migAnswers), v, m.who, nil, "mig")
+	if err != nil {
+		m.session.forget() // the other stages wait longer for an answer
+		return is, nil
+	}
+	if n.Labels[migManager] == "true" {
+		return is, &converge.Trouble{
+			What:    fmt.Sprintf("cannot follow the label %s: the GPU Operator's MIG manager follows it on this node", MIGConfig),
+			Because: []string{fmt.Sprintf("the node has the label %s=true, by which the operator runs its manager", migManager)},
+			Try:     []string{fmt.Sprintf("kubectl label node %s --overwrite %s=false, or follow_label = false in [mig]", n.Name, migManager)},
+		}
+	}
+	is.Asked, is.State = true, n.Labels[migState]
+	if name := n.Labels[MIGConfig]; name != "" {
+		is.Layout = name
+	}
+	return is, nil
+}
+
+// Keep keeps the name for boots at which no API server answers.
+func (m *MIGLabel) Keep(h host.Host, f FollowedMIG) error {
+	if f.Layout == f.Kept {
+		return nil
+	}
+	if err := h.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return h.WriteFile(migKept, []byte(f.Layout+"\n"), host.Attr{Mode: 0o600})
+}
+
+// Begin says that the partitions change. It has the operator pause the GPU's clients, and waits until their pods are gone. A client's
+// label that is not there, or "false", stays: that client is not the operator's, or an administrator has switched it off.
+func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
+	n, err := m.write(ctx, h, func(n *kube.Node) map[string]string {
+		to := map[string]string{migState: MIGPending}
+		for _, key := range migClients() {
+			if value, has := n.Labels[key]; has && value != "false" {
+				to[key] = migPaused
+			}
+		}
+		return to
+	})
+	if err != nil {
+		return err
+	}
+	name, err := m.who.first(h)
+	if err != nil {
+		return err
+	}
+	c, err := m.session.clients.Ask(h, m.who.from(name))
+	if err != nil {
+		return err
+	}
+	for began := h.Now(); slices.ContainsFunc(migClients(), func(key string) bool { return n.Labels[key] == migPaused }); {
+		pods, err := c.Pods(ctx, n.Name)
+		if err != nil {
+			return err
+		}
+		var run []string
+		for _, p := range pods {
+			if slices.ContainsFunc(migClients(), func(key string) bool { return n.Labels[key] == migPaused && p.Spec.NodeSelector[key] != "" }) {
+				run = append(run, p.Namespace+"/"+p.Name)
+			}
+		}
+		if len(run) == 0 {
+			return nil
+		}
+		if h.Now().Sub(began) >= migClientsEnd {
+			return &converge.Trouble{
+				What: fmt.Sprintf("cannot pause the GPU's clients: after %v these pods have not ended: %s", migClientsEnd, strings.Join(run, ", ")),
+				Try:  []string{"see that the GPU Operator runs: it ends pods by their nodeSelector; or delete them"},
+			}
+		}
+		if err := host.Pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// End says how the change went, and has the operator resume what is paused. It says whether anything was paused.
+func (m *MIGLabel) End(ctx context.Context, h host.Host, state string) (resumed bool, err error) {
+	_, err = m.write(ctx, h, func(n *kube.Node) map[string]string {
+		to := map[string]string{migState: state}
+		for _, key := range migClients() {
+			if n.Labels[key] == migPaused {
+				to[key], resumed = "true", true
+			}
+		}
+		return to
+	})
+	return resumed, err
+}
+
+// write sets labels of the Node as kubelet, and returns the Node. They tell a state, like the condition: the journal has none of them.
+func (m *MIGLabel) write(ctx context.Context, h host.Host, to func(*kube.Node) map[string]string) (*kube.Node, error) {
+	m.session.forget()
+	n, err := m.session.look(ctx, h, m.who, nil, "mig")
+	if err != nil {
+		return nil, err
+	}
+	var edits []partEdit
+	labels := to(n)
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		p := nodePart{what: "label", key: key, session: m.session, who: &m.who}
+		if after := valueState(labels[key]); p.of(n) != after {
+			edits = append(edits, partEdit{p, p.of(n), after})
+		}
+	}
+	if len(edits) == 0 {
+		return n, nil
+	}
+	if err := m.session.patch(ctx, h, m.who, edits); err != nil {
+		return nil, err
+	}
+	return m.session.look(ctx, h, m.who, nil, "mig")
+}
+
+// PodsMIGLabel is the label as the DaemonSet's pod reads it of its own Node, by its ServiceAccount and from the API server's cache.
+func PodsMIGLabel(ctx context.Context, pod host.View) (string, error) {
+	c, err := kube.Ask(pod, kube.From{Pod: true})
+	if err != nil {
+		return "", err
+	}
+	name, err := c.PodsNode(ctx)
+	if err != nil || name == "" {
+		return "", err
+	}
+	n, err := c.CachedNode(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return n.Labels[MIGConfig], nil
+}

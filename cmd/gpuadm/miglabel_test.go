@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// labelled is a joined machine with GPUs, of which the node's label names the layout.
+type labelled struct {
+	*simhost.Node
+	t      *testing.T
+	sim    *kubesim.Server
+	states []string // what the label of the state was set to, each once
+	pauses int      // how often the device plugin was paused
+	said   string   // by the last command
+}
+
+const (
+	labelFile = `version: v1
+mig-configs:
+  two:
+    - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 2}}
+  three:
+    - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 3}}
+  seven:
+    - {devices: [0], mig-enabled: true, mig-devices: {7g.80gb: 1}}
+`
+	labelSpec  = "format = 1\n[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nfollow_label = true\n"
+	devicePlug = "nvidia.com/gpu.deploy.device-plugin"
+	// What the DaemonSet of a device plugin looks like on its node, in or out of the operator.
+	plugin = "-- proc/4711/comm --\nnvidia-device-p\n-- proc/4711/cgroup --\n0::/kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice/cri-containerd-01.scope\n" +
+		"-- proc/4711/fd/3 link=/dev/nvidiactl --\n-- dev/nvidiactl device=195:255 --\n-- proc/devices --\nCharacter devices:\n195 nvidia\n195 nvidiactl\n235 nvidia-caps\n\nBlock devices:\n"
+)
+
+func newLabelled(t *testing.T, labels kubesim.Object) *labelled {
+	t.Helper()
+	archive, err := os.ReadFile("../../test/hosts/mig-h100-a100-t4.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := strings.Replace(string(archive), "[[unit]]", "[[unit]]\nname = \"kubelet.service\"\nenabled = \"enabled\"\nactive = \"active\"\n\n[[unit]]", 1) +
+		"-- etc/systemd/system/kubelet.service --\n[Service]\nExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --hostname-override=gpu-1\n[Install]\nWantedBy=multi-user.target\n" +
+		"-- usr/bin/kubelet mode=0755 size=77660428 --\n" +
+		"-- etc/kubernetes/kubelet.conf mode=0600 --\n" + `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "https://api.example:6443"}}], users: [{name: u, user: {token: "planted-kubelet"}}]}
+` + "-- etc/gpuadm/node.toml --\n" + labelSpec + "-- etc/gpuadm/mig.yaml --\n" + labelFile + plugin
+	n, err := simhost.New([]byte(machine))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &labelled{Node: n, t: t, sim: kubesim.New(kubesim.User{})}
+	l.sim.Token("planted-kubelet", kubesim.Node("gpu-1"))
+	l.sim.AddNode("gpu-1", map[string]string{"kubernetes.io/os": "linux"})
+	l.label(labels)
+	l.sim.Admit(func(_ kubesim.User, old, made kubesim.Object) string {
+		before, after := labelsIn(old), labelsIn(made)
+		if state, _ := after["nvidia.com/mig.config.state"].(string); state != "" && before["nvidia.com/mig.config.state"] != state {
+			l.states = append(l.states, state)
+		}
+		if after[devicePlug] == "paused-for-mig-change" && before[devicePlug] != after[devicePlug] {
+			l.pauses++
+		}
+		return ""
+	})
+	n.Serve("api.example:6443", l.sim)
+	return l
+}
+
+func labelsIn(node kubesim.Object) kubesim.Object {
+	meta, _ := node["metadata"].(kubesim.Object)
+	labels, _ := meta["labels"].(kubesim.Object)
+	return labels
+}
+
+// label sets labels as kubectl does.
+func (l *labelled) label(labels kubesim.Object) {
+	l.sim.EditNode("gpu-1", func(n kubesim.Object) {
+		all := kubesim.Object{}
+		for _, some := range []kubesim.Object{labelsIn(n), labels} {
+			for key, value := range some {
+				all[key] = value
+			}
+		}
+		n["metadata"].(kubesim.Object)["labels"] = all
+	})
+}
+
+// gpuadm runs a command, and says its exit code, the states since the last, and how GPU 0 is partitioned now.
+func (l *labelled) gpuadm(args ...string) string {
+	l.t.Helper()
+	var out strings.Builder
+	e := env{
+		stdin: strings.NewReader(""), stdout: &out, stderr: &out, root: true,
+		getenv: func(string) string { return "" },
+		open:   func(string) (host.Host, error) { return l.Node, nil },
+		read:   os.ReadFile,
+	}
+	l.states = nil
+	code := run(l.t.Context(), e, args)
+	l.said = out.String()
+	d, err := l.Driver(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return fmt.Sprintf("%d %v %s", code, l.states, mig.StateOf(d.GPUs[0]))
+}
+
+func (l *labelled) want(got, want string) {
+	l.t.Helper()
+	if got != want {
+		l.t.Errorf("got  %s\nwant %s\n%s", got, want, l.said)
+	}
+}
+
+// TestMIGLabel: a team that leaves the operator keeps its commands: kubectl label node … nvidia.com/mig.config=…
+func TestMIGLabel(t *testing.T) {
+	l := newLabelled(t, kubesim.Object{devicePlug: "true"})
+	l.want(l.gpuadm("apply", "mig"), "0 [] off")
+	if _, err := l.Stat("/var/lib/gpuadm/mig-layout"); !host.NotExist(err) {
+		t.Errorf("a name is kept, and there was no label: %v", err)
+	}
+	l.label(kubesim.Object{"nvidia.com/mig.config": "two"})
+	l.want(l.gpuadm("plan", "mig"), "0 [] off")
+	if !strings.Contains(l.said, "the layout is two, by the node's label nvidia.com/mig.config") {
+		t.Errorf("plan does not say where the layout comes from:\n%s", l.said)
+	}
+	l.want(l.gpuadm("apply", "mig"), "0 [pending success] on 1g.10gb@4 1g.10gb@5")
+	two := "on 1g.10gb@4 1g.10gb@5"
+	if labelsIn(l.sim.Node("gpu-1"))[devicePlug] != "true" || l.pauses != 1 {
+		t.Errorf("the device plugin was paused %d times, and is %v", l.pauses, labelsIn(l.sim.Node("gpu-1")))
+	}
+	l.want(l.gpuadm("apply", "mig"), "0 [] "+two)
+	l.label(kubesim.Object{"nvidia.com/mig.config": "nonsense"})
+	l.want(l.gpuadm("apply", "mig"), "1 [failed] "+two)
+	l.label(kubesim.Object{"nvidia.com/mig.config": "two"})
+	l.want(l.gpuadm("apply", "mig"), "0 [success] "+two)
+	// No API server answers: the last name counts.
+	l.sim.Fail(kubesim.Fault{On: "GET", Status: 403})
+	l.want(l.gpuadm("apply", "mig"), "0 [] "+two)
+	l.sim.Heal()
+	// The operator's manager comes.
+	l.label(kubesim.Object{"nvidia.com/mig.config": "three", "nvidia.com/gpu.deploy.mig-manager": "true"})
+	touches := l.Touches()
+	l.want(l.gpuadm("apply", "mig"), "1 [] "+two)
+	if l.Touches() != touches || !strings.Contains(l.said, "nvidia.com/gpu.deploy.mig-manager=false") {
+		t.Errorf("two owners, %d touches:\n%s", l.Touches()-touches, l.said)
+	}
+}
+
+// TestMIGLabelBusy: a change that failed is made again without a pause, until an operator asks or the label changes.
+func TestMIGLabelBusy(t *testing.T) {
+	l := newLabelled(t, kubesim.Object{devicePlug: "true", "nvidia.com/mig.config": "two"})
+	l.gpuadm("apply", "mig")
+	d, err := l.Driver(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range d.GPUs[0].Instances {
+		l.Use("0000:17:00.0", in.ID, 4713)
+	}
+	l.label(kubesim.Object{"nvidia.com/mig.config": "seven"})
+	for i, want := range []int{2, 2, 3} {
+		args := [][]string{{"apply", "mig", "--unattended"}, {"apply", "mig", "--unattended"}, {"apply", "mig"}}[i]
+		l.gpuadm(args...)
+		if l.pauses != want || labelsIn(l.sim.Node("gpu-1"))["nvidia.com/mig.config.state"] != "failed" {
+			t.Errorf("%v: paused %d times, want %d: %v\n%s", args, l.pauses, want, labelsIn(l.sim.Node("gpu-1")), l.said)
+		}
+	}
+}
+
+// TestMIGLabelCut: a run that was killed while the clients are paused leaves none of them paused for long.
+func TestMIGLabelCut(t *testing.T) {
+	for cut := 0; ; cut++ {
+		l := newLabelled(t, kubesim.Object{devicePlug: "true", "nvidia.com/mig.config": "two"})
+		l.CutAt(cut)
+		got := l.gpuadmCut("apply", "mig")
+		if got == 0 {
+			if cut < 3 {
+				t.Errorf("only %d touches", cut)
+			}
+			return
+		}
+		l.Boot(simhost.LoseAll)
+		l.gpuadm("apply", "mig")
+		labels := labelsIn(l.sim.Node("gpu-1"))
+		if labels[devicePlug] != "true" || labels["nvidia.com/mig.config.state"] != "success" {
+			t.Errorf("cut at %d: %v\n%s", cut, labels, l.said)
+		}
+	}
+}
+
+func (l *labelled) gpuadmCut(args ...string) int {
+	e := env{
+		stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, root: true, getenv: func(string) string { return "" },
+		open: func(string) (host.Host, error) { return l.Node, nil }, read: os.ReadFile,
+	}
+	return run(l.t.Context(), e, args)
+}
+
+// TestMIGLabelPlugin: without the operator the device plugin is ended after a change, and starts again with the new partitions.
+func TestMIGLabelPlugin(t *testing.T) {
+	l := newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"})
+	l.want(l.gpuadm("apply", "mig"), "0 [pending success] on 1g.10gb@4 1g.10gb@5")
+	if names, err := l.ReadDir(filepath.Join("/proc", "4711", "fd")); err == nil && len(names) > 0 {
+		t.Errorf("the device plugin still runs, with %v open\n%s", names, l.said)
+	}
+	if _, has := labelsIn(l.sim.Node("gpu-1"))[devicePlug]; has {
+		t.Error("a label of the operator was made")
+	}
+}
+
+// TestMIGLabelState: the words of mig-parted's manager, each when it writes them: reconfigure.go, Run.
+func TestMIGLabelState(t *testing.T) {
+	l := newLabelled(t, kubesim.Object{})
+	for want, tt := range map[string]struct {
+		is      partitions
+		res     converge.Result
+		reboots bool
+	}{
+		"success":   {partitions{made: true}, converge.Result{}, true},
+		"rebooting": {partitions{made: true}, converge.Result{Reboot: "a GPU changes its mode"}, true},
+		"failed":    {partitions{}, converge.Result{Reboot: "a GPU changes its mode"}, false}, // of a layout that is not in the file
+	} {
+		c := common{env: env{}, reboots: tt.reboots}
+		e := &converge.Engine{Stages: []converge.Stage{mig.Stage}, Spec: spec.Spec{MIG: spec.MIG{File: "/etc/gpuadm/mig.yaml", Layout: "none"}}}
+		if got := c.migState(t.Context(), e, l.Node, tt.is, tt.res); got != want {
+			t.Errorf("%+v: %s, want %s", tt, got, want)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stages
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/runtime"
+)
+
+// Part is one part of a node that gives GPUs to pods. It has an owner, or a reason why it has none.
+type Part struct {
+	Name   string  `json:"name"`
+	Owner  *Claim  `json:"owner,omitempty"`
+	None   string  `json:"none,omitempty"`   // why it has no owner
+	Others []Claim `json:"others,omitempty"` // who else tries to manage it: a quarrel
+}
+
+// Claim is one program that manages a part, or tries to.
+type Claim struct {
+	Who  string `json:"who"`
+	By   string `json:"by"`             // the evidence
+	Ends []Ends `json:"ends,omitempty"` // what makes this one leave the part to the others
+}
+
+// Ends is a setting that ends a claim.
+type Ends struct {
+	Where   string `json:"where"` // ClusterPolicy, GPUCluster, pool, node.toml, …
+	Setting string `json:"setting"`
+}
+
+const (
+	ownerGPUADM  = "gpuadm"
+	ownerToolkit = "NVIDIA's Container Toolkit"
+	ownerDRA     = "NVIDIA's DRA driver"
+	ownerPlugin  = "the device plugin"
+)
+
+// The operator keeps a label of a pool where it has a value. A GPUCluster has neither toolkit nor MIG manager: it takes them from the
+// host. Sources: NVIDIA/gpu-operator at a22dbf67, controllers/state_manager.go (addGPUStateLabels, gpuClusterStateLabels),
+// controllers/nodelabeling_controller.go (updateGPUClusterStateLabels), deployments/gpu-operator/values.yaml; NVIDIA/cloud-native-docs at 52dcb7b8, gpu-operator/dra-intro-install.rst.
+func operatorEnds(part string) []Ends {
+	pool := func(operand string) Ends {
+		return Ends{"ClusterPolicy, one pool", "label its nodes nvidia.com/gpu.deploy." + operand + "=false"}
+	}
+	switch part {
+	case "driver":
+		return []Ends{
+			{"ClusterPolicy", "driver.enabled=false"},
+			{"GPUCluster", "driver.enabled=false, and no NVIDIADriver resource selects the node"},
+			{"either, one pool", "label its nodes nvidia.com/gpu.deploy.driver=false"},
+		}
+	case "toolkit", "handler":
+		return []Ends{{"ClusterPolicy", "toolkit.enabled=false"}, pool("container-toolkit")}
+	case "MIG":
+		return []Ends{{"ClusterPolicy", "migManager.enabled=false"}, pool("mig-manager")}
+	case "dynamic MIG":
+		return []Ends{{"GPUCluster", "draDriver.featureGates.DynamicMIG=false"}}
+	case "IMEX":
+		return []Ends{{"GPUCluster", "draDriver.computeDomains.enabled=false"}}
+	case "plugin":
+		return []Ends{{"ClusterPolicy", "devicePlugin.enabled=false"}, pool("device-plugin")}
+	case "DRA":
+		return []Ends{
+			{"GPUCluster", "gpuCluster.deployCR=false"},
+			{"GPUCluster, one pool", "label its nodes nvidia.com/gpu.deploy.dra-driver=false"},
+		}
+	}
+	return nil
+}
+
+// OwnersNeeds says which facts Owners needs.
+func OwnersNeeds(s spec.Spec) facts.Needs {
+	return facts.Needs{Driver: true, Modules: true}.And(drivers.Needs(s)).And(runtime.Stage.Needs(s))
+}
+
+// Owners says who owns each part of this node, as the stages decide it.
+func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) ([]Part, error) {
+	other, err := drivers.New().Other(f)
+	if err != nil {
+		return nil, err
+	}
+	plugin, dra, domains := node.Allocators(ctx, v)
+	return []Part{
+		driverPart(s, f, other),
+		toolkitPart(s, f),
+		cdiPart(ctx, v, f),
+		handlerPart(s, f),
+		migPart(s, f),
+		imexPart(s, other, domains),
+		allocationPart(f, plugin, dra),
+	}, nil
+}
+
+// part has the first claim as its owner.
+func part(name, none string, claims ...Claim) Part {
+	if len(claims) == 0 {
+		return Part{Name: name, None: none}
+	}
+	return Part{Name: name, Owner: &claims[0], Others: claims[1:]}
+}
+
+// asks is the claim of gpuadm, by a table of node.toml.
+func asks(table, leave string) Claim {
+	return Claim{Who: ownerGPUADM, By: table + " in node.toml", Ends: []Ends{{"node.toml", leave}}}
+}
+
+func driverPart(s spec.Spec, f facts.Facts, other drivers.Other) Part {
+	var claims []Claim
+	if other.Owner != "" {
+		who, by := other.Owner, "the distribution brings it"
+		if o := f.DriverOwner; o != nil {
+			who, by = o.Name, o.Why
+		}
+		ends := []Ends{{"this node", strings.TrimPrefix(other.TakeOver, "or ")}}
+		if who == facts.GPUOperator {
+			ends = operatorEnds("driver")
+		}
+		claims = append(claims, Claim{who, by, ends})
+	}
+	// Where the spec leaves the owner open, the stages only verify a driver that another one brings.
+	wanted := s.Has("driver") && s.Driver.Version != "" && s.Driver.Owner != "other"
+	if wanted && (other.Owner == "" || s.Driver.Owner == ownerGPUADM) {
+		claims = append(claims, asks("[driver]", `owner = "other" in [driver]`))
+	}
+	none := "no driver answers, and no [driver] in node.toml asks for one"
+	if f.Driver != nil {
+		none = "the driver " + f.Driver.Version + " is loaded, no sign names who brought it, and gpuadm leaves it alone"
+	}
+	return part("driver", none, claims...)
+}
+
+func toolkitPart(s spec.Spec, f facts.Facts) Part {
+	var claims []Claim
+	if s.Has("toolkit") {
+		claims = append(claims, asks("[toolkit]", "remove [toolkit]"))
+	}
+	if slices.Contains(f.Programs, facts.RuntimeOfOperator) {
+		claims = append(claims, Claim{facts.GPUOperator, facts.RuntimeOfOperator + " is there", operatorEnds("toolkit")})
+	}
+	none := "no NVIDIA runtime is there, and no [toolkit] in node.toml asks for one"
+	if slices.Contains(f.Programs, facts.RuntimeOfPackages) {
+		if o := f.DriverOwner; len(claims) == 0 && o != nil && o.Name != facts.GPUOperator {
+			claims = append(claims, Claim{Who: o.Name, By: facts.RuntimeOfPackages + " is there, and " + o.Why})
+		}
+		none = facts.RuntimeOfPackages + " is there, no sign names who brought it, and gpuadm leaves it alone"
+	}
+	return part("toolkit", none, claims...)
+}
+
+// cdiPart is of the spec of the host's own devices. What the operator, its device plugin and the DRA driver write have other names.
+func cdiPart(ctx context.Context, v host.View, f facts.Facts) Part {
+	if u, err := v.Unit(ctx, things.CDIUnit); err == nil && u.Load != "not-found" && u.Load != "masked" && u.Load != "" {
+		return part("CDI", "", Claim{ownerToolkit, things.CDIUnit + " writes " + things.CDIOutput(v), []Ends{
+			{"this node", "systemctl mask " + things.CDIUnit + " " + things.CDIPath},
+		}})
+	}
+	return part("CDI", things.CDIUnit+" is not installed or is masked, so nothing on the host writes "+things.CDIOutput(v))
+}
+
+func handlerPart(s spec.Spec, f facts.Facts) Part {
+	h, err := runtime.HandlerOwner(s, f)
+	switch {
+	case err != nil:
+		return part("handler", err.Error())
+	case h.Name == "":
+		return part("handler", h.Engine.Config+" needs no handler: pods get the GPUs without one")
+	}
+	var claims []Claim
+	if h.Owner != "" {
+		claims = append(claims, Claim{h.Owner, h.Why, []Ends{{"node.toml", `owner = "gpuadm" in [runtime], if it writes the file no more`}}})
+	}
+	for _, file := range h.Engine.Files {
+		if bytes.Contains(file.Data, []byte(facts.RuntimeOfOperator)) {
+			claims = append(claims, Claim{facts.GPUOperator, file.Path + " names " + facts.RuntimeOfOperator, operatorEnds("handler")})
+			break
+		}
+	}
+	// The stage takes the operator's entry as it is, unless gpuadm installs the toolkit.
+	if s.Has("runtime") && h.Owner == "" && (len(claims) == 0 || s.Has("toolkit")) {
+		claims = append([]Claim{asks("[runtime]", "remove [runtime]")}, claims...)
+	}
+	return part("handler", "no [runtime] in node.toml asks for one, and no other program writes "+h.Engine.Config, claims...)
+}
+
+func migPart(s spec.Spec, f facts.Facts) Part {
+	var claims []Claim
+	if f.DynamicMIG != "" {
+		claims = append(claims, Claim{ownerDRA, "DynamicMIG, " + f.DynamicMIG, operatorEnds("dynamic MIG")})
+	}
+	if f.MIGOwner != "" {
+		claims = append(claims, Claim{"nvidia-mig-manager", f.MIGOwner, operatorEnds("MIG")})
+	}
+	if s.MIG.Asked() {
+		claims = append(claims, asks("[mig]", "remove [mig]"))
+	}
+	return part("MIG", "no [mig] in node.toml asks for partitions, and no sign of another owner is there", claims...)
+}
+
+func imexPart(s spec.Spec, other drivers.Other, domains string) Part {
+	var claims []Claim
+	if other.Rack && s.Driver.IMEX == "host" {
+		claims = append(claims, asks(`imex = "host" in [driver]`, `imex = "auto" in [driver]`))
+	}
+	if domains != "" {
+		claims = append(claims, Claim{"ComputeDomains of " + ownerDRA, domains + " is there", operatorEnds("IMEX")})
+	}
+	none := "no sign of ComputeDomains is there, and node.toml has no imex = \"host\""
+	if !other.Rack {
+		none = "no GPU here is joined to those of other machines, as GB200's and GB300's are"
+		claims = nil
+	}
+	return part("IMEX", none, claims...)
+}
+
+func allocationPart(f facts.Facts, plugin, dra string) Part {
+	var claims []Claim
+	if dra != "" {
+		claims = append(claims, Claim{ownerDRA, dra + " is there", operatorEnds("DRA")})
+	}
+	if plugin != "" {
+		ends := operatorEnds("plugin")
+		if f.Cloud.Managed == "gke" {
+			ends = []Ends{{"GKE", "label the pool gke-no-default-nvidia-gpu-device-plugin=true"}}
+		}
+		claims = append(claims, Claim{ownerPlugin, plugin + " answers", ends})
+	}
+	return part("device plugin or DRA", "neither a device plugin nor the DRA driver has registered with kubelet", claims...)
+}
