@@ -94,7 +94,7 @@ func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) ([]Par
 	return []Part{
 		driverPart(s, f, other),
 		toolkitPart(s, f),
-		cdiPart(ctx, v, f),
+		cdiPart(ctx, v),
 		handlerPart(s, f),
 		migPart(s, f),
 		imexPart(s, other, domains),
@@ -159,7 +159,7 @@ func toolkitPart(s spec.Spec, f facts.Facts) Part {
 }
 
 // cdiPart is of the spec of the host's own devices. What the operator, its device plugin and the DRA driver write have other names.
-func cdiPart(ctx context.Context, v host.View, f facts.Facts) Part {
+func cdiPart(ctx context.Context, v host.View) Part {
 	if u, err := v.Unit(ctx, things.CDIUnit); err == nil && u.Load != "not-found" && u.Load != "masked" && u.Load != "" {
 		return part("CDI", "", Claim{ownerToolkit, things.CDIUnit + " writes " + things.CDIOutput(v), []Ends{
 			{"this node", "systemctl mask " + things.CDIUnit + " " + things.CDIPath},
