@@ -77,6 +77,9 @@ func (e env) file(name string) ([]byte, error) {
 	return e.read(name)
 }
 
+// errNoSpec says that the machine has no spec.
+var errNoSpec = errors.New("file not found")
+
 func machineSpec(v host.View) ([]spec.File, error) {
 	main := path.Join(specHome, "node.toml")
 	data, err := v.ReadFile(main)
@@ -85,7 +88,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		if v.Root() != "/" {
 			where = " in " + v.Root()
 		}
-		return nil, usage{fmt.Errorf("cannot read %s%s: file not found; write one (see gpuadm help spec) or name another with -f", main, where)}
+		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one (see gpuadm help spec) or name another with -f", main, where, errNoSpec)}
 	} else if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -61,4 +63,14 @@ content; values of keys that look like secrets are masked.`,
 	}
 	cmd.Flags().BoolVar(&record, "record", false, "print a recording of the machine, for a bug report or a test")
 	return cmd
+}
+
+// withoutSpec shows what machine this is where an operator asks for its state and it has no spec; err is returned.
+func (c *common) withoutSpec(ctx context.Context, err error) error {
+	if h, openErr := c.open(c.rootDir); errors.Is(err, errNoSpec) && openErr == nil && c.output != "json" {
+		if f, factsErr := facts.Gather(ctx, h, facts.Everything); factsErr == nil {
+			printf(c.stdout, "%s\n", f)
+		}
+	}
+	return err
 }

@@ -38,7 +38,7 @@ Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 func (c *common) plan(ctx context.Context, only []string, exitCode bool) error {
 	e, h, err := c.engine(ctx, only, nil)
 	if err != nil {
-		return err
+		return c.withoutSpec(ctx, err)
 	}
 	return c.planWith(ctx, e, h, exitCode)
 }

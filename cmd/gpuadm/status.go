@@ -28,7 +28,7 @@ pending, 1 if a change cannot be made.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e, h, err := c.engine(cmd.Context(), args, nil)
 			if err != nil {
-				return err
+				return c.withoutSpec(cmd.Context(), err)
 			}
 			if none, err := c.noGPU(cmd.Context(), e, h); none || err != nil {
 				return err
