@@ -44,7 +44,7 @@ const toolkitUnit = "[Unit]\nAfter=nodeadm-config.service\nBefore=gpuadm.service
 	"ExecStart=/bin/cp /opt/nvidia-container-runtime /usr/bin/nvidia-container-runtime\n[Install]\nWantedBy=multi-user.target\n"
 
 // nodeadm makes of a host what EKS's images are, and gives it user data as Karpenter does.
-func (n gpuHost) nodeadm(cloud kube.Cloud) {
+func (n gpuHost) nodeadm(cloud kube.Cloud, startup ...kube.Object) {
 	n.t.Helper()
 	n.Put("/usr/bin/nodeadm", nodeadmProgram(n.t), 0o755)
 	for name, text := range lab.NodeadmUnits() {
@@ -57,7 +57,7 @@ func (n gpuHost) nodeadm(cloud kube.Cloud) {
 	config := kube.LabConfig()
 	maps.Copy(config, kube.Object{
 		"protectKernelDefaults": false, // the lab's hosts may not set the machine's sysctls
-		"registerWithTaints":    []kube.Object{{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}},
+		"registerWithTaints":    append([]kube.Object{{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}}, startup...),
 	})
 	cloud.Machine.UserData = nodeConfig(n.c, cloud.Cluster, kube.Object{"config": config, "flags": []string{"--node-labels=example.com/from=user-data"}},
 		"[plugins.\"io.containerd.grpc.v1.cri\"]\nrestrict_oom_score_adj = true\ndisable_hugetlb_controller = true\ntolerate_missing_hugetlb_controller = true\n")
@@ -143,7 +143,7 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n := bootGPU(t, c, "ip-10-0-1-98.ec2.internal", "trixie")
 	cloud := ec2Machine(n.Node, "")
 	cloud.Cluster.CA = c.CA()
-	n.nodeadm(cloud)
+	n.nodeadm(cloud, kube.Object{"key": "readiness.k8s.io/gpu", "value": "pending", "effect": "NoSchedule"}) // as the NodePool's startupTaints have it
 	n.account()
 	spec := []string{
 		"[runtime]\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n[node]\nlabels = { \"example.com/pool\" = \"h100\" }\ntaints = [\"example.com/gpu=yes:NoSchedule\"]\n" +
