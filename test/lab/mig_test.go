@@ -257,91 +257,6 @@ func wrongFilter(t *testing.T, n gpuNode) {
 	says(t, n.wants(1, "[[mig.gpu]]\ndevices = [9]\nlayout = { "+sevenths+" }\n"), "GPU 9", "there are 2 GPUs")
 }
 
-func nthFails(t *testing.T, n gpuNode) {
-	n.wants(0, layout(mixed))
-	before := geometries(n.dump())
-	for nth := 1; ; nth++ {
-		n.fake("fail", "--nth", fmt.Sprint(nth), "--code", "UNKNOWN")
-		r := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
-		if nth == 1 && r.Exit == 2 { // the file is written once
-			n.Put("/root/next.toml", "format = 1\n"+layout(sevenths), 0o644)
-			nth = 0
-			n.fake("heal")
-			continue
-		}
-		n.fake("heal")
-		if r.Exit == 0 {
-			if nth < 20 {
-				t.Errorf("only %d calls failed", nth-1)
-			}
-			return
-		}
-		if after := geometries(n.dump()); !slices.Equal(after, before) {
-			t.Fatalf("call %d failed, and it is\n%s\nbefore\n%s\n%s", nth, after, before, r)
-		}
-	}
-}
-
-func killedAnywhere(t *testing.T, n gpuNode) {
-	n.Put("/root/next.toml", "format = 1\n"+layout(sevenths), 0o644)
-	for _, when := range []string{"--nth", "--late"} {
-		for nth := 1; ; nth++ {
-			n = n.with(t, "A100-40:2")
-			n.wants(0, layout(mixed))
-			args := []string{"kill", "--nth", fmt.Sprint(nth)}
-			if when == "--late" {
-				args = append(args, when)
-			}
-			n.fake(args...)
-			r := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
-			n.fake("heal")
-			if r.Exit == 0 {
-				if nth < 20 {
-					t.Errorf("killed at %d calls only", nth-1)
-				}
-				break
-			}
-			again := n.Exec("gpuadm", "apply", "mig", "-f", "/root/next.toml")
-			s := n.dump()
-			if again.Exit != 0 || strings.Count(geometry(s.GPUs[0]), "1g.5gb@") != 7 || geometry(s.GPUs[0]) != geometry(s.GPUs[1]) {
-				t.Fatalf("killed at call %d, then applied again: %s\n%s", nth, geometries(s), again)
-			}
-			if nth%4 == 1 { // undo of a killed and a completed run is one
-				if r := n.Exec("gpuadm", "undo", "--to", "all"); r.Exit != 0 || n.dump().GPUs[0].Mode != 0 {
-					t.Fatalf("undone after a kill at call %d: %s\n%s", nth, geometries(n.dump()), r)
-				}
-			}
-		}
-	}
-}
-
-func orphan(t *testing.T, n gpuNode) {
-	n.wants(0, "[[mig.gpu]]\n")
-	n.fake("kill", "--call", "nvmlGpuInstanceCreateComputeInstance", "--nth", "1")
-	n.wants(137, layout(sevenths))
-	n.fake("heal")
-	if g := geometry(n.dump().GPUs[0]); !strings.Contains(g, "×0") {
-		t.Fatalf("it was not killed between an instance and its compute instance: %s", g)
-	}
-	says(t, n.wants(3, layout(sevenths), "plan", "--exit-code", "mig"), "()")
-	before := n.dump()
-	n.wants(0, layout(sevenths))
-	after := n.dump()
-	if destroyed := after.Counts["nvmlGpuInstanceDestroy"] - before.Counts["nvmlGpuInstanceDestroy"]; destroyed != 0 || strings.Contains(geometry(after.GPUs[0]), "×0") {
-		t.Errorf("%s, %d instances destroyed", geometries(after), destroyed)
-	}
-}
-
-func resetRefused(t *testing.T, n gpuNode) {
-	n.fake("set", "--gpu", "0", "self_reset=0") // as where it is passed through to a virtual machine
-	n.fake("reset-refused", "--gpu", "0")
-	r := n.wants(4, layout(sevenths))
-	says(t, r, "reboot")
-	if s := n.dump(); s.GPUs[0].Pending != 1 || s.GPUs[0].Mode != 0 {
-		t.Errorf("mode %d, pending %d: the next boot would not change it", s.GPUs[0].Mode, s.GPUs[0].Pending)
-	}
-}
-
 func namesDrift(t *testing.T, n gpuNode) {
 	n = n.with(t, "GB200")
 	says(t, n.wants(1, layout(`"1g.24gb" = 7`)), "1g.24gb", `did you mean "1g.23gb"`)
@@ -363,21 +278,6 @@ func export(t *testing.T, n gpuNode) {
 	parted := n.wants(0, layout(mixed), "mig", "export", "--parted", "current").Stdout
 	n.Put("/etc/gpuadm/mig.yaml", parted, 0o644)
 	says(t, n.wants(0, "[mig]\nfile = \"/etc/gpuadm/mig.yaml\"\nlayout = \"current\"\n"), "Nothing to do.")
-}
-
-func lostGPU(t *testing.T, n gpuNode) {
-	n.fake("lost", "--gpu", "1")
-	says(t, n.wants(1, layout(sevenths)), "cannot partition GPU 1: ", "bus")
-	if s := n.dump(); s.Mutations != 0 {
-		t.Errorf("%d mutations", s.Mutations)
-	}
-}
-
-func noDriver(t *testing.T, n gpuNode) {
-	n.fake("driver", "--init", "DRIVER_NOT_LOADED")
-	says(t, n.wants(0, layout(`"1g.10gb" = 7`)), "not loaded") // the PCI bus has H100s
-	says(t, n.wants(1, layout(sevenths), "mig", "profiles"), "not loaded", "--gpu")
-	n.fake("driver", "--init", "SUCCESS")
 }
 
 func otherOwner(t *testing.T, n gpuNode) {
