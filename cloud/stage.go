@@ -37,7 +37,7 @@ func Join(se *node.Session) converge.Stage {
 
 // Begin is what must be true of a cloud's own scripts and pools before the first touch.
 func Begin(s spec.Spec, f facts.Facts) []converge.Want {
-	return append(aks.Begin(f), gke.Begin(s, f)...)
+	return append(aks.Begin(s, f), gke.Begin(s, f)...)
 }
 
 // joinNeeds: a kubelet that the join sets up registers with all labels and taints.

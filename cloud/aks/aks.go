@@ -33,13 +33,30 @@ func Wants(f facts.Facts) ([]converge.Want, error) {
 }
 
 // Begin is what must be before the first touch. AKS's scripts write containerd's file, and at their end they remove a driver that
-// their image carries by its paths: another's at the same paths would go with it. That holds at a boot, too.
+// their image carries by its paths: another's at the same paths would go with it.
 // Source: the same, ubuntu/cse_install_ubuntu.sh: cleanUpPrebakedGPUDriver; and cse_config.sh: ensureContainerd.
-func Begin(f facts.Facts) []converge.Want {
-	if f.Cloud.Managed != "aks" {
+func Begin(s spec.Spec, f facts.Facts) []converge.Want {
+	switch {
+	case f.Cloud.Managed != "aks":
 		return nil
+	case f.Booting && s.Has("driver"):
+		return []converge.Want{noDriverAtBoot()}
 	}
-	return []converge.Want{provisioned(false)}
+	return []converge.Want{provisioned(f.Booting)}
+}
+
+// noDriverAtBoot refuses to wait at a boot for scripts that wait for kubelet, and so for us.
+func noDriverAtBoot() converge.Want {
+	return things.Check("AKS's own scripts before the driver", func(_ context.Context, v host.View) (string, error) {
+		if _, err := v.Stat(facts.AKSProvisioned); err == nil || !host.NotExist(err) {
+			return "", err
+		}
+		return "", &converge.Trouble{
+			What:    "cannot touch the driver before AKS's own scripts have ended, and at a boot they wait for kubelet, which waits for gpuadm",
+			Because: []string{facts.AKSProvisioned + " is not there"},
+			Try:     []string{"on AKS run gpuadm as a DaemonSet", "or drop [driver] from the node.toml of the image"},
+		}
+	}, "they remove a driver of their image by its paths")
 }
 
 // provisioned wants AKS's scripts to have ended. They write kubelet's and containerd's files, and install a driver or not: what

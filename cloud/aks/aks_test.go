@@ -5,6 +5,7 @@ package aks
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
@@ -12,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -46,5 +48,32 @@ func TestAKSBoots(t *testing.T) {
 	var later host.Later
 	if _, err := wants[0].Look(t.Context(), n.View()); !errors.As(err, &later) {
 		t.Error(err)
+	}
+}
+
+// TestAKSBeginsAtBoot: at a boot AKS's scripts wait for kubelet, so nothing waits for them; a driver is refused until they have ended.
+func TestAKSBeginsAtBoot(t *testing.T) {
+	n := joins.Recorded(t, "aks-ubuntu2204", nil)
+	for _, c := range []struct {
+		spec          string
+		booting, gone bool
+		want          func(error) bool
+	}{
+		{"[runtime]\n", true, true, func(err error) bool { return errors.As(err, new(host.Later)) }},
+		{"[driver]\nversion = \"580\"\n", true, true, func(err error) bool {
+			return err != nil && !converge.Passes(err) && strings.Contains(err.Error(), "which waits for gpuadm")
+		}},
+		{"[driver]\nversion = \"580\"\n", false, true, converge.Passes},
+		{"[driver]\nversion = \"580\"\n", true, false, func(err error) bool { return err == nil }},
+	} {
+		n := n
+		if c.gone {
+			n = joins.Recorded(t, "aks-ubuntu2204", nil)
+			joins.Must(t, n.Remove(facts.AKSProvisioned))
+		}
+		wants := Begin(joins.Spec(t, c.spec), facts.Facts{Booting: c.booting, Cloud: instance.Cloud{Managed: "aks"}})
+		if _, err := wants[0].Look(t.Context(), n.View()); len(wants) != 1 || !c.want(err) {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 }
