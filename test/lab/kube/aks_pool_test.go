@@ -108,7 +108,7 @@ func TestLabKubeAKSPool(t *testing.T) {
 	t.Log("the first boot: the scripts and kubelet wait for the GPUs, and nothing waits for the scripts")
 	n.Reboot()
 	n.Ready()
-	n.ordered()
+	n.heldBack() // the scripts start kubelet when they have written its files: gpuadm-ready.service may be first
 	n.condition("True")
 	n.seenReady()
 	o := n.Object()

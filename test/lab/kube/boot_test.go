@@ -101,17 +101,27 @@ func (n gpuHost) back(pod string) {
 // ordered wants the units of this boot to have come one after another.
 func (n gpuHost) ordered() {
 	n.t.Helper()
+	n.heldBack()
+	if kubelet, ready := n.at("kubelet.service", "ExecMainStartTimestampMonotonic"), n.at("gpuadm-ready.service", "ExecMainStartTimestampMonotonic"); kubelet > ready {
+		n.t.Errorf("kubelet started at %d µs, gpuadm-ready.service at %d", kubelet, ready)
+	}
+}
+
+// heldBack wants gpuadm.service to have been done before kubelet started in this boot.
+func (n gpuHost) heldBack() {
+	n.t.Helper()
 	n.active("gpuadm-ready.service", "active")
-	at := func(unit, property string) int {
-		us, err := strconv.Atoi(n.Property(unit, property))
-		if err != nil || us == 0 {
-			n.t.Errorf("%s of %s: %d, %v", property, unit, us, err)
-		}
-		return us
+	if converged, kubelet := n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"), n.at("kubelet.service", "ExecMainStartTimestampMonotonic"); converged > kubelet {
+		n.t.Errorf("gpuadm.service was done at %d µs, kubelet started at %d", converged, kubelet)
 	}
-	converged, kubelet, ready := at("gpuadm.service", "ExecMainExitTimestampMonotonic"), at("kubelet.service", "ExecMainStartTimestampMonotonic"),
-		at("gpuadm-ready.service", "ExecMainStartTimestampMonotonic")
-	if converged > kubelet || kubelet > ready {
-		n.t.Errorf("gpuadm.service was done at %d µs, kubelet started at %d, gpuadm-ready.service at %d", converged, kubelet, ready)
+}
+
+// at is a moment of a unit, in µs since the kernel started.
+func (n gpuHost) at(unit, property string) int {
+	n.t.Helper()
+	us, err := strconv.Atoi(n.Property(unit, property))
+	if err != nil || us == 0 {
+		n.t.Errorf("%s of %s: %d, %v", property, unit, us, err)
 	}
+	return us
 }

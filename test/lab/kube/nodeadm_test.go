@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -116,15 +115,8 @@ func TestLabKubeNodeadm(t *testing.T) {
 	n.Ready()
 	n.active("gpuadm-ready.service", "active")
 	n.eksRegistered()
-	at := func(unit, property string) int {
-		us, err := strconv.Atoi(n.Property(unit, property))
-		if err != nil || us == 0 {
-			t.Errorf("%s of %s: %d, %v", property, unit, us, err)
-		}
-		return us
-	}
-	if noted, ready, runs := at("nodeadm-config.service", "ExecMainExitTimestampMonotonic"), at("gpuadm.service", "ExecMainExitTimestampMonotonic"),
-		at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); noted > ready || ready > runs {
+	if noted, ready, runs := n.at("nodeadm-config.service", "ExecMainExitTimestampMonotonic"), n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"),
+		n.at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); noted > ready || ready > runs {
 		t.Errorf("nodeadm-config was done at %d µs, gpuadm.service at %d, and nodeadm-run began at %d", noted, ready, runs)
 	}
 	n.gpuadm(0, []string{"undo", "--to", "all"})
@@ -160,14 +152,7 @@ func TestLabKubeNodeadmOpen(t *testing.T) {
 	n.Ready()
 	n.seenReady()
 	n.account() // the pod that the first token was bound to had no node, and went
-	at := func(unit, property string) int {
-		us, err := strconv.Atoi(n.Property(unit, property))
-		if err != nil || us == 0 {
-			t.Errorf("%s of %s: %d, %v", property, unit, us, err)
-		}
-		return us
-	}
-	if ended, began := at("gpuadm.service", "ExecMainExitTimestampMonotonic"), at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); ended > began {
+	if ended, began := n.at("gpuadm.service", "ExecMainExitTimestampMonotonic"), n.at("nodeadm-run.service", "ExecMainStartTimestampMonotonic"); ended > began {
 		t.Errorf("gpuadm.service was done at %d µs, and nodeadm-run began at %d", ended, began)
 	}
 	n.condition("False")
