@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// eksRegistries are the hosts of ECR, by partition of AWS: each may have images that only the machine's role may pull.
+// registries are the hosts of ECR, by partition of AWS: each may have images that only the machine's role may pull.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/image-credential-provider.go.
 func registries() []string {
 	return []string{
@@ -42,7 +42,7 @@ func needsECR(f facts.Facts) error {
 	}
 }
 
-// eksECR wants kubelet's plugin for ECR to know its hosts, where the plugin is on the machine. A configuration that an operator
+// ecr wants kubelet's plugin for ECR to know its hosts, where the plugin is on the machine. A configuration that an operator
 // has written stays: it may name other plugins too.
 func ecr(f facts.Facts) []converge.Want {
 	if !f.Cloud.ECRPlugin {
@@ -64,7 +64,7 @@ func ecr(f facts.Facts) []converge.Want {
 	}, "images of ECR are pulled as the machine's role"))
 }
 
-// eksECRFlags are kubelet's flags for it.
+// ecrFlags are kubelet's flags for it.
 func ecrFlags(f facts.Facts) []string {
 	if f.Files[method.ECRConfig] == nil && !f.Cloud.ECRPlugin {
 		return nil

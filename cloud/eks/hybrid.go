@@ -17,7 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// hybridInit is what joins a machine of one's own, once everything of nodeadm's is on it.
+// HybridInit is what joins a machine of one's own, once everything of nodeadm's is on it.
 // Source: https://docs.aws.amazon.com/eks/latest/userguide/hybrid-nodes-nodeadm.html
 const HybridInit = "nodeadm init --config-source file://nodeConfig.yaml"
 

@@ -23,7 +23,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// eks joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what
+// Wants joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what
 // the node registers with; else the join sets up kubelet itself.
 func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	switch f.Cloud.Managed {
@@ -56,14 +56,14 @@ func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error
 	return n.wants(se, s, f)
 }
 
-// eksLater is what cannot be looked at before then.
+// Deferred is what cannot be looked at before then.
 func Deferred(what string, later host.Later, why string) converge.Want {
 	return things.Check(what, func(context.Context, host.View) (string, error) {
 		return "", later
 	}, why)
 }
 
-// eksNode is what a kubelet of EKS must know.
+// ownNode is what a kubelet of EKS must know.
 type ownNode struct {
 	cluster instance.Cluster // what node.toml states, over what was found out
 	machine instance.Instance
@@ -121,7 +121,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 	return n, method.NameFits(n.name, s)
 }
 
-// eksDNS is where EKS puts the cluster's DNS: the services' tenth address, 10.100.0.10 or fd00::a.
+// clusterDNS is where EKS puts the cluster's DNS: the services' tenth address, 10.100.0.10 or fd00::a.
 // Source: https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/api/defaults.go, GetClusterDns.
 func clusterDNS(services netip.Prefix) []string {
 	ip := services.Masked().Addr()
@@ -161,7 +161,7 @@ func (n *ownNode) wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converg
 	return wants, nil
 }
 
-// eksNotes say what EKS's own tools do, where they are on the machine.
+// Notes say what EKS's own tools do, where they are on the machine.
 func Notes(s spec.Spec, f facts.Facts) []string {
 	labels, taints, err := node.Registration(s, f)
 	flags := kubeletFlagsSay(labels, taints)
@@ -196,7 +196,7 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 	return notes
 }
 
-// eksPodsNote says so where the number of pods is a guess.
+// podsNote says so where the number of pods is a guess.
 func podsNote(s spec.Spec, f facts.Facts) []string {
 	if !method.EKSOwn(s, f) || f.Cluster == nil || f.Instance == nil || f.Cluster.ENIs > 0 || bytes.Contains(f.Files[s.Join.KubeletConfig], []byte("maxPods")) {
 		return nil

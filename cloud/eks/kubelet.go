@@ -26,7 +26,7 @@ import (
 // from https://github.com/awslabs/amazon-eks-ami, nodeadm/internal/kubelet/config.go. A test
 // compares them, and has the reason for each difference.
 
-// eksPlugin is the program that kubelet calls for a token: gpuadm.
+// plugin is the program that kubelet calls for a token: gpuadm.
 const plugin = "/usr/local/sbin/gpuadm"
 
 // config are EKS's keys of kubelet's configuration.
@@ -56,7 +56,7 @@ func (n *ownNode) config(f facts.Facts) map[string]any {
 	return c
 }
 
-// eksMaxPods is how many pods the VPC CNI has addresses for: on each interface one is the interface's own, and two pods use
+// maxPods is how many pods the VPC CNI has addresses for: on each interface one is the interface's own, and two pods use
 // the host's. 110 where the type is not known.
 // Source: https://github.com/awslabs/amazon-eks-ami, templates/shared/runtime/eni-max-pods.txt.
 func maxPods(c instance.Cluster) int {

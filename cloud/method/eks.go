@@ -10,24 +10,24 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// eksKept is what was found out about the cluster and the machine. A converged node reads it, and asks no service. It lies
+// EKSKept is what was found out about the cluster and the machine. A converged node reads it, and asks no service. It lies
 // with kubelet's own files, so that an operator who clears those clears it too.
 const EKSKept = "/var/lib/kubelet/gpuadm-eks.json"
 
-// eksProviderConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR, beside the plugin.
+// ECRConfig is where EKS's images have the configuration of kubelet's plugin that logs in to ECR, beside the plugin.
 const ECRConfig = "/etc/eks/image-credential-provider/config.json"
 
-// eksOwn says whether the join sets up kubelet itself.
+// EKSOwn says whether the join sets up kubelet itself.
 func EKSOwn(s spec.Spec, f facts.Facts) bool {
 	return Of(s, f) == "eks" && f.Cloud.Managed == "" && f.Cloud.Name == "aws" && !EKSOthers(f)
 }
 
-// eksOthers says whether another tool has made the machine a node already: its kubelet's files are theirs.
+// EKSOthers says whether another tool has made the machine a node already: its kubelet's files are theirs.
 func EKSOthers(f facts.Facts) bool {
 	return JoinedByOthers(f) || f.Kubelet.Joined && f.Kubelet.Kubeconfig != "" && f.Kubelet.Kubeconfig != kubelet.Kubeconfig
 }
 
-// eksRef says which cluster must be known; nil where EKS is not joined. Of machines with EKS's own tools nothing is asked.
+// EKSRef says which cluster must be known; nil where EKS is not joined. Of machines with EKS's own tools nothing is asked.
 func EKSRef(s spec.Spec) *instance.ClusterRef {
 	if s.Join.Method != "eks" && (s.Join.Method != "auto" || s.Join.TokenFile != "") {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// howOf is how the node joins: as [join] says, or, with method = "auto", as the machine's files and its firmware tell. "" where
+// Of is how the node joins: as [join] says, or, with method = "auto", as the machine's files and its firmware tell. "" where
 // they tell nothing.
 func Of(s spec.Spec, f facts.Facts) string {
 	if s.Join.Method != "auto" {
@@ -38,27 +38,27 @@ func Of(s spec.Spec, f facts.Facts) string {
 	return ""
 }
 
-// joinsIt names whose scripts make the machine a node, "" if nobody's.
+// Joiner names the scripts that make the machine a node, "" where none do.
 func Joiner(f facts.Facts) string {
 	return map[string]string{"eks": "nodeadm", "eks-hybrid": "nodeadm", "eks-al2": "EKS's bootstrap.sh", "aks": "AKS", "gke": "GKE"}[f.Cloud.Managed]
 }
 
-// ownsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
+// OwnsKubelet says whether the join sets up kubelet itself: then the stage that puts labels and taints into the files of
 // a kubelet of another owner has nothing to do.
 func OwnsKubelet(s spec.Spec, f facts.Facts) bool {
 	return Of(s, f) == "token" && !JoinedByOthers(f) || EKSOwn(s, f)
 }
 
-// setUpByUs says whether kubelet runs by a file that gpuadm's join has written, whatever [join] says now: where the
+// SetUpByGpuadm says whether kubelet runs by a file that gpuadm's join has written, whatever [join] says now: where the
 // section is gone, gpuadm releases what it made, and leaves it.
 func SetUpByGpuadm(f facts.Facts) bool {
 	return slices.ContainsFunc(OwnUnits(), func(name string) bool { return bytes.HasPrefix(f.Files[name], []byte(kubelet.Written)) })
 }
 
-// ownUnits are the files by which a kubelet runs that gpuadm has set up: one of them.
+// OwnUnits are the files by which a kubelet runs that gpuadm has set up: one of them.
 func OwnUnits() []string { return []string{kubelet.UnitFile, kubelet.DropIn} }
 
-// joinedByOthers says whether the machine is a node that another tool has set up: kubeadm, most often. gpuadm's kubeconfig
+// JoinedByOthers says whether the machine is a node that another tool has set up: kubeadm, most often. gpuadm's kubeconfig
 // that was edited stays gpuadm's while our drop-in or unit runs kubelet.
 func JoinedByOthers(f facts.Facts) bool {
 	there, ok := f.Files[kubelet.Kubeconfig]
@@ -78,7 +78,7 @@ func bootstrapped(kubeconfig []byte) bool {
 	return bytes.Contains(kubeconfig, []byte("certificate-authority: "+kubelet.ClusterCA+"\n")) && bytes.Contains(kubeconfig, []byte(kubelet.CurrentCertificate))
 }
 
-// joinFiles are the files that joining reads and that every user may read. The token is not among them: what is in the facts may
+// Files are the files that joining reads and that every user may read. The token is not among them: what is in the facts may
 // be printed.
 func Files(s spec.Spec) (names []string) {
 	if s.Join.Method == "none" {
@@ -93,7 +93,7 @@ func Files(s spec.Spec) (names []string) {
 	return names
 }
 
-// via is how the machine reaches the API server.
+// Via is how the machine reaches the API server.
 func Via(s spec.Spec) host.Via {
 	return host.Via{HTTP: s.Proxy.HTTP, HTTPS: s.Proxy.HTTPS, No: s.Proxy.NoProxy, CAFile: s.Proxy.CAFile}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// nodeName is what the node is called: as kubelet does it, the host's name in lower case
+// NodeName is what the node is called: as kubelet does it, the host's name in lower case
 // (kubernetes, pkg/util/node/node.go, GetHostname).
 func NodeName(s spec.Spec, f facts.Facts) string {
 	if s.Join.NodeName != "" {
@@ -24,7 +24,7 @@ func NodeName(s spec.Spec, f facts.Facts) string {
 	return strings.ToLower(strings.TrimSpace(f.Hostname))
 }
 
-// nameFits refuses what cannot be a node's name: RFC 1123 in lower case (kubernetes, pkg/apis/core/validation:
+// NameFits refuses what cannot be a node's name: RFC 1123 in lower case (kubernetes, pkg/apis/core/validation:
 // ValidateNodeName), and at most 63 characters, since kubelet makes it the value of the label kubernetes.io/hostname too
 // (pkg/kubelet/kubelet_node_status.go, initialNode).
 func NameFits(name string, s spec.Spec) error {

@@ -24,7 +24,7 @@ const (
 	NodeadmAPI      = "node.eks.aws/v1alpha1"
 )
 
-// nodeadmSpec is what of a NodeConfig concerns us.
+// NodeadmSpec is what of a NodeConfig concerns us.
 type NodeadmSpec struct {
 	Spec struct {
 		Containerd struct{ Config string }
@@ -37,7 +37,7 @@ type NodeadmSpec struct {
 	}
 }
 
-// nodeadmReads reads what nodeadm has resolved from the user data, and from our file once nodeadm-run was at work.
+// NodeadmReads reads what nodeadm has resolved from the user data, and from our file once nodeadm-run was at work.
 func NodeadmReads(data []byte) (n NodeadmSpec, err error) {
 	if len(bytes.Trim(data, " \t\r\n\x00")) == 0 {
 		return n, nil // not yet: an image, or a boot that is too young

@@ -28,7 +28,7 @@ const (
 	podsNamed = 5
 )
 
-// podsRun refuses to take the machine out of its cluster while pods run here. They would hold the GPUs with no kubelet to end them,
+// RefuseWhilePodsRun refuses to take the machine out of its cluster while pods run here. They would hold the GPUs with no kubelet to end them,
 // and those that the cluster starts on another node would run twice. Pods of DaemonSets and static pods do not count: kubectl drain
 // leaves them too.
 func RefuseWhilePodsRun(ctx context.Context, v host.View) error {

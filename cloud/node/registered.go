@@ -125,7 +125,7 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 	}
 }
 
-// stillWaits marks an error that time may cure: the caller tries again.
+// StillWaits marks an error that time may cure: the caller tries again.
 type StillWaits struct{}
 
 func (StillWaits) Error() string { return "not yet" }
@@ -142,7 +142,7 @@ type registered struct {
 	absent *bool
 }
 
-// waitRegistered wants kubelet to have registered the node. held may be nil; it says why kubelet cannot have started yet.
+// WaitRegistered wants kubelet to have registered the node. held may be nil; it says why kubelet cannot have started yet.
 func WaitRegistered(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string, held func(context.Context, host.View) error) converge.Want {
 	return converge.Want{
 		Thing: registered{nodeAsk: nodeOf(se, s, f, name, kubeconfig), held: held, absent: new(bool)},
@@ -152,7 +152,7 @@ func WaitRegistered(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig st
 	}
 }
 
-// nodeLeft says what is left in the cluster when the machine has left it.
+// LeftInCluster says what is left in the cluster when the machine has left it.
 func LeftInCluster(name string) string {
 	return "the cluster still has the node: kubectl delete node " + name + "; pods of DaemonSets that still run here: crictl rmp --all --force"
 }
@@ -208,7 +208,7 @@ type joined struct{ nodeAsk }
 
 const isReady = "ready"
 
-// waitReady wants the node to be ready in this boot.
+// WaitReady wants the node to be ready in this boot.
 func WaitReady(se *Session, s spec.Spec, f facts.Facts, name, kubeconfig string) converge.Want {
 	j := joined{nodeOf(se, s, f, name, kubeconfig)}
 	return converge.Want{Thing: j, Why: "kubelet says so, in this boot", To: func(found converge.State) (converge.State, error) {
@@ -246,7 +246,7 @@ func (j joined) Unsettled(found converge.State, _ converge.Change) converge.Stat
 // Settled is ready.
 func (j joined) Settled(converge.State) converge.State { return isReady }
 
-// unready says why a node is not ready in this boot, "" if it is.
+// Unready says why a node is not ready in this boot, "" if it is.
 func Unready(n *kube.Node, bootID string) string {
 	if n == nil {
 		return "the cluster has no node of this name"

@@ -14,7 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// registration returns all labels and taints that are to be on the node from its first registration on. A kubelet
+// Registration returns all labels and taints that are to be on the node from its first registration on. A kubelet
 // tells them only then: when it registers again it renews no more than the labels it has by itself
 // (kubernetes, pkg/kubelet/kubelet_node_status.go, tryRegisterWithAPIServer). Labels that a kubelet may not set are not
 // among them; they are set through the API once the node is there.

@@ -33,10 +33,10 @@ func StartWait(v host.View, limit time.Duration) *reportedWait {
 // for each.
 func (w *reportedWait) so() time.Duration { return max(w.Paused, w.view.Now().Sub(w.began)) }
 
-// over says whether it has waited long enough.
+// Over says whether it has waited long enough.
 func (w *reportedWait) Over() bool { return w.so() >= w.limit }
 
-// tell says what it waits for, if that is due.
+// Tell says what it waits for, if that is due.
 func (w *reportedWait) Tell(ctx context.Context, problem string) {
 	so := w.so()
 	if w.spoke && so-w.told < reportEvery {

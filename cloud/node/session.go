@@ -69,7 +69,7 @@ type who struct {
 	later   host.Later // why there is no API server to ask yet: "once the node has joined"; "" where there is
 }
 
-// untilJoined is what waits for the join.
+// UntilJoined is what waits for the join.
 const UntilJoined = "once the node has joined"
 
 // whose works that out from what is known of the machine.

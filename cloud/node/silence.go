@@ -23,14 +23,14 @@ const (
 	silenceServes = time.Minute
 )
 
-// silence is what a run knows of an API server that does not answer a machine that wants to join.
+// Silence is what a run knows of an API server that does not answer a machine that wants to join.
 type Silence struct {
 	mu  sync.Mutex
 	err error     // what the last question ended with, where waiting may help
 	at  time.Time // when, by the machine's clock
 }
 
-// ask puts questions to the server, unless it was silent a moment ago. One that was silent before that gets one try.
+// Ask puts questions to the server, unless it was silent a moment ago. One that was silent before that gets one try.
 func (q *Silence) Ask(ctx context.Context, v host.View, questions func(context.Context) error) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Node puts labels and taints where a kubelet that another program set up reads them before it registers its node.
+// Stage puts labels and taints where a kubelet that another program set up reads them before it registers its node.
 func Stage() converge.Stage {
 	return converge.Stage{
 		Name:  "node",
@@ -97,7 +97,7 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	return wants, nil
 }
 
-// nodeSays says in few words what the node registers with.
+// RegistersWith says in few words what the node registers with.
 func RegistersWith(labels map[string]string, taints []spec.Taint) string {
 	var says []string
 	if len(labels) > 1 {
@@ -122,7 +122,7 @@ func nodeWhy(k facts.Kubelet, labels map[string]string, taints []spec.Taint) str
 	return why
 }
 
-// ownWants wants a kubelet that gpuadm sets up, with the node's name, labels and taints.
+// OwnKubelet wants a kubelet that gpuadm sets up, with the node's name, labels and taints.
 func OwnKubelet(k kubelet.Own, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	labels, taints, err := Registration(s, f)
 	if err != nil {
@@ -131,7 +131,7 @@ func OwnKubelet(k kubelet.Own, s spec.Spec, f facts.Facts) ([]converge.Want, err
 	return k.Wants(s, f, kubelet.Node{Name: method.NodeName(s, f), Labels: labels, Taints: taints})
 }
 
-// unique leaves out folders that are wanted twice.
+// Unique leaves out folders that are wanted twice.
 func Unique(wants []converge.Want) (list []converge.Want) {
 	seen := map[string]bool{}
 	for _, w := range wants {

@@ -135,7 +135,7 @@ func formerTaints(f facts.Facts) []spec.Taint {
 	return []spec.Taint{failureTaint(), autoscalerTaint()}
 }
 
-// startupNeeds is what must be known to choose the startup taint, beside what is always known.
+// StartupNeeds is what must be known to choose the startup taint, beside what is always known.
 func StartupNeeds() facts.Needs {
 	files := []string{PodKubeconfig, BootUnit, method.NodeadmResolved}
 	for _, unit := range []string{"kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"} {
@@ -144,10 +144,10 @@ func StartupNeeds() facts.Needs {
 	return facts.Needs{Files: files}
 }
 
-// bootUnit is what runs apply at each boot.
+// BootUnit is what runs apply at each boot.
 const BootUnit = "/etc/systemd/system/gpuadm.service"
 
-// gateOf is the drop-in of a unit that waits for gpuadm.service.
+// GateOf is the drop-in of a unit that waits for gpuadm.service.
 func GateOf(unit string) string { return "/etc/systemd/system/" + unit + ".d/50-gpuadm.conf" }
 
 // gated says whether kubelet is held back until the GPUs are ready: by the drop-in of its unit, or, on EKS's images, since

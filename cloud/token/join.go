@@ -27,7 +27,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
-// tokenJoin is what the things of one join share: which servers they ask, and the answers.
+// join is what the things of one join share: which servers they ask, and the answers.
 type join struct {
 	server, caFile, pin, tokenFile string
 	name, machineID                string

@@ -24,7 +24,7 @@ import (
 // A join by a bootstrap token goes the way of kubeadm join (https://kubernetes.io/docs/reference/setup-tools/kubeadm/implementation-details/):
 // who is to be trusted and whether the name is free is found out by the token; then kubelet asks for its certificate itself.
 
-// tokenWants are the wants of method = "token".
+// Wants are the wants of method = "token".
 func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	name := method.NodeName(s, f)
 	if method.JoinedByOthers(f) {
