@@ -73,6 +73,7 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	if j.Refused != nil {
 		return Plan{}, j.Refused
 	}
+	ctx = host.Moment(ctx)
 	f, err := e.Facts(ctx, v)
 	if err != nil {
 		return Plan{}, err

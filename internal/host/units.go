@@ -39,9 +39,9 @@ func notRunning() error {
 	return fmt.Errorf("systemd does not run here: %w", Later{Until: "once systemd runs"})
 }
 
-func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
+func (s *systemd) read(ctx context.Context, name string) (Unit, error) {
 	if !s.runs() {
-		found, err := s.files.units().read(name)
+		found, err := s.unitFiles(ctx).read(name)
 		if err == nil {
 			err = Later{Until: "once systemd runs"}
 		}
@@ -63,7 +63,7 @@ func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
 // a first drop-in in a new folder and to a file that hides the unit's (seen with 252; it looks in the folders it saw at its
 // last reload: unit_file_find_dirs). A restart then goes without them, though the process is younger than all files.
 func (s *systemd) look(ctx context.Context, name string) (Unit, properties, error) {
-	found, err := s.files.units().list(name)
+	found, err := s.unitFiles(ctx).list(name)
 	if err != nil {
 		return Unit{}, nil, err
 	}
