@@ -263,7 +263,9 @@ func TestLabSSHInterrupted(t *testing.T) {
 		t.Error("gpuadm ssh did not wait for the runs")
 	}
 	for _, n := range o.nodes {
-		if !eventually(func() bool { return n.Exec("sh", "-c", "grep -q 'Stopping as soon as' /run/gpuadm-ssh-*/output").Exit == 0 }) {
+		if !eventually(func() bool {
+			return n.Exec("sh", "-c", "grep -q 'Stopping as soon as' /run/gpuadm-ssh-*/output").Exit == 0
+		}) {
 			t.Errorf("%s: the run was not asked to stop", n.Options.Name)
 		}
 	}
