@@ -45,20 +45,12 @@ const catalog = specHome + "/catalog.toml"
 
 // spec reads the files named with -f, or the machine's own.
 func (e env) spec(v host.View, files []string) (spec.Spec, error) {
-	var all []spec.File
-	for _, name := range files {
-		data, err := e.file(name)
-		if err != nil {
-			return spec.Spec{}, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
-		}
-		all = append(all, spec.File{Name: name, Data: data})
+	all, err := e.specFiles(v, files)
+	if err != nil {
+		return spec.Spec{}, err
 	}
 	var trusted []string
 	if len(files) == 0 {
-		var err error
-		if all, err = machineSpec(v); err != nil {
-			return spec.Spec{}, err
-		}
 		for _, f := range all {
 			trusted = append(trusted, f.Name)
 		}
@@ -68,6 +60,22 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 		return spec.Spec{}, err
 	}
 	return spec.Parse(all...)
+}
+
+// specFiles are the files named with -f, or the machine's own.
+func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
+	if len(files) == 0 {
+		return machineSpec(v)
+	}
+	var all []spec.File
+	for _, name := range files {
+		data, err := e.file(name)
+		if err != nil {
+			return nil, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
+		}
+		all = append(all, spec.File{Name: name, Data: data})
+	}
+	return all, nil
 }
 
 func (e env) file(name string) ([]byte, error) {
@@ -88,7 +96,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		if v.Root() != "/" {
 			where = " in " + v.Root()
 		}
-		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one (see gpuadm help spec) or name another with -f", main, where, errNoSpec)}
+		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one (gpuadm init) or name another with -f", main, where, errNoSpec)}
 	} else if err != nil {
 		return nil, err
 	}

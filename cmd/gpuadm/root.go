@@ -75,6 +75,8 @@ func newRoot(e env) *cobra.Command {
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print what is converged already")
 	f.BoolVar(&c.noColor, "no-color", false, "use no colour; NO_COLOR does the same")
 	root.AddCommand(
+		newInit(c),
+		newValidate(c),
 		newPlan(c),
 		newApply(c),
 		newUndo(c),
