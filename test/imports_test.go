@@ -69,6 +69,7 @@ var onlyIn = map[string][]string{
 	"k8s.io/api":                           {},
 	"github.com/aws/aws-sdk-go-v2":         {"internal/instance"},
 	"cloud.google.com/go":                  {"internal/instance"},
+	"github.com/google/jsonschema-go":      {},
 	"plugin":                               {},
 	"text/template":                        {},
 	"html/template":                        {},

@@ -24,6 +24,12 @@ import (
 	"github.com/gpuadm/gpuadm/mig"
 )
 
+// schemaHome is where the schemas of node.toml and of what -o json prints are published. Editors with Taplo (Even
+// Better TOML) or Tombi complete a TOML file by the schema that its first line names; Tombi wants an empty line after it.
+// Sources: https://taplo.tamasfe.dev/configuration/using-schemas.html and
+// https://tombi-toml.github.io/tombi/docs/comment-directive/schema-document-directive.
+const schemaHome = "https://raw.githubusercontent.com/gpuadm/gpuadm/main/docs/schema/"
+
 // clouds are where a node may be, as --cloud takes it.
 var clouds = []string{"eks", "aks", "gke", "none"}
 
@@ -170,6 +176,7 @@ func (d *draft) say(lines ...string) { d.text.WriteString(strings.Join(lines, "\
 // spec is the text of the draft.
 func (d *draft) spec() (string, error) {
 	d.text.Reset()
+	d.say("#:schema "+schemaHome+"node.json", "")
 	d.say("# The desired state of this node: "+d.facts.String(),
 		"# gpuadm help spec lists all keys. A section that is not here changes nothing.",
 		"format = 1", "")

@@ -112,7 +112,7 @@ mig-parted's format, which has no placement.`,
 				text = mig.Parted(parted, gpus)
 			}
 			if c.output == "json" {
-				return c.json(map[string]any{"format": 1, "gpus": gpus})
+				return c.json(migGPUs{1, gpus})
 			}
 			_, err = io.WriteString(c.stdout, text)
 			return err
@@ -211,6 +211,22 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	return mig.Asked(want, data)
 }
 
+// migFits, migModels and migGPUs are what mig fit, profiles and export print with -o json.
+type (
+	migFits struct {
+		Format int      `json:"format"`
+		Fits   []fitted `json:"fits"`
+	}
+	migModels struct {
+		Format int         `json:"format"`
+		Models []mig.Model `json:"models"`
+	}
+	migGPUs struct {
+		Format int        `json:"format"`
+		GPUs   []host.GPU `json:"gpus"`
+	}
+)
+
 // fitted is how a layout lies on one GPU.
 type fitted struct {
 	GPU      int      `json:"gpu"`
@@ -243,7 +259,7 @@ func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) erro
 		list = append(list, f)
 	}
 	if c.output == "json" {
-		err = c.json(map[string]any{"format": 1, "fits": list})
+		err = c.json(migFits{1, list})
 	} else {
 		c.migFitText(list, offline)
 	}
@@ -323,7 +339,7 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 		return &converge.Trouble{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that this machine does not have"}}
 	}
 	if c.output == "json" {
-		return c.json(map[string]any{"format": 1, "models": models})
+		return c.json(migModels{1, models})
 	}
 	for i, m := range models {
 		if i > 0 {

@@ -95,6 +95,7 @@ func newRoot(e env) *cobra.Command {
 		newServeSSH(c),
 		specTopic(),
 		exitTopic(),
+		environmentTopic(),
 	)
 	root.AddCommand(demoVerbs(c)...)
 	strictHelp(root)
@@ -114,7 +115,7 @@ func run(ctx context.Context, e env, args []string) int {
 func (c *common) check(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		name := "GPUADM_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variable(f.Name)
 		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && err == nil {
 			if serr := cmd.Flags().Set(f.Name, v); serr != nil {
 				err = usage{fmt.Errorf("cannot use %s=%q: %w", name, v, serr)}
@@ -125,6 +126,11 @@ func (c *common) check(cmd *cobra.Command) error {
 		err = usage{fmt.Errorf("cannot print as %q: -o takes text or json", c.output)}
 	}
 	return err
+}
+
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return "GPUADM_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // engine makes ready to converge: the machine opened, the spec read, the stages chosen.
