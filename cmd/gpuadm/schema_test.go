@@ -234,8 +234,8 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	offline := []string{"--gpu", "H100-80GB", "-f", good, "-o", "json"}
 	for name, args := range map[string][]string{
 		"stages": {"stages", "-o", "json"}, "version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
-		"validate": append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
-		"mig-fit":  append([]string{"mig", "fit"}, offline...),
+		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
+		"mig-fit":      append([]string{"mig", "fit"}, offline...),
 		"mig-profiles": {"mig", "profiles", "--gpu", "H100-80GB", "-o", "json"}, "mig-generate": {"mig", "generate", "--gpu", "H100-80GB", "-o", "json"},
 	} {
 		_, out := onHost(t, n, args...)
