@@ -198,7 +198,7 @@ func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDire
 
 // onSignal closes the channel at the first SIGTERM or SIGINT: what is being made is finished, then the run stops.
 // A second signal ends the process at once, as it would have. A terminal or a connection that is lost stops no run.
-func onSignal() (<-chan struct{}, func()) {
+func onSignal(say func()) (<-chan struct{}, func()) {
 	sig, stop := make(chan os.Signal, 1), make(chan struct{})
 	signal.Ignore(syscall.SIGHUP)
 	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
@@ -206,6 +206,7 @@ func onSignal() (<-chan struct{}, func()) {
 		if _, ok := <-sig; ok {
 			signal.Stop(sig)
 			close(stop)
+			say()
 		}
 	}()
 	return stop, func() { signal.Stop(sig); close(sig) }
