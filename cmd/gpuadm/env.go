@@ -23,7 +23,8 @@ type env struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
-	root           bool // may touch the live machine
+	args           []string // the command line, without the program
+	root           bool     // may touch the live machine
 	open           func(root string) (host.Host, error)
 	read           func(name string) ([]byte, error)      // a file named on the command line
 	stat           func(name string) (fs.FileInfo, error) // the same file's owner and mode; may be nil

@@ -105,9 +105,9 @@ func advise(e env, t *converge.Trouble, err error) {
 	case errors.Is(err, syscall.ENOSPC):
 		t.Try = []string{"free space (df -h and df -i show where), and run the same command again"}
 	case errors.As(err, new(*host.GPUError)) && denied: // MIG mode needs CAP_SYS_ADMIN: MIG user guide, "Device Nodes and Capabilities"
-		t.Try = []string{"run it as root: sudo gpuadm …; in a container only with CAP_SYS_ADMIN"}
+		t.Try = []string{"run it as root, in a container only with CAP_SYS_ADMIN: " + e.again()}
 	case denied && !e.root:
-		t.Try = []string{"run it as root: sudo gpuadm …"}
+		t.Try = []string{"run it as root: " + e.again()}
 	}
 }
 

@@ -71,6 +71,8 @@ would change partitions; 1 it does not fit.`,
 	}
 	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
 	cmd.Flags().StringVar(&layout, "layout", "", "the layout of this `NAME`, instead of the one in the spec")
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
+	cmd.RegisterFlagCompletionFunc("layout", c.layouts)
 	return cmd
 }
 
@@ -90,6 +92,7 @@ func newMIGProfiles(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
 }
 
@@ -148,6 +151,7 @@ the GPUs a layout all-PROFILE with as many as fit, and all-disabled and all-enab
 		},
 	}
 	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
 }
 
@@ -226,6 +230,23 @@ type (
 		GPUs   []host.GPU `json:"gpus"`
 	}
 )
+
+// layouts completes the layouts of a file in mig-parted's format that is named with -f.
+func (c *common) layouts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, name := range c.files {
+		data, err := c.read(name)
+		if err != nil {
+			continue
+		}
+		if file, err := mig.ParseParted(name, data); err == nil {
+			for _, l := range file.Layouts {
+				names = append(names, l.Name)
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
 
 // fitted is how a layout lies on one GPU.
 type fitted struct {
