@@ -333,7 +333,7 @@ func (c *common) typed(verb string) string {
 	} else {
 		words = append(words, "--root", c.rootDir)
 	}
-	if verb == "apply" {
+	if verb != "undo" { // it reads no spec
 		for _, f := range c.files {
 			words = append(words, "-f", f)
 		}
@@ -341,6 +341,15 @@ func (c *common) typed(verb string) string {
 	}
 	for i, w := range words {
 		words[i] = host.ShellWord(w)
+	}
+	return strings.Join(words, " ")
+}
+
+// again is the command line that was typed, for root.
+func (e env) again() string {
+	words := []string{"sudo", "gpuadm"}
+	for _, w := range e.args {
+		words = append(words, host.ShellWord(w))
 	}
 	return strings.Join(words, " ")
 }

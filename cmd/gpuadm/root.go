@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -74,34 +75,70 @@ func newRoot(e env) *cobra.Command {
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print only the answer and errors")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print what is converged already")
 	f.BoolVar(&c.noColor, "no-color", false, "use no colour; NO_COLOR does the same")
-	root.AddCommand(
-		newPlan(c),
-		newApply(c),
-		newUndo(c),
-		newStatus(c),
-		newGate(c),
-		newDaemonSet(c),
-		newToken(c),
-		newManifest(c),
-		newMIG(c),
-		newStages(c),
-		newFacts(c),
-		newOwners(c),
-		newVersion(c),
-		newStartCUDA(),
-		newSSH(c),
-		newServeSSH(c),
-		specTopic(),
-		exitTopic(),
-	)
+	for i, g := range c.verbs() {
+		id := strconv.Itoa(i)
+		root.AddGroup(&cobra.Group{ID: id, Title: g.title + ":"})
+		for _, verb := range g.verbs {
+			verb.GroupID = id
+			root.AddCommand(verb)
+		}
+		root.SetHelpCommandGroupID(id)
+		root.SetCompletionCommandGroupID(id)
+	}
+	root.AddCommand(specTopic(), exitTopic(), environmentTopic())
 	root.AddCommand(demoVerbs(c)...)
+	root.Version = version()
+	root.SetVersionTemplate("gpuadm {{.Version}}\n")
+	root.MarkPersistentFlagDirname("root")
+	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	strictHelp(root)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
 }
 
+// A verbGroup is a part of the help.
+type verbGroup struct {
+	title string
+	verbs []*cobra.Command
+}
+
+// verbs are all verbs, in the groups of the help; those that no person types come last.
+func (c *common) verbs() []verbGroup {
+	return []verbGroup{
+		{"Converge a machine", []*cobra.Command{
+			newInit(c),
+			newValidate(c),
+			newPlan(c),
+			newApply(c),
+			newUndo(c),
+			newStatus(c),
+		}},
+		{"Know a machine", []*cobra.Command{
+			newFacts(c),
+			newOwners(c),
+			newStages(c),
+			newMIG(c),
+		}},
+		{"Machines and clusters", []*cobra.Command{
+			newSSH(c),
+			newManifest(c),
+		}},
+		{"Run by units, kubelet and pods", []*cobra.Command{
+			newGate(c),
+			newDaemonSet(c),
+			newToken(c),
+			newStartCUDA(),
+			newServeSSH(c),
+		}},
+		{"About gpuadm", []*cobra.Command{
+			newVersion(c),
+		}},
+	}
+}
+
 // run runs one command line and returns its exit code.
 func run(ctx context.Context, e env, args []string) int {
+	e.args = args
 	root := newRoot(e)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -112,8 +149,8 @@ func run(ctx context.Context, e env, args []string) int {
 func (c *common) check(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		name := "GPUADM_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && err == nil {
+		name := variable(f.Name)
+		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && f.Name != "version" && err == nil {
 			if serr := cmd.Flags().Set(f.Name, v); serr != nil {
 				err = usage{fmt.Errorf("cannot use %s=%q: %w", name, v, serr)}
 			}
@@ -123,6 +160,11 @@ func (c *common) check(cmd *cobra.Command) error {
 		err = usage{fmt.Errorf("cannot print as %q: -o takes text or json", c.output)}
 	}
 	return err
+}
+
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return "GPUADM_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // engine makes ready to converge: the machine opened, the spec read, the stages chosen.
