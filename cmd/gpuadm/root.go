@@ -85,6 +85,7 @@ func newRoot(e env) *cobra.Command {
 		newManifest(c),
 		newMIG(c),
 		newStages(c),
+		newExplain(c),
 		newFacts(c),
 		newOwners(c),
 		newVersion(c),
