@@ -84,6 +84,7 @@ func newRoot(e env) *cobra.Command {
 		newToken(c),
 		newManifest(c),
 		newMIG(c),
+		newDoctor(c),
 		newStages(c),
 		newFacts(c),
 		newOwners(c),
