@@ -24,11 +24,12 @@ func newExplain(c *common) *cobra.Command {
 		Use:   "explain CODE | LABEL | KEY | PROFILE | \"ERROR TEXT\"",
 		Short: "say what a code, a label, a key, a MIG profile or an error text means, and what to type",
 		Long: `Explain says what something is, why it matters, where it comes from, and what to
-type: an exit code; a label, taint, condition or resource of the Node; a key or
-section of node.toml; a MIG profile; or an error that nvidia-smi, the kernel,
-containerd, Docker, kubelet, the device plugin, apt, dnf, dkms or NVIDIA's
-Container Toolkit has printed. Paste such an error as it is, with all that is
-around it; - reads it from stdin. It needs no spec, no root and no network.`,
+type: a code of doctor; an exit code; a label, taint, condition or resource of
+the Node; a key or section of node.toml; a MIG profile; or an error that
+nvidia-smi, the kernel, containerd, Docker, kubelet, the device plugin, apt, dnf,
+dkms or NVIDIA's Container Toolkit has printed. Paste such an error as it is,
+with all that is around it; - reads it from stdin. It needs no spec, no root and
+no network.`,
 		Example: "  gpuadm explain 75\n  gpuadm explain runtime.cdi\n  gpuadm explain nvidia.com/gpu.product\n  gpuadm explain 1g.10gb\n" +
 			"  gpuadm explain 'no runtime for \"nvidia\" is configured'\n  journalctl -u kubelet -n 20 | gpuadm explain -",
 		DisableFlagsInUseLine: true,
@@ -123,7 +124,7 @@ func wrapped(text string, most int) (lines []string) {
 
 // explained returns all meanings of a word, or the one of a text.
 func explained(word string) (all []explanation) {
-	for _, of := range []func(string) []explanation{ofExitCode, ofKey, ofProfile, ofLabel, ofText} {
+	for _, of := range []func(string) []explanation{ofExitCode, ofCheck, ofKey, ofProfile, ofLabel, ofText} {
 		all = append(all, of(word)...)
 	}
 	return all
@@ -133,14 +134,14 @@ func explained(word string) (all []explanation) {
 func notExplained(word string) error {
 	first := few(word)
 	t := &converge.Trouble{What: fmt.Sprintf("cannot explain %q: not found", first)}
-	for _, names := range [][]string{keyNames(), labelNames(), profileNames(), textNames()} {
+	for _, names := range [][]string{checkCodes(), keyNames(), labelNames(), profileNames(), textNames()} {
 		if near := spec.Nearest(first, names); near != "" {
 			t.Try = append(t.Try, "did you mean this? gpuadm explain "+near)
 		}
 	}
 	t.Try = append(t.Try,
 		"an error text: paste the whole line, in quotes, or by: … | gpuadm explain -",
-		"gpuadm status and gpuadm plan say what is wrong with this machine; gpuadm help spec lists all keys")
+		"gpuadm doctor says what is wrong with this machine; gpuadm help spec lists all keys")
 	return t
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
+	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/explain"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -26,6 +27,31 @@ func ofExitCode(word string) []explanation {
 		}
 	}
 	return nil
+}
+
+// ofCheck knows the codes of doctor.
+func ofCheck(word string) []explanation {
+	for _, c := range doctor.Checks() {
+		if !strings.EqualFold(c.Code, word) {
+			continue
+		}
+		e := explanation{
+			Word: c.Code, Is: "a code of gpuadm doctor", What: c.Title, Matters: c.Meaning, From: "doctor reads " + c.Reads,
+			Try: []string{c.Fix, "that interrupts: " + c.Interrupts}, Source: strings.Join(c.Sources, " "),
+		}
+		if c.Command != "" {
+			e.Try = append([]string{c.Command}, e.Try...)
+		}
+		return []explanation{e}
+	}
+	return nil
+}
+
+func checkCodes() (codes []string) {
+	for _, c := range doctor.Checks() {
+		codes = append(codes, c.Code)
+	}
+	return codes
 }
 
 // ofKey knows keys of node.toml as section.key or key, and sections.

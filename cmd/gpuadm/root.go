@@ -84,6 +84,7 @@ func newRoot(e env) *cobra.Command {
 		newToken(c),
 		newManifest(c),
 		newMIG(c),
+		newDoctor(c),
 		newStages(c),
 		newExplain(c),
 		newFacts(c),
@@ -108,6 +109,7 @@ func run(ctx context.Context, e env, args []string) int {
 	cmd, err := root.ExecuteContextC(ctx)
 	return report(e, cmd, err)
 }
+
 
 // check refuses wrong values of the common flags, and takes flags that are not given from GPUADM_* variables.
 func (c *common) check(cmd *cobra.Command) error {
