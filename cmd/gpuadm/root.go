@@ -81,6 +81,7 @@ func newRoot(e env) *cobra.Command {
 		newStatus(c),
 		newGate(c),
 		newDaemonSet(c),
+		newBundle(c),
 		newToken(c),
 		newManifest(c),
 		newMIG(c),
@@ -110,11 +111,16 @@ func run(ctx context.Context, e env, args []string) int {
 	return report(e, cmd, err)
 }
 
+// noVariable marks flags that have the name of a common one and another meaning: the variable is the common one's.
+const noVariable = "gpuadm-no-variable"
 
 // check refuses wrong values of the common flags, and takes flags that are not given from GPUADM_* variables.
 func (c *common) check(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, own := f.Annotations[noVariable]; own {
+			return
+		}
 		name := "GPUADM_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && err == nil {
 			if serr := cmd.Flags().Set(f.Name, v); serr != nil {
