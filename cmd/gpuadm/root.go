@@ -113,7 +113,12 @@ func (c *common) verbs() []verbGroup {
 			newUndo(c),
 			newStatus(c),
 		}},
-		{"Know a machine", []*cobra.Command{
+		{"Find and fix faults", []*cobra.Command{
+			newDoctor(c),
+			newExplain(c),
+			newBundle(c),
+		}},
+		{"Inspect a machine", []*cobra.Command{
 			newFacts(c),
 			newOwners(c),
 			newStages(c),
@@ -145,10 +150,16 @@ func run(ctx context.Context, e env, args []string) int {
 	return report(e, cmd, err)
 }
 
+// noVariable marks flags that have the name of a common one and another meaning: the variable is the common one's.
+const noVariable = "gpuadm-no-variable"
+
 // check refuses wrong values of the common flags, and takes flags that are not given from GPUADM_* variables.
 func (c *common) check(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, own := f.Annotations[noVariable]; own {
+			return
+		}
 		name := variable(f.Name)
 		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && f.Name != "version" && err == nil {
 			if serr := cmd.Flags().Set(f.Name, v); serr != nil {
