@@ -79,7 +79,7 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, ans
 	if !h.Live() || e.Spec.Driver.GPUCount > 0 {
 		return false, nil
 	}
-	gpus, err := facts.GPUs(h)
+	gpus, err := e.GPUs(h)
 	if err != nil || slices.ContainsFunc(gpus, facts.PCI.Display) { // the plan reports all else about them
 		return false, err
 	}
