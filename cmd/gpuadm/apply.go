@@ -102,6 +102,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		installFirst(e)
 	}
 	if a.dryRun {
+		c.shown, c.planVerb = args, "apply --dry-run"
 		return c.planWith(ctx, e, h, false)
 	}
 	if err := c.mayTouch("apply"); err != nil {

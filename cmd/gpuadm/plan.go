@@ -13,24 +13,33 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 func newPlan(c *common) *cobra.Command {
 	var exitCode bool
+	var details []string
 	cmd := &cobra.Command{
 		Use:   "plan [STAGE…]",
 		Short: "show what apply would change; touch nothing",
 		Long: `Plan checks the machine and shows what apply would change, why, and what that
-would interrupt. It touches nothing, and needs root only for files that only root
-may read.
+would interrupt: a line for each stage, then what cannot be made. -v shows every
+change and its differences, plan STAGE or --stage STAGE those of one stage. It touches
+nothing, and needs root only for files that only root may read.
 
 Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 		Example:           "  gpuadm plan\n  gpuadm plan runtime --root /mnt/image -f node.toml\n  gpuadm plan --exit-code -o json",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := choose(stages.Sequence(), details, nil); err != nil {
+				return err
+			}
+			c.shown = append(details, args...)
 			return c.plan(cmd.Context(), args, exitCode)
 		},
 	}
+	cmd.Flags().StringSliceVar(&details, "stage", nil, "show all changes of this `STAGE`; repeatable")
+	cmd.RegisterFlagCompletionFunc("stage", stageNames)
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
 	return cmd
 }

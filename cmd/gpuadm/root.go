@@ -47,6 +47,8 @@ type common struct {
 	at       string        // the stage at which the last apply failed
 	node     *node.Session // the Node object, as this run knows it
 	reported string        // the failure that the last report to the cluster had
+	shown    []string      // stages of which a plan shows all details
+	planVerb string        // that shows a plan, where it is not plan
 	chosen   []string      // stages and flags that say what to apply, to be typed again
 	followed node.FollowedMIG
 }
@@ -73,7 +75,7 @@ func newRoot(e env) *cobra.Command {
 	f.StringVar(&c.rootDir, "root", "/", "work on the files of a machine in `DIR` (an image, a mounted disk); nothing runs there")
 	f.StringVarP(&c.output, "output", "o", "text", "`FORM` of the answer: text or json")
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print only the answer and errors")
-	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print what is converged already")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print details, and what is converged already")
 	f.BoolVar(&c.noColor, "no-color", false, "use no colour; NO_COLOR does the same")
 	for i, g := range c.verbs() {
 		id := strconv.Itoa(i)
