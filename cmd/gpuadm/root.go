@@ -90,7 +90,6 @@ func newRoot(e env) *cobra.Command {
 	root.AddCommand(specTopic(), exitTopic(), environmentTopic())
 	root.AddCommand(demoVerbs(c)...)
 	root.Version = version()
-	root.SetVersionTemplate("gpuadm {{.Version}}\n")
 	root.MarkPersistentFlagDirname("root")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	strictHelp(root)
