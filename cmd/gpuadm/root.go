@@ -79,6 +79,7 @@ func newRoot(e env) *cobra.Command {
 		newApply(c),
 		newUndo(c),
 		newStatus(c),
+		newDiff(c),
 		newGate(c),
 		newDaemonSet(c),
 		newBundle(c),
