@@ -118,7 +118,7 @@ func TestPlantedSecrets(t *testing.T) {
 	said(0, "facts", "-v")
 	said(0, "diff")
 	said(0, "facts", "-o", "json")
-	if out := said(0, "plan"); !strings.Contains(out, "(masked)") {
+	if out := said(0, "plan", "-v"); !strings.Contains(out, "(masked)") {
 		t.Errorf("no file with a secret is in the plan:\n%s", out)
 	}
 	said(0, "plan", "-o", "json")
