@@ -77,32 +77,6 @@ func newRoot(e env) *cobra.Command {
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print only the answer and errors")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print details, and what is converged already")
 	f.BoolVar(&c.noColor, "no-color", false, "use no colour; NO_COLOR does the same")
-<<<<<<< HEAD
-	root.AddCommand(
-		newPlan(c),
-		newApply(c),
-		newUndo(c),
-		newStatus(c),
-		newDiff(c),
-		newGate(c),
-		newDaemonSet(c),
-		newBundle(c),
-		newToken(c),
-		newManifest(c),
-		newMIG(c),
-		newDoctor(c),
-		newStages(c),
-		newExplain(c),
-		newFacts(c),
-		newOwners(c),
-		newVersion(c),
-		newStartCUDA(),
-		newSSH(c),
-		newServeSSH(c),
-		specTopic(),
-		exitTopic(),
-	)
-=======
 	for i, g := range c.verbs() {
 		id := strconv.Itoa(i)
 		root.AddGroup(&cobra.Group{ID: id, Title: g.title + ":"})
@@ -114,7 +88,6 @@ func newRoot(e env) *cobra.Command {
 		root.SetCompletionCommandGroupID(id)
 	}
 	root.AddCommand(specTopic(), exitTopic(), environmentTopic())
->>>>>>> main
 	root.AddCommand(demoVerbs(c)...)
 	root.Version = version()
 	root.SetVersionTemplate("gpuadm {{.Version}}\n")
@@ -144,6 +117,7 @@ func (c *common) verbs() []verbGroup {
 		}},
 		{"Find and fix faults", []*cobra.Command{
 			newDoctor(c),
+			newDiff(c),
 			newExplain(c),
 			newBundle(c),
 		}},
