@@ -41,7 +41,7 @@ It exits with 0 if all is as gpuadm left it, and with 3 if something is not.`,
 				}
 			}
 			if c.output == "json" {
-				err = c.json(map[string]any{"format": converge.PlanFormat, "drift": all})
+				err = c.json(driftList{converge.PlanFormat, all})
 			} else {
 				c.diffText(all, s)
 			}
@@ -51,6 +51,12 @@ It exits with 0 if all is as gpuadm left it, and with 3 if something is not.`,
 			return err
 		},
 	}
+}
+
+// driftList is what diff prints with -o json.
+type driftList struct {
+	Format int       `json:"format"`
+	Drift  []drifted `json:"drift"`
 }
 
 // drifted is a thing that is not as gpuadm left it.

@@ -31,8 +31,10 @@ import (
 // answers are what the verbs print with -o json: each has a schema of its name in docs/schema. manifest and token print objects of
 // Kubernetes, which has the schemas of those.
 var answers = map[string]any{
+	"diff":         driftList{},
 	"error":        failure{},
 	"event":        converge.Event{},
+	"explain":      explanations{},
 	"facts":        facts.Facts{},
 	"mig-export":   migGPUs{},
 	"mig-fit":      migFits{},
