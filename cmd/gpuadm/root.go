@@ -116,6 +116,7 @@ func (c *common) verbs() []verbGroup {
 		}},
 		{"Find and fix faults", []*cobra.Command{
 			newDoctor(c),
+			newDiff(c),
 			newExplain(c),
 			newBundle(c),
 		}},
