@@ -313,6 +313,19 @@ func (f fullView) Room(name string) (host.Room, error) {
 	return f.View.Room(name)
 }
 
+// TestSealed: a root that is read-only by design is as full as its image, on Container-Optimized OS and Bottlerocket.
+// Sources: https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem;
+// https://github.com/bottlerocket-os/bottlerocket, SECURITY_FEATURES.md (dm-verity).
+func TestSealed(t *testing.T) {
+	r := working(t)
+	r.change("proc/self/mounts", "/dev/vda1 / ext4 rw,", "/dev/dm-0 / ext4 ro,")
+	r.put("etc/fstab", "")
+	report := Examine(t.Context(), fullView{r.node(), map[string]host.Room{"/": {}}})
+	if codes(report) != "" {
+		t.Errorf("%v", report.Causes)
+	}
+}
+
 // TestFull: a full disk is the root of a package that could not be installed; one file system is named once.
 func TestFull(t *testing.T) {
 	for _, c := range []struct {

@@ -99,10 +99,27 @@ func rooms() map[string]uint64 {
 	return map[string]uint64{"/": 64 << 20, "/var": 64 << 20, "/run": 1 << 20}
 }
 
+// sealed says whether a folder lies on a file system that is mounted read-only: what an image sealed is full by design, and what the kernel
+// made read-only has a check of its own.
+func (m *Machine) sealed(name string) bool {
+	mounts, _ := m.text("/proc/self/mounts")
+	at, sealed := "", false
+	for line := range strings.Lines(mounts) {
+		f := strings.Fields(line)
+		if len(f) > 3 && len(f[1]) >= len(at) && (f[1] == name || f[1] == "/") {
+			at, sealed = f[1], slices.Contains(strings.Split(f[3], ","), "ro")
+		}
+	}
+	return sealed
+}
+
 // eachRoom asks for the room of each file system once: two folders with the same room are on one.
 func (m *Machine) eachRoom(do func(name string, r host.Room) *Finding) (found []Finding) {
 	var seen []host.Room
 	for _, name := range []string{"/", "/run", "/var"} {
+		if m.sealed(name) {
+			continue
+		}
 		r, err := m.View.Room(name)
 		if err != nil {
 			m.cannotRead("room on "+name, err)
