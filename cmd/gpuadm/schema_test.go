@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/remote"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -32,6 +33,7 @@ import (
 // Kubernetes, which has the schemas of those.
 var answers = map[string]any{
 	"diff":         driftList{},
+	"doctor":       doctor.Report{},
 	"error":        failure{},
 	"event":        converge.Event{},
 	"explain":      explanations{},
@@ -237,6 +239,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	for name, args := range map[string][]string{
 		"stages": {"stages", "-o", "json"}, "version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
 		"explain":      {"explain", "1g.10gb", "-o", "json"},
+		"doctor":       {"doctor", "-o", "json"},
 		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
 		"mig-fit":      append([]string{"mig", "fit"}, offline...),
 		"mig-profiles": {"mig", "profiles", "--gpu", "H100-80GB", "-o", "json"}, "mig-generate": {"mig", "generate", "--gpu", "H100-80GB", "-o", "json"},
