@@ -93,7 +93,7 @@ func TestManPages(t *testing.T) {
 	verbs.section("OPTIONS")
 	verbs.flags(root.PersistentFlags())
 	verbs.section("EXIT STATUS")
-	verbs.prose(exitCodes)
+	verbs.prose(exitHelp())
 	verbs.section("ENVIRONMENT")
 	verbs.prose(environment)
 	verbs.section("FILES")

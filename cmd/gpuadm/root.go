@@ -90,7 +90,6 @@ func newRoot(e env) *cobra.Command {
 	root.AddCommand(specTopic(), exitTopic(), environmentTopic())
 	root.AddCommand(demoVerbs(c)...)
 	root.Version = version()
-	root.SetVersionTemplate("gpuadm {{.Version}}\n")
 	root.MarkPersistentFlagDirname("root")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	strictHelp(root)
@@ -115,7 +114,13 @@ func (c *common) verbs() []verbGroup {
 			newUndo(c),
 			newStatus(c),
 		}},
-		{"Know a machine", []*cobra.Command{
+		{"Find and fix faults", []*cobra.Command{
+			newDoctor(c),
+			newDiff(c),
+			newExplain(c),
+			newBundle(c),
+		}},
+		{"Inspect a machine", []*cobra.Command{
 			newFacts(c),
 			newOwners(c),
 			newStages(c),
@@ -147,10 +152,16 @@ func run(ctx context.Context, e env, args []string) int {
 	return report(e, cmd, err)
 }
 
+// noVariable marks flags that have the name of a common one and another meaning: the variable is the common one's.
+const noVariable = "gpuadm-no-variable"
+
 // check refuses wrong values of the common flags, and takes flags that are not given from GPUADM_* variables.
 func (c *common) check(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, own := f.Annotations[noVariable]; own {
+			return
+		}
 		name := variable(f.Name)
 		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && f.Name != "version" && err == nil {
 			if serr := cmd.Flags().Set(f.Name, v); serr != nil {
