@@ -213,20 +213,17 @@ func (d *draft) driver() {
 	}
 	asked := spec.Defaults()
 	asked.Sections = []string{"driver"}
-	var choice drivers.Choice
-	err := errors.New("none")
-	for _, version := range []string{d.present(), d.advised()} {
-		if version == "" {
-			continue
-		}
+	choice, err := d.advised()
+	for _, version := range []string{d.present(), choice.Branch} {
 		asked.Driver.Version = version
-		if choice, _, err = drivers.New().Choose(asked, d.facts); err == nil {
+		if found, ok, wrong := drivers.New().Choose(asked, d.facts); ok && wrong == nil {
+			choice, err = found, nil
 			break
 		}
 	}
 	switch {
 	case err != nil:
-		off("No driver is known that gpuadm could install here; gpuadm plan says why.")
+		off("Left out: " + err.Error() + ".")
 		return
 	case choice.Source == drivers.SourceNone && choice.Owner == "":
 		off("There is no NVIDIA GPU here yet: where one comes, a driver does.")
@@ -261,17 +258,13 @@ func (d *draft) present() string {
 	return branch
 }
 
-// advised is the branch that is chosen where none is asked for.
-func (d *draft) advised() string {
+// advised is the driver that is chosen where no version is asked for. The error says why there is none.
+func (d *draft) advised() (drivers.Choice, error) {
 	c, err := drivers.Load()
 	if err != nil {
-		return ""
+		return drivers.Choice{}, err
 	}
-	choice, err := drivers.Choose(c, drivers.MachineOf(d.facts, d.facts.Cloud.Type), spec.Defaults().Driver)
-	if err != nil || choice.Source == drivers.SourceNone {
-		return ""
-	}
-	return choice.Branch
+	return drivers.Choose(c, drivers.MachineOf(d.facts, d.facts.Cloud.Type), spec.Defaults().Driver)
 }
 
 // mig writes an example of partitions that the first GPU can have.

@@ -68,6 +68,9 @@ func TestInitPlans(t *testing.T) {
 			if code != 0 {
 				t.Fatalf("exit code %d\n%s", code, text)
 			}
+			if name == "no-gpu" && !strings.Contains(text, "There is no NVIDIA GPU here yet") {
+				t.Errorf("without a GPU:\n%s", text)
+			}
 			all := option.ReplaceAllString(text, "$1")
 			if n := strings.Count(all, "[driver]"); n != 1 || all == text {
 				t.Errorf("%d sections [driver]\n%s", n, text)
