@@ -98,7 +98,7 @@ func TestPacker(t *testing.T) {
 			}
 		}
 		if failed := hclsyntax.VisitAll(body, func(n hclsyntax.Node) hcl.Diagnostics {
-			if e, ok := n.(*hclsyntax.ScopeTraversalExpr); ok {
+			if e, ok := n.(*hclsyntax.ScopeTraversalExpr); ok && len(e.Traversal) > 1 { // else a type, such as string
 				used = append(used, e.Traversal.RootName()+"."+e.Traversal[1].(hcl.TraverseAttr).Name)
 			}
 			return nil
