@@ -196,9 +196,18 @@ func (o options) sum() error {
 	if o.key == "" {
 		return nil
 	}
-	key, err := minisign.PrivateKeyFromFile(o.password, o.key)
+	text, err := os.ReadFile(o.key)
 	if err != nil {
-		return fmt.Errorf("cannot read the key that MINISIGN_KEY names: %w; MINISIGN_PASSWORD is its password", err)
+		return fmt.Errorf("cannot read the key that MINISIGN_KEY names: %w", err)
+	}
+	var key minisign.PrivateKey
+	if minisign.IsEncrypted(text) {
+		key, err = minisign.DecryptKey(o.password, text)
+	} else {
+		err = key.UnmarshalText(text)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot use the key that MINISIGN_KEY names: %w; MINISIGN_PASSWORD is its password", err)
 	}
 	said := fmt.Sprintf("gpuadm %s", o.version)
 	signature := minisign.SignWithComments(key, []byte(sums.String()), said, said)
