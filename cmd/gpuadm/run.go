@@ -19,7 +19,7 @@ import (
 
 // apply runs an apply and says how it went.
 func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) error {
-	if none, err := c.noGPU(ctx, e, h); none || err != nil {
+	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
 	voice := c.voice()
