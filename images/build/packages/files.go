@@ -83,7 +83,7 @@ func commented(text []byte) []byte {
 
 // files are those of the package of a program. SELinux labels them by their places: bin_t for /usr/bin, systemd_unit_file_t for
 // /usr/lib/systemd/system, etc_t and usr_t for the rest, so no module of policy is needed. Sources: fedora-selinux/selinux-policy,
-// policy/modules/system/systemd.fc and policy/modules/kernel/corecommands.fc; SELinuxProject/refpolicy, the same files.
+// policy/modules/system/systemd.fc and policy/modules/kernel/corecommands.fc; for bin_t SELinuxProject/refpolicy's corecommands.fc, too.
 func (o options) files(p program, said []file) ([]file, error) {
 	at := func(name string) string { return filepath.Join(o.root, name) }
 	list := append([]file{
