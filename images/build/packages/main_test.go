@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/rand"
+	"encoding/binary"
 	"io"
 	"maps"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -26,10 +28,13 @@ import (
 // dummy answers what the packages ask gpuadm, and is otherwise bytes like any program.
 const dummy = "#!/bin/sh\necho \"$*\"\n"
 
+// epoch is the time of all files: two builds within a second would agree on the clock's time, too.
+const epoch = 1750000000
+
 // made makes packages of dummies for both architectures, in a folder of its own.
 func made(t *testing.T, version, key string) string {
 	t.Helper()
-	t.Setenv("SOURCE_DATE_EPOCH", "1750000000")
+	t.Setenv("SOURCE_DATE_EPOCH", strconv.Itoa(epoch))
 	from, out := t.TempDir(), t.TempDir()
 	var args []string
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -82,6 +87,10 @@ func TestReproducible(t *testing.T) {
 		if one[name] != two[name] {
 			t.Errorf("%s differs when it is made twice", name)
 		}
+		// BUILDTIME and each file's time are such numbers in an rpm's header: rpm, docs/manual/format_header.md.
+		if time := binary.BigEndian.AppendUint32(nil, epoch); strings.HasSuffix(name, ".rpm") && strings.Count(one[name], string(time)) < 10 {
+			t.Errorf("%s has another time than SOURCE_DATE_EPOCH", name)
+		}
 	}
 }
 
@@ -108,6 +117,9 @@ func unpacked(t *testing.T, deb, part string) map[string]string {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if head.ModTime.Unix() != epoch {
+				t.Errorf("%s is of %v, not of SOURCE_DATE_EPOCH", head.Name, head.ModTime)
 			}
 			if head.Typeflag == tar.TypeReg {
 				data, err := io.ReadAll(files)
