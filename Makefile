@@ -19,6 +19,8 @@ HOSTGO    := env -u GOARCH -u CC CGO_ENABLED=0 $(GO)
 # What the image is made for. On Debian: gcc-aarch64-linux-gnu and libc6-dev-arm64-cross.
 ARCHES    ?= amd64 arm64
 VERSION   ?= devel
+# The time of all files in packages: https://reproducible-builds.org/specs/source-date-epoch/.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # go-nvml calls what nvml.h marks as deprecated.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 # The same flags for all: what is built once serves the next target too.
@@ -32,7 +34,7 @@ NORACE    := /gpuadm/test(/containerd|/fakenvml|/inject)?$$
 LAB       := /gpuadm/test/(lab|vm)(/|$$)
 LABTESTS  := Test(Lab|Slow|Bench|VM)
 .DEFAULT_GOAL := build
-.PHONY: help build repro sbom image demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal fuzz parts update clean
+.PHONY: help build repro sbom image packages dist demo test check lab-hosts lab nightly kube lab-kube lab-slow vm bench metal fuzz parts update clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +44,7 @@ help: ## list the targets
 # opened after the start; where all had to be bound at the start, no machine without NVIDIA's driver would start gpuadm.
 # -L is a path from here, since the build ID is made of it: `make repro`.
 build: $(OLDLIBC)/libc.so ## build bin/gpuadm for this machine; it starts on glibc 2.28 (RHEL 8) and newer
-	CGO_ENABLED=1 $(GO) build -ldflags='-s -w -linkmode=external -extldflags "-L$(OLDLIBC) -Wl,-z,separate-code"' -o $(BIN)/gpuadm ./cmd/gpuadm
+	CGO_ENABLED=1 $(GO) build -ldflags='-s -w $(if $(filter-out devel,$(VERSION)),-X main.release=$(VERSION)) -linkmode=external -extldflags "-L$(OLDLIBC) -Wl,-z,separate-code"' -o $(BIN)/gpuadm ./cmd/gpuadm
 	$(OLDLIBC)/oldlibc check $(BIN)/gpuadm
 
 $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
@@ -55,14 +57,14 @@ $(OLDLIBC)/libc.so: $(wildcard images/build/oldlibc/*.go)
 	  $(CC) -shared -nostdlib -Wl,--version-script=$(OLDLIBC)/$$name.map -Wl,-soname,$$name.so.$${part#*:} -o $(OLDLIBC)/$$name.so $(OLDLIBC)/$$name.s; \
 	done
 
-repro: ## build program and image in two folders, and compare them byte by byte
+repro: ## make all of dist in two folders, and compare them byte by byte
 	set -e; at=$$(mktemp -d); trap 'rm -rf "$$at"' EXIT; \
 	for folder in one two/with/a/longer/path; do \
 	  mkdir -p $$at/$$folder; \
 	  git ls-files -z --cached --others --exclude-standard | tar --create --null --files-from=- --ignore-failed-read | tar --extract -C $$at/$$folder; \
-	  $(MAKE) --no-print-directory -C $$at/$$folder image; \
+	  MINISIGN_KEY= $(MAKE) --no-print-directory -C $$at/$$folder dist; \
 	done; \
-	for made in gpuadm gpuadm-image.tar; do cmp $$at/one/bin/$$made $$at/two/with/a/longer/path/bin/$$made; done
+	cmp $$at/one/bin/gpuadm $$at/two/with/a/longer/path/bin/gpuadm; diff -r $$at/one/bin/dist $$at/two/with/a/longer/path/bin/dist
 
 sbom: build ## write bin/gpuadm.cdx.json: the modules that are linked in, their versions and licences, in CycloneDX's form
 	$(HOSTGO) run -C images/build/sbom . $(abspath $(BIN))/gpuadm >$(BIN)/gpuadm.cdx.json
@@ -80,6 +82,23 @@ image: build ## write bin/gpuadm-image.tar, an OCI image for ARCHES (amd64 arm64
 	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm=$(CURDIR)/$$at/gpuadm.cdx.json"; \
 	done; \
 	$(HOSTGO) run -C images/build/image . -version $(VERSION) -licence $(CURDIR)/LICENSE -cache $(abspath $(BIN)) -out $(abspath $(BIN))/gpuadm-image.tar $$parts
+
+packages: sbom ## write bin/packages: a deb and an rpm for this machine's architecture, each in two versions, for the lab
+	rm -rf $(BIN)/packages
+	set -e; arch=$$($(GO) env GOHOSTARCH); for version in 0.0.1 0.0.2; do \
+	  $(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $$version -formats 'deb rpm' -out $(abspath $(BIN))/packages $$arch=$(abspath $(BIN))/gpuadm=$(abspath $(BIN))/gpuadm.cdx.json; \
+	done
+
+dist: image ## write bin/dist: deb, rpm, tar.gz for ARCHES, the image, bills of materials, checksums; signed by MINISIGN_KEY: docs/install.md
+	rm -rf $(BIN)/dist
+	mkdir -p $(BIN)/dist
+	set -e; native=$$($(GO) env GOHOSTARCH); parts=; for arch in $(ARCHES); do \
+	  if [ $$arch = $$native ]; then at=$(BIN); else at=$(BIN)/$$arch; fi; \
+	  cp $$at/gpuadm.cdx.json $(BIN)/dist/gpuadm-$$arch.cdx.json; \
+	  parts="$$parts $$arch=$(CURDIR)/$$at/gpuadm=$(CURDIR)/$$at/gpuadm.cdx.json"; \
+	done; \
+	cp $(BIN)/gpuadm-image.tar images/packages/verify.sh $(BIN)/dist/; \
+	$(HOSTGO) run -C images/build/packages . -root $(CURDIR) -version $(VERSION) -out $(abspath $(BIN))/dist $$parts
 
 demo: ## take an embedded simulated node through plan, apply, apply, undo
 	$(GO) build $(DEMO) -o $(BIN)/gpuadm-demo ./cmd/gpuadm
@@ -99,6 +118,7 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	$(GO) mod tidy -diff
 	$(GO) test ./test ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
 	$(GO) test -C images/build/chart .
+	$(GO) test -C images/build/packages .
 	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
 	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
@@ -110,7 +130,7 @@ parts: ## fetch and build what the containerd tests compare with (four container
 lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts; cached
 	$(GO) run ./test/lab/cmd/lab setup
 
-lab: lab-hosts ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
+lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
 	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 75m
 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab on all distributions

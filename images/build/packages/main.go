@@ -1,0 +1,218 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command packages makes what a release of gpuadm consists of, beside the image: a deb, an rpm and a tar.gz for each architecture that
+// it gets a program for, the list of checksums of all files in the folder, and the list's signature. The same programs give the same
+// bytes, but for the signature. It is a module of its own, so that gpuadm's own list stays free of what it needs.
+//
+//	packages [flags] ARCHITECTURE=PROGRAM=BILL…
+//
+// PROGRAM is gpuadm, and BILL its bill of materials, which images/build/sbom prints. One PROGRAM must run on this machine. SOURCE_DATE_EPOCH
+// is the time of all files (https://reproducible-builds.org/specs/source-date-epoch/). MINISIGN_KEY names the file of a secret key, if
+// the list is to be signed, and MINISIGN_PASSWORD is its password. Flags: -help.
+package main
+
+import (
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"aead.dev/minisign"
+	"github.com/goreleaser/nfpm/v2"
+	"github.com/goreleaser/nfpm/v2/deb"
+	"github.com/goreleaser/nfpm/v2/rpm"
+)
+
+// options are the flags, and what the environment says.
+type options struct {
+	out, version, root, formats string
+	time                        time.Time
+	key, password               string
+}
+
+// program is gpuadm for one architecture.
+type program struct{ arch, name, bill string }
+
+func main() {
+	o := options{key: os.Getenv("MINISIGN_KEY"), password: os.Getenv("MINISIGN_PASSWORD")}
+	flag.StringVar(&o.out, "out", "dist", "write to the folder `DIR`")
+	flag.StringVar(&o.version, "version", "devel", "gpuadm's `VERSION`")
+	flag.StringVar(&o.root, "root", "../../..", "gpuadm's source is in `DIR`")
+	flag.StringVar(&o.formats, "formats", "deb rpm tar.gz", "the `FORMS` of packages")
+	flag.Parse()
+	if err := run(o, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "packages:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options, args []string) error {
+	epoch, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+	if err != nil {
+		return fmt.Errorf("cannot use SOURCE_DATE_EPOCH as a time: %w", err)
+	}
+	o.time = time.Unix(epoch, 0).UTC()
+	o.version = versionOf(o.version)
+	programs, err := parse(args)
+	if err != nil {
+		return err
+	}
+	scratch, err := os.MkdirTemp("", "packages-")
+	if err != nil {
+		return fmt.Errorf("cannot make a scratch folder: %w", err)
+	}
+	defer os.RemoveAll(scratch)
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return fmt.Errorf("cannot make the folder of packages: %w", err)
+	}
+	said, err := generated(scratch, programs)
+	if err != nil {
+		return err
+	}
+	for _, p := range programs {
+		list, err := o.files(p, said)
+		if err != nil {
+			return err
+		}
+		for _, form := range strings.Fields(o.formats) {
+			if err := o.pack(form, p, list); err != nil {
+				return fmt.Errorf("cannot make the %s for %s: %w", form, p.arch, err)
+			}
+		}
+	}
+	return o.sum()
+}
+
+// versionOf is a version as deb and rpm sort it: a dash would begin the package's revision, and what follows a tilde is older than
+// without it. Sources: deb-version(7); rpm-version(7).
+func versionOf(v string) string {
+	if v == "devel" {
+		return "0~devel"
+	}
+	return strings.ReplaceAll(strings.TrimPrefix(v, "v"), "-", "~")
+}
+
+func parse(args []string) (list []program, err error) {
+	for _, arg := range args {
+		part := strings.Split(arg, "=")
+		if len(part) != 3 || part[0] != "amd64" && part[0] != "arm64" {
+			return nil, fmt.Errorf("cannot use the argument %q: want ARCHITECTURE=PROGRAM=BILL, of amd64 or arm64", arg)
+		}
+		list = append(list, program{part[0], part[1], part[2]})
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("cannot make packages of nothing: name a program")
+	}
+	return list, nil
+}
+
+// native is the program that runs on this machine: it writes the completions and the description of the spec for all.
+func native(programs []program) (string, error) {
+	for _, p := range programs {
+		if p.arch == runtime.GOARCH {
+			return p.name, nil
+		}
+	}
+	return "", fmt.Errorf("cannot ask gpuadm for its completions: no program is for this machine's %s", runtime.GOARCH)
+}
+
+// info is what a package says of itself.
+func (o options) info(p program) *nfpm.Info {
+	script := func(name string) string { return filepath.Join(o.root, "images/packages", name) }
+	return &nfpm.Info{
+		Name: "gpuadm", Arch: p.arch, Platform: "linux", Version: o.version, VersionSchema: "none", Release: "1",
+		Section: "admin", Priority: "optional", License: "Apache-2.0", MTime: o.time, DisableGlobbing: true,
+		Maintainer: "The gpuadm authors <gpuadm@users.noreply.github.com>", Vendor: "The gpuadm authors",
+		Homepage: "https://github.com/gpuadm/gpuadm",
+		Description: "Turns a machine with NVIDIA GPUs into a Kubernetes node.\n" +
+			"It installs the driver, configures the container engine, makes MIG partitions and joins the node,\n" +
+			"as /etc/gpuadm/node.toml says, and verifies it before kubelet starts at every boot.",
+		Overridables: nfpm.Overridables{
+			Scripts: nfpm.Scripts{PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm")},
+			RPM:     nfpm.RPM{BuildHost: "localhost", Summary: "Turns a machine with NVIDIA GPUs into a Kubernetes node"},
+		},
+	}
+}
+
+// pack makes one package. Dependencies: the program is linked for glibc 2.28 (images/build/oldlibc verifies it), whose rpm provides its
+// symbols' version under this name on all distributions.
+func (o options) pack(form string, p program, list []file) error {
+	if form == "tar.gz" {
+		return o.archive(p, list)
+	}
+	info := o.info(p)
+	var packager nfpm.Packager
+	switch form {
+	case "deb":
+		packager, info.Depends = deb.Default, []string{"libc6 (>= 2.28)"}
+	case "rpm":
+		packager, info.Depends = rpm.DefaultRPM, []string{"libc.so.6(GLIBC_2.28)(64bit)", "/bin/sh"}
+	default:
+		return fmt.Errorf("the form is not known: want deb, rpm or tar.gz")
+	}
+	for _, f := range list {
+		info.Contents = append(info.Contents, f.content(o.time))
+	}
+	if err := nfpm.PrepareForPackager(nfpm.WithDefaults(info), form); err != nil {
+		return err
+	}
+	out, err := os.Create(filepath.Join(o.out, packager.ConventionalFileName(info)))
+	if err != nil {
+		return err
+	}
+	if err := packager.Package(info, out); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// sum writes the checksums of all files in the folder, and signs them where there is a key.
+func (o options) sum() error {
+	entries, err := os.ReadDir(o.out)
+	if err != nil {
+		return fmt.Errorf("cannot list the packages: %w", err)
+	}
+	var sums strings.Builder
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "SHA256SUMS") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(o.out, e.Name()))
+		if err != nil {
+			return fmt.Errorf("cannot read a package: %w", err)
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(data), e.Name())
+	}
+	place := filepath.Join(o.out, "SHA256SUMS")
+	if err := os.WriteFile(place, []byte(sums.String()), 0o644); err != nil {
+		return fmt.Errorf("cannot write the checksums: %w", err)
+	}
+	if o.key == "" {
+		return nil
+	}
+	text, err := os.ReadFile(o.key)
+	if err != nil {
+		return fmt.Errorf("cannot read the key that MINISIGN_KEY names: %w", err)
+	}
+	var key minisign.PrivateKey
+	if minisign.IsEncrypted(text) {
+		key, err = minisign.DecryptKey(o.password, text)
+	} else {
+		err = key.UnmarshalText(text)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot use the key that MINISIGN_KEY names: %w; MINISIGN_PASSWORD is its password", err)
+	}
+	said := fmt.Sprintf("gpuadm %s", o.version)
+	signature := minisign.SignWithComments(key, []byte(sums.String()), said, said)
+	if err := os.WriteFile(place+".minisig", signature, 0o644); err != nil {
+		return fmt.Errorf("cannot write the signature: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/rand"
+	"encoding/binary"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"aead.dev/minisign"
+	"github.com/blakesmith/ar"
+)
+
+// dummy answers what the packages ask gpuadm, and is otherwise bytes like any program.
+const dummy = "#!/bin/sh\necho \"$*\"\n"
+
+// epoch is the time of all files: two builds within a second would agree on the clock's time, too.
+const epoch = 1750000000
+
+// made makes packages of dummies for both architectures, in a folder of its own.
+func made(t *testing.T, version, key string) string {
+	t.Helper()
+	t.Setenv("SOURCE_DATE_EPOCH", strconv.Itoa(epoch))
+	from, out := t.TempDir(), t.TempDir()
+	var args []string
+	for _, arch := range []string{"amd64", "arm64"} {
+		name := filepath.Join(from, arch)
+		if err := os.WriteFile(name, []byte(dummy), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name+".json", []byte("{}\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, arch+"="+name+"="+name+".json")
+	}
+	o := options{out: out, version: version, root: "../../..", formats: "deb rpm tar.gz", key: key}
+	if err := run(o, args); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// folder is what a folder holds.
+func folder(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[e.Name()] = string(data)
+	}
+	return all
+}
+
+// TestReproducible: the same programs give the same bytes.
+func TestReproducible(t *testing.T) {
+	one, two := folder(t, made(t, "1.2.0", "")), folder(t, made(t, "1.2.0", ""))
+	names := slices.Sorted(maps.Keys(one))
+	want := []string{
+		"SHA256SUMS", "gpuadm-1.2.0-1.aarch64.rpm", "gpuadm-1.2.0-1.x86_64.rpm", "gpuadm-1.2.0-linux-amd64.tar.gz",
+		"gpuadm-1.2.0-linux-arm64.tar.gz", "gpuadm_1.2.0-1_amd64.deb", "gpuadm_1.2.0-1_arm64.deb",
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("made %q, want %q", names, want)
+	}
+	for name := range one {
+		if one[name] != two[name] {
+			t.Errorf("%s differs when it is made twice", name)
+		}
+		// BUILDTIME and each file's time are such numbers in an rpm's header: rpm, docs/manual/format_header.md.
+		if time := binary.BigEndian.AppendUint32(nil, epoch); strings.HasSuffix(name, ".rpm") && strings.Count(one[name], string(time)) < 10 {
+			t.Errorf("%s has another time than SOURCE_DATE_EPOCH", name)
+		}
+	}
+}
+
+// unpacked are the files of a deb's part, control.tar.gz or data.tar.gz.
+func unpacked(t *testing.T, deb, part string) map[string]string {
+	t.Helper()
+	for r := ar.NewReader(strings.NewReader(deb)); ; {
+		head, err := r.Next()
+		if err != nil {
+			t.Fatalf("no %s: %v", part, err)
+		}
+		if strings.TrimSuffix(head.Name, "/") != part {
+			continue
+		}
+		zip, err := gzip.NewReader(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for files := tar.NewReader(zip); ; {
+			head, err := files.Next()
+			if err == io.EOF {
+				return all
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if head.ModTime.Unix() != epoch {
+				t.Errorf("%s is of %v, not of SOURCE_DATE_EPOCH", head.Name, head.ModTime)
+			}
+			if head.Typeflag == tar.TypeReg {
+				data, err := io.ReadAll(files)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all[path.Join("/", head.Name)] = string(data)
+			}
+		}
+	}
+}
+
+// TestContents: a deb has the program, all units, which run the packaged program, and an example that changes nothing.
+func TestContents(t *testing.T) {
+	deb := folder(t, made(t, "v1.2.0-rc.1", ""))["gpuadm_1.2.0~rc.1-1_"+runtime.GOARCH+".deb"]
+	data, control := unpacked(t, deb, "data.tar.gz"), unpacked(t, deb, "control.tar.gz")
+	if data[programName] != dummy {
+		t.Errorf("the program is %q", data[programName])
+	}
+	units, err := filepath.Glob("../../systemd/*gpuadm*")
+	if err != nil || len(units) < 5 {
+		t.Fatalf("units: %q, %v", units, err)
+	}
+	for _, unit := range units {
+		name := strings.Replace(filepath.Base(unit), "kubelet-gpuadm.conf", "kubelet.service.d/50-gpuadm.conf", 1)
+		text := data[unitDir+name]
+		if text == "" || strings.Contains(text, "/usr/local") {
+			t.Errorf("the unit %s is %q", name, text)
+		}
+	}
+	for _, name := range []string{docDir + "copyright", docDir + "CHANGELOG.md", docDir + "gpuadm.cdx.json", "/usr/share/zsh/site-functions/_gpuadm"} {
+		if data[name] == "" {
+			t.Errorf("no %s", name)
+		}
+	}
+	if text := data[example]; text != "# help spec\n" {
+		t.Errorf("the example is %q", text)
+	}
+	if control["/conffiles"] != example+"\n" {
+		t.Errorf("conffiles are %q", control["/conffiles"])
+	}
+	for _, line := range []string{"Version: 1.2.0~rc.1-1\n", "Depends: libc6 (>= 2.28)\n"} {
+		if !strings.Contains(control["/control"], line) {
+			t.Errorf("control lacks %q:\n%s", line, control["/control"])
+		}
+	}
+	for _, name := range []string{"/postinst", "/prerm", "/postrm"} {
+		if !strings.HasPrefix(control[name], "#!/bin/sh\n") {
+			t.Errorf("%s is %q", name, control[name])
+		}
+	}
+}
+
+// TestRefused: what cannot become packages is refused.
+func TestRefused(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "1")
+	for _, args := range [][]string{nil, {"amd64"}, {"s390x=a=b"}} {
+		if err := run(options{out: t.TempDir(), formats: "deb"}, args); err == nil {
+			t.Errorf("%q is not refused", args)
+		}
+	}
+	t.Setenv("SOURCE_DATE_EPOCH", "")
+	if err := run(options{out: t.TempDir()}, []string{"amd64=a=b"}); err == nil || !strings.Contains(err.Error(), "SOURCE_DATE_EPOCH") {
+		t.Errorf("without a time: %v", err)
+	}
+}
+
+// TestSigned: verify.sh takes a signed release, and neither a changed package nor a changed list nor another key.
+func TestSigned(t *testing.T) {
+	tools := t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", tools, "aead.dev/minisign/cmd/minisign").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
+	keys := func(name string) string {
+		public, private, err := minisign.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, err := private.MarshalText() // without a password, whose derivation takes seconds and a gigabyte
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := public.MarshalText()
+		if err != nil {
+			t.Fatal(err)
+		}
+		name = filepath.Join(tools, name)
+		for suffix, data := range map[string][]byte{".key": secret, ".pub": text} {
+			if err := os.WriteFile(name+suffix, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return name
+	}
+	key, other := keys("ours"), keys("other")
+	dir := made(t, "1.2.0", key+".key")
+	script, err := filepath.Abs("../../packages/verify.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify := func(public string) (string, error) {
+		cmd := exec.Command("sh", script, public)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := verify(key + ".pub"); err != nil || strings.Count(out, ": OK\n") != 6 {
+		t.Errorf("the release: %v: %s", err, out)
+	}
+	if out, err := verify(other + ".pub"); err == nil {
+		t.Errorf("another key is taken: %s", out)
+	}
+	for _, name := range []string{"gpuadm_1.2.0-1_amd64.deb", "SHA256SUMS"} {
+		place := filepath.Join(dir, name)
+		good, err := os.ReadFile(place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := bytes.Clone(good)
+		bad[len(bad)/2] ^= 1
+		for _, data := range [][]byte{bad, good} {
+			if err := os.WriteFile(place, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := verify(key + ".pub"); (err == nil) != bytes.Equal(data, good) {
+				t.Errorf("%s, changed %v: %v: %s", name, !bytes.Equal(data, good), err, out)
+			}
+		}
+	}
+}
