@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -114,10 +112,10 @@ func answers(ctx context.Context, v host.View, socket, handler string) error {
 func judgeStatus(response []byte, handler string) error {
 	var problem error
 	config := ""
-	err := fields(response, func(n protowire.Number, value []byte, _ uint64) error {
+	err := host.ProtoAll(response, func(n int, value []byte, _ uint64) error {
 		switch n {
 		case 1:
-			return fields(value, func(n protowire.Number, condition []byte, _ uint64) error {
+			return host.ProtoAll(value, func(n int, condition []byte, _ uint64) error {
 				if n == 1 {
 					if err := judgeCondition(condition); err != nil {
 						problem = err
@@ -127,7 +125,7 @@ func judgeStatus(response []byte, handler string) error {
 			})
 		case 2:
 			var key, val string
-			err := fields(value, func(n protowire.Number, v []byte, _ uint64) error {
+			err := host.ProtoAll(value, func(n int, v []byte, _ uint64) error {
 				if n == 1 {
 					key = string(v)
 				} else {
@@ -155,7 +153,7 @@ func judgeStatus(response []byte, handler string) error {
 func judgeCondition(condition []byte) error {
 	var kind, reason, message string
 	ready := false
-	err := fields(condition, func(n protowire.Number, value []byte, number uint64) error {
+	err := host.ProtoAll(condition, func(n int, value []byte, number uint64) error {
 		switch n {
 		case 1:
 			kind = string(value)
@@ -186,35 +184,6 @@ func knows(config, handler string) error {
 	}
 	if loaded.Containerd.Runtimes[handler] == nil {
 		return fmt.Errorf("containerd has loaded its configuration without the handler %s", handler)
-	}
-	return nil
-}
-
-// fields walks a protocol buffers message.
-func fields(message []byte, do func(n protowire.Number, value []byte, number uint64) error) error {
-	for len(message) > 0 {
-		n, kind, size := protowire.ConsumeTag(message)
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		message = message[size:]
-		var value []byte
-		var number uint64
-		switch kind {
-		case protowire.BytesType:
-			value, size = protowire.ConsumeBytes(message)
-		case protowire.VarintType:
-			number, size = protowire.ConsumeVarint(message)
-		default:
-			size = protowire.ConsumeFieldValue(n, kind, message)
-		}
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		message = message[size:]
-		if err := do(n, value, number); err != nil {
-			return err
-		}
 	}
 	return nil
 }

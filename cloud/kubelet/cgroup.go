@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -23,16 +22,17 @@ func askedDriver(ctx context.Context, v host.View, endpoint string) string {
 		return ""
 	}
 	driver := ""
-	err = host.ProtoFields(answer, func(n protowire.Number, linux []byte) error {
-		if n == 1 {
-			driver = "systemd"
-			if field, kind, size := protowire.ConsumeTag(linux); size > 0 && field == 1 && kind == protowire.VarintType {
-				if value, read := protowire.ConsumeVarint(linux[size:]); read < 0 || value != 0 {
-					driver = "cgroupfs"
-				}
-			}
+	err = host.ProtoFields(answer, func(n int, linux []byte) error {
+		if n != 1 {
+			return nil
 		}
-		return nil
+		driver = "systemd"
+		return host.ProtoAll(linux, func(field int, _ []byte, value uint64) error {
+			if field == 1 && value != 0 {
+				driver = "cgroupfs"
+			}
+			return nil
+		})
 	})
 	if err != nil {
 		return ""

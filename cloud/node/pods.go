@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -100,7 +99,7 @@ func podsAt(ctx context.Context, v host.View, socket string) ([]string, error) {
 
 // sandboxes names the pods of a ListPodSandboxResponse that kubectl drain ends.
 func sandboxes(answer []byte) (pods []string, err error) {
-	err = host.ProtoFields(answer, func(n protowire.Number, item []byte) error {
+	err = host.ProtoFields(answer, func(n int, item []byte) error {
 		if n != 1 { // items
 			return nil
 		}
@@ -121,12 +120,12 @@ func sandboxes(answer []byte) (pods []string, err error) {
 func sandbox(item []byte) (name string, drained bool, err error) {
 	var id, namespace string
 	drained = true
-	err = host.ProtoFields(item, func(n protowire.Number, field []byte) error {
+	err = host.ProtoFields(item, func(n int, field []byte) error {
 		if n != 2 && n != 5 && n != 6 {
 			return nil
 		}
-		texts := map[protowire.Number]string{} // of a map: its key (1) and its value (2)
-		err := host.ProtoFields(field, func(n protowire.Number, value []byte) error { texts[n] = string(value); return nil })
+		texts := map[int]string{} // of a map: its key (1) and its value (2)
+		err := host.ProtoFields(field, func(n int, value []byte) error { texts[n] = string(value); return nil })
 		switch {
 		case n == 2:
 			id, namespace = texts[1], texts[3]

@@ -105,7 +105,9 @@ func (b *bundle) logs(ctx context.Context) {
 		var problem error
 		for _, name := range bundledUnits() {
 			u, err := b.h.Unit(ctx, name)
-			problem = errors.Join(problem, err)
+			if err != nil && problem == nil {
+				problem = err // where no systemd runs all say the same
+			}
 			if err != nil || u.Load == "not-found" {
 				continue
 			}

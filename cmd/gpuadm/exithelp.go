@@ -44,8 +44,8 @@ also where the time of --deadline was over. gate: kubelet may not start
 yet.`},
 		{exitUsage, `The command line or the spec is wrong; nothing was touched. Fix it: the
 same command fails again.`},
-		{exitPending, `Changes are pending (plan --exit-code, status, mig fit). This is no error.
-Run gpuadm apply.`},
+		{exitPending, `Changes are pending (plan --exit-code, status, diff, mig fit). This is no
+error. Run gpuadm apply.`},
 		{exitReboot, `Some changes take effect only after a reboot. Reboot, then apply again;
 the boot unit does that where it is installed. With --reboot apply exits
 with 4 too, while the machine shuts down.`},

@@ -50,7 +50,7 @@ no network.`,
 				return notExplained(word)
 			}
 			if c.output == "json" {
-				return c.json(map[string]any{"format": 1, "explained": found})
+				return c.json(explanations{converge.PlanFormat, found})
 			}
 			for i, m := range found {
 				if i > 0 {
@@ -61,6 +61,12 @@ no network.`,
 			return nil
 		},
 	}
+}
+
+// explanations are what explain prints with -o json.
+type explanations struct {
+	Format    int           `json:"format"`
+	Explained []explanation `json:"explained"`
 }
 
 // An explanation is the answer of explain, one screen.
@@ -78,6 +84,9 @@ type explanation struct {
 func (c *common) explanationText(m explanation) {
 	printf(c.stdout, "%s: %s\n\n", m.Word, m.Is)
 	part := func(word, text string) {
+		if text == "" {
+			return
+		}
 		for i, line := range wrapped(text, 70) {
 			if i > 0 {
 				word = ""
@@ -108,18 +117,8 @@ func (c *common) explanationText(m explanation) {
 }
 
 // wrapped breaks a text into lines between its words.
-func wrapped(text string, most int) (lines []string) {
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		if line != "" && len(line)+1+len(word) > most {
-			lines, line = append(lines, line), ""
-		}
-		line = strings.TrimSpace(line + " " + word)
-	}
-	if line != "" {
-		lines = append(lines, line)
-	}
-	return lines
+func wrapped(text string, most int) []string {
+	return strings.Split(wrap(strings.Join(strings.Fields(text), " "), 0, most), "\n")
 }
 
 // explained returns all meanings of a word, or the one of a text.

@@ -90,7 +90,6 @@ func newRoot(e env) *cobra.Command {
 	root.AddCommand(specTopic(), exitTopic(), environmentTopic())
 	root.AddCommand(demoVerbs(c)...)
 	root.Version = version()
-	root.SetVersionTemplate("gpuadm {{.Version}}\n")
 	root.MarkPersistentFlagDirname("root")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	strictHelp(root)
@@ -117,6 +116,7 @@ func (c *common) verbs() []verbGroup {
 		}},
 		{"Find and fix faults", []*cobra.Command{
 			newDoctor(c),
+			newDiff(c),
 			newExplain(c),
 			newBundle(c),
 		}},

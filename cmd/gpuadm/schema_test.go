@@ -31,8 +31,10 @@ import (
 // answers are what the verbs print with -o json: each has a schema of its name in docs/schema. manifest and token print objects of
 // Kubernetes, which has the schemas of those.
 var answers = map[string]any{
+	"diff":         driftList{},
 	"error":        failure{},
 	"event":        converge.Event{},
+	"explain":      explanations{},
 	"facts":        facts.Facts{},
 	"mig-export":   migGPUs{},
 	"mig-fit":      migFits{},
@@ -234,6 +236,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	offline := []string{"--gpu", "H100-80GB", "-f", good, "-o", "json"}
 	for name, args := range map[string][]string{
 		"stages": {"stages", "-o", "json"}, "version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
+		"explain":      {"explain", "1g.10gb", "-o", "json"},
 		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
 		"mig-fit":      append([]string{"mig", "fit"}, offline...),
 		"mig-profiles": {"mig", "profiles", "--gpu", "H100-80GB", "-o", "json"}, "mig-generate": {"mig", "generate", "--gpu", "H100-80GB", "-o", "json"},
@@ -247,6 +250,11 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	}
 	_, out := onHost(t, n, "apply", "-o", "json", "-f", runtime)
 	check("event", out)
+	plantFile(t, n, "/etc/containerd/config.toml", "version = 2\n")
+	_, out = onHost(t, n, "diff", "-o", "json", "-f", runtime)
+	if check("diff", out); !strings.Contains(out, `"drift":[{`) {
+		t.Errorf("nothing differs: %s", out)
+	}
 	_, out = onHost(t, n, "undo", "--dry-run", "-o", "json")
 	check("undo-dry-run", out)
 	if n, err = simhost.New(recorded(t)["mig-h100-a100-t4"]); err != nil {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,12 +19,16 @@ import (
 )
 
 func newStatus(c *common) *cobra.Command {
-	return &cobra.Command{
+	var since string
+	cmd := &cobra.Command{
 		Use:   "status [STAGE…]",
 		Short: "show what is converged, what is not, since when",
 		Long: `Status checks the machine, and reads from the journal what gpuadm has made and when.
 It touches nothing. It exits with 0 if all is converged, 3 if changes are
-pending, 1 if a change cannot be made.`,
+pending, 1 if a change cannot be made.
+
+With --since it also lists what each run since then changed. gpuadm diff shows
+what was changed outside gpuadm, line by line.`,
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e, h, err := c.engine(cmd.Context(), args, nil)
@@ -45,10 +50,18 @@ pending, 1 if a change cannot be made.`,
 			} else if held != "" {
 				s.Notes = append(s.Notes, held)
 			}
+			var from time.Time
+			if since != "" {
+				if from, err = sinceWhen(since, s.Runs, h.Now()); err != nil {
+					return err
+				}
+				s.Runs = slices.DeleteFunc(s.Runs, func(r converge.Run) bool { return r.Time.Before(from) })
+				s.Made = slices.DeleteFunc(s.Made, func(m converge.Mark) bool { return m.Left.Before(from) && m.Drift == nil })
+			}
 			if c.output == "json" {
 				err = c.json(s)
 			} else {
-				c.statusText(s, h)
+				c.statusText(s, h, from)
 			}
 			switch {
 			case err != nil:
@@ -61,11 +74,32 @@ pending, 1 if a change cannot be made.`,
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&since, "since", "", "list the changes of all runs since `TIME` (2026-11-20, \"2026-11-20 06:00\", 36h) or since a run")
+	return cmd
+}
+
+// sinceWhen reads a time, how long ago, or a run of the journal.
+func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, error) {
+	for _, r := range runs {
+		if r.ID == text {
+			return r.Time, nil
+		}
+	}
+	for _, form := range []string{time.RFC3339, time.DateTime, day, time.DateOnly} {
+		if at, err := time.ParseInLocation(form, text, now.Location()); err == nil {
+			return at, nil
+		}
+	}
+	if ago, err := time.ParseDuration(text); err == nil {
+		return now.Add(-ago.Abs()), nil
+	}
+	return time.Time{}, usage{fmt.Errorf("cannot find %q: it is no run that gpuadm status lists, and no time such as 2026-11-20, \"2026-11-20 06:00\" or 36h", text)}
 }
 
 const day = "2006-01-02 15:04"
 
-func (c *common) statusText(s converge.Status, h host.Host) {
+// statusText prints the last runs, or with since all of them, with their changes.
+func (c *common) statusText(s converge.Status, h host.Host, since time.Time) {
 	w := c.stdout
 	printf(w, "%s   spec %s\n\n", s.Host.Summary, s.Host.Spec)
 	for _, st := range s.Stages {
@@ -74,8 +108,17 @@ func (c *common) statusText(s converge.Status, h host.Host) {
 	c.notAsLeft(s)
 	if n := len(s.Runs); n > 0 {
 		printf(w, "\nruns\n")
-		for _, r := range s.Runs[max(0, n-5):] {
+		first := max(0, n-5)
+		if !since.IsZero() {
+			first = 0
+		}
+		for _, r := range s.Runs[first:] {
 			printf(w, "  %-20s %s, %s\n", r.ID, count(len(r.Makes), "change"), outcome(r))
+			for _, ch := range r.Makes {
+				if !since.IsZero() {
+					printf(w, "    %-10s %s %s\n", ch.Stage, c.colour(w, sign(ch)), ch)
+				}
+			}
 		}
 	}
 	if s.Torn > 0 {

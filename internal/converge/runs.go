@@ -12,6 +12,7 @@ import (
 type Run struct {
 	ID     string    `json:"id"`
 	Time   time.Time `json:"time"`
+	Ended  time.Time `json:"ended,omitzero"`
 	Spec   string    `json:"spec"`
 	Undoes []string  `json:"undoes,omitempty"`
 	Leave  []string  `json:"leave,omitempty"`
@@ -45,7 +46,7 @@ func (j Journal) Runs() []Run {
 			}
 			run.Makes = append(run.Makes, *r.Change)
 		case "end":
-			run.Result = r.Result
+			run.Result, run.Ended = r.Result, r.Time
 			if r.Result != "ok" {
 				break
 			}
@@ -110,6 +111,7 @@ type ours struct {
 	Change // the last one, as journalled
 	links  []link
 	first  Run // which run touched it first
+	last   Run // and last
 }
 
 // present folds runs into gpuadm's changes that are on the machine.
@@ -132,7 +134,7 @@ func fold(runs []Run) []ours {
 				i, at[c.key()] = len(list), len(list)
 				list = append(list, ours{first: run})
 			}
-			list[i].Change = c
+			list[i].Change, list[i].last = c, run
 			list[i].add(c)
 			list[i].links[len(list[i].links)-1].open = run.Result == "" || run.Result == overtaken || c.Unsure
 		}

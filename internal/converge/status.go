@@ -32,10 +32,12 @@ type Mark struct {
 	Name     string    `json:"name"`
 	Run      string    `json:"run"`
 	Since    time.Time `json:"since"`
+	Left     time.Time `json:"left"`               // when the last run that touched it ended
 	Changed  bool      `json:"changed,omitempty"`  // it is in a state that was never gpuadm's: changed outside gpuadm
 	Reverted bool      `json:"reverted,omitempty"` // it is as before gpuadm: a reboot can do that, or a run that was cut short
 	Unseen   string    `json:"unseen,omitempty"`   // why its state could not be read
 	Released bool      `json:"released,omitempty"` // the spec no longer has its section: it stays until undo
+	Drift    *Change   `json:"drift,omitempty"`    // of what is Changed or Reverted: from gpuadm's state to the one found
 }
 
 // Pending is Status without a look at what was made, which the Node object is a part of: a gate must not wait for an API server.
@@ -67,7 +69,10 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		if o.back() {
 			continue
 		}
-		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time}
+		m := Mark{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Run: o.first.ID, Since: o.first.Time, Left: o.last.Ended}
+		if m.Left.IsZero() {
+			m.Left = o.last.Time
+		}
 		t, err := e.ThingOf(o.ref()) // fails where a newer gpuadm made it
 		now := State("")
 		if err == nil {
@@ -75,9 +80,11 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		}
 		if err != nil {
 			m.Unseen = err.Error()
-		} else if now != o.links[len(o.links)-1].After {
+		} else if left := o.links[len(o.links)-1].After; now != left {
 			m.Reverted = slices.ContainsFunc(o.links, func(l link) bool { return now == l.Before || l.ours(now) })
 			m.Changed = !m.Reverted
+			drift := step{Change: Change{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Before: left, After: now}, want: Want{Thing: t}}.show(v)
+			m.Drift = &drift
 		}
 		m.Released = spec.IsSection(o.section()) && !e.Spec.Has(o.section())
 		s.Made = append(s.Made, m)

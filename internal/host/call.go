@@ -14,8 +14,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // maxAnswer is the size in bytes above which an answer to Call is refused.
@@ -84,26 +82,59 @@ func unframe(res *http.Response, body []byte) ([]byte, error) {
 }
 
 // ProtoFields calls see for each field of a message that holds bytes.
-func ProtoFields(message []byte, see func(protowire.Number, []byte) error) error {
-	for len(message) > 0 {
-		n, kind, size := protowire.ConsumeTag(message)
-		var value []byte
-		if size >= 0 {
-			if message = message[size:]; kind == protowire.BytesType {
-				value, size = protowire.ConsumeBytes(message)
-			} else {
-				size = protowire.ConsumeFieldValue(n, kind, message)
-			}
+func ProtoFields(message []byte, see func(field int, value []byte) error) error {
+	return ProtoAll(message, func(field int, value []byte, _ uint64) error {
+		if value == nil {
+			return nil
 		}
-		if size < 0 {
-			return fmt.Errorf("cannot read the answer: %w", protowire.ParseError(size))
+		return see(field, value)
+	})
+}
+
+// ProtoAll calls see for each field of a message that holds bytes or a number: value is nil for a number. The module protobuf reads its
+// own program's file at each start of it, to have no two programs agree on what a text looks like.
+// Source: https://protobuf.dev/programming-guides/encoding/
+func ProtoAll(message []byte, see func(field int, value []byte, number uint64) error) error {
+	for len(message) > 0 {
+		tag, n := be.Uvarint(message)
+		if n <= 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {
+			return errNoProto
+		}
+		message = message[n:]
+		var value []byte
+		var number uint64
+		size, known := 0, true
+		switch tag & 7 {
+		case 0:
+			if number, size = be.Uvarint(message); size <= 0 {
+				return errNoProto
+			}
+		case 2:
+			long, n := be.Uvarint(message)
+			if n <= 0 || long > uint64(len(message)-n) {
+				return errNoProto
+			}
+			size = n + int(long)
+			value = message[n:size:size]
+		case 1:
+			size, known = 8, false
+		case 5:
+			size, known = 4, false
+		default: // groups are of a syntax that CRI and the pods' resources never had
+			return errNoProto
+		}
+		if size > len(message) {
+			return errNoProto
 		}
 		message = message[size:]
-		if kind == protowire.BytesType {
-			if err := see(n, value); err != nil {
-				return err
-			}
+		if !known {
+			continue
+		}
+		if err := see(int(tag>>3), value, number); err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+var errNoProto = errors.New("cannot read the answer: it is no message of protocol buffers")

@@ -51,9 +51,10 @@ func wanted(name string, there bool) (all [][2]string) {
 	}...)
 }
 
-// ask asks systemd for what makes a Unit, with one write: authentication does not wait for its answer, as it does not where systemd's
-// own programs ask (bus_socket_start_auth_client in src/libsystemd/sd-bus/bus-socket.c; the D-Bus specification, "Authentication
-// examples"). The connection ends with the answer: systemd sends every signal down its private socket, and would keep what is not read.
+// ask asks systemd for what makes a Unit. It authenticates as systemctl does, with one write, and asks with the next, once systemd has
+// agreed: what comes together with BEGIN systemd reads with it, and does not process before more comes (bus_socket_read_auth and
+// bus_socket_start_auth_client in systemd's src/libsystemd/sd-bus/bus-socket.c; "Authentication Protocol" in the D-Bus specification).
+// The connection ends with the answer: systemd sends every signal down its private sockets, and keeps what is not read.
 func ask(ctx context.Context, socket, name string, all [][2]string) (properties, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -61,18 +62,22 @@ func ask(ctx context.Context, socket, name string, all [][2]string) (properties,
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	out := bytes.NewBufferString("\x00AUTH EXTERNAL " + hex.EncodeToString([]byte(strconv.Itoa(os.Getuid()))) + "\r\nBEGIN\r\n")
-	for i, p := range all {
-		if err := question(out, uint32(i+1), name, p); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := conn.Write(out.Bytes()); err != nil {
+	user := hex.EncodeToString([]byte(strconv.Itoa(os.Getuid())))
+	if _, err := conn.Write([]byte("\x00AUTH EXTERNAL " + user + "\r\nBEGIN\r\n")); err != nil {
 		return nil, err
 	}
 	in := bufio.NewReader(conn)
 	if line, err := in.ReadString('\n'); err != nil || !strings.HasPrefix(line, "OK ") {
 		return nil, errors.Join(errors.New("systemd refuses the connection"), err)
+	}
+	var out bytes.Buffer
+	for i, p := range all {
+		if err := question(&out, uint32(i+1), name, p); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := conn.Write(out.Bytes()); err != nil {
+		return nil, err
 	}
 	found := properties{}
 	for len(found) < len(all) {

@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -59,17 +57,17 @@ func PodDevices(ctx context.Context, v host.View) ([]PodDevice, error) {
 // podDevices reads a ListPodResourcesResponse: pod_resources (1), each with name (1), namespace (2) and containers (3), of which each has
 // devices (2) with resource_name (1) and device_ids (2).
 func podDevices(answer []byte) (list []PodDevice, err error) {
-	err = host.ProtoFields(answer, func(n protowire.Number, pod []byte) error {
+	err = host.ProtoFields(answer, func(n int, pod []byte) error {
 		var name, namespace string
 		var ids []string
-		err := host.ProtoFields(pod, func(n protowire.Number, field []byte) error {
+		err := host.ProtoFields(pod, func(n int, field []byte) error {
 			switch n {
 			case 1:
 				name = string(field)
 			case 2:
 				namespace = string(field)
 			case 3:
-				return host.ProtoFields(field, func(n protowire.Number, devices []byte) error {
+				return host.ProtoFields(field, func(n int, devices []byte) error {
 					if n != 2 {
 						return nil
 					}
@@ -92,7 +90,7 @@ func podDevices(answer []byte) (list []PodDevice, err error) {
 // internal/rm/devices.go).
 func deviceIDs(devices []byte) (ids []string, err error) {
 	ours := false
-	err = host.ProtoFields(devices, func(n protowire.Number, value []byte) error {
+	err = host.ProtoFields(devices, func(n int, value []byte) error {
 		switch n {
 		case 1:
 			ours = strings.HasPrefix(string(value), "nvidia.com/")
@@ -136,13 +134,13 @@ func sandboxes(ctx context.Context, v host.View, socket string, state byte) (map
 		return nil, err
 	}
 	pods := map[string]bool{}
-	return pods, host.ProtoFields(answer, func(_ protowire.Number, sandbox []byte) error {
-		return host.ProtoFields(sandbox, func(n protowire.Number, metadata []byte) error {
-			texts := map[protowire.Number]string{}
+	return pods, host.ProtoFields(answer, func(_ int, sandbox []byte) error {
+		return host.ProtoFields(sandbox, func(n int, metadata []byte) error {
+			texts := map[int]string{}
 			if n != 2 {
 				return nil
 			}
-			err := host.ProtoFields(metadata, func(n protowire.Number, value []byte) error { texts[n] = string(value); return nil })
+			err := host.ProtoFields(metadata, func(n int, value []byte) error { texts[n] = string(value); return nil })
 			pods[texts[3]+"/"+texts[1]] = true
 			return err
 		})
