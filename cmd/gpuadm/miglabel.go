@@ -89,7 +89,8 @@ func (c *common) partitions(ctx context.Context, e *converge.Engine, h host.Host
 func (c *common) beginMIG(ctx context.Context, e *converge.Engine, h host.Host) (partitions, error) {
 	f := c.followed
 	chosen := slices.ContainsFunc(e.Stages, func(st converge.Stage) bool { return st.Name == mig.Stage.Name })
-	if f.Layout == "" || !h.Live() || !chosen || e.Unattended && converge.ReadJournal(h).Held() != "" {
+	j := converge.ReadJournal(h)
+	if f.Layout == "" || !h.Live() || !chosen || e.Unattended && (j.Held() != "" || j.NewerThan(e.Version) != "") {
 		return partitions{}, nil
 	}
 	is, err := c.partitions(ctx, e, h)

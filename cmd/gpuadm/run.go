@@ -117,6 +117,8 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 			count(len(res.Undone), "change"), res.Held, c.typed("apply"))
 	case res.Held != "":
 		return fmt.Sprintf("Held since the undo of run %s: nothing was done. To continue: %s", res.Held, c.typed("apply"))
+	case res.Newer != "":
+		return fmt.Sprintf("gpuadm %s changed this machine last, and this is the older %s: nothing was done.", res.Newer, version())
 	case res.Reboot != "" && c.reboots:
 		return fmt.Sprintf("Rebooting: %s. The boot unit continues.", res.Reboot)
 	case res.Reboot != "":

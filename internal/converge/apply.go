@@ -58,6 +58,13 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		e.tell(Event{Time: h.Now(), What: Nothing, Text: fmt.Sprint(plan.Converged)})
 		return Result{Deferred: plan.Changes}, waiting(plan.Changes)
 	}
+	if err := r.older(); err != nil && !e.Unattended {
+		return Result{}, err
+	} else if err != nil { // no failure: the gate opens by it, and the newer one may be a DaemonSet's, which comes after kubelet
+		newer := r.j.NewerThan(e.Version)
+		e.tell(Event{Time: h.Now(), What: Newer, Text: newer})
+		return Result{Newer: newer}, nil
+	}
 	if err := r.begin(nil); err != nil {
 		return Result{}, err
 	}

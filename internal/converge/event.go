@@ -36,6 +36,7 @@ const (
 	Damaged      What = "damaged"     // at the end of a run: lines of the journal cannot be read; Text says which, and what to do
 	Unkept       What = "unkept"      // gpuadm could not keep a copy of what it replaces, and continues; Text says which, and why
 	Held         What = "held"        // nothing is done: an undo holds
+	Newer        What = "newer"       // nothing is done: a newer gpuadm changed the machine last; Text is its version
 	Reboots      What = "reboot"      // the machine must reboot before the run continues
 	Failed       What = "failed"      // a change could not be made
 	Ended        What = "ended"       // the run; Text is ok or failed

@@ -27,6 +27,7 @@ type Result struct {
 	Left     []Change `json:"left,omitempty"`     // undo: what stays
 	Undone   []Change `json:"undone,omitempty"`   // what an unattended apply has undone, to finish an undo that was cut short
 	Held     string   `json:"held,omitempty"`     // the undo that holds unattended applies
+	Newer    string   `json:"newer,omitempty"`    // an unattended apply left its changes to this newer gpuadm, which changed the machine last
 	Reboot   string   `json:"reboot,omitempty"`   // why a reboot is needed
 	Stage    string   `json:"stage,omitempty"`    // the stage at work when it ended with an error, or the first that cannot be made
 }
