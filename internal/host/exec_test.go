@@ -112,7 +112,8 @@ func TestCancel(t *testing.T) {
 		}
 	}
 
-	patient := runner{kill: time.Minute, max: 1 << 20}
+	patient := newRunner()
+	patient.kill, patient.max = time.Minute, 1<<20
 	_, err = patient.do(cancelled(name("waits")), sh(`trap "echo bye >`+pids+`; exit 0" TERM; >`+name("waits")+`; while :; do sleep 0.05; done`), nil)
 	if data, _ := os.ReadFile(pids); string(data) != "bye\n" || !errors.Is(err, context.Canceled) {
 		t.Errorf("%q (%v)", data, err)
