@@ -77,6 +77,7 @@ func newRoot(e env) *cobra.Command {
 	root.AddCommand(
 		newPlan(c),
 		newApply(c),
+		newBake(c),
 		newUndo(c),
 		newStatus(c),
 		newGate(c),
