@@ -82,12 +82,11 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 	if err != nil {
 		return fmt.Errorf("internal error: %w", err)
 	}
-	err = h.Mkdir(path.Dir(ManifestFile), host.Attr{Mode: 0o755})
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		err = h.WriteFile(ManifestFile, append(data, '\n'), host.Attr{Mode: 0o644})
+	dir := path.Dir(ManifestFile)
+	for _, d := range []string{path.Dir(dir), dir} {
+		if err := h.Mkdir(d, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("cannot write what was baked: %w", err)
-	}
-	return nil
+	return h.WriteFile(ManifestFile, append(data, '\n'), host.Attr{Mode: 0o644})
 }

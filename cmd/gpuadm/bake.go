@@ -102,6 +102,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err := c.addInstall(e, h); err != nil {
 		return err
 	}
+	c.bakes, c.chosen = true, b.typed()
 	if b.plan {
 		return c.planWith(ctx, e, h, false)
 	}
@@ -112,6 +113,23 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	return c.seal(ctx, e, h, b.hostKeys)
+}
+
+// typed are the flags, to be typed again.
+func (b bakeFlags) typed() (words []string) {
+	if b.kernel != "" {
+		words = append(words, "--kernel", b.kernel)
+	}
+	for _, g := range b.gpus {
+		words = append(words, "--gpu", g)
+	}
+	if b.seal {
+		words = append(words, "--seal")
+	}
+	if b.hostKeys {
+		words = append(words, "--ssh-host-keys")
+	}
+	return words
 }
 
 // named are the GPUs of --gpu. nil where there are none: then the choice of a driver leaves them open.

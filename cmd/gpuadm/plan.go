@@ -16,7 +16,7 @@ import (
 )
 
 func newPlan(c *common) *cobra.Command {
-	var exitCode bool
+	var exitCode, report bool
 	cmd := &cobra.Command{
 		Use:   "plan [STAGE…]",
 		Short: "show what apply would change; touch nothing",
@@ -28,10 +28,14 @@ Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 		Example:           "  gpuadm plan\n  gpuadm plan runtime --root /mnt/image -f node.toml\n  gpuadm plan --exit-code -o json",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if report {
+				return c.reportDrift(cmd.Context())
+			}
 			return c.plan(cmd.Context(), args, exitCode)
 		},
 	}
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
+	cmd.Flags().BoolVar(&report, "report", false, "for the drift timer: one line, also as an Event of the Node; nothing if converged")
 	return cmd
 }
 

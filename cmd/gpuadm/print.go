@@ -327,13 +327,16 @@ func interrupts(changes []converge.Change) string {
 
 // typed is the command line that does the verb for the same machine and spec.
 func (c *common) typed(verb string) string {
+	if verb == "apply" && c.bakes {
+		verb = "bake"
+	}
 	words := []string{"gpuadm", verb}
 	if c.rootDir == "/" {
 		words = append([]string{"sudo"}, words...)
 	} else {
 		words = append(words, "--root", c.rootDir)
 	}
-	if verb == "apply" {
+	if verb == "apply" || verb == "bake" {
 		for _, f := range c.files {
 			words = append(words, "-f", f)
 		}

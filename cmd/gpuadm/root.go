@@ -43,6 +43,7 @@ type common struct {
 	noColor  bool
 	booting  bool          // the boot unit calls
 	reboots  bool          // apply reboots by itself where a change needs it
+	bakes    bool          // the verb is bake
 	at       string        // the stage at which the last apply failed
 	node     *node.Session // the Node object, as this run knows it
 	reported string        // the failure that the last report to the cluster had
