@@ -114,28 +114,13 @@ func TestLabBake(t *testing.T) {
 	lab.Asked(t)
 	gpus := fakenvml.Build(t)
 	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
-	gpuadm, err := filepath.Abs(filepath.Join(lab.Source(), "bin", "gpuadm"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache, err := lab.CacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	upper, err := os.MkdirTemp(cache, ".baked-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(upper) })
-	if err := os.Chmod(upper, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	upper := newDisk(t)
 	options := lab.Options{Dist: "bookworm", Headers: true}
 	kernel := ""
 	lab.Have(t, lab.OnDisk(options, upper, func(root string) error {
 		i := img{t: t, root: root}
 		i.furnish(deb, gpus)
-		i.bakes(deb, gpuadm)
+		i.bakes(deb)
 		kernel = i.kernel
 		return nil
 	}))
@@ -156,14 +141,70 @@ func TestLabBake(t *testing.T) {
 	}
 }
 
+// newDisk is an empty folder on the cache's file system.
+func newDisk(t *testing.T) string {
+	t.Helper()
+	cache, err := lab.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	upper, err := os.MkdirTemp(cache, ".baked-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(upper) })
+	if err := os.Chmod(upper, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return upper
+}
+
+// bake is the command that bakes the image.
+func (i img) bake() []string {
+	i.t.Helper()
+	gpuadm, err := filepath.Abs(filepath.Join(lab.Source(), "bin", "gpuadm"))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return []string{gpuadm, "bake", "--root", i.root}
+}
+
+// TestLabBakeDnf: dnf installs in an image, too; a sealed one needs its repository no more.
+func TestLabBakeDnf(t *testing.T) {
+	lab.Asked(t)
+	rpm := repos.RPM(t, repos.Recipe{})
+	lab.Have(t, lab.OnDisk(lab.Options{Dist: lab.RHELish}, newDisk(t), func(root string) error {
+		i := img{t: t, root: root}
+		key, err := os.ReadFile(rpm + "/key.asc")
+		if err != nil {
+			return err
+		}
+		i.put("/etc/gpuadm/key.asc", string(key), 0o644)
+		i.put(specFile, fmt.Sprintf("format = 1\n[toolkit]\nversion = \"1.18.0\"\n[toolkit.repo]\nurl = %q\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = %q\n",
+			repos.Mirror+"/"+repos.Toolkit+"/rpm/x86_64", repos.Fingerprint(t, rpm)), 0o644)
+		i.must("ln", "-sfn", lab.RepoDir+"/"+string(repos.Good), i.root+repos.At)
+		i.must("mkdir", "-p", i.root+lab.RepoDir)
+		i.must("mount", "--bind", rpm, i.root+lab.RepoDir)
+		code, out := i.run(append(i.bake(), "--seal")...)
+		i.must("umount", i.root+lab.RepoDir)
+		t.Log(out)
+		if code != 0 {
+			t.Fatalf("exit %d", code)
+		}
+		says(t, lab.Result{Stdout: i.must("chroot", i.root, "rpm", "-q", "nvidia-container-toolkit")}, "nvidia-container-toolkit-1.18.0")
+		says(t, lab.Result{Stdout: i.must(append(i.bake(), "--seal")...)}, "Nothing to do.", "Sealed: 0 files")
+		return nil
+	}))
+}
+
 // bakes bakes the image from a repository that is there for that time only.
-func (i img) bakes(deb, gpuadm string) {
+func (i img) bakes(deb string) {
 	t := i.t
 	t.Helper()
 	i.must("mkdir", "-p", i.root+lab.RepoDir)
 	i.must("mount", "--bind", deb, i.root+lab.RepoDir)
 	defer i.must("umount", i.root+lab.RepoDir)
-	bake := []string{gpuadm, "bake", "--root", i.root, "--gpu", "H100-80GB"}
+	bake := append(i.bake(), "--gpu", "H100-80GB")
 
 	t.Log(i.must(append(bake, "--dry-run")...))
 	i.killed(bake)
@@ -234,4 +275,29 @@ func (i img) killed(bake []string) {
 		_ = syscall.Kill(cmd.Process.Pid, syscall.SIGKILL)
 		<-ended
 	}
+}
+
+// TestLabBakeThisMachine: a build machine bakes itself. No daemon is started, its running kernel counts for nothing, and its
+// next boot makes what was deferred.
+func TestLabBakeThisMachine(t *testing.T) {
+	n, kernel := bootDKMS(t, "bookworm")
+	r := n.wants(0, n.spec("580.65.06", ""), "bake", "--gpu", "H100-80GB")
+	t.Log(r.Stdout)
+	n.has("580.65.06")
+	n.built(kernel, "580.65.06")
+	if pid := n.MainPID(persistenced); pid != 0 {
+		t.Errorf("%s runs on the build machine", persistenced)
+	}
+	if is := n.Property(persistenced, "UnitFileState"); is != "enabled" {
+		t.Errorf("%s is %s", persistenced, is)
+	}
+	if r := n.Exec("ls", "/usr/sbin/policy-rc.d"); r.Exit == 0 {
+		t.Error("policy-rc.d is left")
+	}
+	n.Reboot()
+	n.active(bootUnit, "active")
+	if n.MainPID(persistenced) == 0 {
+		t.Errorf("%s does not run after the first boot", persistenced)
+	}
+	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
 }

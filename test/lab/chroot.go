@@ -52,7 +52,16 @@ func OnDisk(o Options, upper string, do func(root string) error) error {
 	if err != nil {
 		return err
 	}
-	return onDisk(layers, upper, do)
+	return onDisk(layers, upper, func(root string) error {
+		if o.Dist == RHELish {
+			for _, name := range debianTools() {
+				if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
+					return fmt.Errorf("cannot hide %s: %w", name, err)
+				}
+			}
+		}
+		return do(root)
+	})
 }
 
 // onDisk mounts an overlay and calls do.
