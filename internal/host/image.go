@@ -127,7 +127,7 @@ func (i *image) cover(p placeholder) error {
 	} else if err != nil {
 		return err
 	}
-	if target, err := i.Readlink(p.name); err == nil { // systemd-resolved's leads into /run, which programs have anew
+	if target, err := i.Readlink(p.name); err == nil { // systemd-resolved's leads into /run, which programs find empty
 		return i.rooms.put(p, func() (string, error) { return i.under(target, filepath.Dir(p.name)) }, data)
 	}
 	_, err = i.Lstat(p.name)
