@@ -51,17 +51,8 @@ change that needs the network. What was baked is in ` + stages.ManifestFile + `.
 	f.BoolVar(&b.seal, "seal", false, "clean the image for use by many machines")
 	f.BoolVar(&b.hostKeys, "ssh-host-keys", false, "with --seal: also remove the SSH host keys")
 	f.BoolVar(&b.plan, "dry-run", false, "print what would change")
-	cmd.RegisterFlagCompletionFunc("gpu", cobra.FixedCompletions(models(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
-}
-
-// models are the names that --gpu takes, as one word each.
-func models() []string {
-	all := facts.Models()
-	for i, name := range all {
-		all[i] = strings.ReplaceAll(name, " ", "-")
-	}
-	return all
 }
 
 // bake makes an image, or says what would be made.
@@ -102,7 +93,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err := c.addInstall(e, h); err != nil {
 		return err
 	}
-	c.bakes, c.chosen = true, b.typed()
+	c.bakes, c.chosen, c.planVerb = true, b.typed(), "bake --dry-run"
 	if b.plan {
 		return c.planWith(ctx, e, h, false)
 	}
@@ -135,14 +126,12 @@ func (b bakeFlags) typed() (words []string) {
 // named are the GPUs of --gpu. nil where there are none: then the choice of a driver leaves them open.
 func named(models []string) (all []facts.PCI, err error) {
 	for _, name := range models {
-		found := facts.Named(name)
-		if found == nil {
-			return nil, usage{fmt.Errorf("cannot find GPU %q; known are %s", name, strings.Join(facts.Models(), ", "))}
+		p, _, err := modelOf(name)
+		if err != nil {
+			return nil, usage{err}
 		}
-		all = append(all, found...)
-	}
-	for i := range all {
-		all[i].Address = fmt.Sprintf("ffff:%02x:00.0", i)
+		p.Address = fmt.Sprintf("0000:%02x:00.0", len(all)+1)
+		all = append(all, p)
 	}
 	return all, nil
 }
@@ -170,7 +159,7 @@ func imageKernel(ctx context.Context, h host.View, asked string, needed bool) (s
 // bakeNow converges the image, and says what is left for the first boot.
 func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) error {
 	voice := c.voice()
-	stop, done := onSignal()
+	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop
 	began := h.Now()

@@ -20,7 +20,7 @@ func (c *common) reportDrift(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if none, err := c.noGPU(ctx, e, h); none || err != nil {
+	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
 	s, err := e.Pending(ctx, h)

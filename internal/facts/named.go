@@ -3,43 +3,20 @@
 
 package facts
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
-// Named returns the PCI functions of a model that cannot be seen yet, as an image is for it: "H100 80GB" or "h100-80gb". A model with
-// several ids has them all, since an image must fit each. nil where the table of known devices has no such model.
-func Named(name string) (all []PCI) {
-	for line := range strings.Lines(models) {
-		f := strings.SplitN(strings.TrimSpace(line), " ", 3)
-		if len(f) < 3 || typed(f[2]) != typed(name) {
+// Named returns a GPU of a known model as the PCI bus would show it: by its device id, 1eb8, or by its name, T4 or "A100 PCIe 80GB".
+func Named(name string) (PCI, bool) {
+	plain := strings.NewReplacer("-", " ", "0x", "").Replace(strings.ToLower(name))
+	plain = strings.TrimPrefix(plain, "nvidia ")
+	for row := range strings.Lines(models) {
+		words := strings.SplitN(strings.TrimSpace(row), " ", 3)
+		if len(words) < 3 || strings.HasPrefix(words[2], "NVSwitch") {
 			continue
 		}
-		p := PCI{Address: fmt.Sprintf("ffff:%02x:00.0", len(all)), Vendor: "10de", Device: f[0], Class: "030200", Model: f[2]}
-		if f[1] != "*" {
-			p.Subsystem = f[1]
-		}
-		if strings.HasPrefix(f[2], "NVSwitch") {
-			p.Class = "068000" // bridge, other: the PCI Code and ID Assignment Specification, and pci.ids
-		}
-		all = append(all, p)
-	}
-	return all
-}
-
-// Models lists the names that Named takes, each once.
-func Models() (all []string) {
-	seen := map[string]bool{}
-	for line := range strings.Lines(models) {
-		if f := strings.SplitN(strings.TrimSpace(line), " ", 3); len(f) == 3 && !seen[f[2]] {
-			seen[f[2]], all = true, append(all, f[2])
+		if plain == words[0] || plain == strings.ToLower(strings.ReplaceAll(words[2], "-", " ")) {
+			return PCI{Vendor: "10de", Device: words[0], Class: "030200", Model: words[2]}, true
 		}
 	}
-	return all
-}
-
-// typed is a model's name as people type it: in any case, with - or _ for a space.
-func typed(name string) string {
-	return strings.ToLower(strings.NewReplacer("-", " ", "_", " ").Replace(name))
+	return PCI{}, false
 }
