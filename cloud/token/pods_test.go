@@ -64,7 +64,7 @@ func TestUndoRefusesPods(t *testing.T) {
 			}
 			before := j.n.Touches()
 			e := j.engine()
-			e.Yes = true // it is no matter of consent
+			e.Allow = []string{"all"} // it is no matter of consent
 			_, err := e.Undo(context.Background(), j.n, "all", nil)
 			if c.says == nil {
 				if err != nil {
