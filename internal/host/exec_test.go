@@ -18,7 +18,11 @@ import (
 )
 
 // quick is a runner with small limits.
-func quick() runner { return runner{kill: 300 * time.Millisecond, max: 1 << 20} }
+func quick() runner {
+	r := newRunner()
+	r.kill, r.max = 300*time.Millisecond, 1<<20
+	return r
+}
 
 func sh(script string) []string { return []string{"sh", "-c", script} }
 
