@@ -68,7 +68,7 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 			wants = append(wants, things.DKMS(k.Version, kernel, Built, "builds the modules for the kernel and installs them"))
 		}
 		file := things.ModuleFile(kernel, k.Version, k.Flavour, OnDiskProven, "the kernel has modules of the driver's version, and would load them")
-		if !f.Live {
+		if !f.Live && !f.Baked {
 			file.To = orFirstBoot(file.To)
 		}
 		wants = append(wants, file)

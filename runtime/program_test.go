@@ -25,6 +25,7 @@ type machineWith struct {
 }
 
 func (m *machineWith) Live() bool { return !m.image }
+func (m *machineWith) Runs() bool { return !m.image }
 
 func (m *machineWith) Stat(string) (host.Info, error) {
 	if m.mode == 0 {

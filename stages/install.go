@@ -19,15 +19,18 @@ const (
 	ReadyUnit = "gpuadm-ready.service"
 	specPath  = "gpuadm-spec.path"
 	specUnit  = "gpuadm-spec.service"
+	driftUnit = "gpuadm-drift.service"
+	driftTime = "gpuadm-drift.timer"
 	unitDir   = "/etc/systemd/system/"
 	gateDir   = "/etc/systemd/system/kubelet.service.d"
 	wantsDir  = "/etc/systemd/system/multi-user.target.wants"
+	timersDir = "/etc/systemd/system/timers.target.wants"
 	gateFile  = gateDir + "/50-gpuadm.conf"
 )
 
 // Units returns the unit files of the install stage.
 func Units() []string {
-	return []string{unitDir + BootUnit, unitDir + ReadyUnit, gateFile, unitDir + specPath, unitDir + specUnit}
+	return []string{unitDir + BootUnit, unitDir + ReadyUnit, gateFile, unitDir + specPath, unitDir + specUnit, unitDir + driftTime, unitDir + driftUnit}
 }
 
 // Installed returns gpuadm's files that run at boot: the unit files, and the binary if a unit file runs it. Without unit files
@@ -52,18 +55,23 @@ func Install(binary []byte) converge.Stage {
 			wants = append(wants, things.Exact(Binary, binary, 0o755, "the boot unit runs it"))
 			wants = append(wants, things.Folders(gateDir, "")...)
 			// Where it is missing, enabling makes it and disabling removes it, and a run that is cut short between would leave it.
-			enabled := things.Folders(wantsDir, "")
-			wants = append(wants, enabled[len(enabled)-1])
+			for _, dir := range []string{wantsDir, timersDir} {
+				enabled := things.Folders(dir, "")
+				wants = append(wants, enabled[len(enabled)-1])
+			}
 			return append(wants,
 				things.Exact(unitDir+BootUnit, systemd.Service, 0o644, "it converges the node at every boot"),
 				things.Exact(unitDir+ReadyUnit, systemd.Ready, 0o644, "it makes the stages that need a running kubelet"),
 				things.Exact(unitDir+specUnit, systemd.Spec, 0o644, "kubelet waits for a spec that cloud-init writes late"),
 				things.Exact(unitDir+specPath, systemd.SpecPath, 0o644, "it finds such a spec"),
+				things.Exact(unitDir+driftUnit, systemd.Drift, 0o644, "it reports what has drifted, and touches nothing"),
+				things.Exact(unitDir+driftTime, systemd.DriftTimer, 0o644, "it runs that once an hour"),
 				things.Exact(gateFile, systemd.Gate, 0o644, "kubelet waits until the node is ready"),
 				things.Enabled(BootUnit, "at every boot"),
 				things.Enabled(ReadyUnit, "at every boot, once kubelet runs"),
 				things.Enabled(specPath, "at every boot"),
-				things.UnitFilesRead("systemd must read the changed unit files", BootUnit, ReadyUnit, specPath, specUnit, "kubelet.service"),
+				things.Enabled(driftTime, "at every boot"),
+				things.UnitFilesRead("systemd must read the changed unit files", BootUnit, ReadyUnit, specPath, specUnit, driftTime, driftUnit, "kubelet.service"),
 			), nil
 		},
 	}

@@ -283,15 +283,20 @@ func TestOneWriter(t *testing.T) {
 	plan(t, n, engine(t, specs["handler"])) // looking is free
 }
 
-// A bake and the first boot end as an apply on the live machine from the start.
+// An image and its first boot end as an apply on the live machine from the start, also where its programs ran in it.
 func TestBakeThenBootIsLive(t *testing.T) {
+	t.Run("files", func(t *testing.T) { bakeThenBoot(t, (*simhost.Node).Image) })
+	t.Run("programs", func(t *testing.T) { bakeThenBoot(t, (*simhost.Node).Bake) })
+}
+
+func bakeThenBoot(t *testing.T, off func(*simhost.Node)) {
 	each(t, func(t *testing.T, m machine, e func() *converge.Engine) {
 		live := m.boot(t)
 		if !live.Live() {
 			return
 		}
 		baked := m.boot(t)
-		baked.Image()
+		off(baked)
 		if version(t, live) != version(t, baked) {
 			return // it could be asked for by running the binary only, and an image runs nothing
 		}
@@ -299,8 +304,8 @@ func TestBakeThenBootIsLive(t *testing.T) {
 		apply(t, baked, e())
 		baked.FirstBoot()
 		for _, c := range plan(t, baked, e()).Changes {
-			here := e().Spec.Has("node") && c.Name == "/etc/default/kubelet" // labels say what GPUs a machine has
-			if c.Kind != "mig" && c.Deferred == "" && !here {                // a GPU is not partitioned in an image
+			here := e().Spec.Has("node") && labelled(c)       // labels say what GPUs a machine has
+			if c.Kind != "mig" && c.Deferred == "" && !here { // a GPU is not partitioned in an image
 				t.Errorf("after the first boot, still planned: %s", c)
 			}
 		}
@@ -309,6 +314,11 @@ func TestBakeThenBootIsLive(t *testing.T) {
 		skip := []string{converge.Home, "/run", "/proc", "/sys"}
 		compare(t, "baked and booted", live.Tree(skip...), baked.Tree(skip...))
 	})
+}
+
+// labelled says whether a change is of what kubelet takes the labels from.
+func labelled(c converge.Change) bool {
+	return c.Name == "/etc/default/kubelet" || strings.HasSuffix(c.Name, "/zz-gpuadm.yaml") || c.Kind == "restart" && (strings.HasPrefix(c.Name, "k3s") || strings.HasPrefix(c.Name, "rke2"))
 }
 
 func version(t *testing.T, n *simhost.Node) string {

@@ -75,6 +75,21 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 	return errors.Join(err, se.tell(ctx, h, w, n, events))
 }
 
+// ReportDrift tells the cluster what is pending on a node, by an Event. The condition is of the GPUs, which may be ready all the same.
+func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.Facts, message string) error {
+	w := whose(s, f)
+	if !TellsCluster(s) || w.later.Until != "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportLimit)
+	defer cancel()
+	n, err := se.look(ctx, h, w, &nodeLooks{}, "report")
+	if err != nil {
+		return err
+	}
+	return se.tell(ctx, h, w, n, []event{{"Warning", "Drift", clip(message)}})
+}
+
 // told is the condition's reason and message; "" where the apply says nothing about the GPUs. That an API server was not
 // there for a moment is no news of the GPUs; that the cluster has none of them to give away is.
 func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {

@@ -56,7 +56,7 @@ effect only after a reboot. Apply then stops with exit code 4; with --reboot
 it reboots, and the boot unit continues before kubelet starts.
 
 In a root folder nothing runs. Changes that need the running machine are deferred
-until its first boot, and apply names them. Pack a tree that was prepared without
+until its first boot, and apply names them; gpuadm bake also installs packages. Pack a tree that was prepared without
 root as root:root: gpuadm refuses files that users other than root can write to.`,
 		Example:           "  gpuadm apply\n  gpuadm apply runtime --root /mnt/image -f node.toml\n  gpuadm apply --deadline 10m --unattended",
 		ValidArgsFunction: stageNames,

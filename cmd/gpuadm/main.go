@@ -49,6 +49,7 @@ func system() env {
 		getenv:   os.Getenv,
 		root:     os.Geteuid() == 0,
 		open:     host.Open,
+		image:    host.Image,
 		read:     os.ReadFile,
 		stat:     os.Stat,
 		confined: host.Confined,

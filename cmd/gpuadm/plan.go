@@ -17,7 +17,7 @@ import (
 )
 
 func newPlan(c *common) *cobra.Command {
-	var exitCode bool
+	var exitCode, report bool
 	var details []string
 	cmd := &cobra.Command{
 		Use:   "plan [STAGE…]",
@@ -31,6 +31,9 @@ Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 		Example:           "  gpuadm plan\n  gpuadm plan runtime --root /mnt/image -f node.toml\n  gpuadm plan --exit-code -o json",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if report {
+				return c.reportDrift(cmd.Context())
+			}
 			if _, err := choose(stages.Sequence(), details, nil); err != nil {
 				return err
 			}
@@ -41,6 +44,7 @@ Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 	cmd.Flags().StringSliceVar(&details, "stage", nil, "show all changes of this `STAGE`; repeatable")
 	cmd.RegisterFlagCompletionFunc("stage", stageNames)
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
+	cmd.Flags().BoolVar(&report, "report", false, "for the drift timer: one line, also as an Event of the Node; nothing if converged")
 	return cmd
 }
 

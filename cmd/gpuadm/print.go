@@ -190,6 +190,9 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 
 // typed is the command line that does the verb for the same machine and spec.
 func (c *common) typed(verb string) string {
+	if verb == "apply" && c.bakes {
+		verb = "bake"
+	}
 	words := append([]string{"gpuadm"}, strings.Fields(verb)...)
 	if c.rootDir == "/" {
 		words = append([]string{"sudo"}, words...)

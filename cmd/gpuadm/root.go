@@ -44,6 +44,7 @@ type common struct {
 	noColor  bool
 	booting  bool          // the boot unit calls
 	reboots  bool          // apply reboots by itself where a change needs it
+	bakes    bool          // the verb is bake
 	at       string        // the stage at which the last apply failed
 	node     *node.Session // the Node object, as this run knows it
 	reported string        // the failure that the last report to the cluster had
@@ -111,6 +112,7 @@ func (c *common) verbs() []verbGroup {
 			newValidate(c),
 			newPlan(c),
 			newApply(c),
+			newBake(c),
 			newUndo(c),
 			newStatus(c),
 		}},

@@ -26,6 +26,16 @@ var Spec []byte
 //go:embed gpuadm-spec.path
 var SpecPath []byte
 
+// Drift is gpuadm-drift.service.
+//
+//go:embed gpuadm-drift.service
+var Drift []byte
+
+// DriftTimer is gpuadm-drift.timer.
+//
+//go:embed gpuadm-drift.timer
+var DriftTimer []byte
+
 // Gate is the drop-in that makes kubelet wait for it.
 //
 //go:embed kubelet-gpuadm.conf

@@ -158,9 +158,11 @@ func verify(t *testing.T, program string, units cloudInit, service []byte) strin
 	put("gpuadm-ready.service", string(systemd.Ready))
 	put("gpuadm-spec.service", string(systemd.Spec))
 	put("gpuadm-spec.path", string(systemd.SpecPath))
+	put("gpuadm-drift.service", string(systemd.Drift))
+	put("gpuadm-drift.timer", string(systemd.DriftTimer))
 	put("kubelet.service", kubeletUnit)
 	put("kubelet.service.d/50-gpuadm.conf", string(systemd.Gate))
-	cmd := exec.Command(program, "verify", "--man=no", "multi-user.target", "gpuadm-spec.service")
+	cmd := exec.Command(program, "verify", "--man=no", "multi-user.target", "gpuadm-spec.service", "gpuadm-drift.timer", "gpuadm-drift.service")
 	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+folder+":")
 	cmd.Dir = folder                  // it finds units in the current folder first
 	output, _ := cmd.CombinedOutput() // what it finds decides, not the exit code: this machine lacks most programs

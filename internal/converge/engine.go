@@ -28,6 +28,9 @@ type Engine struct {
 	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
 	Version string                                             // of gpuadm, for the journal
 
+	// Assume says what is known of a machine that cannot be seen yet: the kernel that an image will boot, its GPUs. May be nil.
+	Assume func(*facts.Facts)
+
 	// May is asked before a stage touches anything: gpuadm begins nothing on a machine that its cloud will soon reclaim. nil: it may.
 	May func(context.Context, host.View, facts.Facts) error
 

@@ -61,7 +61,11 @@ func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 			needs = needs.And(st.Needs(e.Spec))
 		}
 	}
-	return e.cache.Gather(ctx, v, needs)
+	f, err := e.cache.Gather(ctx, v, needs)
+	if err == nil && e.Assume != nil {
+		e.Assume(&f)
+	}
+	return f, err
 }
 
 // GPUs are those of Facts, which takes them from here: the bus is read once.

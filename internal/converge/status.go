@@ -35,6 +35,7 @@ type Mark struct {
 	Left     time.Time `json:"left"`               // when the last run that touched it ended
 	Changed  bool      `json:"changed,omitempty"`  // it is in a state that was never gpuadm's: changed outside gpuadm
 	Reverted bool      `json:"reverted,omitempty"` // it is as before gpuadm: a reboot can do that, or a run that was cut short
+	State    State     `json:"-"`                  // it has now
 	Unseen   string    `json:"unseen,omitempty"`   // why its state could not be read
 	Released bool      `json:"released,omitempty"` // the spec no longer has its section: it stays until undo
 	Drift    *Change   `json:"drift,omitempty"`    // of what is Changed or Reverted: from gpuadm's state to the one found
@@ -78,6 +79,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		if err == nil {
 			now, err = t.Look(ctx, v)
 		}
+		m.State = now
 		if err != nil {
 			m.Unseen = err.Error()
 		} else if left := o.links[len(o.links)-1].After; now != left {

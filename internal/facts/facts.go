@@ -16,8 +16,9 @@ import (
 
 // Facts is what a machine is, beside what we want of it.
 type Facts struct {
-	Live    bool     `json:"live"` // gathered from the running machine, not from a root folder
-	Day     string   `json:"-"`    // by the clock of the machine that gathers, in UTC: 2026-11-22; it may be wrong
+	Live    bool     `json:"live"`            // gathered from the running machine, not from a root folder
+	Baked   bool     `json:"baked,omitempty"` // a root folder in which the machine's own programs run
+	Day     string   `json:"-"`               // by the clock of the machine that gathers, in UTC: 2026-11-22; it may be wrong
 	OS      OS       `json:"os"`
 	Arch    string   `json:"arch"` // amd64, arm64: of the machine's own files, not of this binary
 	Kernel  Kernel   `json:"kernel"`

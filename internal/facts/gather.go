@@ -28,7 +28,7 @@ func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 // Gather is the package's Gather, but does not repeat what the cache knows.
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	l := c.look(v)
-	f := Facts{Live: v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
+	f := Facts{Live: v.Live(), Baked: v.Runs() && !v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
 	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
 	if f.Live {
 		f.Virt, f.GPUs = l.virt(), c.gpus

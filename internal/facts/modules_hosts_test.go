@@ -54,6 +54,7 @@ func (v linked) ReadDir(name string) ([]string, error) {
 }
 
 func (linked) Live() bool { return true }
+func (linked) Runs() bool { return true }
 
 func TestModules(t *testing.T) {
 	v := linked{files{

@@ -201,6 +201,7 @@ func TestBuildCert(t *testing.T) {
 type running struct{ files }
 
 func (running) Live() bool { return true }
+func (running) Runs() bool { return true }
 
 func TestTrust(t *testing.T) {
 	const mok = "/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"

@@ -47,6 +47,7 @@ type booted struct {
 }
 
 func (booted) Live() bool { return true }
+func (booted) Runs() bool { return true }
 
 func (r booted) Unit(ctx context.Context, name string) (host.Unit, error) {
 	u, _ := r.files.Unit(ctx, name)

@@ -16,7 +16,7 @@ const signedModules = "linux-modules-nvidia-"
 // signed asks apt which of them it knows, where a target kernel has no module of the branch yet: a converged machine does
 // not ask.
 func (l *look) signed(ctx context.Context, f Facts, branch string) []string {
-	if !f.Live || f.OS.ID != "ubuntu" && !slices.Contains(f.OS.Like, "ubuntu") {
+	if !l.v.Runs() || f.OS.ID != "ubuntu" && !slices.Contains(f.OS.Like, "ubuntu") {
 		return nil
 	}
 	targets := f.Kernel.Targets(f.Live)

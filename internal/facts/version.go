@@ -53,7 +53,7 @@ func (l *look) version(ctx context.Context, path string, p program) string {
 		return v
 	}
 	found := l.binaryVersion(path, p.module)
-	if found == "" && p.ask && l.v.Live() {
+	if found == "" && p.ask && l.v.Runs() {
 		if out, err := l.v.Ask(ctx, path, "--version"); err == nil {
 			found = spoken(string(out))
 		}

@@ -23,6 +23,7 @@ type files map[string]any
 
 func (files) Root() string   { return "/test" }
 func (files) Live() bool     { return false }
+func (files) Runs() bool     { return false }
 func (files) Now() time.Time { return time.Unix(0, 0) }
 
 func (v files) ReadFile(name string) ([]byte, error) {

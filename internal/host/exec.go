@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -27,13 +28,27 @@ const (
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// runner runs commands on the running machine: argv as given, no shell, standard input empty, a process group of its own.
+// runner runs commands on the running machine, or in an image: argv as given, no shell, standard input empty, a process group of its own.
 type runner struct {
-	kill time.Duration // from SIGTERM to SIGKILL
-	max  int           // bytes of standard output
+	kill  time.Duration                          // from SIGTERM to SIGKILL
+	max   int                                    // bytes of standard output
+	start func(*exec.Cmd) error                  // where its programs run: in an image that is its own root folder
+	mode  func(name string) (fs.FileMode, error) // of a program's file
+	env   []string                               // added to the common environment
+	root  string                                 // the programs' root folder; "" for this process's own
 }
 
-func newRunner() runner { return runner{kill: killAfter, max: maxOutput} }
+func newRunner() runner {
+	return runner{kill: killAfter, max: maxOutput, start: (*exec.Cmd).Start, mode: modeOf}
+}
+
+func modeOf(name string) (fs.FileMode, error) {
+	i, err := os.Stat(name)
+	if err != nil {
+		return 0, err
+	}
+	return i.Mode(), nil
+}
 
 // ask runs a command that only looks. One that says too much is stopped.
 func (r runner) ask(ctx context.Context, argv []string) ([]byte, error) {
@@ -53,7 +68,7 @@ func (r runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 		return nil, &CommandError{Argv: []string{"nothing"}, Code: -1, Cause: fs.ErrInvalid}
 	}
 	failed := &CommandError{Argv: argv, Code: -1}
-	binary, err := lookPath(argv[0])
+	binary, err := r.lookPath(argv[0])
 	if err != nil {
 		failed.Cause = err
 		return nil, failed
@@ -74,11 +89,11 @@ func (r runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 	cmd := exec.Cmd{
 		Path:        binary,
 		Args:        argv,
-		Env:         append(environment(), envOf(ctx)...),
+		Env:         slices.Concat(environment(), r.env, envOf(ctx)),
 		Dir:         "/",
 		Stdout:      &stdout,
 		Stderr:      &stderr,
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Chroot: r.root},
 	}
 	if inherit != nil {
 		cmd.ExtraFiles = []*os.File{inherit}
@@ -102,7 +117,7 @@ func (r runner) run(ctx context.Context, argv []string, inherit *os.File, strict
 func (r runner) wait(ctx context.Context, cmd *exec.Cmd) error {
 	// A daemon started by the command may hold its pipes open for ever: once the command itself has ended it has this long.
 	cmd.WaitDelay = r.kill
-	if err := cmd.Start(); err != nil {
+	if err := r.start(cmd); err != nil {
 		return err
 	}
 	group := -cmd.Process.Pid
@@ -153,13 +168,13 @@ func environment() []string {
 }
 
 // lookPath finds a program on our search path, not on the caller's.
-func lookPath(name string) (string, error) {
+func (r runner) lookPath(name string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
 	for _, dir := range strings.Split(searchPath, ":") {
 		file := filepath.Join(dir, name)
-		if i, err := os.Stat(file); err == nil && i.Mode().IsRegular() && i.Mode()&0o111 != 0 {
+		if mode, err := r.mode(file); err == nil && mode.IsRegular() && mode&0o111 != 0 {
 			return file, nil
 		}
 	}

@@ -18,7 +18,11 @@ import (
 )
 
 // quick is a runner with small limits.
-func quick() runner { return runner{kill: 300 * time.Millisecond, max: 1 << 20} }
+func quick() runner {
+	r := newRunner()
+	r.kill, r.max = 300*time.Millisecond, 1<<20
+	return r
+}
 
 func sh(script string) []string { return []string{"sh", "-c", script} }
 
@@ -112,7 +116,8 @@ func TestCancel(t *testing.T) {
 		}
 	}
 
-	patient := runner{kill: time.Minute, max: 1 << 20}
+	patient := newRunner()
+	patient.kill, patient.max = time.Minute, 1<<20
 	_, err = patient.do(cancelled(name("waits")), sh(`trap "echo bye >`+pids+`; exit 0" TERM; >`+name("waits")+`; while :; do sleep 0.05; done`), nil)
 	if data, _ := os.ReadFile(pids); string(data) != "bye\n" || !errors.Is(err, context.Canceled) {
 		t.Errorf("%q (%v)", data, err)

@@ -23,6 +23,8 @@ type View interface {
 	Root() string
 	// Live says whether the running kernel, systemd and GPUs are this machine's; false in a root folder.
 	Live() bool
+	// Runs says whether the machine's own programs can run: they do on the running machine, and in a root folder that is baked.
+	Runs() bool
 	// Now is the machine's wall clock.
 	Now() time.Time
 
@@ -45,7 +47,7 @@ type View interface {
 	Trusted(names ...string) error
 
 	// Ask runs a command that only reads, and returns its standard output. Errors are *CommandError.
-	// In a root folder no command can run: the error is a Later.
+	// In a root folder that is not baked no command can run: the error is a Later.
 	Ask(ctx context.Context, argv ...string) ([]byte, error)
 	// AskAbout asks about files that are not on the machine: they are laid into a private folder, which is removed
 	// afterwards, and wherever argv or a file says Scratch it is that folder. Names in files are relative to it.

@@ -28,6 +28,7 @@ func newLive(disk realDisk) *live {
 
 func (l *live) Root() string   { return "/" }
 func (l *live) Live() bool     { return true }
+func (l *live) Runs() bool     { return true }
 func (l *live) Now() time.Time { return time.Now() }
 
 func (l *live) Ask(ctx context.Context, argv ...string) ([]byte, error) {

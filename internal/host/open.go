@@ -36,6 +36,7 @@ type folder struct {
 
 func (f *folder) Root() string   { return f.root }
 func (f *folder) Live() bool     { return false }
+func (f *folder) Runs() bool     { return false }
 func (f *folder) Now() time.Time { return time.Now() }
 
 // firstBoot is when all can be done that a folder cannot.

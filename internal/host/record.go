@@ -55,6 +55,7 @@ func (r *Recorder) Root() string { return r.view.Root() }
 
 // Live is View's.
 func (r *Recorder) Live() bool { return r.view.Live() }
+func (r *Recorder) Runs() bool { return r.view.Runs() }
 
 // Now is View's.
 func (r *Recorder) Now() time.Time { return r.view.Now() }

@@ -22,26 +22,37 @@ const (
 
 // AskAbout is View's.
 func (l *live) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
-	dir, drop, err := scratch(files)
+	dir, drop, err := scratch(scratchFolder(), "", files)
 	if err != nil {
 		return nil, fail("make a scratch folder for", argv[0], err)
 	}
 	defer drop()
+	return l.runner.ask(ctx, inScratch(argv, dir))
+}
+
+// inScratch is argv with the scratch folder's name.
+func inScratch(argv []string, dir string) []string {
 	asked := make([]string, len(argv))
 	for i, a := range argv {
 		asked[i] = strings.ReplaceAll(a, Scratch, dir)
 	}
-	return l.runner.ask(ctx, asked)
+	return asked
+}
+
+// scratchFolder is where scratch folders lie: /run is in memory and gone after a boot, so a killed gpuadm leaves nothing for long.
+// Not everybody may write there.
+func scratchFolder() string {
+	if os.Geteuid() != 0 {
+		return os.TempDir()
+	}
+	return scratchParent
 }
 
 // scratch lays files into a folder that only we can read; wherever their text has Scratch it is that folder.
 // It is locked while it is in use: so an unlocked folder is a leftover.
-func scratch(files map[string][]byte) (dir string, drop func(), err error) {
-	// /run is in memory and gone after a boot, so a killed gpuadm leaves nothing for long. Not everybody may write there.
-	parent := scratchParent
-	if os.Geteuid() != 0 {
-		parent = os.TempDir()
-	}
+// Programs whose root folder is root find it by the name that is returned.
+func scratch(parent, root string, files map[string][]byte) (name string, drop func(), err error) {
+	var dir string
 	if dir, err = os.MkdirTemp(parent, scratchPrefix); err != nil {
 		return "", nil, err
 	}
@@ -61,22 +72,22 @@ func scratch(files map[string][]byte) (dir string, drop func(), err error) {
 	if err != nil {
 		return "", drop, err
 	}
-	root, err := os.OpenRoot(dir)
+	in, err := os.OpenRoot(dir)
 	if err != nil {
 		return "", drop, err
 	}
-	defer root.Close()
+	defer in.Close()
 	for name, data := range files {
-		name = strings.TrimPrefix(name, "/")
-		if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		name := strings.TrimPrefix(name, "/")
+		if err := in.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			return "", drop, err
 		}
-		text := strings.ReplaceAll(string(data), Scratch, dir)
-		if err := root.WriteFile(name, []byte(text), 0o600); err != nil {
+		text := strings.ReplaceAll(string(data), Scratch, strings.TrimPrefix(dir, root))
+		if err := in.WriteFile(name, []byte(text), 0o600); err != nil {
 			return "", drop, err
 		}
 	}
-	return dir, drop, nil
+	return strings.TrimPrefix(dir, root), drop, nil
 }
 
 // sweepScratch removes the scratch folders of runs that were killed.

@@ -45,9 +45,9 @@ func (l lists) Name() string { return l.name }
 // Reads is converge.Reader's.
 func (l lists) Reads() []string { return l.files }
 
-// Look defers lists of a root folder: reading them runs the packager, which has no machine there.
+// Look defers lists of a root folder that is not baked: reading them runs the packager.
 func (l lists) Look(_ context.Context, v host.View) (converge.State, error) {
-	if !v.Live() {
+	if !v.Runs() {
 		return "", host.FirstBoot
 	}
 	if l.of == nil {

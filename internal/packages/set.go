@@ -63,7 +63,7 @@ func (s *Set) InStream(name string) *Set {
 
 // ready says whether the packager can be asked for available versions.
 func (s *Set) ready(ctx context.Context, v host.View) error {
-	if !v.Live() {
+	if !v.Runs() {
 		return host.FirstBoot
 	}
 	if len(s.reads) == 0 {

@@ -51,8 +51,8 @@ func (d dkmsBuild) Name() string { return "nvidia/" + d.version + " " + d.kernel
 
 func (d dkmsBuild) Look(_ context.Context, v host.View) (converge.State, error) {
 	_, state, err := d.built(v, d.version, d.kernel)
-	if err == nil && state != installed && !v.Live() {
-		return "", host.FirstBoot // only the booted machine can build
+	if err == nil && state != installed && !v.Runs() {
+		return "", host.FirstBoot // nothing can be built there
 	}
 	return state, err
 }

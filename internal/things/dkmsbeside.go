@@ -51,8 +51,8 @@ func (b beside) Name() string { return b.name + " for " + b.kernel }
 
 func (b beside) Look(_ context.Context, v host.View) (converge.State, error) {
 	_, state, err := b.built(v, b.name, b.kernel)
-	if err == nil && state != BesideFits && !v.Live() {
-		return "", host.FirstBoot // only the booted machine can build
+	if err == nil && state != BesideFits && !v.Runs() {
+		return "", host.FirstBoot // nothing can be built there
 	}
 	return state, err
 }

@@ -82,8 +82,8 @@ func (i initramfs) Look(_ context.Context, v host.View) (converge.State, error) 
 			return "", err
 		}
 		if info.Ctime.After(made) && !info.Ctime.After(v.Now()) { // one that lies ahead of now would be so for ever
-			if !v.Live() {
-				return "", host.FirstBoot // the tools that make it run on the booted machine alone
+			if !v.Runs() {
+				return "", host.FirstBoot // the tools that make it do not run
 			}
 			return olderImage, nil
 		}

@@ -26,6 +26,46 @@ type Chroot struct {
 // InChroot lays a folder over a distribution's layers, the topmost first, and calls do. What do's programs write ends up
 // in the folder upper, which is on the cache's file system; the layers do not change.
 func InChroot(layers []string, upper string, do func(Chroot) error) (err error) {
+	return onDisk(layers, upper, func(root string) (err error) {
+		mounts := []struct {
+			what, where, kind string
+			flags             uintptr
+		}{
+			{"proc", filepath.Join(root, "proc"), "proc", 0},
+			{"/sys", filepath.Join(root, "sys"), "", syscall.MS_BIND},
+			{"/dev", filepath.Join(root, "dev"), "", syscall.MS_BIND},
+		}
+		for _, m := range mounts {
+			if err := syscall.Mount(m.what, m.where, m.kind, m.flags, ""); err != nil {
+				return fmt.Errorf("cannot mount %s for a chroot: %w", m.what, err)
+			}
+			defer func() { err = errors.Join(err, syscall.Unmount(m.where, syscall.MNT_DETACH)) }()
+		}
+		return do(Chroot{root})
+	})
+}
+
+// OnDisk lays a folder over the disk that a host of these options has, and calls do with the root folder of both: nothing of it runs.
+// A host with the folder as Options.Over then boots what do has made.
+func OnDisk(o Options, upper string, do func(root string) error) error {
+	layers, err := layersOf(o)
+	if err != nil {
+		return err
+	}
+	return onDisk(layers, upper, func(root string) error {
+		if o.Dist == RHELish {
+			for _, name := range debianTools() {
+				if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
+					return fmt.Errorf("cannot hide %s: %w", name, err)
+				}
+			}
+		}
+		return do(root)
+	})
+}
+
+// onDisk mounts an overlay and calls do.
+func onDisk(layers []string, upper string, do func(root string) error) (err error) {
 	side, err := os.MkdirTemp(filepath.Dir(upper), ".chroot-")
 	if err != nil {
 		return fmt.Errorf("cannot make a chroot's folder: %w", err)
@@ -37,23 +77,12 @@ func InChroot(layers []string, upper string, do func(Chroot) error) (err error) 
 			return fmt.Errorf("cannot make a chroot's folder: %w", err)
 		}
 	}
-	mounts := []struct {
-		what, where, kind string
-		flags             uintptr
-		options           string
-	}{
-		{"overlay", root, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(layers, ":"), upper, work)},
-		{"proc", filepath.Join(root, "proc"), "proc", 0, ""},
-		{"/sys", filepath.Join(root, "sys"), "", syscall.MS_BIND, ""},
-		{"/dev", filepath.Join(root, "dev"), "", syscall.MS_BIND, ""},
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(layers, ":"), upper, work)
+	if err := syscall.Mount("overlay", root, "overlay", 0, options); err != nil {
+		return fmt.Errorf("cannot mount a disk: %w", err)
 	}
-	for _, m := range mounts {
-		if err := syscall.Mount(m.what, m.where, m.kind, m.flags, m.options); err != nil {
-			return fmt.Errorf("cannot mount %s for a chroot: %w", m.what, err)
-		}
-		defer func() { err = errors.Join(err, syscall.Unmount(m.where, syscall.MNT_DETACH)) }()
-	}
-	return do(Chroot{root})
+	defer func() { err = errors.Join(err, syscall.Unmount(root, syscall.MNT_DETACH)) }()
+	return do(root)
 }
 
 // Run runs a command in the chroot, as root, with this machine's network, and returns its standard output.

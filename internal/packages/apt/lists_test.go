@@ -160,6 +160,7 @@ type counting struct {
 }
 
 func (c counting) Live() bool { return true }
+func (c counting) Runs() bool { return true }
 
 func (c counting) ReadFile(name string) ([]byte, error) {
 	c.reads[name]++

@@ -72,6 +72,7 @@ type machine struct {
 }
 
 func (m *machine) Live() bool { return true }
+func (m *machine) Runs() bool { return true }
 
 // ReadFile reads of running processes what the machine's own /proc would show.
 func (m *machine) ReadFile(name string) ([]byte, error) {

@@ -34,7 +34,7 @@ func (n *Node) Install(name string, p Program) {
 
 // Ask is host.View's.
 func (n *Node) Ask(ctx context.Context, argv ...string) (out []byte, err error) {
-	if !n.Live() {
+	if !n.Runs() {
 		return nil, host.FirstBoot
 	}
 	err = n.look(func() error {
@@ -49,7 +49,7 @@ func (n *Node) Ask(ctx context.Context, argv ...string) (out []byte, err error) 
 
 // Do is host.Host's: one touch.
 func (n *Node) Do(ctx context.Context, argv ...string) (out []byte, err error) {
-	if !n.Live() {
+	if !n.Runs() {
 		return nil, host.FirstBoot
 	}
 	err = n.touch(func() error {

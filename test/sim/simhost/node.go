@@ -31,6 +31,7 @@ type Node struct {
 	mu       sync.Mutex
 	root     *inode
 	live     bool
+	baking   bool // an image in which programs run
 	now      time.Time
 	booted   time.Time
 	bootID   string
@@ -70,6 +71,13 @@ func (n *Node) Live() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.live
+}
+
+// Runs is host.View's.
+func (n *Node) Runs() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.live || n.baking
 }
 
 // Now is host.View's. The clock advances at touches only.

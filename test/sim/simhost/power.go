@@ -58,10 +58,18 @@ func (n *Node) Image() {
 	n.live = false
 }
 
+// Bake is Image, and the image's programs run in it.
+func (n *Node) Bake() {
+	n.Image()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.baking = true
+}
+
 // FirstBoot starts an image as a machine: it is live from then on.
 func (n *Node) FirstBoot() {
 	n.mu.Lock()
-	n.live = true
+	n.live, n.baking = true, false
 	n.mu.Unlock()
 	n.Reboot()
 }

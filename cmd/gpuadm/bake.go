@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+type bakeFlags struct {
+	kernel               string
+	gpus                 []string
+	seal, hostKeys, plan bool
+}
+
+func newBake(c *common) *cobra.Command {
+	var b bakeFlags
+	cmd := &cobra.Command{
+		Use:   "bake",
+		Short: "make a node image: all that needs no GPU and no running kernel",
+		Long: `Bake converges an image to its /etc/gpuadm/node.toml, by the same stages as apply.
+With --root it works on the image's root folder, and without on this machine,
+which becomes the image.
+
+The image's own apt or dnf, dkms and update-initramfs or dracut run in it. They run
+in a mount namespace of their own, and start no daemon. Modules are built for the
+image's kernel, and verified. Bake also installs this gpuadm and its boot units. What
+needs the running machine is deferred until first boot; bake says what that needs.
+
+--seal makes the image one for many machines: it starts a new journal, so that undo
+on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
+join token, package lists, and logs of the bake. It refuses an image with a deferred
+change that needs the network. What was baked is in ` + stages.ManifestFile + `.`,
+		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.bake(cmd.Context(), b) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&b.kernel, "kernel", "", "the `RELEASE` of the kernel that the image boots, where it has several")
+	f.StringArrayVar(&b.gpus, "gpu", nil, "`MODEL` of GPU that the image is for, such as H100-80GB; repeatable")
+	f.BoolVar(&b.seal, "seal", false, "clean the image for use by many machines")
+	f.BoolVar(&b.hostKeys, "ssh-host-keys", false, "with --seal: also remove the SSH host keys")
+	f.BoolVar(&b.plan, "dry-run", false, "print what would change")
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
+	return cmd
+}
+
+// bake makes an image, or says what would be made.
+func (c *common) bake(ctx context.Context, b bakeFlags) error {
+	if b.hostKeys && !b.seal {
+		return usage{fmt.Errorf("cannot use --ssh-host-keys without --seal")}
+	}
+	gpus, err := named(b.gpus)
+	if err != nil {
+		return err
+	}
+	if !c.root {
+		return &converge.Trouble{What: "cannot bake: only root can run programs in an image", Try: []string{"sudo gpuadm bake"}}
+	}
+	done := func() {}
+	defer func() { done() }()
+	c.open = func(root string) (h host.Host, err error) {
+		h, done, err = c.image(root)
+		if err != nil {
+			done = func() {}
+		}
+		return h, err
+	}
+	e, h, err := c.engine(ctx, nil, nil)
+	if err != nil {
+		return err
+	}
+	kernel, err := imageKernel(ctx, h, b.kernel, e.Spec.Has("driver"))
+	if err != nil {
+		return err
+	}
+	e.Assume = func(f *facts.Facts) {
+		f.GPUs = gpus
+		if kernel != "" {
+			f.Kernel.Installed = []string{kernel}
+		}
+	}
+	if err := c.addInstall(e, h); err != nil {
+		return err
+	}
+	c.bakes, c.chosen, c.planVerb = true, b.typed(), "bake --dry-run"
+	if b.plan {
+		return c.planWith(ctx, e, h, false)
+	}
+	if err := trustInstalled(h, e); err != nil {
+		return err
+	}
+	if err := c.bakeNow(ctx, e, h); err != nil || !b.seal {
+		return err
+	}
+	return c.seal(ctx, e, h, b.hostKeys)
+}
+
+// typed are the flags, to be typed again.
+func (b bakeFlags) typed() (words []string) {
+	if b.kernel != "" {
+		words = append(words, "--kernel", b.kernel)
+	}
+	for _, g := range b.gpus {
+		words = append(words, "--gpu", g)
+	}
+	if b.seal {
+		words = append(words, "--seal")
+	}
+	if b.hostKeys {
+		words = append(words, "--ssh-host-keys")
+	}
+	return words
+}
+
+// named are the GPUs of --gpu. nil where there are none: then the choice of a driver leaves them open.
+func named(models []string) (all []facts.PCI, err error) {
+	for _, name := range models {
+		p, _, err := modelOf(name)
+		if err != nil {
+			return nil, usage{err}
+		}
+		p.Address = fmt.Sprintf("0000:%02x:00.0", len(all)+1)
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// imageKernel is the kernel that the image boots. Of several it is the operator's word: the boot loader's choice is not read, and
+// modules for another kernel are found missing at the first boot only.
+func imageKernel(ctx context.Context, h host.View, asked string, needed bool) (string, error) {
+	f, err := facts.Gather(ctx, h, facts.Needs{})
+	if err != nil {
+		return "", err
+	}
+	has := f.Kernel.Installed
+	list := strings.Join(has, ", ")
+	switch {
+	case asked != "" && !slices.Contains(has, asked):
+		return "", usage{fmt.Errorf("cannot find kernel %s in the image; it has %s", asked, list)}
+	case asked == "" && len(has) > 1 && needed:
+		return "", usage{fmt.Errorf("cannot choose a kernel: the image has %s; say with --kernel which one it boots", list)}
+	case asked == "" && len(has) == 1:
+		return has[0], nil
+	}
+	return asked, nil
+}
+
+// bakeNow converges the image, and says what is left for the first boot.
+func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) error {
+	voice := c.voice()
+	stop, done := onSignal(c.stopping)
+	defer done()
+	e.Tell, e.Stop = voice.tell, stop
+	began := h.Now()
+	res, err := e.Apply(ctx, h)
+	voice.close()
+	if err != nil || c.output == "json" {
+		return err
+	}
+	text := "Nothing to do."
+	if res.Run != "" {
+		text = fmt.Sprintf("%s made in %.1f s.", count(len(res.Made), "change"), h.Now().Sub(began).Seconds())
+	}
+	c.answer(text)
+	for _, line := range firstBoot(res.Deferred) {
+		c.answer(line)
+	}
+	return nil
+}
+
+// firstBoot lists what is deferred, by what it needs.
+func firstBoot(changes []converge.Change) (lines []string) {
+	var order []string
+	by := map[string][]converge.Change{}
+	for _, ch := range changes {
+		needs := stages.Needs(ch)
+		if by[needs] == nil {
+			order = append(order, needs)
+		}
+		by[needs] = append(by[needs], ch)
+	}
+	for _, needs := range order {
+		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s: %s.", needs, several(by[needs])))
+	}
+	return lines
+}
+
+// seal makes the image one for many machines.
+func (c *common) seal(ctx context.Context, e *converge.Engine, h host.Host, hostKeys bool) error {
+	s, err := e.Status(ctx, h)
+	if err != nil {
+		return err
+	}
+	if err := stages.Sealable(s); err != nil {
+		return err
+	}
+	removed, err := stages.Seal(h, e.Spec, s, version(), hostKeys)
+	if err != nil {
+		return err
+	}
+	if c.output != "json" {
+		c.answer(fmt.Sprintf("Sealed: %s removed, what was baked is in %s.", count(len(removed), "file"), stages.ManifestFile))
+		if c.verbose {
+			for _, name := range removed {
+				c.answer("  - " + name)
+			}
+		}
+	}
+	return nil
+}

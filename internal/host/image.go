@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// image is a machine that does not run, and that is baked: its files as a folder has them, and its own programs, which run in the
+// folder. No kernel, no systemd and no GPU of this machine is shown to them as theirs.
+type image struct {
+	*folder
+	runner runner
+	rooms  *rooms
+}
+
+// Image opens an image to bake it. root "/" is a build machine that becomes an image. The caller closes it at the end.
+//
+// Programs run in a mount namespace of their own, which ends with the last process in it: nothing that is mounted for them is left
+// behind, however gpuadm ends (mount_namespaces(7), kernel/nsproxy.c). What lies in the image changes in two places only, and for
+// the time of the bake only: see placeholder.
+func Image(root string) (h Host, done func(), err error) {
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		return nil, nil, fail("open", root, err)
+	}
+	named, err := openRoot(abs)
+	if err != nil {
+		return nil, nil, fail("open root folder", root, err)
+	}
+	r, disk, err := openRooms(abs, named)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot run programs in %s: %w", root, err)
+	}
+	f := &folder{Files: NewFiles(disk), root: abs, dir: named, lock: runLock{comes: true}}
+	i := &image{folder: f, rooms: r, runner: newRunner()}
+	i.runner.root = r.path()
+	i.runner.start = func(cmd *exec.Cmd) error { return r.in(func() error { return cmd.Start() }) }
+	i.runner.mode = func(name string) (fs.FileMode, error) {
+		info, err := f.Stat(name)
+		return info.Mode, err
+	}
+	// systemctl(1) changes links and starts nothing: https://systemd.io/ENVIRONMENT/, src/systemctl/systemctl.c.
+	i.runner.env = []string{"SYSTEMD_OFFLINE=1"}
+	return i, r.end, nil
+}
+
+func (i *image) Runs() bool { return true }
+
+// ReadFile is View's. Compilers run on the machine that bakes: what it has of cores and memory bounds them.
+func (i *image) ReadFile(name string) ([]byte, error) {
+	if name == "/proc/cpuinfo" || name == "/proc/meminfo" {
+		return os.ReadFile(name)
+	}
+	return i.folder.ReadFile(name)
+}
+
+func (i *image) Ask(ctx context.Context, argv ...string) ([]byte, error) {
+	return i.runner.ask(ctx, argv)
+}
+
+// AskAbout is View's. The scratch folder lies in the image's /run, which is in memory and goes with the namespace.
+func (i *image) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) (out []byte, err error) {
+	var dir string
+	var drop func()
+	err = i.rooms.in(func() (err error) {
+		dir, drop, err = scratch(i.rooms.path()+"/run", i.rooms.path(), files)
+		return err
+	})
+	if err != nil {
+		return nil, fail("make a scratch folder for", argv[0], err)
+	}
+	defer i.rooms.in(func() error { drop(); return nil })
+	return i.runner.ask(ctx, inScratch(argv, dir))
+}
+
+// Do is Host's. The first one gives the programs what they need to change something.
+func (i *image) Do(ctx context.Context, argv ...string) ([]byte, error) {
+	for _, p := range placeholders() {
+		if err := i.cover(p); err != nil {
+			return nil, fmt.Errorf("cannot run %s in %s: %w", argv[0], i.root, err)
+		}
+	}
+	return i.runner.do(ctx, argv, i.lock.file())
+}
+
+// A placeholder is a name over which gpuadm mounts a file of its own, in the namespace of the image's programs. Where the image has
+// no file of that name it gets an empty one for the time of the bake, without the right to be executed: a run that is killed leaves
+// one that does nothing, and the next bake removes it.
+type placeholder struct {
+	name string
+	data func() ([]byte, error)
+	mode uint32
+}
+
+// placeholderMode tells an empty placeholder from an empty file of the image.
+const placeholderMode fs.FileMode = 0o400
+
+func placeholders() []placeholder {
+	return []placeholder{
+		// The one way in which Debian's packages may be forbidden to start their daemons: invoke-rc.d(8) and deb-systemd-invoke(1)
+		// run it, if it may be executed, and do nothing where it exits with 101.
+		// Sources: https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt, script/deb-systemd-invoke of init-system-helpers.
+		{"/usr/sbin/policy-rc.d", func() ([]byte, error) { return []byte("#!/bin/sh\nexit 101\n"), nil }, 0o755},
+		// The resolvers of the machine that bakes. A missing file and an empty one mean the same: resolv.conf(5).
+		{"/etc/resolv.conf", func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") }, 0o644},
+	}
+}
+
+// cover mounts a placeholder's file, once.
+func (i *image) cover(p placeholder) error {
+	if i.rooms.covered[p.name] {
+		return nil
+	}
+	i.rooms.covered[p.name] = true
+	data, err := p.data()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // this machine needs none
+	} else if err != nil {
+		return err
+	}
+	if target, err := i.Readlink(p.name); err == nil { // systemd-resolved's leads into /run, which programs find empty
+		return i.rooms.put(p, func() (string, error) { return i.under(target, filepath.Dir(p.name)) }, data)
+	}
+	_, err = i.Lstat(p.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := i.Stat(filepath.Dir(p.name)); err != nil {
+			return nil // no program of that image asks for it
+		}
+		err = i.WriteFile(p.name, nil, Attr{Mode: placeholderMode})
+	}
+	if err != nil {
+		return err
+	}
+	if p.name, err = i.Resolve(p.name); err != nil {
+		return err
+	}
+	return i.rooms.put(p, nil, data)
+}
+
+// under is where a link in a folder leads, if that is in /run; "" if it is not: then what it leads to is the image's own.
+func (i *image) under(target, folder string) (string, error) {
+	if !strings.HasPrefix(target, "/") {
+		target = folder + "/" + target
+	}
+	target = filepath.Clean("/" + target)
+	if !strings.HasPrefix(target, "/run/") {
+		return "", nil
+	}
+	return target, nil
+}
+
+// Lock is Host's. At the end of a run the placeholders go: this run's, and those of a bake that was killed.
+func (i *image) Lock() (func(), error) {
+	unlock, err := i.folder.Lock()
+	if err != nil {
+		return nil, err
+	}
+	return func() { i.uncover(); unlock() }, nil
+}
+
+// uncover removes placeholders. What is mounted over them goes too: unlink(2) of a name that another namespace has mounted over.
+func (i *image) uncover() {
+	clear(i.rooms.covered)
+	for _, p := range placeholders() {
+		if info, err := i.Lstat(p.name); err == nil && info.Mode == placeholderMode && info.Size == 0 {
+			_ = i.Remove(p.name) // it does nothing, and the next bake removes it
+		}
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// imageRoot is a root folder with this machine's programs, and nothing else of it.
+func imageRoot(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	root := t.TempDir()
+	for _, dir := range []string{"etc", "proc", "sys", "dev", "run", "tmp", "usr/sbin", "usr/bin", "usr/lib"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"bin", "lib"} {
+		if err := os.Symlink("usr/"+name, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+		bind(t, "/usr/"+name, filepath.Join(root, "usr", name))
+	}
+	if _, err := os.Stat("/lib64"); err == nil {
+		if err := os.Mkdir(filepath.Join(root, "lib64"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		bind(t, "/lib64", filepath.Join(root, "lib64"))
+	}
+	return root
+}
+
+func bind(t *testing.T, source, target string) {
+	t.Helper()
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func openImage(t *testing.T, root string) Host {
+	t.Helper()
+	h, done, err := Image(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(done)
+	return h
+}
+
+func mounts(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// An image's programs run in its root folder, with devices and resolvers, may start no daemon, and leave nothing.
+func TestImageRunsPrograms(t *testing.T) {
+	root, ctx := imageRoot(t), context.Background()
+	before := mounts(t)
+	h := openImage(t, root)
+	if h.Live() || !h.Runs() {
+		t.Errorf("live %t, runs %t", h.Live(), h.Runs())
+	}
+	unlock, err := h.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const script = `set -e
+test ! -e /work; test -c /dev/null; echo x >/dev/null; test -d /proc/self; test -z "$(ls -A /run/systemd 2>/dev/null)"
+test "$(readlink /proc/1/root)" != no
+/usr/sbin/policy-rc.d && exit 1; test $? = 101
+echo made >/tmp/made; cat /etc/resolv.conf`
+	out, err := h.Do(ctx, "sh", "-c", script)
+	resolv, readErr := os.ReadFile("/etc/resolv.conf")
+	if err != nil || readErr == nil && string(out) != string(resolv) {
+		t.Fatalf("%q, %v", out, err)
+	}
+	if _, err := h.ReadDir("/proc"); err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := h.ReadDir("/proc"); len(names) > 0 {
+		t.Error("files of the image are seen with what is mounted for programs")
+	}
+	if now := mounts(t); now != before {
+		t.Errorf("mounts leak:\n%s", now)
+	}
+	unlock()
+	for _, name := range []string{"/usr/sbin/policy-rc.d", "/etc/resolv.conf"} {
+		if _, err := os.Lstat(root + name); err == nil {
+			t.Errorf("%s is left behind", name)
+		}
+	}
+	if made, err := os.ReadFile(root + "/tmp/made"); err != nil || string(made) != "made\n" {
+		t.Errorf("%q, %v", made, err)
+	}
+}
+
+// What is asked about files finds them in the image, and the files go again.
+func TestImageAskAbout(t *testing.T) {
+	h := openImage(t, imageRoot(t))
+	out, err := h.AskAbout(context.Background(), map[string][]byte{"a/b": []byte("at " + Scratch)}, "cat", Scratch+"/a/b")
+	if err != nil || !strings.HasPrefix(string(out), "at /run/gpuadm-ask-") {
+		t.Errorf("%q, %v", out, err)
+	}
+	if out, err := h.Ask(context.Background(), "ls", "-A", "/run"); err != nil || string(out) != "lock\n" {
+		t.Errorf("left in /run: %q, %v", out, err)
+	}
+}
+
+// A bake that is killed leaves files that do nothing, and the next one removes them. Files of the image's own stay.
+func TestImagePlaceholders(t *testing.T) {
+	root := imageRoot(t)
+	own := filepath.Join(root, "etc/resolv.conf")
+	if err := os.WriteFile(own, nil, 0o644); err != nil { // empty, and the image's
+		t.Fatal(err)
+	}
+	killed := openImage(t, root)
+	if _, err := killed.Do(context.Background(), "true"); err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(root, "usr/sbin/policy-rc.d")
+	if i, err := os.Stat(left); err != nil || i.Size() != 0 || i.Mode()&0o111 != 0 {
+		t.Errorf("a killed bake leaves %v, %v", i, err)
+	}
+	unlock, err := openImage(t, root).Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if _, err := os.Stat(left); err == nil {
+		t.Error("the next bake leaves it, too")
+	}
+	if _, err := os.Stat(own); err != nil {
+		t.Error("an empty file of the image's own is gone")
+	}
+}
+
+// A build machine that becomes an image shows its files, and nothing of the kernel and the systemd that run.
+func TestImageOfThisMachine(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	before := mounts(t)
+	h := openImage(t, "/")
+	for _, dir := range []string{"/proc", "/sys", "/run"} {
+		if names, err := h.ReadDir(dir); err == nil && len(names) > 3 {
+			t.Errorf("%s shows %v", dir, names)
+		}
+	}
+	if _, err := h.Stat("/etc/os-release"); err != nil {
+		t.Error(err)
+	}
+	out, err := h.Ask(context.Background(), "sh", "-c", "ls -A /run; test -r /proc/self/status")
+	if err != nil || string(out) != "lock\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if now := mounts(t); now != before {
+		t.Errorf("mounts leak:\n%s", now)
+	}
+}
+
+// A folder that is no root file system is refused before a program runs.
+func TestImageIsARootFileSystem(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may mount")
+	}
+	if _, _, err := Image(t.TempDir()); err == nil || !strings.Contains(err.Error(), "/proc") {
+		t.Error(err)
+	}
+}

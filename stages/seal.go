@@ -1,0 +1,173 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stages
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+const theNetwork = "the network"
+
+// Needs says what a deferred change needs that an image does not have.
+func Needs(ch converge.Change) string {
+	switch ch.Kind {
+	case "package", "package-lists", "package-key", "package-stream", "package-database", "runfile":
+		return theNetwork
+	case "module", "fabric", "mig", "cdi", "device-links", "paused":
+		return "a GPU"
+	case "node", "guard", "registered", "joined", "bootstrap":
+		return "the cluster"
+	case "restart", "unit", "unit-files":
+		return "systemd"
+	}
+	switch ch.Stage {
+	case "join", "joined", "ready":
+		return "the cluster"
+	case "mig", "modules", "gpus":
+		return "a GPU"
+	}
+	return "the running machine"
+}
+
+// Sealable refuses to seal an image that is not converged, or that needs the network to become a node's system.
+func Sealable(s converge.Status) error {
+	var open []string
+	for _, ch := range s.Changes {
+		if ch.Deferred == "" || Needs(ch) == theNetwork {
+			open = append(open, ch.String())
+		}
+	}
+	if len(open) == 0 && s.Unfinished == "" {
+		return nil
+	}
+	return &converge.Trouble{
+		What:    "cannot seal the image: some changes are not made, and at first boot there may be no network",
+		Because: converge.Few(open, 6),
+		Try:     []string{"gpuadm bake without --seal, which says why", `source = "repo" in [driver] in place of a runfile, which is installed on the running machine only`},
+	}
+}
+
+// Seal makes the image one for many machines, and returns what it has removed. A second one finds nothing.
+func Seal(h host.Host, s spec.Spec, is converge.Status, version string, hostKeys bool) (removed []string, err error) {
+	unlock, err := h.Lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := writeManifest(h, is, version); err != nil {
+		return nil, err
+	}
+	c := cleaner{h: h}
+	c.empty("/etc/machine-id")
+	for _, name := range own() {
+		c.file(name)
+	}
+	if s.Join.TokenFile != "" {
+		c.file(s.Join.TokenFile)
+	}
+	for dir, keep := range folders() {
+		c.within(dir, keep)
+	}
+	if hostKeys {
+		c.within("/etc/ssh", func(name string) bool { return !strings.HasPrefix(path.Base(name), "ssh_host_") })
+	}
+	slices.Sort(c.removed)
+	return c.removed, c.err
+}
+
+// own are single files that belong to one machine, or to this bake. Sources: machine-id(5); https://systemd.io/BUILDING_IMAGES/, for the
+// random seed and the credentials' key; prepare_mok in dkms.in of https://github.com/dkms-project/dkms, for DKMS's key.
+func own() []string {
+	return []string{
+		"/var/lib/dbus/machine-id", "/var/lib/systemd/random-seed", "/var/lib/systemd/credential.secret",
+		"/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub",
+		"/var/log/dpkg.log", "/var/log/alternatives.log", "/var/log/dnf.log", "/var/log/dnf.rpm.log", "/var/log/dnf.librepo.log", "/var/log/hawkey.log",
+		"/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin",
+	}
+}
+
+// folders are those of which all goes but what keep says. Of package lists those parts stay by which gpuadm sees that they were read:
+// an image boots without a network. Ubuntu has its key for modules in shim-signed: update-secureboot-policy of its package.
+func folders() map[string]func(name string) bool {
+	none := func(string) bool { return false }
+	return map[string]func(string) bool{
+		converge.Home:              none, // the journal: a new one begins on the node
+		"/var/lib/shim-signed/mok": none,
+		"/var/log/apt":             none,
+		"/var/cache/apt/archives":  func(name string) bool { return !strings.HasSuffix(name, ".deb") },
+		"/var/lib/apt/lists":       func(name string) bool { return strings.HasSuffix(name, "Release") || path.Base(name) == "lock" },
+		"/var/cache/dnf":           func(name string) bool { return path.Base(name) == "repomd.xml" },
+	}
+}
+
+// A cleaner removes files, and notes which. It stops at the first error.
+type cleaner struct {
+	h       host.Host
+	removed []string
+	err     error
+}
+
+// empty leaves a file without content, if it is there.
+func (c *cleaner) empty(name string) {
+	i, err := c.h.Lstat(name)
+	if c.err != nil || errors.Is(err, fs.ErrNotExist) || err == nil && (i.Size == 0 || !i.Mode.IsRegular()) {
+		return
+	}
+	if err == nil {
+		err = c.h.WriteFile(name, nil, i.Attr())
+	}
+	c.note(name, err)
+}
+
+// file removes a file that is there. A link is left: what it says is no secret.
+func (c *cleaner) file(name string) {
+	i, err := c.h.Lstat(name)
+	if c.err != nil || errors.Is(err, fs.ErrNotExist) || err == nil && !i.Mode.IsRegular() {
+		return
+	}
+	if err == nil {
+		err = c.h.Remove(name)
+	}
+	c.note(name, err)
+}
+
+// within removes the files of a folder and of those in it, and its empty folders. The folder itself stays.
+func (c *cleaner) within(dir string, keep func(name string) bool) {
+	if i, err := c.h.Lstat(dir); err != nil || !i.Mode.IsDir() {
+		return
+	}
+	names, err := c.h.ReadDir(dir)
+	if err != nil {
+		c.err = errors.Join(c.err, err)
+		return
+	}
+	for _, n := range names {
+		name := path.Join(dir, n)
+		if i, err := c.h.Lstat(name); err == nil && i.Mode.IsDir() {
+			c.within(name, keep)
+			if left, err := c.h.ReadDir(name); err == nil && len(left) == 0 && !keep(name) && c.err == nil {
+				c.err = c.h.Remove(name)
+			}
+		} else if !keep(name) {
+			c.file(name)
+		}
+	}
+}
+
+func (c *cleaner) note(name string, err error) {
+	if err != nil {
+		c.err = fmt.Errorf("cannot seal the image: %w", err)
+		return
+	}
+	c.removed = append(c.removed, name)
+}

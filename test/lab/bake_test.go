@@ -1,0 +1,307 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+)
+
+// img is the root folder of an image that is baked.
+type img struct {
+	t      *testing.T
+	root   string
+	kernel string
+}
+
+// run runs a program of this machine's, and returns its exit status.
+func (i img) run(argv ...string) (code int, out string) {
+	i.t.Helper()
+	cmd := exec.CommandContext(i.t.Context(), argv[0], argv[1:]...)
+	var all bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &all, &all
+	err := cmd.Run()
+	if exited := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exited) {
+		i.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), all.String()
+}
+
+func (i img) must(argv ...string) string {
+	i.t.Helper()
+	code, out := i.run(argv...)
+	if code != 0 {
+		i.t.Fatalf("%s: exit %d: %s", strings.Join(argv, " "), code, out)
+	}
+	return out
+}
+
+func (i img) put(name, text string, mode os.FileMode) {
+	i.t.Helper()
+	place := i.root + name
+	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
+		i.t.Fatal(err)
+	}
+	if err := os.WriteFile(place, []byte(text), mode); err != nil {
+		i.t.Fatal(err)
+	}
+}
+
+func (i img) get(name string) string {
+	i.t.Helper()
+	data, err := os.ReadFile(i.root + name)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return string(data)
+}
+
+func (i img) has(name string) bool { _, err := os.Lstat(i.root + name); return err == nil }
+
+// furnish makes of a Debian with the headers of a kernel an image that has the kernel, GPUs at its boot, and a spec.
+func (i *img) furnish(deb string, gpus fakenvml.Parts) {
+	i.t.Helper()
+	found, err := filepath.Glob(i.root + "/lib/modules/*/build")
+	if err != nil || len(found) != 1 {
+		i.t.Fatalf("want the headers of one kernel: %v, %v", found, err)
+	}
+	i.kernel = filepath.Base(filepath.Dir(found[0]))
+	i.put("/lib/modules/"+i.kernel+"/modules.dep", "", 0o644) // as if the kernel were installed, too: its headers are
+	i.must("chroot", i.root, "depmod", i.kernel)
+	for from, to := range map[string]string{gpus.Tool: "/usr/local/bin/fakenvml", gpus.NvidiaSMI: "/usr/local/bin/nvidia-smi"} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			i.t.Fatal(err)
+		}
+		i.put(to, string(data), 0o755)
+	}
+	i.must("env", "FAKENVML_STATE="+i.root+fakeState, gpus.Tool, "new", "--gpus", "H100-80:8")
+	i.put("/etc/tmpfiles.d/fake.conf", "L /run/fakenvml.state - - - - "+fakeState+"\n", 0o644)
+
+	i.put("/etc/apt/sources.list", "# the lab's repositories only\n", 0o644)
+	i.must("ln", "-sfn", lab.RepoDir+"/"+string(repos.Good), i.root+repos.At)
+	key, err := os.ReadFile(deb + "/key.asc")
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	i.put("/etc/gpuadm/key.asc", string(key), 0o644)
+	of := func(section, version, url string) string {
+		return fmt.Sprintf("[%s]\nversion = %q\n[%[1]s.repo]\nurl = %[3]q\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = %[4]q\n",
+			section, version, url, repos.Fingerprint(i.t, deb))
+	}
+	i.put(specFile, "format = 1\n"+of("driver", "580.65.06", repos.Mirror+"/"+repos.CUDA+"/debian12/x86_64")+
+		of("toolkit", "1.18.0", repos.Mirror+"/"+repos.Toolkit+"/deb/amd64")+
+		"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n[runtime]\nset_as_default = true\n", 0o644)
+	i.put("/etc/machine-id", "0123456789abcdef0123456789abcdef\n", 0o444)
+}
+
+// TestLabBake: a Debian with a kernel that does not run is baked from a repository, killed in the midst of it, baked again, and
+// sealed. The same disk then boots without that repository or any other, and its boot unit makes it a node.
+func TestLabBake(t *testing.T) {
+	lab.Asked(t)
+	gpus := fakenvml.Build(t)
+	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
+	upper := newDisk(t)
+	options := lab.Options{Dist: "bookworm", Headers: true}
+	kernel := ""
+	lab.Have(t, lab.OnDisk(options, upper, func(root string) error {
+		i := img{t: t, root: root}
+		i.furnish(deb, gpus)
+		i.bakes(deb)
+		kernel = i.kernel
+		return nil
+	}))
+	options.Over, options.GPUs = upper, 8
+	n := driverNode{node{lab.Boot(t, options), t}, ""}
+	n.active(bootUnit, "active")
+	n.built(kernel, "580.65.06")
+	n.has("580.65.06")
+	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
+	says(t, n.gpuadm(0, "status"), "converged")
+	if g := geometry((gpuNode{n.node}).dump().GPUs[0]); strings.Count(g, "3g.40gb@") != 2 {
+		t.Errorf("partitions after the first boot: %s\n%s", g, n.Journal(bootUnit))
+	}
+	n.gpuadm(0, "undo", "--to", "all")
+	n.has("580.65.06") // what was baked stays
+	if n.MainPID(persistenced) == 0 {
+		t.Errorf("%s does not run", persistenced)
+	}
+}
+
+// newDisk is an empty folder on the cache's file system.
+func newDisk(t *testing.T) string {
+	t.Helper()
+	cache, err := lab.CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	upper, err := os.MkdirTemp(cache, ".baked-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(upper) })
+	if err := os.Chmod(upper, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return upper
+}
+
+// bake is the command that bakes the image.
+func (i img) bake() []string {
+	i.t.Helper()
+	gpuadm, err := filepath.Abs(filepath.Join(lab.Source(), "bin", "gpuadm"))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return []string{gpuadm, "bake", "--root", i.root}
+}
+
+// TestLabBakeDnf: dnf installs in an image, too; a sealed one needs its repository no more.
+func TestLabBakeDnf(t *testing.T) {
+	lab.Asked(t)
+	rpm := repos.RPM(t, repos.Recipe{})
+	lab.Have(t, lab.OnDisk(lab.Options{Dist: lab.RHELish}, newDisk(t), func(root string) error {
+		i := img{t: t, root: root}
+		key, err := os.ReadFile(rpm + "/key.asc")
+		if err != nil {
+			return err
+		}
+		i.put("/etc/gpuadm/key.asc", string(key), 0o644)
+		i.put(specFile, fmt.Sprintf("format = 1\n[toolkit]\nversion = \"1.18.0\"\n[toolkit.repo]\nurl = %q\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = %q\n",
+			repos.Mirror+"/"+repos.Toolkit+"/rpm/x86_64", repos.Fingerprint(t, rpm)), 0o644)
+		i.must("ln", "-sfn", lab.RepoDir+"/"+string(repos.Good), i.root+repos.At)
+		i.must("mkdir", "-p", i.root+lab.RepoDir)
+		i.must("mount", "--bind", rpm, i.root+lab.RepoDir)
+		code, out := i.run(append(i.bake(), "--seal")...)
+		i.must("umount", i.root+lab.RepoDir)
+		t.Log(out)
+		if code != 0 {
+			t.Fatalf("exit %d", code)
+		}
+		says(t, lab.Result{Stdout: i.must("chroot", i.root, "rpm", "-q", "nvidia-container-toolkit")}, "nvidia-container-toolkit-1.18.0")
+		says(t, lab.Result{Stdout: i.must(append(i.bake(), "--seal")...)}, "Nothing to do.", "Sealed: 0 files")
+		return nil
+	}))
+}
+
+// bakes bakes the image from a repository that is there for that time only.
+func (i img) bakes(deb string) {
+	t := i.t
+	t.Helper()
+	i.must("mkdir", "-p", i.root+lab.RepoDir)
+	i.must("mount", "--bind", deb, i.root+lab.RepoDir)
+	defer i.must("umount", i.root+lab.RepoDir)
+	bake := append(i.bake(), "--gpu", "H100-80GB")
+	spec := filepath.Join(t.TempDir(), "node.toml")
+	if err := os.WriteFile(spec, []byte(i.get(specFile)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Log(i.must(append(bake, "--dry-run")...))
+	i.killed(bake)
+	code, out := 0, ""
+	eventually(func() bool { // dpkg is at work, and holds the run lock
+		code, out = i.run("env", "GPUADM="+bake[0], "sh", filepath.Join(lab.Source(), "images/chroot/bake.sh"), i.root, spec, "--gpu", "H100-80GB")
+		return code != 75
+	})
+	t.Log(out)
+	if code != 0 {
+		t.Fatalf("bake: exit %d", code)
+	}
+	for _, name := range []string{"/var/lib/dkms/mok.key", "/var/lib/gpuadm/journal.jsonl", "/usr/sbin/policy-rc.d", "/var/log/dpkg.log"} {
+		if i.has(name) {
+			t.Errorf("the sealed image has %s", name)
+		}
+	}
+	if id := i.get("/etc/machine-id"); id != "" {
+		t.Errorf("the sealed image has machine id %q", id)
+	}
+	if !i.has("/etc/systemd/system/multi-user.target.wants/gpuadm.service") {
+		t.Error("the boot unit is not enabled")
+	}
+	var m struct {
+		Kernels []string
+		Made    []struct{ Kind, Name, State string }
+	}
+	if err := json.Unmarshal([]byte(i.get("/usr/share/gpuadm/manifest.json")), &m); err != nil || len(m.Kernels) != 1 || m.Kernels[0] != i.kernel || len(m.Made) < 20 {
+		t.Errorf("manifest: %+v, %v", m, err)
+	}
+	before := i.must("find", i.root, "-xdev", "-path", i.root+lab.RepoDir, "-prune", "-o", "-type", "f", "-printf", "%P %s %C@\n")
+	says(t, lab.Result{Stdout: i.must(append(bake, "--seal")...)}, "Nothing to do.")
+	if now := i.must("find", i.root, "-xdev", "-path", i.root+lab.RepoDir, "-prune", "-o", "-type", "f", "-printf", "%P %s %C@\n"); now != before {
+		t.Error("a second bake has changed files")
+	}
+	if leaked := i.must("sh", "-c", "grep -c ' "+i.root+"' /proc/self/mountinfo"); strings.TrimSpace(leaked) != "2" {
+		t.Errorf("mounts below the image: %s", leaked)
+	}
+}
+
+// killed begins a bake, and kills gpuadm once dpkg has unpacked a package of the driver.
+func (i img) killed(bake []string) {
+	i.t.Helper()
+	cmd := exec.CommandContext(i.t.Context(), bake[0], bake[1:]...)
+	if err := cmd.Start(); err != nil {
+		i.t.Fatal(err)
+	}
+	unpacked := func() bool {
+		found, _ := filepath.Glob(i.root + "/var/lib/dpkg/info/*nvidia*.list")
+		return len(found) > 0
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	if !eventually(func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return unpacked()
+		}
+	}) {
+		i.t.Error("nothing was unpacked")
+	}
+	select {
+	case <-ended:
+		i.t.Errorf("bake ended before it was killed: %v", cmd.ProcessState)
+	default:
+		_ = syscall.Kill(cmd.Process.Pid, syscall.SIGKILL)
+		<-ended
+	}
+}
+
+// TestLabBakeThisMachine: a build machine bakes itself. No daemon is started, its running kernel counts for nothing, and its
+// next boot makes what was deferred.
+func TestLabBakeThisMachine(t *testing.T) {
+	n, kernel := bootDKMS(t, "bookworm")
+	r := n.wants(0, n.spec("580.65.06", ""), "bake", "--gpu", "H100-80GB")
+	t.Log(r.Stdout)
+	n.has("580.65.06")
+	n.built(kernel, "580.65.06")
+	if pid := n.MainPID(persistenced); pid != 0 {
+		t.Errorf("%s runs on the build machine", persistenced)
+	}
+	if is := n.Property(persistenced, "UnitFileState"); is != "enabled" {
+		t.Errorf("%s is %s", persistenced, is)
+	}
+	if r := n.Exec("ls", "/usr/sbin/policy-rc.d"); r.Exit == 0 {
+		t.Error("policy-rc.d is left")
+	}
+	n.Reboot()
+	n.active(bootUnit, "active")
+	if n.MainPID(persistenced) == 0 {
+		t.Errorf("%s does not run after the first boot", persistenced)
+	}
+	says(t, n.gpuadm(0, "apply"), "Nothing to do.")
+}
