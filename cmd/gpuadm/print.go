@@ -327,7 +327,10 @@ func interrupts(changes []converge.Change) string {
 
 // typed is the command line that does the verb for the same machine and spec.
 func (c *common) typed(verb string) string {
-	words := []string{"gpuadm", verb}
+	words := append([]string{"gpuadm"}, strings.Fields(verb)...)
+	if verb == "apply" && c.repairs {
+		words[1] = "repair"
+	}
 	if c.rootDir == "/" {
 		words = append([]string{"sudo"}, words...)
 	} else {

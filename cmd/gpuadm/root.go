@@ -46,6 +46,7 @@ type common struct {
 	at       string        // the stage at which the last apply failed
 	node     *node.Session // the Node object, as this run knows it
 	reported string        // the failure that the last report to the cluster had
+	repairs  bool          // the apply is a repair, and chosen is its code
 	chosen   []string      // stages and flags that say what to apply, to be typed again
 	followed node.FollowedMIG
 }
@@ -77,6 +78,7 @@ func newRoot(e env) *cobra.Command {
 	root.AddCommand(
 		newPlan(c),
 		newApply(c),
+		newRepair(c),
 		newUndo(c),
 		newStatus(c),
 		newGate(c),

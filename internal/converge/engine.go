@@ -27,6 +27,7 @@ type Engine struct {
 	Tell    func(Event)                                        // progress; may be nil
 	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
 	Version string                                             // of gpuadm, for the journal
+	Repair  string                                             // the code of the fault that this apply repairs; "": it applies the spec
 
 	// May is asked before a stage touches anything: gpuadm begins nothing on a machine that its cloud will soon reclaim. nil: it may.
 	May func(context.Context, host.View, facts.Facts) error
