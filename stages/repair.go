@@ -30,17 +30,23 @@ type Repair struct {
 func Repairs() []Repair {
 	return []Repair{
 		{Code: "PKG-001", About: "have the packager finish what was interrupted", wants: finishPackages},
-		{Code: "DRV-001", About: "load the driver's module as it lies on disk", needs: facts.Needs{Modules: true}, Section: "driver",
-			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return drivers.Reload(f), nil }},
-		{Code: "DRV-002", About: "keep nouveau away from the GPUs", needs: facts.Needs{Modules: true}, Section: "driver",
-			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return drivers.NoNouveau(f) }},
+		{
+			Code: "DRV-001", About: "load the driver's module as it lies on disk", needs: facts.Needs{Modules: true}, Section: "driver",
+			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return drivers.Reload(f), nil },
+		},
+		{
+			Code: "DRV-002", About: "keep nouveau away from the GPUs", needs: facts.Needs{Modules: true}, Section: "driver",
+			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return drivers.NoNouveau(f) },
+		},
 		{Code: "DRV-003", About: "start nvidia-persistenced", Section: "driver", wants: serving(drivers.PersistencedUnit)},
 		{Code: "DRV-004", About: "start the fabric manager", Section: "driver", wants: serving(drivers.FabricManagerUnit)},
 		{Code: "DRV-005", About: "link NVIDIA's device nodes in /dev/char", Section: "toolkit", wants: only(things.DeviceLinks)},
 		{Code: "CDI-001", About: "have NVIDIA's Container Toolkit write its CDI spec again", wants: only(things.CDISpec)},
 		{Code: "RUN-001", About: "add NVIDIA's handler to the container engine", Section: "runtime", needs: runtime.Stage.Needs(spec.Spec{}), wants: handler},
-		{Code: "RUN-002", About: "restart the container engine, which reads its configuration then",
-			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return runtime.Reread(f) }},
+		{
+			Code: "RUN-002", About: "restart the container engine, which reads its configuration then",
+			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return runtime.Reread(f) },
+		},
 		{Code: "KUB-001", About: "start kubelet", wants: startKubelet},
 		{Code: "KUB-002", About: "restart kubelet, which reads its configuration then", wants: rereadKubelet},
 	}
