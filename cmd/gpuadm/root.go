@@ -86,6 +86,7 @@ func newRoot(e env) *cobra.Command {
 		newToken(c),
 		newManifest(c),
 		newMIG(c),
+		newDoctor(c),
 		newStages(c),
 		newFacts(c),
 		newOwners(c),

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/doctor"
+	"github.com/gpuadm/gpuadm/internal/facts"
+)
+
+func newDoctor(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "find what is broken on this machine, and name one fix",
+		Long: `Doctor checks the GPUs, the driver, its packages and the system below them. It
+names the root cause of what it finds, what that explains, the fix and what the
+fix interrupts. It needs no spec and no network, and touches nothing. What only
+root may read it names as not checked. docs/doctor.md lists all codes.
+
+It exits with 0 if it finds no fault, and with 3 if a fault is to be fixed.`,
+		Example: "  gpuadm doctor\n  gpuadm doctor -v\n  gpuadm doctor -o json",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.doctor(cmd.Context()) },
+	}
+}
+
+func (c *common) doctor(ctx context.Context) error {
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return err
+	}
+	if !h.Live() {
+		return usage{errors.New("cannot examine the files of another machine: doctor asks the kernel and the driver that run")}
+	}
+	gpus, err := facts.GPUs(h)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(gpus, facts.PCI.Display) && c.output != "json" {
+		c.answer("No NVIDIA GPU on the PCI bus: nothing to examine here.")
+		return nil
+	}
+	r := doctor.Examine(ctx, h)
+	if c.output == "json" {
+		err = c.json(r)
+	} else {
+		c.doctorText(r)
+	}
+	if err == nil && len(r.Causes) > 0 {
+		return exit(exitPending)
+	}
+	return err
+}
+
+// doctorText prints a report: the root causes first, each with what to type.
+func (c *common) doctorText(r doctor.Report) {
+	w := c.stdout
+	for _, cause := range r.Causes {
+		printf(w, "%s %s  %s\n", c.colour(w, "!"), cause.Code, cause.Title)
+		for _, f := range cause.Found {
+			printf(w, "    %s\n", f.What)
+		}
+		printf(w, "    %s.\n", cause.Meaning)
+		for i, f := range cause.Explains {
+			if i == 0 || c.verbose {
+				printf(w, "    explains    %s  %s\n", f.Code, f.What)
+			}
+		}
+		if n := len(cause.Explains); n > 1 && !c.verbose {
+			printf(w, "                and %d more, which -v lists\n", n-1)
+		}
+		printf(w, "    fix         %s\n    interrupts  %s\n", cause.Fix, cause.Interrupts)
+		for _, command := range cause.Commands {
+			printf(w, "    type        %s\n", command)
+		}
+		for _, source := range cause.Sources {
+			if c.verbose {
+				printf(w, "    source      %s\n", source)
+			}
+		}
+		printf(w, "\n")
+	}
+	for _, u := range r.Unread {
+		printf(w, "Not checked: %s: %s\n", u.What, u.Why)
+	}
+	end := "No fault found"
+	if n := len(r.Causes); n > 0 {
+		end = count(n, "root cause")
+	}
+	end = fmt.Sprintf("%s, %s", end, count(r.Checks, "check"))
+	if r.Note != "" {
+		end += "; " + r.Note
+	}
+	printf(w, "%s.\n", end)
+}

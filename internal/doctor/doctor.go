@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package doctor finds out what is wrong with a machine with NVIDIA GPUs, without a spec: checks read the machine, a graph says which
+// finding explains which, and what no other finding explains is a root cause. Nothing is changed, and no network is asked.
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// Check is one question to the machine. All but Find is data, which docs/doctor.md lists.
+type Check struct {
+	Code  string // DRV-001; it never gets another meaning
+	Title string // the fault, in a few words
+
+	Reads      string // which files and answers it reads
+	Meaning    string // what the fault does to the node
+	Fix        string // what to do, in one sentence
+	Command    string // what to type; "" where a Finding has its own, or where nothing can be typed
+	Interrupts string // what the fix interrupts
+	Sources    []string
+
+	// Find returns one finding for each object that has the fault. What it cannot read it leaves out: Machine notes that.
+	Find func(*Machine) []Finding
+}
+
+// Finding is a fault of one object.
+type Finding struct {
+	Object  string // a PCI address, a package, a file, a unit; "" is the machine itself
+	What    string // one sentence with the values found
+	Command string // in the place of the check's, where it names the object
+}
+
+// Edge says that one fault brings another one with it.
+type Edge struct {
+	By, Explains string // codes
+	Of           scope
+}
+
+// scope says of which objects an Edge speaks.
+type scope string
+
+const (
+	anyObject  scope = ""     // a fault of the machine, or of what all objects need
+	sameObject scope = "same" // a fault of a GPU explains that of the same GPU only
+)
+
+// Checks lists all checks, in the order in which a report names root causes.
+func Checks() []Check {
+	return slices.Concat(systemChecks(), packageChecks(), driverChecks(), gpuChecks(), xidChecks())
+}
+
+// Edges lists which fault explains which.
+func Edges() []Edge {
+	return slices.Concat(systemEdges(), packageEdges(), driverEdges(), gpuEdges(), xidEdges())
+}
+
+// Examine asks the machine all questions at the same time, and sorts the answers.
+func Examine(ctx context.Context, v host.View) Report {
+	m := newMachine(ctx, v)
+	checks := Checks()
+	found := make([][]Finding, len(checks))
+	var all sync.WaitGroup
+	for i, c := range checks {
+		all.Go(func() { found[i] = c.Find(m) })
+	}
+	all.Wait()
+	var faults []fault
+	for i, c := range checks {
+		slices.SortStableFunc(found[i], func(a, b Finding) int { return cmp.Compare(a.Object, b.Object) })
+		for _, f := range found[i] {
+			faults = append(faults, fault{c, f})
+		}
+	}
+	r := Report{Format: Format, Checks: len(checks), Causes: causes(faults, Edges()), Unread: m.notRead()}
+	r.Host = m.Facts().String()
+	r.Note = m.note()
+	return r
+}

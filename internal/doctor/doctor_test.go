@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// TestHealthy examines every recorded machine: none is broken, so that nothing may be found.
+func TestHealthy(t *testing.T) {
+	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
+	if err != nil || len(hosts) == 0 {
+		t.Fatal("no recorded machines", err)
+	}
+	for _, file := range hosts {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := simhost.New(archive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := Examine(t.Context(), n)
+			for _, c := range r.Causes {
+				t.Errorf("%s: %v", c.Code, c.Found)
+			}
+			if n.Touches() != 0 || len(n.Violations()) != 0 {
+				t.Errorf("doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
+			}
+		})
+	}
+}
+
+// TestTable holds the data to its form.
+func TestTable(t *testing.T) {
+	known := map[string]bool{}
+	for _, c := range Checks() {
+		if known[c.Code] {
+			t.Errorf("%s is there twice", c.Code)
+		}
+		known[c.Code] = true
+		for what, text := range map[string]string{"title": c.Title, "reads": c.Reads, "meaning": c.Meaning, "fix": c.Fix, "interrupts": c.Interrupts} {
+			if text == "" || strings.HasSuffix(text, ".") {
+				t.Errorf("%s: %s is %q", c.Code, what, text)
+			}
+		}
+		if len(c.Sources) == 0 || c.Find == nil {
+			t.Errorf("%s has no source or no Find", c.Code)
+		}
+	}
+	explains := map[string][]string{}
+	for _, e := range Edges() {
+		if !known[e.By] || !known[e.Explains] {
+			t.Errorf("%v names a code that there is no check for", e)
+		}
+		explains[e.By] = append(explains[e.By], e.Explains)
+	}
+	var walk func(code string, path []string)
+	walk = func(code string, path []string) {
+		for _, seen := range path {
+			if seen == code {
+				t.Fatalf("faults explain each other in a circle: %v", append(path, code))
+			}
+		}
+		for _, next := range explains[code] {
+			walk(next, append(path, code))
+		}
+	}
+	for code := range explains {
+		walk(code, nil)
+	}
+}
+
+// TestCauses picks root causes: by the object where the edge says so, through a chain, below both roots of one fault.
+func TestCauses(t *testing.T) {
+	edges := []Edge{{By: "A", Explains: "B"}, {By: "B", Explains: "C", Of: sameObject}, {By: "D", Explains: "C"}}
+	of := func(code, object string) fault {
+		return fault{Check{Code: code}, Finding{Object: object, What: code + object}}
+	}
+	for _, c := range []struct {
+		name   string
+		faults []fault
+		want   string
+	}{
+		{"nothing", nil, ""},
+		{"chain", []fault{of("A", ""), of("B", "1"), of("C", "1")}, "A[] > B1 C1"},
+		{"same object", []fault{of("B", "1"), of("C", "1"), of("C", "2")}, "B[1] > C1, C[2] >"},
+		{"two roots", []fault{of("B", "1"), of("C", "1"), of("D", "")}, "B[1] > C1, D[] > C1"},
+		{"one check, two objects", []fault{of("B", "1"), of("B", "2"), of("C", "2")}, "B[1 2] > C2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var words []string
+			for _, cause := range causes(c.faults, edges) {
+				var objects, below []string
+				for _, f := range cause.Found {
+					objects = append(objects, f.Object)
+				}
+				for _, f := range cause.Explains {
+					below = append(below, f.What)
+				}
+				words = append(words, strings.TrimSpace(cause.Code+"["+strings.Join(objects, " ")+"] > "+strings.Join(below, " ")))
+			}
+			if got := strings.Join(words, ", "); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
