@@ -5,7 +5,7 @@ package stages
 
 import (
 	"fmt"
-	"slices"
+	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/drivers"
@@ -29,26 +29,24 @@ type Repair struct {
 // Repairs are the faults that gpuadm can repair without a section in node.toml.
 func Repairs() []Repair {
 	return []Repair{
-		{Code: "PKG-001", About: "have the packager finish what was interrupted", wants: finishPackages},
-		{
-			Code: "DRV-001", About: "load the driver's module as it lies on disk", needs: facts.Needs{Modules: true}, Section: "driver",
-			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return drivers.Reload(f), nil },
-		},
-		{
-			Code: "DRV-002", About: "keep nouveau away from the GPUs", needs: facts.Needs{Modules: true}, Section: "driver",
-			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return drivers.NoNouveau(f) },
-		},
-		{Code: "DRV-003", About: "start nvidia-persistenced", Section: "driver", wants: serving(drivers.PersistencedUnit)},
-		{Code: "DRV-004", About: "start the fabric manager", Section: "driver", wants: serving(drivers.FabricManagerUnit)},
-		{Code: "DRV-005", About: "link NVIDIA's device nodes in /dev/char", Section: "toolkit", wants: only(things.DeviceLinks)},
+		{Code: "PKG-001", About: "have the packager finish the driver's half-done packages", Section: "driver", wants: finishPackages},
+		{Code: "PKG-002", About: "have the packager finish its half-done packages", wants: finishPackages},
+		{Code: "PKG-004", About: "have the packager finish what was interrupted", wants: finishPackages},
+		{Code: "DRV-005", About: "load the driver's module", Section: "driver", needs: facts.Needs{Modules: true}, wants: reload},
+		{Code: "DRV-006", About: "keep nouveau away from the GPUs", Section: "driver", needs: facts.Needs{Modules: true}, wants: noNouveau},
+		{Code: "DRV-014", About: "load the driver's module as it lies on disk", Section: "driver", needs: facts.Needs{Modules: true}, wants: reload},
+		{Code: "GPU-010", About: "start nvidia-persistenced", Section: "driver", wants: serving(drivers.PersistencedUnit)},
+		{Code: "FAB-002", About: "start the fabric manager", Section: "driver", wants: serving(drivers.FabricManagerUnit)},
+		{Code: "CDI-004", About: "link NVIDIA's device nodes in /dev/char", Section: "toolkit", wants: only(things.DeviceLinks)},
 		{Code: "CDI-001", About: "have NVIDIA's Container Toolkit write its CDI spec again", wants: only(things.CDISpec)},
 		{Code: "RUN-001", About: "add NVIDIA's handler to the container engine", Section: "runtime", needs: runtime.Stage.Needs(spec.Spec{}), wants: handler},
 		{
 			Code: "RUN-002", About: "restart the container engine, which reads its configuration then",
 			wants: func(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) { return runtime.Reread(f) },
 		},
+		{Code: "RUN-005", About: "start the container engine", wants: startEngine},
 		{Code: "KUB-001", About: "start kubelet", wants: startKubelet},
-		{Code: "KUB-002", About: "restart kubelet, which reads its configuration then", wants: rereadKubelet},
+		{Code: "KUB-007", About: "restart kubelet, which reads its configuration then", wants: rereadKubelet},
 	}
 }
 
@@ -75,9 +73,24 @@ func serving(unit string) func(facts.Facts, *packages.Reading) ([]converge.Want,
 	return func(facts.Facts, *packages.Reading) ([]converge.Want, error) { return drivers.Serving(unit), nil }
 }
 
+func reload(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
+	return drivers.Reload(f), nil
+}
+
+func noNouveau(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
+	return drivers.NoNouveau(f)
+}
+
 func finishPackages(f facts.Facts, database *packages.Reading) ([]converge.Want, error) {
-	set := packages.NewSet().Sharing(database)
-	return []converge.Want{packages.Database(set, manager(f.OS), "no package can be installed on top of a half-done job")}, nil
+	w := packages.Database(packages.NewSet().Sharing(database), manager(f.OS), "no package can be installed on top of a half-done job")
+	to := w.To
+	w.To = func(found converge.State) (converge.State, error) {
+		if strings.HasPrefix(string(found), "broken") {
+			found = "interrupted" // the operator asks for one more try, also of what gpuadm did not install
+		}
+		return to(found)
+	}
+	return []converge.Want{w}, nil
 }
 
 // handler wants what [runtime] without a key would.
@@ -87,6 +100,14 @@ func handler(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
 		return nil, fmt.Errorf("internal error: %w", err)
 	}
 	return runtime.Stage.Wants(s, f)
+}
+
+func startEngine(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
+	e, err := runtime.ForPods(f)
+	if err != nil {
+		return nil, err
+	}
+	return []converge.Want{things.Running(e.Unit, "pods run on it")}, nil
 }
 
 func startKubelet(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) {
@@ -100,13 +121,7 @@ func rereadKubelet(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) 
 	if f.Kubelet.Unit == "" {
 		return nil, noKubelet()
 	}
-	var files []string
-	for _, file := range f.Kubelet.Files {
-		if !slices.Contains(files, file.Path) {
-			files = append(files, file.Path)
-		}
-	}
-	return []converge.Want{kubelet.Fresh(f.Kubelet.Unit, files, "kubelet reads its configuration when it starts")}, nil
+	return []converge.Want{kubelet.Fresh(f.Kubelet.Unit, f.Kubelet.Reads(), "kubelet reads its configuration when it starts")}, nil
 }
 
 func noKubelet() error {
