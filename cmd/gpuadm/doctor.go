@@ -87,6 +87,9 @@ func (c *common) doctorText(r doctor.Report) {
 		}
 		printf(w, "\n")
 	}
+	for _, n := range r.Notes {
+		printf(w, "Note: %s.\n", n.What)
+	}
 	for _, u := range r.Unread {
 		printf(w, "Not checked: %s: %s\n", u.What, u.Why)
 	}
@@ -95,8 +98,5 @@ func (c *common) doctorText(r doctor.Report) {
 		end = count(n, "root cause")
 	}
 	end = fmt.Sprintf("%s, %s", end, count(r.Checks, "check"))
-	if r.Note != "" {
-		end += "; " + r.Note
-	}
 	printf(w, "%s.\n", end)
 }

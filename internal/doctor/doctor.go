@@ -26,6 +26,9 @@ type Check struct {
 	Interrupts string // what the fix interrupts
 	Sources    []string
 
+	// Note says that the fault is not the machine's: alone it is a note, and no cause.
+	Note bool
+
 	// Find returns one finding for each object that has the fault. What it cannot read it leaves out: Machine notes that.
 	Find func(*Machine) []Finding
 }
@@ -80,8 +83,12 @@ func Examine(ctx context.Context, v host.View) Report {
 			faults = append(faults, fault{c, f})
 		}
 	}
-	r := Report{Format: Format, Checks: len(checks), Causes: causes(faults, Edges()), Unread: m.notRead()}
+	r := Report{Format: Format, Checks: len(checks)}
+	r.Causes, r.Notes = causes(faults, Edges())
 	r.Host = m.Facts().String()
-	r.Note = m.note()
+	if note := m.note(); note != "" {
+		r.Notes = append(r.Notes, Found{What: note})
+	}
+	r.Unread = m.notRead()
 	return r
 }

@@ -98,7 +98,8 @@ func TestCauses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var words []string
-			for _, cause := range causes(c.faults, edges) {
+			found, _ := causes(c.faults, edges)
+			for _, cause := range found {
 				var objects, below []string
 				for _, f := range cause.Found {
 					objects = append(objects, f.Object)

@@ -19,11 +19,16 @@ func (f fault) explains(o fault, edges []Edge) bool {
 }
 
 // causes picks the faults that no other one explains, and puts below each of them all that it explains, directly or not. A fault with two
-// roots is below both. Root causes of one check are one Cause.
-func causes(faults []fault, edges []Edge) []Cause {
-	list := []Cause{}
+// roots is below both. Root causes of one check are one Cause; those that are no fault
+// of the machine are notes.
+func causes(faults []fault, edges []Edge) (list []Cause, notes []Found) {
+	list = []Cause{}
 	for i, f := range faults {
 		if slices.ContainsFunc(faults, func(o fault) bool { return o.explains(f, edges) }) {
+			continue
+		}
+		if f.check.Note {
+			notes = append(notes, Found{f.check.Code, f.Object, f.What})
 			continue
 		}
 		if n := len(list); n == 0 || list[n-1].Code != f.check.Code {
@@ -35,7 +40,7 @@ func causes(faults []fault, edges []Edge) []Cause {
 			c.explain(o)
 		}
 	}
-	return list
+	return list, notes
 }
 
 // explained returns what a fault explains, directly or by another one.

@@ -25,6 +25,9 @@ type Machine struct {
 	facts domain[facts.Facts]
 	log   domain[[]string]
 
+	packages domain[inventory]
+	joined   domain[string] // what joins the GPUs over NVLink
+
 	mu     sync.Mutex
 	unread []Unread
 }

@@ -18,7 +18,7 @@ type Report struct {
 	Causes []Cause  `json:"causes"`           // root causes; none: no fault was found
 	Unread []Unread `json:"unread,omitempty"` // what could not be checked
 	Checks int      `json:"checks"`           // how many there are
-	Note   string   `json:"note,omitempty"`   // what is no fault, and an operator should know
+	Notes  []Found  `json:"notes,omitempty"`  // what is no fault of the machine, and an operator should know
 }
 
 // Cause is a root cause: a fault that no other one explains.
@@ -36,7 +36,7 @@ type Cause struct {
 
 // Found is one fault that was found.
 type Found struct {
-	Code   string `json:"code"`
+	Code   string `json:"code,omitempty"`
 	Object string `json:"object,omitempty"`
 	What   string `json:"what"`
 }

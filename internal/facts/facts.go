@@ -46,6 +46,7 @@ type Facts struct {
 	Modules     *Modules          `json:"modules,omitempty"`
 	Driver      *host.Driver      `json:"driver,omitempty"`      // as the loaded driver says; nil where none answers
 	NoDriver    string            `json:"noDriver,omitempty"`    // why none answers
+	NVMLSays    string            `json:"-"`                     // NVML's name of that: host.NoDriver.Code
 	DriverOwner *DriverOwner      `json:"driverOwner,omitempty"` // who else manages the driver; nil where no other owner is found
 	MIGOwner    string            `json:"migOwner,omitempty"`    // who else partitions the GPUs: nvidia-mig-manager
 	DynamicMIG  string            `json:"dynamicMIG,omitempty"`  // the sign by which the DRA driver is seen to make partitions as pods ask for them

@@ -107,7 +107,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 		case err == nil:
 			f.Driver = &d
 		case errors.As(err, &none):
-			f.NoDriver, f.DriverAgain = none.Why, none.Again
+			f.NoDriver, f.NVMLSays, f.DriverAgain = none.Why, none.Code, none.Again
 		case errors.As(err, &later):
 			f.NoDriver = err.Error()
 		default:

@@ -34,6 +34,10 @@ type GPU struct {
 	ECC        string // on, off, "" where it has none
 	RemapFails bool   // a row could not be remapped: the board is to be replaced
 	RemapWaits bool   // a remapped row waits for a reset
+
+	Uncorrected uint64 // memory errors that ECC could not correct, since the driver started the GPU
+	Slowed      string // why the board itself slows it down now: heat, power-brake; "" for no such reason
+
 	Fabric     Fabric
 	Persistent bool  // persistence mode
 	Clients    []int // processes with a context on it, MIG instances included; ascending
@@ -105,6 +109,8 @@ type Share struct {
 type NoDriver struct {
 	Why string // "the kernel module nvidia is not loaded"
 	Try string // what to do about it
+	// Code is NVML's name of its answer, LIBRARY_NOT_FOUND; "" where NVML was not asked.
+	Code string
 	// Again says that only this process gets no answer: it has loaded the library of a driver that was replaced since.
 	Again bool
 }

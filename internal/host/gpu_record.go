@@ -35,7 +35,7 @@ func (r *Recorder) Driver(ctx context.Context) (Driver, error) {
 // settings writes [driver] and a [[gpu]] for each, as simhost reads them.
 func (d *driverRecord) settings(b *bytes.Buffer) {
 	if d.none != nil {
-		fmt.Fprintf(b, "\n[driver]\nwhy = %s\ntry = %s\n", quote(d.none.Why), quote(d.none.Try))
+		fmt.Fprintf(b, "\n[driver]\nwhy = %s\ntry = %s\ncode = %s\n", quote(d.none.Why), quote(d.none.Try), quote(d.none.Code))
 		return
 	}
 	fmt.Fprintf(b, "\n[driver]\nversion = %s\nnvml = %s\ncuda = %s\n", quote(d.driver.Version), quote(d.driver.NVML), quote(d.driver.CUDA))

@@ -51,6 +51,12 @@ func driverLibraries(name string) []string {
 
 // because says why no driver answers. Code is NVML's name of what its initialisation returned.
 func (d *nvmlDoor) because(code string) *NoDriver {
+	why := d.inWords(code)
+	why.Code = code
+	return why
+}
+
+func (d *nvmlDoor) inWords(code string) *NoDriver {
 	module := d.moduleVersion()
 	switch code {
 	case "LIBRARY_NOT_FOUND":

@@ -125,7 +125,7 @@ func (r *reading) instances() error {
 		p := &r.gpu.Profiles[i]
 		found, ret := r.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: mostInstances})
 		if ret == nvml.ERROR_NO_PERMISSION {
-			return &NoDriver{Why: "NVML shows the MIG instances of GPU " + r.gpu.Address + " to root only", Try: "run gpuadm as root"}
+			return &NoDriver{Why: "NVML shows the MIG instances of GPU " + r.gpu.Address + " to root only", Try: "run gpuadm as root", Code: "NO_PERMISSION"}
 		}
 		if ret == nvml.ERROR_NOT_SUPPORTED {
 			continue

@@ -35,7 +35,7 @@ func (d *nvmlDoor) driver(ctx context.Context) (found Driver, err error) {
 			found.GPUs = append(found.GPUs, gpu)
 		}
 		if count == 0 {
-			return &NoDriver{Why: "driver " + found.Version + " is loaded and sees no GPU", Try: "dmesg | grep NVRM says why"}
+			return &NoDriver{Why: "driver " + found.Version + " is loaded and sees no GPU", Try: "dmesg | grep NVRM says why", Code: "GPU_NOT_FOUND"}
 		}
 		return nil
 	})
@@ -221,6 +221,12 @@ func (r *reading) health() error {
 			g.RemapWaits, g.RemapFails = waits, fails
 		}
 	}
+	if r.has("nvmlDeviceGetTotalEccErrors") {
+		if count, ret := r.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); r.got("nvmlDeviceGetTotalEccErrors", ret) {
+			g.Uncorrected = count
+		}
+	}
+	g.Slowed = r.slowed()
 	if r.has("nvmlDeviceGetPersistenceMode") {
 		if mode, ret := r.GetPersistenceMode(); r.got("nvmlDeviceGetPersistenceMode", ret) {
 			g.Persistent = mode == nvml.FEATURE_ENABLED
@@ -228,6 +234,23 @@ func (r *reading) health() error {
 	}
 	g.Fabric = r.fabric()
 	return nil
+}
+
+// slowed says why the board slows its GPU down. Reasons of the driver, an idle GPU or a power cap, are no fault: nvml.h,
+// nvmlClocksEventReasons; https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html.
+func (r *reading) slowed() string {
+	if !r.has("nvmlDeviceGetCurrentClocksThrottleReasons") { // the name since R367; newer ones have both
+		return ""
+	}
+	reasons, ret := r.GetCurrentClocksThrottleReasons()
+	switch {
+	case !r.got("nvmlDeviceGetCurrentClocksThrottleReasons", ret):
+	case reasons&nvml.ClocksThrottleReasonHwPowerBrakeSlowdown != 0:
+		return "power-brake"
+	case reasons&nvml.ClocksThrottleReasonHwThermalSlowdown != 0:
+		return "heat"
+	}
+	return ""
 }
 
 // fabric asks by the versioned call, which replaces the plain one.

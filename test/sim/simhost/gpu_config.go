@@ -20,6 +20,7 @@ type driverConfig struct {
 	Module  string // a file; the driver answers only if it is there, and its version is what the file says
 	Why     string // why no driver answers
 	Try     string
+	Code    string // NVML's name of that
 }
 
 // gpuConfig is one [[gpu]]: a model with what is special about it, or one that was recorded in full.
@@ -50,7 +51,7 @@ func (n *Node) configureGPUs(d *driverConfig, gpus []gpuConfig) error {
 	}
 	n.driver = driver{passed: map[string]bool{}, deaf: map[int]bool{}, version: d.Version, nvml: d.NVML, cuda: d.CUDA, module: d.Module}
 	if d.Why != "" {
-		n.driver.none = &host.NoDriver{Why: d.Why, Try: d.Try}
+		n.driver.none = &host.NoDriver{Why: d.Why, Try: d.Try, Code: d.Code}
 	}
 	for i, c := range gpus {
 		if c.Count == 0 {
@@ -78,6 +79,7 @@ func (n *Node) addGPU(c gpuConfig) error {
 		made.Mode, made.Pending = g.Mode && made.MIG, (g.Mode || g.Pending) && made.MIG
 		made.Clients, made.Persistent, made.Lost = g.Clients, g.Persistent, g.Lost
 		made.RemapFails, made.RemapWaits = g.RemapFails, g.RemapWaits
+		made.Uncorrected, made.Slowed = g.Uncorrected, g.Slowed
 		if g.Address != "" {
 			made.Address = g.Address
 		}

@@ -1,0 +1,327 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/pattern"
+)
+
+// lacksModule says whether the running kernel has no file of the module nvidia, though parts of a driver are installed.
+func lacksModule(m *Machine) bool {
+	k, ok := m.running()
+	return ok && m.driverInstalled() && !m.loaded() && k.Nvidia == nil && k.Problem == "" && len(k.Files) == 0 && len(k.Unlisted) == 0
+}
+
+func noHeaders(m *Machine) []Finding {
+	k, _ := m.running()
+	if !lacksModule(m) || k.Headers || len(m.dkmsVersions()) == 0 {
+		return nil
+	}
+	command := "apt-get install linux-headers-" + k.Kernel
+	if m.Packages().packager == "dnf" {
+		command = "dnf install kernel-devel-" + k.Kernel
+	}
+	return []Finding{{What: "/lib/modules/" + k.Kernel + "/build leads to no headers", Command: command}}
+}
+
+// buildFailed goes by the log that DKMS moves away when a build has succeeded: do_build in dkms.in of https://github.com/dkms-project/dkms.
+func buildFailed(m *Machine) []Finding {
+	if !lacksModule(m) {
+		return nil
+	}
+	kernel := m.Facts().Kernel.Running
+	for _, version := range m.dkmsVersions() {
+		log := "/var/lib/dkms/nvidia/" + version + "/build/make.log"
+		text, _ := m.text(log)
+		if !strings.Contains(text, kernel) {
+			continue // no log, or that of another kernel
+		}
+		what := fmt.Sprintf("DKMS could not build nvidia %s for %s", version, kernel)
+		if line := firstError(text); line != "" {
+			what += ": " + line
+		}
+		return []Finding{{Object: version, What: what, Command: "less " + log}}
+	}
+	return nil
+}
+
+// compilerError is how gcc, ld and make begin what they stop for.
+var compilerError = pattern.Of(`(?m)^.*\b(?:error: |Error \d|undefined reference|GPL-incompatible module).*$`)
+
+func firstError(log string) string { return strings.TrimSpace(compilerError().FindString(log)) }
+
+func noModule(m *Machine) []Finding {
+	if !lacksModule(m) {
+		return nil
+	}
+	running := m.Facts().Kernel.Running
+	what, command := "kernel "+running+" has no module nvidia", "dkms autoinstall && modprobe nvidia"
+	for _, k := range m.Facts().Modules.Kernels {
+		if k.Nvidia != nil {
+			what += "; kernel " + k.Kernel + " has " + k.Nvidia.Version
+			break
+		}
+	}
+	if len(m.dkmsVersions()) == 0 {
+		command = "gpuadm plan driver"
+	}
+	return []Finding{{What: what, Command: command}}
+}
+
+func unlisted(m *Machine) []Finding {
+	k, ok := m.running()
+	if !ok || m.loaded() || len(m.GPUs()) == 0 || len(k.Files) > 0 || len(k.Unlisted) == 0 {
+		return nil
+	}
+	return []Finding{{What: "modules.dep of " + k.Kernel + " does not list " + k.Unlisted[0]}}
+}
+
+// notLoadable says whether the running kernel has the module, and it is not loaded.
+func notLoadable(m *Machine) (facts.KernelModules, bool) {
+	k, ok := m.running()
+	return k, ok && m.ownDriver() && len(m.GPUs()) > 0 && !m.loaded() && (k.Nvidia != nil || k.Problem != "")
+}
+
+// otherKernel goes by the kernel's own word: kmods of Red Hat's kin serve several kernels. "nvidia: version magic 'A' should be 'B'".
+func otherKernel(m *Machine) []Finding {
+	if _, ok := notLoadable(m); !ok {
+		return nil
+	}
+	if line := said(m.Log(), "nvidia: version magic"); line != "" {
+		return []Finding{{What: "the kernel says: " + line}}
+	}
+	return nil
+}
+
+func nouveau(m *Machine) (found []Finding) {
+	if !m.driverInstalled() {
+		return nil // without NVIDIA's driver it is nouveau's to have
+	}
+	for _, address := range m.Facts().Modules.Nouveau {
+		f := Finding{
+			Object: address, What: "GPU " + address + " is bound to nouveau",
+			Command: `printf 'blacklist nouveau\noptions nouveau modeset=0\n' > /etc/modprobe.d/nouveau.conf && update-initramfs -u && reboot`,
+		}
+		if m.Packages().packager == "dnf" {
+			f.Command = strings.Replace(f.Command, "update-initramfs -u", "dracut --force", 1)
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// refusal is how the kernel says that it refuses a module for its signature: module_sig_check in kernel/module/signing.c of the kernel's
+// tree (a sentence of its own since 5.4), and lockdown's in security/security.c; the same in https://github.com/NVIDIA/gpu-operator/issues/1726.
+var refusal = pattern.Of(`(?i)loading of (?:unsigned module|module with \w+ \w+) is rejected|Lockdown: .*unsigned module loading is restricted`)
+
+func refusedSignature(m *Machine) []Finding {
+	k, ok := notLoadable(m)
+	if !ok || k.Nvidia == nil {
+		return nil
+	}
+	t, signer := m.Facts().Modules.Trust, k.Nvidia.Signer
+	inLog := slices.ContainsFunc(m.Log(), refusal().MatchString)
+	known := len(t.Enrolled)+len(t.Kernels) > 0 // else none could be read
+	if !inLog && (!t.Demands() || signer != nil && (!known || t.Trusts(signer))) {
+		return nil
+	}
+	what := k.Nvidia.Path + " is not signed"
+	if signer != nil {
+		what = k.Nvidia.Path + " is signed by " + signer.Name + ", which is not enrolled"
+	}
+	f := Finding{What: what + "; Secure Boot is " + t.SecureBoot}
+	if t.BuildCert != "" && t.Build != nil {
+		f.Command = "mokutil --import " + t.BuildCert
+		if t.Waiting {
+			f.What, f.Command = f.What+"; the key waits to be confirmed at the console", "reboot"
+		}
+	}
+	return []Finding{f}
+}
+
+func notLoaded(m *Machine) []Finding {
+	k, ok := notLoadable(m)
+	if !ok {
+		return nil
+	}
+	what := "the module nvidia of " + k.Kernel + " is there, and is not loaded"
+	if k.Problem != "" {
+		what = k.Problem
+	}
+	return []Finding{{What: what}}
+}
+
+func otherFlavour(m *Machine) []Finding {
+	if _, ok := m.NVML(); ok && !m.someMissing() {
+		return nil
+	}
+	if line := said(m.sinceLoad(), "is not supported by open", "requires use of the NVIDIA open kernel modules", "require use of the NVIDIA open kernel modules"); line != "" {
+		return []Finding{{What: "the driver says: " + line}}
+	}
+	return nil
+}
+
+// someMissing says whether the driver answers for fewer GPUs than are on the bus.
+func (m *Machine) someMissing() bool {
+	gpus, ok := m.NVML()
+	return !ok || slices.ContainsFunc(m.GPUs(), func(p facts.PCI) bool {
+		g, there := gpus[p.Address]
+		return !there || g.Lost != ""
+	})
+}
+
+// gpuIn finds a GPU of the PCI bus that a line names: 0000:17:00.0, 0000:17:00 or PCI:0000:17:00.
+func (m *Machine) gpuIn(line string) string {
+	for _, p := range m.GPUs() {
+		if strings.Contains(strings.ToLower(line), strings.TrimSuffix(p.Address, path.Ext(p.Address))) {
+			return p.Address
+		}
+	}
+	return ""
+}
+
+// eachMissing returns what the driver says about GPUs that it does not answer for, once for each.
+func (m *Machine) eachMissing(what string, texts ...string) (found []Finding) {
+	gpus, _ := m.NVML()
+	seen := map[string]bool{}
+	if !m.someMissing() {
+		return nil
+	}
+	for _, line := range m.sinceLoad() {
+		if said([]string{line}, texts...) == "" {
+			continue
+		}
+		address := m.gpuIn(line)
+		if g, there := gpus[address]; seen[address] || there && g.Lost == "" {
+			continue
+		}
+		seen[address] = true
+		found = append(found, Finding{Object: address, What: what + ": " + strings.TrimSpace(line)})
+	}
+	return found
+}
+
+func noBAR(m *Machine) []Finding {
+	const text = "This PCI I/O region assigned to your NVIDIA device is invalid"
+	if m.someMissing() && said(m.sinceLoad(), text) != "" {
+		lines := m.sinceLoad()
+		at := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, text) })
+		near := strings.Join(lines[at:min(at+3, len(lines))], " ") // the next line names the device: nv-pci.c
+		return []Finding{{Object: m.gpuIn(near), What: "the driver says: " + strings.TrimSpace(near)}}
+	}
+	return nil
+}
+
+func noFirmware(m *Machine) []Finding {
+	k, ok := m.running()
+	if !ok || !m.loaded() || !m.someMissing() {
+		return nil
+	}
+	if line := said(m.sinceLoad(), "Direct firmware load for nvidia/"); line != "" {
+		return []Finding{{What: "the kernel says: " + line}}
+	}
+	if f := m.Facts(); len(k.Missing) > 0 && f.Driver == nil && f.Modules.Mismatch() == "" && len(f.Modules.Libraries) > 0 {
+		return []Finding{{What: "/lib/firmware/" + k.Missing[0] + ", which the module asks for, is not there"}}
+	}
+	return nil
+}
+
+func noAdapter(m *Machine) []Finding {
+	return m.eachMissing("the driver says", "RmInitAdapter failed", "rm_init_adapter failed")
+}
+
+func mismatch(m *Machine) []Finding {
+	what := m.Facts().Modules.Mismatch()
+	if what == "" || !m.ownDriver() {
+		return nil
+	}
+	if when := m.upgraded(); when != "" {
+		what += "; " + when
+	}
+	return []Finding{{What: what}}
+}
+
+// upgraded says when dpkg last replaced a library of the driver: "2026-01-02 02:14:05 upgrade libnvidia-compute-580:amd64 OLD NEW", dpkg(1),
+// FILES.
+func (m *Machine) upgraded() string {
+	text, _ := m.text("/var/log/dpkg.log")
+	for _, line := range slices.Backward(strings.Split(text, "\n")) {
+		f := strings.Fields(line)
+		if len(f) == 6 && f[2] == "upgrade" && (strings.HasPrefix(f[3], "libnvidia-compute") || strings.HasPrefix(f[3], "libcuda1") || strings.HasPrefix(f[3], "libnvidia-ml1")) {
+			name, _, _ := strings.Cut(f[3], ":")
+			return "dpkg upgraded " + name + " to " + f[5] + " at " + f[0] + " " + f[1]
+		}
+	}
+	return ""
+}
+
+func noLibraries(m *Machine) []Finding {
+	f := m.Facts()
+	if f.Modules.Version == "" || f.NVMLSays != "LIBRARY_NOT_FOUND" || !m.ownDriver() || len(m.GPUs()) == 0 {
+		return nil
+	}
+	return []Finding{{What: f.NoDriver}}
+}
+
+// noDeviceFile asks only on machines that have such files at all: where no program has opened a GPU yet there are none.
+func noDeviceFile(m *Machine) (found []Finding) {
+	names, err := m.View.ReadDir("/dev")
+	if err != nil || !m.loaded() || !m.ownDriver() || !slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "nvidia") }) {
+		return nil
+	}
+	wanted := map[string]string{"/dev/nvidiactl": "nvidia-modprobe -c 255"} // minor 255 is the control device: nvidia-modprobe(1)
+	gpus, _ := m.NVML()
+	for _, g := range gpus {
+		if g.Minor >= 0 && g.Lost == "" {
+			wanted[fmt.Sprintf("/dev/nvidia%d", g.Minor)] = fmt.Sprintf("nvidia-modprobe -c %d", g.Minor)
+		}
+	}
+	for name, command := range wanted {
+		i, err := m.View.Stat(name)
+		switch {
+		case err != nil:
+			found = append(found, Finding{Object: name, What: name + " is not there", Command: command})
+		case i.Mode&fs.ModeCharDevice == 0:
+			found = append(found, Finding{Object: name, What: name + " is not a device", Command: "rm -r " + name + " && " + command})
+		}
+	}
+	return found
+}
+
+func noUVMFile(m *Machine) []Finding {
+	if !m.ownDriver() || !m.has("/sys/module/nvidia_uvm") || !m.has("/dev/nvidiactl") || m.has("/dev/nvidia-uvm") {
+		return nil
+	}
+	return []Finding{{What: "the module nvidia-uvm is loaded, and /dev/nvidia-uvm is not there"}}
+}
+
+func noUVM(m *Machine) []Finding {
+	k, ok := m.running()
+	if !ok || !m.loaded() || !m.ownDriver() || k.Nvidia == nil || m.has("/sys/module/nvidia_uvm") {
+		return nil
+	}
+	if slices.ContainsFunc(k.Files, func(f string) bool { return strings.Contains(path.Base(f), "-uvm.ko") }) {
+		return nil
+	}
+	return []Finding{{What: "kernel " + k.Kernel + " has " + k.Nvidia.Path + ", and no nvidia-uvm"}}
+}
+
+func silent(m *Machine) []Finding {
+	f := m.Facts()
+	switch {
+	case !m.loaded() || f.NVMLSays == "" || !m.ownDriver():
+		return nil
+	case f.NVMLSays == "NO_PERMISSION":
+		m.cannotRead("GPUs", fs.ErrPermission)
+		return nil
+	}
+	return []Finding{{What: f.NoDriver}}
+}

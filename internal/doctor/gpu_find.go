@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+const bus = "/sys/bus/pci/devices/"
+
+// offBus reads the configuration space, which all may read the first 64 bytes of: a device that is gone reads as ones. The other
+// attributes in sysfs are what the kernel has kept. Sources: Documentation/PCI/sysfs-pci.rst in the kernel's tree; PCI Express Base
+// Specification, "Completion Status": all ones.
+func offBus(m *Machine) (found []Finding) {
+	for _, p := range m.GPUs() {
+		var vendor [4]byte
+		n, err := m.View.ReadAt(bus+p.Address+"/config", vendor[:], 0)
+		if (err == nil || n == len(vendor)) && bytes.Equal(vendor[:], []byte{0xff, 0xff, 0xff, 0xff}) {
+			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s (%s) does not answer on the PCI bus", p.Address, p.Model)})
+		}
+	}
+	return found
+}
+
+// eachGPU returns one finding for each GPU that the driver answers for, and that has a fault.
+func eachGPU(m *Machine, what func(host.GPU) string, command func(host.GPU) string) (found []Finding) {
+	gpus, _ := m.NVML()
+	for _, address := range slices.Sorted(maps.Keys(gpus)) {
+		g := gpus[address]
+		if says := what(g); says != "" {
+			f := Finding{Object: address, What: "GPU " + address + " " + says}
+			if command != nil {
+				f.Command = command(g)
+			}
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+func resetCommand(g host.GPU) string { return "nvidia-smi --gpu-reset -i " + g.Address }
+
+func lost(m *Machine) []Finding {
+	return eachGPU(m, func(g host.GPU) string {
+		if g.Lost == "" {
+			return ""
+		}
+		return "does not answer: " + g.Lost
+	}, resetCommand)
+}
+
+// unseen leaves out GPUs that another kernel driver holds: those are handed to virtual machines, or are nouveau's, which has its check.
+func unseen(m *Machine) (found []Finding) {
+	gpus, ok := m.NVML()
+	if !ok {
+		return nil
+	}
+	for _, p := range m.GPUs() {
+		if _, there := gpus[p.Address]; !there && (p.Driver == "" || p.Driver == "nvidia") {
+			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s (%s) is on the PCI bus, and the driver does not list it", p.Address, p.Model)})
+		}
+	}
+	return found
+}
+
+func remapFailed(m *Machine) []Finding {
+	return eachGPU(m, func(g host.GPU) string {
+		if !g.RemapFails {
+			return ""
+		}
+		return "has a faulty row of memory that could not be remapped"
+	}, nil)
+}
+
+func remapWaits(m *Machine) []Finding {
+	return eachGPU(m, func(g host.GPU) string {
+		if !g.RemapWaits {
+			return ""
+		}
+		return "has a faulty row of memory that is remapped at its next reset"
+	}, resetCommand)
+}
+
+func uncorrected(m *Machine) []Finding {
+	return eachGPU(m, func(g host.GPU) string {
+		if g.Uncorrected == 0 {
+			return ""
+		}
+		return fmt.Sprintf("had uncorrected memory errors since the driver started it: %d", g.Uncorrected)
+	}, resetCommand)
+}
+
+func slowed(m *Machine, why, what string) []Finding {
+	return eachGPU(m, func(g host.GPU) string {
+		if g.Slowed != why {
+			return ""
+		}
+		return what
+	}, nil)
+}
+
+// narrow compares with what both ends of the link can. In virtual machines the link is one that the hypervisor invents. Speed is not
+// compared: it falls while a GPU is idle.
+func narrow(m *Machine) (found []Finding) {
+	if m.Facts().Virt != "" {
+		return nil
+	}
+	for _, p := range m.GPUs() {
+		dev, err := m.View.Resolve(bus + p.Address)
+		if err != nil {
+			continue
+		}
+		now, can, port := m.width(dev+"/current_link_width"), m.width(dev+"/max_link_width"), m.width(path.Dir(dev)+"/max_link_width")
+		if best := min(can, port); now > 0 && now < best {
+			found = append(found, Finding{Object: p.Address, What: fmt.Sprintf("GPU %s has %d of %d PCIe lanes", p.Address, now, best)})
+		}
+	}
+	return found
+}
+
+// width is a number of lanes; 0 where none is known: 63 and 255 are what a link that is down reads as.
+func (m *Machine) width(name string) int {
+	text, _ := m.text(name)
+	n, err := strconv.Atoi(text)
+	if err != nil || n > 32 {
+		return 0
+	}
+	return n
+}
+
+func noPersistence(m *Machine) []Finding {
+	u, ok := m.Unit(drivers.PersistencedUnit)
+	if !ok || !m.loaded() || u.Enabled != "enabled" || u.Active == "active" || u.Active == "activating" {
+		return nil
+	}
+	return []Finding{{What: drivers.PersistencedUnit + " is enabled and " + u.Active}}
+}
+
+// fabric is what joins the GPUs over NVLink, "" where the machine has nothing to manage.
+func (m *Machine) fabric() string {
+	kind, _ := m.joined.read(m, "the catalog of GPUs", func() (string, error) {
+		c, err := drivers.Load()
+		return drivers.FabricOf(c, m.Facts()), err
+	})
+	return kind
+}
+
+func otherFabricManager(m *Machine) []Finding {
+	version, all := m.Facts().Modules.Version, m.Packages()
+	if version == "" || m.fabric() == "" || m.fabric() == drivers.FabricRack || !m.ownDriver() {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(all.packages)) {
+		if !strings.HasPrefix(name, "nvidia-fabricmanager") && name != "nvidia-fabric-manager" || strings.Contains(name, "dev") {
+			continue
+		}
+		p := all.packages[name]
+		v := driverVersion().FindStringSubmatch(p.Version)
+		if v == nil || !p.Installed() || v[1] == version {
+			continue
+		}
+		command := "apt-get install " + name + "=" + version + "\\*"
+		if all.packager == "dnf" {
+			command = "dnf install " + name + "-" + version
+		}
+		return []Finding{{Object: name, What: fmt.Sprintf("%s is %s, and the module nvidia that is loaded is %s", name, v[1], version), Command: command}}
+	}
+	return nil
+}
+
+func noInfiniband(m *Machine) []Finding {
+	k, ok := m.running()
+	if !ok || !m.loaded() || m.fabric() != drivers.FabricNVLink5 || len(k.Infiniband) == len(facts.InfinibandModules()) {
+		return nil
+	}
+	if u, known := m.Unit(drivers.FabricManagerUnit); !known || u.Enabled != "enabled" {
+		return nil // a virtual machine without the switches: another one manages them
+	}
+	f := Finding{What: fmt.Sprintf("kernel %s has not all of %s", k.Kernel, strings.Join(facts.InfinibandModules(), " and ")), Command: "modprobe -a mlx5_ib ib_umad"}
+	if m.Facts().OS.ID == "ubuntu" {
+		f.Command = "apt-get install linux-modules-extra-" + k.Kernel + " && " + f.Command
+	}
+	return []Finding{f}
+}
+
+func noFabricManager(m *Machine) []Finding {
+	kind := m.fabric()
+	if !m.loaded() || !m.ownDriver() || kind == "" || kind == drivers.FabricRack {
+		return nil
+	}
+	u, ok := m.Unit(drivers.FabricManagerUnit)
+	if !ok || u.Active == "active" || u.Active == "activating" || kind == drivers.FabricNVLink5 && u.Enabled != "enabled" {
+		return nil
+	}
+	if u.Load == "not-found" {
+		return []Finding{{What: "the machine has NVSwitches, and no fabric manager is installed", Command: "gpuadm plan driver"}}
+	}
+	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
+}
+
+// notRegistered leaves out GPUs in MIG mode, which are not joined, and a machine that has just booted.
+func notRegistered(m *Machine) []Finding {
+	u, ok := m.Unit(drivers.FabricManagerUnit)
+	return eachGPU(m, func(g host.GPU) string {
+		switch {
+		case g.Lost != "" || g.Mode || g.Fabric.State == "" || g.Fabric.State == "completed" && g.Fabric.Status == "":
+			return ""
+		case g.Fabric.State != "completed" && (!ok || u.Uptime < 10*time.Minute):
+			return ""
+		case g.Fabric.Status != "":
+			return "could not be registered with the fabric: " + g.Fabric.Status
+		}
+		return "is not registered with the fabric: " + g.Fabric.State
+	}, nil)
+}
