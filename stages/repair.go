@@ -37,7 +37,6 @@ func Repairs() []Repair {
 		{Code: "DRV-014", About: "load the driver's module as it lies on disk", Section: "driver", needs: facts.Needs{Modules: true}, wants: reload},
 		{Code: "GPU-010", About: "start nvidia-persistenced", Section: "driver", wants: serving(drivers.PersistencedUnit)},
 		{Code: "FAB-002", About: "start the fabric manager", Section: "driver", wants: serving(drivers.FabricManagerUnit)},
-		{Code: "CDI-004", About: "link NVIDIA's device nodes in /dev/char", Section: "toolkit", wants: only(things.DeviceLinks)},
 		{Code: "CDI-001", About: "have NVIDIA's Container Toolkit write its CDI spec again", wants: only(things.CDISpec)},
 		{Code: "RUN-001", About: "add NVIDIA's handler to the container engine", Section: "runtime", needs: runtime.Stage.Needs(spec.Spec{}), wants: handler},
 		{

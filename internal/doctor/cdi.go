@@ -36,14 +36,6 @@ func cdiChecks() []Check {
 			Sources: []string{"https://github.com/cncf-tags/container-device-interface, pkg/cdi/cache.go", "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html"},
 			Find:    func(m *Machine) []Finding { return foreign(m, true) },
 		},
-		{
-			Code: "CDI-004", Title: "NVIDIA's device nodes have no links in /dev/char",
-			Reads:   "/proc/devices, NVIDIA's device nodes and /dev/char",
-			Meaning: "systemctl daemon-reload takes the GPUs from running containers, where systemd keeps their cgroups",
-			Fix:     "make the links", Command: "sudo gpuadm repair CDI-004", Interrupts: "nothing",
-			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/48", "https://github.com/opencontainers/runc/issues/3708"},
-			Find:    noLinks,
-		},
 	}
 }
 
@@ -70,14 +62,4 @@ func foreign(m *Machine, conflicts bool) (list []Finding) {
 		}
 	}
 	return list
-}
-
-func noLinks(m *Machine) []Finding {
-	_, c, ok := m.engine()
-	state, err := things.DeviceLinks().Look(m.ctx, m.View)
-	nodes, missing := strings.CutPrefix(string(state), "missing ")
-	if err != nil || !ok || !missing || c.Cgroups[c.Default] != "systemd" {
-		return nil
-	}
-	return []Finding{{What: "without a link: " + nodes}}
 }

@@ -76,7 +76,9 @@ func kubeletChecks() []Check {
 }
 
 func kubeletEdges() []Edge {
-	return []Edge{
+	edges := []Edge{
+		{By: "SYS-001", Explains: "RUN-005"},
+		{By: "SYS-001", Explains: "KUB-001"},
 		{By: "KUB-002", Explains: "KUB-001"},
 		{By: "KUB-002", Explains: "KUB-007"},                 // its fix restarts kubelet
 		{By: "RUN-002", Explains: "KUB-007", Of: sameObject}, // of K3s and RKE2 kubelet and engine are one unit
@@ -85,6 +87,10 @@ func kubeletEdges() []Edge {
 		{By: "KUB-001", Explains: "KUB-004"},
 		{By: "KUB-005", Explains: "KUB-004"},
 	}
+	for _, code := range []string{"DRV-001", "DRV-005", "DRV-006", "DRV-007", "DRV-013", "DRV-014", "DRV-015", "DRV-017"} {
+		edges = append(edges, Edge{By: code, Explains: "KUB-004"}) // the plugin ends where no driver answers
+	}
+	return edges
 }
 
 // stopped says whether the kubelet of a machine that has joined does not run.
