@@ -38,6 +38,10 @@ func TestNVMLRead(t *testing.T) {
 	h.fake.Do("remap", "--gpu", "0", "failed=1", "pending=1")
 	h.fake.Do("fabric", "--gpu", "0", "--state", "completed", "--clique", "7")
 	h.fake.Do("set", "--gpu", "1", "ecc=0")
+	h.fake.Do("ecc", "--gpu", "0", "uncorrected=5")
+	h.fake.Do("set", "--gpu", "0", "clock_reasons=200") // power brake 0x80, heat 0x40, the sum of both 0x8
+	h.fake.Do("set", "--gpu", "1", "clock_reasons=72")
+	h.fake.Do("set", "--gpu", "2", "clock_reasons=5") // idle, and the power cap
 	must(t, h.SetMIGMode(t.Context(), gpu0, true))
 	id, err := h.CreateInstance(t.Context(), gpu0, 9, host.Span{Start: 4, Size: 4})
 	must(t, err)
@@ -60,6 +64,9 @@ func TestNVMLRead(t *testing.T) {
 	g := d.GPUs[0]
 	if !g.RemapFails || !g.RemapWaits || g.ECC != "on" || g.Fabric.State != "completed" || g.Fabric.Clique != 7 || len(g.Fabric.Cluster) != 36 {
 		t.Errorf("%+v", g)
+	}
+	if g.Uncorrected != 5 || g.Slowed != "power-brake" || d.GPUs[1].Uncorrected != 0 || d.GPUs[1].Slowed != "heat" || d.GPUs[2].Slowed != "" {
+		t.Errorf("%+v", d.GPUs)
 	}
 	if g.Name != "NVIDIA H100 80GB HBM3" || g.Device != "0x233010DE" || g.Sub != "0x16C110DE" || g.Arch != "hopper" || g.Compute != "9.0" || g.Memory != 81559<<20 {
 		t.Errorf("%+v", g)
@@ -198,6 +205,7 @@ var newer = []string{
 	"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetArchitecture", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetRemappedRows",
 	"nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetPersistenceMode",
 	"nvmlDeviceGetCudaComputeCapability", "nvmlDeviceSetPersistenceMode", "nvmlComputeInstanceGetInfo_v2",
+	"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetCurrentClocksThrottleReasons",
 }
 
 // TestNVMLOld reads a driver with a library that lacks newer symbols. To call one ends the process, so a child does it.

@@ -49,6 +49,14 @@ EXPORT enum code nvmlDeviceGetSramEccErrorStatus(handle device, struct a_sram *o
 	END(OK);
 }
 
+// The bits are nvml.h's nvmlClocksThrottleReason…: 0x40 heat, 0x80 power brake.
+EXPORT enum code nvmlDeviceGetCurrentClocksThrottleReasons(handle device, u64 *out) {
+	BEGIN(nvmlDeviceGetCurrentClocksThrottleReasons, DEVICE, device);
+	NEED(out);
+	*out = c.g->set.clock_reasons;
+	END(OK);
+}
+
 EXPORT enum code nvmlDeviceGetRemappedRows(handle device, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failed) {
 	BEGIN(nvmlDeviceGetRemappedRows, DEVICE, device);
 	NEED(corrected && uncorrected && pending && failed);
