@@ -252,7 +252,7 @@ func (p *plan) names() (names []string) {
 }
 
 func (p *plan) warnNoKernel() {
-	const text = "no kernel is installed: cannot determine which one the modules are for"
+	const text = "no kernel is known: cannot determine which one the modules are for"
 	if !slices.Contains(p.choice.Warnings, text) {
 		p.warn(text)
 	}

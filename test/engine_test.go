@@ -249,7 +249,7 @@ func TestBreaksNeedConsent(t *testing.T) {
 		t.Errorf("without consent: %v, %d touches", err, n.Touches())
 	}
 	for what, mod := range map[string]func(*converge.Engine){
-		"--yes":        func(e *converge.Engine) { e.Yes = true },
+		"--allow all":  func(e *converge.Engine) { e.Allow = []string{"all"} },
 		"--allow":      func(e *converge.Engine) { e.Allow = []string{"reset-gpu"} },
 		"[disruption]": func(e *converge.Engine) { e.Spec = parse(t, "[driver]\n[disruption]\nallow = [\"reset-gpu\"]\n") },
 		"no clients": func(e *converge.Engine) {

@@ -17,7 +17,7 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":            {"cloud/node", "mig", "stages", "internal/converge", "internal/doctor", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/remote", "internal/spec", "internal/things"},
+	"cmd/gpuadm":            {"cloud/node", "drivers", "mig", "stages", "internal/converge", "internal/doctor", "internal/explain", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/remote", "internal/spec", "internal/things"},
 	"images/build/oldlibc":  {},
 	"images/daemonset":      {},
 	"images/systemd":        {},
@@ -41,6 +41,7 @@ var mayImport = map[string][]string{
 	"internal/things":       {"internal/converge", "internal/host", "internal/pattern"},
 	"internal/diff":         {"internal/mask"},
 	"internal/doctor":       {"drivers", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/things"},
+	"internal/explain":      {},
 	"internal/jsonedit":     {},
 	"internal/mask":         {},
 	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec"},
@@ -70,6 +71,7 @@ var onlyIn = map[string][]string{
 	"k8s.io/api":                           {},
 	"github.com/aws/aws-sdk-go-v2":         {"internal/instance"},
 	"cloud.google.com/go":                  {"internal/instance"},
+	"github.com/google/jsonschema-go":      {},
 	"plugin":                               {},
 	"text/template":                        {},
 	"html/template":                        {},

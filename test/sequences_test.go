@@ -179,7 +179,7 @@ func TestUndoNeedsConsent(t *testing.T) {
 	if _, err := e.Undo(context.Background(), n, "", nil); err == nil || n.Touches() != touches {
 		t.Errorf("undone without consent: %v", err)
 	}
-	e.Yes = true
+	e.Allow = []string{"all"}
 	undo(t, n, e, "")
 }
 

@@ -21,13 +21,22 @@ import (
 )
 
 type applyFlags struct {
-	dryRun, yes, unattended, boot, install, reboot bool
-	skip, allow                                    []string
-	deadline                                       time.Duration
+	dryRun, unattended, boot, install, reboot bool
+	skip, allow                               []string
+	deadline                                  time.Duration
 }
 
-// breaks are the words that --allow and [disruption] allow take.
+// breaks are the words that --allow and [disruption] allow take; --allow takes all as well.
 const breaks = "restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot"
+
+const (
+	allowed    = "all, " + breaks
+	allowUsage = "allow one kind of interruption: `WHAT` is " + allowed
+	yesUsage   = "answer yes to every question, for scripts; it allows no interruption: see --allow"
+)
+
+// completeBreaks completes --allow.
+var completeBreaks = cobra.FixedCompletions(strings.Split(allowed, ", "), cobra.ShellCompDirectiveNoFileComp)
 
 func newApply(c *common) *cobra.Command {
 	var a applyFlags
@@ -42,8 +51,8 @@ apply rolls back what its stage changed.
 A second apply does nothing. After a crash or a reboot, run apply again: it
 continues where it was.
 
-Apply takes a GPU from a running process only with --allow or --yes. Some changes
-take effect only after a reboot. Apply then stops with exit code 4; with --reboot
+Apply takes a GPU from a running process only with --allow. Some changes take
+effect only after a reboot. Apply then stops with exit code 4; with --reboot
 it reboots, and the boot unit continues before kubelet starts.
 
 In a root folder nothing runs. Changes that need the running machine are deferred
@@ -55,16 +64,16 @@ root as root:root: gpuadm refuses files that users other than root can write to.
 	}
 	f := cmd.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "print what would change: the same as plan")
-	f.BoolVarP(&a.yes, "yes", "y", false, "allow all interruptions")
+	f.BoolP("yes", "y", false, yesUsage)
 	f.BoolVar(&a.install, "install", false, "also install this gpuadm and its boot unit; kubelet then waits for it at each boot")
 	f.BoolVar(&a.reboot, "reboot", false, "reboot if a change needs it; the boot unit continues")
 	f.BoolVar(&a.boot, "boot", false, "as the boot unit calls it: unattended, with a few retries")
 	f.BoolVar(&a.unattended, "unattended", false, "for units and DaemonSets: do nothing while an undo holds applies")
-	f.StringSliceVar(&a.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
+	f.StringSliceVar(&a.allow, "allow", nil, allowUsage)
 	f.StringSliceVar(&a.skip, "skip", nil, "skip this `STAGE`; repeatable")
 	f.DurationVar(&a.deadline, "deadline", 0, "give up after this time, and roll back the current stage; 0: never")
 	cmd.RegisterFlagCompletionFunc("skip", stageNames)
-	cmd.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions(strings.Split(breaks, ", "), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("allow", completeBreaks)
 	return cmd
 }
 
@@ -93,6 +102,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 		installFirst(e)
 	}
 	if a.dryRun {
+		c.shown, c.planVerb = args, "apply --dry-run"
 		return c.planWith(ctx, e, h, false)
 	}
 	if err := c.mayTouch("apply"); err != nil {
@@ -101,7 +111,7 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 	if err := trustInstalled(h, e); err != nil {
 		return err
 	}
-	e.Yes, e.Allow, e.Unattended = a.yes, a.allow, a.unattended || a.boot
+	e.Allow, e.Unattended = a.allow, a.unattended || a.boot
 	if a.deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, a.deadline)
@@ -125,8 +135,8 @@ func (c *common) runApply(ctx context.Context, args []string, a applyFlags) erro
 // allowable refuses unknown words of --allow.
 func allowable(words []string) error {
 	for _, what := range words {
-		if !slices.Contains(strings.Split(breaks, ", "), what) {
-			return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, breaks)}
+		if !slices.Contains(strings.Split(allowed, ", "), what) {
+			return usage{fmt.Errorf("cannot allow %q: --allow takes %s", what, allowed)}
 		}
 	}
 	return nil
@@ -137,7 +147,7 @@ func (c *common) mayTouch(verb string) error {
 	if c.root || c.rootDir != "/" {
 		return nil
 	}
-	return &converge.Trouble{What: fmt.Sprintf("cannot %s on this machine: only root may", verb), Try: []string{"sudo gpuadm " + verb}}
+	return &converge.Trouble{What: fmt.Sprintf("cannot %s on this machine: only root may", verb), Try: []string{c.again()}}
 }
 
 // addInstall adds the stage that installs this very binary.

@@ -149,7 +149,7 @@ func (c *common) gate(ctx context.Context) error {
 	}
 	e.Stages = slices.DeleteFunc(before, func(st converge.Stage) bool { return st.Name == "guard" })
 	e.Before = e.Stages // kubelet starts whether the API server answers or not
-	if none, err := c.noGPU(ctx, e, h); none || err != nil {
+	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
 	if e.Spec.Join.Gate == "open" {

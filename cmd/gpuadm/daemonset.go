@@ -89,7 +89,7 @@ func (p *pod) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stop, done := onSignal()
+	stop, done := onSignal(func() {})
 	defer done()
 	for {
 		if p.follows = p.wantsLabel(machine); p.follows {

@@ -43,6 +43,7 @@ and needs neither root nor a GPU.`,
 			for _, line := range []string{
 				"cat /etc/gpuadm/node.toml",
 				"gpuadm plan",
+				"gpuadm plan runtime",
 				"gpuadm apply",
 				"gpuadm apply",
 				"gpuadm status",

@@ -40,7 +40,7 @@ func (c *common) doctor(ctx context.Context) error {
 	if !h.Live() {
 		return usage{errors.New("cannot examine the files of another machine: doctor asks the kernel and the driver that run")}
 	}
-	gpus, err := facts.GPUs(h)
+	gpus, err := new(facts.Cache).GPUs(h)
 	if err != nil {
 		return err
 	}

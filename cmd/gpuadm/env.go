@@ -23,7 +23,8 @@ type env struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
-	root           bool // may touch the live machine
+	args           []string // the command line, without the program
+	root           bool     // may touch the live machine
 	open           func(root string) (host.Host, error)
 	read           func(name string) ([]byte, error)      // a file named on the command line
 	stat           func(name string) (fs.FileInfo, error) // the same file's owner and mode; may be nil
@@ -45,20 +46,12 @@ const catalog = specHome + "/catalog.toml"
 
 // spec reads the files named with -f, or the machine's own.
 func (e env) spec(v host.View, files []string) (spec.Spec, error) {
-	var all []spec.File
-	for _, name := range files {
-		data, err := e.file(name)
-		if err != nil {
-			return spec.Spec{}, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
-		}
-		all = append(all, spec.File{Name: name, Data: data})
+	all, err := e.specFiles(v, files)
+	if err != nil {
+		return spec.Spec{}, err
 	}
 	var trusted []string
 	if len(files) == 0 {
-		var err error
-		if all, err = machineSpec(v); err != nil {
-			return spec.Spec{}, err
-		}
 		for _, f := range all {
 			trusted = append(trusted, f.Name)
 		}
@@ -68,6 +61,22 @@ func (e env) spec(v host.View, files []string) (spec.Spec, error) {
 		return spec.Spec{}, err
 	}
 	return spec.Parse(all...)
+}
+
+// specFiles are the files named with -f, or the machine's own.
+func (e env) specFiles(v host.View, files []string) ([]spec.File, error) {
+	if len(files) == 0 {
+		return machineSpec(v)
+	}
+	var all []spec.File
+	for _, name := range files {
+		data, err := e.file(name)
+		if err != nil {
+			return nil, usage{fmt.Errorf("cannot read %s: %w", name, cause(err))}
+		}
+		all = append(all, spec.File{Name: name, Data: data})
+	}
+	return all, nil
 }
 
 func (e env) file(name string) ([]byte, error) {
@@ -88,7 +97,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		if v.Root() != "/" {
 			where = " in " + v.Root()
 		}
-		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one (see gpuadm help spec) or name another with -f", main, where, errNoSpec)}
+		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one (gpuadm init) or name another with -f", main, where, errNoSpec)}
 	} else if err != nil {
 		return nil, err
 	}

@@ -105,9 +105,9 @@ func advise(e env, t *converge.Trouble, err error) {
 	case errors.Is(err, syscall.ENOSPC):
 		t.Try = []string{"free space (df -h and df -i show where), and run the same command again"}
 	case errors.As(err, new(*host.GPUError)) && denied: // MIG mode needs CAP_SYS_ADMIN: MIG user guide, "Device Nodes and Capabilities"
-		t.Try = []string{"run it as root: sudo gpuadm …; in a container only with CAP_SYS_ADMIN"}
+		t.Try = []string{"run it as root, in a container only with CAP_SYS_ADMIN: " + e.again()}
 	case denied && !e.root:
-		t.Try = []string{"run it as root: sudo gpuadm …"}
+		t.Try = []string{"run it as root: " + e.again()}
 	}
 }
 
@@ -161,23 +161,27 @@ func indent(text string, column int) string {
 	return b.String()
 }
 
+// failure is what every verb prints with -o json where it fails.
+type failure struct {
+	Format  int       `json:"format"`
+	Error   string    `json:"error"`
+	Exit    int       `json:"exit"` // the exit code
+	Because []string  `json:"because,omitempty"`
+	Undone  []string  `json:"undone,omitempty"` // what was rolled back
+	Try     []string  `json:"try,omitempty"`
+	Spec    []finding `json:"spec,omitempty"` // what is wrong in the files
+}
+
+type finding struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Message string `json:"message"`
+	Fix     string `json:"fix,omitempty"`
+}
+
 func printJSONError(e env, code int, t *converge.Trouble, wrong spec.Errors) {
-	type finding struct {
-		File    string `json:"file"`
-		Line    int    `json:"line"`
-		Column  int    `json:"column"`
-		Message string `json:"message"`
-		Fix     string `json:"fix,omitempty"`
-	}
-	v := struct {
-		Format  int       `json:"format"`
-		Error   string    `json:"error"`
-		Exit    int       `json:"exit"`
-		Because []string  `json:"because,omitempty"`
-		Undone  []string  `json:"undone,omitempty"`
-		Try     []string  `json:"try,omitempty"`
-		Spec    []finding `json:"spec,omitempty"`
-	}{converge.PlanFormat, t.Error(), code, t.Because, t.Undone, t.Try, nil}
+	v := failure{converge.PlanFormat, t.Error(), code, t.Because, t.Undone, t.Try, nil}
 	for _, w := range wrong {
 		v.Spec = append(v.Spec, finding{w.File, w.Line, w.Column, w.Message, w.Fix})
 	}

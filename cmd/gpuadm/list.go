@@ -9,24 +9,31 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
+// stageList is what `stages -o json` prints.
+type stageList struct {
+	Format int         `json:"format"`
+	Stages []stageLine `json:"stages"`
+}
+
+type stageLine struct {
+	Name  string `json:"name"`
+	About string `json:"about"`
+}
+
 func newStages(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "stages",
 		Short: "list the stages, in order",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			type stage struct {
-				Name  string `json:"name"`
-				About string `json:"about"`
-			}
-			var list []stage
+			list := stageList{Format: 1}
 			for _, st := range stages.Sequence() {
-				list = append(list, stage{st.Name, st.About})
+				list.Stages = append(list.Stages, stageLine{st.Name, st.About})
 			}
 			if c.output == "json" {
-				return c.json(map[string]any{"format": 1, "stages": list})
+				return c.json(list)
 			}
-			for _, st := range list {
+			for _, st := range list.Stages {
 				printf(c.stdout, "%-12s %s\n", st.Name, st.About)
 			}
 			return nil

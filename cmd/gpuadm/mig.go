@@ -71,6 +71,8 @@ would change partitions; 1 it does not fit.`,
 	}
 	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
 	cmd.Flags().StringVar(&layout, "layout", "", "the layout of this `NAME`, instead of the one in the spec")
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
+	cmd.RegisterFlagCompletionFunc("layout", c.layouts)
 	return cmd
 }
 
@@ -90,6 +92,7 @@ func newMIGProfiles(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
 }
 
@@ -112,7 +115,7 @@ mig-parted's format, which has no placement.`,
 				text = mig.Parted(parted, gpus)
 			}
 			if c.output == "json" {
-				return c.json(map[string]any{"format": 1, "gpus": gpus})
+				return c.json(migGPUs{1, gpus})
 			}
 			_, err = io.WriteString(c.stdout, text)
 			return err
@@ -148,6 +151,7 @@ the GPUs a layout all-PROFILE with as many as fit, and all-disabled and all-enab
 		},
 	}
 	cmd.Flags().StringArrayVar(&models, "gpu", nil, gpuFlag)
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
 }
 
@@ -211,6 +215,39 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 	return mig.Asked(want, data)
 }
 
+// migFits, migModels and migGPUs are what mig fit, profiles and export print with -o json.
+type (
+	migFits struct {
+		Format int      `json:"format"`
+		Fits   []fitted `json:"fits"`
+	}
+	migModels struct {
+		Format int         `json:"format"`
+		Models []mig.Model `json:"models"`
+	}
+	migGPUs struct {
+		Format int        `json:"format"`
+		GPUs   []host.GPU `json:"gpus"`
+	}
+)
+
+// layouts completes the layouts of a file in mig-parted's format that is named with -f.
+func (c *common) layouts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, name := range c.files {
+		data, err := c.read(name)
+		if err != nil {
+			continue
+		}
+		if file, err := mig.ParseParted(name, data); err == nil {
+			for _, l := range file.Layouts {
+				names = append(names, l.Name)
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
 // fitted is how a layout lies on one GPU.
 type fitted struct {
 	GPU      int      `json:"gpu"`
@@ -243,7 +280,7 @@ func (c *common) migFit(entries []mig.Entry, gpus []host.GPU, offline bool) erro
 		list = append(list, f)
 	}
 	if c.output == "json" {
-		err = c.json(map[string]any{"format": 1, "fits": list})
+		err = c.json(migFits{1, list})
 	} else {
 		c.migFitText(list, offline)
 	}
@@ -323,7 +360,7 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 		return &converge.Trouble{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that this machine does not have"}}
 	}
 	if c.output == "json" {
-		return c.json(map[string]any{"format": 1, "models": models})
+		return c.json(migModels{1, models})
 	}
 	for i, m := range models {
 		if i > 0 {

@@ -12,6 +12,12 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
+// ownerList is what `owners -o json` prints.
+type ownerList struct {
+	Format int           `json:"format"`
+	Parts  []stages.Part `json:"parts"`
+}
+
 func newOwners(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "owners",
@@ -40,7 +46,7 @@ pool, or a key of node.toml. It changes nothing.`,
 				return err
 			}
 			if c.output == "json" {
-				return c.json(map[string]any{"format": 1, "parts": parts})
+				return c.json(ownerList{1, parts})
 			}
 			ownersText(c.stdout, parts)
 			return nil

@@ -13,24 +13,33 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 func newPlan(c *common) *cobra.Command {
 	var exitCode bool
+	var details []string
 	cmd := &cobra.Command{
 		Use:   "plan [STAGE…]",
 		Short: "show what apply would change; touch nothing",
 		Long: `Plan checks the machine and shows what apply would change, why, and what that
-would interrupt. It touches nothing, and needs root only for files that only root
-may read.
+would interrupt: a line for each stage, then what cannot be made. -v shows every
+change and its differences, plan STAGE or --stage STAGE those of one stage. It touches
+nothing, and needs root only for files that only root may read.
 
 Signs: + new, ~ changed, - removed, ? deferred, ! cannot be made, = converged.`,
 		Example:           "  gpuadm plan\n  gpuadm plan runtime --root /mnt/image -f node.toml\n  gpuadm plan --exit-code -o json",
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := choose(stages.Sequence(), details, nil); err != nil {
+				return err
+			}
+			c.shown = append(details, args...)
 			return c.plan(cmd.Context(), args, exitCode)
 		},
 	}
+	cmd.Flags().StringSliceVar(&details, "stage", nil, "show all changes of this `STAGE`; repeatable")
+	cmd.RegisterFlagCompletionFunc("stage", stageNames)
 	cmd.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 3 if changes are pending")
 	return cmd
 }
@@ -44,7 +53,7 @@ func (c *common) plan(ctx context.Context, only []string, exitCode bool) error {
 }
 
 func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, exitCode bool) error {
-	if none, err := c.noGPU(ctx, e, h); none || err != nil {
+	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
 	p, err := e.Plan(ctx, h)
@@ -65,12 +74,12 @@ func (c *common) planWith(ctx context.Context, e *converge.Engine, h host.Host, 
 }
 
 // noGPU says in one line that the machine has no NVIDIA GPU: in a mixed pool a DaemonSet runs on such nodes too. With gpu_count in
-// [driver], or where the node had GPUs before, that is an error, which preflight reports.
-func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bool, error) {
+// [driver], or where the node had GPUs before, that is an error, which preflight reports. answer makes the verb's JSON of an empty plan.
+func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View, answer func(converge.Plan) any) (bool, error) {
 	if !h.Live() || e.Spec.Driver.GPUCount > 0 {
 		return false, nil
 	}
-	gpus, err := facts.GPUs(h)
+	gpus, err := e.GPUs(h)
 	if err != nil || slices.ContainsFunc(gpus, facts.PCI.Display) { // the plan reports all else about them
 		return false, err
 	}
@@ -79,13 +88,15 @@ func (c *common) noGPU(ctx context.Context, e *converge.Engine, h host.View) (bo
 		return false, err
 	}
 	if c.output == "json" {
-		p := converge.Plan{Format: converge.PlanFormat, Changes: []converge.Change{}}
+		p := converge.Plan{Format: converge.PlanFormat, Stages: []converge.StagePlan{}, Changes: []converge.Change{}}
 		p.Host = converge.Host{Root: h.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
-		return true, c.printPlan(p)
+		return true, c.json(answer(p))
 	}
 	c.answer("No NVIDIA GPU on the PCI bus: nothing to do here.")
 	return true, nil
 }
+
+func justPlan(p converge.Plan) any { return p }
 
 func (c *common) printPlan(p converge.Plan) error {
 	if c.output == "json" {

@@ -62,16 +62,10 @@ labels = { team = "red" }
 gpu_labels = false
 `
 
-// No output of gpuadm has a secret of the machine.
-func TestPlantedSecrets(t *testing.T) {
-	archive, err := os.ReadFile("../../test/hosts/ubuntu24-h100.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := simhost.New(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+// leakyNode is a machine with secrets wherever gpuadm reads, and those of them that do not begin with planted-.
+func leakyNode(t *testing.T) (*simhost.Node, []string) {
+	t.Helper()
+	n := recordedNode(t, "ubuntu24-h100")
 	head := regexp.MustCompile(`(?m)^-- (\S+) --\n`)
 	at := head.FindAllStringSubmatchIndex(leaky, -1)
 	for i, m := range at {
@@ -81,7 +75,25 @@ func TestPlantedSecrets(t *testing.T) {
 		}
 		plantFile(t, n, "/"+leaky[m[2]:m[3]], leaky[m[1]:end])
 	}
-	corpus := corpusSecrets(t, n)
+	return n, corpusSecrets(t, n)
+}
+
+func recordedNode(t *testing.T, name string) *simhost.Node {
+	t.Helper()
+	archive, err := os.ReadFile("../../test/hosts/" + name + ".txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := simhost.New(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// No output of gpuadm has a secret of the machine.
+func TestPlantedSecrets(t *testing.T) {
+	n, corpus := leakyNode(t)
 
 	said := func(want int, args ...string) string {
 		var out bytes.Buffer
@@ -105,7 +117,7 @@ func TestPlantedSecrets(t *testing.T) {
 	said(0, "facts")
 	said(0, "facts", "-v")
 	said(0, "facts", "-o", "json")
-	if out := said(0, "plan"); !strings.Contains(out, "(masked)") {
+	if out := said(0, "plan", "-v"); !strings.Contains(out, "(masked)") {
 		t.Errorf("no file with a secret is in the plan:\n%s", out)
 	}
 	said(0, "plan", "-o", "json")

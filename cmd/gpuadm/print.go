@@ -119,9 +119,9 @@ func (c *common) changeLine(w io.Writer, stage string, ch converge.Change) {
 	if ch.Cannot == "" {
 		return
 	}
-	printf(w, "               %s\n", ch.Cannot)
+	c.prose(w, 15, ch.Cannot)
 	for _, b := range ch.Because {
-		printf(w, "               because: %s\n", b)
+		c.prose(w, 15, "because: "+b)
 	}
 	for _, t := range ch.Try {
 		printf(w, "               try: %s\n", t)
@@ -165,7 +165,7 @@ func (c *common) changeLines(w io.Writer, stage string, changes []converge.Chang
 func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	c.changeLine(w, stage, ch)
 	if ch.Waits != "" {
-		printf(w, "               %s\n", ch.Waits)
+		c.prose(w, 15, ch.Waits)
 	}
 	if ch.Cannot != "" || ch.Deferred != "" {
 		return
@@ -174,7 +174,7 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 		printf(w, "               %s\n", s)
 	}
 	if ch.Why != "" {
-		printf(w, "               %s\n", ch.Why)
+		c.prose(w, 15, ch.Why)
 	}
 	for _, l := range strings.Split(strings.TrimSuffix(ch.Diff, "\n"), "\n") {
 		if l == "" {
@@ -188,143 +188,6 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	}
 }
 
-// planText prints a plan.
-func (c *common) planText(p converge.Plan) {
-	w := c.stdout
-	if !c.quiet {
-		printf(w, "%s   spec %s\n\n", p.Host.Summary, p.Host.Spec)
-	}
-	var quiet []string
-	flush := func() {
-		if len(quiet) > 0 && !c.quiet {
-			printf(w, "  %s =\n", strings.Join(quiet, ", "))
-		}
-		quiet = nil
-	}
-	for _, st := range p.Stages {
-		if st.Changes == 0 {
-			if st.Converged > 0 || c.verbose {
-				quiet = append(quiet, st.Name)
-			}
-			continue
-		}
-		flush()
-		c.changeLines(w, st.Name, of(p.Changes, st.Name), func(stage string, ch converge.Change) { c.changeText(w, stage, ch) })
-	}
-	flush()
-	if len(p.Changes) > 0 || len(p.Stages) > 0 && !c.quiet && p.Converged > 0 {
-		printf(w, "\n")
-	}
-	c.notes(p)
-	for _, sentence := range c.planEnd(p) {
-		printf(w, "%s\n", sentence)
-	}
-}
-
-// notes prints the plan's notes.
-func (c *common) notes(p converge.Plan) {
-	for _, n := range p.Notes {
-		printf(c.stdout, "Note: %s.\n", n)
-	}
-	if len(p.Notes) > 0 {
-		printf(c.stdout, "\n")
-	}
-}
-
-// of returns a stage's changes.
-func of(changes []converge.Change, stage string) []converge.Change {
-	return slices.DeleteFunc(slices.Clone(changes), func(ch converge.Change) bool { return ch.Stage != stage })
-}
-
-// planEnd is the plan's last sentences: how much, what it interrupts, what to type next.
-func (c *common) planEnd(p converge.Plan) []string {
-	cannot := len(p.Cannot())
-	now := p.Now() - cannot
-	switch {
-	case cannot > 0:
-		return []string{fmt.Sprintf("%s cannot be made, so apply would touch nothing. Nothing was touched.", count(cannot, "change"))}
-	case now == 0 && p.Deferred == 0:
-		return []string{"Nothing to do."}
-	case now == 0:
-		return []string{fmt.Sprintf("Nothing to do now; %s.", deferred(p.Changes))}
-	}
-	stages := map[string]bool{}
-	for _, ch := range p.Changes {
-		if ch.Deferred == "" {
-			stages[ch.Stage] = true
-		}
-	}
-	s := fmt.Sprintf("%s in %s", count(now, "change"), count(len(stages), "stage"))
-	if p.Deferred > 0 {
-		s += "; " + deferred(p.Changes)
-	}
-	return []string{s + "." + interrupts(p.Changes), "Nothing was touched. To apply: " + c.typed("apply")}
-}
-
-// deferred says which changes are deferred, and until when.
-func deferred(changes []converge.Change) string {
-	var out, order []string
-	by := map[string][]converge.Change{}
-	for _, ch := range changes {
-		if ch.Deferred == "" {
-			continue
-		}
-		if by[ch.Deferred] == nil {
-			order = append(order, ch.Deferred)
-		}
-		by[ch.Deferred] = append(by[ch.Deferred], ch)
-	}
-	for _, event := range order {
-		verb := " is "
-		if len(by[event]) > 1 {
-			verb = " are "
-		}
-		out = append(out, several(by[event])+verb+until(event))
-	}
-	return strings.Join(out, "; ")
-}
-
-// several names a few changes, and counts many of a kind.
-func several(changes []converge.Change) string {
-	var kinds, names []string
-	by := map[string][]converge.Change{}
-	for _, ch := range changes {
-		if by[ch.Kind] == nil {
-			kinds = append(kinds, ch.Kind)
-		}
-		by[ch.Kind] = append(by[ch.Kind], ch)
-	}
-	for _, kind := range kinds {
-		if len(by[kind]) > 3 {
-			names = append(names, count(len(by[kind]), kind))
-			continue
-		}
-		for _, ch := range by[kind] {
-			names = append(names, ch.String())
-		}
-	}
-	return strings.Join(names, ", ")
-}
-
-// interrupts says what the changes interrupt.
-func interrupts(changes []converge.Change) string {
-	var out []string
-	for _, b := range []struct{ what, text string }{
-		{"restart-runtime", " Restarts the container engine; running containers keep running."},
-		{"restart-kubelet", " Restarts kubelet too: its unit requires the engine's."},
-		{"stop-containers", " Stops the containers of Docker."},
-		{"stop-clients", " Stops the processes that hold a GPU."},
-		{"lose-partitions", " Destroys MIG partitions that node.toml does not ask for."},
-		{"reset-gpu", " Resets a GPU."},
-		{"reboot", " Reboots."},
-	} {
-		if slices.ContainsFunc(changes, func(ch converge.Change) bool { return ch.Deferred == "" && slices.Contains(ch.Breaks, b.what) }) {
-			out = append(out, b.text)
-		}
-	}
-	return strings.Join(out, "")
-}
-
 // typed is the command line that does the verb for the same machine and spec.
 func (c *common) typed(verb string) string {
 	words := append([]string{"gpuadm"}, strings.Fields(verb)...)
@@ -336,7 +199,7 @@ func (c *common) typed(verb string) string {
 	} else {
 		words = append(words, "--root", c.rootDir)
 	}
-	if verb == "apply" {
+	if verb != "undo" { // it reads no spec
 		for _, f := range c.files {
 			words = append(words, "-f", f)
 		}
@@ -344,6 +207,15 @@ func (c *common) typed(verb string) string {
 	}
 	for i, w := range words {
 		words[i] = host.ShellWord(w)
+	}
+	return strings.Join(words, " ")
+}
+
+// again is the command line that was typed, for root.
+func (e env) again() string {
+	words := []string{"sudo", "gpuadm"}
+	for _, w := range e.args {
+		words = append(words, host.ShellWord(w))
 	}
 	return strings.Join(words, " ")
 }

@@ -56,13 +56,13 @@ with 2. Without a code repair lists what it can fix.`,
 			if err := c.mayTouch("repair " + e.Repair); err != nil {
 				return err
 			}
-			e.Yes, e.Allow = a.yes, a.allow
+			e.Allow = a.allow
 			return c.apply(cmd.Context(), e, h)
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "print what would change")
-	f.BoolVarP(&a.yes, "yes", "y", false, "allow all interruptions")
+	f.BoolP("yes", "y", false, yesUsage)
 	f.StringSliceVar(&a.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
 	return cmd
 }

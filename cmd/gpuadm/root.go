@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -47,6 +48,8 @@ type common struct {
 	node     *node.Session // the Node object, as this run knows it
 	reported string        // the failure that the last report to the cluster had
 	repairs  bool          // the apply is a repair, and chosen is its code
+	shown    []string      // stages of which a plan shows all details
+	planVerb string        // that shows a plan, where it is not plan
 	chosen   []string      // stages and flags that say what to apply, to be typed again
 	followed node.FollowedMIG
 }
@@ -73,50 +76,96 @@ func newRoot(e env) *cobra.Command {
 	f.StringVar(&c.rootDir, "root", "/", "work on the files of a machine in `DIR` (an image, a mounted disk); nothing runs there")
 	f.StringVarP(&c.output, "output", "o", "text", "`FORM` of the answer: text or json")
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print only the answer and errors")
-	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print what is converged already")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print details, and what is converged already")
 	f.BoolVar(&c.noColor, "no-color", false, "use no colour; NO_COLOR does the same")
-	root.AddCommand(
-		newPlan(c),
-		newApply(c),
-		newRepair(c),
-		newUndo(c),
-		newStatus(c),
-		newGate(c),
-		newDaemonSet(c),
-		newToken(c),
-		newManifest(c),
-		newMIG(c),
-		newDoctor(c),
-		newStages(c),
-		newFacts(c),
-		newOwners(c),
-		newVersion(c),
-		newStartCUDA(),
-		newSSH(c),
-		newServeSSH(c),
-		specTopic(),
-		exitTopic(),
-	)
+	for i, g := range c.verbs() {
+		id := strconv.Itoa(i)
+		root.AddGroup(&cobra.Group{ID: id, Title: g.title + ":"})
+		for _, verb := range g.verbs {
+			verb.GroupID = id
+			root.AddCommand(verb)
+		}
+		root.SetHelpCommandGroupID(id)
+		root.SetCompletionCommandGroupID(id)
+	}
+	root.AddCommand(specTopic(), exitTopic(), environmentTopic())
 	root.AddCommand(demoVerbs(c)...)
+	root.Version = version()
+	root.SetVersionTemplate("gpuadm {{.Version}}\n")
+	root.MarkPersistentFlagDirname("root")
+	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	strictHelp(root)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	return root
 }
 
+// A verbGroup is a part of the help.
+type verbGroup struct {
+	title string
+	verbs []*cobra.Command
+}
+
+// verbs are all verbs, in the groups of the help; those that no person types come last.
+func (c *common) verbs() []verbGroup {
+	return []verbGroup{
+		{"Converge a machine", []*cobra.Command{
+			newInit(c),
+			newValidate(c),
+			newPlan(c),
+			newApply(c),
+			newUndo(c),
+			newStatus(c),
+		}},
+		{"Find and fix faults", []*cobra.Command{
+			newDoctor(c),
+			newRepair(c),
+			newExplain(c),
+			newBundle(c),
+		}},
+		{"Inspect a machine", []*cobra.Command{
+			newFacts(c),
+			newOwners(c),
+			newStages(c),
+			newMIG(c),
+		}},
+		{"Machines and clusters", []*cobra.Command{
+			newSSH(c),
+			newManifest(c),
+		}},
+		{"Run by units, kubelet and pods", []*cobra.Command{
+			newGate(c),
+			newDaemonSet(c),
+			newToken(c),
+			newStartCUDA(),
+			newServeSSH(c),
+		}},
+		{"About gpuadm", []*cobra.Command{
+			newVersion(c),
+		}},
+	}
+}
+
 // run runs one command line and returns its exit code.
 func run(ctx context.Context, e env, args []string) int {
+	e.args = args
 	root := newRoot(e)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	return report(e, cmd, err)
 }
 
+// noVariable marks flags that have the name of a common one and another meaning: the variable is the common one's.
+const noVariable = "gpuadm-no-variable"
+
 // check refuses wrong values of the common flags, and takes flags that are not given from GPUADM_* variables.
 func (c *common) check(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		name := "GPUADM_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && err == nil {
+		if _, own := f.Annotations[noVariable]; own {
+			return
+		}
+		name := variable(f.Name)
+		if v := c.getenv(name); v != "" && !f.Changed && f.Name != "help" && f.Name != "version" && err == nil {
 			if serr := cmd.Flags().Set(f.Name, v); serr != nil {
 				err = usage{fmt.Errorf("cannot use %s=%q: %w", name, v, serr)}
 			}
@@ -126,6 +175,11 @@ func (c *common) check(cmd *cobra.Command) error {
 		err = usage{fmt.Errorf("cannot print as %q: -o takes text or json", c.output)}
 	}
 	return err
+}
+
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return "GPUADM_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // engine makes ready to converge: the machine opened, the spec read, the stages chosen.
@@ -193,7 +247,7 @@ func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDire
 
 // onSignal closes the channel at the first SIGTERM or SIGINT: what is being made is finished, then the run stops.
 // A second signal ends the process at once, as it would have. A terminal or a connection that is lost stops no run.
-func onSignal() (<-chan struct{}, func()) {
+func onSignal(say func()) (<-chan struct{}, func()) {
 	sig, stop := make(chan os.Signal, 1), make(chan struct{})
 	signal.Ignore(syscall.SIGHUP)
 	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
@@ -201,6 +255,7 @@ func onSignal() (<-chan struct{}, func()) {
 		if _, ok := <-sig; ok {
 			signal.Stop(sig)
 			close(stop)
+			say()
 		}
 	}()
 	return stop, func() { signal.Stop(sig); close(sig) }

@@ -19,11 +19,11 @@ import (
 
 // apply runs an apply and says how it went.
 func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) error {
-	if none, err := c.noGPU(ctx, e, h); none || err != nil {
+	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
 	voice := c.voice()
-	stop, done := onSignal()
+	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop
 	began := h.Now()
@@ -145,10 +145,18 @@ func (c *common) atFirstBoot(ctx context.Context, h host.Host, postponed []conve
 	c.answer(fmt.Sprintf("First-boot steps will not run: the image has no %s. To install it: %s", stages.BootUnit, strings.Replace(c.typed("install"), "install", "apply --install", 1)))
 }
 
+// stopping answers a signal: the change that is being made may take minutes.
+func (c *common) stopping() {
+	if c.tty(c.stderr) {
+		printf(c.stderr, "\n") // after ^C
+	}
+	printf(c.stderr, "Stopping as soon as this change is done.\n")
+}
+
 // undo runs an undo and says how it went.
 func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to string, leave []string) error {
 	voice := c.voice()
-	stop, done := onSignal()
+	stop, done := onSignal(c.stopping)
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop
 	res, err := e.Undo(ctx, h, to, leave)

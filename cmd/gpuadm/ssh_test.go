@@ -211,7 +211,7 @@ func TestHangupIsIgnored(t *testing.T) {
 		return strings.ContainsAny(mask[len(mask)-1:], "13579bdf") // SIGHUP is signal 1, the lowest bit
 	}
 	inherited := ignored() // as under nohup: Go leaves such a signal ignored
-	_, done := onSignal()
+	_, done := onSignal(func() {})
 	after := ignored()
 	done()
 	signal.Reset(syscall.SIGHUP)

@@ -211,27 +211,31 @@ func meaning(code int) string {
 	return "failed"
 }
 
+// sshAnswer is what `ssh -o json` prints.
+type sshAnswer struct {
+	Format   int          `json:"format"`
+	Exit     int          `json:"exit"`
+	Machines []sshMachine `json:"machines"`
+}
+
+type sshMachine struct {
+	Host     string            `json:"host"`
+	State    remote.State      `json:"state"`
+	Exit     *int              `json:"exit,omitempty"`
+	Status   *int              `json:"status,omitempty"`
+	Seconds  float64           `json:"seconds"`
+	Attached *time.Time        `json:"attached,omitempty"`
+	Ended    *time.Time        `json:"ended,omitempty"`
+	Error    string            `json:"error,omitempty"`
+	Because  []string          `json:"because,omitempty"`
+	Answers  []json.RawMessage `json:"answers,omitempty"`
+}
+
 // sshJSON prints one object for all machines.
 func (c *common) sshJSON(results []remote.Result) error {
-	type machine struct {
-		Host     string            `json:"host"`
-		State    remote.State      `json:"state"`
-		Exit     *int              `json:"exit,omitempty"`
-		Status   *int              `json:"status,omitempty"`
-		Seconds  float64           `json:"seconds"`
-		Attached *time.Time        `json:"attached,omitempty"`
-		Ended    *time.Time        `json:"ended,omitempty"`
-		Error    string            `json:"error,omitempty"`
-		Because  []string          `json:"because,omitempty"`
-		Answers  []json.RawMessage `json:"answers,omitempty"`
-	}
-	v := struct {
-		Format   int       `json:"format"`
-		Exit     int       `json:"exit"`
-		Machines []machine `json:"machines"`
-	}{Format: converge.PlanFormat, Exit: sshExit(results)}
+	v := sshAnswer{Format: converge.PlanFormat, Exit: sshExit(results)}
 	for _, r := range results {
-		m := machine{Host: r.Host, State: r.State, Status: r.Verified, Seconds: r.Took.Seconds(), Attached: r.Attached, Ended: r.Ended}
+		m := sshMachine{Host: r.Host, State: r.State, Status: r.Verified, Seconds: r.Took.Seconds(), Attached: r.Attached, Ended: r.Ended}
 		if r.State == remote.Ended {
 			m.Exit = &r.Exit
 		} else if r.Err != nil {

@@ -30,7 +30,10 @@ pending, 1 if a change cannot be made.`,
 			if err != nil {
 				return c.withoutSpec(cmd.Context(), err)
 			}
-			if none, err := c.noGPU(cmd.Context(), e, h); none || err != nil {
+			nothing := func(p converge.Plan) any {
+				return converge.Status{Plan: p, Runs: []converge.Run{}, Made: []converge.Mark{}}
+			}
+			if none, err := c.noGPU(cmd.Context(), e, h, nothing); none || err != nil {
 				return err
 			}
 			s, err := e.Status(cmd.Context(), h)

@@ -23,7 +23,6 @@ func newUndo(c *common) *cobra.Command {
 		leave  []string
 		allow  []string
 		dryRun bool
-		yes    bool
 	}
 	cmd := &cobra.Command{
 		Use:   "undo",
@@ -52,11 +51,11 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 			if err != nil {
 				return err
 			}
-			if err := leavable(h, u.leave); err != nil {
+			if err := c.leavable(h, u.leave); err != nil {
 				return err
 			}
 			_, thingOf := stages.Run(new(node.Session))
-			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version(), Yes: u.yes, Allow: u.allow}
+			e := &converge.Engine{ThingOf: thingOf, Clients: things.GPUClients, Prune: stages.Prune, Version: version(), Allow: u.allow}
 			if u.dryRun {
 				p, err := e.PlanUndo(cmd.Context(), h, u.to, u.leave)
 				if err != nil {
@@ -77,15 +76,30 @@ nothing until an operator runs gpuadm apply. No spec is needed.`,
 	f := cmd.Flags()
 	f.StringVar(&u.to, "to", "", "undo this `RUN` and all since, or all")
 	f.StringSliceVar(&u.leave, "leave", nil, "do not undo this `NAME`, for example the path of a file; repeatable")
-	f.StringSliceVar(&u.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
+	f.StringSliceVar(&u.allow, "allow", nil, allowUsage)
 	f.BoolVar(&u.dryRun, "dry-run", false, "print what would be undone")
-	f.BoolVarP(&u.yes, "yes", "y", false, "allow all interruptions")
+	f.BoolP("yes", "y", false, yesUsage)
+	cmd.RegisterFlagCompletionFunc("allow", completeBreaks)
+	cmd.RegisterFlagCompletionFunc("to", c.runs)
 	return cmd
+}
+
+// runs completes the runs that undo can begin at, the last one first.
+func (c *common) runs(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	names := []string{"all\teverything that gpuadm ever did here"}
+	if h, err := c.open(c.rootDir); err == nil {
+		for _, r := range slices.Backward(converge.ReadJournal(h).Runs()) {
+			if !r.Undone && len(r.Undoes) == 0 {
+				names = append(names, r.ID+"\t"+count(len(r.Makes), "change"))
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
 // leavable refuses a --leave name that gpuadm has not made here: a typing error would undo what the operator wants to keep. It
 // accepts names that an earlier undo has undone, so that the same command line works again.
-func leavable(h host.View, leave []string) error {
+func (c *common) leavable(h host.View, leave []string) error {
 	if len(leave) == 0 {
 		return nil
 	}
@@ -115,7 +129,7 @@ func leavable(h host.View, leave []string) error {
 			return usage{&converge.Trouble{
 				What:    fmt.Sprintf("cannot leave %s: gpuadm has made no such thing here", name),
 				Because: []string{"gpuadm has made " + strings.Join(made, ", "), "nothing was touched"},
-				Try:     []string{"gpuadm undo --dry-run    lists what undo would revert, and what was changed outside gpuadm"},
+				Try:     []string{c.typed("undo") + " --dry-run    lists what undo would revert, and what was changed outside gpuadm"},
 			}}
 		}
 	}

@@ -29,6 +29,12 @@ func version() string {
 	return "devel"
 }
 
+// versionOf is what `version -o json` prints.
+type versionOf struct {
+	Format  int    `json:"format"`
+	Version string `json:"version"`
+}
+
 func newVersion(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -36,7 +42,7 @@ func newVersion(c *common) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if c.output == "json" {
-				return c.json(map[string]any{"format": 1, "version": version()})
+				return c.json(versionOf{1, version()})
 			}
 			printf(c.stdout, "gpuadm %s\n", version())
 			return nil

@@ -37,11 +37,12 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		}
 	}
 	r.prune(ctx) // before all else, since a full disk may be why the last run failed
-	f, err := r.gathered(ctx)
+	now := host.Moment(ctx)
+	f, err := r.gathered(now)
 	if err != nil {
 		return Result{}, err
 	}
-	plan, err := e.plan(ctx, h, r.j, f)
+	plan, err := e.plan(now, h, r.j, f)
 	if err != nil {
 		return Result{}, err
 	}

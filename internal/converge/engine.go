@@ -33,8 +33,7 @@ type Engine struct {
 	May func(context.Context, host.View, facts.Facts) error
 
 	Unattended bool     // a boot unit or DaemonSet calls: a hold is obeyed
-	Yes        bool     // all breaks are allowed
-	Allow      []string // these breaks are allowed
+	Allow      []string // these breaks are allowed; "all": all of them
 
 	cache  facts.Cache // versions read from binaries: the most expensive facts
 	proven sync.Map    // changes that a Prover has verified: it is asked once a run
@@ -42,13 +41,16 @@ type Engine struct {
 
 // forbidden returns the breaks of the changes that were not allowed, in their order.
 func (e *Engine) forbidden(changes []Change) (list []string) {
+	if slices.Contains(e.Allow, "all") {
+		return nil
+	}
 	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true} // pods keep running
 	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
 		ok[a] = true
 	}
 	for _, c := range changes {
 		for _, b := range c.Breaks {
-			if c.Deferred == "" && !e.Yes && !ok[b] {
+			if c.Deferred == "" && !ok[b] {
 				ok[b] = true
 				list = append(list, b)
 			}

@@ -114,6 +114,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 	}
 	began := r.h.Now()
 	r.facts = nil
+	r.cache.Changes()
 	err := makeAll(ctx, r.h, due)
 	stays, reboot, boot := Stays{}, host.Reboot{}, ""
 	switch {

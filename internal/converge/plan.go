@@ -64,12 +64,16 @@ func (e *Engine) Facts(ctx context.Context, v host.View) (facts.Facts, error) {
 	return e.cache.Gather(ctx, v, needs)
 }
 
+// GPUs are those of Facts, which takes them from here: the bus is read once.
+func (e *Engine) GPUs(v host.View) ([]facts.PCI, error) { return e.cache.GPUs(v) }
+
 // Plan says what Apply would do, and touches nothing: a View cannot.
 func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	j := ReadJournal(v)
 	if j.Refused != nil {
 		return Plan{}, j.Refused
 	}
+	ctx = host.Moment(ctx)
 	f, err := e.Facts(ctx, v)
 	if err != nil {
 		return Plan{}, err

@@ -31,7 +31,10 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	f := Facts{Live: v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
 	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
 	if f.Live {
-		f.Virt, f.GPUs = l.virt(), l.pci()
+		f.Virt, f.GPUs = l.virt(), c.gpus
+		if c.gpus = nil; f.GPUs == nil {
+			f.GPUs = l.pci()
+		}
 	}
 	f.Cloud = instance.Detect(l.v)
 	l.cloud = f.Cloud
@@ -51,12 +54,18 @@ func Engines(ctx context.Context, v host.View) ([]Engine, error) {
 	return found, l.err
 }
 
-// GPUs are the GPUs of Gather's facts, from the PCI bus alone.
-func GPUs(v host.View) ([]PCI, error) {
-	l := new(Cache).look(v)
+// GPUs are the GPUs of Gather's facts, from the PCI bus alone. The next Gather takes them as they were found here.
+func (c *Cache) GPUs(v host.View) ([]PCI, error) {
+	l := c.look(v)
 	all := l.pci()
+	if l.err == nil {
+		c.gpus = all
+	}
 	return all, l.err
 }
+
+// Changes says that the machine is changed: what GPUs found need not hold.
+func (c *Cache) Changes() { c.gpus = nil }
 
 func (c *Cache) look(v host.View) *look {
 	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {

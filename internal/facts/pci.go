@@ -20,31 +20,55 @@ func (l *look) pci() []PCI {
 		if maybe != nil && !maybe[slot(address)] {
 			continue
 		}
-		if p := l.function(bus, address); p.Vendor == nvidia {
-			if to, err := l.v.Readlink(bus + "/" + address + "/driver"); err == nil {
-				p.Driver = path.Base(to)
-			}
+		dev := bus + "/" + address
+		if real, err := l.v.Resolve(dev); err == nil {
+			dev = real // in sysfs it is a link, which would be followed for each attribute
+		}
+		p, ok := event(l.attr(dev + "/uevent"))
+		if !ok {
+			p = l.attributes(dev)
+		}
+		if p.Vendor == nvidia {
+			p.Address, p.Model = address, model(p.Device, p.Subsystem)
 			found = append(found, p)
 		}
 	}
 	return found
 }
 
-// function reads what never changes of one function, of NVIDIA's only.
-func (l *look) function(bus, address string) PCI {
-	dev := bus + "/" + address + "/"
-	if real, err := l.v.Resolve(bus + "/" + address); err == nil {
-		dev = real + "/" // in sysfs it is a link, which would be followed for each attribute
+// event reads a function's uevent file, in which the kernel says at once what its attributes and the link of its driver say. The file
+// of its configuration space says less: of a virtual function not who made it, of one that sleeps nothing before it has been woken.
+// Sources: pci_uevent in drivers/pci/pci-driver.c, dev_uevent in drivers/base/core.c and pci_read_config in drivers/pci/pci-sysfs.c of
+// the kernel's tree; "Device and vendor ID of a VF read as FFFFh" in the PCI Express specification's section on SR-IOV.
+func event(text string) (p PCI, ok bool) {
+	for line := range strings.SplitSeq(text, "\n") {
+		key, value, _ := strings.Cut(line, "=")
+		switch id := strings.ToLower(value); key {
+		case "DRIVER":
+			p.Driver = value
+		case "PCI_CLASS": // without leading zeros: 30200
+			p.Class = strings.Repeat("0", max(0, 6-len(id))) + id
+		case "PCI_ID":
+			p.Vendor, p.Device, ok = strings.Cut(id, ":")
+		case "PCI_SUBSYS_ID":
+			p.Subsystem = id
+		}
 	}
-	p := PCI{Address: address}
-	if l.hex(dev+"vendor") != nvidia {
+	return p, ok && p.Class != "" && p.Subsystem != ""
+}
+
+// attributes reads a function's attributes, of NVIDIA's only: a recording of a machine may have these and no uevent.
+func (l *look) attributes(dev string) (p PCI) {
+	if l.hex(dev+"/vendor") != nvidia {
 		return p
 	}
-	p.Vendor, p.Device, p.Class = nvidia, l.hex(dev+"device"), l.hex(dev+"class")
-	if v, d := l.hex(dev+"subsystem_vendor"), l.hex(dev+"subsystem_device"); v != "" && d != "" {
+	p.Vendor, p.Device, p.Class = nvidia, l.hex(dev+"/device"), l.hex(dev+"/class")
+	if v, d := l.hex(dev+"/subsystem_vendor"), l.hex(dev+"/subsystem_device"); v != "" && d != "" {
 		p.Subsystem = v + ":" + d
 	}
-	p.Model = model(p.Device, p.Subsystem)
+	if to, err := l.v.Readlink(dev + "/driver"); err == nil {
+		p.Driver = path.Base(to)
+	}
 	return p
 }
 

@@ -22,6 +22,7 @@ type Cache struct {
 	versions map[binary]string
 	modules  ModuleCache
 	asked    asked
+	gpus     []PCI // found by GPUs, for the next Gather
 }
 
 type binary struct {

@@ -5,6 +5,7 @@ package host
 
 import (
 	"io/fs"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -195,8 +196,8 @@ func retryEINTR2(call func() (int, error)) (n int, err error) {
 func info(st *unix.Stat_t) Info {
 	return Info{
 		Mode:  fileMode(st.Mode),
-		UID:   shownOwner(int(st.Uid), unix.Geteuid()),
-		GID:   shownOwner(int(st.Gid), unix.Getegid()),
+		UID:   shownOwner(int(st.Uid), caller()[0]),
+		GID:   shownOwner(int(st.Gid), caller()[1]),
 		Nlink: int(st.Nlink),
 		Size:  st.Size,
 		Ctime: time.Unix(st.Ctim.Unix()),
@@ -244,6 +245,9 @@ func unixMode(mode fs.FileMode) uint32 {
 	}
 	return m
 }
+
+// caller is the user and the group that this process acts as. They do not change, and each costs a system call for every file.
+var caller = sync.OnceValue(func() [2]int { return [2]int{unix.Geteuid(), unix.Getegid()} })
 
 // shownOwner is an owner as machines know it. Without root, what the caller owns counts as root's, as in a user namespace
 // (user_namespaces(7)): so the user who owns an image's folder can prepare the image and undo it.

@@ -56,7 +56,7 @@ func (f realFile) Write(p []byte) (int, error) {
 }
 
 func (f realFile) Chown(uid, gid int) error {
-	uid, gid = storedOwner(uid, unix.Geteuid()), storedOwner(gid, unix.Getegid())
+	uid, gid = storedOwner(uid, caller()[0]), storedOwner(gid, caller()[1])
 	return retryEINTR(func() error { return unix.Fchown(int(f), uid, gid) })
 }
 

@@ -18,7 +18,7 @@ import (
 // All else is recorded as a name and a size. A name is added here only if no secret belongs into such a file; where one
 // can be in it by its format (a registry's password), package mask takes it out.
 func safePaths() []string {
-	return []string{
+	return append(kubeletFlags(),
 		"/etc/os-release", "/usr/lib/os-release", "/etc/*-release", "/etc/debian_version",
 
 		"/proc/version", "/proc/cmdline", "/proc/modules", "/proc/devices", "/proc/filesystems", "/proc/mounts", "/proc/self/mounts", "/proc/*/cgroup",
@@ -29,25 +29,35 @@ func safePaths() []string {
 		"/sys/fs/selinux/enforce", "/sys/kernel/security/lockdown", "/sys/firmware/efi/efivars/SecureBoot-*", "/sys/hypervisor/type",
 		"/sys/devices/virtual/dmi/id/*_vendor", "/sys/devices/virtual/dmi/id/*_name", "/sys/devices/virtual/dmi/id/*_version",
 		"/sys/devices/virtual/dmi/id/chassis_type", "/sys/devices/virtual/dmi/id/chassis_asset_tag",
+		"/sys/class/dmi/id/*_vendor", "/sys/class/dmi/id/*_name", "/sys/class/dmi/id/*_version", "/sys/class/dmi/id/chassis_asset_tag",
 
-		"/etc/containerd/*.toml", "/etc/containerd/*.d/*.toml", "/etc/crio/*.conf", "/etc/crio/crio.conf.d/*", "/etc/docker/daemon.json",
+		"/*/containerd/*.toml", "/*/containerd/*/*.toml", "/etc/crio/*.conf", "/etc/crio/crio.conf.d/*", "/etc/docker/daemon.json",
 		"/var/lib/rancher/*/agent/etc/containerd/*", "/etc/nvidia-container-runtime/*", "/etc/cdi/*", "/run/cdi/*",
 
 		"/etc/systemd/system/**", "/run/systemd/system/**", "/usr/lib/systemd/system/**", "/lib/systemd/system/**", "/usr/local/lib/systemd/system/**",
 		"/etc/modprobe.d/*", "/usr/lib/modprobe.d/*", "/etc/modules-load.d/*", "/etc/udev/rules.d/*", "/usr/lib/udev/rules.d/*",
 		"/lib/modules/*/modules.*", "/usr/lib/modules/*/modules.*", "/boot/config-*",
 
-		"/var/lib/dpkg/status", "/var/lib/apt/extended_states", "/etc/apt/sources.list", "/etc/apt/sources.list.d/*", "/etc/apt/preferences",
+		"/var/lib/dpkg/status", "/var/lib/dpkg/info/*.list", "/var/lib/apt/extended_states", "/etc/apt/sources.list", "/etc/apt/sources.list.d/*", "/etc/apt/preferences",
 		"/etc/apt/preferences.d/*", "/etc/apt/keyrings/*", "/usr/share/keyrings/*", "/etc/yum.repos.d/*", "/etc/dnf/plugins/versionlock.list",
 		"/etc/dnf/modules.d/*", "/etc/pki/rpm-gpg/*",
 
-		"/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/*.json", "/etc/kubernetes/kubelet/*.d/*", "/etc/default/kubelet",
+		"/var/lib/kubelet/config.yaml", "/home/kubernetes/kubelet-config.yaml", "/var/lib/rancher/*/agent/etc/kubelet.conf.d/*", "/etc/rancher/*/config.yaml", "/etc/rancher/*/config.yaml.d/*.yaml", "/etc/kubernetes/kubelet/*.json", "/etc/kubernetes/kubelet/*.d/*", "/etc/default/kubelet",
 		"/etc/gpuadm/node.toml", "/etc/gpuadm/node.d/*.toml", "/var/lib/gpuadm/pins",
-	}
+	)
+}
+
+// kubeletFlags are files of variables that have kubelet's flags and nothing else: without them a recording has no facts of kubelet.
+// Package mask knows both forms. Sources: kubeadm's 10-kubeadm.conf; nodeadm's kubelet.service.
+func kubeletFlags() []string {
+	return []string{"/var/lib/kubelet/kubeadm-flags.env", "/etc/eks/kubelet/environment"}
 }
 
 // never are names in safe places that are not safe: serial numbers, identities, environment files.
 func never(name string) bool {
+	if slices.Contains(kubeletFlags(), name) {
+		return false
+	}
 	base := path.Base(name)
 	return strings.Contains(base, "serial") || strings.Contains(base, "uuid") || strings.Contains(base, "environ") ||
 		base == "vpd" || strings.HasSuffix(base, ".env") || strings.HasSuffix(base, ".key")

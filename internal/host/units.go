@@ -39,9 +39,9 @@ func notRunning() error {
 	return fmt.Errorf("systemd does not run here: %w", Later{Until: "once systemd runs"})
 }
 
-func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
+func (s *systemd) read(ctx context.Context, name string) (Unit, error) {
 	if !s.runs() {
-		found, err := s.files.units().read(name)
+		found, err := s.unitFiles(ctx).read(name)
 		if err == nil {
 			err = Later{Until: "once systemd runs"}
 		}
@@ -63,7 +63,11 @@ func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
 // a first drop-in in a new folder and to a file that hides the unit's (seen with 252; it looks in the folders it saw at its
 // last reload: unit_file_find_dirs). A restart then goes without them, though the process is younger than all files.
 func (s *systemd) look(ctx context.Context, name string) (Unit, properties, error) {
-	p, err := s.bus.properties(ctx, name)
+	found, err := s.unitFiles(ctx).list(name)
+	if err != nil {
+		return Unit{}, nil, err
+	}
+	p, err := s.properties(ctx, name, found.Load != "not-found")
 	if err != nil {
 		return Unit{}, nil, err
 	}
@@ -73,10 +77,6 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 			u.Files[i] = real // /lib and /usr/lib are one on most machines
 		}
 	}
-	found, err := s.files.units().list(name)
-	if err != nil {
-		return u, p, err
-	}
 	for i, file := range found.Files {
 		if !slices.Contains(u.Files, file) {
 			u.Outdated = true
@@ -84,6 +84,16 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 		}
 	}
 	return u, p, nil
+}
+
+// properties are what makes a Unit. Where systemd does not answer the short question, all is asked, and that error tells: the caller is
+// not root, the name is no unit's, or a unit that has lost its file runs on.
+func (s *systemd) properties(ctx context.Context, name string, there bool) (properties, error) {
+	p, err := ask(ctx, privateSocket, name, wanted(name, there))
+	if err == nil && (there || p["LoadState"] == "not-found" && p["ActiveState"] == "inactive") {
+		return p, nil
+	}
+	return s.bus.properties(ctx, name)
 }
 
 // uptime is the clock of systemd's Monotonic timestamps: it does not advance while the machine sleeps.

@@ -73,10 +73,13 @@ func (l *lines) say(a answer) {
 // split calls line with each whole line written to it.
 type split struct {
 	line func(string)
+	mu   sync.Mutex // a run writes what it does, and that it was asked to stop
 	rest string
 }
 
 func (s *split) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.rest += string(p)
 	for {
 		line, rest, whole := strings.Cut(s.rest, "\n")

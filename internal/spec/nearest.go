@@ -30,6 +30,9 @@ func distance(a, b string) int {
 	return last[len(y)]
 }
 
+// Nearest is the candidate most like name, or "" where none is like it enough to be meant. The first of equals wins.
+func Nearest(name string, candidates []string) string { return nearest(name, candidates) }
+
 // nearest is the candidate most like name, or "" where none is like it enough to be meant. The first of equals wins.
 func nearest(name string, candidates []string) string {
 	const longest = 64 // no key is that long, and distances of long names cost

@@ -23,9 +23,15 @@ type File struct {
 // The error is of type Errors and says all that is wrong, in all files; the Spec is then empty. A file that is no
 // TOML has one error of that kind, and the others are still checked. Files are at most 1 MiB, and at most 100.
 func Parse(files ...File) (Spec, error) {
+	s, _, err := Read(files...)
+	return s, err
+}
+
+// Read is Parse, and says where the files state what, for what is wrong with a spec beyond its files: a driver that no GPU has.
+func Read(files ...File) (Spec, Places, error) {
 	d := &decoder{rows: table(), spec: Defaults(), places: map[string]place{}}
 	if len(files) == 0 {
-		return Spec{}, Errors{{
+		return Spec{}, Places{}, Errors{{
 			File: "node.toml", Line: 1, Column: 1, Message: "no file is given",
 			Fix: "write /etc/gpuadm/node.toml, beginning with format = 1",
 		}}
@@ -52,9 +58,28 @@ func Parse(files ...File) (Spec, error) {
 		all = append(all, src.finish()...)
 	}
 	if len(all) > 0 {
-		return Spec{}, all
+		return Spec{}, Places{}, all
 	}
-	return d.result(), nil
+	return d.result(), Places{d.places, sources[0]}, nil
+}
+
+// Places says where the files of a spec without errors state its keys.
+type Places struct {
+	of    map[string]place
+	first *source
+}
+
+// Error blames the first of some keys, such as "driver.version" or "mig.gpu", that a file states; else the first file.
+func (p Places) Error(message, fix string, keys ...string) Error {
+	src, at := p.first, 0
+	for _, key := range slices.Backward(keys) {
+		if of := p.of[key]; of.src != nil {
+			src, at = of.src, of.at
+		}
+	}
+	src.errors, src.full = nil, false
+	src.addf(at, fix, "%s", message)
+	return src.finish()[0]
 }
 
 // read checks the bytes and parses them. It returns nil where they are no TOML; the error is then noted.

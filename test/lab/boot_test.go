@@ -54,10 +54,11 @@ func (n node) active(unit, state string) {
 
 // eventually waits for what comes by itself, and comes late on a machine that has much to do.
 func eventually(is func() bool) bool {
-	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end, pause := time.Now().Add(3*time.Minute), 20*time.Millisecond; time.Now().Before(end); pause = min(2*pause, 300*time.Millisecond) {
 		if is() {
 			return true
 		}
+		time.Sleep(pause)
 	}
 	return false
 }

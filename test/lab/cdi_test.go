@@ -186,7 +186,7 @@ func TestLabCDI(t *testing.T) {
 		t.Errorf("after undo of the partitions the spec is of the partitions:\n%s", text)
 	}
 	n.Put("/etc/cdi/nvidia.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia7\n", 0o644)
-	says(t, n.wants(0, runtime, "plan"), "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too", "/dev/nvidia7, which is not there")
+	says(t, n.wants(0, runtime, "plan", "-v"), "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too", "/dev/nvidia7, which is not there")
 }
 
 // TestLabCDIBoot: at boot the spec is that of the partitions which gpuadm makes again, whichever order the toolkit's units ask for,

@@ -27,7 +27,7 @@ func TestLabDenied(t *testing.T) {
 	t.Parallel()
 	for _, d := range denials() {
 		t.Run(strings.ReplaceAll(d.name, " ", "-"), func(t *testing.T) {
-			each(t, nil, func(t *testing.T, o lab.Options) { d.test(boot(t, o)) })
+			either(t, func(t *testing.T, o lab.Options) { d.test(boot(t, o)) })
 		})
 	}
 }

@@ -44,7 +44,7 @@ done`)
 	if is := n.AptState()["nvidia-open-kernel-dkms"]; is == "" {
 		t.Error("the open modules are not there")
 	}
-	says(t, n.wants(0, spec, "plan"), "535.309.01")
+	says(t, n.wants(0, spec, "plan", "-v"), "535.309.01")
 	n.gpuadm(0, "undo", "--to", "all")
 	n.same(first)
 }

@@ -60,6 +60,10 @@ func (m *Machine) furnish(binary string) error {
 	for _, timer := range []string{"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"} {
 		put("/etc/systemd/system/"+timer, "", 0o644) // an empty unit is a masked one: systemd.unit(5)
 	}
+	// All hosts share one kernel: the udev of each would handle the devices of all, at each boot of each.
+	for _, unit := range []string{"systemd-udevd.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket", "systemd-udev-trigger.service"} {
+		put("/etc/systemd/system/"+unit, "", 0o644)
+	}
 	if m.Options.Repos != "" && m.Options.Dist != RHELish {
 		put("/etc/apt/sources.list", "# this host has no network\n", 0o644)
 	}
@@ -149,6 +153,7 @@ func pciBus(functions []pciFunction) (list string, files map[string]string) {
 		for name, text := range map[string]string{
 			"vendor": "0x" + f.vendor, "device": "0x" + f.device, "class": "0x" + f.class,
 			"subsystem_vendor": "0x" + f.vendor, "subsystem_device": "0x" + f.subsystem, "numa_node": "-1",
+			"uevent": event(address, f),
 		} {
 			files[address+"/"+name] = text + "\n"
 		}
@@ -158,6 +163,15 @@ func pciBus(functions []pciFunction) (list string, files map[string]string) {
 		add(0x18+0x10*i, f)
 	}
 	return list, files
+}
+
+// event is a function's uevent file without a driver: pci_uevent in drivers/pci/pci-driver.c in the kernel's tree. Of the host bridge
+// of such a machine: PCI_CLASS=60000, PCI_ID=8086:0D57, PCI_SUBSYS_ID=0000:0000, PCI_SLOT_NAME=0000:00:00.0.
+func event(address string, f pciFunction) string {
+	id := strings.ToUpper(f.device)
+	vendor := strings.ToUpper(f.vendor)
+	return fmt.Sprintf("PCI_CLASS=%s\nPCI_ID=%s:%s\nPCI_SUBSYS_ID=%s:%s\nPCI_SLOT_NAME=%s",
+		strings.TrimLeft(f.class, "0"), vendor, id, vendor, strings.ToUpper(f.subsystem), address)
 }
 
 // SetGPUs puts other GPUs on the host's bus, which was booted with some.

@@ -4,6 +4,8 @@
 package lab_test
 
 import (
+	"hash/fnv"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,10 +13,28 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// each runs a test on each distribution, with its own containerd and with others put in.
+// each runs a test on each distribution, with its own containerd and with others. With engines only the oldest pair and the newest
+// run for each change; make nightly runs all.
 func each(t *testing.T, engines []string, test func(*testing.T, lab.Options)) {
-	for _, dist := range lab.Dists() {
-		for _, engine := range append([]string{""}, engines...) {
+	run(t, engines, func(string) bool { return true }, test)
+}
+
+// either runs one case of many on one of the distributions, always the same for a case; make nightly runs it on all.
+func either(t *testing.T, test func(*testing.T, lab.Options)) {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(t.Name()))
+	chosen := lab.Dists()[int(sum.Sum32()%uint32(len(lab.Dists())))]
+	run(t, nil, func(dist string) bool { return dist == chosen }, test)
+}
+
+func run(t *testing.T, engines []string, on func(dist string) bool, test func(*testing.T, lab.Options)) {
+	all, last := os.Getenv("LAB_ALL") != "", len(lab.Dists())-1
+	for i, dist := range lab.Dists() {
+		for j, engine := range append([]string{""}, engines...) {
+			pair := len(engines) == 0 || i == 0 && j == 0 || i == last && j == len(engines)
+			if !all && !(pair && on(dist)) {
+				continue
+			}
 			o := lab.Options{Dist: dist, Containerd: engine, GPUs: 8}
 			t.Run(strings.ReplaceAll(o.String(), " ", "-"), func(t *testing.T) { test(t, o) })
 		}

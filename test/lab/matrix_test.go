@@ -56,7 +56,7 @@ func matrixDistros() []matrixDistro {
 }
 
 // mainDistros are those that make lab goes through; make nightly sets LAB_ALL and goes through all.
-func mainDistros() []string { return []string{"ubuntu2204", "ubuntu2404", "debian12", "rhel9"} }
+func mainDistros() []string { return []string{"ubuntu2404", "debian12", "rhel9"} }
 
 func matrixBranches() []string {
 	return []string{"535", "550", "570", "575", "580", "590", "595", "610"}

@@ -153,6 +153,7 @@ func TestLabMIG(t *testing.T) {
 		{"no driver", noDriver},
 		{"another program owns MIG", otherOwner},
 		{"daemons are paused and resumed", pausedDaemons},
+		{"DCGM and a monitor hold a partition", heldPartition},
 		{"undo", undoMIG},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, n.with(t, "A100-40:2")) })

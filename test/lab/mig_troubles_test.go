@@ -109,3 +109,50 @@ func noDriver(t *testing.T, n gpuNode) {
 	says(t, n.wants(1, layout(sevenths), "mig", "profiles"), "not loaded", "--gpu")
 	n.fake("driver", "--init", "SUCCESS")
 }
+
+// heldPartition: DCGM has a partition's device open, which NVML lists for no process, and the driver destroys nothing under it. gpuadm
+// pauses DCGM, since it knows the service. A monitor that it does not know is named before anything is touched.
+// Sources: https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/mig-parted/issues/181.
+func heldPartition(t *testing.T, n gpuNode) {
+	const caps, opens = "/dev/nvidia-caps/nvidia-cap21", `perl -e 'sysopen(my $f, "` + "/dev/nvidia-caps/nvidia-cap21" + `", 010000000) or die $!; sleep 1000'` // O_PATH: no kernel module serves it
+	n.wants(0, layout(mixed))
+	gi := n.dump().GPUs[0].Instances[0].ID
+	n.Must("sh", "-ec", fmt.Sprintf(`mkdir -p /run/driver/nvidia/capabilities/gpu0/mig/gi%d /dev/nvidia-caps
+printf 'DeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n' >/run/driver/nvidia/capabilities/gpu0/mig/gi%[1]d/access
+printf 'Character devices:\n195 nvidia\n235 nvidia-caps\n\nBlock devices:\n' >/run/proc-devices
+mknod %[2]s c 235 21
+mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devices`, gi, caps))
+	defer n.Must("sh", "-c", "umount /proc/driver /proc/devices; rm "+caps)
+	n.Put("/usr/local/bin/hold", "#!/bin/sh\nfakenvml fail --call nvmlGpuInstanceDestroy --nth 0 --code IN_USE\nexec "+opens+"\n", 0o755)
+	unit := "[Service]\nExecStart=/usr/local/bin/hold\nExecStopPost=/usr/local/bin/fakenvml heal\n"
+	held := func() bool { return n.Exec("sh", "-c", "ls -l /proc/[0-9]*/fd | grep -q "+caps).Exit == 0 }
+
+	n.Put("/etc/systemd/system/monitor.service", unit, 0o644)
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "start", "monitor.service")
+	if !eventually(held) {
+		t.Fatal("the monitor does not hold the device")
+	}
+	before := n.dump()
+	says(t, n.wants(1, layout(sevenths)), "(perl)", caps, "monitor.service")
+	if after := n.dump(); after.Mutations != before.Mutations {
+		t.Errorf("%d mutations where a partition is held", after.Mutations-before.Mutations)
+	}
+	n.Must("systemctl", "stop", "monitor.service")
+
+	n.Put("/etc/systemd/system/nvidia-dcgm.service", unit, 0o644)
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "start", "nvidia-dcgm.service")
+	defer n.Must("systemctl", "stop", "nvidia-dcgm.service")
+	if !eventually(held) {
+		t.Fatal("DCGM does not hold the device")
+	}
+	pid := n.MainPID("nvidia-dcgm.service")
+	n.wants(0, layout(sevenths))
+	if g := geometry(n.dump().GPUs[0]); strings.Count(g, "1g.5gb") != 7 {
+		t.Errorf("under DCGM: %s", g)
+	}
+	if now := n.MainPID("nvidia-dcgm.service"); now == 0 || now == pid {
+		t.Errorf("nvidia-dcgm.service had pid %d and has %d", pid, now)
+	}
+}

@@ -102,7 +102,7 @@ func TestSlowDebianDriver(t *testing.T) {
 
 	object := "/lib/modules/" + kernel + "/updates/dkms/nvidia-current-open.ko"
 	n.Must("mv", object, "/root/away.ko")
-	says(t, n.gpuadm(0, "plan"), "dkms nvidia/"+version+" "+kernel)
+	says(t, n.gpuadm(0, "plan", "-v"), "dkms nvidia/"+version+" "+kernel)
 	n.Must("mv", "/root/away.ko", object)
 
 	n.gpuadm(0, "undo", "--to", "all")

@@ -262,6 +262,13 @@ func TestLabSSHInterrupted(t *testing.T) {
 	if !eventually(func() bool { return o.Exec("pgrep", "-x", "gpuadm").Exit == 0 }) {
 		t.Error("gpuadm ssh did not wait for the runs")
 	}
+	for _, n := range o.nodes {
+		if !eventually(func() bool {
+			return n.Exec("sh", "-c", "grep -q 'Stopping as soon as' /run/gpuadm-ssh-*/output").Exit == 0
+		}) {
+			t.Errorf("%s: the run was not asked to stop", n.Options.Name)
+		}
+	}
 	o.release()
 	r := task.Wait()
 	if r.Exit != 75 || strings.Count(r.Stderr, "stopped as asked") != 3 {

@@ -33,7 +33,7 @@ type trouble struct {
 func TestLabTrouble(t *testing.T) {
 	for _, tr := range troubles() {
 		t.Run(strings.ReplaceAll(tr.name, " ", "-"), func(t *testing.T) {
-			each(t, nil, func(t *testing.T, o lab.Options) {
+			either(t, func(t *testing.T, o lab.Options) {
 				n := boot(t, o)
 				tr.make(n)
 				before, inside, pid := n.files(), n.engineFiles(), n.MainPID(daemon)

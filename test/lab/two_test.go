@@ -75,7 +75,7 @@ type two struct {
 func TestLabTwoContainerds(t *testing.T) {
 	for _, c := range twos() {
 		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
-			each(t, nil, func(t *testing.T, o lab.Options) { c.test(boot(t, o)) })
+			either(t, func(t *testing.T, o lab.Options) { c.test(boot(t, o)) })
 		})
 	}
 }

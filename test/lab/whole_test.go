@@ -39,7 +39,7 @@ func TestLabWholeNode(t *testing.T) {
 	n.Put(specFile, d.spec("580.65.06", "1.18.0")+"[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.40gb\" = 2 }\n[runtime]\nset_as_default = true\n", 0o644)
 	packages, files := n.AptState(), n.TreeOutsideCaches()
 
-	t.Log(n.gpuadm(0, "plan").Stdout)
+	t.Log(n.gpuadm(0, "plan", "-v").Stdout)
 	t.Log(n.gpuadm(0, "apply", "--install").Stderr)
 	if g := geometry(n.dump().GPUs[0]); strings.Count(g, "3g.40gb@") != 2 {
 		t.Errorf("partitioned by the driver just installed: %s", g)

@@ -102,7 +102,7 @@ func TestLabKubeAKSPool(t *testing.T) {
 	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "azure", Machine: machine}})
 
 	t.Log("by hand, before AKS's scripts have run")
-	n.gpuadm(0, []string{"plan"}, "/etc/default/kubelet", "SkipGpuDriverInstall=true", "AKS joins the machines of its pools itself")
+	n.gpuadm(0, []string{"plan", "-v"}, "/etc/default/kubelet", "SkipGpuDriverInstall=true", "AKS joins the machines of its pools itself")
 	n.gpuadm(75, []string{"apply", "--install"}, "AKS's own scripts to have set this machine up", "cluster-provision.log")
 
 	t.Log("the first boot: the scripts and kubelet wait for the GPUs, and nothing waits for the scripts")

@@ -88,7 +88,7 @@ func TestLabKubeEKS(t *testing.T) {
 			n.wants(partitioned)
 			before := n.tree()
 			n.wants(spec, join)
-			n.gpuadm(0, []string{"plan"}, "aws:///us-east-1a/i-0abcdef1234567890")
+			n.gpuadm(0, []string{"plan", "-v"}, "aws:///us-east-1a/i-0abcdef1234567890")
 			n.asked("eks-plan-" + map[bool]string{true: "described", false: "userdata"}[gated])
 			if output := n.traced(args...); !strings.Contains(output, says) {
 				t.Errorf("the first apply does not say %q: %s", says, output)

@@ -61,5 +61,5 @@ func TestLabKubeEKSTroubles(t *testing.T) {
 	n.Cloud(cloud)
 	n.wants(join)
 	n.Must("sh", "-c", "echo 127.0.10.1 eks.us-east-1.amazonaws.com >>/etc/hosts")
-	n.gpuadm(0, []string{"plan"}, "registered "+n.Name)
+	n.gpuadm(0, []string{"plan", "-v"}, "registered "+n.Name)
 }

@@ -89,7 +89,7 @@ func TestLabKubeGKE(t *testing.T) {
 	n.Cloud(kube.Cloud{Setup: cloudfake.Setup{Cloud: "gce", Machine: machine}})
 
 	t.Log("all stages but the join")
-	n.gpuadm(0, []string{"plan"}, "gpuadm does every stage but that", "gpu-driver-version=disabled", "gke-gpu-partition-size")
+	n.gpuadm(0, []string{"plan", "-v"}, "gpuadm does every stage but that", "gpu-driver-version=disabled", "gke-gpu-partition-size")
 	n.settled()
 	n.condition("True")
 	n.gkes(before)
@@ -113,7 +113,7 @@ func TestLabKubeGKE(t *testing.T) {
 	n.Must("sh", "-ec", "mkdir -p "+lib64+"; mv /usr/lib/*-linux-gnu/libnvidia-ml.so.1 /usr/lib/*-linux-gnu/libcuda.so.1 "+lib64+"; ldconfig")
 	n.gpuadm(0, []string{"apply"}, "Nothing to do.") // GPUs, partitions and labels are verified by that library
 	n.wants(spec, "[driver]\nversion = \"580\"\n")
-	r := n.Exec("gpuadm", "plan")
+	r := n.Exec("gpuadm", "plan", "-v")
 	for _, word := range []string{"Container-Optimized OS loads only modules that Google has signed", "nvidia-driver-installer"} {
 		if !strings.Contains(r.String(), word) {
 			t.Errorf("not said: %q in %s", word, r)

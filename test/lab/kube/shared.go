@@ -107,10 +107,11 @@ func (t *T) Delete(path string) {
 func (t *T) Until(what string, ask func() (wrong string)) {
 	t.Helper()
 	wrong := ""
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end, pause := time.Now().Add(patience), 20*time.Millisecond; time.Now().Before(end); pause = min(2*pause, 300*time.Millisecond) {
 		if wrong = ask(); wrong == "" {
 			return
 		}
+		time.Sleep(pause)
 	}
 	t.Fatalf("cannot see that %s: %s", what, wrong)
 }

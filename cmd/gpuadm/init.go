@@ -1,0 +1,297 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/mig"
+)
+
+// schemaHome is where the schemas of node.toml and of what -o json prints are published. Editors with Taplo (Even
+// Better TOML) or Tombi complete a TOML file by the schema that its first line names; Tombi wants an empty line after it.
+// Sources: https://taplo.tamasfe.dev/configuration/using-schemas.html and
+// https://tombi-toml.github.io/tombi/docs/comment-directive/schema-document-directive.
+const schemaHome = "https://raw.githubusercontent.com/gpuadm/gpuadm/main/docs/schema/"
+
+// clouds are where a node may be, as --cloud takes it.
+var clouds = []string{"eks", "aks", "gke", "none"}
+
+func newInit(c *common) *cobra.Command {
+	var m elsewhere
+	var cloud string
+	var only bool
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "write a commented node.toml to start from",
+		Long: `Init writes /etc/gpuadm/node.toml for this machine: its GPUs, operating system, container
+engine and cloud say what is in it, and what is left to decide is there as a comment. It
+never writes over a file. With --gpu, --os and --cloud it prints the spec of another
+machine, and needs no GPU and no root.`,
+		Example: "  sudo gpuadm init\n  gpuadm init --gpu H100-80GB --os ubuntu-24.04 --cloud eks >node.toml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(m.gpus) > 0 || m.os != "" || cloud != "" {
+				return c.initElsewhere(m, cmp.Or(cloud, "none"))
+			}
+			return c.initHere(cmd.Context(), only)
+		},
+	}
+	m.flags(cmd)
+	cmd.Flags().StringVar(&cloud, "cloud", "", "for a node in this `CLOUD`: "+strings.Join(clouds, ", "))
+	cmd.Flags().BoolVar(&only, "print", false, "print the spec in place of writing it")
+	cmd.RegisterFlagCompletionFunc("cloud", cobra.FixedCompletions(clouds, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// initElsewhere prints the spec of a machine that the command line describes.
+func (c *common) initElsewhere(m elsewhere, cloud string) error {
+	switch {
+	case len(m.gpus) == 0 || m.os == "":
+		return usage{errors.New("cannot choose a driver: --gpu needs --os, and --os needs --gpu; without both init is for this machine")}
+	case !slices.Contains(clouds, cloud):
+		return usage{fmt.Errorf("cannot use --cloud %q: it takes %s", cloud, strings.Join(clouds, ", "))}
+	}
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return err
+	}
+	f, gpus, err := m.facts(h.Now().UTC().Format("2006-01-02"), 1)
+	if err != nil {
+		return err
+	}
+	text, err := (&draft{facts: f, gpus: gpus, cloud: cloud, engine: true}).spec()
+	if err == nil {
+		_, err = io.WriteString(c.stdout, text)
+	}
+	return err
+}
+
+// initHere writes the spec of this machine.
+func (c *common) initHere(ctx context.Context, only bool) error {
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return err
+	}
+	f, err := facts.Gather(ctx, h, facts.Everything)
+	if err != nil {
+		return err
+	}
+	d := draft{facts: f, engine: len(f.Engines) > 0}
+	d.cloud, _, _ = strings.Cut(f.Cloud.Managed, "-") // eks-al2
+	for _, p := range f.GPUs {
+		if !p.Display() {
+			continue
+		}
+		if _, g, err := modelOf(p.Device); err == nil {
+			d.gpus = append(d.gpus, g)
+		}
+	}
+	text, err := c.planned(ctx, &d)
+	if err != nil {
+		return err
+	}
+	if only {
+		_, err := io.WriteString(c.stdout, text)
+		return err
+	}
+	if err := c.mayTouch("init"); err != nil {
+		return err
+	}
+	name := path.Join(specHome, "node.toml")
+	if err := h.Mkdir(specHome, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("cannot make %s: %w", specHome, cause(err))
+	}
+	absent := func(found *host.Entry) bool { return found == nil }
+	err = h.Replace(name, &host.Entry{Data: []byte(text), Attr: host.Attr{Mode: 0o644}}, absent)
+	if errors.As(err, new(host.Changed)) {
+		return &converge.Trouble{What: fmt.Sprintf("cannot write %s: it is there already, and init writes over no file", name), Try: []string{"gpuadm init --print    prints what it would write", "gpuadm validate    checks the file that is there"}}
+	} else if err != nil {
+		return fmt.Errorf("cannot write %s: %w", name, cause(err))
+	}
+	c.answer(fmt.Sprintf("Wrote %s. To see what it would change: %s", name, c.typed("plan")))
+	return nil
+}
+
+// planned is the text of a draft without the sections that cannot be planned on this machine: it says why.
+func (c *common) planned(ctx context.Context, d *draft) (string, error) {
+	d.left = map[string]string{}
+	for {
+		text, err := d.spec()
+		if err != nil {
+			return "", err
+		}
+		trial := *c
+		trial.files, trial.stdin = []string{"-"}, strings.NewReader(text)
+		e, h, err := trial.engine(ctx, nil, nil)
+		if err != nil {
+			return "", err
+		}
+		p, err := e.Plan(ctx, h)
+		if err != nil {
+			return "", err
+		}
+		before := len(d.left)
+		for _, ch := range p.Cannot() {
+			section := cmp.Or(map[string]string{"toolkit": "toolkit", "runtime": "runtime"}[ch.Stage], "driver")
+			if d.left[section] == "" {
+				d.left[section] = strings.Join(strings.Fields(ch.Cannot), " ")
+			}
+		}
+		if len(d.left) == before {
+			return text, nil
+		}
+	}
+}
+
+// A draft is a spec that init writes: what it is made of, and its text. A line that begins with "# " is prose; what follows a "#"
+// alone is a key that an operator may want.
+type draft struct {
+	facts  facts.Facts
+	gpus   []host.GPU
+	cloud  string            // one of clouds; "" for none
+	engine bool              // there is, or will be, a container engine
+	left   map[string]string // sections that are left out, and why
+	text   strings.Builder
+}
+
+func (d *draft) say(lines ...string) { d.text.WriteString(strings.Join(lines, "\n") + "\n") }
+
+// spec is the text of the draft.
+func (d *draft) spec() (string, error) {
+	d.text.Reset()
+	d.say("#:schema "+schemaHome+"node.json", "")
+	d.say("# The desired state of this node: "+d.facts.String(),
+		"# gpuadm help spec lists all keys. A section that is not here changes nothing.",
+		"format = 1", "")
+	d.driver()
+	if why := d.left["runtime"]; why != "" {
+		d.say("# Left out: "+why, "#[runtime]", "")
+	} else if d.engine {
+		d.say("# The container engine runs containers with the NVIDIA runtime.", "[runtime]")
+		if d.cloud == "gke" {
+			d.say("# GKE writes the engine's configuration at each boot: the device plugin names CDI devices, and that file stays.", `inject = "cdi"`)
+		} else {
+			d.say("# Containers get GPUs without a RuntimeClass:", "#set_as_default = true")
+		}
+		d.say("")
+	}
+	d.mig()
+	d.say("# What the node tells Kubernetes about itself.", "[node]", `#labels = { "example.com/pool" = "gpu" }`, "")
+	d.join()
+	text := d.text.String()
+	if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}); err != nil {
+		return "", fmt.Errorf("internal error: init made a spec that is wrong: %w", err)
+	}
+	return text, nil
+}
+
+// driver writes [driver] and [toolkit]: the branch that the machine has, where it is one to install, else the advised one.
+func (d *draft) driver() {
+	off := func(why string) {
+		d.say("# "+why, "#[driver]", `#version = "580"`, "")
+	}
+	if why := d.left["driver"]; why != "" {
+		off("Left out: " + why)
+		return
+	}
+	asked := spec.Defaults()
+	asked.Sections = []string{"driver"}
+	var choice drivers.Choice
+	err := errors.New("none")
+	for _, version := range []string{d.present(), d.advised()} {
+		if version == "" {
+			continue
+		}
+		asked.Driver.Version = version
+		if choice, _, err = drivers.New().Choose(asked, d.facts); err == nil {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		off("No driver is known that gpuadm could install here; gpuadm plan says why.")
+		return
+	case choice.Source == drivers.SourceNone && choice.Owner == "":
+		off("There is no NVIDIA GPU here yet: where one comes, a driver does.")
+		return
+	case choice.Source == drivers.SourceNone && d.present() == "":
+		off("The driver is left to " + choice.Owner + "; with a version here gpuadm verifies it.")
+		return
+	case choice.Source == drivers.SourceNone:
+		d.say("# The driver is left to " + choice.Owner + ": gpuadm verifies that it is of this branch.")
+	default:
+		d.say("# The driver: the newest of a branch, or an exact version such as \"" + asked.Driver.Version + ".95.05\" where all nodes must have the same.")
+	}
+	d.say("[driver]", fmt.Sprintf("version = %q", asked.Driver.Version))
+	if n := len(d.gpus); n > 0 {
+		d.say("# A node with fewer GPUs on its bus is not ready:", fmt.Sprintf("#gpu_count = %d", n))
+	}
+	d.say("")
+	if choice.Source != drivers.SourceNone && d.left["toolkit"] == "" {
+		d.say("# The NVIDIA container toolkit, the newest; or a version:", "[toolkit]", `#version = "1.18"`, "")
+	}
+}
+
+// present is the branch of the driver that the machine has; "" if it has none.
+func (d *draft) present() string {
+	version := ""
+	if m := d.facts.Modules; m != nil && len(m.Libraries) > 0 {
+		version = m.Libraries[0].Version
+	} else if d.facts.Driver != nil {
+		version = d.facts.Driver.Version
+	}
+	branch, _, _ := strings.Cut(version, ".")
+	return branch
+}
+
+// advised is the branch that is chosen where none is asked for.
+func (d *draft) advised() string {
+	c, err := drivers.Load()
+	if err != nil {
+		return ""
+	}
+	choice, err := drivers.Choose(c, drivers.MachineOf(d.facts, d.facts.Cloud.Type), spec.Defaults().Driver)
+	if err != nil || choice.Source == drivers.SourceNone {
+		return ""
+	}
+	return choice.Branch
+}
+
+// mig writes an example of partitions that the first GPU can have.
+func (d *draft) mig() {
+	for _, g := range d.gpus {
+		if m, err := mig.Of(g); err == nil && len(m.Profiles) > 0 {
+			p := m.Profiles[0]
+			d.say("# Partitions; gpuadm mig profiles shows what there is. For example on each "+m.Name+":", "#[[mig.gpu]]",
+				fmt.Sprintf("#match = [%q]", m.Devices[0]), fmt.Sprintf("#layout = { %q = %d }", p.Name, p.Max), "")
+			return
+		}
+	}
+}
+
+// join writes how the machine joins its cluster, to be decided.
+func (d *draft) join() {
+	d.say("# How the node joins its cluster; without this section another program does that.", "#[join]")
+	if d.cloud != "" && d.cloud != "none" {
+		d.say(fmt.Sprintf("#method = %q", d.cloud))
+		return
+	}
+	d.say(`#method = "token"`, `#server = "https://HOST:6443"`, `#token_file = "/etc/gpuadm/token"`, `#ca_file = "/etc/gpuadm/ca.crt"`)
+}

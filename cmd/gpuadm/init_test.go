@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// onHost runs gpuadm on a recorded machine.
+func onHost(t *testing.T, n *simhost.Node, args ...string) (code int, out string) {
+	t.Helper()
+	var all strings.Builder
+	e := env{
+		stdin: strings.NewReader(""), stdout: &all, stderr: &all, root: true, read: os.ReadFile,
+		getenv: func(string) string { return "" },
+		open:   func(string) (host.Host, error) { return n, nil },
+	}
+	return run(context.Background(), e, args), all.String()
+}
+
+// recorded are the machines of test/hosts, by name.
+func recorded(t *testing.T) map[string][]byte {
+	t.Helper()
+	names, err := filepath.Glob("../../test/hosts/*.txtar")
+	if err != nil || len(names) < 15 {
+		t.Fatalf("%d recorded machines, %v", len(names), err)
+	}
+	all := map[string][]byte{}
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[strings.TrimSuffix(filepath.Base(name), ".txtar")] = data
+	}
+	return all
+}
+
+var option = regexp.MustCompile(`(?m)^#([a-z\[])`)
+
+// TestInitPlans: on every recorded machine the spec that init writes validates, and gives a plan that can be made; with each of
+// its comments taken in it is still a spec.
+func TestInitPlans(t *testing.T) {
+	for name, archive := range recorded(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, err := simhost.New(archive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Remove("/etc/gpuadm/node.toml"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+			code, text := onHost(t, n, "init", "--print")
+			if code != 0 {
+				t.Fatalf("exit code %d\n%s", code, text)
+			}
+			all := option.ReplaceAllString(text, "$1")
+			if n := strings.Count(all, "[driver]"); n != 1 || all == text {
+				t.Errorf("%d sections [driver]\n%s", n, text)
+			}
+			if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(all)}); err != nil {
+				t.Errorf("with its comments: %v\n%s", err, all)
+			}
+			if code, out := onHost(t, n, "init"); code != 0 {
+				t.Fatalf("exit code %d\n%s", code, out)
+			}
+			if code, out := onHost(t, n, "validate"); code != 0 {
+				t.Errorf("exit code %d\n%s\n%s", code, out, text)
+			}
+			if code, out := onHost(t, n, "plan"); code != 0 {
+				t.Errorf("exit code %d\n%s\n%s", code, out, text)
+			}
+		})
+	}
+}
+
+// TestInitElsewhere: for every operating system that the catalog knows, and for GPUs of all sorts, init makes a spec that validate
+// finds right for that machine.
+func TestInitElsewhere(t *testing.T) {
+	c, err := drivers.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty, err := simhost.New(recorded(t)["no-gpu"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, system := range c.Systems() {
+		for i, gpu := range []string{"H100-80GB", "T4", "B200", "A100 PCIe 80GB"} {
+			cloud := clouds[i]
+			code, text := onHost(t, empty, "init", "--gpu", gpu, "--os", system, "--cloud", cloud)
+			if code != 0 {
+				t.Errorf("%s, %s: exit code %d\n%s", system, gpu, code, text)
+				continue
+			}
+			name := filepath.Join(t.TempDir(), "node.toml")
+			if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if code, out := onHost(t, empty, "validate", "-f", name, "--gpu", gpu, "--os", system); code != 0 {
+				t.Errorf("%s, %s: exit code %d\n%s\n%s", system, gpu, code, out, text)
+			}
+		}
+	}
+}

@@ -1,0 +1,349 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/pelletier/go-toml/v2"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/remote"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/mig"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// answers are what the verbs print with -o json: each has a schema of its name in docs/schema. manifest and token print objects of
+// Kubernetes, which has the schemas of those.
+var answers = map[string]any{
+	"error":        failure{},
+	"event":        converge.Event{},
+	"facts":        facts.Facts{},
+	"mig-export":   migGPUs{},
+	"mig-fit":      migFits{},
+	"mig-generate": mig.PartedFile{},
+	"mig-profiles": migModels{},
+	"owners":       ownerList{},
+	"plan":         converge.Plan{},
+	"ssh":          sshAnswer{},
+	"stages":       stageList{},
+	"status":       converge.Status{},
+	"undo-dry-run": converge.UndoPlan{},
+	"validate":     validated{},
+	"version":      versionOf{},
+}
+
+const (
+	schemas = "../../docs/schema/"
+	draft07 = "http://json-schema.org/draft-07/schema#"
+)
+
+// TestSchemas: docs/schema has the schema of each answer, as the Go types have it, and the schema of node.toml, as the spec's table
+// has it.
+func TestSchemas(t *testing.T) {
+	made := map[string]*jsonschema.Schema{"node": nodeSchema(t)}
+	bytesText := &jsonschema.Schema{Types: []string{"null", "string"}, ContentEncoding: "base64"}
+	for name, v := range answers {
+		s, err := jsonschema.ForType(reflect.TypeOf(v), &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+			reflect.TypeFor[[]byte]():          bytesText,
+			reflect.TypeFor[json.RawMessage](): {},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[name] = s
+	}
+	for name, s := range made {
+		s.Schema, s.ID = draft07, schemaHome+name+".json"
+		text, err := json.Marshal(s)
+		if name == "node" { // people read it too
+			text, err = json.MarshalIndent(s, "", " ")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := schemas + name + ".json"
+		text = append(text, '\n')
+		if *update {
+			if err := os.WriteFile(file, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(file); err != nil || !bytes.Equal(want, text) {
+			t.Errorf("%s is not as the code says (%v); if that is meant: make update", file, err)
+		}
+	}
+	files, err := filepath.Glob(schemas + "*.json")
+	if err != nil || len(files) != len(made) {
+		t.Errorf("%d files for %d schemas, %v: %v", len(files), len(made), err, files)
+	}
+}
+
+// nodeSchema is the schema of node.toml: each key of the spec's table with its type, default and meaning.
+func nodeSchema(t *testing.T) *jsonschema.Schema {
+	root := &jsonschema.Schema{Title: "node.toml of gpuadm", Type: "object", AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}, Properties: map[string]*jsonschema.Schema{}}
+	for _, k := range spec.Keys() {
+		at := root
+		for i, name := range strings.Split(k.Section, ".") {
+			if k.Section == "" {
+				break
+			}
+			next := at.Properties[name]
+			list := k.Section == "mig.gpu" && i == 1 || k.Section == "mig.gpu.placements" && i > 0
+			if next == nil {
+				table := &jsonschema.Schema{Type: "object", AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}, Properties: map[string]*jsonschema.Schema{}}
+				if next = table; list {
+					next = &jsonschema.Schema{Type: "array", Items: table}
+				}
+				at.Properties[name] = next
+				at.PropertyOrder = append(at.PropertyOrder, name)
+			}
+			if at = next; list {
+				at = next.Items
+			}
+		}
+		at.Properties[k.Name] = keySchema(t, k)
+		at.PropertyOrder = append(at.PropertyOrder, k.Name)
+	}
+	return root
+}
+
+// keySchema is the schema of a key's value.
+func keySchema(t *testing.T, k spec.Key) *jsonschema.Schema {
+	text := func() *jsonschema.Schema { return &jsonschema.Schema{Type: "string"} }
+	whole := func() *jsonschema.Schema { return &jsonschema.Schema{Type: "integer", Minimum: jsonschema.Ptr(0.0)} }
+	s, of := (*jsonschema.Schema)(nil), (*jsonschema.Schema)(nil)
+	switch k.Type {
+	case spec.TypeString:
+		s = text()
+		of = s
+	case spec.TypeBool:
+		s = &jsonschema.Schema{Type: "boolean"}
+	case spec.TypeInt:
+		s = whole()
+	case spec.TypeStrings:
+		of = text()
+		s = &jsonschema.Schema{Type: "array", Items: of}
+	case spec.TypeLabels:
+		s = &jsonschema.Schema{Type: "object", AdditionalProperties: text()}
+	case spec.TypeParameters:
+		s = &jsonschema.Schema{Type: "object", AdditionalProperties: &jsonschema.Schema{Types: []string{"string", "integer", "boolean"}}}
+	case spec.TypeCounts:
+		s = &jsonschema.Schema{Type: "object", AdditionalProperties: whole()}
+	case spec.TypeDevices:
+		s = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Const: jsonschema.Ptr[any]("all")}, {Type: "array", Items: whole()}}}
+	default:
+		t.Fatalf("%s: no schema for the type %q", k.Name, k.Type)
+	}
+	for _, word := range k.Allowed {
+		of.Enum = append(of.Enum, word)
+	}
+	if k.Section == "" && k.Name == "format" {
+		s = &jsonschema.Schema{Const: jsonschema.Ptr[any](1)}
+	}
+	s.Description = k.Doc
+	if k.Default != "" {
+		var table struct{ V any }
+		if err := toml.Unmarshal([]byte("V = "+k.Default), &table); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if s.Default, err = json.Marshal(table.V); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// schema is a schema of docs/schema, ready to validate with.
+func schema(t *testing.T, name string) *jsonschema.Resolved {
+	t.Helper()
+	text, err := os.ReadFile(schemas + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := s.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return resolved
+}
+
+// TestAnswersHaveSchemas: what the verbs print with -o json is as its schema says.
+func TestAnswersHaveSchemas(t *testing.T) {
+	seen := map[string]bool{}
+	check := func(name, out string) {
+		t.Helper()
+		s, lines := schema(t, name), 0
+		for line := range strings.Lines(out) {
+			var v any
+			if err := json.Unmarshal([]byte(line), &v); err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, line)
+			}
+			if err := s.Validate(v); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, line)
+			}
+			lines++
+		}
+		seen[name] = seen[name] || lines > 0
+	}
+	good := filepath.Join(t.TempDir(), "node.toml")
+	if err := os.WriteFile(good, []byte("format = 1\n[driver]\nversion = \"580\"\n[runtime]\n[node]\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, archive := range recorded(t) {
+		n, err := simhost.New(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, verb := range []string{"facts", "plan", "status", "owners"} {
+			code, out := onHost(t, n, verb, "-o", "json", "-f", good)
+			if code == exitUsage {
+				t.Fatalf("%s: %s: exit code %d\n%s", name, verb, code, out)
+			}
+			if as := verb; code == exitCannot && strings.HasPrefix(out, `{"format":1,"error":`) {
+				check("error", out)
+			} else {
+				check(as, out)
+			}
+		}
+	}
+	n, err := simhost.New(recorded(t)["debian12-containerd16"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	offline := []string{"--gpu", "H100-80GB", "-f", good, "-o", "json"}
+	for name, args := range map[string][]string{
+		"stages": {"stages", "-o", "json"}, "version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
+		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
+		"mig-fit":      append([]string{"mig", "fit"}, offline...),
+		"mig-profiles": {"mig", "profiles", "--gpu", "H100-80GB", "-o", "json"}, "mig-generate": {"mig", "generate", "--gpu", "H100-80GB", "-o", "json"},
+	} {
+		_, out := onHost(t, n, args...)
+		check(name, out)
+	}
+	runtime := filepath.Join(t.TempDir(), "node.toml")
+	if err := os.WriteFile(runtime, []byte("format = 1\n[runtime]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, out := onHost(t, n, "apply", "-o", "json", "-f", runtime)
+	check("event", out)
+	_, out = onHost(t, n, "undo", "--dry-run", "-o", "json")
+	check("undo-dry-run", out)
+	if n, err = simhost.New(recorded(t)["mig-h100-a100-t4"]); err != nil {
+		t.Fatal(err)
+	}
+	_, out = onHost(t, n, "mig", "export", "-o", "json")
+	check("mig-export", out)
+	var all bytes.Buffer
+	c := &common{env: env{stdout: &all}}
+	now := time.Unix(0, 0)
+	err = c.sshJSON([]remote.Result{{Host: "a", State: remote.Ended, Attached: &now, Lines: []string{`{"format":1}`, "words"}}, {Host: "b", Err: errors.New("no way")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("ssh", all.String())
+	for name := range answers {
+		if !seen[name] {
+			t.Errorf("no answer was compared with the schema %s", name)
+		}
+	}
+}
+
+// TestSpecHasSchema: the schema of node.toml takes what the parser takes, and refuses unknown keys and wrong types as it does.
+func TestSpecHasSchema(t *testing.T) {
+	s := schema(t, "node")
+	judge := func(text string) error {
+		var v map[string]any
+		if err := toml.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		asJSON, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var plain any
+		if err := json.Unmarshal(asJSON, &plain); err != nil {
+			t.Fatal(err)
+		}
+		return s.Validate(plain)
+	}
+	names, err := filepath.Glob("../../docs/examples/*/values.yaml")
+	if err != nil || len(names) < 4 {
+		t.Fatalf("%d examples, %v", len(names), err)
+	}
+	for _, name := range names {
+		var values struct {
+			NodeToml string `yaml:"nodeToml"`
+		}
+		if data, err := os.ReadFile(name); err != nil {
+			t.Fatal(err)
+		} else if err := yaml.Unmarshal(data, &values); err != nil {
+			t.Fatal(err)
+		}
+		if err := judge(values.NodeToml); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	wrong := map[string]string{
+		spec.TypeString: "1", spec.TypeBool: `"yes"`, spec.TypeInt: `"1"`, spec.TypeStrings: `[1]`, spec.TypeLabels: `{ a = 1 }`,
+		spec.TypeParameters: `{ a = [1] }`, spec.TypeCounts: `{ "1g.10gb" = "1" }`, spec.TypeDevices: `"some"`,
+	}
+	for _, k := range spec.Keys() {
+		header := map[bool]string{true: "[[" + k.Section + "]]", false: "[" + k.Section + "]"}[strings.HasPrefix(k.Section, "mig.gpu")]
+		if k.Section == "mig.gpu.placements" {
+			header = "[[mig.gpu]]\n" + header
+		}
+		if k.Section == "" {
+			continue
+		}
+		if k.Default != "" && k.Section != "mig.gpu.placements" {
+			text := "format = 1\n" + header + "\n" + k.Name + " = " + k.Default + "\n"
+			if err := judge(text); err != nil {
+				t.Errorf("the schema refuses a default: %v\n%s", err, text)
+			}
+		}
+		bad := []string{k.Name + " = " + wrong[k.Type], k.Name + "x = 1"}
+		if len(k.Allowed) > 0 {
+			word := strconv.Quote(k.Allowed[0] + "x")
+			if k.Type == spec.TypeStrings {
+				word = "[" + word + "]"
+			}
+			bad = append(bad, k.Name+" = "+word)
+		}
+		for _, line := range bad {
+			text := "format = 1\n" + header + "\n" + line + "\n"
+			if _, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)}); err == nil {
+				t.Errorf("the parser takes it:\n%s", text)
+			}
+			if judge(text) == nil {
+				t.Errorf("the schema takes it:\n%s", text)
+			}
+		}
+	}
+	if judge("format = 1\n[drivers]\n") == nil || judge("format = 2\n") == nil || judge("format = 1\nversion = 1\n") == nil {
+		t.Error("the schema takes an unknown section, format or key")
+	}
+	if !slices.Contains([]string{draft07}, s.Schema().Schema) {
+		t.Errorf("it is of %s", s.Schema().Schema)
+	}
+}

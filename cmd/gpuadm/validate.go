@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/mig"
+)
+
+// validated says what was checked of valid files, and what was not.
+type validated struct {
+	Format    int       `json:"format"`
+	Files     []string  `json:"files"`
+	Spec      string    `json:"spec,omitempty"` // its digest
+	Checked   []checked `json:"checked,omitempty"`
+	Unchecked []string  `json:"unchecked,omitempty"`
+	Warnings  []string  `json:"warnings,omitempty"`
+}
+
+type checked struct {
+	What   string `json:"what"`   // driver, mig
+	Result string `json:"result"` // in words
+}
+
+func newValidate(c *common) *cobra.Command {
+	var m elsewhere
+	var layouts string
+	cmd := &cobra.Command{
+		Use:   "validate",
+		Short: "check a spec anywhere: on a laptop, in CI",
+		Long: `Validate checks a spec, and a file of MIG layouts, with all that can be known without
+the machine: every key, and with --os and --gpu which driver such a machine would get
+and whether the layout fits its GPUs. It needs no GPU and no root, and touches nothing.
+It prints all errors at once, each with its file, line and column.
+
+Exit codes: 0 valid; 2 not. What could not be checked is named.`,
+		Example: "  gpuadm validate -f node.toml\n  gpuadm validate -f node.toml --mig-file mig.yaml --os ubuntu-24.04 --gpu H100-80GB",
+		Args:    cobra.NoArgs,
+		RunE:    func(*cobra.Command, []string) error { return c.validate(m, layouts) },
+	}
+	m.flags(cmd)
+	cmd.Flags().StringVar(&layouts, "mig-file", "", "check this `FILE` in mig-parted's format, for file in [mig]; without -f alone")
+	return cmd
+}
+
+// validate prints what was checked. The error is spec.Errors if something is wrong in the files.
+func (c *common) validate(m elsewhere, layouts string) error {
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return err
+	}
+	v := validated{Format: 1}
+	var wrong spec.Errors
+	var parted []byte
+	if layouts != "" {
+		if parted, err = c.file(layouts); err != nil {
+			return usage{fmt.Errorf("cannot read %s: %w", layouts, cause(err))}
+		}
+		_, err := mig.ParseParted(layouts, parted)
+		wrong = faults(err)
+	}
+	var s spec.Spec
+	var places spec.Places
+	if len(c.files) > 0 || layouts == "" {
+		files, err := c.specFiles(h, c.files)
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			v.Files = append(v.Files, f.Name)
+		}
+		inSpec := spec.Errors(nil)
+		s, places, err = spec.Read(files...)
+		errors.As(err, &inSpec)
+		wrong = append(inSpec, wrong...)
+		v.Spec = s.Digest()
+	}
+	if layouts != "" {
+		v.Files = append(v.Files, layouts)
+	}
+	f, gpus, err := m.facts(h.Now().UTC().Format("2006-01-02"), max(s.Driver.GPUCount, needs(s.MIG, layouts, parted)))
+	if err != nil {
+		return err
+	}
+	if len(wrong) == 0 && v.Spec != "" {
+		wrong = append(v.driver(s, places, m, f), v.mig(s.MIG, places, layouts, parted, gpus)...)
+	}
+	if len(wrong) > 0 {
+		return wrong
+	}
+	if c.output == "json" {
+		return c.json(v)
+	}
+	c.validText(v)
+	return nil
+}
+
+// faults are the errors in a file of layouts, in the form of those in a spec.
+func faults(err error) spec.Errors {
+	var all spec.Errors
+	var found mig.FileErrors
+	errors.As(err, &found)
+	for _, f := range found {
+		all = append(all, spec.Error{File: f.File, Line: f.Line, Column: f.Column, Message: f.Message, Fix: f.Fix})
+	}
+	return all
+}
+
+// blame makes an error of a refusal that no file alone has.
+func blame(places spec.Places, err error, keys ...string) spec.Errors {
+	var t *converge.Trouble
+	if !errors.As(err, &t) {
+		t = &converge.Trouble{What: err.Error()}
+	}
+	return spec.Errors{places.Error(t.What, strings.Join(t.Try, "; or "), keys...)}
+}
+
+// needs is how many GPUs the entries of a layout count.
+func needs(m spec.MIG, name string, layouts []byte) int {
+	if layouts != nil {
+		m.File = name
+	}
+	entries, err := mig.Asked(m, layouts)
+	if err != nil {
+		return 1
+	}
+	return mig.Needs(entries)
+}
+
+// driver checks which driver such a machine gets.
+func (v *validated) driver(s spec.Spec, places spec.Places, m elsewhere, f facts.Facts) spec.Errors {
+	if !s.Has("driver") || s.Driver.Version == "" {
+		return nil
+	}
+	if m.os == "" {
+		v.Unchecked = append(v.Unchecked, "which driver: --os and --gpu say for which machine")
+		return nil
+	}
+	choice, _, err := drivers.New().Choose(s, f)
+	if err != nil {
+		return blame(places, err, "driver.version")
+	}
+	v.Warnings = append(v.Warnings, choice.Warnings...)
+	result := choice.Why
+	if choice.Source != drivers.SourceNone {
+		result = fmt.Sprintf("from %s, %s kernel modules", choice.Source, choice.Flavour)
+	}
+	on := "on " + m.os
+	if len(m.gpus) > 0 {
+		on = "for " + strings.Join(m.gpus, ", ") + " " + on
+	}
+	v.Checked = append(v.Checked, checked{"driver", s.Driver.Version + " " + on + ": " + result})
+	return nil
+}
+
+// mig checks whether the layout fits such GPUs.
+func (v *validated) mig(want spec.MIG, places spec.Places, name string, layouts []byte, gpus []host.GPU) spec.Errors {
+	keys := []string{"mig.layout", "mig.gpu", "mig.file"}
+	switch {
+	case !want.Asked():
+		return nil
+	case want.File != "" && layouts == nil:
+		v.Unchecked = append(v.Unchecked, want.File+": --mig-file names the file here")
+		return nil
+	case want.FollowLabel:
+		v.Unchecked = append(v.Unchecked, "whether the layout fits: the node's label will name it")
+		return nil
+	case want.File != "":
+		want.File = name
+	}
+	entries, err := mig.Asked(want, layouts)
+	if err != nil {
+		return blame(places, err, keys...)
+	}
+	if len(gpus) == 0 {
+		v.Unchecked = append(v.Unchecked, "whether the layout fits: --gpu says on which GPUs")
+		return nil
+	}
+	all, err := mig.Assign(entries, gpus)
+	if err != nil {
+		return blame(places, err, keys...)
+	}
+	var wrong spec.Errors
+	for _, a := range all {
+		if f, err := fitOn(a); err != nil {
+			wrong = append(wrong, blame(places, err, keys...)...)
+		} else {
+			v.Checked = append(v.Checked, checked{"mig", fmt.Sprintf("GPU %d, %s: %s fits", f.GPU, f.Model, f.Layout)})
+		}
+	}
+	return wrong
+}
+
+func (c *common) validText(v validated) {
+	printf(c.stdout, "%s: valid", strings.Join(v.Files, ", "))
+	if v.Spec != "" {
+		printf(c.stdout, "; spec %s", v.Spec)
+	}
+	printf(c.stdout, "\n")
+	for _, ch := range v.Checked {
+		printf(c.stdout, "  %-8s %s\n", ch.What, ch.Result)
+	}
+	for _, w := range v.Warnings {
+		printf(c.stdout, "Note: %s.\n", w)
+	}
+	for _, what := range v.Unchecked {
+		printf(c.stdout, "not checked: %s\n", what)
+	}
+}

@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+// packages has what apt, dpkg, dnf and dkms print.
+func packages() []Text {
+	return []Text{
+		{
+			Name: "dkms-build", By: "dkms", Phrases: []string{"bad return status for module build on kernel"},
+			What:    "The driver's source does not compile for this kernel: the kernel is newer than the driver knows, or its compiler or headers are missing.",
+			Matters: "After a reboot into that kernel the machine has no GPU.",
+			Try:     []string{"the first error in the make.log that it names", "gpuadm plan driver: a driver that builds for this kernel, or build = \"precompiled\"; until then boot the old kernel"},
+			Report:  "https://github.com/pop-os/pop/issues/3811",
+		},
+		{
+			Name: "dkms-headers", By: "dkms", Phrases: []string{"your kernel headers for kernel", "cannot be found"},
+			What:    "The headers of the kernel are not installed, so its modules cannot be built.",
+			Matters: "There is no module nvidia for that kernel.",
+			Try:     []string{"apt install linux-headers-$(uname -r), or dnf install kernel-devel-$(uname -r)", "gpuadm plan driver: it wants the headers with the driver"},
+			Report:  "https://github.com/emilyst/hid-nx-dkms/issues/20",
+		},
+		{
+			Name: "dpkg-configure", By: "dpkg", Phrases: []string{"dpkg error processing package", "post installation script subprocess returned error"},
+			What:    "A package was unpacked, and its script failed. The lines before this one say why; of driver packages it is most often dkms.",
+			Matters: "dpkg has a half-configured package: every later apt run stops there.",
+			Try:     []string{"explain the lines before it", "then: dpkg --configure -a"},
+			Report:  "https://github.com/pop-os/pop/issues/3811",
+		},
+		{
+			Name: "dpkg-dependency", By: "dpkg", Phrases: []string{"dependency problems prevent configuration of"},
+			What:    "The package depends on one that is not configured. That other package failed first.",
+			Matters: "The driver is installed in part.",
+			Try:     []string{"find the first failure above it; then: dpkg --configure -a, or apt-get install -f", "dpkg --audit lists what is half done"},
+			Report:  "https://github.com/pop-os/pop/issues/3811",
+		},
+		{
+			Name: "dpkg-overwrite", By: "dpkg", Phrases: []string{"trying to overwrite", "which is also in package"},
+			What:    "Two packages have the same file: parts of the driver from two sources or of two branches are mixed.",
+			Matters: "The installation stops in the middle.",
+			Try:     []string{"dpkg -l '*nvidia*' | grep ^ii shows the mix", "gpuadm plan driver: it names the packages that must go; then apt-get install -f"},
+			Report:  "https://github.com/pop-os/shop/issues/121",
+		},
+		{
+			Name: "apt-unmet", By: "apt", Phrases: []string{"unable to correct problems you have held broken packages|the following packages have unmet dependencies"},
+			What:    "apt finds no set of versions that fit: a held or pinned package, two repositories with the same packages, or a driver part of a newer version.",
+			Matters: "Nothing is installed.",
+			Try:     []string{"apt-mark showhold; apt-cache policy and the names in the text show who offers which version", "gpuadm plan driver: it pins all parts to one version and one source"},
+			Report:  "https://github.com/canonical/tdx/issues/370",
+		},
+		{
+			Name: "apt-lock", By: "apt", Phrases: []string{"could not get lock var lib dpkg lock frontend|unable to acquire the dpkg frontend lock|could not get lock var lib apt lists lock"},
+			What:    "Another process installs packages: often unattended-upgrades, or cloud-init at the first boot.",
+			Matters: "This run did nothing.",
+			Try:     []string{"wait until the named process has ended; do not delete the lock", "gpuadm apply --unattended waits and continues"},
+			Report:  "https://github.com/servo/ci-runners/issues/57",
+		},
+		{
+			Name: "apt-no-key", By: "apt", Phrases: []string{"the public key is not available no pubkey"},
+			What:    "apt does not have the key that signs the repository. NVIDIA changed its key (A4B469963BF863CC) in April 2022.",
+			Matters: "No package of that repository is installed or upgraded.",
+			Try:     []string{"gpuadm plan driver: it installs the key and names it in the source", "by hand: the package cuda-keyring of your distribution's repository"},
+			Report:  "https://github.com/Jimver/cuda-toolkit/issues/27",
+		},
+		{
+			Name: "apt-not-signed", By: "apt", Phrases: []string{"the repository", "is not signed"},
+			What:    "apt cannot verify the repository: its key is missing, or a mirror leaves the signature out.",
+			Matters: "No package of that repository is installed or upgraded.",
+			Try:     []string{"the lines before it name the key", "for a mirror: url, key and signature in [driver.repo]"},
+			Report:  "https://github.com/Jimver/cuda-toolkit/issues/27",
+		},
+		{
+			Name: "apt-signed-by", By: "apt", Phrases: []string{"conflicting values set for option signed by"},
+			What:    "Two files in /etc/apt/sources.list.d name the same repository with two different keys.",
+			Matters: "apt reads no source at all: not even security updates.",
+			Try:     []string{"grep -rl nvidia.github.io /etc/apt/sources.list.d, and remove all but one", "gpuadm plan toolkit"},
+			Report:  "https://github.com/NVIDIA/nvidia-container-toolkit/issues/170",
+		},
+		{
+			Name: "dnf-no-module", By: "dnf, NVIDIA's plugin for it", Phrases: []string{"skipping kernel installation since no kernel module package"},
+			What:    "NVIDIA has no built module for that kernel yet, and its plugin keeps dnf from that kernel until there is one.",
+			Matters: "The kernel is not upgraded; the GPUs continue to work.",
+			Try:     []string{"wait for the package, or build modules here: build = \"dkms\" in [driver], then gpuadm plan driver"},
+			Report:  "https://github.com/NVIDIA/yum-packaging-precompiled-kmod/issues/28",
+		},
+		{
+			Name: "dnf-filtered", By: "dnf", Phrases: []string{"is filtered out by exclude filtering|is filtered out by modular filtering"},
+			What:    "dnf hides the package: excludes= in a repository, a versionlock, another stream of a module, or NVIDIA's plugin for kernels without a module.",
+			Matters: "The transaction stops, and nothing is installed.",
+			Try:     []string{"dnf versionlock list; dnf module list nvidia-driver; grep -r exclude /etc/dnf /etc/yum.repos.d", "gpuadm plan driver: it names the stream"},
+			Report:  "https://github.com/NVIDIA/yum-packaging-precompiled-kmod/issues/28",
+		},
+		{
+			Name: "dnf-kmod-conflict", By: "dnf", Phrases: []string{"conflicts with kmod nvidia"},
+			What:    "A precompiled module and one by dkms exclude each other.",
+			Matters: "The transaction stops, and nothing is installed.",
+			Try:     []string{"rpm -qa 'kmod-nvidia*' shows which is there", "build in [driver] says which of the two; then gpuadm plan driver"},
+			Report:  "https://github.com/NVIDIA/yum-packaging-precompiled-kmod/issues/50",
+		},
+	}
+}
