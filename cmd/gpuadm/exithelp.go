@@ -45,7 +45,7 @@ yet.`},
 		{exitUsage, `The command line or the spec is wrong; nothing was touched. Fix it: the
 same command fails again.`},
 		{exitPending, `Changes are pending (plan --exit-code, status, mig fit). This is no error.
-Run gpuadm apply.`},
+Run gpuadm apply. doctor: it found a fault, and says how to fix it.`},
 		{exitReboot, `Some changes take effect only after a reboot. Reboot, then apply again;
 the boot unit does that where it is installed. With --reboot apply exits
 with 4 too, while the machine shuts down.`},

@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/remote"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -31,6 +32,7 @@ import (
 // answers are what the verbs print with -o json: each has a schema of its name in docs/schema. manifest and token print objects of
 // Kubernetes, which has the schemas of those.
 var answers = map[string]any{
+	"doctor":       doctor.Report{},
 	"error":        failure{},
 	"event":        converge.Event{},
 	"facts":        facts.Facts{},
@@ -234,6 +236,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	offline := []string{"--gpu", "H100-80GB", "-f", good, "-o", "json"}
 	for name, args := range map[string][]string{
 		"stages": {"stages", "-o", "json"}, "version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
+		"doctor":       {"doctor", "-o", "json"},
 		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
 		"mig-fit":      append([]string{"mig", "fit"}, offline...),
 		"mig-profiles": {"mig", "profiles", "--gpu", "H100-80GB", "-o", "json"}, "mig-generate": {"mig", "generate", "--gpu", "H100-80GB", "-o", "json"},

@@ -254,6 +254,11 @@ func TestBroken(t *testing.T) {
 					t.Logf("%s %v explains %v", cause.Code, cause.Found, cause.Explains)
 				}
 			}
+			for _, cause := range report.Causes {
+				if len(cause.Commands) == 0 {
+					t.Errorf("%s has nothing to type", cause.Code)
+				}
+			}
 			if n.Touches() != 0 || len(n.Violations()) != 0 {
 				t.Errorf("doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
 			}

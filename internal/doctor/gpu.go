@@ -3,96 +3,175 @@
 
 package doctor
 
+import "slices"
+
+// Words that several checks share.
+const (
+	reset  = "programs on this GPU, and on those that NVLink joins it with"
+	memory = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
+	nvml   = "https://docs.nvidia.com/deploy/nvml-api/"
+	debug  = "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html"
+	fabric = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
+)
+
 func gpuChecks() []Check {
-	const (
-		reset  = "programs on this GPU, and on those that NVLink joins it with"
-		memory = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
-		nvml   = "https://docs.nvidia.com/deploy/nvml-api/"
-		debug  = "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html"
-		fabric = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
-	)
+	return slices.Concat(boardChecks(), pressureChecks(), fabricChecks())
+}
+
+func boardChecks() []Check {
 	return []Check{
 		{
 			Code: "GPU-001", Title: "a GPU has fallen off the bus",
-			Reads: "the first bytes of each GPU's PCI configuration", Meaning: "the GPU no longer answers: power, cooling, seating or a broken board",
-			Fix: "power the machine off and on (in a cloud: stop the instance and start it, which loses its local disks); if it comes again, have the board replaced", Command: "poweroff", Interrupts: "the node",
-			Find: offBus, Sources: []string{"https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html", "https://github.com/NVIDIA/k8s-device-plugin/issues/2038"},
+			Reads:   "the first bytes of each GPU's PCI configuration",
+			Meaning: "the GPU no longer answers: power, cooling, seating or a broken board",
+			Fix: "power the machine off and on (in a cloud: stop the instance and start it, which loses its " +
+				"local disks); if it comes again, have the board replaced",
+			Command: "poweroff", Interrupts: "the node", Find: offBus,
+			Sources: []string{
+				"https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
+				"https://github.com/NVIDIA/k8s-device-plugin/issues/2038",
+			},
 		},
 		{
 			Code: "GPU-003", Title: "a GPU does not answer the driver",
-			Reads: "NVML's answers for each GPU", Meaning: "no program can use this GPU",
-			Fix: "reset the GPU, or power the machine off and on", Interrupts: reset, Find: lost,
+			Reads:   "NVML's answers for each GPU",
+			Meaning: "no program can use this GPU",
+			Fix:     "reset the GPU, or power the machine off and on", Interrupts: reset, Find: lost,
 			Sources: []string{nvml, debug},
 		},
 		{
 			Code: "GPU-002", Title: "a GPU on the bus is missing in the driver",
-			Reads: "the GPUs on the PCI bus and those that NVML lists", Meaning: "the node offers fewer GPUs than it has",
-			Fix: "the kernel log says why the driver did not take it", Command: "journalctl --dmesg --grep 'NVRM|Xid|nvidia' --lines=50", Interrupts: "nothing", Find: unseen,
+			Reads:   "the GPUs on the PCI bus and those that NVML lists",
+			Meaning: "the node offers fewer GPUs than it has",
+			Fix:     "the kernel log says why the driver did not take it",
+			Command: "journalctl --dmesg --grep 'NVRM|Xid|nvidia' --lines=50", Interrupts: "nothing", Find: unseen,
 			Sources: []string{debug, "https://github.com/NVIDIA/k8s-device-plugin/issues/2038"},
 		},
 		{
 			Code: "GPU-007", Title: "a row of GPU memory could not be remapped",
-			Reads: "NVML: remapped rows", Meaning: "the board has no spare row left where it is needed: errors come again", Fix: "drain the node and have the board replaced", Interrupts: "the node", Find: remapFailed,
-			Command: "nvidia-smi --query-remapped-rows=gpu_bus_id,remapped_rows.failure --format=csv", Sources: []string{memory, nvml},
+			Reads:      "NVML: remapped rows",
+			Meaning:    "the board has no spare row left where it is needed: errors come again",
+			Fix:        "drain the node and have the board replaced",
+			Command:    "nvidia-smi --query-remapped-rows=gpu_bus_id,remapped_rows.failure --format=csv",
+			Interrupts: "the node", Find: remapFailed,
+			Sources: []string{memory, nvml},
 		},
 		{
 			Code: "GPU-006", Title: "a row of GPU memory waits to be remapped",
-			Reads: "NVML: remapped rows", Meaning: "a faulty row is used until the GPU is reset", Fix: "drain the node and reset the GPU", Interrupts: reset, Find: remapWaits,
+			Reads:   "NVML: remapped rows",
+			Meaning: "a faulty row is used until the GPU is reset",
+			Fix:     "drain the node and reset the GPU", Interrupts: reset, Find: remapWaits,
 			Sources: []string{memory, nvml},
 		},
 		{
 			Code: "GPU-005", Title: "a GPU had memory errors that ECC could not correct",
-			Reads: "NVML: volatile uncorrected errors", Meaning: "programs were ended, or may have had wrong data", Fix: "drain the node and reset the GPU; if it comes again, have the board replaced", Interrupts: reset,
-			Find: uncorrected, Sources: []string{memory, nvml},
+			Reads:   "NVML: volatile uncorrected errors",
+			Meaning: "programs were ended, or may have had wrong data",
+			Fix:     "drain the node and reset the GPU; if it comes again, have the board replaced", Interrupts: reset,
+			Find:    uncorrected,
+			Sources: []string{memory, nvml},
 		},
+	}
+}
+
+func pressureChecks() []Check {
+	return []Check{
 		{
 			Code: "GPU-008", Title: "a GPU slows itself down for heat",
-			Reads: "NVML: clocks event reasons", Meaning: "its clocks are halved or lower", Fix: "find what keeps air or water from it: fans, filters, the room", Command: "nvidia-smi --query-gpu=pci.bus_id,temperature.gpu,clocks_event_reasons.hw_thermal_slowdown --format=csv",
-			Interrupts: "nothing", Find: func(m *Machine) []Finding { return slowed(m, "heat", "is slowed down by its own protection from heat") }, Sources: []string{nvml, debug},
+			Reads:      "NVML: clocks event reasons",
+			Meaning:    "its clocks are halved or lower",
+			Fix:        "find what keeps air or water from it: fans, filters, the room",
+			Command:    "nvidia-smi --query-gpu=pci.bus_id,temperature.gpu,clocks_event_reasons.hw_thermal_slowdown --format=csv",
+			Interrupts: "nothing",
+			Find:       func(m *Machine) []Finding { return slowed(m, "heat", "is slowed down by its own protection from heat") },
+			Sources:    []string{nvml, debug},
 		},
 		{
 			Code: "GPU-009", Title: "the power supply slows a GPU down",
-			Reads: "NVML: clocks event reasons", Meaning: "the machine's power supply asserts the power brake: clocks are halved or lower", Fix: "verify the power supplies and their redundancy in the machine's own controller", Command: "ipmitool sdr type 'Power Supply'",
-			Interrupts: "nothing", Find: func(m *Machine) []Finding { return slowed(m, "power-brake", "is slowed down by the power brake") }, Sources: []string{nvml, debug},
+			Reads:   "NVML: clocks event reasons",
+			Meaning: "the machine's power supply asserts the power brake: clocks are halved or lower",
+			Fix:     "verify the power supplies and their redundancy in the machine's own controller",
+			Command: "ipmitool sdr type 'Power Supply'", Interrupts: "nothing",
+			Find:    func(m *Machine) []Finding { return slowed(m, "power-brake", "is slowed down by the power brake") },
+			Sources: []string{nvml, debug},
 		},
 		{
 			Code: "GPU-004", Title: "a GPU has fewer PCIe lanes than it could",
-			Reads: "current and largest link width of each GPU and of the port above it, on bare metal", Meaning: "copies between host and GPU are slower; the GPU or a riser has a bad contact", Fix: "power the machine off, seat the board and its riser again, and compare again",
-			Command: "nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current,pcie.link.width.max --format=csv", Interrupts: "the node", Find: narrow, Sources: []string{"https://docs.kernel.org/admin-guide/abi-testing.html (current_link_width)", debug},
+			Reads:      "current and largest link width of each GPU and of the port above it, on bare metal",
+			Meaning:    "copies between host and GPU are slower; the GPU or a riser has a bad contact",
+			Fix:        "power the machine off, seat the board and its riser again, and compare again",
+			Command:    "nvidia-smi --query-gpu=pci.bus_id,pcie.link.width.current,pcie.link.width.max --format=csv",
+			Interrupts: "the node", Find: narrow,
+			Sources: []string{"https://docs.kernel.org/admin-guide/abi-testing.html (current_link_width)", debug},
 		},
 		{
 			Code: "GPU-010", Title: "the persistence daemon does not run",
-			Reads: "the unit nvidia-persistenced, where it is enabled", Meaning: "each first program initialises all GPUs again: seconds, and settings are lost", Fix: "start it; its log says why it ended", Command: "systemctl restart nvidia-persistenced && systemctl status nvidia-persistenced", Interrupts: "nothing",
-			Find: noPersistence, Sources: []string{"https://docs.nvidia.com/deploy/driver-persistence/overview.html", "nvidia-persistenced(1)"},
+			Reads:   "the unit nvidia-persistenced, where it is enabled",
+			Meaning: "each first program initialises all GPUs again: seconds, and settings are lost",
+			Fix:     "start it; its log says why it ended",
+			Command: "systemctl restart nvidia-persistenced && systemctl status nvidia-persistenced", Interrupts: "nothing",
+			Find:    noPersistence,
+			Sources: []string{"https://docs.nvidia.com/deploy/driver-persistence/overview.html", "nvidia-persistenced(1)"},
 		},
+	}
+}
+
+func fabricChecks() []Check {
+	return []Check{
 		{
 			Code: "FAB-001", Title: "the fabric manager is of another version than the driver",
-			Reads: "the version of its package and of the module that is loaded", Meaning: "it refuses to run: CUDA fails with error 802 on machines with NVSwitches", Fix: "install the fabric manager of exactly the driver's version", Interrupts: "programs on all GPUs, when it restarts",
-			Find: otherFabricManager, Sources: []string{fabric, "https://github.com/NVIDIA/gpu-operator/issues/544", "https://github.com/NVIDIA/gpu-operator/issues/356"},
+			Reads:      "the version of its package and of the module that is loaded",
+			Meaning:    "it refuses to run: CUDA fails with error 802 on machines with NVSwitches",
+			Fix:        "install the fabric manager of exactly the driver's version",
+			Interrupts: "programs on all GPUs, when it restarts", Find: otherFabricManager,
+			Sources: []string{
+				fabric, "https://github.com/NVIDIA/gpu-operator/issues/544",
+				"https://github.com/NVIDIA/gpu-operator/issues/356",
+			},
 		},
 		{
 			Code: "FAB-004", Title: "the InfiniBand modules for NVLink's switches are missing",
-			Reads: "/sys/module, modules.dep of the running kernel", Meaning: "the fabric manager reaches no switch: CUDA fails with error 802, while nvidia-smi works", Fix: "install the kernel's extra modules, and load mlx5_ib and ib_umad", Interrupts: "nothing",
-			Find: noInfiniband, Sources: []string{"https://github.com/NVIDIA/gpu-operator/issues/2781", fabric},
+			Reads:   "/sys/module, modules.dep of the running kernel",
+			Meaning: "the fabric manager reaches no switch: CUDA fails with error 802, while nvidia-smi works",
+			Fix:     "install the kernel's extra modules, and load mlx5_ib and ib_umad", Interrupts: "nothing",
+			Find:    noInfiniband,
+			Sources: []string{"https://github.com/NVIDIA/gpu-operator/issues/2781", fabric},
 		},
 		{
 			Code: "FAB-002", Title: "the fabric manager does not run",
-			Reads: "the unit nvidia-fabricmanager, on machines whose switches are on the PCI bus; elsewhere only where it is enabled", Meaning: "the GPUs are not joined: CUDA fails with error 802", Fix: "start it; its log says why it ended", Command: "systemctl enable --now nvidia-fabricmanager && systemctl status nvidia-fabricmanager",
-			Interrupts: "nothing", Find: noFabricManager, Sources: []string{fabric, "https://github.com/NVIDIA/gpu-operator/issues/1595"},
+			Reads:      "the unit nvidia-fabricmanager, on machines whose switches are on the PCI bus; elsewhere only where it is enabled",
+			Meaning:    "the GPUs are not joined: CUDA fails with error 802",
+			Fix:        "start it; its log says why it ended",
+			Command:    "systemctl enable --now nvidia-fabricmanager && systemctl status nvidia-fabricmanager",
+			Interrupts: "nothing", Find: noFabricManager,
+			Sources: []string{fabric, "https://github.com/NVIDIA/gpu-operator/issues/1595"},
 		},
 		{
 			Code: "FAB-003", Title: "a GPU is not registered with the fabric",
-			Reads: "NVML: fabric state, ten minutes after the boot", Meaning: "CUDA fails with error 802 on this GPU, while nvidia-smi works", Fix: "restart the fabric manager; its log names the switch or GPU that fails", Command: "systemctl restart nvidia-fabricmanager && tail -n 40 /var/log/fabricmanager.log",
-			Interrupts: "programs on all GPUs", Find: notRegistered, Sources: []string{fabric, "https://github.com/NVIDIA/gpu-operator/issues/2781"},
+			Reads:      "NVML: fabric state, ten minutes after the boot",
+			Meaning:    "CUDA fails with error 802 on this GPU, while nvidia-smi works",
+			Fix:        "restart the fabric manager; its log names the switch or GPU that fails",
+			Command:    "systemctl restart nvidia-fabricmanager && tail -n 40 /var/log/fabricmanager.log",
+			Interrupts: "programs on all GPUs", Find: notRegistered,
+			Sources: []string{fabric, "https://github.com/NVIDIA/gpu-operator/issues/2781"},
 		},
 	}
 }
 
 func gpuEdges() []Edge {
 	all := []Edge{
-		{By: "GPU-001", Explains: "GPU-003", Of: sameObject}, {By: "GPU-001", Explains: "GPU-002", Of: sameObject}, {By: "GPU-001", Explains: "DRV-017", Of: sameObject},
-		{By: "GPU-001", Explains: "DRV-015"}, {By: "GPU-003", Explains: "GPU-002", Of: sameObject}, {By: "GPU-007", Explains: "GPU-005", Of: sameObject}, {By: "GPU-006", Explains: "GPU-005", Of: sameObject},
-		{By: "FAB-001", Explains: "FAB-002"}, {By: "FAB-001", Explains: "FAB-003"}, {By: "FAB-004", Explains: "FAB-002"}, {By: "FAB-004", Explains: "FAB-003"}, {By: "FAB-002", Explains: "FAB-003"},
+		{By: "GPU-001", Explains: "GPU-003", Of: sameObject},
+		{By: "GPU-001", Explains: "GPU-002", Of: sameObject},
+		{By: "GPU-001", Explains: "DRV-017", Of: sameObject},
+		{By: "GPU-001", Explains: "DRV-015"},
+		{By: "GPU-003", Explains: "GPU-002", Of: sameObject},
+		{By: "GPU-007", Explains: "GPU-005", Of: sameObject},
+		{By: "GPU-006", Explains: "GPU-005", Of: sameObject},
+		{By: "FAB-001", Explains: "FAB-002"},
+		{By: "FAB-001", Explains: "FAB-003"},
+		{By: "FAB-004", Explains: "FAB-002"},
+		{By: "FAB-004", Explains: "FAB-003"},
+		{By: "FAB-002", Explains: "FAB-003"},
 	}
 	for _, x := range xids() {
 		code := x.code()

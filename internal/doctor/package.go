@@ -17,24 +17,32 @@ func packageChecks() []Check {
 	return []Check{
 		{
 			Code: "PKG-004", Title: "the packager was interrupted",
-			Reads: status, Meaning: "a package manager was killed in a transaction: until that is finished it refuses all others",
-			Fix: "let it finish what it began", Command: "dpkg --configure -a", Interrupts: "daemons of the packages that were being installed may restart",
-			Find:    interrupted,
-			Sources: []string{"dpkg(1), --configure", "https://github.com/Azure/AKS/issues/729", "https://github.com/NVIDIA/nvidia-docker/issues/1357"},
+			Reads:   status,
+			Meaning: "a package manager was killed in a transaction: until that is finished it refuses all others",
+			Fix:     "let it finish what it began", Command: "dpkg --configure -a",
+			Interrupts: "daemons of the packages that were being installed may restart", Find: interrupted,
+			Sources: []string{
+				"dpkg(1), --configure", "https://github.com/Azure/AKS/issues/729",
+				"https://github.com/NVIDIA/nvidia-docker/issues/1357",
+			},
 		},
 		{
 			Code: "PKG-001", Title: "a package of the driver is not wholly installed",
-			Reads: status, Meaning: "its script failed: modules were not built, or daemons not set up",
-			Fix: "find out why its script fails, and finish it", Command: "dpkg --configure -a", Interrupts: "daemons of the driver may restart",
-			Find:    func(m *Machine) []Finding { return brokenPackages(m, true) },
-			Sources: []string{"dpkg(1), PACKAGE STATES", "https://github.com/NVIDIA/gpu-operator/issues/564"},
+			Reads:   status,
+			Meaning: "its script failed: modules were not built, or daemons not set up",
+			Fix:     "find out why its script fails, and finish it", Command: "dpkg --configure -a",
+			Interrupts: "daemons of the driver may restart",
+			Find:       func(m *Machine) []Finding { return brokenPackages(m, true) },
+			Sources:    []string{"dpkg(1), PACKAGE STATES", "https://github.com/NVIDIA/gpu-operator/issues/564"},
 		},
 		{
 			Code: "PKG-002", Title: "a package is not wholly installed",
-			Reads: status, Meaning: "each later installation, the driver's too, runs its failing script again and reports that failure",
-			Fix: "find out why its script fails, and finish it, or remove the package", Command: "dpkg --configure -a", Interrupts: "daemons of that package may restart",
-			Find:    func(m *Machine) []Finding { return brokenPackages(m, false) },
-			Sources: []string{"dpkg(1), PACKAGE STATES", "https://github.com/Azure/AKS/issues/729"},
+			Reads:   status,
+			Meaning: "each later installation, the driver's too, runs its failing script again and reports that failure",
+			Fix:     "find out why its script fails, and finish it, or remove the package", Command: "dpkg --configure -a",
+			Interrupts: "daemons of that package may restart",
+			Find:       func(m *Machine) []Finding { return brokenPackages(m, false) },
+			Sources:    []string{"dpkg(1), PACKAGE STATES", "https://github.com/Azure/AKS/issues/729"},
 		},
 		{
 			Code: "PKG-003", Title: "packages of the driver are of different versions",
@@ -42,7 +50,11 @@ func packageChecks() []Check {
 			Meaning:    "a part of the driver was upgraded and another was not: the next load of the module, or the next program, fails",
 			Fix:        "bring all of them to one version; a hold on some of them is the usual reason",
 			Interrupts: "programs on the GPUs, when the driver is loaded again", Find: mixedVersions,
-			Sources: []string{"https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/", "https://github.com/pando85/homelab/pull/4110", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/394"},
+			Sources: []string{
+				"https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",
+				"https://github.com/pando85/homelab/pull/4110",
+				"https://github.com/NVIDIA/nvidia-container-toolkit/issues/394",
+			},
 		},
 	}
 }
@@ -96,9 +108,15 @@ func brokenPackages(m *Machine, driver bool) (found []Finding) {
 // lockstep are the packages that the driver's installer would bring as one: NVIDIA's and Ubuntu's names for Debian's and Red Hat's kin.
 // Settings, container toolkits, prebuilt modules of Ubuntu's kernels and NVIDIA's X configuration have versions of their own.
 // Sources: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/; the repositories' own lists (test/listings).
-var lockstep = pattern.Of(`^(?:libnvidia-(?:compute|cfg1|decode|encode|extra|fbc1|gl|gpucomp|ml|ml1)(?:-\d{3})?(?:-server)?|libcuda1|` +
-	`nvidia-(?:dkms|kernel-source|kernel-common|kernel-open-dkms|kernel-dkms|compute-utils|utils|headless-no-dkms|driver|driver-cuda|driver-libs|driver-cuda-libs|driver-NVML)` +
-	`(?:-\d{3})?(?:-server)?(?:-open)?|kmod-nvidia-(?:open-)?dkms|kmod-nvidia-latest-dkms)$`)
+var lockstep = pattern.Of(`^(?:libcuda1|kmod-nvidia|libnvidia-(?:cfg1|compute|decode|encode|fbc1|gl|ml1?)|nvidia-(?:compute-utils|dkms|driver|utils))$`)
+
+// flavour is what may follow: the branch, and which kind of the package it is.
+var flavour = pattern.Of(`(?:-[0-9]{3})?(?:-(?:server|open|cuda|libs|dkms|latest))*$`)
+
+// isLockstep takes nvidia-dkms for what it is, not for a kind of package nvidia.
+func isLockstep(name string) bool {
+	return lockstep().MatchString(name) || lockstep().MatchString(flavour().ReplaceAllString(name, ""))
+}
 
 // driverVersion is the driver's own version in a package's: 580.95.05-0ubuntu0.24.04.1, 3:580.95.05-1.el9.
 var driverVersion = pattern.Of(`^(?:\d+:)?(\d{3}\.\d+(?:\.\d+)?)(?:[-~+.]|$)`)
@@ -108,7 +126,7 @@ func mixedVersions(m *Machine) []Finding {
 	held := map[string]bool{}
 	for name, p := range m.Packages().packages {
 		v := driverVersion().FindStringSubmatch(p.Version)
-		if v == nil || !p.Installed() || !lockstep().MatchString(name) {
+		if v == nil || !p.Installed() || !isLockstep(name) {
 			continue
 		}
 		of[v[1]] = append(of[v[1]], name)

@@ -17,51 +17,60 @@ import (
 )
 
 func systemChecks() []Check {
+	return slices.Concat(diskChecks(), timeChecks())
+}
+
+func diskChecks() []Check {
 	return []Check{
 		{
 			Code: "SYS-001", Title: "a file system is full",
-			Reads:      "the room that is left for root on /, /var and /run (statfs)",
-			Meaning:    "packages, images and the files that daemons write at their start cannot be written",
-			Fix:        "free room: remove images, logs and packages that are not needed",
-			Command:    "df -h / /var /run && du -xh --max-depth=2 /var | sort -h | tail",
-			Interrupts: "nothing", Find: fullDisks,
+			Reads:   "the room that is left for root on /, /var and /run (statfs)",
+			Meaning: "packages, images and the files that daemons write at their start cannot be written",
+			Fix:     "free room: remove images, logs and packages that are not needed",
+			Command: "df -h / /var /run && du -xh --max-depth=2 /var | sort -h | tail", Interrupts: "nothing",
+			Find:    fullDisks,
 			Sources: []string{"statfs(2)", "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/"},
 		},
 		{
 			Code: "SYS-002", Title: "a file system has no inodes left",
-			Reads:      "the inodes that are free on /, /var and /run (statfs)",
-			Meaning:    "no file can be made, though there is room",
-			Fix:        "remove the folders with many small files",
-			Command:    "df -i / /var /run && du -x --inodes --max-depth=3 /var | sort -n | tail",
-			Interrupts: "nothing", Find: noInodes,
+			Reads:   "the inodes that are free on /, /var and /run (statfs)",
+			Meaning: "no file can be made, though there is room",
+			Fix:     "remove the folders with many small files",
+			Command: "df -i / /var /run && du -x --inodes --max-depth=3 /var | sort -n | tail", Interrupts: "nothing",
+			Find:    noInodes,
 			Sources: []string{"statfs(2)", "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/"},
 		},
+	}
+}
+
+func timeChecks() []Check {
+	return []Check{
 		{
 			Code: "SYS-003", Title: "the clock is behind",
-			Reads:      "the clock, and when files of the packager, of the time daemons and of kubelet were last changed",
-			Meaning:    "certificates are not yet valid by this clock: the API server and repositories are refused",
-			Fix:        "set the clock, by the time daemon or by hand",
-			Command:    "timedatectl set-ntp true",
+			Reads:   "the clock, and when files of the packager, of the time daemons and of kubelet were last changed",
+			Meaning: "certificates are not yet valid by this clock: the API server and repositories are refused",
+			Fix:     "set the clock, by the time daemon or by hand", Command: "timedatectl set-ntp true",
 			Interrupts: "nothing; timers may run again", Find: clockBehind,
 			Sources: []string{"stat(2)", "systemd-timesyncd.service(8), FILES: the clock is never before that of its file"},
 		},
 		{
 			Code: "SYS-004", Title: "the clock is not synchronised",
-			Reads:      "timedatectl show: NTP and NTPSynchronized, once the machine is up for 15 minutes",
-			Meaning:    "the clock drifts; certificates and leases of the cluster go by it",
-			Fix:        "find out why the time daemon reaches no server: its log names the servers",
-			Command:    "timedatectl timesync-status || chronyc sources",
-			Interrupts: "nothing", Find: clockNotSynchronised,
+			Reads:   "timedatectl show: NTP and NTPSynchronized, once the machine is up for 15 minutes",
+			Meaning: "the clock drifts; certificates and leases of the cluster go by it",
+			Fix:     "find out why the time daemon reaches no server: its log names the servers",
+			Command: "timedatectl timesync-status || chronyc sources", Interrupts: "nothing", Find: clockNotSynchronised,
 			Sources: []string{"org.freedesktop.timedate1(5), NTPSynchronized", "adjtimex(2), STA_UNSYNC"},
 		},
 		{
 			Code: "SYS-005", Title: "no name can be resolved",
-			Reads:      "/etc/resolv.conf",
-			Meaning:    "neither repositories nor the API server are found by name, and kubelet hands the file to pods",
-			Fix:        "start what makes the file that the link leads to, or write a nameserver into it",
-			Command:    "systemctl enable --now systemd-resolved",
-			Interrupts: "nothing", Find: noNameserver,
-			Sources: []string{"resolv.conf(5)", "systemd-resolved.service(8), /ETC/RESOLV.CONF", "https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/"},
+			Reads:   "/etc/resolv.conf",
+			Meaning: "neither repositories nor the API server are found by name, and kubelet hands the file to pods",
+			Fix:     "start what makes the file that the link leads to, or write a nameserver into it",
+			Command: "systemctl enable --now systemd-resolved", Interrupts: "nothing", Find: noNameserver,
+			Sources: []string{
+				"resolv.conf(5)", "systemd-resolved.service(8), /ETC/RESOLV.CONF",
+				"https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/",
+			},
 		},
 		{
 			Code: "SYS-006", Title: "a file system became read-only",

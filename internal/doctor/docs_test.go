@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/doctor.md")
+
+const docs = "../../docs/doctor.md"
+
+// TestDocs compares docs/doctor.md with the table of checks.
+func TestDocs(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`# gpuadm doctor
+
+` + "`gpuadm doctor`" + ` examines a machine with NVIDIA GPUs that need not be set up by gpuadm: it reads no node.toml, asks no network and
+changes nothing. Each check has a code. Faults that another fault brings along are listed below it: what is left are root causes, each
+with one fix. The exit code is 0 if no fault is found, 3 if there is one. What only root may read is named as not checked, never
+guessed. A program's error on a GPU that works is a note, and no fault.
+
+This file is made of the table in internal/doctor: ` + "`go test ./internal/doctor -run TestDocs -update`" + `.
+`)
+	checks := Checks()
+	slices.SortFunc(checks, func(a, b Check) int { return strings.Compare(a.Code, b.Code) })
+	for _, c := range checks {
+		var by []string
+		for _, e := range Edges() {
+			if e.Explains == c.Code && !slices.Contains(by, e.By) {
+				by = append(by, e.By)
+			}
+		}
+		slices.Sort(by)
+		fmt.Fprintf(&b, "\n## %s: %s\n\n- reads: %s\n- meaning: %s\n- fix: %s\n- interrupts: %s\n", c.Code, c.Title, c.Reads, c.Meaning, c.Fix, c.Interrupts)
+		if len(by) > 0 {
+			fmt.Fprintf(&b, "- no root cause beside: %s\n", strings.Join(by, ", "))
+		}
+		fmt.Fprintf(&b, "- sources: %s\n", strings.Join(c.Sources, "; "))
+	}
+	if *update {
+		if err := os.WriteFile(docs, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), b.String()); d != "" {
+		t.Errorf("(-want +got, -update takes it over)\n%s", d)
+	}
+}
