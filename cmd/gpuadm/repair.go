@@ -63,7 +63,7 @@ with 2. Without a code repair lists what it can fix.`,
 	f := cmd.Flags()
 	f.BoolVar(&a.dryRun, "dry-run", false, "print what would change")
 	f.BoolP("yes", "y", false, yesUsage)
-	f.StringSliceVar(&a.allow, "allow", nil, "allow one kind of interruption: `WHAT` is "+breaks)
+	f.StringSliceVar(&a.allow, "allow", nil, allowUsage)
 	return cmd
 }
 

@@ -6,6 +6,7 @@ package doctor
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -111,13 +112,20 @@ func stoppedKubelet(m *Machine) []Finding {
 	return []Finding{{Object: k.Unit, What: fmt.Sprintf("%s is %s", k.Unit, u.Active)}}
 }
 
+// outdated says whether a daemon started before a file that it reads was changed. Where a file is not there, only the folder's time could
+// tell that it was removed, and each other file of that folder changes it too.
+func (m *Machine) outdated(unit string, files []string) bool {
+	there := slices.DeleteFunc(slices.Clone(files), func(name string) bool { return !m.has(name) })
+	state, err := things.NewRestart(unit, there, nil).Look(m.ctx, m.View)
+	return err == nil && strings.HasPrefix(string(state), string(things.Outdated))
+}
+
 func oldKubelet(m *Machine) []Finding {
 	k := m.Facts().Kubelet
 	if k.Unit == "" || m.stopped(k) {
 		return nil
 	}
-	state, err := things.NewRestart(k.Unit, k.Reads(), nil).Look(m.ctx, m.View)
-	if err != nil || !strings.HasPrefix(string(state), string(things.Outdated)) {
+	if !m.outdated(k.Unit, k.Reads()) {
 		return nil
 	}
 	return []Finding{{Object: k.Unit, What: fmt.Sprintf("%s started before its configuration was changed last", k.Unit)}}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/runtime"
@@ -117,6 +118,9 @@ func oldConfiguration(m *Machine) []Finding {
 		return nil
 	}
 	unit := wants[0].Name()
+	if reader, ok := wants[0].Thing.(converge.Reader); !ok || !m.outdated(unit, reader.Reads()) {
+		return nil
+	}
 	return []Finding{{Object: unit, What: fmt.Sprintf("%s started before its configuration was changed last", unit)}}
 }
 
