@@ -90,21 +90,31 @@ func brokenMachines(t *testing.T) []brokenMachine {
 		}
 	}
 	return []brokenMachine{
-		{name: "handler lost", code: "RUN-001", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/730",
-			edits: []swap{{"containerd.runtimes.nvidia", "containerd.runtimes.kata"}, {"\"/usr/bin/nvidia-container-runtime\"", "\"/usr/bin/kata\""}}},
+		{
+			name: "handler lost", code: "RUN-001", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/730",
+			edits: []swap{{"containerd.runtimes.nvidia", "containerd.runtimes.kata"}, {"\"/usr/bin/nvidia-container-runtime\"", "\"/usr/bin/kata\""}},
+		},
 		{name: "edited by hand", code: "RUN-002", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/598", after: write("/etc/containerd/conf.d/50-mirror.toml", "version = 2\n")},
 		{name: "no TOML", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/143", edits: []swap{{"imports = [\"/etc", "imports = \"/etc"}}},
-		{name: "no TOML, and stopped", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/143",
-			edits: []swap{{"imports = [\"/etc", "imports = \"/etc"}, {containerdUnit + "\"active\"", containerdUnit + "\"failed\""}}},
+		{
+			name: "no TOML, and stopped", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/gpu-operator/issues/143",
+			edits: []swap{{"imports = [\"/etc", "imports = \"/etc"}, {containerdUnit + "\"active\"", containerdUnit + "\"failed\""}},
+		},
 		{name: "CRI switched off", code: "RUN-003", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1430", edits: []swap{{"imports = [", "disabled_plugins = [\"cri\"]\nimports = ["}}},
-		{name: "toolkit removed", code: "RUN-004", on: d13, like: "https://github.com/NVIDIA/nvidia-container-runtime/issues/98",
-			edits: []swap{{"-- usr/bin/nvidia-container-runtime mode=0755 size=3862952 --\n", ""}, {"default_runtime_name = \"runc\"", "default_runtime_name = \"nvidia\""}}},
+		{
+			name: "toolkit removed", code: "RUN-004", on: d13, like: "https://github.com/NVIDIA/nvidia-container-runtime/issues/98",
+			edits: []swap{{"-- usr/bin/nvidia-container-runtime mode=0755 size=3862952 --\n", ""}, {"default_runtime_name = \"runc\"", "default_runtime_name = \"nvidia\""}},
+		},
 		{name: "engine stopped", code: "RUN-005", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/110383", edits: []swap{{containerdUnit + "\"active\"", containerdUnit + "\"inactive\""}}},
-		{name: "engine and kubelet stopped", code: "RUN-005", then: "KUB-001", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/110383",
-			edits: []swap{{containerdUnit + "\"active\"", containerdUnit + "\"inactive\""}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}}},
+		{
+			name: "engine and kubelet stopped", code: "RUN-005", then: "KUB-001", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/110383",
+			edits: []swap{{containerdUnit + "\"active\"", containerdUnit + "\"inactive\""}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}},
+		},
 		{name: "cgroup drivers differ", code: "RUN-006", on: d13, like: "https://github.com/containerd/containerd/issues/7276", edits: []swap{{"cgroupDriver: systemd", "cgroupDriver: cgroupfs"}}},
-		{name: "persistence daemon stopped", code: "GPU-010", on: d13, like: "https://docs.nvidia.com/deploy/driver-persistence/overview.html",
-			edits: []swap{{"-- sim.toml --\n", "-- sim.toml --\n[[unit]]\nname = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"failed\"\n"}}},
+		{
+			name: "persistence daemon stopped", code: "GPU-010", on: d13, like: "https://docs.nvidia.com/deploy/driver-persistence/overview.html",
+			edits: []swap{{"-- sim.toml --\n", "-- sim.toml --\n[[unit]]\nname = \"nvidia-persistenced.service\"\nenabled = \"enabled\"\nactive = \"failed\"\n"}},
+		},
 		{name: "half-configured", code: "PKG-002", stays: true, on: d13, like: "https://github.com/Azure/AKS/issues/729", edits: []swap{
 			{"-- sim.toml --\n", "-- sim.toml --\n[[command]]\nargv = [\"env\", \"OMP_NUM_THREADS=1\"]\nprefix = true\nwrites = { \"/var/lib/dpkg/status\" = \"Package: dpkg\\nStatus: install ok installed\\nArchitecture: amd64\\nVersion: 1.22.21\\n\" }\n"},
 			{"Package: kubelet\nStatus: install ok installed", "Package: kubelet\nStatus: install ok half-configured"},
@@ -114,15 +124,23 @@ func brokenMachines(t *testing.T) []brokenMachine {
 		{name: "two device plugins", code: "KUB-003", on: d13, like: "https://github.com/Project-HAMi/HAMi/issues/2076", edits: []swap{{"", "-- proc/711/comm --\nnvidia-device-p\n-- proc/944/comm --\nnvidia-device-p\n"}}},
 		{name: "device plugin killed", code: "KUB-004", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/92396", edits: []swap{{"", "-- var/lib/kubelet/device-plugins/nvidia-gpu.sock --\n"}}},
 		{name: "certificate ended", code: "KUB-005", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/98150", edits: []swap{{"token: of-the-test", ended(t)}}},
-		{name: "certificate ended, and kubelet stopped", code: "KUB-005", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/98150",
-			edits: []swap{{"token: of-the-test", ended(t)}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}}},
-		{name: "swap", code: "KUB-006", on: d13, like: "https://github.com/Azure/AKSFlexNode/pull/67",
-			edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}, {"", "-- proc/swaps --\nFilename\tType\tSize\tUsed\tPriority\n/swapfile  file  3991548  0  -2\n"}}},
+		{
+			name: "certificate ended, and kubelet stopped", code: "KUB-005", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/98150",
+			edits: []swap{{"token: of-the-test", ended(t)}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}},
+		},
+		{
+			name: "swap", code: "KUB-006", on: d13, like: "https://github.com/Azure/AKSFlexNode/pull/67",
+			edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}, {"", "-- proc/swaps --\nFilename\tType\tSize\tUsed\tPriority\n/swapfile  file  3991548  0  -2\n"}},
+		},
 		{name: "kubelet's configuration edited", code: "KUB-007", on: d13, like: "https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", after: write("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock\"\n")},
-		{name: "spec not written", code: "CDI-001", then: unhealed, on: mig3, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1828",
-			edits: []swap{{"[[unit]]\n", "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n[[unit]]\n"}}},
-		{name: "spec of an old driver", code: "CDI-002", on: d13, like: "https://github.com/NVIDIA/NemoClaw/pull/4733",
-			edits: []swap{{"", "-- etc/cdi/nvidia.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\ncontainerEdits:\n  mounts:\n  - {hostPath: /usr/lib/libcuda.so.570.1.2, containerPath: /x}\n"}}},
+		{
+			name: "spec not written", code: "CDI-001", then: unhealed, on: mig3, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1828",
+			edits: []swap{{"[[unit]]\n", "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n[[unit]]\n"}},
+		},
+		{
+			name: "spec of an old driver", code: "CDI-002", on: d13, like: "https://github.com/NVIDIA/NemoClaw/pull/4733",
+			edits: []swap{{"", "-- etc/cdi/nvidia.yaml --\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: []\ncontainerEdits:\n  mounts:\n  - {hostPath: /usr/lib/libcuda.so.570.1.2, containerPath: /x}\n"}},
+		},
 		{name: "two writers of a spec", code: "CDI-003", on: d13, like: "https://github.com/NVIDIA/NemoClaw/pull/4733", edits: []swap{{"", cdiSpec}}},
 		{name: "no partition", code: "MIG-001", on: mig3, like: "https://github.com/NVIDIA/gpu-operator/issues/132", edits: []swap{{"model = \"H100-80\"\n", "model = \"H100-80\"\nmode = true\npending = true\n"}}},
 		{name: "waits for a reset", code: "MIG-002", on: mig3, like: "https://github.com/NVIDIA/mig-parted/issues/9", edits: []swap{{"model = \"A100-40\"\n", "model = \"A100-40\"\npending = true\n"}}},
