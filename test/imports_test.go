@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"internal/packages/dnf": {"internal/converge", "internal/host", "internal/packages", "internal/pattern", "internal/things"},
 	"internal/things":       {"internal/converge", "internal/host", "internal/pattern"},
 	"internal/diff":         {"internal/mask"},
-	"internal/doctor":       {"drivers", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/things"},
+	"internal/doctor":       {"drivers", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/things"},
 	"internal/explain":      {},
 	"internal/jsonedit":     {},
 	"internal/mask":         {},

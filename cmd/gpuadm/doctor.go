@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 func newDoctor(c *common) *cobra.Command {
@@ -48,6 +49,11 @@ func (c *common) doctor(ctx context.Context) error {
 		return nil
 	}
 	r := doctor.Examine(ctx, h)
+	for i, cause := range r.Causes {
+		if slices.ContainsFunc(stages.Repairs(), func(o stages.Repair) bool { return o.Code == cause.Code }) {
+			r.Causes[i].Commands = []string{c.typed("repair " + cause.Code)}
+		}
+	}
 	if c.output == "json" {
 		err = c.json(r)
 	} else {

@@ -194,6 +194,9 @@ func (c *common) typed(verb string) string {
 		verb = "bake"
 	}
 	words := append([]string{"gpuadm"}, strings.Fields(verb)...)
+	if verb == "apply" && c.repairs {
+		words[1] = "repair"
+	}
 	if c.rootDir == "/" {
 		words = append([]string{"sudo"}, words...)
 	} else {

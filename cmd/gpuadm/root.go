@@ -48,6 +48,7 @@ type common struct {
 	at       string        // the stage at which the last apply failed
 	node     *node.Session // the Node object, as this run knows it
 	reported string        // the failure that the last report to the cluster had
+	repairs  bool          // the apply is a repair, and chosen is its code
 	shown    []string      // stages of which a plan shows all details
 	planVerb string        // that shows a plan, where it is not plan
 	chosen   []string      // stages and flags that say what to apply, to be typed again
@@ -118,6 +119,7 @@ func (c *common) verbs() []verbGroup {
 		}},
 		{"Find and fix faults", []*cobra.Command{
 			newDoctor(c),
+			newRepair(c),
 			newDiff(c),
 			newExplain(c),
 			newBundle(c),

@@ -63,7 +63,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 
 // tellCluster reports the result of an apply to the cluster. The apply does not fail if that fails.
 func (c *common) tellCluster(ctx context.Context, e *converge.Engine, h host.Host, o node.Outcome) {
-	if c.rootDir != "/" || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == c.reported {
+	if c.rootDir != "/" || c.repairs || errors.Is(o.Err, converge.ErrStopped) || o.Err != nil && !o.GaveUp && o.Err.Error() == c.reported {
 		return
 	}
 	c.reported = ""

@@ -207,6 +207,8 @@ func outcome(r converge.Run) string {
 		return "undid " + strings.Join(r.Undoes, ", ")
 	case r.Result == "":
 		return "unfinished"
+	case r.Repair != "":
+		return "repair " + r.Repair + ", " + r.Result
 	}
 	return r.Result
 }
@@ -216,6 +218,8 @@ func (c *common) statusEnd(s converge.Status) string {
 	switch {
 	case s.Undoing:
 		return fmt.Sprintf("Run %s, an undo, was cut short. To continue: %s", s.Unfinished, c.typed("undo"))
+	case s.Repairing != "":
+		return fmt.Sprintf("Run %s, a repair, was cut short. To continue: %s", s.Unfinished, c.typed("repair "+s.Repairing))
 	case s.Unfinished != "":
 		return fmt.Sprintf("Run %s was cut short. To continue: %s", s.Unfinished, c.typed("apply"))
 	case len(cannot) > 0:

@@ -15,7 +15,8 @@ import (
 // Apply converges the machine. It plans all stages first, and touches nothing if any change cannot be made. Then it plans each
 // stage again when its turn comes. It journals every change before it makes it, and verifies it afterwards. When a change fails, it
 // rolls back what this run changed for the stage. An unattended apply first finishes an undo that was cut short; an operator's
-// apply supersedes that undo.
+// apply supersedes that undo. A repair is an apply of one stage that the spec has no section for: it lifts no hold, and a later apply
+// leaves what it made, since the stage is not in the sequence.
 func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	r, unlock, err := e.resume(h)
 	if err != nil {
@@ -68,7 +69,7 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 	if err := r.begin(nil); err != nil {
 		return Result{}, err
 	}
-	if r.j.Held() != "" {
+	if r.j.Held() != "" && r.Repair == "" {
 		if err := r.j.write(h, Record{What: "lift", Run: r.id}); err != nil {
 			return r.end(err)
 		}
@@ -83,10 +84,10 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 
 // nothing lifts a hold and closes a run that was cut short, where an apply has nothing to make.
 func (r *run) nothing() error {
-	if r.j.Newer > 0 {
+	if r.j.Newer > 0 || r.Repair != "" && r.Repair != r.cut.Repair {
 		return nil
 	}
-	if r.j.Held() != "" {
+	if r.j.Held() != "" && r.Repair == "" {
 		if err := r.j.write(r.h, Record{What: "lift"}); err != nil {
 			return err
 		}

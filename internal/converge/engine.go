@@ -27,6 +27,7 @@ type Engine struct {
 	Tell    func(Event)                                        // progress; may be nil
 	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
 	Version string                                             // of gpuadm, for the journal
+	Repair  string                                             // the code of the fault that this apply repairs; "": it applies the spec
 
 	// Assume says what is known of a machine that cannot be seen yet: the kernel that an image will boot, its GPUs. May be nil.
 	Assume func(*facts.Facts)

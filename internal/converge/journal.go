@@ -50,6 +50,7 @@ type Record struct {
 	Spec   string    `json:"spec,omitempty"`   // begin: the spec's digest
 	Undoes []string  `json:"undoes,omitempty"` // begin: this run undoes those
 	Leave  []string  `json:"leave,omitempty"`  // begin: what the operator told the undo to leave
+	Repair string    `json:"repair,omitempty"` // begin: the code of the fault that this run repairs
 	Change *Change   `json:"change,omitempty"` // make, reboot: written and synced before the touch
 	Result string    `json:"result,omitempty"` // end: ok, failed, overtaken; make: resumed
 }

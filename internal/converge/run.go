@@ -139,7 +139,7 @@ func (r *run) begin(undoes []string, leave ...string) error {
 	if err := r.mayWrite(); err != nil {
 		return err
 	}
-	if r.open && slices.Equal(r.cut.Undoes, undoes) && (len(undoes) > 0 || r.covers(r.cut)) {
+	if r.open && slices.Equal(r.cut.Undoes, undoes) && (len(undoes) > 0 || r.covers(r.cut)) && r.cut.Repair == r.Repair {
 		r.id, r.Run, r.first = r.cut.ID, r.cut.ID, resumed
 		r.event(Event{What: Began, Text: "continues"})
 		return nil
@@ -155,7 +155,7 @@ func (r *run) begin(undoes []string, leave ...string) error {
 	}
 	r.Run = r.id
 	r.event(Event{What: Began})
-	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Leave: leave})
+	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Repair: r.Repair, Leave: leave})
 }
 
 // covers says whether the stages of this run are all that a run has changed things for.

@@ -15,6 +15,7 @@ type Run struct {
 	Ended  time.Time `json:"ended,omitzero"`
 	Spec   string    `json:"spec"`
 	Undoes []string  `json:"undoes,omitempty"`
+	Repair string    `json:"repair,omitempty"` // the code of the fault that it repairs
 	Leave  []string  `json:"leave,omitempty"`
 	Result string    `json:"result,omitempty"` // ok, failed, overtaken; "" = unfinished
 	Undone bool      `json:"undone,omitempty"`
@@ -33,7 +34,7 @@ func (j Journal) Runs() []Run {
 				continue
 			}
 			i, at[r.Run] = len(runs), len(runs)
-			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes, Leave: r.Leave})
+			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes, Repair: r.Repair, Leave: r.Leave})
 		}
 		switch run := &runs[i]; r.What {
 		case "begin":

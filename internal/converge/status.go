@@ -20,6 +20,7 @@ type Status struct {
 	Held       string `json:"held,omitempty"`       // the run whose undo holds unattended applies
 	Unfinished string `json:"unfinished,omitempty"` // the run that a crash, a reboot or a signal cut short
 	Undoing    bool   `json:"undoing,omitempty"`    // and it was an undo
+	Repairing  string `json:"repairing,omitempty"`  // and it was a repair: the code of the fault
 	Torn       int    `json:"torn,omitempty"`       // the journal's last line, where a power cut has torn it
 	Damaged    []int  `json:"damaged,omitempty"`    // the journal's lines that cannot be read otherwise
 	Damage     string `json:"damage,omitempty"`     // what of the journal cannot be read, and what to do about it
@@ -46,7 +47,7 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error)
 	j := ReadJournal(v)
 	s = Status{Held: j.Held(), Torn: j.Torn, Damaged: j.Damaged, Damage: j.damage(v), Runs: []Run{}, Made: []Mark{}}
 	if last, open := j.unfinished(); open {
-		s.Unfinished, s.Undoing = last.ID, len(last.Undoes) > 0
+		s.Unfinished, s.Undoing, s.Repairing = last.ID, len(last.Undoes) > 0, last.Repair
 	}
 	for _, run := range j.Runs() {
 		if len(run.Makes) > 0 {

@@ -56,12 +56,14 @@ const (
 
 // Checks lists all checks, in the order in which a report names root causes.
 func Checks() []Check {
-	return slices.Concat(systemChecks(), packageChecks(), driverChecks(), gpuChecks(), xidChecks())
+	return slices.Concat(systemChecks(), packageChecks(), driverChecks(), gpuChecks(), xidChecks(),
+		migChecks(), cdiChecks(), runtimeChecks(), kubeletChecks())
 }
 
 // Edges lists which fault explains which.
 func Edges() []Edge {
-	return slices.Concat(systemEdges(), packageEdges(), driverEdges(), gpuEdges(), xidEdges())
+	return slices.Concat(systemEdges(), packageEdges(), driverEdges(), gpuEdges(), xidEdges(),
+		migEdges(), cdiEdges(), runtimeEdges(), kubeletEdges())
 }
 
 // Examine asks the machine all questions at the same time, and sorts the answers.

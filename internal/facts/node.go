@@ -4,6 +4,7 @@
 package facts
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -31,6 +32,16 @@ type Kubelet struct {
 	LabelsAt Place             `json:"labelsAt,omitzero"`
 	TaintsAt Place             `json:"taintsAt,omitzero"`
 	Files    []File            `json:"files,omitempty"` // its unit's environment files and its config files, there or not, in the order in which they are read
+}
+
+// Reads are the files that it reads at its start, each once.
+func (k Kubelet) Reads() (names []string) {
+	for _, file := range k.Files {
+		if !slices.Contains(names, file.Path) {
+			names = append(names, file.Path)
+		}
+	}
+	return names
 }
 
 // Taint is one taint of a node.

@@ -164,6 +164,28 @@ func (s cdiFile) otherFiles(v host.View, version string) (string, error) {
 // Sources: "CDI JSON Definition" and pkg/cdi/cache.go of https://github.com/cncf-tags/container-device-interface;
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html on /etc/cdi and /var/run/cdi.
 func ForeignCDI(v host.View) (notes []string) {
+	for _, s := range ForeignSpecs(v) {
+		note := fmt.Sprintf("%s is a CDI spec for %s too, and nothing here keeps it current", s.File, CDIKind)
+		if s.Conflicts {
+			note += "; devices that " + CDIOutput(v) + " names as well cannot be used: remove one of the two"
+		}
+		if s.Problem != "" {
+			note += "; " + s.Problem + ": remove it"
+		}
+		notes = append(notes, note)
+	}
+	return notes
+}
+
+// A ForeignSpec is a CDI spec for CDIKind that nothing keeps current.
+type ForeignSpec struct {
+	File      string
+	Conflicts bool   // it lies in the folder of the toolkit's spec
+	Problem   string // which of its files is not there; "" if all are
+}
+
+// ForeignSpecs finds them.
+func ForeignSpecs(v host.View) (list []ForeignSpec) {
 	ours := CDIOutput(v)
 	at, err := v.Resolve(ours)
 	if err != nil {
@@ -184,17 +206,14 @@ func ForeignCDI(v host.View) (notes []string) {
 			if err != nil || yaml.Unmarshal(text, &s) != nil || s.Kind != CDIKind {
 				continue
 			}
-			note := fmt.Sprintf("%s is a CDI spec for %s too, and nothing here keeps it current", file, CDIKind)
-			if path.Dir(ours) == dir {
-				note += "; devices that " + ours + " names as well cannot be used: remove one of the two"
+			problem, err := s.otherFiles(v, "")
+			if err != nil {
+				problem = ""
 			}
-			if problem, err := s.otherFiles(v, ""); err == nil && problem != "" {
-				note += "; " + problem + ": remove it"
-			}
-			notes = append(notes, note)
+			list = append(list, ForeignSpec{file, path.Dir(ours) == dir, problem})
 		}
 	}
-	return notes
+	return list
 }
 
 // CDIInjectors are those who name CDI devices of their own to the engine here, by the specs that they write: then containers get GPUs

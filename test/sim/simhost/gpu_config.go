@@ -76,7 +76,7 @@ func (n *Node) addGPU(c gpuConfig) error {
 		}
 		made.Address, made.Index, made.Minor = fmt.Sprintf("0000:%02x:00.0", 0x17+nth*8), nth, nth
 		made.UUID = fmt.Sprintf("GPU-00000000-0000-4000-8000-%012x", nth)
-		made.Mode, made.Pending = g.Mode && made.MIG, g.Mode && made.MIG
+		made.Mode, made.Pending = g.Mode && made.MIG, (g.Mode || g.Pending) && made.MIG
 		made.Clients, made.Persistent, made.Lost = g.Clients, g.Persistent, g.Lost
 		made.RemapFails, made.RemapWaits = g.RemapFails, g.RemapWaits
 		made.Uncorrected, made.Slowed = g.Uncorrected, g.Slowed

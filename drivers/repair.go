@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drivers
+
+import (
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Reload wants the module nvidia loaded as it lies on disk, whichever version that is, and its initial file system made after
+// modprobe's settings.
+func Reload(f facts.Facts) []converge.Want {
+	return []converge.Want{loaded(f, false), things.Resumed()}
+}
+
+// NoNouveau wants nouveau kept away from the GPUs, in the initial file systems too, and the module nvidia in its place.
+func NoNouveau(f facts.Facts) ([]converge.Want, error) {
+	conf, err := ModprobeConf(nil)
+	if err != nil {
+		return nil, err
+	}
+	wants := append(things.Folders("/etc/modprobe.d", "holds modprobe's settings"),
+		things.Exact(ModprobeFile, conf, 0o644, "keeps nouveau away from the GPUs"))
+	for _, kernel := range targets(f) {
+		wants = append(wants, things.Initramfs(kernel, []string{ModprobeFile}, "the initial file system knows modprobe's settings"))
+	}
+	return append(wants, Reload(f)...), nil
+}
+
+// Serving wants a daemon of the driver's to run: PersistencedUnit or FabricManagerUnit.
+func Serving(unit string) []converge.Want {
+	wants := []converge.Want{things.Running(unit, "the driver needs it")}
+	if unit == FabricManagerUnit {
+		wants = append(wants, things.Fabric("every GPU is registered with the fabric manager"))
+	}
+	return wants
+}

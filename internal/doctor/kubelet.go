@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+func kubeletChecks() []Check {
+	return []Check{
+		{
+			Code: "KUB-001", Title: "kubelet does not run",
+			Reads:   "systemd's state of kubelet's unit, and whether the machine has joined a cluster",
+			Meaning: "the cluster calls the node not ready, and moves its pods away",
+			Fix:     "start kubelet", Command: "sudo gpuadm repair KUB-001", Interrupts: "nothing",
+			Sources: []string{"https://github.com/kubernetes/kubeadm/issues/1008", "https://kubernetes.io/docs/tasks/debug/debug-cluster/"},
+			Find:    stoppedKubelet,
+		},
+		{
+			Code: "KUB-002", Title: "kubelet talks to an engine that is not here",
+			Reads:   "kubelet's containerRuntimeEndpoint, and the sockets of the engines that are installed",
+			Meaning: "kubelet does not start, or starts pods on an engine that has no handler for GPUs",
+			Fix:     "point containerRuntimeEndpoint at the engine that is installed, and restart kubelet", Interrupts: "restarts kubelet; pods keep running",
+			Sources: []string{"https://github.com/kubernetes/kubeadm/issues/915", "https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/"},
+			Find:    otherEngine,
+		},
+		{
+			Code: "KUB-003", Title: "two device plugins run",
+			Reads:   "the names of the running processes",
+			Meaning: "each offers all GPUs, so that one GPU is given to two pods, or none to any",
+			Fix:     "keep one: remove the DaemonSet of the other, or keep it off this node", Interrupts: "pods wait until the plugin that stays has registered",
+			Sources: []string{"https://docs.nvidia.com/aicr/integrator-guide/gke-gpu-setup", "https://github.com/Project-HAMi/HAMi/issues/2076"},
+			Find:    twoPlugins,
+		},
+		{
+			Code: "KUB-004", Title: "the device plugin has ended",
+			Reads:   "the sockets in /var/lib/kubelet/device-plugins, and the running processes",
+			Meaning: "kubelet offers no GPU of this node to new pods",
+			Fix:     "see why its pod does not run: kubectl get pods -A -o wide --field-selector spec.nodeName=NODE", Interrupts: "nothing",
+			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/92396", "https://github.com/kubernetes/kubernetes/issues/52510"},
+			Find:    deadPlugin,
+		},
+		{
+			Code: "KUB-005", Title: "kubelet's client certificate has expired",
+			Reads:   "the certificate that kubelet's kubeconfig names",
+			Meaning: "the API server refuses kubelet, and the cluster calls the node not ready",
+			Fix:     "join the machine again with a new token: [join] in node.toml, then gpuadm apply", Interrupts: "restarts kubelet; pods keep running",
+			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/98150", "https://github.com/kubernetes/kubeadm/issues/2054"},
+			Find:    expired,
+		},
+		{
+			Code: "KUB-006", Title: "swap keeps kubelet from starting",
+			Reads:   "/proc/swaps, and kubelet's configuration",
+			Meaning: "kubelet refuses to start while swap is on, unless its configuration says failSwapOn: false",
+			Fix:     "switch swap off, and take it out of /etc/fstab", Command: "sudo swapoff -a", Interrupts: "nothing; what is in swap needs room in memory",
+			Sources: []string{"https://github.com/Azure/AKSFlexNode/pull/67", "https://github.com/kubernetes/kubernetes/issues/50373"},
+			Find:    swaps,
+		},
+		{
+			Code: "KUB-007", Title: "kubelet runs with an older configuration than its files",
+			Reads:   "the times of kubelet's start and of its files",
+			Meaning: "what the files say has no effect until kubelet restarts",
+			Fix:     "restart kubelet", Command: "sudo gpuadm repair KUB-007", Interrupts: "restarts kubelet; pods keep running",
+			Sources: []string{"https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", "https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/"},
+			Find:    oldKubelet,
+		},
+	}
+}
+
+func kubeletEdges() []Edge {
+	edges := []Edge{
+		{By: "SYS-001", Explains: "RUN-005"},
+		{By: "SYS-001", Explains: "KUB-001"},
+		{By: "KUB-002", Explains: "KUB-001"},
+		{By: "KUB-002", Explains: "KUB-007"},                 // its fix restarts kubelet
+		{By: "RUN-002", Explains: "KUB-007", Of: sameObject}, // of K3s and RKE2 kubelet and engine are one unit
+		{By: "KUB-005", Explains: "KUB-001"},
+		{By: "KUB-006", Explains: "KUB-001"},
+		{By: "KUB-001", Explains: "KUB-004"},
+		{By: "KUB-005", Explains: "KUB-004"},
+	}
+	for _, code := range []string{"DRV-001", "DRV-005", "DRV-006", "DRV-007", "DRV-013", "DRV-014", "DRV-015", "DRV-017"} {
+		edges = append(edges, Edge{By: code, Explains: "KUB-004"}) // the plugin ends where no driver answers
+	}
+	return edges
+}
+
+// stopped says whether the kubelet of a machine that has joined does not run.
+func (m *Machine) stopped(k facts.Kubelet) bool {
+	if !k.Joined || k.Unit == "" || m.Facts().Booting {
+		return false
+	}
+	u, ok := m.Unit(k.Unit)
+	return ok && u.Load == "loaded" && u.PID == 0 && u.Active != "active" && u.Active != "reloading"
+}
+
+func stoppedKubelet(m *Machine) []Finding {
+	k := m.Facts().Kubelet
+	if !m.stopped(k) {
+		return nil
+	}
+	u, _ := m.Unit(k.Unit)
+	return []Finding{{Object: k.Unit, What: fmt.Sprintf("%s is %s", k.Unit, u.Active)}}
+}
+
+// outdated says whether a daemon started before a file that it reads was changed. Where a file is not there, only the folder's time could
+// tell that it was removed, and each other file of that folder changes it too.
+func (m *Machine) outdated(unit string, files []string) bool {
+	there := slices.DeleteFunc(slices.Clone(files), func(name string) bool { return !m.has(name) })
+	state, err := things.NewRestart(unit, there, nil).Look(m.ctx, m.View)
+	return err == nil && strings.HasPrefix(string(state), string(things.Outdated))
+}
+
+func oldKubelet(m *Machine) []Finding {
+	k := m.Facts().Kubelet
+	if k.Unit == "" || m.stopped(k) {
+		return nil
+	}
+	if !m.outdated(k.Unit, k.Reads()) {
+		return nil
+	}
+	return []Finding{{Object: k.Unit, What: fmt.Sprintf("%s started before its configuration was changed last", k.Unit)}}
+}
+
+func otherEngine(m *Machine) []Finding {
+	f := m.Facts()
+	if f.Kubelet.Endpoint == "" || len(f.Engines) == 0 {
+		return nil
+	}
+	var at []string
+	for _, e := range f.Engines {
+		if f.Kubelet.Uses(e) {
+			return nil
+		}
+		at = append(at, e.Name+" at "+e.Socket)
+	}
+	return []Finding{{Object: f.Kubelet.Endpoint, What: fmt.Sprintf("kubelet talks to %s; installed: %s", f.Kubelet.Endpoint, strings.Join(at, ", "))}}
+}
+
+// pluginNames begin the names of the device plugins' processes, which the kernel cuts after 15 letters: NVIDIA's and Google's.
+// Sources: deployments/container/Dockerfile of https://github.com/NVIDIA/k8s-device-plugin (nvidia-device-plugin);
+// cmd/nvidia_gpu/device-plugin.yaml of https://github.com/GoogleCloudPlatform/container-engine-accelerators (nvidia-gpu-device-plugin);
+// proc_pid_comm(5).
+func pluginNames() []string { return []string{"nvidia-device-p", "nvidia-gpu-devi"} }
+
+// plugins are the processes of device plugins.
+func (m *Machine) plugins() (list []string) {
+	names, err := m.View.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, pid := range names {
+		if _, err := strconv.Atoi(pid); err != nil {
+			continue
+		}
+		comm, err := m.View.ReadFile(path.Join("/proc", pid, "comm"))
+		if err != nil {
+			continue // it has ended
+		}
+		for _, name := range pluginNames() {
+			if strings.TrimSpace(string(comm)) == name {
+				list = append(list, fmt.Sprintf("process %s (%s)", pid, name))
+			}
+		}
+	}
+	return list
+}
+
+func twoPlugins(m *Machine) []Finding {
+	list := m.plugins()
+	if len(list) < 2 {
+		return nil
+	}
+	return []Finding{{What: strings.Join(list, " and ") + " run side by side"}}
+}
+
+// deadPlugin finds the socket of a plugin that was killed: kubelet removes sockets only when it starts itself.
+// Source: pluginapi.DevicePluginPath and its manager in kubernetes, pkg/kubelet/cm/devicemanager.
+func deadPlugin(m *Machine) []Finding {
+	const folder = "/var/lib/kubelet/device-plugins"
+	names, err := m.View.ReadDir(folder)
+	if err != nil || len(m.plugins()) > 0 {
+		return nil
+	}
+	for _, name := range names {
+		if socket := path.Join(folder, name); strings.HasPrefix(name, "nvidia") && strings.HasSuffix(name, ".sock") {
+			if _, err := m.View.Call(m.ctx, socket, "/v1beta1.DevicePlugin/GetDevicePluginOptions", nil); err != nil {
+				return []Finding{{Object: socket, What: fmt.Sprintf("%s is there, and no device plugin answers or runs", socket)}}
+			}
+		}
+	}
+	return nil
+}
+
+func expired(m *Machine) []Finding {
+	k := m.Facts().Kubelet
+	if k.Expired.IsZero() || k.Expired.After(m.View.Now()) {
+		return nil
+	}
+	return []Finding{{Object: k.Kubeconfig, What: fmt.Sprintf("the certificate of %s ended on %s", k.Kubeconfig, k.Expired.UTC().Format(time.DateTime))}}
+}
+
+func swaps(m *Machine) []Finding {
+	k := m.Facts().Kubelet
+	text, _ := m.text("/proc/swaps")
+	lines := strings.Split(text, "\n")
+	if len(lines) < 2 || !m.stopped(k) {
+		return nil
+	}
+	for _, file := range k.Files {
+		for line := range strings.Lines(string(file.Data)) {
+			words := strings.Join(strings.Fields(strings.Trim(line, " \"',\n")), "")
+			if strings.Contains(words, "failSwapOn:false") || strings.Contains(words, "\"failSwapOn\":false") || strings.Contains(words, "fail-swap-on=false") {
+				return nil
+			}
+		}
+	}
+	name, _, _ := strings.Cut(lines[1], " ")
+	return []Finding{{Object: name, What: fmt.Sprintf("%s is in use as swap, and kubelet's configuration does not say failSwapOn: false", strings.Fields(name)[0])}}
+}

@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+func migChecks() []Check {
+	return []Check{
+		{
+			Code: "MIG-001", Title: "a GPU in MIG mode has no partition",
+			Reads:   "MIG mode and instances, as the driver says",
+			Meaning: "no pod can use the GPU: in MIG mode only partitions can be used",
+			Fix:     "partition it ([mig] in node.toml, then gpuadm apply), or switch MIG mode off", Interrupts: "resets the GPU where MIG mode is switched off",
+			Sources: []string{"https://docs.nvidia.com/datacenter/tesla/mig-user-guide/", "https://github.com/NVIDIA/k8s-device-plugin/issues/225"},
+			Find:    noPartition,
+		},
+		{
+			Code: "MIG-002", Title: "a change of MIG mode waits for a reset",
+			Reads:   "current and pending MIG mode, as the driver says, and who has the GPUs open",
+			Meaning: "the GPU stays in the old mode, and layouts for the new one cannot be made",
+			Fix:     "stop what holds the GPU, then reset it; in a virtual machine reboot", Interrupts: "everything that runs on the GPU",
+			Sources: []string{"https://docs.nvidia.com/datacenter/tesla/mig-user-guide/", "https://github.com/NVIDIA/gpu-operator/issues/1606"},
+			Find:    waitsForReset,
+		},
+	}
+}
+
+func migEdges() []Edge {
+	return []Edge{{By: "MIG-002", Explains: "MIG-001", Of: sameObject}}
+}
+
+func (m *Machine) answering() (list []host.GPU) {
+	d := m.Facts().Driver
+	if d == nil {
+		return nil
+	}
+	for _, g := range d.GPUs {
+		if g.Lost == "" {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+func noPartition(m *Machine) (list []Finding) {
+	if m.Facts().DynamicMIG != "" {
+		return nil // pods have them made
+	}
+	for _, g := range m.answering() {
+		if g.Mode && len(g.Instances) == 0 {
+			list = append(list, Finding{
+				Object: g.Address, What: fmt.Sprintf("GPU %d (%s) is in MIG mode and has no instance", g.Index, g.Address),
+				Command: fmt.Sprintf("sudo nvidia-smi -i %s -mig 0", g.Address),
+			})
+		}
+	}
+	return list
+}
+
+func waitsForReset(m *Machine) (list []Finding) {
+	modes := map[bool]string{true: "on", false: "off"}
+	for _, g := range m.answering() {
+		if g.Mode == g.Pending {
+			continue
+		}
+		what := fmt.Sprintf("GPU %d (%s) has MIG mode %s, and %s after a reset", g.Index, g.Address, modes[g.Mode], modes[g.Pending])
+		if holders, err := things.GPUClients(m.ctx, m.View); err == nil && len(holders) > 0 {
+			what += "; " + strings.Join(converge.Few(holders, 3), ", ")
+		}
+		list = append(list, Finding{Object: g.Address, What: what, Command: "sudo nvidia-smi --gpu-reset -i " + g.Address})
+	}
+	return list
+}

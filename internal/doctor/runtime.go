@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/runtime"
+)
+
+func runtimeChecks() []Check {
+	return []Check{
+		{
+			Code: "RUN-001", Title: "the container engine has no handler for GPUs",
+			Reads:   "the engine's configuration and what it imports",
+			Meaning: "no container on this node gets a GPU: NVIDIA's Container Toolkit is here, and nothing runs it",
+			Fix:     "add the handler to the engine's configuration", Command: "sudo gpuadm repair RUN-001", Interrupts: "restarts the engine; containers keep running",
+			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/555", "https://github.com/NVIDIA/gpu-operator/issues/730"},
+			Find:    noHandler,
+		},
+		{
+			Code: "RUN-002", Title: "the container engine runs with an older configuration than its files",
+			Reads:   "the times of the engine's start and of its files",
+			Meaning: "what the files say has no effect until the engine restarts",
+			Fix:     "restart the engine", Command: "sudo gpuadm repair RUN-002", Interrupts: "restarts the engine; containers keep running",
+			Sources: []string{"https://github.com/NVIDIA/gpu-operator/issues/598", "https://github.com/containerd/containerd/pull/9462"},
+			Find:    oldConfiguration,
+		},
+		{
+			Code: "RUN-003", Title: "the container engine cannot serve pods with its configuration",
+			Reads:   "the engine's configuration and what it imports",
+			Meaning: "the engine's next start fails or leaves kubelet without an engine",
+			Fix:     "fix the file; if gpuadm wrote it last, gpuadm undo restores it", Interrupts: "nothing until the engine restarts",
+			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/1430", "https://github.com/NVIDIA/gpu-operator/issues/143"},
+			Find:    unreadable,
+		},
+		{
+			Code: "RUN-004", Title: "a handler's program is missing",
+			Reads:   "the engine's configuration, and the programs that it names",
+			Meaning: "containers of the handler do not start; where it is the default, no new container starts on this node",
+			Fix:     "install NVIDIA's Container Toolkit: [toolkit] in node.toml, then gpuadm apply", Interrupts: "nothing",
+			Sources: []string{"https://github.com/NVIDIA/nvidia-container-runtime/issues/98", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/145"},
+			Find:    noProgram,
+		},
+		{
+			Code: "RUN-005", Title: "the container engine does not run",
+			Reads:   "systemd's state of the engine's unit",
+			Meaning: "no pod starts on this node, and kubelet calls it not ready",
+			Fix:     "start the engine", Command: "sudo gpuadm repair RUN-005", Interrupts: "nothing",
+			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/110383", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/"},
+			Find:    stoppedEngine,
+		},
+		{
+			Code: "RUN-006", Title: "kubelet and containerd use different cgroup drivers",
+			Reads:   "kubelet's configuration and containerd's",
+			Meaning: "pods restart without a reason in their logs, or do not start",
+			Fix:     "state SystemdCgroup in the handler's options as kubelet's cgroupDriver asks", Interrupts: "restarts the engine, and the pods of the handler are made again",
+			Sources: []string{"https://github.com/containerd/containerd/issues/7276", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/#cgroup-drivers"},
+			Find:    otherCgroups,
+		},
+	}
+}
+
+func runtimeEdges() []Edge {
+	return []Edge{
+		{By: "RUN-003", Explains: "RUN-002"}, // a restart would stop the engine
+		{By: "RUN-003", Explains: "RUN-005"},
+		{By: "RUN-001", Explains: "RUN-002"}, // adding the handler restarts it
+		{By: "RUN-005", Explains: "KUB-001"},
+		{By: "RUN-004", Explains: "KUB-004"}, // the device plugin's pod needs the handler
+		{By: "RUN-001", Explains: "KUB-004"},
+	}
+}
+
+// engine is the engine that pods run on; ok is false where there is none, or gpuadm cannot tell.
+func (m *Machine) engine() (facts.Engine, runtime.Configured, bool) {
+	e, err := runtime.ForPods(m.Facts())
+	if err != nil {
+		return e, runtime.Configured{}, false
+	}
+	return e, runtime.ReadConfigured(e), true
+}
+
+// isNvidia says whether a handler's program is one of NVIDIA's.
+func isNvidia(program string) bool {
+	return strings.HasPrefix(path.Base(program), "nvidia-container-runtime")
+}
+
+func noHandler(m *Machine) []Finding {
+	f := m.Facts()
+	e, c, ok := m.engine()
+	if !ok || c.Unreadable != nil || e.Name == "docker" || f.Driver == nil || f.Kubelet.Unit == "" || len(f.Programs) == 0 || !runtime.NeedsHandler(f) ||
+		len(things.CDIInjectors(m.View)) > 0 || len(m.plugins()) > 0 {
+		return nil
+	}
+	for _, program := range c.Programs {
+		if isNvidia(program) {
+			return nil
+		}
+	}
+	return []Finding{{Object: e.Config, What: fmt.Sprintf("%s is installed, and no handler in %s runs it", f.Programs[0], e.Config)}}
+}
+
+func oldConfiguration(m *Machine) []Finding {
+	wants, err := runtime.Reread(m.Facts())
+	if err != nil {
+		return nil
+	}
+	if state, err := wants[0].Look(m.ctx, m.View); err != nil || !strings.HasPrefix(string(state), string(things.Outdated)) {
+		return nil
+	}
+	unit := wants[0].Name()
+	if reader, ok := wants[0].Thing.(converge.Reader); !ok || !m.outdated(unit, reader.Reads()) {
+		return nil
+	}
+	return []Finding{{Object: unit, What: fmt.Sprintf("%s started before its configuration was changed last", unit)}}
+}
+
+func unreadable(m *Machine) []Finding {
+	e, c, ok := m.engine()
+	if !ok || c.Unreadable == nil || m.Facts().Kubelet.Unit == "" {
+		return nil
+	}
+	return []Finding{{Object: e.Config, What: c.Unreadable.Error()}}
+}
+
+func noProgram(m *Machine) (list []Finding) {
+	e, c, ok := m.engine()
+	if !ok {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Programs)) {
+		program := c.Programs[name]
+		if !isNvidia(program) || !path.IsAbs(program) || m.has(program) {
+			continue
+		}
+		what := fmt.Sprintf("handler %s in %s runs %s, which is not there", name, e.Config, program)
+		if name == c.Default {
+			what += ", and it is the default"
+		}
+		list = append(list, Finding{Object: name, What: what})
+	}
+	return list
+}
+
+func stoppedEngine(m *Machine) []Finding {
+	e, _, ok := m.engine()
+	if !ok || e.Unit == "" || !m.Facts().Kubelet.Joined {
+		return nil
+	}
+	u, ok := m.Unit(e.Unit)
+	if !ok || u.Load != "loaded" || u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
+		return nil
+	}
+	return []Finding{{Object: e.Unit, What: fmt.Sprintf("%s is %s", e.Unit, u.Active)}}
+}
+
+// otherCgroups compares what kubelet states with containerd 1.x. From containerd 2.0 on kubelet asks the engine.
+// Sources: https://github.com/containerd/containerd/pull/8722 (RuntimeConfig, first in v2.0.0);
+// https://github.com/kubernetes/enhancements, keps/sig-node/4033-group-driver-detection-over-cri.
+func otherCgroups(m *Machine) (list []Finding) {
+	e, c, ok := m.engine()
+	driver := m.Facts().Kubelet.CgroupDriver
+	if !ok || e.Name != "containerd" || !strings.HasPrefix(e.Version, "1.") || driver == "" {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Cgroups)) {
+		if is := c.Cgroups[name]; is != driver && (name == c.Default || name == "nvidia") {
+			list = append(list, Finding{Object: name, What: fmt.Sprintf("handler %s in %s uses %s, and kubelet uses %s", name, e.Config, is, driver)})
+		}
+	}
+	return list
+}

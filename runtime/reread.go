@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// Reread wants the engine that pods run on to have started after its configuration was changed. It edits nothing.
+func Reread(f facts.Facts) ([]converge.Want, error) {
+	e, err := engine(spec.Runtime{Engine: "auto"}, f)
+	if err != nil {
+		return nil, err
+	}
+	files, why := reads(tree(e)), e.Name+" reads its configuration when it starts"
+	switch e.Name {
+	case "crio":
+		files = []string{e.Config, e.Folder}
+	case "docker":
+		w := things.Restart(unitOf(e), []string{e.Config}, dockerReady, why)
+		w.Thing = dockerRestart{Daemon: w.Thing.(things.Daemon)}
+		return []converge.Want{w}, nil
+	}
+	w := things.Restart(unitOf(e), files, Ready, why)
+	if unitOf(e) == f.Kubelet.Unit || slices.Contains(f.Kubelet.Requires, unitOf(e)) {
+		w.Breaks = append(w.Breaks, "restart-kubelet")
+	}
+	return []converge.Want{w}, nil
+}

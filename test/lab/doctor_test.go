@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+)
+
+// joinedKubelet is a unit whose program has kubelet's name and flags, and does nothing: doctor goes by unit, flags and files.
+const joinedKubelet = "[Unit]\nAfter=containerd.service\n[Service]\nExecStart=/usr/bin/kubelet --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml\n[Install]\nWantedBy=multi-user.target\n"
+
+// roots are the codes that doctor names as root causes.
+func (n node) roots() (codes []string) {
+	n.t.Helper()
+	r := n.Exec("gpuadm", "doctor", "-o", "json")
+	var report struct{ Causes []struct{ Code string } }
+	if err := json.Unmarshal([]byte(r.Stdout), &report); err != nil {
+		n.t.Fatalf("%v: %s", err, r)
+	}
+	for _, c := range report.Causes {
+		codes = append(codes, c.Code)
+	}
+	return codes
+}
+
+// TestLabDoctor: one fault after the other on a real host. Doctor names each of them and nothing else, and is content after its repair,
+// or after the fix that it names.
+func TestLabDoctor(t *testing.T) {
+	n := bootCDI(t, map[string]string{cdiUnit: cdi1201, "nvidia-cdi-refresh.path": cdiPathUnit})
+	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
+	n.Put("/etc/kubernetes/kubelet.conf", "current-context: c\ncontexts:\n- {name: c, context: {user: u}}\nusers:\n- name: u\n  user: {token: of-the-test}\n", 0o600)
+	n.Put("/var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n", 0o644)
+	n.Put("/etc/systemd/system/kubelet.service", joinedKubelet, 0o644)
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "enable", "--now", "--quiet", "kubelet.service")
+	n.Must("systemctl", "start", cdiUnit)
+
+	// The host's bus has other GPUs than the fake driver, and its toolkit has no handler yet.
+	const lost = "RUN-001"
+	first := n.roots()
+	if !slices.Contains(first, lost) {
+		t.Fatalf("a host without a handler: %v", first)
+	}
+	n.Must("gpuadm", "repair", lost)
+	base := n.roots()
+	if slices.Contains(base, lost) || len(base) != len(first)-1 {
+		t.Fatalf("after repair %s: %v, before %v", lost, base, first)
+	}
+	n.working()
+
+	for _, fault := range []struct{ code, breaks, heals string }{
+		{"RUN-002", "echo '# by hand' >>" + config, ""},
+		{"CDI-001", "rm " + cdiSpec, ""},
+		{"KUB-001", "systemctl stop kubelet", ""},
+		{"KUB-007", "echo '# by hand' >>/var/lib/kubelet/config.yaml", ""},
+		{"RUN-005", "systemctl stop containerd", ""},
+		{"RUN-003", "cp -a " + config + " /root/; echo '[' >>" + config, "mv /root/config.toml " + config + "; systemctl restart containerd"},
+		{"RUN-004", "mv /usr/bin/nvidia-container-runtime /root/", "mv /root/nvidia-container-runtime /usr/bin/"},
+		{"CDI-003", "cp " + cdiSpec + " /var/run/cdi/copy.yaml", "rm /var/run/cdi/copy.yaml"},
+		{"CDI-002", "mkdir -p /etc/cdi; sed s/580.95.05/570.1.2/ " + cdiSpec + " >/etc/cdi/nvidia.yaml", "rm /etc/cdi/nvidia.yaml"},
+		{"KUB-003", "cp /usr/bin/sleep /root/nvidia-device-plugin; for i in 1 2; do systemd-run --quiet --unit=plugin$i /root/nvidia-device-plugin 1000; done", "systemctl stop plugin1 plugin2"},
+	} {
+		n.Must("sh", "-c", fault.breaks)
+		want := append([]string{fault.code}, base...)
+		slices.Sort(want)
+		if is := n.roots(); !slices.Equal(slices.Sorted(slices.Values(is)), want) {
+			t.Errorf("%s: root causes %v, want %v", fault.code, is, want)
+		}
+		if fault.heals == "" {
+			n.Must("gpuadm", "repair", fault.code)
+		} else {
+			n.Must("sh", "-c", fault.heals)
+		}
+		if is := n.roots(); !slices.Equal(is, base) {
+			t.Fatalf("%s: after the fix %v, want %v", fault.code, is, base)
+		}
+	}
+	n.working()
+	n.Must("gpuadm", "undo", "--to", "all") // which stops what a repair has started
+	n.Must("systemctl", "start", "containerd", "kubelet")
+	if is := n.roots(); !slices.Contains(is, lost) {
+		t.Errorf("after undo of all repairs: %v", is)
+	}
+}
