@@ -53,7 +53,7 @@ func Sealable(s converge.Status) error {
 	return &converge.Trouble{
 		What:    "cannot seal the image: some changes are not made, and at first boot there may be no network",
 		Because: converge.Few(open, 6),
-		Try:     []string{"gpuadm bake without --seal, which says why", `source = "repo" in [driver] in place of a runfile, which is installed on the running machine only`},
+		Try:     []string{"gpuadm bake without --seal, which says why", "packages in place of a runfile, which is installed on the running machine only"},
 	}
 }
 
