@@ -82,10 +82,12 @@ func ofKey(word string) (all []explanation) {
 
 func ofOneKey(k spec.Key, full string) explanation {
 	m := explanation{Word: full, Is: "a key of node.toml", What: k.Doc, Matters: "It is a " + k.Type + "."}
-	if k.Default != "" {
-		m.Matters += " Without it: " + k.Default + "."
-	} else {
+	switch k.Default {
+	case "":
 		m.Matters += " It must be given."
+	case `""`, "[]", "{}":
+	default:
+		m.Matters += " Without it: " + k.Default + "."
 	}
 	if len(k.Allowed) > 0 {
 		m.Matters += " One of " + strings.Join(k.Allowed, ", ") + "."
@@ -100,6 +102,8 @@ func ofOneKey(k spec.Key, full string) explanation {
 		example = "true"
 	case example == "":
 		example = "…"
+	case example == `""`:
+		example = `"…"`
 	}
 	m.From = "/etc/gpuadm/node.toml and node.d/*.toml, the file that is last in name order wins"
 	line := k.Name + " = " + example
