@@ -111,6 +111,7 @@ func (i *img) furnish(deb string, gpus fakenvml.Parts) {
 // TestLabBake: a Debian with a kernel that does not run is baked from a repository, killed in the midst of it, baked again, and
 // sealed. The same disk then boots without that repository or any other, and its boot unit makes it a node.
 func TestLabBake(t *testing.T) {
+	t.Parallel()
 	lab.Asked(t)
 	gpus := fakenvml.Build(t)
 	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
@@ -171,6 +172,7 @@ func (i img) bake() []string {
 
 // TestLabBakeDnf: dnf installs in an image, too; a sealed one needs its repository no more.
 func TestLabBakeDnf(t *testing.T) {
+	t.Parallel()
 	lab.Asked(t)
 	rpm := repos.RPM(t, repos.Recipe{})
 	lab.Have(t, lab.OnDisk(lab.Options{Dist: lab.RHELish}, newDisk(t), func(root string) error {
@@ -284,6 +286,7 @@ func (i img) killed(bake []string) {
 // TestLabBakeThisMachine: a build machine bakes itself. No daemon is started, its running kernel counts for nothing, and its
 // next boot makes what was deferred.
 func TestLabBakeThisMachine(t *testing.T) {
+	t.Parallel()
 	n, kernel := bootDKMS(t, "bookworm")
 	r := n.wants(0, n.spec("580.65.06", ""), "bake", "--gpu", "H100-80GB")
 	t.Log(r.Stdout)

@@ -75,6 +75,7 @@ func (n node) monotonic(unit, property string) int {
 
 // TestLabBootUnit: installed by apply --install; at every boot it ends before kubelet starts; undo holds it.
 func TestLabBootUnit(t *testing.T) {
+	t.Parallel()
 	n := bootNode(t)
 	first := n.files()
 	n.gpuadm(0, "apply", "--install")
@@ -106,6 +107,7 @@ func TestLabBootUnit(t *testing.T) {
 
 // TestLabHeld: after undo of the containerd part only, the boot unit leaves the node alone, and kubelet starts.
 func TestLabHeld(t *testing.T) {
+	t.Parallel()
 	n := bootNode(t)
 	n.installed()
 	n.gpuadm(0, "apply")
@@ -147,6 +149,7 @@ func TestLabGate(t *testing.T) {
 
 // TestLabPowerLossThenBootUnit: power fails in the middle of an apply; the boot unit finishes the job before kubelet.
 func TestLabPowerLossThenBootUnit(t *testing.T) {
+	t.Parallel()
 	n := bootNode(t)
 	n.installed()
 	touches := 0

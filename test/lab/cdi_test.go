@@ -134,6 +134,7 @@ func (n gpuNode) inside(name, devices string) lab.Result {
 // nodes and the driver's libraries are inside; the same of partitions that gpuadm made a moment ago; a machine without
 // nvidia-cdi-hook, or without the program that is to be the default, is refused before containerd is configured.
 func TestLabCDI(t *testing.T) {
+	t.Parallel()
 	n := bootCDI(t, map[string]string{cdiUnit: cdi1201, cdiUnit + ".d/10-container-engines.conf": cdi1201Engines, "nvidia-cdi-refresh.path": cdiPathUnit})
 	const runtime = "[runtime]\n"
 	before := n.Get(config)
@@ -192,6 +193,7 @@ func TestLabCDI(t *testing.T) {
 // TestLabCDIBoot: at boot the spec is that of the partitions which gpuadm makes again, whichever order the toolkit's units ask for,
 // before kubelet starts where they can; no unit waits for itself.
 func TestLabCDIBoot(t *testing.T) {
+	t.Parallel()
 	for name, units := range map[string]map[string]string{
 		"1.20.1": {cdiUnit: cdi1201, cdiUnit + ".d/10-container-engines.conf": cdi1201Engines, "nvidia-cdi-refresh.path": cdiPathUnit},
 		"1.19.0": {cdiUnit: cdi1190, "nvidia-cdi-refresh.path": cdiPathUnit},

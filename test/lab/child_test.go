@@ -16,6 +16,7 @@ import (
 // goes on changing the machine, so the next gpuadm touches nothing: it exits with 75 and names the command and its
 // process. Once that has ended, gpuadm works.
 func TestLabKilledWhileChildRuns(t *testing.T) {
+	t.Parallel()
 	withStage := withLabStage(t)
 	each(t, nil, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)

@@ -26,6 +26,7 @@ func (d *dnfDriver) idle() {
 // TestLabDnfHindered: a file system without room, and a script that fails on the way to another version, leave what was there; an
 // apply that has nothing to do runs hardly anything.
 func TestLabDnfHindered(t *testing.T) {
+	t.Parallel()
 	d := newDnfDriver(t)
 	d.spec("580.65.06")
 	d.apply(0)

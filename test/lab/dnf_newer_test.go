@@ -22,6 +22,7 @@ func (d *dnfDriver) at(version, url, signed string) {
 // TestLabDnfNewer: a version that has come since dnf last read its lists, and one that only another mirror has to which the
 // spec has just moved: both come in one apply.
 func TestLabDnfNewer(t *testing.T) {
+	t.Parallel()
 	const below = "/compute/cuda/repos/rhel9/x86_64"
 	d := newDnfDriver(t)
 	repos.Show(d.Host, repos.Vanished)
@@ -47,6 +48,7 @@ func TestLabDnfNewer(t *testing.T) {
 // TestLabDnfSigned: of a mirror that rebuilds its metadata the packages' signatures are trusted, if the spec says
 // so: one without is refused.
 func TestLabDnfSigned(t *testing.T) {
+	t.Parallel()
 	const mirror = "/srv/rebuilt"
 	d := newDnfDriver(t)
 	d.Must("cp", "-a", lab.RepoDir+"/"+string(repos.Good)+"/compute/cuda/repos/rhel9/x86_64", mirror)
@@ -79,6 +81,7 @@ func TestLabDnfSigned(t *testing.T) {
 // TestLabDnfNoHeaders: a kernel without headers in any repository is refused before anything is installed, as with apt: before
 // anything is written at all, where the lists that are there know enough.
 func TestLabDnfNoHeaders(t *testing.T) {
+	t.Parallel()
 	const lonely, other = "5.14.0-1.el9.x86_64", "5.14.0-2.el9.x86_64"
 	d := newDnfDriver(t)
 	d.Put("/lib/modules/"+lonely+"/modules.dep", "", 0o644)

@@ -142,6 +142,7 @@ func (d *dnfDriver) same(state map[string]string, tree lab.Tree) {
 // TestLabDnf: a version is installed, kept, upgraded and downgraded, over module streams too; a second apply does
 // nothing; what a repository has no more is refused before anything is touched; undo ends where it began.
 func TestLabDnf(t *testing.T) {
+	t.Parallel()
 	d := newDnfDriver(t)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	d.spec("580.65.06")
@@ -175,6 +176,7 @@ func TestLabDnf(t *testing.T) {
 // TestLabDnfFails: a script that fails, of which dnf makes nothing, is seen, and all is turned back; and so is a dnf that
 // was killed. What is left of one that was killed together with gpuadm is healed once.
 func TestLabDnfFails(t *testing.T) {
+	t.Parallel()
 	d := newDnfDriver(t)
 	d.spec("580.65.06")
 	d.apply(0)
@@ -220,6 +222,7 @@ func TestLabDnfFails(t *testing.T) {
 
 // TestLabDnfRefuses: repositories that are not to be trusted, a wrong key, streams and locks of an administrator.
 func TestLabDnfRefuses(t *testing.T) {
+	t.Parallel()
 	d := newDnfDriver(t)
 	d.specBy("580.65.06", strings.Repeat("0", 40))
 	d.apply(1, "its fingerprint is "+d.fingerprint)
@@ -264,6 +267,7 @@ func TestLabDnfRefuses(t *testing.T) {
 // in one transaction, and undo, which installs, downgrades and removes in one, brings back names, versions, locks and
 // reasons. What was fetched for that is installed although its stream is not enabled, and no repository has it any more.
 func TestLabDnfFlavour(t *testing.T) {
+	t.Parallel()
 	d := newDnfDriver(t)
 	d.Put("/etc/yum.repos.d/nvidia.repo", repos.DnfRepos(repos.Mirror, repos.Key), 0o644)
 	was := repos.RPMVersion(repos.Gone)

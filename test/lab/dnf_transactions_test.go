@@ -37,6 +37,7 @@ func (d *dnfDriver) dnfInstalled(version string) {
 
 // TestLabDnfTransactions: from version to version and from stream to stream, each in one transaction of dnf, and back.
 func TestLabDnfTransactions(t *testing.T) {
+	t.Parallel()
 	d := newDnfDriver(t)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	for _, version := range []string{"580.95.05", "580.178.04", "580.95.05", "595.71.05", "570.172.08", "610.43.02"} {

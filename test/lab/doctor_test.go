@@ -29,6 +29,7 @@ func (n node) roots() (codes []string) {
 // TestLabDoctor: one fault after the other on a real host. Doctor names each of them and nothing else, and is content after its repair,
 // or after the fix that it names.
 func TestLabDoctor(t *testing.T) {
+	t.Parallel()
 	n := bootCDI(t, map[string]string{cdiUnit: cdi1201, "nvidia-cdi-refresh.path": cdiPathUnit})
 	n.Put("/usr/bin/kubelet", "#!/bin/sh\nexec sleep infinity\n", 0o755)
 	n.Put("/etc/kubernetes/kubelet.conf", "current-context: c\ncontexts:\n- {name: c, context: {user: u}}\nusers:\n- name: u\n  user: {token: of-the-test}\n", 0o600)

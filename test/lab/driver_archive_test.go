@@ -14,6 +14,7 @@ import (
 // TestLabDebianOpen: bookworm-security has 535.309.01 of all but the open modules, which only resolve at 535.261.03-1: that is installed
 // as a whole, and the update that it misses is named.
 func TestLabDebianOpen(t *testing.T) {
+	t.Parallel()
 	dir := repos.For(t, "debian12-archive", repos.Recipe{})
 	n := driverNode{node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, Repos: dir}), t}, repos.Fingerprint(t, dir)}
 	repos.Show(n.Host, repos.Good)

@@ -62,6 +62,7 @@ func differ(now, was map[string]string) (list []string) {
 // TestLabDriverFails: where a package's script fails, everything is turned back, and it says what the script said. Where
 // the way back fails too, that is said, and the next apply heals.
 func TestLabDriverFails(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	first := n.snapshot()
 	repos.Fails(n.Host, "after", "nvidia-persistenced")
@@ -93,6 +94,7 @@ func TestLabDriverFails(t *testing.T) {
 
 // TestLabDriverKilled: dpkg, gpuadm, or all of the machine end in the midst of an installation.
 func TestLabDriverKilled(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	n.wants(0, n.spec("570.172.08", ""))
 	before := n.snapshot()
@@ -141,6 +143,7 @@ func TestLabDriverKilled(t *testing.T) {
 
 // TestLabDriverHindered: an obstacle is named, and nothing is changed.
 func TestLabDriverHindered(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	n.wants(0, n.spec("580.65.06", "1.18.0"))
 	before := n.snapshot()

@@ -68,6 +68,7 @@ func (n driverNode) idle() {
 // TestLabDriverDKMS: all stages in one apply build and prove the modules and run the daemon; an upgrade replaces them; one
 // that does not compile leaves the old modules; undo leaves nothing.
 func TestLabDriverDKMS(t *testing.T) {
+	t.Parallel()
 	for _, dist := range lab.Dists() {
 		t.Run(dist, func(t *testing.T) {
 			n, kernel := bootDKMS(t, dist)
@@ -119,6 +120,7 @@ func (n driverNode) upgrades(kernel string) {
 
 // TestLabDriverNoHeaders: a kernel without headers is refused before anything is installed, and it says which have some.
 func TestLabDriverNoHeaders(t *testing.T) {
+	t.Parallel()
 	n, kernel := bootDKMS(t, "bookworm")
 	n.Put("/lib/modules/"+emptyKernel+"/modules.dep", "", 0o644)
 	first := n.snapshot()

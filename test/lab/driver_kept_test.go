@@ -14,6 +14,7 @@ import (
 // TestLabDriverKept: what an administrator has changed survives an upgrade, without a question; automatic upgrades are
 // set to skip gpuadm's packages, and skip them; no password gets into what gpuadm says or keeps.
 func TestLabDriverKept(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	const theirs, password = "/etc/apt/sources.list.d/theirs.list", "hunter2"
 	n.Put(theirs, "deb [trusted=yes] http://me:"+password+"@127.0.0.1:1/debian theirs main\n", 0o644) // and it cannot be reached
@@ -66,6 +67,7 @@ func TestLabDriverKept(t *testing.T) {
 // TestLabDriverNewer: a version that has come since apt last read its lists, and one that only the mirror has to which the
 // spec has just moved: both come in one apply.
 func TestLabDriverNewer(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	repos.Show(n.Host, repos.Vanished)
 	n.wants(0, n.spec("580.65.06", ""))

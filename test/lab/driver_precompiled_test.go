@@ -85,6 +85,7 @@ const ubuntuKey = "/etc/apt/keyrings/ubuntu.asc"
 // TestLabDriverPrecompiled: on what says it is an Ubuntu, modules that the distribution has signed are taken for exactly the
 // kernel that they are for, and proven by their signer; where there are none for it DKMS builds them, and it says why.
 func TestLabDriverPrecompiled(t *testing.T) {
+	t.Parallel()
 	n, kernel := bootDKMS(t, "bookworm")
 	repos.AddApt(n.Host)
 	aptExits(t, n.Host, 0, "", append([]string{"install"}, driverSet("580.65.06")...)...)

@@ -12,6 +12,7 @@ import (
 // TestLabDriverRoom: what a killed run has left in our own folder, and no undo needs, does not keep the next one from its
 // work where it has filled the disk; what undo needs is there after it.
 func TestLabDriverRoom(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	n.wants(0, n.spec("570.172.08", ""))
 	const left = state + "/packages/old_1.0-1_amd64.deb"

@@ -89,6 +89,7 @@ func (n driverNode) has(driver string) {
 
 // TestLabDriverApt: exact versions there and back, on a host that never had a driver.
 func TestLabDriverApt(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	first, files := n.AptState(), n.TreeOutsideCaches()
 
@@ -127,6 +128,7 @@ func TestLabDriverApt(t *testing.T) {
 
 // TestLabDriverBranch: a branch is its newest version on the day it is installed, and stays there.
 func TestLabDriverBranch(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	repos.Show(n.Host, repos.Vanished)
 	n.wants(0, n.spec("570", ""))
@@ -143,6 +145,7 @@ func TestLabDriverBranch(t *testing.T) {
 
 // TestLabDriverRefused: what cannot be is refused before anything is changed.
 func TestLabDriverRefused(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	n.wants(0, n.spec("580.65.06", ""))
 	state := n.AptState()

@@ -105,6 +105,7 @@ func (n listedNode) installed(version string) {
 // TestLabUbuntuVersions: from version to version and from branch to branch of NVIDIA's repository, each in one transaction of apt-get, and
 // back to the first tree.
 func TestLabUbuntuVersions(t *testing.T) {
+	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
 	first := n.snapshot()
 	for _, version := range []string{"580.95.05", "580.105.08", "580.95.05", "595.71.05"} {
@@ -119,6 +120,7 @@ func TestLabUbuntuVersions(t *testing.T) {
 // TestLabUbuntuFewer: branches with a listing that lacks what another branch has: nvidia-utils from 590 on, libnvidia-gpucomp up to 570,
 // nvidia-persistenced up to 550.
 func TestLabUbuntuFewer(t *testing.T) {
+	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
 	first := n.snapshot()
 	for _, version := range []string{"590.48.01", "570.133.20", "550.54.15", "535.183.01", "610.43.02", "615.71.09"} {
@@ -131,6 +133,7 @@ func TestLabUbuntuFewer(t *testing.T) {
 
 // TestLabUbuntuVirtual: nvidia-persistenced needs libnvidia-cfg1 in one version, which is no package up to 580: libnvidia-cfg1-575 provides it.
 func TestLabUbuntuVirtual(t *testing.T) {
+	t.Parallel()
 	n := bootListed(t, "ubuntu2204")
 	for _, version := range []string{"575.57.08", "580.95.05", "570.148.08"} {
 		n.once(n.of(version))
@@ -140,6 +143,7 @@ func TestLabUbuntuVirtual(t *testing.T) {
 
 // TestLabUbuntuTransitional: packages that only draw in another branch's are refused before anything is changed.
 func TestLabUbuntuTransitional(t *testing.T) {
+	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
 	first := n.AptState()
 	for _, c := range [][2]string{{"590.48.01", "595"}, {"590", "595"}, {"535.309.01", "580"}} {
@@ -154,6 +158,7 @@ func TestLabUbuntuTransitional(t *testing.T) {
 
 // TestLabUbuntuSources: from Ubuntu's 595 to NVIDIA's, with files in the same places and no Conflicts, and back by undo.
 func TestLabUbuntuSources(t *testing.T) {
+	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
 	n.once(ofDistro("595.71.05"))
 	n.installed("595.71.05")
@@ -175,6 +180,7 @@ func TestLabUbuntuSources(t *testing.T) {
 // TestLabRepoUbuntu: what apt itself makes of the repositories: the leaf packages that NVIDIA's guide names draw in the rest, and the two
 // sources' files collide.
 func TestLabRepoUbuntu(t *testing.T) {
+	t.Parallel()
 	n := bootListed(t, "ubuntu2404")
 	n.Put("/etc/apt/sources.list.d/nvidia.list", fmt.Sprintf("deb [signed-by=%s] %s/%s/ubuntu2404/x86_64 /\n", repos.Keyring, repos.Mirror, repos.CUDA), 0o644)
 	n.Must("apt-get", "update")

@@ -43,6 +43,7 @@ func run(t *testing.T, engines []string, on func(dist string) bool, test func(*t
 
 // TestLabHost: a host is a machine: it boots, runs programs and containers, reboots, and survives a power loss.
 func TestLabHost(t *testing.T) {
+	t.Parallel()
 	each(t, lab.Engines(), func(t *testing.T, o lab.Options) {
 		began := time.Now()
 		h := lab.Boot(t, o)
@@ -74,6 +75,7 @@ func TestLabHost(t *testing.T) {
 
 // TestLabHostExec: output and exit codes pass through, and files go in and out.
 func TestLabHostExec(t *testing.T) {
+	t.Parallel()
 	h := lab.Boot(t, lab.Options{Dist: "trixie"})
 	if r := h.Exec("sh", "-c", "echo out; echo err >&2; exit 5"); r != (lab.Result{Stdout: "out\n", Stderr: "err\n", Exit: 5}) {
 		t.Errorf("exit 5: %s", r)
@@ -97,6 +99,7 @@ func TestLabHostExec(t *testing.T) {
 
 // TestLabHostReboot: after a reboot and after a power loss it is another boot on the same disk.
 func TestLabHostReboot(t *testing.T) {
+	t.Parallel()
 	each(t, nil, func(t *testing.T, o lab.Options) {
 		h := lab.Boot(t, o)
 		h.ContainerRun("one")
@@ -135,6 +138,7 @@ func TestLabHostReboot(t *testing.T) {
 
 // TestLabHostTree: a tree tells of every change, and of a file written with what it held.
 func TestLabHostTree(t *testing.T) {
+	t.Parallel()
 	h := lab.Boot(t, lab.Options{Dist: "bookworm"})
 	look := func() lab.Tree { return h.Tree([]string{"/etc", "/usr", "/var"}) }
 	began := time.Now()

@@ -15,6 +15,7 @@ import (
 // TestLabImage: the machine's containerd takes the image, and as the DaemonSet runs it the program in it converges the machine: with a root
 // folder that cannot be written, without capabilities, while containerd restarts under it.
 func TestLabImage(t *testing.T) {
+	t.Parallel()
 	archive := lab.AgentArchive(t)
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)

@@ -44,6 +44,7 @@ echo READY
 
 // TestLabIMEX: a real systemd says whether the host's IMEX is masked, runs, and has read its files.
 func TestLabIMEX(t *testing.T) {
+	t.Parallel()
 	n := node{lab.Boot(t, lab.Options{Dist: "trixie", GPUs: 4, Kind: "GB200"}), t}
 	n.Put("/usr/lib/systemd/system/nvidia-imex.service", imexUnit, 0o644)
 	n.Put("/usr/bin/nvidia-imex", imexDaemon, 0o755)

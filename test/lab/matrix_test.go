@@ -70,6 +70,7 @@ func matrixGPUs() []string { return []string{"T4", "B200", "GB200", "HGX H100"} 
 // on a repository made of the listing, or is refused in a sentence; one cell of each distribution, source and branch is installed.
 // The golden file says which, and what is asked for: go test ./test/lab -run TestLabMatrix -count=1 -args -matrix writes it.
 func TestLabMatrix(t *testing.T) {
+	t.Parallel()
 	lab.Asked(t)
 	var lock sync.Mutex
 	var lines []string

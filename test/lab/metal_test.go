@@ -16,6 +16,7 @@ import (
 
 // TestLabMetal: the check for machines with real GPUs changes nothing; the full one changes GPUs that no process uses, and restores them.
 func TestLabMetal(t *testing.T) {
+	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "metal")
 	build := exec.Command("go", "build", "-o", binary, "../metal")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

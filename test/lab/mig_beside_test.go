@@ -39,6 +39,7 @@ func recorded(t *testing.T) map[string]figures {
 // TestLabMIGBeside: gpuadm makes fewer calls and fewer changes than mig-parted, in at most three sessions, from one layout of eight
 // GPUs to the next. Each session attaches GPUs that no process holds, which takes seconds on real ones.
 func TestLabMIGBeside(t *testing.T) {
+	t.Parallel()
 	n := bootGPUs(t).with(t, "A100-40:8")
 	want := recorded(t)
 	const next = `"3g.20gb" = 1, "2g.10gb" = 2`

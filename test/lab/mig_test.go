@@ -128,6 +128,7 @@ const (
 
 // TestLabMIG is the head-to-head of issue trackers: what users of the present tools have met, on one host.
 func TestLabMIG(t *testing.T) {
+	t.Parallel()
 	n := bootGPUs(t)
 	for _, tt := range []struct {
 		name string
@@ -337,6 +338,7 @@ func undoMIG(t *testing.T, n gpuNode) {
 // TestLabMIGBoot: layout and mode are back before kubelet starts, on Hopper (which loses both) and on Ampere (which
 // keeps the mode).
 func TestLabMIGBoot(t *testing.T) {
+	t.Parallel()
 	n := bootGPUs(t).with(t, "H100-80,A100-40")
 	spec := "[[mig.gpu]]\nmatch = [\"H100-80GB\"]\nlayout = { \"3g.40gb\" = 2 }\n[[mig.gpu]]\nmatch = [\"A100-40GB\"]\nlayout = { \"1g.5gb\" = 7 }\n"
 	n.Put("/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/bin/sleep infinity\nRestart=always\n[Install]\nWantedBy=multi-user.target\n", 0o644)

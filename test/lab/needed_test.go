@@ -54,6 +54,7 @@ func freshRocky(t *testing.T) *dnfDriver {
 // TestLabNeeded: a fresh Rocky is refused with the commands that help; enable_needed does it, by a package and a file
 // of gpuadm's, and undo undoes both. The repository's key is trusted by the digest of its file.
 func TestLabNeeded(t *testing.T) {
+	t.Parallel()
 	d := freshRocky(t)
 	state, tree := d.RpmState(), d.TreeOutsideCaches()
 	sum, _, _ := strings.Cut(d.Must("sha256sum", repos.Key), " ")

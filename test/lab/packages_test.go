@@ -93,6 +93,7 @@ func (n node) cycle(install, upgrade, remove string) {
 // TestLabPackages: gpuadm comes as a package, converges the machine at boot, is upgraded while kubelet runs, and goes without
 // leaving kubelet a gate.
 func TestLabPackages(t *testing.T) {
+	t.Parallel()
 	for _, dist := range lab.Dists() {
 		t.Run(dist, func(t *testing.T) {
 			t.Parallel()

@@ -35,6 +35,7 @@ func proxied(t *testing.T, asked []string, names ...string) {
 // TestLabDriverProxy: apt gets it all through the spec's proxy; one that is not there is named as what is in the way, and
 // nothing of it stays.
 func TestLabDriverProxy(t *testing.T) {
+	t.Parallel()
 	n := bootDriver(t, lab.Options{Dist: "bookworm"})
 	asked := repos.Serve(n.Host, proxyAt, repos.Good)
 	spec := strings.Replace(n.spec("580.65.06", ""), "url = \""+repos.Mirror, "url = \""+vendorAt, 1)
@@ -57,6 +58,7 @@ func TestLabDriverProxy(t *testing.T) {
 
 // TestLabDnfProxy: and so does dnf.
 func TestLabDnfProxy(t *testing.T) {
+	t.Parallel()
 	const below = "/compute/cuda/repos/rhel9/x86_64"
 	d := newDnfDriver(t)
 	asked := repos.Serve(d.Host, proxyAt, repos.Good)

@@ -24,6 +24,7 @@ func rebootNode(t *testing.T, setting string) node {
 // reboots the host when a change asks for it and all is in the journal; the boot unit makes the rest, and kubelet starts
 // after that. Once nothing needs a reboot, none is made.
 func TestLabRebootInTheMiddle(t *testing.T) {
+	t.Parallel()
 	n := rebootNode(t, "")
 	before, id, pid := n.everything(), n.BootID(), n.MainPID(daemon)
 	r := n.gpuadm(1, "apply", "--reboot")

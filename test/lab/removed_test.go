@@ -13,6 +13,7 @@ import (
 
 // TestLabHostRemoved: a host that is being removed is not taken down by another process, though each process that starts one looks for remains.
 func TestLabHostRemoved(t *testing.T) {
+	t.Parallel()
 	Asked(t)
 	stop := make(chan struct{})
 	var others sync.WaitGroup

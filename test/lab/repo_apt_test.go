@@ -59,6 +59,7 @@ func driverPackages(state map[string]string) map[string]string {
 // TestLabRepoApt: the newest version comes with its set; an exact version wants every member named; a hold holds; pins
 // bring a downgrade only where it is allowed; daemons and libraries are there.
 func TestLabRepoApt(t *testing.T) {
+	t.Parallel()
 	for _, dist := range lab.Dists() {
 		t.Run(dist, func(t *testing.T) {
 			t.Parallel()
@@ -112,6 +113,7 @@ func names(set []string) []string {
 
 // TestLabRepoAptToolkit: the container toolkit in its exact version, and a companion of the driver's with its daemon.
 func TestLabRepoAptToolkit(t *testing.T) {
+	t.Parallel()
 	h := aptHost(t, "trixie")
 	toolkit := repos.DebSet("1.18.0", "nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools", "libnvidia-container1")
 	aptExits(t, h, 0, "", slices.Concat([]string{"install"}, toolkit, repos.DebSet("580.95.05", "nvidia-fabricmanager"))...)
@@ -134,6 +136,7 @@ func TestLabRepoAptToolkit(t *testing.T) {
 // TestLabRepoAptBroken: a postinst that fails leaves its package half-configured, and apt fails until it is repaired; so
 // it is with a dpkg that was killed, and there apt does nothing more at all.
 func TestLabRepoAptBroken(t *testing.T) {
+	t.Parallel()
 	h := aptHost(t, "bookworm")
 	aptExits(t, h, 100, "post-installation script", slices.Concat([]string{"install"}, driverSet(repos.BadDriver))...)
 	if state := h.AptState(); state["nvidia-kernel-open-dkms"] != "580.105.08-1 half-configured" {
@@ -167,6 +170,7 @@ func TestLabRepoAptBroken(t *testing.T) {
 
 // TestLabRepoAptLock: apt fails at once while another holds dpkg's lock, and waits if an option says so.
 func TestLabRepoAptLock(t *testing.T) {
+	t.Parallel()
 	h := aptHost(t, "trixie")
 	release := h.HoldAptLock()
 	aptExits(t, h, 100, "It is held by process", "install", "nvlsm")
@@ -177,6 +181,7 @@ func TestLabRepoAptLock(t *testing.T) {
 
 // TestLabRepoAptVariants: what apt says of repositories that are not as they should be.
 func TestLabRepoAptVariants(t *testing.T) {
+	t.Parallel()
 	for _, dist := range lab.Dists() {
 		t.Run(dist, func(t *testing.T) {
 			t.Parallel()
@@ -223,6 +228,7 @@ func TestLabRepoAptVariants(t *testing.T) {
 
 // TestLabRepoHTTP: the repositories over HTTP, from the outer machine into the host's own network, and through a proxy.
 func TestLabRepoHTTP(t *testing.T) {
+	t.Parallel()
 	h := aptHost(t, "bookworm")
 	asked := repos.Serve(h, "127.0.0.1:8077", repos.Good)
 	h.Put("/etc/apt/sources.list.d/nvidia.list", repos.AptSources("http://127.0.0.1:8077", "bookworm", repos.Keyring), 0o644)
@@ -245,6 +251,7 @@ func TestLabRepoHTTP(t *testing.T) {
 
 // TestLabRepoBuilt: the tools of this machine read what was built.
 func TestLabRepoBuilt(t *testing.T) {
+	t.Parallel()
 	dir := repos.Deb(t, repos.Recipe{})
 	out, err := exec.CommandContext(t.Context(), "dpkg-deb", "--field", dir+"/good/compute/cuda/repos/debian12/x86_64/nvidia-kernel-open-dkms_580.95.05-1_amd64.deb").Output()
 	if err != nil || !strings.Contains(string(out), "Conflicts: nvidia-kernel-dkms") {

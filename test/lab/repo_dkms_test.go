@@ -30,6 +30,7 @@ func modinfo(h *lab.Host, kernel, field, module string) string {
 // TestLabDKMS: dkms really builds the package's modules for the kernel of the headers, not for the running one;
 // an upgrade builds the new version's; a removal takes them away.
 func TestLabDKMS(t *testing.T) {
+	t.Parallel()
 	for _, dist := range lab.Dists() {
 		t.Run(dist, func(t *testing.T) {
 			h := lab.Boot(t, lab.Options{Dist: dist, Headers: true, Repos: repos.Deb(t, repos.Recipe{})})
@@ -70,6 +71,7 @@ func TestLabDKMS(t *testing.T) {
 
 // TestLabDKMSProprietary: the other package's module says so by its license.
 func TestLabDKMSProprietary(t *testing.T) {
+	t.Parallel()
 	h := lab.Boot(t, lab.Options{Dist: "bookworm", Headers: true, Repos: repos.Deb(t, repos.Recipe{})})
 	repos.AddApt(h)
 	kernel := headersOf(t, h)

@@ -33,6 +33,7 @@ func dnfExits(t *testing.T, h *lab.Host, code int, says string, args ...string) 
 // TestLabRepoDnf: the host says it is a RHEL 9; packages are hidden until a stream is enabled; dnf draws the set along;
 // a version lock keeps them; downgrades are done.
 func TestLabRepoDnf(t *testing.T) {
+	t.Parallel()
 	h := dnfHost(t)
 	if state := h.Running(); state != "running" {
 		t.Errorf("systemd is %s: %s", state, h.Must("systemctl", "--failed", "--no-legend"))
@@ -86,6 +87,7 @@ func TestLabRepoDnf(t *testing.T) {
 // TestLabRepoDnfBroken: a %post that fails is nothing to dnf; a %pre that fails is; and of a dnf that was killed rpm
 // knows nothing.
 func TestLabRepoDnfBroken(t *testing.T) {
+	t.Parallel()
 	h := dnfHost(t)
 	dnfExits(t, h, 0, "", "module", "enable", "nvidia-driver:580-open")
 	dnfExits(t, h, 0, "Complete!", "install", "kmod-nvidia-open-dkms-"+repos.RPMVersion(repos.BadDriver))
@@ -116,6 +118,7 @@ func TestLabRepoDnfBroken(t *testing.T) {
 
 // TestLabRepoDnfVariants: what dnf says of repositories that are not as they should be.
 func TestLabRepoDnfVariants(t *testing.T) {
+	t.Parallel()
 	h := dnfHost(t)
 	for _, c := range []struct {
 		variant repos.Variant

@@ -29,6 +29,7 @@ func (n node) runfileSpec(version, kind string) string {
 // TestLabRunfile: a driver of NVIDIA's installer there, to another version, and back; its modules really built by DKMS for
 // a kernel that does not run.
 func TestLabRunfile(t *testing.T) {
+	t.Parallel()
 	n := node{lab.Boot(t, lab.Options{Dist: "bookworm", Headers: true, GPUs: 8}), t}
 	n.Put(specFile, "format = 1\n", 0o644)
 	kernel := headersOf(t, n.Host)

@@ -12,6 +12,7 @@ import (
 
 // TestLabPlanTouchesNothing: not a byte, mode, owner or time of /etc, /usr and /var is another after plan and status.
 func TestLabPlanTouchesNothing(t *testing.T) {
+	t.Parallel()
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)
 		look := func() lab.Tree { return n.Tree([]string{"/etc", "/usr", "/var"}) }
@@ -36,6 +37,7 @@ func TestLabPlanTouchesNothing(t *testing.T) {
 // TestLabApplyTwiceUndo: apply converges with one restart, under which a container keeps running; a second apply does
 // nothing; undo restores bytes, mode, owner and a daemon that runs with them; status is right all along.
 func TestLabApplyTwiceUndo(t *testing.T) {
+	t.Parallel()
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)
 		n.Must("chmod", "640", config)

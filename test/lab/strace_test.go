@@ -20,6 +20,7 @@ const mostCalls = 1200
 // TestLabStrace: an apply that has nothing to do writes to standard output, standard error and the lock alone, asks
 // systemd, and starts no child. It asks once for each unit, and makes few system calls.
 func TestLabStrace(t *testing.T) {
+	t.Parallel()
 	each(t, []string{"2.4"}, func(t *testing.T, o lab.Options) {
 		n := boot(t, o)
 		n.gpuadm(0, "apply")

@@ -31,6 +31,7 @@ type trouble struct {
 // TestLabTrouble: on a machine with a trouble gpuadm says which it is, exits as the caller must know, leaves nothing half
 // done, and once the trouble is fixed the next apply does it all.
 func TestLabTrouble(t *testing.T) {
+	t.Parallel()
 	for _, tr := range troubles() {
 		t.Run(strings.ReplaceAll(tr.name, " ", "-"), func(t *testing.T) {
 			either(t, func(t *testing.T, o lab.Options) {

@@ -73,6 +73,7 @@ type two struct {
 // other one's file is not touched and its process goes on; where the right one is not gpuadm's to edit, or is not known,
 // neither is touched, and it says which engine it is.
 func TestLabTwoContainerds(t *testing.T) {
+	t.Parallel()
 	for _, c := range twos() {
 		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
 			either(t, func(t *testing.T, o lab.Options) { c.test(boot(t, o)) })

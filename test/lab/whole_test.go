@@ -18,6 +18,7 @@ import (
 // and toolkit installed from repositories, modules built and proven for the kernel, daemons, partitions by the driver just
 // installed, and the engine. Then a second apply, a reboot, and all of it undone.
 func TestLabWholeNode(t *testing.T) {
+	t.Parallel()
 	gpus := fakenvml.Build(t)
 	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
 	n := gpuNode{node{lab.Boot(t, lab.Options{Dist: "bookworm", GPUs: 8, Repos: deb, Headers: true}), t}}
