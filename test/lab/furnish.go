@@ -60,9 +60,12 @@ func (m *Machine) furnish(binary string) error {
 	for _, timer := range []string{"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"} {
 		put("/etc/systemd/system/"+timer, "", 0o644) // an empty unit is a masked one: systemd.unit(5)
 	}
-	// All hosts share one kernel: the udev of each would handle the devices of all, at each boot of each.
+	// All hosts share one kernel: the udev of each would handle the devices of all, at each boot of each. Only a network needs it:
+	// systemd-networkd waits until udev has seen an interface.
 	for _, unit := range []string{"systemd-udevd.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket", "systemd-udev-trigger.service"} {
-		put("/etc/systemd/system/"+unit, "", 0o644)
+		if m.Options.Wire == nil {
+			put("/etc/systemd/system/"+unit, "", 0o644)
+		}
 	}
 	if m.Options.Repos != "" && m.Options.Dist != RHELish {
 		put("/etc/apt/sources.list", "# this host has no network\n", 0o644)
