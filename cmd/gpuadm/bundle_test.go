@@ -224,3 +224,16 @@ func factLines(t *testing.T, n *simhost.Node) []string {
 	lines := slices.Collect(strings.SplitSeq(string(text), "\n"))
 	return slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, `"instanceID"`) }) // an identity leaves no machine
 }
+
+// TestBundleWithoutSystemd: the reason is a sentence about the machine, not about a later time.
+func TestBundleWithoutSystemd(t *testing.T) {
+	var out bytes.Buffer
+	e := env{
+		stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }, root: true, read: os.ReadFile,
+		open: host.Open,
+	}
+	run(t.Context(), e, []string{"bundle", "--root", t.TempDir(), "-o", filepath.Join(t.TempDir(), "a.tar.gz")})
+	if !strings.Contains(out.String(), "units.txt: systemd does not run here\n") {
+		t.Errorf("units.txt has another reason:\n%s", out.String())
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -106,7 +107,10 @@ func (b *bundle) logs(ctx context.Context) {
 		for _, name := range bundledUnits() {
 			u, err := b.h.Unit(ctx, name)
 			if err != nil && problem == nil {
-				problem = err // where no systemd runs all say the same
+				problem = err
+				if errors.As(err, new(host.Later)) {
+					problem = errors.New("systemd does not run here")
+				}
 			}
 			if err != nil || u.Load == "not-found" {
 				continue
