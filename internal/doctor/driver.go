@@ -211,7 +211,7 @@ func answerChecks() []Check {
 			Reads:   "NVML, the driver's library",
 			Meaning: noGPU,
 			Fix:     "the kernel log says what the driver found; reboot if it names nothing",
-			Command: "journalctl --dmesg --grep 'NVRM|Xid' --lines=30", Interrupts: "nothing", Find: silent,
+			Command: "journalctl --dmesg --grep 'NVRM|Xid' --lines=30", Interrupts: "nothing; by a reboot the node", Find: silent,
 			Sources: []string{
 				"https://docs.nvidia.com/deploy/nvml-api/", "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html",
 			},

@@ -40,7 +40,7 @@ func packageChecks() []Check {
 			Reads:   status,
 			Meaning: "each later installation, the driver's too, runs its failing script again and reports that failure",
 			Fix:     "find out why its script fails, and finish it, or remove the package", Command: "dpkg --configure -a",
-			Interrupts: "daemons of that package may restart",
+			Interrupts: "daemons of that package may restart; a removal stops them",
 			Find:       func(m *Machine) []Finding { return brokenPackages(m, false) },
 			Sources:    []string{"dpkg(1), PACKAGE STATES", "https://github.com/Azure/AKS/issues/729"},
 		},

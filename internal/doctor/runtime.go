@@ -30,9 +30,10 @@ func runtimeChecks() []Check {
 			Code: "RUN-002", Title: "the container engine runs with an older configuration than its files",
 			Reads:   "the times of the engine's start and of its files",
 			Meaning: "what the files say has no effect until the engine restarts",
-			Fix:     "restart the engine", Command: "sudo gpuadm repair RUN-002", Interrupts: "restarts the engine; containers keep running",
-			Sources: []string{"https://github.com/NVIDIA/gpu-operator/issues/598", "https://github.com/containerd/containerd/pull/9462"},
-			Find:    oldConfiguration,
+			Fix:     "restart the engine", Command: "sudo gpuadm repair RUN-002",
+			Interrupts: "restarts the engine; containers keep running, with Docker only where live-restore is on",
+			Sources:    []string{"https://github.com/NVIDIA/gpu-operator/issues/598", "https://github.com/containerd/containerd/pull/9462"},
+			Find:       oldConfiguration,
 		},
 		{
 			Code: "RUN-003", Title: "the container engine cannot serve pods with its configuration",

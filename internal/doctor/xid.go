@@ -31,7 +31,7 @@ const catalogue = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catal
 // components/accelerator/nvidia/xid/catalog_generated.go.
 func xids() []xid {
 	const (
-		restart = "restart the program: see its own log"
+		restart = "find the cause in the program's own log, and restart the program"
 		reset   = "drain the node and reset the GPU; if it comes again, have the board examined by its maker"
 	)
 	broken := []int{48, 62, 79, 94, 95, 109, 119, 120, 140, 143, 158}
@@ -44,16 +44,16 @@ func xids() []xid {
 		{number: 94, means: "contained memory error", action: "restart the program that had it, and reset the GPU when the node is drained", reset: true, memory: true, after: []int{48, 95}},
 		{number: 64, means: "row remapping failure", action: reset, reset: true, memory: true, after: []int{48, 94, 95}},
 		{number: 63, means: "row remapping event", action: "drain the node and reset the GPU", reset: true, memory: true, after: []int{48, 94, 95}},
-		{number: 119, means: "GSP RPC timeout", action: "reset the GPU; if it comes again, install another version of the driver", reset: true, after: []int{62, 79, 120}},
-		{number: 120, means: "GSP error", action: "reset the GPU; if it comes again, install another version of the driver", reset: true, after: []int{79}},
+		{number: 119, means: "GSP RPC timeout", action: "drain the node and reset the GPU; if it comes again, install another version of the driver", reset: true, after: []int{62, 79, 120}},
+		{number: 120, means: "GSP error", action: "drain the node and reset the GPU; if it comes again, install another version of the driver", reset: true, after: []int{79}},
 		{number: 61, means: "breakpoint of an internal microcontroller", action: reset, reset: true, after: []int{79}},
 		{number: 62, means: "halt of an internal microcontroller", action: reset, reset: true, after: []int{79}},
 		{number: 109, means: "context switch timeout", action: reset, reset: true, after: []int{62, 79, 119, 120}},
 		{number: 110, means: "security fault", action: "power the machine off and on; if it comes again, have the board replaced"},
 		{number: 136, means: "link training failed", action: reset, reset: true},
 		{number: 158, means: "GPU fatal timeout", action: reset, reset: true, after: []int{79}},
-		{number: 74, means: "NVLink error", action: "reset the GPUs; see the other end of the link (nvidia-smi nvlink --status), and the NVSwitches", reset: true, after: []int{79, 95}},
-		{number: 149, means: "NVLink NETIR error", action: "reset the GPU; if it comes again, have the link examined", reset: true},
+		{number: 74, means: "NVLink error", action: "drain the node and reset the GPUs; check the other end of the link (nvidia-smi nvlink --status), and the NVSwitches", reset: true, after: []int{79, 95}},
+		{number: 149, means: "NVLink NETIR error", action: "drain the node and reset the GPU; if it comes again, have the link examined", reset: true},
 		{number: 92, means: "high single bit ECC error rate", action: "nothing now; have the board examined if it goes on", program: true, memory: true},
 		{number: 13, means: "graphics engine exception", action: restart, program: true, after: broken},
 		{number: 31, means: "GPU memory page fault", action: restart, program: true, after: broken},
