@@ -31,7 +31,7 @@ func cluster() []Text {
 			Name: "cgroup-drivers", By: "kubelet", Phrases: []string{"kubelet cgroup driver", "is different from"},
 			What:    "kubelet and the container engine manage cgroups in two ways: systemd and cgroupfs.",
 			Matters: "kubelet does not start.",
-			Try:     []string{"cgroupDriver: systemd in kubelet's config.yaml; SystemdCgroup = true in containerd's options of runc and nvidia", "restart the engine, then kubelet"},
+			Try:     []string{"cgroupDriver: systemd in kubelet's config.yaml; SystemdCgroup = true in containerd's options of runc and nvidia", "drain the node first: its containers must be made again; then restart the engine and kubelet"},
 			Report:  "https://github.com/kubernetes/website/issues/8777",
 		},
 		{
@@ -52,7 +52,7 @@ func cluster() []Text {
 			Name: "plugin-no-devices", By: "NVIDIA's device plugin", Phrases: []string{"no devices found waiting indefinitely"},
 			What:    "The plugin runs and sees no GPU in its container, and waits for ever.",
 			Matters: "The node offers no nvidia.com/gpu, and nothing fails.",
-			Try:     []string{"kubectl exec into the plugin's pod: ls /dev/nvidia*; nvidia-smi -L", "gpuadm status; then delete the plugin's pod, so that it looks again"},
+			Try:     []string{"kubectl exec into the plugin's pod: ls /dev/nvidia*; nvidia-smi -L", "gpuadm status; then delete the plugin's pod, so that a new one searches for GPUs"},
 			Report:  "https://github.com/kaito-project/kaito/issues/2326",
 		},
 		{

@@ -60,7 +60,7 @@ func kernel() []Text {
 			Name: "already-bound", By: "the kernel", Phrases: []string{"is already bound to novacore|is already bound to nouveau|is already bound to vfio pci"},
 			What:    "The named driver took the GPU first: nouveau or its successor nova at boot, or vfio-pci for a virtual machine.",
 			Matters: "The module nvidia finds no GPU.",
-			Try:     []string{"block nova_core and nouveau in /etc/modprobe.d, rebuild the initramfs, reboot", "vfio-pci: the GPU was given to a guest on purpose; look for its id in /etc/modprobe.d and /proc/cmdline"},
+			Try:     []string{"block nova_core and nouveau in /etc/modprobe.d, rebuild the initramfs, drain the node and reboot", "vfio-pci: the GPU was given to a guest on purpose; find its id in /etc/modprobe.d and /proc/cmdline"},
 			Report:  "https://github.com/beclab/Olares/pull/3963",
 		},
 		{

@@ -31,14 +31,14 @@ func packages() []Text {
 			Name: "dpkg-dependency", By: "dpkg", Phrases: []string{"dependency problems prevent configuration of"},
 			What:    "The package depends on one that is not configured. That other package failed first.",
 			Matters: "The driver is installed in part.",
-			Try:     []string{"find the first failure above it; then: dpkg --configure -a, or apt-get install -f", "dpkg --audit lists what is half done"},
+			Try:     []string{"find the first failure above it; then: dpkg --configure -a; apt-get install -f -s shows what apt would install and remove to fix the rest", "dpkg --audit lists what is half done"},
 			Report:  "https://github.com/pop-os/pop/issues/3811",
 		},
 		{
 			Name: "dpkg-overwrite", By: "dpkg", Phrases: []string{"trying to overwrite", "which is also in package"},
 			What:    "Two packages have the same file: parts of the driver from two sources or of two branches are mixed.",
 			Matters: "The installation stops in the middle.",
-			Try:     []string{"dpkg -l '*nvidia*' | grep ^ii shows the mix", "gpuadm plan driver: it names the packages that must go; then apt-get install -f"},
+			Try:     []string{"dpkg -l '*nvidia*' | grep ^ii shows the mix", "gpuadm plan driver: it names the packages that must go; before apt-get install -f, read with -s what it would remove"},
 			Report:  "https://github.com/pop-os/shop/issues/121",
 		},
 		{
@@ -73,7 +73,7 @@ func packages() []Text {
 			Name: "apt-signed-by", By: "apt", Phrases: []string{"conflicting values set for option signed by"},
 			What:    "Two files in /etc/apt/sources.list.d name the same repository with two different keys.",
 			Matters: "apt reads no source at all: not even security updates.",
-			Try:     []string{"grep -rl nvidia.github.io /etc/apt/sources.list.d, and remove all but one", "gpuadm plan toolkit"},
+			Try:     []string{"grep -rl nvidia.github.io /etc/apt/sources.list.d names the files; keep the repository in one of them", "gpuadm plan toolkit"},
 			Report:  "https://github.com/NVIDIA/nvidia-container-toolkit/issues/170",
 		},
 		{
