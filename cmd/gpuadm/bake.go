@@ -40,7 +40,8 @@ needs the running machine is deferred until first boot; bake says what that need
 --seal makes the image one for many machines: it starts a new journal, so that undo
 on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
 join token, package lists, and logs of the bake. It refuses an image with a deferred
-change that needs the network. What was baked is in ` + stages.ManifestFile + `.`,
+change that needs the network, and a machine that has joined a cluster. What was
+baked is in ` + stages.ManifestFile + `.`,
 		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.bake(cmd.Context(), b) },
@@ -80,7 +81,18 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err != nil {
 		return err
 	}
-	kernel, err := imageKernel(ctx, h, b.kernel, e.Spec.Has("driver"))
+	is, err := facts.Gather(ctx, h, facts.Needs{})
+	if err != nil {
+		return err
+	}
+	if b.seal && is.Kubelet.Joined {
+		return &converge.Trouble{
+			What:    "cannot seal: this machine has joined a cluster",
+			Because: []string{"a seal removes its journal and its machine id, and each copy would have its credentials: " + is.Kubelet.Kubeconfig},
+			Try:     []string{"bake a machine that never joined, or the root folder of an image (--root)"},
+		}
+	}
+	kernel, err := imageKernel(is.Kernel.Installed, b.kernel, e.Spec.Has("driver"))
 	if err != nil {
 		return err
 	}
@@ -138,12 +150,7 @@ func named(models []string) (all []facts.PCI, err error) {
 
 // imageKernel is the kernel that the image boots. Of several it is the operator's word: the boot loader's choice is not read, and
 // modules for another kernel are found missing at the first boot only.
-func imageKernel(ctx context.Context, h host.View, asked string, needed bool) (string, error) {
-	f, err := facts.Gather(ctx, h, facts.Needs{})
-	if err != nil {
-		return "", err
-	}
-	has := f.Kernel.Installed
+func imageKernel(has []string, asked string, needed bool) (string, error) {
 	list := strings.Join(has, ", ")
 	switch {
 	case asked != "" && !slices.Contains(has, asked):
