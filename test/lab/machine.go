@@ -57,6 +57,9 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	if o.Dist != RHELish && !slices.Contains(Dists(), o.Dist) {
 		return nil, fmt.Errorf("cannot boot %q: known are %s and %s", o.Dist, strings.Join(Dists(), ", "), RHELish)
 	}
+	if err := moreWatches(); err != nil {
+		return nil, err
+	}
 	layers, err := layersOf(o)
 	if err != nil {
 		return nil, err

@@ -393,9 +393,9 @@ func TestLabSSHStays(t *testing.T) {
 	first.Must("umount", "/home/op")
 
 	o.nodes[1].Must("touch", hold)
-	o.nodes[1].Must("systemd-run", "--on-active=8s", "rm", hold)
+	o.nodes[1].Must("systemd-run", "sh", "-c", "until grep -q 'Stopping as soon as' /run/gpuadm-ssh-*/output; do sleep 0.2; done; rm "+hold)
 	// It is asked to stop in the last change that it has to make: with that it is done, unless it is asked before it has verified it.
-	if r := o.Exec("gpuadm", "ssh", "--timeout", "3s", "n2", "--", "apply", "-f", spec); r.Exit != 0 && (r.Exit != 75 || !strings.Contains(r.Stderr, "stopped as asked")) {
+	if r := o.Exec("gpuadm", "ssh", "--timeout", "15s", "n2", "--", "apply", "-f", spec); r.Exit != 0 && (r.Exit != 75 || !strings.Contains(r.Stderr, "stopped as asked")) {
 		t.Errorf("over its time: %s", r)
 	}
 	o.ssh(0, "n2", "--", "apply", "-f", spec)
