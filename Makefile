@@ -106,7 +106,7 @@ demo: ## take an embedded simulated node through plan, apply, apply, undo
 
 test: check ## check, then run all tests that need neither root nor a GPU
 	$(TEST) -race -shuffle=on -timeout 30m $$($(GO) list ./... | grep -vE '$(NORACE)|$(LAB)')
-	$(TEST) -race -short -skip 'TestKilledAtEveryTouchOfGPUs|TestShrinkingSpecs' -shuffle=on -timeout 30m ./test
+	$(TEST) -race -short -skip 'TestKilledAtEveryTouchOfGPUs|TestShrinkingSpecs' -shuffle=on -timeout 45m ./test
 	$(TEST) -shuffle=on -timeout 30m $$($(GO) list ./... | grep -E '$(NORACE)')
 	$(TEST) -race -shuffle=on -skip '$(LABTESTS)' -timeout 30m $$($(GO) list ./... | grep -E '$(LAB)')
 	@echo "$$(grep -rhE '^func $(LABTESTS)' --include='*_test.go' test/lab test/vm | wc -l) lab tests: make lab, make lab-kube, make lab-slow, make vm"
