@@ -13,6 +13,8 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
+// The tests of this file run one after another: each has three to seven hosts.
+
 // office is an operator's machine and nodes that it reaches by ssh as n1, n2, …: real sshd, a login with sudo, no gpuadm.
 type office struct {
 	node  // the operator's
@@ -122,7 +124,6 @@ func wants(t *testing.T, r lab.Result, texts ...string) {
 // TestLabSSH: gpuadm ssh takes three nodes through plan, apply and undo at the same time; nothing stays of it, and a secret of the
 // spec and sudo's password are in no log, no argv and no file.
 func TestLabSSH(t *testing.T) {
-	t.Parallel()
 	o := newOffice(t, 3)
 	all := []string{"n1", "r2", "n3"}
 	for _, n := range o.nodes {
@@ -188,7 +189,6 @@ func TestLabSSH(t *testing.T) {
 
 // TestLabSSHTroubles: each machine that cannot be used is said why, and the others are done.
 func TestLabSSHTroubles(t *testing.T) {
-	t.Parallel()
 	o := newOffice(t, 4)
 	o.Listen("127.0.0.1:2222") // nothing answers there
 	o.nodes[1].Must("mv", "/usr/bin/sudo", "/usr/bin/sudo-away")
@@ -249,7 +249,6 @@ func (o *office) release() {
 // TestLabSSHInterrupted: Ctrl-C has each run finish its change and stop; a connection that is cut stops none, and the same command
 // attaches to the run, or says how it ended.
 func TestLabSSHInterrupted(t *testing.T) {
-	t.Parallel()
 	o := newOffice(t, 3)
 	for _, n := range o.nodes {
 		n.Put(specFile, specText, 0o644)
@@ -347,7 +346,6 @@ func TestLabSSHInterrupted(t *testing.T) {
 
 // TestLabSSHRolling: a rolling change stops at the machine that fails; the rest is untouched, and the summary says what to type.
 func TestLabSSHRolling(t *testing.T) {
-	t.Parallel()
 	const machines, broken = 6, 2
 	o := newOffice(t, machines)
 	o.nodes[broken].Must("sh", "-c", "mkdir -p /etc/containerd && echo 'broken [' >/etc/containerd/config.toml")
@@ -380,7 +378,6 @@ func TestLabSSHRolling(t *testing.T) {
 // TestLabSSHStays: with --install the program stays, and the next session brings none; a run that is over its time is asked to stop, and
 // ends with the change that it is making; at a terminal the table shows how far each machine is.
 func TestLabSSHStays(t *testing.T) {
-	t.Parallel()
 	o := newOffice(t, 2)
 	first := o.nodes[0]
 	o.ssh(0, "--install", "n1", "--", "version")
