@@ -40,8 +40,8 @@ needs the running machine is deferred until first boot; bake says what that need
 --seal makes the image one for many machines: it starts a new journal, so that undo
 on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
 join token, package lists, and logs of the bake. It refuses an image with a deferred
-change that needs the network, and a machine that has joined a cluster. What was
-baked is in ` + stages.ManifestFile + `.`,
+change that needs the network. What was baked is in
+` + stages.ManifestFile + `. A machine that has joined a cluster is not baked.`,
 		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.bake(cmd.Context(), b) },
@@ -85,11 +85,11 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err != nil {
 		return err
 	}
-	if b.seal && is.Kubelet.Joined {
+	if is.Kubelet.Joined {
 		return &converge.Trouble{
-			What:    "cannot seal: this machine has joined a cluster",
-			Because: []string{"a seal removes its journal and its machine id, and each copy would have its credentials: " + is.Kubelet.Kubeconfig},
-			Try:     []string{"bake a machine that never joined, or the root folder of an image (--root)"},
+			What:    "cannot bake: this machine has joined a cluster",
+			Because: []string{"each copy would have its credentials: " + is.Kubelet.Kubeconfig, "pods may run here, and bake asks nothing before it changes the driver"},
+			Try:     []string{"to converge a node: gpuadm apply", "bake a machine that never joined, or the root folder of an image (--root)"},
 		}
 	}
 	kernel, err := imageKernel(is.Kernel.Installed, b.kernel, e.Spec.Has("driver"))

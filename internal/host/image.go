@@ -40,7 +40,7 @@ func Image(root string) (h Host, done func(), err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot run programs in %s: %w", root, err)
 	}
-	f := &folder{Files: NewFiles(disk), root: abs, dir: named, lock: runLock{comes: true}}
+	f := &folder{Files: NewFiles(disk), root: abs, dir: named, lock: runLock{comes: abs != "/"}}
 	i := &image{folder: f, rooms: r, runner: newRunner()}
 	i.runner.root = r.path()
 	i.runner.start = func(cmd *exec.Cmd) error { return r.in(func() error { return cmd.Start() }) }
@@ -116,11 +116,12 @@ func placeholders() []placeholder {
 }
 
 // cover mounts a placeholder's file, once.
-func (i *image) cover(p placeholder) error {
-	if i.rooms.covered[p.name] {
+func (i *image) cover(p placeholder) (err error) {
+	name := p.name
+	if i.rooms.covered[name] {
 		return nil
 	}
-	i.rooms.covered[p.name] = true
+	defer func() { i.rooms.covered[name] = err == nil }()
 	data, err := p.data()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // this machine needs none

@@ -5,6 +5,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -184,5 +185,23 @@ func TestImageIsARootFileSystem(t *testing.T) {
 	}
 	if _, _, err := Image(t.TempDir()); err == nil || !strings.Contains(err.Error(), "/proc") {
 		t.Error(err)
+	}
+}
+
+// TestBakeExcludesApply: a bake of the running machine and an apply exclude each other: they have one journal.
+func TestBakeExcludesApply(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may make a mount namespace")
+	}
+	unlock, err := new(runLock).take(lockFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if unlock, err := openImage(t, "/").Lock(); !errors.As(err, new(*Busy)) {
+		if err == nil {
+			unlock()
+		}
+		t.Errorf("while another run has the machine's lock: %v, want *Busy", err)
 	}
 }
