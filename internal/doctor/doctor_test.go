@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -113,5 +115,29 @@ func TestCauses(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// TestGenerated: K3s and RKE2 write their files after they have started, at each start: that is no fault.
+func TestGenerated(t *testing.T) {
+	for _, name := range []string{"k3s", "rke2"} {
+		archive, err := os.ReadFile("../../test/hosts/" + name + ".txtar")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := simhost.New(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := facts.Gather(t.Context(), n, facts.Needs{})
+		if err != nil || len(f.Engines) == 0 {
+			t.Fatal(f.Engines, err)
+		}
+		if err := n.WriteFile(f.Engines[0].Config, []byte("version = 2\n"), host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range Examine(t.Context(), n).Causes {
+			t.Errorf("%s: %s: %v", name, c.Code, c.Found)
+		}
 	}
 }

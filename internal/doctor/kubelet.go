@@ -122,7 +122,7 @@ func (m *Machine) outdated(unit string, files []string) bool {
 
 func oldKubelet(m *Machine) []Finding {
 	k := m.Facts().Kubelet
-	if k.Unit == "" || m.stopped(k) {
+	if k.Unit == "" || m.stopped(k) || m.generates() {
 		return nil
 	}
 	if !m.outdated(k.Unit, k.Reads()) {

@@ -90,6 +90,14 @@ func (m *Machine) engine() (facts.Engine, runtime.Configured, bool) {
 	return e, runtime.ReadConfigured(e), true
 }
 
+// generates says whether the engine's process writes its own configuration and kubelet's after each start, as K3s and RKE2 do: those
+// files are always the younger ones. Sources: pkg/agent/containerd/config_linux.go in https://github.com/k3s-io/k3s,
+// https://docs.k3s.io/advanced.
+func (m *Machine) generates() bool {
+	e, _, ok := m.engine()
+	return ok && (e.Owner == "k3s" || e.Owner == "rke2")
+}
+
 // isNvidia says whether a handler's program is one of NVIDIA's.
 func isNvidia(program string) bool {
 	return strings.HasPrefix(path.Base(program), "nvidia-container-runtime")
@@ -111,6 +119,9 @@ func noHandler(m *Machine) []Finding {
 }
 
 func oldConfiguration(m *Machine) []Finding {
+	if m.generates() {
+		return nil
+	}
 	wants, err := runtime.Reread(m.Facts())
 	if err != nil {
 		return nil
