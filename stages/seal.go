@@ -73,7 +73,13 @@ func Seal(h host.Host, s spec.Spec, is converge.Status, version string, hostKeys
 		c.file(name)
 	}
 	if s.Join.TokenFile != "" {
-		c.file(s.Join.TokenFile)
+		token, err := h.Resolve(s.Join.TokenFile) // the secret is where a link leads to
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("cannot seal the image: %w", err)
+		}
+		if err == nil {
+			c.file(token)
+		}
 	}
 	for dir, keep := range folders() {
 		c.within(dir, keep)

@@ -5,10 +5,15 @@ package stages
 
 import (
 	"errors"
+	"io/fs"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // TestSealable: an image is sealed if what is left for first boot needs no network, and nothing else is pending.
@@ -41,4 +46,28 @@ func TestSealable(t *testing.T) {
 func status(changes ...converge.Change) (s converge.Status) {
 	s.Changes = changes
 	return s
+}
+
+// TestSealTakesLinkedToken: the join token goes from the image, too, where token_file is a link to it.
+func TestSealTakesLinkedToken(t *testing.T) {
+	archive, err := os.ReadFile("../test/hosts/debian12-containerd16.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := simhost.New(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const token, link = "/etc/join-token", "/etc/token"
+	if err := errors.Join(n.WriteFile(token, []byte("secret"), host.Attr{Mode: 0o600}), n.Symlink(link, token)); err != nil {
+		t.Fatal(err)
+	}
+	var s spec.Spec
+	s.Join.TokenFile = link
+	if _, err := Seal(n, s, converge.Status{}, "1.0.0", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Lstat(token); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the token is still in the image: %v", err)
+	}
 }

@@ -25,4 +25,4 @@ Of other programs: NO_COLOR and TERM=dumb turn colours off; JOURNAL_STREAM, from
 systemd, has gpuadm log to the journal; KUBERNETES_EXEC_INFO, from kubelet, says
 which version of a credential it wants; KUBERNETES_SERVICE_HOST and
 KUBERNETES_SERVICE_PORT name the API server in a pod. GOGC is Go's own. gpuadm
-ignores SSL_CERT_FILE and SSL_CERT_DIR: they do not decide whom it trusts.`
+ignores SSL_CERT_FILE and SSL_CERT_DIR: they do not decide which certificates it trusts.`
