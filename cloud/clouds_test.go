@@ -156,7 +156,7 @@ func TestClouds(t *testing.T) {
 		"AKS pool":            {host: "aks-ubuntu2204", join: `method = "auto"`, wants: "check", notes: []string{"leaves those alone", "--gpu-driver none", "SkipGpuDriverInstall=true"}},
 		"no AKS pool":         {host: "ubuntu24-h100", join: `method = "aks"`, err: []string{"in none of its node pools", "az aks nodepool add"}},
 		"GKE pool":            {host: "gke-ubuntu", join: `method = "auto"`, notes: []string{"every stage but that", "gpu-driver-version=disabled", "gke-accelerator"}},
-		"GKE pool, COS":       {host: "gke-ubuntu", join: `method = "gke"`, files: cos, notes: []string{"verifies and labels", "nvidia-driver-installer"}},
+		"GKE pool, COS":       {host: "gke-ubuntu", join: `method = "gke"`, files: cos, notes: []string{"verifies and labels"}},
 		"no GKE":              {host: "ubuntu24-h100", join: `method = "gke"`, err: []string{"none of them", "DaemonSet", "customNodeInit", `method = "token"`}},
 		"no EKS":              {host: "ubuntu24-h100", join: "method = \"eks\"\ncluster = \"c\"", err: []string{"not in EC2", "hybrid"}},
 		"nothing":             {host: "ubuntu24-h100", join: `method = "auto"`, err: []string{"looked for", "token_file"}},

@@ -35,8 +35,11 @@ func Join(se *node.Session) converge.Stage {
 	}
 }
 
-// Begin is what must be true of a cloud's own scripts and pools before the first touch.
+// Begin is what must be true of the node, and of a cloud's own scripts and pools, before the first touch.
 func Begin(s spec.Spec, f facts.Facts) []converge.Want {
+	if refused := sealed(f); refused != nil {
+		return refused
+	}
 	return append(aks.Begin(s, f), gke.Begin(s, f)...)
 }
 

@@ -81,6 +81,10 @@ func provisioned(booting bool) converge.Want {
 	}, "AKS writes kubelet's and containerd's files")
 }
 
+// Automatic is for every node of AKS, since nothing on a node says that its cluster is AKS Automatic. Sources: MicrosoftDocs/
+// azure-aks-docs at fb060abe6, articles/aks/deployment-safeguards.md; https://github.com/Azure/AKS/issues/5442, and pull 5798 (2026-05-29).
+const Automatic = "in AKS Automatic the deployment safeguards refuse gpuadm's pod until its namespace is excluded: az aks safeguards update --level Enforce --excluded-ns gpuadm; gpuadm has not been tested there"
+
 // Notes say who does what.
 func Notes(s spec.Spec, f facts.Facts) (notes []string) {
 	switch {

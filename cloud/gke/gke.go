@@ -58,6 +58,9 @@ func Begin(s spec.Spec, f facts.Facts) []converge.Want {
 		"or leave the driver to Google: owner = \"other\" in [driver]")}
 }
 
+// OnCOS is for nodes of Container-Optimized OS, in and outside of GKE.
+const OnCOS = "Container-Optimized OS loads only modules that Google has signed: the driver is Google's to install, by gpu-driver-version=default or latest of the pool, or by the DaemonSet nvidia-driver-installer"
+
 // Notes say who does what on a pool's node.
 func Notes(f facts.Facts) []string {
 	if f.Cloud.Managed != "gke" {
@@ -65,10 +68,7 @@ func Notes(f facts.Facts) []string {
 	}
 	const joins = "GKE joins the machines of its pools itself (" // and the sign
 	if f.OS.ID == "cos" {
-		return []string{
-			joins + f.Cloud.ManagedWhy + "); gpuadm verifies and labels",
-			"Container-Optimized OS loads only modules that Google has signed: the driver is Google's to install, by gpu-driver-version=default or latest of the pool, or by the DaemonSet nvidia-driver-installer",
-		}
+		return []string{joins + f.Cloud.ManagedWhy + "); gpuadm verifies and labels"}
 	}
 	return []string{
 		joins + f.Cloud.ManagedWhy + "); gpuadm does every stage but that",

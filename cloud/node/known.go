@@ -22,6 +22,8 @@ func KnownKeys() []Known {
 		{labelRecord, "annotation", "The labels that gpuadm has put on this Node, so that it can take off those that node.toml no longer asks for.", "gpuadm", show},
 		{taintRecord, "annotation", "The startup taints that gpuadm has put on this Node, so that none is forgotten when node.toml changes.", "gpuadm", show},
 		{gpuRecord, "annotation", "The PCI addresses of the GPUs that the node was last ready with: one that is missing after a reboot is noticed by it.", "gpuadm", status},
+		{cordonedBy, "annotation", "gpuadm has cordoned this Node while a change of its GPUs is made, since that time, and uncordons it. A cordon without it is an operator's.", "gpuadm, with policy = \"drain\" in [disruption]", "gpuadm apply; policy in [disruption]"},
+		{"kubernetes.io/config.mirror", "annotation", "On a pod: kubelet has it of a file on the machine. No drain evicts it.", "kubelet", "ls /etc/kubernetes/manifests"},
 		{autoscalerTaint().Key, "taint", "Keeps pods away until the GPUs are ready. cluster-autoscaler counts such a node as one that will soon be ready.", "kubelet, at the registration, as gpuadm has configured it; gpuadm takes it off", "startup_taint in [node]; " + status},
 		{failureTaint().Key, "taint", "gpuadm could not make the GPUs ready. cluster-autoscaler may make another node meanwhile.", "gpuadm, in place of the startup taint", status + "; then gpuadm apply"},
 		{karpenterTaint().Key, "taint", "Keeps pods away until the GPUs are ready, on nodes of Karpenter whose NodePool names it in startupTaints.", "kubelet, at the registration; gpuadm takes it off", "startup_taint in [node]; " + status},

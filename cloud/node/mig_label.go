@@ -112,6 +112,35 @@ func (m *MIGLabel) Keep(h host.Host, f FollowedMIG) error {
 	return h.WriteFile(migKept, []byte(f.Layout+"\n"), host.Attr{Mode: 0o600})
 }
 
+// Clients finds the pods that Begin pauses.
+func (m *MIGLabel) Clients(ctx context.Context, h host.Host) (paused func(pod string) bool, err error) {
+	n, err := m.session.look(ctx, h, m.who, nil, "mig")
+	if err != nil {
+		return nil, err
+	}
+	pods, err := m.pods(ctx, h, n.Name, func(key string) bool { value, has := n.Labels[key]; return has && value != "false" })
+	return func(pod string) bool { return slices.Contains(pods, pod) }, err
+}
+
+// pods are those of the node whose nodeSelector has one of the clients' labels.
+func (m *MIGLabel) pods(ctx context.Context, h host.Host, node string, of func(key string) bool) (names []string, err error) {
+	name, err := m.who.first(h)
+	if err != nil {
+		return nil, err
+	}
+	c, err := m.session.clients.Ask(h, m.who.from(name))
+	if err != nil {
+		return nil, err
+	}
+	pods, err := c.Pods(ctx, node)
+	for _, p := range pods {
+		if slices.ContainsFunc(migClients(), func(key string) bool { return of(key) && p.Spec.NodeSelector[key] != "" }) {
+			names = append(names, p.Namespace+"/"+p.Name)
+		}
+	}
+	return names, err
+}
+
 // Begin says that the partitions change. It has the operator pause the GPU's clients, and waits until their pods are gone. A client's
 // label that is not there, or "false", stays: that client is not the operator's, or an administrator has switched it off.
 func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
@@ -127,24 +156,11 @@ func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 	if err != nil {
 		return err
 	}
-	name, err := m.who.first(h)
-	if err != nil {
-		return err
-	}
-	c, err := m.session.clients.Ask(h, m.who.from(name))
-	if err != nil {
-		return err
-	}
-	for began := h.Now(); slices.ContainsFunc(migClients(), func(key string) bool { return n.Labels[key] == migPaused }); {
-		pods, err := c.Pods(ctx, n.Name)
+	paused := func(key string) bool { return n.Labels[key] == migPaused }
+	for began := h.Now(); slices.ContainsFunc(migClients(), paused); {
+		run, err := m.pods(ctx, h, n.Name, paused)
 		if err != nil {
 			return err
-		}
-		var run []string
-		for _, p := range pods {
-			if slices.ContainsFunc(migClients(), func(key string) bool { return n.Labels[key] == migPaused && p.Spec.NodeSelector[key] != "" }) {
-				run = append(run, p.Namespace+"/"+p.Name)
-			}
 		}
 		if len(run) == 0 {
 			return nil

@@ -23,7 +23,7 @@ const foreignServes = 10 * time.Minute
 // examples/cluster-autoscaler/README.md; ryax-engine, charts/worker-k8s/README.md.
 func foreignReason(n *kube.Node, now time.Time) string {
 	c := conditionOf(n, GPUReady)
-	if c == nil || slices.Contains([]string{readyReason, newBootReason, waitingReason, undoneReason}, c.Reason) ||
+	if c == nil || slices.Contains([]string{readyReason, newBootReason, waitingReason, busyReason, undoneReason}, c.Reason) ||
 		strings.HasSuffix(c.Reason, failedSuffix) || now.Sub(c.LastHeartbeatTime) > foreignServes {
 		return ""
 	}

@@ -21,12 +21,13 @@ import (
 // GPUReady is the type of the Node's condition that tells the cluster whether the GPUs are ready.
 const GPUReady = "nvidia.com/GPUReady"
 
-// The condition's reasons: while it is true; after a boot; while the cluster has none of the GPUs to give away; and what the reason of
-// a failure ends with. By them gpuadm knows what it has written.
+// The condition's reasons: while it is true; after a boot; while the cluster has none of the GPUs to give away; while a change waits until
+// nothing uses them; and what the reason of a failure ends with. By them gpuadm knows what it has written.
 const (
 	readyReason   = "GPUsReady"
 	newBootReason = "NewBoot"
 	waitingReason = "WaitingForGPUs"
+	busyReason    = "WaitingUntilIdle"
 	failedSuffix  = "Failed"
 )
 

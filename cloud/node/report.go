@@ -58,7 +58,10 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 	if reason != "" {
 		p := r.part("condition "+GPUReady, nil)
 		state := converge.State("False " + reason + " " + message)
-		if p.of(n) != state {
+		if reason == busyReason && readyIn(n, f.BootID) { // the GPUs serve pods
+			state = converge.State("True " + reason + " " + message + bootMark(f.BootID))
+		}
+		if c := conditionOf(n, GPUReady); p.of(n) != state && (reason != busyReason || c == nil || c.Reason != reason) { // processes come and go
 			events = append(events, event{"Warning", reason, message})
 		}
 		edits := []partEdit{{p, p.of(n), state}}
@@ -91,11 +94,16 @@ func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f f
 }
 
 // told is the condition's reason and message; "" where the apply says nothing about the GPUs. That an API server was not
-// there for a moment is no news of the GPUs; that the cluster has none of them to give away is.
+// there for a moment is no news of the GPUs; that the cluster has none of them to give away is, and that a change waits for their users.
 func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
+	inUse := errors.Is(o.Err, converge.ErrInUse)
 	switch {
-	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), errors.Is(o.Err, converge.ErrInUse), foreignReason(n, v.Now()) != "":
+	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), inUse && !converge.Passes(o.Err), foreignReason(n, v.Now()) != "":
 		return "", ""
+	case inUse:
+		t := (*converge.Trouble)(nil)
+		errors.As(o.Err, &t)
+		return busyReason, clip(strings.Join(append([]string{firstLine(o.Err)}, t.Because...), "; "))
 	case !converge.Passes(o.Err), o.GaveUp:
 		return cmp.Or(camel(o.Stage), "Apply") + failedSuffix, firstLine(o.Err)
 	case r.facts.Driver == nil:

@@ -1,0 +1,279 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+const (
+	// cordonedBy is the annotation that comes and goes with gpuadm's cordon, in the same patch: a cordon without it is an operator's.
+	cordonedBy = "nvidia.com/gpuadm.cordoned"
+	// mayBeCordoned is there from before gpuadm cordons its Node until it has uncordoned it: a run that was killed, or a reboot, leaves it
+	// to the next run, and no other run asks the API server for this.
+	mayBeCordoned = converge.Home + "/cordoned"
+	// evictPause is between two tries to evict, up to a fifth more or less: kubectl drain's (kubernetes,
+	// staging/src/k8s.io/kubectl/pkg/drain/drain.go).
+	evictPause = 5 * time.Second
+)
+
+// A Drain frees the GPUs of the machine's own Node from pods. It asks as kubelet, whose rights end at this Node and its pods: it may set
+// spec.unschedulable of its own Node, and create pods/eviction for pods bound to it. Sources: kubernetes,
+// plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go (NodeRules: patch nodes, create pods/eviction) and
+// plugin/pkg/admission/noderestriction/admission.go (admitNode refuses taints and some labels alone; admitPodEviction); Talos Linux cordons
+// and drains its node so: siderolabs/talos, pkg/kubernetes/kubernetes.go (NewClientFromKubeletKubeconfig, CordonAndDrain).
+type Drain struct {
+	session *Session
+	h       host.Host
+	who     who
+	client  *kube.Client
+	node    string
+	limit   time.Duration
+	pods    map[string]kube.Pod // that can be evicted: by NAMESPACE/NAME and by "uid UID"
+}
+
+// Drain finds out which pods can be evicted; nil where there is no API server to ask yet.
+func (s *Session) Drain(ctx context.Context, h host.Host, sp spec.Spec) (*Drain, error) {
+	f, err := facts.Gather(ctx, h, facts.Needs{})
+	if err != nil {
+		return nil, err
+	}
+	d := &Drain{session: s, h: h, who: whose(sp, f), pods: map[string]kube.Pod{}}
+	if d.who.later.Until != "" {
+		return nil, nil
+	}
+	if d.limit, err = time.ParseDuration(sp.Disruption.DrainDeadline); err != nil {
+		return nil, err
+	}
+	if d.client, err = s.kubelet(h, d.who); err != nil {
+		return nil, err
+	}
+	n, err := s.look(ctx, h, d.who, nil, "drain")
+	if err != nil {
+		return nil, undrained(err)
+	}
+	d.node = n.Name
+	pods, err := d.client.Pods(ctx, n.Name)
+	if err != nil {
+		return nil, undrained(err)
+	}
+	for _, p := range pods {
+		if p.Drained() {
+			d.pods[p.Namespace+"/"+p.Name], d.pods["uid "+p.UID] = p, p
+		}
+	}
+	return d, nil
+}
+
+// kubelet is a client with kubelet's identity, and never another: a ServiceAccount with these rights could empty any node.
+func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
+	if w.kubelet == "" {
+		return nil, &converge.Trouble{
+			What: "cannot drain this node: kubelet's command line names no kubeconfig",
+			Try:  []string{`kubectl drain it by hand, or policy = "idle" in [disruption]`},
+		}
+	}
+	return s.clients.Do(h, w.from(w.kubelet))
+}
+
+// undrained is an error of the API server: nothing was interrupted, and the next run tries again.
+func undrained(err error) error {
+	t := &converge.Trouble{
+		What: "cannot drain this node: " + err.Error(),
+		Err:  errors.Join(converge.ErrInUse, converge.Wait{For: "the API server"}, err),
+	}
+	if e := KubeError(err); e != nil {
+		t.Because, t.Try = e.Because, e.Try
+	}
+	return t
+}
+
+// Leaves says whether a pod can be evicted.
+func (d *Drain) Leaves(pod string) bool { _, can := d.pods[pod]; return can }
+
+// Run cordons the Node, evicts the pods that use the GPUs, and waits until they are gone. Where their budgets do not let them go before
+// the deadline, the error waits for that. It leaves the Node cordoned: Uncordon ends that.
+func (d *Drain) Run(ctx context.Context) error {
+	using, err := things.GPUPods(ctx, d.h)
+	if err != nil {
+		return err
+	}
+	leaving := map[string]kube.Pod{}
+	for _, pod := range using {
+		if p, can := d.pods[pod]; can {
+			leaving[p.UID] = p
+		}
+	}
+	if len(leaving) == 0 {
+		return nil // they have ended meanwhile
+	}
+	if err := d.session.cordon(ctx, d.h, d.who, true); err != nil {
+		return undrained(err)
+	}
+	for w := StartWait(d.h, d.limit); ; {
+		over := w.Over() // the last look is after the deadline
+		why, err := d.evict(ctx, leaving)
+		if err != nil {
+			return undrained(err)
+		}
+		if len(why) == 0 {
+			return nil
+		}
+		problem := "pods that use the GPUs have not left this node: " + strings.Join(converge.Few(why, 3), "; ")
+		if over {
+			return &converge.Trouble{
+				What:    fmt.Sprintf("cannot drain this node within %v: %s", d.limit, problem),
+				Because: append(converge.Few(why, 6), "the GPUs were not changed"),
+				Try:     []string{"see the budgets: kubectl get poddisruptionbudgets --all-namespaces", "or a longer drain_deadline in [disruption]"},
+				Err:     errors.Join(converge.ErrInUse, converge.Wait{For: problem}),
+			}
+		}
+		w.Tell(ctx, problem)
+		pause := min(evictPause*4/5+rand.N(evictPause*2/5), d.limit)
+		if err := host.Pause(ctx, pause); err != nil {
+			return context.Cause(ctx)
+		}
+		w.Paused += pause
+	}
+}
+
+// evict tries to evict each pod once, and says which are here still and why. A pod of the same name with another UID is another pod.
+func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (why []string, err error) {
+	ctx = kube.Within(ctx, 0)
+	now, err := d.client.Pods(ctx, d.node)
+	if err != nil && !converge.Passes(err) {
+		return nil, err
+	}
+	unknown := err != nil
+	for _, uid := range slices.Sorted(maps.Keys(leaving)) {
+		p := leaving[uid]
+		name := p.Namespace + "/" + p.Name
+		i := slices.IndexFunc(now, func(o kube.Pod) bool { return o.UID == uid })
+		switch {
+		case unknown:
+			why = append(why, fmt.Sprintf("pod %s: %v", name, err))
+			continue
+		case i < 0:
+			continue
+		case now[i].DeletionTimestamp != "":
+			why = append(why, "pod "+name+" is ending")
+			continue
+		}
+		switch err := d.client.Evict(ctx, p); {
+		case err == nil:
+			why = append(why, "pod "+name+" is ending")
+		case errors.Is(err, kube.Missing), errors.Is(err, kube.Conflict):
+		case converge.Passes(err):
+			line := "pod " + name + ": "
+			if e := KubeError(err); len(e.Because) > 0 {
+				line += strings.Join(e.Because, "; ")
+			} else {
+				line += err.Error()
+			}
+			why = append(why, line)
+		default:
+			return nil, err
+		}
+	}
+	return why, nil
+}
+
+// Uncordon ends gpuadm's own cordon, also one of a run that was killed; one of an operator's stays. It asks only where gpuadm may have
+// cordoned. nil: the spec that lies on the machine.
+func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) error {
+	if _, err := h.Stat(mayBeCordoned); err != nil || !h.Live() {
+		return nil
+	}
+	f, err := facts.Gather(ctx, h, facts.Needs{})
+	if err != nil {
+		return err
+	}
+	if sp == nil {
+		on := specOn(h)
+		sp = &on
+	}
+	w := whose(*sp, f)
+	if w.later.Until != "" {
+		return nil // the run after that does it
+	}
+	if err := s.cordon(ctx, h, w, false); err != nil && !errors.As(err, new(unregistered)) {
+		return &converge.Trouble{
+			What: "cannot uncordon this node: " + err.Error(), Err: errors.Join(converge.Wait{For: "the API server"}, err),
+			Try: []string{"run the same command again, or kubectl uncordon it"},
+		}
+	}
+	return h.Remove(mayBeCordoned)
+}
+
+// cordon cordons the Node or ends gpuadm's cordon. A cordon without the annotation is an operator's, and stays.
+func (s *Session) cordon(ctx context.Context, h host.Host, w who, on bool) error {
+	c, err := s.kubelet(h, w)
+	if err != nil {
+		return err
+	}
+	defer s.forget()
+	for try := range patchTries {
+		n, err := s.look(ctx, h, w, nil, "cordon")
+		if err != nil {
+			return err
+		}
+		ops := cordonOps(n, on, h.Now())
+		if len(ops) == 0 {
+			return nil
+		}
+		if on {
+			if err := h.Mkdir(converge.Home, host.Attr{Mode: 0o700}); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+			if err := h.WriteFile(mayBeCordoned, []byte(n.Name+"\n"), host.Attr{Mode: 0o600}); err != nil {
+				return err
+			}
+		}
+		if _, err = c.PatchNode(ctx, n.Name, ops); !errors.Is(err, kube.Conflict) || try == patchTries-1 {
+			return err
+		}
+		if err := breathe(ctx, try); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cordonOps is the patch, which tests what was found; none where nothing is to be changed.
+func cordonOps(n *kube.Node, on bool, now time.Time) []kube.Op {
+	const unschedulable = "/spec/unschedulable"
+	mark, ours := n.Annotations[cordonedBy]
+	at, ops := kube.Pointer("metadata", "annotations", cordonedBy), []kube.Op{{Op: "test", Path: "/metadata/uid", Value: n.UID}}
+	switch {
+	case on && n.Spec.Unschedulable, !on && !ours:
+		return nil
+	case on:
+		if n.Annotations == nil {
+			const all = "/metadata/annotations"
+			ops = append(ops, kube.Op{Op: "test", Path: all, Value: nodeLacks()}, kube.Op{Op: "add", Path: all, Value: map[string]string{}})
+		}
+		return append(ops, kube.Op{Op: "test", Path: unschedulable, Value: nodeLacks()}, kube.Op{Op: "add", Path: unschedulable, Value: true},
+			kube.Op{Op: "add", Path: at, Value: now.UTC().Format(time.RFC3339)})
+	}
+	ops = append(ops, kube.Op{Op: "test", Path: at, Value: mark}, kube.Op{Op: "remove", Path: at})
+	if n.Spec.Unschedulable {
+		ops = append(ops, kube.Op{Op: "test", Path: unschedulable, Value: true}, kube.Op{Op: "remove", Path: unschedulable})
+	}
+	return ops
+}
