@@ -33,6 +33,9 @@ func (c Choice) Family() *packages.Family {
 	case c.Source == SourceUbuntu, c.Source == SourceDebian:
 		f.Exclude = "release l=NVIDIA CUDA"
 	}
-	f.Excluded = "/^(cuda-drivers|firmware-nvidia|libcuda(1|debugger1)$|libnvcuvid1$|libnvidia-(api|cfg1|common|compute|decode|encode|extra|fbc1|gl|gpucomp|nscq)|nvidia-(compute-utils|dkms|driver|fabricmanager|firmware|headless|imex|kernel|open|persistenced|utils)|linux-(modules|objects|signatures)-nvidia-[0-9]|xserver-xorg-video-nvidia)/"
+	f.Excluded = strings.Fields("cuda-drivers* firmware-nvidia* libcuda1 libcudadebugger1 libnvcuvid1 libnvidia-api* libnvidia-cfg1* libnvidia-common* " +
+		"libnvidia-compute* libnvidia-decode* libnvidia-encode* libnvidia-extra* libnvidia-fbc1* libnvidia-gl* libnvidia-gpucomp* libnvidia-nscq* " +
+		"nvidia-compute-utils* nvidia-dkms* nvidia-driver* nvidia-fabricmanager* nvidia-firmware* nvidia-headless* nvidia-imex* nvidia-kernel* nvidia-open* " +
+		"nvidia-persistenced* nvidia-utils* linux-modules-nvidia-[0-9]* linux-objects-nvidia-[0-9]* linux-signatures-nvidia-[0-9]* xserver-xorg-video-nvidia*")
 	return f
 }

@@ -47,7 +47,7 @@ func TestOwners(t *testing.T) {
 		{"ostree", release("rhel") + "-- run/ostree-booted --\n", `version = "590"`, []string{"the ostree image", "rpm-ostree install"}},
 		{"cos", release("cos"), `version = "590"`, []string{"cos-gpu-installer", "cannot be taken over"}},
 		{"flatcar", release("flatcar"), `version = "590"`, []string{"Flatcar", "cannot be taken over"}},
-		{"bottlerocket", release("bottlerocket"), `version = "580.95.05"`, nil},
+		{"bottlerocket", release("bottlerocket"), `version = "580.95.05"`, []string{"cannot prepare a node of Bottlerocket"}},
 		{"talos", release("talos"), `version = "590"`, []string{"Talos", "cannot be taken over"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -5,11 +5,8 @@ package drivers
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"strings"
@@ -241,20 +238,6 @@ func besideDriver(name string) bool {
 
 // digestOf is the SHA-256 of a file, which may be larger than ReadFile takes.
 func digestOf(v host.View, name string) (string, error) {
-	info, err := v.Stat(name)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(viewAt{v, name}, 0, info.Size)); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
+	is, err := packages.Digest(v, name)
+	return is.SHA256, err
 }
-
-type viewAt struct {
-	v    host.View
-	name string
-}
-
-func (a viewAt) ReadAt(p []byte, off int64) (int, error) { return a.v.ReadAt(a.name, p, off) }

@@ -23,7 +23,7 @@ const (
 	installerWords   = "/var/log/nvidia-installer.log"
 	uninstallerWords = "/var/log/nvidia-uninstall.log"
 
-	maxRunfile  = 2 << 30   // bytes; those of 2026 have 0.4 GiB
+	MaxRunfile  = 2 << 30   // bytes; those of 2026 have 0.4 GiB
 	runfileSize = 512 << 20 // bytes that one is taken to have before it is there
 	unpacked    = 4         // how many times its size it has when unpacked, and again when installed, at most
 )
@@ -88,7 +88,7 @@ func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 			return "", err
 		}
 	}
-	err := h.Download(ctx, host.Request{URL: r.url, SHA256: r.sha256, Max: maxRunfile, Via: r.via}, file, host.Attr{Mode: 0o600})
+	err := h.Download(ctx, host.Request{URL: r.url, SHA256: r.sha256, Max: MaxRunfile, Via: r.via}, file, host.Attr{Mode: 0o600})
 	if err != nil {
 		return "", &converge.Trouble{
 			What: err.Error(), Err: err,

@@ -75,7 +75,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		if err != nil {
 			return nil, err
 		}
-		if perGPU(s, f) && !mayStop(s) {
+		if perGPU(s, f) && !mayStop(s) && (f.Booting || s.Disruption.Policy != "drain") { // a drain empties all GPUs
 			w.Thing = alone{w.Thing.(gpu), w.To}
 		}
 		if f.MIGOwner != "" {

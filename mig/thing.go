@@ -25,7 +25,8 @@ type gpu struct {
 type driverCache struct {
 	mu      sync.Mutex
 	driver  *host.Driver
-	holders *[]things.Holder // the processes that have a device open, as of the same answer; nil: not asked
+	holders *[]things.Holder  // the processes that have a device open, as of the same answer; nil: not asked
+	pauses  map[bool][]string // the services that a change pauses: of a mode (true), or of instances alone
 }
 
 // ask returns the driver's answer.
@@ -63,12 +64,36 @@ func (s *driverCache) open(ctx context.Context, v host.View) ([]things.Holder, e
 	return *s.holders, nil
 }
 
+// paused lists the services that the ways pause, or nvidia-persistenced too where a mode changes.
+func (s *driverCache) paused(ctx context.Context, v host.View, ways []Way) ([]string, error) {
+	mode, units := slices.ContainsFunc(ways, func(w Way) bool { return changesMode(w.Steps) }), pausedFor(ways)
+	if mode {
+		units = append(units, things.Persistenced)
+	}
+	if s == nil {
+		return things.Pauses(ctx, v, units)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, asked := s.pauses[mode]; !asked {
+		found, err := things.Pauses(ctx, v, units)
+		if err != nil {
+			return nil, err
+		}
+		if s.pauses == nil {
+			s.pauses = map[bool][]string{}
+		}
+		s.pauses[mode] = found
+	}
+	return s.pauses[mode], nil
+}
+
 // set replaces the answer; nil: the driver is asked again.
 func (s *driverCache) set(d *host.Driver) {
 	if s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.driver, s.holders = d, nil
+		s.driver, s.holders, s.pauses = d, nil, nil
 	}
 }
 

@@ -50,14 +50,19 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if err != nil {
 		return nil, nil, err
 	}
-	users := withOwners(usersOf(v, at, w.Steps, open), at, w.Steps, pods)
+	users := slices.DeleteFunc(withOwners(usersOf(v, at, w.Steps, open), at, w.Steps, pods), func(u user) bool { return converge.Gone(ctx, u.Pod) })
 	if len(users) > 0 {
 		what = append(what, "stop-clients")
 	}
 	if changesMode(w.Steps) && at.Arch == "ampere" {
 		what = append(what, "reset-gpu")
 	}
-	return what, map[string][]string{"stop-clients": texts(users), "reset-gpu": texts(users)}, nil
+	clients = map[string][]string{"stop-clients": texts(users), "reset-gpu": texts(users)}
+	services, err := g.driverCache.paused(ctx, v, ways)
+	if len(services) > 0 {
+		what, clients["pause-services"] = append(what, "pause-services"), services
+	}
+	return what, clients, err
 }
 
 func texts(users []user) (list []string) {

@@ -18,6 +18,11 @@ import (
 // apply supersedes that undo. A repair is an apply of one stage that the spec has no section for: it lifts no hold, and a later apply
 // leaves what it made, since the stage is not in the sequence.
 func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
+	res, err := e.apply(ctx, h)
+	return res, e.untilIdle(err)
+}
+
+func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	r, unlock, err := e.resume(h)
 	if err != nil {
 		return Result{}, err
@@ -34,6 +39,12 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		if held := r.j.Held(); held != "" {
 			e.tell(Event{Time: h.Now(), What: Held, Text: held})
 			return Result{Undone: undone.Made, Held: held}, nil
+		}
+		// No failure, and before the plan, which may fail on what the newer one made: the gate opens by it, and the newer one may be a
+		// DaemonSet's, which comes after kubelet.
+		if newer := e.LeavesTo(r.j); newer != "" {
+			e.tell(Event{Time: h.Now(), What: Newer, Text: newer})
+			return Result{Undone: undone.Made, Newer: newer}, nil
 		}
 	}
 	r.prune(ctx) // before all else, since a full disk may be why the last run failed
@@ -59,12 +70,8 @@ func (e *Engine) Apply(ctx context.Context, h host.Host) (Result, error) {
 		e.tell(Event{Time: h.Now(), What: Nothing, Text: fmt.Sprint(plan.Converged)})
 		return Result{Deferred: plan.Changes}, waiting(plan.Changes)
 	}
-	if err := r.older(); err != nil && !e.Unattended {
+	if err := r.older(); err != nil {
 		return Result{}, err
-	} else if err != nil { // no failure: the gate opens by it, and the newer one may be a DaemonSet's, which comes after kubelet
-		newer := r.j.NewerThan(e.Version)
-		e.tell(Event{Time: h.Now(), What: Newer, Text: newer})
-		return Result{Newer: newer}, nil
 	}
 	if err := r.begin(nil); err != nil {
 		return Result{}, err

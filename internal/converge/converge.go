@@ -103,7 +103,7 @@ type Want struct {
 	To      func(found State) (State, error)
 	Why     string   // one line, shown by plan
 	Section string   // the spec's section that asks for it; "" = the stage's name
-	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot
+	Breaks  []string // what making it interrupts: restart-runtime, restart-kubelet, pause-services, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot
 	Keeps   string   // why undo does not revert it
 	Leaves  string   // what undo cannot remove elsewhere
 

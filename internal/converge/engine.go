@@ -47,7 +47,7 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 	if slices.Contains(e.Allow, "all") {
 		return nil
 	}
-	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true} // pods keep running
+	ok := map[string]bool{"restart-runtime": true, "restart-kubelet": true, "pause-services": true} // pods keep running
 	for _, a := range append(e.Spec.Disruption.Allow, e.Allow...) {
 		ok[a] = true
 	}
@@ -64,6 +64,50 @@ func (e *Engine) forbidden(changes []Change) (list []string) {
 
 // ErrInUse reports that a change would take the GPUs from a process, and the operator has not allowed that. The GPUs are not at fault.
 var ErrInUse = errors.New("the GPUs are in use")
+
+// errKept is an ErrInUse that does not end by waiting.
+var errKept = fmt.Errorf("%w, and stay so", ErrInUse)
+
+// Interrupts says what Apply would refuse to interrupt now. It touches nothing.
+func (e *Engine) Interrupts(ctx context.Context, v host.View) error {
+	p, err := e.Plan(ctx, v)
+	if err == nil {
+		err = refuse(p)
+	}
+	if err == nil {
+		err = e.consent(ctx, v, p.Changes)
+	}
+	return e.untilIdle(err)
+}
+
+// untilIdle makes something to wait for of a refusal that ends once the GPUs are idle, unless policy = "never" in [disruption]. It is
+// made of what a run ends with, and not inside one: a stage that finds the GPUs in use is rolled back, since to wait half-way may keep
+// the GPUs from all.
+func (e *Engine) untilIdle(err error) error {
+	if p := e.Spec.Disruption.Policy; p == "" || p == "never" || !errors.Is(err, ErrInUse) || errors.Is(err, errKept) || Passes(err) {
+		return err
+	}
+	t := Trouble{What: err.Error()}
+	if inner := (*Trouble)(nil); errors.As(err, &inner) {
+		t = *inner
+	}
+	t.Try = append(slices.Clone(t.Try), "or wait: once nothing uses the GPUs, the same command makes the change")
+	t.Err = errors.Join(err, Wait{For: t.What})
+	return &t
+}
+
+type podsKey struct{}
+
+// WithoutPods has the users of the GPUs listed as if the pods were gone for which gone is true, by NAMESPACE/NAME or "uid UID".
+func WithoutPods(ctx context.Context, gone func(pod string) bool) context.Context {
+	return context.WithValue(ctx, podsKey{}, gone)
+}
+
+// Gone says whether a pod counts as gone.
+func Gone(ctx context.Context, pod string) bool {
+	gone, ok := ctx.Value(podsKey{}).(func(string) bool)
+	return ok && pod != "" && gone(pod)
+}
 
 // consent refuses changes that interrupt what was not allowed to be interrupted.
 func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) error {
@@ -84,12 +128,12 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 			clients = append(clients, holders...)
 		}
 		if len(clients) > 0 {
-			why, try := hits(what)
+			why, try, err := hits(what)
 			return &Trouble{
 				What:    fmt.Sprintf("cannot make %s: that needs %s, and %s", strings.Join(names, ", "), what, why),
 				Because: Few(clients, 6),
 				Try:     []string{try + "run again with --allow " + what},
-				Err:     ErrInUse,
+				Err:     err,
 			}
 		}
 	}
@@ -97,14 +141,14 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 }
 
 // hits says why an operator has to agree to a break, and what else they can do.
-func hits(what string) (why, try string) {
+func hits(what string) (why, try string, err error) {
 	if what == "lose-partitions" {
-		return "the GPUs are partitioned", ""
+		return "the GPUs are partitioned", "", errKept
 	}
 	if what == "stop-containers" {
-		return "containers run", "stop them, or have them live on (live-restore in Docker's documentation), or "
+		return "containers run", "stop them, or have them live on (live-restore in Docker's documentation), or ", errKept
 	}
-	return "the GPUs are in use", "stop them, or "
+	return "the GPUs are in use", "stop them, or ", ErrInUse
 }
 
 func (e *Engine) tell(ev Event) {

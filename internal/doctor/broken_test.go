@@ -71,6 +71,10 @@ var broken = []struct {
 		r.noAdapters()
 		r.says("NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:2330) installed in this system requires use of the NVIDIA open kernel modules.")
 	}, "DRV-008"},
+	{"open modules on a GPU without a GSP, and unloaded again", "https://github.com/negativo17/nvidia-driver/issues/158", func(r *recorded) {
+		r.unloaded()
+		r.says("NVRM: The NVIDIA GPU 0000:18:00.0 (PCI ID: 10de:1db6)", "NVRM: installed in this system is not supported by open", "NVRM: None of the NVIDIA devices were initialized.")
+	}, "DRV-008"},
 	{"firmware missing", "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/789", func(r *recorded) {
 		r.noAdapters()
 		r.remove("usr/lib/firmware/nvidia/580.95.05")
@@ -268,7 +272,8 @@ func TestBroken(t *testing.T) {
 
 // TestWorking: the machine that the broken ones are made of is not broken, and all of it can be read.
 func TestWorking(t *testing.T) {
-	r := Examine(t.Context(), working(t).node())
+	n, _ := joined(t, nil)
+	r := Examine(t.Context(), n)
 	if codes(r) != "" || len(r.Unread) != 0 || len(r.Notes) != 0 {
 		t.Errorf("%v %v %v", r.Causes, r.Unread, r.Notes)
 	}

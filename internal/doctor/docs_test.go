@@ -23,8 +23,8 @@ func TestDocs(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# gpuadm doctor
 
-` + "`gpuadm doctor`" + ` examines a machine with NVIDIA GPUs that need not be set up by gpuadm: it reads no node.toml, asks no network and
-changes nothing. Each check has a code. Faults that another fault brings along are listed below it: what is left are root causes, each
+` + "`gpuadm doctor`" + ` examines a machine with NVIDIA GPUs that need not be set up by gpuadm: it changes nothing, and needs no network. Where
+kubelet runs, it asks the API server for this machine's Node, with kubelet's own identity, and waits a second for all answers. Each check has a code. Faults that another fault brings along are listed below it: what is left are root causes, each
 with one fix. The exit code is 0 if no fault is found, 3 if there is one. What only root may read is named as not checked, never
 guessed. A program's error on a GPU that works is a note, and no fault.
 
@@ -41,6 +41,11 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 		}
 		slices.Sort(by)
 		fmt.Fprintf(&b, "\n## %s: %s\n\n- reads: %s\n- meaning: %s\n- fix: %s\n- interrupts: %s\n", c.Code, c.Title, c.Reads, c.Meaning, c.Fix, c.Interrupts)
+		if c.NoRepair != "" {
+			fmt.Fprintf(&b, "- no automatic repair: %s\n", c.NoRepair)
+		} else {
+			fmt.Fprintf(&b, "- repair: gpuadm repair %s\n", c.Code)
+		}
 		if len(by) > 0 {
 			fmt.Fprintf(&b, "- no root cause beside: %s\n", strings.Join(by, ", "))
 		}

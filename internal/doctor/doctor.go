@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doctor finds out what is wrong with a machine with NVIDIA GPUs, without a spec: checks read the machine, a graph says which
-// finding explains which, and what no other finding explains is a root cause. Nothing is changed, and no network is asked.
+// finding explains which, and what no other finding explains is a root cause. Nothing is changed. Over the network only the
+// API server is asked, with kubelet's own identity, and doctor does not wait for it.
 package doctor
 
 import (
@@ -12,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // Check is one question to the machine. All but Find is data, which docs/doctor.md lists.
@@ -23,7 +25,9 @@ type Check struct {
 	Meaning    string // what the fault does to the node
 	Fix        string // what to do, in one sentence
 	Command    string // what to type; "" where a Finding has its own, or where nothing can be typed
+	RPM        string // the command where packages are rpm's; "" where it is the same
 	Interrupts string // what the fix interrupts
+	NoRepair   string // why gpuadm repair cannot fix it; "" where it can
 	Sources    []string
 
 	// Note says that the fault is not the machine's: alone it is a note, and no cause.
@@ -56,19 +60,28 @@ const (
 
 // Checks lists all checks, in the order in which a report names root causes.
 func Checks() []Check {
-	return slices.Concat(systemChecks(), packageChecks(), driverChecks(), gpuChecks(), xidChecks(),
-		migChecks(), cdiChecks(), runtimeChecks(), kubeletChecks())
+	all := slices.Concat(systemChecks(), packageChecks(), driverChecks(), gpuChecks(), xidChecks(),
+		migChecks(), cdiChecks(), runtimeChecks(), kubeletChecks(), nodeChecks(), settingChecks())
+	why := noRepair()
+	for i := range all {
+		all[i].NoRepair = why[all[i].Code]
+	}
+	return all
 }
 
 // Edges lists which fault explains which.
 func Edges() []Edge {
 	return slices.Concat(systemEdges(), packageEdges(), driverEdges(), gpuEdges(), xidEdges(),
-		migEdges(), cdiEdges(), runtimeEdges(), kubeletEdges())
+		migEdges(), cdiEdges(), runtimeEdges(), kubeletEdges(), nodeEdges(), settingEdges())
 }
 
-// Examine asks the machine all questions at the same time, and sorts the answers.
-func Examine(ctx context.Context, v host.View) Report {
+// Examine examines a machine without node.toml.
+func Examine(ctx context.Context, v host.View) Report { return ExamineFor(ctx, v, spec.Spec{}) }
+
+// ExamineFor asks the machine all questions at the same time, and sorts the answers. The spec says what partitions are wanted.
+func ExamineFor(ctx context.Context, v host.View, s spec.Spec) Report {
 	m := newMachine(ctx, v)
+	m.spec = s
 	checks := Checks()
 	found := make([][]Finding, len(checks))
 	var all sync.WaitGroup

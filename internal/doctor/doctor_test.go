@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,23 @@ func TestHealthy(t *testing.T) {
 				t.Errorf("doctor touched the machine: %d touches, %v", n.Touches(), n.Violations())
 			}
 		})
+	}
+}
+
+// TestImageLibraries: on systems that come with their driver its libraries are where containers find them.
+func TestImageLibraries(t *testing.T) {
+	for _, name := range []string{"gke-cos", "eks-bottlerocket", "talos"} {
+		archive, err := os.ReadFile("../../test/hosts/" + name + ".txtar")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := simhost.New(bytes.Replace(archive, []byte("[driver]\n"), []byte("[driver]\nwhy = \"it is not found\"\ncode = \"LIBRARY_NOT_FOUND\"\n"), 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range Examine(t.Context(), n).Causes {
+			t.Errorf("%s: %s: %v", name, c.Code, c.Found)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 )
@@ -263,9 +264,17 @@ func (m *Machine) upgraded() string {
 	return ""
 }
 
+// hidden says that the library was not found where that is no fault: systems that come with their driver, such as Container-Optimized OS
+// and Talos, have it where containers find it. Sources: GoogleCloudPlatform/container-engine-accelerators at 992db812,
+// nvidia-driver-installer/cos; siderolabs/extensions at 26822f5, nvidia-gpu/nvidia-container-toolkit/nvidia-pkgs.
+func hidden(f facts.Facts) bool {
+	other, err := drivers.New().Other(f)
+	return f.NVMLSays == "LIBRARY_NOT_FOUND" && err == nil && other.Owner != "" && f.DriverOwner == nil
+}
+
 func noLibraries(m *Machine) []Finding {
 	f := m.Facts()
-	if f.Modules.Version == "" || f.NVMLSays != "LIBRARY_NOT_FOUND" || !m.ownDriver() || len(m.GPUs()) == 0 {
+	if f.Modules.Version == "" || f.NVMLSays != "LIBRARY_NOT_FOUND" || hidden(f) || !m.ownDriver() || len(m.GPUs()) == 0 {
 		return nil
 	}
 	return []Finding{{What: f.NoDriver}}
@@ -317,7 +326,7 @@ func noUVM(m *Machine) []Finding {
 func silent(m *Machine) []Finding {
 	f := m.Facts()
 	switch {
-	case !m.loaded() || f.NVMLSays == "" || !m.ownDriver():
+	case !m.loaded() || f.NVMLSays == "" || hidden(f) || !m.ownDriver():
 		return nil
 	case f.NVMLSays == "NO_PERMISSION":
 		m.cannotRead("GPUs", fs.ErrPermission)

@@ -50,7 +50,7 @@ func eachGPU(m *Machine, what func(host.GPU) string, command func(host.GPU) stri
 	return found
 }
 
-func resetCommand(g host.GPU) string { return "nvidia-smi --gpu-reset -i " + g.Address }
+func resetCommand(g host.GPU) string { return "sudo nvidia-smi --gpu-reset -i " + g.Address }
 
 func lost(m *Machine) []Finding {
 	return eachGPU(m, func(g host.GPU) string {

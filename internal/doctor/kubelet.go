@@ -35,7 +35,7 @@ func kubeletChecks() []Check {
 		},
 		{
 			Code: "KUB-003", Title: "two device plugins run",
-			Reads:   "the names of the running processes",
+			Reads:   "the names of the running processes, and their ids in the namespaces below the machine's",
 			Meaning: "each offers all GPUs, so that one GPU is given to two pods, or none to any",
 			Fix:     "keep one: remove the DaemonSet of the other, or keep it off this node", Interrupts: "pods wait until the plugin that stays has registered",
 			Sources: []string{"https://docs.nvidia.com/aicr/integrator-guide/gke-gpu-setup", "https://github.com/Project-HAMi/HAMi/issues/2076"},
@@ -117,7 +117,11 @@ func stoppedKubelet(m *Machine) []Finding {
 func (m *Machine) outdated(unit string, files []string) bool {
 	there := slices.DeleteFunc(slices.Clone(files), func(name string) bool { return !m.has(name) })
 	state, err := things.NewRestart(unit, there, nil).Look(m.ctx, m.View)
-	return err == nil && strings.HasPrefix(string(state), string(things.Outdated))
+	if err != nil || !strings.HasPrefix(string(state), string(things.Outdated)) {
+		return false
+	}
+	rewritten, err := things.Rewritten(m.ctx, m.View, unit, there)
+	return err == nil && rewritten
 }
 
 func oldKubelet(m *Machine) []Finding {
@@ -152,7 +156,23 @@ func otherEngine(m *Machine) []Finding {
 // proc_pid_comm(5).
 func pluginNames() []string { return []string{"nvidia-device-p", "nvidia-gpu-devi"} }
 
-// plugins are the processes of device plugins.
+// nested says whether a process belongs to another kubelet than the machine's, in a container of kind or k3d or in a container that boots:
+// a pod's process is in the machine's namespace of process ids or in one below it, and a pod's in a container one deeper.
+// Sources: proc_pid_status(5), NSpid; https://docs.kernel.org/filesystems/proc.html (NSpid).
+func (m *Machine) nested(pid string) bool {
+	status, err := m.View.ReadFile(path.Join("/proc", pid, "status"))
+	if err != nil {
+		return false // it has ended
+	}
+	for line := range strings.Lines(string(status)) {
+		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			return len(strings.Fields(ids)) > 2
+		}
+	}
+	return false
+}
+
+// plugins are the processes of device plugins of the machine's kubelet.
 func (m *Machine) plugins() (list []string) {
 	names, err := m.View.ReadDir("/proc")
 	if err != nil {
@@ -167,7 +187,7 @@ func (m *Machine) plugins() (list []string) {
 			continue // it has ended
 		}
 		for _, name := range pluginNames() {
-			if strings.TrimSpace(string(comm)) == name {
+			if strings.TrimSpace(string(comm)) == name && !m.nested(pid) {
 				list = append(list, fmt.Sprintf("process %s (%s)", pid, name))
 			}
 		}

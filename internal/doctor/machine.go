@@ -15,18 +15,22 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // Machine is what was read of the machine. Each domain is read once, when the first check asks for it; checks run side by side.
 type Machine struct {
 	ctx  context.Context // of the one examination that the Machine is for
 	View host.View
+	spec spec.Spec // what node.toml asks for
 
 	facts domain[facts.Facts]
 	log   domain[[]string]
 
 	packages domain[inventory]
 	joined   domain[string] // what joins the GPUs over NVLink
+
+	registered domain[registration]
 
 	mu     sync.Mutex
 	unread []Unread

@@ -8,12 +8,22 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/mig"
 )
 
 func migChecks() []Check {
 	return []Check{
+		{
+			Code: "MIG-003", Title: "a GPU has other partitions than node.toml asks for",
+			Reads:   "MIG mode and instances, as the driver says, and [mig] in node.toml",
+			Meaning: "pods find other partitions on this node than its labels and its operator promise",
+			Fix:     "make the partitions that node.toml asks for, or change [mig] there", Command: "sudo gpuadm apply mig", Interrupts: "programs on the partitions that change; apply asks before",
+			Sources: []string{"https://docs.nvidia.com/datacenter/tesla/mig-user-guide/", "https://github.com/NVIDIA/mig-parted (nvidia-mig-parted assert)"},
+			Find:    otherPartitions,
+		},
 		{
 			Code: "MIG-001", Title: "a GPU in MIG mode has no partition",
 			Reads:   "MIG mode and instances, as the driver says",
@@ -34,7 +44,12 @@ func migChecks() []Check {
 }
 
 func migEdges() []Edge {
-	return []Edge{{By: "MIG-002", Explains: "MIG-001", Of: sameObject}}
+	return []Edge{
+		{By: "MIG-002", Explains: "MIG-001", Of: sameObject},
+		{By: "MIG-002", Explains: "MIG-003", Of: sameObject},
+		{By: "MIG-003", Explains: "MIG-001", Of: sameObject},
+		{By: "MIG-003", Explains: "KUB-010"},
+	}
 }
 
 func (m *Machine) answering() (list []host.GPU) {
@@ -45,6 +60,34 @@ func (m *Machine) answering() (list []host.GPU) {
 	for _, g := range d.GPUs {
 		if g.Lost == "" {
 			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// otherPartitions plans the stage of [mig] and touches nothing. Where another program partitions the GPUs, the stage wants nothing.
+func otherPartitions(m *Machine) (list []Finding) {
+	if !m.spec.MIG.Asked() || m.Facts().Driver == nil {
+		return nil
+	}
+	f, err := facts.Gather(m.ctx, m.View, mig.Stage.Needs(m.spec))
+	if err != nil {
+		return nil // Facts has noted it
+	}
+	wants, err := mig.Stage.Wants(m.spec, f)
+	if err != nil {
+		m.cannotRead("the partitions that node.toml asks for", err)
+	}
+	for _, w := range wants {
+		if w.Kind() != "mig" {
+			continue
+		}
+		found, err := w.Look(m.ctx, m.View)
+		if err != nil {
+			continue // GPU-003 names a GPU that does not answer
+		}
+		if want, err := w.To(found); err == nil && want != found {
+			list = append(list, Finding{Object: w.Name(), What: fmt.Sprintf("GPU %s has MIG %s, and node.toml asks for %s", w.Name(), found, want)})
 		}
 	}
 	return list

@@ -31,6 +31,7 @@ type Cause struct {
 	Fix        string   `json:"fix"`
 	Commands   []string `json:"commands,omitempty"`
 	Interrupts string   `json:"interrupts"`
+	NoRepair   string   `json:"noRepair,omitempty"` // why gpuadm repair cannot fix it
 	Sources    []string `json:"sources"`
 }
 
@@ -48,7 +49,7 @@ type Unread struct {
 }
 
 func newCause(c Check) Cause {
-	return Cause{Code: c.Code, Title: c.Title, Meaning: c.Meaning, Fix: c.Fix, Interrupts: c.Interrupts, Sources: c.Sources}
+	return Cause{Code: c.Code, Title: c.Title, Meaning: c.Meaning, Fix: c.Fix, Interrupts: c.Interrupts, NoRepair: c.NoRepair, Sources: c.Sources}
 }
 
 func (c *Cause) add(f fault) {

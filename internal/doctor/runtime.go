@@ -111,7 +111,7 @@ func noHandler(m *Machine) []Finding {
 		return nil
 	}
 	for _, program := range c.Programs {
-		if isNvidia(program) {
+		if isNvidia(program) || slices.Contains(f.Programs, program) { // Bottlerocket's is nvidia-oci
 			return nil
 		}
 	}

@@ -11,13 +11,12 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// xid is an error that the driver reports of a GPU, and what NVIDIA says to do about it.
+// xid is an error that the driver reports of a GPU, and what it says beside its meaning and action in things.Xids.
 type xid struct {
 	number  int
-	means   string // in NVIDIA's words
-	action  string
 	reset   bool  // a reset of the GPU is the action
 	memory  bool  // an error of GPU memory, which the ECC counters and the row remapper know of, too
 	program bool  // a program's fault: a note, unless another Xid brought it
@@ -26,50 +25,46 @@ type xid struct {
 
 const catalogue = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 
-// xids are the Xids that name an action, with its immediate action for A100 and newer. RESTART_APP of a memory error still has a reset
-// when convenient. Sources: NVIDIA's Xid catalogue; the same table in https://github.com/leptonai/gpud,
-// components/accelerator/nvidia/xid/catalog_generated.go.
+// xids are those of things.Xids, the root causes first.
 func xids() []xid {
-	const (
-		restart = "find the cause in the program's own log, and restart the program"
-		reset   = "drain the node and reset the GPU; if it comes again, have the board examined by its maker"
-	)
 	broken := []int{48, 62, 79, 94, 95, 109, 119, 120, 140, 143, 158}
 	return []xid{
-		{number: 79, means: "GPU has fallen off the bus", action: "power the machine off and on; if it comes again, have the board replaced"},
-		{number: 143, means: "GPU initialization error", action: reset, reset: true},
-		{number: 48, means: "double bit ECC error", action: reset, reset: true, memory: true},
-		{number: 95, means: "uncontained memory error", action: reset, reset: true, memory: true, after: []int{48}},
-		{number: 140, means: "unrecovered ECC error", action: reset, reset: true, memory: true},
-		{number: 94, means: "contained memory error", action: "restart the program that had it, and reset the GPU when the node is drained", reset: true, memory: true, after: []int{48, 95}},
-		{number: 64, means: "row remapping failure", action: reset, reset: true, memory: true, after: []int{48, 94, 95}},
-		{number: 63, means: "row remapping event", action: "drain the node and reset the GPU", reset: true, memory: true, after: []int{48, 94, 95}},
-		{number: 119, means: "GSP RPC timeout", action: "drain the node and reset the GPU; if it comes again, install another version of the driver", reset: true, after: []int{62, 79, 120}},
-		{number: 120, means: "GSP error", action: "drain the node and reset the GPU; if it comes again, install another version of the driver", reset: true, after: []int{79}},
-		{number: 61, means: "breakpoint of an internal microcontroller", action: reset, reset: true, after: []int{79}},
-		{number: 62, means: "halt of an internal microcontroller", action: reset, reset: true, after: []int{79}},
-		{number: 109, means: "context switch timeout", action: reset, reset: true, after: []int{62, 79, 119, 120}},
-		{number: 110, means: "security fault", action: "power the machine off and on; if it comes again, have the board replaced"},
-		{number: 136, means: "link training failed", action: reset, reset: true},
-		{number: 158, means: "GPU fatal timeout", action: reset, reset: true, after: []int{79}},
-		{number: 74, means: "NVLink error", action: "drain the node and reset the GPUs; check the other end of the link (nvidia-smi nvlink --status), and the NVSwitches", reset: true, after: []int{79, 95}},
-		{number: 149, means: "NVLink NETIR error", action: "drain the node and reset the GPU; if it comes again, have the link examined", reset: true},
-		{number: 92, means: "high single bit ECC error rate", action: "nothing now; have the board examined if it goes on", program: true, memory: true},
-		{number: 13, means: "graphics engine exception", action: restart, program: true, after: broken},
-		{number: 31, means: "GPU memory page fault", action: restart, program: true, after: broken},
-		{number: 43, means: "GPU stopped processing", action: restart, program: true, after: append(slices.Clone(broken), 13, 31)},
-		{number: 45, means: "preemptive cleanup, due to previous errors", action: restart, program: true, after: append(slices.Clone(broken), 13, 31, 43, 74)},
+		{number: 79},
+		{number: 143, reset: true},
+		{number: 48, reset: true, memory: true},
+		{number: 95, reset: true, memory: true, after: []int{48}},
+		{number: 140, reset: true, memory: true},
+		{number: 94, reset: true, memory: true, after: []int{48, 95}},
+		{number: 64, reset: true, memory: true, after: []int{48, 94, 95}},
+		{number: 63, reset: true, memory: true, after: []int{48, 94, 95}},
+		{number: 119, reset: true, after: []int{62, 79, 120}},
+		{number: 120, reset: true, after: []int{79}},
+		{number: 61, after: []int{79}},
+		{number: 62, reset: true, after: []int{79}},
+		{number: 109, reset: true, after: []int{62, 79, 119, 120}},
+		{number: 110, reset: true},
+		{number: 136, reset: true},
+		{number: 158, reset: true, after: []int{79}},
+		{number: 74, reset: true, after: []int{79, 95}},
+		{number: 149, reset: true},
+		{number: 92, program: true, memory: true},
+		{number: 13, program: true, after: broken},
+		{number: 31, program: true, after: broken},
+		{number: 43, program: true, after: append(slices.Clone(broken), 13, 31)},
+		{number: 45, program: true, after: append(slices.Clone(broken), 13, 31, 43, 74)},
 	}
 }
+
+func (x xid) known() things.Xid { return things.Xids()[strconv.Itoa(x.number)] }
 
 func (x xid) code() string { return fmt.Sprintf("XID-%03d", x.number) }
 
 func xidChecks() (all []Check) {
 	for _, x := range xids() {
 		c := Check{
-			Code: x.code(), Title: "Xid " + strconv.Itoa(x.number) + ": " + x.means,
+			Code: x.code(), Title: "Xid " + strconv.Itoa(x.number) + ": " + x.known().Means,
 			Reads: "the kernel log since the module was last loaded", Meaning: "the driver reported an error of this GPU; programs on it failed",
-			Fix: x.action, Interrupts: "programs on this GPU, and on those that NVLink joins it with", Note: x.program,
+			Fix: x.known().Action, Interrupts: "programs on this GPU, and on those that NVLink joins it with", Note: x.program,
 			Find: x.find, Sources: []string{catalogue, "https://github.com/leptonai/gpud (catalog_generated.go)"},
 		}
 		if x.program {
@@ -134,12 +129,17 @@ func (x xid) find(m *Machine) (found []Finding) {
 		if answers && there && x.over(g) {
 			continue
 		}
-		f := Finding{Object: address, What: fmt.Sprintf("GPU %s reported Xid %d, %s", address, x.number, x.means)}
+		f := Finding{Object: address, What: fmt.Sprintf("GPU %s reported Xid %d, %s", address, x.number, x.known().Means)}
 		if n := len(lines); n > 1 {
 			f.What += fmt.Sprintf(", %d times", n)
 		}
-		if x.reset {
+		switch {
+		case x.reset:
 			f.Command = resetCommand(host.GPU{Address: address})
+		case x.number == 79:
+			f.Command = "sudo reboot"
+		case !x.program:
+			f.Command = "sudo nvidia-bug-report.sh"
 		}
 		found = append(found, f)
 	}

@@ -65,7 +65,12 @@ func (l *look) start(ctx context.Context, e *Engine, units, places []string) []s
 	return argv
 }
 
-const containerdDefault = "/etc/containerd/config.toml"
+const (
+	containerdDefault = "/etc/containerd/config.toml"
+	// Talos has two: that file is of the one that runs its own services, and kubelet's reads this. Sources: siderolabs/talos at ad8823176,
+	// pkg/machinery/constants/constants.go (CRIContainerdConfig) and Dockerfile; spegel-org/spegel's documentation on Talos.
+	containerdTalos = "/etc/cri/containerd.toml"
+)
 
 func (l *look) containerd(ctx context.Context, os OS) *Engine {
 	e := &Engine{Name: "containerd"}
@@ -73,14 +78,18 @@ func (l *look) containerd(ctx context.Context, os OS) *Engine {
 		"/usr/bin/containerd", "/usr/local/bin/containerd", "/usr/sbin/containerd", "/opt/bin/containerd",
 		"/opt/containerd/bin/containerd", "/home/containerd/usr/local/bin/containerd", // the last on GKE of old
 	})
-	e.Config = or(option(argv, "config", "c"), containerdDefault)
+	made := containerdDefault
+	if os.ID == "talos" {
+		made = containerdTalos
+	}
+	e.Config = or(option(argv, "config", "c"), made)
 	if bare(*e) == 1 && !l.has(e.Config) {
 		return nil
 	}
 	l.engineVersion(ctx, e)
 	l.containerdConfig(e)
 	e.Socket = or(option(argv, "address", "a"), e.Socket, "/run/containerd/containerd.sock")
-	if e.Config == containerdDefault { // what the owners write; a unit of the machine's own may name another file
+	if e.Config == made { // what the owners write; a unit of the machine's own may name another file
 		e.Owner, e.Why = l.owner(os)
 	}
 	return e

@@ -238,10 +238,18 @@ func (l *look) module(name string, cache ModuleCache) (ModuleFile, error) {
 // about another. Modules are to be built with the same compiler.
 func (l *look) compiler(dir, kernel string) string {
 	for _, name := range []string{dir + "/build/.config", "/boot/config-" + kernel, dir + "/config"} {
-		_, after, ok := strings.Cut(string(l.read(name)), "\nCONFIG_CC_VERSION_TEXT=\"")
-		if text, _, ends := strings.Cut(after, "\"\n"); ok && ends {
+		if text := CompilerIn(string(l.read(name))); text != "" {
 			return text
 		}
+	}
+	return ""
+}
+
+// CompilerIn is the compiler that a kernel's configuration names; "" where it names none.
+func CompilerIn(config string) string {
+	_, after, ok := strings.Cut(config, "\nCONFIG_CC_VERSION_TEXT=\"")
+	if text, _, ends := strings.Cut(after, "\"\n"); ok && ends {
+		return text
 	}
 	return ""
 }

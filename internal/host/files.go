@@ -225,7 +225,12 @@ func appendTo(dir Folder, name string, data []byte) error {
 	if !i.Mode.IsRegular() {
 		return notRegular(i.Mode)
 	}
-	if i.Size > 0 {
+	if i.Size == 0 {
+		// The name is durable before the first byte: a file with bytes never needs this again, whatever killed its maker.
+		if err := dir.Sync(); err != nil {
+			return err
+		}
+	} else {
 		var last [1]byte
 		if _, err := file.ReadAt(last[:], i.Size-1); err != nil {
 			return err
@@ -237,11 +242,7 @@ func appendTo(dir Folder, name string, data []byte) error {
 	if _, err := file.Write(data); err != nil {
 		return err
 	}
-	if err := file.Sync(); err != nil {
-		return err
-	}
-	// The folder too, also if the file was there: the process that made it may have been killed before it synced the name.
-	return dir.Sync()
+	return file.Sync()
 }
 
 func openAppend(dir Folder, name string) (File, error) {

@@ -150,6 +150,7 @@ type Info struct {
 	Nlink  int               // how many names it has
 	Size   int64             // bytes
 	Ctime  time.Time         // last change of content or attributes, by the machine's wall clock
+	Mtime  time.Time         // last change of content, as far as no program set another
 	Xattrs map[string]string // extended attributes, nil if none
 	Chattr string            // "i" if chattr(1) made it immutable, "a" if append-only, where the file system says so
 }

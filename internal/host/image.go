@@ -128,35 +128,34 @@ func (i *image) cover(p placeholder) (err error) {
 	} else if err != nil {
 		return err
 	}
-	if target, err := i.Readlink(p.name); err == nil { // systemd-resolved's leads into /run, which programs find empty
-		return i.rooms.put(p, func() (string, error) { return i.under(target, filepath.Dir(p.name)) }, data)
+	target, err := i.Readlink(p.name)
+	link := err == nil
+	if at := within(target, filepath.Dir(p.name)); link && strings.HasPrefix(at, "/run/") { // systemd-resolved's: programs find /run empty
+		return i.rooms.put(p, at, data)
 	}
-	_, err = i.Lstat(p.name)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := i.Lstat(p.name); errors.Is(err, fs.ErrNotExist) {
 		if _, err := i.Stat(filepath.Dir(p.name)); err != nil {
 			return nil // no program of that image asks for it
 		}
-		err = i.WriteFile(p.name, nil, Attr{Mode: placeholderMode})
+		if err := i.WriteFile(p.name, nil, Attr{Mode: placeholderMode}); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
+	if _, err := i.Stat(p.name); link && errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is a link to %s, which does not exist: remove the link", p.name, target)
 	}
 	if p.name, err = i.Resolve(p.name); err != nil {
 		return err
 	}
-	return i.rooms.put(p, nil, data)
+	return i.rooms.put(p, "", data)
 }
 
-// under is where a link in a folder leads, if that is in /run; "" if it is not: then what it leads to is the image's own.
-func (i *image) under(target, folder string) (string, error) {
+// within is where a link in a folder leads.
+func within(target, folder string) string {
 	if !strings.HasPrefix(target, "/") {
 		target = folder + "/" + target
 	}
-	target = filepath.Clean("/" + target)
-	if !strings.HasPrefix(target, "/run/") {
-		return "", nil
-	}
-	return target, nil
+	return filepath.Clean("/" + target)
 }
 
 // Lock is Host's. At the end of a run the placeholders go: this run's, and those of a bake that was killed.

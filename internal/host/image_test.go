@@ -154,6 +154,54 @@ func TestImagePlaceholders(t *testing.T) {
 	}
 }
 
+// A policy-rc.d that is a link forbids daemons, too. One that leads to no file could not, and is refused.
+func TestImageLinkedPolicy(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		root := imageRoot(t)
+		if there {
+			if err := os.WriteFile(filepath.Join(root, "etc/policy"), []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink("/etc/policy", filepath.Join(root, "usr/sbin/policy-rc.d")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := openImage(t, root).Do(context.Background(), "sh", "-c", "/usr/sbin/policy-rc.d; test $? = 101")
+		if there && err != nil {
+			t.Error(err)
+		}
+		if !there && (err == nil || !strings.Contains(err.Error(), "remove the link")) {
+			t.Errorf("a link to nothing: %v", err)
+		}
+	}
+}
+
+// What this machine unmounts during a bake is unmounted for the image's programs, too: a copy of the mount would keep its disk busy.
+func TestImageKeepsNoMount(t *testing.T) {
+	root := imageRoot(t)
+	place := filepath.Join(root, "tmp")
+	for _, m := range []struct {
+		source, kind string
+		flags        uintptr
+	}{{place, "", unix.MS_BIND}, {"", "", unix.MS_SHARED}, {"tmpfs", "tmpfs", 0}} {
+		if err := unix.Mount(m.source, place, m.kind, m.flags, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer unix.Unmount(place, unix.MNT_DETACH)
+	h := openImage(t, root)
+	const is = "grep -c ' /tmp .* tmpfs ' /proc/self/mountinfo"
+	if out, err := h.Ask(context.Background(), "sh", "-c", is); err != nil {
+		t.Fatalf("%q, %v", out, err)
+	}
+	if err := unix.Unmount(place, 0); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := h.Ask(context.Background(), "sh", "-c", is); err == nil {
+		t.Errorf("still mounted: %q", out)
+	}
+}
+
 // A build machine that becomes an image shows its files, and nothing of the kernel and the systemd that run.
 func TestImageOfThisMachine(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -75,7 +75,8 @@ func (d realFolder) Lstat(name string) (Info, error) {
 		return Info{}, err
 	}
 	changed := unix.Timespec{Sec: x.Ctime.Sec, Nsec: int64(x.Ctime.Nsec)}
-	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed})
+	written := unix.Timespec{Sec: x.Mtime.Sec, Nsec: int64(x.Mtime.Nsec)}
+	i := info(&unix.Stat_t{Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Size: int64(x.Size), Ctim: changed, Mtim: written})
 	i.Nlink = int(x.Nlink)
 	switch {
 	case x.Attributes&unix.STATX_ATTR_IMMUTABLE != 0:
@@ -201,6 +202,7 @@ func info(st *unix.Stat_t) Info {
 		Nlink: int(st.Nlink),
 		Size:  st.Size,
 		Ctime: time.Unix(st.Ctim.Unix()),
+		Mtime: time.Unix(st.Mtim.Unix()),
 	}
 }
 

@@ -250,3 +250,21 @@ func TestImmutable(t *testing.T) {
 		t.Errorf("%+v (%v)", i, err)
 	}
 }
+
+// TestTimesOfAFile: chmod changes a file's ctime alone, so its mtime says when its content changed.
+func TestTimesOfAFile(t *testing.T) {
+	dir := t.TempDir()
+	written := time.Unix(1700000000, 5000)
+	if err := errors.Join(os.WriteFile(dir+"/file", nil, 0o600), os.Chtimes(dir+"/file", written, written)); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := host.FolderOf(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	i, err := folder.Lstat("file")
+	if err != nil || !i.Mtime.Equal(written) || !i.Ctime.After(written) {
+		t.Errorf("mtime %s, ctime %s, %v; want mtime %s", i.Mtime, i.Ctime, err, written)
+	}
+}

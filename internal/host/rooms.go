@@ -32,8 +32,9 @@ func openRooms(abs string, named realDisk) (r *rooms, disk realDisk, err error) 
 			return fmt.Errorf("cannot make a mount namespace: %w; run as root, with CAP_SYS_ADMIN", err)
 		}
 		unix.Umask(0o022) // of this thread alone from here on: unshare(2), clone(2) under CLONE_FS
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return fmt.Errorf("cannot keep mounts private: %w", err)
+		// What is mounted here stays here, and what the machine unmounts goes here, too: mount_namespaces(7).
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+			return fmt.Errorf("cannot keep mounts apart: %w", err)
 		}
 		if abs == "/" {
 			if abs, disk, err = wholeMachine(); err != nil {
@@ -178,15 +179,11 @@ func (r *rooms) mount(source, name, kind string, flags uintptr, options string) 
 	return nil
 }
 
-// put mounts a placeholder's file over its name, or writes it where a link leads in /run.
-func (r *rooms) put(p placeholder, leads func() (string, error), data []byte) error {
+// put mounts a placeholder's file over its name, or writes it to a name in /run.
+func (r *rooms) put(p placeholder, inRun string, data []byte) error {
 	return r.in(func() error {
-		if leads != nil {
-			name, err := leads()
-			if err != nil || name == "" {
-				return err
-			}
-			place := r.path() + name
+		if inRun != "" {
+			place := r.path() + inRun
 			if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
 				return err
 			}

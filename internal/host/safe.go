@@ -31,7 +31,7 @@ func safePaths() []string {
 		"/sys/devices/virtual/dmi/id/chassis_type", "/sys/devices/virtual/dmi/id/chassis_asset_tag",
 		"/sys/class/dmi/id/*_vendor", "/sys/class/dmi/id/*_name", "/sys/class/dmi/id/*_version", "/sys/class/dmi/id/chassis_asset_tag",
 
-		"/*/containerd/*.toml", "/*/containerd/*/*.toml", "/etc/crio/*.conf", "/etc/crio/crio.conf.d/*", "/etc/docker/daemon.json",
+		"/*/containerd/*.toml", "/*/containerd/*/*.toml", "/etc/cri/*.toml", "/etc/cri/conf.d/*.toml", "/etc/crio/*.conf", "/etc/crio/crio.conf.d/*", "/etc/docker/daemon.json",
 		"/var/lib/rancher/*/agent/etc/containerd/*", "/etc/nvidia-container-runtime/*", "/etc/cdi/*", "/run/cdi/*",
 
 		"/etc/systemd/system/**", "/run/systemd/system/**", "/usr/lib/systemd/system/**", "/lib/systemd/system/**", "/usr/local/lib/systemd/system/**",
@@ -42,7 +42,7 @@ func safePaths() []string {
 		"/etc/apt/preferences.d/*", "/etc/apt/keyrings/*", "/usr/share/keyrings/*", "/etc/yum.repos.d/*", "/etc/dnf/plugins/versionlock.list",
 		"/etc/dnf/modules.d/*", "/etc/pki/rpm-gpg/*",
 
-		"/var/lib/kubelet/config.yaml", "/home/kubernetes/kubelet-config.yaml", "/var/lib/rancher/*/agent/etc/kubelet.conf.d/*", "/etc/rancher/*/config.yaml", "/etc/rancher/*/config.yaml.d/*.yaml", "/etc/kubernetes/kubelet/*.json", "/etc/kubernetes/kubelet/*.d/*", "/etc/default/kubelet",
+		"/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/config", "/home/kubernetes/kubelet-config.yaml", "/var/lib/rancher/*/agent/etc/kubelet.conf.d/*", "/etc/rancher/*/config.yaml", "/etc/rancher/*/config.yaml.d/*.yaml", "/etc/kubernetes/kubelet/*.json", "/etc/kubernetes/kubelet/*.d/*", "/etc/default/kubelet",
 		"/etc/gpuadm/node.toml", "/etc/gpuadm/node.d/*.toml", "/var/lib/gpuadm/pins",
 	)
 }

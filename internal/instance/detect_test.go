@@ -90,7 +90,10 @@ func TestDetect(t *testing.T) {
 
 // TestDetectHosts looks at every recorded machine.
 func TestDetectHosts(t *testing.T) {
-	known := map[string]string{"aks-ubuntu2204": "azure aks", "al2023-eks-nvidia": "aws eks", "al2023-eks-trees": "aws eks", "gke-ubuntu": "gce gke"}
+	known := map[string]string{
+		"aks-ubuntu2204": "azure aks", "al2023-eks-nvidia": "aws eks", "al2023-eks-trees": "aws eks", "gke-ubuntu": "gce gke",
+		"gke-cos": "gce gke", "eks-bottlerocket": "aws",
+	}
 	hosts, err := filepath.Glob("../../test/hosts/*.txtar")
 	if err != nil || len(hosts) < 10 {
 		t.Fatal("too few recorded machines", hosts, err)

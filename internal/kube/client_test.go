@@ -116,7 +116,7 @@ func TestNode(t *testing.T) {
 	}
 	for _, name := range []string{"", "../x", "a/b", "A", "a%2fb", strings.Repeat("a", 254)} {
 		_, err := c.Node(t.Context(), name)
-		wants(t, err, Refused, "cannot be a node's name")
+		wants(t, err, Refused, "is no name of an object")
 	}
 	if got := sim.Requests(); got != nil {
 		t.Errorf("a name that is none was asked for: %v", got)

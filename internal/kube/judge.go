@@ -49,6 +49,9 @@ func (c *Client) judge(ctx context.Context, r call, t answer, err error) *Error 
 		}
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:
 		e.Why, e.retry = Busy, true
+		for _, cause := range causes { // of an eviction: the budget that does not let it
+			e.Because = append(e.Because, clean(cause, 300))
+		}
 	}
 	if t.status >= 500 && t.status != http.StatusNotImplemented {
 		e.Why, e.retry = Busy, true

@@ -10,6 +10,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/http"
@@ -109,7 +110,7 @@ func objectName(name string) error {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.')
 	}
 	if !ok {
-		return fmt.Errorf("%.80q cannot be a node's name", name)
+		return fmt.Errorf("%.80q is no name of an object", name)
 	}
 	return nil
 }
@@ -197,6 +198,31 @@ func (c *Client) Pods(ctx context.Context, node string) ([]Pod, error) {
 	}
 	err := c.do(ctx, r)
 	return list.Items, err
+}
+
+// Evict has a pod end as its PodDisruptionBudgets let it. While they do not, it is Busy, and Because says which budget; a pod that is gone is
+// Missing, and one that another of its name has replaced is a Conflict. A pod with two budgets gets a Status that says 500.
+// Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/; kubernetes, pkg/registry/core/pod/storage/eviction.go.
+func (c *Client) Evict(ctx context.Context, p Pod) error {
+	var made struct{ Status, Message string }
+	r := call{
+		verb: "evict", what: "pod " + p.Namespace + "/" + p.Name, method: http.MethodPost, form: "application/json", into: &made,
+		path: "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name + "/eviction",
+	}
+	if err := errors.Join(objectName(p.Namespace), objectName(p.Name)); err != nil {
+		return c.fail(r, &Error{Why: Refused, Cause: err})
+	}
+	var err error
+	if r.body, err = json.Marshal(map[string]any{
+		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": Meta{Name: p.Name, Namespace: p.Namespace},
+		"deleteOptions": map[string]any{"preconditions": map[string]string{"uid": p.UID}},
+	}); err != nil {
+		return c.fail(r, &Error{Why: Refused, Cause: fmt.Errorf("internal error: %w", err)})
+	}
+	if err := c.do(ctx, r); err != nil || made.Status != "Failure" {
+		return err
+	}
+	return c.fail(r, &Error{Why: Busy, Cause: fmt.Errorf("the API server says: %s", made.Message)})
 }
 
 // Get reads any path, and the server's clock as the answer's Date header tells it (zero if it tells none).

@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,13 +22,23 @@ type Meta struct {
 	ResourceVersion string            `json:"resourceVersion,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
 	Annotations     map[string]string `json:"annotations,omitempty"`
+	// DeletionTimestamp is set while the object ends.
+	DeletionTimestamp string  `json:"deletionTimestamp,omitempty"`
+	OwnerReferences   []Owner `json:"ownerReferences,omitempty"`
+}
+
+// Owner is an object that another one belongs to.
+type Owner struct {
+	Kind       string `json:"kind"`
+	Controller bool   `json:"controller,omitempty"`
 }
 
 // Node is a machine as the cluster knows it.
 type Node struct {
 	Meta `json:"metadata"`
 	Spec struct {
-		Taints []Taint `json:"taints,omitempty"`
+		Taints        []Taint `json:"taints,omitempty"`
+		Unschedulable bool    `json:"unschedulable,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		Allocatable map[string]Quantity `json:"allocatable,omitempty"`
@@ -125,6 +136,18 @@ type Pod struct {
 	Spec struct {
 		NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	} `json:"spec"`
+	Status struct {
+		Phase string `json:"phase,omitempty"`
+	} `json:"status"`
+}
+
+// Drained says whether kubectl drain ends a pod: none of a DaemonSet, which would make it again at once, none that kubelet has of a file,
+// and none that has ended. Sources: kubernetes, staging/src/k8s.io/kubectl/pkg/drain/filters.go;
+// https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/.
+func (p Pod) Drained() bool {
+	_, mirror := p.Annotations["kubernetes.io/config.mirror"]
+	ofDaemonSet := slices.ContainsFunc(p.OwnerReferences, func(o Owner) bool { return o.Controller && o.Kind == "DaemonSet" })
+	return !mirror && !ofDaemonSet && p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed"
 }
 
 // refusal is what the API server answers instead of an object: a Status.

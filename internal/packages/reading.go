@@ -23,6 +23,8 @@ type Reading struct {
 	of    []identity
 	found map[string]State
 	reads int
+
+	digests map[identity]LockFile // of files of mirrors
 }
 
 // NewReading returns a reading for a program that knows these packagers.

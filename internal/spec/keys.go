@@ -168,8 +168,10 @@ func table() []row {
 	text("ca_file", `""`, "absolute path of further CA certificates", checkPath, func(s *Spec) any { return &s.Proxy.CAFile })
 
 	section = "disruption"
+	enum("policy", "a change that takes the GPUs from their users: idle: it waits until nothing uses them. drain: it cordons the node and evicts the pods that use them, as far as their PodDisruptionBudgets let it. never: it is refused", func(s *Spec) any { return &s.Disruption.Policy }, "idle", "drain", "never")
+	text("drain_deadline", `"10m"`, "how long policy = \"drain\" waits for the pods to go; then the node is uncordoned, and nothing was changed", checkDuration, func(s *Spec) any { return &s.Disruption.DrainDeadline })
 	add("allow", TypeStrings, "[]", "what may be interrupted without asking", func(s *Spec) any { return &s.Disruption.Allow }).
-		Allowed = []string{"restart-runtime", "stop-containers", "stop-clients", "lose-partitions", "reset-gpu", "reboot"}
+		Allowed = []string{"restart-runtime", "stop-containers", "stop-clients", "lose-partitions", "reset-gpu", "reboot", "downgrade-gpuadm"}
 
 	return rows
 }

@@ -206,7 +206,9 @@ type Proxy struct {
 	CAFile      string   // absolute path of further CA certificates
 }
 
-// Disruption is [disruption]: what may be interrupted without asking.
+// Disruption is [disruption]: what may be interrupted without asking, and what a change does that is not among that.
 type Disruption struct {
-	Allow []string // restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot; sorted, each once
+	Policy        string   // idle, drain, never: for a change that takes the GPUs from their users
+	DrainDeadline string   // a duration, as time.ParseDuration reads it
+	Allow         []string // restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm; sorted, each once
 }

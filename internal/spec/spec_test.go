@@ -119,6 +119,8 @@ no_proxy = ["10.0.0.0/8", ".svc", "[::1]"]
 ca_file = "/etc/gpuadm/proxy.crt"
 
 [disruption]
+policy = "drain"
+drain_deadline = "1h30m"
 allow = ["stop-clients", "restart-runtime", "reset-gpu", "restart-runtime"]
 `
 
@@ -156,7 +158,7 @@ func wholeSpec() spec.Spec {
 			CAPin: "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 		},
 		Proxy:      spec.Proxy{HTTP: "http://proxy.example:3128", HTTPS: "socks5://proxy.example:1080", NoProxy: []string{"10.0.0.0/8", ".svc", "[::1]"}, CAFile: "/etc/gpuadm/proxy.crt"},
-		Disruption: spec.Disruption{Allow: []string{"reset-gpu", "restart-runtime", "stop-clients"}},
+		Disruption: spec.Disruption{Policy: "drain", DrainDeadline: "1h30m", Allow: []string{"reset-gpu", "restart-runtime", "stop-clients"}},
 		Sections:   []string{"driver", "toolkit", "runtime", "mig", "sharing", "node", "join", "proxy", "disruption"},
 	}
 }

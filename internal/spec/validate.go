@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // The checks of strings. Each returns the canonical form, or what is wrong. No string that gets here is the default,
@@ -38,6 +39,14 @@ func checkToolkitVersion(v string) (string, *finding) {
 		fix = "did you mean " + show(m[1]) + "?"
 	}
 	return v, wrong(fix, "%s is no version", show(v))
+}
+
+// checkDuration takes what time.ParseDuration does, above zero.
+func checkDuration(v string) (string, *finding) {
+	if d, err := time.ParseDuration(v); err != nil || d <= 0 {
+		return v, wrong(`write it as "90s", "10m" or "1h30m"`, "%s is no duration", show(v))
+	}
+	return v, nil
 }
 
 func checkPath(v string) (string, *finding) {

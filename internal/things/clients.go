@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,11 +15,41 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// GPUClients names the processes that hold a GPU: those with a device of NVIDIA's open. It reads /proc, since
-// NVML knows only clients with a CUDA context, and the kernel module is kept by any open file.
+// GPUClients names the processes that hold a GPU: those with a device of NVIDIA's open; and the pods that have a GPU and no such process
+// yet. It reads /proc, since NVML knows only clients with a CUDA context, and the kernel module is kept by any open file.
 func GPUClients(ctx context.Context, v host.View) ([]string, error) {
 	holders, err := GPUHolders(ctx, v)
-	return clientNames(holders), err
+	if err != nil {
+		return nil, err
+	}
+	pods, err := PodDevices(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	clients := clientNames(slices.DeleteFunc(slices.Clone(holders), func(h Holder) bool { return converge.Gone(ctx, h.Pod) }))
+	for _, p := range pods {
+		if !converge.Gone(ctx, p.Pod) && !slices.ContainsFunc(holders, func(h Holder) bool { return h.Pod == p.Pod }) {
+			clients = append(clients, fmt.Sprintf("pod %s has %s", p.Pod, p.Device))
+		}
+	}
+	return clients, nil
+}
+
+// GPUPods names the pods that use a GPU: NAMESPACE/NAME, or "uid UID" where kubelet has left no name.
+func GPUPods(ctx context.Context, v host.View) (pods []string, err error) {
+	holders, err := GPUHolders(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	given, err := PodDevices(ctx, v)
+	for _, h := range holders {
+		pods = append(pods, h.Pod)
+	}
+	for _, p := range given {
+		pods = append(pods, p.Pod)
+	}
+	slices.Sort(pods)
+	return slices.DeleteFunc(slices.Compact(pods), func(pod string) bool { return pod == "" }), err
 }
 
 func clientNames(holders []Holder) (clients []string) {

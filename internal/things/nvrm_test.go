@@ -13,9 +13,9 @@ import (
 // What the driver says in the kernel's log is put into words: the latest first, each thing once, and no more than three.
 func TestMeanings(t *testing.T) {
 	for _, x := range []struct{ lines, first string }{
-		{"NVRM: Xid (PCI:0000:17:00): 79, pid=4711, name=python3, GPU has fallen off the bus.", "Xid 79 of GPU 0000:17:00: it has fallen off the bus"},
-		{"NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python3, MMU Fault", "a program's fault"},
-		{"NVRM: Xid (PCI:0000:9b:00): 119, pid=1, Timeout after 6s of waiting for RPC response from GPU2 GSP!", "Xid 119 of GPU 0000:9b:00: its own processor (GSP) does not answer"},
+		{"NVRM: Xid (PCI:0000:17:00): 79, pid=4711, name=python3, GPU has fallen off the bus.", "Xid 79 of GPU 0000:17:00: GPU has fallen off the bus: drain the node (kubectl drain NODE "},
+		{"NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python3, MMU Fault", "GPU memory page fault: find the cause in the program's own log"},
+		{"NVRM: Xid (PCI:0000:9b:00): 119, pid=1, Timeout after 6s of waiting for RPC response from GPU2 GSP!", "Xid 119 of GPU 0000:9b:00: GSP RPC timeout: drain the node "},
 		{"NVRM: Xid (PCI:0000:9b:00): 9999, something new", ""},
 		{"NVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x62:0x40:2393)\nNVRM: GPU 0000:17:00.0: rm_init_adapter failed, device minor number 0", "could not start a GPU"},
 		{"nvidia 0000:17:00.0: Direct firmware load for nvidia/580.95.05/gsp_ga10x.bin failed with error -2\nNVRM: RmFetchGspRmImages: No firmware image found", "(GSP) could not be started"},
@@ -36,5 +36,20 @@ func TestMeanings(t *testing.T) {
 	}
 	if got := things.Meanings(many); len(got) != 3 || !strings.Contains(got[0], "Xid 79") || !strings.Contains(got[2], "Xid 63") {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestXids: what interrupts comes after the drain, and each action can be typed.
+func TestXids(t *testing.T) {
+	for number, x := range things.Xids() {
+		drain := strings.Index(x.Action, "kubectl drain NODE")
+		for _, step := range []string{"reset the GPU", "sudo reboot", "power the machine off"} {
+			if at := strings.Index(x.Action, step); at >= 0 && (drain < 0 || at < drain) {
+				t.Errorf("Xid %s: %q comes before the drain: %s", number, step, x.Action)
+			}
+		}
+		if !strings.Contains(x.Action, "(") && !strings.Contains(x.Action, "sudo ") {
+			t.Errorf("Xid %s: nothing can be typed: %s", number, x.Action)
+		}
 	}
 }

@@ -28,26 +28,34 @@ func runs(u host.Unit) bool {
 	return u.Active == "active" || u.Active == "activating" || u.Active == "reloading"
 }
 
-// Pause stops those of the units that run, and notes them first: a run that is killed before Resume leaves word of them.
-func Pause(ctx context.Context, h host.Host, units []string) error {
-	var running []string
+// Pauses lists those of the units that run, which Pause would stop.
+func Pauses(ctx context.Context, v host.View, units []string) (running []string, err error) {
 	pids := map[int]bool{}
 	for _, name := range units {
-		u, err := h.Unit(ctx, name)
+		u, err := v.Unit(ctx, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !runs(u) || u.PID != 0 && pids[u.PID] { // another name of one that is in the list
 			continue
 		}
 		pids[u.PID] = true
 		if u.Load == "masked" || u.Enabled == "masked" {
-			return &converge.Trouble{
+			return nil, &converge.Trouble{
 				What: fmt.Sprintf("cannot pause %s: it runs and is masked, so it could not be started again", name),
 				Try:  []string{"systemctl unmask " + name + ", or stop it for good"},
 			}
 		}
 		running = append(running, name)
+	}
+	return running, nil
+}
+
+// Pause stops those of the units that run, and notes them first: a run that is killed before Resume leaves word of them.
+func Pause(ctx context.Context, h host.Host, units []string) error {
+	running, err := Pauses(ctx, h, units)
+	if err != nil {
+		return err
 	}
 	if err := note(h, running); err != nil {
 		return err

@@ -25,8 +25,9 @@ type PodDevice struct {
 const podResources = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 // PodDevices lists what kubelet has given to pods that have not ended, also to those without a process yet; nothing where no kubelet
-// answers. Before Kubernetes 1.34 kubelet lists ended pods too (kubernetes, pull 132028 and issue 132020): those of which the container
-// engine has stopped the sandbox, and runs no other.
+// answers. Before Kubernetes 1.34 kubelet lists ended pods too, but without their devices, which it frees before it lists. Sources:
+// kubernetes, pull 79409; List in pkg/kubelet/apis/podresources/server_v1.go and UpdateAllocatedDevices in
+// pkg/kubelet/cm/devicemanager/manager.go at v1.35.4, with the feature gate KubeletPodResourcesListUseActivePods off (pull 132028).
 func PodDevices(ctx context.Context, v host.View) ([]PodDevice, error) {
 	if _, err := v.Stat(podResources); err != nil || !v.Live() {
 		return nil, nil
@@ -40,18 +41,7 @@ func PodDevices(ctx context.Context, v host.View) ([]PodDevice, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := podDevices(answer)
-	if err != nil || len(found) == 0 {
-		return nil, err
-	}
-	ended := endedPods(ctx, v)
-	var list []PodDevice
-	for _, d := range found {
-		if !ended[d.Pod] {
-			list = append(list, d)
-		}
-	}
-	return list, nil
+	return podDevices(answer)
 }
 
 // podDevices reads a ListPodResourcesResponse: pod_resources (1), each with name (1), namespace (2) and containers (3), of which each has
@@ -104,45 +94,4 @@ func deviceIDs(devices []byte) (ids []string, err error) {
 		return nil, err
 	}
 	return ids, err
-}
-
-// endedPods are the pods whose sandboxes the container engine has all stopped; none where no engine answers.
-func endedPods(ctx context.Context, v host.View) map[string]bool {
-	for _, socket := range []string{"/run/containerd/containerd.sock", "/run/crio/crio.sock", "/run/k3s/containerd/containerd.sock"} {
-		ended, err := sandboxes(ctx, v, socket, 1)
-		if err != nil {
-			continue
-		}
-		running, err := sandboxes(ctx, v, socket, 0)
-		if err != nil {
-			continue
-		}
-		for pod := range running {
-			delete(ended, pod)
-		}
-		return ended
-	}
-	return nil
-}
-
-// sandboxes are the pods of which a container engine has a sandbox in a state: 0 ready, 1 not ready. It sends a ListPodSandboxRequest
-// with filter (1), state (2), state (1), and reads of each PodSandbox (1) its metadata (2): name (1), namespace (3).
-// Source: k8s.io/cri-api, pkg/apis/runtime/v1/api.proto.
-func sandboxes(ctx context.Context, v host.View, socket string, state byte) (map[string]bool, error) {
-	answer, err := v.Call(ctx, socket, "/runtime.v1.RuntimeService/ListPodSandbox", []byte{0x0a, 0x04, 0x12, 0x02, 0x08, state})
-	if err != nil {
-		return nil, err
-	}
-	pods := map[string]bool{}
-	return pods, host.ProtoFields(answer, func(_ int, sandbox []byte) error {
-		return host.ProtoFields(sandbox, func(n int, metadata []byte) error {
-			texts := map[int]string{}
-			if n != 2 {
-				return nil
-			}
-			err := host.ProtoFields(metadata, func(n int, value []byte) error { texts[n] = string(value); return nil })
-			pods[texts[3]+"/"+texts[1]] = true
-			return err
-		})
-	})
 }

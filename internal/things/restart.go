@@ -91,7 +91,7 @@ func (r restart) look(v host.View, u host.Unit) (converge.State, error) {
 		return "inactive", nil
 	}
 	for _, name := range append(slices.Clone(r.files), u.Files...) {
-		late, err := changedSince(v, name, u)
+		late, err := changedSince(v, name, func(at host.Info, _ string) bool { return after(at.Ctime, v.Now(), u) })
 		if err != nil {
 			return "", err
 		}
@@ -102,9 +102,29 @@ func (r restart) look(v host.View, u host.Unit) (converge.State, error) {
 	return UpToDate, nil
 }
 
+// Rewritten says whether a file that a daemon reads got other content since the daemon has started: Outdated without what chmod and
+// restorecon do, which change a file's ctime alone. A file that was moved or copied into its place keeps an old mtime; then the folder has
+// a new one. Sources: inode(7), st_ctime and st_mtime; https://pubs.opengroup.org/onlinepubs/9799919799/functions/rename.html.
+func Rewritten(ctx context.Context, v host.View, unit string, files []string) (bool, error) {
+	u, err := v.Unit(ctx, unit)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range append(slices.Clone(files), u.Files...) {
+		late, err := changedSince(v, name, func(at host.Info, name string) bool {
+			folder, err := v.Stat(path.Dir(name))
+			return after(at.Mtime, v.Now(), u) || after(at.Ctime, v.Now(), u) && err == nil && after(folder.Mtime, v.Now(), u)
+		})
+		if late || err != nil {
+			return late, err
+		}
+	}
+	return false, nil
+}
+
 // changedSince says whether a file, the folder it lies in, or something in it if it is a folder, changed after the
 // daemon had started. A folder's own time tells of files that came, went or were renamed over.
-func changedSince(v host.View, name string, u host.Unit) (bool, error) {
+func changedSince(v host.View, name string, late func(info host.Info, name string) bool) (bool, error) {
 	names := []string{name}
 	info, err := v.Stat(name)
 	switch {
@@ -128,7 +148,7 @@ func changedSince(v host.View, name string, u host.Unit) (bool, error) {
 		} else if err != nil {
 			return false, err
 		}
-		if after(info.Ctime, v.Now(), u) {
+		if late(info, n) {
 			return true, nil
 		}
 	}

@@ -191,7 +191,7 @@ func TestChangeOfSource(t *testing.T) {
 	ubuntu.publish()
 	m.update()
 	theirs, ours := nvidiaDriver(), nvidiaDriver()
-	ours.Exclude, ours.Excluded = "release o=Ubuntu", "/^(libnvidia-|nvidia-(utils|firmware|modprobe))/"
+	ours.Exclude, ours.Excluded = "release o=Ubuntu", []string{"libnvidia-*", "nvidia-utils*", "nvidia-firmware*", "nvidia-modprobe*"}
 	first := m.has()
 	m.apply(leaves(theirs, "595.71.05", "libnvidia-compute-595-server", "nvidia-utils-595"))
 	m.installs()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
 )
 
 const (
@@ -34,7 +35,7 @@ func (apt) Stale(v host.View, files []string) (bool, error) {
 		if read.IsZero() {
 			return true, nil
 		}
-		for _, name := range slices.Concat(files, s.signedBy) {
+		for _, name := range slices.Concat(files, s.signedBy, packages.LocksOf(s.uri)) { // a mirror that was written since
 			if i, err := v.Stat(name); err == nil && i.Ctime.After(read) {
 				return true, nil
 			}

@@ -67,6 +67,8 @@ type machine struct {
 	repo *repo
 	apt  apt
 
+	fetched int // files, by the last mirror
+
 	mu  sync.Mutex
 	ran []string
 }

@@ -19,16 +19,20 @@ import (
 // if anything fails there, each of our own files alone, strictly: what others have broken does not stop us, and a
 // package that is then missing is named by who needs it.
 func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
-	all := a.refresh(ctx, h)
-	if all == nil {
-		return touch(h, files)
-	}
-	// Those read for the same sources will do where the network fails: the way back needs no newer ones.
-	old, err := a.Stale(h, slices.DeleteFunc(slices.Clone(files), func(f string) bool { return path.Ext(f) != ".sources" }))
+	sources, err := sourcesIn(h, files)
 	if err != nil {
 		return err
 	}
-	sources, err := sourcesIn(h, files)
+	// A mirror needs no list of the distribution, and where there is one, these servers may be out of reach.
+	mirrored := len(sources) > 0 && !slices.ContainsFunc(sources, func(s source) bool { return !packages.IsMirror(h, s.uri) })
+	all := error(nil)
+	if !mirrored {
+		if all = a.refresh(ctx, h); all == nil {
+			return touch(h, files)
+		}
+	}
+	// Those read for the same sources will do where the network fails: the way back needs no newer ones.
+	old, err := a.Stale(h, slices.DeleteFunc(slices.Clone(files), func(f string) bool { return path.Ext(f) != ".sources" }))
 	if err != nil {
 		return err
 	}
@@ -37,7 +41,7 @@ func (a apt) Update(ctx context.Context, h host.Host, files []string) error {
 			continue
 		}
 		err := a.refresh(ctx, h, "-o", "Dir::Etc::sourcelist="+s.file, "-o", "Dir::Etc::sourceparts=-", "-o", "APT::Get::List-Cleanup=0")
-		if busy := (*packages.Locked)(nil); err != nil && (old || errors.As(err, new(packages.Distrust)) || errors.As(err, &busy)) {
+		if busy := (*packages.Locked)(nil); err != nil && (old || mirrored || errors.As(err, new(packages.Distrust)) || errors.As(err, &busy)) {
 			return packages.Unread(h, err, s.uri, s.file)
 		}
 	}

@@ -1,0 +1,207 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/kube"
+)
+
+// nodePatience bounds all requests to the API server together: doctor answers within two seconds, also without a network.
+const nodePatience = time.Second
+
+func nodeChecks() []Check {
+	return []Check{
+		{
+			Code: "KUB-008", Title: "the cluster has no Node of this machine",
+			Reads:   "the Node, with kubelet's identity, where kubelet runs and the API server answers within a second",
+			Meaning: "the cluster starts no pod here: kubelet registers its Node only when it starts, and another process has deleted it since",
+			Fix:     "restart kubelet, which registers the Node again", Command: "sudo systemctl restart kubelet", Interrupts: "restarts kubelet; pods of the deleted Node are removed",
+			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/71398", "https://github.com/kubernetes/kubernetes/issues/115761"},
+			Find:    noNode,
+		},
+		{
+			Code: "KUB-009", Title: "no device plugin runs, and the Node has a taint that can repel it",
+			Reads:   "the Node's taints and the pods on it, with kubelet's identity, and the running processes",
+			Meaning: "a DaemonSet makes no pod for a Node with a taint that its pods do not tolerate, and the cluster says so nowhere: no GPU is offered",
+			Fix:     "add a toleration to the device plugin's DaemonSet, or remove the taint; where the cluster has no device plugin, install one", Interrupts: "nothing",
+			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/421", "https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/"},
+			Find:    repelled,
+		},
+		{
+			Code: "KUB-010", Title: "the Node offers fewer GPUs than the driver has",
+			Reads:   "the Node's allocatable nvidia.com/gpu, with kubelet's identity, the driver's GPUs, and the running processes",
+			Meaning: "the device plugin runs and holds GPUs back: it keeps one that failed once as unhealthy until it restarts",
+			Fix:     "read the log of the device plugin's pod, then delete the pod: its DaemonSet starts it again", Interrupts: "new pods with GPUs wait until the plugin has registered",
+			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/234", "https://github.com/NVIDIA/k8s-device-plugin/issues/426"},
+			Find:    offersFewer,
+		},
+		{
+			Code: "KUB-011", Title: "the Node takes no new pods", Note: true,
+			Reads:   "the Node's spec.unschedulable, with kubelet's identity",
+			Meaning: "an operator or a controller has cordoned the Node, most often for maintenance",
+			Fix:     "once the maintenance is over: kubectl uncordon NODE", Interrupts: "nothing",
+			Sources: []string{"https://kubernetes.io/docs/concepts/nodes/node/#manual-node-administration", "https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/"},
+			Find:    cordoned,
+		},
+	}
+}
+
+func nodeEdges() []Edge {
+	edges := []Edge{{By: "KUB-009", Explains: "KUB-004"}, {By: "KUB-003", Explains: "KUB-010"}}
+	for _, code := range []string{"RUN-001", "RUN-002", "RUN-004", "GPU-001", "GPU-002", "GPU-003", "GPU-005", "GPU-006", "GPU-007", "FAB-001", "FAB-002", "FAB-003", "MIG-001", "MIG-002"} {
+		edges = append(edges, Edge{By: code, Explains: "KUB-010"}) // the plugin does not offer what does not work
+	}
+	for _, x := range xids() {
+		if !x.program { // the plugin ignores those
+			edges = append(edges, Edge{By: x.code(), Explains: "KUB-010"})
+		}
+	}
+	return append(edges, Edge{By: "XID-154", Explains: "KUB-010"})
+}
+
+// registration is what the cluster says of this machine.
+type registration struct {
+	name string
+	node *kube.Node // nil where the cluster has none
+	pods []kube.Pod // on it
+	seen bool       // whether kubelet may list them
+}
+
+// Registration asks the API server with kubelet's own identity. ok is false where kubelet does not run, or where the server does not
+// answer in time.
+func (m *Machine) Registration() (registration, bool) {
+	k := m.Facts().Kubelet
+	if !k.Joined || k.Kubeconfig == "" || k.Active != "active" || !k.Expired.IsZero() && k.Expired.Before(m.View.Now()) {
+		return registration{}, false
+	}
+	return m.registered.read(m, "this machine's Node in the cluster", func() (registration, error) {
+		ctx, end := context.WithTimeoutCause(kube.Within(m.ctx, 0), nodePatience, fmt.Errorf("no answer within %v", nodePatience))
+		defer end()
+		r := registration{name: k.NodeName}
+		c, err := kube.Ask(m.View, kube.From{Kubeconfig: k.Kubeconfig})
+		if err != nil {
+			return r, err
+		}
+		r.node, err = c.CachedNode(ctx, r.name)
+		if errors.Is(err, kube.Missing) || errors.Is(err, kube.Forbidden) {
+			// The command line does not say how a cloud names the Node; the server knows it. Where it knows no such question
+			// (before Kubernetes 1.28), the name stays unproven, and the fault is not named.
+			user, _, whoErr := c.Whoami(ctx)
+			name, proven := strings.CutPrefix(user, "system:node:")
+			if whoErr != nil || !proven {
+				return r, err
+			}
+			r.name = name
+			r.node, err = c.Node(ctx, name)
+		}
+		if errors.Is(err, kube.Missing) {
+			return registration{name: r.name}, nil
+		} else if err != nil {
+			return r, err
+		}
+		r.pods, err = c.Pods(ctx, r.name)
+		r.seen = err == nil
+		return r, nil
+	})
+}
+
+func noNode(m *Machine) []Finding {
+	r, ok := m.Registration()
+	if !ok || r.node != nil {
+		return nil
+	}
+	return []Finding{{
+		Object: r.name, What: fmt.Sprintf("kubelet runs, and the cluster has no Node %s", r.name),
+		Command: "sudo systemctl restart " + m.Facts().Kubelet.Unit,
+	}}
+}
+
+func cordoned(m *Machine) []Finding {
+	r, ok := m.Registration()
+	if !ok || r.node == nil || !r.node.Spec.Unschedulable {
+		return nil
+	}
+	return []Finding{{Object: r.name, What: fmt.Sprintf("the Node %s is cordoned and takes no new pods; once its maintenance is over: kubectl uncordon %s", r.name, r.name)}}
+}
+
+// repelling are the taints that can keep a device plugin's pods away. Each DaemonSet tolerates those of the Node's conditions, and
+// NVIDIA's and Google's DaemonSets tolerate nvidia.com/gpu. Sources: kubernetes, pkg/controller/daemon/util/daemonset_util.go
+// (AddOrUpdateDaemonPodTolerations) and https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations;
+// deployments/static/nvidia-device-plugin.yml of https://github.com/NVIDIA/k8s-device-plugin, and cmd/nvidia_gpu/device-plugin.yaml of
+// https://github.com/GoogleCloudPlatform/container-engine-accelerators.
+func repelling(n *kube.Node) (list []string) {
+	for _, t := range n.Spec.Taints {
+		if t.Effect != "PreferNoSchedule" && !strings.HasPrefix(t.Key, "node.kubernetes.io/") && (t.Key != "nvidia.com/gpu" || t.Effect != "NoSchedule") {
+			list = append(list, t.String())
+		}
+	}
+	return list
+}
+
+// pluginPod is the pod on this machine that looks like one that offers GPUs; "" if there is none.
+func (r registration) pluginPod() string {
+	i := slices.IndexFunc(r.pods, func(p kube.Pod) bool {
+		return strings.Contains(p.Name, "device-plugin") || strings.Contains(p.Name, "dra-driver")
+	})
+	if i < 0 {
+		return ""
+	}
+	return r.pods[i].Namespace + "/" + r.pods[i].Name
+}
+
+// whole are the GPUs that a device plugin offers as such.
+func (m *Machine) whole() (n int) {
+	for _, g := range m.answering() {
+		if !g.Mode && !g.Pending {
+			n++
+		}
+	}
+	return n
+}
+
+// repelled names what can be known: a pod that a DaemonSet does not make is nowhere to be seen.
+func repelled(m *Machine) []Finding {
+	r, ok := m.Registration()
+	if !ok || r.node == nil || !r.seen || len(m.answering()) == 0 || len(m.plugins()) > 0 || r.pluginPod() != "" {
+		return nil
+	}
+	taints := repelling(r.node)
+	if len(taints) == 0 {
+		return nil
+	}
+	return []Finding{{
+		Object: r.name, What: fmt.Sprintf("the Node %s has the taint %s, and no pod of a device plugin", r.name, strings.Join(taints, ", ")),
+		Command: "kubectl get daemonsets -A -o wide; kubectl describe node " + r.name,
+	}}
+}
+
+// offersFewer leaves alone what a plugin's configuration can rename or multiply: partitions and shares have other names.
+func offersFewer(m *Machine) []Finding {
+	r, ok := m.Registration()
+	if !ok || r.node == nil || len(m.plugins()) == 0 {
+		return nil
+	}
+	for name, n := range r.node.Status.Allocatable {
+		if strings.HasPrefix(name, "nvidia.com/") && name != "nvidia.com/gpu" && n.Count() > 0 {
+			return nil
+		}
+	}
+	offered, has := r.node.Status.Allocatable["nvidia.com/gpu"].Count(), m.whole()
+	if offered >= int64(has) {
+		return nil
+	}
+	namespace, pod, _ := strings.Cut(cmp.Or(r.pluginPod(), "NAMESPACE/POD"), "/")
+	return []Finding{{
+		Object: r.name, What: fmt.Sprintf("the Node %s offers %d of the driver's %d GPUs, and a device plugin runs", r.name, offered, has),
+		Command: fmt.Sprintf("kubectl -n %s logs %s; kubectl -n %s delete pod %s", namespace, pod, namespace, pod),
+	}}
+}

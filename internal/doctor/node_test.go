@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/test/sim/kubesim"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// joined is the working machine in a cluster: its kubelet's name there is another one than the machine's, as in clouds.
+func joined(t *testing.T, breaks func(*recorded)) (*simhost.Node, *kubesim.Server) {
+	t.Helper()
+	r := working(t)
+	r.put("proc/sys/kernel/hostname", "gpu-1\n")
+	r.put("etc/kubernetes/kubelet.conf mode=0600", `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "https://api.example:6443"}}], users: [{name: u, user: {token: "planted-kubelet"}}]}
+`)
+	if breaks != nil {
+		breaks(r)
+	}
+	n, s := r.node(), kubesim.New(kubesim.User{})
+	s.Token("planted-kubelet", kubesim.Node("gpu-1.internal"))
+	s.AddNode("gpu-1.internal", map[string]string{"kubernetes.io/os": "linux"})
+	offers(s, "8")
+	s.AddPod(pod("kube-proxy-4x7qp"))
+	n.Serve("api.example:6443", s)
+	return n, s
+}
+
+func pod(name string) kubesim.Object {
+	return kubesim.Object{"metadata": kubesim.Object{"name": name, "namespace": "kube-system"}, "spec": kubesim.Object{"nodeName": "gpu-1.internal"}}
+}
+
+func offers(s *kubesim.Server, gpus string) {
+	s.EditNode("gpu-1.internal", func(n kubesim.Object) {
+		n["status"] = kubesim.Object{"allocatable": kubesim.Object{"cpu": "96", "nvidia.com/gpu": gpus}}
+	})
+}
+
+func taints(s *kubesim.Server, list ...any) {
+	s.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"taints": list} })
+}
+
+func plugin(r *recorded) { r.put("proc/4711/comm", "nvidia-device-p\n") }
+
+// TestNode asks a simulated API server: what it says of this machine's Node is found, and nothing else.
+func TestNode(t *testing.T) {
+	custom := kubesim.Object{"key": "dedicated", "value": "training", "effect": "NoSchedule"}
+	gpu := kubesim.Object{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+	for _, c := range []struct {
+		name   string
+		breaks func(*recorded)
+		says   func(*kubesim.Server)
+		want   string // root causes
+		what   string // of one of them
+	}{
+		{name: "well", breaks: plugin, says: func(s *kubesim.Server) { taints(s, custom) }},
+		{name: "no plugin is installed, no taint", says: func(s *kubesim.Server) { offers(s, "0") }},
+		{"deleted", nil, func(s *kubesim.Server) { s.DeleteNode("gpu-1.internal") }, "KUB-008", "kubelet runs, and the cluster has no Node gpu-1.internal"},
+		{"deleted, kubelet does not run", func(r *recorded) { r.fails("kubelet") }, func(s *kubesim.Server) { s.DeleteNode("gpu-1.internal") }, "KUB-001", ""},
+		{"taint", nil, func(s *kubesim.Server) { taints(s, gpu, custom) }, "KUB-009", "the Node gpu-1.internal has the taint dedicated=training:NoSchedule, and no pod of a device plugin"},
+		{name: "taints that a plugin tolerates", says: func(s *kubesim.Server) {
+			taints(s, gpu, kubesim.Object{"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}, kubesim.Object{"key": "a", "effect": "PreferNoSchedule"})
+		}},
+		{name: "taint, and a plugin of another name", says: func(s *kubesim.Server) {
+			taints(s, custom)
+			s.AddPod(pod("nvidia-device-plugin-daemonset-abcde"))
+		}},
+		{"plugin offers none", plugin, func(s *kubesim.Server) { offers(s, "0") }, "KUB-010", "the Node gpu-1.internal offers 0 of the driver's 8 GPUs, and a device plugin runs"},
+		{"plugin offers one less", plugin, func(s *kubesim.Server) { offers(s, "7") }, "KUB-010", "offers 7 of the driver's 8"},
+		{name: "shared", breaks: plugin, says: func(s *kubesim.Server) {
+			s.EditNode("gpu-1.internal", func(n kubesim.Object) {
+				n["status"] = kubesim.Object{"allocatable": kubesim.Object{"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "16"}}
+			})
+		}},
+		{"one less, for a GPU is broken", func(r *recorded) {
+			plugin(r)
+			r.gpu(1, "remapfails = true")
+		}, func(s *kubesim.Server) { offers(s, "7") }, "GPU-007", ""},
+		{"one less, and a program failed", func(r *recorded) {
+			plugin(r)
+			r.says("NVRM: Xid (PCI:0000:5d:00): 13, pid=1, name=python, words")
+		}, func(s *kubesim.Server) { offers(s, "7") }, "KUB-010", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n, s := joined(t, c.breaks)
+			c.says(s)
+			report := Examine(t.Context(), n)
+			if got := codes(report); got != c.want || len(report.Unread) > 0 {
+				t.Errorf("root causes %q, want %q: %v %v", got, c.want, report.Causes, report.Unread)
+			}
+			if c.what != "" && len(report.Causes) == 1 && !strings.Contains(report.Causes[0].Found[0].What, c.what) {
+				t.Errorf("%q, want %q", report.Causes[0].Found[0].What, c.what)
+			}
+			if n.Touches() != 0 {
+				t.Errorf("doctor touched the machine %d times", n.Touches())
+			}
+		})
+	}
+}
+
+// TestCordoned: an operator cordons on purpose, so that it is a note.
+func TestCordoned(t *testing.T) {
+	n, s := joined(t, nil)
+	s.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"unschedulable": true} })
+	report := Examine(t.Context(), n)
+	if codes(report) != "" || !slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == "KUB-011" }) {
+		t.Errorf("%v %v", report.Causes, report.Notes)
+	}
+}
+
+// TestSilentServer: an API server that does not answer, or refuses, is no fault of the machine, and is named as not checked.
+func TestSilentServer(t *testing.T) {
+	for name, f := range map[string]kubesim.Fault{
+		"hangs": {Hang: true, Times: -1}, "busy": {Status: 503, Times: -1}, "who": {On: "POST", Status: 404, Times: -1},
+		"refuses the credentials": {Status: 401, Times: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, s := joined(t, nil)
+			s.Fail(f)
+			report := Examine(t.Context(), n)
+			if codes(report) != "" || len(report.Unread) != 1 {
+				t.Errorf("%v %v", report.Causes, report.Unread)
+			}
+		})
+	}
+}
+
+// TestNestedPlugin: the plugins of a kubelet in a container are not the machine's.
+func TestNestedPlugin(t *testing.T) {
+	for ids, want := range map[string]string{"4711\t400\t1": "", "4711\t1": "KUB-003", "4711": "KUB-003"} {
+		r := working(t)
+		r.put("proc/4242/comm", "nvidia-device-p\n")
+		r.put("proc/4242/status", "Name:\tnvidia-device-p\nNSpid:\t4242\t1\n")
+		plugin(r)
+		r.put("proc/4711/status", "Name:\tnvidia-device-p\nNSpid:\t"+ids+"\n")
+		if got := codes(Examine(t.Context(), r.node())); got != want {
+			t.Errorf("%q: root causes %q, want %q", ids, got, want)
+		}
+	}
+}
+
+// TestRelabelled: what restorecon and chmod change of a file is not read by a daemon; what mv and an editor change is.
+func TestRelabelled(t *testing.T) {
+	const config = "/var/lib/kubelet/config.yaml"
+	for name, c := range map[string]struct {
+		change func(*simhost.Node) error
+		want   string
+	}{
+		"relabelled": {func(n *simhost.Node) error { return n.SetAttr(config, host.Attr{Mode: 0o600}) }, ""},
+		"written": {func(n *simhost.Node) error {
+			return n.WriteFile(config, []byte("kind: KubeletConfiguration\n"), host.Attr{Mode: 0o644})
+		}, "KUB-007"},
+	} {
+		n := working(t).node()
+		n.Advance(time.Hour)
+		if err := c.change(n); err != nil {
+			t.Fatal(err)
+		}
+		n.Advance(time.Hour)
+		if got := codes(Examine(t.Context(), n)); got != c.want {
+			t.Errorf("%s: root causes %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestPartitionsOfSpec: partitions are compared with node.toml, where it asks for some.
+func TestPartitionsOfSpec(t *testing.T) {
+	for text, want := range map[string]string{
+		"format = 1\n": "",
+		"format = 1\n[[mig.gpu]]\nlayout = {\"1g.10gb\" = 7}\n": "MIG-003",
+		"format = 1\n[[mig.gpu]]\nenabled = false\n":            "",
+	} {
+		s, err := spec.Parse(spec.File{Name: "node.toml", Data: []byte(text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := working(t).node()
+		report := ExamineFor(t.Context(), n, s)
+		if codes(report) != want || n.Touches() != 0 {
+			t.Errorf("%s root causes %q, want %q: %v %v", text, codes(report), want, report.Causes, report.Unread)
+		}
+	}
+}

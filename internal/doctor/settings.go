@@ -1,0 +1,217 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/runtime"
+)
+
+// settingChecks are about programs that run with a wrong setting.
+func settingChecks() []Check {
+	return []Check{
+		{
+			Code: "RUN-007", Title: "the toolkit does not give containers access to the GPUs' devices",
+			Reads:   runtime.ToolkitConfig + ", and the toolkit's version",
+			Meaning: "in each container NVML fails with Unknown Error or Insufficient Permissions: no-cgroups = true is for containers of users that are not root",
+			Fix:     "set no-cgroups = false in that file, and restart the pods that use GPUs", Interrupts: "the pods that use GPUs",
+			Command: "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place",
+			Sources: []string{"https://github.com/NVIDIA/nvidia-docker/issues/1608", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/580"},
+			Find:    noCgroups,
+		},
+		{
+			Code: "RUN-008", Title: "the toolkit looks for the driver in an empty folder",
+			Reads:   runtime.ToolkitConfig + ", and the folder that it names as root",
+			Meaning: "no container with a GPU starts: the driver is on the machine, and no longer in the GPU Operator's driver container",
+			Fix:     "remove root from that file, and name the machine's own program as ldconfig", Interrupts: "nothing",
+			Command: "sudo nvidia-ctk config --set nvidia-container-cli.root=/ --set nvidia-container-cli.ldconfig=@/sbin/ldconfig --in-place",
+			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/154", "https://github.com/NVIDIA/gpu-operator/issues/425"},
+			Find:    emptyRoot,
+		},
+		{
+			Code: "RUN-009", Title: "the device plugin runs without NVIDIA's handler",
+			Reads:   "the logs of the device plugin's containers in /var/log/pods, and the engine's default handler",
+			Meaning: "the device plugin finds no driver in its container and ends, and kubelet offers no GPU",
+			Fix:     "make the handler the default: set_as_default = true in [runtime], then gpuadm apply; or give the plugin's DaemonSet runtimeClassName: nvidia",
+			Command: "gpuadm plan runtime", Interrupts: "restarts the engine; containers keep running",
+			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/406", "https://github.com/NVIDIA/k8s-device-plugin/issues/23"},
+			Find:    otherDefault,
+		},
+		{
+			Code: "KUB-012", Title: "kubelet's policy for CPUs was changed, and its state is of the old one",
+			Reads:   "kubelet's configuration, and /var/lib/kubelet/cpu_manager_state",
+			Meaning: "kubelet refuses to start until the state is removed",
+			Fix:     "remove the state, and start kubelet; drain the node first if its pods have CPUs of their own",
+			Command: "sudo rm /var/lib/kubelet/cpu_manager_state && sudo systemctl restart kubelet", Interrupts: "pods with CPUs of their own may lose them",
+			Sources: []string{"https://github.com/kubernetes-sigs/kubespray/issues/8535", "https://kubernetes.io/docs/tasks/administer-cluster/cpu-management-policies/"},
+			Find:    otherPolicy,
+		},
+		{
+			Code: "KUB-013", Title: "the pods' network is not configured",
+			Reads:   "/etc/cni/net.d, where the engine reads no other folder",
+			Meaning: "the cluster calls the node not ready, and no pod but those of the machine's own network starts",
+			Fix:     "see why the pod of the network add-on on this node does not write its file; after that restart the engine if the node stays not ready",
+			Command: "kubectl get pods -A -o wide --field-selector spec.nodeName=NODE", Interrupts: "nothing",
+			Sources: []string{"https://github.com/containerd/containerd/issues/8419", "https://github.com/NVIDIA/k8s-device-plugin/issues/26"},
+			Find:    noNetwork,
+		},
+	}
+}
+
+func settingEdges() []Edge {
+	return []Edge{
+		{By: "KUB-012", Explains: "KUB-001"},
+		{By: "RUN-003", Explains: "KUB-001"}, // kubelet ends where the engine serves no pods: https://github.com/containerd/containerd/issues/4581
+		{By: "RUN-009", Explains: "KUB-004"},
+		{By: "RUN-009", Explains: "KUB-009"}, // its log shows that no taint kept it away
+		{By: "KUB-013", Explains: "KUB-004"},
+		{By: "KUB-013", Explains: "KUB-009"}, // the taint is the cluster's, for a node that is not ready
+		{By: "RUN-008", Explains: "RUN-007"}, // while no container starts, none lacks a device
+		// The module of the wrong kind takes no GPU and is not loaded: https://github.com/negativo17/nvidia-driver/issues/158.
+		{By: "DRV-008", Explains: "DRV-005"},
+	}
+}
+
+var toolkitKey = pattern.Of(`(?m)^[ \t]*(root|no-cgroups|mode)[ \t]*=[ \t]*"?([^"#\n]*?)"?[ \t]*(?:#.*)?$`)
+
+// toolkit are keys of the toolkit's file; of mode the first, which is the runtime's.
+func (m *Machine) toolkit() map[string]string {
+	text, _ := m.text(runtime.ToolkitConfig)
+	keys := map[string]string{}
+	for _, found := range toolkitKey().FindAllStringSubmatch(text, -1) {
+		if _, there := keys[found[1]]; !there {
+			keys[found[1]] = found[2]
+		}
+	}
+	return keys
+}
+
+// noCgroups asks only where the toolkit's hook gives the devices: since 1.18.0 mode = "auto" is not the hook's.
+// Sources: internal/info/auto.go in https://github.com/NVIDIA/nvidia-container-toolkit (v1.18.0), and its release notes.
+func noCgroups(m *Machine) []Finding {
+	keys := m.toolkit()
+	if keys["no-cgroups"] != "true" || m.Facts().Kubelet.Unit == "" || len(m.GPUs()) == 0 {
+		return nil
+	}
+	if mode := keys["mode"]; mode != "legacy" && (mode != "auto" && mode != "" || !m.hooks()) {
+		return nil
+	}
+	return []Finding{{Object: runtime.ToolkitConfig, What: runtime.ToolkitConfig + " has no-cgroups = true"}}
+}
+
+// hooks says whether the toolkit's package is older than 1.18.
+func (m *Machine) hooks() bool {
+	for _, name := range []string{"nvidia-container-toolkit-base", "nvidia-container-toolkit"} {
+		version := m.Packages().packages[name].Version
+		_, minor, ok := strings.Cut(version, "1.")
+		minor, _, _ = strings.Cut(minor, ".")
+		if n, err := strconv.Atoi(minor); ok && strings.HasPrefix(version, "1.") && err == nil {
+			return n < 18
+		}
+	}
+	return false
+}
+
+func emptyRoot(m *Machine) []Finding {
+	root := m.toolkit()["root"]
+	if root == "" || root == "/" || !m.ownDriver() || m.Facts().Driver == nil || m.Facts().Kubelet.Unit == "" {
+		return nil
+	}
+	if names, err := m.View.ReadDir(root); len(names) > 0 || err != nil && m.has(root) {
+		return nil
+	}
+	return []Finding{{Object: root, What: fmt.Sprintf("%s has root = %q, where no driver is; the machine has its own", runtime.ToolkitConfig, root)}}
+}
+
+// otherDefault goes by what the plugin says in a container without NVIDIA's libraries: cmd/nvidia-device-plugin/main.go and
+// internal/rm of https://github.com/NVIDIA/k8s-device-plugin, as its issues 406 and 478 show it.
+func otherDefault(m *Machine) []Finding {
+	e, c, ok := m.engine()
+	if _, answers := m.NVML(); !ok || !answers || len(m.plugins()) > 0 || isNvidia(c.Programs[c.Default]) ||
+		!slices.ContainsFunc(slices.Collect(maps.Values(c.Programs)), isNvidia) {
+		return nil
+	}
+	const folder = "/var/log/pods"
+	pods, _ := m.View.ReadDir(folder)
+	for _, pod := range pods {
+		if !strings.Contains(pod, "nvidia") || !strings.Contains(pod, "device-plugin") || !m.logs(path.Join(folder, pod), "could not load NVML library: libnvidia-ml.so.1") {
+			continue
+		}
+		namespace, rest, _ := strings.Cut(pod, "_")
+		name, _, _ := strings.Cut(rest, "_")
+		return []Finding{{Object: e.Config, What: fmt.Sprintf("the pod %s/%s finds no libnvidia-ml.so.1 in its container, and the default handler in %s is %s", namespace, name, e.Config, cmp.Or(c.Default, "runc"))}}
+	}
+	return nil
+}
+
+// logs says whether a container of a pod has logged a text. kubelet keeps the log of the container that ended, beside that of the next.
+func (m *Machine) logs(pod, what string) bool {
+	containers, _ := m.View.ReadDir(pod)
+	for _, container := range containers {
+		names, _ := m.View.ReadDir(path.Join(pod, container))
+		for _, name := range names {
+			if text, _ := m.text(path.Join(pod, container, name)); strings.Contains(text, what) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var (
+	cpuPolicy = pattern.Of(`(?m)(?:^\s*"?cpuManagerPolicy"?\s*:\s*|--cpu-manager-policy[= ])"?(\w+)`)
+	cpuState  = pattern.Of(`"policyName":"(\w+)"`)
+)
+
+// otherPolicy compares what kubelet compares at its start; a file that says nothing of a policy says none.
+// Source: pkg/kubelet/cm/cpumanager/state/state_checkpoint.go in https://github.com/kubernetes/kubernetes.
+func otherPolicy(m *Machine) []Finding {
+	const file = "/var/lib/kubelet/cpu_manager_state"
+	k := m.Facts().Kubelet
+	if !m.stopped(k) {
+		return nil
+	}
+	text, _ := m.text(file)
+	state := cpuState().FindStringSubmatch(text)
+	if state == nil {
+		return nil
+	}
+	want := "none"
+	for _, f := range k.Files {
+		if found := cpuPolicy().FindSubmatch(f.Data); found != nil {
+			want = string(found[1])
+		}
+	}
+	if state[1] == want {
+		return nil
+	}
+	return []Finding{{Object: file, What: fmt.Sprintf("kubelet's configuration asks for the policy %s, and %s is of %s", want, file, state[1])}}
+}
+
+// noNetwork knows the endings that an engine reads: loadFromConfDir in https://github.com/containerd/go-cni, and ConfFiles in
+// https://github.com/containernetworking/cni.
+func noNetwork(m *Machine) []Finding {
+	const folder = "/etc/cni/net.d"
+	k := m.Facts().Kubelet
+	e, _, ok := m.engine()
+	if !ok || e.Name == "docker" || !k.Joined || m.stopped(k) || m.generates() || m.Facts().Booting {
+		return nil
+	}
+	if text, _ := m.text(e.Config); strings.Contains(text, "conf_dir") && !strings.Contains(text, folder) || strings.Contains(text, "network_dir") {
+		return nil
+	}
+	names, err := m.View.ReadDir(folder)
+	if err != nil || slices.ContainsFunc(names, func(n string) bool { return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(n)) }) {
+		return nil
+	}
+	return []Finding{{Object: folder, What: folder + " has no network configuration"}}
+}

@@ -1,0 +1,333 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apt
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// aptIndex is the list of the packages in the folder of a mirror.
+const aptIndex = "Packages"
+
+// apart is the machine for an apt that has lists, sources, pins and a database of its own: nothing of the machine's changes.
+type apart struct {
+	host.Host
+	conf string
+}
+
+func (a apart) argv(argv []string) []string {
+	return append([]string{"env", "APT_CONFIG=" + a.conf}, argv...) // apt.conf(5)
+}
+
+func (a apart) Ask(ctx context.Context, argv ...string) ([]byte, error) {
+	return a.Host.Ask(ctx, a.argv(argv)...)
+}
+
+func (a apart) Do(ctx context.Context, argv ...string) ([]byte, error) {
+	return a.Host.Do(ctx, a.argv(argv)...)
+}
+
+func (a apart) AskAbout(ctx context.Context, files map[string][]byte, argv ...string) ([]byte, error) {
+	return a.Host.AskAbout(ctx, files, a.argv(argv)...)
+}
+
+// Gather has apt itself resolve and fetch. For apt nothing is installed that a source has: so a machine that has only what the
+// distribution's smallest image has, or less, finds all dependencies in the folder.
+func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]string, error) {
+	p, err := a.apart(ctx, h, g)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.refresh(ctx, p); err != nil {
+		return nil, err
+	}
+	status, err := p.bare(ctx, g.Work+"/status")
+	if err != nil {
+		return nil, err
+	}
+	d := dpkg{packages: map[string]debian{}, native: architecture(h)}
+	d.add(status)
+	r, err := packages.Begin(ctx, p, g.Request, d.states(), solver{a, d})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Draw(ctx, p); err != nil {
+		return nil, err
+	}
+	var what []string
+	for _, c := range packages.Due(r.Changes) {
+		what = append(what, install(c.Name, packages.Parse(c.After)))
+	}
+	slices.Sort(what)
+	archives, err := p.archives(ctx, what)
+	if err != nil {
+		return nil, err
+	}
+	if g.Keep {
+		archives = append(archives, kept(h, g.Before, what)...)
+	}
+	if err := p.fetch(ctx, g, archives); err != nil {
+		return nil, err
+	}
+	var index []byte
+	files := []string{aptIndex}
+	for _, one := range archives {
+		index = append(index, one.stanza...)
+		files = append(files, one.Name)
+	}
+	return files, h.WriteFile(path.Join(g.Into, aptIndex), index, host.Attr{Mode: 0o644})
+}
+
+// apart writes what apt needs of its own, and the machine's sources with those that the mirror is made from.
+func (a apt) apart(ctx context.Context, h host.Host, g packages.Gathering) (p apart, err error) {
+	p = apart{h, g.Work + "/apt.conf"}
+	if _, err := h.Do(ctx, "mkdir", "-p", g.Work+"/state/lists/partial", g.Work+"/cache/archives/partial", g.Work+"/sources", g.Work+"/pins"); err != nil {
+		return p, err
+	}
+	files := map[string][]byte{
+		g.Work + "/status": nil,
+		// Without a package installed no order of packages can be configured at once. Nothing is configured here.
+		p.conf: fmt.Appendf(nil, `Dir::State "%[1]s/state";
+Dir::State::status "%[1]s/status";
+Dir::Cache "%[1]s/cache";
+Dir::Log "%[1]s";
+Dir::Etc::sourceparts "%[1]s/sources";
+Dir::Etc::preferencesparts "%[1]s/pins";
+APT::Immediate-Configure "false";
+%[2]s`, g.Work, aptConf(g.Via)),
+	}
+	const theirs = "/etc/apt/sources.list.d/"
+	for _, name := range packages.ListOf(h, theirs) {
+		if strings.HasPrefix(name, packages.OurFiles) {
+			continue
+		}
+		if files[g.Work+"/sources/"+name], err = h.ReadFile(theirs + name); err != nil {
+			return p, err
+		}
+	}
+	for _, r := range g.Repos {
+		// What is kept out is matched with each package there is, which takes apt long. A mirror's other sources are the operator's choice.
+		r.Pins = slices.DeleteFunc(slices.Clone(r.Pins), func(p packages.Pin) bool { return p.Priority < 0 })
+		if len(r.Pins) > 0 {
+			files[g.Work+"/pins/"+r.ID] = preferences(r)
+		}
+		if r.URL == "" {
+			continue
+		}
+		keyring := g.Work + "/" + path.Base(aptKeyring(r))
+		if err := things.Key(keyring, r.Key, r.Fingerprint, g.Via, "").Thing.Make(ctx, h, converge.State(r.Fingerprint)); err != nil {
+			return p, err
+		}
+		files[g.Work+"/sources/"+path.Base(aptSource(r))] = deb822(r, keyring)
+	}
+	for name, data := range files {
+		if err := h.WriteFile(name, data, host.Attr{Mode: 0o644}); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// bare writes a database in which only those packages are installed that no source has, and they depend on nothing: where a
+// package came from a file, none can bring it from the network.
+func (a apart) bare(ctx context.Context, file string) ([]byte, error) {
+	out, err := a.Ask(ctx, "apt-cache", "--no-all-names", "pkgnames")
+	if err != nil {
+		return nil, explain(a, string(out), err)
+	}
+	known := map[string]bool{}
+	for name := range strings.Lines(string(out)) {
+		known[strings.TrimSpace(name)] = true
+	}
+	status, err := a.ReadFile(packages.DpkgStatus)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read dpkg's database: %w", err)
+	}
+	var kept []byte
+	for p := range paragraphs(status) {
+		var one []byte
+		name := ""
+		for key, value := range p {
+			switch string(key) {
+			case "Package":
+				name = string(value)
+				fallthrough
+			case "Status", "Version", "Architecture", "Multi-Arch", "Provides", "Maintainer", "Description":
+				value, _, _ := bytes.Cut(value, []byte("\n"))
+				one = fmt.Appendf(one, "%s: %s\n", key, value)
+			}
+		}
+		if !known[name] {
+			kept = append(append(kept, one...), '\n')
+		}
+	}
+	return kept, a.WriteFile(file, kept, host.Attr{Mode: 0o644})
+}
+
+// A debFile is a package's file, as the signed list of its source describes it.
+type debFile struct {
+	packages.LockFile
+	what    string // NAME=VERSION
+	fetched string // as apt names it
+	stanza  []byte // of the index
+}
+
+// archives are the files of NAME=VERSION.
+func (a apart) archives(ctx context.Context, what []string) (all []debFile, err error) {
+	out, err := a.Ask(ctx, slices.Concat([]string{"apt-cache", "show", "--"}, what)...)
+	if err != nil {
+		return nil, explain(a, string(out), err)
+	}
+	seen := map[string]bool{}
+	for p := range paragraphs(out) {
+		one := archiveOf(p)
+		if one.SHA256 == "" {
+			return nil, fmt.Errorf("cannot mirror package %s: its source does not say the SHA-256 digest of its file", one.what)
+		}
+		if !seen[one.what] && slices.Contains(what, one.what) {
+			seen[one.what], all = true, append(all, one)
+		}
+	}
+	for _, w := range what {
+		if !seen[w] {
+			return nil, fmt.Errorf("cannot mirror package %s: apt-cache show does not describe it", w)
+		}
+	}
+	return all, nil
+}
+
+// archiveOf reads the fields of a package in an index: deb822(5). The file gets another name, and SHA-256 is the digest that counts.
+func archiveOf(paragraph func(yield func(key, value []byte) bool)) (one debFile) {
+	var name, version, arch string
+	for key, value := range paragraph {
+		switch string(key) {
+		case "Package":
+			name = string(value)
+		case "Version":
+			version = string(value)
+		case "Architecture":
+			arch = string(value)
+		case "Size":
+			one.Size, _ = strconv.ParseInt(string(value), 10, 64)
+		case "SHA256":
+			one.SHA256 = string(value)
+		}
+		if !slices.Contains([]string{"Filename", "MD5sum", "SHA1", "SHA512"}, string(key)) {
+			one.stanza = fmt.Appendf(one.stanza, "%s: %s\n", key, value)
+		}
+	}
+	_, own, epoch := strings.Cut(version, ":")
+	if !epoch {
+		own = version
+	}
+	one.what = name + "=" + version
+	one.fetched = name + "_" + strings.ReplaceAll(version, ":", "%3a") + "_" + arch + ".deb"
+	one.Name = name + "_" + own + "_" + arch + ".deb" // as archives name it
+	one.stanza = fmt.Appendf(one.stanza, "Filename: ./%s\n\n", one.Name)
+	return one
+}
+
+// kept are the packages of an earlier mirror, beside those that are wanted now. What is damaged is not kept.
+func kept(v host.View, dir string, wanted []string) (all []debFile) {
+	index, err := v.ReadFile(path.Join(dir, aptIndex))
+	if err != nil {
+		return nil // there is none
+	}
+	for p := range paragraphs(index) {
+		one := archiveOf(p)
+		if is, err := packages.Digest(v, path.Join(dir, one.Name)); err == nil && is == one.LockFile && !slices.Contains(wanted, one.what) {
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b debFile) int { return strings.Compare(a.what, b.what) })
+	return all
+}
+
+// fetch brings files into the folder: those of an earlier run as links, the others by apt.
+func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) error {
+	var want []debFile
+	var what []string
+	size := int64(0)
+	for _, one := range all {
+		if is, err := packages.Digest(a, path.Join(g.Into, one.Name)); err == nil && is == one.LockFile {
+			continue
+		}
+		if is, err := packages.Digest(a, path.Join(g.Before, one.Name)); err == nil && is == one.LockFile {
+			if _, err := a.Do(ctx, "ln", "-f", "--", path.Join(g.Before, one.Name), path.Join(g.Into, one.Name)); err == nil {
+				continue
+			}
+		}
+		want, what, size = append(want, one), append(what, one.what), size+one.Size
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	if err := packages.RoomFor(a, g.Into, size); err != nil {
+		return err
+	}
+	g.Say(len(want), size)
+	argv := slices.Concat([]string{"env", "-C", g.Into, "apt-get", "-q", "-o", "Acquire::Retries=3", "download", "--"}, what)
+	if out, err := a.Do(ctx, argv...); err != nil {
+		return explain(a, string(out), err)
+	}
+	for _, one := range want {
+		if one.fetched != one.Name {
+			if err := a.Rename(path.Join(g.Into, one.fetched), path.Join(g.Into, one.Name)); err != nil {
+				return err
+			}
+		}
+		if is, err := packages.Digest(a, path.Join(g.Into, one.Name)); err != nil {
+			return err
+		} else if is != one.LockFile {
+			return fmt.Errorf("cannot mirror package %s: apt fetched a file with the digest %s, and its source says %s", one.what, is.SHA256, one.SHA256)
+		}
+	}
+	return nil
+}
+
+// Sign writes InRelease, which has the digest of the index: see https://wiki.debian.org/DebianRepository/Format and apt's
+// apt-pkg/deb/debmetaindex.cc, which wants a date.
+func (a apt) Sign(h host.Host, dir string, by things.Signer) ([]string, error) {
+	is, err := packages.Digest(h, path.Join(dir, aptIndex))
+	if err != nil {
+		return nil, err
+	}
+	const name = "InRelease"
+	signed, err := by.Clearsign(fmt.Appendf(nil, "Origin: %s\nLabel: %[1]s\nDate: %s\nArchitectures: %s\nSHA256:\n %s %d %s\n", packages.MirrorOrigin,
+		h.Now().UTC().Format("Mon, 02 Jan 2006 15:04:05 UTC"), architecture(h), is.SHA256, is.Size, aptIndex), h.Now())
+	if err != nil {
+		return nil, err
+	}
+	return []string{name}, h.WriteFile(path.Join(dir, name), signed, host.Attr{Mode: 0o644})
+}
+
+// Configs unpacks headers. Where they have no configuration, as those of other kernels' builders may, the compiler is not known.
+func (a apt) Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error) {
+	found := map[string]string{}
+	for kernel, name := range headers {
+		for _, file := range packages.ListOf(h, dir) {
+			if !strings.HasPrefix(file, name+"_") {
+				continue
+			}
+			if out, err := h.Do(ctx, "dpkg-deb", "-x", path.Join(dir, file), work); err != nil {
+				return nil, explain(h, string(out), err)
+			}
+		}
+		if config, err := h.ReadFile(work + "/usr/src/linux-headers-" + kernel + "/.config"); err == nil {
+			found[kernel] = string(config)
+		}
+	}
+	return found, nil
+}

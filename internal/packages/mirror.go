@@ -1,0 +1,211 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package packages
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// MirrorLock is the file of a mirror that has the digests of all others.
+const MirrorLock = "gpuadm-mirror.json"
+
+// MirrorOrigin is what the signed list of a mirror says of its origin: apt's pins name it.
+const MirrorOrigin = "gpuadm-mirror"
+
+// A Lock says what a mirror is for, and which files it has.
+type Lock struct {
+	Format  int        `json:"format"`
+	For     string     `json:"for"` // ubuntu-24.04
+	Arch    string     `json:"arch"`
+	Kernels []string   `json:"kernels"`
+	GPUs    []string   `json:"gpus"`
+	Key     string     `json:"key"` // fingerprint
+	Files   []LockFile `json:"files"`
+}
+
+// A LockFile is one file of a mirror, in the folder itself.
+type LockFile struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"` // bytes
+	SHA256 string `json:"sha256"`
+}
+
+// A Gathering is what a packager brings into the folder of a mirror.
+type Gathering struct {
+	Repos   []Repository
+	Via     host.Via
+	Request Request
+	Work    string                      // a folder for the packager's own files, which is removed afterwards
+	Into    string                      // where the packages' files go
+	Before  string                      // where some of them may be, from an earlier run
+	Keep    bool                        // all that is there stays in the mirror
+	Say     func(files int, size int64) // what is fetched, before it is
+}
+
+// A Gatherer is a packager that can fill a mirror.
+type Gatherer interface {
+	// Gather brings what a request needs, with all that it depends on, and returns the names of the files.
+	Gather(ctx context.Context, h host.Host, g Gathering) (files []string, err error)
+	// Configs reads from packages of headers in the folder how their kernels were built. headers has their names, by kernel.
+	Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error)
+	// Sign makes of the folder a signed repository.
+	Sign(h host.Host, dir string, by things.Signer) (files []string, err error)
+}
+
+// FolderOf is the folder that a file: URL names; "" for others.
+func FolderOf(url string) string {
+	rest, is := strings.CutPrefix(url, "file:")
+	if !is {
+		return ""
+	}
+	return path.Clean("/" + strings.TrimLeft(rest, "/"))
+}
+
+// LocksOf is the file with the digests of the mirror at a URL; none where the URL names no folder.
+func LocksOf(url string) []string {
+	if dir := FolderOf(url); dir != "" {
+		return []string{path.Join(dir, MirrorLock)}
+	}
+	return nil
+}
+
+// IsMirror says whether the URL is that of a mirror: it has all that its packages depend on.
+func IsMirror(v host.View, url string) bool {
+	return slices.ContainsFunc(LocksOf(url), func(name string) bool { _, err := v.Stat(name); return err == nil })
+}
+
+// ReadLock reads the lock of a mirror.
+func ReadLock(v host.View, dir string) (l Lock, err error) {
+	name := path.Join(dir, MirrorLock)
+	data, err := v.ReadFile(name)
+	if err != nil {
+		return l, err
+	}
+	if err := json.Unmarshal(data, &l); err != nil {
+		return l, fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	if l.Format != 1 {
+		return l, fmt.Errorf("cannot read %s: it has format %d, and this gpuadm knows format 1", name, l.Format)
+	}
+	for _, f := range l.Files {
+		if f.Name == "" || f.Name != path.Base(f.Name) || f.Name == ".." {
+			return l, fmt.Errorf("cannot read %s: %q names no file of the folder", name, f.Name)
+		}
+	}
+	return l, nil
+}
+
+// Verify names the first file that differs from the lock; "" where all agree.
+func (l Lock) Verify(v host.View, dir string, digest func(host.View, string) (LockFile, error)) (problem string, err error) {
+	for _, want := range l.Files {
+		name := path.Join(dir, want.Name)
+		is, err := digest(v, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Sprintf("%s was not found, and %s has it", name, MirrorLock), nil
+		case err != nil:
+			return "", err
+		case is != want:
+			return fmt.Sprintf("%s differs from %s: it has %d bytes with the digest %s, and should have %d bytes with the digest %s",
+				name, MirrorLock, is.Size, is.SHA256, want.Size, want.SHA256), nil
+		}
+	}
+	return "", nil
+}
+
+// Digest reads a file of any size.
+func Digest(v host.View, name string) (LockFile, error) {
+	info, err := v.Stat(name)
+	if err != nil {
+		return LockFile{}, err
+	}
+	sum := sha256.New()
+	in := io.NewSectionReader(viewAt{v, name}, 0, info.Size)
+	if _, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{in}, make([]byte, 1<<20)); err != nil {
+		return LockFile{}, err
+	}
+	return LockFile{path.Base(name), info.Size, hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+type viewAt struct {
+	v    host.View
+	name string
+}
+
+func (a viewAt) ReadAt(p []byte, off int64) (int, error) { return a.v.ReadAt(a.name, p, off) }
+
+// digest is Digest from memory, while the file is the same.
+func (r *Reading) digest(v host.View, name string) (LockFile, error) {
+	i, err := v.Stat(name)
+	if err != nil {
+		return LockFile{}, err
+	}
+	id := identity{name, i.Size, i.Ctime}
+	r.mu.Lock()
+	known, is := r.digests[id]
+	r.mu.Unlock()
+	if is {
+		return known, nil
+	}
+	known, err = Digest(v, name)
+	if err == nil {
+		r.mu.Lock()
+		if r.digests == nil {
+			r.digests = map[identity]LockFile{}
+		}
+		r.digests[id] = known
+		r.mu.Unlock()
+	}
+	return known, err
+}
+
+// Mirrored wants the files of a mirror to agree with its lock. It reads them only while a package that is wanted is missing: nothing is
+// installed from the mirror otherwise.
+func (r *Reading) Mirrored(dir string, want map[string]State) converge.Want {
+	look := func(ctx context.Context, v host.View) (string, error) {
+		if done, err := r.Meets(ctx, v, want); done || err != nil {
+			return "", err
+		}
+		lock, err := ReadLock(v, dir)
+		if err != nil {
+			return "", err
+		}
+		problem, err := lock.Verify(v, dir, r.digest)
+		if err != nil || problem == "" {
+			return "", err
+		}
+		return "cannot use the mirror: " + problem, nil
+	}
+	return things.Check("mirror "+dir, look, "packages are installed from a mirror only if each of its files has its digest",
+		"copy the folder again from where gpuadm mirror wrote it", "sha256sum "+dir+"/FILE, which shows the digest of a file")
+}
+
+// RoomFor refuses files that do not fit into the file system of a folder.
+func RoomFor(v host.View, dir string, size int64) error {
+	room, err := v.Room(dir)
+	if err != nil {
+		return err
+	}
+	if room.Bytes >= uint64(size) {
+		return nil
+	}
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot write the mirror: the disk is full: its files need %d MB in %s, which has %d MB free", size/1e6+1, dir, room.Bytes/1e6),
+		Try:  []string{"make room there, or name another folder with -o, then run the same command again: it continues"},
+	}
+}
