@@ -91,10 +91,11 @@ func Owners(ctx context.Context, v host.View, s spec.Spec, f facts.Facts) ([]Par
 		return nil, err
 	}
 	plugin, dra, domains := node.Allocators(ctx, v)
+	image := imageClaim(f, other)
 	return []Part{
-		driverPart(s, f, other),
-		toolkitPart(s, f),
-		cdiPart(ctx, v),
+		driverPart(s, f, other, image),
+		toolkitPart(s, f, image),
+		cdiPart(ctx, v, image),
 		handlerPart(s, f),
 		migPart(s, f),
 		imexPart(s, other, domains),
@@ -115,18 +116,24 @@ func asks(table, leave string) Claim {
 	return Claim{Who: ownerGPUADM, By: table + " in node.toml", Ends: []Ends{{"node.toml", leave}}}
 }
 
-func driverPart(s spec.Spec, f facts.Facts, other drivers.Other) Part {
+// imageClaim is that of an image with a driver; nil if none brings it. It can have the toolkit, too.
+func imageClaim(f facts.Facts, other drivers.Other) *Claim {
+	switch o := f.DriverOwner; {
+	case o != nil && o.Name != facts.GPUOperator:
+		return &Claim{Who: o.Name, By: o.Why}
+	case o == nil && other.Owner != "":
+		return &Claim{Who: other.Owner, By: "ID=" + f.OS.ID + " in os-release"}
+	}
+	return nil
+}
+
+func driverPart(s spec.Spec, f facts.Facts, other drivers.Other, image *Claim) Part {
 	var claims []Claim
-	if other.Owner != "" {
-		who, by := other.Owner, "the distribution brings it"
-		if o := f.DriverOwner; o != nil {
-			who, by = o.Name, o.Why
-		}
-		ends := []Ends{{"this node", strings.TrimPrefix(other.TakeOver, "or ")}}
-		if who == facts.GPUOperator {
-			ends = operatorEnds("driver")
-		}
-		claims = append(claims, Claim{who, by, ends})
+	switch {
+	case image != nil:
+		claims = append(claims, Claim{image.Who, image.By, []Ends{{"this node", strings.TrimPrefix(other.TakeOver, "or ")}}})
+	case other.Owner != "":
+		claims = append(claims, Claim{f.DriverOwner.Name, f.DriverOwner.Why, operatorEnds("driver")})
 	}
 	// Where the spec leaves the owner open, the stages only verify a driver that another one brings.
 	wanted := s.Has("driver") && s.Driver.Version != "" && s.Driver.Owner != "other"
@@ -140,7 +147,7 @@ func driverPart(s spec.Spec, f facts.Facts, other drivers.Other) Part {
 	return part("driver", none, claims...)
 }
 
-func toolkitPart(s spec.Spec, f facts.Facts) Part {
+func toolkitPart(s spec.Spec, f facts.Facts, image *Claim) Part {
 	var claims []Claim
 	if s.Has("toolkit") {
 		claims = append(claims, asks("[toolkit]", "remove [toolkit]"))
@@ -149,21 +156,24 @@ func toolkitPart(s spec.Spec, f facts.Facts) Part {
 		claims = append(claims, Claim{facts.GPUOperator, facts.RuntimeOfOperator + " is there", operatorEnds("toolkit")})
 	}
 	none := "no NVIDIA runtime is there, and no [toolkit] in node.toml asks for one"
-	if slices.Contains(f.Programs, facts.RuntimeOfPackages) {
-		if o := f.DriverOwner; len(claims) == 0 && o != nil && o.Name != facts.GPUOperator {
-			claims = append(claims, Claim{Who: o.Name, By: facts.RuntimeOfPackages + " is there, and " + o.Why})
+	if len(f.Programs) > 0 {
+		if len(claims) == 0 && image != nil {
+			claims = append(claims, Claim{Who: image.Who, By: f.Programs[0] + " is there, and " + image.By})
 		}
-		none = facts.RuntimeOfPackages + " is there, no sign names who brought it, and gpuadm leaves it alone"
+		none = f.Programs[0] + " is there, no sign names who brought it, and gpuadm leaves it alone"
 	}
 	return part("toolkit", none, claims...)
 }
 
 // cdiPart is of the spec of the host's own devices. What the operator, its device plugin and the DRA driver write have other names.
-func cdiPart(ctx context.Context, v host.View) Part {
+func cdiPart(ctx context.Context, v host.View, image *Claim) Part {
 	if u, err := v.Unit(ctx, things.CDIUnit); err == nil && u.Load != "not-found" && u.Load != "masked" && u.Load != "" {
 		return part("CDI", "", Claim{ownerToolkit, things.CDIUnit + " writes " + things.CDIOutput(v), []Ends{
 			{"this node", "systemctl mask " + things.CDIUnit + " " + things.CDIPath},
 		}})
+	}
+	if _, err := v.Stat(things.CDIOutput(v)); err == nil && image != nil { // as the service ext-nvidia-cdi-gen of Talos writes it
+		return part("CDI", "", Claim{Who: image.Who, By: things.CDIOutput(v) + " is there without " + things.CDIUnit + ", and " + image.By})
 	}
 	return part("CDI", things.CDIUnit+" is not installed or is masked, so nothing on the host writes "+things.CDIOutput(v))
 }

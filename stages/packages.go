@@ -25,7 +25,11 @@ func packageNeeds(s spec.Spec) facts.Needs {
 	if !s.Has("driver") && !s.Has("toolkit") {
 		return facts.Needs{}
 	}
-	return drivers.Needs(s).And(facts.Needs{Files: []string{needrestart}})
+	files := []string{needrestart}
+	for _, url := range []string{s.Driver.Repo.URL, s.Toolkit.Repo.URL} {
+		files = append(files, packages.LocksOf(url)...)
+	}
+	return drivers.Needs(s).And(facts.Needs{Files: files})
 }
 
 // wanted is all that is to be installed, and from where.
@@ -39,6 +43,7 @@ type wanted struct {
 	family  *packages.Family  // of the driver's packages
 	lacks   []packages.Lack   // what the driver's packages depend on and this machine does not enable
 	enable  bool              // gpuadm is to enable it
+	mirrors []string          // folders that gpuadm mirror wrote
 }
 
 func (w wanted) names() []string {
@@ -72,16 +77,48 @@ func wantedPackages(d drivers.Driver, s spec.Spec, f facts.Facts) (wanted, error
 	}
 	if asked && c.Source != drivers.SourceNone {
 		w.repos, w.driver, w.stream, w.headers, w.family = c.Repositories(), c.Packages(), c.Stream, c.Headers(), c.Family()
+		if isMirror(f, s.Driver.Repo.URL) && c.Source == drivers.SourceRunfile {
+			r := s.Driver.Repo // what builds modules comes from the same folder
+			w.repos = []packages.Repository{{ID: "driver", About: "what builds NVIDIA's modules", URL: r.URL, Key: r.Key, Fingerprint: r.Fingerprint, Mixed: true}}
+		}
 		w.enable = s.Driver.Repo.EnableNeeded
 		if w.enable || f.Modules == nil || len(f.Modules.Libraries) == 0 { // a driver that is there has found what it needs
 			w.lacks = c.Lacks(f)
 		}
 	}
 	if s.Has("toolkit") {
-		w.repos = append(w.repos, runtime.ToolkitRepository(s.Toolkit, w.manager, f.Arch))
+		w.add(runtime.ToolkitRepository(s.Toolkit, w.manager, f.Arch))
 		w.toolkit = runtime.ToolkitPackages(s.Toolkit)
 	}
+	w.fromMirrors(f)
 	return w, nil
+}
+
+// add adds a repository. One that another section names too is configured once: apt refuses one URL with two keyrings
+// (apt-pkg/deb/debmetaindex.cc: "Conflicting values set for option Signed-By").
+func (w *wanted) add(r packages.Repository) {
+	for i, other := range w.repos {
+		if other.URL == r.URL && other.Fingerprint == r.Fingerprint && other.Signed == r.Signed && r.URL != "" {
+			w.repos[i].Pins = slices.Concat(other.Pins, r.Pins)
+			return
+		}
+	}
+	w.repos = append(w.repos, r)
+}
+
+// isMirror says whether gpuadm mirror wrote the folder that a URL names.
+func isMirror(f facts.Facts, url string) bool {
+	return slices.ContainsFunc(packages.LocksOf(url), func(lock string) bool { _, is := f.Files[lock]; return is })
+}
+
+// fromMirrors has apt take packages from a mirror where one has them. The distribution's newer ones may be out of reach.
+func (w *wanted) fromMirrors(f facts.Facts) {
+	for i, r := range w.repos {
+		if isMirror(f, r.URL) {
+			w.mirrors = append(w.mirrors, packages.FolderOf(r.URL))
+			w.repos[i].Pins = append(slices.Clone(r.Pins), packages.Pin{Names: []string{"*"}, Pin: "release o=" + packages.MirrorOrigin, Priority: 990})
+		}
+	}
 }
 
 // manager is the packaging system of a distribution.
@@ -115,6 +152,9 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 				return nil, err
 			}
 			wants = append(more, wants...)
+			for _, dir := range w.mirrors {
+				wants = append([]converge.Want{database.Mirrored(dir, w.all())}, wants...)
+			}
 			if w.stream != "" {
 				wants = append(wants, dnf.Stream(w.stream, "dnf hides the driver's packages until their stream is enabled"))
 			}

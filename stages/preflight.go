@@ -21,6 +21,7 @@ func preflight(session *node.Session) converge.Stage {
 	return converge.Stage{
 		Name:  "preflight",
 		About: "verifies what must hold before the first touch: the expected GPUs, and the cloud's own scripts",
+		Notes: func(_ host.View, _ spec.Spec, f facts.Facts) []string { return cloud.Limits(f) },
 		Wants: func(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			switch first := cloud.Begin(s, f); {
 			case !f.Live:

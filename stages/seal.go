@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -81,14 +82,27 @@ func Seal(h host.Host, s spec.Spec, is converge.Status, version string, hostKeys
 			c.file(token)
 		}
 	}
-	for dir, keep := range folders() {
-		c.within(dir, keep)
+	all := folders()
+	for _, dir := range slices.Sorted(maps.Keys(all)) {
+		c.top(dir, all[dir])
 	}
 	if hostKeys {
-		c.within("/etc/ssh", func(name string) bool { return !strings.HasPrefix(path.Base(name), "ssh_host_") })
+		c.top("/etc/ssh", func(name string) bool { return !strings.HasPrefix(path.Base(name), "ssh_host_") })
 	}
 	slices.Sort(c.removed)
 	return c.removed, c.err
+}
+
+// OtherKubelet names the credentials of a kubelet that another distribution of Kubernetes starts with its own configuration; "" where
+// there are none. Sources: pkg/constant of https://github.com/k0sproject/k0s and its docs/backup.md; snap/hooks of
+// https://github.com/canonical/microk8s and its CIS page (check 4.1.5).
+func OtherKubelet(v host.View) string {
+	for _, name := range []string{"/var/lib/k0s/kubelet.conf", "/var/snap/microk8s/current/credentials/kubelet.config"} {
+		if _, err := v.Stat(name); err == nil {
+			return name
+		}
+	}
+	return ""
 }
 
 // own are single files that belong to one machine, or to this bake. Sources: machine-id(5); https://systemd.io/BUILDING_IMAGES/, for the
@@ -147,25 +161,41 @@ func (c *cleaner) file(name string) {
 	c.note(name, err)
 }
 
+// top cleans a folder, also where its name is a link to it.
+func (c *cleaner) top(name string, keep func(name string) bool) {
+	dir, err := c.h.Resolve(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if i, err := c.h.Stat(name); err == nil && !i.Mode.IsDir() {
+		return
+	}
+	if err != nil && c.err == nil {
+		c.err = fmt.Errorf("cannot seal the image: %w", err)
+	}
+	c.within(dir, keep)
+}
+
 // within removes the files of a folder and of those in it, and its empty folders. The folder itself stays.
 func (c *cleaner) within(dir string, keep func(name string) bool) {
-	if i, err := c.h.Lstat(dir); err != nil || !i.Mode.IsDir() {
+	if c.err != nil {
 		return
 	}
 	names, err := c.h.ReadDir(dir)
-	if err != nil {
-		c.err = errors.Join(c.err, err)
-		return
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.err = fmt.Errorf("cannot seal the image: %w", err)
 	}
 	for _, n := range names {
 		name := path.Join(dir, n)
-		if i, err := c.h.Lstat(name); err == nil && i.Mode.IsDir() {
-			c.within(name, keep)
-			if left, err := c.h.ReadDir(name); err == nil && len(left) == 0 && !keep(name) && c.err == nil {
-				c.err = c.h.Remove(name)
+		if i, err := c.h.Lstat(name); err != nil || !i.Mode.IsDir() {
+			if !keep(name) {
+				c.file(name) // which reports what Lstat did
 			}
-		} else if !keep(name) {
-			c.file(name)
+			continue
+		}
+		c.within(name, keep)
+		if left, err := c.h.ReadDir(name); err == nil && len(left) == 0 && !keep(name) && c.err == nil {
+			c.err = c.h.Remove(name)
 		}
 	}
 }

@@ -48,8 +48,9 @@ func status(changes ...converge.Change) (s converge.Status) {
 	return s
 }
 
-// TestSealTakesLinkedToken: the join token goes from the image, too, where token_file is a link to it.
-func TestSealTakesLinkedToken(t *testing.T) {
+// image is a recorded machine of which an image is made.
+func image(t *testing.T) *simhost.Node {
+	t.Helper()
 	archive, err := os.ReadFile("../test/hosts/debian12-containerd16.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +59,12 @@ func TestSealTakesLinkedToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return n
+}
+
+// TestSealTakesLinkedToken: the join token goes from the image, too, where token_file is a link to it.
+func TestSealTakesLinkedToken(t *testing.T) {
+	n := image(t)
 	const token, link = "/etc/join-token", "/etc/token"
 	if err := errors.Join(n.WriteFile(token, []byte("secret"), host.Attr{Mode: 0o600}), n.Symlink(link, token)); err != nil {
 		t.Fatal(err)
@@ -69,5 +76,34 @@ func TestSealTakesLinkedToken(t *testing.T) {
 	}
 	if _, err := n.Lstat(token); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the token is still in the image: %v", err)
+	}
+}
+
+// TestSealLinkedFolder: what lies in a folder that is to be empty goes, also where the folder's name is a link to it.
+func TestSealLinkedFolder(t *testing.T) {
+	n := image(t)
+	const place, link = "/etc/mok", "/var/lib/shim-signed/mok"
+	if err := errors.Join(n.Mkdir(place, host.Attr{Mode: 0o755}), n.Mkdir("/var/lib/shim-signed", host.Attr{Mode: 0o755}), n.Symlink(link, place),
+		n.WriteFile(place+"/MOK.priv", []byte("secret"), host.Attr{Mode: 0o600})); err != nil {
+		t.Fatal(err)
+	}
+	removed, err := Seal(n, spec.Spec{}, converge.Status{}, "1.0.0", false)
+	if _, left := n.Lstat(place + "/MOK.priv"); err != nil || !errors.Is(left, fs.ErrNotExist) {
+		t.Errorf("the key is still in the image: removed %q, %v", removed, err)
+	}
+}
+
+// TestOtherKubelet: a joined machine of a distribution that gpuadm does not configure is found, too.
+func TestOtherKubelet(t *testing.T) {
+	n := image(t)
+	if got := OtherKubelet(n); got != "" {
+		t.Errorf("found %s", got)
+	}
+	const name = "/var/lib/k0s/kubelet.conf"
+	if err := errors.Join(n.Mkdir("/var/lib/k0s", host.Attr{Mode: 0o755}), n.WriteFile(name, nil, host.Attr{Mode: 0o600})); err != nil {
+		t.Fatal(err)
+	}
+	if got := OtherKubelet(n); got != name {
+		t.Errorf("found %q", got)
 	}
 }

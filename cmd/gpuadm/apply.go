@@ -27,7 +27,7 @@ type applyFlags struct {
 }
 
 // breaks are the words that --allow and [disruption] allow take; --allow takes all as well.
-const breaks = "restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot"
+const breaks = "restart-runtime, stop-containers, stop-clients, lose-partitions, reset-gpu, reboot, downgrade-gpuadm"
 
 const (
 	allowed    = "all, " + breaks
@@ -51,8 +51,8 @@ apply rolls back what its stage changed.
 A second apply does nothing. After a crash or a reboot, run apply again: it
 continues where it was.
 
-Apply takes a GPU from a running process only with --allow. Some changes take
-effect only after a reboot. Apply then stops with exit code 4; with --reboot
+Apply takes a GPU from a running process only with --allow, or as policy in
+[disruption] says. Some changes take effect only after a reboot. Apply then stops with exit code 4; with --reboot
 it reboots, and the boot unit continues before kubelet starts.
 
 In a root folder nothing runs. Changes that need the running machine are deferred

@@ -85,10 +85,14 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err != nil {
 		return err
 	}
+	credentials := stages.OtherKubelet(h)
 	if is.Kubelet.Joined {
+		credentials = is.Kubelet.Kubeconfig
+	}
+	if credentials != "" {
 		return &converge.Trouble{
 			What:    "cannot bake: this machine has joined a cluster",
-			Because: []string{"each copy would have its credentials: " + is.Kubelet.Kubeconfig, "pods may run here, and bake asks nothing before it changes the driver"},
+			Because: []string{"each copy would have its credentials: " + credentials, "pods may run here, and bake asks nothing before it changes the driver"},
 			Try:     []string{"to converge a node: gpuadm apply", "bake a machine that never joined, or the root folder of an image (--root)"},
 		}
 	}

@@ -121,6 +121,9 @@ func (b *bundle) add(ctx context.Context, name, about string, read func(context.
 	case err == nil && b.bytes+len(data) > bundleMost:
 		err = fmt.Errorf("it has %d MiB, and the bundle would have more than %d", len(data)>>20, bundleMost>>20)
 	}
+	if errors.As(err, new(host.Later)) && !b.h.Live() { // a folder may be the disk of a machine that has booted often
+		err = errors.New("the machine does not run: only its files can be read")
+	}
 	if err != nil {
 		b.missing = append(b.missing, missingPart{name, printable(mask.Message(strings.ReplaceAll(err.Error(), "\n", "; ")))})
 		return

@@ -141,7 +141,7 @@ func TestBundleOfABrokenMachine(t *testing.T) {
 	if size > bundleMost+1<<20 || len(files["kernel.txt"]) > partMost+1<<10 || !strings.HasPrefix(files["kernel.txt"], "(the beginning is left out)\n2026") {
 		t.Errorf("%d bytes, of them %d in kernel.txt, which begins with %.60q", size, len(files["kernel.txt"]), files["kernel.txt"])
 	}
-	for _, name := range []string{"plan.json", "status.json", "packages.txt", "runs.json"} {
+	for _, name := range []string{"plan.json", "packages.txt", "runs.json"} {
 		_, packed := files[name]
 		if at := strings.Index(files["index.txt"], "\nNot in it:\n"); packed || at < 0 || !strings.Contains(files["index.txt"][at:], name) || !strings.Contains(out, name) {
 			t.Errorf("%s is not named as missing:\n%s\n%s", name, files["index.txt"], out)
@@ -235,5 +235,8 @@ func TestBundleWithoutSystemd(t *testing.T) {
 	run(t.Context(), e, []string{"bundle", "--root", t.TempDir(), "-o", filepath.Join(t.TempDir(), "a.tar.gz")})
 	if !strings.Contains(out.String(), "units.txt: systemd does not run here\n") {
 		t.Errorf("units.txt has another reason:\n%s", out.String())
+	}
+	if text := out.String(); strings.Contains(text, "first boot") || !strings.Contains(text, "kernel.txt: the machine does not run") {
+		t.Errorf("a folder may be the disk of a machine that has booted:\n%s", text)
 	}
 }

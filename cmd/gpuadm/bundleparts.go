@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
@@ -44,10 +43,12 @@ func (b *bundle) recording(ctx context.Context) ([]byte, error) {
 
 // answers adds what gpuadm itself says.
 func (b *bundle) answers(ctx context.Context) {
-	asked := func(of func(context.Context, *converge.Engine) (any, error)) func(context.Context) ([]byte, error) {
+	asked := func(engine func(context.Context) (*converge.Engine, error), of func(context.Context, *converge.Engine) (any, error)) func(context.Context) ([]byte, error) {
 		return func(ctx context.Context) ([]byte, error) {
-			e, _, err := b.c.engine(ctx, nil, nil)
-			if err != nil {
+			e, err := engine(ctx)
+			if errors.Is(err, errNoSpec) {
+				return nil, errors.New("there is no plan without a spec: this machine has no node.toml, and -f names none")
+			} else if err != nil {
 				return nil, err
 			}
 			answer, err := of(ctx, e)
@@ -61,10 +62,20 @@ func (b *bundle) answers(ctx context.Context) {
 		if !b.h.Live() {
 			return nil, errors.New("the machine does not run")
 		}
-		return inJSON(doctor.Examine(ctx, b.seen))
+		r, err := b.c.examine(ctx, b.h, b.seen)
+		if err != nil {
+			return nil, err
+		}
+		return inJSON(r)
 	})
-	b.add(ctx, "plan.json", "what gpuadm apply would change", asked(func(ctx context.Context, e *converge.Engine) (any, error) { return e.Plan(ctx, b.seen) }))
-	b.add(ctx, "status.json", "what gpuadm has made, and what was changed since", asked(func(ctx context.Context, e *converge.Engine) (any, error) { return e.Status(ctx, b.seen) }))
+	b.add(ctx, "plan.json", "what gpuadm apply would change", asked(func(ctx context.Context) (*converge.Engine, error) {
+		e, _, err := b.c.engine(ctx, nil, nil)
+		return e, err
+	}, func(ctx context.Context, e *converge.Engine) (any, error) { return e.Plan(ctx, b.seen) }))
+	b.add(ctx, "status.json", "what gpuadm has made, and what was changed since", asked(func(ctx context.Context) (*converge.Engine, error) {
+		e, _, err := b.c.engineOfFiles(ctx, nil)
+		return e, err
+	}, func(ctx context.Context, e *converge.Engine) (any, error) { return e.Status(ctx, b.seen) }))
 	b.add(ctx, "runs.json", fmt.Sprintf("the last %d runs, with their changes", bundledRuns), func(context.Context) ([]byte, error) {
 		j := converge.ReadJournal(b.h)
 		switch {

@@ -31,7 +31,7 @@ const (
 	// On Container-Optimized OS nothing under /var can be executed but in a few folders, of which this is one:
 	// https://cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem
 	podProgramCOS = "/var/lib/google/gpuadm-daemonset"
-	podRetry      = 20 * time.Second // after an apply that waits for something
+	podRetry      = 20 * time.Second // after an apply that waits for something, or that failed
 	podPolls      = 24 * time.Second // between two looks at the node's label, up to a fifth more or less: 30 s at most
 )
 
@@ -42,6 +42,7 @@ type pod struct {
 	every time.Duration // between two applies
 	once  bool
 
+	failed  int    // applies since the last that did not fail
 	follows bool   // the spec has follow_label in [mig]
 	layout  string // by the label, when the last apply began
 	account
@@ -96,7 +97,7 @@ func (p *pod) run(ctx context.Context) error {
 			_ = p.relabelled(ctx) // before apply reads it: a change meanwhile is seen
 		}
 		status, err := p.apply(ctx, machine)
-		pause := p.every
+		var pause time.Duration
 		switch {
 		case err != nil && p.once:
 			return err
@@ -105,18 +106,39 @@ func (p *pod) run(ctx context.Context) error {
 			errors.As(err, &t)
 			printTrouble(p.env, t)
 			pause = podRetry
-		case status == exitAgain, p.unknown:
-			pause = podRetry
-		case p.once && status != 0:
-			return exit(status)
-		case p.once:
+		case p.once && status != exitAgain && !p.unknown:
+			if status != 0 {
+				return exit(status)
+			}
 			return nil
+		default:
+			pause = p.pause(status)
 		}
 		debug.FreeOSMemory() // the program's bytes were read twice; now the pod waits for long
 		if p.rest(ctx, pause, stop) {
 			return nil
 		}
 	}
+}
+
+// pause is how long the pod rests after an apply with this exit code. As a boot does, it tries again soon where an apply has failed:
+// the container engine may just have been restarting.
+func (p *pod) pause(status int) time.Duration {
+	switch status {
+	case exitAgain:
+		return podRetry
+	case 0:
+		p.failed = 0
+	case exitUsage, exitReboot:
+	default:
+		if p.failed++; p.failed < bootTries {
+			return podRetry
+		}
+	}
+	if p.unknown {
+		return podRetry
+	}
+	return p.every
 }
 
 // rest waits for the next apply: a time, or less where the node's label names another layout. It says whether a signal has come.

@@ -95,4 +95,38 @@ func TestDaemonSetSpread(t *testing.T) {
 			t.Errorf("by %v: %v, want %v", random, is, want)
 		}
 	}
+	if most := spread(podPolls, 1); most > 30*time.Second {
+		t.Errorf("a changed label is seen after %v", most)
+	}
+}
+
+// TestDaemonSetTriesAgain: a failure that passes by itself, such as a container engine that just restarts, does not leave the node unready
+// until the next regular apply. What another run does not help waits for that.
+func TestDaemonSetTriesAgain(t *testing.T) {
+	const killed = 9
+	p := pod{every: time.Hour}
+	for i, step := range []struct {
+		status int
+		want   time.Duration
+	}{
+		{0, time.Hour},
+		{exitCannot, podRetry},
+		{killed, podRetry},
+		{exitCannot, time.Hour},
+		{exitCannot, time.Hour},
+		{exitAgain, podRetry},
+		{exitCannot, time.Hour},
+		{0, time.Hour},
+		{exitCannot, podRetry},
+		{0, time.Hour},
+		{exitCannot, podRetry},
+		{exitCannot, podRetry},
+		{exitCannot, time.Hour},
+		{exitUsage, time.Hour},
+		{exitReboot, time.Hour},
+	} {
+		if is := p.pause(step.status); is != step.want {
+			t.Errorf("step %d, after exit code %d: %v, want %v", i, step.status, is, step.want)
+		}
+	}
 }

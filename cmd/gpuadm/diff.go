@@ -4,12 +4,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/stages"
 )
 
 func newDiff(c *common) *cobra.Command {
@@ -24,7 +28,7 @@ cloud-init wrote, daemons that were started. It touches nothing.
 It exits with 0 if all is as gpuadm left it, and with 3 if something is not.`,
 		ValidArgsFunction: stageNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, h, err := c.engine(cmd.Context(), args, nil)
+			e, h, err := c.engineOfFiles(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -51,6 +55,19 @@ It exits with 0 if all is as gpuadm left it, and with 3 if something is not.`,
 			return err
 		},
 	}
+}
+
+// engineOfFiles makes ready to compare with the journal, which needs no spec: the journal has the digest of a run's spec only.
+func (c *common) engineOfFiles(ctx context.Context, only []string) (*converge.Engine, host.Host, error) {
+	e, h, err := c.engine(ctx, only, nil)
+	if !errors.Is(err, errNoSpec) || len(c.files) > 0 {
+		return e, h, err
+	}
+	if h, err = c.open(c.rootDir); err != nil {
+		return nil, nil, err
+	}
+	_, thingOf := stages.Run(c.node)
+	return &converge.Engine{Stages: []converge.Stage{}, ThingOf: thingOf, Version: version()}, h, nil
 }
 
 // driftList is what diff prints with -o json.
@@ -96,6 +113,8 @@ func (c *common) diffText(all []drifted, s converge.Status) {
 		printf(w, "gpuadm has made nothing here.\n")
 	case len(all) == 0:
 		printf(w, "All %s are as gpuadm left them.\n", count(len(s.Made), "thing"))
+	case len(s.Stages) == 0: // without a spec
+		printf(w, "Not as gpuadm left it: %s. This machine has no node.toml, so there is no plan of what apply would change.\n", count(len(all), "thing"))
 	default:
 		printf(w, "Not as gpuadm left it: %s. To see what apply would change: %s\n", count(len(all), "thing"), c.typed("plan"))
 	}

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -22,8 +24,9 @@ func newDoctor(c *common) *cobra.Command {
 		Short: "find what is broken on this machine, and name one fix",
 		Long: `Doctor checks the GPUs, the driver, its packages and the system below them. It
 names the root cause of what it finds, what that explains, the fix and what the
-fix interrupts. It needs no spec and no network, and touches nothing. What only
-root may read it names as not checked. docs/doctor.md lists all codes.
+fix interrupts. It needs no spec and touches nothing. It needs no network: where
+the API server answers kubelet within a second, it checks this machine's Node too.
+What it cannot read it names as not checked. docs/doctor.md lists all codes.
 
 It exits with 0 if it finds no fault, and with 3 if a fault is to be fixed.`,
 		Example: "  gpuadm doctor\n  gpuadm doctor -v\n  gpuadm doctor -o json",
@@ -48,7 +51,10 @@ func (c *common) doctor(ctx context.Context) error {
 		c.answer("No NVIDIA GPU on the PCI bus: nothing to examine here.")
 		return nil
 	}
-	r := doctor.Examine(ctx, h)
+	r, err := c.examine(ctx, h, h)
+	if err != nil {
+		return err
+	}
 	for i, cause := range r.Causes {
 		if slices.ContainsFunc(stages.Repairs(), func(o stages.Repair) bool { return o.Code == cause.Code }) {
 			r.Causes[i].Commands = []string{c.typed("repair " + cause.Code)}
@@ -63,6 +69,19 @@ func (c *common) doctor(ctx context.Context) error {
 		return exit(exitPending)
 	}
 	return err
+}
+
+// examine examines a machine by its node.toml, where it has one. One that cannot be used is named as not checked.
+func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.Report, error) {
+	s, err := c.spec(h, c.files)
+	if err != nil && len(c.files) > 0 {
+		return doctor.Report{}, err
+	}
+	r := doctor.ExamineFor(ctx, v, s)
+	if err != nil && !errors.Is(err, errNoSpec) {
+		r.Unread = append(r.Unread, doctor.Unread{What: "what node.toml asks for", Why: strings.ReplaceAll(err.Error(), "\n", "; ")})
+	}
+	return r, nil
 }
 
 // doctorText prints a report: the root causes first, each with what to type.
@@ -83,6 +102,9 @@ func (c *common) doctorText(r doctor.Report) {
 			printf(w, "                and %d more, which -v lists\n", n-1)
 		}
 		printf(w, "    fix         %s\n    interrupts  %s\n", cause.Fix, cause.Interrupts)
+		if cause.NoRepair != "" {
+			printf(w, "    no repair   %s\n", cause.NoRepair)
+		}
 		for _, command := range cause.Commands {
 			printf(w, "    type        %s\n", command)
 		}

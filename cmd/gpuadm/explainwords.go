@@ -39,8 +39,17 @@ func ofCheck(word string) []explanation {
 			Word: c.Code, Is: "a code of gpuadm doctor", What: c.Title, Matters: c.Meaning, From: "doctor reads " + c.Reads,
 			Try: []string{c.Fix, "that interrupts: " + c.Interrupts}, Source: strings.Join(c.Sources, " "),
 		}
-		if c.Command != "" {
-			e.Try = append([]string{c.Command}, e.Try...)
+		switch {
+		case c.NoRepair == "":
+			e.Try = append(e.Try, "sudo gpuadm repair "+c.Code)
+		case c.Command != "" && c.RPM == "":
+			e.Try = append(e.Try, c.Command)
+		}
+		if c.RPM != "" { // explain knows no machine
+			e.Try = append(e.Try, "by hand on Debian and Ubuntu: "+c.Command, "by hand on RHEL, Rocky Linux and others with dnf: "+c.RPM)
+		}
+		if c.NoRepair != "" {
+			e.Try = append(e.Try, "gpuadm has no repair: "+c.NoRepair)
 		}
 		return []explanation{e}
 	}

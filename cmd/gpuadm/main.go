@@ -30,13 +30,13 @@ func main() {
 	os.Exit(run(context.Background(), system(), os.Args[1:]))
 }
 
-// collectLater has the first 16 MiB of the heap fill up before garbage is collected, in place of 4. A run that has nothing to
+// collectLater has the first 8 MiB of the heap fill up before garbage is collected, in place of 4. A run that has nothing to
 // do ends before, and collecting took an eighth of its time; one that does more is collected as often as ever from then on.
 func collectLater() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	debug.SetGCPercent(400)
+	debug.SetGCPercent(200)
 	runtime.AddCleanup(new(*int), func(before int) { debug.SetGCPercent(before) }, 100) // the first collection cleans it up
 }
 

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -90,7 +91,7 @@ func (c *common) beginMIG(ctx context.Context, e *converge.Engine, h host.Host) 
 	f := c.followed
 	chosen := slices.ContainsFunc(e.Stages, func(st converge.Stage) bool { return st.Name == mig.Stage.Name })
 	j := converge.ReadJournal(h)
-	if f.Layout == "" || !h.Live() || !chosen || e.Unattended && (j.Held() != "" || j.NewerThan(e.Version) != "") {
+	if f.Layout == "" || !h.Live() || !chosen || e.Unattended && (j.Held() != "" || e.LeavesTo(j) != "") {
 		return partitions{}, nil
 	}
 	is, err := c.partitions(ctx, e, h)
@@ -105,7 +106,7 @@ func (c *common) beginMIG(ctx context.Context, e *converge.Engine, h host.Host) 
 		return is, err
 	}
 	again := e.Unattended && f.State == node.MIGFailed && f.Layout == f.Kept
-	if !f.Asked || is.now == 0 || again {
+	if !f.Asked || is.now == 0 || again || c.waitsForUsers(ctx, e, h, label) {
 		return is, nil
 	}
 	if err := label.Begin(ctx, h); err != nil {
@@ -117,12 +118,12 @@ func (c *common) beginMIG(ctx context.Context, e *converge.Engine, h host.Host) 
 
 // endMIG tells by the label how the change went, and renews what reads partitions only when it starts. The partitions are made by then:
 // an error is printed, and the next apply writes the label.
-func (c *common) endMIG(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result) {
+func (c *common) endMIG(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result, failed error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), labelTold)
 	defer cancel()
 	resumed, err := false, error(nil)
 	if is.follows {
-		resumed, err = c.tellState(ctx, e, h, is, res)
+		resumed, err = c.tellState(ctx, e, h, is, res, failed)
 	}
 	changed := slices.ContainsFunc(res.Made, func(ch converge.Change) bool { return ch.Kind == "mig" })
 	if err == nil && changed && !resumed && h.Live() {
@@ -134,7 +135,7 @@ func (c *common) endMIG(ctx context.Context, e *converge.Engine, h host.Host, is
 }
 
 // tellState writes the label of the state, where the API server answers.
-func (c *common) tellState(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result) (resumed bool, err error) {
+func (c *common) tellState(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result, failed error) (resumed bool, err error) {
 	label, err := c.node.MIGLabel(ctx, h, e.Spec)
 	if err != nil {
 		return false, err
@@ -144,12 +145,15 @@ func (c *common) tellState(ctx context.Context, e *converge.Engine, h host.Host,
 		return false, err
 	}
 	// The boot unit's next attempt goes by what is written.
-	c.followed.Kept, c.followed.State = c.followed.Layout, c.migState(ctx, e, h, is, res)
+	c.followed.Kept, c.followed.State = c.followed.Layout, c.migState(ctx, e, h, is, res, failed)
 	return label.End(ctx, h, c.followed.State)
 }
 
 // migState is the state to write after an apply.
-func (c *common) migState(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result) string {
+func (c *common) migState(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result, failed error) string {
+	if errors.Is(failed, converge.ErrInUse) && converge.Passes(failed) {
+		return node.MIGPending
+	}
 	err := error(nil)
 	if !is.made {
 		is, err = c.partitions(ctx, e, h)

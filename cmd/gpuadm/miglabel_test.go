@@ -161,9 +161,12 @@ func TestMIGLabel(t *testing.T) {
 	}
 }
 
-// TestMIGLabelBusy: a change that failed is made again without a pause, until an operator asks or the label changes.
+// TestMIGLabelBusy: with policy = "never" a change that failed is made again without a pause, until an operator asks or the label changes.
 func TestMIGLabelBusy(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{devicePlug: "true", "nvidia.com/mig.config": "two"})
+	if err := l.WriteFile("/etc/gpuadm/node.toml", []byte(labelSpec+"[disruption]\npolicy = \"never\"\n"), host.Attr{Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
 	l.gpuadm("apply", "mig")
 	d, err := l.Driver(t.Context())
 	if err != nil {
@@ -237,7 +240,7 @@ func TestMIGLabelState(t *testing.T) {
 	} {
 		c := common{env: env{}, reboots: tt.reboots}
 		e := &converge.Engine{Stages: []converge.Stage{mig.Stage}, Spec: spec.Spec{MIG: spec.MIG{File: "/etc/gpuadm/mig.yaml", Layout: "none"}}}
-		if got := c.migState(t.Context(), e, l.Node, tt.is, tt.res); got != want {
+		if got := c.migState(t.Context(), e, l.Node, tt.is, tt.res, nil); got != want {
 			t.Errorf("%+v: %s, want %s", tt, got, want)
 		}
 	}

@@ -15,9 +15,9 @@ import (
 )
 
 // twoH100 is a machine with two GPUs whose driver answers.
-func twoH100(t *testing.T, toml string) *simhost.Node {
+func twoH100(t *testing.T, toml string, tables ...string) *simhost.Node {
 	t.Helper()
-	text := "-- sim.toml --\n"
+	text := "-- sim.toml --\n" + strings.Join(tables, "")
 	bus := ""
 	for _, address := range []string{"0000:17:00.0", "0000:2a:00.0"} {
 		text += "[[gpu]]\nmodel = \"H100-80\"\n"
@@ -49,6 +49,31 @@ func TestApplyNamesEveryGPU(t *testing.T) {
 	for _, line := range []string{"GPU 0: 7 × 1g.10gb", "GPU 1: 7 × 1g.10gb"} {
 		if code != 0 || !strings.Contains(plan, line) || !strings.Contains(apply, line) {
 			t.Errorf("exit code %d; %q is not in both of\n%s\n%s", code, line, plan, apply)
+		}
+	}
+}
+
+// TestNamesPausedServices: plan and apply name the services that the change stops for a while, each once; those that do not run are not
+// among them, and a change that only makes partitions pauses none.
+func TestNamesPausedServices(t *testing.T) {
+	const units = "[[unit]]\nname = \"nvidia-dcgm.service\"\nactive = \"active\"\n[[unit]]\nname = \"nvidia-persistenced.service\"\nactive = \"active\"\n[[unit]]\nname = \"nvsm.service\"\nactive = \"inactive\"\n"
+	n := twoH100(t, "[[mig.gpu]]\nlayout = { \"1g.10gb\" = 2 }\n", units)
+	for _, step := range []struct{ layout, services string }{
+		{`"1g.10gb" = 2`, "nvidia-dcgm.service, nvidia-persistenced.service"}, // the mode changes
+		{`"1g.10gb" = 3`, ""},
+		{`"7g.80gb" = 1`, "nvidia-dcgm.service"},
+	} {
+		if err := n.WriteFile("/etc/gpuadm/node.toml", []byte("format = 1\n[[mig.gpu]]\nlayout = { "+step.layout+" }\n"), host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		_, plan := outputOn(n, true, "plan", "mig")
+		code, apply := outputOn(n, true, "apply", "mig")
+		plans, made := strings.Contains(plan, "Pauses and resumes "+step.services+"."), strings.Contains(apply, "; paused and resumed "+step.services+". To undo")
+		if step.services == "" {
+			plans, made = !strings.Contains(plan, "Pauses"), !strings.Contains(apply, "paused")
+		}
+		if code != 0 || !plans || !made {
+			t.Errorf("%s: exit code %d, want %q in both of\n%s\n%s", step.layout, code, step.services, plan, apply)
 		}
 	}
 }

@@ -220,5 +220,20 @@ func interrupts(changes []converge.Change) string {
 			out = append(out, b.text)
 		}
 	}
+	if services := paused(changes); len(services) > 0 {
+		out = append(out, " Pauses and resumes "+strings.Join(services, ", ")+".")
+	}
 	return strings.Join(out, "")
+}
+
+// paused are the services that the changes pause and resume.
+func paused(changes []converge.Change) (services []string) {
+	for _, ch := range changes {
+		for _, name := range ch.Clients["pause-services"] {
+			if !slices.Contains(services, name) {
+				services = append(services, name)
+			}
+		}
+	}
+	return services
 }

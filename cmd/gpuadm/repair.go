@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
@@ -77,16 +78,29 @@ func (c *common) listRepairs() error {
 	return nil
 }
 
+// noRepair says why a fault has no repair, and what to type instead.
+func noRepair(code string) error {
+	all := doctor.Checks()
+	i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.Code == code })
+	if i < 0 {
+		return &converge.Trouble{
+			What: fmt.Sprintf("cannot repair %s: doctor has no such code", code),
+			Try:  []string{"gpuadm doctor    names what is wrong", "gpuadm repair    lists what it can fix"},
+		}
+	}
+	return &converge.Trouble{
+		What: fmt.Sprintf("cannot repair %s: %s", code, all[i].NoRepair),
+		Try:  []string{"by hand: " + all[i].Fix, "gpuadm doctor    names the commands for this machine"},
+	}
+}
+
 // repair makes ready to repair one fault. The spec says whether apply is the fix, and what may be interrupted; a machine without one
 // is repaired all the same.
 func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 	all := stages.Repairs()
 	i := slices.IndexFunc(all, func(r stages.Repair) bool { return r.Code == code })
 	if i < 0 {
-		return nil, nil, usage{&converge.Trouble{
-			What: fmt.Sprintf("cannot repair %s: gpuadm has no repair of that code", code),
-			Try:  []string{"gpuadm repair    lists what it can fix"},
-		}}
+		return nil, nil, usage{noRepair(code)}
 	}
 	h, err := c.open(c.rootDir)
 	if err != nil {

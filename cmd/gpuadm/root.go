@@ -114,6 +114,7 @@ func (c *common) verbs() []verbGroup {
 			newPlan(c),
 			newApply(c),
 			newBake(c),
+			newMirror(c),
 			newUndo(c),
 			newStatus(c),
 		}},

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,8 +18,15 @@ import (
 	"github.com/gpuadm/gpuadm/stages"
 )
 
-// apply runs an apply and says how it went.
-func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) error {
+// apply runs an apply and says how it went. Then it ends gpuadm's own cordon, unless the run goes on: after a reboot, or since a signal
+// has stopped it.
+func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (err error) {
+	var res converge.Result
+	defer func() {
+		if res.Reboot == "" && !(errors.Is(err, converge.ErrStopped) && res.Run != "") {
+			err = cmp.Or(err, c.uncordon(ctx, h, &e.Spec))
+		}
+	}()
 	if none, err := c.noGPU(ctx, e, h, justPlan); none || err != nil {
 		return err
 	}
@@ -27,16 +35,17 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 	defer done()
 	e.Tell, e.Stop = voice.tell, stop
 	began := h.Now()
-	parts, err := c.beginMIG(ctx, e, h)
-	if err != nil {
-		voice.close()
-		return err
+	res, err = c.attempt(ctx, e, h)
+	if errors.Is(err, converge.ErrInUse) && e.Spec.Disruption.Policy == "drain" && h.Live() {
+		made, drained := res.Made, false
+		if drained, err = c.drain(ctx, e, h, err); drained {
+			res, err = c.attempt(ctx, e, h)
+			res.Made = append(made, res.Made...)
+		} else {
+			c.tellCluster(ctx, e, h, node.Outcome{Stage: res.Stage, Err: err})
+		}
 	}
-	res, err := e.Apply(ctx, h)
 	voice.close()
-	c.endMIG(ctx, e, h, parts, res)
-	c.at = res.Stage
-	c.tellCluster(ctx, e, h, node.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
 	if err != nil && !(converge.Passes(err) && needsNewProcess(res)) {
 		return err
 	}
@@ -59,6 +68,19 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) err
 		return reboot(ctx, h)
 	}
 	return exit(exitReboot)
+}
+
+// attempt applies once, with the GPU's clients paused where the node's label asks for other partitions, and tells the cluster.
+func (c *common) attempt(ctx context.Context, e *converge.Engine, h host.Host) (converge.Result, error) {
+	parts, err := c.beginMIG(ctx, e, h)
+	if err != nil {
+		return converge.Result{}, err
+	}
+	res, err := e.Apply(ctx, h)
+	c.endMIG(ctx, e, h, parts, res, err)
+	c.at = res.Stage
+	c.tellCluster(ctx, e, h, node.Outcome{Made: res.Made, Stage: res.Stage, Err: err})
+	return res, err
 }
 
 // tellCluster reports the result of an apply to the cluster. The apply does not fail if that fails.
@@ -129,6 +151,9 @@ func (c *common) applied(res converge.Result, seconds float64) string {
 		return "Nothing to do."
 	}
 	s := fmt.Sprintf("%s made in %.1f s, run %s", count(len(res.Made), "change"), seconds, res.Run)
+	if services := paused(res.Made); len(services) > 0 {
+		s += "; paused and resumed " + strings.Join(services, ", ")
+	}
 	if len(res.Deferred) > 0 {
 		s += "; " + deferred(res.Deferred)
 	}
@@ -163,10 +188,10 @@ func (c *common) undo(ctx context.Context, e *converge.Engine, h host.Host, to s
 	e.Tell, e.Stop = voice.tell, stop
 	res, err := e.Undo(ctx, h, to, leave)
 	voice.close()
-	if err != nil {
+	if err = cmp.Or(err, c.uncordon(ctx, h, nil)); err != nil {
 		return err
 	}
-	c.endMIG(ctx, e, h, partitions{}, res)
+	c.endMIG(ctx, e, h, partitions{}, res, nil)
 	if c.output == "json" {
 		return nil
 	}

@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/stages"
+)
+
+type mirrorFlags struct {
+	system        string
+	kernels, gpus []string
+	dir, key      string
+	keep          bool
+}
+
+func newMirror(c *common) *cobra.Command {
+	var m mirrorFlags
+	cmd := &cobra.Command{
+		Use:   "mirror --for ID --kernel RELEASE -o DIR",
+		Short: "write a folder from which nodes without a network install",
+		Long: `Mirror writes one folder that apt reads as a repository: driver, toolkit, dkms, the
+compilers and the headers of the kernels, with all that they depend on; NVIDIA's
+installer where the spec asks for it; and this gpuadm. The folder is signed with a
+key of its own, and gpuadm-mirror.json has the digest of every file.
+
+It runs on a machine or in a container of the system that it mirrors for: the apt
+there resolves the packages. It installs nothing. A second run fetches what has
+changed, and the new folder then takes the place of the old one.
+
+On a node, mirror.toml of the folder in /etc/gpuadm/node.d names the mirror. apply
+and bake verify each file before they install, and name one that differs.`,
+		Example: `  sudo gpuadm mirror --for ubuntu-24.04 --kernel 6.8.0-88-generic --gpu H100-80GB -f node.toml -o /srv/mirror`,
+		Args:    cobra.NoArgs, DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.mirror(cmd.Context(), m) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&m.system, "for", "", "the operating system `ID` of the nodes: ubuntu-24.04")
+	f.StringArrayVar(&m.kernels, "kernel", nil, "the `RELEASE` of a kernel that nodes run; repeatable")
+	f.StringArrayVar(&m.gpus, "gpu", nil, "`MODEL` of GPU that nodes have, such as H100-80GB; repeatable")
+	f.StringVar(&m.key, "key", "", "sign with the secret key in `FILE`, which is made where it is missing; without it DIR.key")
+	f.BoolVar(&m.keep, "keep", false, "also keep the packages that the folder has: nodes can go back to their versions")
+	// Here -o names the folder: there is no other form of it.
+	f.StringVarP(&m.dir, "output", "o", "", "write to `DIR`")
+	_ = f.SetAnnotation("output", noVariable, nil)
+	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
+	return cmd
+}
+
+// mirror writes a mirror, and says how nodes use it.
+func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
+	switch {
+	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
+		return usage{fmt.Errorf("cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes")}
+	case c.rootDir != "/":
+		return usage{&converge.Trouble{What: "cannot write a mirror with --root: mirror runs the apt of the machine or container that it is started in", Try: []string{"systemd-nspawn -D " + c.rootDir + " --bind=OUT:/out gpuadm mirror … -o /out/mirror"}}}
+	case !c.root:
+		return &converge.Trouble{What: "cannot write a mirror: only root can run apt for it", Try: []string{c.again()}}
+	}
+	gpus, err := named(m.gpus)
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.Abs(m.dir)
+	if err != nil {
+		return err
+	}
+	key := dir + ".key"
+	if m.key != "" {
+		if key, err = filepath.Abs(m.key); err != nil {
+			return err
+		}
+	}
+	h, err := c.open(c.rootDir)
+	if err != nil {
+		return err
+	}
+	s, err := c.spec(h, c.files)
+	if err != nil {
+		return err
+	}
+	is, err := facts.Gather(ctx, h, facts.Needs{})
+	if err != nil {
+		return err
+	}
+	if err := isFor(is.OS, m.system); err != nil {
+		return err
+	}
+	unlock, err := h.Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("cannot find this program's own file: %w", err)
+	}
+	binary, err := c.read(self)
+	if err != nil {
+		return fmt.Errorf("cannot read %s: %w", self, cause(err))
+	}
+	made := stages.Mirror{For: m.system, Models: m.gpus, Dir: dir, Key: key, Binary: binary, Keep: m.keep, Say: func(files int, size int64) {
+		if !c.quiet {
+			printf(c.stderr, "Fetching %s, %d MB …\n", count(files, "file"), size/1e6)
+		}
+	}}
+	lock, changed, err := made.Make(ctx, h, s, facts.Facts{
+		OS: is.OS, Arch: is.Arch, Day: is.Day, GPUs: gpus, Kernel: facts.Kernel{Installed: m.kernels},
+	})
+	if err != nil {
+		return err
+	}
+	size := int64(0)
+	for _, f := range lock.Files {
+		size += f.Size
+	}
+	if !changed {
+		c.answer("Nothing to do.")
+	}
+	c.answer(fmt.Sprintf("%s: %s, %d MB, for %s, kernels %s.", dir, count(len(lock.Files), "file"), size/1e6, lock.For, strings.Join(lock.Kernels, ", ")))
+	c.answer("Signed by " + lock.Key + "; the secret key is in " + key + ".")
+	c.answer("On a node: copy the folder to " + dir + ", compare that fingerprint, and copy its mirror.toml to /etc/gpuadm/node.d.")
+	return nil
+}
+
+// isFor refuses a system that is not this machine's: its own apt has to resolve the packages.
+func isFor(is facts.OS, asked string) error {
+	id, version, _ := strings.Cut(asked, "-")
+	if is.ID == id && (is.Version == version || strings.HasPrefix(is.Version, version+".")) {
+		return nil
+	}
+	return usage{&converge.Trouble{
+		What: fmt.Sprintf("cannot mirror for %s on %s %s: the system's own apt resolves its packages", asked, is.ID, is.Version),
+		Try:  []string{fmt.Sprintf("run it in a container of %[1]s: docker run -it -v .:/work -w /work %s bash, there apt-get update and apt-get install ca-certificates, then ./gpuadm mirror …", asked, strings.Replace(asked, "-", ":", 1))},
+	}}
+}

@@ -1,0 +1,308 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stages
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/packages/apt"
+	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
+// A Mirror is what gpuadm mirror is asked for.
+type Mirror struct {
+	For    string   // ubuntu-24.04
+	Models []string // as they were named
+	Dir    string   // absolute
+	Key    string   // the file with the secret key that signs
+	Binary []byte   // of gpuadm
+	Keep   bool     // packages of the folder that the spec no longer asks for stay in it
+	Say    func(files int, size int64)
+}
+
+// Files of a mirror beside the packages.
+const (
+	mirrorKey    = "key.asc"
+	mirrorBinary = "gpuadm"
+	mirrorSpec   = "mirror.toml"
+	mirrorWork   = ".gpuadm" // what is being made has it; it is removed at the end
+)
+
+// Make fills the folder of a mirror with all that a machine with these facts needs for a spec. The folder is made beside the old one,
+// and takes its place at the end. changed is false where the old one has the same content: it stays.
+func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts) (lock packages.Lock, changed bool, err error) {
+	from, ok := gatherers()[manager(f.OS)]
+	if !ok {
+		return lock, false, &converge.Trouble{
+			What: fmt.Sprintf("cannot mirror for %s: gpuadm writes mirrors for apt only", m.For),
+			Try:  []string{"dnf reposync --download-metadata and dnf download --resolve --alldeps, which bring repositories and packages; url, key and fingerprint in [driver.repo] name them"},
+		}
+	}
+	next := m.Dir + ".new"
+	if err := m.begin(ctx, h, next); err != nil {
+		return lock, false, err
+	}
+	lock = packages.Lock{Format: 1, For: m.For, Arch: f.Arch, Kernels: f.Kernel.Installed, GPUs: m.Models}
+	signer, err := m.signer(h)
+	if err != nil {
+		return lock, false, err
+	}
+	public, err := signer.Public()
+	if err != nil {
+		return lock, false, err
+	}
+	lock.Key = signer.Fingerprint()
+	names, err := m.gather(ctx, h, from, s, f, next)
+	if err != nil {
+		return lock, false, err
+	}
+	for name, data := range map[string][]byte{mirrorKey: public, mirrorBinary: m.Binary, mirrorSpec: m.spec(s, lock.Key)} {
+		mode := fs.FileMode(0o644)
+		if name == mirrorBinary {
+			mode = 0o755
+		}
+		if err := h.WriteFile(path.Join(next, name), data, host.Attr{Mode: mode}); err != nil {
+			return lock, false, err
+		}
+		names = append(names, name)
+	}
+	if _, err := h.Do(ctx, "rm", "-rf", "--", path.Join(next, mirrorWork)); err != nil {
+		return lock, false, err
+	}
+	if err := seal(h, &lock, next, names); err != nil {
+		return lock, false, err
+	}
+	if old, same := m.same(h, lock); same {
+		_, err := h.Do(ctx, "rm", "-rf", "--", next)
+		return old, false, err
+	}
+	return m.publish(ctx, h, from, signer, lock, next)
+}
+
+// signer reads the key, or makes one. It lies outside the folder, which is copied to nodes.
+func (m Mirror) signer(h host.Host) (things.Signer, error) {
+	secret, err := h.ReadFile(m.Key)
+	if errors.Is(err, fs.ErrNotExist) {
+		s, secret, err := things.NewSigner()
+		if err != nil {
+			return s, fmt.Errorf("cannot make a key: %w", err)
+		}
+		return s, h.WriteFile(m.Key, secret, host.Attr{Mode: 0o600})
+	} else if err != nil {
+		return things.Signer{}, err
+	}
+	s, err := things.ReadSigner(secret)
+	if err != nil {
+		return s, &converge.Trouble{
+			What: fmt.Sprintf("cannot sign with the key in %s: %v", m.Key, err), Err: err,
+			Try: []string{"name a file that gpuadm mirror wrote, or an RSA key: openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:3072"},
+		}
+	}
+	return s, nil
+}
+
+// gatherers are the packagers that can fill a mirror.
+func gatherers() map[string]packages.Gatherer {
+	return map[string]packages.Gatherer{"apt": apt.New().(packages.Gatherer)}
+}
+
+// begin makes the folder ready in which the mirror is made. What a killed run has left is continued. No folder is touched that gpuadm
+// has not made.
+func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
+	for _, dir := range []string{m.Dir, next, m.Dir + ".old"} {
+		names, err := h.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if len(names) > 0 && !slices.Contains(names, packages.MirrorLock) && !slices.Contains(names, mirrorWork) {
+			return &converge.Trouble{
+				What: fmt.Sprintf("cannot write the mirror to %s: %s has other files", m.Dir, dir),
+				Try:  []string{"name a new folder with -o, or remove " + dir},
+			}
+		}
+	}
+	// Of a run that was killed between its two last steps the old folder is still there, under its other name.
+	if _, err := h.Lstat(m.Dir); errors.Is(err, fs.ErrNotExist) {
+		if err := h.Rename(m.Dir+".old", m.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, argv := range [][]string{{"rm", "-rf", "--", m.Dir + ".old", path.Join(next, mirrorWork)}, {"mkdir", "-p", "--", path.Join(next, mirrorWork)}} {
+		if _, err := h.Do(ctx, argv...); err != nil {
+			return fmt.Errorf("cannot write the mirror: %w", err)
+		}
+	}
+	return nil
+}
+
+// gather brings packages and runfile into the folder, and returns the names of the files.
+func (m Mirror) gather(ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, next string) ([]string, error) {
+	names, w, err := m.packages(ctx, h, from, s, f, next)
+	if err != nil {
+		return nil, err
+	}
+	// Modules are built with the compiler that built their kernel. Its headers say which one that is.
+	configs, err := from.Configs(ctx, h, next, path.Join(next, mirrorWork, "headers"), w.headers)
+	if err != nil {
+		return nil, err
+	}
+	f.Modules = &facts.Modules{}
+	for _, kernel := range slices.Sorted(maps.Keys(configs)) {
+		f.Modules.Kernels = append(f.Modules.Kernels, facts.KernelModules{Kernel: kernel, Compiler: facts.CompilerIn(configs[kernel])})
+	}
+	if again, err := wantedPackages(drivers.New(), s, f); err != nil {
+		return nil, err
+	} else if !slices.Equal(again.names(), w.names()) {
+		if names, _, err = m.packages(ctx, h, from, s, f, next); err != nil {
+			return nil, err
+		}
+	}
+	c, asked, err := drivers.New().Choose(s, f)
+	if err != nil || !asked || c.Source != drivers.SourceRunfile {
+		return names, err
+	}
+	runfile := path.Base(c.Repo.URL)
+	file := path.Join(next, runfile)
+	for _, dir := range []string{next, m.Dir} {
+		if is, err := packages.Digest(h, path.Join(dir, runfile)); err != nil || !strings.EqualFold(is.SHA256, s.Driver.Runfile.SHA256) {
+			continue
+		}
+		if dir == m.Dir {
+			_, err = h.Do(ctx, "ln", "-f", "--", path.Join(dir, runfile), file)
+		}
+		return append(names, runfile), err
+	}
+	m.Say(1, 0)
+	request := host.Request{URL: c.Repo.URL, SHA256: s.Driver.Runfile.SHA256, Max: drivers.MaxRunfile, Via: via(s)}
+	return append(names, runfile), h.Download(ctx, request, file, host.Attr{Mode: 0o644})
+}
+
+// packages brings the packages that a spec asks for.
+func (m Mirror) packages(
+	ctx context.Context, h host.Host, from packages.Gatherer, s spec.Spec, f facts.Facts, next string,
+) (names []string, w wanted, err error) {
+	if w, err = wantedPackages(drivers.New(), s, f); err != nil {
+		return nil, w, err
+	}
+	if len(w.all()) == 0 {
+		return nil, w, &converge.Trouble{What: "cannot write the mirror: the spec asks for no packages", Try: []string{"write [driver] with a version, or [toolkit]"}}
+	}
+	ask := packages.Request{Stream: w.stream}
+	if w.family != nil {
+		family := *w.family
+		family.Exclude = "" // see Gather
+		ask.Family = &family
+	}
+	for _, name := range w.names() {
+		ask.Changes = append(ask.Changes, converge.Change{Kind: "package", Name: name, After: w.all()[name].String()})
+	}
+	names, err = from.Gather(ctx, h, packages.Gathering{
+		Repos: w.repos, Via: via(s), Request: ask, Work: path.Join(next, mirrorWork), Into: next, Before: m.Dir, Keep: m.Keep, Say: m.Say,
+	})
+	return names, w, err
+}
+
+// spec is a part of node.toml that names the mirror.
+func (m Mirror) spec(s spec.Spec, fingerprint string) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# Written by gpuadm mirror. Copy it to /etc/gpuadm/node.d on the nodes, which have the folder as %s.\nformat = 1\n", m.Dir)
+	for _, section := range []string{"driver", "toolkit"} {
+		if s.Has(section) {
+			fmt.Fprintf(&b, "[%s.repo]\nurl = \"file://%s\"\nkey = \"%[2]s/%s\"\nfingerprint = %q\n", section, m.Dir, mirrorKey, fingerprint)
+		}
+	}
+	if s.Driver.Runfile.URL != "" {
+		fmt.Fprintf(&b, "[driver.runfile]\nurl = \"file://%s/%s\"\n", m.Dir, path.Base(s.Driver.Runfile.URL))
+	}
+	return b.Bytes()
+}
+
+// seal has the lock name the files.
+func seal(h host.View, l *packages.Lock, dir string, names []string) error {
+	slices.Sort(names)
+	l.Files = nil
+	for _, name := range slices.Compact(names) {
+		is, err := packages.Digest(h, path.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		l.Files = append(l.Files, is)
+	}
+	return nil
+}
+
+// same says whether the folder has these files already, and beside them only signatures.
+func (m Mirror) same(h host.View, lock packages.Lock) (old packages.Lock, same bool) {
+	old, err := packages.ReadLock(h, m.Dir)
+	if err != nil {
+		return old, false
+	}
+	if problem, err := old.Verify(h, m.Dir, packages.Digest); err != nil || problem != "" {
+		return old, false
+	}
+	bare := old
+	bare.Files = slices.DeleteFunc(slices.Clone(old.Files), func(f packages.LockFile) bool { return f.Name == "InRelease" })
+	is, err := json.Marshal(bare)
+	now, failed := json.Marshal(lock)
+	return old, cmp.Or(err, failed) == nil && bytes.Equal(is, now)
+}
+
+// publish signs the folder, writes its lock, and gives it the name of the old one.
+func (m Mirror) publish(
+	ctx context.Context, h host.Host, from packages.Gatherer, by things.Signer, lock packages.Lock, next string,
+) (packages.Lock, bool, error) {
+	signed, err := from.Sign(h, next, by)
+	if err != nil {
+		return lock, false, err
+	}
+	names := slices.Clone(signed)
+	for _, f := range lock.Files {
+		names = append(names, f.Name)
+	}
+	if err := seal(h, &lock, next, names); err != nil {
+		return lock, false, err
+	}
+	data, err := json.MarshalIndent(lock, "", "  ")
+	if err != nil {
+		return lock, false, err
+	}
+	if err := h.WriteFile(path.Join(next, packages.MirrorLock), append(data, '\n'), host.Attr{Mode: 0o644}); err != nil {
+		return lock, false, err
+	}
+	all, err := h.ReadDir(next)
+	if err != nil {
+		return lock, false, err
+	}
+	for _, name := range all { // of a run that was killed, and had another spec
+		if name != packages.MirrorLock && !slices.Contains(names, name) {
+			if err := h.Remove(path.Join(next, name)); err != nil {
+				return lock, false, err
+			}
+		}
+	}
+	if err := h.Rename(m.Dir, m.Dir+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return lock, false, err
+	}
+	if err := h.Rename(next, m.Dir); err != nil {
+		return lock, false, err
+	}
+	_, err = h.Do(ctx, "rm", "-rf", "--", m.Dir+".old")
+	return lock, true, err
+}

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package stages
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/drivers"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
+)
+
+// TestMirrorsAreConfiguredOnce: apt refuses one URL with two keyrings; packages of a mirror, which its lock shows, come before those of
+// the distribution; and the part of node.toml that mirror writes is one that a spec can have.
+func TestMirrorsAreConfiguredOnce(t *testing.T) {
+	print := strings.Repeat("AB", 20)
+	parse := func(base string) spec.Spec {
+		t.Helper()
+		text := spec.File{Name: "node.toml", Data: []byte(base)}
+		asked, err := spec.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, print)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := parse("format = 1\n[driver]\nversion = \"580.95.05\"\n[toolkit]\nversion = \"1.18.0\"\n")
+	f := facts.Facts{OS: facts.OS{ID: "debian", Version: "12"}, Arch: "amd64", Kernel: facts.Kernel{Installed: []string{"6.1.0-9-amd64"}}}
+	pinned := func(r packages.Repository) (n int) {
+		for _, p := range r.Pins {
+			if p.Pin == "release o="+packages.MirrorOrigin {
+				n++
+			}
+		}
+		return n
+	}
+	for _, locked := range []bool{false, true} {
+		f.Files = nil
+		if locked {
+			f.Files = map[string][]byte{"/srv/mirror/" + packages.MirrorLock: nil}
+		}
+		w, err := wantedPackages(drivers.New(), s, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(w.repos) != 1 || len(w.repos[0].Pins) < 2 || w.repos[0].Fingerprint != print {
+			t.Fatalf("repositories: %+v", w.repos)
+		}
+		if got := pinned(w.repos[0]) == 1 && len(w.mirrors) == 1; got != locked {
+			t.Errorf("with a lock %v: mirrors %v, pins %+v", locked, w.mirrors, w.repos[0].Pins)
+		}
+	}
+
+	s = parse("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://x.example/a/NVIDIA.run\"\nsha256 = \"" + strings.Repeat("ab", 32) + "\"\n")
+	w, err := wantedPackages(drivers.New(), s, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Driver.Runfile.URL != "file:///srv/mirror/NVIDIA.run" || len(w.repos) != 1 || w.repos[0].URL != "file:///srv/mirror" {
+		t.Errorf("a runfile at %q, what builds its modules from %+v", s.Driver.Runfile.URL, w.repos)
+	}
+}
