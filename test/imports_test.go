@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"internal/packages/dnf": {"internal/converge", "internal/host", "internal/packages", "internal/pattern", "internal/things"},
 	"internal/things":       {"internal/converge", "internal/host", "internal/pattern"},
 	"internal/diff":         {"internal/mask"},
-	"internal/doctor":       {"drivers", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/things"},
+	"internal/doctor":       {"drivers", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/kube", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things"},
 	"internal/explain":      {},
 	"internal/jsonedit":     {},
 	"internal/mask":         {},

@@ -168,6 +168,27 @@ func (n pauses) SetUnit(ctx context.Context, name string, to host.UnitChange) er
 	return n.Node.SetUnit(ctx, name, to)
 }
 
+// nvidia-persistenced runs again before the instances are made: GPUs that nothing holds are attached for each client. The others wait
+// until the end.
+func TestPersistencedRunsBeforeInstances(t *testing.T) {
+	n := creates{pauses{gpus(t, a100s+persistenced+dcgm), new([]string)}}
+	if _, err := engine(t, wantsMIG(`"3g.20gb" = 2`)).Apply(context.Background(), n); err != nil {
+		t.Fatal(err, because(err))
+	}
+	want := []string{"stop nvidia-dcgm.service", "stop nvidia-persistenced.service", "start nvidia-persistenced.service", "create", "start nvidia-dcgm.service"}
+	if got := slices.Compact(*n.jobs); !slices.Equal(got, want) {
+		t.Errorf("jobs %v, want %v", got, want)
+	}
+}
+
+// creates is a machine that records also when instances are made.
+type creates struct{ pauses }
+
+func (n creates) CreateInstance(ctx context.Context, gpu string, profile int, at host.Span) (int, error) {
+	*n.jobs = append(*n.jobs, "create")
+	return n.pauses.CreateInstance(ctx, gpu, profile, at)
+}
+
 // Where EKS's agent watches DCGM it is not paused: the plan says so.
 func TestNodeMonitoringAgent(t *testing.T) {
 	n := withProcesses(t, sevenBusy+dcgm)

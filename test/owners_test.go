@@ -83,13 +83,18 @@ func ownersTable() map[string]string {
 		"debian13-docker":       editsDefault,
 		"demo":                  editsDefault,
 		"docker-only":           "file /etc/docker/daemon.json, restart docker.service",
+		"eks-bottlerocket":      "nothing to do",
+		"gke-cos":               "nothing to do",
 		"gke-ubuntu":            "nothing to do",
 		"k3s":                   "nothing to do",
 		"mig-h100-a100-t4":      "refused: cannot configure a container engine: none is installed",
 		"no-gpu":                editsDefault, // the verbs say before that it has no GPU,
+		"operator-26.3":         "nothing to do",
+		"operator-26.7":         "file /etc/containerd/conf.d/99-gpuadm.toml, restart containerd.service",
 		"rke2":                  "nothing to do",
 		"rocky9-crio":           crioDropIn,
 		"rocky9-crio125":        crioDropIn,
+		"talos":                 "nothing to do",
 		"ubuntu24-h100":         editsDefault,
 	}
 }

@@ -133,6 +133,18 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}, {"", "-- proc/swaps --\nFilename\tType\tSize\tUsed\tPriority\n/swapfile  file  3991548  0  -2\n"}},
 		},
 		{name: "kubelet's configuration edited", code: "KUB-007", on: d13, like: "https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", after: write("/var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/containerd/containerd.sock\"\n")},
+		{name: "no-cgroups", code: "RUN-007", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/580", edits: []swap{{"", "-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nno-cgroups = true\n[nvidia-container-runtime]\nmode = \"legacy\"\n"}}},
+		{name: "toolkit in the driver container", code: "RUN-008", on: d13, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/154", edits: []swap{{"", "-- etc/nvidia-container-runtime/config.toml --\n[nvidia-container-cli]\nroot = \"/run/nvidia/driver\"\n"}}},
+		{name: "plugin under runc", code: "RUN-009", on: d13, like: "https://github.com/NVIDIA/k8s-device-plugin/issues/406", edits: []swap{{"", "-- var/log/pods/kube-system_nvidia-device-plugin-daemonset-csjxw_1/nvidia-device-plugin-ctr/10.log --\n2024-01-21T12:04:24Z stderr F I0121 12:04:24.666346 1 factory.go:107] Detected non-NVML platform: could not load NVML library: libnvidia-ml.so.1: cannot open shared object file: No such file or directory\n"}}},
+		{
+			name: "policy for CPUs", code: "KUB-012", on: d13, like: "https://github.com/kubernetes-sigs/kubespray/issues/8535",
+			edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}, {"cgroupDriver: systemd", "cgroupDriver: systemd\ncpuManagerPolicy: static"}, {"", "-- var/lib/kubelet/cpu_manager_state --\n{\"policyName\":\"none\",\"defaultCpuSet\":\"\",\"checksum\":1353318690}\n"}},
+		},
+		{name: "no network for pods", code: "KUB-013", on: d13, like: "https://github.com/containerd/containerd/issues/8419", edits: []swap{{"", "-- etc/cni/net.d/.kubernetes-cni-keep --\n"}}},
+		{
+			name: "CRI switched off, and kubelet ended", code: "RUN-003", on: d13, like: "https://github.com/containerd/containerd/issues/4581",
+			edits: []swap{{"imports = [", "disabled_plugins = [\"cri\"]\nimports = ["}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}},
+		},
 		{
 			name: "spec not written", code: "CDI-001", then: unhealed, on: mig3, like: "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1828",
 			edits: []swap{{"[[unit]]\n", "[[unit]]\nname = \"nvidia-cdi-refresh.service\"\nenabled = \"enabled\"\n[[unit]]\n"}},

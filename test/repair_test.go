@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -189,4 +190,44 @@ func handlerLost(t testing.TB) (machine, stages.Repair) {
 	}
 	t.Fatal("cannot find the machine that lost its handler, or its repair")
 	return machine{}, stages.Repair{}
+}
+
+// A repair starts from what it finds: what gpuadm made before stays, and undo of the repair restores what the repair found, not what was
+// before gpuadm.
+func TestRepairStartsFromWhatItFinds(t *testing.T) {
+	const config = "/etc/containerd/config.toml"
+	repairs := stages.Repairs()
+	handler := repairs[slices.IndexFunc(repairs, func(r stages.Repair) bool { return r.Code == "RUN-001" })]
+	tested := 0
+	for _, m := range machines(t) {
+		n := m.boot(t)
+		const s = "[runtime]\nset_as_default = true\n"
+		if m.name != "debian12-containerd16" && m.name != "ubuntu24-h100" { // containerd there has no other owner
+			continue
+		}
+		apply(t, n, engine(t, s))
+		made, err := n.ReadFile(config)
+		name := "runtimes.nvidia"
+		at := strings.Index(string(made), name)
+		if err != nil || at < 0 || !strings.Contains(string(made), `default_runtime_name = "nvidia"`) {
+			continue
+		}
+		edited := strings.ReplaceAll(string(made), name, "runtimes.other") // an operator takes the handler away, and leaves the default
+		if err := n.WriteFile(config, []byte(edited), host.Attr{Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		tested++
+		apply(t, n, repairing(t, handler))
+		after, _ := n.ReadFile(config)
+		if text := string(after); !strings.Contains(text, name) || !strings.Contains(text, `default_runtime_name = "nvidia"`) || !strings.Contains(text, "runtimes.other") {
+			t.Errorf("%s: the repair did not start from what it found:\n%s", m.name, text)
+		}
+		undo(t, n, engine(t, ""), "")
+		if undone, _ := n.ReadFile(config); string(undone) != edited {
+			t.Errorf("%s: undo of the repair did not restore what the repair found:\n%s", m.name, undone)
+		}
+	}
+	if tested == 0 {
+		t.Error("no machine was tested")
+	}
 }

@@ -11,7 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"syscall"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -142,35 +143,21 @@ func typical(argv []string) (time.Duration, float64, error) {
 	return walls[journalTries/2], peaks[journalTries/2], nil
 }
 
-// spent is what one command took: wall time and peak memory in MiB. A child's peak counts from what its parent had when it forked,
-// so a new process of this program, which is small, is its parent.
+// spent is what one command took: wall time, and peak memory in MiB as time(1) saw it. The kernel counts a child's peak from
+// what its parent had at the fork, so the parent has to be a small program.
 func spent(argv []string) (wall time.Duration, peak float64, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return 0, 0, err
-	}
-	cmd := exec.Command(self, append([]string{measure}, argv...)...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err == nil {
-		_, err = fmt.Sscan(string(out), &wall, &peak)
-	}
-	if err != nil {
-		return 0, 0, fmt.Errorf("cannot run %s: %w", argv, err)
-	}
-	return wall, peak, nil
-}
-
-// measure is the word that has this program run one command and print what it took.
-const measure = "measure"
-
-func measured(argv []string) error {
-	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd := exec.Command("/usr/bin/time", append([]string{"--quiet", "--format=%M"}, argv...)...)
+	var answer bytes.Buffer
+	cmd.Stderr = &answer
 	began := time.Now()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
+	err = cmd.Run()
+	wall = time.Since(began)
+	lines := strings.Split(strings.TrimSpace(answer.String()), "\n")
+	if err == nil {
+		peak, err = strconv.ParseFloat(lines[len(lines)-1], 64)
 	}
-	wall := time.Since(began).Nanoseconds()
-	_, err := fmt.Println(wall, float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss)/1024)
-	return err
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot run %s: %w: %s", argv, err, &answer)
+	}
+	return wall, peak / 1024, nil
 }

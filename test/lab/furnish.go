@@ -132,6 +132,8 @@ func functions(kind string, n int) ([]pciFunction, error) {
 		}
 	case "T4":
 		gpu.device, gpu.subsystem = "1eb8", "12a2"
+	case "V100": // PCIe 32GB
+		gpu.device, gpu.subsystem = "1db6", "124a"
 	case "B200":
 		gpu.device, gpu.subsystem = "2901", "1999"
 	case "GB200":

@@ -213,7 +213,7 @@ func busyStays(t *testing.T, n gpuNode) {
 		t.Errorf("the instance in use is gone: %v", i)
 	}
 	before := n.dump()
-	says(t, n.wants(1, layout(sevenths)), "process 4711 uses 3g.20gb@4 of GPU 0", "--allow stop-clients")
+	says(t, n.wants(75, layout(sevenths)), "process 4711 uses 3g.20gb@4 of GPU 0", "--allow stop-clients")
 	if after := n.dump(); after.Mutations != before.Mutations {
 		t.Errorf("%d mutations where an instance in use would have to go", after.Mutations-before.Mutations)
 	}

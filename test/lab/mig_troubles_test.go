@@ -134,7 +134,7 @@ mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devi
 		t.Fatal("the monitor does not hold the device")
 	}
 	before := n.dump()
-	says(t, n.wants(1, layout(sevenths)), "(perl)", caps, "monitor.service")
+	says(t, n.wants(75, layout(sevenths)), "(perl)", caps, "monitor.service")
 	if after := n.dump(); after.Mutations != before.Mutations {
 		t.Errorf("%d mutations where a partition is held", after.Mutations-before.Mutations)
 	}
@@ -148,7 +148,8 @@ mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devi
 		t.Fatal("DCGM does not hold the device")
 	}
 	pid := n.MainPID("nvidia-dcgm.service")
-	n.wants(0, layout(sevenths))
+	says(t, n.wants(0, layout(sevenths), "plan", "mig"), "Pauses and resumes nvidia-dcgm.service.")
+	says(t, n.wants(0, layout(sevenths)), "paused and resumed nvidia-dcgm.service.")
 	if g := geometry(n.dump().GPUs[0]); strings.Count(g, "1g.5gb") != 7 {
 		t.Errorf("under DCGM: %s", g)
 	}

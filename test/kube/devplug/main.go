@@ -33,11 +33,19 @@ type plugin struct {
 func main() {
 	name := flag.String("name", "nvidia.com/gpu", "what the devices are called")
 	count := flag.Int("n", 8, "how many there are")
+	ids := flag.String("ids", "", "what each is called, with commas between, in the place of -n; NVIDIA's plugin gives UUIDs")
 	dir := flag.String("dir", v1beta1.DevicePluginPath, "kubelet's folder of sockets")
 	flag.Parse()
 	p := &plugin{name: *name}
-	for i := range *count {
-		p.devices = append(p.devices, &v1beta1.Device{ID: fmt.Sprintf("GPU-%d", i), Health: v1beta1.Healthy})
+	names := strings.Split(*ids, ",")
+	if *ids == "" {
+		names = nil
+		for i := range *count {
+			names = append(names, fmt.Sprintf("GPU-%d", i))
+		}
+	}
+	for _, id := range names {
+		p.devices = append(p.devices, &v1beta1.Device{ID: id, Health: v1beta1.Healthy})
 	}
 	message := ""
 	for {

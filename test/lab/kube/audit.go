@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -27,7 +28,18 @@ rules:
 
 // Requests are what a node or a ServiceAccount has asked the API server for since it kept a line for the first
 // time, kubelet's own requests aside: "get /api/v1/nodes/gpu-1".
-func (t *T) Requests(user string) (list []string) {
+func (t *T) Requests(user string) []string {
+	t.Helper()
+	return t.requests(user, "")
+}
+
+// PodsRequests are Requests of a ServiceAccount by the tokens of its pods on a node.
+func (t *T) PodsRequests(account, node string) []string {
+	t.Helper()
+	return t.requests(account, node)
+}
+
+func (t *T) requests(user, node string) (list []string) {
 	t.Helper()
 	text, err := os.ReadFile(t.file(auditLog))
 	if err != nil {
@@ -36,9 +48,17 @@ func (t *T) Requests(user string) (list []string) {
 	for line := range bytes.Lines(text) {
 		var e struct {
 			Verb, RequestURI, UserAgent string
-			User                        struct{ Username string }
+			User                        struct {
+				Username string
+				Extra    map[string][]string
+			}
 		}
 		if json.Unmarshal(line, &e) != nil { // it is being written
+			continue
+		}
+		// The API server names the node of a token that is bound to a pod:
+		// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/, and NodeNameKey in kubernetes/apiserver.
+		if node != "" && !slices.Contains(e.User.Extra["authentication.kubernetes.io/node-name"], node) {
 			continue
 		}
 		if e.User.Username == user && !strings.HasPrefix(e.UserAgent, "kubelet/") {

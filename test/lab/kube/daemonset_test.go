@@ -65,20 +65,25 @@ func TestLabKubeDaemonSet(t *testing.T) {
 	}
 }
 
-// takenOff does what the manifest's head says of taking gpuadm off a node, and wants nothing of it left.
-func (n gpuHost) takenOff() {
-	n.t.Helper()
-	var commands []string
-	for line := range strings.Lines(string(manifest(n.t, "onprem"))) {
+// removal are the commands by which the manifest's head takes gpuadm off a node: one before and one after the DaemonSet is deleted.
+func removal(t *testing.T) (commands []string) {
+	t.Helper()
+	for line := range strings.Lines(string(manifest(t, "onprem"))) {
 		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "#   sudo "); ok {
 			commands = append(commands, command)
 		}
 	}
 	if len(commands) != 2 {
-		n.t.Fatalf("the manifest's head has the commands %q, want one before and one after the DaemonSet is deleted", commands)
+		t.Fatalf("the manifest's head has the commands %q, want one before and one after the DaemonSet is deleted", commands)
 	}
+	return commands
+}
+
+// undone runs an undo until the pod's apply lets it.
+func (n gpuHost) undone(command string) {
+	n.t.Helper()
 	n.c.Until("undo is done", func() string { // exit code 75: the pod's apply is at work
-		r := n.Exec("sh", "-c", commands[0])
+		r := n.Exec("sh", "-c", command)
 		if r.Exit != 0 && r.Exit != 75 {
 			n.t.Fatal(r)
 		}
@@ -87,6 +92,13 @@ func (n gpuHost) takenOff() {
 		}
 		return ""
 	})
+}
+
+// takenOff does what the manifest's head says of taking gpuadm off a node, and wants nothing of it left.
+func (n gpuHost) takenOff() {
+	n.t.Helper()
+	commands := removal(n.t)
+	n.undone(commands[0])
 	for key := range kube.At(n.Object(), "metadata", "labels").(kube.Object) {
 		if strings.HasPrefix(key, "nvidia.com/") {
 			n.t.Errorf("after %s the Node has the label %s", commands[0], key)
@@ -135,8 +147,14 @@ func (n gpuHost) untainted() {
 const nfdLabel = "feature.node.kubernetes.io/pci-10de.present"
 
 // agent starts the DaemonSet's pod on this node alone, as images/daemonset has it but for its name, the image and how often it
-// looks.
+// looks: each second.
 func (n gpuHost) agent(spec string) {
+	n.t.Helper()
+	n.agentEvery("1s", spec)
+}
+
+// agentEvery is agent with the time between two looks.
+func (n gpuHost) agentEvery(pause, spec string) {
 	n.t.Helper()
 	objects, err := kube.Documents(manifest(n.t, "onprem"))
 	if err != nil {
@@ -161,7 +179,7 @@ func (n gpuHost) agent(spec string) {
 			n.c.Merge("/api/v1/nodes/"+n.Name, kube.Object{"metadata": kube.Object{"labels": kube.Object{nfdLabel: "true"}}})
 			main := kube.List(pod, "containers")[0]
 			main["image"], main["imagePullPolicy"] = lab.AgentImage, "Never"
-			main["command"], main["args"] = []string{"/usr/local/sbin/gpuadm"}, []string{"daemonset", "--every", "1s"}
+			main["command"], main["args"] = []string{"/usr/local/sbin/gpuadm"}, []string{"daemonset", "--every", pause}
 			n.c.Cleanup(func() { n.c.Delete("/apis/apps/v1/namespaces/gpuadm/daemonsets/" + name) })
 		}
 		n.c.Apply(o)

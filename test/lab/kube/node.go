@@ -193,8 +193,19 @@ func Taints(o Object) (list []string) {
 // Devices starts a device plugin with as many devices nvidia.com/gpu, now and at each boot.
 func (n *Node) Devices(count int) {
 	n.t.Helper()
+	n.devices("-n " + strconv.Itoa(count))
+}
+
+// NamedDevices is Devices with the names that the plugin gives them.
+func (n *Node) NamedDevices(ids ...string) {
+	n.t.Helper()
+	n.devices("-ids " + strings.Join(ids, ","))
+}
+
+func (n *Node) devices(which string) {
+	n.t.Helper()
 	n.Put("/etc/systemd/system/devplug.service", "[Unit]\nDescription=devices that are not there\nAfter=kubelet.service\n"+
-		"[Service]\nExecStart="+devplug+" -n "+strconv.Itoa(count)+"\nRestart=always\n[Install]\nWantedBy=multi-user.target\n", 0o644)
+		"[Service]\nExecStart="+devplug+" "+which+"\nRestart=always\n[Install]\nWantedBy=multi-user.target\n", 0o644)
 	n.Must("systemctl", "daemon-reload")
 	n.Must("systemctl", "enable", "devplug.service")
 	n.Must("systemctl", "restart", "devplug.service")

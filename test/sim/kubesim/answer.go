@@ -54,6 +54,8 @@ func (s *Server) answer(r *http.Request) answer {
 		return s.node(r, user, parts[2:], body)
 	case strings.HasPrefix(path, "/api/v1/namespaces/") && len(parts) == 5 && parts[4] == "events" && r.Method == http.MethodPost:
 		return s.event(user, parts[3], body)
+	case strings.HasPrefix(path, "/api/v1/namespaces/") && len(parts) == 7 && parts[4] == "pods" && parts[6] == "eviction" && r.Method == http.MethodPost:
+		return s.eviction(user, parts[3], parts[5], body)
 	case path == "/api/v1/pods" && r.Method == http.MethodGet:
 		return s.list(r, user, "pods", "PodList", "v1", s.placed())
 	case strings.HasPrefix(path, "/apis/resource.k8s.io/") && len(parts) == 4 && parts[3] == "resourceslices" && r.Method == http.MethodGet:
@@ -85,7 +87,7 @@ func (u User) may(verb, what, name string) bool {
 	switch verb + " " + what {
 	case "get nodes":
 		return name == own // Kubernetes 1.32 and later (AuthorizeNodeWithSelectors)
-	case "patch nodes", "patch nodes/status", "create events":
+	case "patch nodes", "patch nodes/status", "create events", "create pods/eviction":
 		return true // admission decides which objects
 	case "list pods", "list resourceslices":
 		return name == own
@@ -127,6 +129,39 @@ func (s *Server) list(r *http.Request, u User, what, kind, version string, all [
 		}
 	}
 	return answer{200, Object{"kind": kind, "apiVersion": version, "metadata": Object{"resourceVersion": "1"}, "items": items}}
+}
+
+// eviction evicts a pod. Sources: kubernetes, pkg/registry/core/pod/storage/eviction.go (Create, checkAndDecrement),
+// plugin/pkg/admission/noderestriction/admission.go (admitPodEviction);
+// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/.
+func (s *Server) eviction(u User, namespace, name string, body []byte) answer {
+	var asked struct {
+		Metadata      struct{ Name string }
+		DeleteOptions struct{ Preconditions struct{ UID string } }
+	}
+	i := slices.IndexFunc(s.pods, func(p Object) bool { return named(p, namespace, name) })
+	switch err := json.Unmarshal(body, &asked); {
+	case err != nil || asked.Metadata.Name != name:
+		return failure(400, "BadRequest", "name in URL does not match name in Eviction object", nil)
+	case !u.may("create", "pods/eviction", name):
+		return forbidden(u, "create", "pods/eviction", name, "")
+	case i < 0:
+		return failure(404, "NotFound", fmt.Sprintf("pods %q not found", name), nil)
+	}
+	if own, isNode := strings.CutPrefix(u.Name, "system:node:"); isNode && below(s.pods[i], "spec")["nodeName"] != own {
+		return failure(403, "Forbidden", fmt.Sprintf("pods %q is forbidden: node %s can only evict pods with spec.nodeName set to itself", name, own), nil)
+	}
+	if uid := asked.DeleteOptions.Preconditions.UID; uid != "" && uid != below(s.pods[i], "metadata")["uid"] {
+		return failure(409, "Conflict", fmt.Sprintf("Operation cannot be fulfilled on pods %q: the UID in the precondition (%s) does not match", name, uid), nil)
+	}
+	if s.evict != nil {
+		if budget := s.evict(namespace + "/" + name); budget != "" {
+			return failure(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.",
+				[]any{Object{"reason": "DisruptionBudget", "message": "The disruption budget " + budget + " needs 1 healthy pods and has 1 currently"}})
+		}
+	}
+	s.pods = slices.Delete(s.pods, i, i+1)
+	return answer{201, Object{"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}}
 }
 
 func (s *Server) event(u User, namespace string, body []byte) answer {

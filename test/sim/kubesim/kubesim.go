@@ -68,6 +68,7 @@ type Server struct {
 	users     map[string]User     // by bearer token
 	anonymous User
 	admit     func(u User, old, made Object) string
+	evict     func(pod string) (budget string)
 	signer    *Signer // nil: no machine joins
 	faults    []Fault
 	requests  []string
@@ -85,6 +86,20 @@ func (s *Server) Token(token string, u User) { s.locked(func() { s.users[token] 
 // Admit has a ValidatingAdmissionPolicy judge changes of Nodes: it returns why one is denied, "" for none.
 func (s *Server) Admit(policy func(u User, old, made Object) string) {
 	s.locked(func() { s.admit = policy })
+}
+
+// OnEvict is asked whether a budget keeps a pod, NAMESPACE/NAME, from being evicted: it returns the budget's name, "" for none; then the pod
+// is gone at once.
+func (s *Server) OnEvict(ask func(pod string) (budget string)) { s.locked(func() { s.evict = ask }) }
+
+// DeletePod deletes a pod.
+func (s *Server) DeletePod(namespace, name string) {
+	s.locked(func() { s.pods = slices.DeleteFunc(s.pods, func(p Object) bool { return named(p, namespace, name) }) })
+}
+
+func named(o Object, namespace, name string) bool {
+	meta := below(o, "metadata")
+	return meta["namespace"] == namespace && meta["name"] == name
 }
 
 // Revoke makes a bearer token unknown.

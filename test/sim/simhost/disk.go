@@ -21,6 +21,7 @@ type inode struct {
 	unread bool  // its content was not recorded
 	size   int64 // of content that was not recorded
 	ctime  time.Time
+	mtime  time.Time         // zero: its ctime
 	names  map[string]*inode // of a folder
 
 	chattr   string // "i", "a": chattr(1)
@@ -73,7 +74,7 @@ func (i *inode) info() host.Info {
 	case i.mode.IsDir():
 		size = 4096
 	}
-	return host.Info{Mode: i.mode, UID: i.uid, GID: i.gid, Nlink: 1, Size: size, Ctime: i.ctime, Chattr: i.chattr}
+	return host.Info{Mode: i.mode, UID: i.uid, GID: i.gid, Nlink: 1, Size: size, Ctime: i.ctime, Mtime: i.modified(), Chattr: i.chattr}
 }
 
 // locked says why an inode cannot be changed, writing at its end apart.
@@ -231,3 +232,11 @@ func (f folder) open(name string, write bool) (host.File, error) {
 }
 
 func (f folder) Close() error { return nil }
+
+// modified is when the content changed last.
+func (i *inode) modified() time.Time {
+	if i.mtime.IsZero() {
+		return i.ctime
+	}
+	return i.mtime
+}

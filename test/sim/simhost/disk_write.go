@@ -6,6 +6,7 @@ package simhost
 import (
 	"io/fs"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,9 +17,12 @@ import (
 func (f folder) change(c nameChange) {
 	c.apply(f.ino.names)
 	f.ino.pending = append(f.ino.pending, c)
-	f.ino.ctime = f.d.n.now
+	f.ino.ctime, f.ino.mtime = f.d.n.now, time.Time{}
 	for _, ino := range c {
 		if ino != nil {
+			if !ino.ctime.IsZero() {
+				ino.mtime = ino.modified()
+			}
 			ino.ctime = f.d.n.now
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -58,6 +59,7 @@ func (f *file) Write(p []byte) (int, error) {
 			return errUnread
 		}
 		f.ino.data = append(f.ino.data[:len(f.ino.data):len(f.ino.data)], p...)
+		f.ino.mtime = time.Time{}
 		return nil
 	})
 	if err != nil {
@@ -86,6 +88,7 @@ func (f *file) attr(do func()) error {
 		if err := f.ino.locked(); err != nil {
 			return err
 		}
+		f.ino.mtime = f.ino.modified()
 		do()
 		return nil
 	})

@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lab_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+)
+
+// TestLabBakeHindered: the disk of an image is full, and then bake is killed at up to 20 random moments. Each next bake goes on, and the
+// last one has a sealed image that a further bake does not change. SEED repeats a run.
+func TestLabBakeHindered(t *testing.T) {
+	t.Parallel()
+	lab.Asked(t)
+	seed := uint64(time.Now().UnixNano())
+	if given := os.Getenv("SEED"); given != "" {
+		var err error
+		if seed, err = strconv.ParseUint(given, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("SEED=%d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	gpus := fakenvml.Build(t)
+	deb := repos.Deb(t, repos.Recipe{NVML: gpus.Library})
+	disk := newDisk(t)
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=1g,mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Unmount(disk, syscall.MNT_DETACH)
+	upper := filepath.Join(disk, "upper")
+	if err := os.Mkdir(upper, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lab.Have(t, lab.OnDisk(lab.Options{Dist: "bookworm", Headers: true}, upper, func(root string) error {
+		i := img{t: t, root: root}
+		i.furnish(deb, gpus)
+		i.must("mkdir", "-p", root+lab.RepoDir)
+		i.must("mount", "--bind", deb, root+lab.RepoDir)
+		defer i.must("umount", root+lab.RepoDir)
+		mounts := i.must("grep", "-c", root, "/proc/self/mountinfo")
+		bake := append(i.bake(), "--gpu", "H100-80GB")
+
+		filler := filepath.Join(disk, "filler")
+		i.must("sh", "-c", "head -c $(($(stat -f -c '%a * %S' "+disk+") - 300000)) /dev/zero >"+filler)
+		code, out := i.run(bake...)
+		t.Log(out)
+		if code == 0 || !strings.Contains(out, "space") {
+			t.Errorf("full disk: exit %d: %s", code, out)
+		}
+		i.must("rm", filler)
+
+		kills, begun := 0, time.Now()
+		for kills < 20 {
+			if i.killedAfter(bake, time.Duration(random.Int64N(int64(1500*time.Millisecond)))) {
+				break
+			}
+			kills++
+		}
+		t.Logf("%d kills in %s", kills, time.Since(begun).Round(time.Second))
+		eventually(func() bool { // what the last one left at work holds dpkg's lock
+			code, out = i.run(append(bake, "--seal")...)
+			return code != 75
+		})
+		t.Log(out)
+		if code != 0 {
+			t.Fatalf("bake: exit %d", code)
+		}
+		if broken := i.must("chroot", root, "dpkg", "--audit"); broken != "" {
+			t.Errorf("dpkg finds: %s", broken)
+		}
+		for _, name := range []string{"/usr/sbin/policy-rc.d", "/var/lib/gpuadm/journal.jsonl"} {
+			if i.has(name) {
+				t.Errorf("the sealed image has %s", name)
+			}
+		}
+		says(t, lab.Result{Stdout: i.must(append(bake, "--seal")...)}, "Nothing to do.")
+		if now := i.must("grep", "-c", root, "/proc/self/mountinfo"); now != mounts {
+			t.Errorf("mounts below the image: %s before, %s after", mounts, now)
+		}
+		return nil
+	}))
+}
+
+// killedAfter kills a bake after a time, or says that it ended before with an image that is baked. What an earlier one left at
+// work, say apt, it waits for.
+func (i img) killedAfter(bake []string, after time.Duration) (baked bool) {
+	i.t.Helper()
+	eventually(func() bool {
+		ctx, cancel := context.WithTimeout(i.t.Context(), after)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, bake[0], bake[1:]...) // the context's end is SIGKILL
+		out, err := cmd.CombinedOutput()
+		baked = err == nil
+		waits := cmd.ProcessState.ExitCode() == 75
+		if !baked && !waits && cmd.ProcessState.Exited() {
+			i.t.Errorf("after a kill: %v: %s", err, out)
+		}
+		return !waits
+	})
+	return baked
+}

@@ -1,0 +1,330 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/kube"
+)
+
+const (
+	blindDriver  = "580.95.05"
+	blindKubelet = "/var/lib/kubelet/config.yaml"
+	blindToolkit = "/etc/nvidia-container-runtime/config.toml"
+	blindEngine  = "/etc/containerd/config.toml"
+)
+
+// blindBoot is what a GPU machine shows after each boot and a container does not: NVIDIA's module in /proc and /sys, its device
+// nodes, the driver of each GPU. $1 is the kind of module, "" for none.
+// Sources: kernel-open/nvidia/nv-procfs.c in NVIDIA/open-gpu-kernel-modules; chapter 6 of the driver's README.
+const blindBoot = `set -e
+umount /proc/driver 2>/dev/null || :
+mount -o remount,rw /sys
+rm -rf /run/driver /sys/module/nvidia /sys/module/nvidia_uvm
+rm -f /dev/nvidia0 /dev/nvidia1 /dev/nvidiactl
+# The fake library puts its GPUs on other buses than the lab.
+cd /usr/lib/gpuadm-lab/pci
+for bus in 18:17 28:1f; do
+  from=0000:${bus%:*}:00.0 to=0000:${bus#*:}:00.0
+  [ ! -e sys/$from ] || { mv sys/$from sys/$to; sed -i s/$from/$to/ sys/$to/uevent; sed s/^${bus%:*}00/${bus#*:}00/ devices >new; cat new >devices; }
+done
+for gpu in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor); do
+  dir=/usr/lib/gpuadm-lab/pci/sys/$(basename $(dirname $gpu)); rm -f $dir/driver; sed -i /^DRIVER=/d $dir/uevent
+done
+[ -n "$1" ] || exit 0
+mkdir -p /run/driver/nvidia /sys/module/nvidia /sys/module/nvidia_uvm
+echo "NVRM version: NVIDIA UNIX $1  580.95.05  Release Build  (root@node)
+GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)" >/run/driver/nvidia/version
+echo 580.95.05 >/sys/module/nvidia/version; echo 2 >/sys/module/nvidia/refcnt; echo live >/sys/module/nvidia/initstate
+cp /sys/module/nvidia/* /sys/module/nvidia_uvm/
+minor=0
+for gpu in $(grep -l 0x10de /sys/bus/pci/devices/*/vendor); do
+  name=$(basename $(dirname $gpu)); dir=/usr/lib/gpuadm-lab/pci/sys/$name
+  echo DRIVER=nvidia >>$dir/uevent; ln -s ../../../../bus/pci/drivers/nvidia $dir/driver
+  mkdir -p /run/driver/nvidia/gpus/$name; echo "Bus Location: 	 $name" >/run/driver/nvidia/gpus/$name/information
+  mknod -m 666 /dev/nvidia$minor c 195 $minor; minor=$((minor+1))
+done
+mknod -m 666 /dev/nvidiactl c 195 255
+mount --bind /run/driver /proc/driver
+`
+
+// blindPackages are a driver from NVIDIA's repository, by dkms, and the container toolkit, as dpkg knows them.
+func (n gpuHost) blindPackages() {
+	n.t.Helper()
+	list := &strings.Builder{}
+	for _, p := range []string{
+		"nvidia-kernel-open-dkms", "nvidia-driver-cuda", "libnvidia-ml1", "libcuda1", "nvidia-modprobe",
+		"nvidia-container-toolkit 1.17.8-1", "nvidia-container-toolkit-base 1.17.8-1", "libnvidia-container1 1.17.8-1", "libnvidia-container-tools 1.17.8-1",
+	} {
+		name, version, own := strings.Cut(p, " ")
+		if !own {
+			version = blindDriver + "-1"
+		}
+		fmt.Fprintf(list, "\nPackage: %s\nStatus: install ok installed\nArchitecture: amd64\nVersion: %s\nMaintainer: NVIDIA\nDescription: %s\n", name, version, name)
+	}
+	r := n.ExecInput(strings.NewReader(list.String()), "sh", "-c", "cat >>/var/lib/dpkg/status")
+	if r.Exit != 0 {
+		n.t.Fatalf("cannot add packages: %s", r)
+	}
+}
+
+// blindModule is a module that dkms has built for a kernel.
+func (n gpuHost) blindModule(kernel string) {
+	n.t.Helper()
+	n.Put("/lib/modules/"+kernel+"/updates/dkms/nvidia.ko", "", 0o644)
+	n.Put("/lib/modules/"+kernel+"/modules.dep", "updates/dkms/nvidia.ko:\n", 0o644)
+	n.Put("/var/lib/dkms/nvidia/"+blindDriver+"/"+kernel+"/x86_64/module/nvidia.ko", "", 0o644)
+	n.Must("ln", "-sfn", "/usr/src/nvidia-"+blindDriver, "/var/lib/dkms/nvidia/"+blindDriver+"/source")
+	n.Put("/usr/src/nvidia-"+blindDriver+"/dkms.conf", "PACKAGE_NAME=\"nvidia\"\nPACKAGE_VERSION=\""+blindDriver+"\"\nAUTOINSTALL=\"yes\"\n", 0o644)
+}
+
+func (n gpuHost) blindContainerd(head, first string) {
+	n.t.Helper()
+	n.Put(blindEngine, head+`version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "`+lab.PauseImage+`"
+  restrict_oom_score_adj = true
+  disable_hugetlb_controller = true
+  tolerate_missing_hugetlb_controller = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "/etc/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "`+first+`"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = true
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+      BinaryName = "/usr/bin/nvidia-container-runtime"
+      SystemdCgroup = true
+`, 0o644)
+	n.Must("systemctl", "restart", "containerd.service")
+}
+
+// blindToolkitText is what nvidia-ctk config prints.
+const blindToolkitText = `#accept-nvidia-visible-devices-as-volume-mounts = false
+#accept-nvidia-visible-devices-envvar-when-unprivileged = true
+disable-require = false
+supported-driver-capabilities = "compat32,compute,display,graphics,ngx,utility,video"
+
+[nvidia-container-cli]
+environment = []
+#ldcache = "/etc/ld.so.cache"
+ldconfig = "@/sbin/ldconfig"
+load-kmods = true
+#no-cgroups = false
+#path = "/usr/bin/nvidia-container-cli"
+#root = "/run/nvidia/driver"
+
+[nvidia-container-runtime]
+log-level = "info"
+mode = "auto"
+runtimes = ["docker-runc", "runc", "crun"]
+
+[nvidia-container-runtime-hook]
+path = "nvidia-container-runtime-hook"
+skip-mode-detection = false
+
+[nvidia-ctk]
+path = "nvidia-ctk"
+`
+
+// blindFault is one broken machine. roots are the root causes that doctor names, with spaces between; docs/doctor-score.md says
+// whether they are the right ones.
+type blindFault struct {
+	name, roots   string
+	broken, whole func(n gpuHost)
+}
+
+// TestLabKubeBlind breaks one node in ten ways that people report often.
+func TestLabKubeBlind(t *testing.T) {
+	t.Parallel()
+	c := cluster.Run(t)
+	n := bootGPU(t, c, "blind", "bookworm")
+	n.Put("/usr/local/sbin/blind-boot", blindBoot, 0o755)
+	n.blindModules("Open Kernel Module for x86_64")
+	n.kernelSays("")
+	n.Put("/etc/resolv.conf", "nameserver 127.0.0.1\n", 0o644)
+	n.blindPackages()
+	n.blindModule(n.kernel())
+	n.Put(blindToolkit, blindToolkitText, 0o644)
+	n.blindContainerd("", "nvidia")
+	n.Kubeadm(kube.Kubeadm{Token: c.Token(), Config: kube.Object{"failSwapOn": true}})
+	// As in kubelet's package. Source: cmd/krel/templates/latest/kubelet/kubelet.service in https://github.com/kubernetes/release.
+	n.Put("/etc/systemd/system/kubelet.service.d/20-restart.conf", "[Service]\nRestartSec=10\n", 0o644)
+	n.Must("systemctl", "daemon-reload")
+	n.Must("systemctl", "start", "kubelet.service")
+	n.Ready()
+	n.Devices(2)
+	n.Allocatable("nvidia.com/gpu", 2)
+	n.Must("rm", "/etc/kubernetes/bootstrap-kubelet.conf")
+	n.doctor("healthy", "")
+	for _, f := range blindFaults() {
+		n.Exec("sh", "-c", "journalctl --rotate; journalctl --vacuum-size=1")
+		f.broken(n)
+		n.doctor(f.name, f.roots)
+		f.whole(n)
+		n.Until("after "+f.name+" the node is whole", func() string {
+			if r := n.Exec("gpuadm", "doctor"); r.Exit != 0 {
+				return r.String()
+			}
+			return ""
+		})
+	}
+}
+
+func (n gpuHost) kernel() string {
+	n.t.Helper()
+	return strings.TrimSpace(n.Must("uname", "-r"))
+}
+
+func (n gpuHost) Until(what string, ask func() string) {
+	n.t.Helper()
+	for range 60 {
+		if ask() == "" {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	n.t.Errorf("%s: %s", what, ask())
+}
+
+// blindModules loads a kind of NVIDIA's modules, "" for none.
+func (n gpuHost) blindModules(kind string) {
+	n.t.Helper()
+	n.Must("sh", "/usr/local/sbin/blind-boot", kind)
+}
+
+// kernelSays is the kernel's log. All hosts share one kernel, so dmesg is not the real one.
+func (n gpuHost) kernelSays(text string) {
+	n.t.Helper()
+	n.Put("/usr/local/bin/dmesg", "#!/bin/sh\ncat <<'E'\n[    0.000000] Linux version "+n.kernel()+"\n"+text+"E\n", 0o755)
+	n.Must("ln", "-sf", "/usr/local/bin/dmesg", "/usr/bin/dmesg")
+}
+
+// noGSP is what the open modules say of a GPU before Turing: negativo17/nvidia-driver#158, and kernel-open/nvidia/nv-pci.c in
+// NVIDIA/open-gpu-kernel-modules.
+const noGSP = `[    9.512004] nvidia: loading out-of-tree module taints kernel.
+[    9.544172] nvidia-nvlink: Nvlink Core is being initialized, major device number 236
+[    9.551200] NVRM: The NVIDIA GPU 0000:17:00.0 (PCI ID: 10de:1db6)
+               NVRM: installed in this system is not supported by open
+               NVRM: nvidia.ko because it does not include the required GPU
+               NVRM: System Processor (GSP).
+               NVRM: Please see the 'Open Linux Kernel Modules' and 'GSP
+               NVRM: Firmware' sections in the driver README, available on
+               NVRM: the Linux graphics driver download page at
+               NVRM: www.nvidia.com.
+[    9.552311] nvidia 0000:17:00.0: probe with driver nvidia failed with error -1
+[    9.560071] NVRM: The NVIDIA GPU 0000:1f:00.0 (PCI ID: 10de:1db6)
+               NVRM: installed in this system is not supported by open
+               NVRM: nvidia.ko because it does not include the required GPU
+               NVRM: System Processor (GSP).
+               NVRM: Please see the 'Open Linux Kernel Modules' and 'GSP
+               NVRM: Firmware' sections in the driver README, available on
+               NVRM: the Linux graphics driver download page at
+               NVRM: www.nvidia.com.
+[    9.561012] nvidia 0000:1f:00.0: probe with driver nvidia failed with error -1
+[    9.561455] NVRM: The NVIDIA probe routine failed for 2 device(s).
+[    9.561460] NVRM: None of the NVIDIA devices were initialized.
+[    9.562108] nvidia-nvlink: Unregistered Nvlink Core, major device number 236
+`
+
+// kubeletSays restarts kubelet and waits until it says a text.
+func (n gpuHost) kubeletSays(text string) {
+	n.t.Helper()
+	n.Exec("systemctl", "restart", "kubelet.service")
+	n.Until("kubelet says "+text, func() string {
+		if said := n.Exec("journalctl", "--no-pager", "--output=cat", "--unit=kubelet.service").Stdout; !strings.Contains(said, text) {
+			return said
+		}
+		if is := n.Property("kubelet.service", "ActiveState"); is != "activating" { // systemd waits before it starts kubelet again
+			return is
+		}
+		return ""
+	})
+}
+
+// whole waits until kubelet is ready after a fault.
+func (n gpuHost) whole() {
+	n.t.Helper()
+	n.Must("systemctl", "restart", "kubelet.service")
+	n.Must("systemctl", "reset-failed")
+	n.Must("systemctl", "restart", "devplug.service")
+	n.Ready()
+	n.Allocatable("nvidia.com/gpu", 2)
+}
+
+func (n gpuHost) edit(expression, file string) {
+	n.t.Helper()
+	n.Must("cp", "-n", file, file+".whole")
+	n.Must("sed", "-i", expression, file)
+}
+
+func (n gpuHost) unedit(file string) {
+	n.t.Helper()
+	n.Must("mv", file+".whole", file)
+}
+
+// pluginSays is what the device plugin prints in a container without NVIDIA's libraries: NVIDIA/k8s-device-plugin#406 and #478.
+const pluginSays = `I0524 08:28:03.907585       1 main.go:256] Retreiving plugins.
+W0524 08:28:03.908010       1 factory.go:31] No valid resources detected, creating a null CDI handler
+I0524 08:28:03.908084       1 factory.go:107] Detected non-NVML platform: could not load NVML library: libnvidia-ml.so.1: cannot open shared object file: No such file or directory
+I0524 08:28:03.908113       1 factory.go:107] Detected non-Tegra platform: /sys/devices/soc0/family file not found
+E0524 08:28:03.908121       1 factory.go:115] Incompatible platform detected
+E0524 08:28:03.908130       1 factory.go:116] If this is a GPU node, did you configure the NVIDIA Container Toolkit?
+E0524 08:28:03.908136       1 factory.go:117] You can check the prerequisites at: https://github.com/NVIDIA/k8s-device-plugin#prerequisites
+E0524 08:28:03.908142       1 factory.go:118] You can learn how to set the runtime at: https://github.com/NVIDIA/k8s-device-plugin#quick-start
+E0524 08:28:03.908149       1 factory.go:119] If this is not a GPU node, you should set up a toleration or nodeSelector to only deploy this plugin on GPU nodes
+E0524 08:28:03.915664       1 main.go:123] error starting plugins: error creating plugin manager: unable to create plugin manager: platform detection failed
+`
+
+const (
+	pluginImage = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1"
+	pluginPod   = "/api/v1/namespaces/kube-system/pods/nvidia-device-plugin-daemonset-7xk2p"
+)
+
+func (n gpuHost) plugin() {
+	n.t.Helper()
+	n.Must("ctr", "-n", "k8s.io", "images", "tag", "--force", lab.AgentImage, pluginImage)
+	n.c.Apply(kube.Object{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": kube.Object{"name": "nvidia-device-plugin-daemonset-7xk2p", "namespace": "kube-system", "labels": kube.Object{"name": "nvidia-device-plugin-ds"}},
+		"spec": kube.Object{
+			"nodeName": n.Name, "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
+			"tolerations": []kube.Object{{"operator": "Exists"}},
+			"containers": []kube.Object{{
+				"name": "nvidia-device-plugin-ctr", "image": pluginImage, "imagePullPolicy": "Never",
+				"command": []string{"/bin/sh", "-c", "cat >&2 <<'E'\n" + pluginSays + "E\nexit 1"},
+			}},
+		},
+	})
+	n.Until("the plugin ended", func() string {
+		return n.Exec("sh", "-c", "grep -q 'Incompatible platform' /var/log/pods/kube-system_nvidia-device-plugin*/*/*.log || ls -R /var/log/pods").Stdout
+	})
+}
+
+// rootCause is how doctor's answer names one.
+var rootCause = regexp.MustCompile(`(?m)^! ([A-Z]+-\d+) `)
+
+// doctor wants root causes, and none else.
+func (n gpuHost) doctor(name, roots string) {
+	n.t.Helper()
+	r := n.Exec("gpuadm", "doctor")
+	var said []string
+	for _, m := range rootCause.FindAllStringSubmatch(r.Stdout, -1) {
+		said = append(said, m[1])
+	}
+	if got := strings.Join(said, " "); got != roots || r.Exit != map[bool]int{true: 0, false: 3}[roots == ""] {
+		n.t.Errorf("%s: doctor names %q, want %q: %s", name, got, roots, r)
+	}
+}
