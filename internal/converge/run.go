@@ -93,6 +93,7 @@ func (r *run) sweep() error {
 	}
 	var folders []string
 	if runs := r.j.Runs(); len(runs) > 0 && runs[len(runs)-1].Result != "ok" { // a disk that fails keeps a run from removing them too
+		folders = append(folders, host.UnitLinkFolders(r.h)...)
 		for _, c := range runs[len(runs)-1].Makes {
 			if name, err := r.h.Resolve(c.Name); strings.HasPrefix(c.Name, "/") {
 				folders = append(folders, path.Dir(c.Name))

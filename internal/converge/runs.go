@@ -77,6 +77,10 @@ func subset(a, b []string) bool {
 	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(b, s) })
 }
 
+func overlap(a, b []string) bool {
+	return slices.ContainsFunc(a, func(s string) bool { return slices.Contains(b, s) })
+}
+
 // settled says that nothing of the run is left to undo: another run undid it, it rolled itself back, or it undid others.
 func (r Run) settled() bool {
 	return r.Undone || r.spent || len(r.Undoes) > 0 && r.Result == "ok" || !r.changed()

@@ -151,6 +151,9 @@ func noRun(to string, ids []string) error {
 	return t
 }
 
+// ErrHalfUndone reports that an interrupted undo of more runs keeps one from being undone alone: it may have reverted its changes.
+var ErrHalfUndone = errors.New("half undone")
+
 func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string, leave []string) (p UndoPlan, err error) {
 	p.Format, p.Changes = PlanFormat, []Change{}
 	if j.Refused != nil {
@@ -165,9 +168,13 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	var runs []Run
 	older := j.Runs()
 	older = older[:slices.IndexFunc(older, func(run Run) bool { return run.ID == p.Runs[0] })]
+	var half []string              // the runs of an undo of these and of others that was cut short
 	for _, run := range j.Runs() { // an undo of these runs that was cut short is counted with them
-		if slices.Contains(p.Runs, run.ID) || len(run.Undoes) > 0 && run.Result != "ok" && subset(run.Undoes, p.Runs) {
+		undid := len(run.Undoes) > 0 && run.Result != "ok"
+		if slices.Contains(p.Runs, run.ID) || undid && subset(run.Undoes, p.Runs) {
 			runs = append(runs, run)
+		} else if undid && overlap(run.Undoes, p.Runs) && !run.settled() {
+			half = run.Undoes
 		}
 	}
 	if last, open := j.unfinished(); open && to == "" {
@@ -223,7 +230,16 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			}
 		}
 	}
-	return p, obstacles(p.steps, undoing(v, to, leave))
+	err = obstacles(p.steps, undoing(v, to, leave))
+	if err != nil && half != nil {
+		return p, &Trouble{
+			What:    "cannot undo run " + p.Runs[0] + ": an undo of it and of earlier runs was interrupted",
+			Because: []string{err.Error(), nothingTouched},
+			Try:     []string{"undo the earlier ones too: " + undoing(v, half[0], leave)},
+			Err:     errors.Join(ErrHalfUndone, err),
+		}
+	}
+	return p, err
 }
 
 // backwards returns the steps that take changes back, the last touched thing first, then what settles after them.

@@ -240,6 +240,19 @@ func (u unitFiles) enabled(name string, install map[string][]string) (string, er
 	return "static", nil
 }
 
+// UnitLinkFolders lists the folders of the links that enable units. Where no systemd runs, gpuadm makes these links itself.
+func UnitLinkFolders(v View) []string {
+	folders := []string{unitFolder}
+	names, _ := v.ReadDir(unitFolder) // a machine without it has no links
+	for _, name := range names {
+		switch path.Ext(name) {
+		case ".wants", ".requires", ".upholds":
+			folders = append(folders, path.Join(unitFolder, name))
+		}
+	}
+	return folders
+}
+
 // links lists the links that enable a unit: those with its name in the .wants, .requires and .upholds folders of others,
 // and those beside it that lead to it under another name.
 func (u unitFiles) links(folder, name string) ([]string, error) {
