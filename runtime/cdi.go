@@ -74,8 +74,9 @@ func cdiNotes(v host.View, s spec.Spec) []string {
 	if !s.Has("runtime") || !s.Runtime.CDI || !v.Live() {
 		return nil
 	}
-	notes := things.ForeignCDI(v)
-	if who := things.CDIInjectors(v); len(who) > 0 && s.Runtime.Inject != "cdi" {
+	others := things.ReadOtherSpecs(v)
+	notes := others.Notes(v)
+	if who := others.Injectors(); len(who) > 0 && s.Runtime.Inject != "cdi" {
 		notes = append(notes, fmt.Sprintf(`%s gives containers GPUs by CDI here: inject = "cdi" in [runtime] does without a handler`, strings.Join(who, " and ")))
 	}
 	if unit := pluginUnit(v); unit != "" && s.Has("sharing") {

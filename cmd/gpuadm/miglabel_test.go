@@ -226,6 +226,37 @@ func TestMIGLabelPlugin(t *testing.T) {
 	}
 }
 
+// TestMIGChangeLeavesFeatureDiscovery: GPU Feature Discovery reads the partitions again once a minute, so it runs on where the device
+// plugin is ended: --sleep-interval in cmd/gpu-feature-discovery/main.go of https://github.com/NVIDIA/k8s-device-plugin, and
+// gfd.sleepInterval of its chart's values.yaml.
+func TestMIGChangeLeavesFeatureDiscovery(t *testing.T) {
+	l := newLabelled(t, kubesim.Object{"nvidia.com/mig.config": "two"})
+	for _, dir := range []string{"/proc/4712", "/proc/4712/fd"} {
+		if err := l.Mkdir(dir, host.Attr{Mode: 0o555}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cgroup, err := l.ReadFile("/proc/4711/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"comm": "gpu-feature-dis\n", "cgroup": strings.ReplaceAll(string(cgroup), "01234567_89ab", "11234567_89ab")} {
+		if err := l.WriteFile("/proc/4712/"+name, []byte(text), host.Attr{Mode: 0o444}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Symlink("/proc/4712/fd/3", "/dev/nvidiactl"); err != nil {
+		t.Fatal(err)
+	}
+	l.want(l.gpuadm("apply", "mig"), "0 [pending success] on 1g.10gb@4 1g.10gb@5")
+	if names, err := l.ReadDir("/proc/4711/fd"); err == nil && len(names) > 0 {
+		t.Errorf("the device plugin still runs, with %v open\n%s", names, l.said)
+	}
+	if names, err := l.ReadDir("/proc/4712/fd"); err != nil || len(names) != 1 {
+		t.Errorf("GPU Feature Discovery was ended: %v, %v\n%s", names, err, l.said)
+	}
+}
+
 // TestMIGLabelState: the words of mig-parted's manager, each when it writes them: reconfigure.go, Run.
 func TestMIGLabelState(t *testing.T) {
 	l := newLabelled(t, kubesim.Object{})

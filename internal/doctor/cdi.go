@@ -53,7 +53,7 @@ func oldSpec(m *Machine) []Finding {
 }
 
 func foreign(m *Machine, conflicts bool) (list []Finding) {
-	for _, s := range things.ForeignSpecs(m.View) {
+	for _, s := range things.ReadOtherSpecs(m.View).Foreign(m.View) {
 		switch {
 		case conflicts && s.Conflicts:
 			list = append(list, Finding{Object: s.File, What: fmt.Sprintf("%s and %s are both specs for %s", s.File, things.CDIOutput(m.View), things.CDIKind), Command: "sudo rm " + s.File})

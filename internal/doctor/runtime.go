@@ -107,7 +107,7 @@ func noHandler(m *Machine) []Finding {
 	f := m.Facts()
 	e, c, ok := m.engine()
 	if !ok || c.Unreadable != nil || e.Name == "docker" || f.Driver == nil || f.Kubelet.Unit == "" || len(f.Programs) == 0 || !runtime.NeedsHandler(f) ||
-		len(things.CDIInjectors(m.View)) > 0 || len(m.plugins()) > 0 {
+		len(things.ReadOtherSpecs(m.View).Injectors()) > 0 || len(m.plugins()) > 0 {
 		return nil
 	}
 	for _, program := range c.Programs {

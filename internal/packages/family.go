@@ -166,6 +166,9 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 			return nil, held(name, all[name])
 		}
 		switch {
+		case kept && to.Broken != "":
+			to.Held, to.Broken = true, ""
+			add(name, to, "part of the driver: it is "+all[name].Broken+", and is installed again in its version")
 		case kept:
 			to.Held = true
 			add(name, to, "part of the driver: held in its version")

@@ -118,7 +118,7 @@ func (s *Set) agreed(all map[string]State) (own string) {
 }
 
 // split says whether the installed members of a group, with the rest of its family, had several versions of their own when
-// last read: each may be one that is asked for, and still they do not work together.
+// last read, or one of the family was not wholly installed: each may be one that is asked for, and still they do not work together.
 func (s *Set) split(group string) bool {
 	all, edition := s.last()
 	s.mu.Lock()
@@ -150,7 +150,7 @@ func (s *Set) splitIn(group string, all map[string]State) bool {
 		return false
 	}
 	for name, found := range all {
-		if found.Installed() && s.family.Has(name, found.Version) && differs(found) {
+		if found.Installed() && s.family.Has(name, found.Version) && (found.Broken != "" || differs(found)) {
 			return true
 		}
 	}

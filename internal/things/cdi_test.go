@@ -241,22 +241,22 @@ func TestForeignCDI(t *testing.T) {
 	}
 	good := cdiSpec(t, n)
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good+"-- var/run/cdi/plugin.json --\n"+dp+"-- etc/cdi/readme.txt --\n"+good, "etc/cdi/nvidia.yaml", strings.ReplaceAll(good, "/usr/lib/libcuda.so.580.95.05", "/usr/lib/libcuda.so.570.1.2"))
-	notes := things.ForeignCDI(n)
+	notes := things.ReadOtherSpecs(n).Notes(n)
 	if len(notes) != 1 || !strings.Contains(notes[0], "/etc/cdi/nvidia.yaml is a CDI spec for nvidia.com/gpu too") || !strings.Contains(notes[0], "names /usr/lib/libcuda.so.570.1.2, which is not there") {
 		t.Errorf("%q", notes)
 	}
-	if who := things.CDIInjectors(n); !slices.Equal(who, []string{"a device plugin"}) {
+	if who := things.ReadOtherSpecs(n).Injectors(); !slices.Equal(who, []string{"a device plugin"}) {
 		t.Errorf("a device plugin by CDI: %q", who)
 	}
 	both := withSpec(t, cdiNode+"-- var/run/cdi/plugin.json --\n"+dp, "var/run/cdi/claim.yaml", "kind: k8s.gpu.nvidia.com/claim\n")
-	if who := things.CDIInjectors(both); len(who) != 2 {
+	if who := things.ReadOtherSpecs(both).Injectors(); len(who) != 2 {
 		t.Errorf("and the DRA driver: %q", who)
 	}
 	n = withSpec(t, cdiNode+"-- var/run/cdi/nvidia.yaml --\n"+good, "var/run/cdi/other.yaml", good)
-	if who := things.CDIInjectors(n); who != nil {
+	if who := things.ReadOtherSpecs(n).Injectors(); who != nil {
 		t.Errorf("the toolkit's own spec alone: %q", who)
 	}
-	if notes := things.ForeignCDI(n); len(notes) != 1 || !strings.Contains(notes[0], "remove one of the two") {
+	if notes := things.ReadOtherSpecs(n).Notes(n); len(notes) != 1 || !strings.Contains(notes[0], "remove one of the two") {
 		t.Errorf("%q", notes)
 	}
 }

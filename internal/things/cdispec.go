@@ -158,16 +158,54 @@ func (s cdiFile) otherFiles(v host.View, version string) (string, error) {
 	return "", nil
 }
 
-// ForeignCDI says which specs of others offer the devices that the toolkit's spec offers, and what follows. Where two specs of one
+// OtherSpecs are the CDI specs on a machine beside the toolkit's own, each read once.
+type OtherSpecs struct {
+	ours string // the toolkit's
+	list []otherSpec
+}
+
+type otherSpec struct {
+	file string
+	cdiFile
+}
+
+// ReadOtherSpecs reads them. A folder that is not there has none, and what is no CDI spec is none.
+func ReadOtherSpecs(v host.View) OtherSpecs {
+	all := OtherSpecs{ours: CDIOutput(v)}
+	at, err := v.Resolve(all.ours)
+	if err != nil {
+		at = all.ours
+	}
+	for _, dir := range []string{"/etc/cdi", "/var/run/cdi"} {
+		names, _ := v.ReadDir(dir)
+		for _, name := range names {
+			file := path.Join(dir, name)
+			if ext := path.Ext(name); ext != ".yaml" && ext != ".json" {
+				continue
+			}
+			if is, err := v.Resolve(file); err == nil && is == at {
+				continue
+			}
+			text, err := v.ReadFile(file)
+			s := otherSpec{file: file}
+			if err == nil && yaml.Unmarshal(text, &s.cdiFile) == nil {
+				all.list = append(all.list, s)
+			}
+		}
+	}
+	return all
+}
+
+// Notes say which specs of others offer the devices that the toolkit's spec offers, and what follows. Where two specs of one
 // folder name a device neither counts; of two folders the last counts. Only what the toolkit's spec does not name, and what is there
 // without it, comes from them.
 // Sources: "CDI JSON Definition" and pkg/cdi/cache.go of https://github.com/cncf-tags/container-device-interface;
 // https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html on /etc/cdi and /var/run/cdi.
-func ForeignCDI(v host.View) (notes []string) {
-	for _, s := range ForeignSpecs(v) {
+func (o OtherSpecs) Notes(v host.View) (notes []string) {
+	for _, s := range o.Foreign(v) {
 		note := fmt.Sprintf("%s is a CDI spec for %s too, and nothing here keeps it current", s.File, CDIKind)
 		if s.Conflicts {
-			note += "; devices that " + CDIOutput(v) + " names as well cannot be used: remove one of the two"
+			note += "; devices that " + o.ours + " names as well cannot be used: remove one of the two"
 		}
 		if s.Problem != "" {
 			note += "; " + s.Problem + ": remove it"
@@ -184,53 +222,29 @@ type ForeignSpec struct {
 	Problem   string // which of its files is not there; "" if all are
 }
 
-// ForeignSpecs finds them.
-func ForeignSpecs(v host.View) (list []ForeignSpec) {
-	ours := CDIOutput(v)
-	at, err := v.Resolve(ours)
-	if err != nil {
-		at = ours
-	}
-	for _, dir := range []string{"/etc/cdi", "/var/run/cdi"} {
-		names, _ := v.ReadDir(dir) // a folder that is not there has none
-		for _, name := range names {
-			file := path.Join(dir, name)
-			if ext := path.Ext(name); ext != ".yaml" && ext != ".json" {
-				continue
-			}
-			if is, err := v.Resolve(file); err == nil && is == at {
-				continue
-			}
-			text, err := v.ReadFile(file)
-			var s cdiFile
-			if err != nil || yaml.Unmarshal(text, &s) != nil || s.Kind != CDIKind {
-				continue
-			}
-			problem, err := s.otherFiles(v, "")
-			if err != nil {
-				problem = ""
-			}
-			list = append(list, ForeignSpec{file, path.Dir(ours) == dir, problem})
+// Foreign finds them.
+func (o OtherSpecs) Foreign(v host.View) (list []ForeignSpec) {
+	for _, s := range o.list {
+		if s.Kind != CDIKind {
+			continue
 		}
+		problem, err := s.otherFiles(v, "")
+		if err != nil {
+			problem = ""
+		}
+		list = append(list, ForeignSpec{s.file, path.Dir(o.ours) == path.Dir(s.file), problem})
 	}
 	return list
 }
 
-// CDIInjectors are those who name CDI devices of their own to the engine here, by the specs that they write: then containers get GPUs
+// Injectors are those who name CDI devices of their own to the engine here, by the specs that they write: then containers get GPUs
 // without a handler. The GPU Operator's NRI plugin writes none, so gpuadm cannot see it.
 // Sources: cmd/nvidia-device-plugin/plugin-manager.go of https://github.com/NVIDIA/k8s-device-plugin (k8s.device-plugin.nvidia.com);
 // cmd/gpu-kubelet-plugin/cdi.go of https://github.com/NVIDIA/k8s-dra-driver-gpu ("k8s." and the driver's name, gpu.nvidia.com).
-func CDIInjectors(v host.View) (who []string) {
-	const dir = "/var/run/cdi"
-	names, _ := v.ReadDir(dir) // a folder that is not there has none
-	for _, name := range names {
-		text, err := v.ReadFile(path.Join(dir, name))
-		var s cdiFile
-		if err != nil || yaml.Unmarshal(text, &s) != nil {
-			continue
-		}
+func (o OtherSpecs) Injectors() (who []string) {
+	for _, s := range o.list {
 		for vendor, is := range map[string]string{"k8s.device-plugin.nvidia.com": "a device plugin", "k8s.gpu.nvidia.com": "the DRA driver"} {
-			if strings.HasPrefix(s.Kind, vendor+"/") && !slices.Contains(who, is) {
+			if path.Dir(s.file) == "/var/run/cdi" && strings.HasPrefix(s.Kind, vendor+"/") && !slices.Contains(who, is) {
 				who = append(who, is)
 			}
 		}

@@ -21,7 +21,8 @@ import (
 // resolves the devices of a container's scope by them at each daemon-reload, and takes those without one from the container.
 // Sources: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48;
 // https://github.com/opencontainers/runc/issues/3708; cmd/nvidia-ctk/system/create-dev-char-symlinks of the first.
-// Its states are "linked", "missing" and which nodes have none, and "none" where there are no nodes.
+// It has the nodes of partitions made first, where they are missing: see missingCaps.
+// Its states are "linked", "missing" and which nodes have no link or are not there, and "none" where there are no nodes.
 type deviceLinks struct{}
 
 const charFolder = "/dev/char"
@@ -44,10 +45,16 @@ func (deviceLinks) Look(_ context.Context, v host.View) (converge.State, error) 
 		return "", host.FirstBoot
 	}
 	nodes, err := charNodes(v)
-	if err != nil || len(nodes) == 0 {
-		return cdiNone, err
+	if err != nil {
+		return "", err
 	}
 	var without []string
+	for _, c := range missingCaps(v) {
+		without = append(without, path.Base(c.node))
+	}
+	if len(nodes)+len(without) == 0 {
+		return cdiNone, nil
+	}
 	for _, link := range slices.Sorted(maps.Keys(nodes)) {
 		if to, err := v.Resolve(link); err != nil || to != nodes[link] {
 			without = append(without, path.Base(nodes[link]))
@@ -59,9 +66,17 @@ func (deviceLinks) Look(_ context.Context, v host.View) (converge.State, error) 
 	return "linked", nil
 }
 
-func (deviceLinks) Make(_ context.Context, h host.Host, to converge.State) error {
+func (deviceLinks) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if to != "linked" {
+		return nil
+	}
+	for _, c := range missingCaps(h) {
+		if _, err := h.Do(ctx, path.Base(capsTool), "-f", c.access); err != nil {
+			return err
+		}
+	}
 	nodes, err := charNodes(h)
-	if err != nil || to != "linked" {
+	if err != nil {
 		return err
 	}
 	if _, err := h.Stat(charFolder); missing(err) {
@@ -122,6 +137,53 @@ func charNodes(v host.View) (map[string]string, error) {
 		}
 	}
 	return nodes, nil
+}
+
+// capsTool makes the node of a partition as the driver's options say, with its mode and owner.
+const capsTool = "/usr/bin/nvidia-modprobe"
+
+// A capsNode is a device that gives access to a GPU instance or a compute instance, and the file by which the driver says so.
+type capsNode struct{ node, access string }
+
+// missingCaps are the nodes of the partitions that are not there. The driver's clients have them made as they begin to use a partition,
+// and until then a CDI spec, the device plugin and a container find none. None where the driver's tool is not installed, or where the
+// driver's options leave the nodes to another. Sources: "Device Nodes and Capabilities" in
+// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html (nvidia-modprobe -f);
+// https://github.com/NVIDIA/nvidia-modprobe, modprobe-utils/nvidia-modprobe-utils.c (DeviceFileModify, nvidia-cap%d).
+func missingCaps(v host.View) (list []capsNode) {
+	if _, err := v.Stat(capsTool); err != nil {
+		return nil
+	}
+	const root = "/proc/driver/nvidia/capabilities"
+	below := func(folder, prefix string) (in []string) {
+		names, _ := v.ReadDir(folder) // one that is not there has none
+		for _, name := range names {
+			if strings.HasPrefix(name, prefix) {
+				in = append(in, path.Join(folder, name))
+			}
+		}
+		return in
+	}
+	for _, gpu := range below(root, "gpu") {
+		for _, gi := range below(gpu+"/mig", "gi") {
+			for _, of := range append([]string{gi}, below(gi, "ci")...) {
+				text, err := v.ReadFile(of + "/access")
+				says := map[string]string{}
+				for line := range strings.Lines(string(text)) {
+					key, value, _ := strings.Cut(line, ":")
+					says[key] = strings.TrimSpace(value)
+				}
+				node := "/dev/nvidia-caps/nvidia-cap" + says["DeviceFileMinor"]
+				if err != nil || says["DeviceFileMinor"] == "" || says["DeviceFileModify"] != "1" {
+					continue
+				}
+				if _, err := v.Stat(node); missing(err) {
+					list = append(list, capsNode{node, of + "/access"})
+				}
+			}
+		}
+	}
+	return list
 }
 
 // Unsettled is as found: the driver's clients have a partition's node made, and no change of gpuadm's does.

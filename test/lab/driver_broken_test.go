@@ -179,3 +179,32 @@ func TestLabDriverHindered(t *testing.T) {
 	n.wants(0, n.spec("580.65.06", "1.18.0")) // what is installed stays, though 1.18.0 has left the repository
 	n.same(before, "/srv")
 }
+
+// TestLabDriverHalfInstalled: dpkg ended while it unpacked a dependency of the driver again, as an operator asked, and has left it
+// half-installed. Nothing else is pending: apply plans that, and fixes it.
+func TestLabDriverHalfInstalled(t *testing.T) {
+	t.Parallel()
+	n := bootDriver(t, lab.Options{Dist: "bookworm"})
+	spec := n.spec("580.65.06", "")
+	n.wants(0, spec)
+	before := n.snapshot()
+	const part = "libnvidia-ml1"
+
+	there, _ := repos.Waits(n.Host, "before", part)
+	task := n.Go("apt-get", "-y", "--allow-change-held-packages", "install", "--reinstall", part)
+	there()
+	if n.KillInside("dpkg") == 0 {
+		t.Error("no dpkg to kill")
+	}
+	task.Wait()
+	repos.Heal(n.Host)
+	n.Must("sh", "-c", "dpkg --set-selections </dev/null") // an operator's next dpkg takes over what the killed one left
+	if state := n.AptState()[part]; !strings.Contains(state, "half-installed") {
+		t.Fatalf("%s is %q", part, state)
+	}
+	r := n.wants(3, spec, "plan", "--exit-code", "-v", "packages")
+	says(t, r, part, "it is half-installed")
+	n.wants(0, spec)
+	n.same(before)
+	says(t, n.wants(0, spec), "Nothing to do.")
+}

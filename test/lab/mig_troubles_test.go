@@ -157,3 +157,35 @@ mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devi
 		t.Errorf("nvidia-dcgm.service had pid %d and has %d", pid, now)
 	}
 }
+
+// TestLabPartitionNodes: nodes of partitions that no client of the driver has had made yet are there after an apply, with the numbers
+// that the driver says, and /dev/char leads to them. The script does what nvidia-modprobe does with such a file: nvidia_cap_mknod in
+// modprobe-utils/nvidia-modprobe-utils.c of https://github.com/NVIDIA/nvidia-modprobe.
+func TestLabPartitionNodes(t *testing.T) {
+	t.Parallel()
+	n := bootGPUs(t).with(t, "A100-40:2")
+	const spec = "[runtime]\n[[mig.gpu]]\ndevices = [0]\nlayout = { \"3g.20gb\" = 1 }\n"
+	n.wants(0, spec)
+	in := n.dump().GPUs[0].Instances[0]
+	n.Must("sh", "-ec", fmt.Sprintf(`gi=/run/driver/nvidia/capabilities/gpu0/mig/gi%d; mkdir -p $gi/ci%d
+printf 'DeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n' >$gi/access
+printf 'DeviceFileMinor: 22\nDeviceFileMode: 292\nDeviceFileModify: 1\n' >$gi/ci%[2]d/access
+printf 'Character devices:\n195 nvidia\n235 nvidia-caps\n\nBlock devices:\n' >/run/proc-devices
+mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devices`, in.ID, in.Compute[0].ID))
+	n.Put("/usr/bin/nvidia-modprobe", `#!/bin/sh
+set -e
+minor=$(sed -n 's/^DeviceFileMinor: //p' "$2")
+mkdir -p /dev/nvidia-caps
+mknod -m 0444 /dev/nvidia-caps/nvidia-cap$minor c $(sed -n 's/ nvidia-caps$//p' /proc/devices) $minor
+`, 0o755)
+	says(t, n.wants(0, spec, "apply", "toolkit"), "/dev/char")
+	for minor, hex := range map[string]string{"21": "15", "22": "16"} {
+		if is := n.Must("stat", "-L", "-c", "%F %t:%T %n", "/dev/char/235:"+minor); is != "character special file eb:"+hex+" /dev/char/235:"+minor+"\n" {
+			t.Errorf("it is %s", is)
+		}
+		if to := n.Must("readlink", "-f", "/dev/char/235:"+minor); to != "/dev/nvidia-caps/nvidia-cap"+minor+"\n" {
+			t.Errorf("it leads to %s", to)
+		}
+	}
+	says(t, n.wants(0, spec, "apply", "toolkit"), "Nothing to do.")
+}

@@ -5,6 +5,7 @@ package apt
 
 import (
 	"context"
+	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -54,7 +55,19 @@ func (s solver) Essential(name string) bool                      { return s.d.pa
 func (s solver) Simulate(
 	ctx context.Context, v host.View, changes []converge.Change, offers map[string][]packages.Offer, pins []packages.Pin,
 ) ([]packages.Move, error) {
-	return s.simulate(ctx, v, s.d.native, arguments(v, changes, offers), pins)
+	return s.simulate(ctx, v, s.d.native, append(verb(changes), arguments(v, changes, offers)...), pins)
+}
+
+// verb is what apt-get is asked to do. A package that dpkg has unpacked in part is in its version already for apt, which leaves one that
+// is held as it is: apt-get(8), --reinstall.
+func verb(changes []converge.Change) []string {
+	if slices.ContainsFunc(packages.Due(changes), func(c converge.Change) bool {
+		before, after := packages.Parse(c.Before), packages.Parse(c.After)
+		return before.Broken == "half-installed" && before.Version == after.Version
+	}) {
+		return []string{"install", "--reinstall", "--"}
+	}
+	return []string{"install", "--"}
 }
 
 // arguments are what apt-get install takes for changes: NAME=VERSION, NAME- or a file.

@@ -41,7 +41,7 @@ func parseSimulation(out, native string) []packages.Move {
 	return last
 }
 
-// simulate asks apt what installing would do. pins count before those on disk: apt reads the file preferences before the
+// simulate asks apt what a verb with its arguments would do. pins count before those on disk: apt reads the file preferences before the
 // folder preferences.d, and the first record that fits a version counts (ReadPinFile and pkgPolicy::CreatePin in apt-pkg/policy.cc).
 func (a apt) simulate(ctx context.Context, v host.View, native string, what []string, pins []packages.Pin) ([]packages.Move, error) {
 	argv := slices.Concat([]string{"apt-get", "-s"}, readOnly(), a.options())
@@ -56,7 +56,7 @@ func (a apt) simulate(ctx context.Context, v host.View, native string, what []st
 		ask = func(ctx context.Context, argv ...string) ([]byte, error) { return v.AskAbout(ctx, files, argv...) }
 		argv = append(argv, "-o", "Dir::Etc::Preferences="+host.Scratch+"/"+file)
 	}
-	out, err := ask(ctx, slices.Concat(argv, []string{"install", "--"}, what)...)
+	out, err := ask(ctx, slices.Concat(argv, what)...)
 	if err != nil {
 		return nil, explain(v, string(out), err)
 	}

@@ -73,15 +73,15 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	if err := r.Unkept(ctx, h, a.fetch(ctx, h, r)); err != nil {
 		return err
 	}
-	return a.install(ctx, h, arguments(h, changes, offers), ours, back)
+	return a.install(ctx, h, verb(changes), arguments(h, changes, offers), ours, back)
 }
 
 // install has apt do it, from the files of our own folder where no source has the versions any more.
-func (a apt) install(ctx context.Context, h host.Host, what, files []string, back bool) error {
-	err := a.get(ctx, h, append([]string{"install", "--"}, what...)...)
+func (a apt) install(ctx context.Context, h host.Host, verb, what, files []string, back bool) error {
+	err := a.get(ctx, h, slices.Concat(verb, what)...)
 	if failed := (*host.CommandError)(nil); back && errors.As(err, &failed) && strings.Contains(failed.Stderr, "Failed to fetch") {
 		// apt reads as its user _apt, who may not enter our folder.
-		return a.get(ctx, h, append([]string{"-o", "APT::Sandbox::User=root", "install", "--"}, files...)...)
+		return a.get(ctx, h, slices.Concat([]string{"-o", "APT::Sandbox::User=root"}, verb, files)...)
 	}
 	return err
 }
