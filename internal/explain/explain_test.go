@@ -4,6 +4,7 @@
 package explain
 
 import (
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -33,8 +34,8 @@ func TestPrinted(t *testing.T) {
 		}
 	}
 	for _, text := range Texts() {
-		if !reports[text.Name][text.Report] {
-			t.Errorf("%s: no printed line of its report %s", text.Name, text.Report)
+		if len(text.Sources) == 0 || !reports[text.Name][text.Sources[0]] {
+			t.Errorf("%s: no printed line of its report in %v", text.Name, text.Sources)
 		}
 		for _, said := range []string{text.Name, text.By, text.What, text.Matters, strings.Join(text.Try, ""), strings.Join(text.Phrases, "")} {
 			if said == "" {
@@ -51,6 +52,24 @@ func TestPrinted(t *testing.T) {
 	}
 	if len(reports) < 40 || len(reports) != len(Texts()) {
 		t.Errorf("%d texts with a printed line, of %d", len(reports), len(Texts()))
+	}
+}
+
+// TestSources holds that two pages support each text: two anchors, or two comments, of a page are one.
+func TestSources(t *testing.T) {
+	for _, text := range Texts() {
+		pages := map[string]bool{}
+		for _, source := range text.Sources {
+			u, err := url.Parse(source)
+			if err != nil || u.Scheme != "https" || u.Host == "" || u.Path == "" {
+				t.Errorf("%s: %q is no page", text.Name, source)
+				continue
+			}
+			pages[strings.ToLower(strings.TrimPrefix(u.Host, "www.")+strings.TrimSuffix(u.Path, "/"))] = true
+		}
+		if len(pages) < 2 || len(pages) != len(text.Sources) {
+			t.Errorf("%s needs two different pages, each once: %v", text.Name, text.Sources)
+		}
 	}
 }
 
