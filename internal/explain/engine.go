@@ -29,16 +29,16 @@ func engine() []Text {
 		},
 		{
 			Name: "containerd-toml", By: "containerd", Phrases: []string{"failed to load toml"},
-			What:    "containerd's configuration is no valid TOML. The text has the line and the column.",
+			What:    "containerd cannot read its configuration: it is no valid TOML, or has a value that containerd does not know. The text says which.",
 			Matters: "containerd does not start, and no pod after it.",
-			Try:     []string{"fix that line, then: containerd config dump >/dev/null && systemctl restart containerd", "if gpuadm made the last change: gpuadm diff, gpuadm undo"},
+			Try:     []string{"fix what it names, then: containerd config dump >/dev/null && systemctl restart containerd", "if gpuadm made the last change: gpuadm diff, gpuadm undo"},
 			Sources: []string{"https://github.com/containerd/containerd/pull/7174", "https://github.com/tianon/dockerfiles/pull/713"},
 		},
 		{
 			Name: "containerd-v1-config", By: "containerd 2", Phrases: []string{"failed to load toml", "expect io containerd x vx"},
-			What:    "The configuration is of version 1, with short plugin names such as \"cri\". containerd 2 reads versions 2 and 3.",
+			What:    "The configuration is of version 1, with short plugin names such as \"cri\" in disabled_plugins, which containerd 2.0 does not read.",
 			Matters: "containerd does not start, most often after its upgrade.",
-			Try:     []string{"containerd config migrate shows the configuration in the new version", "write version = 2 and the long names: io.containerd.grpc.v1.cri"},
+			Try:     []string{"write version = 2 and the long names: io.containerd.grpc.v1.cri"},
 			Sources: []string{"https://github.com/containerd/containerd/issues/10905", "https://github.com/containerd/containerd/pull/10907"},
 		},
 		{
@@ -50,9 +50,9 @@ func engine() []Text {
 		},
 		{
 			Name: "hosts-toml", By: "containerd", Phrases: []string{"failed to decode hosts toml"},
-			What:    "A hosts.toml of a registry, below config_path, is no valid TOML.",
-			Matters: "Images of that registry cannot be pulled.",
-			Try:     []string{"find /etc/containerd/certs.d -name hosts.toml, and fix the line that the text names; no restart is needed"},
+			What:    "A hosts.toml of a registry, below config_path, is no valid TOML, or has no [host], which older versions of containerd require.",
+			Matters: "containerd leaves the file out: images of that registry come from elsewhere, or not at all.",
+			Try:     []string{"find /etc/containerd/certs.d -name hosts.toml, and fix what the text names; an empty line [host] at the end is enough where there is none"},
 			Sources: []string{"https://github.com/containerd/containerd/issues/10144", "https://github.com/containerd/containerd/issues/10027"},
 		},
 		{
@@ -92,14 +92,14 @@ func engine() []Text {
 		},
 		{
 			Name: "cdi-unresolvable", By: "containerd, CRI-O, nvidia-container-runtime", Phrases: []string{"unresolvable cdi devices"},
-			What:    "The pod asks for a device that no file in /etc/cdi or /run/cdi names: the files are missing or stale, since a GPU or the MIG layout has changed.",
+			What:    "The pod asks for a device that no file in /etc/cdi or /run/cdi names: the files are missing, stale, or name the GPUs otherwise (all, instead of the UUID).",
 			Matters: "Pods with GPUs do not start.",
 			Try:     []string{"nvidia-ctk cdi list shows what there is", "gpuadm plan: a stale specification is a pending change; gpuadm apply writes it again"},
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/1239", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1895"},
 		},
 		{
 			Name: "cdi-docker", By: "Docker", Phrases: []string{"could not select device driver cdi with capabilities"},
-			What:    "CDI is off in Docker, which has it on by itself from version 28.3 on.",
+			What:    "CDI is off in Docker, which has it on by itself from version 28.2 on.",
 			Matters: "docker run --device nvidia.com/gpu=… does not start.",
 			Try:     []string{"\"features\": {\"cdi\": true} in /etc/docker/daemon.json, then systemctl restart docker", "gpuadm plan runtime with engine = \"docker\" and cdi = true"},
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/434", "https://github.com/cncf-tags/container-device-interface/pull/277"},
@@ -120,9 +120,9 @@ func engine() []Text {
 		},
 		{
 			Name: "cdi-empty-edits", By: "nvidia-ctk", Phrases: []string{"invalid device empty device edits"},
-			What:    "nvidia-ctk found a GPU without its device file, and writes no CDI specification at all.",
+			What:    "nvidia-ctk found a GPU and nothing to give to a container, most often as its device files were not there at that moment. It writes no CDI specification at all.",
 			Matters: "In CDI mode no container gets a GPU; the device plugin waits.",
-			Try:     []string{"ls -l /dev/nvidia*; nvidia-modprobe -c 0 -u makes the files", "gpuadm plan"},
+			Try:     []string{"ls -l /dev/nvidia*; nvidia-smi, or nvidia-modprobe -c 0 -u, makes the files", "then nvidia-ctk --debug cdi generate says what it looked for; gpuadm plan"},
 			Sources: []string{"https://github.com/kaito-project/kaito/issues/2326", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/50"},
 		},
 	}
