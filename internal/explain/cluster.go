@@ -17,7 +17,7 @@ func cluster() []Text {
 			Name: "allocate-unavailable", By: "kubelet", Phrases: []string{"allocate failed due to requested number of devices unavailable"},
 			What:    "kubelet counts fewer free devices than the scheduler did: the device plugin has not registered again after a restart, or pods that ended hold devices.",
 			Matters: "The pod fails with UnexpectedAdmissionError and is not started again by itself.",
-			Try:     []string{"delete the failed pod; its owner makes another", "restart the device plugin's pod on the node, then kubectl describe node"},
+			Try:     []string{"delete the failed pod; its owner makes another", "wait until the device plugin runs again on the node: kubectl describe node; if each new pod still fails: sudo systemctl restart kubelet"},
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/130145", "https://github.com/defenseunicorns/leapfrogai/issues/346"},
 		},
 		{
@@ -45,7 +45,7 @@ func cluster() []Text {
 			Name: "plugin-nvml-init", By: "NVIDIA's device plugin", Phrases: []string{"unable to create plugin manager nvml init failed"},
 			What:    "The plugin found no driver library in its container: no NVIDIA handler, or no right to the devices.",
 			Matters: "The plugin's pod restarts over and over; the node offers no GPU.",
-			Try:     []string{"runtimeClassName: nvidia in the plugin's chart; the strategy volume-mounts and CDI need SYS_ADMIN or a privileged pod", "on the node: gpuadm status"},
+			Try:     []string{"runtimeClassName: nvidia in the plugin's chart; with deviceListStrategy=volume-mounts the pod needs SYS_ADMIN", "on the node: gpuadm status"},
 			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/856", "https://github.com/NVIDIA/k8s-device-plugin/issues/1805"},
 		},
 		{
@@ -64,9 +64,9 @@ func cluster() []Text {
 		},
 		{
 			Name: "plugin-mig-monitor", By: "NVIDIA's device plugin", Phrases: []string{"error getting device memory info"},
-			What:    "The plugin's container may not read GPUs in MIG mode: it lacks NVIDIA_MIG_MONITOR_DEVICES=all and SYS_ADMIN.",
+			What:    "The plugin's container may not read GPUs in MIG mode: it lacks NVIDIA_MIG_MONITOR_DEVICES=all or the right to the devices.",
 			Matters: "The plugin does not start on nodes with MIG.",
-			Try:     []string{"install the plugin by its Helm chart with migStrategy set: it adds both"},
+			Try:     []string{"install the plugin by its Helm chart with migStrategy set, or add NVIDIA_MIG_MONITOR_DEVICES=all to its pods", "with NVIDIA's Container Toolkit from 1.18 on: a privileged pod"},
 			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/399", "https://github.com/NVIDIA/k8s-device-plugin/issues/229", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1740"},
 		},
 	}
