@@ -6,8 +6,11 @@ package explain
 import (
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // TestPrinted finds each text by lines as they were printed, from public reports: testdata/printed.txt.
@@ -69,6 +72,17 @@ func TestSources(t *testing.T) {
 		}
 		if len(pages) < 2 || len(pages) != len(text.Sources) {
 			t.Errorf("%s needs two different pages, each once: %v", text.Name, text.Sources)
+		}
+	}
+}
+
+// TestXids holds that a text of an Xid says what the one table of Xids says.
+func TestXids(t *testing.T) {
+	for name, number := range map[string]string{"off-the-bus": "79", "gsp-exception": "119"} {
+		i := slices.IndexFunc(Texts(), func(t Text) bool { return t.Name == name })
+		text, x := Texts()[i], things.Xids()[number]
+		if !strings.Contains(text.What, x.Means) || !slices.Equal(text.Try, []string{x.Action}) {
+			t.Errorf("%s: %q, %q, where the table has %q, %q", name, text.What, text.Try, x.Means, x.Action)
 		}
 	}
 }

@@ -3,6 +3,13 @@
 
 package explain
 
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/things"
+)
+
 // kernel has what the kernel, its NVIDIA modules, modprobe and NVIDIA's installer print.
 func kernel() []Text {
 	const secureBoot = "mokutil --sb-state; mokutil --list-enrolled"
@@ -14,20 +21,8 @@ func kernel() []Text {
 			Try:     []string{"gpuadm explain nvml-mismatch: the same fault as nvidia-smi shows it", "gpuadm plan driver; else drain the node and reboot"},
 			Sources: []string{"https://github.com/stackhpc/ansible-slurm-appliance/issues/287", "https://github.com/NVIDIA/nvidia-docker/issues/182"},
 		},
-		{
-			Name: "off-the-bus", By: "the kernel (Xid 79)", Phrases: []string{"fallen off the bus"},
-			What:    "The GPU does not answer on PCI Express any more: power, heat, a cable or riser, or a broken board.",
-			Matters: "Its programs are dead, and the driver does not get it back before a reboot.",
-			Try:     []string{"kubectl drain NODE, then reboot; a GPU that stays away needs the power off and on", "before it comes again: check power cables, temperature and the server's firmware"},
-			Sources: []string{"https://github.com/NVIDIA/NVSentinel/issues/155", "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"},
-		},
-		{
-			Name: "gsp-exception", By: "the kernel (Xid 119, 120)", Phrases: []string{"gsp task exception|timeout waiting for rpc from gsp|gsp rpc timeout"},
-			What:    "The firmware on the GPU's own processor (GSP) has failed or does not answer.",
-			Matters: "The GPU does not work until it is reset.",
-			Try:     []string{"kubectl drain NODE, then: nvidia-smi --gpu-reset -i GPU, or reboot", "upgrade the driver: several versions had faults there"},
-			Sources: []string{"https://github.com/NVIDIA/open-gpu-kernel-modules/issues/829", "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"},
-		},
+		ofXid("off-the-bus", "fallen off the bus", "https://github.com/NVIDIA/NVSentinel/issues/155", "79"),
+		ofXid("gsp-exception", "gsp task exception|timeout waiting for rpc from gsp|gsp rpc timeout", "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/829", "119", "120"),
 		{
 			Name: "gsp-start", By: "the kernel", Phrases: []string{"cannot initialize gsp firmware rm|unexpected wpr2 already up"},
 			What:    "The GPU was left in a bad state by an earlier start, and its firmware cannot start again without a reset.",
@@ -113,4 +108,25 @@ func kernel() []Text {
 			Sources: []string{"https://github.com/NVIDIA/gpu-driver-container/issues/44", "https://github.com/NVIDIA/gpu-operator/issues/8"},
 		},
 	}
+}
+
+// ofXid is a text that the kernel prints with one of these Xids, or without its number. What they mean is things.Xids'.
+func ofXid(name, phrase, report string, numbers ...string) Text {
+	t := Text{
+		Name: name, By: "the kernel (Xid " + strings.Join(numbers, ", ") + ")", Phrases: []string{phrase},
+		Matters: "The programs on this GPU have failed.",
+		Sources: []string{report, things.XidCatalogue},
+	}
+	for i, number := range numbers {
+		x := things.Xids()[number]
+		if i > 0 {
+			t.What += "; "
+		}
+		t.What += "Xid " + number + ": " + x.Means
+		if !slices.Contains(t.Try, x.Action) {
+			t.Try = append(t.Try, x.Action)
+		}
+	}
+	t.What += "."
+	return t
 }

@@ -64,7 +64,7 @@ func packages() []Text {
 		},
 		{
 			Name: "apt-not-signed", By: "apt", Phrases: []string{"the repository", "is not signed"},
-			What:    "apt cannot verify the repository: its key is missing or too weak for this apt (SHA-1, since February 2026), or a mirror leaves the signature out.",
+			What:    "apt cannot verify the repository: its key is missing or too weak for this apt (SHA-1), or a mirror leaves the signature out.",
 			Matters: "No package of that repository is installed or upgraded.",
 			Try:     []string{"the lines before it name the key", "for a mirror: url, key and signature in [driver.repo]"},
 			Sources: []string{"https://github.com/Jimver/cuda-toolkit/issues/27", "https://github.com/NVIDIA/nvidia-docker/issues/1631", "https://github.com/NVIDIA/cuda-repo-management/issues/39"},
