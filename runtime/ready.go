@@ -4,6 +4,7 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -117,8 +118,9 @@ func judgeStatus(response []byte, handler string) error {
 		case 1:
 			return host.ProtoAll(value, func(n int, condition []byte, _ uint64) error {
 				if n == 1 {
-					if err := judgeCondition(condition); err != nil {
-						problem = err
+					c, err := readCondition(condition)
+					if problem = cmp.Or(problem, err); err == nil {
+						problem = cmp.Or(problem, c.judge())
 					}
 				}
 				return nil
@@ -149,27 +151,63 @@ func judgeStatus(response []byte, handler string) error {
 	return problem
 }
 
-// judgeCondition wants the runtime ready. The network is not: its plugin comes as a pod.
-func judgeCondition(condition []byte) error {
-	var kind, reason, message string
-	ready := false
-	err := host.ProtoAll(condition, func(n int, value []byte, number uint64) error {
+// condition is one of a StatusResponse.
+type condition struct {
+	kind, reason, message string
+	ready                 bool
+}
+
+func readCondition(of []byte) (c condition, err error) {
+	err = host.ProtoAll(of, func(n int, value []byte, number uint64) error {
 		switch n {
 		case 1:
-			kind = string(value)
+			c.kind = string(value)
 		case 2:
-			ready = number != 0
+			c.ready = number != 0
 		case 3:
-			reason = string(value)
+			c.reason = string(value)
 		case 4:
-			message = string(value)
+			c.message = string(value)
 		}
 		return nil
 	})
-	if err != nil || kind != "RuntimeReady" || ready {
-		return err
+	return c, err
+}
+
+// judge wants the runtime ready. The network is not: its plugin comes as a pod.
+func (c condition) judge() error {
+	if c.kind != "RuntimeReady" || c.ready {
+		return nil
 	}
-	return fmt.Errorf("containerd says its runtime is not ready: %s: %s", reason, message)
+	return fmt.Errorf("containerd says its runtime is not ready: %s: %s", c.reason, c.message)
+}
+
+// NoNetwork returns the reason for which an engine that answers says that the pods' network is not ready; "" if it says nothing of that.
+func NoNetwork(ctx context.Context, v host.View, e facts.Engine) (why string) {
+	at := socket(e)
+	if e.Name == "crio" {
+		at = crioSocket(e)
+	}
+	status, err := v.Call(ctx, at, "/runtime.v1.RuntimeService/Status", nil)
+	if err != nil {
+		return ""
+	}
+	err = host.ProtoFields(status, func(n int, value []byte) error {
+		if n != 1 {
+			return nil
+		}
+		return host.ProtoFields(value, func(n int, of []byte) error {
+			c, err := readCondition(of)
+			if n == 1 && c.kind == "NetworkReady" && !c.ready {
+				why = cmp.Or(c.message, c.reason, c.kind+" is false")
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return ""
+	}
+	return why
 }
 
 // knows looks for the handler in the configuration that the daemon has loaded, as JSON.

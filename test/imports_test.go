@@ -41,7 +41,7 @@ var mayImport = map[string][]string{
 	"internal/things":       {"internal/converge", "internal/host", "internal/pattern"},
 	"internal/diff":         {"internal/mask"},
 	"internal/doctor":       {"drivers", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/kube", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things"},
-	"internal/explain":      {},
+	"internal/explain":      {"internal/things"},
 	"internal/jsonedit":     {},
 	"internal/mask":         {},
 	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec"},

@@ -120,6 +120,7 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			{"Package: kubelet\nStatus: install ok installed", "Package: kubelet\nStatus: install ok half-configured"},
 		}},
 		{name: "kubelet stopped", code: "KUB-001", on: d13, like: "https://github.com/kubernetes/kubeadm/issues/1008", edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"inactive\""}}},
+		{name: "kubelet ends again and again", code: "KUB-014", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/83936", edits: []swap{{kubeletUnit + "\"active\"", kubeletUnit + "\"activating\"\nsub = \"auto-restart\""}}},
 		{name: "kubelet on another engine", code: "KUB-002", on: d13, like: "https://github.com/kubernetes/kubeadm/issues/915", edits: []swap{{"unix:///var/run/containerd/containerd.sock", "unix:///var/run/crio/crio.sock"}}},
 		{name: "two device plugins", code: "KUB-003", on: d13, like: "https://github.com/Project-HAMi/HAMi/issues/2076", edits: []swap{{"", "-- proc/711/comm --\nnvidia-device-p\n-- proc/944/comm --\nnvidia-device-p\n"}}},
 		{name: "device plugin killed", code: "KUB-004", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/92396", edits: []swap{{"", "-- var/lib/kubelet/device-plugins/nvidia-gpu.sock --\n"}}},

@@ -217,7 +217,7 @@ func ofText(word string) []explanation {
 		return nil
 	}
 	t := found[0]
-	m := explanation{Word: t.Name, Is: "an error of " + t.By, What: t.What, Matters: t.Matters, Try: t.Try, Source: t.Report}
+	m := explanation{Word: t.Name, Is: "an error of " + t.By, What: t.What, Matters: t.Matters, Try: t.Try, Source: strings.Join(t.Sources, " ")}
 	for _, more := range found[1:] {
 		m.Try = append(m.Try, "the text also has "+more.Name+": gpuadm explain "+more.Name)
 	}

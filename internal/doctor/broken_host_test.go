@@ -158,6 +158,13 @@ func (r *recorded) fails(unit string) {
 	r.change("sim.toml", from+`"active"`, from+`"failed"`)
 }
 
+// loops has kubelet end after each start: systemctl status says "activating (auto-restart)" of it, https://pastebin.com/9pgtDMNu and
+// https://github.com/kubernetes/kubernetes/issues/83936.
+func (r *recorded) loops() {
+	from := "name = \"kubelet.service\"\nenabled = \"enabled\"\nactive = "
+	r.change("sim.toml", from+`"active"`, from+"\"activating\"\nsub = \"auto-restart\"")
+}
+
 // module puts an open module nvidia into a kernel's folder: what modinfo prints of one, in an ELF file.
 func (r *recorded) module(kernel, version string) {
 	info := strings.Join([]string{"license=Dual MIT/GPL", "version=" + version, "firmware=nvidia/" + version + "/gsp_ga10x.bin", "vermagic=" + kernel + " SMP preempt mod_unload modversions "}, "\x00") + "\x00"

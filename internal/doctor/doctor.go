@@ -71,8 +71,9 @@ func Checks() []Check {
 
 // Edges lists which fault explains which.
 func Edges() []Edge {
-	return slices.Concat(systemEdges(), packageEdges(), driverEdges(), gpuEdges(), xidEdges(),
+	all := slices.Concat(systemEdges(), packageEdges(), driverEdges(), gpuEdges(), xidEdges(),
 		migEdges(), cdiEdges(), runtimeEdges(), kubeletEdges(), nodeEdges(), settingEdges())
+	return append(all, endingEdges(all)...)
 }
 
 // Examine examines a machine without node.toml.

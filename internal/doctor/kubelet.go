@@ -73,6 +73,14 @@ func kubeletChecks() []Check {
 			Sources: []string{"https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", "https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/"},
 			Find:    oldKubelet,
 		},
+		{
+			Code: "KUB-014", Title: "kubelet ends again and again",
+			Reads:   "systemd's state of kubelet's unit, and whether the machine has joined a cluster",
+			Meaning: "systemd starts kubelet again each time it ends; until its cause is gone, the cluster calls the node not ready",
+			Fix:     "read in its log why it ends; gpuadm explain says what to do about errors that it knows", Interrupts: "nothing",
+			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/83936", "https://kubernetes.io/docs/tasks/debug/debug-cluster/"},
+			Find:    endingKubelet,
+		},
 	}
 }
 
@@ -94,6 +102,19 @@ func kubeletEdges() []Edge {
 	return edges
 }
 
+// endingEdges says of a kubelet that ends again and again what the edges say of one that does not run.
+func endingEdges(of []Edge) (edges []Edge) {
+	for _, e := range of {
+		if e.Explains == "KUB-001" {
+			edges = append(edges, Edge{e.By, "KUB-014", e.Of})
+		}
+		if e.By == "KUB-001" {
+			edges = append(edges, Edge{"KUB-014", e.Explains, e.Of})
+		}
+	}
+	return edges
+}
+
 // stopped says whether the kubelet of a machine that has joined does not run.
 func (m *Machine) stopped(k facts.Kubelet) bool {
 	if !k.Joined || k.Unit == "" || m.Facts().Booting {
@@ -103,9 +124,30 @@ func (m *Machine) stopped(k facts.Kubelet) bool {
 	return ok && u.Load == "loaded" && u.PID == 0 && u.Active != "active" && u.Active != "reloading"
 }
 
+// ends says whether systemd waits to start a kubelet again that has ended: a start by hand would end as well.
+// Sources: org.freedesktop.systemd1(5); service_state_table in systemd's src/basic/unit-def.c (auto-restart, auto-restart-queued).
+func (m *Machine) ends(k facts.Kubelet) bool {
+	if !m.stopped(k) {
+		return false
+	}
+	u, _ := m.Unit(k.Unit)
+	return u.Active == "activating" && strings.HasPrefix(u.Sub, "auto-restart")
+}
+
+func endingKubelet(m *Machine) []Finding {
+	k := m.Facts().Kubelet
+	if !m.ends(k) {
+		return nil
+	}
+	return []Finding{{
+		Object: k.Unit, What: fmt.Sprintf("%s has ended, and systemd waits to start it again", k.Unit),
+		Command: "sudo journalctl -u " + strings.TrimSuffix(k.Unit, ".service") + " -n 50",
+	}}
+}
+
 func stoppedKubelet(m *Machine) []Finding {
 	k := m.Facts().Kubelet
-	if !m.stopped(k) {
+	if !m.stopped(k) || m.ends(k) {
 		return nil
 	}
 	u, _ := m.Unit(k.Unit)

@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -187,6 +188,39 @@ func TestPartitionsOfSpec(t *testing.T) {
 		report := ExamineFor(t.Context(), n, s)
 		if codes(report) != want || n.Touches() != 0 {
 			t.Errorf("%s root causes %q, want %q: %v %v", text, codes(report), want, report.Causes, report.Unread)
+		}
+	}
+}
+
+// networkStatus is a StatusResponse of CRI (k8s.io/cri-api, pkg/apis/runtime/v1/api.proto), with what containerd says before it has found a
+// network configuration: https://github.com/containerd/containerd/issues/8419; internal/cri/server/status.go there.
+func networkStatus(ready byte) []byte {
+	field := func(n int, data string) string { return string([]byte{byte(n<<3 | 2), byte(len(data))}) + data }
+	network := field(1, "NetworkReady") + "\x10" + string(ready)
+	if ready == 0 {
+		network += field(3, "NetworkPluginNotReady") + field(4, "Network plugin returns error: cni plugin not initialized")
+	}
+	return []byte(field(1, field(1, field(1, "RuntimeReady")+"\x10\x01")+field(1, network)))
+}
+
+// TestNoNetworkFolder is of a machine where no add-on for networks ever made /etc/cni/net.d: the engine's word tells that from one that has
+// its configuration elsewhere.
+func TestNoNetworkFolder(t *testing.T) {
+	for name, c := range map[string]struct {
+		says func(method string, _ []byte) ([]byte, error)
+		want string
+	}{
+		"not ready":         {func(string, []byte) ([]byte, error) { return networkStatus(0), nil }, "KUB-013"},
+		"ready":             {func(string, []byte) ([]byte, error) { return networkStatus(1), nil }, ""},
+		"no answer":         {func(string, []byte) ([]byte, error) { return nil, errors.New("connection refused") }, ""},
+		"no message":        {func(string, []byte) ([]byte, error) { return []byte("\x0a\x7f"), nil }, ""},
+		"no such condition": {func(string, []byte) ([]byte, error) { return nil, nil }, ""},
+	} {
+		n, _ := joined(t, nil)
+		n.Daemon("/run/containerd/containerd.sock", c.says)
+		r := Examine(t.Context(), n)
+		if got := codes(r); got != c.want {
+			t.Errorf("%s: %q, want %q: %v", name, got, c.want, r.Causes)
 		}
 	}
 }

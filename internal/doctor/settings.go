@@ -5,7 +5,10 @@ package doctor
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -57,7 +60,7 @@ func settingChecks() []Check {
 		},
 		{
 			Code: "KUB-013", Title: "the pods' network is not configured",
-			Reads:   "/etc/cni/net.d, where the engine reads no other folder",
+			Reads:   "/etc/cni/net.d, where the engine reads no other folder; without that folder the engine's word on the network",
 			Meaning: "the cluster calls the node not ready, and no pod but those of the machine's own network starts",
 			Fix:     "see why the pod of the network add-on on this node does not write its file; after that restart the engine if the node stays not ready",
 			Command: "kubectl get pods -A -o wide --field-selector spec.nodeName=NODE", Interrupts: "nothing",
@@ -210,6 +213,13 @@ func noNetwork(m *Machine) []Finding {
 		return nil
 	}
 	names, err := m.View.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		ctx, end := context.WithTimeout(m.ctx, nodePatience)
+		defer end()
+		if why := runtime.NoNetwork(ctx, m.View, e); why != "" {
+			return []Finding{{Object: folder, What: fmt.Sprintf("%s does not exist, and %s says: %s", folder, e.Name, why)}}
+		}
+	}
 	if err != nil || slices.ContainsFunc(names, func(n string) bool { return slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(n)) }) {
 		return nil
 	}

@@ -23,8 +23,6 @@ type xid struct {
 	after   []int // Xids of the same GPU that bring it with them
 }
 
-const catalogue = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
-
 // xids are those of things.Xids, the root causes first.
 func xids() []xid {
 	broken := []int{48, 62, 79, 94, 95, 109, 119, 120, 140, 143, 158}
@@ -65,7 +63,7 @@ func xidChecks() (all []Check) {
 			Code: x.code(), Title: "Xid " + strconv.Itoa(x.number) + ": " + x.known().Means,
 			Reads: "the kernel log since the module was last loaded", Meaning: "the driver reported an error of this GPU; programs on it failed",
 			Fix: x.known().Action, Interrupts: "programs on this GPU, and on those that NVLink joins it with", Note: x.program,
-			Find: x.find, Sources: []string{catalogue, "https://github.com/leptonai/gpud (catalog_generated.go)"},
+			Find: x.find, Sources: []string{things.XidCatalogue, "https://github.com/leptonai/gpud (catalog_generated.go)"},
 		}
 		if x.program {
 			c.Meaning, c.Interrupts = "a program on this GPU failed; the GPU itself works", "the program"
@@ -76,7 +74,7 @@ func xidChecks() (all []Check) {
 		Code: "XID-154", Title: "the driver asks for a recovery of a GPU",
 		Reads: "the kernel log: GPU recovery action changed", Meaning: "the GPU cannot be used until that is done",
 		Fix: "do what the driver asks for", Interrupts: "programs on this GPU; by a reboot the node", Find: recovery,
-		Sources: []string{catalogue, "https://github.com/NVIDIA/open-gpu-kernel-modules/discussions/1496"},
+		Sources: []string{things.XidCatalogue, "https://github.com/NVIDIA/open-gpu-kernel-modules/discussions/1496"},
 	})
 }
 

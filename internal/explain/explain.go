@@ -21,7 +21,7 @@ type Text struct {
 	What    string   // the cause
 	Matters string   // what does not work while it lasts
 	Try     []string // what to type or do
-	Report  string   // the public report that the text was taken from
+	Sources []string // public pages: first the report that the text was taken from, then others with the same cause or the same fix
 }
 
 // Texts are all of them.

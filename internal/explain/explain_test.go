@@ -4,9 +4,13 @@
 package explain
 
 import (
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpuadm/gpuadm/internal/things"
 )
 
 // TestPrinted finds each text by lines as they were printed, from public reports: testdata/printed.txt.
@@ -33,8 +37,8 @@ func TestPrinted(t *testing.T) {
 		}
 	}
 	for _, text := range Texts() {
-		if !reports[text.Name][text.Report] {
-			t.Errorf("%s: no printed line of its report %s", text.Name, text.Report)
+		if len(text.Sources) == 0 || !reports[text.Name][text.Sources[0]] {
+			t.Errorf("%s: no printed line of its report in %v", text.Name, text.Sources)
 		}
 		for _, said := range []string{text.Name, text.By, text.What, text.Matters, strings.Join(text.Try, ""), strings.Join(text.Phrases, "")} {
 			if said == "" {
@@ -51,6 +55,35 @@ func TestPrinted(t *testing.T) {
 	}
 	if len(reports) < 40 || len(reports) != len(Texts()) {
 		t.Errorf("%d texts with a printed line, of %d", len(reports), len(Texts()))
+	}
+}
+
+// TestSources holds that two pages support each text: two anchors, or two comments, of a page are one.
+func TestSources(t *testing.T) {
+	for _, text := range Texts() {
+		pages := map[string]bool{}
+		for _, source := range text.Sources {
+			u, err := url.Parse(source)
+			if err != nil || u.Scheme != "https" || u.Host == "" || u.Path == "" {
+				t.Errorf("%s: %q is no page", text.Name, source)
+				continue
+			}
+			pages[strings.ToLower(strings.TrimPrefix(u.Host, "www.")+strings.TrimSuffix(u.Path, "/"))] = true
+		}
+		if len(pages) < 2 || len(pages) != len(text.Sources) {
+			t.Errorf("%s needs two different pages, each once: %v", text.Name, text.Sources)
+		}
+	}
+}
+
+// TestXids holds that a text of an Xid says what the one table of Xids says.
+func TestXids(t *testing.T) {
+	for name, number := range map[string]string{"off-the-bus": "79", "gsp-exception": "119"} {
+		i := slices.IndexFunc(Texts(), func(t Text) bool { return t.Name == name })
+		text, x := Texts()[i], things.Xids()[number]
+		if !strings.Contains(text.What, x.Means) || !slices.Equal(text.Try, []string{x.Action}) {
+			t.Errorf("%s: %q, %q, where the table has %q, %q", name, text.What, text.Try, x.Means, x.Action)
+		}
 	}
 }
 

@@ -179,6 +179,7 @@ type Unit struct {
 	Load    string        // loaded, not-found, masked, …: systemd's LoadState
 	Enabled string        // enabled, disabled, static, masked, …: systemd's UnitFileState
 	Active  string        // active, inactive, failed, activating, …: systemd's ActiveState; "" where no systemd runs
+	Sub     string        // finer than Active: auto-restart is activating, between two tries: systemd's SubState; "" where no systemd runs
 	PID     int           // main process, 0 if none
 	Started time.Time     // when the main process started, by the wall clock; zero if it does not run
 	Since   time.Duration // the same on the monotonic clock, from boot

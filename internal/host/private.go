@@ -48,6 +48,7 @@ func wanted(name string, there bool) (all [][2]string) {
 		{unit, "FragmentPath"},
 		{unit, "DropInPaths"},
 		{unit, "ActiveState"},
+		{unit, "SubState"},
 	}...)
 }
 

@@ -25,7 +25,7 @@ var answers = map[string]any{
 	"MainPID": uint32(190), "ExecMainStartTimestamp": uint64(1795408732500168), "ExecMainStartTimestampMonotonic": uint64(66517369924),
 	"ActiveEnterTimestamp": uint64(1795408732622045), "ActiveEnterTimestampMonotonic": uint64(66517491801), "LoadState": "loaded",
 	"UnitFileState": "enabled", "NeedDaemonReload": false, "FragmentPath": "/usr/lib/systemd/system/containerd.service",
-	"DropInPaths": []string{"/etc/systemd/system/containerd.service.d/10.conf"}, "ActiveState": "active",
+	"DropInPaths": []string{"/etc/systemd/system/containerd.service.d/10.conf"}, "ActiveState": "active", "SubState": "running",
 }
 
 // private answers as systemd does on its private socket: authentication by the D-Bus specification, then a reply to each call, and

@@ -60,6 +60,9 @@ func (r *Recorder) settings(b *bytes.Buffer) {
 	for _, name := range slices.Sorted(maps.Keys(r.units)) {
 		u := r.units[name]
 		fmt.Fprintf(b, "\n[[unit]]\nname = %s\nload = %s\nenabled = %s\nactive = %s\n", quote(name), quote(u.Load), quote(u.Enabled), quote(u.Active))
+		if u.Active == "activating" {
+			fmt.Fprintf(b, "sub = %s\n", quote(u.Sub))
+		}
 		if u.PID != 0 {
 			fmt.Fprintf(b, "pid = %d\n", u.PID)
 		}

@@ -118,6 +118,7 @@ func (p properties) unit() Unit {
 		Load:     get[string](p, "LoadState"),
 		Enabled:  get[string](p, "UnitFileState"),
 		Active:   get[string](p, "ActiveState"),
+		Sub:      get[string](p, "SubState"),
 		PID:      int(get[uint32](p, "MainPID")),
 		Outdated: get[bool](p, "NeedDaemonReload"),
 	}

@@ -9,10 +9,13 @@ type Xid struct {
 	Action string // what to do, in steps that can be typed; first the drain, where a step interrupts
 }
 
+// XidCatalogue is where NVIDIA says what an Xid means and what to do.
+const XidCatalogue = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
+
 // Xids are the Xids that say what is wrong with a GPU, or that nothing is, by number, with the immediate and then the investigatory action
 // for A100 and newer. 61 is of older GPUs. A remapped row (63) needs no action until a reset is due anyway, which the drain prepares.
-// Sources: NVIDIA's Xid catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; the same table in
-// https://github.com/leptonai/gpud, components/accelerator/nvidia/xid/catalog_generated.go; of 48 and 46 as well
+// Sources: XidCatalogue; the same table in https://github.com/leptonai/gpud,
+// components/accelerator/nvidia/xid/catalog_generated.go; of 48 and 46 as well
 // https://docs.nvidia.com/health-validation/reference/checks/xid.md (drain, reset, service); of 63, 64, 94 and 95
 // https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html.
 func Xids() map[string]Xid {

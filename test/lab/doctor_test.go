@@ -5,6 +5,7 @@ package lab_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -53,10 +54,21 @@ func TestLabDoctor(t *testing.T) {
 	}
 	n.working()
 
+	const until = "; for i in $(seq 100); do %s && break; sleep 0.1; done"
 	for _, fault := range []struct{ code, breaks, heals string }{
 		{"RUN-002", "echo '# by hand' >>" + config, ""},
 		{"CDI-001", "rm " + cdiSpec, ""},
 		{"KUB-001", "systemctl stop kubelet", ""},
+		{
+			"KUB-014", "mkdir /etc/systemd/system/kubelet.service.d; printf '[Service]\nRestart=always\nRestartSec=600\n' >/etc/systemd/system/kubelet.service.d/50-again.conf; " +
+				"mv /usr/bin/kubelet /root/; printf '#!/bin/sh\nexit 1\n' >/usr/bin/kubelet; chmod 755 /usr/bin/kubelet; systemctl daemon-reload; systemctl restart kubelet" +
+				fmt.Sprintf(until, "systemctl show -p SubState kubelet | grep -q auto-restart"),
+			"mv /root/kubelet /usr/bin/; rm -r /etc/systemd/system/kubelet.service.d; systemctl daemon-reload; systemctl restart kubelet",
+		},
+		{
+			"KUB-013", "cp -a /etc/cni/net.d /root/; rm -r /etc/cni/net.d" + fmt.Sprintf(until, "gpuadm doctor | grep -q KUB-013"),
+			"mkdir -p /etc/cni; mv /root/net.d /etc/cni/; systemctl restart containerd",
+		},
 		{"KUB-007", "echo '# by hand' >>/var/lib/kubelet/config.yaml", ""},
 		{"RUN-005", "systemctl stop containerd", ""},
 		{"RUN-003", "cp -a " + config + " /root/; echo '[' >>" + config, "mv /root/config.toml " + config + "; systemctl restart containerd"},

@@ -32,6 +32,7 @@ type unit struct {
 	Load    string // loaded if not said; not-found makes no file
 	Enabled string // enabled, disabled, static, masked
 	Active  string // inactive if not said
+	Sub     string // systemd's SubState, while Active is as said
 	Started time.Time
 	PID     int
 	Files   []string // recorded; what the node has is read from its files

@@ -85,6 +85,9 @@ func (n *Node) Unit(_ context.Context, name string) (host.Unit, error) {
 		u.Active, u.Uptime = "inactive", n.now.Sub(n.booted)
 		if d := n.units[name]; d != nil && d.active != "" {
 			u.Active, u.PID, u.Started = d.active, d.pid, d.started
+			if d.active == d.Active {
+				u.Sub = d.Sub
+			}
 			if !d.started.IsZero() {
 				u.Since = d.started.Sub(n.booted)
 			}
