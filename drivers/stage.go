@@ -174,6 +174,9 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	for name, value := range s.Parameters {
 		k.Parameters[name] = value
 	}
+	if k.Build == "dkms" {
+		k.Image = f.Image // a distribution's key is in its kernels: what packages bring is theirs to sign
+	}
 	c.fabricSide(s, f, &k)
 	if k.Version == "" && f.Modules != nil {
 		for _, lib := range f.Modules.Libraries {
