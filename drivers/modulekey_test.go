@@ -79,6 +79,20 @@ func TestImageSignedBy(t *testing.T) {
 	}
 }
 
+// TestImageOfSignedPackages: of modules that packages bring any signature will do, as their kernel knows whose it is; none will not.
+func TestImageOfSignedPackages(t *testing.T) {
+	const dep = "-- sim.toml --\nlive = false\n-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\n"
+	for file, is := range map[string]string{
+		signedFile(t, updates+"nvidia.ko", "580.95.05", signedA):          "580.95.05 open",
+		KoFile(updates+"nvidia.ko", "580.95.05", "Dual MIT/GPL", "6.8.0"): "580.95.05 open, it is not signed, and the kernel demands that",
+	} {
+		k, _ := Choice{Version: "580.95.05", Flavour: "open", Precompiled: true}.KernelSide(driver("580"), facts.Facts{Image: secure(t, signedB)})
+		if state, err := k.onDiskProven(simulated(t, dep+file), "6.8.0"); err != nil || string(state) != is {
+			t.Errorf("%q, want %q, %v", state, is, err)
+		}
+	}
+}
+
 // TestImageBesideSignedBy: a module that is built beside the driver's is built again where another key has signed it.
 func TestImageBesideSignedBy(t *testing.T) {
 	const dep = "-- sim.toml --\nlive = false\n-- usr/src/nvidia-fs-2.26.6/dkms.conf --\n-- lib/modules/6.8.0/modules.dep --\nupdates/dkms/nvidia.ko:\nupdates/dkms/nvidia-fs.ko:\n"

@@ -155,7 +155,7 @@ func (c Choice) lockstep() map[string]packages.State {
 // one counts that its packages have brought.
 func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bool) {
 	k = KernelSide{
-		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: targets(f),
+		Version: c.Version, Flavour: c.Flavour, Build: "dkms", Kernels: targets(f), Image: f.Image,
 		Parameters: map[string]string{}, Companions: []string{"nvidia-uvm", "nvidia-modeset"},
 	}
 	if c.Precompiled {
@@ -173,9 +173,6 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	}
 	for name, value := range s.Parameters {
 		k.Parameters[name] = value
-	}
-	if k.Build == "dkms" {
-		k.Image = f.Image // a distribution's key is in its kernels: what packages bring is theirs to sign
 	}
 	c.fabricSide(s, f, &k)
 	if k.Version == "" && f.Modules != nil {

@@ -39,6 +39,31 @@ func TestLabBakeModuleKey(t *testing.T) {
 	}
 }
 
+// TestLabBakeThisMachineSigned: a build machine that bakes itself signs by a key in its memory. One on its disk would be in the image:
+// that is refused.
+func TestLabBakeThisMachineSigned(t *testing.T) {
+	t.Parallel()
+	n, kernel := bootDKMS(t, "bookworm")
+	n.Must("openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=the baker's key", "-keyout", "/dev/shm/key.pem", "-out", "/dev/shm/cert.pem")
+	n.Must("cp", "/dev/shm/key.pem", "/root/key.pem")
+	bake := func(key string) []string {
+		return []string{"bake", "--gpu", "H100-80GB", "--module-key", key, "--module-cert", "/dev/shm/cert.pem", "--seal"}
+	}
+	first := n.snapshot()
+	says(t, n.wants(1, n.spec("580.65.06", ""), bake("/root/key.pem")...), "the private key /root/key.pem lies in it", "/dev/shm")
+	n.same(first)
+	n.Must("rm", "/root/key.pem")
+	t.Log(n.wants(0, n.spec("580.65.06", ""), bake("/dev/shm/key.pem")...).Stdout)
+	for _, module := range []string{"nvidia", "nvidia-uvm", "nvidia-modeset", "nvidia-drm"} {
+		if signer := modinfo(n.Host, kernel, "signer", module); signer != "the baker's key" {
+			t.Errorf("%s: signer %q", module, signer)
+		}
+	}
+	if r := n.Exec("ls", "/run/gpuadm-module.key", "/run/gpuadm-module.der", "/etc/dkms/framework.conf.d/zz-gpuadm.conf"); r.Stdout != "" {
+		t.Errorf("the bake has left %s", r.Stdout)
+	}
+}
+
 // baker makes a key and a certificate outside of the image.
 func (i img) baker(name string) (key, cert string) {
 	i.t.Helper()
