@@ -79,7 +79,7 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	if name == peermem && m.Version != k.Version {
 		return fmt.Sprintf("cannot load %s: %[1]s of kernel %s is %s, and the driver %s", name, kernel, m.Version, k.Version), nil
 	}
-	if why, err := fault(v, kernel, m); err != nil || why != "" {
+	if why, err := k.fault(v, kernel, m); k.Image == nil && (err != nil || why != "") { // an image's are built again
 		return fmt.Sprintf("cannot load %s of kernel %s: %s", name, kernel, why), err
 	}
 	return "", nil
@@ -114,6 +114,27 @@ func BuiltBeside(v host.View, name, kernel string) (version string, state conver
 		return version, things.BesideOld, nil
 	}
 	return version, things.BesideFits, nil
+}
+
+// builtBeside is BuiltBeside and, in an image for Secure Boot, what is wrong with the signature: then it is built again.
+func (k KernelSide) builtBeside(v host.View, name, kernel string) (version string, state converge.State, err error) {
+	version, state, err = BuiltBeside(v, name, kernel)
+	if k.Image == nil || version == "" || state != things.BesideFits || err != nil {
+		return version, state, err
+	}
+	file, err := facts.ModuleOf(v, kernel, name)
+	if err != nil {
+		return version, "", err
+	}
+	m, err := facts.ReadModule(v, file)
+	if err != nil {
+		return version, "", err
+	}
+	problem, err := k.fault(v, kernel, m)
+	if problem != "" {
+		state = converge.State(problem)
+	}
+	return version, state, err
 }
 
 // sourced says whether a package has brought nvidia-fs's source, that DKMS builds. Before that its absence is no fault: on a

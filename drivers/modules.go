@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -34,6 +35,7 @@ type KernelSide struct {
 	Parameters map[string]string // of the module nvidia
 	Companions []string          // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
 	Extra      []string          // packages that bring the kernels' own among them
+	Image      *facts.Trust      // of the machines that the image is for, where they boot with Secure Boot; nil: the machine's own counts
 	Remade     bool              // the spec has the GPUs partitioned again once the module is loaded again
 }
 
@@ -65,9 +67,9 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 	var wants []converge.Want
 	for _, kernel := range k.Kernels {
 		if k.Build == "dkms" {
-			wants = append(wants, things.DKMS(k.Version, kernel, Built, "builds the modules for the kernel and installs them"))
+			wants = append(wants, things.DKMS(k.Version, kernel, k.built, "builds the modules for the kernel and installs them"))
 		}
-		file := things.ModuleFile(kernel, k.Version, k.Flavour, OnDiskProven, "the kernel has modules of the driver's version, and would load them")
+		file := things.ModuleFile(kernel, k.Version, k.Flavour, k.onDiskProven, "the kernel has modules of the driver's version, and would load them")
 		if !f.Live && !f.Baked {
 			file.To = orFirstBoot(file.To)
 		}
@@ -81,7 +83,7 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 	}
 	for _, kernel := range k.Kernels {
 		if slices.Contains(k.Companions, storage) && k.Build == "dkms" {
-			wants = append(wants, things.DKMSBeside(storage, kernel, BuiltBeside, "it is loaded with the driver that it was built against, and no other"))
+			wants = append(wants, things.DKMSBeside(storage, kernel, k.builtBeside, "it is loaded with the driver that it was built against, and no other"))
 		}
 	}
 	for _, kernel := range k.Kernels {
@@ -158,11 +160,17 @@ func modulesLoad(companions []string) ([]byte, error) {
 // trusted refuses a build of our own that the kernel would not load: before anything is installed, not after a reboot.
 func trusted(k KernelSide) converge.Want {
 	look := func(_ context.Context, v host.View) (string, error) {
-		if k.Build != "dkms" || !v.Live() {
+		if k.Build != "dkms" || !v.Live() && k.Image == nil {
 			return "", nil
 		}
-		t, err := facts.ReadTrust(v)
+		t, err := k.trust(v)
 		if err != nil || !t.Demands() || t.Trusts(t.Build) {
+			return "", err
+		}
+		if k.Image != nil {
+			return unsignable(), nil
+		}
+		if there, err := k.there(v); err != nil || there {
 			return "", err
 		}
 		by := "under Secure Boot the kernel loads modules signed by enrolled keys only"
@@ -179,6 +187,27 @@ func trusted(k KernelSide) converge.Want {
 		return "cannot use modules built here: " + by + ", " + what + enrolment(t), nil
 	}
 	return things.Check("modules will be trusted", look, "a module that the kernel refuses is found out now, not after the reboot")
+}
+
+// there says whether nothing is to be built: each kernel has modules of the version that it would load. Those of an image were
+// signed when it was baked, and the key is not on the machine.
+func (k KernelSide) there(v host.View) (bool, error) {
+	for _, kernel := range k.Kernels {
+		state, err := k.onDiskProven(v, kernel)
+		if err != nil || string(state) != k.Version+" "+k.Flavour {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// unsignable is the problem of an image whose modules no machine with Secure Boot would load.
+func unsignable() string {
+	return "cannot bake modules for Secure Boot: DKMS builds them, and bake has no key to sign them with" +
+		"\nunder Secure Boot the kernel loads modules signed by enrolled keys only" +
+		things.OrTry("gpuadm bake --module-key FILE --module-cert FILE, and enroll the certificate when the image is registered: docs/bake.md") +
+		things.OrTry(`write build = "precompiled" in [driver], where the source has modules for these kernels that are signed`) +
+		things.OrTry("--secure-boot=false, if no machine of this image boots with Secure Boot")
 }
 
 // enrolment is what to do where the kernel does not trust the key that DKMS signs with, step by step. The next read of the
@@ -238,6 +267,10 @@ func served(k KernelSide) converge.Want {
 
 // Built returns the state of a version in DKMS's tree for a kernel, and proves by its files what DKMS says is installed.
 func Built(v host.View, version, kernel string) (name string, state converge.State, err error) {
+	return KernelSide{}.built(v, version, kernel)
+}
+
+func (k KernelSide) built(v host.View, version, kernel string) (name string, state converge.State, err error) {
 	builds, err := facts.Builds(v)
 	if err != nil {
 		return "", "", err
@@ -274,7 +307,7 @@ func Built(v host.View, version, kernel string) (name string, state converge.Sta
 		problem = ""
 		if m.Version != version {
 			problem = "modprobe would load " + m.Version + " from " + m.Path
-		} else if problem, err = fault(v, kernel, *m); err != nil {
+		} else if problem, err = k.faults(v, kernel, *m); err != nil {
 			return name, "", err
 		}
 	}
@@ -295,12 +328,16 @@ func OnDisk(v host.View, kernel string) (string, error) {
 
 // OnDiskProven is OnDisk, and after a comma why the kernel would not load it.
 func OnDiskProven(v host.View, kernel string) (converge.State, error) {
+	return KernelSide{}.onDiskProven(v, kernel)
+}
+
+func (k KernelSide) onDiskProven(v host.View, kernel string) (converge.State, error) {
 	m, err := onDisk(v, kernel)
 	if err != nil || m == nil {
 		return "", err
 	}
 	state := m.Version + " " + m.Flavour()
-	problem, err := fault(v, kernel, *m)
+	problem, err := k.faults(v, kernel, *m)
 	if problem != "" {
 		state += ", " + problem
 	}
@@ -319,17 +356,54 @@ func onDisk(v host.View, kernel string) (*facts.ModuleFile, error) {
 	return &m, err
 }
 
+// trust is that of the machines that load the modules.
+func (k KernelSide) trust(v host.View) (facts.Trust, error) {
+	if k.Image != nil {
+		return *k.Image, nil
+	}
+	return facts.ReadTrust(v)
+}
+
+// faults is fault for the module nvidia and, in an image, for those that are built with it: on a machine they show it themselves.
+func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (string, error) {
+	problem, err := k.fault(v, kernel, m)
+	if k.Image == nil || problem != "" || err != nil {
+		return problem, err
+	}
+	files, err := facts.NvidiaModules(v, kernel)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range files {
+		if strings.HasPrefix(path.Base(name), storage+".") { // built by itself: builtBeside
+			continue
+		}
+		m, err := facts.ReadModule(v, name)
+		if err != nil {
+			return "", err
+		}
+		if problem, err := k.fault(v, kernel, m); problem != "" || err != nil {
+			return path.Base(name) + ": " + problem, err
+		}
+	}
+	return "", nil
+}
+
 // fault says why a kernel would not load a module, "" if it would.
-func fault(v host.View, kernel string, m facts.ModuleFile) (string, error) {
+func (k KernelSide) fault(v host.View, kernel string, m facts.ModuleFile) (string, error) {
 	if m.Kernel() != kernel {
 		return "it is built for kernel " + m.Kernel(), nil
 	}
-	t, err := facts.ReadTrust(v)
+	t, err := k.trust(v)
 	switch {
 	case err != nil || !t.Demands() || t.Trusts(m.Signer):
 		return "", err
 	case m.Signer == nil:
 		return "it is not signed, and the kernel demands that", nil
+	case k.Image != nil && k.Build != "dkms":
+		return "", nil // a distribution's kernels know its keys, and the image does not say which
+	case k.Image != nil && t.Build != nil:
+		return "it is signed by " + signerName(*m.Signer) + ", and not by the key of --module-key, " + signerName(*t.Build), nil
 	}
 	return "it is signed by " + signerName(*m.Signer) + ", which the kernel does not trust", nil
 }

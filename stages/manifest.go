@@ -12,6 +12,7 @@ import (
 	"path"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
@@ -29,9 +30,10 @@ type manifest struct {
 	OS       string     `json:"os"`
 	Arch     string     `json:"arch"`
 	Kernels  []string   `json:"kernels"`
-	GPUs     []string   `json:"gpus,omitempty"` // models that the image is for
-	Made     []baked    `json:"made"`           // by gpuadm
-	Deferred []deferred `json:"deferred"`       // until first boot
+	SignedBy *facts.Key `json:"signedBy,omitempty"` // the certificate of the key that DKMS's builds are signed with
+	GPUs     []string   `json:"gpus,omitempty"`     // models that the image is for
+	Made     []baked    `json:"made"`               // by gpuadm
+	Deferred []deferred `json:"deferred"`           // until first boot
 }
 
 type baked struct {
@@ -58,6 +60,9 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 	m := manifest{
 		Format: manifestFormat, Gpuadm: version, Spec: s.Host.Spec, OS: f.OS.Name, Arch: f.Arch, Kernels: f.Kernel.Installed,
 		Made: []baked{}, Deferred: []deferred{},
+	}
+	if f.Image != nil {
+		m.SignedBy = f.Image.Build
 	}
 	for _, g := range f.GPUs {
 		m.GPUs = append(m.GPUs, g.Model)

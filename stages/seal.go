@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
@@ -90,7 +91,10 @@ func Seal(h host.Host, s spec.Spec, is converge.Status, version string, hostKeys
 		c.top("/etc/ssh", func(name string) bool { return !strings.HasPrefix(path.Base(name), "ssh_host_") })
 	}
 	slices.Sort(c.removed)
-	return c.removed, c.err
+	if c.err != nil {
+		return c.removed, c.err
+	}
+	return c.removed, noPrivateKey(h)
 }
 
 // OtherKubelet names the credentials of a kubelet that another distribution of Kubernetes starts with its own configuration; "" where
@@ -103,6 +107,19 @@ func OtherKubelet(v host.View) string {
 		}
 	}
 	return ""
+}
+
+// noPrivateKey refuses an image that still has the key that its DKMS signs with: one of an administrator's, in a place of their own.
+func noPrivateKey(h host.View) error {
+	t, err := facts.ReadTrust(h)
+	if err != nil || t.BuildKey == "" {
+		return err
+	}
+	return &converge.Trouble{
+		What:    "cannot seal the image: the private key " + t.BuildKey + " lies in it",
+		Because: []string{"DKMS's settings name it, and a private key that all machines have protects none of them"},
+		Try:     []string{"take it out of the image, and out of /etc/dkms/framework.conf and /etc/dkms/framework.conf.d", "gpuadm bake --module-key FILE --module-cert FILE, which signs and leaves no key"},
+	}
 }
 
 // own are single files that belong to one machine, or to this bake. Sources: machine-id(5); https://systemd.io/BUILDING_IMAGES/, for the

@@ -93,6 +93,31 @@ func TestSealLinkedFolder(t *testing.T) {
 	}
 }
 
+// TestSealPrivateKey: an image is not sealed with a key of an administrator's in it, that its DKMS signs with.
+func TestSealPrivateKey(t *testing.T) {
+	n := image(t)
+	const settings, key = "/etc/dkms/framework.conf", "/etc/site/module.key"
+	for _, dir := range []string{"/etc/dkms", "/etc/site"} {
+		if err := n.Mkdir(dir, host.Attr{Mode: 0o755}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(n.WriteFile(settings, []byte("mok_signing_key="+key+"\nmok_certificate=/etc/site/module.der\n"), host.Attr{Mode: 0o644}),
+		n.WriteFile(key, []byte("secret"), host.Attr{Mode: 0o600})); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Seal(n, spec.Spec{}, converge.Status{}, "1.0.0", false)
+	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "the private key "+key+" lies in it") {
+		t.Errorf("sealed with a private key: %v", err)
+	}
+	if err := n.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Seal(n, spec.Spec{}, converge.Status{}, "1.0.0", false); err != nil {
+		t.Errorf("without the key: %v", err)
+	}
+}
+
 // TestOtherKubelet: a joined machine of a distribution that gpuadm does not configure is found, too.
 func TestOtherKubelet(t *testing.T) {
 	n := image(t)

@@ -21,6 +21,9 @@ type bakeFlags struct {
 	kernel               string
 	gpus                 []string
 	seal, hostKeys, plan bool
+
+	moduleKey, moduleCert string
+	secureBoot, chosen    bool // chosen: the command line says which
 }
 
 func newBake(c *common) *cobra.Command {
@@ -37,6 +40,11 @@ in a mount namespace of their own, and start no daemon. Modules are built for th
 image's kernel, and verified. Bake also installs this gpuadm and its boot units. What
 needs the running machine is deferred until first boot; bake says what that needs.
 
+--module-key and --module-cert sign the modules that DKMS builds, for machines with
+Secure Boot; bake verifies who signed each. Without a key an image for Secure Boot is
+refused, unless the distribution's packages bring signed modules. Neither file
+is written into the image. docs/bake.md says how each cloud takes the certificate.
+
 --seal makes the image one for many machines: it starts a new journal, so that undo
 on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
 join token, package lists, and logs of the bake. It refuses an image with a deferred
@@ -44,13 +52,19 @@ change that needs the network. What was baked is in
 ` + stages.ManifestFile + `. A machine that has joined a cluster is not baked.`,
 		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return c.bake(cmd.Context(), b) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b.chosen = cmd.Flags().Changed("secure-boot")
+			return c.bake(cmd.Context(), b)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&b.kernel, "kernel", "", "the `RELEASE` of the kernel that the image boots, where it has several")
 	f.StringArrayVar(&b.gpus, "gpu", nil, "`MODEL` of GPU that the image is for, such as H100-80GB; repeatable")
 	f.BoolVar(&b.seal, "seal", false, "clean the image for use by many machines")
 	f.BoolVar(&b.hostKeys, "ssh-host-keys", false, "with --seal: also remove the SSH host keys")
+	f.StringVar(&b.moduleKey, "module-key", "", "sign what DKMS builds with this private key (PEM `FILE`); it is not written into the image")
+	f.StringVar(&b.moduleCert, "module-cert", "", "the certificate of --module-key (`FILE` in PEM or DER)")
+	f.BoolVar(&b.secureBoot, "secure-boot", false, "refuse modules that no machine with Secure Boot would load; the default where\n--module-key is named, or this machine becomes the image and has Secure Boot on")
 	f.BoolVar(&b.plan, "dry-run", false, "print what would change")
 	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	return cmd
@@ -65,13 +79,21 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 	if err != nil {
 		return err
 	}
+	key, err := c.signing(b)
+	if err != nil {
+		return err
+	}
 	if !c.root {
 		return &converge.Trouble{What: "cannot bake: only root can run programs in an image", Try: []string{"sudo gpuadm bake"}}
+	}
+	trust, err := c.forSecureBoot(b, key)
+	if err != nil {
+		return err
 	}
 	done := func() {}
 	defer func() { done() }()
 	c.open = func(root string) (h host.Host, err error) {
-		h, done, err = c.image(root)
+		h, done, err = c.image(root, key)
 		if err != nil {
 			done = func() {}
 		}
@@ -101,7 +123,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	e.Assume = func(f *facts.Facts) {
-		f.GPUs = gpus
+		f.GPUs, f.Image = gpus, trust
 		if kernel != "" {
 			f.Kernel.Installed = []string{kernel}
 		}
@@ -110,6 +132,11 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	c.bakes, c.chosen, c.planVerb = true, b.typed(), "bake --dry-run"
+	if b.seal {
+		if err := c.keyOutside(h, b, key); err != nil {
+			return err
+		}
+	}
 	if b.plan {
 		return c.planWith(ctx, e, h, false)
 	}
@@ -132,6 +159,12 @@ func (b bakeFlags) typed() (words []string) {
 	}
 	if b.seal {
 		words = append(words, "--seal")
+	}
+	if b.moduleKey != "" {
+		words = append(words, "--module-key", b.moduleKey, "--module-cert", b.moduleCert)
+	}
+	if b.chosen {
+		words = append(words, fmt.Sprintf("--secure-boot=%t", b.secureBoot))
 	}
 	if b.hostKeys {
 		words = append(words, "--ssh-host-keys")

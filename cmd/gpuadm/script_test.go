@@ -118,7 +118,7 @@ func command(ts *testscript.TestScript, args []string) int {
 			}
 			return host.Open(ts.MkAbs(root))
 		}
-		e.image = func(string) (host.Host, func(), error) { n.Bake(); return n, func() {}, nil }
+		e.image = func(string, *host.ModuleKey) (host.Host, func(), error) { n.Bake(); return n, func() {}, nil }
 	} else {
 		e.open = func(root string) (host.Host, error) { return host.Open(ts.MkAbs(root)) }
 	}

@@ -18,6 +18,7 @@ import (
 type Facts struct {
 	Live    bool     `json:"live"`            // gathered from the running machine, not from a root folder
 	Baked   bool     `json:"baked,omitempty"` // a root folder in which the machine's own programs run
+	Image   *Trust   `json:"-"`               // of the machines that an image is baked for, where they boot with Secure Boot; else nil
 	Day     string   `json:"-"`               // by the clock of the machine that gathers, in UTC: 2026-11-22; it may be wrong
 	OS      OS       `json:"os"`
 	Arch    string   `json:"arch"` // amd64, arm64: of the machine's own files, not of this binary

@@ -144,6 +144,12 @@ func ModuleOf(v host.View, kernel, of string) (string, error) {
 	return "", l.err
 }
 
+// NvidiaModules returns the files of all the driver's modules that modprobe would load for a kernel.
+func NvidiaModules(v host.View, kernel string) ([]string, error) {
+	l := &look{v: v}
+	return l.listed("/lib/modules/" + kernel), l.err
+}
+
 // InfinibandModules are the modules by which NVLink 5's switches are managed: the network card's InfiniBand half, and what
 // programs send management datagrams through. Sources: https://github.com/NVIDIA/gpu-operator/issues/2781;
 // https://github.com/spectrocloud/CanvOS/pull/700.

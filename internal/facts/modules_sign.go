@@ -124,8 +124,8 @@ func inside(der []byte) (parts []asn1.RawValue, err error) {
 	return parts, nil
 }
 
-// certificate names the key that an X.509 certificate is about.
-func certificate(der []byte) (Key, bool) {
+// Certificate names the key that an X.509 certificate is about.
+func Certificate(der []byte) (Key, bool) {
 	c, err := x509.ParseCertificate(der)
 	if err != nil || c.SerialNumber == nil {
 		return Key{}, false
@@ -159,7 +159,7 @@ func efiKeys(data []byte) (keys []Key) {
 		}
 		if string(data[:16]) == x509 {
 			for sigs := data[head+header : list]; uint64(len(sigs)) >= uint64(each); sigs = sigs[each:] {
-				if k, ok := certificate(sigs[owner:each]); ok {
+				if k, ok := Certificate(sigs[owner:each]); ok {
 					keys = append(keys, k)
 				}
 			}

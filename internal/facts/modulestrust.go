@@ -144,7 +144,7 @@ func (l *look) buildKey(t *Trust) {
 		return
 	}
 	t.BuildCert = public
-	if k, ok := certificate(l.read(public)); ok {
+	if k, ok := Certificate(l.read(public)); ok {
 		t.Build = &k
 		data, _ := l.v.ReadFile(mokNew) // readable by root; without it nothing waits
 		t.Waiting = slices.ContainsFunc(efiKeys(data[min(4, len(data)):]), k.Same)

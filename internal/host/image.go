@@ -20,14 +20,21 @@ type image struct {
 	*folder
 	runner runner
 	rooms  *rooms
+	sign   *ModuleKey
 }
 
-// Image opens an image to bake it. root "/" is a build machine that becomes an image. The caller closes it at the end.
+// A ModuleKey is what kernel modules that are built in an image are signed with. It is never written into the image.
+type ModuleKey struct {
+	Private     []byte // PEM, not encrypted
+	Certificate []byte // DER
+}
+
+// Image opens an image to bake it. root "/" is a build machine that becomes an image. sign may be nil. The caller closes it at the end.
 //
 // Programs run in a mount namespace of their own, which ends with the last process in it: nothing that is mounted for them is left
 // behind, however gpuadm ends (mount_namespaces(7), kernel/nsproxy.c). What lies in the image changes in two places only, and for
 // the time of the bake only: see placeholder.
-func Image(root string) (h Host, done func(), err error) {
+func Image(root string, sign *ModuleKey) (h Host, done func(), err error) {
 	abs, err := filepath.Abs(root)
 	if err != nil {
 		return nil, nil, fail("open", root, err)
@@ -40,8 +47,12 @@ func Image(root string) (h Host, done func(), err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot run programs in %s: %w", root, err)
 	}
+	if err := r.keep(sign); err != nil {
+		r.end()
+		return nil, nil, fmt.Errorf("cannot keep the module key: %w", err)
+	}
 	f := &folder{Files: NewFiles(disk), root: abs, dir: named, lock: runLock{comes: abs != "/"}}
-	i := &image{folder: f, rooms: r, runner: newRunner()}
+	i := &image{folder: f, rooms: r, runner: newRunner(), sign: sign}
 	i.runner.root = r.path()
 	i.runner.start = func(cmd *exec.Cmd) error { return r.in(func() error { return cmd.Start() }) }
 	i.runner.mode = func(name string) (fs.FileMode, error) {
@@ -84,7 +95,7 @@ func (i *image) AskAbout(ctx context.Context, files map[string][]byte, argv ...s
 
 // Do is Host's. The first one gives the programs what they need to change something.
 func (i *image) Do(ctx context.Context, argv ...string) ([]byte, error) {
-	for _, p := range placeholders() {
+	for _, p := range i.placeholders() {
 		if err := i.cover(p); err != nil {
 			return nil, fmt.Errorf("cannot run %s in %s: %w", argv[0], i.root, err)
 		}
@@ -96,23 +107,41 @@ func (i *image) Do(ctx context.Context, argv ...string) ([]byte, error) {
 // no file of that name it gets an empty one for the time of the bake, without the right to be executed: a run that is killed leaves
 // one that does nothing, and the next bake removes it.
 type placeholder struct {
-	name string
-	data func() ([]byte, error)
-	mode uint32
+	name   string
+	data   func() ([]byte, error) // fs.ErrNotExist: programs need none
+	mode   uint32
+	folder string // made where it is missing: a package that comes in the bake reads the file from it at once
 }
 
 // placeholderMode tells an empty placeholder from an empty file of the image.
 const placeholderMode fs.FileMode = 0o400
 
-func placeholders() []placeholder {
+// Where programs of an image find the module key: in memory, in their own namespace, for root only.
+const (
+	modulePrivate     = "/run/gpuadm-module.key"
+	moduleCertificate = "/run/gpuadm-module.der"
+)
+
+func (i *image) placeholders() []placeholder {
 	return []placeholder{
 		// The one way in which Debian's packages may be forbidden to start their daemons: invoke-rc.d(8) and deb-systemd-invoke(1)
 		// run it, if it may be executed, and do nothing where it exits with 101.
 		// Sources: https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt, script/deb-systemd-invoke of init-system-helpers.
-		{"/usr/sbin/policy-rc.d", func() ([]byte, error) { return []byte("#!/bin/sh\nexit 101\n"), nil }, 0o755},
+		{"/usr/sbin/policy-rc.d", func() ([]byte, error) { return []byte("#!/bin/sh\nexit 101\n"), nil }, 0o755, ""},
 		// The resolvers of the machine that bakes. A missing file and an empty one mean the same: resolv.conf(5).
-		{"/etc/resolv.conf", func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") }, 0o644},
+		{"/etc/resolv.conf", func() ([]byte, error) { return os.ReadFile("/etc/resolv.conf") }, 0o644, ""},
+		// DKMS, from 3.0.4, signs with the key that the last of its settings names, and makes one where they name none.
+		// Sources: read_framework_conf and prepare_signing in dkms.in of https://github.com/dkms-project/dkms (v3.0.10, v3.2.0);
+		// https://github.com/dkms-project/dkms/issues/273, where it signs with the key of these two settings.
+		{"/etc/dkms/framework.conf.d/zz-gpuadm.conf", i.dkmsSettings, 0o644, "/etc/dkms/framework.conf.d"},
 	}
+}
+
+func (i *image) dkmsSettings() ([]byte, error) {
+	if i.sign == nil {
+		return nil, fs.ErrNotExist
+	}
+	return []byte("mok_signing_key=" + modulePrivate + "\nmok_certificate=" + moduleCertificate + "\n"), nil
 }
 
 // cover mounts a placeholder's file, once.
@@ -127,6 +156,13 @@ func (i *image) cover(p placeholder) (err error) {
 		return nil // this machine needs none
 	} else if err != nil {
 		return err
+	}
+	if p.folder != "" {
+		for _, dir := range []string{filepath.Dir(p.folder), p.folder} {
+			if err := i.Mkdir(dir, Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+		}
 	}
 	target, err := i.Readlink(p.name)
 	link := err == nil
@@ -170,7 +206,7 @@ func (i *image) Lock() (func(), error) {
 // uncover removes placeholders. What is mounted over them goes too: unlink(2) of a name that another namespace has mounted over.
 func (i *image) uncover() {
 	clear(i.rooms.covered)
-	for _, p := range placeholders() {
+	for _, p := range i.placeholders() {
 		if info, err := i.Lstat(p.name); err == nil && info.Mode == placeholderMode && info.Size == 0 {
 			_ = i.Remove(p.name) // it does nothing, and the next bake removes it
 		}

@@ -55,7 +55,7 @@ func bind(t *testing.T, source, target string) {
 
 func openImage(t *testing.T, root string) Host {
 	t.Helper()
-	h, done, err := Image(root)
+	h, done, err := Image(root, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +123,42 @@ func TestImageAskAbout(t *testing.T) {
 	}
 	if out, err := h.Ask(context.Background(), "ls", "-A", "/run"); err != nil || string(out) != "lock\n" {
 		t.Errorf("left in /run: %q, %v", out, err)
+	}
+}
+
+// Programs find the module key where DKMS's settings say, and the image has neither the key nor the settings, in the bake or after it.
+func TestImageModuleKey(t *testing.T) {
+	root := imageRoot(t)
+	h, done, err := Image(root, &ModuleKey{Private: []byte("a private key\n"), Certificate: []byte("a certificate\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(done)
+	unlock, err := h.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const script = `set -e; umask 0; . /etc/dkms/framework.conf.d/zz-gpuadm.conf
+test "$(stat -c '%a %u' "$mok_signing_key")" = "600 0"; cat "$mok_signing_key" "$mok_certificate"`
+	for range 2 {
+		if out, err := h.Do(context.Background(), "sh", "-c", script); err != nil || string(out) != "a private key\na certificate\n" {
+			t.Fatalf("%q, %v", out, err)
+		}
+	}
+	const settings = "/etc/dkms/framework.conf.d/zz-gpuadm.conf"
+	if data, err := os.ReadFile(root + settings); err != nil || len(data) > 0 {
+		t.Errorf("in the bake the image's own file is %q, %v", data, err)
+	}
+	if names, err := os.ReadDir(root + "/run"); err != nil || len(names) > 0 {
+		t.Errorf("the image's /run has %v, %v", names, err)
+	}
+	unlock()
+	if _, err := os.Lstat(root + settings); err == nil {
+		t.Error("DKMS's settings are left behind")
+	}
+	plain := openImage(t, root)
+	if _, err := plain.Do(context.Background(), "test", "!", "-e", settings, "-a", "!", "-e", "/run/gpuadm-module.key"); err != nil {
+		t.Errorf("a bake without a key has one: %v", err)
 	}
 }
 
@@ -231,7 +267,7 @@ func TestImageIsARootFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may mount")
 	}
-	if _, _, err := Image(t.TempDir()); err == nil || !strings.Contains(err.Error(), "/proc") {
+	if _, _, err := Image(t.TempDir(), nil); err == nil || !strings.Contains(err.Error(), "/proc") {
 		t.Error(err)
 	}
 }

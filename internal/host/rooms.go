@@ -199,3 +199,14 @@ func (r *rooms) put(p placeholder, inRun string, data []byte) error {
 		return nil
 	})
 }
+
+// keep writes the module key to the namespace's /run, which goes with it.
+func (r *rooms) keep(sign *ModuleKey) error {
+	if sign == nil {
+		return nil
+	}
+	if err := r.put(placeholder{mode: 0o600}, modulePrivate, sign.Private); err != nil {
+		return err
+	}
+	return r.put(placeholder{mode: 0o644}, moduleCertificate, sign.Certificate)
+}

@@ -98,10 +98,16 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	// many. nproc(1) obeys this variable.
 	jobs := strconv.Itoa(BuildJobs(h))
 	argv := append([]string{"env", "OMP_NUM_THREADS=" + jobs, "dkms", "install", "-j", jobs}, about...)
+	var err error
 	if now != "" && now != "built" {
-		argv = append(argv, "--force") // what is there is not what it should be
+		// What is there is not what it should be. install --force would install that build again: maybe_build_module and
+		// install_module in dkms.in of https://github.com/dkms-project/dkms.
+		argv = append(argv, "--force")
+		_, err = h.Do(ctx, slices.Replace(slices.Clone(argv), 3, 4, "build")...)
 	}
-	_, err := h.Do(ctx, argv...)
+	if err == nil {
+		_, err = h.Do(ctx, argv...)
+	}
 	if err != nil {
 		return d.notBuilt(h, name, err)
 	}

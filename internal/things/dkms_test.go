@@ -5,6 +5,7 @@ package things_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -65,6 +66,20 @@ func TestDKMSBuilds(t *testing.T) {
 	}
 	if last := (*calls)[1]; last != "dkms uninstall -m nvidia-open -v 580.95.05 -k 6.8.0" {
 		t.Error(last)
+	}
+}
+
+// TestDKMSBuildsAgain: what is installed and no kernel would load is built again, not installed again.
+func TestDKMSBuildsAgain(t *testing.T) {
+	n, calls := builder(t, eightCores+"-- lib/modules/6.8.0/build/Makefile --\n-- built --\ninstalled, it is not signed", func(f *host.Files, argv []string) error {
+		return f.WriteFile("/built", []byte("installed"), host.Attr{Mode: 0o644})
+	})
+	if err := things.DKMS("580.95.05", "6.8.0", asBuilt, "").Make(t.Context(), n, "installed"); err != nil {
+		t.Fatal(err)
+	}
+	const about = "env OMP_NUM_THREADS=3 dkms %s -j 3 -m nvidia-open -v 580.95.05 -k 6.8.0 --force"
+	if want := []string{fmt.Sprintf(about, "build"), fmt.Sprintf(about, "install")}; !slices.Equal(*calls, want) {
+		t.Errorf("%q", *calls)
 	}
 }
 

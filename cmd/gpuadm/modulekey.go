@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+)
+
+// signing reads the key and the certificate that modules are signed with; nil where none are named.
+func (c *common) signing(b bakeFlags) (*host.ModuleKey, error) {
+	switch {
+	case b.moduleKey == "" && b.moduleCert == "":
+		return nil, nil
+	case b.moduleKey == "" || b.moduleCert == "":
+		return nil, usage{errors.New("cannot sign modules: --module-key and --module-cert go together")}
+	case b.chosen && !b.secureBoot:
+		return nil, usage{errors.New("cannot use --module-key with --secure-boot=false: it is for Secure Boot")}
+	}
+	key, err := c.read(b.moduleKey)
+	if err != nil {
+		return nil, usage{fmt.Errorf("cannot read --module-key %s: %w", b.moduleKey, cause(err))}
+	}
+	cert, err := c.read(b.moduleCert)
+	if err != nil {
+		return nil, usage{fmt.Errorf("cannot read --module-cert %s: %w", b.moduleCert, cause(err))}
+	}
+	if block, _ := pem.Decode(cert); block != nil {
+		cert = block.Bytes
+	}
+	if err := matching(key, cert); err != nil {
+		return nil, usage{fmt.Errorf("cannot sign with --module-key %s and --module-cert %s: %w", b.moduleKey, b.moduleCert, err)}
+	}
+	return &host.ModuleKey{Private: key, Certificate: cert}, nil
+}
+
+// matching refuses a private key that is encrypted, or not the certificate's. scripts/sign-file.c in the kernel's tree reads PEM.
+func matching(key, cert []byte) error {
+	block, _ := pem.Decode(key)
+	switch {
+	case block == nil:
+		return errors.New("the key is not in PEM")
+	case block.Type == "ENCRYPTED PRIVATE KEY", strings.Contains(block.Headers["Proc-Type"], "ENCRYPTED"):
+		return errors.New("the key is encrypted, and bake asks for no passphrase: openssl pkey -in FILE -out /dev/shm/FILE")
+	}
+	if _, ok := facts.Certificate(cert); !ok {
+		return errors.New("the certificate is no X.509 certificate in PEM or DER")
+	}
+	_, err := tls.X509KeyPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), key)
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "tls: "))
+	}
+	return nil
+}
+
+// forSecureBoot is what machines of the image trust, where they boot with Secure Boot: with a key they do; else as the operator says,
+// and an image that this machine becomes as this machine does.
+func (c *common) forSecureBoot(b bakeFlags, key *host.ModuleKey) (*facts.Trust, error) {
+	if key != nil {
+		k, _ := facts.Certificate(key.Certificate)
+		return &facts.Trust{SecureBoot: "on", Build: &k, Enrolled: []facts.Key{k}}, nil
+	}
+	on := b.secureBoot
+	if !b.chosen && c.rootDir == "/" {
+		h, err := c.open("/")
+		if err != nil {
+			return nil, err
+		}
+		is, err := facts.ReadTrust(h)
+		if err != nil {
+			return nil, err
+		}
+		on = is.SecureBoot == "on"
+	}
+	if !on {
+		return nil, nil
+	}
+	return &facts.Trust{SecureBoot: "on"}, nil
+}
+
+// keyOutside refuses to seal an image in which the key lies.
+func (c *common) keyOutside(h host.View, b bakeFlags, key *host.ModuleKey) error {
+	if key == nil {
+		return nil
+	}
+	real := func(name string) string {
+		if led, err := filepath.EvalSymlinks(name); err == nil {
+			name = led
+		}
+		abs, err := filepath.Abs(name)
+		if err != nil {
+			return name
+		}
+		return abs
+	}
+	in, err := filepath.Rel(real(c.rootDir), real(b.moduleKey))
+	if err != nil || strings.HasPrefix(in, "..") {
+		return nil
+	}
+	data, err := h.ReadFile("/" + in)
+	if err != nil || !bytes.Equal(data, key.Private) {
+		return nil // /run and /dev are no part of the image
+	}
+	return &converge.Trouble{
+		What:    "cannot seal the image: the private key " + b.moduleKey + " lies in it",
+		Because: []string{"each machine of the image would have it, and could sign what it likes"},
+		Try:     []string{"move it to /run or /dev/shm, which are in memory, and bake with that file"},
+	}
+}
