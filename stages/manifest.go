@@ -47,6 +47,7 @@ type deferred struct {
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
 	Needs string `json:"needs"`
+	Takes string `json:"takes,omitempty"`
 }
 
 // writeManifest writes the manifest of what the journal names. Where the journal names nothing the one that is there is still true.
@@ -76,7 +77,7 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 		m.Made = append(m.Made, b)
 	}
 	for _, ch := range s.Changes {
-		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch)})
+		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch), Takes(ch)})
 	}
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {

@@ -190,19 +190,22 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	return nil
 }
 
-// firstBoot lists what is deferred, by what it needs.
+// firstBoot lists what is deferred, by what it needs, and says how long that takes where it is known.
 func firstBoot(changes []converge.Change) (lines []string) {
 	var order []string
-	by := map[string][]converge.Change{}
+	by, takes := map[string][]converge.Change{}, map[string]string{}
 	for _, ch := range changes {
 		needs := stages.Needs(ch)
+		if t := stages.Takes(ch); t != "" {
+			takes[needs] = " (" + t + ")"
+		}
 		if by[needs] == nil {
 			order = append(order, needs)
 		}
 		by[needs] = append(by[needs], ch)
 	}
 	for _, needs := range order {
-		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s: %s.", needs, several(by[needs])))
+		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s%s: %s.", needs, takes[needs], several(by[needs])))
 	}
 	return lines
 }

@@ -187,3 +187,21 @@ func TestBakeIsItsPlan(t *testing.T) {
 		t.Errorf("only %d images could be baked: the law was hardly tested", tested)
 	}
 }
+
+// TestFirstBootTakes: the list of what is deferred says how long first boot takes for it, where that is known, and invents nothing.
+func TestFirstBootTakes(t *testing.T) {
+	got := firstBoot([]converge.Change{
+		{Stage: "modules", Kind: "module", Name: "nvidia"},
+		{Stage: "services", Kind: "unit", Name: "nvidia-persistenced.service"},
+		{Stage: "mig", Kind: "check", Name: "partitions of the GPUs"},
+		{Stage: "joined", Kind: "registered", Name: "node"},
+	})
+	want := []string{
+		"Deferred until first boot, needs a GPU (1 to 3 s to attach each): module nvidia, check partitions of the GPUs.",
+		"Deferred until first boot, needs systemd: unit nvidia-persistenced.service.",
+		"Deferred until first boot, needs the cluster (1 to 4 s for kubelet to register): registered node.",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
