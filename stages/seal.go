@@ -4,6 +4,7 @@
 package stages
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -75,7 +76,7 @@ func Sealable(s converge.Status) error {
 }
 
 // Seal makes the image one for many machines, and returns what it has removed. A second one finds nothing.
-func Seal(h host.Host, s spec.Spec, is converge.Status, version string, hostKeys bool) (removed []string, err error) {
+func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, version string, hostKeys bool) (removed []string, err error) {
 	unlock, err := h.Lock()
 	if err != nil {
 		return nil, err
@@ -83,6 +84,9 @@ func Seal(h host.Host, s spec.Spec, is converge.Status, version string, hostKeys
 	defer unlock()
 	if err := writeManifest(h, is, version); err != nil {
 		return nil, err
+	}
+	if err := writeBill(ctx, h, is, version); err != nil {
+		return nil, fmt.Errorf("cannot write %s: %w", BillFile, err)
 	}
 	c := cleaner{h: h}
 	c.empty("/etc/machine-id")

@@ -41,7 +41,8 @@ needs the running machine is deferred until first boot; bake says what that need
 on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
 join token, package lists, and logs of the bake. It refuses an image with a deferred
 change that needs the network. What was baked is in
-` + stages.ManifestFile + `. A machine that has joined a cluster is not baked.`,
+` + stages.ManifestFile + `, its bill of materials (CycloneDX) in
+` + stages.BillFile + `. A machine that has joined a cluster is not baked.`,
 		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.bake(cmd.Context(), b) },
@@ -219,7 +220,7 @@ func (c *common) seal(ctx context.Context, e *converge.Engine, h host.Host, host
 	if err := stages.Sealable(s); err != nil {
 		return err
 	}
-	removed, err := stages.Seal(h, e.Spec, s, version(), hostKeys)
+	removed, err := stages.Seal(ctx, h, e.Spec, s, version(), hostKeys)
 	if err != nil {
 		return err
 	}
