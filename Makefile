@@ -119,6 +119,7 @@ check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, a
 	$(GO) test ./test ./cmd/gpuadm -run 'TestImports|TestPackageDocs|TestHelp'
 	$(GO) test -C images/build/chart .
 	$(GO) test -C images/build/packages .
+	$(GO) test -C images/build/sbom .
 	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo
 	CGO_ENABLED=0 GOARCH=arm64 $(GO) build -o /dev/null ./cmd/gpuadm
 	@if curl -fsS --max-time 20 -o /dev/null $(GOVULNDB)/index/db.json; then $(VULNCHECK) -db $(GOVULNDB) ./cmd/gpuadm; \
@@ -178,7 +179,7 @@ fuzz: ## run every fuzz target for FUZZTIME (5m) each
 	done
 
 update: ## rewrite the golden files
-	$(GO) test ./internal/facts ./internal/spec ./drivers ./runtime ./cmd/... ./test/... -update
+	$(GO) test ./internal/facts ./internal/spec ./drivers ./runtime ./stages ./cmd/... ./test/... -update
 	$(GO) test $(DEMO) ./cmd/gpuadm -run TestDemo -update
 	$(GO) test -C images/build/chart . -run TestManifests -update
 

@@ -4,6 +4,7 @@
 package stages
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -49,6 +50,7 @@ type deferred struct {
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
 	Needs string `json:"needs"`
+	Takes string `json:"takes,omitempty"`
 }
 
 // writeManifest writes the manifest of what the journal names. Where the journal names nothing the one that is there is still true.
@@ -81,17 +83,34 @@ func writeManifest(h host.Host, s converge.Status, version string) error {
 		m.Made = append(m.Made, b)
 	}
 	for _, ch := range s.Changes {
-		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch)})
+		m.Deferred = append(m.Deferred, deferred{ch.Stage, ch.Kind, ch.Name, Needs(ch), Takes(ch)})
 	}
-	data, err := json.MarshalIndent(m, "", "  ")
+	data, err := indented(m)
 	if err != nil {
-		return fmt.Errorf("internal error: %w", err)
+		return err
 	}
-	dir := path.Dir(ManifestFile)
+	return describe(h, ManifestFile, data)
+}
+
+// indented is JSON for people, too: & stays &.
+func indented(v any) ([]byte, error) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("internal error: %w", err)
+	}
+	return text.Bytes(), nil
+}
+
+// describe writes a file that says what was baked.
+func describe(h host.Host, name string, data []byte) error {
+	dir := path.Dir(name)
 	for _, d := range []string{path.Dir(dir), dir} {
 		if err := h.Mkdir(d, host.Attr{Mode: 0o755}); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	return h.WriteFile(ManifestFile, append(data, '\n'), host.Attr{Mode: 0o644})
+	return h.WriteFile(name, data, host.Attr{Mode: 0o644})
 }

@@ -71,7 +71,7 @@ func TestSealTakesLinkedToken(t *testing.T) {
 	}
 	var s spec.Spec
 	s.Join.TokenFile = link
-	if _, err := Seal(n, s, converge.Status{}, "1.0.0", false); err != nil {
+	if _, err := Seal(t.Context(), n, s, converge.Status{}, "1.0.0", false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.Lstat(token); !errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +87,7 @@ func TestSealLinkedFolder(t *testing.T) {
 		n.WriteFile(place+"/MOK.priv", []byte("secret"), host.Attr{Mode: 0o600})); err != nil {
 		t.Fatal(err)
 	}
-	removed, err := Seal(n, spec.Spec{}, converge.Status{}, "1.0.0", false)
+	removed, err := Seal(t.Context(), n, spec.Spec{}, converge.Status{}, "1.0.0", false)
 	if _, left := n.Lstat(place + "/MOK.priv"); err != nil || !errors.Is(left, fs.ErrNotExist) {
 		t.Errorf("the key is still in the image: removed %q, %v", removed, err)
 	}

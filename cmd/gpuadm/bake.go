@@ -49,7 +49,8 @@ is written into the image. docs/bake.md says how each cloud takes the certificat
 on a node keeps what was baked. It removes the machine id, keys that DKMS made, the
 join token, package lists, and logs of the bake. It refuses an image with a deferred
 change that needs the network. What was baked is in
-` + stages.ManifestFile + `. A machine that has joined a cluster is not baked.`,
+` + stages.ManifestFile + `, its bill of materials (CycloneDX) in
+` + stages.BillFile + `. A machine that has joined a cluster is not baked.`,
 		Example: "  gpuadm bake --root /mnt/image --gpu H100-80GB --seal\n  gpuadm bake --root /mnt/image --dry-run\n  gpuadm bake --kernel 6.8.0-88-generic --seal",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -223,19 +224,22 @@ func (c *common) bakeNow(ctx context.Context, e *converge.Engine, h host.Host) e
 	return nil
 }
 
-// firstBoot lists what is deferred, by what it needs.
+// firstBoot lists what is deferred, by what it needs, and says how long that takes where it is known.
 func firstBoot(changes []converge.Change) (lines []string) {
 	var order []string
-	by := map[string][]converge.Change{}
+	by, takes := map[string][]converge.Change{}, map[string]string{}
 	for _, ch := range changes {
 		needs := stages.Needs(ch)
+		if t := stages.Takes(ch); t != "" {
+			takes[needs] = " (" + t + ")"
+		}
 		if by[needs] == nil {
 			order = append(order, needs)
 		}
 		by[needs] = append(by[needs], ch)
 	}
 	for _, needs := range order {
-		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s: %s.", needs, several(by[needs])))
+		lines = append(lines, fmt.Sprintf("Deferred until first boot, needs %s%s: %s.", needs, takes[needs], several(by[needs])))
 	}
 	return lines
 }
@@ -249,7 +253,7 @@ func (c *common) seal(ctx context.Context, e *converge.Engine, h host.Host, host
 	if err := stages.Sealable(s); err != nil {
 		return err
 	}
-	removed, err := stages.Seal(h, e.Spec, s, version(), hostKeys)
+	removed, err := stages.Seal(ctx, h, e.Spec, s, version(), hostKeys)
 	if err != nil {
 		return err
 	}

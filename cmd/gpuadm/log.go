@@ -21,7 +21,7 @@ import (
 // runEvent is the journal's MESSAGE_ID of all events of gpuadm: journalctl MESSAGE_ID=… finds them by it.
 const runEvent = "5d0c3f6f2f0b4a6c9f0f3f5b7f4f9c21"
 
-// logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=.
+// logVoice hands events to the journal as native fields: STAGE=, THING=, RUN=, WHAT=, and MS=, how long a change took.
 type logVoice struct {
 	log    *logrus.Logger
 	waited map[string]time.Time // when each stage last logged that it waits
@@ -55,6 +55,9 @@ func (v logVoice) tell(e converge.Event) {
 	text := e.Text
 	if e.Change != nil {
 		fields["THING"] = e.Change.String()
+		if e.Millis > 0 {
+			fields["MS"] = e.Millis
+		}
 		text = strings.TrimSpace(summary(e) + "  " + e.Text)
 	}
 	entry := v.log.WithFields(fields)

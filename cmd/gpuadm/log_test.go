@@ -4,6 +4,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -41,4 +42,27 @@ func TestJournalIsNotFlooded(t *testing.T) {
 	if !slices.Equal(lines, want) {
 		t.Errorf("told %d times: %q", len(lines), lines)
 	}
+}
+
+// The journal has how long each change took, as a field.
+func TestJournalHasTimes(t *testing.T) {
+	fields := map[string]string{}
+	log := logrus.New()
+	log.SetOutput(&strings.Builder{})
+	log.AddHook(kept{fields})
+	logVoice{log, nil}.tell(converge.Event{Stage: "modules", What: converge.Made, Change: &converge.Change{Kind: "module", Name: "nvidia"}, Millis: 2300})
+	if fields["MS"] != "2300" || fields["STAGE"] != "modules" {
+		t.Errorf("%v", fields)
+	}
+}
+
+// kept keeps the fields of an entry.
+type kept struct{ fields map[string]string }
+
+func (kept) Levels() []logrus.Level { return logrus.AllLevels }
+
+func (k kept) Fire(e *logrus.Entry) error {
+	_, fields := entry(e)
+	maps.Copy(k.fields, fields)
+	return nil
 }

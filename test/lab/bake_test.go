@@ -11,10 +11,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/test/fakenvml"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
@@ -187,16 +190,43 @@ func TestLabBakeDnf(t *testing.T) {
 		i.must("ln", "-sfn", lab.RepoDir+"/"+string(repos.Good), i.root+repos.At)
 		i.must("mkdir", "-p", i.root+lab.RepoDir)
 		i.must("mount", "--bind", rpm, i.root+lab.RepoDir)
-		code, out := i.run(append(i.bake(), "--seal")...)
+		var planned converge.Plan
+		if err := json.Unmarshal([]byte(i.must(append(i.bake(), "--dry-run", "-o", "json")...)), &planned); err != nil {
+			return err
+		}
+		code, out := i.run(append(i.bake(), "--seal", "-o", "json")...)
 		i.must("umount", i.root+lab.RepoDir)
 		t.Log(out)
 		if code != 0 {
 			t.Fatalf("exit %d", code)
 		}
+		asPlanned(t, planned, out)
 		says(t, lab.Result{Stdout: i.must("chroot", i.root, "rpm", "-q", "nvidia-container-toolkit")}, "nvidia-container-toolkit-1.18.0")
+		says(t, lab.Result{Stdout: i.get("/usr/share/gpuadm/sbom.cdx.json")}, "/nvidia-container-toolkit@1.18.0-1?arch=", "github.com/gpuadm/gpuadm@")
 		says(t, lab.Result{Stdout: i.must(append(i.bake(), "--seal")...)}, "Nothing to do.", "Sealed: 0 files")
 		return nil
 	}))
+}
+
+// asPlanned holds that a bake made what --dry-run said, in that order, and nothing that it deferred until first boot. Packages that dnf
+// adds are known once its lists are read.
+func asPlanned(t *testing.T, planned converge.Plan, events string) {
+	t.Helper()
+	var want, got []string
+	for line := range strings.Lines(events) {
+		var e converge.Event
+		if err := json.Unmarshal([]byte(line), &e); err == nil && e.What == converge.Made && e.Change.Kind != "package" {
+			got = append(got, e.Change.String())
+		}
+	}
+	for _, ch := range planned.Changes {
+		if ch.When != host.AtFirstBoot && ch.Kind != "package" {
+			want = append(want, ch.String())
+		}
+	}
+	if !slices.Equal(want, got) {
+		t.Errorf("planned %q, made %q", want, got)
+	}
 }
 
 // bakes bakes the image from a repository that is there for that time only.
@@ -240,6 +270,12 @@ func (i img) bakes(deb string) {
 	}
 	if err := json.Unmarshal([]byte(i.get("/usr/share/gpuadm/manifest.json")), &m); err != nil || len(m.Kernels) != 1 || m.Kernels[0] != i.kernel || len(m.Made) < 20 {
 		t.Errorf("manifest: %+v, %v", m, err)
+	}
+	bill := i.get("/usr/share/gpuadm/sbom.cdx.json")
+	for _, part := range []string{"/nvidia-container-toolkit@1.18.0-1?arch=amd64", "/nvidia-kernel-open-dkms@580.65.06-1?", "github.com/gpuadm/gpuadm@"} {
+		if !strings.Contains(bill, part) {
+			t.Errorf("the bill of materials has no %s:\n%s", part, bill)
+		}
 	}
 	before := i.must("find", i.root, "-xdev", "-path", i.root+lab.RepoDir, "-prune", "-o", "-type", "f", "-printf", "%P %s %C@\n")
 	says(t, lab.Result{Stdout: i.must(append(bake, "--seal")...)}, "Nothing to do.")

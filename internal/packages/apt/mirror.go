@@ -233,7 +233,7 @@ func archiveOf(paragraph func(yield func(key, value []byte) bool)) (one debFile)
 		own = version
 	}
 	one.what = name + "=" + version
-	one.fetched = name + "_" + strings.ReplaceAll(version, ":", "%3a") + "_" + arch + ".deb"
+	one.fetched = fetchedName(name, version, arch)
 	one.Name = name + "_" + own + "_" + arch + ".deb" // as archives name it
 	one.stanza = fmt.Appendf(one.stanza, "Filename: ./%s\n\n", one.Name)
 	return one

@@ -1,0 +1,207 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
+)
+
+// bakeSpecs are wanted of every image. The driver's repository has a key that lies in the image, as no network does here.
+func bakeSpecs(t *testing.T) map[string]string {
+	t.Helper()
+	key, err := os.ReadFile("../../internal/things/testdata/ed25519.asc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo := "url = \"https://mirror.example/debian12\"\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = \"F22CC24F7F742054127646D9354FB98A5B4AF876\"\n"
+	all := map[string]string{
+		"handler": "[runtime]\nengine = \"containerd\"\n",
+		"default": "[runtime]\nset_as_default = true\n",
+		"crio":    "[runtime]\nengine = \"crio\"\n",
+		"docker":  "[runtime]\nengine = \"docker\"\n",
+		"mig":     "[[mig.gpu]]\nlayout = { \"7g.80gb\" = 1 }\nmatch = [\"H100-80GB\"]\n",
+		"node":    "[node]\nstartup_taint = \"none\"\nlabels = { \"example.com/pool\" = \"h200\" }\n",
+		"driver":  "[driver]\nversion = \"580.95.05\"\n[driver.repo]\n" + repo + "[toolkit]\nversion = \"1.18.0\"\n[toolkit.repo]\n" + repo + "[runtime]\n",
+	}
+	for name, text := range all {
+		all[name] = "\n-- usr/bin/nvidia-container-runtime mode=0755 --\n-- etc/apt/apt.conf.d/ --\n-- etc/apt/preferences.d/ --\n" +
+			"-- etc/gpuadm/key.asc --\n" + string(key) + "-- etc/gpuadm/node.toml --\nformat = 1\n" + text
+	}
+	return all
+}
+
+// A bakery is the root folder of an image, and the verbs on it.
+type bakery struct {
+	*testing.T
+	image *simhost.Node
+}
+
+// newBakery makes an image of a recorded machine: one that has joined no cluster, with one kernel.
+func newBakery(t *testing.T, archive string) (bakery, bool) {
+	t.Helper()
+	n, err := simhost.New([]byte(archive))
+	if err != nil {
+		return bakery{}, false // the machine cannot have these files, such as on a disk that is read-only
+	}
+	is, err := facts.Gather(t.Context(), n, facts.Needs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := []string{is.Kubelet.Kubeconfig}
+	for _, kernel := range is.Kernel.Installed[min(1, len(is.Kernel.Installed)):] {
+		gone = append(gone, "/lib/modules/"+kernel+"/modules.dep")
+	}
+	for _, name := range gone {
+		_ = n.Remove(name)
+	}
+	return bakery{t, n}, true
+}
+
+// run runs gpuadm on the image, and returns what it prints as JSON.
+func (b bakery) run(args ...string) (code int, said io.Reader) {
+	out := new(bytes.Buffer)
+	code = run(context.Background(), env{
+		stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, root: true, getenv: func(string) string { return "" },
+		read:  func(string) ([]byte, error) { return []byte("the binary\n"), nil },
+		open:  func(string) (host.Host, error) { b.image.Image(); return b.image, nil },
+		image: func(string) (host.Host, func(), error) { b.image.Bake(); return b.image, func() {}, nil },
+	}, append(args, "--root", "/image", "-o", "json"))
+	return code, out
+}
+
+// plan runs a verb that plans.
+func (b bakery) plan(args ...string) (code int, p converge.Plan) {
+	b.Helper()
+	code, said := b.run(args...)
+	if err := json.NewDecoder(said).Decode(&p); err != nil {
+		b.Fatalf("gpuadm %s: exit code %d, %v", strings.Join(args, " "), code, err)
+	}
+	return code, p
+}
+
+// bake bakes, and returns what was made and what was deferred.
+func (b bakery) bake() (made, deferred []converge.Change) {
+	b.Helper()
+	code, said := b.run("bake")
+	for dec := json.NewDecoder(said); dec.More(); {
+		var e converge.Event
+		if err := dec.Decode(&e); err != nil {
+			b.Fatal(err)
+		}
+		switch e.What {
+		case converge.Made:
+			made = append(made, *e.Change)
+		case converge.Deferred:
+			deferred = append(deferred, *e.Change)
+		}
+	}
+	if code != 0 {
+		b.Errorf("bake ends with %d", code)
+	}
+	return made, deferred
+}
+
+// without are the changes for which not is false.
+func without(changes []converge.Change, not func(converge.Change) bool) []converge.Change {
+	return slices.DeleteFunc(slices.Clone(changes), not)
+}
+
+// TestBakeIsItsPlan: over all recorded machines `plan --root` says of an image, change for change, what `bake --dry-run` says, which has
+// gpuadm's installation too, as `apply --install --dry-run` has. The bake then makes these changes and no others, in that order, and
+// what it lists as deferred is the rest. A plan cannot know the states of what waits for another change of the bake: such a change is
+// made in its place.
+func TestBakeIsItsPlan(t *testing.T) {
+	tested := 0
+	texts := bakeSpecs(t)
+	for name, archive := range recorded(t) {
+		for of, text := range texts {
+			t.Run(name+" "+of, func(t *testing.T) {
+				b, ok := newBakery(t, string(archive)+text)
+				if !ok {
+					return
+				}
+				touched := b.image.Touches()
+				code, dry := b.plan("bake", "--dry-run")
+				codeRoot, root := b.plan("plan")
+				_, install := b.plan("apply", "--install", "--dry-run")
+				if code != codeRoot || b.image.Touches() != touched {
+					t.Fatalf("bake --dry-run ends with %d, plan --root with %d, after %d touches", code, codeRoot, b.image.Touches()-touched)
+				}
+				same := func(what string, want, got []converge.Change) {
+					if d := cmp.Diff(want, got); d != "" {
+						t.Errorf("%s (-want +got):\n%s", what, d)
+					}
+				}
+				same("apply --install --dry-run, bake --dry-run", install.Changes, dry.Changes)
+				same("plan --root, bake --dry-run", root.Changes, without(dry.Changes, func(ch converge.Change) bool { return ch.Stage == "install" }))
+				if code != 0 || of == "driver" {
+					return // refused, and by both for the same reasons; or for a real apt: TestLabBake
+				}
+				tested++
+				made, deferred := b.bake()
+				names := func(changes []converge.Change) (all []string) {
+					for _, ch := range changes {
+						all = append(all, ch.Stage+" "+ch.String())
+					}
+					return all
+				}
+				in := func(ch converge.Change) (i int) {
+					return slices.IndexFunc(made, func(o converge.Change) bool { return o.Stage == ch.Stage && o.Kind == ch.Kind && o.Name == ch.Name })
+				}
+				if d := cmp.Diff(names(without(dry.Changes, func(ch converge.Change) bool { return in(ch) < 0 })), names(made)); d != "" {
+					t.Errorf("planned, made (-want +got):\n%s", d)
+				}
+				if d := cmp.Diff(names(without(dry.Changes, func(ch converge.Change) bool { return in(ch) >= 0 })), names(deferred)); d != "" {
+					t.Errorf("planned and not made, deferred (-want +got):\n%s", d)
+				}
+				for _, ch := range dry.Changes {
+					i := in(ch)
+					switch {
+					case ch.Deferred == "" && i < 0:
+						t.Errorf("not made: %s", ch)
+					case ch.Deferred == "" && (made[i].Before != ch.Before || made[i].After != ch.After || made[i].Diff != ch.Diff):
+						t.Errorf("planned %+v, made %+v", ch, made[i])
+					case ch.When == host.AtFirstBoot && i >= 0:
+						t.Errorf("deferred until first boot, and made: %s", ch)
+					}
+				}
+			})
+		}
+	}
+	if tested < 60 {
+		t.Errorf("only %d images could be baked: the law was hardly tested", tested)
+	}
+}
+
+// TestFirstBootTakes: the list of what is deferred says how long first boot takes for it, where that is known, and invents nothing.
+func TestFirstBootTakes(t *testing.T) {
+	got := firstBoot([]converge.Change{
+		{Stage: "modules", Kind: "module", Name: "nvidia"},
+		{Stage: "services", Kind: "unit", Name: "nvidia-persistenced.service"},
+		{Stage: "mig", Kind: "check", Name: "partitions of the GPUs"},
+		{Stage: "joined", Kind: "registered", Name: "node"},
+	})
+	want := []string{
+		"Deferred until first boot, needs a GPU (1 to 3 s to attach each): module nvidia, check partitions of the GPUs.",
+		"Deferred until first boot, needs systemd: unit nvidia-persistenced.service.",
+		"Deferred until first boot, needs the cluster (1 to 4 s for kubelet to register): registered node.",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
