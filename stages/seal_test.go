@@ -106,14 +106,14 @@ func TestSealPrivateKey(t *testing.T) {
 		n.WriteFile(key, []byte("secret"), host.Attr{Mode: 0o600})); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Seal(n, spec.Spec{}, converge.Status{}, "1.0.0", false)
+	_, err := Seal(t.Context(), n, spec.Spec{}, converge.Status{}, "1.0.0", false)
 	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "the private key "+key+" lies in it") {
 		t.Errorf("sealed with a private key: %v", err)
 	}
 	if err := n.Remove(key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Seal(n, spec.Spec{}, converge.Status{}, "1.0.0", false); err != nil {
+	if _, err := Seal(t.Context(), n, spec.Spec{}, converge.Status{}, "1.0.0", false); err != nil {
 		t.Errorf("without the key: %v", err)
 	}
 }
