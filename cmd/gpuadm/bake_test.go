@@ -77,9 +77,12 @@ func (b bakery) run(args ...string) (code int, said io.Reader) {
 	out := new(bytes.Buffer)
 	code = run(context.Background(), env{
 		stdin: strings.NewReader(""), stdout: out, stderr: io.Discard, root: true, getenv: func(string) string { return "" },
-		read:  func(string) ([]byte, error) { return []byte("the binary\n"), nil },
-		open:  func(string) (host.Host, error) { b.image.Image(); return b.image, nil },
-		image: func(string, *host.ModuleKey) (host.Host, func(), error) { b.image.Bake(); return b.image, func() {}, nil },
+		read: func(string) ([]byte, error) { return []byte("the binary\n"), nil },
+		open: func(string) (host.Host, error) { b.image.Image(); return b.image, nil },
+		image: func(string, *host.ModuleKey) (host.Host, func(), error) {
+			b.image.Bake()
+			return b.image, func() {}, nil
+		},
 	}, append(args, "--root", "/image", "-o", "json"))
 	return code, out
 }
