@@ -75,7 +75,7 @@ func TestLabDoctor(t *testing.T) {
 		{"RUN-004", "mv /usr/bin/nvidia-container-runtime /root/", "mv /root/nvidia-container-runtime /usr/bin/"},
 		{"CDI-003", "cp " + cdiSpec + " /var/run/cdi/copy.yaml", "rm /var/run/cdi/copy.yaml"},
 		{"CDI-002", "mkdir -p /etc/cdi; sed s/580.95.05/570.1.2/ " + cdiSpec + " >/etc/cdi/nvidia.yaml", "rm /etc/cdi/nvidia.yaml"},
-		{"KUB-003", "cp /usr/bin/sleep /root/nvidia-device-plugin; for i in 1 2; do systemd-run --quiet --unit=plugin$i /root/nvidia-device-plugin 1000; done", "systemctl stop plugin1 plugin2"},
+		{"KUB-003", "cp /usr/bin/sleep /root/nvidia-device-plugin; for i in 1 2; do systemd-run --quiet --property=Type=exec --unit=plugin$i /root/nvidia-device-plugin 1000; done", "systemctl stop plugin1 plugin2"},
 	} {
 		n.Must("sh", "-c", fault.breaks)
 		want := append([]string{fault.code}, base...)
