@@ -234,9 +234,9 @@ func TestManyClients(t *testing.T) {
 		fmt.Fprintf(&crowd, "-- dev/nvidia%d device=195:%d --\n", minor, minor)
 		fmt.Fprintf(&crowd, "-- proc/9999/fd/%d link=/dev/nvidia%d --\n", minor, minor)
 	}
-	const processes = 3000
-	for pid := range processes - 1 {
-		fmt.Fprintf(&crowd, "-- proc/%d/fd/3 link=/dev/nvidia0 --\n-- proc/%d/comm --\npython3\n", pid+1, pid+1)
+	const processes, first = 3000, 1 << 22 // above all process ids, so none is this test's: proc(5), pid_max
+	for i := range processes - 1 {
+		fmt.Fprintf(&crowd, "-- proc/%d/fd/3 link=/dev/nvidia0 --\n-- proc/%[1]d/comm --\npython3\n", first+i)
 	}
 	n := simulated(t, crowd.String())
 	clients, err := things.GPUClients(t.Context(), n.View())
