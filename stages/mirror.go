@@ -42,7 +42,7 @@ const (
 	mirrorKey    = "key.asc"
 	mirrorBinary = "gpuadm"
 	mirrorSpec   = "mirror.toml"
-	mirrorWork   = ".gpuadm" // what is being made has it; it is removed at the end
+	mirrorWork   = ".gpuadm" // what apt needs while the mirror is made
 )
 
 // Make fills the folder of a mirror with all that a machine with these facts needs for a spec. The folder is made beside the old one,
@@ -55,7 +55,7 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 			Try:  []string{"dnf reposync --download-metadata and dnf download --resolve --alldeps, which bring repositories and packages; url, key and fingerprint in [driver.repo] name them"},
 		}
 	}
-	next := m.Dir + ".new"
+	next := m.beside("new")
 	if err := m.begin(ctx, h, next); err != nil {
 		return lock, false, err
 	}
@@ -123,28 +123,32 @@ func gatherers() map[string]packages.Gatherer {
 	return map[string]packages.Gatherer{"apt": apt.New().(packages.Gatherer)}
 }
 
+// beside is a folder of gpuadm's beside the mirror: new while it is made, old while the new one takes its place. Both are known by name,
+// since a run may be killed before it writes anything into them, or while it removes them.
+func (m Mirror) beside(which string) string {
+	return path.Join(path.Dir(m.Dir), ".gpuadm-"+path.Base(m.Dir)+"-"+which)
+}
+
 // begin makes the folder ready in which the mirror is made. What a killed run has left is continued. No folder is touched that gpuadm
 // has not made.
 func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
-	for _, dir := range []string{m.Dir, next, m.Dir + ".old"} {
-		names, err := h.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if len(names) > 0 && !slices.Contains(names, packages.MirrorLock) && !slices.Contains(names, mirrorWork) {
-			return &converge.Trouble{
-				What: fmt.Sprintf("cannot write the mirror to %s: %s has other files", m.Dir, dir),
-				Try:  []string{"name a new folder with -o, or remove " + dir},
-			}
+	names, err := h.ReadDir(m.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(names) > 0 && !slices.Contains(names, packages.MirrorLock) {
+		return &converge.Trouble{
+			What: fmt.Sprintf("cannot write the mirror to %s: it has other files", m.Dir),
+			Try:  []string{"name a new folder with -o, or remove " + m.Dir},
 		}
 	}
 	// Of a run that was killed between its two last steps the old folder is still there, under its other name.
 	if _, err := h.Lstat(m.Dir); errors.Is(err, fs.ErrNotExist) {
-		if err := h.Rename(m.Dir+".old", m.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := h.Rename(m.beside("old"), m.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	for _, argv := range [][]string{{"rm", "-rf", "--", m.Dir + ".old", path.Join(next, mirrorWork)}, {"mkdir", "-p", "--", path.Join(next, mirrorWork)}} {
+	for _, argv := range [][]string{{"rm", "-rf", "--", m.beside("old"), path.Join(next, mirrorWork)}, {"mkdir", "-p", "--", path.Join(next, mirrorWork)}} {
 		if _, err := h.Do(ctx, argv...); err != nil {
 			return fmt.Errorf("cannot write the mirror: %w", err)
 		}
@@ -297,12 +301,12 @@ func (m Mirror) publish(
 			}
 		}
 	}
-	if err := h.Rename(m.Dir, m.Dir+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := h.Rename(m.Dir, m.beside("old")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return lock, false, err
 	}
 	if err := h.Rename(next, m.Dir); err != nil {
 		return lock, false, err
 	}
-	_, err = h.Do(ctx, "rm", "-rf", "--", m.Dir+".old")
+	_, err = h.Do(ctx, "rm", "-rf", "--", m.beside("old"))
 	return lock, true, err
 }

@@ -41,13 +41,20 @@ func TestLabMirror(t *testing.T) {
 	if diff := n.TreeOutsideCaches().Diff(before); strings.Contains(diff, "/etc/") || strings.Contains(diff, "/var/") {
 		t.Errorf("mirror has changed the machine:\n%s", diff)
 	}
-	n.Must("mv", "/srv/mirror", "/srv/mirror.old") // as a run that is killed between its two last steps leaves it
+	n.Must("mv", "/srv/mirror", "/srv/.gpuadm-mirror-old") // as a run that is killed between its two last steps leaves it
 	says(t, n.mirror(0, old, "debian-12", "/srv/mirror"), "Nothing to do.")
 	n.Must("cp", "-a", "/srv/mirror", "/srv/first")
+	n.Put("/srv/.gpuadm-mirror-new/left_1_amd64.deb", "", 0o644) // as a run that is killed while it signs leaves it
+	for _, seconds := range []string{"0.3", "1", "3"} {
+		n.Put("/root/mirror.toml", next, 0o644)
+		// The apt-get of the killed run goes on, and another run waits for it (exit 75).
+		n.Must("sh", "-c", "timeout --signal=KILL "+seconds+" gpuadm mirror --for debian-12 --kernel "+emptyKernel+" --gpu H100-80GB -f /root/mirror.toml --keep -o /srv/mirror; "+
+			"for i in $(seq 200); do grep -qsx apt-get /proc/[0-9]*/comm || break; sleep 0.1; done")
+	}
 	n.mirror(0, next, "debian-12", "/srv/mirror")
 	n.Must("sh", "-c", "mv /srv/mirror /srv/next && mv /srv/first /srv/mirror")
 	n.Put("/srv/other/file", "an operator's", 0o644)
-	says(t, n.mirror(1, next, "debian-12", "/srv/other"), "/srv/other has other files")
+	says(t, n.mirror(1, next, "debian-12", "/srv/other"), "/srv/other: it has other files")
 
 	n.Must("rm", "-rf", repos.At, "/srv/headers", "/etc/apt/sources.list.d/headers.list", "/var/lib/apt/lists")
 	n.Put("/etc/apt/sources.list", "deb http://debian.invalid/debian bookworm main\n", 0o644) // no such host: RFC 2606
