@@ -70,9 +70,13 @@ func TestLabKubeDisruption(t *testing.T) {
 	t.Log("a drain that it lets")
 	c.Merge(budget+name, kube.Object{"spec": kube.Object{"minAvailable": 0}})
 	n.settled("--unattended")
-	if c.Look(path+name) != nil {
-		t.Error("the pod is there")
-	}
+	// Its containers have ended, which frees the GPU. Kubelet removes the object after that.
+	c.Until("the evicted pod is gone", func() string {
+		if c.Look(path+name) != nil {
+			return "the pod is there"
+		}
+		return ""
+	})
 	n.changed("seven", "success", onBoth(7, "1g.10gb"))
 	o := n.Object()
 	if kube.At(o, "spec", "unschedulable") != nil || kube.Text(o, "metadata", "annotations", "nvidia.com/gpuadm.cordoned") != "" {
