@@ -178,6 +178,9 @@ func (j *Journal) add(h host.Host, r Record, put func(name string, data []byte) 
 }
 
 func makeHome(h host.Host) error {
+	if _, err := h.Lstat(Home + "/blobs"); err == nil { // it is the last
+		return nil
+	}
 	for _, dir := range []string{"/var", "/var/lib", Home, Home + "/blobs"} {
 		mode := fs.FileMode(0o755)
 		if strings.HasPrefix(dir, Home) {
