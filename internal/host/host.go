@@ -83,7 +83,7 @@ type Host interface {
 	// attr.Xattrs is the whole set wanted, except labels that cannot be removed; nil keeps those of the file that is
 	// replaced, or takes what the folder's defaults give.
 	WriteFile(name string, data []byte, attr Attr) error
-	// WriteFiles makes or replaces files of a folder, given by name, as WriteFile does, but waits for the folder once.
+	// WriteFiles makes or replaces files of a folder, given by name, as WriteFile does, but waits for the folder once, and replaces a link.
 	WriteFiles(folder string, files map[string][]byte, attr Attr) error
 	// Download gets what a URL names into a file, as WriteFile writes it, without holding it in memory.
 	Download(ctx context.Context, r Request, name string, attr Attr) error
