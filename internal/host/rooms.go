@@ -4,7 +4,9 @@
 package host
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -131,6 +133,9 @@ func (r *rooms) furnish() error {
 		{"gpuadm", "run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
 		{"gpuadm", "dev", "tmpfs", unix.MS_NOSUID, "mode=755"},
 	} {
+		if _, err := os.Lstat(m.source); m.name == "sys" && errors.Is(err, fs.ErrNotExist) {
+			continue // mkosi's scripts have none (mkosi/sandbox.py and run.py); the image's programs do without
+		}
 		if err := r.mount(m.source, m.name, m.kind, m.flags, m.options); err != nil {
 			return err
 		}
