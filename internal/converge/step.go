@@ -153,8 +153,9 @@ func (s *step) to(v host.View, found State) (State, error) {
 		s.Left = []string{err.Error()} // To gets the state found
 		base = found
 	}
-	if last := s.mine[len(s.mine)-1]; !s.strict && !last.ours(found) && load(v, s.want.Thing, last.Before) == nil {
-		then, err1 := s.want.To(last.Before)
+	before, lost := without(v, s.want.Thing, s.mine)
+	if last := s.mine[len(s.mine)-1]; !s.strict && lost == nil && !last.ours(found) && load(v, s.want.Thing, before) == nil {
+		then, err1 := s.want.To(before)
 		now, err2 := s.want.To(found)
 		if err1 == nil && err2 == nil && then == last.After && now == found {
 			s.Left = nil
