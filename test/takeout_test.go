@@ -309,3 +309,20 @@ func TestShrinkingAfterTwoEdits(t *testing.T) {
 		}
 	}
 }
+
+// TestShrinkingOverARunThatWasKilled: others add a key, and the apply of a smaller spec is killed before it has written the file. The
+// next one takes out what the spec no longer asks for.
+func TestShrinkingOverARunThatWasKilled(t *testing.T) {
+	for at := range 40 {
+		n := kubeadmNode(t)
+		apply(t, n, engine(t, specs["default"]))
+		outside(t, n, appended("\n[stream_processors.theirs]\nreturns = \"kept\"\n"))
+		n.CutAt(n.Touches() + at)
+		_, err := engine(t, specs["handler"]).Apply(t.Context(), n)
+		n.Revive()
+		apply(t, n, engine(t, specs["handler"]))
+		if now := readConfig(t, n); strings.Contains(now, "enable_cdi") || !strings.Contains(now, "stream_processors.theirs") {
+			t.Errorf("killed at touch %d: %v\n%s", at, err, now)
+		}
+	}
+}
