@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -259,6 +260,12 @@ func (h *history) edits() {
 	case !there:
 	case slices.Contains(h.alone, name):
 		h.tell("others remove %s", name)
+		// They disable a unit first. Without that its link leads nowhere: systemd says not found, and what is not there counts as taken out.
+		if unit := path.Base(name); path.Ext(unit) == ".service" {
+			if err := h.node.SetUnit(context.Background(), unit, host.UnitChange{File: "disable"}); err != nil {
+				h.Fatal(err)
+			}
+		}
 		if err := h.node.Remove(name); err != nil {
 			h.Fatal(err)
 		}
