@@ -72,7 +72,7 @@ func TestLabDoctor(t *testing.T) {
 		{"KUB-007", "echo '# by hand' >>/var/lib/kubelet/config.yaml", ""},
 		{"RUN-005", "systemctl stop containerd", ""},
 		{
-			"RUN-010", "mkdir /etc/systemd/system/containerd.service.d; printf '[Service]\nRestart=always\nRestartSec=600\nExecStart=\nExecStart=/bin/false\n' " +
+			"RUN-010", "mkdir /etc/systemd/system/containerd.service.d; printf '[Service]\nRestart=always\nRestartSec=600\nExecStartPre=/bin/false\n' " +
 				">/etc/systemd/system/containerd.service.d/50-again.conf; systemctl daemon-reload; systemctl restart containerd" +
 				fmt.Sprintf(until, "systemctl show -p SubState containerd | grep -q auto-restart"),
 			"rm -r /etc/systemd/system/containerd.service.d; systemctl daemon-reload; systemctl restart containerd",
