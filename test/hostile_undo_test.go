@@ -401,3 +401,30 @@ func TestHostileSweepAfterTwoFaults(t *testing.T) {
 		t.Error("no temporary file was left by two runs")
 	}
 }
+
+// An apply is killed while it makes a folder in a folder, and the disk fails while the undo sweeps: what stays is not taken for a file
+// of others, and the next undo ends in the first tree.
+func TestHostileTemporaryIsNoForeignFile(t *testing.T) {
+	e := func() *converge.Engine { return engineOf(t, stage(things.Folders("/srv/f/g", "")...)) }
+	for cut := range 30 {
+		for first := range 6 {
+			for second := first + 1; second < first+12; second++ {
+				n := node(t)
+				n.CutAt(n.Touches() + cut)
+				_, _ = e().Apply(t.Context(), n)
+				n.Revive()
+				n.Fail(n.Touches()+first, syscall.EIO)
+				n.Fail(n.Touches()+second, syscall.EIO)
+				res, _ := e().Undo(t.Context(), n, "all", nil)
+				if len(res.Left) > 0 {
+					t.Errorf("killed at touch %d, touches %d and %d failed: left %v", cut, first, second, res.Left)
+				}
+				n.Reboot() // nothing fails any more
+				undo(t, n, e(), "all")
+				if _, err := n.Stat("/srv/f"); err == nil {
+					t.Errorf("killed at touch %d, touches %d and %d failed: the folder stays", cut, first, second)
+				}
+			}
+		}
+	}
+}
