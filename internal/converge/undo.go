@@ -23,6 +23,7 @@ type UndoPlan struct {
 	Left    []Change `json:"left,omitempty"`
 
 	steps []step
+	half  []string // the runs of an undo of these and of others that was cut short
 }
 
 // PlanUndo says what Undo would do, and touches nothing.
@@ -79,7 +80,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.end(r.waits(err))
 	case err != nil && !pauses(err):
 		// Half an undo helps no operator, and the machine was consistent before it.
-		return r.end(r.rollBack(ctx, err, func(string) bool { return true }))
+		return r.end(r.rollBack(ctx, p.overHalf(r.h, err, leave), func(string) bool { return true }))
 	case err != nil:
 		return r.end(err)
 	case r.newProcess():
@@ -168,13 +169,12 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	var runs []Run
 	older := j.Runs()
 	older = older[:slices.IndexFunc(older, func(run Run) bool { return run.ID == p.Runs[0] })]
-	var half []string              // the runs of an undo of these and of others that was cut short
 	for _, run := range j.Runs() { // an undo of these runs that was cut short is counted with them
 		undid := len(run.Undoes) > 0 && run.Result != "ok"
 		if slices.Contains(p.Runs, run.ID) || undid && subset(run.Undoes, p.Runs) {
 			runs = append(runs, run)
 		} else if undid && overlap(run.Undoes, p.Runs) && !run.settled() {
-			half = run.Undoes
+			p.half = run.Undoes
 		}
 	}
 	if last, open := j.unfinished(); open && to == "" {
@@ -230,16 +230,20 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			}
 		}
 	}
-	err = obstacles(p.steps, undoing(v, to, leave))
-	if err != nil && half != nil {
-		return p, &Trouble{
-			What:    "cannot undo run " + p.Runs[0] + ": an undo of it and of earlier runs was interrupted",
-			Because: []string{err.Error(), nothingTouched},
-			Try:     []string{"undo the earlier ones too: " + undoing(v, half[0], leave)},
-			Err:     errors.Join(ErrHalfUndone, err),
-		}
+	return p, p.overHalf(v, obstacles(p.steps, undoing(v, to, leave)), leave, nothingTouched)
+}
+
+// overHalf gives an error the reason that an interrupted undo of more runs may have reverted what this one needs.
+func (p UndoPlan) overHalf(v host.View, err error, leave []string, because ...string) error {
+	if err == nil || p.half == nil {
+		return err
 	}
-	return p, err
+	return &Trouble{
+		What:    "cannot undo run " + p.Runs[0] + ": an undo of it and of earlier runs was interrupted",
+		Because: append([]string{err.Error()}, because...),
+		Try:     []string{"undo the earlier ones too: " + undoing(v, p.half[0], leave)},
+		Err:     errors.Join(ErrHalfUndone, err),
+	}
 }
 
 // backwards returns the steps that take changes back, the last touched thing first, then what settles after them.

@@ -39,6 +39,7 @@ func noRepair() map[string]string {
 		"KUB-006":                 "what is in swap needs room in memory, and an operator knows whether there is enough",
 		"KUB-012":                 "pods with CPUs of their own may lose them: an operator decides when, and drains the node first",
 		"KUB-014":                 "a start would end as the others did, and only kubelet's log says why",
+		"RUN-010":                 "a start would end as the others did, and only the engine's log says why",
 		"KUB-008":                 "the Node may have been deleted on purpose, before the machine is taken out of service",
 		"RUN-004":                 "the program comes with NVIDIA's Container Toolkit: with [toolkit] in node.toml, gpuadm apply is the fix",
 	} {

@@ -57,7 +57,7 @@ func runtimeChecks() []Check {
 			Meaning: "no pod starts on this node, and kubelet calls it not ready",
 			Fix:     "start the engine", Command: "sudo gpuadm repair RUN-005", Interrupts: "nothing",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/110383", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/"},
-			Find:    stoppedEngine,
+			Find:    idleEngine(false),
 		},
 		{
 			Code: "RUN-006", Title: "kubelet and containerd use different cgroup drivers",
@@ -66,6 +66,14 @@ func runtimeChecks() []Check {
 			Fix:     "state SystemdCgroup in the handler's options as kubelet's cgroupDriver asks", Interrupts: "restarts the engine, and the pods of the handler are made again",
 			Sources: []string{"https://github.com/containerd/containerd/issues/7276", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/#cgroup-drivers"},
 			Find:    otherCgroups,
+		},
+		{
+			Code: "RUN-010", Title: "the container engine ends again and again",
+			Reads:   "systemd's state of the engine's unit",
+			Meaning: "systemd starts the engine again each time it ends; until its cause is gone, no pod starts on this node",
+			Fix:     "read in its log why it ends; gpuadm explain says what to do about errors that it knows", Interrupts: "nothing",
+			Sources: []string{"https://github.com/moby/moby/issues/34091", "https://github.com/containerd/containerd/blob/main/containerd.service"},
+			Find:    idleEngine(true),
 		},
 	}
 }
@@ -163,16 +171,19 @@ func noProgram(m *Machine) (list []Finding) {
 	return list
 }
 
-func stoppedEngine(m *Machine) []Finding {
-	e, _, ok := m.engine()
-	if !ok || e.Unit == "" || !m.Facts().Kubelet.Joined {
-		return nil
+// idleEngine finds an engine that ends again and again, or one that is stopped.
+func idleEngine(ending bool) func(*Machine) []Finding {
+	return func(m *Machine) []Finding {
+		e, _, ok := m.engine()
+		if !ok || e.Unit == "" || !m.Facts().Kubelet.Joined {
+			return nil
+		}
+		u, ok := m.Unit(e.Unit)
+		if !ok || u.Load != "loaded" || u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
+			return nil
+		}
+		return m.idle(e.Unit, ending)
 	}
-	u, ok := m.Unit(e.Unit)
-	if !ok || u.Load != "loaded" || u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
-		return nil
-	}
-	return []Finding{{Object: e.Unit, What: fmt.Sprintf("%s is %s", e.Unit, u.Active)}}
 }
 
 // otherCgroups compares what kubelet states with containerd 1.x. From containerd 2.0 on kubelet asks the engine.

@@ -9,6 +9,8 @@ type Xid struct {
 	Action string // what to do, in steps that can be typed; first the drain, where a step interrupts
 }
 
+func (x Xid) String() string { return x.Means + ": " + x.Action }
+
 // XidCatalogue is where NVIDIA says what an Xid means and what to do.
 const XidCatalogue = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 
