@@ -146,7 +146,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "NVIDIA H20-3e", "RTX PRO 5000", "2C31"} {
+	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "NVIDIA H20-3e", "RTX PRO 5000", "2C31", "2C3A"} {
 		_, err := Find(asked)
 		fmt.Fprintf(&out, "=== %q\n%s", asked, words(err))
 	}
