@@ -59,7 +59,12 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	}
 	d := dpkg{packages: map[string]debian{}, native: architecture(h)}
 	d.add(status)
-	r, err := packages.Begin(ctx, p, g.Request, d.states(), solver{a, d})
+	installed := d.states()
+	g.Request.Changes = slices.Clone(g.Request.Changes)
+	for i, c := range g.Request.Changes {
+		g.Request.Changes[i].Before = installed[c.Name].String()
+	}
+	r, err := packages.Begin(ctx, p, g.Request, installed, solver{a, d})
 	if err != nil {
 		return nil, err
 	}
@@ -186,6 +191,9 @@ type debFile struct {
 
 // archives are the files of NAME=VERSION.
 func (a apart) archives(ctx context.Context, what []string) (all []debFile, err error) {
+	if len(what) == 0 {
+		return nil, nil
+	}
 	out, err := a.Ask(ctx, slices.Concat([]string{"apt-cache", "show", "--"}, what)...)
 	if err != nil {
 		return nil, explain(a, string(out), err)

@@ -65,14 +65,17 @@ func TestMirror(t *testing.T) {
 	m.update()
 	m.must("apt-get", "install", "-y", "base")
 	m.write(packages.DpkgStatus, m.must("cat", packages.DpkgStatus)+"\nPackage: local\nStatus: install ok installed\nArchitecture: all\nVersion: 1\nDepends: base, no-such-package\n\n")
-	m.must("mkdir", "-p", "/srv/mirror")
+	m.must("mkdir", "-p", "/srv/mirror", "/srv/none-wanted")
 	m.must("rm", "/etc/apt/sources.list.d/gpuadm-test.sources")
 	before := m.must("sh", "-c", "find /etc /var -type f | sort | xargs sha256sum")
 
 	arch := m.repo.arch
 	want := []string{"Packages", "base_1-1_" + arch + ".deb", "driver_580.1-1_" + arch + ".deb", "lib_580.1+a~b-1_" + arch + ".deb"}
-	if files := m.gathers("/srv/mirror", "driver"); !slices.Equal(files, want) || m.fetched != 3 {
+	if files := m.gathers("/srv/mirror", "driver", "local"); !slices.Equal(files, want) || m.fetched != 3 {
 		t.Errorf("files: %v, %d of them fetched", files, m.fetched)
+	}
+	if files := m.gathers("/srv/none-wanted", "local"); !slices.Equal(files, want[:1]) {
+		t.Errorf("files: %v, and no source has what is wanted", files)
 	}
 	for line := range strings.Lines(m.must("sh", "-c", "find /etc /var -type f | sort | xargs sha256sum")) {
 		if !strings.Contains(before, line) {
