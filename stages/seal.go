@@ -72,7 +72,7 @@ func Sealable(s converge.Status) error {
 	return &converge.Trouble{
 		What:    "cannot seal the image: some changes are not made, and at first boot there may be no network",
 		Because: converge.Few(open, 6),
-		Try:     []string{"gpuadm bake without --seal, which says why", "packages in place of a runfile, which is installed on the running machine only"},
+		Try:     []string{"gpuadm bake without --seal, which says why"},
 	}
 }
 
@@ -86,7 +86,7 @@ func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, ver
 	if err := writeManifest(h, is, version); err != nil {
 		return nil, err
 	}
-	if err := writeBill(ctx, h, is, version); err != nil {
+	if err := writeBill(ctx, h, s.Driver, is, version); err != nil {
 		return nil, fmt.Errorf("cannot write %s: %w", BillFile, err)
 	}
 	c := cleaner{h: h}
