@@ -110,7 +110,7 @@ func (r *run) waits(err error) error {
 	}
 	t.Because = append(t.Because, fmt.Sprintf("%d changes are undone so far", len(r.Made)))
 	if len(t.Try) == 0 {
-		t.Try = []string{"wait, and run gpuadm undo again: it continues from here"}
+		t.Try = []string{"wait, and run " + Command("undo") + " again: it continues from here"}
 	}
 	return t
 }
@@ -230,12 +230,12 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			}
 		}
 	}
-	err = obstacles(p.steps, undoing(v, to, leave))
+	err = obstacles(p.steps, to, leave)
 	if err != nil && half != nil {
 		return p, &Trouble{
 			What:    "cannot undo run " + p.Runs[0] + ": an undo of it and of earlier runs was interrupted",
 			Because: []string{err.Error(), nothingTouched},
-			Try:     []string{"undo the earlier ones too: " + undoing(v, half[0], leave)},
+			Try:     []string{"undo the earlier ones too: " + undoing(half[0], leave)},
 			Err:     errors.Join(ErrHalfUndone, err),
 		}
 	}
@@ -289,10 +289,10 @@ func broke(runs []Run, c Change) []string {
 	return nil
 }
 
-// obstacles says what keeps an undo from being made; nil if nothing does. undo is the command line that was refused.
-func obstacles(steps []step, undo string) error {
+// obstacles says what keeps an undo from being made; nil if nothing does. to and leave are of the undo that was refused.
+func obstacles(steps []step, to string, leave []string) error {
 	t := &Trouble{}
-	var all, leave []string
+	var all []string
 	waits := true
 	same := map[string][]Change{} // an API server that is down is one reason for dozens of labels
 	for _, s := range steps {
@@ -304,7 +304,7 @@ func obstacles(steps []step, undo string) error {
 		if !s.blocked() {
 			continue
 		}
-		leave = append(leave, "--leave "+host.ShellWord(s.Name))
+		leave = append(slices.Clone(leave), s.Name)
 		waits = waits && s.Waits != ""
 		if t.Err == nil || !Passes(s.err) {
 			t.Err = s.err
@@ -332,21 +332,18 @@ func obstacles(steps []step, undo string) error {
 	if waits && len(t.Try) == 0 {
 		t.Try = []string{"wait, and run the same command again"}
 	}
-	t.Try = append(t.Try, "undo the rest: "+undo+" "+strings.Join(leave, " "))
+	t.Try = append(t.Try, "undo the rest: "+undoing(to, leave))
 	return t
 }
 
 // undoing is the command line of an undo that leaves some things.
-func undoing(v host.View, to string, leave []string) string {
-	words := "gpuadm undo"
+func undoing(to string, leave []string) string {
+	words := "undo"
 	if to != "" {
 		words += " --to " + host.ShellWord(to)
-	}
-	if v.Root() != "/" {
-		words += " --root " + host.ShellWord(v.Root())
 	}
 	for _, name := range leave {
 		words += " --leave " + host.ShellWord(name)
 	}
-	return words
+	return Command(words)
 }
