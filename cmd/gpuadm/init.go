@@ -234,7 +234,7 @@ func (d *draft) driver() {
 	case choice.Source == drivers.SourceNone:
 		d.say("# The driver is left to " + choice.Owner + ": gpuadm verifies that it is of this branch.")
 	default:
-		d.say("# The driver: the newest of a branch, or an exact version such as \"" + asked.Driver.Version + ".95.05\" where all nodes must have the same.")
+		d.say("# The driver: the newest of a branch, or an exact version where all nodes must have the same.")
 	}
 	d.say("[driver]", fmt.Sprintf("version = %q", asked.Driver.Version))
 	if n := len(d.gpus); n > 0 {

@@ -131,8 +131,7 @@ chown -R alice: /home/alice/.ssh`)
 			line = other
 		}
 		if to, is := strings.CutPrefix(words, "ssh "); is && !strings.Contains(to, " ") {
-			there, line = to, line+" true"
-			line = words + " true"
+			there, line = to, words+" true"
 		} else if there != "" {
 			line = "ssh " + there + " '" + strings.ReplaceAll(line, "'", `'\''`) + "'"
 		}
@@ -162,7 +161,7 @@ chown -R alice: /home/alice/.ssh`)
 	}
 	there = ""
 	for _, line := range quick[1] {
-		last = typed(line)
+		typed(line)
 	}
 	install := blocks(t, "docs/install.md", "Install")[0][0]
 	words, _, _ := strings.Cut(install, "  ")
