@@ -61,6 +61,9 @@ func (m Model) Picture(s State) string {
 			beside = append(beside, p.String()+" is no instance that this GPU offers")
 		}
 	}
+	if m.parts() {
+		beside = append(beside, "which memory slices these are, the driver says")
+	}
 	if s.Next != s.Mode && s.Next != Unknown {
 		beside = append(beside, "MIG is "+string(s.Next)+" after a reset")
 	}
