@@ -70,12 +70,12 @@ func (n gpuNode) measured(run func()) figures {
 	return f
 }
 
-// theirs are the figures of mig-parted: those recorded, or where GPUADM_MIG_PARTED names its program, of a run beside gpuadm's. It is in
+// theirs are the figures of mig-parted: those recorded, or where GPUADM_TEST_MIG_PARTED names its program, of a run beside gpuadm's. It is in
 // no module proxy, so CI compares with the record.
 func theirs(t *testing.T, n gpuNode) map[string]figures {
 	t.Helper()
 	rows := recorded(t)
-	path := os.Getenv("GPUADM_MIG_PARTED")
+	path := os.Getenv("GPUADM_TEST_MIG_PARTED")
 	if path == "" {
 		return rows
 	}
