@@ -237,7 +237,7 @@ func (a dnf) files(ctx context.Context, v host.View, what []string) (map[string]
 	return all, nil
 }
 
-// unverified are the repositories that have some of the files, and of which dnf is told to verify nothing.
+// unverified are the repositories that have some of the files, and of which dnf verifies nothing, by their settings.
 func unverified(repos []repository, files map[string]rpmFetched) map[string]bool {
 	found := map[string]bool{}
 	for _, r := range repos {
