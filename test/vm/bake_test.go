@@ -138,6 +138,9 @@ func (n node) aptly(deb string) error {
 	)
 }
 
+// cloudConfig leaves out what needs packages that the image does not have.
+const cloudConfig = "#cloud-config\nlocale: false\nssh_genkeytypes: []\nssh_deletekeys: false\n"
+
 // furnish puts into the image what plays the GPUs, a stand-in for kubelet, what cloud-init reads, and what answers the test.
 func (n node) furnish(gpus fakenvml.Parts) error {
 	err := errors.Join(
@@ -147,7 +150,7 @@ func (n node) furnish(gpus fakenvml.Parts) error {
 		n.copy("testdata/baked/report", labDir+"/report", 0o755),
 		n.copy("testdata/baked/reboots.conf", "etc/systemd/system/gpuadm.service.d/reboots.conf", 0o644),
 		n.put("var/lib/cloud/seed/nocloud/meta-data", "instance-id: baked\n", 0o644),
-		n.put("var/lib/cloud/seed/nocloud/user-data", "#cloud-config\n", 0o644),
+		n.put("var/lib/cloud/seed/nocloud/user-data", cloudConfig, 0o644),
 	)
 	for unit, target := range map[string]string{"gpus.service": "sysinit.target", "report.service": "multi-user.target", "kubelet.service": "multi-user.target"} {
 		wants := n.path("etc/systemd/system/" + target + ".wants")
@@ -162,7 +165,11 @@ func (n node) furnish(gpus fakenvml.Parts) error {
 		bus, devices, perr := lab.PCI(named, 8)
 		err = errors.Join(err, perr, n.put(labDir+"/"+kind+"/devices", bus, 0o444))
 		for name, text := range devices {
-			err = errors.Join(err, n.put(labDir+"/"+kind+"/sys/"+name, text, 0o444))
+			name = labDir + "/" + kind + "/sys/" + name
+			err = errors.Join(err, n.put(name, text, 0o444))
+			if strings.HasSuffix(name, "/vendor") && text == "0x10de\n" { // the module nvidia has taken it
+				err = errors.Join(err, os.Symlink("/sys/bus/pci/drivers/nvidia", n.path(filepath.Dir(name)+"/driver")))
+			}
 		}
 	}
 	return err
