@@ -68,12 +68,7 @@ func becomesReady(t *testing.T, p *pc) {
 		}
 	}
 	console := p.read("console")
-	for line := range strings.Lines(console) {
-		if strings.Contains(line, "gpuadm") {
-			t.Log(line)
-		}
-	}
-	for _, words := range []string{"Continuing run", "Rebooting: "} {
+	for _, words := range []string{"began: continues", "Rebooting: "} {
 		if !strings.Contains(console, words) {
 			t.Errorf("the boot that reboots does not say %q", words)
 		}
