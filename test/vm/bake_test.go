@@ -128,7 +128,7 @@ func bakedSpec(fingerprint string) string {
 		"[[mig.gpu]]\ndevices = \"all\"\nlayout = { \"1g.10gb\" = 7 }\n[runtime]\nset_as_default = true\n"
 }
 
-// aptly leaves the image's apt the lab's repositories alone, for as long as they are mounted.
+// aptly leaves the image's apt the lab's repositories alone, while they are mounted.
 func (n node) aptly(deb string) error {
 	return errors.Join(
 		n.put("etc/apt/sources.list", "# the lab's repositories only\n", 0o644),
