@@ -155,8 +155,8 @@ lab-slow: build ## as root: Debian's own NVIDIA driver, compiled for Debian's ke
 	$(GO) run ./test/lab/cmd/lab setup
 	$(LABTEST) ./test/lab -run TestSlow -count=1 -timeout 90m
 
-vm: build ## as root, after lab-slow: boot the kernel the driver was compiled for, emulated, and have it take the module
-	$(LABTEST) ./test/vm -run TestVM -count=1 -timeout 15m
+vm: build ## as root, after lab-slow: boot a baked node, cut its power, have it reboot; boot the kernel the driver was compiled for; emulated
+	$(LABTEST) ./test/vm -run TestVM -count=1 -timeout 75m
 
 bench: build parts ## figures beside nvidia-ctk's in the same run: wall, peak memory, and Go's own benchmarks
 	$(GO) run ./test/bench

@@ -83,7 +83,7 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 		if f.Booting || !v.Live() {
 			return "", host.Later{Until: "once kubelet runs"}
 		}
-		try := []string{"journalctl -u kubelet, which says what it waits for", "gpuadm apply, once it has joined"}
+		try := []string{"journalctl -u kubelet, which says what it waits for", converge.Command("apply") + ", once it has joined"}
 		switch f.Cloud.Managed {
 		case "eks": // where the first fails, as for want of the metadata service, the second never starts kubelet
 			try[0] = "journalctl -u nodeadm-config -u " + method.NodeadmRun + " -u kubelet, which say what they wait for"

@@ -205,7 +205,7 @@ func (k KernelSide) there(v host.View) (bool, error) {
 func unsignable() string {
 	return "cannot bake modules for Secure Boot: DKMS builds them, and bake has no key to sign them with" +
 		"\nunder Secure Boot the kernel loads modules signed by enrolled keys only" +
-		things.OrTry("gpuadm bake --module-key FILE --module-cert FILE, and enroll the certificate when the image is registered: docs/bake.md") +
+		things.OrTry(converge.Command("bake --module-key FILE --module-cert FILE")+", and enroll the certificate when the image is registered: docs/bake.md") +
 		things.OrTry(`write build = "precompiled" in [driver], where the source has modules for these kernels that are signed`) +
 		things.OrTry("--secure-boot=false, if no machine of this image boots with Secure Boot")
 }
@@ -219,7 +219,7 @@ func unsignable() string {
 // https://learn.microsoft.com/en-us/azure/virtual-machines/trusted-launch-secure-boot-custom-uefi.
 func enrolment(t facts.Trust) (try string) {
 	const ubuntu = "/var/lib/shim-signed/"
-	confirm := "reboot, and at the console choose Enroll MOK, Continue, Yes, type the password, then Reboot; gpuadm apply then checks that the key is enrolled"
+	confirm := "reboot, and at the console choose Enroll MOK, Continue, Yes, type the password, then Reboot; " + converge.Command("apply") + " then checks that the key is enrolled"
 	if t.Waiting {
 		return things.OrTry(confirm)
 	}

@@ -159,7 +159,7 @@ func TestEnrolment(t *testing.T) {
 		t         facts.Trust
 		has, none []string
 	}{
-		{"no key yet", facts.Trust{SecureBoot: "on", BuildCert: dkms}, []string{"precompiled", "step 1 of 3: install dkms", "-out " + dkms, "step 2 of 3: mokutil --import " + dkms, "step 3 of 3: reboot", "gpuadm apply then checks", "switch Secure Boot off"}, []string{"Ubuntu", "shim-signed"}},
+		{"no key yet", facts.Trust{SecureBoot: "on", BuildCert: dkms}, []string{"precompiled", "step 1 of 3: install dkms", "-out " + dkms, "step 2 of 3: mokutil --import " + dkms, "step 3 of 3: reboot", converge.Command("apply") + " then checks", "switch Secure Boot off"}, []string{"Ubuntu", "shim-signed"}},
 		{"Ubuntu, no key yet", facts.Trust{SecureBoot: "on", BuildCert: ubuntu}, []string{`source = "distro"`, "update-secureboot-policy --new-key", "mokutil --import " + ubuntu, "step 3 of 3: reboot"}, []string{"generate_mok", "precompiled"}},
 		{"Ubuntu", facts.Trust{SecureBoot: "on", BuildCert: ubuntu, Build: key}, []string{"step 1 of 2: mokutil --import " + ubuntu, "step 2 of 2: reboot", "an image that has the certificate"}, []string{"--new-key"}},
 		{"enforced without Secure Boot", facts.Trust{SecureBoot: "off", BuildCert: dkms, Build: key}, []string{"step 1 of 2"}, []string{"switch Secure Boot off"}},

@@ -167,6 +167,28 @@ func TestRunfileThereAndBack(t *testing.T) {
 	}
 }
 
+// TestRunfileInAnImage: where programs run in the image, the installer does, for the image's kernel; in a root folder it is deferred.
+func TestRunfileInAnImage(t *testing.T) {
+	for _, off := range []func(*simhost.Node){(*simhost.Node).Image, (*simhost.Node).Bake} {
+		var calls []string
+		n, e := installerNode(t, &calls), runfileEngine("580.95.05", "open", "580.run", "580.95.05 fine\n")
+		off(n)
+		res, err := e.Apply(context.Background(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !n.Runs() {
+			if have(t, n, ""); len(calls) > 0 || len(res.Deferred) != 1 || res.Deferred[0].When != host.AtFirstBoot {
+				t.Errorf("in a root folder: ran %v, deferred %v", calls, res.Deferred)
+			}
+			continue
+		}
+		if have(t, n, "580.95.05 open"); len(calls) != 1 || !strings.Contains(calls[0], "--kernel-name=6.8.0") || !strings.Contains(calls[0], "--skip-module-load") {
+			t.Errorf("in an image: %v", calls)
+		}
+	}
+}
+
 func sumOf(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) }
 
 // TestRunfileOptions: an installer refuses to run with an option that it does not know.

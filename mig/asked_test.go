@@ -20,6 +20,8 @@ func bus() []facts.PCI {
 		{Address: "0000:2a:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:1626", Driver: "vfio-pci"},
 		{Address: "0000:3d:00.0", Vendor: "10de", Device: "2330", Class: "030200", Subsystem: "10de:1626"},
 		{Address: "0000:60:00.0", Vendor: "10de", Device: "9999", Class: "030200"},
+		{Address: "0000:61:00.0", Vendor: "10de", Device: "2c3a", Class: "030200", Subsystem: "10de:21f4"},
+		{Address: "0000:62:00.0", Vendor: "10de", Device: "232c", Class: "030200"},
 	}
 }
 
@@ -35,7 +37,12 @@ func TestImpossibleWithoutDriver(t *testing.T) {
 		{"[mig]\nlayout = \"b\"\nfile = \"/mig.yaml\"\n", `cannot find layout "b"`},
 		{"[[mig.gpu]]\ndevices = [2]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
 		{"[[mig.gpu]]\nmatch = [\"0x233010DE:0x999910DE\"]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
-		{"[[mig.gpu]]\nlayout = { \"1g.10gb\" = 7 }\n", ""},
+		{"[[mig.gpu]]\ndevices = [1]\nlayout = { \"1g.10gb\" = 7 }\n", ""},
+		{"[[mig.gpu]]\ndevices = [3]\nlayout = { \"1g.16gb\" = 3 }\n", "it holds at most 2 of 1g.16gb"},
+		{"[[mig.gpu]]\ndevices = [3]\nlayout = { \"1g.16gb\" = 1, \"1g.16gb-me\" = 1 }\n", ""},
+		{"[[mig.gpu]]\ndevices = [3]\nplacements = [{ profile = \"1g.16gb\", start = 4 }]\n", ""}, // where it can begin is not public
+		{"[[mig.gpu]]\ndevices = [4]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
+		{"[[mig.gpu]]\ndevices = [4]\nlayout = { \"3g.71gb\" = 3 }\n", "cannot make 3 × 3g.71gb on H20-141GB"},
 		{"[mig]\ntrust_driver = true\n[[mig.gpu]]\nlayout = { \"1g.18gb\" = 7 }\n", ""},
 		{"[mig]\nlayout = \"a\"\nfile = \"/another.yaml\"\n", ""}, // it may come before the driver does
 	} {

@@ -81,7 +81,7 @@ func (m Model) placedParts(found State) []placedPart {
 	var all []placedPart
 	var seen uint64
 	for _, p := range found.Parts {
-		s := placedPart{Part: p, profile: -1}
+		s := placedPart{Part: p, profile: noProfile}
 		for _, q := range m.Profiles {
 			i := slices.IndexFunc(q.Places, func(at host.Span) bool { return at.Start == p.Start })
 			if q.Name == p.Profile && i >= 0 && mask(q.Places[i])&seen == 0 {
@@ -230,7 +230,7 @@ func (s *search) place(i int, used uint64, changes cost) {
 func (s *search) removed(used uint64) cost {
 	var c cost
 	for k, f := range s.found {
-		if s.kept&(1<<k) != 0 || f.mask&used == 0 && f.profile >= 0 {
+		if s.kept&(1<<k) != 0 || f.mask&used == 0 && f.profile != noProfile {
 			continue
 		}
 		c[1]++

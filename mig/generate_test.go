@@ -41,7 +41,7 @@ func TestGenerate(t *testing.T) {
 		all = append(all, m.GPU())
 	}
 	text := generated(t, "all models", all, label)
-	for _, want := range []string{"all-disabled:", "all-enabled:", "all-1g.10gb.me:", "all-1g.24gb-me:", "all-7g.141gb:", `- "0x233010DE"`} {
+	for _, want := range []string{"all-disabled:", "all-enabled:", "all-1g.10gb.me:", "all-1g.24gb-me:", "all-7g.141gb:", `- "0x233010DE"`, " 1g.10gb: 7\n", " 1g.16gb-me: 2\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is not in\n%s", want, text)
 		}

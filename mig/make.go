@@ -152,7 +152,7 @@ func explain(err error, held []string) error {
 		t.What, t.Because, t.Try = unreset.Error(), append(converge.Few(unreset.Holders, 6), t.Because...), unreset.try()
 	case errors.As(f.Err, &refused) && refused.Code == "IN_USE":
 		t.Because = append(converge.Few(held, 6), t.Because...)
-		t.Try = []string{"end what uses the GPU (nvidia-smi lists processes, gpuadm plan names who has a device open), then run the same command again"}
+		t.Try = []string{"end what uses the GPU (nvidia-smi lists processes, " + converge.Command("plan") + " names who has a device open), then run the same command again"}
 	}
 	return t
 }

@@ -30,7 +30,7 @@ type Model struct {
 	Compute   int      // compute slices
 	Driver    string   // the first one that can partition it; "" if unknown
 	Names     string   // where the profiles' names come from: dump, guide, config; driver for a live GPU
-	Places    string   // where their places come from: dump, inferred; driver for a live GPU
+	Places    string   // where their places come from: dump, inferred, fractions; driver for a live GPU
 	Sources   []string // where one can read that
 	Note      string   // what else to know
 	Profiles  []host.Profile
@@ -46,6 +46,12 @@ func (m Model) Resets() bool { return m.Arch == "ampere" }
 // Persists says whether MIG mode outlives the driver and a reboot: on Ampere it lies in the InfoROM, from Hopper on it
 // ends with the driver. Instances outlive neither anywhere.
 func (m Model) Persists() bool { return m.Arch == "ampere" }
+
+// noProfile is the id of what is no profile of a GPU.
+const noProfile = -1
+
+// parts says whether only the driver knows ids and memory slices: Memory and Places count parts of the memory, and ids are below noProfile.
+func (m Model) parts() bool { return m.Places == "fractions" }
 
 //go:embed profiles/gpus.json
 var gpus []byte
@@ -116,7 +122,10 @@ func (t table) model(g gpuRow) Model {
 	for _, d := range g.Devices {
 		m.Devices = append(m.Devices, "0x"+d+"10DE")
 	}
-	for _, r := range t.Grids[g.Grid].Rows {
+	for i, r := range t.Grids[g.Grid].Rows {
+		if m.parts() {
+			r.ID = noProfile - 1 - i // no driver's
+		}
 		key := strconv.Itoa(r.Memory)
 		p := host.Profile{
 			ID: r.ID, Enum: r.Enum, Slices: r.Slices, Max: r.Max, Compute: t.compute(r.Slices),
@@ -157,6 +166,9 @@ func Of(g host.GPU) (Model, error) {
 		return known, nil
 	}
 	m := known
+	if found && g.Address == "" { // GPU made it: no driver has said anything
+		return known, nil
+	}
 	m.Names, m.Places, m.Memory, m.Compute = "driver", "driver", 0, 0
 	if !found {
 		m.Name, m.Title, m.Devices, m.Arch = named(g), named(g), []string{g.Device}, g.Arch

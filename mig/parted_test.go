@@ -112,6 +112,7 @@ func makeOn(l NamedLayout, m Model, g host.GPU) (int, error) {
 // early189 is a GB200 of the first boards (https://github.com/NVIDIA/mig-parted/issues/227).
 func early189(m Model) Model {
 	g := m.GPU()
+	g.Address = "0000:01:00.0"
 	g.Profiles = append([]host.Profile{}, g.Profiles...)
 	for i := range g.Profiles {
 		g.Profiles[i].Name = strings.NewReplacer("23gb", "24gb", "93gb", "95gb", "186gb", "189gb").Replace("MIG " + g.Profiles[i].Name)

@@ -6,6 +6,7 @@ package mig
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -50,11 +51,18 @@ func (m Model) Picture(s State) string {
 		fmt.Fprintf(&bar, "|%-*s", cell*size-1, text)
 		at += size
 	}
-	out := "slice  " + strings.TrimRight(ruler.String(), " ") + "\n       " + bar.String() + "|\n"
+	out := "slice  "
+	if m.parts() {
+		out = "part   "
+	}
+	out += strings.TrimRight(ruler.String(), " ") + "\n       " + bar.String() + "|\n"
 	for _, p := range s.Parts {
 		if _, known := m.placedAt(s, p.Start); !known {
 			beside = append(beside, p.String()+" is no instance that this GPU offers")
 		}
+	}
+	if m.parts() {
+		beside = append(beside, "which memory slices these are, the driver says")
 	}
 	if s.Next != s.Mode && s.Next != Unknown {
 		beside = append(beside, "MIG is "+string(s.Next)+" after a reset")
@@ -73,7 +81,7 @@ type drawn struct {
 // placedAt is the instance that begins at a slice.
 func (m Model) placedAt(s State, start int) (drawn, bool) {
 	for _, f := range m.placedParts(s) {
-		if f.profile >= 0 && f.Start == start {
+		if f.profile != noProfile && f.Start == start {
 			return drawn{f.Part, size(m.Profiles[m.byID(f.profile)])}, true
 		}
 	}
@@ -107,6 +115,14 @@ func (p drawn) label(room int) string {
 	return fmt.Sprintf("%dg", n.slices)[:min(2, room)]
 }
 
+// memory names what Memory counts.
+func (m Model) memory() string {
+	if m.parts() {
+		return "parts of the memory"
+	}
+	return "memory slices"
+}
+
 // Offer draws what a GPU can be partitioned into: each profile, how many of it fit on an empty GPU, and where.
 func (m Model) Offer() string {
 	rows := slices.Clone(m.Profiles)
@@ -125,11 +141,18 @@ func (m Model) Offer() string {
 		cell = 4
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d compute slices, %d memory slices\n", m.Name, m.Compute, m.Memory)
+	fmt.Fprintf(&b, "%s: %d compute slices, %d %s\n", m.Name, m.Compute, m.Memory, m.memory())
 	fmt.Fprintf(&b, "%-*s  id  compute  most  places\n", long, "profile")
 	for _, p := range rows {
-		line := fmt.Sprintf("%-*s  %2d  %7d  %4d  ", long, p.Name, p.ID, p.Slices, p.Max)
+		id := strconv.Itoa(p.ID)
+		if p.ID < 0 {
+			id = "?"
+		}
+		line := fmt.Sprintf("%-*s  %2s  %7d  %4d  ", long, p.Name, id, p.Slices, p.Max)
 		b.WriteString(line + places(p, cell) + "\n")
+	}
+	if m.parts() {
+		b.WriteString("Ids and memory slices are not public: the driver says them.\n")
 	}
 	return b.String()
 }

@@ -25,6 +25,13 @@ func (m Model) cannot(want Layout, items []item) error {
 			starts = append(starts, fmt.Sprint(at.Start))
 			free = free || at.Start == it.start
 		}
+		if it.start != Anywhere && m.parts() {
+			return &converge.Trouble{
+				What: fmt.Sprintf("cannot plan %s at %d on %s without its driver: where it can begin is not public", p.Name, it.start, m.Name),
+				Try:  []string{"leave out where it begins, or run the same command on the machine, where the driver says it"},
+				Err:  errKnown,
+			}
+		}
 		if it.start != Anywhere && !free {
 			return &converge.Trouble{
 				What: fmt.Sprintf("cannot make %s at %d on %s: it cannot begin there", p.Name, it.start, m.Name),
@@ -105,7 +112,7 @@ func (m Model) refuse(want Layout, items []item) error {
 	case both != nil:
 		why = fmt.Sprintf("%s and %s want the same media engines", both[0].want(), both[1].want())
 	case need > m.Memory:
-		why = fmt.Sprintf("it needs %d memory slices, and there are %d", need, m.Memory)
+		why = fmt.Sprintf("it needs %d %s, and there are %d", need, m.memory(), m.Memory)
 	case compute > m.Compute:
 		why = fmt.Sprintf("it needs %d compute slices, and there are %d", compute, m.Compute)
 	case a != "":

@@ -84,7 +84,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		list = append(list, w)
 	}
 	if !s.Has("runtime") || s.Runtime.CDI {
-		list = append(list, things.CDIRun())
+		list = append(list, things.PartitionNodes(), things.CDIRun()) // the CDI spec names nodes that are there
 	}
 	return append(list, things.Resumed()), nil
 }
@@ -141,6 +141,9 @@ func impossible(m spec.MIG, f facts.Facts) error {
 				continue
 			}
 			_, err := model.Fit(StateOf(g), e.Layout)
+			if errors.Is(err, errKnown) { // only its driver can judge this layout
+				continue
+			}
 			if trouble := (*converge.Trouble)(nil); errors.As(err, &trouble) {
 				trouble.Because = append(trouble.Because, fmt.Sprintf("no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs", p.Address, g.Device))
 				trouble.Try = append(trouble.Try, "trust_driver = true in [mig], if the driver to come knows more")

@@ -158,7 +158,7 @@ func checkFit(t *testing.T, m Model, l Layout) {
 	}
 	var used uint64
 	for _, f := range m.placedParts(fit.Target) {
-		if f.profile < 0 || used&f.mask != 0 {
+		if f.profile == noProfile || used&f.mask != 0 {
 			t.Fatalf("%s on %s: %s", l, m.Name, fit.Target)
 		}
 		used |= f.mask

@@ -106,7 +106,7 @@ func (m Model) geometry(s State) (geometry, error) {
 	g := geometry{mode: s.Mode, next: cmp.Or(s.Next, s.Mode)}
 	var wrong error
 	for _, p := range s.Parts {
-		made := piece{name: p.Profile, profile: -1, at: host.Span{Start: p.Start}, busy: p.Busy}
+		made := piece{name: p.Profile, profile: noProfile, at: host.Span{Start: p.Start}, busy: p.Busy}
 		if id, unnamed := strings.CutPrefix(p.Profile, "?"); unnamed {
 			made.profile, _ = strconv.Atoi(id)
 		}
@@ -122,7 +122,7 @@ func (m Model) geometry(s State) (geometry, error) {
 			}
 		}
 		for _, c := range p.Compute {
-			b := bit{slices: c.Slices, profile: -1}
+			b := bit{slices: c.Slices, profile: noProfile}
 			if i := slices.IndexFunc(offers, func(o host.ComputeProfile) bool { return o.Slices == c.Slices }); i >= 0 {
 				b.profile = offers[i].ID
 			} else if wrong == nil {

@@ -79,6 +79,10 @@ func TestRefusals(t *testing.T) {
 		{"A100-40", ask("4g(3c,1c)")},
 		{"A100-40", ask("3g(2c,1c)", "3g(4c)")},
 		{"RTX PRO 6000", ask("2g.48gb+gfx", "1g.24gb-me", "1g.24gb", "1g.24gb+me")},
+		{"RTX PRO 4500", ask("1g", "1g", "1g")},
+		{"RTX PRO 4500", ask("1g.16gb+me.all", "1g.16gb")},
+		{"RTX PRO 4500", ask("2g.32gb", "1g.16gb-me")},
+		{"RTX PRO 4500", ask("1g.16gb@4")},
 		{"A30", ask("2g", "2g+me", "1g")},
 		{"A30", ask("2g+me", "1g+me")},
 		{"RTX PRO 6000", ask("1g.24gb+me.all", "1g.24gb", "1g.24gb+me")},
@@ -112,6 +116,7 @@ func TestPictures(t *testing.T) {
 		{"A100-40", "on ?65@0(1c) 1g.5gb@5"},
 		{"A30", "on 1g.6gb@0 1g.6gb+me@1 2g.12gb+me@2"},
 		{"GB300", "on 1g.35gb+me@0 1g.70gb@2 3g.139gb@4"},
+		{"RTX PRO 4500", "on 1g.16gb@0 1g.16gb-me@1"},
 		{"RTX PRO 6000", "on 1g.24gb+me.all@0 1g.24gb+gfx@3 2g.48gb-me@6(1c,1c)"},
 	} {
 		m := model(t, c[0])
@@ -139,6 +144,8 @@ func TestFind(t *testing.T) {
 		"rtx pro 6000": "RTX-PRO-6000-96GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000-96GB",
 		"NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "RTX-PRO-6000-96GB", "2BB1": "RTX-PRO-6000-96GB",
 		"NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "RTX-PRO-6000-96GB", "2BB4": "RTX-PRO-6000-96GB",
+		"NVIDIA H20-3e": "H20-141GB", "232C": "H20-141GB", "NVIDIA H20 96GB": "H100-96GB",
+		"RTX PRO 4500": "RTX-PRO-4500-32GB", "NVIDIA RTX PRO 4500 Blackwell Server Edition": "RTX-PRO-4500-32GB", "2C3A": "RTX-PRO-4500-32GB",
 		"NVIDIA B300 SXM6 AC": "B300-269GB", "NVIDIA B300 SXM6 AC 269GB": "B300-269GB",
 	} {
 		if m, err := Find(asked); err != nil || m.Name != want {
@@ -146,7 +153,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "NVIDIA H20-3e", "RTX PRO 5000", "2C31"} {
+	for _, asked := range []string{"h100", "H10-80GB", "T4", "80", "", "gpu", "0x1EB810DE", "A100-80-40", "H20", "RTX PRO 5000", "2BB3"} {
 		_, err := Find(asked)
 		fmt.Fprintf(&out, "=== %q\n%s", asked, words(err))
 	}
@@ -194,6 +201,7 @@ func TestTable(t *testing.T) {
 // TestOf: what the driver says comes first, but for what NVML is known to get wrong.
 func TestOf(t *testing.T) {
 	a30 := model(t, "A30").GPU()
+	a30.Address = "0000:31:00.0"
 	a30.Profiles = append([]host.Profile{}, a30.Profiles...)
 	a30.Profiles[0].Max = 2
 	if m, err := Of(a30); err != nil || m.Profiles[0].Max != 4 {
@@ -212,6 +220,21 @@ func TestOf(t *testing.T) {
 	m, err := Of(odd)
 	if err != nil || m.Memory != 6 || m.Resets() || m.Names != "driver" || m.Profiles[0].Name != "2g.50gb" || m.Profiles[0].Compute[0].ID != 1 {
 		t.Errorf("unknown GPU: %+v, %v", m, err)
+	}
+	// A driver's ids and places come first, also where the table has none; and no table claims to be a driver's.
+	pro := model(t, "RTX PRO 4500")
+	if m, err := Of(pro.GPU()); err != nil || m.Places != "fractions" || m.Profiles[0].ID >= 0 {
+		t.Errorf("RTX PRO 4500 without a driver: %+v, %v", m, err)
+	}
+	live := pro.GPU()
+	live.Address = "0000:31:00.0"
+	live.Profiles = []host.Profile{{ID: 14, Name: "MIG 1g.16gb", Slices: 1, Max: 2, Places: []host.Span{{Start: 0, Size: 4}, {Start: 4, Size: 4}}}}
+	m, err = Of(live)
+	if err != nil || m.Places != "driver" || m.Memory != 8 || m.Profiles[0].ID != 14 {
+		t.Errorf("RTX PRO 4500 with a driver: %+v, %v", m, err)
+	}
+	if fit, err := m.Fit(empty(), Layout{Enabled: true, Wants: []Want{{Profile: "1g.16gb", Start: 4}}}); err != nil || fit.Target.String() != "on 1g.16gb@4" {
+		t.Errorf("RTX PRO 4500 with a driver: %s, %v", fit.Target, err)
 	}
 	for _, g := range []host.GPU{{Address: "a", Name: "Tesla T4"}, {Address: "a", Lost: "gone"}, {Address: "a", MIG: true, Name: "X2"}} {
 		if _, err := Of(g); err == nil {

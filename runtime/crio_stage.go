@@ -97,7 +97,7 @@ func proveCRIO(ctx context.Context, v host.View, e facts.Engine, h Handler, targ
 		return &converge.Trouble{
 			What:    fmt.Sprintf("cannot edit %s: CRI-O would read the edited files differently: %v", target, err),
 			Because: []string{e.Binary + " config was asked about a copy; the machine's own files have not changed"},
-			Try:     []string{"report it with gpuadm facts --record and the configuration: gpuadm should have known"}, Err: err,
+			Try:     []string{"report it with " + converge.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
 		}
 	}
 	return nil

@@ -65,7 +65,7 @@ func proveDocker(ctx context.Context, v host.View, e facts.Engine, before, after
 	}
 	t := &converge.Trouble{
 		What: fmt.Sprintf("cannot edit %s: Docker would not take the result: %v", e.Config, err),
-		Try:  []string{"report it with gpuadm facts --record and the configuration: gpuadm should have known"}, Err: err,
+		Try:  []string{"report it with " + converge.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
 	}
 	if before != nil && validate(before) != nil {
 		t.What = fmt.Sprintf("cannot edit %s: Docker rejects it before the edit: %v", e.Config, err)

@@ -152,7 +152,8 @@ func verifyOnly(_ spec.Spec, _ facts.Facts, e facts.Engine, h Handler) ([]conver
 // aksHandler is what AKS calls the handler in its own file (see itsEntry).
 const aksHandler = "nvidia-container-runtime"
 
-// entryOfAKS is AKS's own handler where its file has it with a program that is there, whatever is the default: ours may be.
+// entryOfAKS is AKS's own handler where its file has it with a program that is there, whatever is the default: ours may be, and so may
+// an entry of any other name.
 func entryOfAKS(e facts.Engine, programs []string) string {
 	if c, err := asRead(e); err == nil {
 		entry, _ := sub(c.cri, "containerd", "runtimes")[aksHandler].(map[string]any)
@@ -160,7 +161,7 @@ func entryOfAKS(e facts.Engine, programs []string) string {
 			return aksHandler
 		}
 	}
-	return itsEntry(e, programs)
+	return "nvidia"
 }
 
 // onAKS edits the file in place once AKS's scripts have ended: they write it once, and not again. A handler of its own is right as

@@ -100,3 +100,23 @@ func TestWrapper(t *testing.T) {
 		}
 	}
 }
+
+// TestAutoOnAKSIsNotOurs: in a pool made with --gpu-driver none AKS writes no NVIDIA handler. The one found there under another name is
+// what an earlier spec had gpuadm write: "auto" means the same as on a fresh node.
+func TestAutoOnAKSIsNotOurs(t *testing.T) {
+	entry := func(name string) string {
+		return fmt.Sprintf("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%s]\nruntime_type = \"io.containerd.runc.v2\"\n"+
+			"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.%[1]s.options]\nBinaryName = %q\n", name, Binary)
+	}
+	for text, want := range map[string]string{"": "nvidia", entry("nvidia-two"): "nvidia", entry("nvidia-two") + entry(aksHandler): aksHandler} {
+		found := []byte("version = 2\n" + text)
+		e := facts.Engine{
+			Name: "containerd", Version: "1.7.24", Owner: "aks", Config: etc + "/config.toml",
+			Files: []facts.File{{Path: etc + "/config.toml", Data: found}},
+		}
+		f := facts.Facts{Engines: []facts.Engine{e}, Programs: []string{Binary}}
+		if got := handlerOf(parsed(t, ""), f, e).Name; got != want {
+			t.Errorf("auto is %s, want %s, of\n%s", got, want, found)
+		}
+	}
+}

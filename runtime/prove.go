@@ -46,7 +46,7 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, t
 		return &converge.Trouble{
 			What:    fmt.Sprintf("cannot edit %s: the daemon would read the edited file differently: %v", target, err),
 			Because: []string{binary + " config dump was asked about a copy; the machine's own files are as they were"},
-			Try:     []string{"report it with gpuadm facts --record and the configuration: gpuadm should have known"}, Err: err,
+			Try:     []string{"report it with " + converge.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
 		}
 	}
 	return nil

@@ -15,10 +15,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
 // BillFile is the bill of materials of what was baked into an image.
@@ -54,10 +56,13 @@ type hash struct {
 // ownPurl is gpuadm's, without the version, as in the bill of materials of its own binary (images/build/sbom).
 const ownPurl = "pkg:golang/github.com/gpuadm/gpuadm"
 
-// writeBill writes which packages gpuadm has added to the image, and gpuadm itself. An image that was sealed before and is baked once
+// runfileRef names the driver of NVIDIA's installer in a bill. No form of package URL is for it.
+const runfileRef = "runfile nvidia"
+
+// writeBill writes which packages gpuadm has added to the image, the driver of NVIDIA's installer, and gpuadm itself. An image that was sealed before and is baked once
 // more has the names of its earlier packages in the bill that is there; versions are read from the image. There is no time in it and no
 // serial number, so two bakes of the same are alike.
-func writeBill(ctx context.Context, h host.Host, s converge.Status, version string) error {
+func writeBill(ctx context.Context, h host.Host, asked spec.Driver, s converge.Status, version string) error {
 	old, err := readBill(h)
 	if err != nil || old.Components != nil && len(s.Made) == 0 {
 		return err
@@ -66,8 +71,10 @@ func writeBill(ctx context.Context, h host.Host, s converge.Status, version stri
 	for _, c := range old.Components {
 		was[c.Ref] = c
 	}
-	names := slices.DeleteFunc(slices.Collect(maps.Keys(was)), func(name string) bool { return name == Binary })
+	names := slices.DeleteFunc(slices.Collect(maps.Keys(was)), func(name string) bool { return name == Binary || name == runfileRef })
+	ran := was[runfileRef].Ref != ""
 	for _, made := range s.Made {
+		ran = ran || made.Kind == "runfile"
 		if made.Kind == "package" && !slices.Contains(names, made.Name) {
 			names = append(names, made.Name)
 		}
@@ -80,6 +87,9 @@ func writeBill(ctx context.Context, h host.Host, s converge.Status, version stri
 		})
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	if ran && asked.Source == drivers.SourceRunfile {
+		all = append(all, component{Ref: runfileRef, Type: "library", Name: "NVIDIA-Linux", Version: asked.Version, Hashes: digest(asked.Runfile.SHA256)})
 	}
 	if len(names) > 0 {
 		packager, found, err := packagers().Describe(ctx, h, names)

@@ -101,6 +101,26 @@ func billOf(t *testing.T, n *simhost.Node, is converge.Status) (text []byte, all
 	return text, all
 }
 
+// TestBillRunfile: the driver of NVIDIA's installer is in the bill with its runfile's digest, also after a later bake that made something else.
+func TestBillRunfile(t *testing.T) {
+	n, is := bakedImage(t)
+	asked := spec.Spec{Driver: spec.Driver{Version: "580.95.05", Source: "runfile", Runfile: spec.Runfile{SHA256: strings.Repeat("ab", 32)}}}
+	for _, made := range []converge.Mark{{Kind: "runfile", Name: "nvidia"}, {Kind: "file", Name: "/etc/other"}} {
+		is.Made = []converge.Mark{made}
+		if _, err := Seal(t.Context(), n, asked, is, "1.0.0", false); err != nil {
+			t.Fatal(err)
+		}
+		b, err := readBill(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := component{Ref: "runfile nvidia", Type: "library", Name: "NVIDIA-Linux", Version: "580.95.05", Hashes: digest(strings.Repeat("ab", 32))}
+		if !slices.ContainsFunc(b.Components, func(c component) bool { return cmp.Equal(c, want) }) {
+			t.Errorf("after %s: %+v", made.Kind, b.Components)
+		}
+	}
+}
+
 var update = flag.Bool("update", false, "rewrite the golden file")
 
 // TestBill: the bill of materials names each package that was baked and is there, and gpuadm, with the digests that are known. It is

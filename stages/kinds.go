@@ -45,7 +45,7 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 	case "cdi":
 		return things.NewCDI(name), nil
 	case "device-links":
-		return things.NewDeviceLinks(), nil
+		return things.NewDeviceLinks(name), nil
 	case "paused":
 		return things.NewPaused(name), nil
 	case "package":

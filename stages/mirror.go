@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/packages/apt"
+	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
@@ -35,6 +36,7 @@ type Mirror struct {
 	Binary []byte   // of gpuadm
 	Keep   bool     // packages of the folder that the spec no longer asks for stay in it
 	Say    func(files int, size int64)
+	Note   func(text string) // what the operator should know
 }
 
 // Files of a mirror beside the packages.
@@ -42,7 +44,7 @@ const (
 	mirrorKey    = "key.asc"
 	mirrorBinary = "gpuadm"
 	mirrorSpec   = "mirror.toml"
-	mirrorWork   = ".gpuadm" // what apt needs while the mirror is made
+	mirrorWork   = ".gpuadm" // what the packager needs while the mirror is made
 )
 
 // Make fills the folder of a mirror with all that a machine with these facts needs for a spec. The folder is made beside the old one,
@@ -51,8 +53,8 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 	from, ok := gatherers()[manager(f.OS)]
 	if !ok {
 		return lock, false, &converge.Trouble{
-			What: fmt.Sprintf("cannot mirror for %s: gpuadm writes mirrors for apt only", m.For),
-			Try:  []string{"dnf reposync --download-metadata and dnf download --resolve --alldeps, which bring repositories and packages; url, key and fingerprint in [driver.repo] name them"},
+			What: fmt.Sprintf("cannot mirror for %s: neither apt nor dnf manages its packages", m.For),
+			Try:  []string{`set owner = "other" in [driver], if another tool installs the driver`},
 		}
 	}
 	next := m.beside("new")
@@ -73,7 +75,7 @@ func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Fact
 	if err != nil {
 		return lock, false, err
 	}
-	for name, data := range map[string][]byte{mirrorKey: public, mirrorBinary: m.Binary, mirrorSpec: m.spec(s, lock.Key)} {
+	for name, data := range map[string][]byte{mirrorKey: public, mirrorBinary: m.Binary, mirrorSpec: m.spec(s, manager(f.OS), lock.Key)} {
 		mode := fs.FileMode(0o644)
 		if name == mirrorBinary {
 			mode = 0o755
@@ -120,7 +122,7 @@ func (m Mirror) signer(h host.Host) (things.Signer, error) {
 
 // gatherers are the packagers that can fill a mirror.
 func gatherers() map[string]packages.Gatherer {
-	return map[string]packages.Gatherer{"apt": apt.New().(packages.Gatherer)}
+	return map[string]packages.Gatherer{"apt": apt.New().(packages.Gatherer), "dnf": dnf.New().(packages.Gatherer)}
 }
 
 // beside is a folder of gpuadm's beside the mirror: new while it is made, old while the new one takes its place. Both are known by name,
@@ -218,18 +220,21 @@ func (m Mirror) packages(
 		ask.Changes = append(ask.Changes, converge.Change{Kind: "package", Name: name, After: w.all()[name].String()})
 	}
 	names, err = from.Gather(ctx, h, packages.Gathering{
-		Repos: w.repos, Via: via(s), Request: ask, Work: path.Join(next, mirrorWork), Into: next, Before: m.Dir, Keep: m.Keep, Say: m.Say,
+		Repos: w.repos, Via: via(s), Request: ask, Work: path.Join(next, mirrorWork), Into: next, Before: m.Dir, Keep: m.Keep, Say: m.Say, Note: m.Note,
 	})
 	return names, w, err
 }
 
 // spec is a part of node.toml that names the mirror.
-func (m Mirror) spec(s spec.Spec, fingerprint string) []byte {
+func (m Mirror) spec(s spec.Spec, manager, fingerprint string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Written by gpuadm mirror. Copy it to /etc/gpuadm/node.d on the nodes, which have the folder as %s.\nformat = 1\n", m.Dir)
 	for _, section := range []string{"driver", "toolkit"} {
 		if s.Has(section) {
 			fmt.Fprintf(&b, "[%s.repo]\nurl = \"file://%s\"\nkey = \"%[2]s/%s\"\nfingerprint = %q\n", section, m.Dir, mirrorKey, fingerprint)
+			if manager == "dnf" { // the packages have the signatures of those who made them
+				b.WriteString("signature = \"metadata\"\n")
+			}
 		}
 	}
 	if s.Driver.Runfile.URL != "" {
@@ -247,6 +252,7 @@ func seal(h host.View, l *packages.Lock, dir string, names []string) error {
 		if err != nil {
 			return err
 		}
+		is.Name = name
 		l.Files = append(l.Files, is)
 	}
 	return nil
@@ -262,7 +268,7 @@ func (m Mirror) same(h host.View, lock packages.Lock) (old packages.Lock, same b
 		return old, false
 	}
 	bare := old
-	bare.Files = slices.DeleteFunc(slices.Clone(old.Files), func(f packages.LockFile) bool { return f.Name == "InRelease" })
+	bare.Files = slices.DeleteFunc(slices.Clone(old.Files), func(f packages.LockFile) bool { return slices.Contains(packages.Signatures(), f.Name) })
 	is, err := json.Marshal(bare)
 	now, failed := json.Marshal(lock)
 	return old, cmp.Or(err, failed) == nil && bytes.Equal(is, now)
@@ -295,8 +301,9 @@ func (m Mirror) publish(
 		return lock, false, err
 	}
 	for _, name := range all { // of a run that was killed, and had another spec
-		if name != packages.MirrorLock && !slices.Contains(names, name) {
-			if err := h.Remove(path.Join(next, name)); err != nil {
+		of := func(file string) bool { return file == name || strings.HasPrefix(file, name+"/") }
+		if name != packages.MirrorLock && !slices.ContainsFunc(names, of) {
+			if _, err := h.Do(ctx, "rm", "-rf", "--", path.Join(next, name)); err != nil {
 				return lock, false, err
 			}
 		}

@@ -24,7 +24,7 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, print)})
+		s, err := spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "apt", print)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,9 +57,28 @@ func TestMirrorsAreConfiguredOnce(t *testing.T) {
 		}
 	}
 
-	s = parse("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://x.example/a/NVIDIA.run\"\nsha256 = \"" + strings.Repeat("ab", 32) + "\"\n")
-	w, err := wantedPackages(drivers.New(), s, f)
+	// For dnf there are no streams, and what enable_needed would enable is in the mirror.
+	f.OS = facts.OS{ID: "rhel", Version: "9.4", Like: []string{"fedora"}}
+	text := spec.File{Name: "node.toml", Data: []byte("format = 1\n[driver]\nversion = \"580.95.05\"\n[driver.repo]\nenable_needed = true\n[toolkit]\nversion = \"1.18.0\"\n")}
+	asked, err := spec.Parse(text)
 	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := spec.Parse(text, spec.File{Name: "node.d/mirror.toml", Data: Mirror{Dir: "/srv/mirror"}.spec(asked, "dnf", print)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := wantedPackages(drivers.New(), both, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(w.repos) != 1 || w.repos[0].Signed != packages.SignedMetadata || !w.repos[0].Whole || w.stream != "" || len(w.enables()) > 0 {
+		t.Errorf("for dnf: repositories %+v, stream %q, enabled %v", w.repos, w.stream, w.enables())
+	}
+	f.OS = facts.OS{ID: "debian", Version: "12"}
+
+	s = parse("format = 1\n[driver]\nversion = \"580.95.05\"\nsource = \"runfile\"\n[driver.runfile]\nurl = \"https://x.example/a/NVIDIA.run\"\nsha256 = \"" + strings.Repeat("ab", 32) + "\"\n")
+	if w, err = wantedPackages(drivers.New(), s, f); err != nil {
 		t.Fatal(err)
 	}
 	if s.Driver.Runfile.URL != "file:///srv/mirror/NVIDIA.run" || len(w.repos) != 1 || w.repos[0].URL != "file:///srv/mirror" {

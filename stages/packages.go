@@ -111,11 +111,15 @@ func isMirror(f facts.Facts, url string) bool {
 	return slices.ContainsFunc(packages.LocksOf(url), func(lock string) bool { _, is := f.Files[lock]; return is })
 }
 
-// fromMirrors has apt take packages from a mirror where one has them. The distribution's newer ones may be out of reach.
+// fromMirrors has packages taken from a mirror where one has them. The distribution's newer ones may be out of reach: apt goes by the pin,
+// and dnf reads no other repositories.
 func (w *wanted) fromMirrors(f facts.Facts) {
 	for i, r := range w.repos {
 		if isMirror(f, r.URL) {
-			w.mirrors = append(w.mirrors, packages.FolderOf(r.URL))
+			w.mirrors, w.repos[i].Whole = append(w.mirrors, packages.FolderOf(r.URL)), true
+			if r.ID == "driver" {
+				w.stream, w.lacks, w.enable = "", nil, false // a mirror lists no streams, and has what the driver depends on
+			}
 			w.repos[i].Pins = append(slices.Clone(r.Pins), packages.Pin{Names: []string{"*"}, Pin: "release o=" + packages.MirrorOrigin, Priority: 990})
 		}
 	}

@@ -72,7 +72,7 @@ func Sealable(s converge.Status) error {
 	return &converge.Trouble{
 		What:    "cannot seal the image: some changes are not made, and at first boot there may be no network",
 		Because: converge.Few(open, 6),
-		Try:     []string{"gpuadm bake without --seal, which says why", "packages in place of a runfile, which is installed on the running machine only"},
+		Try:     []string{converge.Command("bake") + " without --seal, which says why"},
 	}
 }
 
@@ -86,7 +86,7 @@ func Seal(ctx context.Context, h host.Host, s spec.Spec, is converge.Status, ver
 	if err := writeManifest(h, is, version); err != nil {
 		return nil, err
 	}
-	if err := writeBill(ctx, h, is, version); err != nil {
+	if err := writeBill(ctx, h, s.Driver, is, version); err != nil {
 		return nil, fmt.Errorf("cannot write %s: %w", BillFile, err)
 	}
 	c := cleaner{h: h}
@@ -138,7 +138,7 @@ func noPrivateKey(h host.View) error {
 	return &converge.Trouble{
 		What:    "cannot seal the image: the private key " + t.BuildKey + " lies in it",
 		Because: []string{"DKMS's settings name it, and a private key that all machines have protects none of them"},
-		Try:     []string{"take it out of the image, and out of /etc/dkms/framework.conf and /etc/dkms/framework.conf.d", "gpuadm bake --module-key FILE --module-cert FILE, which signs and leaves no key"},
+		Try:     []string{"take it out of the image, and out of /etc/dkms/framework.conf and /etc/dkms/framework.conf.d", converge.Command("bake --module-key FILE --module-cert FILE") + ", which signs and leaves no key"},
 	}
 }
 

@@ -445,6 +445,13 @@ func TestFolderWithOthersFilesStays(t *testing.T) {
 	if _, err := n.Lstat("/etc/x/theirs"); err != nil || len(res.Left) != 1 {
 		t.Errorf("their file is gone: %v, left %v", err, res.Left)
 	}
+	if err := n.Remove("/etc/x/theirs"); err != nil {
+		t.Fatal(err)
+	}
+	res = undo(t, n, e, "all")
+	if _, err := n.Lstat("/etc/x"); err != nil || res.Run != "" {
+		t.Errorf("the folder that an undo left to others is not theirs: %v, run %s", err, res.Run)
+	}
 }
 
 func TestStopFinishesTheMakeAtWork(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -53,19 +52,7 @@ func hostileEngine(t testing.TB, edition int) *converge.Engine {
 // Kills, one or two faults, and edits of others, in any order: an apply ends as on a fresh machine, an undo of all in the first
 // tree, and none of gpuadm's own states is taken for one of others.
 func TestHostileRandom(t *testing.T) {
-	from, many := uint64(0), uint64(100)
-	if wholly() {
-		many = 3000
-	} else if testing.Short() {
-		many = 10
-	}
-	if text := os.Getenv(seedVariable); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		from, many = seed, 1
-	}
+	from, many := seeds(t, 10, 100, 3000)
 	bad := 0
 	for seed := from; seed < from+many && bad < 3; seed++ {
 		for _, edits := range []bool{false, true} {

@@ -6,6 +6,7 @@ package test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
 // Two faults: a make fails, and so does its roll-back. What stays is undone later, or is back already.
@@ -324,5 +326,105 @@ func TestHostileNoRestartOfWhatIsNoLongerAskedFor(t *testing.T) {
 	n.Advance(60e9)
 	if p := plan(t, n, of(stage())); p.Now() != 0 {
 		t.Errorf("planned: %s", names(p.Changes))
+	}
+}
+
+// An undo of all was killed when only the line that ends it was missing, and the next is asked for the last run alone: that would bring
+// back a file whose folder is gone. It says that the earlier runs are undone too, and how to finish.
+func TestHostileUndoToOverAnUndoWithoutItsEnd(t *testing.T) {
+	folder, file := things.Folders("/srv/f", ""), things.Exact("/srv/f/z", []byte("one"), 0o644, "")
+	tested := 0
+	for at := range 40 {
+		n := node(t)
+		first := n.Tree(converge.Home)
+		apply(t, n, engineOf(t, stage(append(folder, file)...)))
+		n.Advance(1e9)
+		e := engineOf(t, stage(folder...))
+		last := apply(t, n, e)
+		n.Advance(1e9)
+		n.CutAt(n.Touches() + at)
+		if _, err := e.Undo(t.Context(), n, "all", nil); err == nil {
+			break
+		}
+		n.Revive()
+		_, err := e.Undo(t.Context(), n, last.Run, nil)
+		if tr := (*converge.Trouble)(nil); errors.As(err, &tr) && !strings.Contains(err.Error(), "it is already undone") {
+			tested++
+			if !errors.Is(err, converge.ErrHalfUndone) || !strings.Contains(strings.Join(tr.Try, " "), "gpuadm undo --to ") {
+				t.Errorf("touch %d: %v, because %q, try %q", at, err, tr.Because, tr.Try)
+			}
+		}
+		undo(t, n, e, "all")
+		compare(t, "undone", first, n.Tree(converge.Home))
+	}
+	if tested == 0 {
+		t.Error("no undo was refused")
+	}
+}
+
+// A run is killed in the middle of a write, and the next one can neither sweep nor go on: the one after it removes the temporary file.
+func TestHostileSweepAfterTwoFaults(t *testing.T) {
+	e := func() *converge.Engine { return engineOf(t, stage(things.Exact("/etc/a", []byte("a"), 0o644, ""))) }
+	killed := func(at int) *simhost.Node {
+		n := node(t)
+		put(t, n, "/etc/a", "old")
+		n.CutAt(n.Touches() + at)
+		_, _ = e().Apply(t.Context(), n)
+		n.Revive()
+		return n
+	}
+	const temporary = "/etc/.gpuadm-"
+	at := 40 // the last touch that leaves one: the new bytes are in place, and the next apply has nothing to do in the folder
+	for ; !strings.Contains(killed(at).Tree(), temporary); at-- {
+		if at == 0 {
+			t.Fatal("no run that was killed leaves a temporary file")
+		}
+	}
+	left := 0
+	for first := range 8 {
+		for second := first + 1; second < first+20; second++ {
+			n := killed(at)
+			n.Fail(n.Touches()+first, syscall.EIO)
+			n.Fail(n.Touches()+second, syscall.EIO)
+			if _, err := e().Undo(t.Context(), n, "all", nil); err == nil {
+				continue // it has named what it could not remove
+			}
+			if strings.Contains(n.Tree(), temporary) {
+				left++
+			}
+			n.Reboot() // nothing fails any more
+			apply(t, n, e())
+			clean(t, fmt.Sprintf("touches %d and %d failed", first, second), n)
+		}
+	}
+	if left == 0 {
+		t.Error("no temporary file was left by two runs")
+	}
+}
+
+// An apply is killed while it makes a folder in a folder, and the disk fails while the undo sweeps: what stays is not taken for a file
+// of others, and the next undo ends in the first tree.
+func TestHostileTemporaryIsNoForeignFile(t *testing.T) {
+	e := func() *converge.Engine { return engineOf(t, stage(things.Folders("/srv/f/g", "")...)) }
+	for cut := range 30 {
+		for first := range 6 {
+			for second := first + 1; second < first+12; second++ {
+				n := node(t)
+				n.CutAt(n.Touches() + cut)
+				_, _ = e().Apply(t.Context(), n)
+				n.Revive()
+				n.Fail(n.Touches()+first, syscall.EIO)
+				n.Fail(n.Touches()+second, syscall.EIO)
+				res, _ := e().Undo(t.Context(), n, "all", nil)
+				if len(res.Left) > 0 {
+					t.Errorf("killed at touch %d, touches %d and %d failed: left %v", cut, first, second, res.Left)
+				}
+				n.Reboot() // nothing fails any more
+				undo(t, n, e(), "all")
+				if _, err := n.Stat("/srv/f"); err == nil {
+					t.Errorf("killed at touch %d, touches %d and %d failed: the folder stays", cut, first, second)
+				}
+			}
+		}
 	}
 }

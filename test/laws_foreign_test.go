@@ -30,6 +30,7 @@ import (
 type foreignEdits struct {
 	first, base map[string]string // texts by name; a file that is not there is not in it
 	edited      map[string]bool
+	had         map[string]bool // files that held something of theirs, at least for a while
 	count       int
 }
 
@@ -47,7 +48,7 @@ func shared(name string) bool {
 // othersOf begins with the files that an engine would edit on this machine.
 func othersOf(t testing.TB, n *simhost.Node, engines ...*converge.Engine) *foreignEdits {
 	t.Helper()
-	o := &foreignEdits{first: map[string]string{}, edited: map[string]bool{}}
+	o := &foreignEdits{first: map[string]string{}, edited: map[string]bool{}, had: map[string]bool{}}
 	for _, e := range engines {
 		for _, c := range plan(t, n, e).Changes {
 			if c.Kind == "file" && shared(c.Name) {
@@ -99,6 +100,8 @@ func (o *foreignEdits) write(t testing.TB, n *simhost.Node, name, text string) {
 		t.Fatal(err)
 	}
 	o.edited[name] = true
+	_, theirs := o.base[name]
+	o.had[name] = o.had[name] || theirs
 }
 
 // An edit is what others do to a file that is there.
@@ -108,11 +111,11 @@ type edit func(o *foreignEdits, t testing.TB, n *simhost.Node, name, text string
 func appends(o *foreignEdits, t testing.TB, n *simhost.Node, name, text string) {
 	t.Helper()
 	added := o.addition(name)
-	o.write(t, n, name, text+added)
 	if _, there := o.base[name]; !there {
 		o.base[name] = versionLine.FindString(text)
 	}
 	o.base[name] += added
+	o.write(t, n, name, text+added)
 }
 
 // versionLine is how containerd reads a file. Where gpuadm has made the file, what others add to it is read by gpuadm's version:
@@ -209,7 +212,7 @@ func mkdirs(n *simhost.Node, dir string) error {
 }
 
 // like holds that a machine is like another: byte by byte, but for the files that others have edited. These have the same keys,
-// and the folders that hold them may be there for their sake.
+// and the folders that hold them may be there for their sake: also where an undo left one to them, and they removed their file since.
 func (o *foreignEdits) like(t testing.TB, what string, want, got *simhost.Node) {
 	t.Helper()
 	clean(t, what, got)
@@ -233,7 +236,7 @@ func (o *foreignEdits) like(t testing.TB, what string, want, got *simhost.Node) 
 		if diff := cmp.Diff(wantKeys, keys); diff != "" {
 			t.Fatalf("%s: keys of %s (-want +got):\n%s", what, name, diff)
 		}
-		for dir := path.Dir(name); there && dir != "/"; dir = path.Dir(dir) {
+		for dir := path.Dir(name); (there || o.had[name]) && dir != "/"; dir = path.Dir(dir) {
 			apart[dir] = true
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -43,8 +44,32 @@ var lastly = []wish{
 	{text: specs["handler"] + labelsB + taint, install: true},
 }
 
-// seedVariable runs one history alone: its number is the seed.
+// seedVariable runs one history alone, or some: its number is the seed. It is one number, or the first and the last: 500-999.
 const seedVariable = "GPUADM_SEED"
+
+// seeds says which histories a test runs: those that the variable names, or the first ones, in a nightly run more of them.
+func seeds(t testing.TB, short, usual, nightly uint64) (from, many uint64) {
+	t.Helper()
+	if text := os.Getenv(seedVariable); text != "" {
+		first, last, ok := strings.Cut(text, "-")
+		if !ok {
+			last = first
+		}
+		from, err1 := strconv.ParseUint(first, 10, 64)
+		to, err2 := strconv.ParseUint(last, 10, 64)
+		if err := errors.Join(err1, err2); err != nil || to < from {
+			t.Fatalf("%s=%s: %v", seedVariable, text, err)
+		}
+		return from, to - from + 1
+	}
+	switch {
+	case wholly():
+		return 0, nightly
+	case testing.Short():
+		return 0, short
+	}
+	return 0, usual
+}
 
 func TestRandomHistories(t *testing.T) {
 	var able []machine
@@ -56,20 +81,7 @@ func TestRandomHistories(t *testing.T) {
 	if len(able) < 5 {
 		t.Fatalf("only %d machines take all specs", len(able))
 	}
-	many := uint64(50)
-	if wholly() {
-		many = 500
-	} else if testing.Short() {
-		many = 5
-	}
-	from := uint64(0)
-	if text := os.Getenv(seedVariable); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		from, many = seed, 1
-	}
+	from, many := seeds(t, 5, 50, 500)
 	for seed := from; seed < from+many; seed++ {
 		m := able[seed%uint64(len(able))]
 		t.Run(fmt.Sprintf("seed %d on %s", seed, m.name), func(t *testing.T) {
@@ -248,6 +260,12 @@ func (h *history) edits() {
 	case !there:
 	case slices.Contains(h.alone, name):
 		h.tell("others remove %s", name)
+		// They disable a unit first. Without that its link leads nowhere: systemd says not found, and what is not there counts as taken out.
+		if unit := path.Base(name); path.Ext(unit) == ".service" {
+			if err := h.node.SetUnit(context.Background(), unit, host.UnitChange{File: "disable"}); err != nil {
+				h.Fatal(err)
+			}
+		}
 		if err := h.node.Remove(name); err != nil {
 			h.Fatal(err)
 		}

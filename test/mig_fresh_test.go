@@ -15,10 +15,17 @@ import (
 )
 
 // After a change of partitions their nodes below /dev/nvidia-caps are there, with the numbers that the driver says, and /dev/char leads
-// to them: the driver's tool makes those that are missing. It stays away from nodes that the driver's options leave to another.
+// to them: the driver's tool makes those that are missing. It stays away from nodes that the driver's options leave to another. Stage
+// mig makes them by itself, and stage toolkit where another program makes the partitions.
 // nvidia-modprobe and the files of /proc are as https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
 // records them.
 func TestNodesOfPartitionsAreMade(t *testing.T) {
+	for stage, spec := range map[string]string{"toolkit": "[runtime]\n", "mig": "[[mig.gpu]]\nlayout = { \"3g.20gb\" = 2 }\n"} {
+		t.Run(stage, func(t *testing.T) { nodesOfPartitions(t, stage, spec) })
+	}
+}
+
+func nodesOfPartitions(t *testing.T, stage, spec string) {
 	const gi = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1"
 	archive := "-- sim.toml --\n" + a100s + "\n-- etc/os-release --\nID=debian\nVERSION_ID=\"13\"\n" +
 		"-- proc/devices --\nCharacter devices:\n195 nvidia\n235 nvidia-caps\n\nBlock devices:\n-- dev/nvidiactl device=195:255 --\n-- dev/char/ --\n" +
@@ -34,8 +41,8 @@ func TestNodesOfPartitionsAreMade(t *testing.T) {
 		minor := map[string]int{gi + "/access": 21, gi + "/ci0/access": 22}[argv[2]]
 		return nil, f.Rename(fmt.Sprintf("/dev/nvidia-caps/made%d", minor), fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", minor))
 	}})
-	e := engine(t, "[runtime]\n")
-	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "toolkit" })
+	e := engine(t, spec)
+	e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != stage })
 	apply(t, n, e)
 	if want := []string{gi + "/access", gi + "/ci0/access"}; !slices.Equal(asked, want) {
 		t.Errorf("nvidia-modprobe was asked for %v", asked)

@@ -110,6 +110,7 @@ func brokenMachines(t *testing.T) []brokenMachine {
 			name: "engine and kubelet stopped", code: "RUN-005", then: "KUB-001", on: d13, like: "https://github.com/kubernetes/kubernetes/issues/110383",
 			edits: []swap{{containerdUnit + "\"active\"", containerdUnit + "\"inactive\""}, {kubeletUnit + "\"active\"", kubeletUnit + "\"failed\""}},
 		},
+		{name: "engine ends again and again", code: "RUN-010", on: d13, like: "https://github.com/moby/moby/issues/34091", edits: []swap{{containerdUnit + "\"active\"", containerdUnit + "\"activating\"\nsub = \"auto-restart\""}}},
 		{name: "cgroup drivers differ", code: "RUN-006", on: d13, like: "https://github.com/containerd/containerd/issues/7276", edits: []swap{{"cgroupDriver: systemd", "cgroupDriver: cgroupfs"}}},
 		{
 			name: "persistence daemon stopped", code: "GPU-010", on: d13, like: "https://docs.nvidia.com/deploy/driver-persistence/overview.html",

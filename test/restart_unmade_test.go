@@ -5,6 +5,7 @@ package test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,6 +40,42 @@ func TestNoRestartForWhatWasNotWritten(t *testing.T) {
 	}
 	if tested < 10 {
 		t.Errorf("only %d failed writes", tested)
+	}
+}
+
+// TestNoRestartForAFolder: a folder that the daemon reads is made, and the disk is full before a file is in it. The daemon is not restarted
+// because the folder came and went, and the next apply restarts it once.
+func TestNoRestartForAFolder(t *testing.T) {
+	all := machines(t)
+	m := all[slices.IndexFunc(all, func(m machine) bool { return m.name == "a100-mixed-t4" })]
+	tested := 0
+	for at := range 40 {
+		n := m.boot(t)
+		if err := errors.Join(n.Remove("/srv/containerd/d/10-runc.toml"), n.Remove("/srv/containerd/d")); err != nil {
+			t.Fatal(err)
+		}
+		n.Reboot()
+		n.Fail(n.Touches()+at, syscall.ENOSPC)
+		_, err := engine(t, specs["default"]).Apply(t.Context(), n)
+		why := strings.Join(rolledBack(err), ", ")
+		if err == nil || strings.Contains(why, "file ") {
+			continue // it was written, and only its folder could not be synced
+		}
+		if strings.Contains(why, "restart ") {
+			t.Errorf("touch %d: %v: undone %s", at, err, why)
+		}
+		if !strings.Contains(why, "folder ") {
+			continue
+		}
+		tested++
+		n.Reboot() // nothing fails any more
+		made := apply(t, n, engine(t, specs["default"])).Made
+		if got := names(made); strings.Count(got, "restart ") != 1 {
+			t.Errorf("touch %d: then made %s", at, got)
+		}
+	}
+	if tested < 5 {
+		t.Errorf("only %d folders came and went", tested)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		if strings.Contains(said, says) != (want != "") || want != "" && !slices.Contains(tr.Because, want) {
 			t.Errorf("failed at touch %d: want %q, said %q", touch, want, tr.Because)
 		}
-		if want != "" && !slices.Contains(tr.Try, "or undo them too: gpuadm undo") {
+		if want != "" && !slices.Contains(tr.Try, "or undo them too: "+converge.Command("undo")) {
 			t.Errorf("failed at touch %d: try %q", touch, tr.Try)
 		}
 		seen[want] = true

@@ -290,3 +290,39 @@ func TestUndoOfACutChangeThatWasEdited(t *testing.T) {
 		}
 	}
 }
+
+// TestShrinkingAfterTwoEdits: others take a key out, an apply writes it again, others add one of theirs, and the spec shrinks. What the
+// first apply wrote and the spec no longer asks for goes, though the second apply found it there.
+func TestShrinkingAfterTwoEdits(t *testing.T) {
+	n := kubeadmNode(t)
+	apply(t, n, engine(t, specs["default"]))
+	outside(t, n, func(s string) string {
+		return s[:strings.Index(s, "\n    [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia]")]
+	})
+	apply(t, n, engine(t, specs["default"]))
+	outside(t, n, appended("\n[stream_processors.theirs]\nreturns = \"kept\"\n"))
+	apply(t, n, engine(t, specs["handler"]))
+	now := readConfig(t, n)
+	for text, want := range map[string]bool{`default_runtime_name = "nvidia"`: false, "enable_cdi": false, "runtimes.nvidia.options]": true, "stream_processors.theirs": true} {
+		if strings.Contains(now, text) != want {
+			t.Errorf("%s is there: %t\n%s", text, !want, now)
+		}
+	}
+}
+
+// TestShrinkingOverARunThatWasKilled: others add a key, and the apply of a smaller spec is killed before it has written the file. The
+// next one takes out what the spec no longer asks for.
+func TestShrinkingOverARunThatWasKilled(t *testing.T) {
+	for at := range 40 {
+		n := kubeadmNode(t)
+		apply(t, n, engine(t, specs["default"]))
+		outside(t, n, appended("\n[stream_processors.theirs]\nreturns = \"kept\"\n"))
+		n.CutAt(n.Touches() + at)
+		_, err := engine(t, specs["handler"]).Apply(t.Context(), n)
+		n.Revive()
+		apply(t, n, engine(t, specs["handler"]))
+		if now := readConfig(t, n); strings.Contains(now, "enable_cdi") || !strings.Contains(now, "stream_processors.theirs") {
+			t.Errorf("killed at touch %d: %v\n%s", at, err, now)
+		}
+	}
+}

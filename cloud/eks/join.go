@@ -79,7 +79,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 		}
 	}
 	if f.Instance == nil || f.Cluster == nil {
-		return nil, &converge.Trouble{What: "cannot join EKS: no service says which machine and which cluster this is", Try: []string{"gpuadm facts, which says who was asked"}}
+		return nil, &converge.Trouble{What: "cannot join EKS: no service says which machine and which cluster this is", Try: []string{converge.Command("facts") + ", which says who was asked"}}
 	}
 	n := &ownNode{cluster: *f.Cluster, machine: *f.Instance, region: cmp.Or(s.Join.Region, f.Instance.Region)}
 	c := &n.cluster
@@ -99,7 +99,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 			Try:  []string{"write server, ca_file and service_cidr in [join], or none of them: then EKS is asked"},
 		}
 	case n.machine.ID == "" || n.machine.Zone == "":
-		return nil, &converge.Trouble{What: "cannot join EKS: EC2 does not tell the machine's id and zone", Try: []string{"gpuadm facts"}}
+		return nil, &converge.Trouble{What: "cannot join EKS: EC2 does not tell the machine's id and zone", Try: []string{converge.Command("facts")}}
 	}
 	if err := needsECR(f); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 	}
 	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by " + method.NodeadmDropIn}
 	if f.Files[node.BootUnit] == nil {
-		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: gpuadm apply --install")
+		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: "+converge.Command("apply --install"))
 	}
 	if f.Kubelet.Joined && !bytes.Contains(f.Files[method.NodeadmDropIn], []byte(method.NodeadmKind)) {
 		notes = append(notes, "the node has joined already: nodeadm reads its settings at its next run, at the next boot")

@@ -109,7 +109,7 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 		if _, err := v.Stat(plugin); host.NotExist(err) {
 			return "", &converge.Trouble{
 				What: fmt.Sprintf("cannot join EKS: %s is not installed, which kubelet calls for its credentials", plugin),
-				Try:  []string{"gpuadm apply --install"},
+				Try:  []string{converge.Command("apply --install")},
 			}
 		}
 		token, _, err := instance.Token(ctx, v, n.cluster.Name, n.region)

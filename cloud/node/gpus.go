@@ -57,13 +57,13 @@ type gpuCheck struct {
 // gpuChecks are all of them, one where no driver answers.
 func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	if f.Driver == nil {
-		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{"gpuadm apply, which loads it; gpuadm facts says more"}}}
+		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{converge.Command("apply") + ", which loads it; " + converge.Command("facts") + " says more"}}}
 	}
 	pure := func(problem string) func(context.Context, host.View) (string, error) {
 		return func(context.Context, host.View) (string, error) { return problem, nil }
 	}
 	return []gpuCheck{
-		{"the driver", pure(wrongDriver(s, *f.Driver)), []string{"gpuadm plan modules, which says how to get there"}},
+		{"the driver", pure(wrongDriver(s, *f.Driver)), []string{converge.Command("plan modules") + ", which says how to get there"}},
 		{"all GPUs", pure(missingGPUs(s, f)), []string{"lspci -d 10de: lists them; dmesg tells why one fell off the bus"}},
 		{
 			"NVLink fabric", func(context.Context, host.View) (string, error) { return fabricOpen(*f.Driver) },

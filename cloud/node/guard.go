@@ -40,7 +40,7 @@ func NewGuard(se *Session) converge.Stage {
 					return found, nil
 				},
 				Why: "gpuadm has not checked the GPUs since this boot", Section: nodeSection(s),
-				Keeps: "the node keeps the taint " + startup.String() + ", until gpuadm apply finds that the GPUs are ready",
+				Keeps: "the node keeps the taint " + startup.String() + ", until " + converge.Command("apply") + " finds that the GPUs are ready",
 			}}, nil
 		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{}) },

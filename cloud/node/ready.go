@@ -246,7 +246,7 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or set gpu_count in [driver] to how many GPUs it has"))
 	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts), nil }))
 	if answers != nil && r.spec.Has("runtime") {
-		try := "gpuadm apply runtime"
+		try := converge.Command("apply runtime")
 		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {
 			try = "reboot: nodeadm writes containerd's configuration, and the handler into it, at each boot"
 		}

@@ -237,6 +237,6 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 func nodeadmComes(yet error) error {
 	return converge.Wait{
 		For: "nodeadm to configure containerd and start kubelet: " + converge.OneLine(yet.Error()),
-		Try: []string{"journalctl -u " + method.NodeadmRun + ", which says what it waits for", "gpuadm apply, once it has run"},
+		Try: []string{"journalctl -u " + method.NodeadmRun + ", which says what it waits for", converge.Command("apply") + ", once it has run"},
 	}
 }

@@ -23,7 +23,7 @@ func TestReadyRuntimeTry(t *testing.T) {
 		return errors.New("containerd has no handler nvidia")
 	}
 	for _, c := range []struct{ managed, runtime, want string }{
-		{"", "", "gpuadm apply runtime"}, {"eks", "", "reboot"}, {"eks", "owner = \"gpuadm\"\n", "gpuadm apply runtime"},
+		{"", "", converge.Command("apply runtime")}, {"eks", "", "reboot"}, {"eks", "owner = \"gpuadm\"\n", converge.Command("apply runtime")},
 	} {
 		a := apiFixture(t, apiSpec+"[runtime]\n"+c.runtime)
 		a.facts.Cloud.Managed, a.facts.Kubelet.Active = c.managed, "active"

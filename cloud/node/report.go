@@ -209,7 +209,7 @@ func firstLine(err error) string {
 
 // clip keeps a message short, and without secrets.
 func clip(text string) string {
-	text = mask.Message(text) // all who can read Nodes and Events read it
+	text = mask.Message(converge.Commands(text, converge.Plain)) // all who can read Nodes and Events read it
 	if len(text) > maxCondition {
 		text = strings.ToValidUTF8(text[:maxCondition-3], "") + "…"
 	}

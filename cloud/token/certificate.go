@@ -66,7 +66,7 @@ func (c certificate) want() converge.Want {
 			return "", &converge.Trouble{
 				What:    fmt.Sprintf("cannot join as %s: this machine holds the certificate of %s", c.join.name, strings.TrimPrefix(user, "system:node:")),
 				Because: []string{"a node cannot be given another name"},
-				Try:     []string{fmt.Sprintf("write node_name = %q in [join]", strings.TrimPrefix(user, "system:node:")), "or gpuadm undo --to all, which takes the machine out of the cluster, then apply again"},
+				Try:     []string{fmt.Sprintf("write node_name = %q in [join]", strings.TrimPrefix(user, "system:node:")), "or " + converge.Command("undo --to all") + ", which takes the machine out of the cluster, then apply again"},
 			}
 		}
 		c.verdict.mu.Lock()

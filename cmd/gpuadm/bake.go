@@ -85,7 +85,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	if !c.root {
-		return &converge.Trouble{What: "cannot bake: only root can run programs in an image", Try: []string{"sudo gpuadm bake"}}
+		return &converge.Trouble{What: "cannot bake: only root can run programs in an image", Try: []string{c.again()}}
 	}
 	trust, err := c.forSecureBoot(b, key)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return &converge.Trouble{
 			What:    "cannot bake: this machine has joined a cluster",
 			Because: []string{"each copy would have its credentials: " + credentials, "pods may run here, and bake asks nothing before it changes the driver"},
-			Try:     []string{"to converge a node: gpuadm apply", "bake a machine that never joined, or the root folder of an image (--root)"},
+			Try:     []string{"to converge a node: " + converge.Command("apply"), "bake a machine that never joined, or the root folder of an image (--root)"},
 		}
 	}
 	kernel, err := imageKernel(is.Kernel.Installed, b.kernel, e.Spec.Has("driver"))

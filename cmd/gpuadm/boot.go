@@ -73,9 +73,9 @@ func (c *common) gaveUp(ctx context.Context, h host.Host, err error) error {
 		t = inner
 	}
 	advise(c.env, t, err)
-	held := "kubelet does not start until gpuadm apply succeeds"
+	held := "kubelet does not start until " + converge.Command("apply") + " succeeds"
 	if u, err := h.Unit(ctx, stages.BootUnit); err == nil && u.Active == "active" {
-		held = "pods are kept away as before until gpuadm apply succeeds"
+		held = "pods are kept away as before until " + converge.Command("apply") + " succeeds"
 	}
 	t.Because = append(t.Because, fmt.Sprintf("%d attempts failed since boot; %s", bootTries, held))
 	if !c.toJournal() {
@@ -174,7 +174,7 @@ func alone(s converge.Status) []converge.Change {
 
 // closed says why kubelet may not start on a machine of this status.
 func closed(s converge.Status, cut bool) *converge.Trouble {
-	t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone(s)), "change")+" pending"), Try: []string{"gpuadm apply; kubelet then starts by itself"}}
+	t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone(s)), "change")+" pending"), Try: []string{converge.Command("apply") + "; kubelet then starts by itself"}}
 	for _, ch := range alone(s) {
 		t.Because = append(t.Because, ch.Waits)
 	}
@@ -183,13 +183,13 @@ func closed(s converge.Status, cut bool) *converge.Trouble {
 	}
 	if cut && s.Undoing {
 		t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
-		t.Try = []string{"gpuadm undo, which finishes it, or gpuadm apply; kubelet then starts by itself"}
+		t.Try = []string{converge.Command("undo") + ", which finishes it, or " + converge.Command("apply") + "; kubelet then starts by itself"}
 	} else if cannot := s.Cannot(); len(cannot) > 0 {
 		t.What, t.Try = "cannot let kubelet start: the node cannot converge", nil
 		for _, ch := range cannot {
 			t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
 		}
-		t.Try = append(t.Try, "then gpuadm apply; kubelet then starts by itself")
+		t.Try = append(t.Try, "then "+converge.Command("apply")+"; kubelet then starts by itself")
 	}
 	if s.Damage != "" {
 		t.Because = append(t.Because, s.Damage)
@@ -204,7 +204,7 @@ func gateLine(t *converge.Trouble) error {
 	if len(t.Because) > 0 {
 		line += ": " + t.Because[0]
 	}
-	return &converge.Trouble{What: line + "; gpuadm status says how to fix it"}
+	return &converge.Trouble{What: line + "; " + converge.Command("status") + " says how to fix it"}
 }
 
 // atWork says whether an unfinished run is in progress, and not cut short: most often the run that starts kubelet.

@@ -52,5 +52,5 @@ func drift(changes []converge.Change) string {
 	if n > most {
 		names = append(slices.Clone(names[:most]), fmt.Sprintf("%d more", n-most))
 	}
-	return fmt.Sprintf("%s pending: %s. gpuadm plan shows why.", count(n, "change"), strings.Join(names, ", "))
+	return fmt.Sprintf("%s pending: %s. "+converge.Command("plan")+" shows why.", count(n, "change"), strings.Join(names, ", "))
 }

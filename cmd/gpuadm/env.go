@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
 
 	"golang.org/x/term"
 
@@ -35,7 +36,7 @@ type env struct {
 
 // tty says whether w is a terminal that can rewrite its last line.
 func (e env) tty(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := file(w)
 	return ok && term.IsTerminal(int(f.Fd())) && e.getenv("TERM") != "dumb"
 }
 
@@ -98,7 +99,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		if v.Root() != "/" {
 			where = " in " + v.Root()
 		}
-		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one (gpuadm init) or name another with -f", main, where, errNoSpec)}
+		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one ("+converge.Command("init")+") or name another with -f", main, where, errNoSpec)}
 	} else if err != nil {
 		return nil, err
 	}

@@ -6,10 +6,12 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/mask"
 )
 
@@ -22,10 +24,43 @@ func printf(w io.Writer, format string, values ...any) {
 			values[i] = string(v)
 		case int, int64, float64:
 		default:
-			values[i] = printable(fmt.Sprint(v))
+			values[i] = said(w, fmt.Sprint(v))
 		}
 	}
 	fmt.Fprintf(w, format, values...)
+}
+
+// screen is a stream that an operator reads, and how that one types a command.
+type screen struct {
+	io.Writer
+	typed func(words string) string
+}
+
+// screen makes a stream one that the operator of this command line reads.
+func (c *common) screen(w io.Writer) io.Writer {
+	if s, ok := w.(screen); ok {
+		w = s.Writer
+	}
+	return screen{w, func(words string) string { return c.command(words) }}
+}
+
+// file is the open file that a stream is, or writes to.
+func file(w io.Writer) (*os.File, bool) {
+	if s, ok := w.(screen); ok {
+		w = s.Writer
+	}
+	f, ok := w.(*os.File)
+	return f, ok
+}
+
+// said is a text as it is printed: printable, and with commands as the reader of w types them.
+func said(w io.Writer, text string) string { return printable(commands(w, text)) }
+
+func commands(w io.Writer, text string) string {
+	if s, ok := w.(screen); ok {
+		return converge.Commands(text, s.typed)
+	}
+	return converge.Commands(text, converge.Plain)
 }
 
 // verbatim is text of several lines, or with colours, that contains gpuadm's own words alone: printf does not escape it.

@@ -13,6 +13,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -147,6 +148,18 @@ func TestProcessForgesNothing(t *testing.T) {
 	named := strings.Contains(said.String(), `process 4711 (x\n  because  forged\n\x1b[31mred`)
 	if bad := forged(said.String()); bad != "" || !named || strings.Count(said.String(), "\n") != 3 {
 		t.Errorf("%q in\n%s", bad, said.String())
+	}
+}
+
+// TestManyUndone: what was rolled back, which can be thirty packages, does not hide the cause and what to try.
+func TestManyUndone(t *testing.T) {
+	for _, c := range []struct{ undone, lines int }{{5, 8}, {6, 9}, {7, 9}, {30, 9}} {
+		var said strings.Builder
+		e := env{stderr: &said, getenv: func(string) string { return "" }}
+		report(e, newRoot(e), &converge.Trouble{What: "x", Because: []string{"y"}, Undone: slices.Repeat([]string{"file /z"}, c.undone), Try: []string{"w"}})
+		if got := strings.Count(said.String(), "\n"); got != c.lines {
+			t.Errorf("%d lines, want %d:\n%s", got, c.lines, said.String())
+		}
 	}
 }
 

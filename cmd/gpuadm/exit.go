@@ -114,10 +114,14 @@ func advise(e env, t *converge.Trouble, err error) {
 // printTrouble prints an error with its reasons and what to do.
 func printTrouble(e env, t *converge.Trouble) {
 	printf(e.stderr, "gpuadm: %s\n", t)
+	undone := t.Undone
+	if more := len(undone) - 5; more > 1 { // each has had its line when it was rolled back; the cause must not be lost between them
+		undone = append(slices.Clone(undone[:5]), fmt.Sprintf("and %d more changes; -o json lists all", more))
+	}
 	for _, part := range []struct {
 		word  string
 		lines []string
-	}{{"because", t.Because}, {"undone", t.Undone}, {"try", t.Try}} {
+	}{{"because", t.Because}, {"undone", undone}, {"try", t.Try}} {
 		for i, line := range part.lines {
 			word := part.word
 			if i > 0 {

@@ -179,7 +179,14 @@ func ofProfile(word string) []explanation {
 			for _, at := range p.Places {
 				starts = append(starts, strconv.Itoa(at.Start))
 			}
-			rows = append(rows, fmt.Sprintf("%-24s at most %d, of %.2f GiB, from memory slice %s", m.Name, p.Max, float64(p.Memory)/(1<<30), strings.Join(starts, ", ")))
+			row := fmt.Sprintf("%-24s at most %d", m.Name, p.Max)
+			if p.Memory > 0 {
+				row += fmt.Sprintf(", of %.2f GiB", float64(p.Memory)/(1<<30))
+			}
+			if p.ID >= 0 { // of other profiles only the driver knows where they begin
+				row += ", from memory slice " + strings.Join(starts, ", ")
+			}
+			rows = append(rows, row)
 		}
 	}
 	if len(rows) == 0 {

@@ -13,7 +13,7 @@ import (
 // TestGateLine: each attempt of kubelet logs one line, which names the command that says more.
 func TestGateLine(t *testing.T) {
 	err := gateLine(&converge.Trouble{What: "cannot let kubelet start", Because: []string{"no GPU answers", "and more"}, Try: []string{"lspci"}})
-	want := "cannot let kubelet start: no GPU answers; gpuadm status says how to fix it"
+	want := "cannot let kubelet start: no GPU answers; " + converge.Command("status") + " says how to fix it"
 	if trouble, ok := err.(*converge.Trouble); !ok || trouble.What != want || len(trouble.Because)+len(trouble.Try) > 0 {
 		t.Errorf("%+v", err)
 	}

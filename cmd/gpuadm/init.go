@@ -121,7 +121,7 @@ func (c *common) initHere(ctx context.Context, only bool) error {
 	absent := func(found *host.Entry) bool { return found == nil }
 	err = h.Replace(name, &host.Entry{Data: []byte(text), Attr: host.Attr{Mode: 0o644}}, absent)
 	if errors.As(err, new(host.Changed)) {
-		return &converge.Trouble{What: fmt.Sprintf("cannot write %s: it is there already, and init writes over no file", name), Try: []string{"gpuadm init --print    prints what it would write", "gpuadm validate    checks the file that is there"}}
+		return &converge.Trouble{What: fmt.Sprintf("cannot write %s: it is there already, and init writes over no file", name), Try: []string{converge.Command("init --print") + "    prints what it would write", converge.Command("validate") + "    checks the file that is there"}}
 	} else if err != nil {
 		return fmt.Errorf("cannot write %s: %w", name, cause(err))
 	}
@@ -234,7 +234,7 @@ func (d *draft) driver() {
 	case choice.Source == drivers.SourceNone:
 		d.say("# The driver is left to " + choice.Owner + ": gpuadm verifies that it is of this branch.")
 	default:
-		d.say("# The driver: the newest of a branch, or an exact version such as \"" + asked.Driver.Version + ".95.05\" where all nodes must have the same.")
+		d.say("# The driver: the newest of a branch, or an exact version where all nodes must have the same.")
 	}
 	d.say("[driver]", fmt.Sprintf("version = %q", asked.Driver.Version))
 	if n := len(d.gpus); n > 0 {

@@ -6,7 +6,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -37,6 +36,7 @@ func newLogVoice(c *common) logVoice {
 	if c.booting {
 		hook.unit = stages.BootUnit
 	}
+	hook.typed = func(text string) string { return commands(c.stderr, text) }
 	log.AddHook(hook)
 	if c.quiet {
 		log.SetLevel(logrus.WarnLevel)
@@ -88,7 +88,10 @@ func (c *common) answer(text string) {
 
 // journalHook sends entries to systemd's journal. unit is the unit they belong to: journald finds that out by itself
 // only while the process lives, which a run with nothing to do does not for long; journalctl -u takes root's word for it.
-type journalHook struct{ unit string }
+type journalHook struct {
+	unit  string
+	typed func(text string) string // replaces the commands in a text
+}
 
 func (journalHook) Levels() []logrus.Level { return logrus.AllLevels }
 
@@ -99,6 +102,7 @@ func (h journalHook) Fire(e *logrus.Entry) error {
 		logrus.WarnLevel:  journal.PriWarning,
 		logrus.ErrorLevel: journal.PriErr,
 	}[e.Level]
+	e.Message = h.typed(e.Message)
 	message, vars := entry(e)
 	vars["MESSAGE_ID"], vars["SYSLOG_IDENTIFIER"] = runEvent, "gpuadm"
 	if h.unit != "" {
@@ -121,7 +125,7 @@ func entry(e *logrus.Entry) (message string, fields map[string]string) {
 // toJournal says whether stderr is the journal's own stream: systemd then sets JOURNAL_STREAM to its device and inode
 // (systemd.exec(5)).
 func (c *common) toJournal() bool {
-	f, ok := c.stderr.(*os.File)
+	f, ok := file(c.stderr)
 	stream := c.getenv("JOURNAL_STREAM")
 	if !ok || stream == "" {
 		return false

@@ -120,6 +120,9 @@ func TestManPages(t *testing.T) {
 				name = "[" + section + "]"
 			}
 			keys.section(name)
+			if about := spec.About(section); about != "" {
+				keys.prose(strings.ToUpper(about[:1]) + about[1:] + ".")
+			}
 		}
 		about := k.Doc + "."
 		if len(k.Allowed) > 0 {

@@ -253,6 +253,7 @@ type fitted struct {
 	GPU      int      `json:"gpu"`
 	Address  string   `json:"address,omitempty"`
 	Model    string   `json:"model"`
+	Places   string   `json:"places"` // by which source: driver, dump, inferred, fractions
 	Layout   string   `json:"layout"`
 	Now      string   `json:"now"`
 	Then     string   `json:"then,omitempty"`
@@ -296,6 +297,7 @@ func fitOn(a mig.Assigned) (fitted, error) {
 	if err != nil {
 		return f, err
 	}
+	f.Places = m.Places
 	now := mig.StateOf(a.GPU)
 	fit, err := m.Fit(now, a.Entry.Layout)
 	if err != nil {

@@ -29,14 +29,15 @@ func newMirror(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mirror --for ID --kernel RELEASE -o DIR",
 		Short: "write a folder from which nodes without a network install",
-		Long: `Mirror writes one folder that apt reads as a repository: driver, toolkit, dkms, the
-compilers and the headers of the kernels, with all that they depend on; NVIDIA's
+		Long: `Mirror writes one folder that apt or dnf reads as a repository: driver, toolkit, dkms,
+the compilers and the headers of the kernels, with all that they depend on; NVIDIA's
 installer where the spec asks for it; and this gpuadm. The folder is signed with a
 key of its own, and gpuadm-mirror.json has the digest of every file.
 
-It runs on a machine or in a container of the system that it mirrors for: the apt
-there resolves the packages. It installs nothing. A second run fetches what has
-changed, and the new folder then takes the place of the old one.
+It runs on a machine or in a container of the system that it mirrors for: the apt or
+dnf there resolves the packages, and dnf's needs createrepo_c there. It installs
+nothing. A second run fetches what has changed, and the new folder then takes the
+place of the old one.
 
 On a node, mirror.toml of the folder in /etc/gpuadm/node.d names the mirror. apply
 and bake verify each file before they install, and name one that differs.`,
@@ -45,7 +46,7 @@ and bake verify each file before they install, and name one that differs.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.mirror(cmd.Context(), m) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&m.system, "for", "", "the operating system `ID` of the nodes: ubuntu-24.04")
+	f.StringVar(&m.system, "for", "", "the operating system `ID` of the nodes: ubuntu-24.04, rhel-9")
 	f.StringArrayVar(&m.kernels, "kernel", nil, "the `RELEASE` of a kernel that nodes run; repeatable")
 	f.StringArrayVar(&m.gpus, "gpu", nil, "`MODEL` of GPU that nodes have, such as H100-80GB; repeatable")
 	f.StringVar(&m.key, "key", "", "sign with the secret key in `FILE`, which is made where it is missing; without it DIR.key")
@@ -63,9 +64,9 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
 		return usage{fmt.Errorf("cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes")}
 	case c.rootDir != "/":
-		return usage{&converge.Trouble{What: "cannot write a mirror with --root: mirror runs the apt of the machine or container that it is started in", Try: []string{"systemd-nspawn -D " + c.rootDir + " --bind=OUT:/out gpuadm mirror … -o /out/mirror"}}}
+		return usage{&converge.Trouble{What: "cannot write a mirror with --root: mirror runs the packager of the machine or container that it is started in", Try: []string{"systemd-nspawn -D " + c.rootDir + " --bind=OUT:/out gpuadm mirror … -o /out/mirror"}}}
 	case !c.root:
-		return &converge.Trouble{What: "cannot write a mirror: only root can run apt for it", Try: []string{c.again()}}
+		return &converge.Trouble{What: "cannot write a mirror: only root can run the packager for it", Try: []string{c.again()}}
 	}
 	gpus, err := named(m.gpus)
 	if err != nil {
@@ -113,7 +114,7 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 		if !c.quiet {
 			printf(c.stderr, "Fetching %s, %d MB …\n", count(files, "file"), size/1e6)
 		}
-	}}
+	}, Note: func(text string) { c.prose(c.stderr, 0, "Note: "+text+".") }}
 	lock, changed, err := made.Make(ctx, h, s, facts.Facts{
 		OS: is.OS, Arch: is.Arch, Day: is.Day, GPUs: gpus, Kernel: facts.Kernel{Installed: m.kernels},
 	})
@@ -133,14 +134,17 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	return nil
 }
 
-// isFor refuses a system that is not this machine's: its own apt has to resolve the packages.
+// isFor refuses a system that is not this machine's: its own packager has to resolve the packages.
 func isFor(is facts.OS, asked string) error {
 	id, version, _ := strings.Cut(asked, "-")
 	if is.ID == id && (is.Version == version || strings.HasPrefix(is.Version, version+".")) {
 		return nil
 	}
+	try := "run it on a machine or in a container of " + asked + ": there dnf install createrepo_c, then ./gpuadm mirror …"
+	if id == "debian" || id == "ubuntu" {
+		try = fmt.Sprintf("run it in a container of %[1]s: docker run -it -v .:/work -w /work %s bash, there apt-get update and apt-get install ca-certificates, then ./gpuadm mirror …", asked, strings.Replace(asked, "-", ":", 1))
+	}
 	return usage{&converge.Trouble{
-		What: fmt.Sprintf("cannot mirror for %s on %s %s: the system's own apt resolves its packages", asked, is.ID, is.Version),
-		Try:  []string{fmt.Sprintf("run it in a container of %[1]s: docker run -it -v .:/work -w /work %s bash, there apt-get update and apt-get install ca-certificates, then ./gpuadm mirror …", asked, strings.Replace(asked, "-", ":", 1))},
+		What: fmt.Sprintf("cannot mirror for %s on %s %s: the system's own packager resolves its packages", asked, is.ID, is.Version), Try: []string{try},
 	}}
 }

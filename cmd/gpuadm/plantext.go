@@ -89,7 +89,7 @@ func (c *common) stageLine(w io.Writer, stage string, changes []converge.Change)
 			mark = "~"
 		}
 	}
-	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), verbatim(wrap(printable(text), 15, c.width(w)-15)))
+	printf(w, "  %-10s %s %s\n", stage, c.colour(w, mark), verbatim(wrap(said(w, text), 15, c.width(w)-15)))
 }
 
 // sorted are the changes that cannot be made, that are made now, and that are deferred.

@@ -37,13 +37,17 @@ func printJSON(w io.Writer, v any) error {
 	}
 	masked := jsonString().ReplaceAllFunc(all.Bytes(), func(quoted []byte) []byte {
 		var text string
-		if err := json.Unmarshal(quoted, &text); err != nil || mask.Message(text) == text {
+		if err := json.Unmarshal(quoted, &text); err != nil {
+			return quoted
+		}
+		said := mask.Message(commands(w, text))
+		if said == text {
 			return quoted
 		}
 		var maskedText bytes.Buffer
 		enc := json.NewEncoder(&maskedText)
 		enc.SetEscapeHTML(false)
-		if err := enc.Encode(mask.Message(text)); err != nil {
+		if err := enc.Encode(said); err != nil {
 			return quoted
 		}
 		return bytes.TrimSuffix(maskedText.Bytes(), []byte("\n"))
@@ -188,30 +192,35 @@ func (c *common) changeText(w io.Writer, stage string, ch converge.Change) {
 	}
 }
 
-// typed is the command line that does the verb for the same machine and spec.
+// typed is the command line that does the verb for the same machine, spec and stages.
 func (c *common) typed(verb string) string {
 	if verb == "apply" && c.bakes {
 		verb = "bake"
 	}
-	words := append([]string{"gpuadm"}, strings.Fields(verb)...)
 	if verb == "apply" && c.repairs {
-		words[1] = "repair"
+		verb = "repair"
 	}
-	if c.rootDir == "/" {
-		words = append([]string{"sudo"}, words...)
-	} else {
-		words = append(words, "--root", c.rootDir)
+	if verb == "undo" {
+		return c.command(verb)
 	}
-	if verb != "undo" { // it reads no spec
-		for _, f := range c.files {
-			words = append(words, "-f", f)
+	return c.command(verb, c.chosen...)
+}
+
+// command is a command line for the same machine and spec. Its verb has words as a shell takes them.
+func (c *common) command(verb string, more ...string) string {
+	if name, _, _ := strings.Cut(verb, " "); !slices.Contains([]string{"undo", "facts", "init", "bundle"}, name) { // they read no spec
+		for _, f := range slices.Backward(c.files) {
+			more = append([]string{"-f", f}, more...)
 		}
-		words = append(words, c.chosen...)
 	}
-	for i, w := range words {
-		words[i] = host.ShellWord(w)
+	line := "sudo gpuadm " + verb
+	if c.rootDir != "/" {
+		line, more = "gpuadm "+verb, append([]string{"--root", c.rootDir}, more...)
 	}
-	return strings.Join(words, " ")
+	for _, w := range more {
+		line += " " + host.ShellWord(w)
+	}
+	return line
 }
 
 // again is the command line that was typed, for root.

@@ -85,12 +85,12 @@ func noRepair(code string) error {
 	if i < 0 {
 		return &converge.Trouble{
 			What: fmt.Sprintf("cannot repair %s: doctor has no such code", code),
-			Try:  []string{"gpuadm doctor    names what is wrong", "gpuadm repair    lists what it can fix"},
+			Try:  []string{converge.Command("doctor") + "    names what is wrong", converge.Command("repair") + "    lists what it can fix"},
 		}
 	}
 	return &converge.Trouble{
 		What: fmt.Sprintf("cannot repair %s: %s", code, all[i].NoRepair),
-		Try:  []string{"by hand: " + all[i].Fix, "gpuadm doctor    names the commands for this machine"},
+		Try:  []string{"by hand: " + all[i].Fix, converge.Command("doctor") + "    names the commands for this machine"},
 	}
 }
 

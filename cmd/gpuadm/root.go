@@ -58,6 +58,7 @@ type common struct {
 // newRoot lists all verbs.
 func newRoot(e env) *cobra.Command {
 	c := &common{env: e}
+	c.stdout, c.stderr = c.screen(e.stdout), c.screen(e.stderr)
 	root := &cobra.Command{
 		Use:               "gpuadm",
 		Short:             "turn a machine with NVIDIA GPUs into a Kubernetes node",
@@ -67,8 +68,8 @@ func newRoot(e env) *cobra.Command {
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd) },
 	}
 	root.SetIn(e.stdin)
-	root.SetOut(e.stdout)
-	root.SetErr(e.stderr)
+	root.SetOut(c.stdout)
+	root.SetErr(c.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage{fmt.Errorf("%w; see gpuadm %s --help", err, cmd.Name())}
 	})
@@ -154,6 +155,7 @@ func run(ctx context.Context, e env, args []string) int {
 	root := newRoot(e)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
+	e.stdout, e.stderr = root.OutOrStdout(), root.ErrOrStderr()
 	return report(e, cmd, err)
 }
 

@@ -61,6 +61,7 @@ const (
 // has it.
 func TestSchemas(t *testing.T) {
 	made := map[string]*jsonschema.Schema{"node": nodeSchema(t)}
+	docs := fieldDocs{}
 	bytesText := &jsonschema.Schema{Types: []string{"null", "string"}, ContentEncoding: "base64"}
 	for name, v := range answers {
 		s, err := jsonschema.ForType(reflect.TypeOf(v), &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
@@ -70,6 +71,7 @@ func TestSchemas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		docs.describe(t, s, reflect.TypeOf(v))
 		made[name] = s
 	}
 	for name, s := range made {
@@ -114,6 +116,7 @@ func nodeSchema(t *testing.T) *jsonschema.Schema {
 				if next = table; list {
 					next = &jsonschema.Schema{Type: "array", Items: table}
 				}
+				next.Description = spec.About(strings.Join(strings.Split(k.Section, ".")[:i+1], "."))
 				at.Properties[name] = next
 				at.PropertyOrder = append(at.PropertyOrder, name)
 			}
@@ -125,6 +128,23 @@ func nodeSchema(t *testing.T) *jsonschema.Schema {
 		at.PropertyOrder = append(at.PropertyOrder, k.Name)
 	}
 	return root
+}
+
+// TestNodeDescribed: each table and key of node.toml's schema says what it is.
+func TestNodeDescribed(t *testing.T) {
+	var look func(name string, s *jsonschema.Schema)
+	look = func(name string, s *jsonschema.Schema) {
+		for key, p := range s.Properties {
+			if p.Description == "" {
+				t.Errorf("%s%s has no description", name, key)
+			}
+			look(name+key+".", p)
+			if p.Items != nil {
+				look(name+key+".", p.Items)
+			}
+		}
+	}
+	look("", nodeSchema(t))
 }
 
 // keySchema is the schema of a key's value.

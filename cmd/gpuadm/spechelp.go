@@ -31,7 +31,7 @@ func specHelp() string {
 		if k.Section != section {
 			section = k.Section
 			if section != "" {
-				fmt.Fprintf(&b, "\n[%s]\n", section)
+				fmt.Fprintf(&b, "\n%-32s # %s\n", "["+section+"]", spec.About(section))
 			} else {
 				b.WriteString("\n")
 			}

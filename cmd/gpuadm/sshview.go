@@ -6,7 +6,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -91,7 +90,7 @@ func (v *sshView) draw() {
 		return
 	}
 	columns := 80
-	if f, ok := v.stderr.(*os.File); ok {
+	if f, ok := file(v.stderr); ok {
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
 			columns = w
 		}

@@ -5,7 +5,6 @@ package main
 
 import (
 	"io"
-	"os"
 	"strings"
 	"unicode/utf8"
 
@@ -14,7 +13,7 @@ import (
 
 // width is how many columns a terminal has; 0 where w is none, and nothing is wrapped.
 func (e env) width(w io.Writer) int {
-	f, ok := w.(*os.File)
+	f, ok := file(w)
 	if !ok || !e.tty(w) {
 		return 0
 	}
@@ -27,7 +26,7 @@ func (e env) width(w io.Writer) int {
 
 // prose prints a line of words, wrapped to a terminal's width. What is to be typed is not printed by it.
 func (c *common) prose(w io.Writer, indent int, text string) {
-	printf(w, "%s%s\n", verbatim(strings.Repeat(" ", indent)), verbatim(wrap(printable(text), indent, c.width(w)-indent)))
+	printf(w, "%s%s\n", verbatim(strings.Repeat(" ", indent)), verbatim(wrap(said(w, text), indent, c.width(w)-indent)))
 }
 
 // wrap breaks text into lines of at most width characters, those after the first indented. A width of 0 or less does not.

@@ -314,7 +314,7 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	})
 	if len(rest) > 0 {
 		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(rest, ", "))
-		t.Try = append(t.Try, "or undo them too: gpuadm undo")
+		t.Try = append(t.Try, "or undo them too: "+Command("undo"))
 	}
 	return t
 }

@@ -92,9 +92,13 @@ func (r *run) sweep() error {
 		return nil
 	}
 	var folders []string
-	if runs := r.j.Runs(); len(runs) > 0 && runs[len(runs)-1].Result != "ok" { // a disk that fails keeps a run from removing them too
+	swept := false
+	for _, run := range slices.Backward(r.j.Runs()) { // a disk that fails keeps a run from removing them too, and the next from sweeping
+		if swept = run.Result == "ok"; swept {
+			break
+		}
 		folders = append(folders, host.UnitLinkFolders(r.h)...)
-		for _, c := range runs[len(runs)-1].Makes {
+		for _, c := range run.Makes {
 			if name, err := r.h.Resolve(c.Name); strings.HasPrefix(c.Name, "/") {
 				folders = append(folders, path.Dir(c.Name))
 				if err == nil {
@@ -104,7 +108,7 @@ func (r *run) sweep() error {
 		}
 	}
 	slices.Sort(folders)
-	if len(r.j.Records) == 0 { // the folder of the journal itself may have been half made
+	if !swept { // the folder of the journal itself may have been half made
 		folders = append(folders, "/", "/var", path.Dir(Home))
 	}
 	for _, folder := range append(slices.Compact(folders), Home, Home+"/blobs") {

@@ -153,13 +153,16 @@ func (s *step) to(v host.View, found State) (State, error) {
 		s.Left = []string{err.Error()} // To gets the state found
 		base = found
 	}
-	if last := s.mine[len(s.mine)-1]; !s.strict && !last.ours(found) && load(v, s.want.Thing, last.Before) == nil {
-		then, err1 := s.want.To(last.Before)
-		now, err2 := s.want.To(found)
-		if err1 == nil && err2 == nil && then == last.After && now == found {
-			s.Left = nil
-			return found, nil
-		}
+	makes := func(of, want State) bool {
+		to, err := s.want.To(of)
+		return err == nil && to == want
+	}
+	last := s.mine[len(s.mine)-1]
+	if without, err := without(v, s.want.Thing, s.mine); !s.strict && err == nil && !last.ours(found) &&
+		load(v, s.want.Thing, without) == nil && load(v, s.want.Thing, last.Before) == nil &&
+		makes(without, last.After) && makes(last.Before, last.After) && makes(found, found) {
+		s.Left = nil
+		return found, nil
 	}
 	if err := load(v, s.want.Thing, base); err != nil {
 		if s.strict {

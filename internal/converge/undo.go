@@ -23,6 +23,7 @@ type UndoPlan struct {
 	Left    []Change `json:"left,omitempty"`
 
 	steps []step
+	half  []string // the runs of an undo of these and of others that was cut short
 }
 
 // PlanUndo says what Undo would do, and touches nothing.
@@ -79,7 +80,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 		return r.end(r.waits(err))
 	case err != nil && !pauses(err):
 		// Half an undo helps no operator, and the machine was consistent before it.
-		return r.end(r.rollBack(ctx, err, func(string) bool { return true }))
+		return r.end(r.rollBack(ctx, p.overHalf(err, leave), func(string) bool { return true }))
 	case err != nil:
 		return r.end(err)
 	case r.newProcess():
@@ -110,7 +111,7 @@ func (r *run) waits(err error) error {
 	}
 	t.Because = append(t.Because, fmt.Sprintf("%d changes are undone so far", len(r.Made)))
 	if len(t.Try) == 0 {
-		t.Try = []string{"wait, and run gpuadm undo again: it continues from here"}
+		t.Try = []string{"wait, and run " + Command("undo") + " again: it continues from here"}
 	}
 	return t
 }
@@ -168,13 +169,12 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	var runs []Run
 	older := j.Runs()
 	older = older[:slices.IndexFunc(older, func(run Run) bool { return run.ID == p.Runs[0] })]
-	var half []string              // the runs of an undo of these and of others that was cut short
 	for _, run := range j.Runs() { // an undo of these runs that was cut short is counted with them
 		undid := len(run.Undoes) > 0 && run.Result != "ok"
 		if slices.Contains(p.Runs, run.ID) || undid && subset(run.Undoes, p.Runs) {
 			runs = append(runs, run)
 		} else if undid && overlap(run.Undoes, p.Runs) && !run.settled() {
-			half = run.Undoes
+			p.half = run.Undoes
 		}
 	}
 	if last, open := j.unfinished(); open && to == "" {
@@ -230,16 +230,20 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 			}
 		}
 	}
-	err = obstacles(p.steps, undoing(v, to, leave))
-	if err != nil && half != nil {
-		return p, &Trouble{
-			What:    "cannot undo run " + p.Runs[0] + ": an undo of it and of earlier runs was interrupted",
-			Because: []string{err.Error(), nothingTouched},
-			Try:     []string{"undo the earlier ones too: " + undoing(v, half[0], leave)},
-			Err:     errors.Join(ErrHalfUndone, err),
-		}
+	return p, p.overHalf(obstacles(p.steps, to, leave), leave, nothingTouched)
+}
+
+// overHalf gives an error the reason that an interrupted undo of more runs may have reverted what this one needs.
+func (p UndoPlan) overHalf(err error, leave []string, because ...string) error {
+	if err == nil || p.half == nil {
+		return err
 	}
-	return p, err
+	return &Trouble{
+		What:    "cannot undo run " + p.Runs[0] + ": an undo of it and of earlier runs was interrupted",
+		Because: append([]string{err.Error()}, because...),
+		Try:     []string{"undo the earlier ones too: " + undoing(p.half[0], leave)},
+		Err:     errors.Join(ErrHalfUndone, err),
+	}
 }
 
 // backwards returns the steps that take changes back, the last touched thing first, then what settles after them.
@@ -289,10 +293,10 @@ func broke(runs []Run, c Change) []string {
 	return nil
 }
 
-// obstacles says what keeps an undo from being made; nil if nothing does. undo is the command line that was refused.
-func obstacles(steps []step, undo string) error {
+// obstacles says what keeps an undo from being made; nil if nothing does. to and leave are of the undo that was refused.
+func obstacles(steps []step, to string, leave []string) error {
 	t := &Trouble{}
-	var all, leave []string
+	var all []string
 	waits := true
 	same := map[string][]Change{} // an API server that is down is one reason for dozens of labels
 	for _, s := range steps {
@@ -304,7 +308,7 @@ func obstacles(steps []step, undo string) error {
 		if !s.blocked() {
 			continue
 		}
-		leave = append(leave, "--leave "+host.ShellWord(s.Name))
+		leave = append(slices.Clone(leave), s.Name)
 		waits = waits && s.Waits != ""
 		if t.Err == nil || !Passes(s.err) {
 			t.Err = s.err
@@ -332,21 +336,18 @@ func obstacles(steps []step, undo string) error {
 	if waits && len(t.Try) == 0 {
 		t.Try = []string{"wait, and run the same command again"}
 	}
-	t.Try = append(t.Try, "undo the rest: "+undo+" "+strings.Join(leave, " "))
+	t.Try = append(t.Try, "undo the rest: "+undoing(to, leave))
 	return t
 }
 
 // undoing is the command line of an undo that leaves some things.
-func undoing(v host.View, to string, leave []string) string {
-	words := "gpuadm undo"
+func undoing(to string, leave []string) string {
+	words := "undo"
 	if to != "" {
 		words += " --to " + host.ShellWord(to)
-	}
-	if v.Root() != "/" {
-		words += " --root " + host.ShellWord(v.Root())
 	}
 	for _, name := range leave {
 		words += " --leave " + host.ShellWord(name)
 	}
-	return words
+	return Command(words)
 }

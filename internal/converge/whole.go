@@ -61,7 +61,7 @@ func (o *open) trouble(stage string) error {
 	}
 	t := &Trouble{
 		What: fmt.Sprintf("cannot make stage %s: stage %s is not converged: %s", stage, o.stage, o.first),
-		Try:  []string{"gpuadm apply, which converges all stages in order"},
+		Try:  []string{Command("apply") + ", which converges all stages in order"},
 	}
 	switch {
 	case o.first.Cannot != "":

@@ -158,10 +158,10 @@ func (r *recorded) fails(unit string) {
 	r.change("sim.toml", from+`"active"`, from+`"failed"`)
 }
 
-// loops has kubelet end after each start: systemctl status says "activating (auto-restart)" of it, https://pastebin.com/9pgtDMNu and
+// loops has a daemon end after each start: systemctl status says "activating (auto-restart)" of kubelet then, https://pastebin.com/9pgtDMNu and
 // https://github.com/kubernetes/kubernetes/issues/83936.
-func (r *recorded) loops() {
-	from := "name = \"kubelet.service\"\nenabled = \"enabled\"\nactive = "
+func (r *recorded) loops(unit string) {
+	from := "name = \"" + unit + ".service\"\nenabled = \"enabled\"\nactive = "
 	r.change("sim.toml", from+`"active"`, from+"\"activating\"\nsub = \"auto-restart\"")
 }
 

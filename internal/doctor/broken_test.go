@@ -145,13 +145,18 @@ var broken = []struct {
 		r.gpu(0, `fabric = { state = "in-progress" }`)
 	}, "FAB-002"},
 	{"fabric not registered", "https://github.com/NVIDIA/gpu-operator/issues/2781", func(r *recorded) { r.gpu(0, `fabric = { state = "completed", status = "UNKNOWN" }`) }, "FAB-003"},
-	{"kubelet ends again and again", "https://github.com/kubernetes/kubernetes/issues/83936", func(r *recorded) { r.loops() }, "KUB-014"},
+	{"kubelet ends again and again", "https://github.com/kubernetes/kubernetes/issues/83936", func(r *recorded) { r.loops("kubelet") }, "KUB-014"},
+	{"engine ends again and again", "https://github.com/moby/moby/issues/34091", func(r *recorded) { r.loops("containerd") }, "RUN-010"},
+	{"engine ends again and again, and kubelet with it", "https://github.com/moby/moby/issues/34091", func(r *recorded) {
+		r.loops("containerd")
+		r.loops("kubelet")
+	}, "RUN-010"},
 	{"kubelet ends again and again, with swap", "https://github.com/kubernetes/kubernetes/issues/50373", func(r *recorded) {
-		r.loops()
+		r.loops("kubelet")
 		r.put("proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n/swapfile  file  3991548  0  -2\n")
 	}, "KUB-006"},
 	{"two faults: kubelet ends again and again, and persistenced", "", func(r *recorded) {
-		r.loops()
+		r.loops("kubelet")
 		r.fails("nvidia-persistenced")
 	}, "GPU-010 KUB-014"},
 	{"clock behind", "systemd-timesyncd.service(8)", func(r *recorded) {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/converge"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/doctor.md")
@@ -52,7 +54,7 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 		fmt.Fprintf(&b, "- sources: %s\n", strings.Join(c.Sources, "; "))
 	}
 	if *update {
-		if err := os.WriteFile(docs, []byte(b.String()), 0o644); err != nil {
+		if err := os.WriteFile(docs, []byte(converge.Commands(b.String(), converge.Plain)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -60,7 +62,7 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(string(want), b.String()); d != "" {
+	if d := cmp.Diff(string(want), converge.Commands(b.String(), converge.Plain)); d != "" {
 		t.Errorf("(-want +got, -update takes it over)\n%s", d)
 	}
 }

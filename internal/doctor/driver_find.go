@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
+
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/pattern"
@@ -72,7 +74,7 @@ func noModule(m *Machine) []Finding {
 		}
 	}
 	if len(m.dkmsVersions()) == 0 {
-		command = "gpuadm plan driver"
+		command = converge.Command("plan driver")
 	}
 	return []Finding{{What: what, Command: command}}
 }

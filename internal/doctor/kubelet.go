@@ -11,7 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpuadm/gpuadm/internal/converge"
+
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
@@ -21,9 +24,9 @@ func kubeletChecks() []Check {
 			Code: "KUB-001", Title: "kubelet does not run",
 			Reads:   "systemd's state of kubelet's unit, and whether the machine has joined a cluster",
 			Meaning: "the cluster calls the node not ready, and moves its pods away",
-			Fix:     "start kubelet", Command: "sudo gpuadm repair KUB-001", Interrupts: "nothing",
+			Fix:     "start kubelet", Command: converge.Command("repair KUB-001"), Interrupts: "nothing",
 			Sources: []string{"https://github.com/kubernetes/kubeadm/issues/1008", "https://kubernetes.io/docs/tasks/debug/debug-cluster/"},
-			Find:    stoppedKubelet,
+			Find:    idleKubelet(false),
 		},
 		{
 			Code: "KUB-002", Title: "kubelet talks to an engine that is not here",
@@ -53,7 +56,7 @@ func kubeletChecks() []Check {
 			Code: "KUB-005", Title: "kubelet's client certificate has expired",
 			Reads:   "the certificate that kubelet's kubeconfig names",
 			Meaning: "the API server refuses kubelet, and the cluster calls the node not ready",
-			Fix:     "join the machine again with a new token: [join] in node.toml, then gpuadm apply", Interrupts: "restarts kubelet; pods keep running",
+			Fix:     "join the machine again with a new token: [join] in node.toml, then " + converge.Command("apply"), Interrupts: "restarts kubelet; pods keep running",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/98150", "https://github.com/kubernetes/kubeadm/issues/2054"},
 			Find:    expired,
 		},
@@ -69,7 +72,7 @@ func kubeletChecks() []Check {
 			Code: "KUB-007", Title: "kubelet runs with an older configuration than its files",
 			Reads:   "the times of kubelet's start and of its files",
 			Meaning: "what the files say has no effect until kubelet restarts",
-			Fix:     "restart kubelet", Command: "sudo gpuadm repair KUB-007", Interrupts: "restarts kubelet; pods keep running",
+			Fix:     "restart kubelet", Command: converge.Command("repair KUB-007"), Interrupts: "restarts kubelet; pods keep running",
 			Sources: []string{"https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", "https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/"},
 			Find:    oldKubelet,
 		},
@@ -79,7 +82,7 @@ func kubeletChecks() []Check {
 			Meaning: "systemd starts kubelet again each time it ends; until its cause is gone, the cluster calls the node not ready",
 			Fix:     "read in its log why it ends; gpuadm explain says what to do about errors that it knows", Interrupts: "nothing",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/83936", "https://kubernetes.io/docs/tasks/debug/debug-cluster/"},
-			Find:    endingKubelet,
+			Find:    idleKubelet(true),
 		},
 	}
 }
@@ -102,14 +105,17 @@ func kubeletEdges() []Edge {
 	return edges
 }
 
-// endingEdges says of a kubelet that ends again and again what the edges say of one that does not run.
+// endingEdges says of a kubelet and an engine that end again and again what the edges say of those that do not run.
 func endingEdges(of []Edge) (edges []Edge) {
-	for _, e := range of {
-		if e.Explains == "KUB-001" {
-			edges = append(edges, Edge{e.By, "KUB-014", e.Of})
-		}
-		if e.By == "KUB-001" {
-			edges = append(edges, Edge{"KUB-014", e.Explains, e.Of})
+	for _, codes := range [][2]string{{"KUB-001", "KUB-014"}, {"RUN-005", "RUN-010"}} {
+		stopped, ending := codes[0], codes[1]
+		for _, e := range slices.Concat(of, edges) {
+			if e.Explains == stopped {
+				edges = append(edges, Edge{e.By, ending, e.Of})
+			}
+			if e.By == stopped {
+				edges = append(edges, Edge{ending, e.Explains, e.Of})
+			}
 		}
 	}
 	return edges
@@ -124,34 +130,35 @@ func (m *Machine) stopped(k facts.Kubelet) bool {
 	return ok && u.Load == "loaded" && u.PID == 0 && u.Active != "active" && u.Active != "reloading"
 }
 
-// ends says whether systemd waits to start a kubelet again that has ended: a start by hand would end as well.
+// ends says whether systemd waits to start a unit again that has ended: a start by hand would end as well.
 // Sources: org.freedesktop.systemd1(5); service_state_table in systemd's src/basic/unit-def.c (auto-restart, auto-restart-queued).
-func (m *Machine) ends(k facts.Kubelet) bool {
-	if !m.stopped(k) {
-		return false
-	}
-	u, _ := m.Unit(k.Unit)
+func ends(u host.Unit) bool {
 	return u.Active == "activating" && strings.HasPrefix(u.Sub, "auto-restart")
 }
 
-func endingKubelet(m *Machine) []Finding {
-	k := m.Facts().Kubelet
-	if !m.ends(k) {
+// idle is what is wrong with a unit that does not run: that it ends again and again, or else that it is stopped.
+func (m *Machine) idle(unit string, ending bool) []Finding {
+	u, _ := m.Unit(unit)
+	switch {
+	case ends(u) != ending:
 		return nil
+	case ending:
+		return []Finding{{
+			Object: unit, What: fmt.Sprintf("%s has ended, and systemd waits to start it again", unit),
+			Command: "sudo journalctl -u " + strings.TrimSuffix(unit, ".service") + " -n 50",
+		}}
 	}
-	return []Finding{{
-		Object: k.Unit, What: fmt.Sprintf("%s has ended, and systemd waits to start it again", k.Unit),
-		Command: "sudo journalctl -u " + strings.TrimSuffix(k.Unit, ".service") + " -n 50",
-	}}
+	return []Finding{{Object: unit, What: fmt.Sprintf("%s is %s", unit, u.Active)}}
 }
 
-func stoppedKubelet(m *Machine) []Finding {
-	k := m.Facts().Kubelet
-	if !m.stopped(k) || m.ends(k) {
+// idleKubelet finds a kubelet that ends again and again, or one that is stopped.
+func idleKubelet(ending bool) func(*Machine) []Finding {
+	return func(m *Machine) []Finding {
+		if k := m.Facts().Kubelet; m.stopped(k) {
+			return m.idle(k.Unit, ending)
+		}
 		return nil
 	}
-	u, _ := m.Unit(k.Unit)
-	return []Finding{{Object: k.Unit, What: fmt.Sprintf("%s is %s", k.Unit, u.Active)}}
 }
 
 // outdated says whether a daemon started before a file that it reads was changed. Where a file is not there, only the folder's time could

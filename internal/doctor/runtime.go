@@ -22,7 +22,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-001", Title: "the container engine has no handler for GPUs",
 			Reads:   "the engine's configuration and what it imports",
 			Meaning: "no container on this node gets a GPU: NVIDIA's Container Toolkit is here, and nothing runs it",
-			Fix:     "add the handler to the engine's configuration", Command: "sudo gpuadm repair RUN-001", Interrupts: "restarts the engine; containers keep running",
+			Fix:     "add the handler to the engine's configuration", Command: converge.Command("repair RUN-001"), Interrupts: "restarts the engine; containers keep running",
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/555", "https://github.com/NVIDIA/gpu-operator/issues/730"},
 			Find:    noHandler,
 		},
@@ -30,7 +30,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-002", Title: "the container engine runs with an older configuration than its files",
 			Reads:   "the times of the engine's start and of its files",
 			Meaning: "what the files say has no effect until the engine restarts",
-			Fix:     "restart the engine", Command: "sudo gpuadm repair RUN-002",
+			Fix:     "restart the engine", Command: converge.Command("repair RUN-002"),
 			Interrupts: "restarts the engine; containers keep running, with Docker only where live-restore is on",
 			Sources:    []string{"https://github.com/NVIDIA/gpu-operator/issues/598", "https://github.com/containerd/containerd/pull/9462"},
 			Find:       oldConfiguration,
@@ -39,7 +39,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-003", Title: "the container engine cannot serve pods with its configuration",
 			Reads:   "the engine's configuration and what it imports",
 			Meaning: "the engine's next start fails or leaves kubelet without an engine",
-			Fix:     "fix the file; if gpuadm wrote it last, gpuadm undo restores it", Interrupts: "nothing until the engine restarts",
+			Fix:     "fix the file; if gpuadm wrote it last, " + converge.Command("undo") + " restores it", Interrupts: "nothing until the engine restarts",
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/1430", "https://github.com/NVIDIA/gpu-operator/issues/143"},
 			Find:    unreadable,
 		},
@@ -47,7 +47,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-004", Title: "a handler's program is missing",
 			Reads:   "the engine's configuration, and the programs that it names",
 			Meaning: "containers of the handler do not start; where it is the default, no new container starts on this node",
-			Fix:     "install NVIDIA's Container Toolkit: [toolkit] in node.toml, then gpuadm apply", Interrupts: "nothing",
+			Fix:     "install NVIDIA's Container Toolkit: [toolkit] in node.toml, then " + converge.Command("apply"), Interrupts: "nothing",
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-runtime/issues/98", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/145"},
 			Find:    noProgram,
 		},
@@ -55,9 +55,9 @@ func runtimeChecks() []Check {
 			Code: "RUN-005", Title: "the container engine does not run",
 			Reads:   "systemd's state of the engine's unit",
 			Meaning: "no pod starts on this node, and kubelet calls it not ready",
-			Fix:     "start the engine", Command: "sudo gpuadm repair RUN-005", Interrupts: "nothing",
+			Fix:     "start the engine", Command: converge.Command("repair RUN-005"), Interrupts: "nothing",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/110383", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/"},
-			Find:    stoppedEngine,
+			Find:    idleEngine(false),
 		},
 		{
 			Code: "RUN-006", Title: "kubelet and containerd use different cgroup drivers",
@@ -66,6 +66,14 @@ func runtimeChecks() []Check {
 			Fix:     "state SystemdCgroup in the handler's options as kubelet's cgroupDriver asks", Interrupts: "restarts the engine, and the pods of the handler are made again",
 			Sources: []string{"https://github.com/containerd/containerd/issues/7276", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/#cgroup-drivers"},
 			Find:    otherCgroups,
+		},
+		{
+			Code: "RUN-010", Title: "the container engine ends again and again",
+			Reads:   "systemd's state of the engine's unit",
+			Meaning: "systemd starts the engine again each time it ends; until its cause is gone, no pod starts on this node",
+			Fix:     "read in its log why it ends; gpuadm explain says what to do about errors that it knows", Interrupts: "nothing",
+			Sources: []string{"https://github.com/moby/moby/issues/34091", "https://github.com/containerd/containerd/blob/main/containerd.service"},
+			Find:    idleEngine(true),
 		},
 	}
 }
@@ -163,16 +171,19 @@ func noProgram(m *Machine) (list []Finding) {
 	return list
 }
 
-func stoppedEngine(m *Machine) []Finding {
-	e, _, ok := m.engine()
-	if !ok || e.Unit == "" || !m.Facts().Kubelet.Joined {
-		return nil
+// idleEngine finds an engine that ends again and again, or one that is stopped.
+func idleEngine(ending bool) func(*Machine) []Finding {
+	return func(m *Machine) []Finding {
+		e, _, ok := m.engine()
+		if !ok || e.Unit == "" || !m.Facts().Kubelet.Joined {
+			return nil
+		}
+		u, ok := m.Unit(e.Unit)
+		if !ok || u.Load != "loaded" || u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
+			return nil
+		}
+		return m.idle(e.Unit, ending)
 	}
-	u, ok := m.Unit(e.Unit)
-	if !ok || u.Load != "loaded" || u.PID != 0 || u.Active == "active" || u.Active == "reloading" {
-		return nil
-	}
-	return []Finding{{Object: e.Unit, What: fmt.Sprintf("%s is %s", e.Unit, u.Active)}}
 }
 
 // otherCgroups compares what kubelet states with containerd 1.x. From containerd 2.0 on kubelet asks the engine.

@@ -204,7 +204,10 @@ func (running) Live() bool { return true }
 func (running) Runs() bool { return true }
 
 func TestTrust(t *testing.T) {
-	const mok = "/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
+	const (
+		mok = "/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
+		db  = "/sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
+	)
 	ours, theirs := authority(t, dkmsKeyName, 7), authority(t, dkmsKeyName, 8)
 	attributes := "\x07\x00\x00\x00"
 	for _, c := range []struct {
@@ -226,6 +229,9 @@ func TestTrust(t *testing.T) {
 			secureBoot: attributes + "\x01", "/var/lib/shim-signed/mok/MOK.der": authority(t, "site key", 3),
 			"/proc/keys": "1 I------ 1 perm 1f030000 0 0 asymmetri Site: site key: 0a4e: X509.rsa 8a []\n",
 		}, true, true, "on"},
+		{"on, in the firmware's db on Ubuntu", files{"/etc/os-release": "ID=ubuntu\nID_LIKE=debian\n", secureBoot: attributes + "\x01", db: attributes + string(signatureList(ours)), "/var/lib/dkms/mok.pub": ours}, true, true, "on"},
+		{"on, in the firmware's db on Rocky Linux", files{"/etc/os-release": "ID=rocky\nID_LIKE=\"rhel centos fedora\"\n", secureBoot: attributes + "\x01", db: attributes + string(signatureList(ours)), "/var/lib/dkms/mok.pub": ours}, true, true, "on"},
+		{"on, in the firmware's db under a kernel that may not take it", files{"/etc/os-release": "ID=azurelinux\n", secureBoot: attributes + "\x01", db: attributes + string(signatureList(ours)), "/var/lib/dkms/mok.pub": ours}, true, false, "on"},
 		{"on, in a file of its own", files{secureBoot: attributes + "\x01", "/sys/firmware/efi/mok-variables/MokListRT": signatureList(ours), "/var/lib/dkms/mok.pub": ours}, true, true, "on"},
 		{"on, and the kernel is not locked down", files{secureBoot: attributes + "\x01", "/sys/kernel/security/lockdown": "[none] integrity confidentiality\n", "/sys/module/module/parameters/sig_enforce": "N\n"}, false, false, "on"},
 		{"off, but enforced", files{secureBoot: attributes + "\x00", "/sys/module/module/parameters/sig_enforce": "Y\n"}, true, false, "off"},

@@ -17,7 +17,7 @@ type Trust struct {
 	SecureBoot string   `json:"secureBoot"`          // on, off, unknown
 	Lockdown   string   `json:"lockdown,omitempty"`  // none, integrity, confidentiality; "" if unknown
 	Enforced   string   `json:"enforced,omitempty"`  // module.sig_enforce: Y, N; "" if unknown
-	Enrolled   []Key    `json:"enrolled,omitempty"`  // by the machine's owner (MOK), shim and the firmware (db)
+	Enrolled   []Key    `json:"enrolled,omitempty"`  // by the machine's owner (MOK) and shim; in the firmware (db) where the kernel takes those
 	Kernels    []string `json:"kernels,omitempty"`   // common names of the keys that the running kernel knows, those built in included
 	Build      *Key     `json:"build,omitempty"`     // what DKMS signs with; nil: it has no key yet and would make one
 	BuildCert  string   `json:"-"`                   // the file with its certificate, there or where DKMS would make it
@@ -91,6 +91,23 @@ func (l *look) secureBoot() string {
 	return "unknown"
 }
 
+// takesDB says whether the distribution's kernel takes the keys of the firmware's db for modules. The mainline kernel has them in its
+// keyring .platform, which verifies what kexec loads, and no modules (kernel/module/signing.c, security/integrity/platform_certs). These
+// distributions carry the patch "KEYS: Make use of platform keyring for module signature verify":
+// - Debian: https://sources.debian.org/patches/linux/6.12.30-1/features/all/db-mok-keyring/; "since 5.3.9-1", and
+// as Red Hat has it: https://lore.kernel.org/all/qvgp2il2co4iyxkzxvcs4p2bpyilqsbfgcprtpfrsajwae2etc@3z2s2o52i3xg/
+// - Ubuntu: https://github.com/canonical/shim-review (README.md, patches of the kernel), and
+// https://docs.nvidia.com/igx/user-guide/latest/SW/security/kernel-module-verification.html, where a vendor's key in db verifies modules
+// - Fedora, RHEL and what is built of them: Red Hat's page in docs/bake.md; https://github.com/foxboron/sbctl/issues/52
+// - Amazon Linux 2023: the changelog in the source package of kernel6.12 (2019-04-23, by robeholmes@gmail.com), who first offered it to
+// mainline: https://lore.kernel.org/lkml/1556116431-7129-1-git-send-email-robeholmes@gmail.com/
+func (l *look) takesDB() bool {
+	o := l.os()
+	return slices.ContainsFunc([]string{"debian", "ubuntu", "fedora", "rhel", "centos", "amzn"}, func(id string) bool {
+		return o.ID == id || slices.Contains(o.Like, id)
+	})
+}
+
 // enrolled reads the certificates the boot chain hands to the kernel. shim mirrors its own and its owner's into
 // MokListRT, as EFI variables and, where they are too big for those, as a file.
 // Source: mok.c of https://github.com/rhboot/shim, security/integrity/platform_certs in the kernel's tree.
@@ -98,7 +115,7 @@ func (l *look) enrolled() (keys []Key) {
 	files := []string{"/sys/firmware/efi/mok-variables/MokListRT"}
 	names, _ := l.v.ReadDir(efivars)
 	for _, n := range names {
-		if strings.HasPrefix(n, "MokListRT") || n == "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f" {
+		if strings.HasPrefix(n, "MokListRT") || n == "db-d719b2cb-3d3a-4596-a3bc-dad00e67656f" && l.takesDB() {
 			files = append(files, path.Join(efivars, n))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,6 +112,18 @@ echo made >/tmp/made; cat /etc/resolv.conf`
 	}
 	if made, err := os.ReadFile(root + "/tmp/made"); err != nil || string(made) != "made\n" {
 		t.Errorf("%q, %v", made, err)
+	}
+}
+
+// An image's programs can neither load nor remove modules of the kernel that runs here.
+func TestImageLeavesTheKernelAlone(t *testing.T) {
+	h := openImage(t, imageRoot(t))
+	out, err := h.Do(t.Context(), "sh", "-c", "grep ^CapBnd: /proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing := missingCapabilities(field(string(out), "CapBnd")); !slices.Contains(missing, "CAP_SYS_MODULE") || slices.Contains(missing, "CAP_SYS_ADMIN") {
+		t.Errorf("programs of an image lack %v", missing)
 	}
 }
 

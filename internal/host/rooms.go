@@ -4,7 +4,9 @@
 package host
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -30,6 +32,9 @@ func openRooms(abs string, named realDisk) (r *rooms, disk realDisk, err error) 
 	err = r.in(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("cannot make a mount namespace: %w; run as root, with CAP_SYS_ADMIN", err)
+		}
+		if err := keepModules(); err != nil {
+			return err
 		}
 		unix.Umask(0o022) // of this thread alone from here on: unshare(2), clone(2) under CLONE_FS
 		// What is mounted here stays here, and what the machine unmounts goes here, too: mount_namespaces(7).
@@ -60,6 +65,19 @@ func openRooms(abs string, named realDisk) (r *rooms, disk realDisk, err error) 
 		return nil, -1, err
 	}
 	return r, disk, nil
+}
+
+// keepModules takes from this thread's programs the right to load and to remove modules: the kernel that runs is not the image's.
+// Packages' scripts call modprobe, and NVIDIA's installer removes a driver that nothing uses (check_for_unloaded_kernel_module in
+// kernel.c of https://github.com/NVIDIA/nvidia-installer). The bounding set is the thread's, and its programs have it: capabilities(7).
+func keepModules() error {
+	if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_MODULE, 0, 0, 0); err == nil && has == 0 {
+		return nil
+	}
+	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_MODULE, 0, 0, 0); err != nil {
+		return fmt.Errorf("cannot keep its programs from the running kernel's modules: %w; run with CAP_SETPCAP", err)
+	}
+	return nil
 }
 
 // serve runs what is to be done in the namespace. The thread never serves another goroutine: at its end it is gone.
@@ -131,6 +149,9 @@ func (r *rooms) furnish() error {
 		{"gpuadm", "run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
 		{"gpuadm", "dev", "tmpfs", unix.MS_NOSUID, "mode=755"},
 	} {
+		if _, err := os.Lstat(m.source); m.name == "sys" && errors.Is(err, fs.ErrNotExist) {
+			continue // mkosi's scripts have none (mkosi/sandbox.py and run.py); the image's programs do without
+		}
 		if err := r.mount(m.source, m.name, m.kind, m.flags, m.options); err != nil {
 			return err
 		}

@@ -167,7 +167,7 @@ func (f *Files) Mkdir(name string, attr Attr) error {
 
 // settle builds something under a temporary name, and when it is whole has it put in its place in one step.
 func settle(dir Folder, build, put func(temp string) error) error {
-	if err := sweep(dir); err != nil {
+	if _, err := sweep(dir); err != nil {
 		return err
 	}
 	temp := tempName()
@@ -190,24 +190,28 @@ func over(dir Folder, name string) func(temp string) error {
 }
 
 // drop removes a temporary file, link or folder; if it cannot be, the next sweep will.
-func drop(dir Folder, temp string) {
-	if err := dir.Unlink(temp); errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.EPERM) { // Linux and POSIX, for a folder
-		dir.Rmdir(temp)
+func drop(dir Folder, temp string) error {
+	err := dir.Unlink(temp)
+	if errors.Is(err, syscall.EISDIR) || errors.Is(err, syscall.EPERM) { // Linux and POSIX, for a folder
+		err = dir.Rmdir(temp)
 	}
+	return err
 }
 
-// sweep removes what a killed gpuadm or a power cut left half made in a folder.
-func sweep(dir Folder) error {
+// sweep removes what a killed gpuadm or a power cut left half made in a folder. left is why some of it stays.
+func sweep(dir Folder) (left, err error) {
 	names, err := dir.Names()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, name := range names {
 		if strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix) {
-			drop(dir, name)
+			if err := drop(dir, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				left = err
+			}
 		}
 	}
-	return nil
+	return left, nil
 }
 
 // Sweep is Host's. Every touch in a folder but Append and Rename does so too.
@@ -218,7 +222,8 @@ func (f *Files) Sweep(folder string) error {
 			return err
 		}
 		defer in.Close()
-		return sweep(in)
+		left, err := sweep(in)
+		return errors.Join(left, err)
 	})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil
@@ -305,7 +310,7 @@ func setAttr(file File, attr Attr) (changed bool, err error) {
 // Remove is Host's.
 func (f *Files) Remove(name string) error {
 	return f.at("remove", name, false, func(dir Folder, name string) error {
-		if err := sweep(dir); err != nil {
+		if _, err := sweep(dir); err != nil {
 			return err
 		}
 		i, err := dir.Lstat(name)

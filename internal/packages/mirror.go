@@ -38,9 +38,9 @@ type Lock struct {
 	Files   []LockFile `json:"files"`
 }
 
-// A LockFile is one file of a mirror, in the folder itself.
+// A LockFile is one file of a mirror.
 type LockFile struct {
-	Name   string `json:"name"`
+	Name   string `json:"name"` // in the folder: Packages, repodata/repomd.xml
 	Size   int64  `json:"size"` // bytes
 	SHA256 string `json:"sha256"`
 }
@@ -55,6 +55,7 @@ type Gathering struct {
 	Before  string                      // where some of them may be, from an earlier run
 	Keep    bool                        // all that is there stays in the mirror
 	Say     func(files int, size int64) // what is fetched, before it is
+	Note    func(text string)           // what the operator should know
 }
 
 // A Gatherer is a packager that can fill a mirror.
@@ -63,9 +64,12 @@ type Gatherer interface {
 	Gather(ctx context.Context, h host.Host, g Gathering) (files []string, err error)
 	// Configs reads from packages of headers in the folder how their kernels were built. headers has their names, by kernel.
 	Configs(ctx context.Context, h host.Host, dir, work string, headers map[string]string) (map[string]string, error)
-	// Sign makes of the folder a signed repository.
+	// Sign makes of the folder a signed repository. It returns the names of the signatures.
 	Sign(h host.Host, dir string, by things.Signer) (files []string, err error)
 }
+
+// Signatures are the files of mirrors that each signing writes differently, since they have a time.
+func Signatures() []string { return []string{"InRelease", "repodata/repomd.xml.asc"} }
 
 // FolderOf is the folder that a file: URL names; "" for others.
 func FolderOf(url string) string {
@@ -103,7 +107,7 @@ func ReadLock(v host.View, dir string) (l Lock, err error) {
 		return l, fmt.Errorf("cannot read %s: it has format %d, and this gpuadm knows format 1", name, l.Format)
 	}
 	for _, f := range l.Files {
-		if f.Name == "" || f.Name != path.Base(f.Name) || f.Name == ".." {
+		if !fs.ValidPath(f.Name) || f.Name == "." {
 			return l, fmt.Errorf("cannot read %s: %q names no file of the folder", name, f.Name)
 		}
 	}
@@ -115,6 +119,7 @@ func (l Lock) Verify(v host.View, dir string, digest func(host.View, string) (Lo
 	for _, want := range l.Files {
 		name := path.Join(dir, want.Name)
 		is, err := digest(v, name)
+		is.Name = want.Name
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return fmt.Sprintf("%s was not found, and %s has it", name, MirrorLock), nil
@@ -128,7 +133,7 @@ func (l Lock) Verify(v host.View, dir string, digest func(host.View, string) (Lo
 	return "", nil
 }
 
-// Digest reads a file of any size.
+// Digest reads a file of any size. The name in it is that within the file's folder.
 func Digest(v host.View, name string) (LockFile, error) {
 	info, err := v.Stat(name)
 	if err != nil {

@@ -22,6 +22,7 @@ type Repository struct {
 	Pins        []Pin  // what may come from it, and in which version
 	Signed      Signed // what of a dnf repository the key signs
 	Mixed       bool   // its owner chose the packages: it may have kernel headers too
+	Whole       bool   // gpuadm mirror wrote it: it has all that its packages depend on, and no module streams
 }
 
 // Signed says what a repository's key signs. There is no word for nothing.

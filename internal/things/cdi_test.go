@@ -293,3 +293,35 @@ func TestDeviceLinks(t *testing.T) {
 		t.Errorf("no GPU: %q, %v", state, err)
 	}
 }
+
+// Partitions that change need other nodes, where the driver's tool can make them. One that fails takes no partitions back.
+func TestPartitionNodes(t *testing.T) {
+	nodes := things.NewDeviceLinks("/dev/nvidia-caps").(converge.Settler)
+	for found, want := range map[converge.State]converge.State{"": "linked", "linked": "linked", "missing nvidia-cap21": "linked", "none": "none"} {
+		if got := nodes.Settled(nodes.Unsettled(found, converge.Change{Kind: "mig"})); got != want {
+			t.Errorf("%q: %q, want %q", found, got, want)
+		}
+		if got := nodes.Unsettled(found, converge.Change{Kind: "file"}); got != found {
+			t.Errorf("%q after a file: %q", found, got)
+		}
+	}
+	if got := nodes.Unsettled("linked", converge.Change{Kind: "mig"}); got == "linked" {
+		t.Error("partitions that change need no nodes")
+	}
+	const access = "-- proc/driver/nvidia/capabilities/gpu0/mig/gi1/access --\nDeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+	for archive, want := range map[string]converge.State{
+		access: "none", "-- usr/bin/nvidia-modprobe mode=0755 --\n": "linked", "-- usr/bin/nvidia-modprobe mode=0755 --\n" + access: "missing nvidia-cap21",
+	} {
+		n, err := simhost.New([]byte(archive))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state, err := nodes.Look(t.Context(), n); state != want || err != nil {
+			t.Errorf("%q, %v; want %q", state, err, want)
+		}
+		n.Install("nvidia-modprobe", simhost.Program{Run: func(*host.Files, []string) ([]byte, error) { return nil, errors.New("it died") }})
+		if err := nodes.Make(t.Context(), n, "linked"); (want != "linked" && want != "none") != errors.As(err, new(converge.Stays)) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}

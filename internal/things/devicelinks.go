@@ -25,7 +25,10 @@ import (
 // Its states are "linked", "missing" and which nodes have no link or are not there, and "none" where there are no nodes.
 type deviceLinks struct{}
 
-const charFolder = "/dev/char"
+const (
+	charFolder = "/dev/char"
+	capsFolder = "/dev/nvidia-caps"
+)
 
 // DeviceLinks wants a link for each of NVIDIA's device nodes that are there.
 func DeviceLinks() converge.Want {
@@ -34,8 +37,62 @@ func DeviceLinks() converge.Want {
 	}}
 }
 
-// NewDeviceLinks builds the thing again.
-func NewDeviceLinks() converge.Thing { return deviceLinks{} }
+// partitionNodes are the nodes of partitions as the stage that changes partitions sees them, for one that is applied alone: missing
+// after a change. Their state is "none" where the driver's tool is not there to make them. A node that cannot be made is named and
+// takes no partitions back.
+type partitionNodes struct{ deviceLinks }
+
+// PartitionNodes wants a node for each partition, and a link to it.
+func PartitionNodes() converge.Want {
+	return converge.Want{Thing: partitionNodes{}, Why: "containers use partitions by them", To: func(found converge.State) (converge.State, error) {
+		return partitionNodes{}.Settled(found), nil
+	}}
+}
+
+// NewDeviceLinks builds a thing of the kind again.
+func NewDeviceLinks(name string) converge.Thing {
+	if name == capsFolder {
+		return partitionNodes{}
+	}
+	return deviceLinks{}
+}
+
+// Name is another than the links', since the journal tells things by kind and name.
+func (partitionNodes) Name() string { return capsFolder }
+
+// Look asks for the nodes alone: all other links are the next stage's.
+func (partitionNodes) Look(_ context.Context, v host.View) (converge.State, error) {
+	if !v.Live() {
+		return "", host.FirstBoot
+	}
+	if _, err := v.Stat(capsTool); err != nil {
+		return cdiNone, nil
+	}
+	state := "linked"
+	if caps := missingCaps(v); len(caps) > 0 {
+		state = "missing"
+		for _, c := range caps {
+			state += " " + path.Base(c.node)
+		}
+	}
+	return converge.State(state), nil
+}
+
+// Make is that of the links, but for what a failure leads to.
+func (p partitionNodes) Make(ctx context.Context, h host.Host, to converge.State) error {
+	if err := p.deviceLinks.Make(ctx, h, to); err != nil {
+		return converge.Stays{Why: "cannot make the device nodes of partitions: " + err.Error()}
+	}
+	return nil
+}
+
+// Unsettled says that other partitions have other nodes.
+func (partitionNodes) Unsettled(found converge.State, by converge.Change) converge.State {
+	if by.Kind != "mig" || found == cdiNone {
+		return found
+	}
+	return "missing nodes: partitions change"
+}
 
 func (deviceLinks) Kind() string { return "device-links" }
 func (deviceLinks) Name() string { return charFolder }
@@ -122,7 +179,7 @@ func charNodes(v host.View) (map[string]string, error) {
 	add("/dev/nvidia-uvm-tools", majors["nvidia-uvm"], 1)
 	for _, numbered := range []struct{ folder, prefix, major string }{
 		{"/dev", "nvidia", "195"},
-		{"/dev/nvidia-caps", "nvidia-cap", majors["nvidia-caps"]},
+		{capsFolder, "nvidia-cap", majors["nvidia-caps"]},
 		{"/dev/nvidia-caps-imex-channels", "channel", majors["nvidia-caps-imex-channels"]},
 	} {
 		names, err := v.ReadDir(numbered.folder)
@@ -173,7 +230,7 @@ func missingCaps(v host.View) (list []capsNode) {
 					key, value, _ := strings.Cut(line, ":")
 					says[key] = strings.TrimSpace(value)
 				}
-				node := "/dev/nvidia-caps/nvidia-cap" + says["DeviceFileMinor"]
+				node := capsFolder + "/nvidia-cap" + says["DeviceFileMinor"]
 				if err != nil || says["DeviceFileMinor"] == "" || says["DeviceFileModify"] != "1" {
 					continue
 				}

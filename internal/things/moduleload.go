@@ -64,11 +64,11 @@ func refusals() [][3]string {
 		{"Key was rejected", "the kernel does not trust the key that signed it", sign},
 		{"Required key not available", "the kernel wants modules signed by a key it trusts", sign},
 		{"Operation not permitted", "the kernel is locked down, or the caller may not load modules", sign},
-		{"Exec format error", "it was built for another kernel", "gpuadm plan, to see for which kernels modules are built"},
+		{"Exec format error", "it was built for another kernel", converge.Command("plan") + ", to see for which kernels modules are built"},
 		{"Invalid argument", "a parameter is not one of the module's", "parameters in [driver]; modinfo -p nvidia lists what there is"},
 		{"Unknown symbol", "the kernel lacks functions that it needs", "a kernel that the driver supports, or a newer driver"},
 		{"No such device", "it finds no GPU that it supports", "modules in [driver]: the open modules need Turing or newer, the proprietary ones do not know Blackwell"},
-		{"not found in directory", "it is not there for the running kernel", "gpuadm plan, to see for which kernels modules are built"},
+		{"not found in directory", "it is not there for the running kernel", converge.Command("plan") + ", to see for which kernels modules are built"},
 	}
 }
 

@@ -48,7 +48,7 @@ func Meanings(lines []string) (found []string) {
 		means := ""
 		if m := sayXid().FindStringSubmatch(line); m != nil {
 			if x, ok := Xids()[m[2]]; ok {
-				means = "Xid " + m[2] + " of GPU " + m[1] + ": " + x.Means + ": " + x.Action
+				means = "Xid " + m[2] + " of GPU " + m[1] + ": " + x.String()
 			}
 		} else if i := slices.IndexFunc(nvrm(), func(say [2]string) bool { return strings.Contains(line, say[0]) }); i >= 0 {
 			means = nvrm()[i][1]
@@ -68,7 +68,7 @@ const offAndOn = "power the machine off and on (in a cloud: stop the instance an
 func nvrm() [][2]string {
 	const firmware = "the firmware of the GPU's own processor (GSP) could not be started: it is of the driver's version in /lib/firmware/nvidia, or NVreg_EnableGpuFirmware = 0 in parameters in [driver] with proprietary modules before Blackwell"
 	return [][2]string{
-		{"fallen off the bus", "a GPU no longer answers on the PCI bus: power, cooling or seating; drain the node, then " + offAndOn},
+		{"fallen off the bus", Xids()["79"].String()}, // it says so without the number too
 		{"is not supported by open", "the open modules do not know a GPU that is older than Turing: modules = \"proprietary\" in [driver]"},
 		{"requires use of the NVIDIA open kernel modules", "the GPU works with the open modules only: modules = \"open\" in [driver]"},
 		{"Direct firmware load for nvidia/", firmware},

@@ -13,6 +13,7 @@ import (
 // What the driver says in the kernel's log is put into words: the latest first, each thing once, and no more than three.
 func TestMeanings(t *testing.T) {
 	for _, x := range []struct{ lines, first string }{
+		{"NVRM: GPU 0000:17:00.0: GPU has fallen off the bus.", things.Xids()["79"].String()},
 		{"NVRM: Xid (PCI:0000:17:00): 79, pid=4711, name=python3, GPU has fallen off the bus.", "Xid 79 of GPU 0000:17:00: GPU has fallen off the bus: drain the node (kubectl drain NODE "},
 		{"NVRM: Xid (PCI:0000:17:00): 31, pid=4711, name=python3, MMU Fault", "GPU memory page fault: find the cause in the program's own log"},
 		{"NVRM: Xid (PCI:0000:9b:00): 119, pid=1, Timeout after 6s of waiting for RPC response from GPU2 GSP!", "Xid 119 of GPU 0000:9b:00: GSP RPC timeout: drain the node "},

@@ -219,10 +219,11 @@ func (r restart) youngest(v host.View, u host.Unit) (t time.Time) {
 	return t
 }
 
-// Unsettled says that a change to a file the daemon reads makes the daemon outdated.
+// Unsettled says that a change to a file the daemon reads makes the daemon outdated. A folder that gpuadm makes or removes is empty, and
+// the daemon reads the same with it and without.
 func (r restart) Unsettled(found converge.State, by converge.Change) converge.State {
 	state, suffix, _ := strings.Cut(string(found), ",")
-	if state == "inactive" || by.Kind == "restart" {
+	if state == "inactive" || by.Kind == "restart" || by.Kind == "folder" {
 		return found
 	}
 	if suffix != "" {

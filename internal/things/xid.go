@@ -3,11 +3,15 @@
 
 package things
 
+import "github.com/gpuadm/gpuadm/internal/converge"
+
 // Xid is an error that the driver reports of a GPU.
 type Xid struct {
 	Means  string // in NVIDIA's words
 	Action string // what to do, in steps that can be typed; first the drain, where a step interrupts
 }
+
+func (x Xid) String() string { return x.Means + ": " + x.Action }
 
 // XidCatalogue is where NVIDIA says what an Xid means and what to do.
 const XidCatalogue = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
@@ -23,10 +27,10 @@ func Xids() map[string]Xid {
 		drain   = "drain the node (kubectl drain NODE --ignore-daemonsets --delete-emptydir-data), then "
 		reset   = drain + "reset the GPU (sudo nvidia-smi --gpu-reset -i GPU)"
 		support = "; if it comes again, run sudo nvidia-bug-report.sh and send its file to the board's maker"
-		version = "; if it comes again, install another version of the driver (version in [driver], sudo gpuadm apply)"
 		link    = "; if it comes again, check both ends of the link (nvidia-smi nvlink --status)"
 		restart = "find the cause in the program's own log (kubectl logs POD), and restart the program"
 	)
+	version := "; if it comes again, install another version of the driver (version in [driver], " + converge.Command("apply") + ")"
 	return map[string]Xid{
 		"13":  {"graphics engine exception", restart},
 		"31":  {"GPU memory page fault", restart},

@@ -45,6 +45,11 @@ Summary: make
 %%description -n make
 make
 %%files -n make
+%%package -n python3-dnf-plugin-versionlock
+Summary: versionlock
+%%description -n python3-dnf-plugin-versionlock
+versionlock
+%%files -n python3-dnf-plugin-versionlock
 %%package -n kernel-devel-%[1]s
 Summary: headers
 %%description -n kernel-devel-%[1]s

@@ -71,6 +71,12 @@ func TestLabDoctor(t *testing.T) {
 		},
 		{"KUB-007", "echo '# by hand' >>/var/lib/kubelet/config.yaml", ""},
 		{"RUN-005", "systemctl stop containerd", ""},
+		{
+			"RUN-010", "mkdir /etc/systemd/system/containerd.service.d; printf '[Service]\nRestart=always\nRestartSec=600\nExecStartPre=/bin/false\n' " +
+				">/etc/systemd/system/containerd.service.d/50-again.conf; systemctl daemon-reload; systemctl restart containerd" +
+				fmt.Sprintf(until, "systemctl show -p SubState containerd | grep -q auto-restart"),
+			"rm -r /etc/systemd/system/containerd.service.d; systemctl daemon-reload; systemctl restart containerd",
+		},
 		{"RUN-003", "cp -a " + config + " /root/; echo '[' >>" + config, "mv /root/config.toml " + config + "; systemctl restart containerd"},
 		{"RUN-004", "mv /usr/bin/nvidia-container-runtime /root/", "mv /root/nvidia-container-runtime /usr/bin/"},
 		{"CDI-003", "cp " + cdiSpec + " /var/run/cdi/copy.yaml", "rm /var/run/cdi/copy.yaml"},

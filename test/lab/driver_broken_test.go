@@ -151,7 +151,7 @@ func TestLabDriverHindered(t *testing.T) {
 	release := n.HoldAptLock()
 	pid := strings.TrimSpace(n.Get("/run/gpuadm-lab-lock"))
 	n.Put(specFile, n.spec("580.95.05", "1.18.0"), 0o644)
-	r := n.gpuadm(1, "apply", "sources", "packages", "--deadline", "4s")
+	r := n.gpuadm(1, "apply", "sources", "packages", "--deadline", "12s")
 	says(t, r, "… process "+pid+" (perl -e", "holds /var/lib/dpkg/lock-frontend: waiting for up to ", "try")
 	release()
 	n.same(before, "/etc/apt")

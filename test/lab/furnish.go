@@ -36,11 +36,10 @@ func (m *Machine) furnish(binary string) error {
 	}
 	unit.WriteString(m.kubeletBoot())
 	if m.Options.GPUs > 0 {
-		fs, err := functions(m.Options.Kind, m.Options.GPUs)
+		bus, devices, err := PCI(m.Options.Kind, m.Options.GPUs)
 		if err != nil {
 			return err
 		}
-		bus, devices := pciBus(fs)
 		put(ours+"/pci/devices", bus, 0o444)
 		for name, text := range devices {
 			put(ours+"/pci/sys/"+name, text, 0o444)
@@ -130,6 +129,8 @@ func functions(kind string, n int) ([]pciFunction, error) {
 		for range 4 {
 			list = append(list, pciFunction{"10de", "22a3", "068000", "1796"})
 		}
+	case "A100": // SXM4 80GB
+		gpu.device, gpu.subsystem = "20b2", "1463"
 	case "T4":
 		gpu.device, gpu.subsystem = "1eb8", "12a2"
 	case "V100": // PCIe 32GB
@@ -147,8 +148,19 @@ func functions(kind string, n int) ([]pciFunction, error) {
 	return list, nil
 }
 
+// PCI is the bus of a machine with n GPUs of a kind: what /proc/bus/pci/devices says, and the files in the folders of
+// /sys/bus/pci/devices. gpuadm reads these and no others.
+func PCI(kind string, n int) (list string, files map[string]string, err error) {
+	fs, err := functions(kind, n)
+	if err != nil {
+		return "", nil, err
+	}
+	list, files = pciBus(fs)
+	return list, files, nil
+}
+
 // pciBus makes what /proc/bus/pci/devices and the folders of /sys/bus/pci/devices say of a machine with a host bridge
-// and some functions, each on a bus of its own. gpuadm reads these and no others.
+// and some functions, each on a bus of its own.
 func pciBus(functions []pciFunction) (list string, files map[string]string) {
 	files = map[string]string{}
 	add := func(bus int, f pciFunction) {

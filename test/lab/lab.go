@@ -56,6 +56,8 @@ type Options struct {
 	// Headers says that the host, one of Dists, has a compiler, dkms, and the headers of a kernel that does not run:
 	// Debian's own.
 	Headers bool
+	// Kernel says that the disk has Debian's kernel, with all that Headers has, and cloud-init: for a machine that boots it.
+	Kernel bool
 	// Over is a folder of the cache that Machine.Save filled: an earlier disk of a host of this Dist. "" for none.
 	Over string
 	// Name is what the host calls itself; "" for "node".

@@ -33,6 +33,19 @@ func headersLayer() layer {
 	return layer{"headers", "1", []string{"linux-headers-" + runtime.GOARCH, "dkms", "gcc", "make", "libc6-dev"}, nil}
 }
 
+// kernelLayer has what makes a machine of its own of a host: a kernel, what makes its initial file system, and cloud-init. Of
+// Options.Kernel.
+func kernelLayer() layer {
+	return layer{"kernel", "1", []string{
+		"linux-image-" + runtime.GOARCH, "linux-headers-" + runtime.GOARCH, "initramfs-tools", "dkms", "gcc", "make", "libc6-dev", "cloud-init",
+	}, nil}
+}
+
+// SetupKernel makes what Options.Kernel needs, where it is missing: no other host does.
+func SetupKernel(ctx context.Context, dist string, log func(string)) error {
+	return kernelLayer().build(ctx, dist, log)
+}
+
 // Rootfs finds the layers that a distribution's root filesystem is made of, the topmost first.
 func Rootfs(dist string) ([]string, error) {
 	if dist == RHELish {

@@ -117,6 +117,8 @@ func layersOf(o Options) (layers []string, err error) {
 		find = kubeletLayer().over
 	case o.SSH:
 		find = sshLayer().over
+	case o.Kernel:
+		find = kernelLayer().over
 	case o.Headers:
 		find = headersLayer().over
 	}

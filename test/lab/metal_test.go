@@ -34,6 +34,14 @@ func TestLabMetal(t *testing.T) {
 	n.fake("client", "add", "--gpu", "1", "--gi", fmt.Sprint(n.dump().GPUs[1].Instances[0].ID), "--pid", "4711")
 	before := n.dump()
 
+	n.fake("driver", "--init", "DRIVER_NOT_LOADED")
+	bare := n.Exec("metal", "-o", "/root/bare.txt")
+	n.fake("driver", "--init", "SUCCESS")
+	if strings.Count(bare.Stdout+bare.Stderr, "\n") != 1 || bare.Exit != 1 || n.Exec("test", "-e", "/root/bare.txt").Exit == 0 {
+		t.Errorf("no driver: %s", bare)
+	}
+	says(t, bare, "metal: cannot check GPUs: no NVIDIA driver answers on this machine (", "where nvidia-smi lists GPUs")
+
 	n.fake("forget")
 	read := n.Exec("metal", "-o", "/root/metal.txt")
 	if after := n.dump(); read.Exit != 0 || after.Mutations > 0 || !slices.Equal(geometries(before), geometries(after)) {

@@ -6,6 +6,7 @@ package lab_test
 import (
 	_ "embed"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -40,35 +41,75 @@ func recorded(t *testing.T) map[string]figures {
 	return rows
 }
 
+// besideLayouts are a layout in each row of the table, as gpuadm writes it, and what gpuadm's exit status is.
+var besideLayouts = []struct {
+	name, layout string
+	exit         int
+}{
+	{"off to seven", sevenths, 0},
+	{"nothing to do", sevenths, 0},
+	{"seven to mixed", mixed, 0},
+	{"mixed to next", `"3g.20gb" = 1, "2g.10gb" = 2`, 0},
+	{"next to seven", sevenths, 0},
+	{"impossible", `"1g.5gb" = 3, "2g.10gb" = 2, "3g.20gb" = 1`, 1},
+}
+
+// measured is what a run asked of the driver.
+func (n gpuNode) measured(run func()) figures {
+	n.t.Helper()
+	n.fake("forget")
+	run()
+	s := n.dump()
+	f := figures{mutations: s.Mutations, attaches: s.Attaches}
+	for name, count := range s.Counts {
+		f.calls += count
+		if strings.HasPrefix(name, "nvmlInit") {
+			f.sessions += count
+		}
+	}
+	return f
+}
+
+// theirs are the figures of mig-parted: those recorded, or where GPUADM_TEST_MIG_PARTED names its program, of a run beside gpuadm's. It is in
+// no module proxy, so CI compares with the record.
+func theirs(t *testing.T, n gpuNode) map[string]figures {
+	t.Helper()
+	rows := recorded(t)
+	path := os.Getenv("GPUADM_TEST_MIG_PARTED")
+	if path == "" {
+		return rows
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Put("/usr/local/bin/nvidia-mig-parted", string(program), 0o755)
+	// It reads whether the kernel has the module, and on the PCI bus the fake GPUs with their memory regions.
+	for _, g := range n.dump().GPUs {
+		n.Must("sh", "-ec", `mkdir -p /run/bus; cp -r /sys/bus/pci/devices/0000:18:00.0 /run/bus/$1; cd /run/bus/$1; echo 0x0 0x0 0x0 >resource; echo 0x20b0 >device`, "sh", g.Address)
+	}
+	const sees = `mount --bind /run/bus /sys/bus/pci/devices; mount -t tmpfs none /proc; echo nvidia 1 0 - Live 0x0 >/proc/modules; exec "$@"`
+	for _, row := range besideLayouts {
+		n.Put("/root/parted.yaml", "version: v1\nmig-configs:\n  it: [{devices: all, mig-enabled: true, mig-devices: {"+strings.ReplaceAll(row.layout, " =", ":")+"}}]\n", 0o644)
+		rows[row.name] = n.measured(func() {
+			if r := n.Exec("unshare", "--mount", "sh", "-ec", sees, "sh", "nvidia-mig-parted", "apply", "-f", "/root/parted.yaml", "-c", "it"); r.Exit != row.exit {
+				t.Errorf("mig-parted, %s: %s", row.name, r)
+			}
+		})
+	}
+	return rows
+}
+
 // TestLabMIGBeside: gpuadm makes fewer calls and fewer changes than mig-parted, in fewer sessions and at most three, and the driver takes
 // less time for them, from one layout of eight GPUs to the next. Each session attaches GPUs that no process holds, which takes seconds on
 // real ones.
 func TestLabMIGBeside(t *testing.T) {
 	t.Parallel()
 	n := bootGPUs(t).with(t, "A100-40:8")
-	want := recorded(t)
-	const next = `"3g.20gb" = 1, "2g.10gb" = 2`
-	for _, row := range []struct {
-		name, layout string
-		exit         int
-	}{
-		{"off to seven", sevenths, 0},
-		{"nothing to do", sevenths, 0},
-		{"seven to mixed", mixed, 0},
-		{"mixed to next", next, 0},
-		{"next to seven", sevenths, 0},
-		{"impossible", `"1g.5gb" = 3, "2g.10gb" = 2, "3g.20gb" = 1`, 1},
-	} {
-		n.fake("forget")
-		n.wants(row.exit, layout(row.layout))
-		s := n.dump()
-		got := figures{mutations: s.Mutations, attaches: s.Attaches}
-		for name, count := range s.Counts {
-			got.calls += count
-			if strings.HasPrefix(name, "nvmlInit") {
-				got.sessions += count
-			}
-		}
+	want := theirs(t, n)
+	n = n.with(t, "A100-40:8")
+	for _, row := range besideLayouts {
+		got := n.measured(func() { n.wants(row.exit, layout(row.layout)) })
 		theirs, ok := want[row.name]
 		const line = "%5d calls %3d sessions %4d changes %3d attached %6.1f s"
 		t.Logf("%-14s gpuadm "+line+"; mig-parted "+line, row.name, got.calls, got.sessions, got.mutations, got.attaches, got.charged(),

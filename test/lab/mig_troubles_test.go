@@ -158,8 +158,8 @@ mount --bind /run/driver /proc/driver; mount --bind /run/proc-devices /proc/devi
 	}
 }
 
-// TestLabPartitionNodes: nodes of partitions that no client of the driver has had made yet are there after an apply, with the numbers
-// that the driver says, and /dev/char leads to them. The script does what nvidia-modprobe does with such a file: nvidia_cap_mknod in
+// TestLabPartitionNodes: nodes of partitions that no client of the driver has had made yet are there after an apply of stage toolkit or of
+// stage mig alone, with the numbers that the driver says, and /dev/char leads to them. The script does what nvidia-modprobe does with such a file: nvidia_cap_mknod in
 // modprobe-utils/nvidia-modprobe-utils.c of https://github.com/NVIDIA/nvidia-modprobe.
 func TestLabPartitionNodes(t *testing.T) {
 	t.Parallel()
@@ -178,14 +178,25 @@ minor=$(sed -n 's/^DeviceFileMinor: //p' "$2")
 mkdir -p /dev/nvidia-caps
 mknod -m 0444 /dev/nvidia-caps/nvidia-cap$minor c $(sed -n 's/ nvidia-caps$//p' /proc/devices) $minor
 `, 0o755)
-	says(t, n.wants(0, spec, "apply", "toolkit"), "/dev/char")
-	for minor, hex := range map[string]string{"21": "15", "22": "16"} {
-		if is := n.Must("stat", "-L", "-c", "%F %t:%T %n", "/dev/char/235:"+minor); is != "character special file eb:"+hex+" /dev/char/235:"+minor+"\n" {
-			t.Errorf("it is %s", is)
-		}
-		if to := n.Must("readlink", "-f", "/dev/char/235:"+minor); to != "/dev/nvidia-caps/nvidia-cap"+minor+"\n" {
-			t.Errorf("it leads to %s", to)
+	nodes := func() {
+		t.Helper()
+		for minor, hex := range map[string]string{"21": "15", "22": "16"} {
+			if is := n.Must("stat", "-L", "-c", "%F %t:%T %n", "/dev/char/235:"+minor); is != "character special file eb:"+hex+" /dev/char/235:"+minor+"\n" {
+				t.Errorf("it is %s", is)
+			}
+			if to := n.Must("readlink", "-f", "/dev/char/235:"+minor); to != "/dev/nvidia-caps/nvidia-cap"+minor+"\n" {
+				t.Errorf("it leads to %s", to)
+			}
 		}
 	}
+	says(t, n.wants(0, spec, "apply", "toolkit"), "/dev/char")
+	nodes()
 	says(t, n.wants(0, spec, "apply", "toolkit"), "Nothing to do.")
+
+	n.Must("rm", "-r", "/dev/nvidia-caps", "/dev/char/235:21", "/dev/char/235:22")
+	more := strings.Replace(spec, "= 1", `= 1, "1g.5gb" = 1`, 1) // the instance stays, and its nodes are those of before
+	says(t, n.wants(0, more), "/dev/nvidia-caps")
+	nodes()
+	says(t, n.wants(0, more), "Nothing to do.")
+	says(t, n.wants(0, more, "apply", "toolkit"), "Nothing to do.")
 }

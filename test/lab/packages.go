@@ -47,8 +47,8 @@ func (h *Host) RpmState() map[string]string {
 			state[name] = strings.TrimPrefix(version, "0:")
 		}
 	}
-	reasons := h.Must("dnf", "-q", "-C", "repoquery", "--installed", "--queryformat", "%{name} %{reason}")
-	locked := h.Must("dnf", "-q", "-C", "versionlock", "list")
+	reasons := h.Must("dnf", "-q", "-C", "--disablerepo=*", "repoquery", "--installed", "--queryformat", "%{name} %{reason}")
+	locked := h.Must("dnf", "-q", "-C", "--disablerepo=*", "versionlock", "list")
 	for name, version := range state {
 		lock := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + `-(\d+):` + regexp.QuoteMeta(version[strings.Index(version, ":")+1:]) + `\.`)
 		if lock.MatchString(locked) {

@@ -94,7 +94,7 @@ func TestLabRepoApt(t *testing.T) {
 			aptExits(t, h, 100, "without --allow-downgrades", slices.Concat([]string{"install"}, driverSet("570.172.08"))...)
 			aptExits(t, h, 0, "", slices.Concat([]string{"install", "--allow-downgrades"}, driverSet("570.172.08"))...)
 			aptExits(t, h, 0, "", "install", "nvidia-open")
-			if state := h.AptState(); state["nvidia-open"] != "590.48.01-1" || state["nvidia-driver-libs"] != "590.48.01-1 auto" {
+			if state := h.AptState(); state["nvidia-open"] != "595.58.03-1" || state["nvidia-driver-libs"] != "595.58.03-1 auto" {
 				t.Errorf("the newest nvidia-open: %v", driverPackages(state))
 			}
 		})
@@ -219,7 +219,7 @@ func TestLabRepoAptVariants(t *testing.T) {
 			// A pin to what is gone fails open: this is why gpuadm asks for candidates first.
 			h.Put("/etc/apt/preferences.d/pin", "Package: *\nPin: version 580.95.*\nPin-Priority: 1001\n", 0o644)
 			aptExits(t, h, 0, "", "install", "nvidia-imex")
-			if got := h.AptState()["nvidia-imex"]; got != "590.48.01-1" {
+			if got := h.AptState()["nvidia-imex"]; got != "595.58.03-1" {
 				t.Errorf("pinned to a version that is gone: %q", got)
 			}
 		})

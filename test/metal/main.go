@@ -48,6 +48,9 @@ func run(gpuadm, report string, full bool) error {
 	if gpuadm, err = filepath.Abs(gpuadm); err != nil {
 		return err
 	}
+	if err := answers(gpuadm); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("/run", "gpuadm-metal-") // gpuadm refuses files that users other than root can replace
 	if err != nil {
 		return fmt.Errorf("cannot make a folder for the specs: %w; run it as root", err)
@@ -67,6 +70,22 @@ func run(gpuadm, report string, full bool) error {
 		return err
 	}
 	return c.change(layouts)
+}
+
+// answers fails where no driver does: a report from there says nothing about GPUs.
+func answers(gpuadm string) error {
+	text, err := exec.Command(gpuadm, "facts", "-o", "json").Output()
+	var facts struct{ NoDriver string }
+	if err == nil {
+		err = json.Unmarshal(text, &facts)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the facts of this machine: %w", err)
+	}
+	if facts.NoDriver != "" {
+		return fmt.Errorf("cannot check GPUs: no NVIDIA driver answers on this machine (%s); run it as root where nvidia-smi lists GPUs", facts.NoDriver)
+	}
+	return nil
 }
 
 // do runs a command and reports its output, exit status and time.

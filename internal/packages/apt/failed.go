@@ -72,7 +72,7 @@ func dpkgFailed(v host.View, t *converge.Trouble, out, said string) bool {
 	case d.interrupted:
 		t.What = packages.Cannot + "dpkg was killed or interrupted"
 		t.Because = packages.Short(append(t.Because, half...))
-		t.Try = []string{"journalctl -k, which says whether the kernel ran out of memory", "run gpuadm apply again, which lets dpkg finish first"}
+		t.Try = []string{"journalctl -k, which says whether the kernel ran out of memory", "run " + converge.Command("apply") + " again, which lets dpkg finish first"}
 		return true
 	case len(half) == 0:
 		return false

@@ -67,7 +67,8 @@ type machine struct {
 	repo *repo
 	apt  apt
 
-	fetched int // files, by the last mirror
+	fetched int    // files, by the last mirror
+	keeps   string // the folder of an earlier mirror, whose packages the next one keeps
 
 	mu  sync.Mutex
 	ran []string

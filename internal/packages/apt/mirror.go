@@ -59,7 +59,12 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	}
 	d := dpkg{packages: map[string]debian{}, native: architecture(h)}
 	d.add(status)
-	r, err := packages.Begin(ctx, p, g.Request, d.states(), solver{a, d})
+	installed := d.states()
+	g.Request.Changes = slices.Clone(g.Request.Changes)
+	for i, c := range g.Request.Changes {
+		g.Request.Changes[i].Before = installed[c.Name].String()
+	}
+	r, err := packages.Begin(ctx, p, g.Request, installed, solver{a, d})
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +81,7 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 		return nil, err
 	}
 	if g.Keep {
-		archives = append(archives, kept(h, g.Before, what)...)
+		archives = append(archives, kept(h, g.Before, archives)...)
 	}
 	if err := p.fetch(ctx, g, archives); err != nil {
 		return nil, err
@@ -186,6 +191,9 @@ type debFile struct {
 
 // archives are the files of NAME=VERSION.
 func (a apart) archives(ctx context.Context, what []string) (all []debFile, err error) {
+	if len(what) == 0 {
+		return nil, nil
+	}
 	out, err := a.Ask(ctx, slices.Concat([]string{"apt-cache", "show", "--"}, what)...)
 	if err != nil {
 		return nil, explain(a, string(out), err)
@@ -239,15 +247,19 @@ func archiveOf(paragraph func(yield func(key, value []byte) bool)) (one debFile)
 	return one
 }
 
-// kept are the packages of an earlier mirror, beside those that are wanted now. What is damaged is not kept.
-func kept(v host.View, dir string, wanted []string) (all []debFile) {
+// kept are the packages of an earlier mirror, beside those that are wanted now. What is damaged is not kept, nor what differs from a
+// wanted one by its epoch alone: the two would have one file's name.
+func kept(v host.View, dir string, wanted []debFile) (all []debFile) {
 	index, err := v.ReadFile(path.Join(dir, aptIndex))
 	if err != nil {
 		return nil // there is none
 	}
 	for p := range paragraphs(index) {
 		one := archiveOf(p)
-		if is, err := packages.Digest(v, path.Join(dir, one.Name)); err == nil && is == one.LockFile && !slices.Contains(wanted, one.what) {
+		if slices.ContainsFunc(wanted, func(w debFile) bool { return w.Name == one.Name }) {
+			continue
+		}
+		if is, err := packages.Digest(v, path.Join(dir, one.Name)); err == nil && is == one.LockFile {
 			all = append(all, one)
 		}
 	}
@@ -284,7 +296,8 @@ func (a apart) fetch(ctx context.Context, g packages.Gathering, all []debFile) e
 	}
 	for _, one := range want {
 		if one.fetched != one.Name {
-			if err := a.Rename(path.Join(g.Into, one.fetched), path.Join(g.Into, one.Name)); err != nil {
+			// Over one that a killed run has left, and that differs.
+			if _, err := a.Do(ctx, "mv", "-fT", "--", path.Join(g.Into, one.fetched), path.Join(g.Into, one.Name)); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@
 package apt
 
 import (
+	"cmp"
 	"os"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ func (m *machine) gathers(into string, names ...string) []string {
 	m.write("/root/key.gpg", string(key))
 	g := packages.Gathering{
 		Repos: []packages.Repository{{ID: "driver", About: "test", URL: m.repo.url, Key: "/root/key.gpg", Fingerprint: m.fingerprint()}},
-		Work:  into + "/.work", Into: into, Before: "/srv/none",
+		Work:  into + "/.work", Into: into, Before: cmp.Or(m.keeps, "/srv/none"), Keep: m.keeps != "",
 		Say: func(files int, _ int64) { m.fetched += files },
 	}
 	for _, name := range names {
@@ -64,14 +65,17 @@ func TestMirror(t *testing.T) {
 	m.update()
 	m.must("apt-get", "install", "-y", "base")
 	m.write(packages.DpkgStatus, m.must("cat", packages.DpkgStatus)+"\nPackage: local\nStatus: install ok installed\nArchitecture: all\nVersion: 1\nDepends: base, no-such-package\n\n")
-	m.must("mkdir", "-p", "/srv/mirror")
+	m.must("mkdir", "-p", "/srv/mirror", "/srv/none-wanted")
 	m.must("rm", "/etc/apt/sources.list.d/gpuadm-test.sources")
 	before := m.must("sh", "-c", "find /etc /var -type f | sort | xargs sha256sum")
 
 	arch := m.repo.arch
 	want := []string{"Packages", "base_1-1_" + arch + ".deb", "driver_580.1-1_" + arch + ".deb", "lib_580.1+a~b-1_" + arch + ".deb"}
-	if files := m.gathers("/srv/mirror", "driver"); !slices.Equal(files, want) || m.fetched != 3 {
+	if files := m.gathers("/srv/mirror", "driver", "local"); !slices.Equal(files, want) || m.fetched != 3 {
 		t.Errorf("files: %v, %d of them fetched", files, m.fetched)
+	}
+	if files := m.gathers("/srv/none-wanted", "local"); !slices.Equal(files, want[:1]) {
+		t.Errorf("files: %v, and no source has what is wanted", files)
 	}
 	for line := range strings.Lines(m.must("sh", "-c", "find /etc /var -type f | sort | xargs sha256sum")) {
 		if !strings.Contains(before, line) {
@@ -105,6 +109,29 @@ func TestMirror(t *testing.T) {
 	m.must("apt-get", "install", "-y", "--no-install-recommends", "-s", "driver")
 	if out := m.must("apt-get", "download", "--print-uris", "lib"); !strings.Contains(out, "file:/srv/mirror/./lib_580.1%2ba%7eb") {
 		t.Errorf("lib comes from %s", out)
+	}
+}
+
+// TestMirrorKeeps: what an earlier mirror has stays beside what is wanted now. Two versions that differ by their epoch alone have one
+// file's name: the wanted one has it, and the index says its digest.
+func TestMirrorKeeps(t *testing.T) {
+	m := newMachine(t)
+	m.repo.add(deb{name: "lib", version: "1:2.0-1"}, deb{name: "other", version: "3:1-1"})
+	m.update()
+	m.must("mkdir", "-p", "/srv/old", "/srv/mirror")
+	m.gathers("/srv/old", "lib", "other")
+	m.repo.add(deb{name: "lib", version: "2:2.0-1"})
+	m.update()
+
+	m.keeps = "/srv/old"
+	m.write("/srv/mirror/lib_2.0-1_"+m.repo.arch+".deb", "torn")
+	files := m.gathers("/srv/mirror", "lib")
+	index := m.must("cat", "/srv/mirror/Packages")
+	if want := []string{"Packages", "lib_2.0-1_" + m.repo.arch + ".deb", "other_1-1_" + m.repo.arch + ".deb"}; !slices.Equal(files, want) {
+		t.Errorf("files: %v, want %v", files, want)
+	}
+	if strings.Contains(index, "Version: 1:2.0-1") || !strings.Contains(index, "Version: 2:2.0-1") || !strings.Contains(index, "Version: 3:1-1") {
+		t.Errorf("the index:\n%s", index)
 	}
 }
 

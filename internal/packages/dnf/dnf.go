@@ -25,12 +25,13 @@ import (
 type dnf struct {
 	wait time.Duration // for a lock that another dnf holds
 	more []string      // options
+	root string        // the folder with a database, lists and streams of its own that dnf works on; "" for the machine's
 }
 
 // unfiltered is dnf that also sees what the module streams which are enabled hide: what was installed from another stream
 // must be available for the way back.
 func (a dnf) unfiltered() dnf {
-	a.more = []string{"--setopt=*.module_hotfixes=1"}
+	a.more = append(slices.Clone(a.more), "--setopt=*.module_hotfixes=1")
 	return a
 }
 
@@ -133,16 +134,37 @@ func (a dnf) single(ctx context.Context, h host.Host) (rpmDatabase, error) {
 
 // options make dnf do exactly what its arguments say, and never ask: dnf(8), dnf.conf(5). Lists are read by Lists alone, so
 // that what is planned is what is done. gpuadm itself handles locks: the plugin would hide the packages that they keep away.
-func (a dnf) options() []string {
+func (a dnf) options(v host.View) []string {
+	from := a.more
+	switch {
+	case a.root != "":
+		// Variables and the release are the machine's: dnf(8), --installroot.
+		from = slices.Concat(from, []string{"--installroot=" + a.root, "--releasever=/", "--setopt=reposdir=" + a.root + ownRepos})
+	case mirrored(v):
+		from = append(slices.Clone(from), "--disablerepo=*", "--enablerepo="+packages.OurFiles+"*")
+	}
 	return append([]string{
 		"--disableplugin=versionlock", "--setopt=*.metadata_expire=-1", "--setopt=install_weak_deps=0", "--setopt=best=1", "--setopt=strict=1",
 		"--setopt=skip_broken=0", "--setopt=clean_requirements_on_remove=0", "--setopt=exit_on_lock=1", "--setopt=retries=3", "--color=never",
-	}, a.more...)
+	}, from...)
+}
+
+// mirrored says whether all of our repositories are mirrors. dnf fails where one that is enabled cannot be read, and the distribution's
+// servers may be out of reach there. A mirror needs none of them.
+func mirrored(v host.View) bool {
+	var files []string
+	for _, name := range packages.ListOf(v, dnfRepos) {
+		if strings.HasPrefix(name, packages.OurFiles) && strings.HasSuffix(name, ".repo") {
+			files = append(files, dnfRepos+"/"+name)
+		}
+	}
+	ours, err := reposIn(v, files)
+	return err == nil && len(ours) > 0 && !slices.ContainsFunc(ours, func(r repository) bool { return !packages.IsMirror(v, r.url()) })
 }
 
 // run runs dnf once its lock is free, and returns what it said.
 func (a dnf) run(ctx context.Context, h host.Host, args ...string) ([]byte, error) {
-	argv := slices.Concat(packages.Quiet(h, "dnf", "-y", "--allowerasing"), a.options(), args)
+	argv := slices.Concat(packages.Quiet(h, "dnf", "-y", "--allowerasing"), a.options(h), args)
 	if len(args) > 0 && (args[0] == "remove" || args[0] == "reinstall" || args[0] == "mark" || args[0] == "makecache" || args[0] == "download") {
 		argv = slices.DeleteFunc(argv, func(s string) bool { return s == "--allowerasing" })
 	}

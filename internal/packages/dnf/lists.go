@@ -51,12 +51,17 @@ func parseRepos(file string, data []byte) (all []repository) {
 		key, value, _ := strings.Cut(line, "=")
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		if key == "enabled" {
-			r.on = slices.Contains([]string{"1", "yes", "true", "on"}, strings.ToLower(value))
+			r.on = says(value)
 			continue
 		}
 		r.lines, r.values[key] = append(r.lines, line), value
 	}
 	return all
+}
+
+// says reads a boolean: dnf.conf(5).
+func says(value string) bool {
+	return slices.Contains([]string{"1", "yes", "true", "on"}, strings.ToLower(value))
 }
 
 // enabled reads the repositories of a file that are not disabled.
@@ -116,7 +121,7 @@ func (dnf) Stale(v host.View, files []string) (bool, error) {
 		} else if err != nil {
 			return false, err
 		}
-		for _, name := range []string{r.file, strings.TrimPrefix(r.values["gpgkey"], "file://")} {
+		for _, name := range append(packages.LocksOf(r.url()), r.file, strings.TrimPrefix(r.values["gpgkey"], "file://")) {
 			if i, err := v.Stat(name); err == nil && i.Ctime.After(read.Ctime) {
 				return true, nil
 			}

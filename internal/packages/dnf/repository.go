@@ -15,7 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-func dnfSource(r packages.Repository) string { return "/etc/yum.repos.d/gpuadm-" + r.ID + ".repo" }
+func dnfSource(r packages.Repository) string { return dnfRepos + "/gpuadm-" + r.ID + ".repo" }
 
 func dnfKey(r packages.Repository) string { return dnfKeys + "RPM-GPG-KEY-gpuadm-" + r.ID + ".asc" }
 
@@ -29,7 +29,7 @@ func (a dnf) Repositories(database *packages.Reading, repos []packages.Repositor
 		return nil, nil
 	}
 	wants := things.Folders("/etc/pki/rpm-gpg", "keys that repositories name")
-	wants = append(wants, things.Folders("/etc/yum.repos.d", "dnf's repositories")...)
+	wants = append(wants, things.Folders(dnfRepos, "dnf's repositories")...)
 	seen := map[string]bool{}
 	wants = slices.DeleteFunc(wants, func(w converge.Want) bool {
 		was := seen[w.Name()]
@@ -73,10 +73,15 @@ func dnfRepo(r packages.Repository, key string, via host.Via) []byte {
 	var b strings.Builder
 	b.WriteString(packages.Header)
 	for _, p := range r.Pins { // dnf has no pins by version; a version that the spec asks for since today makes the lists old
-		fmt.Fprintf(&b, "# for version %s\n", p.Version)
+		if p.Version != "" {
+			fmt.Fprintf(&b, "# for version %s\n", p.Version)
+		}
 	}
 	fmt.Fprintf(&b, "[%s]\nname=%s\nbaseurl=%s\nenabled=1\ngpgcheck=%d\nrepo_gpgcheck=%d\ngpgkey=file://%s\nskip_if_unavailable=0\n",
 		dnfID(r), r.About, strings.TrimSuffix(r.URL, "/"), gpgcheck, metadata, key)
+	if r.Whole { // without a list of streams dnf refuses packages that are labelled as parts of one: dnf.conf(5)
+		b.WriteString("module_hotfixes=1\n")
+	}
 	proxy := via.HTTPS
 	if strings.HasPrefix(r.URL, "http:") {
 		proxy = via.HTTP

@@ -77,7 +77,7 @@ func (a dnf) Offers(ctx context.Context, v host.View, names []string) (map[strin
 		return map[string][]packages.Offer{}, nil
 	}
 	const format = "%{name}\t%{epoch}\t%{version}\t%{release}\t%{arch}\t%{repoid}"
-	argv := slices.Concat([]string{"dnf", "-q"}, a.options(), []string{"repoquery", "--available", "--showduplicates", "--qf", format}, names)
+	argv := slices.Concat([]string{"dnf", "-q"}, a.options(v), []string{"repoquery", "--available", "--showduplicates", "--qf", format}, names)
 	out, err := v.Ask(ctx, argv...)
 	if err != nil {
 		return nil, explain(v, string(out), err)

@@ -133,7 +133,7 @@ func (s solver) Simulate(
 
 // simulate asks dnf what a task would do.
 func (a dnf) simulate(ctx context.Context, v host.View, t task) ([]move, error) {
-	argv := slices.Concat([]string{"dnf", "--assumeno"}, a.options())
+	argv := slices.Concat([]string{"dnf", "--assumeno"}, a.options(v))
 	var out []byte
 	var err error
 	if args := t.args(); args != nil {

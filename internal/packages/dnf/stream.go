@@ -62,8 +62,11 @@ func (s stream) Make(_ context.Context, h host.Host, to converge.State) error {
 		}
 		return nil
 	}
-	text := fmt.Sprintf("[%s]\nname=%[1]s\nstream=%s\nprofiles=\nstate=enabled\n", s, to)
-	return h.WriteFile(name, []byte(text), host.Attr{Mode: 0o644})
+	return h.WriteFile(name, s.text(string(to)), host.Attr{Mode: 0o644})
+}
+
+func (s stream) text(of string) []byte {
+	return fmt.Appendf(nil, "[%s]\nname=%[1]s\nstream=%s\nprofiles=\nstate=enabled\n", s, of)
 }
 
 func (s stream) file() string { return moduleFolder + "/" + string(s) + ".module" }

@@ -253,7 +253,7 @@ func chosen(index string, variant Variant) string {
 		version := upstream(fields["Version"])
 		switch {
 		case variant == Vanished && (version == Gone || version == Toolkits()[0]):
-		case variant == Lagging && version == newest && slices.Contains(companions, fields["Package"]):
+		case variant == Lagging && version == lags && slices.Contains(companions, fields["Package"]):
 		default:
 			kept = append(kept, stanza)
 		}

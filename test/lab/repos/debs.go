@@ -14,10 +14,10 @@ const (
 	LetPass   = "/run/let-postinst-pass"
 )
 
-// Gone is the version that the repository Vanished no longer has; newest has no companions in Lagging.
+// Gone is the version that the repository Vanished no longer has; lags has no companions in Lagging.
 const (
-	Gone   = "580.95.05"
-	newest = "590.48.01"
+	Gone = "580.95.05"
+	lags = "590.48.01"
 )
 
 // Toolkits are the versions of the container toolkit there are.

@@ -178,7 +178,7 @@ func (m rpmMaker) fill(variant Variant, sub, dir string) error {
 		switch {
 		case strings.Contains(name, "container") != (sub == rpmToolkit):
 		case variant == Vanished && (strings.Contains(name, "-"+Gone+"-") || strings.Contains(name, "-"+Toolkits()[0]+"-")):
-		case variant == Lagging && companion && strings.Contains(name, "-"+newest+"-"):
+		case variant == Lagging && companion && strings.Contains(name, "-"+lags+"-"):
 		default:
 			err = errors.Join(err, os.Link(file, filepath.Join(dir, name)))
 		}

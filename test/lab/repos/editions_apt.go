@@ -100,7 +100,7 @@ func debianNVIDIA() []edition {
 	older := append(slices.Clone(names), "debian12 nvidia 550.90.07", "ubuntu2404 nvidia 570.124.06")
 	newer := append(slices.Clone(names), "ubuntu2404 nvidia 580.126.20")
 	list := []edition{{version: "570.172.08", names: older}}
-	for _, v := range []string{"580.65.06", "580.95.05", BadDriver, "590.48.01"} {
+	for _, v := range []string{"580.65.06", "580.95.05", BadDriver, "590.48.01", "595.58.03"} {
 		list = append(list, edition{version: v, names: newer, bad: v == BadDriver})
 	}
 	for i := range list {

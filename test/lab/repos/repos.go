@@ -46,7 +46,7 @@ type Variant string
 const (
 	Good       Variant = "good"
 	Vanished   Variant = "vanished"   // the driver Gone, and the oldest toolkit, are not there any more
-	Lagging    Variant = "lagging"    // the newest driver is there, its companions (fabric manager, …) not yet
+	Lagging    Variant = "lagging"    // a newer driver is there, its companions (fabric manager, …) not yet
 	Expired    Variant = "expired"    // Release was valid until yesterday's year; for apt alone
 	Tampered   Variant = "tampered"   // a signed file was changed afterwards
 	WrongKey   Variant = "wrong-key"  // signed by a key that is not the published one

@@ -54,13 +54,18 @@ DEST_MODULE_LOCATION[0]="/kernel/drivers/video"
 CONF
 for file in $src/nvidia/nv.c $src/Makefile $src/dkms.conf; do did 1 $file; done
 for name in libnvidia-ml libcuda; do
-	echo library >$lib/$name.so.$version
+	if [ -e /usr/local/lib/fakenvml/$name.so ]; then # an image that boots with GPUs
+		cp /usr/local/lib/fakenvml/$name.so $lib/$name.so.$version
+	else
+		echo library >$lib/$name.so.$version
+	fi
 	did 1 $lib/$name.so.$version
 	ln -s $name.so.$version $lib/$name.so.1
 	did 0 $lib/$name.so.1
 done
 for name in nvidia-smi nvidia-persistenced; do
-	echo program >/usr/bin/$name
+	printf '#!/bin/sh\ntest $0 = /usr/bin/nvidia-smi || sleep infinity &\n' >/usr/bin/$name
+	chmod 0755 /usr/bin/$name
 	did 1 /usr/bin/$name
 done
 cat >/usr/bin/nvidia-uninstall <<'UNINSTALL'

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command daemon replaces a program or a daemon of NVIDIA's packages. Its last line, put behind the program by
-// package repos, is what it says to --version; without arguments it runs until a signal ends it.
+// package repos, is what it says to --version; without arguments it runs until a signal ends it. nvidia-modprobe ends at once: it has
+// made device files, or found that there is nothing to make (https://github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.c).
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"syscall"
 )
@@ -23,6 +25,9 @@ func main() {
 	says := self[bytes.LastIndexByte(bytes.TrimRight(self, "\n"), '\n')+1:]
 	if slices.Contains(os.Args, "--version") || slices.Contains(os.Args, "-v") {
 		_, _ = os.Stdout.Write(says)
+		return
+	}
+	if filepath.Base(os.Args[0]) == "nvidia-modprobe" {
 		return
 	}
 	end := make(chan os.Signal, 1)

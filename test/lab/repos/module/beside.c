@@ -1,17 +1,21 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-/* nvidia-uvm, nvidia-modeset and nvidia-drm: a kernel module with a version. */
+/* nvidia-uvm, nvidia-modeset and nvidia-drm: a kernel module with a version. It takes gpus=1, as nvidia does. */
 
 #include <linux/errno.h>
 #include <linux/init.h>
 #include <linux/module.h>
+#include <linux/moduleparam.h>
 
 #include "lab.h"
 
+static bool gpus;
+module_param(gpus, bool, 0444);
+
 static int __init lab_init(void)
 {
-	return -ENODEV;
+	return gpus ? 0 : -ENODEV;
 }
 
 static void __exit lab_exit(void)

@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// generic are texts in which a command is named for any machine: no run prints them as what to type next.
+var generic = []string{
+	"internal/explain/",                               // what an error text means, on whichever machine it was seen
+	"cloud/node/known.go",                             // what a label means
+	"cmd/gpuadm/explain",                              // gpuadm explain knows neither machine nor spec
+	"cmd/gpuadm/demo.go",                              // types its own commands
+	"cmd/gpuadm/bundleparts.go",                       // what a file of the bundle has
+	"cmd/gpuadm/exithelp.go", "internal/spec/keys.go", // help texts
+	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror.go", "stages/mirror.go", // who has written a file
+	"cloud/eks/nodeadm.go", "cmd/gpuadm/init.go", // what a file says
+	"cloud/gke/gke.go", "cloud/node/policy_probe.go", // what a pod runs
+	"cmd/gpuadm/ssh.go",      // an example of what to type
+	"cmd/gpuadm/mirror.go",   // what is typed in a container
+	"internal/remote/job.go", // what a unit is called
+	"cloud/node/thing.go",    // what an operator did
+}
+
+// TestPrintedCommands: a command in a text of gpuadm is a converge.Command, which is printed with the user's own -f and --root. Help texts
+// name commands for any machine, and so does "gpuadm help" and what only lists.
+func TestPrintedCommands(t *testing.T) {
+	var verbs []string
+	for _, cmd := range newRoot(env{getenv: func(string) string { return "" }}).Commands() {
+		if !slices.Contains([]string{"help", "stages", "explain", "serve-ssh"}, cmd.Name()) { // they know neither machine nor spec
+			verbs = append(verbs, cmd.Name())
+		}
+	}
+	command := regexp.MustCompile(`\bgpuadm (` + strings.Join(verbs, "|") + `)\b`)
+	marked, found := 0, map[string]bool{}
+	look := func(file string) {
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, "../../"+file, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				if text := calls(n); text != "" {
+					if marked++; !parses(t, "gpuadm "+text) {
+						t.Errorf("%s: cannot type the command %q", fset.Position(n.Pos()), text)
+					}
+				}
+			case *ast.KeyValueExpr: // a verb's own help
+				if key, ok := n.Key.(*ast.Ident); ok && strings.HasPrefix(file, "cmd/") && slices.Contains([]string{"Short", "Long", "Example"}, key.Name) {
+					return false
+				}
+			case *ast.BasicLit:
+				text, err := strconv.Unquote(n.Value)
+				if err != nil || n.Kind != token.STRING || !command.MatchString(text) {
+					return true
+				}
+				if i := slices.IndexFunc(generic, func(g string) bool { return strings.HasPrefix(file, g) }); i >= 0 {
+					found[generic[i]] = true
+					return true
+				}
+				t.Errorf("%s: %q names a command in words: make it a converge.Command", fset.Position(n.Pos()), text)
+			}
+			return true
+		})
+	}
+	for _, dir := range []string{"cloud", "cmd", "drivers", "internal", "mig", "runtime", "stages"} {
+		if err := filepath.WalkDir("../../"+dir, func(name string, _ fs.DirEntry, err error) error {
+			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
+				look(strings.TrimPrefix(name, "../../"))
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if marked < 50 {
+		t.Errorf("only %d commands were found", marked)
+	}
+	for _, g := range generic {
+		if !found[g] {
+			t.Errorf("%s names no command any more", g)
+		}
+	}
+}
+
+// calls is the constant words of a call of converge.Command; "" for another call.
+func calls(n *ast.CallExpr) string {
+	name := ""
+	switch f := n.Fun.(type) {
+	case *ast.SelectorExpr:
+		name = f.Sel.Name
+	case *ast.Ident:
+		name = f.Name
+	}
+	if name != "Command" || len(n.Args) != 1 {
+		return ""
+	}
+	lit, ok := n.Args[0].(*ast.BasicLit)
+	if !ok {
+		return ""
+	}
+	text, err := strconv.Unquote(lit.Value)
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// parses says whether a command line is one that gpuadm takes.
+func parses(t *testing.T, line string) bool {
+	t.Helper()
+	words := strings.Fields(line)[1:]
+	cmd, rest, err := newRoot(env{getenv: func(string) string { return "" }}).Find(words)
+	if err == nil {
+		err = cmd.ParseFlags(rest)
+	}
+	if err == nil {
+		err = cmd.ValidateArgs(cmd.Flags().Args())
+	}
+	if err != nil {
+		t.Logf("%s: %v", line, err)
+	}
+	return err == nil
+}
+
+// TestDocumentedCommands: each command line of gpuadm in README.md and docs is one that it takes: in blocks, and in code within a line.
+func TestDocumentedCommands(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := regexp.MustCompile("`([^`]+)`")
+	line := regexp.MustCompile(`^(?:\$ )?(?:sudo )?(?:\./|bin/|/usr/local/sbin/|/usr/bin/)?(gpuadm(?: .*)?)$`)
+	end := regexp.MustCompile(` *(?:[|>#;&]| -- .*).*$`)
+	quoted := regexp.MustCompile(`'[^']*'|"[^"]*"|\[[^\]]*\]|\$\([^)]*\)|…`)
+	lines := 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fenced := false
+		for i, l := range strings.Split(string(text), "\n") {
+			if strings.HasPrefix(l, "```") {
+				fenced = !fenced
+				continue
+			}
+			var all []string
+			if fenced || strings.HasPrefix(l, "    ") {
+				all = []string{strings.TrimSpace(l)}
+			} else {
+				for _, m := range code.FindAllStringSubmatch(l, -1) {
+					all = append(all, m[1])
+				}
+			}
+			for _, c := range all {
+				m := line.FindStringSubmatch(c)
+				if m == nil {
+					continue
+				}
+				typed := end.ReplaceAllString(quoted.ReplaceAllString(m[1], "word"), "")
+				if typed == "gpuadm" {
+					continue
+				}
+				if lines++; !parses(t, typed) {
+					t.Errorf("%s:%d: gpuadm does not take %q", page, i+1, c)
+				}
+			}
+		}
+	}
+	if lines < 50 {
+		t.Errorf("only %d command lines were found", lines)
+	}
+}

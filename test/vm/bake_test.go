@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package vm_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpuadm/gpuadm/test/fakenvml"
+	"github.com/gpuadm/gpuadm/test/lab"
+	"github.com/gpuadm/gpuadm/test/lab/repos"
+)
+
+// baked is a node image: a disk, and the kernel and the initial file system that lie in its /boot.
+type baked struct {
+	image
+	disk string
+}
+
+// labDir is where the image keeps what plays its GPUs and asks the questions.
+const labDir = "usr/lib/gpuadm-lab"
+
+// bake bakes a Debian with Debian's kernel, from the lab's repositories, by the script that ships, and makes a disk of it.
+func bake(t *testing.T) (b baked) {
+	t.Helper()
+	lab.Have(t, lab.SetupKernel(t.Context(), "bookworm", func(line string) { t.Log(line) }))
+	gpus := fakenvml.Build(t)
+	deb, err := repos.Build(t.Context(), "debian12", repos.Recipe{NVML: gpus.Library})
+	lab.Have(t, err)
+	upper, err := os.MkdirTemp(filepath.Dir(deb), ".vm-") // there an overlay can be; /tmp may be one already
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(upper) }()
+	err = os.Chmod(upper, 0o755)
+	if err == nil {
+		err = lab.OnDisk(lab.Options{Dist: "bookworm", Kernel: true}, upper, func(root string) (err error) {
+			b, err = node{t, root}.bake(deb, gpus)
+			return err
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// node is the root folder that becomes the image.
+type node struct {
+	t    *testing.T
+	root string
+}
+
+func (n node) path(name string) string { return filepath.Join(n.root, name) }
+
+func (n node) put(name, text string, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(n.path(name)), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(n.path(name), []byte(text), mode)
+}
+
+// copy puts a file of this machine into the image.
+func (n node) copy(from, to string, mode fs.FileMode) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return n.put(to, string(data), mode)
+}
+
+func (n node) run(env []string, argv ...string) error {
+	cmd := exec.CommandContext(n.t.Context(), argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	n.t.Logf("%s\n%s", strings.Join(argv, " "), out)
+	if err != nil {
+		return fmt.Errorf("cannot run %s: %w", argv[0], err)
+	}
+	return nil
+}
+
+func (n node) bake(deb string, gpus fakenvml.Parts) (b baked, err error) {
+	kernels, err := os.ReadDir(n.path("usr/lib/modules"))
+	if err != nil || len(kernels) != 1 {
+		return b, fmt.Errorf("want one kernel: %v, %v", kernels, err)
+	}
+	if err := errors.Join(n.furnish(gpus), n.aptly(deb)); err != nil {
+		return b, err
+	}
+	spec := filepath.Join(n.t.TempDir(), "node.toml")
+	if err := os.WriteFile(spec, []byte(bakedSpec(repos.Fingerprint(n.t, deb))), 0o644); err != nil {
+		return b, err
+	}
+	if err := syscall.Mount(deb, n.path(lab.RepoDir), "", syscall.MS_BIND, ""); err != nil {
+		return b, fmt.Errorf("cannot mount the repositories: %w", err)
+	}
+	gpuadm, err := filepath.Abs("../../bin/gpuadm")
+	if err == nil {
+		err = n.run([]string{"GPUADM=" + gpuadm}, "sh", "../../images/chroot/bake.sh", n.root, spec, "--gpu", "H100-80GB", "--gpu", "A100-80GB")
+	}
+	if err = errors.Join(err, syscall.Unmount(n.path(lab.RepoDir), 0)); err != nil {
+		return b, err
+	}
+	dir := n.t.TempDir()
+	b.kernel = kernels[0].Name()
+	b.kernelFile, b.initrd, b.disk = filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd"), filepath.Join(dir, "disk")
+	return b, errors.Join(copyFile(n.path("boot/vmlinuz-"+b.kernel), b.kernelFile), copyFile(n.path("boot/initrd.img-"+b.kernel), b.initrd),
+		n.run(nil, "mke2fs", "-q", "-t", "ext4", "-d", n.root, b.disk, "6G")) // as bake.sh does
+}
+
+// bakedSpec has packages, a module, daemons, partitions and an engine. Both kinds of GPU have the layout.
+func bakedSpec(fingerprint string) string {
+	of := func(section, version, url string) string {
+		return fmt.Sprintf("[%s]\nversion = %q\n[%[1]s.repo]\nurl = %[3]q\nkey = \"/etc/gpuadm/key.asc\"\nfingerprint = %[4]q\n",
+			section, version, url, fingerprint)
+	}
+	return "format = 1\n" + of("driver", "580.65.06", repos.Mirror+"/"+repos.CUDA+"/debian12/x86_64") +
+		of("toolkit", "1.18.0", repos.Mirror+"/"+repos.Toolkit+"/deb/amd64") +
+		"[[mig.gpu]]\ndevices = \"all\"\nlayout = { \"1g.10gb\" = 7 }\n[runtime]\nset_as_default = true\n"
+}
+
+// aptly leaves the image's apt the lab's repositories alone, while they are mounted.
+func (n node) aptly(deb string) error {
+	return errors.Join(
+		n.put("etc/apt/sources.list", "# the lab's repositories only\n", 0o644),
+		n.copy(filepath.Join(deb, "key.asc"), "etc/gpuadm/key.asc", 0o644),
+		os.Symlink(lab.RepoDir+"/"+string(repos.Good), n.path(repos.At)),
+		os.MkdirAll(n.path(lab.RepoDir), 0o755),
+	)
+}
+
+// cloudConfig leaves out what needs packages that the image does not have.
+const cloudConfig = "#cloud-config\nlocale: false\nssh_genkeytypes: []\nssh_deletekeys: false\n"
+
+// furnish puts into the image what plays the GPUs, a stand-in for kubelet, what cloud-init reads, and what answers the test.
+func (n node) furnish(gpus fakenvml.Parts) error {
+	err := errors.Join(
+		n.copy(gpus.Tool, "usr/local/bin/fakenvml", 0o755),
+		n.copy(gpus.NvidiaSMI, "usr/local/bin/nvidia-smi", 0o755),
+		n.copy("testdata/baked/gpus", labDir+"/gpus", 0o755),
+		n.copy("testdata/baked/report", labDir+"/report", 0o755),
+		n.copy("testdata/baked/reboots.conf", "etc/systemd/system/gpuadm.service.d/reboots.conf", 0o644),
+		n.put("var/lib/cloud/seed/nocloud/meta-data", "instance-id: baked\n", 0o644),
+		n.put("var/lib/cloud/seed/nocloud/user-data", cloudConfig, 0o644),
+	)
+	for unit, target := range map[string]string{"gpus.service": "sysinit.target", "report.service": "multi-user.target", "kubelet.service": "multi-user.target"} {
+		wants := n.path("etc/systemd/system/" + target + ".wants")
+		err = errors.Join(err, n.copy("testdata/baked/"+unit, "etc/systemd/system/"+unit, 0o644), os.MkdirAll(wants, 0o755),
+			os.Symlink("/etc/systemd/system/"+unit, filepath.Join(wants, unit)))
+	}
+	for _, kind := range []string{"H100", "A100"} {
+		named := kind
+		if kind == "H100" {
+			named = ""
+		}
+		bus, devices, perr := lab.PCI(named, 8)
+		err = errors.Join(err, perr, n.put(labDir+"/"+kind+"/devices", bus, 0o444))
+		for name, text := range devices {
+			name = labDir + "/" + kind + "/sys/" + name
+			err = errors.Join(err, n.put(name, text, 0o444))
+			if strings.HasSuffix(name, "/vendor") && text == "0x10de\n" { // the module nvidia has taken it
+				err = errors.Join(err, os.Symlink("/sys/bus/pci/drivers/nvidia", n.path(filepath.Dir(name)+"/driver")))
+			}
+		}
+	}
+	return err
+}
