@@ -65,7 +65,7 @@ func (f *Files) WriteFiles(folder string, files map[string][]byte, attr Attr) er
 			return err
 		}
 		defer dir.Close()
-		if err := sweep(dir); err != nil {
+		if _, err := sweep(dir); err != nil {
 			return err
 		}
 		temps := map[string]string{}
