@@ -57,7 +57,10 @@ func (b *bus) transient(ctx context.Context, j Job) (string, error) {
 	props := []dbus.Property{
 		dbus.PropDescription(j.About),
 		dbus.PropType("oneshot"), // the start's job ends with the command
-		dbus.PropExecStart(j.Argv, true),
+		// false: a failure of the command is the unit's. go-systemd names this argument for the opposite of what systemd makes of it.
+		// Sources: https://github.com/coreos/go-systemd/issues/510; systemd, src/core/dbus-execute.c, where true is
+		// EXEC_COMMAND_IGNORE_FAILURE; measured on systemd 252.
+		dbus.PropExecStart(j.Argv, false),
 		{Name: "KillMode", Value: godbus.MakeVariant("process")}, // a package manager at work must not be killed in its midst
 		{Name: "TimeoutStartUSec", Value: godbus.MakeVariant(^uint64(0))},
 	}

@@ -150,6 +150,7 @@ func (g cgroups) pids() (list []int) {
 // kill ends all processes of the host. A killed process leaves its groups a moment later.
 func (g cgroups) kill() error {
 	if !until(time.Minute, func() bool {
+		g.thaw()
 		left := g.pids()
 		for _, pid := range left {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -159,6 +160,20 @@ func (g cgroups) kill() error {
 		return fmt.Errorf("cannot end the host's processes: %v are left", g.pids())
 	}
 	return nil
+}
+
+// thaw thaws all processes: a runc that is killed while it sets up a container leaves that frozen, and a frozen process of the first
+// version's hierarchy does not die. Source: Linux, Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst.
+func (g cgroups) thaw() {
+	if g.First["freezer"] == "" {
+		return
+	}
+	_ = filepath.WalkDir(g.First["freezer"], func(name string, _ fs.DirEntry, err error) error {
+		if err == nil && filepath.Base(name) == "freezer.state" {
+			_ = os.WriteFile(name, []byte("THAWED"), 0)
+		}
+		return nil // groups come and go
+	})
 }
 
 // empty removes the groups below the host's own, as a machine's reboot does: a kubelet that finds the groups of
