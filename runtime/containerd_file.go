@@ -6,6 +6,7 @@ package runtime
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -99,20 +100,20 @@ func (f configFile) checkShape() error {
 }
 
 func (f configFile) checkCRI(cri map[string]any, at []string) error {
-	if err := f.scalars(cri, at, map[string]any{"enable_cdi": false, "systemd_cgroup": false}); err != nil {
+	if err := f.scalars(cri, at, toml.Pair{Key: "enable_cdi", Value: false}, toml.Pair{Key: "systemd_cgroup", Value: false}); err != nil {
 		return err
 	}
 	key, v := field(cri, "containerd")
-	at = append(slices.Clone(at), key)
+	at = append(slices.Grow(slices.Clone(at), 5), key) // all paths below share its array: of a thousand handlers each would have its own
 	containerd, err := f.table(v, at)
 	if err != nil {
 		return err
 	}
-	if err := f.scalars(containerd, at, map[string]any{"default_runtime_name": "", "no_pivot": false}); err != nil {
+	if err := f.scalars(containerd, at, toml.Pair{Key: "default_runtime_name", Value: ""}, toml.Pair{Key: "no_pivot", Value: false}); err != nil {
 		return err
 	}
 	if key, v := field(containerd, "default_runtime"); v != nil {
-		if err := f.checkEntry(v, append(slices.Clone(at), key)); err != nil {
+		if err := f.checkEntry(v, append(at, key)); err != nil {
 			return err
 		}
 	}
@@ -123,7 +124,7 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 		return err
 	}
 	for _, p := range toml.Sorted(runtimes) {
-		if err := f.checkEntry(p.Value, append(slices.Clone(at), p.Key)); err != nil {
+		if err := f.checkEntry(p.Value, append(at, p.Key)); err != nil {
 			return err
 		}
 	}
@@ -135,18 +136,18 @@ func (f configFile) checkEntry(v any, at []string) error {
 	if err != nil {
 		return err
 	}
-	if err := f.scalars(entry, at, map[string]any{"runtime_type": "", "runtime_engine": "", "runtime_root": ""}); err != nil {
+	if err := f.scalars(entry, at, toml.Pair{Key: "runtime_engine", Value: ""}, toml.Pair{Key: "runtime_root", Value: ""}, toml.Pair{Key: "runtime_type", Value: ""}); err != nil {
 		return err
 	}
 	key, v := field(entry, "options")
-	at = append(slices.Clone(at), key)
+	at = append(at, key)
 	options, err := f.table(v, at)
 	if err != nil {
 		return err
 	}
 	for key := range options {
 		if strings.EqualFold(key, "BinaryName") {
-			if err := f.scalars(options, at, map[string]any{key: ""}); err != nil {
+			if err := f.scalars(options, at, toml.Pair{Key: key, Value: ""}); err != nil {
 				return err
 			}
 		}
@@ -164,11 +165,11 @@ func (f configFile) table(v any, at []string) (map[string]any, error) {
 }
 
 // scalars refuses values that are not of the type of the example.
-func (f configFile) scalars(t map[string]any, at []string, examples map[string]any) error {
-	for _, p := range toml.Sorted(examples) {
+func (f configFile) scalars(t map[string]any, at []string, examples ...toml.Pair) error {
+	for _, p := range examples {
 		key, v := field(t, p.Key)
-		if v != nil && fmt.Sprintf("%T", v) != fmt.Sprintf("%T", p.Value) {
-			path := append(slices.Clone(at), key)
+		if v != nil && reflect.TypeOf(v) != reflect.TypeOf(p.Value) {
+			path := append(at, key)
 			return f.refuse(RefusedShape, path, fmt.Sprintf("%s is %s, not a %T", toml.ShowPath(path), toml.Show(v), p.Value), "write it as the daemon reads it, or take it out")
 		}
 	}

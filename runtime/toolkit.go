@@ -83,9 +83,11 @@ func keepsCDI(s spec.Spec, f facts.Facts) []string {
 	if !s.Has("runtime") || err != nil || e.Name != "containerd" {
 		return nil
 	}
-	h := handlerOf(s, f, e)
+	if h := handlerOf(s, f, e); !h.CDI || h.Overrides {
+		return nil
+	}
 	c, err := asRead(e)
-	if err != nil || !h.CDI || h.Overrides || c.reader.cdi == cdiFixed {
+	if err != nil || c.reader.cdi == cdiFixed {
 		return nil
 	}
 	if _, v := field(c.cri, "enable_cdi"); v != false {

@@ -53,7 +53,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	plan, err := e.plan(now, h, r.j, f)
+	plan, err := e.plan(now, h, r.j, f, func(s step, _ host.View) Change { return s.Change }) // a run shows what it makes, when it makes it
 	if err != nil {
 		return Result{}, err
 	}

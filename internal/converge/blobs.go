@@ -35,6 +35,7 @@ func keep(h host.Host, t Thing, c Change) error {
 	if !ok {
 		return nil
 	}
+	missing := map[string][]byte{}
 	for _, s := range []State{c.Before, c.After} {
 		data, err := st.Bytes(h, s)
 		if err != nil {
@@ -44,14 +45,14 @@ func keep(h host.Host, t Thing, c Change) error {
 			continue
 		}
 		sha := digest(data)
-		if _, err := Blob(h, sha); err == nil {
-			continue
-		}
-		if err := h.WriteFile(path.Join(Home, "blobs", sha), data, host.Attr{Mode: 0o600}); err != nil {
-			return err
+		if _, err := Blob(h, sha); err != nil {
+			missing[sha] = data
 		}
 	}
-	return nil
+	if len(missing) == 0 {
+		return nil
+	}
+	return h.WriteFiles(Home+"/blobs", missing, host.Attr{Mode: 0o600})
 }
 
 // prune removes what was kept for changes that nothing can undo any more. Damaged lines may need all of it. What cannot be removed

@@ -150,7 +150,12 @@ func hardLinked(v host.View, names int) *Trouble {
 }
 
 // write adds a record, on disk when it returns.
-func (j *Journal) write(h host.Host, r Record) error {
+func (j *Journal) write(h host.Host, r Record) error { return j.add(h, r, h.Append) }
+
+// note adds a record that a power cut may take as long as none is written after it: then it is as if power had failed before it.
+func (j *Journal) note(h host.Host, r Record) error { return j.add(h, r, h.Note) }
+
+func (j *Journal) add(h host.Host, r Record, put func(name string, data []byte) error) error {
 	r.Format, r.Time = JournalFormat, h.Now().UTC()
 	line, err := json.Marshal(r)
 	if err != nil {
@@ -161,7 +166,7 @@ func (j *Journal) write(h host.Host, r Record) error {
 			return err
 		}
 	}
-	if err := h.Append(journalFile, append(line, '\n')); err != nil {
+	if err := put(journalFile, append(line, '\n')); err != nil {
 		t := &Trouble{What: fmt.Sprintf("cannot write the journal: %v", err), Err: err, Because: []string{"gpuadm makes no change that it could not undo"}}
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			t.Try = []string{"free space for " + path.Join(h.Root(), Home) + ", then run the same command again"}
@@ -173,6 +178,9 @@ func (j *Journal) write(h host.Host, r Record) error {
 }
 
 func makeHome(h host.Host) error {
+	if _, err := h.Lstat(Home + "/blobs"); err == nil { // it is the last
+		return nil
+	}
 	for _, dir := range []string{"/var", "/var/lib", Home, Home + "/blobs"} {
 		mode := fs.FileMode(0o755)
 		if strings.HasPrefix(dir, Home) {

@@ -82,10 +82,11 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return e.plan(ctx, v, j, f)
+	return e.plan(ctx, v, j, f, step.show)
 }
 
-func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts) (Plan, error) {
+// plan plans all stages; show makes what is shown of a step that is not converged.
+func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts, show func(step, host.View) Change) (Plan, error) {
 	p := Plan{Format: PlanFormat, Host: Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}, Changes: []Change{}}
 	mine := present(j.Runs())
 	var asked open
@@ -114,7 +115,7 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts
 				p.Deferred++
 			}
 			s.Changes++
-			p.Changes = append(p.Changes, step.show(v))
+			p.Changes = append(p.Changes, show(step, v))
 		}
 		p.Converged += s.Converged
 		p.Stages = append(p.Stages, s)

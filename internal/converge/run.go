@@ -160,7 +160,7 @@ func (r *run) begin(undoes []string, leave ...string) error {
 	}
 	r.Run = r.id
 	r.event(Event{What: Began})
-	return r.j.write(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Repair: r.Repair, Leave: leave})
+	return r.j.note(r.h, Record{What: "begin", Run: r.id, Boot: r.boot, Tool: r.Version, Spec: r.Spec.Digest(), Undoes: undoes, Repair: r.Repair, Leave: leave})
 }
 
 // covers says whether the stages of this run are all that a run has changed things for.

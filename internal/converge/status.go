@@ -56,7 +56,7 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error)
 	}
 	f, err := e.Facts(ctx, v)
 	if err == nil {
-		s.Plan, err = e.plan(ctx, v, j, f)
+		s.Plan, err = e.plan(ctx, v, j, f, step.show)
 	}
 	return s, err
 }

@@ -209,10 +209,17 @@ var errTooBig = fmt.Errorf("it is bigger than %d MiB", MaxFile>>20)
 // Append is Host's. A file that does not end in a newline was torn by a power cut: a newline is put first,
 // so that what is appended does not run into the torn line.
 func (f *Files) Append(name string, data []byte) error {
-	return f.at("append to", name, true, func(dir Folder, name string) error { return appendTo(dir, name, data) })
+	return f.at("append to", name, true, func(dir Folder, name string) error { return appendTo(dir, name, data, File.Sync) })
 }
 
-func appendTo(dir Folder, name string, data []byte) error {
+// Note is Host's.
+func (f *Files) Note(name string, data []byte) error {
+	return f.at("append to", name, true, func(dir Folder, name string) error {
+		return appendTo(dir, name, data, func(File) error { return nil })
+	})
+}
+
+func appendTo(dir Folder, name string, data []byte, settle func(File) error) error {
 	file, err := openAppend(dir, name)
 	if err != nil {
 		return err
@@ -242,7 +249,7 @@ func appendTo(dir Folder, name string, data []byte) error {
 	if _, err := file.Write(data); err != nil {
 		return err
 	}
-	return file.Sync()
+	return settle(file)
 }
 
 func openAppend(dir Folder, name string) (File, error) {

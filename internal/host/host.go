@@ -83,11 +83,15 @@ type Host interface {
 	// attr.Xattrs is the whole set wanted, except labels that cannot be removed; nil keeps those of the file that is
 	// replaced, or takes what the folder's defaults give.
 	WriteFile(name string, data []byte, attr Attr) error
+	// WriteFiles makes or replaces files of a folder, given by name, as WriteFile does, but waits for the folder once, and replaces a link.
+	WriteFiles(folder string, files map[string][]byte, attr Attr) error
 	// Download gets what a URL names into a file, as WriteFile writes it, without holding it in memory.
 	Download(ctx context.Context, r Request, name string, attr Attr) error
 	// Append adds data at the end of a file and syncs it; the file is made with mode 0600 where it is missing.
 	// A power cut within it may leave a part of data: a file that does not end in a newline gets one before the next data.
 	Append(name string, data []byte) error
+	// Note is Append that does not wait for the disk: a power cut may take data until Append has added more.
+	Note(name string, data []byte) error
 	// Symlink makes name a link that says target, replacing a file or link in one step.
 	Symlink(name, target string) error
 	// Mkdir makes one folder.

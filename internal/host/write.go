@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -55,6 +57,39 @@ func (f *Files) WriteFrom(name string, from io.Reader, attr Attr) error {
 	})
 }
 
+// WriteFiles is Host's.
+func (f *Files) WriteFiles(folder string, files map[string][]byte, attr Attr) error {
+	return f.at("write in", folder, true, func(in Folder, name string) error {
+		dir, err := in.Folder(name)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		if _, err := sweep(dir); err != nil {
+			return err
+		}
+		temps := map[string]string{}
+		for _, name := range slices.Sorted(maps.Keys(files)) {
+			temps[name] = tempName()
+			if err = lay(dir, temps[name], bytes.NewReader(files[name]), attr); err != nil {
+				break
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(temps)) {
+			if err == nil {
+				err = dir.Rename(temps[name], name, 0)
+			}
+			if err != nil {
+				drop(dir, temps[name])
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return dir.Sync()
+	})
+}
+
 // lay writes a whole file under a temporary name.
 func lay(dir Folder, temp string, from io.Reader, attr Attr) error {
 	file, err := dir.Create(temp)
@@ -65,7 +100,7 @@ func lay(dir Folder, temp string, from io.Reader, attr Attr) error {
 	if _, err := io.Copy(file, from); err != nil {
 		return err
 	}
-	if err := setAttr(file, attr); err != nil {
+	if _, err := setAttr(file, attr); err != nil {
 		return err
 	}
 	// Before the rename: else after a power cut the new name may lead to no bytes (ext4(5), auto_da_alloc).
@@ -121,7 +156,8 @@ func (f *Files) Mkdir(name string, attr Attr) error {
 				return err
 			}
 			defer made.Close()
-			if err := setAttr(made, attr); err != nil {
+			// The name brings along what a folder is born with; only what differs from that needs a sync of its own.
+			if changed, err := setAttr(made, attr); err != nil || !changed {
 				return err
 			}
 			return made.Sync()
@@ -231,7 +267,7 @@ func (f *Files) SetAttr(name string, attr Attr) error {
 				return attrError{fmt.Sprintf("mode %v", narrow), err}
 			}
 		}
-		if err := setAttr(file, attr); err != nil {
+		if _, err := setAttr(file, attr); err != nil {
 			return err
 		}
 		return file.Sync()
@@ -240,30 +276,35 @@ func (f *Files) SetAttr(name string, attr Attr) error {
 
 // setAttr gives an open file its owner, extended attributes and mode, in this order: a change of owner clears setuid (chown(2)),
 // an ACL sets the mode's group bits (acl(5)), so the mode comes last and is what it was asked to be.
-func setAttr(file File, attr Attr) error {
+func setAttr(file File, attr Attr) (changed bool, err error) {
 	i, err := file.Stat()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if i.UID != attr.UID || i.GID != attr.GID {
+		changed = true
 		if err := file.Chown(attr.UID, attr.GID); err != nil {
-			return attrError{fmt.Sprintf("owner %d:%d", attr.UID, attr.GID), err}
+			return changed, attrError{fmt.Sprintf("owner %d:%d", attr.UID, attr.GID), err}
 		}
 	}
 	if attr.Xattrs != nil {
+		changed = true
 		if err := setXattrs(file, attr.Xattrs); err != nil {
-			return err
+			return changed, err
 		}
 	}
-	if i, err = file.Stat(); err != nil {
-		return err
+	if changed {
+		if i, err = file.Stat(); err != nil {
+			return changed, err
+		}
 	}
 	if i.Attr().Mode != attr.Mode {
+		changed = true
 		if err := file.Chmod(attr.Mode); err != nil {
-			return attrError{fmt.Sprintf("mode %v", attr.Mode), err}
+			return changed, attrError{fmt.Sprintf("mode %v", attr.Mode), err}
 		}
 	}
-	return nil
+	return changed, nil
 }
 
 // Remove is Host's.

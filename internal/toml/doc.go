@@ -93,7 +93,7 @@ func ErrorPlace(err error) (line, column int) {
 
 // Parse finds the places in a file that Values has accepted.
 func Parse(src []byte) (*Doc, error) {
-	d := &Doc{src: src, root: &node{kind: headed, kids: map[string]*node{}, expr: -1}}
+	d := &Doc{src: src, exprs: make([]expr, 0, 1+bytes.Count(src, []byte("\n"))), root: &node{kind: headed, kids: map[string]*node{}, expr: -1}}
 	base := 0
 	if bytes.HasPrefix(src, []byte(BOM)) {
 		base = len(BOM)
@@ -135,6 +135,11 @@ func Parse(src []byte) (*Doc, error) {
 // newExpr reads the offsets of a header or key; the parser gives none for arrays and for brackets.
 func (d *Doc) newExpr(n *unstable.Node, base int) expr {
 	e := expr{header: n.Kind != unstable.KeyValue, array: n.Kind == unstable.ArrayTable}
+	parts := 0
+	for it := n.Key(); it.Next(); {
+		parts++
+	}
+	e.keys = make([]key, 0, parts)
 	for it := n.Key(); it.Next(); {
 		k := it.Node()
 		raw := span{base + int(k.Raw.Offset), base + int(k.Raw.Offset+k.Raw.Length)}

@@ -5,6 +5,7 @@ package toml
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -64,8 +65,8 @@ func Edit(src []byte, ops []Op) ([]byte, error) {
 		return nil, err
 	}
 	out := src
-	for _, op := range ops {
-		if out, err = editOnce(out, op); err != nil {
+	for len(ops) > 0 {
+		if out, ops, err = editSome(out, ops); err != nil {
 			return nil, err
 		}
 	}
@@ -79,49 +80,79 @@ func Edit(src []byte, ops []Op) ([]byte, error) {
 	return out, nil
 }
 
-func editOnce(src []byte, op Op) ([]byte, error) {
+// splice puts text in the place of the bytes from start to end.
+type splice struct {
+	start, end int
+	text       string
+}
+
+// editSome makes the differences that one parse serves, and returns those that are left: one of any kind, and new values of keys that are
+// there. Those change nothing that the parse has found but where it lies.
+func editSome(src []byte, ops []Op) (out []byte, left []Op, err error) {
 	d, err := Parse(src)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	n := d.lookup(op.Path)
+	var splices []splice
+	for i, op := range ops {
+		n := d.lookup(op.Path)
+		s, err := d.edit(n, op)
+		overlap := slices.ContainsFunc(splices, func(o splice) bool { return s.start < o.end && o.start < s.end })
+		switch {
+		case i > 0 && (err != nil || overlap || n == nil || op.Value == nil):
+			return d.make(splices...), ops[i:], nil
+		case err != nil:
+			return nil, nil, err
+		}
+		splices = append(splices, s)
+	}
+	return d.make(splices...), nil, nil
+}
+
+// make returns the text with the splices made; none overlaps another.
+func (d *Doc) make(splices ...splice) []byte {
+	slices.SortFunc(splices, func(a, b splice) int { return cmp.Or(a.start-b.start, a.end-b.end) })
+	var out []byte
+	at := 0
+	for _, s := range splices {
+		out = append(append(out, d.src[at:s.start]...), s.text...)
+		at = s.end
+	}
+	return append(out, d.src[at:]...)
+}
+
+// edit is one difference; n is what is at its path, nil for nothing.
+func (d *Doc) edit(n *node, op Op) (splice, error) {
 	switch {
 	case op.Value == nil && n == nil:
-		return src, nil
+		return splice{}, nil
 	case op.Value == nil:
 		return d.takeAway(n)
 	case n == nil:
 		return d.add(op.Path, op.Value)
 	case n.kind != leaf:
-		return nil, fmt.Errorf("%s is a table", strings.Join(op.Path, "."))
+		return splice{}, fmt.Errorf("%s is a table", strings.Join(op.Path, "."))
 	}
 	text, err := Text(op.Value, d.quoteOf(n))
-	if err != nil {
-		return nil, err
-	}
-	return d.splice(n.value.start, n.value.end, text), nil
-}
-
-func (d *Doc) splice(start, end int, text string) []byte {
-	return slices.Concat(d.src[:start], []byte(text), d.src[end:])
+	return splice{n.value.start, n.value.end, text}, err
 }
 
 // spliceLines puts whole lines before offset at, which is the start of a line or the end of the file.
-func (d *Doc) spliceLines(at int, lines []string) []byte {
+func (d *Doc) spliceLines(at int, lines []string) splice {
 	eol := d.eol()
 	text := strings.Join(lines, eol) + eol
 	if at > d.top() && d.src[at-1] != '\n' {
 		text = eol + text
 	}
-	return d.splice(at, at, text)
+	return splice{at, at, text}
 }
 
 // add writes a value where there is none, in the style of the lines around it.
-func (d *Doc) add(path []string, value any) ([]byte, error) {
+func (d *Doc) add(path []string, value any) (splice, error) {
 	at := d.deepest(path)
 	switch {
 	case at.kind == leaf || at.kind == tables:
-		return nil, fmt.Errorf("%s is not a table", strings.Join(at.path, "."))
+		return splice{}, fmt.Errorf("%s is not a table", strings.Join(at.path, "."))
 	case at.kind == inlined:
 		return d.addInside(at, path[len(at.path):], value)
 	case at.inline != nil:
@@ -139,7 +170,7 @@ func (d *Doc) add(path []string, value any) ([]byte, error) {
 }
 
 // addKey puts a key under the header of its table, after the keys that are there.
-func (d *Doc) addKey(table *node, name string, value any) ([]byte, error) {
+func (d *Doc) addKey(table *node, name string, value any) (splice, error) {
 	at, indent, quote := d.top(), "", d.quote()
 	if table.expr >= 0 {
 		h := d.exprs[table.expr]
@@ -153,7 +184,7 @@ func (d *Doc) addKey(table *node, name string, value any) ([]byte, error) {
 	}
 	text, err := Text(value, quote)
 	if err != nil {
-		return nil, err
+		return splice{}, err
 	}
 	lines := []string{indent + KeyText(name, quote) + " = " + text}
 	switch {
@@ -171,7 +202,7 @@ func (d *Doc) addKey(table *node, name string, value any) ([]byte, error) {
 }
 
 // addDotted puts dotted keys after those that make up the table: TOML forbids giving it a [header] afterwards.
-func (d *Doc) addDotted(table *node, path []string, value any) ([]byte, error) {
+func (d *Doc) addDotted(table *node, path []string, value any) (splice, error) {
 	var like expr
 	depth := 0
 	for _, e := range d.exprs {
@@ -181,7 +212,7 @@ func (d *Doc) addDotted(table *node, path []string, value any) ([]byte, error) {
 		}
 	}
 	if depth == 0 {
-		return nil, fmt.Errorf("internal error: no line makes up %s", strings.Join(table.path, "."))
+		return splice{}, fmt.Errorf("internal error: no line makes up %s", strings.Join(table.path, "."))
 	}
 	quote := d.quote()
 	prefix := string(d.src[like.head:like.keys[depth-1].raw.end])
@@ -190,7 +221,7 @@ func (d *Doc) addDotted(table *node, path []string, value any) ([]byte, error) {
 	}
 	lines, err := dottedLines(d.indent(like)+prefix, value, quote)
 	if err != nil {
-		return nil, err
+		return splice{}, err
 	}
 	return d.spliceLines(like.end, lines), nil
 }
@@ -213,11 +244,11 @@ func dottedLines(prefix string, value any, quote byte) ([]string, error) {
 }
 
 // addInside puts a key between the braces of an inline table, after those that are there.
-func (d *Doc) addInside(table *node, keys []string, value any) ([]byte, error) {
+func (d *Doc) addInside(table *node, keys []string, value any) (splice, error) {
 	quote := d.quote()
 	text, err := Text(value, quote)
 	if err != nil {
-		return nil, err
+		return splice{}, err
 	}
 	parts := make([]string, len(keys))
 	for i, name := range keys {
@@ -226,35 +257,35 @@ func (d *Doc) addInside(table *node, keys []string, value any) ([]byte, error) {
 	text = strings.Join(parts, ".") + " = " + text
 	if len(table.elems) > 0 {
 		last := table.elems[len(table.elems)-1].end
-		return d.splice(last, last, ", "+text), nil
+		return splice{last, last, ", " + text}, nil
 	}
 	open, end := table.value.start+1, table.value.end-1
 	if len(bytes.TrimSpace(d.src[open:end])) > 0 { // comments
 		end = open
 	}
-	return d.splice(open, end, " "+text+" "), nil
+	return splice{open, end, " " + text + " "}, nil
 }
 
 // takeAway removes a key: its lines, or its part of an inline table.
-func (d *Doc) takeAway(n *node) ([]byte, error) {
+func (d *Doc) takeAway(n *node) (splice, error) {
 	if n.kind != leaf && n.kind != inlined {
-		return nil, fmt.Errorf("%s is not a value", strings.Join(n.path, "."))
+		return splice{}, fmt.Errorf("%s is not a value", strings.Join(n.path, "."))
 	}
 	if n.inline == nil {
 		e := d.exprs[n.expr]
-		return d.splice(e.start, e.end, ""), nil
+		return splice{e.start, e.end, ""}, nil
 	}
 	elems := n.inline.elems
 	i := slices.IndexFunc(elems, func(s span) bool { return s.end == n.value.end })
 	switch {
 	case i < 0:
-		return nil, fmt.Errorf("internal error: %s is not in its table", strings.Join(n.path, "."))
+		return splice{}, fmt.Errorf("internal error: %s is not in its table", strings.Join(n.path, "."))
 	case i > 0:
-		return d.splice(elems[i-1].end, elems[i].end, ""), nil
+		return splice{elems[i-1].end, elems[i].end, ""}, nil
 	case len(elems) > 1:
-		return d.splice(elems[0].start, elems[1].start, ""), nil
+		return splice{elems[0].start, elems[1].start, ""}, nil
 	}
-	return d.splice(n.inline.value.start+1, n.inline.value.end-1, ""), nil
+	return splice{n.inline.value.start + 1, n.inline.value.end - 1, ""}, nil
 }
 
 // FirstDifference names a key in which the trees differ, for a message.

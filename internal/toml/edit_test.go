@@ -4,7 +4,9 @@
 package toml
 
 import (
+	"bytes"
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -56,6 +58,46 @@ func TestEditTOML(t *testing.T) {
 				t.Errorf("got %v\n%s\nwant\n%s", err, got, c.after)
 			}
 		})
+	}
+}
+
+// TestEditAtOnce: several differences at once make the same text as one after the other.
+func TestEditAtOnce(t *testing.T) {
+	files := []string{
+		"",
+		"a = 1\nb = 'x'\n\n[t]\n  a = 1 # c\n  b = [\n 1,\n]\n[t.u]\n  a = \"y\"\n",
+		"t = {a = 1, b = 2, u = {a = 3}}\na = 'x'\n",
+		"t.a = 1\nt.u.b = 'x'\n[s]\n",
+		"[t]\n[t.u]\na = true\n\n[[s]]\na = 1\n",
+	}
+	paths := [][]string{{"a"}, {"b"}, {"t", "a"}, {"t", "b"}, {"t", "u", "a"}, {"t", "u", "b"}, {"s", "a"}, {"t", "u"}}
+	values := []any{nil, int64(2), "z", []any{"p", "q"}, Table{{"k", "v"}}, true}
+	random, same := rand.New(rand.NewPCG(1, 2)), 0
+	for range 20_000 {
+		src := []byte(files[random.IntN(len(files))])
+		var ops []Op
+		for range 1 + random.IntN(5) {
+			ops = append(ops, Op{paths[random.IntN(len(paths))], values[random.IntN(len(values))]})
+		}
+		want, err := src, error(nil)
+		for _, op := range ops {
+			if want, err = Edit(want, []Op{op}); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			continue // a step alone may be refused that the next one makes good
+		}
+		got, err := Edit(src, ops)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%s\n%v\nat once: %v\n%s\none by one:\n%s", src, ops, err, got, want)
+		}
+		if len(ops) > 1 {
+			same++
+		}
+	}
+	if same < 2000 {
+		t.Errorf("only %d of them were compared", same)
 	}
 }
 

@@ -158,11 +158,11 @@ func (d *Doc) belowComments(at int) int {
 }
 
 // addSection writes a table with a header of its own, next to its kin.
-func (d *Doc) addSection(path []string, table Table) ([]byte, error) {
+func (d *Doc) addSection(path []string, table Table) (splice, error) {
 	s := d.sectionStyle(path)
 	lines, err := s.lines(d.headerText(path, s.quote), table)
 	if err != nil {
-		return nil, err
+		return splice{}, err
 	}
 	if node := d.lookup(path); node != nil { // only its sub-tables have headers so far: it goes above them
 		for _, e := range d.exprs {

@@ -207,7 +207,7 @@ func (u *TakingOut) byKeys() ([]byte, error) {
 		return nil, err
 	}
 	out, tree := u.found, u.Is
-	edit := func(path []string, value any, change func(d *Doc) ([]byte, error)) error {
+	edit := func(path []string, value any, change func(d *Doc) (splice, error)) error {
 		want, err := Apply(tree, []Op{{path, value}})
 		if err != nil {
 			return err
@@ -216,10 +216,11 @@ func (u *TakingOut) byKeys() ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		next, err := change(d)
+		s, err := change(d)
 		if err != nil {
 			return err
 		}
+		next := d.make(s)
 		if err := u.proven(next, want); err != nil {
 			return err
 		}
@@ -228,7 +229,7 @@ func (u *TakingOut) byKeys() ([]byte, error) {
 		return err
 	}
 	for _, c := range u.Due {
-		if err := edit(c.Path, c.Old, func(d *Doc) ([]byte, error) { return d.revert(c, old) }); err != nil {
+		if err := edit(c.Path, c.Old, func(d *Doc) (splice, error) { return d.revert(c, old) }); err != nil {
 			u.Stays(c.Path, "is as gpuadm wrote it", ", and cannot be taken out: "+err.Error())
 		}
 	}
@@ -236,7 +237,7 @@ func (u *TakingOut) byKeys() ([]byte, error) {
 		if !isEmptyTable(ValueAt(tree, path)) {
 			continue
 		}
-		if err := edit(path, nil, func(d *Doc) ([]byte, error) { return d.dropEmpty(path) }); err != nil {
+		if err := edit(path, nil, func(d *Doc) (splice, error) { return d.dropEmpty(path) }); err != nil {
 			u.Stays(path, "is an empty table that gpuadm wrote", ", and cannot be taken out: "+err.Error())
 		}
 	}
@@ -259,7 +260,7 @@ func forgetExactly(t map[string]any, path []string) {
 }
 
 // revert turns one change back; a former value comes back letter by letter.
-func (d *Doc) revert(c Change, old *Doc) ([]byte, error) {
+func (d *Doc) revert(c Change, old *Doc) (splice, error) {
 	n := d.lookup(c.Path)
 	_, table := c.New.(map[string]any)
 	switch was := old.lookup(c.Path); {
@@ -269,28 +270,28 @@ func (d *Doc) revert(c Change, old *Doc) ([]byte, error) {
 		}
 		return d.add(c.Path, c.Old)
 	case c.Old == nil && table:
-		return d.src, nil // an empty table: dropEmpty's
+		return splice{}, nil // an empty table: dropEmpty's
 	case n == nil:
-		return nil, fmt.Errorf("%s is out of reach", ShowPath(c.Path))
+		return splice{}, fmt.Errorf("%s is out of reach", ShowPath(c.Path))
 	case c.Old == nil:
 		return d.takeAway(n)
 	case n.kind != leaf || was == nil || was.kind != leaf:
-		return nil, fmt.Errorf("%s is not a plain value", ShowPath(c.Path))
+		return splice{}, fmt.Errorf("%s is not a plain value", ShowPath(c.Path))
 	default:
-		return d.splice(n.value.start, n.value.end, string(old.src[was.value.start:was.value.end])), nil
+		return splice{n.value.start, n.value.end, string(old.src[was.value.start:was.value.end])}, nil
 	}
 }
 
 // dropEmpty takes the header or braces of a table away that holds nothing, and the empty line that set it apart.
-func (d *Doc) dropEmpty(path []string) ([]byte, error) {
+func (d *Doc) dropEmpty(path []string) (splice, error) {
 	n := d.lookup(path)
 	switch {
 	case n == nil || len(n.kids) > 0:
-		return d.src, nil
+		return splice{}, nil
 	case n.kind == inlined:
 		return d.takeAway(n)
 	case n.kind != headed:
-		return d.src, nil
+		return splice{}, nil
 	}
 	e := d.exprs[n.expr]
 	start := e.start
@@ -298,5 +299,5 @@ func (d *Doc) dropEmpty(path []string) ([]byte, error) {
 	if last && d.blankBefore(start) {
 		start = d.lineBefore(start)
 	}
-	return d.splice(start, e.end, ""), nil
+	return splice{start, e.end, ""}, nil
 }

@@ -150,5 +150,5 @@ func (f folder) remove(name string, dir bool) error {
 }
 
 func (f folder) Sync() error {
-	return f.d.touch(func() error { f.ino.sync(); return nil })
+	return f.d.touch(func() error { f.ino.sync(); f.d.n.syncs++; return nil })
 }

@@ -38,6 +38,7 @@ type Node struct {
 	boots    int
 	off      bool
 	touches  int
+	syncs    int
 	cutAt    int // the touch at which power is cut, -1 for none
 	failures map[int]error
 	meddler  func(root host.Folder) // another process
@@ -159,6 +160,13 @@ func (n *Node) Touches() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.touches
+}
+
+// Syncs counts those of the touches that wait for the disk.
+func (n *Node) Syncs() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.syncs
 }
 
 // CutAt cuts the power before the touch with this number, counted from 0 as Touches counts; -1 does not.
