@@ -40,8 +40,9 @@ func (j Job) Run(ctx context.Context) (status int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("cannot find out how unit %s ended: %w", j.Unit, err)
 	}
+	const exited = 1 // CLD_EXITED: waitid(2); else the status is a signal
 	code, ok := p["ExecMainStatus"].(int32)
-	if !ok || code == 0 {
+	if how, _ := p["ExecMainCode"].(int32); how != exited || !ok || code == 0 {
 		return 0, fmt.Errorf("cannot finish unit %s: systemd says %s (%v)", j.Unit, result, p["Result"])
 	}
 	b.resetFailed(ctx, j.Unit)

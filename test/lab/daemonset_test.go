@@ -32,6 +32,18 @@ func TestLabDaemonSetExit(t *testing.T) {
 				t.Errorf("%swant exit %d and %q\ndaemonset: %s\napply: %s", c.spec, c.exit, c.says, pod, apply)
 			}
 		}
+		for try := 0; ; try++ {
+			pod := h.Exec("sh", "-c", `gpuadm daemonset --once --host / & for i in $(seq 200); do
+p=$(systemctl show --value --property=MainPID gpuadm-daemonset.service); [ "${p:-0}" = 0 ] || { kill -9 $p && : >/run/killed; break; }; done; wait $!`)
+			if h.Exec("test", "-e", "/run/killed").Exit != 0 && try < 20 {
+				continue // it ended before
+			}
+			if pod.Exit != 1 || !strings.Contains(pod.Stderr, "cannot finish unit gpuadm-daemonset.service: systemd says failed (signal)") {
+				t.Errorf("killed: %s", pod)
+			}
+			break
+		}
+		h.Must("gpuadm", "daemonset", "--once", "--host", "/")
 		if failed := h.Must("systemctl", "--failed", "--no-legend"); failed != "" {
 			t.Errorf("systemd keeps %s", failed)
 		}
