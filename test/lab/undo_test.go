@@ -24,7 +24,7 @@ func TestLabUndoKilledAtEachTouch(t *testing.T) {
 			var touch lab.Touch
 			r := c.Touches(func(now lab.Touch) bool { touch = now; return now.N < at }, "gpuadm", "undo")
 			if r.Exit == 0 {
-				t.Logf("undo makes %d touches, killed before each", at-1)
+				t.Logf("killed before one of %d touches of undo", stride(o))
 				c.undone()
 				c.end()
 				return
