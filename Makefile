@@ -9,6 +9,7 @@ VULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 GOVULNDB  ?= https://vuln.go.dev
 # go test that lists at the end what failed and what was skipped, and why: a person reads a log of an hour from its end.
 TEST      := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-quiet --
+# Here the names alone: what a failed test of a machine says runs to hundreds of lines, and lies above.
 LABTEST   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose --hide-summary=output --
 FUZZTIME  ?= 5m
 # Minimising an input that is interesting takes up to a minute by default, and a target does little else then.
