@@ -92,8 +92,9 @@ func (c *crash) startAgain() {
 	c.Must("rm", "-rf", state)
 }
 
-// stride is how many touches on the next kill comes. make nightly kills before each of them; make test does, too, on a simulated node.
-// Fewer samples are taken on the other distributions, since what differs between them is not what gpuadm touches.
+// stride is how many touches on the next kill comes. make nightly kills before each of them; TestPowerCutThenAnyCommand cuts the power
+// of a simulated node at samples of its own. Fewer are taken on the other distributions, since what differs between them is not what
+// gpuadm touches.
 func stride(o lab.Options) int {
 	switch {
 	case os.Getenv("LAB_ALL") != "":

@@ -12,7 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/test/lab"
 )
 
-// TestLabUndoKilledAtEachTouch: gpuadm undo is killed with signal 9 right before each of its touches. Every other time
+// TestLabUndoKilledAtEachTouch: gpuadm undo is killed with signal 9 right before each of its touches, or some: stride. Every other time
 // undo is made again, and ends in the tree from before apply; each time apply then ends in the tree that an undisturbed
 // apply makes, with a daemon that runs with it. Between two kills the journal is kept, as on a machine with a life.
 func TestLabUndoKilledAtEachTouch(t *testing.T) {
