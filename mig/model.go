@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -93,7 +94,8 @@ type gpuRow struct {
 	Note          string
 }
 
-func read() table {
+// read decodes the table once: what asks for a model by its name asks for each GPU.
+var read = sync.OnceValue(func() table {
 	var t table
 	d := json.NewDecoder(bytes.NewReader(gpus))
 	d.DisallowUnknownFields()
@@ -101,7 +103,7 @@ func read() table {
 		panic("internal error: mig/profiles/gpus.json: " + err.Error()) // embedded, and every test reads it
 	}
 	return t
-}
+})
 
 // Models are all GPUs with profiles that are known without a driver, in the order of their generations.
 func Models() []Model {

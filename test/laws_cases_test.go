@@ -106,8 +106,19 @@ type lawCase struct {
 }
 
 // lawCases are all recorded machines with all wishes that can be applied there. Wishes that ask the same of a machine are
-// tested once.
-func lawCases(t testing.TB) (cases []lawCase) {
+// tested once. Each law asks for them: they are found once.
+func lawCases(t testing.TB) []lawCase {
+	t.Helper()
+	foundCases.Do(func() { foundCases.cases = findCases(t) })
+	return foundCases.cases
+}
+
+var foundCases struct {
+	sync.Once
+	cases []lawCase
+}
+
+func findCases(t testing.TB) (cases []lawCase) {
 	t.Helper()
 	for _, recorded := range machines(t) {
 		seen := map[string]bool{}

@@ -53,15 +53,7 @@ func (n node) active(unit, state string) {
 }
 
 // eventually waits for what comes by itself, and comes late on a machine that has much to do.
-func eventually(is func() bool) bool {
-	for end, pause := time.Now().Add(3*time.Minute), 20*time.Millisecond; time.Now().Before(end); pause = min(2*pause, 300*time.Millisecond) {
-		if is() {
-			return true
-		}
-		time.Sleep(pause)
-	}
-	return false
-}
+func eventually(is func() bool) bool { return lab.Until(3*time.Minute, is) }
 
 // monotonic reads a unit's time stamp, in microseconds since boot.
 func (n node) monotonic(unit, property string) int {

@@ -149,7 +149,7 @@ func (g cgroups) pids() (list []int) {
 
 // kill ends all processes of the host. A killed process leaves its groups a moment later.
 func (g cgroups) kill() error {
-	if !until(time.Minute, func() bool {
+	if !Until(time.Minute, func() bool {
 		g.thaw()
 		left := g.pids()
 		for _, pid := range left {
@@ -179,7 +179,7 @@ func (g cgroups) thaw() {
 // empty removes the groups below the host's own, as a machine's reboot does: a kubelet that finds the groups of
 // containers that are gone waits for each of them.
 func (g cgroups) empty() error {
-	if !until(time.Minute, func() bool {
+	if !Until(time.Minute, func() bool {
 		left := false
 		for _, top := range g.all() {
 			left = removeGroups(top) || left
@@ -213,7 +213,7 @@ func (g cgroups) remove() error {
 		return err
 	}
 	for _, dir := range g.all() {
-		if !until(time.Minute, func() bool {
+		if !Until(time.Minute, func() bool {
 			err := syscall.Rmdir(dir)
 			return err == nil || errors.Is(err, fs.ErrNotExist)
 		}) {

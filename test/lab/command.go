@@ -5,16 +5,15 @@ package lab
 
 import "time"
 
-// until asks again and again, a little later each time, until the answer is yes or the time is up.
-func until(limit time.Duration, yes func() bool) bool {
-	end := time.Now().Add(limit)
-	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if yes() {
-			return true
-		}
-		if time.Now().After(end) {
+// Until asks again and again until the answer is yes or the time is up. It pauses for an eighth of the time that it has waited: who asks a
+// host runs two programs there, and a few who wait for minutes would keep a processor busy.
+func Until(limit time.Duration, yes func() bool) bool {
+	for began := time.Now(); !yes(); {
+		waited := time.Since(began)
+		if waited > limit {
 			return false
 		}
-		time.Sleep(pause)
+		time.Sleep(min(max(waited/8, 2*time.Millisecond), time.Second))
 	}
+	return true
 }

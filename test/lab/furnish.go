@@ -59,10 +59,13 @@ func (m *Machine) furnish(binary string) error {
 	for _, timer := range []string{"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"} {
 		put("/etc/systemd/system/"+timer, "", 0o644) // an empty unit is a masked one: systemd.unit(5)
 	}
-	// All hosts share one kernel: the udev of each would handle the devices of all, at each boot of each. Only a network needs it:
-	// systemd-networkd waits until udev has seen an interface.
-	for _, unit := range []string{"systemd-udevd.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket", "systemd-udev-trigger.service"} {
-		if m.Options.Wire == nil {
+	// All hosts share one kernel: the udev of each would handle the devices of all, at each boot of each. Only a network needs it, since
+	// systemd-networkd waits until udev has seen an interface; and the kernel shows the events of interfaces only to their own host.
+	if m.Options.Wire != nil {
+		put("/etc/systemd/system/systemd-udev-trigger.service.d/net.conf",
+			"[Service]\nExecStart=\nExecStart=-udevadm trigger --type=devices --action=add --subsystem-match=net\n", 0o644)
+	} else {
+		for _, unit := range []string{"systemd-udevd.service", "systemd-udevd-control.socket", "systemd-udevd-kernel.socket", "systemd-udev-trigger.service"} {
 			put("/etc/systemd/system/"+unit, "", 0o644)
 		}
 	}

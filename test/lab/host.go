@@ -136,7 +136,7 @@ func (h *Host) KillMain(unit string) {
 		h.t.Fatalf("cannot kill the main process of %s: it does not run", unit)
 	}
 	h.Must("kill", "-9", strconv.Itoa(pid))
-	if !until(patience, func() bool { return h.MainPID(unit) != pid }) {
+	if !Until(patience, func() bool { return h.MainPID(unit) != pid }) {
 		h.t.Fatalf("cannot kill the main process of %s: it is still %d", unit, pid)
 	}
 }

@@ -43,11 +43,11 @@ func (m *Machine) boot(ctx context.Context) error {
 		}
 	}
 	// systemd-nspawn's first child is a helper which ends, so look for a process that is PID 1 and systemd.
-	if !until(bootLimit, func() bool { m.leader = m.findLeader(); return m.leader != 0 || off() }) || m.leader == 0 {
+	if !Until(bootLimit, func() bool { m.leader = m.findLeader(); return m.leader != 0 || off() }) || m.leader == 0 {
 		return fmt.Errorf("cannot see the host's systemd: %s", parts.Last(m.Console(), 5))
 	}
 	var state string
-	settled := until(bootLimit, func() bool {
+	settled := Until(bootLimit, func() bool {
 		ask := []string{"systemctl", "is-system-running", "--wait"}
 		if m.Options.Waits != "" {
 			ask = ask[:2]

@@ -86,7 +86,7 @@ func (h *Host) KillInside(comm string) int {
 	ended := func() bool {
 		return h.Exec("ps", "--no-headers", "-o", "pid", "-p", strings.Join(pids, ",")).Exit != 0
 	}
-	if !until(patience, ended) {
+	if !Until(patience, ended) {
 		h.t.Fatalf("cannot kill %s: %v do not go", comm, pids)
 	}
 	return len(pids)
@@ -95,7 +95,7 @@ func (h *Host) KillInside(comm string) int {
 // WaitFor waits until the host has a file.
 func (h *Host) WaitFor(name string) {
 	h.t.Helper()
-	if !until(patience, func() bool { return h.Exec("test", "-e", name).Exit == 0 }) {
+	if !Until(patience, func() bool { return h.Exec("test", "-e", name).Exit == 0 }) {
 		h.t.Fatalf("cannot see %s: it does not come within %s", name, patience)
 	}
 }

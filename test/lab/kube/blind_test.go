@@ -190,13 +190,10 @@ func (n gpuHost) kernel() string {
 
 func (n gpuHost) Until(what string, ask func() string) {
 	n.t.Helper()
-	for range 60 {
-		if ask() == "" {
-			return
-		}
-		time.Sleep(time.Second)
+	wrong := ""
+	if !lab.Until(time.Minute, func() bool { wrong = ask(); return wrong == "" }) {
+		n.t.Errorf("%s: %s", what, wrong)
 	}
-	n.t.Errorf("%s: %s", what, ask())
 }
 
 // blindModules loads a kind of NVIDIA's modules, "" for none.

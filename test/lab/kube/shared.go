@@ -107,13 +107,9 @@ func (t *T) Delete(path string) {
 func (t *T) Until(what string, ask func() (wrong string)) {
 	t.Helper()
 	wrong := ""
-	for end, pause := time.Now().Add(patience), 20*time.Millisecond; time.Now().Before(end); pause = min(2*pause, 300*time.Millisecond) {
-		if wrong = ask(); wrong == "" {
-			return
-		}
-		time.Sleep(pause)
+	if !lab.Until(patience, func() bool { wrong = ask(); return wrong == "" }) {
+		t.Fatalf("cannot see that %s: %s", what, wrong)
 	}
-	t.Fatalf("cannot see that %s: %s", what, wrong)
 }
 
 // Token makes a bootstrap token that is good for an hour.
