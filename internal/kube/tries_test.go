@@ -120,9 +120,9 @@ func (s silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, context.DeadlineExceeded
 }
 
-// TestSlowServer: a server that takes ten seconds for each answer is waited for, and asked no more than any other; one that fails
+// TestServerIsSlow: a server that takes ten seconds for each answer is waited for, and asked no more than any other; one that fails
 // once, slowly, is asked again.
-func TestSlowServer(t *testing.T) {
+func TestServerIsSlow(t *testing.T) {
 	for asked, faults := range map[int][]kubesim.Fault{1: nil, 2: {{Status: 500}}} {
 		c, sim, s := fixture(t)
 		for _, f := range faults {

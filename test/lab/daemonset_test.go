@@ -34,9 +34,9 @@ func TestLabDaemonSetExit(t *testing.T) {
 		}
 		for try := 0; ; try++ {
 			pod := h.Exec("sh", "-c", `gpuadm daemonset --once --host / & for i in $(seq 200); do
-p=$(systemctl show --value --property=MainPID gpuadm-daemonset.service); [ "${p:-0}" = 0 ] || { kill -9 $p && : >/run/killed; break; }; done; wait $!`)
+p=$(systemctl show --value --property=MainPID gpuadm-daemonset.service); [ "${p:-0}" = 0 ] || { kill -STOP $p; sleep 0.1; grep -q '^State:.T' /proc/$p/status && kill -9 $p && : >/run/killed; break; }; done; wait $!`)
 			if h.Exec("test", "-e", "/run/killed").Exit != 0 && try < 20 {
-				continue // it ended before
+				continue // it had ended before, or was about to: only what stops can be killed for sure
 			}
 			if pod.Exit != 1 || !strings.Contains(pod.Stderr, "cannot finish unit gpuadm-daemonset.service: systemd says failed (signal)") {
 				t.Errorf("killed: %s", pod)

@@ -26,6 +26,7 @@ func (c crowded) ReadFile(name string) ([]byte, error) {
 // A package's script that builds modules learns from nproc(1) how many compilers to run, in an installation and in a repair:
 // NVIDIA's dkms.conf asks that, and goes by the processors alone.
 func TestScriptsRunFewCompilers(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(deb{name: "module-dkms", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nnproc >>/opt/jobs\ntest -e /opt/fine\n"}})
 	m.update()

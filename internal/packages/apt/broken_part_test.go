@@ -14,6 +14,7 @@ import (
 // A dependency of the driver that is not wholly installed is fixed though all that the spec names is converged: in the version that is
 // installed, not in a newer one that the spec would allow. The states are those of dpkg(1), as real dpkg writes them into its database.
 func TestBrokenPartOfTheDriverIsFixed(t *testing.T) {
+	t.Parallel()
 	for name, status := range map[string]string{
 		"half-installed":  "install reinstreq half-installed", // dpkg was killed as it unpacked: the files may be missing
 		"unpacked":        "install ok unpacked",

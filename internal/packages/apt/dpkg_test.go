@@ -45,6 +45,7 @@ Version: 3
 `
 
 func TestDpkgDatabase(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	put(t, dir+packages.DpkgStatus, status, 0o644)
 	put(t, dir+dpkgUpdates+"/0000", "Package: fresh\nStatus: install ok unpacked\nArchitecture: amd64\nVersion: 4\n", 0o644)

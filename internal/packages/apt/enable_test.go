@@ -12,6 +12,7 @@ import (
 
 // A component that another vendor's archive has says nothing about the distribution's.
 func TestComponentOfAnotherArchive(t *testing.T) {
+	t.Parallel()
 	files := map[string][]byte{
 		"/etc/apt/sources.list.d/debian.sources":  []byte("Types: deb\nURIs: http://debian.example/debian\nSuites: bookworm\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"),
 		"/etc/apt/sources.list.d/virtualbox.list": []byte("deb [arch=amd64 signed-by=/usr/share/keyrings/oracle-virtualbox-2016.gpg] https://download.virtualbox.org/virtualbox/debian bookworm contrib\n"),
@@ -23,6 +24,7 @@ func TestComponentOfAnotherArchive(t *testing.T) {
 
 // TestLackingComponents: both forms of apt's sources, and entries of others that are left alone.
 func TestLackingComponents(t *testing.T) {
+	t.Parallel()
 	const deb822 = "Types: deb\nURIs: http://debian.example/debian\nSuites: trixie trixie-updates\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n\nTypes: deb\nURIs: https://apt.example/\nSuites: trixie\nComponents: main\nSigned-By: /usr/share/keyrings/example.gpg\n"
 	for _, x := range []struct {
 		what, file, data string

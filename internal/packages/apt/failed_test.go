@@ -16,6 +16,7 @@ import (
 )
 
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	h, err := host.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -42,6 +43,7 @@ func TestExplain(t *testing.T) {
 
 // A proxy that our own files name is a next step where nothing else is known; and what is said already is not said again.
 func TestExplainedProxy(t *testing.T) {
+	t.Parallel()
 	const said = "E: Failed to fetch http://vendor.invalid/x/InRelease  Could not connect to 127.0.0.1:1 (127.0.0.1). - connect (111: Connection refused)\nE: Some index files failed to download."
 	for text, proxy := range map[string]bool{
 		"": false,
@@ -66,6 +68,7 @@ func TestExplainedProxy(t *testing.T) {
 
 // What dpkg has left half done is named by its database, with what its script and the compiler said.
 func TestExplainedScript(t *testing.T) {
+	t.Parallel()
 	const status = "-- var/lib/dpkg/status --\nPackage: dpkg\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n\nPackage: nvidia-dkms\nStatus: install ok half-configured\nArchitecture: amd64\nVersion: 580.95.05-1\n\n"
 	const said = "made to fail\ndpkg: error processing package nvidia-dkms (--configure):\n installed nvidia-dkms package post-installation script subprocess returned error exit status 10\nErrors were encountered while processing:\n nvidia-dkms\nE: Sub-process /usr/bin/dpkg returned an error code (1)"
 	n, err := simhost.New([]byte(status + "-- var/lib/dkms/nvidia/580.95.05/build/make.log --\nfirst line\n/x/nv.c:3:9: error: no such thing\nmake: *** [all] Error 2\n-- var/lib/dpkg/updates/ --\n"))
@@ -81,6 +84,7 @@ func TestExplainedScript(t *testing.T) {
 
 // Whatever apt says, there is something to do next.
 func TestExplainedWithAFix(t *testing.T) {
+	t.Parallel()
 	n, err := simhost.New(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +101,7 @@ func TestExplainedWithAFix(t *testing.T) {
 }
 
 func TestLockIsNamed(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "slow", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\ntouch /run/at-work\nwhile [ ! -e /run/pass ]; do sleep 0.1; done\n"}})

@@ -13,6 +13,7 @@ import (
 // A part of the family that another process has moved to another version is brought back, and one that it released is held
 // again with the next change.
 func TestDriftOfADrawnPartIsRepaired(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.update()
@@ -27,6 +28,7 @@ func TestDriftOfADrawnPartIsRepaired(t *testing.T) {
 
 // A package that the spec names in any version comes in the driver's where it is part of it; one that is not comes in its own.
 func TestNamedPartComesInTheDriversVersion(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.repo.add(deb{name: "nvidia-fs", version: "2.27.3-1"})
@@ -53,6 +55,7 @@ func TestNamedPartComesInTheDriversVersion(t *testing.T) {
 // A part that the spec asked for by name, and that is a dependency in the next version, stays in that version: from 570.148.08
 // on nvidia-compute-utils-570 depends on nvidia-persistenced (test/listings), which 580 is asked for by name.
 func TestPartThatBecomesADependencyStays(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(
 		deb{name: "nvidia-persistenced", version: "570.148.08-1ubuntu1"}, deb{name: "nvidia-persistenced", version: "580.95.05-0ubuntu1"},
@@ -92,6 +95,7 @@ func (m *machine) refusal(wants func(*packages.Set) []converge.Want) string {
 
 // A driver that was there before gpuadm came is upgraded across names like one that gpuadm installed.
 func TestAdoptedDriverIsUpgradedAcrossNames(t *testing.T) {
+	t.Parallel()
 	for name, before := range map[string]string{"same version": "580.95.05-0ubuntu1", "another version": "580.105.08-0ubuntu1"} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)
@@ -109,6 +113,7 @@ func TestAdoptedDriverIsUpgradedAcrossNames(t *testing.T) {
 // A part of another source in the same upstream version that is a leaf too: one leaf is removed by hand, the choice falls on
 // the source of that leaf.
 func TestPackageThatDependsOnAPartIsNotLost(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.repo.add(deb{name: "monitoring-agent", version: "1.0-1", fields: "Depends: libnvidia-compute-580\n"})
@@ -134,6 +139,7 @@ func (m *machine) unknownPart() {
 
 // A library of the family that its owner holds is not removed: the plan refuses, as for a hold on what apt draws along.
 func TestHeldPartIsNotRemoved(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.unknownPart()
@@ -146,6 +152,7 @@ func TestHeldPartIsNotRemoved(t *testing.T) {
 
 // A driver that its administrator upgraded by apt after gpuadm installed it is upgraded across names as well.
 func TestDriverMovedByOthersIsUpgradedAcrossNames(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.update()
@@ -159,6 +166,7 @@ func TestDriverMovedByOthersIsUpgradedAcrossNames(t *testing.T) {
 
 // A part of the family that the spec names by packages = [] follows the driver to another version.
 func TestNamedPartFollowsTheDriver(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.update()
@@ -179,6 +187,7 @@ func TestNamedPartFollowsTheDriver(t *testing.T) {
 // A part that another process moved is brought back to the version that the driver has: an open version is no reason to
 // upgrade the whole driver of a node that was converged.
 func TestDriftUnderAnOpenVersionDoesNotUpgradeTheDriver(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.update()
@@ -197,6 +206,7 @@ func TestDriftUnderAnOpenVersionDoesNotUpgradeTheDriver(t *testing.T) {
 // A packager's new revision of the same driver: the archive has dropped the old one (Ubuntu's updates have the newest only), and
 // the spec now asks for one part more.
 func TestNewRevisionAndOnePartMore(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	add := func(v string) {
 		m.repo.add(
@@ -222,6 +232,7 @@ func TestNewRevisionAndOnePartMore(t *testing.T) {
 
 // Undo ends although a part that was removed is no longer available.
 func TestUndoAfterAPartThatIsGone(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.unknownPart()

@@ -33,6 +33,7 @@ func leaves(f *packages.Family, version string, names ...string) func(*packages.
 // A dependency on a virtual package in one version is the packager's to resolve. The Depends and Provides lines are those of
 // 575.57.08 in NVIDIA's repository for Ubuntu 22.04 (test/listings).
 func TestVirtualPackageInOneVersion(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	for _, v := range []string{"575.57.08-0ubuntu1", "575.64.03-0ubuntu1"} {
 		m.repo.add(
@@ -55,6 +56,7 @@ func TestVirtualPackageInOneVersion(t *testing.T) {
 // A version that is open in the spec is closed for the dependencies too: Debian 12's open modules are of 535.261.03 while its
 // security pocket has all else in 535.309.01 (test/listings).
 func TestOldestCommonVersionIsDrawn(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	for _, v := range []string{"535.261.03-1", "535.309.01-0+deb12u1"} {
 		m.repo.add(deb{name: "libcuda1", version: v, fields: "Depends: libnvidia-ptxjitcompiler1 (= " + v + ")\n"}, deb{name: "libnvidia-ptxjitcompiler1", version: v})
@@ -73,6 +75,7 @@ func TestOldestCommonVersionIsDrawn(t *testing.T) {
 
 // Ubuntu's packages of 590 lead to those of 595: packages.ubuntu.com/noble-updates/libnvidia-extra-590-server.
 func TestOtherBranchIsRefused(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(
 		deb{name: "libnvidia-compute-590-server", version: "590.48.01-0ubuntu0.24.04.5", fields: "Depends: libnvidia-compute-595-server\n"},
@@ -123,6 +126,7 @@ func (m *machine) installs() []string {
 
 // An upgrade to a branch with other names is one transaction: nothing of the old branch is left, and undo brings it back.
 func TestUpgradeAcrossNamesIsOneTransaction(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.update()
@@ -167,6 +171,7 @@ func TestUpgradeAcrossNamesIsOneTransaction(t *testing.T) {
 // A change of source removes the other source's packages before it unpacks its own: from 590 on some of their files collide
 // and no Conflicts says so (test/listings: conflict-of-files of nvidia-firmware 595.71.05).
 func TestChangeOfSource(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	ubuntu := newRepo(t)
 	ubuntu.origin = "Ubuntu"

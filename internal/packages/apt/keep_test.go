@@ -13,6 +13,7 @@ import (
 
 // A repository that has lost what is about to be replaced stops neither an apply nor an undo: both say what is not kept.
 func TestKeepsWhatItCan(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("570.1-1")
 	m.repo.driver("580.2-1")

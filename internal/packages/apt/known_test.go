@@ -31,6 +31,7 @@ func (r runs) ReadFile(name string) ([]byte, error) {
 
 // What gpuadm knows of a kernel's headers decides before it writes anything. Where it cannot decide, it gives the reason.
 func TestHeadersAreAvailable(t *testing.T) {
+	t.Parallel()
 	const kernel, other = "6.1.0-99-lab", "6.1.0-98-lab"
 	const name, image = "linux-headers-" + kernel, "linux-image-" + kernel
 	mine := packages.Repository{ID: "driver", URL: "https://vendor.example/cuda"}

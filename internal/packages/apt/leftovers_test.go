@@ -11,6 +11,7 @@ import (
 )
 
 func TestLeftovers(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	h, err := host.Open(dir)
 	if err != nil {

@@ -40,6 +40,7 @@ func (m *machine) touchSource() {
 }
 
 func TestLists(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(deb{name: "a", version: "1"})
 	m.repo.publish()
@@ -76,6 +77,7 @@ func TestLists(t *testing.T) {
 }
 
 func TestDistrustedLists(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(deb{name: "a", version: "1"})
 	m.repo.publish()
@@ -131,6 +133,7 @@ func TestDistrustedLists(t *testing.T) {
 }
 
 func TestUnsettledLists(t *testing.T) {
+	t.Parallel()
 	l := packages.NewLists("apt", []string{"/etc/apt/sources.list.d/a.sources"}, reading()).(converge.Settler)
 	source := converge.Change{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources", After: "0644 0:0 x 1"}
 	gone := source
@@ -169,6 +172,7 @@ func (c counting) ReadFile(name string) ([]byte, error) {
 
 // A converged apply looks whether lists are fresh: that must not read dpkg's database of some megabytes for each file of sources.
 func TestStaleReadsTheDatabaseOnce(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for _, d := range []string{"/etc/apt/sources.list.d", "/var/lib/dpkg", "/etc/apt/preferences.d"} {
 		if err := os.MkdirAll(dir+d, 0o755); err != nil {
@@ -198,6 +202,7 @@ func TestStaleReadsTheDatabaseOnce(t *testing.T) {
 // Where our files only pin, and no repository of the machine has a signed list (deb [trusted=yes] of a flat folder), the
 // lists settle.
 func TestPinsOnlyOverUnsignedRepository(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.branches()
 	m.repo.publish()

@@ -56,6 +56,7 @@ func (m *machine) fingerprint() string {
 // TestMirror: what is installed on the machine that mirrors is in the mirror all the same; what no source has counts as installed;
 // nothing of the machine changes; and a machine without any other source installs from the folder.
 func TestMirror(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(
 		deb{name: "driver", version: "580.1-1", fields: "Depends: lib (= 2:580.1+a~b-1), base (>= 1)\nRecommends: extra\n"},
@@ -115,6 +116,7 @@ func TestMirror(t *testing.T) {
 // TestMirrorKeeps: what an earlier mirror has stays beside what is wanted now. Two versions that differ by their epoch alone have one
 // file's name: the wanted one has it, and the index says its digest.
 func TestMirrorKeeps(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(deb{name: "lib", version: "1:2.0-1"}, deb{name: "other", version: "3:1-1"})
 	m.update()
@@ -137,6 +139,7 @@ func TestMirrorKeeps(t *testing.T) {
 
 // TestMirrorFull: a disk that is too small is named before anything is fetched.
 func TestMirrorFull(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	err := packages.RoomFor(m, "/srv", 1<<60)
 	if err == nil || !strings.Contains(wordsOf(err), "the disk is full") {
@@ -149,6 +152,7 @@ func TestMirrorFull(t *testing.T) {
 
 // TestLock: each kind of damage is named by its file.
 func TestLock(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.must("mkdir", "-p", "/srv/mirror")
 	m.write("/srv/mirror/a", "one")

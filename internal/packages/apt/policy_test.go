@@ -33,6 +33,7 @@ nvidia-driver:
 `
 
 func TestPolicy(t *testing.T) {
+	t.Parallel()
 	want := map[string][]packages.Offer{
 		"bash": {{Version: "5.2.15-2+b13", Priority: 500, From: []string{"http://debian.example/debian bookworm/main amd64"}}},
 		"nvidia-driver": {

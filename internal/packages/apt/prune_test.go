@@ -31,6 +31,7 @@ func (m *machine) kept() (names []string) {
 // What no undo needs any more is removed; what one needs is there, and goes back without a
 // repository.
 func TestPrune(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	for _, v := range []string{"570.1-1", "580.1-1", "590.1-1"} {
 		m.repo.driver(v)
@@ -82,6 +83,7 @@ func TestPrune(t *testing.T) {
 // From every state that some applies and undos lead to, all of them can be undone, though the repository has forgotten each
 // version by the time it is replaced.
 func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
+	t.Parallel()
 	all := []string{"570.1", "580.1", "590.1", "600.1"}
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -134,6 +136,7 @@ func TestPruneNeverTakesWhatUndoNeeds(t *testing.T) {
 // A package that no repository has any more is kept as long as it is the one that is installed: after an undo the same upgrade
 // runs again, and must have its way back as the first had.
 func TestPruneKeepsWhatIsInstalled(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("570.1-1")
 	m.repo.driver("580.1-1")

@@ -11,6 +11,7 @@ import (
 )
 
 func TestFits(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		usr, archives     uint64
 		install, download int64
@@ -23,6 +24,7 @@ func TestFits(t *testing.T) {
 }
 
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(deb{name: "huge", version: "1", fields: "Installed-Size: 99999999999\n"})
 	m.update()

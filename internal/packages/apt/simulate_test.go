@@ -24,6 +24,7 @@ Conf libc6 (2.36-9+deb12u13 Debian:12.12/oldstable [amd64])
 `
 
 func TestSimulation(t *testing.T) {
+	t.Parallel()
 	want := []packages.Move{{Name: "nvidia-kernel-open", Version: ""}, {Name: "libc6", Version: "2.36-9+deb12u13"}, {Name: "libfoo:i386", Version: "1.0-1"}, {Name: "huge", Version: "1"}, {Name: "local", Version: "0.9"}, {Name: "gone", Version: ""}}
 	if got := parseSimulation(simulation, "amd64"); !slices.Equal(got, want) {
 		t.Errorf("%+v", got)

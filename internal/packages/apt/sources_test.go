@@ -12,6 +12,7 @@ import (
 )
 
 func TestSources(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		file, text string
 		want       []string // names of lists

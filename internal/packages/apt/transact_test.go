@@ -107,6 +107,7 @@ func (m *machine) converged(version string) {
 }
 
 func TestInstallUpgradeDowngradeUndo(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	for _, v := range []string{"580.65.06-0ubuntu1", "580.95.05-0ubuntu1", "590.48.01-0ubuntu1"} {
 		m.repo.driver(v)
@@ -161,6 +162,7 @@ func TestInstallUpgradeDowngradeUndo(t *testing.T) {
 
 // Undo installs former versions that the repository no longer has, from gpuadm's own folder, with their former holds and marks.
 func TestUndoAfterTheRepositoryForgot(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("570.1-1")
 	m.repo.driver("580.2-1")
@@ -189,6 +191,7 @@ func TestUndoAfterTheRepositoryForgot(t *testing.T) {
 
 // What the repository had lost before gpuadm came cannot be rolled back, and the plan says so.
 func TestVersionThatIsNoLongerAvailable(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("570.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"})
@@ -213,6 +216,7 @@ func TestVersionThatIsNoLongerAvailable(t *testing.T) {
 }
 
 func TestVanishedVersion(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.65.06-0ubuntu1")
 	m.repo.driver("580.95.05-0ubuntu1")
@@ -237,6 +241,7 @@ func TestVanishedVersion(t *testing.T) {
 }
 
 func TestFailingScript(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.65.06-1")
 	m.repo.driver("580.95.05-1")
@@ -263,6 +268,7 @@ const slow = "#!/bin/sh\n[ \"$1\" = configure ] || exit 0\n[ -e /run/pass ] && e
 
 // A run in which dpkg is killed is rolled back. Where gpuadm was killed too, the next run lets dpkg finish first.
 func TestKilledDpkg(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"},
@@ -289,6 +295,7 @@ func TestKilledDpkg(t *testing.T) {
 
 // A package that another installation has left broken is named, and nothing is touched.
 func TestBrokenBeforeGpuadm(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "other", version: "1", files: map[string]string{"/DEBIAN/postinst": "#!/bin/sh\nexit 7\n"}})
@@ -303,6 +310,7 @@ func TestBrokenBeforeGpuadm(t *testing.T) {
 
 // Two flavours that conflict: the other one is drawn along, and comes back with undo.
 func TestConflictingFlavour(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "nvidia-kernel", version: "580.1-1", fields: "Conflicts: nvidia-kernel-open\n"},
@@ -323,6 +331,7 @@ func TestConflictingFlavour(t *testing.T) {
 
 // What is held outside gpuadm is not changed.
 func TestHeldOutsideGpuadm(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "0.5-1"})
@@ -340,6 +349,7 @@ func TestHeldOutsideGpuadm(t *testing.T) {
 // A transaction is refused before the touch if apt would do more than it says: here an administrator has since installed what
 // depends on a package that undo would take away.
 func TestUndoRefusesWhatOthersNeed(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.driver("580.1-1")
 	m.repo.add(deb{name: "dkms-like", version: "1.0-1"}, deb{name: "theirs", version: "1", fields: "Depends: libnvidia-compute\n"})
@@ -356,6 +366,7 @@ func TestUndoRefusesWhatOthersNeed(t *testing.T) {
 
 // Members in several versions, each of which is one asked for, do not fit together.
 func TestSplitGroup(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t)
 	m.repo.add(deb{name: "a", version: "580.1-1"}, deb{name: "a", version: "580.2-1"}, deb{name: "b", version: "580.1-1"}, deb{name: "b", version: "580.2-1"})
 	m.update()

@@ -9,6 +9,7 @@ import (
 )
 
 func TestCompareLikeDpkg(t *testing.T) {
+	t.Parallel()
 	need(t, "dpkg")
 	versions := []string{"1", "1.0", "1.0-1", "1.0-1~", "1.0~rc1-1", "1:0.5", "1.0+b1", "1.0a", "580.95.05-0ubuntu1", "580.95.05-1ubuntu1", "580.105.08-0ubuntu1", "580.9-1", "09", "9", "1.0-0", "1.0.0-1.el9", "1.A", "1.a"}
 	for _, a := range versions {
