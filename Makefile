@@ -29,8 +29,9 @@ export GOFLAGS := $(GOFLAGS) -trimpath -tags=netgo,osusergo
 # Only a build for the demo links the simulated node.
 DEMO      := -tags=netgo,osusergo,demo
 # Packages that start goroutines, in the product or in its tests, and the engine's laws: these run under the race detector, too, with
-# -short. Others have nothing for it to find, and it makes them five times slower; make nightly runs it on all.
+# -short, and without those that take longest in one goroutine. It makes tests five times slower; make nightly runs it on all.
 RACE      := /gpuadm/(cmd/gpuadm|cloud/node|internal/(doctor|host|instance|kube|remote)|test|test/sim/simhost)$$
+ALONE     := Test(Words|ShrinkingSpecs|ApplyLeaves|Hostile|Compacted|Collect|KilledAtEvery|BakeThenBoot|NoRestart|UndoOf|GPUBoth|CUDA|BundleOfA|BakeIsIts|AnswersHave)
 # Tests that boot machines: they have targets of their own.
 LABTESTS  := Test(Lab|Slow|Bench|VM)([A-Z(]|$$)
 .DEFAULT_GOAL := build
@@ -105,8 +106,8 @@ demo: ## take an embedded simulated node through plan, apply, apply, undo
 	$(BIN)/gpuadm-demo demo
 
 test: check ## check, then run all tests that need neither root nor a GPU
-	$(TEST) -shuffle=on -skip '$(LABTESTS)' -timeout 30m ./...
-	$(TEST) -race -short -shuffle=on -timeout 45m $$($(GO) list ./... | grep -E '$(RACE)')
+	GOGC=400 $(TEST) -shuffle=on -skip '$(LABTESTS)' -timeout 30m ./...
+	GOGC=400 $(TEST) -race -short -skip '$(ALONE)' -shuffle=on -timeout 45m $$($(GO) list ./... | grep -E '$(RACE)')
 	@echo "$$(grep -rhE '^func $(LABTESTS)' --include='*_test.go' test/lab test/vm | wc -l) lab tests: make lab, make lab-kube, make lab-slow, make vm"
 
 check: ## form, vet, staticcheck, tidy, imports law, package docs, help texts, arm64 and no cgo, known vulnerabilities
@@ -130,7 +131,7 @@ lab-hosts: build parts ## as root: make the root filesystems of the lab's hosts;
 	$(GO) run ./test/lab/cmd/lab setup
 
 lab: lab-hosts packages ## as root: boot real systemd hosts, and test gpuadm on them (CASE=prefix selects, KEEP=1 keeps the hosts)
-	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 3 -timeout 75m
+	$(LABTEST) ./test/lab -run 'TestLab$(CASE)' -count=1 -parallel 4 -timeout 75m
 
 nightly: build ## as root: what takes too long for each change: laws at every touch, errors and kills at every system call, the lab on all distributions
 	$(TEST) -race -skip '$(LABTESTS)' -timeout 4h ./...
