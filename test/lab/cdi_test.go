@@ -127,7 +127,12 @@ func (n gpuNode) inside(name, devices string) lab.Result {
 	options, _ := n.effect().Runtimes["nvidia"]["options"].(map[string]any)
 	program, _ := options["BinaryName"].(string)
 	const look = "cd /dev && busybox ls -d nvidia* nvidia-caps/* 2>/dev/null; busybox find / -xdev -name 'libcuda.so*' -o -name 'libnvidia-ml.so*'; busybox grep -o ' /usr/lib[^ ]*so[^ ]*' /proc/self/mounts"
-	return n.Exec("ctr", "-n", "lab", "run", "--rm", "--runc-binary", program, "--env", "NVIDIA_VISIBLE_DEVICES="+devices, "lab.invalid/busybox:1", name, "/bin/sh", "-c", look)
+	n.Must("mkdir", "-p", "/run/inside")
+	r := n.Exec("ctr", "-n", "lab", "run", "--rm", "--runc-binary", program, "--env", "NVIDIA_VISIBLE_DEVICES="+devices,
+		"--mount", "type=bind,src=/run/inside,dst=/inside,options=rbind:rw", "lab.invalid/busybox:1", name, "/bin/sh", "-c", "exec >/inside/"+name+"; "+look)
+	// containerd's pipes may lose what a container says just before it ends: containerd issue 770, concourse issue 6775.
+	r.Stdout += n.Exec("cat", "/run/inside/"+name).Stdout
+	return r
 }
 
 // TestLabCDI: a real container, started through the handler that gpuadm configured, by NVIDIA's own runtime in CDI mode: the device
