@@ -268,9 +268,9 @@ func (c *criTree) dropIn() (path string, place int) {
 	return path, place
 }
 
-// outside is all the daemon sees but what the edit is about.
+// outside is all the daemon sees but what the edit is about. It takes the rest out of c itself, which is of no use afterwards.
 func (c *criTree) outside(h Handler, ops []toml.Op) map[string]any {
-	rest := toml.CopyTable(c.whole)
+	rest := c.whole
 	delete(rest, "version")
 	plugins, _ := rest["plugins"].(map[string]any)
 	for _, name := range []string{criV1, criV2, criV3} {

@@ -13,8 +13,6 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -26,18 +24,7 @@ func main() {
 	// crypto/x509 obeys these; what a caller exports must not decide whom a root process trusts.
 	os.Unsetenv("SSL_CERT_FILE")
 	os.Unsetenv("SSL_CERT_DIR")
-	collectLater()
 	os.Exit(run(context.Background(), system(), os.Args[1:]))
-}
-
-// collectLater has the first 8 MiB of the heap fill up before garbage is collected, in place of 4. A run that has nothing to
-// do ends before, and collecting took an eighth of its time; one that does more is collected as often as ever from then on.
-func collectLater() {
-	if os.Getenv("GOGC") != "" {
-		return
-	}
-	debug.SetGCPercent(200)
-	runtime.AddCleanup(new(*int), func(before int) { debug.SetGCPercent(before) }, 100) // the first collection cleans it up
 }
 
 // system is the process's own environment.

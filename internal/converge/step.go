@@ -158,11 +158,13 @@ func (s *step) to(v host.View, found State) (State, error) {
 		return err == nil && to == want
 	}
 	last := s.mine[len(s.mine)-1]
-	if without, err := without(v, s.want.Thing, s.mine); !s.strict && err == nil && !last.ours(found) &&
-		load(v, s.want.Thing, without) == nil && load(v, s.want.Thing, last.Before) == nil &&
-		makes(without, last.After) && makes(last.Before, last.After) && makes(found, found) {
-		s.Left = nil
-		return found, nil
+	if !s.strict && !last.ours(found) {
+		if without, err := without(v, s.want.Thing, s.mine); err == nil &&
+			load(v, s.want.Thing, without) == nil && load(v, s.want.Thing, last.Before) == nil &&
+			makes(without, last.After) && makes(last.Before, last.After) && makes(found, found) {
+			s.Left = nil
+			return found, nil
+		}
 	}
 	if err := load(v, s.want.Thing, base); err != nil {
 		if s.strict {

@@ -93,7 +93,8 @@ func ErrorPlace(err error) (line, column int) {
 
 // Parse finds the places in a file that Values has accepted.
 func Parse(src []byte) (*Doc, error) {
-	d := &Doc{src: src, exprs: make([]expr, 0, 1+bytes.Count(src, []byte("\n"))), root: &node{kind: headed, kids: map[string]*node{}, expr: -1}}
+	most := bytes.Count(src, []byte("=")) + bytes.Count(src, []byte("["))
+	d := &Doc{src: src, exprs: make([]expr, 0, most), root: &node{kind: headed, kids: map[string]*node{}, expr: -1}}
 	base := 0
 	if bytes.HasPrefix(src, []byte(BOM)) {
 		base = len(BOM)

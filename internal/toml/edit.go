@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -24,22 +25,25 @@ func Set(path []string, value any) Op { return Op{path, value} }
 // Unset is a key that is gone.
 func Unset(path []string) Op { return Op{path, nil} }
 
-// Apply changes the parsed values; it knows nothing of the text, so that it can prove what was done to the text.
+// Apply returns the parsed values with the differences; it knows nothing of the text, so that it can prove what was done to the text.
+// The tree stays as it is: tables on the paths are copied, and all others shared.
 func Apply(tree map[string]any, ops []Op) (map[string]any, error) {
-	out := CopyTable(tree)
+	out := maps.Clone(tree)
 	for _, op := range ops {
 		at := out
 		last := len(op.Path) - 1
 		for i, name := range op.Path[:last] {
 			kid, there := at[name]
-			if !there {
-				kid = map[string]any{}
-				at[name] = kid
-			}
 			table, ok := kid.(map[string]any)
-			if !ok {
+			switch {
+			case !there:
+				table = map[string]any{}
+			case !ok:
 				return nil, fmt.Errorf("%s is not a table", strings.Join(op.Path[:i+1], "."))
+			default:
+				table = maps.Clone(table)
 			}
+			at[name] = table
 			at = table
 		}
 		switch v := op.Value.(type) {

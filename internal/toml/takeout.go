@@ -146,11 +146,19 @@ func (u *TakingOut) Want() (map[string]any, error) {
 		return nil, err
 	}
 	for _, path := range slices.Backward(u.Made) {
-		if isEmptyTable(ValueAt(out, path)) {
-			forgetExactly(out, path)
+		if out, err = dropIfEmpty(out, path); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// dropIfEmpty is the tree without the table at a path, if there is one and it holds nothing. The tree stays as it is.
+func dropIfEmpty(tree map[string]any, path []string) (map[string]any, error) {
+	if !isEmptyTable(ValueAt(tree, path)) {
+		return tree, nil
+	}
+	return Apply(tree, []Op{Unset(path)})
 }
 
 func isEmptyTable(v any) bool {
@@ -187,17 +195,20 @@ func (u *TakingOut) proven(out []byte, want map[string]any) error {
 
 // same compares trees. Whether there is an empty table around gpuadm's key is a matter of the text.
 func (u *TakingOut) same(a, b map[string]any) bool {
-	a, b = CopyTable(a), CopyTable(b)
+	a, errA := u.withoutEmpty(a)
+	b, errB := u.withoutEmpty(b)
+	return errA == nil && errB == nil && Equal(a, b)
+}
+
+func (u *TakingOut) withoutEmpty(tree map[string]any) (_ map[string]any, err error) {
 	for _, c := range u.changes {
 		for n := len(c.Path); n > 0; n-- {
-			for _, t := range []map[string]any{a, b} {
-				if isEmptyTable(ValueAt(t, c.Path[:n])) {
-					forgetExactly(t, c.Path[:n])
-				}
+			if tree, err = dropIfEmpty(tree, c.Path[:n]); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return Equal(a, b)
+	return tree, nil
 }
 
 // byKeys turns each key back by itself, wherever it is now, and proves it. What cannot be proven stays.
@@ -250,13 +261,6 @@ func ValueAt(t map[string]any, path []string) any {
 		t, _ = t[name].(map[string]any)
 	}
 	return t[path[len(path)-1]]
-}
-
-func forgetExactly(t map[string]any, path []string) {
-	for _, name := range path[:len(path)-1] {
-		t, _ = t[name].(map[string]any)
-	}
-	delete(t, path[len(path)-1])
 }
 
 // revert turns one change back; a former value comes back letter by letter.
