@@ -78,7 +78,7 @@ func (n driverNode) shell() string {
 	return "export DEBIAN_FRONTEND=noninteractive\n" +
 		"cat >/etc/apt/sources.list.d/nvidia.list <<'E'\n" + repos.AptSources(repos.Mirror, "bookworm", repos.Keyring) + "E\n" +
 		"apt-get -q update\n" +
-		"apt-get -q -y install " + strings.Join(append(driverSet("580.65.06"), "libnvidia-encode1=580.65.06-1"), " ") + "\n" +
+		"apt-get -q -y install " + strings.Join(append(driverSet("580.65.06"), repos.DebSet("580.65.06", "libnvidia-encode1")...), " ") + "\n" +
 		"apt-get -q -y install " + strings.Join(toolkit, " ") + "\n" +
 		"nvidia-ctk runtime configure --runtime=containerd --set-as-default\n" +
 		"systemctl restart containerd\n"
