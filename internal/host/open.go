@@ -21,7 +21,9 @@ func Open(root string) (Host, error) {
 		return nil, fail("open root folder", root, err)
 	}
 	if abs == "/" {
-		return newLive(disk), nil
+		l := newLive(disk)
+		l.units.private.prepare(privateSocket)
+		return l, nil
 	}
 	return &folder{Files: NewFiles(disk), root: abs, dir: disk, lock: runLock{comes: true}}, nil
 }

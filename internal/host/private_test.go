@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,58 +29,103 @@ var answers = map[string]any{
 	"DropInPaths": []string{"/etc/systemd/system/containerd.service.d/10.conf"}, "ActiveState": "active", "SubState": "running",
 }
 
-// private answers as systemd does on its private socket: authentication by the D-Bus specification, then a reply to each call, and
-// signals between. It hands out the calls.
-func private(t *testing.T, refuse string, signal bool) (socket string, called func() []string) {
+// manager answers as systemd does on its private socket: authentication by the D-Bus specification, then a reply to each call.
+type manager struct {
+	refuse string // what it refuses: "auth", or a property
+	signal bool   // whether signals come between
+	hangup int    // connections that it ends after their first answers
+	silent bool   // whether it accepts, and says no more
+
+	socket string
+	mu     sync.Mutex
+	conns  int      // how many it has accepted
+	called []string // path, method, arguments
+}
+
+func (s *manager) start(t *testing.T) *manager {
 	t.Helper()
-	socket = filepath.Join(t.TempDir(), "private")
-	l, err := net.Listen("unix", socket)
+	s.socket = filepath.Join(t.TempDir(), "private")
+	l, err := net.Listen("unix", s.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, ended := []string{}, make(chan struct{})
+	t.Cleanup(func() { l.Close() })
 	go func() {
-		defer close(ended)
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		in := bufio.NewReader(conn)
-		auth, _ := in.ReadString('\n')
-		begin, _ := in.ReadString('\n')
-		if !strings.HasPrefix(auth, "\x00AUTH EXTERNAL ") || begin != "BEGIN\r\n" {
-			return
-		}
-		if refuse == "auth" {
-			_, _ = conn.Write([]byte("REJECTED EXTERNAL\r\n"))
-			return
-		}
-		_, _ = conn.Write([]byte("OK ba5713bdffaf44cfb9e8bbd883cc6a47\r\n"))
 		for {
-			m, err := godbus.DecodeMessage(in)
+			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			member, _ := m.Headers[godbus.FieldMember].Value().(string)
-			at, _ := m.Headers[godbus.FieldPath].Value().(godbus.ObjectPath)
-			got = append(got, string(at)+" "+member+" "+m.Body[0].(string)+" "+m.Body[1].(string))
-			if signal {
-				send(conn, godbus.TypeSignal, map[godbus.HeaderField]any{
-					godbus.FieldPath: godbus.ObjectPath("/org/freedesktop/systemd1"), godbus.FieldInterface: "org.freedesktop.systemd1.Manager", godbus.FieldMember: "UnitNew",
-				}, "x.service")
-			}
-			headers := map[godbus.HeaderField]any{godbus.FieldReplySerial: m.Serial()}
-			if refuse == m.Body[1].(string) {
-				headers[godbus.FieldErrorName] = "org.freedesktop.DBus.Error.UnknownProperty"
-				send(conn, godbus.TypeError, headers, "Unknown property")
-				continue
-			}
-			send(conn, godbus.TypeMethodReply, headers, godbus.MakeVariant(answers[m.Body[1].(string)]))
+			go s.serve(conn)
 		}
 	}()
-	t.Cleanup(func() { l.Close() })
-	return socket, func() []string { l.Close(); <-ended; return got }
+	return s
+}
+
+func (s *manager) serve(conn net.Conn) {
+	defer conn.Close()
+	s.mu.Lock()
+	s.conns++
+	ends := s.conns <= s.hangup
+	s.mu.Unlock()
+	in := bufio.NewReader(conn)
+	auth, _ := in.ReadString('\n')
+	begin, _ := in.ReadString('\n')
+	if !strings.HasPrefix(auth, "\x00AUTH EXTERNAL ") || begin != "BEGIN\r\n" {
+		return
+	}
+	if s.refuse == "auth" {
+		_, _ = conn.Write([]byte("REJECTED EXTERNAL\r\n"))
+		return
+	}
+	_, _ = conn.Write([]byte("OK ba5713bdffaf44cfb9e8bbd883cc6a47\r\n"))
+	for {
+		m, err := godbus.DecodeMessage(in)
+		if err != nil {
+			return
+		}
+		if s.silent {
+			continue
+		}
+		member, _ := m.Headers[godbus.FieldMember].Value().(string)
+		at, _ := m.Headers[godbus.FieldPath].Value().(godbus.ObjectPath)
+		call := string(at) + " " + member
+		for _, arg := range m.Body {
+			call += " " + arg.(string)
+		}
+		s.mu.Lock()
+		s.called = append(s.called, call)
+		s.mu.Unlock()
+		if s.signal {
+			send(conn, godbus.TypeSignal, map[godbus.HeaderField]any{
+				godbus.FieldPath: godbus.ObjectPath("/org/freedesktop/systemd1"), godbus.FieldInterface: "org.freedesktop.systemd1.Manager", godbus.FieldMember: "UnitNew",
+			}, "x.service")
+		}
+		headers := map[godbus.HeaderField]any{godbus.FieldReplySerial: m.Serial()}
+		last := m.Body[len(m.Body)-1].(string)
+		switch {
+		case s.refuse == last:
+			headers[godbus.FieldErrorName] = "org.freedesktop.DBus.Error.UnknownProperty"
+			send(conn, godbus.TypeError, headers, "Unknown property")
+		case member == "GetUnit" && last != "loaded.service": // by systemd 257: busctl call org.freedesktop.systemd1 /org/freedesktop/systemd1 org.freedesktop.systemd1.Manager GetUnit s x.service
+			headers[godbus.FieldErrorName] = "org.freedesktop.systemd1.NoSuchUnit"
+			send(conn, godbus.TypeError, headers, "Unit "+last+" not loaded.")
+		case member == "GetUnit":
+			send(conn, godbus.TypeMethodReply, headers, godbus.ObjectPath("/org/freedesktop/systemd1/unit/loaded_2eservice"))
+		default:
+			send(conn, godbus.TypeMethodReply, headers, godbus.MakeVariant(answers[last]))
+		}
+		if ends && (member == "GetUnit" || last == "SubState") {
+			return
+		}
+	}
+}
+
+// seen are how many connections were made, and the calls.
+func (s *manager) seen() (int, []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conns, slices.Clone(s.called)
 }
 
 func send(conn net.Conn, kind godbus.Type, headers map[godbus.HeaderField]any, body any) {
@@ -94,11 +140,12 @@ func send(conn net.Conn, kind godbus.Type, headers map[godbus.HeaderField]any, b
 	}
 }
 
-// One write asks for all that makes a Unit, and what else systemd says between does no harm.
-func TestAskPrivate(t *testing.T) {
+// All that makes a Unit is asked for at once, and what else systemd says between does no harm.
+func TestPrivate(t *testing.T) {
 	for _, signal := range []bool{false, true} {
-		socket, called := private(t, "", signal)
-		p, err := ask(t.Context(), socket, "containerd.service", wanted("containerd.service", true))
+		s := (&manager{signal: signal}).start(t)
+		var door private
+		p, err := door.properties(t.Context(), s.socket, "containerd.service")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,41 +158,95 @@ func TestAskPrivate(t *testing.T) {
 			t.Errorf("asked for %q", got)
 		}
 		const first = "/org/freedesktop/systemd1/unit/containerd_2eservice Get org.freedesktop.systemd1.Service MainPID"
-		if got := called(); len(got) != len(answers) || got[0] != first {
+		if _, got := s.seen(); len(got) != len(answers) || got[0] != first {
 			t.Errorf("%q", got)
 		}
 	}
 }
 
-// An answer that is not whole is no answer: go-systemd is asked then.
-func TestAskPrivateRefused(t *testing.T) {
-	for _, refuse := range []string{"auth", "ExecMainStartTimestamp", "ActiveState"} {
-		socket, _ := private(t, refuse, false)
-		if p, err := ask(t.Context(), socket, "containerd.service", wanted("containerd.service", true)); err == nil {
-			t.Errorf("%s is refused: %v", refuse, p)
-		}
+// One connection serves all questions that come close together, also from two at once; systemd's refusal of one does not end it.
+func TestPrivateKept(t *testing.T) {
+	s := (&manager{signal: true}).start(t)
+	var door private
+	door.prepare(s.socket)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if p, err := door.properties(t.Context(), s.socket, "containerd.service"); err != nil || get[uint32](p, "MainPID") != 190 {
+				t.Errorf("%v, %v", p, err)
+			}
+			if !door.unknown(t.Context(), s.socket, "x.service") || door.unknown(t.Context(), s.socket, "loaded.service") {
+				t.Error("what systemd does not know, and what it knows, is mixed up")
+			}
+		})
 	}
-	if _, err := ask(t.Context(), filepath.Join(t.TempDir(), "none"), "x.service", wanted("x.service", true)); err == nil {
-		t.Error("no socket, and an answer")
+	all.Wait()
+	if conns, calls := s.seen(); conns != 1 || len(calls) != 4*(len(answers)+2) {
+		t.Errorf("%d connections, %d calls", conns, len(calls))
+	}
+	kept := func() bool {
+		door.mu.Lock()
+		defer door.mu.Unlock()
+		return door.conn != nil
+	}
+	for end := time.Now().Add(10 * time.Second); kept() && time.Now().Before(end); {
+		time.Sleep(privateIdle / 10)
+	}
+	if kept() {
+		t.Error("a connection without questions is kept")
+	}
+	if !door.unknown(t.Context(), s.socket, "x.service") {
+		t.Error("no new connection after it")
 	}
 }
 
-// A systemd that does not answer ends with the caller's patience.
-func TestAskPrivateSilent(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "silent")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	ctx, stop := context.WithCancel(t.Context())
-	go func() {
-		if conn, err := l.Accept(); err == nil {
-			_, _ = conn.Read(make([]byte, 1))
-			stop()
+// A connection that systemd has ended meanwhile, as it does when it is replaced, is replaced.
+func TestPrivateEnded(t *testing.T) {
+	s := (&manager{hangup: 2}).start(t)
+	var door private
+	for range 4 {
+		if p, err := door.properties(t.Context(), s.socket, "containerd.service"); err != nil || len(p) != len(answers) {
+			t.Fatalf("%v, %v", p, err)
 		}
-	}()
-	if _, err := ask(ctx, socket, "x.service", wanted("x.service", true)); err == nil || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v", err)
 	}
+	if conns, _ := s.seen(); conns != 3 {
+		t.Errorf("%d connections", conns)
+	}
+}
+
+// An answer that is not whole is no answer: go-systemd is asked then.
+func TestPrivateRefused(t *testing.T) {
+	for _, refuse := range []string{"auth", "ExecMainStartTimestamp", "ActiveState"} {
+		s := (&manager{refuse: refuse}).start(t)
+		var door private
+		for range 2 {
+			if p, err := door.properties(t.Context(), s.socket, "containerd.service"); err == nil {
+				t.Errorf("%s is refused: %v", refuse, p)
+			}
+		}
+	}
+	var door private
+	if _, err := door.properties(t.Context(), filepath.Join(t.TempDir(), "none"), "x.service"); err == nil {
+		t.Error("no socket, and an answer")
+	}
+	if door.unknown(t.Context(), filepath.Join(t.TempDir(), "none"), "x.service") {
+		t.Error("no socket, and systemd does not know the unit")
+	}
+}
+
+// A systemd that does not answer ends with the caller's patience, and so does the wait for another caller.
+func TestPrivateSilent(t *testing.T) {
+	s := (&manager{silent: true}).start(t)
+	var door private
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			if _, err := door.properties(ctx, s.socket, "x.service"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	all.Wait()
 }

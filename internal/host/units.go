@@ -24,8 +24,9 @@ const (
 
 // systemd is the running machine's service manager, asked over D-Bus. Where none runs, unit files still tell what they tell.
 type systemd struct {
-	files *Files
-	bus   bus
+	files   *Files
+	private private
+	bus     bus
 }
 
 // runs says whether systemd is the machine's init: sd_booted(3).
@@ -86,12 +87,15 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 	return u, p, nil
 }
 
-// properties are what makes a Unit. Where systemd does not answer the short question, all is asked, and that error tells: the caller is
+// properties are what makes a Unit. Where systemd does not answer the short questions, all is asked, and that error tells: the caller is
 // not root, the name is no unit's, or a unit that has lost its file runs on.
 func (s *systemd) properties(ctx context.Context, name string, there bool) (properties, error) {
-	p, err := ask(ctx, privateSocket, name, wanted(name, there))
-	if err == nil && (there || p["LoadState"] == "not-found" && p["ActiveState"] == "inactive") {
-		return p, nil
+	if there {
+		if p, err := s.private.properties(ctx, privateSocket, name); err == nil {
+			return p, nil
+		}
+	} else if s.private.unknown(ctx, privateSocket, name) {
+		return properties{"LoadState": "not-found", "ActiveState": "inactive"}, nil
 	}
 	return s.bus.properties(ctx, name)
 }
