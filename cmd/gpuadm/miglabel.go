@@ -90,8 +90,10 @@ func (c *common) partitions(ctx context.Context, e *converge.Engine, h host.Host
 func (c *common) beginMIG(ctx context.Context, e *converge.Engine, h host.Host) (partitions, error) {
 	f := c.followed
 	chosen := slices.ContainsFunc(e.Stages, func(st converge.Stage) bool { return st.Name == mig.Stage.Name })
-	j := converge.ReadJournal(h)
-	if f.Layout == "" || !h.Live() || !chosen || e.Unattended && (j.Held() != "" || e.LeavesTo(j) != "") {
+	if f.Layout == "" || !h.Live() || !chosen {
+		return partitions{}, nil
+	}
+	if j := converge.ReadJournal(h); e.Unattended && (j.Held() != "" || e.LeavesTo(j) != "") {
 		return partitions{}, nil
 	}
 	is, err := c.partitions(ctx, e, h)

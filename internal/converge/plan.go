@@ -82,12 +82,22 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return e.plan(ctx, v, j, f, step.show)
+	return e.shown(ctx, v, j, f)
 }
 
-// plan plans all stages; show makes what is shown of a step that is not converged.
+// shown is a plan for people and programs to read.
+func (e *Engine) shown(ctx context.Context, v host.View, j Journal, f facts.Facts) (Plan, error) {
+	p, err := e.plan(ctx, v, j, f, step.show)
+	if err != nil {
+		return Plan{}, err
+	}
+	p.Host = Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}
+	return p, nil
+}
+
+// plan plans all stages, and says nothing of the host; show makes what is shown of a step that is not converged.
 func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts, show func(step, host.View) Change) (Plan, error) {
-	p := Plan{Format: PlanFormat, Host: Host{Root: v.Root(), Summary: f.String(), Spec: e.Spec.Digest(), Facts: f}, Changes: []Change{}}
+	p := Plan{Format: PlanFormat, Changes: []Change{}}
 	mine := present(j.Runs())
 	var asked open
 	for _, st := range e.Stages {

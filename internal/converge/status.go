@@ -56,7 +56,7 @@ func (e *Engine) Pending(ctx context.Context, v host.View) (s Status, err error)
 	}
 	f, err := e.Facts(ctx, v)
 	if err == nil {
-		s.Plan, err = e.plan(ctx, v, j, f, step.show)
+		s.Plan, err = e.shown(ctx, v, j, f)
 	}
 	return s, err
 }

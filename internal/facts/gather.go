@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"reflect"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,17 +31,23 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Baked: v.Runs() && !v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
 	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
-	if f.Live {
-		f.Virt, f.GPUs = l.virt(), c.gpus
-		if c.gpus = nil; f.GPUs == nil {
-			f.GPUs = l.pci()
-		}
-	}
 	f.Cloud = instance.Detect(l.v)
 	l.cloud = f.Cloud
+	hardware, read := &look{v: l.v, cache: c}, sync.WaitGroup{} // read while systemd answers about the engines
+	if f.Live {
+		read.Go(func() {
+			f.Virt, f.GPUs = hardware.virt(), c.gpus
+			if c.gpus = nil; f.GPUs == nil {
+				f.GPUs = hardware.pci()
+			}
+		})
+	}
 	f.Engines = l.engines(ctx, f.OS)
 	f.Programs = l.programs(f.Engines)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
+	if read.Wait(); hardware.err != nil {
+		l.err = hardware.err
+	}
 	l.node(ctx, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err
@@ -71,12 +78,13 @@ func (c *Cache) look(v host.View) *look {
 	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
 		*c = Cache{view: v} // another machine, or a view that cannot be compared
 	}
-	return &look{v: once{v, map[string]answer{}}, cache: c}
+	return &look{v: once{v, new(sync.Mutex), map[string]answer{}}, cache: c}
 }
 
 // once is a machine for one gathering: each file is read once, so that all facts are of the same bytes.
 type once struct {
 	host.View
+	mu   *sync.Mutex
 	read map[string]answer
 }
 
@@ -86,6 +94,8 @@ type answer struct {
 }
 
 func (o once) ReadFile(name string) ([]byte, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	a, ok := o.read[name]
 	if !ok {
 		a.data, a.err = o.View.ReadFile(name)

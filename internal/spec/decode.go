@@ -27,9 +27,11 @@ type decoder struct {
 }
 
 // Defaults is the Spec of a file without sections.
-func Defaults() Spec {
+func Defaults() Spec { return defaults(table()) }
+
+func defaults(rows []row) Spec {
 	var s Spec
-	for _, r := range table() {
+	for _, r := range rows {
 		if r.ref != nil && !strings.HasPrefix(r.Section, "mig.gpu") {
 			fill(r.ref(&s), r.Default)
 		}

@@ -54,7 +54,7 @@ type row struct {
 
 // table is the single place that knows the keys. It is a function, so that no caller can change it.
 func table() []row {
-	var rows []row
+	rows := make([]row, 0, 128)
 	section := ""
 	add := func(name, kind, def, doc string, ref func(*Spec) any) *row {
 		rows = append(rows, row{Key: Key{Section: section, Name: name, Type: kind, Default: def, Doc: doc}, ref: ref})

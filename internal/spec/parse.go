@@ -29,7 +29,8 @@ func Parse(files ...File) (Spec, error) {
 
 // Read is Parse, and says where the files state what, for what is wrong with a spec beyond its files: a driver that no GPU has.
 func Read(files ...File) (Spec, Places, error) {
-	d := &decoder{rows: table(), spec: Defaults(), places: map[string]place{}}
+	rows := table()
+	d := &decoder{rows: rows, spec: defaults(rows), places: map[string]place{}}
 	if len(files) == 0 {
 		return Spec{}, Places{}, Errors{{
 			File: "node.toml", Line: 1, Column: 1, Message: "no file is given",

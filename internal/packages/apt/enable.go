@@ -33,7 +33,7 @@ func lackingComponents(sys packages.System, components []string) (packages.Lack,
 	var named []string
 	var all, archive []source
 	for _, file := range files {
-		all = append(all, parseSources(file, sys.Files[file], sys.Arch)...)
+		all = append(all, parseSources(file, sys.Files[file], func() string { return sys.Arch })...)
 	}
 	for _, s := range all {
 		if s.ofDistribution() {

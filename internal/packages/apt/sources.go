@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
@@ -27,8 +28,9 @@ type source struct {
 	options    map[string]string // all else that is said of it, by the names that the deb822 form has for it, in lower case
 }
 
-// parseSources reads a file of sources in either form. Entries that are disabled are left out.
-func parseSources(file string, data []byte, arch string) []source {
+// parseSources reads a file of sources in either form. Entries that are disabled are left out. Few files name the architecture, and dpkg's
+// database has 1 MB and more.
+func parseSources(file string, data []byte, arch func() string) []source {
 	if strings.HasSuffix(file, ".sources") {
 		return parseDeb822(file, data, arch)
 	}
@@ -76,7 +78,7 @@ func inDeb822(option string) string {
 // the product of a small one could fill the memory.
 const maxSources = 1000
 
-func parseDeb822(file string, data []byte, arch string) []source {
+func parseDeb822(file string, data []byte, arch func() string) []source {
 	var all []source
 	for paragraph := range paragraphs(data) {
 		fields := map[string]string{}
@@ -101,7 +103,12 @@ func parseDeb822(file string, data []byte, arch string) []source {
 	return all
 }
 
-func withArch(s, arch string) string { return strings.ReplaceAll(s, "$(ARCH)", arch) }
+func withArch(s string, arch func() string) string {
+	if !strings.Contains(s, "$(ARCH)") {
+		return s
+	}
+	return strings.ReplaceAll(s, "$(ARCH)", arch())
+}
 
 // keyFiles are the paths in Signed-By; it may also hold fingerprints, or a whole key.
 func keyFiles(signedBy string) (files []string) {
@@ -155,7 +162,7 @@ func allSources(v host.View) (all []source) {
 			files = append(files, "/etc/apt/sources.list.d/"+n)
 		}
 	}
-	arch := architecture(v)
+	arch := sync.OnceValue(func() string { return architecture(v) })
 	for _, f := range files {
 		if data, err := v.ReadFile(f); err == nil {
 			all = append(all, parseSources(f, data, arch)...)
@@ -166,7 +173,7 @@ func allSources(v host.View) (all []source) {
 
 // sourcesIn reads files of sources, those that are there.
 func sourcesIn(v host.View, files []string) (all []source, err error) {
-	arch := architecture(v)
+	arch := sync.OnceValue(func() string { return architecture(v) })
 	for _, f := range files {
 		data, err := v.ReadFile(f)
 		if errors.Is(err, fs.ErrNotExist) {
