@@ -1,11 +1,6 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Go reads all mounts at each start to find what share of the processors a container may use, and a node has a thousand.
-//
-//go:debug containermaxprocs=0
-//go:debug updatemaxprocs=0
-
 // Command gpuadm turns a machine with NVIDIA GPUs into a Kubernetes node, and keeps it one.
 package main
 

@@ -6,6 +6,7 @@ package facts
 import (
 	"bytes"
 	"debug/elf"
+	"path"
 	"strings"
 )
 
@@ -14,6 +15,10 @@ import (
 func (l *look) arch() string {
 	// The dynamic loader's path is fixed by each architecture's ABI, so to see it there is enough. Hosts set up for
 	// building or running foreign programs have more than one of them, and then none of them decides.
+	usr := ""
+	if to, err := l.v.Readlink("/lib"); err == nil && path.Clean("/"+to) == "/usr/lib" {
+		usr = "/usr" // on most machines, and a path without links is found faster
+	}
 	var byLoader []string
 	for _, loader := range [...][2]string{
 		{"/lib64/ld-linux-x86-64.so.2", "amd64"},
@@ -21,7 +26,7 @@ func (l *look) arch() string {
 		{"/lib/ld-musl-x86_64.so.1", "amd64"},
 		{"/lib/ld-musl-aarch64.so.1", "arm64"},
 	} {
-		if l.has(loader[0]) {
+		if l.has(usr + loader[0]) {
 			byLoader = append(byLoader, loader[1])
 		}
 	}

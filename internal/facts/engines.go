@@ -66,6 +66,7 @@ func (l *look) start(ctx context.Context, e *Engine, units, places []string) []s
 }
 
 const (
+	containerdUnit    = "containerd.service"
 	containerdDefault = "/etc/containerd/config.toml"
 	// Talos has two: that file is of the one that runs its own services, and kubelet's reads this. Sources: siderolabs/talos at ad8823176,
 	// pkg/machinery/constants/constants.go (CRIContainerdConfig) and Dockerfile; spegel-org/spegel's documentation on Talos.
@@ -74,7 +75,7 @@ const (
 
 func (l *look) containerd(ctx context.Context, os OS) *Engine {
 	e := &Engine{Name: "containerd"}
-	argv := l.start(ctx, e, []string{"containerd.service"}, []string{
+	argv := l.start(ctx, e, []string{containerdUnit}, []string{
 		"/usr/bin/containerd", "/usr/local/bin/containerd", "/usr/sbin/containerd", "/opt/bin/containerd",
 		"/opt/containerd/bin/containerd", "/home/containerd/usr/local/bin/containerd", // the last on GKE of old
 	})

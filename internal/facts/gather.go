@@ -30,22 +30,26 @@ func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Baked: v.Runs() && !v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
+	hardware, beside := &look{v: l.v, cache: c}, sync.WaitGroup{}
+	if f.Live { // most machines have this engine, and systemd takes a while to answer
+		ctx = host.Moment(ctx)
+		beside.Go(func() { _, _ = l.v.Unit(ctx, containerdUnit) })
+	}
 	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
-	f.Cloud = instance.Detect(l.v)
-	l.cloud = f.Cloud
-	hardware, read := &look{v: l.v, cache: c}, sync.WaitGroup{} // read while systemd answers about the engines
 	if f.Live {
-		read.Go(func() {
+		beside.Go(func() {
 			f.Virt, f.GPUs = hardware.virt(), c.gpus
 			if c.gpus = nil; f.GPUs == nil {
 				f.GPUs = hardware.pci()
 			}
 		})
 	}
+	f.Cloud = instance.Detect(l.v)
+	l.cloud = f.Cloud
 	f.Engines = l.engines(ctx, f.OS)
 	f.Programs = l.programs(f.Engines)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
-	if read.Wait(); hardware.err != nil {
+	if beside.Wait(); hardware.err != nil {
 		l.err = hardware.err
 	}
 	l.node(ctx, &f)

@@ -22,6 +22,12 @@ type deepDisk interface {
 	Deep(path string) (Folder, error)
 }
 
+// deepStater is a Disk that can describe what such a path leads to.
+type deepStater interface {
+	// DeepLstat describes it with its extended attributes, links not followed. Errors are as Deep's.
+	DeepLstat(path string) (Info, error)
+}
+
 // Folder is an open folder. Names are single parts, never paths; "." is the folder itself.
 // An open folder stays the same one when its name is moved or replaced by a link, so nothing can be swapped below us.
 type Folder interface {

@@ -42,13 +42,19 @@ func (f *Files) Stat(name string) (Info, error) { return f.stat(name, true) }
 func (f *Files) Lstat(name string) (Info, error) { return f.stat(name, false) }
 
 func (f *Files) stat(name string, follow bool) (Info, error) {
+	i, err := f.deepLstat(name)
+	switch {
+	case err == nil && !(follow && i.Mode&fs.ModeSymlink != 0):
+		return i, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return Info{}, fail("stat", name, err)
+	}
 	at, err := f.walk(name, follow)
 	if err != nil {
 		return Info{}, fail("stat", name, err)
 	}
 	defer at.dir.Close()
-	i, err := at.lstat()
-	if err == nil {
+	if i, err = at.lstat(); err == nil {
 		i, err = opened(at.dir, at.name, i)
 	}
 	if err != nil {
@@ -111,19 +117,24 @@ func (f *Files) Readlink(name string) (string, error) {
 
 // ReadDir is View's.
 func (f *Files) ReadDir(name string) ([]string, error) {
-	at, err := f.walk(name, true)
-	if err != nil {
-		return nil, fail("list", name, err)
+	fails := fail
+	dir, err := f.deep(name)
+	if errors.Is(err, errWalk) {
+		var at place
+		if at, err = f.walk(name, true); err != nil {
+			return nil, fail("list", name, err)
+		}
+		defer at.dir.Close()
+		fails = at.fail
+		dir, err = at.dir.Folder(at.name)
 	}
-	defer at.dir.Close()
-	dir, err := at.dir.Folder(at.name)
 	if err != nil {
-		return nil, at.fail("list", name, err)
+		return nil, fails("list", name, err)
 	}
 	defer dir.Close()
 	names, err := dir.Names()
 	if err != nil {
-		return nil, at.fail("list", name, err)
+		return nil, fails("list", name, err)
 	}
 	slices.Sort(names)
 	return names, nil

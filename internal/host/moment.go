@@ -20,6 +20,9 @@ type momentKey struct{}
 // Moment makes a context under which a unit is asked for once, however many facts and things want to know. It is for what changes
 // nothing and waits for nothing: under it a unit stays what it was.
 func Moment(ctx context.Context) context.Context {
+	if ctx.Value(momentKey{}) != nil {
+		return ctx
+	}
 	m := &moment{}
 	var once sync.Once
 	var found []string

@@ -5,6 +5,7 @@ package host
 
 import (
 	"io/fs"
+	"strconv"
 	"sync"
 	"time"
 
@@ -33,15 +34,47 @@ func (d realDisk) Root() (Folder, error) {
 // folder that is moved meanwhile; RESOLVE_BENEATH would refuse that too. Paths with links are walked: an image's absolute
 // links start at its root, and RESOLVE_IN_ROOT does not say where they led.
 func (d realDisk) Deep(name string) (Folder, error) {
-	how := &unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
-	}
-	fd, err := retryEINTR2(func() (int, error) { return unix.Openat2(int(d), "."+name, how) })
+	fd, err := d.openPath(name, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
 	return realFolder(fd), nil
+}
+
+// DeepLstat is deepStater's. The extended attributes are read by the descriptor's name in /proc: one that is opened with O_PATH gives
+// EBADF (open(2)).
+func (d realDisk) DeepLstat(name string) (Info, error) {
+	fd, err := d.openPath(name, unix.O_NOFOLLOW)
+	if err != nil {
+		return Info{}, err
+	}
+	defer unix.Close(fd)
+	i, err := realFolder(fd).lstat("", unix.AT_EMPTY_PATH)
+	if err != nil || !i.Mode.IsRegular() && !i.Mode.IsDir() {
+		return i, err
+	}
+	if i.Xattrs, err = xattrs(realPath("/proc/self/fd/" + strconv.Itoa(fd))); err != nil {
+		return i, unix.EINVAL // the walk says what is wrong with them
+	}
+	return i, nil
+}
+
+func (d realDisk) openPath(name string, flags uint64) (int, error) {
+	how := &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	}
+	return retryEINTR2(func() (int, error) { return unix.Openat2(int(d), "."+name, how) })
+}
+
+// realPath is a path that the kernel itself follows.
+type realPath string
+
+func (p realPath) Xattrs() (map[string]string, error) {
+	return realXattrs(
+		func(buf []byte) (int, error) { return unix.Listxattr(string(p), buf) },
+		func(name string, buf []byte) (int, error) { return unix.Getxattr(string(p), name, buf) },
+	)
 }
 
 // realFolder is a descriptor opened with O_PATH: it needs only search permission.
@@ -59,14 +92,16 @@ func (d realFolder) Folder(name string) (Folder, error) {
 	return realFolder(fd), nil
 }
 
-func (d realFolder) Lstat(name string) (Info, error) {
+func (d realFolder) Lstat(name string) (Info, error) { return d.lstat(name, 0) }
+
+func (d realFolder) lstat(name string, flags int) (Info, error) {
 	var x unix.Statx_t
 	err := retryEINTR(func() error {
-		return unix.Statx(int(d), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
+		return unix.Statx(int(d), name, flags|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
 	})
 	if err == unix.ENOSYS || err == unix.EPERM { // a seccomp profile that is older than statx(2)
 		var st unix.Stat_t
-		if err := retryEINTR(func() error { return unix.Fstatat(int(d), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
+		if err := retryEINTR(func() error { return unix.Fstatat(int(d), name, &st, flags|unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
 			return Info{}, err
 		}
 		return info(&st), nil

@@ -65,16 +65,23 @@ func (f realFile) Chmod(mode fs.FileMode) error {
 }
 
 func (f realFile) Xattrs() (map[string]string, error) {
-	list, err := value(func(buf []byte) (int, error) { return unix.Flistxattr(int(f), buf) })
-	if err == unix.ENOTSUP || err == nil && list == "" {
+	return realXattrs(
+		func(buf []byte) (int, error) { return unix.Flistxattr(int(f), buf) },
+		func(name string, buf []byte) (int, error) { return unix.Fgetxattr(int(f), name, buf) },
+	)
+}
+
+func realXattrs(list func(buf []byte) (int, error), get func(name string, buf []byte) (int, error)) (map[string]string, error) {
+	names, err := value(list)
+	if err == unix.ENOTSUP || err == nil && names == "" {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]string{}
-	for _, name := range strings.Split(strings.TrimSuffix(list, "\x00"), "\x00") {
-		v, err := value(func(buf []byte) (int, error) { return unix.Fgetxattr(int(f), name, buf) })
+	for _, name := range strings.Split(strings.TrimSuffix(names, "\x00"), "\x00") {
+		v, err := value(func(buf []byte) (int, error) { return get(name, buf) })
 		switch err {
 		case nil:
 			all[name] = v

@@ -144,17 +144,13 @@ var errWalk = errors.New("internal error: this path was to be walked")
 // jump is walk in two calls, for a path without links on a disk that can do that. Most paths are: gathering the facts resolves
 // a few hundred of them, five parts each.
 func (f *Files) jump(name string, follow bool) (place, error) {
-	disk, ok := f.disk.(deepDisk)
-	if !ok || name == "/" || path.Clean(name) != name {
+	if name == "/" || path.Clean(name) != name {
 		return place{}, errWalk
 	}
-	folder, last := path.Split(name)
-	dir, err := disk.Deep(folder)
-	switch {
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
+	folder, last := path.Dir(name), path.Base(name)
+	dir, err := f.deep(folder)
+	if err != nil {
 		return place{}, err
-	case err != nil:
-		return place{}, errWalk
 	}
 	to := place{dir: dir, name: last, path: name}
 	if follow {
@@ -166,6 +162,32 @@ func (f *Files) jump(name string, follow bool) (place, error) {
 		to.looked, to.info, to.err = true, i, err
 	}
 	return to, nil
+}
+
+// deep opens a folder in one call, where the disk can do that and no link is on the way.
+func (f *Files) deep(name string) (Folder, error) {
+	disk, ok := f.disk.(deepDisk)
+	if !ok || !strings.HasPrefix(name, "/") || path.Clean(name) != name {
+		return nil, errWalk
+	}
+	dir, err := disk.Deep(name)
+	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
+		return nil, errWalk
+	}
+	return dir, err
+}
+
+// deepLstat describes what a path leads to, links not followed, in few calls where deep can.
+func (f *Files) deepLstat(name string) (Info, error) {
+	disk, ok := f.disk.(deepStater)
+	if !ok || !strings.HasPrefix(name, "/") || path.Clean(name) != name {
+		return Info{}, errWalk
+	}
+	i, err := disk.DeepLstat(name)
+	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
+		return Info{}, errWalk
+	}
+	return i, err
 }
 
 // parts splits a path; ".." stays, since what it means depends on links.

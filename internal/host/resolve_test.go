@@ -7,13 +7,16 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestJumpIsWalk takes every path of up to four parts through a tree with links of all kinds, at once and part by part: both
-// lead to the same place, or fail alike.
+// lead to the same place, say the same of it, or fail alike.
 func TestJumpIsWalk(t *testing.T) {
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "a/b/c"), 0o755); err != nil {
@@ -29,6 +32,11 @@ func TestJumpIsWalk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, name := range []string{"a/b", "a/f"} { // /dev/shm and tmpfs of older kernels have none of these
+		if err := unix.Setxattr(filepath.Join(root, name), "user.test", []byte(name), 0); err != nil && err != unix.ENOTSUP {
+			t.Fatal(err)
+		}
+	}
 	quick, slow := NewFiles(diskAt(root)), NewFiles(struct{ Disk }{diskAt(root)})
 	errno := func(err error) (no syscall.Errno) {
 		if err != nil && !errors.As(err, &no) {
@@ -36,7 +44,12 @@ func TestJumpIsWalk(t *testing.T) {
 		}
 		return no
 	}
-	jumped := 0
+	same := func(call, name string, is, want any, err, wantErr error) {
+		if errno(err) != errno(wantErr) || !reflect.DeepEqual(is, want) {
+			t.Errorf("%s %s: at once %v %v, part by part %v %v", call, name, is, err, want, wantErr)
+		}
+	}
+	jumped, seen := 0, 0
 	var try func(name string, depth int)
 	try = func(name string, depth int) {
 		for _, follow := range []bool{false, true} {
@@ -57,6 +70,18 @@ func TestJumpIsWalk(t *testing.T) {
 				}
 			}
 		}
+		i, err := quick.Stat(name)
+		want, wantErr := slow.Stat(name)
+		same("stat", name, i, want, err, wantErr)
+		i, err = quick.Lstat(name)
+		want, wantErr = slow.Lstat(name)
+		same("lstat", name, i, want, err, wantErr)
+		names, err := quick.ReadDir(name)
+		wantNames, wantErr := slow.ReadDir(name)
+		same("list", name, names, wantNames, err, wantErr)
+		if _, err := quick.deepLstat(name); !errors.Is(err, errWalk) {
+			seen++
+		}
 		if depth > 0 {
 			for _, part := range []string{"a", "b", "c", "f", "l", "none", "..", "."} {
 				try(strings.TrimSuffix(name, "/")+"/"+part, depth-1)
@@ -64,7 +89,7 @@ func TestJumpIsWalk(t *testing.T) {
 		}
 	}
 	try("/", 4)
-	if jumped < 1000 {
-		t.Errorf("only %d paths were gone at once", jumped)
+	if jumped < 1000 || seen < 500 {
+		t.Errorf("only %d paths were gone at once, and %d described", jumped, seen)
 	}
 }

@@ -40,15 +40,22 @@ func (f *Files) units() unitFiles {
 	u := unitFiles{Files: f}
 	seen := map[string]bool{}
 	for _, folder := range unitFolders() {
-		at, err := f.walk(folder, true)
+		real := folder
+		dir, err := f.deep(folder)
 		if err == nil {
-			_, err = at.lstat()
-			at.dir.Close()
+			dir.Close()
+		} else if errors.Is(err, errWalk) {
+			var at place
+			if at, err = f.walk(folder, true); err == nil {
+				_, err = at.lstat()
+				at.dir.Close()
+			}
+			real = at.path
 		}
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && seen[at.path] {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && seen[real] {
 			continue
 		}
-		seen[at.path] = true
+		seen[real] = true
 		u.folders = append(u.folders, folder)
 	}
 	return u

@@ -11,7 +11,10 @@ import (
 
 // xattrs reads a file's extended attributes, without those that the kernel computes from the content
 // (IMA, EVM: Documentation/ABI/testing/ima_policy): copied to other content they would be lies.
-func xattrs(file File) (map[string]string, error) {
+func xattrs(file interface {
+	Xattrs() (map[string]string, error)
+},
+) (map[string]string, error) {
 	all, err := file.Xattrs()
 	if err != nil {
 		return nil, err
