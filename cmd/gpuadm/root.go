@@ -252,16 +252,20 @@ func stageNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDire
 
 // onSignal closes the channel at the first SIGTERM or SIGINT: what is being made is finished, then the run stops.
 // A second signal ends the process at once, as it would have. A terminal or a connection that is lost stops no run.
+//
+// Go starts a thread for signals, which takes up to a millisecond and has no need to be waited for: a signal that comes before ends a
+// process that has changed nothing yet.
 func onSignal(say func()) (<-chan struct{}, func()) {
-	sig, stop := make(chan os.Signal, 1), make(chan struct{})
+	sig, stop, ready := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
 	signal.Ignore(syscall.SIGHUP)
-	signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
+		signal.Notify(sig, syscall.SIGTERM, syscall.SIGINT)
+		close(ready)
 		if _, ok := <-sig; ok {
 			signal.Stop(sig)
 			close(stop)
 			say()
 		}
 	}()
-	return stop, func() { signal.Stop(sig); close(sig) }
+	return stop, func() { <-ready; signal.Stop(sig); close(sig) }
 }

@@ -22,7 +22,7 @@ func Open(root string) (Host, error) {
 	}
 	if abs == "/" {
 		l := newLive(disk)
-		l.units.private.prepare(privateSocket)
+		l.units.short.prepare(busSocket)
 		return l, nil
 	}
 	return &folder{Files: NewFiles(disk), root: abs, dir: disk, lock: runLock{comes: true}}, nil

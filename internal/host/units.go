@@ -24,9 +24,9 @@ const (
 
 // systemd is the running machine's service manager, asked over D-Bus. Where none runs, unit files still tell what they tell.
 type systemd struct {
-	files   *Files
-	private private
-	bus     bus
+	files *Files
+	short messageBus // for what makes a Unit
+	bus   bus        // for all else
 }
 
 // runs says whether systemd is the machine's init: sd_booted(3).
@@ -87,14 +87,14 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 	return u, p, nil
 }
 
-// properties are what makes a Unit. Where systemd does not answer the short questions, all is asked, and that error tells: the caller is
-// not root, the name is no unit's, or a unit that has lost its file runs on.
+// properties are what makes a Unit. Where the short questions are not answered all is asked, and that error tells: the name is no unit's,
+// or a unit that has lost its file runs on.
 func (s *systemd) properties(ctx context.Context, name string, there bool) (properties, error) {
 	if there {
-		if p, err := s.private.properties(ctx, privateSocket, name); err == nil {
+		if p, err := s.short.properties(ctx, busSocket, name); err == nil {
 			return p, nil
 		}
-	} else if s.private.unknown(ctx, privateSocket, name) {
+	} else if s.short.unknown(ctx, busSocket, name) {
 		return properties{"LoadState": "not-found", "ActiveState": "inactive"}, nil
 	}
 	return s.bus.properties(ctx, name)

@@ -120,7 +120,7 @@ func troubles() []trouble {
 			exit: 1, says: []string{state, "no space left on device"},
 		},
 		{
-			// Root asks systemd itself, so the message bus may be down.
+			// Root has a way to systemd itself, so the message bus may be down.
 			name: "no message bus",
 			make: must("systemctl", "stop", "dbus.socket", "dbus.service"), fix: must("systemctl", "start", "dbus.socket"),
 			exit: 0, says: []string{"2 changes made"}, restarts: true,
