@@ -16,11 +16,11 @@ import (
 
 // domain is the DNS suffix of AWS in the region's partition.
 func (a *awsAPI) domain() string {
-	at, err := eksHost(context.Background(), a.region)
-	if _, domain, ok := strings.Cut(at, "."+a.region+"."); ok && err == nil {
-		return domain
+	at, err := awsHost(context.Background(), "", a.region)
+	if err != nil {
+		return "amazonaws.com"
 	}
-	return "amazonaws.com"
+	return strings.TrimPrefix(at, "."+a.region+".")
 }
 
 // endpointName is how a VPC endpoint's service is called. Outside of the first partitions each service has its own prefix.

@@ -25,6 +25,19 @@ func eksHost(ctx context.Context, region string) (string, error) {
 	return at.URI.Host, nil
 }
 
+// awsHost is where a service is in a region, in the domain that EKS has there.
+func awsHost(ctx context.Context, service, region string) (string, error) {
+	eks, err := eksHost(ctx, region)
+	if err != nil {
+		return "", err
+	}
+	_, domain, ok := strings.Cut(eks, "."+region+".")
+	if !ok {
+		return "", fmt.Errorf("%s is not of region %s", eks, region)
+	}
+	return service + "." + region + "." + domain, nil
+}
+
 // ReachEKS says why a machine that is not in EC2 could not sign in to EKS: AWS cannot be reached from it, or its clock is off.
 // It shows no credentials, so AWS refuses the request, and that is answer enough. Errors are *Error.
 func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) error {

@@ -5,15 +5,15 @@ package instance
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 )
@@ -49,29 +49,28 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 	if wrong := wrongClock(m.outcome().clockOff, "EC2's metadata service"); wrong != nil {
 		return "", time.Time{}, wrong
 	}
-	now := v.Now()
-	sign := sts.NewPresignClient(sts.New(sts.Options{
-		Region: region, Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return keys, nil }),
-	}), func(o *sts.PresignOptions) { o.Presigner = signer{v4.NewSigner(), now} })
-	signed, err := sign.PresignGetCallerIdentity(ctx, nil, func(o *sts.PresignOptions) {
-		o.ClientOptions = append(o.ClientOptions, sts.WithAPIOptions(
-			smithyhttp.AddHeaderValue("x-k8s-aws-id", cluster),
-			smithyhttp.AddHeaderValue("X-Amz-Expires", "60"), // API servers look at the date, and want a number here
-		))
-	})
+	url, err := presigned(ctx, keys, cluster, region, v.Now())
 	if err != nil {
 		return "", time.Time{}, &Error{What: "cannot make a token: STS has no address in region " + region, Try: []string{"[join] region"}, Err: err}
 	}
-	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(signed.URL)), now.Add(tokenLife), nil
+	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(url)), v.Now().Add(tokenLife), nil
 }
 
-// signer signs by the machine's clock, as all else goes by it.
-type signer struct {
-	with *v4.Signer
-	now  time.Time
-}
-
-// PresignHTTP is sts.HTTPPresignerV4's.
-func (s signer) PresignHTTP(ctx context.Context, keys aws.Credentials, r *http.Request, hash, service, region string, _ time.Time, opts ...func(*v4.SignerOptions)) (string, http.Header, error) {
-	return s.with.PresignHTTP(ctx, keys, r, hash, service, region, s.now, opts...)
+// presigned signs the request GetCallerIdentity to STS with the SDK's signer, by the machine's clock, as all else goes by it. For one request
+// that it does not send, gpuadm does without the SDK's client of STS, as for EC2.
+// Sources: https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html, and aws-iam-authenticator's pkg/token: the
+// header x-k8s-aws-id is signed too; API servers look at the date, and want 60 for X-Amz-Expires.
+func presigned(ctx context.Context, keys aws.Credentials, cluster, region string, now time.Time) (string, error) {
+	at, err := awsHost(ctx, "sts", region)
+	if err != nil {
+		return "", err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+at+"/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60", nil)
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("x-k8s-aws-id", cluster)
+	nothing := sha256.Sum256(nil)
+	url, _, err := v4.NewSigner().PresignHTTP(ctx, keys, r, hex.EncodeToString(nothing[:]), "sts", region, now)
+	return url, err
 }
