@@ -54,7 +54,11 @@ func settlersLast(steps []step) {
 func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step, error) {
 	var wg sync.WaitGroup
 	for i := range steps {
-		if steps[i].Cannot == "" {
+		switch {
+		case steps[i].Cannot != "":
+		case i == len(steps)-1:
+			e.lookAt(ctx, v, &steps[i]) // a goroutine of its own would only be waited for
+		default:
 			wg.Go(func() { e.lookAt(ctx, v, &steps[i]) })
 		}
 	}

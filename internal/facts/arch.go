@@ -44,7 +44,7 @@ func (l *look) arch() string {
 	}
 	// dpkg itself is always of the native architecture; dnf writes the base one down only where it is not the kernel's.
 	if l.has("/var/lib/dpkg/status") {
-		if a := dpkgEntry(l.read("/var/lib/dpkg/status"), "dpkg")["Architecture"]; a != "" {
+		if a := l.dpkgEntry("dpkg")["Architecture"]; a != "" {
 			return a
 		}
 	}

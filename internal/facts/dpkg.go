@@ -20,11 +20,28 @@ func (l *look) dpkgVersion(file string, packages ...string) string {
 		if list == nil || !bytes.Contains(list, line) && !bytes.HasPrefix(list, line[1:]) {
 			continue
 		}
-		if e := dpkgEntry(l.read("/var/lib/dpkg/status"), p); e.installed() {
+		if e := l.dpkgEntry(p); e.installed() {
 			return e["Version"]
 		}
 	}
 	return ""
+}
+
+const (
+	dpkgStatus = "/var/lib/dpkg/status"
+	dpkgHead   = 64 << 10
+)
+
+// dpkgEntry finds a package's paragraph in dpkg's status file. That has 1 MB and more on most machines, and is in the order of names as
+// found on Debian 12 and 13, so the beginning has the engines.
+func (l *look) dpkgEntry(name string) entry {
+	head := make([]byte, dpkgHead)
+	if _, err := l.v.ReadAt(dpkgStatus, head, 0); err == nil { // else it is shorter, or cannot be read
+		if paragraph := dpkgParagraph(head, name); bytes.HasSuffix(paragraph, []byte("\n\n")) {
+			return dpkgEntry(paragraph, name)
+		}
+	}
+	return dpkgEntry(l.read(dpkgStatus), name)
 }
 
 // entry is one package's paragraph in dpkg's status file, its first lines only.
@@ -37,12 +54,12 @@ func (e entry) installed() bool {
 	return status != "" && status != "not-installed" && status != "config-files"
 }
 
-// dpkgEntry finds a package's paragraph. The file is large (1 MB and more), so it is searched, not parsed.
-func dpkgEntry(status []byte, name string) entry {
-	head := []byte("Package: " + name + "\n")
+// dpkgParagraph finds a package's paragraph, with the empty line after it if the text has that.
+func dpkgParagraph(status []byte, name string) []byte {
+	first := []byte("Package: " + name + "\n")
 	at := 0
-	if !bytes.HasPrefix(status, head) {
-		at = bytes.Index(status, append([]byte("\n"), head...))
+	if !bytes.HasPrefix(status, first) {
+		at = bytes.Index(status, append([]byte("\n"), first...))
 		if at < 0 {
 			return nil
 		}
@@ -50,7 +67,16 @@ func dpkgEntry(status []byte, name string) entry {
 	}
 	paragraph := status[at:]
 	if end := bytes.Index(paragraph, []byte("\n\n")); end >= 0 {
-		paragraph = paragraph[:end]
+		paragraph = paragraph[:end+2]
+	}
+	return paragraph
+}
+
+// dpkgEntry parses a package's paragraph; nil if there is none.
+func dpkgEntry(status []byte, name string) entry {
+	paragraph := dpkgParagraph(status, name)
+	if paragraph == nil {
+		return nil
 	}
 	e := entry{}
 	for line := range strings.SplitSeq(string(paragraph), "\n") {

@@ -4,10 +4,18 @@
 package facts
 
 import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpuadm/gpuadm/internal/host"
 )
 
 func TestAssignments(t *testing.T) {
@@ -235,6 +243,37 @@ func TestTopLevel(t *testing.T) {
 	} {
 		if got := topLevel(yaml, key); got != want {
 			t.Errorf("%s: got %q, want %q", key, got, want)
+		}
+	}
+}
+
+// TestDpkgHead: a paragraph says the same whether the beginning of the file has it, all of it or a part, or only the rest has.
+func TestDpkgHead(t *testing.T) {
+	var status bytes.Buffer
+	var names []string
+	for status.Len() < dpkgHead+2000 {
+		name := fmt.Sprintf("p%d", len(names))
+		names = append(names, name)
+		fmt.Fprintf(&status, "Package: %s\nStatus: install ok installed\nDescription: of %d bytes\n%s\nVersion: %d\n\n", name, status.Len(), strings.Repeat(" x\n .\n", len(names)%7), len(names))
+	}
+	for _, size := range []int{status.Len(), dpkgHead + 1, dpkgHead, dpkgHead - 1} {
+		text := status.Bytes()[:size]
+		root := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(root, "var/lib/dpkg"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, dpkgStatus), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		machine, err := host.Open(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range append(names, "missing") {
+			l := new(Cache).look(machine)
+			if is, want := l.dpkgEntry(name), dpkgEntry(text, name); !maps.Equal(is, want) || l.err != nil {
+				t.Errorf("%s in %d bytes: %v, want %v (%v)", name, size, is, want, l.err)
+			}
 		}
 	}
 }

@@ -42,10 +42,10 @@ const (
 func wanted(name string) (all [][2]string) {
 	if path.Ext(name) == ".service" {
 		all = [][2]string{{systemdService, "MainPID"}, {systemdService, "ExecMainStartTimestamp"}, {systemdService, "ExecMainStartTimestampMonotonic"}}
+	} else {
+		all = entered()
 	}
 	return append(all, [][2]string{
-		{systemdUnit, "ActiveEnterTimestamp"},
-		{systemdUnit, "ActiveEnterTimestampMonotonic"},
 		{systemdUnit, "LoadState"},
 		{systemdUnit, "UnitFileState"},
 		{systemdUnit, "NeedDaemonReload"},
@@ -54,6 +54,11 @@ func wanted(name string) (all [][2]string) {
 		{systemdUnit, "ActiveState"},
 		{systemdUnit, "SubState"},
 	}...)
+}
+
+// entered say when a unit did last what it does. A service that has started a main process counts from that.
+func entered() [][2]string {
+	return [][2]string{{systemdUnit, "ActiveEnterTimestamp"}, {systemdUnit, "ActiveEnterTimestampMonotonic"}}
 }
 
 // messageBus is the connection to the system's message bus for the questions that make a Unit. It is kept: the bus sends nothing on it
@@ -73,7 +78,25 @@ var errBusOff = errors.New("the message bus does not answer")
 
 // properties asks systemd for what makes a Unit.
 func (b *messageBus) properties(ctx context.Context, socket, name string) (properties, error) {
-	all := wanted(name)
+	found := properties{}
+	err := b.get(ctx, socket, name, wanted(name), found)
+	if err == nil && found.mainless() {
+		err = b.get(ctx, socket, name, entered(), found)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// mainless says that a service is active without a main process: one that forks, and systemd has found none.
+func (p properties) mainless() bool {
+	start, is := p["ExecMainStartTimestamp"]
+	return is && start == uint64(0) && p["ActiveState"] != "inactive"
+}
+
+// get adds properties to those found.
+func (b *messageBus) get(ctx context.Context, socket, name string, all [][2]string, found properties) error {
 	calls := make([]methodCall, len(all))
 	for i, of := range all {
 		at := "/org/freedesktop/systemd1/unit/" + dbus.PathBusEscape(name)
@@ -81,18 +104,17 @@ func (b *messageBus) properties(ctx context.Context, socket, name string) (prope
 	}
 	answers, err := b.ask(ctx, socket, calls)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found := properties{}
 	for i, of := range all {
 		v, _ := answers[i].(godbus.Variant)
 		found[of[1]] = v.Value()
 	}
-	return found, nil
+	return nil
 }
 
 // unknown says that systemd does not know a unit. GetUnit does not make systemd load it: for a unit without a file that means a search of
-// all folders, and two signals to all that listen (method_get_unit in systemd's src/core/dbus-manager.c, manager_dispatch_gc_unit_queue in
+// all folders, and two signals to all that listen (bus_get_unit_by_name in systemd's src/core/dbus-manager.c, manager_dispatch_gc_unit_queue in
 // src/core/manager.c).
 func (b *messageBus) unknown(ctx context.Context, socket, name string) bool {
 	_, err := b.ask(ctx, socket, []methodCall{{systemdName, "/org/freedesktop/systemd1", systemdName + ".Manager", "GetUnit", []any{name}}})

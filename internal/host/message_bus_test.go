@@ -29,6 +29,11 @@ var answers = map[string]any{
 	"DropInPaths": []string{"/etc/systemd/system/containerd.service.d/10.conf"}, "ActiveState": "active", "SubState": "running",
 }
 
+// ofService are the properties that are asked for of a service that has a main process.
+func ofService() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(answers)), func(name string) bool { return strings.HasPrefix(name, "ActiveEnter") })
+}
+
 // manager answers as a message bus with systemd does: authentication and Hello by the D-Bus specification, then a reply to each call.
 type manager struct {
 	refuse string // what it refuses: "auth", or a property
@@ -123,7 +128,18 @@ func (s *manager) serve(conn net.Conn) {
 		case member == "GetUnit":
 			send(conn, godbus.TypeMethodReply, headers, godbus.ObjectPath("/org/freedesktop/systemd1/unit/loaded_2eservice"))
 		default:
-			send(conn, godbus.TypeMethodReply, headers, godbus.MakeVariant(answers[last]))
+			answer := answers[last]
+			if strings.HasSuffix(string(at), "/mainless_2eservice") { // Type=oneshot without ExecStart, or Type=forking that systemd lost
+				switch answer.(type) {
+				case uint64:
+					if strings.HasPrefix(last, "ExecMain") {
+						answer = uint64(0)
+					}
+				case uint32:
+					answer = uint32(0)
+				}
+			}
+			send(conn, godbus.TypeMethodReply, headers, godbus.MakeVariant(answer))
 		}
 		if ends && (member == "GetUnit" || last == "SubState") {
 			return
@@ -164,12 +180,27 @@ func TestMessageBus(t *testing.T) {
 			!slices.Equal(u.Files, []string{"/usr/lib/systemd/system/containerd.service", "/etc/systemd/system/containerd.service.d/10.conf"}) {
 			t.Errorf("%+v", u)
 		}
-		if got := slices.Sorted(maps.Keys(p)); !slices.Equal(got, slices.Sorted(maps.Keys(answers))) {
+		if got := slices.Sorted(maps.Keys(p)); !slices.Equal(got, ofService()) {
 			t.Errorf("asked for %q", got)
 		}
 		const first = "/org/freedesktop/systemd1/unit/containerd_2eservice Get org.freedesktop.systemd1.Service MainPID"
-		if _, got := s.seen(); len(got) != len(answers) || got[0] != first {
+		if _, got := s.seen(); len(got) != len(ofService()) || got[0] != first {
 			t.Errorf("%q", got)
+		}
+	}
+}
+
+// A unit without a main process counts from when it became active.
+func TestMessageBusMainless(t *testing.T) {
+	s := (&manager{}).start(t)
+	var bus messageBus
+	for _, name := range []string{"mainless.service", "multi-user.target"} {
+		p, err := bus.properties(t.Context(), s.socket, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u := p.unit(); u.PID != 0 || u.Since != 66517491801*time.Microsecond {
+			t.Errorf("%s: %+v", name, u)
 		}
 	}
 }
@@ -191,7 +222,7 @@ func TestMessageBusKept(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if conns, calls := s.seen(); conns != 1 || len(calls) != 4*(len(answers)+2) {
+	if conns, calls := s.seen(); conns != 1 || len(calls) != 4*(len(ofService())+2) {
 		t.Errorf("%d connections, %d calls", conns, len(calls))
 	}
 }
@@ -201,7 +232,7 @@ func TestMessageBusEnded(t *testing.T) {
 	s := (&manager{hangup: 2}).start(t)
 	var bus messageBus
 	for range 4 {
-		if p, err := bus.properties(t.Context(), s.socket, "containerd.service"); err != nil || len(p) != len(answers) {
+		if p, err := bus.properties(t.Context(), s.socket, "containerd.service"); err != nil || len(p) != len(ofService()) {
 			t.Fatalf("%v, %v", p, err)
 		}
 	}
