@@ -152,10 +152,11 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 type look struct {
 	v     host.View
 	cache *Cache
-	units map[string]bool   // names of all unit files, once they were listed
 	comms map[string]string // a process of each name, once they were listed
-	cloud instance.Cloud
-	err   error
+
+	unitFolders []string // where unitThere looks
+	cloud       instance.Cloud
+	err         error
 
 	ranchers map[string]rancherStart // K3s and RKE2, as they were found among the engines
 }

@@ -6,6 +6,7 @@ package facts
 import (
 	"context"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 
@@ -48,25 +49,27 @@ func (l *look) service(ctx context.Context, names ...string) *service {
 	return nil
 }
 
-// unitThere says whether one of systemd's folders holds the unit file.
+// unitThere says whether one of systemd's folders holds the unit file. They hold hundreds of files, and few names are asked for: to look
+// for each takes a third of the time of a listing.
 // Source: table 1 of https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html
 func (l *look) unitThere(name string) bool {
-	if l.units == nil {
-		l.units = map[string]bool{}
-		dirs := []string{
+	if l.unitFolders == nil {
+		l.unitFolders = []string{
 			"/etc/systemd/system", "/run/systemd/system", "/run/systemd/generator",
 			"/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
 		}
 		if i, err := l.v.Lstat("/lib"); err == nil && i.Mode.IsDir() {
-			dirs = append(dirs, "/lib/systemd/system") // elsewhere it is a link to /usr/lib
-		}
-		for _, dir := range dirs {
-			for _, n := range l.names(dir) {
-				l.units[n] = true
-			}
+			l.unitFolders = append(l.unitFolders, "/lib/systemd/system") // elsewhere it is a link to /usr/lib
 		}
 	}
-	return l.units[name]
+	return slices.ContainsFunc(l.unitFolders, func(dir string) bool {
+		file := path.Join(dir, name)
+		_, err := l.v.Lstat(file)
+		if err != nil && !missing(err) {
+			l.fail("check", file, err)
+		}
+		return err == nil
+	})
 }
 
 // add reads one more file of the unit: lists grow, an empty value clears them.
