@@ -5,6 +5,7 @@ package main
 
 import (
 	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 )
@@ -13,7 +14,7 @@ import (
 var release string
 
 // version is the release, or what Go knows of the source it was built from.
-func version() string {
+var version = sync.OnceValue(func() string {
 	if release != "" {
 		return release
 	}
@@ -27,7 +28,7 @@ func version() string {
 		}
 	}
 	return "devel"
-}
+})
 
 // versionOf is what `version -o json` prints.
 type versionOf struct {

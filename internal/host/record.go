@@ -4,6 +4,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -119,10 +120,15 @@ func (r *Recorder) Ask(ctx context.Context, argv ...string) ([]byte, error) {
 	return stdout, err
 }
 
-// ReadAt is View's. What parts of binaries say is not noted.
+// ReadAt is View's. What parts of binaries say is not noted; of a text all is.
 func (r *Recorder) ReadAt(name string, p []byte, off int64) (int, error) {
-	r.note(name, true)
-	return r.view.ReadAt(name, p, off)
+	n, err := r.view.ReadAt(name, p, off)
+	if n > 0 && !bytes.Contains(p[:n], []byte{0}) {
+		_, _ = r.ReadFile(name)
+	} else {
+		r.note(name, true)
+	}
+	return n, err
 }
 
 // OpenDevices is View's. What processes do is not noted.
