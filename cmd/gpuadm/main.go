@@ -15,8 +15,8 @@ import (
 )
 
 func main() {
-	// gpuadm waits for others most of the time. More threads than one at work wake each other more than they save: with one, an apply
-	// with nothing to do takes 6 % less of the processor and no longer.
+	// gpuadm waits for others most of the time, and threads that work side by side spend time to wake each other: with one, an apply with
+	// nothing to do takes as long, and 6 % less of the processor.
 	runtime.GOMAXPROCS(1)
 	// Go ends a program that writes to a closed stdout or stderr: `gpuadm apply | head` must not leave a node half done.
 	signal.Ignore(syscall.SIGPIPE)

@@ -144,7 +144,7 @@ var errWalk = errors.New("internal error: this path was to be walked")
 // jump is walk in two calls, for a path without links on a disk that can do that. Most paths are: gathering the facts resolves
 // a few hundred of them, five parts each.
 func (f *Files) jump(name string, follow bool) (place, error) {
-	if name == "/" || path.Clean(name) != name {
+	if name == "/" || !clean(name) {
 		return place{}, errWalk
 	}
 	folder, last := path.Dir(name), path.Base(name)
@@ -164,10 +164,13 @@ func (f *Files) jump(name string, follow bool) (place, error) {
 	return to, nil
 }
 
+// clean says that a path is absolute and the shortest of its name, as deepDisk takes it.
+func clean(name string) bool { return strings.HasPrefix(name, "/") && path.Clean(name) == name }
+
 // deep opens a folder in one call, where the disk can do that and no link is on the way.
 func (f *Files) deep(name string) (Folder, error) {
 	disk, ok := f.disk.(deepDisk)
-	if !ok || !strings.HasPrefix(name, "/") || path.Clean(name) != name {
+	if !ok || !clean(name) {
 		return nil, errWalk
 	}
 	dir, err := disk.Deep(name)
@@ -180,7 +183,7 @@ func (f *Files) deep(name string) (Folder, error) {
 // deepLstat describes what a path leads to, links not followed, in few calls where deep can.
 func (f *Files) deepLstat(name string) (Info, error) {
 	disk, ok := f.disk.(deepStater)
-	if !ok || !strings.HasPrefix(name, "/") || path.Clean(name) != name {
+	if !ok || !clean(name) {
 		return Info{}, errWalk
 	}
 	i, err := disk.DeepLstat(name)

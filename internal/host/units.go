@@ -87,15 +87,14 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 	return u, p, nil
 }
 
-// properties are what makes a Unit. Where the short questions are not answered all is asked, and that error tells: the name is no unit's,
-// or a unit that has lost its file runs on.
+// properties are what makes a Unit. A unit without a file may be known all the same: it lost its file and runs on, or another unit names
+// it. Where the short questions are not answered all is asked, and that error tells.
 func (s *systemd) properties(ctx context.Context, name string, there bool) (properties, error) {
-	if there {
-		if p, err := s.short.properties(ctx, busSocket, name); err == nil {
-			return p, nil
-		}
-	} else if s.short.unknown(ctx, busSocket, name) {
+	if !there && s.short.unknown(ctx, busSocket, name) {
 		return properties{"LoadState": "not-found", "ActiveState": "inactive"}, nil
+	}
+	if p, err := s.short.properties(ctx, busSocket, name); err == nil {
+		return p, nil
 	}
 	return s.bus.properties(ctx, name)
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// domain is the DNS suffix of AWS in the region's partition.
+// domain is awsDomain of the region, that of the first partition where it has none.
 func (a *awsAPI) domain() string {
-	at, err := awsHost(context.Background(), "", a.region)
+	domain, err := awsDomain(context.Background(), a.region)
 	if err != nil {
 		return "amazonaws.com"
 	}
-	return strings.TrimPrefix(at, "."+a.region+".")
+	return domain
 }
 
 // endpointName is how a VPC endpoint's service is called. Outside of the first partitions each service has its own prefix.

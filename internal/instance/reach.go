@@ -25,17 +25,17 @@ func eksHost(ctx context.Context, region string) (string, error) {
 	return at.URI.Host, nil
 }
 
-// awsHost is where a service is in a region, in the domain that EKS has there.
-func awsHost(ctx context.Context, service, region string) (string, error) {
-	eks, err := eksHost(ctx, region)
+// awsDomain is the DNS suffix of AWS in the region's partition: what follows the region in the name of EKS's host.
+func awsDomain(ctx context.Context, region string) (string, error) {
+	at, err := eksHost(ctx, region)
 	if err != nil {
 		return "", err
 	}
-	_, domain, ok := strings.Cut(eks, "."+region+".")
+	_, domain, ok := strings.Cut(at, "."+region+".")
 	if !ok {
-		return "", fmt.Errorf("%s is not of region %s", eks, region)
+		return "", fmt.Errorf("cannot find AWS's domain: %s does not name region %s", at, region)
 	}
-	return service + "." + region + "." + domain, nil
+	return domain, nil
 }
 
 // ReachEKS says why a machine that is not in EC2 could not sign in to EKS: AWS cannot be reached from it, or its clock is off.

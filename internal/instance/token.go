@@ -49,11 +49,12 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 	if wrong := wrongClock(m.outcome().clockOff, "EC2's metadata service"); wrong != nil {
 		return "", time.Time{}, wrong
 	}
-	url, err := presigned(ctx, keys, cluster, region, v.Now())
+	now := v.Now()
+	url, err := presigned(ctx, keys, cluster, region, now)
 	if err != nil {
 		return "", time.Time{}, &Error{What: "cannot make a token: STS has no address in region " + region, Try: []string{"[join] region"}, Err: err}
 	}
-	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(url)), v.Now().Add(tokenLife), nil
+	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(url)), now.Add(tokenLife), nil
 }
 
 // presigned signs the request GetCallerIdentity to STS with the SDK's signer, by the machine's clock, as all else goes by it. For one request
@@ -61,11 +62,11 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 // Sources: https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html, and aws-iam-authenticator's pkg/token: the
 // header x-k8s-aws-id is signed too; API servers look at the date, and want 60 for X-Amz-Expires.
 func presigned(ctx context.Context, keys aws.Credentials, cluster, region string, now time.Time) (string, error) {
-	at, err := awsHost(ctx, "sts", region)
+	domain, err := awsDomain(ctx, region)
 	if err != nil {
 		return "", err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+at+"/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://sts."+region+"."+domain+"/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60", nil)
 	if err != nil {
 		return "", err
 	}
