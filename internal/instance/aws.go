@@ -8,13 +8,11 @@ import (
 	"errors"
 	"net/netip"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
-	"github.com/aws/aws-sdk-go-v2/service/eks"
 	"github.com/aws/smithy-go"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -33,7 +31,7 @@ func openAWS(ctx context.Context, v host.View, i *Instance, want ClusterRef) (*a
 	if a.region == "" {
 		a.region = i.Region
 	}
-	if !plain(a.region) || strings.ContainsAny(a.region, "./:@?#%") {
+	if !isRegion(a.region) {
 		return nil, &Error{What: "cannot ask AWS about the cluster: its region is not known", Try: []string{"[join] region = \"us-east-1\""}}
 	}
 	m, err := openIMDS(v, i.ID)
@@ -87,40 +85,47 @@ func retryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) { o.MaxAttempts, o.MaxBackoff = 6, 10*time.Second })
 }
 
-func (a *awsAPI) credentials() aws.CredentialsProvider {
-	return aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) { return a.keys, nil })
-}
-
 // describeCluster asks EKS. Source: https://docs.aws.amazon.com/eks/latest/APIReference/API_DescribeCluster.html
 func (a *awsAPI) describeCluster(ctx context.Context, c *Cluster) error {
-	api := eks.New(eks.Options{
-		Region: a.region, Credentials: a.credentials(), HTTPClient: a.client(), Retryer: retryer(), DisableClockSkewCorrection: true,
-	})
-	out, err := api.DescribeCluster(ctx, &eks.DescribeClusterInput{Name: &c.Name})
-	if err != nil {
+	var reply struct {
+		Cluster *struct {
+			Name      string  `json:"name"`
+			Version   string  `json:"version"`
+			Endpoint  *string `json:"endpoint"`
+			Authority *struct {
+				Data string `json:"data"`
+			} `json:"certificateAuthority"`
+			Network *struct {
+				Family string `json:"ipFamily"`
+				IPv4   string `json:"serviceIpv4Cidr"`
+				IPv6   string `json:"serviceIpv6Cidr"`
+			} `json:"kubernetesNetworkConfig"`
+		} `json:"cluster"`
+	}
+	if err := a.askEKS(ctx, "/clusters/"+url.PathEscape(c.Name), &reply); err != nil {
 		return a.explain(ctx, "eks:DescribeCluster", c.Name, err)
 	}
 	if wrong := wrongClock(a.outcome().clockOff, "AWS's"); wrong != nil {
 		return wrong
 	}
-	reply := out.Cluster
-	if reply == nil || reply.CertificateAuthority == nil || reply.KubernetesNetworkConfig == nil {
-		if reply != nil && reply.Endpoint == nil { // while it is CREATING
+	is := reply.Cluster
+	if is == nil || is.Authority == nil || is.Network == nil || is.Endpoint == nil {
+		if is != nil && is.Endpoint == nil { // while it is CREATING
 			return &Error{What: "cannot join cluster " + c.Name + ": it is still being made", Try: []string{"aws eks wait cluster-active --name " + c.Name}, Waiting: true}
 		}
 		return a.strange("eks:DescribeCluster")
 	}
-	cidr := aws.ToString(reply.KubernetesNetworkConfig.ServiceIpv4Cidr)
-	if reply.KubernetesNetworkConfig.IpFamily == "ipv6" {
-		cidr = aws.ToString(reply.KubernetesNetworkConfig.ServiceIpv6Cidr)
+	cidr := is.Network.IPv4
+	if is.Network.Family == "ipv6" {
+		cidr = is.Network.IPv6
 	}
 	prefix, err := netip.ParsePrefix(cidr)
-	ca := authority(aws.ToString(reply.CertificateAuthority.Data))
-	if at := aws.ToString(reply.Endpoint); err != nil || ca == nil || !server(at) || aws.ToString(reply.Name) != c.Name {
+	ca := authority(is.Authority.Data)
+	if err != nil || ca == nil || !server(*is.Endpoint) || is.Name != c.Name {
 		return a.strange("eks:DescribeCluster")
 	}
-	c.Server, c.CA, c.ServiceCIDR, c.DNS = *reply.Endpoint, ca, prefix.String(), clusterDNS(prefix)
-	c.Version, c.From = orNone(aws.ToString(reply.Version)), "DescribeCluster"
+	c.Server, c.CA, c.ServiceCIDR, c.DNS = *is.Endpoint, ca, prefix.String(), clusterDNS(prefix)
+	c.Version, c.From = orNone(is.Version), "DescribeCluster"
 	return nil
 }
 

@@ -14,19 +14,10 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// domain is awsDomain of the region, that of the first partition where it has none.
-func (a *awsAPI) domain() string {
-	domain, err := awsDomain(context.Background(), a.region)
-	if err != nil {
-		return "amazonaws.com"
-	}
-	return domain
-}
-
 // endpointName is how a VPC endpoint's service is called. Outside of the first partitions each service has its own prefix.
 // Source: https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html, and its page of China.
 func (a *awsAPI) endpointName(service string) string {
-	if a.domain() != "amazonaws.com" {
+	if awsDomain(a.region) != "amazonaws.com" {
 		return "NAME    (aws ec2 describe-vpc-endpoint-services lists them; it ends in " + service + ")"
 	}
 	return "com.amazonaws." + a.region + "." + service
@@ -37,7 +28,7 @@ func (a *awsAPI) strange(call string) *Error {
 	return &Error{
 		What:    "cannot read AWS's answer to " + call + ": it is not of the form that AWS gives",
 		Because: []string{"a proxy may have answered in AWS's place"},
-		Try:     []string{"[proxy] no_proxy = [\"" + a.domain() + "\"], where the VPC has endpoints of its own"},
+		Try:     []string{"[proxy] no_proxy = [\"" + awsDomain(a.region) + "\"], where the VPC has endpoints of its own"},
 	}
 }
 

@@ -11,40 +11,38 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/aws/aws-sdk-go-v2/service/eks"
-
 	"github.com/gpuadm/gpuadm/internal/host"
 )
 
-// eksHost is where EKS is in a region, whichever of AWS's partitions that is in, as AWS's SDK knows it.
-func eksHost(ctx context.Context, region string) (string, error) {
-	at, err := eks.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, eks.EndpointParameters{Region: &region})
-	if err != nil || !plain(region) || strings.ContainsAny(region, " ./:@?#%") {
-		return "", &Error{What: fmt.Sprintf("cannot reach EKS: %q is no region of AWS", clean(region, 50)), Try: []string{"[join] region = \"us-east-1\""}, Err: err}
-	}
-	return at.URI.Host, nil
-}
+// isRegion says whether a name can be that of a region.
+func isRegion(name string) bool { return plain(name) && !strings.ContainsAny(name, " ./:@?#%") }
 
-// awsDomain is the DNS suffix of AWS in the region's partition: what follows the region in the name of EKS's host.
-func awsDomain(ctx context.Context, region string) (string, error) {
-	at, err := eksHost(ctx, region)
-	if err != nil {
-		return "", err
+// awsDomain is the DNS suffix of the partition of AWS that a region is in. A region that is not known yet is in the first one.
+// Sources: internal/endpoints/awsrulesfn/partitions.json of https://github.com/aws/aws-sdk-go-v2, and botocore/data/partitions.json of
+// https://github.com/boto/botocore; TestDomainIsTheSDKs compares.
+func awsDomain(region string) string {
+	for _, partition := range [...]struct{ regions, domain string }{
+		{"cn-", "amazonaws.com.cn"},
+		{"eusc-", "amazonaws.eu"},
+		{"us-iso-", "c2s.ic.gov"},
+		{"us-isob-", "sc2s.sgov.gov"},
+		{"eu-isoe-", "cloud.adc-e.uk"},
+		{"us-isof-", "csp.hci.ic.gov"},
+	} {
+		if strings.HasPrefix(region, partition.regions) {
+			return partition.domain
+		}
 	}
-	_, domain, ok := strings.Cut(at, "."+region+".")
-	if !ok {
-		return "", fmt.Errorf("cannot find AWS's domain: %s does not name region %s", at, region)
-	}
-	return domain, nil
+	return "amazonaws.com"
 }
 
 // ReachEKS says why a machine that is not in EC2 could not sign in to EKS: AWS cannot be reached from it, or its clock is off.
 // It shows no credentials, so AWS refuses the request, and that is answer enough. Errors are *Error.
 func ReachEKS(ctx context.Context, v host.View, region string, via host.Via) error {
-	at, err := eksHost(ctx, region)
-	if err != nil {
-		return err
+	if !isRegion(region) {
+		return &Error{What: fmt.Sprintf("cannot reach EKS: %q is no region of AWS", clean(region, 50)), Try: []string{"[join] region = \"us-east-1\""}}
 	}
+	at := "eks." + region + "." + awsDomain(region)
 	d, err := open(v, host.Web{Via: via}, apiMost)
 	if err != nil {
 		return err

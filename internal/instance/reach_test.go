@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/aws/aws-sdk-go-v2/service/eks"
+
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -29,6 +31,25 @@ func TestTokenOfEachPartition(t *testing.T) {
 		url, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, "k8s-aws-v1."))
 		if want := "https://sts." + region + "." + at + "/?"; err != nil || !strings.HasPrefix(string(url), want) {
 			t.Errorf("%s: not %s", region, want)
+		}
+	}
+}
+
+// TestDomainIsTheSDKs compares gpuadm's domains with those of the SDK's client of EKS, which gpuadm does not link: its tables take time at
+// each start.
+func TestDomainIsTheSDKs(t *testing.T) {
+	resolver := eks.NewDefaultEndpointResolverV2()
+	for _, region := range []string{
+		"us-east-1", "us-west-2", "eu-central-1", "ap-southeast-7", "ca-west-1", "me-central-1", "af-south-1", "il-central-1", "mx-central-1",
+		"sa-east-1", "cn-north-1", "cn-northwest-1", "us-gov-west-1", "us-gov-east-1", "us-iso-east-1", "us-iso-west-1", "us-isob-east-1",
+		"us-isob-west-1", "eu-isoe-west-1", "us-isof-east-1", "us-isof-south-1", "eusc-de-east-1", "zz-new-9", "us-new-1", "eu-new-1",
+	} {
+		at, err := resolver.ResolveEndpoint(t.Context(), eks.EndpointParameters{Region: &region})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := "eks." + region + "." + instance.AWSDomain(region); got != at.URI.Host {
+			t.Errorf("%s: %s, the SDK has %s", region, got, at.URI.Host)
 		}
 	}
 }

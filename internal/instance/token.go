@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -39,7 +38,7 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 			return "", time.Time{}, err
 		}
 	}
-	if !plain(region) || strings.ContainsAny(region, "./:@?#%") {
+	if !isRegion(region) {
 		return "", time.Time{}, &Error{What: "cannot make a token: the region is not known", Try: []string{"[join] region = \"us-east-1\""}}
 	}
 	keys, err := m.role(ctx)
@@ -52,21 +51,17 @@ func Token(ctx context.Context, v host.View, cluster, region string) (token stri
 	now := v.Now()
 	url, err := presigned(ctx, keys, cluster, region, now)
 	if err != nil {
-		return "", time.Time{}, &Error{What: "cannot make a token: STS has no address in region " + region, Try: []string{"[join] region"}, Err: err}
+		return "", time.Time{}, &Error{What: "cannot make a token: the request to STS cannot be signed", Try: []string{"[join] region: it is " + region}, Err: err}
 	}
 	return "k8s-aws-v1." + base64.RawURLEncoding.EncodeToString([]byte(url)), now.Add(tokenLife), nil
 }
 
 // presigned signs the request GetCallerIdentity to STS with the SDK's signer, by the machine's clock, as all else goes by it. For one request
-// that it does not send, gpuadm does without the SDK's client of STS, as for EC2.
+// that it does not send, gpuadm does without the SDK's client of STS, as for EC2 and EKS.
 // Sources: https://docs.aws.amazon.com/STS/latest/APIReference/API_GetCallerIdentity.html, and aws-iam-authenticator's pkg/token: the
 // header x-k8s-aws-id is signed too; API servers look at the date, and want 60 for X-Amz-Expires.
 func presigned(ctx context.Context, keys aws.Credentials, cluster, region string, now time.Time) (string, error) {
-	domain, err := awsDomain(ctx, region)
-	if err != nil {
-		return "", err
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://sts."+region+"."+domain+"/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://sts."+region+"."+awsDomain(region)+"/?Action=GetCallerIdentity&Version=2011-06-15&X-Amz-Expires=60", nil)
 	if err != nil {
 		return "", err
 	}
