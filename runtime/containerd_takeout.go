@@ -78,8 +78,10 @@ func lacksDefault(tree map[string]any, entry []string) bool {
 // else of gpuadm's, another program rewrote it, and the version with it.
 func keepVersion(u *toml.TakingOut) {
 	isVersion := func(c toml.Change) bool { return len(c.Path) == 1 && c.Path[0] == "version" && c.Old == nil }
-	rest, err := u.Want()
-	if err != nil || len(rest) == 0 || !slices.ContainsFunc(u.Due, isVersion) {
+	if !slices.ContainsFunc(u.Due, isVersion) {
+		return
+	}
+	if rest, err := u.Want(); err != nil || len(rest) == 0 {
 		return
 	}
 	u.Due = slices.DeleteFunc(u.Due, isVersion)

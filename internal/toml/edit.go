@@ -27,33 +27,43 @@ func Unset(path []string) Op { return Op{path, nil} }
 
 // Apply returns the parsed values with the differences; it knows nothing of the text, so that it can prove what was done to the text.
 // The tree stays as it is: tables on the paths are copied, and all others shared.
-func Apply(tree map[string]any, ops []Op) (map[string]any, error) {
-	out := maps.Clone(tree)
-	for _, op := range ops {
-		at := out
-		last := len(op.Path) - 1
-		for i, name := range op.Path[:last] {
-			kid, there := at[name]
-			table, ok := kid.(map[string]any)
-			switch {
-			case !there:
-				table = map[string]any{}
-			case !ok:
-				return nil, fmt.Errorf("%s is not a table", strings.Join(op.Path[:i+1], "."))
+func Apply(tree map[string]any, ops []Op) (map[string]any, error) { return applyBelow(tree, ops, 0) }
+
+// applyBelow is Apply to the table that all paths lead to by their first parts, depth of them. Differences in one table below come one
+// after the other, and copy it once: it may have a thousand keys.
+func applyBelow(table map[string]any, ops []Op, depth int) (map[string]any, error) {
+	out := maps.Clone(table)
+	for len(ops) > 0 {
+		name, together := ops[0].Path[depth], 1
+		below := func(op Op) bool { return len(op.Path) > depth+1 && op.Path[depth] == name }
+		if !below(ops[0]) {
+			switch v := ops[0].Value.(type) {
+			case nil:
+				delete(out, name)
+			case Table:
+				out[name] = v.asMap()
 			default:
-				table = maps.Clone(table)
+				out[name] = v
 			}
-			at[name] = table
-			at = table
+			ops = ops[1:]
+			continue
 		}
-		switch v := op.Value.(type) {
-		case nil:
-			delete(at, op.Path[last])
-		case Table:
-			at[op.Path[last]] = v.asMap()
-		default:
-			at[op.Path[last]] = v
+		for together < len(ops) && below(ops[together]) {
+			together++
 		}
+		kid, there := out[name]
+		sub, is := kid.(map[string]any)
+		switch {
+		case !there:
+			sub = map[string]any{}
+		case !is:
+			return nil, fmt.Errorf("%s is not a table", strings.Join(ops[0].Path[:depth+1], "."))
+		}
+		sub, err := applyBelow(sub, ops[:together], depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out[name], ops = sub, ops[together:]
 	}
 	return out, nil
 }

@@ -32,11 +32,14 @@ func TakeOut(before, after, found []byte, rules Rules) (rest []byte, left []stri
 		return nil, nil, err
 	}
 	u.decide(rules)
-	rest, err = u.rest()
+	if rest, err = u.rest(); err != nil {
+		return nil, nil, err
+	}
 	if before == nil && len(bytes.TrimSpace(rest)) == 0 {
 		rest = nil
 	}
-	return rest, u.left, err
+	left, err = u.leftAt()
+	return rest, left, err
 }
 
 // TakingOut is gpuadm's edit, and the file that it is to be removed from.
@@ -46,9 +49,14 @@ type TakingOut struct {
 	Due             []Change       // what of our edit is reverted
 
 	before, after, found []byte
-	doc                  *Doc     // found, for its lines
 	changes              []Change // our edit
-	left                 []string
+	left                 []staying
+}
+
+// staying is what is left at a path, how it is found, and why that is so.
+type staying struct {
+	path    []string
+	is, why string
 }
 
 func newTakeOut(before, after, found []byte) (*TakingOut, error) {
@@ -70,9 +78,7 @@ func newTakeOut(before, after, found []byte) (*TakingOut, error) {
 	}
 	u.changes = Diff(u.Was, u.Became, nil)
 	u.Made = newTables(u.Was, u.Became, nil)
-	var err error
-	u.doc, err = Parse(found)
-	return u, err
+	return u, nil
 }
 
 // newTables lists the tables of b that a does not have.
@@ -123,7 +129,22 @@ func (u *TakingOut) decide(rules Rules) {
 
 // Stays notes what is left, how it is found, and why that is so.
 func (u *TakingOut) Stays(path []string, is, why string) {
-	u.left = append(u.left, fmt.Sprintf("%s %s (line %d)%s", ShowPath(path), is, u.doc.LineOf(path), why))
+	u.left = append(u.left, staying{path, is, why})
+}
+
+// leftAt says what is left, with the lines. Mostly nothing is, and no line is looked for.
+func (u *TakingOut) leftAt() (left []string, err error) {
+	if len(u.left) == 0 {
+		return nil, nil
+	}
+	d, err := Parse(u.found)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range u.left {
+		left = append(left, fmt.Sprintf("%s %s (line %d)%s", ShowPath(s.path), s.is, d.LineOf(s.path), s.why))
+	}
+	return left, nil
 }
 
 // hasParent says whether the table around a key is there: half an entry is not brought back.
