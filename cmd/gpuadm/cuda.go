@@ -12,7 +12,7 @@ import (
 )
 
 // newStartCUDA is the verb by which gpuadm starts itself. Typed by hand it prints the same answer.
-func newStartCUDA() *cobra.Command {
+func newStartCUDA(*common) *cobra.Command {
 	return &cobra.Command{
 		Use:    host.CUDAVerb,
 		Short:  "start CUDA in this process and print what it answers",

@@ -161,7 +161,9 @@ func (c *common) hosts(named []string, file string) (hosts []string, err error) 
 
 // request checks a command line here, before it is run anywhere, and reads its files.
 func (c *common) request(args []string) (r, verify remote.Request, err error) {
-	other := newRoot(c.env)
+	e := c.env
+	e.args = args
+	other := newRoot(e)
 	sub, rest, err := other.Find(args)
 	if err == nil {
 		err = sub.ParseFlags(rest)
