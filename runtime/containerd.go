@@ -19,6 +19,8 @@ type Tree struct {
 	Root    File
 	Imports []File
 	Globs   string // where relative imports with a star start, see facts.Globs
+
+	Texts *toml.Texts // files that were parsed already
 }
 
 // File is one configuration file. Data is nil when it does not exist.
@@ -108,7 +110,7 @@ func Edit(t Tree, d Daemon, h Handler, path string, found []byte) ([]byte, error
 	if len(ops) == 0 {
 		return found, nil
 	}
-	out, err := toml.Edit(found, ops)
+	out, err := t.Texts.Edit(found, ops)
 	if err != nil {
 		return nil, fmt.Errorf("cannot edit %s: %w", path, err)
 	}
@@ -163,7 +165,14 @@ func proveEffect(before, after *criTree, h Handler, ops []toml.Op) error {
 			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].Path, "."), after.files[i].path)
 		}
 	}
-	a, b := before.outside(h, ops), after.outside(h, ops)
+	a, err := before.outside(h, ops)
+	if err != nil {
+		return err
+	}
+	b, err := after.outside(h, ops)
+	if err != nil {
+		return err
+	}
 	if !toml.Equal(a, b) {
 		return fmt.Errorf("internal error: the daemon would see %s changed", toml.FirstDifference(a, b))
 	}
@@ -172,7 +181,7 @@ func proveEffect(before, after *criTree, h Handler, ops []toml.Op) error {
 
 // imports are the patterns of a file, as absolute ones.
 func (f configFile) imports() ([]string, error) {
-	key, v := field(f.tree, "imports")
+	key, v := toml.Field(f.tree, "imports")
 	if v == nil {
 		return nil, nil
 	}

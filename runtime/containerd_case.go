@@ -45,28 +45,48 @@ func unread(key, name string) bool {
 	return strings.EqualFold(key, name) && key != name && key != strings.ToUpper(name)
 }
 
-// hideUnread takes out of the tree of a file what 1.x passes over within the CRI plugin.
-func hideUnread(plugins map[string]any) {
-	for _, name := range []string{criV1, criV2} {
-		cri, _ := plugins[name].(map[string]any)
-		hide(cri, "containerd", "enable_cdi", "systemd_cgroup")
-		containerd := sub(cri, "containerd")
-		hide(containerd, "runtimes", "default_runtime_name", "default_runtime", "no_pivot")
-		entries := []any{sub(containerd, "default_runtime")}
-		for _, p := range sub(containerd, "runtimes") {
-			entries = append(entries, p)
-		}
-		for _, v := range entries {
-			entry, _ := v.(map[string]any)
-			hide(entry, "runtime_type", "runtime_engine", "runtime_root", "options")
+// withoutUnread is the tree of a file without what 1.x passes over within the CRI plugin. The tree stays as it is.
+func withoutUnread(tree map[string]any) (map[string]any, error) {
+	var ops []toml.Op
+	hide := func(t map[string]any, at []string, fields ...string) {
+		for key := range t {
+			if slices.ContainsFunc(fields, func(name string) bool { return unread(key, name) }) {
+				ops = append(ops, toml.Unset(append(slices.Clone(at), key)))
+			}
 		}
 	}
+	pluginsKey, v := toml.Field(tree, "plugins")
+	plugins, _ := v.(map[string]any)
+	for _, name := range []string{criV1, criV2} {
+		cri, at := tableRead(plugins, []string{pluginsKey}, name)
+		hide(cri, at, "containerd", "enable_cdi", "systemd_cgroup")
+		containerd, at := tableRead(cri, at, "containerd")
+		hide(containerd, at, "runtimes", "default_runtime_name", "default_runtime", "no_pivot")
+		entry := []string{"runtime_type", "runtime_engine", "runtime_root", "options"}
+		one, its := tableRead(containerd, at, "default_runtime")
+		hide(one, its, entry...)
+		runtimes, at := tableRead(containerd, at, "runtimes")
+		at = slices.Clip(at)
+		its = append(at, "")
+		for name, v := range runtimes {
+			one, _ := v.(map[string]any)
+			its[len(at)] = name
+			hide(one, its, entry...)
+		}
+	}
+	if len(ops) == 0 {
+		return tree, nil
+	}
+	return toml.Apply(tree, ops)
 }
 
-func hide(t map[string]any, fields ...string) {
-	for key := range t {
-		if slices.ContainsFunc(fields, func(name string) bool { return unread(key, name) }) {
-			delete(t, key)
+// tableRead is the table that 1.x reads by a name, and the path to it.
+func tableRead(t map[string]any, at []string, name string) (map[string]any, []string) {
+	for _, key := range []string{name, strings.ToUpper(name)} {
+		if v, there := t[key]; there {
+			table, _ := v.(map[string]any)
+			return table, append(slices.Clone(at), key)
 		}
 	}
+	return nil, nil
 }

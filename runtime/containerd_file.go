@@ -28,15 +28,15 @@ type configFile struct {
 	fresh   bool // holds no key at all: what we write into it begins with a version
 }
 
-func readFile(f File, globs string) (configFile, error) {
-	c := configFile{path: f.Path, data: f.Data, globs: globs}
+func readFile(f File, t Tree) (configFile, error) {
+	c := configFile{path: f.Path, data: f.Data, globs: t.Globs}
 	if len(f.Data) > maxConfig {
 		return c, &Refusal{
 			Code: RefusedSize, File: f.Path, Reason: fmt.Sprintf("it has %d bytes, more than %d", len(f.Data), maxConfig),
 			Fix: "move what is not containerd's configuration elsewhere",
 		}
 	}
-	tree, err := toml.Values(f.Data)
+	tree, err := t.Texts.Values(f.Data)
 	if err == nil && toml.Depth(tree) > toml.MaxDepth {
 		err = toml.ErrTooDeep
 	}
@@ -68,7 +68,7 @@ func syntaxRefusal(f File, err error) *Refusal {
 }
 
 func (f *configFile) readVersion() error {
-	key, v := field(f.tree, "version")
+	key, v := toml.Field(f.tree, "version")
 	if v == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (f *configFile) readVersion() error {
 
 // checkShape refuses tables that are none. The daemon would not start with such a file.
 func (f configFile) checkShape() error {
-	key, v := field(f.tree, "plugins")
+	key, v := toml.Field(f.tree, "plugins")
 	plugins, err := f.table(v, []string{key})
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 	if err := f.scalars(cri, at, toml.Pair{Key: "enable_cdi", Value: false}, toml.Pair{Key: "systemd_cgroup", Value: false}); err != nil {
 		return err
 	}
-	key, v := field(cri, "containerd")
+	key, v := toml.Field(cri, "containerd")
 	at = append(slices.Grow(slices.Clone(at), 5), key) // all paths below share its array: of a thousand handlers each would have its own
 	containerd, err := f.table(v, at)
 	if err != nil {
@@ -112,12 +112,12 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 	if err := f.scalars(containerd, at, toml.Pair{Key: "default_runtime_name", Value: ""}, toml.Pair{Key: "no_pivot", Value: false}); err != nil {
 		return err
 	}
-	if key, v := field(containerd, "default_runtime"); v != nil {
+	if key, v := toml.Field(containerd, "default_runtime"); v != nil {
 		if err := f.checkEntry(v, append(at, key)); err != nil {
 			return err
 		}
 	}
-	key, v = field(containerd, "runtimes")
+	key, v = toml.Field(containerd, "runtimes")
 	at = append(at, key)
 	runtimes, err := f.table(v, at)
 	if err != nil {
@@ -139,7 +139,7 @@ func (f configFile) checkEntry(v any, at []string) error {
 	if err := f.scalars(entry, at, toml.Pair{Key: "runtime_engine", Value: ""}, toml.Pair{Key: "runtime_root", Value: ""}, toml.Pair{Key: "runtime_type", Value: ""}); err != nil {
 		return err
 	}
-	key, v := field(entry, "options")
+	key, v := toml.Field(entry, "options")
 	at = append(at, key)
 	options, err := f.table(v, at)
 	if err != nil {
@@ -167,7 +167,7 @@ func (f configFile) table(v any, at []string) (map[string]any, error) {
 // scalars refuses values that are not of the type of the example.
 func (f configFile) scalars(t map[string]any, at []string, examples ...toml.Pair) error {
 	for _, p := range examples {
-		key, v := field(t, p.Key)
+		key, v := toml.Field(t, p.Key)
 		if v != nil && reflect.TypeOf(v) != reflect.TypeOf(p.Value) {
 			path := append(at, key)
 			return f.refuse(RefusedShape, path, fmt.Sprintf("%s is %s, not a %T", toml.ShowPath(path), toml.Show(v), p.Value), "write it as the daemon reads it, or take it out")
@@ -178,7 +178,7 @@ func (f configFile) scalars(t map[string]any, at []string, examples ...toml.Pair
 
 // checkDisabled refuses a tree in which the CRI plugin is switched off, as Docker's package of containerd ships it.
 func (f configFile) checkDisabled(r criReader, version int64) error {
-	key, v := field(f.tree, "disabled_plugins")
+	key, v := toml.Field(f.tree, "disabled_plugins")
 	list, ok := v.([]any)
 	if v != nil && !ok {
 		return f.refuse(RefusedShape, []string{key}, "disabled_plugins is not an array", "make it an array of strings, or take it out")
@@ -200,7 +200,7 @@ func (f configFile) checkDisabled(r criReader, version int64) error {
 }
 
 func (f configFile) checkVersion(r criReader) error {
-	key, _ := field(f.tree, "version")
+	key, _ := toml.Field(f.tree, "version")
 	if f.version > r.max {
 		return f.refuse(RefusedVersion, []string{key}, fmt.Sprintf("version %d is newer than %s reads (%d)", f.version, r.daemon, r.max),
 			"install the containerd this file was written for, or write the file for this one (containerd config default)")
@@ -212,19 +212,4 @@ func (f configFile) checkVersion(r criReader) error {
 		}
 	}
 	return nil
-}
-
-// field finds a key as the daemon does: it does not mind upper and lower case in the names of its own fields
-// (go-toml, both versions). Exact spelling first, else the last in order, which is what go-toml v2 ends with.
-func field(t map[string]any, name string) (key string, value any) {
-	if v, ok := t[name]; ok {
-		return name, v
-	}
-	key = name
-	for k, v := range t {
-		if strings.EqualFold(k, name) && (value == nil || k > key) {
-			key, value = k, v
-		}
-	}
-	return key, value
 }

@@ -78,7 +78,7 @@ func unknownReader(files []configFile) criReader {
 	r := criReader{daemon: "this containerd", max: 4, create: 2, cdi: cdiOff}
 	v3, older := false, false
 	for _, f := range files {
-		_, v := field(f.tree, "plugins")
+		_, v := toml.Field(f.tree, "plugins")
 		plugins, _ := v.(map[string]any)
 		v3 = v3 || plugins[criV3] != nil
 		older = older || plugins[criV2] != nil || plugins[criV1] != nil
@@ -120,7 +120,7 @@ func (r criReader) mergeAll(files []configFile) (whole, raw map[string]any, vers
 			}
 		}
 		r.mergeTop(whole, f.tree)
-		_, v := field(f.tree, "plugins")
+		_, v := toml.Field(f.tree, "plugins")
 		from, _ := v.(map[string]any)
 		if r.merge == mergeWhole {
 			maps.Copy(plugins, from)

@@ -16,10 +16,17 @@ const FormTOML = "toml"
 // TakeOut takes our edit of containerd's configuration (before → after) out of found, as toml.TakeOut does. A runtime that gpuadm
 // added stays whole where others added keys to it, and where it is the default of what remains.
 func TakeOut(before, after, found []byte) (rest []byte, left []string, err error) {
-	return toml.TakeOut(before, after, found, toml.Rules{
-		Whole: changedEntries,
-		Keep:  func(u *toml.TakingOut) { keepDefault(u); keepVersion(u) },
-	})
+	return takeOut(nil)(before, after, found)
+}
+
+// takeOut is TakeOut of texts of which some were parsed already.
+func takeOut(texts *toml.Texts) func(before, after, found []byte) (rest []byte, left []string, err error) {
+	return func(before, after, found []byte) (rest []byte, left []string, err error) {
+		return texts.TakeOut(before, after, found, toml.Rules{
+			Whole: changedEntries,
+			Keep:  func(u *toml.TakingOut) { keepDefault(u); keepVersion(u) },
+		})
+	}
 }
 
 // broughtEntries are the paths in the found file of the runtimes that gpuadm's edit added.

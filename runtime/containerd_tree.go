@@ -5,6 +5,7 @@ package runtime
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,14 +31,14 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 		if i > 0 && f.Data == nil {
 			continue
 		}
-		c, err := readFile(f, t.Globs)
+		c, err := readFile(f, t)
 		if err != nil {
 			return nil, criReader{}, err
 		}
 		files = append(files, c)
 	}
 	r := newReader(d, files)
-	for _, f := range files {
+	for i, f := range files {
 		if err := f.checkVersion(r); err != nil {
 			return nil, r, err
 		}
@@ -45,7 +46,10 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 			return nil, r, err
 		}
 		if r.known && r.merge == mergeWhole {
-			hideUnread(sub(f.tree, "plugins"))
+			var err error
+			if files[i].tree, err = withoutUnread(f.tree); err != nil {
+				return nil, r, err
+			}
 		}
 	}
 	return files, r, nil
@@ -129,7 +133,7 @@ func (c *criTree) namesIn(f configFile) []string {
 func (c *criTree) checkNames() error {
 	var unread *Refusal
 	for _, f := range c.files {
-		key, v := field(f.tree, "plugins")
+		key, v := toml.Field(f.tree, "plugins")
 		plugins, _ := v.(map[string]any)
 		names := c.namesIn(f)
 		for _, name := range []string{criV3, criV2, criV1} {
@@ -141,7 +145,7 @@ func (c *criTree) checkNames() error {
 				return nil
 			}
 			// In version 3, the old name is still that of the plugin's server part; its runtimes would be lost.
-			if _, runtimes := field(table, "containerd"); name == criV2 && runtimes == nil && f.version >= 3 {
+			if _, runtimes := toml.Field(table, "containerd"); name == criV2 && runtimes == nil && f.version >= 3 {
 				continue
 			}
 			if unread == nil {
@@ -171,7 +175,7 @@ func (c *criTree) fixName(f configFile, name string) string {
 // sub follows tables down from t; the daemon's own field names in any case.
 func sub(t map[string]any, names ...string) map[string]any {
 	for _, name := range names {
-		_, v := field(t, name)
+		_, v := toml.Field(t, name)
 		t, _ = v.(map[string]any)
 	}
 	return t
@@ -186,7 +190,7 @@ func (f configFile) plugin(name string) map[string]any {
 func (c *criTree) has(f configFile, names ...string) bool {
 	for _, plugin := range c.namesIn(f) {
 		at := sub(f.plugin(plugin), names[:len(names)-1]...)
-		if _, v := field(at, names[len(names)-1]); v != nil {
+		if _, v := toml.Field(at, names[len(names)-1]); v != nil {
 			return true
 		}
 	}
@@ -268,50 +272,81 @@ func (c *criTree) dropIn() (path string, place int) {
 	return path, place
 }
 
-// outside is all the daemon sees but what the edit is about. It takes the rest out of c itself, which is of no use afterwards.
-func (c *criTree) outside(h Handler, ops []toml.Op) map[string]any {
-	rest := c.whole
+// outside is all the daemon sees but what the edit is about.
+func (c *criTree) outside(h Handler, ops []toml.Op) (map[string]any, error) {
+	rest := maps.Clone(c.whole)
 	delete(rest, "version")
-	plugins, _ := rest["plugins"].(map[string]any)
+	plugins, ok := rest["plugins"].(map[string]any)
+	if !ok {
+		return rest, nil
+	}
+	plugins = maps.Clone(plugins)
+	rest["plugins"] = plugins
 	for _, name := range []string{criV1, criV2, criV3} {
 		cri, ok := plugins[name].(map[string]any)
 		if !ok {
 			continue
 		}
+		var forget []toml.Op
 		for _, op := range ops {
 			if len(op.Path) > 2 {
-				forget(cri, op.Path[2:])
+				forget = append(forget, unset(cri, op.Path[2:])...)
 			}
 		}
-		runtimes := sub(cri, "containerd", "runtimes")
-		delete(runtimes, h.Name)
-		prune(plugins, name)
+		containerd, v := toml.Field(cri, "containerd")
+		t, _ := v.(map[string]any)
+		if runtimes, v := toml.Field(t, "runtimes"); v != nil {
+			forget = append(forget, toml.Unset([]string{containerd, runtimes, h.Name}))
+		}
+		cri, err := toml.Apply(cri, forget)
+		if err != nil {
+			return nil, err
+		}
+		if cri, _ = pruned(cri); len(cri) == 0 {
+			delete(plugins, name)
+		} else {
+			plugins[name] = cri
+		}
 	}
-	return rest
+	return rest, nil
 }
 
-// forget takes out what is at a path, in any case of its letters.
-func forget(t map[string]any, path []string) {
+// unset takes out what is at a path, in any case of its letters.
+func unset(t map[string]any, path []string) (ops []toml.Op) {
+	var at []string
 	for _, name := range path[:len(path)-1] {
-		t = sub(t, name)
+		key, v := toml.Field(t, name)
+		if t, _ = v.(map[string]any); t == nil {
+			return nil
+		}
+		at = append(at, key)
 	}
 	for key := range t {
 		if strings.EqualFold(key, path[len(path)-1]) {
-			delete(t, key)
+			ops = append(ops, toml.Unset(append(slices.Clone(at), key)))
 		}
 	}
+	return ops
 }
 
-// prune takes tables out that hold nothing, and those that then hold nothing.
-func prune(t map[string]any, key string) {
-	table, ok := t[key].(map[string]any)
-	if !ok {
-		return
+// pruned is a table without those tables in it that hold nothing, or then hold nothing. The table stays as it is.
+func pruned(t map[string]any) (out map[string]any, changed bool) {
+	out = t
+	for key, v := range t {
+		table, ok := v.(map[string]any)
+		if !ok {
+			continue
+		}
+		less, is := pruned(table)
+		if !is && len(table) > 0 {
+			continue
+		}
+		if !changed {
+			out, changed = maps.Clone(t), true
+		}
+		if out[key] = less; len(less) == 0 {
+			delete(out, key)
+		}
 	}
-	for k := range table {
-		prune(table, k)
-	}
-	if len(table) == 0 {
-		delete(t, key)
-	}
+	return out, changed
 }

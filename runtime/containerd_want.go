@@ -63,7 +63,7 @@ func (c *criTree) newEntry(f configFile, h Handler) []toml.Op {
 // (https://github.com/NVIDIA/k8s-device-plugin/issues/1145).
 func (c *criTree) builtinOps(f configFile, h Handler) []toml.Op {
 	containerd := sub(c.cri, "containerd")
-	_, stated := field(containerd, "runtimes")
+	_, stated := toml.Field(containerd, "runtimes")
 	_, runc := sub(containerd, "runtimes")["runc"]
 	if c.reader.merge != mergeWhole || runc || h.Name == "runc" {
 		return nil
@@ -87,11 +87,11 @@ func (c *criTree) fixEntry(f configFile, h Handler, entry map[string]any) []toml
 	}
 	var ops []toml.Op
 	if kind != runcV2 && !(v1 && kind == runcV1) {
-		key, _ := field(entry, "runtime_type")
+		key, _ := toml.Field(entry, "runtime_type")
 		ops = append(ops, toml.Set(append(slices.Clone(at), key), runcV2))
 	}
 	for _, name := range []string{"runtime_engine", "runtime_root"} { // only linuxV1 may have them, or the plugin does not load
-		if key, v := field(stated, name); v1 && v != nil && v != "" {
+		if key, v := toml.Field(stated, name); v1 && v != nil && v != "" {
 			ops = append(ops, toml.Unset(append(slices.Clone(at), key)))
 		}
 	}
@@ -101,7 +101,7 @@ func (c *criTree) fixEntry(f configFile, h Handler, entry map[string]any) []toml
 // binaryOps sets options.BinaryName. The daemon takes it in any case of its letters and, of several, one that differs
 // by version: so one is left where that can be, else the one that wins is set.
 func (c *criTree) binaryOps(at []string, stated, entry map[string]any, h Handler) []toml.Op {
-	key, _ := field(entry, "options")
+	key, _ := toml.Field(entry, "options")
 	at = append(slices.Clone(at), key)
 	spellings, own := binaryNames(sub(entry, "options")), binaryNames(sub(stated, "options"))
 	name := "BinaryName"
@@ -145,7 +145,7 @@ func (c *criTree) defaultOps(f configFile, h Handler) []toml.Op {
 			if h.runs(text(old, "runtime_engine")) || h.runs(text(sub(old, "options"), "BinaryName")) {
 				return nil
 			}
-			key, _ := field(old, "runtime_type")
+			key, _ := toml.Field(old, "runtime_type")
 			ops = append(ops, toml.Set(append(c.at(f, "containerd", "default_runtime"), key), ""))
 		}
 		// Both are for linuxV1 only: with another default the plugin does not load. The new entry has them as options.
@@ -163,7 +163,7 @@ func (c *criTree) defaultOps(f configFile, h Handler) []toml.Op {
 
 // cdiOps switches CDI on where it is off by the daemon's default, and where the configuration says so only if the spec overrides it.
 func (c *criTree) cdiOps(f configFile, h Handler) []toml.Op {
-	_, v := field(c.cri, "enable_cdi")
+	_, v := toml.Field(c.cri, "enable_cdi")
 	if v == false && !h.Overrides {
 		return nil
 	}
@@ -179,10 +179,10 @@ func (c *criTree) at(f configFile, names ...string) []string {
 	if f.version < 2 && path[1] == criV2 && f.plugin(criV1) != nil {
 		path[1] = criV1 // in a file of version 1 both are one, and only one can be written
 	}
-	path[0], _ = field(f.tree, "plugins")
+	path[0], _ = toml.Field(f.tree, "plugins")
 	table := f.plugin(path[1])
 	for _, name := range names {
-		key, v := field(table, name)
+		key, v := toml.Field(table, name)
 		path = append(path, key)
 		table, _ = v.(map[string]any)
 	}
@@ -203,7 +203,7 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	for _, plugins := range scopes {
 		for _, name := range read {
 			table, _ := plugins[name].(map[string]any)
-			if _, v := field(sub(table, up...), names[len(names)-1]); v != nil {
+			if _, v := toml.Field(sub(table, up...), names[len(names)-1]); v != nil {
 				return name
 			}
 		}
@@ -217,7 +217,7 @@ func (c *criTree) nameFor(f configFile, names []string) string {
 	for _, plugins := range scopes {
 		for _, name := range read {
 			table, ok := plugins[name].(map[string]any)
-			if _, v := field(table, "containerd"); ok && (v != nil || name == criV3 || f.version < 3) {
+			if _, v := toml.Field(table, "containerd"); ok && (v != nil || name == criV3 || f.version < 3) {
 				return name
 			}
 		}
@@ -236,7 +236,7 @@ func sleeps(plugins map[string]any) bool {
 		cri, _ := plugins[name].(map[string]any)
 		containerd := sub(cri, "containerd")
 		for _, key := range []string{"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"} {
-			if _, set := field(containerd, key); set != nil && sub(containerd, "runtimes") == nil {
+			if _, set := toml.Field(containerd, key); set != nil && sub(containerd, "runtimes") == nil {
 				return true
 			}
 		}
@@ -253,12 +253,12 @@ func (c *criTree) defaultName() string {
 
 // text is a string field, "" when it is missing.
 func text(t map[string]any, name string) string {
-	_, v := field(t, name)
+	_, v := toml.Field(t, name)
 	s, _ := v.(string)
 	return s
 }
 
 func on(t map[string]any, name string) bool {
-	_, v := field(t, name)
+	_, v := toml.Field(t, name)
 	return v == true
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/jsonedit"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Configured is what an engine's configuration says of handlers, as the engine reads it.
@@ -65,7 +66,7 @@ func (c *Configured) containerd(e facts.Engine) {
 		if text(table, "runtime_type") != "io.containerd.runc.v2" {
 			continue
 		}
-		_, systemd := field(sub(table, "options"), "SystemdCgroup")
+		_, systemd := toml.Field(sub(table, "options"), "SystemdCgroup")
 		c.Cgroups[name] = map[bool]string{true: "systemd", false: "cgroupfs"}[systemd == true]
 	}
 }

@@ -83,7 +83,7 @@ func TestImportsOfImports(t *testing.T) {
 func TestRelativeImportsMoved(t *testing.T) {
 	f := File{Path: etc + "/config.toml", Data: []byte("imports = [\"conf.d/*.toml\", \"one.toml\"]\n")}
 	for version, want := range map[string]string{"1.6.20": "/conf.d/*.toml", "1.6.29": etc + "/conf.d/*.toml", "1.7.15": "/conf.d/*.toml", "1.7.16": etc + "/conf.d/*.toml", "2.1.5": etc + "/conf.d/*.toml"} {
-		moved, err := relocate(f, facts.Globs(version))
+		moved, err := relocate(f, Tree{Globs: facts.Globs(version)})
 		if err != nil || !strings.Contains(string(moved), host.Scratch+want+"\"") || !strings.Contains(string(moved), host.Scratch+etc+"/one.toml\"") {
 			t.Errorf("%s: %v %s", version, err, moved)
 		}

@@ -56,7 +56,7 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, t
 func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]any, error) {
 	files := map[string][]byte{}
 	for _, f := range append([]File{t.Root}, t.Imports...) {
-		moved, err := relocate(f, t.Globs)
+		moved, err := relocate(f, t)
 		if err != nil {
 			return nil, err
 		}
@@ -71,11 +71,11 @@ func dump(ctx context.Context, v host.View, binary string, t Tree) (map[string]a
 
 // relocate makes a file's imports lead into the copy of the tree. A root that is missing is empty there: with --config
 // daemons of 1.x want a file, and an empty one means the same.
-func relocate(f File, globs string) ([]byte, error) {
+func relocate(f File, t Tree) ([]byte, error) {
 	if f.Data == nil {
 		return []byte{}, nil
 	}
-	c, err := readFile(f, globs)
+	c, err := readFile(f, t)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +87,8 @@ func relocate(f File, globs string) ([]byte, error) {
 	for i, name := range imports {
 		moved[i] = host.Scratch + name
 	}
-	key, _ := field(c.tree, "imports")
-	return toml.Edit(f.Data, []toml.Op{toml.Set([]string{key}, moved)})
+	key, _ := toml.Field(c.tree, "imports")
+	return t.Texts.Edit(f.Data, []toml.Op{toml.Set([]string{key}, moved)})
 }
 
 // judge compares two dumps: the handler must be right in the second, and nothing else may differ from the first.
@@ -133,7 +133,7 @@ func judgeEntry(was, is map[string]any, h Handler) error {
 		return nil
 	}
 	for key, value := range sub(base, "options") {
-		if _, got := field(options, key); !strings.EqualFold(key, "BinaryName") && !toml.Equal(got, value) && !isZero(value) {
+		if _, got := toml.Field(options, key); !strings.EqualFold(key, "BinaryName") && !toml.Equal(got, value) && !isZero(value) {
 			return fmt.Errorf("the handler %s would lack %s = %s", h.Name, key, toml.Show(value))
 		}
 	}

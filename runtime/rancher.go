@@ -119,10 +119,11 @@ func templateTable(name string, h Handler) string {
 // template returns the template that the handler goes into: the one of the generated file's version.
 func template(e facts.Engine) facts.File {
 	v3 := false
-	if c, err := readFile(tree(e).Root, ""); err == nil {
+	t := tree(e)
+	if c, err := readFile(t.Root, t); err == nil {
 		v3 = c.version >= 3
 	}
-	i := slices.IndexFunc(e.Templates, func(t facts.File) bool { return strings.Contains(path.Base(t.Path), "-v3") == v3 })
+	i := slices.IndexFunc(e.Templates, func(f facts.File) bool { return strings.Contains(path.Base(f.Path), "-v3") == v3 })
 	return e.Templates[max(i, 0)]
 }
 

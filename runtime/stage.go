@@ -91,7 +91,7 @@ func editWants(f facts.Facts, e facts.Engine, h Handler, target string, reads []
 	judge := func(ctx context.Context, v host.View, before, after []byte) error {
 		return Prove(ctx, v, e.Binary, tree, h, target, before, after)
 	}
-	wants = append(wants, things.Edited(things.NewFile(target, TakeOut).Formed(FormTOML).Proven(judge), edit, why))
+	wants = append(wants, things.Edited(things.NewFile(target, takeOut(tree.Texts)).Formed(FormTOML).Proven(judge), edit, why))
 	return append(wants, restarted(f, e, h, reads, target, edit))
 }
 
@@ -196,7 +196,7 @@ func socket(e facts.Engine) string {
 }
 
 func tree(e facts.Engine) Tree {
-	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version)}
+	t := Tree{Root: File{Path: e.Config}, Globs: facts.Globs(e.Version), Texts: e.Texts}
 	for _, f := range e.Files {
 		if f.Path == e.Config {
 			t.Root.Data = f.Data

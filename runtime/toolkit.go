@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // toolkitKey is the fingerprint of the key that signs the NVIDIA Container Toolkit's repositories; many projects pin
@@ -90,7 +91,7 @@ func keepsCDI(s spec.Spec, f facts.Facts) []string {
 	if err != nil || c.reader.cdi == cdiFixed {
 		return nil
 	}
-	if _, v := field(c.cri, "enable_cdi"); v != false {
+	if _, v := toml.Field(c.cri, "enable_cdi"); v != false {
 		return nil
 	}
 	return []string{fmt.Sprintf("%s says enable_cdi = false, which stays: device plugins and DRA drivers that use CDI do not work here; cdi = true in [runtime] overrides it", e.Config)}

@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"internal/jsonedit":     {},
 	"internal/mask":         {},
 	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec"},
-	"internal/facts":        {"internal/host", "internal/instance", "internal/pattern"},
+	"internal/facts":        {"internal/host", "internal/instance", "internal/pattern", "internal/toml"},
 	"internal/pattern":      {},
 	"internal/spec":         {},
 	"internal/toml":         {},

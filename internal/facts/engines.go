@@ -23,6 +23,9 @@ func (l *look) engines(ctx context.Context, os OS) []Engine {
 		}
 	}
 	slices.SortStableFunc(found, func(a, b Engine) int { return bare(a) - bare(b) })
+	for i := range found {
+		found[i].Texts = l.texts
+	}
 	return found
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Facts is what a machine is, beside what we want of it.
@@ -160,6 +161,8 @@ type Engine struct {
 
 	// Templates are the files from which K3s or RKE2 makes the config file; of those that are not there Data is nil.
 	Templates []File `json:"-"`
+
+	Texts *toml.Texts `json:"-"` // the files, parsed
 }
 
 // File is a config file's bytes. They are not printed: such files may hold passwords.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Gather finds out what the machine is. It reads small files and asks systemd about a few units.
@@ -80,9 +81,9 @@ func (c *Cache) Changes() { c.gpus = nil }
 
 func (c *Cache) look(v host.View) *look {
 	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
-		*c = Cache{view: v} // another machine, or a view that cannot be compared
+		*c = Cache{view: v, texts: new(toml.Texts)} // another machine, or a view that cannot be compared
 	}
-	return &look{v: once{v, new(sync.Mutex), map[string]answer{}}, cache: c}
+	return &look{v: once{v, new(sync.Mutex), map[string]answer{}}, cache: c, texts: c.texts}
 }
 
 // once is a machine for one gathering: each file is read once, so that all facts are of the same bytes.
@@ -152,6 +153,7 @@ func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 type look struct {
 	v     host.View
 	cache *Cache
+	texts *toml.Texts
 	comms map[string]string // a process of each name, once they were listed
 
 	unitFolders []string // where unitThere looks

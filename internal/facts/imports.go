@@ -9,7 +9,9 @@ import (
 	"path"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
+	gotoml "github.com/pelletier/go-toml/v2"
+
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Imports returns what the imports of a containerd config file name, in order: absolute paths, some with a * to be
@@ -20,7 +22,7 @@ func Imports(file string, data []byte, globs string) ([]string, error) {
 	var c struct {
 		Imports []string `toml:"imports"`
 	}
-	if err := unmarshal(data, &c); err != nil {
+	if err := gotoml.Unmarshal(bytes.TrimPrefix(data, []byte(toml.BOM)), &c); err != nil {
 		return nil, err
 	}
 	return Absolute(file, c.Imports, globs), nil
@@ -36,11 +38,6 @@ func Globs(version string) string {
 		}
 	}
 	return ""
-}
-
-// unmarshal reads TOML, also after a byte order mark, which containerd 1.x takes.
-func unmarshal(data []byte, to any) error {
-	return toml.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), to)
 }
 
 // Absolute makes paths of what a file imports.
@@ -62,15 +59,39 @@ func Absolute(file string, imports []string, globs string) []string {
 // containerdConfig is the little of a containerd config that matters here. Keys match without regard to case, as in
 // containerd.
 type containerdConfig struct {
-	Imports []string `toml:"imports"`
-	GRPC    struct {
-		Address string `toml:"address"`
-	} `toml:"grpc"`
-	Plugins struct {
-		GRPC struct {
-			Address string `toml:"address"`
-		} `toml:"io.containerd.server.v1.grpc"` // where config version 4 keeps it
-	} `toml:"plugins"`
+	imports []string
+	address string
+}
+
+// readContainerd finds it in the values of a file; ok says that containerd would take them.
+func readContainerd(tree map[string]any) (c containerdConfig, ok bool) {
+	ok = true
+	table := func(v any) map[string]any {
+		t, is := v.(map[string]any)
+		ok = ok && (is || v == nil)
+		return t
+	}
+	text := func(v any) string {
+		s, is := v.(string)
+		ok = ok && (is || v == nil)
+		return s
+	}
+	at := func(t map[string]any, name string) any {
+		_, v := toml.Field(t, name)
+		return v
+	}
+	switch list := at(tree, "imports").(type) {
+	case nil:
+	case []any:
+		for _, v := range list {
+			c.imports = append(c.imports, text(v))
+		}
+	default:
+		return c, false
+	}
+	server := table(at(table(at(tree, "plugins")), "io.containerd.server.v1.grpc")) // where config version 4 keeps it
+	c.address = or(text(at(server, "address")), text(at(table(at(tree, "grpc")), "address")))
+	return c, ok
 }
 
 // maxFiles is how many files one engine's config may be spread over. More is a mistake, such as a * in the wrong place.
@@ -100,17 +121,16 @@ func (l *look) containerdFiles(root, globs string) (files []File, address string
 			l.fail("read", root, errTooManyImports)
 			return files, address
 		}
-		var c containerdConfig
-		if f.Data == nil || unmarshal(f.Data, &c) != nil {
+		if f.Data == nil {
 			continue
 		}
-		if c.GRPC.Address != "" {
-			address = c.GRPC.Address
+		tree, err := l.texts.Values(f.Data)
+		c, ok := readContainerd(tree)
+		if err != nil || !ok {
+			continue
 		}
-		if c.Plugins.GRPC.Address != "" {
-			address = c.Plugins.GRPC.Address
-		}
-		for _, p := range Absolute(name, c.Imports, globs) {
+		address = or(c.address, address)
+		for _, p := range Absolute(name, c.imports, globs) {
 			if strings.Contains(p, "*") { // containerd takes ? and [ alone literally
 				pending = append(pending, l.glob(p)...)
 			} else {

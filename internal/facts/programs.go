@@ -22,8 +22,10 @@ func (l *look) programs(engines []Engine) []string {
 	names := []string{RuntimeOfPackages, RuntimeOfOperator}
 	for _, e := range engines {
 		for _, f := range e.Files {
-			var tree map[string]any
-			if path.Ext(f.Path) != ".json" && len(f.Data) < maxParsed && unmarshal(f.Data, &tree) == nil {
+			if path.Ext(f.Path) == ".json" || len(f.Data) >= maxParsed {
+				continue
+			}
+			if tree, err := l.texts.Values(f.Data); err == nil {
 				names = append(names, programsIn(tree, 0)...)
 			}
 		}

@@ -12,10 +12,11 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/toml"
 )
 
 // Cache remembers, from one Gather to the next, what costs most to find out: the versions found in binaries that no package
-// database knows, and modules, which hold as long as the file's path, size and ctime do; and what a cloud answered, for a run.
+// database knows, and modules, which hold as long as the file's path, size and ctime do; what a cloud answered, for a run; and parsed texts.
 // Given another View it starts from nothing. The zero value is empty and usable.
 type Cache struct {
 	view     host.View
@@ -23,6 +24,7 @@ type Cache struct {
 	modules  ModuleCache
 	asked    asked
 	gpus     []PCI // found by GPUs, for the next Gather
+	texts    *toml.Texts
 }
 
 type binary struct {

@@ -69,8 +69,11 @@ func applyBelow(table map[string]any, ops []Op, depth int) (map[string]any, erro
 }
 
 // Edit makes the wanted differences in the text and nothing else, and proves it by parsing the result.
-func Edit(src []byte, ops []Op) ([]byte, error) {
-	before, err := Values(src)
+func Edit(src []byte, ops []Op) ([]byte, error) { return (*Texts)(nil).Edit(src, ops) }
+
+// Edit is the function of that name.
+func (t *Texts) Edit(src []byte, ops []Op) ([]byte, error) {
+	before, err := t.Values(src)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +87,7 @@ func Edit(src []byte, ops []Op) ([]byte, error) {
 			return nil, err
 		}
 	}
-	got, err := Values(out)
+	got, err := t.Values(out)
 	if err != nil {
 		return nil, fmt.Errorf("internal error: the edit would not parse: %w", err)
 	}

@@ -102,7 +102,11 @@ func DiffLines(a, b [][]byte) []lineHunk {
 	if len(x) == 0 && len(y) == 0 {
 		return nil
 	}
-	trace, ok := myers(x, y)
+	var trace [][]int
+	ok := len(x) > 0 && len(y) > 0 && max(len(x), len(y))-min(len(x), len(y)) <= maxEdits // else the search is known to say no, or nothing
+	if ok {
+		trace, ok = myers(x, y)
+	}
 	if !ok {
 		return []lineHunk{{skip, skip + len(x), skip, skip + len(y)}}
 	}

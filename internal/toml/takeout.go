@@ -20,14 +20,14 @@ type Rules struct {
 // that is as we wrote it becomes what it was; one that is gone, or is what it was, counts as taken out; any other value stays, and
 // left names it. Parsing proves that rest is found without what was taken out and nothing else. rest is nil when we made the file
 // and nothing else is in it.
-func TakeOut(before, after, found []byte, rules Rules) (rest []byte, left []string, err error) {
+func (t *Texts) TakeOut(before, after, found []byte, rules Rules) (rest []byte, left []string, err error) {
 	switch {
 	case bytes.Equal(found, after):
 		return before, nil, nil
 	case bytes.Equal(found, before), bytes.Equal(before, after):
 		return found, nil, nil
 	}
-	u, err := newTakeOut(before, after, found)
+	u, err := t.newTakeOut(before, after, found)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -49,6 +49,7 @@ type TakingOut struct {
 	Due             []Change       // what of our edit is reverted
 
 	before, after, found []byte
+	texts                *Texts
 	changes              []Change // our edit
 	left                 []staying
 }
@@ -59,14 +60,14 @@ type staying struct {
 	is, why string
 }
 
-func newTakeOut(before, after, found []byte) (*TakingOut, error) {
-	u := &TakingOut{before: before, after: after, found: found}
+func (t *Texts) newTakeOut(before, after, found []byte) (*TakingOut, error) {
+	u := &TakingOut{before: before, after: after, found: found, texts: t}
 	for _, f := range []struct {
 		data []byte
 		into *map[string]any
 		when string
 	}{{found, &u.Is, ""}, {before, &u.Was, "before gpuadm edited it "}, {after, &u.Became, "as gpuadm wrote it "}} {
-		tree, err := Values(f.data)
+		tree, err := t.Values(f.data)
 		if err == nil && Depth(tree) > MaxDepth {
 			err = ErrTooDeep
 		}
@@ -204,7 +205,7 @@ func (u *TakingOut) rest() ([]byte, error) {
 
 // proven says what is wrong with a text that shall parse to a tree.
 func (u *TakingOut) proven(out []byte, want map[string]any) error {
-	got, err := Values(out)
+	got, err := u.texts.Values(out)
 	switch {
 	case err != nil:
 		return fmt.Errorf("the result would not parse: %w", err)
@@ -257,7 +258,7 @@ func (u *TakingOut) byKeys() ([]byte, error) {
 			return err
 		}
 		out = next
-		tree, err = Values(out)
+		tree, err = u.texts.Values(out)
 		return err
 	}
 	for _, c := range u.Due {

@@ -236,3 +236,18 @@ func ShowPath(path []string) string {
 	}
 	return strings.Join(parts, ".")
 }
+
+// Field finds a key as programs do that decode TOML into fields of their own with go-toml, of either version: they do not mind upper and
+// lower case. Exact spelling first, else the last in order, which is what go-toml v2 ends with.
+func Field(t map[string]any, name string) (key string, value any) {
+	if v, ok := t[name]; ok {
+		return name, v
+	}
+	key = name
+	for k, v := range t {
+		if strings.EqualFold(k, name) && (value == nil || k > key) {
+			key, value = k, v
+		}
+	}
+	return key, value
+}
