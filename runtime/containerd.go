@@ -165,16 +165,46 @@ func proveEffect(before, after *criTree, h Handler, ops []toml.Op) error {
 			return fmt.Errorf("%s would still be wrong: %s wins", strings.Join(left[0].Path, "."), after.files[i].path)
 		}
 	}
-	a, err := before.outside(h, ops)
-	if err != nil {
-		return err
+	if at := beside(h, ops, before.whole, after.whole, nil); at != nil {
+		return fmt.Errorf("internal error: the daemon would see %s changed", toml.ShowPath(at))
 	}
-	b, err := after.outside(h, ops)
-	if err != nil {
-		return err
+	return nil
+}
+
+// beside is a path at which two configurations differ, nil if there is none, beside what the edit is about: the version, the handler, and
+// the keys of its ops, in any case of their letters. In the CRI plugin a table that holds nothing counts as none.
+func beside(h Handler, ops []toml.Op, a, b any, at []string) []string {
+	x, isTable := a.(map[string]any)
+	y, isTableToo := b.(map[string]any)
+	cri := len(at) > 1 && at[0] == "plugins" && slices.Contains([]string{criV1, criV2, criV3}, at[1])
+	if !(isTable || cri && a == nil) || !(isTableToo || cri && b == nil) {
+		if toml.Equal(a, b) {
+			return nil
+		}
+		return slices.Clone(at)
 	}
-	if !toml.Equal(a, b) {
-		return fmt.Errorf("internal error: the daemon would see %s changed", toml.FirstDifference(a, b))
+	fold := func(a, b []string) bool { return slices.EqualFunc(a, b, strings.EqualFold) }
+	differs := func(key string) []string {
+		at := append(at, key)
+		switch {
+		case len(at) == 1 && key == "version",
+			cri && len(at) == 5 && key == h.Name && fold(at[2:4], []string{"containerd", "runtimes"}),
+			cri && slices.ContainsFunc(ops, func(op toml.Op) bool { return len(op.Path) > 2 && fold(op.Path[2:], at[2:]) }):
+			return nil
+		}
+		return beside(h, ops, x[key], y[key], at)
+	}
+	for key := range x {
+		if at := differs(key); at != nil {
+			return at
+		}
+	}
+	for key := range y {
+		if _, both := x[key]; !both {
+			if at := differs(key); at != nil {
+				return at
+			}
+		}
 	}
 	return nil
 }

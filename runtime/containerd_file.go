@@ -123,12 +123,14 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range toml.Sorted(runtimes) {
-		if err := f.checkEntry(p.Value, append(at, p.Key)); err != nil {
-			return err
+	var first string // in order, of those that are wrong
+	var wrong error
+	for name, entry := range runtimes {
+		if err := f.checkEntry(entry, append(at, name)); err != nil && (wrong == nil || name < first) {
+			first, wrong = name, err
 		}
 	}
-	return nil
+	return wrong
 }
 
 func (f configFile) checkEntry(v any, at []string) error {

@@ -55,15 +55,22 @@ func (c *criTree) template(h Handler) map[string]any {
 		return old
 	}
 	runtimes := sub(containerd, "runtimes")
-	names := []string{c.defaultName(), "runc", "crun"}
-	for _, p := range toml.Sorted(runtimes) {
-		names = append(names, p.Key)
-	}
-	for _, name := range names {
+	fits := func(name string) bool {
 		entry, ok := runtimes[name].(map[string]any)
-		if ok && name != h.Name && (isRunc(text(entry, "runtime_type")) || text(entry, "runtime_type") == linuxV1) {
-			return entry
+		return ok && name != h.Name && (isRunc(text(entry, "runtime_type")) || text(entry, "runtime_type") == linuxV1)
+	}
+	names := []string{c.defaultName(), "runc", "crun"}
+	if i := slices.IndexFunc(names, fits); i >= 0 {
+		return sub(runtimes, names[i])
+	}
+	first := ""
+	for name := range runtimes {
+		if fits(name) && (first == "" || name < first) {
+			first = name
 		}
+	}
+	if entry, ok := runtimes[first].(map[string]any); ok && fits(first) {
+		return entry
 	}
 	foreign, _ := runtimes[c.defaultName()].(map[string]any)
 	return foreign

@@ -5,7 +5,6 @@ package runtime
 
 import (
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -270,83 +269,4 @@ func (c *criTree) dropIn() (path string, place int) {
 		}
 	}
 	return path, place
-}
-
-// outside is all the daemon sees but what the edit is about.
-func (c *criTree) outside(h Handler, ops []toml.Op) (map[string]any, error) {
-	rest := maps.Clone(c.whole)
-	delete(rest, "version")
-	plugins, ok := rest["plugins"].(map[string]any)
-	if !ok {
-		return rest, nil
-	}
-	plugins = maps.Clone(plugins)
-	rest["plugins"] = plugins
-	for _, name := range []string{criV1, criV2, criV3} {
-		cri, ok := plugins[name].(map[string]any)
-		if !ok {
-			continue
-		}
-		var forget []toml.Op
-		for _, op := range ops {
-			if len(op.Path) > 2 {
-				forget = append(forget, unset(cri, op.Path[2:])...)
-			}
-		}
-		containerd, v := toml.Field(cri, "containerd")
-		t, _ := v.(map[string]any)
-		if runtimes, v := toml.Field(t, "runtimes"); v != nil {
-			forget = append(forget, toml.Unset([]string{containerd, runtimes, h.Name}))
-		}
-		cri, err := toml.Apply(cri, forget)
-		if err != nil {
-			return nil, err
-		}
-		if cri, _ = pruned(cri); len(cri) == 0 {
-			delete(plugins, name)
-		} else {
-			plugins[name] = cri
-		}
-	}
-	return rest, nil
-}
-
-// unset takes out what is at a path, in any case of its letters.
-func unset(t map[string]any, path []string) (ops []toml.Op) {
-	var at []string
-	for _, name := range path[:len(path)-1] {
-		key, v := toml.Field(t, name)
-		if t, _ = v.(map[string]any); t == nil {
-			return nil
-		}
-		at = append(at, key)
-	}
-	for key := range t {
-		if strings.EqualFold(key, path[len(path)-1]) {
-			ops = append(ops, toml.Unset(append(slices.Clone(at), key)))
-		}
-	}
-	return ops
-}
-
-// pruned is a table without those tables in it that hold nothing, or then hold nothing. The table stays as it is.
-func pruned(t map[string]any) (out map[string]any, changed bool) {
-	out = t
-	for key, v := range t {
-		table, ok := v.(map[string]any)
-		if !ok {
-			continue
-		}
-		less, is := pruned(table)
-		if !is && len(table) > 0 {
-			continue
-		}
-		if !changed {
-			out, changed = maps.Clone(t), true
-		}
-		if out[key] = less; len(less) == 0 {
-			delete(out, key)
-		}
-	}
-	return out, changed
 }
