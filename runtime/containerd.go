@@ -184,6 +184,7 @@ func beside(h Handler, ops []toml.Op, a, b any, at []string) []string {
 		return slices.Clone(at)
 	}
 	fold := func(a, b []string) bool { return slices.EqualFunc(a, b, strings.EqualFold) }
+	at = slices.Grow(at, 1) // all keys share its array: there may be a thousand
 	differs := func(key string) []string {
 		at := append(at, key)
 		switch {

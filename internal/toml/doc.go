@@ -38,18 +38,13 @@ type expr struct {
 	inArray    bool // below a [[header]]: its path does not name one place
 	start, end int  // whole lines, indentation and line break included
 	head, tail int  // from the first byte of the key (or the bracket) to the end of the value (or the bracket)
-	keys       []key
+	keys       []span // where the last parts of the path are spelt
 	value      span
 	path       []string // from the top of the file, through all headers
 	section    int      // the header above it, -1 for none
 }
 
 type span struct{ start, end int }
-
-type key struct {
-	name string
-	raw  span
-}
 
 type kind int
 
@@ -102,25 +97,29 @@ func Parse(src []byte) (*Doc, error) {
 	p := unstable.Parser{}
 	p.Reset(src[base:])
 	section, at := -1, d.root
+	var header []string // of the section
 	for p.NextExpression() {
 		n := p.Expression()
-		e := d.newExpr(n, base)
+		above := at.path
+		if n.Kind != unstable.KeyValue {
+			above = nil
+		}
+		e := d.newExpr(n, base, above, header)
 		d.takeLines(&e, base)
 		e.section = section
 		if len(at.path)+len(e.keys) > MaxDepth {
 			return nil, ErrTooDeep
 		}
 		if n.Kind == unstable.KeyValue {
-			e.path = slices.Concat(at.path, keyNames(e.keys))
 			e.inArray = section >= 0 && d.exprs[section].inArray
 			d.exprs = append(d.exprs, e)
-			if err := d.addValue(at, e.keys, e.value, n.Value(), base, len(d.exprs)-1, nil); err != nil {
+			if err := d.addValue(at, e, n.Value(), base, len(d.exprs)-1, nil); err != nil {
 				return nil, err
 			}
 			continue
 		}
 		section = len(d.exprs)
-		e.section, e.path = section, keyNames(e.keys)
+		e.section, header = section, e.path
 		d.exprs = append(d.exprs, e)
 		var err error
 		if at, err = d.addHeader(section); err != nil {
@@ -133,20 +132,26 @@ func Parse(src []byte) (*Doc, error) {
 	return d, nil
 }
 
-// newExpr reads the offsets of a header or key; the parser gives none for arrays and for brackets.
-func (d *Doc) newExpr(n *unstable.Node, base int) expr {
+// newExpr reads the offsets of a header or key below a table; the parser gives none for arrays and for brackets. Its path shares the
+// names of another path where they are the same: a thousand headers mostly are.
+func (d *Doc) newExpr(n *unstable.Node, base int, above, like []string) expr {
 	e := expr{header: n.Kind != unstable.KeyValue, array: n.Kind == unstable.ArrayTable}
 	parts := 0
 	for it := n.Key(); it.Next(); {
 		parts++
 	}
-	e.keys = make([]key, 0, parts)
+	e.keys = make([]span, 0, parts)
+	e.path = append(make([]string, 0, len(above)+parts), above...)
 	for it := n.Key(); it.Next(); {
 		k := it.Node()
-		raw := span{base + int(k.Raw.Offset), base + int(k.Raw.Offset+k.Raw.Length)}
-		e.keys = append(e.keys, key{string(k.Data), raw})
+		e.keys = append(e.keys, span{base + int(k.Raw.Offset), base + int(k.Raw.Offset+k.Raw.Length)})
+		if i := len(e.path); i < len(like) && like[i] == string(k.Data) {
+			e.path = append(e.path, like[i])
+		} else {
+			e.path = append(e.path, string(k.Data))
+		}
 	}
-	first, last := e.keys[0].raw.start, e.keys[len(e.keys)-1].raw.end
+	first, last := e.keys[0].start, e.keys[len(e.keys)-1].end
 	if e.header {
 		e.head = max(base, bytes.LastIndexByte(d.src[:first], '\n')+1)
 		e.head += len(indentOf(d.src[e.head:]))
@@ -170,12 +175,12 @@ func (d *Doc) takeLines(e *expr, base int) {
 func (d *Doc) addHeader(expr int) (*node, error) {
 	e := &d.exprs[expr]
 	at := d.root
-	for i, k := range e.keys {
-		kid := at.kids[k.name]
-		last := i == len(e.keys)-1
+	for i, name := range e.path {
+		kid := at.kids[name]
+		last := i == len(e.path)-1
 		if kid == nil {
 			kid = &node{path: e.path[:i+1], kids: map[string]*node{}, expr: -1}
-			at.kids[k.name] = kid
+			at.kids[name] = kid
 		}
 		if kid.kind == leaf || kid.kind == inlined {
 			return nil, fmt.Errorf("%s is a value and a table", strings.Join(kid.path, "."))
@@ -196,14 +201,14 @@ func (d *Doc) addHeader(expr int) (*node, error) {
 }
 
 // addValue puts a key and its value into the tree, inline tables with all that is in them.
-func (d *Doc) addValue(at *node, keys []key, val span, n *unstable.Node, base, expr int, inline *node) error {
-	for i, k := range keys {
-		kid := at.kids[k.name]
-		path := append(slices.Clone(at.path), k.name)
-		if i < len(keys)-1 {
+func (d *Doc) addValue(at *node, e expr, n *unstable.Node, base, line int, inline *node) error {
+	for i := len(e.path) - len(e.keys); i < len(e.path); i++ {
+		name, path := e.path[i], e.path[:i+1]
+		kid := at.kids[name]
+		if i < len(e.path)-1 {
 			if kid == nil {
 				kid = &node{kind: dotted, path: path, kids: map[string]*node{}, expr: -1, inline: inline}
-				at.kids[k.name] = kid
+				at.kids[name] = kid
 			}
 			at = kid
 			continue
@@ -211,28 +216,28 @@ func (d *Doc) addValue(at *node, keys []key, val span, n *unstable.Node, base, e
 		if kid != nil {
 			return fmt.Errorf("%s is defined twice", strings.Join(path, "."))
 		}
-		kid = &node{kind: leaf, path: path, expr: expr, inline: inline, value: val}
-		at.kids[k.name] = kid
+		kid = &node{kind: leaf, path: path, expr: line, inline: inline, value: e.value}
+		at.kids[name] = kid
 		if n.Kind == unstable.InlineTable {
-			return d.addInline(kid, n, base, expr)
+			return d.addInline(kid, n, base, line)
 		}
 	}
 	return nil
 }
 
-func (d *Doc) addInline(table *node, n *unstable.Node, base, expr int) error {
+func (d *Doc) addInline(table *node, n *unstable.Node, base, line int) error {
 	table.kind, table.kids = inlined, map[string]*node{}
 	for it := n.Children(); it.Next(); {
 		kv := it.Node()
 		if kv.Kind != unstable.KeyValue {
 			continue
 		}
-		e := d.newExpr(kv, base)
+		e := d.newExpr(kv, base, table.path, nil)
 		if len(table.path)+len(e.keys) > MaxDepth {
 			return ErrTooDeep
 		}
 		table.elems = append(table.elems, span{e.head, e.tail})
-		if err := d.addValue(table, e.keys, e.value, kv.Value(), base, expr, table); err != nil {
+		if err := d.addValue(table, e, kv.Value(), base, line, table); err != nil {
 			return err
 		}
 	}
@@ -245,7 +250,7 @@ func (d *Doc) Keys() iter.Seq2[[]string, string] {
 		for _, e := range d.exprs {
 			above := len(e.path) - len(e.keys)
 			for i, k := range e.keys {
-				if !yield(e.path[:above+i+1], string(d.src[k.raw.start:k.raw.end])) {
+				if !yield(e.path[:above+i+1], string(d.src[k.start:k.end])) {
 					return
 				}
 			}
@@ -297,14 +302,6 @@ func (d *Doc) LineOf(path []string) int {
 func (d *Doc) lineAt(off int) int { return 1 + bytes.Count(d.src[:off], []byte("\n")) }
 
 func (d *Doc) indent(e expr) string { return string(d.src[e.start:e.head]) }
-
-func keyNames(keys []key) []string {
-	names := make([]string, len(keys))
-	for i, k := range keys {
-		names[i] = k.name
-	}
-	return names
-}
 
 // valueStart skips the white space and the equals sign after a key.
 func valueStart(src []byte, keyEnd int) int {

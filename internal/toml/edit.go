@@ -232,7 +232,7 @@ func (d *Doc) addDotted(table *node, path []string, value any) (splice, error) {
 		return splice{}, fmt.Errorf("internal error: no line makes up %s", strings.Join(table.path, "."))
 	}
 	quote := d.quote()
-	prefix := string(d.src[like.head:like.keys[depth-1].raw.end])
+	prefix := string(d.src[like.head:like.keys[depth-1].end])
 	for _, name := range path[len(table.path):] {
 		prefix += "." + KeyText(name, quote)
 	}

@@ -38,7 +38,7 @@ func (d *Doc) quote() byte {
 	}
 	for _, e := range d.exprs {
 		for _, k := range e.keys {
-			count(k.raw.start)
+			count(k.start)
 		}
 		if !e.header {
 			count(e.value.start)
@@ -209,7 +209,7 @@ func (d *Doc) headerText(path []string, quote byte) string {
 			same++
 		}
 		if same > 0 && same >= n {
-			n, text = same, string(d.src[e.keys[0].raw.start:e.keys[same-1].raw.end])
+			n, text = same, string(d.src[e.keys[0].start:e.keys[same-1].end])
 		}
 	}
 	for i, name := range path[n:] {
