@@ -29,15 +29,16 @@ type Doc struct {
 	src   []byte // as found, byte order mark included
 	exprs []expr
 	root  *node
+	only  [][]string // where root has nodes: at, above and below these paths; nil: everywhere
 }
 
 // expr is a header or a key with its value: what has lines of its own.
 type expr struct {
 	header     bool
-	array      bool // [[header]]
-	inArray    bool // below a [[header]]: its path does not name one place
-	start, end int  // whole lines, indentation and line break included
-	head, tail int  // from the first byte of the key (or the bracket) to the end of the value (or the bracket)
+	array      bool   // [[header]]
+	inArray    bool   // below a [[header]]: its path does not name one place
+	start, end int    // whole lines, indentation and line break included
+	head, tail int    // from the first byte of the key (or the bracket) to the end of the value (or the bracket)
 	keys       []span // where the last parts of the path are spelt
 	value      span
 	path       []string // from the top of the file, through all headers
@@ -87,9 +88,12 @@ func ErrorPlace(err error) (line, column int) {
 }
 
 // Parse finds the places in a file that Values has accepted.
-func Parse(src []byte) (*Doc, error) {
+func Parse(src []byte) (*Doc, error) { return parseFor(src, nil) }
+
+// parseFor is Parse for a caller who looks up these paths alone: a file may have a thousand tables beside.
+func parseFor(src []byte, only [][]string) (*Doc, error) {
 	most := bytes.Count(src, []byte("=")) + bytes.Count(src, []byte("["))
-	d := &Doc{src: src, exprs: make([]expr, 0, most), root: &node{kind: headed, kids: map[string]*node{}, expr: -1}}
+	d := &Doc{src: src, exprs: make([]expr, 0, most), root: &node{kind: headed, kids: map[string]*node{}, expr: -1}, only: only}
 	base := 0
 	if bytes.HasPrefix(src, []byte(BOM)) {
 		base = len(BOM)
@@ -171,6 +175,11 @@ func (d *Doc) takeLines(e *expr, base int) {
 	e.end = lineEnd(d.src, e.tail)
 }
 
+// wants says whether the tree is to have a node at a path.
+func (d *Doc) wants(path []string) bool {
+	return d.only == nil || slices.ContainsFunc(d.only, func(p []string) bool { return HasPrefix(p, path) || HasPrefix(path, p) })
+}
+
 // addHeader puts the table of a [header] into the tree and returns it.
 func (d *Doc) addHeader(expr int) (*node, error) {
 	e := &d.exprs[expr]
@@ -178,6 +187,9 @@ func (d *Doc) addHeader(expr int) (*node, error) {
 	for i, name := range e.path {
 		kid := at.kids[name]
 		last := i == len(e.path)-1
+		if !d.wants(e.path[:i+1]) {
+			return &node{path: e.path}, nil
+		}
 		if kid == nil {
 			kid = &node{path: e.path[:i+1], kids: map[string]*node{}, expr: -1}
 			at.kids[name] = kid
@@ -205,6 +217,9 @@ func (d *Doc) addValue(at *node, e expr, n *unstable.Node, base, line int, inlin
 	for i := len(e.path) - len(e.keys); i < len(e.path); i++ {
 		name, path := e.path[i], e.path[:i+1]
 		kid := at.kids[name]
+		if !d.wants(path) {
+			return nil
+		}
 		if i < len(e.path)-1 {
 			if kid == nil {
 				kid = &node{kind: dotted, path: path, kids: map[string]*node{}, expr: -1, inline: inline}

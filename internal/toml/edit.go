@@ -106,7 +106,11 @@ type splice struct {
 // editSome makes the differences that one parse serves, and returns those that are left: one of any kind, and new values of keys that are
 // there. Those change nothing that the parse has found but where it lies.
 func editSome(src []byte, ops []Op) (out []byte, left []Op, err error) {
-	d, err := Parse(src)
+	var paths [][]string
+	for _, op := range ops {
+		paths = append(paths, op.Path)
+	}
+	d, err := parseFor(src, paths)
 	if err != nil {
 		return nil, nil, err
 	}

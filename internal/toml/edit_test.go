@@ -61,6 +61,19 @@ func TestEditTOML(t *testing.T) {
 	}
 }
 
+// editWhole is Edit by a parse that has the places of all keys, one difference at a time.
+func editWhole(src []byte, op Op) ([]byte, error) {
+	d, err := Parse(src)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.edit(d.lookup(op.Path), op)
+	if err != nil {
+		return nil, err
+	}
+	return d.make(s), nil
+}
+
 // TestEditAtOnce: several differences at once make the same text as one after the other.
 func TestEditAtOnce(t *testing.T) {
 	files := []string{
@@ -81,8 +94,12 @@ func TestEditAtOnce(t *testing.T) {
 		}
 		want, err := src, error(nil)
 		for _, op := range ops {
-			if want, err = Edit(want, []Op{op}); err != nil {
+			before := want
+			if want, err = Edit(before, []Op{op}); err != nil {
 				break
+			}
+			if whole, err := editWhole(before, op); err != nil || !bytes.Equal(whole, want) {
+				t.Fatalf("%s\n%v\n%s\nby a parse of the whole: %v\n%s", before, op, want, err, whole)
 			}
 		}
 		if err != nil {

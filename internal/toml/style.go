@@ -74,15 +74,21 @@ func (d *Doc) keyStep() string {
 
 // tableStep is how much further a header is indented than that of the table around it.
 func (d *Doc) tableStep() string {
+	var none []string // a table that has no header: a thousand may be in it
 	for _, e := range d.exprs {
 		if !e.header || len(e.path) < 2 {
 			continue
 		}
-		up := d.lookup(e.path[:len(e.path)-1])
-		if up == nil || up.kind != headed || up.expr < 0 {
+		around := e.path[:len(e.path)-1]
+		if slices.Equal(around, none) {
 			continue
 		}
-		if step, ok := strings.CutPrefix(d.indent(e), d.indent(d.exprs[up.expr])); ok {
+		up := slices.IndexFunc(d.exprs, func(o expr) bool { return o.header && !o.array && slices.Equal(o.path, around) })
+		if up < 0 {
+			none = around
+			continue
+		}
+		if step, ok := strings.CutPrefix(d.indent(e), d.indent(d.exprs[up])); ok {
 			return step
 		}
 	}

@@ -91,6 +91,7 @@ type bench struct {
 func (b bench) lay() error {
 	for name, text := range map[string]string{
 		"root/etc/os-release":                    "ID=debian\nVERSION_ID=\"13\"\n",
+		"root/lib64/ld-linux-x86-64.so.2":        "",
 		"root/etc/containerd/config.toml":        string(b.config),
 		"root/usr/bin/containerd":                "",
 		"root/usr/bin/nvidia-container-runtime":  "",
