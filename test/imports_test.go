@@ -17,7 +17,7 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":            {"cloud/node", "drivers", "mig", "stages", "internal/converge", "internal/doctor", "internal/explain", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/pattern", "internal/remote", "internal/spec", "internal/things"},
+	"cmd/gpuadm":            {"cloud/node", "drivers", "mig", "stages", "internal/converge", "internal/doctor", "internal/explain", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/oneprocessor", "internal/pattern", "internal/remote", "internal/spec", "internal/things"},
 	"images/build/oldlibc":  {},
 	"images/daemonset":      {},
 	"images/systemd":        {},
@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec"},
 	"internal/facts":        {"internal/host", "internal/instance", "internal/pattern", "internal/toml"},
 	"internal/pattern":      {},
+	"internal/oneprocessor": {},
 	"internal/spec":         {},
 	"internal/toml":         {},
 	"internal/host":         {"internal/mask"},

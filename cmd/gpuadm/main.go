@@ -8,16 +8,13 @@ import (
 	"context"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	_ "github.com/gpuadm/gpuadm/internal/oneprocessor"
 )
 
 func main() {
-	// gpuadm waits for others most of the time, and threads that work side by side spend time to wake each other: with one, an apply with
-	// nothing to do takes as long, and 6 % less of the processor.
-	runtime.GOMAXPROCS(1)
 	// Go ends a program that writes to a closed stdout or stderr: `gpuadm apply | head` must not leave a node half done.
 	signal.Ignore(syscall.SIGPIPE)
 	// crypto/x509 obeys these; what a caller exports must not decide whom a root process trusts.

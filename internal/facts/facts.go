@@ -72,6 +72,7 @@ type Needs struct {
 	Modules bool     // kernel modules, loaded and on disk
 	Driver  bool     // what the loaded driver says about the GPUs
 	Files   []string // contents of these files; of a name that ends in a slash, of all files of that folder
+	Units   []string // no facts: things look at these units, so that systemd is asked about them while facts are gathered
 	Signed  string   // a driver branch, 580: for which kernels its signed modules are available, as far as they have none
 
 	Instance bool                 // what the cloud's metadata service says
@@ -85,7 +86,7 @@ func (n Needs) And(o Needs) Needs {
 		cluster = o.Cluster
 	}
 	return Needs{
-		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: append(n.Files[:len(n.Files):len(n.Files)], o.Files...),
+		Modules: n.Modules || o.Modules, Driver: n.Driver || o.Driver, Files: slices.Concat(n.Files, o.Files), Units: slices.Concat(n.Units, o.Units),
 		Signed:   cmp.Or(n.Signed, o.Signed),
 		Instance: n.Instance || o.Instance, Cluster: cluster,
 	}

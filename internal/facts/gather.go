@@ -34,7 +34,11 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	hardware, beside := &look{v: l.v, cache: c}, sync.WaitGroup{}
 	if f.Live { // most machines have this engine, and systemd takes a while to answer
 		ctx = host.Moment(ctx)
-		beside.Go(func() { _, _ = l.v.Unit(ctx, containerdUnit) })
+		beside.Go(func() {
+			for _, name := range append([]string{containerdUnit}, needs.Units...) {
+				_, _ = l.v.Unit(ctx, name)
+			}
+		})
 	}
 	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
 	if f.Live {

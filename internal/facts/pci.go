@@ -21,8 +21,10 @@ func (l *look) pci() []PCI {
 			continue
 		}
 		dev := bus + "/" + address
-		if real, err := l.v.Resolve(dev); err == nil {
-			dev = real // in sysfs it is a link, which would be followed for each attribute
+		if to, err := l.v.Readlink(dev); err == nil { // in sysfs it is a link, which would be followed for each attribute
+			if dev = to; !path.IsAbs(to) {
+				dev = path.Join(bus, to)
+			}
 		}
 		p, ok := event(l.attr(dev + "/uevent"))
 		if !ok {
