@@ -37,7 +37,7 @@ func companionFiles(k KernelSide) converge.Want {
 			if problem, err := infinibandFiles(v, kernel, k); err != nil || problem != "" {
 				return problem, err
 			}
-			driver, err := onDisk(v, kernel)
+			driver, err := k.onDisk(v, kernel)
 			if err != nil {
 				return "", err
 			}
@@ -72,7 +72,7 @@ func companionFile(v host.View, kernel, name string, k KernelSide) (problem stri
 	} else if file == "" {
 		return fmt.Sprintf("cannot load %s: kernel %s has no module %[1]s", name, kernel), nil
 	}
-	m, err := facts.ReadModule(v, file)
+	m, err := k.Files.Read(v, file)
 	if err != nil {
 		return "", err
 	}
@@ -126,7 +126,7 @@ func (k KernelSide) builtBeside(v host.View, name, kernel string) (version strin
 	if err != nil {
 		return version, "", err
 	}
-	m, err := facts.ReadModule(v, file)
+	m, err := k.Files.Read(v, file)
 	if err != nil {
 		return version, "", err
 	}

@@ -28,15 +28,16 @@ const (
 
 // KernelSide is what is wanted of the driver's kernel modules.
 type KernelSide struct {
-	Version    string            // 580.95.05
-	Flavour    string            // open, proprietary
-	Build      string            // precompiled, dkms
-	Kernels    []string          // those that must have the modules; never empty
-	Parameters map[string]string // of the module nvidia
-	Companions []string          // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
-	Extra      []string          // packages that bring the kernels' own among them
-	Image      *facts.Trust      // of the machines that the image is for, where they boot with Secure Boot; nil: the machine's own counts
-	Remade     bool              // the spec has the GPUs partitioned again once the module is loaded again
+	Version    string             // 580.95.05
+	Flavour    string             // open, proprietary
+	Build      string             // precompiled, dkms
+	Kernels    []string           // those that must have the modules; never empty
+	Parameters map[string]string  // of the module nvidia
+	Companions []string           // modules to load beside it: nvidia-uvm, nvidia-modeset, nvidia-peermem, nvidia-fs, ib_umad
+	Extra      []string           // packages that bring the kernels' own among them
+	Image      *facts.Trust       // of the machines that the image is for, where they boot with Secure Boot; nil: the machine's own counts
+	Files      *facts.ModuleCache // files of modules that were read already
+	Remade     bool               // the spec has the GPUs partitioned again once the module is loaded again
 }
 
 // SettingsWants are what must be there before the driver's packages come: nouveau blacklisted, parameters set, and no build
@@ -97,14 +98,14 @@ func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want,
 	}
 	return append(wants,
 		served(k),
-		loaded(f, k.Remade),
+		loaded(f, k),
 		things.Resumed(),
 	), nil
 }
 
 // loaded wants the module to run as it lies on disk, whichever version that is.
-func loaded(f facts.Facts, remade bool) converge.Want {
-	return things.Module(f.Kernel.Running, []string{ModprobeFile, ModulesLoadFile}, OnDisk, remade, "the module runs as it lies on disk")
+func loaded(f facts.Facts, k KernelSide) converge.Want {
+	return things.Module(f.Kernel.Running, []string{ModprobeFile, ModulesLoadFile}, k.stateOnDisk, k.Remade, "the module runs as it lies on disk")
 }
 
 // orFirstBoot defers to the first boot what is not converged in a root folder, where it cannot be made.
@@ -298,7 +299,7 @@ func (k KernelSide) built(v host.View, version, kernel string) (name string, sta
 	if state != "installed" {
 		return name, state, nil
 	}
-	m, err := onDisk(v, kernel)
+	m, err := k.onDisk(v, kernel)
 	if err != nil {
 		return name, "", err
 	}
@@ -318,8 +319,10 @@ func (k KernelSide) built(v host.View, version, kernel string) (name string, sta
 }
 
 // OnDisk returns version and flavour of the module that modprobe would load for a kernel.
-func OnDisk(v host.View, kernel string) (string, error) {
-	m, err := onDisk(v, kernel)
+func OnDisk(v host.View, kernel string) (string, error) { return KernelSide{}.stateOnDisk(v, kernel) }
+
+func (k KernelSide) stateOnDisk(v host.View, kernel string) (string, error) {
+	m, err := k.onDisk(v, kernel)
 	if err != nil || m == nil {
 		return "", err
 	}
@@ -332,7 +335,7 @@ func OnDiskProven(v host.View, kernel string) (converge.State, error) {
 }
 
 func (k KernelSide) onDiskProven(v host.View, kernel string) (converge.State, error) {
-	m, err := onDisk(v, kernel)
+	m, err := k.onDisk(v, kernel)
 	if err != nil || m == nil {
 		return "", err
 	}
@@ -344,12 +347,12 @@ func (k KernelSide) onDiskProven(v host.View, kernel string) (converge.State, er
 	return converge.State(state), err
 }
 
-func onDisk(v host.View, kernel string) (*facts.ModuleFile, error) {
+func (k KernelSide) onDisk(v host.View, kernel string) (*facts.ModuleFile, error) {
 	name, err := facts.NvidiaModule(v, kernel)
 	if err != nil || name == "" {
 		return nil, err
 	}
-	m, err := facts.ReadModule(v, name)
+	m, err := k.Files.Read(v, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // modules.dep is older than its removal
 	}
@@ -361,7 +364,7 @@ func (k KernelSide) trust(v host.View) (facts.Trust, error) {
 	if k.Image != nil {
 		return *k.Image, nil
 	}
-	return facts.ReadTrust(v)
+	return facts.ReadTrustDemanded(v)
 }
 
 // faults is fault for the module nvidia and, in an image, for those that are built with it: on a machine they show it themselves.
@@ -378,7 +381,7 @@ func (k KernelSide) faults(v host.View, kernel string, m facts.ModuleFile) (stri
 		if strings.HasPrefix(path.Base(name), storage+".") { // built by itself: builtBeside
 			continue
 		}
-		m, err := facts.ReadModule(v, name)
+		m, err := k.Files.Read(v, name)
 		if err != nil {
 			return "", err
 		}

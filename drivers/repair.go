@@ -12,7 +12,7 @@ import (
 // Reload wants the module nvidia loaded as it lies on disk, whichever version that is, and its initial file system made after
 // modprobe's settings.
 func Reload(f facts.Facts) []converge.Want {
-	return []converge.Want{loaded(f, false), things.Resumed()}
+	return []converge.Want{loaded(f, KernelSide{}), things.Resumed()}
 }
 
 // NoNouveau wants nouveau kept away from the GPUs, in the initial file systems too, and the module nvidia in its place.

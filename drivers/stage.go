@@ -161,6 +161,9 @@ func (c Choice) KernelSide(s spec.Driver, f facts.Facts) (k KernelSide, known bo
 	if c.Precompiled {
 		k.Build = "precompiled"
 	}
+	if f.Modules != nil {
+		k.Files = f.Modules.Cache
+	}
 	k.Kernels = slices.DeleteFunc(k.Kernels, func(kernel string) bool { return slices.Contains(c.Without, kernel) })
 	if s.Peermem {
 		k.Companions = append(k.Companions, peermem)
@@ -236,7 +239,7 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			}
 			k, known := c.KernelSide(s.Driver, f)
 			if !known {
-				return []converge.Want{later("modules of driver "+c.Branch, "once its packages are installed"), loaded(f, s.MIG.Asked())}, nil
+				return []converge.Want{later("modules of driver "+c.Branch, "once its packages are installed"), loaded(f, KernelSide{Remade: s.MIG.Asked()})}, nil
 			}
 			if c.Minimum != "" && Compare(k.Version, c.Minimum) < 0 { // the newest of its branch may still be too old
 				return nil, refuse(fmt.Sprintf("cannot use driver %s: the GPUs here need %s or newer", k.Version, c.Minimum),

@@ -29,11 +29,12 @@ func (m *Machine) Packages() inventory {
 		if p == nil {
 			return found, nil
 		}
-		var err error
-		if found.audit, err = p.Audit(m.ctx, m.View); err != nil {
+		all, err := p.Installed(m.ctx, m.View)
+		if err != nil {
 			return found, err
 		}
-		found.packages, err = p.Installed(m.ctx, m.View)
+		found.packages = all
+		found.audit, err = p.Audit(m.ctx, m.View, func() (map[string]packages.State, error) { return all, nil })
 		return found, err
 	})
 	return all

@@ -117,7 +117,7 @@ func (o once) ReadFile(name string) ([]byte, error) {
 func (c *Cache) needed(ctx context.Context, l *look, f *Facts, needs Needs) {
 	if needs.Modules {
 		if c.modules == nil {
-			c.modules = ModuleCache{}
+			c.modules = &ModuleCache{}
 		}
 		m := l.modules(f.Kernel, f.GPUs, f.Arch, c.modules)
 		f.Modules = &m

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -21,6 +22,7 @@ type Modules struct {
 	Kernels   []KernelModules `json:"kernels,omitempty"`   // of each installed kernel, newest first
 	Libraries []Library       `json:"libraries,omitempty"` // what programs load
 	Trust     Trust           `json:"trust"`
+	Cache     *ModuleCache    `json:"-"` // the modules' files, read
 }
 
 // KernelModules is what one installed kernel has.
@@ -73,8 +75,41 @@ func (m Modules) Reload(running string) string {
 	return k.Nvidia.Version
 }
 
-// ModuleCache remembers what module files say, as long as their size and ctime stay.
-type ModuleCache map[moduleKey]ModuleFile
+// ModuleCache remembers what module files say, as long as their size and ctime stay: to unpack one may take a second. nil remembers
+// nothing.
+type ModuleCache struct {
+	mu   sync.Mutex
+	seen map[moduleKey]ModuleFile
+}
+
+// Read is ReadModule, which reads each file once.
+func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
+	if c == nil {
+		return ReadModule(v, name)
+	}
+	info, err := v.Stat(name)
+	if err != nil {
+		return ModuleFile{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := moduleKey{name, info.Size, info.Ctime}
+	if m, ok := c.seen[key]; ok {
+		return m, nil
+	}
+	m, err := ReadModule(v, name)
+	if err != nil {
+		return m, err
+	}
+	if c.seen == nil {
+		c.seen = map[moduleKey]ModuleFile{}
+	}
+	c.seen[key] = m
+	return m, nil
+}
+
+// Equal has comparisons of facts pass over what is remembered.
+func (c *ModuleCache) Equal(*ModuleCache) bool { return true }
 
 type moduleKey struct {
 	path  string
@@ -83,8 +118,8 @@ type moduleKey struct {
 }
 
 // modules finds out about NVIDIA's kernel modules. Nothing is run, nothing asked of the driver.
-func (l *look) modules(kernels Kernel, gpus []PCI, arch string, cache ModuleCache) Modules {
-	m := Modules{Libraries: l.libraries(arch), Trust: l.trust()}
+func (l *look) modules(kernels Kernel, gpus []PCI, arch string, cache *ModuleCache) Modules {
+	m := Modules{Libraries: l.libraries(arch), Trust: l.trust(), Cache: cache}
 	if l.v.Live() {
 		m.Version, _ = LoadedDriver(l.v)
 	}
@@ -189,7 +224,7 @@ func listedIn(dir string, dep []byte) (names []string) {
 }
 
 // kernelModules reads one kernel's modules.
-func (l *look) kernelModules(kernel string, cache ModuleCache) KernelModules {
+func (l *look) kernelModules(kernel string, cache *ModuleCache) KernelModules {
 	dir := "/lib/modules/" + kernel
 	dep := l.read(dir + "/modules.dep")
 	k := KernelModules{Kernel: kernel, Files: listedIn(dir, dep), Infiniband: l.infiniband(dir, dep)}
@@ -208,7 +243,7 @@ func (l *look) kernelModules(kernel string, cache ModuleCache) KernelModules {
 		if role(name) != "nvidia" {
 			continue
 		}
-		m, err := l.module(name, cache)
+		m, err := cache.Read(l.v, name)
 		if err != nil {
 			k.Problem = err.Error()
 			break
@@ -224,31 +259,28 @@ func (l *look) kernelModules(kernel string, cache ModuleCache) KernelModules {
 	return k
 }
 
-func (l *look) module(name string, cache ModuleCache) (ModuleFile, error) {
-	info, err := l.v.Stat(name)
-	if err != nil {
-		return ModuleFile{}, err
-	}
-	key := moduleKey{name, info.Size, info.Ctime}
-	if m, ok := cache[key]; ok {
-		return m, nil
-	}
-	m, err := ReadModule(l.v, name)
-	if err == nil && cache != nil {
-		cache[key] = m
-	}
-	return m, err
-}
-
 // compiler returns what a kernel was built with, from its own configuration: the running kernel's /proc/version is
 // about another. Modules are to be built with the same compiler.
 func (l *look) compiler(dir, kernel string) string {
 	for _, name := range []string{dir + "/build/.config", "/boot/config-" + kernel, dir + "/config"} {
-		if text := CompilerIn(string(l.read(name))); text != "" {
+		if text := CompilerIn(string(l.head(name))); text != "" {
 			return text
 		}
 	}
 	return ""
+}
+
+// head is the beginning of a file, all of a short one. A kernel's configuration has 300 kB, and begins with the compiler: init/Kconfig in
+// the kernel's tree.
+func (l *look) head(name string) []byte {
+	head := make([]byte, 4<<10)
+	if _, err := l.v.ReadAt(name, head, 0); err != nil { // it is shorter, or cannot be read
+		return l.read(name)
+	}
+	if CompilerIn(string(head)) == "" {
+		return l.read(name)
+	}
+	return head
 }
 
 // CompilerIn is the compiler that a kernel's configuration names; "" where it names none.

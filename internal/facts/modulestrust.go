@@ -67,15 +67,23 @@ const (
 
 // trust finds out which signers' modules the kernel loads.
 func (l *look) trust() Trust {
+	t := l.demands()
+	if l.v.Live() {
+		t.Enrolled = l.enrolled()
+		t.Kernels = keyNames(l.attr("/proc/keys"))
+	}
+	l.buildKey(&t)
+	return t
+}
+
+// demands finds out whether the kernel demands signatures, and no more.
+func (l *look) demands() Trust {
 	t := Trust{SecureBoot: "unknown"}
 	if l.v.Live() {
 		t.SecureBoot = l.secureBoot()
 		t.Lockdown = chosen(l.attr("/sys/kernel/security/lockdown"))
 		t.Enforced = l.attr("/sys/module/module/parameters/sig_enforce")
-		t.Enrolled = l.enrolled()
-		t.Kernels = keyNames(l.attr("/proc/keys"))
 	}
-	l.buildKey(&t)
 	return t
 }
 
@@ -200,5 +208,14 @@ func keyNames(list string) (names []string) {
 // ReadTrust finds out which signers' modules the kernel loads.
 func ReadTrust(v host.View) (Trust, error) {
 	l := &look{v: v}
+	return l.trust(), l.err
+}
+
+// ReadTrustDemanded is ReadTrust where the kernel demands signatures. Of one that loads all modules it says no more than that.
+func ReadTrustDemanded(v host.View) (Trust, error) {
+	l := &look{v: v}
+	if t := l.demands(); l.err != nil || !t.Demands() {
+		return t, l.err
+	}
 	return l.trust(), l.err
 }

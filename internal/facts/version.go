@@ -21,7 +21,7 @@ import (
 type Cache struct {
 	view     host.View
 	versions map[binary]string
-	modules  ModuleCache
+	modules  *ModuleCache
 	asked    asked
 	gpus     []PCI // found by GPUs, for the next Gather
 	texts    *toml.Texts

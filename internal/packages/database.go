@@ -72,7 +72,7 @@ func (d database) Look(ctx context.Context, v host.View) (converge.State, error)
 	if err != nil {
 		return "", err
 	}
-	a, err := m.Audit(ctx, v)
+	a, err := m.Audit(ctx, v, func() (map[string]State, error) { return d.set.Read(ctx, v) })
 	if err != nil {
 		return "", err
 	}
@@ -110,6 +110,7 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	}
 	defer d.set.Forget()
 	err = m.Repair(ctx, h)
+	d.set.Forget()
 	found, lookErr := d.Look(ctx, h)
 	if found == orderlyState && lookErr == nil {
 		return nil // what failed are wanted packages, which come next

@@ -28,8 +28,8 @@ type Packager interface {
 	Files() []string
 	// Installed returns the states of all packages, by name. It must cost little: each converged apply asks for it.
 	Installed(ctx context.Context, v host.View) (map[string]State, error)
-	// Audit says whether the database is in order. It must cost little, too.
-	Audit(ctx context.Context, v host.View) (Audit, error)
+	// Audit says whether the database is in order. It must cost little, too; installed is Installed, or what that has found already.
+	Audit(ctx context.Context, v host.View, installed func() (map[string]State, error)) (Audit, error)
 	// Repair lets the packager finish once what it was interrupted in.
 	Repair(ctx context.Context, h host.Host) error
 	// Resolve closes open versions, checks that every wanted version has a candidate, and asks the packager by simulation

@@ -42,13 +42,17 @@ func (d dpkg) states() map[string]packages.State {
 	return all
 }
 
-func (apt) Audit(_ context.Context, v host.View) (packages.Audit, error) {
-	d, err := readDpkg(v)
+func (apt) Audit(_ context.Context, v host.View, installed func() (map[string]packages.State, error)) (packages.Audit, error) {
+	updates, err := updatesLeft(v)
 	if err != nil {
 		return packages.Audit{}, err
 	}
-	a := packages.Audit{Interrupted: d.interrupted, Broken: map[string]string{}}
-	for name, p := range d.packages {
+	all, err := installed()
+	if err != nil {
+		return packages.Audit{}, err
+	}
+	a := packages.Audit{Interrupted: len(updates) > 0, Broken: map[string]string{}}
+	for name, p := range all {
 		if p.Broken != "" && p.Broken != packages.ConfigFiles {
 			a.Broken[name] = p.Broken
 		}

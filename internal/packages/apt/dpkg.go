@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,15 +49,12 @@ func readDpkg(v host.View) (dpkg, error) {
 	}
 	d := dpkg{packages: make(map[string]debian, bytes.Count(status, []byte("\nPackage:"))+1), native: nativeArch(v, status)}
 	d.add(status)
-	updates, err := v.ReadDir(dpkgUpdates)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	updates, err := updatesLeft(v)
+	if err != nil {
 		return dpkg{}, err
 	}
+	d.interrupted = len(updates) > 0
 	for _, name := range updates {
-		if strings.Trim(name, "0123456789") != "" {
-			continue // tmp.i, which dpkg writes before it counts
-		}
-		d.interrupted = true
 		update, err := v.ReadFile(dpkgUpdates + "/" + name)
 		if err != nil {
 			return dpkg{}, err
@@ -69,6 +67,15 @@ func readDpkg(v host.View) (dpkg, error) {
 	}
 	d.mark(marks)
 	return d, nil
+}
+
+// updatesLeft are the files that a dpkg leaves which is interrupted; beside them it writes tmp.i, which does not count yet.
+func updatesLeft(v host.View) ([]string, error) {
+	names, err := v.ReadDir(dpkgUpdates)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return strings.Trim(name, "0123456789") != "" }), nil
 }
 
 // nativeArch is the first line of dpkg's list of architectures, or dpkg's own: without foreign ones there is no list.

@@ -62,7 +62,7 @@ func (dnf) Installed(ctx context.Context, v host.View) (map[string]packages.Stat
 
 // Audit asks rpm nothing unless dnf's lock says that a transaction was cut short: of a dnf that was killed, rpm -V and
 // dnf check know nothing.
-func (dnf) Audit(ctx context.Context, v host.View) (packages.Audit, error) {
+func (dnf) Audit(ctx context.Context, v host.View, _ func() (map[string]packages.State, error)) (packages.Audit, error) {
 	if err := spoken(v); err != nil {
 		return packages.Audit{}, err
 	}
