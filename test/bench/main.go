@@ -135,10 +135,7 @@ func (b bench) compare() error {
 	if err := b.memory("with 1,000 handlers", gpuadm, peer); err != nil {
 		return err
 	}
-	if err := b.journals(); err != nil {
-		return err
-	}
-	return partitions()
+	return b.journals()
 }
 
 // commands are gpuadm's and nvidia-ctk's for the same work.
