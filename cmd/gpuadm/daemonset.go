@@ -42,10 +42,19 @@ type pod struct {
 	every time.Duration // between two applies
 	once  bool
 
-	failed  int    // applies since the last that did not fail
-	follows bool   // the spec has follow_label in [mig]
-	layout  string // by the label, when the last apply began
+	failed  int       // applies since the last that did not fail
+	follows bool      // the spec has follow_label in [mig]
+	layout  string    // by the label, when the last apply began
+	own     host.Host // see ownFiles
 	account
+}
+
+// ownFiles are the pod's, opened once: a pod lives for months, and each opening keeps a descriptor.
+func (p *pod) ownFiles() (h host.Host, err error) {
+	if p.own == nil {
+		p.own, err = p.open("/")
+	}
+	return p.own, err
 }
 
 func newDaemonSet(c *common) *cobra.Command {
@@ -164,7 +173,7 @@ func (p *pod) rest(ctx context.Context, pause time.Duration, stop <-chan struct{
 
 // relabelled says whether the node's label names another layout than when it was last asked.
 func (p *pod) relabelled(ctx context.Context) bool {
-	self, err := p.open("/")
+	self, err := p.ownFiles()
 	if err != nil {
 		return false
 	}

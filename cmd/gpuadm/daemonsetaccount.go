@@ -72,7 +72,7 @@ func (p *pod) mayLend(ctx context.Context) bool {
 		return true
 	}
 	trouble := (*converge.Trouble)(nil)
-	self, err := p.open("/")
+	self, err := p.ownFiles()
 	if err == nil {
 		trouble, err = node.ProbePolicy(ctx, self)
 	}

@@ -36,7 +36,7 @@ const (
 // found on Debian 12 and 13, so the beginning has the engines.
 func (l *look) dpkgEntry(name string) entry {
 	head := make([]byte, dpkgHead)
-	if _, err := l.v.ReadAt(dpkgStatus, head, 0); err == nil { // else it is shorter, or cannot be read
+	if _, err := l.v.ReadAt(dpkgStatus, head, 0); err == nil { // of a shorter file zeros follow
 		if paragraph := dpkgParagraph(head, name); bytes.HasSuffix(paragraph, []byte("\n\n")) {
 			return dpkgEntry(paragraph, name)
 		}

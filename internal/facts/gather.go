@@ -36,7 +36,9 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 		ctx = host.Moment(ctx)
 		beside.Go(func() {
 			for _, name := range append([]string{containerdUnit}, needs.Units...) {
-				_, _ = l.v.Unit(ctx, name)
+				if _, err := l.v.Unit(ctx, name); err != nil {
+					return // the next look reports it, or waits as long
+				}
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +44,7 @@ func clientPEM(t *testing.T, name string) (string, time.Time) {
 type booted struct {
 	files
 	units map[string]string
+	mu    *sync.Mutex // several goroutines ask
 	asked map[string]int
 }
 
@@ -52,6 +54,8 @@ func (booted) Runs() bool { return true }
 func (r booted) Unit(ctx context.Context, name string) (host.Unit, error) {
 	u, _ := r.files.Unit(ctx, name)
 	u.Active = r.units[name]
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.asked[name]++
 	return u, nil
 }
@@ -65,7 +69,7 @@ func TestNode(t *testing.T) {
 			"/etc/systemd/system/gpuadm.service": "[Service]\nExecStart=/usr/local/sbin/gpuadm apply\n",
 			unitFile:                             service1("/usr/bin/kubelet"),
 		},
-		units: map[string]string{"gpuadm.service": "activating", "kubelet.service": "inactive"}, asked: map[string]int{},
+		units: map[string]string{"gpuadm.service": "activating", "kubelet.service": "inactive"}, mu: new(sync.Mutex), asked: map[string]int{},
 	}
 	f, err := Gather(t.Context(), r, Needs{})
 	if err != nil {
@@ -80,7 +84,7 @@ func TestNode(t *testing.T) {
 	}
 	old := &booted{
 		files: files{"/sys/fs/cgroup/memory/x": "", "/proc/cpuinfo": "processor\t: 0\nmodel name\t: x\n\nprocessor\t: 1\n", "/etc/hostname": "# a comment\n\nold\n", "/etc/machine-id": "uninitialized\n"},
-		units: map[string]string{"gpuadm.service": "activating"}, asked: map[string]int{},
+		units: map[string]string{"gpuadm.service": "activating"}, mu: new(sync.Mutex), asked: map[string]int{},
 	}
 	f, err = Gather(t.Context(), old, Needs{})
 	if err != nil || f.Cgroup != 1 || f.CPUs != 2 || f.Hostname != "old" || f.MachineID != "" || f.Memory != 0 || f.Booting || old.asked["gpuadm.service"] != 0 {

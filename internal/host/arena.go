@@ -11,6 +11,8 @@ package host
 /*
 #include <malloc.h>
 
+#ifdef M_ARENA_MAX // of glibc
 __attribute__((constructor)) static void one_arena(void) { mallopt(M_ARENA_MAX, 1); }
+#endif
 */
 import "C"

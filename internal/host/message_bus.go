@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -61,8 +62,8 @@ func entered() [][2]string {
 	return [][2]string{{systemdUnit, "ActiveEnterTimestamp"}, {systemdUnit, "ActiveEnterTimestampMonotonic"}}
 }
 
-// messageBus is the connection to the system's message bus for the questions that make a Unit. It is kept: the bus sends nothing on it
-// but answers.
+// messageBus is the connection to the system's message bus for the questions that make a Unit. It is kept: the bus sends hardly more on it
+// than answers.
 //
 // Root has a private way to systemd too, which go-systemd and systemctl take. But for each connection there systemd first builds all
 // that it can answer with, which takes it 2 ms, as long as 40 answers take (bus_on_connection and bus_setup_api in systemd's
@@ -89,6 +90,29 @@ func (b *messageBus) properties(ctx context.Context, socket, name string) (prope
 	return found, nil
 }
 
+// fit says whether the properties that are there are of their types.
+func (p properties) fit() error {
+	for name, v := range p {
+		ok := false
+		switch name {
+		case "MainPID":
+			_, ok = v.(uint32)
+		case "NeedDaemonReload":
+			_, ok = v.(bool)
+		case "DropInPaths":
+			_, ok = v.([]string)
+		case "LoadState", "UnitFileState", "FragmentPath", "ActiveState", "SubState":
+			_, ok = v.(string)
+		default: // times, in microseconds
+			_, ok = v.(uint64)
+		}
+		if !ok {
+			return errMessage
+		}
+	}
+	return nil
+}
+
 // mainless says that a service is active without a main process: one that forks, and systemd has found none.
 func (p properties) mainless() bool {
 	start, is := p["ExecMainStartTimestamp"]
@@ -107,10 +131,9 @@ func (b *messageBus) get(ctx context.Context, socket, name string, all [][2]stri
 		return err
 	}
 	for i, of := range all {
-		v, _ := answers[i].(godbus.Variant)
-		found[of[1]] = v.Value()
+		found[of[1]] = answers[i]
 	}
-	return nil
+	return found.fit()
 }
 
 // unknown says that systemd does not know a unit. GetUnit does not make systemd load it: for a unit without a file that means a search of
@@ -214,23 +237,24 @@ func (c *busConn) ask(calls []methodCall) (answers []any, refused, err error) {
 		return nil, nil, err
 	}
 	answers = make([]any, len(calls))
-	for left := len(calls); left > 0; {
-		m, err := godbus.DecodeMessage(c.in)
+	var answered []uint32
+	for len(answered) < len(calls) {
+		m, err := readMessage(c.in)
 		if err != nil {
 			return nil, nil, err
 		}
-		serial, _ := m.Headers[godbus.FieldReplySerial].Value().(uint32)
-		if serial < first || serial > c.serial {
-			continue // a signal, or the answer to Hello
+		// Signals come too, and on some buses any user may send one with the number of a call.
+		if m.kind != busReply && m.kind != busError || m.answers < first || m.answers > c.serial {
+			continue
 		}
-		left--
-		switch {
-		case m.Type == godbus.TypeError && refused == nil:
-			name, _ := m.Headers[godbus.FieldErrorName].Value().(string)
-			refused = godbus.Error{Name: name, Body: m.Body}
-		case m.Type == godbus.TypeMethodReply && len(m.Body) == 1:
-			answers[serial-first] = m.Body[0]
+		if slices.Contains(answered, m.answers) || m.kind == busReply && m.value == nil {
+			return nil, nil, errMessage
 		}
+		answered = append(answered, m.answers)
+		if m.kind == busError && refused == nil {
+			refused = godbus.Error{Name: m.refusal}
+		}
+		answers[m.answers-first] = m.value
 	}
 	return answers, refused, nil
 }

@@ -115,6 +115,7 @@ func (s *manager) serve(conn net.Conn) {
 		if s.signal {
 			send(conn, godbus.TypeSignal, map[godbus.HeaderField]any{
 				godbus.FieldPath: godbus.ObjectPath("/org/freedesktop/systemd1"), godbus.FieldInterface: "org.freedesktop.systemd1.Manager", godbus.FieldMember: "UnitNew",
+				godbus.FieldReplySerial: m.Serial(), // dbus-broker lets any user send one that claims to be an answer
 			}, "x.service")
 		}
 		last := m.Body[len(m.Body)-1].(string)
