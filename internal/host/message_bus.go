@@ -5,7 +5,6 @@ package host
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -124,7 +123,7 @@ func (b *messageBus) get(ctx context.Context, socket, name string, all [][2]stri
 	calls := make([]methodCall, len(all))
 	for i, of := range all {
 		at := "/org/freedesktop/systemd1/unit/" + dbus.PathBusEscape(name)
-		calls[i] = methodCall{systemdName, at, "org.freedesktop.DBus.Properties", "Get", []any{of[0], of[1]}}
+		calls[i] = methodCall{systemdName, at, "org.freedesktop.DBus.Properties", "Get", []string{of[0], of[1]}}
 	}
 	answers, err := b.ask(ctx, socket, calls)
 	if err != nil {
@@ -140,7 +139,7 @@ func (b *messageBus) get(ctx context.Context, socket, name string, all [][2]stri
 // all folders, and two signals to all that listen (bus_get_unit_by_name in systemd's src/core/dbus-manager.c, manager_dispatch_gc_unit_queue in
 // src/core/manager.c).
 func (b *messageBus) unknown(ctx context.Context, socket, name string) bool {
-	_, err := b.ask(ctx, socket, []methodCall{{systemdName, "/org/freedesktop/systemd1", systemdName + ".Manager", "GetUnit", []any{name}}})
+	_, err := b.ask(ctx, socket, []methodCall{{systemdName, "/org/freedesktop/systemd1", systemdName + ".Manager", "GetUnit", []string{name}}})
 	var refused godbus.Error
 	return errors.As(err, &refused) && refused.Name == noSuchUnit
 }
@@ -216,24 +215,20 @@ func dialBus(ctx context.Context, socket string) (*busConn, error) {
 
 // ask makes calls with one write. The answers are in the order of the calls; refused is the first that is an error.
 func (c *busConn) ask(calls []methodCall) (answers []any, refused, err error) {
-	var out bytes.Buffer
+	var out []byte
 	if c.serial == 0 {
 		if line, err := c.in.ReadString('\n'); err != nil || !strings.HasPrefix(line, "OK ") {
 			return nil, nil, errors.Join(errors.New("the message bus refuses the connection"), err)
 		}
 		c.serial++ // the first call on a bus: "org.freedesktop.DBus.Hello" in the D-Bus specification
-		if err := (methodCall{"org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "Hello", nil}).write(&out, c.serial); err != nil {
-			return nil, nil, err
-		}
+		out = methodCall{"org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "Hello", nil}.append(out, c.serial)
 	}
 	first := c.serial + 1
 	for _, call := range calls {
 		c.serial++
-		if err := call.write(&out, c.serial); err != nil {
-			return nil, nil, err
-		}
+		out = call.append(out, c.serial)
 	}
-	if _, err := c.Write(out.Bytes()); err != nil {
+	if _, err := c.Write(out); err != nil {
 		return nil, nil, err
 	}
 	answers = make([]any, len(calls))
@@ -262,27 +257,51 @@ func (c *busConn) ask(calls []methodCall) (answers []any, refused, err error) {
 // methodCall is a call to a program on the bus.
 type methodCall struct {
 	to, path, of, method string
-	args                 []any
+	args                 []string
 }
 
-func (c methodCall) write(out *bytes.Buffer, serial uint32) error {
-	m := &godbus.Message{
-		Type: godbus.TypeMethodCall,
-		Headers: map[godbus.HeaderField]godbus.Variant{
-			godbus.FieldPath:        godbus.MakeVariant(godbus.ObjectPath(c.path)),
-			godbus.FieldDestination: godbus.MakeVariant(c.to),
-			godbus.FieldInterface:   godbus.MakeVariant(c.of),
-			godbus.FieldMember:      godbus.MakeVariant(c.method),
-		},
-		Body: c.args,
+// append writes the call behind other messages. Source: "Message Format" in https://dbus.freedesktop.org/doc/dbus-specification.html.
+// Godbus could, too, and takes a twentieth of the time of an apply with nothing to do for eleven calls.
+func (c methodCall) append(out []byte, serial uint32) []byte {
+	start := len(out)
+	align := func(n int) {
+		for (len(out)-start)%n != 0 {
+			out = append(out, 0)
+		}
+	}
+	number := func(n uint32) {
+		align(4)
+		out = binary.LittleEndian.AppendUint32(out, n)
+	}
+	text := func(s string) {
+		number(uint32(len(s)))
+		out = append(append(out, s...), 0)
+	}
+	const call, version = 1, 1
+	out = append(out, 'l', call, 0, version, 0, 0, 0, 0)
+	number(serial)
+	number(0)
+	fields := len(out)
+	for _, f := range [...]struct {
+		code  byte
+		of    byte
+		value string
+	}{{fieldPath, 'o', c.path}, {fieldDestination, 's', c.to}, {fieldInterface, 's', c.of}, {fieldMember, 's', c.method}} {
+		align(8)
+		out = append(out, f.code, 1, f.of, 0)
+		text(f.value)
 	}
 	if len(c.args) > 0 {
-		m.Headers[godbus.FieldSignature] = godbus.MakeVariant(godbus.SignatureOf(c.args...))
+		align(8)
+		out = append(out, fieldBody, 1, 'g', 0, byte(len(c.args)))
+		out = append(append(out, strings.Repeat("s", len(c.args))...), 0)
 	}
-	at := out.Len()
-	if err := m.EncodeTo(out, binary.LittleEndian); err != nil {
-		return err
+	binary.LittleEndian.PutUint32(out[start+12:], uint32(len(out)-fields))
+	align(8)
+	body := len(out)
+	for _, arg := range c.args {
+		text(arg)
 	}
-	binary.LittleEndian.PutUint32(out.Bytes()[at+8:], serial) // its place in the header by the D-Bus specification: godbus keeps it to itself
-	return nil
+	binary.LittleEndian.PutUint32(out[start+4:], uint32(len(out)-body))
+	return out
 }

@@ -31,9 +31,13 @@ const (
 	busReply = 2
 	busError = 3
 
-	fieldError   = 4
-	fieldReplyTo = 5
-	fieldBody    = 8 // its signature
+	fieldPath        = 1
+	fieldInterface   = 2
+	fieldMember      = 3
+	fieldError       = 4
+	fieldReplyTo     = 5
+	fieldDestination = 6
+	fieldBody        = 8 // its signature
 )
 
 // readMessage reads one message. Source: "Message Format" in https://dbus.freedesktop.org/doc/dbus-specification.html.

@@ -102,3 +102,34 @@ func FuzzReadMessage(f *testing.F) {
 		}
 	})
 }
+
+// TestMethodCall: godbus reads each call as it was meant, also behind others of any length.
+func TestMethodCall(t *testing.T) {
+	var out []byte
+	calls := []methodCall{{"org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "Hello", nil}}
+	for n := range 20 {
+		calls = append(calls, methodCall{"a.b", "/" + strings.Repeat("p", n+1), "c.d", "Get", []string{strings.Repeat("x", n), "Ä"}})
+	}
+	for i, c := range calls {
+		out = c.append(out, uint32(i+1))
+	}
+	in := bytes.NewReader(out)
+	for i, c := range calls {
+		m, err := godbus.DecodeMessage(in)
+		if err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		header := func(f godbus.HeaderField) any { return m.Headers[f].Value() }
+		var args []string
+		for _, v := range m.Body {
+			args = append(args, v.(string))
+		}
+		if m.Type != godbus.TypeMethodCall || m.Serial() != uint32(i+1) || header(godbus.FieldPath) != godbus.ObjectPath(c.path) || header(godbus.FieldDestination) != c.to ||
+			header(godbus.FieldInterface) != c.of || header(godbus.FieldMember) != c.method || !reflect.DeepEqual(args, c.args) {
+			t.Errorf("%+v is read as %+v", c, m)
+		}
+	}
+	if in.Len() > 0 {
+		t.Errorf("%d bytes too many", in.Len())
+	}
+}
