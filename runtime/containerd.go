@@ -183,14 +183,13 @@ func beside(h Handler, ops []toml.Op, a, b any, at []string) []string {
 		}
 		return slices.Clone(at)
 	}
-	fold := func(a, b []string) bool { return slices.EqualFunc(a, b, strings.EqualFold) }
 	at = slices.Grow(at, 1) // all keys share its array: there may be a thousand
 	differs := func(key string) []string {
 		at := append(at, key)
 		switch {
 		case len(at) == 1 && key == "version",
-			cri && len(at) == 5 && key == h.Name && fold(at[2:4], []string{"containerd", "runtimes"}),
-			cri && slices.ContainsFunc(ops, func(op toml.Op) bool { return len(op.Path) > 2 && fold(op.Path[2:], at[2:]) }):
+			cri && samePlace(at[2:], []string{"containerd", "runtimes", h.Name}),
+			cri && slices.ContainsFunc(ops, func(op toml.Op) bool { return len(op.Path) > 2 && samePlace(at[2:], op.Path[2:]) }):
 			return nil
 		}
 		return beside(h, ops, x[key], y[key], at)
@@ -208,6 +207,20 @@ func beside(h Handler, ops []toml.Op, a, b any, at []string) []string {
 		}
 	}
 	return nil
+}
+
+// samePlace says whether two paths in the CRI plugin's table lead to the same. Names of handlers are not the daemon's: they are spelt exactly.
+func samePlace(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		handler := i == 2 && strings.EqualFold(a[0], "containerd") && strings.EqualFold(a[1], "runtimes")
+		if a[i] != b[i] && (handler || !strings.EqualFold(a[i], b[i])) {
+			return false
+		}
+	}
+	return true
 }
 
 // imports are the patterns of a file, as absolute ones.

@@ -58,7 +58,8 @@ func withoutUnread(tree map[string]any) (map[string]any, error) {
 	pluginsKey, v := toml.Field(tree, "plugins")
 	plugins, _ := v.(map[string]any)
 	for _, name := range []string{criV1, criV2} {
-		cri, at := tableRead(plugins, []string{pluginsKey}, name)
+		cri, _ := plugins[name].(map[string]any)
+		at := []string{pluginsKey, name}
 		hide(cri, at, "containerd", "enable_cdi", "systemd_cgroup")
 		containerd, at := tableRead(cri, at, "containerd")
 		hide(containerd, at, "runtimes", "default_runtime_name", "default_runtime", "no_pivot")

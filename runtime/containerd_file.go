@@ -126,7 +126,10 @@ func (f configFile) checkCRI(cri map[string]any, at []string) error {
 	var first string // in order, of those that are wrong
 	var wrong error
 	for name, entry := range runtimes {
-		if err := f.checkEntry(entry, append(at, name)); err != nil && (wrong == nil || name < first) {
+		if wrong != nil && name > first {
+			continue // to say what is wrong takes a parse
+		}
+		if err := f.checkEntry(entry, append(at, name)); err != nil {
 			first, wrong = name, err
 		}
 	}

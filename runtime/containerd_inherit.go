@@ -4,6 +4,7 @@
 package runtime
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -61,15 +62,11 @@ func (c *criTree) template(h Handler) map[string]any {
 	}
 	names := []string{c.defaultName(), "runc", "crun"}
 	if i := slices.IndexFunc(names, fits); i >= 0 {
-		return sub(runtimes, names[i])
+		entry, _ := runtimes[names[i]].(map[string]any)
+		return entry
 	}
-	first := ""
-	for name := range runtimes {
-		if fits(name) && (first == "" || name < first) {
-			first = name
-		}
-	}
-	if entry, ok := runtimes[first].(map[string]any); ok && fits(first) {
+	if others := slices.DeleteFunc(slices.Collect(maps.Keys(runtimes)), func(name string) bool { return !fits(name) }); len(others) > 0 {
+		entry, _ := runtimes[slices.Min(others)].(map[string]any)
 		return entry
 	}
 	foreign, _ := runtimes[c.defaultName()].(map[string]any)

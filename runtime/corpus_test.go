@@ -75,7 +75,7 @@ func layTree(t testing.TB, files map[string][]byte) Tree {
 	tree := Tree{Root: File{etc + "/config.toml", files[etc+"/config.toml"]}}
 	for i := 0; i <= len(tree.Imports); i++ { // it grows by what its files import
 		f := append([]File{tree.Root}, tree.Imports...)[i]
-		patterns, err := facts.Imports(f.Path, f.Data, "")
+		patterns, err := patternsOf(f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,6 +89,15 @@ func layTree(t testing.TB, files map[string][]byte) Tree {
 		}
 	}
 	return tree
+}
+
+// patternsOf is what a file imports, read apart from the code under test.
+func patternsOf(f File) ([]string, error) {
+	var c struct {
+		Imports []string `toml:"imports"`
+	}
+	err := gotoml.Unmarshal(bytes.TrimPrefix(f.Data, []byte("\xef\xbb\xbf")), &c)
+	return facts.Absolute(f.Path, c.Imports, ""), err
 }
 
 func read(t testing.TB, name string) []byte {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/toml"
 	"github.com/gpuadm/gpuadm/test/alloc"
 )
@@ -33,7 +32,7 @@ func FuzzEdit(f *testing.F) {
 		tree := Tree{Root: File{etc + "/config.toml", root}}
 		if len(imported) > 0 {
 			tree.Imports = []File{{etc + "/conf.d/50-x.toml", imported}}
-			if patterns, err := facts.Imports(tree.Root.Path, root, ""); err != nil || !covers(patterns) {
+			if patterns, err := patternsOf(tree.Root); err != nil || !covers(patterns) {
 				tree.Imports = nil
 			}
 		}

@@ -220,7 +220,11 @@ func data(t Tree, name string) []byte {
 func reads(t Tree) []string {
 	names := []string{t.Root.Path}
 	for _, f := range append([]File{t.Root}, t.Imports...) {
-		patterns, _ := facts.Imports(f.Path, f.Data, t.Globs) // what cannot be read imports nothing
+		tree, err := t.Texts.Values(f.Data)
+		if err != nil {
+			continue // what cannot be read imports nothing
+		}
+		patterns, _ := configFile{path: f.Path, globs: t.Globs, tree: tree}.imports()
 		for _, p := range patterns {
 			if strings.ContainsAny(p, "*?[") {
 				p = path.Dir(p)

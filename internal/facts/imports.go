@@ -4,29 +4,12 @@
 package facts
 
 import (
-	"bytes"
 	"errors"
 	"path"
 	"strings"
 
-	gotoml "github.com/pelletier/go-toml/v2"
-
 	"github.com/gpuadm/gpuadm/internal/toml"
 )
-
-// Imports returns what the imports of a containerd config file name, in order: absolute paths, some with a * to be
-// expanded. Relative ones are meant from the folder of the file that imports; where Globs says so, those with a * are not.
-// Source: resolveImports in services/server/config/config.go and cmd/containerd/server/config/config.go of
-// https://github.com/containerd/containerd.
-func Imports(file string, data []byte, globs string) ([]string, error) {
-	var c struct {
-		Imports []string `toml:"imports"`
-	}
-	if err := gotoml.Unmarshal(bytes.TrimPrefix(data, []byte(toml.BOM)), &c); err != nil {
-		return nil, err
-	}
-	return Absolute(file, c.Imports, globs), nil
-}
 
 // Globs is the folder from which this version of containerd takes relative imports with a *: systemd's "/", where it takes them from its
 // working directory, which is so in 1.6 before 1.6.29 and in 1.7 before 1.7.16; else "", for the importing file's. Sources: services/server/config/config.go of
@@ -40,7 +23,10 @@ func Globs(version string) string {
 	return ""
 }
 
-// Absolute makes paths of what a file imports.
+// Absolute makes paths of what a containerd configuration file imports: absolute ones, some with a * to be expanded. Relative ones are meant
+// from the folder of the file that imports; where Globs says so, those with a * are not.
+// Source: resolveImports in services/server/config/config.go and cmd/containerd/server/config/config.go of
+// https://github.com/containerd/containerd.
 func Absolute(file string, imports []string, globs string) []string {
 	out := make([]string, len(imports))
 	for i, p := range imports {
@@ -63,7 +49,7 @@ type containerdConfig struct {
 	address string
 }
 
-// readContainerd finds it in the values of a file; ok says that containerd would take them.
+// readContainerd finds it in the values of a file; ok says that they are of the types that containerd takes.
 func readContainerd(tree map[string]any) (c containerdConfig, ok bool) {
 	ok = true
 	table := func(v any) map[string]any {

@@ -238,7 +238,7 @@ func ShowPath(path []string) string {
 }
 
 // Field finds a key as programs do that decode TOML into fields of their own with go-toml, of either version: they do not mind upper and
-// lower case. Exact spelling first, else the last in order, which is what go-toml v2 ends with.
+// lower case. Of several spellings the exact one counts, else the last in order: such a program takes the last in the file.
 func Field(t map[string]any, name string) (key string, value any) {
 	if v, ok := t[name]; ok {
 		return name, v
