@@ -13,7 +13,7 @@ import (
 )
 
 // TestTextsStayAsParsed makes and takes out edits with texts that are parsed once, of all shapes for all daemons: each result is that of
-// texts parsed anew each time, and what is remembered stays as it was parsed.
+// texts that are parsed each time, and what is remembered stays as it was parsed.
 func TestTextsStayAsParsed(t *testing.T) {
 	results := map[string]int{}
 	for _, c := range corpus(t) {
