@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,6 +25,7 @@ func TestMain(m *testing.M) {
 	if slices.Contains(os.Args[1:], "serve-ssh") {
 		main()
 	}
+	runtime.GOMAXPROCS(runtime.NumCPU()) // tests may take all, and races need several
 	os.Exit(m.Run())
 }
 
