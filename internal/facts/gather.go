@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,6 +42,7 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 				}
 			}
 		})
+		runtime.Gosched() // on one processor it would begin when the rest waits for it
 	}
 	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
 	if f.Live {
