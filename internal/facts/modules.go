@@ -270,14 +270,10 @@ func (l *look) compiler(dir, kernel string) string {
 	return ""
 }
 
-// head is the beginning of a file, all of a short one. A kernel's configuration has 300 kB, and begins with the compiler: init/Kconfig in
-// the kernel's tree.
+// head is as much of a kernel's configuration as names the compiler. It has 300 kB, and begins with that: init/Kconfig in the kernel's tree.
 func (l *look) head(name string) []byte {
 	head := make([]byte, 4<<10)
-	if _, err := l.v.ReadAt(name, head, 0); err != nil { // it is shorter, or cannot be read
-		return l.read(name)
-	}
-	if CompilerIn(string(head)) == "" {
+	if _, _ = l.v.ReadAt(name, head, 0); CompilerIn(string(head)) == "" { // of a shorter file zeros follow
 		return l.read(name)
 	}
 	return head
