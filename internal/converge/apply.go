@@ -48,12 +48,12 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 		}
 	}
 	r.prune(ctx) // before all else, since a full disk may be why the last run failed
-	now := host.Moment(ctx)
-	f, err := r.gathered(now)
+	now := host.Snapshot(h)
+	f, err := r.gathered(ctx, now)
 	if err != nil {
 		return Result{}, err
 	}
-	plan, err := e.plan(now, h, r.j, f, func(s step, _ host.View) Change { return s.Change }) // a run shows what it makes, when it makes it
+	plan, err := e.plan(ctx, now, r.j, f, func(s step, _ host.View) Change { return s.Change }) // a run shows what it makes, when it makes it
 	if err != nil {
 		return Result{}, err
 	}
@@ -124,7 +124,7 @@ func (r *run) stages(ctx context.Context) error {
 // stage makes one stage's changes. Settlers come last.
 func (r *run) stage(ctx context.Context, st Stage) error {
 	r.at = st.Name
-	f, err := r.gathered(ctx)
+	f, err := r.gathered(ctx, r.h)
 	var steps []step
 	mine := present(r.j.Runs())
 	if err == nil {
@@ -158,11 +158,11 @@ func (r *run) stage(ctx context.Context, st Stage) error {
 }
 
 // gathered returns the machine's facts. They are gathered again once this run has changed something.
-func (r *run) gathered(ctx context.Context) (facts.Facts, error) {
+func (r *run) gathered(ctx context.Context, v host.View) (facts.Facts, error) {
 	if r.facts != nil {
 		return *r.facts, nil
 	}
-	f, err := r.Facts(ctx, r.h)
+	f, err := r.Facts(ctx, v)
 	if err == nil {
 		r.facts = &f
 	}

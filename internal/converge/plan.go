@@ -77,7 +77,7 @@ func (e *Engine) Plan(ctx context.Context, v host.View) (Plan, error) {
 	if j.Refused != nil {
 		return Plan{}, j.Refused
 	}
-	ctx = host.Moment(ctx)
+	v = host.Snapshot(v)
 	f, err := e.Facts(ctx, v)
 	if err != nil {
 		return Plan{}, err
@@ -145,13 +145,19 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		c.fail(err)
 		return []step{{Change: c}}, nil
 	}
-	var unwanted, wanted []step
 	if slices.ContainsFunc(wants, func(w Want) bool { return w.Releases }) {
 		mine = nil
 	}
+	made, asked := map[key][]link{}, make(map[key]bool, len(wants))
+	for _, o := range mine {
+		made[o.is] = o.links
+	}
+	for _, w := range wants {
+		asked[keyOf(w.Thing)] = true
+	}
+	var unwanted []step
 	for _, o := range slices.Backward(mine) {
-		asked := slices.ContainsFunc(wants, func(w Want) bool { return keyOf(w.Thing) == o.key() })
-		if o.Stage != st.Name || asked || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
+		if o.Stage != st.Name || asked[o.is] || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
 			continue
 		}
 		if o.back() && !o.links[len(o.links)-1].open {
@@ -169,15 +175,13 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 			}
 		}
 	}
+	wanted := make([]step, 0, len(wants))
 	for _, w := range wants {
-		s := step{want: w, Change: Change{
-			Stage: st.Name, Section: w.Section, Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads, Form: refOf(w.Thing).Form, Why: w.Why,
+		of := refOf(w.Thing)
+		wanted = append(wanted, step{want: w, mine: made[of.key()], Change: Change{
+			Stage: st.Name, Section: w.Section, Kind: of.Kind, Name: of.Name, Reads: of.Reads, Form: of.Form, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
-		}}
-		if i := slices.IndexFunc(mine, func(o ours) bool { return o.key() == keyOf(w.Thing) }); i >= 0 {
-			s.mine = mine[i].links
-		}
-		wanted = append(wanted, s)
+		}})
 	}
 	steps := gather(unwanted, wanted)
 	settlersLast(steps)
@@ -217,7 +221,8 @@ func (e *Engine) settlers(c Change) (list []Settler) {
 // gather puts the steps in the order of their making: first what is no longer asked for, then what is. The steps of a Resolver come
 // where its last wanted step is, with all steps of its kind, so that they are made together: packages that are no longer asked for
 // are removed in the transaction that installs those that replace them.
-func gather(unwanted, wanted []step) (steps []step) {
+func gather(unwanted, wanted []step) []step {
+	steps := make([]step, 0, len(unwanted)+len(wanted))
 	last := map[string]int{}
 	for i, s := range wanted {
 		if _, ok := s.want.Thing.(Resolver); ok {
@@ -238,8 +243,12 @@ func gather(unwanted, wanted []step) (steps []step) {
 		case !ok:
 			steps = append(steps, s)
 		case at == i:
-			of := func(o step) bool { return o.Kind != s.Kind }
-			steps = slices.Concat(steps, slices.DeleteFunc(slices.Clone(wanted), of), batched[s.Kind])
+			for _, o := range wanted[:i+1] {
+				if o.Kind == s.Kind {
+					steps = append(steps, o)
+				}
+			}
+			steps = append(steps, batched[s.Kind]...)
 		}
 	}
 	return steps

@@ -114,9 +114,10 @@ func (l link) ours(s State) bool { return slices.Contains(l.made, s) }
 // ours is what gpuadm has done to one thing.
 type ours struct {
 	Change // the last one, as journalled
+	is     key
 	links  []link
-	first  Run // which run touched it first
-	last   Run // and last
+	first  *Run // which run touched it first
+	last   *Run // and last
 }
 
 // present folds runs into gpuadm's changes that are on the machine.
@@ -129,15 +130,17 @@ func present(runs []Run) []ours {
 func fold(runs []Run) []ours {
 	var list []ours
 	at := map[key]int{}
-	for _, run := range runs {
+	for r := range runs {
+		run := &runs[r]
 		for _, c := range run.Makes {
 			if c.Settles {
 				continue
 			}
-			i, ok := at[c.key()]
+			is := c.key()
+			i, ok := at[is]
 			if !ok {
-				i, at[c.key()] = len(list), len(list)
-				list = append(list, ours{first: run})
+				i, at[is] = len(list), len(list)
+				list = append(list, ours{is: is, first: run})
 			}
 			list[i].Change, list[i].last = c, run
 			list[i].add(c)

@@ -183,7 +183,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	named := func(c Change) bool { return slices.Contains(leave, c.Name) || slices.Contains(leave, c.String()) }
 	steps := e.backwards(present(runs))
 	for i, o := range fold(older) {
-		if i = slices.IndexFunc(steps, func(s step) bool { return s.key() == o.key() }); i >= 0 {
+		if i = slices.IndexFunc(steps, func(s step) bool { return s.key() == o.is }); i >= 0 {
 			for _, l := range o.links {
 				steps[i].older = append(append(steps[i].older, l.Before), l.made...)
 			}

@@ -34,7 +34,6 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 	f := Facts{Live: v.Live(), Baked: v.Runs() && !v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
 	hardware, beside := &look{v: l.v, cache: c}, sync.WaitGroup{}
 	if f.Live { // most machines have this engine, and systemd takes a while to answer
-		ctx = host.Moment(ctx)
 		beside.Go(func() {
 			for _, name := range append([]string{containerdUnit}, needs.Units...) {
 				if _, err := l.v.Unit(ctx, name); err != nil {
@@ -87,34 +86,13 @@ func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 // Changes says that the machine is changed: what GPUs found need not hold.
 func (c *Cache) Changes() { c.gpus = nil }
 
+// look reads by a snapshot, so that all facts are of the same bytes.
 func (c *Cache) look(v host.View) *look {
-	if c.view == nil || !reflect.ValueOf(v).Comparable() || c.view != v {
-		*c = Cache{view: v, texts: new(toml.Texts)} // another machine, or a view that cannot be compared
+	of := host.Machine(v)
+	if c.view == nil || !reflect.ValueOf(of).Comparable() || c.view != of {
+		*c = Cache{view: of, texts: new(toml.Texts)} // another machine, or a view that cannot be compared
 	}
-	return &look{v: once{v, new(sync.Mutex), map[string]answer{}}, cache: c, texts: c.texts}
-}
-
-// once is a machine for one gathering: each file is read once, so that all facts are of the same bytes.
-type once struct {
-	host.View
-	mu   *sync.Mutex
-	read map[string]answer
-}
-
-type answer struct {
-	data []byte
-	err  error
-}
-
-func (o once) ReadFile(name string) ([]byte, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	a, ok := o.read[name]
-	if !ok {
-		a.data, a.err = o.View.ReadFile(name)
-		o.read[name] = a
-	}
-	return a.data, a.err
+	return &look{v: host.Snapshot(v), cache: c, texts: c.texts}
 }
 
 // needed finds out what was asked for beside.

@@ -118,7 +118,7 @@ func (f *Files) Readlink(name string) (string, error) {
 // ReadDir is View's.
 func (f *Files) ReadDir(name string) ([]string, error) {
 	fails := fail
-	dir, err := f.deep(name)
+	dir, _, err := f.deep(name)
 	if errors.Is(err, errWalk) {
 		var at place
 		if at, err = f.walk(name, true); err != nil {

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// moment is what systemd and its folders said under one context.
+// moment is what systemd and its folders said to one snapshot.
 type moment struct {
 	folders func(*Files) []string
 	units   sync.Map // by name: func() (Unit, error)
@@ -17,23 +17,16 @@ type moment struct {
 
 type momentKey struct{}
 
-// Moment makes a context under which a unit is asked for once, however many facts and things want to know. It is for what changes
-// nothing and waits for nothing: under it a unit stays what it was.
-func Moment(ctx context.Context) context.Context {
-	if ctx.Value(momentKey{}) != nil {
-		return ctx
-	}
-	m := &moment{}
+func newMoment() *moment {
 	var once sync.Once
 	var found []string
-	m.folders = func(f *Files) []string {
+	return &moment{folders: func(f *Files) []string {
 		once.Do(func() { found = f.units().folders })
 		return found
-	}
-	return context.WithValue(ctx, momentKey{}, m)
+	}}
 }
 
-// unitFiles are those of a machine; under a moment its folders are looked for once.
+// unitFiles are those of a machine; a snapshot looks for its folders once.
 func (s *systemd) unitFiles(ctx context.Context) unitFiles {
 	if m, ok := ctx.Value(momentKey{}).(*moment); ok {
 		return unitFiles{s.files, m.folders(s.files)}
@@ -41,7 +34,7 @@ func (s *systemd) unitFiles(ctx context.Context) unitFiles {
 	return s.files.units()
 }
 
-// unit describes a unit, as systemd says, or said under the same moment.
+// unit describes a unit, as systemd says, or said to the same snapshot.
 func (s *systemd) unit(ctx context.Context, name string) (Unit, error) {
 	m, ok := ctx.Value(momentKey{}).(*moment)
 	if !ok {

@@ -148,11 +148,11 @@ func (f *Files) jump(name string, follow bool) (place, error) {
 		return place{}, errWalk
 	}
 	folder, last := path.Dir(name), path.Base(name)
-	dir, err := f.deep(folder)
+	dir, folder, err := f.deep(folder)
 	if err != nil {
 		return place{}, err
 	}
-	to := place{dir: dir, name: last, path: name}
+	to := place{dir: dir, name: last, path: path.Join(folder, last)}
 	if follow {
 		i, err := dir.Lstat(last)
 		if err == nil && i.Mode&fs.ModeSymlink != 0 || err != nil && !errors.Is(err, syscall.ENOENT) {
@@ -167,30 +167,57 @@ func (f *Files) jump(name string, follow bool) (place, error) {
 // clean says that a path is absolute and the shortest of its name, as deepDisk takes it.
 func clean(name string) bool { return strings.HasPrefix(name, "/") && path.Clean(name) == name }
 
-// deep opens a folder in one call, where the disk can do that and no link is on the way.
-func (f *Files) deep(name string) (Folder, error) {
+// deep opens a folder in one call, where the disk can do that and no link is on the way, or only as its first part. It returns too what
+// the path is without that link.
+func (f *Files) deep(name string) (Folder, string, error) {
 	disk, ok := f.disk.(deepDisk)
 	if !ok || !clean(name) {
-		return nil, errWalk
+		return nil, name, errWalk
 	}
-	dir, err := disk.Deep(name)
-	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
-		return nil, errWalk
-	}
-	return dir, err
+	return straight(f, name, disk.Deep)
 }
 
-// deepLstat describes what a path leads to, links not followed, in few calls where deep can.
+// deepLstat describes what a path leads to, links not followed but for the first part, in few calls where deep can.
 func (f *Files) deepLstat(name string) (Info, error) {
 	disk, ok := f.disk.(deepStater)
 	if !ok || !clean(name) {
 		return Info{}, errWalk
 	}
-	i, err := disk.DeepLstat(name)
-	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
-		return Info{}, errWalk
-	}
+	i, _, err := straight(f, name, disk.DeepLstat)
 	return i, err
+}
+
+// straight goes down a path by a disk's call for one without links.
+func straight[T any](f *Files, name string, down func(name string) (T, error)) (found T, at string, err error) {
+	if found, err = down(name); errors.Is(err, syscall.ELOOP) {
+		if direct := f.direct(name); direct != "" {
+			name = direct
+			found, err = down(name)
+		}
+	}
+	if err != nil && !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ENOTDIR) {
+		err = errWalk
+	}
+	return found, name, err
+}
+
+// direct is a clean path with its first part's link followed, as walk follows it; "" where that part is no link, or leads to a path that
+// is not clean. Most systems have /lib as a link to usr/lib, and the modules of a kernel are a dozen walks of eight parts each.
+func (f *Files) direct(name string) string {
+	top, rest, below := strings.Cut(name[1:], "/")
+	if !below {
+		return ""
+	}
+	root, err := f.disk.Root()
+	if err != nil {
+		return ""
+	}
+	defer root.Close()
+	target, err := root.Readlink(top)
+	if to := "/" + strings.TrimPrefix(target, "/") + "/" + rest; err == nil && clean(to) {
+		return to
+	}
+	return ""
 }
 
 // parts splits a path; ".." stays, since what it means depends on links.

@@ -27,7 +27,7 @@ func TestJumpIsWalk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, target := range map[string]string{"l": "a/b", "a/l": "/a", "a/b/l": "../../f", "a/b/c/l": "none", "a/b/none": "l"} {
+	for name, target := range map[string]string{"l": "a/b", "abs": "/a", "up": "../a", "top": "/", "two": "abs", "out": "a/../f", "gone": "none/a", "a/l": "/a", "a/b/l": "../../f", "a/b/c/l": "none", "a/b/none": "l"} {
 		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -82,8 +82,12 @@ func TestJumpIsWalk(t *testing.T) {
 		if _, err := quick.deepLstat(name); !errors.Is(err, errWalk) {
 			seen++
 		}
+		parts := []string{"a", "b", "c", "f", "l", "none", "..", "."}
+		if name == "/" {
+			parts = append(parts, "abs", "up", "top", "two", "out", "gone") // links as /lib is one, to all that a link can lead to
+		}
 		if depth > 0 {
-			for _, part := range []string{"a", "b", "c", "f", "l", "none", "..", "."} {
+			for _, part := range parts {
 				try(strings.TrimSuffix(name, "/")+"/"+part, depth-1)
 			}
 		}

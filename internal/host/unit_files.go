@@ -40,8 +40,7 @@ func (f *Files) units() unitFiles {
 	u := unitFiles{Files: f}
 	seen := map[string]bool{}
 	for _, folder := range unitFolders() {
-		real := folder
-		dir, err := f.deep(folder)
+		dir, real, err := f.deep(folder)
 		if err == nil {
 			dir.Close()
 		} else if errors.Is(err, errWalk) {

@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"io/fs"
+	"slices"
+	"sync"
+)
+
+// snapshot is a machine of which each name is read once.
+type snapshot struct {
+	View
+	moment *moment
+
+	mu    sync.Mutex
+	stats map[string]said[Info] // by path
+	lstat map[string]said[Info]
+	files map[string]said[[]byte]
+	dirs  map[string]said[[]string]
+	links map[string]said[string]
+	leads map[string]said[string] // what Resolve said
+}
+
+// said is what a View said.
+type said[T any] struct {
+	is  T
+	err error
+}
+
+// Snapshot returns a View of the same machine that reads each file, folder and unit once, however many facts and things want to know:
+// all that is found by it agrees. It is for what changes nothing and waits for nothing, since under it the machine stays what it was. What
+// it returns must not be written to. Commands, the driver and parts of files (ReadAt) are asked for each time.
+func Snapshot(v View) View {
+	if s, ok := v.(*snapshot); ok {
+		return s
+	}
+	return &snapshot{
+		View: v, moment: newMoment(),
+		stats: map[string]said[Info]{}, lstat: map[string]said[Info]{}, files: map[string]said[[]byte]{},
+		dirs: map[string]said[[]string]{}, links: map[string]said[string]{}, leads: map[string]said[string]{},
+	}
+}
+
+// Machine returns what a snapshot is of, and any other View as it is: by it two Views of one machine are known.
+func Machine(v View) View {
+	if s, ok := v.(*snapshot); ok {
+		return s.View
+	}
+	return v
+}
+
+// recall returns what was read of a name, and reads it if it was not.
+func recall[T any](known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
+	a, ok := known[name]
+	if !ok {
+		a.is, a.err = read(name)
+		known[name] = a
+	}
+	return a.is, a.err
+}
+
+func (s *snapshot) ReadFile(name string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, err := recall(s.files, name, s.View.ReadFile)
+	return slices.Clip(data), err // who appends to it must not write over what another appended
+}
+
+func (s *snapshot) Stat(name string) (Info, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return recall(s.stats, name, func(string) (Info, error) {
+		if i, ok := s.lstat[name]; ok && (i.err != nil || i.is.Mode&fs.ModeSymlink == 0) {
+			return i.is, i.err
+		}
+		return s.View.Stat(name)
+	})
+}
+
+func (s *snapshot) Lstat(name string) (Info, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return recall(s.lstat, name, s.View.Lstat)
+}
+
+func (s *snapshot) Readlink(name string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return recall(s.links, name, s.View.Readlink)
+}
+
+func (s *snapshot) ReadDir(name string) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names, err := recall(s.dirs, name, s.View.ReadDir)
+	return slices.Clone(names), err
+}
+
+func (s *snapshot) Resolve(name string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return recall(s.leads, name, s.View.Resolve)
+}
+
+func (s *snapshot) Unit(ctx context.Context, name string) (Unit, error) {
+	return s.View.Unit(context.WithValue(ctx, momentKey{}, s.moment), name)
+}

@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// units is a View that has units of its own.
+type units struct {
+	View
+	systemd
+}
+
+func (u units) Unit(ctx context.Context, name string) (Unit, error) { return u.systemd.unit(ctx, name) }
+
+// TestSnapshot: what a snapshot has read stays what it was, missing or there; the machine beneath it, and the next snapshot, see what
+// has changed. What one reader appends to an answer, or sorts in it, no other reader sees.
+func TestSnapshot(t *testing.T) {
+	root := t.TempDir()
+	put := func(name, data string) {
+		t.Helper()
+		name = filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(data), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("etc/systemd/system/y.service", "[Service]\nExecStart=/bin/true\n")
+	put("etc/there", "old")
+	if err := os.Symlink("there", filepath.Join(root, "etc/link")); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk, err := openRoot(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := units{folder, systemd{files: NewFiles(disk)}}
+	then := Snapshot(machine)
+	if Snapshot(then) != then || Machine(then) != View(machine) || Machine(machine) != View(machine) {
+		t.Error("a snapshot of a snapshot is another one, or not of the machine")
+	}
+	check := func(v View, when string, old bool) {
+		t.Helper()
+		var want struct {
+			data, link, resolved, load string
+			size                       int64
+			names                      []string
+			missing                    bool
+		}
+		want.data, want.link, want.resolved, want.load, want.size = "new, longer", "x", "/etc/x", "loaded", 11
+		want.names = []string{"link", "systemd", "there", "x"}
+		if old {
+			want.data, want.link, want.resolved, want.load, want.size, want.missing = "old", "there", "/etc/there", "not-found", 3, true
+			want.names = []string{"link", "systemd", "there"}
+		}
+		data, _ := v.ReadFile("/etc/there")
+		stat, _ := v.Stat("/etc/there")
+		lstat, _ := v.Lstat("/etc/there")
+		link, _ := v.Readlink("/etc/link")
+		resolved, _ := v.Resolve("/etc/link")
+		names, _ := v.ReadDir("/etc")
+		unit, _ := v.Unit(t.Context(), "x.service")
+		through, _ := v.Lstat("/etc/link")
+		_, err := v.Stat("/etc/x")
+		if string(data) != want.data || stat.Size != want.size || lstat.Size != want.size || link != want.link || resolved != want.resolved ||
+			!slices.Equal(names, want.names) || unit.Load != want.load || errors.Is(err, fs.ErrNotExist) != want.missing ||
+			through.Mode&fs.ModeSymlink == 0 {
+			t.Errorf("%s: %q, %d, %d, %q, %q, %q, %+v, %v, %v", when, data, stat.Size, lstat.Size, link, resolved, names, unit, through, err)
+		}
+		if a, b := append(data, 'a'), append(data, 'b'); v != View(machine) && (a[len(data)] != 'a' || b[len(data)] != 'b') {
+			t.Errorf("%s: two readers append to the same bytes", when)
+		}
+		slices.Reverse(names)
+	}
+	check(then, "before the change", true)
+	put("etc/there", "new, longer")
+	put("etc/x", "")
+	put("etc/systemd/system/x.service", "[Service]\nExecStart=/bin/true\n")
+	if err := errors.Join(os.Remove(filepath.Join(root, "etc/link")), os.Symlink("x", filepath.Join(root, "etc/link"))); err != nil {
+		t.Fatal(err)
+	}
+	check(then, "the snapshot after the change", true)
+	check(machine, "the machine after the change", false)
+	check(Snapshot(machine), "the next snapshot", false)
+}
+
+// TestSnapshotStat: what Lstat has said of a name, Stat says too, unless it is a link.
+func TestSnapshotStat(t *testing.T) {
+	root := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(root, "f"), []byte("123"), 0o600), os.Symlink("f", filepath.Join(root, "l")),
+		os.Symlink("none", filepath.Join(root, "dangling"))); err != nil {
+		t.Fatal(err)
+	}
+	v, err := Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Snapshot(v)
+	for _, name := range []string{"/f", "/l", "/dangling", "/missing", "/f/below"} {
+		_, _ = s.Lstat(name)
+		a, err1 := v.Stat(name)
+		b, err2 := s.Stat(name)
+		if a.Mode != b.Mode || a.Size != b.Size || (err1 == nil) != (err2 == nil) || errors.Is(err1, fs.ErrNotExist) != errors.Is(err2, fs.ErrNotExist) {
+			t.Errorf("%s: %+v, %v, and of the snapshot %+v, %v", name, a, err1, b, err2)
+		}
+	}
+}
