@@ -24,7 +24,7 @@ var (
 // TestAdvice wants each version that a refusal advises to be of a branch that has not ended, and taken when it is asked for as
 // it is advised: over all GPUs, alone and two by two, branches, days and sources.
 func TestAdvice(t *testing.T) {
-	c := load(t)
+	c := Load()
 	r := random{rand.New(rand.NewPCG(7, 8))}
 	days := []string{"", "1970-01-01", "2026-11-22", "2027-03-31", "2027-04-01", "2028-06-30", "2028-07-01", "2031-01-01"}
 	systems := [][3]string{{"ubuntu", "22.04", "amd64"}, {"ubuntu", "26.04", "amd64"}, {"debian", "12", "amd64"}, {"debian", "13", "arm64"}, {"rocky", "9.6", "amd64"}, {"azurelinux", "3.0", "amd64"}, {"amzn", "2023", "arm64"}}
@@ -99,7 +99,7 @@ func follow(t *testing.T, c Catalog, m Machine, d spec.Driver, err error) (named
 }
 
 func TestAdviceInWords(t *testing.T) {
-	c := load(t)
+	c := Load()
 	late := func(m Machine, day string) Machine { m.Day = day; return m }
 	const none = `no supported driver is known that works with all GPUs here: remove those that it does not support, or write owner = "other" in [driver] and manage the driver yourself`
 	for _, x := range []struct {

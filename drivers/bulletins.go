@@ -73,7 +73,7 @@ const forgetful = 120 * 24 * time.Hour
 // outdated says what the loaded driver lacks, unless the choice has said that of the one asked for, and when this release
 // may not know the newest bulletins.
 func (d Driver) outdated(ch Choice, f facts.Facts) (notes []string) {
-	c, err := d.known(f)
+	c, err := known(f)
 	if err != nil || f.Modules == nil {
 		return nil
 	}

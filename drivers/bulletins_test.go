@@ -15,7 +15,7 @@ import (
 
 // TestBulletinTable wants of each branch one fix, of that branch, from two sources, and a fix for each branch that is supported.
 func TestBulletinTable(t *testing.T) {
-	c := load(t)
+	c := Load()
 	fixes := map[string]string{}
 	for _, b := range c.Bulletins {
 		if _, err := time.Parse(time.DateOnly, b.Published); err != nil || b.ID == "" || len(b.Fixed) == 0 {
@@ -39,7 +39,7 @@ func TestBulletinTable(t *testing.T) {
 }
 
 func TestUnfixed(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, x := range []struct{ version, day, want string }{
 		{"580.178.04", "2026-11-22", ""},
 		{"580.200.01", "2026-11-22", ""},
@@ -63,7 +63,7 @@ func TestUnfixed(t *testing.T) {
 
 func TestOutdated(t *testing.T) {
 	d := New()
-	c := load(t)
+	c := Load()
 	for _, x := range []struct {
 		day, asked, loaded string
 		want               []string

@@ -8,19 +8,14 @@
 package drivers
 
 import (
-	"embed"
 	"fmt"
 	"io"
 	"io/fs"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/pelletier/go-toml/v2"
 )
-
-//go:embed catalog/*.toml
-var embedded embed.FS
 
 // Catalog is what is known of NVIDIA's GPUs and drivers. It is not changed once it is loaded.
 type Catalog struct {
@@ -61,18 +56,12 @@ type Architecture struct {
 	Origin
 }
 
-// Load reads the catalog that is built in. It parses it each time; see Loader.
-func Load() (Catalog, error) {
-	sub, err := fs.Sub(embedded, "catalog")
-	if err != nil {
-		return Catalog{}, fmt.Errorf("internal error: no catalog is built in: %w", err)
-	}
-	return Parse(sub)
+// Load returns the catalog that is built in. Its tables are not written to: all who load it share them.
+func Load() Catalog {
+	c := builtin
+	c.Exceptions, c.Bulletins = madeExceptions(), madeBulletins()
+	return c
 }
-
-// Loader returns a function that loads the built-in catalog when it is first called. A caller that needs it more than once
-// keeps the function.
-func Loader() func() (Catalog, error) { return sync.OnceValues(Load) }
 
 // Parse reads a catalog from the TOML files of a folder. Unknown keys are refused.
 func Parse(dir fs.FS) (Catalog, error) {

@@ -12,15 +12,6 @@ import (
 	"time"
 )
 
-func load(t testing.TB) Catalog {
-	t.Helper()
-	c, err := Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // lines reads the words of each line of a data file.
 func lines(t testing.TB, name string) (all [][]string) {
 	t.Helper()
@@ -41,7 +32,7 @@ func lines(t testing.TB, name string) (all [][]string) {
 
 // TestEveryGPU runs each known device id through the ranges and through Choose.
 func TestEveryGPU(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, w := range lines(t, "gpus.txt") {
 		for _, id := range []string{w[0], "0x" + w[0], strings.ToUpper(w[0])} {
 			if a, ok := c.Arch(id); !ok || a.Name != w[1] {
@@ -62,7 +53,7 @@ func TestEveryGPU(t *testing.T) {
 
 // TestChips compares the ranges with what the PCI ID Repository says of each id.
 func TestChips(t *testing.T) {
-	c := load(t)
+	c := Load()
 	families := map[string]string{
 		"GK": "kepler", "GM": "maxwell", "GP": "pascal", "GV": "volta", "TU": "turing", "GA": "ampere",
 		"AD": "ada", "GH": "hopper", "GB": "blackwell",
@@ -89,7 +80,7 @@ func TestChips(t *testing.T) {
 }
 
 func TestArchOfNonsense(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, id := range []string{"", "zz", "12345", "-1", "0x", "10de:2330"} {
 		if a, ok := c.Arch(id); ok || a.Name != "" {
 			t.Errorf("%q is %s", id, a.Name)
@@ -104,7 +95,7 @@ func TestArchOfNonsense(t *testing.T) {
 
 // TestCatalogOrigins wants every row to say where it comes from, how that was checked, when, and how far to trust it.
 func TestCatalogOrigins(t *testing.T) {
-	c := load(t)
+	c := Load()
 	all := map[string][]Origin{}
 	for _, r := range c.Architectures {
 		all["architectures"] = append(all["architectures"], r.Origin)
@@ -177,7 +168,7 @@ func TestCatalogOrigins(t *testing.T) {
 
 // TestRanges wants the ranges to cover all ids once.
 func TestRanges(t *testing.T) {
-	c := load(t)
+	c := Load()
 	next := uint64(0)
 	for _, r := range c.Ranges {
 		from, err1 := strconv.ParseUint(r.From, 16, 16)
@@ -209,7 +200,7 @@ func TestRanges(t *testing.T) {
 
 // TestBranches wants the tables of branches to agree with each other.
 func TestBranches(t *testing.T) {
-	c := load(t)
+	c := Load()
 	known := func(b int) bool {
 		return slices.ContainsFunc(c.Branches, func(r branchRow) bool { return r.Branch == b })
 	}
@@ -255,7 +246,7 @@ func TestBranches(t *testing.T) {
 
 // TestNameSets wants one set of names for each branch that a repository has, with all that a driver needs.
 func TestNameSets(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, r := range c.Repositories {
 		last := r.Last
 		if r.Refused != "" {
@@ -315,7 +306,7 @@ func TestNameSets(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, k := range c.Keys {
 		fingerprint := len(k.Fingerprint) == 40 && strings.Trim(k.Fingerprint, "0123456789ABCDEF") == "" && strings.HasSuffix(k.Fingerprint, strings.ToUpper(k.Name))
 		digest := len(k.SHA256) == 64 && strings.Trim(k.SHA256, "0123456789abcdef") == ""
@@ -337,7 +328,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestKnownBad(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, x := range []struct {
 		version, kernel string
 		bad             bool
@@ -363,23 +354,8 @@ func TestKnownBad(t *testing.T) {
 }
 
 func TestUnloadOrder(t *testing.T) {
-	order := load(t).UnloadOrder()
+	order := Load().UnloadOrder()
 	if len(order) < 5 || order[0] != "nvidia_drm" || order[len(order)-1] != "nvidia" {
 		t.Errorf("%v", order)
-	}
-}
-
-func TestLoader(t *testing.T) {
-	load := Loader()
-	a, err := load()
-	b, _ := load()
-	if err != nil || len(a.GPUs) == 0 || &a.GPUs[0] != &b.GPUs[0] {
-		t.Errorf("it was parsed twice: %v", err)
-	}
-}
-
-func BenchmarkLoad(b *testing.B) {
-	for b.Loop() {
-		load(b)
 	}
 }

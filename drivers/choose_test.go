@@ -81,7 +81,7 @@ const withGDS = "H200 gds"
 
 // TestTables writes down which packages each GPU gets of each branch, for every distribution and source.
 func TestTables(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, x := range []struct{ id, version, source string }{
 		{"ubuntu", "22.04", "auto"},
 		{"ubuntu", "24.04", "auto"},
@@ -204,7 +204,7 @@ func golden(t *testing.T, name, got string) {
 
 // TestRefusals reads every refusal aloud: one sentence that says what forbids what, and something to do about it.
 func TestRefusals(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, x := range []struct {
 		name string
 		m    Machine
@@ -276,7 +276,7 @@ func TestRefusals(t *testing.T) {
 
 // TestNoBranch is about a catalog without the branch.
 func TestNoBranch(t *testing.T) {
-	c := load(t)
+	c := Load()
 	c.Branches = nil
 	if _, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("")); err == nil || err.Error() != "cannot choose a driver branch: this release of gpuadm knows of none that is supported on 2026-11-22" {
 		t.Error(err)
@@ -300,7 +300,7 @@ func with(d spec.Driver, key, value string) spec.Driver {
 }
 
 func TestOwners(t *testing.T) {
-	c := load(t)
+	c := Load()
 	other := with(driver("580"), "owner", "other")
 	coreos := machine("fedora", "42", "amd64", "2331")
 	coreos.Name = "Fedora CoreOS 42.20250901.3.0"
@@ -332,7 +332,7 @@ func TestOwners(t *testing.T) {
 
 // A folder in which nothing tells the architecture is refused for that, and not for a repository that lacks "".
 func TestNoArchitecture(t *testing.T) {
-	_, err := Choose(load(t), machine("debian", "12", "", "2331"), driver("580"))
+	_, err := Choose(Load(), machine("debian", "12", "", "2331"), driver("580"))
 	if err == nil || !strings.Contains(whole(err), "cannot determine the CPU architecture") || !strings.Contains(whole(err), "root of an image") {
 		t.Error(err)
 	}

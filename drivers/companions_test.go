@@ -42,7 +42,7 @@ func TestGDS(t *testing.T) {
 		{"Volta", machine("rhel", "9.4", "amd64", "1db6"), gds(driver("580")), []string{"nvidia-fs works with open kernel modules", "GPU 0000:01:00.0", "gds = false"}},
 		{"proprietary", machine("rhel", "9.4", "amd64", "2331"), gds(with(driver("580"), "modules", "proprietary")), []string{"nvidia-fs works with open kernel modules", "the spec asks for proprietary ones"}},
 	} {
-		ch, err := Choose(load(t), x.m, x.d)
+		ch, err := Choose(Load(), x.m, x.d)
 		got := names(ch, "gds")
 		if err != nil {
 			if message := whole(err); !slices.ContainsFunc(x.want, func(w string) bool { return !strings.Contains(message, w) }) && x.want != nil {

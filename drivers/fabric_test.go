@@ -22,7 +22,7 @@ func pci(device, class string) facts.PCI {
 
 // The catalog says which GPUs have which fabric, and every row that says so is heard.
 func TestFabricOf(t *testing.T) {
-	c := load(t)
+	c := Load()
 	for _, x := range []struct {
 		gpus []facts.PCI
 		want string
@@ -66,7 +66,7 @@ func TestServices(t *testing.T) {
 		{"GB200", []facts.PCI{pci("2941", "030200")}, "auto", "nvidia-persistenced.service nvidia-imex.service"},
 	} {
 		f := facts.Facts{Live: true, GPUs: c.gpus}
-		wants, err := ServiceWants(Services{Version: "580.95.05", Fabric: FabricOf(load(t), f), Persistenced: true, FabricManager: c.fm, IMEX: "auto"}, f)
+		wants, err := ServiceWants(Services{Version: "580.95.05", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: c.fm, IMEX: "auto"}, f)
 		if err != nil {
 			t.Fatal(c.name, err)
 		}
@@ -150,7 +150,7 @@ func TestInfinibandModules(t *testing.T) {
 		}
 		d := spec.Driver{FabricManager: x.manager}
 		c := Choice{Version: "580.95.05", Source: SourceNVIDIA}
-		c.join(load(t), d, f)
+		c.join(Load(), d, f)
 		var packages []string
 		for _, m := range c.Members {
 			packages = append(packages, m.Name)

@@ -12,7 +12,7 @@ import (
 // The pin that keeps Ubuntu's driver out leaves its CUDA toolkit in: nvidia-cuda-toolkit of Ubuntu 24.04 depends on libcudart12
 // (packages.ubuntu.com/noble/nvidia-cuda-toolkit).
 func TestExcludedLeavesTheCUDAToolkit(t *testing.T) {
-	ch, err := Choose(load(t), machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
+	ch, err := Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ var wholeVersion = regexp.MustCompile(`^[0-9]+\.[0-9.]+$`)
 // TestListings holds what is asked for against every listing: of a name that a listing knows to be absent nothing may be asked,
 // on no machine. What a partial listing does not say proves nothing: see TestMembersWereSeen.
 func TestListings(t *testing.T) {
-	c := load(t)
+	c := Load()
 	asked := 0
 	for _, l := range listings.All() {
 		id, version := distroOf(l.Distro)
@@ -118,7 +118,7 @@ var notListed = map[string]string{
 // TestMembersWereSeen wants each row that every machine depends on to have been seen: a listing of one of its distributions and
 // sources, of a branch between the row's bounds, has the name.
 func TestMembersWereSeen(t *testing.T) {
-	for _, s := range load(t).Sets {
+	for _, s := range Load().Sets {
 		for _, row := range s.Members {
 			if row.Extra || row.Own || row.Role == "gds" || notListed[s.Sources[0]+" "+row.Name] != "" && (s.Sources[0] == "ubuntu" || slices.Contains(s.Distros, "debian12")) {
 				continue

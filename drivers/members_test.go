@@ -17,7 +17,7 @@ import (
 
 func choose(t *testing.T, m Machine, d spec.Driver) Choice {
 	t.Helper()
-	ch, err := Choose(load(t), m, d)
+	ch, err := Choose(Load(), m, d)
 	if err != nil {
 		t.Fatal(err)
 	}

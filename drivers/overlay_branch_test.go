@@ -9,7 +9,7 @@ import (
 
 // A branch that NVIDIA has prolonged is supported once the machine's own catalog says so.
 func TestOverlayProlongsABranch(t *testing.T) {
-	c, err := load(t).overlaid([]byte(`branches = [ { branch = 590, designation = "PB", end = "2030-01", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`))
+	c, err := Load().overlaid([]byte(`branches = [ { branch = 590, designation = "PB", end = "2030-01", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 // A key that NVIDIA has changed is replaced by the machine's own catalog, as every other row is.
 func TestOverlayReplacesAKey(t *testing.T) {
-	c := load(t)
+	c := Load()
 	ch, err := Choose(c, machine("ubuntu", "24.04", "amd64", "2331"), driver("580.95.05"))
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 // A machine's own catalog comes before the built-in one: a set with another name for one package, and a new branch.
 func TestOverlay(t *testing.T) {
-	c, err := load(t).overlaid([]byte(`
+	c, err := Load().overlaid([]byte(`
 branches = [ { branch = 700, designation = "PB", end = "2030", origin = "me", checked = "memory", confidence = "low", date = "2026-11-22" } ]
 
 [[sets]]
@@ -40,7 +40,7 @@ members = [ { role = "module", name = "nvidia-modules-open", when = ["open"] } ]
 		"[[sets]]\nfirst = \"580\"\n":                    "line 2, column",
 		"[[sets\n":                                       "line 1, column",
 	} {
-		if _, err := load(t).overlaid([]byte(text)); err == nil || !strings.Contains(err.Error(), "cannot read /etc/gpuadm/catalog.toml: "+want) {
+		if _, err := Load().overlaid([]byte(text)); err == nil || !strings.Contains(err.Error(), "cannot read /etc/gpuadm/catalog.toml: "+want) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -63,7 +63,7 @@ func TestPackagesAndWithout(t *testing.T) {
 		t.Errorf("%+v", ch)
 	}
 	d.Without = []string{"nvidia-utils-590"}
-	if _, err := Choose(load(t), machine("ubuntu", "24.04", "amd64", "2331"), d); err == nil || !strings.HasPrefix(err.Error(), "cannot leave out package nvidia-utils-590: ") {
+	if _, err := Choose(Load(), machine("ubuntu", "24.04", "amd64", "2331"), d); err == nil || !strings.HasPrefix(err.Error(), "cannot leave out package nvidia-utils-590: ") {
 		t.Errorf("%v", err)
 	}
 }

@@ -40,7 +40,7 @@ func TestPrecompiledOrDKMS(t *testing.T) {
 	} {
 		m := machine("ubuntu", "24.04", "amd64", "2331")
 		m.Kernels, m.Signed, m.OnDisk = []string{k, other}, x.have, x.disk
-		ch, err := Choose(load(t), m, with(with(driver("580"), "source", "distro"), "build", x.build))
+		ch, err := Choose(Load(), m, with(with(driver("580"), "source", "distro"), "build", x.build))
 		message := strings.Join(ch.Warnings, "\n")
 		if err != nil {
 			message = err.Error()
@@ -96,7 +96,7 @@ func TestSignedStay(t *testing.T) {
 	} {
 		m := machine("ubuntu", "24.04", "amd64", "2331")
 		m.Kernels, m.Running, m.OnDisk, m.Signed, m.RefusesBuilds = []string{newer, k}, x.running, x.disk, x.have, x.refuses
-		ch, err := Choose(load(t), m, with(with(driver("580"), "source", "distro"), "build", "auto"))
+		ch, err := Choose(Load(), m, with(with(driver("580"), "source", "distro"), "build", "auto"))
 		if err != nil || ch.Precompiled != x.stays {
 			t.Errorf("%s: precompiled %t, %v", x.name, ch.Precompiled, err)
 			continue

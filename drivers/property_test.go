@@ -52,7 +52,7 @@ func TestInBranch(t *testing.T) {
 }
 
 func TestCUDAMajor(t *testing.T) {
-	catalog := load(t)
+	catalog := Load()
 	for version, want := range map[string]int{
 		"580.95.05": 13, "580.65.06": 13, "580.30": 12, "580": 13, "575.64": 12, "525.60.13": 12, "520.61.05": 11, "525": 12,
 		"450.80.02": 11, "440.33": 0, "": 0, "620": 13, "x": 0,
@@ -64,7 +64,7 @@ func TestCUDAMajor(t *testing.T) {
 }
 
 func FuzzCompare(f *testing.F) {
-	catalog := load(f)
+	catalog := Load()
 	f.Add("580.95.05", "580.126.09", "595")
 	f.Add("", "v1.2-rc1+x", "1..2")
 	f.Add("99999999999999999999999.1", "580.", ".")
@@ -125,7 +125,7 @@ func (r random) machine(c Catalog) Machine {
 
 // TestOrder wants the order in which GPUs are listed to make no difference, in what is chosen and in what is said.
 func TestOrder(t *testing.T) {
-	c := load(t)
+	c := Load()
 	r := random{rand.New(rand.NewPCG(1, 2))}
 	for range 3000 {
 		m, d := r.machine(c), r.spec()
@@ -142,7 +142,7 @@ func TestOrder(t *testing.T) {
 
 // TestMonotone wants a GPU that is added never to loosen what the others ask for.
 func TestMonotone(t *testing.T) {
-	c := load(t)
+	c := Load()
 	r := random{rand.New(rand.NewPCG(3, 4))}
 	refused, chosen := 0, 0
 	for range 5000 {
@@ -185,7 +185,7 @@ func roles(ch Choice) map[string]bool {
 
 // TestSound checks each choice by what must be so whatever was asked.
 func TestSound(t *testing.T) {
-	c := load(t)
+	c := Load()
 	r := random{rand.New(rand.NewPCG(5, 6))}
 	for range 5000 {
 		m, d := r.machine(c), r.spec()
@@ -228,7 +228,7 @@ func TestSound(t *testing.T) {
 }
 
 func FuzzChoose(f *testing.F) {
-	c := load(f)
+	c := Load()
 	f.Add("2330", "1db1", "ubuntu", "24.04", "amd64", "6.8.0-41-generic", "580.95.05", "auto", "auto", "g4dn.xlarge")
 	f.Add("zz", "", "cos", "", "", "", "x.y", "runfile", "open", "")
 	f.Add("2901", "2901", "rocky", "9", "arm64", "{b}{v}{k}", "595", "distro", "proprietary", "..")

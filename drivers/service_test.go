@@ -36,7 +36,7 @@ func TestServicesOfAnotherKernel(t *testing.T) {
 	f := facts.Facts{Live: true, GPUs: []facts.PCI{{Vendor: "10de", Device: "2330", Class: "030200"}, {Vendor: "10de", Device: "22a3", Class: "068000"}}}
 	for running, want := range map[string]converge.State{"6.1.0-50-amd64": "enabled active", "6.18.44": "enabled inactive"} {
 		f.Kernel = facts.Kernel{Running: running, Installed: []string{"6.1.0-50-amd64"}}
-		wants, err := ServiceWants(Services{Version: "535.261.03", Fabric: FabricOf(load(t), f), Persistenced: true, FabricManager: "auto"}, f)
+		wants, err := ServiceWants(Services{Version: "535.261.03", Fabric: FabricOf(Load(), f), Persistenced: true, FabricManager: "auto"}, f)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 		{"no archive of its own", machine("rocky", "9.6", "amd64", "2331"), with(driver("580"), "source", "distro"), `source = "auto"`, driver("580")},
 		{"NVIDIA has none", machine("ubuntu", "25.10", "amd64", "2331"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
 	} {
-		_, err := Choose(load(t), x.m, x.d)
+		_, err := Choose(Load(), x.m, x.d)
 		refused := (*converge.Trouble)(nil)
 		if !errors.As(err, &refused) {
 			t.Errorf("%s: not refused: %v", x.what, err)
@@ -45,7 +45,7 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 		if strings.Contains(message, `source = "nvidia"`) && x.m.Arch == "arm64" && x.m.ID == "debian" {
 			t.Errorf("%s: advises NVIDIA's repository, which has none for arm64: %s", x.what, message)
 		}
-		if _, err := Choose(load(t), x.m, x.then); err != nil {
+		if _, err := Choose(Load(), x.m, x.then); err != nil {
 			t.Errorf("%s: %s is refused too: %v", x.what, x.advice, err)
 		}
 	}

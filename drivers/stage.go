@@ -19,11 +19,8 @@ import (
 	"github.com/gpuadm/gpuadm/internal/things"
 )
 
-// Driver is what the stages of the driver have in common: one catalog, and one choice by it.
-type Driver struct {
-	catalog func() (Catalog, error)
-	last    *chosen
-}
+// Driver is what the stages of the driver have in common: one choice.
+type Driver struct{ last *chosen }
 
 // chosen is the last choice, and what it was made from.
 type chosen struct {
@@ -33,8 +30,8 @@ type chosen struct {
 	err    error
 }
 
-// New makes ready to choose; the catalog is read when it is first needed.
-func New() Driver { return Driver{Loader(), new(chosen)} }
+// New makes ready to choose.
+func New() Driver { return Driver{new(chosen)} }
 
 // Choose returns the driver for a machine, and whether the spec asks for one at all. The stages of a run ask it for the same machine:
 // the choice is made once.
@@ -50,7 +47,7 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 }
 
 func (d Driver) choose(s spec.Driver, f facts.Facts) (Choice, error) {
-	c, err := d.known(f)
+	c, err := known(f)
 	if err != nil {
 		return Choice{}, err
 	}
@@ -62,12 +59,8 @@ func (d Driver) choose(s spec.Driver, f facts.Facts) (Choice, error) {
 }
 
 // known is the catalog with the machine's own rows.
-func (d Driver) known(f facts.Facts) (Catalog, error) {
-	c, err := d.catalog()
-	if err != nil {
-		return Catalog{}, err
-	}
-	return c.overlaid(f.Files[overlay])
+func known(f facts.Facts) (Catalog, error) {
+	return Load().overlaid(f.Files[overlay])
 }
 
 // Other is what is known of a machine's driver whatever a spec asks for.
@@ -79,7 +72,7 @@ type Other struct {
 
 // Other says who else brings the driver, and whether the GPUs are of a rack.
 func (d Driver) Other(f facts.Facts) (Other, error) {
-	c, err := d.known(f)
+	c, err := known(f)
 	if err != nil {
 		return Other{}, err
 	}

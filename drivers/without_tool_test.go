@@ -11,7 +11,7 @@ import (
 func TestWithoutATool(t *testing.T) {
 	d := driver("580.95.05")
 	d.Without = []string{"dkms"}
-	if ch, err := Choose(load(t), machine("rocky", "9.6", "amd64", "2331"), d); err != nil {
+	if ch, err := Choose(Load(), machine("rocky", "9.6", "amd64", "2331"), d); err != nil {
 		t.Errorf("%v", err)
 	} else if len(names(ch, "dkms")) > 0 {
 		t.Errorf("%v", names(ch, "dkms"))

@@ -260,11 +260,7 @@ func (d *draft) present() string {
 
 // advised is the driver that is chosen where no version is asked for. The error says why there is none.
 func (d *draft) advised() (drivers.Choice, error) {
-	c, err := drivers.Load()
-	if err != nil {
-		return drivers.Choice{}, err
-	}
-	return drivers.Choose(c, drivers.MachineOf(d.facts, d.facts.Cloud.Type), spec.Defaults().Driver)
+	return drivers.Choose(drivers.Load(), drivers.MachineOf(d.facts, d.facts.Cloud.Type), spec.Defaults().Driver)
 }
 
 // mig writes an example of partitions that the first GPU can have.

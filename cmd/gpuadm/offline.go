@@ -28,11 +28,7 @@ func (m *elsewhere) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.arch, "arch", "amd64", "for a machine of this `ARCH`: amd64 or arm64")
 	cmd.Flags().StringArrayVar(&m.gpus, "gpu", nil, "for this `MODEL` of GPU: H100-80GB, T4, or a PCI device id; repeatable, one for each GPU")
 	cmd.RegisterFlagCompletionFunc("os", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		c, err := drivers.Load()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		return c.Systems(), cobra.ShellCompDirectiveNoFileComp
+		return drivers.Load().Systems(), cobra.ShellCompDirectiveNoFileComp
 	})
 	cmd.RegisterFlagCompletionFunc("gpu", gpuModels)
 	cmd.RegisterFlagCompletionFunc("arch", cobra.FixedCompletions([]string{"amd64", "arm64"}, cobra.ShellCompDirectiveNoFileComp))
@@ -54,10 +50,7 @@ func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
 		return f, nil, usage{fmt.Errorf("cannot use --arch %q: it takes amd64 or arm64", m.arch)}
 	}
 	if m.os != "" {
-		c, err := drivers.Load()
-		if err != nil {
-			return f, nil, err
-		}
+		c := drivers.Load()
 		if !slices.Contains(c.Systems(), m.os) {
 			return f, nil, usage{&converge.Trouble{What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID", m.os), Try: []string{"write one of " + strings.Join(c.Systems(), ", ")}}}
 		}

@@ -16,7 +16,7 @@ import (
 // units is a View that has units of its own.
 type units struct {
 	View
-	systemd
+	*systemd
 }
 
 func (u units) Unit(ctx context.Context, name string) (Unit, error) { return u.systemd.unit(ctx, name) }
@@ -45,7 +45,7 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	machine := units{folder, systemd{files: NewFiles(disk)}}
+	machine := units{folder, &systemd{files: NewFiles(disk)}}
 	then := Snapshot(machine)
 	if Snapshot(then) != then || Machine(then) != View(machine) || Machine(machine) != View(machine) {
 		t.Error("a snapshot of a snapshot is another one, or not of the machine")
