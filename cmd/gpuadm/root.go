@@ -245,6 +245,7 @@ func (c *common) engine(ctx context.Context, only, skip []string) (*converge.Eng
 		May:     c.node.AskLeaving,
 		Prune:   stages.Prune,
 		Version: version(),
+		Brief:   c.quiet && c.output != "json",
 	}, h, nil
 }
 

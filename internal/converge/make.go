@@ -107,7 +107,9 @@ func (r *run) make(ctx context.Context, due []step) error {
 		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling {
 			return err
 		}
-		s.Change = s.show(r.h)
+		if !r.Brief {
+			s.Change = s.show(r.h)
+		}
 		if !r.back {
 			r.event(Event{Stage: s.Stage, What: Making, Change: &s.Change})
 		}
