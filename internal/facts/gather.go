@@ -142,9 +142,9 @@ type look struct {
 	texts *toml.Texts
 	comms map[string]string // a process of each name, once they were listed
 
-	unitFolders []string // where unitThere looks
-	cloud       instance.Cloud
-	err         error
+	units [][]string // the names in systemd's folders, once unitThere has listed them
+	cloud instance.Cloud
+	err   error
 
 	ranchers map[string]rancherStart // K3s and RKE2, as they were found among the engines
 }

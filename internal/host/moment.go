@@ -11,27 +11,27 @@ import (
 
 // moment is what systemd and its folders said to one snapshot.
 type moment struct {
-	folders func(*Files) []string
+	folders func(*Files) []listedFolder
 	units   sync.Map // by name: func() (Unit, error)
 }
 
 type momentKey struct{}
 
-func newMoment() *moment {
+func newMoment(list func(folder string) ([]string, error)) *moment {
 	var once sync.Once
-	var found []string
-	return &moment{folders: func(f *Files) []string {
-		once.Do(func() { found = f.units().folders })
+	var found []listedFolder
+	return &moment{folders: func(f *Files) []listedFolder {
+		once.Do(func() { found = f.units(list).folders })
 		return found
 	}}
 }
 
-// unitFiles are those of a machine; a snapshot looks for its folders once.
+// unitFiles are those of a machine; a snapshot lists its folders once.
 func (s *systemd) unitFiles(ctx context.Context) unitFiles {
 	if m, ok := ctx.Value(momentKey{}).(*moment); ok {
 		return unitFiles{s.files, m.folders(s.files)}
 	}
-	return s.files.units()
+	return s.files.units(s.files.ReadDir)
 }
 
 // unit describes a unit, as systemd says, or said to the same snapshot.

@@ -63,7 +63,7 @@ func (f *folder) SetUnit(_ context.Context, name string, to UnitChange) error {
 
 // UnitOf describes a unit by its files alone, with the error Later.
 func UnitOf(files *Files, name string) (Unit, error) {
-	found, err := files.units().read(name)
+	found, err := files.units(files.ReadDir).read(name)
 	if err != nil {
 		return found.Unit, err
 	}
@@ -72,7 +72,7 @@ func UnitOf(files *Files, name string) (Unit, error) {
 
 // SetUnitOf changes a unit's links; if a job is wanted too, the error is a Later all the same.
 func SetUnitOf(files *Files, name string, to UnitChange) error {
-	if err := files.units().set(name, to.File); err != nil {
+	if err := files.units(files.ReadDir).set(name, to.File); err != nil {
 		return err
 	}
 	if to.Job != "" {

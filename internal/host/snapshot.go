@@ -37,11 +37,13 @@ func Snapshot(v View) View {
 	if s, ok := v.(*snapshot); ok {
 		return s
 	}
-	return &snapshot{
-		View: v, moment: newMoment(),
+	s := &snapshot{
+		View:  v,
 		stats: map[string]said[Info]{}, lstat: map[string]said[Info]{}, files: map[string]said[[]byte]{},
 		dirs: map[string]said[[]string]{}, links: map[string]said[string]{}, leads: map[string]said[string]{},
 	}
+	s.moment = newMoment(s.ReadDir)
+	return s
 }
 
 // Machine returns what a snapshot is of, and any other View as it is: by it two Views of one machine are known.

@@ -33,29 +33,35 @@ func unitFolders() []string {
 // unitFiles reads what systemd would know of a unit from its files alone, as where systemd does not run.
 type unitFiles struct {
 	*Files
-	folders []string // those of unitFolders that are there, each once: on most machines /lib is /usr/lib
+	folders []listedFolder // those of unitFolders that are there
 }
 
-func (f *Files) units() unitFiles {
+// listedFolder is one of systemd's folders, and what is in it: most units, and most folders of drop-ins, are looked for in each in vain.
+type listedFolder struct {
+	path  string
+	names []string // sorted
+	err   error    // it cannot be listed, and each name has to be looked for
+}
+
+func (d listedFolder) has(name string) bool {
+	_, found := slices.BinarySearch(d.names, name)
+	return found || d.err != nil
+}
+
+// units lists the folders, by ReadDir or one that remembers. On most machines /lib is /usr/lib, and nothing new is in it.
+func (f *Files) units(list func(folder string) ([]string, error)) unitFiles {
 	u := unitFiles{Files: f}
-	seen := map[string]bool{}
 	for _, folder := range unitFolders() {
-		dir, real, err := f.deep(folder)
-		if err == nil {
-			dir.Close()
-		} else if errors.Is(err, errWalk) {
-			var at place
-			if at, err = f.walk(folder, true); err == nil {
-				_, err = at.lstat()
-				at.dir.Close()
+		if folder == "/lib/systemd/system" {
+			if real, err := f.Resolve(folder); err == nil && real == "/usr"+folder {
+				continue
 			}
-			real = at.path
 		}
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && seen[real] {
+		names, err := list(folder)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			continue
 		}
-		seen[real] = true
-		u.folders = append(u.folders, folder)
+		u.folders = append(u.folders, listedFolder{folder, names, err})
 	}
 	return u
 }
@@ -111,7 +117,10 @@ func (u unitFiles) find(name string) (file string, masked bool, err error) {
 	}
 	for _, name := range names {
 		for _, folder := range u.folders {
-			file := path.Join(folder, name)
+			if !folder.has(name) {
+				continue
+			}
+			file := path.Join(folder.path, name)
 			i, err := u.Lstat(file)
 			if err == nil && i.Mode&fs.ModeSymlink != 0 {
 				if to, err := u.Readlink(file); err == nil && path.Clean(to) == "/dev/null" {
@@ -164,7 +173,10 @@ func (u unitFiles) dropins(name string) ([]string, error) {
 	seen := map[string]string{}
 	for _, name := range names {
 		for _, folder := range u.folders {
-			dir := path.Join(folder, name)
+			if !folder.has(name) {
+				continue
+			}
+			dir := path.Join(folder.path, name)
 			files, err := u.ReadDir(dir)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 				continue

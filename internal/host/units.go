@@ -159,7 +159,7 @@ func (s *systemd) set(ctx context.Context, name string, to UnitChange) error {
 // link enables, disables, masks or unmasks a unit. Where systemd does not run it is done by hand, as systemctl does in a chroot.
 func (s *systemd) link(ctx context.Context, name, change string) error {
 	if !s.runs() {
-		return s.files.units().set(name, change)
+		return s.files.units(s.files.ReadDir).set(name, change)
 	}
 	ctx, stop := context.WithTimeout(ctx, linkLimit)
 	defer stop()
