@@ -28,6 +28,12 @@ type deepStater interface {
 	DeepLstat(path string) (Info, error)
 }
 
+// wholeDisk is a Disk below which the kernel itself follows links as walk does, since it is the root of all that this process sees.
+type wholeDisk interface {
+	// Whole is the root folder, which takes a path like ./etc/hosts for a name, and stays open when it is closed.
+	Whole() Folder
+}
+
 // Folder is an open folder. Names are single parts, never paths; "." is the folder itself.
 // An open folder stays the same one when its name is moved or replaced by a link, so nothing can be swapped below us.
 type Folder interface {

@@ -36,47 +36,45 @@ func (f *Files) Resolve(name string) (string, error) {
 }
 
 // Stat is View's.
-func (f *Files) Stat(name string) (Info, error) { return f.stat(name, true) }
-
-// Lstat is View's.
-func (f *Files) Lstat(name string) (Info, error) { return f.stat(name, false) }
-
-func (f *Files) stat(name string, follow bool) (Info, error) {
-	i, err := f.deepLstat(name)
-	switch {
-	case err == nil && !(follow && i.Mode&fs.ModeSymlink != 0):
-		return i, nil
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		return Info{}, fail("stat", name, err)
-	}
-	at, err := f.walk(name, follow)
+func (f *Files) Stat(name string) (Info, error) {
+	at, err := f.reach(name, true)
 	if err != nil {
 		return Info{}, fail("stat", name, err)
 	}
 	defer at.dir.Close()
-	if i, err = at.lstat(); err == nil {
-		i, err = opened(at.dir, at.name, i)
-	}
+	i, err := at.lstat()
 	if err != nil {
 		return Info{}, at.fail("stat", name, err)
 	}
 	return i, nil
 }
 
-// describe reads all about a name in a folder.
-func describe(dir Folder, name string) (Info, error) {
-	i, err := dir.Lstat(name)
-	if err != nil {
-		return i, err
+// Lstat is View's.
+func (f *Files) Lstat(name string) (Info, error) {
+	i, err := f.deepLstat(name)
+	switch {
+	case err == nil:
+		return i, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return Info{}, fail("stat", name, err)
 	}
-	return opened(dir, name, i)
+	at, err := f.walk(name, false)
+	if err != nil {
+		return Info{}, fail("stat", name, err)
+	}
+	defer at.dir.Close()
+	if i, err = describe(at.dir, at.name); err != nil {
+		return Info{}, at.fail("stat", name, err)
+	}
+	return i, nil
 }
 
-// opened adds the extended attributes to what Lstat says. They are read of files and folders only: they need the file
-// opened, and to open a device may start something.
-func opened(dir Folder, name string, i Info) (Info, error) {
-	if !i.Mode.IsRegular() && !i.Mode.IsDir() {
-		return i, nil
+// describe reads all about a name in a folder.
+// Extended attributes are read of files and folders only: they need the file opened, and to open a device may start something.
+func describe(dir Folder, name string) (Info, error) {
+	i, err := dir.Lstat(name)
+	if err != nil || !i.Mode.IsRegular() && !i.Mode.IsDir() {
+		return i, err
 	}
 	file, err := dir.Open(name)
 	if err != nil {
@@ -103,7 +101,7 @@ func unseen(err error) error {
 
 // Readlink is View's.
 func (f *Files) Readlink(name string) (string, error) {
-	at, err := f.walk(name, false)
+	at, err := f.reach(name, false)
 	if err != nil {
 		return "", fail("read link", name, err)
 	}
@@ -142,7 +140,7 @@ func (f *Files) ReadDir(name string) ([]string, error) {
 
 // ReadAt is View's.
 func (f *Files) ReadAt(name string, p []byte, off int64) (int, error) {
-	at, err := f.walk(name, true)
+	at, err := f.reach(name, true)
 	if err != nil {
 		return 0, fail("read", name, err)
 	}
@@ -165,7 +163,7 @@ func (f *Files) ReadAt(name string, p []byte, off int64) (int, error) {
 
 // ReadFile is View's.
 func (f *Files) ReadFile(name string) ([]byte, error) {
-	at, err := f.walk(name, true)
+	at, err := f.reach(name, true)
 	if err != nil {
 		return nil, fail("read", name, err)
 	}

@@ -33,7 +33,8 @@ type View interface {
 	ReadFile(name string) ([]byte, error)
 	// ReadAt reads a part of a regular file, as io.ReaderAt does: of a binary, a few pages tell the version.
 	ReadAt(name string, p []byte, off int64) (int, error)
-	// Stat describes the file that name leads to; Lstat describes name itself, also if it is a link.
+	// Stat describes the file that name leads to, without its extended attributes. Lstat describes name itself, also if it is a link,
+	// with them.
 	Stat(name string) (Info, error)
 	Lstat(name string) (Info, error)
 	// Readlink returns what the link says, unresolved.
@@ -155,7 +156,7 @@ type Info struct {
 	Size   int64             // bytes
 	Ctime  time.Time         // last change of content or attributes, by the machine's wall clock
 	Mtime  time.Time         // last change of content, as far as no program set another
-	Xattrs map[string]string // extended attributes, nil if none
+	Xattrs map[string]string // extended attributes, nil if none; Stat leaves them out
 	Chattr string            // "i" if chattr(1) made it immutable, "a" if append-only, where the file system says so
 }
 

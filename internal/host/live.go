@@ -22,7 +22,7 @@ type live struct {
 }
 
 func newLive(disk realDisk) *live {
-	files := NewFiles(disk)
+	files := NewFiles(ownRoot{disk})
 	return &live{Files: files, runner: newRunner(), units: systemd{files: files}, nvml: newNVML(files), cuda: newCUDA(files)}
 }
 

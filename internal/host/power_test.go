@@ -288,14 +288,14 @@ func TestReasons(t *testing.T) {
 // TestLabels: SELinux labels stay and cannot be removed; what the kernel computes from the content is not restored.
 func TestLabels(t *testing.T) {
 	n := simulated(t, "-- etc/x xattr=security.selinux=label xattr=security.ima=sum xattr=security.evm=sum xattr=user.a=b --\nold\n")
-	i, err := n.Stat("/etc/x")
+	i, err := n.Lstat("/etc/x")
 	if len(i.Xattrs) != 2 || i.Xattrs["security.selinux"] != "label" || i.Xattrs["user.a"] != "b" {
 		t.Errorf("%q (%v)", i.Xattrs, err)
 	}
 	bare := i.Attr()
 	bare.Xattrs = map[string]string{}
 	must(t, n.SetAttr("/etc/x", bare))
-	if i, err := n.Stat("/etc/x"); len(i.Xattrs) != 1 || i.Xattrs["security.selinux"] != "label" {
+	if i, err := n.Lstat("/etc/x"); len(i.Xattrs) != 1 || i.Xattrs["security.selinux"] != "label" {
 		t.Errorf("%q (%v)", i.Xattrs, err)
 	}
 	must(t, n.WriteFile("/etc/x", []byte("new"), host.Attr{Mode: 0o644}))
@@ -311,7 +311,7 @@ func TestNarrow(t *testing.T) {
 		n.CutAt(touch)
 		err := n.SetAttr("/etc/x", host.Attr{Mode: 0o640, UID: 5, GID: 5})
 		n.Boot(simhost.LoseNothing)
-		i, err2 := n.Stat("/etc/x")
+		i, err2 := n.Lstat("/etc/x")
 		must(t, err2)
 		if i.UID == 5 && i.Mode&^0o640 != 0 {
 			t.Errorf("cut at %d: the new owner has %v", touch, i.Mode)

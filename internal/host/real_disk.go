@@ -67,6 +67,16 @@ func (d realDisk) openPath(name string, flags uint64) (int, error) {
 	return retryEINTR2(func() (int, error) { return unix.Openat2(int(d), "."+name, how) })
 }
 
+// ownRoot is the disk of the running machine.
+type ownRoot struct{ realDisk }
+
+// Whole is wholeDisk's.
+func (d ownRoot) Whole() Folder { return wholeFolder{realFolder(d.realDisk)} }
+
+type wholeFolder struct{ realFolder }
+
+func (wholeFolder) Close() error { return nil }
+
 // realPath is a path that the kernel itself follows.
 type realPath string
 

@@ -180,7 +180,7 @@ func TestACL(t *testing.T) {
 	must(t, err)
 	has := func(name string, mode fs.FileMode, want string) {
 		t.Helper()
-		if i, err := h.Stat(name); err != nil || i.Mode != mode || i.Xattrs["system.posix_acl_access"] != want {
+		if i, err := h.Lstat(name); err != nil || i.Mode != mode || i.Xattrs["system.posix_acl_access"] != want {
 			t.Errorf("%s: %v %q (%v)", name, i.Mode, i.Xattrs, err)
 		}
 	}
@@ -195,7 +195,7 @@ func TestACL(t *testing.T) {
 	must(t, h.WriteFile("/d/old", []byte("x"), ownedBySelf(0o640)))
 	has("/d/old", 0o640, "")
 	must(t, h.WriteFile("/d/new", []byte("x"), ownedBySelf(0o640)))
-	if i, err := h.Stat("/d/new"); err != nil || i.Mode != 0o640 || i.Xattrs["system.posix_acl_access"] == "" {
+	if i, err := h.Lstat("/d/new"); err != nil || i.Mode != 0o640 || i.Xattrs["system.posix_acl_access"] == "" {
 		t.Errorf("the folder's default was not taken: %v %q (%v)", i.Mode, i.Xattrs, err)
 	}
 
@@ -206,11 +206,11 @@ func TestACL(t *testing.T) {
 	bind := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	attr.Mode, attr.UID, attr.Xattrs = 0o755, 7, map[string]string{"security.capability": bind}
 	must(t, h.WriteFile("/x", []byte("x"), attr))
-	if i, err := h.Stat("/x"); err != nil || i.Mode != 0o755 || i.UID != 7 || i.Xattrs["security.capability"] != bind {
+	if i, err := h.Lstat("/x"); err != nil || i.Mode != 0o755 || i.UID != 7 || i.Xattrs["security.capability"] != bind {
 		t.Errorf("%v %d %q (%v)", i.Mode, i.UID, i.Xattrs, err)
 	}
 	must(t, h.WriteFile("/x", []byte("y"), host.Attr{Mode: 0o755, UID: 7}))
-	if i, err := h.Stat("/x"); err != nil || i.Xattrs["security.capability"] != bind {
+	if i, err := h.Lstat("/x"); err != nil || i.Xattrs["security.capability"] != bind {
 		t.Errorf("the capability was lost: %q (%v)", i.Xattrs, err)
 	}
 }

@@ -138,6 +138,23 @@ func (f *Files) walk(name string, follow bool) (place, error) {
 	}
 }
 
+// reach is walk for what is only read, in one call where the kernel can do it all. Its path may have links in it. What lies in /proc is
+// walked to, where some links lead to other than what they say.
+func (f *Files) reach(name string, follow bool) (place, error) {
+	disk, ok := f.disk.(wholeDisk)
+	if !ok || name == "/" || !clean(name) || strings.HasPrefix(name+"/", "/proc/") {
+		return f.walk(name, follow)
+	}
+	to := place{dir: disk.Whole(), name: "." + name, path: name}
+	if follow {
+		to.looked = true
+		if to.info, to.err = to.dir.Lstat(to.name); to.err == nil && to.info.Mode&fs.ModeSymlink != 0 {
+			return f.walk(name, follow) // to open it would fail
+		}
+	}
+	return to, nil
+}
+
 // errWalk says that a path has to be walked.
 var errWalk = errors.New("internal error: this path was to be walked")
 

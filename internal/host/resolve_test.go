@@ -97,3 +97,55 @@ func TestJumpIsWalk(t *testing.T) {
 		t.Errorf("only %d paths were gone at once, and %d described", jumped, seen)
 	}
 }
+
+// TestReachIsWalk reads this machine in whole paths and part by part, two levels deep below folders with links of all kinds: both
+// say the same.
+func TestReachIsWalk(t *testing.T) {
+	quick, slow := NewFiles(ownRoot{diskAt("/")}), NewFiles(struct{ Disk }{diskAt("/")})
+	n, links := 0, 0
+	same := func(call, name string, is, want any, err, wantErr error) {
+		t.Helper()
+		var a, b syscall.Errno
+		if errors.As(err, &a); errors.As(wantErr, &b) && a != b || (err == nil) != (wantErr == nil) || !reflect.DeepEqual(is, want) {
+			t.Errorf("%s %s: in one call %v %v, part by part %v %v", call, name, is, err, want, wantErr)
+		}
+	}
+	var try func(name string, depth int)
+	try = func(name string, depth int) {
+		i, err := quick.Stat(name)
+		want, wantErr := slow.Stat(name)
+		if i.Mode.IsDir() { // others make files in it
+			i, want = Info{Mode: i.Mode}, Info{Mode: want.Mode}
+		}
+		same("stat", name, i.Mode, want.Mode, err, wantErr)
+		same("stat", name, i.Size, want.Size, err, wantErr)
+		to, err := quick.Readlink(name)
+		wantTo, wantErr := slow.Readlink(name)
+		same("read link", name, to, wantTo, err, wantErr)
+		if n++; wantErr == nil {
+			links++
+		}
+		if i.Mode.IsRegular() && i.Size < 1<<20 && strings.HasPrefix(name, "/etc/") {
+			data, err := quick.ReadFile(name)
+			wantData, wantErr := slow.ReadFile(name)
+			same("read", name, string(data), string(wantData), err, wantErr)
+		}
+		names, err := slow.ReadDir(name)
+		if all, err2 := quick.ReadDir(name); !strings.HasPrefix(name, "/var/run") && !strings.HasPrefix(name, "/dev") {
+			same("list", name, all, names, err2, err) // in those other processes make files
+		}
+		if err != nil || depth == 0 {
+			return
+		}
+		for _, below := range append(names[:min(len(names), 60)], "none", "none/below") {
+			try(strings.TrimSuffix(name, "/")+"/"+below, depth-1)
+		}
+	}
+	for _, name := range []string{"/", "/etc", "/lib", "/usr/lib", "/bin", "/dev", "/sys/class", "/var/run", "/proc/self", "/etc/mtab", "/none", "/etc/passwd/below"} {
+		try(name, 1)
+		try(name+"/.", 0)
+	}
+	if n < 100 || links < 5 {
+		t.Errorf("only %d names with %d links were tried", n, links)
+	}
+}

@@ -125,7 +125,11 @@ func (f *FileThing) look(v host.View) (converge.State, error) {
 		if s.via, err = v.Readlink(f.name); err != nil {
 			return "", err
 		}
-		if info, err = v.Stat(f.name); missing(err) {
+		leads, err := v.Resolve(f.name)
+		if err == nil {
+			info, err = v.Lstat(leads)
+		}
+		if missing(err) {
 			return s.State(), nil
 		} else if err != nil {
 			return "", err
