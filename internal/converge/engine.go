@@ -25,7 +25,7 @@ type Engine struct {
 	Clients func(context.Context, host.View) ([]string, error) // processes that hold a GPU, for the breaks that would kill them
 	Prune   func(context.Context, host.Host, []Change) error   // removes kept files that none of the changes needs; may be nil
 	Tell    func(Event)                                        // progress; may be nil
-	Brief   bool                                               // nothing shows the diffs of the changes that Tell is told: they have none
+	Brief   bool                                               // nothing shows diffs: the events have none
 	Stop    <-chan struct{}                                    // closed: finish the current make, then stop; may be nil
 	Version string                                             // of gpuadm, for the journal
 	Repair  string                                             // the code of the fault that this apply repairs; "": it applies the spec
