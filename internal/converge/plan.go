@@ -185,9 +185,9 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	}
 	steps := gather(unwanted, wanted)
 	settlersLast(steps)
-	all := append(steps[:len(steps):len(steps)], e.settledBy(st, f)...)
+	proven := e.settledBy(st, f)
 	for i := range steps {
-		steps[i].unsettles(all)
+		steps[i].unsettles(steps, proven)
 	}
 	return steps, nil
 }
@@ -274,15 +274,17 @@ func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
 	return list
 }
 
-// unsettles notes which of the stage's things must settle after this one.
-func (s *step) unsettles(all []step) {
+// unsettles notes which of the stage's things, and of those that prove it, must settle after this one.
+func (s *step) unsettles(steps, proven []step) {
 	if s.Settles = settles(s.want.Thing) == 1; s.Settles {
 		return
 	}
 	s.Unsettles = nil
-	for _, o := range all {
-		if t, ok := o.want.Thing.(Settler); ok && t.Unsettled("", s.Change) != "" {
-			s.Unsettles = append(s.Unsettles, refOf(t))
+	for _, all := range [][]step{steps, proven} {
+		for i := range all {
+			if t, ok := all[i].want.Thing.(Settler); ok && t.Unsettled("", s.Change) != "" {
+				s.Unsettles = append(s.Unsettles, refOf(t))
+			}
 		}
 	}
 }
