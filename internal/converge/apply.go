@@ -165,6 +165,7 @@ func (r *run) gathered(ctx context.Context, v host.View) (facts.Facts, error) {
 	f, err := r.Facts(ctx, v)
 	if err == nil {
 		r.facts = &f
+		r.cache.Keep(r.h)
 	}
 	return f, err
 }

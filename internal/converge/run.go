@@ -170,6 +170,7 @@ func (r *run) covers(cut Run) bool {
 
 // end closes the run in the journal. What was stopped or waits for a reboot stays open, and the next run goes on with it.
 func (r *run) end(err error) (Result, error) {
+	r.cache.Keep(r.h)
 	if err != nil {
 		r.Stage = r.at
 	}

@@ -78,8 +78,10 @@ func (m Modules) Reload(running string) string {
 // ModuleCache remembers what module files say, as long as their size and ctime stay: to unpack one may take a second. nil remembers
 // nothing.
 type ModuleCache struct {
-	mu   sync.Mutex
-	seen map[moduleKey]ModuleFile
+	mu       sync.Mutex
+	seen     map[moduleKey]ModuleFile
+	recalled bool // moduleRecord was read
+	news     bool // it lacks something
 }
 
 // Read is ReadModule, which reads each file once.
@@ -93,7 +95,10 @@ func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := moduleKey{name, info.Size, info.Ctime}
+	key := moduleKey{name, info.Size, info.Ctime.UTC()}
+	if packedModule(name) {
+		c.recall(v)
+	}
 	if m, ok := c.seen[key]; ok {
 		return m, nil
 	}
@@ -101,10 +106,7 @@ func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
 	if err != nil {
 		return m, err
 	}
-	if c.seen == nil {
-		c.seen = map[moduleKey]ModuleFile{}
-	}
-	c.seen[key] = m
+	c.keep(key, m)
 	return m, nil
 }
 
@@ -112,9 +114,9 @@ func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
 func (c *ModuleCache) Equal(*ModuleCache) bool { return true }
 
 type moduleKey struct {
-	path  string
-	size  int64
-	ctime time.Time
+	Path  string    `json:"path"`
+	Size  int64     `json:"size"`
+	Ctime time.Time `json:"ctime"` // UTC
 }
 
 // modules finds out about NVIDIA's kernel modules. Nothing is run, nothing asked of the driver.

@@ -76,6 +76,9 @@ func ReadModule(v host.View, name string) (ModuleFile, error) {
 
 // readModule unpacks what must be, by the ending that kmod goes by too.
 func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
+	if !packedModule(ending) {
+		return parseModule(r, r.Size())
+	}
 	var plain io.Reader
 	packed := bufio.NewReaderSize(r, 64<<10) // unpackers ask for single bytes, and each would be a read of the file
 	switch ending {
@@ -99,8 +102,6 @@ func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
 			return ModuleFile{}, err
 		}
 		plain = z
-	default:
-		return parseModule(r, r.Size())
 	}
 	most := min(maxModule, maxRatio*r.Size()+maxModinfo)
 	data, err := io.ReadAll(io.LimitReader(plain, most+1))
@@ -111,6 +112,15 @@ func readModule(r *io.SectionReader, ending string) (ModuleFile, error) {
 		return ModuleFile{}, errors.New("unpacked it is too big for a module")
 	}
 	return parseModule(bytes.NewReader(data), int64(len(data)))
+}
+
+// packedModule says whether a module's file has to be unpacked.
+func packedModule(name string) bool {
+	switch path.Ext(name) {
+	case ".gz", ".zst", ".xz":
+		return true
+	}
+	return false
 }
 
 // parseModule reads a module's .modinfo section and the signature behind its end.
