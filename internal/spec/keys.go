@@ -54,7 +54,7 @@ type row struct {
 
 // table is the single place that knows the keys. It is a function, so that no caller can change it.
 func table() []row {
-	rows := make([]row, 0, 128)
+	rows := make([]row, 0, 80) // a few more than there are
 	section := ""
 	add := func(name, kind, def, doc string, ref func(*Spec) any) *row {
 		rows = append(rows, row{Key: Key{Section: section, Name: name, Type: kind, Default: def, Doc: doc}, ref: ref})

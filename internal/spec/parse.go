@@ -48,7 +48,7 @@ func Read(files ...File) (Spec, Places, error) {
 		}
 		src := newSource(i, f)
 		sources = append(sources, src)
-		root := src.read()
+		root := src.read(rows)
 		whole = root != nil && d.file(src, root, i == 0) && whole
 	}
 	if whole {
@@ -84,7 +84,7 @@ func (p Places) Error(message, fix string, keys ...string) Error {
 }
 
 // read checks the bytes and parses them. It returns nil where they are no TOML; the error is then noted.
-func (s *source) read() *value {
+func (s *source) read(rows []row) *value {
 	if len(s.data) > maxSize {
 		s.addf(0, "split it, or take out what is not a spec", "the file has %d bytes; at most %d are read", len(s.data), maxSize)
 		s.data, s.lines = nil, []int{0} // do not look at it, not even for the line to show
@@ -108,7 +108,7 @@ func (s *source) read() *value {
 		s.secrets = brokenSecrets(s.data, 0)
 		return nil
 	}
-	return s.tree()
+	return s.tree(rows)
 }
 
 // result is the Spec with its lists in their canonical order.

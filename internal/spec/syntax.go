@@ -123,7 +123,7 @@ func boolText(word string) string {
 // typeOf is the type of a key under the current header, "" if there is no such key.
 func (b *builder) typeOf(key string) string {
 	full := dotted(b.header) + "." + key
-	for _, r := range table() {
+	for _, r := range b.rows {
 		if r.Section+"."+r.Name == full {
 			return r.Type
 		}

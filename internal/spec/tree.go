@@ -90,6 +90,7 @@ func dotted(parts []part) string {
 
 // A builder makes the tree of one file.
 type builder struct {
+	rows   []row // of the table
 	src    *source
 	parser unstable.Parser
 	root   *value
@@ -101,8 +102,8 @@ type builder struct {
 
 // tree parses the file. It returns nil where it is no TOML; the error is then noted. Keys and tables that are
 // written twice are noted too, and the first of them counts.
-func (s *source) tree() *value {
-	b := &builder{src: s, root: &value{kind: tableKind, made: byHeader}}
+func (s *source) tree(rows []row) *value {
+	b := &builder{rows: rows, src: s, root: &value{kind: tableKind, made: byHeader}}
 	b.table = b.root
 	b.parser.Reset(s.data)
 	for b.parser.NextExpression() {
@@ -213,7 +214,7 @@ func (b *builder) add(t *value, e *unstable.Node, secret bool) {
 // behind the key's last part only what lies from the value on.
 func (b *builder) hide(parts []part, value, end int) bool {
 	for i, p := range parts {
-		if !likeSecretKey(p.name) {
+		if !b.secretName(p.name) {
 			continue
 		}
 		from := value
@@ -226,6 +227,18 @@ func (b *builder) hide(parts []part, value, end int) bool {
 		return true
 	}
 	return false
+}
+
+// secretName is likeSecretKey that finds no typing errors in our own names: none of them is a mistyped secret word.
+func (b *builder) secretName(name string) bool {
+	ours := func(r row) bool {
+		_, last, _ := cutLast(r.Section)
+		return name == r.Name || name == last
+	}
+	if slices.ContainsFunc(b.rows, ours) {
+		return secretKey(name)
+	}
+	return likeSecretKey(name)
 }
 
 // valueStart is where the value begins whose key ends at an offset. Lists have no place of their own in go-toml.

@@ -18,9 +18,25 @@ import (
 
 func matches(pattern, text string) bool { return regexp.MustCompile(pattern).MatchString(text) }
 
+// numbers says whether a text is one to three numbers with dots between them. The first has from least to most digits and begins with
+// none that is 0, the others have at most rest.
+func numbers(v string, least, most, rest int) bool {
+	parts := strings.Split(v, ".")
+	if len(parts) > 3 || len(parts[0]) < least || v[0] == '0' {
+		return false
+	}
+	for _, p := range parts {
+		if p == "" || len(p) > most || strings.Trim(p, "0123456789") != "" {
+			return false
+		}
+		most = rest
+	}
+	return true
+}
+
 func checkDriverVersion(v string) (string, *finding) {
 	// Branches have had three digits since 2016 (R367).
-	if matches(`^[1-9][0-9]{2,3}(\.[0-9]{1,3}){0,2}$`, v) {
+	if numbers(v, 3, 4, 3) {
 		return v, nil
 	}
 	fix := `write a version such as "580.95.05", or a branch such as "580"`
@@ -31,7 +47,7 @@ func checkDriverVersion(v string) (string, *finding) {
 }
 
 func checkToolkitVersion(v string) (string, *finding) {
-	if matches(`^[1-9][0-9]{0,3}(\.[0-9]{1,4}){0,2}([-~][0-9A-Za-z.]{1,16}){0,2}$`, v) {
+	if numbers(v, 1, 4, 4) || matches(`^[1-9][0-9]{0,3}(\.[0-9]{1,4}){0,2}([-~][0-9A-Za-z.]{1,16}){0,2}$`, v) {
 		return v, nil
 	}
 	fix := `write a version such as "1.18.0", or a branch such as "1.18"`
@@ -74,11 +90,12 @@ func checkURL(v, example string, schemes ...string) (*url.URL, *finding) {
 	}
 	scheme, _, found := strings.Cut(v, "://")
 	scheme = strings.ToLower(scheme)
-	if !found || len(scheme) > 16 || !matches(`^[a-z0-9]([a-z0-9+.-]*[a-z0-9])?$`, scheme) {
-		return nil, wrong(fix, "a URL begins with %s", or(begins))
-	}
-	if !slices.Contains(schemes, scheme) {
+	switch {
+	case found && slices.Contains(schemes, scheme):
+	case found && len(scheme) <= 16 && matches(`^[a-z0-9]([a-z0-9+.-]*[a-z0-9])?$`, scheme):
 		return nil, wrong(fix, "the URL must begin with %s, not with %s://", or(begins), scheme)
+	default:
+		return nil, wrong(fix, "a URL begins with %s", or(begins))
 	}
 	u, err := url.Parse(v)
 	if err != nil || strings.ContainsAny(v, " \"<>\\^`{|}") {

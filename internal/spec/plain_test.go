@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package spec
+
+import (
+	"regexp"
+	"testing"
+)
+
+// FuzzNumbers compares numbers with the expressions that it says the same as.
+func FuzzNumbers(f *testing.F) {
+	driver := regexp.MustCompile(`^[1-9][0-9]{2,3}(\.[0-9]{1,3}){0,2}$`)
+	toolkit := regexp.MustCompile(`^[1-9][0-9]{0,3}(\.[0-9]{1,4}){0,2}$`)
+	for _, v := range []string{"", ".", "0", "58", "580", "058", "5800", "58000", "580.", "580..1", "580.65.06", "580.1000", "1.18.0", "1.18.0.1", "1.18.00000", "1.x", "1.٣", "1.18\n"} {
+		f.Add(v)
+	}
+	f.Fuzz(func(t *testing.T, v string) {
+		if is, want := numbers(v, 3, 4, 3), driver.MatchString(v); is != want {
+			t.Errorf("a driver's version: %q is %v, not %v", v, is, want)
+		}
+		if is, want := numbers(v, 1, 4, 4), toolkit.MatchString(v); is != want {
+			t.Errorf("a toolkit's version: %q is %v, not %v", v, is, want)
+		}
+	})
+}
+
+// TestSecretName: what is taken as it is written would be found to be a secret word with a typing error or not all the same.
+func TestSecretName(t *testing.T) {
+	b := &builder{rows: table()}
+	for _, r := range b.rows {
+		_, last, _ := cutLast(r.Section)
+		for _, name := range []string{r.Name, last} {
+			if is, want := b.secretName(name), likeSecretKey(name); is != want {
+				t.Errorf("%s is taken for a secret's name: %v, not %v", name, is, want)
+			}
+		}
+	}
+}
