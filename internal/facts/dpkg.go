@@ -6,8 +6,6 @@ package facts
 import (
 	"bytes"
 	"strings"
-
-	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // dpkgVersion returns the version of the first of the packages that dpkg has installed and that owns the file; "" if
@@ -90,14 +88,36 @@ func dpkgEntry(status []byte, name string) entry {
 // upstream returns the project's own version in a package's: without epoch, Debian revision, +dfsg and ~ds marks and
 // suppliers' suffixes. Pre-releases stay so: 2.0.0~rc.1-1 is 2.0.0-rc.1. Anything else comes back as "".
 func upstream(version string) string {
-	m := upstreamPattern().FindStringSubmatch(version)
-	if m == nil {
+	if epoch, rest, _ := strings.Cut(version, ":"); only(epoch, digits) {
+		version = rest
+	}
+	version = strings.TrimPrefix(version, "v")
+	is := number(version)
+	for n := is; n != ""; {
+		if n = number(strings.TrimPrefix(version[len(is):], ".")); n != "" {
+			is += "." + n
+		}
+	}
+	if !strings.Contains(is, ".") {
 		return ""
 	}
-	if m[2] != "" {
-		return m[1] + "-" + m[2] + "." + m[3]
+	rest := without(version[len(is):], "-~.+")
+	for _, stage := range []string{"alpha", "beta", "rc"} {
+		after, found := strings.CutPrefix(rest, stage)
+		if n := number(without(after, "-.~")); found && n != "" {
+			return is + "-" + stage + "." + n
+		}
 	}
-	return m[1]
+	return is
 }
 
-var upstreamPattern = pattern.Of(`^(?:\d+:)?v?(\d+(?:\.\d+)+)(?:[-~.+]?(alpha|beta|rc)[-.~]?(\d+))?`)
+// number is the digits that a text begins with.
+func number(text string) string { return text[:len(text)-len(strings.TrimLeft(text, digits))] }
+
+// without is a text without its first byte, where that is one of a set.
+func without(text, set string) string {
+	if text != "" && strings.IndexByte(set, text[0]) >= 0 {
+		return text[1:]
+	}
+	return text
+}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Modules is what is known of NVIDIA's kernel modules: that of the driver that is loaded, those on disk, and who may sign them.
@@ -154,17 +153,41 @@ func LoadedDriver(v host.View) (version, flavour string) {
 	return version, "proprietary"
 }
 
-// moduleRole matches a file of the family by the names packagers give it: nvidia.ko.xz, nvidia-current-open-uvm.ko.
-var moduleRole = pattern.Of(`^nvidia(?:-current|-tesla(?:-[0-9]+)?|-legacy-[0-9a-z]+)?(?:-open)?(-uvm|-modeset|-drm|-peermem|-fs|)\.ko(?:\.xz|\.zst|\.gz)?$`)
-
-// role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none.
+// role returns which of the modules a file is: nvidia, nvidia-uvm, …; "" if none. Packagers name them nvidia.ko.xz,
+// nvidia-current-open-uvm.ko, nvidia-tesla-470-drm.ko, nvidia-legacy-390xx.ko.
 func role(file string) string {
-	m := moduleRole().FindStringSubmatch(path.Base(file))
-	if m == nil {
+	name, ending, _ := strings.Cut(path.Base(file), ".")
+	words := strings.Split(name, "-")
+	if words[0] != "nvidia" || !slices.Contains([]string{"ko", "ko.xz", "ko.zst", "ko.gz"}, ending) {
 		return ""
 	}
-	return "nvidia" + m[1]
+	switch words = append(words[1:], ""); { // there is always a word to look at
+	case words[0] == "legacy" && only(words[1], digits+letters):
+		words = words[2:]
+	case words[0] == "tesla" && only(words[1], digits):
+		words = words[2:]
+	case words[0] == "tesla", words[0] == "current":
+		words = words[1:]
+	}
+	if words[0] == "open" {
+		words = words[1:]
+	}
+	switch {
+	case len(words) == 1:
+		return "nvidia"
+	case len(words) == 2 && slices.Contains([]string{"uvm", "modeset", "drm", "peermem", "fs"}, words[0]):
+		return "nvidia-" + words[0]
+	}
+	return ""
 }
+
+const (
+	digits  = "0123456789"
+	letters = "abcdefghijklmnopqrstuvwxyz"
+)
+
+// only says whether a text has characters of a set and no others.
+func only(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
 
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if there is none.
 // What depmod(8) has chosen among several lies in modules.dep: its search order is depmod.d(5)'s.
@@ -212,8 +235,11 @@ func (l *look) infiniband(dir string, dep []byte) (has []string) {
 func (l *look) listed(dir string) (names []string) { return listedIn(dir, l.read(dir+"/modules.dep")) }
 
 func listedIn(dir string, dep []byte) (names []string) {
-	for line := range strings.Lines(string(dep)) {
-		name, _, ok := strings.Cut(line, ":")
+	for line := range bytes.Lines(dep) {
+		if !bytes.Contains(line, []byte("nvidia")) { // all but a few of thousands
+			continue
+		}
+		name, _, ok := strings.Cut(string(line), ":")
 		if !ok || role(name) == "" {
 			continue
 		}

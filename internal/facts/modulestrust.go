@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Trust is which signers' modules the kernel loads.
@@ -190,19 +189,30 @@ func chosen(words string) string {
 	return word
 }
 
-var keyLine = pattern.Of(`(?m) asymmetri (.*): [0-9a-f]+: X509`)
-
 // keyNames reads the names of the certificates that /proc/keys lists: proc(5), crypto/asymmetric_keys/x509_public_key.c
-// in the kernel's tree. The description of one is its subject, which ends in the common name.
+// in the kernel's tree. The description of one is its subject, which ends in the common name: "asymmetri Debian: CA: 00ab: X509.rsa".
 func keyNames(list string) (names []string) {
-	for _, m := range keyLine().FindAllStringSubmatch(list, -1) {
-		for _, n := range []string{m[1], m[1][strings.LastIndex(m[1], ": ")+1:]} {
+	for line := range strings.Lines(list) {
+		subject := certified(line)
+		for _, n := range []string{subject, subject[strings.LastIndex(subject, ": ")+1:]} {
 			if n = strings.TrimSpace(n); n != "" && !slices.Contains(names, n) {
 				names = append(names, n)
 			}
 		}
 	}
 	return names
+}
+
+// certified is the subject of the certificate in a line of /proc/keys; "" if it has none.
+func certified(line string) string {
+	_, text, _ := strings.Cut(line, " asymmetri ")
+	for end := strings.LastIndex(text, ": X509"); end >= 0; end = strings.LastIndex(text, ": X509") {
+		text = text[:end]
+		if at := strings.LastIndex(text, ": "); at >= 0 && only(text[at+2:], digits+"abcdef") {
+			return text[:at]
+		}
+	}
+	return ""
 }
 
 // ReadTrust finds out which signers' modules the kernel loads.
