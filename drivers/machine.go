@@ -81,20 +81,29 @@ func MachineOf(f facts.Facts, instanceType string) Machine {
 	return m
 }
 
-// compilerName is how Debian and Ubuntu call the compilers that their kernels are built with, and the packages of them:
-// gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. What others
+// compilerName is the compiler that a kernel was built with and its package, where that is Debian's or Ubuntu's: gcc-12 of
+// gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, gcc-13 of x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0. What others
 // build with is plain gcc, which is among the tools.
-var compilerName = pattern.Of(`^(?:[a-z0-9_]+-linux-gnu-)?(gcc-[0-9]+) \((?:Debian|Ubuntu) `)
+func compilerName(text string) string {
+	name, by, _ := strings.Cut(text, " (")
+	if arch, plain, found := strings.Cut(name, "-linux-gnu-"); found && pattern.Only(arch, pattern.Lower+pattern.Digits+"_") {
+		name = plain
+	}
+	if number, is := strings.CutPrefix(name, "gcc-"); is && pattern.Only(number, pattern.Digits) && (strings.HasPrefix(by, "Debian ") || strings.HasPrefix(by, "Ubuntu ")) {
+		return name
+	}
+	return ""
+}
 
 // compilers are the packages of the compilers that kernels were built with, by kernel.
 func compilers(m facts.Modules) map[string]string {
 	var found map[string]string
 	for _, k := range m.Kernels {
-		if name := compilerName().FindStringSubmatch(k.Compiler); name != nil {
+		if name := compilerName(k.Compiler); name != "" {
 			if found == nil {
 				found = map[string]string{}
 			}
-			found[k.Kernel] = name[1]
+			found[k.Kernel] = name
 		}
 	}
 	return found

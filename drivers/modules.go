@@ -122,7 +122,6 @@ func orFirstBoot(to func(converge.State) (converge.State, error)) func(converge.
 var (
 	parameterName  = pattern.Of(`^[A-Za-z0-9_]+$`)
 	plainParameter = pattern.Of(`^[A-Za-z0-9_.,:;=/+-]+$`)
-	moduleName     = pattern.Of(`^[a-z0-9_-]+$`)
 )
 
 // ModprobeConf writes the file for modprobe.d. libkmod hands a line's options to the kernel unchanged, which splits them
@@ -150,7 +149,7 @@ func ModprobeConf(parameters map[string]string) ([]byte, error) {
 func modulesLoad(companions []string) ([]byte, error) {
 	text := "# Written by gpuadm, rewritten at each apply.\nnvidia\n"
 	for _, c := range companions {
-		if !moduleName().MatchString(c) {
+		if !pattern.Only(c, pattern.Lower+pattern.Digits+"_-") {
 			return nil, fmt.Errorf("internal error: %q is no module's name", c)
 		}
 		text += c + "\n"

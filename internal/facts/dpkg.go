@@ -6,6 +6,8 @@ package facts
 import (
 	"bytes"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // dpkgVersion returns the version of the first of the packages that dpkg has installed and that owns the file; "" if
@@ -88,7 +90,7 @@ func dpkgEntry(status []byte, name string) entry {
 // upstream returns the project's own version in a package's: without epoch, Debian revision, +dfsg and ~ds marks and
 // suppliers' suffixes. Pre-releases stay so: 2.0.0~rc.1-1 is 2.0.0-rc.1. Anything else comes back as "".
 func upstream(version string) string {
-	if epoch, rest, _ := strings.Cut(version, ":"); only(epoch, digits) {
+	if epoch, rest, _ := strings.Cut(version, ":"); pattern.Only(epoch, pattern.Digits) {
 		version = rest
 	}
 	version = strings.TrimPrefix(version, "v")
@@ -112,7 +114,7 @@ func upstream(version string) string {
 }
 
 // number is the digits that a text begins with.
-func number(text string) string { return text[:len(text)-len(strings.TrimLeft(text, digits))] }
+func number(text string) string { return text[:len(text)-len(strings.TrimLeft(text, pattern.Digits))] }
 
 // without is a text without its first byte, where that is one of a set.
 func without(text, set string) string {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Modules is what is known of NVIDIA's kernel modules: that of the driver that is loaded, those on disk, and who may sign them.
@@ -162,9 +163,9 @@ func role(file string) string {
 		return ""
 	}
 	switch words = append(words[1:], ""); { // there is always a word to look at
-	case words[0] == "legacy" && only(words[1], digits+letters):
+	case words[0] == "legacy" && pattern.Only(words[1], pattern.Lower+pattern.Digits):
 		words = words[2:]
-	case words[0] == "tesla" && only(words[1], digits):
+	case words[0] == "tesla" && pattern.Only(words[1], pattern.Digits):
 		words = words[2:]
 	case words[0] == "tesla", words[0] == "current":
 		words = words[1:]
@@ -180,14 +181,6 @@ func role(file string) string {
 	}
 	return ""
 }
-
-const (
-	digits  = "0123456789"
-	letters = "abcdefghijklmnopqrstuvwxyz"
-)
-
-// only says whether a text has characters of a set and no others.
-func only(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
 
 // NvidiaModule returns the file of the module nvidia that modprobe would load for a kernel, "" if there is none.
 // What depmod(8) has chosen among several lies in modules.dep: its search order is depmod.d(5)'s.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // Trust is which signers' modules the kernel loads.
@@ -208,7 +209,7 @@ func certified(line string) string {
 	_, text, _ := strings.Cut(line, " asymmetri ")
 	for end := strings.LastIndex(text, ": X509"); end >= 0; end = strings.LastIndex(text, ": X509") {
 		text = text[:end]
-		if at := strings.LastIndex(text, ": "); at >= 0 && only(text[at+2:], digits+"abcdef") {
+		if at := strings.LastIndex(text, ": "); at >= 0 && pattern.Only(text[at+2:], pattern.Digits+"abcdef") {
 			return text[:at]
 		}
 	}

@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pattern compiles regular expressions when they are first used. Most runs have nothing to do and use hardly any;
-// compiled at the start, all of them took longer than reading all of a run's own files.
+// Package pattern says what a text looks like. It compiles regular expressions when they are first used: compiled at the start, all
+// of them took longer than reading all of a run's own files. What a run with nothing to do asks is better said without one.
 package pattern
 
 import (
 	"regexp"
+	"strings"
 	"sync"
 )
 
@@ -14,3 +15,12 @@ import (
 func Of(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
+
+// Sets of characters for Only.
+const (
+	Digits = "0123456789"
+	Lower  = "abcdefghijklmnopqrstuvwxyz"
+)
+
+// Only says whether a text has characters of a set and no others.
+func Only(text, set string) bool { return text != "" && strings.Trim(text, set) == "" }
