@@ -109,7 +109,7 @@ func (p *plan) decide() error {
 	}
 	major, _, exact := strings.Cut(p.d.Version, ".")
 	branch, err := strconv.Atoi(major)
-	if err != nil || branch <= 0 || number(p.d.Version) == nil {
+	if err != nil || branch <= 0 || numbers(p.d.Version) == nil {
 		return p.refuse(fmt.Sprintf("cannot choose driver %q: it is no version and no branch", p.d.Version))
 	}
 	flavour, err := p.fits(branch, p.d.Version)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	goversion "github.com/hashicorp/go-version"
 
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
@@ -68,10 +69,16 @@ func FuzzCompare(f *testing.F) {
 	f.Add("580.95.05", "580.126.09", "595")
 	f.Add("", "v1.2-rc1+x", "1..2")
 	f.Add("99999999999999999999999.1", "580.", ".")
+	f.Add("580", "580.0.0.0", "0580")
+	f.Add("0", "", "+1.-1")
+	f.Add("9223372036854775807", "9223372036854775808", "1_0.0x1")
 	f.Fuzz(func(t *testing.T, a, b, c string) {
 		ab, ba, bc, ac := Compare(a, b), Compare(b, a), Compare(b, c), Compare(a, c)
 		if ab < 0 != (ba > 0) || ab == 0 != (ba == 0) || Compare(a, a) != 0 {
 			t.Errorf("%q and %q: %d and %d", a, b, ab, ba)
+		}
+		if want := compared(a, b); ab != want {
+			t.Errorf("%q and %q: %d, and go-version says %d", a, b, ab, want)
 		}
 		if ab <= 0 && bc <= 0 && ac > 0 {
 			t.Errorf("%q <= %q <= %q, but not the first and the last", a, b, c)
@@ -83,6 +90,27 @@ func FuzzCompare(f *testing.F) {
 			t.Errorf("%q runs newer CUDA than %q", older, newer)
 		}
 	})
+}
+
+// compared is Compare by go-version's rules.
+func compared(a, b string) int {
+	number := func(s string) *goversion.Version {
+		if strings.Trim(s, "0123456789.") != "" {
+			return nil
+		}
+		v, _ := goversion.NewVersion(s)
+		return v
+	}
+	va, vb := number(a), number(b)
+	switch {
+	case va == nil && vb == nil:
+		return strings.Compare(a, b)
+	case va == nil:
+		return -1
+	case vb == nil:
+		return 1
+	}
+	return va.Compare(vb)
 }
 
 // random draws a machine's GPUs and a spec from the data, now and then with nonsense between them.

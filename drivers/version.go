@@ -4,36 +4,35 @@
 package drivers
 
 import (
+	"slices"
+	"strconv"
 	"strings"
-
-	version "github.com/hashicorp/go-version"
 )
 
 // Compare compares two driver versions by their numbers: below 0 if a is older. What is no version comes before what is
 // one. Package versions have rules of their own, which only their packager knows.
 func Compare(a, b string) int {
-	va, vb := number(a), number(b)
-	switch {
-	case va == nil && vb == nil:
+	as, bs := numbers(a), numbers(b)
+	if as == nil && bs == nil {
 		return strings.Compare(a, b)
-	case va == nil:
-		return -1
-	case vb == nil:
-		return 1
 	}
-	return va.Compare(vb)
+	return slices.Compare(as, bs)
 }
 
-// number parses numbers with dots between them, and returns nil for anything else: the library would take much more.
-func number(s string) *version.Version {
-	if s == "" || strings.Trim(s, "0123456789.") != "" {
-		return nil
+// numbers are a version's, without zeros at its end: 580.0 is 580. They are nil for all but numbers with dots between them:
+// go-version takes much more, and an expression for it.
+func numbers(version string) (all []uint64) {
+	end := 1
+	for part := range strings.SplitSeq(version, ".") {
+		n, err := strconv.ParseUint(part, 10, 63)
+		if err != nil {
+			return nil
+		}
+		if all = append(all, n); n > 0 {
+			end = len(all)
+		}
 	}
-	v, err := version.NewVersion(s)
-	if err != nil {
-		return nil
-	}
-	return v
+	return all[:end]
 }
 
 // InBranch says whether a driver version belongs to a branch: 580.95.05 to 580, and to 580.95.
