@@ -212,7 +212,10 @@ func (p *plan) member(row memberRow, want map[string]bool) {
 
 // rendered is a member's name with branch, version and kernel put in.
 func (p *plan) rendered(name, kernel string) string {
-	return strings.NewReplacer("{b}", p.choice.Branch, "{v}", p.choice.Version, "{kv}", bareKernel(kernel), "{k}", kernel).Replace(name)
+	for _, part := range [][2]string{{"{b}", p.choice.Branch}, {"{v}", p.choice.Version}, {"{kv}", bareKernel(kernel)}, {"{k}", kernel}} {
+		name = strings.ReplaceAll(name, part[0], part[1])
+	}
+	return name
 }
 
 // bareKernel is a RHEL kernel's release without distribution and architecture, as NVIDIA's precompiled modules are named:
@@ -287,10 +290,10 @@ func (p *plan) tools() {
 			if !h.fits(p.repo.Family, p.m.ID, k) {
 				continue
 			}
-			release := strings.NewReplacer("{k}", strings.TrimSuffix(k, h.Suffix))
-			p.add(Member{Name: release.Replace(h.Name), Role: "headers", PerKernel: k})
+			release := strings.TrimSuffix(k, h.Suffix)
+			p.add(Member{Name: strings.ReplaceAll(h.Name, "{k}", release), Role: "headers", PerKernel: k})
 			if h.Extra != "" {
-				p.add(Member{Name: release.Replace(h.Extra), Role: "kernel-modules", PerKernel: k})
+				p.add(Member{Name: strings.ReplaceAll(h.Extra, "{k}", release), Role: "kernel-modules", PerKernel: k})
 			}
 			break
 		}

@@ -154,7 +154,7 @@ func (p *plan) trust() error {
 	if p.repo.URL == "" {
 		return nil // the distribution's own repository, which brings its keys
 	}
-	repo.URL = strings.NewReplacer("{arch}", repo.Arch, "{version}", p.m.Version).Replace(p.repo.URL)
+	repo.URL = strings.ReplaceAll(strings.ReplaceAll(p.repo.URL, "{arch}", repo.Arch), "{version}", p.m.Version)
 	if p.repo.Key == "" {
 		return refuse(fmt.Sprintf("cannot trust %s: which key signs it is not known to this release", p.repo),
 			fmt.Sprintf(`find the key in %s, compare its fingerprint with one that NVIDIA publishes, save the key in a file, and write url = %[1]q, key = that file and fingerprint in [driver.repo]`, repo.URL))

@@ -24,10 +24,15 @@ type Driver struct{ last *chosen }
 
 // chosen is the last choice, and what it was made from.
 type chosen struct {
-	spec   spec.Driver
-	facts  facts.Facts
+	of     question
 	choice Choice
 	err    error
+}
+
+// question is what a choice is made of.
+type question struct {
+	spec  spec.Driver
+	facts facts.Facts
 }
 
 // New makes ready to choose.
@@ -39,8 +44,8 @@ func (d Driver) Choose(s spec.Spec, f facts.Facts) (choice Choice, asked bool, e
 	if !s.Has("driver") || s.Driver.Version == "" {
 		return Choice{}, false, nil
 	}
-	if !reflect.DeepEqual(d.last.facts, f) || !reflect.DeepEqual(d.last.spec, s.Driver) {
-		*d.last = chosen{spec: s.Driver, facts: f}
+	if now := (question{s.Driver, f}); !reflect.DeepEqual(&d.last.of, &now) {
+		*d.last = chosen{of: now}
 		d.last.choice, d.last.err = d.choose(s.Driver, f)
 	}
 	return d.last.choice, true, d.last.err
