@@ -59,7 +59,7 @@ type Architecture struct {
 // Load returns the catalog that is built in. Its tables are not written to: all who load it share them.
 func Load() Catalog {
 	c := builtin
-	c.Exceptions, c.Bulletins = madeExceptions(), madeBulletins()
+	c.withMaps()
 	return c
 }
 

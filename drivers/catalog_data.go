@@ -92,7 +92,6 @@ var builtin = Catalog{
 		{IDs: []string{"31c2"}, Name: "GB300", Min: "580.82.07", Fabric: "rack", Origin: Origin{Where: "https://github.com/NVIDIA/open-gpu-kernel-modules README (not in 580.76.05, in 580.82.07); https://github.com/awslabs/amazon-eks-ami supported-devices lists (580.82.07)", Checked: "source", Confidence: "high", Date: "2026-11-22"}},
 		{IDs: []string{"31c3"}, Name: "GB300 Station", Min: "595.58.03", Origin: Origin{Where: "NVIDIA MIG User Guide (r620), table of supported GPUs; https://github.com/awslabs/amazon-eks-ami supported-devices lists (not in 580.82.07, in 595.71.05)", Checked: "documentation", Confidence: "high", Date: "2026-11-22"}},
 	},
-	// Exceptions: made by Load.
 	Branches: []branchRow{
 		{Branch: 450, Designation: "LTSB", End: "2023-07", Origin: Origin{Where: "https://docs.nvidia.com/datacenter/tesla/pdf/NVIDIA_CUDA_Drivers_Support.pdf (March 2021); https://github.com/Azure/aks-gpu/pull/113", Checked: "documentation", Confidence: "high", Date: "2026-11-22"}},
 		{Branch: 460, Designation: "PB", End: "2022-01", Origin: Origin{Where: "https://docs.nvidia.com/datacenter/tesla/pdf/NVIDIA_CUDA_Drivers_Support.pdf (March 2021); https://github.com/endoflife-date/endoflife.date products/nvidia-driver.md (2026-08-22)", Checked: "documentation", Confidence: "high", Date: "2026-11-22"}},
@@ -214,18 +213,15 @@ var builtin = Catalog{
 		{Sources: []string{"ubuntu"}, Distros: []string{"ubuntu2204", "ubuntu2404", "ubuntu2604"}, First: 515, Last: 9999, Apart: []string{"nvidia-settings", "nvidia-modprobe"}, Members: []memberRow{{Role: "module", Name: "linux-modules-nvidia-{b}-server-open-{k}", When: []string{"open", "precompiled"}, Own: true}, {Role: "module", Name: "linux-modules-nvidia-{b}-server-{k}", When: []string{"proprietary", "precompiled"}, Own: true}, {Role: "module", Name: "nvidia-dkms-{b}-server-open", When: []string{"open", "dkms"}}, {Role: "module", Name: "nvidia-dkms-{b}-server", When: []string{"proprietary", "dkms"}}, {Role: "library", Name: "libnvidia-compute-{b}-server"}, {Role: "utils", Name: "nvidia-utils-{b}-server"}, {Role: "persistenced", Name: "nvidia-compute-utils-{b}-server", When: []string{"persistenced"}}, {Role: "persistenced-library", Name: "libnvidia-cfg1-{b}-server", Extra: true}, {Role: "firmware", Name: "nvidia-firmware-{b}-server-{v}", Extra: true}, {Role: "video", Name: "libnvidia-decode-{b}-server", Extra: true}, {Role: "video", Name: "libnvidia-encode-{b}-server", Extra: true}, {Role: "fabricmanager", Name: "nvidia-fabricmanager-{b}", When: []string{"fabric"}}, {Role: "nscq", Name: "libnvidia-nscq-{b}", When: []string{"nscq"}, Extra: true}, {Role: "imex", Name: "nvidia-imex-{b}", When: []string{"imex"}, First: 550}}, Origin: Origin{Where: "test/listings: ubuntu2204 570.195.03, ubuntu2404 570.211.01, 580.159.03, 595.71.05; https://packages.ubuntu.com/noble/nvidia-utils-595-server", Checked: "repository", Confidence: "high", Date: "2026-11-22"}},
 		{Sources: []string{"debian"}, Distros: []string{"debian12", "debian13"}, First: 535, Last: 550, Apart: []string{"nvidia-modprobe", "nvidia-persistenced", "nvidia-settings", "nvidia-xconfig"}, Members: []memberRow{{Role: "module", Name: "nvidia-open-kernel-dkms", When: []string{"open"}}, {Role: "module", Name: "nvidia-kernel-dkms", When: []string{"proprietary"}}, {Role: "library", Name: "libcuda1"}, {Role: "library", Name: "libnvidia-ml1"}, {Role: "utils", Name: "nvidia-smi"}, {Role: "persistenced", Name: "nvidia-persistenced", When: []string{"persistenced"}, Own: true}, {Role: "video", Name: "libnvcuvid1", Extra: true}, {Role: "video", Name: "libnvidia-encode1", Extra: true}, {Role: "gds", Name: "nvidia-fs-dkms", When: []string{"gds"}, Own: true}}, Origin: Origin{Where: "test/listings: debian12 535.261.03-stable, 535.309.01-security, debian13 550.163.01-stable", Checked: "repository", Confidence: "high", Date: "2026-11-22"}},
 	},
-	// Bulletins: made by Load.
 }
 
-func madeExceptions() []exceptionRow {
-	return []exceptionRow{
+// withMaps adds the tables that have maps.
+func (c *Catalog) withMaps() {
+	c.Exceptions = []exceptionRow{
 		{Instances: []string{"g4dn", "g5", "g5g"}, Flavour: "proprietary", Parameters: map[string]string{"NVreg_EnableGpuFirmware": "0"}, Why: "AWS runs these instances on the proprietary modules without GPU firmware", Origin: Origin{Where: "https://github.com/awslabs/amazon-eks-ami nvidia-kmod-load", Checked: "source", Confidence: "high", Date: "2026-11-21"}},
 		{IDs: []string{"2342", "2348", "2941"}, Branch: 580, Parameters: map[string]string{"NVreg_CoherentGPUMemoryMode": "driver"}, Why: "the memory of Grace GPUs is left to the driver, so that Kubernetes does not count it as the node's", Origin: Origin{Where: "NVIDIA GPU Operator and EKS documents", Checked: "documentation", Confidence: "medium", Date: "2026-11-21"}},
 	}
-}
-
-func madeBulletins() []bulletinRow {
-	return []bulletinRow{
+	c.Bulletins = []bulletinRow{
 		{ID: "5861", Published: "2026-09-30", Fixed: map[string]string{"580": "580.178.04", "595": "595.91.07", "610": "610.57.04", "615": "615.71.09"}, Origin: Origin{Where: "https://github.com/NVIDIA/product-security 2026/5861; https://github.com/CVEProject/cvelistV5 cves/2026/47xxx/CVE-2026-47489.json", Checked: "documentation", Confidence: "high", Date: "2026-11-22"}},
 		{ID: "5821", Published: "2026-05-19", Fixed: map[string]string{"535": "535.309.01"}, Origin: Origin{Where: "https://github.com/NVIDIA/product-security 2026/5821; https://github.com/flatcar/Flatcar/issues/2155", Checked: "documentation", Confidence: "high", Date: "2026-11-22"}},
 		{ID: "5747", Published: "2026-01-28", Fixed: map[string]string{"570": "570.211.01", "590": "590.48.01"}, Origin: Origin{Where: "https://github.com/NVIDIA/product-security 2026/5747; https://github.com/CVEProject/cvelistV5 cves/2025/33xxx/CVE-2025-33219.json", Checked: "documentation", Confidence: "high", Date: "2026-11-22"}},
