@@ -66,13 +66,12 @@ type Journal struct {
 	// no run begins: neither what it says nor that it is replaced may be another user's choice.
 	Refused *Trouble
 
-	raw     [][]byte // the damaged lines: a compacted journal keeps them
-	counted *counted // what Runs has returned
+	raw [][]byte // the damaged lines: a compacted journal keeps them
 }
 
 // ParseJournal reads a journal. It passes over what it cannot read, and names it.
 func ParseJournal(data []byte) Journal {
-	j := Journal{counted: &counted{}}
+	var j Journal
 	newer := 0
 	lines := bytes.Split(data, []byte("\n"))
 	for n, line := range lines {

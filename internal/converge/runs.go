@@ -23,24 +23,8 @@ type Run struct {
 	spent  bool      // an undo that failed, of runs that a later one has undone
 }
 
-// Runs returns the journal's runs, oldest first. They are not written to: a run asks for them several times.
+// Runs returns the journal's runs, oldest first.
 func (j Journal) Runs() []Run {
-	if j.counted == nil || len(j.Records) == 0 {
-		return j.runs()
-	}
-	if last := &j.Records[len(j.Records)-1]; j.counted.last != last {
-		*j.counted = counted{last, j.runs()}
-	}
-	return j.counted.runs
-}
-
-// counted is the runs up to a record.
-type counted struct {
-	last *Record
-	runs []Run
-}
-
-func (j Journal) runs() []Run {
 	var runs []Run
 	at := map[string]int{}
 	for _, r := range j.Records {
