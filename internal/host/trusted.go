@@ -38,15 +38,14 @@ func (f *Files) Trusted(names ...string) error {
 	for _, name := range names {
 		for _, at := range f.trail(name, judged) {
 			i := judged[at]
-			owner, mode := Fault{fmt.Sprintf("user %d owns", i.UID), at}, Fault{"its group can write to", at}
-			if i.Mode&0o002 != 0 {
-				mode.Why = "all users can write to"
+			if i.UID != 0 {
+				note(&u.Owners, Fault{fmt.Sprintf("user %d owns", i.UID), at})
 			}
-			if i.UID != 0 && !slices.Contains(u.Owners, owner) {
-				u.Owners = append(u.Owners, owner)
-			}
-			if i.Mode&0o022 != 0 && !slices.Contains(u.Modes, mode) {
-				u.Modes = append(u.Modes, mode)
+			switch {
+			case i.Mode&0o002 != 0:
+				note(&u.Modes, Fault{"all users can write to", at})
+			case i.Mode&0o020 != 0:
+				note(&u.Modes, Fault{"its group can write to", at})
 			}
 		}
 		if u.Name == "" && len(u.Owners)+len(u.Modes) > 0 {
@@ -57,6 +56,13 @@ func (f *Files) Trusted(names ...string) error {
 		return nil
 	}
 	return &u
+}
+
+// note adds a fault once: several names lead through the same folders.
+func note(all *[]Fault, f Fault) {
+	if !slices.Contains(*all, f) {
+		*all = append(*all, f)
+	}
 }
 
 // trail returns all folders that a name leads through, over links, and the file at its end, and adds to judged what they are.
@@ -91,7 +97,7 @@ func (f *Files) trail(name string, judged map[string]Info) (trail []string) {
 
 // plain is Lstat without the extended attributes, which need the file opened.
 func (f *Files) plain(name string) (Info, error) {
-	at, err := f.walk(name, false)
+	at, err := f.reach(name, false)
 	if err != nil {
 		return Info{}, err
 	}
