@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -49,19 +50,26 @@ func settlersLast(steps []step) {
 	slices.SortStableFunc(steps, func(a, b step) int { return settles(a.want.Thing) - settles(b.want.Thing) })
 }
 
+// sideBySide is how many looks may wait at once, for a command or another machine. Most wait for nothing: the first goroutine makes them
+// all, and its stack has grown already.
+const sideBySide = 8
+
 // lookAll looks at all steps at once, has changes resolved that need others, and says of what settles what the pending changes will
 // do to it.
 func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step, error) {
 	var wg sync.WaitGroup
-	for i := range steps {
-		switch {
-		case steps[i].Cannot != "":
-		case i == len(steps)-1:
-			e.lookAt(ctx, v, &steps[i]) // a goroutine of its own would only be waited for
-		default:
-			wg.Go(func() { e.lookAt(ctx, v, &steps[i]) })
+	var next atomic.Int64
+	look := func() {
+		for i := next.Add(1) - 1; i < int64(len(steps)); i = next.Add(1) - 1 {
+			if steps[i].Cannot == "" {
+				e.lookAt(ctx, v, &steps[i])
+			}
 		}
 	}
+	for range min(len(steps), sideBySide) - 1 {
+		wg.Go(look)
+	}
+	look()
 	wg.Wait()
 	steps, err := e.resolve(ctx, v, steps)
 	if err != nil {

@@ -32,7 +32,7 @@ func Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, error) {
 	l := c.look(v)
 	f := Facts{Live: v.Live(), Baked: v.Runs() && !v.Live(), Day: v.Now().UTC().Format(time.DateOnly)}
-	hardware, beside := &look{v: l.v, cache: c}, sync.WaitGroup{}
+	var beside sync.WaitGroup
 	if f.Live { // most machines have this engine, and systemd takes a while to answer
 		beside.Go(func() {
 			for _, name := range append([]string{containerdUnit}, needs.Units...) {
@@ -42,24 +42,18 @@ func (c *Cache) Gather(ctx context.Context, v host.View, needs Needs) (Facts, er
 			}
 		})
 		runtime.Gosched() // on one processor it would begin when the rest waits for it
+		f.Virt, f.GPUs = l.virt(), c.gpus
+		if c.gpus = nil; f.GPUs == nil {
+			f.GPUs = l.pci()
+		}
 	}
 	f.OS, f.Arch, f.Kernel = l.os(), l.arch(), l.kernel()
-	if f.Live {
-		beside.Go(func() {
-			f.Virt, f.GPUs = hardware.virt(), c.gpus
-			if c.gpus = nil; f.GPUs == nil {
-				f.GPUs = hardware.pci()
-			}
-		})
-	}
 	f.Cloud = instance.Detect(l.v)
 	l.cloud = f.Cloud
 	f.Engines = l.engines(ctx, f.OS)
 	f.Programs = l.programs(f.Engines)
 	f.Kubelet = l.kubelet(ctx, f.Engines)
-	if beside.Wait(); hardware.err != nil {
-		l.err = hardware.err
-	}
+	beside.Wait()
 	l.node(ctx, &f)
 	c.needed(ctx, l, &f, needs)
 	return f, l.err
