@@ -31,15 +31,7 @@ func (apt) Installed(_ context.Context, v host.View) (map[string]packages.State,
 	if err != nil {
 		return nil, err
 	}
-	return d.states(), nil
-}
-
-func (d dpkg) states() map[string]packages.State {
-	all := make(map[string]packages.State, len(d.packages))
-	for name, p := range d.packages {
-		all[name] = p.State
-	}
-	return all
+	return d.packages, nil
 }
 
 func (apt) Audit(_ context.Context, v host.View, installed func() (map[string]packages.State, error)) (packages.Audit, error) {

@@ -26,8 +26,9 @@ func (apt) Describe(ctx context.Context, v host.View, names []string) (map[strin
 			continue
 		}
 		name, _, _ := strings.Cut(key, ":")
-		all[key] = packages.Description{Name: name, Version: p.Version, Arch: p.arch}
-		files[fetchedName(name, p.Version, p.arch)] = key
+		arch := string(d.details(key).arch)
+		all[key] = packages.Description{Name: name, Version: p.Version, Arch: arch}
+		files[fetchedName(name, p.Version, arch)] = key
 		ask = append(ask, key+"="+p.Version)
 	}
 	if len(all) == 0 {

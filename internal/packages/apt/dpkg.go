@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"iter"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
@@ -25,19 +24,11 @@ const (
 	aptExtStates = "/var/lib/apt/extended_states"
 )
 
-// A debian is one package as dpkg's database has it.
-type debian struct {
-	packages.State
-	arch      string
-	size      int64 // KiB when installed
-	essential bool  // or protected: it may not be removed
-	conffiles bool
-}
-
 // A dpkg is dpkg's database, by name; foreign ones are "name:arch".
 type dpkg struct {
-	packages    map[string]debian
-	native      string // architecture
+	packages    map[string]packages.State
+	read        [][]byte // what it was read from: see details
+	native      string   // architecture
 	interrupted bool
 }
 
@@ -47,7 +38,8 @@ func readDpkg(v host.View) (dpkg, error) {
 	if err != nil {
 		return dpkg{}, fmt.Errorf("cannot read dpkg's database: %w", err)
 	}
-	d := dpkg{packages: make(map[string]debian, bytes.Count(status, []byte("\nPackage:"))+1), native: nativeArch(v, status)}
+	const each = 800 // bytes of a paragraph, and mostly more
+	d := dpkg{packages: make(map[string]packages.State, len(status)/each), native: nativeArch(v, status)}
 	d.add(status)
 	updates, err := updatesLeft(v)
 	if err != nil {
@@ -85,68 +77,119 @@ func nativeArch(v host.View, status []byte) string {
 			return first[0]
 		}
 	}
-	arch := ""
-	for p := range paragraphs(status) {
-		var name, of string
-		for key, value := range p {
-			switch string(key) {
-			case "Package":
-				name = string(value)
-			case "Architecture":
-				of = string(value)
-			}
+	var arch []byte
+	for e := range entries(status) {
+		if string(e.arch) != "all" {
+			arch = e.arch
 		}
-		if of != "all" {
-			arch = of
-		}
-		if name == "dpkg" {
+		if string(e.name) == "dpkg" {
 			break
 		}
 	}
-	return arch
+	return string(arch)
 }
 
-// add takes over what paragraphs say. A later one replaces an earlier one.
-func (d *dpkg) add(text []byte) {
-	for p := range paragraphs(text) {
-		var one debian
-		var name, status string
-		for key, value := range p {
-			switch string(key) {
-			case "Package":
-				name = string(value)
-			case "Status":
-				status = string(value)
-			case "Architecture":
-				one.arch = string(value)
-			case "Version":
-				one.Version = string(value)
-			case "Essential", "Protected", "Important": // "Important" is apt's, from before dpkg knew "Protected"
-				one.essential = one.essential || string(value) == "yes"
-			case "Installed-Size":
-				one.size, _ = strconv.ParseInt(string(value), 10, 64)
-			case "Conffiles":
-				one.conffiles = true
+// An entry is a package as dpkg's database, or apt's of automatic marks, has it.
+type entry struct {
+	name, arch, version, status, auto []byte
+
+	size      []byte // KiB when installed
+	essential bool   // or protected: it may not be removed
+	conffiles bool
+}
+
+// entries reads the paragraphs of a database, which has 1 MB and more, in one pass.
+func entries(text []byte) iter.Seq[entry] {
+	return func(yield func(entry) bool) {
+		for len(text) > 0 {
+			var e entry
+			paragraph := text
+			for len(text) > 0 && text[0] != '\n' {
+				end := endOfField(text)
+				e.take(text[:end])
+				text = text[end:]
 			}
-		}
-		if name = d.key(name, one.arch); name != "" {
-			one.State = dpkgState(one.Version, status)
-			d.packages[name] = one
+			paragraph = paragraph[:len(paragraph)-len(text)]
+			if len(bytes.TrimSpace(paragraph)) > 0 && !yield(e) {
+				return
+			}
+			text = text[min(1, len(text)):]
 		}
 	}
+}
+
+// take takes over one field.
+func (e *entry) take(field []byte) {
+	colon := bytes.IndexByte(field, ':')
+	if colon < 0 {
+		return
+	}
+	value := field[colon+1:]
+	switch string(field[:colon]) {
+	case "Package":
+		e.name = bytes.TrimSpace(value)
+	case "Status":
+		e.status = bytes.TrimSpace(value)
+	case "Architecture":
+		e.arch = bytes.TrimSpace(value)
+	case "Version":
+		e.version = bytes.TrimSpace(value)
+	case "Auto-Installed":
+		e.auto = bytes.TrimSpace(value)
+	case "Essential", "Protected", "Important": // "Important" is apt's, from before dpkg knew "Protected"
+		e.essential = e.essential || string(bytes.TrimSpace(value)) == "yes"
+	case "Installed-Size":
+		e.size = bytes.TrimSpace(value)
+	case "Conffiles":
+		e.conffiles = true
+	}
+}
+
+// add takes over what paragraphs say. A later one replaces an earlier one. Names and versions, of which there are many, share a
+// string: about a 24th of the text.
+func (d *dpkg) add(text []byte) {
+	d.read = append(d.read, text)
+	var kept strings.Builder
+	kept.Grow(len(text) / 24)
+	keep := func(b []byte) string {
+		start := kept.Len()
+		kept.Write(b)
+		return kept.String()[start:]
+	}
+	for e := range entries(text) {
+		if name := d.key(e.name, e.arch); len(name) > 0 {
+			d.packages[keep(name)] = dpkgState(keep(e.version), e.status)
+		}
+	}
+}
+
+// details says more of a package than its state. Few are asked for, and only where something is to change: so no look pays for
+// them, and they are looked up in the text.
+func (d *dpkg) details(name string) (last entry) {
+	for _, text := range d.read {
+		for e := range entries(text) {
+			if string(d.key(e.name, e.arch)) == name {
+				last = e
+			}
+		}
+	}
+	return last
 }
 
 // key is what apt calls a package.
-func (d *dpkg) key(name, arch string) string {
-	if arch == d.native || arch == "all" || arch == "" || name == "" {
+func (d *dpkg) key(name, arch []byte) []byte {
+	if string(arch) == d.native || string(arch) == "all" || len(arch) == 0 || len(name) == 0 {
 		return name
 	}
-	return name + ":" + arch
+	return slices.Concat(name, []byte(":"), arch)
 }
 
 // dpkgState reads "WANT FLAG STATUS": "hold ok installed".
-func dpkgState(version, status string) packages.State {
-	w := strings.Fields(status)
+func dpkgState(version string, status []byte) packages.State {
+	if string(status) == "install ok installed" && version != "" { // nearly all
+		return packages.State{Version: version}
+	}
+	w := strings.Fields(string(status))
 	if len(w) != 3 {
 		return packages.State{}
 	}
@@ -177,9 +220,10 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 	if !p.Installed() {
 		return p.String()
 	}
-	remains := p.conffiles
+	more := d.details(name)
+	remains := more.conffiles
 	bare, _, _ := strings.Cut(name, ":")
-	for _, script := range []string{bare, bare + ":" + p.arch} { // with the architecture where it can be installed for several
+	for _, script := range []string{bare, bare + ":" + string(more.arch)} { // with the architecture where it can be installed for several
 		if _, err := v.Stat("/var/lib/dpkg/info/" + script + ".postrm"); err == nil {
 			remains = true
 		}
@@ -192,40 +236,29 @@ func (d *dpkg) without(v host.View, name string) converge.State {
 
 // mark takes over apt's automatic marks.
 func (d *dpkg) mark(text []byte) {
-	for p := range paragraphs(text) {
-		var name, arch, auto string
-		for key, value := range p {
-			switch string(key) {
-			case "Package":
-				name = string(value)
-			case "Architecture":
-				arch = string(value)
-			case "Auto-Installed":
-				auto = string(value)
-			}
-		}
-		name = d.key(name, arch)
-		if one, ok := d.packages[name]; ok && auto == "1" && one.Installed() {
+	for e := range entries(text) {
+		name := d.key(e.name, e.arch)
+		if one, ok := d.packages[string(name)]; ok && string(e.auto) == "1" && one.Installed() {
 			one.Auto = true
-			d.packages[name] = one
+			d.packages[string(name)] = one
 		}
 	}
 }
 
-// paragraphs goes through text in the form of deb822(5): for each paragraph a sequence of its fields, with the lines that
-// continue a value.
-func paragraphs(text []byte) iter.Seq[iter.Seq2[[]byte, []byte]] {
-	return func(yield func(iter.Seq2[[]byte, []byte]) bool) {
+// paragraphs goes through text in the form of deb822(5).
+func paragraphs(text []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
 		for len(text) > 0 {
 			paragraph, rest, _ := bytes.Cut(text, []byte("\n\n"))
 			text = rest
-			if len(bytes.TrimSpace(paragraph)) > 0 && !yield(fields(paragraph)) {
+			if len(bytes.TrimSpace(paragraph)) > 0 && !yield(paragraph) {
 				return
 			}
 		}
 	}
 }
 
+// fields goes through the fields of a paragraph, with the lines that continue a value.
 func fields(paragraph []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		for len(paragraph) > 0 {

@@ -4,6 +4,8 @@
 package apt
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -66,7 +68,7 @@ func TestDpkgDatabase(t *testing.T) {
 	want := map[string]string{
 		"dpkg": "1.21.22", "libfoo:i386": "1.0-1 held auto", "gone": "2 config-files", "never": "- held", "half": "3 half-installed", "fresh": "4 unpacked",
 	}
-	if !reflect.DeepEqual(got, want) || !d.interrupted || d.native != "amd64" || !d.packages["dpkg"].essential {
+	if !reflect.DeepEqual(got, want) || !d.interrupted || d.native != "amd64" || !d.details("dpkg").essential {
 		t.Errorf("%v, %+v", got, d)
 	}
 }
@@ -76,8 +78,11 @@ func FuzzDpkg(f *testing.F) {
 	f.Add([]byte("Package: a\nStatus: install ok installed\n\n\n\n :\n"))
 	f.Add([]byte(strings.Repeat("Package: a\nStatus: install ok installed\nVersion: 1\n\n", many)))
 	f.Add([]byte(strings.Repeat("a:\n", many)))
+	for _, text := range odd() {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		d := dpkg{packages: map[string]debian{}, native: "amd64"}
+		d := dpkg{packages: map[string]packages.State{}, native: "amd64"}
 		alloc.Most(t, 400, len(text), func() {
 			d.add(text)
 			d.mark(text)
@@ -87,18 +92,28 @@ func FuzzDpkg(f *testing.F) {
 				t.Errorf("%q: %+v", name, p)
 			}
 		}
+		asPlain(t, d, string(text))
 	})
 }
 
-// BenchmarkDatabase reads this machine's own, as each converged apply does.
 func BenchmarkDatabase(b *testing.B) {
-	h, err := host.Open("/")
+	dir := b.TempDir()
+	for name, text := range realDatabase(700) {
+		if err := os.MkdirAll(filepath.Dir(dir+name), 0o755); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(dir+name, []byte(text), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	h, err := host.Open(dir)
 	if err != nil {
 		b.Fatal(err)
 	}
+	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := readDpkg(h); err != nil {
-			b.Skip(err)
+		if _, err := New().Installed(b.Context(), h); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -57,9 +57,9 @@ func (a apt) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 	if err != nil {
 		return nil, err
 	}
-	d := dpkg{packages: map[string]debian{}, native: architecture(h)}
+	d := dpkg{packages: map[string]packages.State{}, native: architecture(h)}
 	d.add(status)
-	installed := d.states()
+	installed := d.packages
 	g.Request.Changes = slices.Clone(g.Request.Changes)
 	for i, c := range g.Request.Changes {
 		g.Request.Changes[i].Before = installed[c.Name].String()
@@ -164,7 +164,7 @@ func (a apart) bare(ctx context.Context, file string) ([]byte, error) {
 	for p := range paragraphs(status) {
 		var one []byte
 		name := ""
-		for key, value := range p {
+		for key, value := range fields(p) {
 			switch string(key) {
 			case "Package":
 				name = string(value)
@@ -217,9 +217,9 @@ func (a apart) archives(ctx context.Context, what []string) (all []debFile, err 
 }
 
 // archiveOf reads the fields of a package in an index: deb822(5). The file gets another name, and SHA-256 is the digest that counts.
-func archiveOf(paragraph func(yield func(key, value []byte) bool)) (one debFile) {
+func archiveOf(paragraph []byte) (one debFile) {
 	var name, version, arch string
-	for key, value := range paragraph {
+	for key, value := range fields(paragraph) {
 		switch string(key) {
 		case "Package":
 			name = string(value)

@@ -24,7 +24,7 @@ func (a apt) Resolve(ctx context.Context, v host.View, ask packages.Request) ([]
 	if err != nil {
 		return nil, err
 	}
-	r, err := packages.Begin(ctx, v, ask, d.states(), solver{a, d})
+	r, err := packages.Begin(ctx, v, ask, d.packages, solver{a, d})
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (solver) Hidden(context.Context, host.View, string, string, []string, map[s
 }
 
 func (s solver) Without(v host.View, name string) converge.State { return s.d.without(v, name) }
-func (s solver) Essential(name string) bool                      { return s.d.packages[name].essential }
+func (s solver) Essential(name string) bool                      { return s.d.details(name).essential }
 
 // Simulate asks apt what installing would do. Versions that only Store has it is given as files.
 func (s solver) Simulate(

@@ -37,13 +37,13 @@ func parseRecords(out []byte, native string) (all []record) {
 	d := dpkg{native: native}
 	for p := range paragraphs(out) {
 		var r record
-		var arch string
-		for key, value := range p {
+		var name, arch []byte
+		for key, value := range fields(p) {
 			switch string(key) {
 			case "Package":
-				r.name = string(value)
+				name = value
 			case "Architecture":
-				arch = string(value)
+				arch = value
 			case "Version":
 				r.version = string(value)
 			case "Size":
@@ -52,7 +52,7 @@ func parseRecords(out []byte, native string) (all []record) {
 				r.size, _ = strconv.ParseInt(string(value), 10, 64)
 			}
 		}
-		if r.name = d.key(r.name, arch); r.name != "" {
+		if r.name = string(d.key(name, arch)); r.name != "" {
 			all = append(all, r)
 		}
 	}
@@ -66,7 +66,8 @@ func (a apt) room(ctx context.Context, v host.View, d dpkg, changes []converge.C
 	for _, c := range packages.Due(changes) {
 		after := packages.Parse(c.After)
 		if found := d.packages[c.Name]; found.Installed() {
-			need["/usr"] -= found.size << 10
+			size, _ := strconv.ParseInt(string(d.details(c.Name).size), 10, 64)
+			need["/usr"] -= size << 10
 		}
 		if after.Installed() && stored(v, c.Name, after.Version) == "" {
 			what = append(what, c.Name+"="+after.Version)

@@ -81,20 +81,20 @@ const maxSources = 1000
 func parseDeb822(file string, data []byte, arch func() string) []source {
 	var all []source
 	for paragraph := range paragraphs(data) {
-		fields := map[string]string{}
-		for key, value := range paragraph {
+		said := map[string]string{}
+		for key, value := range fields(paragraph) {
 			lines := slices.DeleteFunc(strings.Split(string(value), "\n"), func(l string) bool { return strings.HasPrefix(l, "#") })
-			fields[strings.ToLower(strings.TrimSpace(string(key)))] = strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+			said[strings.ToLower(strings.TrimSpace(string(key)))] = strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
 		}
-		if e := strings.ToLower(fields["enabled"]); e == "no" || e == "false" || e == "0" {
+		if e := strings.ToLower(said["enabled"]); e == "no" || e == "false" || e == "0" {
 			continue
 		}
-		options := maps.Clone(fields)
+		options := maps.Clone(said)
 		maps.DeleteFunc(options, func(name, _ string) bool {
 			return slices.Contains([]string{"", "types", "uris", "suites", "components", "enabled"}, name)
 		})
-		keys, components, suites := keyFiles(fields["signed-by"]), strings.Fields(fields["components"]), strings.Fields(fields["suites"])
-		for _, uri := range strings.Fields(fields["uris"]) {
+		keys, components, suites := keyFiles(said["signed-by"]), strings.Fields(said["components"]), strings.Fields(said["suites"])
+		for _, uri := range strings.Fields(said["uris"]) {
 			for _, suite := range suites[:min(len(suites), maxSources-len(all))] {
 				all = append(all, source{file, withArch(uri, arch), withArch(suite, arch), keys, components, options})
 			}

@@ -31,7 +31,7 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 			return err
 		}
 	}
-	now := packages.From(d.states(), changes)
+	now := packages.From(d.packages, changes)
 	if len(packages.Due(now)) > 0 {
 		if err := a.move(ctx, h, d, now); err != nil {
 			if failed := a.markReached(ctx, h, err, now); failed != nil {
@@ -49,7 +49,7 @@ func (a apt) Transact(ctx context.Context, h host.Host, changes []converge.Chang
 	if d, err = readDpkg(h); err != nil {
 		return err
 	}
-	return packages.Proven("apt", changes, d.states())
+	return packages.Proven("apt", changes, d.packages)
 }
 
 // move installs and removes, after apt has shown that it would do just that.
@@ -62,7 +62,7 @@ func (a apt) move(ctx context.Context, h host.Host, d dpkg, changes []converge.C
 	if err != nil {
 		return err
 	}
-	r := packages.Resolution{Changes: changes, Installed: d.states(), Offers: offers, Solver: solver{a, d}}
+	r := packages.Resolution{Changes: changes, Installed: d.packages, Offers: offers, Solver: solver{a, d}}
 	if err := r.Check(ctx, h); err != nil {
 		return err
 	}
