@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/internal/pattern"
 )
 
 // A Family is packages that work in one upstream version only: the parts of a driver. The spec asks for a few of them;
@@ -30,12 +29,23 @@ type Family struct {
 
 // numbered is what upstream versions of drivers look like: 535.309.01, 580.95, 615.71.09. Packages with a driver's name and
 // another kind of version have one of their own: nvidia-container-toolkit 1.18.0, nvidia-fs 2.27.3, nvidia-support 20240109.
-var numbered = pattern.Of(`^[3-9][0-9]{2}(\.[0-9]+)+$`)
+//
+// It is no expression: each run would compile it for the packages of a driver that it finds converged.
+func numbered(own string) bool {
+	if strings.IndexByte(own, '.') != 3 || own[0] < '3' {
+		return false
+	}
+	for part := range strings.SplitSeq(own, ".") {
+		if part == "" || strings.Trim(part, "0123456789") != "" {
+			return false
+		}
+	}
+	return true
+}
 
 // Has says whether a package in this version is part of the family.
 func (f *Family) Has(name, version string) bool {
-	own := Own(version)
-	if f == nil || len(own) < 5 || own[3] != '.' || !numbered().MatchString(own) { // most packages end before the expression
+	if f == nil || !numbered(Own(version)) {
 		return false
 	}
 	bare := bareName(name)

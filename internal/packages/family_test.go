@@ -34,6 +34,17 @@ func TestFamilyHas(t *testing.T) {
 		{"nvlsm", "2025.06.11-1", false},
 		{"nvidia-fs", "2.27.3-1", false},
 		{"containerd", "580.1.1", false},
+		{"libcuda1", "999.9-1", true},
+		{"libcuda1", "580", false},
+		{"libcuda1", "580.", false},
+		{"libcuda1", "580..5", false},
+		{"libcuda1", "580.95.05a", false},
+		{"libcuda1", "580.95\n", false},
+		{"libcuda1", "5.0.95", false},
+		{"libcuda1", "5800.95", false},
+		{"libcuda1", "299.95", false},
+		{"libcuda1", "a80.95", false},
+		{"libcuda1", "", false},
 	} {
 		if got := f.Has(c.name, c.version); got != c.want {
 			t.Errorf("%s %s: %v", c.name, c.version, got)
