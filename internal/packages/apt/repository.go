@@ -116,8 +116,9 @@ func aptConf(via host.Via) []byte {
 func (apt) Upgrades(names []string, needrestart bool) []converge.Want {
 	comment := strings.Replace(packages.Header, "#", "//", 1)
 	b := []byte(comment + "Unattended-Upgrade::Package-Blacklist {\n")
+	literally := strings.NewReplacer(".", `\\.`, "+", `\\+`)
 	for _, n := range names {
-		b = fmt.Appendf(b, "  \"^%s$\";\n", strings.NewReplacer(".", `\\.`, "+", `\\+`).Replace(n))
+		b = fmt.Appendf(b, "  \"^%s$\";\n", literally.Replace(n))
 	}
 	b = append(b, "};\n"...)
 	wants := []converge.Want{things.Exact("/etc/apt/apt.conf.d/52gpuadm-hold", b, 0o644, "automatic upgrades leave the driver alone")}
