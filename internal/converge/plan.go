@@ -148,10 +148,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	if slices.ContainsFunc(wants, func(w Want) bool { return w.Releases }) {
 		mine = nil
 	}
-	made, asked := map[key][]link{}, make(map[key]bool, len(wants))
-	for _, o := range mine {
-		made[o.is] = o.links
-	}
+	asked := make(map[key]bool, len(wants))
 	for _, w := range wants {
 		asked[keyOf(w.Thing)] = true
 	}
@@ -178,7 +175,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	wanted := make([]step, 0, len(wants))
 	for _, w := range wants {
 		of := refOf(w.Thing)
-		wanted = append(wanted, step{want: w, mine: made[of.key()], Change: Change{
+		wanted = append(wanted, step{want: w, mine: linksOf(mine, of.key()), Change: Change{
 			Stage: st.Name, Section: w.Section, Kind: of.Kind, Name: of.Name, Reads: of.Reads, Form: of.Form, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
 		}})

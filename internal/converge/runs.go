@@ -26,7 +26,12 @@ type Run struct {
 // Runs returns the journal's runs, oldest first.
 func (j Journal) Runs() []Run {
 	var runs []Run
-	at := map[string]int{}
+	at, makes := map[string]int{}, map[string]int{}
+	for i := range j.Records {
+		if j.Records[i].What == "make" {
+			makes[j.Records[i].Run]++
+		}
+	}
 	for _, r := range j.Records {
 		i, ok := at[r.Run]
 		if !ok {
@@ -34,7 +39,7 @@ func (j Journal) Runs() []Run {
 				continue
 			}
 			i, at[r.Run] = len(runs), len(runs)
-			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes, Repair: r.Repair, Leave: r.Leave})
+			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes, Repair: r.Repair, Leave: r.Leave, Makes: make([]Change, 0, makes[r.Run])})
 		}
 		switch run := &runs[i]; r.What {
 		case "begin":
@@ -125,11 +130,25 @@ func present(runs []Run) []ours {
 	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
 }
 
+// linksOf returns gpuadm's changes to a thing; nil if there are none.
+func linksOf(all []ours, is key) []link {
+	for i := range all {
+		if all[i].is == is {
+			return all[i].links
+		}
+	}
+	return nil
+}
+
 // fold joins the runs' changes to each thing, in the order of the first touch: what was made upon another thing came after it, and
 // has to go before it, however often that was changed since. What settles leaves nothing to undo.
 func fold(runs []Run) []ours {
-	var list []ours
-	at := map[key]int{}
+	most := 0
+	for i := range runs {
+		most += len(runs[i].Makes)
+	}
+	list := make([]ours, 0, min(most, 64)) // most runs change each thing once, and of many runs most are settled
+	at := make(map[key]int, cap(list))
 	for r := range runs {
 		run := &runs[r]
 		for _, c := range run.Makes {
