@@ -74,11 +74,13 @@ func ParseJournal(data []byte) Journal {
 	var j Journal
 	newer := 0
 	lines := bytes.Split(data, []byte("\n"))
+	j.Records = slices.Grow(j.Records, min(len(lines)-1, compactAbove))
+	var r Record // one for all: json has each take memory
 	for n, line := range lines {
 		if len(line) == 0 {
 			continue
 		}
-		var r Record
+		r = Record{}
 		err := json.Unmarshal(line, &r)
 		if err == nil && r.Format > JournalFormat {
 			newer++
