@@ -61,10 +61,8 @@ func (w wanted) held() (names []string) {
 }
 
 func (w wanted) all() map[string]packages.State {
-	all := maps.Clone(w.driver)
-	if all == nil {
-		all = map[string]packages.State{}
-	}
+	all := make(map[string]packages.State, len(w.driver)+len(w.toolkit))
+	maps.Copy(all, w.driver)
 	maps.Copy(all, w.toolkit)
 	return all
 }

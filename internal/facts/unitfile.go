@@ -48,25 +48,20 @@ func (l *look) service(ctx context.Context, names ...string) *service {
 	return nil
 }
 
-// unitThere says whether one of systemd's folders holds the unit file. They are listed once: most units are not there.
+// unitThere says whether one of systemd's folders holds the unit file: most are not there. The folders are listed once, but for the
+// distribution's, which has hundreds of files.
 // Source: table 1 of https://www.freedesktop.org/software/systemd/man/latest/systemd.unit.html
 func (l *look) unitThere(name string) bool {
 	if l.units == nil {
-		folders := []string{
-			"/etc/systemd/system", "/run/systemd/system", "/run/systemd/generator",
-			"/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-		}
-		if i, err := l.v.Lstat("/lib"); err == nil && i.Mode.IsDir() {
-			folders = append(folders, "/lib/systemd/system") // elsewhere it is a link to /usr/lib
-		}
-		for _, folder := range folders {
+		for _, folder := range []string{"/etc/systemd/system", "/run/systemd/system", "/run/systemd/generator", "/usr/local/lib/systemd/system"} {
 			l.units = append(l.units, l.names(folder))
 		}
 	}
-	return slices.ContainsFunc(l.units, func(names []string) bool {
+	there := func(names []string) bool {
 		_, found := slices.BinarySearch(names, name)
 		return found
-	})
+	}
+	return slices.ContainsFunc(l.units, there) || l.first("/usr/lib/systemd/system/"+name, "/lib/systemd/system/"+name) != ""
 }
 
 // add reads one more file of the unit: lists grow, an empty value clears them.

@@ -38,30 +38,37 @@ type unitFiles struct {
 
 // listedFolder is one of systemd's folders, and what is in it: most units, and most folders of drop-ins, are looked for in each in vain.
 type listedFolder struct {
-	path  string
-	names []string // sorted
-	err   error    // it cannot be listed, and each name has to be looked for
+	path   string
+	names  []string // sorted
+	listed bool
 }
 
+// has says whether a name is in the folder, or may be.
 func (d listedFolder) has(name string) bool {
 	_, found := slices.BinarySearch(d.names, name)
-	return found || d.err != nil
+	return found || !d.listed
 }
 
-// units lists the folders, by ReadDir or one that remembers. On most machines /lib is /usr/lib, and nothing new is in it.
+// units lists the folders, by ReadDir or one that remembers. The distribution's own has hundreds of files: to look for the few names that
+// are asked for takes less time than to list it. On most machines /lib is /usr/lib, and nothing new is in it.
 func (f *Files) units(list func(folder string) ([]string, error)) unitFiles {
 	u := unitFiles{Files: f}
 	for _, folder := range unitFolders() {
-		if folder == "/lib/systemd/system" {
+		switch folder {
+		case "/lib/systemd/system":
 			if real, err := f.Resolve(folder); err == nil && real == "/usr"+folder {
 				continue
 			}
+			fallthrough
+		case "/usr/lib/systemd/system":
+			u.folders = append(u.folders, listedFolder{path: folder})
+			continue
 		}
 		names, err := list(folder)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			continue
 		}
-		u.folders = append(u.folders, listedFolder{folder, names, err})
+		u.folders = append(u.folders, listedFolder{folder, names, err == nil})
 	}
 	return u
 }
@@ -121,7 +128,10 @@ func (u unitFiles) find(name string) (file string, masked bool, err error) {
 				continue
 			}
 			file := path.Join(folder.path, name)
-			i, err := u.Lstat(file)
+			i, err := u.plain(file)
+			if err != nil {
+				err = fail("stat", file, err)
+			}
 			if err == nil && i.Mode&fs.ModeSymlink != 0 {
 				if to, err := u.Readlink(file); err == nil && path.Clean(to) == "/dev/null" {
 					return file, true, nil
