@@ -27,11 +27,7 @@ func (apt) Database() string { return "dpkg" }
 func (apt) Files() []string  { return []string{packages.DpkgStatus, dpkgUpdates, aptExtStates} }
 
 func (apt) Installed(_ context.Context, v host.View) (map[string]packages.State, error) {
-	d, err := readDpkg(v)
-	if err != nil {
-		return nil, err
-	}
-	return d.packages, nil
+	return readStates(v)
 }
 
 func (apt) Audit(_ context.Context, v host.View, installed func() (map[string]packages.State, error)) (packages.Audit, error) {

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"slices"
@@ -38,27 +39,77 @@ func readDpkg(v host.View) (dpkg, error) {
 	if err != nil {
 		return dpkg{}, fmt.Errorf("cannot read dpkg's database: %w", err)
 	}
-	const each = 800 // bytes of a paragraph, and mostly more
 	d := dpkg{packages: make(map[string]packages.State, len(status)/each), native: nativeArch(v, status)}
+	d.read = append(d.read, status)
 	d.add(status)
+	return d, d.beside(v)
+}
+
+// each is how many bytes a paragraph of the status file has, or mostly more.
+const each = 800
+
+// beside adds what lies beside the status file.
+func (d *dpkg) beside(v host.View) error {
 	updates, err := updatesLeft(v)
 	if err != nil {
-		return dpkg{}, err
+		return err
 	}
 	d.interrupted = len(updates) > 0
 	for _, name := range updates {
 		update, err := v.ReadFile(dpkgUpdates + "/" + name)
 		if err != nil {
-			return dpkg{}, err
+			return err
 		}
+		d.read = append(d.read, update)
 		d.add(update)
 	}
 	marks, err := v.ReadFile(aptExtStates)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return dpkg{}, err
+		return err
 	}
 	d.mark(marks)
-	return d, nil
+	return nil
+}
+
+// readStates reads the states of all packages, and nothing that details could tell. The status file has 1 to 2 MB on most machines: an
+// apply that has nothing to do is not to hold it in memory.
+func readStates(v host.View) (map[string]packages.State, error) {
+	list, _ := v.ReadFile(dpkgArch)
+	info, err := v.Stat(packages.DpkgStatus)
+	if first := bytes.Fields(list); err == nil && len(first) > 0 {
+		d := dpkg{packages: make(map[string]packages.State, info.Size/each), native: string(first[0])}
+		if d.pieces(v, info) {
+			return d.packages, d.beside(v)
+		}
+	}
+	d, err := readDpkg(v)
+	return d.packages, err
+}
+
+// pieces adds the status file piece by piece, each up to the end of its last paragraph. It returns false where the file has to be read at
+// once: it was replaced meanwhile, as dpkg does, or a paragraph is longer than a piece.
+func (d *dpkg) pieces(v host.View, of host.Info) bool {
+	piece := make([]byte, 32<<10)
+	held := 0 // bytes of a paragraph whose end is in the next piece
+	for off := int64(0); off < of.Size; {
+		n, err := v.ReadAt(packages.DpkgStatus, piece[held:], off)
+		if n == 0 || err != nil && err != io.EOF {
+			return false
+		}
+		off += int64(n)
+		text := piece[:held+n]
+		end := len(text)
+		if off < of.Size {
+			end = bytes.LastIndex(text, []byte("\n\n")) + 2
+		}
+		if end < 2 {
+			return false
+		}
+		d.add(text[:end])
+		held = copy(piece, text[end:])
+	}
+	is, err := host.Machine(v).Stat(packages.DpkgStatus) // a snapshot would say what it said before
+	return err == nil && is.Size == of.Size && is.Ctime.Equal(of.Ctime)
 }
 
 // updatesLeft are the files that a dpkg leaves which is interrupted; beside them it writes tmp.i, which does not count yet.
@@ -148,7 +199,6 @@ func (e *entry) take(field []byte) {
 // add takes over what paragraphs say. A later one replaces an earlier one. Names and versions, of which there are many, share a
 // string: about a 24th of the text.
 func (d *dpkg) add(text []byte) {
-	d.read = append(d.read, text)
 	var kept strings.Builder
 	kept.Grow(len(text) / 24)
 	keep := func(b []byte) string {

@@ -73,6 +73,64 @@ func TestDpkgDatabase(t *testing.T) {
 	}
 }
 
+// TestReadStates: read in pieces, the states are those of the whole file, wherever its paragraphs end; also where it is replaced
+// meanwhile, where a paragraph is longer than a piece, and where no list of architectures is there.
+func TestReadStates(t *testing.T) {
+	t.Parallel()
+	real := realDatabase(300)
+	long := "Package: long\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\nDescription: x\n" + strings.Repeat(" more of it\n", 4000) + "\n"
+	texts := []string{real[packages.DpkgStatus], strings.TrimRight(real[packages.DpkgStatus], "\n"), real[packages.DpkgStatus] + long, long + real[packages.DpkgStatus], "", "\n\n\n", "x"}
+	for shift := range 70 {
+		texts = append(texts, "Package: p\nDescription: "+strings.Repeat("y", 997*shift)+"\n\n"+strings.Repeat(strings.Join(odd(), "\n\n"), 20))
+	}
+	for i, text := range texts {
+		dir := t.TempDir()
+		put(t, dir+packages.DpkgStatus, text, 0o644)
+		put(t, dir+aptExtStates, real[aptExtStates], 0o644)
+		if i%3 > 0 {
+			put(t, dir+dpkgArch, "amd64\ni386\n", 0o644)
+		}
+		h, err := host.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := readDpkg(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readStates(host.Snapshot(h)); err != nil || !reflect.DeepEqual(got, want.packages) {
+			t.Errorf("text %d: %d states, not %d (%v)", i, len(got), len(want.packages), err)
+		}
+		if i != 1 {
+			continue
+		}
+		v := &replaced{View: h, then: func() { put(t, dir+packages.DpkgStatus, strings.ReplaceAll(text, "Version: 3", "Version: 4"), 0o644) }}
+		got, err := readStates(v)
+		for name, is := range got {
+			if !strings.HasPrefix(is.Version, "4.0") {
+				t.Errorf("replaced meanwhile, %s is %+v", name, is)
+			}
+		}
+		if err != nil || len(got) != len(want.packages) {
+			t.Errorf("replaced meanwhile: %d states, not %d (%v)", len(got), len(want.packages), err)
+		}
+	}
+}
+
+// replaced is a machine whose status file is replaced while it is read.
+type replaced struct {
+	host.View
+	reads int
+	then  func()
+}
+
+func (r *replaced) ReadAt(name string, p []byte, off int64) (int, error) {
+	if r.reads++; r.reads == 2 {
+		r.then()
+	}
+	return r.View.ReadAt(name, p, off)
+}
+
 func FuzzDpkg(f *testing.F) {
 	f.Add([]byte(status))
 	f.Add([]byte("Package: a\nStatus: install ok installed\n\n\n\n :\n"))
@@ -84,6 +142,7 @@ func FuzzDpkg(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		d := dpkg{packages: map[string]packages.State{}, native: "amd64"}
 		alloc.Most(t, 400, len(text), func() {
+			d.read = [][]byte{text}
 			d.add(text)
 			d.mark(text)
 		})
