@@ -63,6 +63,7 @@ func (e *Engine) apply(ctx context.Context, h host.Host) (Result, error) {
 	if err := e.consent(ctx, h, plan.Changes); err != nil {
 		return Result{}, err
 	}
+	e.cache.Keep(h)
 	if plan.Now() == 0 {
 		if err := r.nothing(); err != nil {
 			return Result{}, err
@@ -165,7 +166,6 @@ func (r *run) gathered(ctx context.Context, v host.View) (facts.Facts, error) {
 	f, err := r.Facts(ctx, v)
 	if err == nil {
 		r.facts = &f
-		r.cache.Keep(r.h)
 	}
 	return f, err
 }

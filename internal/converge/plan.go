@@ -240,7 +240,7 @@ func gather(unwanted, wanted []step) []step {
 		case !ok:
 			steps = append(steps, s)
 		case at == i:
-			for _, o := range wanted[:i+1] {
+			for _, o := range wanted {
 				if o.Kind == s.Kind {
 					steps = append(steps, o)
 				}

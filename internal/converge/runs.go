@@ -39,7 +39,10 @@ func (j Journal) Runs() []Run {
 				continue
 			}
 			i, at[r.Run] = len(runs), len(runs)
-			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes, Repair: r.Repair, Leave: r.Leave, Makes: make([]Change, 0, makes[r.Run])})
+			runs = append(runs, Run{ID: r.Run, Time: r.Time, Spec: r.Spec, Undoes: r.Undoes, Repair: r.Repair, Leave: r.Leave})
+			if n := makes[r.Run]; n > 0 {
+				runs[i].Makes = make([]Change, 0, n)
+			}
 		}
 		switch run := &runs[i]; r.What {
 		case "begin":

@@ -75,7 +75,7 @@ func (c *Cache) Keep(h host.Host) {
 		}
 	}
 	slices.SortFunc(all, func(a, b recorded) int { return strings.Compare(a.Path, b.Path) })
-	if text, err := json.Marshal(all); err == nil {
+	if text, err := json.Marshal(all); err == nil && len(text) < maxRecord {
 		_ = h.WriteFile(moduleRecord, append(text, '\n'), host.Attr{Mode: 0o644})
 	}
 }

@@ -89,6 +89,7 @@ func (c *ModuleCache) Read(v host.View, name string) (ModuleFile, error) {
 	if c == nil {
 		return ReadModule(v, name)
 	}
+	v = host.Machine(v) // what the file is and what it says belong together
 	info, err := v.Stat(name)
 	if err != nil {
 		return ModuleFile{}, err

@@ -34,7 +34,7 @@ type wholeDisk interface {
 	Whole() Folder
 }
 
-// Folder is an open folder. Names are single parts, never paths; "." is the folder itself.
+// Folder is an open folder. Names are single parts, never paths but for Whole's; "." is the folder itself.
 // An open folder stays the same one when its name is moved or replaced by a link, so nothing can be swapped below us.
 type Folder interface {
 	// Folder opens a folder in this one; ENOTDIR if name is anything else, a link too.

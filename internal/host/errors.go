@@ -40,6 +40,11 @@ func fail(verb, name string, err error) error {
 
 // fail words an error at a place. The kernel says "operation not permitted" for several things a person must know apart.
 func (at place) fail(verb, name string, err error) error {
+	if at.of != nil && !errors.Is(err, fs.ErrNotExist) { // most of what is not there is no error
+		if leads, err := at.of.Resolve(name); err == nil {
+			at.path = leads
+		}
+	}
 	e := &FileError{Verb: verb, Path: name, Leads: at.path, Cause: err}
 	switch {
 	case errors.Is(err, syscall.EBUSY):

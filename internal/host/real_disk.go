@@ -17,7 +17,8 @@ import (
 // process lives, which opens one or two.
 //
 // Every path is walked part by part with O_NOFOLLOW from an open folder (openat(2)), so whatever is swapped
-// for a link meanwhile, the kernel itself never follows one and nothing leads out of the root. Where no link is on the way
+// for a link meanwhile, the kernel itself never follows one and nothing leads out of the root; on the running machine, out of whose root
+// nothing leads, it follows them for what is only read (ownRoot). Where no link is on the way
 // the kernel can do the same at once (Deep); RHEL 8's lacks that, and older seccomp profiles answer EPERM.
 type realDisk int
 

@@ -17,8 +17,9 @@ const maxHops = 40
 // place is where a path leads: a name in an open folder.
 type place struct {
 	dir  Folder
-	name string // one part; "." for the root itself
-	path string // the whole path, free of links
+	name string // one part; "." for the root itself; of reach a path
+	path string // the whole path, free of links; of reach as it was asked for
+	of   *Files // of reach, to find for an error where the path led
 
 	looked bool // Lstat has been asked already, and said this
 	info   Info
@@ -145,7 +146,7 @@ func (f *Files) reach(name string, follow bool) (place, error) {
 	if !ok || name == "/" || !clean(name) || strings.HasPrefix(name+"/", "/proc/") {
 		return f.walk(name, follow)
 	}
-	to := place{dir: disk.Whole(), name: "." + name, path: name}
+	to := place{dir: disk.Whole(), name: "." + name, path: name, of: f}
 	if follow {
 		to.looked = true
 		if to.info, to.err = to.dir.Lstat(to.name); to.err == nil && to.info.Mode&fs.ModeSymlink != 0 {

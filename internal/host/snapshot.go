@@ -7,6 +7,7 @@ import (
 	"context"
 	"io/fs"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -30,9 +31,10 @@ type said[T any] struct {
 	err error
 }
 
-// Snapshot returns a View of the same machine that reads each file, folder and unit once, however many facts and things want to know:
-// all that is found by it agrees. It is for what changes nothing and waits for nothing, since under it the machine stays what it was. What
-// it returns must not be written to. Commands, the driver and parts of files (ReadAt) are asked for each time.
+// Snapshot returns a View of the same machine that reads each file, folder and unit once, however many facts and things want to know. It is
+// for what changes nothing, since under it the files stay what they were. What it returns must not be written to. Commands, the driver, parts
+// of files (ReadAt) and what the kernel says are asked for each time: a module that is loaded meanwhile is loaded in all of its files. What is
+// kept for longer than the snapshot is read of Machine.
 func Snapshot(v View) View {
 	if s, ok := v.(*snapshot); ok {
 		return s
@@ -54,6 +56,17 @@ func Machine(v View) View {
 	return v
 }
 
+// kernels says whether a name is one of the kernel's own, or of what programs say of themselves while they run. Systemd's folders below
+// /run are files like others.
+func kernels(name string) bool {
+	for _, folder := range []string{"/proc/", "/sys/", "/dev/", "/run/"} {
+		if strings.HasPrefix(name, folder) {
+			return !strings.HasPrefix(name, "/run/systemd/")
+		}
+	}
+	return false
+}
+
 // recall returns what was read of a name, and reads it if it was not.
 func recall[T any](known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
 	a, ok := known[name]
@@ -65,6 +78,9 @@ func recall[T any](known map[string]said[T], name string, read func(string) (T, 
 }
 
 func (s *snapshot) ReadFile(name string) ([]byte, error) {
+	if kernels(name) {
+		return s.View.ReadFile(name)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	data, err := recall(s.files, name, s.View.ReadFile)
@@ -72,6 +88,9 @@ func (s *snapshot) ReadFile(name string) ([]byte, error) {
 }
 
 func (s *snapshot) Stat(name string) (Info, error) {
+	if kernels(name) {
+		return s.View.Stat(name)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return recall(s.stats, name, func(string) (Info, error) {
@@ -83,18 +102,27 @@ func (s *snapshot) Stat(name string) (Info, error) {
 }
 
 func (s *snapshot) Lstat(name string) (Info, error) {
+	if kernels(name) {
+		return s.View.Lstat(name)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return recall(s.lstat, name, s.View.Lstat)
 }
 
 func (s *snapshot) Readlink(name string) (string, error) {
+	if kernels(name) {
+		return s.View.Readlink(name)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return recall(s.links, name, s.View.Readlink)
 }
 
 func (s *snapshot) ReadDir(name string) ([]string, error) {
+	if kernels(name) {
+		return s.View.ReadDir(name)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	names, err := recall(s.dirs, name, s.View.ReadDir)
@@ -102,6 +130,9 @@ func (s *snapshot) ReadDir(name string) ([]string, error) {
 }
 
 func (s *snapshot) Resolve(name string) (string, error) {
+	if kernels(name) {
+		return s.View.Resolve(name)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return recall(s.leads, name, s.View.Resolve)

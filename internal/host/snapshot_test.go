@@ -116,3 +116,33 @@ func TestSnapshotStat(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotOfKernel: what the kernel says is asked for each time. A module that was loaded between two reads of a plan would
+// otherwise be loaded in one of its files and not in another.
+func TestSnapshotOfKernel(t *testing.T) {
+	root := t.TempDir()
+	v, err := Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	then := Snapshot(v)
+	for name, again := range map[string]bool{
+		"/sys/module/nvidia/version": true, "/proc/driver/nvidia/version": true, "/dev/nvidiactl": true, "/run/nvidia/driver": true,
+		"/run/systemd/system/x.service": false, "/etc/x": false, "/procedure": false,
+	} {
+		_, _ = then.ReadFile(name)
+		_, _ = then.Stat(name)
+		_, _ = then.Lstat(name)
+		_, _ = then.ReadDir(filepath.Dir(name))
+		at := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte("x"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		_, err1 := then.ReadFile(name)
+		_, err2 := then.Stat(name)
+		_, err3 := then.Lstat(name)
+		if (err1 == nil) != again || (err2 == nil) != again || (err3 == nil) != again {
+			t.Errorf("%s: %v, %v, %v", name, err1, err2, err3)
+		}
+	}
+}

@@ -66,18 +66,16 @@ func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, erro
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var of []identity
-	for _, name := range m.Files() {
-		id := identity{name: name}
-		if i, err := v.Stat(name); err == nil {
-			id.size, id.ctime = i.Size, i.Ctime
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		of = append(of, id)
+	of, err := identities(v, m.Files())
+	if err != nil {
+		return nil, err
 	}
 	if r.found != nil && slices.Equal(of, r.of) {
 		return r.found, nil
+	}
+	v = host.Machine(v) // the reading is kept for longer than a snapshot, which may have read a file before it was asked what it is
+	if of, err = identities(v, m.Files()); err != nil {
+		return nil, err
 	}
 	found, err := m.Installed(ctx, v)
 	if err != nil {
@@ -85,6 +83,20 @@ func (r *Reading) Read(ctx context.Context, v host.View) (map[string]State, erro
 	}
 	r.of, r.found, r.reads = of, found, r.reads+1
 	return found, nil
+}
+
+// identities are those of files; one that is missing has none.
+func identities(v host.View, names []string) (all []identity, err error) {
+	for _, name := range names {
+		id := identity{name: name}
+		if i, err := v.Stat(name); err == nil {
+			id.size, id.ctime = i.Size, i.Ctime
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		all = append(all, id)
+	}
+	return all, nil
 }
 
 // last returns what the last reading found.
