@@ -80,13 +80,13 @@ func (c *Cache) GPUs(v host.View) ([]PCI, error) {
 // Changes says that the machine is changed: what GPUs found need not hold.
 func (c *Cache) Changes() { c.gpus = nil }
 
-// look reads by a snapshot, so that all facts are of the same bytes.
+// look reads each file once, so that all facts are of the same bytes.
 func (c *Cache) look(v host.View) *look {
 	of := host.Machine(v)
 	if c.view == nil || !reflect.ValueOf(of).Comparable() || c.view != of {
 		*c = Cache{view: of, texts: new(toml.Texts)} // another machine, or a view that cannot be compared
 	}
-	return &look{v: host.Snapshot(v), cache: c, texts: c.texts}
+	return &look{v: host.Gathering(v), cache: c, texts: c.texts}
 }
 
 // needed finds out what was asked for beside.

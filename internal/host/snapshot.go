@@ -36,8 +36,11 @@ type said[T any] struct {
 // of files (ReadAt) and what the kernel says are asked for each time: a module that is loaded meanwhile is loaded in all of its files. What is
 // kept for longer than the snapshot is read of Machine.
 func Snapshot(v View) View {
-	if s, ok := v.(*snapshot); ok {
+	switch s := v.(type) {
+	case *snapshot:
 		return s
+	case *gathering:
+		return s.snapshot
 	}
 	s := &snapshot{
 		View:  v,
@@ -50,10 +53,34 @@ func Snapshot(v View) View {
 
 // Machine returns what a snapshot is of, and any other View as it is: by it two Views of one machine are known.
 func Machine(v View) View {
-	if s, ok := v.(*snapshot); ok {
+	switch s := v.(type) {
+	case *snapshot:
 		return s.View
+	case *gathering:
+		return s.snapshot.View
 	}
 	return v
+}
+
+// gathering is a snapshot that reads the kernel's files once, too.
+type gathering struct {
+	*snapshot
+	said map[string]said[[]byte]
+}
+
+// Gathering is Snapshot for facts, which are of the same bytes then, also of those that the kernel says; looks read these again.
+func Gathering(v View) View {
+	return &gathering{Snapshot(v).(*snapshot), map[string]said[[]byte]{}}
+}
+
+func (g *gathering) ReadFile(name string) ([]byte, error) {
+	if !kernels(name) {
+		return g.snapshot.ReadFile(name)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	data, err := recall(g.said, name, g.View.ReadFile)
+	return slices.Clip(data), err
 }
 
 // kernels says whether a name is one of the kernel's own, or of what programs say of themselves while they run. Systemd's folders below
