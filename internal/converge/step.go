@@ -54,8 +54,8 @@ func settlersLast(steps []step) {
 // all, and its stack has grown already.
 const sideBySide = 8
 
-// lookAll looks at all steps, side by side where they wait, has changes resolved that need others, and says of what settles what the pending changes will
-// do to it.
+// lookAll looks at all steps, side by side where they wait, has changes resolved that need others, and says of what settles what the
+// pending changes will do to it.
 func (e *Engine) lookAll(ctx context.Context, v host.View, steps []step) ([]step, error) {
 	var wg sync.WaitGroup
 	var next atomic.Int64

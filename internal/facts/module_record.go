@@ -12,7 +12,7 @@ import (
 )
 
 // moduleRecord is where an apply keeps what packed modules say, until the next boot. DKMS packs nvidia.ko as the distribution packs its own
-// modules: 54 MB of zstd take 0.35 s to unpack, and of xz 2.7 s, each time that gpuadm runs.
+// modules: 54 MB of zstd take 0.35 s to unpack, and of xz 2.7 s, each time that gpuadm runs. Sources: docs/decisions/098.
 const moduleRecord = "/run/gpuadm-modules.json"
 
 // maxRecord is more than the modules of a hundred kernels take, in bytes.

@@ -5,7 +5,6 @@ package host
 
 import (
 	"context"
-	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -77,9 +76,7 @@ func (g *gathering) ReadFile(name string) ([]byte, error) {
 	if !kernels(name) {
 		return g.snapshot.ReadFile(name)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	data, err := recall(g.said, name, g.View.ReadFile)
+	data, err := recall(g.snapshot, g.said, name, g.View.ReadFile)
 	return slices.Clip(data), err
 }
 
@@ -94,8 +91,18 @@ func kernels(name string) bool {
 	return false
 }
 
+// readOnce reads a name once, unless it is the kernel's.
+func readOnce[T any](s *snapshot, known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
+	if kernels(name) {
+		return read(name)
+	}
+	return recall(s, known, name, read)
+}
+
 // recall returns what was read of a name, and reads it if it was not.
-func recall[T any](known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
+func recall[T any](s *snapshot, known map[string]said[T], name string, read func(string) (T, error)) (T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	a, ok := known[name]
 	if !ok {
 		a.is, a.err = read(name)
@@ -105,64 +112,25 @@ func recall[T any](known map[string]said[T], name string, read func(string) (T, 
 }
 
 func (s *snapshot) ReadFile(name string) ([]byte, error) {
-	if kernels(name) {
-		return s.View.ReadFile(name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	data, err := recall(s.files, name, s.View.ReadFile)
+	data, err := readOnce(s, s.files, name, s.View.ReadFile)
 	return slices.Clip(data), err // who appends to it must not write over what another appended
 }
 
-func (s *snapshot) Stat(name string) (Info, error) {
-	if kernels(name) {
-		return s.View.Stat(name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return recall(s.stats, name, func(string) (Info, error) {
-		if i, ok := s.lstat[name]; ok && (i.err != nil || i.is.Mode&fs.ModeSymlink == 0) {
-			return i.is, i.err
-		}
-		return s.View.Stat(name)
-	})
-}
-
-func (s *snapshot) Lstat(name string) (Info, error) {
-	if kernels(name) {
-		return s.View.Lstat(name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return recall(s.lstat, name, s.View.Lstat)
-}
-
-func (s *snapshot) Readlink(name string) (string, error) {
-	if kernels(name) {
-		return s.View.Readlink(name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return recall(s.links, name, s.View.Readlink)
-}
-
 func (s *snapshot) ReadDir(name string) ([]string, error) {
-	if kernels(name) {
-		return s.View.ReadDir(name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	names, err := recall(s.dirs, name, s.View.ReadDir)
+	names, err := readOnce(s, s.dirs, name, s.View.ReadDir)
 	return slices.Clone(names), err
 }
 
+func (s *snapshot) Stat(name string) (Info, error) { return readOnce(s, s.stats, name, s.View.Stat) }
+
+func (s *snapshot) Lstat(name string) (Info, error) { return readOnce(s, s.lstat, name, s.View.Lstat) }
+
+func (s *snapshot) Readlink(name string) (string, error) {
+	return readOnce(s, s.links, name, s.View.Readlink)
+}
+
 func (s *snapshot) Resolve(name string) (string, error) {
-	if kernels(name) {
-		return s.View.Resolve(name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return recall(s.leads, name, s.View.Resolve)
+	return readOnce(s, s.leads, name, s.View.Resolve)
 }
 
 func (s *snapshot) Unit(ctx context.Context, name string) (Unit, error) {

@@ -95,7 +95,7 @@ func TestSnapshot(t *testing.T) {
 	check(Snapshot(machine), "the next snapshot", false)
 }
 
-// TestSnapshotStat: what Lstat has said of a name, Stat says too, unless it is a link.
+// TestSnapshotStat: a snapshot's Stat is the machine's, whatever was asked before.
 func TestSnapshotStat(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(root, "f"), []byte("123"), 0o600), os.Symlink("f", filepath.Join(root, "l")),
