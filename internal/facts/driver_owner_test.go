@@ -17,6 +17,7 @@ func TestDriverOwner(t *testing.T) {
 		{"validated host driver", mounts + "-- run/nvidia/validations/driver-ready --\n", "", ""},
 		{"a folder, not a mount", mounts + "-- run/nvidia/driver/ --\n", "", ""},
 		{"mounted", mounts + "overlay /run/nvidia/driver overlay rw 0 0\n-- run/nvidia/driver/ --\n", facts.GPUOperator, "/run/nvidia/driver is mounted, by its driver container"},
+		{"mounts are not read without the folder", mounts + "overlay /run/nvidia/driver overlay rw 0 0\n", "", ""},
 		{"at work", mounts + "-- run/nvidia/nvidia-driver.pid --\n4242\n", facts.GPUOperator, "its driver container has written /run/nvidia/nvidia-driver.pid"},
 		{"ready", mounts + "-- run/nvidia/validations/.driver-ctr-ready --\n", facts.GPUOperator, "its driver container has written /run/nvidia/validations/.driver-ctr-ready"},
 		{"AKS's own, built into its image", mounts + "-- opt/azure/containers/provision.complete --\n-- opt/azure/aks-gpu/dkms-marker --\ndriver_kind=cuda\n", facts.AKSDriver, "/opt/azure/aks-gpu/dkms-marker is there"},
