@@ -4,12 +4,8 @@
 package kube
 
 import (
-	"encoding/pem"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -26,19 +22,8 @@ func TestClientOutlivesPlan(t *testing.T) {
 		sim.ServeHTTP(w, r)
 	}))
 	defer s.Close()
-	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
-	dir := t.TempDir()
-	put := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put("kubeconfig", fmt.Sprintf("{current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: x, user: {tokenFile: token}}]}", s.URL, b64(own)))
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	from, clients := From{Kubeconfig: filepath.Join(dir, "kubeconfig")}, new(Clients)
+	h, put, from := asking(t, s, "tokenFile: token")
+	clients := new(Clients)
 	ask := func(v host.View) error {
 		c, err := clients.Ask(v, from)
 		if err == nil {

@@ -41,23 +41,11 @@ func TestClientsShare(t *testing.T) {
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	defer s.Close()
-	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
-	dir := t.TempDir()
-	put := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h, put, from := asking(t, s, "client-certificate: c.pem, client-key: c.pem")
 	certify := func(name string) {
 		cert, key := ca.client(t, name, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 		put("c.pem", string(cert)+string(key))
 	}
-	put("k", fmt.Sprintf("{current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: x, user: {client-certificate: c.pem, client-key: c.pem}}]}", s.URL, b64(own)))
-	h, err := host.Open("/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := From{Kubeconfig: filepath.Join(dir, "k")}
 	rounds := func(clients *Clients, n int) {
 		t.Helper()
 		for range n {
@@ -139,4 +127,23 @@ func TestClientsTrust(t *testing.T) {
 			t.Errorf("%s: no authority is trusted any more, and there is a client", name)
 		}
 	}
+}
+
+// asking is the machine, with a kubeconfig for a server in a folder of its own, and what puts other files there.
+func asking(t *testing.T, s *httptest.Server, user string) (host.Host, func(name, text string), From) {
+	t.Helper()
+	dir := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	put("kubeconfig", fmt.Sprintf("{current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}], users: [{name: x, user: {%s}}]}", s.URL, b64(own), user))
+	h, err := host.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, put, From{Kubeconfig: filepath.Join(dir, "kubeconfig")}
 }
