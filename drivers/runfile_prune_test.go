@@ -15,9 +15,9 @@ import (
 func TestPruneRunfiles(t *testing.T) {
 	n := simulated(t, "-- var/lib/gpuadm/runfiles/570.1-aa.run --\n-- var/lib/gpuadm/runfiles/580.1-bb.run --\n-- var/lib/gpuadm/runfiles/590.1-cc.run --\n-- var/lib/gpuadm/runfiles/580.11-dd.run --\n-- var/lib/gpuadm/runfiles/readme --\n")
 	needed := []converge.Change{
-		{Kind: "runfile", Before: "570.1 open", After: "580.1 open, its library is gone"},
-		{Kind: "runfile", After: "570.1 open"},
-		{Kind: "package", Name: "libnvidia-compute", Before: "590.1"}, // of another kind
+		{Ref: converge.Ref{Kind: "runfile"}, Before: "570.1 open", After: "580.1 open, its library is gone"},
+		{Ref: converge.Ref{Kind: "runfile"}, After: "570.1 open"},
+		{Ref: converge.Ref{Kind: "package", Name: "libnvidia-compute"}, Before: "590.1"}, // of another kind
 	}
 	if err := PruneRunfiles(context.Background(), n, needed); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func (g gpu) Breaks(ctx context.Context, v host.View, before, after converge.Sta
 	if !known || StateOf(at).String() != string(before) {
 		return nil, nil, nil // it will be read again
 	}
-	w, err := wayTo(d, converge.Change{Name: g.address, After: after})
+	w, err := wayTo(d, converge.Change{Ref: converge.Ref{Name: g.address}, After: after})
 	if err != nil {
 		return nil, nil, err
 	}

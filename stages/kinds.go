@@ -5,7 +5,6 @@ package stages
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -109,8 +108,6 @@ func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref
 // mergeOf returns how to take gpuadm's part out of a file that was changed outside gpuadm since, by the form that the journal names.
 func mergeOf(ref converge.Ref) (merge things.MergeFunc, known bool) {
 	switch ref.Form {
-	case "":
-		return mergeUnnamed(ref.Name), true
 	case things.Whole:
 		return nil, true
 	case runtime.FormTOML:
@@ -123,15 +120,4 @@ func mergeOf(ref converge.Ref) (merge things.MergeFunc, known bool) {
 		return kubelet.TakeOut, true
 	}
 	return nil, false
-}
-
-// mergeUnnamed is mergeOf for the journal of a gpuadm that named no form: these are the files that it edited.
-func mergeUnnamed(name string) things.MergeFunc {
-	switch {
-	case path.Ext(name) == ".toml":
-		return runtime.TakeOut
-	case name == drivers.IMEXConfig:
-		return drivers.TakeOutIMEX
-	}
-	return kubelet.TakeOut // which refuses files that are not kubelet's
 }

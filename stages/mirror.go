@@ -217,7 +217,7 @@ func (m Mirror) packages(
 		ask.Family = &family
 	}
 	for _, name := range w.names() {
-		ask.Changes = append(ask.Changes, converge.Change{Kind: "package", Name: name, After: w.all()[name].String()})
+		ask.Changes = append(ask.Changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, After: w.all()[name].String()})
 	}
 	names, err = from.Gather(ctx, h, packages.Gathering{
 		Repos: w.repos, Via: via(s), Request: ask, Work: path.Join(next, mirrorWork), Into: next, Before: m.Dir, Keep: m.Keep, Say: m.Say, Note: m.Note,

@@ -19,7 +19,7 @@ import (
 // TestSealable: an image is sealed if what is left for first boot needs no network, and nothing else is pending.
 func TestSealable(t *testing.T) {
 	later := func(stage, kind string) converge.Change {
-		return converge.Change{Stage: stage, Kind: kind, Name: "x", Deferred: "first boot"}
+		return converge.Change{Stage: stage, Ref: converge.Ref{Kind: kind, Name: "x"}, Reason: converge.Reason{Deferred: "first boot"}}
 	}
 	for name, c := range map[string]struct {
 		is      converge.Status
@@ -30,7 +30,7 @@ func TestSealable(t *testing.T) {
 		"the cluster": {status(later("join", "file"), later("ready", "node")), ""},
 		"packages":    {status(later("packages", "package")), "package x"},
 		"a runfile":   {status(later("packages", "runfile")), "runfile x"},
-		"pending":     {status(converge.Change{Kind: "file", Name: "/etc/x"}), "file /etc/x"},
+		"pending":     {status(converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/x"}}), "file /etc/x"},
 		"cut short":   {converge.Status{Unfinished: "run"}, ""},
 	} {
 		err := Sealable(c.is)

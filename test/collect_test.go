@@ -85,7 +85,7 @@ func TestCollectLeavesWhatUndoNeeds(t *testing.T) {
 					continue // it has left nothing to roll back
 				}
 				for _, c := range p.Changes {
-					thing, err := kinds(converge.Ref{Kind: c.Kind, Name: c.Name})
+					thing, err := kinds(c.Ref)
 					if err != nil {
 						t.Fatal(err)
 					}

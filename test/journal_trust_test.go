@@ -33,7 +33,7 @@ func forged(t *testing.T) *simhost.Node {
 	shell := []byte("a shell\n")
 	sha := fmt.Sprintf("%x", sha256.Sum256(shell))
 	change := converge.Change{
-		Stage: "runtime", Section: "runtime", Kind: "file", Name: "/usr/bin/rooted",
+		Stage: "runtime", Section: "runtime", Ref: converge.Ref{Kind: "file", Name: "/usr/bin/rooted", Form: "whole"},
 		Before: converge.State(fmt.Sprintf("4755 0:0 %s %d", sha, len(shell))),
 	}
 	const made, undone = "20260101T000000Z", "20260101T000001Z"

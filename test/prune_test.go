@@ -23,7 +23,7 @@ func TestPruneRemovesEveryKind(t *testing.T) {
 		text += "-- " + name[1:] + " --\n"
 	}
 	n := machine{"kept", []byte(text)}.boot(t)
-	needed := []converge.Change{{Kind: "package", Name: "kernel", Before: "570.1"}, {Kind: "runfile", Name: "kernel", Before: "580.1 open"}}
+	needed := []converge.Change{{Ref: converge.Ref{Kind: "package", Name: "kernel"}, Before: "570.1"}, {Ref: converge.Ref{Kind: "runfile", Name: "kernel"}, Before: "580.1 open"}}
 	if err := stages.Prune(t.Context(), n, needed); err != nil {
 		t.Fatal(err)
 	}

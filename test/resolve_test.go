@@ -37,7 +37,7 @@ func (d drawing) Resolve(_ context.Context, v host.View, pending []converge.Chan
 		out = append(out, c)
 		lib := "lib-" + c.Name
 		if _, err := v.Stat("/pkg/" + lib); err != nil && c.After != "" {
-			out = append(out, converge.Change{Kind: "drawing", Name: lib, After: "1"})
+			out = append(out, converge.Change{Ref: converge.Ref{Kind: "drawing", Name: lib}, After: "1"})
 		}
 	}
 	return out, nil

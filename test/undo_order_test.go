@@ -28,7 +28,7 @@ func (r rests) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if _, err := h.Stat(r.on); err != nil {
 		return fmt.Errorf("cannot make %s: nothing to rest on: %w", r.name, err)
 	}
-	return pkgThing{r.name}.MakeAll(ctx, h, []converge.Change{{Name: r.name, After: to}})
+	return pkgThing{r.name}.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Name: r.name}, After: to}})
 }
 
 // What was made first goes last, also where it was changed again since: what was made upon it needs it until it has gone itself.

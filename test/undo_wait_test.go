@@ -54,7 +54,7 @@ func (a afar) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if err := a.ask(); err != nil {
 		return err
 	}
-	return pkgThing{a.name}.MakeAll(ctx, h, []converge.Change{{Name: a.name, After: to}})
+	return pkgThing{a.name}.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Name: a.name}, After: to}})
 }
 
 // farEngine wants two files here, and two things there.

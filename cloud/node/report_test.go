@@ -36,7 +36,7 @@ func (a *apiNode) told() string {
 func TestReport(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	failed := Outcome{
-		Made:  []converge.Change{{Stage: "packages", Kind: "package", Name: "a"}, {Stage: "packages", Kind: "package", Name: "b"}, {Stage: "mig", Kind: "mig", Name: "0"}},
+		Made:  []converge.Change{{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "a"}}, {Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "b"}}, {Stage: "mig", Ref: converge.Ref{Kind: "mig", Name: "0"}}},
 		Stage: "module-load", Err: &converge.Trouble{What: "cannot load nvidia: it is\nfor another kernel\n" + strings.Repeat("x", 2000), Try: []string{"no " + apiSecret}},
 	}
 	if err := a.report(failed); err != nil {
@@ -123,7 +123,7 @@ func TestReportHealthyNode(t *testing.T) {
 		marked  bool
 	}{
 		{"nothing touched", false, nil, false},
-		{"packages touched", false, []converge.Change{{Stage: "packages", Kind: "package", Name: "a"}}, true},
+		{"packages touched", false, []converge.Change{{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "a"}}}, true},
 		{"nothing touched, and the node waits for gpuadm", true, nil, true},
 	} {
 		a := apiFixture(t, apiSpec)

@@ -220,5 +220,5 @@ func (p nodePart) Make(ctx context.Context, h host.Host, to converge.State) erro
 	if err != nil {
 		return err
 	}
-	return p.MakeAll(ctx, h, []converge.Change{{Kind: p.Kind(), Name: p.Name(), Before: found, After: to}})
+	return p.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Kind: p.Kind(), Name: p.Name()}, Before: found, After: to}})
 }

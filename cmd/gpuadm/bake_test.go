@@ -194,10 +194,10 @@ func TestBakeIsItsPlan(t *testing.T) {
 // TestFirstBootTakes: the list of what is deferred says how long first boot takes for it, where that is known, and invents nothing.
 func TestFirstBootTakes(t *testing.T) {
 	got := firstBoot([]converge.Change{
-		{Stage: "modules", Kind: "module", Name: "nvidia"},
-		{Stage: "services", Kind: "unit", Name: "nvidia-persistenced.service"},
-		{Stage: "mig", Kind: "check", Name: "partitions of the GPUs"},
-		{Stage: "joined", Kind: "registered", Name: "node"},
+		{Stage: "modules", Ref: converge.Ref{Kind: "module", Name: "nvidia"}},
+		{Stage: "services", Ref: converge.Ref{Kind: "unit", Name: "nvidia-persistenced.service"}},
+		{Stage: "mig", Ref: converge.Ref{Kind: "check", Name: "partitions of the GPUs"}},
+		{Stage: "joined", Ref: converge.Ref{Kind: "registered", Name: "node"}},
 	})
 	want := []string{
 		"Deferred until first boot, needs a GPU (1 to 3 s to attach each): module nvidia, check partitions of the GPUs.",

@@ -175,11 +175,11 @@ func TestTroubleIsNotForged(t *testing.T) {
 	}
 	said.Reset()
 	c := &common{env: e}
-	change := converge.Change{Kind: "unit", Name: planted, Before: planted, After: planted, Why: planted, Diff: "+a" + planted + "\n"}
+	change := converge.Change{Ref: converge.Ref{Kind: "unit", Name: planted}, Before: planted, After: planted, Why: planted, Diff: "+a" + planted + "\n"}
 	p := converge.Plan{Notes: list, Changes: []converge.Change{
 		change,
-		{Kind: "k", Name: planted, Deferred: planted, Waits: planted},
-		{Name: planted, Cannot: planted, Because: list, Try: list, Keeps: planted},
+		{Ref: converge.Ref{Kind: "k", Name: planted}, Reason: converge.Reason{Deferred: planted, Waits: planted}},
+		{Ref: converge.Ref{Name: planted}, Reason: converge.Reason{Cannot: planted, Because: list, Try: list}, Keeps: planted},
 	}}
 	p.Host.Summary = planted
 	p.Stages = []converge.StagePlan{{Name: "", Changes: 3, Converged: 1}}

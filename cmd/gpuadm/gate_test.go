@@ -22,8 +22,8 @@ func TestGateLine(t *testing.T) {
 // TestWaitingText: status prints once what each change waits for, and what to do if it does not happen.
 func TestWaitingText(t *testing.T) {
 	var b strings.Builder
-	plugin := converge.Change{Waits: "not yet: the node offers 0 of 8", Try: []string{"add tolerations"}}
-	waitingText(&b, []converge.Change{{}, plugin, plugin, {Waits: "x", Because: []string{"y"}}})
+	plugin := converge.Change{Reason: converge.Reason{Waits: "not yet: the node offers 0 of 8", Try: []string{"add tolerations"}}}
+	waitingText(&b, []converge.Change{{}, plugin, plugin, {Reason: converge.Reason{Waits: "x", Because: []string{"y"}}}})
 	if want := "\nnot yet: the node offers 0 of 8\n  try      add tolerations\n\nx\n  because  y\n"; b.String() != want {
 		t.Errorf("%s", b.String())
 	}

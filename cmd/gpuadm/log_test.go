@@ -50,7 +50,7 @@ func TestJournalHasTimes(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&strings.Builder{})
 	log.AddHook(kept{fields})
-	logVoice{log, nil}.tell(converge.Event{Stage: "modules", What: converge.Made, Change: &converge.Change{Kind: "module", Name: "nvidia"}, Millis: 2300})
+	logVoice{log, nil}.tell(converge.Event{Stage: "modules", What: converge.Made, Change: &converge.Change{Ref: converge.Ref{Kind: "module", Name: "nvidia"}}, Millis: 2300})
 	if fields["MS"] != "2300" || fields["STAGE"] != "modules" {
 		t.Errorf("%v", fields)
 	}

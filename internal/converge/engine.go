@@ -88,13 +88,10 @@ func (e *Engine) untilIdle(err error) error {
 	if p := e.Spec.Disruption.Policy; p == "" || p == "never" || !errors.Is(err, ErrInUse) || errors.Is(err, errKept) || Passes(err) {
 		return err
 	}
-	t := Trouble{What: err.Error()}
-	if inner := (*Trouble)(nil); errors.As(err, &inner) {
-		t = *inner
-	}
-	t.Try = append(slices.Clone(t.Try), "or wait: once nothing uses the GPUs, the same command makes the change")
+	t := troubleOf(err)
+	t.Try = append(t.Try, "or wait: once nothing uses the GPUs, the same command makes the change")
 	t.Err = errors.Join(err, Wait{For: t.What})
-	return &t
+	return t
 }
 
 type podsKey struct{}

@@ -221,17 +221,8 @@ func (j *Journal) compact(h host.Host) {
 		if i == 0 {
 			kept = append(kept, Record{What: "begin", Run: old[0].ID, Time: old[0].Time, Spec: old[0].Spec, Tool: "compacted"})
 		}
-		for _, l := range o.links {
-			at := l.Before
-			add := func(after State, unsure bool) {
-				c := o.Change
-				c.Before, c.After, c.Unsure = at, after, unsure
-				kept, at = append(kept, Record{What: "make", Run: old[0].ID, Time: old[0].Time, Change: &c}), after
-			}
-			if l.open && l.from != l.Before { // the state before the last one counts as ours too
-				add(l.from, false)
-			}
-			add(l.After, l.open)
+		for _, c := range joined(o.makes) {
+			kept = append(kept, Record{What: "make", Run: old[0].ID, Time: old[0].Time, Change: &c})
 		}
 	}
 	if len(kept) > 0 {
@@ -247,6 +238,18 @@ func (j *Journal) compact(h host.Host) {
 		}
 	}
 	_ = j.rewrite(h, kept)
+}
+
+// joined has changes that follow each other as one. One that may not have been made stays alone, and so does the one before it.
+func joined(makes []Change) (list []Change) {
+	for i, c := range makes {
+		if n := len(list); n > 0 && list[n-1].After == c.Before && !list[n-1].Unsure && !c.Unsure && i < len(makes)-1 {
+			list[n-1].After = c.After
+		} else {
+			list = append(list, c)
+		}
+	}
+	return list
 }
 
 // rewrite replaces the journal file in one step: by some records, and by the lines that cannot be read.

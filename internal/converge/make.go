@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -20,16 +21,14 @@ type Stays struct{ Why string }
 
 func (s Stays) Error() string { return s.Why }
 
-// walk makes steps in their order, those at the front together that are made as one, each looked at again when its turn comes.
+// walk makes steps in their order, those that are made as one together, each looked at again when its turn comes.
 func (r *run) walk(ctx context.Context, steps []step) error {
-	for len(steps) > 0 {
+	for group := range groups(steps) {
 		if r.stopped() {
 			return ErrStopped
 		}
-		n := batch(steps)
-		due, err := r.due(ctx, steps[:n])
-		steps = steps[n:]
-		if err == nil && !r.rolling {
+		due, err := r.due(ctx, group)
+		if err == nil && !r.rolling() {
 			err = r.consent(ctx, r.h, changes(due))
 		}
 		if err == nil && len(due) > 0 {
@@ -43,15 +42,22 @@ func (r *run) walk(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// batch counts the steps at the front that are made as one.
-func batch(steps []step) int {
-	n := 1
-	if _, ok := steps[0].want.Thing.(Batch); ok {
-		for n < len(steps) && steps[n].Kind == steps[0].Kind {
-			n++
+// groups are the steps in their order, those beside each other that are made as one together.
+func groups(steps []step) iter.Seq[[]step] {
+	return func(yield func([]step) bool) {
+		for len(steps) > 0 {
+			n := 1
+			if _, ok := steps[0].want.Thing.(Batch); ok {
+				for n < len(steps) && steps[n].Kind == steps[0].Kind {
+					n++
+				}
+			}
+			if !yield(steps[:n]) {
+				return
+			}
+			steps = steps[n:]
 		}
 	}
-	return n
 }
 
 func changes(steps []step) (list []Change) {
@@ -70,14 +76,14 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 		}
 		switch {
 		case s.Cannot != "":
-			return nil, &Trouble{What: s.Cannot, Because: s.Because, Try: s.Try}
+			return nil, s.trouble()
 		case s.blocked():
 			return nil, s.err
 		case s.Deferred != "":
 			r.postpone(s)
 		case !s.converged():
 			due = append(due, s)
-		case r.rolling && !s.Settles && s.Before == s.mine[len(s.mine)-1].Before:
+		case r.rolling() && !s.Settles && s.Before == s.mine[0].Before:
 			// It was about to be made, and was not: the journal says so, or undo would take the run for one that has changed something.
 			s.Before = s.mine[len(s.mine)-1].After
 			_ = r.journal(s.want.Thing, s.Change)
@@ -88,7 +94,7 @@ func (r *run) due(ctx context.Context, steps []step) (due []step, err error) {
 
 func (r *run) postpone(s step) {
 	if t, ok := s.want.Thing.(Settler); ok {
-		if s.foresee(t, r.Made); s.idle || r.back {
+		if s.foresee(t, r.Made); s.idle || r.back() {
 			return
 		}
 	}
@@ -96,48 +102,23 @@ func (r *run) postpone(s step) {
 	r.event(Event{Stage: s.Stage, What: Deferred, Change: &s.Change})
 }
 
-// make journals a batch, makes it as one, verifies each change, and reports it.
+// make announces a batch in the journal, makes it as one, and verifies each of its changes.
 func (r *run) make(ctx context.Context, due []step) error {
-	for i := range due {
-		s := &due[i]
-		if err := r.rebootBudget(s.Change); err != nil && !r.back && r.asked(s.Change) {
-			return err // nothing has changed about it since the last reboot
-		}
-		// A roll-back needs no line of its own: the Before is in the journal, and a full disk must not prevent the roll-back.
-		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling {
-			return err
-		}
-		if !r.Brief {
-			s.Change = s.show(r.h)
-		}
-		if !r.back {
-			r.event(Event{Stage: s.Stage, What: Making, Change: &s.Change})
-		}
+	if err := r.announce(due); err != nil {
+		return err
 	}
 	began := r.h.Now()
 	r.facts = nil
 	r.cache.Changes()
 	err := makeAll(ctx, r.h, due)
-	stays, reboot, boot := Stays{}, host.Reboot{}, ""
+	stays, reboot := Stays{}, host.Reboot{}
 	switch {
 	case errors.As(err, &stays):
-		for _, s := range due {
-			r.leave(s.Change, stays.Why)
-			if !r.back { // from now on it belongs to the others
-				s.Keeps, s.Before = stays.Why, s.After
-				if err := r.journal(s.want.Thing, s.Change); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	case errors.As(err, &reboot) && !r.back:
-		if budget := r.rebootBudget(due[0].Change); budget != nil {
-			return budget
-		}
+		return r.stay(due, stays.Why)
+	case errors.As(err, &reboot) && !r.back():
 		return r.asksForReboot(due[0].Change, err)
 	case errors.As(err, &reboot):
-		r.Reboot, boot = reboot.Why, reboot.Why
+		r.Reboot = reboot.Why
 	case err != nil:
 		r.remember(ctx, due)
 		if t := (*Trouble)(nil); errors.As(err, &t) && t.Error() == err.Error() {
@@ -145,18 +126,11 @@ func (r *run) make(ctx context.Context, due []step) error {
 		}
 		return fmt.Errorf("cannot make %s: %w", names(changes(due)), err)
 	}
-	what := Made
-	switch {
-	case r.rolling:
-		what = RolledBack
-	case r.back:
-		what = Undone
-	}
 	for _, s := range due {
 		now, err := s.want.Look(ctx, r.h)
 		if err != nil {
 			err = fmt.Errorf("cannot verify %s: %w", s, err)
-		} else if now != s.After && boot == "" {
+		} else if now != s.After && reboot.Why == "" {
 			err = fmt.Errorf("cannot make %s: wanted %q, found %q afterwards", s, s.After, now)
 		}
 		if err != nil {
@@ -164,10 +138,45 @@ func (r *run) make(ctx context.Context, due []step) error {
 			return err
 		}
 		r.Made = append(r.Made, s.Change)
-		r.event(Event{Stage: s.Stage, What: what, Change: &s.Change, Text: boot, Millis: r.h.Now().Sub(began).Milliseconds()})
-		for _, left := range s.Left {
-			if !r.back || r.rolling { // the plan of an undo names it
+		r.event(Event{Stage: s.Stage, What: r.doing, Change: &s.Change, Text: reboot.Why, Millis: r.h.Now().Sub(began).Milliseconds()})
+		if r.doing != Undone { // the plan of an undo names what stays
+			for _, left := range s.Left {
 				r.leave(s.Change, left)
+			}
+		}
+	}
+	return nil
+}
+
+// announce journals what is about to be made, and says so. A roll-back needs no line of its own: the Before is in the journal, and a
+// full disk must not prevent the roll-back.
+func (r *run) announce(due []step) error {
+	for i := range due {
+		s := &due[i]
+		if err := r.rebootBudget(s.Change); err != nil && !r.back() && r.asked(s.Change) {
+			return err // nothing has changed about it since the last reboot
+		}
+		if err := r.journal(s.want.Thing, s.Change); err != nil && !r.rolling() {
+			return err
+		}
+		if !r.Brief {
+			s.Change = s.show(r.h)
+		}
+		if !r.back() {
+			r.event(Event{Stage: s.Stage, What: Making, Change: &s.Change})
+		}
+	}
+	return nil
+}
+
+// stay leaves what others depend on by now. From now on it belongs to them.
+func (r *run) stay(due []step, why string) error {
+	for _, s := range due {
+		r.leave(s.Change, why)
+		if !r.back() {
+			s.Keeps, s.Before = why, s.After
+			if err := r.journal(s.want.Thing, s.Change); err != nil {
+				return err
 			}
 		}
 	}
@@ -190,10 +199,10 @@ func (r *run) remember(ctx context.Context, due []step) {
 		switch {
 		case s.Settles, err == nil && now == s.After:
 			continue
-		case !r.back && err == nil && whole && now == s.Before:
+		case !r.back() && err == nil && whole && now == s.Before:
 			r.unmade = append(r.unmade, s.key())
 			continue
-		case r.rolling && (err != nil || whole || now == s.Before):
+		case r.rolling() && (err != nil || whole || now == s.Before):
 			s.Before, s.After = s.After, s.Before
 		case err != nil, whole, now == s.Before:
 			continue
@@ -227,6 +236,9 @@ func names(all []Change) string {
 
 // asksForReboot journals that a change holds after a reboot, once in each boot.
 func (r *run) asksForReboot(c Change, err error) error {
+	if spent := r.rebootBudget(c); spent != nil {
+		return spent
+	}
 	for _, rec := range r.j.Records {
 		if rec.What == "reboot" && rec.Run == r.id && rec.Boot == r.boot && rec.Change.key() == c.key() {
 			return err
@@ -271,62 +283,58 @@ func (r *run) rebootBudget(c Change) error {
 	}
 }
 
-// rollBack reverts what this run has changed in the given stages, last first, and says so.
+// rollBack takes back what this run has changed in some stages, last first, and says so. It goes on past what cannot be.
 func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) bool) error {
 	ctx = context.WithoutCancel(ctx) // also a run that is over its deadline leaves nothing half done
-	at, made, reboot := r.at, r.Made, r.Reboot
-	t := &Trouble{What: cause.Error(), Err: cause}
-	if inner := (*Trouble)(nil); errors.As(cause, &inner) {
-		t.Because, t.Undone, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Undone), slices.Clone(inner.Try)
+	r.event(Event{Stage: r.at, What: Failed, Text: cause.Error()})
+	t := troubleOf(cause)
+	back, rest := r.mine().split(of)
+	if last := len(back.Makes) - 1; last >= 0 && slices.Contains(r.unmade, back.Makes[last].key()) {
+		back.Makes[last].Unsettles = nil
 	}
-	r.event(Event{Stage: at, What: Failed, Text: cause.Error()})
-	var mine Run
-	for _, run := range r.j.Runs() {
-		if run.ID == r.id {
-			mine = run
-		}
+	undone, failed := r.takeBack(ctx, r.backwards(fold([]Run{back})))
+	for _, err := range failed {
+		t.Because = append(t.Because, fmt.Sprintf("this could not be rolled back: %v", err))
 	}
-	rest := restOf(mine, of)
-	mine.Makes = slices.DeleteFunc(slices.Clone(mine.Makes), func(c Change) bool { return !of(c.Stage) })
-	if last := len(mine.Makes) - 1; last >= 0 && slices.Contains(r.unmade, mine.Makes[last].key()) {
-		mine.Makes[last].Unsettles = nil
-	}
-	back, rolling := r.back, r.rolling
-	r.back, r.rolling, r.Made, r.Reboot = true, true, nil, ""
-	steps := slices.DeleteFunc(r.backwards(fold([]Run{mine})), func(s step) bool {
-		if s.Keeps != "" {
-			r.event(Event{Stage: s.Stage, What: Kept, Change: &s.Change, Text: s.Keeps})
-		}
-		return s.Keeps != ""
-	})
-	for len(steps) > 0 {
-		n := batch(steps)
-		if err := r.walk(ctx, steps[:n]); err != nil {
-			t.Because = append(t.Because, fmt.Sprintf("this could not be rolled back: %v", err))
-		}
-		steps = steps[n:]
-	}
-	undone := r.Made
-	r.back, r.rolling, r.at, r.Made, r.Reboot = back, rolling, at, made, cmp.Or(r.Reboot, reboot)
 	for _, c := range undone {
 		t.Undone = append(t.Undone, c.String())
+		r.Made = slices.DeleteFunc(r.Made, func(m Change) bool { return m.key() == c.key() })
 	}
-	r.Made = slices.DeleteFunc(r.Made, func(c Change) bool {
-		return slices.ContainsFunc(undone, func(b Change) bool { return b.key() == c.key() })
-	})
-	if len(rest) > 0 {
-		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(rest, ", "))
+	if stages := rest.stages(); len(stages) > 0 {
+		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(stages, ", "))
 		t.Try = append(t.Try, "or undo them too: "+Command("undo"))
 	}
 	return t
 }
 
-// restOf lists the stages whose changes a roll-back leaves.
-func restOf(run Run, of func(stage string) bool) (rest []string) {
-	for _, o := range fold([]Run{run}) {
-		if !of(o.Stage) && !o.back() && !slices.Contains(rest, o.Stage) {
-			rest = append(rest, o.Stage)
+// takeBack makes the steps of a roll-back, and leaves the run as it was but for what it needs: a reboot.
+func (r *run) takeBack(ctx context.Context, steps []step) (undone []Change, failed []error) {
+	at, doing, made, reboot := r.at, r.doing, r.Made, r.Reboot
+	r.doing, r.Made, r.Reboot = RolledBack, nil, ""
+	var due []step
+	for _, s := range steps {
+		if s.Keeps != "" {
+			r.event(Event{Stage: s.Stage, What: Kept, Change: &s.Change, Text: s.Keeps})
+		} else {
+			due = append(due, s)
 		}
 	}
-	return rest
+	for group := range groups(due) {
+		if err := r.walk(ctx, group); err != nil {
+			failed = append(failed, err)
+		}
+	}
+	undone = r.Made
+	r.at, r.doing, r.Made, r.Reboot = at, doing, made, cmp.Or(r.Reboot, reboot)
+	return undone, failed
+}
+
+// mine is what the journal says of this run.
+func (r *run) mine() (mine Run) {
+	for _, run := range r.j.Runs() {
+		if run.ID == r.id {
+			mine = run
+		}
+	}
+	return mine
 }

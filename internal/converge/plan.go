@@ -138,12 +138,7 @@ func (e *Engine) plan(ctx context.Context, v host.View, j Journal, f facts.Facts
 func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	wants, err := st.Wants(e.Spec, f)
 	if err != nil {
-		c := Change{Stage: st.Name, Kind: "check", Name: st.Name}
-		if Passes(err) { // a cloud that does not answer yet
-			return []step{{Change: c, want: Want{Thing: unknown{st.Name, err}}}}, nil
-		}
-		c.fail(err)
-		return []step{{Change: c}}, nil
+		return []step{standIn(st.Name, err)}, nil
 	}
 	if slices.ContainsFunc(wants, func(w Want) bool { return w.Releases }) {
 		mine = nil
@@ -157,7 +152,7 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 		if o.Stage != st.Name || asked[o.is] || !e.Spec.Has(o.section()) || o.Keeps != "" || o.Drawn {
 			continue
 		}
-		if o.back() && !o.links[len(o.links)-1].open {
+		if o.back() && !o.unsure() {
 			continue // it was rolled back, and its Settlers settled then
 		}
 		s, err := e.without(o)
@@ -175,12 +170,12 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 	wanted := make([]step, 0, len(wants))
 	for _, w := range wants {
 		of := refOf(w.Thing)
-		wanted = append(wanted, step{want: w, mine: linksOf(mine, of.key()), Change: Change{
-			Stage: st.Name, Section: w.Section, Kind: of.Kind, Name: of.Name, Reads: of.Reads, Form: of.Form, Why: w.Why,
+		wanted = append(wanted, step{want: w, mine: makesOf(mine, of.key()), Change: Change{
+			Stage: st.Name, Section: w.Section, Ref: of, Why: w.Why,
 			Breaks: w.Breaks, Clients: w.Clients, Keeps: w.Keeps, Leaves: w.Leaves,
 		}})
 	}
-	steps := gather(unwanted, wanted)
+	steps := together(append(unwanted, wanted...))
 	settlersLast(steps)
 	proven := e.settledBy(st, f)
 	for i := range steps {
@@ -191,11 +186,11 @@ func (e *Engine) wants(st Stage, f facts.Facts, mine []ours) ([]step, error) {
 
 // without is the step that takes out all that gpuadm made of a thing.
 func (e *Engine) without(o ours) (step, error) {
-	t, err := e.ThingOf(o.ref())
+	t, err := e.ThingOf(o.Ref)
 	c := o.Change
-	c.Why, c.Deferred, c.When, c.Unsure = "", "", "", false
+	c.Why, c.Reason, c.Unsure = "", Reason{}, false
 	same := func(found State) (State, error) { return found, nil }
-	return step{Change: c, mine: o.links, want: Want{Thing: t, To: same}}, err
+	return step{Change: c, mine: o.makes, want: Want{Thing: t, To: same}, goes: 1}, err
 }
 
 // settled wants a Settler to settle.
@@ -215,40 +210,23 @@ func (e *Engine) settlers(c Change) (list []Settler) {
 	return list
 }
 
-// gather puts the steps in the order of their making: first what is no longer asked for, then what is. The steps of a Resolver come
-// where its last wanted step is, with all steps of its kind, so that they are made together: packages that are no longer asked for
-// are removed in the transaction that installs those that replace them.
-func gather(unwanted, wanted []step) []step {
-	steps := make([]step, 0, len(unwanted)+len(wanted))
-	last := map[string]int{}
-	for i, s := range wanted {
-		if _, ok := s.want.Thing.(Resolver); ok {
-			last[s.Kind] = i
-		}
-	}
-	batched := map[string][]step{}
-	for _, s := range unwanted {
-		if _, ok := last[s.Kind]; ok {
-			batched[s.Kind] = append(batched[s.Kind], s)
-		} else {
-			steps = append(steps, s)
-		}
-	}
-	for i, s := range wanted {
-		at, ok := last[s.Kind]
-		switch {
-		case !ok:
-			steps = append(steps, s)
-		case at == i:
-			for _, o := range wanted {
-				if o.Kind == s.Kind {
-					steps = append(steps, o)
-				}
+// together has what a stage makes in one go made in one, where the last of it was: packages that are no longer asked for are removed in
+// the transaction that installs those that replace them, and one that a later run has drawn along does not go alone, while others of
+// them need it.
+func together(steps []step) (list []step) {
+	for i, s := range steps {
+		mate := func(o step) bool { return o.Kind == s.Kind && o.Stage == s.Stage }
+		if _, ok := s.want.Thing.(Batch); !ok {
+			list = append(list, s)
+		} else if !slices.ContainsFunc(steps[i+1:], mate) { // the last of them
+			mates := slices.DeleteFunc(slices.Clone(steps[:i+1]), func(o step) bool { return !mate(o) })
+			if _, draws := s.want.Thing.(Resolver); draws { // what is asked for decides what else changes
+				slices.SortStableFunc(mates, func(a, b step) int { return a.goes - b.goes })
 			}
-			steps = append(steps, batched[s.Kind]...)
+			list = append(list, mates...)
 		}
 	}
-	return steps
+	return list
 }
 
 // settledBy returns what settles in the stages that prove this one. A stage that cannot say yet what it wants settles
@@ -264,7 +242,7 @@ func (e *Engine) settledBy(st Stage, f facts.Facts) (list []step) {
 		}
 		for _, w := range wants {
 			if settles(w.Thing) == 1 {
-				list = append(list, step{want: w, Change: Change{Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads}})
+				list = append(list, step{want: w, Change: Change{Ref: Ref{Kind: w.Kind(), Name: w.Name(), Reads: refOf(w.Thing).Reads}}})
 			}
 		}
 	}

@@ -48,17 +48,15 @@ func (e *Engine) resolve(ctx context.Context, v host.View, steps []step) ([]step
 // unresolved marks what could not be resolved: all of it as deferred, or the first with the reason, which is all there is
 // to say about the others too.
 func unresolved(steps []step, pending []Change, err error) []step {
-	later := host.Later{}
-	waits := errors.As(err, &later)
+	waits := errors.As(err, new(host.Later))
 	var out []step
 	for _, s := range steps {
 		isOne := slices.ContainsFunc(pending, func(c Change) bool { return c.key() == s.key() })
 		switch {
 		case isOne && waits:
-			s.Before, s.After, s.Deferred, s.When = "", "", later.Until, later.When
+			s.Before, s.After, s.Reason = "", "", reasonOf(err)
 		case isOne && s.key() == pending[0].key():
-			s.fail(err)
-			s.stuck = true
+			s.Reason, s.stuck = cannot(err), true
 		case isOne:
 			continue
 		}
@@ -79,7 +77,7 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 	for _, c := range found {
 		i := slices.IndexFunc(steps, func(s step) bool { return s.key() == c.key() })
 		if i < 0 {
-			t, err := e.ThingOf(c.ref())
+			t, err := e.ThingOf(c.Ref)
 			if err != nil {
 				return nil, err
 			}
@@ -89,7 +87,7 @@ func (e *Engine) drawn(steps []step, like Change, found []Change) ([]step, error
 		}
 		s := &steps[i]
 		if to, err := s.accepts(c); s.converged() && (err != nil || to != c.After) {
-			s.fail(fmt.Errorf("cannot keep %s: the other changes need %q in place of %q", s, c.After, c.Before))
+			s.Reason = cannot(fmt.Errorf("cannot keep %s: the other changes need %q in place of %q", s, c.After, c.Before))
 			continue
 		}
 		s.Before, s.After, s.Why, s.Keeps, s.Drawn, s.mine = c.Before, c.After, c.Why, c.Keeps, c.Drawn, nil

@@ -35,20 +35,19 @@ type Result struct {
 // run is one apply or undo at work.
 type run struct {
 	*Engine
-	h    host.Host
-	j    Journal
-	id   string
-	at   string // the stage at work
-	back bool   // what is made now takes changes back: an undo, or the roll-back of a failed stage
-	// rolling says that a failed stage is rolled back: that asks for no consent, and does not stop at a full disk.
-	rolling bool
-	unsure  bool   // a line of the journal may be missing, or be there though its write failed: its change may not have been made
-	first   string // what the next record of a change says of those before it
-	unmade  []key  // what could not be written: it is as it was, so nothing has to settle for it
-	cut     Run    // the last run, if it has no end
-	open    bool   // and there is one
-	boot    string
-	facts   *facts.Facts // gathered since this run last changed something; nil: not yet
+	h  host.Host
+	j  Journal
+	id string
+	at string // the stage at work
+	// doing is Made, Undone, or RolledBack: a failed stage is rolled back without consent, and does not stop at a full disk.
+	doing  What
+	unsure bool   // a line of the journal may be missing, or be there though its write failed: its change may not have been made
+	first  string // what the next record of a change says of those before it
+	unmade []key  // what could not be written: it is as it was, so nothing has to settle for it
+	cut    Run    // the last run, if it has no end
+	open   bool   // and there is one
+	boot   string
+	facts  *facts.Facts // gathered since this run last changed something; nil: not yet
 	Result
 }
 
@@ -61,7 +60,7 @@ func (e *Engine) resume(h host.Host) (*run, func(), error) {
 		return nil, nil, err
 	}
 	e.proven.Clear() // a prover that did not answer in the last run may answer now
-	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h)}
+	r := &run{Engine: e, h: h, j: ReadJournal(h), boot: bootID(h), doing: Made}
 	if r.j.Refused != nil {
 		unlock()
 		return nil, nil, r.j.Refused
@@ -202,10 +201,8 @@ func (r *run) unsureRollBack() bool { return r.first == resumed && r.cut.rolling
 
 // unclosed says that a run has made all changes, and could not journal its end: the next run ends it.
 func unclosed(err error) error {
-	t := &Trouble{What: fmt.Sprintf("cannot close the run: %v", err), Err: err, Because: []string{"all changes were made; only the line that ends the run is missing"}}
-	if inner := (*Trouble)(nil); errors.As(err, &inner) {
-		t.Try = inner.Try
-	}
+	t := troubleOf(err)
+	t.What, t.Because = fmt.Sprintf("cannot close the run: %v", err), []string{"all changes were made; only the line that ends the run is missing"}
 	return t
 }
 
@@ -214,10 +211,13 @@ func (r *run) newProcess() bool {
 	return slices.ContainsFunc(r.Deferred, func(c Change) bool { return c.When == host.InNewProcess })
 }
 
+func (r *run) rolling() bool { return r.doing == RolledBack }
+func (r *run) back() bool    { return r.doing != Made }
+
 func (r *run) stopped() bool {
 	select {
 	case <-r.Stop:
-		return !r.rolling
+		return !r.rolling()
 	default:
 		return false
 	}

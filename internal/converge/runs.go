@@ -96,36 +96,48 @@ func (r Run) settled() bool {
 
 // changed says whether a run has left anything that could be undone.
 func (r Run) changed() bool {
-	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.links[len(o.links)-1].open || !o.back() })
+	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool { return o.unsure() || !o.back() })
+}
+
+// split parts a run's changes by their stages.
+func (r Run) split(of func(stage string) bool) (in, out Run) {
+	in, out = r, r
+	in.Makes, out.Makes = nil, nil
+	for _, c := range r.Makes {
+		if of(c.Stage) {
+			in.Makes = append(in.Makes, c)
+		} else {
+			out.Makes = append(out.Makes, c)
+		}
+	}
+	return in, out
+}
+
+// stages are those that the run has left changes of.
+func (r Run) stages() (list []string) {
+	for _, o := range fold([]Run{r}) {
+		if !o.back() {
+			list = also(list, o.Stage)
+		}
+	}
+	return list
 }
 
 // rollingBack says whether a run was about to restore a thing that it had changed.
 func (r Run) rollingBack() bool {
 	return slices.ContainsFunc(fold([]Run{r}), func(o ours) bool {
-		return slices.ContainsFunc(o.links, func(l link) bool {
-			return l.After == l.Before || slices.Contains(l.made[:len(l.made)-1], l.After)
-		})
+		last := len(o.makes) - 1
+		return o.makes[last].Before == o.After || knows(o.makes[:last], o.After)
 	})
 }
-
-// A link is a series of gpuadm's changes to one thing without a change from outside gpuadm between them. The last of them may never
-// have been made: it is journalled before the touch, and the power may fail between. So every state of the series counts as ours.
-type link struct {
-	Before, After State
-	made          []State // all states that gpuadm made or was about to make, After last
-	from          State   // how gpuadm had found the thing when it made After
-	open          bool    // After is of a run that was cut short, which may not have made it
-}
-
-func (l link) ours(s State) bool { return slices.Contains(l.made, s) }
 
 // ours is what gpuadm has done to one thing.
 type ours struct {
 	Change // the last one, as journalled
 	is     key
-	links  []link
-	first  *Run // which run touched it first
-	last   *Run // and last
+	makes  []Change // all of them; Unsure: of a run that was cut short, which may not have made it
+	first  *Run     // which run touched it first
+	last   *Run     // and last
 }
 
 // present folds runs into gpuadm's changes that are on the machine.
@@ -133,11 +145,11 @@ func present(runs []Run) []ours {
 	return fold(slices.DeleteFunc(slices.Clone(runs), Run.settled))
 }
 
-// linksOf returns gpuadm's changes to a thing; nil if there are none.
-func linksOf(all []ours, is key) []link {
+// makesOf returns gpuadm's changes to a thing; nil if there are none.
+func makesOf(all []ours, is key) []Change {
 	for i := range all {
 		if all[i].is == is {
-			return all[i].links
+			return all[i].makes
 		}
 	}
 	return nil
@@ -165,24 +177,27 @@ func fold(runs []Run) []ours {
 				list = append(list, ours{is: is, first: run})
 			}
 			list[i].Change, list[i].last = c, run
-			list[i].add(c)
-			list[i].links[len(list[i].links)-1].open = run.Result == "" || run.Result == overtaken || c.Unsure
+			c.Unsure = c.Unsure || run.Result == "" || run.Result == overtaken
+			list[i].makes = append(list[i].makes, c)
 		}
 	}
 	return list
 }
 
-func (o *ours) add(c Change) {
-	if n := len(o.links); n > 0 {
-		if last := &o.links[n-1]; c.Before == last.Before || last.ours(c.Before) {
-			last.After, last.made, last.from = c.After, append(last.made, c.After), c.Before
-			return
-		}
-	}
-	o.links = append(o.links, link{Before: c.Before, After: c.After, made: []State{c.After}, from: c.Before})
-}
+// unsure says that the last change may not have been made.
+func (o *ours) unsure() bool { return o.makes[len(o.makes)-1].Unsure }
 
 // back says that the thing has its first Before again, as far as the journal knows.
 func (o *ours) back() bool {
-	return !slices.ContainsFunc(o.links, func(l link) bool { return l.Before != l.After })
+	s := o.After
+	for _, c := range slices.Backward(o.makes) {
+		switch s {
+		case c.After:
+			s = c.Before
+		case c.Before:
+		default:
+			return false // it was changed outside gpuadm meanwhile
+		}
+	}
+	return s == o.After
 }

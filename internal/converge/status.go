@@ -75,7 +75,7 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		if m.Left.IsZero() {
 			m.Left = o.last.Time
 		}
-		t, err := e.ThingOf(o.ref()) // fails where a newer gpuadm made it
+		t, err := e.ThingOf(o.Ref) // fails where a newer gpuadm made it
 		now := State("")
 		if err == nil {
 			now, err = t.Look(ctx, v)
@@ -83,10 +83,10 @@ func (e *Engine) Status(ctx context.Context, v host.View) (Status, error) {
 		m.State = now
 		if err != nil {
 			m.Unseen = err.Error()
-		} else if left := o.links[len(o.links)-1].After; now != left {
-			m.Reverted = slices.ContainsFunc(o.links, func(l link) bool { return now == l.Before || l.ours(now) })
+		} else if left := o.After; now != left {
+			m.Reverted = knows(o.makes, now)
 			m.Changed = !m.Reverted
-			drift := step{Change: Change{Stage: o.Stage, Kind: o.Kind, Name: o.Name, Before: left, After: now}, want: Want{Thing: t}}.show(v)
+			drift := step{Change: Change{Stage: o.Stage, Ref: Ref{Kind: o.Kind, Name: o.Name}, Before: left, After: now}, want: Want{Thing: t}}.show(v)
 			m.Drift = &drift
 		}
 		m.Released = spec.IsSection(o.section()) && !e.Spec.Has(o.section())

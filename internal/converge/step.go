@@ -5,7 +5,6 @@ package converge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -19,18 +18,19 @@ import (
 type step struct {
 	Change
 	want     Want
-	mine     []link  // our changes to the thing: To decides without them
-	older    []State // an undo: states of the thing before them that gpuadm knows
-	base     State   // the found state without them
-	resolved bool    // a Resolver has answered for it
-	stuck    bool    // a Resolver had no answer
-	strict   bool    // an undo: what gpuadm made must be taken out, or it is an error
-	idle     bool    // a settler that is not running, and that nothing pending affects
-	err      error   // why it cannot be made, or waits
-	unseen   bool    // because the thing could not be looked at
+	mine     []Change // our changes to the thing: To decides without them
+	older    []State  // an undo: states of the thing before them that gpuadm knows
+	base     State    // the found state without them
+	resolved bool     // a Resolver has answered for it
+	stuck    bool     // a Resolver had no answer
+	strict   bool     // an undo: what gpuadm made must be taken out, or it is an error
+	idle     bool     // a settler that is not running, and that nothing pending affects
+	err      error    // why it cannot be made, or waits
+	goes     int      // 1: it is taken out, and the spec does not ask for it
+	unseen   bool     // because the thing could not be looked at
 }
 
-func (s step) converged() bool { return s.Before == s.After && s.Deferred == "" && s.Cannot == "" }
+func (s step) converged() bool { return s.Before == s.After && s.now() }
 
 // blocked says that an undo must know the state of this thing first. A Settler that does not run is no obstacle: it will read its
 // files when it starts.
@@ -93,7 +93,7 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 	s.look(ctx, v)
 	s.breaks(ctx, v)
 	p, ok := s.want.Thing.(Prover)
-	if !ok || s.strict || s.converged() || s.Cannot != "" || s.Deferred != "" {
+	if !ok || s.strict || s.converged() || !s.now() {
 		return
 	}
 	type change struct {
@@ -104,46 +104,39 @@ func (e *Engine) lookAt(ctx context.Context, v host.View, s *step) {
 		return p.Prove(ctx, v, s.base, s.After)
 	}))
 	if err := judged.(func() error)(); err != nil {
-		s.fail(err)
+		s.Reason = cannot(err)
 	}
 }
 
 // breaks asks a Breaker what the change interrupts.
 func (s *step) breaks(ctx context.Context, v host.View) {
 	b, ok := s.want.Thing.(Breaker)
-	if !ok || s.Deferred != "" || s.Cannot != "" {
+	if !ok || !s.now() {
 		return
 	}
 	s.Breaks, s.Clients = nil, nil
 	if s.Before != s.After {
 		var err error
 		if s.Breaks, s.Clients, err = b.Breaks(ctx, v, s.Before, s.After); err != nil {
-			s.fail(err)
+			s.Reason = cannot(err)
 		}
 	}
 }
 
 // look fills in the state found and the state desired.
 func (s *step) look(ctx context.Context, v host.View) {
-	s.Before, s.After, s.Deferred, s.When, s.Waits = "", "", "", "", ""
-	s.Cannot, s.Because, s.Try, s.Left = "", nil, nil, nil
+	s.Before, s.After, s.Left = "", "", nil
 	found, err := s.want.Look(ctx, v)
-	s.err, s.unseen = err, err != nil
-	if s.unseen && !errors.As(err, new(host.Later)) && !Passes(err) {
-		err = fmt.Errorf("cannot read the state of %s: %w", s, err)
-	} else if err == nil {
+	if s.unseen = err != nil; !s.unseen {
 		s.Before = found
 		s.After, err = s.to(v, found)
-		s.err = err
 	}
-	switch later := (host.Later{}); {
-	case errors.As(err, &later):
-		s.Before, s.After, s.Deferred, s.When = "", "", later.Until, later.When
-	case Passes(err):
+	s.err, s.Reason = err, reasonOf(err)
+	switch {
+	case s.Deferred != "":
 		s.Before, s.After = "", ""
-		s.await(err)
-	case err != nil:
-		s.fail(err)
+	case s.unseen:
+		s.Cannot = fmt.Sprintf("cannot read the state of %s: %s", s, s.Cannot)
 	}
 }
 
@@ -154,7 +147,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 	if len(s.mine) == 0 || s.want.AsFound {
 		return s.want.To(found)
 	}
-	if found != "" && slices.Contains(s.older, found) && !slices.ContainsFunc(s.mine, func(l link) bool { return found == l.Before || l.ours(found) }) {
+	if found != "" && slices.Contains(s.older, found) && !knows(s.mine, found) {
 		return found, nil // an undo of more that was cut short, or failed, has taken them out already
 	}
 	base, left, err := takeOut(v, s.want.Thing, found, s.mine)
@@ -169,11 +162,10 @@ func (s *step) to(v host.View, found State) (State, error) {
 		to, err := s.want.To(of)
 		return err == nil && to == want
 	}
-	last := s.mine[len(s.mine)-1]
-	if !s.strict && !last.ours(found) {
-		if without, err := without(v, s.want.Thing, s.mine); err == nil &&
-			load(v, s.want.Thing, without) == nil && load(v, s.want.Thing, last.Before) == nil &&
-			makes(without, last.After) && makes(last.Before, last.After) && makes(found, found) {
+	last := s.mine[len(s.mine)-1].After
+	if !s.strict && !knows(s.mine, found) {
+		if without, _, err := takeOut(v, s.want.Thing, last, s.mine); err == nil &&
+			load(v, s.want.Thing, without) == nil && makes(without, last) && makes(found, found) {
 			s.Left = nil
 			return found, nil
 		}
@@ -218,14 +210,7 @@ func (s *step) foresee(t Settler, pending []Change) {
 		return
 	}
 	if _, err := s.want.To(st); err != nil {
-		s.fail(err)
-	}
-}
-
-func (c *Change) fail(err error) {
-	c.Cannot = err.Error()
-	if t := (*Trouble)(nil); errors.As(err, &t) {
-		c.Because, c.Try = t.Because, t.Try
+		s.Reason = cannot(err)
 	}
 }
 
@@ -233,7 +218,7 @@ func (c *Change) fail(err error) {
 func (s step) show(v host.View) Change {
 	c := s.Change
 	st, ok := s.want.Thing.(Stored)
-	if !ok || c.Deferred != "" || c.Cannot != "" {
+	if !ok || !c.now() {
 		return c
 	}
 	before, err1 := st.Bytes(v, c.Before)

@@ -90,7 +90,7 @@ func DriverLoads(unit string) Wait {
 	return Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
 }
 
-// unknown replaces the wants of a stage that does not know them yet: it waits for an answer from outside.
+// unknown replaces the wants of a stage that does not know them yet, or cannot be made as a whole.
 type unknown struct {
 	stage string
 	err   error
@@ -103,15 +103,14 @@ func (u unknown) Look(context.Context, host.View) (State, error) { return "", u.
 
 func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
 
-// await defers a change until what its error names.
-func (c *Change) await(err error) {
-	c.Waits, c.Deferred = err.Error(), "once that has happened"
-	if w := (Wait{}); errors.As(err, &w) {
-		c.Try = w.Try
+// standIn is the one step of a stage that knows none. One that waits is looked at again.
+func standIn(stage string, err error) (s step) {
+	u := unknown{stage, err}
+	s.Change = Change{Stage: stage, Ref: Ref{Kind: u.Kind(), Name: stage}, Reason: reasonOf(err)}
+	if Passes(err) {
+		s.want.Thing = u
 	}
-	if t := (*Trouble)(nil); errors.As(err, &t) {
-		c.Because, c.Try = t.Because, t.Try
-	}
+	return s
 }
 
 // waiting returns what the changes that are left wait for, as an error; nil if none waits for more than a later boot.
@@ -121,7 +120,7 @@ func waiting(left []Change) error {
 		switch {
 		case c.Waits == "":
 		case t == nil:
-			t = &Trouble{What: c.Waits, Because: c.Because, Try: c.Try, Err: Wait{For: c.Waits}}
+			t = c.trouble()
 		case c.Waits != t.What:
 			t.Because = also(t.Because, "also: "+c.Waits)
 		}

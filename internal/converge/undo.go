@@ -72,9 +72,9 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	for _, c := range p.Left {
 		r.leave(c, c.Cannot)
 	}
-	r.back = true
+	r.doing = Undone
 	err = r.walk(ctx, p.steps)
-	r.back = false
+	r.doing = Made
 	switch {
 	case Passes(err): // to turn round would need the same answer: the run stays open, and the next undo goes on
 		return r.end(r.waits(err))
@@ -105,10 +105,7 @@ func pauses(err error) bool {
 
 // waits says how far an undo has come that waits for another party.
 func (r *run) waits(err error) error {
-	t := &Trouble{What: err.Error(), Err: err}
-	if inner := (*Trouble)(nil); errors.As(err, &inner) {
-		t.Because, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Try)
-	}
+	t := troubleOf(err)
 	t.Because = append(t.Because, fmt.Sprintf("%d changes are undone so far", len(r.Made)))
 	if len(t.Try) == 0 {
 		t.Try = []string{"wait, and run " + Command("undo") + " again: it continues from here"}
@@ -116,8 +113,40 @@ func (r *run) waits(err error) error {
 	return t
 }
 
-// scope returns the ids of the runs to undo, oldest first.
-func (j Journal) scope(to string) ([]string, error) {
+// A scope is what an undo takes back.
+type scope struct {
+	ids   []string // the runs, oldest first
+	runs  []Run    // they, and the undos of them that were cut short or failed
+	older []Run    // those before them
+	half  []string // the runs of an undo of these and of others that was cut short
+	leave []string // things that stay, as asked now and of the undo that goes on
+	on    bool     // an undo that was cut short goes on
+}
+
+func (j Journal) scope(to string, leave []string) (of scope, err error) {
+	last, open := j.unfinished()
+	of.leave, of.on = leave, open && len(last.Undoes) > 0
+	if of.ids, err = j.undoes(to); err != nil || len(of.ids) == 0 {
+		return of, err
+	}
+	if open && to == "" {
+		of.leave = append(slices.Clone(leave), last.Leave...)
+	}
+	of.older = j.Runs()
+	of.older = of.older[:slices.IndexFunc(of.older, func(run Run) bool { return run.ID == of.ids[0] })]
+	for _, run := range j.Runs() {
+		undid := len(run.Undoes) > 0 && run.Result != "ok"
+		if slices.Contains(of.ids, run.ID) || undid && subset(run.Undoes, of.ids) {
+			of.runs = append(of.runs, run)
+		} else if undid && overlap(run.Undoes, of.ids) && !run.settled() {
+			of.half = run.Undoes
+		}
+	}
+	return of, nil
+}
+
+// undoes returns the ids of the runs to undo, oldest first.
+func (j Journal) undoes(to string) ([]string, error) {
 	if last, open := j.unfinished(); open && len(last.Undoes) > 0 && to == "" {
 		return last.Undoes, nil
 	}
@@ -163,74 +192,74 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 	if j.Newer > 0 || j.Problem != "" {
 		return p, &Trouble{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
 	}
-	if p.Runs, err = j.scope(to); err != nil || len(p.Runs) == 0 {
+	of, err := j.scope(to, leave)
+	if p.Runs, p.half = of.ids, of.half; err != nil || len(of.ids) == 0 {
 		return p, err
 	}
-	var runs []Run
-	older := j.Runs()
-	older = older[:slices.IndexFunc(older, func(run Run) bool { return run.ID == p.Runs[0] })]
-	for _, run := range j.Runs() { // an undo of these runs that was cut short is counted with them
-		undid := len(run.Undoes) > 0 && run.Result != "ok"
-		if slices.Contains(p.Runs, run.ID) || undid && subset(run.Undoes, p.Runs) {
-			runs = append(runs, run)
-		} else if undid && overlap(run.Undoes, p.Runs) && !run.settled() {
-			p.half = run.Undoes
+	var steps []step
+	for _, s := range e.backwards(present(of.runs)) {
+		if !p.stays(ctx, v, &s, of.leave) {
+			s.older = statesOf(of.older, s.key())
+			steps = append(steps, s)
 		}
 	}
-	if last, open := j.unfinished(); open && to == "" {
-		leave = append(slices.Clone(leave), last.Leave...)
-	}
-	named := func(c Change) bool { return slices.Contains(leave, c.Name) || slices.Contains(leave, c.String()) }
-	steps := e.backwards(present(runs))
-	for i, o := range fold(older) {
-		if i = slices.IndexFunc(steps, func(s step) bool { return s.key() == o.is }); i >= 0 {
-			for _, l := range o.links {
-				steps[i].older = append(append(steps[i].older, l.Before), l.made...)
-			}
-		}
-	}
-	steps = slices.DeleteFunc(steps, func(s step) bool {
-		switch {
-		case s.Settles:
-			return false
-		case named(s.Change):
-			s.look(ctx, v)
-			s.Cannot = cmp.Or(s.Cannot, s.Waits, "as asked")
-			p.Left = append(p.Left, s.Change)
-		case s.Keeps != "":
-			p.Kept = append(p.Kept, s.Change)
-		default:
-			return false
-		}
-		return true
-	})
 	if p.steps, err = e.lookAll(ctx, v, steps); err != nil {
 		return p, err
 	}
-	if last, open := j.unfinished(); open && len(last.Undoes) > 0 {
-		// The undo that was cut short was about to load another driver, which ends what the loaded one holds.
+	if of.on { // it was about to load another driver, which ends what the loaded one holds
 		p.steps = slices.DeleteFunc(p.steps, func(s step) bool { return s.blocked() && errors.As(s.err, new(*host.NoDriver)) })
 	}
-	for i, s := range p.steps {
-		for _, left := range s.Left {
-			c := s.Change
-			c.Cannot = left
-			p.Left = append(p.Left, c)
+	for i := range p.steps {
+		p.remains(&p.steps[i], of.runs)
+	}
+	return p, p.overHalf(obstacles(p.steps, to, of.leave), of.leave, nothingTouched)
+}
+
+// stays puts aside what this undo leaves as it is: what the operator names, and what no undo reverts.
+func (p *UndoPlan) stays(ctx context.Context, v host.View, s *step, leave []string) bool {
+	switch {
+	case s.Settles:
+		return false
+	case slices.Contains(leave, s.Name) || slices.Contains(leave, s.String()):
+		s.look(ctx, v)
+		s.Cannot = cmp.Or(s.Cannot, s.Waits, "as asked")
+		p.Left = append(p.Left, s.Change)
+	case s.Keeps != "":
+		p.Kept = append(p.Kept, s.Change)
+	default:
+		return false
+	}
+	return true
+}
+
+// remains notes what of a step this undo cannot take back, here and elsewhere, and what it interrupts.
+func (p *UndoPlan) remains(s *step, runs []Run) {
+	for _, left := range s.Left {
+		c := s.Change
+		c.Cannot = left
+		p.Left = append(p.Left, c)
+	}
+	switch {
+	case s.blocked():
+	case s.Settles && !s.converged():
+		if _, asked := s.want.Thing.(Breaker); !asked {
+			s.Breaks = broke(runs, s.Change)
 		}
-		switch {
-		case s.blocked():
-		case s.Settles && !s.converged():
-			if _, asked := s.want.Thing.(Breaker); !asked {
-				p.steps[i].Breaks = broke(runs, s.Change)
-			}
-		case s.After == "" && s.Before != "" && s.Leaves != "":
-			s.Keeps = s.Leaves
-			if !slices.ContainsFunc(p.Kept, func(c Change) bool { return c.Keeps == s.Keeps }) {
-				p.Kept = append(p.Kept, s.Change)
-			}
+	case s.After == "" && s.Before != "" && s.Leaves != "":
+		c := s.Change
+		c.Keeps = s.Leaves
+		if !slices.ContainsFunc(p.Kept, func(k Change) bool { return k.Keeps == c.Keeps }) {
+			p.Kept = append(p.Kept, c)
 		}
 	}
-	return p, p.overHalf(obstacles(p.steps, to, leave), leave, nothingTouched)
+}
+
+// statesOf are the states that some runs found of a thing, or made.
+func statesOf(runs []Run, is key) (all []State) {
+	for _, c := range makesOf(fold(runs), is) {
+		all = append(all, c.Before, c.After)
+	}
+	return all
 }
 
 // overHalf gives an error the reason that an interrupted undo of more runs may have reverted what this one needs.
@@ -257,28 +286,14 @@ func (e *Engine) backwards(all []ours) (steps []step) {
 		}
 		steps = append(steps, s)
 		for _, t := range e.settlers(o.Change) {
-			c := Change{Stage: o.Stage, Kind: t.Kind(), Name: t.Name(), Reads: refOf(t).Reads, Settles: true}
-			settle = slices.DeleteFunc(settle, func(s step) bool { return c.ref().covers(s.ref()) })
-			if !slices.ContainsFunc(settle, func(s step) bool { return s.ref().covers(c.ref()) }) {
+			c := Change{Stage: o.Stage, Ref: Ref{Kind: t.Kind(), Name: t.Name(), Reads: refOf(t).Reads}, Settles: true}
+			settle = slices.DeleteFunc(settle, func(s step) bool { return c.Ref.covers(s.Ref) })
+			if !slices.ContainsFunc(settle, func(s step) bool { return s.Ref.covers(c.Ref) }) {
 				settle = append(settle, step{Change: c, want: settled(t), strict: true})
 			}
 		}
 	}
-	return append(gathered(steps), settle...)
-}
-
-// gathered has what a stage makes in one transaction made in one, in the place of what was touched first of it: a package that a
-// later run has drawn along does not go alone, while others of them need it.
-func gathered(steps []step) (list []step) {
-	for i, s := range steps {
-		mate := func(o step) bool { return o.Kind == s.Kind && o.Stage == s.Stage }
-		if _, ok := s.want.Thing.(Batch); !ok {
-			list = append(list, s)
-		} else if !slices.ContainsFunc(steps[i+1:], mate) { // the last of them
-			list = append(list, slices.DeleteFunc(slices.Clone(steps[:i+1]), func(o step) bool { return !mate(o) })...)
-		}
-	}
-	return list
+	return append(together(steps), settle...)
 }
 
 // broke is what a thing that settles interrupted when the runs made it: it does so again.

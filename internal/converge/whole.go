@@ -20,13 +20,13 @@ type open struct {
 }
 
 // now says that an apply of the same stages makes the change.
-func (o *open) now() bool { return o.first.Deferred == "" && o.first.Cannot == "" }
+func (o *open) now() bool { return o.first.now() }
 
 // note keeps the first stage that is not converged. A stage that can be made comes before one that is deferred: the other may
 // be deferred until the first is made.
 func (o *open) note(stage string, steps []step) {
 	for _, s := range steps {
-		if !s.converged() && (o.stage == "" || s.Deferred == "" && s.Cannot == "" && !o.now()) {
+		if !s.converged() && (o.stage == "" || s.now() && !o.now()) {
 			o.stage, o.first = stage, s.Change
 		}
 	}
@@ -97,8 +97,7 @@ func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Fact
 			if s.converged() {
 				continue
 			}
-			s.Before, s.After, s.Waits, s.Cannot, s.Because, s.Try = "", "", "", "", nil, nil
-			s.Deferred = "once stage " + asked.stage + " is converged"
+			s.Before, s.After, s.Reason = "", "", Reason{Deferred: "once stage " + asked.stage + " is converged"}
 			left = append(left, s)
 		}
 		return left, nil
@@ -108,13 +107,7 @@ func (e *Engine) wholly(ctx context.Context, v host.View, st Stage, f facts.Fact
 	}
 	for _, o := range []open{asked, rest} {
 		if err := o.trouble(st.Name); err != nil {
-			c := Change{Stage: st.Name, Kind: "check", Name: st.Name}
-			if Passes(err) {
-				c.await(err)
-			} else {
-				c.fail(err)
-			}
-			return []step{{Change: c}}, nil
+			return []step{standIn(st.Name, err)}, nil
 		}
 	}
 	return steps, nil

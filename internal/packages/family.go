@@ -167,7 +167,7 @@ func (f *Family) with(changes []converge.Change, all map[string]State, offers ma
 	}
 	add := func(name string, to State, why string) {
 		if before := all[name].String(); before != to.String() {
-			changes = append(changes, converge.Change{Kind: "package", Name: name, Before: before, After: to.String(), Why: why, Drawn: true})
+			changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: before, After: to.String(), Why: why, Drawn: true})
 		}
 	}
 	for _, name := range f.strangers(all, changes) {
@@ -235,7 +235,7 @@ func (f *Family) needed(changes []converge.Change, all map[string]State, offers 
 			continue
 		}
 		if to.Version, to.Held, more = fits, true, true; i == len(changes) {
-			changes = append(changes, converge.Change{Kind: "package", Name: name, Before: found.String(), Why: "part of the driver: the source has this revision", Drawn: true})
+			changes = append(changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), Why: "part of the driver: the source has this revision", Drawn: true})
 		}
 		changes[i].After = to.String()
 	}

@@ -102,7 +102,7 @@ func (r *Resolution) Draw(ctx context.Context, v host.View) error {
 		case found.Held && found.Installed():
 			return r.refused(m.Name, fmt.Sprintf("%s would change it, and it is held at %s", tool, found.Version))
 		}
-		c := converge.Change{Kind: "package", Name: m.Name, Before: found.String(), Drawn: true, Why: "dependency"}
+		c := converge.Change{Ref: converge.Ref{Kind: "package", Name: m.Name}, Before: found.String(), Drawn: true, Why: "dependency"}
 		if m.Version == "" {
 			c.Why, c.After = "cannot stay beside what is installed", r.Solver.Without(v, m.Name)
 		} else {
@@ -150,7 +150,7 @@ func (r *Resolution) simulate(ctx context.Context, v host.View) ([]Move, error) 
 			if to, _ := r.family.fit(found, r.chosen, offers[name]); to.Installed() {
 				to.Auto, more = found.Auto || !found.Installed(), true
 				r.Changes = append(r.Changes, converge.Change{
-					Kind: "package", Name: name, Before: found.String(), After: to.String(), Why: "part of the driver", Drawn: true,
+					Ref: converge.Ref{Kind: "package", Name: name}, Before: found.String(), After: to.String(), Why: "part of the driver", Drawn: true,
 				})
 			}
 		}

@@ -18,7 +18,7 @@ func (named) Essential(name string) bool { return name == "glibc" }
 // TestUnlike: more, less and other than planned is found.
 func TestUnlike(t *testing.T) {
 	r := Resolution{Solver: named{}, Installed: map[string]State{"x": {Version: "1-1"}}, Changes: []converge.Change{
-		{Name: "a", Before: "1-1", After: "2-1 held"}, {Name: "b", Before: "1-1", After: ""}, {Name: "c", Before: "1-1", After: "1-1 held"},
+		{Ref: converge.Ref{Name: "a"}, Before: "1-1", After: "2-1 held"}, {Ref: converge.Ref{Name: "b"}, Before: "1-1", After: ""}, {Ref: converge.Ref{Name: "c"}, Before: "1-1", After: "1-1 held"},
 	}}
 	a, b := Move{"a", "2-1"}, Move{Name: "b"}
 	for want, moves := range map[string][]Move{
@@ -34,7 +34,7 @@ func TestUnlike(t *testing.T) {
 			t.Errorf("%v: %q, want %q", moves, got, want)
 		}
 	}
-	r.Changes = []converge.Change{{Name: "glibc", Before: "1-1"}}
+	r.Changes = []converge.Change{{Ref: converge.Ref{Name: "glibc"}, Before: "1-1"}}
 	if got := r.unlike([]Move{{Name: "glibc"}}); got != "dnf would remove glibc, and this machine cannot work without it" {
 		t.Error(got)
 	}

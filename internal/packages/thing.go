@@ -80,7 +80,7 @@ func (t thing) Make(ctx context.Context, h host.Host, to converge.State) error {
 	if err != nil {
 		return err
 	}
-	return t.MakeAll(ctx, h, []converge.Change{{Kind: t.Kind(), Name: t.pkg, Before: found, After: to}})
+	return t.MakeAll(ctx, h, []converge.Change{{Ref: converge.Ref{Kind: t.Kind(), Name: t.pkg}, Before: found, After: to}})
 }
 
 // MakeAll makes all changes in one transaction.

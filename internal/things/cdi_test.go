@@ -212,10 +212,10 @@ func TestCDISpecMade(t *testing.T) {
 func TestCDIRun(t *testing.T) {
 	run := things.NewCDI("nvidia-cdi-refresh.service").(converge.Settler)
 	for found, want := range map[converge.State]converge.State{"": "current", "current": "current", "none": "none"} {
-		if got := run.Settled(run.Unsettled(found, converge.Change{Kind: "mig"})); got != want {
+		if got := run.Settled(run.Unsettled(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
 			t.Errorf("%q: %q, want %q", found, got, want)
 		}
-		if got := run.Unsettled(found, converge.Change{Kind: "file"}); got != found {
+		if got := run.Unsettled(found, converge.Change{Ref: converge.Ref{Kind: "file"}}); got != found {
 			t.Errorf("%q after a file: %q", found, got)
 		}
 	}
@@ -298,14 +298,14 @@ func TestDeviceLinks(t *testing.T) {
 func TestPartitionNodes(t *testing.T) {
 	nodes := things.NewDeviceLinks("/dev/nvidia-caps").(converge.Settler)
 	for found, want := range map[converge.State]converge.State{"": "linked", "linked": "linked", "missing nvidia-cap21": "linked", "none": "none"} {
-		if got := nodes.Settled(nodes.Unsettled(found, converge.Change{Kind: "mig"})); got != want {
+		if got := nodes.Settled(nodes.Unsettled(found, converge.Change{Ref: converge.Ref{Kind: "mig"}})); got != want {
 			t.Errorf("%q: %q, want %q", found, got, want)
 		}
-		if got := nodes.Unsettled(found, converge.Change{Kind: "file"}); got != found {
+		if got := nodes.Unsettled(found, converge.Change{Ref: converge.Ref{Kind: "file"}}); got != found {
 			t.Errorf("%q after a file: %q", found, got)
 		}
 	}
-	if got := nodes.Unsettled("linked", converge.Change{Kind: "mig"}); got == "linked" {
+	if got := nodes.Unsettled("linked", converge.Change{Ref: converge.Ref{Kind: "mig"}}); got == "linked" {
 		t.Error("partitions that change need no nodes")
 	}
 	const access = "-- proc/driver/nvidia/capabilities/gpu0/mig/gi1/access --\nDeviceFileMinor: 21\nDeviceFileMode: 292\nDeviceFileModify: 1\n"

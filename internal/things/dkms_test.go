@@ -199,12 +199,12 @@ func TestDKMSBeside(t *testing.T) {
 		found, then converge.State
 		by          converge.Change
 	}{
-		{"fits", "of another driver", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0", After: "installed"}},
-		{"fits", "of another driver", converge.Change{Kind: "package", Name: "nvidia-kernel-open-dkms"}},
-		{"fits", "fits", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.9.0", After: "installed"}},
-		{"of another driver", "fits", converge.Change{Kind: "package", Name: "nvidia-fs-dkms", Before: "2.26.6-1 auto"}},
-		{"", "", converge.Change{Kind: "file", Name: "/etc/other"}},
-		{"not built", "not built", converge.Change{Kind: "file", Name: "/etc/other"}},
+		{"fits", "of another driver", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0"}, After: "installed"}},
+		{"fits", "of another driver", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}}},
+		{"fits", "fits", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.95.05 6.9.0"}, After: "installed"}},
+		{"of another driver", "fits", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-fs-dkms"}, Before: "2.26.6-1 auto"}},
+		{"", "", converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/other"}}},
+		{"not built", "not built", converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/other"}}},
 	} {
 		if got := s.Unsettled(c.found, c.by); got != c.then || s.Settled(got) != "fits" {
 			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, s.Settled(got))

@@ -274,16 +274,16 @@ func TestModuleForesees(t *testing.T) {
 		found, then converge.State
 		by          converge.Change
 	}{
-		{"as on disk", "the one before, on disk 580.95.05", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0", After: "installed"}},
-		{"570.1 open, on disk 575.1 open", "570.1 open, on disk 580.95.05 open", converge.Change{Kind: "module-file", Name: "nvidia for 6.8.0", After: "580.95.05 open"}},
-		{"as on disk", "as on disk", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.9.0", After: "installed"}},
-		{"as on disk", "the one before, on disk nothing", converge.Change{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0"}},
-		{"as on disk", "the one before without " + modprobeFile, converge.Change{Kind: "file", Name: modprobeFile}},
-		{"as on disk", "as on disk", converge.Change{Kind: "file", Name: "/etc/other"}},
-		{"580.95.05 open, on disk 575.1 open", "580.95.05 open, on disk what that leaves", converge.Change{Kind: "package", Name: "nvidia-kernel-open-dkms", Before: "580.95.05-1 held", After: "575.1-1 held"}},
-		{"as on disk", "the one before, on disk what that leaves", converge.Change{Kind: "runfile", Name: "nvidia", Before: "580.95.05 open", After: "570.1 open"}},
-		{"as on disk", "as on disk", converge.Change{Kind: "package", Name: "nvidia-kernel-open-dkms", Before: "580.95.05-1", After: "580.95.05-1 held"}},
-		{"as on disk", "as on disk", converge.Change{Kind: "package", Name: "nvidia-container-toolkit", Before: "1.18.0-1", After: "1.18.1-1"}},
+		{"as on disk", "the one before, on disk 580.95.05", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0"}, After: "installed"}},
+		{"570.1 open, on disk 575.1 open", "570.1 open, on disk 580.95.05 open", converge.Change{Ref: converge.Ref{Kind: "module-file", Name: "nvidia for 6.8.0"}, After: "580.95.05 open"}},
+		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.95.05 6.9.0"}, After: "installed"}},
+		{"as on disk", "the one before, on disk nothing", converge.Change{Ref: converge.Ref{Kind: "dkms", Name: "nvidia/580.95.05 6.8.0"}}},
+		{"as on disk", "the one before without " + modprobeFile, converge.Change{Ref: converge.Ref{Kind: "file", Name: modprobeFile}}},
+		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/other"}}},
+		{"580.95.05 open, on disk 575.1 open", "580.95.05 open, on disk what that leaves", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}, Before: "580.95.05-1 held", After: "575.1-1 held"}},
+		{"as on disk", "the one before, on disk what that leaves", converge.Change{Ref: converge.Ref{Kind: "runfile", Name: "nvidia"}, Before: "580.95.05 open", After: "570.1 open"}},
+		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-kernel-open-dkms"}, Before: "580.95.05-1", After: "580.95.05-1 held"}},
+		{"as on disk", "as on disk", converge.Change{Ref: converge.Ref{Kind: "package", Name: "nvidia-container-toolkit"}, Before: "1.18.0-1", After: "1.18.1-1"}},
 	} {
 		if got := m.Unsettled(c.found, c.by); got != c.then || m.Settled(got) != "as on disk" {
 			t.Errorf("%q by %s: %q, %q", c.found, c.by, got, m.Settled(got))

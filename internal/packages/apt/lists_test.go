@@ -135,7 +135,7 @@ func TestDistrustedLists(t *testing.T) {
 func TestUnsettledLists(t *testing.T) {
 	t.Parallel()
 	l := packages.NewLists("apt", []string{"/etc/apt/sources.list.d/a.sources"}, reading()).(converge.Settler)
-	source := converge.Change{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources", After: "0644 0:0 x 1"}
+	source := converge.Change{Ref: converge.Ref{Kind: "file", Name: "/etc/apt/sources.list.d/a.sources"}, After: "0644 0:0 x 1"}
 	gone := source
 	gone.After = ""
 	for _, c := range []struct {
@@ -146,9 +146,9 @@ func TestUnsettledLists(t *testing.T) {
 		{"fresh", source, "stale"},
 		{"fresh", gone, "fresh"},
 		{"", gone, "stale"}, // the engine asks whether it settles at all
-		{"fresh", converge.Change{Name: "/etc/apt/keyrings/a.gpg", After: "x"}, "stale"},
-		{"fresh", converge.Change{Name: "/etc/hosts", After: "x"}, "fresh"},
-		{"", converge.Change{Name: "/etc/hosts", After: "x"}, ""},
+		{"fresh", converge.Change{Ref: converge.Ref{Name: "/etc/apt/keyrings/a.gpg"}, After: "x"}, "stale"},
+		{"fresh", converge.Change{Ref: converge.Ref{Name: "/etc/hosts"}, After: "x"}, "fresh"},
+		{"", converge.Change{Ref: converge.Ref{Name: "/etc/hosts"}, After: "x"}, ""},
 	} {
 		if got := l.Unsettled(c.found, c.by); got != c.want {
 			t.Errorf("%q after %+v: %q, want %q", c.found, c.by, got, c.want)

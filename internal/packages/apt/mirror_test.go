@@ -30,7 +30,7 @@ func (m *machine) gathers(into string, names ...string) []string {
 		Say: func(files int, _ int64) { m.fetched += files },
 	}
 	for _, name := range names {
-		g.Request.Changes = append(g.Request.Changes, converge.Change{Kind: "package", Name: name, After: converge.State(name + "=*")})
+		g.Request.Changes = append(g.Request.Changes, converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, After: converge.State(name + "=*")})
 	}
 	m.fetched = 0
 	files, err := m.apt.Gather(m.t.Context(), m, g)

@@ -72,7 +72,7 @@ func (m *machine) unresolved(wants func(*packages.Set) []converge.Want) string {
 		if err != nil {
 			m.t.Fatal(err)
 		}
-		pending = append(pending, converge.Change{Kind: w.Kind(), Name: w.Name(), Before: found, After: to})
+		pending = append(pending, converge.Change{Ref: converge.Ref{Kind: w.Kind(), Name: w.Name()}, Before: found, After: to})
 	}
 	_, err := all[0].Thing.(converge.Resolver).Resolve(m.t.Context(), m, pending)
 	if err == nil {

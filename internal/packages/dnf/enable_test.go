@@ -128,10 +128,10 @@ func TestEnabledWants(t *testing.T) {
 		t.Errorf("after: %s", got)
 	}
 	l := packages.NewLists("dnf", []string{"/etc/yum.repos.d/epel.repo"}, packages.NewReading(New())).(converge.Settler)
-	if s := l.Unsettled("fresh", converge.Change{Kind: "package", Name: "epel-release", After: "9-7.el9"}); s != "stale" {
+	if s := l.Unsettled("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "epel-release"}, After: "9-7.el9"}); s != "stale" {
 		t.Errorf("the package leaves the lists %s", s)
 	}
-	if s := l.Unsettled("fresh", converge.Change{Kind: "package", Name: "dkms", After: "3"}); s != "fresh" {
+	if s := l.Unsettled("fresh", converge.Change{Ref: converge.Ref{Kind: "package", Name: "dkms"}, After: "3"}); s != "fresh" {
 		t.Errorf("any package makes the lists %s", s)
 	}
 }

@@ -39,7 +39,7 @@ func TestDnfKeepsWhatItCan(t *testing.T) {
 	}
 	var h host.Host = down{n}
 	name, newer := "kmod-nvidia", packages.State{Version: "3:590.1-1.el9"}
-	change := converge.Change{Kind: "package", Name: name, Before: newer.String(), After: "3:580.1-1.el9"}
+	change := converge.Change{Ref: converge.Ref{Kind: "package", Name: name}, Before: newer.String(), After: "3:580.1-1.el9"}
 	s := solver{d: rpmDatabase{packages: map[string]packages.State{name: newer}}}
 	r := &packages.Resolution{Solver: s, Installed: s.d.packages, Changes: []converge.Change{change}}
 	keep := func(ctx context.Context, all map[string][]packages.Offer) error {
