@@ -148,13 +148,11 @@ func verbs() []verbGroup {
 			{"doctor", newDoctor},
 			{"repair", newRepair},
 			{"diff", newDiff},
-			{"explain", newExplain},
 			{"bundle", newBundle},
 		}},
 		{"Inspect a machine", []verb{
 			{"facts", newFacts},
 			{"owners", newOwners},
-			{"stages", newStages},
 			{"mig", newMIG},
 		}},
 		{"Machines and clusters", []verb{
