@@ -20,6 +20,8 @@ import (
 type bus struct {
 	mu   sync.Mutex
 	conn *dbus.Conn
+	read *godbus.Conn // for what makes a Unit
+	off  bool         // it did not answer
 }
 
 // connect returns the connection, a new one if it broke: systemd drops all of them when it is upgraded.
@@ -95,6 +97,13 @@ func plain(err error) error {
 
 // properties asks for all properties of a unit; systemd loads it if it is not loaded.
 func (b *bus) properties(ctx context.Context, name string) (p properties, err error) {
+	if p, err := b.short(name); err == nil {
+		return p, nil
+	}
+	return b.all(ctx, name)
+}
+
+func (b *bus) all(ctx context.Context, name string) (p properties, err error) {
 	err = b.call(func(conn *dbus.Conn) error {
 		p, err = conn.GetAllPropertiesContext(ctx, name)
 		return err

@@ -21,9 +21,7 @@ func Open(root string) (Host, error) {
 		return nil, fail("open root folder", root, err)
 	}
 	if abs == "/" {
-		l := newLive(disk)
-		l.units.short.prepare(busSocket)
-		return l, nil
+		return newLive(disk), nil
 	}
 	return &folder{Files: NewFiles(disk), root: abs, dir: disk, lock: runLock{comes: true}}, nil
 }

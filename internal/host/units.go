@@ -25,8 +25,7 @@ const (
 // systemd is the running machine's service manager, asked over D-Bus. Where none runs, unit files still tell what they tell.
 type systemd struct {
 	files *Files
-	short messageBus // for what makes a Unit
-	bus   bus        // for all else
+	bus   bus
 }
 
 // runs says whether systemd is the machine's init: sd_booted(3).
@@ -68,7 +67,7 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 	if err != nil {
 		return Unit{}, nil, err
 	}
-	p, err := s.properties(ctx, name, found.Load != "not-found")
+	p, err := s.bus.properties(ctx, name)
 	if err != nil {
 		return Unit{}, nil, err
 	}
@@ -85,18 +84,6 @@ func (s *systemd) look(ctx context.Context, name string) (Unit, properties, erro
 		}
 	}
 	return u, p, nil
-}
-
-// properties are what makes a Unit. A unit without a file may be known all the same: it lost its file and runs on, or another unit names
-// it. Where the short questions are not answered all is asked, and that error tells.
-func (s *systemd) properties(ctx context.Context, name string, there bool) (properties, error) {
-	if !there && s.short.unknown(ctx, busSocket, name) {
-		return properties{"LoadState": "not-found", "ActiveState": "inactive"}, nil
-	}
-	if p, err := s.short.properties(ctx, busSocket, name); err == nil {
-		return p, nil
-	}
-	return s.bus.properties(ctx, name)
 }
 
 // uptime is the clock of systemd's Monotonic timestamps: it does not advance while the machine sleeps.
@@ -223,7 +210,7 @@ func (s *systemd) job(ctx context.Context, name, job string) error {
 	if err != nil {
 		return err
 	}
-	after, err := s.bus.properties(ctx, name)
+	after, err := s.bus.all(ctx, name)
 	if err != nil {
 		return err
 	}
