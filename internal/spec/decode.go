@@ -95,7 +95,7 @@ func (d *decoder) section(name string, v *value) {
 	}
 	if v.kind != tableKind {
 		fix := "write " + header(name) + " on a line of its own, and its keys below"
-		if v.made == byHeaders {
+		if v.header {
 			fix = "write " + header(name) + ", with single brackets"
 		}
 		d.src.addf(v.key, fix, "%s is a section, not %s", header(name), v.kind)
@@ -144,7 +144,7 @@ func (d *decoder) key(r row, v *value) {
 // tables says whether a value is a list of tables.
 func (d *decoder) tables(name string, v *value) bool {
 	switch {
-	case v.kind == tableKind && (v.made == byHeader || v.made == byPath):
+	case v.kind == tableKind && (v.header || !v.dots):
 		d.src.addf(v.key, "write "+header(name)+", with double brackets", "%s is a list of tables, not a table", name)
 		return false
 	case v.kind != listKind:
@@ -230,7 +230,7 @@ func (d *decoder) unknown(section string, m *value) {
 	what, where := "key", " in "+header(section)
 	if section == "" {
 		where = " " + header(section)
-		if m.kind == tableKind || m.made == byHeaders {
+		if m.kind == tableKind || m.header {
 			what, where = "section", ""
 		}
 	}

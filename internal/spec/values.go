@@ -186,9 +186,9 @@ func (d *decoder) strings(r row, v *value, to *[]string) {
 func (d *decoder) entry(r row, m *value, to map[string]string) {
 	if m.kind == tableKind {
 		fix := "write " + suggestion(r, &value{})
-		if m.made == byDots && r.Type == TypeParameters {
+		if m.dots && r.Type == TypeParameters {
 			fix = "write the name alone, without the module: NVreg_Name"
-		} else if m.made == byDots {
+		} else if m.dots {
 			fix = "put the whole name in quotes: a dot without quotes begins a table"
 		}
 		d.src.addf(m.key, fix, "%s in %s is a table", show(m.name), r.Name)
@@ -243,7 +243,7 @@ func (d *decoder) counts(r row, v *value, to map[string]int) {
 		return
 	}
 	for _, m := range v.members {
-		if m.kind == tableKind && m.made == byDots {
+		if m.kind == tableKind && m.dots {
 			d.src.addf(m.key, `put the profile in quotes: "1g.10gb" = 7`, "a profile has a dot, and a dot without quotes begins a table")
 			continue
 		}
