@@ -188,7 +188,7 @@ func isEmptyTable(v any) bool {
 	return ok && len(t) == 0
 }
 
-// rest undoes what is due: by lines first, which restores every byte; by keys where the file was rewritten.
+// rest undoes what is due, key by key.
 func (u *TakingOut) rest() ([]byte, error) {
 	want, err := u.Want()
 	if err != nil {
@@ -196,9 +196,6 @@ func (u *TakingOut) rest() ([]byte, error) {
 	}
 	if u.same(u.Is, want) && !slices.ContainsFunc(u.Made, func(path []string) bool { return isEmptyTable(ValueAt(u.Is, path)) }) {
 		return u.found, nil
-	}
-	if out := u.byLines(); u.proven(out, want) == nil {
-		return out, nil
 	}
 	return u.byKeys()
 }
@@ -274,7 +271,35 @@ func (u *TakingOut) byKeys() ([]byte, error) {
 			u.Stays(path, "is an empty table that gpuadm wrote", ", and cannot be taken out: "+err.Error())
 		}
 	}
+	became, err := Parse(u.after)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range became.exprs { // a header above tables that were there before
+		if e.header && !e.array && old.header(e.path) < 0 && ValueAt(tree, e.path) != nil {
+			_ = edit(e.path, ValueAt(tree, e.path), func(d *Doc) (splice, error) { return d.dropHeader(e.path) })
+		}
+	}
 	return out, nil
+}
+
+// header is the expression that is a table's header; -1 if it has none.
+func (d *Doc) header(path []string) int {
+	return slices.IndexFunc(d.exprs, func(e expr) bool { return e.header && !e.array && slices.Equal(e.path, path) })
+}
+
+// dropHeader takes away the header of a table that has only further tables, and the empty line below it.
+func (d *Doc) dropHeader(path []string) (splice, error) {
+	i := d.header(path)
+	if i < 0 || i+1 == len(d.exprs) || !d.exprs[i+1].header {
+		return splice{}, nil
+	}
+	e := d.exprs[i]
+	end := e.end
+	if next := lineEnd(d.src, end); end < len(d.src) && len(bytes.TrimSpace(d.src[end:next])) == 0 {
+		end = next
+	}
+	return splice{e.start, end, ""}, nil
 }
 
 // ValueAt is the value at a path; nil where there is none.
