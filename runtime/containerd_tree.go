@@ -41,9 +41,6 @@ func readAll(t Tree, d Daemon) ([]configFile, criReader, error) {
 		if err := f.checkVersion(r); err != nil {
 			return nil, r, err
 		}
-		if err := f.checkNewer(r); err != nil {
-			return nil, r, err
-		}
 		if r.known && r.merge == mergeWhole {
 			var err error
 			if files[i].tree, err = withoutUnread(f.tree); err != nil {
@@ -65,11 +62,6 @@ func readCRI(t Tree, d Daemon) (*criTree, error) {
 	for _, f := range files {
 		if err := f.checkShape(); err != nil {
 			return nil, err
-		}
-		if r.known && r.merge == mergeWhole {
-			if err := f.checkSpelling(r); err != nil {
-				return nil, err
-			}
 		}
 	}
 	if files[0].fresh {
