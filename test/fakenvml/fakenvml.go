@@ -124,20 +124,6 @@ func (f *Fake) Set(gpu int, pairs ...string) {
 // PassThrough makes a GPU one that is passed through to a virtual machine: it does not reset itself to change its MIG mode.
 func (f *Fake) PassThrough(gpu int) { f.t.Helper(); f.Set(gpu, "self_reset=0") }
 
-// HoldUnlisted lets a process hold a GPU, or the first compute instance of a GPU instance, in a way that NVML does not list, as DCGM
-// may: https://github.com/NVIDIA/DCGM/issues/276, https://github.com/NVIDIA/go-nvml/issues/146.
-func (f *Fake) HoldUnlisted(gpu, gi, pid int) {
-	f.t.Helper()
-	args := []string{"client", "add", "--type", "unlisted", "--gpu", fmt.Sprint(gpu), "--pid", fmt.Sprint(pid)}
-	if gi >= 0 {
-		args = append(args, "--gi", fmt.Sprint(gi))
-	}
-	f.Do(args...)
-}
-
-// Attach makes the first handle of each session take ms milliseconds for a GPU that no process holds.
-func (f *Fake) Attach(ms int) { f.t.Helper(); f.Do("attach", "--ms", fmt.Sprint(ms)) }
-
 // Xid raises an Xid on a GPU.
 func (f *Fake) Xid(gpu, code int) {
 	f.t.Helper()

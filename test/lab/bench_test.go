@@ -4,27 +4,23 @@
 package lab_test
 
 import (
-	"cmp"
-	"encoding/json"
 	"maps"
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/test/containerd/parts"
 	"github.com/gpuadm/gpuadm/test/lab"
 	"github.com/gpuadm/gpuadm/test/lab/repos"
 )
 
 // TestBenchDriver prints how long a fresh install of driver, toolkit and containerd's configuration takes, by gpuadm and
-// by the shell commands of NVIDIA's guides, each on fresh hosts with the same repository; and how much of gpuadm's time
-// is its own: no child of its runs. The lab's packages are small and near, so real ones have the ratio closer to 1. The
-// figures are not judged here; that both install the same packages is. Last comes what an apply costs then that has nothing to do.
+// by the shell commands of NVIDIA's guides, each on fresh hosts with the same repository. The lab's
+// packages are small and near, so real ones have the ratio closer to 1. The figures are not judged here; that both install
+// the same packages is. Last comes what an apply costs then that has nothing to do.
 func TestBenchDriver(t *testing.T) {
 	lab.Asked(t)
 	const rounds = 3
@@ -52,13 +48,13 @@ func TestBenchDriver(t *testing.T) {
 		}
 		a, b := median(gpuadm), median(reference)
 		t.Logf("%-28s gpuadm %6.2f s   shell %6.2f s   ratio %.2f   (medians of %d)", c.what, a, b, a/b, rounds)
-		t.Run("parts", func(t *testing.T) {
-			n := bootBench(t, c.headers)
-			n.parts(c.stages)
-			if c.headers {
+		if c.headers {
+			t.Run("ratio", func(t *testing.T) {
+				n := bootBench(t, true)
+				n.took("gpuadm", "apply")
 				n.ratio("with a driver, its modules and the toolkit:")
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -113,117 +109,8 @@ func median(list []time.Duration) float64 {
 	return list[len(list)/2].Seconds()
 }
 
-// parts prints what the time of one apply goes to, as strace sees its children come and go.
-func (n driverNode) parts(stages []string) {
-	n.t.Helper()
-	const log = "/run/strace"
-	out := n.Must(slices.Concat([]string{
-		"strace", "-f", "--seccomp-bpf", "-ttt", "-e", "trace=clone,clone3,fork,vfork,execve", "-e", "signal=none",
-		"-s", "200", "-o", log, "gpuadm", "apply", "-o", "json",
-	}, stages)...)
-	var waits float64
-	for line := range strings.Lines(out) {
-		var e converge.Event
-		if err := json.Unmarshal([]byte(line), &e); err == nil && e.What == converge.Made && e.Change != nil && (e.Change.Kind == "restart" || e.Change.Kind == "unit") {
-			waits += float64(e.Millis) / 1e3
-		}
-	}
-	total, children := lifetimes(n.Get(log))
-	own, by, times := total-union(children), map[string]float64{}, map[string]int{}
-	for _, c := range children {
-		by[c.what] += c.end - c.start
-		times[c.what]++
-	}
-	n.t.Logf("  of one such apply, %.2f s under strace:", total)
-	for _, what := range slices.SortedFunc(maps.Keys(by), func(a, b string) int { return cmp.Compare(by[b], by[a]) }) {
-		n.t.Logf("  %6.2f s %5.1f %%  %d × %s", by[what], 100*by[what]/total, times[what], what)
-	}
-	n.t.Logf("  %6.2f s %5.1f %%  no child runs, and a daemon starts", waits, 100*waits/total)
-	n.t.Logf("  %6.2f s %5.1f %%  gpuadm's own", own-waits, 100*(own-waits)/total)
-}
-
-// child is a process that gpuadm started, and the seconds of its life.
-type child struct {
-	what       string
-	start, end float64
-}
-
 var (
 	traced  = regexp.MustCompile(`^(\d+) +(\d+\.\d+) (.*)`)
 	started = regexp.MustCompile(`^(?:clone3?|v?fork)\(.* = (\d+)$`)
 	program = regexp.MustCompile(`^execve\("[^"]*", \["([^\]]*)\]`)
 )
-
-// lifetimes reads strace -f -ttt: how long the first process lived, and its direct children. A child by vfork is heard of
-// before the call that made it returns.
-func lifetimes(log string) (total float64, children []child) {
-	threads, calls := map[string]bool{}, map[string]child{} // calls that have not returned, by the thread that makes them
-	what, start, end := map[string]string{}, map[string]float64{}, map[string]float64{}
-	first := ""
-	for line := range strings.Lines(log) {
-		m := traced.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
-		}
-		pid, text := m[1], m[3]
-		now, _ := strconv.ParseFloat(m[2], 64)
-		if first == "" {
-			first, threads[pid], start[pid] = pid, true, now
-		}
-		if strings.HasPrefix(text, "+++") {
-			end[pid] = now
-		}
-		if argv := program.FindStringSubmatch(text); argv != nil && what[pid] == "" {
-			what[pid] = shorten(argv[1])
-		}
-		if strings.HasSuffix(text, "<unfinished ...>") {
-			calls[pid] = child{what: text, start: now}
-			continue
-		}
-		if strings.HasPrefix(text, "<...") {
-			text, now = calls[pid].what+text, calls[pid].start
-		}
-		if made := started.FindStringSubmatch(text); made != nil && threads[pid] {
-			if strings.Contains(text, "CLONE_THREAD") {
-				threads[made[1]] = true
-			} else {
-				start[made[1]] = now
-			}
-		}
-	}
-	for pid := range start {
-		if pid != first && end[pid] > 0 {
-			children = append(children, child{cmp.Or(what[pid], "no program: Go's runtime tests what the kernel can"), start[pid], end[pid]})
-		}
-	}
-	return end[first] - start[first], children
-}
-
-// shorten keeps the program and its verb.
-func shorten(argv string) string {
-	words := strings.Split(strings.Trim(argv, `"`), `", "`)
-	if words[0] == "env" {
-		words = slices.DeleteFunc(words[1:], func(w string) bool { return strings.Contains(w, "=") && !strings.HasPrefix(w, "-") })
-	}
-	verb := slices.IndexFunc(words[1:], func(w string) bool { return !strings.HasPrefix(w, "-") && !strings.ContainsAny(w, "=:/") })
-	switch {
-	case verb < 0:
-		return words[0]
-	case slices.Contains(words, "-s"):
-		return words[0] + " -s " + words[verb+1]
-	}
-	return words[0] + " " + words[verb+1]
-}
-
-// union is how many seconds at least one of them lived.
-func union(children []child) (sum float64) {
-	slices.SortFunc(children, func(a, b child) int { return cmp.Compare(a.start, b.start) })
-	until := 0.0
-	for _, c := range children {
-		if c.end > until {
-			sum += c.end - max(c.start, until)
-			until = c.end
-		}
-	}
-	return sum
-}

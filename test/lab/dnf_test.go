@@ -120,6 +120,24 @@ func (d *dnfDriver) installed(version string) {
 	}
 }
 
+// onlyOf wants what a node needs in one version, whatever the names in its branch are, and nothing of another version.
+func (d *dnfDriver) onlyOf(version string) {
+	d.t.Helper()
+	for name, is := range lab.Only(d.RpmState(), "*nvidia*") {
+		if want := repos.RPMVersion(version); is != want+" held" && is != want+" held auto" && is != want+" auto" {
+			d.t.Errorf("package %s is %q, want %s", name, is, want)
+		}
+	}
+	for _, file := range []string{
+		"/usr/lib64/libnvidia-ml.so." + version, "/usr/lib64/libcuda.so." + version, "/usr/bin/nvidia-persistenced", "/usr/bin/nvidia-smi",
+		"/usr/src/nvidia-" + version + "/dkms.conf",
+	} {
+		if r := d.Exec("test", "-e", file); r.Exit != 0 {
+			d.t.Errorf("driver %s: %s is not there", version, file)
+		}
+	}
+}
+
 // same wants packages, versions, locks, reasons and files as they were.
 func (d *dnfDriver) same(state map[string]string, tree lab.Tree) {
 	d.t.Helper()
@@ -144,7 +162,7 @@ func (d *dnfDriver) same(state map[string]string, tree lab.Tree) {
 	}
 }
 
-// TestLabDnf: a version is installed, kept, upgraded and downgraded, over module streams too; a second apply does
+// TestLabDnf: a version is installed, kept, upgraded and downgraded, over module streams too, each in one transaction of dnf; a second apply does
 // nothing; what a repository has no more is refused before anything is touched; undo ends where it began.
 func TestLabDnf(t *testing.T) {
 	t.Parallel()
@@ -157,12 +175,15 @@ func TestLabDnf(t *testing.T) {
 	if out := d.apply(0).Stdout; !strings.Contains(out, "Nothing to do.") {
 		t.Errorf("the second apply: %s", out)
 	}
-	for _, v := range []string{"580.95.05", "590.48.01", "580.95.05", "570.172.08"} {
+	for _, v := range []string{"580.95.05", "580.178.04", "580.95.05", "595.71.05", "590.48.01", "570.172.08", "610.43.02", "570.172.08"} {
 		d.spec(v)
-		d.apply(0)
-		d.installed(v)
+		oneTransaction(t, d.Host, "apply", "sources", "packages")
+		d.onlyOf(v)
 		dnfExits(t, d.Host, 0, "Nothing to do", "upgrade")
-		d.installed(v)
+		d.onlyOf(v)
+		if v != "610.43.02" { // whose members have other names
+			d.installed(v)
+		}
 	}
 	repos.Show(d.Host, repos.Vanished)
 	d.Must("dnf", "-y", "makecache", "--refresh")

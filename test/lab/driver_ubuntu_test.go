@@ -106,38 +106,31 @@ func (n listedNode) installed(version string) {
 // back to the first tree.
 func TestLabUbuntuVersions(t *testing.T) {
 	t.Parallel()
-	n := bootListed(t, "ubuntu2404")
-	first := n.snapshot()
-	for _, version := range []string{"580.95.05", "580.105.08", "580.95.05", "595.71.05"} {
-		n.once(n.of(version))
-		n.installed(version)
-		says(t, n.wants(0, n.of(version)), "Nothing to do.")
-	}
-	n.gpuadm(0, "undo", "--to", "all")
-	n.same(first)
-}
-
-// TestLabUbuntuFewer: branches with a listing that lacks what another branch has: nvidia-utils from 590 on, libnvidia-gpucomp up to 570,
-// nvidia-persistenced up to 550.
-func TestLabUbuntuFewer(t *testing.T) {
-	t.Parallel()
-	n := bootListed(t, "ubuntu2404")
-	first := n.snapshot()
-	for _, version := range []string{"590.48.01", "570.133.20", "550.54.15", "535.183.01", "610.43.02", "615.71.09"} {
-		n.once(n.of(version))
-		n.installed(version)
-		n.gpuadm(0, "undo", "--to", "all")
-		n.same(first)
-	}
-}
-
-// TestLabUbuntuVirtual: nvidia-persistenced needs libnvidia-cfg1 in one version, which is no package up to 580: libnvidia-cfg1-575 provides it.
-func TestLabUbuntuVirtual(t *testing.T) {
-	t.Parallel()
-	n := bootListed(t, "ubuntu2204")
-	for _, version := range []string{"575.57.08", "580.95.05", "570.148.08"} {
-		n.once(n.of(version))
-		n.installed(version)
+	for _, c := range []struct {
+		name, distro string
+		undone       bool // each time, so that each starts from nothing
+		versions     []string
+	}{
+		{"there and back", "ubuntu2404", false, []string{"580.95.05", "580.105.08", "580.95.05", "595.71.05"}},
+		// The listing of each lacks what another branch has: nvidia-utils from 590 on, libnvidia-gpucomp up to 570, nvidia-persistenced up to 550.
+		{"fewer", "ubuntu2404", true, []string{"590.48.01", "570.133.20", "550.54.15", "535.183.01", "610.43.02", "615.71.09"}},
+		// nvidia-persistenced needs libnvidia-cfg1 in one version, which is no package up to 580: libnvidia-cfg1-575 provides it.
+		{"virtual", "ubuntu2204", false, []string{"575.57.08", "580.95.05", "570.148.08"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n := bootListed(t, c.distro)
+			first := n.snapshot()
+			for i, version := range c.versions {
+				n.once(n.of(version))
+				n.installed(version)
+				says(t, n.wants(0, n.of(version)), "Nothing to do.")
+				if c.undone || i == len(c.versions)-1 {
+					n.gpuadm(0, "undo", "--to", "all")
+					n.same(first)
+				}
+			}
+		})
 	}
 }
 
@@ -175,37 +168,4 @@ func TestLabUbuntuSources(t *testing.T) {
 	if now := n.driver(); !maps.Equal(now, before) {
 		t.Errorf("undo brought %v, want %v", now, before)
 	}
-}
-
-// TestLabRepoUbuntu: what apt itself makes of the repositories: the leaf packages that NVIDIA's guide names draw in the rest, and the two
-// sources' files collide.
-func TestLabRepoUbuntu(t *testing.T) {
-	t.Parallel()
-	n := bootListed(t, "ubuntu2404")
-	n.Put("/etc/apt/sources.list.d/nvidia.list", fmt.Sprintf("deb [signed-by=%s] %s/%s/ubuntu2404/x86_64 /\n", repos.Keyring, repos.Mirror, repos.CUDA), 0o644)
-	n.Must("apt-get", "update")
-	pin := func(version string) {
-		n.Put("/etc/apt/preferences.d/pin", "Package: *nvidia* imex\nPin: version "+version+"-*ubuntu1\nPin-Priority: 1001\n", 0o644)
-	}
-	for _, c := range [][]string{
-		{"535.183.01", "nvidia-headless-535-open", "nvidia-utils-535"},
-		{"550.54.15", "nvidia-headless-550", "nvidia-utils-550"},
-		{"570.133.20", "nvidia-headless-570-open", "nvidia-utils-570"},
-		{"570.148.08", "nvidia-headless-570-open", "nvidia-utils-570"},
-		{"575.57.08", "nvidia-headless-575-open", "nvidia-utils-575"},
-		{"580.95.05", "nvidia-headless-580", "nvidia-utils-580"},
-		{"590.48.01", "nvidia-dkms-open", "libnvidia-compute"},
-		{"595.71.05", "nvidia-dkms-open", "libnvidia-compute"},
-		{"610.43.02", "nvidia-driver-open"},
-		{"615.71.09", "nvidia-dkms-open", "libnvidia-compute"},
-	} {
-		pin(c[0])
-		aptExits(t, n.Host, 0, "", append([]string{"install", "--allow-downgrades"}, c[1:]...)...)
-		n.installed(c[0])
-		aptExits(t, n.Host, 0, "", "purge", "*nvidia*") // from one branch's leaf to another's apt does not go by itself
-	}
-	n.Must("rm", "/etc/apt/preferences.d/pin")
-	aptExits(t, n.Host, 0, "", "install", "nvidia-headless-no-dkms-595-server-open", "nvidia-utils-595-server")
-	pin("595.71.05")
-	aptExits(t, n.Host, 100, "trying to overwrite", "install", "nvidia-dkms-open=595.71.05-1ubuntu1", "libnvidia-compute=595.71.05-1ubuntu1")
 }

@@ -73,69 +73,6 @@ func TestLabHost(t *testing.T) {
 	})
 }
 
-// TestLabHostExec: output and exit codes pass through, and files go in and out.
-func TestLabHostExec(t *testing.T) {
-	t.Parallel()
-	h := lab.Boot(t, lab.Options{Dist: "trixie"})
-	if r := h.Exec("sh", "-c", "echo out; echo err >&2; exit 5"); r != (lab.Result{Stdout: "out\n", Stderr: "err\n", Exit: 5}) {
-		t.Errorf("exit 5: %s", r)
-	}
-	if r := h.Exec("sh", "-c", "kill -9 $$"); r.Exit != 128+9 {
-		t.Errorf("killed by 9: %s", r)
-	}
-	h.Put("/etc/a/b", "text", 0o640)
-	if got := h.Get("/etc/a/b") + h.Must("stat", "-c", " %a %U", "/etc/a/b"); got != "text 640 root\n" {
-		t.Errorf("got %q", got)
-	}
-	if facts := h.Exec("gpuadm", "facts"); strings.Contains(facts.Stdout, "H100") {
-		t.Errorf("a host without GPUs: %s", facts)
-	}
-	before := h.MainPID("containerd.service")
-	h.KillMain("containerd.service")
-	if after := h.MainPID("containerd.service"); after == before {
-		t.Errorf("containerd still is process %d", after)
-	}
-}
-
-// TestLabHostReboot: after a reboot and after a power loss it is another boot on the same disk.
-func TestLabHostReboot(t *testing.T) {
-	t.Parallel()
-	each(t, nil, func(t *testing.T, o lab.Options) {
-		h := lab.Boot(t, o)
-		h.ContainerRun("one")
-		h.Put("/etc/kept", "kept", 0o644)
-		h.Put("/run/lost", "lost", 0o644)
-		seen := map[string]bool{h.BootID(): true}
-		for _, how := range []struct {
-			name string
-			do   func()
-		}{{"reboot", h.Reboot}, {"power loss", h.PowerLoss}} {
-			began := time.Now()
-			how.do()
-			t.Logf("up after a %s in %s", how.name, time.Since(began).Round(10*time.Millisecond))
-			id := h.BootID()
-			if seen[id] {
-				t.Errorf("%s: the boot ID is still %s", how.name, id)
-			}
-			seen[id] = true
-			if h.Get("/etc/kept") != "kept" || h.Exec("test", "-e", "/run/lost").Exit != 1 {
-				t.Errorf("%s: a file on disk shall stay, one in /run go", how.name)
-			}
-			if state := h.Running(); state != "running" {
-				t.Errorf("%s: systemd is %s", how.name, state)
-			}
-			h.Must("ctr", "version")
-			if facts := h.Must("gpuadm", "facts"); !strings.Contains(facts, "8 × H100") {
-				t.Errorf("%s: the GPUs are gone: %s", how.name, facts)
-			}
-			h.ContainerRun("after-" + strings.Fields(how.name)[0])
-		}
-		if boots := h.Must("journalctl", "--list-boots", "--no-pager", "-q"); strings.Count(boots, "\n") < 3 {
-			t.Errorf("the journal knows of these boots:\n%s", boots)
-		}
-	})
-}
-
 // TestLabHostTree: a tree tells of every change, and of a file written with what it held.
 func TestLabHostTree(t *testing.T) {
 	t.Parallel()

@@ -25,9 +25,6 @@ const (
 // RPMVersion is a driver's version as its packages for RHEL write it.
 func RPMVersion(version string) string { return rpmEpoch + ":" + version + "-" + rpmRelease }
 
-// PlainRPMVersion is the version of a companion or toolkit as its packages for RHEL write it.
-func PlainRPMVersion(version string) string { return version + "-" + plainRelease }
-
 // section is all that a spec file says of one package.
 func (p Package) section() string {
 	var text strings.Builder

@@ -79,13 +79,6 @@ func DnfRepos(mirror, key string) string {
 	return part("cuda-rhel9-x86_64", rpmCUDA("rhel9")) + part("nvidia-container-toolkit", rpmToolkit)
 }
 
-// AddDnf makes a host see the good repositories, and tells its dnf of them.
-func AddDnf(h *lab.Host) {
-	Show(h, Good)
-	h.Put("/etc/yum.repos.d/nvidia.repo", DnfRepos(Mirror, Key), 0o644)
-	h.Must("dnf", "-y", "makecache")
-}
-
 // RPM is For RHEL 9.
 func RPM(t testing.TB, r Recipe) string {
 	t.Helper()
