@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 // Model is what one GPU, or every GPU of a kind, can be partitioned into.
@@ -296,7 +297,7 @@ func Find(name string) (Model, error) {
 		}
 	}
 	try := "write one of " + strings.Join(names(all), ", ") + ", or a PCI device id"
-	if near := nearest(strings.Join(tokens, "-"), names(all)); near != "" {
+	if near := nearest.Of(name, names(all)); near != "" {
 		try = "did you mean " + strconv.Quote(near) + "?"
 	}
 	return Model{}, &converge.Trouble{What: fmt.Sprintf("cannot find GPU %q: no GPU of this name with MIG is known", name), Try: []string{try}}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 // name is a profile's name taken apart: [Cc.]Gg[.Ngb][+attribute[,attribute]] or -attribute, as NVIDIA's go-nvlib
@@ -174,7 +175,7 @@ func (m Model) noProfile(n name) error {
 		}
 	}
 	if near == "" {
-		near = nearest(n.whole(), offers)
+		near = nearest.Of(n.whole(), offers)
 	}
 	t := &converge.Trouble{
 		What:    fmt.Sprintf("cannot make %s on %s: it has no such profile", n.whole(), m.Name),
@@ -184,39 +185,4 @@ func (m Model) noProfile(n name) error {
 		t.Try = []string{"did you mean " + strconv.Quote(near) + "?"}
 	}
 	return t
-}
-
-// nearest is the candidate most like s, or "" where none is like it enough to be meant.
-func nearest(s string, candidates []string) string {
-	best, found := 0, ""
-	for _, c := range candidates {
-		d := distance(strings.ToLower(s), strings.ToLower(c))
-		if d <= max(1, min(len(s), len(c))/2) && (found == "" || d < best) {
-			best, found = d, c
-		}
-	}
-	return found
-}
-
-// distance is how many letters must be put in, taken out or replaced to turn a into b.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			last, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, last+cost)
-		}
-	}
-	return row[len(b)]
 }

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 // Config is a file in the format of NVIDIA's mig-parted, version v1.
@@ -36,7 +37,7 @@ func (c Config) Layout(name string) ([]Entry, error) {
 		names = append(names, l.Name)
 	}
 	t := &converge.Trouble{What: fmt.Sprintf("cannot find layout %q in %s", name, c.File)}
-	if near := nearest(name, names); near != "" {
+	if near := nearest.Of(name, names); near != "" {
 		t.Try = append(t.Try, "did you mean "+strconv.Quote(near)+"?")
 	}
 	if name == "" && len(names) > 0 {

@@ -17,6 +17,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gpuadm/gpuadm/internal/nearest"
 	"github.com/gpuadm/gpuadm/internal/spec"
 )
 
@@ -122,7 +123,7 @@ func (p *parted) mapping(n *yaml.Node, called string, keys map[string]func(*yaml
 			continue
 		}
 		fix := ""
-		if near := nearest(key.Value, slices.Sorted(maps.Keys(keys))); near != "" {
+		if near := nearest.Of(key.Value, slices.Sorted(maps.Keys(keys))); near != "" {
 			fix = "did you mean " + strconv.Quote(near) + "?"
 		}
 		p.add(key, fix, "unknown key %q in %s", key.Value, called)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 const format = 1 // of the files we read
@@ -218,7 +220,7 @@ func (d *decoder) unknown(section string, m *value) {
 			elsewhere = append(elsewhere, header(r.Section))
 		}
 	}
-	near := nearest(m.name, keys)
+	near := nearest.Of(m.name, keys)
 	if secretKey(m.name) && near == "" {
 		fix := "take it out, and revoke it: this file can be read by all"
 		if section == "join" {
@@ -242,7 +244,7 @@ func (d *decoder) unknown(section string, m *value) {
 }
 
 func (d *decoder) unknownFix(section, name, near string, keys, elsewhere []string) string {
-	sure := near != "" && distance(flatten(name), flatten(near)) <= 1
+	sure := near != "" && nearest.Distance(nearest.Flatten(name), nearest.Flatten(near)) <= 1
 	switch {
 	case near != "" && (sure || len(elsewhere) == 0):
 		if section == "" && near != "format" {

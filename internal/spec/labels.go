@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 // RestrictedLabel says whether Kubernetes forbids a kubelet to set a label on its own node: kubelet does not start
@@ -108,7 +110,7 @@ func parseTaint(text string) (Taint, *finding) {
 	}
 	if !slices.Contains(effects(), effect) {
 		fix := "write " + choice(effects())
-		if near := nearest(effect, effects()); near != "" {
+		if near := nearest.Of(effect, effects()); near != "" {
 			fix = "did you mean " + show(near) + "?"
 		}
 		return t, wrong(fix, "the taint %s cannot have the effect %s", show(key), show(effect))

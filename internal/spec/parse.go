@@ -50,6 +50,9 @@ func Read(files ...File) (Spec, Places, error) {
 		sources = append(sources, src)
 		root := src.read(rows)
 		whole = root != nil && d.file(src, root, i == 0) && whole
+		if root != nil && len(src.errors) == 0 {
+			src.judge()
+		}
 	}
 	if whole {
 		d.cross()

@@ -7,8 +7,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 // node.toml is world-readable and goes into images, so it must not contain a secret. If it does, the error must not
@@ -23,7 +24,7 @@ func secretWords() []string {
 
 // secretKey says whether a key is named like one that holds a secret.
 func secretKey(name string) bool {
-	flat := flatten(name)
+	flat := nearest.Flatten(name)
 	return slices.ContainsFunc(secretWords(), func(word string) bool { return strings.Contains(flat, word) })
 }
 
@@ -36,24 +37,14 @@ func likeSecretKey(name string) bool {
 		return true
 	}
 	like := func(word string) bool {
-		flat := flatten(word)
+		flat := nearest.Flatten(word)
 		return slices.ContainsFunc(secretWords(), func(secret string) bool {
 			slips := 1 + len(secret)/7
-			return max(len(flat)-len(secret), len(secret)-len(flat)) <= slips && distance(flat, secret) <= slips
+			return max(len(flat)-len(secret), len(secret)-len(flat)) <= slips && nearest.Distance(flat, secret) <= slips
 		})
 	}
 	parts := func(r rune) bool { return r == '_' || r == '-' || r == '.' || r == '/' }
 	return like(name) || strings.ContainsFunc(name, parts) && slices.ContainsFunc(strings.FieldsFunc(name, parts), like)
-}
-
-// flatten takes out of a name what people write in different ways.
-func flatten(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '_' || r == '-' || r == '.' || r == ' ' {
-			return -1
-		}
-		return unicode.ToLower(r)
-	}, name)
 }
 
 const (

@@ -3,7 +3,105 @@
 
 package spec
 
-import "strings"
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A parser says where it stumbled. A person wants to know where the fault is, and what to write: most of what is no TOML in practice is
+// text without quotes.
+
+// syntax turns the parser's error at an offset, in the expression that begins at start, into a finding with its place.
+func (b *builder) syntax(start, at int, message string) (int, *finding) {
+	data := b.src.data
+	line := restOfLine(data, start)
+	opened := b.valueStart(start)
+	byteAt := func(at int) byte { return append(data[at:len(data):len(data)], 0)[0] }
+	fix := `write key = value, with text in "quotes"`
+	switch header := byteAt(start) == '['; {
+	case header:
+		fix = "write the section's name in brackets, on a line of its own: [driver]"
+	case at >= len(data)-1 && regexp.MustCompile("incomplete|terminated|end of input").MatchString(message):
+		switch byteAt(opened) {
+		case '[':
+			return opened, wrong("write the missing bracket", "invalid TOML: the list that begins here is not closed")
+		case '{':
+			return opened, wrong("write the missing bracket", "invalid TOML: the table that begins here is not closed")
+		case '"', '\'':
+			return opened, wrong("write the missing quote", "invalid TOML: the text that begins here is not closed")
+		}
+		return opened, wrong(`write one, text in "quotes"`, "invalid TOML: the value is missing")
+	case at <= line.end:
+		if at, f := b.bareText(line); f != nil {
+			return at, f
+		}
+		if strings.HasPrefix(message, "expected '='") && byteAt(at) == ':' {
+			fix = "write = in place of the colon"
+		}
+	}
+	bracket := "put a comma between the elements, or write the missing bracket"
+	if first := b.src.lineOf(opened); first != b.src.lineOf(at) {
+		bracket = "put a comma between the elements, or close the bracket opened on line " + itoa(first+1)
+	}
+	for _, known := range []struct{ words, says, fix string }{
+		{"cannot have new lines", "the text is not closed on its line", "close the quotes on the same line"},
+		{"escape", message, `write \\ for a backslash, or put the text in 'single quotes'`},
+		{"after (array value|inline table key-value)", message, bracket},
+		{"leading zeroes", message, "put quotes around text; write a number without leading zeroes"},
+		{"control character|carriage return", message, "take the invisible character out"},
+		{"expected newline", "nothing may follow on this line", fix},
+		{`unexpected character U\+00(0A|0D|23)`, "the value is missing", `write one, text in "quotes"`},
+		{"unexpected character", "text needs quotes", fix},
+	} {
+		if regexp.MustCompile(known.words).MatchString(message) {
+			message, fix = known.says, known.fix
+			break
+		}
+	}
+	return at, wrong(fix, "invalid TOML: %s", message)
+}
+
+// bareText recognises a value that lacks its quotes: engine = containerd, version = 580.95.05, cdi = True.
+func (b *builder) bareText(line span) (int, *finding) {
+	text := b.src.data[line.start:line.end]
+	m := regexp.MustCompile(`^([\w.-]+)[ \t]*=[ \t]*([^\s"'\[{#=][^"'#=]*?)[ \t\r]*(?:#.*)?$`).FindSubmatchIndex(text)
+	if m == nil || len(b.src.secrets) > 0 && b.src.secrets[len(b.src.secrets)-1].end > line.start {
+		return 0, nil
+	}
+	key, raw := string(text[m[2]:m[3]]), string(text[m[4]:m[5]])
+	at := line.start + m[4]
+	switch low := strings.ToLower(raw); b.typeOf(key) {
+	case TypeBool:
+		fix := key + " = true or " + key + " = false"
+		if slices.Contains([]string{"true", "yes", "on", "false", "no", "off"}, low) {
+			fix = key + " = " + boolText(low)
+		}
+		return at, wrong("write "+fix, "invalid TOML: %s is no value", show(raw))
+	case TypeInt:
+		fix := "a whole number, such as 8"
+		if n, err := strconv.Atoi(raw); err == nil {
+			fix = key + " = " + itoa(n)
+		}
+		return at, wrong("write "+fix, "invalid TOML: %s is no number", show(raw))
+	}
+	return at, wrong("write "+key+" = "+show(raw), "invalid TOML: text needs quotes")
+}
+
+// typeOf is the type of a key under the current header, "" if there is no such key.
+func (b *builder) typeOf(key string) string {
+	section := ""
+	for _, p := range b.header {
+		section = strings.TrimPrefix(section+"."+p.name, ".")
+	}
+	for _, r := range b.rows {
+		if r.Section == section && r.Name == key {
+			return r.Type
+		}
+	}
+	return ""
+}
 
 func boolText(word string) string {
 	switch strings.ToLower(word) {
@@ -11,26 +109,4 @@ func boolText(word string) string {
 		return "true"
 	}
 	return "false"
-}
-
-// syntax turns the parser's error at an offset into a finding.
-func (b *builder) syntax(at int, message string) *finding {
-	fix := `write key = value, with text in "quotes"`
-	for _, known := range [][2]string{
-		{"already", "keep one of the two"},
-		{"defined", "keep one of the two"},
-		{"cannot have new lines", "close the quotes on the same line"},
-		{"escape", `write \\ for a backslash, or put the text in 'single quotes'`},
-		{"array", "put a comma between the elements, or write the missing bracket"},
-		{"inline table", "put a comma between the elements, or write the missing bracket"},
-		{"table name", "write the section's name in brackets, on a line of its own: [driver]"},
-		{"expected '='", "write = behind the key"},
-		{"control character", "take the invisible character out"},
-	} {
-		if strings.Contains(message, known[0]) {
-			fix = known[1]
-			break
-		}
-	}
-	return wrong(fix, "invalid TOML: %s", message)
 }

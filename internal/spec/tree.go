@@ -14,7 +14,8 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// go-toml says whether a file is TOML. It decodes into Go values without their places, so the places come from a second walk.
+// go-toml judges whether a file is TOML. It decodes into Go values without their places, and stops at the first fault. So one walk over
+// its parser's expressions builds a tree with places, and notes every key that is there twice.
 
 // kind is what a value is, in words.
 type kind string
@@ -34,21 +35,25 @@ type value struct {
 	kind    kind
 	header  bool   // a table or list of tables with a header of its own
 	dots    bool   // a, of a.b = 1
+	closed  bool   // a scalar, [ … ] or { … }
 	name    string // the key's last part
 	key     int    // offset of that part; of an element, of the element
 	at      int    // offset of the value
 	text    string // of a string what it says, of other scalars the text in the file
 	items   []*value
 	members []*value // of a table, in the order of the file
+	index   map[string]*value
 }
 
-func (v *value) find(name string) *value {
-	for _, m := range v.members {
-		if m.name == name {
-			return m
-		}
+func (v *value) find(name string) *value { return v.index[name] }
+
+func (v *value) put(m *value) *value {
+	if v.index == nil {
+		v.index = map[string]*value{}
 	}
-	return nil
+	v.index[m.name] = m
+	v.members = append(v.members, m)
+	return m
 }
 
 // A part is one part of a dotted key.
@@ -61,53 +66,106 @@ type part struct {
 type builder struct {
 	rows   []row // of the table
 	src    *source
-	secret bool // the header's name is one for secrets
+	header []part // the header that the parser has passed
+	secret bool   // its name is one for secrets
+	end    int    // of the last expression
 }
 
 // tree parses the file. It returns nil where it is no TOML; the error is then noted.
 func (s *source) tree(rows []row) *value {
 	b := &builder{rows: rows, src: s}
-	if err := toml.Unmarshal(s.data, new(map[string]any)); err != nil {
-		b.broken(err)
-		return nil
-	}
 	root := &value{kind: tableKind}
 	table := root
 	var p unstable.Parser
 	p.Reset(s.data)
 	for p.NextExpression() {
-		switch e := p.Expression(); e.Kind {
-		case unstable.Table, unstable.ArrayTable:
-			parts := b.parts(e)
-			b.secret = b.hide(parts, parts[len(parts)-1].at.end, parts[len(parts)-1].at.end)
-			table = root.into(parts, false)
-			table.header, table.key = true, parts[len(parts)-1].at.start
-			if e.Kind == unstable.ArrayTable {
-				table.kind = listKind
-				table.items = append(table.items, &value{kind: tableKind, key: table.key, at: table.key})
-				table = table.items[len(table.items)-1]
-			}
-		case unstable.KeyValue:
+		if e := p.Expression(); e.Kind == unstable.KeyValue {
 			b.add(table, e, b.secret)
+			b.end = int(e.Raw.Offset + e.Raw.Length)
+		} else {
+			table = b.open(root, e)
 		}
+	}
+	if err := p.Error(); err != nil {
+		at := len(s.data)
+		if parse := (*unstable.ParserError)(nil); errors.As(err, &parse) && cap(parse.Highlight) > 0 {
+			at = int(p.Range(parse.Highlight).Offset)
+		}
+		b.broken(at, err.Error())
+		return nil
 	}
 	return root
 }
 
+// judge notes what go-toml refuses in a file whose tree has no fault.
+func (s *source) judge() {
+	err := toml.Unmarshal(s.data, new(map[string]any))
+	if e := (*toml.DecodeError)(nil); errors.As(err, &e) {
+		line, column := e.Position() // in bytes
+		s.addf(s.lines[line-1]+column-1, "keep one of the two", "invalid TOML: %s", strings.TrimPrefix(e.Error(), "toml: "))
+	}
+}
+
+// open is the table that a [header] or [[header]] begins.
+func (b *builder) open(root *value, e *unstable.Node) *value {
+	parts := b.parts(e)
+	last := parts[len(parts)-1]
+	b.end, b.header = last.at.end, parts
+	b.secret = b.hide(parts, last.at.end, last.at.end)
+	list := e.Kind == unstable.ArrayTable
+	table := b.into(root, parts, false)
+	if table.dots || table.header && !(list && table.kind == listKind) || list && len(table.members) > 0 {
+		b.twice(parts, table, false)
+		if list || table.kind == listKind {
+			table = &value{kind: tableKind}
+		}
+		return table
+	}
+	table.header, table.key = true, last.at.start
+	if !list {
+		return table
+	}
+	table.kind = listKind
+	table.items = append(table.items, &value{kind: tableKind, key: table.key, at: table.key})
+	return table.items[len(table.items)-1]
+}
+
 // into is the table at the end of some parts, made where it is missing; of a list of tables, but for the last part, its last one.
-func (v *value) into(parts []part, dots bool) *value {
-	for _, p := range parts {
+func (b *builder) into(v *value, parts []part, dots bool) *value {
+	for i, p := range parts {
 		if len(v.items) > 0 {
 			v = v.items[len(v.items)-1]
 		}
 		next := v.find(p.name)
-		if next == nil {
-			next = &value{kind: tableKind, dots: dots, name: p.name, key: p.at.start, at: p.at.start}
-			v.members = append(v.members, next)
+		switch {
+		case next == nil:
+			next = v.put(&value{kind: tableKind, dots: dots, name: p.name, key: p.at.start, at: p.at.start})
+		case next.closed:
+			b.twice(parts[:i+1], next, dots)
+			return &value{kind: tableKind}
 		}
 		v = next
 	}
 	return v
+}
+
+// twice notes a key or header that is there already. What follows a name for a secret may be one, as in token.hunter2 = 1.
+func (b *builder) twice(parts []part, old *value, key bool) {
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+		if likeSecretKey(p.name) {
+			break
+		}
+	}
+	name := clip(strings.Join(names, "."))
+	line, _ := b.src.position(old.key)
+	at := parts[len(parts)-1].at.start
+	if key {
+		b.src.addf(at, "keep one of the two", "key %q is given twice; first on line %d", name, line)
+	} else {
+		b.src.addf(at, "put its keys under one ["+name+"]", "[%s] is %s already; first on line %d", name, old.kind, line)
+	}
 }
 
 func (b *builder) parts(e *unstable.Node) []part {
@@ -133,8 +191,12 @@ func (b *builder) add(t *value, e *unstable.Node, secret bool) {
 	}
 	v := b.value(e.Value(), at, secret)
 	v.name, v.key = last.name, last.at.start
-	t = t.into(parts[:len(parts)-1], true)
-	t.members = append(t.members, v)
+	t = b.into(t, parts[:len(parts)-1], true)
+	if old := t.find(v.name); old != nil {
+		b.twice(parts, old, true)
+		return
+	}
+	t.put(v)
 }
 
 // hide says whether a key is named like one for secrets. What follows that name up to an offset is then not shown;
@@ -181,7 +243,7 @@ func (b *builder) value(n *unstable.Node, at int, secret bool) *value {
 	if n.Raw.Length > 0 {
 		at = int(n.Raw.Offset)
 	}
-	v := &value{key: at, at: at, text: string(n.Data)}
+	v := &value{key: at, at: at, text: string(n.Data), closed: true}
 	switch n.Kind {
 	case unstable.InlineTable:
 		v.kind = tableKind
@@ -207,15 +269,22 @@ func (b *builder) value(n *unstable.Node, at int, secret bool) *value {
 	return v
 }
 
-// broken notes why the file is no TOML. From the first name for a secret on nothing of the file is shown.
-func (b *builder) broken(err error) {
-	at, message := len(b.src.data), strings.TrimPrefix(err.Error(), "toml: ")
-	if e := (*toml.DecodeError)(nil); errors.As(err, &e) {
-		line, column := e.Position() // in bytes
-		at = b.src.lines[min(line, len(b.src.lines))-1] + column - 1
+// broken notes why the parser stopped at an offset, and what of the file must not be shown.
+func (b *builder) broken(at int, message string) {
+	data, before := b.src.data, `^`
+	if b.end > 0 { // a comment may follow the last expression, and the brackets of a header
+		before += `.*`
 	}
-	if b.src.secrets = brokenSecrets(b.src.data, 0); len(b.src.secrets) > 0 { // the parser shows what it stopped at
-		message = regexp.MustCompile(`(:? U\+|key |table ).*`).ReplaceAllString(message, "")
+	start := b.end + len(regexp.MustCompile(before+`(?:\s|#.*)*`).Find(data[b.end:]))
+	// Quotes that are not closed where they should be turn text into keys: a secret of many lines may go on here.
+	spread := func(s span) bool { return bytes.IndexByte(data[s.start:s.end], '\n') >= 0 }
+	if b.secret || slices.ContainsFunc(b.src.secrets, spread) {
+		b.src.secrets = append(b.src.secrets, span{start, len(data)})
 	}
-	b.src.add(at, b.syntax(at, message))
+	b.src.secrets = append(b.src.secrets, brokenSecrets(data, start)...)
+	at, f := b.syntax(start, at, message)
+	if len(b.src.secrets) > 0 { // the parser shows the character at which it stopped
+		f.message = regexp.MustCompile(`:? U\+.*`).ReplaceAllString(f.message, "")
+	}
+	b.src.add(at, f)
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/gpuadm/gpuadm/internal/nearest"
 )
 
 // set puts a value where its row says. It notes what is wrong with it, and says whether nothing is.
@@ -116,7 +118,7 @@ func (d *decoder) text(r row, v *value) string {
 			return text
 		}
 		fix := "write " + choice(r.Allowed)
-		if near := nearest(text, r.Allowed); near != "" {
+		if near := nearest.Of(text, r.Allowed); near != "" {
 			fix = "did you mean " + strconv.Quote(near) + "? It is " + choice(r.Allowed)
 		}
 		d.src.addf(v.at, fix, "%s cannot be %s", r.Name, show(text))

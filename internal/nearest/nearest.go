@@ -1,12 +1,17 @@
 // SPDX-FileCopyrightText: The gpuadm authors
 // SPDX-License-Identifier: Apache-2.0
 
-package spec
+// Package nearest finds the name that a mistyped one may stand for.
+package nearest
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
-// distance is how many letters must be put in, taken out, replaced or swapped with their neighbour to turn a into b.
-func distance(a, b string) int {
+// Distance is how many letters must be put in, taken out, replaced or swapped with their neighbour to turn a into b.
+func Distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	before, last := []int(nil), make([]int, len(y)+1)
 	for j := range last {
@@ -30,22 +35,29 @@ func distance(a, b string) int {
 	return last[len(y)]
 }
 
-// Nearest is the candidate most like name, or "" where none is like it enough to be meant. The first of equals wins.
-func Nearest(name string, candidates []string) string { return nearest(name, candidates) }
-
-// nearest is the candidate most like name, or "" where none is like it enough to be meant. The first of equals wins.
-func nearest(name string, candidates []string) string {
+// Of is the candidate most like name, or "" where none is like it enough to be meant. The first of equals wins.
+func Of(name string, candidates []string) string {
 	const longest = 64 // no key is that long, and distances of long names cost
 	if utf8.RuneCountInString(name) > longest {
 		return ""
 	}
 	best, found := -1, ""
-	flat := flatten(name)
+	flat := Flatten(name)
 	for _, c := range candidates {
-		d := distance(flat, flatten(c))
+		d := Distance(flat, Flatten(c))
 		if limit := max(1, min(len(flat), len(c))/3); d <= limit && (best < 0 || d < best) {
 			best, found = d, c
 		}
 	}
 	return found
+}
+
+// Flatten takes out of a name what people write in different ways.
+func Flatten(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '_' || r == '-' || r == '.' || r == ' ' {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, name)
 }

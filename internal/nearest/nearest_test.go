@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nearest
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestOf(t *testing.T) {
+	known := []string{"version", "gpu_count", "source", "1g.10gb", "1g.20gb"}
+	for name, want := range map[string]string{
+		"versoin": "version", "Version": "version", "gpucount": "gpu_count", "GPU-Count": "gpu_count", "sorce": "source",
+		"1g.10g": "1g.10gb", "2g.20gb": "1g.20gb", "colour": "", "": "", strings.Repeat("version", 10): "",
+	} {
+		if got := Of(name, known); got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}
