@@ -254,12 +254,12 @@ func (d Driver) Modules(database *packages.Reading) converge.Stage {
 			}
 			return append([]converge.Want{parts(k.Version, s.Driver.Persistenced, *f.Modules, installed)}, wants...), nil
 		},
-		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+		Notes: func(_ host.View, s spec.Spec, f facts.Facts) []string {
 			c, asked, err := d.Choose(s, f)
 			if !asked || err != nil || f.Modules == nil {
 				return nil
 			}
-			return slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), d.outdated(c, f), besides(v, s.Driver, c), c.lacking(s.Driver, f))
+			return slices.Concat(c.Warnings, ModuleProblems(f, *f.Modules, c), d.outdated(c, f), c.lacking(s.Driver, f))
 		},
 	}
 }

@@ -169,15 +169,11 @@ func sources(d drivers.Driver, database *packages.Reading) converge.Stage {
 			wants = slices.Concat(d.LeftAlone(s, f), []converge.Want{first}, database.Upgrades(w.manager, w.held(), restarts), wants)
 			return sections(wants, s), nil
 		},
-		Notes: func(v host.View, s spec.Spec, f facts.Facts) []string {
+		Notes: func(v host.View, s spec.Spec, _ facts.Facts) []string {
 			if !s.Has("driver") && !s.Has("toolkit") {
 				return nil
 			}
-			notes := database.Leftovers(v)
-			if w, err := wantedPackages(d, s, f); err == nil {
-				notes = append(notes, packages.Replays(w.manager, w.repos)...)
-			}
-			return notes
+			return database.Leftovers(v)
 		},
 	}
 }

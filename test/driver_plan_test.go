@@ -6,7 +6,6 @@ package test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -65,30 +64,6 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 			slices.Sort(list)
 			if once := slices.Compact(slices.Clone(list)); len(once) < len(list) {
 				t.Errorf("said twice: %q", list)
-			}
-		}
-		return
-	}
-	t.Fatal("no machine")
-}
-
-// TestPlanWarnsOfReplays: a mirror over http is warned of, and more so where the spec leaves the version open.
-func TestPlanWarnsOfReplays(t *testing.T) {
-	const repo = "[driver.repo]\nurl = \"%s://mirror.example/cuda\"\nkey = \"/etc/cuda.asc\"\nfingerprint = \"EB693B3035CD5710E231E123A4B469638D8B7560\"\n"
-	warned := func(p converge.Plan, of string) bool {
-		return slices.ContainsFunc(p.Notes, func(note string) bool { return strings.Contains(note, of) })
-	}
-	for _, m := range machines(t) {
-		if m.name != "ubuntu24-h100" {
-			continue
-		}
-		for _, tt := range []struct {
-			version, scheme string
-			over, open      bool
-		}{{"580", "http", true, true}, {"580.95.05", "http", true, false}, {"580", "https", false, false}} {
-			p := plan(t, m.boot(t), engine(t, "[driver]\nversion = \""+tt.version+"\"\n"+fmt.Sprintf(repo, tt.scheme)))
-			if warned(p, "mirror.example/cuda is reached over http") != tt.over || warned(p, "older release chosen") != tt.open {
-				t.Errorf("%+v: %q", tt, p.Notes)
 			}
 		}
 		return
