@@ -8,9 +8,7 @@
 package drivers
 
 import (
-	"fmt"
 	"io"
-	"io/fs"
 	"strconv"
 	"strings"
 
@@ -61,30 +59,6 @@ func Load() Catalog {
 	c := builtin
 	c.withMaps()
 	return c
-}
-
-// Parse reads a catalog from the TOML files of a folder. Unknown keys are refused.
-func Parse(dir fs.FS) (Catalog, error) {
-	var c Catalog
-	names, err := fs.Glob(dir, "*.toml")
-	if err != nil {
-		return Catalog{}, fmt.Errorf("cannot list the catalog's files: %w", err)
-	}
-	if len(names) == 0 {
-		return Catalog{}, fmt.Errorf("cannot read the catalog: it has no TOML files")
-	}
-	for _, name := range names {
-		f, err := dir.Open(name)
-		if err != nil {
-			return Catalog{}, fmt.Errorf("cannot open the catalog's %s: %w", name, err)
-		}
-		err = c.decode(f)
-		_ = f.Close() // only read
-		if err != nil {
-			return Catalog{}, fmt.Errorf("cannot read the catalog's %s: %w", name, err)
-		}
-	}
-	return c, nil
 }
 
 // decode adds one file. Each holds tables of its own, so the next one adds to what the last one filled in.

@@ -269,11 +269,11 @@ func TestMachineOf(t *testing.T) {
 
 // TestParse wants a catalog with an unknown key, or without files, to be refused.
 func TestParse(t *testing.T) {
-	if _, err := Parse(fstest.MapFS{}); err == nil {
+	if _, err := parse(fstest.MapFS{}); err == nil {
 		t.Error("a catalog without files is taken")
 	}
 	for _, text := range []string{"gpsu = []\n", "gpus = [ { ids = [\"2330\"], nmae = \"x\" } ]\n", "gpus = 3\n", "["} {
-		if _, err := Parse(fstest.MapFS{"a.toml": {Data: []byte(text)}}); err == nil || !strings.Contains(err.Error(), "a.toml") {
+		if _, err := parse(fstest.MapFS{"a.toml": {Data: []byte(text)}}); err == nil || !strings.Contains(err.Error(), "a.toml") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
-	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -67,7 +66,7 @@ func TestUndoReloadsModule(t *testing.T) {
 				if ref.Kind == "package" {
 					return brought{name: ref.Name}, nil
 				}
-				return stages.ThingOf(ref)
+				return thingOf(ref)
 			},
 			Stages: []converge.Stage{
 				{Name: "packages", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {

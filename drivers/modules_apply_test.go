@@ -117,7 +117,7 @@ func TestModulesThereAndBack(t *testing.T) {
 	n := machine(t)
 	first := n.Tree(converge.Home, "/sys", "/proc", "/run")
 	side := drivers.KernelSide{Version: "580.95.05", Flavour: "open", Build: "dkms", Kernels: []string{"6.8.0"}, Companions: []string{"nvidia-uvm"}}
-	e := &converge.Engine{ThingOf: stages.ThingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
+	e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
 		Name: "driver",
 		Wants: func(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 			settings, err := drivers.SettingsWants(side)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
@@ -59,7 +60,7 @@ func TestOwners(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := &converge.Engine{ThingOf: stages.ThingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
+			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(context.Background(), n)
 			if n.Touches() != 0 || len(res.Made) != 0 || len(n.Violations()) > 0 {
 				t.Errorf("it was touched: %v %v", res.Made, n.Violations())
@@ -104,7 +105,7 @@ func TestEKSImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := &converge.Engine{ThingOf: stages.ThingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
+			e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: stages.Sequence(), Spec: s}
 			res, err := e.Apply(t.Context(), n)
 			if n.Touches() != 0 || len(res.Made) != 0 {
 				t.Errorf("%s was touched: %v", name, res.Made)
@@ -149,7 +150,7 @@ func TestLeftAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &converge.Engine{ThingOf: stages.ThingOf, Prune: stages.Prune, Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool { return st.Name != "packages" }), Spec: s}
+		e := &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Stages: slices.DeleteFunc(stages.Sequence(), func(st converge.Stage) bool { return st.Name != "packages" }), Spec: s}
 		if _, err := e.Apply(context.Background(), n); err != nil {
 			t.Fatal(name, err)
 		}
@@ -162,4 +163,10 @@ func TestLeftAlone(t *testing.T) {
 		}
 		have(t, n, "580.95.05 open")
 	}
+}
+
+// thingOf builds a thing again, as undo does.
+func thingOf(ref converge.Ref) (converge.Thing, error) {
+	_, of := stages.Run(new(node.Session))
+	return of(ref)
 }

@@ -106,7 +106,7 @@ func installerNode(t *testing.T, calls *[]string) *simhost.Node {
 // runfileEngine wants one runfile; "" wants none.
 func runfileEngine(version, flavour, file, content string) *converge.Engine {
 	sum := sha256.Sum256([]byte(content))
-	return &converge.Engine{ThingOf: stages.ThingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
+	return &converge.Engine{ThingOf: thingOf, Prune: stages.Prune, Spec: spec.Spec{Sections: []string{"driver"}}, Stages: []converge.Stage{{
 		Name: "driver",
 		Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
 			if version == "" {

@@ -39,11 +39,6 @@ type Runner struct {
 	Holders func(ctx context.Context, gpus []string) ([]string, error)
 }
 
-// Run goes ways on a device, by itself.
-func Run(ctx context.Context, dev Device, ways ...Way) error {
-	return Runner{Device: dev}.Run(ctx, ways...)
-}
-
 // Run goes the ways of several GPUs as one. Those that are to be reset are reset in one call, and no others with them: GPUs
 // joined by NVLink can only be reset together, and a reset takes a GPU from every process that uses it. If a step fails, or the
 // context ends between two steps, it restores the instances that were there before, at the places they had, on all the GPUs,

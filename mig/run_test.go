@@ -49,7 +49,7 @@ func TestSteps(t *testing.T) {
 			if leg[0] == leg[1] && len(steps) > 0 {
 				t.Errorf("%s: %q is converged and has steps %v", c.gpu, leg[0], steps)
 			}
-			if err := Run(context.Background(), x, Way{x.gpu.Address, steps}); err != nil {
+			if err := (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps}); err != nil {
 				t.Fatalf("%s: %q → %q: %v\n%v", c.gpu, leg[0], leg[1], err, steps)
 			}
 			if got := StateOf(x.gpu).String(); got != leg[1] {
@@ -170,7 +170,7 @@ func TestFailure(t *testing.T) {
 					}
 					return none
 				}
-				err := Run(context.Background(), x, Way{x.gpu.Address, steps})
+				err := (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps})
 				var f *Failure
 				if err == nil && how == late && x.log[n-1] == "reset" && StateOf(x.gpu).String() == c.to.String() {
 					continue // it had worked, and the runner looks
@@ -212,7 +212,7 @@ func TestPowerCut(t *testing.T) {
 				}
 				return none
 			}
-			_ = Run(context.Background(), x, Way{x.gpu.Address, steps})
+			_ = (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps})
 			x.fail = nil
 			again, err := c.m.Fit(StateOf(x.gpu), want)
 			if err != nil {
@@ -225,7 +225,7 @@ func TestPowerCut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := Run(context.Background(), x, Way{x.gpu.Address, more}); err != nil {
+			if err := (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, more}); err != nil {
 				t.Fatal(err)
 			}
 			if got := StateOf(x.gpu).String(); got != again.Target.String() {
@@ -251,7 +251,7 @@ func TestBackFails(t *testing.T) {
 		}
 		return none
 	}
-	err = Run(context.Background(), x, Way{x.gpu.Address, steps})
+	err = (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps})
 	want := `cannot create 2g.10gb at 4 on GPU 0000:17:00.0: ERROR_UNKNOWN; it was "on 3g.20gb@0 3g.20gb@4" and is "on 3g.20gb@0" now; ` +
 		`cannot create 3g.20gb at 4: ERROR_UNKNOWN; cannot create compute instance 3c at 0 in 3g.20gb at 4: there is no 3g.20gb at 4`
 	if err == nil || err.Error() != want {
@@ -276,7 +276,7 @@ func TestCancelled(t *testing.T) {
 		return none
 	}
 	var f *Failure
-	if err := Run(ctx, x, Way{x.gpu.Address, steps}); !errors.As(err, &f) || !f.Restored() || !errors.Is(err, context.Canceled) {
+	if err := (Runner{Device: x}).Run(ctx, Way{x.gpu.Address, steps}); !errors.As(err, &f) || !f.Restored() || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if got := StateOf(x.gpu).String(); got != from.String() {
@@ -293,7 +293,7 @@ func TestExactCompute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Run(context.Background(), x, Way{x.gpu.Address, steps}); err != nil {
+	if err := (Runner{Device: x}).Run(context.Background(), Way{x.gpu.Address, steps}); err != nil {
 		t.Fatal(err)
 	}
 	if got := x.shape(); len(steps) != 1 || got != "true/true 0:0@0[0@5]" {
@@ -331,7 +331,7 @@ func TestOwnIDs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Run(context.Background(), late, Way{x.gpu.Address, steps}); err != nil {
+	if err := (Runner{Device: late}).Run(context.Background(), Way{x.gpu.Address, steps}); err != nil {
 		t.Fatal(err)
 	}
 	if got := x.gpu.Instances[0].Compute[0].Profile; got != 7 {

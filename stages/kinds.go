@@ -21,11 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
-// ThingOf builds a thing again, for undo.
-func ThingOf(ref converge.Ref) (converge.Thing, error) {
-	return thingOf(nil, packagers(), ref)
-}
-
+// thingOf builds a thing again, for undo.
 func thingOf(session *node.Session, database *packages.Reading, ref converge.Ref) (converge.Thing, error) {
 	if slices.Contains([]string{"file", "folder", "secret", "key"}, ref.Kind) && !strings.HasPrefix(ref.Name, "/") {
 		return nil, fmt.Errorf("cannot undo %s %s: its line in the journal is damaged: it names no absolute path", ref.Kind, ref.Name)

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	cloudnode "github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
@@ -132,7 +133,7 @@ func kinds(ref converge.Ref) (converge.Thing, error) {
 	case "step":
 		return labstage.Step{Label: ref.Name, Ask: []string{"is-done"}, Do: []string{"do-it"}}, nil
 	}
-	return stages.ThingOf(ref)
+	return thingOf(ref)
 }
 
 func stage(wants ...converge.Want) converge.Stage {
@@ -551,4 +552,10 @@ func FuzzJournal(f *testing.F) {
 			t.Error("looking touched")
 		}
 	})
+}
+
+// thingOf builds a thing again, as undo does.
+func thingOf(ref converge.Ref) (converge.Thing, error) {
+	_, of := stages.Run(new(cloudnode.Session))
+	return of(ref)
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
-	"github.com/gpuadm/gpuadm/stages"
 )
 
 // Law 10: the journal says by which merger an edit is taken out, for every file of every stage. Undo guesses nothing from a name.
@@ -22,7 +21,7 @@ func TestJournalNamesTheForm(t *testing.T) {
 			}
 			seen[rec.Change.Form]++
 			ref := converge.Ref{Kind: "file", Name: rec.Change.Name, Form: rec.Change.Form}
-			if _, err := stages.ThingOf(ref); err != nil || ref.Form == "" {
+			if _, err := thingOf(ref); err != nil || ref.Form == "" {
 				t.Errorf("%s: %s is journalled with the form %q: %v", c.name, ref.Name, ref.Form, err)
 			}
 		}
@@ -30,7 +29,7 @@ func TestJournalNamesTheForm(t *testing.T) {
 	if seen["toml"] == 0 || seen["whole"] == 0 || seen["kubelet"] == 0 {
 		t.Errorf("the law was hardly tested: %v", seen)
 	}
-	if _, err := stages.ThingOf(converge.Ref{Kind: "file", Name: "/etc/x.toml", Form: "of a newer gpuadm"}); err == nil {
+	if _, err := thingOf(converge.Ref{Kind: "file", Name: "/etc/x.toml", Form: "of a newer gpuadm"}); err == nil {
 		t.Error("a form that is not known is guessed")
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/mig"
-	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -110,7 +109,7 @@ func upgrading(t testing.TB, driver, layout string) *converge.Engine {
 			case "module":
 				return things.NewModule(ref.Reads, onDisk), nil
 			}
-			return stages.ThingOf(ref)
+			return thingOf(ref)
 		},
 	}
 }

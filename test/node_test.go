@@ -80,7 +80,7 @@ func parse(t testing.TB, text string) spec.Spec {
 
 func engine(t testing.TB, text string) *converge.Engine {
 	t.Helper()
-	return &converge.Engine{Stages: stages.Sequence(), Spec: parse(t, text), ThingOf: stages.ThingOf, Prune: stages.Prune, Version: "test"}
+	return &converge.Engine{Stages: stages.Sequence(), Spec: parse(t, text), ThingOf: thingOf, Prune: stages.Prune, Version: "test"}
 }
 
 // tree is the machine without what is ours alone, and with what its daemons run with.

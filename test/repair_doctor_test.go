@@ -21,6 +21,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/doctor"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -198,7 +199,7 @@ func (b brokenMachine) boot(t *testing.T) *simhost.Node {
 
 // roots are the codes of the root causes.
 func roots(n *simhost.Node) (codes []string) {
-	for _, c := range doctor.Examine(context.Background(), n).Causes {
+	for _, c := range doctor.Examine(context.Background(), n, spec.Spec{}).Causes {
 		codes = append(codes, c.Code)
 	}
 	return codes
@@ -213,7 +214,7 @@ func TestDoctorNamesTheRootAndRepairFixesIt(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			n := b.boot(t)
 			if codes := roots(n); !slices.Equal(codes, []string{b.code}) {
-				t.Fatalf("root causes %v, want %s: %+v", codes, b.code, doctor.Examine(t.Context(), n).Causes)
+				t.Fatalf("root causes %v, want %s: %+v", codes, b.code, doctor.Examine(t.Context(), n, spec.Spec{}).Causes)
 			}
 			i := slices.IndexFunc(stages.Repairs(), func(r stages.Repair) bool { return r.Code == b.code })
 			if i < 0 || b.then == unhealed {

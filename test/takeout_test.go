@@ -17,7 +17,6 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
-	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -242,7 +241,7 @@ func TestUndoOfWhatWasRolledBack(t *testing.T) {
 		if ref.Kind == "broken" {
 			return broken{}, nil
 		}
-		return stages.ThingOf(ref)
+		return thingOf(ref)
 	}
 	first := readConfig(t, n)
 	if _, err := e.Apply(context.Background(), n); err == nil {

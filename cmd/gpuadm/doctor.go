@@ -77,7 +77,7 @@ func (c *common) examine(ctx context.Context, h host.Host, v host.View) (doctor.
 	if err != nil && len(c.files) > 0 {
 		return doctor.Report{}, err
 	}
-	r := doctor.ExamineFor(ctx, v, s)
+	r := doctor.Examine(ctx, v, s)
 	if err != nil && !errors.Is(err, errNoSpec) {
 		r.Unread = append(r.Unread, doctor.Unread{What: "what node.toml asks for", Why: strings.ReplaceAll(err.Error(), "\n", "; ")})
 	}

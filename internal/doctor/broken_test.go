@@ -265,7 +265,7 @@ func TestBroken(t *testing.T) {
 			r := working(t)
 			c.breaks(r)
 			n := r.node()
-			report := Examine(t.Context(), n)
+			report := examine(t, n)
 			if got := codes(report); got != c.want {
 				t.Errorf("root causes %q, want %q", got, c.want)
 				for _, cause := range report.Causes {
@@ -287,7 +287,7 @@ func TestBroken(t *testing.T) {
 // TestWorking: the machine that the broken ones are made of is not broken, and all of it can be read.
 func TestWorking(t *testing.T) {
 	n, _ := joined(t, nil)
-	r := Examine(t.Context(), n)
+	r := examine(t, n)
 	if codes(r) != "" || len(r.Unread) != 0 || len(r.Notes) != 0 {
 		t.Errorf("%v %v %v", r.Causes, r.Unread, r.Notes)
 	}
@@ -302,7 +302,7 @@ func TestXids(t *testing.T) {
 			if !x.program {
 				r.gpu(3, `lost = "it must be reset before it can be used"`)
 			}
-			report := Examine(t.Context(), r.node())
+			report := examine(t, r.node())
 			want := x.code()
 			if x.program {
 				want = ""
@@ -339,7 +339,7 @@ func TestSealed(t *testing.T) {
 	r := working(t)
 	r.change("proc/self/mounts", "/dev/vda1 / ext4 rw,", "/dev/dm-0 / ext4 ro,")
 	r.put("etc/fstab", "")
-	report := Examine(t.Context(), fullView{r.node(), map[string]host.Room{"/": {}}})
+	report := examine(t, fullView{r.node(), map[string]host.Room{"/": {}}})
 	if codes(report) != "" {
 		t.Errorf("%v", report.Causes)
 	}
@@ -361,7 +361,7 @@ func TestFull(t *testing.T) {
 			r := working(t)
 			r.package_("nvidia-utils-580-server", "install ok half-configured")
 			var got []string
-			for _, cause := range Examine(t.Context(), fullView{r.node(), c.of}).Causes {
+			for _, cause := range examine(t, fullView{r.node(), c.of}).Causes {
 				var objects []string
 				for _, f := range cause.Found {
 					objects = append(objects, f.Object)

@@ -76,11 +76,8 @@ func Edges() []Edge {
 	return append(all, endingEdges(all)...)
 }
 
-// Examine examines a machine without node.toml.
-func Examine(ctx context.Context, v host.View) Report { return ExamineFor(ctx, v, spec.Spec{}) }
-
-// ExamineFor asks the machine all questions at the same time, and sorts the answers. The spec says what partitions are wanted.
-func ExamineFor(ctx context.Context, v host.View, s spec.Spec) Report {
+// Examine asks the machine all questions at the same time, and sorts the answers. The spec says what partitions are wanted.
+func Examine(ctx context.Context, v host.View, s spec.Spec) Report {
 	m := newMachine(ctx, v)
 	m.spec = s
 	checks := Checks()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -31,7 +32,7 @@ func TestHealthy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r := Examine(t.Context(), n)
+			r := examine(t, n)
 			for _, c := range r.Causes {
 				t.Errorf("%s: %v", c.Code, c.Found)
 			}
@@ -53,7 +54,7 @@ func TestImageLibraries(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range Examine(t.Context(), n).Causes {
+		for _, c := range examine(t, n).Causes {
 			t.Errorf("%s: %s: %v", name, c.Code, c.Found)
 		}
 	}
@@ -154,8 +155,11 @@ func TestGenerated(t *testing.T) {
 		if err := n.WriteFile(f.Engines[0].Config, []byte("version = 2\n"), host.Attr{Mode: 0o644}); err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range Examine(t.Context(), n).Causes {
+		for _, c := range examine(t, n).Causes {
 			t.Errorf("%s: %s: %v", name, c.Code, c.Found)
 		}
 	}
 }
+
+// examine examines a machine without node.toml.
+func examine(t *testing.T, v host.View) Report { return Examine(t.Context(), v, spec.Spec{}) }

@@ -94,7 +94,7 @@ func TestNode(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			n, s := joined(t, c.breaks)
 			c.says(s)
-			report := Examine(t.Context(), n)
+			report := examine(t, n)
 			if got := codes(report); got != c.want || len(report.Unread) > 0 {
 				t.Errorf("root causes %q, want %q: %v %v", got, c.want, report.Causes, report.Unread)
 			}
@@ -112,7 +112,7 @@ func TestNode(t *testing.T) {
 func TestCordoned(t *testing.T) {
 	n, s := joined(t, nil)
 	s.EditNode("gpu-1.internal", func(n kubesim.Object) { n["spec"] = kubesim.Object{"unschedulable": true} })
-	report := Examine(t.Context(), n)
+	report := examine(t, n)
 	if codes(report) != "" || !slices.ContainsFunc(report.Notes, func(f Found) bool { return f.Code == "KUB-011" }) {
 		t.Errorf("%v %v", report.Causes, report.Notes)
 	}
@@ -127,7 +127,7 @@ func TestSilentServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, s := joined(t, nil)
 			s.Fail(f)
-			report := Examine(t.Context(), n)
+			report := examine(t, n)
 			if codes(report) != "" || len(report.Unread) != 1 {
 				t.Errorf("%v %v", report.Causes, report.Unread)
 			}
@@ -143,7 +143,7 @@ func TestNestedPlugin(t *testing.T) {
 		r.put("proc/4242/status", "Name:\tnvidia-device-p\nNSpid:\t4242\t1\n")
 		plugin(r)
 		r.put("proc/4711/status", "Name:\tnvidia-device-p\nNSpid:\t"+ids+"\n")
-		if got := codes(Examine(t.Context(), r.node())); got != want {
+		if got := codes(examine(t, r.node())); got != want {
 			t.Errorf("%q: root causes %q, want %q", ids, got, want)
 		}
 	}
@@ -167,7 +167,7 @@ func TestRelabelled(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.Advance(time.Hour)
-		if got := codes(Examine(t.Context(), n)); got != c.want {
+		if got := codes(examine(t, n)); got != c.want {
 			t.Errorf("%s: root causes %q, want %q", name, got, c.want)
 		}
 	}
@@ -185,7 +185,7 @@ func TestPartitionsOfSpec(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := working(t).node()
-		report := ExamineFor(t.Context(), n, s)
+		report := Examine(t.Context(), n, s)
 		if codes(report) != want || n.Touches() != 0 {
 			t.Errorf("%s root causes %q, want %q: %v %v", text, codes(report), want, report.Causes, report.Unread)
 		}
@@ -218,7 +218,7 @@ func TestNoNetworkFolder(t *testing.T) {
 	} {
 		n, _ := joined(t, nil)
 		n.Daemon("/run/containerd/containerd.sock", c.says)
-		r := Examine(t.Context(), n)
+		r := examine(t, n)
 		if got := codes(r); got != c.want {
 			t.Errorf("%s: %q, want %q: %v", name, got, c.want, r.Causes)
 		}
