@@ -17,7 +17,7 @@ const module = "github.com/gpuadm/gpuadm/"
 // mayImport is the architecture: which of gpuadm's packages each may import. Data goes one way,
 // spec + facts → wants → changes → touches → events → words.
 var mayImport = map[string][]string{
-	"cmd/gpuadm":            {"cloud/node", "drivers", "mig", "stages", "internal/converge", "internal/doctor", "internal/explain", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/oneprocessor", "internal/pattern", "internal/remote", "internal/spec", "internal/things"},
+	"cmd/gpuadm":            {"cloud/node", "drivers", "mig", "stages", "internal/converge", "internal/doctor", "internal/facts", "internal/host", "internal/instance", "internal/mask", "internal/oneprocessor", "internal/pattern", "internal/remote", "internal/spec", "internal/things"},
 	"images/build/oldlibc":  {},
 	"images/daemonset":      {},
 	"images/systemd":        {},
@@ -41,7 +41,6 @@ var mayImport = map[string][]string{
 	"internal/things":       {"internal/converge", "internal/host", "internal/pattern"},
 	"internal/diff":         {"internal/mask"},
 	"internal/doctor":       {"drivers", "mig", "runtime", "internal/converge", "internal/facts", "internal/host", "internal/kube", "internal/packages", "internal/packages/apt", "internal/packages/dnf", "internal/pattern", "internal/spec", "internal/things"},
-	"internal/explain":      {"internal/things"},
 	"internal/jsonedit":     {},
 	"internal/mask":         {},
 	"internal/converge":     {"internal/diff", "internal/facts", "internal/host", "internal/spec"},

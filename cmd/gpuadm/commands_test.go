@@ -19,12 +19,9 @@ import (
 
 // generic are texts in which a command is named for any machine: no run prints them as what to type next.
 var generic = []string{
-	"internal/explain/",                               // what an error text means, on whichever machine it was seen
-	"cloud/node/known.go",                             // what a label means
-	"cmd/gpuadm/explain",                              // gpuadm explain knows neither machine nor spec
-	"cmd/gpuadm/demo.go",                              // types its own commands
-	"cmd/gpuadm/bundleparts.go",                       // what a file of the bundle has
-	"cmd/gpuadm/exithelp.go", "internal/spec/keys.go", // help texts
+	"cmd/gpuadm/demo.go",                            // types its own commands
+	"cmd/gpuadm/bundleparts.go",                     // what a file of the bundle has
+	"cmd/gpuadm/topics.go", "internal/spec/keys.go", // help texts
 	"cloud/kubelet/own.go", "internal/things/sign.go", "internal/packages/mirror.go", "stages/mirror.go", // who has written a file
 	"cloud/eks/nodeadm.go", "cmd/gpuadm/init.go", // what a file says
 	"cloud/gke/gke.go", "cloud/node/policy_probe.go", // what a pod runs
@@ -39,7 +36,7 @@ var generic = []string{
 func TestPrintedCommands(t *testing.T) {
 	var verbs []string
 	for _, cmd := range newRoot(env{getenv: func(string) string { return "" }}).Commands() {
-		if !slices.Contains([]string{"help", "stages", "explain", "serve-ssh"}, cmd.Name()) { // they know neither machine nor spec
+		if !slices.Contains([]string{"help", "stages", "serve-ssh"}, cmd.Name()) { // they know neither machine nor spec
 			verbs = append(verbs, cmd.Name())
 		}
 	}

@@ -255,8 +255,7 @@ func TestAnswersHaveSchemas(t *testing.T) {
 	}
 	offline := []string{"--gpu", "H100-80GB", "-f", good, "-o", "json"}
 	for name, args := range map[string][]string{
-		"stages": {"stages", "-o", "json"}, "version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
-		"explain":      {"explain", "1g.10gb", "-o", "json"},
+		"version": {"version", "-o", "json"}, "error": {"plan", "-o", "json"},
 		"doctor":       {"doctor", "-o", "json"},
 		"validate":     append([]string{"validate", "--os", "ubuntu-24.04"}, offline...),
 		"mig-fit":      append([]string{"mig", "fit"}, offline...),

@@ -80,7 +80,7 @@ func kubeletChecks() []Check {
 			Code: "KUB-014", Title: "kubelet ends again and again",
 			Reads:   "systemd's state of kubelet's unit, and whether the machine has joined a cluster",
 			Meaning: "systemd starts kubelet again each time it ends; until its cause is gone, the cluster calls the node not ready",
-			Fix:     "read in its log why it ends; gpuadm explain says what to do about errors that it knows", Interrupts: "nothing",
+			Fix:     "read in its log why it ends", Interrupts: "nothing",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/83936", "https://kubernetes.io/docs/tasks/debug/debug-cluster/"},
 			Find:    idleKubelet(true),
 		},

@@ -71,7 +71,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-010", Title: "the container engine ends again and again",
 			Reads:   "systemd's state of the engine's unit",
 			Meaning: "systemd starts the engine again each time it ends; until its cause is gone, no pod starts on this node",
-			Fix:     "read in its log why it ends; gpuadm explain says what to do about errors that it knows", Interrupts: "nothing",
+			Fix:     "read in its log why it ends", Interrupts: "nothing",
 			Sources: []string{"https://github.com/moby/moby/issues/34091", "https://github.com/containerd/containerd/blob/main/containerd.service"},
 			Find:    idleEngine(true),
 		},
