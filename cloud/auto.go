@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // untold says what was looked for, where nothing tells how to join.
@@ -24,7 +25,7 @@ func untold(f facts.Facts) error {
 	if f.Cloud.Name != "" {
 		seen = fmt.Sprintf("the machine is in %s (%s), and none of that cloud's own scripts is on it", f.Cloud.Name, f.Cloud.Why)
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: `cannot join by method = "auto": gpuadm cannot determine which cluster this machine is for`,
 		Because: []string{
 			seen,
@@ -37,7 +38,7 @@ func untold(f facts.Facts) error {
 // tokenAnyway is a join by token that method = "auto" has led to: of it the spec did not check that all is there.
 func tokenAnyway(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if s.Join.Server == "" || s.Join.CAFile == "" && s.Join.CAPin == "" {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot join by the token in " + s.Join.TokenFile + ": server, or ca_file or ca_pin, is missing in [join]",
 			Try:  []string{"write server = \"https://HOST:6443\" and ca_pin = \"sha256:…\" in [join], as kubeadm token create --print-join-command prints them"},
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -216,9 +217,9 @@ func TestPoolWaits(t *testing.T) {
 		if err != nil || len(wants) != 1 {
 			t.Fatal(name, wants, err)
 		}
-		if _, err := wants[0].Look(t.Context(), n.View()); !converge.Passes(err) || !strings.Contains(err.Error(), "to join this machine") {
+		if _, err := wants[0].Look(t.Context(), n.View()); !trouble.Passes(err) || !strings.Contains(err.Error(), "to join this machine") {
 			t.Errorf("%s: %v", name, err)
-		} else if w := (converge.Wait{}); !errors.As(err, &w) || strings.Contains(fmt.Sprint(w.Try), "nodeadm-config") != (how == "eks") {
+		} else if w := (trouble.Wait{}); !errors.As(err, &w) || strings.Contains(fmt.Sprint(w.Try), "nodeadm-config") != (how == "eks") {
 			t.Errorf("%s: try %q", name, w.Try)
 		}
 		f.Booting = true

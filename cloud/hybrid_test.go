@@ -12,8 +12,8 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/eks"
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -44,7 +44,7 @@ func TestHybrid(t *testing.T) {
 			e := cloudEngine(joins.Spec(t, "[join]\nmethod = \"auto\"\n"+c.spec+"[node]\ngpu_labels = false\nlabels = { \"example.com/team\" = \"a\" }\n"))
 			e.Stages = append(e.Stages, Joined(new(node.Session)))
 			_, err := e.Apply(t.Context(), n)
-			if err == nil || converge.Passes(err) != c.waits {
+			if err == nil || trouble.Passes(err) != c.waits {
 				t.Fatalf("%s: %v", name, err)
 			}
 			for _, want := range c.want {

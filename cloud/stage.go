@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Join makes the machine a node of its cluster, or leaves that to the tool that does it on this cloud. It looks at the Node object
@@ -83,14 +84,14 @@ func notJoinedYet(by string, f facts.Facts) converge.Want {
 		if f.Booting || !v.Live() {
 			return "", host.Later{Until: "once kubelet runs"}
 		}
-		try := []string{"journalctl -u kubelet, which says what it waits for", converge.Command("apply") + ", once it has joined"}
+		try := []string{"journalctl -u kubelet, which says what it waits for", trouble.Command("apply") + ", once it has joined"}
 		switch f.Cloud.Managed {
 		case "eks": // where the first fails, as for want of the metadata service, the second never starts kubelet
 			try[0] = "journalctl -u nodeadm-config -u " + method.NodeadmRun + " -u kubelet, which say what they wait for"
 		case "eks-hybrid":
 			try = append([]string{eks.HybridInit + ", if it has not run yet: everything before the join has converged"}, try...)
 		}
-		return "", converge.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
+		return "", trouble.Wait{For: by + " to join this machine: its kubelet has no credentials yet", Try: try}
 	}, "kubelet registers the node")
 }
 

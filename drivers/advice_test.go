@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 var (
@@ -67,14 +67,14 @@ func TestAdvice(t *testing.T) {
 // follow does what a refusal advises, and says how many versions it named.
 func follow(t *testing.T, c Catalog, m Machine, d spec.Driver, err error) (named int, ok bool) {
 	t.Helper()
-	var trouble *converge.Trouble
-	if !errors.As(err, &trouble) {
+	var told *trouble.Error
+	if !errors.As(err, &told) {
 		return 0, true
 	}
-	if len(trouble.Try) == 0 {
+	if len(told.Try) == 0 {
 		t.Errorf("%v: no advice", err)
 	}
-	for _, line := range trouble.Try {
+	for _, line := range told.Try {
 		version := adviseVersion().FindStringSubmatch(line)
 		if version == nil {
 			continue
@@ -120,9 +120,9 @@ func TestAdviceInWords(t *testing.T) {
 		{machine("ubuntu", "24.04", "amd64", "2331"), driver("newest"), []string{`write version = "595" in [driver]`}},
 	} {
 		_, err := Choose(c, x.m, x.d)
-		var trouble *converge.Trouble
-		if !errors.As(err, &trouble) || !slices.Equal(trouble.Try, x.want) {
-			t.Errorf("%v: %q", err, trouble.Try)
+		var told *trouble.Error
+		if !errors.As(err, &told) || !slices.Equal(told.Try, x.want) {
+			t.Errorf("%v: %q", err, told.Try)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // What Choice.Source and Choice.Flavour say.
@@ -72,7 +72,7 @@ type Repository struct {
 	Needs       []string // repositories or components that the packages depend on: epel, crb, contrib
 }
 
-// Choose chooses the driver for a machine. It is pure. An error is a *converge.Trouble; its first sentence says which
+// Choose chooses the driver for a machine. It is pure. An error is a *trouble.Error; its first sentence says which
 // GPU, or what else, forbids what.
 func Choose(c Catalog, m Machine, d spec.Driver) (Choice, error) {
 	if owner := c.owner(m, d); owner != "" {
@@ -118,7 +118,7 @@ func (p *plan) warn(format string, args ...any) {
 	p.choice.Warnings = append(p.choice.Warnings, fmt.Sprintf(format, args...))
 }
 
-func refuse(what string, try ...string) error { return &converge.Trouble{What: what, Try: try} }
+func refuse(what string, try ...string) error { return &trouble.Error{What: what, Try: try} }
 
 // owner names the driver's owner; "" if that is gpuadm.
 func (c Catalog) owner(m Machine, d spec.Driver) string {

@@ -16,9 +16,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -257,14 +257,14 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			ch, err := Choose(c, x.m, x.d)
-			var trouble *converge.Trouble
-			if !errors.As(err, &trouble) {
+			var told *trouble.Error
+			if !errors.As(err, &told) {
 				t.Fatalf("not refused: %+v, %v", ch, err)
 			}
 			if d := cmp.Diff(x.want, err.Error()); d != "" {
 				t.Error(d)
 			}
-			if len(trouble.Try) == 0 {
+			if len(told.Try) == 0 {
 				t.Error("it does not say what to do")
 			}
 			if d := cmp.Diff(Choice{}, ch); d != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -67,7 +68,7 @@ func TestGDS(t *testing.T) {
 
 func whole(err error) string {
 	s := err.Error()
-	if t, ok := err.(*converge.Trouble); ok {
+	if t, ok := err.(*trouble.Error); ok {
 		s += "\n" + strings.Join(append(t.Because, t.Try...), "\n")
 	}
 	return s

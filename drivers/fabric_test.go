@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func pci(device, class string) facts.PCI {
@@ -83,7 +83,7 @@ func TestServices(t *testing.T) {
 	alone := facts.Facts{Live: true, GPUs: []facts.PCI{pci("2330", "030200")}}
 	for _, s := range []Services{{FabricManager: "on"}, {FabricManager: "auto", IMEX: "host"}, {FabricManager: "on", Fabric: FabricRack}} {
 		_, err := ServiceWants(s, alone)
-		if tr := (*converge.Trouble)(nil); !errors.As(err, &tr) || len(tr.Try) == 0 {
+		if tr := (*trouble.Error)(nil); !errors.As(err, &tr) || len(tr.Try) == 0 {
 			t.Errorf("%+v: %v, and not a refusal that says what to do", s, err)
 		}
 	}
@@ -116,7 +116,7 @@ func TestFabricManagerVersionAndSwitches(t *testing.T) {
 			continue
 		}
 		_, err = w.To(state)
-		if tr := (*converge.Trouble)(nil); !errors.As(err, &tr) || !slices.Equal(tr.Try, []string{"install the package nvidia-fabricmanager-580 of version 580.95.05"}) {
+		if tr := (*trouble.Error)(nil); !errors.As(err, &tr) || !slices.Equal(tr.Try, []string{"install the package nvidia-fabricmanager-580 of version 580.95.05"}) {
 			t.Errorf("a program of another version: %v", err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // NVIDIA's IMEX daemon lets GPUs of one rack map each other's memory. One process of a node may be it: under the DRA driver's
@@ -52,7 +53,7 @@ const (
 func imexWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	switch {
 	case s.IMEX == "host" && s.Fabric != FabricRack && f.Live:
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot run IMEX on the host: no GPU of this machine is joined to those of other machines, as GB200's and GB300's are",
 			Try:  []string{`write imex = "auto" in [driver]`},
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -64,8 +65,8 @@ func imexAnswers(nodes []string) converge.Want {
 			return "", err
 		}
 		err = imexReady(ctx, v)
-		if t := (*converge.Trouble)(nil); errors.As(err, &t) {
-			return "", converge.Wait{For: strings.TrimPrefix(t.What, "cannot use IMEX on the host: "), Try: t.Try}
+		if t := (*trouble.Error)(nil); errors.As(err, &t) {
+			return "", trouble.Wait{For: strings.TrimPrefix(t.What, "cannot use IMEX on the host: "), Try: t.Try}
 		}
 		return "", err
 	}
@@ -112,7 +113,7 @@ func imexReady(ctx context.Context, v host.View) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, fs.ErrNotExist):
-			return &converge.Trouble{What: "cannot ask IMEX whether it is ready: nvidia-imex-ctl is not installed", Try: []string{"install the package nvidia-imex whole"}}
+			return &trouble.Error{What: "cannot ask IMEX whether it is ready: nvidia-imex-ctl is not installed", Try: []string{"install the package nvidia-imex whole"}}
 		case err == nil && state == "READY":
 			return nil
 		case err != nil:
@@ -120,9 +121,9 @@ func imexReady(ctx context.Context, v host.View) error {
 		}
 		if !time.Now().Before(over) {
 			if state == "WAITING_FOR_PEERS" || state == "WAITING_FOR_RECOVERY" {
-				return converge.Wait{For: "IMEX of the other nodes answers this node's", Try: []string{"nvidia-imex-ctl -N, which shows the nodes of the domain and their state"}}
+				return trouble.Wait{For: "IMEX of the other nodes answers this node's", Try: []string{"nvidia-imex-ctl -N, which shows the nodes of the domain and their state"}}
 			}
-			t := &converge.Trouble{What: fmt.Sprintf("cannot use IMEX on the host: nvidia-imex-ctl -q says %s, and not READY", state), Try: imexTry(), Err: err}
+			t := &trouble.Error{What: fmt.Sprintf("cannot use IMEX on the host: nvidia-imex-ctl -q says %s, and not READY", state), Try: imexTry(), Err: err}
 			if err != nil {
 				t.Because = []string{err.Error()}
 			}

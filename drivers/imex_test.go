@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func TestEditIMEX(t *testing.T) {
@@ -84,7 +85,7 @@ func TestIMEXAnswers(t *testing.T) {
 		if x.waits == "" && (state != "ok" || err != nil) {
 			t.Errorf("%s: %q, %v", x.name, state, err)
 		}
-		if x.waits != "" && (!converge.Passes(err) || !strings.Contains(err.Error(), x.waits)) {
+		if x.waits != "" && (!trouble.Passes(err) || !strings.Contains(err.Error(), x.waits)) {
 			t.Errorf("%s: %q, %v; want to wait: %s", x.name, state, err, x.waits)
 		}
 	}

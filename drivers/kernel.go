@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // NextKernel warns before a reboot: boot loaders start the newest installed kernel, and one that has no module nvidia, or
@@ -29,9 +28,9 @@ func NextKernel(version string, m facts.Modules, c Choice) string {
 	case next.Nvidia == nil && c.Precompiled:
 		problem = "it has no module nvidia: install " + c.brings(next.Kernel)
 	case next.Nvidia == nil && next.Headers:
-		problem = "no module nvidia is built for it: run " + converge.Command("apply") + ", which has it built"
+		problem = "no module nvidia is built for it: run " + trouble.Command("apply") + ", which has it built"
 	case next.Nvidia == nil:
-		problem = "it has no module nvidia, and its headers are not installed: install " + c.brings(next.Kernel) + ", then run " + converge.Command("apply")
+		problem = "it has no module nvidia, and its headers are not installed: install " + c.brings(next.Kernel) + ", then run " + trouble.Command("apply")
 	case next.Nvidia.Kernel() != next.Kernel:
 		problem = "its module nvidia is built for " + next.Nvidia.Kernel()
 	case version != "" && next.Nvidia.Version != version:

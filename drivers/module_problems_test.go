@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // What is wrong with the modules is said in sentences without asking the driver: by what is loaded, what lies on disk, and which
@@ -43,11 +43,11 @@ func TestModuleProblems(t *testing.T) {
 		}},
 		{"nouveau", facts.Modules{Nouveau: []string{"0000:17:00.0"}, Kernels: on("580.95.05")}, Choice{}, []string{"nouveau holds 0000:17:00.0"}},
 		{"a kernel that has come since", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: "6.8.0-90-generic"}}, on("580.95.05")...)}, Choice{}, []string{
-			"the next boot starts kernel 6.8.0-90-generic, without the GPUs: it has no module nvidia, and its headers are not installed: install its headers, or the package of its signed modules, then run " + converge.Command("apply"),
+			"the next boot starts kernel 6.8.0-90-generic, without the GPUs: it has no module nvidia, and its headers are not installed: install its headers, or the package of its signed modules, then run " + trouble.Command("apply"),
 		}},
 		{"the same, and DKMS would build", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: newer}}, on("580.95.05")...)}, Choice{
 			Members: []Member{{Name: "linux-headers-" + running, Role: "headers", PerKernel: running}, {Name: "linux-headers-" + newer, Role: "headers", PerKernel: newer}},
-		}, []string{"its headers are not installed: install linux-headers-" + newer + ", then run " + converge.Command("apply")}},
+		}, []string{"its headers are not installed: install linux-headers-" + newer + ", then run " + trouble.Command("apply")}},
 		{"the same, and the distribution signs", facts.Modules{Version: "580.95.05", Libraries: lib("580.95.05"), Kernels: append([]facts.KernelModules{{Kernel: newer, Headers: true}}, on("580.95.05")...)}, Choice{
 			Precompiled: true, Members: []Member{{Name: "linux-modules-nvidia-580-open-" + newer, Role: "module", PerKernel: newer}},
 		}, []string{"it has no module nvidia: install linux-modules-nvidia-580-open-" + newer}},

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -91,8 +92,8 @@ func TestUndoReloadsModule(t *testing.T) {
 			loads(version)
 		}
 		e.Clients = func(context.Context, host.View) ([]string, error) { return []string{"process 4711 (python3)"}, nil }
-		trouble, before := (*converge.Trouble)(nil), n.Touches()
-		if _, err := e.Undo(context.Background(), n, "", nil); !errors.As(err, &trouble) || !errors.Is(err, converge.ErrInUse) || !slices.Contains(trouble.Because, "process 4711 (python3)") || n.Touches() > before+2 {
+		told, before := (*trouble.Error)(nil), n.Touches()
+		if _, err := e.Undo(context.Background(), n, "", nil); !errors.As(err, &told) || !errors.Is(err, converge.ErrInUse) || !slices.Contains(told.Because, "process 4711 (python3)") || n.Touches() > before+2 {
 			t.Errorf("%s: undo while a GPU is used, with %d touches: %v", name, n.Touches()-before, err)
 		}
 		loads("580.95.05")

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Files of gpuadm's that modprobe(8) and systemd-modules-load.service(8) read.
@@ -63,7 +64,7 @@ func SettingsWants(k KernelSide) ([]converge.Want, error) {
 // what settles matters: a module that waits for a reboot must not keep the initial file system from being made first.
 func ModuleWants(k KernelSide, f facts.Facts, m facts.Modules) ([]converge.Want, error) {
 	if len(k.Kernels) == 0 {
-		return nil, &converge.Trouble{What: "cannot install a driver: no kernel is installed that it could be for", Try: []string{"install a kernel first"}}
+		return nil, &trouble.Error{What: "cannot install a driver: no kernel is installed that it could be for", Try: []string{"install a kernel first"}}
 	}
 	var wants []converge.Want
 	for _, kernel := range k.Kernels {
@@ -135,9 +136,9 @@ func ModprobeConf(parameters map[string]string) ([]byte, error) {
 		odd := func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }
 		switch {
 		case !parameterName().MatchString(name):
-			return nil, &converge.Trouble{What: fmt.Sprintf("cannot set parameter %q of the module nvidia: a name has letters, digits and _ only", name), Try: []string{"fix parameters in [driver]; modinfo -p nvidia lists the names"}}
+			return nil, &trouble.Error{What: fmt.Sprintf("cannot set parameter %q of the module nvidia: a name has letters, digits and _ only", name), Try: []string{"fix parameters in [driver]; modinfo -p nvidia lists the names"}}
 		case strings.ContainsFunc(value, odd):
-			return nil, &converge.Trouble{What: fmt.Sprintf("cannot set parameter %s of the module nvidia: the kernel takes no quotes, backslashes or control characters in values", name), Try: []string{"fix parameters in [driver]"}}
+			return nil, &trouble.Error{What: fmt.Sprintf("cannot set parameter %s of the module nvidia: the kernel takes no quotes, backslashes or control characters in values", name), Try: []string{"fix parameters in [driver]"}}
 		case !plainParameter().MatchString(value):
 			value = `"` + value + `"`
 		}
@@ -205,7 +206,7 @@ func (k KernelSide) there(v host.View) (bool, error) {
 func unsignable() string {
 	return "cannot bake modules for Secure Boot: DKMS builds them, and bake has no key to sign them with" +
 		"\nunder Secure Boot the kernel loads modules signed by enrolled keys only" +
-		things.OrTry(converge.Command("bake --module-key FILE --module-cert FILE")+", and enroll the certificate when the image is registered: docs/bake.md") +
+		things.OrTry(trouble.Command("bake --module-key FILE --module-cert FILE")+", and enroll the certificate when the image is registered: docs/bake.md") +
 		things.OrTry(`write build = "precompiled" in [driver], where the source has modules for these kernels that are signed`) +
 		things.OrTry("--secure-boot=false, if no machine of this image boots with Secure Boot")
 }
@@ -219,7 +220,7 @@ func unsignable() string {
 // https://learn.microsoft.com/en-us/azure/virtual-machines/trusted-launch-secure-boot-custom-uefi.
 func enrolment(t facts.Trust) (try string) {
 	const ubuntu = "/var/lib/shim-signed/"
-	confirm := "reboot, and at the console choose Enroll MOK, Continue, Yes, type the password, then Reboot; " + converge.Command("apply") + " then checks that the key is enrolled"
+	confirm := "reboot, and at the console choose Enroll MOK, Continue, Yes, type the password, then Reboot; " + trouble.Command("apply") + " then checks that the key is enrolled"
 	if t.Waiting {
 		return things.OrTry(confirm)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -57,7 +58,7 @@ func TestModprobeConf(t *testing.T) {
 	}
 	for name, value := range map[string]string{"NVreg_A": "x\ninstall nvidia /bin/sh", "NVreg_B": `a" b="c`, "a b": "1", "": "1", "NVreg_C": `x\`, "NVreg_D": "\x7f", "NVreg_E": "ü", "x\ny": ""} {
 		_, err := ModprobeConf(map[string]string{name: value})
-		if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Try) == 0 {
+		if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Try) == 0 {
 			t.Errorf("%q=%q: %v", name, value, err)
 		}
 	}
@@ -159,7 +160,7 @@ func TestEnrolment(t *testing.T) {
 		t         facts.Trust
 		has, none []string
 	}{
-		{"no key yet", facts.Trust{SecureBoot: "on", BuildCert: dkms}, []string{"precompiled", "step 1 of 3: install dkms", "-out " + dkms, "step 2 of 3: mokutil --import " + dkms, "step 3 of 3: reboot", converge.Command("apply") + " then checks", "switch Secure Boot off"}, []string{"Ubuntu", "shim-signed"}},
+		{"no key yet", facts.Trust{SecureBoot: "on", BuildCert: dkms}, []string{"precompiled", "step 1 of 3: install dkms", "-out " + dkms, "step 2 of 3: mokutil --import " + dkms, "step 3 of 3: reboot", trouble.Command("apply") + " then checks", "switch Secure Boot off"}, []string{"Ubuntu", "shim-signed"}},
 		{"Ubuntu, no key yet", facts.Trust{SecureBoot: "on", BuildCert: ubuntu}, []string{`source = "distro"`, "update-secureboot-policy --new-key", "mokutil --import " + ubuntu, "step 3 of 3: reboot"}, []string{"generate_mok", "precompiled"}},
 		{"Ubuntu", facts.Trust{SecureBoot: "on", BuildCert: ubuntu, Build: key}, []string{"step 1 of 2: mokutil --import " + ubuntu, "step 2 of 2: reboot", "an image that has the certificate"}, []string{"--new-key"}},
 		{"enforced without Secure Boot", facts.Trust{SecureBoot: "off", BuildCert: dkms, Build: key}, []string{"step 1 of 2"}, []string{"switch Secure Boot off"}},

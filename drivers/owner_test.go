@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -71,7 +72,7 @@ func TestOwners(t *testing.T) {
 				}
 				return
 			}
-			tr := (*converge.Trouble)(nil)
+			tr := (*trouble.Error)(nil)
 			if !errors.As(err, &tr) {
 				t.Fatal(err)
 			}
@@ -116,11 +117,11 @@ func TestEKSImage(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			case "595":
-				if err == nil || converge.Passes(err) || !strings.Contains(err.Error(), "580.105.08 is loaded, 595 is wanted, and the driver is left to the EKS image") {
+				if err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "580.105.08 is loaded, 595 is wanted, and the driver is left to the EKS image") {
 					t.Errorf("%s: %v", name, err)
 				}
 			default:
-				if !converge.Passes(err) || !strings.Contains(err.Error(), loader) {
+				if !trouble.Passes(err) || !strings.Contains(err.Error(), loader) {
 					t.Errorf("%s does not wait for %s: %v", name, loader, err)
 				}
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // runfile is a driver that NVIDIA's own installer has put on the machine. There is one at most, so it has one name, and
@@ -179,7 +180,7 @@ func (r runfile) Prove(ctx context.Context, v host.View, before, after converge.
 		if kept, err := runfileOf(v, was); err != nil {
 			return err
 		} else if kept == "" {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot install driver %s in place of %s: that one was installed with NVIDIA's installer outside gpuadm, and gpuadm could not roll back to it", r.version, was),
 				Try:  []string{"nvidia-uninstall --silent, then apply again"},
 			}
@@ -190,7 +191,7 @@ func (r runfile) Prove(ctx context.Context, v host.View, before, after converge.
 		return err
 	}
 	if len(names) > 0 {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    fmt.Sprintf("cannot install driver %s with NVIDIA's installer: packages of a driver are installed, and the two would overwrite each other's files", r.version),
 			Because: []string{"installed: " + strings.Join(names, ", ")},
 			Try:     []string{"remove the packages", `or write source = "auto" in [driver], to go on with packages`},

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -66,7 +67,7 @@ func keptRunfile(v host.View, to converge.State) (runfile, error) {
 		return runfile{}, err
 	}
 	if file == "" || flavour != FlavourOpen && flavour != FlavourProprietary {
-		return runfile{}, &converge.Trouble{
+		return runfile{}, &trouble.Error{
 			What: fmt.Sprintf("cannot install driver %s again: its runfile is not in %s", to, Runfiles),
 			Try:  []string{"put version, url and sha256 of that runfile in node.toml, and apply"},
 		}
@@ -90,7 +91,7 @@ func (r runfile) fetch(ctx context.Context, h host.Host) (string, error) {
 	}
 	err := h.Download(ctx, host.Request{URL: r.url, SHA256: r.sha256, Max: MaxRunfile, Via: r.via}, file, host.Attr{Mode: 0o600})
 	if err != nil {
-		return "", &converge.Trouble{
+		return "", &trouble.Error{
 			What: err.Error(), Err: err,
 			Because: []string{"nothing of it was run"},
 			Try:     []string{"compare sha256 in [driver.runfile] with what NVIDIA publishes for driver " + r.version + ", and url with where the file lies"},
@@ -145,7 +146,7 @@ func (r runfile) install(ctx context.Context, h host.Host, file, kernel string) 
 	if err == nil {
 		return nil
 	}
-	t := &converge.Trouble{
+	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot install driver %s: NVIDIA's installer failed", r.version),
 		Because: lastWords(h, installerWords, start, err), Try: []string{"read " + installerWords}, Err: err,
 	}
@@ -163,14 +164,14 @@ func (r runfile) install(ctx context.Context, h host.Host, file, kernel string) 
 // takeAway runs the uninstaller that the installer has put there.
 func takeAway(ctx context.Context, h host.Host) error {
 	if _, err := h.Lstat(uninstaller); errors.Is(err, fs.ErrNotExist) {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: "cannot take away the driver that NVIDIA's installer has installed: " + uninstaller + " is gone",
 			Try:  []string{"sh NVIDIA-Linux-….run --uninstall --silent, with a runfile of the same version"},
 		}
 	}
 	start := h.Now()
 	if _, err := h.Do(ctx, "nvidia-uninstall", "--silent"); err != nil {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    "cannot take away the driver that NVIDIA's installer has installed: its uninstaller failed",
 			Because: lastWords(h, uninstallerWords, start, err), Try: []string{"read " + uninstallerWords}, Err: err,
 		}
@@ -220,7 +221,7 @@ func buildKernel(ctx context.Context, v host.View) (string, error) {
 			return kernel, nil
 		}
 	}
-	return "", &converge.Trouble{
+	return "", &trouble.Error{
 		What: "cannot run NVIDIA's installer: none of the kernels that it could build for has its headers",
 		Try:  []string{"install linux-headers-KERNEL (Debian, Ubuntu) or kernel-devel-KERNEL (RHEL) for one of " + strings.Join(targets(f), ", ")},
 	}
@@ -250,7 +251,7 @@ func roomAt(v host.View, dir string, need uint64, of string) error {
 		return err
 	}
 	if room.Bytes < need {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot install %s: %s has %d MiB left, and %d MiB are needed", of, dir, room.Bytes>>20, need>>20),
 			Try:  []string{"make room in " + dir},
 		}

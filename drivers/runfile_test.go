@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -225,7 +226,7 @@ func TestRunfileRefused(t *testing.T) {
 		t.Helper()
 		_, err := e.Apply(context.Background(), n)
 		text := fmt.Sprint(err)
-		if tr := (*converge.Trouble)(nil); errors.As(err, &tr) {
+		if tr := (*trouble.Error)(nil); errors.As(err, &tr) {
 			text += strings.Join(tr.Because, "\n") + strings.Join(tr.Try, "\n")
 		}
 		for _, w := range want {

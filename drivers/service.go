@@ -10,6 +10,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Units of the driver's own daemons, the same on all distributions.
@@ -86,7 +87,7 @@ func managerWants(s Services, f facts.Facts) ([]converge.Want, error) {
 	case s.FabricManager == "off", s.FabricManager == "auto" && !switches:
 		return nil, nil
 	case !switches && f.Live:
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot run the fabric manager: this machine has no NVSwitch, and it would not start",
 			Try:  []string{"fabricmanager = \"auto\" in [driver]"},
 		}

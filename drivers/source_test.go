@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // TestAdviceCanBeFollowed: what a refusal advises is not refused itself.
@@ -33,7 +33,7 @@ func TestAdviceCanBeFollowed(t *testing.T) {
 		{"NVIDIA has none", machine("ubuntu", "25.10", "amd64", "2331"), driver("580"), `source = "runfile"`, with(driver("580.95.05"), "source", "runfile")},
 	} {
 		_, err := Choose(Load(), x.m, x.d)
-		refused := (*converge.Trouble)(nil)
+		refused := (*trouble.Error)(nil)
 		if !errors.As(err, &refused) {
 			t.Errorf("%s: not refused: %v", x.what, err)
 			continue

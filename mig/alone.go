@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // perGPU says whether a GPU that cannot change waits alone: as the spec says, else at boot.
@@ -39,8 +40,8 @@ func (a alone) Look(ctx context.Context, v host.View) (converge.State, error) {
 	}
 	_, clients, err := a.Breaks(ctx, v, found, to)
 	if users := clients["stop-clients"]; err == nil && len(users) > 0 {
-		return "", converge.Wait{
-			For: fmt.Sprintf("GPU %s is in use: %s", a.address, strings.Join(converge.Few(users, 3), ", ")),
+		return "", trouble.Wait{
+			For: fmt.Sprintf("GPU %s is in use: %s", a.address, strings.Join(trouble.Few(users, 3), ", ")),
 			Try: []string{"end what uses it, or drain the node; the other GPUs have their partitions"},
 		}
 	}
@@ -50,7 +51,7 @@ func (a alone) Look(ctx context.Context, v host.View) (converge.State, error) {
 // waits is the want for a GPU that does not answer.
 func waits(g host.GPU, why string) converge.Want {
 	look := func(context.Context, host.View) (string, error) {
-		return "", converge.Wait{For: "GPU " + called(g) + " does not answer: " + g.Lost}
+		return "", trouble.Wait{For: "GPU " + called(g) + " does not answer: " + g.Lost}
 	}
 	w := things.Check("partitions of GPU "+called(g), look, why)
 	w.Releases = true

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Entry is one rule: which GPUs, and their desired partitions.
@@ -51,7 +51,7 @@ type Assigned struct {
 }
 
 // Assign finds the entry of each GPU, in the order of the GPUs. GPUs that no entry is for are left out, and so are GPUs
-// without MIG that no entry picks by their index. Errors are a *converge.Trouble: two entries for one GPU, an index or a
+// without MIG that no entry picks by their index. Errors are a *trouble.Error: two entries for one GPU, an index or a
 // name that no GPU has, MIG for a GPU that has none, entries for none of the GPUs.
 func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 	for _, e := range entries {
@@ -74,7 +74,7 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 				continue
 			}
 			if entry != nil {
-				return nil, &converge.Trouble{
+				return nil, &trouble.Error{
 					What:    fmt.Sprintf("cannot partition GPU %d, %s: two entries are for it", g.Index, named(g)),
 					Because: []string{entry.Where, e.Where},
 					Try:     []string{"let the filters or the devices of the two tell the GPUs apart"},
@@ -87,7 +87,7 @@ func Assign(entries []Entry, gpus []host.GPU) ([]Assigned, error) {
 		}
 		if !g.MIG && g.Lost == "" {
 			if entry.Layout.Enabled && !entry.Devices.All {
-				return nil, &converge.Trouble{
+				return nil, &trouble.Error{
 					What: fmt.Sprintf("cannot partition GPU %d: %s has no MIG", g.Index, named(g)),
 					Try:  []string{"take " + strconv.Itoa(g.Index) + " out of the devices of " + entry.Where},
 				}
@@ -115,7 +115,7 @@ func Needs(entries []Entry) int {
 }
 
 func noGPU(gpus []host.GPU) error {
-	t := &converge.Trouble{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"check the filters and the devices"}}
+	t := &trouble.Error{What: "cannot partition the GPUs: no entry is for any of them", Try: []string{"check the filters and the devices"}}
 	for _, g := range gpus {
 		has := ""
 		if !g.MIG {
@@ -175,7 +175,7 @@ func one(s string) bool {
 func (e Entry) check(gpus []host.GPU) error {
 	for _, i := range e.Devices.Index {
 		if !slices.ContainsFunc(gpus, func(g host.GPU) bool { return g.Index == i }) {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot partition GPU %d: there is none of this index", i),
 				Because: []string{
 					"it is asked for by " + e.Where,
@@ -191,8 +191,8 @@ func (e Entry) check(gpus []host.GPU) error {
 			continue
 		}
 		_, err := Find(s)
-		if t, ok := err.(*converge.Trouble); ok && !errors.Is(err, errKnown) {
-			return &converge.Trouble{What: fmt.Sprintf("cannot find GPU %q, which %s is for", s, e.Where), Because: t.Because, Try: t.Try}
+		if t, ok := err.(*trouble.Error); ok && !errors.Is(err, errKnown) {
+			return &trouble.Error{What: fmt.Sprintf("cannot find GPU %q, which %s is for", s, e.Where), Because: t.Because, Try: t.Try}
 		}
 	}
 	return nil

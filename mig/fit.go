@@ -45,7 +45,7 @@ type cost [4]int
 // Fit finds how the layout lies on a GPU in the state found, with the least disturbance: never an instance in
 // use if there is any other way, then as few instances as possible; proven by exhaustive search. Of ways that are alike
 // it takes the one that leaves the most room, then the first by places, so that the same wish ends in the same places.
-// Errors are a *converge.Trouble that says why the layout cannot be, with a picture where that explains it.
+// Errors are a *trouble.Error that says why the layout cannot be, with a picture where that explains it.
 func (m Model) Fit(found State, want Layout) (Fit, error) {
 	if found.Mode == Unknown {
 		return Fit{}, errors.New("cannot plan the partitions: the GPU's state is not known")

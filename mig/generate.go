@@ -10,8 +10,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // PartedFile is a file in mig-parted's format, to be written.
@@ -54,7 +54,7 @@ func Generate(gpus []host.GPU) (PartedFile, error) {
 		}
 	}
 	if len(kinds) == 0 {
-		return file, &converge.Trouble{What: "cannot generate layouts: none of the GPUs has MIG", Try: []string{"--gpu MODEL generates those of a GPU that this machine does not have"}}
+		return file, &trouble.Error{What: "cannot generate layouts: none of the GPUs has MIG", Try: []string{"--gpu MODEL generates those of a GPU that this machine does not have"}}
 	}
 	return file, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Make goes the shortest way from the GPU's current state.
@@ -95,7 +96,7 @@ func makeWays(ctx context.Context, h host.Host, d *host.Driver, ways []Way, all 
 func wayTo(d *host.Driver, c converge.Change) (Way, error) {
 	at, known := find(d, c.Name)
 	if !known {
-		return Way{}, &converge.Trouble{
+		return Way{}, &trouble.Error{
 			What: fmt.Sprintf("cannot partition GPU %s: the driver does not know it", c.Name),
 			Try:  []string{"lspci -d 10de: says whether it is still on the bus; dmesg says why it may have fallen off"},
 		}
@@ -132,7 +133,7 @@ func explain(err error, held []string) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	t := &converge.Trouble{What: fmt.Sprintf("cannot %s: %v", f.Step.of(f.GPU), f.Err), Err: err}
+	t := &trouble.Error{What: fmt.Sprintf("cannot %s: %v", f.Step.of(f.GPU), f.Err), Err: err}
 	for _, g := range append([]RolledBack{f.RolledBack}, f.Others...) {
 		for _, s := range g.Undone {
 			t.Undone = append(t.Undone, s.of(g.GPU))
@@ -149,10 +150,10 @@ func explain(err error, held []string) error {
 	refused, unreset := (*host.GPUError)(nil), (*Unreset)(nil)
 	switch {
 	case errors.As(f.Err, &unreset):
-		t.What, t.Because, t.Try = unreset.Error(), append(converge.Few(unreset.Holders, 6), t.Because...), unreset.try()
+		t.What, t.Because, t.Try = unreset.Error(), append(trouble.Few(unreset.Holders, 6), t.Because...), unreset.try()
 	case errors.As(f.Err, &refused) && refused.Code == "IN_USE":
-		t.Because = append(converge.Few(held, 6), t.Because...)
-		t.Try = []string{"end what uses the GPU (nvidia-smi lists processes, " + converge.Command("plan") + " names who has a device open), then run the same command again"}
+		t.Because = append(trouble.Few(held, 6), t.Because...)
+		t.Try = []string{"end what uses the GPU (nvidia-smi lists processes, " + trouble.Command("plan") + " names who has a device open), then run the same command again"}
 	}
 	return t
 }

@@ -16,9 +16,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Model is what one GPU, or every GPU of a kind, can be partitioned into.
@@ -252,7 +252,7 @@ func (m Model) GPU() host.GPU {
 var errKnown = errors.New("the GPU is known")
 
 // Find is the model that a person means: by PCI device id (0x233010DE, 2330, 10de:2330, with :0x16C110DE the subsystem too) or by
-// name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *converge.Trouble that lists what was meant.
+// name (H100-80GB, h200, "NVIDIA A100-SXM4-40GB"). The error is a *trouble.Error that lists what was meant.
 func Find(name string) (Model, error) {
 	if device, sub, _ := strings.Cut(name, ":"); isID(device) && isID(sub) {
 		m, err := Find(device)
@@ -280,7 +280,7 @@ func Find(name string) (Model, error) {
 		return list
 	}
 	if len(fit) > 1 {
-		return Model{}, &converge.Trouble{
+		return Model{}, &trouble.Error{
 			What: fmt.Sprintf("cannot tell which GPU %q is: there are %s", name, strings.Join(names(fit), ", ")),
 			Try:  []string{"write the memory too: " + strconv.Quote(fit[0].Name)},
 			Err:  errKnown,
@@ -289,7 +289,7 @@ func Find(name string) (Model, error) {
 	for _, u := range read().Unlisted {
 		named := letters(tokens) && !slices.ContainsFunc(tokens, func(t string) bool { return !slices.Contains(u.Words, t) })
 		if named || slices.ContainsFunc(u.Devices, func(d string) bool { return sameDevice("0x"+d+"10DE", name) }) {
-			return Model{}, &converge.Trouble{
+			return Model{}, &trouble.Error{
 				What: fmt.Sprintf("cannot plan for %s without its driver: %s", u.Name, u.Why),
 				Try:  []string{"run the same command without --gpu on the machine, where the driver says what it can be partitioned into"},
 				Err:  errKnown,
@@ -300,7 +300,7 @@ func Find(name string) (Model, error) {
 	if near := nearest.Of(name, names(all)); near != "" {
 		try = "did you mean " + strconv.Quote(near) + "?"
 	}
-	return Model{}, &converge.Trouble{What: fmt.Sprintf("cannot find GPU %q: no GPU of this name with MIG is known", name), Try: []string{try}}
+	return Model{}, &trouble.Error{What: fmt.Sprintf("cannot find GPU %q: no GPU of this name with MIG is known", name), Try: []string{try}}
 }
 
 func letters(tokens []string) bool {

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // name is a profile's name taken apart: [Cc.]Gg[.Ngb][+attribute[,attribute]] or -attribute, as NVIDIA's go-nvlib
@@ -125,7 +125,7 @@ func parseAttributes(s string) (string, error) {
 	return s[:1] + strings.Join(list, ","), nil
 }
 
-// profile is what this GPU calls a profile. The error is a *converge.Trouble that says what the GPU offers.
+// profile is what this GPU calls a profile. The error is a *trouble.Error that says what the GPU offers.
 func (m Model) profile(n name) (host.Profile, error) {
 	best := -1
 	for i, p := range m.Profiles {
@@ -177,7 +177,7 @@ func (m Model) noProfile(n name) error {
 	if near == "" {
 		near = nearest.Of(n.whole(), offers)
 	}
-	t := &converge.Trouble{
+	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot make %s on %s: it has no such profile", n.whole(), m.Name),
 		Because: []string{"it offers " + strings.Join(offers, ", ")},
 	}

@@ -11,8 +11,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/nearest"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Config is a file in the format of NVIDIA's mig-parted, version v1.
@@ -27,7 +27,7 @@ type NamedLayout struct {
 	Entries []Entry
 }
 
-// Layout is the entries of a layout; without a name, of the only one. The error is a *converge.Trouble that says which there are.
+// Layout is the entries of a layout; without a name, of the only one. The error is a *trouble.Error that says which there are.
 func (c Config) Layout(name string) ([]Entry, error) {
 	var names []string
 	for _, l := range c.Layouts {
@@ -36,7 +36,7 @@ func (c Config) Layout(name string) ([]Entry, error) {
 		}
 		names = append(names, l.Name)
 	}
-	t := &converge.Trouble{What: fmt.Sprintf("cannot find layout %q in %s", name, c.File)}
+	t := &trouble.Error{What: fmt.Sprintf("cannot find layout %q in %s", name, c.File)}
 	if near := nearest.Of(name, names); near != "" {
 		t.Try = append(t.Try, "did you mean "+strconv.Quote(near)+"?")
 	}

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // files are the configurations with layouts to plan: our own, and mig-parted's where it is on this machine.
@@ -262,8 +262,8 @@ func TestExport(t *testing.T) {
 // TestAskedListsFaults: each fault in a file is a reason of its own, of one line.
 func TestAskedListsFaults(t *testing.T) {
 	_, err := Asked(spec.MIG{File: "mig.yaml", Layout: "x"}, []byte("version: v2\nmig-configs:\n  x: [{devices: all, mig-enabled: maybe}]\n"))
-	trouble := (*converge.Trouble)(nil)
-	if !errors.As(err, &trouble) || len(trouble.Because) < 2 || strings.Contains(trouble.What+strings.Join(trouble.Because, "")+strings.Join(trouble.Try, ""), "\n") {
+	told := (*trouble.Error)(nil)
+	if !errors.As(err, &told) || len(told.Because) < 2 || strings.Contains(told.What+strings.Join(told.Because, "")+strings.Join(told.Try, ""), "\n") {
 		t.Errorf("%+v", err)
 	}
 }

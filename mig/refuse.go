@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // cannot says what is wrong with wants before any search: what one instance cannot be, and what counts forbid.
@@ -26,14 +26,14 @@ func (m Model) cannot(want Layout, items []item) error {
 			free = free || at.Start == it.start
 		}
 		if it.start != Anywhere && m.parts() {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot plan %s at %d on %s without its driver: where it can begin is not public", p.Name, it.start, m.Name),
 				Try:  []string{"leave out where it begins, or run the same command on the machine, where the driver says it"},
 				Err:  errKnown,
 			}
 		}
 		if it.start != Anywhere && !free {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot make %s at %d on %s: it cannot begin there", p.Name, it.start, m.Name),
 				Try:  []string{"begin at " + either(starts)},
 			}
@@ -42,7 +42,7 @@ func (m Model) cannot(want Layout, items []item) error {
 	}
 	for _, p := range m.Profiles {
 		if count[p.ID] > p.Max {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot make %s on %s: it holds at most %d of %s", want, m.Name, p.Max, p.Name),
 				Try:  []string{fmt.Sprintf("ask for %d of %s", p.Max, p.Name)},
 			}
@@ -55,7 +55,7 @@ func (m Model) cannot(want Layout, items []item) error {
 func (m Model) badCompute(it item) error {
 	p := it.profile
 	if n := total(it.compute); n > p.Slices {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot make compute instances %s in %s: they need %d slices, and it has %d", splits(it.compute), p.Name, n, p.Slices),
 			Try:  []string{"ask for fewer or smaller ones"},
 		}
@@ -68,14 +68,14 @@ func (m Model) badCompute(it item) error {
 	}
 	for i, c := range it.compute {
 		if _, ok := most[c]; !ok {
-			t := &converge.Trouble{What: fmt.Sprintf("cannot make a compute instance %dc in %s on %s: it has no such profile", c, p.Name, m.Name)}
+			t := &trouble.Error{What: fmt.Sprintf("cannot make a compute instance %dc in %s on %s: it has no such profile", c, p.Name, m.Name)}
 			if len(offers) > 0 {
 				t.Try = []string{"ask for " + either(offers)}
 			}
 			return t
 		}
 		if n := i + 1 - slices.Index(it.compute, c); n > most[c] {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot make compute instances %s in %s: it holds at most %d of %dc", splits(it.compute), p.Name, most[c], c),
 				Try:  []string{"ask for fewer of them"},
 			}
@@ -133,7 +133,7 @@ func (m Model) refuse(want Layout, items []item) error {
 	for _, it := range out {
 		left.Wants = append(left.Wants, it.want())
 	}
-	t := &converge.Trouble{
+	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot make %s on %s: %s", want, m.Name, why),
 		Because: append(strings.Split(strings.TrimSuffix(m.Picture(part), "\n"), "\n"), "no room is left for "+left.String()),
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Stage partitions the GPUs, before anything can hold them.
@@ -95,14 +96,14 @@ func Asked(m spec.MIG, file []byte) ([]Entry, error) {
 		return Entries(m)
 	}
 	if file == nil {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot read %s: it is not there", m.File),
 			Try:  []string{"put a file in mig-parted's format there, or write [[mig.gpu]] tables in node.toml"},
 		}
 	}
 	c, err := ParseParted(m.File, file)
 	if faults := FileErrors(nil); errors.As(err, &faults) {
-		t := &converge.Trouble{What: fmt.Sprintf("cannot read the layouts in %s", m.File), Err: err}
+		t := &trouble.Error{What: fmt.Sprintf("cannot read the layouts in %s", m.File), Err: err}
 		for _, f := range faults {
 			t.Because = append(t.Because, fmt.Sprintf("line %d, column %d: %s", f.Line, f.Column, f.Message))
 			if f.Fix != "" {
@@ -144,9 +145,9 @@ func impossible(m spec.MIG, f facts.Facts) error {
 			if errors.Is(err, errKnown) { // only its driver can judge this layout
 				continue
 			}
-			if trouble := (*converge.Trouble)(nil); errors.As(err, &trouble) {
-				trouble.Because = append(trouble.Because, fmt.Sprintf("no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs", p.Address, g.Device))
-				trouble.Try = append(trouble.Try, "trust_driver = true in [mig], if the driver to come knows more")
+			if told := (*trouble.Error)(nil); errors.As(err, &told) {
+				told.Because = append(told.Because, fmt.Sprintf("no driver answers, so GPU %s is judged by its PCI id %s and the table of known GPUs", p.Address, g.Device))
+				told.Try = append(told.Try, "trust_driver = true in [mig], if the driver to come knows more")
 			}
 			if err != nil {
 				return err

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func TestStepsInWords(t *testing.T) {
@@ -60,7 +60,7 @@ func TestFailureInWords(t *testing.T) {
 		if got := f.Error(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if got := explain(f, nil).(*converge.Trouble).What + "; it is in its former state"; got != want {
+		if got := explain(f, nil).(*trouble.Error).What + "; it is in its former state"; got != want {
 			t.Errorf("the engine says %q, want %q", got, want)
 		}
 	}

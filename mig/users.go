@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // user is a process that keeps a step from being made.
@@ -150,7 +151,7 @@ func watched(ctx context.Context, v host.View, ways []Way) error {
 			return err
 		}
 		if u.Active == "active" {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What:    fmt.Sprintf("cannot pause %s for this change: %s runs here and watches it", name, agent),
 				Because: []string{"the agent reports DCGM as lost, and EKS may replace the node for that"},
 				Try:     []string{"switch automatic node repair off for this node, stop " + name + ", and run the same command again"},
@@ -216,13 +217,13 @@ func refuseUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way, a
 	pods := slices.DeleteFunc(slices.Clone(found), func(u user) bool { return u.Pod == "" })
 	switch {
 	case !allowed:
-		return &converge.Trouble{
-			What: "cannot change the partitions: the GPUs are in use", Because: converge.Few(texts(found), 6), Err: converge.ErrInUse,
+		return &trouble.Error{
+			What: "cannot change the partitions: the GPUs are in use", Because: trouble.Few(texts(found), 6), Err: converge.ErrInUse,
 			Try: []string{"stop them, or run again with --allow stop-clients"},
 		}
 	case len(pods) > 0:
-		return &converge.Trouble{
-			What: "cannot take GPUs from pods: Kubernetes would start their processes again", Because: converge.Few(texts(pods), 6), Err: converge.ErrInUse,
+		return &trouble.Error{
+			What: "cannot take GPUs from pods: Kubernetes would start their processes again", Because: trouble.Few(texts(pods), 6), Err: converge.ErrInUse,
 			Try: []string{"kubectl drain this node, or delete these pods, and run the same command again"},
 		}
 	}
@@ -238,7 +239,7 @@ func endUsers(ctx context.Context, h host.Host, d *host.Driver, ways []Way) erro
 	var holders []things.Holder
 	for _, u := range found {
 		if u.PID == 0 { // a pod that has come since: it has no process to end
-			return &converge.Trouble{What: "cannot change the partitions: " + u.text, Err: converge.ErrInUse, Try: []string{"run the same command again"}}
+			return &trouble.Error{What: "cannot change the partitions: " + u.text, Err: converge.ErrInUse, Try: []string{"run the same command again"}}
 		}
 		if !slices.ContainsFunc(holders, func(o things.Holder) bool { return o.PID == u.PID }) {
 			holders = append(holders, u.Holder)

@@ -10,14 +10,14 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // words is an error with all that gpuadm prints of it.
 func words(err error) string {
-	var t *converge.Trouble
+	var t *trouble.Error
 	if err == nil {
 		return "no error\n"
 	}

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // crioDropIn is the name of gpuadm's file in CRI-O's folder of drop-ins. CRI-O reads all files there by name, whatever they end in.
@@ -35,7 +35,7 @@ func readCRIO(files []facts.File, version string) (crioConfig, error) {
 	major, minor, known := parseVersion(version)
 	before := func(m int) bool { return known && major == 1 && minor < m }
 	if before(23) {
-		return c, &converge.Trouble{
+		return c, &trouble.Error{
 			What: fmt.Sprintf("cannot configure CRI-O %s: gpuadm knows 1.23 and newer", version),
 			Try:  []string{"update CRI-O; it has the minor version of the node's Kubernetes"},
 		}
@@ -52,7 +52,7 @@ func readCRIO(files []facts.File, version string) (crioConfig, error) {
 		}
 		if err != nil {
 			line, column := toml.ErrorPlace(err)
-			return c, &converge.Trouble{
+			return c, &trouble.Error{
 				What: fmt.Sprintf("cannot read %s: it is not valid TOML: line %d, column %d: %v", f.Path, line, column, err),
 				Try:  []string{"fix the line; crio config says the same of it"}, Err: err,
 			}
@@ -61,7 +61,7 @@ func readCRIO(files []facts.File, version string) (crioConfig, error) {
 		for name, entry := range sub(settings, "runtimes") {
 			table, ok := entry.(map[string]any)
 			if !ok {
-				return c, &converge.Trouble{
+				return c, &trouble.Error{
 					What: fmt.Sprintf("cannot read %s: crio.runtime.runtimes.%s is not a table", f.Path, name), Try: []string{"fix it; crio config says the same"},
 				}
 			}
@@ -155,7 +155,7 @@ func (c crioConfig) proven(after crioConfig, h Handler, target, version string) 
 	for name, entry := range c.runtimes {
 		is, there := after.runtimes[name]
 		if !there {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot make %s CRI-O's default: CRI-O %s would forget the runtime %s", h.Name, version, name),
 				Try:  []string{"leave set_as_default out of [runtime]", "or update CRI-O to 1.26 or newer, which keeps it"},
 			}
@@ -165,7 +165,7 @@ func (c crioConfig) proven(after crioConfig, h Handler, target, version string) 
 		}
 	}
 	if h.Default && after.byDefault != h.Name {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot make %s CRI-O's default: a file that CRI-O reads after %s says %s", h.Name, target, after.byDefault),
 			Try:  []string{"take default_runtime out of that file: grep -rn default_runtime " + path.Dir(target)},
 		}

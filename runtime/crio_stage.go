@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // crioWants writes one drop-in, and wants CRI-O to run with it. CRI-O reads CDI specs in all its versions that gpuadm knows, so there
@@ -84,7 +85,7 @@ func proveCRIO(ctx context.Context, v host.View, e facts.Engine, h Handler, targ
 	if later := (host.Later{}); errors.As(err, &later) {
 		return nil // what gpuadm knows of CRI-O has to do
 	} else if err != nil {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s: CRI-O rejects its configuration before the edit: %v", target, err),
 			Try:  []string{e.Binary + " config, which says where"}, Err: err,
 		}
@@ -94,10 +95,10 @@ func proveCRIO(ctx context.Context, v host.View, e facts.Engine, h Handler, targ
 		err = judgeCRIO(was, is, h)
 	}
 	if err != nil {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    fmt.Sprintf("cannot edit %s: CRI-O would read the edited files differently: %v", target, err),
 			Because: []string{e.Binary + " config was asked about a copy; the machine's own files have not changed"},
-			Try:     []string{"report it with " + converge.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
+			Try:     []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
 		}
 	}
 	return nil

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const crioFolder = "/etc/crio/crio.conf.d"
@@ -109,7 +109,7 @@ func TestEditCRIO(t *testing.T) {
 		}
 		got, err := editCRIO(c.files, c.version, c.h, own, found)
 		if c.err != "" {
-			trouble := (*converge.Trouble)(nil)
+			trouble := (*trouble.Error)(nil)
 			if !errors.As(err, &trouble) || !strings.Contains(trouble.What, c.err) || len(trouble.Try) == 0 {
 				t.Errorf("%s: %v, want %q", name, err, c.err)
 			}

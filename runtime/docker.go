@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/jsonedit"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // FormDocker is what the journal calls the form of Docker's daemon.json, whose edits TakeOutDocker takes out.
@@ -43,13 +43,13 @@ func dockerSince(version string, major, minor int) bool {
 func editDocker(file, version string, h Handler, found []byte) ([]byte, error) {
 	d, err := jsonedit.Parse(found)
 	if err != nil {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s: it is no JSON that Docker reads: %v", file, err),
 			Try:  []string{"fix it; journalctl -u docker says the same when Docker starts"}, Err: err,
 		}
 	}
 	if h.Name == "runc" {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot configure Docker: it keeps the name runc for its own runtime", Try: []string{"give the handler another name in [runtime]"},
 		}
 	}
@@ -73,7 +73,7 @@ func editDocker(file, version string, h Handler, found []byte) ([]byte, error) {
 			out, err = d.Set(w.text, w.path...)
 		}
 		if err != nil {
-			return nil, &converge.Trouble{
+			return nil, &trouble.Error{
 				What: fmt.Sprintf("cannot edit %s: %v", file, err), Try: []string{"fix it; Docker refuses it too"}, Err: err,
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/jsonedit"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // dockerRestart is things.Restart for Docker. What Docker says that it has loaded wins over the times of file and process, and what it
@@ -67,7 +68,7 @@ func (f dockerRestart) Make(ctx context.Context, h host.Host, to converge.State)
 		return err
 	})
 	if err != nil {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot reload the configuration of Docker: %v", err), Err: err,
 			Try: []string{fmt.Sprintf("journalctl -u %s, which says why", f.Name())},
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/jsonedit"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // dockerWants edits daemon.json, and wants Docker to run with it.
@@ -63,9 +64,9 @@ func proveDocker(ctx context.Context, v host.View, e facts.Engine, before, after
 	if err == nil || errors.As(err, &host.Later{}) {
 		return nil
 	}
-	t := &converge.Trouble{
+	t := &trouble.Error{
 		What: fmt.Sprintf("cannot edit %s: Docker would not take the result: %v", e.Config, err),
-		Try:  []string{"report it with " + converge.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
+		Try:  []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
 	}
 	if before != nil && validate(before) != nil {
 		t.What = fmt.Sprintf("cannot edit %s: Docker rejects it before the edit: %v", e.Config, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/jsonedit"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -61,7 +62,7 @@ func TestEditDocker(t *testing.T) {
 	}
 	for found, why := range map[string]string{"{\n  // no\n}": "line 2: ", `{"runtimes": []}`: "runtimes is no object", `{"features": {}, "features": {}}`: "there twice"} {
 		_, err := editDocker(daemonJSON, "26.1.5", nvidia(), []byte(found))
-		if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, why) || len(trouble.Try) == 0 {
+		if trouble := (*trouble.Error)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, why) || len(trouble.Try) == 0 {
 			t.Errorf("%s: %v, want %q", found, err, why)
 		}
 	}

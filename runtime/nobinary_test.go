@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -29,7 +29,7 @@ func TestProveWithoutADaemon(t *testing.T) {
 	}
 	const name = "/etc/containerd/config.toml"
 	err = Prove(t.Context(), without{n}, "", Tree{Root: File{Path: name, Data: []byte("version = 2\n")}}, Handler{Name: "nvidia", Binary: Binary}, name, []byte("version = 2\n"), []byte("version = 2\n#\n"))
-	tr := (*converge.Trouble)(nil)
+	tr := (*trouble.Error)(nil)
 	if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot edit "+name+": the engine's program is not found") || len(tr.Try) != 1 || strings.Contains(tr.Try[0], "config dump") {
 		t.Errorf("%+v", err)
 	}

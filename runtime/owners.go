@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // An owner writes containerd's configuration on its machines.
@@ -179,7 +180,7 @@ func onAKS(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Wa
 // rewritten refuses to own a file that configure-helper makes again at each boot: an edit would be gone then.
 // Source: kubernetes/kubernetes, cluster/gce/gci/node.yaml and configure-helper.sh; https://github.com/cilium/cilium/pull/18486.
 func rewritten(_ spec.Spec, _ facts.Facts, e facts.Engine, _ Handler) ([]converge.Want, error) {
-	return nil, &converge.Trouble{
+	return nil, &trouble.Error{
 		What: "cannot own " + e.Config + ": GKE's configure-helper writes it again at each boot",
 		Try:  []string{`drop owner = "gpuadm" from [runtime], and let a device plugin with CDI give GPUs to pods`},
 	}

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Prove asks the machine's own daemon what it would make of the tree with the candidate in it, and judges the answer.
@@ -24,12 +24,12 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, t
 	if later := (host.Later{}); errors.As(err, &later) {
 		return nil // no daemon answers here: what gpuadm knows of it decides
 	} else if err != nil && binary == "" { // its unit may still run what was removed
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s: the engine's program is not found, so gpuadm cannot verify the change with it", target),
 			Try:  []string{"reinstall the engine: its unit and its configuration are there"}, Err: err,
 		}
 	} else if err != nil {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s: the daemon rejects its present configuration: %v", target, err),
 			Try:  []string{binary + " config dump, which says where"}, Err: err,
 		}
@@ -43,10 +43,10 @@ func Prove(ctx context.Context, v host.View, binary string, t Tree, h Handler, t
 		err = judge(was, is, h)
 	}
 	if err != nil {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    fmt.Sprintf("cannot edit %s: the daemon would read the edited file differently: %v", target, err),
 			Because: []string{binary + " config dump was asked about a copy; the machine's own files are as they were"},
-			Try:     []string{"report it with " + converge.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
+			Try:     []string{"report it with " + trouble.Command("facts --record") + " and the configuration: gpuadm should have known"}, Err: err,
 		}
 	}
 	return nil

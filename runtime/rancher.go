@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // K3s and RKE2 generate containerd's configuration at each start, with a handler for each NVIDIA program that they find. So what is
@@ -41,7 +42,7 @@ func rancher(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.
 	case dropIn != "":
 		c, err := asRead(e)
 		if err != nil {
-			return nil, trouble(err)
+			return nil, refused(err)
 		}
 		h, works := asDefault(s, f, c, h)
 		return append(works, editWants(f, e, h, dropIn, []string{dropIn})...), nil
@@ -130,21 +131,21 @@ func template(e facts.Engine) facts.File {
 // templated wants a template that adds the handler to what they generate.
 func templated(f facts.Facts, e facts.Engine, h Handler) ([]converge.Want, error) {
 	if h.Default {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot make %s the default runtime: %s generates %s", h.Name, e.Owner, e.Config),
 			Try:  []string{fmt.Sprintf("write default-runtime: %s into /etc/rancher/%s/config.yaml, and drop set_as_default", h.Name, e.Owner)},
 		}
 	}
 	major, minor, _ := parseVersion(e.Version)
 	if patch := strings.SplitN(e.Version+"..", ".", 4)[2]; major < 2 && (minor < 7 || minor == 7 && len(patch) < 2 && patch < "7") {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot add the handler %s: a template of this %s cannot add to what it generates", h.Name, e.Owner),
 			Try:  []string{fmt.Sprintf("update %s to a release of November 2023 or newer", e.Owner)},
 		}
 	}
 	name := template(e).Path
 	refused := func(there string) error {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot add the handler %s: %s is there, and gpuadm edits no template", h.Name, there),
 			Try:  []string{"add to it, on lines of their own: " + strings.Join(strings.Split(strings.TrimSpace(templateTable(there, h)), "\n"), " | "), "then: systemctl restart " + e.Unit},
 		}

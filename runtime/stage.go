@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Stage points the container engine at the NVIDIA runtime.
@@ -53,7 +54,7 @@ func wants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	case "containerd":
 		return ownerOf(s, e).wants(s, f, e, handlerOf(s, f, e))
 	}
-	return nil, &converge.Trouble{
+	return nil, &trouble.Error{
 		What: fmt.Sprintf("cannot configure %s: this gpuadm edits the configuration of containerd, CRI-O and Docker only", e.Name),
 		Try:  []string{fmt.Sprintf("nvidia-ctk runtime configure --runtime=%s, and drop [runtime] from node.toml", e.Name)},
 	}
@@ -66,7 +67,7 @@ func edits(s spec.Spec, f facts.Facts, e facts.Engine, h Handler) ([]converge.Wa
 	}
 	c, err := asRead(e)
 	if err != nil {
-		return nil, trouble(err)
+		return nil, refused(err)
 	}
 	h, works := asDefault(s, f, c, h)
 	target, err := c.targetPath(h)
@@ -81,7 +82,7 @@ func editWants(f facts.Facts, e facts.Engine, h Handler, target string, reads []
 	tree, daemon := tree(e), Daemon{Version: e.Version}
 	edit := func(found []byte) ([]byte, error) {
 		out, err := Edit(tree, daemon, h, target, found)
-		return out, trouble(err)
+		return out, refused(err)
 	}
 	why := fmt.Sprintf("handler %s runs %s", h.Name, path.Base(h.Binary))
 	if h.Default {
@@ -131,7 +132,7 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		}
 	}
 	if pick < 0 {
-		t := &converge.Trouble{What: "cannot configure a container engine: none is installed", Try: []string{"install containerd first"}}
+		t := &trouble.Error{What: "cannot configure a container engine: none is installed", Try: []string{"install containerd first"}}
 		if r.Engine != "auto" {
 			t.What = fmt.Sprintf("cannot configure %s: it is not installed", r.Engine)
 		}
@@ -145,7 +146,7 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		return e, notKubelets(k.Endpoint, f.Engines)
 	}
 	if e.Wrapper != "" && r.Config != e.Config {
-		return e, &converge.Trouble{
+		return e, &trouble.Error{
 			What: fmt.Sprintf("cannot tell which configuration %s reads: %s starts it by %s", e.Name, e.Unit, e.Wrapper),
 			Try: []string{
 				fmt.Sprintf("have ExecStart= in %s start %s itself, with its options", e.Unit, e.Name),
@@ -154,7 +155,7 @@ func engine(r spec.Runtime, f facts.Facts) (facts.Engine, error) {
 		}
 	}
 	if r.Config != "" && r.Config != e.Config {
-		return e, &converge.Trouble{
+		return e, &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s: %s reads %s", r.Config, e.Name, e.Config),
 			Try:  []string{"drop config from [runtime], or make the engine's unit read that file"},
 		}
@@ -179,7 +180,7 @@ func notKubelets(endpoint string, engines []facts.Engine) error {
 	for _, e := range engines {
 		at = append(at, fmt.Sprintf("%s at %s", e.Name, socket(e)))
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot configure a container engine: kubelet talks to %s, and none that was found listens there", endpoint),
 		Try: []string{
 			"point kubelet's containerRuntimeEndpoint at one that was: " + strings.Join(at, ", "),
@@ -237,11 +238,11 @@ func reads(t Tree) []string {
 	return names
 }
 
-// trouble gives a refusal the engine's form.
-func trouble(err error) error {
+// refused gives a refusal the engine's form.
+func refused(err error) error {
 	r := (*Refusal)(nil)
 	if !errors.As(err, &r) {
 		return err
 	}
-	return &converge.Trouble{What: r.Error(), Try: []string{r.Fix}, Err: r}
+	return &trouble.Error{What: r.Error(), Try: []string{r.Fix}, Err: r}
 }

@@ -8,13 +8,12 @@ import (
 	"path"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // toolkitKey is the fingerprint of the key that signs the NVIDIA Container Toolkit's repositories; many projects pin
@@ -111,7 +110,7 @@ func lacksToolkit(v host.View, s spec.Spec, f facts.Facts) []string {
 	case h.Name == "":
 		return nil
 	case e.Owner == "k3s" || e.Owner == "rke2":
-		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and "+converge.Command("apply")+" restarts %s then", path.Base(Binary), e.Owner, h.Name, e.Unit)}
+		return []string{fmt.Sprintf("%s is not installed: %s has no handler %s until it is; [toolkit] in node.toml installs it, and "+trouble.Command("apply")+" restarts %s then", path.Base(Binary), e.Owner, h.Name, e.Unit)}
 	}
 	return []string{fmt.Sprintf("%s is not installed: containers of the handler %s do not start until it is; [toolkit] in node.toml installs it", path.Base(Binary), h.Name)}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
 	"github.com/gpuadm/gpuadm/internal/toml"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // ToolkitConfig is what nvidia-container-runtime reads whenever it starts a container, so nothing is restarted for it. A key that it
@@ -67,7 +68,7 @@ func editToolkit(found []byte, set []toml.Op) ([]byte, error) {
 	tree, err := toml.Values(found)
 	if err != nil {
 		line, _ := toml.ErrorPlace(err)
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot edit %s:%d: it is not valid TOML: %s", ToolkitConfig, line, strings.TrimPrefix(err.Error(), "toml: ")),
 			Try:  []string{"correct that line: nvidia-container-runtime cannot read the file either", "or move the file away: nvidia-ctk config --in-place makes another"},
 		}
@@ -87,7 +88,7 @@ func editToolkit(found []byte, set []toml.Op) ([]byte, error) {
 	}
 	out, err := toml.Edit(found, ops)
 	if err != nil {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot edit %s: %v", ToolkitConfig, err), Err: err, Try: []string{"write the keys into it by hand: " + strings.Join(keysOf(ops), ", ")}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot edit %s: %v", ToolkitConfig, err), Err: err, Try: []string{"write the keys into it by hand: " + strings.Join(keysOf(ops), ", ")}}
 	}
 	return out, nil
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // toolkitDefault is what nvidia-ctk 1.20.1's "config" writes, on a machine without a driver.
@@ -71,7 +71,7 @@ func TestEditToolkit(t *testing.T) {
 	}
 	for _, broken := range []string{"a = ", "nvidia-container-runtime = 3\n"} {
 		_, err := editToolkit([]byte(broken), toolkitKeys(crio))
-		if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "cannot edit "+ToolkitConfig) || len(trouble.Try) == 0 {
+		if trouble := (*trouble.Error)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "cannot edit "+ToolkitConfig) || len(trouble.Try) == 0 {
 			t.Errorf("%q: %v", broken, err)
 		}
 	}

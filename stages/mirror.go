@@ -25,6 +25,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages/dnf"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A Mirror is what gpuadm mirror is asked for.
@@ -52,7 +53,7 @@ const (
 func (m Mirror) Make(ctx context.Context, h host.Host, s spec.Spec, f facts.Facts) (lock packages.Lock, changed bool, err error) {
 	from, ok := gatherers()[manager(f.OS)]
 	if !ok {
-		return lock, false, &converge.Trouble{
+		return lock, false, &trouble.Error{
 			What: fmt.Sprintf("cannot mirror for %s: neither apt nor dnf manages its packages", m.For),
 			Try:  []string{`set owner = "other" in [driver], if another tool installs the driver`},
 		}
@@ -112,7 +113,7 @@ func (m Mirror) signer(h host.Host) (things.Signer, error) {
 	}
 	s, err := things.ReadSigner(secret)
 	if err != nil {
-		return s, &converge.Trouble{
+		return s, &trouble.Error{
 			What: fmt.Sprintf("cannot sign with the key in %s: %v", m.Key, err), Err: err,
 			Try: []string{"name a file that gpuadm mirror wrote, or an RSA key: openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:3072"},
 		}
@@ -139,7 +140,7 @@ func (m Mirror) begin(ctx context.Context, h host.Host, next string) error {
 		return err
 	}
 	if len(names) > 0 && !slices.Contains(names, packages.MirrorLock) {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot write the mirror to %s: it has other files", m.Dir),
 			Try:  []string{"name a new folder with -o, or remove " + m.Dir},
 		}
@@ -208,7 +209,7 @@ func (m Mirror) packages(
 		return nil, w, err
 	}
 	if len(w.all()) == 0 {
-		return nil, w, &converge.Trouble{What: "cannot write the mirror: the spec asks for no packages", Try: []string{"write [driver] with a version, or [toolkit]"}}
+		return nil, w, &trouble.Error{What: "cannot write the mirror: the spec asks for no packages", Try: []string{"write [driver] with a version, or [toolkit]"}}
 	}
 	ask := packages.Request{Stream: w.stream}
 	if w.family != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
@@ -124,5 +125,5 @@ func rereadKubelet(f facts.Facts, _ *packages.Reading) ([]converge.Want, error) 
 }
 
 func noKubelet() error {
-	return &converge.Trouble{What: "cannot start kubelet: this machine has no unit of it", Try: []string{"[join] in node.toml, which makes the machine a node"}}
+	return &trouble.Error{What: "cannot start kubelet: this machine has no unit of it", Try: []string{"[join] in node.toml, which makes the machine a node"}}
 }

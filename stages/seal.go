@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -69,10 +70,10 @@ func Sealable(s converge.Status) error {
 	if len(open) == 0 && s.Unfinished == "" {
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    "cannot seal the image: some changes are not made, and at first boot there may be no network",
-		Because: converge.Few(open, 6),
-		Try:     []string{converge.Command("bake") + " without --seal, which says why"},
+		Because: trouble.Few(open, 6),
+		Try:     []string{trouble.Command("bake") + " without --seal, which says why"},
 	}
 }
 
@@ -135,10 +136,10 @@ func noPrivateKey(h host.View) error {
 	if err != nil || t.BuildKey == "" {
 		return err
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    "cannot seal the image: the private key " + t.BuildKey + " lies in it",
 		Because: []string{"DKMS's settings name it, and a private key that all machines have protects none of them"},
-		Try:     []string{"take it out of the image, and out of /etc/dkms/framework.conf and /etc/dkms/framework.conf.d", converge.Command("bake --module-key FILE --module-cert FILE") + ", which signs and leaves no key"},
+		Try:     []string{"take it out of the image, and out of /etc/dkms/framework.conf and /etc/dkms/framework.conf.d", trouble.Command("bake --module-key FILE --module-cert FILE") + ", which signs and leaves no key"},
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -34,11 +35,11 @@ func TestSealable(t *testing.T) {
 		"cut short":   {converge.Status{Unfinished: "run"}, ""},
 	} {
 		err := Sealable(c.is)
-		trouble := (*converge.Trouble)(nil)
-		if want := c.refused != "" || c.is.Unfinished != ""; errors.As(err, &trouble) != want {
+		told := (*trouble.Error)(nil)
+		if want := c.refused != "" || c.is.Unfinished != ""; errors.As(err, &told) != want {
 			t.Errorf("%s: %v", name, err)
-		} else if want && !strings.Contains(strings.Join(trouble.Because, " "), c.refused) {
-			t.Errorf("%s: because %q", name, trouble.Because)
+		} else if want && !strings.Contains(strings.Join(told.Because, " "), c.refused) {
+			t.Errorf("%s: because %q", name, told.Because)
 		}
 	}
 }
@@ -107,7 +108,7 @@ func TestSealPrivateKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Seal(t.Context(), n, spec.Spec{}, converge.Status{}, "1.0.0", false)
-	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "the private key "+key+" lies in it") {
+	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "the private key "+key+" lies in it") {
 		t.Errorf("sealed with a private key: %v", err)
 	}
 	if err := n.Remove(key); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -21,8 +22,8 @@ func TestPolicies(t *testing.T) {
 		e := engine(t, wantsMIG(`"1g.5gb" = 7`)+"[disruption]\npolicy = \""+policy+"\"\n")
 		before, touches := ids(t, n), n.Touches()
 		_, err := e.Apply(t.Context(), n)
-		if !errors.Is(err, converge.ErrInUse) || converge.Passes(err) != waits || n.Touches() != touches {
-			t.Errorf("%s: %v, passes %v, %d touches", policy, err, converge.Passes(err), n.Touches()-touches)
+		if !errors.Is(err, converge.ErrInUse) || trouble.Passes(err) != waits || n.Touches() != touches {
+			t.Errorf("%s: %v, passes %v, %d touches", policy, err, trouble.Passes(err), n.Touches()-touches)
 		}
 		compare(t, policy, before, ids(t, n))
 		e.Allow = []string{"stop-clients"}
@@ -37,8 +38,8 @@ func TestPolicyLate(t *testing.T) {
 	before := ids(t, n)
 	e := engine(t, wantsMIG(`"1g.5gb" = 7`))
 	_, err := e.Apply(t.Context(), &comes{Node: n, t: t})
-	if !errors.Is(err, converge.ErrInUse) || !converge.Passes(err) {
-		t.Errorf("%v, passes %v", err, converge.Passes(err))
+	if !errors.Is(err, converge.ErrInUse) || !trouble.Passes(err) {
+		t.Errorf("%v, passes %v", err, trouble.Passes(err))
 	}
 	compare(t, "after that", before, ids(t, n))
 	if runs := converge.ReadJournal(n).Runs(); len(runs) != 1 || runs[0].Result != "failed" {
@@ -64,8 +65,8 @@ func TestPolicyPartitions(t *testing.T) {
 			Thing: pkgThing{"a"}, To: to("1"), Breaks: []string{what}, Clients: map[string][]string{what: {"GPU 0: 1 MIG instance"}},
 		}))
 		e.Spec.Disruption.Policy = "idle"
-		if err := e.Interrupts(t.Context(), n); !errors.Is(err, converge.ErrInUse) || converge.Passes(err) != waits {
-			t.Errorf("%s: %v, passes %v", what, err, converge.Passes(err))
+		if err := e.Interrupts(t.Context(), n); !errors.Is(err, converge.ErrInUse) || trouble.Passes(err) != waits {
+			t.Errorf("%s: %v, passes %v", what, err, trouble.Passes(err))
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Every recorded machine has a plan for a driver, or a refusal that says what to do.
@@ -52,15 +52,15 @@ func TestRefusalIsSaidOnce(t *testing.T) {
 		}
 		n := m.boot(t)
 		_, err := engine(t, "[driver]\nversion = \"123.45.67\"\n").Apply(context.Background(), n)
-		trouble := (*converge.Trouble)(nil)
-		if !errors.As(err, &trouble) || len(trouble.Try) == 0 {
+		told := (*trouble.Error)(nil)
+		if !errors.As(err, &told) || len(told.Try) == 0 {
 			t.Fatalf("%s: no refusal with a fix: %v", m.name, err)
 		}
-		sentences := append([]string{trouble.What}, trouble.Because...)
+		sentences := append([]string{told.What}, told.Because...)
 		for i := range sentences {
 			sentences[i] = strings.TrimPrefix(sentences[i], "also: ")
 		}
-		for _, list := range [][]string{sentences, trouble.Try} {
+		for _, list := range [][]string{sentences, told.Try} {
 			slices.Sort(list)
 			if once := slices.Compact(slices.Clone(list)); len(once) < len(list) {
 				t.Errorf("said twice: %q", list)

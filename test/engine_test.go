@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -244,9 +245,9 @@ func TestBreaksNeedConsent(t *testing.T) {
 		return n, err
 	}
 	n, err := try(func(*converge.Engine) {})
-	var trouble *converge.Trouble
-	if !errors.As(err, &trouble) || n.Touches() != 0 || !strings.Contains(strings.Join(trouble.Because, ""), "python3") ||
-		len(strings.Join(trouble.Because, "\n")) > 1024 || trouble.Because[len(trouble.Because)-1] != "and 15994 more" {
+	var told *trouble.Error
+	if !errors.As(err, &told) || n.Touches() != 0 || !strings.Contains(strings.Join(told.Because, ""), "python3") ||
+		len(strings.Join(told.Because, "\n")) > 1024 || told.Because[len(told.Because)-1] != "and 15994 more" {
 		t.Errorf("without consent: %v, %d touches", err, n.Touches())
 	}
 	for what, mod := range map[string]func(*converge.Engine){
@@ -416,8 +417,8 @@ func TestUndoStopsAtChangeOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	touches := n.Touches()
-	var trouble *converge.Trouble
-	if _, err := e.Undo(context.Background(), n, "", nil); !errors.As(err, &trouble) || n.Touches() != touches {
+	var told *trouble.Error
+	if _, err := e.Undo(context.Background(), n, "", nil); !errors.As(err, &told) || n.Touches() != touches {
 		t.Fatalf("undone over a change outside gpuadm: %v, %d touches", err, n.Touches()-touches)
 	}
 	res, err := e.Undo(context.Background(), n, "", []string{"/etc/d.conf"})

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -348,7 +349,7 @@ func TestHostileUndoToOverAnUndoWithoutItsEnd(t *testing.T) {
 		}
 		n.Revive()
 		_, err := e.Undo(t.Context(), n, last.Run, nil)
-		if tr := (*converge.Trouble)(nil); errors.As(err, &tr) && !strings.Contains(err.Error(), "it is already undone") {
+		if tr := (*trouble.Error)(nil); errors.As(err, &tr) && !strings.Contains(err.Error(), "it is already undone") {
 			tested++
 			if !errors.Is(err, converge.ErrHalfUndone) || !strings.Contains(strings.Join(tr.Try, " "), "gpuadm undo --to ") {
 				t.Errorf("touch %d: %v, because %q, try %q", at, err, tr.Because, tr.Try)

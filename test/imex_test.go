@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -255,7 +256,7 @@ func TestIMEXWaitsForOthers(t *testing.T) {
 	n.Advance(time.Hour)
 	applied := tree(n)
 	put(t, n, "/run/imex-says", "WAITING_FOR_PEERS\n")
-	if _, err := imexEngine(t, "host").Apply(t.Context(), n); !converge.Passes(err) || !strings.Contains(err.Error(), "IMEX of the other nodes answers") {
+	if _, err := imexEngine(t, "host").Apply(t.Context(), n); !trouble.Passes(err) || !strings.Contains(err.Error(), "IMEX of the other nodes answers") {
 		t.Error(err)
 	}
 	compare(t, "while it waits", applied, tree(n))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -108,8 +109,8 @@ func TestForgedJournal(t *testing.T) {
 				}
 				touches := n.Touches()
 				err := do(engine(t, ""))
-				trouble := (*converge.Trouble)(nil)
-				if !errors.As(err, &trouble) || !strings.Contains(err.Error(), c.refuse) || !strings.Contains(strings.Join(trouble.Try, "\n"), c.fix) {
+				told := (*trouble.Error)(nil)
+				if !errors.As(err, &told) || !strings.Contains(err.Error(), c.refuse) || !strings.Contains(strings.Join(told.Try, "\n"), c.fix) {
 					t.Errorf("%s: want a refusal with %q and %q, got %#v", what, c.refuse, c.fix, err)
 				}
 				if _, err := n.Lstat("/usr/bin/rooted"); !errors.Is(err, fs.ErrNotExist) || n.Touches() != touches {
@@ -246,8 +247,8 @@ func TestHardLinkedJournal(t *testing.T) {
 		"apply": func() error { _, err := e.Apply(ctx, h); return err },
 		"undo":  func() error { _, err := e.Undo(ctx, h, "all", nil); return err },
 	} {
-		trouble := (*converge.Trouble)(nil)
-		if err := do(); !errors.As(err, &trouble) || !strings.Contains(err.Error(), "2 names") || len(trouble.Try) == 0 {
+		told := (*trouble.Error)(nil)
+		if err := do(); !errors.As(err, &told) || !strings.Contains(err.Error(), "2 names") || len(told.Try) == 0 {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

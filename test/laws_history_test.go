@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -203,7 +204,7 @@ func (h *history) mayRefuse(err error) {
 	if err == nil {
 		return
 	}
-	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Try) == 0 {
+	if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Try) == 0 {
 		h.Fatalf("refused, and no advice: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -109,7 +110,7 @@ func (r recorded) undoes(t *testing.T, what string, n *simhost.Node) {
 
 func oneSentence(t *testing.T, what string, err error) {
 	t.Helper()
-	if trouble := (*converge.Trouble)(nil); err != nil && (!errors.As(err, &trouble) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400) {
+	if told := (*trouble.Error)(nil); err != nil && (!errors.As(err, &told) || strings.Contains(err.Error(), "\n") || len(err.Error()) > 400) {
 		t.Fatalf("%s: no one sentence: %v", what, err)
 	}
 }

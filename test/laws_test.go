@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -44,8 +45,8 @@ func TestRefusalsTouchNothing(t *testing.T) {
 			}
 			refused++
 			_, err := e.Apply(context.Background(), n)
-			var trouble *converge.Trouble
-			if !errors.As(err, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
+			var told *trouble.Error
+			if !errors.As(err, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {
 				t.Errorf("%s/%s: not a refusal with a fix: %v", m.name, name, err)
 			}
 			if n.Touches() != 0 {
@@ -364,8 +365,8 @@ func TestDaemonThatDiesIsRestored(t *testing.T) {
 		}
 		tested++
 		_, err = e.Apply(context.Background(), n)
-		var trouble *converge.Trouble
-		if !errors.As(err, &trouble) || len(trouble.Undone) == 0 || len(trouble.Try) == 0 {
+		var told *trouble.Error
+		if !errors.As(err, &told) || len(told.Undone) == 0 || len(told.Try) == 0 {
 			t.Errorf("%s: %v", m.name, err)
 		}
 		compare(t, m.name+": after the daemon died", first, tree(n))

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // TestMayIsAskedBeforeEachStage: a notice that comes in the midst of a run keeps the stages after it from beginning, and what
@@ -24,14 +25,14 @@ func TestMayIsAskedBeforeEachStage(t *testing.T) {
 		return st
 	}
 	e := engineOf(t, named("one", things.Exact("/etc/one", nil, 0o644, "")), named("two", things.Exact("/etc/two", nil, 0o644, "")))
-	asked, leaving := 0, &converge.Trouble{What: "cannot begin: the machine goes"}
+	asked, leaving := 0, &trouble.Error{What: "cannot begin: the machine goes"}
 	e.May = func(context.Context, host.View, facts.Facts) error {
 		if asked++; asked > 1 {
 			return leaving
 		}
 		return nil
 	}
-	if _, err := e.Apply(context.Background(), n); !errors.Is(err, leaving) || converge.Passes(err) {
+	if _, err := e.Apply(context.Background(), n); !errors.Is(err, leaving) || trouble.Passes(err) {
 		t.Errorf("ends with %v", err)
 	}
 	if _, err := n.Stat("/etc/one"); err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -35,7 +35,7 @@ func TestEachGPU(t *testing.T) {
 			compare(t, failure+": nothing is touched", before, ids(t, n))
 			continue
 		}
-		if !converge.Passes(err) {
+		if !trouble.Passes(err) {
 			t.Fatal(err, because(err))
 		}
 		if got := ids(t, n); !strings.Contains(got, "3g.40gb") && got == before {
@@ -69,7 +69,7 @@ func (n lostSecond) Driver(ctx context.Context) (host.Driver, error) {
 func TestLostGPUWaits(t *testing.T) {
 	n := lostSecond{gpus(t, h100s)}
 	e := engine(t, "[mig]\nfailure = \"per-gpu\"\n[[mig.gpu]]\nlayout = { \"3g.40gb\" = 2 }\n")
-	if _, err := e.Apply(context.Background(), n); !converge.Passes(err) {
+	if _, err := e.Apply(context.Background(), n); !trouble.Passes(err) {
 		t.Fatal(err)
 	}
 	if p, err := e.Plan(context.Background(), n); err != nil || p.Deferred != 1 || len(p.Changes) != 1 || !strings.Contains(p.Changes[0].Waits, "fallen off the bus") {

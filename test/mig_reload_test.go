@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -211,11 +212,11 @@ func undoingUpgrade(t testing.TB, layout string) *converge.Engine {
 // refused says that a run would lose partitions, which ones, and how to allow it, and that it has left all as it was.
 func refused(t testing.TB, what string, err error, lost ...string) {
 	t.Helper()
-	trouble := (*converge.Trouble)(nil)
-	if !errors.As(err, &trouble) || !errors.Is(err, converge.ErrInUse) ||
-		!strings.Contains(trouble.What, "cannot make module nvidia: that needs lose-partitions, and the GPUs are partitioned") ||
-		!slices.Equal(trouble.Because, lost) || !slices.Equal(trouble.Try, []string{"run again with --allow lose-partitions"}) {
-		t.Fatalf("%s: %v, %+v; want it refused for %v", what, err, trouble, lost)
+	told := (*trouble.Error)(nil)
+	if !errors.As(err, &told) || !errors.Is(err, converge.ErrInUse) ||
+		!strings.Contains(told.What, "cannot make module nvidia: that needs lose-partitions, and the GPUs are partitioned") ||
+		!slices.Equal(told.Because, lost) || !slices.Equal(told.Try, []string{"run again with --allow lose-partitions"}) {
+		t.Fatalf("%s: %v, %+v; want it refused for %v", what, err, told, lost)
 	}
 }
 

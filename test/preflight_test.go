@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -28,7 +29,7 @@ func TestStoppingLosesLocalDisks(t *testing.T) {
 				t.Fatalf("%v %v", wants, err)
 			}
 			_, err = wants[0].To("a GPU is missing")
-			tr := (*converge.Trouble)(nil)
+			tr := (*trouble.Error)(nil)
 			if !errors.As(err, &tr) {
 				t.Fatal(err)
 			}
@@ -54,7 +55,7 @@ func TestPreflightWaitsForAKS(t *testing.T) {
 		n := changed(t, "aks-ubuntu2204", files)
 		e := engine(t, spec)
 		e.Stages = slices.DeleteFunc(e.Stages, func(st converge.Stage) bool { return st.Name != "preflight" })
-		if _, err := e.Apply(t.Context(), n); converge.Passes(err) != (gone != "") || gone == "" && err != nil {
+		if _, err := e.Apply(t.Context(), n); trouble.Passes(err) != (gone != "") || gone == "" && err != nil {
 			t.Errorf("%q: %v", gone, err)
 		}
 	}

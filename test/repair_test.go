@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -161,7 +162,7 @@ func TestRepairIsCutShort(t *testing.T) {
 		case 1:
 			unattended := wish{text: labelsA}.engine(t)
 			unattended.Unattended = true
-			if _, err := unattended.Apply(context.Background(), n); err != nil && !errors.As(err, new(converge.Wait)) {
+			if _, err := unattended.Apply(context.Background(), n); err != nil && !errors.As(err, new(trouble.Wait)) {
 				t.Fatal(err)
 			}
 			for _, run := range converge.ReadJournal(n).Runs() {

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // drawing is a package that may leave its version open ("newest") and that brings its library along.
@@ -111,9 +112,9 @@ func TestWhatCannotBeResolved(t *testing.T) {
 	}
 	touches := n.Touches()
 	_, err := e.Apply(context.Background(), n)
-	trouble := (*converge.Trouble)(nil)
-	if !errors.As(err, &trouble) || !strings.Contains(trouble.What, "it is gone") || strings.Contains(strings.Join(trouble.Because, ""), "also") {
-		t.Errorf("a version that is gone: %v (%+v)", err, trouble)
+	told := (*trouble.Error)(nil)
+	if !errors.As(err, &told) || !strings.Contains(told.What, "it is gone") || strings.Contains(strings.Join(told.Because, ""), "also") {
+		t.Errorf("a version that is gone: %v (%+v)", err, told)
 	}
 	if made := n.Touches() - touches; made != 0 {
 		t.Errorf("%d touches for what cannot be made", made)

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // TestNoRestartForWhatWasNotWritten: where a full disk keeps a file from being written, the daemon that reads it is not restarted.
@@ -80,7 +80,7 @@ func TestNoRestartForAFolder(t *testing.T) {
 }
 
 func rolledBack(err error) []string {
-	var t *converge.Trouble
+	var t *trouble.Error
 	if errors.As(err, &t) {
 		return t.Undone
 	}

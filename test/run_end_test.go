@@ -14,13 +14,14 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // What a run says when it ends.
 
-func trouble(t *testing.T, err error) *converge.Trouble {
+func troubleOf(t *testing.T, err error) *trouble.Error {
 	t.Helper()
-	tr := (*converge.Trouble)(nil)
+	tr := (*trouble.Error)(nil)
 	if !errors.As(err, &tr) {
 		t.Fatalf("no trouble: %v", err)
 	}
@@ -41,7 +42,7 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		if err == nil || strings.HasPrefix(err.Error(), "cannot close the run") {
 			continue
 		}
-		tr := &converge.Trouble{}
+		tr := &trouble.Error{}
 		errors.As(err, &tr) // the first touches of a run fail in plain words
 		_, a := n.Stat("/srv/a")
 		_, b := n.Stat("/srv/b")
@@ -56,7 +57,7 @@ func TestFailedApplySaysWhatRemains(t *testing.T) {
 		if strings.Contains(said, says) != (want != "") || want != "" && !slices.Contains(tr.Because, want) {
 			t.Errorf("failed at touch %d: want %q, said %q", touch, want, tr.Because)
 		}
-		if want != "" && !slices.Contains(tr.Try, "or undo them too: "+converge.Command("undo")) {
+		if want != "" && !slices.Contains(tr.Try, "or undo them too: "+trouble.Command("undo")) {
 			t.Errorf("failed at touch %d: try %q", touch, tr.Try)
 		}
 		seen[want] = true
@@ -115,7 +116,7 @@ func TestSameRefusalIsSaidOnce(t *testing.T) {
 	n := node(t)
 	e := engineOf(t, named("driver", refusal("one")), named("runtime", refusal("two"), refusal("three")))
 	_, err := e.Apply(context.Background(), n)
-	once(t, trouble(t, err))
+	once(t, troubleOf(t, err))
 
 	n = node(t)
 	e = engineOf(t, named("driver", things.Exact("/srv/a", []byte("a\n"), 0o644, ""), things.Exact("/srv/b", []byte("b\n"), 0o644, "")))
@@ -125,17 +126,17 @@ func TestSameRefusalIsSaidOnce(t *testing.T) {
 		return unanswered{t}, err
 	}
 	_, err = e.Undo(context.Background(), n, "", nil)
-	once(t, trouble(t, err))
+	once(t, troubleOf(t, err))
 }
 
 // unanswered cannot say what making it would interrupt.
 type unanswered struct{ converge.Thing }
 
 func (unanswered) Breaks(context.Context, host.View, converge.State, converge.State) ([]string, map[string][]string, error) {
-	return nil, nil, &converge.Trouble{What: "cannot find out who uses the GPUs", Because: []string{"the driver does not answer"}, Try: []string{"reboot"}}
+	return nil, nil, &trouble.Error{What: "cannot find out who uses the GPUs", Because: []string{"the driver does not answer"}, Try: []string{"reboot"}}
 }
 
-func once(t *testing.T, tr *converge.Trouble) {
+func once(t *testing.T, tr *trouble.Error) {
 	t.Helper()
 	said := map[string]bool{}
 	for _, line := range slices.Concat([]string{tr.What}, tr.Because, tr.Try) {

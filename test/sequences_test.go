@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/lab/labstage"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -117,7 +118,7 @@ func TestDiskFullForGoodIsTurnedBack(t *testing.T) {
 }
 
 func because(err error) []string {
-	var t *converge.Trouble
+	var t *trouble.Error
 	if errors.As(err, &t) {
 		return t.Because
 	}

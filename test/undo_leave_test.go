@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // If a name to leave is given, the advice about another obstacle has a command line that leaves both.
@@ -20,7 +21,7 @@ func TestUndoLeavesBoth(t *testing.T) {
 	put(t, n, "/etc/a", "theirs")
 	put(t, n, "/etc/b", "theirs")
 	_, err := e.Undo(t.Context(), n, "", []string{"/etc/a"})
-	tr := (*converge.Trouble)(nil)
+	tr := (*trouble.Error)(nil)
 	if !errors.As(err, &tr) || !strings.Contains(strings.Join(tr.Try, "\n"), "gpuadm undo --leave /etc/a --leave /etc/b") {
 		t.Fatalf("%#v", err)
 	}

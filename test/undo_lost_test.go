@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Bytes that were kept for the way back and are gone, or have changed, are missed before anything is touched; the rest can be undone.
@@ -42,7 +43,7 @@ func TestUndoWithoutItsBytes(t *testing.T) {
 			} else {
 				_, err = e.Undo(t.Context(), n, "", nil)
 			}
-			tr := (*converge.Trouble)(nil)
+			tr := (*trouble.Error)(nil)
 			if !errors.As(err, &tr) || !strings.Contains(tr.What, "cannot undo file /srv/a: ") || !strings.Contains(tr.What, path.Base(blob)) {
 				t.Fatalf("%s: %v", name, err)
 			}

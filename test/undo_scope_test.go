@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Undo of an unknown run lists the runs that there are, whether or not there is a spec to ask status with.
@@ -19,7 +19,7 @@ func TestUndoToNoRun(t *testing.T) {
 	undoable := func() string {
 		t.Helper()
 		_, err := e.Undo(t.Context(), n, "runtime", nil)
-		tr := (*converge.Trouble)(nil)
+		tr := (*trouble.Error)(nil)
 		if !errors.As(err, &tr) || len(tr.Because) == 0 {
 			t.Fatalf("got %+v", err)
 		}

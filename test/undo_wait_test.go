@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -81,7 +82,7 @@ func farNode(t *testing.T, f *far) (n *simhost.Node, before string) {
 	return n, before
 }
 
-func silent() error { return converge.Wait{For: "api.example does not answer: connection refused"} }
+func silent() error { return trouble.Wait{For: "api.example does not answer: connection refused"} }
 
 // Undo of a thing that a silent server keeps touches nothing, names the server, and says that waiting helps; once there is an
 // answer the same undo undoes all.
@@ -92,8 +93,8 @@ func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
 	all := n.Tree()
 	for _, to := range []string{"", "all"} {
 		_, err := farEngine(t, f).Undo(t.Context(), n, to, nil)
-		tr := (*converge.Trouble)(nil)
-		if !converge.Passes(err) || !errors.As(err, &tr) {
+		tr := (*trouble.Error)(nil)
+		if !trouble.Passes(err) || !errors.As(err, &tr) {
 			t.Fatalf("waiting would help, and undo says %v", err)
 		}
 		for _, part := range []string{"cannot read the state of", "afar one", "afar two", "api.example does not answer"} {
@@ -109,7 +110,7 @@ func TestUndoWaitsForWhoDoesNotAnswer(t *testing.T) {
 		}
 	}
 	compare(t, "after an undo that could not ask", all, n.Tree())
-	if _, err := farEngine(t, f).PlanUndo(t.Context(), n, "", nil); !converge.Passes(err) {
+	if _, err := farEngine(t, f).PlanUndo(t.Context(), n, "", nil); !trouble.Passes(err) {
 		t.Errorf("the plan says %v", err)
 	}
 	f.answers = -1
@@ -141,7 +142,7 @@ func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 	f.answers = 0
 	put(t, n, "/etc/b", "theirs\n")
 	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
-	if err == nil || converge.Passes(err) || !strings.Contains(err.Error(), "/etc/b") {
+	if err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "/etc/b") {
 		t.Fatalf("got %v", err)
 	}
 	why := strings.Join(because(err), "\n")
@@ -152,12 +153,12 @@ func TestUndoTellsOthersChangesBesideSilence(t *testing.T) {
 
 // Where the read fails for good, undo reports neither a change nor a wait.
 func TestUndoThatCannotLook(t *testing.T) {
-	f := &far{answers: -1, err: &converge.Trouble{What: "no certificate", Because: []string{"it has run out"}, Try: []string{"join again"}}}
+	f := &far{answers: -1, err: &trouble.Error{What: "no certificate", Because: []string{"it has run out"}, Try: []string{"join again"}}}
 	n, _ := farNode(t, f)
 	f.answers = 0
 	_, err := farEngine(t, f).Undo(t.Context(), n, "", nil)
-	tr := (*converge.Trouble)(nil)
-	if !errors.As(err, &tr) || converge.Passes(err) || !strings.Contains(err.Error(), "no certificate") {
+	tr := (*trouble.Error)(nil)
+	if !errors.As(err, &tr) || trouble.Passes(err) || !strings.Contains(err.Error(), "no certificate") {
 		t.Fatalf("got %v", err)
 	}
 	if strings.Contains(strings.Join(tr.Try, "\n"), "as we left it") || !slices.Contains(tr.Try, "join again") || !slices.Contains(tr.Because, "it has run out") {
@@ -177,7 +178,7 @@ func TestUndoGoesOnAfterSilence(t *testing.T) {
 		if f.answers > 0 {
 			break
 		}
-		if err != nil && !converge.Passes(err) {
+		if err != nil && !trouble.Passes(err) {
 			t.Errorf("silent after %d answers: %v", after, err)
 		}
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // foreignThing is a thing that another process brings: /srv/theirs. gpuadm can only wait for it, in its look or in its make.
@@ -26,13 +27,13 @@ func (o foreignThing) Look(_ context.Context, v host.View) (converge.State, erro
 	if _, err := v.Stat("/srv/theirs"); err == nil {
 		return "there", nil
 	} else if o.looks {
-		return "", converge.Wait{For: "theirs is missing", Try: []string{"ask them"}}
+		return "", trouble.Wait{For: "theirs is missing", Try: []string{"ask them"}}
 	}
 	return "", nil
 }
 
 func (foreignThing) Make(context.Context, host.Host, converge.State) error {
-	return converge.Wait{For: "theirs is missing"}
+	return trouble.Wait{For: "theirs is missing"}
 }
 
 // TestWaiting: a thing that only others can bring stops nothing else and rolls nothing back. The same run continues once it is there.
@@ -45,10 +46,10 @@ func TestWaiting(t *testing.T) {
 			things.Exact("/etc/b", []byte("b"), 0o600, ""),
 		))
 		res, err := e.Apply(context.Background(), n)
-		if !converge.Passes(err) || !strings.Contains(err.Error(), "theirs is missing") {
+		if !trouble.Passes(err) || !strings.Contains(err.Error(), "theirs is missing") {
 			t.Fatalf("%+v: %v", o, err)
 		}
-		if tr := (*converge.Trouble)(nil); o.looks && (!errors.As(err, &tr) || len(tr.Try) != 1 || tr.Try[0] != "ask them") {
+		if tr := (*trouble.Error)(nil); o.looks && (!errors.As(err, &tr) || len(tr.Try) != 1 || tr.Try[0] != "ask them") {
 			t.Errorf("no fix: %+v", err)
 		}
 		if _, err := n.Stat("/etc/a"); err != nil {
@@ -80,14 +81,14 @@ func TestWaitingToKnow(t *testing.T) {
 		n := node(t)
 		st := stage()
 		st.Wants = func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-			cause := error(converge.Wait{For: "an answer"})
+			cause := error(trouble.Wait{For: "an answer"})
 			if !waits {
 				cause = errors.New("no")
 			}
-			return nil, &converge.Trouble{What: "cannot ask", Try: []string{"ask them"}, Err: cause}
+			return nil, &trouble.Error{What: "cannot ask", Try: []string{"ask them"}, Err: cause}
 		}
 		_, err := engineOf(t, st).Apply(context.Background(), n)
-		if tr := (*converge.Trouble)(nil); converge.Passes(err) != waits || !errors.As(err, &tr) || len(tr.Try) != 1 || tr.What != "cannot ask" {
+		if tr := (*trouble.Error)(nil); trouble.Passes(err) != waits || !errors.As(err, &tr) || len(tr.Try) != 1 || tr.What != "cannot ask" {
 			t.Errorf("waits %v: %+v", waits, err)
 		}
 	}

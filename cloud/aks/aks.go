@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Wants leaves the machines of a pool to AKS's own scripts.
@@ -25,7 +26,7 @@ func Wants(f facts.Facts) ([]converge.Want, error) {
 	case "aks":
 		return []converge.Want{provisioned(f.Booting)}, nil
 	}
-	return nil, &converge.Trouble{
+	return nil, &trouble.Error{
 		What:    "cannot join AKS: this machine is in none of its node pools",
 		Because: []string{"looked for /opt/azure/containers with AKS's scripts, and for a unit aks-node-controller.service"},
 		Try:     []string{"add a GPU node pool: az aks nodepool add --gpu-driver none"},
@@ -51,7 +52,7 @@ func noDriverAtBoot() converge.Want {
 		if _, err := v.Stat(facts.AKSProvisioned); err == nil || !host.NotExist(err) {
 			return "", err
 		}
-		return "", &converge.Trouble{
+		return "", &trouble.Error{
 			What:    "cannot touch the driver before AKS's own scripts have ended, and at a boot they wait for kubelet, which waits for gpuadm",
 			Because: []string{facts.AKSProvisioned + " is not there"},
 			Try:     []string{"on AKS run gpuadm as a DaemonSet", "or drop [driver] from the node.toml of the image"},
@@ -74,7 +75,7 @@ func provisioned(booting bool) converge.Want {
 		case booting:
 			return "", host.Later{Until: "once AKS's own scripts have run"}
 		}
-		return "", converge.Wait{
+		return "", trouble.Wait{
 			For: "AKS's own scripts to have set this machine up (" + facts.AKSProvisioned + " is not there)",
 			Try: []string{"tail /var/log/azure/cluster-provision.log"},
 		}

@@ -10,10 +10,10 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -24,7 +24,7 @@ func TestAKSWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := provisioned(false)
-	if _, err := w.Look(t.Context(), n.View()); !converge.Passes(err) {
+	if _, err := w.Look(t.Context(), n.View()); !trouble.Passes(err) {
 		t.Error(err)
 	}
 }
@@ -61,9 +61,9 @@ func TestAKSBeginsAtBoot(t *testing.T) {
 	}{
 		{"[runtime]\n", true, true, func(err error) bool { return errors.As(err, new(host.Later)) }},
 		{"[driver]\nversion = \"580\"\n", true, true, func(err error) bool {
-			return err != nil && !converge.Passes(err) && strings.Contains(err.Error(), "which waits for gpuadm")
+			return err != nil && !trouble.Passes(err) && strings.Contains(err.Error(), "which waits for gpuadm")
 		}},
-		{"[driver]\nversion = \"580\"\n", false, true, converge.Passes},
+		{"[driver]\nversion = \"580\"\n", false, true, trouble.Passes},
 		{"[driver]\nversion = \"580\"\n", true, false, func(err error) bool { return err == nil }},
 	} {
 		n := n

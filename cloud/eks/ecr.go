@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // registries are the hosts of ECR, by partition of AWS: each may have images that only the machine's role may pull.
@@ -32,7 +33,7 @@ func needsECR(f facts.Facts) error {
 	if f.Cloud.ECRPlugin || f.Kubelet.Joined {
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    "cannot join EKS: " + instance.ECRPlugin + " is not there",
 		Because: []string{"it is kubelet's plugin that logs in to ECR, where EKS has the images of the CNI and of kube-proxy: without them the node never becomes ready"},
 		Try: []string{

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // HybridInit is what joins a machine of one's own, once everything of nodeadm's is on it.
@@ -37,7 +38,7 @@ func hybrid(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	look := func(ctx context.Context, v host.View) (string, error) {
 		err := instance.ReachEKS(ctx, v, s.Join.Region, method.Via(s))
 		if said := (*instance.Error)(nil); errors.As(err, &said) {
-			return "", &converge.Trouble{What: said.What, Because: said.Because, Try: said.Try, Err: said}
+			return "", &trouble.Error{What: said.What, Because: said.Because, Try: said.Try, Err: said}
 		}
 		return "", err
 	}

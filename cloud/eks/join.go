@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Wants joins a machine in EC2 to its EKS cluster. Where EKS's own tools are on the machine they do it, and gpuadm configures what
@@ -38,7 +39,7 @@ func Wants(se *node.Session, s spec.Spec, f facts.Facts) ([]converge.Want, error
 	case !f.Live:
 		return []converge.Want{Deferred("which cluster of EKS to join", host.FirstBoot, "the machine learns it when it boots")}, nil
 	case f.Cloud.Name != "aws":
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What:    "cannot join EKS: the machine is not in EC2, where it would get its credentials",
 			Because: []string{"neither the firmware nor a file says that it is"},
 			Try: []string{
@@ -75,11 +76,11 @@ type ownNode struct {
 func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 	for _, e := range []*instance.Error{f.NoInstance, f.NoCluster} {
 		if e != nil {
-			return nil, &converge.Trouble{What: e.What, Because: e.Because, Try: e.Try, Err: e}
+			return nil, &trouble.Error{What: e.What, Because: e.Because, Try: e.Try, Err: e}
 		}
 	}
 	if f.Instance == nil || f.Cluster == nil {
-		return nil, &converge.Trouble{What: "cannot join EKS: no service says which machine and which cluster this is", Try: []string{converge.Command("facts") + ", which says who was asked"}}
+		return nil, &trouble.Error{What: "cannot join EKS: no service says which machine and which cluster this is", Try: []string{trouble.Command("facts") + ", which says who was asked"}}
 	}
 	n := &ownNode{cluster: *f.Cluster, machine: *f.Instance, region: cmp.Or(s.Join.Region, f.Instance.Region)}
 	c := &n.cluster
@@ -87,19 +88,19 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 	c.ServiceCIDR = cmp.Or(s.Join.ServiceCIDR, c.ServiceCIDR)
 	if file := s.Join.CAFile; file != "" {
 		if c.CA = f.Files[file]; c.CA == nil {
-			return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: it is not there", file), Try: []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"}}
+			return nil, &trouble.Error{What: fmt.Sprintf("cannot read %s: it is not there", file), Try: []string{"write the cluster's CA certificate there, or drop ca_file from [join]: EKS tells it"}}
 		}
 	}
 	n.name = cmp.Or(s.Join.NodeName, c.PrivateDNS)
 	services, err := netip.ParsePrefix(c.ServiceCIDR)
 	switch {
 	case c.Server == "" || c.CA == nil || err != nil:
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot join EKS: of the cluster %s not all is known that a node must know", c.Name),
 			Try:  []string{"write server, ca_file and service_cidr in [join], or none of them: then EKS is asked"},
 		}
 	case n.machine.ID == "" || n.machine.Zone == "":
-		return nil, &converge.Trouble{What: "cannot join EKS: EC2 does not tell the machine's id and zone", Try: []string{converge.Command("facts")}}
+		return nil, &trouble.Error{What: "cannot join EKS: EC2 does not tell the machine's id and zone", Try: []string{trouble.Command("facts")}}
 	}
 	if err := needsECR(f); err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func newOwnNode(s spec.Spec, f facts.Facts) (*ownNode, error) {
 		n.ip = n.machine.IPv6
 	}
 	if n.ip == "" {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot join EKS: the cluster's services are at %s, and EC2 knows no address of that family for this machine", services),
 			Try:  []string{"give the machine's subnet addresses of that family, and start it again"},
 		}
@@ -188,7 +189,7 @@ func Notes(s spec.Spec, f facts.Facts) []string {
 	}
 	notes := []string{"nodeadm joins this machine (" + f.Cloud.ManagedWhy + ") and rewrites kubelet's and containerd's files at each boot; gpuadm tells it by " + method.NodeadmDropIn}
 	if f.Files[node.BootUnit] == nil {
-		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: "+converge.Command("apply --install"))
+		notes = append(notes, "gpuadm.service is not installed, so nothing holds nodeadm back until the GPUs are ready: "+trouble.Command("apply --install"))
 	}
 	if f.Kubelet.Joined && !bytes.Contains(f.Files[method.NodeadmDropIn], []byte(method.NodeadmKind)) {
 		notes = append(notes, "the node has joined already: nodeadm reads its settings at its next run, at the next boot")

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // On EKS's own images nodeadm configures kubelet, and a node must be the same whichever way it joined: the keys and their values are
@@ -107,14 +108,14 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 			return "", host.FirstBoot
 		}
 		if _, err := v.Stat(plugin); host.NotExist(err) {
-			return "", &converge.Trouble{
+			return "", &trouble.Error{
 				What: fmt.Sprintf("cannot join EKS: %s is not installed, which kubelet calls for its credentials", plugin),
-				Try:  []string{converge.Command("apply --install")},
+				Try:  []string{trouble.Command("apply --install")},
 			}
 		}
 		token, _, err := instance.Token(ctx, v, n.cluster.Name, n.region)
 		if said := (*instance.Error)(nil); errors.As(err, &said) {
-			return "", &converge.Trouble{What: said.What, Because: said.Because, Try: said.Try, Err: said}
+			return "", &trouble.Error{What: said.What, Because: said.Because, Try: said.Try, Err: said}
 		} else if err != nil {
 			return "", err
 		}
@@ -132,9 +133,9 @@ func (n *ownNode) accepted(via host.Via) converge.Want {
 func (n *ownNode) refused(user string, groups []string, err error) error {
 	switch is := "system:node:" + n.name; {
 	case errors.Is(err, kube.Unauthorized):
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    fmt.Sprintf("cannot join EKS: the cluster %s does not know this machine's role", n.cluster.Name),
-			Because: []string{converge.OneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
+			Because: []string{trouble.OneLine(err.Error()), "or " + n.cluster.Server + " is another cluster's"},
 			Try: []string{
 				"aws eks create-access-entry --cluster-name " + n.cluster.Name + " --type EC2_LINUX --principal-arn ARN, with the ARN of the machine's role",
 				"aws sts get-caller-identity, on this machine, prints its role",
@@ -146,8 +147,8 @@ func (n *ownNode) refused(user string, groups []string, err error) error {
 	case err != nil:
 		return err
 	case user != is || !slices.Contains(groups, "system:nodes"):
-		return &converge.Trouble{
-			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(converge.OneLine(user)), is),
+		return &trouble.Error{
+			What:    fmt.Sprintf("cannot join EKS: the cluster takes this machine for %s, and its kubelet would be %s", strconv.Quote(trouble.OneLine(user)), is),
 			Because: []string{"a node's name and the name that EKS gives its role must be the same"},
 			Try: []string{
 				"give the role an access entry of type EC2_LINUX, in place of another type",

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // nodeadmReadsFolder is how nodeadm-run.service has nodeadm read our file; nodeadm by itself reads no folder.
@@ -46,7 +47,7 @@ func nodeadm(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 		return nil, err
 	}
 	if unit := f.Files[method.NodeadmUnit]; text != nil && unit != nil && !bytes.Contains(unit, []byte(nodeadmReadsFolder)) {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What:    fmt.Sprintf("cannot have nodeadm register the node with %s: this image's %s does not read %s", node.RegistersWith(labels, taints), method.NodeadmRun, path.Dir(method.NodeadmDropIn)),
 			Because: []string{"EKS's images before v20251023 do not have " + nodeadmReadsFolder + " in its ExecStart"},
 			Try:     []string{"use an image v20251023 or newer", "or give labels and taints in the NodeConfig of the user data, and write method = \"none\" in [join]"},
@@ -199,7 +200,7 @@ func nodeadmRuntime(s spec.Spec, f facts.Facts, resolved method.NodeadmSpec) (st
 	}
 	ours := bytes.Contains(f.Files[method.NodeadmDropIn], []byte("\n  containerd:\n"))
 	if resolved.Spec.Containerd.Config != "" && !ours {
-		return "", &converge.Trouble{
+		return "", &trouble.Error{
 			What:    fmt.Sprintf("cannot give containerd the handler %s: the user data has a spec.containerd.config already", name),
 			Because: []string{"older versions of nodeadm drop both where there are two (internal/api/merge.go)"},
 			Try:     []string{"add the handler there, or write handler = \"nvidia\" in [runtime], which nodeadm has by itself"},

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Wants wants nothing: GKE's own scripts make the machines of its pools nodes, and no other tool can. GKE signs a kubelet's
@@ -21,7 +22,7 @@ func Wants(_ spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	if f.Cloud.Managed == "gke" {
 		return nil, nil
 	}
-	return nil, &converge.Trouble{
+	return nil, &trouble.Error{
 		What: "cannot join GKE: it takes no machines but those of its own node pools, and this is none of them",
 		Because: []string{
 			"GKE signs kubelet's certificate for machines only that prove by their virtual TPM to be in a pool's instance group",

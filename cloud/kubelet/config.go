@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // table is a JSON object.
@@ -72,20 +73,20 @@ func (k Own) config(s spec.Spec, f facts.Facts, e facts.Engine, taints []spec.Ta
 func readKubeletConfig(name string, data []byte) (table, error) {
 	const fix = "write kubelet_config = PATH in [join], the path of a KubeletConfiguration in YAML or JSON with the keys that differ"
 	if path.Clean(name) == ConfigFile {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s as kubelet_config: gpuadm writes that file", name), Try: []string{"write the keys that differ into another file, such as /etc/gpuadm/kubelet.yaml"}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s as kubelet_config: gpuadm writes that file", name), Try: []string{"write the keys that differ into another file, such as /etc/gpuadm/kubelet.yaml"}}
 	}
 	if data == nil {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: not found", name), Try: []string{fix}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot read %s: not found", name), Try: []string{fix}}
 	}
 	var t table
 	if len(data) > 1<<20 {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name), Try: []string{fix}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s: it is larger than 1 MiB", name), Try: []string{fix}}
 	}
 	if err := yaml.Unmarshal(data, &t); err != nil {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, strings.Join(strings.Fields(err.Error()), " ")), Try: []string{fix}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s: it is no KubeletConfiguration: %v", name, strings.Join(strings.Fields(err.Error()), " ")), Try: []string{fix}}
 	}
 	if kind, stated := t["kind"]; stated && kind != "KubeletConfiguration" {
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{fix}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s: its kind is %v, not KubeletConfiguration", name, kind), Try: []string{fix}}
 	}
 	return t, nil
 }

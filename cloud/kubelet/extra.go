@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // extraArgs is where packages have an administrator's flags. They come last on kubelet's command line, and so win over ours, and
@@ -26,7 +26,7 @@ func extraFits(f facts.Facts, name string, taints []spec.Taint) error {
 		words := wordsOf(file.Data, extraArgs)
 		for _, flag := range []string{"hostname-override", taintFlag, "config", "kubeconfig", "bootstrap-kubeconfig"} {
 			if try := extraTry(words, flag, name, taints); try != "" {
-				return &converge.Trouble{
+				return &trouble.Error{
 					What:    fmt.Sprintf("cannot join: %s states --%s, which would win over [join]", file.Path, flag),
 					Because: []string{extraArgs + " comes last on kubelet's command line"},
 					Try:     []string{fmt.Sprintf("take --%s out of %s in %s; %s", flag, extraArgs, file.Path, try)},

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // FormKubelet is what the journal calls the form of files whose edits TakeOut takes out.
@@ -38,7 +39,7 @@ func (n File) Want(why string) converge.Want {
 	return things.Edited(things.NewFile(n.Name, TakeOut).Formed(FormKubelet), func(found []byte) ([]byte, error) {
 		out, err := n.edit(found)
 		if err != nil {
-			return nil, &converge.Trouble{
+			return nil, &trouble.Error{
 				What: fmt.Sprintf("cannot add flags for kubelet to %s: %v", n.Name, err),
 				Try:  []string{"write it so; or add the labels and taints by hand, and drop them from [node]"},
 				Err:  err,

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Where kubelet's files are: kubeadm's places (kubernetes, cmd/kubeadm/app/constants/constants.go), which every administrator and
@@ -77,7 +78,7 @@ func (u heldUnit) Look(ctx context.Context, v host.View) (converge.State, error)
 // Wants are the files, the unit, and a kubelet that has read its files since they changed.
 func (k Own) Wants(s spec.Spec, f facts.Facts, node Node) ([]converge.Want, error) {
 	if f.Kubelet.Binary == "" {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot join: no kubelet is installed",
 			Try:  []string{"install the package kubelet, in the cluster's version or up to three minor versions older: https://kubernetes.io/releases/version-skew-policy/#kubelet"},
 		}
@@ -124,7 +125,7 @@ func (k Own) runs(f facts.Facts) []converge.Want {
 		file, now, _ := strings.Cut(string(found), " ")
 		switch {
 		case file == "masked":
-			return "", &converge.Trouble{What: "cannot start kubelet.service: an administrator has masked it", Try: []string{"systemctl unmask kubelet.service"}}
+			return "", &trouble.Error{What: "cannot start kubelet.service: an administrator has masked it", Try: []string{"systemctl unmask kubelet.service"}}
 		case found == "" && active == "": // its file is made earlier in the same stage
 			now = "inactive"
 		case active != "":
@@ -150,7 +151,7 @@ func EngineOf(f facts.Facts) (facts.Engine, error) {
 			}
 		}
 	}
-	return facts.Engine{}, &converge.Trouble{
+	return facts.Engine{}, &trouble.Error{
 		What: "cannot join: no container engine that kubelet can use is installed",
 		Try:  []string{"install containerd (or CRI-O); kubelet has not been able to use Docker since 1.24"},
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/hashicorp/go-version"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Starts refuses what kubelet would not start with: it would end again and again, and say why in its log only.
@@ -22,7 +22,7 @@ func Starts(config table, s spec.Spec, f facts.Facts) error {
 		file = "a file that kubelet_config in [join] names"
 	}
 	if f.Cgroup == 1 && refusesCgroup1(f.Kubelet.Version) && config["failCgroupV1"] != false {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot join: kubelet %s does not start on a machine with cgroup v1", f.Kubelet.Version),
 			Try: []string{
 				"boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line, or use a newer OS: cgroup v1 goes away",
@@ -31,7 +31,7 @@ func Starts(config table, s spec.Spec, f facts.Facts) error {
 		}
 	}
 	if swaps := swapsOn(f.Files["/proc/swaps"]); len(swaps) > 0 && config["failSwapOn"] != false {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot join: kubelet does not start while swap is on (%s)", strings.Join(swaps, ", ")),
 			Try: []string{
 				"swapoff -a, and take the swap out of /etc/fstab",

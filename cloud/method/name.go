@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // NodeName is what the node is called: as kubelet does it, the host's name in lower case
@@ -46,7 +46,7 @@ func NameFits(name string, s spec.Spec) error {
 	if problem == "" {
 		return nil
 	}
-	t := &converge.Trouble{What: "cannot join: " + problem, Try: []string{`write node_name = "…" in [join], or hostnamectl set-hostname NAME`}}
+	t := &trouble.Error{What: "cannot join: " + problem, Try: []string{`write node_name = "…" in [join], or hostnamectl set-hostname NAME`}}
 	if s.Join.NodeName != "" {
 		t.Try = []string{"write another node_name in [join]"}
 	}

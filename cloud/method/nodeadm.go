@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // On EKS's images nodeadm makes the machine a node. At each boot nodeadm-config.service reads the user data, before cloud-init,
@@ -43,8 +43,8 @@ func NodeadmReads(data []byte) (n NodeadmSpec, err error) {
 		return n, nil // not yet: an image, or a boot that is too young
 	}
 	if err := json.Unmarshal(data, &n); err != nil {
-		return n, &converge.Trouble{
-			What:    fmt.Sprintf("cannot read %s: it is not what nodeadm writes: %s", NodeadmResolved, converge.OneLine(err.Error())),
+		return n, &trouble.Error{
+			What:    fmt.Sprintf("cannot read %s: it is not what nodeadm writes: %s", NodeadmResolved, trouble.OneLine(err.Error())),
 			Because: []string{"the taints of the user data are in there, and gpuadm's list in their place would remove them"},
 			Try:     []string{"nodeadm init, or a reboot, which rewrites it"},
 		}

@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // fabricManager is the daemon without which CUDA does not start where GPUs are joined by NVSwitches.
@@ -115,7 +115,7 @@ func cudaNotReady(ctx context.Context, v host.View) (string, error) {
 	see := "systemctl status nvidia-fabricmanager; its version must be the driver's. nvidia-smi -q shows each GPU's state under Fabric"
 	u, err := v.Unit(ctx, fabricManager)
 	if err == nil && (u.Active == "active" || u.Active == "activating") {
-		return "", converge.Wait{
+		return "", trouble.Wait{
 			For: "CUDA cannot start: " + means + ": the fabric manager runs, and has not made the NVLink fabric ready",
 			Try: []string{"if it takes longer than some minutes: " + see},
 		}

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -63,7 +63,7 @@ func TestCUDAFaults(t *testing.T) {
 			a.facts.OS = c.os
 			a.CUDAAnswers(func([]string) host.CUDA { return c.answer })
 			_, err := a.engine().Apply(a.ctx, a)
-			if err == nil || converge.Passes(err) != c.waits {
+			if err == nil || trouble.Passes(err) != c.waits {
 				t.Errorf("it is %v, waits: %t", err, c.waits)
 			}
 			said := joins.Because(err)
@@ -110,7 +110,7 @@ func TestCUDAWaitsForFabric(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	a.facts.Driver.GPUs[1].Fabric.State = "in-progress"
 	a.CUDAAnswers(func([]string) host.CUDA { t.Error("CUDA was started"); return host.CUDA{} })
-	if _, err := a.engine().Apply(a.ctx, a); !converge.Passes(err) {
+	if _, err := a.engine().Apply(a.ctx, a); !trouble.Passes(err) {
 		t.Error(err)
 	}
 }

@@ -9,14 +9,13 @@ import (
 	"path"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/hashicorp/go-version"
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // What NVIDIA's DRA driver needs of a node. Its pages differ. Sources: kubernetes-sigs/dra-driver-nvidia-gpu,
@@ -106,7 +105,7 @@ func draEngine(f facts.Facts) string {
 			return fmt.Sprintf("%s %s has no CDI, which came with %s", e.Name, e.Version, oldest) + things.OrTry("install a newer "+e.Name)
 		}
 		if e.Name == "containerd" && older(e.Version, "2.4.0") && !cdiOn(e) { // from 2.4 on it cannot be off
-			return "it is not enabled in " + e.Config + things.OrTry("cdi = true in [runtime], then "+converge.Command("apply runtime"))
+			return "it is not enabled in " + e.Config + things.OrTry("cdi = true in [runtime], then "+trouble.Command("apply runtime"))
 		}
 	}
 	return ""

@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -84,7 +85,7 @@ func (s *Session) Drain(ctx context.Context, h host.Host, sp spec.Spec) (*Drain,
 // kubelet is a client with kubelet's identity, and never another: a ServiceAccount with these rights could empty any node.
 func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
 	if w.kubelet == "" {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot drain this node: kubelet's command line names no kubeconfig",
 			Try:  []string{`kubectl drain it by hand, or policy = "idle" in [disruption]`},
 		}
@@ -94,9 +95,9 @@ func (s *Session) kubelet(h host.Host, w who) (*kube.Client, error) {
 
 // undrained is an error of the API server: nothing was interrupted, and the next run tries again.
 func undrained(err error) error {
-	t := &converge.Trouble{
+	t := &trouble.Error{
 		What: "cannot drain this node: " + err.Error(),
-		Err:  errors.Join(converge.ErrInUse, converge.Wait{For: "the API server"}, err),
+		Err:  errors.Join(converge.ErrInUse, trouble.Wait{For: "the API server"}, err),
 	}
 	if e := KubeError(err); e != nil {
 		t.Because, t.Try = e.Because, e.Try
@@ -135,13 +136,13 @@ func (d *Drain) Run(ctx context.Context) error {
 		if len(why) == 0 {
 			return nil
 		}
-		problem := "pods that use the GPUs have not left this node: " + strings.Join(converge.Few(why, 3), "; ")
+		problem := "pods that use the GPUs have not left this node: " + strings.Join(trouble.Few(why, 3), "; ")
 		if over {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What:    fmt.Sprintf("cannot drain this node within %v: %s", d.limit, problem),
-				Because: append(converge.Few(why, 6), "the GPUs were not changed"),
+				Because: append(trouble.Few(why, 6), "the GPUs were not changed"),
 				Try:     []string{"see the budgets: kubectl get poddisruptionbudgets --all-namespaces", "or a longer drain_deadline in [disruption]"},
-				Err:     errors.Join(converge.ErrInUse, converge.Wait{For: problem}),
+				Err:     errors.Join(converge.ErrInUse, trouble.Wait{For: problem}),
 			}
 		}
 		w.Tell(ctx, problem)
@@ -157,7 +158,7 @@ func (d *Drain) Run(ctx context.Context) error {
 func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (why []string, err error) {
 	ctx = kube.Within(ctx, 0)
 	now, err := d.client.Pods(ctx, d.node)
-	if err != nil && !converge.Passes(err) {
+	if err != nil && !trouble.Passes(err) {
 		return nil, err
 	}
 	unknown := err != nil
@@ -179,7 +180,7 @@ func (d *Drain) evict(ctx context.Context, leaving map[string]kube.Pod) (why []s
 		case err == nil:
 			why = append(why, "pod "+name+" is ending")
 		case errors.Is(err, kube.Missing), errors.Is(err, kube.Conflict):
-		case converge.Passes(err):
+		case trouble.Passes(err):
 			line := "pod " + name + ": "
 			if e := KubeError(err); len(e.Because) > 0 {
 				line += strings.Join(e.Because, "; ")
@@ -213,8 +214,8 @@ func (s *Session) Uncordon(ctx context.Context, h host.Host, sp *spec.Spec) erro
 		return nil // the run after that does it
 	}
 	if err := s.cordon(ctx, h, w, false); err != nil && !errors.As(err, new(unregistered)) {
-		return &converge.Trouble{
-			What: "cannot uncordon this node: " + err.Error(), Err: errors.Join(converge.Wait{For: "the API server"}, err),
+		return &trouble.Error{
+			What: "cannot uncordon this node: " + err.Error(), Err: errors.Join(trouble.Wait{For: "the API server"}, err),
 			Try: []string{"run the same command again, or kubectl uncordon it"},
 		}
 	}

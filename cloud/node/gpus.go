@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // GPUs is the last stage before kubelet: it checks that the GPUs work. Without it a kubelet would start whose GPUs do not
@@ -57,13 +58,13 @@ type gpuCheck struct {
 // gpuChecks are all of them, one where no driver answers.
 func gpuChecks(s spec.Spec, f facts.Facts) []gpuCheck {
 	if f.Driver == nil {
-		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{converge.Command("apply") + ", which loads it; " + converge.Command("facts") + " says more"}}}
+		return []gpuCheck{{"the driver", func(ctx context.Context, v host.View) (string, error) { return noDriver(ctx, v, f) }, []string{trouble.Command("apply") + ", which loads it; " + trouble.Command("facts") + " says more"}}}
 	}
 	pure := func(problem string) func(context.Context, host.View) (string, error) {
 		return func(context.Context, host.View) (string, error) { return problem, nil }
 	}
 	return []gpuCheck{
-		{"the driver", pure(wrongDriver(s, *f.Driver)), []string{converge.Command("plan modules") + ", which says how to get there"}},
+		{"the driver", pure(wrongDriver(s, *f.Driver)), []string{trouble.Command("plan modules") + ", which says how to get there"}},
 		{"all GPUs", pure(missingGPUs(s, f)), []string{"lspci -d 10de: lists them; dmesg tells why one fell off the bus"}},
 		{
 			"NVLink fabric", func(context.Context, host.View) (string, error) { return fabricOpen(*f.Driver) },

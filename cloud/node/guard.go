@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // NewGuard is the first stage on a node that only a taint keeps pods from: after a boot it puts the startup taint back,
@@ -40,7 +41,7 @@ func NewGuard(se *Session) converge.Stage {
 					return found, nil
 				},
 				Why: "gpuadm has not checked the GPUs since this boot", Section: nodeSection(s),
-				Keeps: "the node keeps the taint " + startup.String() + ", until " + converge.Command("apply") + " finds that the GPUs are ready",
+				Keeps: "the node keeps the taint " + startup.String() + ", until " + trouble.Command("apply") + " finds that the GPUs are ready",
 			}}, nil
 		},
 		Needs: func(s spec.Spec) facts.Needs { return readyNeeds(s, facts.Needs{}) },

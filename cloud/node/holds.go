@@ -7,11 +7,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Holds says what keeps pods off the machine at its next boot until the GPUs are ready; "" where it is no node that gpuadm
@@ -37,7 +36,7 @@ func holds(s spec.Spec, f facts.Facts) string {
 	case held:
 		return "at a boot kubelet waits until the GPUs are ready, and pods that are bound to the node wait with it"
 	case on:
-		return fmt.Sprintf("at a boot the taint %s keeps new pods away until the GPUs are ready; those that are bound to the node already come back with kubelet: drain it first, or have kubelet wait, by "+converge.Command("apply --install"), startup)
+		return fmt.Sprintf("at a boot the taint %s keeps new pods away until the GPUs are ready; those that are bound to the node already come back with kubelet: drain it first, or have kubelet wait, by "+trouble.Command("apply --install"), startup)
 	}
 	return "at a boot nothing keeps pods away before the GPUs are ready: " + why
 }

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Leaving refuses to begin anything on a machine that its cloud is about to take away: a driver that takes ten minutes to build
@@ -54,7 +54,7 @@ func leaves(cloud string, n *instance.Notice) error {
 	case "rebalance", "maintenance", "freeze":
 		return nil
 	case "reboot", "redeploy":
-		does, try, err = "restarts this machine", "run the same command again once it has restarted", converge.Wait{For: "the restart"}
+		does, try, err = "restarts this machine", "run the same command again once it has restarted", trouble.Wait{For: "the restart"}
 		if n.What == "redeploy" {
 			does = "restarts this machine on other hardware"
 		}
@@ -66,7 +66,7 @@ func leaves(cloud string, n *instance.Notice) error {
 	if !n.At.IsZero() {
 		when = "at " + n.At.UTC().Format(time.RFC3339)
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot begin: %s %s %s", name, does, when),
 		Because: []string{fmt.Sprintf("the metadata service has the notice %q; nothing was touched", n.What)},
 		Try:     []string{try},

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/cloudfake"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
@@ -35,7 +35,7 @@ func TestLeaving(t *testing.T) {
 		{"freeze", at, "", false},
 	} {
 		err := Leaving(facts.Facts{Instance: &instance.Instance{Cloud: "azure", Notice: &instance.Notice{What: c.what, At: c.at}}})
-		if (err != nil) != (c.says != "") || converge.Passes(err) != c.passes || err != nil && err.Error() != "cannot begin: Azure "+c.says {
+		if (err != nil) != (c.says != "") || trouble.Passes(err) != c.passes || err != nil && err.Error() != "cannot begin: Azure "+c.says {
 			t.Errorf("%q: %v", c.what, err)
 		}
 	}

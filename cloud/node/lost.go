@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // LostGPUs says how it is known that a machine whose PCI bus shows no GPU had some; "" where no witness knows of any: then it is a
@@ -43,11 +44,11 @@ func WhyLost(ctx context.Context, v host.View, se *Session, s spec.Spec, f facts
 	if n, err := strconv.Atoi(f.Kubelet.Labels[count]); err == nil && n > 0 && s.Node.Labels[count] == "" {
 		return Lost{
 			fmt.Sprintf("kubelet registers with the label %s=%d", count, n),
-			takenOut + "take the label out of kubelet's node-labels; where gpuadm has put it there: " + converge.Command("undo --to all") + ", then apply again",
+			takenOut + "take the label out of kubelet's node-labels; where gpuadm has put it there: " + trouble.Command("undo --to all") + ", then apply again",
 		}
 	}
 	if why := journalHas(v); why != "" {
-		return Lost{why, takenOut + converge.Command("undo --to all") + ", then apply again"}
+		return Lost{why, takenOut + trouble.Command("undo --to all") + ", then apply again"}
 	}
 	return nodeHas(ctx, v, se, s, f)
 }

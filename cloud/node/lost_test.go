@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -82,7 +82,7 @@ func TestLostGPUsAdvice(t *testing.T) {
 			a.facts.GPUs = apiFixture(a.t, apiSpec).facts.GPUs
 			a.apply()
 			a.facts.GPUs = gpus
-		}, converge.Command("undo --to all") + ", then apply again", "kubectl"},
+		}, trouble.Command("undo --to all") + ", then apply again", "kubectl"},
 		{"the Node's record of GPUs", func(a *apiNode) {
 			a.facts.Kubelet.Active = "active"
 			a.sim.EditNode("gpu-1", func(n kubesim.Object) {

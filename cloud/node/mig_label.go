@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // The labels of NVIDIA's MIG manager and what it writes to them: https://github.com/NVIDIA/mig-parted at bd7160f4,
@@ -70,7 +71,7 @@ type FollowedMIG struct {
 	Asked  bool   // the API server has answered
 }
 
-// Layout reads the label. Without an answer of the API server, or a label, the last name counts. The error is a *converge.Trouble: the
+// Layout reads the label. Without an answer of the API server, or a label, the last name counts. The error is a *trouble.Error: the
 // operator's own manager may act on this node.
 func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error) {
 	kept, err := v.ReadFile(migKept)
@@ -88,7 +89,7 @@ func (m *MIGLabel) Layout(ctx context.Context, v host.View) (FollowedMIG, error)
 		return is, nil
 	}
 	if n.Labels[migManager] == "true" {
-		return is, &converge.Trouble{
+		return is, &trouble.Error{
 			What:    fmt.Sprintf("cannot follow the label %s: the GPU Operator's MIG manager follows it on this node", MIGConfig),
 			Because: []string{fmt.Sprintf("the node has the label %s=true, by which the operator runs its manager", migManager)},
 			Try:     []string{fmt.Sprintf("kubectl label node %s --overwrite %s=false, or follow_label = false in [mig]", n.Name, migManager)},
@@ -166,7 +167,7 @@ func (m *MIGLabel) Begin(ctx context.Context, h host.Host) error {
 			return nil
 		}
 		if h.Now().Sub(began) >= migClientsEnd {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot pause the GPU's clients: after %v these pods have not ended: %s", migClientsEnd, strings.Join(run, ", ")),
 				Try:  []string{"see that the GPU Operator runs: it ends pods by their nodeSelector; or delete them"},
 			}

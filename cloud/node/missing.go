@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // gpuRecord is the annotation of the Node that has the PCI addresses of the GPUs that it was last ready with. The journal keeps
@@ -56,5 +57,5 @@ func MissingGPUs(v host.View, s spec.Spec, f facts.Facts) string {
 		return ""
 	}
 	gone := slices.DeleteFunc(slices.Clone(had), func(at string) bool { return slices.Contains(now, at) })
-	return fmt.Sprintf("on %s the node was ready with %d, and none is at %s any more", last.on, len(had), converge.OneLine(strings.Join(gone, ", ")))
+	return fmt.Sprintf("on %s the node was ready with %d, and none is at %s any more", last.on, len(had), trouble.OneLine(strings.Join(gone, ", ")))
 }

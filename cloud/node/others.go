@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // foreignServes is how long a condition that another client has written counts as written still. Node Problem Detector writes its
@@ -37,8 +37,8 @@ func refuseSecondOwner(n *kube.Node, now time.Time) error {
 	if reason == "" {
 		return nil
 	}
-	return &converge.Trouble{
-		What: fmt.Sprintf("cannot write the condition %s: another component writes it, last with the reason %q", GPUReady, converge.OneLine(reason)),
+	return &trouble.Error{
+		What: fmt.Sprintf("cannot write the condition %s: another component writes it, last with the reason %q", GPUReady, trouble.OneLine(reason)),
 		Because: []string{
 			"NVIDIA's example for cluster-autoscaler has Node Problem Detector write it every 10 seconds",
 			"the node readiness controller acts on it: it adds and removes taints by it",
@@ -58,8 +58,8 @@ func repairWaits(n *kube.Node) error {
 		if who == "" {
 			continue
 		}
-		return converge.Wait{
-			For: fmt.Sprintf("%s reports %s=%s (%s)", who, c.Type, c.Status, converge.OneLine(c.Reason)),
+		return trouble.Wait{
+			For: fmt.Sprintf("%s reports %s=%s (%s)", who, c.Type, c.Status, trouble.OneLine(c.Reason)),
 			Try: []string{acts, "kubectl describe node " + n.Name + " has the message; gpuadm does not change this condition"},
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -32,8 +32,8 @@ func TestSecondOwner(t *testing.T) {
 		a := apiFixture(t, apiSpec)
 		a.others(GPUReady, status, theirs, 20*time.Second)
 		_, err := a.engine().Apply(a.ctx, a)
-		trouble := (*converge.Trouble)(nil)
-		if !errors.As(err, &trouble) || converge.Passes(err) || !strings.Contains(trouble.What, theirs) || !strings.Contains(strings.Join(trouble.Because, " "), "Node Problem Detector") {
+		told := (*trouble.Error)(nil)
+		if !errors.As(err, &told) || trouble.Passes(err) || !strings.Contains(told.What, theirs) || !strings.Contains(strings.Join(told.Because, " "), "Node Problem Detector") {
 			t.Errorf("got %v", err)
 		}
 		if rerr := a.report(Outcome{Stage: "ready", Err: err}); rerr != nil {
@@ -62,8 +62,8 @@ func TestRepairWaits(t *testing.T) {
 		a := apiFixture(t, apiSpec)
 		a.others(tt.kind, tt.bad, tt.reason, time.Hour)
 		_, err := a.engine().Apply(a.ctx, a)
-		wait := &converge.Trouble{}
-		if !converge.Passes(err) || !errors.As(err, &wait) || !strings.Contains(wait.What, tt.kind+"="+tt.bad+" ("+tt.reason+")") || !strings.Contains(strings.Join(wait.Try, " "), tt.acts) {
+		wait := &trouble.Error{}
+		if !trouble.Passes(err) || !errors.As(err, &wait) || !strings.Contains(wait.What, tt.kind+"="+tt.bad+" ("+tt.reason+")") || !strings.Contains(strings.Join(wait.Try, " "), tt.acts) {
 			t.Errorf("%s: got %v, %q", tt.kind, err, wait.Try)
 		}
 		if got := a.shown(); !strings.Contains(got, "taint example.com/starting") || a.condition() != "" {

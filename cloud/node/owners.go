@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // ownerOf names the owner of a label or taint key that gpuadm must never change; "" where the writer alone keeps it.
@@ -88,7 +88,7 @@ func refuseForeign(s spec.Spec) error {
 }
 
 func foreignTrouble(what, name, owner string) error {
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot set the %s %s: it is %s's to set", what, name, owner),
 		Try:  []string{fmt.Sprintf("drop it from %ss in [node], and set it where %s is configured", what, owner)},
 	}

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func TestOwnerOf(t *testing.T) {
@@ -84,12 +84,12 @@ func TestRefuseForeign(t *testing.T) {
 		},
 	} {
 		err := refuseForeign(spec.Spec{Node: c.node})
-		trouble := (*converge.Trouble)(nil)
+		told := (*trouble.Error)(nil)
 		switch {
-		case c.want == "" && err != nil, c.want != "" && (!errors.As(err, &trouble) || trouble.What != c.want):
+		case c.want == "" && err != nil, c.want != "" && (!errors.As(err, &told) || told.What != c.want):
 			t.Errorf("%v, want %q", err, c.want)
-		case c.want != "" && (len(trouble.Try) != 1 || !strings.Contains(trouble.Try[0], "[node]")):
-			t.Errorf("no fix: %+v", trouble)
+		case c.want != "" && (len(told.Try) != 1 || !strings.Contains(told.Try[0], "[node]")):
+			t.Errorf("no fix: %+v", told)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -38,7 +38,7 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 	pods, err := podsAt(ctx, v, socket)
 	var because []string
 	if err != nil { // containers outlive an engine that was stopped
-		pods, because = podFolders(v), []string{fmt.Sprintf("the container engine does not answer at %s: %s", socket, converge.OneLine(err.Error()))}
+		pods, because = podFolders(v), []string{fmt.Sprintf("the container engine does not answer at %s: %s", socket, trouble.OneLine(err.Error()))}
 	}
 	if len(pods) == 0 {
 		return nil
@@ -54,7 +54,7 @@ func RefuseWhilePodsRun(ctx context.Context, v host.View) error {
 	if n := len(pods) - podsNamed; n > 0 {
 		pods, more = pods[:podsNamed], fmt.Sprintf(" and %d more", n)
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot take this machine out of its cluster: %s here: %s%s", count, strings.Join(pods, ", "), more),
 		Because: append(because, "without kubelet a pod keeps its GPUs, and would run twice once the cluster starts it on another node"),
 		Try: []string{
@@ -134,5 +134,5 @@ func sandbox(item []byte) (name string, drained bool, err error) {
 		}
 		return err
 	})
-	return converge.OneLine(namespace + "/" + id), drained, err
+	return trouble.OneLine(namespace + "/" + id), drained, err
 }

@@ -8,9 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // PolicyCode is in the denial of a key by the policy of images/daemonset/rbac.yaml, and nowhere else. Its number is that of what
@@ -23,7 +23,7 @@ const probeLabel = "node-restriction.kubernetes.io/gpuadm-probe"
 // ProbePolicy tries, as the ServiceAccount of the pod that this process runs in, a change of its own Node that the policy must
 // deny. It returns nil if the policy denied it; else why the account is not to be lent to the machine: a token that may do more
 // than a kubelet gives a thief of the node more than the node. An error says that the cluster did not answer. Nothing is changed.
-func ProbePolicy(ctx context.Context, pod host.Host) (*converge.Trouble, error) {
+func ProbePolicy(ctx context.Context, pod host.Host) (*trouble.Error, error) {
 	c, err := kube.Do(pod, kube.From{Pod: true})
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func ProbePolicy(ctx context.Context, pod host.Host) (*converge.Trouble, error) 
 	case e != nil && e.Denied(PolicyCode):
 		return nil, nil
 	case errors.Is(err, kube.Forbidden) && e != nil:
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    "the DaemonSet's ServiceAccount is not used: it may not change its Node",
 			Because: append([]string{e.Error(), kubeletAlone}, e.Because...),
 			Try:     []string{applyRBAC},
@@ -55,8 +55,8 @@ const (
 )
 
 // widePolicy says that no policy narrows the account.
-func widePolicy(ctx context.Context, c *kube.Client) *converge.Trouble {
-	t := &converge.Trouble{
+func widePolicy(ctx context.Context, c *kube.Client) *trouble.Error {
+	t := &trouble.Error{
 		What: "the DaemonSet's ServiceAccount is not used: no policy narrows it to its own Node and its own keys",
 		Because: []string{
 			"a thief of a node would get by its token what a kubelet may not do: restricted labels, roles, other taints", kubeletAlone,

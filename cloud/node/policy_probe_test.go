@@ -73,15 +73,15 @@ func TestProbePolicy(t *testing.T) {
 			n, sim := probePod(t)
 			tt.set(t, sim)
 			before := fmt.Sprint(sim.Node("gpu-1"))
-			trouble, err := ProbePolicy(t.Context(), n)
+			told, err := ProbePolicy(t.Context(), n)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (trouble == nil) != (tt.says == nil) {
-				t.Fatalf("it says %v", trouble)
+			if (told == nil) != (tt.says == nil) {
+				t.Fatalf("it says %v", told)
 			}
 			for _, word := range tt.says {
-				if text := fmt.Sprint(trouble.What, trouble.Because, trouble.Try); !strings.Contains(text, word) {
+				if text := fmt.Sprint(told.What, told.Because, told.Try); !strings.Contains(text, word) {
 					t.Errorf("%q is not in %s", word, text)
 				}
 			}
@@ -101,16 +101,16 @@ func TestProbeUnanswered(t *testing.T) {
 	} {
 		n, sim := probePod(t)
 		sim.Fail(fault)
-		if trouble, err := ProbePolicy(t.Context(), n); err == nil || trouble != nil {
-			t.Errorf("%+v: %v, %v", fault, trouble, err)
+		if told, err := ProbePolicy(t.Context(), n); err == nil || told != nil {
+			t.Errorf("%+v: %v, %v", fault, told, err)
 		}
 	}
 	n, err := simhost.New([]byte("-- proc/self/environ --\nA=b\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if trouble, err := ProbePolicy(t.Context(), n); !errors.Is(err, kube.Broken) || trouble != nil {
-		t.Errorf("no pod: %v, %v", trouble, err)
+	if told, err := ProbePolicy(t.Context(), n); !errors.Is(err, kube.Broken) || told != nil {
+		t.Errorf("no pod: %v, %v", told, err)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // GPUReady is the type of the Node's condition that tells the cluster whether the GPUs are ready.
@@ -183,7 +184,7 @@ func (r readyStage) goes(t spec.Taint, ours func(converge.State) bool) func(cont
 			return err
 		}
 		if r.who.serviceAccount(v) == "" {
-			return converge.Wait{
+			return trouble.Wait{
 				For: fmt.Sprintf("another client must remove the taint %s: a kubelet may not", t),
 				Try: []string{
 					"where the node readiness controller runs it does so by the condition " + GPUReady,
@@ -246,7 +247,7 @@ func (r readyStage) checks(answers Answers) []converge.Want {
 	list = append(list, r.check("GPUs of the instance type", r.asBought, "replace the machine, or set gpu_count in [driver] to how many GPUs it has"))
 	list = append(list, r.check("dynamic resource allocation", func(_ context.Context, v host.View) (string, error) { return draReady(v, r.facts), nil }))
 	if answers != nil && r.spec.Has("runtime") {
-		try := converge.Command("apply runtime")
+		try := trouble.Command("apply runtime")
 		if r.facts.Cloud.Managed == "eks" && r.spec.Runtime.Owner != "gpuadm" {
 			try = "reboot: nodeadm writes containerd's configuration, and the handler into it, at each boot"
 		}

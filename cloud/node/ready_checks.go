@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func noDriver(ctx context.Context, v host.View, f facts.Facts) (string, error) {
@@ -74,7 +75,7 @@ func fabricOpen(d host.Driver) (string, error) {
 		switch {
 		case g.Mode || inFabric(g):
 		case g.Fabric.State == "in-progress":
-			return "", converge.Wait{
+			return "", trouble.Wait{
 				For: fmt.Sprintf("GPU %s is still registering with the NVLink fabric", g.Address),
 				Try: []string{"if it takes longer than some minutes: systemctl status nvidia-fabricmanager"},
 			}
@@ -151,7 +152,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 		return nil
 	}
 	if told := n.Status.NodeInfo.BootID; told != r.facts.BootID {
-		return converge.Wait{For: "kubelet has not reported since this boot", Try: []string{"systemctl status kubelet; journalctl -u kubelet"}}
+		return trouble.Wait{For: "kubelet has not reported since this boot", Try: []string{"systemctl status kubelet; journalctl -u kubelet"}}
 	}
 	want, total, err := planned(r.spec, *r.facts.Driver)
 	if err != nil {
@@ -178,7 +179,7 @@ func (r readyStage) offered(ctx context.Context, v host.View, n *kube.Node) erro
 			missing = []string{fmt.Sprintf("%d of %d devices of %s", has, total, draDriver)}
 		}
 	}
-	w := converge.Wait{For: "the node offers " + strings.Join(missing, ", ")}
+	w := trouble.Wait{For: "the node offers " + strings.Join(missing, ", ")}
 	if some {
 		w.Try = []string{"see what the log of the device plugin says of the others: " + podsOn(n.Name)}
 		return w
@@ -235,8 +236,8 @@ func planned(s spec.Spec, d host.Driver) (want map[string]int, total int, err er
 
 // nodeadmComes waits for nodeadm-run, which gives containerd its configuration and then starts it and kubelet.
 func nodeadmComes(yet error) error {
-	return converge.Wait{
-		For: "nodeadm to configure containerd and start kubelet: " + converge.OneLine(yet.Error()),
-		Try: []string{"journalctl -u " + method.NodeadmRun + ", which says what it waits for", converge.Command("apply") + ", once it has run"},
+	return trouble.Wait{
+		For: "nodeadm to configure containerd and start kubelet: " + trouble.OneLine(yet.Error()),
+		Try: []string{"journalctl -u " + method.NodeadmRun + ", which says what it waits for", trouble.Command("apply") + ", once it has run"},
 	}
 }

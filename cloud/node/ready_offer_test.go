@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -70,7 +70,7 @@ func TestStaleZero(t *testing.T) {
 			switch {
 			case c.waits == "" && err != nil:
 				t.Errorf("%v", err)
-			case c.waits != "" && (!converge.Passes(err) || !strings.Contains(err.Error(), c.waits)):
+			case c.waits != "" && (!trouble.Passes(err) || !strings.Contains(err.Error(), c.waits)):
 				t.Errorf("want to wait for %q, got %v", c.waits, err)
 			}
 			if ready := strings.Contains(a.shown(), "True"); ready != (c.waits == "") {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -37,9 +37,9 @@ func TestPluginStaysAway(t *testing.T) {
 		c.set(a)
 		offers(a, a.BootID(), "nvidia.com/gpu", "0")
 		_, err := a.engine().Apply(a.ctx, a)
-		trouble := (*converge.Trouble)(nil)
-		if !converge.Passes(err) || !errors.As(err, &trouble) || !strings.Contains(err.Error(), c.says) || !strings.Contains(strings.Join(trouble.Try, "\n"), c.try) {
-			t.Errorf("%s: %v %+v", name, err, trouble)
+		told := (*trouble.Error)(nil)
+		if !trouble.Passes(err) || !errors.As(err, &told) || !strings.Contains(err.Error(), c.says) || !strings.Contains(strings.Join(told.Try, "\n"), c.try) {
+			t.Errorf("%s: %v %+v", name, err, told)
 		}
 		if name == "no taint" && strings.Contains(err.Error(), "taint") {
 			t.Errorf("the message names a taint that keeps no plugin away: %v", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -23,7 +24,7 @@ func TestReadyRuntimeTry(t *testing.T) {
 		return errors.New("containerd has no handler nvidia")
 	}
 	for _, c := range []struct{ managed, runtime, want string }{
-		{"", "", converge.Command("apply runtime")}, {"eks", "", "reboot"}, {"eks", "owner = \"gpuadm\"\n", converge.Command("apply runtime")},
+		{"", "", trouble.Command("apply runtime")}, {"eks", "", "reboot"}, {"eks", "owner = \"gpuadm\"\n", trouble.Command("apply runtime")},
 	} {
 		a := apiFixture(t, apiSpec+"[runtime]\n"+c.runtime)
 		a.facts.Cloud.Managed, a.facts.Kubelet.Active = c.managed, "active"

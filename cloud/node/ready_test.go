@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -52,7 +53,7 @@ func TestReadyFaults(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
-		if waits := strings.Contains(want, "still"); converge.Passes(err) != waits {
+		if waits := strings.Contains(want, "still"); trouble.Passes(err) != waits {
 			t.Errorf("%q passes by waiting: %v", want, !waits)
 		}
 		if got := a.shown(); strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
@@ -81,7 +82,7 @@ func TestReadyWaits(t *testing.T) {
 			t.Helper()
 			a.Advance(time.Minute)
 			_, err := a.engine().Apply(a.ctx, a)
-			if !converge.Passes(err) || !strings.Contains(err.Error(), want) {
+			if !trouble.Passes(err) || !strings.Contains(err.Error(), want) {
 				t.Fatalf("want to wait for %q, got %v", want, err)
 			}
 			if got := a.shown(); !strings.Contains(got, "example.com/rack=r7") || strings.Contains(got, "True") || !strings.Contains(got, "example.com/starting") {
@@ -231,11 +232,11 @@ func TestWhole(t *testing.T) {
 	}
 	a.converged(a.mark())
 	waits := converge.Stage{Name: "early", Wants: func(spec.Spec, facts.Facts) ([]converge.Want, error) {
-		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", converge.Wait{For: "the sun"} }, "")}, nil
+		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "", trouble.Wait{For: "the sun"} }, "")}, nil
 	}}
 	e = a.engine()
 	e.Stages = []converge.Stage{waits, ready}
-	if _, err := e.Apply(a.ctx, a); !converge.Passes(err) || !strings.Contains(err.Error(), "the sun") {
+	if _, err := e.Apply(a.ctx, a); !trouble.Passes(err) || !strings.Contains(err.Error(), "the sun") {
 		t.Errorf("behind what waits: %v", err)
 	}
 
@@ -248,7 +249,7 @@ func TestWhole(t *testing.T) {
 	a = apiFixture(t, apiSpec)
 	e = a.engine()
 	e.Stages = []converge.Stage{file, late, a.stages[1]}
-	if _, err := e.Apply(a.ctx, a); err == nil || converge.Passes(err) || !strings.Contains(err.Error(), "stage late is not converged") || strings.Contains(a.shown(), "True") {
+	if _, err := e.Apply(a.ctx, a); err == nil || trouble.Passes(err) || !strings.Contains(err.Error(), "stage late is not converged") || strings.Contains(a.shown(), "True") {
 		t.Errorf("with a stage that is left for later: %v\n%s", err, a.shown())
 	}
 	if _, err := a.Stat("/etc/early"); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -115,7 +116,7 @@ func (n nodeAsk) wait(ctx context.Context, v host.View, limit time.Duration, wan
 			if strings.Contains(strings.ToLower(problem), "cni") {
 				try = append([]string{"the cluster's network plugin must run here: " + podsOn(n.name)}, try...)
 			}
-			return &converge.Trouble{
+			return &trouble.Error{
 				What:    fmt.Sprintf("cannot wait any longer for node %s, after %v: %s", n.name, wait.so().Round(time.Second), problem),
 				Because: []string{"kubelet goes on trying by itself, for as long as it runs"},
 				Try:     try,
@@ -259,7 +260,7 @@ func Unready(n *kube.Node, bootID string) string {
 		case c.Status == kube.True:
 			return ""
 		default:
-			return "it is not ready: " + converge.OneLine(c.Reason+": "+c.Message)
+			return "it is not ready: " + trouble.OneLine(c.Reason+": "+c.Message)
 		}
 	}
 	return "it does not say whether it is ready"

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Registration returns all labels and taints that are to be on the node from its first registration on. A kubelet
@@ -77,5 +77,5 @@ func registrationTaints(taints []spec.Taint) error {
 }
 
 func registrationRefused(what, because, try string) error {
-	return &converge.Trouble{What: fmt.Sprintf("cannot register the node with the %s: %s", what, because), Try: []string{try}}
+	return &trouble.Error{What: fmt.Sprintf("cannot register the node with the %s: %s", what, because), Try: []string{try}}
 }

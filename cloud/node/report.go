@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Outcome is how an apply went.
@@ -70,7 +71,7 @@ func Report(ctx context.Context, se *Session, h host.Host, s spec.Spec, f facts.
 				edits = append(edits, e)
 			}
 		}
-		if !converge.Passes(o.Err) || o.GaveUp {
+		if !trouble.Passes(o.Err) || o.GaveUp {
 			edits = append(edits, r.swap(h, n, len(o.Made) > 0)...)
 		}
 		err = se.patch(ctx, h, w, edits)
@@ -98,18 +99,18 @@ func ReportDrift(ctx context.Context, se *Session, h host.Host, s spec.Spec, f f
 func (r readyStage) told(ctx context.Context, v host.View, n *kube.Node, o Outcome) (reason, message string) {
 	inUse := errors.Is(o.Err, converge.ErrInUse)
 	switch {
-	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), inUse && !converge.Passes(o.Err), foreignReason(n, v.Now()) != "":
+	case o.Err == nil, errors.As(o.Err, new(*host.Busy)), inUse && !trouble.Passes(o.Err), foreignReason(n, v.Now()) != "":
 		return "", ""
 	case inUse:
-		t := (*converge.Trouble)(nil)
+		t := (*trouble.Error)(nil)
 		errors.As(o.Err, &t)
 		return busyReason, clip(strings.Join(append([]string{firstLine(o.Err)}, t.Because...), "; "))
-	case !converge.Passes(o.Err), o.GaveUp:
+	case !trouble.Passes(o.Err), o.GaveUp:
 		return cmp.Or(camel(o.Stage), "Apply") + failedSuffix, firstLine(o.Err)
 	case r.facts.Driver == nil:
 		return "", ""
 	}
-	if err := r.offered(ctx, v, n); errors.As(err, new(converge.Wait)) {
+	if err := r.offered(ctx, v, n); errors.As(err, new(trouble.Wait)) {
 		return waitingReason, firstLine(err)
 	}
 	return "", ""
@@ -209,7 +210,7 @@ func firstLine(err error) string {
 
 // clip keeps a message short, and without secrets.
 func clip(text string) string {
-	text = mask.Message(converge.Commands(text, converge.Plain)) // all who can read Nodes and Events read it
+	text = mask.Message(trouble.Commands(text, trouble.Plain)) // all who can read Nodes and Events read it
 	if len(text) > maxCondition {
 		text = strings.ToValidUTF8(text[:maxCondition-3], "") + "…"
 	}

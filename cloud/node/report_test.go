@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -37,7 +38,7 @@ func TestReport(t *testing.T) {
 	a := apiFixture(t, apiSpec)
 	failed := Outcome{
 		Made:  []converge.Change{{Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "a"}}, {Stage: "packages", Ref: converge.Ref{Kind: "package", Name: "b"}}, {Stage: "mig", Ref: converge.Ref{Kind: "mig", Name: "0"}}},
-		Stage: "module-load", Err: &converge.Trouble{What: "cannot load nvidia: it is\nfor another kernel\n" + strings.Repeat("x", 2000), Try: []string{"no " + apiSecret}},
+		Stage: "module-load", Err: &trouble.Error{What: "cannot load nvidia: it is\nfor another kernel\n" + strings.Repeat("x", 2000), Try: []string{"no " + apiSecret}},
 	}
 	if err := a.report(failed); err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func TestReportWaits(t *testing.T) {
 	a := apiFixture(t, apiSpec+"wait_for_allocatable = true\n")
 	offers(a, a.BootID(), "nvidia.com/gpu", "2")
 	a.apply()
-	wait := Outcome{Stage: "ready", Err: &converge.Trouble{What: "x", Err: converge.Wait{For: "the server"}}}
+	wait := Outcome{Stage: "ready", Err: &trouble.Error{What: "x", Err: trouble.Wait{For: "the server"}}}
 	if err := a.report(wait); err != nil || !strings.HasPrefix(a.condition(), "True") || a.told() != "" {
 		t.Errorf("a busy server: %v, %s, %s", err, a.condition(), a.told())
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -28,8 +28,8 @@ func TestUndoOfSilentCluster(t *testing.T) {
 		a.Advance(time.Minute)
 		a.sim.Fail(fault)
 		_, err := a.engine().Undo(kube.Within(a.ctx, 0), a, "", nil)
-		tr := (*converge.Trouble)(nil)
-		if !converge.Passes(err) || !errors.As(err, &tr) || strings.Contains(err.Error(), "changed since") || len(tr.Try) == 0 {
+		tr := (*trouble.Error)(nil)
+		if !trouble.Passes(err) || !errors.As(err, &tr) || strings.Contains(err.Error(), "changed since") || len(tr.Try) == 0 {
 			t.Errorf("%s: %+v", name, err)
 		}
 		a.sim.Heal()

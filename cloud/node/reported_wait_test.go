@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -27,7 +28,7 @@ func TestWaitsTell(t *testing.T) {
 	slept := time.Duration(0)
 	j := joined{nodeAsk{name: "gpu-1", kubeconfig: apiKubelet, pause: func(_ context.Context, d time.Duration) error { slept += d; return nil }}}
 	err := j.Make(ctx, a, isReady)
-	if !converge.Passes(err) {
+	if !trouble.Passes(err) {
 		t.Fatalf("got %v", err)
 	}
 	first := a.Now()
@@ -46,7 +47,7 @@ func TestWaitsEnd(t *testing.T) {
 	a.sim.Fail(kubesim.Fault{On: "GET", Times: -1, Status: 503, Do: func(*kubesim.Server) { asked++ }})
 	r := registered{nodeAsk: nodeAsk{name: "gpu-1", kubeconfig: apiKubelet, pause: func(context.Context, time.Duration) error { a.Advance(30 * time.Second); return nil }}} // as if the question had taken it
 	err := r.wait(kube.Within(a.ctx, 0), a, registerPatience, nil)
-	if !converge.Passes(err) || asked > 8 {
+	if !trouble.Passes(err) || asked > 8 {
 		t.Errorf("asked %d times: %v", asked, err)
 	}
 }
@@ -60,7 +61,7 @@ func TestWaitsSeldom(t *testing.T) {
 			n["status"].(kubesim.Object)["conditions"] = []any{kubesim.Object{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}}
 		})
 		j := joined{nodeAsk{name: "gpu-1", kubeconfig: apiKubelet, pause: func(_ context.Context, d time.Duration) error { pauses = append(pauses, d); return nil }}}
-		if err := j.Make(a.ctx, a, isReady); !converge.Passes(err) {
+		if err := j.Make(a.ctx, a, isReady); !trouble.Passes(err) {
 			t.Fatalf("got %v", err)
 		}
 		return pauses, a.sim.Requests()

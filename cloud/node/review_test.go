@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -79,7 +80,7 @@ func TestStartupTaintDropped(t *testing.T) {
 
 // TestReportNoNews: that another run is at work, or that pods hold the GPUs, says nothing against the GPUs.
 func TestReportNoNews(t *testing.T) {
-	for _, err := range []error{&host.Busy{}, &converge.Trouble{What: "in use", Err: converge.ErrInUse}} {
+	for _, err := range []error{&host.Busy{}, &trouble.Error{What: "in use", Err: converge.ErrInUse}} {
 		a := apiFixture(t, apiSpec)
 		a.apply()
 		if rerr := a.report(Outcome{Stage: "runtime", Err: err}); rerr != nil || !strings.HasPrefix(a.condition(), "True") {
@@ -134,7 +135,7 @@ func TestAPIAnotherMachine(t *testing.T) {
 	})
 	before := a.shown()
 	_, err := a.engine().Apply(a.ctx, a)
-	if !converge.Passes(err) || !strings.Contains(err.Error(), "another machine") || a.shown() != before {
+	if !trouble.Passes(err) || !strings.Contains(err.Error(), "another machine") || a.shown() != before {
 		t.Errorf("%v\n%s", err, a.shown())
 	}
 	a.sim.EditNode("gpu-1", func(n kubesim.Object) {

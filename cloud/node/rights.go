@@ -6,8 +6,8 @@ package node
 import (
 	"errors"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // lacking makes something to wait for of a right that the cluster does not give us, or of credentials that it does not know: only
@@ -18,11 +18,11 @@ func lacking(err error) error {
 		return err
 	}
 	e := KubeError(err)
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    "cannot show the cluster the state of this node: " + e.Error(),
 		Because: append([]string{"labels, taints and the condition of the node wait for that, and nothing else of this machine does"}, e.Because...),
 		Try:     append(append([]string{}, e.Try...), "then run the same command again: it goes on from here"),
-		Err:     errors.Join(converge.Wait{For: "a right in the cluster"}, err),
+		Err:     errors.Join(trouble.Wait{For: "a right in the cluster"}, err),
 	}
 }
 

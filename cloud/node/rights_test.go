@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
@@ -56,11 +57,11 @@ func TestRightsLacking(t *testing.T) {
 			e.Stages = []converge.Stage{a.stages[0], machine, a.stages[1]}
 			c.lose(a)
 			_, err := e.Apply(a.ctx, a)
-			trouble := (*converge.Trouble)(nil)
-			if !converge.Passes(err) || !errors.As(err, &trouble) {
+			told := (*trouble.Error)(nil)
+			if !trouble.Passes(err) || !errors.As(err, &told) {
 				t.Fatalf("got %v", err)
 			}
-			all := strings.Join(append(append([]string{err.Error()}, trouble.Because...), trouble.Try...), "\n")
+			all := strings.Join(append(append([]string{err.Error()}, told.Because...), told.Try...), "\n")
 			for _, want := range c.says {
 				if !strings.Contains(all, want) {
 					t.Errorf("%q is not said:\n%s", want, all)
@@ -88,7 +89,7 @@ func TestRightsOfTheGate(t *testing.T) {
 		return []converge.Want{things.Check("x", func(context.Context, host.View) (string, error) { return "no GPU answers", nil }, "")}, nil
 	}}
 	a.stages = []converge.Stage{a.stages[0], bad, a.stages[1]}
-	if _, err := a.engine().Apply(a.ctx, a); converge.Passes(err) || err == nil || !strings.Contains(err.Error(), "no GPU answers") {
+	if _, err := a.engine().Apply(a.ctx, a); trouble.Passes(err) || err == nil || !strings.Contains(err.Error(), "no GPU answers") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A Session is what the stages of one run share about the machine's own Node object: the cluster is asked once for all of
@@ -145,7 +145,7 @@ func (w who) first(v host.View) (string, error) {
 	if name := cmp.Or(w.kubelet, w.serviceAccount(v)); name != "" {
 		return name, nil
 	}
-	return "", &converge.Trouble{
+	return "", &trouble.Error{
 		What: "cannot ask the cluster about this node: kubelet's command line names no kubeconfig",
 		Try:  []string{"set kubeconfig in [node] to one that may read and patch this node"},
 	}
@@ -265,7 +265,7 @@ func (w who) own(n *kube.Node, err error) (*kube.Node, error) {
 		return n, err
 	}
 	if told := n.Status.NodeInfo.MachineID; told != "" && told != w.machine {
-		return nil, converge.Wait{
+		return nil, trouble.Wait{
 			For: fmt.Sprintf("the node %s has the machine id %s, and this machine's is %s: it is another machine's node, or kubelet has not reported since the id became another", n.Name, told, w.machine),
 			Try: []string{
 				"if this machine's id was changed: systemctl restart kubelet",
@@ -282,13 +282,13 @@ func explainNode(err error, name string) error {
 	if !errors.Is(err, kube.Missing) {
 		return err
 	}
-	return unregistered{converge.Wait{
+	return unregistered{trouble.Wait{
 		For: fmt.Sprintf("kubelet has not registered the node %s, or another client has deleted it", name),
 		Try: []string{"if it does not come, restart kubelet: it registers when it starts"},
 	}}
 }
 
 // unregistered reports that there is no Node.
-type unregistered struct{ converge.Wait }
+type unregistered struct{ trouble.Wait }
 
 func (u unregistered) Unwrap() error { return u.Wait }

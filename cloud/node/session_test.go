@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -182,7 +182,7 @@ func TestAPIOthersWrite(t *testing.T) {
 		<-begun
 		var err error
 		for range 50 { // a storm may outlast a run: the next one goes on
-			if _, err = a.engine().Apply(a.ctx, a); err == nil || !converge.Passes(err) {
+			if _, err = a.engine().Apply(a.ctx, a); err == nil || !trouble.Passes(err) {
 				break
 			}
 		}
@@ -236,7 +236,7 @@ func TestAPIOthersBetween(t *testing.T) {
 			o["metadata"].(kubesim.Object)["labels"].(kubesim.Object)["example.com/rack"] = "theirs"
 		})
 	}})
-	if _, err := a.engine().Apply(a.ctx, a); !converge.Passes(err) || !strings.Contains(a.shown(), "rack=theirs") {
+	if _, err := a.engine().Apply(a.ctx, a); !trouble.Passes(err) || !strings.Contains(a.shown(), "rack=theirs") {
 		t.Errorf("somebody's new value of our label: %v\n%s", err, a.shown())
 	}
 	a.apply()
@@ -270,7 +270,7 @@ func TestAPIFaults(t *testing.T) {
 				a.converged(a.mark())
 				return
 			}
-			if err == nil || converge.Passes(err) != c.passes {
+			if err == nil || trouble.Passes(err) != c.passes {
 				t.Fatalf("passes by waiting: want %v, got %v", c.passes, err)
 			}
 			if strings.Contains(err.Error(), "s3cret") {
@@ -316,7 +316,7 @@ func TestAPINoAccount(t *testing.T) {
 	a.facts.GPUs = nil
 	before := a.shown()
 	_, err := a.engine().Apply(a.ctx, a)
-	if err == nil || !strings.Contains(err.Error(), "no account here may") || converge.Passes(err) {
+	if err == nil || !strings.Contains(err.Error(), "no account here may") || trouble.Passes(err) {
 		t.Fatalf("got %v", err)
 	}
 	if a.shown() != before {

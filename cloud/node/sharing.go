@@ -9,10 +9,10 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // PluginConfigLabel selects, on a Node, the entry of the device plugin's ConfigMap that counts there. PluginConfigs is what README
@@ -65,7 +65,7 @@ type sharedResource struct {
 // PluginManifest is a ConfigMap with the device plugin's configuration for nodes of this spec.
 func PluginManifest(s spec.Spec, namespace string) (map[string]any, error) {
 	if !s.Has("sharing") {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot print a configuration for the device plugin: node.toml has no [sharing]",
 			Try:  []string{"write [sharing] with strategy, time_slicing or mps; gpuadm help spec has its keys"},
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // With [sharing] the number that a device plugin offers is compared with it, also where none is waited for: one that was configured
@@ -31,7 +31,7 @@ func TestSharingCompared(t *testing.T) {
 		offers(a, a.BootID(), name, x.offers)
 		a.Advance(time.Minute)
 		_, err := a.engine().Apply(a.ctx, a)
-		if x.waits == "" && err != nil || x.waits != "" && (!converge.Passes(err) || !strings.Contains(err.Error(), x.waits)) {
+		if x.waits == "" && err != nil || x.waits != "" && (!trouble.Passes(err) || !strings.Contains(err.Error(), x.waits)) {
 			t.Errorf("%q, of which %q are offered: %v; want %q", x.sharing, x.offers, err, x.waits)
 		}
 	}

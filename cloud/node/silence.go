@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -43,13 +43,13 @@ func (q *Silence) Ask(ctx context.Context, v host.View, questions func(context.C
 		within = kube.Within(within, 0)
 	}
 	err := questions(within)
-	if within.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && !converge.Passes(err) {
-		err = converge.Wait{
+	if within.Err() != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && !trouble.Passes(err) {
+		err = trouble.Wait{
 			For: fmt.Sprintf("the API server answers too slowly to join: after %v not all questions were answered", joinPatience),
 			Try: []string{"look at the load of the control plane and at the way there; then run the same command again"},
 		}
 	}
-	if q.err = nil; err != nil && ctx.Err() == nil && converge.Passes(err) {
+	if q.err = nil; err != nil && ctx.Err() == nil && trouble.Passes(err) {
 		q.err, q.at = err, v.Now()
 	}
 	return err

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -50,7 +50,7 @@ func TestSilenceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		err := (&Silence{}).Ask(t.Context(), n, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
-		if took := time.Since(began); took != joinPatience || !converge.Passes(err) {
+		if took := time.Since(began); took != joinPatience || !trouble.Passes(err) {
 			t.Errorf("%v: %v", took, err)
 		}
 	})

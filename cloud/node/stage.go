@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Stage puts labels and taints where a kubelet that another program set up reads them before it registers its node.
@@ -79,7 +80,7 @@ func nodeWants(s spec.Spec, f facts.Facts) ([]converge.Want, error) {
 	}
 	if why := kubelet.NoTaints(k); why != "" && len(taints) > 0 {
 		if !k.Joined {
-			return nil, &converge.Trouble{
+			return nil, &trouble.Error{
 				What: fmt.Sprintf("cannot register the node with the taint %s: %s", taints[0], why),
 				Try:  []string{"add it by hand where kubelet reads it, or drop taints from [node] and write startup_taint = \"none\""},
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -391,7 +392,7 @@ func TestNodeWantsNothing(t *testing.T) {
 		}
 	}
 	_, err = Stage().Wants(red, facts.Facts{Kubelet: facts.Kubelet{Unit: "kubelet.service", LabelsAt: env, TaintsAt: facts.Place{Why: "a wrapper"}}})
-	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Try) == 0 || !strings.Contains(trouble.What, "a wrapper") {
+	if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Try) == 0 || !strings.Contains(told.What, "a wrapper") {
 		t.Errorf("a taint that can go nowhere: %v", err)
 	}
 }
@@ -415,7 +416,7 @@ func TestRegistrationRefuses(t *testing.T) {
 		"twice":  {spec.Node{Taints: []spec.Taint{{Key: "a", Effect: "NoSchedule"}, {Key: "a", Value: "b", Effect: "NoSchedule"}}}, "wanted too"},
 	} {
 		_, _, err := Registration(spec.Spec{Node: c.node}, facts.Facts{})
-		if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Try) == 0 || !strings.Contains(err.Error(), c.says) {
+		if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Try) == 0 || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

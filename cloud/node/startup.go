@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // readinessDomain is the domain of taints that the node readiness controller puts on and takes off by conditions of the
@@ -73,7 +73,7 @@ func startupTaint(s spec.Spec, f facts.Facts) (t spec.Taint, on bool, why string
 func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bool, why string, err error) {
 	t = parsedTaint(wanted)
 	if owner := ownerOf(t.Key); owner != "" {
-		return spec.Taint{}, false, "", &converge.Trouble{
+		return spec.Taint{}, false, "", &trouble.Error{
 			What:    "cannot use the startup taint " + t.String(),
 			Because: []string{"it is " + owner + "'s"},
 			Try:     []string{"name a taint of your own in startup_taint, or write auto"},
@@ -84,7 +84,7 @@ func statedTaint(s spec.Spec, f facts.Facts, wanted string) (t spec.Taint, on bo
 		by = "the node readiness controller" // a taint of its domain declares a rule of it
 	}
 	if by == "" {
-		return spec.Taint{}, false, "", &converge.Trouble{
+		return spec.Taint{}, false, "", &trouble.Error{
 			What: "cannot put on the startup taint " + t.String() + ": no account here may take it off again",
 			Because: []string{
 				"a kubelet may not take taints off its own node (NodeRestriction)",

@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/cloud/method"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/instance"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // startupCase is one combination of what the startup taint depends on.
@@ -117,12 +117,12 @@ func TestStartupTaint(t *testing.T) {
 		want, wantFailed := c.expected()
 		taint, on, why, err := startupTaint(s, f)
 		got := ""
-		trouble := (*converge.Trouble)(nil)
+		told := (*trouble.Error)(nil)
 		switch {
-		case errors.As(err, &trouble):
+		case errors.As(err, &told):
 			got = "refused"
-			if len(trouble.Try) == 0 || len(trouble.Because) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
-				t.Errorf("%+v: no fix: %+v", c, trouble)
+			if len(told.Try) == 0 || len(told.Because) == 0 || !strings.HasPrefix(told.What, "cannot ") {
+				t.Errorf("%+v: no fix: %+v", c, told)
 			}
 		case on:
 			got = taint.String()

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 )
 
 // TestFormerStartupTaint: a startup taint that node.toml names no more goes off the Node once the GPUs are ready, by whichever way
 // it came there, and one of another owner stays.
 func TestFormerStartupTaint(t *testing.T) {
-	failed := Outcome{Stage: "mig", Err: &converge.Trouble{What: "x", Err: converge.Wait{For: "x"}}, GaveUp: false}
+	failed := Outcome{Stage: "mig", Err: &trouble.Error{What: "x", Err: trouble.Wait{For: "x"}}, GaveUp: false}
 	for name, c := range map[string]struct {
 		before func(*apiNode) // how the node came by it
 		after  string         // what node.toml says then
@@ -76,7 +76,7 @@ func TestFormerStartupTaint(t *testing.T) {
 func (a *apiNode) applyAndReport(o Outcome) {
 	a.t.Helper()
 	_, err := a.engine().Apply(a.ctx, a)
-	if !converge.Passes(err) {
+	if !trouble.Passes(err) {
 		a.t.Fatalf("apply: %v", err)
 	}
 	if err := a.report(o); err != nil {
@@ -96,9 +96,9 @@ func TestFormerStartupTaintWithoutAccount(t *testing.T) {
 	a.spec = "[node]\nlabels = { \"example.com/rack\" = \"r7\" }\nstartup_taint = \"none\"\ngpu_labels = false\n"
 	a.Advance(2 * answerServes)
 	_, err := a.engine().Apply(a.ctx, a)
-	trouble := (*converge.Trouble)(nil)
-	if !converge.Passes(err) || !errors.As(err, &trouble) || !strings.Contains(err.Error(), "example.com/starting") ||
-		!strings.Contains(strings.Join(trouble.Try, "\n"), "kubectl taint node gpu-1 example.com/starting:NoSchedule-") {
-		t.Errorf("got %v %+v", err, trouble)
+	told := (*trouble.Error)(nil)
+	if !trouble.Passes(err) || !errors.As(err, &told) || !strings.Contains(err.Error(), "example.com/starting") ||
+		!strings.Contains(strings.Join(told.Try, "\n"), "kubectl taint node gpu-1 example.com/starting:NoSchedule-") {
+		t.Errorf("got %v %+v", err, told)
 	}
 }

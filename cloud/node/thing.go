@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // nodePart is one label, taint or condition of the machine's own Node object. Which Node that is, and as whom it is changed,
@@ -27,7 +28,7 @@ type nodePart struct {
 	rebuilt bool       // from the journal
 	who     *who       // nil: to be found out on the machine
 
-	// must says why the part cannot be made yet, by the state of the Node: a converge.Wait. nil: it always can.
+	// must says why the part cannot be made yet, by the state of the Node: a trouble.Wait. nil: it always can.
 	must func(context.Context, host.View, *kube.Node) error
 }
 
@@ -192,7 +193,7 @@ func (p nodePart) Prove(ctx context.Context, v host.View, _, _ converge.State) e
 
 // noAccount says that kubelet may not make the change, and that there is no ServiceAccount that may.
 func (p nodePart) noAccount() error {
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot change the %s of the node: no account here may", p.Name()),
 		Because: []string{"a kubelet sets taints, and labels of Kubernetes' own, at its first registration only, if at all"},
 		Try: []string{

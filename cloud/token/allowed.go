@@ -17,10 +17,10 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // mostSkew is how far the clocks may differ. A certificate that was just made counts from five minutes before
@@ -63,17 +63,17 @@ func (t *join) allowed(ctx context.Context, v host.View, token bootstrapToken) e
 }
 
 func (t *join) unauthorized(token bootstrapToken, err error) error {
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot join: %s does not take the token %s in %s", t.server, token.id, t.tokenFile),
-		Because: []string{converge.OneLine(err.Error()), "the token has expired (after 24 hours by default), is wrong, or lacks the usage authentication"},
+		Because: []string{trouble.OneLine(err.Error()), "the token has expired (after 24 hours by default), is wrong, or lacks the usage authentication"},
 		Try:     []string{t.known(), t.another()},
 		Err:     err,
 	}
 }
 
 func (t *join) noBootstrapper(user string) error {
-	return &converge.Trouble{
-		What:    fmt.Sprintf("cannot join: the token in %s is no bootstrap token; the cluster knows it as %s", t.tokenFile, converge.OneLine(user)),
+	return &trouble.Error{
+		What:    fmt.Sprintf("cannot join: the token in %s is no bootstrap token; the cluster knows it as %s", t.tokenFile, trouble.OneLine(user)),
 		Because: []string{"a certificate that is asked for by others than system:bootstrappers is not approved by the cluster itself"},
 		Try:     []string{t.another()},
 	}
@@ -108,7 +108,7 @@ func (t *join) skew(v host.View, server time.Time) error {
 	if off <= mostSkew {
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot join: this machine's clock is %v %s the API server's", off, way),
 		Because: []string{"a new certificate would be outside its validity period, and every login would fail without naming the cause"},
 		Try:     []string{"timedatectl set-ntp true, and wait until timedatectl says that the clock is synchronized", "or chronyc makestep, where chrony keeps the time"},
@@ -121,7 +121,7 @@ func (t *join) explain(err error) error {
 	if e == nil {
 		return err
 	}
-	out := &converge.Trouble{Because: slices.Clone(e.Because), Try: slices.Clone(e.Try), Err: err}
+	out := &trouble.Error{Because: slices.Clone(e.Because), Try: slices.Clone(e.Try), Err: err}
 	name := t.address()
 	if h, _, err := net.SplitHostPort(name); err == nil {
 		name = h
@@ -129,26 +129,26 @@ func (t *join) explain(err error) error {
 	lookup := (*net.DNSError)(nil)
 	switch {
 	case e.Why == kube.Untrusted:
-		out.What = fmt.Sprintf("cannot trust %s: %s", t.server, converge.OneLine(e.Cause.Error()))
+		out.What = fmt.Sprintf("cannot trust %s: %s", t.server, trouble.OneLine(e.Cause.Error()))
 		out.Because = append(out.Because, "this machine trusts "+strings.Join(pins(t.rootsGiven()), ", "))
 		out.Try = append(out.Try, "openssl s_client -connect "+t.address()+" -showcerts, which shows who answers", "if that is a proxy, write no_proxy = [\""+name+"\"] in [proxy]")
 	case errors.As(err, &lookup) || strings.Contains(err.Error(), "no such host"):
 		out.What = fmt.Sprintf("cannot find %s: no name server knows it", name)
 		out.Try = append(out.Try, "getent hosts "+name, "fix /etc/resolv.conf, or the name in server in [join]")
 	case e.Why == kube.Unreachable:
-		out.What = fmt.Sprintf("cannot reach %s: %s", t.server, strings.Replace(converge.OneLine(e.Cause.Error()), t.server+" does", "it does", 1))
+		out.What = fmt.Sprintf("cannot reach %s: %s", t.server, strings.Replace(trouble.OneLine(e.Cause.Error()), t.server+" does", "it does", 1))
 		out.Try = append(out.Try, "curl -kv "+t.server+"/version, from this machine", "a firewall, a security group or a route may be in the way")
 	case e.Status >= 300 && e.Status < 400 || e.Why == kube.Missing || e.Why == kube.Refused:
 		return t.noAPI(e.Cause)
 	default:
-		out.What = fmt.Sprintf("cannot join by %s: %s", t.server, converge.OneLine(e.Error()))
+		out.What = fmt.Sprintf("cannot join by %s: %s", t.server, trouble.OneLine(e.Error()))
 	}
 	t.proxied(out, e.Why, name)
 	return out
 }
 
 // proxied tells how a proxy is involved.
-func (t *join) proxied(out *converge.Trouble, why kube.Why, name string) {
+func (t *join) proxied(out *trouble.Error, why kube.Why, name string) {
 	if t.via.HTTPS == "" && t.via.HTTP == "" || why != kube.Unreachable && why != kube.Untrusted {
 		return
 	}
@@ -169,9 +169,9 @@ func (t *join) proxied(out *converge.Trouble, why kube.Why, name string) {
 
 // noAPI says that something else than an API server answers.
 func (t *join) noAPI(err error) error {
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot join by %s: it is no Kubernetes API server", t.server),
-		Because: []string{converge.OneLine(err.Error())},
+		Because: []string{trouble.OneLine(err.Error())},
 		Try:     []string{"kubectl cluster-info, where kubectl works, which prints the right server for [join]"},
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Kubelet asks for its certificate itself, as after kubeadm join. It is given the kubeconfig bootstrapKubeconfig, with the token; it
@@ -63,10 +64,10 @@ func (c certificate) want() converge.Want {
 		case user == whose && string(found) == whose:
 			return found, nil
 		case found != "" && user != whose && user != unclear:
-			return "", &converge.Trouble{
+			return "", &trouble.Error{
 				What:    fmt.Sprintf("cannot join as %s: this machine holds the certificate of %s", c.join.name, strings.TrimPrefix(user, "system:node:")),
 				Because: []string{"a node cannot be given another name"},
-				Try:     []string{fmt.Sprintf("write node_name = %q in [join]", strings.TrimPrefix(user, "system:node:")), "or " + converge.Command("undo --to all") + ", which takes the machine out of the cluster, then apply again"},
+				Try:     []string{fmt.Sprintf("write node_name = %q in [join]", strings.TrimPrefix(user, "system:node:")), "or " + trouble.Command("undo --to all") + ", which takes the machine out of the cluster, then apply again"},
 			}
 		}
 		c.verdict.mu.Lock()
@@ -102,7 +103,7 @@ func (c certificate) Look(ctx context.Context, v host.View) (converge.State, err
 
 // unrenewed says of what keeps a node from a certificate that its last one has run out, and since when.
 func (c certificate) unrenewed(v host.View, found converge.State, err error) error {
-	t := (*converge.Trouble)(nil)
+	t := (*trouble.Error)(nil)
 	user, over := strings.CutSuffix(string(found), ranOut)
 	data, _ := v.ReadFile(kubelet.CurrentCertificate)
 	list := certificates(data)
@@ -113,7 +114,7 @@ func (c certificate) unrenewed(v host.View, found converge.State, err error) err
 	if none := (noToken{}); errors.As(err, &none) {
 		why = "that takes a new bootstrap token, and " + none.Error()
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot renew the certificate of node %s, which ran out on %s: %s",
 			strings.TrimPrefix(user, "system:node:"), list[0].NotAfter.UTC().Format("2006-01-02 15:04 MST"), why),
 		Because: append([]string{"kubelet renews a certificate by itself only while it holds: the machine was off, or cut off, for too long"}, t.Because...),
@@ -285,7 +286,7 @@ func (t *join) nameFree(ctx context.Context, v host.View, c *kube.Client) error 
 	if sameMachine && sameBoard || node.Unready(there, "") != "" {
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot join as %s: another machine is that node, and is ready", t.name),
 		Because: []string{
 			fmt.Sprintf("the node's machine id is %s and its system UUID %s; ours are %s and %s", is.MachineID, is.SystemUUID, t.machineID, ours),

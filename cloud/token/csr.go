@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -54,7 +54,7 @@ func (t *join) waitCertified(ctx context.Context, h host.Host) error {
 			if problem, err = asked.problem(); err != nil {
 				return err
 			}
-		case !converge.Passes(err):
+		case !trouble.Passes(err):
 			return err
 		default:
 			problem = err.Error()
@@ -114,9 +114,9 @@ func (r *signingRequest) problem() (string, error) {
 	for _, c := range r.Status.Conditions {
 		switch c.Type {
 		case "Denied", "Failed":
-			return "", &converge.Trouble{
+			return "", &trouble.Error{
 				What:    fmt.Sprintf("cannot join: the request %s for the node's certificate is %s", name, strings.ToLower(c.Type)),
-				Because: []string{converge.OneLine(c.Reason + ": " + c.Message)},
+				Because: []string{trouble.OneLine(c.Reason + ": " + c.Message)},
 				Try:     []string{"kubectl describe csr " + name + "; once its cause is fixed: kubectl delete csr " + name + ", then apply again"},
 			}
 		case "Approved":
@@ -131,7 +131,7 @@ func (r *signingRequest) problem() (string, error) {
 
 // uncertified says that kubelet still has no certificate, and what to do. The next run waits for the same request.
 func (t *join) uncertified(asked *signingRequest, problem string) error {
-	out := &converge.Trouble{What: "cannot join yet: " + problem, Err: node.StillWaits{}}
+	out := &trouble.Error{What: "cannot join yet: " + problem, Err: node.StillWaits{}}
 	switch {
 	case asked == nil:
 		out.Try = []string{"journalctl -u kubelet, which says what it waits for", "then run the same command again: it goes on from here"}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -29,7 +30,7 @@ func TestJoinWaitsForGPUs(t *testing.T) {
 		return u.Active
 	}
 	_, err := j.whole().Apply(context.Background(), j.n)
-	if !converge.Passes(err) || !strings.Contains(err.Error(), "has not made the NVLink fabric ready") {
+	if !trouble.Passes(err) || !strings.Contains(err.Error(), "has not made the NVLink fabric ready") {
 		t.Errorf("it waits for the fabric: %v\n%s", err, joins.Because(err))
 	}
 	if is := kubelet(); is == "active" {
@@ -39,7 +40,7 @@ func TestJoinWaitsForGPUs(t *testing.T) {
 		t.Errorf("the run is left open: %+v", runs)
 	}
 	j.n.CUDAAnswers(nil)
-	if _, err := j.whole().Apply(context.Background(), j.n); !converge.Passes(err) && err != nil {
+	if _, err := j.whole().Apply(context.Background(), j.n); !trouble.Passes(err) && err != nil {
 		t.Errorf("with the fabric: %v\n%s", err, joins.Because(err))
 	}
 	if is := kubelet(); is != "active" {

@@ -20,11 +20,11 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/kubelet"
 	"github.com/gpuadm/gpuadm/cloud/method"
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/mask"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // join is what the things of one join share: which servers they ask, and the answers.
@@ -68,13 +68,13 @@ func (n noToken) Error() string { return n.file + " is not there" }
 // read reads the token's file. No error tells what is in it.
 func (t *join) read(v host.View) (bootstrapToken, error) {
 	refuse := func(problem string, try ...string) (bootstrapToken, error) {
-		return bootstrapToken{}, &converge.Trouble{What: fmt.Sprintf("cannot use the token in %s: %s", t.tokenFile, problem), Try: try}
+		return bootstrapToken{}, &trouble.Error{What: fmt.Sprintf("cannot use the token in %s: %s", t.tokenFile, problem), Try: try}
 	}
 	again := t.another()
 	i, err := v.Lstat(t.tokenFile)
 	switch {
 	case host.NotExist(err):
-		return bootstrapToken{}, &converge.Trouble{
+		return bootstrapToken{}, &trouble.Error{
 			What: fmt.Sprintf("cannot join: there is no bootstrap token, %s is not there", t.tokenFile), Try: []string{again}, Err: noToken{t.tokenFile},
 		}
 	case err != nil:
@@ -111,7 +111,7 @@ func (t *join) try(ctx context.Context, v host.View) error {
 			return err
 		}
 		if data, err := v.ReadFile(bootstrapKubeconfig); err == nil && !bytes.HasPrefix(data, []byte(kubelet.Written)) {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot join: %s is there, and another program has written it", bootstrapKubeconfig),
 				Try:  []string{"if this machine was to join otherwise, undo that first (kubeadm reset), or remove the file; then apply again"},
 			}
@@ -128,7 +128,7 @@ func (t *join) try(ctx context.Context, v host.View) error {
 // authority is what the file with the cluster's CA shall hold.
 func (t *join) authority(ctx context.Context, v host.View, found []byte) ([]byte, error) {
 	foreign := func(because string) error {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    fmt.Sprintf("cannot write %s: another cluster's CA lies there", kubelet.ClusterCA),
 			Because: []string{because},
 			Try:     []string{"if this machine was a node of another cluster, take it out of that first (kubeadm reset), then apply again"},
@@ -168,11 +168,11 @@ func (t *join) elsewhere(v host.View, err error) error {
 func (t *join) givenAuthority() ([]byte, error) {
 	switch {
 	case t.ca == nil:
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot read %s: it is not there", t.caFile), Try: []string{"copy /etc/kubernetes/pki/ca.crt of the control plane there, or write ca_pin in [join]"}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot read %s: it is not there", t.caFile), Try: []string{"copy /etc/kubernetes/pki/ca.crt of the control plane there, or write ca_pin in [join]"}}
 	case len(pins(t.ca)) == 0:
-		return nil, &converge.Trouble{What: fmt.Sprintf("cannot use %s: it holds no certificate in PEM form", t.caFile), Try: []string{"copy /etc/kubernetes/pki/ca.crt of the control plane there"}}
+		return nil, &trouble.Error{What: fmt.Sprintf("cannot use %s: it holds no certificate in PEM form", t.caFile), Try: []string{"copy /etc/kubernetes/pki/ca.crt of the control plane there"}}
 	case t.pin != "" && !pinned(t.ca, t.pin):
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What:    fmt.Sprintf("cannot trust %s: it is not what ca_pin says", t.caFile),
 			Because: []string{fmt.Sprintf("ca_pin is %s, the file is %s", t.pin, strings.Join(pins(t.ca), ", "))},
 			Try:     []string{"find out which of the two is right, on the control plane, and take the other one out of [join]"},
@@ -209,7 +209,7 @@ func (t *join) dns(ctx context.Context, v host.View) (map[string]any, error) {
 	if err != nil && !refused(err) {
 		return nil, t.explain(err)
 	}
-	return nil, &converge.Trouble{
+	return nil, &trouble.Error{
 		What:    "cannot find out the address of the cluster's DNS, and pods would resolve no names",
 		Because: []string{"the ConfigMap kubelet-config in kube-system, in which kubeadm notes it, is not there or not for us to read"},
 		Try:     []string{`write cluster_dns = ["10.96.0.10"] in [join], with the address that kubectl -n kube-system get service kube-dns shows`},
@@ -227,7 +227,7 @@ func (t *join) entered(ctx context.Context, v host.View) error {
 			return nil
 		}
 	}
-	if err := t.try(ctx, v); converge.Passes(err) {
+	if err := t.try(ctx, v); trouble.Passes(err) {
 		return t.elsewhere(v, err)
 	}
 	return nil

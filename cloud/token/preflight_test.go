@@ -20,6 +20,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 	"github.com/gpuadm/gpuadm/test/sim/kubesim"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
@@ -282,7 +283,7 @@ func TestUnsigned(t *testing.T) {
 			c.spoil(j)
 			first := j.tree()
 			_, err := j.engine().Apply(t.Context(), j.n)
-			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(joins.Because(err), c.try) || converge.Passes(err) == c.back {
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(joins.Because(err), c.try) || trouble.Passes(err) == c.back {
 				t.Errorf("%v\n%s", err, joins.Because(err))
 			}
 			if got := j.tree(); (got == first) != c.back {
@@ -366,7 +367,7 @@ func TestServerGoesAwayWhileJoining(t *testing.T) {
 			e, se := j.engine(), new(node.Session)
 			e.Stages = []converge.Stage{j.stage(se), joinedStage(se)}
 			_, err := e.Apply(kube.Within(context.Background(), 0), j.n)
-			if err == nil || !converge.Passes(err) {
+			if err == nil || !trouble.Passes(err) {
 				t.Fatalf("it does not say that waiting helps: %v", err)
 			}
 			j.Heal()
@@ -382,12 +383,12 @@ func TestServerGoesAwayWhileJoining(t *testing.T) {
 func TestCertificateWaitTells(t *testing.T) {
 	j := startJoin(t, joins.Machine, "")
 	j.Approve = "wait"
-	if _, err := j.engine().Apply(t.Context(), j.n); !converge.Passes(err) {
+	if _, err := j.engine().Apply(t.Context(), j.n); !trouble.Passes(err) {
 		t.Fatal(err)
 	}
 	var told []string
 	ctx := converge.Listen(context.Background(), func(_ converge.What, text string) { told = append(told, text) })
-	if err := j.joiner(t).waitCertified(ctx, j.n); !converge.Passes(err) {
+	if err := j.joiner(t).waitCertified(ctx, j.n); !trouble.Passes(err) {
 		t.Fatalf("got %v", err)
 	}
 	if len(told) < 3 || len(told) > 6 || !strings.Contains(told[0], "waits to be approved") || !strings.Contains(told[0], "waiting since") {

@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/kube"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/joins"
 )
 
@@ -40,7 +41,7 @@ func TestUnreachableServer(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	_, err := j.whole().Apply(kube.Within(context.Background(), 0), j.n)
-	if err == nil || !converge.Passes(err) || !strings.Contains(err.Error(), "api.example") || !strings.Contains(joins.Because(err), "try wait") {
+	if err == nil || !trouble.Passes(err) || !strings.Contains(err.Error(), "api.example") || !strings.Contains(joins.Because(err), "try wait") {
 		t.Errorf("%v\n%s", err, joins.Because(err))
 	}
 	if asked != 1 {

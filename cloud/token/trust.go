@@ -22,9 +22,9 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/kube"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -52,14 +52,14 @@ func (t *join) trust(ctx context.Context, v host.View, token bootstrapToken) ([]
 		return nil, t.noAPI(err)
 	}
 	if !pinned(roots, t.pin) && slices.Contains(pins(roots), t.pin) {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What:    fmt.Sprintf("cannot trust %s by ca_pin: the cluster has another certificate authority beside the one that it names", t.server),
 			Because: []string{"ca_pin is " + t.pin, "the cluster's are " + strings.Join(pins(roots), ", "), "a cluster that changes its CA publishes both for a while"},
 			Try:     []string{`write ca_file = "/etc/gpuadm/ca.crt" in [join] in place of ca_pin, with all of /etc/kubernetes/pki/ca.crt of the control plane`},
 		}
 	}
 	if !pinned(roots, t.pin) {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What:    fmt.Sprintf("cannot trust %s: its certificate authority is not the one that ca_pin says", t.server),
 			Because: []string{"ca_pin is " + t.pin, "the cluster's is " + strings.Join(pins(roots), ", "), "either the pin is of another cluster, or another server answers in its place"},
 			Try:     []string{"kubeadm token create --print-join-command, on the control plane, which prints the right pin"},
@@ -75,7 +75,7 @@ func (t *join) trust(ctx context.Context, v host.View, token bootstrapToken) ([]
 		return nil, t.explain(err)
 	}
 	if again["kubeconfig"] != text {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot trust %s: it said something else when its certificate was looked at", t.server),
 			Try:  []string{"find out who answers there: openssl s_client -connect " + t.address()},
 		}
@@ -101,7 +101,7 @@ func (t *join) published(ctx context.Context, v host.View, c *kube.Client, token
 		case signature != "" && signs(signature, text, token):
 			return text, nil
 		case signature != "":
-			return "", &converge.Trouble{
+			return "", &trouble.Error{
 				What:    fmt.Sprintf("cannot use the token in %s: the cluster knows a token %s, and its secret part is another", t.tokenFile, token.id),
 				Because: []string{"what the cluster publishes is signed by it, and the signature does not fit; nothing of the token was sent"},
 				Try:     []string{"kubeadm token list, on the control plane, then write the right one into " + t.tokenFile},
@@ -118,7 +118,7 @@ func (t *join) published(ctx context.Context, v host.View, c *kube.Client, token
 // unknownToken says that the cluster does not know the token. One that has expired is removed by its tokencleaner, so gpuadm
 // cannot distinguish the two.
 func (t *join) unknownToken(token bootstrapToken) error {
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot use the token in %s: the cluster knows no token %s", t.tokenFile, token.id),
 		Because: []string{"the token has expired (after 24 hours by default), belongs to another cluster, or lacks the usage signing"},
 		Try:     []string{"kubeadm token create, on the control plane, and write what it prints into " + t.tokenFile},
@@ -130,9 +130,9 @@ func (t *join) noInfo(err error) error {
 	if node.KubeError(err) != nil && !refused(err) && !errors.Is(err, kube.Unauthorized) {
 		return t.explain(err)
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot find out whom to trust: %s does not show the ConfigMap cluster-info in kube-public to everybody", t.server),
-		Because: []string{converge.OneLine(err.Error()), "kubeadm makes it; clusters made otherwise may have none, or answer no one they do not know"},
+		Because: []string{trouble.OneLine(err.Error()), "kubeadm makes it; clusters made otherwise may have none, or answer no one they do not know"},
 		Try:     []string{`write ca_file = "/etc/gpuadm/ca.crt" in [join], with the cluster's CA certificate, in place of ca_pin`},
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/go-version"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // oldestKubelet is how many minor versions a kubelet may be older than its API server; it may never be newer.
@@ -37,7 +37,7 @@ func versionsFit(kubelet, server string) error {
 	default:
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot join: kubelet %s is %s", kubelet, problem),
 		Because: []string{"Kubernetes supports no such pair: https://kubernetes.io/releases/version-skew-policy/#kubelet"},
 		Try: []string{

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -147,14 +148,14 @@ func (c *common) mayTouch(verb string) error {
 	if c.root || c.rootDir != "/" {
 		return nil
 	}
-	return &converge.Trouble{What: fmt.Sprintf("cannot %s on this machine: only root may", verb), Try: []string{c.again()}}
+	return &trouble.Error{What: fmt.Sprintf("cannot %s on this machine: only root may", verb), Try: []string{c.again()}}
 }
 
 // addInstall adds the stage that installs this very binary.
 func (c *common) addInstall(e *converge.Engine, h host.Host) error {
 	spec := path.Join(specHome, "node.toml")
 	if _, err := h.Stat(spec); err != nil {
-		return &converge.Trouble{What: fmt.Sprintf("cannot install the boot unit: %v", err), Because: []string{"the boot unit applies " + spec}, Try: []string{"write the spec to that file, and leave out -f"}, Err: err}
+		return &trouble.Error{What: fmt.Sprintf("cannot install the boot unit: %v", err), Because: []string{"the boot unit applies " + spec}, Try: []string{"write the spec to that file, and leave out -f"}, Err: err}
 	}
 	name, err := os.Executable()
 	if err != nil {

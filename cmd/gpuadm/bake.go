@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -85,7 +86,7 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		return err
 	}
 	if !c.root {
-		return &converge.Trouble{What: "cannot bake: only root can run programs in an image", Try: []string{c.again()}}
+		return &trouble.Error{What: "cannot bake: only root can run programs in an image", Try: []string{c.again()}}
 	}
 	trust, err := c.forSecureBoot(b, key)
 	if err != nil {
@@ -113,10 +114,10 @@ func (c *common) bake(ctx context.Context, b bakeFlags) error {
 		credentials = is.Kubelet.Kubeconfig
 	}
 	if credentials != "" {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    "cannot bake: this machine has joined a cluster",
 			Because: []string{"each copy would have its credentials: " + credentials, "pods may run here, and bake asks nothing before it changes the driver"},
-			Try:     []string{"to converge a node: " + converge.Command("apply"), "bake a machine that never joined, or the root folder of an image (--root)"},
+			Try:     []string{"to converge a node: " + trouble.Command("apply"), "bake a machine that never joined, or the root folder of an image (--root)"},
 		}
 	}
 	kernel, err := imageKernel(is.Kernel.Installed, b.kernel, e.Spec.Has("driver"))

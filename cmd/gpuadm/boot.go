@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/instance"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 	"github.com/gpuadm/gpuadm/stages"
 )
@@ -46,7 +47,7 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 			return err
 		case errors.As(err, &busy) && time.Since(began) < busyLimit:
 			pause = busyPause
-		case converge.Passes(err) && time.Since(began) < waitLimit:
+		case trouble.Passes(err) && time.Since(began) < waitLimit:
 			if lastWait != err.Error() {
 				lastWait = err.Error()
 				printf(c.stderr, "gpuadm: waiting until %s at the latest: %s\n", began.Add(waitLimit).Format("15:04:05"), lastWait)
@@ -68,14 +69,14 @@ func (c *common) boot(ctx context.Context, e *converge.Engine, h host.Host) erro
 // gaveUp logs why a boot's apply has failed, with the unit's name: journald often cannot assign the last lines of a process to its
 // unit.
 func (c *common) gaveUp(ctx context.Context, h host.Host, err error) error {
-	t := &converge.Trouble{What: err.Error(), Err: err}
-	if inner := (*converge.Trouble)(nil); errors.As(err, &inner) {
+	t := &trouble.Error{What: err.Error(), Err: err}
+	if inner := (*trouble.Error)(nil); errors.As(err, &inner) {
 		t = inner
 	}
 	advise(c.env, t, err)
-	held := "kubelet does not start until " + converge.Command("apply") + " succeeds"
+	held := "kubelet does not start until " + trouble.Command("apply") + " succeeds"
 	if u, err := h.Unit(ctx, stages.BootUnit); err == nil && u.Active == "active" {
-		held = "pods are kept away as before until " + converge.Command("apply") + " succeeds"
+		held = "pods are kept away as before until " + trouble.Command("apply") + " succeeds"
 	}
 	t.Because = append(t.Because, fmt.Sprintf("%d attempts failed since boot; %s", bootTries, held))
 	if !c.toJournal() {
@@ -173,8 +174,8 @@ func alone(s converge.Status) []converge.Change {
 }
 
 // closed says why kubelet may not start on a machine of this status.
-func closed(s converge.Status, cut bool) *converge.Trouble {
-	t := &converge.Trouble{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone(s)), "change")+" pending"), Try: []string{converge.Command("apply") + "; kubelet then starts by itself"}}
+func closed(s converge.Status, cut bool) *trouble.Error {
+	t := &trouble.Error{What: fmt.Sprintf("cannot let kubelet start: %s", count(s.Now()+len(alone(s)), "change")+" pending"), Try: []string{trouble.Command("apply") + "; kubelet then starts by itself"}}
 	for _, ch := range alone(s) {
 		t.Because = append(t.Because, ch.Waits)
 	}
@@ -183,13 +184,13 @@ func closed(s converge.Status, cut bool) *converge.Trouble {
 	}
 	if cut && s.Undoing {
 		t.What = fmt.Sprintf("cannot let kubelet start: the undo in run %s was cut short", s.Unfinished)
-		t.Try = []string{converge.Command("undo") + ", which finishes it, or " + converge.Command("apply") + "; kubelet then starts by itself"}
+		t.Try = []string{trouble.Command("undo") + ", which finishes it, or " + trouble.Command("apply") + "; kubelet then starts by itself"}
 	} else if cannot := s.Cannot(); len(cannot) > 0 {
 		t.What, t.Try = "cannot let kubelet start: the node cannot converge", nil
 		for _, ch := range cannot {
 			t.Because, t.Try = append(t.Because, ch.Cannot), append(t.Try, ch.Try...)
 		}
-		t.Try = append(t.Try, "then "+converge.Command("apply")+"; kubelet then starts by itself")
+		t.Try = append(t.Try, "then "+trouble.Command("apply")+"; kubelet then starts by itself")
 	}
 	if s.Damage != "" {
 		t.Because = append(t.Because, s.Damage)
@@ -199,12 +200,12 @@ func closed(s converge.Status, cut bool) *converge.Trouble {
 
 // gateLine says in one line why kubelet may not start: kubelet's Restart= runs the gate every few seconds, and more lines would
 // fill the journal.
-func gateLine(t *converge.Trouble) error {
+func gateLine(t *trouble.Error) error {
 	line := t.What
 	if len(t.Because) > 0 {
 		line += ": " + t.Because[0]
 	}
-	return &converge.Trouble{What: line + "; " + converge.Command("status") + " says how to fix it"}
+	return &trouble.Error{What: line + "; " + trouble.Command("status") + " says how to fix it"}
 }
 
 // atWork says whether an unfinished run is in progress, and not cut short: most often the run that starts kubelet.

@@ -17,9 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -82,7 +82,7 @@ func (c *common) bundle(ctx context.Context, file string) error {
 	entry := host.Entry{Data: packed, Attr: host.Attr{Mode: 0o600, UID: os.Geteuid(), GID: os.Getegid()}}
 	err = out.Replace(file, &entry, func(found *host.Entry) bool { return found == nil })
 	if errors.As(err, new(host.Changed)) {
-		return &converge.Trouble{What: fmt.Sprintf("cannot write %s: the file exists", file), Try: []string{"name another file with -o, or remove it"}}
+		return &trouble.Error{What: fmt.Sprintf("cannot write %s: the file exists", file), Try: []string{"name another file with -o, or remove it"}}
 	} else if err != nil {
 		return err
 	}

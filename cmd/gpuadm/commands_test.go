@@ -31,7 +31,7 @@ var generic = []string{
 	"cloud/node/thing.go",    // what an operator did
 }
 
-// TestPrintedCommands: a command in a text of gpuadm is a converge.Command, which is printed with the user's own -f and --root. Help texts
+// TestPrintedCommands: a command in a text of gpuadm is a trouble.Command, which is printed with the user's own -f and --root. Help texts
 // name commands for any machine, and so does "gpuadm help" and what only lists.
 func TestPrintedCommands(t *testing.T) {
 	var verbs []string
@@ -69,7 +69,7 @@ func TestPrintedCommands(t *testing.T) {
 					found[generic[i]] = true
 					return true
 				}
-				t.Errorf("%s: %q names a command in words: make it a converge.Command", fset.Position(n.Pos()), text)
+				t.Errorf("%s: %q names a command in words: make it a trouble.Command", fset.Position(n.Pos()), text)
 			}
 			return true
 		})
@@ -94,7 +94,7 @@ func TestPrintedCommands(t *testing.T) {
 	}
 }
 
-// calls is the constant words of a call of converge.Command; "" for another call.
+// calls is the constant words of a call of trouble.Command; "" for another call.
 func calls(n *ast.CallExpr) string {
 	name := ""
 	switch f := n.Fun.(type) {

@@ -21,6 +21,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -111,7 +112,7 @@ func (p *pod) run(ctx context.Context) error {
 		case err != nil && p.once:
 			return err
 		case err != nil:
-			t := &converge.Trouble{What: err.Error()}
+			t := &trouble.Error{What: err.Error()}
 			errors.As(err, &t)
 			printTrouble(p.env, t)
 			pause = podRetry

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -65,7 +65,7 @@ func TestDaemonSetOwners(t *testing.T) {
 	for _, dir := range []string{"var/lib/gpuadm/ owner=65534:65534", "var/lib/ mode=0777", "run/gpuadm/ mode=0770"} {
 		n := boot("-- " + dir + " --\n")
 		_, err := p.lay(t.Context(), n)
-		if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.HasPrefix(err.Error(), "cannot trust /") || n.Touches() > 0 {
+		if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.HasPrefix(err.Error(), "cannot trust /") || n.Touches() > 0 {
 			t.Errorf("%s: %d touches, %v", dir, n.Touches(), err)
 		}
 	}

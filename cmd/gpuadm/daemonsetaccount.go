@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/cloud/node"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -71,23 +71,23 @@ func (p *pod) mayLend(ctx context.Context) bool {
 	if p.withoutPolicy {
 		return true
 	}
-	trouble := (*converge.Trouble)(nil)
+	told := (*trouble.Error)(nil)
 	self, err := p.ownFiles()
 	if err == nil {
-		trouble, err = node.ProbePolicy(ctx, self)
+		told, err = node.ProbePolicy(ctx, self)
 	}
 	if err != nil {
 		p.unknown = !p.narrow
-		trouble = &converge.Trouble{What: "cannot check whether the policy limits the DaemonSet's ServiceAccount: " + err.Error()}
+		told = &trouble.Error{What: "cannot check whether the policy limits the DaemonSet's ServiceAccount: " + err.Error()}
 	} else {
-		p.narrow, p.unknown = trouble == nil, false
+		p.narrow, p.unknown = told == nil, false
 	}
 	warning := ""
-	if trouble != nil {
-		warning = trouble.Error()
+	if told != nil {
+		warning = told.Error()
 	}
 	if warning != p.warned && warning != "" {
-		printTrouble(p.env, trouble)
+		printTrouble(p.env, told)
 	}
 	p.warned = warning
 	return p.narrow

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // reportDrift says in one line what is pending, here and to the cluster. It says nothing of a converged machine, while an apply is at
@@ -52,5 +53,5 @@ func drift(changes []converge.Change) string {
 	if n > most {
 		names = append(slices.Clone(names[:most]), fmt.Sprintf("%d more", n-most))
 	}
-	return fmt.Sprintf("%s pending: %s. "+converge.Command("plan")+" shows why.", count(n, "change"), strings.Join(names, ", "))
+	return fmt.Sprintf("%s pending: %s. "+trouble.Command("plan")+" shows why.", count(n, "change"), strings.Join(names, ", "))
 }

@@ -11,12 +11,11 @@ import (
 	"path"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"golang.org/x/term"
 
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // env is a command's view of the system: tests and the demo replace it.
@@ -99,7 +98,7 @@ func machineSpec(v host.View) ([]spec.File, error) {
 		if v.Root() != "/" {
 			where = " in " + v.Root()
 		}
-		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one ("+converge.Command("init")+") or name another with -f", main, where, errNoSpec)}
+		return nil, usage{fmt.Errorf("cannot read %s%s: %w; write one ("+trouble.Command("init")+") or name another with -f", main, where, errNoSpec)}
 	} else if err != nil {
 		return nil, err
 	}

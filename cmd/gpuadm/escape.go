@@ -11,8 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/mask"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // printf is how all text gets out. Whatever a value says stays in its line and changes nothing around it: names of processes
@@ -58,9 +58,9 @@ func said(w io.Writer, text string) string { return printable(commands(w, text))
 
 func commands(w io.Writer, text string) string {
 	if s, ok := w.(screen); ok {
-		return converge.Commands(text, s.typed)
+		return trouble.Commands(text, s.typed)
 	}
-	return converge.Commands(text, converge.Plain)
+	return trouble.Commands(text, trouble.Plain)
 }
 
 // verbatim is text of several lines, or with colours, that contains gpuadm's own words alone: printf does not escape it.

@@ -26,6 +26,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/alloc"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
@@ -156,7 +157,7 @@ func TestManyUndone(t *testing.T) {
 	for _, c := range []struct{ undone, lines int }{{5, 8}, {6, 9}, {7, 9}, {30, 9}} {
 		var said strings.Builder
 		e := env{stderr: &said, getenv: func(string) string { return "" }}
-		report(e, newRoot(e), &converge.Trouble{What: "x", Because: []string{"y"}, Undone: slices.Repeat([]string{"file /z"}, c.undone), Try: []string{"w"}})
+		report(e, newRoot(e), &trouble.Error{What: "x", Because: []string{"y"}, Undone: slices.Repeat([]string{"file /z"}, c.undone), Try: []string{"w"}})
 		if got := strings.Count(said.String(), "\n"); got != c.lines {
 			t.Errorf("%d lines, want %d:\n%s", got, c.lines, said.String())
 		}
@@ -168,8 +169,8 @@ func TestTroubleIsNotForged(t *testing.T) {
 	var out, said bytes.Buffer
 	e := env{stdout: &out, stderr: &said, getenv: func(string) string { return "" }}
 	list := []string{planted}
-	trouble := &converge.Trouble{What: "cannot go on: " + planted, Because: append(list, "two"), Undone: list, Try: list}
-	report(e, newRoot(e), trouble)
+	told := &trouble.Error{What: "cannot go on: " + planted, Because: append(list, "two"), Undone: list, Try: list}
+	report(e, newRoot(e), told)
 	if bad := forged(said.String()); bad != "" || strings.Count(said.String(), "\n") != 5 {
 		t.Errorf("%q in\n%s", bad, said.String())
 	}

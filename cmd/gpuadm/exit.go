@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // The exit codes, one per next act of the caller.
@@ -54,25 +55,25 @@ func report(e env, cmd *cobra.Command, err error) int {
 		return int(code)
 	}
 	code = exitCannot
-	t := &converge.Trouble{What: err.Error()}
-	if inner := (*converge.Trouble)(nil); errors.As(err, &inner) {
+	t := &trouble.Error{What: err.Error()}
+	if inner := (*trouble.Error)(nil); errors.As(err, &inner) {
 		t = inner
 	}
 	switch {
 	case errors.As(err, &wrong):
 		code = exitUsage
 	case errors.As(err, &busy):
-		code, t = exitAgain, &converge.Trouble{What: err.Error(), Try: []string{"wait until it has ended, and run the same command again"}}
+		code, t = exitAgain, &trouble.Error{What: err.Error(), Try: []string{"wait until it has ended, and run the same command again"}}
 	case errors.As(err, &usage{}), cmd != nil && !cmd.Runnable(), strings.HasPrefix(err.Error(), "unknown command"):
 		code = exitUsage
 	case errors.As(err, &overdue{}):
-		t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: append(slices.Clone(t.Try), "apply again with a longer --deadline: it continues from here")}
+		t = &trouble.Error{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: append(slices.Clone(t.Try), "apply again with a longer --deadline: it continues from here")}
 	case errors.Is(err, converge.ErrStopped):
 		code = exitAgain
-	case converge.Passes(err):
+	case trouble.Passes(err):
 		code = exitAgain
 		if len(t.Try) == 0 {
-			t = &converge.Trouble{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"wait, and run the same command again: it continues from here"}}
+			t = &trouble.Error{What: t.Error(), Because: t.Because, Undone: t.Undone, Try: []string{"wait, and run the same command again: it continues from here"}}
 		}
 	default:
 		advise(e, t, err)
@@ -88,7 +89,7 @@ func report(e env, cmd *cobra.Command, err error) int {
 }
 
 // advise adds likely causes and what to do, where the machine and not the spec is at fault.
-func advise(e env, t *converge.Trouble, err error) {
+func advise(e env, t *trouble.Error, err error) {
 	readOnly, denied := errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission)
 	denied = denied || errors.Is(err, syscall.EAFNOSUPPORT) // RestrictAddressFamilies=: no socket to systemd
 	var confined []string
@@ -112,7 +113,7 @@ func advise(e env, t *converge.Trouble, err error) {
 }
 
 // printTrouble prints an error with its reasons and what to do.
-func printTrouble(e env, t *converge.Trouble) {
+func printTrouble(e env, t *trouble.Error) {
 	printf(e.stderr, "gpuadm: %s\n", t)
 	undone := t.Undone
 	if more := len(undone) - 5; more > 1 { // each has had its line when it was rolled back; the cause must not be lost between them
@@ -184,7 +185,7 @@ type finding struct {
 	Fix     string `json:"fix,omitempty"`
 }
 
-func printJSONError(e env, code int, t *converge.Trouble, wrong spec.Errors) {
+func printJSONError(e env, code int, t *trouble.Error, wrong spec.Errors) {
 	v := failure{converge.PlanFormat, t.Error(), code, t.Because, t.Undone, t.Try, nil}
 	for _, w := range wrong {
 		v.Spec = append(v.Spec, finding{w.File, w.Line, w.Column, w.Message, w.Fix})

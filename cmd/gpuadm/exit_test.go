@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // slow is a server that has not answered in the time that one request is given.
@@ -32,7 +32,7 @@ func TestWhoseTimeIsOver(t *testing.T) {
 		{fmt.Errorf("cannot make node label a: %w", slow{}), exitAgain, "wait, and run the same command again"},
 		{overdue{context.DeadlineExceeded}, exitCannot, "longer --deadline"},
 		{overdue{slow{}}, exitCannot, "longer --deadline"},
-		{overdue{&converge.Trouble{What: "cannot make x", Err: slow{}}}, exitCannot, "longer --deadline"},
+		{overdue{&trouble.Error{What: "cannot make x", Err: slow{}}}, exitCannot, "longer --deadline"},
 	} {
 		var out strings.Builder
 		e := env{stdout: &out, stderr: &out, getenv: func(string) string { return "" }}

@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // TestGateLine: each attempt of kubelet logs one line, which names the command that says more.
 func TestGateLine(t *testing.T) {
-	err := gateLine(&converge.Trouble{What: "cannot let kubelet start", Because: []string{"no GPU answers", "and more"}, Try: []string{"lspci"}})
-	want := "cannot let kubelet start: no GPU answers; " + converge.Command("status") + " says how to fix it"
-	if trouble, ok := err.(*converge.Trouble); !ok || trouble.What != want || len(trouble.Because)+len(trouble.Try) > 0 {
+	err := gateLine(&trouble.Error{What: "cannot let kubelet start", Because: []string{"no GPU answers", "and more"}, Try: []string{"lspci"}})
+	want := "cannot let kubelet start: no GPU answers; " + trouble.Command("status") + " says how to fix it"
+	if told, ok := err.(*trouble.Error); !ok || told.What != want || len(told.Because)+len(told.Try) > 0 {
 		t.Errorf("%+v", err)
 	}
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/drivers"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 )
 
@@ -121,7 +121,7 @@ func (c *common) initHere(ctx context.Context, only bool) error {
 	absent := func(found *host.Entry) bool { return found == nil }
 	err = h.Replace(name, &host.Entry{Data: []byte(text), Attr: host.Attr{Mode: 0o644}}, absent)
 	if errors.As(err, new(host.Changed)) {
-		return &converge.Trouble{What: fmt.Sprintf("cannot write %s: it is there already, and init writes over no file", name), Try: []string{converge.Command("init --print") + "    prints what it would write", converge.Command("validate") + "    checks the file that is there"}}
+		return &trouble.Error{What: fmt.Sprintf("cannot write %s: it is there already, and init writes over no file", name), Try: []string{trouble.Command("init --print") + "    prints what it would write", trouble.Command("validate") + "    checks the file that is there"}}
 	} else if err != nil {
 		return fmt.Errorf("cannot write %s: %w", name, cause(err))
 	}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 )
 
@@ -61,7 +61,7 @@ would change partitions; 1 it does not fit.`,
 				return err
 			}
 			if n := mig.Needs(entries); len(models) > 0 && n > len(models) {
-				return &converge.Trouble{
+				return &trouble.Error{
 					What: fmt.Sprintf("cannot partition GPU %d: --gpu is there for %d, and GPUs are counted from 0", n-1, len(models)),
 					Try:  []string{"write --gpu once for each GPU: " + strings.TrimSpace(strings.Repeat("--gpu "+models[0]+" ", min(n, 16)))},
 				}
@@ -176,7 +176,7 @@ func (c *common) migGPUs(ctx context.Context, models []string) ([]host.GPU, erro
 	}
 	d, err := h.Driver(ctx)
 	if none := (*host.NoDriver)(nil); errors.As(err, &none) {
-		return nil, &converge.Trouble{What: err.Error(), Try: []string{none.Try, "--gpu MODEL plans for a GPU that this machine does not have"}, Err: err}
+		return nil, &trouble.Error{What: err.Error(), Try: []string{none.Try, "--gpu MODEL plans for a GPU that this machine does not have"}, Err: err}
 	}
 	return d.GPUs, err
 }
@@ -204,7 +204,7 @@ func (c *common) migEntries(layout string) ([]mig.Entry, error) {
 		want.Layout, want.GPU = layout, nil
 	}
 	if !want.Asked() || want.Layout != "" && want.File == "" {
-		return nil, &converge.Trouble{What: "cannot fit a layout: the spec asks for none", Try: []string{"[mig] in node.toml, or --file config.yaml --layout NAME; gpuadm help spec shows the keys"}}
+		return nil, &trouble.Error{What: "cannot fit a layout: the spec asks for none", Try: []string{"[mig] in node.toml, or --file config.yaml --layout NAME; gpuadm help spec shows the keys"}}
 	}
 	var data []byte
 	if want.File != "" {
@@ -359,7 +359,7 @@ func (c *common) migProfiles(gpus []host.GPU) error {
 		}
 	}
 	if len(models) == 0 {
-		return &converge.Trouble{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that this machine does not have"}}
+		return &trouble.Error{What: "cannot list profiles: none of the GPUs has MIG", Try: []string{"--gpu MODEL lists those of a GPU that this machine does not have"}}
 	}
 	if c.output == "json" {
 		return c.json(migModels{1, models})

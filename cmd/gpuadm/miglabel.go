@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 )
 
@@ -153,7 +154,7 @@ func (c *common) tellState(ctx context.Context, e *converge.Engine, h host.Host,
 
 // migState is the state to write after an apply.
 func (c *common) migState(ctx context.Context, e *converge.Engine, h host.Host, is partitions, res converge.Result, failed error) string {
-	if errors.Is(failed, converge.ErrInUse) && converge.Passes(failed) {
+	if errors.Is(failed, converge.ErrInUse) && trouble.Passes(failed) {
 		return node.MIGPending
 	}
 	err := error(nil)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -64,9 +64,9 @@ func (c *common) mirror(ctx context.Context, m mirrorFlags) error {
 	case m.system == "" || len(m.kernels) == 0 || m.dir == "":
 		return usage{fmt.Errorf("cannot write a mirror without --for, --kernel and -o: they say for which nodes it is, and where it goes")}
 	case c.rootDir != "/":
-		return usage{&converge.Trouble{What: "cannot write a mirror with --root: mirror runs the packager of the machine or container that it is started in", Try: []string{"systemd-nspawn -D " + c.rootDir + " --bind=OUT:/out gpuadm mirror … -o /out/mirror"}}}
+		return usage{&trouble.Error{What: "cannot write a mirror with --root: mirror runs the packager of the machine or container that it is started in", Try: []string{"systemd-nspawn -D " + c.rootDir + " --bind=OUT:/out gpuadm mirror … -o /out/mirror"}}}
 	case !c.root:
-		return &converge.Trouble{What: "cannot write a mirror: only root can run the packager for it", Try: []string{c.again()}}
+		return &trouble.Error{What: "cannot write a mirror: only root can run the packager for it", Try: []string{c.again()}}
 	}
 	gpus, err := named(m.gpus)
 	if err != nil {
@@ -144,7 +144,7 @@ func isFor(is facts.OS, asked string) error {
 	if id == "debian" || id == "ubuntu" {
 		try = fmt.Sprintf("run it in a container of %[1]s: docker run -it -v .:/work -w /work %s bash, there apt-get update and apt-get install ca-certificates, then ./gpuadm mirror …", asked, strings.Replace(asked, "-", ":", 1))
 	}
-	return usage{&converge.Trouble{
+	return usage{&trouble.Error{
 		What: fmt.Sprintf("cannot mirror for %s on %s %s: the system's own packager resolves its packages", asked, is.ID, is.Version), Try: []string{try},
 	}}
 }

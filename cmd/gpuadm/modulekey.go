@@ -12,9 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // signing reads the key and the certificate that modules are signed with; nil where none are named.
@@ -111,7 +111,7 @@ func (c *common) keyOutside(h host.View, b bakeFlags, key *host.ModuleKey) error
 	if err != nil || !bytes.Equal(data, key.Private) {
 		return nil // /run and /dev are no part of the image
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    "cannot seal the image: the private key " + b.moduleKey + " lies in it",
 		Because: []string{"each machine of the image would have it, and could sign what it likes"},
 		Try:     []string{"move it to /run or /dev/shm, which are in memory, and bake with that file"},

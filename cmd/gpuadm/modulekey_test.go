@@ -17,8 +17,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -113,7 +113,7 @@ func TestModuleKeyOutside(t *testing.T) {
 	} {
 		c := &common{rootDir: filepath.Join(root, x.root)}
 		err := c.keyOutside(n, bakeFlags{moduleKey: filepath.Join(root, x.key)}, &host.ModuleKey{Private: key, Certificate: cert})
-		if trouble := (*converge.Trouble)(nil); errors.As(err, &trouble) != x.refused {
+		if told := (*trouble.Error)(nil); errors.As(err, &told) != x.refused {
 			t.Errorf("%s in %s: %v", x.key, x.root, err)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/drivers"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 )
 
@@ -52,7 +52,7 @@ func (m *elsewhere) facts(day string, n int) (facts.Facts, []host.GPU, error) {
 	if m.os != "" {
 		c := drivers.Load()
 		if !slices.Contains(c.Systems(), m.os) {
-			return f, nil, usage{&converge.Trouble{What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID", m.os), Try: []string{"write one of " + strings.Join(c.Systems(), ", ")}}}
+			return f, nil, usage{&trouble.Error{What: fmt.Sprintf("cannot find a driver for %q: --os takes what /etc/os-release says, as ID-VERSION_ID", m.os), Try: []string{"write one of " + strings.Join(c.Systems(), ", ")}}}
 		}
 		f.OS.ID, f.OS.Version, _ = strings.Cut(m.os, "-")
 		f.OS.Name = m.os

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -69,7 +70,7 @@ func (c *common) mayReboot(ctx context.Context, e *converge.Engine, h host.Host)
 	}
 	for _, ch := range p.Changes {
 		if slices.Contains(ch.Breaks, "reboot") && ch.Cannot == "" {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What:    fmt.Sprintf("cannot continue after a reboot: %s is not installed", stages.BootUnit),
 				Because: []string{fmt.Sprintf("%s takes effect only after a reboot, and no unit would then make the other changes", ch.String()), "nothing was touched"},
 				Try:     []string{c.typed("apply") + " --install --reboot: it installs the unit first"},
@@ -82,7 +83,7 @@ func (c *common) mayReboot(ctx context.Context, e *converge.Engine, h host.Host)
 // reboot reboots the machine once all is in the journal. It returns as soon as systemd has begun.
 func reboot(ctx context.Context, h host.Host) error {
 	if _, err := h.Do(context.WithoutCancel(ctx), "systemctl", "reboot"); err != nil {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    fmt.Sprintf("cannot reboot: %v", err),
 			Because: []string{"the journal has all changes, and the boot unit continues after any reboot"},
 			Try:     []string{"reboot by hand"},

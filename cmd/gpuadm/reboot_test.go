@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -54,12 +55,12 @@ func TestMayReboot(t *testing.T) {
 		}
 		touches := n.Touches()
 		err = command.mayReboot(t.Context(), e, n)
-		trouble := (*converge.Trouble)(nil)
-		if errors.As(err, &trouble) != c.refused || err != nil && !c.refused || command.reboots != c.reboots {
+		told := (*trouble.Error)(nil)
+		if errors.As(err, &told) != c.refused || err != nil && !c.refused || command.reboots != c.reboots {
 			t.Errorf("%s: %v, reboots %v", c.name, err, command.reboots)
 		}
-		if c.refused && !strings.Contains(trouble.Try[0], "sudo gpuadm apply --install --reboot") {
-			t.Errorf("%s: try %q", c.name, trouble.Try)
+		if c.refused && !strings.Contains(told.Try[0], "sudo gpuadm apply --install --reboot") {
+			t.Errorf("%s: try %q", c.name, told.Try)
 		}
 		if n.Touches() != touches {
 			t.Errorf("%s: it was touched", c.name)
@@ -86,9 +87,9 @@ func TestRebootFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	d := &deaf{}
-	trouble := (*converge.Trouble)(nil)
+	told := (*trouble.Error)(nil)
 	err := reboot(ctx, d)
-	if !errors.As(err, &trouble) || !strings.Contains(trouble.What, "cannot run systemctl") || len(trouble.Try) == 0 || strings.Join(d.asked, " ") != "systemctl reboot" {
+	if !errors.As(err, &told) || !strings.Contains(told.What, "cannot run systemctl") || len(told.Try) == 0 || strings.Join(d.asked, " ") != "systemctl reboot" {
 		t.Errorf("%v after %q", err, d.asked)
 	}
 }

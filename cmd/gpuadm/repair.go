@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -83,14 +84,14 @@ func noRepair(code string) error {
 	all := doctor.Checks()
 	i := slices.IndexFunc(all, func(c doctor.Check) bool { return c.Code == code })
 	if i < 0 {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot repair %s: doctor has no such code", code),
-			Try:  []string{converge.Command("doctor") + "    names what is wrong", converge.Command("repair") + "    lists what it can fix"},
+			Try:  []string{trouble.Command("doctor") + "    names what is wrong", trouble.Command("repair") + "    lists what it can fix"},
 		}
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot repair %s: %s", code, all[i].NoRepair),
-		Try:  []string{"by hand: " + all[i].Fix, converge.Command("doctor") + "    names the commands for this machine"},
+		Try:  []string{"by hand: " + all[i].Fix, trouble.Command("doctor") + "    names the commands for this machine"},
 	}
 }
 
@@ -114,7 +115,7 @@ func (c *common) repair(code string) (*converge.Engine, host.Host, error) {
 		return nil, nil, err
 	}
 	if r := all[i]; r.Section != "" && s.Has(r.Section) {
-		return nil, nil, usage{&converge.Trouble{
+		return nil, nil, usage{&trouble.Error{
 			What: fmt.Sprintf("cannot repair %s beside node.toml: it has [%s], so apply is the fix", code, r.Section),
 			Try:  []string{c.typed("apply")},
 		}}

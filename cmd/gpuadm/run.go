@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -46,7 +47,7 @@ func (c *common) apply(ctx context.Context, e *converge.Engine, h host.Host) (er
 		}
 	}
 	voice.close()
-	if err != nil && !(converge.Passes(err) && needsNewProcess(res)) {
+	if err != nil && !(trouble.Passes(err) && needsNewProcess(res)) {
 		return err
 	}
 	select {

@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/remote"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // programs is where the packages put gpuadm for all processors, as gpuadm-amd64 and gpuadm-arm64.
@@ -97,7 +97,7 @@ func (c *common) ssh(cmd *cobra.Command, args []string, s sshFlags) error {
 	request.Install = s.install
 	program, err := remote.Client()
 	if err != nil {
-		return &converge.Trouble{What: "cannot find ssh: it is not installed", Try: []string{"install your distribution's openssh-client"}}
+		return &trouble.Error{What: "cannot find ssh: it is not installed", Try: []string{"install your distribution's openssh-client"}}
 	}
 	stdin, terminal := c.stdin.(*os.File)
 	terminal = terminal && term.IsTerminal(int(stdin.Fd()))

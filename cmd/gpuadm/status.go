@@ -16,6 +16,7 @@ import (
 	"github.com/gpuadm/gpuadm/cloud/node"
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func newStatus(c *common) *cobra.Command {
@@ -93,7 +94,7 @@ func sinceWhen(text string, runs []converge.Run, now time.Time) (time.Time, erro
 	if ago, err := time.ParseDuration(text); err == nil {
 		return now.Add(-ago.Abs()), nil
 	}
-	return time.Time{}, usage{fmt.Errorf("cannot find %q: it is no run that "+converge.Command("status")+" lists, and no time such as 2026-11-20, \"2026-11-20 06:00\" or 36h", text)}
+	return time.Time{}, usage{fmt.Errorf("cannot find %q: it is no run that "+trouble.Command("status")+" lists, and no time such as 2026-11-20, \"2026-11-20 06:00\" or 36h", text)}
 }
 
 const day = "2006-01-02 15:04"
@@ -173,7 +174,7 @@ func (c *common) notAsLeft(s converge.Status) {
 		}
 	}
 	for _, why := range slices.Sorted(maps.Keys(unseen)) {
-		names := converge.Few(unseen[why], 3)
+		names := trouble.Few(unseen[why], 3)
 		printf(c.stdout, "\nCannot read the state of %s: %s.\n", strings.Join(names, ", "), why)
 	}
 	for _, stage := range slices.Sorted(maps.Keys(released)) {

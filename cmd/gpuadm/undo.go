@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/stages"
 )
 
@@ -123,10 +124,10 @@ func (c *common) leavable(h host.View, leave []string) error {
 	if len(made) == 0 {
 		return nil // all is undone already
 	}
-	made = converge.Few(made, 6)
+	made = trouble.Few(made, 6)
 	for _, name := range leave {
 		if !named(name) {
-			return usage{&converge.Trouble{
+			return usage{&trouble.Error{
 				What:    fmt.Sprintf("cannot leave %s: gpuadm has made no such thing here", name),
 				Because: []string{"gpuadm has made " + strings.Join(made, ", "), "nothing was touched"},
 				Try:     []string{c.typed("undo") + " --dry-run    lists what undo would revert, and what was changed outside gpuadm"},

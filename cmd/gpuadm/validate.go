@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpuadm/gpuadm/drivers"
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 )
 
@@ -119,9 +119,9 @@ func faults(err error) spec.Errors {
 
 // blame makes an error of a refusal that no file alone has.
 func blame(places spec.Places, err error, keys ...string) spec.Errors {
-	var t *converge.Trouble
+	var t *trouble.Error
 	if !errors.As(err, &t) {
-		t = &converge.Trouble{What: err.Error()}
+		t = &trouble.Error{What: err.Error()}
 	}
 	return spec.Errors{places.Error(t.What, strings.Join(t.Try, "; or "), keys...)}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Apply converges the machine. It plans all stages first, and touches nothing if any change cannot be made. Then it plans each
@@ -190,7 +191,7 @@ func refuse(p Plan) error {
 	if len(cannot) == 0 {
 		return nil
 	}
-	t := &Trouble{What: cannot[0].Cannot}
+	t := &trouble.Error{What: cannot[0].Cannot}
 	var reasons []string // several stages may be refused for the same reason
 	for i, c := range cannot {
 		t.Try = also(t.Try, c.Try...)

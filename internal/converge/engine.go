@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Engine converges one machine by one spec.
@@ -85,12 +86,12 @@ func (e *Engine) Interrupts(ctx context.Context, v host.View) error {
 // made of what a run ends with, and not inside one: a stage that finds the GPUs in use is rolled back, since to wait half-way may keep
 // the GPUs from all.
 func (e *Engine) untilIdle(err error) error {
-	if p := e.Spec.Disruption.Policy; p == "" || p == "never" || !errors.Is(err, ErrInUse) || errors.Is(err, errKept) || Passes(err) {
+	if p := e.Spec.Disruption.Policy; p == "" || p == "never" || !errors.Is(err, ErrInUse) || errors.Is(err, errKept) || trouble.Passes(err) {
 		return err
 	}
 	t := troubleOf(err)
 	t.Try = append(t.Try, "or wait: once nothing uses the GPUs, the same command makes the change")
-	t.Err = errors.Join(err, Wait{For: t.What})
+	t.Err = errors.Join(err, trouble.Wait{For: t.What})
 	return t
 }
 
@@ -127,9 +128,9 @@ func (e *Engine) consent(ctx context.Context, v host.View, changes []Change) err
 		}
 		if len(clients) > 0 {
 			why, try, err := hits(what)
-			return &Trouble{
+			return &trouble.Error{
 				What:    fmt.Sprintf("cannot make %s: that needs %s, and %s", strings.Join(names, ", "), what, why),
-				Because: Few(clients, 6),
+				Because: trouble.Few(clients, 6),
 				Try:     []string{try + "run again with --allow " + what},
 				Err:     err,
 			}

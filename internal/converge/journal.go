@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // JournalFormat is the version of the journal's lines.
@@ -64,7 +65,7 @@ type Journal struct {
 	Problem string // why the file as a whole cannot be read; it counts as empty then
 	// Refused says that another user could have written it. It counts as empty then, so that a look goes by the machine alone, and
 	// no run begins: neither what it says nor that it is replaced may be another user's choice.
-	Refused *Trouble
+	Refused *trouble.Error
 
 	raw [][]byte // the damaged lines: a compacted journal keeps them
 }
@@ -142,9 +143,9 @@ func ReadJournal(v host.View) Journal {
 }
 
 // hardLinked refuses a journal that is written to by another name too.
-func hardLinked(v host.View, names int) *Trouble {
+func hardLinked(v host.View, names int) *trouble.Error {
 	file := path.Join(v.Root(), journalFile)
-	return &Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot trust %s: the file has %d names, and can be written to by another one", file, names),
 		Because: []string{nothingTouched},
 		Try:     []string{fmt.Sprintf("see what is in it, then: cp -a %[1]s %[1]s.copy && mv %[1]s.copy %[1]s", file)},
@@ -169,7 +170,7 @@ func (j *Journal) add(h host.Host, r Record, put func(name string, data []byte) 
 		}
 	}
 	if err := put(journalFile, append(line, '\n')); err != nil {
-		t := &Trouble{What: fmt.Sprintf("cannot write the journal: %v", err), Err: err, Because: []string{"gpuadm makes no change that it could not undo"}}
+		t := &trouble.Error{What: fmt.Sprintf("cannot write the journal: %v", err), Err: err, Because: []string{"gpuadm makes no change that it could not undo"}}
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			t.Try = []string{"free space for " + path.Join(h.Root(), Home) + ", then run the same command again"}
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Stays is what Make returns when a thing must stay because others depend on it by now: a folder that contains their files. Undo
@@ -121,7 +122,7 @@ func (r *run) make(ctx context.Context, due []step) error {
 		r.Reboot = reboot.Why
 	case err != nil:
 		r.remember(ctx, due)
-		if t := (*Trouble)(nil); errors.As(err, &t) && t.Error() == err.Error() {
+		if t := (*trouble.Error)(nil); errors.As(err, &t) && t.Error() == err.Error() {
 			return err // it names what cannot be done
 		}
 		return fmt.Errorf("cannot make %s: %w", names(changes(due)), err)
@@ -277,7 +278,7 @@ func (r *run) rebootBudget(c Change) error {
 	if len(boots) < 2 {
 		return nil
 	}
-	return &Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot make %s: it has no effect after %d reboots", c, len(boots)),
 		Because: []string{"another reboot would not help, so the run stops here"},
 	}
@@ -302,7 +303,7 @@ func (r *run) rollBack(ctx context.Context, cause error, of func(stage string) b
 	}
 	if stages := rest.stages(); len(stages) > 0 {
 		t.Because = append(t.Because, "the changes that this run made in these stages remain: "+strings.Join(stages, ", "))
-		t.Try = append(t.Try, "or undo them too: "+Command("undo"))
+		t.Try = append(t.Try, "or undo them too: "+trouble.Command("undo"))
 	}
 	return t
 }

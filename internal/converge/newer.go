@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	goversion "github.com/hashicorp/go-version"
+
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // downgrade allows an older gpuadm to change what a newer one has changed.
@@ -53,7 +55,7 @@ func (r *run) older() error {
 	if newer == "" || r.j.Newer > 0 { // mayWrite refuses the newer format
 		return nil
 	}
-	return &Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot change this machine: gpuadm %s changed it last, and this is the older %s", newer, r.Version),
 		Because: []string{nothingTouched},
 		Try:     []string{"use gpuadm " + newer + " or a newer one", "to return to the older one, run again with --allow " + downgrade},

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A Reason is why a change is not made now: it cannot be, or it waits. The zero Reason: it can be made.
@@ -31,10 +32,10 @@ func reasonOf(err error) Reason {
 		return Reason{}
 	case errors.As(err, &later):
 		return Reason{Deferred: later.Until, When: later.When}
-	case Passes(err):
+	case trouble.Passes(err):
 		r := cannot(err)
 		r.Waits, r.Cannot, r.Deferred = r.Cannot, "", "once that has happened"
-		if w := (Wait{}); errors.As(err, &w) && r.Try == nil {
+		if w := (trouble.Wait{}); errors.As(err, &w) && r.Try == nil {
 			r.Try = w.Try
 		}
 		return r
@@ -49,20 +50,20 @@ func cannot(err error) Reason {
 }
 
 // trouble is the reason as an error; nil if there is none that a person can do something about.
-func (r Reason) trouble() *Trouble {
+func (r Reason) trouble() *trouble.Error {
 	switch {
 	case r.Cannot != "":
-		return &Trouble{What: r.Cannot, Because: r.Because, Try: r.Try}
+		return &trouble.Error{What: r.Cannot, Because: r.Because, Try: r.Try}
 	case r.Waits != "":
-		return &Trouble{What: r.Waits, Because: r.Because, Try: r.Try, Err: Wait{For: r.Waits}}
+		return &trouble.Error{What: r.Waits, Because: r.Because, Try: r.Try, Err: trouble.Wait{For: r.Waits}}
 	}
 	return nil
 }
 
-// troubleOf is an error as a Trouble of its own, to add to.
-func troubleOf(err error) *Trouble {
-	t := &Trouble{What: err.Error(), Err: err}
-	if inner := (*Trouble)(nil); errors.As(err, &inner) {
+// troubleOf is an error as a trouble.Error of its own, to add to.
+func troubleOf(err error) *trouble.Error {
+	t := &trouble.Error{What: err.Error(), Err: err}
+	if inner := (*trouble.Error)(nil); errors.As(err, &inner) {
 		t.Because, t.Undone, t.Try = slices.Clone(inner.Because), slices.Clone(inner.Undone), slices.Clone(inner.Try)
 	}
 	return t

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // ErrStopped reports that a run was asked to stop between two changes. The next run goes on.
@@ -122,7 +123,7 @@ func (r *run) sweep() error {
 func (r *run) mayWrite() error {
 	switch {
 	case r.j.Newer > 0:
-		return &Trouble{
+		return &trouble.Error{
 			What:    "cannot change this machine: its journal was written by a newer gpuadm",
 			Because: []string{fmt.Sprintf("the journal's format is %d, and this gpuadm writes %d", r.j.Newer, JournalFormat), nothingTouched},
 			Try:     []string{"install the gpuadm that was here last, or a newer one"},
@@ -130,7 +131,7 @@ func (r *run) mayWrite() error {
 	case r.j.Problem != "":
 		aside := journalFile + ".unreadable-" + r.h.Now().UTC().Format("20060102T150405Z")
 		if err := r.h.Rename(journalFile, aside); err != nil {
-			return &Trouble{What: fmt.Sprintf("cannot move the journal aside, which cannot be read: %v", err), Err: err, Because: []string{r.j.Problem, nothingTouched}}
+			return &trouble.Error{What: fmt.Sprintf("cannot move the journal aside, which cannot be read: %v", err), Err: err, Because: []string{r.j.Problem, nothingTouched}}
 		}
 		r.j = Journal{}
 	}
@@ -178,7 +179,7 @@ func (r *run) end(err error) (Result, error) {
 		r.event(Event{What: Reboots, Text: reboot.Why})
 		return r.Result, nil
 	}
-	if errors.Is(err, ErrStopped) || Passes(err) {
+	if errors.Is(err, ErrStopped) || trouble.Passes(err) {
 		return r.Result, err
 	}
 	result := "ok"

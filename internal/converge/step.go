@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/diff"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A step is a want that has been looked at. Undo and roll-back are steps too: they want a thing without what gpuadm made of it.
@@ -172,7 +173,7 @@ func (s *step) to(v host.View, found State) (State, error) {
 	}
 	if err := load(v, s.want.Thing, base); err != nil {
 		if s.strict {
-			return "", &Trouble{
+			return "", &trouble.Error{
 				What: fmt.Sprintf("cannot undo %s: the bytes it had before are lost: %v", s, err), Err: err,
 				Try: []string{"restore " + Home + " from a backup"},
 			}

@@ -12,31 +12,14 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
-// Trouble is an error that a person can act on.
-type Trouble struct {
-	What    string   // cannot <verb> <object>: <cause>
-	Because []string // why, in more words
-	Undone  []string // what was rolled back
-	Try     []string // what to type or change next
-	Err     error    // the cause, for errors.Is and errors.As
-}
-
-func (t *Trouble) Error() string {
-	if t.What == "" && t.Err != nil {
-		return t.Err.Error()
-	}
-	return t.What
-}
-
-func (t *Trouble) Unwrap() error { return t.Err }
-
 // Distrust says what to do about what View.Trusted refuses on a machine whose files lie at root.
-func Distrust(root string, err error) *Trouble {
+func Distrust(root string, err error) *trouble.Error {
 	u := (*host.Untrusted)(nil)
 	if !errors.As(err, &u) {
-		return &Trouble{What: err.Error(), Err: err}
+		return &trouble.Error{What: err.Error(), Err: err}
 	}
 	var whys, fix []string
 	for _, part := range []struct {
@@ -54,7 +37,7 @@ func Distrust(root string, err error) *Trouble {
 			fix = append(fix, part.argv)
 		}
 	}
-	t := &Trouble{What: fmt.Sprintf("cannot trust %s: %s", path.Join(root, u.Name), whys[0]), Err: err}
+	t := &trouble.Error{What: fmt.Sprintf("cannot trust %s: %s", path.Join(root, u.Name), whys[0]), Err: err}
 	const most = 4
 	for _, why := range whys[1:min(most, len(whys))] {
 		t.Because = append(t.Because, "also: "+why)
@@ -67,27 +50,9 @@ func Distrust(root string, err error) *Trouble {
 	return t
 }
 
-// Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
-// rolled back for it, and the same command continues from there.
-type Wait struct {
-	For string   // "the device plugin offers 7 of 8 GPUs"
-	Try []string // what to do if it does not come
-}
-
-func (w Wait) Error() string { return "not yet: " + w.For }
-
-// Waits says that waiting helps.
-func (Wait) Waits() bool { return true }
-
-// Passes says whether an error passes by waiting: a Wait, or what says so of itself, like an API server that does not answer.
-func Passes(err error) bool {
-	w := interface{ Waits() bool }(nil)
-	return errors.As(err, &w) && w.Waits()
-}
-
 // DriverLoads waits for a unit that loads the driver.
-func DriverLoads(unit string) Wait {
-	return Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
+func DriverLoads(unit string) trouble.Wait {
+	return trouble.Wait{For: unit + " loads the NVIDIA driver", Try: []string{"journalctl -u " + unit}}
 }
 
 // unknown replaces the wants of a stage that does not know them yet, or cannot be made as a whole.
@@ -107,7 +72,7 @@ func (u unknown) Make(context.Context, host.Host, State) error { return u.err }
 func standIn(stage string, err error) (s step) {
 	u := unknown{stage, err}
 	s.Change = Change{Stage: stage, Ref: Ref{Kind: u.Kind(), Name: stage}, Reason: reasonOf(err)}
-	if Passes(err) {
+	if trouble.Passes(err) {
 		s.want.Thing = u
 	}
 	return s
@@ -115,7 +80,7 @@ func standIn(stage string, err error) (s step) {
 
 // waiting returns what the changes that are left wait for, as an error; nil if none waits for more than a later boot.
 func waiting(left []Change) error {
-	var t *Trouble
+	var t *trouble.Error
 	for _, c := range left {
 		switch {
 		case c.Waits == "":
@@ -132,20 +97,6 @@ func waiting(left []Change) error {
 		t.Try = []string{"wait, and run the same command again: it continues from here"}
 	}
 	return t
-}
-
-// Few keeps the first lines of a list, each once, and counts the others: a user may have started thousands of processes.
-func Few(all []string, most int) []string {
-	seen := make(map[string]bool, len(all))
-	all = slices.DeleteFunc(slices.Clone(all), func(line string) bool {
-		repeated := seen[line]
-		seen[line] = true
-		return repeated
-	})
-	if more := len(all) - most; more > 0 {
-		return append(all[:most:most], fmt.Sprintf("and %d more", more))
-	}
-	return all
 }
 
 // also adds lines, each of them once.

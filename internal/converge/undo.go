@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // An UndoPlan says what an undo would change.
@@ -76,7 +77,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 	err = r.walk(ctx, p.steps)
 	r.doing = Made
 	switch {
-	case Passes(err): // to turn round would need the same answer: the run stays open, and the next undo goes on
+	case trouble.Passes(err): // to turn round would need the same answer: the run stays open, and the next undo goes on
 		return r.end(r.waits(err))
 	case err != nil && !pauses(err):
 		// Half an undo helps no operator, and the machine was consistent before it.
@@ -100,7 +101,7 @@ func (r *run) undo(ctx context.Context, to string, leave []string) (Result, erro
 
 // pauses says that a run stays open after an error: it goes on after a reboot, or with the next command.
 func pauses(err error) bool {
-	return errors.Is(err, ErrStopped) || Passes(err) || errors.As(err, new(host.Reboot))
+	return errors.Is(err, ErrStopped) || trouble.Passes(err) || errors.As(err, new(host.Reboot))
 }
 
 // waits says how far an undo has come that waits for another party.
@@ -108,7 +109,7 @@ func (r *run) waits(err error) error {
 	t := troubleOf(err)
 	t.Because = append(t.Because, fmt.Sprintf("%d changes are undone so far", len(r.Made)))
 	if len(t.Try) == 0 {
-		t.Try = []string{"wait, and run " + Command("undo") + " again: it continues from here"}
+		t.Try = []string{"wait, and run " + trouble.Command("undo") + " again: it continues from here"}
 	}
 	return t
 }
@@ -168,7 +169,7 @@ func (j Journal) undoes(to string) ([]string, error) {
 
 // noRun says that there is no such run to undo, and which there are, oldest first. Status lists them too, but asks for a spec.
 func noRun(to string, ids []string) error {
-	t := &Trouble{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to), Try: []string{"--to takes a run or all; without it the last run is undone"}}
+	t := &trouble.Error{What: fmt.Sprintf("cannot undo run %q: no such run, or it is already undone", to), Try: []string{"--to takes a run or all; without it the last run is undone"}}
 	const most = 6
 	switch n := len(ids); {
 	case n == 0:
@@ -190,7 +191,7 @@ func (e *Engine) planUndo(ctx context.Context, v host.View, j Journal, to string
 		return p, j.Refused
 	}
 	if j.Newer > 0 || j.Problem != "" {
-		return p, &Trouble{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
+		return p, &trouble.Error{What: "cannot undo: " + j.damage(v), Because: []string{nothingTouched}}
 	}
 	of, err := j.scope(to, leave)
 	if p.Runs, p.half = of.ids, of.half; err != nil || len(of.ids) == 0 {
@@ -267,7 +268,7 @@ func (p UndoPlan) overHalf(err error, leave []string, because ...string) error {
 	if err == nil || p.half == nil {
 		return err
 	}
-	return &Trouble{
+	return &trouble.Error{
 		What:    "cannot undo run " + p.Runs[0] + ": an undo of it and of earlier runs was interrupted",
 		Because: append([]string{err.Error()}, because...),
 		Try:     []string{"undo the earlier ones too: " + undoing(p.half[0], leave)},
@@ -310,7 +311,7 @@ func broke(runs []Run, c Change) []string {
 
 // obstacles says what keeps an undo from being made; nil if nothing does. to and leave are of the undo that was refused.
 func obstacles(steps []step, to string, leave []string) error {
-	t := &Trouble{}
+	t := &trouble.Error{}
 	var all []string
 	waits := true
 	same := map[string][]Change{} // an API server that is down is one reason for dozens of labels
@@ -325,12 +326,12 @@ func obstacles(steps []step, to string, leave []string) error {
 		}
 		leave = append(slices.Clone(leave), s.Name)
 		waits = waits && s.Waits != ""
-		if t.Err == nil || !Passes(s.err) {
+		if t.Err == nil || !trouble.Passes(s.err) {
 			t.Err = s.err
 		}
 		why := s.Cannot
 		if s.unseen {
-			if w := (Wait{}); errors.As(s.err, &w) && w.Error() == s.err.Error() {
+			if w := (trouble.Wait{}); errors.As(s.err, &w) && w.Error() == s.err.Error() {
 				why = w.For
 			} else {
 				why = s.err.Error()
@@ -364,5 +365,5 @@ func undoing(to string, leave []string) string {
 	for _, name := range leave {
 		words += " --leave " + host.ShellWord(name)
 	}
-	return Command(words)
+	return trouble.Command(words)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // open names the first stage that is not converged.
@@ -59,15 +60,15 @@ func (o *open) trouble(stage string) error {
 	if o.stage == "" {
 		return nil
 	}
-	t := &Trouble{
+	t := &trouble.Error{
 		What: fmt.Sprintf("cannot make stage %s: stage %s is not converged: %s", stage, o.stage, o.first),
-		Try:  []string{Command("apply") + ", which converges all stages in order"},
+		Try:  []string{trouble.Command("apply") + ", which converges all stages in order"},
 	}
 	switch {
 	case o.first.Cannot != "":
 		t.Because, t.Try = append([]string{o.first.Cannot}, o.first.Because...), append(o.first.Try, t.Try...)
 	case o.first.Waits != "":
-		t.Because, t.Try, t.Err = []string{o.first.Waits}, o.first.Try, Wait{For: o.first.Waits}
+		t.Because, t.Try, t.Err = []string{o.first.Waits}, o.first.Try, trouble.Wait{For: o.first.Waits}
 	case o.first.Deferred != "":
 		t.Because = []string{"deferred until " + strings.TrimPrefix(o.first.Deferred, "once ")}
 	}

@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func cdiChecks() []Check {
@@ -18,7 +17,7 @@ func cdiChecks() []Check {
 			Code: "CDI-001", Title: "the CDI spec is not what the driver has",
 			Reads:   "the spec of the toolkit's service, and the driver's GPUs and partitions",
 			Meaning: "containers that ask for a device by CDI do not start, or start without it",
-			Fix:     "have NVIDIA's Container Toolkit write the spec again", Command: converge.Command("repair CDI-001"), Interrupts: "nothing",
+			Fix:     "have NVIDIA's Container Toolkit write the spec again", Command: trouble.Command("repair CDI-001"), Interrupts: "nothing",
 			Sources: []string{"https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/1828"},
 			Find:    oldSpec,
 		},

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/doctor.md")
@@ -54,7 +54,7 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 		fmt.Fprintf(&b, "- sources: %s\n", strings.Join(c.Sources, "; "))
 	}
 	if *update {
-		if err := os.WriteFile(docs, []byte(converge.Commands(b.String(), converge.Plain)), 0o644); err != nil {
+		if err := os.WriteFile(docs, []byte(trouble.Commands(b.String(), trouble.Plain)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -62,7 +62,7 @@ This file is made of the table in internal/doctor: ` + "`go test ./internal/doct
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(string(want), converge.Commands(b.String(), converge.Plain)); d != "" {
+	if d := cmp.Diff(string(want), trouble.Commands(b.String(), trouble.Plain)); d != "" {
 		t.Errorf("(-want +got, -update takes it over)\n%s", d)
 	}
 }

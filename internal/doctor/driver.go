@@ -6,7 +6,7 @@ package doctor
 import (
 	"slices"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Words that several checks share.
@@ -94,7 +94,7 @@ func loadChecks() []Check {
 			Reads:   "Secure Boot, lockdown, sig_enforce, the keys that are trusted, the module's signer, the kernel log",
 			Meaning: noGPU + ": under Secure Boot only modules load that are signed with an enrolled key",
 			Fix:     "install modules that the distribution signed, or enrol the key that DKMS signs with and confirm it at the console",
-			Command: "mokutil --sb-state; " + converge.Command("plan driver"), Interrupts: "the node: the firmware asks at its next boot",
+			Command: "mokutil --sb-state; " + trouble.Command("plan driver"), Interrupts: "the node: the firmware asks at its next boot",
 			Find: refusedSignature,
 			Sources: []string{
 				"kernel_lockdown(7)", "https://docs.kernel.org/admin-guide/module-signing.html",
@@ -114,8 +114,8 @@ func loadChecks() []Check {
 			Code: "DRV-008", Title: "the GPU needs the other kind of modules",
 			Reads:   kernel,
 			Meaning: "open modules serve Turing and newer, proprietary ones serve nothing from Blackwell on",
-			Fix:     "install the other kind of the same version: modules in [driver], then " + converge.Command("apply"),
-			Command: converge.Command("plan driver"), Interrupts: restarts, Find: otherFlavour,
+			Fix:     "install the other kind of the same version: modules in [driver], then " + trouble.Command("apply"),
+			Command: trouble.Command("plan driver"), Interrupts: restarts, Find: otherFlavour,
 			Sources: []string{
 				"https://github.com/NVIDIA/open-gpu-kernel-modules", "https://github.com/awslabs/amazon-eks-ami/issues/1697",
 			},
@@ -141,7 +141,7 @@ func startChecks() []Check {
 			Code: "DRV-009", Title: "the GSP firmware is missing",
 			Reads:   "the files that the module asks for below /lib/firmware; the kernel log",
 			Meaning: "the GPU's own processor cannot be started",
-			Fix:     "install the driver's firmware package of the same version", Command: converge.Command("plan driver"),
+			Fix:     "install the driver's firmware package of the same version", Command: trouble.Command("plan driver"),
 			Interrupts: restarts, Find: noFirmware,
 			Sources: []string{
 				"https://github.com/NVIDIA/open-gpu-kernel-modules/issues/789",
@@ -175,7 +175,7 @@ func startChecks() []Check {
 			Code: "DRV-013", Title: "the driver's libraries are missing",
 			Reads:   "libcuda.so.1 and libnvidia-ml.so.1",
 			Meaning: "the module is loaded, and no program can talk to it",
-			Fix:     "install the libraries of exactly the module's version", Command: converge.Command("plan driver"),
+			Fix:     "install the libraries of exactly the module's version", Command: trouble.Command("plan driver"),
 			Interrupts: "nothing", Find: noLibraries,
 			Sources: []string{
 				"https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/",

@@ -10,11 +10,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // lacksModule says whether the running kernel has no file of the module nvidia, though parts of a driver are installed.
@@ -74,7 +73,7 @@ func noModule(m *Machine) []Finding {
 		}
 	}
 	if len(m.dkmsVersions()) == 0 {
-		command = converge.Command("plan driver")
+		command = trouble.Command("plan driver")
 	}
 	return []Finding{{What: what, Command: command}}
 }

@@ -13,11 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/drivers"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const bus = "/sys/bus/pci/devices/"
@@ -206,7 +205,7 @@ func noFabricManager(m *Machine) []Finding {
 		return nil
 	}
 	if u.Load == "not-found" {
-		return []Finding{{What: "the machine has NVSwitches, and no fabric manager is installed", Command: converge.Command("plan driver")}}
+		return []Finding{{What: "the machine has NVSwitches, and no fabric manager is installed", Command: trouble.Command("plan driver")}}
 	}
 	return []Finding{{What: drivers.FabricManagerUnit + " is " + u.Active + " (" + u.Enabled + ")"}}
 }

@@ -11,11 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func kubeletChecks() []Check {
@@ -24,7 +23,7 @@ func kubeletChecks() []Check {
 			Code: "KUB-001", Title: "kubelet does not run",
 			Reads:   "systemd's state of kubelet's unit, and whether the machine has joined a cluster",
 			Meaning: "the cluster calls the node not ready, and moves its pods away",
-			Fix:     "start kubelet", Command: converge.Command("repair KUB-001"), Interrupts: "nothing",
+			Fix:     "start kubelet", Command: trouble.Command("repair KUB-001"), Interrupts: "nothing",
 			Sources: []string{"https://github.com/kubernetes/kubeadm/issues/1008", "https://kubernetes.io/docs/tasks/debug/debug-cluster/"},
 			Find:    idleKubelet(false),
 		},
@@ -56,7 +55,7 @@ func kubeletChecks() []Check {
 			Code: "KUB-005", Title: "kubelet's client certificate has expired",
 			Reads:   "the certificate that kubelet's kubeconfig names",
 			Meaning: "the API server refuses kubelet, and the cluster calls the node not ready",
-			Fix:     "join the machine again with a new token: [join] in node.toml, then " + converge.Command("apply"), Interrupts: "restarts kubelet; pods keep running",
+			Fix:     "join the machine again with a new token: [join] in node.toml, then " + trouble.Command("apply"), Interrupts: "restarts kubelet; pods keep running",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/98150", "https://github.com/kubernetes/kubeadm/issues/2054"},
 			Find:    expired,
 		},
@@ -72,7 +71,7 @@ func kubeletChecks() []Check {
 			Code: "KUB-007", Title: "kubelet runs with an older configuration than its files",
 			Reads:   "the times of kubelet's start and of its files",
 			Meaning: "what the files say has no effect until kubelet restarts",
-			Fix:     "restart kubelet", Command: converge.Command("repair KUB-007"), Interrupts: "restarts kubelet; pods keep running",
+			Fix:     "restart kubelet", Command: trouble.Command("repair KUB-007"), Interrupts: "restarts kubelet; pods keep running",
 			Sources: []string{"https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-reconfigure/", "https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/"},
 			Find:    oldKubelet,
 		},

@@ -13,11 +13,10 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Machine is what was read of the machine. Each domain is read once, when the first check asks for it; checks run side by side.
@@ -144,7 +143,7 @@ func (m *Machine) note() string {
 	case len(m.GPUs()) == 0 || f.Modules == nil || f.Driver != nil || f.Modules.Version != "" || len(f.Modules.Libraries) > 0:
 	case slices.ContainsFunc(f.Modules.Kernels, func(k facts.KernelModules) bool { return k.Nvidia != nil }):
 	case !slices.ContainsFunc(m.GPUs(), func(p facts.PCI) bool { return p.Driver != "" }):
-		return "no NVIDIA driver is installed: " + converge.Command("plan") + " shows how to get one"
+		return "no NVIDIA driver is installed: " + trouble.Command("plan") + " shows how to get one"
 	}
 	return ""
 }

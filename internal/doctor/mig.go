@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/mig"
 )
 
@@ -20,7 +20,7 @@ func migChecks() []Check {
 			Code: "MIG-003", Title: "a GPU has other partitions than node.toml asks for",
 			Reads:   "MIG mode and instances, as the driver says, and [mig] in node.toml",
 			Meaning: "pods find other partitions on this node than its labels and its operator promise",
-			Fix:     "make the partitions that node.toml asks for, or change [mig] there", Command: converge.Command("apply mig"), Interrupts: "programs on the partitions that change; apply asks before",
+			Fix:     "make the partitions that node.toml asks for, or change [mig] there", Command: trouble.Command("apply mig"), Interrupts: "programs on the partitions that change; apply asks before",
 			Sources: []string{"https://docs.nvidia.com/datacenter/tesla/mig-user-guide/", "https://github.com/NVIDIA/mig-parted (nvidia-mig-parted assert)"},
 			Find:    otherPartitions,
 		},
@@ -28,7 +28,7 @@ func migChecks() []Check {
 			Code: "MIG-001", Title: "a GPU in MIG mode has no partition",
 			Reads:   "MIG mode and instances, as the driver says",
 			Meaning: "no pod can use the GPU: in MIG mode only partitions can be used",
-			Fix:     "partition it ([mig] in node.toml, then " + converge.Command("apply") + "), or switch MIG mode off", Interrupts: "resets the GPU where MIG mode is switched off",
+			Fix:     "partition it ([mig] in node.toml, then " + trouble.Command("apply") + "), or switch MIG mode off", Interrupts: "resets the GPU where MIG mode is switched off",
 			Sources: []string{"https://docs.nvidia.com/datacenter/tesla/mig-user-guide/", "https://github.com/NVIDIA/k8s-device-plugin/issues/225"},
 			Find:    noPartition,
 		},
@@ -116,7 +116,7 @@ func waitsForReset(m *Machine) (list []Finding) {
 		}
 		what := fmt.Sprintf("GPU %d (%s) has MIG mode %s, and %s after a reset", g.Index, g.Address, modes[g.Mode], modes[g.Pending])
 		if holders, err := things.GPUClients(m.ctx, m.View); err == nil && len(holders) > 0 {
-			what += "; " + strings.Join(converge.Few(holders, 3), ", ")
+			what += "; " + strings.Join(trouble.Few(holders, 3), ", ")
 		}
 		list = append(list, Finding{Object: g.Address, What: what, Command: "sudo nvidia-smi --gpu-reset -i " + g.Address})
 	}

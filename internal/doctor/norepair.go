@@ -6,7 +6,7 @@ package doctor
 import (
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // noRepair says of each fault without a repair why gpuadm has none. What to type instead is in the check and its findings.
@@ -22,7 +22,7 @@ func noRepair() map[string]string {
 		cluster  = "it is a change in the cluster, and a kubelet's identity may not make it"
 		network  = "its cause is on the network or at a time server, outside this machine"
 	)
-	apply := "it needs packages of the version and kind that node.toml chooses: with [driver] there, " + converge.Command("apply") + " is the fix"
+	apply := "it needs packages of the version and kind that node.toml chooses: with [driver] there, " + trouble.Command("apply") + " is the fix"
 	why := map[string]string{}
 	for codes, text := range map[string]string{
 		"DRV-001 DRV-002 DRV-003 DRV-008 DRV-009 DRV-011 DRV-013 DRV-018 FAB-001 FAB-004 PKG-003": apply,
@@ -45,7 +45,7 @@ func noRepair() map[string]string {
 		"KUB-014":                 "a start would end as the others did, and only kubelet's log says why",
 		"RUN-010":                 "a start would end as the others did, and only the engine's log says why",
 		"KUB-008":                 "the Node may have been deleted on purpose, before the machine is taken out of service",
-		"RUN-004":                 "the program comes with NVIDIA's Container Toolkit: with [toolkit] in node.toml, " + converge.Command("apply") + " is the fix",
+		"RUN-004":                 "the program comes with NVIDIA's Container Toolkit: with [toolkit] in node.toml, " + trouble.Command("apply") + " is the fix",
 	} {
 		for code := range strings.FieldsSeq(codes) {
 			why[code] = text

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/facts"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
@@ -22,7 +23,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-001", Title: "the container engine has no handler for GPUs",
 			Reads:   "the engine's configuration and what it imports",
 			Meaning: "no container on this node gets a GPU: NVIDIA's Container Toolkit is here, and nothing runs it",
-			Fix:     "add the handler to the engine's configuration", Command: converge.Command("repair RUN-001"), Interrupts: "restarts the engine; containers keep running",
+			Fix:     "add the handler to the engine's configuration", Command: trouble.Command("repair RUN-001"), Interrupts: "restarts the engine; containers keep running",
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/555", "https://github.com/NVIDIA/gpu-operator/issues/730"},
 			Find:    noHandler,
 		},
@@ -30,7 +31,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-002", Title: "the container engine runs with an older configuration than its files",
 			Reads:   "the times of the engine's start and of its files",
 			Meaning: "what the files say has no effect until the engine restarts",
-			Fix:     "restart the engine", Command: converge.Command("repair RUN-002"),
+			Fix:     "restart the engine", Command: trouble.Command("repair RUN-002"),
 			Interrupts: "restarts the engine; containers keep running, with Docker only where live-restore is on",
 			Sources:    []string{"https://github.com/NVIDIA/gpu-operator/issues/598", "https://github.com/containerd/containerd/pull/9462"},
 			Find:       oldConfiguration,
@@ -39,7 +40,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-003", Title: "the container engine cannot serve pods with its configuration",
 			Reads:   "the engine's configuration and what it imports",
 			Meaning: "the engine's next start fails or leaves kubelet without an engine",
-			Fix:     "fix the file; if gpuadm wrote it last, " + converge.Command("undo") + " restores it", Interrupts: "nothing until the engine restarts",
+			Fix:     "fix the file; if gpuadm wrote it last, " + trouble.Command("undo") + " restores it", Interrupts: "nothing until the engine restarts",
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-toolkit/issues/1430", "https://github.com/NVIDIA/gpu-operator/issues/143"},
 			Find:    unreadable,
 		},
@@ -47,7 +48,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-004", Title: "a handler's program is missing",
 			Reads:   "the engine's configuration, and the programs that it names",
 			Meaning: "containers of the handler do not start; where it is the default, no new container starts on this node",
-			Fix:     "install NVIDIA's Container Toolkit: [toolkit] in node.toml, then " + converge.Command("apply"), Interrupts: "nothing",
+			Fix:     "install NVIDIA's Container Toolkit: [toolkit] in node.toml, then " + trouble.Command("apply"), Interrupts: "nothing",
 			Sources: []string{"https://github.com/NVIDIA/nvidia-container-runtime/issues/98", "https://github.com/NVIDIA/nvidia-container-toolkit/issues/145"},
 			Find:    noProgram,
 		},
@@ -55,7 +56,7 @@ func runtimeChecks() []Check {
 			Code: "RUN-005", Title: "the container engine does not run",
 			Reads:   "systemd's state of the engine's unit",
 			Meaning: "no pod starts on this node, and kubelet calls it not ready",
-			Fix:     "start the engine", Command: converge.Command("repair RUN-005"), Interrupts: "nothing",
+			Fix:     "start the engine", Command: trouble.Command("repair RUN-005"), Interrupts: "nothing",
 			Sources: []string{"https://github.com/kubernetes/kubernetes/issues/110383", "https://kubernetes.io/docs/setup/production-environment/container-runtimes/"},
 			Find:    idleEngine(false),
 		},

@@ -15,9 +15,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
-
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/runtime"
 )
 
@@ -46,8 +45,8 @@ func settingChecks() []Check {
 			Code: "RUN-009", Title: "the device plugin runs without NVIDIA's handler",
 			Reads:   "the logs of the device plugin's containers in /var/log/pods, and the engine's default handler",
 			Meaning: "the device plugin finds no driver in its container and ends, and kubelet offers no GPU",
-			Fix:     "make the handler the default: set_as_default = true in [runtime], then " + converge.Command("apply") + "; or give the plugin's DaemonSet runtimeClassName: nvidia",
-			Command: converge.Command("plan runtime"), Interrupts: "restarts the engine; containers keep running",
+			Fix:     "make the handler the default: set_as_default = true in [runtime], then " + trouble.Command("apply") + "; or give the plugin's DaemonSet runtimeClassName: nvidia",
+			Command: trouble.Command("plan runtime"), Interrupts: "restarts the engine; containers keep running",
 			Sources: []string{"https://github.com/NVIDIA/k8s-device-plugin/issues/406", "https://github.com/NVIDIA/k8s-device-plugin/issues/23"},
 			Find:    otherDefault,
 		},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // database is the packager's own, which an interrupted run leaves broken: then it refuses all further work.
@@ -50,7 +51,7 @@ func orderly(name string, found converge.State) (converge.State, error) {
 	if what != "broken" {
 		return orderlyState, nil
 	}
-	return "", &converge.Trouble{
+	return "", &trouble.Error{
 		What:    fmt.Sprintf("cannot install packages: %s is not wholly installed, and gpuadm did not install it", packages),
 		Because: []string{"its script failed in another installation, and every later one would report that failure"},
 		Try:     []string{repairs(name) + ", which shows why it fails", "or remove it: apt-get purge " + packages},
@@ -115,7 +116,7 @@ func (d database) Make(ctx context.Context, h host.Host, to converge.State) erro
 	if found == orderlyState && lookErr == nil {
 		return nil // what failed are wanted packages, which come next
 	}
-	if t := (*converge.Trouble)(nil); errors.As(err, &t) {
+	if t := (*trouble.Error)(nil); errors.As(err, &t) {
 		t.Try = append(t.Try, repairs(d.of)+", once its cause is gone")
 	}
 	return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Enabled wants what lacks to be enabled, by our files and the distribution's packages; undo removes all of it.
@@ -61,7 +62,7 @@ func (s *Set) Advising(lacks []Lack) *Set {
 
 // advised adds the advice to an error about packages.
 func (s *Set) advised(err error) error {
-	t := (*converge.Trouble)(nil)
+	t := (*trouble.Error)(nil)
 	if busy := (*Locked)(nil); len(s.try) == 0 || !errors.As(err, &t) || errors.As(err, &busy) {
 		return err
 	}

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // What apt, dpkg, dnf or rpm say when they fail is shown as they say it: their last lines. These are the only words of theirs
@@ -48,7 +48,7 @@ func Busy(v host.View, pid, lock string, err error) error {
 	if pid != "" {
 		who = "process " + pid + commandOf(v, pid) + " holds " + lock
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: Cannot + who,
 		Try:  []string{"wait until it is done, then run the same command again; never remove the lock file"},
 		Err:  &Locked{err, who},
@@ -70,9 +70,9 @@ func commandOf(v host.View, pid string) string {
 }
 
 // Failure describes a packager that failed, with its own lines. known says that its cause is a full disk or a signature.
-func Failure(v host.View, failed *host.CommandError, out string, err error) (t *converge.Trouble, known bool) {
+func Failure(v host.View, failed *host.CommandError, out string, err error) (t *trouble.Error, known bool) {
 	said := failed.Stderr + "\n" + out
-	t = &converge.Trouble{Because: Tail(failed.Stderr, 6), Err: err}
+	t = &trouble.Error{Because: Tail(failed.Stderr, 6), Err: err}
 	switch {
 	case markFull().MatchString(said):
 		full := clean(markFull().FindString(said))
@@ -169,7 +169,7 @@ func gpuadmFiles(v host.View, dir string) (files []string) {
 
 // Unread names the repository of the spec in an error about its lists.
 func Unread(v host.View, err error, url, file string) error {
-	t := (*converge.Trouble)(nil)
+	t := (*trouble.Error)(nil)
 	if held := (*Locked)(nil); errors.As(err, &held) || !errors.As(err, &t) {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A Family is packages that work in one upstream version only: the parts of a driver. The spec asks for a few of them;
@@ -265,7 +266,7 @@ func (f *Family) mixed(changes []converge.Change, chosen choice) error {
 		return nil
 	}
 	other := slices.Sorted(maps.Keys(others))
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot install %s %s: its packages depend on packages of %s", f.Group, chosen.own, strings.Join(other, " and ")),
 		Because: []string{
 			"the packager would also install " + strings.Join(wrong, ", "),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Keeps says of what gets replaced whether it is still available: by offers, as the way back would ask, or in a file here. Of
@@ -79,7 +80,7 @@ func (r *Resolution) Unkept(ctx context.Context, h host.Host, err error) error {
 	}
 	if err != nil {
 		cause = strings.TrimPrefix(err.Error(), Cannot)
-		if t := (*converge.Trouble)(nil); errors.As(err, &t) && len(t.Because) > 0 {
+		if t := (*trouble.Error)(nil); errors.As(err, &t) && len(t.Because) > 0 {
 			cause += ": " + t.Because[0]
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // SourceFolders hold the files of the machine that say where packages come from.
@@ -44,7 +44,7 @@ func (l Lack) Unavailable() error {
 	if l.File != "" || l.Release != nil {
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot enable %s: the files of this machine do not say where it is, or its owner manages them", l.Name),
 		Try:  []string{l.Try, "take enable_needed = true out of [driver.repo], if the driver's packages find what they depend on without it"},
 	}

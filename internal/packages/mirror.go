@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // MirrorLock is the file of a mirror that has the digests of all others.
@@ -209,7 +210,7 @@ func RoomFor(v host.View, dir string, size int64) error {
 	if room.Bytes >= uint64(size) {
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot write the mirror: the disk is full: its files need %d MB in %s, which has %d MB free", size/1e6+1, dir, room.Bytes/1e6),
 		Try:  []string{"make room there, or name another folder with -o, then run the same command again: it continues"},
 	}

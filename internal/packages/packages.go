@@ -35,7 +35,7 @@ type Packager interface {
 	// Resolve closes open versions, checks that every wanted version has a candidate, and asks the packager by simulation
 	// what the transaction would do. It returns one change for each package that would change: those asked for, with
 	// After closed, and those drawn along (dependencies, removals) with Drawn set. Keeps is set on a change whose Before
-	// is no longer available. An error is a *converge.Trouble that names the package, what was found and where.
+	// is no longer available. An error is a *trouble.Error that names the package, what was found and where.
 	Resolve(ctx context.Context, v host.View, ask Request) ([]converge.Change, error)
 	// Known returns what the lists on disk say of packages, and when the youngest was read; the zero time if a list of a
 	// configured repository is missing. ours are files about repositories to leave out.

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Reading is the packager's database as last read, for all who share it: it is read again once it has changed.
@@ -35,7 +35,7 @@ func (r *Reading) packager(v host.View) (Packager, error) {
 	if p := r.named(Detect(v)); p != nil {
 		return p, nil
 	}
-	return nil, &converge.Trouble{
+	return nil, &trouble.Error{
 		What: "cannot read installed packages: this machine has no packaging system that gpuadm knows",
 		Try:  []string{"say owner = \"other\" in the spec, if another tool installs the driver"},
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A Repository is where packages come from beside the distribution's own.
@@ -68,7 +69,7 @@ func KeepAt(version string, names ...string) Pin {
 func (r *Reading) Repositories(packager string, repos []Repository, via host.Via) ([]converge.Want, error) {
 	p := r.named(packager)
 	if p == nil && len(repos) > 0 {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot install packages: neither dpkg nor rpm manages this machine",
 			Try:  []string{`set owner = "other" in [driver] if another tool installs the driver`},
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A Solver answers for one packager while one request is resolved.
@@ -222,7 +223,7 @@ func (r *Resolution) missing(ctx context.Context, v host.View, group, pattern st
 	if err := r.Solver.Hidden(ctx, v, what, pattern, members, r.Offers); err != nil {
 		return err
 	}
-	t := &converge.Trouble{What: fmt.Sprintf("cannot install %s: no %s has that version of every package of it", what, words.Source)}
+	t := &trouble.Error{What: fmt.Sprintf("cannot install %s: no %s has that version of every package of it", what, words.Source)}
 	t.Because = availableAll(members, words.Source, func(m string) ([]Offer, State) { return r.Offers[m], r.Installed[m] })
 	var lack []string
 	for _, m := range members {
@@ -263,7 +264,7 @@ func (r *Resolution) Check(ctx context.Context, v host.View) error {
 		if err := r.Solver.Hidden(ctx, v, c.Name+" "+after.Version, Own(after.Version), []string{c.Name}, r.Offers); err != nil {
 			return err
 		}
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    fmt.Sprintf("cannot install package %s %s: no %s has that version", c.Name, after.Version, words.Source),
 			Because: availableAll([]string{c.Name}, words.Source, func(string) ([]Offer, State) { return r.Offers[c.Name], found }),
 			Try:     []string{"ask for a version that is available", words.Refresh + ", if the repository has changed since"},
@@ -279,7 +280,7 @@ func (r *Resolution) refused(name, why string) error {
 			list = append(list, c.Name+r.Solver.Words().At+after.Version)
 		}
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot install %s: package %s prevents it", strings.Join(list, " "), name),
 		Because: []string{why},
 		Try:     []string{r.Solver.Words().Show + " " + strings.Join(list, " ") + ", which shows what " + r.Solver.Name() + " would do"},
@@ -319,7 +320,7 @@ func (r *Resolution) Exactly(ctx context.Context, v host.View) error {
 		return err
 	}
 	if because := r.unlike(moves); because != "" {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What:    "cannot change packages: " + r.Solver.Name() + " would not do what was planned",
 			Because: []string{because, "nothing was touched"},
 			Try:     []string{"run the same command again, if another process has just installed packages"},
@@ -339,7 +340,7 @@ func Proven(tool string, changes []converge.Change, installed map[string]State) 
 	if len(because) == 0 {
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    "cannot verify packages: " + tool + " reported success, and its database differs from the plan",
 		Because: because,
 		Try:     []string{"/var/log/apt/term.log or dnf history info last, which say what was done"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // thing is one package by its name.
@@ -34,7 +35,7 @@ func Want(set *Set, name string, to State, why string) converge.Want {
 }
 
 func held(name string, found State) error {
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot change package %s: it is held at %s", name, found.Version),
 		Because: []string{"it was held outside gpuadm, and the spec does not ask for a hold of its own"},
 		Try:     []string{"apt-mark unhold " + name + " (apt) or dnf versionlock delete " + name + ", if the hold is no longer meant"},
@@ -55,7 +56,7 @@ func (s *Set) to(name string, found, wanted State) (converge.State, error) {
 	case found.Installed() && found.Held && !wanted.Held:
 		return "", held(name, found)
 	case found.Version == Nowhere:
-		return "", &converge.Trouble{
+		return "", &trouble.Error{
 			What:    fmt.Sprintf("cannot install package %s: it is held as not installed", name),
 			Because: []string{"it was put on hold outside gpuadm while it was not installed, so it must not be installed"},
 			Try:     []string{"apt-mark unhold " + name + ", if that is no longer meant"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // NVIDIA's Container Toolkit writes the CDI spec by a service of its own, from 1.18.0 on. It does not run when partitions change.
@@ -126,7 +127,7 @@ func (c cdi) Make(ctx context.Context, h host.Host, to converge.State) error {
 	} else {
 		what = fmt.Sprintf("cannot make the CDI spec current: %s ran, and the spec is %s", CDIUnit, is)
 	}
-	return &converge.Trouble{What: what, Because: lastWords(ctx, h, CDIUnit), Err: err, Try: []string{
+	return &trouble.Error{What: what, Because: lastWords(ctx, h, CDIUnit), Err: err, Try: []string{
 		"systemctl status " + CDIUnit + ", which says whether one of its conditions does not hold",
 		"cdi = false in [runtime], if containers get the GPUs without CDI here",
 	}}

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -196,13 +197,13 @@ func TestCDISpecMade(t *testing.T) {
 			r.writes = cdiSpec(t, n)
 		}
 		err := things.NewCDI("spec").Make(t.Context(), r, "current")
-		trouble := (*converge.Trouble)(nil)
+		told := (*trouble.Error)(nil)
 		switch {
 		case strings.Join(r.jobs, ",") != "nvidia-cdi-refresh.service restart":
 			t.Errorf("jobs: %q", r.jobs)
 		case works && err != nil:
 			t.Error(err)
-		case !works && (!errors.As(err, &trouble) || !strings.Contains(trouble.What, "it has 0 devices, the driver has 3") || len(trouble.Try) == 0):
+		case !works && (!errors.As(err, &told) || !strings.Contains(told.What, "it has 0 devices, the driver has 3") || len(told.Try) == 0):
 			t.Errorf("a service that wrote nothing: %v", err)
 		}
 	}

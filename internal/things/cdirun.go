@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // cdiRun is the spec as the stage that changes partitions sees it: outdated by them, also by an undo of them. One that cannot be made
@@ -36,8 +37,8 @@ func (cdiRun) Name() string { return CDIUnit }
 // Make is cdi's, but for what a failure leads to.
 func (r cdiRun) Make(ctx context.Context, h host.Host, to converge.State) error {
 	err := r.cdi.Make(ctx, h, to)
-	if trouble := (*converge.Trouble)(nil); errors.As(err, &trouble) {
-		return converge.Stays{Why: trouble.What}
+	if told := (*trouble.Error)(nil); errors.As(err, &told) {
+		return converge.Stays{Why: told.What}
 	}
 	return err
 }

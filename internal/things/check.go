@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // check verifies a state that gpuadm cannot make: "8 GPUs on the bus". Its state is "ok" or what is wrong.
@@ -38,7 +39,7 @@ func Check(name string, look func(context.Context, host.View) (problem string, e
 			return found, nil
 		}
 		what, more, _ := strings.Cut(string(found), "\n")
-		t := &converge.Trouble{What: what, Try: slices.Clone(try)}
+		t := &trouble.Error{What: what, Try: slices.Clone(try)}
 		for line := range strings.Lines(more) {
 			if line = strings.TrimSpace(line); strings.HasPrefix(line, orTry) {
 				t.Try = append(t.Try, strings.TrimPrefix(line, orTry))

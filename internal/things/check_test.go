@@ -13,12 +13,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // TestCheckLines tells what the further lines of a problem are: more about it, as of an error of several lines, and not what to
 // do, unless they say so.
 func TestCheckLines(t *testing.T) {
-	for problem, want := range map[string]converge.Trouble{
+	for problem, want := range map[string]trouble.Error{
 		"cannot a":                           {What: "cannot a", Try: []string{"fix"}},
 		"cannot a\nrpc b\n\nc":               {What: "cannot a", Because: []string{"rpc b", "c"}, Try: []string{"fix"}},
 		"cannot a" + things.OrTry("if b: c"): {What: "cannot a", Try: []string{"fix", "if b: c"}},
@@ -26,7 +27,7 @@ func TestCheckLines(t *testing.T) {
 	} {
 		w := things.Check("a", func(context.Context, host.View) (string, error) { return problem, nil }, "", "fix")
 		_, err := w.To(converge.State(problem))
-		got := (*converge.Trouble)(nil)
+		got := (*trouble.Error)(nil)
 		if !errors.As(err, &got) {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // GPUClients names the processes that hold a GPU: those with a device of NVIDIA's open; and the pods that have a GPU and no such process
@@ -103,5 +104,5 @@ func gpuFiles(v host.View, pid int, majors map[uint32]string) (files []string, d
 		}
 		files, devices = append(files, name), append(devices, OpenDevice{driver, d.Major, d.Minor})
 	}
-	return converge.Few(files, 4), devices, nil
+	return trouble.Few(files, 4), devices, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // dkmsBuild is NVIDIA's modules of one version, built by DKMS for one kernel. Its states are "installed", "built" (it lies
@@ -64,7 +65,7 @@ func (d dkmsBuild) Make(ctx context.Context, h host.Host, to converge.State) err
 		return err
 	}
 	if name == "" {
-		return &converge.Trouble{What: fmt.Sprintf("cannot build the modules nvidia %s for %s: their source is not there", d.version, d.kernel), Try: []string{"build = \"precompiled\" in [driver], or install the package with the source"}}
+		return &trouble.Error{What: fmt.Sprintf("cannot build the modules nvidia %s for %s: their source is not there", d.version, d.kernel), Try: []string{"build = \"precompiled\" in [driver], or install the package with the source"}}
 	}
 	about := []string{"-m", name, "-v", d.version, "-k", d.kernel}
 	switch to {
@@ -120,7 +121,7 @@ func (d dkmsBuild) install(ctx context.Context, h host.Host, name string, now co
 	if problem == string(state) {
 		problem = "dkms says that it went well, and no module is there"
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot use the modules nvidia %s built for %s: %s", d.version, d.kernel, problem),
 		Try:  []string{"dkms status, which says what was built", "modinfo -k " + d.kernel + " nvidia, which says what lies there and who has signed it"},
 	}
@@ -132,7 +133,7 @@ func headers(v host.View, kernel string) error {
 	if slices.Contains(with, kernel) {
 		return nil
 	}
-	t := &converge.Trouble{
+	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot build modules for kernel %s: its headers are not installed", kernel),
 		Because: []string{"no kernel has headers here"},
 		Try:     []string{"install linux-headers-" + kernel + " (Debian, Ubuntu) or kernel-devel-" + kernel + " (RHEL)"},
@@ -180,7 +181,7 @@ func (d dkmsBuild) notBuilt(v host.View, name string, err error) error {
 	if strings.HasPrefix(name, "nvidia-fs") {
 		what = name
 	}
-	t := &converge.Trouble{What: fmt.Sprintf("cannot build the modules %s %s for %s: %v", what, d.version, d.kernel, err), Err: err}
+	t := &trouble.Error{What: fmt.Sprintf("cannot build the modules %s %s for %s: %v", what, d.version, d.kernel, err), Err: err}
 	tree := path.Join("/var/lib/dkms", name, d.version)
 	logs := []string{tree + "/build/make.log"}
 	for _, arch := range []string{"x86_64", "amd64", "aarch64", "arm64"} {

@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -104,9 +105,9 @@ func TestDKMSRefusals(t *testing.T) {
 	} {
 		n, calls := builder(t, c.archive, c.run)
 		err := w.Make(t.Context(), n, "installed")
-		trouble := (*converge.Trouble)(nil)
-		if !errors.As(err, &trouble) || !strings.Contains(trouble.What, c.what) || !strings.Contains(strings.Join(trouble.Because, "\n"), c.because) {
-			t.Errorf("%s: %v %+v", c.name, err, trouble)
+		told := (*trouble.Error)(nil)
+		if !errors.As(err, &told) || !strings.Contains(told.What, c.what) || !strings.Contains(strings.Join(told.Because, "\n"), c.because) {
+			t.Errorf("%s: %v %+v", c.name, err, told)
 		}
 		if c.run == nil && len(*calls) > 0 {
 			t.Errorf("%s: %q", c.name, *calls)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // beside is a module that DKMS builds against the driver's, of a package with a version of its own: nvidia-fs. What it was
@@ -99,7 +100,7 @@ func (b beside) Make(ctx context.Context, h host.Host, _ converge.State) error {
 		return d.notBuilt(h, b.name, err)
 	}
 	if _, now, err = b.built(h, b.name, b.kernel); err == nil && now != BesideFits {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot use the module %s %s built for %s: it is %s, though dkms says that it went well", b.name, version, b.kernel, now),
 			Try:  []string{"dkms status, which lists what was built", "or write gds = false in [driver]"},
 		}

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // capsDriver is the name of the driver of the devices below /dev/nvidia-caps:
@@ -88,7 +88,7 @@ func End(ctx context.Context, h host.Host, holders []Holder) error {
 		case err != nil:
 			return err
 		case !is && len(p.Devices) == 0:
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot end %s: no process with this number has a GPU open here", p.Who()),
 				Try:  []string{"run gpuadm in the host's PID namespace (hostPID in a pod), or end the process by hand"},
 			}
@@ -109,7 +109,7 @@ func End(ctx context.Context, h host.Host, holders []Holder) error {
 				break
 			}
 			if h.Now().Sub(began) >= endWithin {
-				return &converge.Trouble{
+				return &trouble.Error{
 					What: fmt.Sprintf("cannot end %s: it still has the GPU open, %s after SIGTERM", p.Who(), endWithin),
 					Try:  []string{fmt.Sprintf("kill -KILL %d, if what it does may be lost, then run the same command again", p.PID)},
 				}

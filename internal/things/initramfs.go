@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // initramfs is a kernel's initial file system. It contains copies of modprobe's settings: modules that load from it, such as
@@ -143,7 +144,7 @@ func (i initramfs) Make(ctx context.Context, h host.Host, to converge.State) err
 	case has("dracut"):
 		_, err = h.Do(ctx, "dracut", "--force", "--kver", i.kernel, image)
 	default:
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot rebuild %s: neither update-initramfs nor dracut is installed", image),
 			Try:  []string{"rebuild it with the tool that built it, then run the same command again"},
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // key is the file with the public key a package repository is signed with. Its state is the fingerprints of the keys in
@@ -42,7 +43,7 @@ func Key(file, from, trusted string, via host.Via, why string) converge.Want {
 	k := key{file, from, strings.HasPrefix(trusted, pin), via, &lastLook{}}
 	return converge.Want{Thing: k, Why: why, To: func(found converge.State) (converge.State, error) {
 		if found != "" && found != converge.State(trusted) {
-			return "", &converge.Trouble{
+			return "", &trouble.Error{
 				What: fmt.Sprintf("cannot trust %s: it holds %s, and the repository's key is %s", file, found, trusted),
 				Try:  []string{"see who wrote " + file + "; once it is removed gpuadm writes it again"},
 			}
@@ -172,7 +173,7 @@ func (k key) Make(ctx context.Context, h host.Host, to converge.State) error {
 		if path.IsAbs(k.from) {
 			try = "put the key there, or name another with key in the section repo of node.toml"
 		}
-		return &converge.Trouble{What: fmt.Sprintf("cannot get the key from %s: %v", k.from, cause(err)), Try: []string{try}, Err: err}
+		return &trouble.Error{What: fmt.Sprintf("cannot get the key from %s: %v", k.from, cause(err)), Try: []string{try}, Err: err}
 	}
 	if k.pinned {
 		return k.keep(ctx, h, data, to)
@@ -206,7 +207,7 @@ func (k key) keep(ctx context.Context, h host.Host, data []byte, to converge.Sta
 }
 
 func (k key) another(is, expected string) error {
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot trust the key from %s: %s, and %s is expected", k.from, is, expected),
 		Try: []string{
 			"look up the key where the repository's owner publishes it; if it is a new one, save it in a file, and write key = that file and fingerprint = its fingerprint, with the repository's url, in the section repo of node.toml",

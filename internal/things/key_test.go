@@ -15,6 +15,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -84,8 +85,8 @@ func TestKeyIsWhatItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trouble := (*converge.Trouble)(nil)
-	if _, err := w.To(found); !errors.As(err, &trouble) || len(trouble.Try) == 0 {
+	told := (*trouble.Error)(nil)
+	if _, err := w.To(found); !errors.As(err, &told) || len(told.Try) == 0 {
 		t.Errorf("a keyring of another owner: %v", err)
 	}
 }

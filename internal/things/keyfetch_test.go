@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -25,7 +25,7 @@ func TestKeyNotFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = things.Key("/etc/apt/keyrings/x.gpg", from, "EB693B3035CD5710E231E123A4B469963BF863CC", host.Via{}, "").Make(t.Context(), n, "EB693B3035CD5710E231E123A4B469963BF863CC")
-		tr := (*converge.Trouble)(nil)
+		tr := (*trouble.Error)(nil)
 		if !errors.As(err, &tr) || !strings.Contains(tr.What, from) || !strings.Contains(strings.Join(tr.Try, "\n"), try) {
 			t.Errorf("%s: %+v", from, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -249,7 +250,7 @@ func TestModuleRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := settle(t, n)
-	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "does not trust the key") || len(trouble.Try) == 0 {
+	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "does not trust the key") || len(told.Try) == 0 {
 		t.Error(err)
 	}
 }
@@ -260,7 +261,7 @@ func TestModuleServesNotAll(t *testing.T) {
 		return []byte("usb 1-1: new device\nNVRM: Xid (PCI:0000:2a:00): 79, GPU has fallen off the bus.\n"), nil
 	}})
 	_, _, err := settle(t, n)
-	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || len(trouble.Because) != 2 || !strings.Contains(trouble.Because[0], "Xid 79 of GPU 0000:2a:00") {
+	if told := (*trouble.Error)(nil); !errors.As(err, &told) || len(told.Because) != 2 || !strings.Contains(told.Because[0], "Xid 79 of GPU 0000:2a:00") {
 		t.Errorf("it does not say what the kernel said: %v", err)
 	}
 	if err == nil || !strings.Contains(err.Error(), "serves 1 of 2 GPUs, and not 0000:2a:00.0") {
@@ -298,7 +299,7 @@ func TestModuleFirstAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := settle(t, n)
-	if trouble := (*converge.Trouble)(nil); !errors.As(err, &trouble) || !strings.Contains(trouble.What, "it finds no GPU that it supports") {
+	if told := (*trouble.Error)(nil); !errors.As(err, &told) || !strings.Contains(told.What, "it finds no GPU that it supports") {
 		t.Errorf("not loaded because: %v", err)
 	}
 }

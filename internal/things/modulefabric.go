@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // fabric is the GPUs' registration with NVLink's fabric manager: without it CUDA starts on no GPU of such a machine. Its
@@ -106,7 +107,7 @@ func (f fabric) Make(ctx context.Context, h host.Host, to converge.State) error 
 			return nil
 		}
 		if host.Pause(ctx, fabricPause) != nil {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What:    fmt.Sprintf("cannot register the GPUs with the fabric manager: %v", context.Cause(ctx)),
 				Because: append(sentences, lastWords(context.WithoutCancel(ctx), h, unit)...),
 				Try:     []string{"journalctl -u " + unit, "nvidia-smi -q, section Fabric"},

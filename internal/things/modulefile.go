@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // moduleFile is the module nvidia on disk for one kernel, brought by a package. Its state is "580.95.05 open", with what
@@ -48,12 +49,12 @@ func (m moduleFile) Make(_ context.Context, h host.Host, to converge.State) erro
 		return err
 	}
 	if found == "" {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot use kernel %s: no package has brought a module nvidia %s for it", m.kernel, to),
 			Try:  []string{"build = \"dkms\" in [driver], which builds it here", "hold the kernel back until there is a package for it"},
 		}
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What: fmt.Sprintf("cannot use kernel %s: it has the module nvidia %s, and %s is wanted", m.kernel, found, to),
 		Try:  []string{"modinfo -k " + m.kernel + " nvidia, which says where that lies: another package may have brought it, or a build by hand", "build = \"dkms\" in [driver], which builds it here"},
 	}

@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A Holder is a process that has a device node of NVIDIA's open, and by that keeps the kernel modules from going.
@@ -223,7 +223,7 @@ func keptBy(ctx context.Context, v host.View) (why []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	why = converge.Few(clientNames(holders), 4)
+	why = trouble.Few(clientNames(holders), 4)
 	for _, name := range unloadOrder() {
 		m, err := loadedModule(v, name)
 		if err != nil {

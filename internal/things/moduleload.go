@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // load loads the module and its companions, makes the device nodes, and sees that every GPU is served.
@@ -49,7 +49,7 @@ func (m module) load(ctx context.Context, h host.Host, s moduleState) error {
 	if err != nil || problem == "" {
 		return err
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    "cannot use all GPUs: " + problem,
 		Because: kernelWords(ctx, h),
 		Try:     []string{"modules = \"open\" or \"proprietary\" in [driver], if the other flavour is meant for them"},
@@ -64,11 +64,11 @@ func refusals() [][3]string {
 		{"Key was rejected", "the kernel does not trust the key that signed it", sign},
 		{"Required key not available", "the kernel wants modules signed by a key it trusts", sign},
 		{"Operation not permitted", "the kernel is locked down, or the caller may not load modules", sign},
-		{"Exec format error", "it was built for another kernel", converge.Command("plan") + ", to see for which kernels modules are built"},
+		{"Exec format error", "it was built for another kernel", trouble.Command("plan") + ", to see for which kernels modules are built"},
 		{"Invalid argument", "a parameter is not one of the module's", "parameters in [driver]; modinfo -p nvidia lists what there is"},
 		{"Unknown symbol", "the kernel lacks functions that it needs", "a kernel that the driver supports, or a newer driver"},
 		{"No such device", "it finds no GPU that it supports", "modules in [driver]: the open modules need Turing or newer, the proprietary ones do not know Blackwell"},
-		{"not found in directory", "it is not there for the running kernel", converge.Command("plan") + ", to see for which kernels modules are built"},
+		{"not found in directory", "it is not there for the running kernel", trouble.Command("plan") + ", to see for which kernels modules are built"},
 	}
 }
 
@@ -84,7 +84,7 @@ func quoted(program, words string) (lines []string) {
 
 // notLoaded says why a module was refused, in words, with the kernel's own beside them.
 func notLoaded(ctx context.Context, v host.View, name, version string, err error) error {
-	t := &converge.Trouble{What: fmt.Sprintf("cannot load the module %s %s: %v", name, version, err), Because: kernelWords(ctx, v), Err: err}
+	t := &trouble.Error{What: fmt.Sprintf("cannot load the module %s %s: %v", name, version, err), Because: kernelWords(ctx, v), Err: err}
 	words := err.Error()
 	if ce := (*host.CommandError)(nil); errors.As(err, &ce) {
 		words = ce.Stderr

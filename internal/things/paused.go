@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // pausedFile lists what was stopped for a change and shall run again: services, and persistence modes. It lies in /run: after
@@ -41,7 +42,7 @@ func Pauses(ctx context.Context, v host.View, units []string) (running []string,
 		}
 		pids[u.PID] = true
 		if u.Load == "masked" || u.Enabled == "masked" {
-			return nil, &converge.Trouble{
+			return nil, &trouble.Error{
 				What: fmt.Sprintf("cannot pause %s: it runs and is masked, so it could not be started again", name),
 				Try:  []string{"systemctl unmask " + name + ", or stop it for good"},
 			}

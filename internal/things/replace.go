@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // lastLook is the state in which a thing's last look found it, or what tells more than the state. Make replaces that and nothing
@@ -56,7 +57,7 @@ func (l *lastLook) replace(h host.Host, name string, with *host.Entry, expected 
 		l.looked = false
 	}
 	if errors.As(err, new(host.Changed)) {
-		return &converge.Trouble{What: err.Error(), Try: []string{"run the same command again"}, Err: err}
+		return &trouble.Error{What: err.Error(), Try: []string{"run the same command again"}, Err: err}
 	}
 	return err
 }
@@ -90,7 +91,7 @@ func writable(v host.View, name string, follow bool, to converge.State) error {
 		if info.Chattr == "a" {
 			is = "append-only"
 		}
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: fmt.Sprintf("cannot %s %s: %s is %s", verb, name, it, is),
 			Try:  []string{"chattr -" + info.Chattr + " " + path.Join(v.Root(), at)},
 		}

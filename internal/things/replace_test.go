@@ -17,6 +17,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -113,11 +114,11 @@ func TestMakeLosesNoEdit(t *testing.T) {
 						}
 						break
 					}
-					trouble := (*converge.Trouble)(nil)
-					if errors.As(err, &trouble) && strings.Contains(err.Error(), "it was changed while gpuadm was ") {
+					told := (*trouble.Error)(nil)
+					if errors.As(err, &told) && strings.Contains(err.Error(), "it was changed while gpuadm was ") {
 						refused++
-						if !slices.Equal(trouble.Try, []string{"run the same command again"}) || !errors.As(err, new(host.Changed)) {
-							t.Errorf("before operation %d: %v, try %q", at, err, trouble.Try)
+						if !slices.Equal(told.Try, []string{"run the same command again"}) || !errors.As(err, new(host.Changed)) {
+							t.Errorf("before operation %d: %v, try %q", at, err, told.Try)
 						}
 					} else if err != nil {
 						t.Errorf("before operation %d: %v", at, err)
@@ -227,11 +228,11 @@ func in(v host.View, command string) string {
 
 func refused(t *testing.T, name string, err error, what, try string) {
 	t.Helper()
-	trouble := (*converge.Trouble)(nil)
+	told := (*trouble.Error)(nil)
 	switch {
 	case what == "" && err != nil:
 		t.Errorf("%s is refused: %v", name, err)
-	case what != "" && (!errors.As(err, &trouble) || trouble.What != what || !slices.Equal(trouble.Try, []string{try})):
+	case what != "" && (!errors.As(err, &told) || told.What != what || !slices.Equal(told.Try, []string{try})):
 		t.Errorf("%s: %+v, want %s", name, err, what)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // restart is a daemon that must have started after the last change of its files. The state is compared, and no write is remembered:
@@ -42,7 +43,7 @@ func Restart(unit string, files []string, ready ReadyFunc, why string) converge.
 	r := restart{unit, files, ready}
 	return converge.Want{Thing: r, Why: why, Breaks: []string{"restart-runtime"}, To: func(found converge.State) (converge.State, error) {
 		if found == Outdated+masked || found == "inactive"+masked {
-			return "", &converge.Trouble{What: fmt.Sprintf("cannot restart %s: the unit is masked", unit), Try: []string{"systemctl unmask " + unit}}
+			return "", &trouble.Error{What: fmt.Sprintf("cannot restart %s: the unit is masked", unit), Try: []string{"systemctl unmask " + unit}}
 		}
 		return r.Settled(found), nil
 	}}
@@ -194,7 +195,7 @@ func (r restart) Make(ctx context.Context, h host.Host, to converge.State) error
 		err = r.ready(ctx, h, r.unit, r.files)
 	}
 	if err != nil {
-		return &converge.Trouble{What: err.Error(), Because: lastWords(ctx, h, r.unit), Try: []string{"journalctl -u " + r.unit + ", which has more"}, Err: err}
+		return &trouble.Error{What: err.Error(), Because: lastWords(ctx, h, r.unit), Try: []string{"journalctl -u " + r.unit + ", which has more"}, Err: err}
 	}
 	return nil
 }

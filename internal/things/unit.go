@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // unit is a systemd unit as an administrator sets it: "enabled active". In a root folder, where nothing runs, the
@@ -60,7 +61,7 @@ func wantUnit(name, active, why string) converge.Want {
 		case found == "":
 			return "", host.Later{Until: "its installation"}
 		case f == "masked":
-			return "", &converge.Trouble{What: fmt.Sprintf("cannot start %s: the unit is masked", name), Try: []string{"systemctl unmask " + name}}
+			return "", &trouble.Error{What: fmt.Sprintf("cannot start %s: the unit is masked", name), Try: []string{"systemctl unmask " + name}}
 		}
 		if f == "disabled" { // static, generated, alias and the like are enabled by others
 			f = "enabled"

@@ -3,7 +3,9 @@
 
 package things
 
-import "github.com/gpuadm/gpuadm/internal/converge"
+import (
+	"github.com/gpuadm/gpuadm/internal/trouble"
+)
 
 // Xid is an error that the driver reports of a GPU.
 type Xid struct {
@@ -30,7 +32,7 @@ func Xids() map[string]Xid {
 		link    = "; if it comes again, check both ends of the link (nvidia-smi nvlink --status)"
 		restart = "find the cause in the program's own log (kubectl logs POD), and restart the program"
 	)
-	version := "; if it comes again, install another version of the driver (version in [driver], " + converge.Command("apply") + ")"
+	version := "; if it comes again, install another version of the driver (version in [driver], " + trouble.Command("apply") + ")"
 	return map[string]Xid{
 		"13":  {"graphics engine exception", restart},
 		"31":  {"GPU memory page fault", restart},

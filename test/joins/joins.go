@@ -19,6 +19,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -64,7 +65,7 @@ abcdef.s3cr3t0123456789
 
 // Because is what an error says of its cause, and of what to do.
 func Because(err error) string {
-	t := (*converge.Trouble)(nil)
+	t := (*trouble.Error)(nil)
 	if !errors.As(err, &t) {
 		return ""
 	}

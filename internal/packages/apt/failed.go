@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Who holds which lock, in the words of apt (GetLock in apt-pkg/contrib/fileutl.cc) and dpkg (file_lock in lib/dpkg/file.c).
@@ -56,7 +56,7 @@ func explain(v host.View, out string, err error) error {
 
 // dpkgFailed says which packages a dpkg that failed has left half done, by its database, with the words of the first one's
 // script and what its compiler said. It returns false where dpkg has not run, or left nothing.
-func dpkgFailed(v host.View, t *converge.Trouble, out, said string) bool {
+func dpkgFailed(v host.View, t *trouble.Error, out, said string) bool {
 	d, err := readDpkg(v)
 	if err != nil || !strings.Contains(said, "dpkg") {
 		return false
@@ -72,7 +72,7 @@ func dpkgFailed(v host.View, t *converge.Trouble, out, said string) bool {
 	case d.interrupted:
 		t.What = packages.Cannot + "dpkg was killed or interrupted"
 		t.Because = packages.Short(append(t.Because, half...))
-		t.Try = []string{"journalctl -k, which says whether the kernel ran out of memory", "run " + converge.Command("apply") + " again, which lets dpkg finish first"}
+		t.Try = []string{"journalctl -k, which says whether the kernel ran out of memory", "run " + trouble.Command("apply") + " again, which lets dpkg finish first"}
 		return true
 	case len(half) == 0:
 		return false

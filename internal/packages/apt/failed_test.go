@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -93,8 +94,8 @@ func TestExplainedWithAFix(t *testing.T) {
 		"unknown": explain(n, "", &host.CommandError{Stderr: "E: a message of no known kind"}),
 		"unmet":   explain(n, "The following packages have unmet dependencies:\n a : Depends: b but it is not installable\n", &host.CommandError{Stderr: "E: Unable to correct problems"}),
 	} {
-		trouble := (*converge.Trouble)(nil)
-		if !errors.As(explained, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
+		told := (*trouble.Error)(nil)
+		if !errors.As(explained, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {
 			t.Errorf("%s: %v", name, explained)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/spec"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A machine of its own for real apt and dpkg: a folder with an empty package database, into which each command sees
@@ -286,7 +287,7 @@ func reading() *packages.Reading { return packages.NewReading(New()) }
 func newSet(reads ...string) *packages.Set { return packages.NewSet(reads...).Sharing(reading()) }
 
 func wordsOf(err error) string {
-	t := (*converge.Trouble)(nil)
+	t := (*trouble.Error)(nil)
 	if !errors.As(err, &t) {
 		return err.Error()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func aptSource(r packages.Repository) string {
@@ -37,7 +38,7 @@ func (a apt) Repositories(_ *packages.Reading, repos []packages.Repository, via 
 		return nil, nil
 	}
 	if i := slices.IndexFunc(repos, func(r packages.Repository) bool { return r.Signed == packages.SignedPackages }); i >= 0 {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: fmt.Sprintf("cannot trust repository %s by its packages' signatures: apt checks those of the metadata", repos[i].URL),
 			Try:  []string{`leave out signature = "packages"; have the mirror sign its Release file`},
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A record is what a source says about one version of a package.
@@ -105,7 +106,7 @@ func fits(usr, archives uint64, install, download int64) error {
 		need int64
 	}{{"/usr", usr, install}, {aptArchives, archives, download}} {
 		if f.need > 0 && uint64(f.need) > f.room {
-			return &converge.Trouble{
+			return &trouble.Error{
 				What: fmt.Sprintf("cannot install packages: the disk is full: they need %d MB in %s, which has %d MB free", f.need/1e6+1, f.dir, f.room/1e6),
 				Try:  []string{"make room (apt-get clean frees what apt has downloaded), then run the same command again"},
 			}

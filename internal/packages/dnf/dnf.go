@@ -15,10 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // dnf speaks for rpm and dnf 4.
@@ -105,7 +105,7 @@ func (a dnf) Repair(ctx context.Context, h host.Host) error {
 	if err == nil {
 		err = scriptsRan(string(out))
 	}
-	if t := (*converge.Trouble)(nil); errors.As(err, &t) {
+	if t := (*trouble.Error)(nil); errors.As(err, &t) {
 		t.Because = append(t.Because, "a dnf that was killed has left it unfinished: dnf history")
 	}
 	return err
@@ -262,13 +262,13 @@ func spoken(v host.View) error {
 	const program = "/usr/bin/dnf"
 	to, err := v.Readlink(program)
 	if err == nil && strings.HasPrefix(path.Base(to), "dnf5") {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: "cannot read installed packages: this machine has dnf 5, and gpuadm works with dnf 4",
 			Try:  []string{"say owner = \"other\" in [driver], if another tool installs the driver"},
 		}
 	}
 	if _, err := v.Stat(program); errors.Is(err, fs.ErrNotExist) {
-		return &converge.Trouble{
+		return &trouble.Error{
 			What: "cannot read installed packages: rpm manages this machine, and dnf is not installed",
 			Try:  []string{"install dnf (tdnf install dnf on Azure Linux), then run the same command again"},
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -56,7 +57,7 @@ func TestLackingRepositories(t *testing.T) {
 				s += " enabled"
 			}
 			got = append(got, s)
-			if err := l.Unavailable(); (err != nil) != strings.HasSuffix(s, "||") || err != nil && !strings.Contains(strings.Join(err.(*converge.Trouble).Try, "\n"), l.Try) {
+			if err := l.Unavailable(); (err != nil) != strings.HasSuffix(s, "||") || err != nil && !strings.Contains(strings.Join(err.(*trouble.Error).Try, "\n"), l.Try) {
 				t.Errorf("%s: %v", x.what, err)
 			}
 		}

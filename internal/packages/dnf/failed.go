@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/pattern"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 var (
@@ -50,7 +50,7 @@ func scriptsRan(out string) error {
 	if m == nil {
 		return nil
 	}
-	return &converge.Trouble{
+	return &trouble.Error{
 		What:    fmt.Sprintf("cannot install package %s: its script %%%s failed, %s", out[m[4]:m[5]], out[m[2]:m[3]], out[m[6]:m[7]]),
 		Because: append(packages.Tail(out[:strings.LastIndexByte(out[:m[0]], '\n')+1], 6), "dnf itself goes on after such a failure"),
 		Try:     []string{"dnf history info last, which has all that it said"},

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 	"github.com/gpuadm/gpuadm/test/sim/simhost"
 )
 
@@ -80,15 +80,15 @@ func TestExplainedDnfWithAFix(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, said := range []string{"Error: a message of no known kind", "Error: \n Problem: conflicting requests\n  - nothing provides x\n"} {
-		trouble := (*converge.Trouble)(nil)
-		if err := explain(n, "", &host.CommandError{Stderr: said}); !errors.As(err, &trouble) || len(trouble.Try) == 0 || !strings.HasPrefix(trouble.What, "cannot ") {
+		told := (*trouble.Error)(nil)
+		if err := explain(n, "", &host.CommandError{Stderr: said}); !errors.As(err, &told) || len(told.Try) == 0 || !strings.HasPrefix(told.What, "cannot ") {
 			t.Errorf("%s: %v", said, err)
 		}
 	}
 }
 
 func wordsOf(err error) string {
-	t := (*converge.Trouble)(nil)
+	t := (*trouble.Error)(nil)
 	if !errors.As(err, &t) {
 		return err.Error()
 	}

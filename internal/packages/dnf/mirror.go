@@ -18,6 +18,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 const (
@@ -35,7 +36,7 @@ func (a dnf) Gather(ctx context.Context, h host.Host, g packages.Gathering) ([]s
 		return nil, err
 	}
 	if _, err := h.Stat(indexer); errors.Is(err, fs.ErrNotExist) {
-		return nil, &converge.Trouble{
+		return nil, &trouble.Error{
 			What: "cannot write the mirror: createrepo_c is not installed, which writes the list of packages that dnf reads",
 			Try:  []string{"dnf install createrepo_c, then run the same command again"},
 		}

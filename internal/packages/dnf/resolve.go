@@ -12,6 +12,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // A solver is dnf with rpm's database as it was read for one request.
@@ -126,7 +127,7 @@ func (s solver) Hidden(ctx context.Context, v host.View, what, pattern string, m
 	if len(only) == 0 {
 		return nil
 	}
-	t := &converge.Trouble{
+	t := &trouble.Error{
 		What:    fmt.Sprintf("cannot install %s: the repository has %s, and dnf's module streams hide it", what, strings.Join(only, ", ")),
 		Because: []string{"no stream of " + driverModule + " is enabled"},
 		Try:     []string{"dnf module list nvidia-driver, which shows the streams", "dnf module reset nvidia-driver, then run the same command again"},

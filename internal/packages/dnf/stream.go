@@ -13,6 +13,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // driverModule is dnf's module that NVIDIA's driver packages for RHEL 8 and 9 are in: they are hidden until one of its
@@ -30,7 +31,7 @@ type stream string
 func Stream(name, why string) converge.Want {
 	return converge.Want{Thing: stream(driverModule), Why: why, To: func(found converge.State) (converge.State, error) {
 		if found != "" && found != converge.State(name) {
-			return "", &converge.Trouble{
+			return "", &trouble.Error{
 				What:    fmt.Sprintf("cannot enable stream %s of dnf's module %s: %s was enabled outside gpuadm", name, driverModule, found),
 				Because: []string{"dnf hides the packages of all other streams, and switching may replace what is installed from this one"},
 				Try: []string{

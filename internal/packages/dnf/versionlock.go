@@ -14,6 +14,7 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/packages"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 // Where dnf's plugin versionlock has its configuration and, unless that says otherwise, its list: dnf-versionlock(8).
@@ -137,7 +138,7 @@ func (l locks) as(d rpmDatabase, changes []converge.Change) (locks, error) {
 			}
 			free := true
 			if l, free = l.without(p); !free {
-				return l, &converge.Trouble{
+				return l, &trouble.Error{
 					What: fmt.Sprintf("cannot unlock package %s: a pattern in %s locks it", c.Name, l.file),
 					Try:  []string{"take the pattern out, if it is no longer meant: dnf versionlock list"},
 				}

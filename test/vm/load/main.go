@@ -16,12 +16,13 @@ import (
 	"github.com/gpuadm/gpuadm/internal/converge"
 	"github.com/gpuadm/gpuadm/internal/host"
 	"github.com/gpuadm/gpuadm/internal/things"
+	"github.com/gpuadm/gpuadm/internal/trouble"
 )
 
 func main() {
 	if err := load(context.Background()); err != nil {
 		fmt.Println(err)
-		if t := (*converge.Trouble)(nil); errors.As(err, &t) {
+		if t := (*trouble.Error)(nil); errors.As(err, &t) {
 			fmt.Printf("because: %s\ntry: %s\n", strings.Join(t.Because, "\nbecause: "), strings.Join(t.Try, "\ntry: "))
 		}
 		os.Exit(1)

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gpuadm authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package trouble has the error for what an operator can act on, which says what, because, undone and try, and the
+// command lines in such texts. It imports nothing of gpuadm, so that every package can return one.
+package trouble
+
+import "errors"
+
+// Error is an error that an operator can act on.
+type Error struct {
+	What    string   // cannot <verb> <object>: <cause>
+	Because []string // why, in more words
+	Undone  []string // what was rolled back
+	Try     []string // what to type or change next
+	Passing bool     // waiting helps: the same command may succeed later without any change
+	Err     error    // the cause, for errors.Is and errors.As
+}
+
+func (e *Error) Error() string {
+	if e.What == "" && e.Err != nil {
+		return e.Err.Error()
+	}
+	return e.What
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Waits says whether waiting helps, here or with the cause.
+func (e *Error) Waits() bool { return e.Passing || Passes(e.Err) }
+
+// Wait reports that what is missing comes by itself, or from others: a device plugin that has not registered yet. Nothing is
+// rolled back for it, and the same command continues from there.
+type Wait struct {
+	For string   // "the device plugin offers 7 of 8 GPUs"
+	Try []string // what to do if it does not come
+}
+
+func (w Wait) Error() string { return "not yet: " + w.For }
+
+// Waits says that waiting helps.
+func (Wait) Waits() bool { return true }
+
+// Passes says whether an error passes by waiting: a Wait, or what says so of itself, like an API server that does not answer.
+func Passes(err error) bool {
+	w := interface{ Waits() bool }(nil)
+	return errors.As(err, &w) && w.Waits()
+}
